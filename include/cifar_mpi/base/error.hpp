@@ -1,0 +1,36 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+/// What can go wrong in the world, and the exit code each kind ends the program with.
+namespace cifar_mpi {
+
+/// The value is the exit code. The table in the README repeats it for users.
+enum class ErrorKind : int {
+  internal = 1,     ///< a bug, or an exception nobody expected
+  usage = 2,        ///< an option or a combination of options that makes no sense
+  data = 3,         ///< the dataset is missing, damaged, or does not fit the model
+  checkpoint = 4,   ///< a checkpoint or run directory is missing, damaged, or of another run
+  io = 5,           ///< a file could not be written (permissions, disk full, quota)
+  device = 6,       ///< the asked-for device, precision or memory is not there
+  comm = 7,         ///< a peer was lost or MPI failed
+  diverged = 8,     ///< the loss became NaN or infinite
+  launch = 10,      ///< the launcher announced N ranks, but this binary sees a world of one
+  stopped = 75,     ///< stopped on request, resume me (EX_TEMPFAIL, so that SLURM's RequeueExit=75 fits)
+};
+
+constexpr int exit_code(ErrorKind kind) { return static_cast<int>(kind); }
+
+/// One sentence for the user: what was expected, what was found, in which file or rank, and what to do.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
+  ErrorKind kind() const { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+}  // namespace cifar_mpi

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/engine/program.hpp"
+
+namespace cifar_mpi::comm {
+
+/// A way to sum fp32 arrays over all ranks. Chosen by name at start; adding one is a new file and a line in the table.
+class Collective {
+ public:
+  virtual ~Collective() = default;
+
+  virtual std::string_view name() const = 0;
+  /// Zeroed memory that arrays to be summed must lie in. Every rank must ask for the same size in the same order.
+  virtual Buffer allocate(std::size_t bytes) = 0;
+  /// A task for the comm lane that replaces `data` by the sum over all ranks. Every rank must place the same tasks in the
+  /// same order, and one task may be in flight at a time. All ranks end with identical bits. Nothing is allocated per run.
+  /// `data` may be empty. The task throws Error{comm}; `data` is then unspecified.
+  virtual engine::Task all_reduce(std::string task_name, std::span<float> data) = 0;
+};
+
+/// Names accepted by `make_collective`, each with one sentence on when to use it.
+struct CollectiveInfo {
+  std::string_view name;
+  std::string_view purpose;
+};
+std::span<const CollectiveInfo> collectives();
+
+/// Throws Error{usage} naming the choices when there is none of that name. `world` must outlive the result.
+std::unique_ptr<Collective> make_collective(std::string_view name, const World& world);
+
+}  // namespace cifar_mpi::comm

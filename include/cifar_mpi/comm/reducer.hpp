@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/comm/collective.hpp"
+#include "cifar_mpi/engine/layout.hpp"
+#include "cifar_mpi/engine/program.hpp"
+
+/// From the flat gradient block to collectives on the comm lane: plan the buckets, then place one all-reduce behind the last
+/// task that writes each.
+namespace cifar_mpi::comm {
+
+/// A contiguous span of the gradient block that is summed at once.
+struct Bucket {
+  std::size_t begin = 0;  ///< floats from the start of the parameters' gradients (behind the control block)
+  std::size_t end = 0;    ///< whole parameters: [begin, end) never cuts one
+};
+
+/// Cuts the gradient block, in the order backward finishes it, into buckets of at least `bucket_bytes` (the last may be
+/// smaller). The first also carries the control block. Throws Error{usage} for `bucket_bytes` = 0.
+std::vector<Bucket> plan_buckets(const engine::ParamLayout& layout, std::size_t bucket_bytes);
+
+/// One training step before the reducer has placed its collectives.
+struct StepParts {
+  std::vector<engine::Task> compute;  ///< control block to last backward task, in order
+  std::vector<engine::Task> update;   ///< one per bucket, needs that bucket's sum
+  engine::Task advance;               ///< needs everything
+};
+
+/// Builds and seals the program: the compute tasks on the compute lane; right behind the last writer of each bucket a mark,
+/// and on the comm lane a wait for it and the bucket's all-reduce; then each update behind its bucket's sum. `control` and
+/// `grads` are one array in memory from `collective.allocate`: the control block, then the parameters' gradients.
+/// With `overlap` false every all-reduce waits for the end of backward (for measuring what overlap is worth).
+engine::StepProgram place(StepParts parts, std::span<const Bucket> buckets, std::span<float> control,
+                          std::span<float> grads, Collective& collective, bool overlap);
+
+}  // namespace cifar_mpi::comm

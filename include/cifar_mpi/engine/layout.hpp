@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cifar_mpi/engine/program.hpp"
+
+/// The flat blocks of a run: parameters, gradients and EMA have one layout, in the order of the ParamTable.
+namespace cifar_mpi::engine {
+
+/// Where each parameter lies in a flat fp32 block; entry i belongs to ParamTable[i]. The inner layout of a span is the
+/// backend's own; padding inside or behind it is zero and stays zero.
+struct ParamLayout {
+  struct Entry {
+    std::size_t offset = 0;  ///< floats from the start of the block, a multiple of 16
+    std::size_t floats = 0;  ///< physical size, a multiple of 16
+  };
+  std::vector<Entry> entries;
+  std::size_t floats = 0;  ///< size of the block
+};
+
+/// Appends a span of at least `floats` floats, rounded up to 16 (64 bytes), to the layout.
+void append(ParamLayout& layout, std::size_t floats);
+
+/// The control block: fp32 values at the head of the gradient block that the all-reduce sums with the first bucket.
+///
+/// One slot per rank carries facts of single ranks: every other rank adds zero, so the sum is a gather.
+struct ControlLayout {
+  enum : std::size_t { loss_sum, correct, samples, stop, header_floats = 8 };
+  enum : std::size_t { compute_ms, slot_floats = 8 };
+  int ranks = 1;
+
+  std::size_t slot(int rank) const { return header_floats + static_cast<std::size_t>(rank) * slot_floats; }
+  /// A multiple of 16.
+  std::size_t floats() const { return (slot(ranks) + 15) / 16 * 16; }
+};
+
+/// What a finished step leaves for the host to read; everything is over all ranks.
+struct StepRecord {
+  std::uint64_t step = 0;  ///< the step these figures are of, from 0
+  double cross_entropy = 0.0;  ///< mean over the global batch
+  double decay_term = 0.0;
+  double correct = 0.0;
+  double samples = 0.0;
+  double stop_requests = 0.0;  ///< how many ranks have been asked to stop
+  bool applied = false;        ///< false: the loss was not finite and nothing was updated
+  std::vector<float> slots;    ///< the control block behind its header
+};
+
+/// Records kept before they are overwritten; the host reads block n−2 before it launches block n.
+constexpr std::uint64_t kRecordRing = 256;
+
+}  // namespace cifar_mpi::engine

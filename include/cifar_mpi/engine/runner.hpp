@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cifar_mpi/engine/program.hpp"
+
+namespace cifar_mpi::engine {
+
+/// serial: every task is finished before the next begins (to bisect). lanes: as the program allows. graph: lanes, captured
+/// once (CUDA). audit: serial, and around each task every byte of the arena that the task did not declare is overwritten
+/// with NaN and checked afterwards, so that a declaration cannot lie; slow.
+enum class RunnerKind : std::uint8_t { automatic, serial, lanes, graph, audit };
+
+/// Replays one sealed program. The same bits come out of every kind.
+class Runner {
+ public:
+  virtual ~Runner() = default;
+
+  /// Runs the program once. A host runner returns when it is done; a device runner may return when it is enqueued.
+  /// Throws what a task throws; the program's memory is then unspecified.
+  virtual void replay() = 0;
+  /// Returns when everything enqueued is done.
+  virtual void finish() = 0;
+  /// Seconds spent in each task since the start, by TaskId; waiting for a collective counts as that collective's task.
+  virtual std::vector<double> task_seconds() const = 0;
+};
+
+/// How a host runner gives way while it only waits.
+enum class WhileWaiting : std::uint8_t { spin, yield };
+
+/// A runner for programs whose tasks run on the host (serial, lanes or audit): one thread replays the tasks and polls the
+/// outstanding collectives between them; there is no communication thread. `regions` is the memory that `audit` watches.
+/// Throws std::logic_error when the program is not sealed.
+std::unique_ptr<Runner> make_host_runner(StepProgram program, RunnerKind kind, WhileWaiting waiting,
+                                         std::vector<Bytes> regions);
+
+}  // namespace cifar_mpi::engine
