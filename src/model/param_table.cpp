@@ -1,0 +1,70 @@
+#include "cifar_mpi/model/param_table.hpp"
+
+#include <algorithm>
+#include <cassert>
+
+#include "cifar_mpi/base/random.hpp"
+
+namespace cifar_mpi::model {
+namespace {
+
+/// Appends biases, then weights of one layer; the table is turned round at the end.
+template <class L>
+void append_parameters(const L& layer, std::size_t index, const Shape& weights, const char* dims,
+                       ParamTable& table) {
+  const auto next = static_cast<std::uint32_t>(table.size());
+  table.push_back({.name = layer.name + "/biases",
+                   .shape = {weights[weights.rank() - 1]},
+                   .dims = "[out]",
+                   .layer = index,
+                   .constant = layer.bias,
+                   .seed_index = next + 1});
+  table.push_back({.name = layer.name + "/weights",
+                   .shape = weights,
+                   .dims = dims,
+                   .layer = index,
+                   .stddev = layer.weight_stddev,
+                   .weight_decay = layer.weight_decay,
+                   .seed_index = next});
+}
+
+}  // namespace
+
+ParamTable make_param_table(const NetSpec& net) {
+  ParamTable table;
+  for (std::size_t i = 0; i < net.layers.size(); ++i) {
+    const Extent in = net.input_of(i);
+    std::visit(Overloaded{[&](const Conv2d& layer) {
+                            append_parameters(layer, i,
+                                              {layer.kernel, layer.kernel, in.channels, layer.out_channels},
+                                              "[height, width, in, out]", table);
+                          },
+                          [&](const Linear& layer) {
+                            append_parameters(layer, i, {in.count(), layer.outputs}, "[in, out]", table);
+                          },
+                          [](const Relu&) {}, [](const MaxPool&) {}, [](const LocalResponseNorm&) {},
+                          [](const SoftmaxCrossEntropy&) {}},
+               net.layers[i]);
+  }
+  std::reverse(table.begin(), table.end());
+  return table;
+}
+
+std::int64_t param_count(const ParamTable& table) {
+  std::int64_t count = 0;
+  for (const Param& param : table) count += param.shape.count();
+  return count;
+}
+
+void fill_initial(const Param& param, std::uint64_t seed, std::span<float> values) {
+  assert(static_cast<std::int64_t>(values.size()) == param.shape.count());
+  if (param.stddev == 0.0f) {
+    std::fill(values.begin(), values.end(), param.constant);
+    return;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = param.stddev * truncated_normal(seed, param.seed_index, i);
+  }
+}
+
+}  // namespace cifar_mpi::model
