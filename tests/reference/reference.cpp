@@ -1,0 +1,239 @@
+#include "reference/reference.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+namespace cifar_mpi::reference {
+namespace {
+
+std::size_t size_of(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+/// Calls `visit(in, out, tap)` with the offsets of channel 0 for every output pixel and every tap inside the
+/// image.
+template <class Visit>
+void for_each_tap(const ConvShape& s, Visit visit) {
+  const int before = (s.kernel - 1) / 2;
+  const std::int64_t cin = s.in.channels, cout = s.out_channels;
+  for (int b = 0; b < s.batch; ++b) {
+    for (int y = 0; y < s.in.height; ++y) {
+      for (int x = 0; x < s.in.width; ++x) {
+        const std::int64_t out = ((std::int64_t{b} * s.in.height + y) * s.in.width + x) * cout;
+        for (int ky = 0; ky < s.kernel; ++ky) {
+          const int iy = y + ky - before;
+          if (iy < 0 || iy >= s.in.height) continue;
+          for (int kx = 0; kx < s.kernel; ++kx) {
+            const int ix = x + kx - before;
+            if (ix < 0 || ix >= s.in.width) continue;
+            const std::int64_t in = ((std::int64_t{b} * s.in.height + iy) * s.in.width + ix) * cin;
+            visit(in, out, (std::int64_t{ky} * s.kernel + kx) * cin * cout);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Where the window of output `i` begins along an axis of n, and how many outputs there are.
+struct Axis {
+  int n, kernel, stride, outputs, before;
+  Axis(int extent, int k, int s) : n(extent), kernel(k), stride(s), outputs((extent + s - 1) / s) {
+    before = std::max((outputs - 1) * s + k - extent, 0) / 2;
+  }
+  int first(int i) const { return std::max(i * stride - before, 0); }
+  int last(int i) const { return std::min(i * stride - before + kernel, n); }  // one behind
+};
+
+/// Calls `visit(out, best)` with the offset of each pooled value and of the first maximum of its window.
+template <class Visit>
+void for_each_maximum(const PoolShape& s, const Array& x, Visit visit) {
+  const Axis rows(s.in.height, s.kernel, s.stride), columns(s.in.width, s.kernel, s.stride);
+  std::size_t out = 0;
+  for (int b = 0; b < s.batch; ++b) {
+    for (int oy = 0; oy < rows.outputs; ++oy) {
+      for (int ox = 0; ox < columns.outputs; ++ox) {
+        for (int c = 0; c < s.in.channels; ++c) {
+          const auto at = [&](int iy, int ix) {
+            return size_of(((std::int64_t{b} * s.in.height + iy) * s.in.width + ix) * s.in.channels + c);
+          };
+          std::size_t best = at(rows.first(oy), columns.first(ox));
+          for (int iy = rows.first(oy); iy < rows.last(oy); ++iy) {
+            for (int ix = columns.first(ox); ix < columns.last(ox); ++ix) {
+              if (x[at(iy, ix)] > x[best]) best = at(iy, ix);
+            }
+          }
+          visit(out++, best);
+        }
+      }
+    }
+  }
+}
+
+std::size_t pooled_count(const PoolShape& s) {
+  const Axis rows(s.in.height, s.kernel, s.stride), columns(s.in.width, s.kernel, s.stride);
+  return size_of(std::int64_t{s.batch} * rows.outputs * columns.outputs * s.in.channels);
+}
+
+/// bias + alpha · Σ x² over the window of channel `c` of one pixel.
+double lrn_base(const model::LocalResponseNorm& layer, int channels, const double* pixel, int c) {
+  double sum = 0.0;
+  for (int j = std::max(c - layer.depth_radius, 0); j <= std::min(c + layer.depth_radius, channels - 1);
+       ++j) {
+    sum += pixel[j] * pixel[j];
+  }
+  return static_cast<double>(layer.bias) + static_cast<double>(layer.alpha) * sum;
+}
+
+}  // namespace
+
+Array conv_forward(const ConvShape& s, const Array& x, const Array& weights, const Array& biases) {
+  assert(x.size() == size_of(std::int64_t{s.batch} * s.in.count()));
+  assert(weights.size() == size_of(std::int64_t{s.kernel} * s.kernel * s.in.channels * s.out_channels));
+  Array y;
+  for (int i = 0; i < s.batch * s.in.height * s.in.width; ++i)
+    y.insert(y.end(), biases.begin(), biases.end());
+  for_each_tap(s, [&](std::int64_t in, std::int64_t out, std::int64_t tap) {
+    const double* w = &weights[size_of(tap)];
+    for (int i = 0; i < s.in.channels; ++i) {
+      const double value = x[size_of(in + i)];
+      for (int o = 0; o < s.out_channels; ++o) y[size_of(out + o)] += value * *w++;
+    }
+  });
+  return y;
+}
+
+Array conv_grad_weights(const ConvShape& s, const Array& x, const Array& grad_y) {
+  Array grad(size_of(std::int64_t{s.kernel} * s.kernel * s.in.channels * s.out_channels), 0.0);
+  for_each_tap(s, [&](std::int64_t in, std::int64_t out, std::int64_t tap) {
+    double* g = &grad[size_of(tap)];
+    for (int i = 0; i < s.in.channels; ++i) {
+      const double value = x[size_of(in + i)];
+      for (int o = 0; o < s.out_channels; ++o) *g++ += value * grad_y[size_of(out + o)];
+    }
+  });
+  return grad;
+}
+
+Array conv_grad_x(const ConvShape& s, const Array& weights, const Array& grad_y) {
+  Array grad(size_of(std::int64_t{s.batch} * s.in.count()), 0.0);
+  for_each_tap(s, [&](std::int64_t in, std::int64_t out, std::int64_t tap) {
+    const double* w = &weights[size_of(tap)];
+    for (int i = 0; i < s.in.channels; ++i) {
+      double sum = 0.0;
+      for (int o = 0; o < s.out_channels; ++o) sum += *w++ * grad_y[size_of(out + o)];
+      grad[size_of(in + i)] += sum;
+    }
+  });
+  return grad;
+}
+
+Array pool_forward(const PoolShape& s, const Array& x) {
+  assert(x.size() == size_of(std::int64_t{s.batch} * s.in.count()));
+  Array y(pooled_count(s));
+  for_each_maximum(s, x, [&](std::size_t out, std::size_t best) { y[out] = x[best]; });
+  return y;
+}
+
+Array pool_grad_x(const PoolShape& s, const Array& x, const Array& grad_y) {
+  assert(grad_y.size() == pooled_count(s));
+  Array grad(x.size(), 0.0);
+  for_each_maximum(s, x, [&](std::size_t out, std::size_t best) { grad[best] += grad_y[out]; });
+  return grad;
+}
+
+Array lrn_forward(const model::LocalResponseNorm& layer, int channels, const Array& x) {
+  Array y(x.size());
+  for (std::size_t pixel = 0; pixel < x.size(); pixel += size_of(channels)) {
+    for (int c = 0; c < channels; ++c) {
+      const std::size_t at = pixel + size_of(c);
+      y[at] = x[at] * std::pow(lrn_base(layer, channels, &x[pixel], c), -static_cast<double>(layer.beta));
+    }
+  }
+  return y;
+}
+
+Array lrn_grad_x(const model::LocalResponseNorm& layer, int channels, const Array& x, const Array& grad_y) {
+  // dy[c]/dx[j] = [c = j]·base[c]^−beta − 2·alpha·beta·x[c]·x[j]·base[c]^(−beta−1) for j in the window of c.
+  const double alpha = layer.alpha, beta = layer.beta;
+  Array grad(x.size(), 0.0);
+  for (std::size_t pixel = 0; pixel < x.size(); pixel += size_of(channels)) {
+    for (int c = 0; c < channels; ++c) {
+      const std::size_t at = pixel + size_of(c);
+      const double base = lrn_base(layer, channels, &x[pixel], c);
+      grad[at] += grad_y[at] * std::pow(base, -beta);
+      const double factor = 2.0 * alpha * beta * x[at] * grad_y[at] * std::pow(base, -beta - 1.0);
+      for (int j = std::max(c - layer.depth_radius, 0); j <= std::min(c + layer.depth_radius, channels - 1);
+           ++j) {
+        grad[pixel + size_of(j)] -= factor * x[pixel + size_of(j)];
+      }
+    }
+  }
+  return grad;
+}
+
+Array relu_forward(const Array& x) {
+  Array y(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) y[i] = std::max(x[i], 0.0);
+  return y;
+}
+
+Array relu_grad_x(const Array& y, const Array& grad_y) {
+  Array grad(y.size());
+  for (std::size_t i = 0; i < y.size(); ++i) grad[i] = y[i] > 0.0 ? grad_y[i] : 0.0;
+  return grad;
+}
+
+namespace {
+
+/// A linear layer is a convolution with kernel 1 over 1x1 images.
+ConvShape as_conv(const LinearShape& s) { return {s.batch, {1, 1, s.inputs}, s.outputs, 1}; }
+
+}  // namespace
+
+Array linear_forward(const LinearShape& s, const Array& x, const Array& weights, const Array& biases) {
+  return conv_forward(as_conv(s), x, weights, biases);
+}
+
+Array linear_grad_weights(const LinearShape& s, const Array& x, const Array& grad_y) {
+  return conv_grad_weights(as_conv(s), x, grad_y);
+}
+
+Array linear_grad_x(const LinearShape& s, const Array& weights, const Array& grad_y) {
+  return conv_grad_x(as_conv(s), weights, grad_y);
+}
+
+Array grad_biases(int channels, const Array& grad_y) {
+  Array grad(size_of(channels), 0.0);
+  for (std::size_t i = 0; i < grad_y.size(); ++i) grad[i % size_of(channels)] += grad_y[i];
+  return grad;
+}
+
+Loss softmax_cross_entropy(int classes, const Array& logits, std::span<const std::uint8_t> labels,
+                           double global_batch) {
+  assert(logits.size() == labels.size() * size_of(classes));
+  Loss loss;
+  loss.probabilities.resize(logits.size());
+  loss.grad_logits.assign(logits.size(), 0.0);
+  for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+    const std::size_t row = sample * size_of(classes);
+    const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(row);
+    const auto best = std::max_element(begin, begin + classes);
+    double total = 0.0;
+    for (int c = 0; c < classes; ++c) total += std::exp(begin[c] - *best);
+    for (int c = 0; c < classes; ++c)
+      loss.probabilities[row + size_of(c)] = std::exp(begin[c] - *best) / total;
+    const int label = labels[sample];
+    if (label == 255) continue;
+    assert(label < classes);
+    loss.samples += 1.0;
+    loss.correct += best - begin == label ? 1.0 : 0.0;
+    loss.sum += std::log(total) + *best - begin[label];
+    for (int c = 0; c < classes; ++c) {
+      const double wanted = c == label ? 1.0 : 0.0;
+      loss.grad_logits[row + size_of(c)] = (loss.probabilities[row + size_of(c)] - wanted) / global_batch;
+    }
+  }
+  return loss;
+}
+
+}  // namespace cifar_mpi::reference

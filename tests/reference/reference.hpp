@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cifar_mpi/model/net_spec.hpp"
+#include "cifar_mpi/model/param_table.hpp"
+
+/// Every layer as naive loops in double precision: what both backends are tested against.
+///
+/// Activations are dense NHWC, [batch, height, width, channels]; parameters have the logical shapes of the
+/// ParamTable. The gradients here are checked by central differences. Sizes that do not fit are a bug of the
+/// caller (assert).
+namespace cifar_mpi::reference {
+
+using Array = std::vector<double>;
+
+/// Cross-correlation, stride 1, SAME padding; weights [kernel, kernel, in.channels, out_channels].
+struct ConvShape {
+  int batch = 0;
+  Extent in;
+  int out_channels = 0;
+  int kernel = 0;
+};
+
+Array conv_forward(const ConvShape& shape, const Array& x, const Array& weights, const Array& biases);
+Array conv_grad_weights(const ConvShape& shape, const Array& x, const Array& grad_y);
+Array conv_grad_x(const ConvShape& shape, const Array& weights, const Array& grad_y);
+
+/// SAME padding.
+struct PoolShape {
+  int batch = 0;
+  Extent in;
+  int kernel = 0;
+  int stride = 0;
+};
+
+Array pool_forward(const PoolShape& shape, const Array& x);
+/// The gradient goes to the first maximum of the window in row-major order.
+Array pool_grad_x(const PoolShape& shape, const Array& x, const Array& grad_y);
+
+/// `x` and `grad_y` are [pixels, channels] for any number of pixels.
+Array lrn_forward(const model::LocalResponseNorm& layer, int channels, const Array& x);
+Array lrn_grad_x(const model::LocalResponseNorm& layer, int channels, const Array& x, const Array& grad_y);
+
+Array relu_forward(const Array& x);
+/// `y` is the output (or the input: only its sign counts); no gradient where it is not positive.
+Array relu_grad_x(const Array& y, const Array& grad_y);
+
+/// x [batch, inputs], weights [inputs, outputs].
+struct LinearShape {
+  int batch = 0;
+  int inputs = 0;
+  int outputs = 0;
+};
+
+Array linear_forward(const LinearShape& shape, const Array& x, const Array& weights, const Array& biases);
+Array linear_grad_weights(const LinearShape& shape, const Array& x, const Array& grad_y);
+Array linear_grad_x(const LinearShape& shape, const Array& weights, const Array& grad_y);
+
+/// Sums `grad_y` [rows, channels] over the rows; the bias gradient of a convolution and of a linear layer.
+Array grad_biases(int channels, const Array& grad_y);
+
+struct Loss {
+  double sum = 0.0;      ///< cross-entropy summed over the samples that count, not divided
+  double correct = 0.0;  ///< samples whose largest logit (the first of equals) is the label's
+  double samples = 0.0;  ///< samples whose label is not 255
+  Array probabilities;   ///< [batch, classes]
+  Array grad_logits;     ///< (probability − label) / global_batch; zero where the label is 255
+};
+
+/// Logits [batch, classes]; the batch is that of `labels`. Labels of 255 are left out.
+Loss softmax_cross_entropy(int classes, const Array& logits, std::span<const std::uint8_t> labels,
+                           double global_batch);
+
+/// One array per entry of the ParamTable, in its order.
+using Params = std::vector<Array>;
+
+/// The float values of `fill_initial`, widened.
+Params initial_params(const model::ParamTable& table, std::uint64_t seed);
+
+/// activations[i] is what net.layers[i] gives. The last one, of SoftmaxCrossEntropy, is the probabilities;
+/// the logits stand before it.
+std::vector<Array> forward(const model::NetSpec& net, const Params& params, const Array& x, int batch);
+
+struct LossAndGradients {
+  double loss_sum = 0.0;  ///< as in Loss; no weight decay
+  double correct = 0.0;
+  double samples = 0.0;
+  Params grads;                    ///< of loss_sum / global_batch, without weight decay
+  std::vector<Array> activations;  ///< as `forward` gives them
+};
+
+LossAndGradients loss_and_gradients(const model::NetSpec& net, const model::ParamTable& table,
+                                    const Params& params, const Array& x,
+                                    std::span<const std::uint8_t> labels, int batch, double global_batch);
+
+}  // namespace cifar_mpi::reference
