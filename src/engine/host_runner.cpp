@@ -131,8 +131,11 @@ void LanesRunner::replay() {
   for (const Instruction& line : program_.instructions()) {
     Queue& queue = queues_[static_cast<std::size_t>(line.lane)];
     ++queue.released;
-    advance(queue);
-    if (line.op == Op::run) advance_all();  // time has passed
+    if (line.op == Op::run) {
+      advance_all();  // a task takes time: look at what is out
+    } else {
+      advance(queue);
+    }
     wait_until([&] { return compute.next == compute.released; });
   }
   wait_until([&] { return all_idle(); });

@@ -1,0 +1,110 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+
+#include "cifar_mpi/engine/runner.hpp"
+#include "fake_tasks.hpp"
+
+namespace cifar_mpi::engine {
+namespace {
+
+/// Runs one task under audit over two regions of 64 floats each; `x[i]` = i and `y[i]` = 100 + i before.
+struct AuditedTask {
+  std::array<float, 64> x{};
+  std::array<float, 64> y{};
+
+  AuditedTask() {
+    std::iota(x.begin(), x.end(), 0.0f);
+    std::iota(y.begin(), y.end(), 100.0f);
+  }
+  Bytes part_of_x(std::size_t begin, std::size_t end) const {
+    return bytes_of(x.data() + begin, end - begin);
+  }
+  Bytes part_of_y(std::size_t begin, std::size_t end) const {
+    return bytes_of(y.data() + begin, end - begin);
+  }
+
+  std::unique_ptr<Runner> runner(Task task) const {
+    StepProgram program("audited");
+    program.run(kCompute, std::move(task));
+    program.seal();
+    return make_host_runner(std::move(program), RunnerKind::audit, WhileWaiting::spin,
+                            {bytes_of(x.data(), x.size()), bytes_of(y.data(), y.size())});
+  }
+};
+
+TEST(AuditRunner, LetsAnHonestTaskPassAndPutsEverythingBack) {
+  AuditedTask t;
+  const auto runner = t.runner(inline_task("honest", {t.part_of_x(2, 4), t.part_of_y(60, 64)},
+                                           {t.part_of_y(0, 1)}, [&] { t.y[0] = t.x[2] + t.x[3] + t.y[63]; }));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_NO_THROW(runner->replay());
+    EXPECT_EQ(t.y[0], 2.0f + 3.0f + 163.0f);
+  }
+  for (std::size_t i = 0; i < 64; ++i) {
+    EXPECT_EQ(t.x[i], static_cast<float>(i));
+    EXPECT_EQ(t.y[i], i == 0 ? 168.0f : 100.0f + static_cast<float>(i));
+  }
+}
+
+TEST(AuditRunner, TurnsAnUndeclaredReadIntoNaN) {
+  AuditedTask t;
+  t.runner(inline_task("liar", {t.part_of_x(2, 3)}, {t.part_of_y(0, 1)}, [&] {
+     t.y[0] = t.x[2] + t.x[3];
+   }))->replay();
+  EXPECT_TRUE(std::isnan(t.y[0]));
+  EXPECT_EQ(t.x[3], 3.0f) << "put back";
+}
+
+TEST(AuditRunner, NamesTaskRegionAndOffsetOfAnUndeclaredWrite) {
+  // Before, between, behind the declared ranges, and the last float of the last region.
+  for (const std::size_t place : {0u, 11u, 30u, 63u}) {
+    AuditedTask t;
+    const auto runner =
+        t.runner(inline_task("liar", {t.part_of_x(0, 64)}, {t.part_of_y(10, 11), t.part_of_y(12, 20)},
+                             [&] { t.y[place] = 1.0f; }));
+    const std::string text = thrown_text<std::logic_error>([&] { runner->replay(); });
+    EXPECT_TRUE(contains(text, "'liar'") && contains(text, " of region 1 ") &&
+                contains(text, "does not declare"))
+        << text;
+    EXPECT_TRUE(contains(text, " byte " + std::to_string(4 * place) + " ")) << text;
+  }
+}
+
+TEST(AuditRunner, CatchesAWriteToWhatATaskOnlyReads) {
+  AuditedTask t;
+  const auto runner =
+      t.runner(inline_task("liar", {t.part_of_x(0, 64)}, {t.part_of_x(0, 32)}, [&] { t.x[32] = -1.0f; }));
+  const std::string text = thrown_text<std::logic_error>([&] { runner->replay(); });
+  // Float 32 stands at byte 128; 32.0f and -1.0f, 0x42000000 and 0xBF800000, first differ in their third
+  // byte.
+  EXPECT_TRUE(contains(text, "'liar'") && contains(text, "byte 130 of region 0") &&
+              contains(text, "as only read"))
+      << text;
+}
+
+TEST(AuditRunner, WatchesUntilALateTaskIsDone) {
+  AuditedTask t;
+  const auto runner = t.runner(late_task(
+      "late liar", {}, {}, [&] { t.x[5] = 1.0f; }, [] { return 3; }));
+  EXPECT_TRUE(contains(thrown_text<std::logic_error>([&] { runner->replay(); }), "byte 20 of region 0"));
+}
+
+TEST(AuditRunner, TakesOverlappingRegionsAndDeclarationsBeyondThem) {
+  std::array<float, 32> x{};
+  x.fill(1.0f);
+  StepProgram program("audited");
+  program.run(kCompute, inline_task("edge", {bytes_of(x.data(), 8)}, {bytes_of(x.data() + 4, 20)},
+                                    [&] { x[20] = x[0] + x[24]; }));
+  program.seal();
+  const auto runner = make_host_runner(std::move(program), RunnerKind::audit, WhileWaiting::spin,
+                                       {bytes_of(x.data() + 4, 8), bytes_of(x.data() + 6, 12), Bytes{}});
+  ASSERT_NO_THROW(runner->replay());
+  EXPECT_EQ(x[20], 2.0f) << "outside the regions nothing is hidden";
+}
+
+}  // namespace
+}  // namespace cifar_mpi::engine

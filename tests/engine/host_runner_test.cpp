@@ -1,0 +1,184 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/engine/runner.hpp"
+#include "fake_tasks.hpp"
+
+namespace cifar_mpi::engine {
+namespace {
+
+constexpr RunnerKind kKinds[] = {RunnerKind::automatic, RunnerKind::serial, RunnerKind::lanes,
+                                 RunnerKind::audit};
+
+std::unique_ptr<Runner> seal_and_make(StepProgram program, RunnerKind kind,
+                                      WhileWaiting waiting = WhileWaiting::yield) {
+  program.seal();
+  return make_host_runner(std::move(program), kind, waiting, {});
+}
+
+/// Writes down what happens, in order.
+struct Diary {
+  std::vector<std::string> lines;
+  Task inline_entry(const std::string& name) {
+    return inline_task(name, {}, {}, [this, name] { lines.push_back(name); });
+  }
+  /// "name" when it starts, "name done" in the `polls`-th poll.
+  Task late_entry(const std::string& name, int polls) {
+    Task task = late_task(
+        name, {}, {}, [this, name] { lines.push_back(name + " done"); }, [polls] { return polls; });
+    task.start = [this, name, start = task.start](Lane& lane) {
+      lines.push_back(name);
+      start(lane);
+    };
+    return task;
+  }
+};
+
+using Lines = std::vector<std::string>;
+
+TEST(HostRunner, RefusesAProgramThatIsNotSealedOrHasNothingToStart) {
+  StepProgram open("open");
+  EXPECT_THROW(make_host_runner(open, RunnerKind::serial, WhileWaiting::spin, {}), std::logic_error);
+  StepProgram hollow("hollow");
+  hollow.run(kCompute, {"hollow", {}, {}, nullptr, nullptr});
+  hollow.seal();
+  EXPECT_THROW(make_host_runner(hollow, RunnerKind::serial, WhileWaiting::spin, {}), std::logic_error);
+}
+
+TEST(HostRunner, RefusesGraphNamingTheOption) {
+  StepProgram program("p");
+  program.seal();
+  try {
+    make_host_runner(program, RunnerKind::graph, WhileWaiting::spin, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_TRUE(contains(error.what(), "--runner")) << error.what();
+  }
+}
+
+TEST(SerialRunner, FinishesEveryTaskBeforeTheNext) {
+  Diary diary;
+  StepProgram program("p");
+  program.run(kComm, diary.late_entry("sum", 4));
+  const MarkId summed = program.set(kComm);
+  program.run(kCompute, diary.inline_entry("work"));
+  program.wait(kCompute, summed);
+  seal_and_make(program, RunnerKind::serial)->replay();
+  EXPECT_EQ(diary.lines, (Lines{"sum", "sum done", "work"}));
+}
+
+TEST(LanesRunner, WorksOnWhileACollectiveIsOut) {
+  Diary diary;
+  StepProgram program("p");
+  program.run(kCompute, diary.inline_entry("backward 1"));
+  program.wait(kComm, program.set(kCompute));
+  program.run(kComm, diary.late_entry("sum", 4));
+  const MarkId summed = program.set(kComm);
+  for (const char* name : {"backward 2", "backward 3", "backward 4"})
+    program.run(kCompute, diary.inline_entry(name));
+  program.wait(kCompute, summed);
+  program.run(kCompute, diary.inline_entry("update"));
+  const auto runner = seal_and_make(program, RunnerKind::lanes);
+  for (int replay = 0; replay < 2; ++replay) {
+    diary.lines.clear();
+    runner->replay();
+    // Two polls while its own lines are walked, then one behind each task.
+    EXPECT_EQ(diary.lines,
+              (Lines{"backward 1", "sum", "backward 2", "backward 3", "sum done", "backward 4", "update"}));
+  }
+}
+
+TEST(LanesRunner, QueuesALaneBehindItsTaskInFlight) {
+  Diary diary;
+  StepProgram program("p");
+  program.run(kComm, diary.late_entry("sum 1", 5));  // it is looked at four times before "work" runs
+  program.run(kComm, diary.inline_entry("scale"));
+  program.run(kComm, diary.late_entry("sum 2", 1));
+  const MarkId summed = program.set(kComm);
+  program.run(kCompute, diary.inline_entry("work"));
+  program.wait(kCompute, summed);
+  program.run(kCompute, diary.inline_entry("update"));
+  seal_and_make(program, RunnerKind::lanes)->replay();
+  EXPECT_EQ(diary.lines, (Lines{"sum 1", "work", "sum 1 done", "scale", "sum 2", "sum 2 done", "update"}));
+}
+
+TEST(LanesRunner, RunsSideLanesInListOrder) {
+  Diary diary;
+  StepProgram program("p");
+  program.run(kCompute, diary.inline_entry("a"));
+  program.run(kFirstSide, diary.inline_entry("b"));
+  program.run(kCompute, diary.inline_entry("c"));
+  program.wait(kCompute, program.set(kFirstSide));
+  seal_and_make(program, RunnerKind::lanes)->replay();
+  EXPECT_EQ(diary.lines, (Lines{"a", "b", "c"}));
+}
+
+TEST(LanesRunner, HoldsComputeBehindItsOwnLateTask) {
+  Diary diary;
+  StepProgram program("p");
+  program.run(kCompute, diary.late_entry("sum", 7));
+  program.run(kCompute, diary.inline_entry("update"));
+  program.run(kCompute, diary.late_entry("last", 7));
+  seal_and_make(program, RunnerKind::lanes, WhileWaiting::spin)->replay();
+  EXPECT_EQ(diary.lines, (Lines{"sum", "sum done", "update", "last", "last done"}));
+}
+
+TEST(HostRunner, PassesOnWhatATaskThrowsAndCanReplayAgain) {
+  for (const RunnerKind kind : kKinds) {
+    for (const bool in_poll : {false, true}) {
+      bool fail = true;
+      bool updated = false;
+      const auto lose_peer = [&fail] {
+        if (fail) throw Error(ErrorKind::comm, "rank 3 was lost");
+      };
+      StepProgram program("p");
+      program.run(kComm, in_poll ? late_task("sum", {}, {}, lose_peer, [] { return 2; })
+                                 : inline_task("sum", {}, {}, lose_peer));
+      program.wait(kCompute, program.set(kComm));
+      program.run(kCompute, inline_task("update", {}, {}, [&updated] { updated = true; }));
+      const auto runner = seal_and_make(program, kind);
+      EXPECT_EQ(thrown_text<Error>([&] { runner->replay(); }), "rank 3 was lost");
+      EXPECT_FALSE(updated);
+      fail = false;
+      EXPECT_NO_THROW(runner->replay());
+      EXPECT_TRUE(updated);
+    }
+  }
+}
+
+TEST(HostRunner, ChargesWorkAndWaitingToTheirTasks) {
+  using std::chrono::milliseconds;
+  for (const RunnerKind kind : kKinds) {
+    std::chrono::steady_clock::time_point due;
+    StepProgram program("p");
+    const TaskId work = program.run(
+        kCompute, inline_task("work", {}, {}, [] { std::this_thread::sleep_for(milliseconds(5)); }));
+    program.wait(kComm, program.set(kCompute));
+    Task sum{"sum", {}, {}, nullptr, nullptr};
+    sum.start = [&due](Lane&) { due = std::chrono::steady_clock::now() + milliseconds(20); };
+    sum.poll = [&due] { return std::chrono::steady_clock::now() >= due; };
+    const TaskId summed = program.run(kComm, sum);
+    program.wait(kCompute, program.set(kComm));
+    const TaskId update = program.run(kCompute, inline_task("update", {}, {}));
+    const auto runner = seal_and_make(program, kind);
+    EXPECT_EQ(runner->task_seconds(), std::vector<double>(3, 0.0));
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < 2; ++i) runner->replay();
+    const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const std::vector<double> seconds = runner->task_seconds();
+    constexpr double kRounding = 1e-6;  // of seconds since boot in double: 1e7 · 2^-53 per reading
+    EXPECT_GE(seconds[static_cast<std::size_t>(work)], 0.010 - kRounding);
+    EXPECT_GE(seconds[static_cast<std::size_t>(summed)], 0.040 - kRounding);
+    EXPECT_LE(seconds[0] + seconds[1] + seconds[2], all);
+    EXPECT_GE(seconds[static_cast<std::size_t>(update)], 0.0);
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::engine
