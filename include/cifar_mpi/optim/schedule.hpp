@@ -22,11 +22,15 @@ struct ScheduleSpec {
 };
 
 /// rate(t) = base · scale · warmup(t) · factor^floor(t / decay_steps), decay_steps = floor(N/G · epochs_per_decay).
+/// warmup(t) = min((t + 1) / warmup_steps, 1), warmup_steps = floor(N/G · warmup_epochs).
 ///
-/// Source: the TensorFlow CIFAR-10 tutorial (`exponential_decay`, staircase), with the global batch in decay_steps.
+/// Source: the TensorFlow CIFAR-10 tutorial (`exponential_decay`, staircase), with the global batch in decay_steps; the
+/// warm-up is not the tutorial's.
 class Schedule {
  public:
+  /// Throws Error{usage} naming the option when a value makes no sense.
   explicit Schedule(const ScheduleSpec& spec);
+  /// The rate of step t, counted from 0; the drop takes effect in step decay_steps itself.
   double rate(std::uint64_t step) const;
   /// The steps between two drops; at least 1.
   std::uint64_t decay_steps() const { return decay_steps_; }

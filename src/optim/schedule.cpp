@@ -1,0 +1,97 @@
+#include "cifar_mpi/optim/schedule.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::optim {
+namespace {
+
+/// Steps are counted exactly in double up to here; nobody trains longer.
+constexpr double kMostSteps = 0x1.0p53;
+
+void expect(bool good, const char* option, const char* wanted, double found) {
+  if (good) return;
+  throw Error(ErrorKind::usage, format("%s needs %s, found %g", option, wanted, found));
+}
+
+void check(const ScheduleSpec& spec) {
+  const auto finite = [](double value) { return std::isfinite(value); };
+  expect(finite(spec.base_rate) && spec.base_rate > 0.0, "--lr", "a finite rate above 0", spec.base_rate);
+  expect(spec.decay_factor > 0.0 && spec.decay_factor <= 1.0, "--lr-decay-factor",
+         "a factor above 0 and at most 1", spec.decay_factor);
+  expect(finite(spec.epochs_per_decay) && spec.epochs_per_decay > 0.0, "--epochs-per-decay",
+         "a finite number of epochs above 0", spec.epochs_per_decay);
+  expect(finite(spec.warmup_epochs) && spec.warmup_epochs >= 0.0, "--warmup-epochs",
+         "a finite number of epochs of at least 0", spec.warmup_epochs);
+  expect(spec.samples > 0, "the schedule", "a training set of at least 1 sample", 0.0);
+  expect(spec.global_batch > 0, "the schedule", "a global batch of at least 1", 0.0);
+  expect(spec.reference_batch > 0, "--lr-scaling", "a reference batch of at least 1", 0.0);
+}
+
+/// floor(N/G · epochs). The product comes before the division, so that whole epochs of a G that does not
+/// divide N stay exact.
+std::uint64_t steps_of(double epochs, const ScheduleSpec& spec) {
+  const double steps = epochs * static_cast<double>(spec.samples) / static_cast<double>(spec.global_batch);
+  return static_cast<std::uint64_t>(std::min(steps, kMostSteps));
+}
+
+double scale_of(const ScheduleSpec& spec) {
+  const double ratio = static_cast<double>(spec.global_batch) / static_cast<double>(spec.reference_batch);
+  switch (spec.scaling) {
+    case LrScaling::none:
+      return 1.0;
+    case LrScaling::linear:
+      return ratio;
+    case LrScaling::sqrt:
+      return std::sqrt(ratio);
+  }
+  return 1.0;
+}
+
+std::string scaling_text(const ScheduleSpec& spec, double scaled_rate) {
+  const auto scaled = [&](const char* how) {
+    return format("%s %llu/%llu = %g", how, static_cast<unsigned long long>(spec.global_batch),
+                  static_cast<unsigned long long>(spec.reference_batch), scaled_rate);
+  };
+  switch (spec.scaling) {
+    case LrScaling::none:
+      return "none";
+    case LrScaling::linear:
+      return scaled("linear");
+    case LrScaling::sqrt:
+      return scaled("sqrt");
+  }
+  return "none";
+}
+
+}  // namespace
+
+Schedule::Schedule(const ScheduleSpec& spec) : spec_(spec) {
+  check(spec);
+  scaled_rate_ = spec.base_rate * scale_of(spec);
+  expect(std::isfinite(scaled_rate_) && scaled_rate_ > 0.0, "--lr", "a finite rate above 0 after scaling",
+         scaled_rate_);
+  decay_steps_ = std::max<std::uint64_t>(steps_of(spec.epochs_per_decay, spec), 1);
+  warmup_steps_ = steps_of(spec.warmup_epochs, spec);
+}
+
+double Schedule::rate(std::uint64_t step) const {
+  const auto drops = static_cast<double>(step / decay_steps_);
+  const double rate = scaled_rate_ * std::pow(spec_.decay_factor, drops);
+  if (step >= warmup_steps_) return rate;
+  return rate * (static_cast<double>(step) + 1.0) / static_cast<double>(warmup_steps_);
+}
+
+std::string Schedule::describe() const {
+  const std::string warmup =
+      warmup_steps_ == 0 ? "no warm-up" : concat("warm-up over ", warmup_steps_, " steps");
+  return concat("lr ", format("%g", spec_.base_rate), " (", scaling_text(spec_, scaled_rate_), "), x",
+                format("%g", spec_.decay_factor), " every ", decay_steps_, " steps (",
+                format("%g", spec_.epochs_per_decay), " epochs of ", spec_.samples, " / global batch ",
+                spec_.global_batch, "), ", warmup);
+}
+
+}  // namespace cifar_mpi::optim

@@ -1,0 +1,132 @@
+#include "cifar_mpi/model/net_spec.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cifar_mpi/base/error.hpp"
+
+namespace cifar_mpi::model {
+namespace {
+
+constexpr Extent kCrop{24, 24, 3};
+
+/// The text of the Error{usage} that making this net throws.
+std::string refusal(Extent input, int classes, std::vector<Layer> layers) {
+  try {
+    make_net("probe", input, classes, std::move(layers));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return "accepted";
+}
+
+void expect_refused(std::vector<Layer> layers, const std::string& named) {
+  const std::string text = refusal(kCrop, 10, std::move(layers));
+  EXPECT_NE(text.find(named), std::string::npos) << text;
+  EXPECT_NE(text.find("probe"), std::string::npos) << text;
+}
+
+Linear linear(int outputs, const char* name = "fc") { return {.name = name, .outputs = outputs}; }
+
+TEST(SamePadding, PutsTheOddPlaceBehind) {
+  EXPECT_EQ(same_padding(24, 5, 1), (SamePadding{24, 2, 2}));
+  EXPECT_EQ(same_padding(24, 3, 2), (SamePadding{12, 0, 1}));
+  EXPECT_EQ(same_padding(25, 3, 2), (SamePadding{13, 1, 1}));
+  EXPECT_EQ(same_padding(7, 2, 1), (SamePadding{7, 0, 1}));
+  EXPECT_EQ(same_padding(7, 4, 1), (SamePadding{7, 1, 2}));
+  EXPECT_EQ(same_padding(4, 1, 3), (SamePadding{2, 0, 0}));
+  EXPECT_EQ(same_padding(1, 5, 2), (SamePadding{1, 2, 2}));
+}
+
+TEST(NetSpec, InfersTheShapesOfTheTutorial) {
+  const NetSpec net = make_model("tutorial", kCrop, 10);
+  const std::vector<Extent> expected{{24, 24, 64}, {24, 24, 64}, {12, 12, 64}, {12, 12, 64}, {12, 12, 64},
+                                     {12, 12, 64}, {12, 12, 64}, {6, 6, 64},   {1, 1, 384},  {1, 1, 384},
+                                     {1, 1, 192},  {1, 1, 192},  {1, 1, 10},   {1, 1, 10}};
+  EXPECT_EQ(net.outputs, expected);
+  EXPECT_EQ(net.input_of(0), kCrop);
+  EXPECT_EQ(net.input_of(8), (Extent{6, 6, 64}));
+}
+
+TEST(NetSpec, RoundsPooledExtentsUp) {
+  const NetSpec net =
+      make_net("odd", {25, 7, 2}, 5, {MaxPool{"pool", 3, 2}, linear(5), SoftmaxCrossEntropy{}});
+  EXPECT_EQ(net.outputs[0], (Extent{13, 4, 2}));
+}
+
+TEST(NetSpec, NamesTheLayerThatDoesNotFit) {
+  const SoftmaxCrossEntropy loss;
+  expect_refused({Conv2d{.name = "c1", .out_channels = 0, .kernel = 3}, linear(10), loss}, "layer 1 (c1)");
+  expect_refused({Conv2d{.name = "c1", .out_channels = 4, .kernel = 0}, linear(10), loss}, "layer 1 (c1)");
+  expect_refused({Relu{}, MaxPool{"p", 3, 0}, linear(10), loss}, "layer 2 (p)");
+  expect_refused({LocalResponseNorm{.name = "n", .depth_radius = -1}, linear(10), loss}, "layer 1 (n)");
+  expect_refused({LocalResponseNorm{.name = "n", .depth_radius = 1, .bias = 0.0f}, linear(10), loss},
+                 "layer 1 (n)");
+  expect_refused({linear(0), loss}, "layer 1 (fc)");
+  expect_refused({linear(7), loss}, "layer 2 (softmax cross-entropy)");
+  expect_refused({linear(10, "a"), linear(10, "a"), loss}, "layer 2 (a)");
+  expect_refused({linear(10, ""), loss}, "name");
+  expect_refused({Linear{.name = "fc", .outputs = 10, .weight_stddev = -1.0f}, loss}, "layer 1 (fc)");
+}
+
+TEST(NetSpec, MustEndWithSoftmaxCrossEntropy) {
+  expect_refused({linear(10)}, "layer 1 (fc)");
+  expect_refused({linear(10), SoftmaxCrossEntropy{}, Relu{}}, "must be the last layer");
+  expect_refused({}, "no layer at all");
+}
+
+TEST(NetSpec, RefusesInputsAndClassCountsThatMakeNoSense) {
+  const auto layers = [](int classes) { return std::vector<Layer>{linear(classes), SoftmaxCrossEntropy{}}; };
+  EXPECT_NE(refusal({0, 24, 3}, 10, layers(10)), "accepted");
+  EXPECT_NE(refusal(kCrop, 1, layers(1)), "accepted");
+  EXPECT_NE(refusal(kCrop, 256, layers(256)), "accepted");
+  EXPECT_EQ(refusal(kCrop, 255, layers(255)), "accepted");
+}
+
+TEST(NetSpec, CountsTheFlopsOfTheTutorial) {
+  const NetSpec net = make_model("tutorial", kCrop, 10);
+  const std::vector<Flops> flops = forward_flops(net);
+  ASSERT_EQ(flops.size(), net.layers.size());
+  // Per axis, 24·5 − 6 = 114 of conv1's 120 taps are inside and 12·5 − 6 = 54 of conv2's 60.
+  EXPECT_EQ(flops[0].nominal, 2.0 * 120 * 120 * 3 * 64);
+  EXPECT_EQ(flops[0].in_image, 2.0 * 114 * 114 * 3 * 64);
+  EXPECT_EQ(flops[4].nominal, 2.0 * 60 * 60 * 64 * 64);
+  EXPECT_EQ(flops[4].in_image, 2.0 * 54 * 54 * 64 * 64);
+  EXPECT_EQ(flops[8].nominal, 2.0 * 2304 * 384);
+  EXPECT_EQ(flops[1].nominal, 0.0);
+  double nominal = 0.0;
+  for (const Flops& layer : flops) nominal += layer.nominal;
+  EXPECT_NEAR(nominal, 36.9e6, 0.05e6);
+}
+
+TEST(NetSpec, CountsNoDataGradientForTheFirstLayerWithWeights) {
+  const Flops tutorial = training_flops(make_model("tutorial", kCrop, 10));
+  EXPECT_NEAR(tutorial.nominal, 105.3e6, 0.05e6);
+  EXPECT_EQ(tutorial.in_image, 2.0 * 4990464 + 3.0 * (23887872 + 1769472 + 147456 + 3840));  // 87.4 MFLOP
+  const NetSpec small =
+      make_net("small", {4, 4, 1}, 3, {Relu{}, linear(5, "a"), linear(3, "b"), SoftmaxCrossEntropy{}});
+  EXPECT_EQ(training_flops(small).nominal, 2.0 * 2 * 16 * 5 + 3.0 * 2 * 5 * 3);
+}
+
+TEST(Catalog, HoldsTheTutorialForAnyImageAndClasses) {
+  const auto names = catalog();
+  EXPECT_NE(std::find(names.begin(), names.end(), "tutorial"), names.end());
+  EXPECT_EQ(make_model("tutorial", {24, 24, 1}, 7).outputs.back(), (Extent{1, 1, 7}));
+  EXPECT_EQ(make_model("tutorial", {32, 20, 4}, 100).outputs[7], (Extent{8, 5, 64}));
+}
+
+TEST(Catalog, NamesTheChoicesForAnUnknownModel) {
+  try {
+    make_model("alexnet", kCrop, 10);
+    FAIL() << "made a model nobody wrote";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_NE(std::string(error.what()).find("\"alexnet\""), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("tutorial"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::model

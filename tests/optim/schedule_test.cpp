@@ -1,0 +1,158 @@
+#include "cifar_mpi/optim/schedule.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "cifar_mpi/base/error.hpp"
+
+namespace cifar_mpi::optim {
+namespace {
+
+constexpr double kEps = std::numeric_limits<double>::epsilon();
+
+/// A handful of roundings: product of base, scale, warm-up and a power.
+double close_to(double value) { return 8.0 * kEps * std::abs(value); }
+
+TEST(Schedule, CountsTheTutorialsDecayStepsOverTheGlobalBatch) {
+  EXPECT_EQ(Schedule({}).decay_steps(), 136718u);  // floor(50000/128 · 350) = floor(136718.75)
+  EXPECT_EQ(Schedule({.global_batch = 1024}).decay_steps(), 17089u);
+  EXPECT_EQ(Schedule({}).warmup_steps(), 0u);
+}
+
+TEST(Schedule, KeepsDecayStepsExactWhenTheBatchDoesNotDivideTheSamples) {
+  // 350 epochs of 14 samples in batches of 10 are exactly 490 steps; (14/10)·350 is 489.99... in double.
+  EXPECT_EQ(Schedule({.epochs_per_decay = 350.0, .samples = 14, .global_batch = 10}).decay_steps(), 490u);
+}
+
+TEST(Schedule, HasAtLeastOneStepBetweenDrops) {
+  EXPECT_EQ(Schedule({.epochs_per_decay = 0.001, .samples = 100, .global_batch = 100}).decay_steps(), 1u);
+}
+
+TEST(Schedule, DropsExactlyAtEveryBoundary) {
+  const Schedule schedule(
+      {.base_rate = 0.1, .decay_factor = 0.1, .epochs_per_decay = 2.0, .samples = 1000, .global_batch = 100});
+  ASSERT_EQ(schedule.decay_steps(), 20u);
+  EXPECT_EQ(schedule.rate(0), 0.1);
+  EXPECT_EQ(schedule.rate(19), 0.1);
+  EXPECT_NEAR(schedule.rate(20), 0.01, close_to(0.01));
+  EXPECT_NEAR(schedule.rate(39), 0.01, close_to(0.01));
+  EXPECT_NEAR(schedule.rate(40), 0.001, close_to(0.001));
+  EXPECT_NEAR(schedule.rate(20 * 7), 1e-8, close_to(1e-8));
+}
+
+TEST(Schedule, DecayFactorOneNeverDrops) {
+  const Schedule schedule({.decay_factor = 1.0, .epochs_per_decay = 1.0});
+  EXPECT_EQ(schedule.rate(123456789), 0.1);
+}
+
+TEST(Schedule, WarmsUpLinearlyFromOneShareToTheWholeRate) {
+  const Schedule schedule({.base_rate = 0.4, .warmup_epochs = 0.5, .samples = 1000, .global_batch = 100});
+  ASSERT_EQ(schedule.warmup_steps(), 5u);
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    const double expected = 0.4 * (static_cast<double>(step) + 1.0) / 5.0;
+    EXPECT_NEAR(schedule.rate(step), expected, close_to(expected)) << "step " << step;
+  }
+  EXPECT_EQ(schedule.rate(5), 0.4);
+}
+
+TEST(Schedule, DecaysInsideTheWarmUpToo) {
+  const Schedule schedule({.base_rate = 1.0,
+                           .decay_factor = 0.5,
+                           .epochs_per_decay = 1.0,
+                           .warmup_epochs = 2.0,
+                           .samples = 40,
+                           .global_batch = 10});
+  ASSERT_EQ(schedule.warmup_steps(), 8u);
+  EXPECT_NEAR(schedule.rate(3), 4.0 / 8.0, close_to(0.5));
+  EXPECT_NEAR(schedule.rate(4), 0.5 * 5.0 / 8.0, close_to(0.3125));
+}
+
+TEST(Schedule, ScalesTheRateWithTheGlobalBatch) {
+  ScheduleSpec spec{.base_rate = 0.1, .global_batch = 512, .reference_batch = 128};
+  EXPECT_EQ(Schedule(spec).rate(0), 0.1);
+  spec.scaling = LrScaling::linear;
+  EXPECT_NEAR(Schedule(spec).rate(0), 0.4, close_to(0.4));
+  spec.scaling = LrScaling::sqrt;
+  EXPECT_NEAR(Schedule(spec).rate(0), 0.2, close_to(0.2));
+  spec.global_batch = 32;  // smaller than the reference: scales down
+  EXPECT_NEAR(Schedule(spec).rate(0), 0.05, close_to(0.05));
+}
+
+TEST(Schedule, FollowsTheSameRateOverSamplesForEveryGlobalBatch) {
+  // Without scaling the rate is a function of the samples seen, up to the rounding of one step.
+  for (const std::uint64_t batch : {100u, 200u, 500u}) {
+    const Schedule schedule({.epochs_per_decay = 3.0, .samples = 1000, .global_batch = batch});
+    EXPECT_EQ(schedule.decay_steps() * batch, 3000u) << "global batch " << batch;
+  }
+}
+
+TEST(Schedule, DescribesItsRuleInOneLine) {
+  EXPECT_EQ(Schedule({}).describe(),
+            "lr 0.1 (none), x0.1 every 136718 steps (350 epochs of 50000 / global batch 128), no warm-up");
+  EXPECT_EQ(Schedule({.warmup_epochs = 5.0, .scaling = LrScaling::linear, .global_batch = 512}).describe(),
+            "lr 0.1 (linear 512/128 = 0.4), x0.1 every 34179 steps (350 epochs of 50000 / global batch 512), "
+            "warm-up over 488 steps");
+}
+
+void expect_refused(const std::function<void(ScheduleSpec&)>& spoil, const std::string& option) {
+  ScheduleSpec spec;
+  spoil(spec);
+  try {
+    const Schedule schedule(spec);
+    ADD_FAILURE() << "accepted nonsense for " << option;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_NE(std::string(error.what()).find(option), std::string::npos) << error.what();
+  }
+}
+
+TEST(Schedule, RefusesNonsenseAndNamesTheOption) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (const double bad : {0.0, -0.1, nan, infinity}) {
+    expect_refused([&](ScheduleSpec& s) { s.base_rate = bad; }, "--lr ");
+    expect_refused([&](ScheduleSpec& s) { s.decay_factor = bad; }, "--lr-decay-factor");
+    expect_refused([&](ScheduleSpec& s) { s.epochs_per_decay = bad; }, "--epochs-per-decay");
+  }
+  for (const double bad : {-1.0, nan, infinity}) {
+    expect_refused([&](ScheduleSpec& s) { s.warmup_epochs = bad; }, "--warmup-epochs");
+  }
+  expect_refused([](ScheduleSpec& s) { s.decay_factor = 1.1; }, "--lr-decay-factor");
+  expect_refused([](ScheduleSpec& s) { s.reference_batch = 0; }, "--lr-scaling");
+  expect_refused([](ScheduleSpec& s) { s.global_batch = 0; }, "global batch");
+  expect_refused([](ScheduleSpec& s) { s.samples = 0; }, "training set");
+}
+
+TEST(EmaDecay, StartsAtOneTenthAndReachesItsLimit) {
+  EXPECT_EQ(ema_decay(0.9999, 0), 0.1);
+  EXPECT_EQ(ema_decay(0.9999, 8), 0.5);
+  // (1+t)/(10+t) reaches 0.9999 at t = 89990.
+  EXPECT_LT(ema_decay(0.9999, 89989), 0.9999);
+  EXPECT_EQ(ema_decay(0.9999, 89991), 0.9999);
+  EXPECT_EQ(ema_decay(0.9999, std::uint64_t{1} << 40), 0.9999);
+  EXPECT_EQ(ema_decay(0.0, 5), 0.0);
+}
+
+TEST(EmaDecay, ApproachesAConstantAsItsClosedFormSays) {
+  // While warm, the product of n decays is n!·9!/(n+9)! = 1/C(n+9, 9), so ema = p − (p − ema_0)/C(n+9, 9).
+  constexpr double param = 3.0, start = -1.0;
+  constexpr int steps = 30;
+  double ema = start, binomial = 1.0;
+  for (int t = 0; t < steps; ++t)
+    ema += (1.0 - ema_decay(0.9999, static_cast<std::uint64_t>(t))) * (param - ema);
+  for (int i = 1; i <= 9; ++i) binomial = binomial * (steps + i) / i;
+  EXPECT_NEAR(ema, param - (param - start) / binomial, 4.0 * kEps * steps);
+}
+
+TEST(EmaDecay, ForgetsGeometricallyOnceItsLimitHolds) {
+  constexpr std::uint64_t start = 1000;  // past the warm phase of a limit of 0.9
+  double ema = 1.0;
+  for (std::uint64_t t = start; t < start + 50; ++t) ema += (1.0 - ema_decay(0.9, t)) * (0.0 - ema);
+  EXPECT_NEAR(ema, std::pow(0.9, 50), 4.0 * kEps * 50);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::optim
