@@ -1,0 +1,72 @@
+#!/bin/bash
+# install_deps.sh [--check] [PACKAGE...]: installs what is missing to build and run cifar_mpi (Debian 12, 13, Ubuntu 24.04).
+#
+# Needs root or a sudo that asks for no password, and asks nothing itself. When everything is there it touches no network.
+#   --check      only names what is missing; exit status 1 if anything is
+#   PACKAGE...   see to these packages instead of the project's list
+# Exit status: 0 all there, 1 something missing (--check), 2 usage, 69 cannot install here.
+set -euo pipefail
+
+list='g++              C++20 compiler, 12 or later
+cmake            build system, 3.25 or later
+ninja-build      build tool
+libopenmpi-dev   MPI: headers and library
+openmpi-bin      MPI: mpirun
+libhdf5-dev      HDF5: headers and library, for datasets and checkpoints
+hdf5-tools       h5dump and h5diff, to look into them
+libcli11-dev     command line options
+libgtest-dev     GoogleTest, for the tests
+libdnnl-dev      oneDNN, the kernels of the CPU backend
+libpng-dev       reads CIFAR-10 from PNG strips
+ca-certificates  https
+curl             downloads CIFAR-10'
+
+check_only=
+case ${1-} in
+  -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+  --check) check_only=1; shift ;;
+  -*) echo "install_deps: unknown option '$1'; see --help" >&2; exit 2 ;;
+esac
+[ $# = 0 ] || list=$(printf '%s\n' "$@")
+
+give_up() {  # give_up REASON: names everything that is needed, for the reader to install
+  printf 'install_deps: %s\nNeeded, under the names Debian and Ubuntu give them:\n%s\n' "$1" "${missing:-$list}" |
+    sed '3,$s/^/  /' >&2
+  echo "If all of it is there by other means, set CIFAR_MPI_NO_INSTALL=1 and start again." >&2
+  exit 69
+}
+
+for tool in dpkg-query apt-get; do
+  command -v "$tool" >/dev/null || give_up "this system has no $tool, so nothing was installed."
+done
+
+# dpkg-query fails when it has never heard of a package, but still prints the others
+mapfile -t names < <(cut -d' ' -f1 <<<"$list")
+installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${names[@]}" 2>/dev/null || true)
+missing=$(while read -r name purpose; do
+  grep -qxF "$name installed" <<<"$installed" || printf '%-16s %s\n' "$name" "$purpose"
+done <<<"$list")
+[ -n "$missing" ] || exit 0
+if [ -n "$check_only" ]; then
+  printf 'install_deps: missing:\n%s\n' "$missing" | sed '2,$s/^/  /'
+  exit 1
+fi
+
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+  sudo -n true 2>/dev/null || give_up "installing takes root: run  sudo $0  or ask your administrator."
+  as_root=(sudo -n)
+fi
+mapfile -t names < <(cut -d' ' -f1 <<<"$missing")
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt() {  # apt COMMAND...: waits for another apt to finish, asks nothing
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
+    apt-get -qq -o DPkg::Lock::Timeout=300 "$@" </dev/null >>"$log" 2>&1
+}
+echo "install_deps: installing ${names[*]}" >&2
+apt update || true  # one broken source among several is no reason to stop; install decides
+if ! apt install -y --no-install-recommends "${names[@]}"; then
+  tail -20 "$log" >&2
+  give_up "apt-get could not install the packages (its last words are above)."
+fi

@@ -1,0 +1,34 @@
+# shellcheck shell=bash disable=SC2034
+# Sourced by the shell tests: `NAME_test.sh Sentence` runs the function Sentence in an empty folder of its own.
+# Programs in $fake come first in PATH; the tests reach no network.
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+cd "$here" || exit
+fake=$here/fake
+mkdir "$fake"
+PATH=$fake:$PATH
+unset CIFAR_MPI_NO_INSTALL CIFAR_MPI_DATA CIFAR_MPI_QUICKSTART_EPOCHS
+
+fail() { printf '%s\nit said: %s\n' "$*" "$(cat said 2>/dev/null)" >&2; exit 1; }
+
+# fake_program NAME: a program whose text comes from standard input.
+fake_program() { { echo '#!/bin/bash'; cat; } >"$fake/$1"; chmod +x "$fake/$1"; }
+
+# ends_with STATUS COMMAND...: everything the command says goes to the file `said`.
+ends_with() {
+  local wanted=$1 status=0
+  shift
+  "$@" >said 2>&1 </dev/null || status=$?
+  [ "$status" = "$wanted" ] || fail "expected exit status $wanted, not $status, from: $*"
+}
+
+says() { grep -qF -- "$1" said || fail "expected to read: $1"; }
+says_not() { ! grep -qF -- "$1" said || fail "expected not to read: $1"; }
+
+# holds_only DIR NAME...: DIR has exactly these entries, hidden ones included.
+holds_only() {
+  local dir=$1
+  shift
+  [ "$(ls -A "$dir")" = "$(printf '%s\n' "$@")" ] || fail "$dir holds: $(ls -A "$dir")"
+}

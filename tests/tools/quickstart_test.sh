@@ -1,0 +1,105 @@
+#!/bin/bash
+# shellcheck disable=SC2016  # the programs below are for a later bash
+set -euo pipefail
+# shellcheck source=tests/tools/check.sh
+. "$(dirname "${BASH_SOURCE[0]}")/check.sh"
+
+# A checkout with the real scripts and stand-ins for everything they start; `calls` lists what was started.
+clone="$here/a clone"
+mkdir "$clone" "$clone/tools" "$clone/env"
+cp "$root"/tools/{lib.sh,quickstart,run_tests} "$clone/tools/"
+cp "$root"/env/mpirun.sh "$clone/env/"
+export CIFAR_MPI_NO_INSTALL=1 calls=$here/calls
+touch "$calls"
+stand_in() { { echo '#!/bin/bash'; echo 'echo "${0##*/} $*" >>"$calls"'; cat; } >"$1"; chmod +x "$1"; }
+stand_in "$fake/cmake" <<<'[ "$1" = --build ] || touch "${4:?}/CMakeCache.txt"; echo "[1/1] Building"; [ ! -e "$calls.broken" ]'
+stand_in "$fake/mpirun" <<<'shift 2; exec "$@"'
+stand_in "$fake/ctest" <<<'echo "data=$CIFAR_MPI_DATA"; exit 8'
+stand_in "$clone/tools/fetch_cifar10" <<<'exit 0'
+mkdir "$clone/build"
+stand_in "$clone/build/cifar_mpi_pack" <<<'echo packed >"$4"'
+stand_in "$clone/build/cifar_mpi_train" <<'END'
+mkdir -p "$4/checkpoints"
+touch "$4/checkpoints/step_000000390.h5" "$4/checkpoints/step_000001560.h5"
+printf '%s\n' '{"step": 1, "images_per_second": 1.0}' '{"step": 2, "images_per_second": 5012.5}' '{"accuracy": 0.6}' >"$4/metrics.jsonl"
+END
+stand_in "$clone/build/cifar_mpi_eval" <<<'echo "2026-11-20: precision @ 1 = 0.6001"'
+
+ExplainsItself() {
+  ends_with 0 "$root/tools/quickstart" --help
+  says '--epochs N'
+  says 'Exit status'
+}
+
+EndsWithTheResult() {
+  ends_with 0 "$clone/tools/quickstart" --from 'some where'
+  says 'test accuracy   0.6001'
+  says '5012.5 images/s with 2 ranks'
+  says "checkpoint      $clone/runs/quickstart/checkpoints/step_000001560.h5"
+  grep -q 'fetch_cifar10 .*--from some where' "$calls" || fail "--from was not handed on"
+  grep -q 'cifar_mpi_train .*--epochs 4$' "$calls" || fail "trained: $(grep train "$calls")"
+}
+
+RepeatsNothing() {
+  ends_with 0 "$clone/tools/quickstart"
+  cp said first
+  : >"$calls"
+  ends_with 0 "$clone/tools/quickstart"
+  says 'test accuracy   0.6001'
+  ! grep -E 'fetch|pack|train|eval' "$calls" | grep -v cmake || fail "called: $(cat "$calls")"
+}
+
+TrainsOnWhenAsked() {
+  ends_with 0 "$clone/tools/quickstart"
+  : >"$calls"
+  ends_with 0 "$clone/tools/quickstart" --epochs 6 --ranks 1
+  grep -q 'mpirun -np 1 .*--epochs 6$' "$calls" || fail "called: $(cat "$calls")"
+}
+
+TrainsAgainWhenTold() {
+  ends_with 0 "$clone/tools/quickstart"
+  touch "$clone/runs/quickstart/old"
+  ends_with 0 "$clone/tools/quickstart" --fresh
+  [ ! -e "$clone/runs/quickstart/old" ] || fail "the old run is still there"
+}
+
+KeepsNoResultOfAFailedTraining() {
+  stand_in "$clone/build/cifar_mpi_train" <<<'exit 8'
+  ends_with 8 "$clone/tools/quickstart"
+  says 'status 8'
+  [ ! -e "$clone/runs/quickstart/summary.txt" ] || fail "there is a summary"
+}
+
+KeepsNoHalfDataset() {
+  stand_in "$clone/build/cifar_mpi_pack" <<<'echo half >"$4"; exit 5'
+  ends_with 5 "$clone/tools/quickstart"
+  [ ! -e "$clone/data/cifar10.h5" ] || fail "there is a dataset"
+}
+
+ShowsWhyTheBuildFailed() {
+  touch "$calls.broken"
+  ends_with 1 "$clone/tools/quickstart"
+  says '[1/1] Building'
+  says "the whole log is $clone/build/quickstart.log"
+}
+
+RefusesRanksThatAreNoNumber() {
+  ends_with 2 "$clone/tools/quickstart" --ranks two
+  says "not 'two'"
+  [ ! -s "$calls" ] || fail "called: $(cat "$calls")"
+}
+
+RunTestsEndsWithCTestsStatus() {
+  ends_with 8 "$clone/tools/run_tests" -R Ring
+  [ "$(tail -n 1 said)" = "data=$clone/data/cifar10.h5" ] || fail "something follows CTest's output"
+  grep -q 'ctest .* -R Ring$' "$calls" || fail "called: $(cat "$calls")"
+}
+
+RunTestsGoesOnWithoutData() {
+  stand_in "$clone/tools/fetch_cifar10" <<<'exit 69'
+  ends_with 8 "$clone/tools/run_tests"
+  says 'NO REAL DATA'
+  [ "$(tail -n 1 said)" = data= ] || fail "the tests were told of data"
+}
+
+"$1"

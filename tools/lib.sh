@@ -1,0 +1,63 @@
+# shellcheck shell=bash
+# What quickstart, run_tests and .ci/run share; sourced. $root is the checkout, $build the build folder.
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$root/build
+settings=(-DCMAKE_BUILD_TYPE=Release -DCIFAR_MPI_TESTS=ON)
+dataset=$root/data/cifar10.h5
+fetch_options=()
+# shellcheck source=env/mpirun.sh
+. "$root/env/mpirun.sh"
+
+say() { printf '== %s\n' "$*" >&2; }
+
+install_deps() { [ -n "${CIFAR_MPI_NO_INSTALL:-}" ] || "$root/env/install_deps.sh"; }
+
+# build LOG [TARGET...]: configures with $settings and builds; shows one moving line, or the end of LOG when it fails.
+build() {
+  local log=$1 restart=() cache=$build/CMakeCache.txt started=$SECONDS
+  shift
+  mkdir -p "$build"
+  # a checkout that was moved, or configured for another build tool, cannot be built as it is
+  if [ -e "$cache" ] && ! { grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$cache" &&
+    grep -qx 'CMAKE_GENERATOR:INTERNAL=Ninja' "$cache"; }; then
+    restart=(--fresh)
+  fi
+  if cmake "${restart[@]}" -S "$root" -B "$build" -G Ninja "${settings[@]}" >"$log" 2>&1 &&
+    cmake --build "$build" -j "$(nproc)" ${1:+--target "$@"} 2>&1 | tee -a "$log" | show_progress; then
+    say "built in $((SECONDS - started)) s"
+  else
+    tail -n 40 "$log" >&2
+    say "the build failed; the whole log is $log"
+    return 1
+  fi
+}
+
+show_progress() {  # the last "[done/all] what" of ninja, on one line of the terminal
+  local line moving=''
+  [ ! -t 2 ] || moving=1
+  while IFS= read -r line; do
+    [[ -n $moving && $line == \[*/*\]* ]] && printf '\r\033[K%.100s' "$line" >&2
+  done
+  [ -z "$moving" ] || printf '\r\033[K' >&2
+}
+
+make_dataset() {  # fetches CIFAR-10 with $fetch_options and packs it into $dataset, unless that is there
+  local files=$root/downloads/cifar-10-batches-bin
+  [ ! -s "$dataset" ] || return 0
+  "$root/tools/fetch_cifar10" --out "$files" "${fetch_options[@]}" || return
+  mkdir -p "${dataset%/*}"
+  # under another name first: an interrupted run must not leave half a dataset that the next one takes for whole
+  "$build/cifar_mpi_pack" --from "$files" --out "$dataset.tmp" </dev/null >&2 && mv "$dataset.tmp" "$dataset"
+}
+
+# run_ranks N PROGRAM [ARG...]: N ranks on this machine, with the mpirun of the MPI that the program was built with.
+run_ranks() {
+  local ranks=$1 mpirun
+  shift
+  mpirun=$(sed -n 's/^MPIEXEC_EXECUTABLE:FILEPATH=//p' "$build/CMakeCache.txt")
+  (
+    [ "$ranks" -le "$(nproc)" ] || export OMPI_MCA_mpi_yield_when_idle=1
+    # one machine needs shared memory alone; without tcp OpenMPI 5 does not complain that it found no network
+    OMPI_MCA_btl='^tcp' exec "${mpirun:-mpirun}" -np "$ranks" "$@" </dev/null
+  )
+}
