@@ -1,0 +1,241 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <regex>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// Reads the `#include` lines of the whole source and fails on any that breaks the plan of rooms and floors.
+namespace cifar_mpi {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Room {
+  std::string_view name;
+  int floor;
+};
+constexpr Room kRooms[] = {{"base", 0}, {"hdf5", 0}, {"model", 1}, {"data", 1},  {"optim", 1}, {"engine", 2},
+                           {"comm", 3}, {"cpu", 4},  {"cuda", 4},  {"train", 5}, {"app", 6}};
+
+/// A third-party header, by how its name begins, and where alone it may be included.
+struct ThirdParty {
+  std::string_view prefix;
+  std::string_view place;
+};
+constexpr ThirdParty kThirdParty[] = {{"mpi.h", "src/comm/"},
+                                      {"mpi-ext.h", "src/comm/"},
+                                      {"hdf5", "src/hdf5/"},
+                                      {"H5", "src/hdf5/"},
+                                      {"CLI/", "src/app/"},
+                                      {"oneapi/", "src/cpu/"},
+                                      {"dnnl", "src/cpu/"},
+                                      {"omp.h", "src/cpu/"},
+                                      {"cuda", "src/cuda/"},
+                                      {"cudnn", "src/cuda/"},
+                                      {"cublas", "src/cuda/"},
+                                      {"nccl", "src/cuda/"},
+                                      {"nvtx", "src/cuda/"},
+                                      {"nvToolsExt", "src/cuda/"},
+                                      {"nvml", "src/cuda/"},
+                                      {"cub/", "src/cuda/"},
+                                      {"cutlass/", "src/cuda/"},
+                                      {"cute/", "src/cuda/"},
+                                      {"cooperative_groups", "src/cuda/"},
+                                      {"mma.h", "src/cuda/"},
+                                      {"png", "src/data/png_strips.cpp"}};
+
+struct Include {
+  std::string target;
+  bool angled = false;
+};
+
+std::vector<Include> includes_of(const std::string& text) {
+  static const std::regex pattern(R"(^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"])");
+  std::vector<Include> found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch match;
+    if (std::regex_search(line, match, pattern)) found.push_back({match[2], match[1] == "<"});
+  }
+  return found;
+}
+
+/// "ROOM" of "PREFIX/ROOM/file".
+std::optional<Room> room_in(std::string_view path, std::string_view prefix) {
+  if (!path.starts_with(prefix)) return std::nullopt;
+  path.remove_prefix(prefix.size());
+  const auto slash = path.find('/');
+  const auto* const room = std::find_if(std::begin(kRooms), std::end(kRooms), [&](const Room& candidate) {
+    return slash != std::string_view::npos && candidate.name == path.substr(0, slash);
+  });
+  return room == std::end(kRooms) ? std::nullopt : std::optional(*room);
+}
+
+const ThirdParty* third_party(std::string_view target) {
+  const auto* const found = std::find_if(std::begin(kThirdParty), std::end(kThirdParty),
+                                         [&](const ThirdParty& t) { return target.starts_with(t.prefix); });
+  return found == std::end(kThirdParty) ? nullptr : found;
+}
+
+/// C++ standard headers have neither a dot nor a slash.
+bool is_standard(std::string_view target) { return target.find_first_of("./") == std::string_view::npos; }
+
+/// What is wrong with an include in angle brackets, or nothing.
+std::string wrong_angled(std::string_view file, std::string_view target) {
+  if (is_standard(target)) return "";
+  if (const ThirdParty* const known = third_party(target)) {
+    return file.starts_with(known->place) ? "" : "belongs in " + std::string(known->place) + " alone";
+  }
+  if (file.starts_with("include/")) return "is no standard C++ header, and include/ holds nothing else";
+  const bool of_the_system =
+      target.ends_with(".h") &&
+      (target.find('/') == target.npos || target.starts_with("sys/") || target.starts_with("linux/"));
+  return of_the_system ? "" : "is a third-party header without a room; give it one in this test";
+}
+
+/// What is wrong with an include in quotes, or nothing.
+std::string wrong_quoted(std::string_view file, const Room& own, std::string_view target) {
+  const bool in_public_header = file.starts_with("include/");
+  std::optional<Room> other = room_in(target, "cifar_mpi/");
+  if (!other && in_public_header) return "is not public, but a public header includes it";
+  if (!other) other = room_in(target, "");
+  if (!other) return "names no room; write cifar_mpi/ROOM/file or ROOM/file";
+  if (other->floor > own.floor) return "is of a higher floor";
+  if (other->name != own.name && other->floor == 4 && own.floor == 4) return "is the other backend";
+  return "";
+}
+
+/// One sentence per include line of `file` (path from the source root) that breaks the plan.
+std::vector<std::string> violations(const std::string& file, const std::string& text) {
+  std::optional<Room> own = room_in(file, "include/cifar_mpi/");
+  if (!own) own = room_in(file, "src/");
+  if (!own) return {file + " lies in no known room"};
+  std::vector<std::string> found;
+  for (const Include& include : includes_of(text)) {
+    const bool ours = !include.angled &&
+                      (room_in(include.target, "").has_value() || third_party(include.target) == nullptr);
+    const std::string wrong =
+        ours ? wrong_quoted(file, *own, include.target) : wrong_angled(file, include.target);
+    if (!wrong.empty()) found.push_back(file + ": " + include.target + " " + wrong);
+  }
+  return found;
+}
+
+bool is_source(const fs::path& path) {
+  constexpr std::array<std::string_view, 6> endings{".cpp", ".hpp", ".cu", ".cuh", ".h", ".in"};
+  return std::find(endings.begin(), endings.end(), path.extension().string()) != endings.end();
+}
+
+/// Every source file below include/ and src/, as a path from the root.
+std::vector<std::string> sources(const fs::path& root) {
+  std::vector<std::string> found;
+  for (const char* top : {"include", "src"}) {
+    for (const fs::directory_entry& entry :
+         fs::recursive_directory_iterator(root / top, fs::directory_options::follow_directory_symlink)) {
+      if (entry.is_regular_file() && is_source(entry.path())) {
+        found.push_back(entry.path().lexically_relative(root).generic_string());
+      }
+    }
+  }
+  return found;
+}
+
+TEST(Floors, AreKeptByEveryIncludeLine) {
+  const fs::path root = CIFAR_MPI_SOURCE_ROOT;
+  const std::vector<std::string> files = sources(root);
+  ASSERT_GT(files.size(), 40u) << "found too few files below " << root;
+  for (const std::string& file : files) {
+    std::ifstream in(root / file);
+    const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    for (const std::string& violation : violations(file, text)) ADD_FAILURE() << violation;
+  }
+}
+
+TEST(Floors, HaveAFileInEveryLowRoom) {
+  const std::vector<std::string> files = sources(CIFAR_MPI_SOURCE_ROOT);
+  for (const std::string_view room : {"base", "model", "data", "optim", "engine", "comm", "cpu", "cuda"}) {
+    const bool found = std::any_of(files.begin(), files.end(), [&](const std::string& file) {
+      const auto of_file = room_in(file, "include/cifar_mpi/");
+      return of_file && of_file->name == room;
+    });
+    EXPECT_TRUE(found) << room;
+  }
+}
+
+void expect_kept(const std::string& file, const std::string& line) {
+  EXPECT_TRUE(violations(file, line).empty()) << violations(file, line).front();
+}
+void expect_broken(const std::string& file, const std::string& line) {
+  EXPECT_EQ(violations(file, line).size(), 1u) << file << " may include " << line;
+}
+
+TEST(FloorsChecker, SeesAnIncludeOfAHigherFloor) {
+  expect_broken("src/model/a.cpp", "#include \"cifar_mpi/engine/program.hpp\"");
+  expect_broken("src/engine/a.cpp", "#include \"comm/ring.hpp\"");
+  expect_broken("include/cifar_mpi/base/a.hpp", "#include \"cifar_mpi/model/layer.hpp\"");
+  expect_broken("src/train/a.cpp", "#include \"app/options.hpp\"");
+  expect_kept("src/train/a.cpp", "#include \"cifar_mpi/comm/world.hpp\"");
+  expect_kept("src/data/a.cpp", "#include \"hdf5/reader.hpp\"");
+  expect_kept("src/model/a.cpp", "#include \"model/catalog.hpp\"");
+}
+
+TEST(FloorsChecker, SeesBackendsThatKnowEachOther) {
+  expect_broken("src/cpu/conv.cpp", "#include \"cifar_mpi/cuda/backend.hpp\"");
+  expect_broken("src/cuda/conv.cu", "#include \"cpu/conv.hpp\"");
+  expect_kept("src/cuda/conv.cu", "#include \"cuda/conv.cuh\"");
+  expect_kept("src/app/a.cpp", "#include \"cifar_mpi/cuda/backend.hpp\"");
+}
+
+TEST(FloorsChecker, SeesThirdPartyHeadersInTheWrongRoom) {
+  expect_broken("src/train/a.cpp", "#include <mpi.h>");
+  expect_broken("src/data/a.cpp", "#include <hdf5.h>");
+  expect_broken("src/data/a.cpp", "#include <hdf5/serial/hdf5.h>");
+  expect_broken("src/data/a.cpp", "#include \"H5Cpp.h\"");
+  expect_broken("src/train/a.cpp", "#include <CLI/CLI.hpp>");
+  expect_broken("src/engine/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>");
+  expect_broken("src/cpu/a.cpp", "#include <cuda_runtime.h>");
+  expect_broken("src/comm/a.cpp", "#include <nccl.h>");
+  expect_broken("src/cpu/a.cpp", "#include <cudnn.h>");
+  expect_broken("src/train/a.cpp", "#include <cublasLt.h>");
+  expect_broken("src/data/dataset.cpp", "#include <png.h>");
+  expect_broken("src/data/dataset.cpp", "#include <nlohmann/json.hpp>");
+  expect_kept("src/comm/a.cpp", "#include <mpi.h>");
+  expect_kept("src/hdf5/a.cpp", "#include <hdf5.h>");
+  expect_kept("src/app/a.cpp", "#include <CLI/CLI.hpp>");
+  expect_kept("src/cpu/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>");
+  expect_kept("src/cuda/a.cu", "#include <nccl.h>");
+  expect_kept("src/data/png_strips.cpp", "#include <png.h>");
+  expect_kept("src/comm/a.cpp", "#include <sched.h>");
+}
+
+TEST(FloorsChecker, SeesAnythingButStandardHeadersInPublicOnes) {
+  expect_broken("include/cifar_mpi/comm/a.hpp", "#include <mpi.h>");
+  expect_broken("include/cifar_mpi/cuda/a.hpp", "#include <cuda_runtime.h>");
+  expect_broken("include/cifar_mpi/base/a.hpp", "#include <unistd.h>");
+  expect_broken("include/cifar_mpi/data/a.hpp", "#include \"hdf5/reader.hpp\"");
+  expect_broken("include/cifar_mpi/model/a.hpp", "#include \"model/catalog.hpp\"");
+  expect_kept("include/cifar_mpi/base/a.hpp", "#include <cstdint>");
+}
+
+TEST(FloorsChecker, SeesFilesAndIncludesWithoutARoom) {
+  expect_broken("src/helpers/a.cpp", "");
+  expect_broken("src/a.cpp", "");
+  expect_broken("src/model/a.cpp", "#include \"catalog.hpp\"");
+}
+
+TEST(FloorsChecker, ReadsIndentedLinesAndSkipsComments) {
+  expect_broken("src/model/a.cpp", "int a;\n  #  include <mpi.h>  // why\n");
+  expect_kept("src/model/a.cpp", "// #include <mpi.h>\n");
+}
+
+}  // namespace
+}  // namespace cifar_mpi
