@@ -1,0 +1,115 @@
+#include "cifar_mpi/cpu/backend.hpp"
+
+#include <omp.h>
+
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cpu/control.hpp"
+#include "cpu/dnnl.hpp"
+#include "cpu/optimizer.hpp"
+#include "cpu/tower.hpp"
+
+namespace cifar_mpi::cpu {
+namespace {
+
+using engine::Precision;
+using engine::RunnerKind;
+
+/// "AMD EPYC 9755 128-Core Processor", or "unknown processor" where Linux does not say.
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const std::size_t colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+std::string machine_text() {
+  return concat(processor_name(), ", ", instruction_set_text(), ", ", dnnl_version_text());
+}
+
+class CpuBackend final : public engine::Backend {
+ public:
+  explicit CpuBackend(const engine::BackendOptions& options) : options_(options) { use_threads(); }
+
+  std::string description() const override {
+    return concat("cpu: ", machine_text(), ", ", options_.threads,
+                  options_.threads == 1 ? " thread" : " threads");
+  }
+
+  Precision resolve(Precision precision) const override {
+    if (precision == Precision::automatic) return Precision::fp32;
+    if (precision == Precision::tf32) {
+      throw Error(ErrorKind::device,
+                  "--precision tf32: only CUDA devices have it; use fp32 or bf16 on the cpu");
+    }
+    if (precision == Precision::bf16 && !has_bf16()) {
+      throw Error(ErrorKind::device,
+                  concat("--precision bf16: this cpu has no bf16 arithmetic that oneDNN may use (",
+                         machine_text(), "); use fp32"));
+    }
+    return precision;
+  }
+
+  Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
+
+  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
+    if (bytes != 0) std::memcpy(dst, src, bytes);
+  }
+
+  std::unique_ptr<engine::Tower> plan(const engine::TowerSpec& spec) override {
+    use_threads();
+    engine::TowerSpec resolved = spec;
+    resolved.precision = resolve(spec.precision);
+    return plan_tower(resolved);
+  }
+
+  engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,
+                           const engine::ParamLayout& layout) override {
+    return plan_update(binding, params, layout);
+  }
+
+  engine::Task advance_task(const engine::AdvanceBinding& binding,
+                            std::vector<engine::StepRecord>& records) override {
+    return plan_advance(binding, records);
+  }
+
+  std::unique_ptr<engine::Runner> runner(engine::StepProgram program, RunnerKind kind,
+                                         std::vector<engine::Bytes> regions) override {
+    if (kind == RunnerKind::graph) {
+      throw Error(ErrorKind::usage,
+                  "--runner graph: only CUDA devices capture graphs; use lanes or serial on the cpu");
+    }
+    const auto waiting = options_.oversubscribed ? engine::WhileWaiting::yield : engine::WhileWaiting::spin;
+    return engine::make_host_runner(std::move(program),
+                                    kind == RunnerKind::automatic ? RunnerKind::lanes : kind, waiting,
+                                    std::move(regions));
+  }
+
+ private:
+  /// oneDNN settles the number of threads of a kernel when it is planned, so it must be set before.
+  void use_threads() const { omp_set_num_threads(options_.threads); }
+
+  engine::BackendOptions options_;
+};
+
+}  // namespace
+
+std::string describe() { return machine_text(); }
+
+std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions& options) {
+  if (options.threads < 1) {
+    throw Error(ErrorKind::usage, concat("--threads must be at least 1, found ", options.threads));
+  }
+  return std::make_unique<CpuBackend>(options);
+}
+
+}  // namespace cifar_mpi::cpu

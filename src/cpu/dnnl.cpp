@@ -1,0 +1,198 @@
+#include "cpu/dnnl.hpp"
+
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/model/layer.hpp"
+
+namespace cifar_mpi::cpu {
+namespace {
+
+// Version 2 describes the operation first and has the pooling that takes a dilation under another name.
+#if DNNL_VERSION_MAJOR >= 3
+using PoolForward = dnnl::pooling_forward;
+using PoolBackward = dnnl::pooling_backward;
+
+void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f); }
+
+template <class Primitive, class... Args>
+auto describe_forward(const Dnnl& dnnl, const dnnl::primitive_attr& attr, const Args&... args) {
+  return typename Primitive::primitive_desc(dnnl.engine, args..., attr);
+}
+
+template <class Primitive, class Hint, class... Args>
+auto describe_backward(const Dnnl& dnnl, const dnnl::primitive_attr& attr, const Hint& hint,
+                       const Args&... args) {
+  return typename Primitive::primitive_desc(dnnl.engine, args..., hint, attr);
+}
+#else
+using PoolForward = dnnl::pooling_v2_forward;
+using PoolBackward = dnnl::pooling_v2_backward;
+
+void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f); }
+
+template <class Primitive, class... Args>
+auto describe_forward(const Dnnl& dnnl, const dnnl::primitive_attr& attr, const Args&... args) {
+  return typename Primitive::primitive_desc(typename Primitive::desc(args...), attr, dnnl.engine);
+}
+
+template <class Primitive, class Hint, class... Args>
+auto describe_backward(const Dnnl& dnnl, const dnnl::primitive_attr& attr, const Hint& hint,
+                       const Args&... args) {
+  return typename Primitive::primitive_desc(typename Primitive::desc(args...), attr, dnnl.engine, hint);
+}
+#endif
+
+dnnl::primitive_attr attributes(bool relu) {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (relu) {
+    dnnl::post_ops ops;
+    append_relu(ops);
+    attr.set_post_ops(ops);
+  }
+  return attr;
+}
+
+Kernel kernel_of(const dnnl::primitive_desc_base& desc) { return {dnnl::primitive(desc.get()), desc}; }
+
+/// oneDNN's lists of {height, width}.
+struct Spread {
+  explicit Spread(const Window& window)
+      : kernel{window.kernel, window.kernel}, strides{window.stride, window.stride} {
+    for (const int size : {window.height, window.width}) {
+      const model::SamePadding padding = model::same_padding(size, window.kernel, window.stride);
+      before.push_back(padding.before);
+      after.push_back(padding.after);
+    }
+  }
+  dnnl::memory::dims kernel, strides, before, after;
+};
+
+Kernel unless(bool unwanted, const auto& make) { return unwanted ? Kernel{} : kernel_of(make()); }
+
+/// oneDNN gives every instruction set one bit, on top of those it includes.
+bool may_use(dnnl::cpu_isa wanted) {
+  const auto bits = static_cast<unsigned>(wanted);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
+}  // namespace
+
+AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& f, const Window& window) {
+  constexpr auto kDirect = dnnl::algorithm::convolution_direct;
+  const Spread s(window);
+  const dnnl::primitive_attr plain = attributes(false);
+  const auto forward = describe_forward<dnnl::convolution_forward>(
+      dnnl, attributes(f.relu), dnnl::prop_kind::forward_training, kDirect, f.src, f.weights, f.biases, f.dst,
+      s.strides, s.before, s.after);
+  const Desc grad_dst = f.grad_dst == Desc() ? forward.dst_desc() : f.grad_dst;
+  const auto weight_gradient = describe_backward<dnnl::convolution_backward_weights>(
+      dnnl, plain, forward, kDirect, f.src, f.grad_weights, f.biases, grad_dst, s.strides, s.before, s.after);
+  return {kernel_of(forward), kernel_of(weight_gradient), unless(!f.wants_grad_src, [&] {
+            return describe_backward<dnnl::convolution_backward_data>(
+                dnnl, plain, forward, kDirect, f.src, f.weights, grad_dst, s.strides, s.before, s.after);
+          })};
+}
+
+AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& f) {
+  const dnnl::primitive_attr plain = attributes(false);
+  const auto forward = describe_forward<dnnl::inner_product_forward>(
+      dnnl, attributes(f.relu), dnnl::prop_kind::forward_training, f.src, f.weights, f.biases, f.dst);
+  const Desc grad_dst = f.grad_dst == Desc() ? forward.dst_desc() : f.grad_dst;
+  const auto weight_gradient = describe_backward<dnnl::inner_product_backward_weights>(
+      dnnl, plain, forward, f.src, f.grad_weights, f.biases, grad_dst);
+  return {kernel_of(forward), kernel_of(weight_gradient), unless(!f.wants_grad_src, [&] {
+            return describe_backward<dnnl::inner_product_backward_data>(dnnl, plain, forward, f.src,
+                                                                        f.weights, grad_dst);
+          })};
+}
+
+PoolKernels make_max_pool(const Dnnl& dnnl, const Desc& src, const Desc& dst, const Window& window) {
+  constexpr auto kMax = dnnl::algorithm::pooling_max;
+  const Spread s(window);
+  const dnnl::memory::dims dilation{0, 0};
+  const dnnl::primitive_attr plain = attributes(false);
+  const auto describe = [&](dnnl::prop_kind kind) {
+    return describe_forward<PoolForward>(dnnl, plain, kind, kMax, src, dst, s.strides, s.kernel, dilation,
+                                         s.before, s.after);
+  };
+  const auto forward = describe(dnnl::prop_kind::forward_training);
+  const auto backward = describe_backward<PoolBackward>(dnnl, plain, forward, kMax, src, forward.dst_desc(),
+                                                        s.strides, s.kernel, dilation, s.before, s.after);
+  return {kernel_of(forward), kernel_of(describe(dnnl::prop_kind::forward_inference)), kernel_of(backward)};
+}
+
+Kernel make_reorder(const Dnnl& dnnl, const Desc& from, const Desc& to) {
+  return kernel_of(dnnl::reorder::primitive_desc(dnnl.engine, from, dnnl.engine, to, attributes(false)));
+}
+
+Operand reads(int argument, const Desc& desc, const void* data) {
+  return {argument, desc, const_cast<std::byte*>(static_cast<const std::byte*>(data)), false};
+}
+
+Operand writes(int argument, const Desc& desc, void* data) {
+  return {argument, desc, static_cast<std::byte*>(data), true};
+}
+
+engine::Task kernel_task(std::string name, const Dnnl& dnnl, const Kernel& kernel,
+                         std::vector<Operand> operands, std::byte* scratch) {
+  if (kernel.scratch_bytes() != 0) {
+    operands.push_back(writes(DNNL_ARG_SCRATCHPAD, kernel.describe(dnnl::query::scratchpad_md), scratch));
+  }
+  engine::Task task;
+  std::unordered_map<int, dnnl::memory> arguments;
+  for (const Operand& operand : operands) {
+    arguments.emplace(operand.argument, dnnl::memory(operand.desc, dnnl.engine, operand.data));
+    (operand.written ? task.writes : task.reads).push_back({operand.data, operand.desc.get_size()});
+  }
+  task.start = [dnnl, kernel, name, arguments = std::move(arguments)](engine::Lane&) {
+    try {
+      kernel.primitive.execute(dnnl.stream, arguments);
+    } catch (const dnnl::error& error) {
+      throw Error(ErrorKind::device,
+                  concat("cpu: '", name, "' failed in ", dnnl_version_text(), ": ", error.what()));
+    }
+  };
+  task.name = std::move(name);
+  return task;
+}
+
+void reorder_now(const Dnnl& dnnl, const Desc& from, const void* src, const Desc& to, void* dst) {
+  const Operand source = reads(DNNL_ARG_FROM, from, src);
+  const dnnl::memory input(from, dnnl.engine, source.data);
+  const dnnl::memory output(to, dnnl.engine, dst);
+  dnnl::reorder(input, output).execute(dnnl.stream, {{DNNL_ARG_FROM, input}, {DNNL_ARG_TO, output}});
+}
+
+dnnl::memory::data_type data_type_of(engine::Precision precision) {
+  return precision == engine::Precision::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+Desc activations(int batch, const Extent& extent, dnnl::memory::data_type type,
+                 dnnl::memory::format_tag tag) {
+  return {{batch, extent.channels, extent.height, extent.width}, type, tag};
+}
+
+Desc matrix(std::int64_t rows, std::int64_t columns, dnnl::memory::data_type type,
+            dnnl::memory::format_tag tag) {
+  return {{rows, columns}, type, tag};
+}
+
+std::string dnnl_version_text() {
+  const dnnl_version_t* const version = dnnl_version();
+  return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch);
+}
+
+bool has_bf16() { return may_use(dnnl::cpu_isa::avx512_core_bf16); }
+
+std::string instruction_set_text() {
+  if (has_bf16()) return "AVX-512 + bf16";
+  if (may_use(dnnl::cpu_isa::avx512_core)) return "AVX-512";
+  return may_use(dnnl::cpu_isa::avx2) ? "AVX2" : "SSE4.1";
+}
+
+}  // namespace cifar_mpi::cpu

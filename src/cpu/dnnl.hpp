@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/shape.hpp"
+#include "cifar_mpi/engine/backend.hpp"
+#include "oneapi/dnnl/dnnl.hpp"
+
+/// oneDNN as this room uses it: what differs between versions 2 and 3 is in dnnl.cpp and nowhere else.
+///
+/// Functions that make kernels throw dnnl::error when oneDNN has none. All kernels take their scratch memory
+/// from the caller, so running one allocates nothing.
+namespace cifar_mpi::cpu {
+
+using Desc = dnnl::memory::desc;
+
+/// oneDNN's engine and its stream that runs at once; a copy shares both.
+struct Dnnl {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+};
+
+/// A kernel with its formats settled, without its operands; a copy shares the code.
+struct Kernel {
+  dnnl::primitive primitive;
+  dnnl::primitive_desc_base desc;
+
+  Desc describe(dnnl::query what) const { return desc.query_md(what); }
+  std::size_t scratch_bytes() const { return describe(dnnl::query::scratchpad_md).get_size(); }
+};
+
+/// A square window with TensorFlow's SAME padding over an image of `height` × `width`.
+struct Window {
+  int kernel = 1;
+  int stride = 1;
+  int height = 1;
+  int width = 1;
+};
+
+/// Formats of a convolution or a linear layer; biases and the gradients of parameters are fp32.
+struct AffineFormats {
+  Desc src;           ///< settled
+  Desc weights;       ///< {out, in, height, width} or {out, in}, format `any`: each kernel chooses its own
+  Desc grad_weights;  ///< the same, fp32
+  Desc biases;        ///< {out} fp32
+  Desc dst;           ///< settled, or format `any`
+  Desc grad_dst;      ///< settled; an empty one stands for the format the forward kernel gave `dst`
+  bool relu = false;  ///< the forward kernel ends with a ReLU
+  bool wants_grad_src = true;  ///< false: no data-gradient kernel
+};
+
+struct AffineKernels {
+  Kernel forward;          ///< SRC, WEIGHTS, BIAS → DST
+  Kernel weight_gradient;  ///< SRC, DIFF_DST → DIFF_WEIGHTS, DIFF_BIAS
+  Kernel data_gradient;    ///< DIFF_DST, WEIGHTS → DIFF_SRC; unset when not wanted
+};
+
+AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& formats, const Window& window);
+AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& formats);
+
+struct PoolKernels {
+  Kernel forward;    ///< SRC → DST, WORKSPACE
+  Kernel inference;  ///< SRC → DST
+  Kernel backward;   ///< DIFF_DST, WORKSPACE → DIFF_SRC
+};
+
+/// `dst` may have format `any`; the gradients have the formats of `src` and `dst`.
+PoolKernels make_max_pool(const Dnnl& dnnl, const Desc& src, const Desc& dst, const Window& window);
+
+/// FROM → TO: another format, another type, or both.
+Kernel make_reorder(const Dnnl& dnnl, const Desc& from, const Desc& to);
+
+/// One operand of a kernel; `data` has as many bytes as `desc` says.
+struct Operand {
+  int argument = 0;  ///< DNNL_ARG_…
+  Desc desc;
+  std::byte* data = nullptr;
+  bool written = false;
+};
+Operand reads(int argument, const Desc& desc, const void* data);
+Operand writes(int argument, const Desc& desc, void* data);
+
+/// The task that runs `kernel`; it declares all operands and the scratch memory [kernel.scratch_bytes()].
+engine::Task kernel_task(std::string name, const Dnnl& dnnl, const Kernel& kernel,
+                         std::vector<Operand> operands, std::byte* scratch);
+
+/// Runs a reorder now.
+void reorder_now(const Dnnl& dnnl, const Desc& from, const void* src, const Desc& to, void* dst);
+
+dnnl::memory::data_type data_type_of(engine::Precision precision);
+
+/// Activations [batch, channels, height, width] in one of oneDNN's formats.
+Desc activations(int batch, const Extent& extent, dnnl::memory::data_type type, dnnl::memory::format_tag tag);
+/// A matrix [rows, columns], or with tag `ba` its transpose in memory.
+Desc matrix(std::int64_t rows, std::int64_t columns, dnnl::memory::data_type type,
+            dnnl::memory::format_tag tag);
+
+/// "oneDNN 2.6.3"
+std::string dnnl_version_text();
+/// Whether oneDNN may use the bf16 dot products of this CPU (its own limit, ONEDNN_MAX_CPU_ISA, counts).
+bool has_bf16();
+/// "AVX-512 + bf16", "AVX-512", "AVX2" or "SSE4.1": the widest instructions oneDNN may use here.
+std::string instruction_set_text();
+
+}  // namespace cifar_mpi::cpu
