@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace cifar_mpi {
+
+/// Writes a file so that `path` holds either what it held before or all of `content`, also after a crash.
+///
+/// The bytes go to a new file `path`.PID-N.tmp in the same folder, which is flushed to the disk, renamed to
+/// `path`, and the folder is flushed. On any error the temporary file is removed; only a killed process
+/// leaves one, and it may be deleted. The folder must exist. Throws Error{io} with the path and the system's
+/// reason. A file size limit (`ulimit -f`) is such an error only in a process that ignores SIGXFSZ.
+void write_atomically(const std::string& path, std::span<const std::byte> content);
+
+}  // namespace cifar_mpi

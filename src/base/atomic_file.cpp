@@ -1,0 +1,101 @@
+#include "cifar_mpi/base/atomic_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/handle.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi {
+namespace {
+
+void close_descriptor(int descriptor) { ::close(descriptor); }
+using Descriptor = Handle<int, close_descriptor, -1>;
+
+[[noreturn]] void fail(const std::string& path, const char* doing, int error) {
+  const char* advice = "check the path and its permissions";
+  if (error == ENOSPC || error == EDQUOT) advice = "free some space or write to another file system";
+  if (error == EFBIG) advice = "raise the file size limit (ulimit -f)";
+  throw Error(ErrorKind::io, concat("cannot write '", path, "': ", doing, " failed with \"",
+                                    std::generic_category().message(error), "\"; ", advice));
+}
+
+/// A file under a temporary name, removed again unless it was renamed.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& path) : path_(path) {
+    for (int attempt = 0; attempt < 1000; ++attempt) {
+      name_ = concat(path, ".", ::getpid(), "-", attempt, ".tmp");
+      descriptor_ = Descriptor(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      if (descriptor_ || errno != EEXIST) break;
+    }
+    if (!descriptor_) {
+      const int error = errno;
+      name_.clear();
+      fail(path_, "creating a temporary file beside it", error);
+    }
+  }
+  ~TemporaryFile() {
+    if (!name_.empty()) ::unlink(name_.c_str());
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  void write(std::span<const std::byte> content) {
+    while (!content.empty()) {
+      const ssize_t written = ::write(descriptor_.get(), content.data(), content.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail(path_, "writing", errno);
+      content = content.subspan(static_cast<std::size_t>(written));
+    }
+  }
+
+  void rename() {
+    if (::fsync(descriptor_.get()) != 0) fail(path_, "flushing", errno);
+    // Network file systems may report a full quota as late as here.
+    if (::close(descriptor_.release()) != 0) fail(path_, "closing", errno);
+    if (std::rename(name_.c_str(), path_.c_str()) != 0) fail(path_, "renaming the temporary file", errno);
+    name_.clear();
+  }
+
+ private:
+  std::string path_;
+  std::string name_;
+  Descriptor descriptor_;
+};
+
+void flush_folder_of(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  const std::filesystem::path folder = parent.empty() ? "." : parent;
+  const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!descriptor) return;  // writable but not readable folders exist; the file itself is safe
+  // Some file systems cannot flush a folder and say EINVAL.
+  if (::fsync(descriptor.get()) != 0 && errno != EINVAL) fail(path, "flushing its folder", errno);
+}
+
+void check_target(const std::string& path) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0 || S_ISREG(found.st_mode)) return;
+  throw Error(ErrorKind::io,
+              concat("cannot write '", path, "': it exists and is not a regular file (",
+                     S_ISDIR(found.st_mode) ? "a folder" : "a device, pipe or socket", "); name a file"));
+}
+
+}  // namespace
+
+void write_atomically(const std::string& path, std::span<const std::byte> content) {
+  check_target(path);
+  TemporaryFile file(path);
+  file.write(content);
+  file.rename();
+  flush_folder_of(path);
+}
+
+}  // namespace cifar_mpi

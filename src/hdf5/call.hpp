@@ -1,0 +1,34 @@
+#pragma once
+
+#include <hdf5.h>
+
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "hdf5/hdf5.hpp"
+
+/// Shared by the reader and the writer; includes the library's header, so nothing outside this folder
+/// includes it.
+namespace cifar_mpi::hdf5 {
+
+static_assert(std::is_same_v<hid_t, Id>, "HDF5 1.10 or later is needed");
+
+/// Turns off HDF5's own printing of errors (of this thread, in a thread-safe build).
+void silence();
+
+/// HDF5's innermost message about the call that just failed.
+std::string reason();
+
+/// The type of `type` in memory; not owned. Text is not among them.
+hid_t memory_type(Type type);
+
+/// Strings of variable length in UTF-8.
+Hid text_type();
+
+Type classify(hid_t type);
+
+/// "/a/b/c" → {"/a", "/a/b", "/a/b/c"}; "/" → {}.
+std::vector<std::string> path_prefixes(std::string_view path);
+
+}  // namespace cifar_mpi::hdf5

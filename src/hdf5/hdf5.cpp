@@ -1,0 +1,116 @@
+#include "hdf5/hdf5.hpp"
+
+#include <stdexcept>
+
+#include "hdf5/call.hpp"
+
+namespace cifar_mpi::hdf5 {
+namespace {
+
+extern "C" herr_t take_first_message(unsigned, const H5E_error2_t* error, void* text) {
+  if (error->desc != nullptr && *error->desc != '\0') *static_cast<std::string*>(text) = error->desc;
+  return 1;  // ends the walk
+}
+
+}  // namespace
+
+// An identifier of any kind is closed with its last reference. What could fail on closing, writing, never
+// happens here: files are open for reading or live in memory.
+void close_id(Id id) { H5Idec_ref(id); }
+
+void silence() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+
+std::string reason() {
+  std::string text = "unknown error";
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first_message, &text);
+  return text;
+}
+
+std::string_view to_string(Type type) {
+  switch (type) {
+    case Type::uint8:
+      return "uint8";
+    case Type::int64:
+      return "int64";
+    case Type::uint64:
+      return "uint64";
+    case Type::float32:
+      return "float32";
+    case Type::float64:
+      return "float64";
+    case Type::text:
+      return "text";
+    case Type::other:
+      break;
+  }
+  return "another type";
+}
+
+hid_t memory_type(Type type) {
+  switch (type) {
+    case Type::uint8:
+      return H5T_NATIVE_UINT8;
+    case Type::int64:
+      return H5T_NATIVE_INT64;
+    case Type::uint64:
+      return H5T_NATIVE_UINT64;
+    case Type::float32:
+      return H5T_NATIVE_FLOAT;
+    case Type::float64:
+      return H5T_NATIVE_DOUBLE;
+    case Type::text:
+    case Type::other:
+      break;
+  }
+  throw std::logic_error("no fixed memory type");
+}
+
+Hid text_type() {
+  Hid type(H5Tcopy(H5T_C_S1));
+  H5Tset_size(type.get(), H5T_VARIABLE);
+  H5Tset_cset(type.get(), H5T_CSET_UTF8);
+  return type;
+}
+
+Type classify(hid_t type) {
+  const std::size_t size = H5Tget_size(type);
+  switch (H5Tget_class(type)) {
+    case H5T_INTEGER: {
+      const bool is_signed = H5Tget_sign(type) == H5T_SGN_2;
+      if (size == 1 && !is_signed) return Type::uint8;
+      if (size == 8) return is_signed ? Type::int64 : Type::uint64;
+      return Type::other;
+    }
+    case H5T_FLOAT:
+      return size == 4 ? Type::float32 : size == 8 ? Type::float64 : Type::other;
+    case H5T_STRING:
+      return Type::text;
+    default:
+      return Type::other;
+  }
+}
+
+std::string to_string(const Dims& dims) {
+  std::string text = "[";
+  for (const std::uint64_t d : dims) text += (text.size() > 1 ? ", " : "") + std::to_string(d);
+  return text + "]";
+}
+
+std::uint64_t count(const Dims& dims) {
+  std::uint64_t n = 1;
+  for (const std::uint64_t d : dims) n *= d;
+  return n;
+}
+
+std::vector<std::string> path_prefixes(std::string_view path) {
+  std::vector<std::string> prefixes;
+  for (std::size_t end = 1; end < path.size();) {
+    end = path.find('/', end);
+    if (end == std::string_view::npos) end = path.size();
+    prefixes.emplace_back(path.substr(0, end));
+    ++end;
+  }
+  return prefixes;
+}
+
+}  // namespace cifar_mpi::hdf5

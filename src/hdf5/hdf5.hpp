@@ -1,0 +1,169 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/handle.hpp"
+
+/// The few HDF5 calls this project needs, checked; works with HDF5 1.10.7 and later, 1.12 and 1.14.
+///
+/// HDF5's own error printing is turned off; its innermost message becomes part of ours. The library's usual
+/// build is not thread-safe: one thread at a time. Objects are named by absolute paths, "/train/images"; "/"
+/// is the root group.
+namespace cifar_mpi::hdf5 {
+
+using Id = std::int64_t;  ///< hid_t, so that this header needs no HDF5
+void close_id(Id id);
+using Hid = Handle<Id, close_id, Id{-1}>;
+
+/// What a data set holds, whatever its byte order.
+enum class Type : std::uint8_t { uint8, int64, uint64, float32, float64, text, other };
+std::string_view to_string(Type type);
+
+template <class T>
+constexpr Type type_of() {
+  if constexpr (std::is_same_v<T, std::uint8_t>) return Type::uint8;
+  if constexpr (std::is_same_v<T, std::int64_t>) return Type::int64;
+  if constexpr (std::is_same_v<T, std::uint64_t>) return Type::uint64;
+  if constexpr (std::is_same_v<T, float>) return Type::float32;
+  if constexpr (std::is_same_v<T, double>) return Type::float64;
+  return Type::other;
+}
+template <class T>
+concept Element = type_of<T>()
+!= Type::other;
+
+using Dims = std::vector<std::uint64_t>;  ///< outermost first; empty for a scalar
+std::string to_string(const Dims& dims);
+std::uint64_t count(const Dims& dims);
+
+/// A file open for reading, without file locking (parallel file systems refuse locks). It must not change
+/// meanwhile.
+///
+/// Everything throws Error{kind} that names the file, the object and HDF5's reason.
+class Reader {
+ public:
+  /// `kind` says what the file is to its user: data or checkpoint. Throws when it is missing, not HDF5 or
+  /// truncated.
+  explicit Reader(std::string path, ErrorKind kind = ErrorKind::data);
+
+  const std::string& path() const { return path_; }
+
+  bool has(std::string_view object) const;
+  bool is_group(std::string_view object) const;
+  /// Names of the members of a group, sorted.
+  std::vector<std::string> members(std::string_view group) const;
+
+  Type type(std::string_view object) const;
+  Dims dims(std::string_view object) const;
+
+  /// A whole data set, row major. Its type must be T; `values` must have its size. A wrong checksum throws.
+  template <Element T>
+  void read(std::string_view object, std::span<T> values) const {
+    read_whole(object, type_of<T>(), values.data(), values.size());
+  }
+  template <Element T>
+  std::vector<T> read(std::string_view object) const {
+    std::vector<T> values(count(dims(object)));
+    read(object, std::span<T>(values));
+    return values;
+  }
+  /// Entries [first, first + rows) of the first dimension; `values` must have their size.
+  template <Element T>
+  void read_rows(std::string_view object, std::uint64_t first, std::uint64_t rows,
+                 std::span<T> values) const {
+    read_rows(object, type_of<T>(), first, rows, values.data(), values.size());
+  }
+  /// A list of strings, of fixed or variable length.
+  std::vector<std::string> read_strings(std::string_view object) const;
+
+  bool has_attribute(std::string_view object, const std::string& name) const;
+  /// T is bool, std::int64_t, std::uint64_t, double or std::string. Integers must fit T.
+  template <class T>
+  T attribute(std::string_view object, const std::string& name) const;
+
+ private:
+  Hid open_object(std::string_view object) const;
+  Hid open_dataset(std::string_view object) const;
+  Hid open_attribute(const Hid& object, std::string_view object_name, const std::string& name) const;
+  void read_whole(std::string_view object, Type type, void* values, std::size_t size) const;
+  void read_rows(std::string_view object, Type type, std::uint64_t first, std::uint64_t rows, void* values,
+                 std::size_t size) const;
+  [[noreturn]] void fail(std::string_view object, std::string_view text) const;
+  [[noreturn]] void fail_hdf5(std::string_view object, std::string_view doing) const;
+
+  std::string path_;
+  ErrorKind kind_;
+  Hid file_;
+};
+
+class Image;
+
+/// Builds a file in memory and writes it in one go.
+///
+/// HDF5 never writes to the disk itself: after a failed write (disk full) its H5Fclose fails too, keeps the
+/// file open and tries again at exit. Here only `save` meets the disk. The price is memory: the size of the
+/// file. Numeric data sets are cut into chunks of at most 1 MiB (a power of two of rows), each with a
+/// Fletcher32 checksum; headers and attributes have checksums too. No time stamps: equal content gives equal
+/// bytes. Missing parent groups are made. Everything throws Error{io}.
+class Writer {
+ public:
+  Writer();
+  ~Writer();
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  /// Makes a group and its parents; no error when it exists.
+  void group(std::string_view path);
+
+  /// `values` has as many elements as `dims` says. The object must not exist.
+  template <Element T>
+  void write(std::string_view object, const Dims& dims, std::span<const T> values) {
+    write(object, dims, type_of<T>(), values.data(), values.size());
+  }
+  template <Element T>
+  void write(std::string_view object, const Dims& dims, const std::vector<T>& values) {
+    write(object, dims, std::span<const T>(values));
+  }
+  void write_strings(std::string_view object, const std::vector<std::string>& values);
+
+  /// A scalar attribute of a group or data set: bool (as 0 or 1), an integer (64 bits), a floating-point
+  /// number (double) or text of any length.
+  template <class T>
+  void attribute(std::string_view object, const std::string& name, const T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      const std::uint8_t stored = value ? 1 : 0;
+      write_attribute(object, name, Type::uint8, &stored);
+    } else if constexpr (std::is_integral_v<T>) {
+      const std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t> stored = value;
+      write_attribute(object, name, type_of<std::remove_const_t<decltype(stored)>>(), &stored);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      const double stored = value;
+      write_attribute(object, name, Type::float64, &stored);
+    } else {
+      const std::string text(value);
+      const char* stored = text.c_str();
+      write_attribute(object, name, Type::text, &stored);
+    }
+  }
+
+  /// Writes the file as `write_atomically` does: `path` is afterwards complete or what it was before. Nothing
+  /// can be added to the file after that.
+  void save(const std::string& path);
+
+ private:
+  void write(std::string_view object, const Dims& dims, Type type, const void* values, std::size_t size);
+  void write_attribute(std::string_view object, const std::string& name, Type type, const void* value);
+
+  std::unique_ptr<Image> image_;  ///< outlives file_, which lives in it
+  Hid file_;
+};
+
+}  // namespace cifar_mpi::hdf5

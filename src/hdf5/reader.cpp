@@ -1,0 +1,263 @@
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "cifar_mpi/base/text.hpp"
+#include "hdf5/call.hpp"
+#include "hdf5/hdf5.hpp"
+
+namespace cifar_mpi::hdf5 {
+namespace {
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+/// Says what is wrong with a file before HDF5 sees it; empty when it begins as an HDF5 file does.
+std::string first_look(const std::string& path) {
+  const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
+  if (!file) return std::generic_category().message(errno);
+  char head[8] = {};
+  errno = 0;
+  const std::size_t size = std::fread(head, 1, sizeof(head), file.get());
+  if (std::ferror(file.get()) != 0) return std::generic_category().message(errno);  // a folder, for example
+  if (size == 0) return "the file is empty";
+  if (std::string_view(head, size) != std::string_view("\x89HDF\r\n\x1a\n", 8))
+    return "it is not an HDF5 file";
+  return {};
+}
+
+Dims dims_of(hid_t space) {
+  const int rank = H5Sget_simple_extent_ndims(space);
+  std::vector<hsize_t> extents(rank > 0 ? static_cast<std::size_t>(rank) : 0);
+  if (rank > 0) H5Sget_simple_extent_dims(space, extents.data(), nullptr);
+  return {extents.begin(), extents.end()};
+}
+
+/// Reads `size` strings through `read(memory type, destination)`; false when that fails.
+template <class Read>
+bool read_text(hid_t stored, std::vector<std::string>& values, Read read) {
+  if (values.empty()) return true;
+  if (H5Tis_variable_str(stored) > 0) {
+    const Hid type(H5Tcopy(stored));
+    std::vector<char*> pointers(values.size(), nullptr);
+    const bool good = read(type.get(), pointers.data());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (pointers[i] == nullptr) continue;
+      if (good) values[i] = pointers[i];
+      H5free_memory(pointers[i]);
+    }
+    return good;
+  }
+  const std::size_t length = H5Tget_size(stored);
+  std::vector<char> characters(values.size() * length);
+  if (!read(stored, characters.data())) return false;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::string_view padded(characters.data() + i * length, length);
+    values[i] = padded.substr(0, padded.find('\0'));
+    if (H5Tget_strpad(stored) == H5T_STR_SPACEPAD) values[i].erase(values[i].find_last_not_of(' ') + 1);
+  }
+  return true;
+}
+
+template <class T, class Value>
+bool fits(Value value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value == 0 || value == 1;
+  } else {
+    return std::in_range<T>(value);
+  }
+}
+
+}  // namespace
+
+Reader::Reader(std::string path, ErrorKind kind) : path_(std::move(path)), kind_(kind) {
+  silence();
+  if (const std::string problem = first_look(path_); !problem.empty()) {
+    throw Error(kind_, concat("cannot read '", path_, "': ", problem));
+  }
+  const Hid access(H5Pcreate(H5P_FILE_ACCESS));
+  H5Pset_file_locking(access.get(), false, true);
+  file_ = Hid(H5Fopen(path_.c_str(), H5F_ACC_RDONLY, access.get()));
+  if (!file_) {
+    throw Error(kind_,
+                concat("cannot read '", path_, "': the HDF5 file is damaged or incomplete (", reason(), ")"));
+  }
+}
+
+void Reader::fail(std::string_view object, std::string_view text) const {
+  throw Error(kind_, concat("cannot use ", object, " of '", path_, "': ", text));
+}
+
+void Reader::fail_hdf5(std::string_view object, std::string_view doing) const {
+  throw Error(kind_, concat("cannot ", doing, " ", object, " of '", path_, "': the file is damaged (",
+                            reason(), ")"));
+}
+
+bool Reader::has(std::string_view object) const {
+  for (const std::string& prefix : path_prefixes(object)) {
+    const htri_t exists = H5Lexists(file_.get(), prefix.c_str(), H5P_DEFAULT);
+    if (exists < 0) fail_hdf5(prefix, "look for");
+    if (exists == 0) return false;
+  }
+  return true;
+}
+
+Hid Reader::open_object(std::string_view object) const {
+  if (!has(object)) fail(object, "there is no such object in the file");
+  Hid id(H5Oopen(file_.get(), std::string(object).c_str(), H5P_DEFAULT));
+  if (!id) fail_hdf5(object, "open");
+  return id;
+}
+
+Hid Reader::open_dataset(std::string_view object) const {
+  Hid id = open_object(object);
+  if (H5Iget_type(id.get()) != H5I_DATASET) fail(object, "it is not a data set");
+  return id;
+}
+
+bool Reader::is_group(std::string_view object) const {
+  return has(object) && H5Iget_type(open_object(object).get()) == H5I_GROUP;
+}
+
+std::vector<std::string> Reader::members(std::string_view group) const {
+  const Hid id = open_object(group);
+  H5G_info_t info{};
+  if (H5Gget_info(id.get(), &info) < 0) fail(group, "it is not a group");
+  std::vector<std::string> names;
+  for (hsize_t i = 0; i < info.nlinks; ++i) {
+    const auto get = [&](char* text, std::size_t size) {
+      const ssize_t length =
+          H5Lget_name_by_idx(id.get(), ".", H5_INDEX_NAME, H5_ITER_INC, i, text, size, H5P_DEFAULT);
+      if (length < 0) fail_hdf5(group, "list");
+      return static_cast<std::size_t>(length);
+    };
+    std::string name(get(nullptr, 0), '\0');
+    get(name.data(), name.size() + 1);
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+Type Reader::type(std::string_view object) const {
+  const Hid set = open_dataset(object);
+  const Hid type(H5Dget_type(set.get()));
+  return classify(type.get());
+}
+
+Dims Reader::dims(std::string_view object) const {
+  const Hid set = open_dataset(object);
+  const Hid space(H5Dget_space(set.get()));
+  return dims_of(space.get());
+}
+
+void Reader::read_whole(std::string_view object, Type wanted, void* values, std::size_t size) const {
+  const Hid set = open_dataset(object);
+  const Hid type(H5Dget_type(set.get()));
+  const Hid space(H5Dget_space(set.get()));
+  const Dims found = dims_of(space.get());
+  if (classify(type.get()) != wanted) {
+    fail(object, concat("expected ", to_string(wanted), ", found ", to_string(classify(type.get()))));
+  }
+  if (count(found) != size) fail(object, concat("expected ", size, " values, found dims ", to_string(found)));
+  if (size == 0) return;
+  if (H5Dread(set.get(), memory_type(wanted), H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0)
+    fail_hdf5(object, "read");
+}
+
+void Reader::read_rows(std::string_view object, Type wanted, std::uint64_t first, std::uint64_t rows,
+                       void* values, std::size_t size) const {
+  const Hid set = open_dataset(object);
+  const Hid type(H5Dget_type(set.get()));
+  const Hid space(H5Dget_space(set.get()));
+  Dims part = dims_of(space.get());
+  if (classify(type.get()) != wanted) {
+    fail(object, concat("expected ", to_string(wanted), ", found ", to_string(classify(type.get()))));
+  }
+  if (part.empty() || first > part[0] || rows > part[0] - first) {
+    fail(object, concat("entries ", first, " to ", first + rows, " are asked for, but its dims are ",
+                        to_string(part)));
+  }
+  part[0] = rows;
+  if (count(part) != size) fail(object, concat("expected ", size, " values, found dims ", to_string(part)));
+  if (size == 0) return;
+  const std::vector<hsize_t> extents(part.begin(), part.end());
+  std::vector<hsize_t> start(part.size(), 0);
+  start[0] = first;
+  const Hid memory(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr));
+  if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, extents.data(), nullptr) < 0 ||
+      H5Dread(set.get(), memory_type(wanted), memory.get(), space.get(), H5P_DEFAULT, values) < 0) {
+    fail_hdf5(object, "read");
+  }
+}
+
+std::vector<std::string> Reader::read_strings(std::string_view object) const {
+  const Hid set = open_dataset(object);
+  const Hid type(H5Dget_type(set.get()));
+  const Hid space(H5Dget_space(set.get()));
+  if (classify(type.get()) != Type::text) {
+    fail(object, concat("expected text, found ", to_string(classify(type.get()))));
+  }
+  std::vector<std::string> values(count(dims_of(space.get())));
+  const bool good = read_text(type.get(), values, [&](hid_t memory, void* destination) {
+    return H5Dread(set.get(), memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, destination) >= 0;
+  });
+  if (!good) fail_hdf5(object, "read");
+  return values;
+}
+
+bool Reader::has_attribute(std::string_view object, const std::string& name) const {
+  const htri_t exists = H5Aexists(open_object(object).get(), name.c_str());
+  if (exists < 0) fail_hdf5(object, "list the attributes");
+  return exists > 0;
+}
+
+Hid Reader::open_attribute(const Hid& object, std::string_view object_name, const std::string& name) const {
+  const htri_t exists = H5Aexists(object.get(), name.c_str());
+  if (exists == 0) fail(object_name, concat("it has no attribute '", name, "'"));
+  Hid id(H5Aopen(object.get(), name.c_str(), H5P_DEFAULT));
+  if (!id) fail_hdf5(object_name, "open an attribute");
+  const Hid space(H5Aget_space(id.get()));
+  if (H5Sget_simple_extent_npoints(space.get()) != 1) {
+    fail(object_name, concat("attribute '", name, "' is not a single value"));
+  }
+  return id;
+}
+
+template <class T>
+T Reader::attribute(std::string_view object, const std::string& name) const {
+  const Hid owner = open_object(object);
+  const Hid id = open_attribute(owner, object, name);
+  const Hid type(H5Aget_type(id.get()));
+  const auto read = [&](hid_t memory, void* value) {
+    if (H5Aread(id.get(), memory, value) < 0) fail_hdf5(object, concat("read attribute '", name, "'"));
+    return true;
+  };
+  const H5T_class_t found = H5Tget_class(type.get());
+  if constexpr (std::is_same_v<T, std::string>) {
+    std::vector<std::string> value(1);
+    if (found == H5T_STRING && read_text(type.get(), value, read)) return value[0];
+  } else if constexpr (std::is_same_v<T, double>) {
+    double value = 0.0;
+    if (found == H5T_FLOAT && read(H5T_NATIVE_DOUBLE, &value)) return value;
+  } else if (found == H5T_INTEGER && H5Tget_sign(type.get()) == H5T_SGN_2) {
+    std::int64_t value = 0;
+    read(H5T_NATIVE_INT64, &value);
+    if (fits<T>(value)) return static_cast<T>(value);
+  } else if (found == H5T_INTEGER) {
+    std::uint64_t value = 0;
+    read(H5T_NATIVE_UINT64, &value);
+    if (fits<T>(value)) return static_cast<T>(value);
+  }
+  fail(object, concat("attribute '", name, "' is of another type than expected, or out of range"));
+}
+
+template bool Reader::attribute<bool>(std::string_view, const std::string&) const;
+template std::int64_t Reader::attribute<std::int64_t>(std::string_view, const std::string&) const;
+template std::uint64_t Reader::attribute<std::uint64_t>(std::string_view, const std::string&) const;
+template double Reader::attribute<double>(std::string_view, const std::string&) const;
+template std::string Reader::attribute<std::string>(std::string_view, const std::string&) const;
+
+}  // namespace cifar_mpi::hdf5

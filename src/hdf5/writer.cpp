@@ -1,0 +1,136 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include "cifar_mpi/base/atomic_file.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "hdf5/call.hpp"
+#include "hdf5/hdf5.hpp"
+#include "hdf5/image.hpp"
+
+namespace cifar_mpi::hdf5 {
+namespace {
+
+constexpr std::uint64_t kChunkBytes = 1 << 20;  // also HDF5's default chunk cache
+
+[[noreturn]] void fail(std::string_view object, std::string_view doing) {
+  throw Error(ErrorKind::io, concat("cannot ", doing, " ", object, " of an HDF5 file in memory: ", reason()));
+}
+
+void check(herr_t status, std::string_view object, std::string_view doing) {
+  if (status < 0) fail(object, doing);
+}
+
+Hid check_id(hid_t id, std::string_view object, std::string_view doing) {
+  if (id < 0) fail(object, doing);
+  return Hid(id);
+}
+
+/// A property list for objects without time stamps.
+Hid timeless(hid_t list_class) {
+  Hid list = check_id(H5Pcreate(list_class), "a property list", "make");
+  check(H5Pset_obj_track_times(list.get(), false), "the time stamps", "turn off");
+  return list;
+}
+
+Hid make_space(const Dims& dims, std::string_view object) {
+  const std::vector<hsize_t> extents(dims.begin(), dims.end());
+  return check_id(dims.empty() ? H5Screate(H5S_SCALAR)
+                               : H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
+                  object, "shape");
+}
+
+/// Scalars and empty data sets cannot be chunked and have no checksum.
+Hid storage(const Dims& dims, std::size_t element_bytes, std::string_view object) {
+  Hid list = timeless(H5P_DATASET_CREATE);
+  if (dims.empty() || count(dims) == 0) return list;
+  std::vector<hsize_t> chunk(dims.begin(), dims.end());
+  const std::uint64_t row_bytes = count(dims) / dims[0] * element_bytes;
+  hsize_t rows = 1;
+  while (rows * 2 * row_bytes <= kChunkBytes) rows *= 2;
+  chunk[0] = std::min(rows, chunk[0]);
+  check(H5Pset_chunk(list.get(), static_cast<int>(chunk.size()), chunk.data()), object, "chunk");
+  check(H5Pset_fletcher32(list.get()), object, "checksum");
+  return list;
+}
+
+void make_parents(Writer& writer, std::string_view object) {
+  const std::size_t slash = object.rfind('/');
+  if (slash == std::string_view::npos) throw std::logic_error("HDF5 objects are named by absolute paths");
+  if (slash > 0) writer.group(object.substr(0, slash));
+}
+
+}  // namespace
+
+Writer::Writer() : image_(std::make_unique<Image>()) {
+  silence();
+  const Hid access = check_id(H5Pcreate(H5P_FILE_ACCESS), "a property list", "make");
+  image_->attach(access.get());
+  const Hid create = timeless(H5P_FILE_CREATE);
+  // HDF5 takes two open files of one name for the same file.
+  const std::string name = concat("cifar_mpi_in_memory_", static_cast<const void*>(this));
+  file_ = check_id(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, create.get(), access.get()), "/", "make");
+}
+
+Writer::~Writer() = default;
+
+void Writer::group(std::string_view path) {
+  const Hid list = timeless(H5P_GROUP_CREATE);
+  for (const std::string& prefix : path_prefixes(path)) {
+    const htri_t exists = H5Lexists(file_.get(), prefix.c_str(), H5P_DEFAULT);
+    check(exists, prefix, "look for");
+    if (exists == 0) {
+      check_id(H5Gcreate2(file_.get(), prefix.c_str(), H5P_DEFAULT, list.get(), H5P_DEFAULT), prefix, "make");
+    }
+  }
+}
+
+void Writer::write(std::string_view object, const Dims& dims, Type type, const void* values,
+                   std::size_t size) {
+  if (count(dims) != size) {
+    throw std::logic_error(concat(object, " has dims ", to_string(dims), " but ", size, " values"));
+  }
+  make_parents(*this, object);
+  const std::string name(object);
+  const hid_t memory = memory_type(type);
+  const Hid space = make_space(dims, object);
+  const Hid list = storage(dims, H5Tget_size(memory), object);
+  const Hid set = check_id(
+      H5Dcreate2(file_.get(), name.c_str(), memory, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
+      object, "make");
+  if (size == 0) return;
+  check(H5Dwrite(set.get(), memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), object, "write");
+}
+
+void Writer::write_strings(std::string_view object, const std::vector<std::string>& values) {
+  make_parents(*this, object);
+  const std::string name(object);
+  const Hid type = text_type();
+  const Hid space = make_space({values.size()}, object);
+  const Hid list = timeless(H5P_DATASET_CREATE);
+  const Hid set = check_id(
+      H5Dcreate2(file_.get(), name.c_str(), type.get(), space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
+      object, "make");
+  if (values.empty()) return;
+  std::vector<const char*> pointers;
+  pointers.reserve(values.size());
+  for (const std::string& value : values) pointers.push_back(value.c_str());
+  check(H5Dwrite(set.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, pointers.data()), object, "write");
+}
+
+void Writer::write_attribute(std::string_view object, const std::string& name, Type type, const void* value) {
+  const std::string what = concat("attribute ", name, " of ", object);
+  const Hid owner = check_id(H5Oopen(file_.get(), std::string(object).c_str(), H5P_DEFAULT), object, "open");
+  const Hid text = type == Type::text ? text_type() : Hid();
+  const hid_t stored = type == Type::text ? text.get() : memory_type(type);
+  const Hid space = make_space({}, what);
+  const Hid attribute = check_id(
+      H5Acreate2(owner.get(), name.c_str(), stored, space.get(), H5P_DEFAULT, H5P_DEFAULT), what, "make");
+  check(H5Awrite(attribute.get(), stored, value), what, "write");
+}
+
+void Writer::save(const std::string& path) {
+  check(H5Fclose(file_.release()), "/", "close");
+  write_atomically(path, image_->content());
+}
+
+}  // namespace cifar_mpi::hdf5

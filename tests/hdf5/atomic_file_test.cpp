@@ -1,0 +1,79 @@
+#include "cifar_mpi/base/atomic_file.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <string>
+
+#include "hdf5/temp_dir.hpp"
+
+namespace cifar_mpi {
+namespace {
+
+void write_text(const std::string& path, const std::string& text) {
+  write_atomically(path, std::as_bytes(std::span(text)));
+}
+
+TEST(AtomicFile, ReplacesTheContentAndLeavesNothingElse) {
+  const TempDir dir;
+  write_text(dir / "file", "a longer first version");
+  write_text(dir / "file", "second");
+  EXPECT_EQ(read_file(dir / "file"), "second");
+  write_text(dir / "file", "");
+  EXPECT_EQ(read_file(dir / "file"), "");
+  EXPECT_EQ(dir.files(), 1u);
+}
+
+TEST(AtomicFile, HasTheUsualPermissions) {
+  const TempDir dir;
+  const mode_t mask = umask(022);
+  write_text(dir / "file", "text");
+  umask(mask);
+  struct stat found {};
+  ASSERT_EQ(stat((dir / "file").c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777u, 0644u);
+}
+
+TEST(AtomicFile, WritesIntoTheCurrentFolder) {
+  const TempDir dir;
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(dir.path());
+  write_text("file", "text");
+  std::filesystem::current_path(before);
+  EXPECT_EQ(read_file(dir / "file"), "text");
+}
+
+TEST(AtomicFile, NamesAMissingFolderAndThingsThatAreNoFiles) {
+  const TempDir dir;
+  expect_error(ErrorKind::io, {dir / "none/file"}, [&] { write_text(dir / "none/file", "text"); });
+  expect_error(ErrorKind::io, {dir.path(), "folder"}, [&] { write_text(dir.path(), "text"); });
+  expect_error(ErrorKind::io, {"/dev/null", "regular"}, [&] { write_text("/dev/null", "text"); });
+}
+
+TEST(AtomicFile, KeepsTheOldFileWhenTheWriteFails) {
+  const TempDir dir;
+  write_text(dir / "file", "old");
+  const auto child = [&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1000, 1000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      write_text(dir / "file", std::string(100'000, 'x'));
+    } catch (const Error& error) {
+      std::exit(error.kind() == ErrorKind::io &&
+                        std::string(error.what()).find(dir / "file") != std::string::npos
+                    ? 42
+                    : 1);
+    }
+    std::exit(0);
+  };
+  EXPECT_EXIT(child(), testing::ExitedWithCode(42), "");
+  EXPECT_EQ(read_file(dir / "file"), "old");
+  EXPECT_EQ(dir.files(), 1u) << "the temporary file is still there";
+}
+
+}  // namespace
+}  // namespace cifar_mpi

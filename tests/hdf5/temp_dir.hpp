@@ -1,0 +1,66 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/error.hpp"
+
+namespace cifar_mpi {
+
+/// An empty folder that is removed with its content.
+class TempDir {
+ public:
+  TempDir() : path_((std::filesystem::temp_directory_path() / "cifar_mpi_test_XXXXXX").string()) {
+    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder");
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+  std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
+  }
+
+ private:
+  std::string path_;
+};
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+inline void write_file(const std::string& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+/// Expects an Error of `kind` whose text holds every one of `parts`.
+inline void expect_error(ErrorKind kind, const std::vector<std::string>& parts,
+                         const std::function<void()>& action) {
+  try {
+    action();
+    ADD_FAILURE() << "expected an error that mentions " << parts.front();
+  } catch (const Error& error) {
+    EXPECT_EQ(exit_code(error.kind()), exit_code(kind)) << error.what();
+    for (const std::string& part : parts) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+          << error.what() << "\nlacks " << part;
+    }
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace cifar_mpi
