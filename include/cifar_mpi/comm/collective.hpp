@@ -12,17 +12,23 @@
 
 namespace cifar_mpi::comm {
 
-/// A way to sum fp32 arrays over all ranks. Chosen by name at start; adding one is a new file and a line in the table.
+/// A way to sum fp32 arrays over all ranks. Chosen by name at start; adding one is a new file and a line in
+/// the table.
 class Collective {
  public:
   virtual ~Collective() = default;
 
   virtual std::string_view name() const = 0;
-  /// Zeroed memory that arrays to be summed must lie in. Every rank must ask for the same size in the same order.
+  /// Over how many ranks is summed. With one there is nothing to sum, and `place` leaves the tasks out.
+  virtual int ranks() const = 0;
+  /// Zeroed memory that arrays to be summed must lie in. Every rank must ask for the same size in the same
+  /// order.
   virtual Buffer allocate(std::size_t bytes) = 0;
-  /// A task for the comm lane that replaces `data` by the sum over all ranks. Every rank must place the same tasks in the
-  /// same order, and one task may be in flight at a time. All ranks end with identical bits. Nothing is allocated per run.
-  /// `data` may be empty. The task throws Error{comm}; `data` is then unspecified.
+  /// A task for the comm lane that replaces `data` by the sum over all ranks. Every rank must place the same
+  /// tasks in the same order, and one task may be in flight at a time. All ranks end with identical bits.
+  /// Nothing is allocated per run. `data` may be empty. The task throws Error{comm}; `data` is then
+  /// unspecified. The task refers to this collective, which must outlive it. Throws Error{usage} when `data`
+  /// is too long for one task, Error{device} without memory.
   virtual engine::Task all_reduce(std::string task_name, std::span<float> data) = 0;
 };
 

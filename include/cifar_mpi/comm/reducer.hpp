@@ -10,8 +10,8 @@
 #include "cifar_mpi/engine/layout.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
-/// From the flat gradient block to collectives on the comm lane: plan the buckets, then place one all-reduce behind the last
-/// task that writes each.
+/// From the flat gradient block to collectives on the comm lane: plan the buckets, then place one all-reduce
+/// behind the last task that writes each.
 namespace cifar_mpi::comm {
 
 /// A contiguous span of the gradient block that is summed at once.
@@ -20,8 +20,9 @@ struct Bucket {
   std::size_t end = 0;    ///< whole parameters: [begin, end) never cuts one
 };
 
-/// Cuts the gradient block, in the order backward finishes it, into buckets of at least `bucket_bytes` (the last may be
-/// smaller). The first also carries the control block. Throws Error{usage} for `bucket_bytes` = 0.
+/// Cuts the gradient block, in the order backward finishes it, into buckets of at least `bucket_bytes` (the
+/// last may be smaller), together all of it without gaps; at least one. The first also carries the control
+/// block, which does not count for its size. Throws Error{usage} for `bucket_bytes` = 0.
 std::vector<Bucket> plan_buckets(const engine::ParamLayout& layout, std::size_t bucket_bytes);
 
 /// One training step before the reducer has placed its collectives.
@@ -31,10 +32,17 @@ struct StepParts {
   engine::Task advance;               ///< needs everything
 };
 
-/// Builds and seals the program: the compute tasks on the compute lane; right behind the last writer of each bucket a mark,
-/// and on the comm lane a wait for it and the bucket's all-reduce; then each update behind its bucket's sum. `control` and
-/// `grads` are one array in memory from `collective.allocate`: the control block, then the parameters' gradients.
-/// With `overlap` false every all-reduce waits for the end of backward (for measuring what overlap is worth).
+/// Builds and seals the program: the compute tasks on the compute lane; right behind the last writer of each
+/// bucket a mark, and on the comm lane a wait for it and the bucket's all-reduce; then each update behind its
+/// bucket's sum. `control` and `grads` are one array in memory from `collective.allocate`: the control block,
+/// then the parameters' gradients. With `overlap` false every all-reduce waits for the end of backward (for
+/// measuring what overlap is worth).
+///
+/// A later compute task that only reads a bucket also holds its all-reduce back: it means this rank's values.
+/// The all-reduces stand in the order in which their buckets become ready, the updates in bucket order. In a
+/// world of one there is no comm lane: compute, updates, advance. The program keeps tasks that refer to
+/// `collective`. Throws std::logic_error when the parts do not fit each other or no task writes a bucket, and
+/// what `seal` throws.
 engine::StepProgram place(StepParts parts, std::span<const Bucket> buckets, std::span<float> control,
                           std::span<float> grads, Collective& collective, bool overlap);
 

@@ -11,13 +11,26 @@
 
 namespace cifar_mpi::comm {
 
+/// An error that every rank throws at the same place: rank 0 prints it, and all leave in order.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// The life time of MPI and where this rank stands in it. One per process, first in, last out.
 ///
-/// Throws Error{launch} when the launcher announces more ranks than the MPI library sees (a binary started as N separate
-/// worlds of one, because launcher and MPI library do not match).
+/// Started without a launcher the world has one rank. With more local ranks than cores MPI is told to give
+/// way while it waits (OMPI_MCA_mpi_yield_when_idle, unless the user has set it). All calls belong on the
+/// thread that made the World; a call that fails throws Error{comm}.
 class World {
  public:
+  /// Throws Error{launch} when the launcher announces more ranks than the MPI library sees (a binary started
+  /// as N separate worlds of one, because launcher and MPI library do not match).
   World(int& argc, char**& argv);
+  /// Finalizes MPI, which waits for all ranks. So an exception may pass through here only when it is every
+  /// rank's, as those of `agree` and `together` are. An error of the loop that only this rank knows must be
+  /// caught inside the World's life, printed, and end in `abort`; if it does come through here, all ranks are
+  /// ended with exit code 1 instead of a hang.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -30,18 +43,23 @@ class World {
   /// Version of the MPI library in words.
   static std::string library();
 
-  /// Cores this rank may run on divided by the ranks of this node that may run on the same ones, at least 1.
+  /// Cores this rank may run on (its affinity mask) divided by the ranks of this node, itself included, that
+  /// may run on any of them; at least 1.
   int fair_threads() const;
-  /// Cores of this node that no rank's mask contains; 0 when all are used.
+  /// Cores of this node that the job or container may use and no rank's mask contains; 0 when all are used.
   int unused_cores() const;
-  /// More ranks on this node than cores they may run on.
+  /// More ranks on this node than cores they may run on; also when only some of them crowd on too few. Equal
+  /// on a node.
   bool oversubscribed() const;
 
-  /// Ends a set-up phase together: every rank calls it with what went wrong on it, or nothing. When any rank failed, throws
-  /// on all ranks the error of the lowest failing one. Costs one small all-reduce when all is well.
+  /// Ends a set-up phase together: every rank calls it with what went wrong on it, or nothing. When any rank
+  /// failed, throws an AgreedError on all ranks, that of the lowest failing one; if that is not rank 0, " (on rank r,
+  /// host h)" follows the text. Costs one small all-reduce when all is well.
   void agree(const std::optional<Error>& mine) const;
 
-  /// Runs `phase` and agrees on its outcome, so that one rank's error becomes every rank's error.
+  /// Runs `phase` and agrees on its outcome, so that one rank's error becomes every rank's error. Lack of
+  /// memory becomes Error{device}, any other std::exception Error{internal}. `phase` must not communicate
+  /// with ranks that may fail in it.
   void together(const std::function<void()>& phase) const;
 
   void barrier() const;
@@ -51,7 +69,8 @@ class World {
   void broadcast(std::span<std::byte> bytes) const;
   /// Replaces `text` by rank 0's.
   void broadcast(std::string& text) const;
-  /// Ends all ranks at once, for errors inside the loop that only this rank knows of. Does not return.
+  /// Flushes stdio and ends all ranks at once, for errors inside the loop that only this rank knows of.
+  /// mpirun returns `exit_code`. Does not return.
   [[noreturn]] void abort(int exit_code) const;
 
  private:

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <mpi.h>
+
+namespace cifar_mpi::comm {
+
+/// Rank number that stands for "no single peer" in `check`.
+constexpr int kNoPeer = -1;
+
+/// Throws the Error{comm} for a failed call: its purpose, the peer if there is one, MPI's own words and the
+/// place.
+[[noreturn]] void fail(int status, const char* purpose, int peer, const char* file, int line);
+
+/// Every MPI call goes through here; `purpose` completes "MPI failed while …", for example "sending to the
+/// right".
+inline void check(int status, const char* purpose, int peer = kNoPeer, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
+  if (status != MPI_SUCCESS) fail(status, purpose, peer, file, line);
+}
+
+}  // namespace cifar_mpi::comm

@@ -1,0 +1,153 @@
+#include "cifar_mpi/comm/reducer.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::comm {
+namespace {
+
+using engine::Bytes;
+using engine::kComm;
+using engine::kCompute;
+using engine::MarkId;
+using engine::StepProgram;
+using engine::Task;
+
+/// What one bucket's all-reduce sums; the first also carries the control block, which stands before the
+/// gradients.
+std::span<float> array_of(std::size_t index, const Bucket& bucket, std::span<float> control,
+                          std::span<float> grads) {
+  if (index == 0) return {control.data(), control.size() + bucket.end};
+  return grads.subspan(bucket.begin, bucket.end - bucket.begin);
+}
+
+bool any_overlaps(const std::vector<Bytes>& ranges, const Bytes& bytes) {
+  return std::any_of(ranges.begin(), ranges.end(), [&](const Bytes& range) { return range.overlaps(bytes); });
+}
+
+/// The last compute task that touches the bucket. A task that reads it wants this rank's gradient, not yet
+/// the sum.
+std::size_t last_user(const std::vector<Task>& compute, std::span<const float> array) {
+  const Bytes bytes = engine::bytes_of(array.data(), array.size());
+  std::size_t last = compute.size();
+  bool written = array.empty();
+  for (std::size_t i = 0; i < compute.size(); ++i) {
+    const bool writes = any_overlaps(compute[i].writes, bytes);
+    written = written || writes;
+    if (writes || any_overlaps(compute[i].reads, bytes)) last = i;
+  }
+  if (!written)
+    throw std::logic_error("no task of the step writes a bucket of gradients that is to be summed");
+  return std::min(last, compute.size() - 1);
+}
+
+void check_parts(const StepParts& parts, std::span<const Bucket> buckets, std::span<const float> control,
+                 std::span<const float> grads) {
+  if (parts.compute.empty()) throw std::logic_error("a step without compute tasks");
+  if (control.data() + control.size() != grads.data()) {
+    throw std::logic_error("the control block does not end where the gradients begin");
+  }
+  if (parts.update.size() != buckets.size()) {
+    throw std::logic_error(
+        concat("one update task per bucket: ", parts.update.size(), " tasks, ", buckets.size(), " buckets"));
+  }
+  std::size_t begin = 0;
+  for (const Bucket& bucket : buckets) {
+    if (bucket.begin != begin || bucket.end < begin)
+      throw std::logic_error("the buckets leave a gap or overlap");
+    begin = bucket.end;
+  }
+  if (begin != grads.size()) throw std::logic_error("the buckets do not end with the gradients");
+}
+
+/// Writes a mark on the compute lane, and on the comm lane a wait for it and the all-reduces of all buckets
+/// that are ready after compute task `position`. Returns through `sums` the mark behind each.
+class BucketQueue {
+ public:
+  BucketQueue(StepProgram& program, std::vector<std::size_t> ready_after, std::vector<Task> all_reduces)
+      : program_(program),
+        ready_after_(std::move(ready_after)),
+        all_reduces_(std::move(all_reduces)),
+        sums_(all_reduces_.size()) {}
+
+  void place_after(std::size_t position) {
+    if (std::find(ready_after_.begin(), ready_after_.end(), position) == ready_after_.end()) return;
+    program_.wait(kComm, program_.set(kCompute));
+    for (std::size_t i = 0; i < all_reduces_.size(); ++i) {
+      if (ready_after_[i] != position) continue;
+      program_.run(kComm, std::move(all_reduces_[i]));
+      sums_[i] = program_.set(kComm);
+    }
+  }
+
+  MarkId sum(std::size_t bucket) const { return sums_[bucket]; }
+
+ private:
+  StepProgram& program_;
+  std::vector<std::size_t> ready_after_;
+  std::vector<Task> all_reduces_;
+  std::vector<MarkId> sums_;
+};
+
+/// The program of one rank alone: there is nothing to sum.
+StepProgram place_alone(StepParts parts) {
+  StepProgram program("train");
+  for (Task& task : parts.compute) program.run(kCompute, std::move(task));
+  for (Task& task : parts.update) program.run(kCompute, std::move(task));
+  program.run(kCompute, std::move(parts.advance));
+  program.seal();
+  return program;
+}
+
+}  // namespace
+
+std::vector<Bucket> plan_buckets(const engine::ParamLayout& layout, std::size_t bucket_bytes) {
+  if (bucket_bytes == 0) {
+    throw Error(ErrorKind::usage, "a bucket of 0 bytes holds nothing; use 1 for one bucket per parameter");
+  }
+  std::vector<Bucket> buckets;
+  std::size_t begin = 0;
+  for (std::size_t i = 1; i < layout.entries.size(); ++i) {
+    const std::size_t end = layout.entries[i].offset;
+    if ((end - begin) * sizeof(float) < bucket_bytes) continue;
+    buckets.push_back({begin, end});
+    begin = end;
+  }
+  buckets.push_back({begin, layout.floats});
+  return buckets;
+}
+
+StepProgram place(StepParts parts, std::span<const Bucket> buckets, std::span<float> control,
+                  std::span<float> grads, Collective& collective, bool overlap) {
+  check_parts(parts, buckets, control, grads);
+  if (collective.ranks() == 1) return place_alone(std::move(parts));
+
+  std::vector<std::size_t> ready_after;
+  std::vector<Task> all_reduces;
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    const std::span<float> array = array_of(i, buckets[i], control, grads);
+    const std::size_t last = last_user(parts.compute, array);
+    ready_after.push_back(overlap ? last : parts.compute.size() - 1);
+    all_reduces.push_back(collective.all_reduce(concat("all-reduce ", i), array));
+  }
+
+  StepProgram program("train");
+  BucketQueue queue(program, std::move(ready_after), std::move(all_reduces));
+  for (std::size_t i = 0; i < parts.compute.size(); ++i) {
+    program.run(kCompute, std::move(parts.compute[i]));
+    queue.place_after(i);
+  }
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    program.wait(kCompute, queue.sum(i));
+    program.run(kCompute, std::move(parts.update[i]));
+  }
+  program.run(kCompute, std::move(parts.advance));
+  program.seal();
+  return program;
+}
+
+}  // namespace cifar_mpi::comm

@@ -1,0 +1,229 @@
+#include "cifar_mpi/comm/world.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <string_view>
+
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "comm/cores.hpp"
+#include "comm/launch.hpp"
+#include "comm/mpi_check.hpp"
+#include "comm/world_access.hpp"
+
+namespace cifar_mpi::comm {
+
+struct World::State {
+  Communicator all;
+  Communicator node;
+  int rank = 0;
+  int size = 1;
+  int node_rank = 0;
+  int node_size = 1;
+  std::string host;
+  CoreShare cores;
+  int exceptions_at_start = std::uncaught_exceptions();
+  bool vote_failed = false;  ///< the exception in flight, if any, is known to all ranks
+};
+
+namespace {
+
+/// MPI counts with int; longer arrays go in pieces.
+constexpr std::size_t kPiece = std::size_t{1} << 30;
+
+const char* environment(const char* variable) { return std::getenv(variable); }
+
+void start_mpi(int& argc, char**& argv) {
+  int started = 0;
+  check(MPI_Initialized(&started), "asking whether MPI runs");
+  if (started != 0) throw Error(ErrorKind::internal, "a second World in one process: MPI starts only once");
+  for (const Setting& setting : settings_before_init(environment, count_cores(affinity_mask()))) {
+    setenv(setting.variable.data(), setting.value.data(), 0);
+  }
+  int provided = MPI_THREAD_SINGLE;
+  check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "starting MPI");
+  check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "setting the error handler");
+}
+
+Communicator duplicate(MPI_Comm original) {
+  MPI_Comm copy = MPI_COMM_NULL;
+  check(MPI_Comm_dup(original, &copy), "duplicating the communicator");
+  check(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN), "setting the error handler");
+  return Communicator(copy);
+}
+
+Communicator split_by_node(MPI_Comm all, int rank) {
+  MPI_Comm node = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node),
+        "finding the ranks of this node");
+  check(MPI_Comm_set_errhandler(node, MPI_ERRORS_RETURN), "setting the error handler");
+  return Communicator(node);
+}
+
+/// The affinity mask of every rank of the node, by node rank, all of one length.
+std::vector<CoreMask> gather_masks(MPI_Comm node, int node_size) {
+  CoreMask mine = affinity_mask();
+  int words = static_cast<int>(mine.size());
+  check(MPI_Allreduce(MPI_IN_PLACE, &words, 1, MPI_INT, MPI_MAX, node), "comparing affinity masks");
+  const std::size_t length = static_cast<std::size_t>(words);
+  mine.resize(length, 0);
+  CoreMask flat(length * static_cast<std::size_t>(node_size));
+  check(MPI_Allgather(mine.data(), words, MPI_UINT64_T, flat.data(), words, MPI_UINT64_T, node),
+        "gathering affinity masks");
+  std::vector<CoreMask> masks;
+  for (auto at = flat.begin(); at != flat.end(); at += words) masks.emplace_back(at, at + words);
+  return masks;
+}
+
+std::string host_name() {
+  std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
+  int length = 0;
+  check(MPI_Get_processor_name(name.data(), &length), "asking for the host's name");
+  return {name.data(), static_cast<std::size_t>(length)};
+}
+
+void broadcast_bytes(std::span<std::byte> bytes, int root, MPI_Comm comm) {
+  for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
+    const std::size_t piece = std::min(kPiece, bytes.size() - at);
+    check(MPI_Bcast(bytes.data() + at, static_cast<int>(piece), MPI_BYTE, root, comm), "broadcasting", root);
+  }
+}
+
+void broadcast_text(std::string& text, int root, MPI_Comm comm) {
+  std::uint64_t size = text.size();
+  broadcast_bytes(std::as_writable_bytes(std::span(&size, 1)), root, comm);
+  text.resize(size);
+  broadcast_bytes(std::as_writable_bytes(std::span(text)), root, comm);
+}
+
+}  // namespace
+
+World::World(int& argc, char**& argv) {
+  const std::optional<Announcement> announced = announced_ranks(environment);
+  start_mpi(argc, argv);
+  auto state = std::make_unique<State>();
+  check(MPI_Comm_size(MPI_COMM_WORLD, &state->size), "asking for the number of ranks");
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &state->rank), "asking for the rank");
+  if (state->size == 1 && announced && announced->ranks > 1) {
+    MPI_Finalize();
+    throw Error(ErrorKind::launch, world_of_one_text(*announced, library()));
+  }
+  state->host = host_name();
+  state->all = duplicate(MPI_COMM_WORLD);
+  state->node = split_by_node(state->all.get(), state->rank);
+  check(MPI_Comm_size(state->node.get(), &state->node_size), "asking for the node's number of ranks");
+  check(MPI_Comm_rank(state->node.get(), &state->node_rank), "asking for the rank on the node");
+  const std::vector<CoreMask> masks = gather_masks(state->node.get(), state->node_size);
+  state->cores = share_cores(masks, static_cast<std::size_t>(state->node_rank), allowed_mask());
+  state_ = std::move(state);
+}
+
+World::~World() {
+  const bool unwinding = std::uncaught_exceptions() > state_->exceptions_at_start;
+  if (unwinding && !state_->vote_failed && state_->size > 1) {
+    // MPI_Finalize waits for all ranks, and the others do not know that this one is leaving.
+    Log(state_->rank).every_rank("leaves with an error that the other ranks do not know of; ending them all");
+    abort(exit_code(ErrorKind::internal));
+  }
+  state_->node = Communicator();
+  state_->all = Communicator();
+  MPI_Finalize();
+}
+
+int World::rank() const { return state_->rank; }
+int World::size() const { return state_->size; }
+int World::node_rank() const { return state_->node_rank; }
+int World::node_size() const { return state_->node_size; }
+const std::string& World::host() const { return state_->host; }
+int World::fair_threads() const { return state_->cores.fair_threads; }
+int World::unused_cores() const { return state_->cores.unused_cores; }
+bool World::oversubscribed() const { return state_->cores.oversubscribed; }
+
+std::string World::library() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> words{};
+  int length = 0;
+  check(MPI_Get_library_version(words.data(), &length), "asking for the version of the MPI library");
+  // "Open MPI v4.1.4, package: …" and "MPICH Version:      4.0.2\nMPICH Release date: …": the first part is
+  // enough.
+  std::string text(words.data(), static_cast<std::size_t>(length));
+  text.resize(std::min(text.size(), text.find_first_of(",\n")));
+  std::replace(text.begin(), text.end(), '\t', ' ');
+  return text;
+}
+
+void World::agree(const std::optional<Error>& mine) const {
+  int failing = mine ? state_->rank : state_->size;
+  check(MPI_Allreduce(MPI_IN_PLACE, &failing, 1, MPI_INT, MPI_MIN, state_->all.get()),
+        "voting on the set-up");
+  state_->vote_failed = failing < state_->size;
+  if (!state_->vote_failed) return;
+  int kind = 0;
+  std::string text;
+  if (failing == state_->rank) {
+    kind = exit_code(mine->kind());
+    text = mine->what();
+    if (failing != 0) text += concat(" (on rank ", failing, ", host ", state_->host, ")");
+  }
+  broadcast_bytes(std::as_writable_bytes(std::span(&kind, 1)), failing, state_->all.get());
+  broadcast_text(text, failing, state_->all.get());
+  throw AgreedError(static_cast<ErrorKind>(kind), text);
+}
+
+void World::together(const std::function<void()>& phase) const {
+  std::optional<Error> mine;
+  try {
+    phase();
+  } catch (const Error& error) {
+    mine = error;
+  } catch (const std::bad_alloc&) {
+    mine.emplace(ErrorKind::device, "out of host memory; use a smaller batch, or fewer ranks on this node");
+  } catch (const std::exception& error) {
+    mine.emplace(ErrorKind::internal, error.what());
+  }
+  agree(mine);
+}
+
+void World::barrier() const { check(MPI_Barrier(state_->all.get()), "waiting at a barrier"); }
+
+void World::sum(std::span<double> values) const {
+  // Summed on one rank and copied from there: MPI only advises that an all-reduce gives the same bits
+  // everywhere.
+  for (std::size_t at = 0; at < values.size(); at += kPiece) {
+    double* const piece = values.data() + at;
+    const int count = static_cast<int>(std::min(kPiece, values.size() - at));
+    const bool root = state_->rank == 0;
+    check(MPI_Reduce(root ? MPI_IN_PLACE : piece, root ? piece : nullptr, count, MPI_DOUBLE, MPI_SUM, 0,
+                     state_->all.get()),
+          "summing", 0);
+  }
+  broadcast(std::as_writable_bytes(values));
+}
+
+void World::broadcast(std::span<std::byte> bytes) const { broadcast_bytes(bytes, 0, state_->all.get()); }
+
+void World::broadcast(std::string& text) const { broadcast_text(text, 0, state_->all.get()); }
+
+void World::abort(int code) const {
+  std::fflush(nullptr);
+  if (state_->size > 1) {
+    MPI_Abort(MPI_COMM_WORLD, code);
+  } else {
+    // Nobody waits for a world of one: leave without MPI's banner, but tidy, if MPI may be called from here.
+    int main_thread = 0;
+    if (MPI_Is_thread_main(&main_thread) == MPI_SUCCESS && main_thread != 0) MPI_Finalize();
+  }
+  std::_Exit(code);
+}
+
+MPI_Comm WorldAccess::all(const World& world) { return world.state_->all.get(); }
+MPI_Comm WorldAccess::node(const World& world) { return world.state_->node.get(); }
+Communicator WorldAccess::duplicate(const World& world) { return comm::duplicate(all(world)); }
+
+}  // namespace cifar_mpi::comm

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <mpi.h>
+
+#include "cifar_mpi/comm/world.hpp"
+#include "comm/mpi_handle.hpp"
+
+namespace cifar_mpi::comm {
+
+/// What the collectives may see of a World that others may not. All communicators return errors instead of
+/// ending the program; `check` turns them into Error{comm}.
+struct WorldAccess {
+  static MPI_Comm all(const World& world);   ///< every rank, in rank order; for MPI calls of the World itself
+  static MPI_Comm node(const World& world);  ///< the ranks of this host
+  /// A communicator of its own for a collective, so that its messages meet no others. Collective call.
+  static Communicator duplicate(const World& world);
+};
+
+}  // namespace cifar_mpi::comm

@@ -1,0 +1,302 @@
+#include "cifar_mpi/comm/collective.hpp"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "cifar_mpi/base/random.hpp"
+#include "support/mpi_world.hpp"
+
+namespace {
+
+std::atomic<long> allocations{0};
+
+void* counted(std::size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+// All allocations of this test program are counted, to show that a planned all-reduce makes none.
+void* operator new(std::size_t size) { return counted(size); }
+void* operator new[](std::size_t size) { return counted(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace cifar_mpi::comm {
+namespace {
+
+using engine::Lane;
+using engine::Task;
+using test::test_world;
+
+int ranks() { return test_world().size(); }
+int rank() { return test_world().rank(); }
+
+void finish(const Task& task) {
+  while (!task.poll()) sched_yield();
+}
+
+void run(const Task& task) {
+  Lane lane;
+  task.start(lane);
+  finish(task);
+}
+
+/// Small integers, different on every rank, so that sums are exact in any order.
+float small_integer(int of_rank, std::size_t i, int round) {
+  return static_cast<float>(
+             (i * 7 + static_cast<std::size_t>(of_rank) * 13 + static_cast<std::size_t>(round) * 3) % 17) -
+         8;
+}
+
+void fill(std::span<float> data, int round) {
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = small_integer(rank(), i, round);
+}
+
+/// The number of elements that are not the exact sum.
+std::size_t wrong_sums(std::span<const float> data, int round) {
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    float sum = 0;
+    for (int r = 0; r < ranks(); ++r) sum += small_integer(r, i, round);
+    wrong += data[i] != sum ? 1 : 0;
+  }
+  return wrong;
+}
+
+/// Waits up to 2 ms, on every rank and in every round for another time.
+void dawdle(int round) {
+  const Random4 bits = random4(1, RandomPurpose::synthetic, static_cast<std::uint64_t>(rank()),
+                               static_cast<std::uint32_t>(round));
+  std::this_thread::sleep_for(std::chrono::microseconds(uniform_below(bits[0], 2000)));
+}
+
+void fill_randomly(std::span<float> data, int round) {
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const Random4 bits = random4(static_cast<std::uint64_t>(rank()), RandomPurpose::synthetic, i,
+                                 static_cast<std::uint32_t>(round));
+    data[i] = (uniform01(bits[0]) - 0.5f) * (bits[1] % 2 == 0 ? 1.0f : 1e-6f);
+  }
+}
+
+class AllReduce : public testing::TestWithParam<std::string_view> {
+ protected:
+  std::unique_ptr<Collective> collective_ = make_collective(GetParam(), test_world());
+};
+
+TEST_P(AllReduce, KnowsItsNameAndRanks) {
+  EXPECT_EQ(collective_->name(), GetParam());
+  EXPECT_EQ(collective_->ranks(), ranks());
+}
+
+TEST_P(AllReduce, SumsExactlyAtEverySize) {
+  const std::size_t p = static_cast<std::size_t>(ranks());
+  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, p - 1, p, p + 1, std::size_t{1001},
+                              std::size_t{4096}, std::size_t{1'000'003}, std::size_t{1'068'304}}) {
+    const Buffer buffer = collective_->allocate(n * sizeof(float));
+    ASSERT_EQ(buffer.size(), n * sizeof(float));
+    fill(buffer.span<float>(), 0);
+    run(collective_->all_reduce("sum", buffer.span<float>()));
+    EXPECT_EQ(wrong_sums(buffer.span<float>(), 0), 0u) << "n = " << n;
+  }
+}
+
+TEST_P(AllReduce, LeavesItsNeighboursInMemoryAlone) {
+  const Buffer buffer = collective_->allocate(103 * sizeof(float));
+  const std::span<float> all = buffer.span<float>();
+  std::fill(all.begin(), all.end(), 5.0f);
+  fill(all.subspan(1, 101), 0);
+  run(collective_->all_reduce("sum", all.subspan(1, 101)));
+  EXPECT_EQ(all.front(), 5.0f);
+  EXPECT_EQ(all.back(), 5.0f);
+  EXPECT_EQ(wrong_sums(all.subspan(1, 101), 0), 0u);
+}
+
+TEST_P(AllReduce, HandsOutZeroedMemory) {
+  const Buffer buffer = collective_->allocate(1000 * sizeof(float));
+  const std::span<float> values = buffer.span<float>();
+  EXPECT_EQ(std::count(values.begin(), values.end(), 0.0f), 1000);
+}
+
+TEST_P(AllReduce, DeclaresWhatItTouches) {
+  const Buffer buffer = collective_->allocate(10 * sizeof(float));
+  const Task task = collective_->all_reduce("sum of ten", buffer.span<float>());
+  EXPECT_EQ(task.name, "sum of ten");
+  for (const auto* ranges : {&task.reads, &task.writes}) {
+    ASSERT_EQ(ranges->size(), 1u);
+    EXPECT_EQ(ranges->front().begin, buffer.data());
+    EXPECT_EQ(ranges->front().size, buffer.size());
+  }
+}
+
+TEST_P(AllReduce, LeavesIdenticalBitsOnEveryRank) {
+  for (const std::size_t n : {1u, 7u, 1001u, 300'007u}) {
+    const Buffer buffer = collective_->allocate(n * sizeof(float));
+    const Task task = collective_->all_reduce("sum", buffer.span<float>());
+    fill_randomly(buffer.span<float>(), 0);
+    run(task);
+    std::vector<float> first(buffer.as<float>(), buffer.as<float>() + n);
+    test_world().broadcast(std::as_writable_bytes(std::span(first)));
+    EXPECT_EQ(std::memcmp(first.data(), buffer.data(), buffer.size()), 0) << "n = " << n;
+  }
+}
+
+TEST_P(AllReduce, GivesTheSameBitsWhateverTheTiming) {
+  const std::size_t n = 20'011;
+  const Buffer buffer = collective_->allocate(n * sizeof(float));
+  const Task task = collective_->all_reduce("sum", buffer.span<float>());
+  std::vector<float> first;
+  for (int round = 0; round < 20; ++round) {
+    fill_randomly(buffer.span<float>(), 0);
+    dawdle(round);
+    run(task);
+    if (round == 0) first.assign(buffer.as<float>(), buffer.as<float>() + n);
+    EXPECT_EQ(std::memcmp(first.data(), buffer.data(), buffer.size()), 0) << "round " << round;
+  }
+}
+
+TEST_P(AllReduce, KeepsBucketsApartWhenRanksDrift) {
+  // Short arrays travel at once, long ones only when the receiver is there: both kinds, one after the other.
+  const std::vector<std::size_t> sizes = {5, 100'003, 1, 1001};
+  std::vector<Buffer> buffers;
+  std::vector<Task> tasks;
+  for (const std::size_t n : sizes) {
+    buffers.push_back(collective_->allocate(n * sizeof(float)));
+    tasks.push_back(collective_->all_reduce("sum", buffers.back().span<float>()));
+  }
+  Lane lane;
+  for (int round = 0; round < 15; ++round) {
+    for (const Buffer& buffer : buffers) fill(buffer.span<float>(), round);
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      dawdle(4 * round + static_cast<int>(i));
+      tasks[i].start(lane);
+      if (round % 2 == 0) dawdle(100 + round);
+      finish(tasks[i]);
+    }
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      EXPECT_EQ(wrong_sums(buffers[i].span<float>(), round), 0u) << "round " << round << ", bucket " << i;
+    }
+  }
+}
+
+TEST_P(AllReduce, StartsAfreshInEveryRun) {
+  const Buffer buffer = collective_->allocate(1003 * sizeof(float));
+  const Task task = collective_->all_reduce("sum", buffer.span<float>());
+  for (int round = 0; round < 200; ++round) {
+    fill(buffer.span<float>(), round);
+    run(task);
+    ASSERT_EQ(wrong_sums(buffer.span<float>(), round), 0u) << "round " << round;
+  }
+}
+
+TEST_P(AllReduce, StaysDoneWhenPolledAgain) {
+  const Buffer buffer = collective_->allocate(10 * sizeof(float));
+  const Task task = collective_->all_reduce("sum", buffer.span<float>());
+  fill(buffer.span<float>(), 0);
+  run(task);
+  EXPECT_TRUE(task.poll());
+  EXPECT_EQ(wrong_sums(buffer.span<float>(), 0), 0u);
+}
+
+TEST_P(AllReduce, DoesNotWaitInStart) {
+  const Buffer buffer = collective_->allocate(1'000'003 * sizeof(float));
+  const Task task = collective_->all_reduce("sum", buffer.span<float>());
+  fill(buffer.span<float>(), 0);
+  Lane lane;
+  // One rank after the other starts and tells the next: were `start` to wait for a peer, nobody would come
+  // this far.
+  for (int turn = 0; turn < ranks(); ++turn) {
+    if (turn == rank()) task.start(lane);
+    test_world().barrier();
+  }
+  finish(task);
+  EXPECT_EQ(wrong_sums(buffer.span<float>(), 0), 0u);
+}
+
+TEST_P(AllReduce, AllocatesNothingWhileItRuns) {
+  const Buffer buffer = collective_->allocate(30'011 * sizeof(float));
+  const Task task = collective_->all_reduce("sum", buffer.span<float>());
+  const long before = allocations;
+  for (int round = 0; round < 3; ++round) run(task);
+  EXPECT_EQ(allocations - before, 0);
+}
+
+TEST_P(AllReduce, KeepsItsMessagesFromOtherCollectives) {
+  const std::unique_ptr<Collective> other = make_collective(GetParam(), test_world());
+  const Buffer first = collective_->allocate(50'021 * sizeof(float));
+  const Buffer second = other->allocate(50'021 * sizeof(float));
+  const Task one = collective_->all_reduce("one", first.span<float>());
+  const Task two = other->all_reduce("two", second.span<float>());
+  fill(first.span<float>(), 1);
+  fill(second.span<float>(), 2);
+  Lane lane;
+  const bool swapped = rank() % 2 == 1;
+  (swapped ? two : one).start(lane);
+  (swapped ? one : two).start(lane);
+  for (bool done = false; !done; sched_yield()) {
+    const bool first_done = one.poll();
+    done = two.poll() && first_done;
+  }
+  EXPECT_EQ(wrong_sums(first.span<float>(), 1), 0u);
+  EXPECT_EQ(wrong_sums(second.span<float>(), 2), 0u);
+}
+
+std::vector<std::string_view> names() {
+  std::vector<std::string_view> result;
+  for (const CollectiveInfo& info : collectives()) result.push_back(info.name);
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Collective, AllReduce, testing::ValuesIn(names()),
+                         [](const auto& choice) { return std::string(choice.param); });
+
+TEST(RingAllReduce, NamesThePeerWhenAMessageIsTooLong) {
+  if (ranks() != 2) GTEST_SKIP() << "needs exactly 2 ranks";
+  // The ranks disagree on the length, which no program should: rank 0 is sent more than it has room for.
+  const std::unique_ptr<Collective> ring = make_collective("ring", test_world());
+  const Buffer buffer = ring->allocate(20 * sizeof(float));
+  const Task task = ring->all_reduce("sum", buffer.span<float>().first(rank() == 0 ? 2 : 20));
+  Lane lane;
+  task.start(lane);
+  test_world().barrier();
+  if (rank() != 0) return;
+  try {
+    finish(task);
+    FAIL() << "the message went through";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::comm);
+    EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Collectives, HaveAPurposeEach) {
+  ASSERT_FALSE(collectives().empty());
+  for (const CollectiveInfo& info : collectives()) EXPECT_FALSE(info.purpose.empty()) << info.name;
+}
+
+TEST(Collectives, NameTheChoicesWhenAskedForAnother) {
+  try {
+    make_collective("star", test_world());
+    FAIL() << "a collective 'star' was made";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    for (const CollectiveInfo& info : collectives()) {
+      EXPECT_NE(std::string_view(error.what()).find(info.name), std::string_view::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::comm

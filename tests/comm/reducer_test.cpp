@@ -1,0 +1,299 @@
+#include "cifar_mpi/comm/reducer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+
+#include "cifar_mpi/engine/runner.hpp"
+#include "cifar_mpi/engine/verify.hpp"
+#include "support/mpi_world.hpp"
+
+namespace cifar_mpi::comm {
+namespace {
+
+using engine::bytes_of;
+using engine::Instruction;
+using engine::Lane;
+using engine::Op;
+using engine::RunnerKind;
+using engine::StepProgram;
+using engine::Task;
+using test::test_world;
+
+constexpr std::size_t kControl = 16;
+
+/// The gradient of rank `rank` for parameter element `i` of value `param`: an integer small enough for exact
+/// sums of many steps.
+float gradient(int rank, std::size_t i, float param) {
+  const int p = static_cast<int>(param) % 5;
+  return static_cast<float>((static_cast<int>(i % 11) * 3 + rank * 7 + p) % 9 - 4);
+}
+
+/// A step of five parameters that does nothing but arithmetic on integers.
+class TinyStep {
+ public:
+  explicit TinyStep(Collective& collective) {
+    for (const std::size_t floats : {16u, 48u, 1024u, 32u, 160u}) engine::append(layout_, floats);
+    block_ = collective.allocate((kControl + layout_.floats) * sizeof(float));
+    params_.resize(layout_.floats);
+    std::iota(params_.begin(), params_.end(), 1.0f);
+  }
+
+  const engine::ParamLayout& layout() const { return layout_; }
+  std::span<float> control() const { return block_.span<float>().first(kControl); }
+  std::span<float> grads() const { return block_.span<float>().subspan(kControl); }
+  const std::vector<float>& params() const { return params_; }
+  const std::vector<float>& totals() const { return totals_; }
+
+  /// `order` is the order in which backward finishes the parameters.
+  StepParts parts(std::span<const Bucket> buckets, const std::vector<std::size_t>& order = {0, 1, 2, 3, 4}) {
+    StepParts parts;
+    parts.compute.push_back({"control",
+                             {},
+                             {bytes_of(control().data(), kControl)},
+                             [this](Lane&) {
+                               for (float& value : control()) value = 0;
+                             },
+                             {}});
+    parts.compute.push_back({"loss",
+                             {param_bytes(0, params_.size())},
+                             {bytes_of(control().data(), 1)},
+                             [this](Lane&) { control()[0] = static_cast<float>(test_world().rank() + 1); },
+                             {}});
+    for (const std::size_t p : order) parts.compute.push_back(backward(p));
+    for (const Bucket& bucket : buckets) parts.update.push_back(update(bucket));
+    parts.advance = {"advance",
+                     {bytes_of(control().data(), kControl)},
+                     {bytes_of(&step_, 1)},
+                     [this](Lane&) {
+                       totals_.push_back(control()[0]);
+                       ++step_;
+                     },
+                     {}};
+    return parts;
+  }
+
+ private:
+  engine::Bytes param_bytes(std::size_t begin, std::size_t count) const {
+    return bytes_of(params_.data() + begin, count);
+  }
+
+  Task backward(std::size_t p) {
+    const auto [offset, floats] = layout_.entries[p];
+    return {"backward",
+            {param_bytes(offset, floats)},
+            {bytes_of(grads().data() + offset, floats)},
+            [this, begin = offset, end = offset + floats](Lane&) {
+              for (std::size_t i = begin; i < end; ++i)
+                grads()[i] = gradient(test_world().rank(), i, params_[i]);
+            },
+            {}};
+  }
+
+  Task update(const Bucket& bucket) {
+    const std::size_t count = bucket.end - bucket.begin;
+    return {"update",
+            {bytes_of(control().data(), kControl), bytes_of(grads().data() + bucket.begin, count),
+             param_bytes(bucket.begin, count)},
+            {param_bytes(bucket.begin, count)},
+            [this, bucket](Lane&) {
+              for (std::size_t i = bucket.begin; i < bucket.end; ++i) params_[i] += grads()[i] * control()[0];
+            },
+            {}};
+  }
+
+  engine::ParamLayout layout_;
+  Buffer block_;
+  std::vector<float> params_;
+  std::vector<float> totals_;
+  int step_ = 0;
+};
+
+/// The parameters after `steps` steps over all ranks, computed by one.
+std::vector<float> expected_params(std::size_t count, int steps) {
+  std::vector<float> params(count);
+  std::iota(params.begin(), params.end(), 1.0f);
+  const int ranks = test_world().size();
+  for (int step = 0; step < steps; ++step) {
+    for (std::size_t i = 0; i < count; ++i) {
+      float sum = 0;
+      for (int r = 0; r < ranks; ++r) sum += gradient(r, i, params[i]);
+      params[i] += sum * static_cast<float>(ranks * (ranks + 1) / 2);
+    }
+  }
+  return params;
+}
+
+/// Pretends to have three ranks, for programs that are looked at and not run.
+class ThreeRanks : public Collective {
+ public:
+  std::string_view name() const override { return "three"; }
+  int ranks() const override { return 3; }
+  Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
+  Task all_reduce(std::string name, std::span<float> data) override {
+    return {std::move(name),
+            {bytes_of(data.data(), data.size())},
+            {bytes_of(data.data(), data.size())},
+            [](Lane&) {},
+            [] { return true; }};
+  }
+};
+
+/// The program without its line `left_out`.
+StepProgram without(const StepProgram& program, std::size_t left_out) {
+  StepProgram copy("copy");
+  for (std::size_t i = 0; i < program.instructions().size(); ++i) {
+    const Instruction& line = program.instructions()[i];
+    if (i == left_out) continue;
+    if (line.op == Op::run) copy.run(line.lane, program.tasks()[static_cast<std::size_t>(line.target)]);
+    if (line.op == Op::set) copy.set(line.lane);
+    if (line.op == Op::wait) copy.wait(line.lane, line.target);
+  }
+  return copy;
+}
+
+class ReducedStep : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(ReducedStep, SumsEveryGradientWhateverTheRunnerAndOverlap) {
+  constexpr int kSteps = 4;
+  for (const bool overlap : {true, false}) {
+    for (const RunnerKind kind : {RunnerKind::lanes, RunnerKind::serial, RunnerKind::audit}) {
+      for (const std::size_t bucket_bytes : {1u, 200u, 1u << 20}) {
+        const auto collective = make_collective(GetParam(), test_world());
+        TinyStep step(*collective);
+        const std::vector<Bucket> buckets = plan_buckets(step.layout(), bucket_bytes);
+        StepProgram program =
+            place(step.parts(buckets), buckets, step.control(), step.grads(), *collective, overlap);
+        const auto runner =
+            engine::make_host_runner(std::move(program), kind, engine::WhileWaiting::yield, {});
+        for (int i = 0; i < kSteps; ++i) runner->replay();
+        runner->finish();
+        EXPECT_EQ(step.params(), expected_params(step.layout().floats, kSteps))
+            << "overlap " << overlap << ", runner " << static_cast<int>(kind) << ", bucket " << bucket_bytes;
+        const float total = static_cast<float>(test_world().size() * (test_world().size() + 1) / 2);
+        EXPECT_EQ(step.totals(), std::vector<float>(kSteps, total));
+      }
+    }
+  }
+}
+
+TEST_P(ReducedStep, FollowsABackwardThatFinishesInAnotherOrder) {
+  const auto collective = make_collective(GetParam(), test_world());
+  TinyStep step(*collective);
+  const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
+  StepProgram program =
+      place(step.parts(buckets, {4, 2, 0, 1, 3}), buckets, step.control(), step.grads(), *collective, true);
+  const auto runner =
+      engine::make_host_runner(std::move(program), RunnerKind::lanes, engine::WhileWaiting::yield, {});
+  for (int i = 0; i < 3; ++i) runner->replay();
+  EXPECT_EQ(step.params(), expected_params(step.layout().floats, 3));
+}
+
+INSTANTIATE_TEST_SUITE_P(Collective, ReducedStep, testing::Values("ring", "mpi"),
+                         [](const auto& choice) { return std::string(choice.param); });
+
+/// The place of the first `run` of a task of that name.
+std::size_t line_of(const StepProgram& program, std::string_view name) {
+  const std::vector<Instruction>& lines = program.instructions();
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const std::size_t target = static_cast<std::size_t>(lines[i].target);
+    if (lines[i].op == Op::run && program.tasks()[target].name == name) return i;
+  }
+  return lines.size();
+}
+
+std::size_t count_lines(const StepProgram& program, Op op) {
+  std::size_t count = 0;
+  for (const Instruction& line : program.instructions()) count += line.op == op ? 1 : 0;
+  return count;
+}
+
+TEST(Reducer, NeedsEveryWaitItPlaces) {
+  for (const bool overlap : {true, false}) {
+    ThreeRanks collective;
+    TinyStep step(collective);
+    const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
+    const StepProgram program =
+        place(step.parts(buckets), buckets, step.control(), step.grads(), collective, overlap);
+    EXPECT_TRUE(program.sealed());
+    EXPECT_EQ(count_lines(program, Op::wait), buckets.size() + (overlap ? buckets.size() : 1));
+    for (std::size_t i = 0; i < program.instructions().size(); ++i) {
+      if (program.instructions()[i].op != Op::wait) continue;
+      EXPECT_FALSE(engine::find_races(without(program, i)).empty())
+          << "line " << i << ", overlap " << overlap;
+    }
+  }
+}
+
+TEST(Reducer, SendsTheFirstBucketBeforeTheNextIsComputed) {
+  ThreeRanks collective;
+  TinyStep step(collective);
+  const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
+  StepParts parts = step.parts(buckets);
+  parts.compute.back().name = "the last of backward";
+  parts.compute[3].name = "the second of backward";
+  const StepProgram early = place(parts, buckets, step.control(), step.grads(), collective, true);
+  EXPECT_LT(line_of(early, "all-reduce 0"), line_of(early, "the second of backward"));
+  EXPECT_LT(line_of(early, "all-reduce 3"), line_of(early, "the last of backward"));
+  EXPECT_GT(line_of(early, "all-reduce 4"), line_of(early, "the last of backward"));
+  const StepProgram late = place(parts, buckets, step.control(), step.grads(), collective, false);
+  EXPECT_GT(line_of(late, "all-reduce 0"), line_of(late, "the last of backward"));
+}
+
+TEST(Reducer, HoldsABucketBackWhileATaskStillReadsIt) {
+  ThreeRanks collective;
+  TinyStep step(collective);
+  const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
+  StepParts parts = step.parts(buckets);
+  parts.compute.push_back({"norm", {bytes_of(step.grads().data(), 1)}, {}, [](Lane&) {}, {}});
+  const StepProgram program = place(parts, buckets, step.control(), step.grads(), collective, true);
+  EXPECT_GT(line_of(program, "all-reduce 0"), line_of(program, "norm"));
+  EXPECT_LT(line_of(program, "all-reduce 1"), line_of(program, "norm"));
+}
+
+TEST(Reducer, SumsTheControlBlockWithTheFirstBucket) {
+  ThreeRanks collective;
+  TinyStep step(collective);
+  const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
+  const StepProgram program =
+      place(step.parts(buckets), buckets, step.control(), step.grads(), collective, true);
+  const Instruction& line = program.instructions()[line_of(program, "all-reduce 0")];
+  const Task& task = program.tasks()[static_cast<std::size_t>(line.target)];
+  ASSERT_EQ(task.writes.size(), 1u);
+  EXPECT_EQ(task.writes[0].begin, bytes_of(step.control().data(), 1).begin);
+  EXPECT_EQ(task.writes[0].size, (kControl + 16) * sizeof(float));
+}
+
+TEST(Reducer, PlacesNoCommunicationInAWorldOfOne) {
+  if (test_world().size() != 1) GTEST_SKIP() << "needs exactly 1 rank";
+  const auto collective = make_collective("ring", test_world());
+  TinyStep step(*collective);
+  const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
+  const StepProgram program =
+      place(step.parts(buckets), buckets, step.control(), step.grads(), *collective, true);
+  EXPECT_EQ(program.lanes(), 1);
+  EXPECT_EQ(program.tasks().size(), 7u + 5u + 1u);
+  EXPECT_EQ(count_lines(program, Op::wait), 0u);
+}
+
+TEST(Reducer, RefusesPartsThatDoNotFit) {
+  ThreeRanks collective;
+  TinyStep step(collective);
+  const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
+  const auto attempt = [&](StepParts parts, std::span<const Bucket> plan, std::span<float> control) {
+    place(std::move(parts), plan, control, step.grads(), collective, true);
+  };
+  EXPECT_THROW(attempt(step.parts(buckets, {0, 1, 2, 3}), buckets, step.control()), std::logic_error)
+      << "no writer";
+  EXPECT_THROW(attempt(step.parts({}), buckets, step.control()), std::logic_error) << "no updates";
+  EXPECT_THROW(attempt(step.parts(buckets), buckets, step.control().first(8)), std::logic_error)
+      << "control apart";
+  const std::span<const Bucket> fewer(buckets.data(), 4);
+  EXPECT_THROW(attempt(step.parts(fewer), fewer, step.control()), std::logic_error) << "a bucket is missing";
+}
+
+}  // namespace
+}  // namespace cifar_mpi::comm

@@ -1,0 +1,127 @@
+#include "cifar_mpi/comm/world.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <new>
+#include <stdexcept>
+
+#include "cifar_mpi/base/text.hpp"
+#include "support/mpi_world.hpp"
+
+namespace cifar_mpi::comm {
+namespace {
+
+using test::test_world;
+
+/// What the other ranks are told of an error on `rank`.
+std::string told(const std::string& text, int rank) {
+  return rank == 0 ? text : concat(text, " (on rank ", rank, ", host ", test_world().host(), ")");
+}
+
+TEST(World, KnowsItsPlace) {
+  const World& world = test_world();
+  EXPECT_GE(world.rank(), 0);
+  EXPECT_LT(world.rank(), world.size());
+  EXPECT_LT(world.node_rank(), world.node_size());
+  EXPECT_LE(world.node_size(), world.size());
+  EXPECT_FALSE(world.host().empty());
+  EXPECT_FALSE(World::library().empty());
+  EXPECT_GE(world.fair_threads(), 1);
+  EXPECT_GE(world.unused_cores(), 0);
+}
+
+TEST(World, HasEveryRankOnce) {
+  std::vector<double> seen(static_cast<std::size_t>(test_world().size()), 0.0);
+  seen[static_cast<std::size_t>(test_world().rank())] = 1.0;
+  test_world().sum(seen);
+  for (const double count : seen) EXPECT_EQ(count, 1.0);
+}
+
+TEST(World, DoesNotStartTwice) {
+  int argc = 0;
+  char** argv = nullptr;
+  EXPECT_THROW(World(argc, argv), Error);
+}
+
+TEST(Vote, PassesWhenAllIsWell) { EXPECT_NO_THROW(test_world().agree(std::nullopt)); }
+
+TEST(Vote, BringsTheLowestFailingRanksErrorToAll) {
+  const World& world = test_world();
+  constexpr ErrorKind kKinds[] = {ErrorKind::data, ErrorKind::io, ErrorKind::device, ErrorKind::checkpoint};
+  for (int lowest = 0; lowest < world.size(); ++lowest) {
+    std::optional<Error> mine;
+    if (world.rank() >= lowest)
+      mine.emplace(kKinds[world.rank() % 4], concat("rank ", world.rank(), " has no file"));
+    try {
+      world.agree(mine);
+      FAIL() << "the vote passed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), kKinds[lowest % 4]);
+      EXPECT_EQ(error.what(), told(concat("rank ", lowest, " has no file"), lowest));
+    }
+  }
+}
+
+TEST(Vote, BringsAnEmptyTextToAll) {
+  const bool last = test_world().rank() == test_world().size() - 1;
+  EXPECT_THROW(test_world().agree(last ? std::optional(Error(ErrorKind::io, "")) : std::nullopt), Error);
+}
+
+/// The kind and text that `phase`, run on the last rank only, becomes on this one.
+Error outcome(const std::function<void()>& phase) {
+  const World& world = test_world();
+  try {
+    world.together([&] {
+      if (world.rank() == world.size() - 1) phase();
+    });
+  } catch (const Error& error) {
+    return error;
+  }
+  return {ErrorKind::stopped, "nothing was thrown"};
+}
+
+TEST(Vote, TurnsWhatAPhaseThrowsIntoEveryRanksError) {
+  const int last = test_world().size() - 1;
+  const Error data = outcome([] { throw Error(ErrorKind::data, "torn"); });
+  EXPECT_EQ(data.kind(), ErrorKind::data);
+  EXPECT_EQ(data.what(), told("torn", last));
+  EXPECT_EQ(outcome([] { throw std::bad_alloc(); }).kind(), ErrorKind::device);
+  const Error internal = outcome([] { throw std::logic_error("impossible"); });
+  EXPECT_EQ(internal.kind(), ErrorKind::internal);
+  EXPECT_EQ(internal.what(), told("impossible", last));
+  EXPECT_EQ(outcome([] {}).kind(), ErrorKind::stopped);
+}
+
+TEST(World, SumsToTheSameBitsOnEveryRank) {
+  std::vector<double> values(1001);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = 0.1 * static_cast<double>(test_world().rank() + 1) / static_cast<double>(i + 1);
+  }
+  test_world().sum(values);
+  std::vector<double> first = values;
+  test_world().broadcast(std::as_writable_bytes(std::span(first)));
+  EXPECT_EQ(std::memcmp(first.data(), values.data(), values.size() * sizeof(double)), 0);
+  const double ranks = test_world().size();
+  EXPECT_NEAR(values[0], 0.1 * ranks * (ranks + 1) / 2,
+              1e-15 * ranks * ranks);  // P roundings of values below P
+  test_world().sum({});
+}
+
+TEST(World, BroadcastsRankZerosText) {
+  for (const std::size_t length : {0u, 1u, 100'000u}) {
+    std::string text(test_world().rank() == 0 ? length : 17, test_world().rank() == 0 ? 'a' : 'b');
+    test_world().broadcast(text);
+    EXPECT_EQ(text, std::string(length, 'a'));
+  }
+}
+
+TEST(World, BroadcastsRankZerosBytes) {
+  std::vector<int> values(3, test_world().rank() + 5);
+  test_world().broadcast(std::as_writable_bytes(std::span(values)));
+  EXPECT_EQ(values, std::vector<int>(3, 5));
+  test_world().broadcast(std::span<std::byte>());
+}
+
+}  // namespace
+}  // namespace cifar_mpi::comm
