@@ -2,8 +2,11 @@
 
 #include <array>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
+#include <string>
+#include <utility>
 
 #include "cifar_mpi/engine/runner.hpp"
 #include "fake_tasks.hpp"
@@ -71,6 +74,18 @@ TEST(AuditRunner, NamesTaskRegionAndOffsetOfAnUndeclaredWrite) {
                 contains(text, "does not declare"))
         << text;
     EXPECT_TRUE(contains(text, " byte " + std::to_string(4 * place) + " ")) << text;
+  }
+}
+
+TEST(AuditRunner, SeesASingleByteAtEitherEndOfWhatItHides) {
+  // Hidden are bytes 0 to 8, byte 10 alone, and bytes 12 to 255 of region 1.
+  for (const std::size_t place : {0u, 8u, 10u, 12u, 255u}) {
+    AuditedTask t;
+    auto* const bytes = reinterpret_cast<unsigned char*>(t.y.data());
+    const auto runner = t.runner(inline_task("liar", {}, {bytes_of(bytes + 9, 1), bytes_of(bytes + 11, 1)},
+                                             [=] { bytes[place] = 1; }));
+    const std::string text = thrown_text<std::logic_error>([&] { runner->replay(); });
+    EXPECT_TRUE(contains(text, "byte " + std::to_string(place) + " of region 1")) << place << ": " << text;
   }
 }
 

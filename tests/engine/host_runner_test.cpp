@@ -4,6 +4,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/engine/runner.hpp"
@@ -94,6 +95,27 @@ TEST(LanesRunner, WorksOnWhileACollectiveIsOut) {
   }
 }
 
+TEST(LanesRunner, HoldsComputeUntilTheMarkItWaitsFor) {
+  for (const WhileWaiting waiting : {WhileWaiting::spin, WhileWaiting::yield}) {
+    Diary diary;
+    StepProgram program("p");
+    program.run(kComm, diary.late_entry("sum", 100));
+    const MarkId summed = program.set(kComm);
+    program.run(kComm, diary.late_entry("not waited for", 100));
+    program.run(kCompute, diary.inline_entry("work"));
+    program.wait(kCompute, summed);
+    program.run(kCompute, diary.inline_entry("update"));
+    program.wait(kCompute, program.set(kComm));
+    const auto runner = seal_and_make(program, RunnerKind::lanes, waiting);
+    for (int replay = 0; replay < 2; ++replay) {
+      diary.lines.clear();
+      runner->replay();
+      EXPECT_EQ(diary.lines,
+                (Lines{"sum", "work", "sum done", "not waited for", "update", "not waited for done"}));
+    }
+  }
+}
+
 TEST(LanesRunner, QueuesALaneBehindItsTaskInFlight) {
   Diary diary;
   StepProgram program("p");
@@ -119,6 +141,18 @@ TEST(LanesRunner, RunsSideLanesInListOrder) {
   EXPECT_EQ(diary.lines, (Lines{"a", "b", "c"}));
 }
 
+TEST(LanesRunner, KeepsListOrderWhileComputeWaits) {
+  Diary diary;
+  StepProgram program("p");
+  program.run(kComm, diary.late_entry("sum", 50));
+  program.wait(kCompute, program.set(kComm));
+  program.run(kCompute, diary.inline_entry("update"));
+  program.run(kFirstSide, diary.inline_entry("beside"));
+  program.wait(kCompute, program.set(kFirstSide));
+  seal_and_make(program, RunnerKind::lanes)->replay();
+  EXPECT_EQ(diary.lines, (Lines{"sum", "sum done", "update", "beside"}));
+}
+
 TEST(LanesRunner, HoldsComputeBehindItsOwnLateTask) {
   Diary diary;
   StepProgram program("p");
@@ -134,12 +168,17 @@ TEST(HostRunner, PassesOnWhatATaskThrowsAndCanReplayAgain) {
     for (const bool in_poll : {false, true}) {
       bool fail = true;
       bool updated = false;
-      const auto lose_peer = [&fail] {
+      int starts = 0;
+      int ends = 0;
+      const auto lose_peer = [&fail, &ends] {
         if (fail) throw Error(ErrorKind::comm, "rank 3 was lost");
+        ++ends;
       };
       StepProgram program("p");
-      program.run(kComm, in_poll ? late_task("sum", {}, {}, lose_peer, [] { return 2; })
-                                 : inline_task("sum", {}, {}, lose_peer));
+      Task sum = in_poll ? late_task("sum", {}, {}, lose_peer, [] { return 2; })
+                         : inline_task("sum", {}, {}, lose_peer);
+      sum.start = [&starts, start = sum.start](Lane& lane) { ++starts, start(lane); };
+      program.run(kComm, std::move(sum));
       program.wait(kCompute, program.set(kComm));
       program.run(kCompute, inline_task("update", {}, {}, [&updated] { updated = true; }));
       const auto runner = seal_and_make(program, kind);
@@ -148,6 +187,8 @@ TEST(HostRunner, PassesOnWhatATaskThrowsAndCanReplayAgain) {
       fail = false;
       EXPECT_NO_THROW(runner->replay());
       EXPECT_TRUE(updated);
+      EXPECT_EQ(starts, 2);
+      EXPECT_EQ(ends, 1) << "what was in flight when the error came is forgotten";
     }
   }
 }

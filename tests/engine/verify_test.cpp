@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "fake_tasks.hpp"
 
@@ -148,6 +151,19 @@ TEST(FindRaces, LetsTwoLanesReadTheSameBytes) {
   const Bytes all = bytes_of(x.data(), 4);
   EXPECT_TRUE(
       races_of({{kCompute, inline_task("a", {all}, {})}, {kComm, inline_task("b", {all}, {})}}).empty());
+}
+
+TEST(FindRaces, SeesEveryWayToConflict) {
+  std::array<float, 4> x{};
+  const std::vector<Bytes> none;
+  const std::vector<Bytes> all{bytes_of(x.data(), 4)};
+  const struct { bool first_writes, second_writes; } ways[] = {{true, true}, {true, false}, {false, true}};
+  for (const auto& way : ways) {
+    const Task first = inline_task("a", way.first_writes ? none : all, way.first_writes ? all : none);
+    const Task second = inline_task("b", way.second_writes ? none : all, way.second_writes ? all : none);
+    EXPECT_EQ(races_of({{kCompute, first}, {kComm, second}}).size(), 1u)
+        << way.first_writes << way.second_writes;
+  }
 }
 
 TEST(FindRaces, LetsOneLaneDoAsItLikes) {
