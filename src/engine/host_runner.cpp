@@ -37,6 +37,7 @@ class HostRunner : public Runner {
       : program_(std::move(program)), waiting_(waiting), clock_(program_.tasks().size()) {}
 
   void finish() override {}
+  const StepProgram& program() const override { return program_; }
   std::vector<double> task_seconds() const override { return clock_.seconds(); }
 
  protected:

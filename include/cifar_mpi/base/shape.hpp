@@ -15,6 +15,9 @@ class Shape {
     for (const std::int64_t d : dims) dims_[static_cast<std::size_t>(rank_++)] = d;
   }
 
+  /// Adds an innermost dimension; at most four.
+  void append(std::int64_t extent) { dims_[static_cast<std::size_t>(rank_++)] = extent; }
+
   int rank() const { return rank_; }
   std::int64_t operator[](int i) const { return dims_[static_cast<std::size_t>(i)]; }
   const std::int64_t* begin() const { return dims_.data(); }

@@ -17,11 +17,13 @@ class Runner {
  public:
   virtual ~Runner() = default;
 
-  /// Runs the program once. A host runner returns when it is done; a device runner may return when it is enqueued.
+  /// Runs the program once. When it returns, all replays but the last two are done: a host runner returns when its own is
+  /// done, a device runner when it is enqueued and the one two before it is done.
   /// Throws what a task throws; the program's memory is then unspecified.
   virtual void replay() = 0;
   /// Returns when everything enqueued is done.
   virtual void finish() = 0;
+  virtual const StepProgram& program() const = 0;
   /// Seconds spent in each task since the start, by TaskId; waiting for a collective counts as that collective's task.
   virtual std::vector<double> task_seconds() const = 0;
 };

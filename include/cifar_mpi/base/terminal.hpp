@@ -1,0 +1,13 @@
+#pragma once
+
+/// Is somebody watching?
+namespace cifar_mpi {
+
+/// Columns of the terminal that shows this process's standard output, 0 when it is not shown on one (a file,
+/// a pipe).
+///
+/// Open MPI gives every rank a pseudo-terminal of its own, so `isatty` says yes even for `mpirun … | cat`;
+/// under a launcher the answer is read off the parent's standard output instead.
+int terminal_columns();
+
+}  // namespace cifar_mpi

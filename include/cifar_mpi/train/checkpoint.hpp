@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/shape.hpp"
+#include "cifar_mpi/model/param_table.hpp"
+#include "cifar_mpi/train/config.hpp"
+
+/// The checkpoint file: HDF5 that `h5dump` reads like documentation.
+namespace cifar_mpi::train {
+
+struct NamedTensor {
+  std::string name;  ///< "conv1/weights"
+  Shape shape;
+  std::string dims;  ///< "[height, width, in, out]"
+  std::vector<float> values;
+};
+
+/// Where a run stands and what it is; equal for two runs that did the same.
+struct Progress {
+  std::uint64_t step = 0;  ///< completed steps; also the cursor of the sample order
+  double epoch = 0.0;
+  std::uint64_t samples_seen = 0;  ///< over all ranks: step · global batch
+  std::uint64_t seed = 0;
+  Identity identity;  ///< must match on resume
+  Identity
+      resolved;  ///< was chosen at start and affects bits: adopted on resume unless the user says otherwise
+};
+
+/// Where a checkpoint came from; never compared.
+struct Provenance {
+  int ranks = 0;
+  std::uint64_t global_batch = 0;
+  double learning_rate = 0.0;
+  std::string learning_rate_rule;
+  std::string precision;
+  std::string backend;
+  std::string kernels;  ///< the tower's plan, one choice per line
+  std::string configuration;
+  std::string git_revision;
+  std::string time;
+  std::optional<double> test_accuracy;  ///< of the EMA weights
+};
+
+struct Checkpoint {
+  std::vector<NamedTensor>
+      model;  ///< raw weights, TensorFlow's names and shapes, in the order of the ParamTable
+  std::vector<NamedTensor> ema;  ///< their exponential moving averages
+  Progress progress;
+  Provenance provenance;
+};
+
+/// Writes under a temporary name, flushes to disk, renames: `path` appears complete or not at all. Throws
+/// Error{io}.
+void write_checkpoint(const std::string& path, const Checkpoint& checkpoint);
+
+/// Throws Error{checkpoint} when the file is missing, damaged or not a checkpoint.
+Checkpoint read_checkpoint(const std::string& path);
+
+/// Copies of `tensors` in the order of `params`. Throws Error{checkpoint} naming `path` and the first
+/// parameter that is missing, left over or of another shape.
+std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const model::ParamTable& params,
+                                       const std::string& path);
+
+/// Throws Error{checkpoint} naming the first item in which the two differ.
+void require_same_run(const Identity& found, const Identity& wanted, const std::string& path);
+
+/// The checkpoints of a run directory: RUN_DIR/checkpoints/step_000001000.h5, oldest first; empty when there
+/// are none.
+struct CheckpointFile {
+  std::uint64_t step = 0;
+  std::string path;
+};
+std::vector<CheckpointFile> list_checkpoints(const std::string& run_dir);
+std::string checkpoint_path(const std::string& run_dir, std::uint64_t step);
+
+/// Removes the oldest checkpoints until `keep` are left; never throws, a file that cannot be removed stays.
+void retire_checkpoints(const std::string& run_dir, int keep);
+
+}  // namespace cifar_mpi::train

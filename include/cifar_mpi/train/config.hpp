@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/data/augment.hpp"
+#include "cifar_mpi/data/dataset.hpp"
+#include "cifar_mpi/data/sample_order.hpp"
+#include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/optim/schedule.hpp"
+
+/// Everything a user can choose for a training run; the defaults are the tutorial's.
+namespace cifar_mpi::train {
+
+struct TrainConfig {
+  std::string data;  ///< path of the dataset file; already searched for, never empty
+  std::string run_dir = "runs/tutorial";
+  std::string resume = "auto";  ///< "auto", "never" or the path of a checkpoint
+
+  std::string model = "tutorial";
+  std::string device = "auto";
+  int threads = 0;  ///< 0: this rank's fair share of its cores
+  engine::Precision precision = engine::Precision::automatic;
+  engine::RunnerKind runner = engine::RunnerKind::automatic;
+
+  int batch_size = 128;           ///< samples per rank and step
+  std::int64_t global_batch = 0;  ///< samples per step over all ranks; 0: batch_size · ranks
+  std::int64_t steps = 0;         ///< 0: from `epochs`
+  double epochs = 256.0;
+  std::uint64_t seed = 1;
+
+  double lr = 0.1;
+  double lr_decay_factor = 0.1;
+  double epochs_per_decay = 350.0;
+  optim::LrScaling lr_scaling = optim::LrScaling::none;
+  double warmup_epochs = 0.0;
+  double weight_decay = 0.004;
+  double ema_decay = 0.9999;
+
+  data::Augment augment = data::Augment::tutorial;
+  data::Shuffle shuffle = data::Shuffle::shard;
+
+  std::string all_reduce = "ring";
+
+  std::int64_t log_every = 10;           ///< steps
+  double eval_every = 0.0;               ///< epochs; 0: only at the end
+  std::int64_t checkpoint_every = 1000;  ///< steps
+  int keep = 5;                          ///< checkpoints kept
+
+  std::string text;  ///< the whole configuration as TOML, for the checkpoint's provenance
+};
+
+/// The sizes that follow from a configuration, the ranks and the dataset.
+struct Sizes {
+  int batch = 0;                   ///< samples per rank and step
+  std::uint64_t global_batch = 0;  ///< batch · ranks
+  std::uint64_t total_steps = 0;
+  double steps_per_epoch = 0.0;  ///< N / G
+};
+
+/// Checks what needs no file: throws Error{usage} naming the option and the value.
+void check(const TrainConfig& config);
+
+/// Throws Error{usage} when the batches do not fit the ranks, Error{data} when the dataset is too small for
+/// them.
+Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInfo& dataset);
+
+/// The learning-rate schedule of a run.
+optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes, std::uint64_t train_samples);
+
+/// Names as on the command line, for options, logs and checkpoints.
+std::string_view to_string(data::Augment augment);
+std::string_view to_string(data::Shuffle shuffle);
+std::string_view to_string(optim::LrScaling scaling);
+
+/// What makes a run this run and no other, as (option, value): a checkpoint is resumed only when all are
+/// equal.
+using Identity = std::vector<std::pair<std::string, std::string>>;
+Identity identity(const TrainConfig& config, const Sizes& sizes, int ranks, const data::DatasetInfo& dataset);
+
+}  // namespace cifar_mpi::train

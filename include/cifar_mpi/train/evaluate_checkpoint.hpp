@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/train/evaluator.hpp"
+#include "cifar_mpi/train/session.hpp"
+
+namespace cifar_mpi::train {
+
+enum class Weights : std::uint8_t { ema, raw };
+
+struct EvaluationConfig {
+  std::string data;
+  Weights weights = Weights::ema;
+  engine::Precision precision = engine::Precision::automatic;
+  int threads = 0;       ///< 0: this rank's fair share
+  int batch_size = 128;  ///< samples per rank and replay; no effect on the result but speed
+};
+
+struct Evaluation {
+  std::uint64_t step = 0;
+  std::vector<std::string> label_names;
+  Accuracy accuracy;
+};
+
+/// The newest checkpoint of `path` when it is a run directory, else `path` itself.
+/// Throws Error{checkpoint} when there is no such file, or the directory holds no checkpoint.
+std::string resolve_checkpoint(const std::string& path);
+
+/// Evaluates one checkpoint on the test split over all ranks. Collective; what goes wrong on one rank is
+/// thrown on all: Error{checkpoint} also when the dataset is not of the shape the checkpoint was trained on.
+Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path, comm::World& world,
+                               const BackendFactory& make_backend);
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/data/dataset.hpp"
+#include "cifar_mpi/engine/backend.hpp"
+
+namespace cifar_mpi::train {
+
+/// Samples of a split in backend memory.
+class ResidentData {
+ public:
+  ResidentData() = default;
+  /// Reads `part` of the split by hyperslabs of a few thousand images, so that the host never holds it twice.
+  ResidentData(engine::Backend& backend, const data::DatasetFile& file, data::Split split, data::Shard part);
+  ResidentData(engine::Backend& backend, const data::Samples& samples);
+  engine::DataView view() const;
+
+ private:
+  Buffer images_;
+  Buffer labels_;
+  std::uint64_t count_ = 0;
+};
+
+struct ClassAccuracy {
+  std::uint64_t correct = 0;
+  std::uint64_t count = 0;
+};
+
+/// The outcome over the whole test split, the same on every rank.
+struct Accuracy {
+  std::vector<ClassAccuracy> classes;
+  double cross_entropy = 0.0;  ///< mean
+  std::uint64_t correct() const;
+  std::uint64_t count() const;
+  double precision_at_1() const { return static_cast<double>(correct()) / static_cast<double>(count()); }
+};
+
+/// Evaluates one block of parameters on the test split; each rank takes the contiguous part shard_of gives
+/// it.
+class Evaluator {
+ public:
+  /// `params` is a block of `tower`'s layout in backend memory. All arguments must outlive the evaluator.
+  Evaluator(engine::Backend& backend, engine::Tower& tower, engine::Arena& arena, const comm::World& world,
+            const data::DatasetFile& file, const data::AugmentSpec& augment, int batch, const float* params);
+
+  /// Collective. Reads the block as it is now.
+  Accuracy run();
+
+ private:
+  engine::Backend& backend_;
+  const comm::World& world_;
+  int batch_;
+  std::size_t classes_;
+  std::vector<std::uint8_t> labels_;  ///< host copy of this rank's
+  ResidentData data_;
+  Buffer cursor_;
+  Buffer predictions_;
+  Buffer loss_sum_;
+  std::unique_ptr<engine::Runner> runner_;
+};
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "cifar_mpi/base/handle.hpp"
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/train/evaluator.hpp"
+
+namespace cifar_mpi::train {
+
+/// What a log line says.
+struct StepReport {
+  std::uint64_t step = 0;  ///< completed steps
+  std::uint64_t total_steps = 0;
+  double epoch = 0.0;
+  double cross_entropy = 0.0;
+  double decay_term = 0.0;
+  double train_accuracy = 0.0;  ///< of this step's batch, before its update
+  double learning_rate = 0.0;
+  double seconds_per_step = 0.0;   ///< true step time, mean since the last report
+  double images_per_second = 0.0;  ///< over all ranks
+  double seconds = 0.0;            ///< since this process began to train
+};
+
+/// RUN_DIR/metrics.jsonl: one JSON object per line, training reports and evaluations. Rank 0 only.
+class MetricsFile {
+ public:
+  MetricsFile() = default;
+  /// Opens for appending, after cutting off what lies behind `step` (a resumed run writes those lines again).
+  /// Throws Error{io}.
+  MetricsFile(const std::string& path, std::uint64_t step);
+
+  void write(const StepReport& report);
+  void write(std::uint64_t step, double epoch, const Accuracy& accuracy);
+
+ private:
+  static void close(std::FILE* file) { std::fclose(file); }
+  void line(const std::string& json);
+
+  std::string path_;
+  Handle<std::FILE*, close> file_;
+};
+
+/// What people see: the tutorial's line every few steps, or one moving line when standard output is a
+/// terminal.
+class ProgressView {
+ public:
+  /// `columns` 0: plain lines.
+  ProgressView(const Log& log, int columns) : log_(log), columns_(columns) {}
+  ~ProgressView() { clear(); }
+  ProgressView(const ProgressView&) = delete;
+  ProgressView& operator=(const ProgressView&) = delete;
+
+  void report(const StepReport& report);
+  /// A line that stays, above the moving one.
+  void event(const std::string& text);
+
+ private:
+  void clear();
+
+  Log log_;
+  int columns_;
+  bool drawn_ = false;
+};
+
+/// "2026-11-20 06:17:35.123: step 100, loss = 3.42 (5012.3 examples/sec; 0.051 sec/batch)"
+std::string log_line(const StepReport& report, const std::string& time);
+
+/// A line of at most `columns` characters with a bar, the loss, the rate and the time left.
+std::string progress_bar(const StepReport& report, int columns);
+
+}  // namespace cifar_mpi::train

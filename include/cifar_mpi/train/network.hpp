@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/data/augment.hpp"
+#include "cifar_mpi/data/dataset.hpp"
+#include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/model/param_table.hpp"
+#include "cifar_mpi/train/checkpoint.hpp"
+
+namespace cifar_mpi::train {
+
+/// A model of the catalog, fitted to a dataset.
+struct Network {
+  model::NetSpec net;
+  model::ParamTable params;
+  data::AugmentSpec augment;  ///< from dataset images to the network's input
+};
+
+/// Throws Error{usage} for an unknown model, Error{data} naming `path` when the images are smaller than the
+/// crop.
+Network make_network(const std::string& model, const data::DatasetInfo& dataset, data::Augment augment,
+                     const std::string& path);
+
+/// Initial values of all parameters in logical order, a pure function of the seed.
+std::vector<NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed);
+
+/// A flat block of `tower`'s layout in backend memory as logical tensors, and back.
+std::vector<NamedTensor> export_block(engine::Backend& backend, const engine::Tower& tower,
+                                      const model::ParamTable& params, const Buffer& block);
+void import_block(engine::Backend& backend, const engine::Tower& tower,
+                  const std::vector<NamedTensor>& tensors, const Buffer& block);
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/train/config.hpp"
+
+namespace cifar_mpi::train {
+
+/// Makes the backend of the chosen device; which one is the application's choice. Throws Error{device}.
+using BackendFactory = std::function<std::unique_ptr<engine::Backend>(const engine::BackendOptions&)>;
+
+struct SessionState;
+
+/// One training run on one rank: everything is built and sealed on construction, `run` replays it.
+///
+/// Every rank makes one with the same configuration, and all calls are collective: what goes wrong on one
+/// rank during set-up is thrown on all (comm::AgreedError).
+class Session {
+ public:
+  /// Sets the run up, from the newest checkpoint of the run directory where there is one of the same
+  /// configuration. `stop_request` is set by a signal handler; it and `world` must outlive the session.
+  /// Throws Error{usage, data, checkpoint, io, device}, see the kinds.
+  Session(TrainConfig config, comm::World& world, const Log& log, const BackendFactory& make_backend,
+          const std::atomic<int>& stop_request);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// Trains to the last step, evaluates, and leaves a checkpoint. Returns at once when the run is already
+  /// finished. Throws, on all ranks at the same step, Error{diverged} (nothing is written after the last good
+  /// checkpoint), Error{stopped} (after writing a checkpoint) and Error{io} (a checkpoint could not be
+  /// written).
+  void run();
+
+ private:
+  std::unique_ptr<SessionState> state_;
+};
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/train/session.hpp"
+
+namespace cifar_mpi::train {
+
+struct StepBenchmarkConfig {
+  std::string model = "tutorial";
+  int batch_size = 128;  ///< per rank
+  int threads = 0;       ///< per rank; 0: a fair share
+  engine::Precision precision = engine::Precision::automatic;
+  engine::RunnerKind runner = engine::RunnerKind::automatic;
+  std::string all_reduce = "ring";
+  int rounds = 15;       ///< each measures the ceiling, then some steps
+  double round_s = 0.5;  ///< about this many seconds of steps per round
+};
+
+/// Minimum, median and maximum over the rounds.
+struct Spread {
+  double least = 0.0;
+  double median = 0.0;
+  double most = 0.0;
+};
+
+struct StepBenchmark {
+  std::string backend;
+  std::string precision;
+  int ranks = 0;
+  int batch_size = 0;
+  Spread step_s;        ///< seconds per step, of the slowest rank
+  Spread images_per_s;  ///< over all ranks
+  Spread peak_flops;    ///< ceiling of one rank, lowest rank of each round
+  Spread share;  ///< in-image FLOPs of the training step over step_s, over the ceiling measured just before
+  double in_image_flops = 0.0;  ///< per image and step
+  struct Row {
+    std::string task;
+    double seconds = 0.0;  ///< mean per step, rank 0
+  };
+  std::vector<Row> tasks;
+  double resident_bytes = 0.0;  ///< largest resident set of any rank so far
+};
+
+/// Measures the training step of a model on generated images, everything in it that a run has (distortions,
+/// forward, backward, all-reduce, optimizer, EMA). Collective. `measure_peak(threads, seconds)` gives the
+/// ceiling in FLOP/s.
+StepBenchmark benchmark_step(const StepBenchmarkConfig& config, comm::World& world,
+                             const BackendFactory& make_backend,
+                             const std::function<double(int, double)>& measure_peak);
+
+}  // namespace cifar_mpi::train

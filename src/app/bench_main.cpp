@@ -1,0 +1,96 @@
+#include <cstdio>
+
+#include "app/device.hpp"
+#include "app/program.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/collective.hpp"
+#include "cifar_mpi/cpu/peak.hpp"
+#include "cifar_mpi/train/step_benchmark.hpp"
+
+namespace {
+
+using namespace cifar_mpi;
+
+struct StepOptions {
+  train::StepBenchmarkConfig config;
+  std::string device = "auto";
+  std::string precision = "auto";
+  std::vector<int> batch_sizes{128};
+};
+
+void print(const Log& log, const train::StepBenchmark& b) {
+  log.info(concat(b.backend, ", ", b.precision, ", ", b.ranks, b.ranks == 1 ? " rank" : " ranks", ", batch ",
+                  b.batch_size, " per rank"));
+  log.info("                          least      median        most");
+  log.info(format("ms per step         %11.3f %11.3f %11.3f", 1e3 * b.step_s.least, 1e3 * b.step_s.median,
+                  1e3 * b.step_s.most));
+  log.info(format("images/s            %11.1f %11.1f %11.1f", b.images_per_s.least, b.images_per_s.median,
+                  b.images_per_s.most));
+  log.info(format("FMA limit, GFLOP/s  %11.1f %11.1f %11.1f   (one rank, fp32)", 1e-9 * b.peak_flops.least,
+                  1e-9 * b.peak_flops.median, 1e-9 * b.peak_flops.most));
+  log.info(format("share of FMA limit: %.1f %%   (%.1f to %.1f; %.1f MFLOP in the image per image and step)",
+                  100.0 * b.share.median, 100.0 * b.share.least, 100.0 * b.share.most,
+                  1e-6 * b.in_image_flops));
+  log.info(format("resident memory per rank: %.0f MiB", b.resident_bytes / (1 << 20)));
+  double sum = 0.0;
+  log.info("ms per task (rank 0, mean)");
+  for (const auto& row : b.tasks) {
+    log.info(format("  %-40s %9.3f", row.task.c_str(), 1e3 * row.seconds));
+    sum += row.seconds;
+  }
+  log.info(format("  %-40s %9.3f", "sum", 1e3 * sum));
+}
+
+int bench_step(StepOptions& options, comm::World& world) {
+  const Log log(world.rank());
+  if (options.precision == "fp32") options.config.precision = engine::Precision::fp32;
+  if (options.precision == "bf16") options.config.precision = engine::Precision::bf16;
+  for (const int batch : options.batch_sizes) {
+    options.config.batch_size = batch;
+    print(log, train::benchmark_step(options.config, world, app::backend_for(options.device),
+                                     cpu::measure_peak_flops));
+  }
+  return 0;
+}
+
+void add_step(CLI::App& app, StepOptions& options) {
+  app.add_option("--batch-size", options.batch_sizes, "Samples per rank; several: 128,512")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--threads", options.config.threads, "CPU threads per rank; 0: a fair share")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  app.add_option("--device", options.device)
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--precision", options.precision)
+      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
+      ->capture_default_str();
+  std::vector<std::string> names;
+  for (const auto& info : comm::collectives()) names.emplace_back(info.name);
+  app.add_option("--all-reduce", options.config.all_reduce)
+      ->check(CLI::IsMember(names))
+      ->capture_default_str();
+  app.add_option("--rounds", options.config.rounds, "Each round measures the FMA limit, then some steps")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app.add_option("--seconds", options.config.round_s, "Steps per round, in seconds")
+      ->check(CLI::Range(0.001, 3600.0))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App cli("Measures what this machine makes of the program's parts.", "cifar_mpi_bench");
+  StepOptions step;
+  CLI::App* step_command = cli.add_subcommand(
+      "step", "The whole training step: images/s, ms per task, share of the machine's FMA limit");
+  add_step(*step_command, step);
+  cli.require_subcommand(1);
+  app::add_version(cli);
+  if (const auto code = app::parse(cli, argc, argv)) return *code;
+  return app::run_in_world("cifar_mpi_bench", argc, argv,
+                           [&](comm::World& world) { return bench_step(step, world); });
+}

@@ -1,0 +1,31 @@
+#include "app/device.hpp"
+
+#include "cifar_mpi/base/build_info.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/collective.hpp"
+#include "cifar_mpi/cpu/backend.hpp"
+#include "cifar_mpi/cuda/backend.hpp"
+#include "cifar_mpi/model/net_spec.hpp"
+
+namespace cifar_mpi::app {
+
+train::BackendFactory backend_for(const std::string& device) {
+  const bool cuda = device == "cuda" || (device == "auto" && cuda::unusable().empty());
+  return cuda ? train::BackendFactory(cuda::make_backend) : train::BackendFactory(cpu::make_backend);
+}
+
+std::string describe_build() {
+  std::string text =
+      concat("cifar_mpi ", version(), " (", git_revision(), "), ", build_type(), ", ", compiler(), '\n');
+  text += concat("MPI         ", comm::World::library(), '\n');
+  text += concat("cpu         ", cpu::describe(), '\n');
+  text += concat("cuda        ", cuda::describe(), '\n');
+  text += "models     ";
+  for (const std::string_view name : model::catalog()) text += concat(' ', name);
+  text += "\ncollectives\n";
+  for (const comm::CollectiveInfo& info : comm::collectives())
+    text += concat("  ", info.name, ": ", info.purpose, '\n');
+  return text;
+}
+
+}  // namespace cifar_mpi::app

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+#include "cifar_mpi/train/session.hpp"
+
+namespace cifar_mpi::app {
+
+/// The backend for --device auto|cpu|cuda. `auto` takes CUDA when this build and machine can use it.
+train::BackendFactory backend_for(const std::string& device);
+
+/// Versions and abilities of this build, several lines.
+std::string describe_build();
+
+}  // namespace cifar_mpi::app

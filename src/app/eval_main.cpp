@@ -1,0 +1,116 @@
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "app/device.hpp"
+#include "app/program.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/train/checkpoint.hpp"
+#include "cifar_mpi/train/evaluate_checkpoint.hpp"
+
+namespace {
+
+using namespace cifar_mpi;
+
+struct EvalOptions {
+  std::string checkpoint = "runs/tutorial";
+  std::string device = "auto";
+  std::string weights = "ema";
+  std::string precision = "auto";
+  bool watch = false;
+  double interval_s = 5.0;
+  train::EvaluationConfig config;
+};
+
+void print(const Log& log, const std::string& path, const train::Evaluation& evaluation) {
+  const train::Accuracy& accuracy = evaluation.accuracy;
+  log.info(concat(path, ": step ", evaluation.step, ", ", accuracy.count(), " test images, cross-entropy ",
+                  format("%.4f", accuracy.cross_entropy)));
+  for (std::size_t c = 0; c < accuracy.classes.size(); ++c) {
+    const auto [correct, count] = accuracy.classes[c];
+    const double share = count == 0 ? 0.0 : static_cast<double>(correct) / static_cast<double>(count);
+    log.info(format("  %-12s %.4f  (%llu of %llu)", evaluation.label_names[c].c_str(), share,
+                    static_cast<unsigned long long>(correct), static_cast<unsigned long long>(count)));
+  }
+  log.info(format("precision @ 1 = %.4f", accuracy.precision_at_1()));
+}
+
+/// Rank 0's answer to "which checkpoint now", on all ranks.
+std::string newest(const EvalOptions& options, const comm::World& world) {
+  std::string path;
+  world.together([&] {
+    if (world.rank() == 0) path = train::resolve_checkpoint(options.checkpoint);
+  });
+  world.broadcast(path);
+  return path;
+}
+
+/// Evaluates each new checkpoint of a run directory until it is interrupted; a directory without any is
+/// waited for.
+int watch(const EvalOptions& options, comm::World& world, const Log& log) {
+  for (std::string last;;) {
+    std::string path;
+    if (world.rank() == 0) {
+      const auto files = train::list_checkpoints(options.checkpoint);
+      if (!files.empty()) path = files.back().path;
+    }
+    world.broadcast(path);
+    if (path.empty() || path == last) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_s));
+      continue;
+    }
+    print(log, path,
+          train::evaluate_checkpoint(options.config, path, world, app::backend_for(options.device)));
+    last = path;
+  }
+}
+
+int evaluate(EvalOptions options, comm::World& world) {
+  const Log log(world.rank());
+  world.together([&] { options.config.data = app::find_dataset(options.config.data); });
+  if (options.watch) return watch(options, world, log);
+  const std::string path = newest(options, world);
+  print(log, path, train::evaluate_checkpoint(options.config, path, world, app::backend_for(options.device)));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App cli(
+      "Prints the test accuracy of a checkpoint, over all classes and per class; on one rank or more.",
+      "cifar_mpi_eval");
+  EvalOptions options;
+  cli.add_option("checkpoint", options.checkpoint, "A checkpoint, or a run directory (its newest one)")
+      ->capture_default_str();
+  cli.add_option(
+      "--data", options.config.data,
+      "Dataset file; else $CIFAR_MPI_DATA, else data/cifar10.h5 here or beside the binary's folder");
+  cli.add_option("--weights", options.weights, "ema: the moving averages; raw: the weights themselves")
+      ->check(CLI::IsMember({"ema", "raw"}))
+      ->capture_default_str();
+  cli.add_option("--device", options.device)
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  cli.add_option("--precision", options.precision, "Arithmetic of activations")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
+      ->capture_default_str();
+  cli.add_option("--threads", options.config.threads, "CPU threads per rank; 0: a fair share")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  cli.add_option("--batch-size", options.config.batch_size, "Images per rank and replay; affects speed only")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  cli.add_flag("--watch", options.watch,
+               "Follow a run directory and evaluate each new checkpoint until interrupted");
+  cli.add_option("--interval", options.interval_s, "Seconds between looks with --watch")
+      ->check(CLI::Range(0.05, 86400.0))
+      ->capture_default_str();
+  app::add_version(cli);
+  if (const auto code = app::parse(cli, argc, argv)) return *code;
+  options.config.weights = options.weights == "raw" ? train::Weights::raw : train::Weights::ema;
+  if (options.precision == "bf16") options.config.precision = engine::Precision::bf16;
+  if (options.precision == "fp32") options.config.precision = engine::Precision::fp32;
+  return app::run_in_world("cifar_mpi_eval", argc, argv,
+                           [&](comm::World& world) { return evaluate(options, world); });
+}

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <optional>
+
+#include "cifar_mpi/comm/world.hpp"
+
+/// What all programs share: how they parse, how they end.
+namespace cifar_mpi::app {
+
+/// Parses the command line. Returns the exit code when the program must end here: 0 after --help and the
+/// like, 2 for a usage error, which only the first rank of a launched program prints.
+std::optional<int> parse(CLI::App& app, int argc, char** argv);
+
+/// True for the rank that may speak before MPI is up, by what the launcher says.
+bool first_rank();
+
+/// Adds --version, which prints the version and the git revision.
+void add_version(CLI::App& app);
+
+/// Runs `body` inside an MPI world and turns errors into one sentence and the exit code of their kind: an
+/// error that all ranks agreed on is printed by rank 0 and every rank leaves; one that only this rank knows
+/// of ends all ranks.
+int run_in_world(const char* program, int argc, char** argv, const std::function<int(comm::World&)>& body);
+
+/// The same without MPI.
+int run_alone(const char* program, const std::function<int()>& body);
+
+/// The dataset file: `given`, else $CIFAR_MPI_DATA, else data/cifar10.h5 below the working directory or below
+/// the parent of the folder of this binary. Throws Error{data} saying where it looked.
+std::string find_dataset(const std::string& given);
+
+}  // namespace cifar_mpi::app

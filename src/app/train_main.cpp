@@ -1,0 +1,61 @@
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+
+#include "app/device.hpp"
+#include "app/program.hpp"
+#include "app/train_options.hpp"
+
+namespace {
+
+using namespace cifar_mpi;
+
+/// Set by a signal, read by the control task of every step; all a signal handler may do.
+std::atomic<int> stop_request{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+extern "C" void request_stop(int) { stop_request.store(1, std::memory_order_relaxed); }
+
+void handle_signals() {
+  struct sigaction action {};
+  action.sa_handler = request_stop;
+  action.sa_flags = SA_RESTART;
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(signal, &action, nullptr);
+}
+
+int run(comm::World& world, train::TrainConfig config) {
+  handle_signals();  // after MPI_Init, which installs handlers of its own
+  world.together([&] { config.data = app::find_dataset(config.data); });
+  const std::string device = config.device;
+  train::Session session(std::move(config), world, Log(world.rank()), app::backend_for(device), stop_request);
+  session.run();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App cli(
+      "Trains a model of the catalog on a CIFAR-10 style dataset, data parallel over the ranks of mpirun.",
+      "cifar_mpi_train");
+  app::TrainOptions options;
+  options.add_to(cli);
+  app::add_version(cli);
+  cli.set_config("--config", "", "Read options from a TOML or INI file; the command line overrides it");
+  bool print_config = false;
+  bool check_build = false;
+  cli.add_flag("--print-config", print_config, "Print the configuration as TOML and leave")
+      ->configurable(false);
+  cli.add_flag("--check-build", check_build, "Print what this binary was built with and leave")
+      ->configurable(false);
+  if (const auto code = app::parse(cli, argc, argv)) return *code;
+  if (print_config || check_build) {
+    const std::string text = print_config ? cli.config_to_str(true, true) : app::describe_build();
+    return app::first_rank() && std::fputs(text.c_str(), stdout) < 0;
+  }
+
+  train::TrainConfig config = options.config();
+  config.text = cli.config_to_str(true, false);
+  return app::run_in_world("cifar_mpi_train", argc, argv,
+                           [&](comm::World& world) { return run(world, config); });
+}

@@ -1,0 +1,203 @@
+#include "app/train_options.hpp"
+
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/comm/collective.hpp"
+#include "cifar_mpi/model/net_spec.hpp"
+
+namespace cifar_mpi::app {
+namespace {
+
+/// Words and what they mean; the order is the order in the help.
+template <class T>
+using Words = std::vector<std::pair<std::string, T>>;
+
+const Words<engine::Precision> kPrecisions{{"auto", engine::Precision::automatic},
+                                           {"fp32", engine::Precision::fp32},
+                                           {"tf32", engine::Precision::tf32},
+                                           {"bf16", engine::Precision::bf16}};
+const Words<engine::RunnerKind> kRunners{{"auto", engine::RunnerKind::automatic},
+                                         {"serial", engine::RunnerKind::serial},
+                                         {"lanes", engine::RunnerKind::lanes},
+                                         {"graph", engine::RunnerKind::graph},
+                                         {"audit", engine::RunnerKind::audit}};
+const Words<data::Augment> kAugments{{"tutorial", data::Augment::tutorial}, {"none", data::Augment::none}};
+const Words<data::Shuffle> kShuffles{{"shard", data::Shuffle::shard}, {"global", data::Shuffle::global}};
+const Words<optim::LrScaling> kScalings{
+    {"none", optim::LrScaling::none}, {"linear", optim::LrScaling::linear}, {"sqrt", optim::LrScaling::sqrt}};
+
+template <class T>
+CLI::IsMember member_of(const Words<T>& words) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : words) names.push_back(name);
+  return CLI::IsMember(names);
+}
+
+template <class T>
+T meaning(const Words<T>& words, const std::string& word) {
+  for (const auto& [name, value] : words) {
+    if (name == word) return value;
+  }
+  return words.front().second;
+}
+
+template <class Infos, class Name>
+CLI::IsMember member_of(const Infos& infos, Name name) {
+  std::vector<std::string> names;
+  for (const auto& info : infos) names.emplace_back(name(info));
+  return CLI::IsMember(names);
+}
+
+}  // namespace
+
+void TrainOptions::add_to(CLI::App& app) {
+  add_run(app);
+  add_model(app);
+  add_batches(app);
+  add_optimizer(app);
+  add_reports(app);
+}
+
+void TrainOptions::add_run(CLI::App& app) {
+  const std::string group = "Run";
+  app.add_option(
+         "--data", config_.data,
+         "Dataset file; else $CIFAR_MPI_DATA, else data/cifar10.h5 here or beside the binary's folder")
+      ->group(group);
+  app.add_option("--run-dir", config_.run_dir, "Folder for checkpoints, metrics.jsonl and config.toml")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--resume", config_.resume,
+                 "auto: go on with the newest checkpoint of the run directory; never: refuse a directory "
+                 "that holds a run; "
+                 "or the path of a checkpoint")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--seed", config_.seed, "Seed of initial values, sample order and distortions")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void TrainOptions::add_model(CLI::App& app) {
+  const std::string group = "Model and device";
+  app.add_option("--model", config_.model, "Model of the catalog")
+      ->check(member_of(model::catalog(), [](std::string_view name) { return std::string(name); }))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--device", config_.device, "auto takes CUDA when this build and machine can use it")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--precision", precision_,
+                 "Arithmetic of activations; weights, gradients and sums are always fp32")
+      ->check(member_of(kPrecisions))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--threads", config_.threads,
+         "CPU threads per rank; 0: the cores of this rank's affinity mask divided by the ranks that share it")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--runner", runner_,
+                 "How a step is replayed: serial waits after every task, audit also checks what each task "
+                 "touches (slow)")
+      ->check(member_of(kRunners))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--all-reduce", config_.all_reduce, "How gradients are summed over the ranks")
+      ->check(member_of(comm::collectives(),
+                        [](const comm::CollectiveInfo& info) { return std::string(info.name); }))
+      ->capture_default_str()
+      ->group(group);
+}
+
+void TrainOptions::add_batches(CLI::App& app) {
+  const std::string group = "Length, batches and samples";
+  auto* batch = app.add_option("--batch-size", config_.batch_size, "Samples per rank and step")
+                    ->capture_default_str()
+                    ->group(group);
+  app.add_option("--global-batch", config_.global_batch,
+                 "Samples per step over all ranks, divisible by their number; 0: --batch-size times ranks")
+      ->capture_default_str()
+      ->excludes(batch)
+      ->group(group);
+  app.add_option("--epochs", config_.epochs, "Length in passes over the training set")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--steps", config_.steps, "Length in steps; 0: from --epochs")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--augment", augment_,
+                 "tutorial: random crop, flip, brightness and contrast; none: centre crop. Both standardize "
+                 "each image")
+      ->check(member_of(kAugments))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--shuffle", shuffle_,
+                 "shard: each rank shuffles its own part of the file; global: the same global batches for "
+                 "any number of "
+                 "ranks (each rank holds the whole set)")
+      ->check(member_of(kShuffles))
+      ->capture_default_str()
+      ->group(group);
+}
+
+void TrainOptions::add_optimizer(CLI::App& app) {
+  const std::string group = "Optimizer";
+  app.add_option("--lr", config_.lr, "Learning rate")->capture_default_str()->group(group);
+  app.add_option("--lr-decay-factor", config_.lr_decay_factor,
+                 "The rate is multiplied by this at every boundary")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--epochs-per-decay", config_.epochs_per_decay,
+                 "Epochs (of the global batch) between boundaries")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--lr-scaling", lr_scaling_,
+                 "Scale the rate by global batch / 128: not, linearly, by its square root")
+      ->check(member_of(kScalings))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--warmup-epochs", config_.warmup_epochs,
+                 "Epochs in which the rate rises linearly to its value")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--weight-decay", config_.weight_decay,
+                 "L2 factor of the layers that have one (local3, local4)")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--ema-decay", config_.ema_decay,
+                 "Decay of the moving average of the weights, at most (1+t)/(10+t) in step t")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void TrainOptions::add_reports(CLI::App& app) {
+  const std::string group = "Reports and checkpoints";
+  app.add_option("--log-every", config_.log_every, "Steps between log lines")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--eval-every", config_.eval_every,
+                 "Epochs between evaluations on the test set; 0: only at the end")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--checkpoint-every", config_.checkpoint_every, "Steps between checkpoints")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--keep", config_.keep, "Checkpoints kept, newest first")
+      ->capture_default_str()
+      ->group(group);
+}
+
+train::TrainConfig TrainOptions::config() const {
+  train::TrainConfig config = config_;
+  config.precision = meaning(kPrecisions, precision_);
+  config.runner = meaning(kRunners, runner_);
+  config.augment = meaning(kAugments, augment_);
+  config.shuffle = meaning(kShuffles, shuffle_);
+  config.lr_scaling = meaning(kScalings, lr_scaling_);
+  return config;
+}
+
+}  // namespace cifar_mpi::app

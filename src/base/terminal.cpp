@@ -1,0 +1,36 @@
+#include "cifar_mpi/base/terminal.hpp"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "cifar_mpi/base/handle.hpp"
+
+namespace cifar_mpi {
+namespace {
+
+void close_file(int descriptor) { ::close(descriptor); }
+using File = Handle<int, close_file, -1>;
+
+int columns_of(int descriptor) {
+  if (::isatty(descriptor) == 0) return 0;
+  winsize size{};
+  if (::ioctl(descriptor, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  return size.ws_col;
+}
+
+}  // namespace
+
+int terminal_columns() {
+  const bool launched = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr || std::getenv("PMIX_RANK") != nullptr;
+  if (!launched) return columns_of(STDOUT_FILENO);
+  const std::string parent = "/proc/" + std::to_string(::getppid()) + "/fd/1";
+  // O_NONBLOCK: the parent's output may be a pipe or a device that would make a plain open wait.
+  const File output(::open(parent.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  return output ? columns_of(output.get()) : 0;
+}
+
+}  // namespace cifar_mpi

@@ -1,0 +1,162 @@
+#include "cifar_mpi/train/config.hpp"
+
+#include <cmath>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+constexpr std::int64_t kLargestBatch = 1 << 20;
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorKind::usage, text); }
+
+void require_positive(const char* option, std::int64_t value) {
+  if (value < 1) refuse(concat(option, " must be at least 1, not ", value));
+}
+
+void require_in(const char* option, double value, double low, double high) {
+  if (!(value >= low && value <= high)) {
+    refuse(concat(option, " must lie between ", low, " and ", high, ", not ", value));
+  }
+}
+
+/// The shortest text that reads back as the same double.
+std::string exact(double value) {
+  for (int digits = 6; digits < 17; ++digits) {
+    std::string text = format("%.*g", digits, value);
+    if (std::stod(text) == value) return text;
+  }
+  return format("%.17g", value);
+}
+
+}  // namespace
+
+void check(const TrainConfig& config) {
+  constexpr double kMany = 1e9;
+  if (config.batch_size < 1 || config.batch_size > kLargestBatch) {
+    refuse(concat("--batch-size must lie between 1 and ", kLargestBatch, ", not ", config.batch_size));
+  }
+  if (config.global_batch < 0)
+    refuse(concat("--global-batch must not be negative, but is ", config.global_batch));
+  if (config.steps < 0) refuse(concat("--steps must not be negative, but is ", config.steps));
+  if (config.threads < 0 || config.threads > 4096) {
+    refuse(concat("--threads must lie between 1 and 4096 (0: chosen), not ", config.threads));
+  }
+  if (!(config.epochs > 0.0 && config.epochs <= kMany)) {
+    refuse(concat("--epochs must be a positive number, not ", config.epochs));
+  }
+  if (!(config.lr > 0.0 && config.lr <= kMany))
+    refuse(concat("--lr must be a positive number, not ", config.lr));
+  require_in("--lr-decay-factor", config.lr_decay_factor, 0.0, 1.0);
+  if (!(config.epochs_per_decay > 0.0 && config.epochs_per_decay <= kMany)) {
+    refuse(concat("--epochs-per-decay must be a positive number, not ", config.epochs_per_decay));
+  }
+  require_in("--warmup-epochs", config.warmup_epochs, 0.0, kMany);
+  require_in("--weight-decay", config.weight_decay, 0.0, kMany);
+  if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
+    refuse(concat("--ema-decay must lie in [0, 1), not ", config.ema_decay));
+  }
+  require_in("--eval-every", config.eval_every, 0.0, kMany);
+  require_positive("--log-every", config.log_every);
+  require_positive("--checkpoint-every", config.checkpoint_every);
+  require_positive("--keep", config.keep);
+}
+
+Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInfo& dataset) {
+  Sizes sizes;
+  sizes.batch = config.batch_size;
+  if (config.global_batch > 0) {
+    if (config.global_batch % ranks != 0) {
+      refuse(concat("--global-batch ", config.global_batch, " cannot be divided by ", ranks, " ranks"));
+    }
+    if (config.global_batch / ranks > kLargestBatch) {
+      refuse(concat("--global-batch ", config.global_batch, " is more than ", kLargestBatch,
+                    " samples per rank"));
+    }
+    sizes.batch = static_cast<int>(config.global_batch / ranks);
+  }
+  sizes.global_batch = static_cast<std::uint64_t>(sizes.batch) * static_cast<std::uint64_t>(ranks);
+
+  const std::uint64_t samples = dataset.train_count;
+  const auto p = static_cast<std::uint64_t>(ranks);
+  if (samples < p) {
+    throw Error(ErrorKind::data, concat(config.data, " has ", samples, " training samples, fewer than the ",
+                                        ranks, " ranks; start fewer ranks or use a larger dataset"));
+  }
+  if (samples / p < static_cast<std::uint64_t>(sizes.batch)) {
+    throw Error(ErrorKind::data,
+                concat(config.data, " has ", samples, " training samples, fewer than one global batch of ",
+                       sizes.global_batch, " (", sizes.batch, " per rank); lower --batch-size"));
+  }
+  sizes.steps_per_epoch = static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
+  sizes.total_steps = config.steps > 0
+                          ? static_cast<std::uint64_t>(config.steps)
+                          : static_cast<std::uint64_t>(std::floor(config.epochs * sizes.steps_per_epoch));
+  if (sizes.total_steps == 0) {
+    refuse(concat("--epochs ", config.epochs, " is less than one step of ", sizes.global_batch, " of ",
+                  samples, " samples"));
+  }
+  return sizes;
+}
+
+optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes,
+                                  std::uint64_t train_samples) {
+  optim::ScheduleSpec spec;
+  spec.base_rate = config.lr;
+  spec.decay_factor = config.lr_decay_factor;
+  spec.epochs_per_decay = config.epochs_per_decay;
+  spec.warmup_epochs = config.warmup_epochs;
+  spec.scaling = config.lr_scaling;
+  spec.samples = train_samples;
+  spec.global_batch = sizes.global_batch;
+  return spec;
+}
+
+std::string_view to_string(data::Augment augment) {
+  return augment == data::Augment::tutorial ? "tutorial" : "none";
+}
+
+std::string_view to_string(data::Shuffle shuffle) {
+  return shuffle == data::Shuffle::shard ? "shard" : "global";
+}
+
+std::string_view to_string(optim::LrScaling scaling) {
+  switch (scaling) {
+    case optim::LrScaling::none:
+      return "none";
+    case optim::LrScaling::linear:
+      return "linear";
+    case optim::LrScaling::sqrt:
+      return "sqrt";
+  }
+  return "none";
+}
+
+Identity identity(const TrainConfig& config, const Sizes& sizes, int ranks,
+                  const data::DatasetInfo& dataset) {
+  Identity items{
+      {"model", config.model},
+      {"dataset image", to_string(dataset.image)},
+      {"dataset classes", std::to_string(dataset.classes())},
+      {"dataset training samples", std::to_string(dataset.train_count)},
+      {"--seed", std::to_string(config.seed)},
+      {"--global-batch", std::to_string(sizes.global_batch)},
+      {"--lr", exact(config.lr)},
+      {"--lr-decay-factor", exact(config.lr_decay_factor)},
+      {"--epochs-per-decay", exact(config.epochs_per_decay)},
+      {"--lr-scaling", std::string(to_string(config.lr_scaling))},
+      {"--warmup-epochs", exact(config.warmup_epochs)},
+      {"--weight-decay", exact(config.weight_decay)},
+      {"--ema-decay", exact(config.ema_decay)},
+      {"--augment", std::string(to_string(config.augment))},
+      {"--shuffle", std::string(to_string(config.shuffle))},
+  };
+  // A rank's own stream of its shard means nothing to another number of ranks; the global stream does.
+  if (config.shuffle == data::Shuffle::shard)
+    items.emplace_back("ranks (with --shuffle shard)", std::to_string(ranks));
+  return items;
+}
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,113 @@
+#include "cifar_mpi/train/evaluator.hpp"
+
+#include <algorithm>
+
+namespace cifar_mpi::train {
+
+ResidentData::ResidentData(engine::Backend& backend, const data::DatasetFile& file, data::Split split,
+                           data::Shard part)
+    : count_(part.count) {
+  constexpr std::uint64_t kSlab = 4096;
+  const auto image_bytes = static_cast<std::size_t>(file.info().image.count());
+  images_ = backend.allocate(count_ * image_bytes);
+  labels_ = backend.allocate(count_);
+  for (std::uint64_t at = 0; at < count_; at += kSlab) {
+    const data::Samples slab = file.read(split, {part.first + at, std::min(kSlab, count_ - at)});
+    backend.copy(images_.data() + at * image_bytes, reinterpret_cast<const std::byte*>(slab.images.data()),
+                 slab.images.size());
+    backend.copy(labels_.data() + at, reinterpret_cast<const std::byte*>(slab.labels.data()),
+                 slab.labels.size());
+  }
+}
+
+ResidentData::ResidentData(engine::Backend& backend, const data::Samples& samples)
+    : images_(backend.allocate(samples.images.size())),
+      labels_(backend.allocate(samples.labels.size())),
+      count_(samples.labels.size()) {
+  backend.copy(images_.data(), reinterpret_cast<const std::byte*>(samples.images.data()),
+               samples.images.size());
+  backend.copy(labels_.data(), reinterpret_cast<const std::byte*>(samples.labels.data()),
+               samples.labels.size());
+}
+
+engine::DataView ResidentData::view() const {
+  return {images_.as<const std::uint8_t>(), labels_.as<const std::uint8_t>(), count_};
+}
+
+std::uint64_t Accuracy::correct() const {
+  std::uint64_t sum = 0;
+  for (const ClassAccuracy& c : classes) sum += c.correct;
+  return sum;
+}
+
+std::uint64_t Accuracy::count() const {
+  std::uint64_t sum = 0;
+  for (const ClassAccuracy& c : classes) sum += c.count;
+  return sum;
+}
+
+Evaluator::Evaluator(engine::Backend& backend, engine::Tower& tower, engine::Arena& arena,
+                     const comm::World& world, const data::DatasetFile& file,
+                     const data::AugmentSpec& augment, int batch, const float* params)
+    : backend_(backend),
+      world_(world),
+      batch_(batch),
+      classes_(static_cast<std::size_t>(file.info().classes())) {
+  const data::Shard part = data::shard_of(file.info().test_count, static_cast<std::uint64_t>(world.rank()),
+                                          static_cast<std::uint64_t>(world.size()));
+  data_ = ResidentData(backend, file, data::Split::test, part);
+  labels_.resize(part.count);
+  backend.copy(reinterpret_cast<std::byte*>(labels_.data()),
+               reinterpret_cast<const std::byte*>(data_.view().labels), labels_.size());
+  cursor_ = backend.allocate(sizeof(std::uint64_t));
+  predictions_ = backend.allocate(static_cast<std::size_t>(batch));
+  loss_sum_ = backend.allocate(sizeof(float));
+
+  engine::EvaluateBinding binding;
+  binding.params = params;
+  binding.data = data_.view();
+  binding.augment = augment;
+  binding.augment.kind = data::Augment::none;
+  binding.cursor = cursor_.as<std::uint64_t>();
+  binding.predictions = predictions_.as<std::uint8_t>();
+  binding.loss_sum = loss_sum_.as<float>();
+  arena.rewind();
+  engine::StepProgram program("evaluate");
+  for (engine::Task& task : tower.evaluate_tasks(binding, arena))
+    program.run(engine::kCompute, std::move(task));
+  program.seal();
+  runner_ = backend.runner(std::move(program), engine::RunnerKind::automatic, arena.regions());
+}
+
+Accuracy Evaluator::run() {
+  const std::uint64_t zero = 0;
+  backend_.copy(cursor_.data(), reinterpret_cast<const std::byte*>(&zero), sizeof zero);
+  // One flat array of doubles for the sum over ranks: per class correct and count, then the loss. Counts are
+  // exact.
+  std::vector<double> sums(2 * classes_ + 1);
+  std::vector<std::uint8_t> predictions(static_cast<std::size_t>(batch_));
+  for (std::size_t at = 0; at < labels_.size(); at += predictions.size()) {
+    runner_->replay();
+    runner_->finish();
+    float loss = 0.0f;
+    backend_.copy(reinterpret_cast<std::byte*>(predictions.data()), predictions_.data(), predictions.size());
+    backend_.copy(reinterpret_cast<std::byte*>(&loss), loss_sum_.data(), sizeof loss);
+    sums.back() += static_cast<double>(loss);
+    const std::size_t n = std::min(predictions.size(), labels_.size() - at);
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::size_t label = labels_[at + i];
+      sums[2 * label] += predictions[i] == label ? 1.0 : 0.0;
+      sums[2 * label + 1] += 1.0;
+    }
+  }
+  world_.sum(sums);
+  Accuracy accuracy;
+  for (std::size_t c = 0; c < classes_; ++c) {
+    accuracy.classes.push_back(
+        {static_cast<std::uint64_t>(sums[2 * c]), static_cast<std::uint64_t>(sums[2 * c + 1])});
+  }
+  accuracy.cross_entropy = sums.back() / static_cast<double>(accuracy.count());
+  return accuracy;
+}
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,192 @@
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "cifar_mpi/base/build_info.hpp"
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/terminal.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "train/state.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+/// Replays the step, reads its records, and acts at boundaries.
+///
+/// Every decision (stop, diverged, evaluate, checkpoint) is a function of the summed control block and of the
+/// step number, so all ranks take it at the same step without asking each other.
+class Loop {
+ public:
+  explicit Loop(SessionState& state)
+      : s_(state),
+        schedule_(schedule_spec(state.config, state.sizes, state.info.train_count)),
+        view_(state.log, state.world.rank() == 0 ? terminal_columns() : 0),
+        launched_(state.progress.step),
+        absorbed_(launched_) {}
+
+  void run();
+
+ private:
+  bool at(std::uint64_t step, std::uint64_t every) const {
+    return step % every == 0 || step == s_.sizes.total_steps;
+  }
+  double epoch(std::uint64_t step) const { return static_cast<double>(step) / s_.sizes.steps_per_epoch; }
+
+  void absorb(std::uint64_t until);
+  void report(const engine::StepRecord& record);
+  void announce_rate(std::uint64_t step);
+  void evaluate();
+  void checkpoint();
+  std::uint64_t eval_every() const;
+
+  SessionState& s_;
+  optim::Schedule schedule_;
+  ProgressView view_;
+  MetricsFile metrics_;
+  std::uint64_t launched_;  ///< steps enqueued since the run began
+  std::uint64_t absorbed_;  ///< steps whose records have been read
+  bool stopping_ = false;
+  double announced_rate_ = -1.0;
+  double started_ = 0.0;
+  double interval_started_ = 0.0;
+  std::uint64_t interval_step_ = 0;  ///< completed steps when the interval began
+  std::optional<double> test_accuracy_;
+};
+
+void Loop::run() {
+  const std::uint64_t total = s_.sizes.total_steps;
+  if (launched_ >= total) {
+    view_.event(concat("this run is finished: step ", launched_, " of ", total,
+                       "; raise --steps or --epochs to go on"));
+    return;
+  }
+  s_.world.together([&] {
+    if (s_.world.rank() == 0) metrics_ = MetricsFile(s_.config.run_dir + "/metrics.jsonl", launched_);
+  });
+  const auto eval_steps = eval_every();
+  const auto checkpoint_steps = static_cast<std::uint64_t>(s_.config.checkpoint_every);
+  interval_step_ = launched_;
+  started_ = interval_started_ = steady_seconds();
+
+  while (launched_ < total && !stopping_) {
+    // Step n is launched after the records up to n−2 have been read: a device always has one step to work on
+    // meanwhile.
+    if (launched_ > absorbed_ + 1) absorb(launched_ - 1);
+    if (stopping_) break;
+    s_.step->replay();
+    ++launched_;
+    const bool evaluation_due = at(launched_, eval_steps);
+    const bool checkpoint_due = at(launched_, checkpoint_steps);
+    if (!evaluation_due && !checkpoint_due) continue;
+    s_.step->finish();
+    absorb(launched_);
+    if (evaluation_due) evaluate();
+    if (checkpoint_due) checkpoint();
+    interval_started_ = steady_seconds();
+    interval_step_ = launched_;
+  }
+  s_.step->finish();
+  absorb(launched_);
+  if (stopping_ && launched_ < total) {
+    checkpoint();
+    throw comm::AgreedError(ErrorKind::stopped, concat("stopped on request at step ", launched_,
+                                                       "; start the same command again to go on"));
+  }
+}
+
+std::uint64_t Loop::eval_every() const {
+  if (s_.config.eval_every <= 0.0) return s_.sizes.total_steps;
+  return std::max<std::uint64_t>(
+      1, static_cast<std::uint64_t>(std::llround(s_.config.eval_every * s_.sizes.steps_per_epoch)));
+}
+
+void Loop::absorb(std::uint64_t until) {
+  for (; absorbed_ < until; ++absorbed_) {
+    const engine::StepRecord& record = s_.records[absorbed_ % engine::kRecordRing];
+    if (!record.applied) {
+      throw comm::AgreedError(
+          ErrorKind::diverged,
+          concat("diverged: the loss of step ", absorbed_ + 1, " is ", record.cross_entropy,
+                 "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs"));
+    }
+    if (record.stop_requests > 0.0) stopping_ = true;
+    announce_rate(absorbed_);
+    if (at(absorbed_ + 1, static_cast<std::uint64_t>(s_.config.log_every))) report(record);
+  }
+}
+
+void Loop::announce_rate(std::uint64_t step) {
+  const double rate = schedule_.rate(step);
+  if (rate == announced_rate_) return;
+  // During a warm-up the rate changes every step; its two ends say enough.
+  const bool warming = step > 0 && step + 1 < schedule_.warmup_steps() && announced_rate_ >= 0.0;
+  if (!warming && s_.world.rank() == 0) view_.event(concat("learning rate: ", rate, " from step ", step + 1));
+  announced_rate_ = rate;
+}
+
+void Loop::report(const engine::StepRecord& record) {
+  if (s_.world.rank() != 0) return;
+  const double now = steady_seconds();
+  StepReport r;
+  r.step = absorbed_ + 1;
+  r.total_steps = s_.sizes.total_steps;
+  r.epoch = epoch(r.step);
+  r.cross_entropy = record.cross_entropy;
+  r.decay_term = record.decay_term;
+  r.train_accuracy = record.correct / record.samples;
+  r.learning_rate = schedule_.rate(absorbed_);
+  const auto steps = static_cast<double>(std::max<std::uint64_t>(1, launched_ - interval_step_));
+  r.seconds_per_step = (now - interval_started_) / steps;
+  r.images_per_second = static_cast<double>(s_.sizes.global_batch) / r.seconds_per_step;
+  r.seconds = now - started_;
+  view_.report(r);
+  metrics_.write(r);
+  interval_started_ = now;
+  interval_step_ = launched_;
+}
+
+void Loop::evaluate() {
+  const Accuracy accuracy = s_.evaluator->run();
+  test_accuracy_ = accuracy.precision_at_1();
+  if (s_.world.rank() != 0) return;
+  view_.event(concat("step ", launched_,
+                     format(", epoch %.2f: test accuracy %.2f %%", epoch(launched_), 100.0 * *test_accuracy_),
+                     " (EMA weights, ", accuracy.count(), " images)"));
+  metrics_.write(launched_, epoch(launched_), accuracy);
+}
+
+void Loop::checkpoint() {
+  const std::string path = checkpoint_path(s_.config.run_dir, launched_);
+  s_.world.together([&] {
+    if (s_.world.rank() != 0) return;
+    Checkpoint c;
+    c.model = export_block(*s_.backend, *s_.tower, s_.network.params, s_.params);
+    c.ema = export_block(*s_.backend, *s_.tower, s_.network.params, s_.ema);
+    c.progress = s_.progress;
+    c.progress.step = launched_;
+    c.progress.epoch = epoch(launched_);
+    c.progress.samples_seen = launched_ * s_.sizes.global_batch;
+    Provenance& from = c.provenance;
+    from.ranks = s_.world.size();
+    from.global_batch = s_.sizes.global_batch;
+    from.learning_rate = schedule_.rate(launched_);
+    from.learning_rate_rule = schedule_.describe();
+    from.precision = engine::to_string(s_.config.precision);
+    from.backend = s_.backend->description();
+    from.kernels = s_.tower->plan_text();
+    from.configuration = s_.config.text;
+    from.git_revision = git_revision();
+    from.time = wall_time();
+    from.test_accuracy = test_accuracy_;
+    write_checkpoint(path, c);
+    retire_checkpoints(s_.config.run_dir, s_.config.keep);
+  });
+  test_accuracy_.reset();
+  view_.event(concat("checkpoint: ", path));
+}
+
+}  // namespace
+
+void run_loop(SessionState& state) { Loop(state).run(); }
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,63 @@
+#include "cifar_mpi/train/network.hpp"
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::train {
+
+Network make_network(const std::string& model, const data::DatasetInfo& dataset, data::Augment augment,
+                     const std::string& path) {
+  Network network;
+  network.augment.kind = augment;
+  network.augment.source = dataset.image;
+  const Extent input = network.augment.output();
+  if (dataset.image.height < input.height || dataset.image.width < input.width) {
+    throw Error(ErrorKind::data,
+                concat(path, ": images are ", to_string(dataset.image), ", smaller than the crop of ",
+                       input.height, "x", input.width, " that model ", model, " takes"));
+  }
+  network.net = model::make_model(model, input, dataset.classes());
+  network.params = model::make_param_table(network.net);
+  return network;
+}
+
+std::vector<NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed) {
+  std::vector<NamedTensor> tensors;
+  for (const model::Param& param : params) {
+    NamedTensor tensor{param.name, param.shape, param.dims,
+                       std::vector<float>(static_cast<std::size_t>(param.shape.count()))};
+    model::fill_initial(param, seed, tensor.values);
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+std::vector<NamedTensor> export_block(engine::Backend& backend, const engine::Tower& tower,
+                                      const model::ParamTable& params, const Buffer& block) {
+  const engine::ParamLayout& layout = tower.layout();
+  std::vector<float> physical(layout.floats);
+  backend.copy(reinterpret_cast<std::byte*>(physical.data()), block.data(), layout.floats * sizeof(float));
+  std::vector<NamedTensor> tensors;
+  for (std::size_t p = 0; p < params.size(); ++p) {
+    const auto& entry = layout.entries[p];
+    NamedTensor tensor{params[p].name, params[p].shape, params[p].dims,
+                       std::vector<float>(static_cast<std::size_t>(params[p].shape.count()))};
+    tower.to_logical(p, std::span(physical).subspan(entry.offset, entry.floats), tensor.values);
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+void import_block(engine::Backend& backend, const engine::Tower& tower,
+                  const std::vector<NamedTensor>& tensors, const Buffer& block) {
+  const engine::ParamLayout& layout = tower.layout();
+  std::vector<float> physical(layout.floats);
+  for (std::size_t p = 0; p < tensors.size(); ++p) {
+    const auto& entry = layout.entries[p];
+    tower.from_logical(p, tensors[p].values, std::span(physical).subspan(entry.offset, entry.floats));
+  }
+  backend.copy(block.data(), reinterpret_cast<const std::byte*>(physical.data()),
+               layout.floats * sizeof(float));
+}
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <optional>
+
+#include "cifar_mpi/comm/reducer.hpp"
+#include "cifar_mpi/train/metrics.hpp"
+#include "cifar_mpi/train/network.hpp"
+#include "cifar_mpi/train/session.hpp"
+
+namespace cifar_mpi::train {
+
+/// What a run owns on one rank. Members stand in the order in which they are made; they go in the reverse
+/// order: programs, then memory, then the device.
+struct SessionState {
+  SessionState(TrainConfig chosen, comm::World& the_world, const Log& the_log, const std::atomic<int>& stop)
+      : config(std::move(chosen)), world(the_world), log(the_log), stop_request(stop) {}
+
+  TrainConfig config;
+  comm::World& world;
+  Log log;
+  const std::atomic<int>& stop_request;
+
+  std::optional<data::DatasetFile>
+      dataset;  ///< open until the session ends: evaluation reads its part from it
+  data::DatasetInfo info;
+  Sizes sizes;
+  Network network;
+  Progress progress;  ///< where the run starts; `step` moves on in the loop
+
+  std::unique_ptr<engine::Backend> backend;
+  std::unique_ptr<comm::Collective> collective;
+  std::unique_ptr<engine::Tower> tower;
+  std::optional<engine::Arena> arena;
+  ResidentData samples;
+  Buffer params;
+  Buffer ema;
+  Buffer gradients;  ///< the control block, then the gradients
+  Buffer step_counter;
+  Buffer decay_sums;
+  std::vector<engine::StepRecord> records;
+
+  std::unique_ptr<engine::Runner> step;
+  std::optional<Evaluator> evaluator;
+};
+
+/// Makes the backend and plans the network for it; resolves threads and precision in `config`. Needs sizes
+/// and network.
+void plan_device(SessionState& state, const BackendFactory& make_backend);
+
+/// Allocates the blocks, builds and seals the training program; needs the plan and the samples.
+void build_step(SessionState& state);
+
+/// The loop over steps, from state.progress.step to the end.
+void run_loop(SessionState& state);
+
+/// Settings that are resolved at start and affect bits.
+Identity resolved_settings(const SessionState& state);
+
+}  // namespace cifar_mpi::train

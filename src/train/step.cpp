@@ -1,0 +1,100 @@
+#include "cifar_mpi/base/text.hpp"
+#include "train/state.hpp"
+
+/// Builds the training step: the way of one batch, from the sample order to the updated parameters.
+namespace cifar_mpi::train {
+namespace {
+
+/// Buckets of at least this size. For the tutorial that is two: softmax_linear, local4 and local3 (90 % of
+/// the bytes, ready before the convolutions' backward begins), then conv2 and conv1.
+constexpr std::size_t kBucketBytes = std::size_t{1} << 20;
+
+void allocate_blocks(SessionState& state, const engine::ControlLayout& control) {
+  const std::size_t floats = state.tower->layout().floats;
+  state.params = state.backend->allocate(floats * sizeof(float));
+  state.ema = state.backend->allocate(floats * sizeof(float));
+  state.gradients = state.collective->allocate((control.floats() + floats) * sizeof(float));
+  state.step_counter = state.backend->allocate(sizeof(std::uint64_t));
+}
+
+engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout& control) {
+  const TrainConfig& config = state.config;
+  engine::TrainBinding binding;
+  binding.params = state.params.as<const float>();
+  binding.control = state.gradients.as<float>();
+  binding.grads = binding.control + control.floats();
+  binding.control_layout = control;
+  binding.rank = state.world.rank();
+  binding.step = state.step_counter.as<std::uint64_t>();
+  binding.data = state.samples.view();
+  binding.order = data::SampleOrder(config.shuffle, config.seed, state.info.train_count, state.world.rank(),
+                                    state.world.size(), state.sizes.batch);
+  binding.augment = state.network.augment;
+  binding.seed = config.seed;
+  binding.global_batch = state.sizes.global_batch;
+  binding.stop_request = &state.stop_request;
+  return binding;
+}
+
+engine::Task bind_update(SessionState& state, const engine::TrainBinding& train, const comm::Bucket& bucket,
+                         double* decay_sum) {
+  engine::UpdateBinding update;
+  update.params = state.params.as<float>();
+  update.grads = train.grads;
+  update.ema = state.ema.as<float>();
+  update.begin = bucket.begin;
+  update.end = bucket.end;
+  update.control = train.control;
+  update.step = train.step;
+  update.decay_sum = decay_sum;
+  update.schedule = schedule_spec(state.config, state.sizes, state.info.train_count);
+  update.ema_decay = state.config.ema_decay;
+  return state.backend->update_task(update, state.network.params, state.tower->layout());
+}
+
+}  // namespace
+
+void plan_device(SessionState& state, const BackendFactory& make_backend) {
+  TrainConfig& config = state.config;
+  if (config.threads == 0) config.threads = state.world.fair_threads();
+  state.backend = make_backend({config.threads, state.world.oversubscribed()});
+  config.precision = state.backend->resolve(config.precision);
+  state.tower =
+      state.backend->plan({&state.network.net, &state.network.params, state.sizes.batch, config.precision});
+  state.arena.emplace([&backend = *state.backend](std::size_t bytes) { return backend.allocate(bytes); });
+}
+
+void build_step(SessionState& state) {
+  const engine::ControlLayout control{state.world.size()};
+  allocate_blocks(state, control);
+  const engine::TrainBinding binding = bind(state, control);
+  const std::vector<comm::Bucket> buckets = comm::plan_buckets(state.tower->layout(), kBucketBytes);
+  state.decay_sums = state.backend->allocate(buckets.size() * sizeof(double));
+
+  comm::StepParts parts;
+  state.arena->rewind();
+  parts.compute = state.tower->train_tasks(binding, *state.arena);
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    parts.update.push_back(bind_update(state, binding, buckets[b], state.decay_sums.as<double>() + b));
+  }
+  engine::AdvanceBinding advance;
+  advance.control = binding.control;
+  advance.control_layout = control;
+  advance.global_batch = binding.global_batch;
+  advance.decay_sums = {state.decay_sums.as<const double>(), buckets.size()};
+  advance.step = binding.step;
+  state.records.resize(engine::kRecordRing);
+  parts.advance = state.backend->advance_task(advance, state.records);
+
+  engine::StepProgram program =
+      comm::place(std::move(parts), buckets, {binding.control, control.floats()},
+                  {binding.grads, state.tower->layout().floats}, *state.collective, /*overlap=*/true);
+  std::vector<engine::Bytes> regions = state.arena->regions();
+  for (const Buffer* block :
+       {&state.params, &state.ema, &state.gradients, &state.step_counter, &state.decay_sums}) {
+    regions.push_back(engine::bytes_of(block->data(), block->size()));
+  }
+  state.step = state.backend->runner(std::move(program), state.config.runner, std::move(regions));
+}
+
+}  // namespace cifar_mpi::train
