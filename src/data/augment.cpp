@@ -1,0 +1,61 @@
+#include "cifar_mpi/data/augment.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+namespace cifar_mpi::data {
+namespace {
+
+std::vector<double> crop_and_flip(const AugmentSpec& spec, const AugmentDraw& draw,
+                                  std::span<const std::uint8_t> image) {
+  const Extent out = spec.output();
+  std::vector<double> values;
+  values.reserve(static_cast<std::size_t>(out.count()));
+  for (int y = 0; y < out.height; ++y) {
+    for (int x = 0; x < out.width; ++x) {
+      const int column = draw.left + (draw.flip ? out.width - 1 - x : x);
+      const int pixel = (draw.top + y) * spec.source.width + column;
+      for (int c = 0; c < out.channels; ++c) {
+        values.push_back(image[static_cast<std::size_t>(pixel * out.channels + c)]);
+      }
+    }
+  }
+  return values;
+}
+
+void adjust_contrast(std::vector<double>& values, std::size_t channels, double factor) {
+  std::array<double, AffineMap::kMaxChannels> mean{};
+  for (std::size_t i = 0; i < values.size(); ++i) mean[i % channels] += values[i];
+  for (double& m : mean) m /= static_cast<double>(values.size() / channels);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = (values[i] - mean[i % channels]) * factor + mean[i % channels];
+  }
+}
+
+void standardize(const std::vector<double>& values, std::span<float> out) {
+  const auto n = static_cast<double>(values.size());
+  double mean = 0.0;
+  for (const double v : values) mean += v / n;
+  double variance = 0.0;
+  for (const double v : values) variance += (v - mean) * (v - mean) / n;
+  const double divisor = std::max(std::sqrt(variance), 1.0 / std::sqrt(n));
+  for (std::size_t i = 0; i < values.size(); ++i) out[i] = static_cast<float>((values[i] - mean) / divisor);
+}
+
+}  // namespace
+
+void augment_reference(const AugmentSpec& spec, const AugmentDraw& draw, double brightness,
+                       std::span<const std::uint8_t> image, std::span<float> out) {
+  assert(image.size() == static_cast<std::size_t>(spec.source.count()));
+  assert(out.size() == static_cast<std::size_t>(spec.output().count()));
+  std::vector<double> values = crop_and_flip(spec, draw, image);
+  for (double& v : values) v += brightness;
+  adjust_contrast(values, static_cast<std::size_t>(spec.source.channels), draw.contrast);
+  standardize(values, out);
+}
+
+}  // namespace cifar_mpi::data

@@ -1,0 +1,18 @@
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "data/cifar10.hpp"
+
+namespace cifar_mpi::data {
+
+std::uint64_t read_png_strip(const std::string& path, std::uint64_t, std::vector<std::uint8_t>&) {
+  throw Error(ErrorKind::data, concat("cannot read '", path,
+                                      "': this binary was built without libpng; install libpng-dev and build "
+                                      "again, or use the official binary files"));
+}
+
+void read_cifar10_png(const std::string& directory, Samples&, Samples&) {
+  std::vector<std::uint8_t> images;
+  read_png_strip(train_batch_path(directory, 1, ".png"), 0, images);
+}
+
+}  // namespace cifar_mpi::data

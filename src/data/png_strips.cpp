@@ -1,0 +1,68 @@
+#include <png.h>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "data/cifar10.hpp"
+
+namespace cifar_mpi::data {
+namespace {
+
+/// libpng's simplified reader; its memory is given back whatever happens.
+struct PngImage {
+  PngImage() { image.version = PNG_IMAGE_VERSION; }
+  ~PngImage() { png_image_free(&image); }
+  PngImage(const PngImage&) = delete;
+  PngImage& operator=(const PngImage&) = delete;
+  png_image image{};
+};
+
+[[noreturn]] void fail(const std::string& path, const std::string& found) {
+  throw Error(ErrorKind::data,
+              concat("cannot read '", path, "': expected an 8-bit RGB strip with one ",
+                     to_string(kCifarImage), " image per row, found ", found, "; fetch it again"));
+}
+
+}  // namespace
+
+std::uint64_t read_png_strip(const std::string& path, std::uint64_t first,
+                             std::vector<std::uint8_t>& images) {
+  PngImage png;
+  if (png_image_begin_read_from_file(&png.image, path.c_str()) == 0) fail(path, png.image.message);
+  const std::uint64_t pixels = kCifarImage.height * kCifarImage.width;
+  if (png.image.width != pixels) fail(path, concat(png.image.width, " pixels per row"));
+  if (png.image.format != PNG_FORMAT_RGB) fail(path, concat("pixel format ", png.image.format, " of libpng"));
+  const std::uint64_t rows = png.image.height;
+  const std::uint64_t image_bytes = pixels * 3;
+  const std::uint64_t room = images.size() / image_bytes;
+  if (first > room || rows > room - first) {
+    fail(path, concat(rows, " rows where the labels leave ", room - first));
+  }
+  // A row of the strip is an image in NHWC order, so the decoder writes where the samples stay.
+  if (png_image_finish_read(&png.image, nullptr, images.data() + first * image_bytes, 0, nullptr) == 0) {
+    fail(path, png.image.message);
+  }
+  return rows;
+}
+
+void read_cifar10_png(const std::string& directory, Samples& train, Samples& test) {
+  const auto read = [](const std::string& labels_path, const std::vector<std::string>& strips) {
+    Samples samples;
+    samples.labels = read_label_list(labels_path);
+    samples.images.resize(samples.labels.size() * kCifarImage.count());
+    std::uint64_t images = 0;
+    for (const std::string& strip : strips) images += read_png_strip(strip, images, samples.images);
+    if (images != samples.labels.size()) {
+      throw Error(ErrorKind::data,
+                  concat("'", labels_path, "' has ", samples.labels.size(), " labels, but the strip",
+                         strips.size() > 1 ? "s from '" : " '", strips.front(), "' hold",
+                         strips.size() > 1 ? " " : "s ", images, " images; fetch them again"));
+    }
+    return samples;
+  };
+  std::vector<std::string> strips;
+  for (int i = 1; i <= kCifarTrainBatches; ++i) strips.push_back(train_batch_path(directory, i, ".png"));
+  train = read(directory + "/train_lables.json", strips);  // the package spells them so
+  test = read(directory + "/test_lables.json", {directory + "/test_batch.png"});
+}
+
+}  // namespace cifar_mpi::data

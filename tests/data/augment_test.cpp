@@ -1,0 +1,226 @@
+#include "cifar_mpi/data/augment.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "cifar_mpi/data/sample_order.hpp"
+
+namespace cifar_mpi::data {
+namespace {
+
+constexpr std::uint64_t kSeed = 5;
+constexpr double kHalfUlp = 0x1.0p-24;  // relative rounding error of one fp32 operation
+
+AugmentSpec tutorial() {
+  AugmentSpec spec;
+  spec.source = {32, 32, 3};
+  return spec;
+}
+
+std::vector<std::uint8_t> random_image(Extent extent, std::uint64_t index, std::uint32_t levels = 256) {
+  std::vector<std::uint8_t> image(static_cast<std::size_t>(extent.count()));
+  for (std::size_t i = 0; i < image.size(); ++i) {
+    image[i] = static_cast<std::uint8_t>(
+        uniform_below(random4(index, RandomPurpose::synthetic, i, 0)[0], levels) + (levels == 256 ? 0 : 100));
+  }
+  return image;
+}
+
+std::vector<float> reference(const AugmentSpec& spec, const AugmentDraw& draw, double brightness,
+                             const std::vector<std::uint8_t>& image) {
+  std::vector<float> out(static_cast<std::size_t>(spec.output().count()));
+  augment_reference(spec, draw, brightness, image, out);
+  return out;
+}
+
+/// Crop, flip and the affine map in fp32, as a backend does it, compared value by value.
+void expect_map_matches(const AugmentSpec& spec, const AugmentDraw& draw, double brightness,
+                        const std::vector<std::uint8_t>& image) {
+  const Extent out = spec.output();
+  std::vector<std::uint8_t> crop;
+  std::uint32_t sum[AffineMap::kMaxChannels] = {}, square_sum[AffineMap::kMaxChannels] = {};
+  for (int y = 0; y < out.height; ++y) {
+    for (int x = 0; x < out.width; ++x) {
+      const int source_x = draw.flip ? draw.left + out.width - 1 - x : draw.left + x;
+      for (int c = 0; c < out.channels; ++c) {
+        const std::uint32_t v = image[static_cast<std::size_t>(
+            ((draw.top + y) * spec.source.width + source_x) * out.channels + c)];
+        crop.push_back(static_cast<std::uint8_t>(v));
+        sum[c] += v;
+        square_sum[c] += v * v;
+      }
+    }
+  }
+  const AffineMap map = affine_map(sum, square_sum, out.channels, out.height * out.width, draw.contrast,
+                                   [](double v) { return std::sqrt(v); });
+  const std::vector<float> expected = reference(spec, draw, brightness, image);
+  // The variance is a difference of two numbers up to 255², so s = f/scale has an absolute error in s² of a
+  // few double roundings of 255²: relative in s, 4·2^-53·255²·scale².
+  const double scale = map.scale;
+  const double cancellation =
+      4.0 * 0x1.0p-53 * 255.0 * 255.0 * scale * scale / std::min(1.0, draw.contrast * 1.0);
+  for (std::size_t i = 0; i < crop.size(); ++i) {
+    const float shift = map.shift[i % static_cast<std::size_t>(out.channels)];
+    const float got = map.scale * static_cast<float>(crop[i]) + shift;
+    // Rounded: scale, the product, shift, the sum, and the reference's result.
+    const double tolerance = kHalfUlp * (2.0 * scale * crop[i] + std::fabs(shift) + 2.0 * std::fabs(got)) +
+                             cancellation * std::fabs(got) + 1e-12;
+    ASSERT_NEAR(got, expected[i], tolerance) << "value " << i << ", contrast " << draw.contrast;
+  }
+}
+
+TEST(DrawAugment, CoversAllCropPositionsAboutEvenly) {
+  const AugmentSpec spec = tutorial();
+  const int draws = 81000;
+  std::vector<int> count(81);
+  for (int i = 0; i < draws; ++i) {
+    const AugmentDraw draw = draw_augment(spec, kSeed, 0, static_cast<std::uint64_t>(i));
+    ASSERT_GE(std::min(draw.top, draw.left), 0);
+    ASSERT_LE(std::max(draw.top, draw.left), 8);
+    ++count[static_cast<std::size_t>(draw.top * 9 + draw.left)];
+  }
+  const double p = 1.0 / 81.0;
+  for (const int c : count)
+    EXPECT_NEAR(c, draws * p, 5.0 * std::sqrt(draws * p * (1.0 - p)));  // binomial, 5 sigma
+}
+
+TEST(DrawAugment, FlipsAboutHalfAndSpreadsTheContrast) {
+  const AugmentSpec spec = tutorial();
+  const int draws = 100000;
+  int flips = 0;
+  double sum = 0.0, square_sum = 0.0;
+  for (int i = 0; i < draws; ++i) {
+    const AugmentDraw draw = draw_augment(spec, kSeed, 3, static_cast<std::uint64_t>(i));
+    flips += draw.flip ? 1 : 0;
+    sum += draw.contrast;
+    square_sum += draw.contrast * draw.contrast;
+    ASSERT_GE(draw.contrast, 0.2f);
+    ASSERT_LT(draw.contrast, 1.8f);
+  }
+  EXPECT_NEAR(flips, draws / 2.0, 5.0 * std::sqrt(draws * 0.25));
+  const double mean = sum / draws;
+  const double deviation = 1.6 / std::sqrt(12.0);  // of a uniform number in [0.2, 1.8)
+  EXPECT_NEAR(mean, 1.0, 5.0 * deviation / std::sqrt(draws));
+  // The variance of a uniform sample's variance is (1/180)·width⁴ / n.
+  EXPECT_NEAR(square_sum / draws - mean * mean, deviation * deviation,
+              5.0 * 1.6 * 1.6 / std::sqrt(180.0 * draws));
+}
+
+TEST(DrawAugment, ChangesWithPassSampleAndSeed) {
+  const AugmentSpec spec = tutorial();
+  const auto contrast = [&](std::uint64_t seed, std::uint32_t pass, std::uint64_t id) {
+    return draw_augment(spec, seed, pass, id).contrast;
+  };
+  EXPECT_EQ(contrast(1, 2, 3), contrast(1, 2, 3));
+  EXPECT_NE(contrast(1, 2, 3), contrast(1, 3, 3));
+  EXPECT_NE(contrast(1, 2, 3), contrast(1, 2, 4));
+  EXPECT_NE(contrast(1, 2, 3), contrast(2, 2, 3));
+}
+
+TEST(DrawAugment, DoesNotDependOnTheNumberOfRanks) {
+  const AugmentSpec spec = tutorial();
+  const SampleOrder alone(Shuffle::global, kSeed, 500, 0, 1, 84);
+  for (const int ranks : {2, 3, 4, 7}) {
+    for (std::uint64_t place = 0; place < 84; ++place) {
+      const auto batch = static_cast<std::uint64_t>(84 / ranks);
+      const SampleOrder order(Shuffle::global, kSeed, 500, static_cast<int>(place / batch), ranks,
+                              static_cast<int>(batch));
+      const SampleRef one = alone.at(9, place), other = order.at(9, place % batch);
+      const AugmentDraw a = draw_augment(spec, kSeed, one.pass, one.id);
+      const AugmentDraw b = draw_augment(spec, kSeed, other.pass, other.id);
+      ASSERT_EQ(a.top, b.top);
+      ASSERT_EQ(a.left, b.left);
+      ASSERT_EQ(a.flip, b.flip);
+      ASSERT_EQ(a.contrast, b.contrast);
+    }
+  }
+}
+
+TEST(DrawAugment, TakesTheCentreForEvaluation) {
+  AugmentSpec spec = tutorial();
+  spec.kind = Augment::none;
+  const AugmentDraw draw = draw_augment(spec, kSeed, 7, 11);
+  EXPECT_EQ(draw.top, 4);
+  EXPECT_EQ(draw.left, 4);
+  EXPECT_FALSE(draw.flip);
+  EXPECT_EQ(draw.contrast, 1.0f);
+}
+
+TEST(AugmentReference, CropsAndFlips) {
+  AugmentSpec spec;
+  spec.source = {3, 4, 1};
+  spec.crop_height = 1;
+  spec.crop_width = 2;
+  const std::vector<std::uint8_t> image{0, 1, 2, 3, 10, 20, 40, 30, 20, 21, 22, 23};
+  // Of two values, standardization leaves -1 and 1.
+  EXPECT_EQ(reference(spec, {1, 1, false, 1.0f}, 0.0, image), (std::vector<float>{-1.0f, 1.0f}));
+  EXPECT_EQ(reference(spec, {1, 1, true, 1.0f}, 0.0, image), (std::vector<float>{1.0f, -1.0f}));
+  EXPECT_EQ(reference(spec, {1, 2, false, 1.0f}, 0.0, image), (std::vector<float>{1.0f, -1.0f}));
+}
+
+TEST(AugmentReference, TurnsTheContrastAboutTheChannelMeans) {
+  AugmentSpec spec;
+  spec.source = {1, 2, 2};
+  spec.crop_height = 1;
+  spec.crop_width = 2;
+  // Channels (1, 3) and (5, 7), factor 1/2: (1.5, 2.5) and (5.5, 6.5), mean 4, variance (6.25 + 2.25)/2
+  // = 4.25.
+  const float far = static_cast<float>(2.5 / std::sqrt(4.25)),
+              near = static_cast<float>(1.5 / std::sqrt(4.25));
+  const std::vector<float> expected{-far, near, -near, far};
+  for (const double brightness : {0.0, 63.0, -17.25}) {
+    const std::vector<float> got = reference(spec, {0, 0, false, 0.5f}, brightness, {1, 5, 3, 7});
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(got[i], expected[i]) << i;
+  }
+}
+
+TEST(AffineMap, HasTheValuesComputedByHand) {
+  const std::uint32_t sum[] = {4, 12}, square_sum[] = {10, 74};  // the channels (1, 3) and (5, 7)
+  const AffineMap map = affine_map(sum, square_sum, 2, 2, 0.5f, [](double v) { return std::sqrt(v); });
+  const double s = std::sqrt(4.25);
+  EXPECT_FLOAT_EQ(map.scale, static_cast<float>(0.5 / s));
+  EXPECT_FLOAT_EQ(map.shift[0], static_cast<float>((2.0 * 0.5 - 4.0) / s));
+  EXPECT_FLOAT_EQ(map.shift[1], static_cast<float>((6.0 * 0.5 - 4.0) / s));
+}
+
+TEST(AffineMap, EqualsTheDistortionsOneAfterAnother) {
+  for (const Extent source : {Extent{32, 32, 3}, Extent{28, 28, 1}, Extent{40, 30, 4}}) {
+    AugmentSpec spec = tutorial();
+    spec.source = source;
+    for (std::uint64_t id = 0; id < 50; ++id) {
+      const std::vector<std::uint8_t> image = random_image(source, id);
+      const double brightness = 126.0 * uniform01(random4(id, RandomPurpose::synthetic, 0, 1)[0]) - 63.0;
+      expect_map_matches(spec, draw_augment(spec, kSeed, 0, id), brightness, image);
+    }
+  }
+}
+
+TEST(AffineMap, EqualsThemForImagesOfAlmostOneColour) {
+  AugmentSpec spec = tutorial();
+  for (std::uint64_t id = 0; id < 50; ++id) {
+    expect_map_matches(spec, draw_augment(spec, kSeed, 0, id), 31.0, random_image(spec.source, id, 2));
+  }
+}
+
+TEST(AffineMap, DividesConstantImagesByTheFloor) {
+  AugmentSpec spec = tutorial();
+  const std::vector<std::uint8_t> image(static_cast<std::size_t>(spec.source.count()), 200);
+  for (const float v : reference(spec, {0, 0, false, 1.3f}, 20.0, image)) EXPECT_NEAR(v, 0.0, 1e-9);
+  expect_map_matches(spec, {3, 4, true, 1.3f}, 20.0, image);
+
+  // One value of 1 728 is larger by one: stddev is about 1/sqrt(n), times contrast 0.5 it is below the floor.
+  std::vector<std::uint8_t> dot = image;
+  dot[0] = 201;
+  const double n = 1728.0, per_channel = 576.0;
+  const std::vector<float> got = reference(spec, {0, 0, false, 0.5f}, 0.0, dot);
+  const double mean_channel = 200.0 + 1.0 / per_channel, mean = 200.0 + 1.0 / n;
+  const double expected = ((201.0 - mean_channel) * 0.5 + mean_channel - mean) * std::sqrt(n);
+  EXPECT_NEAR(got[0], expected, 2.0 * kHalfUlp * expected);
+  expect_map_matches(spec, {0, 0, false, 0.5f}, 0.0, dot);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::data
