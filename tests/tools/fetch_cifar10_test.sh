@@ -95,6 +95,14 @@ TakesStrips() {
   holds_only cifar batches.meta.txt $files
 }
 
+ChecksWhatBecameOfTheStrips() {
+  make_strips strips
+  printf wrong >made/data_batch_4.bin
+  ends_with 3 "$fetch" --from strips --out cifar --pack "$here/pack"
+  says 'data_batch_4.bin does not have the SHA-1'
+  [ ! -e cifar ] || fail "wrong files were put in place"
+}
+
 SaysThatStripsNeedThePacker() {
   make_strips strips
   ends_with 3 "$fetch" --from strips --out cifar --pack "$here/nothing"
@@ -140,18 +148,19 @@ NamesTheWaysWhenNoSourceAnswers() {
 
 RemovesItsFilesWhenStopped() {
   local signal status fetching
-  fake_program curl <<<'echo asked >>'"$here"'/asked; exec sleep 60'
+  fake_program curl <<<'echo $$ >'"$here"'/asked; exec sleep 60'
   for signal in TERM:143 INT:130; do
     rm -f asked
     env --default-signal=INT "$fetch" --out out/cifar >said 2>&1 &
     fetching=$!
-    for ((i = 0; i < 100; ++i)); do [ ! -e asked ] || break; sleep 0.1; done
-    [ -e asked ] || fail "curl was never called"
+    for ((i = 0; i < 100; ++i)); do [ ! -s asked ] || break; sleep 0.1; done
+    [ -s asked ] || fail "curl was never called"
     kill -"${signal%:*}" "$fetching"
     status=0
     wait "$fetching" || status=$?
     [ "$status" = "${signal#*:}" ] || fail "expected exit status ${signal#*:}, not $status"
     [ ! -e out ] || fail "out was left behind"
+    ! kill -0 "$(cat asked)" 2>/dev/null || fail "curl goes on"
   done
 }
 

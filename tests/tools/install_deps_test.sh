@@ -61,7 +61,8 @@ NamesWhatIsNeededWithoutRoot() {
 UsesSudoWhereItAsksForNoPassword() {
   everything_but cmake
   fake_program id <<<'echo 1000'
-  fake_program sudo <<<'[ "$1" = -n ] && shift && exec "$@"'
+  fake_program sudo <<<'[ "$1" = -n ] && shift && by_sudo=1 exec "$@"'
+  fake_program apt-get <<<'[ -z "$by_sudo" ] || echo "$@" >>'"$asked"
   ends_with 0 "$install"
   grep -q -- '--no-install-recommends cmake$' "$asked" || fail "apt-get was asked: $(cat "$asked")"
 }
