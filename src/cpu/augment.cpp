@@ -1,0 +1,191 @@
+#include "cpu/augment.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cpu/bf16.hpp"
+#include "cpu/simd.hpp"
+
+namespace cifar_mpi::cpu {
+namespace {
+
+/// Bytes of a row summed at once: a multiple of 1, 2, 3 and 4 channels, so that a column of bytes is one
+/// channel's.
+constexpr int kColumns = 192;
+constexpr int kMostPixels = 66000;
+
+/// One crop inside a source image.
+struct Crop {
+  const std::uint8_t* corner = nullptr;
+  std::ptrdiff_t row_bytes = 0;
+  int height = 0;
+  int width = 0;
+  int channels = 0;
+  bool flip = false;
+  float contrast = 1.0f;
+};
+
+struct Sums {
+  std::uint32_t value[data::AffineMap::kMaxChannels] = {};
+  std::uint32_t square[data::AffineMap::kMaxChannels] = {};
+};
+
+[[gnu::always_inline]] inline Sums sums_of(const Crop& crop) {
+  Sums sums;
+  const int bytes = crop.width * crop.channels;
+  for (int begin = 0; begin < bytes; begin += kColumns) {
+    const int columns = std::min(kColumns, bytes - begin);
+    std::uint32_t value[kColumns] = {}, square[kColumns] = {};
+    for (int y = 0; y < crop.height; ++y) {
+      const std::uint8_t* row = crop.corner + y * crop.row_bytes + begin;
+      for (int i = 0; i < columns; ++i) {
+        const std::uint32_t v = row[i];
+        value[i] += v;
+        square[i] += v * v;
+      }
+    }
+    for (int i = 0; i < columns; ++i) {
+      sums.value[i % crop.channels] += value[i];
+      sums.square[i % crop.channels] += square[i];
+    }
+  }
+  return sums;
+}
+
+/// out[c, y, x] = scale·crop[y, x, c] + shift[c], mirrored in x if asked for; kChannels is 0 when not known
+/// here.
+template <class T, int kChannels>
+struct Write {
+  [[gnu::always_inline]] static void run(const Crop& crop, T* out) {
+    const int channels = kChannels > 0 ? kChannels : crop.channels;
+    const int pixels = crop.height * crop.width;
+    const Sums sums = sums_of(crop);
+    const data::AffineMap map = data::affine_map(sums.value, sums.square, channels, pixels, crop.contrast,
+                                                 [](double square) { return std::sqrt(square); });
+    const std::ptrdiff_t step = crop.flip ? -channels : channels;
+    const std::ptrdiff_t start = crop.flip ? (crop.width - 1) * channels : 0;
+    for (int c = 0; c < channels; ++c) {
+      for (int y = 0; y < crop.height; ++y) {
+        const std::uint8_t* from = crop.corner + y * crop.row_bytes + start + c;
+        T* to = out + c * pixels + y * crop.width;
+        for (int x = 0; x < crop.width; ++x) {
+          to[x] = from_float<T>(map.scale * static_cast<float>(from[x * step]) + map.shift[c]);
+        }
+      }
+    }
+  }
+};
+
+template <class T>
+auto choose_write(int channels) {
+  return channels == 3 ? best_version<Write<T, 3>>() : best_version<Write<T, 0>>();
+}
+
+Crop crop_of(const data::AugmentSpec& spec, const data::AugmentDraw& draw, const engine::DataView& data,
+             std::uint64_t sample) {
+  const std::ptrdiff_t row_bytes = static_cast<std::ptrdiff_t>(spec.source.width) * spec.source.channels;
+  const std::uint8_t* image = data.images + sample * static_cast<std::uint64_t>(spec.source.count());
+  return {image + draw.top * row_bytes + draw.left * spec.source.channels,
+          row_bytes,
+          spec.crop_height,
+          spec.crop_width,
+          spec.source.channels,
+          draw.flip,
+          draw.contrast};
+}
+
+void check(const data::AugmentSpec& spec) {
+  const Extent out = spec.output();
+  if (out.height < 1 || out.width < 1 || out.channels < 1 || out.height > spec.source.height ||
+      out.width > spec.source.width || out.channels > data::AffineMap::kMaxChannels ||
+      out.height > kMostPixels / out.width) {
+    throw Error(ErrorKind::usage,
+                concat("cannot crop ", to_string(out), " from images of ", to_string(spec.source),
+                       "; a crop must fit the image, with at most ", data::AffineMap::kMaxChannels,
+                       " channels and ", kMostPixels, " pixels"));
+  }
+}
+
+/// What both tasks touch besides the step counter or cursor.
+engine::Task input_task(const char* name, const engine::DataView& data, const data::AugmentSpec& spec,
+                        int batch, std::size_t value_bytes, const std::byte* x, const std::uint8_t* labels) {
+  const auto image = static_cast<std::size_t>(spec.source.count());
+  const auto values = static_cast<std::size_t>(batch) * static_cast<std::size_t>(spec.output().count());
+  engine::Task task;
+  task.name = name;
+  task.reads = {engine::bytes_of(data.images, data.count * image), engine::bytes_of(data.labels, data.count)};
+  task.writes = {engine::bytes_of(x, values * value_bytes),
+                 engine::bytes_of(labels, static_cast<std::size_t>(batch))};
+  return task;
+}
+
+template <class T>
+engine::Task plan_train(const engine::TrainBinding& binding, int batch, T* x, std::uint8_t* labels) {
+  check(binding.augment);
+  engine::Task task = input_task("augment", binding.data, binding.augment, batch, sizeof(T),
+                                 reinterpret_cast<const std::byte*>(x), labels);
+  task.reads.push_back(engine::bytes_of(binding.step, 1));
+  const auto write = choose_write<T>(binding.augment.source.channels);
+  task.start = [write, batch, x, labels, data = binding.data, order = binding.order, spec = binding.augment,
+                seed = binding.seed, step = binding.step](engine::Lane&) {
+    const std::uint64_t now = *step;
+    const std::ptrdiff_t values = spec.output().count();
+#pragma omp parallel for schedule(static)
+    for (int i = 0; i < batch; ++i) {
+      const data::SampleRef sample = order.at(now, static_cast<std::uint64_t>(i));
+      const data::AugmentDraw draw = draw_augment(spec, seed, sample.pass, sample.id);
+      write(crop_of(spec, draw, data, sample.local), x + i * values);
+      labels[i] = data.labels[sample.local];
+    }
+  };
+  return task;
+}
+
+template <class T>
+engine::Task plan_evaluate(const engine::EvaluateBinding& binding, int batch, T* x, std::uint8_t* labels) {
+  check(binding.augment);
+  engine::Task task = input_task("evaluation input", binding.data, binding.augment, batch, sizeof(T),
+                                 reinterpret_cast<const std::byte*>(x), labels);
+  task.reads.push_back(engine::bytes_of(binding.cursor, 1));
+  task.writes.push_back(engine::bytes_of(binding.cursor, 1));
+  const auto write = choose_write<T>(binding.augment.source.channels);
+  task.start = [write, batch, x, labels, data = binding.data, spec = binding.augment,
+                cursor = binding.cursor](engine::Lane&) {
+    const std::uint64_t begin = *cursor;
+    const std::ptrdiff_t values = spec.output().count();
+#pragma omp parallel for schedule(static)
+    for (int i = 0; i < batch; ++i) {
+      const std::uint64_t sample = begin + static_cast<std::uint64_t>(i);
+      T* to = x + i * values;
+      if (sample < data.count) {
+        write(crop_of(spec, draw_augment(spec, 0, 0, sample), data, sample), to);
+        labels[i] = data.labels[sample];
+      } else {
+        std::fill(to, to + values, T{});
+        labels[i] = kPaddingLabel;
+      }
+    }
+    *cursor = begin + static_cast<std::uint64_t>(batch);
+  };
+  return task;
+}
+
+}  // namespace
+
+engine::Task plan_train_input(const engine::TrainBinding& binding, int batch, engine::Precision precision,
+                              std::byte* x, std::uint8_t* labels) {
+  if (precision == engine::Precision::bf16)
+    return plan_train(binding, batch, reinterpret_cast<bf16*>(x), labels);
+  return plan_train(binding, batch, reinterpret_cast<float*>(x), labels);
+}
+
+engine::Task plan_evaluate_input(const engine::EvaluateBinding& binding, int batch,
+                                 engine::Precision precision, std::byte* x, std::uint8_t* labels) {
+  if (precision == engine::Precision::bf16)
+    return plan_evaluate(binding, batch, reinterpret_cast<bf16*>(x), labels);
+  return plan_evaluate(binding, batch, reinterpret_cast<float*>(x), labels);
+}
+
+}  // namespace cifar_mpi::cpu

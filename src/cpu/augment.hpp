@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/engine/program.hpp"
+
+/// From resident uint8 images to the input of a network: crop, flip, contrast and standardization in two
+/// passes.
+namespace cifar_mpi::cpu {
+
+/// The batch of the current step: sample i is `order.at(step, i)` with the distortions `draw_augment` gives
+/// it.
+///
+/// The first pass over a crop sums values and squares as exact integers; `data::affine_map` turns the sums
+/// into one scale and a shift per channel; the second pass writes scale·x + shift[c] (formulas there).
+///
+///   x       [batch, c, crop_h, crop_w] fp32, or bf16 when `precision` is bf16
+///   labels  [batch]
+///   bits    do not depend on the number of threads
+///   throws  Error{usage} when the crop does not fit the images, has more than AffineMap::kMaxChannels
+///   channels, or more
+///           than 66 000 pixels (its sums of squares would leave 32 bits)
+engine::Task plan_train_input(const engine::TrainBinding& binding, int batch, engine::Precision precision,
+                              std::byte* x, std::uint8_t* labels);
+
+/// Samples [cursor, cursor + batch) in file order, then cursor += batch. Past the end of the data an image is
+/// zeros and its label kPaddingLabel. Otherwise as above.
+engine::Task plan_evaluate_input(const engine::EvaluateBinding& binding, int batch,
+                                 engine::Precision precision, std::byte* x, std::uint8_t* labels);
+
+/// The label of an image that is not there; the loss leaves it out.
+constexpr std::uint8_t kPaddingLabel = 255;
+
+}  // namespace cifar_mpi::cpu

@@ -1,0 +1,57 @@
+#include "cpu/control.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+namespace cifar_mpi::cpu {
+
+using engine::ControlLayout;
+
+engine::Task plan_control(const engine::TrainBinding& binding) {
+  const std::size_t floats = binding.control_layout.floats();
+  engine::Task task;
+  task.name = "control";
+  if (binding.stop_request != nullptr) task.reads = {engine::bytes_of(binding.stop_request, 1)};
+  task.writes = {engine::bytes_of(binding.control, floats)};
+  task.start = [control = binding.control, floats, stop = binding.stop_request](engine::Lane&) {
+    std::fill(control, control + floats, 0.0f);
+    const bool asked = stop != nullptr && stop->load(std::memory_order_relaxed) != 0;
+    control[ControlLayout::stop] = asked ? 1.0f : 0.0f;
+  };
+  return task;
+}
+
+engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<engine::StepRecord>& records) {
+  const std::size_t floats = binding.control_layout.floats();
+  records.resize(engine::kRecordRing);
+  for (engine::StepRecord& record : records) record.slots.resize(floats - ControlLayout::header_floats);
+
+  engine::Task task;
+  task.name = "advance";
+  task.reads = {engine::bytes_of(binding.control, floats),
+                engine::bytes_of(binding.decay_sums.data(), binding.decay_sums.size()),
+                engine::bytes_of(binding.step, 1), engine::bytes_of(records.data(), records.size())};
+  task.writes = {engine::bytes_of(binding.step, 1), engine::bytes_of(records.data(), records.size())};
+  for (engine::StepRecord& record : records) {
+    task.writes.push_back(engine::bytes_of(record.slots.data(), record.slots.size()));
+  }
+  task.start = [binding, floats, ring = records.data()](engine::Lane&) {
+    const float* control = binding.control;
+    engine::StepRecord& record = ring[*binding.step % engine::kRecordRing];
+    record.step = *binding.step;
+    record.cross_entropy =
+        static_cast<double>(control[ControlLayout::loss_sum]) / static_cast<double>(binding.global_batch);
+    record.decay_term = 0.0;
+    for (const double sum : binding.decay_sums) record.decay_term += sum;
+    record.correct = control[ControlLayout::correct];
+    record.samples = control[ControlLayout::samples];
+    record.stop_requests = control[ControlLayout::stop];
+    record.applied = std::isfinite(control[ControlLayout::loss_sum]);
+    std::copy(control + ControlLayout::header_floats, control + floats, record.slots.begin());
+    if (record.applied) ++*binding.step;
+  };
+  return task;
+}
+
+}  // namespace cifar_mpi::cpu

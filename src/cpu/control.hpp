@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/engine/layout.hpp"
+#include "cifar_mpi/engine/program.hpp"
+
+/// The first and the last task of a training step.
+namespace cifar_mpi::cpu {
+
+/// Zeroes the control block and sets its stop word to 1 if this rank has been asked to stop (`stop_request`
+/// not null and not 0), so that the sum over the ranks counts the requests.
+///
+/// The slot of this rank stays zero: the time of a step is known to the runner only (`Runner::task_seconds`),
+/// not to a task, so `compute_ms` reads 0 until the binding carries such a figure.
+engine::Task plan_control(const engine::TrainBinding& binding);
+
+/// Writes records[step % kRecordRing] from the summed control block, then moves the step counter on. If the
+/// summed loss is not finite the record says `applied = false` and the counter stays.
+///
+/// cross_entropy = loss_sum / global_batch, decay_term = Σ decay_sums; the slots are the control block behind
+/// its header. `records` is sized here (kRecordRing entries, slots too), so that a replay allocates nothing;
+/// it must outlive the task and not be resized after.
+engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<engine::StepRecord>& records);
+
+}  // namespace cifar_mpi::cpu

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/engine/program.hpp"
+
+/// Softmax cross-entropy, its gradient, and the figures of a batch.
+namespace cifar_mpi::cpu {
+
+/// Logits are [batch, logit_stride] fp32 with logit_stride >= classes; what lies behind `classes` is ignored.
+struct LossShape {
+  int batch = 0;
+  int classes = 0;
+  int logit_stride = 0;
+};
+
+/// loss_i = log Σ_j exp(z_ij − m_i) − (z_i,label − m_i) with m_i the largest logit, and
+/// grad_ij = (softmax(z_i)_j − [j == label]) / global_batch.
+///
+///   labels       [batch]; a label that is no class (255 is padding) is left out: no loss, no count, zero
+///   gradient grad_logits  [batch, grad_stride] fp32, or bf16 when `grad_precision` is bf16; zero behind
+///   `classes` control      loss_sum, correct and samples of this batch are added to the control block bits
+///   do not depend on the number of threads: losses are summed in sample order, in double, stored as fp32 NaN
+///   or infinite logits make loss_sum non-finite, which is how divergence is seen throws std::logic_error for
+///   strides shorter than `classes`
+engine::Task plan_train_loss(const engine::TrainBinding& binding, const LossShape& shape, const float* logits,
+                             const std::uint8_t* labels, std::byte* grad_logits, int grad_stride,
+                             engine::Precision grad_precision);
+
+/// predictions[i] is the class with the largest logit, the first of equals; loss_sum is the sum of loss_i
+/// over the samples whose label is a class. Both are overwritten in every replay.
+engine::Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossShape& shape,
+                                const float* logits, const std::uint8_t* labels);
+
+}  // namespace cifar_mpi::cpu
