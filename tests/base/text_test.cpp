@@ -35,9 +35,7 @@ TEST(Format, HoldsTextOfAnyLength) {
   EXPECT_EQ(format("<%s>", longer.c_str()), "<" + longer + ">");
 }
 
-TEST(Concat, WritesEveryArgument) {
-  EXPECT_EQ(concat("a", 1, ' ', 2.5, std::string("b")), "a1 2.5b");
-}
+TEST(Concat, WritesEveryArgument) { EXPECT_EQ(concat("a", 1, ' ', 2.5, std::string("b")), "a1 2.5b"); }
 
 TEST(Shape, KnowsItsRankAndCount) {
   const Shape weights{5, 5, 3, 64};

@@ -20,7 +20,8 @@ struct NetSpec {
   Extent input_of(std::size_t layer) const { return layer == 0 ? input : outputs[layer - 1]; }
 };
 
-/// Infers the shapes. Throws Error{usage} when a layer does not fit, or the last is not SoftmaxCrossEntropy over `classes`.
+/// Infers the shapes. Throws Error{usage} when a layer does not fit, or the last is not SoftmaxCrossEntropy
+/// over `classes`.
 NetSpec make_net(std::string name, Extent input, int classes, std::vector<Layer> layers);
 
 /// Floating-point operations of one pass over one image (a multiply-add is two).
@@ -32,7 +33,8 @@ struct Flops {
 /// One entry per layer; only Conv2d and Linear have any.
 std::vector<Flops> forward_flops(const NetSpec& net);
 
-/// A whole training step of one image: forward, weight gradients, and data gradients but for the first such layer.
+/// A whole training step of one image: forward, weight gradients, and data gradients but for the first such
+/// layer.
 Flops training_flops(const NetSpec& net);
 
 /// Names of the models in the catalog.

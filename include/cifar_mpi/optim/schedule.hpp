@@ -12,20 +12,20 @@ enum class LrScaling : std::uint8_t { none, linear, sqrt };
 /// Staircase decay with optional warm-up.
 struct ScheduleSpec {
   double base_rate = 0.1;
-  double decay_factor = 0.1;       ///< rate ×= factor at every boundary
+  double decay_factor = 0.1;  ///< rate ×= factor at every boundary
   double epochs_per_decay = 350.0;
-  double warmup_epochs = 0.0;      ///< linear from rate/steps to rate
+  double warmup_epochs = 0.0;  ///< linear from rate/steps to rate
   LrScaling scaling = LrScaling::none;
-  std::uint64_t samples = 50000;       ///< N of an epoch
-  std::uint64_t global_batch = 128;    ///< G; the decay boundary counts steps of the *global* batch
-  std::uint64_t reference_batch = 128; ///< the batch base_rate was chosen for; scaling is by G / reference
+  std::uint64_t samples = 50000;        ///< N of an epoch
+  std::uint64_t global_batch = 128;     ///< G; the decay boundary counts steps of the *global* batch
+  std::uint64_t reference_batch = 128;  ///< the batch base_rate was chosen for; scaling is by G / reference
 };
 
-/// rate(t) = base · scale · warmup(t) · factor^floor(t / decay_steps), decay_steps = floor(N/G · epochs_per_decay).
-/// warmup(t) = min((t + 1) / warmup_steps, 1), warmup_steps = floor(N/G · warmup_epochs).
+/// rate(t) = base · scale · warmup(t) · factor^floor(t / decay_steps), decay_steps = floor(N/G ·
+/// epochs_per_decay). warmup(t) = min((t + 1) / warmup_steps, 1), warmup_steps = floor(N/G · warmup_epochs).
 ///
-/// Source: the TensorFlow CIFAR-10 tutorial (`exponential_decay`, staircase), with the global batch in decay_steps; the
-/// warm-up is not the tutorial's.
+/// Source: the TensorFlow CIFAR-10 tutorial (`exponential_decay`, staircase), with the global batch in
+/// decay_steps; the warm-up is not the tutorial's.
 class Schedule {
  public:
   /// Throws Error{usage} naming the option when a value makes no sense.
@@ -45,8 +45,8 @@ class Schedule {
   std::uint64_t warmup_steps_;
 };
 
-/// Decay of the exponential moving average in step t (from 0, before the update): min(decay, (1+t)/(10+t)), TensorFlow's
-/// `ExponentialMovingAverage(decay, num_updates)`. ema ← ema + (1 − d)·(param − ema).
+/// Decay of the exponential moving average in step t (from 0, before the update): min(decay, (1+t)/(10+t)),
+/// TensorFlow's `ExponentialMovingAverage(decay, num_updates)`. ema ← ema + (1 − d)·(param − ema).
 constexpr double ema_decay(double decay, std::uint64_t step) {
   const double warm = (1.0 + static_cast<double>(step)) / (10.0 + static_cast<double>(step));
   return decay < warm ? decay : warm;
