@@ -21,8 +21,9 @@ struct ScheduleSpec {
   std::uint64_t reference_batch = 128;  ///< the batch base_rate was chosen for; scaling is by G / reference
 };
 
-/// rate(t) = base · scale · warmup(t) · factor^floor(t / decay_steps), decay_steps = floor(N/G ·
-/// epochs_per_decay). warmup(t) = min((t + 1) / warmup_steps, 1), warmup_steps = floor(N/G · warmup_epochs).
+/// rate(t) = base · scale · warmup(t) · factor^floor(t / decay_steps), where
+///   - decay_steps = floor(N/G · epochs_per_decay), at least 1
+///   - warmup(t) = min((t + 1) / warmup_steps, 1), warmup_steps = floor(N/G · warmup_epochs)
 ///
 /// Source: the TensorFlow CIFAR-10 tutorial (`exponential_decay`, staircase), with the global batch in
 /// decay_steps; the warm-up is not the tutorial's.
