@@ -1,0 +1,152 @@
+#include "cpu/conv.hpp"
+
+#include <gtest/gtest.h>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cpu/lattice.hpp"
+
+namespace cifar_mpi::cpu {
+namespace {
+
+using engine::Precision;
+using reference::Array;
+using Type = dnnl::memory::data_type;
+using Tag = dnnl::memory::format_tag;
+
+struct Case {
+  int batch;
+  Extent in;
+  int out_channels;
+  int kernel;
+  bool first;  ///< reads NCHW, chooses its output, has no data gradient
+  bool relu;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.batch << "x" << to_string(c.in) << " to " << c.out_channels << ", kernel " << c.kernel
+       << (c.first ? ", first" : "") << (c.relu ? ", relu" : "");
+}
+
+/// One convolution with operands for which every sum is exact.
+struct Fixture {
+  Fixture(const Case& c, Precision asked)
+      : precision(asked), shape{c.batch, c.in, c.out_channels, c.kernel}, relu(c.relu), first(c.first) {
+    const Extent out{c.in.height, c.in.width, c.out_channels};
+    const Type type = data_type_of(precision);
+    const model::Conv2d layer{"conv", c.out_channels, c.kernel};
+    AffinePlace place;
+    place.batch = c.batch;
+    place.src = activations(c.batch, c.in, type, c.first ? Tag::nchw : Tag::nhwc);
+    place.in = c.in;
+    place.out = out;
+    place.choose_dst = c.first;
+    place.type = place.dst_type = type;
+    place.relu = c.relu;
+    place.wants_grad_src = !c.first;
+    affine = plan_conv(dnnl, layer, place);
+    plain_src = activations(c.batch, c.in, Type::f32, Tag::nhwc);
+    plain_dst = activations(c.batch, out, Type::f32, Tag::nhwc);
+    plain_weights = conv_logical_weights(layer, c.in);
+    const auto count = [](const Desc& desc) { return desc.get_size() / sizeof(float); };
+    x = lattice::values(count(plain_src), 1);
+    weights = lattice::values(count(plain_weights), 2);
+    biases = lattice::values(static_cast<std::size_t>(c.out_channels), 3);
+    grad_y = lattice::values(count(plain_dst), 4);
+  }
+
+  lattice::Tensor tensor(const Desc& desc, const Desc& plain, const Array& values) const {
+    lattice::Tensor made(desc, plain);
+    made.set(dnnl, values);
+    return made;
+  }
+  lattice::Tensor src() const { return tensor(affine.src, plain_src, x); }
+  lattice::Tensor grad_dst() const { return tensor(affine.grad_dst, plain_dst, grad_y); }
+
+  Array forward() const {
+    const lattice::Tensor source = src();
+    const lattice::Tensor w = tensor(affine.forward_weights.desc, plain_weights, weights);
+    const lattice::Tensor b = tensor(affine.bias, affine.bias, biases);
+    const lattice::Tensor dst(affine.dst, plain_dst);
+    lattice::run_kernel(
+        dnnl, affine.kernels.forward,
+        {reads(DNNL_ARG_SRC, source.desc, source.buffer.data()),
+         reads(DNNL_ARG_WEIGHTS, w.desc, w.buffer.data()), reads(DNNL_ARG_BIAS, b.desc, b.buffer.data()),
+         writes(DNNL_ARG_DST, dst.desc, dst.buffer.data())});
+    return dst.get(dnnl);
+  }
+
+  Dnnl dnnl;
+  Precision precision;
+  reference::ConvShape shape;
+  bool relu;
+  bool first;
+  Affine affine;
+  Desc plain_src, plain_dst, plain_weights;
+  Array x, weights, biases, grad_y;
+};
+
+class Convolution : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Convolution, GivesTheExactSumsOfTheReference) {
+  for (const Precision precision : lattice::precisions_here()) {
+    const Fixture setup(GetParam(), precision);
+    Array wanted = reference::conv_forward(setup.shape, setup.x, setup.weights, setup.biases);
+    if (setup.relu) wanted = reference::relu_forward(wanted);
+    lattice::expect_equal(setup.forward(), lattice::rounded(wanted, precision),
+                          concat(engine::to_string(precision)));
+  }
+}
+
+TEST_P(Convolution, GivesTheExactGradientsOfWeightsAndBiases) {
+  for (const Precision precision : lattice::precisions_here()) {
+    const Fixture setup(GetParam(), precision);
+    const lattice::Tensor src = setup.src();
+    const lattice::Tensor grad_dst = setup.grad_dst();
+    const lattice::Tensor grad_weights(setup.affine.master, setup.plain_weights);
+    const lattice::Tensor grad_biases(setup.affine.bias, setup.affine.bias);
+    lattice::run_kernel(setup.dnnl, setup.affine.kernels.weight_gradient,
+                        {reads(DNNL_ARG_SRC, src.desc, src.buffer.data()),
+                         reads(DNNL_ARG_DIFF_DST, grad_dst.desc, grad_dst.buffer.data()),
+                         writes(DNNL_ARG_DIFF_WEIGHTS, grad_weights.desc, grad_weights.buffer.data()),
+                         writes(DNNL_ARG_DIFF_BIAS, grad_biases.desc, grad_biases.buffer.data())});
+    lattice::expect_equal(grad_weights.get(setup.dnnl),
+                          reference::conv_grad_weights(setup.shape, setup.x, setup.grad_y),
+                          concat("weights, ", engine::to_string(precision)));
+    lattice::expect_equal(grad_biases.get(setup.dnnl),
+                          reference::grad_biases(setup.shape.out_channels, setup.grad_y),
+                          concat("biases, ", engine::to_string(precision)));
+  }
+}
+
+TEST_P(Convolution, GivesTheExactGradientOfItsInputUnlessItIsTheFirst) {
+  if (GetParam().first) {
+    EXPECT_FALSE(Fixture(GetParam(), Precision::fp32).affine.kernels.data_gradient.primitive);
+    return;
+  }
+  for (const Precision precision : lattice::precisions_here()) {
+    const Fixture setup(GetParam(), precision);
+    const lattice::Tensor grad_dst = setup.grad_dst();
+    const lattice::Tensor w = setup.tensor(setup.affine.shares_weights() ? setup.affine.forward_weights.desc
+                                                                         : setup.affine.backward_weights.desc,
+                                           setup.plain_weights, setup.weights);
+    const lattice::Tensor grad_src(setup.affine.src, setup.plain_src);
+    lattice::run_kernel(setup.dnnl, setup.affine.kernels.data_gradient,
+                        {reads(DNNL_ARG_DIFF_DST, grad_dst.desc, grad_dst.buffer.data()),
+                         reads(DNNL_ARG_WEIGHTS, w.desc, w.buffer.data()),
+                         writes(DNNL_ARG_DIFF_SRC, grad_src.desc, grad_src.buffer.data())});
+    const Array wanted = reference::conv_grad_x(setup.shape, setup.weights, setup.grad_y);
+    lattice::expect_equal(grad_src.get(setup.dnnl), lattice::rounded(wanted, precision),
+                          concat(engine::to_string(precision)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, Convolution,
+    ::testing::Values(Case{2, {24, 24, 3}, 64, 5, true, true}, Case{2, {12, 12, 64}, 64, 5, false, true},
+                      Case{1, {7, 9, 1}, 16, 3, true, false}, Case{3, {7, 9, 4}, 65, 5, true, true},
+                      Case{2, {7, 9, 65}, 17, 3, false, false}, Case{2, {6, 5, 16}, 64, 4, false, true},
+                      Case{5, {5, 5, 20}, 10, 2, false, false}, Case{2, {3, 2, 8}, 8, 5, false, true},
+                      Case{4, {1, 1, 33}, 7, 1, false, false}));
+
+}  // namespace
+}  // namespace cifar_mpi::cpu

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <iostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/base/random.hpp"
+#include "cifar_mpi/engine/arena.hpp"
+#include "cpu/bf16.hpp"
+#include "cpu/dnnl.hpp"
+#include "reference/reference.hpp"
+
+/// Operands whose sums are exact, so that kernels and the reference can be compared with ==.
+namespace cifar_mpi::cpu::lattice {
+
+/// Multiples of 1/64 in [−1, 1]: exact in bf16, and a sum of products of two of them is exact in fp32 in any
+/// order as long as it stays below 2^24 / 2^12 = 4096.
+inline reference::Array values(std::size_t count, std::uint32_t salt) {
+  reference::Array values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t bits = random4(salt, RandomPurpose::synthetic, i, 0)[0];
+    values[i] = (static_cast<int>(uniform_below(bits, 129)) - 64) / 64.0;
+  }
+  return values;
+}
+
+inline std::size_t bytes_per_value(engine::Precision precision) {
+  return precision == engine::Precision::bf16 ? sizeof(bf16) : sizeof(float);
+}
+
+/// What is left of exact values in the given precision.
+inline reference::Array rounded(reference::Array values, engine::Precision precision) {
+  for (double& value : values) {
+    const auto single = static_cast<float>(value);
+    value = precision == engine::Precision::bf16 ? to_float(to_bf16(single)) : single;
+  }
+  return values;
+}
+
+/// A tensor in a format of its own; what it owns beyond `plain` values is padding.
+struct Tensor {
+  Desc desc;
+  Desc plain;  ///< the same values, fp32, in the order of the reference
+  Buffer buffer;
+  Tensor(const Desc& format, const Desc& reference_order)
+      : desc(format), plain(reference_order), buffer(allocate_host(format.get_size())) {}
+
+  void set(const Dnnl& dnnl, const reference::Array& values) const {
+    const std::vector<float> singles(values.begin(), values.end());
+    ASSERT_EQ(singles.size() * sizeof(float), plain.get_size());
+    reorder_now(dnnl, plain, singles.data(), desc, buffer.data());
+  }
+  reference::Array get(const Dnnl& dnnl) const {
+    std::vector<float> singles(plain.get_size() / sizeof(float));
+    reorder_now(dnnl, desc, buffer.data(), plain, singles.data());
+    return {singles.begin(), singles.end()};
+  }
+};
+
+inline void run_kernel(const Dnnl& dnnl, const Kernel& kernel, std::vector<Operand> operands) {
+  const Buffer scratch = allocate_host(kernel.scratch_bytes());
+  engine::Lane lane;
+  kernel_task("kernel", dnnl, kernel, std::move(operands), scratch.data()).start(lane);
+}
+
+/// Both precisions, or fp32 alone where the CPU has no bf16 arithmetic.
+inline std::vector<engine::Precision> precisions_here() {
+  if (has_bf16()) return {engine::Precision::fp32, engine::Precision::bf16};
+  std::cout << "[  LOUD    ] this cpu has no bf16 arithmetic: bf16 is NOT tested here\n";
+  return {engine::Precision::fp32};
+}
+
+/// Fails at the first values that differ and says where.
+inline void expect_equal(const reference::Array& found, const reference::Array& wanted,
+                         const std::string& what) {
+  ASSERT_EQ(found.size(), wanted.size()) << what;
+  std::size_t different = 0, first = 0;
+  for (std::size_t i = found.size(); i-- > 0;) {
+    if (found[i] == wanted[i]) continue;
+    ++different;
+    first = i;
+  }
+  EXPECT_EQ(different, 0u) << what << ": first at " << first << " of " << found.size() << ", found "
+                           << found[first] << ", expected " << wanted[first];
+}
+
+}  // namespace cifar_mpi::cpu::lattice

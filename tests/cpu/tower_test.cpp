@@ -1,0 +1,157 @@
+#include "cpu/tower.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cpu/dnnl.hpp"
+#include "cpu/network_run.hpp"
+
+namespace cifar_mpi::cpu {
+namespace {
+
+using engine::Precision;
+using engine::RunnerKind;
+
+model::NetSpec tutorial() { return model::make_model("tutorial", {24, 24, 3}, 10); }
+
+std::unique_ptr<engine::Backend> one_thread() { return make_backend({1, false}); }
+
+/// How many values of every parameter's span are not in the image of `to_logical`: those that stay when all
+/// are set to one and the logical ones are set back to zero.
+std::size_t count_nonzero(const engine::Tower& tower, const model::ParamTable& table, const float* block) {
+  std::size_t nonzero = 0;
+  for (std::size_t p = 0; p < table.size(); ++p) {
+    const auto& entry = tower.layout().entries[p];
+    const std::vector<float> physical(block + entry.offset, block + entry.offset + entry.floats);
+    nonzero += static_cast<std::size_t>(
+        std::count_if(physical.begin(), physical.end(), [](float v) { return v != 0.0f; }));
+  }
+  return nonzero;
+}
+
+TEST(Tower, LaysParametersInTheOrderOfTheTableOnWholeCacheLines) {
+  NetworkRun run({.net = tutorial(), .batch = 2});
+  const engine::ParamLayout& layout = run.tower->layout();
+  ASSERT_EQ(layout.entries.size(), run.table.size());
+  std::size_t end = 0;
+  for (std::size_t p = 0; p < run.table.size(); ++p) {
+    EXPECT_EQ(layout.entries[p].offset, end) << run.table[p].name;
+    EXPECT_EQ(layout.entries[p].floats % 16, 0u) << run.table[p].name;
+    EXPECT_GE(layout.entries[p].floats, static_cast<std::size_t>(run.table[p].shape.count()))
+        << run.table[p].name;
+    end += layout.entries[p].floats;
+  }
+  EXPECT_EQ(layout.floats, end);
+}
+
+TEST(Tower, GivesLogicalValuesBackAsTheyWere) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    if (precision == Precision::bf16 && !has_bf16()) continue;
+    NetworkRun run({.net = tutorial(), .batch = 2, .precision = precision});
+    for (std::size_t p = 0; p < run.table.size(); ++p) {
+      std::vector<float> values(static_cast<std::size_t>(run.table[p].shape.count())), back(values.size());
+      std::iota(values.begin(), values.end(), 1.0f);
+      std::vector<float> physical(run.tower->layout().entries[p].floats, -5.0f);
+      run.tower->from_logical(p, values, physical);
+      run.tower->to_logical(p, physical, back);
+      EXPECT_EQ(back, values) << run.table[p].name;
+      const auto padding = static_cast<std::size_t>(std::count(physical.begin(), physical.end(), 0.0f));
+      EXPECT_EQ(padding, physical.size() - values.size())
+          << run.table[p].name << ": padding that is not zero";
+    }
+  }
+}
+
+TEST(Tower, LeavesThePaddingOfGradientsZero) {
+  NetworkRun run({.net = tutorial(), .batch = 3});
+  run.run(run.train_program());
+  std::vector<float> cleared(run.grads(), run.grads() + run.tower->layout().floats);
+  for (std::size_t p = 0; p < run.table.size(); ++p) {
+    const auto& entry = run.tower->layout().entries[p];
+    // What is logical goes through one reorder and back; whatever else there was would be lost on the way.
+    std::vector<float> values(static_cast<std::size_t>(run.table[p].shape.count())), physical(entry.floats);
+    run.tower->to_logical(p, {cleared.data() + entry.offset, entry.floats}, values);
+    run.tower->from_logical(p, values, physical);
+    EXPECT_EQ(0, std::memcmp(physical.data(), cleared.data() + entry.offset, entry.floats * sizeof(float)))
+        << run.table[p].name;
+  }
+  EXPECT_GT(count_nonzero(*run.tower, run.table, run.grads()), 500'000u);
+}
+
+TEST(Tower, NamesTheKernelsOfEveryLayerInItsPlan) {
+  NetworkRun run({.net = tutorial(), .batch = 2});
+  const std::string text = run.tower->plan_text();
+  for (const char* const part :
+       {"oneDNN", "fp32", "conv1 forward: ", "conv2 data gradient: ", "pool2 backward: ",
+        "local3 weight gradient: ", "softmax_linear forward: "}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  }
+  EXPECT_EQ(text.find("conv1 data gradient"), std::string::npos);
+}
+
+TEST(Tower, RefusesABatchOfNothing) {
+  const model::NetSpec net = tutorial();
+  const model::ParamTable table = model::make_param_table(net);
+  try {
+    one_thread()->plan({&net, &table, 0, Precision::fp32});
+    FAIL() << "a batch of 0 was planned";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+  }
+}
+
+TEST(CpuBackend, ResolvesAutomaticToFp32AndRefusesTf32) {
+  const auto backend = one_thread();
+  EXPECT_EQ(backend->resolve(Precision::automatic), Precision::fp32);
+  EXPECT_EQ(backend->resolve(Precision::fp32), Precision::fp32);
+  try {
+    backend->resolve(Precision::tf32);
+    FAIL() << "tf32 was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+  }
+}
+
+TEST(CpuBackend, HasBf16ExactlyWhereOneDnnHasIt) {
+  const auto backend = one_thread();
+  if (has_bf16()) {
+    EXPECT_EQ(backend->resolve(Precision::bf16), Precision::bf16);
+    return;
+  }
+  try {
+    backend->resolve(Precision::bf16);
+    FAIL() << "bf16 was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+  }
+}
+
+TEST(CpuBackend, RefusesTheGraphRunnerAndNoThreads) {
+  NetworkRun run({.net = tutorial(), .batch = 1});
+  for (const bool graph : {true, false}) {
+    try {
+      if (graph) {
+        run.backend->runner(run.train_program(), RunnerKind::graph, {});
+      } else {
+        make_backend({0, false});
+      }
+      FAIL() << (graph ? "a graph runner" : "a backend without threads") << " was made";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+    }
+  }
+}
+
+TEST(CpuBackend, DescribesItself) {
+  const std::string text = make_backend({2, false})->description();
+  EXPECT_EQ(text.rfind("cpu: ", 0), 0u) << text;
+  EXPECT_NE(text.find("oneDNN"), std::string::npos) << text;
+  EXPECT_NE(text.find("2 threads"), std::string::npos) << text;
+  EXPECT_NE(describe().find("oneDNN"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cpu
