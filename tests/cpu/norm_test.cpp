@@ -1,0 +1,249 @@
+#include "cpu/norm.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cpu/bf16.hpp"
+#include "cpu/task_runs.hpp"
+#include "reference/reference.hpp"
+
+namespace cifar_mpi::cpu {
+namespace {
+
+using engine::Precision;
+using model::LocalResponseNorm;
+using reference::Array;
+using testing::kBf16Unit;
+using testing::kFp32Unit;
+
+std::size_t count_of(const LrnShape& s) { return static_cast<std::size_t>(s.batch) * s.pixels * s.channels; }
+
+/// Where the definition in the header puts element (n, c, p).
+std::size_t place(const LrnShape& s, int block, int n, int c, int p) {
+  return static_cast<std::size_t>(n * s.channels * s.pixels + c / block * s.pixels * block + p * block +
+                                  c % block);
+}
+
+/// An activation in memory, of either element type; `at` speaks [n, p, c].
+class Activation {
+ public:
+  Activation(const LrnShape& shape, int block, Precision precision)
+      : shape_(shape),
+        block_(block),
+        precision_(precision),
+        bytes_(count_of(shape) * (precision == Precision::bf16 ? 2 : 4), std::byte{0xFF}) {}
+
+  std::byte* data() { return bytes_.data(); }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+  void set(const std::vector<float>& values) {
+    visit([&](std::size_t dense, std::size_t stored) {
+      if (precision_ == Precision::bf16) {
+        reinterpret_cast<bf16*>(bytes_.data())[stored] = to_bf16(values[dense]);
+      } else {
+        reinterpret_cast<float*>(bytes_.data())[stored] = values[dense];
+      }
+    });
+  }
+  Array get() const {
+    Array values(count_of(shape_));
+    visit([&](std::size_t dense, std::size_t stored) {
+      values[dense] = precision_ == Precision::bf16
+                          ? to_float(reinterpret_cast<const bf16*>(bytes_.data())[stored])
+                          : reinterpret_cast<const float*>(bytes_.data())[stored];
+    });
+    return values;
+  }
+
+ private:
+  template <class Visit>
+  void visit(Visit go) const {
+    std::size_t dense = 0;
+    for (int n = 0; n < shape_.batch; ++n) {
+      for (int p = 0; p < shape_.pixels; ++p) {
+        for (int c = 0; c < shape_.channels; ++c) go(dense++, place(shape_, block_, n, c, p));
+      }
+    }
+  }
+
+  LrnShape shape_;
+  int block_;
+  Precision precision_;
+  std::vector<std::byte> bytes_;
+};
+
+struct Case {
+  LocalResponseNorm layer;
+  LrnShape shape;
+  Precision precision = Precision::fp32;
+};
+
+std::string text(const Case& c) {
+  return concat(c.shape.channels, " channels, ", c.shape.pixels, " pixels, block ", c.shape.src_block, " to ",
+                c.shape.dst_block, ", radius ", c.layer.depth_radius, ", bias ", c.layer.bias, ", beta ",
+                c.layer.beta, ", ", engine::to_string(c.precision));
+}
+
+/// Both element types, every pair of block sizes that oneDNN gives, exponents with and without a fast path.
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const auto add = [&](const LocalResponseNorm& layer, const LrnShape& shape) {
+    for (const Precision precision : {Precision::fp32, Precision::bf16})
+      all.push_back({layer, shape, precision});
+  };
+  const LocalResponseNorm tutorial{"norm", 4, 1.0f, 0.3f, 0.75f};
+  for (const int src : {1, 8, 16, 64}) {
+    for (const int dst : {1, 8, 16, 64}) add(tutorial, {2, 19, 64, src, dst});
+  }
+  for (const int src : {1, 8, 16}) add(tutorial, {2, 16, 16, src, 16});
+  for (const int src : {1, 5}) {
+    for (const int dst : {1, 5}) add(tutorial, {3, 7, 5, src, dst});
+  }
+  add(tutorial, {1, 33, 24, 8, 24});
+  add(tutorial, {1, 3, 1500, 1500, 1});  // a tile of one pixel
+  for (const float beta : {0.5f, 0.75f, 1.0f}) {
+    for (const int radius : {0, 1, 2, 4, 17}) add({"norm", radius, 2.0f, 0.1f, beta}, {2, 21, 16, 16, 8});
+  }
+  add({"norm", 4, 0.0f, 1.0f, 0.75f},
+      {2, 9, 5, 5, 5});  // bias 0: lanes that are no channel must not give NaN
+  return all;
+}
+
+/// Operations between input and result of one window, each with one rounding.
+double roundings(const LocalResponseNorm& layer) { return 2.0 * (2.0 * layer.depth_radius + 1.0) + 16.0; }
+
+TEST(LrnForward, EqualsTheReferenceForAnyBlockSizeAndElementType) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(text(c));
+    Activation src(c.shape, c.shape.src_block, c.precision), dst(c.shape, c.shape.dst_block, c.precision);
+    src.set(testing::noise_of(count_of(c.shape), 1, 2.0f));
+    testing::run_audited(plan_lrn_forward("norm", c.layer, c.shape, c.precision, src.data(), dst.data()),
+                         {testing::region(src.bytes()), testing::region(dst.bytes())});
+    const Array wanted = reference::lrn_forward(c.layer, c.shape.channels, src.get());
+    const Array found = dst.get();
+    const double unit = roundings(c.layer) * kFp32Unit + (c.precision == Precision::bf16 ? kBf16Unit : 0.0);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      ASSERT_NEAR(found[i], wanted[i], unit * std::abs(wanted[i])) << "at " << i;
+    }
+  }
+}
+
+/// |g_c|·s_c^(−beta) + 2·alpha·beta·|x_c|·Σ |g·x|·s^(−beta−1): what rounding errors of the gradient are
+/// relative to.
+Array gradient_magnitude(const Case& c, const Array& x, const Array& g) {
+  const int channels = c.shape.channels, radius = c.layer.depth_radius;
+  Array base(x.size()), magnitude(x.size());
+  const auto each = [&](auto visit) {
+    for (std::size_t pixel = 0; pixel < x.size(); pixel += static_cast<std::size_t>(channels)) {
+      for (int i = 0; i < channels; ++i) {
+        for (int j = std::max(0, i - radius); j <= std::min(channels - 1, i + radius); ++j)
+          visit(pixel + i, pixel + j);
+      }
+    }
+  };
+  each([&](std::size_t i, std::size_t j) { base[i] += c.layer.alpha * x[j] * x[j]; });
+  for (double& s : base) s += c.layer.bias;
+  each([&](std::size_t i, std::size_t j) {
+    magnitude[i] += 2.0 * c.layer.alpha * c.layer.beta * std::abs(x[i] * g[j] * x[j]) *
+                    std::pow(base[j], -c.layer.beta - 1);
+  });
+  for (std::size_t i = 0; i < x.size(); ++i)
+    magnitude[i] += std::abs(g[i]) * std::pow(base[i], -c.layer.beta);
+  return magnitude;
+}
+
+void expect_backward(const Case& c, const std::vector<float>& x_values, bool mask_relu) {
+  SCOPED_TRACE(text(c));
+  Activation src(c.shape, c.shape.src_block, c.precision), grad_src(c.shape, c.shape.src_block, c.precision);
+  Activation grad_dst(c.shape, c.shape.dst_block, c.precision);
+  src.set(x_values);
+  grad_dst.set(testing::noise_of(count_of(c.shape), 2));
+  testing::run_audited(
+      plan_lrn_backward("norm", c.layer, c.shape, c.precision, src.data(), grad_dst.data(), grad_src.data(),
+                        mask_relu),
+      {testing::region(src.bytes()), testing::region(grad_dst.bytes()), testing::region(grad_src.bytes())});
+  const Array x = src.get(), g = grad_dst.get(), found = grad_src.get();
+  Array wanted = reference::lrn_grad_x(c.layer, c.shape.channels, x, g);
+  const Array magnitude = gradient_magnitude(c, x, g);
+  const double result_unit = c.precision == Precision::bf16 ? kBf16Unit : 0.0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (mask_relu && x[i] <= 0.0) wanted[i] = 0.0;
+    const double tolerance = wanted[i] == 0.0 ? 0.0 : 2.0 * roundings(c.layer) * kFp32Unit * magnitude[i];
+    ASSERT_NEAR(found[i], wanted[i], tolerance * (1.0 + result_unit) + result_unit * std::abs(wanted[i]))
+        << "at " << i;
+  }
+}
+
+TEST(LrnBackward, EqualsTheReferenceForAnyBlockSizeAndElementType) {
+  for (const Case& c : cases()) expect_backward(c, testing::noise_of(count_of(c.shape), 1, 2.0f), false);
+}
+
+TEST(LrnBackward, WithTheMaskIsZeroWhereTheReluGaveZero) {
+  for (const Case& c : cases()) {
+    if (c.layer.bias == 0.0f) continue;
+    std::vector<float> x = testing::noise_of(count_of(c.shape), 3, 2.0f);
+    for (std::size_t i = 0; i < x.size(); i += 3) x[i] = 0.0f;
+    expect_backward(c, x, true);
+  }
+}
+
+TEST(LrnBackward, IsTheSlopeOfTheForwardPass) {
+  const Case c{{"norm", 4, 1.0f, 0.3f, 0.75f}, {1, 5, 16, 16, 16}};
+  Activation src(c.shape, 16, c.precision), grad_dst(c.shape, 16, c.precision),
+      grad_src(c.shape, 16, c.precision);
+  src.set(testing::noise_of(count_of(c.shape), 4, 2.0f));
+  grad_dst.set(testing::noise_of(count_of(c.shape), 5));
+  testing::run(plan_lrn_backward("norm", c.layer, c.shape, c.precision, src.data(), grad_dst.data(),
+                                 grad_src.data(), false));
+  Array x = src.get();
+  const Array g = grad_dst.get(), found = grad_src.get(), magnitude = gradient_magnitude(c, x, g);
+  const auto objective = [&] {
+    const Array y = reference::lrn_forward(c.layer, c.shape.channels, x);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < y.size(); ++i) sum += g[i] * y[i];
+    return sum;
+  };
+  constexpr double kStep = 1e-4;  // central differences: error h²·f'''/6 ~ 1e-8, rounding 80·2^-53/h ~ 1e-10
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double here = x[i];
+    x[i] = here + kStep;
+    const double above = objective();
+    x[i] = here - kStep;
+    const double below = objective();
+    x[i] = here;
+    EXPECT_NEAR(found[i], (above - below) / (2 * kStep),
+                2.0 * roundings(c.layer) * kFp32Unit * magnitude[i] + 5e-8);
+  }
+}
+
+TEST(LrnBackward, LeavesTheSameBitsWithAnyNumberOfThreads) {
+  const Case c{{"norm", 4, 1.0f, 0.3f, 0.75f}, {7, 19, 64, 16, 64}};
+  std::vector<std::byte> first;
+  for (const int threads : {1, 2, 3}) {
+    const testing::Threads with(threads);
+    Activation src(c.shape, 16, c.precision), y(c.shape, 64, c.precision), grad_src(c.shape, 16, c.precision);
+    src.set(testing::noise_of(count_of(c.shape), 6, 2.0f));
+    testing::run(plan_lrn_forward("norm", c.layer, c.shape, c.precision, src.data(), y.data()));
+    testing::run(plan_lrn_backward("norm", c.layer, c.shape, c.precision, src.data(), y.data(),
+                                   grad_src.data(), true));
+    if (first.empty()) first = grad_src.bytes();
+    EXPECT_EQ(grad_src.bytes(), first) << threads << " threads";
+  }
+}
+
+TEST(Lrn, RefusesShapesThatDoNotFit) {
+  const LocalResponseNorm layer{"norm", 4, 1.0f, 0.3f, 0.75f};
+  EXPECT_THROW(plan_lrn_forward("norm", layer, {1, 4, 20, 16, 20}, Precision::fp32, nullptr, nullptr),
+               std::logic_error);
+  EXPECT_THROW(plan_lrn_forward("norm", layer, {1, 4, 2100, 1, 1}, Precision::fp32, nullptr, nullptr), Error);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cpu

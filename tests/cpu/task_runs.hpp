@@ -1,0 +1,65 @@
+#pragma once
+
+#include <omp.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/base/random.hpp"
+#include "cifar_mpi/engine/program.hpp"
+#include "cifar_mpi/engine/runner.hpp"
+
+/// Ways to run a single task in a test.
+namespace cifar_mpi::cpu::testing {
+
+inline void run(const engine::Task& task) {
+  engine::Lane lane;
+  task.start(lane);
+}
+
+/// Runs the task while every byte of `regions` that it does not declare is NaN; throws when it writes one.
+inline void run_audited(engine::Task task, std::vector<engine::Bytes> regions) {
+  engine::StepProgram program("one task");
+  program.run(engine::kCompute, std::move(task));
+  program.seal();
+  const auto runner = engine::make_host_runner(std::move(program), engine::RunnerKind::audit,
+                                               engine::WhileWaiting::spin, std::move(regions));
+  runner->replay();
+  runner->finish();
+}
+
+template <class T>
+engine::Bytes region(const std::vector<T>& values) {
+  return engine::bytes_of(values.data(), values.size());
+}
+
+/// OpenMP's number of threads, for as long as this lives.
+class Threads {
+ public:
+  explicit Threads(int count) : before_(omp_get_max_threads()) { omp_set_num_threads(count); }
+  ~Threads() { omp_set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+/// Uniform in [-1, 1); a pure function of the arguments.
+inline float noise(std::uint64_t index, std::uint32_t salt) {
+  return 2.0f * uniform01(random4(salt, RandomPurpose::synthetic, index, 0)[0]) - 1.0f;
+}
+
+inline std::vector<float> noise_of(std::size_t count, std::uint32_t salt, float scale = 1.0f) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = scale * noise(i, salt);
+  return values;
+}
+
+/// The largest relative rounding errors of one operation.
+constexpr double kFp32Unit = 0x1.0p-24;
+constexpr double kBf16Unit = 0x1.0p-8;
+
+}  // namespace cifar_mpi::cpu::testing
