@@ -119,7 +119,8 @@ void RingRun::start() {
 
 /// Receives are posted one step ahead, so that a message finds its place when it comes. The place is free
 /// when the arrival two steps ago was added (scratch), or when the send of the partial sum that lay there is
-/// done (array).
+/// done (array): the total cannot come before that partial sum has left, but MPI allows no receive into what
+/// it is still sending.
 bool RingRun::may_await(int step) const {
   if (step >= steps_ || step > arrived_ + 1) return false;
   const int same_piece_sent = step - (place_.ranks - 1);
