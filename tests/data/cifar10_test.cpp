@@ -8,7 +8,7 @@
 #include <string>
 
 #include "cifar_mpi/base/text.hpp"
-#include "hdf5/temp_dir.hpp"
+#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::data {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "hdf5/hdf5.hpp"
-#include "hdf5/temp_dir.hpp"
+#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::data {
 namespace {

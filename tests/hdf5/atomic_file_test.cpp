@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "hdf5/temp_dir.hpp"
+#include "support/temp_dir.hpp"
 
 namespace cifar_mpi {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "hdf5/temp_dir.hpp"
+#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::hdf5 {
 namespace {
@@ -175,8 +175,13 @@ TEST(Hdf5File, NoticesAFlippedByteInAnAttribute) {
   ASSERT_NE(at, std::string::npos);
   content[at] ^= 1;
   write_file(path, content);
-  expect_error(ErrorKind::data, {path, "/a/floats"},
-               [&] { Reader(path).attribute<double>("/a/floats", "rate"); });
+  // In a child that ends without leak checks: HDF5 1.10 loses 424 bytes when a header is damaged.
+  const auto child = [&] {
+    expect_error(ErrorKind::data, {path, "/a/floats"},
+                 [&] { Reader(path).attribute<double>("/a/floats", "rate"); });
+    _exit(HasFailure() ? 1 : 42);
+  };
+  EXPECT_EXIT(child(), testing::ExitedWithCode(42), "");
 }
 
 TEST(Hdf5File, HasTheSameBytesWheneverItIsWritten) {
