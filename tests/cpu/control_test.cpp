@@ -1,0 +1,95 @@
+#include "cpu/control.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <limits>
+#include <vector>
+
+#include "cpu/task_runs.hpp"
+
+namespace cifar_mpi::cpu {
+namespace {
+
+using engine::ControlLayout;
+using engine::StepRecord;
+
+TEST(Control, ZeroesTheBlockAndSaysWhetherToStop) {
+  std::atomic<int> request = 0;
+  for (const std::atomic<int>* stop :
+       {static_cast<const std::atomic<int>*>(nullptr), static_cast<const std::atomic<int>*>(&request)}) {
+    for (const int asked : {0, 1, 15}) {
+      request = asked;
+      engine::TrainBinding binding;
+      binding.control_layout.ranks = 3;
+      std::vector<float> control(binding.control_layout.floats(), 7.0f);
+      binding.control = control.data();
+      binding.stop_request = stop;
+      testing::run_audited(plan_control(binding), {testing::region(control)});
+      std::vector<float> wanted(control.size(), 0.0f);
+      wanted[ControlLayout::stop] = stop != nullptr && asked != 0 ? 1.0f : 0.0f;
+      EXPECT_EQ(control, wanted) << asked;
+    }
+  }
+}
+
+struct Advance : ::testing::Test {
+  Advance() {
+    layout.ranks = 2;
+    control.resize(layout.floats());
+    for (std::size_t i = 0; i < control.size(); ++i) control[i] = static_cast<float>(i + 1);
+    task = plan_advance({control.data(), layout, 256, decay_sums, &step}, records);
+  }
+  void run() {
+    testing::run_audited(task,
+                         {testing::region(control), testing::region(decay_sums), engine::bytes_of(&step, 1)});
+  }
+  ControlLayout layout;
+  std::vector<float> control;
+  std::vector<double> decay_sums{0.25, 0.5};
+  std::uint64_t step = 300;
+  std::vector<StepRecord> records;
+  engine::Task task;
+};
+
+TEST_F(Advance, LeavesTheSumsOfTheStepForTheHost) {
+  control[ControlLayout::loss_sum] = 512.0f;
+  control[ControlLayout::correct] = 100.0f;
+  control[ControlLayout::samples] = 256.0f;
+  control[ControlLayout::stop] = 2.0f;
+  ASSERT_EQ(records.size(), engine::kRecordRing);
+  const StepRecord& record = records[300 % engine::kRecordRing];
+  const float* slots = record.slots.data();
+  run();
+  EXPECT_EQ(step, 301u);
+  EXPECT_EQ(record.step, 300u);
+  EXPECT_EQ(record.cross_entropy, 2.0);
+  EXPECT_EQ(record.decay_term, 0.75);
+  EXPECT_EQ(record.correct, 100.0);
+  EXPECT_EQ(record.samples, 256.0);
+  EXPECT_EQ(record.stop_requests, 2.0);
+  EXPECT_TRUE(record.applied);
+  EXPECT_EQ(record.slots, std::vector<float>(control.begin() + ControlLayout::header_floats, control.end()));
+  EXPECT_EQ(record.slots.data(), slots) << "the slots were allocated during a replay";
+}
+
+TEST_F(Advance, StaysWhereTheLossIsNotFinite) {
+  for (const float loss : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    records[44].applied = true;
+    control[ControlLayout::loss_sum] = loss;
+    run();
+    EXPECT_EQ(step, 300u);
+    EXPECT_FALSE(records[44].applied);
+    EXPECT_EQ(records[44].step, 300u);
+  }
+}
+
+TEST_F(Advance, FillsTheRingInOrder) {
+  for (int i = 0; i < 3; ++i) run();
+  EXPECT_EQ(records[44].step, 300u);
+  EXPECT_EQ(records[45].step, 301u);
+  EXPECT_EQ(records[46].step, 302u);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cpu
