@@ -182,9 +182,8 @@ struct Backward {
         const float s = bias + alpha * squares_around<kRadius>(x + i, lrn.radius);
         const float weighted = g[i] * power<kThreeQuarters>(s, beta);
         g[i] = weighted;
-        q[i] = x[i] == 0.0f
-                   ? 0.0f
-                   : weighted * x[i] / s;  // lanes that are no channel stay zero, also with a bias of 0
+        // Lanes that are no channel stay zero, also with a bias of 0.
+        q[i] = x[i] == 0.0f ? 0.0f : weighted * x[i] / s;
       }
     }
   }
