@@ -187,11 +187,17 @@ TEST(LrnBackward, EqualsTheReferenceForAnyBlockSizeAndElementType) {
 
 TEST(LrnBackward, WithTheMaskIsZeroWhereTheReluGaveZero) {
   for (const Case& c : cases()) {
-    if (c.layer.bias == 0.0f) continue;
     std::vector<float> x = testing::noise_of(count_of(c.shape), 3, 2.0f);
     for (std::size_t i = 0; i < x.size(); i += 3) x[i] = 0.0f;
     expect_backward(c, x, true);
   }
+}
+
+TEST(LrnBackward, IsFiniteBesideLanesThatAreNoChannelWithoutABias) {
+  const Case c{{"norm", 4, 0.0f, 1.0f, 0.75f}, {2, 9, 5, 5, 5}};
+  std::vector<float> x = testing::noise_of(count_of(c.shape), 8, 2.0f);
+  for (std::size_t i = 4; i < x.size(); i += 5) x[i] = 0.0f;  // the lane four behind it has s = 0
+  expect_backward(c, x, false);
 }
 
 TEST(LrnBackward, IsTheSlopeOfTheForwardPass) {
