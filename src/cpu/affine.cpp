@@ -1,18 +1,46 @@
 #include "cpu/affine.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace cifar_mpi::cpu {
 namespace {
 
 WeightCopy plan_copy(const Dnnl& dnnl, const Desc& master, const Desc& wanted) {
-  if (wanted == master) return {wanted, std::nullopt};
-  return {wanted, make_reorder(dnnl, master, wanted)};
+  if (wanted == master) return {wanted, std::nullopt, std::nullopt};
+  return {wanted, std::nullopt, make_reorder(dnnl, master, wanted)};
+}
+
+WeightCopy plan_turned_copy(const Dnnl& dnnl, const Desc& master, const Desc& wanted, Turning turning) {
+  turning.unpack = make_reorder(dnnl, master, turning.taps);
+  Kernel reorder = make_reorder(dnnl, turning.turned, wanted);
+  return {wanted, std::move(turning), std::move(reorder)};
+}
+
+/// Puts the taps into reverse order, in place.
+engine::Task turn_task(const std::string& name, const Turning& turning, std::byte* taps) {
+  auto* const first = reinterpret_cast<float*>(taps);
+  const std::size_t floats = turning.tap_floats;
+  const int count = turning.tap_count;
+  const engine::Bytes bytes = engine::bytes_of(first, floats * static_cast<std::size_t>(count));
+  const auto turn = [first, floats, count](engine::Lane&) {
+    for (int t = 0; t < count / 2; ++t) {
+      float* const tap = first + floats * static_cast<std::size_t>(t);
+      std::swap_ranges(tap, tap + floats, first + floats * static_cast<std::size_t>(count - 1 - t));
+    }
+  };
+  return {name, {bytes}, {bytes}, turn, {}};
 }
 
 }  // namespace
 
-Affine settle_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels) {
+const Affine* affine_of(const Stage& stage) {
+  if (const auto* const fused = std::get_if<ConvPool>(&stage.work)) return &fused->conv;
+  return std::get_if<Affine>(&stage.work);
+}
+
+Affine settle_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
+                     std::optional<Turning> turning) {
   Affine affine;
   affine.src = formats.src;
   affine.bias = formats.biases;
@@ -24,10 +52,36 @@ Affine settle_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKerne
   affine.relu = formats.relu;
   if (affine.wants_grad_src) {
     const Desc wanted = kernels.data_gradient.describe(dnnl::query::weights_md);
-    affine.backward_weights = plan_copy(dnnl, affine.master, wanted);
+    affine.backward_weights = turning ? plan_turned_copy(dnnl, affine.master, wanted, std::move(*turning))
+                                      : plan_copy(dnnl, affine.master, wanted);
   }
   affine.kernels = std::move(kernels);
   return affine;
+}
+
+std::vector<engine::Task> prepare_tasks(const std::string& name, const Dnnl& dnnl, const Desc& master_desc,
+                                        const WeightCopy& copy, const float* master, std::byte* taps,
+                                        std::byte* weights, std::byte* scratch) {
+  std::vector<engine::Task> tasks;
+  if (!copy.reorder) return tasks;
+  Operand from = reads(DNNL_ARG_FROM, master_desc, master);
+  if (copy.turning) {
+    tasks.push_back(kernel_task(name + ", unpack", dnnl, copy.turning->unpack,
+                                {from, writes(DNNL_ARG_TO, copy.turning->taps, taps)}, scratch));
+    tasks.push_back(turn_task(name + ", turn", *copy.turning, taps));
+    from = reads(DNNL_ARG_FROM, copy.turning->turned, taps);
+  }
+  tasks.push_back(
+      kernel_task(name, dnnl, *copy.reorder, {from, writes(DNNL_ARG_TO, copy.desc, weights)}, scratch));
+  return tasks;
+}
+
+std::vector<Operand> data_gradient_operands(const Affine& affine, const std::byte* grad_dst,
+                                            const void* weights, std::byte* grad_src) {
+  const bool turned = affine.is_turned();
+  return {reads(turned ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST, affine.grad_dst, grad_dst),
+          reads(DNNL_ARG_WEIGHTS, affine.backward_weights.desc, weights),
+          writes(turned ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC, affine.src, grad_src)};
 }
 
 }  // namespace cifar_mpi::cpu

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "cpu/stage.hpp"
 
 /// What convolutions and linear layers have in common: weights, biases, and three kernels.
@@ -18,7 +22,19 @@ struct AffinePlace {
   bool wants_grad_src = false;
 };
 
-/// Formats as the kernels settled them; the ParamTable indices are left to the caller.
-Affine settle_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels);
+/// Formats as the kernels settled them; the ParamTable indices are left to the caller. `turning` is set when
+/// `kernels.data_gradient` wants turned weights.
+Affine settle_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
+                     std::optional<Turning> turning = std::nullopt);
+
+/// The tasks that make the copy at `weights` from the master copy; `taps` is only used by a turned copy, and
+/// has as many bytes as its `taps`. None when the master copy serves.
+std::vector<engine::Task> prepare_tasks(const std::string& name, const Dnnl& dnnl, const Desc& master_desc,
+                                        const WeightCopy& copy, const float* master, std::byte* taps,
+                                        std::byte* weights, std::byte* scratch);
+
+/// The operands of the data-gradient kernel, whichever it is.
+std::vector<Operand> data_gradient_operands(const Affine& affine, const std::byte* grad_dst,
+                                            const void* weights, std::byte* grad_src);
 
 }  // namespace cifar_mpi::cpu

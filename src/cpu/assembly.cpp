@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "cpu/affine.hpp"
 #include "cpu/norm.hpp"
 #include "cpu/relu.hpp"
 
@@ -30,6 +31,7 @@ Assembly::Assembly(const Dnnl& dnnl, const NetPlan& plan, const engine::ParamLay
       values_(plan.edges.size()),
       grads_(plan.edges.size()),
       extras_(plan.stages.size()) {
+  place_extras();
   if (purpose == Purpose::evaluate) {
     place_evaluation_values();
   } else {
@@ -38,12 +40,24 @@ Assembly::Assembly(const Dnnl& dnnl, const NetPlan& plan, const engine::ParamLay
   }
 }
 
+void Assembly::place_extras() {
+  const bool training = purpose_ == Purpose::train;
+  for (std::size_t s = 0; s < extras_.size(); ++s) {
+    const Stage::Work& work = plan_.stages[s].work;
+    const auto* const pool = std::get_if<Pool>(&work);
+    const auto* const fused = std::get_if<ConvPool>(&work);
+    if (pool != nullptr && training) extras_[s].workspace = arena_.take(pool->workspace.get_size());
+    if (fused == nullptr) continue;
+    extras_[s].piece = arena_.take(fused->conv.dst.get_size());
+    if (!training) continue;
+    const auto pieces = static_cast<std::size_t>(fused->pieces);
+    extras_[s].workspace = arena_.take(pieces * fused->pool.workspace.get_size());
+    extras_[s].partial = arena_.take(fused->partial_bytes());
+  }
+}
+
 void Assembly::place_training_values() {
   for (std::size_t e = 0; e < values_.size(); ++e) values_[e] = arena_.take(plan_.edges[e].value.get_size());
-  for (std::size_t s = 0; s < extras_.size(); ++s) {
-    const auto* const pool = std::get_if<Pool>(&plan_.stages[s].work);
-    if (pool != nullptr) extras_[s].workspace = arena_.take(pool->workspace.get_size());
-  }
 }
 
 void Assembly::place_evaluation_values() {
@@ -89,16 +103,17 @@ void Assembly::place_grads() {
 const void* Assembly::prepare_copy(const std::string& task_name, const Affine& affine, const WeightCopy& copy,
                                    const float* master, std::vector<Task>& tasks) {
   if (!copy.reorder) return master;
+  std::byte* const taps = copy.turning ? arena_.take(copy.turning->taps.get_size()) : nullptr;
   std::byte* const weights = arena_.take(copy.desc.get_size());
-  tasks.push_back(kernel_task(
-      task_name, dnnl_, *copy.reorder,
-      {reads(DNNL_ARG_FROM, affine.master, master), writes(DNNL_ARG_TO, copy.desc, weights)}, scratch_));
+  for (Task& task : prepare_tasks(task_name, dnnl_, affine.master, copy, master, taps, weights, scratch_)) {
+    tasks.push_back(std::move(task));
+  }
   return weights;
 }
 
 void Assembly::prepare(const float* params, std::vector<Task>& tasks) {
   for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
-    const auto* const affine = std::get_if<Affine>(&plan_.stages[s].work);
+    const Affine* const affine = affine_of(plan_.stages[s]);
     if (affine == nullptr) continue;
     const float* const master = params + layout_.entries[affine->weights].offset;
     Extras& extras = extras_[s];
@@ -146,6 +161,18 @@ Task Assembly::forward_task(std::size_t s, const Pool& pool, const float*) const
                      std::move(operands), scratch_);
 }
 
+ConvPoolMemory Assembly::conv_pool_memory(std::size_t s) const {
+  const Extras& extras = extras_[s];
+  return {values_[s],   values_[s + 1], grads_[s + 1], extras.workspace,
+          extras.piece, extras.partial, scratch_};
+}
+
+Task Assembly::forward_task(std::size_t s, const ConvPool& fused, const float* params) const {
+  return plan_conv_pool_forward(name(s) + " forward", dnnl_, fused, conv_pool_memory(s),
+                                extras_[s].forward_weights,
+                                params + layout_.entries[fused.conv.biases].offset);
+}
+
 Task Assembly::forward_task(std::size_t s, const Norm& norm, const float*) const {
   return plan_lrn_forward(name(s) + " forward", norm.layer, norm.shape, precision_, values_[s],
                           values_[s + 1]);
@@ -176,9 +203,7 @@ void Assembly::backward_tasks(std::size_t s, const Affine& affine, float* grads,
   if (!affine.wants_grad_src) return;
   tasks.push_back(kernel_task(
       name(s) + " data gradient", dnnl_, affine.kernels.data_gradient,
-      {grad_dst, reads(DNNL_ARG_WEIGHTS, affine.backward_weights.desc, extras_[s].backward_weights),
-       writes(DNNL_ARG_DIFF_SRC, affine.src, grads_[s])},
-      scratch_));
+      data_gradient_operands(affine, grads_[s + 1], extras_[s].backward_weights, grads_[s]), scratch_));
 }
 
 void Assembly::backward_tasks(std::size_t s, const Pool& pool, float*, std::vector<Task>& tasks) const {
@@ -187,6 +212,13 @@ void Assembly::backward_tasks(std::size_t s, const Pool& pool, float*, std::vect
                                reads(DNNL_ARG_WORKSPACE, pool.workspace, extras_[s].workspace),
                                writes(DNNL_ARG_DIFF_SRC, plan_.edges[s].grad, grads_[s])},
                               scratch_));
+}
+
+void Assembly::backward_tasks(std::size_t s, const ConvPool& fused, float* grads,
+                              std::vector<Task>& tasks) const {
+  tasks.push_back(plan_conv_pool_backward(name(s) + " weight gradient", dnnl_, fused, conv_pool_memory(s),
+                                          grads + layout_.entries[fused.conv.weights].offset,
+                                          grads + layout_.entries[fused.conv.biases].offset));
 }
 
 void Assembly::backward_tasks(std::size_t s, const Norm& norm, float*, std::vector<Task>& tasks) const {

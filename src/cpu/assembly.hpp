@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cifar_mpi/engine/arena.hpp"
+#include "cpu/conv_pool.hpp"
 #include "cpu/planner.hpp"
 
 namespace cifar_mpi::cpu {
@@ -35,18 +36,23 @@ class Assembly {
   struct Extras {
     const void* forward_weights = nullptr;
     const void* backward_weights = nullptr;
-    std::byte* workspace = nullptr;
+    std::byte* workspace = nullptr;  ///< of a pooling; null in evaluation
+    std::byte* piece = nullptr;      ///< of a ConvPool
+    std::byte* partial = nullptr;    ///< of a ConvPool; null in evaluation
   };
 
+  void place_extras();
   void place_training_values();
   void place_evaluation_values();
   void place_grads();
+  ConvPoolMemory conv_pool_memory(std::size_t s) const;
   bool value_is_free(std::size_t edge) const;
   const void* prepare_copy(const std::string& name, const Affine& affine, const WeightCopy& copy,
                            const float* master, std::vector<engine::Task>& tasks);
 
   engine::Task forward_task(std::size_t s, const Affine& affine, const float* params) const;
   engine::Task forward_task(std::size_t s, const Pool& pool, const float* params) const;
+  engine::Task forward_task(std::size_t s, const ConvPool& fused, const float* params) const;
   engine::Task forward_task(std::size_t s, const Norm& norm, const float* params) const;
   engine::Task forward_task(std::size_t s, const Rectify& rectify, const float* params) const;
   engine::Task forward_task(std::size_t s, const Reformat& reformat, const float* params) const;
@@ -54,6 +60,8 @@ class Assembly {
   void backward_tasks(std::size_t s, const Affine& affine, float* grads,
                       std::vector<engine::Task>& tasks) const;
   void backward_tasks(std::size_t s, const Pool& pool, float* grads, std::vector<engine::Task>& tasks) const;
+  void backward_tasks(std::size_t s, const ConvPool& fused, float* grads,
+                      std::vector<engine::Task>& tasks) const;
   void backward_tasks(std::size_t s, const Norm& norm, float* grads, std::vector<engine::Task>& tasks) const;
   void backward_tasks(std::size_t s, const Rectify& rectify, float* grads,
                       std::vector<engine::Task>& tasks) const;

@@ -98,6 +98,14 @@ AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& f, const W
           })};
 }
 
+Kernel make_turned_convolution(const Dnnl& dnnl, const Desc& src, const Desc& weights, const Desc& dst,
+                               const Window& window) {
+  const Spread s(window);
+  return kernel_of(describe_forward<dnnl::convolution_forward>(
+      dnnl, attributes(false), dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, src,
+      weights, dst, s.strides, s.after, s.before));
+}
+
 AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& f) {
   const dnnl::primitive_attr plain = attributes(false);
   const auto forward = describe_forward<dnnl::inner_product_forward>(

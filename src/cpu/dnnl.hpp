@@ -29,6 +29,8 @@ struct Kernel {
 
   Desc describe(dnnl::query what) const { return desc.query_md(what); }
   std::size_t scratch_bytes() const { return describe(dnnl::query::scratchpad_md).get_size(); }
+  /// "brgconv:avx512_core"
+  std::string implementation() const { return desc.impl_info_str(); }
 };
 
 /// A square window with TensorFlow's SAME padding over an image of `height` × `width`.
@@ -58,6 +60,11 @@ struct AffineKernels {
 };
 
 AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& formats, const Window& window);
+/// A convolution SRC, WEIGHTS → DST without biases whose padding before and after is swapped: with the
+/// weights turned by 180 degrees and their channels swapped it is the data gradient of the convolution over
+/// `window`.
+Kernel make_turned_convolution(const Dnnl& dnnl, const Desc& src, const Desc& weights, const Desc& dst,
+                               const Window& window);
 AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& formats);
 
 struct PoolKernels {

@@ -1,12 +1,16 @@
 #include "cpu/planner.hpp"
 
+#include <omp.h>
+
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/conv.hpp"
+#include "cpu/conv_pool.hpp"
 #include "cpu/linear.hpp"
 #include "cpu/pool.hpp"
 
@@ -80,14 +84,15 @@ class Planner {
   const Edge& last() const { return plan_.edges.back(); }
   Desc nhwc(const Extent& extent, Type type) const { return activations(batch_, extent, type, Tag::nhwc); }
 
-  void add(std::string name, Edge out, decltype(Stage::work) work) {
-    out.wants_grad = last().wants_grad || std::holds_alternative<Affine>(work);
+  void add(std::string name, Edge out, Stage::Work work) {
+    Stage stage{std::move(name), std::move(work)};
+    out.wants_grad = last().wants_grad || affine_of(stage) != nullptr;
     plan_.edges.push_back(std::move(out));
-    plan_.stages.push_back({std::move(name), std::move(work)});
+    plan_.stages.push_back(std::move(stage));
   }
 
-  void note(const std::string& what, const Kernel& kernel) {
-    plan_.text += concat(what, ": ", kernel.desc.impl_info_str(), "\n");
+  void note(const std::string& what, const Kernel& kernel, const std::string& remark = "") {
+    plan_.text += concat(what, ": ", kernel.implementation(), remark, "\n");
     plan_.scratch_bytes = std::max(plan_.scratch_bytes, kernel.scratch_bytes());
   }
 
@@ -119,19 +124,34 @@ class Planner {
     return place;
   }
 
-  std::size_t add_affine(const std::string& name, std::size_t layer, Edge out, const Desc& logical_weights,
-                         Affine affine) {
+  /// Finds the parameters of `affine` and records what it chose.
+  void settle(const std::string& name, std::size_t layer, Affine& affine, const Desc& logical_weights,
+              const std::string& remark) {
     const ParamIndices params = find_params(table_, layer);
     affine.weights = params.weights;
     affine.biases = params.biases;
     plan_.params[params.weights] = {affine.master, logical_weights};
     plan_.params[params.biases] = {affine.bias, affine.bias};
-    note(name + " forward", affine.kernels.forward);
-    note(name + " weight gradient", affine.kernels.weight_gradient);
-    if (affine.wants_grad_src) note(name + " data gradient", affine.kernels.data_gradient);
+    note(name + " forward", affine.kernels.forward, remark);
+    note(name + " weight gradient", affine.kernels.weight_gradient, remark);
+    if (affine.wants_grad_src) {
+      note(name + " data gradient", affine.kernels.data_gradient, affine.is_turned() ? ", turned" : "");
+    }
     for (const WeightCopy* copy : {&affine.forward_weights, &affine.backward_weights}) {
+      if (copy->turning) note(name + " turn", copy->turning->unpack);
       if (copy->reorder) note(name + " prepare", *copy->reorder);
     }
+  }
+
+  void note_pool(const std::string& name, const Pool& pool) {
+    note(name + " forward", pool.kernels.forward);
+    note(name + " inference", pool.kernels.inference);
+    note(name + " backward", pool.kernels.backward);
+  }
+
+  std::size_t add_affine(const std::string& name, std::size_t layer, Edge out, const Desc& logical_weights,
+                         Affine affine) {
+    settle(name, layer, affine, logical_weights, "");
     const std::size_t taken = affine.relu ? 2 : 1;
     add(name, std::move(out), std::move(affine));
     return taken;
@@ -142,10 +162,33 @@ class Planner {
     if (!first) require_nhwc();
     AffinePlace place = place_of(layer);
     place.choose_dst = first && !(place.src == nhwc(place.in, type_));
+    if (const std::size_t taken = add_conv_pool(conv, layer, place)) return taken;
     Affine affine = plan_conv(dnnl_, conv, place);
     Edge out{affine.dst, affine.grad_dst, place.out};
     return add_affine(conv.name, layer, std::move(out), conv_logical_weights(conv, place.in),
                       std::move(affine));
+  }
+
+  /// The first convolution and its pooling in pieces; 0 where they do not stand so or the batch has no
+  /// pieces.
+  std::size_t add_conv_pool(const model::Conv2d& conv, std::size_t layer, AffinePlace place) {
+    const std::size_t next = layer + (place.relu ? 2 : 1);
+    const auto* const pool =
+        next < net_.layers.size() ? std::get_if<model::MaxPool>(&net_.layers[next]) : nullptr;
+    const int samples = samples_per_piece(batch_, omp_get_max_threads());
+    const bool from_images = place.choose_dst && place.src == activations(batch_, place.in, type_, Tag::nchw);
+    if (pool == nullptr || samples == batch_ || !from_images) return 0;
+    place.batch = samples;
+    place.src = activations(samples, place.in, type_, Tag::nchw);
+    const Extent out = net_.outputs[next];
+    std::optional<ConvPool> fused = plan_conv_pool(dnnl_, conv, *pool, place, out, batch_ / samples);
+    if (!fused) return 0;
+    settle(conv.name, layer, fused->conv, conv_logical_weights(conv, place.in),
+           concat(", ", samples, " samples at a time"));
+    note_pool(pool->name, fused->pool);
+    const Desc dst = fused->dst;
+    add(conv.name + " + " + pool->name, {dst, dst, out}, std::move(*fused));
+    return next + 1 - layer;
   }
 
   std::size_t add_linear(const model::Linear& linear, std::size_t layer) {
@@ -162,9 +205,7 @@ class Planner {
     const Extent out = net_.outputs[index];
     Pool pool = plan_pool(dnnl_, layer, batch_, last().value, last().extent, out, type_);
     const Desc dst = pool.kernels.forward.describe(dnnl::query::dst_md);
-    note(layer.name + " forward", pool.kernels.forward);
-    note(layer.name + " inference", pool.kernels.inference);
-    note(layer.name + " backward", pool.kernels.backward);
+    note_pool(layer.name, pool);
     add(layer.name, {dst, dst, out}, std::move(pool));
     return 1;
   }
@@ -202,7 +243,7 @@ class Planner {
   }
 
   static bool ends_with_relu(const Stage& stage) {
-    if (const auto* const affine = std::get_if<Affine>(&stage.work)) return affine->relu;
+    if (const Affine* const affine = affine_of(stage)) return affine->relu;
     return std::holds_alternative<Rectify>(stage.work);
   }
 

@@ -23,10 +23,20 @@ struct Edge {
   bool masked = false;      ///< the gradient is zeroed where the value is not positive, in a task of its own
 };
 
+/// Weights of a convolution turned by 180 degrees with in and out swapped, fp32, tap by tap.
+struct Turning {
+  Kernel unpack;  ///< master → taps
+  Desc taps;      ///< {out, in, k, k} in the order [k, k, out, in]
+  Desc turned;    ///< {in, out, k, k}: the same bytes when the taps stand in reverse order
+  int tap_count = 0;
+  std::size_t tap_floats = 0;
+};
+
 /// A compute copy of weights in the format a kernel wants; without `reorder` the master copy serves as it is.
 struct WeightCopy {
   Desc desc;
-  std::optional<Kernel> reorder;
+  std::optional<Turning> turning;
+  std::optional<Kernel> reorder;  ///< master → desc, or turned → desc
 };
 
 /// Conv2d or Linear, with the ReLU behind it if there is one. A linear layer sees its edges as matrices.
@@ -44,12 +54,27 @@ struct Affine {
   bool wants_grad_src = false;
   bool relu = false;
 
-  bool shares_weights() const { return forward_weights.desc == backward_weights.desc; }
+  /// The data gradient is a convolution of the gradient (see conv.hpp).
+  bool is_turned() const { return backward_weights.turning.has_value(); }
+  bool shares_weights() const { return !is_turned() && forward_weights.desc == backward_weights.desc; }
 };
 
 struct Pool {
   PoolKernels kernels;
   Desc workspace;
+};
+
+/// Conv2d, Relu if there is one, and MaxPool, going through the batch in equal pieces (see conv_pool.hpp);
+/// `conv` and `pool` are of one piece.
+struct ConvPool {
+  Affine conv;
+  Pool pool;
+  Desc piece_dst;  ///< the pooled values of one piece
+  Desc dst;        ///< of the whole batch
+  int pieces = 1;
+
+  std::size_t weight_floats() const { return conv.master.get_size() / sizeof(float); }
+  std::size_t partial_bytes() const { return conv.master.get_size() + conv.bias.get_size(); }
 };
 
 struct Norm {
@@ -68,8 +93,13 @@ struct Reformat {
 };
 
 struct Stage {
+  using Work = std::variant<Affine, Pool, ConvPool, Norm, Rectify, Reformat>;
+
   std::string name;
-  std::variant<Affine, Pool, Norm, Rectify, Reformat> work;
+  Work work;
 };
+
+/// The layer with parameters in a stage, or null.
+const Affine* affine_of(const Stage& stage);
 
 }  // namespace cifar_mpi::cpu

@@ -24,6 +24,7 @@ class DnnlTower final : public engine::Tower {
       : batch_(spec.batch),
         classes_(spec.net->classes),
         precision_(spec.precision),
+        threads_(omp_get_max_threads()),
         plan_(plan_network(dnnl_, spec)) {
     for (const ParamFormat& param : plan_.params) append(layout_, param.master.get_size() / sizeof(float));
   }
@@ -31,7 +32,7 @@ class DnnlTower final : public engine::Tower {
   const engine::ParamLayout& layout() const override { return layout_; }
 
   std::string plan_text() const override {
-    return concat(dnnl_version_text(), ", ", omp_get_max_threads(), " threads, ",
+    return concat(dnnl_version_text(), ", ", threads_, threads_ == 1 ? " thread, " : " threads, ",
                   engine::to_string(precision_), "\n", plan_.text);
   }
 
@@ -88,6 +89,7 @@ class DnnlTower final : public engine::Tower {
   int batch_;
   int classes_;
   engine::Precision precision_;
+  int threads_;
   NetPlan plan_;
   engine::ParamLayout layout_;
 };

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/lattice.hpp"
 
@@ -61,6 +63,21 @@ struct Fixture {
   }
   lattice::Tensor src() const { return tensor(affine.src, plain_src, x); }
   lattice::Tensor grad_dst() const { return tensor(affine.grad_dst, plain_dst, grad_y); }
+
+  /// As a program does it, from the master copy.
+  Buffer prepare(const WeightCopy& copy, const lattice::Tensor& master) const {
+    Buffer copied = allocate_host(copy.desc.get_size());
+    if (!copy.reorder) std::memcpy(copied.data(), master.buffer.data(), copied.size());
+    const Buffer taps = allocate_host(copy.turning ? copy.turning->taps.get_size() : 0);
+    const Buffer scratch = allocate_host(copy.reorder ? copy.reorder->scratch_bytes() : 0);
+    engine::Lane lane;
+    for (const engine::Task& task :
+         prepare_tasks("prepare", dnnl, master.desc, copy, master.buffer.as<float>(), taps.data(),
+                       copied.data(), scratch.data())) {
+      task.start(lane);
+    }
+    return copied;
+  }
 
   Array forward() const {
     const lattice::Tensor source = src();
@@ -126,14 +143,13 @@ TEST_P(Convolution, GivesTheExactGradientOfItsInputUnlessItIsTheFirst) {
   for (const Precision precision : lattice::precisions_here()) {
     const Fixture setup(GetParam(), precision);
     const lattice::Tensor grad_dst = setup.grad_dst();
-    const lattice::Tensor w = setup.tensor(setup.affine.shares_weights() ? setup.affine.forward_weights.desc
-                                                                         : setup.affine.backward_weights.desc,
-                                           setup.plain_weights, setup.weights);
-    const lattice::Tensor grad_src(setup.affine.src, setup.plain_src);
-    lattice::run_kernel(setup.dnnl, setup.affine.kernels.data_gradient,
-                        {reads(DNNL_ARG_DIFF_DST, grad_dst.desc, grad_dst.buffer.data()),
-                         reads(DNNL_ARG_WEIGHTS, w.desc, w.buffer.data()),
-                         writes(DNNL_ARG_DIFF_SRC, grad_src.desc, grad_src.buffer.data())});
+    const Affine& affine = setup.affine;
+    const lattice::Tensor master = setup.tensor(affine.master, setup.plain_weights, setup.weights);
+    const lattice::Tensor grad_src(affine.src, setup.plain_src);
+    const Buffer weights = setup.prepare(affine.backward_weights, master);
+    lattice::run_kernel(
+        setup.dnnl, affine.kernels.data_gradient,
+        data_gradient_operands(affine, grad_dst.buffer.data(), weights.data(), grad_src.buffer.data()));
     const Array wanted = reference::conv_grad_x(setup.shape, setup.weights, setup.grad_y);
     lattice::expect_equal(grad_src.get(setup.dnnl), lattice::rounded(wanted, precision),
                           concat(engine::to_string(precision)));

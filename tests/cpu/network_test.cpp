@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "cpu/bf16_reference.hpp"
+#include "cpu/conv_pool.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/network_run.hpp"
 
@@ -66,7 +67,7 @@ void expect_reference_gradients(const NetworkRun& run, const reference::LossAndG
 
 TEST(Network, HasTheReferenceGradientsForEveryOrderOfLayers) {
   for (const model::NetSpec& net : variants()) {
-    for (const int batch : {1, 5}) {
+    for (const int batch : {1, 5, 20}) {  // 20 goes through the first pooling in pieces of 10
       NetworkRun run({.net = net, .batch = batch});
       const auto wanted = run.wanted();
       run.run(run.train_program());
@@ -96,7 +97,7 @@ TEST(Network, HasTheReferenceGradientsInBf16) {
   std::vector<model::NetSpec> nets = variants();
   nets.push_back(model::make_model("tutorial", {24, 24, 3}, 10));
   for (const model::NetSpec& net : nets) {
-    NetworkRun run({.net = net, .batch = 4, .precision = Precision::bf16});
+    NetworkRun run({.net = net, .batch = net.input.height < 24 ? 20 : 4, .precision = Precision::bf16});
     Bf16Reference reference(net, run.table, run.logical(run.params.as<float>()), run.spec.batch);
     const auto wanted =
         reference.run(run.input(true), run.batch_labels(), static_cast<double>(run.global_batch()));
@@ -109,18 +110,20 @@ TEST(Network, DeclaresEveryByteItTouches) {
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
     if (precision == Precision::bf16 && !has_bf16()) continue;
     for (const model::NetSpec& net : variants()) {
-      NetworkRun run({.net = net, .batch = 3, .precision = precision});
-      const auto train = run.train_program();
-      EXPECT_NO_THROW(run.run(train, RunnerKind::audit)) << net.name;
-      const auto evaluate = run.evaluate_program();
-      EXPECT_NO_THROW(run.run(evaluate, RunnerKind::audit)) << net.name;
+      for (const int batch : {3, 20}) {
+        NetworkRun run({.net = net, .batch = batch, .precision = precision});
+        const auto train = run.train_program();
+        EXPECT_NO_THROW(run.run(train, RunnerKind::audit)) << net.name;
+        const auto evaluate = run.evaluate_program();
+        EXPECT_NO_THROW(run.run(evaluate, RunnerKind::audit)) << net.name;
+      }
     }
   }
 }
 
 TEST(Network, GivesTheSameBitsInEveryReplayAndFromEveryRunner) {
   for (const int threads : {1, 2}) {
-    NetworkRun run({.net = model::make_model("tutorial", {24, 24, 3}, 10), .batch = 6, .threads = threads});
+    NetworkRun run({.net = model::make_model("tutorial", {24, 24, 3}, 10), .batch = 32, .threads = threads});
     const std::size_t floats = run.control_layout.floats() + run.tower->layout().floats;
     run.run(run.train_program(), RunnerKind::serial);
     const std::vector<float> first(run.control(), run.control() + floats);
@@ -143,7 +146,7 @@ TEST(Network, OverwritesGradientsInsteadOfAddingToThem) {
 }
 
 TEST(Network, PredictsWhatTheReferencePredicts) {
-  NetworkRun run({.net = variants().front(), .batch = 8});
+  NetworkRun run({.net = variants().front(), .batch = 20});
   const auto x = run.input(false);
   const auto activations =
       reference::forward(run.spec.net, run.logical(run.params.as<float>()), x, run.spec.batch);
@@ -156,7 +159,20 @@ TEST(Network, PredictsWhatTheReferencePredicts) {
   double correct = 0.0;
   for (std::size_t i = 0; i < labels.size(); ++i) correct += run.predictions[i] == labels[i] ? 1.0 : 0.0;
   EXPECT_EQ(correct, loss.correct);
-  EXPECT_EQ(run.cursor, 8u);
+  EXPECT_EQ(run.cursor, 20u);
+}
+
+TEST(Network, GoesThroughTheBatchInPiecesOnlyWhereThatPays) {
+  EXPECT_EQ(samples_per_piece(128, 1), 16);
+  EXPECT_EQ(samples_per_piece(128, 2), 32);
+  EXPECT_EQ(samples_per_piece(100, 1), 10);
+  EXPECT_EQ(samples_per_piece(16, 1), 16);
+  EXPECT_EQ(samples_per_piece(127, 1), 127);
+  EXPECT_EQ(samples_per_piece(1, 4), 1);
+  NetworkRun pieces({.net = variants().front(), .batch = 20});
+  EXPECT_NE(pieces.tower->plan_text().find("10 samples at a time"), std::string::npos);
+  NetworkRun whole({.net = variants().front(), .batch = 19});
+  EXPECT_EQ(whole.tower->plan_text().find("at a time"), std::string::npos);
 }
 
 TEST(Network, PredictsTheFirstOfEqualLogits) {

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cpu/affine.hpp"
+
+/// The first convolution, its ReLU and the max-pooling behind it as one stage that goes through the batch
+/// piece by piece, so that the convolution's output, the largest tensor of the network, never leaves the
+/// cache.
+///
+/// The backward pass needs that output no more (the pooling left its choices in the workspace) and the first
+/// layer has no data gradient, so it is the weight gradient alone: each piece's is added to the sum of those
+/// before it, in order. Tutorial, batch 128, fp32, one Zen 5 core, pieces of 16: 3.35 instead of 4.06 ms
+/// forward, 3.33 instead of 4.00 ms backward, and 19 MB of memory less; bf16 gains little time. Pieces of 8
+/// and 32 come within 3 %.
+namespace cifar_mpi::cpu {
+
+/// How many samples a piece has: the largest divisor of `batch` of at most 16 per thread; the whole batch
+/// when that is below 4 per thread, which would not be worth it.
+int samples_per_piece(int batch, int threads);
+
+/// `place` is of one piece, as plan_conv takes it; `out` is the pooled extent. Nothing when the pooling's
+/// format is none that has a name. Throws dnnl::error.
+std::optional<ConvPool> plan_conv_pool(const Dnnl& dnnl, const model::Conv2d& conv,
+                                       const model::MaxPool& pool, const AffinePlace& place,
+                                       const Extent& out, int pieces);
+
+/// Where one program has the stage's memory; sizes are those of the whole batch where not said otherwise.
+struct ConvPoolMemory {
+  const std::byte* src = nullptr;
+  std::byte* dst = nullptr;             ///< pooled
+  const std::byte* grad_dst = nullptr;  ///< of the pooled values
+  std::byte* workspace = nullptr;       ///< null: evaluation
+  std::byte* piece = nullptr;           ///< [one piece] the convolution's output, or its gradient
+  std::byte* partial = nullptr;         ///< [partial_bytes()] gradients of one piece
+  std::byte* scratch = nullptr;
+};
+
+engine::Task plan_conv_pool_forward(const std::string& name, const Dnnl& dnnl, const ConvPool& stage,
+                                    const ConvPoolMemory& memory, const void* weights, const float* biases);
+
+engine::Task plan_conv_pool_backward(const std::string& name, const Dnnl& dnnl, const ConvPool& stage,
+                                     const ConvPoolMemory& memory, float* grad_weights, float* grad_biases);
+
+}  // namespace cifar_mpi::cpu
