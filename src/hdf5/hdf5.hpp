@@ -111,8 +111,9 @@ class Image;
 /// HDF5 never writes to the disk itself: after a failed write (disk full) its H5Fclose fails too, keeps the
 /// file open and tries again at exit. Here only `save` meets the disk. The price is memory: the size of the
 /// file. Numeric data sets are cut into chunks of at most 1 MiB (a power of two of rows), each with a
-/// Fletcher32 checksum; headers and attributes have checksums too. No time stamps: equal content gives equal
-/// bytes. Missing parent groups are made. Everything throws Error{io}.
+/// Fletcher32 checksum; headers, numeric attributes and chunk indices have checksums too, text (which lies in
+/// HDF5's global heap) has none. No time stamps: equal content gives equal bytes. Missing parent groups are
+/// made. Everything throws Error{io}.
 class Writer {
  public:
   Writer();

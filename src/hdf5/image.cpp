@@ -30,8 +30,8 @@ void Image::attach(Id access_list) {
   callbacks.udata = this;
   if (H5Pset_fapl_core(access_list, kIncrement, false) < 0 ||
       H5Pset_file_image_callbacks(access_list, &callbacks) < 0 ||
-      // From 1.8 on: checksums in the headers of objects, and superblocks of version 2.
-      H5Pset_libver_bounds(access_list, H5F_LIBVER_V18, H5F_LIBVER_LATEST) < 0) {
+      // From 1.10 on: checksums in superblock, object headers and chunk indices.
+      H5Pset_libver_bounds(access_list, H5F_LIBVER_V110, H5F_LIBVER_LATEST) < 0) {
     throw Error(ErrorKind::io, "cannot make an HDF5 file in memory: " + reason());
   }
 }
