@@ -21,7 +21,7 @@ stand_in "$clone/build/cifar_mpi_pack" <<<'mkdir -p "${4%/*}"; echo packed >"$4"
 stand_in "$clone/build/cifar_mpi_train" <<'END'
 mkdir -p "$4/checkpoints"
 touch "$4/checkpoints/step_000000390.h5" "$4/checkpoints/step_000001560.h5"
-printf '%s\n' '{"step": 1, "images_per_second": 1.0}' '{"step": 2, "images_per_second": 5012.5}' '{"accuracy": 0.6}' >"$4/metrics.jsonl"
+printf '%s\n' '{"step":1,"images_per_second":5000.25,"seconds":9}' '{"step":2,"images_per_second":5.1e3}' '{"accuracy": 0.6}' >"$4/metrics.jsonl"
 END
 stand_in "$clone/build/cifar_mpi_eval" <<<'echo "2026-11-20: precision @ 1 = 0.6001"'
 
@@ -34,7 +34,7 @@ ExplainsItself() {
 EndsWithTheResult() {
   ends_with 0 "$clone/tools/quickstart" --from 'some where'
   says 'test accuracy   0.6001'
-  says '5012.5 images/s with 2 ranks'
+  says 'speed           5050 images/s with 2 ranks'
   says "checkpoint      $clone/runs/quickstart/checkpoints/step_000001560.h5"
   grep -q 'fetch_cifar10 .*--from some where' "$calls" || fail "--from was not handed on"
   grep -q 'cifar_mpi_train .*--epochs 4$' "$calls" || fail "trained: $(grep train "$calls")"
