@@ -32,15 +32,20 @@ bool first_rank() {
   return true;
 }
 
-std::optional<int> parse(CLI::App& app, int argc, char** argv) {
+std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::function<void()>& check) {
+  app.allow_config_extras(CLI::config_extras_mode::error);
   try {
     app.parse(argc, argv);
+    check();
     return std::nullopt;
   } catch (const CLI::Success& done) {
     return first_rank() ? app.exit(done) : 0;
   } catch (const CLI::ParseError& error) {
     if (first_rank()) print(app.get_name().c_str(), concat(error.what(), "; see --help").c_str());
     return exit_code(ErrorKind::usage);
+  } catch (const Error& error) {
+    if (first_rank()) print(app.get_name().c_str(), error.what());
+    return exit_code(error.kind());
   }
 }
 

@@ -9,9 +9,11 @@
 /// What all programs share: how they parse, how they end.
 namespace cifar_mpi::app {
 
-/// Parses the command line. Returns the exit code when the program must end here: 0 after --help and the
-/// like, 2 for a usage error, which only the first rank of a launched program prints.
-std::optional<int> parse(CLI::App& app, int argc, char** argv);
+/// Parses the command line, then runs `check`, which throws Error for values that make no sense. Returns the
+/// exit code when the program must end here, before MPI starts: 0 after --help and the like, 2 for a usage
+/// error, which only the first rank of a launched program prints. Of an option given twice the last counts.
+std::optional<int> parse(
+    CLI::App& app, int argc, char** argv, const std::function<void()>& check = [] {});
 
 /// True for the rank that may speak before MPI is up, by what the launcher says.
 bool first_rank();

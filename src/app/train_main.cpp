@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
   CLI::App cli(
       "Trains a model of the catalog on a CIFAR-10 style dataset, data parallel over the ranks of mpirun.",
       "cifar_mpi_train");
+  cli.option_defaults()->take_last();
   app::TrainOptions options;
   options.add_to(cli);
   app::add_version(cli);
@@ -48,7 +49,7 @@ int main(int argc, char** argv) {
       ->configurable(false);
   cli.add_flag("--check-build", check_build, "Print what this binary was built with and leave")
       ->configurable(false);
-  if (const auto code = app::parse(cli, argc, argv)) return *code;
+  if (const auto code = app::parse(cli, argc, argv, [&] { train::check(options.config()); })) return *code;
   if (print_config || check_build) {
     const std::string text = print_config ? cli.config_to_str(true, true) : app::describe_build();
     return app::first_rank() && std::fputs(text.c_str(), stdout) < 0;

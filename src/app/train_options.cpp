@@ -114,13 +114,13 @@ void TrainOptions::add_model(CLI::App& app) {
 
 void TrainOptions::add_batches(CLI::App& app) {
   const std::string group = "Length, batches and samples";
-  auto* batch = app.add_option("--batch-size", config_.batch_size, "Samples per rank and step")
-                    ->capture_default_str()
-                    ->group(group);
-  app.add_option("--global-batch", config_.global_batch,
-                 "Samples per step over all ranks, divisible by their number; 0: --batch-size times ranks")
+  app.add_option("--batch-size", config_.batch_size, "Samples per rank and step")
       ->capture_default_str()
-      ->excludes(batch)
+      ->group(group);
+  app.add_option(
+         "--global-batch", config_.global_batch,
+         "Samples per step over all ranks, divisible by their number; overrides --batch-size unless 0")
+      ->capture_default_str()
       ->group(group);
   app.add_option("--epochs", config_.epochs, "Length in passes over the training set")
       ->capture_default_str()

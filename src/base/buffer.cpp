@@ -13,7 +13,8 @@ Buffer allocate_host(std::size_t size) {
   const std::size_t rounded = (size + kAlignment - 1) / kAlignment * kAlignment;
   if (rounded == 0) return {};
   void* const memory = std::aligned_alloc(kAlignment, rounded);
-  if (memory == nullptr) throw Error(ErrorKind::device, concat("out of host memory asking for ", size >> 20, " MiB"));
+  if (memory == nullptr)
+    throw Error(ErrorKind::device, concat("out of host memory asking for ", size >> 20, " MiB"));
   std::memset(memory, 0, rounded);
   return {static_cast<std::byte*>(memory), size, [memory] { std::free(memory); }};
 }

@@ -6,7 +6,8 @@
 namespace cifar_mpi {
 
 float truncated_normal(std::uint64_t seed, std::uint32_t tensor, std::uint64_t index) {
-  // Box–Muller gives two normals per draw; a draw where both lie outside ±2 has probability 0.2 %, so this ends.
+  // Box–Muller gives two normals per draw; a draw where both lie outside ±2 has probability 0.2 %, so this
+  // ends.
   for (std::uint32_t attempt = 0;; ++attempt) {
     const Random4 r =
         random4(seed, RandomPurpose::initial_value, index | (std::uint64_t{attempt} << 48), tensor);

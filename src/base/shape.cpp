@@ -9,7 +9,8 @@ std::string to_string(const Shape& shape) {
 }
 
 std::string to_string(const Extent& extent) {
-  return std::to_string(extent.height) + "x" + std::to_string(extent.width) + "x" + std::to_string(extent.channels);
+  return std::to_string(extent.height) + "x" + std::to_string(extent.width) + "x" +
+         std::to_string(extent.channels);
 }
 
 }  // namespace cifar_mpi

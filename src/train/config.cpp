@@ -9,11 +9,18 @@ namespace cifar_mpi::train {
 namespace {
 
 constexpr std::int64_t kLargestBatch = 1 << 20;
+constexpr double kMany = 1e9;  // more than this is a slip of the keyboard
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(ErrorKind::usage, text); }
 
 void require_positive(const char* option, std::int64_t value) {
   if (value < 1) refuse(concat(option, " must be at least 1, not ", value));
+}
+
+void require_above_zero(const char* option, double value) {
+  if (!(value > 0.0 && value <= kMany)) {
+    refuse(concat(option, " must be above 0 and at most ", kMany, ", not ", value));
+  }
 }
 
 void require_in(const char* option, double value, double low, double high) {
@@ -34,7 +41,6 @@ std::string exact(double value) {
 }  // namespace
 
 void check(const TrainConfig& config) {
-  constexpr double kMany = 1e9;
   if (config.batch_size < 1 || config.batch_size > kLargestBatch) {
     refuse(concat("--batch-size must lie between 1 and ", kLargestBatch, ", not ", config.batch_size));
   }
@@ -44,15 +50,10 @@ void check(const TrainConfig& config) {
   if (config.threads < 0 || config.threads > 4096) {
     refuse(concat("--threads must lie between 1 and 4096 (0: chosen), not ", config.threads));
   }
-  if (!(config.epochs > 0.0 && config.epochs <= kMany)) {
-    refuse(concat("--epochs must be a positive number, not ", config.epochs));
-  }
-  if (!(config.lr > 0.0 && config.lr <= kMany))
-    refuse(concat("--lr must be a positive number, not ", config.lr));
+  require_above_zero("--epochs", config.epochs);
+  require_above_zero("--lr", config.lr);
   require_in("--lr-decay-factor", config.lr_decay_factor, 0.0, 1.0);
-  if (!(config.epochs_per_decay > 0.0 && config.epochs_per_decay <= kMany)) {
-    refuse(concat("--epochs-per-decay must be a positive number, not ", config.epochs_per_decay));
-  }
+  require_above_zero("--epochs-per-decay", config.epochs_per_decay);
   require_in("--warmup-epochs", config.warmup_epochs, 0.0, kMany);
   require_in("--weight-decay", config.weight_decay, 0.0, kMany);
   if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {

@@ -45,8 +45,8 @@ std::string resolve_checkpoint(const std::string& path) {
   return files.back().path;
 }
 
-Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path, comm::World& world,
-                               const BackendFactory& make_backend) {
+Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path,
+                               const comm::World& world, const BackendFactory& make_backend) {
   Evaluation result;
   Network network;
   std::optional<data::DatasetFile> file;

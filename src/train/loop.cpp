@@ -106,7 +106,8 @@ void Loop::absorb(std::uint64_t until) {
     if (!record.applied) {
       throw comm::AgreedError(
           ErrorKind::diverged,
-          concat("diverged: the loss of step ", absorbed_ + 1, " is ", record.cross_entropy,
+          concat("diverged: the loss of step ", absorbed_ + 1, " is ",
+                 std::isnan(record.cross_entropy) ? "not a number" : "infinite",
                  "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs"));
     }
     if (record.stop_requests > 0.0) stopping_ = true;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "train/state.hpp"
 
@@ -146,8 +147,8 @@ void describe_run(const SessionState& state, const Start& start) {
   const TrainConfig& config = state.config;
   const data::DatasetInfo& info = state.info;
   const Log& log = state.log;
-  log.info(concat("cifar_mpi_train: ", state.world.size(), " rank", state.world.size() == 1 ? "" : "s",
-                  " on ", state.backend->description()));
+  log.info(concat("cifar_mpi ", version(), ": ", state.world.size(), " rank",
+                  state.world.size() == 1 ? "" : "s", " on ", state.backend->description()));
   log.info(concat("data: ", config.data, ", ", info.train_count, " training and ", info.test_count,
                   " test images of ", to_string(info.image), ", ", info.classes(), " classes, shuffle ",
                   to_string(config.shuffle), ", augment ", to_string(config.augment)));
@@ -181,10 +182,11 @@ Identity resolved_settings(const SessionState& state) {
           {"all-reduce", std::string(state.collective->name())}};
 }
 
-Session::Session(TrainConfig config, comm::World& world, const Log& log, const BackendFactory& make_backend,
-                 const std::atomic<int>& stop_request)
-    : state_(std::make_unique<SessionState>(std::move(config), world, log, stop_request)) {
-  SessionState& state = *state_;
+std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,
+                                     const BackendFactory& make_backend,
+                                     const std::atomic<int>& stop_request) {
+  auto owner = std::make_unique<SessionState>(std::move(config), world, log, stop_request);
+  SessionState& state = *owner;
   world.together([&] {
     check(state.config);
     state.dataset.emplace(state.config.data);
@@ -196,7 +198,6 @@ Session::Session(TrainConfig config, comm::World& world, const Log& log, const B
     }
     // Builds the schedule once, so that its own checks are part of this phase.
     optim::Schedule(schedule_spec(state.config, state.sizes, state.info.train_count));
-    state.collective = comm::make_collective(state.config.all_reduce, world);
   });
   const Start start = find_start_everywhere(state);
   world.together([&] {
@@ -206,6 +207,7 @@ Session::Session(TrainConfig config, comm::World& world, const Log& log, const B
     state.samples = ResidentData(*state.backend, *state.dataset, data::Split::train, order.held());
   });
   require_equal_plans(state);
+  open_collective(state);
   world.together([&] {
     build_step(state);
     import_block(*state.backend, *state.tower, start.model, state.params);
@@ -217,7 +219,12 @@ Session::Session(TrainConfig config, comm::World& world, const Log& log, const B
   });
   state.progress.resolved = resolved_settings(state);
   describe_run(state, start);
+  return owner;
 }
+
+Session::Session(TrainConfig config, const comm::World& world, const Log& log,
+                 const BackendFactory& make_backend, const std::atomic<int>& stop_request)
+    : state_(set_up(std::move(config), world, log, make_backend, stop_request)) {}
 
 Session::~Session() = default;
 

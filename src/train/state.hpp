@@ -12,11 +12,12 @@ namespace cifar_mpi::train {
 /// What a run owns on one rank. Members stand in the order in which they are made; they go in the reverse
 /// order: programs, then memory, then the device.
 struct SessionState {
-  SessionState(TrainConfig chosen, comm::World& the_world, const Log& the_log, const std::atomic<int>& stop)
+  SessionState(TrainConfig chosen, const comm::World& the_world, const Log& the_log,
+               const std::atomic<int>& stop)
       : config(std::move(chosen)), world(the_world), log(the_log), stop_request(stop) {}
 
   TrainConfig config;
-  comm::World& world;
+  const comm::World& world;
   Log log;
   const std::atomic<int>& stop_request;
 
@@ -47,8 +48,17 @@ struct SessionState {
 /// and network.
 void plan_device(SessionState& state, const BackendFactory& make_backend);
 
-/// Allocates the blocks, builds and seals the training program; needs the plan and the samples.
+/// Makes the collective and the gradient block, which is its memory. Communicates, so it must not stand in a
+/// phase that can fail on one rank alone. Needs the plan.
+void open_collective(SessionState& state);
+
+/// Allocates the other blocks, builds and seals the training program; needs the plan and the samples.
 void build_step(SessionState& state);
+
+/// Everything Session's constructor does; see there.
+std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,
+                                     const BackendFactory& make_backend,
+                                     const std::atomic<int>& stop_request);
 
 /// The loop over steps, from state.progress.step to the end.
 void run_loop(SessionState& state);

@@ -9,11 +9,10 @@ namespace {
 /// the bytes, ready before the convolutions' backward begins), then conv2 and conv1.
 constexpr std::size_t kBucketBytes = std::size_t{1} << 20;
 
-void allocate_blocks(SessionState& state, const engine::ControlLayout& control) {
+void allocate_blocks(SessionState& state) {
   const std::size_t floats = state.tower->layout().floats;
   state.params = state.backend->allocate(floats * sizeof(float));
   state.ema = state.backend->allocate(floats * sizeof(float));
-  state.gradients = state.collective->allocate((control.floats() + floats) * sizeof(float));
   state.step_counter = state.backend->allocate(sizeof(std::uint64_t));
 }
 
@@ -64,9 +63,16 @@ void plan_device(SessionState& state, const BackendFactory& make_backend) {
   state.arena.emplace([&backend = *state.backend](std::size_t bytes) { return backend.allocate(bytes); });
 }
 
+void open_collective(SessionState& state) {
+  state.collective = comm::make_collective(state.config.all_reduce, state.world);
+  const std::size_t floats =
+      engine::ControlLayout{state.world.size()}.floats() + state.tower->layout().floats;
+  state.gradients = state.collective->allocate(floats * sizeof(float));
+}
+
 void build_step(SessionState& state) {
   const engine::ControlLayout control{state.world.size()};
-  allocate_blocks(state, control);
+  allocate_blocks(state);
   const engine::TrainBinding binding = bind(state, control);
   const std::vector<comm::Bucket> buckets = comm::plan_buckets(state.tower->layout(), kBucketBytes);
   state.decay_sums = state.backend->allocate(buckets.size() * sizeof(double));

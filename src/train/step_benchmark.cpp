@@ -59,9 +59,11 @@ void build(SessionState& state, const BackendFactory& make_backend) {
   check(state.config);
   state.sizes = resolve_sizes(state.config, state.world.size(), state.info);
   state.network = make_network(state.config.model, state.info, state.config.augment, state.config.data);
-  state.collective = comm::make_collective(state.config.all_reduce, state.world);
   plan_device(state, make_backend);
   state.samples = ResidentData(*state.backend, generate(state));
+}
+
+void start(SessionState& state) {
   build_step(state);
   const std::vector<NamedTensor> initial = initial_tensors(state.network.params, state.config.seed);
   import_block(*state.backend, *state.tower, initial, state.params);
@@ -85,12 +87,14 @@ double resident_bytes() {
 
 }  // namespace
 
-StepBenchmark benchmark_step(const StepBenchmarkConfig& config, comm::World& world,
+StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
                              const BackendFactory& make_backend,
                              const std::function<double(int, double)>& measure_peak) {
   static const std::atomic<int> kNoStop{0};
   SessionState state(train_config(config), world, Log(world.rank()), kNoStop);
   world.together([&] { build(state, make_backend); });
+  open_collective(state);
+  world.together([&] { start(state); });
 
   time_steps(state, 3);  // pages, caches and clocks warm up
   const double one = most(gather(world, time_steps(state, 2)));

@@ -9,16 +9,16 @@ namespace cifar_mpi {
 
 /// The value is the exit code. The table in the README repeats it for users.
 enum class ErrorKind : int {
-  internal = 1,     ///< a bug, or an exception nobody expected
-  usage = 2,        ///< an option or a combination of options that makes no sense
-  data = 3,         ///< the dataset is missing, damaged, or does not fit the model
-  checkpoint = 4,   ///< a checkpoint or run directory is missing, damaged, or of another run
-  io = 5,           ///< a file could not be written (permissions, disk full, quota)
-  device = 6,       ///< the asked-for device, precision or memory is not there
-  comm = 7,         ///< a peer was lost or MPI failed
-  diverged = 8,     ///< the loss became NaN or infinite
-  launch = 10,      ///< the launcher announced N ranks, but this binary sees a world of one
-  stopped = 75,     ///< stopped on request, resume me (EX_TEMPFAIL, so that SLURM's RequeueExit=75 fits)
+  internal = 1,    ///< a bug, or an exception nobody expected
+  usage = 2,       ///< an option or a combination of options that makes no sense
+  data = 3,        ///< the dataset is missing, damaged, or does not fit the model
+  checkpoint = 4,  ///< a checkpoint or run directory is missing, damaged, or of another run
+  io = 5,          ///< a file could not be written (permissions, disk full, quota)
+  device = 6,      ///< the asked-for device, precision or memory is not there
+  comm = 7,        ///< a peer was lost or MPI failed
+  diverged = 8,    ///< the loss became NaN or infinite
+  launch = 10,     ///< the launcher announced N ranks, but this binary sees a world of one
+  stopped = 75,    ///< stopped on request, resume me (EX_TEMPFAIL, so that SLURM's RequeueExit=75 fits)
 };
 
 constexpr int exit_code(ErrorKind kind) { return static_cast<int>(kind); }

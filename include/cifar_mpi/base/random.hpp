@@ -8,12 +8,14 @@
 /// Everything here is constexpr, so the same code runs on the host, at compile time and in device kernels.
 namespace cifar_mpi {
 
-/// What a random number is for. Part of the key, so no two uses share numbers. Values are part of the result of a run.
+/// What a random number is for. Part of the key, so no two uses share numbers. Values are part of the result
+/// of a run.
 enum class RandomPurpose : std::uint32_t { initial_value = 1, sample_order = 2, augment = 3, synthetic = 4 };
 
 using Random4 = std::array<std::uint32_t, 4>;
 
-/// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+/// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
+/// (SC 2011).
 constexpr Random4 philox(Random4 counter, std::array<std::uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0];
@@ -26,7 +28,8 @@ constexpr Random4 philox(Random4 counter, std::array<std::uint32_t, 2> key) {
   return counter;
 }
 
-/// Four numbers for (seed, purpose, index, sub). `index` has 64 bits, `sub` 32 (an epoch, an attempt, a tensor).
+/// Four numbers for (seed, purpose, index, sub). `index` has 64 bits, `sub` 32 (an epoch, an attempt, a
+/// tensor).
 constexpr Random4 random4(std::uint64_t seed, RandomPurpose purpose, std::uint64_t index, std::uint32_t sub) {
   return philox({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), sub,
                  static_cast<std::uint32_t>(purpose)},
@@ -41,8 +44,9 @@ constexpr std::uint32_t uniform_below(std::uint32_t bits, std::uint32_t n) {
   return static_cast<std::uint32_t>((std::uint64_t{bits} * n) >> 32);
 }
 
-/// Standard normal cut at two standard deviations by redrawing, as TensorFlow's `truncated_normal`; a pure function of
-/// the arguments. `tensor` numbers the tensor, `index` the element in logical order. Host only (Box–Muller in double).
+/// Standard normal cut at two standard deviations by redrawing, as TensorFlow's `truncated_normal`; a pure
+/// function of the arguments. `tensor` numbers the tensor, `index` the element in logical order. Host only
+/// (Box–Muller in double).
 float truncated_normal(std::uint64_t seed, std::uint32_t tensor, std::uint64_t index);
 
 }  // namespace cifar_mpi

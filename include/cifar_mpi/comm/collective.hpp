@@ -40,6 +40,7 @@ struct CollectiveInfo {
 std::span<const CollectiveInfo> collectives();
 
 /// Throws Error{usage} naming the choices when there is none of that name. `world` must outlive the result.
+/// Making one communicates: every rank calls it, outside World::together.
 std::unique_ptr<Collective> make_collective(std::string_view name, const World& world);
 
 }  // namespace cifar_mpi::comm

@@ -30,7 +30,7 @@ std::string resolve_checkpoint(const std::string& path);
 
 /// Evaluates one checkpoint on the test split over all ranks. Collective; what goes wrong on one rank is
 /// thrown on all: Error{checkpoint} also when the dataset is not of the shape the checkpoint was trained on.
-Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path, comm::World& world,
-                               const BackendFactory& make_backend);
+Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path,
+                               const comm::World& world, const BackendFactory& make_backend);
 
 }  // namespace cifar_mpi::train

@@ -25,7 +25,7 @@ class Session {
   /// Sets the run up, from the newest checkpoint of the run directory where there is one of the same
   /// configuration. `stop_request` is set by a signal handler; it and `world` must outlive the session.
   /// Throws Error{usage, data, checkpoint, io, device}, see the kinds.
-  Session(TrainConfig config, comm::World& world, const Log& log, const BackendFactory& make_backend,
+  Session(TrainConfig config, const comm::World& world, const Log& log, const BackendFactory& make_backend,
           const std::atomic<int>& stop_request);
   ~Session();
   Session(const Session&) = delete;

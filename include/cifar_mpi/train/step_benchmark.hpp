@@ -47,7 +47,7 @@ struct StepBenchmark {
 /// Measures the training step of a model on generated images, everything in it that a run has (distortions,
 /// forward, backward, all-reduce, optimizer, EMA). Collective. `measure_peak(threads, seconds)` gives the
 /// ceiling in FLOP/s.
-StepBenchmark benchmark_step(const StepBenchmarkConfig& config, comm::World& world,
+StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
                              const BackendFactory& make_backend,
                              const std::function<double(int, double)>& measure_peak);
 

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "cifar_mpi/cpu/backend.hpp"
+#include "support/mpi_world.hpp"
+#include "support/temp_dir.hpp"
+#include "train/state.hpp"
+
+namespace cifar_mpi::train {
+
+/// A small learnable dataset and a run directory that all ranks see; tests set up runs on it.
+class RunTest : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kTrainSamples = 96;
+  static constexpr std::uint64_t kTestSamples = 22;
+
+  RunTest() {
+    if (world().rank() == 0) {
+      folder_ = std::make_unique<TempDir>();
+      path_ = folder_->path();
+      data::Samples train, test;
+      data::make_synthetic({32, 32, 3}, 10, kTrainSamples, 7, train, test);
+      test.images.resize(kTestSamples * 32 * 32 * 3, 99);
+      test.labels.resize(kTestSamples, 3);
+      data::DatasetInfo info;
+      info.image = {32, 32, 3};
+      info.label_names = data::cifar10_label_names();
+      info.source = "made for a test";
+      data::write_dataset(path_ + "/data.h5", info, train, test);
+    }
+    world().broadcast(path_);
+  }
+  ~RunTest() override { world().barrier(); }
+
+  static const comm::World& world() { return test::test_world(); }
+  std::string path(const std::string& name) const { return path_ + "/" + name; }
+
+  /// Twelve samples a step whatever the number of ranks (1, 2, 3, 4), one thread, everything quick.
+  TrainConfig config() const {
+    TrainConfig c;
+    c.data = path("data.h5");
+    c.run_dir = path("run");
+    c.threads = 1;
+    c.batch_size = 12 / world().size();
+    c.steps = 4;
+    c.precision = engine::Precision::fp32;
+    c.shuffle = data::Shuffle::global;
+    c.text = "# made by a test\n";
+    return c;
+  }
+
+  std::unique_ptr<SessionState> start(const TrainConfig& config) {
+    return set_up(config, world(), Log(world().rank() + 1), cpu::make_backend, stop_);
+  }
+  void run(const TrainConfig& config) { run_loop(*start(config)); }
+
+  /// Expects that every rank throws an error of this kind whose text holds `part`.
+  template <class Action>
+  void expect_agreed(ErrorKind kind, const std::string& part, Action action) {
+    try {
+      action();
+      ADD_FAILURE() << "expected an error about " << part;
+    } catch (const comm::AgreedError& error) {
+      EXPECT_EQ(exit_code(error.kind()), exit_code(kind)) << error.what();
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
+
+  std::atomic<int> stop_{0};
+
+ private:
+  std::unique_ptr<TempDir> folder_;
+  std::string path_;
+};
+
+/// The same bits in every tensor.
+inline void expect_same_tensors(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].name, b[i].name);
+    EXPECT_EQ(a[i].shape, b[i].shape);
+    EXPECT_TRUE(std::ranges::equal(a[i].values, b[i].values, [](float x, float y) {
+      return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
+    })) << a[i].name;
+  }
+}
+
+}  // namespace cifar_mpi::train

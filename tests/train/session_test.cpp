@@ -1,0 +1,252 @@
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+#include "reference/reference.hpp"
+#include "train/run_fixture.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+/// The images of global batch 0 as the reference sees them, in NHWC, and their labels.
+struct ReferenceBatch {
+  reference::Array x;
+  std::vector<std::uint8_t> labels;
+};
+
+ReferenceBatch first_global_batch(const SessionState& state) {
+  const data::DatasetFile file(state.config.data);
+  const data::Samples samples = file.read(data::Split::train, {0, state.info.train_count});
+  const data::SampleOrder order(data::Shuffle::global, state.config.seed, state.info.train_count, 0, 1,
+                                static_cast<int>(state.sizes.global_batch));
+  const auto image_bytes = static_cast<std::size_t>(state.info.image.count());
+  std::vector<float> image(static_cast<std::size_t>(state.network.augment.output().count()));
+  ReferenceBatch batch;
+  for (std::uint64_t i = 0; i < state.sizes.global_batch; ++i) {
+    const data::SampleRef sample = order.at(0, i);
+    data::augment_reference(
+        state.network.augment,
+        data::draw_augment(state.network.augment, state.config.seed, sample.pass, sample.id), 0.0,
+        std::span(samples.images).subspan(sample.id * image_bytes, image_bytes), image);
+    batch.x.insert(batch.x.end(), image.begin(), image.end());
+    batch.labels.push_back(samples.labels[sample.id]);
+  }
+  return batch;
+}
+
+double norm(const reference::Array& values) {
+  double sum = 0.0;
+  for (const double v : values) sum += v * v;
+  return std::sqrt(sum);
+}
+
+using Session = RunTest;
+
+TEST_F(Session, SumsTheGradientOfTheGlobalBatchAsTheDoubleReferenceHasIt) {
+  TrainConfig c = config();
+  c.steps = 1;
+  const auto state = start(c);
+  const ReferenceBatch batch = first_global_batch(*state);
+  const auto expected = reference::loss_and_gradients(
+      state->network.net, state->network.params, reference::initial_params(state->network.params, c.seed),
+      batch.x, batch.labels, static_cast<int>(batch.labels.size()), static_cast<double>(batch.labels.size()));
+  run_loop(*state);
+
+  // Behind the control block stand the sums of the step, in the physical layout.
+  const std::size_t control = engine::ControlLayout{world().size()}.floats();
+  const auto& layout = state->tower->layout();
+  for (std::size_t p = 0; p < state->network.params.size(); ++p) {
+    std::vector<float> sum(expected.grads[p].size());
+    state->tower->to_logical(
+        p,
+        {state->gradients.as<const float>() + control + layout.entries[p].offset, layout.entries[p].floats},
+        sum);
+    reference::Array difference(sum.size());
+    for (std::size_t i = 0; i < sum.size(); ++i) difference[i] = sum[i] - expected.grads[p][i];
+    // Rounding errors of a chain of sums of up to k terms add up like a random walk: eps·sqrt(k), k the 576
+    // pixels of conv1 times the 12 samples; 4 for the nine layers between loss and conv1, whose errors add in
+    // squares (3) and some room.
+    const double tolerance = 4.0 * std::numeric_limits<float>::epsilon() * std::sqrt(576.0 * 12.0);
+    EXPECT_LE(norm(difference), tolerance * norm(expected.grads[p])) << state->network.params[p].name;
+  }
+  EXPECT_NEAR(state->records[0].cross_entropy, expected.loss_sum / 12.0, 1e-5 * expected.loss_sum / 12.0);
+  EXPECT_EQ(state->records[0].samples, 12.0);
+}
+
+TEST_F(Session, LeavesIdenticalBitsOnEveryRankAfterFiftySteps) {
+  TrainConfig c = config();
+  c.steps = 50;
+  c.shuffle = data::Shuffle::shard;
+  const auto state = start(c);
+  run_loop(*state);
+  for (const Buffer* block : {&state->params, &state->ema}) {
+    std::string mine(reinterpret_cast<const char*>(block->data()), block->size());
+    std::string first = mine;
+    world().broadcast(first);
+    EXPECT_TRUE(mine == first);
+  }
+}
+
+TEST_F(Session, GivesTheSameBitsFromEveryRunner) {
+  std::vector<Checkpoint> results;
+  for (const auto runner :
+       {engine::RunnerKind::serial, engine::RunnerKind::lanes, engine::RunnerKind::audit}) {
+    TrainConfig c = config();
+    c.run_dir = path("run" + std::to_string(static_cast<int>(runner)));
+    c.runner = runner;
+    run(c);
+    world().barrier();
+    results.push_back(read_checkpoint(checkpoint_path(c.run_dir, 4)));
+  }
+  for (const Checkpoint& result : results) {
+    expect_same_tensors(result.model, results.front().model);
+    expect_same_tensors(result.ema, results.front().ema);
+  }
+}
+
+TEST_F(Session, ResumesToTheSameBits) {
+  TrainConfig straight = config();
+  straight.steps = 7;
+  straight.run_dir = path("straight");
+  run(straight);
+  TrainConfig parts = config();
+  for (const std::int64_t steps : {3, 4, 7}) {
+    parts.steps = steps;
+    run(parts);
+  }
+  world().barrier();
+  const Checkpoint a = read_checkpoint(checkpoint_path(straight.run_dir, 7));
+  const Checkpoint b = read_checkpoint(checkpoint_path(parts.run_dir, 7));
+  expect_same_tensors(a.model, b.model);
+  expect_same_tensors(a.ema, b.ema);
+  EXPECT_EQ(a.progress.step, b.progress.step);
+  EXPECT_EQ(a.progress.samples_seen, 7u * 12u);
+  EXPECT_EQ(a.progress.identity, b.progress.identity);
+  EXPECT_EQ(a.progress.resolved, b.progress.resolved);
+}
+
+TEST_F(Session, ComputesAtTheSameBitsTwice) {
+  for (const char* name : {"one", "two"}) {
+    TrainConfig c = config();
+    c.run_dir = path(name);
+    run(c);
+  }
+  world().barrier();
+  const Checkpoint a = read_checkpoint(checkpoint_path(path("one"), 4));
+  const Checkpoint b = read_checkpoint(checkpoint_path(path("two"), 4));
+  expect_same_tensors(a.model, b.model);
+  TrainConfig other = config();
+  other.run_dir = path("three");
+  other.seed = 2;
+  run(other);
+  world().barrier();
+  EXPECT_NE(read_checkpoint(checkpoint_path(path("three"), 4)).model.front().values, a.model.front().values);
+}
+
+TEST_F(Session, StopsOnAllRanksWhenOneIsAskedAndGoesOnLater) {
+  TrainConfig c = config();
+  c.steps = 30;
+  if (world().rank() == world().size() - 1) stop_ = 1;
+  expect_agreed(ErrorKind::stopped, "stopped on request at step", [&] { run(c); });
+  world().barrier();
+  const std::vector<CheckpointFile> files = list_checkpoints(c.run_dir);
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_GE(files.front().step, 1u);
+  EXPECT_LT(files.front().step, 30u);
+  world().barrier();
+  stop_ = 0;
+  run(c);
+  world().barrier();
+  EXPECT_EQ(list_checkpoints(c.run_dir).back().step, 30u);
+}
+
+TEST_F(Session, EndsADivergedRunOnAllRanksAndKeepsTheLastCheckpoint) {
+  TrainConfig c = config();
+  c.steps = 2;
+  run(c);
+  world().barrier();
+  const std::string before = read_file(checkpoint_path(c.run_dir, 2));
+  TrainConfig wild = config();
+  wild.lr = 1e8;
+  wild.run_dir = path("wild");
+  wild.steps = 40;
+  expect_agreed(ErrorKind::diverged, "diverged: the loss of step", [&] { run(wild); });
+  world().barrier();
+  EXPECT_TRUE(list_checkpoints(wild.run_dir).empty());
+  EXPECT_EQ(read_file(checkpoint_path(c.run_dir, 2)), before);
+}
+
+TEST_F(Session, RefusesARunDirectoryOfAnotherConfiguration) {
+  run(config());
+  TrainConfig other = config();
+  other.lr = 0.05;
+  expect_agreed(ErrorKind::checkpoint, "--lr is 0.1, this one's is 0.05", [&] { start(other); });
+  TrainConfig never = config();
+  never.resume = "never";
+  expect_agreed(ErrorKind::checkpoint, "already holds a run at step 4", [&] { start(never); });
+}
+
+TEST_F(Session, GoesOnFromTheCheckpointBeforeADamagedOne) {
+  TrainConfig c = config();
+  c.checkpoint_every = 2;
+  run(c);
+  if (world().rank() == 0) {
+    const std::string newest = checkpoint_path(c.run_dir, 4);
+    std::filesystem::resize_file(newest, std::filesystem::file_size(newest) / 2);
+  }
+  world().barrier();
+  EXPECT_EQ(start(c)->progress.step, 2u);
+}
+
+TEST_F(Session, KeepsTheNewestCheckpointsOnly) {
+  TrainConfig c = config();
+  c.steps = 6;
+  c.checkpoint_every = 1;
+  c.keep = 2;
+  run(c);
+  world().barrier();
+  const auto files = list_checkpoints(c.run_dir);
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(files[0].step, 5u);
+  EXPECT_EQ(files[1].step, 6u);
+}
+
+TEST_F(Session, CountsEveryTestImageOnceOnAnyNumberOfRanks) {
+  const auto state = start(config());
+  const Accuracy accuracy = state->evaluator->run();
+  EXPECT_EQ(accuracy.count(), kTestSamples);
+  const Accuracy again = state->evaluator->run();
+  EXPECT_EQ(accuracy.correct(), again.correct());
+  EXPECT_EQ(accuracy.cross_entropy, again.cross_entropy);
+  EXPECT_TRUE(std::isfinite(accuracy.cross_entropy));
+}
+
+TEST_F(Session, LearnsASimpleSet) {
+  TrainConfig c = config();
+  c.steps = 120;
+  c.augment = data::Augment::none;
+  c.ema_decay = 0.9;
+  const auto state = start(c);
+  run_loop(*state);
+  double late = 0.0;
+  for (std::uint64_t s = 110; s < 120; ++s) late += state->records[s].cross_entropy / 10.0;
+  // Chance is ln 10 = 2.3; the set is eight batches that come back in every pass.
+  EXPECT_LT(late, 0.5 * std::log(10.0));
+}
+
+TEST_F(Session, WritesOneLineOfMetricsPerReport) {
+  TrainConfig c = config();
+  c.log_every = 2;
+  run(c);
+  world().barrier();
+  std::ifstream file(c.run_dir + "/metrics.jsonl");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_TRUE(lines[0].starts_with("{\"step\":2,\"epoch\":0.25,\"cross_entropy\":")) << lines[0];
+  EXPECT_TRUE(lines[1].starts_with("{\"step\":4,")) << lines[1];
+  EXPECT_NE(lines[2].find("\"test_accuracy\":"), std::string::npos) << lines[2];
+}
+
+}  // namespace
+}  // namespace cifar_mpi::train
