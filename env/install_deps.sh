@@ -1,7 +1,8 @@
 #!/bin/bash
-# install_deps.sh [--check] [PACKAGE...]: installs what is missing to build and run cifar_mpi (Debian 12, 13, Ubuntu 24.04).
+# install_deps.sh [--check] [PACKAGE...]: installs what is missing to build and run cifar_mpi.
 #
-# Needs root or a sudo that asks for no password, and asks nothing itself. When everything is there it touches no network.
+# For Debian 12, 13 and Ubuntu 24.04. Needs root or a sudo that asks for no password, and asks nothing itself.
+# When everything is there it touches no network.
 #   --check      only names what is missing; exit status 1 if anything is
 #   PACKAGE...   see to these packages instead of the project's list
 # Exit status: 0 all there, 1 something missing (--check), 2 usage, 69 cannot install here.
@@ -30,8 +31,9 @@ esac
 [ $# = 0 ] || list=$(printf '%s\n' "$@")
 
 give_up() {  # give_up REASON: names everything that is needed, for the reader to install
-  printf 'install_deps: %s\nNeeded, under the names Debian and Ubuntu give them:\n%s\n' "$1" "${missing:-$list}" |
-    sed '3,$s/^/  /' >&2
+  local needed=${missing:-$list}
+  printf 'install_deps: %s\nNeeded, under the names Debian and Ubuntu give them:\n' "$1" >&2
+  printf '  %s\n' "${needed//$'\n'/$'\n'  }" >&2
   echo "If all of it is there by other means, set CIFAR_MPI_NO_INSTALL=1 and start again." >&2
   exit 69
 }

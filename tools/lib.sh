@@ -12,7 +12,7 @@ say() { printf '== %s\n' "$*" >&2; }
 
 install_deps() { [ -n "${CIFAR_MPI_NO_INSTALL:-}" ] || "$root/env/install_deps.sh"; }
 
-# build LOG [TARGET...]: configures with $settings and builds; shows one moving line, or the end of LOG when it fails.
+# build LOG [TARGET...]: configures with $settings and builds; shows a moving line, or the end of LOG if it fails.
 build() {
   local log=$1 restart=() cache=$build/CMakeCache.txt started=$SECONDS
   shift
@@ -48,7 +48,7 @@ make_dataset() {  # fetches CIFAR-10 with $fetch_options and packs it into $data
   "$build/cifar_mpi_pack" --from "$files" --out "$dataset" </dev/null >&2  # appears complete or not at all
 }
 
-# run_ranks N PROGRAM [ARG...]: N ranks on this machine, with the mpirun of the MPI that the program was built with.
+# run_ranks N PROGRAM [ARG...]: N ranks on this machine, with the mpirun of the MPI that $build uses.
 run_ranks() {
   local ranks=$1 mpirun
   shift

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# Sourced by the shell tests: `NAME_test.sh Sentence` runs the function Sentence in an empty folder of its own.
+# Sourced by the shell tests: `NAME_test.sh Sentence` runs the function Sentence in an empty folder.
 # Programs in $fake come first in PATH; the tests reach no network.
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 here=$(mktemp -d)
