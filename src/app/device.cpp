@@ -9,9 +9,23 @@
 
 namespace cifar_mpi::app {
 
+namespace {
+
+bool takes_cuda(const std::string& device) {
+  return device == "cuda" || (device == "auto" && cuda::unusable().empty());
+}
+
+}  // namespace
+
 train::BackendFactory backend_for(const std::string& device) {
-  const bool cuda = device == "cuda" || (device == "auto" && cuda::unusable().empty());
-  return cuda ? train::BackendFactory(cuda::make_backend) : train::BackendFactory(cpu::make_backend);
+  return takes_cuda(device) ? train::BackendFactory(cuda::make_backend)
+                            : train::BackendFactory(cpu::make_backend);
+}
+
+std::string explain_device(const std::string& device) {
+  if (device != "auto") return concat("device: ", device, ", as asked for");
+  if (takes_cuda(device)) return "device: cuda, because a GPU can be used (--device auto)";
+  return concat("device: cpu, because CUDA cannot be used: ", cuda::unusable(), " (--device auto)");
 }
 
 std::string describe_build() {

@@ -9,6 +9,9 @@ namespace cifar_mpi::app {
 /// The backend for --device auto|cpu|cuda. `auto` takes CUDA when this build and machine can use it.
 train::BackendFactory backend_for(const std::string& device);
 
+/// Which device that is and why, in one line.
+std::string explain_device(const std::string& device);
+
 /// Versions and abilities of this build, several lines.
 std::string describe_build();
 

@@ -26,8 +26,10 @@ void handle_signals() {
 int run(comm::World& world, train::TrainConfig config) {
   handle_signals();  // after MPI_Init, which installs handlers of its own
   world.together([&] { config.data = app::find_dataset(config.data); });
-  const std::string device = config.device;
-  train::Session session(std::move(config), world, Log(world.rank()), app::backend_for(device), stop_request);
+  const Log log(world.rank());
+  log.info(app::explain_device(config.device));
+  const train::BackendFactory backend = app::backend_for(config.device);
+  train::Session session(std::move(config), world, log, backend, stop_request);
   session.run();
   return 0;
 }

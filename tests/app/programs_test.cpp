@@ -97,6 +97,14 @@ TEST_F(Programs, PrintAConfigurationThatReadsBackAsItself) {
   EXPECT_EQ(bad.code, 2) << bad.output;
 }
 
+TEST_F(Programs, HaveARecipeThatSpellsOutTheDefaults) {
+  const std::string recipe = std::string(CIFAR_MPI_SOURCE_ROOT) + "/jobs/recipes/tutorial.toml";
+  const Outcome defaults = run_command(kTrain + " --print-config");
+  const Outcome read = run_command(kTrain + " --config " + recipe + " --print-config");
+  EXPECT_EQ(read.code, 0) << read.output;
+  EXPECT_EQ(read.output, defaults.output);
+}
+
 TEST_F(Programs, AnswerWithoutMpi) {
   for (const std::string& program : {kTrain, kEval, kPack, kBin + "/cifar_mpi_bench"}) {
     EXPECT_EQ(run_command(program + " --help").code, 0);
