@@ -1,7 +1,9 @@
 #include "cifar_mpi/cpu/backend.hpp"
 
 #include <omp.h>
+#include <sys/mman.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -36,6 +38,23 @@ std::string machine_text() {
   return concat(processor_name(), ", ", instruction_set_text(), ", ", dnnl_version_text());
 }
 
+/// Large pieces stand on huge pages where the kernel gives them: a step of the tutorial at batch 128 is 1 to
+/// 2 % shorter (one thread, three alternating runs).
+Buffer allocate_on_huge_pages(std::size_t bytes) {
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  if (bytes < kHugePage) return allocate_host(bytes);
+  const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* const memory = std::aligned_alloc(kHugePage, rounded);
+  if (memory == nullptr) {
+    throw Error(ErrorKind::device, concat("out of host memory asking for ", bytes >> 20,
+                                          " MiB; use a smaller --batch-size or fewer ranks per node"));
+  }
+  // A refusal costs speed only.
+  static_cast<void>(madvise(memory, rounded, MADV_HUGEPAGE));
+  std::memset(memory, 0, rounded);
+  return {static_cast<std::byte*>(memory), bytes, [memory] { std::free(memory); }};
+}
+
 class CpuBackend final : public engine::Backend {
  public:
   explicit CpuBackend(const engine::BackendOptions& options) : options_(options) { use_threads(); }
@@ -59,7 +78,7 @@ class CpuBackend final : public engine::Backend {
     return precision;
   }
 
-  Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
+  Buffer allocate(std::size_t bytes) override { return allocate_on_huge_pages(bytes); }
 
   void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
     if (bytes != 0) std::memcpy(dst, src, bytes);
