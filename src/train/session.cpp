@@ -200,6 +200,7 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
     optim::Schedule(schedule_spec(state.config, state.sizes, state.info.train_count));
   });
   const Start start = find_start_everywhere(state);
+  resolve_threads(state);
   world.together([&] {
     plan_device(state, make_backend);
     const data::SampleOrder order(state.config.shuffle, state.config.seed, state.info.train_count,

@@ -44,7 +44,14 @@ struct SessionState {
   std::optional<Evaluator> evaluator;
 };
 
-/// Makes the backend and plans the network for it; resolves threads and precision in `config`. Needs sizes
+/// One value of every rank, on every rank. Collective.
+std::vector<double> gather(const comm::World& world, double mine);
+
+/// The threads of every rank when the user leaves them open: the smallest fair share, so that all ranks plan
+/// the same kernels. Collective.
+void resolve_threads(SessionState& state);
+
+/// Makes the backend and plans the network for it; resolves the precision in `config`. Needs sizes
 /// and network.
 void plan_device(SessionState& state, const BackendFactory& make_backend);
 

@@ -1,4 +1,5 @@
-#include "cifar_mpi/base/text.hpp"
+#include <algorithm>
+
 #include "train/state.hpp"
 
 /// Builds the training step: the way of one batch, from the sample order to the updated parameters.
@@ -53,9 +54,21 @@ engine::Task bind_update(SessionState& state, const engine::TrainBinding& train,
 
 }  // namespace
 
+std::vector<double> gather(const comm::World& world, double mine) {
+  std::vector<double> values(static_cast<std::size_t>(world.size()));
+  values[static_cast<std::size_t>(world.rank())] = mine;
+  world.sum(values);
+  return values;
+}
+
+void resolve_threads(SessionState& state) {
+  if (state.config.threads > 0) return;
+  const std::vector<double> fair = gather(state.world, state.world.fair_threads());
+  state.config.threads = static_cast<int>(*std::min_element(fair.begin(), fair.end()));
+}
+
 void plan_device(SessionState& state, const BackendFactory& make_backend) {
   TrainConfig& config = state.config;
-  if (config.threads == 0) config.threads = state.world.fair_threads();
   state.backend = make_backend({config.threads, state.world.oversubscribed()});
   config.precision = state.backend->resolve(config.precision);
   state.tower =

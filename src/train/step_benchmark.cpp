@@ -16,14 +16,6 @@ Spread spread_of(std::vector<double> values) {
   return {values.front(), values[values.size() / 2], values.back()};
 }
 
-/// One value of every rank, on every rank.
-std::vector<double> gather(const comm::World& world, double mine) {
-  std::vector<double> values(static_cast<std::size_t>(world.size()));
-  values[static_cast<std::size_t>(world.rank())] = mine;
-  world.sum(values);
-  return values;
-}
-
 double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 double most(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
 
@@ -92,6 +84,7 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
                              const std::function<double(int, double)>& measure_peak) {
   static const std::atomic<int> kNoStop{0};
   SessionState state(train_config(config), world, Log(world.rank()), kNoStop);
+  resolve_threads(state);
   world.together([&] { build(state, make_backend); });
   open_collective(state);
   world.together([&] { start(state); });
