@@ -11,7 +11,7 @@ namespace {
 
 struct Row {
   CollectiveInfo info;
-  std::unique_ptr<Collective> (*make)(const World&);
+  std::unique_ptr<Collective> (*make)(const World&, const Nodes&);
 };
 
 constexpr std::array kTable = {
@@ -25,17 +25,37 @@ constexpr auto kInfos = [] {
   return infos;
 }();
 
+const Row* find_row(std::string_view name) {
+  for (const Row& row : kTable) {
+    if (row.info.name == name) return &row;
+  }
+  return nullptr;
+}
+
+Error no_such_row(std::string_view name) {
+  std::string choices;
+  for (const Row& row : kTable) choices += concat(choices.empty() ? "" : ", ", row.info.name);
+  return {ErrorKind::usage, concat("there is no collective '", name, "'; choose one of: ", choices)};
+}
+
 }  // namespace
 
 std::span<const CollectiveInfo> collectives() { return kInfos; }
 
 std::unique_ptr<Collective> make_collective(std::string_view name, const World& world) {
-  std::string choices;
-  for (const Row& row : kTable) {
-    if (row.info.name == name) return row.make(world);
-    choices += concat(choices.empty() ? "" : ", ", row.info.name);
-  }
-  throw Error(ErrorKind::usage, concat("there is no collective '", name, "'; choose one of: ", choices));
+  return make_collective(name, world, nodes_of(world));
+}
+
+std::unique_ptr<Collective> make_collective(std::string_view name, const World& world, const Nodes& nodes) {
+  const Row* const row = find_row(name);
+  world.agree(row == nullptr ? std::optional(no_such_row(name)) : std::nullopt);
+  return row->make(world, nodes);
+}
+
+Buffer allocate_together(const World& world, std::size_t bytes) {
+  Buffer buffer;
+  world.together([&] { buffer = allocate_host(bytes); });
+  return buffer;
 }
 
 }  // namespace cifar_mpi::comm

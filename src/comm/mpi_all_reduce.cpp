@@ -45,11 +45,11 @@ class MpiRun {
 
 class MpiAllReduce final : public Collective {
  public:
-  explicit MpiAllReduce(const World& world) : comm_(WorldAccess::duplicate(world)), ranks_(world.size()) {}
+  explicit MpiAllReduce(const World& world) : world_(world), comm_(WorldAccess::duplicate(world)) {}
 
   std::string_view name() const override { return "mpi"; }
-  int ranks() const override { return ranks_; }
-  Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
+  int ranks() const override { return world_.size(); }
+  Buffer allocate(std::size_t bytes) override { return allocate_together(world_, bytes); }
   engine::Task all_reduce(std::string task_name, std::span<float> data) override {
     MpiRun* const run = runs_.emplace_back(std::make_unique<MpiRun>(comm_.get(), data)).get();
     return {std::move(task_name),
@@ -60,14 +60,14 @@ class MpiAllReduce final : public Collective {
   }
 
  private:
+  const World& world_;
   Communicator comm_;
-  int ranks_;
   std::vector<std::unique_ptr<MpiRun>> runs_;  ///< tasks point into it; goes before the communicator
 };
 
 }  // namespace
 
-std::unique_ptr<Collective> make_mpi_all_reduce(const World& world) {
+std::unique_ptr<Collective> make_mpi_all_reduce(const World& world, const Nodes&) {
   return std::make_unique<MpiAllReduce>(world);
 }
 

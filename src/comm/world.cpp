@@ -225,5 +225,13 @@ void World::abort(int code) const {
 MPI_Comm WorldAccess::all(const World& world) { return world.state_->all.get(); }
 MPI_Comm WorldAccess::node(const World& world) { return world.state_->node.get(); }
 Communicator WorldAccess::duplicate(const World& world) { return comm::duplicate(all(world)); }
+Communicator WorldAccess::split(const World& world, int group) {
+  MPI_Comm part = MPI_COMM_NULL;
+  check(MPI_Comm_split(all(world), group < 0 ? MPI_UNDEFINED : group, world.rank(), &part),
+        "splitting the ranks into groups");
+  if (part != MPI_COMM_NULL)
+    check(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN), "setting the error handler");
+  return Communicator(part);
+}
 
 }  // namespace cifar_mpi::comm

@@ -14,6 +14,9 @@ struct WorldAccess {
   static MPI_Comm node(const World& world);  ///< the ranks of this host
   /// A communicator of its own for a collective, so that its messages meet no others. Collective call.
   static Communicator duplicate(const World& world);
+  /// A communicator of the ranks that name the same `group`, in rank order; none for a negative one.
+  /// Collective call over all ranks.
+  static Communicator split(const World& world, int group);
 };
 
 }  // namespace cifar_mpi::comm

@@ -18,11 +18,13 @@ class Collective {
  public:
   virtual ~Collective() = default;
 
+  /// As in the table; what was resolved at start follows in brackets: "auto (window)".
   virtual std::string_view name() const = 0;
   /// Over how many ranks is summed. With one there is nothing to sum, and `place` leaves the tasks out.
   virtual int ranks() const = 0;
   /// Zeroed memory that arrays to be summed must lie in. Every rank must ask for the same size in the same
-  /// order.
+  /// order, outside World::together, and give it back in one order, before the collective goes. What fails on
+  /// one rank is thrown on all (AgreedError).
   virtual Buffer allocate(std::size_t bytes) = 0;
   /// A task for the comm lane that replaces `data` by the sum over all ranks. Every rank must place the same
   /// tasks in the same order, and one task may be in flight at a time. All ranks end with identical bits.
@@ -39,8 +41,9 @@ struct CollectiveInfo {
 };
 std::span<const CollectiveInfo> collectives();
 
-/// Throws Error{usage} naming the choices when there is none of that name. `world` must outlive the result.
-/// Making one communicates: every rank calls it, outside World::together.
+/// Throws AgreedError{usage} naming the choices when there is none of that name. `world` must outlive the
+/// result. Making one communicates: every rank calls it, outside World::together; what fails on one rank is
+/// thrown on all.
 std::unique_ptr<Collective> make_collective(std::string_view name, const World& world);
 
 }  // namespace cifar_mpi::comm

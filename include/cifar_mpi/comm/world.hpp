@@ -53,8 +53,8 @@ class World {
   bool oversubscribed() const;
 
   /// Ends a set-up phase together: every rank calls it with what went wrong on it, or nothing. When any rank
-  /// failed, throws an AgreedError on all ranks, that of the lowest failing one; if that is not rank 0, " (on rank r,
-  /// host h)" follows the text. Costs one small all-reduce when all is well.
+  /// failed, throws an AgreedError on all ranks, that of the lowest failing one; if that is not rank 0, " (on
+  /// rank r, host h)" follows the text. Costs one small all-reduce when all is well.
   void agree(const std::optional<Error>& mine) const;
 
   /// Runs `phase` and agrees on its outcome, so that one rank's error becomes every rank's error. Lack of
