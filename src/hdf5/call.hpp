@@ -2,9 +2,11 @@
 
 #include <hdf5.h>
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "hdf5/hdf5.hpp"
 
@@ -23,8 +25,8 @@ std::string reason();
 /// The type of `type` in memory; not owned. Text is not among them.
 hid_t memory_type(Type type);
 
-/// Strings of variable length in UTF-8.
-Hid text_type();
+/// Strings of at most `length` bytes in UTF-8, padded with zeros.
+Hid text_type(std::size_t length);
 
 Type classify(hid_t type);
 

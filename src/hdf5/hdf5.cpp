@@ -1,5 +1,6 @@
 #include "hdf5/hdf5.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "hdf5/call.hpp"
@@ -65,9 +66,10 @@ hid_t memory_type(Type type) {
   throw std::logic_error("no fixed memory type");
 }
 
-Hid text_type() {
+Hid text_type(std::size_t length) {
   Hid type(H5Tcopy(H5T_C_S1));
-  H5Tset_size(type.get(), H5T_VARIABLE);
+  H5Tset_size(type.get(), std::max<std::size_t>(length, 1));  // HDF5 knows no type of 0 bytes
+  H5Tset_strpad(type.get(), H5T_STR_NULLPAD);
   H5Tset_cset(type.get(), H5T_CSET_UTF8);
   return type;
 }

@@ -62,6 +62,7 @@ class Reader {
   std::vector<std::string> members(std::string_view group) const;
 
   Type type(std::string_view object) const;
+  /// Throws when the file holds far too few bytes for them.
   Dims dims(std::string_view object) const;
 
   /// A whole data set, row major. Its type must be T; `values` must have its size. A wrong checksum throws.
@@ -92,6 +93,7 @@ class Reader {
  private:
   Hid open_object(std::string_view object) const;
   Hid open_dataset(std::string_view object) const;
+  Dims dims(const Hid& set, std::string_view object) const;
   Hid open_attribute(const Hid& object, std::string_view object_name, const std::string& name) const;
   void read_whole(std::string_view object, Type type, void* values, std::size_t size) const;
   void read_rows(std::string_view object, Type type, std::uint64_t first, std::uint64_t rows, void* values,
@@ -110,10 +112,11 @@ class Image;
 ///
 /// HDF5 never writes to the disk itself: after a failed write (disk full) its H5Fclose fails too, keeps the
 /// file open and tries again at exit. Here only `save` meets the disk. The price is memory: the size of the
-/// file. Numeric data sets are cut into chunks of at most 1 MiB (a power of two of rows), each with a
-/// Fletcher32 checksum; headers, numeric attributes and chunk indices have checksums too, text (which lies in
-/// HDF5's global heap) has none. No time stamps: equal content gives equal bytes. Missing parent groups are
-/// made. Everything throws Error{io}.
+/// file. Data sets are cut into chunks of at most 1 MiB (a power of two of rows), each with a Fletcher32
+/// checksum; headers, attributes and chunk indices have checksums too. Only text attributes of 64 KiB and
+/// more have none: they do not fit a header. Text is stored with a fixed length in UTF-8, because HDF5 keeps
+/// text of variable length without checksum, and a flipped byte there makes it crash. No time stamps: equal
+/// content gives equal bytes. Missing parent groups are made. Everything throws Error{io}.
 class Writer {
  public:
   Writer();
@@ -133,6 +136,7 @@ class Writer {
   void write(std::string_view object, const Dims& dims, const std::vector<T>& values) {
     write(object, dims, std::span<const T>(values));
   }
+  /// A list of strings, each padded with zeros to the longest.
   void write_strings(std::string_view object, const std::vector<std::string>& values);
 
   /// A scalar attribute of a group or data set: bool (as 0 or 1), an integer (64 bits), a floating-point
@@ -149,9 +153,7 @@ class Writer {
       const double stored = value;
       write_attribute(object, name, Type::float64, &stored);
     } else {
-      const std::string text(value);
-      const char* stored = text.c_str();
-      write_attribute(object, name, Type::text, &stored);
+      write_text(object, name, value);
     }
   }
 
@@ -162,6 +164,7 @@ class Writer {
  private:
   void write(std::string_view object, const Dims& dims, Type type, const void* values, std::size_t size);
   void write_attribute(std::string_view object, const std::string& name, Type type, const void* value);
+  void write_text(std::string_view object, const std::string& name, std::string_view text);
 
   std::unique_ptr<Image> image_;  ///< outlives file_, which lives in it
   Hid file_;

@@ -36,6 +36,18 @@ Dims dims_of(hid_t space) {
   return {extents.begin(), extents.end()};
 }
 
+/// True when `bytes_stored` can hold `dims` elements: nothing that HDF5 compresses shrinks to less than a
+/// thousandth. Keeps a file with absurd dims from being given memory.
+bool plausible(const Dims& dims, std::size_t element_bytes, std::uint64_t bytes_stored) {
+  constexpr std::uint64_t kMostShrinking = 1100;  // deflate: 1032
+  std::uint64_t bytes = element_bytes;
+  for (const std::uint64_t d : dims) {
+    if (d == 0) return true;
+    if (__builtin_mul_overflow(bytes, d, &bytes)) return false;
+  }
+  return bytes / kMostShrinking <= bytes_stored;
+}
+
 /// Reads `size` strings through `read(memory type, destination)`; false when that fails.
 template <class Read>
 bool read_text(hid_t stored, std::vector<std::string>& values, Read read) {
@@ -147,17 +159,24 @@ Type Reader::type(std::string_view object) const {
   return classify(type.get());
 }
 
-Dims Reader::dims(std::string_view object) const {
-  const Hid set = open_dataset(object);
+Dims Reader::dims(std::string_view object) const { return dims(open_dataset(object), object); }
+
+Dims Reader::dims(const Hid& set, std::string_view object) const {
+  const Hid type(H5Dget_type(set.get()));
   const Hid space(H5Dget_space(set.get()));
-  return dims_of(space.get());
+  Dims found = dims_of(space.get());
+  const std::uint64_t stored = H5Dget_storage_size(set.get());
+  if (!plausible(found, H5Tget_size(type.get()), stored)) {
+    fail(object, concat("its dims are ", to_string(found), ", but the file holds only ", stored,
+                        " bytes of it; the file is damaged or was never filled"));
+  }
+  return found;
 }
 
 void Reader::read_whole(std::string_view object, Type wanted, void* values, std::size_t size) const {
   const Hid set = open_dataset(object);
   const Hid type(H5Dget_type(set.get()));
-  const Hid space(H5Dget_space(set.get()));
-  const Dims found = dims_of(space.get());
+  const Dims found = dims(set, object);
   if (classify(type.get()) != wanted) {
     fail(object, concat("expected ", to_string(wanted), ", found ", to_string(classify(type.get()))));
   }
@@ -172,7 +191,7 @@ void Reader::read_rows(std::string_view object, Type wanted, std::uint64_t first
   const Hid set = open_dataset(object);
   const Hid type(H5Dget_type(set.get()));
   const Hid space(H5Dget_space(set.get()));
-  Dims part = dims_of(space.get());
+  Dims part = dims(set, object);
   if (classify(type.get()) != wanted) {
     fail(object, concat("expected ", to_string(wanted), ", found ", to_string(classify(type.get()))));
   }
@@ -196,11 +215,10 @@ void Reader::read_rows(std::string_view object, Type wanted, std::uint64_t first
 std::vector<std::string> Reader::read_strings(std::string_view object) const {
   const Hid set = open_dataset(object);
   const Hid type(H5Dget_type(set.get()));
-  const Hid space(H5Dget_space(set.get()));
   if (classify(type.get()) != Type::text) {
     fail(object, concat("expected text, found ", to_string(classify(type.get()))));
   }
-  std::vector<std::string> values(count(dims_of(space.get())));
+  std::vector<std::string> values(count(dims(set, object)));
   const bool good = read_text(type.get(), values, [&](hid_t memory, void* destination) {
     return H5Dread(set.get(), memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, destination) >= 0;
   });

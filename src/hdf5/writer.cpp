@@ -11,6 +11,7 @@ namespace cifar_mpi::hdf5 {
 namespace {
 
 constexpr std::uint64_t kChunkBytes = 1 << 20;  // also HDF5's default chunk cache
+constexpr unsigned kKeptInHeader = 1000;
 
 [[noreturn]] void fail(std::string_view object, std::string_view doing) {
   throw Error(ErrorKind::io, concat("cannot ", doing, " ", object, " of an HDF5 file in memory: ", reason()));
@@ -25,10 +26,20 @@ Hid check_id(hid_t id, std::string_view object, std::string_view doing) {
   return Hid(id);
 }
 
-/// A property list for objects without time stamps.
-Hid timeless(hid_t list_class) {
+/// A property list for objects without time stamps, whose attributes stay in the header: HDF5 would else move
+/// more than eight to a heap, where those above 4 KiB have no checksum.
+Hid object_list(hid_t list_class) {
   Hid list = check_id(H5Pcreate(list_class), "a property list", "make");
   check(H5Pset_obj_track_times(list.get(), false), "the time stamps", "turn off");
+  check(H5Pset_attr_phase_change(list.get(), kKeptInHeader, 0), "the attributes", "place");
+  return list;
+}
+
+/// For groups and the file: the members stay in the header too. HDF5 would else put more than eight into a
+/// B-tree, and HDF5 1.10 crashes on one with a flipped byte though it notices the wrong checksum.
+Hid group_list(hid_t list_class) {
+  Hid list = object_list(list_class);
+  check(H5Pset_link_phase_change(list.get(), kKeptInHeader, 0), "the members", "place");
   return list;
 }
 
@@ -41,7 +52,7 @@ Hid make_space(const Dims& dims, std::string_view object) {
 
 /// Scalars and empty data sets cannot be chunked and have no checksum.
 Hid storage(const Dims& dims, std::size_t element_bytes, std::string_view object) {
-  Hid list = timeless(H5P_DATASET_CREATE);
+  Hid list = object_list(H5P_DATASET_CREATE);
   if (dims.empty() || count(dims) == 0) return list;
   std::vector<hsize_t> chunk(dims.begin(), dims.end());
   const std::uint64_t row_bytes = count(dims) / dims[0] * element_bytes;
@@ -51,6 +62,16 @@ Hid storage(const Dims& dims, std::size_t element_bytes, std::string_view object
   check(H5Pset_chunk(list.get(), static_cast<int>(chunk.size()), chunk.data()), object, "chunk");
   check(H5Pset_fletcher32(list.get()), object, "checksum");
   return list;
+}
+
+void put_attribute(hid_t file, std::string_view object, const std::string& name, hid_t type,
+                   const void* value) {
+  const std::string what = concat("attribute ", name, " of ", object);
+  const Hid owner = check_id(H5Oopen(file, std::string(object).c_str(), H5P_DEFAULT), object, "open");
+  const Hid space = make_space({}, what);
+  const Hid attribute = check_id(
+      H5Acreate2(owner.get(), name.c_str(), type, space.get(), H5P_DEFAULT, H5P_DEFAULT), what, "make");
+  check(H5Awrite(attribute.get(), type, value), what, "write");
 }
 
 void make_parents(Writer& writer, std::string_view object) {
@@ -65,7 +86,7 @@ Writer::Writer() : image_(std::make_unique<Image>()) {
   silence();
   const Hid access = check_id(H5Pcreate(H5P_FILE_ACCESS), "a property list", "make");
   image_->attach(access.get());
-  const Hid create = timeless(H5P_FILE_CREATE);
+  const Hid create = group_list(H5P_FILE_CREATE);
   // HDF5 takes two open files of one name for the same file.
   const std::string name = concat("cifar_mpi_in_memory_", static_cast<const void*>(this));
   file_ = check_id(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, create.get(), access.get()), "/", "make");
@@ -74,7 +95,7 @@ Writer::Writer() : image_(std::make_unique<Image>()) {
 Writer::~Writer() = default;
 
 void Writer::group(std::string_view path) {
-  const Hid list = timeless(H5P_GROUP_CREATE);
+  const Hid list = group_list(H5P_GROUP_CREATE);
   for (const std::string& prefix : path_prefixes(path)) {
     const htri_t exists = H5Lexists(file_.get(), prefix.c_str(), H5P_DEFAULT);
     check(exists, prefix, "look for");
@@ -104,28 +125,29 @@ void Writer::write(std::string_view object, const Dims& dims, Type type, const v
 void Writer::write_strings(std::string_view object, const std::vector<std::string>& values) {
   make_parents(*this, object);
   const std::string name(object);
-  const Hid type = text_type();
+  std::size_t longest = 0;
+  for (const std::string& value : values) longest = std::max(longest, value.size());
+  const Hid type = text_type(longest);
+  const std::size_t length = H5Tget_size(type.get());
   const Hid space = make_space({values.size()}, object);
-  const Hid list = timeless(H5P_DATASET_CREATE);
+  const Hid list = storage({values.size()}, length, object);
   const Hid set = check_id(
       H5Dcreate2(file_.get(), name.c_str(), type.get(), space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
       object, "make");
   if (values.empty()) return;
-  std::vector<const char*> pointers;
-  pointers.reserve(values.size());
-  for (const std::string& value : values) pointers.push_back(value.c_str());
-  check(H5Dwrite(set.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, pointers.data()), object, "write");
+  std::string padded;
+  padded.reserve(values.size() * length);
+  for (const std::string& value : values) padded.append(value).append(length - value.size(), '\0');
+  check(H5Dwrite(set.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, padded.data()), object, "write");
 }
 
 void Writer::write_attribute(std::string_view object, const std::string& name, Type type, const void* value) {
-  const std::string what = concat("attribute ", name, " of ", object);
-  const Hid owner = check_id(H5Oopen(file_.get(), std::string(object).c_str(), H5P_DEFAULT), object, "open");
-  const Hid text = type == Type::text ? text_type() : Hid();
-  const hid_t stored = type == Type::text ? text.get() : memory_type(type);
-  const Hid space = make_space({}, what);
-  const Hid attribute = check_id(
-      H5Acreate2(owner.get(), name.c_str(), stored, space.get(), H5P_DEFAULT, H5P_DEFAULT), what, "make");
-  check(H5Awrite(attribute.get(), stored, value), what, "write");
+  put_attribute(file_.get(), object, name, memory_type(type), value);
+}
+
+void Writer::write_text(std::string_view object, const std::string& name, std::string_view text) {
+  const std::string stored(text.empty() ? std::string_view("\0", 1) : text);
+  put_attribute(file_.get(), object, name, text_type(text.size()).get(), stored.data());
 }
 
 void Writer::save(const std::string& path) {

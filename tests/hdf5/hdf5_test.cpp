@@ -13,7 +13,11 @@
 #include <numeric>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 
+#include "hdf5/call.hpp"
+#include "support/damage.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::hdf5 {
@@ -38,6 +42,8 @@ void write_example(const std::string& path) {
   file.group("/group/inner");
   file.attribute("/", "text", "a word");
   file.attribute("/", "long", std::string(100'000, 'x'));
+  file.attribute("/", "empty", "");
+  file.attribute("/group", "utf-8", "Straße");
   file.attribute("/group", "yes", true);
   file.attribute("/a/floats", "step", std::int64_t{-3});
   file.attribute("/a/floats", "count", std::uint64_t{18'000'000'000'000'000'000u});
@@ -67,7 +73,9 @@ TEST(Hdf5File, ReadsBackAttributes) {
   write_example(dir / "file.h5");
   const Reader file(dir / "file.h5");
   EXPECT_EQ(file.attribute<std::string>("/", "text"), "a word");
-  EXPECT_EQ(file.attribute<std::string>("/", "long").size(), 100'000u);
+  EXPECT_EQ(file.attribute<std::string>("/", "long"), std::string(100'000, 'x'));
+  EXPECT_EQ(file.attribute<std::string>("/", "empty"), "");
+  EXPECT_EQ(file.attribute<std::string>("/group", "utf-8"), "Straße");
   EXPECT_TRUE(file.attribute<bool>("/group", "yes"));
   EXPECT_EQ(file.attribute<std::int64_t>("/a/floats", "step"), -3);
   EXPECT_EQ(file.attribute<std::uint64_t>("/a/floats", "count"), 18'000'000'000'000'000'000u);
@@ -182,6 +190,135 @@ TEST(Hdf5File, NoticesAFlippedByteInAnAttribute) {
     _exit(HasFailure() ? 1 : 42);
   };
   EXPECT_EXIT(child(), testing::ExitedWithCode(42), "");
+}
+
+TEST(Hdf5File, NoticesAFlippedByteInText) {
+  const TempDir dir;
+  const std::string path = dir / "file.h5";
+  write_example(path);
+  const std::string whole = read_file(path);
+  const auto flip = [&](const std::string& text) {
+    std::string content = whole;
+    const std::size_t at = content.find(text);
+    ASSERT_NE(at, std::string::npos);
+    content[at] ^= 1;
+    write_file(path, content);
+  };
+  flip("airplane");
+  expect_error(ErrorKind::data, {path, "/names", "hecksum"}, [&] { Reader(path).read_strings("/names"); });
+  flip("Straße");
+  const auto read = [&] { return Reader(path).attribute<std::string>("/group", "utf-8") == "Straße"; };
+  EXPECT_EQ(test::try_reading(ErrorKind::data, read), test::Outcome::refused);
+}
+
+/// Many members and attributes: what HDF5 would move out of the headers.
+void write_crowded(const std::string& path) {
+  Writer file;
+  for (int i = 0; i < 20; ++i) {
+    const std::string name = "/group/member " + std::to_string(i);
+    file.write(name, {2}, std::vector<float>{1.0f, static_cast<float>(i)});
+    file.attribute("/group", "attribute " + std::to_string(i), std::string(300, 'x'));
+  }
+  file.attribute("/group", "plan", std::string(5000, 'y'));
+  file.write_strings("/names", {"one", "two", std::string(200, 'z')});
+  file.save(path);
+}
+
+std::string content_of(const std::string& path) {
+  const Reader file(path);
+  std::string content;
+  for (const std::string& name : file.members("/group")) {
+    content += name + std::to_string(file.read<float>("/group/" + name).at(1));
+  }
+  for (int i = 0; i < 20; ++i) {
+    content += file.attribute<std::string>("/group", "attribute " + std::to_string(i));
+  }
+  content += file.attribute<std::string>("/group", "plan");
+  for (const std::string& name : file.read_strings("/names")) content += name;
+  return content;
+}
+
+TEST(Hdf5File, IsReadAsItWasOrNotAtAllWithAnyByteWrong) {
+  const TempDir dir;
+  const std::string path = dir / "file.h5";
+  write_crowded(path);
+  const std::string wanted = content_of(path);
+  test::expect_damage_is_noticed(path, test::random_flips(read_file(path).size(), 200), ErrorKind::data,
+                                 [&] { return content_of(path) == wanted; });
+}
+
+/// Makes a file as other programs do, with the C library itself.
+Hid foreign_file(const std::string& path) {
+  return Hid(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+}
+
+/// Writes two strings as data set and the first as attribute of the root.
+void put_foreign_text(const Hid& file, const std::string& name, const Hid& type, const void* values) {
+  const hsize_t size = 2;
+  const Hid list(H5Screate_simple(1, &size, nullptr));
+  const Hid set(
+      H5Dcreate2(file.get(), name.c_str(), type.get(), list.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  ASSERT_GE(H5Dwrite(set.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values), 0);
+  const Hid scalar(H5Screate(H5S_SCALAR));
+  const Hid attribute(
+      H5Acreate2(file.get(), name.c_str(), type.get(), scalar.get(), H5P_DEFAULT, H5P_DEFAULT));
+  ASSERT_GE(H5Awrite(attribute.get(), type.get(), values), 0);
+}
+
+TEST(Hdf5Reader, ReadsTextOfAnyKind) {
+  const TempDir dir;
+  const std::string path = dir / "file.h5";
+  {
+    const Hid file = foreign_file(path);
+    const Hid variable(H5Tcopy(H5T_C_S1));
+    H5Tset_size(variable.get(), H5T_VARIABLE);
+    const char* pointers[] = {"größer", ""};
+    put_foreign_text(file, "variable", variable, pointers);
+    for (const auto& [name, padding, values] : {std::tuple{"terminated", H5T_STR_NULLTERM, "one\0??five\0?"},
+                                                {"zeros", H5T_STR_NULLPAD, "one\0\0\0sixsix"},
+                                                {"spaces", H5T_STR_SPACEPAD, "one   a b   "}}) {
+      const Hid fixed(H5Tcopy(H5T_C_S1));
+      H5Tset_size(fixed.get(), 6);
+      H5Tset_strpad(fixed.get(), padding);
+      put_foreign_text(file, name, fixed, values);
+    }
+  }
+  const Reader file(path);
+  using Strings = std::vector<std::string>;
+  EXPECT_EQ(file.read_strings("/variable"), (Strings{"größer", ""}));
+  EXPECT_EQ(file.read_strings("/terminated"), (Strings{"one", "five"}));
+  EXPECT_EQ(file.read_strings("/zeros"), (Strings{"one", "sixsix"}));
+  EXPECT_EQ(file.read_strings("/spaces"), (Strings{"one", "a b"}));
+  EXPECT_EQ(file.attribute<std::string>("/", "variable"), "größer");
+  for (const char* name : {"terminated", "zeros", "spaces"}) {
+    EXPECT_EQ(file.attribute<std::string>("/", name), "one") << name;
+  }
+}
+
+TEST(Hdf5Reader, GivesNoMemoryToDimsWithoutContent) {
+  const TempDir dir;
+  const std::string path = dir / "file.h5";
+  {
+    const Hid file = foreign_file(path);
+    const Hid create(H5Pcreate(H5P_DATASET_CREATE));
+    const hsize_t chunk[] = {1024, 1};
+    H5Pset_chunk(create.get(), 2, chunk);
+    for (const auto& [name, columns] :
+         {std::pair<const char*, hsize_t>{"large", 1}, {"overflow", 1u << 30}}) {
+      const hsize_t dims[] = {hsize_t{1} << 40, columns};
+      const Hid space(H5Screate_simple(2, dims, nullptr));
+      const Hid set(H5Dcreate2(file.get(), name, H5T_NATIVE_FLOAT, space.get(), H5P_DEFAULT, create.get(),
+                               H5P_DEFAULT));
+      ASSERT_TRUE(set);
+    }
+  }
+  const Reader file(path);
+  for (const char* object : {"/large", "/overflow"}) {
+    expect_error(ErrorKind::data, {path, object, "[1099511627776, "}, [&] { file.dims(object); });
+    expect_error(ErrorKind::data, {path, object}, [&] { file.read<float>(object); });
+    std::vector<float> row(1);
+    expect_error(ErrorKind::data, {path, object}, [&] { file.read_rows(object, 0, 1, std::span(row)); });
+  }
 }
 
 TEST(Hdf5File, HasTheSameBytesWheneverItIsWritten) {
