@@ -7,6 +7,7 @@
 #include <string>
 
 #include "hdf5/hdf5.hpp"
+#include "support/damage.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::data {
@@ -104,6 +105,24 @@ TEST(DatasetFile, NoticesADamagedImage) {
   const DatasetFile file(path);
   EXPECT_EQ(file.read(Split::test, {0, 3}).labels, set.test.labels);
   expect_error(ErrorKind::data, {path, "/train/images", "hecksum"}, [&] { file.read(Split::train, {0, 1}); });
+}
+
+TEST(DatasetFile, IsReadAsItWasOrNotAtAllWithAnyByteWrong) {
+  const TempDir dir;
+  const std::string path = dir / "set.h5";
+  const Set set = make_set({8, 8, 1}, 20);
+  write_dataset(path, set.info, set.train, set.test);
+  const auto reads_as_before = [&] {
+    const DatasetFile file(path);
+    const Samples train = file.read(Split::train, {0, set.train.labels.size()});
+    const Samples test = file.read(Split::test, {0, set.test.labels.size()});
+    return file.info().image == set.info.image && file.info().label_names == set.info.label_names &&
+           file.info().source == set.info.source && train.images == set.train.images &&
+           train.labels == set.train.labels && test.images == set.test.images &&
+           test.labels == set.test.labels;
+  };
+  test::expect_damage_is_noticed(path, test::random_flips(read_file(path).size(), 200), ErrorKind::data,
+                                 reads_as_before);
 }
 
 /// A dataset file with one thing changed.
