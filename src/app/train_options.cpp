@@ -185,6 +185,9 @@ void TrainOptions::add_reports(CLI::App& app) {
   app.add_option("--checkpoint-every", config_.checkpoint_every, "Steps between checkpoints")
       ->capture_default_str()
       ->group(group);
+  app.add_option("--check-every", config_.check_every, "Steps between comparisons of all ranks' parameters")
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--keep", config_.keep, "Checkpoints kept, newest first")
       ->capture_default_str()
       ->group(group);

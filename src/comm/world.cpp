@@ -28,6 +28,7 @@ struct World::State {
   int node_rank = 0;
   int node_size = 1;
   std::string host;
+  std::vector<std::string> hosts;
   CoreShare cores;
   int exceptions_at_start = std::uncaught_exceptions();
   bool vote_failed = false;  ///< the exception in flight, if any, is known to all ranks
@@ -89,6 +90,19 @@ std::string host_name() {
   return {name.data(), static_cast<std::size_t>(length)};
 }
 
+/// Texts of up to 255 bytes, by rank.
+std::vector<std::string> gather_texts(const std::string& mine, MPI_Comm comm, int ranks) {
+  using Fixed = std::array<char, 256>;
+  Fixed own{};
+  mine.copy(own.data(), own.size() - 1);
+  std::vector<Fixed> all(static_cast<std::size_t>(ranks));
+  check(MPI_Allgather(own.data(), own.size(), MPI_CHAR, all.data(), own.size(), MPI_CHAR, comm),
+        "gathering host names");
+  std::vector<std::string> texts;
+  for (const Fixed& text : all) texts.emplace_back(text.data());
+  return texts;
+}
+
 void broadcast_bytes(std::span<std::byte> bytes, int root, MPI_Comm comm) {
   for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
     const std::size_t piece = std::min(kPiece, bytes.size() - at);
@@ -121,6 +135,7 @@ World::World(int& argc, char**& argv) {
   check(MPI_Comm_size(state->node.get(), &state->node_size), "asking for the node's number of ranks");
   check(MPI_Comm_rank(state->node.get(), &state->node_rank), "asking for the rank on the node");
   const std::vector<CoreMask> masks = gather_masks(state->node.get(), state->node_size);
+  state->hosts = gather_texts(state->host, state->all.get(), state->size);
   state->cores = share_cores(masks, static_cast<std::size_t>(state->node_rank), allowed_mask());
   state_ = std::move(state);
 }
@@ -142,6 +157,7 @@ int World::size() const { return state_->size; }
 int World::node_rank() const { return state_->node_rank; }
 int World::node_size() const { return state_->node_size; }
 const std::string& World::host() const { return state_->host; }
+const std::vector<std::string>& World::hosts() const { return state_->hosts; }
 int World::fair_threads() const { return state_->cores.fair_threads; }
 int World::unused_cores() const { return state_->cores.unused_cores; }
 bool World::oversubscribed() const { return state_->cores.oversubscribed; }
@@ -204,6 +220,12 @@ void World::sum(std::span<double> values) const {
           "summing", 0);
   }
   broadcast(std::as_writable_bytes(values));
+}
+
+std::vector<double> World::gather(double mine) const {
+  std::vector<double> values(static_cast<std::size_t>(state_->size));
+  check(MPI_Allgather(&mine, 1, MPI_DOUBLE, values.data(), 1, MPI_DOUBLE, state_->all.get()), "gathering");
+  return values;
 }
 
 void World::broadcast(std::span<std::byte> bytes) const { broadcast_bytes(bytes, 0, state_->all.get()); }

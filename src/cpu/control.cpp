@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cmath>
 
+#include "cifar_mpi/base/clock.hpp"
+
 namespace cifar_mpi::cpu {
 
 using engine::ControlLayout;
@@ -14,10 +16,30 @@ engine::Task plan_control(const engine::TrainBinding& binding) {
   task.name = "control";
   if (binding.stop_request != nullptr) task.reads = {engine::bytes_of(binding.stop_request, 1)};
   task.writes = {engine::bytes_of(binding.control, floats)};
-  task.start = [control = binding.control, floats, stop = binding.stop_request](engine::Lane&) {
+  if (binding.facts != nullptr) task.writes.push_back(engine::bytes_of(binding.facts, 1));
+  task.start = [control = binding.control, floats, stop = binding.stop_request, facts = binding.facts,
+                slot = binding.control_layout.slot(binding.rank)](engine::Lane&) {
     std::fill(control, control + floats, 0.0f);
     const bool asked = stop != nullptr && stop->load(std::memory_order_relaxed) != 0;
     control[ControlLayout::stop] = asked ? 1.0f : 0.0f;
+    if (facts == nullptr) return;
+    control[slot + ControlLayout::compute_ms] = facts->compute_ms;
+    for (std::size_t piece = 0; piece < 4; ++piece) {
+      control[slot + ControlLayout::hash_pieces + piece] =
+          static_cast<float>((facts->param_hash >> (16 * piece)) & 0xFFFFu);
+    }
+    facts->started_s = steady_seconds();
+  };
+  return task;
+}
+
+engine::Task plan_compute_time(engine::RankFacts* facts) {
+  engine::Task task;
+  task.name = "compute time";
+  task.reads = {engine::bytes_of(facts, 1)};
+  task.writes = {engine::bytes_of(facts, 1)};
+  task.start = [facts](engine::Lane&) {
+    facts->compute_ms = static_cast<float>(1e3 * (steady_seconds() - facts->started_s));
   };
   return task;
 }

@@ -12,9 +12,12 @@ namespace cifar_mpi::cpu {
 /// Zeroes the control block and sets its stop word to 1 if this rank has been asked to stop (`stop_request`
 /// not null and not 0), so that the sum over the ranks counts the requests.
 ///
-/// The slot of this rank stays zero: the time of a step is known to the runner only (`Runner::task_seconds`),
-/// not to a task, so `compute_ms` reads 0 until the binding carries such a figure.
+/// The slot of this rank carries its facts: the compute time of the step before (this step's is not over when
+/// the first bucket leaves) and the parameter hash. Also notes when the step began.
 engine::Task plan_control(const engine::TrainBinding& binding);
+
+/// The last compute task of a step: notes how long the step took since plan_control's task.
+engine::Task plan_compute_time(engine::RankFacts* facts);
 
 /// Writes records[step % kRecordRing] from the summed control block, then moves the step counter on. If the
 /// summed loss is not finite the record says `applied = false` and the counter stays.

@@ -63,6 +63,7 @@ void check(const TrainConfig& config) {
   require_positive("--log-every", config.log_every);
   require_positive("--checkpoint-every", config.checkpoint_every);
   require_positive("--keep", config.keep);
+  require_positive("--check-every", config.check_every);
 }
 
 Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInfo& dataset) {

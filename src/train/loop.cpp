@@ -4,8 +4,10 @@
 
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "train/rank_watch.hpp"
 #include "train/state.hpp"
 
 namespace cifar_mpi::train {
@@ -20,6 +22,7 @@ class Loop {
   explicit Loop(SessionState& state)
       : s_(state),
         schedule_(schedule_spec(state.config, state.sizes, state.info.train_count)),
+        watch_(state.world.size()),
         view_(state.log, state.world.rank() == 0 ? terminal_columns() : 0),
         launched_(state.progress.step),
         absorbed_(launched_) {}
@@ -35,12 +38,14 @@ class Loop {
   void absorb(std::uint64_t until);
   void report(const engine::StepRecord& record);
   void announce_rate(std::uint64_t step);
+  void note_parameter_hash();
   void evaluate();
   void checkpoint();
   std::uint64_t eval_every() const;
 
   SessionState& s_;
   optim::Schedule schedule_;
+  RankWatch watch_;
   ProgressView view_;
   MetricsFile metrics_;
   std::uint64_t launched_;  ///< steps enqueued since the run began
@@ -64,6 +69,7 @@ void Loop::run() {
     if (s_.world.rank() == 0) metrics_ = MetricsFile(s_.config.run_dir + "/metrics.jsonl", launched_);
   });
   const auto eval_steps = eval_every();
+  const auto check_steps = static_cast<std::uint64_t>(s_.config.check_every);
   const auto checkpoint_steps = static_cast<std::uint64_t>(s_.config.checkpoint_every);
   interval_step_ = launched_;
   started_ = interval_started_ = steady_seconds();
@@ -73,6 +79,7 @@ void Loop::run() {
     // meanwhile.
     if (launched_ > absorbed_ + 1) absorb(launched_ - 1);
     if (stopping_) break;
+    if (launched_ % check_steps == 0) note_parameter_hash();
     s_.step->replay();
     ++launched_;
     const bool evaluation_due = at(launched_, eval_steps);
@@ -110,10 +117,25 @@ void Loop::absorb(std::uint64_t until) {
                  std::isnan(record.cross_entropy) ? "not a number" : "infinite",
                  "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs"));
     }
+    if (absorbed_ % static_cast<std::uint64_t>(s_.config.check_every) == 0) {
+      const std::string difference = desync_text(record, s_.world.hosts());
+      if (!difference.empty()) throw comm::AgreedError(ErrorKind::desync, difference);
+    }
+    watch_.add(record);
     if (record.stop_requests > 0.0) stopping_ = true;
     announce_rate(absorbed_);
     if (at(absorbed_ + 1, static_cast<std::uint64_t>(s_.config.log_every))) report(record);
   }
+}
+
+/// The hash travels in the control block of the next step; every rank then compares all of them.
+void Loop::note_parameter_hash() {
+  s_.step->finish();
+  std::vector<std::byte> params(s_.params.size());
+  s_.backend->copy(params.data(), s_.params.data(), params.size());
+  const std::uint64_t hash = hash_bytes(params);
+  std::byte* const place = s_.facts.data() + offsetof(engine::RankFacts, param_hash);
+  s_.backend->copy(place, reinterpret_cast<const std::byte*>(&hash), sizeof hash);
 }
 
 void Loop::announce_rate(std::uint64_t step) {
@@ -140,6 +162,12 @@ void Loop::report(const engine::StepRecord& record) {
   r.seconds_per_step = (now - interval_started_) / steps;
   r.images_per_second = static_cast<double>(s_.sizes.global_batch) / r.seconds_per_step;
   r.seconds = now - started_;
+  if (const std::optional<RankTimes> times = watch_.take()) {
+    r.compute_ms_min = times->least;
+    r.compute_ms_median = times->median;
+    r.compute_ms_max = times->most;
+    if (const std::string text = slowest_text(*times, s_.world.hosts()); !text.empty()) view_.event(text);
+  }
   view_.report(r);
   metrics_.write(r);
   interval_started_ = now;

@@ -64,7 +64,8 @@ void MetricsFile::write(const StepReport& r) {
               ",\"cross_entropy\":", number(r.cross_entropy), ",\"decay_term\":", number(r.decay_term),
               ",\"train_accuracy\":", number(r.train_accuracy), ",\"lr\":", number(r.learning_rate),
               ",\"images_per_second\":", number(r.images_per_second), ",\"seconds\":", number(r.seconds),
-              "}"));
+              ",\"compute_ms\":{\"min\":", number(r.compute_ms_min),
+              ",\"median\":", number(r.compute_ms_median), ",\"max\":", number(r.compute_ms_max), "}}"));
 }
 
 void MetricsFile::write(std::uint64_t step, double epoch, const Accuracy& accuracy) {

@@ -37,15 +37,13 @@ struct SessionState {
   Buffer ema;
   Buffer gradients;  ///< the control block, then the gradients
   Buffer step_counter;
+  Buffer facts;  ///< RankFacts
   Buffer decay_sums;
   std::vector<engine::StepRecord> records;
 
   std::unique_ptr<engine::Runner> step;
   std::optional<Evaluator> evaluator;
 };
-
-/// One value of every rank, on every rank. Collective.
-std::vector<double> gather(const comm::World& world, double mine);
 
 /// The threads of every rank when the user leaves them open: the smallest fair share, so that all ranks plan
 /// the same kernels. Collective.

@@ -15,6 +15,7 @@ void allocate_blocks(SessionState& state) {
   state.params = state.backend->allocate(floats * sizeof(float));
   state.ema = state.backend->allocate(floats * sizeof(float));
   state.step_counter = state.backend->allocate(sizeof(std::uint64_t));
+  state.facts = state.backend->allocate(sizeof(engine::RankFacts));
 }
 
 engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout& control) {
@@ -26,6 +27,7 @@ engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout
   binding.control_layout = control;
   binding.rank = state.world.rank();
   binding.step = state.step_counter.as<std::uint64_t>();
+  binding.facts = state.facts.as<engine::RankFacts>();
   binding.data = state.samples.view();
   binding.order = data::SampleOrder(config.shuffle, config.seed, state.info.train_count, state.world.rank(),
                                     state.world.size(), state.sizes.batch);
@@ -54,16 +56,9 @@ engine::Task bind_update(SessionState& state, const engine::TrainBinding& train,
 
 }  // namespace
 
-std::vector<double> gather(const comm::World& world, double mine) {
-  std::vector<double> values(static_cast<std::size_t>(world.size()));
-  values[static_cast<std::size_t>(world.rank())] = mine;
-  world.sum(values);
-  return values;
-}
-
 void resolve_threads(SessionState& state) {
   if (state.config.threads > 0) return;
-  const std::vector<double> fair = gather(state.world, state.world.fair_threads());
+  const std::vector<double> fair = state.world.gather(state.world.fair_threads());
   state.config.threads = static_cast<int>(*std::min_element(fair.begin(), fair.end()));
 }
 
@@ -110,7 +105,7 @@ void build_step(SessionState& state) {
                   {binding.grads, state.tower->layout().floats}, *state.collective, /*overlap=*/true);
   std::vector<engine::Bytes> regions = state.arena->regions();
   for (const Buffer* block :
-       {&state.params, &state.ema, &state.gradients, &state.step_counter, &state.decay_sums}) {
+       {&state.params, &state.ema, &state.gradients, &state.step_counter, &state.facts, &state.decay_sums}) {
     regions.push_back(engine::bytes_of(block->data(), block->size()));
   }
   state.step = state.backend->runner(std::move(program), state.config.runner, std::move(regions));

@@ -90,7 +90,7 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   world.together([&] { start(state); });
 
   time_steps(state, 3);  // pages, caches and clocks warm up
-  const double one = most(gather(world, time_steps(state, 2)));
+  const double one = most(world.gather(time_steps(state, 2)));
   const int steps = std::max(1, static_cast<int>(std::lround(config.round_s / one)));
   const std::vector<double> before = state.step->task_seconds();
 
@@ -99,8 +99,8 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   std::vector<double> step_s, images_per_s, peaks, shares;
   for (int round = 0; round < config.rounds; ++round) {
     world.barrier();
-    const double peak = least(gather(world, measure_peak(state.config.threads, 0.05)));
-    const double seconds = most(gather(world, time_steps(state, steps)));
+    const double peak = least(world.gather(measure_peak(state.config.threads, 0.05)));
+    const double seconds = most(world.gather(time_steps(state, steps)));
     peaks.push_back(peak);
     step_s.push_back(seconds);
     images_per_s.push_back(static_cast<double>(state.sizes.global_batch) / seconds);
@@ -120,7 +120,7 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
     result.tasks.push_back(
         {tasks[t].name, (after[t] - before[t]) / (static_cast<double>(steps) * config.rounds)});
   }
-  result.resident_bytes = most(gather(world, resident_bytes()));
+  result.resident_bytes = most(world.gather(resident_bytes()));
   return result;
 }
 

@@ -65,6 +65,10 @@ class World {
   void barrier() const;
   /// Element-wise sums over all ranks, in place, the same bits on every rank.
   void sum(std::span<double> values) const;
+  /// One value of every rank, by rank, on every rank.
+  std::vector<double> gather(double mine) const;
+  /// The host of every rank, by rank; gathered once at start.
+  const std::vector<std::string>& hosts() const;
   /// Copies `bytes` from rank 0 to all.
   void broadcast(std::span<std::byte> bytes) const;
   /// Replaces `text` by rank 0's.

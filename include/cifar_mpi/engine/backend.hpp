@@ -17,15 +17,17 @@
 #include "cifar_mpi/model/param_table.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 
-/// The seam between a run and the device it runs on. A backend is asked to plan layers into tasks, at build time only.
+/// The seam between a run and the device it runs on. A backend is asked to plan layers into tasks, at build
+/// time only.
 namespace cifar_mpi::engine {
 
-/// Arithmetic of activations and compute copies; master weights, gradients and the all-reduce are always fp32.
+/// Arithmetic of activations and compute copies; master weights, gradients and the all-reduce are always
+/// fp32.
 enum class Precision : std::uint8_t { automatic, fp32, tf32, bf16 };
 std::string_view to_string(Precision precision);
 
 struct BackendOptions {
-  int threads = 1;          ///< CPU threads of this rank
+  int threads = 1;              ///< CPU threads of this rank
   bool oversubscribed = false;  ///< more ranks than cores: give way while waiting
 };
 
@@ -46,18 +48,20 @@ struct TowerSpec {
 
 /// What the tasks of a training step work on. Pointers are backend memory and outlive the program.
 struct TrainBinding {
-  const float* params = nullptr;   ///< [layout.floats]
-  float* grads = nullptr;          ///< [layout.floats]; each element is written once per step, none is added to
-  float* control = nullptr;        ///< ControlLayout; stands before grads in the same buffer
+  const float* params = nullptr;  ///< [layout.floats]
+  float* grads = nullptr;    ///< [layout.floats]; each element is written once per step, none is added to
+  float* control = nullptr;  ///< ControlLayout; stands before grads in the same buffer
   ControlLayout control_layout;
   int rank = 0;
-  std::uint64_t* step = nullptr;   ///< the step counter
-  DataView data;                   ///< the samples that `order` says this rank holds
+  std::uint64_t* step = nullptr;  ///< the step counter
+  RankFacts* facts = nullptr;     ///< [1]; null: the slot of this rank stays zero
+  DataView data;                  ///< the samples that `order` says this rank holds
   data::SampleOrder order;
   data::AugmentSpec augment;
   std::uint64_t seed = 0;          ///< of the augmentation
   std::uint64_t global_batch = 0;  ///< the loss task scales its gradient by 1/global_batch
-  const std::atomic<int>* stop_request = nullptr;  ///< host memory: the one word that may change under a sealed program
+  const std::atomic<int>* stop_request =
+      nullptr;  ///< host memory: the one word that may change under a sealed program
 };
 
 /// The update of the floats [begin, end) of the blocks: whole parameters of the layout.
@@ -87,10 +91,10 @@ struct AdvanceBinding {
 struct EvaluateBinding {
   const float* params = nullptr;  ///< the block to evaluate, raw or EMA
   DataView data;
-  data::AugmentSpec augment;      ///< kind none
-  std::uint64_t* cursor = nullptr;  ///< moves on by `batch` in every replay
+  data::AugmentSpec augment;            ///< kind none
+  std::uint64_t* cursor = nullptr;      ///< moves on by `batch` in every replay
   std::uint8_t* predictions = nullptr;  ///< [batch]; the class with the largest logit, the first of equals
-  float* loss_sum = nullptr;            ///< [1]; cross-entropy summed over the samples that count, not divided
+  float* loss_sum = nullptr;  ///< [1]; cross-entropy summed over the samples that count, not divided
 };
 
 /// One network planned for one batch size. Its kernel plans live as long as it does; tasks refer to them.
@@ -99,12 +103,16 @@ class Tower {
   virtual ~Tower() = default;
 
   virtual const ParamLayout& layout() const = 0;
-  /// Kernel choices that affect bits, one per line ("conv2 forward: jit:avx512_core"), for the log and the checkpoint.
+  /// Kernel choices that affect bits, one per line ("conv2 forward: jit:avx512_core"), for the log and the
+  /// checkpoint.
   virtual std::string plan_text() const = 0;
-  /// Reorders parameter `p` between its span of a block (host memory) and logical order. `from_logical` zeroes padding.
+  /// Reorders parameter `p` between its span of a block (host memory) and logical order. `from_logical`
+  /// zeroes padding.
   virtual void to_logical(std::size_t p, std::span<const float> physical, std::span<float> logical) const = 0;
-  virtual void from_logical(std::size_t p, std::span<const float> logical, std::span<float> physical) const = 0;
-  /// Control block, weight preparation, augmentation, forward, loss and backward, in order; scratch comes from `arena`.
+  virtual void from_logical(std::size_t p, std::span<const float> logical,
+                            std::span<float> physical) const = 0;
+  /// Control block, weight preparation, augmentation, forward, loss and backward, in order; scratch comes
+  /// from `arena`.
   virtual std::vector<Task> train_tasks(const TrainBinding& binding, Arena& arena) = 0;
   /// Weight preparation, input, forward and predictions.
   virtual std::vector<Task> evaluate_tasks(const EvaluateBinding& binding, Arena& arena) = 0;
@@ -124,10 +132,13 @@ class Backend {
   /// Copies between host and this device's memory; returns when done. `to_device` or from it.
   virtual void copy(std::byte* dst, const std::byte* src, std::size_t bytes) = 0;
   virtual std::unique_ptr<Tower> plan(const TowerSpec& spec) = 0;
-  /// The optimizer + EMA of one span, and the end of the step; `records` (host-readable) has kRecordRing entries.
-  virtual Task update_task(const UpdateBinding& binding, const model::ParamTable& params, const ParamLayout& layout) = 0;
+  /// The optimizer + EMA of one span, and the end of the step; `records` (host-readable) has kRecordRing
+  /// entries.
+  virtual Task update_task(const UpdateBinding& binding, const model::ParamTable& params,
+                           const ParamLayout& layout) = 0;
   virtual Task advance_task(const AdvanceBinding& binding, std::vector<StepRecord>& records) = 0;
-  virtual std::unique_ptr<Runner> runner(StepProgram program, RunnerKind kind, std::vector<Bytes> regions) = 0;
+  virtual std::unique_ptr<Runner> runner(StepProgram program, RunnerKind kind,
+                                         std::vector<Bytes> regions) = 0;
 };
 
 }  // namespace cifar_mpi::engine

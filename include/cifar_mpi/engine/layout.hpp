@@ -9,8 +9,8 @@
 /// The flat blocks of a run: parameters, gradients and EMA have one layout, in the order of the ParamTable.
 namespace cifar_mpi::engine {
 
-/// Where each parameter lies in a flat fp32 block; entry i belongs to ParamTable[i]. The inner layout of a span is the
-/// backend's own; padding inside or behind it is zero and stays zero.
+/// Where each parameter lies in a flat fp32 block; entry i belongs to ParamTable[i]. The inner layout of a
+/// span is the backend's own; padding inside or behind it is zero and stays zero.
 struct ParamLayout {
   struct Entry {
     std::size_t offset = 0;  ///< floats from the start of the block, a multiple of 16
@@ -23,12 +23,17 @@ struct ParamLayout {
 /// Appends a span of at least `floats` floats, rounded up to 16 (64 bytes), to the layout.
 void append(ParamLayout& layout, std::size_t floats);
 
-/// The control block: fp32 values at the head of the gradient block that the all-reduce sums with the first bucket.
+/// The control block: fp32 values at the head of the gradient block that the all-reduce sums with the first
+/// bucket.
 ///
 /// One slot per rank carries facts of single ranks: every other rank adds zero, so the sum is a gather.
 struct ControlLayout {
   enum : std::size_t { loss_sum, correct, samples, stop, header_floats = 8 };
-  enum : std::size_t { compute_ms, slot_floats = 8 };
+  enum : std::size_t {
+    compute_ms,
+    hash_pieces,
+    slot_floats = 8
+  };  // the hash: four pieces of 16 bits, exact in fp32
   int ranks = 1;
 
   std::size_t slot(int rank) const { return header_floats + static_cast<std::size_t>(rank) * slot_floats; }
@@ -36,9 +41,17 @@ struct ControlLayout {
   std::size_t floats() const { return (slot(ranks) + 15) / 16 * 16; }
 };
 
+/// Facts of one rank that travel in its slot of the next step's control block; backend memory.
+struct RankFacts {
+  double started_s = 0.0;  ///< when the control task of the step began
+  float compute_ms =
+      0.0f;  ///< from there to the end of backward: what this rank took without waiting for others
+  std::uint64_t param_hash = 0;  ///< hash_bytes of the parameter block, as the host last put it there
+};
+
 /// What a finished step leaves for the host to read; everything is over all ranks.
 struct StepRecord {
-  std::uint64_t step = 0;  ///< the step these figures are of, from 0
+  std::uint64_t step = 0;      ///< the step these figures are of, from 0
   double cross_entropy = 0.0;  ///< mean over the global batch
   double decay_term = 0.0;
   double correct = 0.0;

@@ -8,8 +8,8 @@
 
 /// A training step as data: an ordered list of "run this task on that lane", "set a mark", "wait for a mark".
 ///
-/// All choices are made while the list is built; running it is replay. Runners, the verifier, the profile and the benchmark
-/// all read the same list.
+/// All choices are made while the list is built; running it is replay. Runners, the verifier, the profile and
+/// the benchmark all read the same list.
 namespace cifar_mpi::engine {
 
 /// A range of bytes a task touches. Addresses are only compared, never followed, so device memory is fine.
@@ -42,7 +42,8 @@ struct Task {
   std::vector<Bytes> writes;
   /// Does the work, or enqueues it on the lane, or starts it when there is a `poll`. Throws Error.
   std::function<void(Lane&)> start;
-  /// Only for work that goes on by itself after `start` (a collective): moves it forward, true when it is done.
+  /// Only for work that goes on by itself after `start` (a collective): moves it forward, true when it is
+  /// done.
   std::function<bool()> poll;
 };
 
@@ -63,9 +64,10 @@ struct Instruction {
   std::int32_t target = 0;
 };
 
-/// The ordered list. Work of one lane happens in list order; between lanes only marks order it: `wait(lane, m)` holds the
-/// lane until everything its setter's lane had in the list before the most recent `set(·, m)` is done. A replay begins
-/// where the one before it ended: the lanes go on in their own order, no barrier stands between replays.
+/// The ordered list. Work of one lane happens in list order; between lanes only marks order it: `wait(lane,
+/// m)` holds the lane until everything its setter's lane had in the list before the most recent `set(·, m)`
+/// is done. A replay begins where the one before it ended: the lanes go on in their own order, no barrier
+/// stands between replays.
 class StepProgram {
  public:
   explicit StepProgram(std::string name) : name_(std::move(name)) {}
@@ -75,8 +77,8 @@ class StepProgram {
   MarkId set(LaneId lane);
   void wait(LaneId lane, MarkId mark);
 
-  /// Ends building: throws std::logic_error when a lane other than compute does not join back to compute, or when the
-  /// verifier finds two unordered tasks that touch the same bytes (its text names them).
+  /// Ends building: throws std::logic_error when a lane other than compute does not join back to compute, or
+  /// when the verifier finds two unordered tasks that touch the same bytes (its text names them).
   void seal();
 
   const std::string& name() const { return name_; }

@@ -7,9 +7,9 @@
 
 namespace cifar_mpi::engine {
 
-/// serial: every task is finished before the next begins (to bisect). lanes: as the program allows. graph: lanes, captured
-/// once (CUDA). audit: serial, and around each task every byte of the arena that the task did not declare is overwritten
-/// with NaN and checked afterwards, so that a declaration cannot lie; slow.
+/// serial: every task is finished before the next begins (to bisect). lanes: as the program allows. graph:
+/// lanes, captured once (CUDA). audit: serial, and around each task every byte of the arena that the task did
+/// not declare is overwritten with NaN and checked afterwards, so that a declaration cannot lie; slow.
 enum class RunnerKind : std::uint8_t { automatic, serial, lanes, graph, audit };
 
 /// Replays one sealed program. The same bits come out of every kind.
@@ -17,23 +17,24 @@ class Runner {
  public:
   virtual ~Runner() = default;
 
-  /// Runs the program once. When it returns, all replays but the last two are done: a host runner returns when its own is
-  /// done, a device runner when it is enqueued and the one two before it is done.
-  /// Throws what a task throws; the program's memory is then unspecified.
+  /// Runs the program once. When it returns, all replays but the last two are done: a host runner returns
+  /// when its own is done, a device runner when it is enqueued and the one two before it is done. Throws what
+  /// a task throws; the program's memory is then unspecified.
   virtual void replay() = 0;
   /// Returns when everything enqueued is done.
   virtual void finish() = 0;
   virtual const StepProgram& program() const = 0;
-  /// Seconds spent in each task since the start, by TaskId; waiting for a collective counts as that collective's task.
+  /// Seconds spent in each task since the start, by TaskId; waiting for a collective counts as that
+  /// collective's task.
   virtual std::vector<double> task_seconds() const = 0;
 };
 
 /// How a host runner gives way while it only waits.
 enum class WhileWaiting : std::uint8_t { spin, yield };
 
-/// A runner for programs whose tasks run on the host (serial, lanes or audit): one thread replays the tasks and polls the
-/// outstanding collectives between them; there is no communication thread. `regions` is the memory that `audit` watches.
-/// Throws std::logic_error when the program is not sealed.
+/// A runner for programs whose tasks run on the host (serial, lanes or audit): one thread replays the tasks
+/// and polls the outstanding collectives between them; there is no communication thread. `regions` is the
+/// memory that `audit` watches. Throws std::logic_error when the program is not sealed.
 std::unique_ptr<Runner> make_host_runner(StepProgram program, RunnerKind kind, WhileWaiting waiting,
                                          std::vector<Bytes> regions);
 

@@ -15,11 +15,13 @@ struct Race {
   Bytes bytes;               ///< the bytes both touch
 };
 
-/// Walks two consecutive replays of `program` with one vector clock per lane (Lamport 1978; Mattern 1989) and returns every
-/// unordered conflicting pair, each once. Empty means: whatever the timing, the result is the same.
+/// Walks two consecutive replays of `program` with one vector clock per lane (Lamport 1978; Mattern 1989) and
+/// returns every unordered conflicting pair, each once. Empty means: whatever the timing, the result is the
+/// same.
 std::vector<Race> find_races(const StepProgram& program);
 
-/// "race in train: 'conv2 weight gradient' (compute) and 'all-reduce 0' (comm, next replay) both touch 1024 bytes, …"
+/// "race in train: 'conv2 weight gradient' (compute) and 'all-reduce 0' (comm, next replay) both touch 1024
+/// bytes, …"
 std::string describe(const StepProgram& program, const Race& race);
 
 }  // namespace cifar_mpi::engine

@@ -48,6 +48,7 @@ struct TrainConfig {
   std::int64_t log_every = 10;           ///< steps
   double eval_every = 0.0;               ///< epochs; 0: only at the end
   std::int64_t checkpoint_every = 1000;  ///< steps
+  std::int64_t check_every = 500;        ///< steps between comparisons of the ranks' parameters
   int keep = 5;                          ///< checkpoints kept
 
   std::string text;  ///< the whole configuration as TOML, for the checkpoint's provenance

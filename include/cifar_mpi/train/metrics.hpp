@@ -22,6 +22,10 @@ struct StepReport {
   double seconds_per_step = 0.0;   ///< true step time, mean since the last report
   double images_per_second = 0.0;  ///< over all ranks
   double seconds = 0.0;            ///< since this process began to train
+  double compute_ms_min =
+      0.0;  ///< compute per step of the fastest rank, without waiting for others; 0: unknown
+  double compute_ms_median = 0.0;
+  double compute_ms_max = 0.0;
 };
 
 /// RUN_DIR/metrics.jsonl: one JSON object per line, training reports and evaluations. Rank 0 only.

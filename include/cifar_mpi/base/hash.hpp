@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace cifar_mpi {
+
+/// 64 bits that change when any bit of `bytes` does, but for chance (2^-64); to compare copies, not to resist
+/// an attacker. Depends on the bytes alone. About as fast as memory.
+std::uint64_t hash_bytes(std::span<const std::byte> bytes);
+
+}  // namespace cifar_mpi

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/engine/layout.hpp"
+
+/// What the slots of the control block say about single ranks: who is slow, and whether all still hold the
+/// same parameters.
+namespace cifar_mpi::train {
+
+/// Milliseconds of compute per step over the ranks.
+struct RankTimes {
+  double least = 0.0;
+  double median = 0.0;  ///< the lower one of an even number
+  double most = 0.0;
+  int slowest = 0;  ///< rank
+};
+
+/// Collects the compute times of an interval. A record carries the times of the step before its own; the
+/// first record of a process carries none and does not count.
+class RankWatch {
+ public:
+  explicit RankWatch(int ranks) : layout_{ranks}, sums_(static_cast<std::size_t>(ranks)) {}
+
+  void add(const engine::StepRecord& record);
+  /// Means since the last call; nothing when no step was counted.
+  std::optional<RankTimes> take();
+
+ private:
+  engine::ControlLayout layout_;
+  std::vector<double> sums_;
+  int steps_ = 0;
+};
+
+/// "rank 3 on node2 is the slowest: 61.2 ms of compute per step, the median is 54.0", empty when it is at
+/// most a tenth slower.
+std::string slowest_text(const RankTimes& times, const std::vector<std::string>& hosts);
+
+/// Compares the parameter hashes of all ranks in a record. Empty when all are equal, else a sentence that
+/// names the ranks that differ from the largest group of equal ones.
+std::string desync_text(const engine::StepRecord& record, const std::vector<std::string>& hosts);
+
+}  // namespace cifar_mpi::train
