@@ -15,8 +15,15 @@ struct Row {
 };
 
 constexpr std::array kTable = {
-    Row{{"ring", "sends the least: for long arrays and slow networks"}, make_ring},
-    Row{{"mpi", "the MPI library's own choice: for short arrays and many ranks"}, make_mpi_all_reduce},
+    Row{{"auto", "one of the others, by nodes, ranks per node and length"}, make_auto},
+    Row{{"window", "through memory that the ranks share: for one node"}, make_window},
+    Row{{"two-level",
+         "the window inside each node and rings between them: for several ranks on several nodes"},
+        make_two_level},
+    Row{{"ring", "sends the least: for one rank per node and long arrays"}, make_ring},
+    Row{{"doubling", "fewest messages, and a sum in a fixed tree over the ranks: for short arrays"},
+        make_doubling},
+    Row{{"mpi", "the MPI library's own choice: for comparison"}, make_mpi_all_reduce},
 };
 
 constexpr auto kInfos = [] {

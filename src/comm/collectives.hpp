@@ -17,6 +17,33 @@ std::unique_ptr<Collective> make_collective(std::string_view name, const World& 
 /// `allocate_host` on every rank; what fails on one becomes every rank's error.
 Buffer allocate_together(const World& world, std::size_t bytes);
 
+/// Chooses by how the ranks are distributed over nodes, and by length: see `choose_collective`. Gives what
+/// the chosen one gives; its name follows in brackets.
+std::unique_ptr<Collective> make_auto(const World& world, const Nodes& nodes);
+
+/// The ranks of a node keep their arrays in memory that all of them can reach. Each adds one slice of all
+/// arrays, in rank order, and writes the total into every array: nothing is packed, sent or received. For
+/// ranks that share one node. How they keep out of each other's way stands at `WindowRun`.
+///
+///   data   [n] f32 inside memory from `allocate`, replaced by the sum; any n, also n = 0
+///   order  belongs on the comm lane; `start` stores one flag, `poll` works when all ranks have started
+///   bits   the sum in rank order, ((r0+r1)+r2)+…, whatever n and the timing
+///   memory a shared window per `allocate`; nothing per task or run
+///
+/// Where shared memory is short on any rank, all of them use `ring` for that array, and `note` says so.
+/// Throws AgreedError{usage} when the ranks are on several nodes.
+std::unique_ptr<Collective> make_window(const World& world, const Nodes& nodes);
+
+/// The window inside every node and rings between the nodes: with k ranks on the smallest node the array is
+/// cut into k slices; rank i < k of a node adds slice i of all its arrays, sums that around the ring of the
+/// i-th ranks of all nodes, and writes the total into every array of its node. So with equal nodes all ranks
+/// send, each its part; ranks beyond the k-th of a larger node only lend their arrays. Any mix of ranks per
+/// node; on one node it is `window`, with one rank on each it is `ring`.
+///
+///   data, order, memory   as for `window`; two parts of a slice per owner for what arrives, per task
+///   bits   depend on the ranks' distribution over nodes and on n alone
+std::unique_ptr<Collective> make_two_level(const World& world, const Nodes& nodes);
+
 /// Two trips around a ring of P ranks: first each rank collects the total of one P-th of the array, then the
 /// totals travel once more. A rank sends 2·(P-1)/P of the array in 2·(P-1) messages (Patarasuk and Yuan
 /// 2009). For short arrays the message count rules and `doubling` wins.
@@ -27,6 +54,21 @@ Buffer allocate_together(const World& world, std::size_t bytes);
 ///   bits   depend on P and n alone, not on timing: every total is computed once and copied
 ///   memory two P-ths of the array for what arrives, taken when the task is made; nothing per run
 std::unique_ptr<Collective> make_ring(const World& world, const Nodes& nodes);
+
+/// Recursive doubling: in stage s the rank exchanges its whole partial sum with the one 2^s away, so that
+/// after log2(P) stages all have the total (Thakur, Rabenseifner, Gropp 2005). Few messages, but all of the
+/// array in each: for short arrays.
+///
+/// The sum is a fixed binary tree over rank order. For P a power of two it is the balanced one,
+/// ((r0+r1)+(r2+r3))+…; otherwise, with K the largest power of two below P, the first P-K pairs of ranks
+/// (2i, 2i+1) are added first and the balanced tree stands on those pairs and the remaining ranks: for P = 5
+/// ((r0+r1)+r2)+(r3+r4). The ranks of a pair cost two stages more.
+///
+///   data   [n] f32, host memory, replaced by the sum; any n, also n = 0
+///   order  belongs on the comm lane; `start` posts the first stage, `poll` adds and goes on
+///   bits   depend on P alone, neither on n nor on timing: both ends of an exchange add the same two numbers
+///   memory another array for what arrives, taken when the task is made; nothing per run
+std::unique_ptr<Collective> make_doubling(const World& world, const Nodes& nodes);
 
 /// MPI_Iallreduce in place and MPI_Test: the MPI library chooses the algorithm by length and number of ranks.
 ///

@@ -10,9 +10,7 @@ namespace {
 class Ring final : public Collective {
  public:
   explicit Ring(const World& world)
-      : world_(world),
-        comm_(WorldAccess::duplicate(world)),
-        place_{comm_.get(), world.rank(), world.size()} {}
+      : world_(world), comm_(WorldAccess::duplicate(world)), place_(ring_place(comm_.get())) {}
 
   std::string_view name() const override { return "ring"; }
   int ranks() const override { return place_.ranks; }

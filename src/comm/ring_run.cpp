@@ -10,6 +10,13 @@
 
 namespace cifar_mpi::comm {
 
+Place ring_place(MPI_Comm comm) {
+  Place place{comm};
+  check(MPI_Comm_rank(comm, &place.rank), "asking for the place in a ring");
+  check(MPI_Comm_size(comm, &place.ranks), "asking for the length of a ring");
+  return place;
+}
+
 RingRun::RingRun(const Place& place, std::span<float> data)
     : place_(place), data_(data), steps_(data.empty() ? 0 : 2 * (place.ranks - 1)) {
   constexpr int kTag = 1;

@@ -21,6 +21,9 @@ struct Place {
   int left() const { return (rank + ranks - 1) % ranks; }
 };
 
+/// The calling rank's place in a ring of all ranks of `comm`.
+Place ring_place(MPI_Comm comm);
+
 /// One planned all-reduce: all its messages as persistent requests, moved forward by `poll`.
 ///
 /// Step k of 2·(P-1) sends piece (r - k) mod P to the right and receives piece (r - k - 1) mod P from the

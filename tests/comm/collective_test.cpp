@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "cifar_mpi/base/random.hpp"
+#include "comm/collectives.hpp"
 #include "support/mpi_world.hpp"
 
 namespace {
@@ -91,13 +92,37 @@ void fill_randomly(std::span<float> data, int round) {
   }
 }
 
-class AllReduce : public testing::TestWithParam<std::string_view> {
+/// A collective, on nodes that are made up: this machine's ranks behave as if they stood on several.
+struct Choice {
+  std::string name;
+  std::string layout;
+};
+
+Nodes lay_out(std::string_view layout, int count) {
+  Nodes nodes;
+  for (int r = 0; r < count; ++r) {
+    int node = 0;
+    if (layout == "Halves") node = r < (count + 1) / 2 ? 0 : 1;
+    if (layout == "LastAlone") node = r + 1 < count || count == 1 ? 0 : 1;
+    if (layout == "FirstAlone") node = r == 0 ? 0 : 1;
+    if (layout == "Alternating") node = r % 2;
+    if (layout == "EachAlone") node = r;
+    nodes.of_rank.push_back(node);
+  }
+  return nodes;
+}
+
+std::unique_ptr<Collective> make(const Choice& choice) {
+  return make_collective(choice.name, test_world(), lay_out(choice.layout, ranks()));
+}
+
+class AllReduce : public testing::TestWithParam<Choice> {
  protected:
-  std::unique_ptr<Collective> collective_ = make_collective(GetParam(), test_world());
+  std::unique_ptr<Collective> collective_ = make(GetParam());
 };
 
 TEST_P(AllReduce, KnowsItsNameAndRanks) {
-  EXPECT_EQ(collective_->name(), GetParam());
+  EXPECT_TRUE(collective_->name().starts_with(GetParam().name)) << collective_->name();
   EXPECT_EQ(collective_->ranks(), ranks());
 }
 
@@ -234,7 +259,7 @@ TEST_P(AllReduce, AllocatesNothingWhileItRuns) {
 }
 
 TEST_P(AllReduce, KeepsItsMessagesFromOtherCollectives) {
-  const std::unique_ptr<Collective> other = make_collective(GetParam(), test_world());
+  const std::unique_ptr<Collective> other = make(GetParam());
   const Buffer first = collective_->allocate(50'021 * sizeof(float));
   const Buffer second = other->allocate(50'021 * sizeof(float));
   const Task one = collective_->all_reduce("one", first.span<float>());
@@ -253,14 +278,25 @@ TEST_P(AllReduce, KeepsItsMessagesFromOtherCollectives) {
   EXPECT_EQ(wrong_sums(second.span<float>(), 2), 0u);
 }
 
-std::vector<std::string_view> names() {
-  std::vector<std::string_view> result;
-  for (const CollectiveInfo& info : collectives()) result.push_back(info.name);
+std::vector<Choice> choices() {
+  std::vector<Choice> result;
+  for (const CollectiveInfo& info : collectives()) result.push_back({std::string(info.name), "OneNode"});
+  for (const char* layout : {"Halves", "LastAlone", "FirstAlone", "Alternating", "EachAlone"}) {
+    result.push_back({"two-level", layout});
+  }
+  result.push_back({"auto", "Halves"});
+  result.push_back({"auto", "EachAlone"});
   return result;
 }
 
-INSTANTIATE_TEST_SUITE_P(Collective, AllReduce, testing::ValuesIn(names()),
-                         [](const auto& choice) { return std::string(choice.param); });
+std::string camel_case(const Choice& choice) {
+  std::string text = choice.name + choice.layout;
+  std::erase(text, '-');
+  return text;
+}
+
+INSTANTIATE_TEST_SUITE_P(Collective, AllReduce, testing::ValuesIn(choices()),
+                         [](const auto& choice) { return camel_case(choice.param); });
 
 TEST(RingAllReduce, NamesThePeerWhenAMessageIsTooLong) {
   if (ranks() != 2) GTEST_SKIP() << "needs exactly 2 ranks";

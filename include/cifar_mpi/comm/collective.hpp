@@ -18,8 +18,12 @@ class Collective {
  public:
   virtual ~Collective() = default;
 
-  /// As in the table; what was resolved at start follows in brackets: "auto (window)".
+  /// Begins as in the table; what was resolved follows: "auto (window)", or "window as ring" after `allocate`
+  /// has found too little shared memory. Equal names sum in the same order.
   virtual std::string_view name() const = 0;
+  /// One sentence for the user when something is not as asked, known after `allocate`; else empty. The same
+  /// on all ranks.
+  virtual std::string note() const { return {}; }
   /// Over how many ranks is summed. With one there is nothing to sum, and `place` leaves the tasks out.
   virtual int ranks() const = 0;
   /// Zeroed memory that arrays to be summed must lie in. Every rank must ask for the same size in the same

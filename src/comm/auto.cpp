@@ -1,0 +1,66 @@
+#include "comm/auto.hpp"
+
+#include <string>
+#include <utility>
+
+#include "cifar_mpi/base/text.hpp"
+#include "comm/collectives.hpp"
+
+namespace cifar_mpi::comm {
+namespace {
+
+/// Up to here recursive doubling beats the ring on a network. With messages of a + n/b seconds and P = 4 it
+/// takes 2a + 2n/b against 6a + 1.5n/b, so it wins below n = 8ab: 8 · 20 µs · 1.2 GB/s = 190 KB on 10 Gbit/s
+/// Ethernet with TCP, 8 · 2 µs · 12 GB/s = 190 KB on 100 Gbit/s InfiniBand. With 2 ranks it always wins, with
+/// more below 11/1.25 ab and up; adding on the way and all links being busy at once take their part.
+constexpr std::size_t kShort = 64 << 10;
+
+class Auto final : public Collective {
+ public:
+  Auto(const World& world, const Nodes& nodes) : choice_(choose_collective(nodes)) {
+    if (choice_.short_bytes > 0) for_short_ = make_collective(choice_.for_short, world, nodes);
+    for_the_rest_ = make_collective(choice_.for_the_rest, world, nodes);
+    rename();
+  }
+
+  std::string_view name() const override { return name_; }
+  std::string note() const override { return for_the_rest_->note(); }
+  int ranks() const override { return for_the_rest_->ranks(); }
+  Buffer allocate(std::size_t bytes) override {
+    Buffer buffer = for_the_rest_->allocate(bytes);
+    rename();
+    return buffer;
+  }
+  engine::Task all_reduce(std::string task_name, std::span<float> data) override {
+    const bool is_short = for_short_ && data.size_bytes() <= choice_.short_bytes;
+    Collective& chosen = is_short ? *for_short_ : *for_the_rest_;
+    return chosen.all_reduce(std::move(task_name), data);
+  }
+
+ private:
+  void rename() {
+    const std::string first =
+        for_short_ ? concat(for_short_->name(), " to ", choice_.short_bytes >> 10, " KiB, then ")
+                   : std::string();
+    name_ = concat("auto (", first, for_the_rest_->name(), ")");
+  }
+
+  AutoChoice choice_;
+  std::unique_ptr<Collective> for_short_;
+  std::unique_ptr<Collective> for_the_rest_;
+  std::string name_;
+};
+
+}  // namespace
+
+AutoChoice choose_collective(const Nodes& nodes) {
+  if (nodes.of_rank.size() == 1) return {0, {}, "ring"};  // sums nothing and needs no shared memory
+  if (nodes.count() == 1) return {0, {}, "window"};
+  return {kShort, "doubling", nodes.most_ranks() == 1 ? "ring" : "two-level"};
+}
+
+std::unique_ptr<Collective> make_auto(const World& world, const Nodes& nodes) {
+  return std::make_unique<Auto>(world, nodes);
+}
+
+}  // namespace cifar_mpi::comm

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cifar_mpi::comm {
+
+/// How much shared memory the MPI library can still get on this node, and where that is.
+struct SharedMemory {
+  std::string place;  ///< the folder the library backs it with
+  std::uint64_t free_bytes = 0;
+};
+
+/// Containers often have 64 MB there, and writing beyond ends the process with SIGBUS. The folder is
+/// /dev/shm, or what OMPI_MCA_osc_sm_backing_directory names; one that cannot be asked counts as full. (The
+/// MPI library could be asked itself through its tools interface, but Open MPI 4 then loads all its plugins
+/// once more: 0.2 s.)
+SharedMemory shared_memory();
+
+/// Memory of every rank of a node that all of them can reach, with one counter per rank.
+///
+/// A counter is written by its own rank only, and only grows. `std::atomic` is address-free where it is
+/// lock-free, so it works between processes; each stands alone on its cache lines.
+class NodeMemory {
+ public:
+  /// `bytes` for each rank. Collective over `node`: every rank makes it, and every rank drops it at the same
+  /// place (a rank that unwinds leaves it to the end of the process). The content is zero and, after a
+  /// barrier over `node`, visible to all. Throws Error{comm} when MPI fails, on all ranks of the node.
+  NodeMemory(MPI_Comm node, std::size_t bytes);
+  ~NodeMemory();
+  NodeMemory(const NodeMemory&) = delete;
+  NodeMemory& operator=(const NodeMemory&) = delete;
+
+  /// Takes this rank's pages and zeroes them. False when the node has too few left. To be called once, before
+  /// anything else.
+  bool occupy();
+
+  int rank() const { return rank_; }
+  int ranks() const { return static_cast<int>(bases_.size()); }
+  std::size_t bytes() const { return bytes_; }
+  std::byte* data(int rank) const;
+  std::atomic<std::uint64_t>& counter(int rank) const;
+
+  /// What the node must have free for one of these, with room for the library's own needs.
+  static std::uint64_t needed_on_node(int ranks, std::size_t bytes);
+
+ private:
+  std::size_t bytes_;
+  int rank_ = 0;
+  MPI_Win window_ = MPI_WIN_NULL;
+  std::vector<std::byte*> bases_;  ///< by node rank, as seen from here
+};
+
+}  // namespace cifar_mpi::comm

@@ -1,0 +1,167 @@
+#include "comm/window.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/base/text.hpp"
+#include "comm/window_run.hpp"
+#include "comm/world_access.hpp"
+
+namespace cifar_mpi::comm {
+namespace {
+
+/// Lets every rank report what went wrong on it, or nothing; returns what all then know, or nothing.
+std::string agreed_text(const World& world, const std::optional<Error>& mine) {
+  try {
+    world.agree(mine);
+    return {};
+  } catch (const AgreedError& error) {
+    world.agree(std::nullopt);  // it goes no further
+    return error.what();
+  }
+}
+
+class Window final : public Collective {
+ public:
+  Window(std::string_view name, const World& world, const Nodes& nodes,
+         std::function<SharedMemory()> ask_free);
+
+  std::string_view name() const override { return name_; }
+  std::string note() const override { return note_; }
+  int ranks() const override { return world_.size(); }
+  Buffer allocate(std::size_t bytes) override;
+  engine::Task all_reduce(std::string task_name, std::span<float> data) override;
+
+ private:
+  std::optional<Error> too_little(std::size_t bytes) const;
+  std::unique_ptr<WindowBlock> make_block(std::size_t bytes);
+  Collective& instead(const std::string& reason);
+  WindowBlock* block_of(std::span<const float> data) const;
+
+  const World& world_;
+  const Nodes nodes_;
+  const std::function<SharedMemory()> ask_free_;
+  std::string name_;
+  std::string note_;
+  Communicator node_;
+  Communicator across_;  ///< none for a rank that owns no slice
+  WindowPlace place_;
+  std::vector<std::unique_ptr<WindowBlock>> blocks_;
+  std::unique_ptr<Collective> instead_;           ///< for arrays that found no shared memory
+  std::vector<std::unique_ptr<WindowRun>> runs_;  ///< tasks point into it; goes before the rest
+};
+
+Window::Window(std::string_view name, const World& world, const Nodes& nodes,
+               std::function<SharedMemory()> ask_free)
+    : world_(world), nodes_(nodes), ask_free_(std::move(ask_free)), name_(name) {
+  const auto me = nodes.of_rank.begin() + world.rank();
+  node_ = WorldAccess::split(world, *me);
+  place_.owners = nodes.fewest_ranks();
+  const int slice = static_cast<int>(std::count(nodes.of_rank.begin(), me, *me));
+  const bool owner = slice < place_.owners;
+  across_ = WorldAccess::split(world, owner ? slice : -1);
+  // The owners of a slice stand in rank order, and nodes are numbered in it: by their first rank for slice 0,
+  // by a later one for the others. Any order will do, as long as it is fixed.
+  if (owner) place_.across = ring_place(across_.get());
+}
+
+/// What is missing for `bytes` more per rank, or nothing.
+std::optional<Error> Window::too_little(std::size_t bytes) const {
+  const int on_node = nodes_.ranks_on(nodes_.of_rank[static_cast<std::size_t>(world_.rank())]);
+  const std::uint64_t needed = NodeMemory::needed_on_node(on_node, bytes);
+  const SharedMemory found = ask_free_();
+  if (found.free_bytes >= needed) return std::nullopt;
+  return Error(ErrorKind::device,
+               concat("shared memory is short: ", on_node, " ranks on a node want ", (needed >> 20) + 1,
+                      " MiB of ", found.place, ", ", found.free_bytes >> 20, " MiB are free"));
+}
+
+/// The block, or null when the ranks agreed that it cannot be; `note_` then says why.
+std::unique_ptr<WindowBlock> Window::make_block(std::size_t bytes) {
+  std::string reason = agreed_text(world_, too_little(bytes));
+  if (!reason.empty()) return instead(reason), nullptr;
+  std::unique_ptr<WindowBlock> block;
+  std::optional<Error> mine;
+  try {
+    block = std::make_unique<WindowBlock>(node_.get(), bytes);
+    if (!block->memory.occupy()) {
+      mine.emplace(ErrorKind::device, "shared memory ran out while its pages were taken");
+    }
+  } catch (const Error& error) {
+    mine = error;
+  }
+  reason = agreed_text(world_, mine);
+  if (!reason.empty()) return instead(reason), nullptr;
+  return block;
+}
+
+/// The collective that steps in; makes it at the first call.
+Collective& Window::instead(const std::string& reason) {
+  if (!instead_) {
+    instead_ = make_ring(world_, nodes_);
+    note_ = concat(reason, "; ", name_,
+                   " goes on as ring, which is slower; more shared memory (docker run "
+                   "--shm-size, or remounting /dev/shm) mends that");
+    name_ += " as ring";
+  }
+  return *instead_;
+}
+
+Buffer Window::allocate(std::size_t bytes) {
+  std::unique_ptr<WindowBlock> made = make_block(bytes);
+  if (!made) return instead_->allocate(bytes);
+  WindowBlock* const block = blocks_.emplace_back(std::move(made)).get();
+  return {block->memory.data(block->memory.rank()), bytes,
+          [this, block] { std::erase_if(blocks_, [&](const auto& owned) { return owned.get() == block; }); }};
+}
+
+WindowBlock* Window::block_of(std::span<const float> data) const {
+  const engine::Bytes bytes = engine::bytes_of(data.data(), data.size());
+  for (const auto& block : blocks_) {
+    const std::byte* const begin = block->memory.data(block->memory.rank());
+    if (bytes.begin >= begin && bytes.end() <= begin + block->memory.bytes()) return block.get();
+  }
+  return nullptr;
+}
+
+engine::Task Window::all_reduce(std::string task_name, std::span<float> data) {
+  const engine::Bytes bytes = engine::bytes_of(data.data(), data.size());
+  if (data.empty())
+    return {std::move(task_name), {bytes}, {bytes}, [](engine::Lane&) {}, [] { return true; }};
+  WindowBlock* const block = block_of(data);
+  if (block == nullptr) {
+    if (instead_) return instead_->all_reduce(std::move(task_name), data);
+    throw std::logic_error(concat("'", task_name, "' sums an array outside the memory of its collective"));
+  }
+  WindowRun* const run = runs_.emplace_back(std::make_unique<WindowRun>(place_, *block, data)).get();
+  return {std::move(task_name),
+          {bytes},
+          {bytes},
+          [run](engine::Lane&) { run->start(); },
+          [run] { return run->poll(); }};
+}
+
+}  // namespace
+
+std::unique_ptr<Collective> make_node_window(std::string_view name, const World& world, const Nodes& nodes,
+                                             std::function<SharedMemory()> ask_free) {
+  return std::make_unique<Window>(name, world, nodes, std::move(ask_free));
+}
+
+std::unique_ptr<Collective> make_window(const World& world, const Nodes& nodes) {
+  if (nodes.count() > 1) {
+    const Error error(ErrorKind::usage, concat("--all-reduce window sums inside one node and this run has ",
+                                               nodes.count(), "; choose two-level, or leave it to auto"));
+    world.agree(error);
+  }
+  return make_node_window("window", world, nodes, shared_memory);
+}
+
+std::unique_ptr<Collective> make_two_level(const World& world, const Nodes& nodes) {
+  return make_node_window("two-level", world, nodes, shared_memory);
+}
+
+}  // namespace cifar_mpi::comm

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "comm/node_memory.hpp"
+#include "comm/ring_run.hpp"
+
+namespace cifar_mpi::comm {
+
+/// Memory that `allocate` handed out, and how many all-reduces were started in it.
+struct WindowBlock {
+  WindowBlock(MPI_Comm node, std::size_t bytes) : memory(node, bytes) {}
+
+  NodeMemory memory;
+  std::uint64_t runs = 0;
+};
+
+/// How the ranks of a world divide an array.
+struct WindowPlace {
+  int owners = 1;  ///< the ranks of each node that own a slice: as many as the smallest node has
+  Place across;    ///< of an owner: the ring of those who own the same slice on the other nodes
+};
+
+/// One planned all-reduce in a block, moved forward by `poll`.
+///
+/// The array is cut into one slice per owner. In run s (1, 2, …) of its block a rank
+///   1. stores 2s-1 into its counter: its own values are in place;
+///   2. when all counters of the node are at least 2s-1 and it owns slice i, adds slice i of all ranks of the
+///      node, in rank order; sums that with the owners of slice i on the other nodes, if there are any; and
+///      writes the total into slice i of every rank's array;
+///   3. stores 2s: it touches no other rank's array any more;
+///   4. is done when all counters of the node are at least 2s.
+///
+/// Why this is free of races. Stores to the counters are releases, loads are acquires, and a counter only
+/// grows, so whoever reads v or more sees everything its owner did before it stored v.
+///   - An owner reads another rank's values after it has loaded that rank's 2s-1, which was stored after the
+///     values were written. It overwrites them then, too: the rank stored 2s-1 after its last access to them.
+///   - No two ranks write the same slice, and between 1 and 4 a rank touches no slice that it does not own:
+///     so the total has one writer and until 4 no reader but him.
+///   - A rank reads the totals after it has loaded 2s of all ranks, which each stored after writing its
+///   total.
+///   - A rank writes new values, for run s+1, after it is done with run s, so after it has loaded 2s of every
+///     rank; that was stored after the last access to this rank's array, and nobody comes back to it before
+///     this rank has stored 2s+1.
+///   - A rank may be a phase ahead: a counter that is awaited at 2s-1 may be 2s or 2s+1 already. "At least"
+///   is
+///     enough, because 2s is stored by a rank only after it needs nothing from the one that waits but that
+///     one's 2s, and 2s+1 not before that one has stored 2s. Nothing is ever reset.
+/// The counter of a rank is its alone to store, so its own view of it needs no order.
+class WindowRun {
+ public:
+  /// `data` lies in this rank's part of `block`, at the same place on all ranks, and is not empty. Does not
+  /// communicate. Throws Error{usage} when a slice is too long for one message.
+  WindowRun(const WindowPlace& place, WindowBlock& block, std::span<float> data);
+
+  void start();
+  bool poll();
+
+ private:
+  enum class Phase { arriving, crossing, leaving, done };
+
+  float* slice_of(int node_rank) const;
+  bool all_reached(std::uint64_t value);
+  void add_slices();
+  void hand_out(std::size_t at, const float* total, std::size_t count);
+
+  WindowBlock& block_;
+  std::size_t begin_ = 0;  ///< bytes from the start of a rank's part to the slice this rank owns
+  std::size_t count_ = 0;  ///< floats in it; 0 when this rank owns none
+  std::optional<RingRun> across_;
+  Phase phase_ = Phase::done;
+  std::uint64_t run_ = 0;
+  int reached_ = 0;  ///< ranks known to have reached what is awaited
+};
+
+}  // namespace cifar_mpi::comm
