@@ -9,6 +9,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/bf16.hpp"
+#include "cpu/norm_versions.hpp"
 #include "cpu/simd.hpp"
 
 namespace cifar_mpi::cpu {
@@ -28,18 +29,11 @@ struct Tile {
 
 constexpr int rounded_up(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-struct Lrn {
-  LrnShape shape;
-  int radius = 0;
-  float bias = 0.0f;
-  float alpha = 0.0f;
-  float beta = 0.0f;
-  bool mask_relu = false;
-
-  int gap() const { return rounded_up(radius); }
-  int row() const { return rounded_up(shape.channels) + gap(); }
-  int tile_pixels() const { return std::min(kTilePixels, (kTileFloats - gap()) / row()); }
-};
+[[gnu::always_inline]] inline int gap(const Lrn& lrn) { return rounded_up(lrn.radius); }
+[[gnu::always_inline]] inline int row(const Lrn& lrn) { return rounded_up(lrn.shape.channels) + gap(lrn); }
+[[gnu::always_inline]] inline int tile_pixels(const Lrn& lrn) {
+  return std::min(kTilePixels, (kTileFloats - gap(lrn)) / row(lrn));
+}
 
 /// Pixels [first, first + count) of one image.
 struct Place {
@@ -65,7 +59,7 @@ template <int kStrip, class T>
   for (int channel = 0; channel < lrn.shape.channels; channel += kStrip) {
     const T* from = src + offset_of(lrn, at, block, channel);
     float* to = rows + channel;
-    for (int p = 0; p < at.count; ++p, from += block, to += lrn.row()) {
+    for (int p = 0; p < at.count; ++p, from += block, to += row(lrn)) {
       for (int i = 0; i < kStrip; ++i) to[i] = to_float(from[i]);
     }
   }
@@ -77,7 +71,7 @@ template <int kStrip, class T>
   for (int channel = 0; channel < lrn.shape.channels; channel += kStrip) {
     const float* from = rows + channel;
     T* to = dst + offset_of(lrn, at, block, channel);
-    for (int p = 0; p < at.count; ++p, from += lrn.row(), to += block) {
+    for (int p = 0; p < at.count; ++p, from += row(lrn), to += block) {
       for (int i = 0; i < kStrip; ++i) to[i] = from_float<T>(from[i]);
     }
   }
@@ -115,7 +109,7 @@ template <class T>
 }
 
 /// The tile's first row.
-[[gnu::always_inline]] inline float* rows_of(const Lrn& lrn, Tile& tile) { return tile.floats + lrn.gap(); }
+[[gnu::always_inline]] inline float* rows_of(const Lrn& lrn, Tile& tile) { return tile.floats + gap(lrn); }
 
 template <int kRadius>
 [[gnu::always_inline]] inline float squares_around(const float* x, int radius) {
@@ -147,7 +141,7 @@ struct Forward {
   [[gnu::always_inline]] static void strip(const Lrn& lrn, int count, const float* x, float* y,
                                            int y_stride) {
     const float bias = lrn.bias, alpha = lrn.alpha, beta = lrn.beta;
-    for (int p = 0; p < count; ++p, x += lrn.row(), y += y_stride) {
+    for (int p = 0; p < count; ++p, x += row(lrn), y += y_stride) {
       for (int i = 0; i < kLanes; ++i) {
         const float s = bias + alpha * squares_around<kRadius>(x + i, lrn.radius);
         y[i] = x[i] * power<kThreeQuarters>(s, beta);
@@ -160,12 +154,12 @@ struct Forward {
     float* direct = direct_target<T>(shape.dst_block, dst);
     Tile x_tile = {}, y_tile;
     float* x = rows_of(lrn, x_tile);
-    for (int first = 0; first < shape.pixels; first += lrn.tile_pixels()) {
-      const Place at{image, first, std::min(lrn.tile_pixels(), shape.pixels - first)};
+    for (int first = 0; first < shape.pixels; first += tile_pixels(lrn)) {
+      const Place at{image, first, std::min(tile_pixels(lrn), shape.pixels - first)};
       load(lrn, at, shape.src_block, reinterpret_cast<const T*>(src), x);
       for (int c = 0; c < shape.channels; c += kLanes) {
         float* y = direct ? direct + offset_of(lrn, at, shape.dst_block, c) : y_tile.floats + c;
-        strip(lrn, at.count, x + c, y, direct ? shape.dst_block : lrn.row());
+        strip(lrn, at.count, x + c, y, direct ? shape.dst_block : row(lrn));
       }
       if (!direct) store(lrn, at, shape.dst_block, y_tile.floats, reinterpret_cast<T*>(dst));
     }
@@ -177,7 +171,7 @@ struct Backward {
   /// Replaces g by g·s^(−beta) and writes q = g·x·s^(−beta−1).
   [[gnu::always_inline]] static void weigh(const Lrn& lrn, int count, const float* x, float* g, float* q) {
     const float bias = lrn.bias, alpha = lrn.alpha, beta = lrn.beta;
-    for (int p = 0; p < count; ++p, x += lrn.row(), g += lrn.row(), q += lrn.row()) {
+    for (int p = 0; p < count; ++p, x += row(lrn), g += row(lrn), q += row(lrn)) {
       for (int i = 0; i < kLanes; ++i) {
         const float s = bias + alpha * squares_around<kRadius>(x + i, lrn.radius);
         const float weighted = g[i] * power<kThreeQuarters>(s, beta);
@@ -192,7 +186,7 @@ struct Backward {
                                            const float* q, float* grad, int grad_stride) {
     const float factor = 2.0f * lrn.alpha * lrn.beta;
     const float floor = lrn.mask_relu ? 0.0f : -std::numeric_limits<float>::infinity();
-    for (int p = 0; p < count; ++p, x += lrn.row(), g += lrn.row(), q += lrn.row(), grad += grad_stride) {
+    for (int p = 0; p < count; ++p, x += row(lrn), g += row(lrn), q += row(lrn), grad += grad_stride) {
       for (int i = 0; i < kLanes; ++i) {
         const float value = g[i] - factor * x[i] * sum_around<kRadius>(q + i, lrn.radius);
         grad[i] = x[i] <= floor ? 0.0f : value;
@@ -206,14 +200,14 @@ struct Backward {
     float* direct = direct_target<T>(shape.src_block, grad_src);
     Tile x_tile = {}, g_tile = {}, q_tile = {}, y_tile;
     float *x = rows_of(lrn, x_tile), *g = rows_of(lrn, g_tile), *q = rows_of(lrn, q_tile);
-    for (int first = 0; first < shape.pixels; first += lrn.tile_pixels()) {
-      const Place at{image, first, std::min(lrn.tile_pixels(), shape.pixels - first)};
+    for (int first = 0; first < shape.pixels; first += tile_pixels(lrn)) {
+      const Place at{image, first, std::min(tile_pixels(lrn), shape.pixels - first)};
       load(lrn, at, shape.src_block, reinterpret_cast<const T*>(src), x);
       load(lrn, at, shape.dst_block, reinterpret_cast<const T*>(grad_dst), g);
       for (int c = 0; c < shape.channels; c += kLanes) weigh(lrn, at.count, x + c, g + c, q + c);
       for (int c = 0; c < shape.channels; c += kLanes) {
         float* grad = direct ? direct + offset_of(lrn, at, shape.src_block, c) : y_tile.floats + c;
-        strip(lrn, at.count, x + c, g + c, q + c, grad, direct ? shape.src_block : lrn.row());
+        strip(lrn, at.count, x + c, g + c, q + c, grad, direct ? shape.src_block : row(lrn));
       }
       if (!direct) store(lrn, at, shape.src_block, y_tile.floats, reinterpret_cast<T*>(grad_src));
     }
@@ -244,7 +238,7 @@ Lrn checked(const std::string& name, const model::LocalResponseNorm& layer, cons
     throw std::logic_error(concat(name, ": blocks of ", shape.src_block, " and ", shape.dst_block,
                                   " do not divide ", shape.channels, " channels"));
   }
-  if (lrn.tile_pixels() < 1) {
+  if (tile_pixels(lrn) < 1) {
     throw Error(ErrorKind::usage,
                 concat(name, ": normalisation over ", shape.channels, " channels with radius ", lrn.radius,
                        " does not fit the ", kTileFloats, " floats of a tile; use fewer channels"));
@@ -264,7 +258,8 @@ engine::Task plan_lrn_forward(const std::string& name, const model::LocalRespons
                               const LrnShape& shape, engine::Precision precision, const std::byte* src,
                               std::byte* dst) {
   const Lrn lrn = checked(name, layer, shape, false);
-  const auto run_image = choose<Forward>(lrn, precision);
+  LrnForwardImage run_image = lrn_forward_avx512(lrn, precision);
+  if (run_image == nullptr) run_image = choose<Forward>(lrn, precision);
   engine::Task task;
   task.name = name;
   task.reads = {activation(src, shape, precision)};
@@ -280,7 +275,8 @@ engine::Task plan_lrn_backward(const std::string& name, const model::LocalRespon
                                const LrnShape& shape, engine::Precision precision, const std::byte* src,
                                const std::byte* grad_dst, std::byte* grad_src, bool mask_relu) {
   const Lrn lrn = checked(name, layer, shape, mask_relu);
-  const auto run_image = choose<Backward>(lrn, precision);
+  LrnBackwardImage run_image = lrn_backward_avx512(lrn, precision);
+  if (run_image == nullptr) run_image = choose<Backward>(lrn, precision);
   engine::Task task;
   task.name = name;
   task.reads = {activation(src, shape, precision), activation(grad_dst, shape, precision)};

@@ -103,6 +103,9 @@ std::vector<Case> cases() {
     for (const int dst : {1, 8, 16, 64}) add(tutorial, {2, 19, 64, src, dst});
   }
   for (const int src : {1, 8, 16}) add(tutorial, {2, 16, 16, src, 16});
+  for (const int channels : {32, 128}) {  // with 16 and 64, what the versions in registers know
+    for (const int src : {16, channels}) add(tutorial, {2, 7, channels, src, channels});
+  }
   for (const int src : {1, 5}) {
     for (const int dst : {1, 5}) add(tutorial, {3, 7, 5, src, dst});
   }
