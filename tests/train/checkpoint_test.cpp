@@ -1,0 +1,315 @@
+#include "cifar_mpi/train/checkpoint.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/base/text.hpp"
+#include "hdf5/hdf5.hpp"
+#include "support/damage.hpp"
+#include "support/mpi_world.hpp"
+#include "support/temp_dir.hpp"
+#include "train/run_fixture.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+/// A table as `make_param_table` gives it, of few weights: last layer first, weights before biases. More than
+/// eight layers.
+model::ParamTable make_table() {
+  model::ParamTable table;
+  const auto add = [&](const std::string& name, Shape shape, const std::string& dims) {
+    model::Param param;
+    param.name = name;
+    param.shape = shape;
+    param.dims = dims;
+    table.push_back(std::move(param));
+  };
+  add("softmax_linear/weights", {6, 10}, "[in, out]");
+  add("softmax_linear/biases", {10}, "[out]");
+  for (int i = 10; i > 0; --i) {
+    add(concat("conv", i, "/weights"), {3, 3, 2, 4}, "[height, width, in, out]");
+    add(concat("conv", i, "/biases"), {4}, "[out]");
+  }
+  return table;
+}
+
+/// No two tensors begin alike, so that each is found in the file by its bytes.
+std::vector<NamedTensor> make_tensors(const model::ParamTable& table, float first) {
+  std::vector<NamedTensor> tensors;
+  for (const model::Param& param : table) {
+    NamedTensor tensor{param.name, param.shape, param.dims, {}};
+    for (std::int64_t i = 0; i < param.shape.count(); ++i) {
+      tensor.values.push_back(first + static_cast<float>(i) / 128.0f);
+    }
+    tensors.push_back(std::move(tensor));
+    first += 3.0f;
+  }
+  tensors.front().values.back() = std::numeric_limits<float>::denorm_min();
+  tensors.back().values.back() = -0.0f;
+  return tensors;
+}
+
+Checkpoint make_checkpoint() {
+  Checkpoint checkpoint;
+  checkpoint.model = make_tensors(make_table(), 1.0f);
+  checkpoint.ema = make_tensors(make_table(), 1000.0f);
+  Progress& progress = checkpoint.progress;
+  progress.step = 18'000'000'000'000'000'001u;
+  progress.epoch = 0.1;
+  progress.samples_seen = 384'000;
+  progress.seed = std::numeric_limits<std::uint64_t>::max();
+  progress.identity = {{"model", "tutorial"}, {"note", "a = b"}, {"empty", ""}};
+  progress.resolved = {{"collective", "ring"}, {"threads", "2"}};
+  Provenance& from = checkpoint.provenance;
+  from.ranks = 8;
+  from.global_batch = 1024;
+  from.learning_rate = 0.1;
+  from.learning_rate_rule = "0.1 to the end";
+  from.precision = "bf16";
+  from.backend = "cpu";
+  from.kernels = std::string(9000, 'k') + "\nconv1: jit";
+  from.configuration = "# größer\nsteps = 4\n" + std::string(20'000, 'c');
+  from.git_revision = "0123abc";
+  from.time = "2024-05-06 07:08:09";
+  from.test_accuracy = 0.861;
+  return checkpoint;
+}
+
+/// Everything a checkpoint holds, one fact an entry; the order of its tensors is not one.
+std::vector<std::string> facts(const Checkpoint& checkpoint) {
+  std::vector<std::string> list;
+  for (const auto* tensors : {&checkpoint.model, &checkpoint.ema}) {
+    for (const NamedTensor& tensor : match_tensors(*tensors, make_table(), "file")) {
+      list.push_back(concat(tensor.name, ' ', to_string(tensor.shape), ' ', tensor.dims));
+      for (const float value : tensor.values) list.back() += format(" %a", static_cast<double>(value));
+    }
+  }
+  const Progress& progress = checkpoint.progress;
+  list.push_back(concat("progress ", progress.step, ' ', progress.samples_seen, ' ', progress.seed));
+  for (const auto& [name, value] : progress.identity) list.push_back(concat("identity ", name, '|', value));
+  for (const auto& [name, value] : progress.resolved) list.push_back(concat("resolved ", name, '|', value));
+  const Provenance& from = checkpoint.provenance;
+  list.push_back(concat("ranks ", from.ranks, " global batch ", from.global_batch));
+  for (const double value : {progress.epoch, from.learning_rate, from.test_accuracy.value_or(-1.0)}) {
+    list.push_back(format("%a", value));
+  }
+  for (const std::string& text : {from.learning_rate_rule, from.precision, from.backend, from.kernels,
+                                  from.configuration, from.git_revision, from.time}) {
+    list.push_back(text);
+  }
+  return list;
+}
+
+TEST(CheckpointFile, ComesBackAsItWasWritten) {
+  const TempDir dir;
+  Checkpoint wanted = make_checkpoint();
+  write_checkpoint(dir / "one.h5", wanted);
+  EXPECT_EQ(facts(read_checkpoint(dir / "one.h5")), facts(wanted));
+  wanted.provenance.test_accuracy.reset();
+  wanted.provenance.kernels.clear();
+  wanted.provenance.configuration.clear();
+  wanted.progress.resolved.clear();
+  write_checkpoint(dir / "one.h5", wanted);
+  EXPECT_EQ(facts(read_checkpoint(dir / "one.h5")), facts(wanted));
+  EXPECT_EQ(dir.files(), 1u);
+}
+
+TEST(CheckpointFile, NamesAFlippedByteInAnyTensor) {
+  const TempDir dir;
+  const std::string path = dir / "one.h5";
+  const Checkpoint checkpoint = make_checkpoint();
+  write_checkpoint(path, checkpoint);
+  const std::string whole = read_file(path);
+  for (const auto& [group, tensors] :
+       {std::pair{"/model/", &checkpoint.model}, std::pair{"/ema/", &checkpoint.ema}}) {
+    for (const NamedTensor& tensor : *tensors) {
+      const std::string bytes(reinterpret_cast<const char*>(tensor.values.data()), 4 * tensor.values.size());
+      const std::size_t at = whole.find(bytes);
+      ASSERT_NE(at, std::string::npos) << group << tensor.name;
+      ASSERT_EQ(whole.find(bytes, at + 1), std::string::npos) << group << tensor.name;
+      std::string damaged = whole;
+      damaged[at + bytes.size() / 2] ^= 1;
+      write_file(path, damaged);
+      expect_error(ErrorKind::checkpoint, {path, group + tensor.name, "hecksum"},
+                   [&] { read_checkpoint(path); });
+    }
+  }
+}
+
+TEST(CheckpointFile, IsReadAsItWasOrNotAtAllWithAnyByteWrong) {
+  const TempDir dir;
+  const std::string path = dir / "one.h5";
+  Checkpoint wanted = make_checkpoint();
+  wanted.provenance.configuration.resize(500);  // leaves more of the flips to the rest
+  write_checkpoint(path, wanted);
+  // The ranks share the work.
+  std::vector<test::Flip> flips;
+  const auto rank = static_cast<std::size_t>(test::test_world().rank());
+  const auto ranks = static_cast<std::size_t>(test::test_world().size());
+  const std::vector<test::Flip> all = test::random_flips(read_file(path).size(), 200);
+  for (std::size_t i = rank; i < all.size(); i += ranks) flips.push_back(all[i]);
+  test::expect_damage_is_noticed(path, flips, ErrorKind::checkpoint,
+                                 [&] { return facts(read_checkpoint(path)) == facts(wanted); });
+}
+
+TEST(CheckpointFile, SaysWhyItCannotBeRead) {
+  const TempDir dir;
+  const std::string path = dir / "one.h5";
+  expect_error(ErrorKind::checkpoint, {path, "No such file"}, [&] { read_checkpoint(path); });
+  write_file(path, "text");
+  expect_error(ErrorKind::checkpoint, {path, "not an HDF5 file"}, [&] { read_checkpoint(path); });
+  write_checkpoint(path, make_checkpoint());
+  const std::string whole = read_file(path);
+  for (const std::size_t size : {whole.size() - 1, whole.size() / 2, std::size_t{48}, std::size_t{8}}) {
+    write_file(path, whole.substr(0, size));
+    expect_error(ErrorKind::checkpoint, {path, "incomplete"}, [&] { read_checkpoint(path); });
+  }
+  write_file(path, "");
+  expect_error(ErrorKind::checkpoint, {path, "empty"}, [&] { read_checkpoint(path); });
+}
+
+TEST(CheckpointFile, RefusesOtherFilesAndOtherVersions) {
+  const TempDir dir;
+  const std::string path = dir / "one.h5";
+  const auto write = [&](const std::function<void(hdf5::Writer&)>& fill) {
+    hdf5::Writer file;
+    fill(file);
+    file.save(path);
+  };
+  write([](hdf5::Writer& file) { file.attribute("/", "format", "cifar_mpi dataset"); });
+  expect_error(ErrorKind::checkpoint, {path, "not a cifar_mpi checkpoint"}, [&] { read_checkpoint(path); });
+  write([](hdf5::Writer& file) { file.group("/model"); });
+  expect_error(ErrorKind::checkpoint, {path, "not a cifar_mpi checkpoint"}, [&] { read_checkpoint(path); });
+  const auto begin = [](hdf5::Writer& file, int version) {
+    file.attribute("/", "format", "cifar_mpi checkpoint");
+    file.attribute("/", "version", version);
+  };
+  write([&](hdf5::Writer& file) { begin(file, 2); });
+  expect_error(ErrorKind::checkpoint, {path, "version 2", "reads 1"}, [&] { read_checkpoint(path); });
+  write([&](hdf5::Writer& file) { begin(file, 1); });
+  expect_error(ErrorKind::checkpoint, {path, "/model"}, [&] { read_checkpoint(path); });
+  write([&](hdf5::Writer& file) {
+    begin(file, 1);
+    file.write("/model/conv1/weights", {1, 1, 1, 1, 1}, std::vector<float>{1.0f});
+  });
+  expect_error(ErrorKind::checkpoint, {path, "/model/conv1/weights", "dimensions"},
+               [&] { read_checkpoint(path); });
+}
+
+TEST(CheckpointFile, SaysWhereItCouldNotBeWritten) {
+  const TempDir dir;
+  expect_error(ErrorKind::io, {dir / "none/one.h5"},
+               [&] { write_checkpoint(dir / "none/one.h5", make_checkpoint()); });
+  EXPECT_EQ(dir.files(), 0u);
+}
+
+TEST(CheckpointFile, IsEqualForH5diffInAllButItsProvenance) {
+  if (std::system("command -v h5diff > /dev/null 2>&1") != 0) GTEST_SKIP() << "h5diff is not installed";
+  const TempDir dir;
+  Checkpoint checkpoint = make_checkpoint();
+  write_checkpoint(dir / "one.h5", checkpoint);
+  checkpoint.provenance.time = "2025-01-01 00:00:00";
+  checkpoint.provenance.ranks = 2;
+  checkpoint.provenance.kernels = "another plan";
+  write_checkpoint(dir / "two.h5", checkpoint);
+  checkpoint.ema[3].values[2] *= 1.0f + std::numeric_limits<float>::epsilon();
+  checkpoint.progress.identity[0].second = "wider";
+  write_checkpoint(dir / "other.h5", checkpoint);
+  const auto differ = [&](const std::string& other, const std::string& group) {
+    return std::system(
+               concat("h5diff ", dir / "one.h5", " ", dir / other, " ", group, " > /dev/null").c_str()) != 0;
+  };
+  for (const char* group : {"/model", "/ema", "/optimizer", "/progress"}) {
+    EXPECT_FALSE(differ("two.h5", group)) << group;
+  }
+  EXPECT_TRUE(differ("two.h5", "/provenance"));
+  EXPECT_TRUE(differ("other.h5", "/ema"));
+  EXPECT_TRUE(differ("other.h5", "/progress"));
+}
+
+TEST(MatchTensors, PutsThemInTheOrderOfTheTable) {
+  const std::vector<NamedTensor> wanted = make_tensors(make_table(), 1.0f);
+  std::vector<NamedTensor> shuffled(wanted.rbegin(), wanted.rend());
+  std::swap(shuffled[0], shuffled[5]);
+  expect_same_tensors(match_tensors(shuffled, make_table(), "file"), wanted);
+}
+
+TEST(MatchTensors, NamesWhatIsMissingLeftOverOrOfAnotherShape) {
+  const auto expect_bad = [](const std::vector<std::string>& parts,
+                             const std::function<void(std::vector<NamedTensor>&)>& change) {
+    std::vector<NamedTensor> tensors = make_tensors(make_table(), 1.0f);
+    change(tensors);
+    expect_error(ErrorKind::checkpoint, parts, [&] { match_tensors(tensors, make_table(), "some/file.h5"); });
+  };
+  using Tensors = std::vector<NamedTensor>;
+  expect_bad({"some/file.h5", "lacks conv10/weights"}, [](Tensors& t) { t.erase(t.begin() + 2); });
+  expect_bad({"some/file.h5", "lacks softmax_linear/weights"}, [](Tensors& t) { t.clear(); });
+  expect_bad({"some/file.h5", "holds conv11/biases"}, [](Tensors& t) {
+    t.push_back({"conv11/biases", {1}, "[out]", {0.0f}});
+  });
+  expect_bad({"some/file.h5", "conv10/biases", "[5]", "[4]"}, [](Tensors& t) { t[3].shape = {5}; });
+  expect_bad({"conv10/biases", "[4, 1]"}, [](Tensors& t) { t[3].shape = {4, 1}; });
+}
+
+TEST(RequireSameRun, NamesTheItemThatDiffers) {
+  const Identity run{{"model", "tutorial"}, {"batch", "128"}, {"seed", "1"}};
+  EXPECT_NO_THROW(require_same_run(run, run, "file"));
+  EXPECT_NO_THROW(require_same_run({run[2], run[0], run[1]}, run, "file"));
+  Identity other = run;
+  other[1].second = "256";
+  expect_error(ErrorKind::checkpoint, {"some/file.h5", "batch", "256", "128"},
+               [&] { require_same_run(other, run, "some/file.h5"); });
+  expect_error(ErrorKind::checkpoint, {"some/file.h5", "seed", "not recorded"}, [&] {
+    require_same_run({run[0], run[1]}, run, "some/file.h5");
+  });
+}
+
+std::vector<std::uint64_t> steps_in(const std::string& run_dir) {
+  std::vector<std::uint64_t> steps;
+  for (const CheckpointFile& file : list_checkpoints(run_dir)) {
+    EXPECT_TRUE(std::filesystem::exists(file.path)) << file.path;
+    steps.push_back(file.step);
+  }
+  return steps;
+}
+
+void make_files(const std::string& run_dir, const std::vector<std::uint64_t>& steps) {
+  std::filesystem::create_directories(run_dir + "/checkpoints");
+  for (const std::uint64_t step : steps) write_file(checkpoint_path(run_dir, step), "content");
+}
+
+TEST(ListCheckpoints, GivesTheOldestFirstAndNothingElse) {
+  const TempDir dir;
+  EXPECT_TRUE(steps_in(dir.path()).empty());
+  EXPECT_EQ(checkpoint_path("run", 1000), "run/checkpoints/step_000001000.h5");
+  make_files(dir.path(), {2000, 1000, 12'345'678'901u, 0, 999'999'999});
+  for (const char* other : {"step_000003000.h5.tmp", "step_000003000.h5.Ab12Cd", ".step_000003000.h5.tmp",
+                            "step_000003000", "step_.h5", "latest.h5", "xstep_000003000.h5"}) {
+    write_file(dir / (std::string("checkpoints/") + other), "content");
+  }
+  EXPECT_EQ(steps_in(dir.path()), (std::vector<std::uint64_t>{0, 1000, 2000, 999'999'999, 12'345'678'901u}));
+}
+
+TEST(RetireCheckpoints, KeepsTheNewest) {
+  const TempDir dir;
+  make_files(dir.path(), {5, 10, 100, 20, 1});
+  write_file(dir / "checkpoints/step_000000001.h5.tmp", "content");
+  retire_checkpoints(dir.path(), 5);
+  EXPECT_EQ(steps_in(dir.path()), (std::vector<std::uint64_t>{1, 5, 10, 20, 100}));
+  retire_checkpoints(dir.path(), 2);
+  EXPECT_EQ(steps_in(dir.path()), (std::vector<std::uint64_t>{20, 100}));
+  EXPECT_TRUE(std::filesystem::exists(dir / "checkpoints/step_000000001.h5.tmp"));
+  retire_checkpoints(dir.path(), 1);
+  EXPECT_EQ(steps_in(dir.path()), (std::vector<std::uint64_t>{100}));
+  EXPECT_NO_THROW(retire_checkpoints(dir / "none", 1));
+}
+
+}  // namespace
+}  // namespace cifar_mpi::train
