@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "app/bench_allreduce.hpp"
 #include "app/device.hpp"
 #include "app/program.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -18,6 +19,19 @@ struct StepOptions {
   std::vector<int> batch_sizes{128};
 };
 
+void print_exchange(const Log& log, const train::StepBenchmark& b) {
+  const auto row = [&](const char* name, const train::Spread& s) {
+    log.info(format("%-19s %11.3f %11.3f %11.3f", name, 1e3 * s.least, 1e3 * s.median, 1e3 * s.most));
+  };
+  row("  no all-reduce, ms", b.alone_s);
+  row("  blocking, ms", b.blocking_s);
+  row("  exposed, ms", b.exposed_s);
+  const double blocking = b.blocking_s.median - b.alone_s.median;
+  log.info(format("exposed communication: %.3f ms, %.0f %% of the blocking all-reduce (%.3f ms; %s)",
+                  1e3 * b.exposed_s.median, 100.0 * b.exposed_s.median / blocking, 1e3 * blocking,
+                  b.all_reduce.c_str()));
+}
+
 void print(const Log& log, const train::StepBenchmark& b) {
   log.info(concat(b.backend, ", ", b.precision, ", ", b.ranks, b.ranks == 1 ? " rank" : " ranks", ", batch ",
                   b.batch_size, " per rank"));
@@ -31,6 +45,7 @@ void print(const Log& log, const train::StepBenchmark& b) {
   log.info(format("share of FMA limit: %.1f %%   (%.1f to %.1f; %.1f MFLOP in the image per image and step)",
                   100.0 * b.share.median, 100.0 * b.share.least, 100.0 * b.share.most,
                   1e-6 * b.in_image_flops));
+  if (b.ranks > 1) print_exchange(log, b);
   log.info(format("resident memory per rank: %.0f MiB", b.resident_bytes / (1 << 20)));
   double sum = 0.0;
   log.info("ms per task (rank 0, mean)");
@@ -72,6 +87,10 @@ void add_step(CLI::App& app, StepOptions& options) {
   app.add_option("--all-reduce", options.config.all_reduce)
       ->check(CLI::IsMember(names))
       ->capture_default_str();
+  app.add_option("--bucket-mib", options.config.bucket_mib,
+                 "Least size of the spans in which gradients are summed")
+      ->check(CLI::Range(1e-6, 4096.0))
+      ->capture_default_str();
   app.add_option("--rounds", options.config.rounds, "Each round measures the FMA limit, then some steps")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
@@ -88,9 +107,15 @@ int main(int argc, char** argv) {
   CLI::App* step_command = cli.add_subcommand(
       "step", "The whole training step: images/s, ms per task, share of the machine's FMA limit");
   add_step(*step_command, step);
+  app::AllReduceOptions all_reduce;
+  CLI::App* const all_reduce_command = cli.add_subcommand(
+      "allreduce",
+      "The ways to sum over ranks: time, bandwidth and exactness by size, beside the MPI library's");
+  app::add_all_reduce(*all_reduce_command, all_reduce);
   cli.require_subcommand(1);
   app::add_version(cli);
-  if (const auto code = app::parse(cli, argc, argv)) return *code;
-  return app::run_in_world("cifar_mpi_bench", argc, argv,
-                           [&](comm::World& world) { return bench_step(step, world); });
+  if (const auto code = app::parse(cli, argc, argv, [&] { app::check(all_reduce); })) return *code;
+  return app::run_in_world("cifar_mpi_bench", argc, argv, [&](comm::World& world) {
+    return all_reduce_command->parsed() ? app::bench_all_reduce(all_reduce, world) : bench_step(step, world);
+  });
 }

@@ -55,6 +55,7 @@ void TrainOptions::add_to(CLI::App& app) {
   add_run(app);
   add_model(app);
   add_batches(app);
+  add_exchange(app);
   add_optimizer(app);
   add_reports(app);
 }
@@ -105,9 +106,21 @@ void TrainOptions::add_model(CLI::App& app) {
       ->check(member_of(kRunners))
       ->capture_default_str()
       ->group(group);
+}
+
+void TrainOptions::add_exchange(CLI::App& app) {
+  const std::string group = "Gradient exchange";
   app.add_option("--all-reduce", config_.all_reduce, "How gradients are summed over the ranks")
       ->check(member_of(comm::collectives(),
                         [](const comm::CollectiveInfo& info) { return std::string(info.name); }))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--bucket-mib", config_.bucket_mib,
+                 "Least size of the spans in which gradients are summed, in MiB")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--overlap", overlap_, "Sum buckets while backward goes on")
+      ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str()
       ->group(group);
 }
@@ -197,6 +210,7 @@ train::TrainConfig TrainOptions::config() const {
   train::TrainConfig config = config_;
   config.precision = meaning(kPrecisions, precision_);
   config.runner = meaning(kRunners, runner_);
+  config.overlap = overlap_ == "on";
   config.augment = meaning(kAugments, augment_);
   config.shuffle = meaning(kShuffles, shuffle_);
   config.lr_scaling = meaning(kScalings, lr_scaling_);

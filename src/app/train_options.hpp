@@ -20,11 +20,13 @@ class TrainOptions {
   void add_run(CLI::App& app);
   void add_model(CLI::App& app);
   void add_batches(CLI::App& app);
+  void add_exchange(CLI::App& app);
   void add_optimizer(CLI::App& app);
   void add_reports(CLI::App& app);
 
   train::TrainConfig config_;
   std::string precision_ = "auto";
+  std::string overlap_ = "on";
   std::string runner_ = "auto";
   std::string augment_ = "tutorial";
   std::string shuffle_ = "shard";

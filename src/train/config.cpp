@@ -59,6 +59,9 @@ void check(const TrainConfig& config) {
   if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
     refuse(concat("--ema-decay must lie in [0, 1), not ", config.ema_decay));
   }
+  if (!(config.bucket_mib > 0.0 && config.bucket_mib <= 4096.0)) {
+    refuse(concat("--bucket-mib must be above 0 and at most 4096, not ", config.bucket_mib));
+  }
   require_in("--eval-every", config.eval_every, 0.0, kMany);
   require_positive("--log-every", config.log_every);
   require_positive("--checkpoint-every", config.checkpoint_every);

@@ -179,7 +179,8 @@ Identity resolved_settings(const SessionState& state) {
   return {{"precision", std::string(engine::to_string(state.config.precision))},
           {"threads", std::to_string(state.config.threads)},
           {"ranks", std::to_string(state.world.size())},
-          {"all-reduce", std::string(state.collective->name())}};
+          {"all-reduce", std::string(state.collective->name())},
+          {"bucket MiB", format("%g", state.config.bucket_mib)}};
 }
 
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,
@@ -210,7 +211,8 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   require_equal_plans(state);
   open_collective(state);
   world.together([&] {
-    build_step(state);
+    allocate_blocks(state);
+    state.step = plan_step(state, *state.collective, state.config.overlap);
     import_block(*state.backend, *state.tower, start.model, state.params);
     import_block(*state.backend, *state.tower, start.ema, state.ema);
     state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(&state.progress.step),

@@ -57,8 +57,12 @@ void plan_device(SessionState& state, const BackendFactory& make_backend);
 /// phase that can fail on one rank alone. Needs the plan.
 void open_collective(SessionState& state);
 
-/// Allocates the other blocks, builds and seals the training program; needs the plan and the samples.
-void build_step(SessionState& state);
+/// Allocates the other blocks; needs the plan.
+void allocate_blocks(SessionState& state);
+
+/// Builds and seals the training program on these blocks. `collective` is the state's, or one that stands in
+/// for it. With `overlap` false every all-reduce waits for the end of backward.
+std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Collective& collective, bool overlap);
 
 /// Everything Session's constructor does; see there.
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,

@@ -6,16 +6,9 @@
 namespace cifar_mpi::train {
 namespace {
 
-/// Buckets of at least this size. For the tutorial that is two: softmax_linear, local4 and local3 (90 % of
-/// the bytes, ready before the convolutions' backward begins), then conv2 and conv1.
-constexpr std::size_t kBucketBytes = std::size_t{1} << 20;
-
-void allocate_blocks(SessionState& state) {
-  const std::size_t floats = state.tower->layout().floats;
-  state.params = state.backend->allocate(floats * sizeof(float));
-  state.ema = state.backend->allocate(floats * sizeof(float));
-  state.step_counter = state.backend->allocate(sizeof(std::uint64_t));
-  state.facts = state.backend->allocate(sizeof(engine::RankFacts));
+std::vector<comm::Bucket> buckets_of(const SessionState& state) {
+  return comm::plan_buckets(state.tower->layout(),
+                            static_cast<std::size_t>(state.config.bucket_mib * (1 << 20)));
 }
 
 engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout& control) {
@@ -78,12 +71,20 @@ void open_collective(SessionState& state) {
   state.gradients = state.collective->allocate(floats * sizeof(float));
 }
 
-void build_step(SessionState& state) {
+void allocate_blocks(SessionState& state) {
+  const std::size_t floats = state.tower->layout().floats;
+  state.params = state.backend->allocate(floats * sizeof(float));
+  state.ema = state.backend->allocate(floats * sizeof(float));
+  state.step_counter = state.backend->allocate(sizeof(std::uint64_t));
+  state.facts = state.backend->allocate(sizeof(engine::RankFacts));
+  state.decay_sums = state.backend->allocate(buckets_of(state).size() * sizeof(double));
+  state.records.resize(engine::kRecordRing);
+}
+
+std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Collective& collective, bool overlap) {
   const engine::ControlLayout control{state.world.size()};
-  allocate_blocks(state);
   const engine::TrainBinding binding = bind(state, control);
-  const std::vector<comm::Bucket> buckets = comm::plan_buckets(state.tower->layout(), kBucketBytes);
-  state.decay_sums = state.backend->allocate(buckets.size() * sizeof(double));
+  const std::vector<comm::Bucket> buckets = buckets_of(state);
 
   comm::StepParts parts;
   state.arena->rewind();
@@ -97,18 +98,17 @@ void build_step(SessionState& state) {
   advance.global_batch = binding.global_batch;
   advance.decay_sums = {state.decay_sums.as<const double>(), buckets.size()};
   advance.step = binding.step;
-  state.records.resize(engine::kRecordRing);
   parts.advance = state.backend->advance_task(advance, state.records);
 
   engine::StepProgram program =
       comm::place(std::move(parts), buckets, {binding.control, control.floats()},
-                  {binding.grads, state.tower->layout().floats}, *state.collective, /*overlap=*/true);
+                  {binding.grads, state.tower->layout().floats}, collective, overlap);
   std::vector<engine::Bytes> regions = state.arena->regions();
   for (const Buffer* block :
        {&state.params, &state.ema, &state.gradients, &state.step_counter, &state.facts, &state.decay_sums}) {
     regions.push_back(engine::bytes_of(block->data(), block->size()));
   }
-  state.step = state.backend->runner(std::move(program), state.config.runner, std::move(regions));
+  return state.backend->runner(std::move(program), state.config.runner, std::move(regions));
 }
 
 }  // namespace cifar_mpi::train

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "cifar_mpi/base/clock.hpp"
 #include "train/state.hpp"
@@ -12,6 +13,7 @@ namespace cifar_mpi::train {
 namespace {
 
 Spread spread_of(std::vector<double> values) {
+  if (values.empty()) return {};
   std::sort(values.begin(), values.end());
   return {values.front(), values[values.size() / 2], values.back()};
 }
@@ -28,6 +30,7 @@ TrainConfig train_config(const StepBenchmarkConfig& config) {
   train.precision = config.precision;
   train.runner = config.runner;
   train.all_reduce = config.all_reduce;
+  train.bucket_mib = config.bucket_mib;
   // A rate at which nothing diverges however long the measurement takes; the work is the same for any rate.
   train.lr = 1e-6;
   return train;
@@ -55,26 +58,84 @@ void build(SessionState& state, const BackendFactory& make_backend) {
   state.samples = ResidentData(*state.backend, generate(state));
 }
 
-void start(SessionState& state) {
-  build_step(state);
+/// Stands in for the collective to measure the step without communication: sums nothing.
+class NoExchange final : public comm::Collective {
+ public:
+  std::string_view name() const override { return "none"; }
+  int ranks() const override { return 1; }
+  Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
+  engine::Task all_reduce(std::string, std::span<float>) override {
+    throw std::logic_error("a world of one has no all-reduce");
+  }
+};
+
+/// The step in three ways, on the same memory.
+struct Variants {
+  NoExchange none;
+  std::unique_ptr<engine::Runner> overlapped, blocking, alone;
+};
+
+void plan_variants(SessionState& state, Variants& variants) {
+  allocate_blocks(state);
+  variants.overlapped = plan_step(state, *state.collective, true);
+  if (state.world.size() > 1) {
+    variants.blocking = plan_step(state, *state.collective, false);
+    variants.alone = plan_step(state, variants.none, false);
+  }
   const std::vector<NamedTensor> initial = initial_tensors(state.network.params, state.config.seed);
   import_block(*state.backend, *state.tower, initial, state.params);
   import_block(*state.backend, *state.tower, initial, state.ema);
 }
 
-/// Seconds per step of this rank over `steps` steps.
-double time_steps(SessionState& state, int steps) {
-  state.world.barrier();
+/// Seconds per step over `steps` steps, of the slowest rank.
+double time_steps(const comm::World& world, engine::Runner& step, int steps) {
+  world.barrier();
   const double begin = steady_seconds();
-  for (int i = 0; i < steps; ++i) state.step->replay();
-  state.step->finish();
-  return (steady_seconds() - begin) / steps;
+  for (int i = 0; i < steps; ++i) step.replay();
+  step.finish();
+  return most(world.gather((steady_seconds() - begin) / steps));
 }
 
 double resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return 1024.0 * static_cast<double>(usage.ru_maxrss);
+}
+
+/// The rounds: each measures the ceiling, then the step in each of its ways, so that all see the same
+/// machine.
+void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& variants,
+             const std::function<double(int, double)>& measure_peak, StepBenchmark& result) {
+  const comm::World& world = state.world;
+  engine::Runner& step = *variants.overlapped;
+  time_steps(world, step, 3);  // pages, caches and clocks warm up
+  const int steps = std::max(1, static_cast<int>(std::lround(config.round_s / time_steps(world, step, 2))));
+  const std::vector<double> before = step.task_seconds();
+  std::vector<double> step_s, images_per_s, peaks, shares, alone_s, blocking_s, exposed_s;
+  for (int round = 0; round < config.rounds; ++round) {
+    world.barrier();
+    peaks.push_back(least(world.gather(measure_peak(state.config.threads, 0.05))));
+    step_s.push_back(time_steps(world, step, steps));
+    images_per_s.push_back(static_cast<double>(state.sizes.global_batch) / step_s.back());
+    shares.push_back(result.in_image_flops * state.sizes.batch / step_s.back() / peaks.back());
+    if (world.size() == 1) continue;
+    blocking_s.push_back(time_steps(world, *variants.blocking, steps));
+    alone_s.push_back(time_steps(world, *variants.alone, steps));
+    exposed_s.push_back(step_s.back() - alone_s.back());
+  }
+  result.step_s = spread_of(step_s);
+  result.images_per_s = spread_of(images_per_s);
+  result.peak_flops = spread_of(peaks);
+  result.share = spread_of(shares);
+  result.alone_s = spread_of(alone_s);
+  result.blocking_s = spread_of(blocking_s);
+  result.exposed_s = spread_of(exposed_s);
+  const std::vector<double> after = step.task_seconds();
+  const std::vector<engine::Task>& tasks = step.program().tasks();
+  for (std::size_t t = 0; t < after.size(); ++t) {
+    result.tasks.push_back(
+        {tasks[t].name, (after[t] - before[t]) / (static_cast<double>(steps) * config.rounds)});
+  }
 }
 
 }  // namespace
@@ -87,39 +148,17 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   resolve_threads(state);
   world.together([&] { build(state, make_backend); });
   open_collective(state);
-  world.together([&] { start(state); });
-
-  time_steps(state, 3);  // pages, caches and clocks warm up
-  const double one = most(world.gather(time_steps(state, 2)));
-  const int steps = std::max(1, static_cast<int>(std::lround(config.round_s / one)));
-  const std::vector<double> before = state.step->task_seconds();
+  Variants variants;
+  world.together([&] { plan_variants(state, variants); });
 
   StepBenchmark result;
-  result.in_image_flops = model::training_flops(state.network.net).in_image;
-  std::vector<double> step_s, images_per_s, peaks, shares;
-  for (int round = 0; round < config.rounds; ++round) {
-    world.barrier();
-    const double peak = least(world.gather(measure_peak(state.config.threads, 0.05)));
-    const double seconds = most(world.gather(time_steps(state, steps)));
-    peaks.push_back(peak);
-    step_s.push_back(seconds);
-    images_per_s.push_back(static_cast<double>(state.sizes.global_batch) / seconds);
-    shares.push_back(result.in_image_flops * state.sizes.batch / seconds / peak);
-  }
   result.backend = state.backend->description();
   result.precision = engine::to_string(state.config.precision);
+  result.all_reduce = state.collective->name();
   result.ranks = world.size();
   result.batch_size = state.sizes.batch;
-  result.step_s = spread_of(step_s);
-  result.images_per_s = spread_of(images_per_s);
-  result.peak_flops = spread_of(peaks);
-  result.share = spread_of(shares);
-  const std::vector<double> after = state.step->task_seconds();
-  const std::vector<engine::Task>& tasks = state.step->program().tasks();
-  for (std::size_t t = 0; t < after.size(); ++t) {
-    result.tasks.push_back(
-        {tasks[t].name, (after[t] - before[t]) / (static_cast<double>(steps) * config.rounds)});
-  }
+  result.in_image_flops = model::training_flops(state.network.net).in_image;
+  measure(config, state, variants, measure_peak, result);
   result.resident_bytes = most(world.gather(resident_bytes()));
   return result;
 }

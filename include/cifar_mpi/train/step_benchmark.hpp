@@ -15,6 +15,7 @@ struct StepBenchmarkConfig {
   engine::Precision precision = engine::Precision::automatic;
   engine::RunnerKind runner = engine::RunnerKind::automatic;
   std::string all_reduce = "ring";
+  double bucket_mib = 1.0;
   int rounds = 15;       ///< each measures the ceiling, then some steps
   double round_s = 0.5;  ///< about this many seconds of steps per round
 };
@@ -29,12 +30,16 @@ struct Spread {
 struct StepBenchmark {
   std::string backend;
   std::string precision;
+  std::string all_reduce;
   int ranks = 0;
   int batch_size = 0;
   Spread step_s;        ///< seconds per step, of the slowest rank
   Spread images_per_s;  ///< over all ranks
   Spread peak_flops;    ///< ceiling of one rank, lowest rank of each round
-  Spread share;  ///< in-image FLOPs of the training step over step_s, over the ceiling measured just before
+  Spread share;    ///< in-image FLOPs of the training step over step_s, over the ceiling measured just before
+  Spread alone_s;  ///< the step without any all-reduce; P > 1 only, as are the next two
+  Spread blocking_s;            ///< every all-reduce behind the end of backward
+  Spread exposed_s;             ///< step_s − alone_s of each round: what overlap could not hide
   double in_image_flops = 0.0;  ///< per image and step
   struct Row {
     std::string task;
