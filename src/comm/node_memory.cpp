@@ -1,14 +1,11 @@
 #include "comm/node_memory.hpp"
 
 #include <sys/mman.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 #include <new>
 
 #include "comm/mpi_check.hpp"
@@ -29,28 +26,9 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-/// As Open MPI chooses it (osc_sm_backing_directory); others use /dev/shm.
-std::string backing_folder() {
-  if (const char* named = std::getenv("OMPI_MCA_osc_sm_backing_directory")) return named;
-  return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path().string();
-}
-
 }  // namespace
 
-SharedMemory shared_memory() {
-  SharedMemory found{backing_folder(), 0};
-  struct statvfs status {};
-  if (statvfs(found.place.c_str(), &status) == 0) {
-    found.free_bytes = static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
-  }
-  return found;
-}
-
-std::uint64_t NodeMemory::needed_on_node(int ranks, std::size_t bytes) {
-  constexpr std::uint64_t kLibrary = 4 << 20;  // what Open MPI maps per rank and fills as messages come
-  const std::uint64_t window = static_cast<std::uint64_t>(ranks) * whole_pages(kHead + bytes);
-  return window + window / 8 + static_cast<std::uint64_t>(ranks) * kLibrary;
-}
+std::uint64_t NodeMemory::footprint(std::size_t bytes) { return whole_pages(kHead + bytes); }
 
 NodeMemory::NodeMemory(MPI_Comm node, std::size_t bytes) : bytes_(bytes) {
   int ranks = 0;

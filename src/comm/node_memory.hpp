@@ -5,22 +5,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace cifar_mpi::comm {
-
-/// How much shared memory the MPI library can still get on this node, and where that is.
-struct SharedMemory {
-  std::string place;  ///< the folder the library backs it with
-  std::uint64_t free_bytes = 0;
-};
-
-/// Containers often have 64 MB there, and writing beyond ends the process with SIGBUS. The folder is
-/// /dev/shm, or what OMPI_MCA_osc_sm_backing_directory names; one that cannot be asked counts as full. (The
-/// MPI library could be asked itself through its tools interface, but Open MPI 4 then loads all its plugins
-/// once more: 0.2 s.)
-SharedMemory shared_memory();
 
 /// Memory of every rank of a node that all of them can reach, with one counter per rank.
 ///
@@ -46,8 +33,8 @@ class NodeMemory {
   std::byte* data(int rank) const;
   std::atomic<std::uint64_t>& counter(int rank) const;
 
-  /// What the node must have free for one of these, with room for the library's own needs.
-  static std::uint64_t needed_on_node(int ranks, std::size_t bytes);
+  /// What one rank's part takes.
+  static std::uint64_t footprint(std::size_t bytes);
 
  private:
   std::size_t bytes_;

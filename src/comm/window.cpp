@@ -71,7 +71,7 @@ Window::Window(std::string_view name, const World& world, const Nodes& nodes,
 /// What is missing for `bytes` more per rank, or nothing.
 std::optional<Error> Window::too_little(std::size_t bytes) const {
   const int on_node = nodes_.ranks_on(nodes_.of_rank[static_cast<std::size_t>(world_.rank())]);
-  const std::uint64_t needed = NodeMemory::needed_on_node(on_node, bytes);
+  const std::uint64_t needed = shared_memory_needed(on_node, NodeMemory::footprint(bytes));
   const SharedMemory found = ask_free_();
   if (found.free_bytes >= needed) return std::nullopt;
   return Error(ErrorKind::device,

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "comm/collectives.hpp"
-#include "comm/node_memory.hpp"
+#include "comm/shared_memory.hpp"
 
 namespace cifar_mpi::comm {
 

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/comm/world.hpp"
+
+/// Measures the collectives against each other: what one all-reduce takes, and whether its sums are exact.
+namespace cifar_mpi::comm {
+
+struct AllReduceBenchmarkConfig {
+  std::vector<std::size_t> bytes;       ///< lengths of arrays, multiples of 4
+  std::vector<std::string> algorithms;  ///< as in `collectives`; empty: all that this run's nodes allow
+  double seconds = 1.0;                 ///< per length, about
+};
+
+/// One algorithm at one length. Times are those of the slowest rank in each run, in seconds.
+struct AllReduceTiming {
+  std::string algorithm;
+  std::string resolved;  ///< the collective's own name
+  std::size_t bytes = 0;
+  int ranks = 1;
+  int runs = 0;
+  double least_s = 0.0;
+  double median_s = 0.0;
+  double p99_s = 0.0;
+  double copy_bytes_per_s =
+      0.0;  ///< median of memcpy of as many bytes, on all ranks at once, in the same rounds
+  double mpi_allreduce_s = 0.0;  ///< median of the MPI library's blocking call, in the same rounds
+  std::size_t wrong = 0;         ///< elements that are not the exact sum, over all ranks
+
+  /// bytes / median: what a caller sees.
+  double algorithm_bandwidth() const;
+  /// That times 2·(P-1)/P, the share of the array that any all-reduce must move per rank: comparable between
+  /// numbers of ranks and with the speed of a link (as nccl-tests define it).
+  double bus_bandwidth() const;
+};
+
+/// All lengths in their order, and of each all algorithms in theirs. In every round each algorithm runs once,
+/// so that a disturbance meets all alike; before each run the array is written anew, as a backward pass does,
+/// and all ranks meet at a barrier; after the last the sums are compared with the exact ones. `notes` are the
+/// collectives' own. Collective; throws AgreedError what `make_collective` and `allocate` throw.
+struct AllReduceBenchmark {
+  std::vector<AllReduceTiming> timings;
+  std::vector<std::string> notes;
+  int nodes = 1;
+};
+AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, const World& world);
+
+}  // namespace cifar_mpi::comm

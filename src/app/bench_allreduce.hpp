@@ -1,0 +1,34 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/comm/benchmark.hpp"
+
+/// `cifar_mpi_bench allreduce`: its options, and its table.
+namespace cifar_mpi::app {
+
+struct AllReduceOptions {
+  std::vector<std::string> sizes{"4K", "64K", "1M", "4273192", "64M"};
+  comm::AllReduceBenchmarkConfig config;
+  std::string json;  ///< path; empty: no file
+};
+
+void add_all_reduce(CLI::App& app, AllReduceOptions& options);
+
+/// Fills `config.bytes`. Throws Error{usage} for what is no length.
+void check(AllReduceOptions& options);
+
+/// Prints the table, writes the file. Returns the exit code: 1 when a sum was wrong.
+int bench_all_reduce(const AllReduceOptions& options, comm::World& world);
+
+/// Bytes from digits and an optional K, M or G (times 1024). Throws Error{usage}, also for what is no
+/// multiple of 4.
+std::size_t parse_bytes(const std::string& text);
+
+/// One line of JSON: algorithm, resolved, bytes, ranks, nodes, runs, min_us, median_us, p99_us, algbw_gb_s,
+/// busbw_gb_s, memcpy_gb_s (1e9 bytes per second), mpi_allreduce_us (the blocking call), wrong.
+std::string to_json(const comm::AllReduceTiming& timing, int nodes);
+
+}  // namespace cifar_mpi::app
