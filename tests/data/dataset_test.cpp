@@ -104,7 +104,7 @@ TEST(DatasetFile, NoticesADamagedImage) {
   write_file(path, content);
   const DatasetFile file(path);
   EXPECT_EQ(file.read(Split::test, {0, 3}).labels, set.test.labels);
-  expect_error(ErrorKind::data, {path, "/train/images", "hecksum"}, [&] { file.read(Split::train, {0, 1}); });
+  expect_error(ErrorKind::data, {path, "/train/images", "damaged"}, [&] { file.read(Split::train, {0, 1}); });
 }
 
 TEST(DatasetFile, IsReadAsItWasOrNotAtAllWithAnyByteWrong) {

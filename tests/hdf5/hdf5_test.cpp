@@ -170,7 +170,7 @@ TEST(Hdf5File, NoticesAFlippedByteInADataSet) {
   write_file(path, content);
   const Reader file(path);
   EXPECT_EQ(file.read<double>("/a/doubles"), counting<double>(4));
-  expect_error(ErrorKind::data, {path, "/a/floats", "hecksum"}, [&] { file.read<float>("/a/floats"); });
+  expect_error(ErrorKind::data, {path, "/a/floats", "damaged"}, [&] { file.read<float>("/a/floats"); });
 }
 
 TEST(Hdf5File, NoticesAFlippedByteInAnAttribute) {
@@ -205,7 +205,7 @@ TEST(Hdf5File, NoticesAFlippedByteInText) {
     write_file(path, content);
   };
   flip("airplane");
-  expect_error(ErrorKind::data, {path, "/names", "hecksum"}, [&] { Reader(path).read_strings("/names"); });
+  expect_error(ErrorKind::data, {path, "/names", "damaged"}, [&] { Reader(path).read_strings("/names"); });
   flip("Straße");
   const auto read = [&] { return Reader(path).attribute<std::string>("/group", "utf-8") == "Straße"; };
   EXPECT_EQ(test::try_reading(ErrorKind::data, read), test::Outcome::refused);

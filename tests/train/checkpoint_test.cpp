@@ -137,7 +137,7 @@ TEST(CheckpointFile, NamesAFlippedByteInAnyTensor) {
       std::string damaged = whole;
       damaged[at + bytes.size() / 2] ^= 1;
       write_file(path, damaged);
-      expect_error(ErrorKind::checkpoint, {path, group + tensor.name, "hecksum"},
+      expect_error(ErrorKind::checkpoint, {path, group + tensor.name, "damaged"},
                    [&] { read_checkpoint(path); });
     }
   }
