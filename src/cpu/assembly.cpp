@@ -69,11 +69,13 @@ void Assembly::place_evaluation_values() {
   for (std::size_t e = 0; e < values_.size(); ++e) values_[e] = buffers[e % 2];
 }
 
-/// Whether the backward pass has no use for the value.
+/// Whether the gradient may lie where the value lies: nobody reads the value again, or only the normalization
+/// that replaces it pixel by pixel.
 bool Assembly::value_is_free(std::size_t edge) const {
   if (edge == plan_.stages.size() || plan_.edges[edge].masked) return false;
   const auto& reader = plan_.stages[edge].work;
-  return std::holds_alternative<Pool>(reader) || std::holds_alternative<Reformat>(reader);
+  return std::holds_alternative<Pool>(reader) || std::holds_alternative<Reformat>(reader) ||
+         std::holds_alternative<Norm>(reader);
 }
 
 void Assembly::place_grads() {

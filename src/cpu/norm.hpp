@@ -40,7 +40,7 @@ engine::Task plan_lrn_forward(const std::string& name, const model::LocalRespons
 ///
 ///   src        x as in the forward pass, in src_block; s is computed again (cheaper than to store it)
 ///   grad_dst   g in dst_block
-///   grad_src   in src_block; must not overlap the others
+///   grad_src   in src_block; may be src itself, otherwise must not overlap the others
 ///   mask_relu  src is the output of a ReLU: grad_src is zero where src <= 0, which is that ReLU's backward
 ///   pass
 engine::Task plan_lrn_backward(const std::string& name, const model::LocalResponseNorm& lrn,

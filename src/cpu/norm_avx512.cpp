@@ -51,17 +51,23 @@ inline __m512 load(const bf16* from) {
   return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAll, _mm512_maskz_cvtepu16_epi32(kAll, upper), 16));
 }
 
+inline __m512i upper_halves() {
+  return _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x1F001D, 0x1B0019, 0x170015, 0x130011, 0xF000D, 0xB0009,
+                          0x70005, 0x30001);
+}
+
 inline void store(float* to, __m512 values) { _mm512_storeu_ps(to, values); }
-/// The same bits as to_bf16.
+/// The same bits as to_bf16, for the results of arithmetic: their NaNs are quiet and stay so in the upper
+/// half.
 inline void store(bf16* to, __m512 values) {
   const __m512i bits = _mm512_castps_si512(values);
-  const __m512i upper = _mm512_maskz_srli_epi32(kAll, bits, 16);
-  const __m512i even = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-  const __m512i half = _mm512_add_epi32(even, _mm512_set1_epi32(0x7FFF));
-  const __m512i rounded = _mm512_maskz_srli_epi32(kAll, _mm512_add_epi32(bits, half), 16);
-  const __mmask16 is_nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
-  const __m512i result = _mm512_mask_or_epi32(rounded, is_nan, upper, _mm512_set1_epi32(0x40));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtepi32_epi16(kAll, result));
+  const __m512i odd = _mm512_and_si512(_mm512_maskz_srli_epi32(kAll, bits, 16), _mm512_set1_epi32(1));
+  const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF));
+  const __mmask16 is_number = _mm512_cmp_ps_mask(values, values, _CMP_ORD_Q);
+  const __m512i rounded = _mm512_mask_add_epi32(bits, is_number, bits, half);
+  // One permutation of half words; a shift and a conversion take three operations.
+  const __m512i upper = _mm512_maskz_permutexvar_epi16(~__mmask32{0}, upper_halves(), rounded);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_extracti64x4_epi64(0xFF, upper, 0));
 }
 
 /// 16 of the 32 values of `low` and `high`, from `kFirst` on.
