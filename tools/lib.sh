@@ -48,14 +48,23 @@ make_dataset() {  # fetches CIFAR-10 with $fetch_options and packs it into $data
   "$build/cifar_mpi_pack" --from "$files" --out "$dataset" </dev/null >&2  # appears complete or not at all
 }
 
-# run_ranks N PROGRAM [ARG...]: N ranks on this machine, with the mpirun of the MPI that $build uses.
+# run_ranks N PROGRAM [ARG...]: N ranks on this machine, with the mpirun of the MPI that $build uses. A signal asks the
+# ranks to stop at the next step and leave a checkpoint, a second one ends them; without this mpirun would outlive us.
 run_ranks() {
-  local ranks=$1 mpirun
+  local ranks=$1 mpirun child signalled=1 gently=USR1 status=0
   shift
   mpirun=$(sed -n 's/^MPIEXEC_EXECUTABLE:FILEPATH=//p' "$build/CMakeCache.txt")
   (
     [ "$ranks" -le "$(nproc)" ] || export OMPI_MCA_mpi_yield_when_idle=1
     # one machine needs shared memory alone; without tcp OpenMPI 5 does not complain that it found no network
     OMPI_MCA_btl='^tcp' exec "${mpirun:-mpirun}" -np "$ranks" "$@" </dev/null
-  )
+  ) &
+  child=$!
+  trap 'signalled=1; kill -"$gently" "$child" 2>/dev/null || true; gently=TERM' HUP INT TERM
+  while [ -n "$signalled" ]; do  # a signal ends the wait, not the ranks
+    signalled=''
+    wait "$child" && status=0 || status=$?
+  done
+  trap - HUP INT TERM
+  return "$status"
 }

@@ -13,7 +13,7 @@ export CIFAR_MPI_NO_INSTALL=1 calls=$here/calls
 touch "$calls"
 stand_in() { { echo '#!/bin/bash'; echo 'echo "${0##*/} $*" >>"$calls"'; cat; } >"$1"; chmod +x "$1"; }
 stand_in "$fake/cmake" <<<'[ "$1" = --build ] || touch "${4:?}/CMakeCache.txt"; echo "[1/1] Building"; [ ! -e "$calls.broken" ]'
-stand_in "$fake/mpirun" <<<'shift 2; exec "$@"'
+stand_in "$fake/mpirun" <<<'shift 2; "$@"'
 stand_in "$fake/ctest" <<<'echo "data=$CIFAR_MPI_DATA"; exit 8'
 stand_in "$clone/tools/fetch_cifar10" <<<'exit 0'
 mkdir "$clone/build"
@@ -21,7 +21,8 @@ stand_in "$clone/build/cifar_mpi_pack" <<<'mkdir -p "${4%/*}"; echo packed >"$4"
 stand_in "$clone/build/cifar_mpi_train" <<'END'
 mkdir -p "$4/checkpoints"
 touch "$4/checkpoints/step_000000390.h5" "$4/checkpoints/step_000001560.h5"
-printf '%s\n' '{"step":1,"images_per_second":5000.25,"seconds":9}' '{"step":2,"images_per_second":5.1e3}' '{"accuracy": 0.6}' >"$4/metrics.jsonl"
+printf '%s\n' '{"step":1,"images_per_second":5000.25,"seconds":9}' '{"images_per_second":5.1e3}' \
+  '{"step":3,"images_per_second":1e9,"seconds":9}' '{"accuracy": 0.6}' >"$4/metrics.jsonl"
 END
 stand_in "$clone/build/cifar_mpi_eval" <<<'echo "2026-11-20: precision @ 1 = 0.6001"'
 
@@ -34,7 +35,7 @@ ExplainsItself() {
 EndsWithTheResult() {
   ends_with 0 "$clone/tools/quickstart" --from 'some where'
   says 'test accuracy   0.6001'
-  says 'speed           5050 images/s with 2 ranks'
+  says 'speed           5100 images/s with 2 ranks'
   says "checkpoint      $clone/runs/quickstart/checkpoints/step_000001560.h5"
   grep -q 'fetch_cifar10 .*--from some where' "$calls" || fail "--from was not handed on"
   grep -q 'cifar_mpi_train .*--epochs 4$' "$calls" || fail "trained: $(grep train "$calls")"
@@ -68,6 +69,19 @@ KeepsNoResultOfAFailedTraining() {
   ends_with 8 "$clone/tools/quickstart"
   says 'status 8'
   [ ! -e "$clone/runs/quickstart/summary.txt" ] || fail "there is a summary"
+}
+
+LeavesNoRanksBehindWhenStopped() {
+  local starting
+  stand_in "$fake/mpirun" <<<'trap "touch $calls.asked; exit 75" USR1; touch "$calls.started"; while :; do sleep 0.1; done'
+  "$clone/tools/quickstart" >said 2>&1 &
+  starting=$!
+  for ((i = 0; i < 100; ++i)); do [ ! -e "$calls.started" ] || break; sleep 0.1; done
+  kill -TERM "$starting"
+  status=0
+  wait "$starting" || status=$?
+  [ "$status" = 75 ] || fail "expected the status of the ranks, 75, not $status"
+  [ -e "$calls.asked" ] || fail "the ranks were not asked to stop"
 }
 
 EndsWhereTheDatasetCannotBeWritten() {
