@@ -21,8 +21,8 @@ stand_in "$clone/build/cifar_mpi_pack" <<<'mkdir -p "${4%/*}"; echo packed >"$4"
 stand_in "$clone/build/cifar_mpi_train" <<'END'
 mkdir -p "$4/checkpoints"
 touch "$4/checkpoints/step_000000390.h5" "$4/checkpoints/step_000001560.h5"
-printf '%s\n' '{"step":1,"images_per_second":5000.25,"seconds":9}' '{"images_per_second":5.1e3}' \
-  '{"step":3,"images_per_second":1e9,"seconds":9}' '{"accuracy": 0.6}' >"$4/metrics.jsonl"
+printf '%s\n' '{"step":1,"images_per_second":5000.25,"seconds":9}' '{"images_per_second":1e9}' \
+  '{"step":3,"images_per_second":5.1e3,"seconds":9}' '{"accuracy": 0.6}' >"$4/metrics.jsonl"
 END
 stand_in "$clone/build/cifar_mpi_eval" <<<'echo "2026-11-20: precision @ 1 = 0.6001"'
 
