@@ -11,7 +11,8 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-using Vector = float __attribute__((vector_size(64)));  // one AVX-512 register, two AVX2 registers, four of SSE or NEON
+using Vector =
+    float __attribute__((vector_size(64)));  // one AVX-512 register, two AVX2 registers, four of SSE or NEON
 constexpr int kChains = 12;  // more than latency (4) times pipes (2), few enough for 32 registers
 constexpr int kRounds = 20'000;
 
@@ -30,7 +31,8 @@ struct Fma {
   }
 };
 
-/// Rounds per second of one thread, at its best moment: the ceiling is what the core can do, not what a neighbour left.
+/// Rounds per second of one thread, at its best moment: the ceiling is what the core can do, not what a
+/// neighbour left.
 double best_rate(double seconds, float& keep) {
   const auto fma = best_version<Fma>();
   double best = 0.0;

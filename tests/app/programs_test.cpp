@@ -211,6 +211,28 @@ TEST_F(Programs, EndADivergedRunWithItsOwnCode) {
   expect_refusal(outcome, 8, "diverged");
 }
 
+TEST_F(Programs, StopOnASignalWithACheckpointToGoOnFrom) {
+  for (const char* signal : {"TERM", "INT", "USR1"}) {
+    const std::string run = small(std::string("stopped_") + signal);
+    // bash ignores SIGINT for what it starts in the background, and a program keeps that until it asks for
+    // the signal.
+    const Outcome outcome =
+        run_command(kTrain + run + " --steps 100000 & child=$!; for i in $(seq 300); do sleep 0.1; [ ! -s " +
+                    file(std::string("stopped_") + signal + "/metrics.jsonl") + " ] || break; done; kill -" +
+                    signal + " $child; wait $child");
+    expect_refusal(outcome, 75, "stopped on request at step");
+    EXPECT_EQ(count_lines_with(outcome.output, "checkpoint: "), 1) << outcome.output;
+  }
+}
+
+TEST_F(Programs, FollowARunDirectory) {
+  ASSERT_EQ(mpirun(1, kTrain + small("watched")).code, 0);
+  const Outcome outcome = run_command("timeout 10 " + kEval + " " + file("watched") + data() +
+                                      " --watch --interval 0.1 --threads 1");
+  EXPECT_EQ(outcome.code, 124) << outcome.output;  // it follows until it is ended
+  EXPECT_EQ(count_lines_with(outcome.output, "precision @ 1 = "), 1) << outcome.output;
+}
+
 TEST_F(Programs, DetectSeparateWorldsOfOne) {
   expect_refusal(run_command("OMPI_COMM_WORLD_SIZE=4 " + kTrain + small("worlds")), 10,
                  "OMPI_COMM_WORLD_SIZE");
