@@ -196,6 +196,21 @@ TEST(LrnBackward, WithTheMaskIsZeroWhereTheReluGaveZero) {
   }
 }
 
+TEST(LrnBackward, MayReplaceItsSource) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(text(c));
+    Activation src(c.shape, c.shape.src_block, c.precision), apart(c.shape, c.shape.src_block, c.precision);
+    Activation grad_dst(c.shape, c.shape.dst_block, c.precision);
+    src.set(testing::noise_of(count_of(c.shape), 9, 2.0f));
+    grad_dst.set(testing::noise_of(count_of(c.shape), 10));
+    for (Activation* const to : {&apart, &src}) {
+      testing::run(plan_lrn_backward("norm", c.layer, c.shape, c.precision, src.data(), grad_dst.data(),
+                                     to->data(), true));
+    }
+    EXPECT_EQ(src.bytes(), apart.bytes());
+  }
+}
+
 TEST(LrnBackward, IsFiniteBesideLanesThatAreNoChannelWithoutABias) {
   const Case c{{"norm", 4, 0.0f, 1.0f, 0.75f}, {2, 9, 5, 5, 5}};
   std::vector<float> x = testing::noise_of(count_of(c.shape), 8, 2.0f);
