@@ -159,6 +159,7 @@ void describe_run(const SessionState& state, const Start& start) {
   log.info(concat(
       "learning rate: ", optim::Schedule(schedule_spec(config, state.sizes, info.train_count)).describe(),
       "; EMA ", config.ema_decay, "; weight decay ", config.weight_decay));
+  if (const std::string note = state.collective->note(); !note.empty()) log.warn(note);
   if (const int unused = state.world.unused_cores(); unused > 0) {
     log.info(concat("note: ", unused,
                     " cores of this node are in no rank's affinity mask; mpirun --bind-to none frees them"));

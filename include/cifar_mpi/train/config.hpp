@@ -43,7 +43,7 @@ struct TrainConfig {
   data::Augment augment = data::Augment::tutorial;
   data::Shuffle shuffle = data::Shuffle::shard;
 
-  std::string all_reduce = "ring";
+  std::string all_reduce = "auto";
   /// Gradients are summed in spans of at least this many MiB. For the tutorial 1 makes two: softmax_linear,
   /// local4 and local3 (90 % of the bytes, ready before the convolutions' backward begins), then conv2 and
   /// conv1.

@@ -14,7 +14,7 @@ struct StepBenchmarkConfig {
   int threads = 0;       ///< per rank; 0: a fair share
   engine::Precision precision = engine::Precision::automatic;
   engine::RunnerKind runner = engine::RunnerKind::automatic;
-  std::string all_reduce = "ring";
+  std::string all_reduce = "auto";
   double bucket_mib = 1.0;
   int rounds = 15;       ///< each measures the ceiling, then some steps
   double round_s = 0.5;  ///< about this many seconds of steps per round
