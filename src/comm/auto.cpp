@@ -9,10 +9,10 @@
 namespace cifar_mpi::comm {
 namespace {
 
-/// Up to here recursive doubling beats the ring on a network. With messages of a + n/b seconds and P = 4 it
-/// takes 2a + 2n/b against 6a + 1.5n/b, so it wins below n = 8ab: 8 · 20 µs · 1.2 GB/s = 190 KB on 10 Gbit/s
-/// Ethernet with TCP, 8 · 2 µs · 12 GB/s = 190 KB on 100 Gbit/s InfiniBand. With 2 ranks it always wins, with
-/// more below 11/1.25 ab and up; adding on the way and all links being busy at once take their part.
+/// Up to here recursive doubling is taken on a network. With messages of a + n/b seconds and 4 ranks it takes
+/// 2a + 2n/b against the ring's 6a + 1.5n/b and wins below n = 8ab; with 8 ranks below 8.8ab; with 2 always.
+/// 8ab is about 190 KB on 10 Gbit/s Ethernet (20 us, 1.2 GB/s) and on 100 Gbit/s InfiniBand (2 us, 12 GB/s).
+/// A third of that, because each rank also adds more of the array than on the ring.
 constexpr std::size_t kShort = 64 << 10;
 
 class Auto final : public Collective {

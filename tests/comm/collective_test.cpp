@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -149,9 +150,10 @@ TEST_P(AllReduce, LeavesItsNeighboursInMemoryAlone) {
   EXPECT_EQ(wrong_sums(all.subspan(1, 101), 0), 0u);
 }
 
-TEST_P(AllReduce, HandsOutZeroedMemory) {
+TEST_P(AllReduce, HandsOutZeroedMemoryOfWholeCacheLines) {
   const Buffer buffer = collective_->allocate(1000 * sizeof(float));
   const std::span<float> values = buffer.span<float>();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64, 0u);
   EXPECT_EQ(std::count(values.begin(), values.end(), 0.0f), 1000);
 }
 

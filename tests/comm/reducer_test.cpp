@@ -192,7 +192,7 @@ TEST_P(ReducedStep, FollowsABackwardThatFinishesInAnotherOrder) {
   EXPECT_EQ(step.params(), expected_params(step.layout().floats, 3));
 }
 
-INSTANTIATE_TEST_SUITE_P(Collective, ReducedStep, testing::Values("ring", "mpi"),
+INSTANTIATE_TEST_SUITE_P(Collective, ReducedStep, testing::Values("window", "ring", "doubling", "mpi"),
                          [](const auto& choice) { return std::string(choice.param); });
 
 /// The place of the first `run` of a task of that name.

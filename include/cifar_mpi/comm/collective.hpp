@@ -26,9 +26,9 @@ class Collective {
   virtual std::string note() const { return {}; }
   /// Over how many ranks is summed. With one there is nothing to sum, and `place` leaves the tasks out.
   virtual int ranks() const = 0;
-  /// Zeroed memory that arrays to be summed must lie in. Every rank must ask for the same size in the same
-  /// order, outside World::together, and give it back in one order, before the collective goes. What fails on
-  /// one rank is thrown on all (AgreedError).
+  /// Zeroed memory, 64-byte aligned, that arrays to be summed must lie in. Every rank must ask for the same
+  /// size in the same order, outside World::together, and give it back in one order, before the collective
+  /// goes. What fails on one rank is thrown on all (AgreedError).
   virtual Buffer allocate(std::size_t bytes) = 0;
   /// A task for the comm lane that replaces `data` by the sum over all ranks. Every rank must place the same
   /// tasks in the same order, and one task may be in flight at a time. All ranks end with identical bits.
