@@ -50,6 +50,7 @@ class Loop {
   MetricsFile metrics_;
   std::uint64_t launched_;  ///< steps enqueued since the run began
   std::uint64_t absorbed_;  ///< steps whose records have been read
+  std::vector<double> done_at_ = std::vector<double>(engine::kRecordRing);  ///< when a step's replay returned
   bool stopping_ = false;
   double announced_rate_ = -1.0;
   double started_ = 0.0;
@@ -81,6 +82,7 @@ void Loop::run() {
     if (stopping_) break;
     if (launched_ % check_steps == 0) note_parameter_hash();
     s_.step->replay();
+    done_at_[launched_ % engine::kRecordRing] = steady_seconds();
     ++launched_;
     const bool evaluation_due = at(launched_, eval_steps);
     const bool checkpoint_due = at(launched_, checkpoint_steps);
@@ -149,7 +151,7 @@ void Loop::announce_rate(std::uint64_t step) {
 
 void Loop::report(const engine::StepRecord& record) {
   if (s_.world.rank() != 0) return;
-  const double now = steady_seconds();
+  const double now = done_at_[absorbed_ % engine::kRecordRing];
   StepReport r;
   r.step = absorbed_ + 1;
   r.total_steps = s_.sizes.total_steps;
@@ -158,7 +160,7 @@ void Loop::report(const engine::StepRecord& record) {
   r.decay_term = record.decay_term;
   r.train_accuracy = record.correct / record.samples;
   r.learning_rate = schedule_.rate(absorbed_);
-  const auto steps = static_cast<double>(std::max<std::uint64_t>(1, launched_ - interval_step_));
+  const auto steps = static_cast<double>(r.step - interval_step_);
   r.seconds_per_step = (now - interval_started_) / steps;
   r.images_per_second = static_cast<double>(s_.sizes.global_batch) / r.seconds_per_step;
   r.seconds = now - started_;
@@ -171,7 +173,7 @@ void Loop::report(const engine::StepRecord& record) {
   view_.report(r);
   metrics_.write(r);
   interval_started_ = now;
-  interval_step_ = launched_;
+  interval_step_ = r.step;
 }
 
 void Loop::evaluate() {

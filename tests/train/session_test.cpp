@@ -236,16 +236,24 @@ TEST_F(Session, LearnsASimpleSet) {
 
 TEST_F(Session, WritesOneLineOfMetricsPerReport) {
   TrainConfig c = config();
-  c.log_every = 2;
+  c.log_every = 1;
+  c.steps = 3;
   run(c);
   world().barrier();
   std::ifstream file(c.run_dir + "/metrics.jsonl");
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);
-  ASSERT_EQ(lines.size(), 3u);
-  EXPECT_TRUE(lines[0].starts_with("{\"step\":2,\"epoch\":0.25,\"cross_entropy\":")) << lines[0];
-  EXPECT_TRUE(lines[1].starts_with("{\"step\":4,")) << lines[1];
-  EXPECT_NE(lines[2].find("\"test_accuracy\":"), std::string::npos) << lines[2];
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_TRUE(lines[0].starts_with("{\"step\":1,\"epoch\":0.125,\"cross_entropy\":")) << lines[0];
+  EXPECT_TRUE(lines[2].starts_with("{\"step\":3,")) << lines[2];
+  // The speed of the last line is that of its steps, although its record is read right behind the one before.
+  for (const std::string& line : {lines[0], lines[1], lines[2]}) {
+    const std::string key = "\"images_per_second\":";
+    const double speed = std::stod(line.substr(line.find(key) + key.size()));
+    EXPECT_GT(speed, 1.0) << line;
+    EXPECT_LT(speed, 50000.0) << line;
+  }
+  EXPECT_NE(lines[3].find("\"test_accuracy\":"), std::string::npos) << lines[3];
 }
 
 }  // namespace
