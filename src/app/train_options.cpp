@@ -119,6 +119,15 @@ void TrainOptions::add_exchange(CLI::App& app) {
                  "Least size of the spans in which gradients are summed, in MiB")
       ->capture_default_str()
       ->group(group);
+  app.add_flag("--reproducible", config_.reproducible,
+               "The same bits on 1, 2, 4, … ranks with the same --global-batch, --seed and --shuffle global; "
+               "implies 1 thread per "
+               "rank and --all-reduce doubling")
+      ->group(group);
+  app.add_option("--micro-shards", config_.micro_shards,
+                 "With --reproducible: pieces the global batch is computed in")
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--overlap", overlap_, "Sum buckets while backward goes on")
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str()

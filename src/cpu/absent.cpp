@@ -6,9 +6,10 @@ namespace cifar_mpi::cpu {
 std::string describe() { return "absent (built without oneDNN)"; }
 
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions&) {
-  throw Error(ErrorKind::device,
-              "--device cpu: this binary was built without oneDNN; install it (Debian and Ubuntu: libdnnl-dev) and "
-              "build again");
+  throw Error(
+      ErrorKind::device,
+      "--device cpu: this binary was built without oneDNN; install it (Debian and Ubuntu: libdnnl-dev) and "
+      "build again");
 }
 
 }  // namespace cifar_mpi::cpu

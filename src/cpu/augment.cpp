@@ -128,13 +128,15 @@ engine::Task plan_train(const engine::TrainBinding& binding, int batch, T* x, st
                                  reinterpret_cast<const std::byte*>(x), labels);
   task.reads.push_back(engine::bytes_of(binding.step, 1));
   const auto write = choose_write<T>(binding.augment.source.channels);
-  task.start = [write, batch, x, labels, data = binding.data, order = binding.order, spec = binding.augment,
-                seed = binding.seed, step = binding.step](engine::Lane&) {
+  task.start = [write, batch, x, labels,
+                first = static_cast<std::uint64_t>(binding.part) * static_cast<std::uint64_t>(batch),
+                data = binding.data, order = binding.order, spec = binding.augment, seed = binding.seed,
+                step = binding.step](engine::Lane&) {
     const std::uint64_t now = *step;
     const std::ptrdiff_t values = spec.output().count();
 #pragma omp parallel for schedule(static)
     for (int i = 0; i < batch; ++i) {
-      const data::SampleRef sample = order.at(now, static_cast<std::uint64_t>(i));
+      const data::SampleRef sample = order.at(now, first + static_cast<std::uint64_t>(i));
       const data::AugmentDraw draw = draw_augment(spec, seed, sample.pass, sample.id);
       write(crop_of(spec, draw, data, sample.local), x + i * values);
       labels[i] = data.labels[sample.local];

@@ -15,6 +15,7 @@
 #include "cpu/control.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/optimizer.hpp"
+#include "cpu/sum.hpp"
 #include "cpu/tower.hpp"
 
 namespace cifar_mpi::cpu {
@@ -99,6 +100,11 @@ class CpuBackend final : public engine::Backend {
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
     return plan_advance(binding, records);
+  }
+
+  engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,
+                        std::size_t n) override {
+    return plan_sum(std::move(name), dst, a, b, n);
   }
 
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, RunnerKind kind,

@@ -14,10 +14,14 @@ engine::Task plan_control(const engine::TrainBinding& binding) {
   const std::size_t floats = binding.control_layout.floats();
   engine::Task task;
   task.name = "control";
-  if (binding.stop_request != nullptr) task.reads = {engine::bytes_of(binding.stop_request, 1)};
+  // What the parts of a batch sum up must stand in one of them only.
+  const bool first = binding.part == 0;
+  const auto* const stop_request = first ? binding.stop_request : nullptr;
+  engine::RankFacts* const rank_facts = first ? binding.facts : nullptr;
+  if (stop_request != nullptr) task.reads = {engine::bytes_of(stop_request, 1)};
   task.writes = {engine::bytes_of(binding.control, floats)};
-  if (binding.facts != nullptr) task.writes.push_back(engine::bytes_of(binding.facts, 1));
-  task.start = [control = binding.control, floats, stop = binding.stop_request, facts = binding.facts,
+  if (rank_facts != nullptr) task.writes.push_back(engine::bytes_of(rank_facts, 1));
+  task.start = [control = binding.control, floats, stop = stop_request, facts = rank_facts,
                 slot = binding.control_layout.slot(binding.rank)](engine::Lane&) {
     std::fill(control, control + floats, 0.0f);
     const bool asked = stop != nullptr && stop->load(std::memory_order_relaxed) != 0;

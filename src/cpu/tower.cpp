@@ -57,7 +57,8 @@ class DnnlTower final : public engine::Tower {
     tasks.push_back(plan_train_loss(binding, loss_shape(), assembly.logits(), labels, assembly.grad_logits(),
                                     classes_, precision_));
     assembly.backward(binding.grads, tasks);
-    if (binding.facts != nullptr) tasks.push_back(plan_compute_time(binding.facts));
+    const bool last = binding.part + 1 == binding.parts;
+    if (last && binding.facts != nullptr) tasks.push_back(plan_compute_time(binding.facts));
     return tasks;
   }
 

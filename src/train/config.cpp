@@ -38,6 +38,24 @@ std::string exact(double value) {
   return format("%.17g", value);
 }
 
+/// Micro-shards per rank. All the work of a micro-shard must be the same wherever it is done, so the division
+/// must come out even.
+int resolve_parts(const TrainConfig& config, int batch, int ranks) {
+  const int shards = config.micro_shards;
+  if ((ranks & (ranks - 1)) != 0 || shards % ranks != 0) {
+    refuse(concat("--reproducible needs a number of ranks that is a power of two and divides --micro-shards ",
+                  shards, ", not ", ranks));
+  }
+  const int parts = shards / ranks;
+  if (batch % parts != 0) {
+    refuse(
+        concat("--reproducible cuts the global batch of ", static_cast<std::int64_t>(batch) * ranks, " into ",
+               shards,
+               " micro-shards, which does not come out even; choose another --batch-size or --micro-shards"));
+  }
+  return parts;
+}
+
 }  // namespace
 
 void check(const TrainConfig& config) {
@@ -58,6 +76,19 @@ void check(const TrainConfig& config) {
   require_in("--weight-decay", config.weight_decay, 0.0, kMany);
   if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
     refuse(concat("--ema-decay must lie in [0, 1), not ", config.ema_decay));
+  }
+  if (config.micro_shards < 1 || config.micro_shards > 4096 ||
+      (config.micro_shards & (config.micro_shards - 1)) != 0) {
+    refuse(concat("--micro-shards must be a power of two from 1 to 4096, not ", config.micro_shards));
+  }
+  if (config.reproducible && config.shuffle != data::Shuffle::global) {
+    refuse(
+        "--reproducible needs --shuffle global: a rank's own shard holds other samples on another number of "
+        "ranks");
+  }
+  if (config.reproducible && config.all_reduce != "auto" && config.all_reduce != "doubling") {
+    refuse(concat("--reproducible adds in a fixed tree, which only --all-reduce doubling does, not ",
+                  config.all_reduce));
   }
   if (!(config.bucket_mib > 0.0 && config.bucket_mib <= 4096.0)) {
     refuse(concat("--bucket-mib must be above 0 and at most 4096, not ", config.bucket_mib));
@@ -83,6 +114,8 @@ Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInf
     sizes.batch = static_cast<int>(config.global_batch / ranks);
   }
   sizes.global_batch = static_cast<std::uint64_t>(sizes.batch) * static_cast<std::uint64_t>(ranks);
+
+  if (config.reproducible) sizes.parts = resolve_parts(config, sizes.batch, ranks);
 
   const std::uint64_t samples = dataset.train_count;
   const auto p = static_cast<std::uint64_t>(ranks);
@@ -158,6 +191,7 @@ Identity identity(const TrainConfig& config, const Sizes& sizes, int ranks,
       {"--augment", std::string(to_string(config.augment))},
       {"--shuffle", std::string(to_string(config.shuffle))},
   };
+  if (config.reproducible) items.emplace_back("--micro-shards", std::to_string(config.micro_shards));
   // A rank's own stream of its shard means nothing to another number of ranks; the global stream does.
   if (config.shuffle == data::Shuffle::shard)
     items.emplace_back("ranks (with --shuffle shard)", std::to_string(ranks));

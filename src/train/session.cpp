@@ -219,7 +219,8 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
     state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(&state.progress.step),
                         sizeof state.progress.step);
     state.evaluator.emplace(*state.backend, *state.tower, *state.arena, world, *state.dataset,
-                            state.network.augment, state.sizes.batch, state.ema.as<const float>());
+                            state.network.augment, state.sizes.batch / state.sizes.parts,
+                            state.ema.as<const float>());
   });
   state.progress.resolved = resolved_settings(state);
   describe_run(state, start);

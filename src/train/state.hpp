@@ -35,7 +35,8 @@ struct SessionState {
   ResidentData samples;
   Buffer params;
   Buffer ema;
-  Buffer gradients;  ///< the control block, then the gradients
+  std::vector<Buffer> partials;  ///< sums of 1, 2, 4, … parts of the batch, each of the size of `gradients`
+  Buffer gradients;              ///< the control block, then the gradients
   Buffer step_counter;
   Buffer facts;  ///< RankFacts
   Buffer decay_sums;
@@ -57,7 +58,7 @@ void plan_device(SessionState& state, const BackendFactory& make_backend);
 /// phase that can fail on one rank alone. Needs the plan.
 void open_collective(SessionState& state);
 
-/// Allocates the other blocks; needs the plan.
+/// Allocates the other blocks; needs the plan and the gradient block.
 void allocate_blocks(SessionState& state);
 
 /// Builds and seals the training program on these blocks. `collective` is the state's, or one that stands in

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "cifar_mpi/base/text.hpp"
 #include "train/state.hpp"
 
 /// Builds the training step: the way of one batch, from the sample order to the updated parameters.
@@ -51,6 +52,10 @@ engine::Task bind_update(SessionState& state, const engine::TrainBinding& train,
 
 void resolve_threads(SessionState& state) {
   if (state.config.threads > 0) return;
+  if (state.config.reproducible) {
+    state.config.threads = 1;  // the number of threads is part of the result, and every rank count has one
+    return;
+  }
   const std::vector<double> fair = state.world.gather(state.world.fair_threads());
   state.config.threads = static_cast<int>(*std::min_element(fair.begin(), fair.end()));
 }
@@ -59,13 +64,14 @@ void plan_device(SessionState& state, const BackendFactory& make_backend) {
   TrainConfig& config = state.config;
   state.backend = make_backend({config.threads, state.world.oversubscribed()});
   config.precision = state.backend->resolve(config.precision);
-  state.tower =
-      state.backend->plan({&state.network.net, &state.network.params, state.sizes.batch, config.precision});
+  state.tower = state.backend->plan(
+      {&state.network.net, &state.network.params, state.sizes.batch / state.sizes.parts, config.precision});
   state.arena.emplace([&backend = *state.backend](std::size_t bytes) { return backend.allocate(bytes); });
 }
 
 void open_collective(SessionState& state) {
-  state.collective = comm::make_collective(state.config.all_reduce, state.world);
+  state.collective =
+      comm::make_collective(state.config.reproducible ? "doubling" : state.config.all_reduce, state.world);
   const std::size_t floats =
       engine::ControlLayout{state.world.size()}.floats() + state.tower->layout().floats;
   state.gradients = state.collective->allocate(floats * sizeof(float));
@@ -79,6 +85,35 @@ void allocate_blocks(SessionState& state) {
   state.facts = state.backend->allocate(sizeof(engine::RankFacts));
   state.decay_sums = state.backend->allocate(buckets_of(state).size() * sizeof(double));
   state.records.resize(engine::kRecordRing);
+  for (int parts = 1; parts < state.sizes.parts; parts *= 2)
+    state.partials.push_back(state.backend->allocate(state.gradients.size()));
+}
+
+/// Control block to last backward task of the rank's whole batch.
+///
+/// In parts, each part's sums (control block and gradients) are added as a balanced binary tree over the
+/// parts: `partials` holds the finished subtrees, that of 2^j parts in place j, as a binary counter holds its
+/// digits. What is added in which order depends on the number of micro-shards alone, for the all-reduce goes
+/// on with the same tree over the ranks.
+std::vector<engine::Task> compute_tasks(SessionState& state, engine::TrainBinding binding) {
+  std::vector<engine::Task> tasks;
+  binding.parts = state.sizes.parts;
+  const std::size_t floats = state.gradients.size() / sizeof(float);
+  for (binding.part = 0; binding.part < binding.parts; ++binding.part) {
+    state.arena->rewind();
+    for (engine::Task& task : state.tower->train_tasks(binding, *state.arena))
+      tasks.push_back(std::move(task));
+    float* const sums = state.gradients.as<float>();
+    std::size_t subtree = 0;
+    for (; (binding.part >> subtree & 1) != 0; ++subtree) {
+      tasks.push_back(state.backend->sum_task(concat("add ", 1 << subtree, " and ", 1 << subtree, " parts"),
+                                              sums, state.partials[subtree].as<const float>(), sums, floats));
+    }
+    if (binding.part + 1 == binding.parts) break;
+    tasks.push_back(state.backend->sum_task(concat("keep ", 1 << subtree, " parts"),
+                                            state.partials[subtree].as<float>(), sums, nullptr, floats));
+  }
+  return tasks;
 }
 
 std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Collective& collective, bool overlap) {
@@ -87,8 +122,7 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Collective&
   const std::vector<comm::Bucket> buckets = buckets_of(state);
 
   comm::StepParts parts;
-  state.arena->rewind();
-  parts.compute = state.tower->train_tasks(binding, *state.arena);
+  parts.compute = compute_tasks(state, binding);
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     parts.update.push_back(bind_update(state, binding, buckets[b], state.decay_sums.as<double>() + b));
   }

@@ -211,6 +211,35 @@ TEST_F(Programs, EndADivergedRunWithItsOwnCode) {
   expect_refusal(outcome, 8, "diverged");
 }
 
+TEST_F(Programs, TrainToTheSameBitsOnAnyNumberOfRanksWhenAsked) {
+  if (run_command("command -v h5diff").code != 0) GTEST_SKIP() << "h5diff is not installed";
+  const std::string common = data() + " --shuffle global --global-batch 32 --steps 4 --threads 1 --run-dir ";
+  const auto checkpoint = [](const std::string& run) {
+    return file(run) + "/checkpoints/step_000000004.h5 ";
+  };
+  for (const int ranks : {1, 2, 4, 8}) {
+    const std::string run = "reproducible_" + std::to_string(ranks);
+    ASSERT_EQ(mpirun(ranks, kTrain + common + file(run) + " --reproducible").code, 0);
+    for (const char* group : {"/model", "/ema", "/optimizer"}) {
+      const Outcome diff =
+          run_command("h5diff " + checkpoint("reproducible_1") + checkpoint(run) + group + " " + group);
+      EXPECT_EQ(diff.code, 0) << ranks << " ranks, " << group << ": " << diff.output;
+    }
+  }
+  // The comparison can fail: without the flag the sums are added in another order.
+  for (const int ranks : {1, 2}) {
+    ASSERT_EQ(mpirun(ranks, kTrain + common + file("plain_" + std::to_string(ranks))).code, 0);
+  }
+  EXPECT_EQ(run_command("h5diff " + checkpoint("plain_1") + checkpoint("plain_2") + "/model /model").code, 1);
+
+  const std::string ask = kTrain + data() + " --reproducible --shuffle global --run-dir " + file("never");
+  expect_refusal(mpirun(3, ask + " --global-batch 48"), 2, "power of two");
+  expect_refusal(mpirun(2, ask + " --global-batch 24 --micro-shards 16"), 2, "does not come out even");
+  expect_refusal(run_command(ask + " --micro-shards 6"), 2, "--micro-shards");
+  expect_refusal(run_command(ask + " --all-reduce ring"), 2, "doubling");
+  expect_refusal(run_command(ask + " --shuffle shard"), 2, "--shuffle global");
+}
+
 TEST_F(Programs, StopOnASignalWithACheckpointToGoOnFrom) {
   for (const char* signal : {"TERM", "INT", "USR1"}) {
     const std::string run = small(std::string("stopped_") + signal);

@@ -58,7 +58,9 @@ struct TrainBinding {
   DataView data;                  ///< the samples that `order` says this rank holds
   data::SampleOrder order;
   data::AugmentSpec augment;
-  std::uint64_t seed = 0;          ///< of the augmentation
+  std::uint64_t seed = 0;  ///< of the augmentation
+  int part = 0;            ///< the tasks take samples [part · tower batch, …) of the rank's batch …
+  int parts = 1;           ///< … of this many parts; the first carries the rank's facts and stop word
   std::uint64_t global_batch = 0;  ///< the loss task scales its gradient by 1/global_batch
   const std::atomic<int>* stop_request =
       nullptr;  ///< host memory: the one word that may change under a sealed program
@@ -137,6 +139,8 @@ class Backend {
   virtual Task update_task(const UpdateBinding& binding, const model::ParamTable& params,
                            const ParamLayout& layout) = 0;
   virtual Task advance_task(const AdvanceBinding& binding, std::vector<StepRecord>& records) = 0;
+  /// dst[i] = a[i] + b[i] for i < n, or a[i] where b is null; dst may be a or b.
+  virtual Task sum_task(std::string name, float* dst, const float* a, const float* b, std::size_t n) = 0;
   virtual std::unique_ptr<Runner> runner(StepProgram program, RunnerKind kind,
                                          std::vector<Bytes> regions) = 0;
 };

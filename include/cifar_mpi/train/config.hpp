@@ -48,6 +48,10 @@ struct TrainConfig {
   /// local4 and local3 (90 % of the bytes, ready before the convolutions' backward begins), then conv2 and
   /// conv1.
   double bucket_mib = 1.0;
+  /// Reproducible across rank counts: the global batch is computed in `micro_shards` pieces, added in one
+  /// fixed binary tree.
+  bool reproducible = false;
+  int micro_shards = 8;
   bool overlap = true;  ///< sum buckets while backward goes on
 
   std::int64_t log_every = 10;           ///< steps
@@ -61,6 +65,7 @@ struct TrainConfig {
 
 /// The sizes that follow from a configuration, the ranks and the dataset.
 struct Sizes {
+  int parts = 1;                   ///< pieces a rank computes its batch in; 1 unless reproducible
   int batch = 0;                   ///< samples per rank and step
   std::uint64_t global_batch = 0;  ///< batch · ranks
   std::uint64_t total_steps = 0;

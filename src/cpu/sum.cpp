@@ -1,0 +1,25 @@
+#include "cpu/sum.hpp"
+
+#include <utility>
+
+namespace cifar_mpi::cpu {
+
+engine::Task plan_sum(std::string name, float* dst, const float* a, const float* b, std::size_t n) {
+  engine::Task task;
+  task.name = std::move(name);
+  task.reads = {engine::bytes_of(a, n)};
+  if (b != nullptr) task.reads.push_back(engine::bytes_of(b, n));
+  task.writes = {engine::bytes_of(dst, n)};
+  task.start = [dst, a, b, n](engine::Lane&) {
+    if (b == nullptr) {
+#pragma omp parallel for simd schedule(static)
+      for (std::size_t i = 0; i < n; ++i) dst[i] = a[i];
+    } else {
+#pragma omp parallel for simd schedule(static)
+      for (std::size_t i = 0; i < n; ++i) dst[i] = a[i] + b[i];
+    }
+  };
+  return task;
+}
+
+}  // namespace cifar_mpi::cpu
