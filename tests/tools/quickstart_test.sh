@@ -73,7 +73,7 @@ KeepsNoResultOfAFailedTraining() {
 
 LeavesNoRanksBehindWhenStopped() {
   local starting
-  stand_in "$fake/mpirun" <<<'trap "touch $calls.asked; exit 75" USR1; touch "$calls.started"; while :; do sleep 0.1; done'
+  stand_in "$fake/mpirun" <<<'trap "touch $calls.asked; exit 75" USR1; touch "$calls.started"; for i in {1..300}; do sleep 0.1; done'
   "$clone/tools/quickstart" >said 2>&1 &
   starting=$!
   for ((i = 0; i < 100; ++i)); do [ ! -e "$calls.started" ] || break; sleep 0.1; done
