@@ -4,37 +4,16 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <thread>
 
 #include "cifar_mpi/base/random.hpp"
 #include "comm/collectives.hpp"
+#include "support/allocation_count.hpp"
 #include "support/mpi_world.hpp"
-
-namespace {
-
-std::atomic<long> allocations{0};
-
-void* counted(std::size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-// All allocations of this test program are counted, to show that a planned all-reduce makes none.
-void* operator new(std::size_t size) { return counted(size); }
-void* operator new[](std::size_t size) { return counted(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace cifar_mpi::comm {
 namespace {
@@ -255,9 +234,9 @@ TEST_P(AllReduce, DoesNotWaitInStart) {
 TEST_P(AllReduce, AllocatesNothingWhileItRuns) {
   const Buffer buffer = collective_->allocate(30'011 * sizeof(float));
   const Task task = collective_->all_reduce("sum", buffer.span<float>());
-  const long before = allocations;
+  const long before = test::allocations();
   for (int round = 0; round < 3; ++round) run(task);
-  EXPECT_EQ(allocations - before, 0);
+  EXPECT_EQ(test::allocations() - before, 0);
 }
 
 TEST_P(AllReduce, KeepsItsMessagesFromOtherCollectives) {

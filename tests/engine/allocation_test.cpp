@@ -1,31 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
-#include <cstdlib>
-#include <new>
 
 #include "cifar_mpi/engine/runner.hpp"
 #include "fake_tasks.hpp"
-
-// Counts every allocation of the test program.
-namespace {
-std::atomic<long> allocations{0};
-
-void* counted(std::size_t size) {
-  ++allocations;
-  void* const memory = std::malloc(size == 0 ? 1 : size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-}  // namespace
-
-void* operator new(std::size_t size) { return counted(size); }
-void* operator new[](std::size_t size) { return counted(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+#include "support/allocation_count.hpp"
 
 namespace cifar_mpi::engine {
 namespace {
@@ -51,19 +30,19 @@ TEST(HostRunner, AllocatesNothingInAReplay) {
     std::array<double, 4> x{};
     const auto runner =
         make_host_runner(chained_program(x), kind, WhileWaiting::spin, {bytes_of(x.data(), 4)});
-    const long before = allocations;
+    const long before = test::allocations();
     for (int i = 0; i < 10; ++i) runner->replay();
     runner->finish();
-    EXPECT_EQ(allocations - before, 0) << "kind " << static_cast<int>(kind);
+    EXPECT_EQ(test::allocations() - before, 0) << "kind " << static_cast<int>(kind);
     EXPECT_EQ(x[0], 10.0);
     EXPECT_EQ(x[1], 55.0);
   }
 }
 
 TEST(AllocationCounter, Counts) {
-  const long before = allocations;
+  const long before = test::allocations();
   const std::vector<int> some(1000);
-  EXPECT_GT(allocations, before) << some.size();
+  EXPECT_GT(test::allocations(), before) << some.size();
 }
 
 }  // namespace
