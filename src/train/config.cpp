@@ -59,6 +59,11 @@ int resolve_parts(const TrainConfig& config, int batch, int ranks) {
 }  // namespace
 
 void check(const TrainConfig& config) {
+  // An option given as "--run-dir=" takes the next word for its value.
+  if (config.run_dir.empty() || config.run_dir.front() == '-') {
+    refuse(concat("--run-dir must name a folder, not \"", config.run_dir, "\"; write ./", config.run_dir,
+                  " if it is meant"));
+  }
   if (config.batch_size < 1 || config.batch_size > kLargestBatch) {
     refuse(concat("--batch-size must lie between 1 and ", kLargestBatch, ", not ", config.batch_size));
   }
