@@ -76,6 +76,7 @@ void TrainOptions::add_run(CLI::App& app) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--seed", config_.seed, "Seed of initial values, sample order and distortions")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group(group);
 }

@@ -142,6 +142,7 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--keep 0", "--keep"},
       {"--checkpoint-every 0", "--checkpoint-every"},
       {"--threads -1", "--threads"},
+      {"--seed -1", "--seed"},
       {"--run-dir= --print-config", "--run-dir"},
   };
   for (const auto& [option, part] : cases) {
