@@ -16,8 +16,11 @@ struct Outcome {
 
 /// Runs a shell command under a watchdog; 124 means that it hung.
 inline Outcome run_command(const std::string& command) {
-  // A child of a test must not take this process for its launcher.
-  const std::string guarded = "timeout -k 5 100 bash -c '" + command + "' 2>&1 </dev/null";
+  // The settings with which mpirun starts anywhere, also when the tests are started without tools/run_tests.
+  const std::string settings =
+      ". \"" CIFAR_MPI_SOURCE_ROOT
+      "/env/mpirun.sh\"; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; unset CIFAR_MPI_DATA; ";
+  const std::string guarded = "timeout -k 5 100 bash -c '" + settings + command + "' 2>&1 </dev/null";
   std::FILE* pipe = popen(guarded.c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("popen failed");
   Outcome outcome;
