@@ -1,0 +1,71 @@
+#!/bin/bash
+set -euo pipefail
+# shellcheck source=tests/tools/check.sh
+. "$(dirname "${BASH_SOURCE[0]}")/check.sh"
+
+shaped_nodes=$root/tools/shaped_nodes
+links() { ip -o link show | cut -d: -f2 | sort; }
+needs_namespaces() {
+  local status=0
+  "$shaped_nodes" -- true >said 2>&1 || status=$?
+  [ "$status" != 77 ] || { cat said; exit 77; }
+}
+
+RefusesNonsense() {
+  ends_with 2 "$shaped_nodes" --nodes 1 -- true
+  says --nodes
+  ends_with 2 "$shaped_nodes" --ranks 0 -- true
+  ends_with 2 "$shaped_nodes" --rate fast -- true
+  ends_with 2 "$shaped_nodes" --ranks
+  ends_with 2 "$shaped_nodes"
+  says 'no program given'
+}
+
+StartsRanksOnNodesWithShapedLinks() {
+  needs_namespaces
+  ends_with 0 "$shaped_nodes" --nodes 3 --ranks 2 --rate 300mbit -- \
+    sh -c 'echo "rank on $(hostname) $(tc qdisc show dev eth0 | grep -c "tbf .*rate 300Mbit")"'
+  for node in node1 node2 node3; do
+    [ "$(grep -cx "rank on $node 1" said)" = 2 ] || fail "expected two ranks on $node, each with a shaped link"
+  done
+}
+
+PassesOnTheExitStatus() {
+  needs_namespaces
+  ends_with 75 "$shaped_nodes" -- sh -c 'exit 75'
+}
+
+start_and_wait() {  # start_and_wait PROGRAM...: until the program has made the file `started`; sets $pid
+  "$shaped_nodes" -- "$@" >said 2>&1 &
+  pid=$!
+  for _ in $(seq 200); do [ ! -e started ] || break; sleep 0.1; done
+  [ -e started ] || fail 'nothing was started'
+}
+
+PassesSignalsOn() {
+  needs_namespaces
+  start_and_wait sh -c 'trap "echo was asked; exit 7" USR1; touch started; while :; do sleep 0.1; done'
+  local status=0
+  kill -USR1 "$pid"
+  wait "$pid" || status=$?
+  [ "$status" = 7 ] || fail "expected exit status 7, not $status"
+  says 'was asked'
+}
+
+LeavesNothingBehindWhenKilled() {
+  needs_namespaces
+  local before inside
+  before=$(links)
+  start_and_wait sh -c 'touch started; exec sleep 1000'
+  inside=$(cat "/proc/$pid/task/$pid/children")
+  inside+=" $(cat "/proc/${inside% }/task/${inside% }/children")"
+  kill -KILL "$pid"
+  wait "$pid" || true
+  for process in $inside; do
+    for _ in $(seq 50); do kill -0 "$process" 2>/dev/null || continue 2; sleep 0.1; done
+    fail 'the namespaces outlive the tool'
+  done
+  [ "$(links)" = "$before" ] || fail 'other network links than before'
+}
+
+"$1"
