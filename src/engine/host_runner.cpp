@@ -39,6 +39,7 @@ class HostRunner : public Runner {
   void finish() override {}
   const StepProgram& program() const override { return program_; }
   std::vector<double> task_seconds() const override { return clock_.seconds(); }
+  void show_in(Pulse& pulse) override { clock_.show_in(pulse); }
 
  protected:
   const Task& task(TaskId id) const { return program_.tasks()[static_cast<std::size_t>(id)]; }
@@ -61,6 +62,7 @@ class SerialRunner : public HostRunner {
     for (const Instruction& line : program_.instructions()) {
       if (line.op != Op::run) continue;
       if (audit_) audit_->before(line.target);
+      clock_.progress();
       clock_.charge(line.target);
       run(task(line.target));
       clock_.charge_nobody();
@@ -151,6 +153,7 @@ bool LanesRunner::advance(Queue& queue) {
       clock_.charge(queue.in_flight);
       if (!task(queue.in_flight).poll()) return moved;
       queue.in_flight = kNone;
+      clock_.progress();
       moved = true;
       continue;
     }
@@ -159,6 +162,7 @@ bool LanesRunner::advance(Queue& queue) {
     if (line.op == Op::wait && mark_set_in_[target] != replay_) return moved;
     if (line.op == Op::set) mark_set_in_[target] = replay_;
     if (line.op == Op::run) {
+      clock_.progress();
       clock_.charge(line.target);
       task(line.target).start(host_);
       if (task(line.target).poll) queue.in_flight = line.target;

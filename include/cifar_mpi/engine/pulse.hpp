@@ -1,0 +1,43 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "cifar_mpi/engine/program.hpp"
+
+namespace cifar_mpi::engine {
+
+/// Which task of its program a runner is in, and how many it has begun or ended: for eyes on another thread
+/// or, in shared memory, in another process.
+///
+/// Both stand in one word, so a look never sees the count of one moment and the task of another. Showing is
+/// one relaxed store by the one thread that runs; nothing is ordered by it.
+class Pulse {
+ public:
+  static constexpr TaskId kNobody = -1;
+
+  struct Look {
+    std::uint64_t count = 0;  ///< grows while the runner gets on; polling what is not done does not count
+    TaskId task = kNobody;    ///< the task that is charged; a collective while it is waited for
+
+    bool operator==(const Look&) const = default;
+  };
+
+  void show(std::uint64_t count, TaskId task) {
+    word_.store(count << kTaskBits | (static_cast<std::uint64_t>(task + 1) & kTaskMask),
+                std::memory_order_relaxed);
+  }
+  Look look() const {
+    const std::uint64_t word = word_.load(std::memory_order_relaxed);
+    return {word >> kTaskBits, static_cast<TaskId>(word & kTaskMask) - 1};
+  }
+
+ private:
+  static constexpr int kTaskBits = 16;
+  static constexpr std::uint64_t kTaskMask = (std::uint64_t{1} << kTaskBits) - 1;
+
+  std::atomic<std::uint64_t> word_{0};
+  static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "it is read by other processes");
+};
+
+}  // namespace cifar_mpi::engine
