@@ -14,8 +14,10 @@
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "comm/cores.hpp"
+#include "comm/last_resort.hpp"
 #include "comm/launch.hpp"
 #include "comm/mpi_check.hpp"
+#include "comm/node_peers.hpp"
 #include "comm/world_access.hpp"
 
 namespace cifar_mpi::comm {
@@ -29,6 +31,7 @@ struct World::State {
   int node_size = 1;
   std::string host;
   std::vector<std::string> hosts;
+  NodePeers peers;
   CoreShare cores;
   int exceptions_at_start = std::uncaught_exceptions();
   bool vote_failed = false;  ///< the exception in flight, if any, is known to all ranks
@@ -38,6 +41,12 @@ namespace {
 
 /// MPI counts with int; longer arrays go in pieces.
 constexpr std::size_t kPiece = std::size_t{1} << 30;
+
+/// MPI_Finalize and MPI_Abort take milliseconds; for longer than this they wait for ranks that are gone.
+constexpr double kFinalize = 60.0;
+constexpr double kAbort = 5.0;
+/// The other ranks end within milliseconds of rank 0.
+constexpr double kLeave = 2.0;
 
 const char* environment(const char* variable) { return std::getenv(variable); }
 
@@ -117,6 +126,60 @@ void broadcast_text(std::string& text, int root, MPI_Comm comm) {
   broadcast_bytes(std::as_writable_bytes(std::span(text)), root, comm);
 }
 
+/// Items and values contain no zero byte.
+std::string packed(const Facts& facts) {
+  std::string text;
+  for (const auto& [item, value] : facts) text.append(item).append(1, '\0').append(value).append(1, '\0');
+  return text;
+}
+
+Facts unpacked(std::string_view text) {
+  const auto take = [&text] {
+    const std::size_t end = text.find('\0');
+    std::string part(text.substr(0, end));
+    text.remove_prefix(end + 1);
+    return part;
+  };
+  Facts facts;
+  while (!text.empty()) {
+    std::string item = take();
+    facts.emplace_back(std::move(item), take());
+  }
+  return facts;
+}
+
+const std::string* find(const Facts& facts, const std::string& item) {
+  for (const auto& [name, value] : facts) {
+    if (name == item) return &value;
+  }
+  return nullptr;
+}
+
+/// On one line, as it stands in a sentence.
+std::string shown(const std::string* value) {
+  if (value == nullptr) return "missing";
+  if (value->empty()) return "empty";
+  std::string text = *value;
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+struct Difference {
+  std::string item;
+  std::string first, second;
+};
+
+std::optional<Difference> first_difference(const Facts& a, const Facts& b) {
+  for (const auto& [item, value] : a) {
+    const std::string* const other = find(b, item);
+    if (other == nullptr || *other != value) return Difference{item, shown(&value), shown(other)};
+  }
+  for (const auto& [item, value] : b) {
+    if (find(a, item) == nullptr) return Difference{item, shown(nullptr), shown(&value)};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 World::World(int& argc, char**& argv) {
@@ -134,6 +197,7 @@ World::World(int& argc, char**& argv) {
   state->node = split_by_node(state->all.get(), state->rank);
   check(MPI_Comm_size(state->node.get(), &state->node_size), "asking for the node's number of ranks");
   check(MPI_Comm_rank(state->node.get(), &state->node_rank), "asking for the rank on the node");
+  state->peers = NodePeers(state->node.get());
   const std::vector<CoreMask> masks = gather_masks(state->node.get(), state->node_size);
   state->hosts = gather_texts(state->host, state->all.get(), state->size);
   state->cores = share_cores(masks, static_cast<std::size_t>(state->node_rank), allowed_mask());
@@ -149,7 +213,13 @@ World::~World() {
   }
   state_->node = Communicator();
   state_->all = Communicator();
-  MPI_Finalize();
+  {
+    const LastResort limit(kFinalize, exit_code(ErrorKind::comm),
+                           concat("[rank ", state_->rank, "] MPI_Finalize has waited ", kFinalize,
+                                  " s for a rank that does not come; leaving without it"));
+    MPI_Finalize();
+  }
+  if (state_->rank == 0) state_->peers.await_others(kLeave);
 }
 
 int World::rank() const { return state_->rank; }
@@ -175,21 +245,34 @@ std::string World::library() {
 }
 
 void World::agree(const std::optional<Error>& mine) const {
+  if (!mine || state_->rank == 0) return vote(mine);
+  vote(Error(mine->kind(), concat(mine->what(), " (on rank ", state_->rank, ", host ", state_->host, ")")));
+}
+
+void World::vote(const std::optional<Error>& mine) const {
   int failing = mine ? state_->rank : state_->size;
   check(MPI_Allreduce(MPI_IN_PLACE, &failing, 1, MPI_INT, MPI_MIN, state_->all.get()),
         "voting on the set-up");
   state_->vote_failed = failing < state_->size;
   if (!state_->vote_failed) return;
-  int kind = 0;
-  std::string text;
-  if (failing == state_->rank) {
-    kind = exit_code(mine->kind());
-    text = mine->what();
-    if (failing != 0) text += concat(" (on rank ", failing, ", host ", state_->host, ")");
-  }
+  int kind = mine ? exit_code(mine->kind()) : 0;
+  std::string text = mine ? mine->what() : "";
   broadcast_bytes(std::as_writable_bytes(std::span(&kind, 1)), failing, state_->all.get());
   broadcast_text(text, failing, state_->all.get());
   throw AgreedError(static_cast<ErrorKind>(kind), text);
+}
+
+void World::require_equal(ErrorKind kind, const Facts& mine, std::string_view advice) const {
+  std::string first = packed(mine);
+  broadcast(first);
+  const std::optional<Difference> found = first_difference(unpacked(first), mine);
+  std::optional<Error> error;
+  if (found) {
+    error.emplace(kind,
+                  concat(found->item, " is ", found->second, " on rank ", state_->rank, " (", state_->host,
+                         "), but ", found->first, " on rank 0 (", state_->hosts.front(), "); ", advice));
+  }
+  vote(error);
 }
 
 void World::together(const std::function<void()>& phase) const {
@@ -235,6 +318,7 @@ void World::broadcast(std::string& text) const { broadcast_text(text, 0, state_-
 void World::abort(int code) const {
   std::fflush(nullptr);
   if (state_->size > 1) {
+    const LastResort limit(kAbort, code, concat("[rank ", state_->rank, "] MPI_Abort hangs; leaving hard"));
     MPI_Abort(MPI_COMM_WORLD, code);
   } else {
     // Nobody waits for a world of one: leave without MPI's banner, but tidy, if MPI may be called from here.
@@ -245,6 +329,7 @@ void World::abort(int code) const {
 }
 
 MPI_Comm WorldAccess::all(const World& world) { return world.state_->all.get(); }
+const NodePeers& WorldAccess::peers(const World& world) { return world.state_->peers; }
 MPI_Comm WorldAccess::node(const World& world) { return world.state_->node.get(); }
 Communicator WorldAccess::duplicate(const World& world) { return comm::duplicate(all(world)); }
 Communicator WorldAccess::split(const World& world, int group) {

@@ -93,6 +93,45 @@ TEST(Vote, TurnsWhatAPhaseThrowsIntoEveryRanksError) {
   EXPECT_EQ(outcome([] {}).kind(), ErrorKind::stopped);
 }
 
+/// What `require_equal` says to all ranks; empty when it finds no difference.
+std::string difference(const Facts& mine) {
+  try {
+    test_world().require_equal(ErrorKind::usage, mine, "give all the same");
+  } catch (const AgreedError& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return {};
+}
+
+TEST(RequireEqual, PassesWhereAllRanksHaveTheSame) {
+  EXPECT_EQ(difference({}), "");
+  EXPECT_EQ(difference({{"--lr", "0.1"}, {"empty", ""}, {"kernels", "a\nb"}}), "");
+  const bool first = test_world().rank() == 0;
+  const std::pair<std::string, std::string> a{"a", "1"}, b{"b", "2"};
+  EXPECT_EQ(difference(first ? Facts{a, b} : Facts{b, a}), "") << "the order of items says nothing";
+}
+
+TEST(RequireEqual, NamesItemRankHostAndBothValues) {
+  const World& world = test_world();
+  const std::string& host = world.host();  // the tests run on one
+  const std::string zero = concat(" on rank 0 (", host, "); give all the same");
+  for (int odd = 1; odd < world.size(); ++odd) {
+    const bool mine = world.rank() == odd;
+    const std::string where = concat(" on rank ", odd, " (", host, "), but ");
+    EXPECT_EQ(difference({{"--lr", "0.1"}, {"--seed", mine ? "2" : "1"}, {"last", mine ? "x" : "y"}}),
+              concat("--seed is 2", where, "1", zero));
+    EXPECT_EQ(difference(mine ? Facts{} : Facts{{"--lr", "0.1"}}),
+              concat("--lr is missing", where, "0.1", zero));
+    EXPECT_EQ(difference(mine ? Facts{{"--lr", "a\nb"}} : Facts{}),
+              concat("--lr is a b", where, "missing", zero));
+  }
+  if (world.size() > 2) {
+    const std::string lowest = difference({{"rank", std::to_string(world.rank())}});
+    EXPECT_EQ(lowest, concat("rank is 1 on rank 1 (", host, "), but 0", zero));
+  }
+}
+
 TEST(World, SumsToTheSameBitsOnEveryRank) {
   std::vector<double> values(1001);
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -5,6 +5,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
@@ -17,6 +19,9 @@ class AgreedError : public Error {
   using Error::Error;
 };
 
+/// Named texts that all ranks must have in common: (item, value), every item once.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
 /// The life time of MPI and where this rank stands in it. One per process, first in, last out.
 ///
 /// Started without a launcher the world has one rank. With more local ranks than cores MPI is told to give
@@ -27,10 +32,12 @@ class World {
   /// Throws Error{launch} when the launcher announces more ranks than the MPI library sees (a binary started
   /// as N separate worlds of one, because launcher and MPI library do not match).
   World(int& argc, char**& argv);
-  /// Finalizes MPI, which waits for all ranks. So an exception may pass through here only when it is every
-  /// rank's, as those of `agree` and `together` are. An error of the loop that only this rank knows must be
-  /// caught inside the World's life, printed, and end in `abort`; if it does come through here, all ranks are
-  /// ended with exit code 1 instead of a hang.
+  /// Finalizes MPI, which waits for all ranks, but a minute at most: then the process ends hard with the code
+  /// of Error{comm}. Rank 0 leaves last of its node: a launcher that sees a failed rank gives the others that
+  /// still run seconds to die (Open MPI 4: twice its kill timeout), however soon they end. So an exception
+  /// may pass through here only when it is every rank's, as those of `agree` and `together` are. An error of
+  /// the loop that only this rank knows must be caught inside the World's life, printed, and end in `abort`;
+  /// if it does come through here, all ranks are ended with exit code 1 instead of a hang.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -62,6 +69,12 @@ class World {
   /// with ranks that may fail in it.
   void together(const std::function<void()>& phase) const;
 
+  /// Compares `mine`, item by item, with rank 0's. Where one differs, or only one side has it, throws an
+  /// AgreedError of this kind on all ranks that names the lowest differing rank's first such item: "--lr is
+  /// 0.2 on rank 2 (node3), but 0.1 on rank 0 (node1); " and `advice`. Costs a broadcast and what `agree`
+  /// costs.
+  void require_equal(ErrorKind kind, const Facts& mine, std::string_view advice) const;
+
   void barrier() const;
   /// Element-wise sums over all ranks, in place, the same bits on every rank.
   void sum(std::span<double> values) const;
@@ -78,6 +91,9 @@ class World {
   [[noreturn]] void abort(int exit_code) const;
 
  private:
+  /// `agree` on an error whose text says by itself on which rank it was found.
+  void vote(const std::optional<Error>& mine) const;
+
   friend struct WorldAccess;  // src/comm: gives the collectives the communicator
   struct State;
   std::unique_ptr<State> state_;
