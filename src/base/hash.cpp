@@ -34,4 +34,8 @@ std::uint64_t hash_bytes(std::span<const std::byte> bytes) {
   return hash;
 }
 
+std::uint64_t hash_pair(std::uint64_t first, std::uint64_t second) {
+  return mix(mix(first + 0x9E3779B97F4A7C15u) ^ second) + second;
+}
+
 }  // namespace cifar_mpi

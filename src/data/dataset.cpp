@@ -165,16 +165,24 @@ DatasetFile::DatasetFile(DatasetFile&&) noexcept = default;
 Samples DatasetFile::read(Split split, Shard part) const {
   Samples samples;
   samples.images.resize(part.count * static_cast<std::size_t>(info_.image.count()));
-  samples.labels.resize(part.count);
   open_->reader.read_rows(group_of(split) + "/images", part.first, part.count, std::span(samples.images));
-  open_->reader.read_rows(group_of(split) + "/labels", part.first, part.count, std::span(samples.labels));
-  const std::size_t bad = first_bad_label(samples.labels, info_.classes());
-  if (bad != part.count) {
-    fail(path_,
-         concat("entry ", part.first + bad, " of ", group_of(split), "/labels is ", int{samples.labels[bad]},
-                ", expected below ", info_.classes(), " (the number of names in /label_names)"));
-  }
+  samples.labels = read_labels(split, part);
   return samples;
+}
+
+std::vector<std::uint8_t> DatasetFile::read_labels(Split split) const {
+  return read_labels(split, {0, info_.count(split)});
+}
+
+std::vector<std::uint8_t> DatasetFile::read_labels(Split split, Shard part) const {
+  std::vector<std::uint8_t> labels(part.count);
+  open_->reader.read_rows(group_of(split) + "/labels", part.first, part.count, std::span(labels));
+  const std::size_t bad = first_bad_label(labels, info_.classes());
+  if (bad != part.count) {
+    fail(path_, concat("entry ", part.first + bad, " of ", group_of(split), "/labels is ", int{labels[bad]},
+                       ", expected below ", info_.classes(), " (the number of names in /label_names)"));
+  }
+  return labels;
 }
 
 void write_dataset(const std::string& path, const DatasetInfo& info, const Samples& train,

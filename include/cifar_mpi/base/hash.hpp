@@ -10,4 +10,7 @@ namespace cifar_mpi {
 /// an attacker. Depends on the bytes alone. About as fast as memory.
 std::uint64_t hash_bytes(std::span<const std::byte> bytes);
 
+/// 64 bits that depend on both numbers and on their order.
+std::uint64_t hash_pair(std::uint64_t first, std::uint64_t second);
+
 }  // namespace cifar_mpi

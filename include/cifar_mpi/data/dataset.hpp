@@ -40,9 +40,13 @@ class DatasetFile {
 
   /// Reads one hyperslab of a split. Throws Error{data} on a read error, a checksum error or a label out of range.
   Samples read(Split split, Shard part) const;
+  /// All labels of a split, with the same errors.
+  std::vector<std::uint8_t> read_labels(Split split) const;
 
  private:
   struct Open;
+  std::vector<std::uint8_t> read_labels(Split split, Shard part) const;
+
   std::string path_;
   DatasetInfo info_;
   std::unique_ptr<Open> open_;
