@@ -4,6 +4,7 @@
 
 #include "cifar_mpi/comm/world.hpp"
 #include "comm/mpi_handle.hpp"
+#include "comm/node_peers.hpp"
 
 namespace cifar_mpi::comm {
 
@@ -12,6 +13,7 @@ namespace cifar_mpi::comm {
 struct WorldAccess {
   static MPI_Comm all(const World& world);   ///< every rank, in rank order; for MPI calls of the World itself
   static MPI_Comm node(const World& world);  ///< the ranks of this host
+  static const NodePeers& peers(const World& world);  ///< the processes of this host's ranks
   /// A communicator of its own for a collective, so that its messages meet no others. Collective call.
   static Communicator duplicate(const World& world);
   /// A communicator of the ranks that name the same `group`, in rank order; none for a negative one.

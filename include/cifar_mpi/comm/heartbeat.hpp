@@ -1,0 +1,52 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/engine/pulse.hpp"
+
+/// Signs of life of every rank of a node, in memory that all of them read.
+namespace cifar_mpi::comm {
+
+/// What a rank is about.
+enum class Activity : std::uint32_t { starting, training, evaluating, saving, leaving };
+
+/// One rank's signs of life. The rank's own threads write it, every process of the node reads it; all with
+/// relaxed order, for nothing else depends on what is seen here. It lies on cache lines of its own.
+struct alignas(128) Heartbeat {
+  std::atomic<std::int32_t> rank{0};
+  std::atomic<Activity> activity{Activity::starting};
+  std::atomic<std::uint64_t> step{0};   ///< completed steps
+  std::atomic<std::uint64_t> ticks{0};  ///< of the watchdog's thread: grow while the process runs at all
+  engine::Pulse pulse;                  ///< of the runners: grows while the rank gets on
+};
+
+/// The heartbeats of this rank's node.
+class Heartbeats {
+ public:
+  /// Collective. Where the node has no memory left to share, each rank sees itself alone, and `ranks` is 1.
+  explicit Heartbeats(const World& world);
+  ~Heartbeats();
+  Heartbeats(const Heartbeats&) = delete;
+  Heartbeats& operator=(const Heartbeats&) = delete;
+
+  int ranks() const;
+  int self() const;  ///< this rank's place among them
+  Heartbeat& mine() const { return of(self()); }
+  Heartbeat& of(int place) const;
+  int pid(int place) const;
+  /// True when that process has ended. False where it cannot be known (another container, kernels before
+  /// 5.3).
+  bool gone(int place) const;
+  /// True for the first caller on the node, so that one rank speaks for all.
+  bool take_the_floor() const;
+
+ private:
+  const World& world_;
+  std::byte* memory_ = nullptr;
+  bool alone_ = false;
+};
+
+}  // namespace cifar_mpi::comm

@@ -1,0 +1,40 @@
+#include "comm/last_resort.hpp"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <utility>
+
+namespace cifar_mpi::comm {
+
+LastResort::LastResort(double seconds, int code, std::string text) {
+  // Signals belong to the program's own thread: they are to interrupt what it waits in.
+  sigset_t all{};
+  sigset_t before{};
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this, seconds, code, text = std::move(text)] { wait(seconds, code, text); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+LastResort::~LastResort() {
+  {
+    const std::scoped_lock lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void LastResort::wait(double seconds, int code, const std::string& text) {
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return over_; })) return;
+  const std::string line = text + '\n';
+  // stdio may be locked by the thread that hangs.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  std::_Exit(code);
+}
+
+}  // namespace cifar_mpi::comm

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace cifar_mpi::comm {
+
+/// Ends the process hard when what stands in its scope takes too long: for calls of MPI that wait for ranks
+/// that may be gone, such as MPI_Finalize and MPI_Abort.
+class LastResort {
+ public:
+  /// After `seconds` (steady clock) writes `text` and a newline to stderr and leaves by _exit with `code`,
+  /// without MPI and without destructors; not if this object is gone by then.
+  LastResort(double seconds, int code, std::string text);
+  ~LastResort();
+  LastResort(const LastResort&) = delete;
+  LastResort& operator=(const LastResort&) = delete;
+
+ private:
+  void wait(double seconds, int code, const std::string& text);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
+}  // namespace cifar_mpi::comm

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <vector>
+
+namespace cifar_mpi::comm {
+
+/// The processes of the ranks of this node, to be told apart from others that get their numbers later.
+class NodePeers {
+ public:
+  NodePeers() = default;
+  /// Collective over `node`.
+  explicit NodePeers(MPI_Comm node);
+  ~NodePeers();
+  NodePeers(NodePeers&& other) noexcept;
+  NodePeers& operator=(NodePeers&& other) noexcept;
+  NodePeers(const NodePeers&) = delete;
+  NodePeers& operator=(const NodePeers&) = delete;
+
+  /// By node rank; as the process sees itself.
+  int pid(int node_rank) const { return peers_[static_cast<std::size_t>(node_rank)].pid; }
+  /// True when that process has ended, also when its parent has not yet asked for its status. Always false
+  /// for one that cannot be watched: in another container, or on a kernel before 5.3. May be called from any
+  /// thread.
+  bool gone(int node_rank) const;
+  /// Waits until all others that can be watched have ended, `seconds` at most.
+  void await_others(double seconds) const;
+
+ private:
+  struct Peer {
+    int pid = 0;
+    int handle = -1;  ///< a pidfd; stays with the process when its number is given to another
+  };
+
+  int self_ = 0;
+  std::vector<Peer> peers_;
+};
+
+}  // namespace cifar_mpi::comm
