@@ -1,0 +1,162 @@
+# shellcheck shell=bash
+# What the job files share; they source it inside a SLURM job:  . jobs/run.sh [OPTION OF cifar_mpi_train...]
+#
+# Starts the ranks, hands SIGUSR1 and SIGTERM on to them, and decides by RUN_DIR/exit how the job goes on: ended, stopped
+# by an error that a restart would meet again, or put back into the queue. jobs/README.md tells it to users.
+set -u
+
+say() { printf '== %s job %s, start %s: %s\n' "$(date '+%F %T')" "$SLURM_JOB_ID" "$((restarts + 1))" "$*"; }
+stop() { local code=$1; shift; say "$*"; exit "$code"; }
+
+# The run directory: from the options, or else one per job, which a restart of the job finds again.
+find_run_dir() {
+  local option before=
+  run_dir=
+  for option in "$@"; do
+    [ "$before" != --run-dir ] || run_dir=$option
+    [[ $option != --run-dir=* ]] || run_dir=${option#*=}
+    before=$option
+  done
+  own_options=()
+  if [ -z "$run_dir" ]; then
+    run_dir=runs/$SLURM_JOB_NAME-$SLURM_JOB_ID
+    own_options=(--run-dir "$run_dir")
+  fi
+  mkdir -p "$run_dir" || stop 5 "the run directory $run_dir cannot be made; name another one with --run-dir."
+}
+
+# One rank per GPU; without GPUs one per NUMA domain, whose cores its threads share. --ntasks-per-node overrules both.
+count_ranks() {
+  gpus=${SLURM_GPUS_ON_NODE:-0}
+  if [ -n "${SLURM_NTASKS_PER_NODE-}" ]; then
+    ranks_per_node=$SLURM_NTASKS_PER_NODE
+  elif [ "$gpus" -gt 0 ]; then
+    ranks_per_node=$gpus
+  else
+    ranks_per_node=$(lscpu -p=NODE | grep -v '^#' | sort -u | wc -l)
+  fi
+  # mpirun starts its daemons with srun, which must ask for the GPUs that --exclusive gave
+  [ "$gpus" = 0 ] || export SLURM_GPUS_PER_NODE=${SLURM_GPUS_PER_NODE:-$gpus}
+}
+
+# Slurm has restarted jobs without their GPUs after a node failure; the run would go on as another one, on CPUs.
+check_layout() {
+  local layout="$SLURM_JOB_NUM_NODES nodes, $ranks_per_node ranks and $gpus GPUs on each" before
+  if [ "$restarts" -gt 0 ] && before=$(cat "$run_dir/layout" 2>/dev/null) && [ "$before" != "$layout" ]; then
+    say "Slurm gave $layout; before the restart it was $before."
+    go_on_later
+  fi
+  echo "$layout" >"$run_dir/layout"
+  say "$layout; run directory $run_dir"
+}
+
+choose_launcher() {
+  mpirun=$(sed -n 's/^MPIEXEC_EXECUTABLE:FILEPATH=//p' "$CIFAR_MPI_BIN/CMakeCache.txt" 2>/dev/null)
+  [ -x "$mpirun" ] || mpirun=$(command -v mpirun)
+  launchers=()
+  [ -z "$mpirun" ] || launchers+=(mpirun)
+  [[ $(srun --mpi=list 2>&1) != *pmix* ]] || launchers+=(srun)
+  [ "$CIFAR_MPI_LAUNCHER" = auto ] || launchers=("$CIFAR_MPI_LAUNCHER")
+  [ ${#launchers[@]} -gt 0 ] ||
+    stop 10 "there is no mpirun here and srun has no pmix; load the MPI module in env/site.sh."
+}
+
+# start LAUNCHER OPTION...: the ranks; returns the launcher's status. SIGUSR1 asks them for a checkpoint and to leave.
+start() {
+  local launcher=$1 child status=0 signalled=1 command
+  shift
+  case $launcher in
+    mpirun) command=("$mpirun" --map-by "ppr:$ranks_per_node:node:oversubscribe" --bind-to none) ;;
+    srun)
+      command=(srun --mpi=pmix --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node="$ranks_per_node" --overcommit
+        --ntasks="$((SLURM_JOB_NUM_NODES * ranks_per_node))" --cpu-bind=none --kill-on-bad-exit=1
+        ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}) ;;
+    *) stop 2 "CIFAR_MPI_LAUNCHER is auto, mpirun or srun, not '$launcher'." ;;
+  esac
+  say "${command[*]} cifar_mpi_train $*"
+  "${command[@]}" "$CIFAR_MPI_BIN/cifar_mpi_train" "$@" </dev/null &
+  child=$!
+  trap 'signalled=1; kill -USR1 "$child" 2>/dev/null' USR1 TERM
+  while [ -n "$signalled" ]; do  # a signal ends the wait, not the ranks
+    signalled=
+    wait "$child"
+    status=$?
+  done
+  trap 'slurm_ends_us=1' USR1 TERM
+  return "$status"
+}
+
+exit_mark() { stat -c '%i %y' "$run_dir/exit" 2>/dev/null; }
+newest_checkpoint() { find "$run_dir/checkpoints" -name 'step_*.h5' 2>/dev/null | sort | tail -n 1; }
+job_state() { squeue -h -j "$SLURM_JOB_ID" -o %T 2>/dev/null; }
+
+# train OPTION...: sets code and sentence, the program's own where it could still write them. mpirun changes codes.
+train() {
+  local launcher mark
+  for launcher in "${launchers[@]}"; do
+    mark=$(exit_mark)
+    start "$launcher" "$@"
+    code=$? sentence="$launcher ended with $code and the program left no word."
+    if [ "$(exit_mark)" != "$mark" ]; then
+      read -r code sentence <"$run_dir/exit"
+    else
+      case $code in 0 | [2-9] | 10 | 75) ;; *) code=7 ;; esac  # killed, or a code of the launcher
+    fi
+    [ "$code" = 10 ] || break  # these ranks did not find each other: the other launcher may do better
+  done
+}
+
+# Whether every node of the job still starts a program.
+nodes_answer() {
+  env -u SLURM_GPUS_PER_NODE timeout 30 srun --overlap --mpi=none --gres=none --nodes="$SLURM_JOB_NUM_NODES" \
+    --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 true >/dev/null 2>&1
+}
+
+# After a failure that a node may have caused. A job that puts itself back before Slurm has noticed the dead node starts
+# again without its GPUs, so then Slurm must do it.
+go_on_after_failure() {
+  local limit
+  if ! nodes_answer; then
+    limit=$(scontrol show config | sed -n 's/^SlurmdTimeout *= *\([0-9]*\).*/\1/p')
+    limit=$((${limit:-300} + 60))
+    say "a node does not answer; waiting at most $limit s for Slurm to mark it down and requeue the job."
+    for ((; limit > 0; --limit)); do
+      if [ -n "${slurm_ends_us-}" ] || [ "$(job_state)" != RUNNING ]; then break; fi
+      sleep 1
+    done
+  fi
+  go_on_later
+}
+
+# Back into the queue, unless Slurm is already at it, or three starts in a row came no further.
+go_on_later() {
+  local state barren=0 counter=$run_dir/starts_without_progress
+  state=$(job_state)
+  [ "$state" = RUNNING ] || stop 75 "Slurm itself is ending this job (${state:-gone})."
+  if [ "$(newest_checkpoint)" = "$checkpoint_before" ]; then
+    barren=$(($(cat "$counter" 2>/dev/null || echo 0) + 1))
+    [ "$barren" -lt 3 ] || { rm -f "$counter"; stop "${code:-7}" "three starts without a new checkpoint: not starting again."; }
+  fi
+  echo "$barren" >"$counter"
+  say "back into the queue, to go on from $(basename "$(newest_checkpoint)" .h5)."
+  scontrol requeue "$SLURM_JOB_ID" || say "Slurm did not requeue the job; submit it again with --run-dir $run_dir."
+  exit 75
+}
+
+restarts=${SLURM_RESTART_COUNT:-0}
+# shellcheck source=env/site.sh
+. "$root/env/site.sh"
+[ -x "$CIFAR_MPI_BIN/cifar_mpi_train" ] ||
+  stop 2 "there is no cifar_mpi_train in $CIFAR_MPI_BIN; build it, or set CIFAR_MPI_BIN in env/site.sh."
+find_run_dir "$@"
+checkpoint_before=$(newest_checkpoint)
+count_ranks
+check_layout
+choose_launcher
+train "${own_options[@]}" "$@"
+case $code in
+  0) rm -f "$run_dir/starts_without_progress"; stop 0 "done." ;;
+  75) say "stopped on request: $sentence"; go_on_later ;;
+  1 | 2 | 3 | 4 | 5 | 6 | 8 | 9 | 10) stop "$code" "code $code, not starting again: $sentence" ;;
+  *) say "code $code: $sentence"; go_on_after_failure ;;
+esac

@@ -1,0 +1,168 @@
+#!/bin/bash
+# jobs_test.sh BUILD SENTENCE: one test of the job files, unchanged, on a cluster of its own (cluster.sh). Where the
+# machine cannot have one the test skips, with status 77.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=$(cd "$1" && pwd)
+# shellcheck source=tests/slurm/cluster.sh
+. "$root/tests/slurm/cluster.sh"
+become_controller "$@"
+
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+cd "$here"
+export CIFAR_MPI_ROOT=$root CIFAR_MPI_BIN=$build CIFAR_MPI_DATA=$here/data.h5 CIFAR_MPI_LAUNCHER=auto OMP_NUM_THREADS=1
+# what a cluster sets for all jobs: four nodes share two cores, and /tmp
+export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_orte_tmpdir_base=/run/openmpi PRTE_MCA_prte_tmpdir_base=/run/openmpi
+ulimit -c 0
+steps=240
+# few samples and steps, many checkpoints
+options=(--steps "$steps" --batch-size 8 --threads 1 --checkpoint-every 10 --log-every 5 --check-every 50 --lr 0.01)
+"$build/cifar_mpi_pack" --synthetic 400 --out "$here/data.h5" >"$here/pack.log" 2>&1
+
+fail() {
+  cat "$here"/*.log >&2
+  cluster_state >&2
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+# submit JOB_FILE [SBATCH OPTION...] [-- TRAIN OPTION...]: sets job.
+submit() {
+  local file=$root/jobs/$1 before=()
+  shift
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do before+=("$1"); shift; done
+  job=$(sbatch --parsable --output=job.log "${before[@]}" "$file" "${options[@]}" "${@:2}") || fail "sbatch refused the job"
+}
+
+ended() { case $(squeue -h -j "$job" -o %T) in '' | COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL) return 0 ;; esac; return 1; }
+ends_with() {  # ends_with STATE CODE: waits for the job
+  wait_for 300 "the end of job $job" ended
+  local was
+  was=$(scontrol show job "$job" | sed -n 's/^ *JobState=\([A-Z_]*\).*/\1/p; s/.* ExitCode=\([0-9]*\):.*/\1/p' | xargs)
+  [ "$was" = "$1 $2" ] || fail "expected the job to end with '$1 $2', not '$was'"
+}
+log_says() { grep -qE -- "$1" job.log || fail "expected to read in the job's output: $1"; }
+starts() { grep -c 'on each; run directory' job.log || true; }
+last_step() { find run/checkpoints -name 'step_*.h5' 2>/dev/null | sed 's/.*step_0*\([0-9]*\).h5/\1/' | sort -n | tail -n 1; }
+trained_to() { [ "$(last_step | grep . || echo 0)" -ge "$1" ]; }
+is_running() { [ "$(squeue -h -j "$job" -o %T)" = RUNNING ]; }
+started_again() { [ "$(starts)" -ge 2 ]; }
+
+# The groups of the last checkpoint and the steps that were reported, of one run as of the other.
+same_result() {
+  local group last
+  last=checkpoints/step_$(printf %09d "$steps").h5
+  for group in model ema optimizer progress; do
+    h5diff "$1/$last" "$2/$last" "/$group" "/$group" >h5diff.log 2>&1 || fail "/$group of $2 is not that of the undisturbed run"
+  done
+  reported "$1" >expected.txt
+  reported "$2" >found.txt
+  diff expected.txt found.txt >diff.log || fail "metrics.jsonl of $2 does not tell the same steps"
+}
+reported() { sed -n 's/.*\("step": *[0-9]*\).*\("cross_entropy": *[^,]*\).*/\1 \2/p' "$1/metrics.jsonl"; }
+
+# The undisturbed run, made once for a build and kept there: every test compares with it.
+undisturbed() {
+  local key kept
+  key=$(cat "$build/cifar_mpi_train" <(echo "${options[@]}") | sha1sum | cut -c1-12)
+  kept=$build/undisturbed-$key
+  if [ ! -d "$kept" ]; then
+    submit cifar10_4node.slurm --job-name=undisturbed -- --run-dir undisturbed
+    ends_with COMPLETED 0
+    [ "$(starts)" = 1 ] || fail "the undisturbed run was started $(starts) times"
+    mv job.log undisturbed.txt
+    cp -r undisturbed "$kept.$$"
+    mv -T "$kept.$$" "$kept" 2>/dev/null || rm -rf "$kept.$$"  # another test made it meanwhile
+  fi
+  reference=$kept
+}
+
+start_four_nodes() { nodes=4 start_cluster "$here/cluster"; undisturbed; }
+
+# interrupted LAUNCHER FAULT...: a job that FAULT meets after its third checkpoint ends as if nothing had happened.
+interrupted() {
+  local launcher=$1
+  shift
+  start_four_nodes
+  CIFAR_MPI_LAUNCHER=$launcher submit cifar10_4node.slurm -- --run-dir run
+  wait_for 120 'the third checkpoint' trained_to 30
+  "$@"
+  wait_for 90 'the second start' started_again
+  ends_with COMPLETED 0
+  same_result "$reference" run
+}
+
+TrainsOnFourNodesThroughMpirun() {
+  start_four_nodes
+  submit cifar10_4node.slurm -- --run-dir run
+  ends_with COMPLETED 0
+  log_says 'all-reduce auto .*ring'  # the sign that it sees four nodes with a rank each; one node would share a window
+  same_result "$reference" run
+}
+
+TrainsToTheSameBitsThroughSrun() {
+  start_four_nodes
+  CIFAR_MPI_LAUNCHER=srun submit cifar10_4node.slurm -- --run-dir run
+  ends_with COMPLETED 0
+  same_result "$reference" run
+}
+
+requeue() { scontrol requeue "$job"; }
+GoesOnAfterARequeueUnderMpirun() { interrupted mpirun requeue; }
+GoesOnAfterARequeueUnderSrun() { interrupted srun requeue; }
+
+ask_to_stop() { scancel --batch --signal=USR1 "$job"; }
+StopsWithACheckpointWhenAskedUnderSrun() { interrupted srun ask_to_stop; log_says 'stopped on request'; }
+
+GoesOnAfterTheTimeLimit() {
+  start_four_nodes
+  # a limit below the file's --signal time asks for the signal at once, but Slurm looks every 30 s only
+  while [ $(((SECONDS - cluster_started) % 30)) != 26 ]; do sleep 0.5; done
+  submit cifar10_4node.slurm --time=1 -- --run-dir run
+  ends_with COMPLETED 0
+  log_says 'stopped on request'
+  [ "$(starts)" -ge 2 ] || fail "the job was started $(starts) times"
+  same_result "$reference" run
+}
+
+lose_a_node() { fail_node 4; wait_for 60 'Slurm to take the job back' not_running; boot_node 4; }
+not_running() { ! is_running; }
+GoesOnAfterANodeWentDown() { interrupted mpirun lose_a_node; }
+
+lose_a_node_unseen() { kill_node 3; wait_for 90 'Slurm to take the job back' not_running; boot_node 3; }
+GoesOnAfterANodeDiedUnseenUnderMpirun() { interrupted mpirun lose_a_node_unseen; }
+GoesOnAfterANodeDiedUnseenUnderSrun() { interrupted srun lose_a_node_unseen; }
+
+unplug() { unplug_node 2; wait_for 90 'Slurm to take the job back' not_running; ip link set cable2 up; }
+GoesOnAfterACableWasPulled() { interrupted mpirun unplug; }
+
+DoesNotStartAgainAfterARealError() {
+  nodes=2 start_cluster "$here/cluster"
+  submit cifar10_4node.slurm --nodes=2 -- --run-dir run --data nowhere.h5
+  ends_with FAILED 3
+  [ "$(starts)" = 1 ] || fail "the job was started $(starts) times"
+  log_says 'not starting again'
+  rm job.log
+  submit cifar10_4node.slurm --nodes=2 -- --run-dir run2 --no-such-option
+  ends_with FAILED 2
+}
+
+GivesEachGpuARank() {
+  nodes=1 gpus_per_node=2 start_cluster "$here/cluster"
+  options=(--steps 2 --batch-size 8 --threads 1)
+  submit cifar10_1node.slurm
+  ends_with COMPLETED 0
+  log_says '1 nodes, 2 ranks and 2 GPUs on each; run directory runs/cifar10_1node-'
+  log_says 'cifar_mpi [0-9.]*: 2 ranks'
+}
+
+TrainsOnTheCpuWhereThereIsNoGpu() {
+  nodes=1 gpus_per_node=0 start_cluster "$here/cluster"
+  options=(--steps 2 --batch-size 8 --threads 1)
+  submit cifar10_1node.slurm
+  ends_with COMPLETED 0
+  log_says '1 nodes, [0-9]+ ranks and 0 GPUs on each'
+}
+
+"$2"
