@@ -61,6 +61,16 @@ choose_launcher() {
     stop 10 "there is no mpirun here and srun has no pmix; load the MPI module in env/site.sh."
 }
 
+# A node that lost power keeps the socket of srun's pmix, named by job and step, and no step of that name starts there
+# again (Slurm 22.05). A restart numbers its steps from 0 anew; one empty step per earlier start gives it another name.
+skip_used_steps() {
+  local n
+  for ((n = 0; n < restarts; ++n)); do srun_quietly --nodes=1 --ntasks=1 true; done
+}
+
+# srun_quietly OPTION... COMMAND: beside whatever else runs, without GPUs and MPI.
+srun_quietly() { env -u SLURM_GPUS_PER_NODE timeout 30 srun --overlap --mpi=none --gres=none "$@" >/dev/null 2>&1; }
+
 # start LAUNCHER OPTION...: the ranks; returns the launcher's status. SIGUSR1 asks them for a checkpoint and to leave.
 start() {
   local launcher=$1 child status=0 signalled=1 command
@@ -68,6 +78,7 @@ start() {
   case $launcher in
     mpirun) command=("$mpirun" --map-by "ppr:$ranks_per_node:node:oversubscribe" --bind-to none) ;;
     srun)
+      skip_used_steps
       command=(srun --mpi=pmix --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node="$ranks_per_node" --overcommit
         --ntasks="$((SLURM_JOB_NUM_NODES * ranks_per_node))" --cpu-bind=none --kill-on-bad-exit=1
         ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}) ;;
@@ -82,7 +93,7 @@ start() {
     wait "$child"
     status=$?
   done
-  trap 'slurm_ends_us=1' USR1 TERM
+  trap "$note_signal" USR1 TERM
   return "$status"
 }
 
@@ -107,10 +118,7 @@ train() {
 }
 
 # Whether every node of the job still starts a program.
-nodes_answer() {
-  env -u SLURM_GPUS_PER_NODE timeout 30 srun --overlap --mpi=none --gres=none --nodes="$SLURM_JOB_NUM_NODES" \
-    --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 true >/dev/null 2>&1
-}
+nodes_answer() { srun_quietly --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 true; }
 
 # After a failure that a node may have caused. A job that puts itself back before Slurm has noticed the dead node starts
 # again without its GPUs, so then Slurm must do it.
@@ -121,7 +129,7 @@ go_on_after_failure() {
     limit=$((${limit:-300} + 60))
     say "a node does not answer; waiting at most $limit s for Slurm to mark it down and requeue the job."
     for ((; limit > 0; --limit)); do
-      if [ -n "${slurm_ends_us-}" ] || [ "$(job_state)" != RUNNING ]; then break; fi
+      if [ -n "$slurm_ends_us" ] || [ "$(job_state)" != RUNNING ]; then break; fi
       sleep 1
     done
   fi
@@ -139,10 +147,13 @@ go_on_later() {
   fi
   echo "$barren" >"$counter"
   say "back into the queue, to go on from $(basename "$(newest_checkpoint)" .h5)."
-  scontrol requeue "$SLURM_JOB_ID" || say "Slurm did not requeue the job; submit it again with --run-dir $run_dir."
+  scontrol requeue "$SLURM_JOB_ID" || [ "$(job_state)" != RUNNING ] ||
+    say "Slurm did not requeue the job; submit it again with --run-dir $run_dir."
   exit 75
 }
 
+slurm_ends_us='' note_signal='slurm_ends_us=1'  # a signal while no ranks run
+trap "$note_signal" USR1 TERM
 restarts=${SLURM_RESTART_COUNT:-0}
 # shellcheck source=env/site.sh
 . "$root/env/site.sh"

@@ -46,7 +46,7 @@ start_cluster() {  # start_cluster FOLDER: configuration, logs and state go ther
   # shellcheck source=tests/slurm/machine.sh
   . "$cluster_folder/machine.sh"
   become_machine slurmctl
-  cluster_started=$SECONDS
+  export cluster_started=$SECONDS
   slurmctld -D >"$cluster/log/slurmctld.out" 2>&1 &
   local n
   for n in $(seq "$nodes"); do boot_node "$n"; done
@@ -72,7 +72,8 @@ wait_for() {
 cluster_state() {
   timeout 10 squeue -l
   timeout 10 sinfo -N -l
-  tail -n 25 "$cluster/log/slurmctld.log"
+  tail -n 15 "$cluster/log/slurmctld.log"
+  grep -hE 'error|fatal' "$cluster"/log/slurmd.*.log | tail -n 15
 }
 
 write_hosts() {
