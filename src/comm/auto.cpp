@@ -17,9 +17,9 @@ constexpr std::size_t kShort = 64 << 10;
 
 class Auto final : public Collective {
  public:
-  Auto(const World& world, const Nodes& nodes) : choice_(choose_collective(nodes)) {
-    if (choice_.short_bytes > 0) for_short_ = make_collective(choice_.for_short, world, nodes);
-    for_the_rest_ = make_collective(choice_.for_the_rest, world, nodes);
+  Auto(const World& world, const Nodes& nodes, Wire wire) : choice_(choose_collective(nodes)) {
+    if (choice_.short_bytes > 0) for_short_ = make_collective(choice_.for_short, world, nodes, wire);
+    for_the_rest_ = make_collective(choice_.for_the_rest, world, nodes, wire);
     rename();
   }
 
@@ -31,10 +31,10 @@ class Auto final : public Collective {
     rename();
     return buffer;
   }
-  engine::Task all_reduce(std::string task_name, std::span<float> data) override {
+  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) override {
     const bool is_short = for_short_ && data.size_bytes() <= choice_.short_bytes;
     Collective& chosen = is_short ? *for_short_ : *for_the_rest_;
-    return chosen.all_reduce(std::move(task_name), data);
+    return chosen.all_reduce(std::move(task_name), data, exact);
   }
 
  private:
@@ -59,8 +59,8 @@ AutoChoice choose_collective(const Nodes& nodes) {
   return {kShort, "doubling", nodes.most_ranks() == 1 ? "ring" : "two-level"};
 }
 
-std::unique_ptr<Collective> make_auto(const World& world, const Nodes& nodes) {
-  return std::make_unique<Auto>(world, nodes);
+std::unique_ptr<Collective> make_auto(const World& world, const Nodes& nodes, Wire wire) {
+  return std::make_unique<Auto>(world, nodes, wire);
 }
 
 }  // namespace cifar_mpi::comm

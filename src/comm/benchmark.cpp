@@ -86,7 +86,8 @@ Rounds::Rounds(const World& world, std::span<Contender> contenders, std::size_t 
     values_ = allocate_host(bytes);
     copy_ = allocate_host(bytes);
     fill(values_.span<float>(), world_.rank());
-    for (Contender& c : contenders_) c.task = c.collective->all_reduce(c.algorithm, c.buffer.span<float>());
+    for (Contender& c : contenders_)
+      c.task = c.collective->all_reduce(c.algorithm, c.buffer.span<float>(), 0);
   });
 }
 

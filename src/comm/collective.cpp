@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
+#include <utility>
 
 #include "cifar_mpi/base/text.hpp"
 #include "comm/collectives.hpp"
@@ -9,21 +11,31 @@
 namespace cifar_mpi::comm {
 namespace {
 
+/// Which messages of a collective can have another wire than fp32.
+enum class Compresses : std::uint8_t { nothing, between_nodes, everything };
+
 struct Row {
   CollectiveInfo info;
-  std::unique_ptr<Collective> (*make)(const World&, const Nodes&);
+  std::unique_ptr<Collective> (*make)(const World&, const Nodes&, Wire);
+  Compresses compresses;
 };
 
 constexpr std::array kTable = {
-    Row{{"auto", "one of the others, by nodes, ranks per node and length"}, make_auto},
-    Row{{"window", "through memory that the ranks share: for one node"}, make_window},
+    Row{{"auto", "one of the others, by nodes, ranks per node and length"},
+        make_auto,
+        Compresses::between_nodes},
+    Row{{"window", "through memory that the ranks share: for one node"}, make_window, Compresses::nothing},
     Row{{"two-level",
          "the window inside each node and rings between them: for several ranks on several nodes"},
-        make_two_level},
-    Row{{"ring", "sends the least: for one rank per node and long arrays"}, make_ring},
+        make_two_level,
+        Compresses::between_nodes},
+    Row{{"ring", "sends the least: for one rank per node and long arrays"},
+        make_ring,
+        Compresses::everything},
     Row{{"doubling", "fewest messages, and a sum in a fixed tree over the ranks: for short arrays"},
-        make_doubling},
-    Row{{"mpi", "the MPI library's own choice: for comparison"}, make_mpi_all_reduce},
+        make_doubling,
+        Compresses::everything},
+    Row{{"mpi", "the MPI library's own choice: for comparison"}, make_mpi_all_reduce, Compresses::nothing},
 };
 
 constexpr auto kInfos = [] {
@@ -45,18 +57,65 @@ Error no_such_row(std::string_view name) {
   return {ErrorKind::usage, concat("there is no collective '", name, "'; choose one of: ", choices)};
 }
 
+bool can_have(const Row& row, Wire wire) {
+  return wire == Wire::fp32 || row.compresses != Compresses::nothing;
+}
+
+Error no_such_wire(std::string_view name, Wire wire) {
+  std::string choices;
+  for (const Row& row : kTable) {
+    if (can_have(row, wire)) choices += concat(choices.empty() ? "" : ", ", row.info.name);
+  }
+  return {ErrorKind::usage,
+          concat("--wire ", to_string(wire), " is not for --all-reduce ", name,
+                 ", which has no messages of its own to compress; choose one of: ", choices)};
+}
+
+/// A collective about which there is one thing more to say.
+class WithNote final : public Collective {
+ public:
+  WithNote(std::unique_ptr<Collective> inner, std::string note)
+      : inner_(std::move(inner)), note_(std::move(note)) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  std::string note() const override {
+    const std::string others = inner_->note();
+    return others.empty() ? note_ : concat(note_, ". ", others);
+  }
+  int ranks() const override { return inner_->ranks(); }
+  Buffer allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
+  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) override {
+    return inner_->all_reduce(std::move(task_name), data, exact);
+  }
+
+ private:
+  std::unique_ptr<Collective> inner_;
+  std::string note_;
+};
+
 }  // namespace
 
 std::span<const CollectiveInfo> collectives() { return kInfos; }
 
-std::unique_ptr<Collective> make_collective(std::string_view name, const World& world) {
-  return make_collective(name, world, nodes_of(world));
+std::string_view to_string(Wire wire) { return wire == Wire::fp32 ? "fp32" : "bf16"; }
+
+std::unique_ptr<Collective> make_collective(std::string_view name, const World& world, Wire wire) {
+  return make_collective(name, world, nodes_of(world), wire);
 }
 
-std::unique_ptr<Collective> make_collective(std::string_view name, const World& world, const Nodes& nodes) {
+std::unique_ptr<Collective> make_collective(std::string_view name, const World& world, const Nodes& nodes,
+                                            Wire wire) {
   const Row* const row = find_row(name);
-  world.agree(row == nullptr ? std::optional(no_such_row(name)) : std::nullopt);
-  return row->make(world, nodes);
+  std::optional<Error> problem;
+  if (row == nullptr) problem = no_such_row(name);
+  if (row != nullptr && !can_have(*row, wire)) problem = no_such_wire(name, wire);
+  world.agree(problem);
+  if (wire == Wire::fp32 || row->compresses == Compresses::everything || nodes.count() > 1)
+    return row->make(world, nodes, wire);
+  return std::make_unique<WithNote>(
+      row->make(world, nodes, Wire::fp32),
+      concat("--wire ", to_string(wire), " has no effect: no gradient leaves this node, and ", name,
+             " sums through its memory; ring and doubling would compress inside the node as well"));
 }
 
 Buffer allocate_together(const World& world, std::size_t bytes) {

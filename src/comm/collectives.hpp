@@ -12,14 +12,15 @@
 namespace cifar_mpi::comm {
 
 /// `make_collective` for nodes that a test made up.
-std::unique_ptr<Collective> make_collective(std::string_view name, const World& world, const Nodes& nodes);
+std::unique_ptr<Collective> make_collective(std::string_view name, const World& world, const Nodes& nodes,
+                                            Wire wire = Wire::fp32);
 
 /// `allocate_host` on every rank; what fails on one becomes every rank's error.
 Buffer allocate_together(const World& world, std::size_t bytes);
 
 /// Chooses by how the ranks are distributed over nodes, and by length: see `choose_collective`. Gives what
 /// the chosen one gives; its name follows in brackets.
-std::unique_ptr<Collective> make_auto(const World& world, const Nodes& nodes);
+std::unique_ptr<Collective> make_auto(const World& world, const Nodes& nodes, Wire wire);
 
 /// The ranks of a node keep their arrays in memory that all of them can reach. Each adds one slice of all
 /// arrays, in rank order, and writes the total into every array: nothing is packed, sent or received. For
@@ -32,7 +33,7 @@ std::unique_ptr<Collective> make_auto(const World& world, const Nodes& nodes);
 ///
 /// Where shared memory is short on any rank, all of them use `ring` for that array, and `note` says so.
 /// Throws AgreedError{usage} when the ranks are on several nodes.
-std::unique_ptr<Collective> make_window(const World& world, const Nodes& nodes);
+std::unique_ptr<Collective> make_window(const World& world, const Nodes& nodes, Wire wire);
 
 /// The window inside every node and rings between the nodes: with k ranks on the smallest node the array is
 /// cut into k slices; rank i < k of a node adds slice i of all its arrays, sums that around the ring of the
@@ -42,18 +43,21 @@ std::unique_ptr<Collective> make_window(const World& world, const Nodes& nodes);
 ///
 ///   data, order, memory   as for `window`; two parts of a slice per owner for what arrives, per task
 ///   bits   depend on the ranks' distribution over nodes and on n alone
-std::unique_ptr<Collective> make_two_level(const World& world, const Nodes& nodes);
+std::unique_ptr<Collective> make_two_level(const World& world, const Nodes& nodes, Wire wire);
 
 /// Two trips around a ring of P ranks: first each rank collects the total of one P-th of the array, then the
 /// totals travel once more. A rank sends 2·(P-1)/P of the array in 2·(P-1) messages (Patarasuk and Yuan
-/// 2009). For short arrays the message count rules and `doubling` wins.
+/// 2009). For short arrays the message count rules and `doubling` wins. Long pieces travel in chunks: see
+/// `RingRun`.
 ///
 ///   data   [n] f32, host memory, replaced by the sum; any n, also n < P and n = 0
 ///   order  belongs on the comm lane; `start` posts the first messages, `poll` adds what has arrived and
 ///          sends it on
 ///   bits   depend on P and n alone, not on timing: every total is computed once and copied
-///   memory two P-ths of the array for what arrives, taken when the task is made; nothing per run
-std::unique_ptr<Collective> make_ring(const World& world, const Nodes& nodes);
+///   memory three chunks for what arrives (and with a 16-bit wire half the array for what is sent), taken
+///   when
+///          the task is made; nothing per run
+std::unique_ptr<Collective> make_ring(const World& world, const Nodes& nodes, Wire wire);
 
 /// Recursive doubling: in stage s the rank exchanges its whole partial sum with the one 2^s away, so that
 /// after log2(P) stages all have the total (Thakur, Rabenseifner, Gropp 2005). Few messages, but all of the
@@ -68,7 +72,7 @@ std::unique_ptr<Collective> make_ring(const World& world, const Nodes& nodes);
 ///   order  belongs on the comm lane; `start` posts the first stage, `poll` adds and goes on
 ///   bits   depend on P alone, neither on n nor on timing: both ends of an exchange add the same two numbers
 ///   memory another array for what arrives, taken when the task is made; nothing per run
-std::unique_ptr<Collective> make_doubling(const World& world, const Nodes& nodes);
+std::unique_ptr<Collective> make_doubling(const World& world, const Nodes& nodes, Wire wire);
 
 /// MPI_Iallreduce in place and MPI_Test: the MPI library chooses the algorithm by length and number of ranks.
 ///
@@ -77,6 +81,6 @@ std::unique_ptr<Collective> make_doubling(const World& world, const Nodes& nodes
 ///   bits   MPI only advises that all ranks get the same; the algorithms of Open MPI 4 and 5 give it, because
 ///          either one rank adds and the others copy, or two ranks add the same two values
 ///   memory the MPI library may take some of its own per run; here nothing is
-std::unique_ptr<Collective> make_mpi_all_reduce(const World& world, const Nodes& nodes);
+std::unique_ptr<Collective> make_mpi_all_reduce(const World& world, const Nodes& nodes, Wire wire);
 
 }  // namespace cifar_mpi::comm

@@ -2,17 +2,13 @@
 
 #include <bit>
 #include <cassert>
-#include <climits>
 #include <cstddef>
 #include <utility>
 #include <vector>
 
-#include "cifar_mpi/base/text.hpp"
-#include "comm/add.hpp"
-#include "comm/collectives.hpp"
+#include "comm/message_collective.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_handle.hpp"
-#include "comm/world_access.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
@@ -26,11 +22,16 @@ struct Stage {
   Arrival arrival = Arrival::none;
 };
 
+int parts_of(int ranks) { return static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks))); }
+
+/// Ranks 2i and 2i + 1 for i below this act as one part.
+int pairs_of(int ranks) { return ranks - parts_of(ranks); }
+
 /// What `rank` does, stage by stage; see make_doubling.
 std::vector<Stage> stages_of(int rank, int ranks) {
   using Arrival = Stage::Arrival;
-  const int parts = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
-  const int pairs = ranks - parts;  // ranks 2i and 2i + 1, i < pairs, act as one part
+  const int parts = parts_of(ranks);
+  const int pairs = pairs_of(ranks);
   const bool paired = rank < 2 * pairs;
   if (paired && rank % 2 == 1) return {{rank - 1, true, Arrival::none}, {rank - 1, false, Arrival::replaces}};
 
@@ -50,17 +51,20 @@ std::vector<Stage> stages_of(int rank, int ranks) {
 ///
 /// Two neighbours in some stage may be a stage, or a whole all-reduce, apart: their messages are sent and
 /// awaited in one order on one communicator, and MPI never lets one overtake another.
+///
+/// With a 16-bit wire a rank rounds its own partial sum as well before it sends it, so that both ends of an
+/// exchange add the same two numbers. Where a total is sent on to the odd rank of a pair, and so rounded once
+/// more, all ranks round it.
 class DoublingRun {
  public:
-  DoublingRun(MPI_Comm comm, std::span<const Stage> stages, std::span<float> data)
-      : stages_(data.empty() ? stages.first(0) : stages), data_(data), stage_(stages_.size()) {
-    if (data.size() > INT_MAX) {
-      throw Error(ErrorKind::usage, concat("a bucket of ", data.size(),
-                                           " floats is too long for one MPI message; use smaller buckets"));
-    }
+  DoublingRun(const Place& place, WireImage image) : place_(place), image_(std::move(image)) {
+    if (image_.data().empty()) return;
+    stages_ = stages_of(place.rank, place.ranks);
+    pairs_ = pairs_of(place.ranks);
+    stage_ = stages_.size();
     if (stages_.empty()) return;
-    scratch_ = allocate_host(data.size_bytes());
-    for (const Stage& stage : stages_) plan(comm, stage);
+    scratch_ = allocate_host(image_.bytes(all()));
+    for (const Stage& stage : stages_) plan(stage);
   }
 
   void start() {
@@ -70,35 +74,42 @@ class DoublingRun {
   }
 
   bool poll() {
+    using Arrival = Stage::Arrival;
     while (stage_ < stages_.size()) {
       if (!test(sends_[stage_]) || !test(receives_[stage_])) return false;
-      if (stages_[stage_].arrival == Stage::Arrival::added) {
-        add(data_.data(), scratch_.as<float>(), data_.size());
-      }
+      const Stage& stage = stages_[stage_];
+      if (stage.arrival == Arrival::added) image_.add(all(), scratch_.data());
+      if (stage.arrival == Arrival::replaces) image_.accept(all());
       ++stage_;
+      const bool unpaired_end = stage_ == stages_.size() && stage.arrival == Arrival::added;
+      if (unpaired_end && pairs_ > 0) image_.round(all());
       begin_stage();
     }
     return true;
   }
 
  private:
-  void plan(MPI_Comm comm, const Stage& stage) {
+  Range all() const { return {0, image_.data().size()}; }
+
+  void plan(const Stage& stage) {
     constexpr int kTag = 1;
-    const int count = static_cast<int>(data_.size());
     Request& send = sends_.emplace_back();
     Request& receive = receives_.emplace_back();
     if (stage.sends) {
-      check(MPI_Send_init(data_.data(), count, MPI_FLOAT, stage.peer, kTag, comm, send.address()),
+      check(MPI_Send_init(image_.at(all()), image_.count(all()), image_.type(), stage.peer, kTag, place_.comm,
+                          send.address()),
             "planning a message of recursive doubling", stage.peer);
     }
     if (stage.arrival == Stage::Arrival::none) return;
-    float* const landing = stage.arrival == Stage::Arrival::added ? scratch_.as<float>() : data_.data();
-    check(MPI_Recv_init(landing, count, MPI_FLOAT, stage.peer, kTag, comm, receive.address()),
+    std::byte* const landing = stage.arrival == Stage::Arrival::added ? scratch_.data() : image_.at(all());
+    check(MPI_Recv_init(landing, image_.count(all()), image_.type(), stage.peer, kTag, place_.comm,
+                        receive.address()),
           "planning a message of recursive doubling", stage.peer);
   }
 
   void begin_stage() {
     if (stage_ == stages_.size()) return;
+    if (stages_[stage_].sends) image_.round(all());
     for (Request* request : {&receives_[stage_], &sends_[stage_]}) {
       if (*request->address() == MPI_REQUEST_NULL) continue;
       check(MPI_Start(request->address()), "starting a stage of recursive doubling", stages_[stage_].peer);
@@ -113,43 +124,20 @@ class DoublingRun {
     return done != 0;
   }
 
-  std::span<const Stage> stages_;
-  std::span<float> data_;
-  std::size_t stage_;  ///< the one under way; past the end when there is none
+  Place place_;
+  WireImage image_;
+  std::vector<Stage> stages_;
+  int pairs_ = 0;
+  std::size_t stage_ = 0;  ///< the one under way; past the end when there is none
   Buffer scratch_;
   std::vector<Request> sends_;     ///< by stage
   std::vector<Request> receives_;  ///< by stage
 };
 
-class Doubling final : public Collective {
- public:
-  explicit Doubling(const World& world)
-      : world_(world), comm_(WorldAccess::duplicate(world)), stages_(stages_of(world.rank(), world.size())) {}
-
-  std::string_view name() const override { return "doubling"; }
-  int ranks() const override { return world_.size(); }
-  Buffer allocate(std::size_t bytes) override { return allocate_together(world_, bytes); }
-  engine::Task all_reduce(std::string task_name, std::span<float> data) override {
-    DoublingRun* const run =
-        runs_.emplace_back(std::make_unique<DoublingRun>(comm_.get(), stages_, data)).get();
-    return {std::move(task_name),
-            {engine::bytes_of(data.data(), data.size())},
-            {engine::bytes_of(data.data(), data.size())},
-            [run](engine::Lane&) { run->start(); },
-            [run] { return run->poll(); }};
-  }
-
- private:
-  const World& world_;
-  Communicator comm_;
-  std::vector<Stage> stages_;
-  std::vector<std::unique_ptr<DoublingRun>> runs_;  ///< tasks point into it; goes before the communicator
-};
-
 }  // namespace
 
-std::unique_ptr<Collective> make_doubling(const World& world, const Nodes&) {
-  return std::make_unique<Doubling>(world);
+std::unique_ptr<Collective> make_doubling(const World& world, const Nodes&, Wire wire) {
+  return std::make_unique<MessageCollective<DoublingRun>>("doubling", world, wire);
 }
 
 }  // namespace cifar_mpi::comm

@@ -1,14 +1,11 @@
 #include <mpi.h>
 
 #include <cassert>
-#include <climits>
 #include <utility>
 
-#include "cifar_mpi/base/text.hpp"
-#include "comm/collectives.hpp"
+#include "comm/message_collective.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_handle.hpp"
-#include "comm/world_access.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
@@ -16,18 +13,14 @@ namespace {
 /// One planned all-reduce of the MPI library.
 class MpiRun {
  public:
-  MpiRun(MPI_Comm comm, std::span<float> data) : comm_(comm), data_(data) {
-    if (data.size() > INT_MAX) {
-      throw Error(ErrorKind::usage, concat("a bucket of ", data.size(),
-                                           " floats is too long for one MPI call; use smaller buckets"));
-    }
-  }
+  MpiRun(const Place& place, WireImage image)
+      : comm_(place.comm), image_(std::move(image)), count_(image_.count({0, image_.data().size()})) {}
 
   void start() {
-    if (data_.empty()) return;
+    if (count_ == 0) return;
     assert(*request_.address() == MPI_REQUEST_NULL && "an all-reduce was started before it had ended");
-    check(MPI_Iallreduce(MPI_IN_PLACE, data_.data(), static_cast<int>(data_.size()), MPI_FLOAT, MPI_SUM,
-                         comm_, request_.address()),
+    check(MPI_Iallreduce(MPI_IN_PLACE, image_.data().data(), count_, MPI_FLOAT, MPI_SUM, comm_,
+                         request_.address()),
           "starting an all-reduce");
   }
 
@@ -39,36 +32,15 @@ class MpiRun {
 
  private:
   MPI_Comm comm_;
-  std::span<float> data_;
+  WireImage image_;
+  int count_;
   Request request_;
-};
-
-class MpiAllReduce final : public Collective {
- public:
-  explicit MpiAllReduce(const World& world) : world_(world), comm_(WorldAccess::duplicate(world)) {}
-
-  std::string_view name() const override { return "mpi"; }
-  int ranks() const override { return world_.size(); }
-  Buffer allocate(std::size_t bytes) override { return allocate_together(world_, bytes); }
-  engine::Task all_reduce(std::string task_name, std::span<float> data) override {
-    MpiRun* const run = runs_.emplace_back(std::make_unique<MpiRun>(comm_.get(), data)).get();
-    return {std::move(task_name),
-            {engine::bytes_of(data.data(), data.size())},
-            {engine::bytes_of(data.data(), data.size())},
-            [run](engine::Lane&) { run->start(); },
-            [run] { return run->poll(); }};
-  }
-
- private:
-  const World& world_;
-  Communicator comm_;
-  std::vector<std::unique_ptr<MpiRun>> runs_;  ///< tasks point into it; goes before the communicator
 };
 
 }  // namespace
 
-std::unique_ptr<Collective> make_mpi_all_reduce(const World& world, const Nodes&) {
-  return std::make_unique<MpiAllReduce>(world);
+std::unique_ptr<Collective> make_mpi_all_reduce(const World& world, const Nodes&, Wire) {
+  return std::make_unique<MessageCollective<MpiRun>>("mpi", world, Wire::fp32);
 }
 
 }  // namespace cifar_mpi::comm

@@ -132,7 +132,8 @@ StepProgram place(StepParts parts, std::span<const Bucket> buckets, std::span<fl
     const std::span<float> array = array_of(i, buckets[i], control, grads);
     const std::size_t last = last_user(parts.compute, array);
     ready_after.push_back(overlap ? last : parts.compute.size() - 1);
-    all_reduces.push_back(collective.all_reduce(concat("all-reduce ", i), array));
+    all_reduces.push_back(
+        collective.all_reduce(concat("all-reduce ", i), array, i == 0 ? control.size() : 0));
   }
 
   StepProgram program("train");

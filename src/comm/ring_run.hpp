@@ -1,62 +1,61 @@
 #pragma once
 
-#include <mpi.h>
-
 #include <cstddef>
-#include <span>
 #include <vector>
 
 #include "cifar_mpi/base/buffer.hpp"
 #include "comm/mpi_handle.hpp"
+#include "comm/place.hpp"
+#include "comm/wire_image.hpp"
 
 namespace cifar_mpi::comm {
 
-/// Where a rank stands in the ring.
-struct Place {
-  MPI_Comm comm = MPI_COMM_NULL;
-  int rank = 0;
-  int ranks = 1;
-
-  int right() const { return (rank + 1) % ranks; }
-  int left() const { return (rank + ranks - 1) % ranks; }
-};
-
-/// The calling rank's place in a ring of all ranks of `comm`.
-Place ring_place(MPI_Comm comm);
-
 /// One planned all-reduce: all its messages as persistent requests, moved forward by `poll`.
 ///
-/// Step k of 2·(P-1) sends piece (r - k) mod P to the right and receives piece (r - k - 1) mod P from the
-/// left. In the first P-1 steps what arrives is added to the own piece, afterwards it replaces it; either way
-/// it is what step k+1 sends. All messages between two neighbours, also of the next all-reduce, are sent and
-/// awaited in one order on one communicator, and MPI never lets one overtake another, so that a neighbour may
-/// be ahead without confusion.
+/// The array is cut into P pieces and each piece into chunks; a message carries a chunk. Step k of 2·(P-1)
+/// sends piece (r - k) mod P to the right and receives piece (r - k - 1) mod P from the left. In the first
+/// P-1 steps what arrives is added to the own piece, afterwards it replaces it; either way it is what step
+/// k+1 sends. A chunk goes on to the right as soon as it is added, while the next ones are still coming: so
+/// adding hides behind the network, and what is added is still in the nearest cache.
+///
+/// Which rank adds an element in which order depends on its piece alone, not on the chunks.
+///
+/// All messages between two neighbours, also of the next all-reduce, are sent and awaited in one order on one
+/// communicator, and MPI never lets one overtake another, so that a neighbour may be ahead without confusion.
+///
+/// With a 16-bit wire the partial sum is rounded before each hop, and the total once by the rank that
+/// completes it, which then holds what all others receive.
 class RingRun {
  public:
-  RingRun(const Place& place, std::span<float> data);
+  RingRun(const Place& place, WireImage image);
 
   void start();
   bool poll();
 
  private:
-  std::span<float> piece(int step) const;
-  std::span<float> landing(int step) const;
-  bool may_await(int step) const;
+  std::size_t index(std::size_t step) const;
+  Range range(std::size_t step, std::size_t chunk) const;
+  Range sent_by(std::size_t message) const { return range(message / chunks_, message % chunks_); }
+  Range received_by(std::size_t message) const { return range(message / chunks_ + 1, message % chunks_); }
+  std::byte* landing(std::size_t message) const;
+  bool may_await(std::size_t message) const;
+  void send(std::size_t message);
   bool finish_oldest_send();
   bool await_next();
   bool take_oldest_arrival();
 
   Place place_;
-  std::span<float> data_;
-  int steps_ = 0;
+  WireImage image_;
+  std::size_t chunks_ = 1;  ///< per piece
+  std::size_t adding_ = 0;  ///< messages whose arrivals are added; the others replace
   Buffer scratch_;
-  std::size_t longest_ = 0;  ///< floats of the longest piece, one slot of the scratch
+  std::size_t slot_bytes_ = 0;  ///< of the scratch, for one message each
   std::vector<Request> sends_;
   std::vector<Request> receives_;
-  int sent_ = 0;     ///< sends that are done
-  int sending_ = 0;  ///< sends that were started
-  int awaited_ = 0;  ///< receives that were posted
-  int arrived_ = 0;  ///< receives that are done and digested
+  std::size_t sent_ = 0;     ///< sends that are done
+  std::size_t sending_ = 0;  ///< sends that were started
+  std::size_t awaited_ = 0;  ///< receives that were posted
+  std::size_t arrived_ = 0;  ///< receives that are done and digested
 };
 
 }  // namespace cifar_mpi::comm

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"
+#include "comm/message_collective.hpp"
 #include "comm/window_run.hpp"
 #include "comm/world_access.hpp"
 
@@ -26,14 +27,14 @@ std::string agreed_text(const World& world, const std::optional<Error>& mine) {
 
 class Window final : public Collective {
  public:
-  Window(std::string_view name, const World& world, const Nodes& nodes,
+  Window(std::string_view name, const World& world, const Nodes& nodes, Wire wire,
          std::function<SharedMemory()> ask_free);
 
   std::string_view name() const override { return name_; }
   std::string note() const override { return note_; }
   int ranks() const override { return world_.size(); }
   Buffer allocate(std::size_t bytes) override;
-  engine::Task all_reduce(std::string task_name, std::span<float> data) override;
+  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) override;
 
  private:
   std::optional<Error> too_little(std::size_t bytes) const;
@@ -43,6 +44,7 @@ class Window final : public Collective {
 
   const World& world_;
   const Nodes nodes_;
+  const Wire wire_;  ///< between nodes
   const std::function<SharedMemory()> ask_free_;
   std::string name_;
   std::string note_;
@@ -54,9 +56,10 @@ class Window final : public Collective {
   std::vector<std::unique_ptr<WindowRun>> runs_;  ///< tasks point into it; goes before the rest
 };
 
-Window::Window(std::string_view name, const World& world, const Nodes& nodes,
+Window::Window(std::string_view name, const World& world, const Nodes& nodes, Wire wire,
                std::function<SharedMemory()> ask_free)
-    : world_(world), nodes_(nodes), ask_free_(std::move(ask_free)), name_(name) {
+    : world_(world), nodes_(nodes), wire_(wire), ask_free_(std::move(ask_free)), name_(name) {
+  if (wire != Wire::fp32) name_ += concat(" in ", to_string(wire));
   const auto me = nodes.of_rank.begin() + world.rank();
   node_ = WorldAccess::split(world, *me);
   place_.owners = nodes.fewest_ranks();
@@ -65,7 +68,7 @@ Window::Window(std::string_view name, const World& world, const Nodes& nodes,
   across_ = WorldAccess::split(world, owner ? slice : -1);
   // The owners of a slice stand in rank order, and nodes are numbered in it: by their first rank for slice 0,
   // by a later one for the others. Any order will do, as long as it is fixed.
-  if (owner) place_.across = ring_place(across_.get());
+  if (owner) place_.across = place_in(across_.get());
 }
 
 /// What is missing for `bytes` more per rank, or nothing.
@@ -101,7 +104,7 @@ std::unique_ptr<WindowBlock> Window::make_block(std::size_t bytes) {
 /// The collective that steps in; makes it at the first call.
 Collective& Window::instead(const std::string& reason) {
   if (!instead_) {
-    instead_ = make_ring(world_, nodes_);
+    instead_ = make_ring(world_, nodes_, wire_);
     note_ = concat(reason, "; ", name_,
                    " goes on as ring, which is slower; more shared memory (docker run "
                    "--shm-size, or remounting /dev/shm) mends that");
@@ -127,41 +130,37 @@ WindowBlock* Window::block_of(std::span<const float> data) const {
   return nullptr;
 }
 
-engine::Task Window::all_reduce(std::string task_name, std::span<float> data) {
+engine::Task Window::all_reduce(std::string task_name, std::span<float> data, std::size_t exact) {
   const engine::Bytes bytes = engine::bytes_of(data.data(), data.size());
   if (data.empty())
     return {std::move(task_name), {bytes}, {bytes}, [](engine::Lane&) {}, [] { return true; }};
   WindowBlock* const block = block_of(data);
   if (block == nullptr) {
-    if (instead_) return instead_->all_reduce(std::move(task_name), data);
+    if (instead_) return instead_->all_reduce(std::move(task_name), data, exact);
     throw std::logic_error(concat("'", task_name, "' sums an array outside the memory of its collective"));
   }
-  WindowRun* const run = runs_.emplace_back(std::make_unique<WindowRun>(place_, *block, data)).get();
-  return {std::move(task_name),
-          {bytes},
-          {bytes},
-          [run](engine::Lane&) { run->start(); },
-          [run] { return run->poll(); }};
+  runs_.push_back(std::make_unique<WindowRun>(place_, *block, data, wire_, exact));
+  return task_of(std::move(task_name), data, *runs_.back());
 }
 
 }  // namespace
 
 std::unique_ptr<Collective> make_node_window(std::string_view name, const World& world, const Nodes& nodes,
-                                             std::function<SharedMemory()> ask_free) {
-  return std::make_unique<Window>(name, world, nodes, std::move(ask_free));
+                                             Wire wire, std::function<SharedMemory()> ask_free) {
+  return std::make_unique<Window>(name, world, nodes, wire, std::move(ask_free));
 }
 
-std::unique_ptr<Collective> make_window(const World& world, const Nodes& nodes) {
+std::unique_ptr<Collective> make_window(const World& world, const Nodes& nodes, Wire) {
   if (nodes.count() > 1) {
     const Error error(ErrorKind::usage, concat("--all-reduce window sums inside one node and this run has ",
                                                nodes.count(), "; choose two-level, or leave it to auto"));
     world.agree(error);
   }
-  return make_node_window("window", world, nodes, shared_memory);
+  return make_node_window("window", world, nodes, Wire::fp32, shared_memory);
 }
 
-std::unique_ptr<Collective> make_two_level(const World& world, const Nodes& nodes) {
-  return make_node_window("two-level", world, nodes, shared_memory);
+std::unique_ptr<Collective> make_two_level(const World& world, const Nodes& nodes, Wire wire) {
+  return make_node_window("two-level", world, nodes, wire, shared_memory);
 }
 
 }  // namespace cifar_mpi::comm

@@ -11,6 +11,6 @@ namespace cifar_mpi::comm {
 /// `make_window` or `make_two_level` (see there) under `name`, with another way to ask for free shared
 /// memory.
 std::unique_ptr<Collective> make_node_window(std::string_view name, const World& world, const Nodes& nodes,
-                                             std::function<SharedMemory()> ask_free);
+                                             Wire wire, std::function<SharedMemory()> ask_free);
 
 }  // namespace cifar_mpi::comm

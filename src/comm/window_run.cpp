@@ -16,7 +16,9 @@ constexpr std::size_t kChunk = 2048;
 
 }  // namespace
 
-WindowRun::WindowRun(const WindowPlace& place, WindowBlock& block, std::span<float> data) : block_(block) {
+WindowRun::WindowRun(const WindowPlace& place, WindowBlock& block, std::span<float> data, Wire wire,
+                     std::size_t exact)
+    : block_(block) {
   const int rank = block.memory.rank();
   if (rank >= place.owners) return;
   // Cut at cache lines: two owners never write the same one.
@@ -29,7 +31,8 @@ WindowRun::WindowRun(const WindowPlace& place, WindowBlock& block, std::span<flo
   const std::byte* const first = reinterpret_cast<const std::byte*>(data.data() + begin);
   begin_ = static_cast<std::size_t>(first - block.memory.data(rank));
   count_ = end - begin;
-  if (place.across.ranks > 1) across_.emplace(place.across, data.subspan(begin, count_));
+  if (place.across.ranks == 1) return;
+  across_.emplace(place.across, WireImage(wire, data.subspan(begin, count_), std::max(exact, begin) - begin));
 }
 
 float* WindowRun::slice_of(int node_rank) const {

@@ -53,8 +53,10 @@ struct WindowPlace {
 class WindowRun {
  public:
   /// `data` lies in this rank's part of `block`, at the same place on all ranks, and is not empty. Does not
-  /// communicate. Throws Error{usage} when a slice is too long for one message.
-  WindowRun(const WindowPlace& place, WindowBlock& block, std::span<float> data);
+  /// communicate. `wire` is that between nodes; the first `exact` floats of `data` travel as fp32. Throws
+  /// Error{usage} when a slice is too long for the messages of MPI.
+  WindowRun(const WindowPlace& place, WindowBlock& block, std::span<float> data, Wire wire,
+            std::size_t exact);
 
   void start();
   bool poll();

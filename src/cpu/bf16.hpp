@@ -1,30 +1,14 @@
 #pragma once
 
-#include <bit>
-#include <cstdint>
+#include "cifar_mpi/base/bf16.hpp"
 
-/// bfloat16: the upper half of an fp32 number, as oneDNN's `bf16` stores it.
+/// So that one loop serves both element types.
 namespace cifar_mpi::cpu {
 
-struct bf16 {
-  std::uint16_t bits = 0;
-};
-static_assert(sizeof(bf16) == 2);
+using cifar_mpi::bf16;
+using cifar_mpi::to_bf16;
+using cifar_mpi::to_float;
 
-/// Exact.
-constexpr float to_float(bf16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
-
-/// Rounds to nearest, ties to even; overflows to infinity as IEEE 754 does. A NaN stays a NaN of the same
-/// sign.
-constexpr bf16 to_bf16(float value) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  const std::uint32_t quiet_nan = (bits >> 16) | 0x40u;  // rounding could carry a NaN's payload into infinity
-  const bool is_nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
-  return {static_cast<std::uint16_t>(is_nan ? quiet_nan : rounded)};
-}
-
-// So that one loop serves both element types.
 constexpr float to_float(float value) { return value; }
 template <class T>
 constexpr T from_float(float value);

@@ -64,7 +64,7 @@ class NoExchange final : public comm::Collective {
   std::string_view name() const override { return "none"; }
   int ranks() const override { return 1; }
   Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
-  engine::Task all_reduce(std::string, std::span<float>) override {
+  engine::Task all_reduce(std::string, std::span<float>, std::size_t) override {
     throw std::logic_error("a world of one has no all-reduce");
   }
 };

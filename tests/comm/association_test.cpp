@@ -52,7 +52,7 @@ void expect_order(std::string_view name, float (*expected)(const std::vector<flo
   const auto collective = make_collective(name, test_world());
   const Buffer buffer = collective->allocate(kCount * sizeof(float));
   const std::span<float> data = buffer.span<float>();
-  const engine::Task task = collective->all_reduce("sum", data);
+  const engine::Task task = collective->all_reduce("sum", data, 0);
   for (std::size_t i = 0; i < kCount; ++i) data[i] = value(test_world().rank(), i);
   engine::Lane lane;
   task.start(lane);

@@ -35,7 +35,7 @@ void run(const Task& task) {
   finish(task);
 }
 
-/// Small integers, different on every rank, so that sums are exact in any order.
+/// Small integers, different on every rank, so that sums are exact in any order, and in bf16 up to 32 ranks.
 float small_integer(int of_rank, std::size_t i, int round) {
   return static_cast<float>(
              (i * 7 + static_cast<std::size_t>(of_rank) * 13 + static_cast<std::size_t>(round) * 3) % 17) -
@@ -76,6 +76,7 @@ void fill_randomly(std::span<float> data, int round) {
 struct Choice {
   std::string name;
   std::string layout;
+  Wire wire = Wire::fp32;
 };
 
 Nodes lay_out(std::string_view layout, int count) {
@@ -93,7 +94,7 @@ Nodes lay_out(std::string_view layout, int count) {
 }
 
 std::unique_ptr<Collective> make(const Choice& choice) {
-  return make_collective(choice.name, test_world(), lay_out(choice.layout, ranks()));
+  return make_collective(choice.name, test_world(), lay_out(choice.layout, ranks()), choice.wire);
 }
 
 class AllReduce : public testing::TestWithParam<Choice> {
@@ -113,7 +114,7 @@ TEST_P(AllReduce, SumsExactlyAtEverySize) {
     const Buffer buffer = collective_->allocate(n * sizeof(float));
     ASSERT_EQ(buffer.size(), n * sizeof(float));
     fill(buffer.span<float>(), 0);
-    run(collective_->all_reduce("sum", buffer.span<float>()));
+    run(collective_->all_reduce("sum", buffer.span<float>(), 0));
     EXPECT_EQ(wrong_sums(buffer.span<float>(), 0), 0u) << "n = " << n;
   }
 }
@@ -123,7 +124,7 @@ TEST_P(AllReduce, LeavesItsNeighboursInMemoryAlone) {
   const std::span<float> all = buffer.span<float>();
   std::fill(all.begin(), all.end(), 5.0f);
   fill(all.subspan(1, 101), 0);
-  run(collective_->all_reduce("sum", all.subspan(1, 101)));
+  run(collective_->all_reduce("sum", all.subspan(1, 101), 0));
   EXPECT_EQ(all.front(), 5.0f);
   EXPECT_EQ(all.back(), 5.0f);
   EXPECT_EQ(wrong_sums(all.subspan(1, 101), 0), 0u);
@@ -138,7 +139,7 @@ TEST_P(AllReduce, HandsOutZeroedMemoryOfWholeCacheLines) {
 
 TEST_P(AllReduce, DeclaresWhatItTouches) {
   const Buffer buffer = collective_->allocate(10 * sizeof(float));
-  const Task task = collective_->all_reduce("sum of ten", buffer.span<float>());
+  const Task task = collective_->all_reduce("sum of ten", buffer.span<float>(), 0);
   EXPECT_EQ(task.name, "sum of ten");
   for (const auto* ranges : {&task.reads, &task.writes}) {
     ASSERT_EQ(ranges->size(), 1u);
@@ -150,7 +151,7 @@ TEST_P(AllReduce, DeclaresWhatItTouches) {
 TEST_P(AllReduce, LeavesIdenticalBitsOnEveryRank) {
   for (const std::size_t n : {1u, 7u, 1001u, 300'007u}) {
     const Buffer buffer = collective_->allocate(n * sizeof(float));
-    const Task task = collective_->all_reduce("sum", buffer.span<float>());
+    const Task task = collective_->all_reduce("sum", buffer.span<float>(), 0);
     fill_randomly(buffer.span<float>(), 0);
     run(task);
     std::vector<float> first(buffer.as<float>(), buffer.as<float>() + n);
@@ -162,7 +163,7 @@ TEST_P(AllReduce, LeavesIdenticalBitsOnEveryRank) {
 TEST_P(AllReduce, GivesTheSameBitsWhateverTheTiming) {
   const std::size_t n = 20'011;
   const Buffer buffer = collective_->allocate(n * sizeof(float));
-  const Task task = collective_->all_reduce("sum", buffer.span<float>());
+  const Task task = collective_->all_reduce("sum", buffer.span<float>(), 0);
   std::vector<float> first;
   for (int round = 0; round < 20; ++round) {
     fill_randomly(buffer.span<float>(), 0);
@@ -180,7 +181,7 @@ TEST_P(AllReduce, KeepsBucketsApartWhenRanksDrift) {
   std::vector<Task> tasks;
   for (const std::size_t n : sizes) {
     buffers.push_back(collective_->allocate(n * sizeof(float)));
-    tasks.push_back(collective_->all_reduce("sum", buffers.back().span<float>()));
+    tasks.push_back(collective_->all_reduce("sum", buffers.back().span<float>(), 0));
   }
   Lane lane;
   for (int round = 0; round < 15; ++round) {
@@ -199,7 +200,7 @@ TEST_P(AllReduce, KeepsBucketsApartWhenRanksDrift) {
 
 TEST_P(AllReduce, StartsAfreshInEveryRun) {
   const Buffer buffer = collective_->allocate(1003 * sizeof(float));
-  const Task task = collective_->all_reduce("sum", buffer.span<float>());
+  const Task task = collective_->all_reduce("sum", buffer.span<float>(), 0);
   for (int round = 0; round < 200; ++round) {
     fill(buffer.span<float>(), round);
     run(task);
@@ -209,7 +210,7 @@ TEST_P(AllReduce, StartsAfreshInEveryRun) {
 
 TEST_P(AllReduce, StaysDoneWhenPolledAgain) {
   const Buffer buffer = collective_->allocate(10 * sizeof(float));
-  const Task task = collective_->all_reduce("sum", buffer.span<float>());
+  const Task task = collective_->all_reduce("sum", buffer.span<float>(), 0);
   fill(buffer.span<float>(), 0);
   run(task);
   EXPECT_TRUE(task.poll());
@@ -218,7 +219,7 @@ TEST_P(AllReduce, StaysDoneWhenPolledAgain) {
 
 TEST_P(AllReduce, DoesNotWaitInStart) {
   const Buffer buffer = collective_->allocate(1'000'003 * sizeof(float));
-  const Task task = collective_->all_reduce("sum", buffer.span<float>());
+  const Task task = collective_->all_reduce("sum", buffer.span<float>(), 0);
   fill(buffer.span<float>(), 0);
   Lane lane;
   // One rank after the other starts and tells the next: were `start` to wait for a peer, nobody would come
@@ -231,9 +232,26 @@ TEST_P(AllReduce, DoesNotWaitInStart) {
   EXPECT_EQ(wrong_sums(buffer.span<float>(), 0), 0u);
 }
 
+TEST_P(AllReduce, DoesNotWaitInPoll) {
+  const Buffer buffer = collective_->allocate(1'000'003 * sizeof(float));
+  const Task task = collective_->all_reduce("sum", buffer.span<float>(), 0);
+  fill(buffer.span<float>(), 0);
+  Lane lane;
+  // Were `poll` to wait for a peer itself, nobody could give way for it, and the peers would never start.
+  for (int turn = 0; turn < ranks(); ++turn) {
+    if (turn == rank()) {
+      task.start(lane);
+      for (int i = 0; i < 10; ++i) task.poll();
+    }
+    test_world().barrier();
+  }
+  finish(task);
+  EXPECT_EQ(wrong_sums(buffer.span<float>(), 0), 0u);
+}
+
 TEST_P(AllReduce, AllocatesNothingWhileItRuns) {
   const Buffer buffer = collective_->allocate(30'011 * sizeof(float));
-  const Task task = collective_->all_reduce("sum", buffer.span<float>());
+  const Task task = collective_->all_reduce("sum", buffer.span<float>(), 0);
   const long before = test::allocations();
   for (int round = 0; round < 3; ++round) run(task);
   EXPECT_EQ(test::allocations() - before, 0);
@@ -243,8 +261,8 @@ TEST_P(AllReduce, KeepsItsMessagesFromOtherCollectives) {
   const std::unique_ptr<Collective> other = make(GetParam());
   const Buffer first = collective_->allocate(50'021 * sizeof(float));
   const Buffer second = other->allocate(50'021 * sizeof(float));
-  const Task one = collective_->all_reduce("one", first.span<float>());
-  const Task two = other->all_reduce("two", second.span<float>());
+  const Task one = collective_->all_reduce("one", first.span<float>(), 0);
+  const Task two = other->all_reduce("two", second.span<float>(), 0);
   fill(first.span<float>(), 1);
   fill(second.span<float>(), 2);
   Lane lane;
@@ -267,11 +285,16 @@ std::vector<Choice> choices() {
   }
   result.push_back({"auto", "Halves"});
   result.push_back({"auto", "EachAlone"});
+  for (const char* name : {"ring", "doubling"}) result.push_back({name, "OneNode", Wire::bf16});
+  for (const char* layout : {"Halves", "LastAlone", "Alternating", "EachAlone"}) {
+    result.push_back({"two-level", layout, Wire::bf16});
+  }
+  result.push_back({"auto", "EachAlone", Wire::bf16});
   return result;
 }
 
 std::string camel_case(const Choice& choice) {
-  std::string text = choice.name + choice.layout;
+  std::string text = choice.name + choice.layout + (choice.wire == Wire::bf16 ? "Bf16" : "");
   std::erase(text, '-');
   return text;
 }
@@ -284,7 +307,7 @@ TEST(RingAllReduce, NamesThePeerWhenAMessageIsTooLong) {
   // The ranks disagree on the length, which no program should: rank 0 is sent more than it has room for.
   const std::unique_ptr<Collective> ring = make_collective("ring", test_world());
   const Buffer buffer = ring->allocate(20 * sizeof(float));
-  const Task task = ring->all_reduce("sum", buffer.span<float>().first(rank() == 0 ? 2 : 20));
+  const Task task = ring->all_reduce("sum", buffer.span<float>().first(rank() == 0 ? 2 : 20), 0);
   Lane lane;
   task.start(lane);
   test_world().barrier();

@@ -133,13 +133,18 @@ class ThreeRanks : public Collective {
   std::string_view name() const override { return "three"; }
   int ranks() const override { return 3; }
   Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
-  Task all_reduce(std::string name, std::span<float> data) override {
+  Task all_reduce(std::string name, std::span<float> data, std::size_t exact) override {
+    exact_.push_back(exact);
     return {std::move(name),
             {bytes_of(data.data(), data.size())},
             {bytes_of(data.data(), data.size())},
             [](Lane&) {},
             [] { return true; }};
   }
+  const std::vector<std::size_t>& exact() const { return exact_; }
+
+ private:
+  std::vector<std::size_t> exact_;
 };
 
 /// The program without its line `left_out`.
@@ -265,6 +270,8 @@ TEST(Reducer, SumsTheControlBlockWithTheFirstBucket) {
   ASSERT_EQ(task.writes.size(), 1u);
   EXPECT_EQ(task.writes[0].begin, bytes_of(step.control().data(), 1).begin);
   EXPECT_EQ(task.writes[0].size, (kControl + 16) * sizeof(float));
+  // All of the control block travels as fp32, and no gradient has to.
+  EXPECT_EQ(collective.exact(), (std::vector<std::size_t>{kControl, 0, 0, 0, 0}));
 }
 
 TEST(Reducer, PlacesNoCommunicationInAWorldOfOne) {

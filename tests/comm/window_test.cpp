@@ -36,7 +36,7 @@ void expect_sum_of_ones(const engine::Task& task, std::span<float> data) {
 
 /// A window for which only the last rank finds little shared memory: `bytes` from the second question on.
 std::unique_ptr<Collective> window_that_finds(std::uint64_t bytes) {
-  return make_node_window("window", test_world(), one_node(), [bytes, asked = 0]() mutable {
+  return make_node_window("window", test_world(), one_node(), Wire::fp32, [bytes, asked = 0]() mutable {
     const bool short_now = ++asked > 1 && last_rank();
     return SharedMemory{"/a/folder", short_now ? bytes : std::uint64_t{1} << 40};
   });
@@ -66,8 +66,8 @@ TEST(Window, GoesOnAsRingOnAllRanksWhenOneLacksSharedMemory) {
     EXPECT_NE(window->note().find(part), std::string::npos) << window->note();
   }
   // Both kinds of memory can be summed, one after the other.
-  const engine::Task one = window->all_reduce("one", first.span<float>());
-  const engine::Task two = window->all_reduce("two", second.span<float>());
+  const engine::Task one = window->all_reduce("one", first.span<float>(), 0);
+  const engine::Task two = window->all_reduce("two", second.span<float>(), 0);
   for (int round = 0; round < 3; ++round) {
     expect_sum_of_ones(one, first.span<float>());
     expect_sum_of_ones(two, second.span<float>());
@@ -87,7 +87,7 @@ TEST(Window, RefusesArraysThatAreNotItsOwn) {
   const auto window = make_collective("window", test_world());
   const Buffer own = window->allocate(400);
   const Buffer foreign = allocate_host(400);
-  EXPECT_THROW(window->all_reduce("sum", foreign.span<float>()), std::logic_error);
+  EXPECT_THROW(window->all_reduce("sum", foreign.span<float>(), 0), std::logic_error);
 }
 
 TEST(SharedMemory, IsFreeSomewhere) {

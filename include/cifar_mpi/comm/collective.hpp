@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +13,28 @@
 #include "cifar_mpi/engine/program.hpp"
 
 namespace cifar_mpi::comm {
+
+/// What the messages between ranks carry. Sums are made in fp32 on every rank, whatever the wire.
+///
+/// bf16 halves the bytes. Every value is rounded to the nearest bf16 (8 significant bits, ties to even)
+/// before it is sent, and every rank keeps what the others receive, so that all end with identical bits,
+/// which do not depend on timing. Where the R roundings on the way of a value into the sum of P ranks stand:
+///
+///   ring         R = P          the partial sum before each of its P-1 hops, and the total
+///   two-level    R = N          the same over N nodes; inside a node nothing is rounded
+///   doubling     R = log2 P     both partial sums before each exchange; P no power of two: floor(log2 P) +
+///   2,
+///                               because pairs are added first and the total is sent on to half of each pair
+///   window, mpi  none           the one sends nothing, the other leaves its messages to the MPI library
+///
+/// Each rounding multiplies by 1+d with |d| <= u = 2^-8, each of at most P-1 fp32 additions by 1+e with
+/// |e| <= 2^-24, and a value passes through at most R and P-1 of them. So, but for overflow and for values
+/// below 2^-126 (at most 2^-134 each time),
+///
+///   |sum - exact| <= ((1+u)^R · (1+2^-24)^(P-1) - 1) · (|x_0| + … + |x_P-1|),   about R/256 of the
+///   magnitudes.
+enum class Wire : std::uint8_t { fp32, bf16 };
+std::string_view to_string(Wire wire);
 
 /// A way to sum fp32 arrays over all ranks. Chosen by name at start; adding one is a new file and a line in
 /// the table.
@@ -30,12 +54,13 @@ class Collective {
   /// size in the same order, outside World::together, and give it back in one order, before the collective
   /// goes. What fails on one rank is thrown on all (AgreedError).
   virtual Buffer allocate(std::size_t bytes) = 0;
-  /// A task for the comm lane that replaces `data` by the sum over all ranks. Every rank must place the same
+  /// A task for the comm lane that replaces `data` by the sum over all ranks. Its first `exact` floats (the
+  /// control block) travel as fp32 whatever the wire. Every rank must place the same
   /// tasks in the same order, and one task may be in flight at a time. All ranks end with identical bits.
   /// Nothing is allocated per run. `data` may be empty. The task throws Error{comm}; `data` is then
   /// unspecified. The task refers to this collective, which must outlive it. Throws Error{usage} when `data`
   /// is too long for one task, Error{device} without memory.
-  virtual engine::Task all_reduce(std::string task_name, std::span<float> data) = 0;
+  virtual engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) = 0;
 };
 
 /// Names accepted by `make_collective`, each with one sentence on when to use it.
@@ -45,9 +70,11 @@ struct CollectiveInfo {
 };
 std::span<const CollectiveInfo> collectives();
 
-/// Throws AgreedError{usage} naming the choices when there is none of that name. `world` must outlive the
-/// result. Making one communicates: every rank calls it, outside World::together; what fails on one rank is
-/// thrown on all.
-std::unique_ptr<Collective> make_collective(std::string_view name, const World& world);
+/// Throws AgreedError{usage} naming the choices when there is none of that name, and when its messages cannot
+/// have this wire. Where only `auto` and `two-level` would have messages to compress and this run has one
+/// node, the wire is fp32 and the note says so. `world` must outlive the result. Making one communicates:
+/// every rank calls it, outside World::together; what fails on one rank is thrown on all.
+std::unique_ptr<Collective> make_collective(std::string_view name, const World& world,
+                                            Wire wire = Wire::fp32);
 
 }  // namespace cifar_mpi::comm

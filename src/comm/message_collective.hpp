@@ -1,0 +1,57 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/base/text.hpp"
+#include "comm/collectives.hpp"
+#include "comm/place.hpp"
+#include "comm/wire_image.hpp"
+#include "comm/world_access.hpp"
+
+namespace cifar_mpi::comm {
+
+/// The task that starts and polls `run`, which outlives it and has `start()` and `poll()`.
+template <class Run>
+engine::Task task_of(std::string task_name, std::span<float> data, Run& run) {
+  const engine::Bytes bytes = engine::bytes_of(data.data(), data.size());
+  return {std::move(task_name),
+          {bytes},
+          {bytes},
+          [&run](engine::Lane&) { run.start(); },
+          [&run] { return run.poll(); }};
+}
+
+/// A collective of ordinary memory and a communicator of its own: one `Run(place, image)` per task.
+template <class Run>
+class MessageCollective final : public Collective {
+ public:
+  MessageCollective(std::string_view name, const World& world, Wire wire)
+      : world_(world),
+        name_(wire == Wire::fp32 ? std::string(name) : concat(name, " in ", to_string(wire))),
+        wire_(wire),
+        comm_(WorldAccess::duplicate(world)),
+        place_(place_in(comm_.get())) {}
+
+  std::string_view name() const override { return name_; }
+  int ranks() const override { return place_.ranks; }
+  Buffer allocate(std::size_t bytes) override { return allocate_together(world_, bytes); }
+  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) override {
+    runs_.push_back(std::make_unique<Run>(place_, WireImage(wire_, data, exact)));
+    return task_of(std::move(task_name), data, *runs_.back());
+  }
+
+ private:
+  const World& world_;
+  std::string name_;
+  Wire wire_;
+  Communicator comm_;
+  Place place_;
+  std::vector<std::unique_ptr<Run>> runs_;  ///< tasks point into it; goes before the communicator
+};
+
+}  // namespace cifar_mpi::comm

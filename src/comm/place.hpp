@@ -1,0 +1,19 @@
+#pragma once
+
+#include <mpi.h>
+
+namespace cifar_mpi::comm {
+
+/// A communicator and where the calling rank stands in it, also as a ring.
+struct Place {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int rank = 0;
+  int ranks = 1;
+
+  int right() const { return (rank + 1) % ranks; }
+  int left() const { return (rank + ranks - 1) % ranks; }
+};
+
+Place place_in(MPI_Comm comm);
+
+}  // namespace cifar_mpi::comm

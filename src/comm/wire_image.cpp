@@ -1,0 +1,115 @@
+#include "comm/wire_image.hpp"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "cifar_mpi/base/bf16.hpp"
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "comm/add.hpp"
+
+namespace cifar_mpi::comm {
+namespace {
+
+/// array[i] = what remains of it; image[i] = its bits.
+void round_floats(float* __restrict array, bf16* __restrict image, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    image[i] = to_bf16(array[i]);
+    array[i] = to_float(image[i]);
+  }
+}
+
+void add_bf16(float* __restrict array, const bf16* __restrict arrival, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) array[i] += to_float(arrival[i]);
+}
+
+void add_and_round_floats(float* __restrict array, const bf16* __restrict arrival, bf16* __restrict image,
+                          std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    image[i] = to_bf16(array[i] + to_float(arrival[i]));
+    array[i] = to_float(image[i]);
+  }
+}
+
+void widen(float* __restrict array, const bf16* __restrict image, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) array[i] = to_float(image[i]);
+}
+
+const float* floats(const std::byte* bytes) { return reinterpret_cast<const float*>(bytes); }
+
+}  // namespace
+
+WireImage::WireImage(Wire wire, std::span<float> data, std::size_t exact)
+    : wire_(wire), data_(data), exact_(wire == Wire::fp32 ? data.size() : std::min(exact, data.size())) {
+  if (wire_ != Wire::fp32) image_ = allocate_host(bytes({0, data.size()}));
+}
+
+/// Bytes from the start of the image to float `at`.
+std::size_t WireImage::offset(std::size_t at) const {
+  return at <= exact_ ? at * sizeof(float) : exact_ * sizeof(float) + (at - exact_) * sizeof(bf16);
+}
+
+std::size_t WireImage::bytes(Range range) const { return offset(range.end) - offset(range.begin); }
+
+std::byte* WireImage::at(Range range) const {
+  std::byte* const begin = wire_ == Wire::fp32 ? reinterpret_cast<std::byte*>(data_.data()) : image_.data();
+  return begin + offset(range.begin);
+}
+
+int WireImage::count(Range range) const {
+  const std::size_t units = bytes(range) / (wire_ == Wire::fp32 ? sizeof(float) : sizeof(bf16));
+  if (units > INT_MAX) {
+    throw Error(ErrorKind::usage, concat("a bucket of ", data_.size(),
+                                         " floats is too long for the messages of MPI; use smaller buckets"));
+  }
+  return static_cast<int>(units);
+}
+
+Range WireImage::exact_part(Range range) const {
+  return {std::min(range.begin, exact_), std::min(range.end, exact_)};
+}
+
+Range WireImage::rounded_part(Range range) const {
+  return {std::max(range.begin, exact_), std::max(range.end, exact_)};
+}
+
+/// The image of float `at`, which is none of the exact ones.
+bf16* WireImage::words(std::size_t at) const { return reinterpret_cast<bf16*>(image_.data() + offset(at)); }
+
+void WireImage::round(Range range) {
+  if (wire_ == Wire::fp32) return;
+  const Range exact = exact_part(range);
+  const Range rounded = rounded_part(range);
+  if (exact.size() > 0) std::memcpy(at(exact), data_.data() + exact.begin, exact.size() * sizeof(float));
+  round_floats(data_.data() + rounded.begin, words(rounded.begin), rounded.size());
+}
+
+void WireImage::add(Range range, const std::byte* arrival) {
+  const Range exact = exact_part(range);
+  const Range rounded = rounded_part(range);
+  comm::add(data_.data() + exact.begin, floats(arrival), exact.size());
+  add_bf16(data_.data() + rounded.begin,
+           reinterpret_cast<const bf16*>(arrival + exact.size() * sizeof(float)), rounded.size());
+}
+
+void WireImage::add_and_round(Range range, const std::byte* arrival) {
+  const Range exact = exact_part(range);
+  const Range rounded = rounded_part(range);
+  add(exact, arrival);
+  round(exact);
+  if (rounded.size() == 0) return;
+  add_and_round_floats(data_.data() + rounded.begin,
+                       reinterpret_cast<const bf16*>(arrival + exact.size() * sizeof(float)),
+                       words(rounded.begin), rounded.size());
+}
+
+void WireImage::accept(Range range) {
+  if (wire_ == Wire::fp32) return;
+  const Range exact = exact_part(range);
+  const Range rounded = rounded_part(range);
+  if (exact.size() > 0) std::memcpy(data_.data() + exact.begin, at(exact), exact.size() * sizeof(float));
+  widen(data_.data() + rounded.begin, words(rounded.begin), rounded.size());
+}
+
+}  // namespace cifar_mpi::comm

@@ -1,0 +1,204 @@
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/bf16.hpp"
+#include "cifar_mpi/base/random.hpp"
+#include "comm/collectives.hpp"
+#include "comm/wire_image.hpp"
+#include "support/mpi_world.hpp"
+
+/// What the 16-bit wire does to sums, and where it is refused.
+namespace cifar_mpi::comm {
+namespace {
+
+using test::test_world;
+
+constexpr double kUnit = 1.0 / 256;  // of bf16
+
+int ranks() { return test_world().size(); }
+
+/// Values between 2^-6 and 2^6, most of them with more digits than bf16 has; half of the arrays of one sign.
+float value(int rank, std::size_t i) {
+  const Random4 bits = random4(static_cast<std::uint64_t>(rank), RandomPurpose::synthetic, i, 7);
+  const float size = (0.5f + uniform01(bits[0])) * std::exp2(static_cast<float>(bits[1] % 12) - 6.0f);
+  return i % 2 == 0 && bits[2] % 2 == 0 ? -size : size;
+}
+
+/// Sums `count` values of every rank with the first `exact` of them as fp32.
+std::vector<float> sum(const std::string& name, const Nodes& nodes, std::size_t count, std::size_t exact) {
+  const auto collective = make_collective(name, test_world(), nodes, Wire::bf16);
+  const Buffer buffer = collective->allocate(count * sizeof(float));
+  const std::span<float> data = buffer.span<float>();
+  const engine::Task task = collective->all_reduce("sum", data, exact);
+  for (std::size_t i = 0; i < count; ++i) data[i] = value(test_world().rank(), i);
+  engine::Lane lane;
+  task.start(lane);
+  while (!task.poll()) sched_yield();
+  return {data.begin(), data.end()};
+}
+
+Nodes one_node() { return {std::vector<int>(static_cast<std::size_t>(ranks()), 0)}; }
+
+/// Ranks 0, 2, 4, … on the first node, the others on the second.
+Nodes two_nodes() {
+  Nodes nodes;
+  for (int r = 0; r < ranks(); ++r) nodes.of_rank.push_back(r % 2);
+  return nodes;
+}
+
+struct Deviation {
+  double largest = 0.0;     ///< |sum - exact| / sum of magnitudes
+  std::size_t rounded = 0;  ///< sums that are not the nearest fp32
+};
+
+Deviation deviation(const std::vector<float>& sums, std::size_t begin, std::size_t end) {
+  Deviation found;
+  for (std::size_t i = begin; i < end; ++i) {
+    double exact = 0.0;
+    double magnitude = 0.0;
+    for (int r = 0; r < ranks(); ++r) {
+      exact += value(r, i);
+      magnitude += std::abs(value(r, i));
+    }
+    found.largest = std::max(found.largest, std::abs(sums[i] - exact) / magnitude);
+    found.rounded += sums[i] != static_cast<float>(exact) ? 1 : 0;
+  }
+  return found;
+}
+
+/// As derived at Wire.
+double bound(int roundings) {
+  return std::pow(1.0 + kUnit, roundings) * std::pow(1.0 + std::exp2(-24), ranks() - 1) - 1.0;
+}
+
+int doubling_roundings() {
+  const auto p = static_cast<unsigned>(ranks());
+  return std::bit_width(p) - 1 + (std::has_single_bit(p) ? 0 : 2);
+}
+
+constexpr std::size_t kCount = 100'003;
+
+TEST(Bf16Wire, KeepsTheSumsWithinTheDerivedBound) {
+  if (ranks() == 1) GTEST_SKIP() << "needs 2 ranks or more";
+  const auto expect = [](const std::vector<float>& sums, int roundings, const char* what) {
+    const Deviation found = deviation(sums, 0, kCount);
+    EXPECT_LE(found.largest, bound(roundings)) << what;
+    // And something was compressed: of the values most are no bf16.
+    EXPECT_GT(found.rounded, kCount / 2) << what;
+  };
+  expect(sum("ring", one_node(), kCount, 0), ranks(), "ring");
+  expect(sum("doubling", one_node(), kCount, 0), doubling_roundings(), "doubling");
+  expect(sum("two-level", two_nodes(), kCount, 0), 2, "two-level");
+}
+
+TEST(Bf16Wire, LeavesTheHeadOfTheArrayExact) {
+  if (ranks() == 1) GTEST_SKIP() << "needs 2 ranks or more";
+  // The whole array, none of it, and a part that ends inside a piece and a slice.
+  for (const std::size_t exact : {std::size_t{0}, std::size_t{1}, std::size_t{40'001}, kCount}) {
+    for (const char* name : {"ring", "doubling", "two-level"}) {
+      const std::vector<float> sums = sum(name, two_nodes(), kCount, exact);
+      // P-1 additions in fp32 and no rounding to bf16.
+      EXPECT_LE(deviation(sums, 0, exact).largest, bound(0)) << name << ", " << exact;
+      if (exact == kCount) continue;
+      EXPECT_GT(deviation(sums, exact, kCount).largest, kUnit / 16) << name << ", " << exact;
+    }
+  }
+}
+
+TEST(Bf16Wire, GivesTheControlBlockItsPlaceInTheFirstBucketOnly) {
+  // `place` asks for exactly the control block: see Reducer.SumsTheControlBlockWithTheFirstBucket.
+  std::vector<float> values(10, 1.0f + 0x1p-20f);
+  WireImage image(Wire::bf16, values, 4);
+  EXPECT_EQ(image.bytes({0, 10}), 4 * 4 + 6 * 2u);
+  EXPECT_EQ(image.bytes({2, 6}), 2 * 4 + 2 * 2u);
+  EXPECT_EQ(image.bytes({5, 9}), 4 * 2u);
+  image.round({0, 10});
+  EXPECT_EQ(values[3], 1.0f + 0x1p-20f);
+  EXPECT_EQ(values[4], 1.0f);
+}
+
+TEST(Bf16Wire, CutsAnArrayAnywhere) {
+  // Any cut into ranges packs to the same bytes, in a row.
+  std::vector<float> whole(101), pieces(101);
+  for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = pieces[i] = value(3, i);
+  WireImage one(Wire::bf16, whole, 17);
+  WireImage many(Wire::bf16, pieces, 17);
+  one.round({0, 101});
+  std::size_t begin = 0;
+  for (const std::size_t end : {std::size_t{5}, std::size_t{16}, std::size_t{40}, std::size_t{101}}) {
+    many.round({begin, end});
+    EXPECT_EQ(many.at({begin, end}), many.at({0, 101}) + many.bytes({0, begin}));
+    begin = end;
+  }
+  EXPECT_EQ(std::memcmp(one.at({0, 101}), many.at({0, 101}), one.bytes({0, 101})), 0);
+  EXPECT_EQ(whole, pieces);
+  // What arrives in the image is what the array becomes, and what is added in one pass or in two.
+  std::vector<float> other(101);
+  WireImage copy(Wire::bf16, other, 17);
+  std::memcpy(copy.at({0, 101}), one.at({0, 101}), one.bytes({0, 101}));
+  copy.accept({0, 50});
+  copy.accept({50, 101});
+  EXPECT_EQ(other, whole);
+  copy.add({0, 101}, one.at({0, 101}));
+  copy.round({0, 101});
+  many.add_and_round({0, 101}, one.at({0, 101}));
+  EXPECT_EQ(other, pieces);
+  EXPECT_EQ(std::memcmp(copy.at({0, 101}), many.at({0, 101}), one.bytes({0, 101})), 0);
+}
+
+TEST(Bf16Wire, CarriesWhatIsNotFinite) {
+  if (ranks() == 1) GTEST_SKIP() << "needs 2 ranks or more";
+  for (const char* name : {"ring", "doubling"}) {
+    const auto collective = make_collective(name, test_world(), one_node(), Wire::bf16);
+    const Buffer buffer = collective->allocate(3 * sizeof(float));
+    const std::span<float> data = buffer.span<float>();
+    const engine::Task task = collective->all_reduce("sum", data, 0);
+    data[0] = test_world().rank() == 0 ? std::numeric_limits<float>::infinity() : 1.0f;
+    data[1] = test_world().rank() == 0 ? std::bit_cast<float>(0x7F800001u) : 1.0f;  // a NaN
+    data[2] = test_world().rank() == 0 ? std::numeric_limits<float>::max() : 0.0f;  // beyond bf16
+    engine::Lane lane;
+    task.start(lane);
+    while (!task.poll()) sched_yield();
+    EXPECT_EQ(data[0], std::numeric_limits<float>::infinity()) << name;
+    EXPECT_TRUE(std::isnan(data[1])) << name;
+    EXPECT_EQ(data[2], std::numeric_limits<float>::infinity()) << name;
+  }
+}
+
+TEST(Bf16Wire, IsRefusedWhereItCannotBe) {
+  for (const char* name : {"window", "mpi"}) {
+    try {
+      make_collective(name, test_world(), Wire::bf16);
+      FAIL() << name << " was made";
+    } catch (const AgreedError& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      for (const char* part : {name, "--wire bf16", "ring, doubling"}) {
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      }
+    }
+  }
+}
+
+TEST(Bf16Wire, IsLeftOutOnOneNodeWithANote) {
+  for (const char* name : {"auto", "two-level"}) {
+    const auto collective = make_collective(name, test_world(), one_node(), Wire::bf16);
+    EXPECT_NE(collective->note().find("--wire bf16 has no effect"), std::string::npos) << collective->note();
+    EXPECT_EQ(collective->name().find("bf16"), std::string::npos) << collective->name();
+    if (ranks() == 1) continue;
+    const auto across = make_collective(name, test_world(), two_nodes(), Wire::bf16);
+    EXPECT_EQ(across->note(), "");
+    EXPECT_NE(across->name().find("bf16"), std::string::npos) << across->name();
+  }
+  EXPECT_EQ(make_collective("ring", test_world(), one_node(), Wire::bf16)->name(), "ring in bf16");
+}
+
+}  // namespace
+}  // namespace cifar_mpi::comm
