@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "cifar_mpi/base/clock.hpp"
 #include "comm/mpi_check.hpp"
 
 namespace cifar_mpi::comm {
@@ -24,17 +23,15 @@ std::int64_t number_space() {
 /// A handle of a process, or -1. (glibc 2.36 declares pidfd_open so that C++ cannot link it.)
 int open_process(int pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
-/// Waits for the process to end, `ms` at most; true when it has.
-bool ended(int handle, int ms) {
+bool ended(int handle) {
   pollfd ask{handle, POLLIN, 0};
-  return handle >= 0 && poll(&ask, 1, ms) == 1;
+  return handle >= 0 && poll(&ask, 1, 0) == 1;
 }
 
 }  // namespace
 
 NodePeers::NodePeers(MPI_Comm node) {
   int ranks = 0;
-  check(MPI_Comm_rank(node, &self_), "asking for the rank on the node");
   check(MPI_Comm_size(node, &ranks), "asking for the node's number of ranks");
   using Entry = std::array<std::int64_t, 2>;
   const Entry mine{getpid(), number_space()};
@@ -48,11 +45,9 @@ NodePeers::NodePeers(MPI_Comm node) {
   }
 }
 
-NodePeers::NodePeers(NodePeers&& other) noexcept
-    : self_(other.self_), peers_(std::exchange(other.peers_, {})) {}
+NodePeers::NodePeers(NodePeers&& other) noexcept : peers_(std::exchange(other.peers_, {})) {}
 
 NodePeers& NodePeers::operator=(NodePeers&& other) noexcept {
-  std::swap(self_, other.self_);
   std::swap(peers_, other.peers_);
   return *this;
 }
@@ -64,16 +59,7 @@ NodePeers::~NodePeers() {
 }
 
 bool NodePeers::gone(int node_rank) const {
-  return ended(peers_[static_cast<std::size_t>(node_rank)].handle, 0);
-}
-
-void NodePeers::await_others(double seconds) const {
-  const double until = steady_seconds() + seconds;
-  for (const Peer& peer : peers_) {
-    const double left = until - steady_seconds();
-    if (left <= 0.0) return;
-    ended(peer.handle, static_cast<int>(1e3 * left) + 1);
-  }
+  return ended(peers_[static_cast<std::size_t>(node_rank)].handle);
 }
 
 }  // namespace cifar_mpi::comm

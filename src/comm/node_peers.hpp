@@ -24,8 +24,6 @@ class NodePeers {
   /// for one that cannot be watched: in another container, or on a kernel before 5.3. May be called from any
   /// thread.
   bool gone(int node_rank) const;
-  /// Waits until all others that can be watched have ended, `seconds` at most.
-  void await_others(double seconds) const;
 
  private:
   struct Peer {
@@ -33,7 +31,6 @@ class NodePeers {
     int handle = -1;  ///< a pidfd; stays with the process when its number is given to another
   };
 
-  int self_ = 0;
   std::vector<Peer> peers_;
 };
 

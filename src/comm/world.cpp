@@ -45,8 +45,6 @@ constexpr std::size_t kPiece = std::size_t{1} << 30;
 /// MPI_Finalize and MPI_Abort take milliseconds; for longer than this they wait for ranks that are gone.
 constexpr double kFinalize = 60.0;
 constexpr double kAbort = 5.0;
-/// The other ranks end within milliseconds of rank 0.
-constexpr double kLeave = 2.0;
 
 const char* environment(const char* variable) { return std::getenv(variable); }
 
@@ -213,13 +211,10 @@ World::~World() {
   }
   state_->node = Communicator();
   state_->all = Communicator();
-  {
-    const LastResort limit(kFinalize, exit_code(ErrorKind::comm),
-                           concat("[rank ", state_->rank, "] MPI_Finalize has waited ", kFinalize,
-                                  " s for a rank that does not come; leaving without it"));
-    MPI_Finalize();
-  }
-  if (state_->rank == 0) state_->peers.await_others(kLeave);
+  const LastResort limit(kFinalize, exit_code(ErrorKind::comm),
+                         concat("[rank ", state_->rank, "] MPI_Finalize has waited ", kFinalize,
+                                " s for a rank that does not come; leaving without it"));
+  MPI_Finalize();
 }
 
 int World::rank() const { return state_->rank; }

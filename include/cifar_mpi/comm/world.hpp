@@ -33,11 +33,10 @@ class World {
   /// as N separate worlds of one, because launcher and MPI library do not match).
   World(int& argc, char**& argv);
   /// Finalizes MPI, which waits for all ranks, but a minute at most: then the process ends hard with the code
-  /// of Error{comm}. Rank 0 leaves last of its node: a launcher that sees a failed rank gives the others that
-  /// still run seconds to die (Open MPI 4: twice its kill timeout), however soon they end. So an exception
-  /// may pass through here only when it is every rank's, as those of `agree` and `together` are. An error of
-  /// the loop that only this rank knows must be caught inside the World's life, printed, and end in `abort`;
-  /// if it does come through here, all ranks are ended with exit code 1 instead of a hang.
+  /// of Error{comm}. So an exception may pass through here only when it is every rank's, as those of `agree`
+  /// and `together` are. An error of the loop that only this rank knows must be caught inside the World's
+  /// life, printed, and end in `abort`; if it does come through here, all ranks are ended with exit code 1
+  /// instead of a hang.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
