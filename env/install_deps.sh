@@ -1,9 +1,10 @@
 #!/bin/bash
-# install_deps.sh [--check] [PACKAGE...]: installs what is missing to build and run cifar_mpi.
+# install_deps.sh [--check] [--slurm | PACKAGE...]: installs what is missing to build and run cifar_mpi.
 #
 # For Debian 12, 13 and Ubuntu 24.04. Needs root or a sudo that asks for no password, and asks nothing itself.
 # When everything is there it touches no network.
 #   --check      only names what is missing; exit status 1 if anything is
+#   --slurm      see to what ctest -L slurm needs besides; nothing of it is configured for this machine
 #   PACKAGE...   see to these packages instead of the project's list
 # Exit status: 0 all there, 1 something missing (--check), 2 usage, 69 cannot install here.
 set -euo pipefail
@@ -22,12 +23,21 @@ libpng-dev       reads CIFAR-10 from PNG strips
 ca-certificates  https
 curl             downloads CIFAR-10'
 
+slurm_list='slurmctld        SLURM: the controller
+slurmd           SLURM: what runs on a node
+slurm-client     SLURM: sbatch, srun, squeue, scontrol
+munge            keys of the messages of SLURM
+iproute2         joins the namespaces by a bridge
+hdf5-tools       h5diff, to compare checkpoints
+environment-modules  for the modulefile; Lmod does as well'
+
 check_only=
-case ${1-} in
+while [[ ${1-} == -* ]]; do case $1 in
   -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
   --check) check_only=1; shift ;;
-  -*) echo "install_deps: unknown option '$1'; see --help" >&2; exit 2 ;;
-esac
+  --slurm) list=$slurm_list; shift ;;
+  *) echo "install_deps: unknown option '$1'; see --help" >&2; exit 2 ;;
+esac; done
 [ $# = 0 ] || list=$(printf '%s\n' "$@")
 
 give_up() {  # give_up REASON: names everything that is needed, for the reader to install

@@ -93,7 +93,7 @@ start() {
     wait "$child"
     status=$?
   done
-  trap "$note_signal" USR1 TERM
+  trap note_signal USR1 TERM
   return "$status"
 }
 
@@ -108,7 +108,7 @@ train() {
     mark=$(exit_mark)
     start "$launcher" "$@"
     code=$? sentence="$launcher ended with $code and the program left no word."
-    if [ "$(exit_mark)" != "$mark" ]; then
+    if [ -r "$run_dir/exit" ] && [ "$(exit_mark)" != "$mark" ]; then
       read -r code sentence <"$run_dir/exit"
     else
       case $code in 0 | [2-9] | 10 | 75) ;; *) code=7 ;; esac  # killed, or a code of the launcher
@@ -152,8 +152,9 @@ go_on_later() {
   exit 75
 }
 
-slurm_ends_us='' note_signal='slurm_ends_us=1'  # a signal while no ranks run
-trap "$note_signal" USR1 TERM
+slurm_ends_us=
+note_signal() { slurm_ends_us=1; }  # one that comes while no ranks run
+trap note_signal USR1 TERM
 restarts=${SLURM_RESTART_COUNT:-0}
 # shellcheck source=env/site.sh
 . "$root/env/site.sh"

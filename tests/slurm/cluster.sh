@@ -19,7 +19,7 @@ become_controller() {
   [ -z "${CLUSTER_CONTROLLER-}" ] || return 0
   local tool
   for tool in slurmctld slurmd sbatch munged ip unshare; do
-    command -v "$tool" >/dev/null || skip "no '$tool' here, so there is no cluster to test on; install with env/install_deps.sh $(slurm_packages)"
+    command -v "$tool" >/dev/null || skip "no '$tool' here, so there is no cluster to test on; install with env/install_deps.sh --slurm"
   done
   [ "$(id -u)" = 0 ] || skip "the cluster of namespaces takes root"
   unshare --mount --net --uts --ipc --pid --fork --mount-proc ip link add probe type bridge 2>/dev/null ||
@@ -27,8 +27,6 @@ become_controller() {
   CLUSTER_CONTROLLER=1 exec unshare --mount --net --uts --ipc --pid --fork --kill-child --mount-proc --propagation private \
     bash "$0" "$@"
 }
-
-slurm_packages() { echo slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge iproute2; }
 
 start_cluster() {  # start_cluster FOLDER: configuration, logs and state go there
   cluster=$1

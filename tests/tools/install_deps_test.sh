@@ -40,6 +40,16 @@ InstallsTheNamedPackages() {
   grep -q -- '--no-install-recommends npm$' "$asked" || fail "apt-get was asked: $(cat "$asked")"
 }
 
+InstallsAClusterOnlyWhenAsked() {
+  everything_but slurmctld
+  ends_with 0 "$install"
+  [ ! -e "$asked" ] || fail "apt-get was called"
+  ends_with 1 "$install" --slurm --check
+  says 'slurmctld'
+  ends_with 0 "$install" --slurm
+  grep -q -- '--no-install-recommends slurmctld$' "$asked" || fail "apt-get was asked: $(cat "$asked")"
+}
+
 ShowsWhatAptSaidWhenItFails() {
   everything_but cmake
   fake_program apt-get <<<'echo E: Unable to locate it; exit 100'
