@@ -62,7 +62,9 @@ void resolve_threads(SessionState& state) {
 
 void plan_device(SessionState& state, const BackendFactory& make_backend) {
   TrainConfig& config = state.config;
-  state.backend = make_backend({config.threads, state.world.oversubscribed()});
+  state.backend =
+      make_backend({config.threads, state.world.oversubscribed(), state.world.node_rank(),
+                    state.world.node_size(), config.share_gpus, config.nccl_algorithm});
   config.precision = state.backend->resolve(config.precision);
   state.tower = state.backend->plan(
       {&state.network.net, &state.network.params, state.sizes.batch / state.sizes.parts, config.precision});
@@ -70,8 +72,10 @@ void plan_device(SessionState& state, const BackendFactory& make_backend) {
 }
 
 void open_collective(SessionState& state) {
-  state.collective =
-      comm::make_collective(state.config.reproducible ? "doubling" : state.config.all_reduce, state.world);
+  const std::string name = state.config.reproducible ? "doubling" : state.config.all_reduce;
+  auto* const source = dynamic_cast<comm::CollectiveSource*>(state.backend.get());
+  state.collective = source != nullptr ? source->make_collective(name, state.world, comm::Wire::fp32)
+                                       : comm::make_collective(name, state.world);
   const std::size_t floats =
       engine::ControlLayout{state.world.size()}.floats() + state.tower->layout().floats;
   state.gradients = state.collective->allocate(floats * sizeof(float));

@@ -63,6 +63,15 @@ class Collective {
   virtual engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) = 0;
 };
 
+/// A backend whose memory the host's collectives cannot reach is one of these, and its own are used instead.
+class CollectiveSource {
+ public:
+  virtual ~CollectiveSource() = default;
+  /// As the function of the same name; both outlive the result.
+  virtual std::unique_ptr<Collective> make_collective(std::string_view name, const World& world,
+                                                      Wire wire) = 0;
+};
+
 /// Names accepted by `make_collective`, each with one sentence on when to use it.
 struct CollectiveInfo {
   std::string_view name;

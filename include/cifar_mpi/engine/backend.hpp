@@ -29,6 +29,10 @@ std::string_view to_string(Precision precision);
 struct BackendOptions {
   int threads = 1;              ///< CPU threads of this rank
   bool oversubscribed = false;  ///< more ranks than cores: give way while waiting
+  int local_rank = 0;           ///< among the ranks of this host; chooses the GPU
+  int local_ranks = 1;
+  bool share_gpus = false;              ///< ranks may share a GPU; for tests
+  std::string nccl_algorithm = "auto";  ///< ring, tree or auto
 };
 
 /// Images as they came from the file, resident in backend memory.

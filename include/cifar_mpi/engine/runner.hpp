@@ -18,15 +18,15 @@ class Runner {
  public:
   virtual ~Runner() = default;
 
-  /// Runs the program once. When it returns, all replays but the last two are done: a host runner returns
-  /// when its own is done, a device runner when it is enqueued and the one two before it is done. Throws what
-  /// a task throws; the program's memory is then unspecified.
+  /// Runs the program once. When it returns, all replays but this one are done: a host runner returns when it
+  /// is done too, a device runner when it is enqueued. So the device has one replay to work on while the host
+  /// reads the records of the one before. Throws what a task throws; the program's memory is then unspecified.
   virtual void replay() = 0;
   /// Returns when everything enqueued is done.
   virtual void finish() = 0;
   virtual const StepProgram& program() const = 0;
   /// Seconds spent in each task since the start, by TaskId; waiting for a collective counts as that
-  /// collective's task.
+  /// collective's task. Empty where a runner cannot tell (lanes and graph on CUDA).
   virtual std::vector<double> task_seconds() const = 0;
   /// From now on shows in `pulse`, which must outlive the runner, which task it is in. Several runners of one
   /// thread may share it. A runner that does not know, because its tasks run elsewhere, shows nothing.

@@ -1,0 +1,157 @@
+#include <utility>
+
+#include "cuda/assembly.hpp"
+#include "cuda/conv.hpp"
+#include "cuda/lane.hpp"
+#include "cuda/norm.hpp"
+#include "cuda/pool.hpp"
+#include "cuda/relu.hpp"
+#include "cuda/sum.hpp"
+
+/// The backward half of an Assembly.
+namespace cifar_mpi::cuda {
+
+using engine::Bytes;
+using engine::Lane;
+using engine::Task;
+
+Task Assembly::bias_gradient(std::size_t s, const Affine& affine, float* grads) const {
+  const auto outputs = static_cast<std::size_t>(affine.outputs);
+  ColumnSum work;
+  work.type = type_;
+  work.rows = affine.rows(plan_.batch);
+  work.columns = affine.outputs;
+  work.grad = grads_[s + 1];
+  work.y = affine.masks ? values_[s + 1] : nullptr;
+  work.sums = grads + plan_.layout.entries[affine.biases].offset;
+  work.partials = partials_;
+  work.counters = extras_[s].counters;
+  Task task{name(s) + " bias gradient",
+            {grad(s + 1)},
+            {engine::bytes_of(work.sums, outputs), engine::bytes_of(partials_, partial_floats_)},
+            [work](Lane& lane) { sum_columns(stream_of(lane), work); },
+            {}};
+  if (affine.masks) {
+    task.reads.push_back(value(s + 1));
+    task.writes.push_back(grad(s + 1));
+  }
+  return task;
+}
+
+Task Assembly::weight_gradient(std::size_t s, const Affine& affine, float* grads) const {
+  const AffineKernels& kernels = *kernels_.of(s);
+  float* const to = grads + plan_.layout.entries[affine.weights].offset;
+  const auto outputs = static_cast<std::size_t>(affine.outputs);
+  const auto inner = static_cast<std::size_t>(affine.inner);
+  if (const LibraryConv* const conv = kernels.library ? &*kernels.library : nullptr) {
+    std::byte* const copy = extras_[s].library_grad;
+    return {name(s) + " weight gradient",
+            {value(s), grad(s + 1)},
+            {engine::bytes_of(to, inner * outputs), {copy, inner * outputs * bytes_per(type_)}, workspace()},
+            [=, x = values_[s], grad_y = grads_[s + 1], scratch = workspace_, type = type_,
+             rows = affine.inner, columns = affine.outputs](Lane& lane) {
+              conv->weight_gradient(stream_of(lane), x, grad_y, copy, scratch);
+              transpose_gradient(stream_of(lane), copy, type, to, rows, columns);
+            },
+            {}};
+  }
+  const Matmul* const product = &kernels.weight_gradient;
+  const Bytes x = affine.is_conv() ? Bytes{extras_[s].patches, product->bytes_a()} : value(s);
+  return {name(s) + " weight gradient",
+          {x, grad(s + 1)},
+          {engine::bytes_of(to, static_cast<std::size_t>(affine.row) * outputs), workspace()},
+          [=, grad_y = grads_[s + 1], scratch = workspace_](Lane& lane) {
+            product->run(stream_of(lane), x.begin, grad_y, to, nullptr, scratch);
+          },
+          {}};
+}
+
+void Assembly::data_gradient(std::size_t s, const Affine& affine, const float* params,
+                             std::vector<Task>& tasks) const {
+  const AffineKernels& kernels = *kernels_.of(s);
+  const std::string full = name(s) + " data gradient";
+  const auto weights = static_cast<std::size_t>(affine.inner) * static_cast<std::size_t>(affine.outputs);
+  if (const LibraryConv* const conv = kernels.library ? &*kernels.library : nullptr) {
+    tasks.push_back(
+        {full,
+         {grad(s + 1), {extras_[s].library_weights, weights * bytes_per(type_)}},
+         {grad(s), workspace()},
+         [=, copy = extras_[s].library_weights, grad_y = grads_[s + 1], to = grads_[s], scratch = workspace_](
+             Lane& lane) { conv->data_gradient(stream_of(lane), copy, grad_y, to, scratch); },
+         {}});
+    return;
+  }
+  const Matmul* const product = &*kernels.data_gradient;
+  Bytes a = grad(s + 1);
+  if (affine.is_conv()) {
+    const PatchShape shape = affine.backward_patches(plan_.batch);
+    const Bytes patches{extras_[s].grad_patches, product->bytes_a()};
+    tasks.push_back({name(s) + " gradient patches",
+                     {a},
+                     {patches},
+                     [shape, type = type_, from = grads_[s + 1], to = extras_[s].grad_patches](Lane& lane) {
+                       gather_patches(stream_of(lane), shape, type, from, to);
+                     },
+                     {}});
+    a = patches;
+  }
+  const Bytes b =
+      affine.is_conv() ? Bytes{extras_[s].turned, product->bytes_b()} : weights_of(affine, params);
+  tasks.push_back({full,
+                   {a, b},
+                   {grad(s), workspace()},
+                   [=, to = grads_[s], scratch = workspace_](Lane& lane) {
+                     product->run(stream_of(lane), a.begin, b.begin, to, nullptr, scratch);
+                   },
+                   {}});
+}
+
+/// The bias gradient comes first where it also masks what the other two read.
+void Assembly::backward_tasks(std::size_t s, const Affine& affine, const Blocks& blocks,
+                              std::vector<Task>& tasks) const {
+  tasks.push_back(bias_gradient(s, affine, blocks.grads));
+  tasks.push_back(weight_gradient(s, affine, blocks.grads));
+  if (affine.wants_grad_x) data_gradient(s, affine, blocks.params, tasks);
+}
+
+void Assembly::backward_tasks(std::size_t s, const Pool& pool, const Blocks&,
+                              std::vector<Task>& tasks) const {
+  if (grads_[s] == nullptr) return;
+  const std::uint8_t* const taps = extras_[s].taps;
+  tasks.push_back({name(s) + " backward",
+                   {grad(s + 1), engine::bytes_of(taps, static_cast<std::size_t>(values_in(s + 1)))},
+                   {grad(s)},
+                   [=, type = type_, grad_y = grads_[s + 1], to = grads_[s]](Lane& lane) {
+                     pool_backward(stream_of(lane), pool.place, type, taps, grad_y, to);
+                   },
+                   {}});
+}
+
+void Assembly::backward_tasks(std::size_t s, const Norm& norm, const Blocks&,
+                              std::vector<Task>& tasks) const {
+  if (grads_[s] == nullptr) return;
+  const int channels = plan_.edges[s].extent.channels;
+  const NormShape shape{norm.rule, values_in(s) / channels, channels, type_};
+  tasks.push_back({name(s) + " backward",
+                   {value(s), grad(s + 1)},
+                   {grad(s)},
+                   [=, relu = norm.relu, x = values_[s], grad_y = grads_[s + 1], to = grads_[s]](Lane& lane) {
+                     norm_backward(stream_of(lane), shape, relu, x, grad_y, to);
+                   },
+                   {}});
+}
+
+/// Its two edges share one gradient.
+void Assembly::backward_tasks(std::size_t s, const Rectify& rectify, const Blocks&,
+                              std::vector<Task>& tasks) const {
+  if (grads_[s] == nullptr || !rectify.masks) return;
+  tasks.push_back({name(s) + " backward",
+                   {value(s + 1), grad(s)},
+                   {grad(s)},
+                   [type = type_, count = values_in(s), y = values_[s + 1], to = grads_[s]](Lane& lane) {
+                     relu_mask(stream_of(lane), type, y, to, count);
+                   },
+                   {}});
+}
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cifar_mpi/data/augment.hpp"
+#include "cifar_mpi/data/sample_order.hpp"
+#include "cuda/value_type.hpp"
+
+/// From resident uint8 images to the input of a network: crop, flip, contrast and standardization in two
+/// passes. Both enqueue and return.
+namespace cifar_mpi::cuda {
+
+/// The label of an image that is not there; the loss leaves it out.
+constexpr std::uint8_t kPaddingLabel = 255;
+/// So that the sums of squares of a crop's channel stay below 2^32.
+constexpr int kMostCropPixels = 66000;
+
+struct InputPlace {
+  data::AugmentSpec spec;
+  const std::uint8_t* images = nullptr;  ///< [count, height, width, channels]
+  const std::uint8_t* labels = nullptr;  ///< [count]
+  std::uint64_t count = 0;
+  int batch = 0;
+  ValueType type = ValueType::fp32;
+  void* x = nullptr;                     ///< [batch, crop_height, crop_width, channels]
+  std::uint8_t* batch_labels = nullptr;  ///< [batch]
+};
+
+/// Sample i is order.at(*step, first + i) with the distortions draw_augment gives it.
+struct TrainInput {
+  InputPlace place;
+  data::SampleOrder order;
+  std::uint64_t seed = 0;
+  std::uint64_t first = 0;
+  const std::uint64_t* step = nullptr;
+};
+void train_input(cudaStream_t stream, const TrainInput& input);
+
+/// Samples [*cursor, *cursor + batch), then the cursor moves on. Past the end an image is zeros and its label
+/// kPaddingLabel.
+void evaluate_input(cudaStream_t stream, const InputPlace& place, std::uint64_t* cursor);
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,103 @@
+#include "cifar_mpi/cuda/backend.hpp"
+
+#include <list>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/collective.hpp"
+#include "cuda/device.hpp"
+#include "cuda/nccl.hpp"
+#include "cuda/runner.hpp"
+#include "cuda/step_tasks.hpp"
+#include "cuda/tower.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+using engine::Precision;
+
+class CudaBackend final : public engine::Backend, public comm::CollectiveSource {
+ public:
+  explicit CudaBackend(const engine::BackendOptions& options)
+      : device_(options), nccl_{options.share_gpus, options.nccl_algorithm} {}
+
+  std::string description() const override { return concat("cuda: ", device_.text()); }
+
+  Precision resolve(Precision precision) const override {
+    if (precision == Precision::automatic) return device_.has_bf16() ? Precision::bf16 : Precision::fp32;
+    if (precision != Precision::fp32 && !device_.has_bf16()) {
+      throw Error(ErrorKind::device,
+                  concat("--precision ", engine::to_string(precision),
+                         ": needs compute capability 8.0; this is ", device_.text(), "; use fp32"));
+    }
+    return precision;
+  }
+
+  Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
+  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
+    device_.copy(dst, src, bytes);
+  }
+
+  std::unique_ptr<engine::Tower> plan(const engine::TowerSpec& spec) override {
+    engine::TowerSpec resolved = spec;
+    resolved.precision = resolve(spec.precision);
+    return plan_tower(device_, resolved);
+  }
+
+  engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,
+                           const engine::ParamLayout& layout) override {
+    const auto* const partials = keep(device_.allocate(kUpdateBlocks * sizeof(double)));
+    const auto* const counter = keep(device_.allocate(sizeof(unsigned)));
+    return plan_update(binding, params, layout, partials->as<double>(), counter->as<unsigned>());
+  }
+
+  engine::Task advance_task(const engine::AdvanceBinding& binding,
+                            std::vector<engine::StepRecord>& records) override {
+    const std::size_t slots = binding.control_layout.floats() - engine::ControlLayout::header_floats;
+    const RecordRing& ring = device_.link().add_ring(slots, device_.allocate(sizeof(std::uint64_t)), records);
+    Advance place;
+    place.replays = ring.replays.as<std::uint64_t>();
+    place.entries = ring.entries.as<DeviceRecord>();
+    place.slots = ring.slots.as<float>();
+    return plan_advance(binding, place);
+  }
+
+  engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,
+                        std::size_t n) override {
+    return plan_sum(std::move(name), dst, a, b, n);
+  }
+
+  std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
+                                         std::vector<engine::Bytes>) override {
+    return make_runner(device_, std::move(program), kind);
+  }
+
+  std::unique_ptr<comm::Collective> make_collective(std::string_view name, const comm::World& world,
+                                                    comm::Wire wire) override {
+    return make_nccl(device_, name, world, wire, nccl_);
+  }
+
+ private:
+  const Buffer* keep(Buffer buffer) {
+    scratch_.push_back(std::move(buffer));
+    return &scratch_.back();
+  }
+
+  Device device_;
+  NcclOptions nccl_;
+  std::list<Buffer> scratch_;  ///< of tasks, which know its address
+};
+
+}  // namespace
+
+std::string describe() { return library_versions(); }
+
+std::string unusable() { return why_unusable(); }
+
+std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions& options) {
+  return std::make_unique<CudaBackend>(options);
+}
+
+}  // namespace cifar_mpi::cuda

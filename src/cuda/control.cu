@@ -1,0 +1,86 @@
+#include "cuda/control.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/numbers.cuh"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+using engine::ControlLayout;
+
+/// Nanoseconds on a clock that all multiprocessors share.
+__device__ std::uint64_t device_nanoseconds() {
+  std::uint64_t now = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+__global__ void begin(Control work) {
+  for (std::size_t i = threadIdx.x; i < work.floats; i += blockDim.x) work.control[i] = 0.0f;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  const bool asked = work.stop_word != nullptr && *static_cast<const volatile int*>(work.stop_word) != 0;
+  work.control[ControlLayout::stop] = asked ? 1.0f : 0.0f;
+  if (work.facts == nullptr) return;
+  float* const slot = work.control + work.slot;
+  slot[ControlLayout::compute_ms] = work.facts->compute_ms;
+  for (int piece = 0; piece < 4; ++piece) {
+    slot[ControlLayout::hash_pieces + piece] =
+        static_cast<float>((work.facts->param_hash >> (16 * piece)) & 0xFFFFu);
+  }
+  work.facts->started_s = 1e-9 * static_cast<double>(device_nanoseconds());
+}
+
+__global__ void note_time(engine::RankFacts* facts) {
+  const double now = 1e-9 * static_cast<double>(device_nanoseconds());
+  facts->compute_ms = static_cast<float>(1e3 * (now - facts->started_s));
+}
+
+__global__ void end(Advance work) {
+  const std::uint64_t place = *work.replays % engine::kRecordRing;
+  const std::size_t slots = work.floats - ControlLayout::header_floats;
+  for (std::size_t i = threadIdx.x; i < slots; i += blockDim.x) {
+    work.slots[place * slots + i] = work.control[ControlLayout::header_floats + i];
+  }
+  __syncthreads();  // all have read the counters
+  if (threadIdx.x != 0) return;
+  const float loss_sum = work.control[ControlLayout::loss_sum];
+  const bool applied = isfinite(loss_sum);
+  DeviceRecord record;
+  record.step = *work.step;
+  record.cross_entropy = static_cast<double>(loss_sum) / work.global_batch;
+  for (int i = 0; i < work.buckets; ++i) record.decay_term += work.decay_sums[i];
+  record.correct = work.control[ControlLayout::correct];
+  record.samples = work.control[ControlLayout::samples];
+  record.stop_requests = work.control[ControlLayout::stop];
+  record.applied = applied ? 1 : 0;
+  work.entries[place] = record;
+  if (applied) ++*work.step;
+  ++*work.replays;
+}
+
+}  // namespace
+
+void begin_step(cudaStream_t stream, const Control& work) {
+  begin<<<1, kThreads, 0, stream>>>(work);
+  check_launch("control");
+}
+
+void note_compute_time(cudaStream_t stream, engine::RankFacts* facts) {
+  note_time<<<1, 1, 0, stream>>>(facts);
+  check_launch("compute time");
+}
+
+void end_step(cudaStream_t stream, const Advance& work) {
+  end<<<1, kThreads, 0, stream>>>(work);
+  check_launch("advance");
+}
+
+const char* missing_code() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, begin);
+  if (status == cudaSuccess) return "";
+  static_cast<void>(cudaGetLastError());
+  return cudaGetErrorString(status);
+}
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,185 @@
+#include "cuda/device.hpp"
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <span>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/hash.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cuda/check.hpp"
+#include "cuda/control.hpp"
+#include "cuda/device_choice.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+
+/// 13000 → "13.0"
+std::string cuda_version(int number) { return concat(number / 1000, '.', number % 1000 / 10); }
+
+int visible_devices() {
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "counting the GPUs");
+  return count;
+}
+
+bool unwinding() { return std::uncaught_exceptions() > 0; }
+
+}  // namespace
+
+std::string why_unusable() {
+  int driver = 0, runtime = 0, count = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "no NVIDIA driver";
+  static_cast<void>(cudaRuntimeGetVersion(&runtime));
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  if (status == cudaErrorInsufficientDriver) {
+    return concat("the NVIDIA driver is for CUDA ", cuda_version(driver), ", this build needs ",
+                  cuda_version(runtime));
+  }
+  if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) {
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    return visible != nullptr ? concat("no GPU is visible (CUDA_VISIBLE_DEVICES is '", visible, "')")
+                              : "no GPU";
+  }
+  return status == cudaSuccess ? "" : cudaGetErrorString(status);
+}
+
+std::string pci_text(std::uint64_t number) {
+  return format("%04llx:%02llx:%02llx.0", static_cast<unsigned long long>(number >> 16),
+                static_cast<unsigned long long>(number >> 8 & 0xff),
+                static_cast<unsigned long long>(number & 0xff));
+}
+
+std::string library_versions() {
+  const int dnn = CUDNN_MAJOR * 10000 + CUDNN_MINOR * 100 + CUDNN_PATCHLEVEL;
+  return concat("CUDA ", cuda_version(CUDART_VERSION), ", cuDNN ", dnn / 10000, '.', dnn / 100 % 100, '.',
+                dnn % 100, ", NCCL ", NCCL_MAJOR, '.', NCCL_MINOR, '.', NCCL_PATCH);
+}
+
+Device::Device(const engine::BackendOptions& options) {
+  if (const std::string reason = why_unusable(); !reason.empty()) {
+    throw Error(ErrorKind::device, concat("--device cuda: ", reason, "; use --device cpu"));
+  }
+  ordinal_ = choose_device({options.local_rank, options.local_ranks, visible_devices(), options.share_gpus});
+  check(cudaSetDevice(ordinal_), "choosing a GPU");
+  check(cudaGetDeviceProperties(&properties_, ordinal_), "asking what the GPU is");
+  if (const std::string words = missing_code(); !words.empty()) {
+    throw Error(ErrorKind::device,
+                concat("--device cuda: this binary has no code for ", properties_.name,
+                       ", compute capability ", properties_.major, '.', properties_.minor, " (", words,
+                       "); build with -DCMAKE_CUDA_ARCHITECTURES=", properties_.major, properties_.minor));
+  }
+  cudaStream_t made = nullptr;
+  check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream");
+  copies_ = Stream(made);
+}
+
+/// While an exception unwinds, a kernel may wait for a rank that is gone, and giving back would wait with it:
+/// the process ends anyway.
+Device::~Device() {
+  if (!unwinding()) return;
+  static_cast<void>(blas_.release());
+  static_cast<void>(dnn_.release());
+  static_cast<void>(copies_.release());
+  for (Stream& stream : streams_) static_cast<void>(stream.release());
+}
+
+std::uint64_t Device::pci_number() const {
+  const auto domain = static_cast<std::uint64_t>(properties_.pciDomainID);
+  const auto bus = static_cast<std::uint64_t>(properties_.pciBusID);
+  return domain << 16 | bus << 8 | static_cast<std::uint64_t>(properties_.pciDeviceID);
+}
+
+std::string Device::pci_id() const { return pci_text(pci_number()); }
+
+std::uint64_t Device::identity() const {
+  return hash_bytes(std::as_bytes(std::span(properties_.uuid.bytes))) >> 11;
+}
+
+std::string Device::text() const {
+  std::size_t left = 0, total = 0;
+  check(cudaMemGetInfo(&left, &total), "asking for the memory left");
+  return concat(properties_.name, " (GPU ", ordinal_, ", ", pci_id(), "), compute capability ",
+                properties_.major, '.', properties_.minor, ", ", library_versions(),
+                format(", %.0f of %.0f MiB in use", static_cast<double>(total - left) / kMiB,
+                       static_cast<double>(total) / kMiB));
+}
+
+cudaStream_t Device::stream(engine::LaneId lane) {
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
+  while (static_cast<int>(streams_.size()) <= lane) {
+    const bool comm = static_cast<engine::LaneId>(streams_.size()) == engine::kComm;
+    cudaStream_t made = nullptr;
+    check(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, comm ? greatest : least),
+          "making a stream");
+    streams_.emplace_back(made);
+  }
+  return streams_[static_cast<std::size_t>(lane)].get();
+}
+
+Buffer Device::allocate(std::size_t bytes) const {
+  const std::size_t wanted = std::max<std::size_t>(bytes, 1);
+  void* memory = nullptr;
+  if (cudaMalloc(&memory, wanted) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    std::size_t left = 0, total = 0;
+    check(cudaMemGetInfo(&left, &total), "asking for the memory left");
+    throw Error(
+        ErrorKind::device,
+        format("out of GPU memory: %.1f MiB asked for, %.1f of %.1f MiB left; use a smaller --batch-size",
+               static_cast<double>(wanted) / kMiB, static_cast<double>(left) / kMiB,
+               static_cast<double>(total) / kMiB));
+  }
+  Buffer buffer(static_cast<std::byte*>(memory), bytes, [memory] {
+    if (!unwinding()) static_cast<void>(cudaFree(memory));
+  });
+  check(cudaMemsetAsync(memory, 0, wanted, copies_.get()), "clearing memory");
+  check(cudaStreamSynchronize(copies_.get()), "clearing memory");
+  return buffer;
+}
+
+void Device::copy(std::byte* dst, const std::byte* src, std::size_t bytes) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, copies_.get()), "copying");
+  check(cudaStreamSynchronize(copies_.get()), "copying");
+}
+
+cublasLtHandle_t Device::blas() {
+  if (!blas_) {
+    cublasLtHandle_t made = nullptr;
+    check(cublasLtCreate(&made), "opening cuBLASLt");
+    blas_ = Owned<cublasLtHandle_t>(made);
+  }
+  return blas_.get();
+}
+
+cudnnHandle_t Device::dnn() {
+  if (!dnn_) {
+    cudnnHandle_t made = nullptr;
+    check(cudnnCreate(&made), "opening cuDNN");
+    dnn_ = Owned<cudnnHandle_t>(made);
+  }
+  return dnn_.get();
+}
+
+TrialMemory::TrialMemory(Device& device, std::size_t bytes, bool wants_dnn)
+    : operand_(device.allocate(bytes)),
+      result_(device.allocate(bytes)),
+      workspace_(device.allocate(kMostWorkspace)) {
+  trial_.blas = device.blas();
+  trial_.dnn = wants_dnn ? device.dnn() : nullptr;
+  trial_.stream = device.stream(engine::kCompute);
+  trial_.operand = operand_.data();
+  trial_.result = result_.data();
+  trial_.workspace = workspace_.data();
+}
+
+}  // namespace cifar_mpi::cuda

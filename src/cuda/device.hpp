@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/engine/backend.hpp"
+#include "cuda/handles.hpp"
+#include "cuda/host_link.hpp"
+#include "cuda/trial.hpp"
+
+namespace cifar_mpi::cuda {
+
+/// The GPU of this process: its streams, memory and libraries. One per backend, which outlives all that uses
+/// it.
+class Device {
+ public:
+  /// Chooses the GPU by local order and makes it current. Throws Error{device} with the reason when there is
+  /// none.
+  explicit Device(const engine::BackendOptions& options);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  int ordinal() const { return ordinal_; }
+  bool has_bf16() const { return properties_.major >= 8; }
+  /// "0000:1b:00.0"
+  std::string pci_id() const;
+  /// The same as a number, exact in a double; pci_text turns it back.
+  std::uint64_t pci_number() const;
+  /// Equal for two processes on one host that use the same GPU (or part of one), exact in a double.
+  std::uint64_t identity() const;
+  /// "NVIDIA H200 (GPU 0, 0000:1b:00.0), compute capability 9.0, …, 1234 of 143771 MiB in use"
+  std::string text() const;
+
+  /// The stream of a lane, made at the first call; the comm lane's goes before the others.
+  cudaStream_t stream(engine::LaneId lane);
+  /// All streams that lanes have.
+  std::size_t lanes() const { return streams_.size(); }
+
+  /// Zeroed, 256-byte aligned. Throws Error{device} with the sizes when there is not enough.
+  Buffer allocate(std::size_t bytes) const;
+  /// Between any two places, host or device; returns when done. Does not wait for the lanes.
+  void copy(std::byte* dst, const std::byte* src, std::size_t bytes);
+
+  cublasLtHandle_t blas();
+  cudnnHandle_t dnn();
+  HostLink& link() { return link_; }
+
+ private:
+  int ordinal_ = 0;
+  cudaDeviceProp properties_{};
+  std::vector<Stream> streams_;  ///< by lane
+  Stream copies_;
+  Owned<cublasLtHandle_t> blas_;
+  Owned<cudnnHandle_t> dnn_;
+  HostLink link_;
+};
+
+/// "0000:1b:00.0"
+std::string pci_text(std::uint64_t number);
+
+/// Why this process cannot use a GPU, in a few words; empty when it can.
+std::string why_unusable();
+
+/// "CUDA 13.0, cuDNN 9.19.0, NCCL 2.28.9"
+std::string library_versions();
+
+/// Memory for trying kernels; see Trial. The trial points into it.
+class TrialMemory {
+ public:
+  /// Each operand may have `bytes`.
+  TrialMemory(Device& device, std::size_t bytes, bool wants_dnn);
+  const Trial& trial() const { return trial_; }
+
+ private:
+  Buffer operand_, result_, workspace_;
+  Trial trial_;
+};
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include "cifar_mpi/base/handle.hpp"
+#include "cuda/check.hpp"
+
+/// Owners of the libraries' objects. What a destructor returns is dropped: a device that is lost was reported
+/// before.
+namespace cifar_mpi::cuda {
+
+inline void destroy(cudaStream_t stream) { static_cast<void>(cudaStreamDestroy(stream)); }
+inline void destroy(cudaEvent_t event) { static_cast<void>(cudaEventDestroy(event)); }
+inline void destroy(cudaGraph_t graph) { static_cast<void>(cudaGraphDestroy(graph)); }
+inline void destroy(cudaGraphExec_t graph) { static_cast<void>(cudaGraphExecDestroy(graph)); }
+inline void destroy(cudnnHandle_t handle) { static_cast<void>(cudnnDestroy(handle)); }
+inline void destroy(cudnnTensorDescriptor_t desc) { static_cast<void>(cudnnDestroyTensorDescriptor(desc)); }
+inline void destroy(cudnnFilterDescriptor_t desc) { static_cast<void>(cudnnDestroyFilterDescriptor(desc)); }
+inline void destroy(cudnnConvolutionDescriptor_t desc) {
+  static_cast<void>(cudnnDestroyConvolutionDescriptor(desc));
+}
+inline void destroy(cublasLtHandle_t handle) { static_cast<void>(cublasLtDestroy(handle)); }
+inline void destroy(cublasLtMatmulDesc_t desc) { static_cast<void>(cublasLtMatmulDescDestroy(desc)); }
+inline void destroy(cublasLtMatrixLayout_t layout) { static_cast<void>(cublasLtMatrixLayoutDestroy(layout)); }
+inline void destroy(cublasLtMatmulPreference_t choice) {
+  static_cast<void>(cublasLtMatmulPreferenceDestroy(choice));
+}
+
+template <class T>
+struct Destroy {
+  void operator()(T object) const { destroy(object); }
+};
+template <class T>
+using Owned = Handle<T, Destroy<T>{}>;
+
+using Stream = Owned<cudaStream_t>;
+using Event = Owned<cudaEvent_t>;
+using Graph = Owned<cudaGraph_t>;
+using GraphExec = Owned<cudaGraphExec_t>;
+
+/// An event that orders streams, or with `timed` also measures.
+inline Event make_event(bool timed = false) {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
+        "making an event");
+  return Event(event);
+}
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,103 @@
+#include "cuda/host_link.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "cuda/check.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+using engine::Bytes;
+using engine::kRecordRing;
+
+template <class Ranges>
+bool touches(const engine::StepProgram& program, Ranges ranges, const Bytes& bytes) {
+  return std::any_of(program.tasks().begin(), program.tasks().end(), [&](const engine::Task& task) {
+    return std::any_of((task.*ranges).begin(), (task.*ranges).end(),
+                       [&](const Bytes& range) { return range.overlaps(bytes); });
+  });
+}
+
+}  // namespace
+
+Buffer allocate_pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  check(cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault),
+        "taking pinned host memory");
+  std::memset(memory, 0, bytes);
+  return {static_cast<std::byte*>(memory), bytes, [memory] {
+            // While an exception unwinds, a kernel may wait for a rank that is gone, and this would wait with
+            // it.
+            if (std::uncaught_exceptions() == 0) static_cast<void>(cudaFreeHost(memory));
+          }};
+}
+
+const DeviceRecord& RecordRing::entry(std::uint64_t replay) const {
+  return entries.as<const DeviceRecord>()[replay % kRecordRing];
+}
+
+const float* RecordRing::slots_of(std::uint64_t replay) const {
+  return slots.as<const float>() + (replay % kRecordRing) * slot_floats;
+}
+
+void RecordRing::deliver(std::uint64_t done) {
+  for (; delivered < done; ++delivered) {
+    const DeviceRecord& from = entry(delivered);
+    engine::StepRecord& to = (*records)[from.step % kRecordRing];
+    to.step = from.step;
+    to.cross_entropy = from.cross_entropy;
+    to.decay_term = from.decay_term;
+    to.correct = from.correct;
+    to.samples = from.samples;
+    to.stop_requests = from.stop_requests;
+    to.applied = from.applied != 0;
+    std::copy_n(slots_of(delivered), slot_floats, to.slots.begin());
+  }
+}
+
+const int* HostLink::stop_word(const std::atomic<int>* source) {
+  for (const StopWord& word : words_) {
+    if (word.source == source) return word.word.as<const int>();
+  }
+  words_.push_back({source, allocate_pinned(sizeof(int))});
+  return words_.back().word.as<const int>();
+}
+
+RecordRing& HostLink::add_ring(std::size_t slot_floats, Buffer counter,
+                               std::vector<engine::StepRecord>& records) {
+  records.resize(kRecordRing);
+  for (engine::StepRecord& record : records) record.slots.resize(slot_floats);
+  RecordRing ring;
+  ring.entries = allocate_pinned(kRecordRing * sizeof(DeviceRecord));
+  ring.slots = allocate_pinned(kRecordRing * slot_floats * sizeof(float));
+  ring.replays = std::move(counter);
+  ring.slot_floats = slot_floats;
+  ring.records = &records;
+  rings_.push_back(std::move(ring));
+  return rings_.back();
+}
+
+std::vector<const StopWord*> HostLink::words_read_by(const engine::StepProgram& program) const {
+  std::vector<const StopWord*> found;
+  for (const StopWord& word : words_) {
+    if (touches(program, &engine::Task::reads, engine::bytes_of(word.word.data(), sizeof(int)))) {
+      found.push_back(&word);
+    }
+  }
+  return found;
+}
+
+std::vector<RecordRing*> HostLink::rings_written_by(const engine::StepProgram& program) {
+  std::vector<RecordRing*> found;
+  for (RecordRing& ring : rings_) {
+    if (touches(program, &engine::Task::writes, engine::bytes_of(ring.entries.data(), ring.entries.size()))) {
+      found.push_back(&ring);
+    }
+  }
+  return found;
+}
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/engine/layout.hpp"
+#include "cifar_mpi/engine/program.hpp"
+#include "cuda/device_record.hpp"
+
+/// The few words that pass between the host and a sealed program: stop requests go in, step records come out.
+namespace cifar_mpi::cuda {
+
+/// Host memory that kernels read and write by the same address. Throws Error{device}.
+Buffer allocate_pinned(std::size_t bytes);
+
+/// A word that tasks read and `before_replay` copies from an atomic of the host.
+struct StopWord {
+  const std::atomic<int>* source = nullptr;
+  Buffer word;  ///< pinned, one int
+};
+
+/// Records of one program: replay n writes entry n % kRecordRing.
+struct RecordRing {
+  Buffer entries;  ///< pinned, kRecordRing DeviceRecords
+  Buffer slots;    ///< pinned, kRecordRing · slot_floats floats
+  Buffer replays;  ///< device memory, one counter
+  std::size_t slot_floats = 0;
+  std::vector<engine::StepRecord>* records = nullptr;
+  std::uint64_t delivered = 0;  ///< replays whose record the host has
+
+  const DeviceRecord& entry(std::uint64_t replay) const;
+  const float* slots_of(std::uint64_t replay) const;
+  /// Copies what the replays before `done` left to records[step % kRecordRing].
+  void deliver(std::uint64_t done);
+};
+
+/// Owned by the backend; its addresses stay as long as it does.
+class HostLink {
+ public:
+  /// The pinned word of `source`, made at the first call for it.
+  const int* stop_word(const std::atomic<int>* source);
+  RecordRing& add_ring(std::size_t slot_floats, Buffer counter, std::vector<engine::StepRecord>& records);
+
+  std::vector<const StopWord*> words_read_by(const engine::StepProgram& program) const;
+  std::vector<RecordRing*> rings_written_by(const engine::StepProgram& program);
+
+  /// Looked at now and then while the host waits for the device: throws when the run cannot go on.
+  std::list<std::function<void()>> watches;
+
+ private:
+  std::list<StopWord> words_;
+  std::list<RecordRing> rings_;
+};
+
+}  // namespace cifar_mpi::cuda

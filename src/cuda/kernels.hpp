@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cuda/library_conv.hpp"
+#include "cuda/matmul.hpp"
+#include "cuda/stage.hpp"
+
+namespace cifar_mpi::cuda {
+
+/// The libraries' kernels of one convolution or linear layer.
+struct AffineKernels {
+  std::optional<LibraryConv> library;  ///< where there is one, the products are not used
+  Matmul forward;
+  Matmul weight_gradient;
+  std::optional<Matmul> data_gradient;
+};
+
+/// How convolutions are done: automatic lets cuDNN have those that suit it (odd kernel, channels in multiples
+/// of 8, bf16 or tf32) and does the others as products of windows and weights; the others are for tests.
+enum class ConvChoice : std::uint8_t { automatic, products, library };
+
+/// The kernels that libraries bring, for one network and batch. Made without a device; usable after `plan`.
+class NetKernels {
+ public:
+  NetKernels(const NetPlan& plan, ConvChoice choice);
+
+  /// Memory that a trial of cuDNN's kernels needs for each operand; 0 when there are none.
+  std::size_t library_trial_bytes() const;
+  /// Asks cuDNN; convolutions it cannot do become products.
+  void plan_library(const Trial& trial);
+  std::size_t product_trial_bytes() const;
+  void plan_products(const Trial& trial);
+
+  /// Null for stages without parameters.
+  const AffineKernels* of(std::size_t stage) const;
+  /// The most that any kernel needs.
+  std::size_t workspace_bytes() const;
+  /// One line per kernel.
+  std::string text() const;
+
+ private:
+  struct Entry {
+    std::string name;
+    AffineKernels kernels;
+    std::string remark;  ///< why cuDNN was not taken
+    bool wants_grad_x = false;
+    std::size_t library_bytes = 0;
+  };
+  std::vector<std::optional<Entry>> entries_;  ///< by stage
+};
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,18 @@
+#pragma once
+
+namespace cifar_mpi::cuda {
+
+/// True in all threads of the block that comes last of the `blocks` that share the counter, which is zero
+/// before and after: what the others wrote before is then visible (read it with __ldcg). All threads of all
+/// blocks call it.
+__device__ inline bool is_last_block(unsigned* counter, unsigned blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0) last = atomicInc(counter, blocks - 1) == blocks - 1;
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include <cstddef>
+#include <string>
+
+#include "cifar_mpi/base/shape.hpp"
+#include "cuda/handles.hpp"
+#include "cuda/trial.hpp"
+#include "cuda/value_type.hpp"
+
+namespace cifar_mpi::cuda {
+
+/// A convolution with stride 1 and equal padding on both sides, so an odd kernel.
+struct LibraryConvShape {
+  int batch = 0;
+  Extent in;
+  int outputs = 0;
+  int kernel = 0;
+  ValueType type = ValueType::fp32;
+};
+
+/// A convolution by cuDNN: images NHWC, weights and their gradient [outputs, kernel, kernel, channels], all
+/// of one type; sums are fp32 (with fp32 values the products are tf32).
+///
+///   bits    the same in every run: only algorithms that cuDNN calls deterministic are taken
+///   order   runs on any stream; two that may run at once need workspaces of their own
+class LibraryConv {
+ public:
+  explicit LibraryConv(const LibraryConvShape& shape) : shape_(shape) {}
+
+  /// Chooses an algorithm for each direction and runs it once. False, and says why in `text`, when cuDNN has
+  /// none.
+  bool plan(const Trial& trial, bool wants_grad_x);
+
+  void forward(cudaStream_t stream, const void* x, const void* weights, void* y, void* workspace) const;
+  void weight_gradient(cudaStream_t stream, const void* x, const void* grad_y, void* grad_weights,
+                       void* workspace) const;
+  void data_gradient(cudaStream_t stream, const void* weights, const void* grad_y, void* grad_x,
+                     void* workspace) const;
+
+  std::size_t workspace_bytes() const { return workspace_bytes_; }
+  const std::string& text() const { return text_; }
+
+ private:
+  /// One of the three: its own descriptor, because the kind of arithmetic belongs to it.
+  template <class Algorithm>
+  struct Direction {
+    Owned<cudnnConvolutionDescriptor_t> conv;
+    Algorithm algorithm{};
+    std::size_t workspace = 0;
+  };
+
+  void describe();
+  bool find_forward(const Trial& trial);
+  bool find_weight_gradient(const Trial& trial);
+  bool find_data_gradient(const Trial& trial);
+  bool runs(const Trial& trial, bool wants_grad_x) const;
+  cudnnStatus_t start_forward(cudaStream_t stream, const void* x, const void* weights, void* y,
+                              void* workspace) const;
+  cudnnStatus_t start_weight_gradient(cudaStream_t stream, const void* x, const void* grad_y,
+                                      void* grad_weights, void* workspace) const;
+  cudnnStatus_t start_data_gradient(cudaStream_t stream, const void* weights, const void* grad_y,
+                                    void* grad_x, void* workspace) const;
+
+  LibraryConvShape shape_;
+  cudnnHandle_t dnn_ = nullptr;
+  Owned<cudnnTensorDescriptor_t> x_, y_;
+  Owned<cudnnFilterDescriptor_t> weights_;
+  Direction<cudnnConvolutionFwdAlgo_t> forward_;
+  Direction<cudnnConvolutionBwdFilterAlgo_t> weight_gradient_;
+  Direction<cudnnConvolutionBwdDataAlgo_t> data_gradient_;
+  std::size_t workspace_bytes_ = 0;
+  std::string text_;
+};
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,146 @@
+#include "cuda/matmul.hpp"
+
+#include "cifar_mpi/base/text.hpp"
+#include "cuda/plain_matmul.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+/// Every operand begins at a multiple of this: blocks are laid out in lines of 64 bytes of fp32, 32 of bf16.
+constexpr std::uint32_t kAlignment = 16;
+
+cudaDataType data_type(ValueType type) { return type == ValueType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+/// cuBLASLt counts in columns: a row-major matrix is its transpose, and d' = op(b)' · op(a)'.
+Owned<cublasLtMatrixLayout_t> transposed_layout(ValueType type, std::int64_t rows, std::int64_t columns) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check(cublasLtMatrixLayoutCreate(&layout, data_type(type), static_cast<std::uint64_t>(columns),
+                                   static_cast<std::uint64_t>(rows), columns),
+        "describing a matrix");
+  return Owned<cublasLtMatrixLayout_t>(layout);
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, T value) {
+  check(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value), "describing a product");
+}
+
+template <class T>
+void set(cublasLtMatmulPreference_t wanted, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+  check(cublasLtMatmulPreferenceSetAttribute(wanted, attribute, &value, sizeof value),
+        "describing a preference");
+}
+
+Owned<cublasLtMatmulDesc_t> describe(const MatmulShape& shape) {
+  cublasLtMatmulDesc_t made = nullptr;
+  check(cublasLtMatmulDescCreate(&made, shape.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                                 CUDA_R_32F),
+        "describing a product");
+  Owned<cublasLtMatmulDesc_t> operation(made);
+  set(made, CUBLASLT_MATMUL_DESC_TRANSA, shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(made, CUBLASLT_MATMUL_DESC_TRANSB, shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (shape.epilogue == Epilogue::none) return operation;
+  set(made, CUBLASLT_MATMUL_DESC_EPILOGUE,
+      shape.epilogue == Epilogue::bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_RELU_BIAS);
+  // An address nobody follows: the choice of an algorithm looks at its alignment.
+  set(made, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(std::uintptr_t{kAlignment}));
+  return operation;
+}
+
+Owned<cublasLtMatmulPreference_t> preference() {
+  cublasLtMatmulPreference_t made = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&made), "describing a preference");
+  Owned<cublasLtMatmulPreference_t> wanted(made);
+  set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kMostWorkspace});
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    set(made, attribute, kAlignment);
+  }
+  return wanted;
+}
+
+std::uint32_t setting(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  std::uint32_t value = 0;
+  std::size_t written = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof value, &written);
+  return status == CUBLAS_STATUS_SUCCESS ? value : 0;
+}
+
+PlainMatmul plain(const MatmulShape& shape) {
+  return {shape.m,
+          shape.n,
+          shape.k,
+          shape.transpose_a,
+          shape.transpose_b,
+          shape.in,
+          shape.out,
+          shape.epilogue != Epilogue::none,
+          shape.epilogue == Epilogue::bias_relu};
+}
+
+}  // namespace
+
+bool Matmul::find_algorithm(const Trial& trial) {
+  operation_ = describe(shape_);
+  layout_a_ = shape_.transpose_a ? transposed_layout(shape_.in, shape_.k, shape_.m)
+                                 : transposed_layout(shape_.in, shape_.m, shape_.k);
+  layout_b_ = shape_.transpose_b ? transposed_layout(shape_.in, shape_.n, shape_.k)
+                                 : transposed_layout(shape_.in, shape_.k, shape_.n);
+  layout_d_ = transposed_layout(shape_.out, shape_.m, shape_.n);
+  const Owned<cublasLtMatmulPreference_t> wanted = preference();
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(blas_, operation_.get(), layout_b_.get(), layout_a_.get(),
+                                     layout_d_.get(), layout_d_.get(), wanted.get(), 1, &found, &count);
+  if (status != CUBLAS_STATUS_SUCCESS || count < 1 || found.state != CUBLAS_STATUS_SUCCESS) return false;
+  algorithm_ = found.algo;
+  workspace_bytes_ = found.workspaceSize;
+  return launch(trial.stream, trial.operand, trial.operand, trial.result, trial.operand, trial.workspace) ==
+         CUBLAS_STATUS_SUCCESS;
+}
+
+void Matmul::plan(const Trial& trial) {
+  blas_ = trial.blas;
+  planned_ = find_algorithm(trial);
+  if (!planned_) {
+    workspace_bytes_ = 0;
+    static_cast<void>(cudaGetLastError());
+    plain_matmul(trial.stream, plain(shape_), trial.operand, trial.operand, trial.result, trial.operand);
+  }
+  check(cudaStreamSynchronize(trial.stream), "trying a matrix product");
+}
+
+cublasStatus_t Matmul::launch(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,
+                              void* workspace) const {
+  const float one = 1.0f, zero = 0.0f;
+  if (shape_.epilogue != Epilogue::none) {
+    set(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
+  return cublasLtMatmul(blas_, operation_.get(), &one, b, layout_b_.get(), a, layout_a_.get(), &zero, d,
+                        layout_d_.get(), d, layout_d_.get(), &algorithm_, workspace, workspace_bytes_,
+                        stream);
+}
+
+void Matmul::run(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,
+                 void* workspace) const {
+  if (planned_) {
+    check(launch(stream, a, b, d, bias, workspace), "starting a matrix product");
+  } else {
+    plain_matmul(stream, plain(shape_), a, b, d, bias);
+  }
+}
+
+std::string Matmul::text() const {
+  const std::string shape = concat(shape_.m, 'x', shape_.n, 'x', shape_.k, ' ', name_of(shape_.in));
+  if (!planned_) return concat(shape, ": plain kernel");
+  return concat(shape, ": cuBLASLt ", setting(algorithm_, CUBLASLT_ALGO_CONFIG_ID), ", tile ",
+                setting(algorithm_, CUBLASLT_ALGO_CONFIG_TILE_ID), ", stages ",
+                setting(algorithm_, CUBLASLT_ALGO_CONFIG_STAGES_ID), ", split ",
+                setting(algorithm_, CUBLASLT_ALGO_CONFIG_SPLITK_NUM), ", sum ",
+                setting(algorithm_, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME));
+}
+
+}  // namespace cifar_mpi::cuda

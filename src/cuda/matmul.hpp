@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "cuda/handles.hpp"
+#include "cuda/trial.hpp"
+#include "cuda/value_type.hpp"
+
+namespace cifar_mpi::cuda {
+
+enum class Epilogue : std::uint8_t { none, bias, bias_relu };
+
+/// d[m, n] = op(a) · op(b), all row-major and without gaps.
+struct MatmulShape {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  bool transpose_a = false;  ///< a lies as [k, m]
+  bool transpose_b = false;  ///< b lies as [n, k]
+  ValueType in = ValueType::fp32;
+  ValueType out = ValueType::fp32;
+  bool tf32 = false;
+  Epilogue epilogue = Epilogue::none;  ///< adds bias[n] of type `out`, then max(·, 0)
+};
+
+/// A matrix product by cuBLASLt, or where cuBLASLt has no kernel by a plain one of ours. Sums are fp32.
+///
+///   bits    the same in every run on the same kind of GPU: one algorithm, chosen by shape and kept
+///   order   runs on any stream; two that may run at once need workspaces of their own
+class Matmul {
+ public:
+  explicit Matmul(const MatmulShape& shape) : shape_(shape) {}
+
+  /// Asks cuBLASLt for its best algorithm and runs it once. Throws Error{device} only when the device is
+  /// lost.
+  void plan(const Trial& trial);
+  /// Enqueues the product; pointers are 16-byte aligned. `bias` is unused without an epilogue.
+  void run(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,
+           void* workspace) const;
+
+  const MatmulShape& shape() const { return shape_; }
+  std::size_t workspace_bytes() const { return workspace_bytes_; }
+  std::size_t bytes_a() const { return static_cast<std::size_t>(shape_.m * shape_.k) * bytes_per(shape_.in); }
+  std::size_t bytes_b() const { return static_cast<std::size_t>(shape_.k * shape_.n) * bytes_per(shape_.in); }
+  std::size_t bytes_d() const {
+    return static_cast<std::size_t>(shape_.m * shape_.n) * bytes_per(shape_.out);
+  }
+  /// "73728x64x80 bf16: cuBLASLt 66, tile 18, stages 3, split 1"
+  std::string text() const;
+
+ private:
+  bool find_algorithm(const Trial& trial);
+  cublasStatus_t launch(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,
+                        void* workspace) const;
+
+  MatmulShape shape_;
+  cublasLtHandle_t blas_ = nullptr;
+  Owned<cublasLtMatmulDesc_t> operation_;
+  Owned<cublasLtMatrixLayout_t> layout_a_, layout_b_, layout_d_;
+  cublasLtMatmulAlgo_t algorithm_{};
+  std::size_t workspace_bytes_ = 0;
+  bool planned_ = false;  ///< by cuBLASLt
+};
+
+}  // namespace cifar_mpi::cuda

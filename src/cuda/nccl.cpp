@@ -1,0 +1,229 @@
+#include "cuda/nccl.hpp"
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <future>
+#include <list>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cuda/check.hpp"
+#include "cuda/device_choice.hpp"
+#include "cuda/lane.hpp"
+#include "cuda/sum.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+/// The most blocks that NCCL's kernels take from those of the backward pass.
+constexpr int kMostChannels = 8;
+constexpr std::chrono::seconds kAbortDeadline{5};
+
+/// Owns a communicator. It goes with all ranks together; while an exception unwinds this rank may be alone,
+/// and aborting can hang as well, so a thread does that and is left behind when it takes too long.
+class Communicator {
+ public:
+  Communicator() = default;
+  explicit Communicator(ncclComm_t value) : value_(value) {}
+  Communicator(Communicator&& other) noexcept : value_(std::exchange(other.value_, nullptr)) {}
+  Communicator& operator=(Communicator&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator() {
+    if (value_ == nullptr) return;
+    if (std::uncaught_exceptions() == 0) {
+      static_cast<void>(ncclCommDestroy(value_));
+    } else {
+      abort_within_deadline();
+    }
+  }
+
+  ncclComm_t get() const { return value_; }
+
+ private:
+  void abort_within_deadline() const {
+    std::packaged_task<void()> abort([comm = value_] { static_cast<void>(ncclCommAbort(comm)); });
+    const std::future<void> done = abort.get_future();
+    std::thread(std::move(abort)).detach();
+    done.wait_for(kAbortDeadline);
+  }
+
+  ncclComm_t value_ = nullptr;
+};
+
+class NcclCollective final : public comm::Collective {
+ public:
+  NcclCollective(Device& device, const comm::World& world, Communicator communicator, bool tree)
+      : device_(device), world_(world), communicator_(std::move(communicator)), tree_(tree) {
+    if (communicator_.get() == nullptr) return;
+    auto& watches = device_.link().watches;
+    watch_ = watches.insert(watches.end(), [this] { look(); });
+  }
+  ~NcclCollective() override {
+    if (communicator_.get() != nullptr) device_.link().watches.erase(watch_);
+  }
+
+  std::string_view name() const override { return tree_ ? "doubling through nccl" : "nccl"; }
+  int ranks() const override { return world_.size(); }
+
+  Buffer allocate(std::size_t bytes) override {
+    Buffer buffer;
+    world_.together([&] { buffer = device_.allocate(bytes); });
+    if (ranks() > 1) warm_up(buffer);
+    return buffer;
+  }
+
+  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t) override {
+    const engine::Bytes bytes = engine::bytes_of(data.data(), data.size());
+    engine::Task task{std::move(task_name), {bytes}, {bytes}, {}, {}};
+    if (!tree_) {
+      task.start = [comm = communicator_.get(), data](engine::Lane& lane) {
+        check(ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat, ncclSum, comm, stream_of(lane)),
+              "starting an all-reduce");
+      };
+      return task;
+    }
+    gathered_.push_back(device_.allocate(data.size_bytes() * static_cast<std::size_t>(ranks())));
+    float* const all = gathered_.back().as<float>();
+    task.writes.push_back({gathered_.back().data(), gathered_.back().size()});
+    task.start = [comm = communicator_.get(), data, all, count = ranks()](engine::Lane& lane) {
+      check(ncclAllGather(data.data(), all, data.size(), ncclFloat, comm, stream_of(lane)),
+            "starting an all-gather");
+      add_ranks(stream_of(lane), data.data(), all, data.size(), count);
+    };
+    return task;
+  }
+
+ private:
+  /// Sums the zeros of a fresh array: NCCL opens its connections in the first run of a collective.
+  void warm_up(const Buffer& buffer) {
+    std::optional<Error> mine;
+    try {
+      StreamLane lane(device_.stream(engine::kComm));
+      all_reduce("warm-up", buffer.span<float>(), 0).start(lane);
+      check(cudaStreamSynchronize(lane.stream()), "summing for the first time");
+      gathered_.clear();
+    } catch (const Error& error) {
+      mine = error;
+    }
+    world_.agree(mine);
+  }
+
+  void look() const {
+    ncclResult_t state = ncclSuccess;
+    check(ncclCommGetAsyncError(communicator_.get(), &state), "asking whether all is well");
+    if (state == ncclSuccess || state == ncclInProgress) return;
+    throw Error(ErrorKind::comm, concat("NCCL lost a rank or the network: ", ncclGetErrorString(state),
+                                        ", seen by rank ", world_.rank(), " on ", world_.host(),
+                                        "; the first message of the other ranks says more"));
+  }
+
+  Device& device_;
+  const comm::World& world_;
+  Communicator communicator_;  ///< none in a world of one
+  bool tree_;
+  std::list<std::function<void()>>::iterator watch_;
+  std::vector<Buffer> gathered_;  ///< all ranks' arrays, one per task; go before the communicator
+};
+
+void set_default(const char* variable, const std::string& value) { setenv(variable, value.c_str(), 0); }
+
+/// What NCCL reads from the environment, before its first call. A user's own settings stay.
+void prepare_environment(const comm::World& world, const NcclOptions& options) {
+  if (options.algorithm == "ring") set_default("NCCL_ALGO", "Ring");
+  if (options.algorithm == "tree") set_default("NCCL_ALGO", "Tree");
+  if (!options.share_gpus) return;
+  // NCCL takes no GPU twice on one host, so each rank names a host of its own.
+  set_default("NCCL_HOSTID", concat(world.host(), "-rank-", world.rank()));
+  set_default("NCCL_IB_DISABLE", "1");
+  const auto& hosts = world.hosts();
+  if (std::all_of(hosts.begin(), hosts.end(),
+                  [&](const std::string& host) { return host == hosts.front(); })) {
+    set_default("NCCL_SOCKET_IFNAME", "lo");
+  }
+}
+
+/// Logs who has which GPU, and lets all ranks fail together where two have one and may not.
+void compare_devices(const Device& device, const comm::World& world, bool share) {
+  const std::vector<double> gpus = world.gather(static_cast<double>(device.identity()));
+  const std::vector<double> places = world.gather(static_cast<double>(device.pci_number()));
+  const auto& hosts = world.hosts();
+  std::vector<DeviceIdentity> ranks;
+  std::map<std::string, std::string> lines;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto first = std::find(hosts.begin(), hosts.end(), hosts[rank]) - hosts.begin();
+    ranks.push_back({static_cast<double>(first), gpus[rank]});
+    std::string& line = lines[hosts[rank]];
+    line += concat(line.empty() ? "" : ", ", "rank ", rank, " ",
+                   pci_text(static_cast<std::uint64_t>(places[rank])));
+  }
+  for (const auto& [host, line] : lines) Log(world.rank()).info(concat("GPUs of ", host, ": ", line));
+  const SharedDevice shared = find_shared_device(ranks);
+  world.together([&] {
+    if (shared.rank < 0 || share || world.rank() != 0) return;
+    throw Error(ErrorKind::device,
+                concat("ranks ", shared.other, " and ", shared.rank, " on ",
+                       hosts[static_cast<std::size_t>(shared.rank)],
+                       " have the same GPU; give each rank one of its own, or allow sharing for a test with "
+                       "--share-gpus"));
+  });
+}
+
+Communicator connect(const comm::World& world) {
+  ncclUniqueId id{};
+  world.together([&] {
+    if (world.rank() == 0) check(ncclGetUniqueId(&id), "making an id");
+  });
+  world.broadcast(std::as_writable_bytes(std::span(id.internal)));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  config.maxCTAs = kMostChannels;
+  std::optional<Error> mine;
+  ncclComm_t made = nullptr;
+  try {
+    check(ncclCommInitRankConfig(&made, world.size(), id, world.rank(), &config), "connecting the ranks");
+  } catch (const Error& error) {
+    mine = error;
+  }
+  Communicator communicator(made);
+  world.agree(mine);
+  Log(world.rank())
+      .info(concat("NCCL connects ", world.size(), " ranks, at most ", kMostChannels, " channels"));
+  return communicator;
+}
+
+}  // namespace
+
+std::unique_ptr<comm::Collective> make_nccl(Device& device, std::string_view name, const comm::World& world,
+                                            comm::Wire wire, const NcclOptions& options) {
+  const bool tree = name == "doubling";
+  std::optional<Error> wrong;
+  if (!tree && name != "nccl" && name != "auto") {
+    wrong.emplace(ErrorKind::usage,
+                  concat("--all-reduce ", name, " sums in host memory; on cuda choose nccl or auto"));
+  } else if (wire != comm::Wire::fp32) {
+    wrong.emplace(ErrorKind::usage, concat("gradients travel as ", comm::to_string(wire),
+                                           " between hosts only; NCCL sums fp32"));
+  }
+  world.agree(wrong);
+  if (world.size() == 1) return std::make_unique<NcclCollective>(device, world, Communicator(), tree);
+  prepare_environment(world, options);
+  compare_devices(device, world, options.share_gpus);
+  return std::make_unique<NcclCollective>(device, world, connect(world), tree);
+}
+
+}  // namespace cifar_mpi::cuda

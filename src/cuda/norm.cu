@@ -1,0 +1,85 @@
+#include "cuda/launch.hpp"
+#include "cuda/norm.hpp"
+#include "cuda/numbers.cuh"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+/// Values that a block of the backward pass takes, whole pixels, at least one.
+constexpr int kBlockValues = 1024;
+
+/// One thread per value; its neighbours come from the first-level cache.
+template <class T>
+__global__ void forward(NormShape shape, const T* __restrict__ x, T* __restrict__ y) {
+  const std::int64_t i = thread_index();
+  if (i >= shape.pixels * shape.channels) return;
+  const int channel = static_cast<int>(i % shape.channels);
+  const T* const pixel = x + (i - channel);
+  const float base =
+      norm_base(shape.rule, shape.channels, channel, [&](int c) { return to_float(pixel[c]); });
+  y[i] = from_float<T>(to_float(x[i]) * norm_scale(shape.rule, base, DeviceMath{}));
+}
+
+/// A block takes some pixels: each value's two terms go to shared memory, then each value gathers its
+/// neighbours'.
+template <class T>
+__global__ void backward(NormShape shape, int pixels_per_block, bool relu, const T* __restrict__ x,
+                         const T* __restrict__ grad_y, T* __restrict__ grad_x) {
+  extern __shared__ float terms[];
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * pixels_per_block * shape.channels;
+  const std::int64_t left = shape.pixels * shape.channels - first;
+  const int most = pixels_per_block * shape.channels;
+  const int count = left < most ? static_cast<int>(left) : most;
+  float* const shares = terms;
+  float* const directs = terms + most;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+    const int channel = i % shape.channels;
+    const T* const pixel = x + first + (i - channel);
+    const float base =
+        norm_base(shape.rule, shape.channels, channel, [&](int c) { return to_float(pixel[c]); });
+    const float direct = to_float(grad_y[first + i]) * norm_scale(shape.rule, base, DeviceMath{});
+    directs[i] = direct;
+    shares[i] = direct * to_float(pixel[channel]) / base;
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+    const int channel = i % shape.channels;
+    const float value = to_float(x[first + i]);
+    const float* const pixel = shares + (i - channel);
+    const float grad = norm_gradient(shape.rule, shape.channels, channel, value, directs[i],
+                                     [&](int c) { return pixel[c]; });
+    grad_x[first + i] = from_float<T>(relu && !(value > 0.0f) ? 0.0f : grad);
+  }
+}
+
+}  // namespace
+
+void norm_forward(cudaStream_t stream, const NormShape& shape, const void* x, void* y) {
+  const unsigned blocks = blocks_for(shape.pixels * shape.channels);
+  if (shape.type == ValueType::bf16) {
+    forward<<<blocks, kThreads, 0, stream>>>(shape, static_cast<const Bf16*>(x), static_cast<Bf16*>(y));
+  } else {
+    forward<<<blocks, kThreads, 0, stream>>>(shape, static_cast<const float*>(x), static_cast<float*>(y));
+  }
+  check_launch("normalization");
+}
+
+void norm_backward(cudaStream_t stream, const NormShape& shape, bool relu, const void* x, const void* grad_y,
+                   void* grad_x) {
+  const int pixels = shape.channels >= kBlockValues ? 1 : kBlockValues / shape.channels;
+  const auto blocks = static_cast<unsigned>((shape.pixels + pixels - 1) / pixels);
+  const std::size_t shared =
+      2 * sizeof(float) * static_cast<std::size_t>(pixels) * static_cast<std::size_t>(shape.channels);
+  if (shape.type == ValueType::bf16) {
+    backward<<<blocks, kThreads, shared, stream>>>(shape, pixels, relu, static_cast<const Bf16*>(x),
+                                                   static_cast<const Bf16*>(grad_y),
+                                                   static_cast<Bf16*>(grad_x));
+  } else {
+    backward<<<blocks, kThreads, shared, stream>>>(shape, pixels, relu, static_cast<const float*>(x),
+                                                   static_cast<const float*>(grad_y),
+                                                   static_cast<float*>(grad_x));
+  }
+  check_launch("normalization backward");
+}
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,47 @@
+#pragma once
+
+/// Local response normalization of one pixel; runs on the host and on the device.
+namespace cifar_mpi::cuda {
+
+struct NormRule {
+  int radius = 0;
+  float bias = 1.0f;
+  float alpha = 0.0f;
+  float beta = 0.5f;
+};
+
+/// bias + alpha · Σ x², over the channels nearest to `c`; `read(c)` gives x.
+template <class Read>
+constexpr float norm_base(const NormRule& rule, int channels, int c, Read read) {
+  const int first = c > rule.radius ? c - rule.radius : 0;
+  const int last = c + rule.radius < channels ? c + rule.radius : channels - 1;
+  float sum = 0.0f;
+  for (int i = first; i <= last; ++i) {
+    const float x = read(i);
+    sum += x * x;
+  }
+  return rule.bias + rule.alpha * sum;
+}
+
+/// base^(−beta); three quarters, the tutorial's, by two roots. `Math` has sqrt and pow.
+template <class Math>
+constexpr float norm_scale(const NormRule& rule, float base, Math math) {
+  if (rule.beta == 0.75f) {
+    const float root = math.sqrt(base);
+    return 1.0f / (root * math.sqrt(root));
+  }
+  return math.pow(base, -rule.beta);
+}
+
+/// y = x · scale gives grad_x[c] = grad_y[c] · scale[c] − 2·alpha·beta · x[c] · Σ share[j] over the same
+/// channels j, with share[j] = grad_y[j] · x[j] · scale[j] / base[j].
+template <class Share>
+constexpr float norm_gradient(const NormRule& rule, int channels, int c, float x, float direct, Share share) {
+  const int first = c > rule.radius ? c - rule.radius : 0;
+  const int last = c + rule.radius < channels ? c + rule.radius : channels - 1;
+  float sum = 0.0f;
+  for (int i = first; i <= last; ++i) sum += share(i);
+  return direct - 2.0f * rule.alpha * rule.beta * x * sum;
+}
+
+}  // namespace cifar_mpi::cuda

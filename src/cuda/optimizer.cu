@@ -1,0 +1,75 @@
+#include "cuda/last_block.cuh"
+#include "cuda/launch.hpp"
+#include "cuda/numbers.cuh"
+#include "cuda/optimizer.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+/// The sum over the threads of the block, valid in thread 0.
+__device__ double add_threads(double mine) {
+  __shared__ double all[kThreads];
+  const int me = static_cast<int>(threadIdx.x);
+  all[me] = mine;
+  __syncthreads();
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    if (me < half) all[me] += all[me + half];
+    __syncthreads();
+  }
+  const double sum = all[0];
+  __syncthreads();
+  return sum;
+}
+
+__device__ double half_square(const float4& w) {
+  return 0.5 * (static_cast<double>(w.x) * w.x + static_cast<double>(w.y) * w.y +
+                static_cast<double>(w.z) * w.z + static_cast<double>(w.w) * w.w);
+}
+
+__device__ void update_four(const Update& work, const UpdateRates& rates, std::uint64_t i, float decay,
+                            float4 w) {
+  const float4 g = *reinterpret_cast<const float4*>(work.grads + i);
+  float4 ema = *reinterpret_cast<const float4*>(work.ema + i);
+  w.x = updated_weight(w.x, g.x, decay, rates.learning_rate);
+  w.y = updated_weight(w.y, g.y, decay, rates.learning_rate);
+  w.z = updated_weight(w.z, g.z, decay, rates.learning_rate);
+  w.w = updated_weight(w.w, g.w, decay, rates.learning_rate);
+  ema.x = updated_ema(ema.x, w.x, rates.ema_share);
+  ema.y = updated_ema(ema.y, w.y, rates.ema_share);
+  ema.z = updated_ema(ema.z, w.z, rates.ema_share);
+  ema.w = updated_ema(ema.w, w.w, rates.ema_share);
+  *reinterpret_cast<float4*>(work.params + i) = w;
+  *reinterpret_cast<float4*>(work.ema + i) = ema;
+}
+
+__global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ Update work) {
+  const bool apply = isfinite(*work.loss_sum);
+  const UpdateRates rates =
+      update_rates(work.rule, work.ema_decay, *work.step, [](double x, double y) { return pow(x, y); });
+  const Segments& segments = work.segments;
+  const std::uint64_t begin = segments.items[0].begin;
+  const std::uint64_t end = segments.items[segments.count - 1].end;
+  double sum = 0.0;
+  const std::uint64_t stride = std::uint64_t{4} * kThreads * kUpdateBlocks;
+  for (std::uint64_t i = begin + 4 * static_cast<std::uint64_t>(thread_index()); i < end; i += stride) {
+    const float decay = decay_of(segments, i);
+    const float4 w = *reinterpret_cast<const float4*>(work.params + i);
+    if (decay != 0.0f) sum += static_cast<double>(decay) * half_square(w);
+    if (apply) update_four(work, rates, i, decay, w);
+  }
+  sum = add_threads(sum);
+  if (threadIdx.x == 0) work.partials[blockIdx.x] = sum;
+  if (!is_last_block(work.counter, gridDim.x)) return;
+  static_assert(kUpdateBlocks == kThreads);
+  const double total = add_threads(__ldcg(work.partials + threadIdx.x));
+  if (threadIdx.x == 0) *work.decay_sum = work.adds ? *work.decay_sum + total : total;
+}
+
+}  // namespace
+
+void update(cudaStream_t stream, const Update& work) {
+  update_all<<<kUpdateBlocks, kThreads, 0, stream>>>(work);
+  check_launch("update");
+}
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,47 @@
+#include "cuda/launch.hpp"
+#include "cuda/numbers.cuh"
+#include "cuda/plain_matmul.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+/// One thread per element of d: right for any shape, fast for none.
+template <class In, class Out>
+__global__ void multiply(PlainMatmul shape, const In* __restrict__ a, const In* __restrict__ b,
+                         Out* __restrict__ d, const Out* __restrict__ bias) {
+  const std::int64_t i = thread_index();
+  if (i >= shape.m * shape.n) return;
+  const std::int64_t row = i / shape.n, column = i - row * shape.n;
+  float sum = 0.0f;
+  for (std::int64_t k = 0; k < shape.k; ++k) {
+    const float left = to_float(a[shape.transpose_a ? k * shape.m + row : row * shape.k + k]);
+    const float right = to_float(b[shape.transpose_b ? column * shape.k + k : k * shape.n + column]);
+    sum += left * right;
+  }
+  if (shape.add_bias) sum += to_float(bias[column]);
+  d[i] = from_float<Out>(shape.relu && sum < 0.0f ? 0.0f : sum);
+}
+
+template <class In, class Out>
+void start(cudaStream_t stream, const PlainMatmul& shape, const void* a, const void* b, void* d,
+           const void* bias) {
+  multiply<In, Out><<<blocks_for(shape.m * shape.n), kThreads, 0, stream>>>(
+      shape, static_cast<const In*>(a), static_cast<const In*>(b), static_cast<Out*>(d),
+      static_cast<const Out*>(bias));
+}
+
+}  // namespace
+
+void plain_matmul(cudaStream_t stream, const PlainMatmul& shape, const void* a, const void* b, void* d,
+                  const void* bias) {
+  if (shape.in == ValueType::bf16 && shape.out == ValueType::bf16) {
+    start<Bf16, Bf16>(stream, shape, a, b, d, bias);
+  } else if (shape.in == ValueType::bf16) {
+    start<Bf16, float>(stream, shape, a, b, d, bias);
+  } else {
+    start<float, float>(stream, shape, a, b, d, bias);
+  }
+  check_launch("plain matrix product");
+}
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,86 @@
+#include "cuda/launch.hpp"
+#include "cuda/numbers.cuh"
+#include "cuda/pool.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+/// Which image, row, column and channel an element of an NHWC tensor is.
+struct Position {
+  std::int64_t image = 0;
+  int y = 0;
+  int x = 0;
+  int channel = 0;
+};
+
+__device__ Position position_of(std::int64_t i, int height, int width, int channels) {
+  const std::int64_t pixel = i / channels;
+  const std::int64_t row = pixel / width;
+  Position at;
+  at.channel = static_cast<int>(i - pixel * channels);
+  at.x = static_cast<int>(pixel - row * width);
+  at.image = row / height;
+  at.y = static_cast<int>(row - at.image * height);
+  return at;
+}
+
+/// One thread per output. Reads each input about (kernel / stride)² times, from the cache.
+template <class T>
+__global__ void forward(PoolPlace place, bool relu, const T* __restrict__ x, T* __restrict__ y,
+                        std::uint8_t* __restrict__ taps) {
+  const std::int64_t i = thread_index();
+  if (i >= place.out_values()) return;
+  const Position at = position_of(i, place.out_height, place.out_width, place.channels);
+  const T* const image = x + at.image * place.in_height * place.in_width * place.channels + at.channel;
+  const PoolChoice choice = pool_choose(place, at.y, at.x, relu, [&](int row, int column) {
+    return to_float(image[(static_cast<std::int64_t>(row) * place.in_width + column) * place.channels]);
+  });
+  y[i] = from_float<T>(choice.value);
+  if (taps != nullptr) taps[i] = choice.tap;
+}
+
+/// One thread per input; reads the taps and gradients of the windows that hold it.
+template <class T>
+__global__ void backward(PoolPlace place, const std::uint8_t* __restrict__ taps, const T* __restrict__ grad_y,
+                         T* __restrict__ grad_x) {
+  const std::int64_t i = thread_index();
+  if (i >= place.in_values()) return;
+  const Position at = position_of(i, place.in_height, place.in_width, place.channels);
+  const std::int64_t base = at.image * place.out_height * place.out_width * place.channels + at.channel;
+  const auto output = [&](int row, int column) {
+    return base + (static_cast<std::int64_t>(row) * place.out_width + column) * place.channels;
+  };
+  grad_x[i] = from_float<T>(pool_gather(
+      place, at.y, at.x, [&](int row, int column) { return static_cast<int>(taps[output(row, column)]); },
+      [&](int row, int column) { return to_float(grad_y[output(row, column)]); }));
+}
+
+}  // namespace
+
+void pool_forward(cudaStream_t stream, const PoolPlace& place, ValueType type, bool relu, const void* x,
+                  void* y, std::uint8_t* taps) {
+  const unsigned blocks = blocks_for(place.out_values());
+  if (type == ValueType::bf16) {
+    forward<<<blocks, kThreads, 0, stream>>>(place, relu, static_cast<const Bf16*>(x), static_cast<Bf16*>(y),
+                                             taps);
+  } else {
+    forward<<<blocks, kThreads, 0, stream>>>(place, relu, static_cast<const float*>(x),
+                                             static_cast<float*>(y), taps);
+  }
+  check_launch("pooling");
+}
+
+void pool_backward(cudaStream_t stream, const PoolPlace& place, ValueType type, const std::uint8_t* taps,
+                   const void* grad_y, void* grad_x) {
+  const unsigned blocks = blocks_for(place.in_values());
+  if (type == ValueType::bf16) {
+    backward<<<blocks, kThreads, 0, stream>>>(place, taps, static_cast<const Bf16*>(grad_y),
+                                              static_cast<Bf16*>(grad_x));
+  } else {
+    backward<<<blocks, kThreads, 0, stream>>>(place, taps, static_cast<const float*>(grad_y),
+                                              static_cast<float*>(grad_x));
+  }
+  check_launch("pooling backward");
+}
+
+}  // namespace cifar_mpi::cuda

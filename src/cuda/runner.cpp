@@ -1,0 +1,249 @@
+#include "cuda/runner.hpp"
+
+#include <nvtx3/nvToolsExt.h>
+#include <sched.h>
+
+#include <array>
+#include <atomic>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cuda/check.hpp"
+#include "cuda/lane.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+using engine::Instruction;
+using engine::kCompute;
+using engine::Op;
+using engine::RunnerKind;
+using engine::StepProgram;
+using engine::Task;
+
+/// How often a waiting host looks whether the run can still go on.
+constexpr double kWatchSeconds = 0.1;
+
+/// Names a stretch of the host's time for profilers.
+class Range {
+ public:
+  explicit Range(const std::string& name) { nvtxRangePushA(name.c_str()); }
+  ~Range() { nvtxRangePop(); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+};
+
+/// What all runners share: the program, its lanes, and what passes between host and device around a replay.
+class DeviceRunner : public engine::Runner {
+ public:
+  DeviceRunner(Device& device, StepProgram program)
+      : device_(device),
+        program_(std::move(program)),
+        words_(device.link().words_read_by(program_)),
+        rings_(device.link().rings_written_by(program_)) {
+    for (engine::LaneId lane = 0; lane < program_.lanes(); ++lane) lanes_.emplace_back(device.stream(lane));
+    for (Event& event : done_) event = make_event();
+  }
+
+  void replay() final {
+    for (const StopWord* word : words_) {
+      const int asked = word->source->load(std::memory_order_relaxed);
+      std::atomic_ref<int>(*word->word.as<int>()).store(asked, std::memory_order_relaxed);
+    }
+    enqueue();
+    check(cudaEventRecord(done_[launched_ % done_.size()].get(), stream(kCompute)),
+          "marking the end of a replay");
+    ++launched_;
+    if (launched_ > 1) wait_until(launched_ - 1);
+  }
+
+  void finish() final { wait_until(launched_); }
+  const StepProgram& program() const final { return program_; }
+  std::vector<double> task_seconds() const override { return {}; }
+
+ protected:
+  virtual void enqueue() = 0;
+
+  cudaStream_t stream(engine::LaneId lane) const { return lanes_[static_cast<std::size_t>(lane)].stream(); }
+  const Task& task(engine::TaskId id) const { return program_.tasks()[static_cast<std::size_t>(id)]; }
+
+  void start(const Instruction& line) {
+    const Range range(task(line.target).name);
+    try {
+      task(line.target).start(lanes_[static_cast<std::size_t>(line.lane)]);
+    } catch (const Error& error) {
+      throw Error(error.kind(), concat("task '", task(line.target).name, "': ", error.what()));
+    }
+  }
+
+  /// Returns when the event has happened; looks at the watches meanwhile.
+  void wait_for(const Event& event, const std::string& what) {
+    double looked = steady_seconds();
+    for (;;) {
+      const cudaError_t status = cudaEventQuery(event.get());
+      if (status == cudaSuccess) return;
+      if (status != cudaErrorNotReady) check(status, what.c_str());
+      static_cast<void>(cudaGetLastError());  // "not ready" must not be taken for an error of the next launch
+      sched_yield();
+      const double now = steady_seconds();
+      if (now - looked < kWatchSeconds) continue;
+      looked = now;
+      for (const auto& watch : device_.link().watches) watch();
+    }
+  }
+
+  Device& device_;
+  StepProgram program_;
+  std::vector<StreamLane> lanes_;
+
+ private:
+  void wait_until(std::uint64_t replays) {
+    if (finished_ >= replays) return;
+    wait_for(done_[(replays - 1) % done_.size()], concat("running ", program_.name()));
+    finished_ = replays;
+    for (RecordRing* ring : rings_) ring->deliver(replays);
+  }
+
+  std::vector<const StopWord*> words_;
+  std::vector<RecordRing*> rings_;
+  std::array<Event, 2> done_;  ///< of the last two replays
+  std::uint64_t launched_ = 0;
+  std::uint64_t finished_ = 0;
+};
+
+/// One task after another, each finished before the next begins; marks have nothing left to order.
+class SerialRunner final : public DeviceRunner {
+ public:
+  SerialRunner(Device& device, StepProgram program)
+      : DeviceRunner(device, std::move(program)),
+        begin_(make_event(true)),
+        end_(make_event(true)),
+        seconds_(program_.tasks().size(), 0.0) {}
+
+  std::vector<double> task_seconds() const override { return seconds_; }
+
+ private:
+  void enqueue() override {
+    for (const Instruction& line : program_.instructions()) {
+      if (line.op != Op::run) continue;
+      check(cudaEventRecord(begin_.get(), stream(line.lane)), "starting the clock");
+      start(line);
+      check(cudaEventRecord(end_.get(), stream(line.lane)), "stopping the clock");
+      wait_for(end_, concat("running '", task(line.target).name, "'"));
+      float milliseconds = 0.0f;
+      check(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()), "reading the clock");
+      seconds_[static_cast<std::size_t>(line.target)] += 1e-3 * static_cast<double>(milliseconds);
+    }
+  }
+
+  Event begin_, end_;
+  std::vector<double> seconds_;
+};
+
+/// The list as it stands: the streams keep the order of their lane, events that between lanes.
+class LanesRunner : public DeviceRunner {
+ public:
+  LanesRunner(Device& device, StepProgram program)
+      : DeviceRunner(device, std::move(program)), fork_(make_event()) {
+    for (int mark = 0; mark < program_.marks(); ++mark) marks_.push_back(make_event());
+    for (int lane = 0; lane < program_.lanes(); ++lane) joins_.push_back(make_event());
+  }
+
+ protected:
+  void enqueue() override {
+    check(cudaEventRecord(fork_.get(), stream(kCompute)), "setting a mark");
+    for (engine::LaneId lane = 1; lane < program_.lanes(); ++lane) wait(lane, fork_);
+    for (const Instruction& line : program_.instructions()) {
+      const auto target = static_cast<std::size_t>(line.target);
+      switch (line.op) {
+        case Op::run:
+          start(line);
+          break;
+        case Op::set:
+          check(cudaEventRecord(marks_[target].get(), stream(line.lane)), "setting a mark");
+          break;
+        case Op::wait:
+          wait(line.lane, marks_[target]);
+          break;
+      }
+    }
+    for (engine::LaneId lane = 1; lane < program_.lanes(); ++lane) {
+      const Event& join = joins_[static_cast<std::size_t>(lane)];
+      check(cudaEventRecord(join.get(), stream(lane)), "setting a mark");
+      wait(kCompute, join);
+    }
+  }
+
+ private:
+  void wait(engine::LaneId lane, const Event& event) const {
+    check(cudaStreamWaitEvent(stream(lane), event.get(), 0), "waiting for a mark");
+  }
+
+  Event fork_;
+  std::vector<Event> marks_;
+  std::vector<Event> joins_;  ///< by lane
+};
+
+class GraphRunner final : public LanesRunner {
+ public:
+  using LanesRunner::LanesRunner;
+
+ private:
+  void enqueue() override {
+    if (!warm_) {
+      LanesRunner::enqueue();
+      warm_ = true;
+      return;
+    }
+    if (!exec_) capture();
+    check(cudaGraphLaunch(exec_.get(), stream(kCompute)), "starting a graph");
+  }
+
+  void capture() {
+    check(cudaStreamBeginCapture(stream(kCompute), cudaStreamCaptureModeThreadLocal), "starting a capture");
+    try {
+      LanesRunner::enqueue();
+    } catch (...) {
+      cudaGraph_t broken = nullptr;
+      static_cast<void>(cudaStreamEndCapture(stream(kCompute), &broken));
+      static_cast<void>(cudaGetLastError());
+      const Graph owner(broken);
+      throw;
+    }
+    cudaGraph_t captured = nullptr;
+    check(cudaStreamEndCapture(stream(kCompute), &captured), "ending a capture");
+    const Graph graph(captured);
+    cudaGraphExec_t made = nullptr;
+    check(cudaGraphInstantiate(&made, graph.get(), 0), "making a graph");
+    exec_ = GraphExec(made);
+  }
+
+  bool warm_ = false;
+  GraphExec exec_;
+};
+
+}  // namespace
+
+std::unique_ptr<engine::Runner> make_runner(Device& device, StepProgram program, RunnerKind kind) {
+  if (!program.sealed()) {
+    throw std::logic_error(concat("program '", program.name(), "' must be sealed before it can run"));
+  }
+  switch (kind) {
+    case RunnerKind::serial:
+      return std::make_unique<SerialRunner>(device, std::move(program));
+    case RunnerKind::lanes:
+      return std::make_unique<LanesRunner>(device, std::move(program));
+    case RunnerKind::automatic:
+    case RunnerKind::graph:
+      return std::make_unique<GraphRunner>(device, std::move(program));
+    case RunnerKind::audit:
+      break;
+  }
+  throw Error(ErrorKind::usage, "--runner audit looks at host memory; on cuda use serial, lanes or graph");
+}
+
+}  // namespace cifar_mpi::cuda

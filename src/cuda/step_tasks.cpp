@@ -1,0 +1,232 @@
+#include "cuda/step_tasks.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cuda/augment.hpp"
+#include "cuda/lane.hpp"
+#include "cuda/loss.hpp"
+#include "cuda/sum.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+using engine::bytes_of;
+using engine::ControlLayout;
+using engine::Lane;
+using engine::Task;
+
+/// loss, correct and samples: what the loss task adds to.
+constexpr std::size_t kFigures = 3;
+static_assert(ControlLayout::loss_sum == 0 && ControlLayout::correct == 1 && ControlLayout::samples == 2);
+
+void check_crop(const data::AugmentSpec& spec) {
+  const Extent out = spec.output();
+  if (out.height < 1 || out.width < 1 || out.channels < 1 || out.height > spec.source.height ||
+      out.width > spec.source.width || out.channels > data::AffineMap::kMaxChannels ||
+      out.height > kMostCropPixels / out.width) {
+    throw Error(ErrorKind::usage,
+                concat("cannot crop ", to_string(out), " from images of ", to_string(spec.source),
+                       "; a crop must fit the image, with at most ", data::AffineMap::kMaxChannels,
+                       " channels and ", kMostCropPixels, " pixels"));
+  }
+}
+
+InputPlace place_input(const engine::DataView& data, const data::AugmentSpec& spec, int batch, ValueType type,
+                       std::byte* x, std::uint8_t* labels) {
+  check_crop(spec);
+  return {spec, data.images, data.labels, data.count, batch, type, x, labels};
+}
+
+Task input_task(const char* name, const InputPlace& place) {
+  const auto batch = static_cast<std::size_t>(place.batch);
+  const auto values = batch * static_cast<std::size_t>(place.spec.output().count());
+  Task task;
+  task.name = name;
+  task.reads = {bytes_of(place.images, place.count * static_cast<std::size_t>(place.spec.source.count())),
+                bytes_of(place.labels, place.count)};
+  task.writes = {{static_cast<const std::byte*>(place.x), values * bytes_per(place.type)},
+                 bytes_of(place.batch_labels, batch)};
+  return task;
+}
+
+LossInput input_of(const LossPlace& place) {
+  return {place.batch, place.classes, place.logit_type, place.logits, place.labels};
+}
+
+Task loss_task(const char* name, const LossPlace& place) {
+  const auto batch = static_cast<std::size_t>(place.batch);
+  Task task;
+  task.name = name;
+  task.reads = {{place.logits, batch * static_cast<std::size_t>(place.classes) * bytes_per(place.logit_type)},
+                bytes_of(place.labels, batch)};
+  return task;
+}
+
+/// Whole parameters of [begin, end), as many to a launch as fit.
+std::vector<Segments> segments_of(const engine::UpdateBinding& binding, const model::ParamTable& params,
+                                  const engine::ParamLayout& layout) {
+  if (layout.entries.size() != params.size()) {
+    throw std::logic_error(concat("update: ", params.size(), " parameters, but ", layout.entries.size(),
+                                  " entries in the layout"));
+  }
+  std::vector<Segments> launches;
+  std::size_t covered = binding.begin;
+  for (std::size_t p = 0; p < params.size(); ++p) {
+    const std::size_t first = layout.entries[p].offset, last = first + layout.entries[p].floats;
+    if (last <= binding.begin || first >= binding.end) continue;
+    if (first != covered || last > binding.end || first % 4 != 0 || last % 4 != 0) {
+      throw std::logic_error(concat("update: [", binding.begin, ", ", binding.end,
+                                    ") is not made of whole parameters; ", params[p].name, " lies at [",
+                                    first, ", ", last, ")"));
+    }
+    covered = last;
+    if (launches.empty() || launches.back().count == Segments::kMost) launches.emplace_back();
+    Segments& segments = launches.back();
+    segments.items[segments.count++] = {first, last, params[p].weight_decay};
+  }
+  if (covered != binding.end) {
+    throw std::logic_error(concat("update: [", covered, ", ", binding.end, ") belongs to no parameter"));
+  }
+  return launches;
+}
+
+RateRule rule_of(const optim::ScheduleSpec& spec) {
+  const optim::Schedule schedule(spec);
+  optim::ScheduleSpec warm = spec;
+  warm.warmup_epochs = 0.0;
+  return {optim::Schedule(warm).rate(0), spec.decay_factor, schedule.decay_steps(), schedule.warmup_steps()};
+}
+
+}  // namespace
+
+Task plan_control(const engine::TrainBinding& binding, const int* stop_word) {
+  // What the parts of a batch sum up must stand in one of them only.
+  const bool first = binding.part == 0;
+  Control work;
+  work.control = binding.control;
+  work.floats = binding.control_layout.floats();
+  work.slot = binding.control_layout.slot(binding.rank);
+  work.stop_word = first ? stop_word : nullptr;
+  work.facts = first ? binding.facts : nullptr;
+  Task task;
+  task.name = "control";
+  if (work.stop_word != nullptr) task.reads.push_back(bytes_of(work.stop_word, 1));
+  task.writes = {bytes_of(work.control, work.floats)};
+  if (work.facts != nullptr) {
+    task.reads.push_back(bytes_of(work.facts, 1));
+    task.writes.push_back(bytes_of(work.facts, 1));
+  }
+  task.start = [work](Lane& lane) { begin_step(stream_of(lane), work); };
+  return task;
+}
+
+Task plan_compute_time(engine::RankFacts* facts) {
+  return {"compute time",
+          {bytes_of(facts, 1)},
+          {bytes_of(facts, 1)},
+          [facts](Lane& lane) { note_compute_time(stream_of(lane), facts); },
+          {}};
+}
+
+Task plan_train_input(const engine::TrainBinding& binding, int batch, ValueType type, std::byte* x,
+                      std::uint8_t* labels) {
+  const TrainInput input{
+      place_input(binding.data, binding.augment, batch, type, x, labels), binding.order, binding.seed,
+      static_cast<std::uint64_t>(binding.part) * static_cast<std::uint64_t>(batch), binding.step};
+  Task task = input_task("augment", input.place);
+  task.reads.push_back(bytes_of(binding.step, 1));
+  task.start = [input](Lane& lane) { train_input(stream_of(lane), input); };
+  return task;
+}
+
+Task plan_evaluate_input(const engine::EvaluateBinding& binding, int batch, ValueType type, std::byte* x,
+                         std::uint8_t* labels) {
+  const InputPlace place = place_input(binding.data, binding.augment, batch, type, x, labels);
+  Task task = input_task("evaluation input", place);
+  task.reads.push_back(bytes_of(binding.cursor, 1));
+  task.writes.push_back(bytes_of(binding.cursor, 1));
+  task.start = [place, cursor = binding.cursor](Lane& lane) {
+    evaluate_input(stream_of(lane), place, cursor);
+  };
+  return task;
+}
+
+Task plan_train_loss(const engine::TrainBinding& binding, const LossPlace& place, std::byte* grad_logits,
+                     ValueType grad_type) {
+  Task task = loss_task("loss", place);
+  const std::size_t values = static_cast<std::size_t>(place.batch) * static_cast<std::size_t>(place.classes);
+  task.reads.push_back(bytes_of(binding.control, kFigures));
+  task.writes = {bytes_of(binding.control, kFigures), {grad_logits, values * bytes_per(grad_type)}};
+  task.start = [input = input_of(place), scale = 1.0 / static_cast<double>(binding.global_batch), grad_type,
+                grad_logits, sums = binding.control](Lane& lane) {
+    train_loss(stream_of(lane), input, scale, grad_type, grad_logits, sums);
+  };
+  return task;
+}
+
+Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossPlace& place) {
+  Task task = loss_task("evaluation loss", place);
+  task.writes = {bytes_of(binding.predictions, static_cast<std::size_t>(place.batch)),
+                 bytes_of(binding.loss_sum, 1)};
+  task.start = [input = input_of(place), predictions = binding.predictions, loss_sum = binding.loss_sum](
+                   Lane& lane) { evaluate_loss(stream_of(lane), input, predictions, loss_sum); };
+  return task;
+}
+
+Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& params,
+                 const engine::ParamLayout& layout, double* partials, unsigned* counter) {
+  std::vector<Update> launches;
+  for (const Segments& segments : segments_of(binding, params, layout)) {
+    launches.push_back({binding.params, binding.grads, binding.ema, binding.control + ControlLayout::loss_sum,
+                        binding.step, binding.decay_sum, !launches.empty(), rule_of(binding.schedule),
+                        binding.ema_decay, segments, partials, counter});
+  }
+  const std::size_t floats = binding.end - binding.begin;
+  const engine::Bytes weights = bytes_of(binding.params + binding.begin, floats);
+  const engine::Bytes ema = bytes_of(binding.ema + binding.begin, floats);
+  Task task;
+  task.name = concat("update ", binding.begin, "..", binding.end);
+  task.reads = {weights, ema, bytes_of(binding.grads + binding.begin, floats),
+                bytes_of(binding.control + ControlLayout::loss_sum, 1), bytes_of(binding.step, 1)};
+  task.writes = {weights, ema, bytes_of(binding.decay_sum, 1)};
+  task.start = [launches = std::move(launches)](Lane& lane) {
+    for (const Update& launch : launches) update(stream_of(lane), launch);
+  };
+  return task;
+}
+
+Task plan_advance(const engine::AdvanceBinding& binding, Advance ring) {
+  Advance work = ring;
+  work.control = binding.control;
+  work.floats = binding.control_layout.floats();
+  work.global_batch = static_cast<double>(binding.global_batch);
+  work.decay_sums = binding.decay_sums.data();
+  work.buckets = static_cast<int>(binding.decay_sums.size());
+  work.step = binding.step;
+  const std::size_t slots = work.floats - ControlLayout::header_floats;
+  Task task;
+  task.name = "advance";
+  task.reads = {bytes_of(work.control, work.floats), bytes_of(work.decay_sums, binding.decay_sums.size()),
+                bytes_of(work.step, 1), bytes_of(work.replays, 1)};
+  task.writes = {bytes_of(work.step, 1), bytes_of(work.replays, 1),
+                 bytes_of(work.entries, engine::kRecordRing),
+                 bytes_of(work.slots, engine::kRecordRing * slots)};
+  task.start = [work](Lane& lane) { end_step(stream_of(lane), work); };
+  return task;
+}
+
+Task plan_sum(std::string name, float* dst, const float* a, const float* b, std::size_t n) {
+  Task task;
+  task.name = std::move(name);
+  task.reads = {bytes_of(a, n)};
+  if (b != nullptr) task.reads.push_back(bytes_of(b, n));
+  task.writes = {bytes_of(dst, n)};
+  task.start = [dst, a, b, n](Lane& lane) { add(stream_of(lane), dst, a, b, n); };
+  return task;
+}
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/engine/backend.hpp"
+#include "cuda/control.hpp"
+#include "cuda/optimizer.hpp"
+#include "cuda/value_type.hpp"
+
+/// The tasks of a step that do not depend on the network. Building them needs no device: addresses are taken,
+/// not followed.
+namespace cifar_mpi::cuda {
+
+/// `stop_word` is the pinned word that stands for the binding's stop request, or null.
+engine::Task plan_control(const engine::TrainBinding& binding, const int* stop_word);
+
+/// The last compute task of a step: notes how long the step took since plan_control's task.
+engine::Task plan_compute_time(engine::RankFacts* facts);
+
+/// x is [batch, crop_h, crop_w, c], NHWC. Throw Error{usage} when the crop does not fit the images, has more
+/// than AffineMap::kMaxChannels channels or more than kMostCropPixels pixels.
+engine::Task plan_train_input(const engine::TrainBinding& binding, int batch, ValueType type, std::byte* x,
+                              std::uint8_t* labels);
+engine::Task plan_evaluate_input(const engine::EvaluateBinding& binding, int batch, ValueType type,
+                                 std::byte* x, std::uint8_t* labels);
+
+struct LossPlace {
+  int batch = 0;
+  int classes = 0;
+  const std::byte* logits = nullptr;
+  ValueType logit_type = ValueType::fp32;
+  const std::uint8_t* labels = nullptr;
+};
+engine::Task plan_train_loss(const engine::TrainBinding& binding, const LossPlace& place,
+                             std::byte* grad_logits, ValueType grad_type);
+engine::Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossPlace& place);
+
+/// `partials` is kUpdateBlocks doubles, `counter` a word that is zero before and after; both belong to this
+/// task alone.
+engine::Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& params,
+                         const engine::ParamLayout& layout, double* partials, unsigned* counter);
+
+/// `ring` says where the record goes; the rest comes from the binding.
+engine::Task plan_advance(const engine::AdvanceBinding& binding, Advance ring);
+
+engine::Task plan_sum(std::string name, float* dst, const float* a, const float* b, std::size_t n);
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+
+/// Sums whose order is fixed; runs on the host and on the device.
+namespace cifar_mpi::cuda {
+
+/// The most ranks tree_sum adds.
+constexpr int kMostTreeRanks = 1 << 20;
+
+/// Adds one value of each rank in the order of the host collective `doubling`: with K the largest power of
+/// two that is at most `ranks`, the first ranks − K pairs (2i, 2i + 1) are added first, and a balanced binary
+/// tree stands on these pairs and the remaining ranks. `read(rank)` gives a rank's value.
+template <class Read>
+constexpr float tree_sum(int ranks, Read read) {
+  int leaves = 1;
+  while (2 * leaves <= ranks) leaves *= 2;
+  const int pairs = ranks - leaves;
+  float partial[21] =
+      {};  // partial[level]: a finished subtree of 2^level leaves, as a binary counter holds its digits
+  float sum = 0.0f;
+  for (int i = 0; i < leaves; ++i) {
+    sum = i < pairs ? read(2 * i) + read(2 * i + 1) : read(i + pairs);
+    int level = 0;
+    for (; (i >> level & 1) != 0; ++level) sum = partial[level] + sum;
+    partial[level] = sum;
+  }
+  return sum;
+}
+
+/// How the sum over the rows of a matrix is cut: each chunk of rows is summed by one block, the chunks in
+/// order by the last. Constants, because they affect bits.
+struct ColumnChunks {
+  std::int64_t rows = 0;
+  int chunks = 1;
+
+  constexpr std::int64_t begin(int chunk) const { return rows * chunk / chunks; }
+};
+
+constexpr ColumnChunks column_chunks(std::int64_t rows) {
+  constexpr std::int64_t kRowsPerChunk = 256;
+  constexpr std::int64_t kMostChunks = 256;
+  const std::int64_t wanted = (rows + kRowsPerChunk - 1) / kRowsPerChunk;
+  return {rows, static_cast<int>(wanted < 1 ? 1 : wanted > kMostChunks ? kMostChunks : wanted)};
+}
+
+}  // namespace cifar_mpi::cuda
