@@ -30,12 +30,13 @@ void print(const Log& log, const AllReduceBenchmark& benchmark, const comm::Worl
   for (const AllReduceTiming& t : benchmark.timings) {
     if (t.bytes != bytes) {
       log.info("");
-      log.info(format("%zu bytes, %d runs; blocking MPI_Allreduce: %.1f us; memcpy: %.2f GB/s on each rank",
-                      t.bytes, t.runs, 1e6 * t.mpi_allreduce_s, 1e-9 * t.copy_bytes_per_s));
+      log.info(
+          format("%zu bytes, %d runs of %d; blocking MPI_Allreduce: %.2f us; memcpy: %.2f GB/s on each rank",
+                 t.bytes, t.runs, t.sums_per_run, 1e6 * t.mpi_allreduce_s, 1e-9 * t.copy_bytes_per_s));
       log.info("     min us   median us      p99 us  alg GB/s  bus GB/s  of MPI   wrong  algorithm");
     }
     bytes = t.bytes;
-    log.info(format("%11.1f %11.1f %11.1f %9.2f %9.2f %7.2f %7zu  %s", 1e6 * t.least_s, 1e6 * t.median_s,
+    log.info(format("%11.2f %11.2f %11.2f %9.2f %9.2f %7.2f %7zu  %s", 1e6 * t.least_s, 1e6 * t.median_s,
                     1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(), 1e-9 * t.bus_bandwidth(),
                     t.median_s / t.mpi_allreduce_s, t.wrong, t.resolved.c_str()));
   }
@@ -75,11 +76,12 @@ std::size_t parse_bytes(const std::string& text) {
 std::string to_json(const AllReduceTiming& t, int nodes) {
   return format(
       "{\"algorithm\": \"%s\", \"resolved\": \"%s\", \"bytes\": %zu, \"ranks\": %d, \"nodes\": %d, "
-      "\"runs\": %d, \"min_us\": %.3f, \"median_us\": %.3f, \"p99_us\": %.3f, \"algbw_gb_s\": %.6g, "
+      "\"runs\": %d, \"sums_per_run\": %d, \"min_us\": %.3f, \"median_us\": %.3f, \"p99_us\": %.3f, "
+      "\"algbw_gb_s\": %.6g, "
       "\"busbw_gb_s\": %.6g, \"memcpy_gb_s\": %.6g, \"mpi_allreduce_us\": %.3f, \"wrong\": %zu}",
-      t.algorithm.c_str(), t.resolved.c_str(), t.bytes, t.ranks, nodes, t.runs, 1e6 * t.least_s,
-      1e6 * t.median_s, 1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(), 1e-9 * t.bus_bandwidth(),
-      1e-9 * t.copy_bytes_per_s, 1e6 * t.mpi_allreduce_s, t.wrong);
+      t.algorithm.c_str(), t.resolved.c_str(), t.bytes, t.ranks, nodes, t.runs, t.sums_per_run,
+      1e6 * t.least_s, 1e6 * t.median_s, 1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(),
+      1e-9 * t.bus_bandwidth(), 1e-9 * t.copy_bytes_per_s, 1e6 * t.mpi_allreduce_s, t.wrong);
 }
 
 void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
@@ -91,6 +93,9 @@ void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
   app.add_option("--algorithms", options.config.algorithms, "Default: all that this run's nodes allow")
       ->delimiter(',')
       ->check(CLI::IsMember(names));
+  app.add_option("--wire", options.wire, "What messages carry; bf16 halves them")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
   app.add_option("--seconds", options.config.seconds, "Per size, about")
       ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
@@ -99,6 +104,7 @@ void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
 
 void check(AllReduceOptions& options) {
   for (const std::string& size : options.sizes) options.config.bytes.push_back(parse_bytes(size));
+  options.config.wire = options.wire == "bf16" ? comm::Wire::bf16 : comm::Wire::fp32;
 }
 
 int bench_all_reduce(const AllReduceOptions& options, comm::World& world) {

@@ -12,12 +12,13 @@ namespace cifar_mpi::app {
 struct AllReduceOptions {
   std::vector<std::string> sizes{"4K", "64K", "1M", "4273192", "64M"};
   comm::AllReduceBenchmarkConfig config;
+  std::string wire = "fp32";
   std::string json;  ///< path; empty: no file
 };
 
 void add_all_reduce(CLI::App& app, AllReduceOptions& options);
 
-/// Fills `config.bytes`. Throws Error{usage} for what is no length.
+/// Fills `config.bytes` and `config.wire`. Throws Error{usage} for what is no length.
 void check(AllReduceOptions& options);
 
 /// Prints the table, writes the file. Returns the exit code: 1 when a sum was wrong.
@@ -27,8 +28,8 @@ int bench_all_reduce(const AllReduceOptions& options, comm::World& world);
 /// multiple of 4.
 std::size_t parse_bytes(const std::string& text);
 
-/// One line of JSON: algorithm, resolved, bytes, ranks, nodes, runs, min_us, median_us, p99_us, algbw_gb_s,
-/// busbw_gb_s, memcpy_gb_s (1e9 bytes per second), mpi_allreduce_us (the blocking call), wrong.
+/// One line of JSON: algorithm, resolved, bytes, ranks, nodes, runs, sums_per_run, min_us, median_us, p99_us,
+/// algbw_gb_s, busbw_gb_s, memcpy_gb_s (1e9 bytes per second), mpi_allreduce_us (the blocking call), wrong.
 std::string to_json(const comm::AllReduceTiming& timing, int nodes);
 
 }  // namespace cifar_mpi::app

@@ -97,6 +97,11 @@ class WithNote final : public Collective {
 
 std::span<const CollectiveInfo> collectives() { return kInfos; }
 
+bool can_have(std::string_view name, Wire wire) {
+  const Row* const row = find_row(name);
+  return row != nullptr && can_have(*row, wire);
+}
+
 std::string_view to_string(Wire wire) { return wire == Wire::fp32 ? "fp32" : "bf16"; }
 
 std::unique_ptr<Collective> make_collective(std::string_view name, const World& world, Wire wire) {

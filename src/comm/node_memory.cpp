@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <utility>
 
 #include "comm/mpi_check.hpp"
 
@@ -51,6 +52,9 @@ NodeMemory::NodeMemory(MPI_Comm node, std::size_t bytes) : bytes_(bytes) {
     bases_.push_back(beyond == 0 ? base : base + (kAlignment - beyond));
   }
 }
+
+NodeMemory::NodeMemory(int rank, std::vector<std::byte*> parts, std::size_t bytes)
+    : bytes_(bytes), rank_(rank), bases_(std::move(parts)) {}
 
 NodeMemory::~NodeMemory() {
   if (window_ != MPI_WIN_NULL && std::uncaught_exceptions() == 0) MPI_Win_free(&window_);

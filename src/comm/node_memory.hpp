@@ -19,6 +19,9 @@ class NodeMemory {
   /// place (a rank that unwinds leaves it to the end of the process). The content is zero and, after a
   /// barrier over `node`, visible to all. Throws Error{comm} when MPI fails, on all ranks of the node.
   NodeMemory(MPI_Comm node, std::size_t bytes);
+  /// The same over memory that belongs to somebody else and outlives it: one part of `footprint(bytes)` per
+  /// rank, aligned to 128 bytes. Ranks may then be threads.
+  NodeMemory(int rank, std::vector<std::byte*> parts, std::size_t bytes);
   ~NodeMemory();
   NodeMemory(const NodeMemory&) = delete;
   NodeMemory& operator=(const NodeMemory&) = delete;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "comm/node_memory.hpp"
 #include "comm/ring_run.hpp"
@@ -13,6 +15,8 @@ namespace cifar_mpi::comm {
 /// Memory that `allocate` handed out, and how many all-reduces were started in it.
 struct WindowBlock {
   WindowBlock(MPI_Comm node, std::size_t bytes) : memory(node, bytes) {}
+  WindowBlock(int rank, std::vector<std::byte*> parts, std::size_t bytes)
+      : memory(rank, std::move(parts), bytes) {}
 
   NodeMemory memory;
   std::uint64_t runs = 0;
@@ -49,7 +53,9 @@ struct WindowPlace {
 ///   is
 ///     enough, because 2s is stored by a rank only after it needs nothing from the one that waits but that
 ///     one's 2s, and 2s+1 not before that one has stored 2s. Nothing is ever reset.
-/// The counter of a rank is its alone to store, so its own view of it needs no order.
+/// The counter of a rank is its alone to store, so its own view of it needs no order. The thread sanitizer,
+/// which does not see between processes, finds nothing when threads stand for the ranks: see
+/// WindowRun.KeepsThreadsApartAsItKeepsRanks.
 class WindowRun {
  public:
   /// `data` lies in this rank's part of `block`, at the same place on all ranks, and is not empty. Does not

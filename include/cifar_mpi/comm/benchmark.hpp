@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/world.hpp"
 
 /// Measures the collectives against each other: what one all-reduce takes, and whether its sums are exact.
@@ -13,6 +14,7 @@ struct AllReduceBenchmarkConfig {
   std::vector<std::size_t> bytes;       ///< lengths of arrays, multiples of 4
   std::vector<std::string> algorithms;  ///< as in `collectives`; empty: all that this run's nodes allow
   double seconds = 1.0;                 ///< per length, about
+  Wire wire = Wire::fp32;               ///< with bf16 those that cannot have it are left out of "all"
 };
 
 /// One algorithm at one length. Times are those of the slowest rank in each run, in seconds.
@@ -22,6 +24,7 @@ struct AllReduceTiming {
   std::size_t bytes = 0;
   int ranks = 1;
   int runs = 0;
+  int sums_per_run = 1;  ///< times are per sum
   double least_s = 0.0;
   double median_s = 0.0;
   double p99_s = 0.0;
@@ -39,7 +42,8 @@ struct AllReduceTiming {
 
 /// All lengths in their order, and of each all algorithms in theirs. In every round each algorithm runs once,
 /// so that a disturbance meets all alike; before each run the array is written anew, as a backward pass does,
-/// and all ranks meet at a barrier; after the last the sums are compared with the exact ones. `notes` are the
+/// and all ranks meet at a barrier. Where one sum is as short as the clock is coarse, a run is several in a
+/// row. At the end the sums of one more run are compared with the exact ones. `notes` are the
 /// collectives' own. Collective; throws AgreedError what `make_collective` and `allocate` throw.
 struct AllReduceBenchmark {
   std::vector<AllReduceTiming> timings;
