@@ -5,8 +5,8 @@
 #include "app/device.hpp"
 #include "app/program.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/train/checkpoint.hpp"
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
+#include "cifar_mpi/train/run_directory.hpp"
 
 namespace {
 

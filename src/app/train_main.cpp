@@ -1,10 +1,12 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <optional>
 
 #include "app/device.hpp"
 #include "app/program.hpp"
 #include "app/train_options.hpp"
+#include "cifar_mpi/train/run_directory.hpp"
 
 namespace {
 
@@ -25,12 +27,16 @@ void handle_signals() {
 
 int run(comm::World& world, train::TrainConfig config) {
   handle_signals();  // after MPI_Init, which installs handlers of its own
-  world.together([&] { config.data = app::find_dataset(config.data); });
-  const Log log(world.rank());
-  log.info(app::explain_device(config.device));
-  const train::BackendFactory backend = app::backend_for(config.device);
-  train::Session session(std::move(config), world, log, backend, stop_request);
-  session.run();
+  const train::RunDirectory directory(config.run_dir, world);
+  std::optional<train::Session> session;  // torn down behind the record of how it ended, before the lock goes
+  directory.record_end_of([&] {
+    world.together([&] { config.data = app::find_dataset(config.data); });
+    const Log log(world.rank());
+    log.info(app::explain_device(config.device));
+    const train::BackendFactory backend = app::backend_for(config.device);
+    session.emplace(std::move(config), world, log, backend, stop_request);
+    session->run();
+  });
   return 0;
 }
 

@@ -214,6 +214,10 @@ void TrainOptions::add_reports(CLI::App& app) {
   app.add_option("--keep", config_.keep, "Checkpoints kept, newest first")
       ->capture_default_str()
       ->group(group);
+  app.add_option("--keep-every", config_.keep_every,
+                 "Also keep the checkpoints of steps divisible by this; 0: no others")
+      ->capture_default_str()
+      ->group(group);
 }
 
 train::TrainConfig TrainOptions::config() const {

@@ -27,12 +27,26 @@ using Descriptor = Handle<int, close_descriptor, -1>;
                                     std::generic_category().message(error), "\"; ", advice));
 }
 
+void write_all(int descriptor, const std::string& path, std::span<const std::byte> content) {
+  while (!content.empty()) {
+    const ssize_t written = ::write(descriptor, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(path, "writing", errno);
+    content = content.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+std::string temporary_name(const std::string& path, int attempt) {
+  return concat(path, ".", ::getpid(), "-", attempt, ".tmp");
+}
+constexpr int kAttempts = 1000;
+
 /// A file under a temporary name, removed again unless it was renamed.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& path) : path_(path) {
-    for (int attempt = 0; attempt < 1000; ++attempt) {
-      name_ = concat(path, ".", ::getpid(), "-", attempt, ".tmp");
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      name_ = temporary_name(path, attempt);
       descriptor_ = Descriptor(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
       if (descriptor_ || errno != EEXIST) break;
     }
@@ -48,24 +62,34 @@ class TemporaryFile {
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
 
-  void write(std::span<const std::byte> content) {
-    while (!content.empty()) {
-      const ssize_t written = ::write(descriptor_.get(), content.data(), content.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail(path_, "writing", errno);
-      content = content.subspan(static_cast<std::size_t>(written));
-    }
-  }
+  void write(std::span<const std::byte> content) { write_all(descriptor_.get(), path_, content); }
 
   void rename() {
-    if (::fsync(descriptor_.get()) != 0) fail(path_, "flushing", errno);
-    // Network file systems may report a full quota as late as here.
-    if (::close(descriptor_.release()) != 0) fail(path_, "closing", errno);
+    finish();
     if (std::rename(name_.c_str(), path_.c_str()) != 0) fail(path_, "renaming the temporary file", errno);
     name_.clear();
   }
 
+  enum class Linked { yes, exists, unsupported };
+  Linked link() {
+    finish();
+    if (::link(name_.c_str(), path_.c_str()) == 0) return Linked::yes;
+    const int error = errno;
+    // Over a network the answer to a successful call may be lost and its repetition fail.
+    struct stat found {};
+    if (::stat(name_.c_str(), &found) == 0 && found.st_nlink == 2) return Linked::yes;
+    if (error == EEXIST) return Linked::exists;
+    if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS) return Linked::unsupported;
+    fail(path_, "naming it", error);
+  }
+
  private:
+  void finish() {
+    if (::fsync(descriptor_.get()) != 0) fail(path_, "flushing", errno);
+    // Network file systems may report a full quota as late as here.
+    if (::close(descriptor_.release()) != 0) fail(path_, "closing", errno);
+  }
+
   std::string path_;
   std::string name_;
   Descriptor descriptor_;
@@ -96,6 +120,39 @@ void write_atomically(const std::string& path, std::span<const std::byte> conten
   file.write(content);
   file.rename();
   flush_folder_of(path);
+}
+
+bool create_atomically(const std::string& path, std::string_view content) {
+  using Linked = TemporaryFile::Linked;
+  const auto bytes = std::as_bytes(std::span(content));
+  TemporaryFile file(path);
+  file.write(bytes);
+  const Linked linked = file.link();
+  if (linked == Linked::exists) return false;
+  if (linked == Linked::unsupported) {
+    const Descriptor direct(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!direct && errno == EEXIST) return false;
+    if (!direct) fail(path, "creating", errno);
+    write_all(direct.get(), path, bytes);
+    if (::fsync(direct.get()) != 0) fail(path, "flushing", errno);
+  }
+  flush_folder_of(path);
+  return true;
+}
+
+void link_atomically(const std::string& link, const std::string& target) {
+  std::string name;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    name = temporary_name(link, attempt);
+    if (::symlink(target.c_str(), name.c_str()) == 0) break;
+    if (errno != EEXIST || attempt + 1 == kAttempts) fail(link, "making a symbolic link beside it", errno);
+  }
+  if (std::rename(name.c_str(), link.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(name.c_str());
+    fail(link, "renaming the temporary link", error);
+  }
+  flush_folder_of(link);
 }
 
 }  // namespace cifar_mpi

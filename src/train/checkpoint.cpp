@@ -1,19 +1,20 @@
 #include "cifar_mpi/train/checkpoint.hpp"
 
 #include <algorithm>
-#include <filesystem>
+#include <bit>
 #include <map>
+#include <span>
+#include <string_view>
 
+#include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/hdf5.hpp"
 
 namespace cifar_mpi::train {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr const char* kFormat = "cifar_mpi checkpoint";
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;
 constexpr std::string_view kSeparator = " = ";
 
 std::vector<std::string> as_lines(const Identity& items) {
@@ -31,27 +32,100 @@ Identity from_lines(const std::vector<std::string>& lines) {
   return items;
 }
 
-void write_tensors(hdf5::Writer& file, const std::string& group, const std::vector<NamedTensor>& tensors) {
-  file.group(group);
+/// The bytes of a number as the file holds it: 8, little-endian.
+template <class T>
+std::string_view bytes_of(const T& value) {
+  static_assert(sizeof(T) == 8 && std::endian::native == std::endian::little);
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+std::string_view bytes_of(const std::string& value) { return value; }
+
+/// Puts the four groups that are compared into a file, or nowhere, and hashes them as `content_hash` says.
+class Content {
+ public:
+  explicit Content(hdf5::Writer* file) : file_(file) {}
+
+  void group(const std::string& path) {
+    if (file_ != nullptr) file_->group(path);
+  }
+  template <class T>
+  void attribute(const std::string& object, const std::string& name, const T& value) {
+    if (file_ != nullptr) file_->attribute(object, name, value);
+    note(concat(object, '@', name), bytes_of(value));
+  }
+  void text(const std::string& object, const std::string& name, const std::string& value) {
+    attribute(object, name, value);
+  }
+  void tensor(const std::string& object, const NamedTensor& tensor) {
+    if (file_ != nullptr) {
+      file_->write(object, hdf5::Dims(tensor.shape.begin(), tensor.shape.end()), tensor.values);
+    }
+    const auto bytes = std::as_bytes(std::span(tensor.values));
+    note(object, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    attribute(object, "dims", tensor.dims);
+  }
+  void lines(const std::string& object, const std::vector<std::string>& values) {
+    if (file_ != nullptr) file_->write_strings(object, values);
+    std::string all;
+    for (const std::string& value : values) all.append(value).append("\n");
+    note(object, all);
+  }
+
+  std::uint64_t hash() const {
+    std::vector<std::uint64_t> list;
+    for (const auto& [key, value] : hashes_) {
+      list.push_back(hash_bytes(std::as_bytes(std::span(key))));
+      list.push_back(value);
+    }
+    return hash_bytes(std::as_bytes(std::span(list)));
+  }
+
+ private:
+  void note(const std::string& key, std::string_view value) {
+    hashes_[key] = hash_bytes(std::as_bytes(std::span(value)));
+  }
+
+  hdf5::Writer* file_;
+  std::map<std::string, std::uint64_t> hashes_;
+};
+
+void put_tensors(Content& content, const std::string& group, const std::vector<NamedTensor>& tensors) {
+  content.group(group);
   // In forward order for the reader; the table stands in the order in which backward finishes.
   for (auto tensor = tensors.rbegin(); tensor != tensors.rend(); ++tensor) {
-    const std::string object = concat(group, '/', tensor->name);
-    file.write(object, hdf5::Dims(tensor->shape.begin(), tensor->shape.end()), tensor->values);
-    file.attribute(object, "dims", tensor->dims);
+    content.tensor(concat(group, '/', tensor->name), *tensor);
   }
 }
 
-void write_progress(hdf5::Writer& file, const Progress& progress) {
-  file.group("/progress");
-  file.attribute("/progress", "step", progress.step);
-  file.attribute("/progress", "epoch", progress.epoch);
-  file.attribute("/progress", "samples_seen", progress.samples_seen);
-  file.attribute("/progress", "seed", progress.seed);
-  file.write_strings("/progress/identity", as_lines(progress.identity));
-  file.attribute("/progress/identity", "meaning", "what makes a run this run; must be equal on resume");
-  file.write_strings("/progress/resolved", as_lines(progress.resolved));
-  file.attribute("/progress/resolved", "meaning", "chosen at start, affects bits; taken over on resume");
+void put_progress(Content& content, const Progress& progress) {
+  const std::string group = "/progress";
+  content.group(group);
+  content.attribute(group, "step", progress.step);
+  content.attribute(group, "epoch", progress.epoch);
+  content.attribute(group, "samples_seen", progress.samples_seen);
+  content.attribute(group, "seed", progress.seed);
+  content.lines("/progress/identity", as_lines(progress.identity));
+  content.text("/progress/identity", "meaning", "what makes a run this run; must be equal on resume");
+  content.lines("/progress/resolved", as_lines(progress.resolved));
+  content.text("/progress/resolved", "meaning", "chosen at start, affects bits; taken over on resume");
 }
+
+/// The four groups; their hash.
+std::uint64_t put_content(hdf5::Writer* file, const Checkpoint& checkpoint) {
+  Content content(file);
+  put_tensors(content, "/model", checkpoint.model);
+  content.text("/model", "meaning", "weights after `step` updates");
+  put_tensors(content, "/ema", checkpoint.ema);
+  content.text("/ema", "meaning", "exponential moving averages of /model; what evaluation uses");
+  content.group("/optimizer");
+  content.text("/optimizer", "kind", "sgd");
+  content.attribute("/optimizer", "step", checkpoint.progress.step);
+  content.text("/optimizer", "meaning", "plain stochastic gradient descent keeps no state but the step");
+  put_progress(content, checkpoint.progress);
+  return content.hash();
+}
+
+std::string hash_text(std::uint64_t hash) { return format("%016llx", static_cast<unsigned long long>(hash)); }
 
 void write_provenance(hdf5::Writer& file, const Provenance& from) {
   const char* group = "/provenance";
@@ -102,20 +176,14 @@ void require_format(const hdf5::Reader& file) {
 
 }  // namespace
 
+std::uint64_t content_hash(const Checkpoint& checkpoint) { return put_content(nullptr, checkpoint); }
+
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
   hdf5::Writer file;
   file.attribute("/", "format", kFormat);
   file.attribute("/", "version", kVersion);
   file.attribute("/", "step", checkpoint.progress.step);
-  write_tensors(file, "/model", checkpoint.model);
-  file.attribute("/model", "meaning", "weights after `step` updates");
-  write_tensors(file, "/ema", checkpoint.ema);
-  file.attribute("/ema", "meaning", "exponential moving averages of /model; what evaluation uses");
-  file.group("/optimizer");
-  file.attribute("/optimizer", "kind", "sgd");
-  file.attribute("/optimizer", "step", checkpoint.progress.step);
-  file.attribute("/optimizer", "meaning", "plain stochastic gradient descent keeps no state but the step");
-  write_progress(file, checkpoint.progress);
+  file.attribute("/", "content_hash", hash_text(put_content(&file, checkpoint)));
   write_provenance(file, checkpoint.provenance);
   file.save(path);
 }
@@ -148,7 +216,20 @@ Checkpoint read_checkpoint(const std::string& path) {
   }
   const std::vector<std::string> configuration = file.read_strings("/provenance/configuration");
   if (!configuration.empty()) from.configuration = configuration.front();
+  const auto written = file.attribute<std::string>("/", "content_hash");
+  if (const std::string found = hash_text(content_hash(checkpoint)); found != written) {
+    throw Error(ErrorKind::checkpoint,
+                concat(path, " is damaged: its content has the hash ", found, " instead of ", written));
+  }
   return checkpoint;
+}
+
+std::optional<double> recorded_test_accuracy(const std::string& path) try {
+  const hdf5::Reader file(path, ErrorKind::checkpoint);
+  if (!file.has_attribute("/provenance", "test_accuracy")) return std::nullopt;
+  return file.attribute<double>("/provenance", "test_accuracy");
+} catch (const Error&) {
+  return std::nullopt;
 }
 
 std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const model::ParamTable& params,
@@ -186,37 +267,6 @@ void require_same_run(const Identity& found, const Identity& wanted, const std::
                 concat(path, " holds a run of another configuration: its ", name, " is ",
                        item == then.end() ? "not recorded" : item->second, ", this one's is ", value,
                        "; choose another --run-dir, or give the same options to resume"));
-  }
-}
-
-std::string checkpoint_path(const std::string& run_dir, std::uint64_t step) {
-  return concat(run_dir, "/checkpoints/step_", format("%09llu", static_cast<unsigned long long>(step)),
-                ".h5");
-}
-
-std::vector<CheckpointFile> list_checkpoints(const std::string& run_dir) {
-  std::vector<CheckpointFile> files;
-  std::error_code error;
-  for (fs::directory_iterator at(fs::path(run_dir) / "checkpoints", error), end; !error && at != end;
-       at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    unsigned long long step = 0;
-    int used = 0;
-    // %n is reached only when the ending matched too, so temporary files do not count.
-    if (std::sscanf(name.c_str(), "step_%llu.h5%n", &step, &used) != 1 ||
-        used != static_cast<int>(name.size()))
-      continue;
-    files.push_back({step, at->path().string()});
-  }
-  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
-  return files;
-}
-
-void retire_checkpoints(const std::string& run_dir, int keep) {
-  const std::vector<CheckpointFile> files = list_checkpoints(run_dir);
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < files.size(); ++i) {
-    std::error_code ignored;
-    fs::remove(files[i].path, ignored);
   }
 }
 

@@ -102,6 +102,7 @@ void check(const TrainConfig& config) {
   require_positive("--log-every", config.log_every);
   require_positive("--checkpoint-every", config.checkpoint_every);
   require_positive("--keep", config.keep);
+  if (config.keep_every < 0) refuse(concat("--keep-every must not be negative, but is ", config.keep_every));
   require_positive("--check-every", config.check_every);
 }
 

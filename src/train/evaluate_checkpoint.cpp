@@ -5,6 +5,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/train/network.hpp"
+#include "cifar_mpi/train/run_directory.hpp"
 
 namespace cifar_mpi::train {
 namespace {

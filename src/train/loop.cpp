@@ -1,13 +1,13 @@
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
+#include <span>
 
-#include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "train/rank_watch.hpp"
+#include "train/run_checkpoints.hpp"
 #include "train/state.hpp"
 
 namespace cifar_mpi::train {
@@ -24,29 +24,31 @@ class Loop {
         schedule_(schedule_spec(state.config, state.sizes, state.info.train_count)),
         watch_(state.world.size()),
         view_(state.log, state.world.rank() == 0 ? terminal_columns() : 0),
+        checkpoints_(state, view_),
         launched_(state.progress.step),
         absorbed_(launched_) {}
 
   void run();
 
  private:
-  bool at(std::uint64_t step, std::uint64_t every) const {
-    return step % every == 0 || step == s_.sizes.total_steps;
-  }
   double epoch(std::uint64_t step) const { return static_cast<double>(step) / s_.sizes.steps_per_epoch; }
 
+  bool was_concluded() const;
+  void train();
+  void stop();
+  void conclude();
   void absorb(std::uint64_t until);
   void report(const engine::StepRecord& record);
   void announce_rate(std::uint64_t step);
   void note_parameter_hash();
   void evaluate();
-  void checkpoint();
   std::uint64_t eval_every() const;
 
   SessionState& s_;
   optim::Schedule schedule_;
   RankWatch watch_;
   ProgressView view_;
+  RunCheckpoints checkpoints_;
   MetricsFile metrics_;
   std::uint64_t launched_;  ///< steps enqueued since the run began
   std::uint64_t absorbed_;  ///< steps whose records have been read
@@ -55,13 +57,13 @@ class Loop {
   double announced_rate_ = -1.0;
   double started_ = 0.0;
   double interval_started_ = 0.0;
-  std::uint64_t interval_step_ = 0;  ///< completed steps when the interval began
-  std::optional<double> test_accuracy_;
+  std::uint64_t interval_step_ = 0;      ///< completed steps when the interval began
+  std::optional<double> test_accuracy_;  ///< of the current step, when it was evaluated
 };
 
 void Loop::run() {
   const std::uint64_t total = s_.sizes.total_steps;
-  if (launched_ >= total) {
+  if (launched_ >= total && was_concluded()) {
     view_.event(concat("this run is finished: step ", launched_, " of ", total,
                        "; raise --steps or --epochs to go on"));
     return;
@@ -69,6 +71,23 @@ void Loop::run() {
   s_.world.together([&] {
     if (s_.world.rank() == 0) metrics_ = MetricsFile(s_.config.run_dir + "/metrics.jsonl", launched_);
   });
+  train();
+  if (launched_ < total) stop();
+  conclude();
+}
+
+/// Whether a run at its last step was also evaluated, before it ended or was killed.
+bool Loop::was_concluded() const {
+  double known = 0.0;
+  if (s_.world.rank() == 0)
+    known = recorded_test_accuracy(checkpoint_path(s_.config.run_dir, launched_)) ? 1 : 0;
+  s_.world.broadcast(std::as_writable_bytes(std::span(&known, 1)));
+  return known != 0.0;
+}
+
+/// To the last step, or to the one at which all ranks know that they were asked to stop.
+void Loop::train() {
+  const std::uint64_t total = s_.sizes.total_steps;
   const auto eval_steps = eval_every();
   const auto check_steps = static_cast<std::uint64_t>(s_.config.check_every);
   const auto checkpoint_steps = static_cast<std::uint64_t>(s_.config.checkpoint_every);
@@ -84,23 +103,37 @@ void Loop::run() {
     s_.step->replay();
     done_at_[launched_ % engine::kRecordRing] = steady_seconds();
     ++launched_;
-    const bool evaluation_due = at(launched_, eval_steps);
-    const bool checkpoint_due = at(launched_, checkpoint_steps);
-    if (!evaluation_due && !checkpoint_due) continue;
+    test_accuracy_.reset();
+    checkpoints_.poll();
+    const bool evaluation_due = launched_ % eval_steps == 0;
+    const bool checkpoint_due = launched_ % checkpoint_steps == 0;
+    if (launched_ == total || (!evaluation_due && !checkpoint_due)) continue;
     s_.step->finish();
     absorb(launched_);
     if (evaluation_due) evaluate();
-    if (checkpoint_due) checkpoint();
+    if (checkpoint_due) checkpoints_.save(launched_, test_accuracy_);
     interval_started_ = steady_seconds();
     interval_step_ = launched_;
   }
   s_.step->finish();
   absorb(launched_);
-  if (stopping_ && launched_ < total) {
-    checkpoint();
-    throw comm::AgreedError(ErrorKind::stopped, concat("stopped on request at step ", launched_,
-                                                       "; start the same command again to go on"));
-  }
+}
+
+/// Leaves with the state of this step on the disk.
+void Loop::stop() {
+  checkpoints_.save(launched_, test_accuracy_);
+  checkpoints_.require_written();
+  throw comm::AgreedError(ErrorKind::stopped, concat("stopped on request at step ", launched_,
+                                                     "; start the same command again to go on"));
+}
+
+/// The last state is safe before it is evaluated: a run killed meanwhile has only the evaluation left to do.
+void Loop::conclude() {
+  checkpoints_.save(launched_, std::nullopt);
+  checkpoints_.require_written();
+  evaluate();
+  checkpoints_.save(launched_, test_accuracy_);
+  checkpoints_.require_written();
 }
 
 std::uint64_t Loop::eval_every() const {
@@ -126,7 +159,9 @@ void Loop::absorb(std::uint64_t until) {
     watch_.add(record);
     if (record.stop_requests > 0.0) stopping_ = true;
     announce_rate(absorbed_);
-    if (at(absorbed_ + 1, static_cast<std::uint64_t>(s_.config.log_every))) report(record);
+    const std::uint64_t done = absorbed_ + 1;
+    const auto log_steps = static_cast<std::uint64_t>(s_.config.log_every);
+    if (done % log_steps == 0 || done == s_.sizes.total_steps) report(record);
   }
 }
 
@@ -184,36 +219,6 @@ void Loop::evaluate() {
                      format(", epoch %.2f: test accuracy %.2f %%", epoch(launched_), 100.0 * *test_accuracy_),
                      " (EMA weights, ", accuracy.count(), " images)"));
   metrics_.write(launched_, epoch(launched_), accuracy);
-}
-
-void Loop::checkpoint() {
-  const std::string path = checkpoint_path(s_.config.run_dir, launched_);
-  s_.world.together([&] {
-    if (s_.world.rank() != 0) return;
-    Checkpoint c;
-    c.model = export_block(*s_.backend, *s_.tower, s_.network.params, s_.params);
-    c.ema = export_block(*s_.backend, *s_.tower, s_.network.params, s_.ema);
-    c.progress = s_.progress;
-    c.progress.step = launched_;
-    c.progress.epoch = epoch(launched_);
-    c.progress.samples_seen = launched_ * s_.sizes.global_batch;
-    Provenance& from = c.provenance;
-    from.ranks = s_.world.size();
-    from.global_batch = s_.sizes.global_batch;
-    from.learning_rate = schedule_.rate(launched_);
-    from.learning_rate_rule = schedule_.describe();
-    from.precision = engine::to_string(s_.config.precision);
-    from.backend = s_.backend->description();
-    from.kernels = s_.tower->plan_text();
-    from.configuration = s_.config.text;
-    from.git_revision = git_revision();
-    from.time = wall_time();
-    from.test_accuracy = test_accuracy_;
-    write_checkpoint(path, c);
-    retire_checkpoints(s_.config.run_dir, s_.config.keep);
-  });
-  test_accuracy_.reset();
-  view_.event(concat("checkpoint: ", path));
 }
 
 }  // namespace

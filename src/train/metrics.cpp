@@ -115,6 +115,11 @@ void ProgressView::event(const std::string& text) {
   log_.info(text);
 }
 
+void ProgressView::warning(const std::string& text) {
+  clear();
+  log_.warn(text);
+}
+
 void ProgressView::clear() {
   if (!drawn_) return;
   std::printf("\r\033[K");

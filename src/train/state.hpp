@@ -5,6 +5,7 @@
 #include "cifar_mpi/comm/reducer.hpp"
 #include "cifar_mpi/train/metrics.hpp"
 #include "cifar_mpi/train/network.hpp"
+#include "cifar_mpi/train/run_directory.hpp"
 #include "cifar_mpi/train/session.hpp"
 
 namespace cifar_mpi::train {

@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <string>
@@ -191,12 +192,12 @@ TEST(CheckpointFile, RefusesOtherFilesAndOtherVersions) {
     file.attribute("/", "format", "cifar_mpi checkpoint");
     file.attribute("/", "version", version);
   };
-  write([&](hdf5::Writer& file) { begin(file, 2); });
-  expect_error(ErrorKind::checkpoint, {path, "version 2", "reads 1"}, [&] { read_checkpoint(path); });
   write([&](hdf5::Writer& file) { begin(file, 1); });
+  expect_error(ErrorKind::checkpoint, {path, "version 1", "reads 2"}, [&] { read_checkpoint(path); });
+  write([&](hdf5::Writer& file) { begin(file, 2); });
   expect_error(ErrorKind::checkpoint, {path, "/model"}, [&] { read_checkpoint(path); });
   write([&](hdf5::Writer& file) {
-    begin(file, 1);
+    begin(file, 2);
     file.write("/model/conv1/weights", {1, 1, 1, 1, 1}, std::vector<float>{1.0f});
   });
   expect_error(ErrorKind::checkpoint, {path, "/model/conv1/weights", "dimensions"},
@@ -234,6 +235,86 @@ TEST(CheckpointFile, IsEqualForH5diffInAllButItsProvenance) {
   EXPECT_TRUE(differ("other.h5", "/progress"));
 }
 
+TEST(CheckpointFile, NoticesTwoTensorsThatChangedPlaces) {
+  const TempDir dir;
+  const std::string path = dir / "one.h5";
+  const Checkpoint checkpoint = make_checkpoint();
+  write_checkpoint(path, checkpoint);
+  std::string bytes = read_file(path);
+  // With their checksums behind them, so that each chunk by itself is whole.
+  const auto chunk_at = [&](const NamedTensor& tensor) {
+    const std::size_t size = 4 * tensor.values.size();
+    return std::pair(bytes.find(std::string(reinterpret_cast<const char*>(tensor.values.data()), size)),
+                     size + 4);
+  };
+  const auto [a, a_size] = chunk_at(checkpoint.model[2]);
+  const auto [b, b_size] = chunk_at(checkpoint.model[4]);
+  ASSERT_EQ(a_size, b_size);
+  const std::string kept = bytes.substr(a, a_size);
+  bytes.replace(a, a_size, bytes.substr(b, b_size));
+  bytes.replace(b, b_size, kept);
+  write_file(path, bytes);
+  expect_error(ErrorKind::checkpoint, {path, "damaged", "hash"}, [&] { read_checkpoint(path); });
+}
+
+TEST(CheckpointFile, CarriesItsContentHashInWords) {
+  const TempDir dir;
+  const Checkpoint checkpoint = make_checkpoint();
+  write_checkpoint(dir / "one.h5", checkpoint);
+  const hdf5::Reader file(dir / "one.h5");
+  EXPECT_EQ(file.attribute<std::string>("/", "content_hash"),
+            format("%016llx", static_cast<unsigned long long>(content_hash(checkpoint))));
+}
+
+TEST(ContentHash, IsThatOfTheFourGroupsAlone) {
+  const Checkpoint checkpoint = make_checkpoint();
+  Checkpoint other = checkpoint;
+  other.provenance = {};
+  std::reverse(other.model.begin(), other.model.end());
+  EXPECT_EQ(content_hash(other), content_hash(checkpoint));
+}
+
+TEST(ContentHash, DependsOnEveryFactOfThem) {
+  const std::uint64_t original = content_hash(make_checkpoint());
+  const std::vector<std::pair<const char*, std::function<void(Checkpoint&)>>> changes{
+      {"a weight's last bit",
+       [](Checkpoint& c) { c.model[3].values[1] = std::nextafter(c.model[3].values[1], 9e9f); }},
+      {"the sign of a zero", [](Checkpoint& c) { c.model.back().values.back() = 0.0f; }},
+      {"an average", [](Checkpoint& c) { c.ema[5].values[0] += 1.0f; }},
+      {"model and averages exchanged", [](Checkpoint& c) { std::swap(c.model, c.ema); }},
+      {"two tensors' values exchanged",
+       [](Checkpoint& c) { std::swap(c.model[2].values, c.model[4].values); }},
+      {"a name", [](Checkpoint& c) { c.model[2].name += "x"; }},
+      {"a tensor less", [](Checkpoint& c) { c.ema.pop_back(); }},
+      {"dims", [](Checkpoint& c) { c.model[2].dims += "x"; }},
+      {"step", [](Checkpoint& c) { ++c.progress.step; }},
+      {"epoch", [](Checkpoint& c) { c.progress.epoch += 1e-9; }},
+      {"samples seen", [](Checkpoint& c) { ++c.progress.samples_seen; }},
+      {"seed", [](Checkpoint& c) { --c.progress.seed; }},
+      {"identity", [](Checkpoint& c) { c.progress.identity[0].second = "other"; }},
+      {"resolved", [](Checkpoint& c) { c.progress.resolved[0].second = "other"; }},
+      {"an item that moved", [](Checkpoint& c) {
+         c.progress.resolved.insert(c.progress.resolved.begin(), c.progress.identity.back());
+         c.progress.identity.pop_back();
+       }}};
+  for (const auto& [what, change] : changes) {
+    Checkpoint other = make_checkpoint();
+    change(other);
+    EXPECT_NE(content_hash(other), original) << what;
+  }
+}
+
+TEST(RecordedTestAccuracy, IsThereOnlyWhenTheCheckpointHasOne) {
+  const TempDir dir;
+  Checkpoint checkpoint = make_checkpoint();
+  write_checkpoint(dir / "one.h5", checkpoint);
+  EXPECT_EQ(recorded_test_accuracy(dir / "one.h5"), 0.861);
+  checkpoint.provenance.test_accuracy.reset();
+  write_checkpoint(dir / "one.h5", checkpoint);
+  EXPECT_EQ(recorded_test_accuracy(dir / "one.h5"), std::nullopt);
+  EXPECT_EQ(recorded_test_accuracy(dir / "none.h5"), std::nullopt);
+}
+
 TEST(MatchTensors, PutsThemInTheOrderOfTheTable) {
   const std::vector<NamedTensor> wanted = make_tensors(make_table(), 1.0f);
   std::vector<NamedTensor> shuffled(wanted.rbegin(), wanted.rend());
@@ -269,46 +350,6 @@ TEST(RequireSameRun, NamesTheItemThatDiffers) {
   expect_error(ErrorKind::checkpoint, {"some/file.h5", "seed", "not recorded"}, [&] {
     require_same_run({run[0], run[1]}, run, "some/file.h5");
   });
-}
-
-std::vector<std::uint64_t> steps_in(const std::string& run_dir) {
-  std::vector<std::uint64_t> steps;
-  for (const CheckpointFile& file : list_checkpoints(run_dir)) {
-    EXPECT_TRUE(std::filesystem::exists(file.path)) << file.path;
-    steps.push_back(file.step);
-  }
-  return steps;
-}
-
-void make_files(const std::string& run_dir, const std::vector<std::uint64_t>& steps) {
-  std::filesystem::create_directories(run_dir + "/checkpoints");
-  for (const std::uint64_t step : steps) write_file(checkpoint_path(run_dir, step), "content");
-}
-
-TEST(ListCheckpoints, GivesTheOldestFirstAndNothingElse) {
-  const TempDir dir;
-  EXPECT_TRUE(steps_in(dir.path()).empty());
-  EXPECT_EQ(checkpoint_path("run", 1000), "run/checkpoints/step_000001000.h5");
-  make_files(dir.path(), {2000, 1000, 12'345'678'901u, 0, 999'999'999});
-  for (const char* other : {"step_000003000.h5.tmp", "step_000003000.h5.Ab12Cd", ".step_000003000.h5.tmp",
-                            "step_000003000", "step_.h5", "latest.h5", "xstep_000003000.h5"}) {
-    write_file(dir / (std::string("checkpoints/") + other), "content");
-  }
-  EXPECT_EQ(steps_in(dir.path()), (std::vector<std::uint64_t>{0, 1000, 2000, 999'999'999, 12'345'678'901u}));
-}
-
-TEST(RetireCheckpoints, KeepsTheNewest) {
-  const TempDir dir;
-  make_files(dir.path(), {5, 10, 100, 20, 1});
-  write_file(dir / "checkpoints/step_000000001.h5.tmp", "content");
-  retire_checkpoints(dir.path(), 5);
-  EXPECT_EQ(steps_in(dir.path()), (std::vector<std::uint64_t>{1, 5, 10, 20, 100}));
-  retire_checkpoints(dir.path(), 2);
-  EXPECT_EQ(steps_in(dir.path()), (std::vector<std::uint64_t>{20, 100}));
-  EXPECT_TRUE(std::filesystem::exists(dir / "checkpoints/step_000000001.h5.tmp"));
-  retire_checkpoints(dir.path(), 1);
-  EXPECT_EQ(steps_in(dir.path()), (std::vector<std::uint64_t>{100}));
-  EXPECT_NO_THROW(retire_checkpoints(dir / "none", 1));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace cifar_mpi {
 
@@ -13,5 +14,13 @@ namespace cifar_mpi {
 /// leaves one, and it may be deleted. The folder must exist. Throws Error{io} with the path and the system's
 /// reason. A file size limit (`ulimit -f`) is such an error only in a process that ignores SIGXFSZ.
 void write_atomically(const std::string& path, std::span<const std::byte> content);
+
+/// The same for a file that must not exist: of several callers, on any machines, one gets true; for the
+/// others `path` stays as it is. On file systems without hard links the content may be seen while it is
+/// written.
+bool create_atomically(const std::string& path, std::string_view content);
+
+/// Makes `link` a symbolic link to `target`, replacing what stands there, at once as above.
+void link_atomically(const std::string& link, const std::string& target);
 
 }  // namespace cifar_mpi

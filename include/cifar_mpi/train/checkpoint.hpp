@@ -53,12 +53,24 @@ struct Checkpoint {
   Provenance provenance;
 };
 
-/// Writes under a temporary name, flushes to disk, renames: `path` appears complete or not at all. Throws
-/// Error{io}.
+/// 64 bits over the four groups /ema, /model, /optimizer and /progress: equal for two runs that did the same.
+///
+/// Their data sets and attributes are sorted by key, which is PATH for a data set and PATH@NAME for an
+/// attribute; of each, hash_bytes(key) and hash_bytes(value) follow each other as 8 bytes, and hash_bytes of
+/// all that is the result. A value is its float32s in row-major order, its 8-byte number, or its text; of a
+/// list of texts, each with a line feed behind it. All little-endian.
+std::uint64_t content_hash(const Checkpoint& checkpoint);
+
+/// Writes under a temporary name, flushes to disk, renames: `path` appears complete or not at all. The root
+/// attribute `content_hash` holds that hash in 16 hexadecimal digits. Throws Error{io}.
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 
-/// Throws Error{checkpoint} when the file is missing, damaged or not a checkpoint.
+/// Throws Error{checkpoint} when the file is missing, damaged or not a checkpoint; damage is also a content
+/// that does not have the file's `content_hash`.
 Checkpoint read_checkpoint(const std::string& path);
+
+/// The test accuracy in a checkpoint's provenance; nothing when it has none or cannot be read.
+std::optional<double> recorded_test_accuracy(const std::string& path);
 
 /// Copies of `tensors` in the order of `params`. Throws Error{checkpoint} naming `path` and the first
 /// parameter that is missing, left over or of another shape.
@@ -67,17 +79,5 @@ std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const m
 
 /// Throws Error{checkpoint} naming the first item in which the two differ.
 void require_same_run(const Identity& found, const Identity& wanted, const std::string& path);
-
-/// The checkpoints of a run directory: RUN_DIR/checkpoints/step_000001000.h5, oldest first; empty when there
-/// are none.
-struct CheckpointFile {
-  std::uint64_t step = 0;
-  std::string path;
-};
-std::vector<CheckpointFile> list_checkpoints(const std::string& run_dir);
-std::string checkpoint_path(const std::string& run_dir, std::uint64_t step);
-
-/// Removes the oldest checkpoints until `keep` are left; never throws, a file that cannot be removed stays.
-void retire_checkpoints(const std::string& run_dir, int keep);
 
 }  // namespace cifar_mpi::train

@@ -61,6 +61,7 @@ struct TrainConfig {
   std::int64_t checkpoint_every = 1000;  ///< steps
   std::int64_t check_every = 500;        ///< steps between comparisons of the ranks' parameters
   int keep = 5;                          ///< checkpoints kept
+  std::int64_t keep_every = 0;           ///< and those of steps divisible by this; 0: no others
 
   std::string text;  ///< the whole configuration as TOML, for the checkpoint's provenance
 };

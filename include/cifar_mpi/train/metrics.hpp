@@ -60,6 +60,8 @@ class ProgressView {
   void report(const StepReport& report);
   /// A line that stays, above the moving one.
   void event(const std::string& text);
+  /// The same to standard error.
+  void warning(const std::string& text);
 
  private:
   void clear();

@@ -1,0 +1,58 @@
+#include "train/checkpoint_writer.hpp"
+
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "cifar_mpi/base/clock.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+WriteReport write(const std::string& run_dir, const Retention& retention, const Checkpoint& checkpoint) {
+  const double started = steady_seconds();
+  WriteReport report;
+  report.step = checkpoint.progress.step;
+  report.path = checkpoint_path(run_dir, report.step);
+  try {
+    std::error_code ignored;  // the next line says what is wrong
+    std::filesystem::create_directory(run_dir + "/checkpoints", ignored);
+    write_checkpoint(report.path, checkpoint);
+  } catch (const std::exception& error) {
+    report.problem = error.what();
+  }
+  report.seconds = steady_seconds() - started;
+  if (!report.problem.empty()) return report;
+  try {
+    link_latest(run_dir, report.step);
+  } catch (const std::exception& error) {
+    report.remark = error.what();
+  }
+  retire_checkpoints(run_dir, report.step, retention);
+  return report;
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(std::string run_dir, const Retention& retention)
+    : run_dir_(std::move(run_dir)), retention_(retention) {}
+
+void CheckpointWriter::start(Checkpoint checkpoint) {
+  const auto start_as = [&](std::launch how) {
+    in_flight_ = std::async(how, write, run_dir_, retention_, std::move(checkpoint));
+  };
+  try {
+    start_as(std::launch::async);
+  } catch (const std::system_error&) {
+    // No thread is to be had: `finish` writes.
+    start_as(std::launch::deferred);
+  }
+}
+
+bool CheckpointWriter::done() const {
+  return busy() && in_flight_.wait_for(std::chrono::seconds(0)) != std::future_status::timeout;
+}
+
+}  // namespace cifar_mpi::train

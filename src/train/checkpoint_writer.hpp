@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <string>
+
+#include "cifar_mpi/train/checkpoint.hpp"
+#include "cifar_mpi/train/run_directory.hpp"
+
+namespace cifar_mpi::train {
+
+/// How one attempt to write a checkpoint went.
+struct WriteReport {
+  std::uint64_t step = 0;
+  std::string path;
+  double seconds = 0.0;  ///< from making the file's image to the folder's flush
+  std::string problem;   ///< why it was not written; empty when it was
+  std::string remark;    ///< what else did not work: `latest` could not be set
+};
+
+/// Writes the checkpoints of a run on a thread of its own, one at a time: makes the image, writes, flushes
+/// and renames it, sets `latest`, retires old files.
+///
+/// HDF5 is not thread-safe: while a file is being written nobody else may call it.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(std::string run_dir, const Retention& retention);
+  /// Waits for the file being written.
+  ~CheckpointWriter() = default;
+
+  /// Returns while the file is being written. None may be: `finish` the one before.
+  void start(Checkpoint checkpoint);
+  bool busy() const { return in_flight_.valid(); }
+  /// True when `finish` would not wait.
+  bool done() const;
+  /// Waits. Once for each `start`; never throws for a file that could not be written.
+  WriteReport finish() { return in_flight_.get(); }
+
+ private:
+  std::string run_dir_;
+  Retention retention_;
+  std::future<WriteReport> in_flight_;  ///< its destructor waits
+};
+
+}  // namespace cifar_mpi::train

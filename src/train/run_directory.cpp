@@ -1,0 +1,143 @@
+#include "cifar_mpi/train/run_directory.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "cifar_mpi/base/atomic_file.hpp"
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string checkpoint_name(std::uint64_t step) {
+  return concat("step_", format("%09llu", static_cast<unsigned long long>(step)), ".h5");
+}
+
+/// The step of a name that `checkpoint_name` gives, and of no other.
+std::optional<std::uint64_t> step_of(const std::string& name) {
+  unsigned long long step = 0;
+  if (std::sscanf(name.c_str(), "step_%llu", &step) != 1 || checkpoint_name(step) != name)
+    return std::nullopt;
+  return step;
+}
+
+/// NAME of "NAME.PID-N.tmp", as write_atomically names what it has not finished; empty for other names.
+std::string unfinished(const std::string& name) {
+  const std::size_t dot = name.rfind('.', name.size() - std::min<std::size_t>(name.size(), 5));
+  if (dot == std::string::npos || !name.ends_with(".tmp")) return {};
+  const std::string number = name.substr(dot + 1, name.size() - dot - 5);
+  const bool ours =
+      number.find('-') != std::string::npos && number.find_first_not_of("0123456789-") == std::string::npos;
+  return ours ? name.substr(0, dot) : std::string();
+}
+
+/// Names in a folder; none when it cannot be read.
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    names.push_back(at->path().filename().string());
+  }
+  return names;
+}
+
+void make_folders(const std::string& run_dir) {
+  std::error_code error;
+  fs::create_directories(fs::path(run_dir) / "checkpoints", error);
+  if (!error) return;
+  throw Error(ErrorKind::io, concat("cannot make the run directory ", run_dir, ": ", error.message(),
+                                    "; choose another with --run-dir"));
+}
+
+}  // namespace
+
+std::string checkpoint_path(const std::string& run_dir, std::uint64_t step) {
+  return concat(run_dir, "/checkpoints/", checkpoint_name(step));
+}
+
+std::vector<CheckpointFile> list_checkpoints(const std::string& run_dir) {
+  const fs::path folder = fs::path(run_dir) / "checkpoints";
+  std::vector<CheckpointFile> files;
+  for (const std::string& name : names_in(folder)) {
+    if (const auto step = step_of(name)) files.push_back({*step, (folder / name).string()});
+  }
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  return files;
+}
+
+void retire_checkpoints(const std::string& run_dir, std::uint64_t newest, const Retention& retention) {
+  std::vector<CheckpointFile> files = list_checkpoints(run_dir);
+  std::erase_if(files, [&](const CheckpointFile& file) { return file.step > newest; });
+  const auto every = static_cast<std::uint64_t>(retention.keep_every);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(retention.keep) < files.size(); ++i) {
+    if (every > 0 && files[i].step % every == 0) continue;
+    std::error_code ignored;
+    fs::remove(files[i].path, ignored);
+  }
+}
+
+void link_latest(const std::string& run_dir, std::uint64_t step) {
+  link_atomically(run_dir + "/checkpoints/latest", checkpoint_name(step));
+}
+
+void remove_temporary_files(const std::string& run_dir) {
+  const fs::path folder = fs::path(run_dir) / "checkpoints";
+  for (const std::string& name : names_in(folder)) {
+    const std::string finished = unfinished(name);
+    std::error_code ignored;
+    if (finished == "latest" || step_of(finished)) fs::remove(folder / name, ignored);
+  }
+}
+
+void record_exit(const std::string& run_dir, int code, const std::string& sentence) noexcept {
+  try {
+    std::string line = concat(code, ' ', sentence);
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    create_atomically(run_dir + "/exit", line + '\n');
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "warning: how the run ended could not be recorded: %s\n", error.what());
+  }
+}
+
+RunDirectory::RunDirectory(std::string path, const comm::World& world)
+    : path_(std::move(path)), world_(world) {
+  const Log log(world.rank());
+  world.together([&] {
+    if (world.rank() != 0) return;
+    make_folders(path_);
+    lock_.emplace(
+        path_, this_process(), [&](const std::string& why) { log.info(why); },
+        [this](const std::string& holder) {
+          Log(world_.rank())
+              .every_rank(concat(path_, " was taken over by ", holder,
+                                 " while this run stood still; this run ends without a record"));
+          world_.abort(exit_code(ErrorKind::checkpoint));
+        });
+    std::error_code ignored;
+    fs::remove(path_ + "/exit", ignored);
+    remove_temporary_files(path_);
+  });
+}
+
+void RunDirectory::record_end_of(const std::function<void()>& body) const {
+  try {
+    body();
+    if (world_.rank() == 0) record_exit(path_, 0, "done");
+  } catch (const comm::AgreedError& error) {
+    if (world_.rank() == 0) record_exit(path_, exit_code(error.kind()), error.what());
+    throw;
+  } catch (const Error& error) {
+    record_exit(path_, exit_code(error.kind()), concat("rank ", world_.rank(), ": ", error.what()));
+    throw;
+  } catch (const std::exception& error) {
+    record_exit(path_, exit_code(ErrorKind::internal),
+                concat("rank ", world_.rank(), ": internal error: ", error.what()));
+    throw;
+  }
+}
+
+}  // namespace cifar_mpi::train

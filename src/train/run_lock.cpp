@@ -1,0 +1,274 @@
+#include "cifar_mpi/train/run_lock.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <random>
+#include <sstream>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include "cifar_mpi/base/atomic_file.hpp"
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/handle.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+void close_descriptor(int descriptor) { ::close(descriptor); }
+using Descriptor = Handle<int, close_descriptor, -1>;
+
+constexpr const char* kUnreadable = "unreadable";
+
+std::string read_all(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::string environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::uint64_t number(const std::string& text) { return std::strtoull(text.c_str(), nullptr, 10); }
+
+std::string random_token() {
+  std::random_device random;
+  return format("%08x%08x", random(), random());
+}
+
+/// Field 22 of /proc/PID/stat, counted behind the command's name, which may hold anything; 0 when the process
+/// is gone or only waits to be buried.
+std::uint64_t process_start_of(std::uint64_t pid) {
+  const std::string stat = read_all(concat("/proc/", pid, "/stat"));
+  const std::size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(stat.substr(name_end + 1));
+  std::string field;
+  fields >> field;
+  if (field == "Z" || field == "X") return 0;
+  for (int i = 4; i <= 22; ++i) fields >> field;
+  return number(field);
+}
+
+/// Whether a process of this machine is no longer the one that wrote its start time down.
+bool is_gone(const LockHolder& holder) {
+  if (::kill(static_cast<pid_t>(holder.pid), 0) != 0) {
+    if (errno == ESRCH) return true;
+    // Where /proc hides the processes of other users, their start times are unknown.
+    if (read_all(concat("/proc/", holder.pid, "/stat")).empty()) return false;
+  }
+  return process_start_of(holder.pid) != holder.process_start;
+}
+
+double seconds(const timespec& time) {
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// When a file was modified, by its file system's clock; opened first, because network file systems then ask
+/// the server instead of believing what they remember.
+std::optional<double> modified_at(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat found {};
+  if (!file || ::fstat(file.get(), &found) != 0) return std::nullopt;
+  return seconds(found.st_mtim);
+}
+
+/// The time now by the clock of the file system of `folder`.
+double file_system_now(const std::string& probe) {
+  const Descriptor file(::open(probe.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  struct stat found {};
+  const bool known = file && ::futimens(file.get(), nullptr) == 0 && ::fstat(file.get(), &found) == 0;
+  ::unlink(probe.c_str());
+  if (!known) throw Error(ErrorKind::io, concat("cannot write '", probe, "'; check the run directory"));
+  return seconds(found.st_mtim);
+}
+
+/// A lock and the claims to replace it that were left by starters who died over it; the last one counts.
+struct Claim {
+  std::string path;
+  LockHolder holder;
+  double modified = 0.0;
+};
+
+std::vector<Claim> read_claims(const std::string& lock) {
+  std::vector<Claim> claims;
+  std::string path = lock;
+  while (const std::optional<double> modified = modified_at(path)) {
+    claims.push_back({path, parse_lock(read_all(path)), *modified});
+    path = concat(lock, ".after.", claims.back().holder.token);
+  }
+  return claims;
+}
+
+bool same_claims(const std::vector<Claim>& a, const std::vector<Claim>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Claim& x, const Claim& y) {
+    return x.path == y.path && x.holder.token == y.holder.token;
+  });
+}
+
+std::string name_of(const LockHolder& holder) {
+  return concat("process ", holder.pid, " on ", holder.host.empty() ? "an unknown host" : holder.host,
+                holder.job.empty() ? "" : concat(" (SLURM job ", holder.job, ")"));
+}
+
+[[noreturn]] void refuse(const std::string& lock, const LockHolder& holder, double silent_s) {
+  const double wait_s = std::max(3.0 * holder.heartbeat_s - silent_s, 0.0) + 1.0;
+  throw Error(ErrorKind::checkpoint,
+              concat(std::filesystem::path(lock).parent_path().string(), " is in use by ", name_of(holder),
+                     " since ", holder.since, ", heard of ", format("%.0f", std::max(silent_s, 0.0)),
+                     " s ago; let it end or choose another --run-dir (if it is dead, start again in ",
+                     format("%.0f", wait_s), " s)"));
+}
+
+/// Makes the lock this one's, or throws.
+void acquire(const std::string& lock, const LockHolder& me, const RunLock::Listener& took_over) {
+  constexpr int kRounds = 100;  // in each some other starter was faster
+  const std::string text = to_text(me);
+  for (int round = 0; round < kRounds; ++round) {
+    if (create_atomically(lock, text)) return;
+    const std::vector<Claim> claims = read_claims(lock);
+    if (claims.empty()) continue;
+    const Claim& last = claims.back();
+    const double silent_s = file_system_now(concat(lock, ".", me.token, ".now")) - last.modified;
+    const std::string stale = why_stale(last.holder, me, silent_s);
+    if (stale.empty()) refuse(lock, last.holder, silent_s);
+    const std::string mine = concat(lock, ".after.", last.holder.token);
+    if (!create_atomically(mine, text)) continue;
+    std::vector<Claim> expected = claims;
+    expected.push_back({mine, me, 0.0});
+    if (!same_claims(read_claims(lock), expected)) {
+      ::unlink(mine.c_str());
+      continue;
+    }
+    if (std::rename(mine.c_str(), lock.c_str()) != 0) continue;
+    for (std::size_t i = 1; i < claims.size(); ++i) ::unlink(claims[i].path.c_str());
+    took_over(concat("took over the lock of ", name_of(last.holder), ": ", stale));
+    return;
+  }
+  throw Error(ErrorKind::checkpoint, concat(lock, " changes all the time; are several runs being started?"));
+}
+
+}  // namespace
+
+LockHolder this_process(double heartbeat_s) {
+  LockHolder me;
+  me.token = random_token();
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  me.host = host.data();
+  me.pid = static_cast<std::uint64_t>(::getpid());
+  me.process_start = process_start_of(me.pid);
+  me.boot = read_all("/proc/sys/kernel/random/boot_id");
+  std::erase(me.boot, '\n');
+  std::error_code unknown;
+  me.pid_namespace = std::filesystem::read_symlink("/proc/self/ns/pid", unknown).string();
+  me.job = environment("SLURM_JOB_ID");
+  me.restarts = number(environment("SLURM_RESTART_COUNT"));
+  me.since = wall_time();
+  me.heartbeat_s = heartbeat_s;
+  return me;
+}
+
+std::string to_text(const LockHolder& h) {
+  return concat("token=", h.token, "\nhost=", h.host, "\npid=", h.pid, "\nprocess_start=", h.process_start,
+                "\nboot=", h.boot, "\npid_namespace=", h.pid_namespace, "\njob=", h.job,
+                "\nrestarts=", h.restarts, "\nsince=", h.since, "\nheartbeat_s=", h.heartbeat_s, '\n');
+}
+
+LockHolder parse_lock(const std::string& text) {
+  LockHolder h;
+  h.token = kUnreadable;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t at = line.find('=');
+    if (at == std::string::npos) continue;
+    const std::string key = line.substr(0, at);
+    const std::string value = line.substr(at + 1);
+    // A token becomes part of a file name.
+    if (key == "token" && !value.empty() &&
+        value.find_first_not_of("0123456789abcdef") == std::string::npos) {
+      h.token = value;
+    }
+    if (key == "host") h.host = value;
+    if (key == "pid") h.pid = number(value);
+    if (key == "process_start") h.process_start = number(value);
+    if (key == "boot") h.boot = value;
+    if (key == "pid_namespace") h.pid_namespace = value;
+    if (key == "job") h.job = value;
+    if (key == "restarts") h.restarts = number(value);
+    if (key == "since") h.since = value;
+    if (key == "heartbeat_s") h.heartbeat_s = std::strtod(value.c_str(), nullptr);
+  }
+  if (!(h.heartbeat_s > 0.0)) h.heartbeat_s = LockHolder().heartbeat_s;
+  return h;
+}
+
+std::string why_stale(const LockHolder& holder, const LockHolder& me, double silent_s) {
+  if (!holder.job.empty() && holder.job == me.job && me.restarts > holder.restarts) {
+    return concat("this is restart ", me.restarts, " of that job");
+  }
+  const bool visible = !holder.boot.empty() && holder.host == me.host && holder.boot == me.boot &&
+                       holder.pid_namespace == me.pid_namespace && holder.pid > 0;
+  if (visible && is_gone(holder)) return "that process is gone";
+  if (silent_s > 3.0 * holder.heartbeat_s) {
+    return concat("it was last heard of ", format("%.0f", silent_s), " s ago");
+  }
+  return {};
+}
+
+/// Renews the lock, and notices when it is no longer this one's.
+struct RunLock::Heart {
+  std::mutex mutex;
+  std::condition_variable_any wake;
+  std::jthread thread;  ///< last: it ends first
+};
+
+RunLock::RunLock(const std::string& run_dir, LockHolder me, const Listener& took_over)
+    : path_(run_dir + "/lock"), me_(std::move(me)), heart_(std::make_unique<Heart>()) {
+  acquire(path_, me_, took_over);
+}
+
+RunLock::RunLock(const std::string& run_dir, LockHolder me, const Listener& took_over, Listener lost)
+    : RunLock(run_dir, std::move(me), took_over) {
+  heart_->thread =
+      std::jthread([this, &heart = *heart_, lost = std::move(lost)](const std::stop_token& over) {
+        const auto period = std::chrono::duration<double>(me_.heartbeat_s);
+        std::unique_lock lock(heart.mutex);
+        while (!heart.wake.wait_for(lock, over, period, [] { return false; }) && !over.stop_requested()) {
+          if (!held()) {
+            lost(name_of(parse_lock(read_all(path_))));
+            return;
+          }
+          ::utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
+        }
+      });
+}
+
+RunLock::~RunLock() {
+  heart_.reset();
+  if (parse_lock(read_all(path_)).token == me_.token) ::unlink(path_.c_str());
+}
+
+bool RunLock::held() const {
+  // A lock that cannot be read (folder removed, server away) is no sign of another run.
+  const std::string token = parse_lock(read_all(path_)).token;
+  return token == me_.token || token == kUnreadable;
+}
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,148 @@
+#include "train/run_checkpoints.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "train/run_fixture.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+using RunCheckpointsTest = RunTest;
+
+/// Makes the checkpoint of this step impossible to write.
+void obstruct(const std::string& run_dir, std::uint64_t step) {
+  if (test::test_world().rank() == 0) fs::create_directories(checkpoint_path(run_dir, step) + "/occupied");
+  test::test_world().barrier();
+}
+
+std::vector<std::string> lines_with(const std::string& path, const std::string& part) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (line.find(part) != std::string::npos) lines.push_back(line);
+  }
+  return lines;
+}
+
+TEST_F(RunCheckpointsTest, HoldTheSameContentHoweverOftenTheRunWasInterrupted) {
+  TrainConfig straight = config();
+  straight.steps = 9;
+  straight.checkpoint_every = 2;
+  straight.run_dir = path("straight");
+  run(straight);
+  TrainConfig parts = straight;
+  parts.run_dir = path("parts");
+  parts.checkpoint_every = 3;
+  for (int stops = 0; stops < 2; ++stops) {
+    stop_ = 1;
+    expect_agreed(ErrorKind::stopped, "stopped on request", [&] { run(parts); });
+    stop_ = 0;
+  }
+  run(parts);
+  world().barrier();
+  const Checkpoint a = read_checkpoint(checkpoint_path(straight.run_dir, 9));
+  const Checkpoint b = read_checkpoint(checkpoint_path(parts.run_dir, 9));
+  EXPECT_EQ(content_hash(a), content_hash(b));
+  EXPECT_EQ(a.provenance.test_accuracy, b.provenance.test_accuracy);
+  EXPECT_NE(content_hash(read_checkpoint(checkpoint_path(straight.run_dir, 8))), content_hash(a));
+}
+
+TEST_F(RunCheckpointsTest, GoOnAfterOneThatCouldNotBeWritten) {
+  TrainConfig c = config();
+  c.steps = 6;
+  c.checkpoint_every = 2;
+  const auto state = start(c);
+  obstruct(c.run_dir, 2);
+  EXPECT_NO_THROW(run_loop(*state));
+  world().barrier();
+  EXPECT_EQ(read_checkpoint(checkpoint_path(c.run_dir, 4)).progress.step, 4u);
+  EXPECT_EQ(read_checkpoint(checkpoint_path(c.run_dir, 6)).progress.step, 6u);
+}
+
+TEST_F(RunCheckpointsTest, EndTheRunWithAnErrorWhenItsLastStateIsNotOnTheDisk) {
+  TrainConfig c = config();
+  c.steps = 4;
+  c.checkpoint_every = 2;
+  const auto state = start(c);
+  obstruct(c.run_dir, 4);
+  expect_agreed(ErrorKind::io, "the checkpoint of step 4 could not be written (that of step 2 is the newest",
+                [&] { run_loop(*state); });
+  EXPECT_EQ(state->records[3].samples, 12.0);  // it trained to its end
+}
+
+TEST_F(RunCheckpointsTest, SayAtAStopThatTheStateIsNotOnTheDisk) {
+  TrainConfig c = config();
+  c.steps = 30;
+  stop_ = 1;
+  const auto state = start(c);
+  for (std::uint64_t step = 1; step < 5; ++step) obstruct(c.run_dir, step);
+  expect_agreed(ErrorKind::io, "could not be written (this process has written none yet)",
+                [&] { run_loop(*state); });
+}
+
+TEST_F(RunCheckpointsTest, LetARunThatDiedInItsLastEvaluationDoOnlyThat) {
+  TrainConfig c = config();
+  c.log_every = 1;
+  run(c);
+  world().barrier();
+  const std::string file = checkpoint_path(c.run_dir, 4);
+  const std::string metrics = c.run_dir + "/metrics.jsonl";
+  Checkpoint done = read_checkpoint(file);
+  ASSERT_TRUE(done.provenance.test_accuracy);
+  const std::vector<std::string> lines = lines_with(metrics, "{");
+  world().barrier();
+  // As the death left it: the state without its accuracy, and no line of the evaluation.
+  const std::optional<double> accuracy = std::exchange(done.provenance.test_accuracy, std::nullopt);
+  if (world().rank() == 0) {
+    write_checkpoint(file, done);
+    std::ofstream cut(metrics, std::ios::trunc);
+    for (std::size_t i = 0; i + 1 < lines.size(); ++i) cut << lines[i] << '\n';
+  }
+  world().barrier();
+  run(c);
+  world().barrier();
+  const Checkpoint again = read_checkpoint(file);
+  EXPECT_EQ(again.provenance.test_accuracy, accuracy);
+  EXPECT_EQ(content_hash(again), content_hash(done));
+  EXPECT_EQ(lines_with(metrics, "{"), lines);
+}
+
+TEST_F(RunCheckpointsTest, CarryTheAccuracyOfTheirOwnStepOnly) {
+  TrainConfig c = config();
+  c.steps = 8;
+  c.checkpoint_every = 2;
+  c.eval_every = 4.0 / 8.0;  // every 4 steps of the 8 of an epoch
+  run(c);
+  world().barrier();
+  for (const std::uint64_t step : {2, 4, 6, 8}) {
+    EXPECT_EQ(read_checkpoint(checkpoint_path(c.run_dir, step)).provenance.test_accuracy.has_value(),
+              step % 4 == 0)
+        << step;
+  }
+  EXPECT_EQ(lines_with(c.run_dir + "/metrics.jsonl", "test_accuracy").size(), 2u);
+}
+
+TEST_F(RunCheckpointsTest, KeepOneEveryNowAndThen) {
+  TrainConfig c = config();
+  c.steps = 7;
+  c.checkpoint_every = 1;
+  c.keep = 2;
+  c.keep_every = 3;
+  run(c);
+  world().barrier();
+  std::vector<std::uint64_t> steps;
+  for (const CheckpointFile& file : list_checkpoints(c.run_dir)) steps.push_back(file.step);
+  EXPECT_EQ(steps, (std::vector<std::uint64_t>{3, 6, 7}));
+  EXPECT_EQ(fs::read_symlink(c.run_dir + "/checkpoints/latest"), "step_000000007.h5");
+}
+
+}  // namespace
+}  // namespace cifar_mpi::train

@@ -1,0 +1,293 @@
+#include "cifar_mpi/train/run_lock.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cifar_mpi/base/text.hpp"
+#include "support/temp_dir.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+using namespace std::chrono_literals;
+
+void ignore(const std::string&) {}
+
+std::unique_ptr<RunLock> lock(const TempDir& dir, const LockHolder& me = this_process()) {
+  return std::make_unique<RunLock>(dir.path(), me, ignore, ignore);
+}
+
+/// The process number of a child that has ended and been buried.
+std::uint64_t ended_process() {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  waitpid(child, nullptr, 0);
+  return static_cast<std::uint64_t>(child);
+}
+
+/// A holder whose process cannot be seen from here.
+LockHolder on_another_host() {
+  LockHolder holder = this_process();
+  holder.host = "elsewhere";
+  return holder;
+}
+
+void set_age(const std::string& path, double seconds) {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  const timespec then{now.tv_sec - static_cast<time_t>(seconds), now.tv_nsec};
+  const timespec times[2] = {then, then};
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+}
+
+void leave_lock(const TempDir& dir, const LockHolder& holder, double age_s = 0.0) {
+  write_file(dir / "lock", to_text(holder));
+  set_age(dir / "lock", age_s);
+}
+
+TEST(LockHolder, ComesBackFromItsText) {
+  LockHolder holder = this_process(2.5);
+  holder.job = "4711";
+  holder.restarts = 3;
+  EXPECT_EQ(to_text(parse_lock(to_text(holder))), to_text(holder));
+  EXPECT_GT(holder.process_start, 0u);
+  EXPECT_EQ(holder.pid, static_cast<std::uint64_t>(getpid()));
+  EXPECT_EQ(holder.token.size(), 16u);
+  EXPECT_NE(this_process().token, holder.token);
+}
+
+TEST(LockHolder, IsReadFromAnythingWithoutHarm) {
+  for (const char* text : {"", "nonsense", "token=\n", "token=../../etc\nheartbeat_s=-1\npid=x"}) {
+    const LockHolder holder = parse_lock(text);
+    EXPECT_EQ(holder.token, "unreadable") << text;
+    EXPECT_EQ(holder.heartbeat_s, 10.0) << text;
+    EXPECT_EQ(holder.pid, 0u) << text;
+  }
+}
+
+TEST(WhyStale, KnowsAnEarlierStartOfTheSameJob) {
+  LockHolder holder = on_another_host();
+  LockHolder me = this_process();
+  holder.job = me.job = "17";
+  holder.restarts = 1;
+  me.restarts = 2;
+  EXPECT_EQ(why_stale(holder, me, 0.0), "this is restart 2 of that job");
+  me.restarts = 1;
+  EXPECT_EQ(why_stale(holder, me, 0.0), "");
+  me.restarts = 2;
+  me.job = "18";
+  EXPECT_EQ(why_stale(holder, me, 0.0), "");
+  holder.job = me.job = "";
+  EXPECT_EQ(why_stale(holder, me, 0.0), "");
+}
+
+TEST(WhyStale, KnowsAProcessThatIsGoneOnThisHost) {
+  LockHolder holder = this_process();
+  const LockHolder me = this_process();
+  EXPECT_EQ(why_stale(holder, me, 0.0), "");
+  holder.process_start += 1;
+  EXPECT_EQ(why_stale(holder, me, 0.0), "that process is gone");
+  holder.process_start = me.process_start;
+  holder.pid = ended_process();
+  EXPECT_EQ(why_stale(holder, me, 0.0), "that process is gone");
+  // The same number elsewhere, before a reboot or in another container says nothing.
+  for (std::string LockHolder::*where : {&LockHolder::host, &LockHolder::boot, &LockHolder::pid_namespace}) {
+    LockHolder other = holder;
+    other.*where = "another";
+    EXPECT_EQ(why_stale(other, me, 29.0), "");
+    EXPECT_EQ(why_stale(other, me, 31.0), "it was last heard of 31 s ago");
+  }
+}
+
+TEST(WhyStale, KnowsAProcessThatIsNotYetBuried) {
+  const pid_t child = fork();
+  if (child == 0) {
+    for (;;) pause();
+  }
+  LockHolder holder = this_process();
+  holder.pid = static_cast<std::uint64_t>(child);
+  const std::string stat = read_file(concat("/proc/", child, "/stat"));
+  std::istringstream fields(stat.substr(stat.rfind(')') + 2));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) fields >> field;
+  holder.process_start = std::stoull(field);
+  EXPECT_EQ(why_stale(holder, this_process(), 0.0), "");
+  kill(child, SIGKILL);
+  siginfo_t ended{};
+  waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT);
+  EXPECT_EQ(why_stale(holder, this_process(), 0.0), "that process is gone");
+  waitpid(child, nullptr, 0);
+}
+
+TEST(WhyStale, KnowsThreeMissingHeartbeats) {
+  LockHolder holder = on_another_host();
+  holder.heartbeat_s = 2.0;
+  EXPECT_EQ(why_stale(holder, this_process(), 5.9), "");
+  EXPECT_EQ(why_stale(holder, this_process(), 6.1), "it was last heard of 6 s ago");
+  EXPECT_EQ(why_stale(holder, this_process(), -100.0), "");
+}
+
+TEST(RunLock, IsThereWhileItIsHeldAndRefusesAnother) {
+  const TempDir dir;
+  {
+    const auto first = lock(dir);
+    EXPECT_TRUE(first->held());
+    expect_error(ErrorKind::checkpoint,
+                 {dir.path(), "in use", std::to_string(getpid()), this_process().host, "since", "--run-dir"},
+                 [&] { lock(dir); });
+    EXPECT_TRUE(first->held());
+    EXPECT_EQ(dir.files(), 1u);
+  }
+  EXPECT_EQ(dir.files(), 0u);
+  EXPECT_NO_THROW(lock(dir));
+}
+
+TEST(RunLock, SaysWhenALockFromElsewhereMayBeTaken) {
+  const TempDir dir;
+  LockHolder holder = on_another_host();
+  holder.job = "99";
+  leave_lock(dir, holder, 12.0);
+  expect_error(ErrorKind::checkpoint,
+               {"elsewhere", "SLURM job 99", "heard of 12 s ago", "start again in 19 s"}, [&] { lock(dir); });
+}
+
+TEST(RunLock, TakesOverAStaleLockAndSaysWhy) {
+  const TempDir dir;
+  LockHolder gone = this_process();
+  gone.pid = ended_process();
+  leave_lock(dir, gone);
+  std::string heard;
+  const LockHolder me = this_process();
+  {
+    const RunLock mine(
+        dir.path(), me, [&](const std::string& why) { heard = why; }, ignore);
+    EXPECT_NE(heard.find("that process is gone"), std::string::npos) << heard;
+    EXPECT_EQ(parse_lock(read_file(dir / "lock")).token, me.token);
+    EXPECT_EQ(dir.files(), 1u);
+  }
+  leave_lock(dir, on_another_host(), 31.0);
+  EXPECT_NO_THROW(lock(dir));
+  EXPECT_EQ(dir.files(), 0u);
+  write_file(dir / "lock", "");
+  set_age(dir / "lock", 31.0);
+  EXPECT_NO_THROW(lock(dir));
+  EXPECT_EQ(dir.files(), 0u);
+}
+
+TEST(RunLock, LeavesADamagedLockAloneWhileItIsFresh) {
+  const TempDir dir;
+  write_file(dir / "lock", "to");
+  expect_error(ErrorKind::checkpoint, {"in use"}, [&] { lock(dir); });
+}
+
+TEST(RunLock, GoesOnWhereAStarterDiedWhileTakingOver) {
+  const TempDir dir;
+  LockHolder gone = this_process();
+  gone.pid = ended_process();
+  leave_lock(dir, gone);
+  LockHolder second = gone;
+  second.token = this_process().token;
+  write_file(dir / ("lock.after." + gone.token), to_text(second));
+  {
+    const LockHolder me = this_process();
+    const auto mine = lock(dir, me);
+    EXPECT_EQ(parse_lock(read_file(dir / "lock")).token, me.token);
+    EXPECT_EQ(dir.files(), 1u);
+  }
+  // One that is still at it is not disturbed.
+  leave_lock(dir, gone);
+  write_file(dir / ("lock.after." + gone.token), to_text(this_process()));
+  expect_error(ErrorKind::checkpoint, {"in use"}, [&] { lock(dir); });
+}
+
+TEST(RunLock, BeatsWhileItIsHeld) {
+  const TempDir dir;
+  const auto mine = lock(dir, this_process(0.05));
+  set_age(dir / "lock", 1000.0);
+  struct stat found {};
+  for (int i = 0; i < 200; ++i) {
+    std::this_thread::sleep_for(10ms);
+    stat((dir / "lock").c_str(), &found);
+    if (found.st_mtime > std::time(nullptr) - 500) return;
+  }
+  FAIL() << "no heartbeat in 2 s";
+}
+
+TEST(RunLock, NoticesThatItWasTakenOverAndDoesNotReleaseAnothers) {
+  const TempDir dir;
+  std::atomic<int> lost{0};
+  {
+    const RunLock mine(dir.path(), this_process(0.05), ignore, [&](const std::string& by) {
+      EXPECT_NE(by.find("elsewhere"), std::string::npos) << by;
+      ++lost;
+    });
+    write_file(dir / "lock.tmp", to_text(on_another_host()));
+    std::filesystem::rename(dir / "lock.tmp", dir / "lock");
+    EXPECT_FALSE(mine.held());
+    for (int i = 0; i < 200 && lost == 0; ++i) std::this_thread::sleep_for(10ms);
+    std::this_thread::sleep_for(200ms);
+  }
+  EXPECT_EQ(lost, 1);
+  EXPECT_TRUE(std::filesystem::exists(dir / "lock"));
+}
+
+TEST(RunLock, IsNotLostWithItsFolder) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "run");
+  std::atomic<int> lost{0};
+  const RunLock mine(dir / "run", this_process(0.02), ignore, [&](const std::string&) { ++lost; });
+  std::filesystem::remove_all(dir / "run");
+  std::this_thread::sleep_for(200ms);
+  EXPECT_TRUE(mine.held());
+  EXPECT_EQ(lost, 0);
+}
+
+TEST(RunLock, GoesToOneOfManyWhoFindItStale) {
+  for (int round = 0; round < 20; ++round) {
+    const TempDir dir;
+    LockHolder gone = this_process();
+    gone.pid = ended_process();
+    leave_lock(dir, gone);
+    std::atomic<int> holding{0};
+    std::atomic<int> refused{0};
+    std::atomic<bool> go{false};
+    std::vector<std::unique_ptr<RunLock>> locks(8);
+    std::vector<std::thread> starters;
+    for (auto& mine : locks) {
+      starters.emplace_back([&] {
+        while (!go) std::this_thread::yield();
+        try {
+          mine = lock(dir);
+          ++holding;
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::checkpoint) << error.what();
+          ++refused;
+        }
+      });
+    }
+    go = true;
+    for (std::thread& starter : starters) starter.join();
+    EXPECT_EQ(holding, 1);
+    EXPECT_EQ(refused, 7);
+    int held = 0;
+    for (const auto& mine : locks) held += mine && mine->held();
+    EXPECT_EQ(held, 1);
+    EXPECT_EQ(dir.files(), 1u);
+    locks.clear();
+    EXPECT_EQ(dir.files(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::train
