@@ -1,0 +1,54 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "cifar_mpi/comm/heartbeat.hpp"
+#include "cifar_mpi/engine/program.hpp"
+
+namespace cifar_mpi::train {
+
+struct WatchdogOptions {
+  /// Seconds without progress of any rank of this node after which the job is ended; five times as long while
+  /// starting and at a checkpoint; 0: never.
+  double timeout_s = 120.0;
+  /// Called once, on the rank that speaks for its node, before the job is ended, with the exit code and the
+  /// sentence that was printed. It has kLastWords seconds. Runs on a thread of its own; not to be waited for
+  /// by the loop.
+  std::function<void(int, const std::string&)> before_end;
+  /// Called after every look, a few times a second, on the watchdog's thread, with the seconds since the look
+  /// before.
+  std::function<void(double)> at_look;
+};
+
+/// Sees to it that no rank waits for ever. Every rank of a run has one.
+///
+/// A thread that looks at the heartbeats of the node four times a second; it makes no call of MPI, for MPI
+/// serves the main thread only. When a rank of the node has died (at once) or nobody gets on for too long,
+/// one rank of the node prints who, where and since when, and all of them leave by _exit with the code of
+/// Error{comm}; a launcher ends the rest of the job when a rank leaves like that. A process that is stopped
+/// is continued and ended by it.
+class Watchdog {
+ public:
+  static constexpr double kLastWords = 5.0;
+
+  /// Collective. `world` must outlive it.
+  Watchdog(const comm::World& world, WatchdogOptions options);
+  /// From here on this rank is leaving, and its end is no loss to the others.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  /// This rank's, for its loop to fill in.
+  comm::Heartbeat& heart();
+  /// The training program, whose tasks' names are printed. Before the first step.
+  void name_tasks(const engine::StepProgram& program);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,130 @@
+#include "train/stall.hpp"
+
+#include <algorithm>
+
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+using comm::Activity;
+
+bool moved(const RankSight& now, const RankSight& before) {
+  return now.step != before.step || now.activity != before.activity || !(now.pulse == before.pulse);
+}
+
+const char* name(Activity activity) {
+  switch (activity) {
+    case Activity::starting:
+      return "while starting";
+    case Activity::training:
+      return "while training";
+    case Activity::evaluating:
+      return "while evaluating";
+    case Activity::saving:
+      return "at a checkpoint";
+    case Activity::leaving:
+      return "while leaving";
+  }
+  return "";
+}
+
+}  // namespace
+
+double StallJudge::limit(Activity activity) const {
+  const bool patient = activity == Activity::starting || activity == Activity::saving;
+  return limits_.timeout_s * (patient ? limits_.patience : 1.0);
+}
+
+void StallJudge::note(const std::vector<RankSight>& ranks, double passed) {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    Watched& w = watched_[i];
+    const RankSight& now = ranks[i];
+    w.gone_s = now.gone ? w.gone_s + passed : 0.0;
+    w.no_tick_s = now.ticks == w.last.ticks ? w.no_tick_s + passed : 0.0;
+    w.no_progress_s = moved(now, w.last) ? 0.0 : w.no_progress_s + passed;
+    w.last = now;
+  }
+}
+
+std::optional<Stall> StallJudge::look(double now, const std::vector<RankSight>& ranks,
+                                      const std::vector<bool>& waits) {
+  if (!last_look_) {
+    last_look_ = now;
+    for (const RankSight& rank : ranks) watched_.push_back({rank});
+    return std::nullopt;
+  }
+  note(ranks, std::clamp(now - *last_look_, 0.0, kMostPerLook));
+  last_look_ = now;
+
+  using Reason = Stall::Reason;
+  std::optional<Stall> worst;
+  const auto blame = [&](Reason reason, std::size_t place, double seconds) {
+    // Reasons stand in the order of blame; of equals the one furthest behind.
+    const bool worse = !worst || reason < worst->reason ||
+                       (reason == worst->reason && ranks[place].step < ranks[worst->culprit].step);
+    if (worse) worst = Stall{reason, place, seconds};
+  };
+  bool late = false;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const Watched& w = watched_[i];
+    late = late || (limits_.timeout_s > 0.0 && ranks[i].activity != Activity::leaving &&
+                    (w.no_progress_s >= limit(ranks[i].activity) || w.no_tick_s >= limits_.timeout_s));
+    if (w.gone_s >= limits_.gone_s) blame(Reason::gone, i, w.gone_s);
+  }
+  if (worst || !late) return worst;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const Watched& w = watched_[i];
+    if (ranks[i].activity == Activity::leaving) continue;
+    // One that is late makes the others wait, so all of them are about as late; a stopped one shows at once.
+    if (w.no_tick_s >= 0.5 * limits_.timeout_s) {
+      blame(Reason::stopped, i, w.no_tick_s);
+    } else if (w.no_progress_s >= 0.5 * limits_.timeout_s) {
+      blame(waits[i] ? Reason::waiting : Reason::stuck, i, w.no_progress_s);
+    }
+  }
+  return worst;
+}
+
+std::string name_rank(const RankSight& rank, const std::string& host) {
+  return concat("rank ", rank.rank, " on ", host, " (pid ", rank.pid, ")");
+}
+
+std::string describe_place(const RankSight& rank, const std::vector<std::string>& tasks) {
+  if (rank.activity != Activity::training) return name(rank.activity);
+  std::string text = concat("in step ", rank.step + 1);
+  const auto task = static_cast<std::size_t>(rank.pulse.task);
+  if (rank.pulse.task == engine::Pulse::kNobody || task >= tasks.size()) return text + ", between tasks";
+  // The all-reduces are named after their buckets.
+  const std::string prefix = "all-reduce ";
+  if (tasks[task].starts_with(prefix)) {
+    return concat(text, ", all-reduce of bucket ", tasks[task].substr(prefix.size()));
+  }
+  return concat(text, ", task ", tasks[task]);
+}
+
+std::string stall_text(const Stall& stall, const std::vector<RankSight>& ranks, std::size_t self,
+                       const std::string& host, const std::vector<std::string>& tasks) {
+  const RankSight& culprit = ranks[stall.culprit];
+  const std::string who = name_rank(culprit, host);
+  const std::string where = describe_place(culprit, tasks);
+  const std::string since = format(" for %.1f s ", stall.seconds);
+  std::string waiter;
+  if (stall.culprit != self) {
+    waiter = concat("; rank ", ranks[self].rank, " waits for it ", describe_place(ranks[self], tasks));
+  }
+  switch (stall.reason) {
+    case Stall::Reason::gone:
+      return concat(who, " has ended ", where, waiter);
+    case Stall::Reason::stopped:
+      return concat(who, " has shown no sign of life", since, where, ", it is probably stopped", waiter);
+    case Stall::Reason::stuck:
+      return concat(who, " has not moved", since, where, waiter);
+    case Stall::Reason::waiting:
+      return concat(who, " has waited", since, where, "; no rank of ", host,
+                    " moves: they wait for another node, or for each other");
+  }
+  return {};
+}
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,161 @@
+#include "cifar_mpi/train/watchdog.hpp"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "train/stall.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+constexpr double kBetweenLooks = 0.25;
+
+/// Starts a thread to which no signal is delivered: they are to interrupt what the main thread waits in.
+template <class Work>
+std::thread start_thread(Work work) {
+  sigset_t all{};
+  sigset_t before{};
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(work));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+bool is_collective(const std::string& task) { return task.starts_with("all-reduce "); }
+
+}  // namespace
+
+struct Watchdog::State {
+  State(const comm::World& the_world, WatchdogOptions chosen)
+      : world(the_world), options(std::move(chosen)), hearts(the_world), judge(limits(options)) {}
+
+  static StallLimits limits(const WatchdogOptions& options) {
+    StallLimits limits;
+    limits.timeout_s = options.timeout_s;
+    return limits;
+  }
+
+  void run();
+  std::vector<RankSight> see() const;
+  std::vector<bool> who_waits(const std::vector<RankSight>& ranks) const;
+  void end_job(const Stall& stall, const std::vector<RankSight>& ranks);
+
+  const comm::World& world;
+  WatchdogOptions options;
+  comm::Heartbeats hearts;
+  StallJudge judge;
+  std::mutex mutex;  ///< of what follows
+  std::condition_variable changed;
+  bool over = false;
+  std::vector<std::string> tasks;
+  std::thread thread;
+};
+
+std::vector<RankSight> Watchdog::State::see() const {
+  std::vector<RankSight> ranks;
+  for (int place = 0; place < hearts.ranks(); ++place) {
+    const comm::Heartbeat& heart = hearts.of(place);
+    RankSight sight;
+    sight.gone = hearts.gone(place);  // before its last activity is read: it may just be leaving
+    sight.rank = heart.rank.load(std::memory_order_relaxed);
+    sight.pid = hearts.pid(place);
+    sight.activity = heart.activity.load(std::memory_order_relaxed);
+    sight.step = heart.step.load(std::memory_order_relaxed);
+    sight.ticks = heart.ticks.load(std::memory_order_relaxed);
+    sight.pulse = heart.pulse.look();
+    ranks.push_back(sight);
+  }
+  return ranks;
+}
+
+/// In a step a rank waits in a collective; outside of one it takes part in a vote or another call of all
+/// ranks, but for rank 0 at a checkpoint, which writes it.
+std::vector<bool> Watchdog::State::who_waits(const std::vector<RankSight>& ranks) const {
+  std::vector<bool> waits;
+  for (const RankSight& rank : ranks) {
+    const auto task = static_cast<std::size_t>(rank.pulse.task);
+    if (rank.pulse.task == engine::Pulse::kNobody) {
+      waits.push_back(rank.activity != comm::Activity::saving || rank.rank != 0);
+    } else {
+      waits.push_back(rank.activity == comm::Activity::training && task < tasks.size() &&
+                      is_collective(tasks[task]));
+    }
+  }
+  return waits;
+}
+
+void Watchdog::State::run() {
+  std::unique_lock lock(mutex);
+  double last = steady_seconds();
+  while (!changed.wait_for(lock, std::chrono::duration<double>(kBetweenLooks), [this] { return over; })) {
+    hearts.mine().ticks.fetch_add(1, std::memory_order_relaxed);
+    const double now = steady_seconds();
+    const std::vector<RankSight> ranks = see();
+    if (const std::optional<Stall> stall = judge.look(now, ranks, who_waits(ranks))) end_job(*stall, ranks);
+    if (options.at_look) options.at_look(now - last);
+    last = now;
+  }
+}
+
+/// Does not return. Neither MPI nor stdio nor destructors: whatever the main thread hangs in may hold them.
+void Watchdog::State::end_job(const Stall& stall, const std::vector<RankSight>& ranks) {
+  const int code = exit_code(ErrorKind::comm);
+  if (!hearts.take_the_floor()) {
+    // Somebody else of the node is speaking; his words come first, his exit is as good.
+    std::this_thread::sleep_for(std::chrono::duration<double>(kLastWords + 1.0));
+    std::_Exit(code);
+  }
+  const auto self = static_cast<std::size_t>(hearts.self());
+  const std::string text = stall_text(stall, ranks, self, world.host(), tasks);
+  const std::string line = concat("cifar_mpi: ", text, "; ending the job, start it again to resume\n");
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  if (options.before_end) {
+    std::atomic<bool> done{false};
+    start_thread([&] {
+      options.before_end(code, text);
+      done = true;
+    }).detach();
+    for (double waited = 0.0; !done && waited < kLastWords; waited += 0.01) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  std::_Exit(code);
+}
+
+Watchdog::Watchdog(const comm::World& world, WatchdogOptions options)
+    : state_(std::make_unique<State>(world, std::move(options))) {
+  state_->thread = start_thread([state = state_.get()] { state->run(); });
+}
+
+Watchdog::~Watchdog() {
+  heart().activity.store(comm::Activity::leaving, std::memory_order_relaxed);
+  {
+    const std::scoped_lock lock(state_->mutex);
+    state_->over = true;
+  }
+  state_->changed.notify_one();
+  state_->thread.join();
+}
+
+comm::Heartbeat& Watchdog::heart() { return state_->hearts.mine(); }
+
+void Watchdog::name_tasks(const engine::StepProgram& program) {
+  std::vector<std::string> names;
+  for (const engine::Task& task : program.tasks()) names.push_back(task.name);
+  const std::scoped_lock lock(state_->mutex);
+  state_->tasks = std::move(names);
+}
+
+}  // namespace cifar_mpi::train
