@@ -154,7 +154,8 @@ lose_a_node() { fail_node 4; wait_for 60 'Slurm to take the job back' not_runnin
 not_running() { ! is_running; }
 GoesOnAfterANodeWentDown() { interrupted mpirun lose_a_node; }
 
-lose_a_node_unseen() { kill_node 3; wait_for 90 'Slurm to take the job back' not_running; boot_node 3; }
+lose_a_node_unseen() { kill_node 3; wait_for 90 'Slurm to mark the node down' is_down node3; boot_node 3; }
+is_down() { [[ $(sinfo -h -N -n "$1" -o %T) == down* ]]; }
 GoesOnAfterANodeDiedUnseenUnderMpirun() { interrupted mpirun lose_a_node_unseen; }
 GoesOnAfterANodeDiedUnseenUnderSrun() { interrupted srun lose_a_node_unseen; }
 
