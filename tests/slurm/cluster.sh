@@ -71,7 +71,7 @@ cluster_state() {
   timeout 10 squeue -l
   timeout 10 sinfo -N -l
   tail -n 15 "$cluster/log/slurmctld.log"
-  grep -hE 'error|fatal' "$cluster"/log/slurmd.*.log | tail -n 15
+  grep -hE 'error|fatal' "$cluster"/log/slurmd.*.log | tail -n 15 || true
 }
 
 write_hosts() {
