@@ -1,32 +1,28 @@
 #include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <optional>
 
 #include "app/device.hpp"
 #include "app/program.hpp"
+#include "app/signals.hpp"
 #include "app/train_options.hpp"
 #include "cifar_mpi/train/run_directory.hpp"
+#include "cifar_mpi/train/watchdog.hpp"
 
 namespace {
 
 using namespace cifar_mpi;
 
-/// Set by a signal, read by the control task of every step; all a signal handler may do.
+/// Set by a signal, read in every step.
 std::atomic<int> stop_request{0};
-static_assert(std::atomic<int>::is_always_lock_free);
-
-extern "C" void request_stop(int) { stop_request.store(1, std::memory_order_relaxed); }
-
-void handle_signals() {
-  struct sigaction action {};
-  action.sa_handler = request_stop;
-  action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(signal, &action, nullptr);
-}
 
 int run(comm::World& world, train::TrainConfig config) {
-  handle_signals();  // after MPI_Init, which installs handlers of its own
+  app::handle_stop_signals(stop_request);
+  train::Watchdog watchdog(world, {config.timeout_s,
+                                   [run_dir = config.run_dir](int code, const std::string& sentence) {
+                                     train::record_exit(run_dir, code, sentence);
+                                   },
+                                   app::heed_launcher});
   const train::RunDirectory directory(config.run_dir, world);
   std::optional<train::Session> session;  // torn down behind the record of how it ended, before the lock goes
   directory.record_end_of([&] {
@@ -35,6 +31,7 @@ int run(comm::World& world, train::TrainConfig config) {
     log.info(app::explain_device(config.device));
     const train::BackendFactory backend = app::backend_for(config.device);
     session.emplace(std::move(config), world, log, backend, stop_request);
+    session->show_to(watchdog);
     session->run();
   });
   return 0;

@@ -75,6 +75,17 @@ void TrainOptions::add_run(CLI::App& app) {
                  "or the path of a checkpoint")
       ->capture_default_str()
       ->group(group);
+  app.add_option("--timeout", config_.timeout_s,
+                 "Seconds without progress after which the job is ended and the rank that does not move "
+                 "named; five times as long while starting and at a checkpoint; 0: never")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--stop-after", config_.stop_after_min,
+         "Minutes after which the run stops by itself, with a checkpoint and exit code 75; 0: it does "
+         "not. The end of a SLURM job is heeded in any case")
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--seed", config_.seed, "Seed of initial values, sample order and distortions")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()

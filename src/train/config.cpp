@@ -104,6 +104,9 @@ void check(const TrainConfig& config) {
   require_positive("--keep", config.keep);
   if (config.keep_every < 0) refuse(concat("--keep-every must not be negative, but is ", config.keep_every));
   require_positive("--check-every", config.check_every);
+  require_in("--stop-after", config.stop_after_min, 0.0, kMany);
+  if (config.timeout_s != 0.0 && !(config.timeout_s >= 2.0 && config.timeout_s <= kMany))
+    refuse(concat("--timeout must be 0 or at least 2 seconds, not ", config.timeout_s));
 }
 
 Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInfo& dataset) {

@@ -1,17 +1,24 @@
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <span>
 
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "train/deadline.hpp"
 #include "train/rank_watch.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/state.hpp"
 
 namespace cifar_mpi::train {
 namespace {
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 /// Replays the step, reads its records, and acts at boundaries.
 ///
@@ -25,6 +32,7 @@ class Loop {
         watch_(state.world.size()),
         view_(state.log, state.world.rank() == 0 ? terminal_columns() : 0),
         checkpoints_(state, view_),
+        deadline_(time_limits(state.config.stop_after_min, std::getenv, wall_seconds()), state.began),
         launched_(state.progress.step),
         absorbed_(launched_) {}
 
@@ -33,6 +41,9 @@ class Loop {
  private:
   double epoch(std::uint64_t step) const { return static_cast<double>(step) / s_.sizes.steps_per_epoch; }
 
+  void enter(comm::Activity activity) { s_.heart->activity.store(activity, std::memory_order_relaxed); }
+  void begin_step();
+  void save();
   bool was_concluded() const;
   void train();
   void stop();
@@ -49,6 +60,7 @@ class Loop {
   RankWatch watch_;
   ProgressView view_;
   RunCheckpoints checkpoints_;
+  Deadline deadline_;  ///< rank 0's counts
   MetricsFile metrics_;
   std::uint64_t launched_;  ///< steps enqueued since the run began
   std::uint64_t absorbed_;  ///< steps whose records have been read
@@ -93,6 +105,8 @@ void Loop::train() {
   const auto checkpoint_steps = static_cast<std::uint64_t>(s_.config.checkpoint_every);
   interval_step_ = launched_;
   started_ = interval_started_ = steady_seconds();
+  if (const std::string text = deadline_.describe(); !text.empty()) s_.log.info(text);
+  enter(comm::Activity::training);
 
   while (launched_ < total && !stopping_) {
     // Step n is launched after the records up to n−2 have been read: a device always has one step to work on
@@ -100,6 +114,7 @@ void Loop::train() {
     if (launched_ > absorbed_ + 1) absorb(launched_ - 1);
     if (stopping_) break;
     if (launched_ % check_steps == 0) note_parameter_hash();
+    begin_step();
     s_.step->replay();
     done_at_[launched_ % engine::kRecordRing] = steady_seconds();
     ++launched_;
@@ -111,7 +126,8 @@ void Loop::train() {
     s_.step->finish();
     absorb(launched_);
     if (evaluation_due) evaluate();
-    if (checkpoint_due) checkpoints_.save(launched_, test_accuracy_);
+    if (checkpoint_due) save();
+    enter(comm::Activity::training);
     interval_started_ = steady_seconds();
     interval_step_ = launched_;
   }
@@ -119,9 +135,28 @@ void Loop::train() {
   absorb(launched_);
 }
 
+/// Shows the watchdogs where this rank is, and passes on why it would stop; the sum over the ranks decides.
+void Loop::begin_step() {
+  s_.heart->step.store(launched_, std::memory_order_relaxed);
+  bool stop = s_.stop_request.load(std::memory_order_relaxed) != 0;
+  if (s_.world.rank() == 0 && s_.stop_word.load(std::memory_order_relaxed) == 0) {
+    deadline_.checkpoint_took(checkpoints_.last_seconds());
+    if (const auto reason = deadline_.due(steady_seconds())) {
+      view_.event(*reason);
+      stop = true;
+    }
+  }
+  if (stop) s_.stop_word.store(1, std::memory_order_relaxed);
+}
+
+void Loop::save() {
+  enter(comm::Activity::saving);
+  checkpoints_.save(launched_, test_accuracy_);
+}
+
 /// Leaves with the state of this step on the disk.
 void Loop::stop() {
-  checkpoints_.save(launched_, test_accuracy_);
+  save();
   checkpoints_.require_written();
   throw comm::AgreedError(ErrorKind::stopped, concat("stopped on request at step ", launched_,
                                                      "; start the same command again to go on"));
@@ -129,10 +164,11 @@ void Loop::stop() {
 
 /// The last state is safe before it is evaluated: a run killed meanwhile has only the evaluation left to do.
 void Loop::conclude() {
-  checkpoints_.save(launched_, std::nullopt);
+  test_accuracy_.reset();
+  save();
   checkpoints_.require_written();
   evaluate();
-  checkpoints_.save(launched_, test_accuracy_);
+  save();
   checkpoints_.require_written();
 }
 
@@ -212,6 +248,7 @@ void Loop::report(const engine::StepRecord& record) {
 }
 
 void Loop::evaluate() {
+  enter(comm::Activity::evaluating);
   const Accuracy accuracy = s_.evaluator->run();
   test_accuracy_ = accuracy.precision_at_1();
   if (s_.world.rank() != 0) return;

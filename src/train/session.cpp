@@ -67,7 +67,9 @@ void open_run_directory(const TrainConfig& config) {
 void adopt(TrainConfig& config, const Identity& resolved, int ranks) {
   if (const auto* value = find(resolved, "precision");
       value && config.precision == engine::Precision::automatic) {
-    config.precision = *value == "bf16" ? engine::Precision::bf16 : engine::Precision::fp32;
+    config.precision = *value == "bf16"   ? engine::Precision::bf16
+                       : *value == "tf32" ? engine::Precision::tf32
+                                          : engine::Precision::fp32;
   }
   const auto* then_ranks = find(resolved, "ranks");
   const auto* threads = find(resolved, "threads");
@@ -232,6 +234,13 @@ Session::Session(TrainConfig config, const comm::World& world, const Log& log,
     : state_(set_up(std::move(config), world, log, make_backend, stop_request)) {}
 
 Session::~Session() = default;
+
+void Session::show_to(Watchdog& watchdog) {
+  state_->heart = &watchdog.heart();
+  watchdog.name_tasks(state_->step->program());
+  state_->step->show_in(state_->heart->pulse);
+  state_->evaluator->show_in(state_->heart->pulse);
+}
 
 void Session::run() { run_loop(*state_); }
 

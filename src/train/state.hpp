@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/comm/heartbeat.hpp"
 #include "cifar_mpi/comm/reducer.hpp"
 #include "cifar_mpi/train/metrics.hpp"
 #include "cifar_mpi/train/network.hpp"
@@ -21,6 +23,10 @@ struct SessionState {
   const comm::World& world;
   Log log;
   const std::atomic<int>& stop_request;
+  std::atomic<int> stop_word{0};  ///< what the control task reads: set by the loop, on request or by itself
+  const double began = steady_seconds();
+  comm::Heartbeat unwatched;
+  comm::Heartbeat* heart = &unwatched;
 
   std::optional<data::DatasetFile>
       dataset;  ///< open until the session ends: evaluation reads its part from it

@@ -28,7 +28,7 @@ engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout
   binding.augment = state.network.augment;
   binding.seed = config.seed;
   binding.global_batch = state.sizes.global_batch;
-  binding.stop_request = &state.stop_request;
+  binding.stop_request = &state.stop_word;
   return binding;
 }
 
@@ -62,9 +62,8 @@ void resolve_threads(SessionState& state) {
 
 void plan_device(SessionState& state, const BackendFactory& make_backend) {
   TrainConfig& config = state.config;
-  state.backend =
-      make_backend({config.threads, state.world.oversubscribed(), state.world.node_rank(),
-                    state.world.node_size(), config.share_gpus, config.nccl_algorithm});
+  state.backend = make_backend({config.threads, state.world.oversubscribed(), state.world.node_rank(),
+                                state.world.node_size(), config.share_gpus, config.nccl_algorithm});
   config.precision = state.backend->resolve(config.precision);
   state.tower = state.backend->plan(
       {&state.network.net, &state.network.params, state.sizes.batch / state.sizes.parts, config.precision});

@@ -48,6 +48,8 @@ class Evaluator {
   Evaluator(engine::Backend& backend, engine::Tower& tower, engine::Arena& arena, const comm::World& world,
             const data::DatasetFile& file, const data::AugmentSpec& augment, int batch, const float* params);
 
+  /// As of a runner.
+  void show_in(engine::Pulse& pulse) { runner_->show_in(pulse); }
   /// Collective. Reads the block as it is now.
   Accuracy run();
 

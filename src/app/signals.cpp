@@ -1,0 +1,77 @@
+#include "app/signals.hpp"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+
+namespace cifar_mpi::app {
+namespace {
+
+// What handlers use must be reachable without an argument: lock-free words, and nothing else.
+std::atomic<std::atomic<int>*> stop_word{nullptr};
+std::atomic<int> interrupts{0};
+std::atomic<int> launcher_notices{0};
+std::atomic<pid_t> launcher{0};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::atomic<int>*>::is_always_lock_free);
+
+/// A process that looks a few times a second and has not for so long was stopped.
+constexpr double kStopped = 1.0;
+
+void request_stop() {
+  if (std::atomic<int>* const word = stop_word.load(std::memory_order_relaxed))
+    word->store(1, std::memory_order_relaxed);
+}
+
+extern "C" void on_stop(int) { request_stop(); }
+
+extern "C" void on_interrupt(int signal) {
+  request_stop();
+  if (interrupts.fetch_add(1, std::memory_order_relaxed) == 0) return;
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);  // delivered when this handler returns
+}
+
+extern "C" void on_continue(int, siginfo_t* info, void*) {
+  if (info->si_pid == launcher.load(std::memory_order_relaxed))
+    launcher_notices.fetch_add(1, std::memory_order_relaxed);
+}
+
+void handle(int signal, void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
+}
+
+bool is_ignored(int signal) {
+  struct sigaction now {};
+  return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+/// mpirun or its daemon, where they started this process; else 0, which sends no signals.
+pid_t find_launcher() {
+  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && getpgrp() == getpid() ? getppid() : 0;
+}
+
+}  // namespace
+
+void handle_stop_signals(std::atomic<int>& stop_request) {
+  stop_word = &stop_request;
+  launcher = find_launcher();
+  handle(SIGTERM, on_stop);
+  handle(SIGUSR1, on_stop);
+  handle(SIGINT, on_interrupt);  // also where a shell has it ignored for what it starts in the background
+  if (!is_ignored(SIGHUP)) handle(SIGHUP, on_stop);
+  struct sigaction action {};
+  action.sa_sigaction = on_continue;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
+  sigaction(SIGCONT, &action, nullptr);
+}
+
+void heed_launcher(double seconds_since_last) {
+  if (launcher_notices.exchange(0, std::memory_order_relaxed) > 0 && seconds_since_last < kStopped)
+    request_stop();
+}
+
+}  // namespace cifar_mpi::app

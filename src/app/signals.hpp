@@ -1,0 +1,20 @@
+#pragma once
+
+#include <atomic>
+
+/// Being asked to stop.
+namespace cifar_mpi::app {
+
+/// From now on the stop word is set by SIGTERM, SIGUSR1, SIGINT, and SIGHUP unless that is ignored (nohup).
+/// A second SIGINT ends the process at once, by that signal. To be called after MPI_Init, which installs
+/// handlers of its own. The word must live as long as the process.
+void handle_stop_signals(std::atomic<int>& stop_request);
+
+/// To be called a few times a second with the seconds since the call before; from any one thread.
+///
+/// Open MPI's mpirun, itself asked to stop, sends its ranks SIGCONT at once, SIGTERM one kill timeout later
+/// and SIGKILL after one more. So a SIGCONT from the launcher is the first notice, and sets the stop word. It
+/// also comes when mpirun goes on after Ctrl-Z; then this process was stopped, too, and the calls show a gap.
+void heed_launcher(double seconds_since_last);
+
+}  // namespace cifar_mpi::app
