@@ -16,6 +16,7 @@ struct StepOptions {
   train::StepBenchmarkConfig config;
   std::string device = "auto";
   std::string precision = "auto";
+  std::string wire = "fp32";
   std::vector<int> batch_sizes{128};
 };
 
@@ -60,6 +61,7 @@ int bench_step(StepOptions& options, comm::World& world) {
   const Log log(world.rank());
   if (options.precision == "fp32") options.config.precision = engine::Precision::fp32;
   if (options.precision == "bf16") options.config.precision = engine::Precision::bf16;
+  if (options.wire == "bf16") options.config.wire = comm::Wire::bf16;
   for (const int batch : options.batch_sizes) {
     options.config.batch_size = batch;
     print(log, train::benchmark_step(options.config, world, app::backend_for(options.device),
@@ -86,6 +88,9 @@ void add_step(CLI::App& app, StepOptions& options) {
   for (const auto& info : comm::collectives()) names.emplace_back(info.name);
   app.add_option("--all-reduce", options.config.all_reduce)
       ->check(CLI::IsMember(names))
+      ->capture_default_str();
+  app.add_option("--wire", options.wire, "What gradients look like in messages")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
   app.add_option("--bucket-mib", options.config.bucket_mib,
                  "Least size of the spans in which gradients are summed")

@@ -22,6 +22,9 @@ const Words<engine::RunnerKind> kRunners{{"auto", engine::RunnerKind::automatic}
                                          {"lanes", engine::RunnerKind::lanes},
                                          {"graph", engine::RunnerKind::graph},
                                          {"audit", engine::RunnerKind::audit}};
+const Words<comm::Overlap> kOverlaps{
+    {"auto", comm::Overlap::automatic}, {"on", comm::Overlap::on}, {"off", comm::Overlap::off}};
+const Words<comm::Wire> kWires{{"fp32", comm::Wire::fp32}, {"bf16", comm::Wire::bf16}};
 const Words<data::Augment> kAugments{{"tutorial", data::Augment::tutorial}, {"none", data::Augment::none}};
 const Words<data::Shuffle> kShuffles{{"shard", data::Shuffle::shard}, {"global", data::Shuffle::global}};
 const Words<optim::LrScaling> kScalings{
@@ -140,8 +143,13 @@ void TrainOptions::add_exchange(CLI::App& app) {
                  "With --reproducible: pieces the global batch is computed in")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--overlap", overlap_, "Sum buckets while backward goes on")
-      ->check(CLI::IsMember({"on", "off"}))
+  app.add_option("--wire", wire_,
+                 "What gradients look like in messages; bf16 halves the bytes between nodes, sums stay fp32")
+      ->check(member_of(kWires))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--overlap", overlap_, "Sum buckets while backward goes on; auto: by where the ranks stand")
+      ->check(member_of(kOverlaps))
       ->capture_default_str()
       ->group(group);
 }
@@ -235,7 +243,8 @@ train::TrainConfig TrainOptions::config() const {
   train::TrainConfig config = config_;
   config.precision = meaning(kPrecisions, precision_);
   config.runner = meaning(kRunners, runner_);
-  config.overlap = overlap_ == "on";
+  config.overlap = meaning(kOverlaps, overlap_);
+  config.wire = meaning(kWires, wire_);
   config.augment = meaning(kAugments, augment_);
   config.shuffle = meaning(kShuffles, shuffle_);
   config.lr_scaling = meaning(kScalings, lr_scaling_);

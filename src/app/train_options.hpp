@@ -26,7 +26,8 @@ class TrainOptions {
 
   train::TrainConfig config_;
   std::string precision_ = "auto";
-  std::string overlap_ = "on";
+  std::string overlap_ = "auto";
+  std::string wire_ = "fp32";
   std::string runner_ = "auto";
   std::string augment_ = "tutorial";
   std::string shuffle_ = "shard";

@@ -95,6 +95,9 @@ void check(const TrainConfig& config) {
     refuse(concat("--reproducible adds in a fixed tree, which only --all-reduce doubling does, not ",
                   config.all_reduce));
   }
+  if (config.reproducible && config.wire != comm::Wire::fp32) {
+    refuse("--reproducible needs --wire fp32: what is rounded on the way depends on the number of ranks");
+  }
   if (!(config.bucket_mib > 0.0 && config.bucket_mib <= 4096.0)) {
     refuse(concat("--bucket-mib must be above 0 and at most 4096, not ", config.bucket_mib));
   }

@@ -183,6 +183,7 @@ Identity resolved_settings(const SessionState& state) {
           {"threads", std::to_string(state.config.threads)},
           {"ranks", std::to_string(state.world.size())},
           {"all-reduce", std::string(state.collective->name())},
+          {"wire", std::string(comm::to_string(state.config.wire))},
           {"bucket MiB", format("%g", state.config.bucket_mib)}};
 }
 
@@ -213,9 +214,11 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   });
   require_equal_plans(state);
   open_collective(state);
+  const bool on_device = dynamic_cast<comm::CollectiveSource*>(state.backend.get()) != nullptr;
+  const bool overlap = comm::resolve_overlap(state.config.overlap, world, on_device);
   world.together([&] {
     allocate_blocks(state);
-    state.step = plan_step(state, *state.collective, state.config.overlap);
+    state.step = plan_step(state, *state.collective, overlap);
     import_block(*state.backend, *state.tower, start.model, state.params);
     import_block(*state.backend, *state.tower, start.ema, state.ema);
     state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(&state.progress.step),

@@ -73,8 +73,8 @@ void plan_device(SessionState& state, const BackendFactory& make_backend) {
 void open_collective(SessionState& state) {
   const std::string name = state.config.reproducible ? "doubling" : state.config.all_reduce;
   auto* const source = dynamic_cast<comm::CollectiveSource*>(state.backend.get());
-  state.collective = source != nullptr ? source->make_collective(name, state.world, comm::Wire::fp32)
-                                       : comm::make_collective(name, state.world);
+  state.collective = source != nullptr ? source->make_collective(name, state.world, state.config.wire)
+                                       : comm::make_collective(name, state.world, state.config.wire);
   const std::size_t floats =
       engine::ControlLayout{state.world.size()}.floats() + state.tower->layout().floats;
   state.gradients = state.collective->allocate(floats * sizeof(float));

@@ -30,6 +30,7 @@ TrainConfig train_config(const StepBenchmarkConfig& config) {
   train.precision = config.precision;
   train.runner = config.runner;
   train.all_reduce = config.all_reduce;
+  train.wire = config.wire;
   train.bucket_mib = config.bucket_mib;
   // A rate at which nothing diverges however long the measurement takes; the work is the same for any rate.
   train.lr = 1e-6;

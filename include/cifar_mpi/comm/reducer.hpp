@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -24,6 +25,17 @@ struct Bucket {
 /// last may be smaller), together all of it without gaps; at least one. The first also carries the control
 /// block, which does not count for its size. Throws Error{usage} for `bucket_bytes` = 0.
 std::vector<Bucket> plan_buckets(const engine::ParamLayout& layout, std::size_t bucket_bytes);
+
+/// Whether all-reduces run beside backward: as `place` with `overlap` true, or false, or as the table says.
+enum class Overlap : std::uint8_t { automatic, on, off };
+
+/// What the gradients of a run cross: nothing but a node's memory, a network, or what a device has.
+enum class Path : std::uint8_t { memory, network, device };
+
+/// The table behind Overlap::automatic; the reasons stand beside its lines.
+bool overlap_pays(Path path);
+/// Communicates: every rank calls it. The same answer on all ranks.
+bool resolve_overlap(Overlap asked, const World& world, bool device);
 
 /// One training step before the reducer has placed its collectives.
 struct StepParts {

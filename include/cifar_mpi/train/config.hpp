@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "cifar_mpi/comm/collective.hpp"
+#include "cifar_mpi/comm/reducer.hpp"
 #include "cifar_mpi/data/augment.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/data/sample_order.hpp"
@@ -54,7 +56,8 @@ struct TrainConfig {
   /// fixed binary tree.
   bool reproducible = false;
   int micro_shards = 8;
-  bool overlap = true;  ///< sum buckets while backward goes on
+  comm::Overlap overlap = comm::Overlap::automatic;  ///< sum buckets while backward goes on
+  comm::Wire wire = comm::Wire::fp32;                ///< what gradients look like in messages
 
   std::int64_t log_every = 10;           ///< steps
   double eval_every = 0.0;               ///< epochs; 0: only at the end
