@@ -84,10 +84,8 @@ void add_step(CLI::App& app, StepOptions& options) {
   app.add_option("--precision", options.precision)
       ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
       ->capture_default_str();
-  std::vector<std::string> names;
-  for (const auto& info : comm::collectives()) names.emplace_back(info.name);
   app.add_option("--all-reduce", options.config.all_reduce)
-      ->check(CLI::IsMember(names))
+      ->check(CLI::IsMember(app::collective_names()))
       ->capture_default_str();
   app.add_option("--wire", options.wire, "What gradients look like in messages")
       ->check(CLI::IsMember({"fp32", "bf16"}))

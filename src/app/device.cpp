@@ -28,6 +28,14 @@ std::string explain_device(const std::string& device) {
   return concat("device: cpu, because CUDA cannot be used: ", cuda::unusable(), " (--device auto)");
 }
 
+std::vector<std::string> collective_names() {
+  std::vector<std::string> names;
+  for (const auto infos : {comm::collectives(), cuda::collectives()}) {
+    for (const comm::CollectiveInfo& info : infos) names.emplace_back(info.name);
+  }
+  return names;
+}
+
 std::string describe_build() {
   std::string text =
       concat("cifar_mpi ", version(), " (", git_revision(), "), ", build_type(), ", ", compiler(), '\n');
@@ -37,8 +45,9 @@ std::string describe_build() {
   text += "models     ";
   for (const std::string_view name : model::catalog()) text += concat(' ', name);
   text += "\ncollectives\n";
-  for (const comm::CollectiveInfo& info : comm::collectives())
-    text += concat("  ", info.name, ": ", info.purpose, '\n');
+  for (const auto infos : {comm::collectives(), cuda::collectives()}) {
+    for (const comm::CollectiveInfo& info : infos) text += concat("  ", info.name, ": ", info.purpose, '\n');
+  }
   return text;
 }
 

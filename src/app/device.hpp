@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cifar_mpi/train/session.hpp"
 
@@ -11,6 +12,9 @@ train::BackendFactory backend_for(const std::string& device);
 
 /// Which device that is and why, in one line.
 std::string explain_device(const std::string& device);
+
+/// What --all-reduce takes, whatever the device.
+std::vector<std::string> collective_names();
 
 /// Versions and abilities of this build, several lines.
 std::string describe_build();

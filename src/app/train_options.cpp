@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "cifar_mpi/comm/collective.hpp"
+#include "app/device.hpp"
 #include "cifar_mpi/model/net_spec.hpp"
 
 namespace cifar_mpi::app {
@@ -126,13 +126,19 @@ void TrainOptions::add_model(CLI::App& app) {
 void TrainOptions::add_exchange(CLI::App& app) {
   const std::string group = "Gradient exchange";
   app.add_option("--all-reduce", config_.all_reduce, "How gradients are summed over the ranks")
-      ->check(member_of(comm::collectives(),
-                        [](const comm::CollectiveInfo& info) { return std::string(info.name); }))
+      ->check(CLI::IsMember(collective_names()))
       ->capture_default_str()
       ->group(group);
   app.add_option("--bucket-mib", config_.bucket_mib,
                  "Least size of the spans in which gradients are summed, in MiB")
       ->capture_default_str()
+      ->group(group);
+  app.add_option("--nccl-algo", config_.nccl_algorithm, "How NCCL sums between GPUs; auto: its own choice")
+      ->check(CLI::IsMember({"auto", "ring", "tree"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--share-gpus", config_.share_gpus,
+               "Let several ranks have one GPU: works, and is slow; for tests")
       ->group(group);
   app.add_flag("--reproducible", config_.reproducible,
                "The same bits on 1, 2, 4, … ranks with the same --global-batch, --seed and --shuffle global; "

@@ -69,7 +69,8 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string
   std::optional<Evaluator> evaluator;
   world.together([&] {
     backend =
-        make_backend({config.threads > 0 ? config.threads : world.fair_threads(), world.oversubscribed()});
+        make_backend({config.threads > 0 ? config.threads : world.fair_threads(), world.oversubscribed(),
+                      world.node_rank(), world.node_size(), true});  // ranks that exchange nothing may share
     tower =
         backend->plan({&network.net, &network.params, config.batch_size, backend->resolve(config.precision)});
     arena.emplace([&](std::size_t bytes) { return backend->allocate(bytes); });

@@ -1,0 +1,335 @@
+#include <algorithm>
+#include <numeric>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cuda/augment.hpp"
+#include "cuda/conv.hpp"
+#include "cuda/device/gpu.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/loss.hpp"
+#include "cuda/norm.hpp"
+#include "cuda/plain_matmul.hpp"
+#include "cuda/pool.hpp"
+#include "cuda/relu.hpp"
+#include "cuda/sum.hpp"
+
+/// Single kernels against the double-precision reference, on sizes that no tile divides.
+namespace cifar_mpi::cuda::testing {
+namespace {
+
+constexpr ValueType kTypes[] = {ValueType::fp32, ValueType::bf16};
+
+class CudaKernel : public GpuTest {};
+
+reference::Array transposed(const reference::Array& matrix, std::size_t rows, std::size_t columns) {
+  reference::Array result(matrix.size());
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < columns; ++c) result[c * rows + r] = matrix[r * columns + c];
+  }
+  return result;
+}
+
+/// d = op(a) · op(b) + bias, done by `run`, against exact sums.
+template <class Run>
+void expect_product(Bench& bench, const MatmulShape& shape, Run run) {
+  const auto m = static_cast<std::size_t>(shape.m), n = static_cast<std::size_t>(shape.n),
+             k = static_cast<std::size_t>(shape.k);
+  const reference::Array a = lattice(m * k, 1), b = lattice(k * n, 2);
+  const bool biased = shape.epilogue != Epilogue::none;
+  const reference::Array bias = biased ? lattice(n, 3) : reference::Array(n, 0.0);
+  reference::Array wanted =
+      reference::linear_forward({static_cast<int>(m), static_cast<int>(k), static_cast<int>(n)}, a, b, bias);
+  if (shape.epilogue == Epilogue::bias_relu) wanted = reference::relu_forward(wanted);
+  void* const d = bench.take(m * n, shape.out);
+  run(bench.upload(shape.transpose_a ? transposed(a, m, k) : a, shape.in),
+      bench.upload(shape.transpose_b ? transposed(b, k, n) : b, shape.in), d, bench.upload(bias, shape.out));
+  expect_equal(
+      bench.download(d, m * n, shape.out), rounded(wanted, shape.out),
+      concat(shape.m, 'x', shape.n, 'x', shape.k, " transposed ", shape.transpose_a, shape.transpose_b));
+}
+
+std::vector<MatmulShape> products() {
+  std::vector<MatmulShape> shapes;
+  const std::int64_t sizes[][3] = {{128, 384, 2304}, {128, 10, 192}, {5, 7, 33},
+                                   {77, 64, 80},     {80, 64, 1000}, {1, 1, 1}};
+  for (const auto& size : sizes) {
+    for (const bool ta : {false, true}) {
+      for (const bool tb : {false, true}) {
+        for (const Epilogue epilogue : {Epilogue::none, Epilogue::bias, Epilogue::bias_relu}) {
+          shapes.push_back(
+              {size[0], size[1], size[2], ta, tb, ValueType::fp32, ValueType::fp32, false, epilogue});
+          shapes.push_back(
+              {size[0], size[1], size[2], ta, tb, ValueType::fp32, ValueType::fp32, true, epilogue});
+          shapes.push_back(
+              {size[0], size[1], size[2], ta, tb, ValueType::bf16, ValueType::bf16, false, epilogue});
+          shapes.push_back(
+              {size[0], size[1], size[2], ta, tb, ValueType::bf16, ValueType::fp32, false, epilogue});
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+TEST_F(CudaKernel, MultipliesByThePlainKernel) {
+  Bench bench;
+  for (const MatmulShape& shape : products()) {
+    expect_product(bench, shape, [&](const void* a, const void* b, void* d, const void* bias) {
+      plain_matmul(bench.stream,
+                   {shape.m, shape.n, shape.k, shape.transpose_a, shape.transpose_b, shape.in, shape.out,
+                    shape.epilogue != Epilogue::none, shape.epilogue == Epilogue::bias_relu},
+                   a, b, d, bias);
+    });
+  }
+}
+
+TEST_F(CudaKernel, MultipliesByCublas) {
+  Bench bench;
+  int plain = 0;
+  for (const MatmulShape& shape : products()) {
+    Matmul product(shape);
+    const TrialMemory memory(bench.device,
+                             std::max({product.bytes_a(), product.bytes_b(), product.bytes_d()}), false);
+    product.plan(memory.trial());
+    plain += product.text().find("plain") != std::string::npos ? 1 : 0;
+    void* const workspace = bench.take<std::byte>(product.workspace_bytes() + 1);
+    expect_product(bench, shape, [&](const void* a, const void* b, void* d, const void* bias) {
+      product.run(bench.stream, a, b, d, bias, workspace);
+    });
+  }
+  EXPECT_EQ(plain, 0) << "products that cuBLASLt left to the plain kernel";
+}
+
+TEST_F(CudaKernel, ConvolvesAsTheReferenceThroughPatches) {
+  Bench bench;
+  for (const ValueType type : kTypes) {
+    for (const int kernel : {1, 2, 3, 5}) {
+      const reference::ConvShape conv{3, {7, 5, 3}, 9, kernel};
+      const int before = (kernel - 1) / 2;
+      const auto pixels = static_cast<std::size_t>(3 * 7 * 5);
+      const PatchShape forward{3, 7, 5, 3, kernel, before, round_up(kernel * kernel * 3, kPatchGroup)};
+      const auto row = static_cast<std::size_t>(forward.row);
+      const reference::Array x = lattice(pixels * 3, 5);
+      const reference::Array w = lattice(static_cast<std::size_t>(kernel * kernel * 3 * 9), 6);
+      reference::Array padded = w;
+      padded.resize(row * 9, 0.0);
+      void* const patches = bench.take(pixels * row, type);
+      gather_patches(bench.stream, forward, type, bench.upload(x, type), patches);
+      auto* const y = bench.take<float>(pixels * 9);
+      plain_matmul(bench.stream,
+                   {forward.rows(), 9, forward.row, false, false, type, ValueType::fp32, false, false},
+                   patches, bench.upload(padded, type), y, nullptr);
+      expect_equal(bench.download(y, pixels * 9, ValueType::fp32),
+                   reference::conv_forward(conv, x, w, reference::Array(9, 0.0)), concat("kernel ", kernel));
+
+      const reference::Array grad = lattice(pixels * 9, 7);
+      const PatchShape back{
+          3, 7, 5, 9, kernel, kernel - 1 - before, round_up(kernel * kernel * 9, kPatchGroup)};
+      void* const grad_patches = bench.take(pixels * static_cast<std::size_t>(back.row), type);
+      void* const turned = bench.take(static_cast<std::size_t>(back.row * 3), type);
+      gather_patches(bench.stream, back, type, bench.upload(grad, type), grad_patches);
+      turn_weights(bench.stream, {kernel, 3, 9, back.row},
+                   static_cast<const float*>(bench.upload(w, ValueType::fp32)), turned, type);
+      auto* const grad_x = bench.take<float>(pixels * 3);
+      plain_matmul(bench.stream,
+                   {back.rows(), 3, back.row, false, false, type, ValueType::fp32, false, false},
+                   grad_patches, turned, grad_x, nullptr);
+      expect_equal(bench.download(grad_x, pixels * 3, ValueType::fp32), reference::conv_grad_x(conv, w, grad),
+                   concat("data gradient, kernel ", kernel));
+    }
+  }
+}
+
+TEST_F(CudaKernel, ConvolvesAsTheReferenceByCudnn) {
+  Bench bench;
+  for (const ValueType type : kTypes) {
+    const LibraryConvShape shape{6, {12, 11, 16}, 24, 5, type};
+    const reference::ConvShape conv{6, {12, 11, 16}, 24, 5};
+    const std::size_t pixels = 6 * 12 * 11, weights = 5 * 5 * 16 * 24;
+    LibraryConv library(shape);
+    const TrialMemory memory(bench.device, pixels * 24 * sizeof(float), true);
+    ASSERT_TRUE(library.plan(memory.trial(), true)) << library.text();
+    const reference::Array x = lattice(pixels * 16, 11), w = lattice(weights, 12),
+                           grad = lattice(pixels * 24, 13);
+    void* const workspace = bench.take<std::byte>(library.workspace_bytes() + 1);
+    const void *const dx = bench.upload(x, type), *const dgrad = bench.upload(grad, type);
+    void *const copy = bench.take(weights, type), *const y = bench.take(pixels * 24, type);
+    transpose_weights(bench.stream, static_cast<const float*>(bench.upload(w, ValueType::fp32)), copy, type,
+                      400, 24);
+    library.forward(bench.stream, dx, copy, y, workspace);
+    // cuDNN may transform what it multiplies; then a few roundings of the type (tf32 has 2^-11) are lost
+    const double tolerance = type == ValueType::bf16 ? 4 * 0x1.0p-9 : 4 * 0x1.0p-11;
+    EXPECT_LE(relative_distance(bench.download(y, pixels * 24, type),
+                                reference::conv_forward(conv, x, w, reference::Array(24, 0.0))),
+              tolerance);
+    void *const grad_copy = bench.take(weights, type), *const grad_x = bench.take(pixels * 16, type);
+    auto* const grad_w = bench.take<float>(weights);
+    library.weight_gradient(bench.stream, dx, dgrad, grad_copy, workspace);
+    transpose_gradient(bench.stream, grad_copy, type, grad_w, 400, 24);
+    library.data_gradient(bench.stream, copy, dgrad, grad_x, workspace);
+    EXPECT_LE(relative_distance(bench.download(grad_w, weights, ValueType::fp32),
+                                reference::conv_grad_weights(conv, x, grad)),
+              tolerance);
+    EXPECT_LE(
+        relative_distance(bench.download(grad_x, pixels * 16, type), reference::conv_grad_x(conv, w, grad)),
+        tolerance);
+  }
+}
+
+TEST_F(CudaKernel, PoolsAsTheReference) {
+  Bench bench;
+  for (const ValueType type : kTypes) {
+    for (const auto& [kernel, stride] :
+         {std::pair{3, 2}, std::pair{2, 2}, std::pair{3, 1}, std::pair{2, 3}}) {
+      const Extent in{9, 7, 5};
+      const model::SamePadding py = model::same_padding(9, kernel, stride),
+                               px = model::same_padding(7, kernel, stride);
+      const PoolPlace place{4, 9, 7, py.outputs, px.outputs, 5, kernel, stride, py.before, px.before};
+      const reference::PoolShape shape{4, in, kernel, stride};
+      const auto inputs = static_cast<std::size_t>(place.in_values());
+      const auto outputs = static_cast<std::size_t>(place.out_values());
+      const reference::Array x = reference::relu_forward(lattice(inputs, 21));
+      const reference::Array grad = lattice(outputs, 22);
+      void* const y = bench.take(outputs, type);
+      auto* const taps = bench.take<std::uint8_t>(outputs);
+      void* const grad_x = bench.take(inputs, type);
+      pool_forward(bench.stream, place, type, true, bench.upload(x, type), y, taps);
+      pool_backward(bench.stream, place, type, taps, bench.upload(grad, type), grad_x);
+      expect_equal(bench.download(y, outputs, type), reference::pool_forward(shape, x), "pooled");
+      expect_equal(bench.download(grad_x, inputs, type),
+                   reference::relu_grad_x(x, reference::pool_grad_x(shape, x, grad)), "gradient");
+    }
+  }
+}
+
+TEST_F(CudaKernel, NormalizesAsTheReference) {
+  Bench bench;
+  for (const ValueType type : kTypes) {
+    for (const int channels : {1, 10, 64, 200, 1500}) {
+      for (const float beta : {0.75f, 0.5f}) {
+        const model::LocalResponseNorm layer{"n", 4, 1.0f, 0.05f, beta};
+        const std::size_t pixels = 37, count = pixels * static_cast<std::size_t>(channels);
+        const NormShape shape{{4, 1.0f, 0.05f, beta}, 37, channels, type};
+        const reference::Array x = reference::relu_forward(lattice(count, 31)), grad = lattice(count, 32);
+        void *const y = bench.take(count, type), *const grad_x = bench.take(count, type);
+        const void* const dx = bench.upload(x, type);
+        norm_forward(bench.stream, shape, dx, y);
+        norm_backward(bench.stream, shape, true, dx, bench.upload(grad, type), grad_x);
+        // sums of 9 squares, two roots and a division; then one rounding of the type
+        const double tolerance = 16 * unit_of(ValueType::fp32) + unit_of(type);
+        EXPECT_LE(
+            relative_distance(bench.download(y, count, type), reference::lrn_forward(layer, channels, x)),
+            tolerance);
+        EXPECT_LE(
+            relative_distance(bench.download(grad_x, count, type),
+                              reference::relu_grad_x(x, reference::lrn_grad_x(layer, channels, x, grad))),
+            2 * tolerance);
+      }
+    }
+  }
+}
+
+TEST_F(CudaKernel, SumsColumnsExactlyAndMasksOnTheWay) {
+  Bench bench;
+  for (const ValueType type : kTypes) {
+    for (const auto& [rows, columns] :
+         {std::pair{5, 7}, std::pair{128, 384}, std::pair{2000, 64}, std::pair{700, 33}}) {
+      const auto count = static_cast<std::size_t>(rows * columns);
+      const reference::Array grad = lattice(count, 41), y = lattice(count, 42);
+      for (const bool masks : {false, true}) {
+        ColumnSum work;
+        work.type = type;
+        work.rows = rows;
+        work.columns = columns;
+        work.y = masks ? bench.upload(y, type) : nullptr;
+        work.sums = bench.take<float>(static_cast<std::size_t>(columns));
+        work.partials = bench.take<float>(static_cast<std::size_t>(column_chunks(rows).chunks * columns));
+        work.counters = bench.counters(static_cast<std::size_t>(column_counters(columns)));
+        const reference::Array wanted = masks ? reference::relu_grad_x(y, grad) : grad;
+        for (int round = 0; round < 2; ++round) {  // the counters must be as they were
+          work.grad = bench.upload(grad, type);
+          sum_columns(bench.stream, work);
+          expect_equal(bench.download(work.sums, static_cast<std::size_t>(columns), ValueType::fp32),
+                       reference::grad_biases(columns, wanted), concat(rows, 'x', columns));
+          expect_equal(bench.download(work.grad, count, type), wanted, "masked gradient");
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaKernel, RectifiesAndShifts) {
+  Bench bench;
+  const std::size_t rows = 13, columns = 37;
+  for (const ValueType type : kTypes) {
+    const reference::Array x = lattice(rows * columns, 51), bias = lattice(columns, 52),
+                           grad = lattice(rows * columns, 53);
+    void* const y = bench.take(x.size(), type);
+    relu_forward(bench.stream, type, bench.upload(x, type), y, static_cast<std::int64_t>(x.size()));
+    expect_equal(bench.download(y, x.size(), type), reference::relu_forward(x), "relu");
+    void* const masked = bench.upload(grad, type);
+    relu_mask(bench.stream, type, y, masked, static_cast<std::int64_t>(x.size()));
+    expect_equal(bench.download(masked, x.size(), type), reference::relu_grad_x(x, grad), "mask");
+    reference::Array wanted = x;
+    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = std::max(wanted[i] + bias[i % columns], 0.0);
+    void* const shifted = bench.upload(x, type);
+    add_bias(bench.stream, type, shifted, static_cast<const float*>(bench.upload(bias, ValueType::fp32)),
+             rows, columns, true);
+    expect_equal(bench.download(shifted, x.size(), type), rounded(wanted, type), "bias");
+  }
+}
+
+TEST_F(CudaKernel, FindsTheLossOfTheReference) {
+  Bench bench;
+  for (const auto& [batch, classes] : {std::pair{3, 10}, std::pair{1500, 10}, std::pair{130, 255}}) {
+    const auto count = static_cast<std::size_t>(batch * classes);
+    const reference::Array logits = noise_of(count, 61, 8.0);
+    std::vector<std::uint8_t> labels;
+    for (int i = 0; i < batch; ++i) {
+      const std::uint32_t bits = random4(62, RandomPurpose::synthetic, static_cast<std::uint64_t>(i), 0)[0];
+      const auto label = static_cast<std::uint8_t>(uniform_below(bits, static_cast<std::uint32_t>(classes)));
+      labels.push_back(i % 7 == 3 ? kPaddingLabel : label);
+    }
+    const auto wanted = reference::softmax_cross_entropy(classes, logits, labels, 4000.0);
+    const LossInput input{batch, classes, ValueType::fp32, bench.upload(logits, ValueType::fp32),
+                          bench.upload(labels)};
+    float* const sums = bench.upload(std::vector<float>{0.0f, 0.0f, 0.0f});
+    auto* const grad = bench.take<float>(count);
+    auto* const predictions = bench.take<std::uint8_t>(static_cast<std::size_t>(batch));
+    auto* const loss_sum = bench.take<float>(1);
+    train_loss(bench.stream, input, 1.0 / 4000.0, ValueType::fp32, grad, sums);
+    evaluate_loss(bench.stream, input, predictions, loss_sum);
+    const std::vector<float> found = bench.download(sums, 3);
+    // an exponential of 2 ulp in each of `classes` terms, and the rounding of the sum
+    const double tolerance = 8.0 * 0x1.0p-24;
+    EXPECT_NEAR(static_cast<double>(found[0]), wanted.sum, tolerance * wanted.sum);
+    EXPECT_EQ(static_cast<double>(found[1]), wanted.correct);
+    EXPECT_EQ(static_cast<double>(found[2]), wanted.samples);
+    EXPECT_EQ(bench.download(loss_sum, 1)[0], found[0]);
+    EXPECT_LE(relative_distance(bench.download(grad, count, ValueType::fp32), wanted.grad_logits), tolerance);
+    double correct = 0.0;
+    const auto predicted = bench.download(predictions, static_cast<std::size_t>(batch));
+    for (std::size_t i = 0; i < labels.size(); ++i) correct += predicted[i] == labels[i] ? 1.0 : 0.0;
+    EXPECT_EQ(correct, wanted.correct);
+  }
+}
+
+TEST_F(CudaKernel, AddsRanksInTheTree) {
+  Bench bench;
+  for (const int ranks : {1, 2, 3, 4, 7, 8}) {
+    constexpr std::size_t kCount = 1000;
+    const reference::Array all = noise_of(kCount * static_cast<std::size_t>(ranks), 71);
+    auto* const sums = bench.take<float>(kCount);
+    add_ranks(bench.stream, sums, static_cast<const float*>(bench.upload(all, ValueType::fp32)), kCount,
+              ranks);
+    reference::Array wanted(kCount);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      wanted[i] = static_cast<double>(tree_sum(
+          ranks, [&](int r) { return static_cast<float>(all[static_cast<std::size_t>(r) * kCount + i]); }));
+    }
+    expect_equal(bench.download(sums, kCount, ValueType::fp32), wanted, concat(ranks, " ranks"));
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cuda::testing

@@ -1,0 +1,258 @@
+#include <algorithm>
+#include <limits>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/cpu/backend.hpp"
+#include "cuda/device/gpu.hpp"
+#include "cuda/device/training_run.hpp"
+#include "cuda/variants.hpp"
+
+/// Whole networks, steps and runners on the GPU, against the double-precision reference and the CPU backend.
+namespace cifar_mpi::cuda::testing {
+namespace {
+
+using engine::ControlLayout;
+using engine::Precision;
+using engine::RunnerKind;
+
+model::NetSpec tutorial() { return model::make_model("tutorial", {24, 24, 3}, 10); }
+
+class CudaNetwork : public GpuTest {};
+
+/// A layer adds about eps·sqrt(k) of the size of its result, k the terms of its longest sum; a gradient has
+/// passed every layer forward and backward, and errors of random sign add up as the square root of their
+/// number. (fp32: eps is that of the sums. tf32 and bf16: of the operands, each rounded once, whatever the
+/// length.)
+///
+/// A rounded value decides a pooling when another of the 9 in its window lies within two roundings of it, and
+/// then a whole gradient goes elsewhere; in length that is the square root of its share.
+double tolerance_of(const model::NetSpec& net, Precision precision) {
+  double longest = 1.0;
+  for (std::size_t i = 0; i < net.layers.size(); ++i) {
+    const Extent in = net.input_of(i);
+    if (const auto* const conv = std::get_if<model::Conv2d>(&net.layers[i])) {
+      longest = std::max(longest, 1.0 * conv->kernel * conv->kernel * in.channels);
+    } else if (std::holds_alternative<model::Linear>(net.layers[i])) {
+      longest = std::max(longest, 1.0 * in.count());
+    }
+  }
+  const double passes = std::sqrt(2.0 * static_cast<double>(net.layers.size()));
+  if (precision == Precision::fp32) return passes * 0x1.0p-24 * std::sqrt(longest);
+  const double eps = precision == Precision::bf16 ? 0x1.0p-9 : 0x1.0p-11;
+  return 2.0 * passes * eps + std::sqrt(9.0 * 2.0 * eps);
+}
+
+void expect_reference_gradients(const TrainingRun& run, double tolerance) {
+  const auto wanted = run.wanted();
+  const std::vector<float> reduced = run.reduced();
+  const std::string name =
+      concat(run.spec.net.name, ", ", engine::to_string(run.spec.precision), ", batch ", run.spec.batch);
+  EXPECT_NEAR(static_cast<double>(reduced[ControlLayout::loss_sum]), wanted.loss_sum,
+              tolerance * wanted.samples * std::log(run.spec.net.classes))
+      << name;
+  EXPECT_EQ(static_cast<double>(reduced[ControlLayout::samples]), run.spec.batch) << name;
+  const reference::Params found = run.logical(run.grads());
+  for (std::size_t p = 0; p < found.size(); ++p) {
+    const double distance = relative_distance(found[p], wanted.grads[p]);
+    EXPECT_LE(distance, tolerance) << name << ": " << run.table[p].name;
+  }
+}
+
+TEST_F(CudaNetwork, HasTheReferenceGradientsForEveryOrderOfLayersInEveryPrecision) {
+  const auto backend = make_backend({});
+  for (const Precision precision : {Precision::fp32, Precision::tf32, Precision::bf16}) {
+    std::vector<model::NetSpec> nets = variants();
+    nets.push_back(tutorial());
+    for (const model::NetSpec& net : nets) {
+      for (const int batch : {1, 5, 19}) {
+        TrainingRun run(*backend, {.net = net, .batch = batch, .precision = precision});
+        auto program = run.gradient_program();
+        run.poison();
+        run.run(std::move(program));
+        expect_reference_gradients(run, tolerance_of(net, precision));
+      }
+    }
+  }
+}
+
+TEST_F(CudaNetwork, DistortsAsTheReference) {
+  const auto backend = make_backend({});
+  TrainingRun run(*backend,
+                  {.net = tutorial(), .batch = 5, .augment = data::Augment::tutorial, .source = {32, 32, 3}});
+  run.run(run.gradient_program());
+  expect_reference_gradients(run, tolerance_of(run.spec.net, Precision::fp32));
+}
+
+TEST_F(CudaNetwork, LeavesPaddingOfGradientsZero) {
+  const auto backend = make_backend({});
+  TrainingRun run(*backend, {.net = tutorial(), .batch = 5, .precision = Precision::bf16});
+  run.run(run.gradient_program());
+  const std::vector<float> grads = run.grads();
+  for (std::size_t p = 0; p < run.table.size(); ++p) {
+    const auto& entry = run.tower->layout().entries[p];
+    for (auto i = static_cast<std::size_t>(run.table[p].shape.count()); i < entry.floats; ++i)
+      ASSERT_EQ(grads[entry.offset + i], 0.0f) << run.table[p].name;
+  }
+}
+
+TEST_F(CudaNetwork, HasTheGradientsOfTheCpu) {
+  std::unique_ptr<engine::Backend> host;
+  try {
+    host = cpu::make_backend({});
+  } catch (const Error& error) {
+    GTEST_SKIP() << "LOUD: no CPU backend to compare with: " << error.what();
+  }
+  const auto backend = make_backend({});
+  TrainingRun gpu(*backend, {.net = tutorial(), .batch = 33}), cpu(*host, {.net = tutorial(), .batch = 33});
+  gpu.run(gpu.gradient_program());
+  cpu.run(cpu.gradient_program());
+  const reference::Params found = gpu.logical(gpu.grads()), wanted = cpu.logical(cpu.grads());
+  for (std::size_t p = 0; p < found.size(); ++p) {
+    EXPECT_LE(relative_distance(found[p], wanted[p]), 2.0 * tolerance_of(gpu.spec.net, Precision::fp32))
+        << gpu.table[p].name;
+  }
+}
+
+TEST_F(CudaNetwork, GivesTheSameBitsFromEveryRunnerAndReadsNoStaleBytes) {
+  const auto backend = make_backend({});
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    std::vector<std::vector<float>> params, emas;
+    std::vector<std::vector<double>> losses;
+    for (const RunnerKind kind :
+         {RunnerKind::serial, RunnerKind::lanes, RunnerKind::graph, RunnerKind::graph}) {
+      TrainingRun run(*backend, {.net = tutorial(),
+                                 .batch = 32,
+                                 .precision = precision,
+                                 .augment = data::Augment::tutorial,
+                                 .source = {32, 32, 3}});
+      auto program = run.step_program();
+      run.poison();
+      const auto runner = run.runner(std::move(program), kind);
+      std::vector<double> loss;
+      for (int i = 0; i < 7; ++i) {
+        runner->replay();
+        if (i == 3) {
+          runner->finish();
+          run.poison();  // between two steps nothing of the scratch may matter
+        }
+      }
+      runner->finish();
+      EXPECT_EQ(run.steps(), 7u);
+      for (std::uint64_t step = 0; step < 7; ++step) {
+        EXPECT_EQ(run.records[step].step, step);
+        EXPECT_TRUE(run.records[step].applied);
+        EXPECT_EQ(run.records[step].samples, 32.0);
+        loss.push_back(run.records[step].cross_entropy);
+      }
+      params.push_back(run.params());
+      emas.push_back(run.ema());
+      losses.push_back(std::move(loss));
+    }
+    for (std::size_t i = 1; i < params.size(); ++i) {
+      EXPECT_EQ(params[i], params[0]) << i;
+      EXPECT_EQ(emas[i], emas[0]) << i;
+      EXPECT_EQ(losses[i], losses[0]) << i;
+    }
+  }
+}
+
+TEST_F(CudaNetwork, HandsRecordsOverOneStepLate) {
+  const auto backend = make_backend({});
+  TrainingRun run(*backend, {.net = variants().front(), .batch = 8});
+  const auto runner = run.runner(run.step_program(), RunnerKind::graph);
+  for (std::uint64_t step = 0; step < 2 * engine::kRecordRing; ++step) {
+    runner->replay();
+    if (step > 0) {
+      ASSERT_EQ(run.records[(step - 1) % engine::kRecordRing].step, step - 1);
+    }
+  }
+  runner->finish();
+  EXPECT_EQ(run.records[(2 * engine::kRecordRing - 1) % engine::kRecordRing].step,
+            2 * engine::kRecordRing - 1);
+}
+
+TEST_F(CudaNetwork, CarriesAStopRequestIntoASealedGraph) {
+  const auto backend = make_backend({});
+  TrainingRun run(*backend, {.net = variants().front(), .batch = 8});
+  const auto runner = run.runner(run.step_program(), RunnerKind::graph);
+  for (int i = 0; i < 3; ++i) runner->replay();
+  runner->finish();
+  EXPECT_EQ(run.records[2].stop_requests, 0.0);
+  run.stop_request = 1;
+  runner->replay();
+  runner->finish();
+  EXPECT_EQ(run.records[3].stop_requests, 1.0);
+  EXPECT_GT(run.records[3].slots[ControlLayout::compute_ms], 0.0f);
+}
+
+TEST_F(CudaNetwork, FreezesWhenTheLossIsNotFinite) {
+  const auto backend = make_backend({});
+  TrainingRun run(*backend, {.net = variants().front(), .batch = 8});
+  std::vector<float> bad = run.params();
+  std::fill(bad.begin(), bad.begin() + 16, std::numeric_limits<float>::quiet_NaN());
+  run.set_params(bad);
+  const std::vector<float> ema = run.ema();
+  const auto runner = run.runner(run.step_program(), RunnerKind::graph);
+  for (int i = 0; i < 3; ++i) runner->replay();
+  runner->finish();
+  EXPECT_FALSE(run.records[0].applied);
+  EXPECT_EQ(run.steps(), 0u);
+  EXPECT_EQ(run.ema(), ema);
+}
+
+TEST_F(CudaNetwork, PredictsWhatTheReferencePredicts) {
+  const auto backend = make_backend({});
+  TrainingRun run(*backend, {.net = variants().front(), .batch = 20});
+  const auto activations =
+      reference::forward(run.spec.net, run.logical(run.params()), run.input(std::nullopt), 20);
+  const std::vector<std::uint8_t> labels(run.labels.begin(), run.labels.begin() + 20);
+  const auto wanted = reference::softmax_cross_entropy(10, activations[activations.size() - 2], labels, 1.0);
+  run.run(run.evaluate_program(), RunnerKind::graph, 3);  // 61 samples: the fourth batch holds one
+  EXPECT_EQ(run.cursor(), 60u);
+  run.set_cursor(0);
+  run.run(run.evaluate_program());
+  EXPECT_NEAR(static_cast<double>(run.loss()), wanted.sum,
+              tolerance_of(run.spec.net, Precision::fp32) * 20 * std::log(10.0));
+  double correct = 0.0;
+  const auto predictions = run.predictions();
+  for (std::size_t i = 0; i < labels.size(); ++i) correct += predictions[i] == labels[i] ? 1.0 : 0.0;
+  EXPECT_EQ(correct, wanted.correct);
+  run.set_cursor(61);
+  run.run(run.evaluate_program());
+  EXPECT_EQ(run.loss(), 0.0f);
+}
+
+double distance(const reference::Params& a, const reference::Params& b) {
+  reference::Array left, right;
+  for (std::size_t p = 0; p < a.size(); ++p) {
+    left.insert(left.end(), a[p].begin(), a[p].end());
+    right.insert(right.end(), b[p].begin(), b[p].end());
+  }
+  return relative_distance(left, right);
+}
+
+TEST_F(CudaNetwork, StaysForFiftyStepsAsNearToTheCpuAsAPerturbationOfOneUlp) {
+  std::unique_ptr<engine::Backend> host;
+  try {
+    host = cpu::make_backend({});
+  } catch (const Error& error) {
+    GTEST_SKIP() << "LOUD: no CPU backend to compare with: " << error.what();
+  }
+  const auto backend = make_backend({});
+  const auto train = [](engine::Backend& on, double ulps) {
+    TrainingRun run(on, {.net = tutorial(),
+                         .batch = 16,
+                         .augment = data::Augment::tutorial,
+                         .source = {32, 32, 3},
+                         .ulps = ulps});
+    run.run(run.step_program(), RunnerKind::automatic, 50);
+    return run.logical(run.params());
+  };
+  const reference::Params cpu = train(*host, 0.0);
+  const double chaos = distance(train(*host, 1.0), cpu);
+  EXPECT_LE(distance(train(*backend, 0.0), cpu), 4.0 * chaos);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cuda::testing

@@ -1,0 +1,286 @@
+#pragma once
+
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/base/random.hpp"
+#include "cifar_mpi/comm/reducer.hpp"
+#include "cifar_mpi/engine/backend.hpp"
+#include "reference/reference.hpp"
+
+/// One network with everything a training step, an evaluation and a few dozen steps need, on any backend.
+namespace cifar_mpi::cuda::testing {
+
+/// A world of one.
+class Alone final : public comm::Collective {
+ public:
+  explicit Alone(engine::Backend& backend) : backend_(backend) {}
+  std::string_view name() const override { return "none"; }
+  int ranks() const override { return 1; }
+  Buffer allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
+  engine::Task all_reduce(std::string, std::span<float>, std::size_t) override {
+    throw std::logic_error("nothing to sum");
+  }
+
+ private:
+  engine::Backend& backend_;
+};
+
+struct TrainingSpec {
+  model::NetSpec net;
+  int batch = 4;
+  engine::Precision precision = engine::Precision::fp32;
+  data::Augment augment = data::Augment::none;
+  Extent source{};     ///< of the images; zero: as the network's input
+  double ulps = 0.0;  ///< of every initial weight, at random, that it is off
+  double rate = 0.05;
+};
+
+class TrainingRun {
+ public:
+  TrainingRun(engine::Backend& device, TrainingSpec asked)
+      : spec(std::move(asked)),
+        backend(device),
+        table(model::make_param_table(spec.net)),
+        tower(backend.plan({&spec.net, &table, spec.batch, spec.precision})),
+        arena([this](std::size_t bytes) { return backend.allocate(bytes); }),
+        alone(backend) {
+    if (spec.source.count() == 0) spec.source = spec.net.input;
+    const std::size_t floats = tower->layout().floats;
+    params_ = backend.allocate(floats * sizeof(float));
+    ema_ = backend.allocate(floats * sizeof(float));
+    reduced_ = alone.allocate((control.floats() + floats) * sizeof(float));
+    step_ = backend.allocate(sizeof(std::uint64_t));
+    facts_ = backend.allocate(sizeof(engine::RankFacts));
+    decay_ = backend.allocate(sizeof(double));
+    cursor_ = backend.allocate(sizeof(std::uint64_t));
+    loss_ = backend.allocate(sizeof(float));
+    predictions_ = backend.allocate(static_cast<std::size_t>(spec.batch));
+    fill_images();
+    fill_params();
+  }
+
+  engine::TrainBinding binding() {
+    engine::TrainBinding b;
+    b.params = params_.as<float>();
+    b.control = reduced_.as<float>();
+    b.grads = b.control + control.floats();
+    b.control_layout = control;
+    b.step = step_.as<std::uint64_t>();
+    b.facts = facts_.as<engine::RankFacts>();
+    b.data = view();
+    b.order = order();
+    b.augment = augment();
+    b.seed = 9;
+    b.global_batch = global_batch();
+    b.stop_request = &stop_request;
+    return b;
+  }
+
+  /// Control block, forward, loss and backward alone.
+  engine::StepProgram gradient_program() {
+    arena.rewind();
+    return sealed("gradient", tower->train_tasks(binding(), arena));
+  }
+
+  engine::StepProgram step_program() {
+    arena.rewind();
+    const std::size_t floats = tower->layout().floats;
+    comm::StepParts parts;
+    parts.compute = tower->train_tasks(binding(), arena);
+    engine::UpdateBinding update;
+    update.params = params_.as<float>();
+    update.grads = binding().grads;
+    update.ema = ema_.as<float>();
+    update.end = floats;
+    update.control = reduced_.as<float>();
+    update.step = step_.as<std::uint64_t>();
+    update.decay_sum = decay_.as<double>();
+    update.schedule.base_rate = spec.rate;
+    update.schedule.warmup_epochs = 2.0;
+    update.schedule.samples = count();
+    update.schedule.global_batch = global_batch();
+    parts.update.push_back(backend.update_task(update, table, tower->layout()));
+    engine::AdvanceBinding advance;
+    advance.control = reduced_.as<float>();
+    advance.control_layout = control;
+    advance.global_batch = global_batch();
+    advance.decay_sums = {decay_.as<const double>(), 1};
+    advance.step = step_.as<std::uint64_t>();
+    records.resize(engine::kRecordRing);
+    parts.advance = backend.advance_task(advance, records);
+    const std::vector<comm::Bucket> bucket{{0, floats}};
+    return comm::place(std::move(parts), bucket, {binding().control, control.floats()},
+                       {binding().grads, floats}, alone, true);
+  }
+
+  engine::StepProgram evaluate_program() {
+    arena.rewind();
+    engine::EvaluateBinding b{
+        params_.as<float>(), view(), augment(), cursor_.as<std::uint64_t>(), predictions_.as<std::uint8_t>(),
+        loss_.as<float>()};
+    b.augment.kind = data::Augment::none;
+    return sealed("evaluate", tower->evaluate_tasks(b, arena));
+  }
+
+  std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind) {
+    return backend.runner(std::move(program), kind, arena.regions());
+  }
+  void run(engine::StepProgram program, engine::RunnerKind kind = engine::RunnerKind::serial, int times = 1) {
+    const auto made = runner(std::move(program), kind);
+    for (int i = 0; i < times; ++i) made->replay();
+    made->finish();
+  }
+
+  /// Every byte of the arena becomes 0xFF, NaN in each type.
+  void poison() {
+    for (const engine::Bytes& region : arena.regions()) {
+      const std::vector<std::byte> ones(region.size, std::byte{0xFF});
+      backend.copy(const_cast<std::byte*>(region.begin), ones.data(), ones.size());
+    }
+  }
+
+  template <class T>
+  std::vector<T> read(const Buffer& buffer) const {
+    std::vector<T> values(buffer.size() / sizeof(T));
+    backend.copy(reinterpret_cast<std::byte*>(values.data()), buffer.data(), buffer.size());
+    return values;
+  }
+  std::vector<float> params() const { return read<float>(params_); }
+  std::vector<float> ema() const { return read<float>(ema_); }
+  std::vector<float> reduced() const { return read<float>(reduced_); }
+  std::vector<float> grads() const {
+    const std::vector<float> all = reduced();
+    return {all.begin() + static_cast<std::ptrdiff_t>(control.floats()), all.end()};
+  }
+  std::uint64_t steps() const { return read<std::uint64_t>(step_)[0]; }
+  std::vector<std::uint8_t> predictions() const { return read<std::uint8_t>(predictions_); }
+  float loss() const { return read<float>(loss_)[0]; }
+  std::uint64_t cursor() const { return read<std::uint64_t>(cursor_)[0]; }
+  void set_cursor(std::uint64_t value) { write(cursor_, &value, 1); }
+  void set_params(const std::vector<float>& values) { write(params_, values.data(), values.size()); }
+
+  /// A block in logical order, by ParamTable index.
+  reference::Params logical(const std::vector<float>& block) const {
+    reference::Params arrays;
+    for (std::size_t p = 0; p < table.size(); ++p) {
+      const auto& entry = tower->layout().entries[p];
+      std::vector<float> values(static_cast<std::size_t>(table[p].shape.count()));
+      tower->to_logical(p, {block.data() + entry.offset, entry.floats}, values);
+      arrays.emplace_back(values.begin(), values.end());
+    }
+    return arrays;
+  }
+
+  /// Images [0, batch) in file order, or those of a training step, as the network sees them; NHWC.
+  reference::Array input(std::optional<std::uint64_t> step) const {
+    reference::Array x;
+    std::vector<float> image(static_cast<std::size_t>(spec.net.input.count()));
+    const auto bytes = static_cast<std::size_t>(spec.source.count());
+    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(spec.batch); ++i) {
+      data::SampleRef ref{i, i, 0};
+      if (step) ref = order().at(*step, i);
+      data::AugmentSpec how = augment();
+      if (!step) how.kind = data::Augment::none;
+      data::augment_reference(how, data::draw_augment(how, 9, ref.pass, ref.id), 0.0,
+                              {images.data() + ref.local * bytes, bytes}, image);
+      x.insert(x.end(), image.begin(), image.end());
+    }
+    return x;
+  }
+  std::vector<std::uint8_t> batch_labels(std::uint64_t step) const {
+    std::vector<std::uint8_t> result;
+    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(spec.batch); ++i)
+      result.push_back(labels[order().at(step, i).local]);
+    return result;
+  }
+  reference::LossAndGradients wanted() const {
+    return reference::loss_and_gradients(spec.net, table, logical(params()), input(0), batch_labels(0),
+                                         spec.batch, static_cast<double>(global_batch()));
+  }
+  std::uint64_t global_batch() const { return static_cast<std::uint64_t>(2 * spec.batch); }
+
+  TrainingSpec spec;
+  engine::Backend& backend;
+  model::ParamTable table;
+  std::unique_ptr<engine::Tower> tower;
+  engine::Arena arena;
+  Alone alone;
+  engine::ControlLayout control;
+  std::vector<engine::StepRecord> records;
+  std::atomic<int> stop_request{0};
+  std::vector<std::uint8_t> images, labels;
+
+ private:
+  std::uint64_t count() const { return static_cast<std::uint64_t>(3 * spec.batch + 1); }
+  engine::DataView view() const {
+    return {device_images_.as<const std::uint8_t>(), device_labels_.as<const std::uint8_t>(), count()};
+  }
+  data::SampleOrder order() const { return {data::Shuffle::shard, 5, count(), 0, 1, spec.batch}; }
+  data::AugmentSpec augment() const {
+    data::AugmentSpec how;
+    how.kind = spec.augment;
+    how.source = spec.source;
+    how.crop_height = spec.net.input.height;
+    how.crop_width = spec.net.input.width;
+    return how;
+  }
+
+  template <class T>
+  void write(const Buffer& to, const T* values, std::size_t n) {
+    backend.copy(to.data(), reinterpret_cast<const std::byte*>(values), n * sizeof(T));
+  }
+
+  void fill_images() {
+    const auto bytes = static_cast<std::size_t>(count()) * static_cast<std::size_t>(spec.source.count());
+    for (std::size_t i = 0; i < bytes; ++i) {
+      images.push_back(static_cast<std::uint8_t>(random4(11, RandomPurpose::synthetic, i, 0)[0]));
+    }
+    for (std::size_t i = 0; i < count(); ++i) {
+      labels.push_back(static_cast<std::uint8_t>(uniform_below(
+          random4(12, RandomPurpose::synthetic, i, 0)[0], static_cast<std::uint32_t>(spec.net.classes))));
+    }
+    device_images_ = backend.allocate(images.size());
+    device_labels_ = backend.allocate(labels.size());
+    write(device_images_, images.data(), images.size());
+    write(device_labels_, labels.data(), labels.size());
+  }
+
+  void fill_params() {
+    std::vector<float> block(tower->layout().floats);
+    for (std::size_t p = 0; p < table.size(); ++p) {
+      const Shape& shape = table[p].shape;
+      const std::int64_t inputs = shape.rank() == 1 ? 16 : shape.count() / shape[shape.rank() - 1];
+      const float scale = 1.0f / std::sqrt(static_cast<float>(inputs));
+      std::vector<float> values(static_cast<std::size_t>(shape.count()));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] = scale * truncated_normal(21, static_cast<std::uint32_t>(p), i);
+        const std::uint32_t bits = random4(31, RandomPurpose::synthetic, i, static_cast<std::uint32_t>(p))[0];
+        values[i] *= 1.0f + static_cast<float>((bits & 1 ? 1.0 : -1.0) * spec.ulps * 0x1.0p-23);
+      }
+      const auto& entry = tower->layout().entries[p];
+      tower->from_logical(p, values, {block.data() + entry.offset, entry.floats});
+    }
+    write(params_, block.data(), block.size());
+    write(ema_, block.data(), block.size());
+  }
+
+  static engine::StepProgram sealed(std::string name, std::vector<engine::Task> tasks) {
+    engine::StepProgram program(std::move(name));
+    for (engine::Task& task : tasks) program.run(engine::kCompute, std::move(task));
+    program.seal();
+    return program;
+  }
+
+  Buffer params_, ema_, reduced_, step_, facts_, decay_, cursor_, loss_, predictions_;
+  Buffer device_images_, device_labels_;
+};
+
+}  // namespace cifar_mpi::cuda::testing

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "cifar_mpi/base/random.hpp"
+#include "reference/reference.hpp"
+
+namespace cifar_mpi::cuda::testing {
+
+/// The host's functions where a kernel takes the device's.
+struct HostMath {
+  float sqrt(float x) const { return std::sqrt(x); }
+  float pow(float x, float y) const { return std::pow(x, y); }
+  float exp(float x) const { return std::exp(x); }
+  double log(double x) const { return std::log(x); }
+};
+
+/// Uniform in [-1, 1); a pure function of the arguments.
+inline float noise(std::uint64_t index, std::uint32_t salt) {
+  return 2.0f * uniform01(random4(salt, RandomPurpose::synthetic, index, 0)[0]) - 1.0f;
+}
+
+inline reference::Array noise_of(std::size_t count, std::uint32_t salt, double scale = 1.0) {
+  reference::Array values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = static_cast<float>(scale * static_cast<double>(noise(i, salt)));
+  return values;
+}
+
+inline double relative_distance(const reference::Array& found, const reference::Array& wanted) {
+  if (found.size() != wanted.size()) return INFINITY;
+  double difference = 0.0, size = 0.0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    difference += (found[i] - wanted[i]) * (found[i] - wanted[i]);
+    size += wanted[i] * wanted[i];
+  }
+  return size == 0.0 ? std::sqrt(difference) : std::sqrt(difference / size);
+}
+
+}  // namespace cifar_mpi::cuda::testing

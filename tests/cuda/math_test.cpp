@@ -1,0 +1,146 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cuda/augment_math.hpp"
+#include "cuda/device_choice.hpp"
+#include "cuda/host_math.hpp"
+#include "cuda/optimizer_math.hpp"
+#include "cuda/sum_math.hpp"
+
+/// The formulas and index arithmetic that kernels take, on the host.
+namespace cifar_mpi::cuda {
+namespace {
+
+TEST(CropSource, GivesThePixelsOfTheReference) {
+  for (const bool flip : {false, true}) {
+    data::AugmentSpec spec;
+    spec.source = {9, 7, 3};
+    spec.crop_height = 5;
+    spec.crop_width = 4;
+    const data::AugmentDraw draw{3, 2, flip, 0.7f};
+    std::vector<std::uint8_t> image;
+    for (int i = 0; i < spec.source.count(); ++i) image.push_back(static_cast<std::uint8_t>(i * 37));
+    std::array<std::uint32_t, 3> sum{}, square{};
+    for (int i = 0; i < spec.output().count(); ++i) {
+      const std::uint32_t v = image[static_cast<std::size_t>(crop_source(spec, draw, i))];
+      sum[static_cast<std::size_t>(i % 3)] += v;
+      square[static_cast<std::size_t>(i % 3)] += v * v;
+    }
+    const data::AffineMap map = data::affine_map(sum.data(), square.data(), 3, 20, draw.contrast,
+                                                 [](double x) { return std::sqrt(x); });
+    std::vector<float> wanted(static_cast<std::size_t>(spec.output().count()));
+    data::augment_reference(spec, draw, 0.0, image, wanted);
+    for (int i = 0; i < spec.output().count(); ++i) {
+      const float v = image[static_cast<std::size_t>(crop_source(spec, draw, i))];
+      // values of up to 255 times a scale, and a shift of that size: a few roundings of 2^-24
+      EXPECT_NEAR(map.scale * v + map.shift[i % 3], wanted[static_cast<std::size_t>(i)],
+                  255.0 * map.scale * 0x1.0p-22);
+    }
+  }
+}
+
+TEST(LearningRate, IsTheSchedules) {
+  optim::ScheduleSpec spec;
+  spec.samples = 1000;
+  spec.global_batch = 7;
+  spec.epochs_per_decay = 0.5;
+  spec.warmup_epochs = 0.2;
+  spec.scaling = optim::LrScaling::sqrt;
+  const optim::Schedule schedule(spec);
+  optim::ScheduleSpec warm = spec;
+  warm.warmup_epochs = 0.0;
+  const RateRule rule{optim::Schedule(warm).rate(0), spec.decay_factor, schedule.decay_steps(),
+                      schedule.warmup_steps()};
+  ASSERT_GT(rule.warmup_steps, 1u);
+  for (std::uint64_t step = 0; step < 500; ++step) {
+    const auto pow_of = [](double x, double y) { return std::pow(x, y); };
+    EXPECT_EQ(learning_rate(rule, step, pow_of), schedule.rate(step)) << step;
+    EXPECT_EQ(update_rates(rule, 0.999, step, pow_of).ema_share,
+              static_cast<float>(1.0 - optim::ema_decay(0.999, step)));
+  }
+}
+
+TEST(DecayOf, FindsTheSegment) {
+  Segments segments;
+  segments.items[segments.count++] = {32, 64, 0.5f};
+  segments.items[segments.count++] = {64, 80, 0.0f};
+  segments.items[segments.count++] = {80, 96, 0.25f};
+  EXPECT_EQ(decay_of(segments, 32), 0.5f);
+  EXPECT_EQ(decay_of(segments, 63), 0.5f);
+  EXPECT_EQ(decay_of(segments, 64), 0.0f);
+  EXPECT_EQ(decay_of(segments, 80), 0.25f);
+  EXPECT_EQ(decay_of(segments, 95), 0.25f);
+}
+
+/// As the host's recursive doubling adds: every rank's partial sum, stage by stage.
+float doubled(std::vector<float> ranks) {
+  std::size_t leaves = 1;
+  while (2 * leaves <= ranks.size()) leaves *= 2;
+  const std::size_t pairs = ranks.size() - leaves;
+  std::vector<float> now;
+  for (std::size_t i = 0; i < leaves; ++i) {
+    now.push_back(i < pairs ? ranks[2 * i] + ranks[2 * i + 1] : ranks[i + pairs]);
+  }
+  for (std::size_t apart = 1; apart < leaves; apart *= 2) {
+    std::vector<float> next;
+    for (std::size_t i = 0; i < leaves; ++i) next.push_back(now[i] + now[i ^ apart]);
+    now = next;
+  }
+  return now.front();
+}
+
+TEST(TreeSum, AddsAsRecursiveDoublingDoes) {
+  for (int ranks = 1; ranks <= 37; ++ranks) {
+    for (std::uint32_t salt = 0; salt < 20; ++salt) {
+      std::vector<float> values;
+      for (int r = 0; r < ranks; ++r) values.push_back(testing::noise(static_cast<std::uint64_t>(r), salt));
+      const float found = tree_sum(ranks, [&](int rank) { return values[static_cast<std::size_t>(rank)]; });
+      EXPECT_EQ(found, doubled(values)) << ranks;
+    }
+  }
+}
+
+TEST(ColumnChunks, CoverEveryRowOnce) {
+  for (const std::int64_t rows : {1, 2, 255, 256, 257, 1000, 73728, 100000, 2359296}) {
+    const ColumnChunks chunks = column_chunks(rows);
+    EXPECT_EQ(chunks.begin(0), 0);
+    EXPECT_EQ(chunks.begin(chunks.chunks), rows);
+    for (int i = 0; i < chunks.chunks; ++i) EXPECT_LT(chunks.begin(i), chunks.begin(i + 1)) << rows;
+    EXPECT_LE(chunks.chunks, 256);
+  }
+}
+
+TEST(DeviceChoice, GivesEachLocalRankItsOwnGpu) {
+  EXPECT_EQ(choose_device({2, 4, 4, false}), 2);
+  EXPECT_EQ(choose_device({0, 1, 8, false}), 0);
+  EXPECT_EQ(choose_device({1, 2, 8, false}), 1);
+}
+
+TEST(DeviceChoice, TakesTheOnlyGpuThatALauncherShows) { EXPECT_EQ(choose_device({3, 4, 1, false}), 0); }
+
+TEST(DeviceChoice, NamesTheFlagWhenRanksWouldShare) {
+  try {
+    choose_device({1, 4, 2, false});
+    FAIL() << "4 ranks took 2 GPUs";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+    EXPECT_NE(std::string(error.what()).find("--share-gpus"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(choose_device({1, 4, 2, true}), 1);
+  EXPECT_EQ(choose_device({2, 4, 2, true}), 0);
+}
+
+TEST(DeviceChoice, FindsRanksWithOneGpuOnOneHostOnly) {
+  using Ranks = std::vector<DeviceIdentity>;
+  EXPECT_EQ(find_shared_device(Ranks{{0, 5}, {0, 6}, {1, 5}}).rank, -1);
+  const SharedDevice shared = find_shared_device(Ranks{{0, 5}, {1, 5}, {0, 6}, {1, 5}});
+  EXPECT_EQ(shared.rank, 3);
+  EXPECT_EQ(shared.other, 1);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cuda

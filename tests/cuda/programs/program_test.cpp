@@ -1,0 +1,274 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/comm/reducer.hpp"
+#include "cifar_mpi/cuda/backend.hpp"
+#include "cifar_mpi/engine/verify.hpp"
+#include "cuda/assembly.hpp"
+#include "cuda/planner.hpp"
+#include "cuda/step_tasks.hpp"
+#include "cuda/tower.hpp"
+#include "cuda/variants.hpp"
+
+/// Programs of the CUDA backend built in host memory and looked at, never run: no device is needed for that.
+namespace cifar_mpi::cuda {
+namespace {
+
+using engine::Bytes;
+using engine::Task;
+
+/// Stands in for NCCL between two ranks.
+class TwoRanks final : public comm::Collective {
+ public:
+  std::string_view name() const override { return "none"; }
+  int ranks() const override { return 2; }
+  Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
+  Task all_reduce(std::string name, std::span<float> data, std::size_t) override {
+    const Bytes bytes = engine::bytes_of(data.data(), data.size());
+    return {std::move(name), {bytes}, {bytes}, [](engine::Lane&) {}, {}};
+  }
+};
+
+/// Everything a step works on, in host memory.
+struct StepRun {
+  StepRun(const model::NetSpec& spec, engine::Precision precision, ConvChoice choice)
+      : net(spec),
+        table(model::make_param_table(net)),
+        plan(plan_network({&net, &table, 4, precision})),
+        kernels(plan, choice),
+        counters(counter_words(plan) + 1),
+        blocks(allocate_host(3 * plan.layout.floats * sizeof(float))),
+        reduced(allocate_host((control.floats() + plan.layout.floats) * sizeof(float))),
+        images(static_cast<std::size_t>(100 * net.input.count())),
+        labels(100),
+        records(engine::kRecordRing) {}
+
+  engine::TrainBinding binding() {
+    engine::TrainBinding b;
+    b.params = blocks.as<float>();
+    b.control = reduced.as<float>();
+    b.grads = b.control + control.floats();
+    b.control_layout = control;
+    b.step = &step;
+    b.facts = &facts;
+    b.data = {images.data(), labels.data(), 100};
+    b.order = data::SampleOrder(data::Shuffle::shard, 1, 100, 0, 2, plan.batch);
+    b.augment.source = net.input;
+    b.augment.crop_height = net.input.height;
+    b.augment.crop_width = net.input.width;
+    b.global_batch = 8;
+    return b;
+  }
+
+  std::vector<Task> train() {
+    return train_tasks(plan, kernels, binding(), arena, &stop_word, counters.data());
+  }
+
+  Task update(const comm::Bucket& bucket, double* sum) {
+    engine::UpdateBinding u;
+    u.params = blocks.as<float>();
+    u.grads = binding().grads;
+    u.ema = blocks.as<float>() + plan.layout.floats;
+    u.begin = bucket.begin;
+    u.end = bucket.end;
+    u.control = reduced.as<float>();
+    u.step = &step;
+    u.decay_sum = sum;
+    return plan_update(u, table, plan.layout, partials, &counters.back());
+  }
+
+  Task advance(std::span<const double> sums) {
+    engine::AdvanceBinding a;
+    a.control = reduced.as<float>();
+    a.control_layout = control;
+    a.global_batch = 8;
+    a.decay_sums = sums;
+    a.step = &step;
+    Advance ring;
+    ring.replays = &replays;
+    ring.entries = entries;
+    ring.slots = slots.data();
+    return plan_advance(a, ring);
+  }
+
+  model::NetSpec net;
+  model::ParamTable table;
+  NetPlan plan;
+  NetKernels kernels;
+  engine::ControlLayout control{2};
+  std::vector<unsigned> counters;
+  Buffer blocks, reduced;
+  std::vector<std::uint8_t> images, labels;
+  engine::Arena arena{[](std::size_t bytes) { return allocate_host(bytes); }};
+  std::vector<engine::StepRecord> records;
+  std::uint64_t step = 0, replays = 0;
+  engine::RankFacts facts;
+  int stop_word = 0;
+  double partials[kUpdateBlocks] = {};
+  DeviceRecord entries[engine::kRecordRing];
+  std::vector<float> slots = std::vector<float>(engine::kRecordRing * 64);
+};
+
+template <class Check>
+void for_each_run(Check check) {
+  std::vector<model::NetSpec> nets = testing::variants();
+  nets.push_back(model::make_model("tutorial", {24, 24, 3}, 10));
+  for (const model::NetSpec& net : nets) {
+    for (const auto precision : {engine::Precision::fp32, engine::Precision::tf32, engine::Precision::bf16}) {
+      for (const auto choice : {ConvChoice::automatic, ConvChoice::products, ConvChoice::library}) {
+        const auto run = std::make_unique<StepRun>(net, precision, choice);
+        SCOPED_TRACE(net.name + ", " + std::string(engine::to_string(precision)) + ", choice " +
+                     std::to_string(static_cast<int>(choice)));
+        check(*run);
+      }
+    }
+  }
+}
+
+/// Which bytes of one region have been written.
+class Written {
+ public:
+  explicit Written(Bytes region) : region_(region), written_(region.size, false) {}
+
+  void write(const Bytes& bytes) {
+    if (!bytes.overlaps(region_)) return;
+    for (const std::byte* at = std::max(bytes.begin, region_.begin);
+         at < std::min(bytes.end(), region_.end()); ++at)
+      written_[static_cast<std::size_t>(at - region_.begin)] = true;
+  }
+  /// Bytes of `bytes` in this region that nobody has written.
+  std::size_t missing(const Bytes& bytes) const {
+    std::size_t count = 0;
+    if (!bytes.overlaps(region_)) return 0;
+    for (const std::byte* at = std::max(bytes.begin, region_.begin);
+         at < std::min(bytes.end(), region_.end()); ++at)
+      count += written_[static_cast<std::size_t>(at - region_.begin)] ? 0 : 1;
+    return count;
+  }
+
+ private:
+  Bytes region_;
+  std::vector<bool> written_;
+};
+
+TEST(CudaProgram, HasNoRaceBetweenLanesNorBetweenReplays) {
+  for_each_run([](StepRun& run) {
+    const std::vector<comm::Bucket> buckets = comm::plan_buckets(run.plan.layout, 1000);
+    std::vector<double> sums(buckets.size());
+    comm::StepParts parts;
+    parts.compute = run.train();
+    for (std::size_t b = 0; b < buckets.size(); ++b) parts.update.push_back(run.update(buckets[b], &sums[b]));
+    parts.advance = run.advance(sums);
+    TwoRanks ranks;
+    const std::span<float> grads(run.binding().grads, run.plan.layout.floats);
+    const std::span<float> control(run.reduced.as<float>(), run.control.floats());
+    EXPECT_NO_THROW(comm::place(std::move(parts), buckets, control, grads, ranks, true));
+  });
+}
+
+TEST(CudaProgram, ReadsNoScratchThatNoTaskBeforeHasWritten) {
+  for_each_run([](StepRun& run) {
+    const std::vector<Task> tasks = run.train();
+    for (const Bytes& region : run.arena.regions()) {
+      Written written(region);
+      for (const Task& task : tasks) {
+        for (const Bytes& read : task.reads) EXPECT_EQ(written.missing(read), 0u) << task.name;
+        for (const Bytes& write : task.writes) written.write(write);
+      }
+    }
+  });
+}
+
+TEST(CudaProgram, WritesEveryLogicalGradientByOneTaskEach) {
+  for_each_run([](StepRun& run) {
+    const std::vector<Task> tasks = run.train();
+    const float* const grads = run.binding().grads;
+    for (std::size_t p = 0; p < run.table.size(); ++p) {
+      const Bytes wanted = engine::bytes_of(grads + run.plan.layout.entries[p].offset,
+                                            static_cast<std::size_t>(run.table[p].shape.count()));
+      Written written(wanted);
+      int writers = 0;
+      for (const Task& task : tasks) {
+        for (const Bytes& write : task.writes) {
+          if (!write.overlaps(wanted)) continue;
+          ++writers;
+          written.write(write);
+        }
+      }
+      EXPECT_EQ(writers, 1) << run.table[p].name;
+      EXPECT_EQ(written.missing(wanted), 0u) << run.table[p].name;
+    }
+  });
+}
+
+TEST(CudaProgram, KeepsToItsOwnMemory) {
+  for_each_run([](StepRun& run) {
+    const std::vector<Task> tasks = run.train();
+    std::vector<Bytes> known = run.arena.regions();
+    for (const Buffer* block : {&run.blocks, &run.reduced}) known.push_back({block->data(), block->size()});
+    known.push_back(engine::bytes_of(run.images.data(), run.images.size()));
+    known.push_back(engine::bytes_of(run.labels.data(), run.labels.size()));
+    known.push_back(engine::bytes_of(&run.step, 1));
+    known.push_back(engine::bytes_of(&run.facts, 1));
+    known.push_back(engine::bytes_of(&run.stop_word, 1));
+    for (const Task& task : tasks) {
+      for (const auto* ranges : {&task.reads, &task.writes}) {
+        for (const Bytes& range : *ranges) {
+          const bool inside =
+              range.size == 0 || std::any_of(known.begin(), known.end(), [&](const Bytes& whole) {
+                return whole.begin <= range.begin && range.end() <= whole.end();
+              });
+          EXPECT_TRUE(inside) << task.name << ": " << range.size << " bytes";
+        }
+      }
+    }
+  });
+}
+
+TEST(CudaProgram, EvaluatesInTheMemoryOfTraining) {
+  StepRun run(model::make_model("tutorial", {24, 24, 3}, 10), engine::Precision::bf16, ConvChoice::automatic);
+  run.train();
+  const std::size_t training = run.arena.total_bytes();
+  run.arena.rewind();
+  engine::EvaluateBinding binding;
+  std::vector<std::uint8_t> predictions(4);
+  std::uint64_t cursor = 0;
+  float loss = 0.0f;
+  binding.params = run.blocks.as<float>();
+  binding.data = run.binding().data;
+  binding.augment = run.binding().augment;
+  binding.cursor = &cursor;
+  binding.predictions = predictions.data();
+  binding.loss_sum = &loss;
+  EXPECT_FALSE(evaluate_tasks(run.plan, run.kernels, binding, run.arena, run.counters.data()).empty());
+  EXPECT_EQ(run.arena.total_bytes(), training);
+}
+
+TEST(CudaLayout, GivesLogicalValuesBackAsTheyWere) {
+  const std::vector<float> logical{1.0f, 2.0f, 3.0f};
+  std::vector<float> physical(16, -5.0f), back(3);
+  copy_from_logical(logical, physical);
+  EXPECT_EQ(std::count(physical.begin(), physical.end(), 0.0f), 13);
+  copy_to_logical(physical, back);
+  EXPECT_EQ(back, logical);
+}
+
+TEST(CudaBackend, SaysInOneSentenceWhyItCannotBeUsed) {
+  const std::string reason = unusable();
+  if (reason.empty()) GTEST_SKIP() << "there is a GPU";
+  try {
+    make_backend({});
+    FAIL() << "a backend without a GPU";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+    EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("--device cpu"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cuda

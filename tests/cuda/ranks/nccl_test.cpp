@@ -1,0 +1,184 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/cuda/backend.hpp"
+#include "cifar_mpi/data/dataset.hpp"
+#include "support/mpi_world.hpp"
+#include "train/state.hpp"
+
+/// Several ranks on one GPU through NCCL. Slow, because the ranks take turns, but what is summed is the same.
+namespace cifar_mpi::cuda {
+namespace {
+
+const comm::World& world() { return test::test_world(); }
+
+engine::BackendOptions options() {
+  engine::BackendOptions options;
+  options.local_rank = world().node_rank();
+  options.local_ranks = world().node_size();
+  options.share_gpus = true;
+  return options;
+}
+
+class NcclRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string reason = unusable();
+    if (!reason.empty()) GTEST_SKIP() << "LOUD: nothing of this test ran: " << reason;
+  }
+};
+
+std::unique_ptr<comm::Collective> open(engine::Backend& backend, std::string_view name) {
+  return dynamic_cast<comm::CollectiveSource&>(backend).make_collective(name, world(), comm::Wire::fp32);
+}
+
+TEST_F(NcclRanks, SumsSmallIntegersExactly) {
+  const auto backend = make_backend(options());
+  for (const char* const name : {"nccl", "doubling"}) {
+    const auto collective = open(*backend, name);
+    if (collective->ranks() == 1) return;
+    for (const std::size_t count : {1u, 7u, 1000u, 1068298u}) {
+      const Buffer buffer = collective->allocate(count * sizeof(float));
+      std::vector<float> values(count), wanted(count, 0.0f);
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto term = [&](int rank) {
+          return static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 3) % 100);
+        };
+        values[i] = term(world().rank());
+        for (int rank = 0; rank < world().size(); ++rank) wanted[i] += term(rank);
+      }
+      backend->copy(buffer.data(), reinterpret_cast<const std::byte*>(values.data()), buffer.size());
+      engine::StepProgram program("sum");
+      const float* const at = buffer.as<float>();
+      program.run(engine::kCompute, {"start", {}, {engine::bytes_of(at, 0)}, [](engine::Lane&) {}, {}});
+      program.wait(engine::kComm, program.set(engine::kCompute));
+      program.run(engine::kComm, collective->all_reduce("sum", buffer.span<float>(), 0));
+      program.wait(engine::kCompute, program.set(engine::kComm));
+      program.seal();
+      const auto runner = backend->runner(std::move(program), engine::RunnerKind::lanes, {});
+      runner->replay();
+      runner->finish();
+      backend->copy(reinterpret_cast<std::byte*>(values.data()), buffer.data(), buffer.size());
+      EXPECT_EQ(values, wanted) << name << ", " << count;
+    }
+  }
+}
+
+/// Steps of the tutorial on generated images, with the same global batches for any number of ranks.
+std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible = false) {
+  train::TrainConfig config;
+  config.data = "generated images";
+  config.global_batch = 24;
+  config.shuffle = data::Shuffle::global;
+  config.precision = engine::Precision::fp32;
+  config.threads = 1;
+  config.share_gpus = true;
+  config.runner = kind;
+  config.reproducible = reproducible;
+  config.micro_shards = 4;
+  static const std::atomic<int> kNoStop{0};
+  train::SessionState state(config, world(), Log(world().rank()), kNoStop);
+  state.info.image = {32, 32, 3};
+  state.info.label_names = data::cifar10_label_names();
+  state.info.train_count = 96;
+  state.info.test_count = 1;
+  data::Samples images, test;
+  data::make_synthetic({32, 32, 3}, 10, 96, 7, images, test);
+  state.sizes = train::resolve_sizes(state.config, world().size(), state.info);
+  state.network = train::make_network("tutorial", state.info, state.config.augment, "generated images");
+  train::plan_device(state, make_backend);
+  state.samples = train::ResidentData(*state.backend, images);
+  train::open_collective(state);
+  train::allocate_blocks(state);
+  state.step = train::plan_step(state, *state.collective, true);
+  const auto initial = train::initial_tensors(state.network.params, 1);
+  train::import_block(*state.backend, *state.tower, initial, state.params);
+  train::import_block(*state.backend, *state.tower, initial, state.ema);
+  for (int i = 0; i < steps; ++i) state.step->replay();
+  state.step->finish();
+  std::vector<float> all;
+  for (const auto& tensor :
+       train::export_block(*state.backend, *state.tower, state.network.params, state.params))
+    all.insert(all.end(), tensor.values.begin(), tensor.values.end());
+  return all;
+}
+
+TEST_F(NcclRanks, EndWithIdenticalBitsWhicheverTheRunner) {
+  const std::vector<float> serial = train(engine::RunnerKind::serial, 5);
+  EXPECT_EQ(train(engine::RunnerKind::lanes, 5), serial);
+  EXPECT_EQ(train(engine::RunnerKind::graph, 5), serial);
+  std::vector<float> first = serial;
+  world().broadcast(std::as_writable_bytes(std::span(first)));
+  EXPECT_EQ(first, serial);
+}
+
+/// The update of one step is rate · gradient: compared with one rank's, left by the run with one rank in a
+/// file.
+TEST_F(NcclRanks, TakeTheStepThatOneRankTakes) {
+  const std::vector<float> found = train(engine::RunnerKind::graph, 1);
+  const std::vector<float> reproducible = train(engine::RunnerKind::graph, 3, true);
+  const char* const folder = std::getenv("CIFAR_MPI_GPU_CHECK");
+  if (folder == nullptr) GTEST_SKIP() << "set CIFAR_MPI_GPU_CHECK to a folder in which 1, 2 and 4 ranks meet";
+  const auto path = [&](const char* name) { return std::string(folder) + '/' + name; };
+  const auto compare = [&](const char* name, const std::vector<float>& values, bool exactly) {
+    if (world().size() == 1) {
+      std::ofstream(path(name), std::ios::binary)
+          .write(reinterpret_cast<const char*>(values.data()),
+                 static_cast<std::streamsize>(values.size() * 4));
+      return;
+    }
+    std::vector<float> one(values.size());
+    std::ifstream in(path(name), std::ios::binary);
+    in.read(reinterpret_cast<char*>(one.data()), static_cast<std::streamsize>(one.size() * 4));
+    ASSERT_TRUE(in) << "run with one rank first";
+    if (exactly) {
+      EXPECT_EQ(values, one) << name;
+      return;
+    }
+    double difference = 0.0, size = 0.0;
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      difference += std::pow(static_cast<double>(values[i]) - static_cast<double>(one[i]), 2);
+      size += std::pow(static_cast<double>(one[i]), 2);
+    }
+    // weights change by rate · gradient, and a gradient is off by some eps·sqrt(2304): far below eps of the
+    // weights
+    EXPECT_LE(std::sqrt(difference / size), 4 * 0x1.0p-24) << name;
+  };
+  compare("step.bin", found, false);
+  compare("reproducible.bin", reproducible, true);
+}
+
+TEST_F(NcclRanks, LeaveWithinSecondsAfterACapture) {
+  world().barrier();
+  train(engine::RunnerKind::graph, 3);
+  const double left = steady_seconds();
+  world().barrier();
+  EXPECT_LT(steady_seconds() - left, 10.0);
+}
+
+TEST_F(NcclRanks, RefuseToShareAGpuUnlessAsked) {
+  if (world().size() == 1) return;
+  engine::BackendOptions alone = options();
+  alone.share_gpus = false;
+  std::unique_ptr<engine::Backend> backend;
+  try {
+    backend = make_backend(alone);
+    open(*backend, "nccl");
+    // as many GPUs as ranks: nothing to refuse
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+    EXPECT_NE(std::string(error.what()).find("--share-gpus"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cuda
