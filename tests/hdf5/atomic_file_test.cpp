@@ -4,9 +4,13 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "support/temp_dir.hpp"
 
@@ -73,6 +77,41 @@ TEST(AtomicFile, KeepsTheOldFileWhenTheWriteFails) {
   EXPECT_EXIT(child(), testing::ExitedWithCode(42), "");
   EXPECT_EQ(read_file(dir / "file"), "old");
   EXPECT_EQ(dir.files(), 1u) << "the temporary file is still there";
+}
+
+TEST(AtomicFile, IsCreatedByOneOfMany) {
+  const TempDir dir;
+  std::atomic<int> created{0};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 8; ++i) {
+    callers.emplace_back([&, i] {
+      const std::string text(100, static_cast<char>('a' + i));
+      if (!create_atomically(dir / "file", text)) return;
+      ++created;
+      EXPECT_EQ(read_file(dir / "file"), text);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(created, 1);
+  const std::string before = read_file(dir / "file");
+  EXPECT_FALSE(create_atomically(dir / "file", "late"));
+  EXPECT_EQ(read_file(dir / "file"), before);
+  EXPECT_EQ(dir.files(), 1u);
+  expect_error(ErrorKind::io, {dir / "none/file"}, [&] { create_atomically(dir / "none/file", "text"); });
+}
+
+TEST(AtomicFile, IsReplacedByALink) {
+  const TempDir dir;
+  write_text(dir / "one", "1");
+  write_text(dir / "link", "a file");
+  for (const char* target : {"nothing", "one"}) {
+    link_atomically(dir / "link", target);
+    EXPECT_EQ(std::filesystem::read_symlink(dir / "link"), target);
+  }
+  EXPECT_EQ(read_file(dir / "link"), "1");
+  std::filesystem::create_directory(dir / "folder");
+  expect_error(ErrorKind::io, {dir / "folder"}, [&] { link_atomically(dir / "folder", "one"); });
+  EXPECT_EQ(dir.files(), 3u) << "a temporary link is still there";
 }
 
 }  // namespace

@@ -254,7 +254,7 @@ TEST(RunLock, IsNotLostWithItsFolder) {
 }
 
 TEST(RunLock, GoesToOneOfManyWhoFindItStale) {
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 80; ++round) {
     const TempDir dir;
     LockHolder gone = this_process();
     gone.pid = ended_process();
