@@ -111,7 +111,8 @@ train() {
     if [ -r "$run_dir/exit" ] && [ "$(exit_mark)" != "$mark" ]; then
       read -r code sentence <"$run_dir/exit"
     else
-      case $code in 0 | [2-9] | 10 | 75) ;; *) code=7 ;; esac  # killed, or a code of the launcher
+      # killed, or a code of the launcher: Open MPI 5 has returned 0 after a node was lost
+      case $code in [2-6] | 8 | 9 | 10) ;; *) code=7 ;; esac
     fi
     [ "$code" = 10 ] || break  # these ranks did not find each other: the other launcher may do better
   done
