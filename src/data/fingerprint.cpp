@@ -1,7 +1,6 @@
 #include "cifar_mpi/data/fingerprint.hpp"
 
 #include <algorithm>
-#include <span>
 
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -27,13 +26,14 @@ std::uint64_t sampled_images(const DatasetFile& file, Split split, std::uint64_t
 
 }  // namespace
 
-std::uint64_t fingerprint(const Samples& samples, std::uint64_t first) {
-  if (samples.labels.empty()) return 0;
-  const std::size_t image_bytes = samples.images.size() / samples.labels.size();
+std::uint64_t fingerprint(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
+                          std::uint64_t first) {
+  if (labels.empty()) return 0;
+  const std::size_t image_bytes = images.size() / labels.size();
   std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < samples.labels.size(); ++i) {
-    const auto image = std::span(samples.images).subspan(i * image_bytes, image_bytes);
-    sum += hash_pair(hash_pair(first + i, samples.labels[i]), hash_of(image));
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    const std::uint64_t image = hash_of(images.subspan(i * image_bytes, image_bytes));
+    sum += hash_pair(hash_pair(first + i, labels[i]), image);
   }
   return sum;
 }

@@ -258,16 +258,4 @@ std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const m
   return matched;
 }
 
-void require_same_run(const Identity& found, const Identity& wanted, const std::string& path) {
-  const std::map<std::string, std::string> then(found.begin(), found.end());
-  for (const auto& [name, value] : wanted) {
-    const auto item = then.find(name);
-    if (item != then.end() && item->second == value) continue;
-    throw Error(ErrorKind::checkpoint,
-                concat(path, " holds a run of another configuration: its ", name, " is ",
-                       item == then.end() ? "not recorded" : item->second, ", this one's is ", value,
-                       "; choose another --run-dir, or give the same options to resume"));
-  }
-}
-
 }  // namespace cifar_mpi::train

@@ -1,6 +1,8 @@
 #include "cifar_mpi/train/config.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -9,7 +11,8 @@ namespace cifar_mpi::train {
 namespace {
 
 constexpr std::int64_t kLargestBatch = 1 << 20;
-constexpr double kMany = 1e9;  // more than this is a slip of the keyboard
+constexpr double kLeastBucketMib = 1.0 / 1024;  // smaller ones are all message overhead
+constexpr double kMany = 1e9;                   // more than this is a slip of the keyboard
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(ErrorKind::usage, text); }
 
@@ -36,6 +39,18 @@ std::string exact(double value) {
     if (std::stod(text) == value) return text;
   }
   return format("%.17g", value);
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::string trimmed(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r");
+  if (first == std::string::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
 /// Micro-shards per rank. All the work of a micro-shard must be the same wherever it is done, so the division
@@ -98,9 +113,7 @@ void check(const TrainConfig& config) {
   if (config.reproducible && config.wire != comm::Wire::fp32) {
     refuse("--reproducible needs --wire fp32: what is rounded on the way depends on the number of ranks");
   }
-  if (!(config.bucket_mib > 0.0 && config.bucket_mib <= 4096.0)) {
-    refuse(concat("--bucket-mib must be above 0 and at most 4096, not ", config.bucket_mib));
-  }
+  require_in("--bucket-mib", config.bucket_mib, kLeastBucketMib, 4096.0);
   require_in("--eval-every", config.eval_every, 0.0, kMany);
   require_positive("--log-every", config.log_every);
   require_positive("--checkpoint-every", config.checkpoint_every);
@@ -138,7 +151,8 @@ Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInf
   if (samples / p < static_cast<std::uint64_t>(sizes.batch)) {
     throw Error(ErrorKind::data,
                 concat(config.data, " has ", samples, " training samples, fewer than one global batch of ",
-                       sizes.global_batch, " (", sizes.batch, " per rank); lower --batch-size"));
+                       sizes.global_batch, " (", sizes.batch, " per rank); lower ",
+                       config.global_batch > 0 ? "--global-batch" : "--batch-size"));
   }
   sizes.steps_per_epoch = static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
   sizes.total_steps = config.steps > 0
@@ -184,12 +198,12 @@ std::string_view to_string(optim::LrScaling scaling) {
   return "none";
 }
 
-Identity identity(const TrainConfig& config, const Sizes& sizes, int ranks,
-                  const data::DatasetInfo& dataset) {
+Identity identity(const TrainConfig& config, const Sizes& sizes, const data::DatasetInfo& dataset) {
   Identity items{
       {"model", config.model},
       {"dataset image", to_string(dataset.image)},
       {"dataset classes", std::to_string(dataset.classes())},
+      {"dataset label names", joined(dataset.label_names)},
       {"dataset training samples", std::to_string(dataset.train_count)},
       {"--seed", std::to_string(config.seed)},
       {"--global-batch", std::to_string(sizes.global_batch)},
@@ -204,9 +218,53 @@ Identity identity(const TrainConfig& config, const Sizes& sizes, int ranks,
       {"--shuffle", std::string(to_string(config.shuffle))},
   };
   if (config.reproducible) items.emplace_back("--micro-shards", std::to_string(config.micro_shards));
-  // A rank's own stream of its shard means nothing to another number of ranks; the global stream does.
-  if (config.shuffle == data::Shuffle::shard)
-    items.emplace_back("ranks (with --shuffle shard)", std::to_string(ranks));
+  return items;
+}
+
+Identity common_options(const TrainConfig& config) {
+  Identity items{
+      {"--run-dir", config.run_dir},
+      {"--resume", config.resume},
+      {"--model", config.model},
+      {"--device", config.device},
+      {"--threads", std::to_string(config.threads)},
+      {"--precision", std::string(engine::to_string(config.precision))},
+      {"--batch-size", std::to_string(config.batch_size)},
+      {"--global-batch", std::to_string(config.global_batch)},
+      {"--steps", std::to_string(config.steps)},
+      {"--epochs", exact(config.epochs)},
+      {"--seed", std::to_string(config.seed)},
+      {"--lr", exact(config.lr)},
+      {"--lr-decay-factor", exact(config.lr_decay_factor)},
+      {"--epochs-per-decay", exact(config.epochs_per_decay)},
+      {"--lr-scaling", std::string(to_string(config.lr_scaling))},
+      {"--warmup-epochs", exact(config.warmup_epochs)},
+      {"--weight-decay", exact(config.weight_decay)},
+      {"--ema-decay", exact(config.ema_decay)},
+      {"--augment", std::string(to_string(config.augment))},
+      {"--shuffle", std::string(to_string(config.shuffle))},
+      {"--all-reduce", config.all_reduce},
+      {"--bucket-mib", exact(config.bucket_mib)},
+      {"--reproducible", config.reproducible ? "true" : "false"},
+      {"--micro-shards", std::to_string(config.micro_shards)},
+      {"--wire", std::string(comm::to_string(config.wire))},
+      {"--log-every", std::to_string(config.log_every)},
+      {"--eval-every", exact(config.eval_every)},
+      {"--checkpoint-every", std::to_string(config.checkpoint_every)},
+      {"--check-every", std::to_string(config.check_every)},
+      {"--keep", std::to_string(config.keep)},
+      {"--keep-every", std::to_string(config.keep_every)},
+      {"--timeout", exact(config.timeout_s)},
+  };
+  std::istringstream lines(config.text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t equals = line.find('=');
+    if (equals == std::string::npos || line.front() == '#') continue;
+    const std::string option = "--" + trimmed(line.substr(0, equals));
+    const bool known =
+        std::any_of(items.begin(), items.end(), [&](const auto& i) { return i.first == option; });
+    if (!known && option != "--data") items.emplace_back(option, trimmed(line.substr(equals + 1)));
+  }
   return items;
 }
 

@@ -2,10 +2,27 @@
 
 #include <algorithm>
 
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/data/fingerprint.hpp"
+
 namespace cifar_mpi::train {
+namespace {
+
+/// Of those samples of `slab`, which begins at `first` of the file, that lie in `wanted`.
+std::uint64_t fingerprint_within(const data::Samples& slab, std::uint64_t first, data::Shard wanted) {
+  const std::uint64_t begin = std::max(first, wanted.first);
+  const std::uint64_t end = std::min(first + slab.labels.size(), wanted.first + wanted.count);
+  if (begin >= end) return 0;
+  const std::size_t image_bytes = slab.images.size() / slab.labels.size();
+  return data::fingerprint(
+      std::span(slab.images).subspan((begin - first) * image_bytes, (end - begin) * image_bytes),
+      std::span(slab.labels).subspan(begin - first, end - begin), begin);
+}
+
+}  // namespace
 
 ResidentData::ResidentData(engine::Backend& backend, const data::DatasetFile& file, data::Split split,
-                           data::Shard part)
+                           data::Shard part, data::Shard fingerprinted)
     : count_(part.count) {
   constexpr std::uint64_t kSlab = 4096;
   const auto image_bytes = static_cast<std::size_t>(file.info().image.count());
@@ -17,6 +34,7 @@ ResidentData::ResidentData(engine::Backend& backend, const data::DatasetFile& fi
                  slab.images.size());
     backend.copy(labels_.data() + at, reinterpret_cast<const std::byte*>(slab.labels.data()),
                  slab.labels.size());
+    fingerprint_ += fingerprint_within(slab, part.first + at, fingerprinted);
   }
 }
 
@@ -32,6 +50,13 @@ ResidentData::ResidentData(engine::Backend& backend, const data::Samples& sample
 
 engine::DataView ResidentData::view() const {
   return {images_.as<const std::uint8_t>(), labels_.as<const std::uint8_t>(), count_};
+}
+
+void require_equal_data(const comm::World& world, const data::DatasetFile& file, const std::string& path) {
+  comm::Facts facts;
+  world.together([&] { facts = data::summarize(file); });
+  world.require_equal(ErrorKind::data, facts,
+                      concat("there ", path, " is no copy of rank 0's dataset; give all ranks the same"));
 }
 
 std::uint64_t Accuracy::correct() const {

@@ -81,7 +81,8 @@ void Loop::run() {
     return;
   }
   s_.world.together([&] {
-    if (s_.world.rank() == 0) metrics_ = MetricsFile(s_.config.run_dir + "/metrics.jsonl", launched_);
+    if (s_.world.rank() != 0) return;
+    metrics_ = MetricsFile(s_.config.run_dir + "/metrics.jsonl", launched_, s_.log, launched_ >= total);
   });
   train();
   if (launched_ < total) stop();
@@ -186,7 +187,8 @@ void Loop::absorb(std::uint64_t until) {
           ErrorKind::diverged,
           concat("diverged: the loss of step ", absorbed_ + 1, " is ",
                  std::isnan(record.cross_entropy) ? "not a number" : "infinite",
-                 "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs"));
+                 "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs, "
+                 "in a new --run-dir"));
     }
     if (absorbed_ % static_cast<std::uint64_t>(s_.config.check_every) == 0) {
       const std::string difference = desync_text(record, s_.world.hosts());

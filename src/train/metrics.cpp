@@ -1,12 +1,19 @@
 #include "cifar_mpi/train/metrics.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <cstdio>
+#include <cstdlib>
+#include <span>
+#include <string_view>
+#include <system_error>
 
+#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -14,29 +21,59 @@
 namespace cifar_mpi::train {
 namespace {
 
+void close_file(std::FILE* file) { std::fclose(file); }
+
 /// JSON has no NaN and no infinity.
 std::string number(double value) { return std::isfinite(value) ? format("%.9g", value) : "null"; }
 
-/// Every line begins with {"step":N, as MetricsFile writes it; npos-like maximum when it does not.
+/// Null where no step of the interval counted.
+std::string compute_ms(const StepReport& r) {
+  if (r.compute_ms_max <= 0.0) return "null";
+  return concat("{\"min\":", number(r.compute_ms_min), ",\"median\":", number(r.compute_ms_median),
+                ",\"max\":", number(r.compute_ms_max), "}");
+}
+
+/// Every line begins with {"step":N, as MetricsFile writes it; the largest number when it does not.
 std::uint64_t step_of(const std::string& line) {
   constexpr std::string_view kHead = "{\"step\":";
   if (!line.starts_with(kHead)) return UINT64_MAX;
   return std::strtoull(line.c_str() + kHead.size(), nullptr, 10);
 }
 
-/// Keeps the complete lines up to `step`.
-void cut_back(const std::string& path, std::uint64_t step) {
-  std::ifstream old(path);
-  if (!old) return;
-  const std::string temporary = path + ".tmp";
-  std::ofstream kept(temporary, std::ios::trunc);
-  for (std::string line; std::getline(old, line);) {
-    if (step_of(line) <= step && line.ends_with('}')) kept << line << '\n';
+std::string last_error() { return std::generic_category().message(errno); }
+
+/// The whole file; empty when there is none.
+std::string content_of(const std::string& path) {
+  const auto fail = [&] { throw Error(ErrorKind::io, concat("cannot read ", path, ": ", last_error())); };
+  const Handle<std::FILE*, close_file> file(std::fopen(path.c_str(), "rb"));
+  if (!file) {
+    if (errno != ENOENT) fail();
+    return {};
   }
-  kept.close();
-  std::error_code error;
-  if (kept) std::filesystem::rename(temporary, path, error);
-  if (!kept || error) throw Error(ErrorKind::io, concat("cannot rewrite ", path, ": is the disk full?"));
+  std::string content;
+  std::array<char, 1 << 16> chunk{};
+  while (const std::size_t n = std::fread(chunk.data(), 1, chunk.size(), file.get()))
+    content.append(chunk.data(), n);
+  if (std::ferror(file.get()) != 0) fail();
+  return content;
+}
+
+constexpr const char* kEvaluation = "\"test_accuracy\":";
+
+/// Keeps the complete lines up to `step`.
+void cut_back(const std::string& path, std::uint64_t step, bool evaluates_again) {
+  const std::string old = content_of(path);
+  std::string kept;
+  for (std::size_t at = 0; at < old.size();) {
+    const std::size_t end = old.find('\n', at);
+    if (end == std::string::npos) break;  // torn
+    const std::string line = old.substr(at, end - at);
+    const bool repeated =
+        evaluates_again && step_of(line) == step && line.find(kEvaluation) != std::string::npos;
+    if (step_of(line) <= step && line.ends_with('}') && !repeated) kept += line + '\n';
+    at = end + 1;
+  }
+  if (kept != old) write_atomically(path, std::as_bytes(std::span(kept)));
 }
 
 std::string duration(double seconds) {
@@ -47,16 +84,32 @@ std::string duration(double seconds) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path, std::uint64_t step) : path_(path) {
-  cut_back(path, step);
-  file_ = Handle<std::FILE*, close>(std::fopen(path.c_str(), "a"));
-  if (!file_) throw Error(ErrorKind::io, concat("cannot write ", path, ": ", std::strerror(errno)));
+MetricsFile::MetricsFile(const std::string& path, std::uint64_t step, const Log& log, bool evaluates_again)
+    : path_(path), log_(log) {
+  cut_back(path, step, evaluates_again);
+  file_ = Handle<int, close, -1>(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
+  if (!file_) throw Error(ErrorKind::io, concat("cannot write ", path, ": ", last_error()));
 }
 
-void MetricsFile::line(const std::string& json) {
+void MetricsFile::close(int descriptor) { ::close(descriptor); }
+
+void MetricsFile::line(std::string json) {
   if (!file_) return;
-  std::fprintf(file_.get(), "%s\n", json.c_str());
-  std::fflush(file_.get());
+  json += '\n';
+  if (torn_) json.insert(0, 1, '\n');
+  const ssize_t written = ::write(file_.get(), json.data(), json.size());
+  if (written == static_cast<ssize_t>(json.size())) {
+    torn_ = false;
+    return;
+  }
+  torn_ = torn_ || written > 0;
+  // A disk that fills up takes a part first and says so only for the next byte.
+  const std::string reason = written < 0 ? last_error() : "the disk is full";
+  if (!warned_) {
+    log_.warn(
+        concat("cannot write ", path_, ": ", reason, "; training goes on, but lines are missing there"));
+  }
+  warned_ = true;
 }
 
 void MetricsFile::write(const StepReport& r) {
@@ -64,14 +117,13 @@ void MetricsFile::write(const StepReport& r) {
               ",\"cross_entropy\":", number(r.cross_entropy), ",\"decay_term\":", number(r.decay_term),
               ",\"train_accuracy\":", number(r.train_accuracy), ",\"lr\":", number(r.learning_rate),
               ",\"images_per_second\":", number(r.images_per_second), ",\"seconds\":", number(r.seconds),
-              ",\"compute_ms\":{\"min\":", number(r.compute_ms_min),
-              ",\"median\":", number(r.compute_ms_median), ",\"max\":", number(r.compute_ms_max), "}}"));
+              ",\"compute_ms\":", compute_ms(r), "}"));
 }
 
 void MetricsFile::write(std::uint64_t step, double epoch, const Accuracy& accuracy) {
-  line(concat("{\"step\":", step, ",\"epoch\":", number(epoch),
-              ",\"weights\":\"ema\",\"test_accuracy\":", number(accuracy.precision_at_1()),
-              ",\"test_cross_entropy\":", number(accuracy.cross_entropy), "}"));
+  line(concat("{\"step\":", step, ",\"epoch\":", number(epoch), ",\"weights\":\"ema\",", kEvaluation,
+              number(accuracy.precision_at_1()), ",\"test_cross_entropy\":", number(accuracy.cross_entropy),
+              "}"));
 }
 
 std::string log_line(const StepReport& r, const std::string& time) {

@@ -3,46 +3,15 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "train/resume.hpp"
 #include "train/state.hpp"
 
 namespace cifar_mpi::train {
 namespace {
-
-const std::string* find(const Identity& items, std::string_view key) {
-  for (const auto& [name, value] : items) {
-    if (name == key) return &value;
-  }
-  return nullptr;
-}
-
-/// The checkpoint to go on from: rank 0 looks, nothing when the run is new.
-std::optional<Checkpoint> find_start(const SessionState& state) {
-  const TrainConfig& config = state.config;
-  if (config.resume != "auto" && config.resume != "never") return read_checkpoint(config.resume);
-  const std::vector<CheckpointFile> files = list_checkpoints(config.run_dir);
-  if (files.empty()) return std::nullopt;
-  if (config.resume == "never") {
-    throw Error(
-        ErrorKind::checkpoint,
-        concat(
-            config.run_dir, " already holds a run at step ", files.back().step,
-            ", which --resume never will not overwrite; remove the directory or choose another --run-dir"));
-  }
-  std::string first_problem;
-  for (auto file = files.rbegin(); file != files.rend(); ++file) {
-    try {
-      return read_checkpoint(file->path);
-    } catch (const Error& error) {
-      if (first_problem.empty()) first_problem = error.what();
-      state.log.warn(concat("skipping a damaged checkpoint: ", error.what()));
-    }
-  }
-  throw Error(ErrorKind::checkpoint,
-              concat(config.run_dir, " holds no checkpoint that can be read; the newest: ", first_problem));
-}
 
 /// Creates the run directory and proves that files can be written there, before hours of work depend on it.
 void open_run_directory(const TrainConfig& config) {
@@ -63,86 +32,70 @@ void open_run_directory(const TrainConfig& config) {
   }
 }
 
-/// Takes over what the first process of this run resolved, unless the user now says otherwise.
-void adopt(TrainConfig& config, const Identity& resolved, int ranks) {
-  if (const auto* value = find(resolved, "precision");
-      value && config.precision == engine::Precision::automatic) {
-    config.precision = *value == "bf16"   ? engine::Precision::bf16
-                       : *value == "tf32" ? engine::Precision::tf32
-                                          : engine::Precision::fp32;
+void open_dataset(SessionState& state) {
+  check(state.config);
+  state.dataset.emplace(state.config.data);
+  state.info = state.dataset->info();
+  state.sizes = resolve_sizes(state.config, state.world.size(), state.info);
+  state.network = make_network(state.config.model, state.info, state.config.augment, state.config.data);
+  for (model::Param& param : state.network.params) {
+    if (param.weight_decay > 0.0f) param.weight_decay = static_cast<float>(state.config.weight_decay);
   }
-  const auto* then_ranks = find(resolved, "ranks");
-  const auto* threads = find(resolved, "threads");
-  if (threads && then_ranks && *then_ranks == std::to_string(ranks) && config.threads == 0) {
-    config.threads = std::stoi(*threads);
+  // Builds the schedule once, so that its own checks are part of this phase.
+  optim::Schedule(schedule_spec(state.config, state.sizes, state.info.train_count));
+}
+
+/// What was adopted from a checkpoint gives way where it does not work here; the user is told of it as of any
+/// other change.
+void plan_on_this_device(SessionState& state, const BackendFactory& make_backend) {
+  try {
+    plan_device(state, make_backend);
+  } catch (const Error& error) {
+    if (!state.adopted_precision || error.kind() != ErrorKind::device) throw;
+    state.config.precision = engine::Precision::automatic;
+    plan_device(state, make_backend);
   }
 }
 
-/// Rank 0's tensors on every rank.
-void broadcast(const comm::World& world, std::vector<NamedTensor>& tensors) {
-  for (NamedTensor& tensor : tensors) world.broadcast(std::as_writable_bytes(std::span(tensor.values)));
+void open_collective_on_these_nodes(SessionState& state) {
+  try {
+    open_collective(state);
+  } catch (const comm::AgreedError&) {
+    if (!state.adopted_all_reduce) throw;
+    state.config.all_reduce = "auto";
+    open_collective(state);
+  }
 }
 
-/// Where the run starts: initial values, or the checkpoint's, checked on rank 0 and sent to all.
-struct Start {
-  std::vector<NamedTensor> model;
-  std::vector<NamedTensor> ema;
-  bool resumed = false;
-};
-
-Start find_start_everywhere(SessionState& state) {
-  const Identity wanted = identity(state.config, state.sizes, state.world.size(), state.info);
-  Start start;
-  start.model = initial_tensors(state.network.params, state.config.seed);
-  start.ema = start.model;
-  std::string resolved;
-  double facts[2] = {0.0, 0.0};  // resumed, step: exact as doubles up to 2^53
-  state.world.together([&] {
-    if (state.world.rank() != 0) return;
-    std::optional<Checkpoint> checkpoint = find_start(state);
-    if (checkpoint) {
-      const std::string& name = state.config.resume == "auto" ? state.config.run_dir : state.config.resume;
-      require_same_run(checkpoint->progress.identity, wanted, name);
-      start.model = match_tensors(std::move(checkpoint->model), state.network.params, name);
-      start.ema = match_tensors(std::move(checkpoint->ema), state.network.params, name);
-      facts[0] = 1.0;
-      facts[1] = static_cast<double>(checkpoint->progress.step);
-      for (const auto& [key, value] : checkpoint->progress.resolved)
-        resolved += concat(key, '=', value, '\n');
-    }
-    open_run_directory(state.config);
-  });
-  state.world.broadcast(std::as_writable_bytes(std::span(facts)));
-  start.resumed = facts[0] != 0.0;
-  state.progress.step = static_cast<std::uint64_t>(facts[1]);
-  state.progress.seed = state.config.seed;
-  state.progress.identity = wanted;
-  if (!start.resumed) return start;
-
-  broadcast(state.world, start.model);
-  broadcast(state.world, start.ema);
-  state.world.broadcast(resolved);
-  Identity items;
-  std::istringstream lines(resolved);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t at = line.find('=');
-    items.emplace_back(line.substr(0, at), line.substr(at + 1));
-  }
-  adopt(state.config, items, state.world.size());
-  return start;
+void load_samples(SessionState& state) {
+  const int rank = state.world.rank(), ranks = state.world.size();
+  const data::SampleOrder order(state.config.shuffle, state.config.seed, state.info.train_count, rank, ranks,
+                                state.sizes.batch);
+  const data::Shard own = data::shard_of(state.info.train_count, static_cast<std::uint64_t>(rank),
+                                         static_cast<std::uint64_t>(ranks));
+  state.samples = ResidentData(*state.backend, *state.dataset, data::Split::train, order.held(), own);
 }
 
 /// All ranks must have planned the same kernels: the flat blocks are summed as they lie in memory.
 void require_equal_plans(const SessionState& state) {
-  const std::string mine = state.tower->plan_text();
-  std::string first = mine;
-  state.world.broadcast(first);
-  state.world.together([&] {
-    if (first != mine) {
-      throw Error(ErrorKind::device, concat("rank ", state.world.rank(), " on ", state.world.host(),
-                                            " plans other kernels than rank 0; run on machines of one kind"));
-    }
-  });
+  comm::Facts plan{{"the precision", std::string(engine::to_string(state.config.precision))}};
+  std::istringstream lines(state.tower->plan_text());
+  for (std::string line; std::getline(lines, line);)
+    plan.emplace_back(concat("line ", plan.size(), " of the kernel plan"), line);
+  state.world.require_equal(ErrorKind::device, plan, "run on machines of one kind");
+}
+
+/// The blocks, the sealed programs on them, and the values they begin with.
+void build_programs(SessionState& state, const Start& start, bool overlap) {
+  allocate_blocks(state);
+  state.step = plan_step(state, *state.collective, overlap);
+  import_block(*state.backend, *state.tower, start.model, state.params);
+  import_block(*state.backend, *state.tower, start.ema, state.ema);
+  state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(&state.progress.step),
+                      sizeof state.progress.step);
+  state.evaluator.emplace(*state.backend, *state.tower, *state.arena, state.world, *state.dataset,
+                          state.network.augment, state.sizes.batch / state.sizes.parts,
+                          state.ema.as<const float>());
 }
 
 void describe_run(const SessionState& state, const Start& start) {
@@ -166,23 +119,29 @@ void describe_run(const SessionState& state, const Start& start) {
     log.info(concat("note: ", unused,
                     " cores of this node are in no rank's affinity mask; mpirun --bind-to none frees them"));
   }
-  if (start.resumed) {
-    log.info(concat("resuming at step ", state.progress.step, " of ", state.sizes.total_steps));
-  } else {
+  if (!start.resumed) {
     log.info(
         concat("starting: ", state.sizes.total_steps, " steps, ",
                format("%.1f", static_cast<double>(state.sizes.total_steps) / state.sizes.steps_per_epoch),
                " epochs; run directory ", config.run_dir));
+    return;
   }
+  log.info(concat("resuming at step ", state.progress.step, " of ", state.sizes.total_steps));
+  for (const std::string& note : resume_notes(state, start)) log.info(note);
 }
 
 }  // namespace
 
 Identity resolved_settings(const SessionState& state) {
+  std::string all_reduce(state.collective->name());
+  constexpr std::string_view kAuto = "auto (";
+  if (all_reduce.starts_with(kAuto)) {
+    all_reduce = all_reduce.substr(kAuto.size(), all_reduce.size() - kAuto.size() - 1);
+  }
   return {{"precision", std::string(engine::to_string(state.config.precision))},
           {"threads", std::to_string(state.config.threads)},
           {"ranks", std::to_string(state.world.size())},
-          {"all-reduce", std::string(state.collective->name())},
+          {"all-reduce", std::move(all_reduce)},
           {"wire", std::string(comm::to_string(state.config.wire))},
           {"bucket MiB", format("%g", state.config.bucket_mib)}};
 }
@@ -192,41 +151,26 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
                                      const std::atomic<int>& stop_request) {
   auto owner = std::make_unique<SessionState>(std::move(config), world, log, stop_request);
   SessionState& state = *owner;
-  world.together([&] {
-    check(state.config);
-    state.dataset.emplace(state.config.data);
-    state.info = state.dataset->info();
-    state.sizes = resolve_sizes(state.config, world.size(), state.info);
-    state.network = make_network(state.config.model, state.info, state.config.augment, state.config.data);
-    for (model::Param& param : state.network.params) {
-      if (param.weight_decay > 0.0f) param.weight_decay = static_cast<float>(state.config.weight_decay);
-    }
-    // Builds the schedule once, so that its own checks are part of this phase.
-    optim::Schedule(schedule_spec(state.config, state.sizes, state.info.train_count));
-  });
-  const Start start = find_start_everywhere(state);
+  world.require_equal(ErrorKind::usage, common_options(state.config),
+                      "start all ranks with the same options");
+  world.together([&] { open_dataset(state); });
+  require_equal_data(world, *state.dataset, state.config.data);
+  const Start start = find_start(state);
+  adopt(state, start.progress.resolved);
   resolve_threads(state);
   world.together([&] {
-    plan_device(state, make_backend);
-    const data::SampleOrder order(state.config.shuffle, state.config.seed, state.info.train_count,
-                                  world.rank(), world.size(), state.sizes.batch);
-    state.samples = ResidentData(*state.backend, *state.dataset, data::Split::train, order.held());
+    plan_on_this_device(state, make_backend);
+    load_samples(state);
   });
   require_equal_plans(state);
-  open_collective(state);
+  settle_identity(state, start);
+  world.together([&] {
+    if (world.rank() == 0) open_run_directory(state.config);
+  });
+  open_collective_on_these_nodes(state);
   const bool on_device = dynamic_cast<comm::CollectiveSource*>(state.backend.get()) != nullptr;
   const bool overlap = comm::resolve_overlap(state.config.overlap, world, on_device);
-  world.together([&] {
-    allocate_blocks(state);
-    state.step = plan_step(state, *state.collective, overlap);
-    import_block(*state.backend, *state.tower, start.model, state.params);
-    import_block(*state.backend, *state.tower, start.ema, state.ema);
-    state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(&state.progress.step),
-                        sizeof state.progress.step);
-    state.evaluator.emplace(*state.backend, *state.tower, *state.arena, world, *state.dataset,
-                            state.network.augment, state.sizes.batch / state.sizes.parts,
-                            state.ema.as<const float>());
-  });
+  world.together([&] { build_programs(state, start, overlap); });
   state.progress.resolved = resolved_settings(state);
   describe_run(state, start);
   return owner;

@@ -33,7 +33,9 @@ struct SessionState {
   data::DatasetInfo info;
   Sizes sizes;
   Network network;
-  Progress progress;  ///< where the run starts; `step` moves on in the loop
+  Progress progress;                ///< where the run starts; `step` moves on in the loop
+  bool adopted_precision = false;   ///< `config` has the checkpoint's, the user left it automatic
+  bool adopted_all_reduce = false;  ///< likewise
 
   std::unique_ptr<engine::Backend> backend;
   std::unique_ptr<comm::Collective> collective;
@@ -80,7 +82,7 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
 /// The loop over steps, from state.progress.step to the end.
 void run_loop(SessionState& state);
 
-/// Settings that are resolved at start and affect bits.
+/// Settings that are resolved at start and affect bits. What `auto` chose stands there as the choice.
 Identity resolved_settings(const SessionState& state);
 
 }  // namespace cifar_mpi::train

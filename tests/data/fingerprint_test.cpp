@@ -27,6 +27,10 @@ Samples part_of(const Samples& all, std::uint64_t begin, std::uint64_t end) {
           {all.labels.begin() + at(begin), all.labels.begin() + at(end)}};
 }
 
+std::uint64_t fingerprint(const Samples& samples, std::uint64_t first) {
+  return data::fingerprint(samples.images, samples.labels, first);
+}
+
 TEST(Fingerprint, AddsUpToTheSameOverAnyPartition) {
   const Samples all = make_samples().first;
   const std::uint64_t whole = fingerprint(all, 0);

@@ -339,18 +339,5 @@ TEST(MatchTensors, NamesWhatIsMissingLeftOverOrOfAnotherShape) {
   expect_bad({"conv10/biases", "[4, 1]"}, [](Tensors& t) { t[3].shape = {4, 1}; });
 }
 
-TEST(RequireSameRun, NamesTheItemThatDiffers) {
-  const Identity run{{"model", "tutorial"}, {"batch", "128"}, {"seed", "1"}};
-  EXPECT_NO_THROW(require_same_run(run, run, "file"));
-  EXPECT_NO_THROW(require_same_run({run[2], run[0], run[1]}, run, "file"));
-  Identity other = run;
-  other[1].second = "256";
-  expect_error(ErrorKind::checkpoint, {"some/file.h5", "batch", "256", "128"},
-               [&] { require_same_run(other, run, "some/file.h5"); });
-  expect_error(ErrorKind::checkpoint, {"some/file.h5", "seed", "not recorded"}, [&] {
-    require_same_run({run[0], run[1]}, run, "some/file.h5");
-  });
-}
-
 }  // namespace
 }  // namespace cifar_mpi::train

@@ -77,7 +77,4 @@ std::optional<double> recorded_test_accuracy(const std::string& path);
 std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const model::ParamTable& params,
                                        const std::string& path);
 
-/// Throws Error{checkpoint} naming the first item in which the two differ.
-void require_same_run(const Identity& found, const Identity& wanted, const std::string& path);
-
 }  // namespace cifar_mpi::train

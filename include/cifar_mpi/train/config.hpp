@@ -97,8 +97,12 @@ std::string_view to_string(data::Shuffle shuffle);
 std::string_view to_string(optim::LrScaling scaling);
 
 /// What makes a run this run and no other, as (option, value): a checkpoint is resumed only when all are
-/// equal.
+/// equal. The number of ranks is no part of it.
 using Identity = std::vector<std::pair<std::string, std::string>>;
-Identity identity(const TrainConfig& config, const Sizes& sizes, int ranks, const data::DatasetInfo& dataset);
+Identity identity(const TrainConfig& config, const Sizes& sizes, const data::DatasetInfo& dataset);
+
+/// What all ranks must be started with alike, as (option, value): the options by their values, and whatever
+/// else the configuration's text says. Not --data: a path may differ from node to node.
+Identity common_options(const TrainConfig& config);
 
 }  // namespace cifar_mpi::train

@@ -16,15 +16,23 @@ class ResidentData {
  public:
   ResidentData() = default;
   /// Reads `part` of the split by hyperslabs of a few thousand images, so that the host never holds it twice.
-  ResidentData(engine::Backend& backend, const data::DatasetFile& file, data::Split split, data::Shard part);
+  /// Fingerprints those samples on the way that also lie in `fingerprinted`.
+  ResidentData(engine::Backend& backend, const data::DatasetFile& file, data::Split split, data::Shard part,
+               data::Shard fingerprinted = {});
   ResidentData(engine::Backend& backend, const data::Samples& samples);
   engine::DataView view() const;
+  std::uint64_t fingerprint() const { return fingerprint_; }
 
  private:
   Buffer images_;
   Buffer labels_;
   std::uint64_t count_ = 0;
+  std::uint64_t fingerprint_ = 0;
 };
+
+/// Compares what `file` holds with rank 0's, as data::summarize has it; `path` is for the message.
+/// Collective. Throws AgreedError{data} that names the first item in which a rank's file differs.
+void require_equal_data(const comm::World& world, const data::DatasetFile& file, const std::string& path);
 
 struct ClassAccuracy {
   std::uint64_t correct = 0;

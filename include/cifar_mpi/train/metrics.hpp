@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <string>
 
 #include "cifar_mpi/base/handle.hpp"
@@ -29,22 +28,31 @@ struct StepReport {
 };
 
 /// RUN_DIR/metrics.jsonl: one JSON object per line, training reports and evaluations. Rank 0 only.
+///
+/// A line is in the system's hands when `write` returns. When one cannot be written the user is warned once
+/// and the run goes on: a full disk costs lines, not the run.
 class MetricsFile {
  public:
   MetricsFile() = default;
-  /// Opens for appending, after cutting off what lies behind `step` (a resumed run writes those lines again).
-  /// Throws Error{io}.
-  MetricsFile(const std::string& path, std::uint64_t step);
+  /// Opens for appending, after cutting off what lies behind `step` (a resumed run writes those lines again)
+  /// and lines that a kill has torn. With `evaluates_again` also the evaluations of `step` itself go, which a
+  /// run killed at its very end repeats. Throws Error{io} with the system's reason; the file is then as it
+  /// was.
+  MetricsFile(const std::string& path, std::uint64_t step, const Log& log = Log(),
+              bool evaluates_again = false);
 
   void write(const StepReport& report);
   void write(std::uint64_t step, double epoch, const Accuracy& accuracy);
 
  private:
-  static void close(std::FILE* file) { std::fclose(file); }
-  void line(const std::string& json);
+  static void close(int descriptor);
+  void line(std::string json);
 
   std::string path_;
-  Handle<std::FILE*, close> file_;
+  Log log_;
+  Handle<int, close, -1> file_;
+  bool warned_ = false;
+  bool torn_ = false;  ///< the last line was written in part
 };
 
 /// What people see: the tutorial's line every few steps, or one moving line when standard output is a
