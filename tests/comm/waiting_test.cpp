@@ -1,0 +1,76 @@
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "cifar_mpi/comm/collective.hpp"
+#include "cifar_mpi/engine/runner.hpp"
+#include "support/mpi_world.hpp"
+
+namespace {
+std::atomic<long> yields{0};
+}
+
+/// Takes the place of the C library's in this program, and counts.
+extern "C" int sched_yield() noexcept {
+  ++yields;
+  return static_cast<int>(syscall(SYS_sched_yield));
+}
+
+/// Whether a rank that waits for another in an all-reduce leaves its core to it.
+namespace cifar_mpi::comm {
+namespace {
+
+using engine::bytes_of;
+using engine::kComm;
+using engine::kCompute;
+using engine::WhileWaiting;
+using test::test_world;
+
+/// One all-reduce as the reducer places it.
+engine::StepProgram program_of(Collective& collective, std::span<float> data) {
+  engine::StepProgram program("wait");
+  const engine::Bytes bytes = bytes_of(data.data(), data.size());
+  program.run(kCompute, {"values", {}, {bytes}, [](engine::Lane&) {}, {}});
+  program.wait(kComm, program.set(kCompute));
+  program.run(kComm, collective.all_reduce("all-reduce", data, 0));
+  program.wait(kCompute, program.set(kComm));
+  program.seal();
+  return program;
+}
+
+/// How often this rank gives way in an all-reduce that rank 0 enters 50 ms late.
+long yields_of(const std::string& name, WhileWaiting waiting) {
+  const auto collective = make_collective(name, test_world());
+  const Buffer buffer = collective->allocate(4000);
+  const auto runner = engine::make_host_runner(program_of(*collective, buffer.span<float>()),
+                                               engine::RunnerKind::lanes, waiting, {});
+  test_world().barrier();
+  if (test_world().rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const long before = yields;
+  runner->replay();
+  return yields - before;
+}
+
+TEST(WaitingRanks, LeaveTheirCoreToTheOthersInEveryCollective) {
+  if (test_world().size() == 1) GTEST_SKIP() << "needs 2 ranks or more";
+  for (const CollectiveInfo& info : collectives()) {
+    const long count = yields_of(std::string(info.name), WhileWaiting::yield);
+    EXPECT_TRUE(test_world().rank() == 0 || count > 10) << info.name << ": " << count;
+  }
+}
+
+TEST(WaitingRanks, KeepTheirCoreWhereItIsTheirOwn) {
+  if (test_world().size() == 1) GTEST_SKIP() << "needs 2 ranks or more";
+  // The window alone, because the MPI library may give way by itself while it looks for messages.
+  EXPECT_EQ(yields_of("window", WhileWaiting::spin), 0);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::comm
