@@ -6,6 +6,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/cpu/peak.hpp"
+#include "cifar_mpi/cuda/peak.hpp"
 #include "cifar_mpi/train/step_benchmark.hpp"
 
 namespace {
@@ -33,39 +34,58 @@ void print_exchange(const Log& log, const train::StepBenchmark& b) {
                   b.all_reduce.c_str()));
 }
 
-void print(const Log& log, const train::StepBenchmark& b) {
-  log.info(concat(b.backend, ", ", b.precision, ", ", b.ranks, b.ranks == 1 ? " rank" : " ranks", ", batch ",
-                  b.batch_size, " per rank"));
-  log.info("                          least      median        most");
-  log.info(format("ms per step         %11.3f %11.3f %11.3f", 1e3 * b.step_s.least, 1e3 * b.step_s.median,
-                  1e3 * b.step_s.most));
-  log.info(format("images/s            %11.1f %11.1f %11.1f", b.images_per_s.least, b.images_per_s.median,
-                  b.images_per_s.most));
+void print_ceiling(const Log& log, const train::StepBenchmark& b) {
+  if (b.backend.starts_with("cuda")) {
+    log.info(format("product, TFLOP/s    %11.1f %11.1f %11.1f   (4096^3 in bf16, one GPU)",
+                    1e-12 * b.peak_flops.least, 1e-12 * b.peak_flops.median, 1e-12 * b.peak_flops.most));
+    log.info(
+        format("step, nominal       %11.2f TFLOP/s: %.1f %% of the product's rate (%.1f MFLOP per image)",
+               1e-12 * b.nominal_flops * b.batch_size / b.step_s.median,
+               100.0 * b.nominal_flops * b.batch_size / b.step_s.median / b.peak_flops.median,
+               1e-6 * b.nominal_flops));
+    return;
+  }
   log.info(format("FMA limit, GFLOP/s  %11.1f %11.1f %11.1f   (one rank, fp32)", 1e-9 * b.peak_flops.least,
                   1e-9 * b.peak_flops.median, 1e-9 * b.peak_flops.most));
   log.info(format("share of FMA limit: %.1f %%   (%.1f to %.1f; %.1f MFLOP in the image per image and step)",
                   100.0 * b.share.median, 100.0 * b.share.least, 100.0 * b.share.most,
                   1e-6 * b.in_image_flops));
+}
+
+void print(const Log& log, const train::StepBenchmark& b) {
+  log.info(concat(b.backend, ", ", b.precision, ", ", b.ranks, b.ranks == 1 ? " rank" : " ranks", ", batch ",
+                  b.batch_size, " per rank"));
+  log.info("                          least      median        most");
+  log.info(format("ms per step         %11.4f %11.4f %11.4f", 1e3 * b.step_s.least, 1e3 * b.step_s.median,
+                  1e3 * b.step_s.most));
+  log.info(format("images/s            %11.1f %11.1f %11.1f", b.images_per_s.least, b.images_per_s.median,
+                  b.images_per_s.most));
+  print_ceiling(log, b);
   if (b.ranks > 1) print_exchange(log, b);
   log.info(format("resident memory per rank: %.0f MiB", b.resident_bytes / (1 << 20)));
   double sum = 0.0;
   log.info("ms per task (rank 0, mean)");
   for (const auto& row : b.tasks) {
-    log.info(format("  %-40s %9.3f", row.task.c_str(), 1e3 * row.seconds));
+    log.info(format("  %-40s %9.4f", row.task.c_str(), 1e3 * row.seconds));
     sum += row.seconds;
   }
-  log.info(format("  %-40s %9.3f", "sum", 1e3 * sum));
+  log.info(format("  %-40s %9.4f", "sum", 1e3 * sum));
 }
 
 int bench_step(StepOptions& options, comm::World& world) {
   const Log log(world.rank());
   if (options.precision == "fp32") options.config.precision = engine::Precision::fp32;
+  if (options.precision == "tf32") options.config.precision = engine::Precision::tf32;
   if (options.precision == "bf16") options.config.precision = engine::Precision::bf16;
   if (options.wire == "bf16") options.config.wire = comm::Wire::bf16;
+  const bool on_gpu = app::takes_cuda(options.device);
+  if (on_gpu && world.rank() == 0) {
+    log.info(format("copy within the GPU: %.2f TB/s", 1e-12 * cuda::measure_copy_rate(0.1)));
+  }
   for (const int batch : options.batch_sizes) {
     options.config.batch_size = batch;
     print(log, train::benchmark_step(options.config, world, app::backend_for(options.device),
-                                     cpu::measure_peak_flops));
+                                     on_gpu ? cuda::measure_peak_flops : cpu::measure_peak_flops));
   }
   return 0;
 }
@@ -82,7 +102,7 @@ void add_step(CLI::App& app, StepOptions& options) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--precision", options.precision)
-      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
+      ->check(CLI::IsMember({"auto", "fp32", "tf32", "bf16"}))
       ->capture_default_str();
   app.add_option("--all-reduce", options.config.all_reduce)
       ->check(CLI::IsMember(app::collective_names()))

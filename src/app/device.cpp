@@ -9,13 +9,9 @@
 
 namespace cifar_mpi::app {
 
-namespace {
-
 bool takes_cuda(const std::string& device) {
   return device == "cuda" || (device == "auto" && cuda::unusable().empty());
 }
-
-}  // namespace
 
 train::BackendFactory backend_for(const std::string& device) {
   return takes_cuda(device) ? train::BackendFactory(cuda::make_backend)

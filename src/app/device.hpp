@@ -13,6 +13,9 @@ train::BackendFactory backend_for(const std::string& device);
 /// Which device that is and why, in one line.
 std::string explain_device(const std::string& device);
 
+/// True when that device is a GPU.
+bool takes_cuda(const std::string& device);
+
 /// What --all-reduce takes, whatever the device.
 std::vector<std::string> collective_names();
 

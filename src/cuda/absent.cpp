@@ -1,5 +1,6 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
+#include "cifar_mpi/cuda/peak.hpp"
 
 namespace cifar_mpi::cuda {
 
@@ -10,5 +11,9 @@ std::string unusable() { return "built without CUDA"; }
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions&) {
   throw Error(ErrorKind::device, "--device cuda: this binary was built without CUDA; use --device cpu");
 }
+
+double measure_peak_flops(int, double) { throw Error(ErrorKind::device, unusable()); }
+
+double measure_copy_rate(double) { throw Error(ErrorKind::device, unusable()); }
 
 }  // namespace cifar_mpi::cuda

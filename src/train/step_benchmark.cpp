@@ -74,11 +74,17 @@ class NoExchange final : public comm::Collective {
 struct Variants {
   NoExchange none;
   std::unique_ptr<engine::Runner> overlapped, blocking, alone;
+  std::unique_ptr<engine::Runner> told;  ///< task by task, where the first cannot tell their times
 };
 
 void plan_variants(SessionState& state, Variants& variants) {
   allocate_blocks(state);
   variants.overlapped = plan_step(state, *state.collective, true);
+  if (variants.overlapped->task_seconds().empty()) {
+    state.config.runner = engine::RunnerKind::serial;
+    variants.told = plan_step(state, *state.collective, true);
+    state.config.runner = engine::RunnerKind::automatic;
+  }
   if (state.world.size() > 1) {
     variants.blocking = plan_step(state, *state.collective, false);
     variants.alone = plan_step(state, variants.none, false);
@@ -101,6 +107,16 @@ double resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return 1024.0 * static_cast<double>(usage.ru_maxrss);
+}
+
+/// Mean seconds of each task over `steps` replays since `before` was read.
+std::vector<StepBenchmark::Row> task_rows(const engine::Runner& runner, const std::vector<double>& before,
+                                          double steps) {
+  std::vector<StepBenchmark::Row> rows;
+  const std::vector<double> after = runner.task_seconds();
+  for (std::size_t t = 0; t < after.size(); ++t)
+    rows.push_back({runner.program().tasks()[t].name, (after[t] - before[t]) / steps});
+  return rows;
 }
 
 /// The rounds: each measures the ceiling, then the step in each of its ways, so that all see the same
@@ -131,12 +147,13 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
   result.alone_s = spread_of(alone_s);
   result.blocking_s = spread_of(blocking_s);
   result.exposed_s = spread_of(exposed_s);
-  const std::vector<double> after = step.task_seconds();
-  const std::vector<engine::Task>& tasks = step.program().tasks();
-  for (std::size_t t = 0; t < after.size(); ++t) {
-    result.tasks.push_back(
-        {tasks[t].name, (after[t] - before[t]) / (static_cast<double>(steps) * config.rounds)});
-  }
+  result.tasks = task_rows(step, before, static_cast<double>(steps) * config.rounds);
+  if (!variants.told) return;
+  constexpr int kToldSteps = 50;
+  time_steps(world, *variants.told, 3);
+  const std::vector<double> start = variants.told->task_seconds();
+  time_steps(world, *variants.told, kToldSteps);
+  result.tasks = task_rows(*variants.told, start, kToldSteps);
 }
 
 }  // namespace
@@ -159,6 +176,7 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   result.ranks = world.size();
   result.batch_size = state.sizes.batch;
   result.in_image_flops = model::training_flops(state.network.net).in_image;
+  result.nominal_flops = model::training_flops(state.network.net).nominal;
   measure(config, state, variants, measure_peak, result);
   result.resident_bytes = most(world.gather(resident_bytes()));
   return result;

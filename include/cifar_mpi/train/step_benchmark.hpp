@@ -42,6 +42,7 @@ struct StepBenchmark {
   Spread blocking_s;            ///< every all-reduce behind the end of backward
   Spread exposed_s;             ///< step_s − alone_s of each round: what overlap could not hide
   double in_image_flops = 0.0;  ///< per image and step
+  double nominal_flops = 0.0;   ///< likewise, padding counted
   struct Row {
     std::string task;
     double seconds = 0.0;  ///< mean per step, rank 0

@@ -1,0 +1,93 @@
+#include "cifar_mpi/cuda/peak.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/random.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cuda/conv.hpp"
+#include "cuda/device.hpp"
+#include "cuda/matmul.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+constexpr std::int64_t kExtent = 4096;
+constexpr std::size_t kValues = std::size_t{kExtent} * kExtent;
+
+/// Seconds that one `run` takes on the stream: the mean over as many as fit into `seconds`.
+double time_runs(cudaStream_t stream, double seconds, const std::function<void()>& run) {
+  const Event begin = make_event(true), end = make_event(true);
+  const auto measure = [&](int runs) {
+    check(cudaEventRecord(begin.get(), stream), "starting the clock");
+    for (int i = 0; i < runs; ++i) run();
+    check(cudaEventRecord(end.get(), stream), "stopping the clock");
+    check(cudaEventSynchronize(end.get()), "measuring");
+    float milliseconds = 0.0f;
+    check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "reading the clock");
+    return 1e-3 * static_cast<double>(milliseconds) / runs;
+  };
+  measure(2);
+  const double once = measure(2);
+  const double runs = seconds / once;
+  return measure(runs < 1.0 ? 1 : runs > 1000.0 ? 1000 : static_cast<int>(runs));
+}
+
+/// Zeros run faster than what a step multiplies.
+Buffer random_values(Device& device) {
+  std::vector<float> values(kValues);
+  for (std::size_t i = 0; i < kValues; ++i) {
+    values[i] = uniform01(static_cast<std::uint32_t>(i * 2654435761u)) - 0.5f;
+  }
+  const Buffer wide = device.allocate(kValues * sizeof(float));
+  device.copy(wide.data(), reinterpret_cast<const std::byte*>(values.data()), wide.size());
+  Buffer narrow = device.allocate(kValues * bytes_per(ValueType::bf16));
+  round_to_bf16(device.stream(engine::kCompute), wide.as<float>(), narrow.data(),
+                static_cast<std::int64_t>(kValues));
+  check(cudaStreamSynchronize(device.stream(engine::kCompute)), "writing random values");
+  return narrow;
+}
+
+/// The GPU that the backend of this process uses.
+engine::BackendOptions current_device() {
+  int ordinal = 0;
+  if (const std::string reason = why_unusable(); !reason.empty()) {
+    throw Error(ErrorKind::device, concat("--device cuda: ", reason, "; use --device cpu"));
+  }
+  check(cudaGetDevice(&ordinal), "asking for the GPU in use");
+  engine::BackendOptions options;
+  options.local_rank = ordinal;
+  options.local_ranks = ordinal + 1;
+  options.share_gpus = true;
+  return options;
+}
+
+}  // namespace
+
+double measure_peak_flops(int, double seconds) {
+  Device device(current_device());
+  const Buffer a = random_values(device);
+  const Buffer d = device.allocate(kValues * bytes_per(ValueType::bf16));
+  const Buffer workspace = device.allocate(kMostWorkspace);
+  Matmul product({kExtent, kExtent, kExtent, false, false, ValueType::bf16, ValueType::bf16});
+  product.plan(TrialMemory(device, d.size(), false).trial());
+  const cudaStream_t stream = device.stream(engine::kCompute);
+  const double once = time_runs(
+      stream, seconds, [&] { product.run(stream, a.data(), a.data(), d.data(), nullptr, workspace.data()); });
+  return 2.0 * static_cast<double>(kValues) * kExtent / once;
+}
+
+double measure_copy_rate(double seconds) {
+  Device device(current_device());
+  const std::size_t bytes = std::size_t{512} << 20;
+  const Buffer from = device.allocate(bytes), to = device.allocate(bytes);
+  const cudaStream_t stream = device.stream(engine::kCompute);
+  const double once = time_runs(stream, seconds, [&] {
+    check(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, stream), "copying");
+  });
+  return 2.0 * static_cast<double>(bytes) / once;
+}
+
+}  // namespace cifar_mpi::cuda
