@@ -6,6 +6,7 @@
 #include <span>
 
 #include "app/program.hpp"
+#include "app/values.hpp"
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/log.hpp"
@@ -97,9 +98,10 @@ void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
   app.add_option("--seconds", options.config.seconds, "Per size, about")
-      ->check(CLI::Range(0.001, 3600.0))
+      ->check(number(0.001, 3600.0))
       ->capture_default_str();
-  app.add_option("--json", options.json, "Also write this file: one object per line, size and algorithm");
+  app.add_option("--json", options.json, "Also write this file: one object per line, size and algorithm")
+      ->check(not_empty());
 }
 
 void check(AllReduceOptions& options) {
@@ -108,6 +110,9 @@ void check(AllReduceOptions& options) {
 }
 
 int bench_all_reduce(const AllReduceOptions& options, comm::World& world) {
+  world.together([&] {  // found before anything is measured
+    if (world.rank() == 0 && !options.json.empty()) require_writable(options.json);
+  });
   const AllReduceBenchmark benchmark = comm::benchmark_all_reduce(options.config, world);
   print(Log(world.rank()), benchmark, world);
   world.together([&] {

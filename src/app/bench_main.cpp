@@ -1,8 +1,7 @@
-#include <cstdio>
-
 #include "app/bench_allreduce.hpp"
 #include "app/device.hpp"
 #include "app/program.hpp"
+#include "app/values.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/cpu/peak.hpp"
@@ -93,10 +92,10 @@ int bench_step(StepOptions& options, comm::World& world) {
 void add_step(CLI::App& app, StepOptions& options) {
   app.add_option("--batch-size", options.batch_sizes, "Samples per rank; several: 128,512")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(app::number(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--threads", options.config.threads, "CPU threads per rank; 0: a fair share")
-      ->check(CLI::Range(0, 4096))
+      ->check(app::number(0, 4096))
       ->capture_default_str();
   app.add_option("--device", options.device)
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
@@ -112,13 +111,13 @@ void add_step(CLI::App& app, StepOptions& options) {
       ->capture_default_str();
   app.add_option("--bucket-mib", options.config.bucket_mib,
                  "Least size of the spans in which gradients are summed")
-      ->check(CLI::Range(1e-6, 4096.0))
+      ->check(app::bucket_mib())
       ->capture_default_str();
   app.add_option("--rounds", options.config.rounds, "Each round measures the FMA limit, then some steps")
-      ->check(CLI::Range(1, 10000))
+      ->check(app::number(1, 10000))
       ->capture_default_str();
   app.add_option("--seconds", options.config.round_s, "Steps per round, in seconds")
-      ->check(CLI::Range(0.001, 3600.0))
+      ->check(app::number(0.001, 3600.0))
       ->capture_default_str();
 }
 
@@ -138,7 +137,8 @@ int main(int argc, char** argv) {
   cli.require_subcommand(1);
   app::add_version(cli);
   if (const auto code = app::parse(cli, argc, argv, [&] { app::check(all_reduce); })) return *code;
-  return app::run_in_world("cifar_mpi_bench", argc, argv, [&](comm::World& world) {
+  const int code = app::run_in_world("cifar_mpi_bench", argc, argv, [&](comm::World& world) {
     return all_reduce_command->parsed() ? app::bench_all_reduce(all_reduce, world) : bench_step(step, world);
   });
+  return app::finish("cifar_mpi_bench", code);
 }

@@ -1,9 +1,10 @@
 #include <chrono>
-#include <cstdio>
+#include <filesystem>
 #include <thread>
 
 #include "app/device.hpp"
 #include "app/program.hpp"
+#include "app/values.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
 #include "cifar_mpi/train/run_directory.hpp"
@@ -48,6 +49,15 @@ std::string newest(const EvalOptions& options, const comm::World& world) {
 /// Evaluates each new checkpoint of a run directory until it is interrupted; a directory without any is
 /// waited for.
 int watch(const EvalOptions& options, comm::World& world, const Log& log) {
+  world.together([&] {
+    std::error_code error;
+    if (world.rank() == 0 && std::filesystem::is_regular_file(options.checkpoint, error)) {
+      throw Error(ErrorKind::usage,
+                  concat("--watch follows a run directory, but ", options.checkpoint, " is a file"));
+    }
+  });
+  if (train::list_checkpoints(options.checkpoint).empty())
+    log.info(concat("waiting for the first checkpoint, ", options.checkpoint, "/checkpoints/step_*.h5"));
   for (std::string last;;) {
     std::string path;
     if (world.rank() == 0) {
@@ -82,6 +92,7 @@ int main(int argc, char** argv) {
       "cifar_mpi_eval");
   EvalOptions options;
   cli.add_option("checkpoint", options.checkpoint, "A checkpoint, or a run directory (its newest one)")
+      ->check(app::not_empty())
       ->capture_default_str();
   cli.add_option(
       "--data", options.config.data,
@@ -96,21 +107,22 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
       ->capture_default_str();
   cli.add_option("--threads", options.config.threads, "CPU threads per rank; 0: a fair share")
-      ->check(CLI::Range(0, 4096))
+      ->check(app::number(0, 4096))
       ->capture_default_str();
   cli.add_option("--batch-size", options.config.batch_size, "Images per rank and replay; affects speed only")
-      ->check(CLI::Range(1, 1 << 16))
+      ->check(app::number(1, 1 << 16))
       ->capture_default_str();
   cli.add_flag("--watch", options.watch,
                "Follow a run directory and evaluate each new checkpoint until interrupted");
   cli.add_option("--interval", options.interval_s, "Seconds between looks with --watch")
-      ->check(CLI::Range(0.05, 86400.0))
+      ->check(app::number(0.05, 86400.0))
       ->capture_default_str();
   app::add_version(cli);
   if (const auto code = app::parse(cli, argc, argv)) return *code;
   options.config.weights = options.weights == "raw" ? train::Weights::raw : train::Weights::ema;
   if (options.precision == "bf16") options.config.precision = engine::Precision::bf16;
   if (options.precision == "fp32") options.config.precision = engine::Precision::fp32;
-  return app::run_in_world("cifar_mpi_eval", argc, argv,
-                           [&](comm::World& world) { return evaluate(options, world); });
+  const int code = app::run_in_world("cifar_mpi_eval", argc, argv,
+                                     [&](comm::World& world) { return evaluate(options, world); });
+  return app::finish("cifar_mpi_eval", code);
 }

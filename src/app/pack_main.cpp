@@ -1,18 +1,21 @@
-#include <CLI/CLI.hpp>
+#include <unistd.h>
+
 #include <algorithm>
-#include <csignal>
+#include <array>
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
 
-#include "cifar_mpi/base/build_info.hpp"
+#include "app/program.hpp"
+#include "app/values.hpp"
+#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 
@@ -35,23 +38,24 @@ struct PackOptions {
 };
 
 void add_options(CLI::App& app, PackOptions& options) {
-  const CLI::Range samples(std::uint64_t{1}, kMaxSamples);
   auto* sources = app.add_option_group("source", "Where the images come from");
   sources->add_option("--from", options.binary_dir, "Folder with data_batch_1..5.bin and test_batch.bin")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(app::not_empty());
   auto* png =
       sources->add_option("--from-png", options.png_dir,
                           "Folder with data_batch_1..5.png, test_batch.png, {train,test}_lables.json");
-  png->type_name("DIR");
+  png->type_name("DIR")->check(app::not_empty());
   auto* synthetic = sources->add_option("--synthetic", options.synthetic, "Make N learnable training images");
-  synthetic->type_name("N")->check(samples);
+  synthetic->type_name("N")->check(app::number(std::uint64_t{1}, kMaxSamples));
   sources->require_option(1);
   app.add_option("--out", options.out, "The HDF5 file to write; its folder is made")
       ->type_name("FILE")
+      ->check(app::not_empty())
       ->required();
   app.add_option("--limit", options.limit, "Keep the first N training and max(1, N/5) test images")
       ->type_name("N")
-      ->check(samples);
+      ->check(app::number(std::uint64_t{1}, kMaxSamples));
   app.add_option("--image", options.image, "Size of synthetic images")
       ->capture_default_str()
       ->type_name("HxWxC")
@@ -59,29 +63,38 @@ void add_options(CLI::App& app, PackOptions& options) {
   app.add_option("--classes", options.classes, "Number of synthetic classes")
       ->capture_default_str()
       ->type_name("N")
-      ->check(CLI::Range(1, 255))
+      ->check(app::number(2, 255))
       ->needs(synthetic);
   app.add_option("--seed", options.seed, "Seed of the synthetic images")
       ->capture_default_str()
       ->type_name("S")
+      ->check(app::number<std::uint64_t>())
       ->needs(synthetic);
   app.add_option("--to-binary", options.to_binary, "Also write the six official binary files, unlimited")
       ->type_name("DIR")
+      ->check(app::not_empty())
       ->needs(png);
 }
 
 Extent parse_extent(const std::string& text) {
-  Extent image;
-  int end = 0;
-  const int found =
-      std::sscanf(text.c_str(), "%5dx%5dx%1d%n", &image.height, &image.width, &image.channels, &end);
-  const bool whole = found == 3 && static_cast<std::size_t>(end) == text.size();
-  if (!whole || image.height < 8 || image.width < 8 || image.height > 1024 || image.width > 1024 ||
-      image.channels < 1 || image.channels > 4) {
+  std::array<int, 3> sizes{};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  std::size_t found = 0;
+  for (int& size : sizes) {
+    const auto [rest, error] = std::from_chars(at, end, size);
+    if (error != std::errc{}) break;
+    ++found;
+    at = rest;
+    if (found < sizes.size() && at != end && *at == 'x') ++at;
+  }
+  const Extent image{sizes[0], sizes[1], sizes[2]};
+  if (found != sizes.size() || at != end || std::min(image.height, image.width) < 8 ||
+      std::max(image.height, image.width) > 1024 || image.channels < 1 || image.channels > 4) {
     throw Error(ErrorKind::usage,
-                concat("--image '", text,
-                       "': expected HEIGHTxWIDTHxCHANNELS with sides from 8 to 1024 and 1 to 4 "
-                       "channels, such as 32x32x3"));
+                concat("--image must be HEIGHTxWIDTHxCHANNELS with sides from 8 to 1024 and 1 to 4 channels, "
+                       "such as 32x32x3, not '",
+                       text, "'"));
   }
   return image;
 }
@@ -94,6 +107,19 @@ void make_folder(const std::filesystem::path& folder) {
   }
 }
 
+/// More than the machine has would not be refused by the system, but end in its choice of a process to kill.
+void require_memory(Extent image, std::uint64_t count) {
+  constexpr double kCopies = 2.4;  // the images, a fifth as many to test with, and the file in memory
+  const double needed = kCopies * static_cast<double>(count) * static_cast<double>(image.count());
+  const double there =
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (needed <= there) return;
+  throw Error(ErrorKind::device, concat("--synthetic ", count, " needs ",
+                                        format("%.0f GiB of memory, but this machine has %.0f",
+                                               needed / (1 << 30), there / (1 << 30)),
+                                        "; make fewer"));
+}
+
 struct Loaded {
   data::DatasetInfo info;
   data::Samples train;
@@ -104,6 +130,7 @@ Loaded load(const PackOptions& options) {
   Loaded set;
   if (options.synthetic > 0) {
     set.info.image = parse_extent(options.image);
+    require_memory(set.info.image, options.synthetic);
     set.info.source = concat("synthetic: smooth random patterns with noise, seed ", options.seed,
                              "; not photographs, for tests only");
     for (int i = 0; i < options.classes; ++i) set.info.label_names.push_back(concat("pattern", i));
@@ -131,6 +158,8 @@ void keep_first(data::Samples& samples, std::uint64_t count, std::size_t image_b
 
 void pack(const PackOptions& options) {
   const double start = steady_seconds();
+  make_folder(std::filesystem::path(options.out).parent_path());
+  require_writable(options.out);
   Loaded set = load(options);
   if (!options.to_binary.empty()) {
     make_folder(options.to_binary);
@@ -143,49 +172,31 @@ void pack(const PackOptions& options) {
     set.info.source += concat("; only the first ", set.train.labels.size(), " training and ",
                               set.test.labels.size(), " test images");
   }
-  make_folder(std::filesystem::path(options.out).parent_path());
   data::write_dataset(options.out, set.info, set.train, set.test);
   const std::string line =
       concat(options.out, ": ", set.train.labels.size(), " training and ", set.test.labels.size(),
              " test images of ", to_string(set.info.image), " in ", set.info.classes(),
              " classes, written in ", format("%.1f s", steady_seconds() - start));
   std::puts(line.c_str());
-}
-
-int complain(const std::string& text, ErrorKind kind) {
-  std::fprintf(stderr, "cifar_mpi_pack: %s\n", text.c_str());
-  return exit_code(kind);
-}
-
-int run(int argc, char** argv) {
-  CLI::App app("Writes a dataset file for cifar_mpi_train.", "cifar_mpi_pack");
-  app.set_version_flag("--version", concat("cifar_mpi_pack ", version(), " (", git_revision(), ", ",
-                                           build_type(), ", ", compiler(), ")"));
-  PackOptions options;
-  add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return complain(concat(error.what(), "; see cifar_mpi_pack --help"), ErrorKind::usage);
-  }
-  pack(options);
-  return 0;
+  const data::AugmentSpec crop;
+  if (set.info.image.height < crop.crop_height || set.info.image.width < crop.crop_width)
+    Log().warn(
+        concat("smaller than the ", crop.crop_height, "x", crop.crop_width, " that cifar_mpi_train crops"));
 }
 
 }  // namespace
 }  // namespace cifar_mpi
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit becomes a write error with a sentence
-  try {
-    return cifar_mpi::run(argc, argv);
-  } catch (const cifar_mpi::Error& error) {
-    return cifar_mpi::complain(error.what(), error.kind());
-  } catch (const std::bad_alloc&) {
-    return cifar_mpi::complain("not enough memory for the images; use a smaller set",
-                               cifar_mpi::ErrorKind::device);
-  } catch (const std::exception& error) {
-    return cifar_mpi::complain(error.what(), cifar_mpi::ErrorKind::internal);
-  }
+  using namespace cifar_mpi;
+  constexpr const char* kProgram = "cifar_mpi_pack";
+  CLI::App cli("Writes a dataset file for cifar_mpi_train.", kProgram);
+  PackOptions options;
+  add_options(cli, options);
+  app::add_version(cli);
+  if (const auto code = app::parse(cli, argc, argv)) return *code;
+  return app::finish(kProgram, app::run_alone(kProgram, [&] {
+                       pack(options);
+                       return 0;
+                     }));
 }

@@ -1,23 +1,74 @@
 #include "app/program.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
+#include <map>
 #include <new>
 #include <vector>
 
+#include "app/config_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/data/dataset.hpp"
 
 namespace cifar_mpi::app {
 namespace {
 
-void print(const char* program, const char* text) {
+void print(const std::string& program, const std::string& text) {
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", program, text);
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), text.c_str());
   std::fflush(stderr);
+}
+
+/// A descriptor below 3 that is closed would go to the next file that is opened, and what is printed into
+/// that file. Standard output stays unwritable, so that `finish` notices.
+void take_standard_descriptors() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF)
+      static_cast<void>(::open("/dev/null", descriptor == STDERR_FILENO ? O_WRONLY : O_RDONLY));
+  }
+}
+
+/// CLI11 would take the next word for the value of "--option=".
+void refuse_missing_values(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--") return;
+    if (word.rfind("--", 0) == 0 && word.find('=') == word.size() - 1)
+      throw Error(ErrorKind::usage, concat(word, " has no value; see --help"));
+  }
+}
+
+void let_the_last_count(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_items_expected_max() == 1) option->take_last();
+  }
+  for (CLI::App* command : app.get_subcommands({})) let_the_last_count(*command);
+}
+
+/// Runs `check`; what it refuses and came from a file is told with its place.
+void check_with_places(const std::function<void()>& check, const std::map<std::string, std::string>& places) {
+  try {
+    check();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const auto place = places.find(text.substr(0, text.find(' ')));
+    if (place == places.end()) throw;
+    throw Error(error.kind(), concat(place->second, ": ", text));
+  }
+}
+
+/// CLI11 asks for a command before it says that it does not know the word that stands there.
+std::string explain(const CLI::ParseError& error, const CLI::App& app) {
+  const std::vector<std::string> rest = app.remaining();
+  if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr || rest.empty()) return error.what();
+  return concat("unknown command or option '", rest.front(), "'");
 }
 
 /// Writing past a file-size limit must come back as an error of the write, not end the process.
@@ -33,20 +84,32 @@ bool first_rank() {
 }
 
 std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::function<void()>& check) {
-  app.allow_config_extras(CLI::config_extras_mode::error);
+  take_standard_descriptors();
+  let_the_last_count(app);
+  const std::string program = app.get_name();
   try {
+    refuse_missing_values(argc, argv);
     app.parse(argc, argv);
-    check();
+    check_with_places(check, read_config(app));
     return std::nullopt;
   } catch (const CLI::Success& done) {
-    return first_rank() ? app.exit(done) : 0;
+    return first_rank() ? finish(program, app.exit(done)) : 0;
   } catch (const CLI::ParseError& error) {
-    if (first_rank()) print(app.get_name().c_str(), concat(error.what(), "; see --help").c_str());
+    if (first_rank()) print(program, concat(explain(error, app), "; see --help"));
     return exit_code(ErrorKind::usage);
   } catch (const Error& error) {
-    if (first_rank()) print(app.get_name().c_str(), error.what());
+    if (first_rank()) print(program, error.what());
     return exit_code(error.kind());
   }
+}
+
+int finish(const std::string& program, int code) {
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written || code != 0) return code;
+  print(program,
+        "standard output could not be written, so the result is lost or incomplete; check the disk, pipe or "
+        "terminal that it goes to");
+  return exit_code(ErrorKind::io);
 }
 
 void add_version(CLI::App& app) {
@@ -68,10 +131,10 @@ int run_in_world(const char* program, int argc, char** argv, const std::function
       if (first_rank()) print(program, error.what());
       return exit_code(error.kind());
     }
-    print(program, concat("rank ", world->rank(), ": ", error.what()).c_str());
+    print(program, concat("rank ", world->rank(), ": ", error.what()));
     world->abort(exit_code(error.kind()));
   } catch (const std::exception& error) {
-    print(program, concat("internal error: ", error.what()).c_str());
+    print(program, concat("internal error: ", error.what()));
     if (!world) return exit_code(ErrorKind::internal);
     world->abort(exit_code(ErrorKind::internal));
   }
@@ -84,8 +147,11 @@ int run_alone(const char* program, const std::function<int()>& body) {
   } catch (const Error& error) {
     print(program, error.what());
     return exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    print(program, "not enough memory for the images; use a smaller set");
+    return exit_code(ErrorKind::device);
   } catch (const std::exception& error) {
-    print(program, concat("internal error: ", error.what()).c_str());
+    print(program, concat("internal error: ", error.what()));
     return exit_code(ErrorKind::internal);
   }
 }
@@ -93,7 +159,13 @@ int run_alone(const char* program, const std::function<int()>& body) {
 std::string find_dataset(const std::string& given) {
   namespace fs = std::filesystem;
   if (!given.empty()) return given;
-  if (const char* named = std::getenv("CIFAR_MPI_DATA"); named != nullptr && *named != '\0') return named;
+  if (const char* named = std::getenv("CIFAR_MPI_DATA"); named != nullptr && *named != '\0') {
+    try {
+      return data::DatasetFile(named), named;
+    } catch (const Error& damage) {
+      throw Error(damage.kind(), concat(damage.what(), " (the environment's CIFAR_MPI_DATA names it)"));
+    }
+  }
   const fs::path name = fs::path("data") / "cifar10.h5";
   std::vector<fs::path> places{name};
   std::error_code error;

@@ -3,17 +3,24 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "cifar_mpi/comm/world.hpp"
 
 /// What all programs share: how they parse, how they end.
 namespace cifar_mpi::app {
 
-/// Parses the command line, then runs `check`, which throws Error for values that make no sense. Returns the
-/// exit code when the program must end here, before MPI starts: 0 after --help and the like, 2 for a usage
-/// error, which only the first rank of a launched program prints. Of an option given twice the last counts.
+/// Parses the command line and the file of --config, then runs `check`, which throws Error for values that
+/// make no sense. Returns the exit code when the program must end here, before MPI starts: 0 after --help and
+/// the like, 2 for a usage error, which only the first rank of a launched program prints. Of an option given
+/// twice the last counts. The first thing a program calls: it also sees to it that descriptors 0 to 2 are
+/// taken.
 std::optional<int> parse(
     CLI::App& app, int argc, char** argv, const std::function<void()>& check = [] {});
+
+/// The exit code of a program whose result is what it printed: `code`, or 5 with a sentence when that is 0
+/// but standard output could not be written.
+int finish(const std::string& program, int code);
 
 /// True for the rank that may speak before MPI is up, by what the launcher says.
 bool first_rank();
@@ -30,7 +37,8 @@ int run_in_world(const char* program, int argc, char** argv, const std::function
 int run_alone(const char* program, const std::function<int()>& body);
 
 /// The dataset file: `given`, else $CIFAR_MPI_DATA, else data/cifar10.h5 below the working directory or below
-/// the parent of the folder of this binary. Throws Error{data} saying where it looked.
+/// the parent of the folder of this binary. Throws Error{data} saying where it looked, and for a file that
+/// $CIFAR_MPI_DATA names and that is no dataset.
 std::string find_dataset(const std::string& given);
 
 }  // namespace cifar_mpi::app

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "app/config_file.hpp"
 #include "app/device.hpp"
 #include "app/program.hpp"
 #include "app/signals.hpp"
@@ -43,11 +44,10 @@ int main(int argc, char** argv) {
   CLI::App cli(
       "Trains a model of the catalog on a CIFAR-10 style dataset, data parallel over the ranks of mpirun.",
       "cifar_mpi_train");
-  cli.option_defaults()->take_last();
   app::TrainOptions options;
   options.add_to(cli);
   app::add_version(cli);
-  cli.set_config("--config", "", "Read options from a TOML or INI file; the command line overrides it");
+  app::add_config(cli);
   bool print_config = false;
   bool check_build = false;
   cli.add_flag("--print-config", print_config, "Print the configuration as TOML and leave")
@@ -56,12 +56,13 @@ int main(int argc, char** argv) {
       ->configurable(false);
   if (const auto code = app::parse(cli, argc, argv, [&] { train::check(options.config()); })) return *code;
   if (print_config || check_build) {
-    const std::string text = print_config ? cli.config_to_str(true, true) : app::describe_build();
-    return app::first_rank() && std::fputs(text.c_str(), stdout) < 0;
+    const std::string text = print_config ? app::write_config(cli, true) : app::describe_build();
+    if (app::first_rank()) std::fputs(text.c_str(), stdout);
+    return app::finish("cifar_mpi_train", 0);
   }
 
   train::TrainConfig config = options.config();
-  config.text = cli.config_to_str(true, false);
+  config.text = app::write_config(cli, false);
   return app::run_in_world("cifar_mpi_train", argc, argv,
                            [&](comm::World& world) { return run(world, config); });
 }

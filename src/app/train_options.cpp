@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "app/device.hpp"
+#include "app/values.hpp"
 #include "cifar_mpi/model/net_spec.hpp"
 
 namespace cifar_mpi::app {
@@ -81,16 +82,18 @@ void TrainOptions::add_run(CLI::App& app) {
   app.add_option("--timeout", config_.timeout_s,
                  "Seconds without progress after which the job is ended and the rank that does not move "
                  "named; five times as long while starting and at a checkpoint; 0: never")
+      ->check(number<double>())
       ->capture_default_str()
       ->group(group);
   app.add_option(
          "--stop-after", config_.stop_after_min,
          "Minutes after which the run stops by itself, with a checkpoint and exit code 75; 0: it does "
          "not. The end of a SLURM job is heeded in any case")
+      ->check(number<double>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--seed", config_.seed, "Seed of initial values, sample order and distortions")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number<std::uint64_t>())
       ->capture_default_str()
       ->group(group);
 }
@@ -113,6 +116,7 @@ void TrainOptions::add_model(CLI::App& app) {
   app.add_option(
          "--threads", config_.threads,
          "CPU threads per rank; 0: the cores of this rank's affinity mask divided by the ranks that share it")
+      ->check(number(0, 4096))
       ->capture_default_str()
       ->group(group);
   app.add_option("--runner", runner_,
@@ -131,6 +135,7 @@ void TrainOptions::add_exchange(CLI::App& app) {
       ->group(group);
   app.add_option("--bucket-mib", config_.bucket_mib,
                  "Least size of the spans in which gradients are summed, in MiB")
+      ->check(bucket_mib())
       ->capture_default_str()
       ->group(group);
   app.add_option("--nccl-algo", config_.nccl_algorithm, "How NCCL sums between GPUs; auto: its own choice")
@@ -147,6 +152,7 @@ void TrainOptions::add_exchange(CLI::App& app) {
       ->group(group);
   app.add_option("--micro-shards", config_.micro_shards,
                  "With --reproducible: pieces the global batch is computed in")
+      ->check(number(1, 4096))
       ->capture_default_str()
       ->group(group);
   app.add_option("--wire", wire_,
@@ -163,17 +169,21 @@ void TrainOptions::add_exchange(CLI::App& app) {
 void TrainOptions::add_batches(CLI::App& app) {
   const std::string group = "Length, batches and samples";
   app.add_option("--batch-size", config_.batch_size, "Samples per rank and step")
+      ->check(number(1, 1 << 20))
       ->capture_default_str()
       ->group(group);
   app.add_option(
          "--global-batch", config_.global_batch,
          "Samples per step over all ranks, divisible by their number; overrides --batch-size unless 0")
+      ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--epochs", config_.epochs, "Length in passes over the training set")
+      ->check(number<double>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--steps", config_.steps, "Length in steps; 0: from --epochs")
+      ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--augment", augment_,
@@ -193,13 +203,18 @@ void TrainOptions::add_batches(CLI::App& app) {
 
 void TrainOptions::add_optimizer(CLI::App& app) {
   const std::string group = "Optimizer";
-  app.add_option("--lr", config_.lr, "Learning rate")->capture_default_str()->group(group);
+  app.add_option("--lr", config_.lr, "Learning rate")
+      ->check(number<double>())
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--lr-decay-factor", config_.lr_decay_factor,
                  "The rate is multiplied by this at every boundary")
+      ->check(number<double>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--epochs-per-decay", config_.epochs_per_decay,
                  "Epochs (of the global batch) between boundaries")
+      ->check(number<double>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--lr-scaling", lr_scaling_,
@@ -209,14 +224,17 @@ void TrainOptions::add_optimizer(CLI::App& app) {
       ->group(group);
   app.add_option("--warmup-epochs", config_.warmup_epochs,
                  "Epochs in which the rate rises linearly to its value")
+      ->check(number<double>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--weight-decay", config_.weight_decay,
                  "L2 factor of the layers that have one (local3, local4)")
+      ->check(number<double>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--ema-decay", config_.ema_decay,
                  "Decay of the moving average of the weights, at most (1+t)/(10+t) in step t")
+      ->check(number<double>())
       ->capture_default_str()
       ->group(group);
 }
@@ -224,23 +242,29 @@ void TrainOptions::add_optimizer(CLI::App& app) {
 void TrainOptions::add_reports(CLI::App& app) {
   const std::string group = "Reports and checkpoints";
   app.add_option("--log-every", config_.log_every, "Steps between log lines")
+      ->check(number<std::int64_t>(1))
       ->capture_default_str()
       ->group(group);
   app.add_option("--eval-every", config_.eval_every,
                  "Epochs between evaluations on the test set; 0: only at the end")
+      ->check(number<double>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--checkpoint-every", config_.checkpoint_every, "Steps between checkpoints")
+      ->check(number<std::int64_t>(1))
       ->capture_default_str()
       ->group(group);
   app.add_option("--check-every", config_.check_every, "Steps between comparisons of all ranks' parameters")
+      ->check(number<std::int64_t>(1))
       ->capture_default_str()
       ->group(group);
   app.add_option("--keep", config_.keep, "Checkpoints kept, newest first")
+      ->check(number(1))
       ->capture_default_str()
       ->group(group);
   app.add_option("--keep-every", config_.keep_every,
                  "Also keep the checkpoints of steps divisible by this; 0: no others")
+      ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);
 }

@@ -36,8 +36,12 @@ void write_all(int descriptor, const std::string& path, std::span<const std::byt
   }
 }
 
+/// Shortened where the ending would make the name longer than file systems allow, 255 bytes.
 std::string temporary_name(const std::string& path, int attempt) {
-  return concat(path, ".", ::getpid(), "-", attempt, ".tmp");
+  constexpr std::size_t kLongestStem = 220;
+  const std::size_t folder = path.find_last_of('/') + 1;  // 0 when there is none
+  return concat(path.substr(0, folder), path.substr(folder, kLongestStem), ".", ::getpid(), "-", attempt,
+                ".tmp");
 }
 constexpr int kAttempts = 1000;
 
@@ -113,6 +117,11 @@ void check_target(const std::string& path) {
 }
 
 }  // namespace
+
+void require_writable(const std::string& path) {
+  check_target(path);
+  const TemporaryFile probe(path);
+}
 
 void write_atomically(const std::string& path, std::span<const std::byte> content) {
   check_target(path);

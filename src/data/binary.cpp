@@ -6,6 +6,7 @@
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "data/cifar10.hpp"
 
@@ -17,9 +18,11 @@ constexpr std::size_t kImageBytes = 3 * kPixels;
 constexpr std::size_t kRecordBytes = 1 + kImageBytes;
 
 std::vector<std::uint8_t> read_exactly(const std::string& path, std::size_t size) {
+  std::string why = why_unreadable(path);
   std::error_code error;
-  const std::uintmax_t found = std::filesystem::file_size(path, error);
-  if (error) throw Error(ErrorKind::data, concat("cannot read '", path, "': ", error.message()));
+  const std::uintmax_t found = why.empty() ? std::filesystem::file_size(path, error) : 0;
+  if (error) why = error.message();
+  if (!why.empty()) throw Error(ErrorKind::data, concat("cannot read '", path, "': ", why));
   if (found != size) {
     throw Error(ErrorKind::data, concat("'", path, "' has ", found, " bytes, but ", size / kRecordBytes,
                                         " CIFAR-10 records have ", size,

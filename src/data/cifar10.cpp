@@ -1,10 +1,9 @@
 #include "data/cifar10.hpp"
 
 #include <cstddef>
-#include <fstream>
-#include <iterator>
 
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi::data {
@@ -18,11 +17,7 @@ std::string train_batch_path(const std::string& directory, int number, const cha
 }
 
 std::vector<std::uint8_t> read_label_list(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.is_open() || text.empty()) {
-    throw Error(ErrorKind::data, concat("cannot read the labels '", path, "': the file is missing or empty"));
-  }
+  const std::string text = read_text_file(path, ErrorKind::data);
   std::vector<std::uint8_t> labels;
   std::size_t at = 0;
   const auto next = [&] {

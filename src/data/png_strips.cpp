@@ -1,6 +1,7 @@
 #include <png.h>
 
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "data/cifar10.hpp"
 
@@ -26,6 +27,7 @@ struct PngImage {
 
 std::uint64_t read_png_strip(const std::string& path, std::uint64_t first,
                              std::vector<std::uint8_t>& images) {
+  if (const std::string why = why_unreadable(path); !why.empty()) fail(path, why);
   PngImage png;
   if (png_image_begin_read_from_file(&png.image, path.c_str()) == 0) fail(path, png.image.message);
   const std::uint64_t pixels = kCifarImage.height * kCifarImage.width;

@@ -1,9 +1,7 @@
-#include <cerrno>
-#include <cstdio>
-#include <memory>
-#include <system_error>
+#include <fstream>
 #include <utility>
 
+#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/call.hpp"
 #include "hdf5/hdf5.hpp"
@@ -11,20 +9,17 @@
 namespace cifar_mpi::hdf5 {
 namespace {
 
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-
-/// Says what is wrong with a file before HDF5 sees it; empty when it begins as an HDF5 file does.
+/// Says what is wrong with a file before HDF5 sees it, which waits for pipes; empty when it begins as an HDF5
+/// file does.
 std::string first_look(const std::string& path) {
-  const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
-  if (!file) return std::generic_category().message(errno);
+  if (const std::string why = why_unreadable(path); !why.empty()) return why;
   char head[8] = {};
-  errno = 0;
-  const std::size_t size = std::fread(head, 1, sizeof(head), file.get());
-  if (std::ferror(file.get()) != 0) return std::generic_category().message(errno);  // a folder, for example
-  if (size == 0) return "the file is empty";
-  if (std::string_view(head, size) != std::string_view("\x89HDF\r\n\x1a\n", 8))
+  std::ifstream file(path, std::ios::binary);
+  file.read(head, sizeof(head));
+  if (file.bad()) return "reading failed";
+  if (file.gcount() == 0) return "the file is empty";
+  if (std::string_view(head, static_cast<std::size_t>(file.gcount())) !=
+      std::string_view("\x89HDF\r\n\x1a\n", 8))
     return "it is not an HDF5 file";
   return {};
 }

@@ -14,13 +14,21 @@ struct Outcome {
   std::string output;  ///< standard output and standard error
 };
 
+/// `text` as one word of a shell command.
+inline std::string in_quotes(const std::string& text) {
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
 /// Runs a shell command under a watchdog; 124 means that it hung.
 inline Outcome run_command(const std::string& command) {
   // The settings with which mpirun starts anywhere, also when the tests are started without tools/run_tests.
   const std::string settings =
       ". \"" CIFAR_MPI_SOURCE_ROOT
       "/env/mpirun.sh\"; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; unset CIFAR_MPI_DATA; ";
-  const std::string guarded = "timeout -k 5 100 bash -c '" + settings + command + "' 2>&1 </dev/null";
+  const std::string guarded =
+      "timeout -k 5 100 bash -c " + in_quotes(settings + command) + " 2>&1 </dev/null";
   std::FILE* pipe = popen(guarded.c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("popen failed");
   Outcome outcome;

@@ -31,6 +31,27 @@ TEST(AtomicFile, ReplacesTheContentAndLeavesNothingElse) {
   EXPECT_EQ(dir.files(), 1u);
 }
 
+TEST(AtomicFile, MayHaveTheLongestName) {
+  const TempDir dir;
+  for (const std::size_t length : {220, 221, 246, 255}) {
+    const std::string name(length, 'n');
+    write_text(dir / name, "text");
+    EXPECT_EQ(read_file(dir / name), "text");
+  }
+  EXPECT_EQ(dir.files(), 4u);
+}
+
+TEST(AtomicFile, CanBeTriedWithoutATrace) {
+  const TempDir dir;
+  write_text(dir / "file", "old");
+  require_writable(dir / "file");
+  require_writable(dir / "new");
+  EXPECT_EQ(read_file(dir / "file"), "old");
+  EXPECT_EQ(dir.files(), 1u);
+  expect_error(ErrorKind::io, {dir / "none/file"}, [&] { require_writable(dir / "none/file"); });
+  expect_error(ErrorKind::io, {"/dev/full"}, [&] { require_writable("/dev/full"); });
+}
+
 TEST(AtomicFile, HasTheUsualPermissions) {
   const TempDir dir;
   const mode_t mask = umask(022);

@@ -145,7 +145,7 @@ TEST(Hdf5File, SaysWhyItCannotBeOpened) {
   const TempDir dir;
   const std::string path = dir / "file.h5";
   expect_error(ErrorKind::data, {path, "No such file"}, [&] { Reader file(path); });
-  expect_error(ErrorKind::data, {dir.path(), "directory"}, [&] { Reader file(dir.path()); });
+  expect_error(ErrorKind::data, {dir.path(), "folder"}, [&] { Reader file(dir.path()); });
   write_file(path, "");
   expect_error(ErrorKind::data, {path, "empty"}, [&] { Reader file(path); });
   write_file(path, "\x89PNG and more");

@@ -9,11 +9,15 @@ namespace cifar_mpi {
 
 /// Writes a file so that `path` holds either what it held before or all of `content`, also after a crash.
 ///
-/// The bytes go to a new file `path`.PID-N.tmp in the same folder, which is flushed to the disk, renamed to
-/// `path`, and the folder is flushed. On any error the temporary file is removed; only a killed process
-/// leaves one, and it may be deleted. The folder must exist. Throws Error{io} with the path and the system's
-/// reason. A file size limit (`ulimit -f`) is such an error only in a process that ignores SIGXFSZ.
+/// The bytes go to a new file `path`.PID-N.tmp in the same folder (long names shortened), which is flushed to
+/// the disk, renamed to `path`, and the folder is flushed. On any error the temporary file is removed; only a
+/// killed process leaves one, and it may be deleted. The folder must exist. Throws Error{io} with the path
+/// and the system's reason. A file size limit (`ulimit -f`) is such an error only in a process that ignores
+/// SIGXFSZ.
 void write_atomically(const std::string& path, std::span<const std::byte> content);
+
+/// Throws Error{io} when write_atomically could not even begin, by beginning.
+void require_writable(const std::string& path);
 
 /// The same for a file that must not exist: of several callers, on any machines, one gets true; for the
 /// others `path` stays as it is. On file systems without hard links the content may be seen while it is

@@ -1,0 +1,63 @@
+#include "app/values.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::app {
+namespace {
+
+template <class T>
+std::optional<T> parse(std::string_view text) {
+  constexpr bool kWhole = std::numeric_limits<T>::is_integer;
+  std::string_view digits = text;
+  if (!kWhole && text.size() > 1 && text[0] == '+' && text[1] != '-') digits.remove_prefix(1);
+  T value{};
+  const char* const end = digits.data() + digits.size();
+  const auto [rest, error] = std::from_chars(digits.data(), end, value);
+  if (error != std::errc{} || rest != end || !std::isfinite(static_cast<double>(value))) return std::nullopt;
+  // CLI11, which reads the text again, takes 010 for an octal number.
+  if (kWhole && std::to_string(value) != text) return std::nullopt;
+  return value;
+}
+
+template <class T>
+std::string range(T low, T high) {
+  using Limits = std::numeric_limits<T>;
+  constexpr bool kReal = !Limits::is_integer;
+  if (kReal && low == Limits::lowest() && high == Limits::max()) return "a finite number";
+  return concat(kReal ? "a number from " : "a whole number from ", low, " to ", high);
+}
+
+}  // namespace
+
+template <class T>
+CLI::Validator number(T low, T high) {
+  const auto check = [low, high](const std::string& text) -> std::string {
+    const std::optional<T> value = parse<T>(text);
+    if (value && *value >= low && *value <= high) return {};
+    return concat("must be ", range(low, high), ", not '", text, "'");
+  };
+  return CLI::Validator(check, "");
+}
+
+template CLI::Validator number<int>(int, int);
+template CLI::Validator number<std::int64_t>(std::int64_t, std::int64_t);
+template CLI::Validator number<std::uint64_t>(std::uint64_t, std::uint64_t);
+template CLI::Validator number<double>(double, double);
+
+CLI::Validator bucket_mib() {
+  constexpr double kLeast = sizeof(float) / 1048576.0;
+  return number(kLeast, 4096.0);
+}
+
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); }, "");
+}
+
+}  // namespace cifar_mpi::app

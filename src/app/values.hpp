@@ -1,0 +1,23 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <limits>
+#include <string>
+
+/// What an option's value must look like; the programs check every value with one of these.
+namespace cifar_mpi::app {
+
+/// The whole text must be a decimal number between `low` and `high` (whole ones from 0 unless told); the
+/// sentence that refuses it says which. Empty text, trailing characters, leading zeros, other bases, NaN and
+/// infinity are refused. T: int, std::int64_t, std::uint64_t or double.
+template <class T>
+CLI::Validator number(T low = std::numeric_limits<T>::is_integer ? T{0} : std::numeric_limits<T>::lowest(),
+                      T high = std::numeric_limits<T>::max());
+
+/// What --bucket-mib may be: from one float to 4 GiB.
+CLI::Validator bucket_mib();
+
+/// Any text but none.
+CLI::Validator not_empty();
+
+}  // namespace cifar_mpi::app

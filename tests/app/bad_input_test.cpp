@@ -1,0 +1,110 @@
+#include <gtest/gtest.h>
+
+#include "app/programs.hpp"
+
+namespace cifar_mpi::test {
+namespace {
+
+TEST_F(Programs, RefuseBadDataOnAllRanksWithOneSentence) {
+  const std::string train = kTrain + " --threads 1 --batch-size 8 --run-dir " + file("never") + " --data ";
+  write_file(file("text.h5"), "this is not HDF5\n");
+  ASSERT_EQ(run_command("head -c 100000 " + file("small.h5") + " > " + file("short.h5")).code, 0);
+  ASSERT_EQ(run_command(kPack + " --synthetic 64 --image 16x16x3 --out " + file("tiny.h5")).code, 0);
+  expect_refusal(mpirun(2, train + file("missing.h5")), 3, file("missing.h5"));
+  expect_refusal(mpirun(2, train + file("text.h5")), 3, file("text.h5"));
+  expect_refusal(mpirun(2, train + file("short.h5")), 3, file("short.h5"));
+  expect_refusal(mpirun(2, train + file("tiny.h5")), 3, "smaller than the crop of 24x24");
+  expect_refusal(mpirun(2, train + file("small.h5") + " --batch-size 64"), 3,
+                 "fewer than one global batch of 128");
+  expect_refusal(mpirun(2, train + file("small.h5") + " --global-batch 9"), 2,
+                 "cannot be divided by 2 ranks");
+  EXPECT_FALSE(std::filesystem::exists(file("never/metrics.jsonl")));
+  EXPECT_TRUE(std::filesystem::is_empty(file("never/checkpoints")));
+}
+
+TEST_F(Programs, SayWhichRankFoundTheError) {
+  // Only rank 1 is given a file that is not there. (One mpirun with two programs would do, but that of Open
+  // MPI 5.0.7 crashes.)
+  write_file(file("by_rank.sh"),
+             "name=small.h5; [ \"$OMPI_COMM_WORLD_RANK\" = 0 ] || name=missing.h5\nexec " + kTrain +
+                 " --threads 1 --batch-size 8 --run-dir " + file("never") + " --data " + file("$name"));
+  expect_refusal(mpirun(2, "bash " + file("by_rank.sh")), 3, "rank 1");
+}
+
+TEST_F(Programs, RefuseWhereNothingCanBeWritten) {
+  write_file(file("a_file"), "");
+  expect_refusal(mpirun(2, kTrain + small("a_file/run")), 5, file("a_file/run"));
+}
+
+TEST_F(Programs, KeepTheLastCheckpointWhenTheDiskIsFull) {
+  ASSERT_EQ(mpirun(1, kTrain + small("full")).code, 0);
+  const std::string before = read_file(file("full/checkpoints/step_000000002.h5"));
+  // A file-size limit stands in for a full disk: the write itself fails, as it does there. It is smaller than
+  // a checkpoint (8.15 MiB). One rank that talks to nobody, because the limit also holds for MPI's shared
+  // memory.
+  const Outcome outcome =
+      run_command("ulimit -f 8192; OMPI_MCA_btl=self " + kTrain + small("full") + " --steps 4");
+  expect_refusal(outcome, 5, "step_000000004.h5");
+  EXPECT_EQ(read_file(file("full/checkpoints/step_000000002.h5")), before);
+  EXPECT_EQ(run_command("ls " + file("full/checkpoints")).output, "latest\nstep_000000002.h5\n");
+  EXPECT_EQ(run_command(kEval + " " + file("full") + data()).code, 0);
+}
+
+TEST_F(Programs, RefuseCheckpointsThatDoNotFit) {
+  ASSERT_EQ(mpirun(1, kTrain + small("mine")).code, 0);
+  expect_refusal(mpirun(1, kTrain + small("mine") + " --seed 5"), 4, "--seed is 1, this one's is 5");
+  expect_refusal(mpirun(1, kTrain + small("other") + " --resume " + file("nowhere.h5")), 4,
+                 file("nowhere.h5"));
+  expect_refusal(mpirun(1, kTrain + small("other") + " --resume " + file("small.h5")), 4, file("small.h5"));
+  std::filesystem::create_directories(file("empty"));
+  EXPECT_EQ(run_command(kEval + " " + file("empty") + data()).code, 4);
+  EXPECT_EQ(run_command(kEval + " " + file("small.h5") + data()).code, 4);
+}
+
+TEST_F(Programs, RefuseAtOnceWhatIsNoFile) {
+  ASSERT_EQ(run_command("mkfifo " + file("pipe") + "; mkdir " + file("folder") + "; mkfifo " +
+                        file("folder/data_batch_1.bin"))
+                .code,
+            0);
+  const std::string soon = "timeout 20 ";
+  for (const std::string& path : {file("pipe"), file("folder"), std::string("/dev/zero")}) {
+    SCOPED_TRACE(path);
+    expect_refusal(run_command(soon + kTrain + " --run-dir " + file("never") + " --data " + path), 3, path);
+    expect_refusal(run_command(soon + kTrain + data() + " --config " + path), 2, path);
+    expect_refusal(run_command(soon + kTrain + small("never") + " --resume " + path), 4, path);
+    expect_refusal(run_command(soon + kEval + " " + path + data()), 4, path);
+  }
+  expect_refusal(run_command(soon + kPack + " --from " + file("folder") + " --out " + file("new.h5")), 3,
+                 "data_batch_1.bin");
+}
+
+TEST_F(Programs, SayThatTheEnvironmentNamedTheDataset) {
+  for (const char* program : {"train", "eval"}) {
+    const std::string command = kBin + "/cifar_mpi_" + program;
+    expect_refusal(run_command("CIFAR_MPI_DATA=" + file("missing.h5") + " " + command), 3,
+                   "CIFAR_MPI_DATA names it");
+  }
+  const Outcome trained = run_command("CIFAR_MPI_DATA=" + file("small.h5") + " " + kTrain + " --run-dir " +
+                                      file("by_environment") + " --batch-size 8 --steps 1 --threads 1");
+  EXPECT_EQ(trained.code, 0) << trained.output;
+}
+
+TEST_F(Programs, FindBeforeTheWorkThatItsResultCannotBeWritten) {
+  for (const std::string& path : {std::string("/dev/full"), file("nowhere/result.json")}) {
+    const Outcome outcome = run_command(kBench + " allreduce --seconds 3600 --json " + path);
+    expect_refusal(outcome, 5, path);
+  }
+  // The source is not even looked at.
+  expect_refusal(run_command(kPack + " --from " + file("no_source") + " --out /dev/full"), 5, "/dev/full");
+}
+
+TEST_F(Programs, SayThatImagesAreTooSmallToTrain) {
+  const Outcome small = run_command(kPack + " --synthetic 8 --image 24x23x1 --out " + file("narrow.h5"));
+  EXPECT_EQ(small.code, 0);
+  EXPECT_EQ(count_lines_with(small.output, "warning: smaller than the 24x24"), 1) << small.output;
+  const Outcome enough = run_command(kPack + " --synthetic 8 --image 24x24x1 --out " + file("square.h5"));
+  EXPECT_EQ(count_lines_with(enough.output, "warning"), 0) << enough.output;
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test

@@ -1,0 +1,108 @@
+#include <gtest/gtest.h>
+
+#include "app/programs.hpp"
+
+namespace cifar_mpi::test {
+namespace {
+
+TEST_F(Programs, PrintAConfigurationThatReadsBackAsItself) {
+  const Outcome printed = run_command(kTrain + " --lr 0.25 --shuffle global --print-config");
+  ASSERT_EQ(printed.code, 0) << printed.output;
+  write_file(file("config.toml"), printed.output);
+  const Outcome again = run_command(kTrain + " --config " + file("config.toml") + " --print-config");
+  EXPECT_EQ(again.output, printed.output);
+  EXPECT_NE(printed.output.find("lr=0.25"), std::string::npos) << printed.output;
+}
+
+TEST_F(Programs, HaveARecipeThatSpellsOutTheDefaults) {
+  const std::string recipe = std::string(CIFAR_MPI_SOURCE_ROOT) + "/jobs/recipes/tutorial.toml";
+  const Outcome defaults = run_command(kTrain + " --print-config");
+  const Outcome read = run_command(kTrain + " --config " + recipe + " --print-config");
+  EXPECT_EQ(read.code, 0) << read.output;
+  EXPECT_EQ(read.output, defaults.output);
+}
+
+TEST_F(Programs, PrintAConfigurationThatReadsBackWhateverTheValues) {
+  const std::vector<std::string> texts{
+      "a # b; c", "\"quoted\" 'too'",  "back\\slash\\n", "two\nlines", "[1, 2]", "\ttab ",
+      "{a = 1}",  "\x01\x7f \xff\xfe", "\u00e4\u20ac",   "1e5",        "true",   "a=b"};
+  for (const std::string& text : texts) {
+    SCOPED_TRACE(text);
+    // run-dir is the one text option whose value nothing else restricts, but for an empty one.
+    const Outcome printed = run_command(kTrain + " --run-dir " + in_quotes(text) + " --data " +
+                                        in_quotes(text) + " --resume " + in_quotes(text) + " --print-config");
+    ASSERT_EQ(printed.code, 0) << printed.output;
+    write_file(file("nasty.toml"), printed.output);
+    const std::string read = kTrain + " --config " + file("nasty.toml");
+    EXPECT_EQ(run_command(read + " --print-config").output, printed.output);
+    // What was read is the text itself: the command line says the same.
+    EXPECT_EQ(run_command(read + " --run-dir " + in_quotes(text) + " --print-config").output, printed.output);
+  }
+}
+
+TEST_F(Programs, PrintEveryOptionSoThatItReadsBack) {
+  const std::string defaults = run_command(kTrain + " --print-config").output;
+  const Outcome printed = run_command(kTrain +
+                                      " --data d --run-dir r --resume never --seed 18446744073709551615 "
+                                      "--device cpu --precision bf16 --threads 3 "
+                                      "--runner serial --all-reduce doubling --bucket-mib "
+                                      "0.12345678901234567 --reproducible --micro-shards 16 "
+                                      "--overlap off --batch-size 7 --global-batch 9223372036854775807 "
+                                      "--epochs 0.30000000000000004 --steps 5 "
+                                      "--augment none --shuffle global --lr 1e-300 --lr-decay-factor 0.25 "
+                                      "--epochs-per-decay 3 --lr-scaling sqrt "
+                                      "--warmup-epochs 2 --weight-decay 0 --ema-decay 0.5 --log-every 3 "
+                                      "--eval-every 0.5 --checkpoint-every 9 "
+                                      "--check-every 8 --keep 2 --print-config");
+  ASSERT_EQ(printed.code, 0) << printed.output;
+  write_file(file("all.toml"), printed.output);
+  EXPECT_EQ(run_command(kTrain + " --config " + file("all.toml") + " --print-config").output, printed.output);
+  for (const char* line :
+       {"seed=18446744073709551615\n", "bucket-mib=0.12345678901234567\n", "reproducible=true\n",
+        "epochs=0.30000000000000004\n", "lr=1e-300\n", "overlap=\"off\"\n"}) {
+    EXPECT_EQ(defaults.find(line), std::string::npos) << line;
+    EXPECT_NE(printed.output.find(line), std::string::npos) << line << printed.output;
+  }
+}
+
+TEST_F(Programs, PreferTheCommandLineToTheFile) {
+  write_file(file("some.toml"), "lr = 0.5\nreproducible = false\nseed = 7 # lucky\nshuffle = \"global\"\n");
+  const std::string read = kTrain + " --config " + file("some.toml") + " --print-config";
+  const Outcome printed = run_command(read + " --lr 2 --reproducible");
+  for (const char* line : {"lr=2", "seed=7", "reproducible=true", "shuffle=\"global\""})
+    EXPECT_EQ(count_lines_with(printed.output, line), 1) << line << printed.output;
+  EXPECT_EQ(count_lines_with(run_command(read).output, "reproducible=false"), 1);
+}
+
+TEST_F(Programs, NameTheLineOfTheFileThatTheyRefuse) {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"lr=", "'lr' has no value"},
+      {"no-such-option = 1", "no-such-option"},
+      {"config = \"x\"", "config"},
+      {"help = true", "help"},
+      {"version = true", "version"},
+      {"print-config = true", "print-config"},
+      {"lr = \"fast\"", "--lr"},
+      {"lr = \"\"", "--lr"},
+      {"batch-size = 1e3", "--batch-size"},
+      {"lr = -1", "--lr must be above 0"},  // found only when all is known
+      {"shuffle = \"sideways\"", "shuffle"},
+      {"reproducible = 2", "true or false"},
+      {"seed = 3\nseed = 4", "again"},
+      {"[train]", "sections"},
+  };
+  for (const auto& [line, part] : cases) {
+    SCOPED_TRACE(line);
+    write_file(file("wrong.toml"), "# a comment\n\nkeep = 2\n" + line + "\n");
+    const Outcome outcome = run_command(kTrain + " --print-config --config " + file("wrong.toml"));
+    expect_refusal(outcome, 2, part);
+    const int number = line.find('\n') == std::string::npos ? 4 : 5;
+    EXPECT_NE(outcome.output.find(file("wrong.toml") + ":" + std::to_string(number) + ": "),
+              std::string::npos)
+        << outcome.output;
+  }
+  expect_refusal(run_command(kTrain + " --config " + file("none.toml")), 2, file("none.toml"));
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test

@@ -1,0 +1,169 @@
+#include <gtest/gtest.h>
+
+#include "app/programs.hpp"
+
+namespace cifar_mpi::test {
+namespace {
+
+TEST_F(Programs, AnswerWithoutMpi) {
+  for (const std::string& program : {kTrain, kEval, kPack, kBin + "/cifar_mpi_bench"}) {
+    EXPECT_EQ(run_command(program + " --help").code, 0);
+    EXPECT_EQ(run_command(program + " --version").code, 0);
+  }
+  const Outcome build = run_command(kTrain + " --check-build");
+  EXPECT_EQ(build.code, 0);
+  for (const char* part : {"MPI", "cpu", "cuda", "ring", "tutorial"}) {
+    EXPECT_NE(build.output.find(part), std::string::npos) << build.output;
+  }
+}
+
+TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"--no-such-option", "no-such-option"},
+      {"--batch-size 0", "--batch-size"},
+      {"--batch-size -4", "--batch-size"},
+      {"--batch-size 99999999", "--batch-size"},
+      {"--batch-size 1e99", "batch-size"},
+      {"--batch-size eight", "batch-size"},
+      {"--global-batch -8", "--global-batch"},
+      {"--lr nan", "--lr"},
+      {"--lr inf", "--lr"},
+      {"--lr 0", "--lr"},
+      {"--lr-decay-factor 2", "--lr-decay-factor"},
+      {"--epochs 0", "--epochs"},
+      {"--epochs nan", "--epochs"},
+      {"--epochs-per-decay 0", "--epochs-per-decay"},
+      {"--steps -1", "--steps"},
+      {"--ema-decay 1", "--ema-decay"},
+      {"--shuffle sideways", "shuffle"},
+      {"--all-reduce pigeon", "all-reduce"},
+      {"--model resnet", "model"},
+      {"--precision fp8", "precision"},
+      {"--keep 0", "--keep"},
+      {"--keep-every -1", "--keep-every"},
+      {"--checkpoint-every 0", "--checkpoint-every"},
+      {"--threads -1", "--threads"},
+      {"--seed -1", "--seed"},
+      {"--run-dir= --print-config", "--run-dir"},
+  };
+  for (const auto& [option, part] : cases) {
+    SCOPED_TRACE(option);
+    expect_refusal(run_command(kTrain + data() + " --run-dir " + file("not_made") + " " + option), 2, part);
+  }
+  EXPECT_FALSE(std::filesystem::exists(file("not_made")));
+}
+
+TEST_F(Programs, DetectSeparateWorldsOfOne) {
+  expect_refusal(run_command("OMPI_COMM_WORLD_SIZE=4 " + kTrain + small("worlds")), 10,
+                 "OMPI_COMM_WORLD_SIZE");
+}
+
+/// All options that --help says take a number.
+std::vector<std::string> numeric_options(const std::string& help) {
+  static const std::regex kOption("\n +(--[a-z-]+) (INT|UINT|FLOAT|N|S)\\b");
+  std::vector<std::string> options;
+  for (std::sregex_iterator at(help.begin(), help.end(), kOption), end; at != end; ++at)
+    options.push_back((*at)[1]);
+  return options;
+}
+
+TEST_F(Programs, RefuseInEveryNumericOptionWhatIsNoNumber) {
+  const std::vector<std::pair<std::string, std::size_t>> programs{{kTrain, 18},
+                                                                  {kEval, 3},
+                                                                  {kPack + " --out never.h5", 4},
+                                                                  {kBench + " step", 5},
+                                                                  {kBench + " allreduce", 1}};
+  for (const auto& [program, at_least] : programs) {
+    const std::vector<std::string> options = numeric_options(run_command(program + " --help").output);
+    EXPECT_GE(options.size(), at_least) << program;
+    for (const std::string& option : options) {
+      // --classes and --seed of pack are for synthetic sets only.
+      const std::string rest =
+          option != "--synthetic" && program.find("pack") != std::string::npos ? " --synthetic 8 " : " ";
+      for (const char* value : {"\"\"", "nan", "1x"}) {
+        SCOPED_TRACE(program + rest + option + " " + value);
+        expect_refusal(run_command(program + rest + option + " " + value), 2, option);
+      }
+    }
+  }
+}
+
+TEST_F(Programs, RefuseNumbersOutOfRange) {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {kTrain + " --seed 18446744073709551616", "'18446744073709551616'"},
+      {kTrain + " --steps 1e20", "'1e20'"},
+      {kTrain + " --steps 9223372036854775808", "'9223372036854775808'"},
+      {kTrain + " --batch-size 010", "'010'"},  // 8 to those who read it as C does
+      {kTrain + " --lr 1e400", "'1e400'"},
+      {kTrain + " --bucket-mib 1e-9", "from 3.8147e-06 to 4096"},
+      {kPack + " --synthetic 8 --out never.h5 --seed -1", "'-1'"},
+      {kPack + " --synthetic 8 --out never.h5 --classes 1", "from 2 to 255"},
+      {kPack + " --synthetic 8 --out never.h5 --image 32x32", "'32x32'"},
+      {kPack + " --synthetic 8 --out never.h5 --image 32x32x3x", "'32x32x3x'"},
+      {kPack + " --synthetic 8 --out never.h5 --image 32x32x5", "'32x32x5'"},
+      {kPack + " --synthetic 8 --out never.h5 --image 1025x32x3", "'1025x32x3'"},
+      {kPack + " --synthetic 8 --out never.h5 --image 7x32x3", "'7x32x3'"},
+      {kBench + " step --seconds 0", "'0'"},
+      {kEval + " --interval 1e9", "'1e9'"},
+  };
+  for (const auto& [command, part] : cases) {
+    SCOPED_TRACE(command);
+    expect_refusal(run_command(command), 2, part);
+  }
+  expect_refusal(run_command(kPack + " --synthetic 1000000000 --out never.h5"), 6, "GiB of memory");
+}
+
+TEST_F(Programs, NameTheWordThatTheyDoNotKnowOrMiss) {
+  expect_refusal(run_command(kBench + " foo"), 2, "'foo'");
+  expect_refusal(run_command(kBench), 2, "subcommand");
+  expect_refusal(run_command(kBench + " step foo"), 2, "foo");
+  expect_refusal(run_command(kTrain + " foo"), 2, "foo");
+  expect_refusal(run_command(kTrain + " --seed= 5"), 2, "--seed= has no value");
+  expect_refusal(run_command(kTrain + " --config= --print-config"), 2, "--config= has no value");
+  expect_refusal(run_command(kPack + " --from \"\" --out never.h5"), 2, "--from");
+  expect_refusal(run_command(kPack + " --synthetic 8 --out \"\""), 2, "--out");
+  expect_refusal(run_command(kEval + " \"\""), 2, "checkpoint");
+}
+
+TEST_F(Programs, TakeTheLastOfAnOptionGivenTwice) {
+  const Outcome printed = run_command(kTrain + " --lr 1 --lr 2 --print-config");
+  EXPECT_EQ(count_lines_with(printed.output, "lr=2"), 1) << printed.output;
+  EXPECT_EQ(run_command(kPack + " --synthetic 8 --out " + file("one.h5") + " --out " + file("two.h5")).code,
+            0);
+  EXPECT_FALSE(std::filesystem::exists(file("one.h5")));
+  EXPECT_TRUE(std::filesystem::exists(file("two.h5")));
+}
+
+TEST_F(Programs, EndWithFiveWhenTheirOutputIsLost) {
+  ASSERT_EQ(run_command(kTrain + small("spoken")).code, 0);
+  const std::vector<std::string> commands{kTrain + " --help",
+                                          kEval + " --help",
+                                          kPack + " --version",
+                                          kBench + " step --help",
+                                          kTrain + " --check-build",
+                                          kTrain + " --print-config",
+                                          kPack + " --synthetic 8 --out " + file("unsaid.h5"),
+                                          kBench + " allreduce --sizes 4K --seconds 0.01",
+                                          kEval + " " + file("spoken") + data() + " --threads 1"};
+  for (const std::string& command : commands) {
+    for (const char* lost : {" >/dev/full", " >&-"}) {
+      SCOPED_TRACE(command + lost);
+      expect_refusal(run_command(command + lost), 5, "standard output could not be written");
+    }
+  }
+}
+
+TEST_F(Programs, KeepTheirFilesCleanWhenTheStandardStreamsAreClosed) {
+  const std::string closed = " <&- >&- 2>&-";
+  EXPECT_EQ(run_command(kTrain + small("quiet") + " --log-every 1" + closed).code, 0);
+  const std::string metrics = read_file(file("quiet/metrics.jsonl"));
+  EXPECT_EQ(count_lines_with(metrics, "{\""), count_lines_with(metrics, "")) << metrics;
+  EXPECT_GE(count_lines_with(metrics, "\"cross_entropy\""), 2) << metrics;
+  const Outcome ranks = run_command(kMpirun + " -np 2 " + kTrain + small("quiet_ranks") + closed);
+  EXPECT_EQ(ranks.code, 0) << ranks.output;
+  for (const char* run : {"quiet", "quiet_ranks"})
+    EXPECT_EQ(run_command(kEval + " " + file(run) + data() + " --threads 1").code, 0) << run;
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <regex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/command.hpp"
+#include "support/temp_dir.hpp"
+
+/// The programs as a user starts them. CIFAR_MPI_BIN is the folder with the binaries, CIFAR_MPI_MPIRUN the
+/// launcher.
+namespace cifar_mpi::test {
+
+inline const std::string kBin = CIFAR_MPI_BIN;
+inline const std::string kMpirun = CIFAR_MPI_MPIRUN;
+inline const std::string kTrain = kBin + "/cifar_mpi_train";
+inline const std::string kEval = kBin + "/cifar_mpi_eval";
+inline const std::string kPack = kBin + "/cifar_mpi_pack";
+inline const std::string kBench = kBin + "/cifar_mpi_bench";
+
+/// One small dataset for all tests of the process.
+class Programs : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TempDir>();
+    const Outcome packed = run_command(kPack + " --synthetic 64 --out " + *folder_ / "small.h5");
+    ASSERT_EQ(packed.code, 0) << packed.output;
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+
+  static std::string file(const std::string& name) { return *folder_ / name; }
+  static std::string data() { return " --data " + file("small.h5"); }
+  /// A run of a few small steps in the run directory `name`.
+  static std::string small(const std::string& name) {
+    return data() + " --run-dir " + file(name) + " --batch-size 8 --steps 2 --threads 1";
+  }
+  static Outcome mpirun(int ranks, const std::string& command) {
+    return run_command(kMpirun + " -np " + std::to_string(ranks) + " " + command);
+  }
+  /// One sentence from the program, of the right kind, and no more than one.
+  static void expect_refusal(const Outcome& outcome, int code, const std::string& part) {
+    EXPECT_EQ(outcome.code, code) << outcome.output;
+    static const std::regex kSentence("(^|\n)cifar_mpi_(train|eval|pack|bench): ");
+    const std::sregex_iterator first(outcome.output.begin(), outcome.output.end(), kSentence);
+    EXPECT_EQ(std::distance(first, std::sregex_iterator()), 1) << outcome.output;
+    EXPECT_NE(outcome.output.find(part), std::string::npos) << outcome.output << "\nlacks: " << part;
+    EXPECT_EQ(outcome.output.find("internal error"), std::string::npos) << outcome.output;
+  }
+
+ private:
+  static inline std::unique_ptr<TempDir> folder_;
+};
+
+}  // namespace cifar_mpi::test

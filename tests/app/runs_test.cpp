@@ -1,0 +1,102 @@
+#include <gtest/gtest.h>
+
+#include "app/programs.hpp"
+
+namespace cifar_mpi::test {
+namespace {
+
+TEST_F(Programs, TrainEvaluateAndResume) {
+  const Outcome trained = mpirun(2, kTrain + small("first") + " --log-every 1");
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  EXPECT_TRUE(std::regex_search(
+      trained.output,
+      std::regex(
+          R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}: step 2, loss = \d+\.\d\d \(\d+\.\d examples/sec; \d+\.\d{3} sec/batch\))")))
+      << trained.output;
+  EXPECT_NE(trained.output.find("learning rate: 0.1 from step 1"), std::string::npos) << trained.output;
+
+  for (const char* weights : {"ema", "raw"}) {
+    for (const int ranks : {1, 2}) {
+      const Outcome evaluated = mpirun(ranks, kEval + " " + file("first") + data() + " --weights " + weights);
+      EXPECT_EQ(evaluated.code, 0) << evaluated.output;
+      EXPECT_TRUE(std::regex_search(evaluated.output, std::regex("precision @ 1 = [01]\\.\\d{4}\n")))
+          << evaluated.output;
+      EXPECT_EQ(count_lines_with(evaluated.output, "pattern9"), 1) << evaluated.output;
+    }
+  }
+  const Outcome again = mpirun(2, kTrain + small("first"));
+  EXPECT_EQ(again.code, 0);
+  EXPECT_NE(again.output.find("this run is finished: step 2 of 2"), std::string::npos) << again.output;
+}
+
+TEST_F(Programs, TrainOnAnotherDatasetOfTheSchema) {
+  ASSERT_EQ(run_command(kPack + " --synthetic 64 --image 28x28x1 --classes 7 --out " + file("gray.h5")).code,
+            0);
+  const Outcome trained = mpirun(2, kTrain + " --data " + file("gray.h5") + " --run-dir " + file("gray") +
+                                        " --batch-size 8 --steps 2 --threads 1");
+  EXPECT_EQ(trained.code, 0) << trained.output;
+  const Outcome other = run_command(kEval + " " + file("gray") + data());
+  EXPECT_EQ(other.code, 4) << other.output;
+  EXPECT_NE(other.output.find("was trained on 28x28x1 images of 7 classes"), std::string::npos)
+      << other.output;
+}
+
+TEST_F(Programs, EndADivergedRunWithItsOwnCode) {
+  const Outcome outcome = mpirun(2, kTrain + small("wild") + " --steps 50 --lr 1e8");
+  expect_refusal(outcome, 8, "diverged");
+}
+
+TEST_F(Programs, TrainToTheSameBitsOnAnyNumberOfRanksWhenAsked) {
+  if (run_command("command -v h5diff").code != 0) GTEST_SKIP() << "h5diff is not installed";
+  const std::string common = data() + " --shuffle global --global-batch 32 --steps 4 --threads 1 --run-dir ";
+  const auto checkpoint = [](const std::string& run) {
+    return file(run) + "/checkpoints/step_000000004.h5 ";
+  };
+  for (const int ranks : {1, 2, 4, 8}) {
+    const std::string run = "reproducible_" + std::to_string(ranks);
+    ASSERT_EQ(mpirun(ranks, kTrain + common + file(run) + " --reproducible").code, 0);
+    for (const char* group : {"/model", "/ema", "/optimizer"}) {
+      const Outcome diff =
+          run_command("h5diff " + checkpoint("reproducible_1") + checkpoint(run) + group + " " + group);
+      EXPECT_EQ(diff.code, 0) << ranks << " ranks, " << group << ": " << diff.output;
+    }
+  }
+  // The comparison can fail: without the flag the sums are added in another order.
+  for (const int ranks : {1, 2}) {
+    ASSERT_EQ(mpirun(ranks, kTrain + common + file("plain_" + std::to_string(ranks))).code, 0);
+  }
+  EXPECT_EQ(run_command("h5diff " + checkpoint("plain_1") + checkpoint("plain_2") + "/model /model").code, 1);
+
+  const std::string ask = kTrain + data() + " --reproducible --shuffle global --run-dir " + file("never");
+  expect_refusal(mpirun(3, ask + " --global-batch 48"), 2, "power of two");
+  expect_refusal(mpirun(2, ask + " --global-batch 24 --micro-shards 16"), 2, "does not come out even");
+  expect_refusal(run_command(ask + " --micro-shards 6"), 2, "--micro-shards");
+  expect_refusal(run_command(ask + " --all-reduce ring"), 2, "doubling");
+  expect_refusal(run_command(ask + " --shuffle shard"), 2, "--shuffle global");
+}
+
+TEST_F(Programs, StopOnASignalWithACheckpointToGoOnFrom) {
+  for (const char* signal : {"TERM", "INT", "USR1"}) {
+    const std::string run = small(std::string("stopped_") + signal);
+    // bash ignores SIGINT for what it starts in the background, and a program keeps that until it asks for
+    // the signal.
+    const Outcome outcome =
+        run_command(kTrain + run + " --steps 100000 & child=$!; for i in $(seq 300); do sleep 0.1; [ ! -s " +
+                    file(std::string("stopped_") + signal + "/metrics.jsonl") + " ] || break; done; kill -" +
+                    signal + " $child; wait $child");
+    expect_refusal(outcome, 75, "stopped on request at step");
+    EXPECT_EQ(count_lines_with(outcome.output, "checkpoint: "), 1) << outcome.output;
+  }
+}
+
+TEST_F(Programs, SayOnceWhatTheyWaitFor) {
+  const std::string watch = "timeout 5 " + kEval + data() + " --watch --interval 0.1 --threads 1 ";
+  const Outcome outcome = run_command(watch + file("nothing_yet"));
+  EXPECT_EQ(outcome.code, 124) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "waiting for the first checkpoint"), 1) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, file("nothing_yet")), 1) << outcome.output;
+  expect_refusal(run_command(watch + file("small.h5")), 2, "is a file");
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test

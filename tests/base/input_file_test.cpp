@@ -1,0 +1,48 @@
+#include "cifar_mpi/base/input_file.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <string>
+
+#include "support/temp_dir.hpp"
+
+namespace cifar_mpi {
+namespace {
+
+TEST(InputFile, ComesWhole) {
+  const TempDir dir;
+  const std::string text("a\0b\nc", 5);
+  write_file(dir / "file", text);
+  std::filesystem::create_symlink(dir / "file", dir / "link");
+  EXPECT_EQ(read_text_file(dir / "file", ErrorKind::usage), text);
+  EXPECT_EQ(read_text_file(dir / "link", ErrorKind::usage), text);
+  EXPECT_EQ(why_unreadable(dir / "link"), "");
+  write_file(dir / "empty", "");
+  EXPECT_EQ(read_text_file(dir / "empty", ErrorKind::usage), "");
+}
+
+TEST(InputFile, MayBeAMebibyteAndNoMore) {
+  const TempDir dir;
+  write_file(dir / "most", std::string(1 << 20, 'x'));
+  EXPECT_EQ(read_text_file(dir / "most", ErrorKind::data).size(), std::size_t{1} << 20);
+  write_file(dir / "more", std::string((1 << 20) + 1, 'x'));
+  expect_error(ErrorKind::data, {dir / "more", "1 MiB"},
+               [&] { read_text_file(dir / "more", ErrorKind::data); });
+}
+
+TEST(InputFile, IsNoFolderPipeOrDevice) {
+  const TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
+  // The pipe has no writer: whoever opens it for reading waits for ever, and CTest's limit names this test.
+  expect_error(ErrorKind::data, {dir / "pipe", "pipe"},
+               [&] { read_text_file(dir / "pipe", ErrorKind::data); });
+  EXPECT_NE(why_unreadable(dir.path()).find("folder"), std::string::npos);
+  EXPECT_NE(why_unreadable("/dev/zero").find("device"), std::string::npos);
+  EXPECT_NE(why_unreadable(dir / "none").find("No such file"), std::string::npos);
+  EXPECT_NE(why_unreadable("").find("empty"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cifar_mpi
