@@ -12,6 +12,7 @@
 #include "train/rank_watch.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/state.hpp"
+#include "train/step_reporter.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -28,11 +29,10 @@ class Loop {
  public:
   explicit Loop(SessionState& state)
       : s_(state),
-        schedule_(schedule_spec(state.config, state.sizes, state.info.train_count)),
-        watch_(state.world.size()),
         view_(state.log, state.world.rank() == 0 ? terminal_columns() : 0),
         checkpoints_(state, view_),
         deadline_(time_limits(state.config.stop_after_min, std::getenv, wall_seconds()), state.began),
+        reporter_(state, view_, metrics_),
         launched_(state.progress.step),
         absorbed_(launched_) {}
 
@@ -49,27 +49,19 @@ class Loop {
   void stop();
   void conclude();
   void absorb(std::uint64_t until);
-  void report(const engine::StepRecord& record);
-  void announce_rate(std::uint64_t step);
   void note_parameter_hash();
   void evaluate();
   std::uint64_t eval_every() const;
 
   SessionState& s_;
-  optim::Schedule schedule_;
-  RankWatch watch_;
   ProgressView view_;
   RunCheckpoints checkpoints_;
   Deadline deadline_;  ///< rank 0's counts
   MetricsFile metrics_;
+  StepReporter reporter_;
   std::uint64_t launched_;  ///< steps enqueued since the run began
   std::uint64_t absorbed_;  ///< steps whose records have been read
-  std::vector<double> done_at_ = std::vector<double>(engine::kRecordRing);  ///< when a step's replay returned
   bool stopping_ = false;
-  double announced_rate_ = -1.0;
-  double started_ = 0.0;
-  double interval_started_ = 0.0;
-  std::uint64_t interval_step_ = 0;      ///< completed steps when the interval began
   std::optional<double> test_accuracy_;  ///< of the current step, when it was evaluated
 };
 
@@ -104,8 +96,7 @@ void Loop::train() {
   const auto eval_steps = eval_every();
   const auto check_steps = static_cast<std::uint64_t>(s_.config.check_every);
   const auto checkpoint_steps = static_cast<std::uint64_t>(s_.config.checkpoint_every);
-  interval_step_ = launched_;
-  started_ = interval_started_ = steady_seconds();
+  reporter_.begin_interval(launched_);
   if (const std::string text = deadline_.describe(); !text.empty()) s_.log.info(text);
   enter(comm::Activity::training);
 
@@ -117,7 +108,7 @@ void Loop::train() {
     if (launched_ % check_steps == 0) note_parameter_hash();
     begin_step();
     s_.step->replay();
-    done_at_[launched_ % engine::kRecordRing] = steady_seconds();
+    reporter_.note_launch(launched_);
     ++launched_;
     test_accuracy_.reset();
     checkpoints_.poll();
@@ -129,8 +120,7 @@ void Loop::train() {
     if (evaluation_due) evaluate();
     if (checkpoint_due) save();
     enter(comm::Activity::training);
-    interval_started_ = steady_seconds();
-    interval_step_ = launched_;
+    reporter_.begin_interval(launched_);
   }
   s_.step->finish();
   absorb(launched_);
@@ -194,12 +184,8 @@ void Loop::absorb(std::uint64_t until) {
       const std::string difference = desync_text(record, s_.world.hosts());
       if (!difference.empty()) throw comm::AgreedError(ErrorKind::desync, difference);
     }
-    watch_.add(record);
     if (record.stop_requests > 0.0) stopping_ = true;
-    announce_rate(absorbed_);
-    const std::uint64_t done = absorbed_ + 1;
-    const auto log_steps = static_cast<std::uint64_t>(s_.config.log_every);
-    if (done % log_steps == 0 || done == s_.sizes.total_steps) report(record);
+    reporter_.add(absorbed_, record);
   }
 }
 
@@ -211,42 +197,6 @@ void Loop::note_parameter_hash() {
   const std::uint64_t hash = hash_bytes(params);
   std::byte* const place = s_.facts.data() + offsetof(engine::RankFacts, param_hash);
   s_.backend->copy(place, reinterpret_cast<const std::byte*>(&hash), sizeof hash);
-}
-
-void Loop::announce_rate(std::uint64_t step) {
-  const double rate = schedule_.rate(step);
-  if (rate == announced_rate_) return;
-  // During a warm-up the rate changes every step; its two ends say enough.
-  const bool warming = step > 0 && step + 1 < schedule_.warmup_steps() && announced_rate_ >= 0.0;
-  if (!warming && s_.world.rank() == 0) view_.event(concat("learning rate: ", rate, " from step ", step + 1));
-  announced_rate_ = rate;
-}
-
-void Loop::report(const engine::StepRecord& record) {
-  if (s_.world.rank() != 0) return;
-  const double now = done_at_[absorbed_ % engine::kRecordRing];
-  StepReport r;
-  r.step = absorbed_ + 1;
-  r.total_steps = s_.sizes.total_steps;
-  r.epoch = epoch(r.step);
-  r.cross_entropy = record.cross_entropy;
-  r.decay_term = record.decay_term;
-  r.train_accuracy = record.correct / record.samples;
-  r.learning_rate = schedule_.rate(absorbed_);
-  const auto steps = static_cast<double>(r.step - interval_step_);
-  r.seconds_per_step = (now - interval_started_) / steps;
-  r.images_per_second = static_cast<double>(s_.sizes.global_batch) / r.seconds_per_step;
-  r.seconds = now - started_;
-  if (const std::optional<RankTimes> times = watch_.take()) {
-    r.compute_ms_min = times->least;
-    r.compute_ms_median = times->median;
-    r.compute_ms_max = times->most;
-    if (const std::string text = slowest_text(*times, s_.world.hosts()); !text.empty()) view_.event(text);
-  }
-  view_.report(r);
-  metrics_.write(r);
-  interval_started_ = now;
-  interval_step_ = r.step;
 }
 
 void Loop::evaluate() {

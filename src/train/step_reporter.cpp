@@ -1,0 +1,71 @@
+#include "train/step_reporter.hpp"
+
+#include <optional>
+#include <string>
+
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::train {
+
+StepReporter::StepReporter(const SessionState& state, ProgressView& view, MetricsFile& metrics)
+    : s_(state),
+      view_(view),
+      metrics_(metrics),
+      schedule_(schedule_spec(state.config, state.sizes, state.info.train_count)),
+      watch_(state.world.size()) {}
+
+void StepReporter::begin_interval(std::uint64_t completed) {
+  interval_started_ = steady_seconds();
+  interval_step_ = completed;
+  if (started_ < 0.0) started_ = interval_started_;
+}
+
+void StepReporter::note_launch(std::uint64_t step) {
+  done_at_[step % engine::kRecordRing] = steady_seconds();
+}
+
+void StepReporter::add(std::uint64_t step, const engine::StepRecord& record) {
+  if (s_.world.rank() != 0) return;
+  watch_.add(record);
+  announce_rate(step);
+  const auto log_steps = static_cast<std::uint64_t>(s_.config.log_every);
+  if ((step + 1) % log_steps == 0 || step + 1 == s_.sizes.total_steps) report(step, record);
+}
+
+void StepReporter::announce_rate(std::uint64_t step) {
+  const double rate = schedule_.rate(step);
+  if (rate == announced_rate_) return;
+  // During a warm-up the rate changes every step; its two ends say enough.
+  const bool warming = step > 0 && step + 1 < schedule_.warmup_steps() && announced_rate_ >= 0.0;
+  if (!warming) view_.event(concat("learning rate: ", rate, " from step ", step + 1));
+  announced_rate_ = rate;
+}
+
+void StepReporter::report(std::uint64_t step, const engine::StepRecord& record) {
+  const double now = done_at_[step % engine::kRecordRing];
+  StepReport r;
+  r.step = step + 1;
+  r.total_steps = s_.sizes.total_steps;
+  r.epoch = static_cast<double>(r.step) / s_.sizes.steps_per_epoch;
+  r.cross_entropy = record.cross_entropy;
+  r.decay_term = record.decay_term;
+  r.train_accuracy = record.correct / record.samples;
+  r.learning_rate = schedule_.rate(step);
+  const auto steps = static_cast<double>(r.step - interval_step_);
+  r.seconds_per_step = (now - interval_started_) / steps;
+  r.images_per_second = static_cast<double>(s_.sizes.global_batch) / r.seconds_per_step;
+  r.seconds = now - started_;
+  if (const std::optional<RankTimes> times = watch_.take()) {
+    r.compute_ms_min = times->least;
+    r.compute_ms_median = times->median;
+    r.compute_ms_max = times->most;
+    if (const std::string text = slowest_text(*times, s_.world.hosts()); !text.empty()) view_.event(text);
+  }
+  view_.report(r);
+  metrics_.write(r);
+  interval_started_ = now;
+  interval_step_ = r.step;
+}
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cifar_mpi/optim/schedule.hpp"
+#include "train/rank_watch.hpp"
+#include "train/state.hpp"
+
+namespace cifar_mpi::train {
+
+/// What the log and metrics.jsonl say about steps: a line every few of them with the mean speed since the
+/// last one, each change of the learning rate, who is slow.
+///
+/// A step is timed by when its replay returned, not by when its record was read, which is a step later. Every
+/// rank has one; rank 0's speaks.
+class StepReporter {
+ public:
+  /// All must outlive this object.
+  StepReporter(const SessionState& state, ProgressView& view, MetricsFile& metrics);
+
+  /// Time counts from here, after `completed` steps: at start, and after a pause that is none of the steps'.
+  void begin_interval(std::uint64_t completed);
+  /// The replay of step number `step`, from 0 on, has returned.
+  void note_launch(std::uint64_t step);
+  /// The record of that step; in order, at most engine::kRecordRing steps later.
+  void add(std::uint64_t step, const engine::StepRecord& record);
+
+ private:
+  void announce_rate(std::uint64_t step);
+  void report(std::uint64_t step, const engine::StepRecord& record);
+
+  const SessionState& s_;
+  ProgressView& view_;
+  MetricsFile& metrics_;
+  optim::Schedule schedule_;
+  RankWatch watch_;
+  std::vector<double> done_at_ = std::vector<double>(engine::kRecordRing);
+  double announced_rate_ = -1.0;
+  double started_ = -1.0;
+  double interval_started_ = 0.0;
+  std::uint64_t interval_step_ = 0;  ///< completed steps when the interval began
+};
+
+}  // namespace cifar_mpi::train
