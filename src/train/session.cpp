@@ -96,6 +96,7 @@ void build_programs(SessionState& state, const Start& start, bool overlap) {
   state.evaluator.emplace(*state.backend, *state.tower, *state.arena, state.world, *state.dataset,
                           state.network.augment, state.sizes.batch / state.sizes.parts,
                           state.ema.as<const float>());
+  state.dataset.reset();  // from here on HDF5, which is not thread-safe, belongs to the writer of checkpoints
 }
 
 void describe_run(const SessionState& state, const Start& start) {

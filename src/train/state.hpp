@@ -28,8 +28,7 @@ struct SessionState {
   comm::Heartbeat unwatched;
   comm::Heartbeat* heart = &unwatched;
 
-  std::optional<data::DatasetFile>
-      dataset;  ///< open until the session ends: evaluation reads its part from it
+  std::optional<data::DatasetFile> dataset;  ///< open during set-up only
   data::DatasetInfo info;
   Sizes sizes;
   Network network;
