@@ -1,9 +1,12 @@
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <thread>
 
 #include "app/device.hpp"
 #include "app/program.hpp"
+#include "app/signals.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
@@ -46,9 +49,26 @@ std::string newest(const EvalOptions& options, const comm::World& world) {
   return path;
 }
 
-/// Evaluates each new checkpoint of a run directory until it is interrupted; a directory without any is
-/// waited for.
+/// Set by a signal.
+std::atomic<int> stop_request{0};
+
+/// Whether any rank was asked to stop; asked and answered on all of them.
+bool stop_asked(const comm::World& world) {
+  std::array<double, 1> asked{static_cast<double>(stop_request.load(std::memory_order_relaxed))};
+  world.sum(asked);
+  return asked[0] > 0.0;
+}
+
+void sleep_unless_asked(double seconds) {
+  for (double slept = 0.0; slept < seconds && stop_request.load(std::memory_order_relaxed) == 0;
+       slept += 0.05)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+}
+
+/// Evaluates each new checkpoint of a run directory until it is asked to stop, which is its regular end; a
+/// directory without any is waited for.
 int watch(const EvalOptions& options, comm::World& world, const Log& log) {
+  app::handle_stop_signals(stop_request);
   world.together([&] {
     std::error_code error;
     if (world.rank() == 0 && std::filesystem::is_regular_file(options.checkpoint, error)) {
@@ -58,7 +78,8 @@ int watch(const EvalOptions& options, comm::World& world, const Log& log) {
   });
   if (train::list_checkpoints(options.checkpoint).empty())
     log.info(concat("waiting for the first checkpoint, ", options.checkpoint, "/checkpoints/step_*.h5"));
-  for (std::string last;;) {
+  std::string last;
+  while (!stop_asked(world)) {
     std::string path;
     if (world.rank() == 0) {
       const auto files = train::list_checkpoints(options.checkpoint);
@@ -66,13 +87,14 @@ int watch(const EvalOptions& options, comm::World& world, const Log& log) {
     }
     world.broadcast(path);
     if (path.empty() || path == last) {
-      std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_s));
+      sleep_unless_asked(options.interval_s);
       continue;
     }
     print(log, path,
           train::evaluate_checkpoint(options.config, path, world, app::backend_for(options.device)));
     last = path;
   }
+  return 0;
 }
 
 int evaluate(EvalOptions options, comm::World& world) {

@@ -15,6 +15,9 @@ std::atomic<int> launcher_notices{0};
 std::atomic<pid_t> launcher{0};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::atomic<int>*>::is_always_lock_free);
 
+/// Since this process was last stopped, as far as is known.
+std::atomic<double> awake_s{1e9};
+
 /// A process that looks a few times a second and has not for so long was stopped.
 constexpr double kStopped = 1.0;
 
@@ -70,8 +73,12 @@ void handle_stop_signals(std::atomic<int>& stop_request) {
 }
 
 void heed_launcher(double seconds_since_last) {
-  if (launcher_notices.exchange(0, std::memory_order_relaxed) > 0 && seconds_since_last < kStopped)
-    request_stop();
+  const bool told = launcher_notices.exchange(0, std::memory_order_relaxed) > 0;
+  // The thread that calls may go on before the one to which the signal is delivered: the gap counts for a
+  // while.
+  const double awake = seconds_since_last < kStopped ? awake_s.load() + seconds_since_last : 0.0;
+  awake_s = awake;
+  if (told && awake >= kStopped) request_stop();
 }
 
 }  // namespace cifar_mpi::app

@@ -1,0 +1,63 @@
+#include <dlfcn.h>
+#include <mpi.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+/// Loaded before everything else into the ranks of a test: makes one of them fail. FAULT is "WHAT:RANK:WHEN".
+///   exit:R:MS           leaves with code 3, without a word to anybody, after so many milliseconds
+///   mpi:R:N             the N-th MPI_Test fails
+///   before-rename:R:N   dies by SIGKILL before the N-th checkpoint gets its name
+///   after-rename:R:N    the same, right behind it
+namespace {
+
+struct Fault {
+  std::string what;
+  int when = 0;
+};
+
+Fault wanted() {
+  const char* const text = std::getenv("FAULT");
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (text == nullptr || rank == nullptr) return {};
+  const std::string all = text;
+  const std::size_t first = all.find(':');
+  const std::size_t second = all.find(':', first + 1);
+  if (all.substr(first + 1, second - first - 1) != rank) return {};
+  return {all.substr(0, first), std::atoi(all.c_str() + second + 1)};
+}
+
+const Fault& fault() {
+  static const Fault value = wanted();
+  return value;
+}
+
+[[gnu::constructor]] void leave_early() {
+  if (fault().what != "exit") return;
+  std::thread([] {
+    usleep(static_cast<useconds_t>(fault().when) * 1000);
+    _exit(3);
+  }).detach();
+}
+
+}  // namespace
+
+extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
+  static int calls = 0;
+  if (fault().what == "mpi" && ++calls == fault().when) return MPI_ERR_OTHER;
+  return PMPI_Test(request, flag, status);
+}
+
+extern "C" int rename(const char* from, const char* to) noexcept {
+  static int checkpoints = 0;
+  static auto* const real = reinterpret_cast<int (*)(const char*, const char*)>(dlsym(RTLD_NEXT, "rename"));
+  const bool counts = std::strstr(to, "/step_") != nullptr && ++checkpoints == fault().when;
+  if (counts && fault().what == "before-rename") raise(SIGKILL);
+  const int status = real(from, to);
+  if (counts && fault().what == "after-rename") raise(SIGKILL);
+  return status;
+}
