@@ -56,6 +56,12 @@ RefusesAFolderThatDoesNotExist() {
   [ ! -e out ] || fail "out was left behind"
 }
 
+RefusesAPipeAtOnce() {
+  mkfifo pipe
+  ends_with 3 timeout 20 "$fetch" --from pipe --out out/cifar
+  says 'neither a folder nor a file'
+}
+
 RefusesAFolderWithNeitherFilesNorStrips() {
   mkdir empty
   ends_with 3 "$fetch" --from empty --out cifar

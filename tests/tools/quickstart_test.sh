@@ -22,7 +22,7 @@ stand_in "$clone/build/cifar_mpi_train" <<'END'
 mkdir -p "$4/checkpoints"
 touch "$4/checkpoints/step_000000390.h5" "$4/checkpoints/step_000001560.h5"
 printf '%s\n' '{"step":1,"images_per_second":5000.25,"seconds":9}' '{"images_per_second":1e9}' \
-  '{"step":3,"images_per_second":5.1e3,"seconds":9}' '{"accuracy": 0.6}' >"$4/metrics.jsonl"
+  '{"step":3,"epoch":3.998,"images_per_second":5.1e3,"seconds":9}' '{"accuracy": 0.6}' >"$4/metrics.jsonl"
 END
 stand_in "$clone/build/cifar_mpi_eval" <<<'echo "2026-11-20: precision @ 1 = 0.6001"'
 
@@ -37,6 +37,7 @@ EndsWithTheResult() {
   says 'test accuracy   0.6001'
   says 'speed           5100 images/s with 2 ranks'
   says "checkpoint      $clone/runs/quickstart/checkpoints/step_000001560.h5"
+  says '--run-dir runs/quickstart --epochs 8'
   grep -q 'fetch_cifar10 .*--from some where' "$calls" || fail "--from was not handed on"
   grep -q 'cifar_mpi_train .*--epochs 4$' "$calls" || fail "trained: $(grep train "$calls")"
 }
@@ -48,6 +49,40 @@ RepeatsNothing() {
   ends_with 0 "$clone/tools/quickstart"
   says 'test accuracy   0.6001'
   ! grep -E 'fetch|pack|train|eval' "$calls" | grep -v cmake || fail "called: $(cat "$calls")"
+}
+
+ShowsTheResultOfWhatWasTrainedSince() {
+  ends_with 0 "$clone/tools/quickstart" --ranks 3
+  stand_in "$clone/build/cifar_mpi_eval" <<<'echo "precision @ 1 = 0.7002"'
+  touch "$clone/runs/quickstart/checkpoints/step_000003120.h5"
+  echo '{"step":3120,"epoch":8,"images_per_second":5e3}' >>"$clone/runs/quickstart/metrics.jsonl"
+  : >"$calls"
+  ends_with 0 "$clone/tools/quickstart"
+  says 'test accuracy   0.7002'
+  says "checkpoint      $clone/runs/quickstart/checkpoints/step_000003120.h5"
+  says 'images/s with 3 ranks'
+  says 'mpirun -np 3 build/cifar_mpi_train --data data/cifar10.h5 --run-dir runs/quickstart --epochs 16'
+  ! grep -q "^cifar_mpi_train" "$calls" || fail "it trained: $(cat "$calls")"
+  : >"$calls"
+  ends_with 0 "$clone/tools/quickstart"
+  says 'test accuracy   0.7002'
+  ! grep -q "^cifar_mpi_eval" "$calls" || fail "it evaluated again: $(cat "$calls")"
+}
+
+ShowsTheResultOfACheckpointThatWasReplaced() {
+  ends_with 0 "$clone/tools/quickstart"
+  stand_in "$clone/build/cifar_mpi_eval" <<<'echo "precision @ 1 = 0.7002"'
+  touch -d '1 hour' "$clone/runs/quickstart/checkpoints/step_000001560.h5"
+  ends_with 0 "$clone/tools/quickstart"
+  says 'test accuracy   0.7002'
+}
+
+TrainsWhereTheCheckpointsAreGone() {
+  ends_with 0 "$clone/tools/quickstart"
+  rm -r "$clone/runs/quickstart/checkpoints"
+  : >"$calls"
+  ends_with 0 "$clone/tools/quickstart"
+  grep -q "^cifar_mpi_train" "$calls" || fail "called: $(cat "$calls")"
 }
 
 TrainsOnWhenAsked() {
