@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <map>
 #include <new>
+#include <system_error>
 #include <vector>
 
 #include "app/config_file.hpp"
@@ -71,6 +72,23 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   return concat("unknown command or option '", rest.front(), "'");
 }
 
+/// What to say of an exception that is no sentence of ours.
+Error as_error(const std::exception& error) {
+  if (const auto* ours = dynamic_cast<const Error*>(&error)) return *ours;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return {
+        ErrorKind::device,
+        "not enough memory; use a smaller batch or set, fewer ranks on this node, or raise its limit (ulimit "
+        "-v)"};
+  }
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
+    return {ErrorKind::device,
+            "a thread could not be started; raise the limits on processes and memory (ulimit -u, ulimit -v)"};
+  }
+  return {ErrorKind::internal, concat("internal error: ", error.what())};
+}
+
 /// Writing past a file-size limit must come back as an error of the write, not end the process.
 void ignore_file_size_signal() { std::signal(SIGXFSZ, SIG_IGN); }
 
@@ -126,17 +144,14 @@ int run_in_world(const char* program, int argc, char** argv, const std::function
   } catch (const comm::AgreedError& error) {
     if (world->rank() == 0) print(program, error.what());
     return exit_code(error.kind());
-  } catch (const Error& error) {
+  } catch (const std::exception& exception) {
+    const Error error = as_error(exception);
     if (!world) {
       if (first_rank()) print(program, error.what());
       return exit_code(error.kind());
     }
     print(program, concat("rank ", world->rank(), ": ", error.what()));
     world->abort(exit_code(error.kind()));
-  } catch (const std::exception& error) {
-    print(program, concat("internal error: ", error.what()));
-    if (!world) return exit_code(ErrorKind::internal);
-    world->abort(exit_code(ErrorKind::internal));
   }
 }
 
@@ -144,15 +159,10 @@ int run_alone(const char* program, const std::function<int()>& body) {
   ignore_file_size_signal();
   try {
     return body();
-  } catch (const Error& error) {
+  } catch (const std::exception& exception) {
+    const Error error = as_error(exception);
     print(program, error.what());
     return exit_code(error.kind());
-  } catch (const std::bad_alloc&) {
-    print(program, "not enough memory for the images; use a smaller set");
-    return exit_code(ErrorKind::device);
-  } catch (const std::exception& error) {
-    print(program, concat("internal error: ", error.what()));
-    return exit_code(ErrorKind::internal);
   }
 }
 

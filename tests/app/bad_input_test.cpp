@@ -78,6 +78,37 @@ TEST_F(Programs, RefuseAtOnceWhatIsNoFile) {
                  "data_batch_1.bin");
 }
 
+TEST_F(Programs, FindTheDatasetWhereTheySay) {
+  // Each place has a set of another size; the log names the size.
+  const std::vector<std::pair<std::string, int>> sets{
+      {"given.h5", 61}, {"named.h5", 62}, {"here/data/cifar10.h5", 63}, {"installed/data/cifar10.h5", 64}};
+  for (const auto& [name, count] : sets) {
+    const std::string pack = kPack + " --synthetic " + std::to_string(count) + " --out " + file(name);
+    ASSERT_EQ(run_command(pack).code, 0);
+  }
+  ASSERT_EQ(
+      run_command("mkdir -p " + file("installed/bin") + " && cp " + kTrain + " " + file("installed/bin"))
+          .code,
+      0);
+  const std::string train =
+      file("installed/bin/cifar_mpi_train") + " --steps 1 --batch-size 4 --threads 1 --run-dir ";
+  const std::string here = "cd " + file("here") + "; ";
+  const std::string named = "CIFAR_MPI_DATA=" + file("named.h5") + " ";
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {here + named + train + file("run_1") + " --data " + file("given.h5"), "61 training"},
+      {here + named + train + file("run_2"), "62 training"},
+      {here + train + file("run_3"), "63 training"},
+      {"cd /; " + train + file("run_4"), "64 training"},
+  };
+  for (const auto& [command, part] : cases) {
+    const Outcome outcome = run_command(command);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_EQ(count_lines_with(outcome.output, part), 1) << outcome.output;
+  }
+  ASSERT_EQ(run_command("rm " + file("installed/data/cifar10.h5")).code, 0);
+  expect_refusal(run_command("cd /; " + train + file("run_5")), 3, file("installed/data/cifar10.h5"));
+}
+
 TEST_F(Programs, SayThatTheEnvironmentNamedTheDataset) {
   for (const char* program : {"train", "eval"}) {
     const std::string command = kBin + "/cifar_mpi_" + program;

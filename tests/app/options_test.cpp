@@ -6,9 +6,16 @@ namespace cifar_mpi::test {
 namespace {
 
 TEST_F(Programs, AnswerWithoutMpi) {
-  for (const std::string& program : {kTrain, kEval, kPack, kBin + "/cifar_mpi_bench"}) {
-    EXPECT_EQ(run_command(program + " --help").code, 0);
-    EXPECT_EQ(run_command(program + " --version").code, 0);
+  const std::vector<std::pair<std::string, std::string>> words{
+      {kTrain, "--lr-decay-factor"}, {kEval, "--weights"}, {kPack, "--synthetic"}, {kBench, "allreduce"}};
+  for (const auto& [program, word] : words) {
+    const Outcome help = run_command(program + " --help");
+    EXPECT_EQ(help.code, 0);
+    EXPECT_NE(help.output.find(word), std::string::npos) << help.output;
+    const Outcome version = run_command(program + " --version");
+    EXPECT_EQ(version.code, 0);
+    EXPECT_TRUE(std::regex_search(version.output, std::regex("^cifar_mpi_\\w+ \\d+\\.\\d+\\.\\d+ \\(")))
+        << version.output;
   }
   const Outcome build = run_command(kTrain + " --check-build");
   EXPECT_EQ(build.code, 0);

@@ -1,0 +1,78 @@
+#include "app/train_options.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace cifar_mpi::app {
+namespace {
+
+train::TrainConfig parsed(const std::string& words) {
+  CLI::App app;
+  TrainOptions options;
+  options.add_to(app);
+  app.parse(words);
+  return options.config();
+}
+
+TEST(TrainOptions, AreTheTutorialsWhenNothingIsSaid) {
+  const train::TrainConfig config = parsed("");
+  EXPECT_EQ(config.batch_size, 128);
+  EXPECT_EQ(config.epochs, 256.0);
+  EXPECT_EQ(config.lr, 0.1);
+  EXPECT_EQ(config.seed, 1u);
+  EXPECT_EQ(config.ema_decay, 0.9999);
+  EXPECT_EQ(config.precision, engine::Precision::automatic);
+  EXPECT_EQ(config.augment, data::Augment::tutorial);
+  EXPECT_EQ(config.shuffle, data::Shuffle::shard);
+}
+
+TEST(TrainOptions, ReachTheRun) {
+  const train::TrainConfig config = parsed(
+      "--data d --run-dir r --resume never --seed 2 --device cpu --precision bf16 --threads 3 --runner "
+      "serial "
+      "--all-reduce ring --bucket-mib 4 --reproducible --micro-shards 5 --batch-size 6 --global-batch 7 "
+      "--epochs 8 "
+      "--steps 9 --augment none --shuffle global --lr 10 --lr-decay-factor 11 --epochs-per-decay 12 "
+      "--lr-scaling "
+      "sqrt --warmup-epochs 13 --weight-decay 14 --ema-decay 15 --log-every 16 --eval-every 17 "
+      "--checkpoint-every 18 "
+      "--check-every 19 --keep 20 --keep-every 21 --timeout 22 --stop-after 23 --overlap off");
+  EXPECT_EQ(config.data, "d");
+  EXPECT_EQ(config.run_dir, "r");
+  EXPECT_EQ(config.resume, "never");
+  EXPECT_EQ(config.seed, 2u);
+  EXPECT_EQ(config.device, "cpu");
+  EXPECT_EQ(config.precision, engine::Precision::bf16);
+  EXPECT_EQ(config.threads, 3);
+  EXPECT_EQ(config.runner, engine::RunnerKind::serial);
+  EXPECT_EQ(config.all_reduce, "ring");
+  EXPECT_EQ(config.bucket_mib, 4.0);
+  EXPECT_TRUE(config.reproducible);
+  EXPECT_EQ(config.micro_shards, 5);
+  EXPECT_EQ(config.batch_size, 6);
+  EXPECT_EQ(config.global_batch, 7);
+  EXPECT_EQ(config.epochs, 8.0);
+  EXPECT_EQ(config.steps, 9);
+  EXPECT_EQ(config.augment, data::Augment::none);
+  EXPECT_EQ(config.shuffle, data::Shuffle::global);
+  EXPECT_EQ(config.lr, 10.0);
+  EXPECT_EQ(config.lr_decay_factor, 11.0);
+  EXPECT_EQ(config.epochs_per_decay, 12.0);
+  EXPECT_EQ(config.lr_scaling, optim::LrScaling::sqrt);
+  EXPECT_EQ(config.warmup_epochs, 13.0);
+  EXPECT_EQ(config.weight_decay, 14.0);
+  EXPECT_EQ(config.ema_decay, 15.0);
+  EXPECT_EQ(config.log_every, 16);
+  EXPECT_EQ(config.eval_every, 17.0);
+  EXPECT_EQ(config.checkpoint_every, 18);
+  EXPECT_EQ(config.check_every, 19);
+  EXPECT_EQ(config.keep, 20);
+  EXPECT_EQ(config.keep_every, 21);
+  EXPECT_EQ(config.timeout_s, 22.0);
+  EXPECT_EQ(config.stop_after_min, 23.0);
+  EXPECT_EQ(config.overlap, comm::Overlap::off);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::app
