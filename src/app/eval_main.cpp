@@ -28,6 +28,7 @@ struct EvalOptions {
 
 void print(const Log& log, const std::string& path, const train::Evaluation& evaluation) {
   const train::Accuracy& accuracy = evaluation.accuracy;
+  for (const std::string& doubt : evaluation.doubts) log.warn(doubt);
   log.info(concat(path, ": step ", evaluation.step, ", ", accuracy.count(), " test images, cross-entropy ",
                   format("%.4f", accuracy.cross_entropy)));
   for (std::size_t c = 0; c < accuracy.classes.size(); ++c) {

@@ -50,11 +50,10 @@ auto* first_fit(Proposals& proposals, int count) {
 
 /// Takes over a proposal; false without one.
 template <class Direction, class Proposal>
-bool adopt(Direction& direction, const Proposal* proposal, cudnnMathType_t least) {
+bool adopt(Direction& direction, const Proposal* proposal) {
   if (proposal == nullptr) return false;
   direction.algorithm = proposal->algo;
-  const cudnnMathType_t math = proposal->mathType == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : least;
-  return cudnnSetConvolutionMathType(direction.conv.get(), math) == CUDNN_STATUS_SUCCESS;
+  return cudnnSetConvolutionMathType(direction.conv.get(), proposal->mathType) == CUDNN_STATUS_SUCCESS;
 }
 
 }  // namespace
@@ -72,9 +71,10 @@ void LibraryConv::describe() {
   forward_.conv = convolution(padding);
   weight_gradient_.conv = convolution(padding);
   data_gradient_.conv = convolution(padding);
-  // Default math lets fp32 go through tf32, and bf16 through the matrix units.
+  // Default math lets fp32 go through tf32. What cuDNN proposes names the math it means.
+  const cudnnMathType_t math = shape_.type == ValueType::bf16 ? CUDNN_TENSOR_OP_MATH : CUDNN_DEFAULT_MATH;
   for (const auto* conv : {&forward_.conv, &weight_gradient_.conv, &data_gradient_.conv}) {
-    check(cudnnSetConvolutionMathType(conv->get(), CUDNN_DEFAULT_MATH), "describing a convolution");
+    check(cudnnSetConvolutionMathType(conv->get(), math), "describing a convolution");
   }
 }
 
@@ -84,7 +84,7 @@ bool LibraryConv::find_forward(const Trial& trial) {
   if (cudnnGetConvolutionForwardAlgorithm_v7(trial.dnn, x_.get(), weights_.get(), forward_.conv.get(),
                                              y_.get(), kMostAlgorithms, &count,
                                              proposals.data()) != CUDNN_STATUS_SUCCESS ||
-      !adopt(forward_, first_fit(proposals, count), CUDNN_DEFAULT_MATH)) {
+      !adopt(forward_, first_fit(proposals, count))) {
     return false;
   }
   return cudnnGetConvolutionForwardWorkspaceSize(trial.dnn, x_.get(), weights_.get(), forward_.conv.get(),
@@ -99,7 +99,7 @@ bool LibraryConv::find_weight_gradient(const Trial& trial) {
   if (cudnnGetConvolutionBackwardFilterAlgorithm_v7(trial.dnn, x_.get(), y_.get(), d.conv.get(),
                                                     weights_.get(), kMostAlgorithms, &count,
                                                     proposals.data()) != CUDNN_STATUS_SUCCESS ||
-      !adopt(d, first_fit(proposals, count), CUDNN_DEFAULT_MATH)) {
+      !adopt(d, first_fit(proposals, count))) {
     return false;
   }
   return cudnnGetConvolutionBackwardFilterWorkspaceSize(trial.dnn, x_.get(), y_.get(), d.conv.get(),
@@ -114,7 +114,7 @@ bool LibraryConv::find_data_gradient(const Trial& trial) {
   if (cudnnGetConvolutionBackwardDataAlgorithm_v7(trial.dnn, weights_.get(), y_.get(), d.conv.get(), x_.get(),
                                                   kMostAlgorithms, &count,
                                                   proposals.data()) != CUDNN_STATUS_SUCCESS ||
-      !adopt(d, first_fit(proposals, count), CUDNN_DEFAULT_MATH)) {
+      !adopt(d, first_fit(proposals, count))) {
     return false;
   }
   return cudnnGetConvolutionBackwardDataWorkspaceSize(trial.dnn, weights_.get(), y_.get(), d.conv.get(),

@@ -52,6 +52,9 @@ Owned<cublasLtMatmulPreference_t> preference() {
   check(cublasLtMatmulPreferenceCreate(&made), "describing a preference");
   Owned<cublasLtMatmulPreference_t> wanted(made);
   set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kMostWorkspace});
+  // parts of a sum go through the workspace in fp32, never through a narrower result
+  set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {

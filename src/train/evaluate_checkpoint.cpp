@@ -3,15 +3,16 @@
 #include <filesystem>
 #include <optional>
 
+#include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/train/network.hpp"
-#include "cifar_mpi/train/run_directory.hpp"
+#include "train/resume.hpp"
 
 namespace cifar_mpi::train {
 namespace {
 
-std::string recorded(const Checkpoint& checkpoint, std::string_view key, const std::string& path) {
-  for (const auto& [name, value] : checkpoint.progress.identity) {
+std::string recorded(const Identity& identity, std::string_view key, const std::string& path) {
+  for (const auto& [name, value] : identity) {
     if (name == key) return value;
   }
   throw Error(ErrorKind::checkpoint,
@@ -21,29 +22,58 @@ std::string recorded(const Checkpoint& checkpoint, std::string_view key, const s
 /// The checkpoint's model on this dataset; throws when the two do not belong together.
 Network network_of(const Checkpoint& checkpoint, const std::string& path, const data::DatasetInfo& info,
                    const std::string& data) {
-  const std::string image = recorded(checkpoint, "dataset image", path);
-  const std::string classes = recorded(checkpoint, "dataset classes", path);
+  const std::string image = recorded(checkpoint.progress.identity, "dataset image", path);
+  const std::string classes = recorded(checkpoint.progress.identity, "dataset classes", path);
   if (image != to_string(info.image) || classes != std::to_string(info.classes())) {
     throw Error(
         ErrorKind::checkpoint,
         concat(path, " was trained on ", image, " images of ", classes, " classes, but ", data, " has ",
                to_string(info.image), " images of ", info.classes(), "; name its dataset with --data"));
   }
-  return make_network(recorded(checkpoint, "model", path), info, data::Augment::none, data);
+  return make_network(recorded(checkpoint.progress.identity, "model", path), info, data::Augment::none, data);
+}
+
+/// In what `info` differs from the dataset that the checkpoint was trained on, though it can be evaluated on.
+std::vector<std::string> doubts(const Checkpoint& checkpoint, const data::DatasetInfo& info,
+                                const std::string& path, const std::string& data) {
+  const Identity here = identity({}, {}, info);
+  std::vector<std::string> texts;
+  for (const char* item : {"dataset label names", "dataset training samples"}) {
+    const std::string then = recorded(checkpoint.progress.identity, item, path),
+                      now = recorded(here, item, data);
+    if (then == now) continue;
+    texts.push_back(concat(path, " was trained on another dataset than ", data, ": its ", item, " is ", then,
+                           ", that of this file ", now));
+  }
+  return texts;
+}
+
+/// What all ranks must evaluate alike.
+comm::Facts common_facts(const EvaluationConfig& config, const Checkpoint& checkpoint) {
+  std::uint64_t hash = 0;
+  for (const auto* tensors : {&checkpoint.model, &checkpoint.ema}) {
+    for (const NamedTensor& tensor : *tensors) {
+      hash = hash_pair(hash, hash_bytes(std::as_bytes(std::span(tensor.values))));
+    }
+  }
+  return {{"--weights", config.weights == Weights::ema ? "ema" : "raw"},
+          {"--precision", std::string(engine::to_string(config.precision))},
+          {"the checkpoint's step", std::to_string(checkpoint.progress.step)},
+          {"the hash of the checkpoint", format("%016llx", static_cast<unsigned long long>(hash))}};
 }
 
 }  // namespace
 
-std::string resolve_checkpoint(const std::string& path) {
+std::string resolve_checkpoint(const std::string& path, const Log& log) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) return path;
-  const std::vector<CheckpointFile> files = list_checkpoints(path);
-  if (files.empty()) {
+  const std::optional<FoundCheckpoint> found = newest_valid_checkpoint(path, log);
+  if (!found) {
     throw Error(ErrorKind::checkpoint, concat(path, " holds no checkpoint (", path,
                                               "/checkpoints/step_*.h5); "
                                               "has the run written one yet?"));
   }
-  return files.back().path;
+  return found->path;
 }
 
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path,
@@ -52,15 +82,20 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string
   Network network;
   std::optional<data::DatasetFile> file;
   std::vector<NamedTensor> tensors;
+  comm::Facts facts;
   world.together([&] {
     Checkpoint checkpoint = read_checkpoint(path);
+    facts = common_facts(config, checkpoint);
     file.emplace(config.data);
     network = network_of(checkpoint, path, file->info(), config.data);
     tensors = match_tensors(std::move(config.weights == Weights::ema ? checkpoint.ema : checkpoint.model),
                             network.params, path);
     result.step = checkpoint.progress.step;
     result.label_names = file->info().label_names;
+    result.doubts = doubts(checkpoint, file->info(), path, config.data);
   });
+  world.require_equal(ErrorKind::usage, facts, "start all ranks with the same options and checkpoint");
+  require_equal_data(world, *file, config.data);
 
   std::unique_ptr<engine::Backend> backend;
   std::unique_ptr<engine::Tower> tower;

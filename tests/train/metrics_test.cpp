@@ -1,8 +1,11 @@
 #include "cifar_mpi/train/metrics.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <csignal>
+#include <filesystem>
 #include <limits>
 
 #include "support/temp_dir.hpp"
@@ -66,6 +69,82 @@ TEST(MetricsFile, CutsBackToTheResumedStepAndGoesOn) {
   }
 }
 
+TEST(MetricsFile, DropsTornAndForeignLinesAndKeepsTheRestByteForByte) {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl";
+  { MetricsFile(path, 0).write(report_at(10)); }
+  const std::string good = read_file(path);
+  const std::string evaluation = "{\"step\":10,\"test_accuracy\":0.5}\n";
+  write_file(path,
+             good + "{\"step\":9,\"torn\n" + evaluation + "a line of somebody\n{\"step\":5,\"a\":{\"b\":1}");
+  { const MetricsFile file(path, 10); }
+  EXPECT_EQ(read_file(path), good + evaluation);
+  { const MetricsFile file(path, 10, Log(1), true); }
+  EXPECT_EQ(read_file(path), good) << "a run killed at its end evaluates again";
+  { const MetricsFile file(path, 9); }
+  EXPECT_EQ(read_file(path), "");
+}
+
+TEST(MetricsFile, LeavesOutComputeTimesThatNobodyMeasured) {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    MetricsFile file(path, 0);
+    StepReport r = report_at(10);
+    file.write(r);
+    r.compute_ms_min = 1.0;
+    r.compute_ms_median = 2.0;
+    r.compute_ms_max = 3.5;
+    file.write(r);
+  }
+  const std::string text = read_file(path);
+  EXPECT_NE(text.find(",\"compute_ms\":null}\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(",\"compute_ms\":{\"min\":1,\"median\":2,\"max\":3.5}}\n"), std::string::npos) << text;
+}
+
+/// No file of this process may grow beyond `bytes`: what a full disk does to it.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(std::uint64_t bytes) {
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = nullptr;
+};
+
+TEST(MetricsFile, WarnsOnceWhenItCannotWriteAndLeavesNoLineTorn) {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl";
+  MetricsFile file(path, 0, Log(0));
+  file.write(report_at(10));
+  const std::string first = read_file(path);
+  testing::internal::CaptureStderr();
+  {
+    const FileSizeLimit limit(first.size() + 7);
+    for (const std::uint64_t step : {20, 30, 40}) file.write(report_at(step));
+  }
+  const std::string warnings = testing::internal::GetCapturedStderr();
+  file.write(report_at(50));
+  EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
+  EXPECT_TRUE(warnings.starts_with("warning: cannot write " + path + ": ")) << warnings;
+  // The part of step 20 that found room stands on a line of its own, and the next resume drops it.
+  const std::string text = read_file(path);
+  EXPECT_TRUE(text.starts_with(first + "{\"step\"\n{\"step\":50,")) << text;
+  { const MetricsFile again(path, 50); }
+  EXPECT_EQ(std::ranges::count(read_file(path), '\n'), 2);
+}
+
 TEST(MetricsFile, WritesNumbersThatJsonKnows) {
   const TempDir folder;
   StepReport r = report_at(10);
@@ -75,10 +154,32 @@ TEST(MetricsFile, WritesNumbersThatJsonKnows) {
             std::string::npos);
 }
 
-TEST(MetricsFile, SaysWhereItCannotWrite) {
+TEST(MetricsFile, SaysWhereItCannotWriteAndWhy) {
   const TempDir folder;
-  expect_error(ErrorKind::io, {folder / "none/metrics.jsonl"},
+  expect_error(ErrorKind::io, {folder / "none/metrics.jsonl", "No such file"},
                [&] { MetricsFile(folder / "none/metrics.jsonl", 0); });
+  std::filesystem::create_directory(folder / "metrics.jsonl");
+  expect_error(ErrorKind::io, {"cannot read", folder / "metrics.jsonl", "Is a directory"},
+               [&] { MetricsFile(folder / "metrics.jsonl", 0); });
+  std::filesystem::create_symlink("circle", folder / "circle");  // root may read whatever has a mode
+  expect_error(ErrorKind::io, {"cannot read", folder / "circle", "symbolic links"},
+               [&] { MetricsFile(folder / "circle", 0); });
+}
+
+TEST(MetricsFile, IsLeftAsItWasWhenItCannotBeCutBack) {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    MetricsFile file(path, 0);
+    for (const std::uint64_t step : {10, 20}) file.write(report_at(step));
+  }
+  const std::string before = read_file(path);
+  {
+    const FileSizeLimit limit(100);
+    expect_error(ErrorKind::io, {path}, [&] { MetricsFile(path, 10); });
+  }
+  EXPECT_EQ(read_file(path), before);
+  EXPECT_EQ(folder.files(), 1u);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -71,6 +72,26 @@ class RunTest : public testing::Test {
       EXPECT_EQ(exit_code(error.kind()), exit_code(kind)) << error.what();
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
+  }
+
+  /// Rank 0 changes files between two barriers.
+  void on_rank_zero(const std::function<void()>& action) {
+    world().barrier();
+    if (world().rank() == 0) action();
+    world().barrier();
+  }
+  /// Writes a copy of the dataset, changed.
+  std::string other_data(
+      const std::function<void(data::DatasetInfo&, data::Samples&, data::Samples&)>& change) {
+    on_rank_zero([&] {
+      const data::DatasetFile file(path("data.h5"));
+      data::DatasetInfo info = file.info();
+      data::Samples train = file.read(data::Split::train, {0, info.train_count});
+      data::Samples test = file.read(data::Split::test, {0, info.test_count});
+      change(info, train, test);
+      data::write_dataset(path("other.h5"), info, train, test);
+    });
+    return path("other.h5");
   }
 
   std::atomic<int> stop_{0};

@@ -22,11 +22,12 @@ struct Evaluation {
   std::uint64_t step = 0;
   std::vector<std::string> label_names;
   Accuracy accuracy;
+  std::vector<std::string> doubts;  ///< in what the dataset is not the one the checkpoint was trained on
 };
 
-/// The newest checkpoint of `path` when it is a run directory, else `path` itself.
+/// The newest valid checkpoint of `path` when it is a run directory, others are reported; else `path` itself.
 /// Throws Error{checkpoint} when there is no such file, or the directory holds no checkpoint.
-std::string resolve_checkpoint(const std::string& path);
+std::string resolve_checkpoint(const std::string& path, const Log& log = Log());
 
 /// Evaluates one checkpoint on the test split over all ranks. Collective; what goes wrong on one rank is
 /// thrown on all: Error{checkpoint} also when the dataset is not of the shape the checkpoint was trained on.

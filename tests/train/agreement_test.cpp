@@ -1,0 +1,147 @@
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/train/evaluate_checkpoint.hpp"
+#include "cifar_mpi/train/run_directory.hpp"
+#include "train/run_fixture.hpp"
+
+/// What the ranks must have in common to train or evaluate together.
+namespace cifar_mpi::train {
+namespace {
+
+using Agreement = RunTest;
+
+TEST_F(Agreement, RefusesRanksThatWereStartedWithOtherOptions) {
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks to differ";
+  const int odd = world().size() - 1;
+  const auto expect_refused = [&](const std::string& item, const auto& change) {
+    TrainConfig c = config();
+    if (world().rank() == odd) change(c);
+    expect_agreed(ErrorKind::usage, concat(item, " on rank ", odd, " (", world().host(), "), but "),
+                  [&] { start(c); });
+  };
+  expect_refused("--steps is 5", [](TrainConfig& c) { c.steps = 5; });
+  expect_refused("--lr is 0.2", [](TrainConfig& c) { c.lr = 0.2; });
+  expect_refused("--lr is nan", [](TrainConfig& c) { c.lr = std::nan(""); });
+  expect_refused("--bucket-mib is 2", [](TrainConfig& c) { c.bucket_mib = 2.0; });
+  expect_refused("--all-reduce is ring", [](TrainConfig& c) { c.all_reduce = "ring"; });
+  expect_refused("--seed is 3", [](TrainConfig& c) { c.seed = 3; });
+  expect_refused("--shuffle is shard", [](TrainConfig& c) { c.shuffle = data::Shuffle::shard; });
+  expect_refused("--batch-size is 24", [](TrainConfig& c) { c.batch_size = 24; });
+  expect_refused("--check-every is 2", [](TrainConfig& c) { c.check_every = 2; });
+  expect_refused("--checkpoint-every is 2", [](TrainConfig& c) { c.checkpoint_every = 2; });
+  expect_refused("--eval-every is 0.5", [](TrainConfig& c) { c.eval_every = 0.5; });
+  expect_refused("--precision is bf16", [](TrainConfig& c) { c.precision = engine::Precision::bf16; });
+  // What the list does not know stands in the text.
+  expect_refused("--brand-new is 7", [](TrainConfig& c) { c.text += "data=\"elsewhere\"\nbrand-new=7\n"; });
+  EXPECT_FALSE(std::filesystem::exists(path("run")));
+  TrainConfig c = config();
+  c.text = concat("data=\"/node", world().rank(), "/data.h5\"\n");
+  EXPECT_NO_THROW(start(c));  // a path may differ
+}
+
+TEST_F(Agreement, RefusesRanksThatReadOtherFiles) {
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks to differ";
+  const int odd = world().size() - 1;
+  const auto expect_refused = [&](const std::string& item, const auto& change) {
+    const std::string other = other_data(change);
+    TrainConfig c = config();
+    if (world().rank() == odd) c.data = other;
+    c.text = "";
+    expect_agreed(ErrorKind::data, item, [&] { start(c); });
+    expect_agreed(ErrorKind::data, concat("there ", other, " is no copy of rank 0's dataset"),
+                  [&] { start(c); });
+  };
+  expect_refused("the hash of the training labels is ",
+                 [](auto&, data::Samples& train, auto&) { std::swap(train.labels[0], train.labels[1]); });
+  expect_refused("the hash of some training images is ",
+                 [](auto&, data::Samples& train, auto&) { std::ranges::reverse(train.images); });
+  expect_refused("the name of class 3 is ",
+                 [](data::DatasetInfo& info, auto&, auto&) { info.label_names[3].push_back('x'); });
+  expect_refused("the number of test images is ", [](auto&, auto&, data::Samples& test) {
+    test.labels.pop_back();
+    test.images.resize(test.labels.size() * 3072);
+  });
+}
+
+TEST_F(Agreement, RefusesRanksThatPlanOtherKernels) {
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks to differ";
+  TrainConfig c = config();
+  c.threads = 0;
+  c.precision = engine::Precision::automatic;
+  // A backend that resolves the precision in its own way on the last rank.
+  const int odd = world().size() - 1;
+  const auto backend = [&](const engine::BackendOptions& options) {
+    engine::BackendOptions mine = options;
+    if (world().rank() == odd) mine.threads = options.threads + 1;
+    return cpu::make_backend(mine);
+  };
+  expect_agreed(ErrorKind::device, "of the kernel plan is ",
+                [&] { set_up(c, world(), Log(1), backend, stop_); });
+}
+
+TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
+  run(config());
+  world().barrier();
+  EvaluationConfig evaluation;
+  evaluation.data = path("data.h5");
+  evaluation.threads = 1;
+  const std::string checkpoint = checkpoint_path(path("run"), 4);
+  const auto evaluate = [&](const std::string& file) {
+    return evaluate_checkpoint(evaluation, file, world(), cpu::make_backend);
+  };
+  const Evaluation whole = evaluate(checkpoint);
+  EXPECT_EQ(whole.accuracy.count(), kTestSamples);
+  EXPECT_TRUE(whole.doubts.empty());
+  if (world().size() == 1) return;
+
+  TrainConfig other = config();
+  other.run_dir = path("other_run");
+  other.lr = 0.2;
+  run(other);
+  world().barrier();
+  const bool odd = world().rank() == world().size() - 1;
+  expect_agreed(ErrorKind::usage, "the hash of the checkpoint is ",
+                [&] { evaluate(odd ? checkpoint_path(other.run_dir, 4) : checkpoint); });
+  if (odd) evaluation.weights = Weights::raw;
+  expect_agreed(ErrorKind::usage, "--weights is raw on rank", [&] { evaluate(checkpoint); });
+  evaluation.weights = Weights::ema;
+  const std::string changed =
+      other_data([](auto&, auto&, data::Samples& test) { std::ranges::reverse(test.images); });
+  if (odd) evaluation.data = changed;
+  expect_agreed(ErrorKind::data, "the hash of some test images is ", [&] { evaluate(checkpoint); });
+}
+
+TEST_F(Agreement, DoubtsADatasetThatIsNotTheCheckpoints) {
+  run(config());
+  EvaluationConfig evaluation;
+  evaluation.threads = 1;
+  evaluation.data = other_data([](data::DatasetInfo& info, data::Samples& train, auto&) {
+    info.label_names[0].push_back('x');
+    train.labels.pop_back();
+    train.images.resize(train.labels.size() * 3072);
+  });
+  const Evaluation result =
+      evaluate_checkpoint(evaluation, checkpoint_path(path("run"), 4), world(), cpu::make_backend);
+  ASSERT_EQ(result.doubts.size(), 2u);
+  EXPECT_NE(result.doubts[0].find("its dataset label names is airplane,"), std::string::npos)
+      << result.doubts[0];
+  EXPECT_NE(result.doubts[1].find("its dataset training samples is 96, that of this file 95"),
+            std::string::npos)
+      << result.doubts[1];
+}
+
+TEST_F(Agreement, EvaluatesTheNewestValidCheckpointOfARun) {
+  TrainConfig c = config();
+  c.checkpoint_every = 2;
+  run(c);
+  on_rank_zero([&] { std::filesystem::resize_file(checkpoint_path(c.run_dir, 4), 100); });
+  EXPECT_EQ(resolve_checkpoint(c.run_dir, Log(1)), checkpoint_path(c.run_dir, 2));
+  EXPECT_EQ(resolve_checkpoint("some/file.h5"), "some/file.h5");
+  expect_error(ErrorKind::checkpoint, {"holds no checkpoint"}, [&] { resolve_checkpoint(path("")); });
+}
+
+}  // namespace
+}  // namespace cifar_mpi::train

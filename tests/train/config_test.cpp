@@ -1,0 +1,206 @@
+#include "cifar_mpi/train/config.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <string>
+
+#include "cifar_mpi/base/error.hpp"
+#include "support/temp_dir.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+using Change = std::function<void(TrainConfig&)>;
+
+TrainConfig changed(const Change& change) {
+  TrainConfig config;
+  config.data = "some/data.h5";
+  change(config);
+  return config;
+}
+
+data::DatasetInfo dataset_of(std::uint64_t samples) {
+  data::DatasetInfo info;
+  info.image = {32, 32, 3};
+  info.label_names = {"cat", "dog"};
+  info.train_count = samples;
+  info.test_count = 10;
+  return info;
+}
+
+TEST(Check, TakesTheDefaultsAndTheEdges) {
+  const std::vector<Change> fine{[](auto&) {},
+                                 [](auto& c) { c.batch_size = 1; },
+                                 [](auto& c) { c.batch_size = 1 << 20; },
+                                 [](auto& c) { c.threads = 4096; },
+                                 [](auto& c) { c.lr_decay_factor = 0.0; },
+                                 [](auto& c) { c.lr_decay_factor = 1.0; },
+                                 [](auto& c) { c.ema_decay = 0.0; },
+                                 [](auto& c) { c.weight_decay = 0.0; },
+                                 [](auto& c) { c.micro_shards = 4096; },
+                                 [](auto& c) { c.bucket_mib = 1.0 / 1024; },
+                                 [](auto& c) { c.bucket_mib = 4096.0; },
+                                 [](auto& c) { c.run_dir = "./-run"; },
+                                 [](auto& c) { c.reproducible = true, c.shuffle = data::Shuffle::global; }};
+  for (std::size_t i = 0; i < fine.size(); ++i) EXPECT_NO_THROW(check(changed(fine[i]))) << i;
+}
+
+TEST(Check, NamesTheOptionAndTheValue) {
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  const auto refuse = [](const char* option, const char* value, const Change& change) {
+    expect_error(ErrorKind::usage, {option, value}, [&] { check(changed(change)); });
+  };
+  refuse("--run-dir", "\"\"", [](auto& c) { c.run_dir.clear(); });
+  refuse("--run-dir", "./-x", [](auto& c) { c.run_dir = "-x"; });
+  refuse("--batch-size", "0", [](auto& c) { c.batch_size = 0; });
+  refuse("--batch-size", "1048577", [](auto& c) { c.batch_size = (1 << 20) + 1; });
+  refuse("--global-batch", "-1", [](auto& c) { c.global_batch = -1; });
+  refuse("--steps", "-1", [](auto& c) { c.steps = -1; });
+  refuse("--threads", "-1", [](auto& c) { c.threads = -1; });
+  refuse("--threads", "4097", [](auto& c) { c.threads = 4097; });
+  refuse("--lr-decay-factor", "1.5", [](auto& c) { c.lr_decay_factor = 1.5; });
+  refuse("--weight-decay", "-1", [](auto& c) { c.weight_decay = -1.0; });
+  refuse("--warmup-epochs", "-1", [](auto& c) { c.warmup_epochs = -1.0; });
+  refuse("--eval-every", "-1", [](auto& c) { c.eval_every = -1.0; });
+  refuse("--ema-decay", "1", [](auto& c) { c.ema_decay = 1.0; });
+  refuse("--ema-decay", "-0.1", [](auto& c) { c.ema_decay = -0.1; });
+  refuse("--micro-shards", "6", [](auto& c) { c.micro_shards = 6; });
+  refuse("--micro-shards", "8192", [](auto& c) { c.micro_shards = 8192; });
+  refuse("--micro-shards", "0", [](auto& c) { c.micro_shards = 0; });
+  refuse("--bucket-mib", "1e-09", [](auto& c) { c.bucket_mib = 1e-9; });
+  refuse("--bucket-mib", "4097", [](auto& c) { c.bucket_mib = 4097.0; });
+  refuse("--log-every", "0", [](auto& c) { c.log_every = 0; });
+  refuse("--checkpoint-every", "0", [](auto& c) { c.checkpoint_every = 0; });
+  refuse("--check-every", "0", [](auto& c) { c.check_every = 0; });
+  refuse("--keep", "0", [](auto& c) { c.keep = 0; });
+  refuse("--keep-every", "-1", [](auto& c) { c.keep_every = -1; });
+  refuse("--reproducible", "--shuffle global", [](auto& c) { c.reproducible = true; });
+  refuse("--reproducible", "doubling", [](auto& c) {
+    c.reproducible = true;
+    c.shuffle = data::Shuffle::global;
+    c.all_reduce = "ring";
+  });
+  for (const double bad : {nan, inf, 0.0, -1.0}) {
+    for (const auto& [option, member] : std::map<std::string, double TrainConfig::*>{
+             {"--lr", &TrainConfig::lr},
+             {"--epochs", &TrainConfig::epochs},
+             {"--epochs-per-decay", &TrainConfig::epochs_per_decay}}) {
+      expect_error(ErrorKind::usage, {option + " must"},
+                   [&] { check(changed([&, m = member](auto& c) { c.*m = bad; })); });
+    }
+  }
+  for (const auto member : {&TrainConfig::weight_decay, &TrainConfig::ema_decay, &TrainConfig::bucket_mib,
+                            &TrainConfig::lr_decay_factor, &TrainConfig::warmup_epochs}) {
+    expect_error(ErrorKind::usage, {"nan"}, [&] { check(changed([&](auto& c) { c.*member = nan; })); });
+  }
+}
+
+TEST(ResolveSizes, CountsBatchesAndSteps) {
+  TrainConfig config = changed([](auto& c) { c.batch_size = 10, c.epochs = 2.5; });
+  Sizes sizes = resolve_sizes(config, 3, dataset_of(100));
+  EXPECT_EQ(sizes.batch, 10);
+  EXPECT_EQ(sizes.global_batch, 30u);
+  EXPECT_EQ(sizes.parts, 1);
+  EXPECT_DOUBLE_EQ(sizes.steps_per_epoch, 100.0 / 30.0);
+  EXPECT_EQ(sizes.total_steps, 8u);  // 2.5 · 3.33 = 8.33
+  config.steps = 7;
+  config.global_batch = 36;
+  sizes = resolve_sizes(config, 3, dataset_of(100));
+  EXPECT_EQ(sizes.batch, 12);
+  EXPECT_EQ(sizes.global_batch, 36u);
+  EXPECT_EQ(sizes.total_steps, 7u);
+  config.reproducible = true;
+  config.global_batch = 32;
+  EXPECT_EQ(resolve_sizes(config, 2, dataset_of(100)).parts, 4);
+  EXPECT_EQ(resolve_sizes(config, 8, dataset_of(100)).parts, 1);
+}
+
+TEST(ResolveSizes, SaysWhatDoesNotFit) {
+  const auto refuse = [](ErrorKind kind, const std::vector<std::string>& parts, int ranks,
+                         std::uint64_t samples, const Change& change) {
+    expect_error(kind, parts, [&] { resolve_sizes(changed(change), ranks, dataset_of(samples)); });
+  };
+  refuse(ErrorKind::usage, {"--global-batch 32 cannot be divided by 3 ranks"}, 3, 1000,
+         [](auto& c) { c.global_batch = 32; });
+  refuse(ErrorKind::usage, {"--global-batch 4194304", "per rank"}, 2, 1000,
+         [](auto& c) { c.global_batch = 1 << 22; });
+  refuse(ErrorKind::data, {"some/data.h5 has 3 training samples", "4 ranks"}, 4, 3,
+         [](auto& c) { c.batch_size = 1; });
+  refuse(ErrorKind::data, {"100 training samples", "global batch of 256", "lower --batch-size"}, 2, 100,
+         [](auto&) {});
+  refuse(ErrorKind::data, {"global batch of 200", "lower --global-batch"}, 2, 100,
+         [](auto& c) { c.global_batch = 200; });
+  refuse(ErrorKind::usage, {"--epochs 0.01", "less than one step"}, 1, 1000,
+         [](auto& c) { c.epochs = 0.01; });
+  EXPECT_NO_THROW(resolve_sizes(changed([](auto& c) { c.batch_size = 50; }), 2, dataset_of(100)));
+}
+
+TEST(ScheduleSpec, HasWhatTheUserChose) {
+  const TrainConfig config = changed([](auto& c) {
+    c.lr = 0.3, c.lr_decay_factor = 0.5, c.epochs_per_decay = 7.0, c.warmup_epochs = 2.0;
+    c.lr_scaling = optim::LrScaling::sqrt;
+  });
+  Sizes sizes;
+  sizes.global_batch = 96;
+  const optim::ScheduleSpec spec = schedule_spec(config, sizes, 1000);
+  EXPECT_EQ(spec.base_rate, 0.3);
+  EXPECT_EQ(spec.decay_factor, 0.5);
+  EXPECT_EQ(spec.epochs_per_decay, 7.0);
+  EXPECT_EQ(spec.warmup_epochs, 2.0);
+  EXPECT_EQ(spec.scaling, optim::LrScaling::sqrt);
+  EXPECT_EQ(spec.samples, 1000u);
+  EXPECT_EQ(spec.global_batch, 96u);
+}
+
+TEST(RunIdentity, ChangesWithWhatMakesARunAnother) {
+  const auto items = [](const Change& change, std::uint64_t global_batch = 128,
+                        std::uint64_t samples = 1000) {
+    Sizes sizes;
+    sizes.global_batch = global_batch;
+    return identity(changed(change), sizes, dataset_of(samples));
+  };
+  const Identity plain = items([](auto&) {});
+  const std::map<std::string, Identity> others{
+      {"--seed", items([](auto& c) { c.seed = 2; })},
+      {"--global-batch", items([](auto&) {}, 129)},
+      {"dataset training samples", items([](auto&) {}, 128, 1001)},
+      {"--lr", items([](auto& c) { c.lr = std::nextafter(0.1, 1.0); })},
+      {"--lr-decay-factor", items([](auto& c) { c.lr_decay_factor = 0.2; })},
+      {"--epochs-per-decay", items([](auto& c) { c.epochs_per_decay = 1.0; })},
+      {"--lr-scaling", items([](auto& c) { c.lr_scaling = optim::LrScaling::linear; })},
+      {"--warmup-epochs", items([](auto& c) { c.warmup_epochs = 1.0; })},
+      {"--weight-decay", items([](auto& c) { c.weight_decay = 0.0; })},
+      {"--ema-decay", items([](auto& c) { c.ema_decay = 0.5; })},
+      {"--augment", items([](auto& c) { c.augment = data::Augment::none; })},
+      {"--shuffle", items([](auto& c) { c.shuffle = data::Shuffle::global; })},
+      {"model", items([](auto& c) { c.model = "other"; })}};
+  for (const auto& [name, other] : others) {
+    ASSERT_EQ(other.size(), plain.size()) << name;
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_EQ(other[i] != plain[i], plain[i].first == name) << name << " and " << plain[i].first;
+    }
+  }
+  // How long a run is, how it reports and where it lies are none of it; so are micro-shards that nobody uses.
+  EXPECT_EQ(
+      items([](auto& c) { c.steps = 5, c.epochs = 9.0, c.keep = 1, c.run_dir = "x", c.micro_shards = 2; }),
+      plain);
+  const Identity reproducible = items([](auto& c) { c.reproducible = true; });
+  ASSERT_EQ(reproducible.size(), plain.size() + 1);
+  EXPECT_EQ(reproducible.back(), (std::pair<std::string, std::string>{"--micro-shards", "8"}));
+}
+
+TEST(CommonOptions, TakeFromTheTextWhatTheyDoNotKnow) {
+  const Identity plain = common_options(changed([](auto&) {}));
+  const Identity more = common_options(changed([](auto& c) {
+    c.text = "# a comment = 1\n[section]\ndata=\"/here\"\nlr=9\n  new-one = \"a b\" \n\n";
+  }));
+  ASSERT_EQ(more.size(), plain.size() + 1);
+  EXPECT_EQ(more.back(), (std::pair<std::string, std::string>{"--new-one", "\"a b\""}));
+}
+
+}  // namespace
+}  // namespace cifar_mpi::train
