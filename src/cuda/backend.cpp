@@ -70,8 +70,8 @@ class CudaBackend final : public engine::Backend, public comm::CollectiveSource 
   }
 
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
-                                         std::vector<engine::Bytes>) override {
-    return make_runner(device_, std::move(program), kind);
+                                         std::vector<engine::Bytes> regions) override {
+    return make_runner(device_, std::move(program), kind, std::move(regions));
   }
 
   std::unique_ptr<comm::Collective> make_collective(std::string_view name, const comm::World& world,

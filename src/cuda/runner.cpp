@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cuda/check.hpp"
 #include "cuda/lane.hpp"
+#include "engine/audit.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -118,6 +120,12 @@ class DeviceRunner : public engine::Runner {
 /// One task after another, each finished before the next begins; marks have nothing left to order.
 class SerialRunner final : public DeviceRunner {
  public:
+  void watch(std::vector<engine::Bytes> regions) {
+    audit_.emplace(
+        program_, std::move(regions),
+        [this](std::byte* dst, const std::byte* src, std::size_t bytes) { device_.copy(dst, src, bytes); });
+  }
+
   SerialRunner(Device& device, StepProgram program)
       : DeviceRunner(device, std::move(program)),
         begin_(make_event(true)),
@@ -130,10 +138,12 @@ class SerialRunner final : public DeviceRunner {
   void enqueue() override {
     for (const Instruction& line : program_.instructions()) {
       if (line.op != Op::run) continue;
+      if (audit_) audit_->before(line.target);
       check(cudaEventRecord(begin_.get(), stream(line.lane)), "starting the clock");
       start(line);
       check(cudaEventRecord(end_.get(), stream(line.lane)), "stopping the clock");
       wait_for(end_, concat("running '", task(line.target).name, "'"));
+      if (audit_) audit_->after(line.target);
       float milliseconds = 0.0f;
       check(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()), "reading the clock");
       seconds_[static_cast<std::size_t>(line.target)] += 1e-3 * static_cast<double>(milliseconds);
@@ -142,6 +152,7 @@ class SerialRunner final : public DeviceRunner {
 
   Event begin_, end_;
   std::vector<double> seconds_;
+  std::optional<engine::Audit> audit_;
 };
 
 /// The list as it stands: the streams keep the order of their lane, events that between lanes.
@@ -228,7 +239,8 @@ class GraphRunner final : public LanesRunner {
 
 }  // namespace
 
-std::unique_ptr<engine::Runner> make_runner(Device& device, StepProgram program, RunnerKind kind) {
+std::unique_ptr<engine::Runner> make_runner(Device& device, StepProgram program, RunnerKind kind,
+                                            std::vector<engine::Bytes> regions) {
   if (!program.sealed()) {
     throw std::logic_error(concat("program '", program.name(), "' must be sealed before it can run"));
   }
@@ -240,10 +252,13 @@ std::unique_ptr<engine::Runner> make_runner(Device& device, StepProgram program,
     case RunnerKind::automatic:
     case RunnerKind::graph:
       return std::make_unique<GraphRunner>(device, std::move(program));
-    case RunnerKind::audit:
-      break;
+    case RunnerKind::audit: {
+      auto runner = std::make_unique<SerialRunner>(device, std::move(program));
+      runner->watch(std::move(regions));
+      return runner;
+    }
   }
-  throw Error(ErrorKind::usage, "--runner audit looks at host memory; on cuda use serial, lanes or graph");
+  throw std::logic_error("make_runner: not a RunnerKind");
 }
 
 }  // namespace cifar_mpi::cuda

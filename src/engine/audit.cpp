@@ -56,19 +56,16 @@ std::size_t total(const std::vector<Bytes>& ranges) {
 
 std::byte* writable(const Bytes& range) { return const_cast<std::byte*>(range.begin); }
 
-/// The first byte that is no longer poison, or null. Comparing the range with itself one byte on runs at
-/// memcmp's speed.
-const std::byte* first_healed(const Bytes& range) {
-  constexpr auto kByte = static_cast<std::byte>(kPoison);
-  if (range.begin[0] == kByte && std::memcmp(range.begin, range.begin + 1, range.size - 1) == 0)
-    return nullptr;
-  return std::find_if(range.begin, range.end(), [](std::byte b) { return b != kByte; });
+std::size_t longest(const std::vector<Bytes>& ranges) {
+  std::size_t most = 0;
+  for (const Bytes& range : ranges) most = std::max(most, range.size);
+  return most;
 }
 
 }  // namespace
 
-Audit::Audit(const StepProgram& program, std::vector<Bytes> regions)
-    : program_(program.name()), regions_(std::move(regions)) {
+Audit::Audit(const StepProgram& program, std::vector<Bytes> regions, Copy copy)
+    : program_(program.name()), regions_(std::move(regions)), copy_(std::move(copy)) {
   const std::vector<Bytes> watched = merged(regions_);
   std::size_t most = 0;
   for (const Task& task : program.tasks()) {
@@ -80,6 +77,14 @@ Audit::Audit(const StepProgram& program, std::vector<Bytes> regions)
     watches_.push_back(std::move(watch));
   }
   shadow_ = allocate_host(most);
+  poison_ = allocate_host(longest(watched));
+  staging_ = allocate_host(poison_.size());
+  std::memset(poison_.data(), kPoison, poison_.size());
+}
+
+const std::byte* Audit::read(const Bytes& range) {
+  copy_(staging_.data(), range.begin, range.size);
+  return staging_.data();
 }
 
 void Audit::before(TaskId task) {
@@ -87,25 +92,28 @@ void Audit::before(TaskId task) {
   std::byte* shadow = shadow_.data();
   for (const std::vector<Bytes>* ranges : {&watch.hidden, &watch.read_only}) {
     for (const Bytes& range : *ranges) {
-      std::memcpy(shadow, range.begin, range.size);
+      copy_(shadow, range.begin, range.size);
       shadow += range.size;
     }
   }
-  for (const Bytes& range : watch.hidden) std::memset(writable(range), kPoison, range.size);
+  for (const Bytes& range : watch.hidden) copy_(writable(range), poison_.data(), range.size);
 }
 
 void Audit::after(TaskId task) {
   const Watch& watch = watches_[static_cast<std::size_t>(task)];
   const std::byte* shadow = shadow_.data();
+  const auto compare = [&](const Bytes& range, const std::byte* wanted, const char* declared) {
+    const std::byte* const found = read(range);
+    if (std::memcmp(found, wanted, range.size) == 0) return;
+    report(task, range.begin + (std::mismatch(found, found + range.size, wanted).first - found), declared);
+  };
   for (const Bytes& range : watch.hidden) {
-    if (const std::byte* const where = first_healed(range)) report(task, where, "does not declare");
-    std::memcpy(writable(range), shadow, range.size);
+    compare(range, poison_.data(), "does not declare");
+    copy_(writable(range), shadow, range.size);
     shadow += range.size;
   }
   for (const Bytes& range : watch.read_only) {
-    if (std::memcmp(range.begin, shadow, range.size) != 0) {
-      report(task, std::mismatch(range.begin, range.end(), shadow).first, "declares as only read");
-    }
+    compare(range, shadow, "declares as only read");
     shadow += range.size;
   }
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,10 +15,12 @@ namespace cifar_mpi::engine {
 /// they were left.
 ///
 /// An undeclared read so gives NaN, an undeclared write throws. All memory it needs is taken in the
-/// constructor: as much as the regions have. Regions are host memory and outlive the audit; they may overlap.
+/// constructor: as much as the regions have, and as the largest range. Regions outlive the audit and may
+/// overlap; `copy` reaches them and host memory, and returns when done.
 class Audit {
  public:
-  Audit(const StepProgram& program, std::vector<Bytes> regions);
+  using Copy = std::function<void(std::byte* dst, const std::byte* src, std::size_t bytes)>;
+  Audit(const StepProgram& program, std::vector<Bytes> regions, Copy copy);
 
   void before(TaskId task);
   /// Puts the hidden bytes back. Throws std::logic_error naming task, region and offset when a byte changed.
@@ -27,13 +31,17 @@ class Audit {
     std::vector<Bytes> hidden;     ///< neither read nor written
     std::vector<Bytes> read_only;  ///< read and not written
   };
+  const std::byte* read(const Bytes& range);
   [[noreturn]] void report(TaskId task, const std::byte* where, const char* declared) const;
 
   std::string program_;
   std::vector<std::string> names_;
   std::vector<Bytes> regions_;
   std::vector<Watch> watches_;  ///< by TaskId
+  Copy copy_;
   Buffer shadow_;
+  Buffer poison_;   ///< as long as the largest range, as is the next
+  Buffer staging_;  ///< what a range holds now
 };
 
 }  // namespace cifar_mpi::engine

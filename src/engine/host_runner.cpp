@@ -1,6 +1,7 @@
 #include <sched.h>
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -55,7 +56,11 @@ class SerialRunner : public HostRunner {
  public:
   SerialRunner(StepProgram program, WhileWaiting waiting) : HostRunner(std::move(program), waiting) {}
 
-  void watch(std::vector<Bytes> regions) { audit_.emplace(program_, std::move(regions)); }
+  void watch(std::vector<Bytes> regions) {
+    audit_.emplace(program_, std::move(regions), [](std::byte* dst, const std::byte* src, std::size_t bytes) {
+      std::memcpy(dst, src, bytes);
+    });
+  }
 
   void replay() override {
     clock_.begin();

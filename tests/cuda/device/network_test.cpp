@@ -84,6 +84,19 @@ TEST_F(CudaNetwork, DistortsAsTheReference) {
   expect_reference_gradients(run, tolerance_of(run.spec.net, Precision::fp32));
 }
 
+TEST_F(CudaNetwork, DeclaresEveryByteItTouches) {
+  const auto backend = make_backend({});
+  for (const Precision precision : {Precision::fp32, Precision::tf32, Precision::bf16}) {
+    for (const model::NetSpec& net : variants()) {
+      TrainingRun run(*backend, {.net = net, .batch = 5, .precision = precision});
+      auto step = run.step_program();
+      EXPECT_NO_THROW(run.run(std::move(step), RunnerKind::audit)) << net.name;
+      auto evaluate = run.evaluate_program();
+      EXPECT_NO_THROW(run.run(std::move(evaluate), RunnerKind::audit)) << net.name;
+    }
+  }
+}
+
 TEST_F(CudaNetwork, LeavesPaddingOfGradientsZero) {
   const auto backend = make_backend({});
   TrainingRun run(*backend, {.net = tutorial(), .batch = 5, .precision = Precision::bf16});

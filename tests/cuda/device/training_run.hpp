@@ -38,7 +38,7 @@ struct TrainingSpec {
   int batch = 4;
   engine::Precision precision = engine::Precision::fp32;
   data::Augment augment = data::Augment::none;
-  Extent source{};     ///< of the images; zero: as the network's input
+  Extent source{};    ///< of the images; zero: as the network's input
   double ulps = 0.0;  ///< of every initial weight, at random, that it is off
   double rate = 0.05;
 };
@@ -131,7 +131,10 @@ class TrainingRun {
   }
 
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind) {
-    return backend.runner(std::move(program), kind, arena.regions());
+    std::vector<engine::Bytes> regions = arena.regions();
+    for (const Buffer* block : {&params_, &ema_, &reduced_})
+      regions.push_back({block->data(), block->size()});
+    return backend.runner(std::move(program), kind, std::move(regions));
   }
   void run(engine::StepProgram program, engine::RunnerKind kind = engine::RunnerKind::serial, int times = 1) {
     const auto made = runner(std::move(program), kind);
