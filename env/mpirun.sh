@@ -3,9 +3,5 @@
 # cores than ranks. OpenMPI 4 reads OMPI_*, OpenMPI 5 PRTE_* as well; the other version's variables do no harm.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
-# An mpirun that is asked to stop (SIGTERM, Ctrl-C), or that has seen a rank fail, gives the ranks twice this many
-# seconds: SIGCONT, which cifar_mpi_train takes as the notice, then SIGTERM, then SIGKILL; and it sleeps that long in
-# any case. Only OpenMPI 4 has it; 5.0 kills within half a second, so stop that one with SIGUSR1.
-export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-5}
 # Plain mpirun binds each of two ranks to one core; a rank's threads would then share it.
 export OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none

@@ -71,6 +71,11 @@ skip_used_steps() {
 # srun_quietly OPTION... COMMAND: beside whatever else runs, without GPUs and MPI.
 srun_quietly() { env -u SLURM_GPUS_PER_NODE timeout 30 srun --overlap --mpi=none --gres=none "$@" >/dev/null 2>&1; }
 
+# An mpirun that is asked to stop gives the ranks twice this many seconds: SIGCONT, which cifar_mpi_train takes as the
+# notice, then SIGTERM, then SIGKILL. It also sleeps that long after any failure, which a job can afford and a person at a
+# terminal cannot. Only OpenMPI 4 has it.
+export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-15}
+
 # start LAUNCHER OPTION...: the ranks; returns the launcher's status. SIGUSR1 asks them for a checkpoint and to leave.
 start() {
   local launcher=$1 child status=0 signalled=1 command

@@ -26,7 +26,7 @@ inline Outcome run_command(const std::string& command) {
   // The settings with which mpirun starts anywhere, also when the tests are started without tools/run_tests.
   const std::string settings =
       ". \"" CIFAR_MPI_SOURCE_ROOT
-      "/env/mpirun.sh\"; export OMPI_MCA_btl=^tcp OMPI_MCA_odls_base_sigkill_timeout=1 OMP_NUM_THREADS=1; "
+      "/env/mpirun.sh\"; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; "
       "unset CIFAR_MPI_DATA; ";
   const std::string guarded =
       "timeout -k 5 100 bash -c " + in_quotes(settings + command) + " 2>&1 </dev/null";

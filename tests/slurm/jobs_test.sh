@@ -13,7 +13,7 @@ trap 'rm -rf "$here"' EXIT
 cd "$here"
 export CIFAR_MPI_ROOT=$root CIFAR_MPI_BIN=$build CIFAR_MPI_DATA=$here/data.h5 CIFAR_MPI_LAUNCHER=auto OMP_NUM_THREADS=1
 # what a cluster sets for all jobs: four nodes share two cores, and /tmp
-export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_orte_tmpdir_base=/run/openmpi PRTE_MCA_prte_tmpdir_base=/run/openmpi
+export OMPI_MCA_odls_base_sigkill_timeout=3 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_orte_tmpdir_base=/run/openmpi PRTE_MCA_prte_tmpdir_base=/run/openmpi
 ulimit -c 0
 steps=240
 # few samples and steps, many checkpoints
