@@ -250,7 +250,7 @@ std::string changed_kernels(const std::string& then, const std::string& now) {
     const std::string b = i < after.size() ? after[i] : "nothing";
     if (a != b && different++ == 0) was = a, is = b;
   }
-  const std::string more = different > 1 ? concat(" (and ", different - 1, " others)") : std::string();
+  const std::string more = different > 1 ? concat(" (and ", different - 1, " more)") : std::string();
   return concat("note: the kernel plan has \"", is, "\", the checkpoint was made with \"", was, "\"", more,
                 ": the run goes on, but not to the same bits");
 }

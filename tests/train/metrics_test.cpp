@@ -41,6 +41,13 @@ TEST(ProgressBar, ShowsTheShareDoneAndTheTimeLeft) {
   EXPECT_NEAR(filled / (filled + empty), 0.25, 0.05) << bar;
 }
 
+TEST(ProgressBar, CountsHours) {
+  StepReport r = report_at(100);
+  r.seconds_per_step = 12.21;  // 300 steps: 3663 s
+  const std::string bar = progress_bar(r, 120);
+  EXPECT_TRUE(bar.ends_with("  1:01:03 left")) << bar;
+}
+
 TEST(ProgressBar, NeverWraps) {
   for (const int columns : {1, 2, 20, 60, 80, 200}) {
     EXPECT_LE(progress_bar(report_at(400), columns).size(),
@@ -100,6 +107,28 @@ TEST(MetricsFile, LeavesOutComputeTimesThatNobodyMeasured) {
   const std::string text = read_file(path);
   EXPECT_NE(text.find(",\"compute_ms\":null}\n"), std::string::npos) << text;
   EXPECT_NE(text.find(",\"compute_ms\":{\"min\":1,\"median\":2,\"max\":3.5}}\n"), std::string::npos) << text;
+}
+
+TEST(MetricsFile, PutsEveryFigureUnderItsName) {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    MetricsFile file(path, 0);
+    StepReport r = report_at(10);
+    r.train_accuracy = 0.25;
+    r.seconds = 12.5;
+    file.write(r);
+    Accuracy accuracy;
+    accuracy.classes = {{1, 2}, {2, 2}};
+    accuracy.cross_entropy = 1.5;
+    file.write(20, 2.5, accuracy);
+  }
+  EXPECT_EQ(
+      read_file(path),
+      "{\"step\":10,\"epoch\":1.5,\"cross_entropy\":2,\"decay_term\":0.416,\"train_accuracy\":0.25,\"lr\":0."
+      "1,"
+      "\"images_per_second\":5012.34,\"seconds\":12.5,\"compute_ms\":null}\n"
+      "{\"step\":20,\"epoch\":2.5,\"weights\":\"ema\",\"test_accuracy\":0.75,\"test_cross_entropy\":1.5}\n");
 }
 
 /// No file of this process may grow beyond `bytes`: what a full disk does to it.

@@ -86,10 +86,9 @@ TEST(ChangedSettings, IgnoresHowNothingIsSummed) {
 
 TEST(ChangedKernels, NamesTheFirstAndCountsTheOthers) {
   EXPECT_EQ(changed_kernels("a: 1\nb: 2\n", "a: 1\nb: 2\n"), "");
-  EXPECT_EQ(
-      changed_kernels("a: 1\nb: 2\nc: 3\n", "a: 1\nb: 5\nc: 6\n"),
-      "note: the kernel plan has \"b: 5\", the checkpoint was made with \"b: 2\" (and 1 others): the run "
-      "goes on, but not to the same bits");
+  EXPECT_EQ(changed_kernels("a: 1\nb: 2\nc: 3\n", "a: 1\nb: 5\nc: 6\n"),
+            "note: the kernel plan has \"b: 5\", the checkpoint was made with \"b: 2\" (and 1 more): the run "
+            "goes on, but not to the same bits");
   EXPECT_NE(
       changed_kernels("a: 1\n", "a: 1\nb: 2").find("has \"b: 2\", the checkpoint was made with \"nothing\":"),
       std::string::npos);

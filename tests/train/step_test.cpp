@@ -1,0 +1,193 @@
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/train/evaluate_checkpoint.hpp"
+#include "cifar_mpi/train/run_directory.hpp"
+#include "train/resume.hpp"
+#include "train/run_fixture.hpp"
+
+/// What the options become in the programs of a run.
+namespace cifar_mpi::train {
+namespace {
+
+using Step = RunTest;
+
+/// Σ weight_decay · ½‖w‖² over the parameters that have one, in double.
+double decay_term(const model::ParamTable& params, const std::vector<NamedTensor>& tensors, double factor) {
+  double sum = 0.0;
+  for (std::size_t p = 0; p < params.size(); ++p) {
+    if (params[p].weight_decay == 0.0f) continue;
+    for (const float w : tensors[p].values)
+      sum += factor * 0.5 * static_cast<double>(w) * static_cast<double>(w);
+  }
+  return sum;
+}
+
+TEST_F(Step, ReportsTheDecayTermOfAllBuckets) {
+  for (const double factor : {0.004, 0.02}) {
+    TrainConfig c = config();
+    c.weight_decay = factor;
+    c.steps = 1;
+    c.bucket_mib = 0.1;
+    c.run_dir = path("decay_" + std::to_string(factor));
+    const auto state = start(c);
+    const double wanted =
+        decay_term(state->network.params, initial_tensors(state->network.params, c.seed), factor);
+    run_loop(*state);
+    EXPECT_NEAR(state->records[0].decay_term, wanted, 1e-5 * wanted) << factor;  // the factor is a float
+    world().barrier();
+  }
+}
+
+TEST_F(Step, MovesByTheRateThatWasAskedFor) {
+  std::vector<std::vector<float>> moves;
+  for (const double rate : {0.01, 0.04}) {
+    TrainConfig c = config();
+    c.lr = rate;
+    c.steps = 1;
+    c.weight_decay = 0.0;
+    c.ema_decay = 0.0;  // the average is then the weights themselves
+    c.run_dir = path("rate_" + std::to_string(rate));
+    run(c);
+    world().barrier();
+    const Checkpoint after = read_checkpoint(checkpoint_path(c.run_dir, 1));
+    const auto state = start(c);
+    const std::vector<NamedTensor> now = match_tensors(after.model, state->network.params, "it");
+    const std::vector<NamedTensor> before = initial_tensors(state->network.params, c.seed);
+    const std::vector<NamedTensor> average = match_tensors(after.ema, state->network.params, "it");
+    for (std::size_t i = 0; i < 10; ++i) EXPECT_FLOAT_EQ(average[1].values[i], now[1].values[i]);
+    EXPECT_EQ(after.progress.seed, c.seed);
+    moves.emplace_back();
+    for (std::size_t i = 0; i < now[1].values.size(); ++i)  // the last layer's biases begin at zero: exact
+      moves.back().push_back(now[1].values[i] - before[1].values[i]);
+    world().barrier();
+  }
+  ASSERT_EQ(moves[0].size(), 10u);
+  for (std::size_t i = 0; i < 10; ++i) {
+    EXPECT_NE(moves[0][i], 0.0f);
+    EXPECT_FLOAT_EQ(moves[1][i], 4.0f * moves[0][i]);
+  }
+}
+
+TEST_F(Step, DependsOnTheSeedInValuesOrderAndDistortions) {
+  TrainConfig c = config();
+  c.seed = 5;
+  c.steps = 1;
+  const auto state = start(c);
+  const std::vector<NamedTensor> one = initial_tensors(state->network.params, 1);
+  const std::vector<NamedTensor> five = initial_tensors(state->network.params, 5);
+  EXPECT_NE(one[0].values, five[0].values);
+  expect_same_tensors(export_block(*state->backend, *state->tower, state->network.params, state->params),
+                      five);
+}
+
+TEST_F(Step, DistortsOnlyWhereItIsAskedTo) {
+  std::vector<double> losses;
+  std::vector<double> tests;
+  for (const auto augment : {data::Augment::tutorial, data::Augment::none}) {
+    TrainConfig c = config();
+    c.augment = augment;
+    c.steps = 1;
+    c.run_dir = path(std::string("augment_") + std::string(to_string(augment)));
+    const auto state = start(c);
+    tests.push_back(state->evaluator->run().cross_entropy);
+    run_loop(*state);
+    losses.push_back(state->records[0].cross_entropy);
+    world().barrier();
+  }
+  EXPECT_NE(losses[0], losses[1]);
+  EXPECT_EQ(tests[0], tests[1]) << "evaluation always takes the centre crop";
+  // Small initial weights give all ten classes about the same probability.
+  EXPECT_NEAR(tests[0], std::log(10.0), 0.5);
+}
+
+TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
+  TrainConfig c = config();
+  c.steps = 6;
+  const auto state = start(c);
+  const Accuracy untrained = state->evaluator->run();
+  EXPECT_LT(untrained.correct(), untrained.count());
+  EXPECT_GE(untrained.classes[3].count, kTestSamples - 20u);
+  run_loop(*state);
+  on_rank_zero([&] {
+    // After so few steps the weights are nearly their averages.
+    Checkpoint checkpoint = read_checkpoint(checkpoint_path(c.run_dir, 6));
+    for (NamedTensor& tensor : checkpoint.model) {
+      if (tensor.name == "softmax_linear/weights")
+        for (float& w : tensor.values) w *= 100.0f;
+    }
+    write_checkpoint(checkpoint_path(c.run_dir, 6), checkpoint);
+  });
+  EvaluationConfig evaluation;
+  evaluation.data = c.data;
+  evaluation.threads = 1;
+  evaluation.precision = engine::Precision::fp32;
+  std::vector<double> found;
+  for (const Weights weights : {Weights::ema, Weights::raw}) {
+    evaluation.weights = weights;
+    found.push_back(evaluate_checkpoint(evaluation, checkpoint_path(c.run_dir, 6), world(), cpu::make_backend)
+                        .accuracy.cross_entropy);
+  }
+  const double ema = state->evaluator->run().cross_entropy;
+  EXPECT_NEAR(found[0], ema, 1e-4 * ema);  // another batch size, other kernels
+  EXPECT_GT(std::abs(found[1] - ema), 1e-2 * ema);
+}
+
+TEST_F(Step, ResolvesWhatIsLeftOpenAndSaysSo) {
+  TrainConfig c = config();
+  c.bucket_mib = 0.5;
+  const Identity resolved = start(c)->progress.resolved;
+  const auto has = [&](const char* name, const std::string& value) {
+    return std::find(resolved.begin(), resolved.end(), std::pair<std::string, std::string>{name, value}) !=
+           resolved.end();
+  };
+  EXPECT_TRUE(has("precision", "fp32"));
+  EXPECT_TRUE(has("threads", "1"));
+  EXPECT_TRUE(has("ranks", std::to_string(world().size())));
+  EXPECT_TRUE(has("all-reduce", world().size() == 1 ? "ring" : "window"));
+  EXPECT_TRUE(has("bucket MiB", "0.5"));
+  EXPECT_EQ(read_file(c.run_dir + "/config.toml"), c.text);
+  TrainConfig open = config();
+  open.threads = 0;
+  open.run_dir = path("open");
+  EXPECT_GE(start(open)->config.threads, 1);
+  if (world().size() == 3) return;
+  open.reproducible = true;
+  open.micro_shards = 4;
+  open.run_dir = path("reproducible");
+  EXPECT_EQ(start(open)->config.threads, 1);
+}
+
+TEST_F(Step, ChecksItsConfigurationOnItsOwn) {
+  TrainConfig c = config();
+  c.keep = 0;
+  expect_agreed(ErrorKind::usage, "--keep must be at least 1", [&] { start(c); });
+}
+
+TEST_F(Step, GoesOnWhereWhatItWouldTakeOverDoesNotWork) {
+  TrainConfig c = config();
+  c.all_reduce = "window";
+  c.steps = 2;
+  run(c);
+  on_rank_zero([&] {
+    Checkpoint checkpoint = read_checkpoint(checkpoint_path(c.run_dir, 2));
+    checkpoint.progress.resolved[0].second = "tf32";  // which no CPU has
+    write_checkpoint(checkpoint_path(c.run_dir, 2), checkpoint);
+  });
+  TrainConfig other = config();
+  other.precision = engine::Precision::automatic;
+  other.wire = comm::Wire::bf16;  // which the window does not know
+  const auto state = start(other);
+  EXPECT_NE(state->config.precision, engine::Precision::automatic);
+  EXPECT_NE(state->config.precision, engine::Precision::tf32);
+  EXPECT_TRUE(state->collective->name().starts_with("auto")) << state->collective->name();
+  other.all_reduce = "window";
+  expect_agreed(ErrorKind::usage, "--wire bf16", [&] { start(other); });
+  other.wire = comm::Wire::fp32;
+  other.precision = engine::Precision::tf32;
+  expect_agreed(ErrorKind::device, "tf32", [&] { start(other); });
+}
+
+}  // namespace
+}  // namespace cifar_mpi::train
