@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "cpu/pieces.hpp"
+
 namespace cifar_mpi::cpu {
 namespace {
 
@@ -76,12 +78,66 @@ std::vector<engine::Task> prepare_tasks(const std::string& name, const Dnnl& dnn
   return tasks;
 }
 
-std::vector<Operand> data_gradient_operands(const Affine& affine, const std::byte* grad_dst,
-                                            const void* weights, std::byte* grad_src) {
+std::vector<Operand> PieceSums::operands(int piece) const {
+  const bool first = piece == 0;
+  return {
+      writes(DNNL_ARG_DIFF_WEIGHTS, affine_.master, first ? sums_[0] : partial_),
+      writes(DNNL_ARG_DIFF_BIAS, affine_.bias, first ? sums_[1] : partial_ + affine_.weight_floats()),
+  };
+}
+
+void PieceSums::add(int piece, std::vector<engine::Task>& parts) const {
+  if (piece == 0) return;
+  parts.push_back(add_task(partial_, sums_[0], affine_.weight_floats()));
+  parts.push_back(add_task(partial_ + affine_.weight_floats(), sums_[1], affine_.bias_floats()));
+}
+
+engine::Task plan_affine_forward(const std::string& name, const Dnnl& dnnl, const Affine& affine,
+                                 const AffineMemory& memory, const void* weights, const float* biases) {
+  std::vector<engine::Task> parts;
+  for (int p = 0; p < affine.pieces; ++p) {
+    parts.push_back(
+        kernel_task(name, dnnl, affine.kernels.forward,
+                    {reads(DNNL_ARG_SRC, affine.src, memory.src + offset_of_piece(affine.src, p)),
+                     reads(DNNL_ARG_WEIGHTS, affine.forward_weights.desc, weights),
+                     reads(DNNL_ARG_BIAS, affine.bias, biases),
+                     writes(DNNL_ARG_DST, affine.dst, memory.dst + offset_of_piece(affine.dst, p))},
+                    memory.scratch));
+  }
+  return in_one(name, std::move(parts));
+}
+
+engine::Task plan_weight_gradient(const std::string& name, const Dnnl& dnnl, const Affine& affine,
+                                  const AffineMemory& memory, float* grad_weights, float* grad_biases) {
+  const PieceSums sums(affine, memory.partial, grad_weights, grad_biases);
+  std::vector<engine::Task> parts;
+  for (int p = 0; p < affine.pieces; ++p) {
+    std::vector<Operand> operands = sums.operands(p);
+    operands.push_back(reads(DNNL_ARG_SRC, affine.src, memory.src + offset_of_piece(affine.src, p)));
+    operands.push_back(
+        reads(DNNL_ARG_DIFF_DST, affine.grad_dst, memory.grad_dst + offset_of_piece(affine.grad_dst, p)));
+    parts.push_back(
+        kernel_task(name, dnnl, affine.kernels.weight_gradient, std::move(operands), memory.scratch));
+    sums.add(p, parts);
+  }
+  return in_one(name, std::move(parts));
+}
+
+engine::Task plan_data_gradient(const std::string& name, const Dnnl& dnnl, const Affine& affine,
+                                const AffineMemory& memory, const void* weights) {
+  // Turned, it is a convolution of the gradient (see conv.hpp).
   const bool turned = affine.is_turned();
-  return {reads(turned ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST, affine.grad_dst, grad_dst),
-          reads(DNNL_ARG_WEIGHTS, affine.backward_weights.desc, weights),
-          writes(turned ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC, affine.src, grad_src)};
+  std::vector<engine::Task> parts;
+  for (int p = 0; p < affine.pieces; ++p) {
+    parts.push_back(kernel_task(name, dnnl, affine.kernels.data_gradient,
+                                {reads(turned ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST, affine.grad_dst,
+                                       memory.grad_dst + offset_of_piece(affine.grad_dst, p)),
+                                 reads(DNNL_ARG_WEIGHTS, affine.backward_weights.desc, weights),
+                                 writes(turned ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC, affine.src,
+                                        memory.grad_src + offset_of_piece(affine.src, p))},
+                                memory.scratch));
+  }
+  return in_one(name, std::move(parts));
 }
 
 }  // namespace cifar_mpi::cpu

@@ -33,8 +33,42 @@ std::vector<engine::Task> prepare_tasks(const std::string& name, const Dnnl& dnn
                                         const WeightCopy& copy, const float* master, std::byte* taps,
                                         std::byte* weights, std::byte* scratch);
 
-/// The operands of the data-gradient kernel, whichever it is.
-std::vector<Operand> data_gradient_operands(const Affine& affine, const std::byte* grad_dst,
-                                            const void* weights, std::byte* grad_src);
+/// Where one program has the layer's memory; sizes are those of the whole batch where not said otherwise.
+struct AffineMemory {
+  const std::byte* src = nullptr;
+  std::byte* dst = nullptr;
+  const std::byte* grad_dst = nullptr;
+  std::byte* grad_src = nullptr;
+  std::byte* partial = nullptr;  ///< [partial_bytes()] gradients of one piece; unused when there is but one
+  std::byte* scratch = nullptr;
+};
+
+engine::Task plan_affine_forward(const std::string& name, const Dnnl& dnnl, const Affine& affine,
+                                 const AffineMemory& memory, const void* weights, const float* biases);
+
+/// Each piece's gradient is added to the sum of those before it, in order.
+engine::Task plan_weight_gradient(const std::string& name, const Dnnl& dnnl, const Affine& affine,
+                                  const AffineMemory& memory, float* grad_weights, float* grad_biases);
+
+engine::Task plan_data_gradient(const std::string& name, const Dnnl& dnnl, const Affine& affine,
+                                const AffineMemory& memory, const void* weights);
+
+/// Gradients of the parameters as the pieces give them: the first writes the sum, the others `partial`, which
+/// is then added.
+class PieceSums {
+ public:
+  PieceSums(const Affine& affine, std::byte* partial, float* grad_weights, float* grad_biases)
+      : affine_(affine), partial_(reinterpret_cast<float*>(partial)), sums_{grad_weights, grad_biases} {}
+
+  /// The operands that piece `piece` writes.
+  std::vector<Operand> operands(int piece) const;
+  /// Appends the additions behind it.
+  void add(int piece, std::vector<engine::Task>& parts) const;
+
+ private:
+  const Affine& affine_;
+  float* partial_;
+  float* sums_[2];
+};
 
 }  // namespace cifar_mpi::cpu

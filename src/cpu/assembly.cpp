@@ -47,12 +47,15 @@ void Assembly::place_extras() {
     const auto* const pool = std::get_if<Pool>(&work);
     const auto* const fused = std::get_if<ConvPool>(&work);
     if (pool != nullptr && training) extras_[s].workspace = arena_.take(pool->workspace.get_size());
+    const auto* const affine = std::get_if<Affine>(&work);
+    if (affine != nullptr && affine->pieces > 1 && training)
+      extras_[s].partial = arena_.take(affine->partial_bytes());
     if (fused == nullptr) continue;
     extras_[s].piece = arena_.take(fused->conv.dst.get_size());
     if (!training) continue;
-    const auto pieces = static_cast<std::size_t>(fused->pieces);
+    const auto pieces = static_cast<std::size_t>(fused->conv.pieces);
     extras_[s].workspace = arena_.take(pieces * fused->pool.workspace.get_size());
-    extras_[s].partial = arena_.take(fused->partial_bytes());
+    extras_[s].partial = arena_.take(fused->conv.partial_bytes());
   }
 }
 
@@ -146,12 +149,8 @@ void Assembly::backward(float* grads, std::vector<Task>& tasks) const {
 
 Task Assembly::forward_task(std::size_t s, const Affine& affine, const float* params) const {
   const float* const biases = params + layout_.entries[affine.biases].offset;
-  return kernel_task(
-      name(s) + " forward", dnnl_, affine.kernels.forward,
-      {reads(DNNL_ARG_SRC, affine.src, values_[s]),
-       reads(DNNL_ARG_WEIGHTS, affine.forward_weights.desc, extras_[s].forward_weights),
-       reads(DNNL_ARG_BIAS, affine.bias, biases), writes(DNNL_ARG_DST, affine.dst, values_[s + 1])},
-      scratch_);
+  return plan_affine_forward(name(s) + " forward", dnnl_, affine, affine_memory(s),
+                             extras_[s].forward_weights, biases);
 }
 
 Task Assembly::forward_task(std::size_t s, const Pool& pool, const float*) const {
@@ -161,6 +160,10 @@ Task Assembly::forward_task(std::size_t s, const Pool& pool, const float*) const
   if (training) operands.push_back(writes(DNNL_ARG_WORKSPACE, pool.workspace, extras_[s].workspace));
   return kernel_task(name(s) + " forward", dnnl_, training ? pool.kernels.forward : pool.kernels.inference,
                      std::move(operands), scratch_);
+}
+
+AffineMemory Assembly::affine_memory(std::size_t s) const {
+  return {values_[s], values_[s + 1], grads_[s + 1], grads_[s], extras_[s].partial, scratch_};
 }
 
 ConvPoolMemory Assembly::conv_pool_memory(std::size_t s) const {
@@ -194,18 +197,13 @@ Task Assembly::forward_task(std::size_t s, const Reformat& reformat, const float
 
 void Assembly::backward_tasks(std::size_t s, const Affine& affine, float* grads,
                               std::vector<Task>& tasks) const {
-  const Operand grad_dst = reads(DNNL_ARG_DIFF_DST, affine.grad_dst, grads_[s + 1]);
-  float* const grad_weights = grads + layout_.entries[affine.weights].offset;
-  float* const grad_biases = grads + layout_.entries[affine.biases].offset;
-  tasks.push_back(kernel_task(name(s) + " weight gradient", dnnl_, affine.kernels.weight_gradient,
-                              {reads(DNNL_ARG_SRC, affine.src, values_[s]), grad_dst,
-                               writes(DNNL_ARG_DIFF_WEIGHTS, affine.master, grad_weights),
-                               writes(DNNL_ARG_DIFF_BIAS, affine.bias, grad_biases)},
-                              scratch_));
+  const AffineMemory memory = affine_memory(s);
+  tasks.push_back(plan_weight_gradient(name(s) + " weight gradient", dnnl_, affine, memory,
+                                       grads + layout_.entries[affine.weights].offset,
+                                       grads + layout_.entries[affine.biases].offset));
   if (!affine.wants_grad_src) return;
-  tasks.push_back(kernel_task(
-      name(s) + " data gradient", dnnl_, affine.kernels.data_gradient,
-      data_gradient_operands(affine, grads_[s + 1], extras_[s].backward_weights, grads_[s]), scratch_));
+  tasks.push_back(
+      plan_data_gradient(name(s) + " data gradient", dnnl_, affine, memory, extras_[s].backward_weights));
 }
 
 void Assembly::backward_tasks(std::size_t s, const Pool& pool, float*, std::vector<Task>& tasks) const {

@@ -38,13 +38,14 @@ class Assembly {
     const void* backward_weights = nullptr;
     std::byte* workspace = nullptr;  ///< of a pooling; null in evaluation
     std::byte* piece = nullptr;      ///< of a ConvPool
-    std::byte* partial = nullptr;    ///< of a ConvPool; null in evaluation
+    std::byte* partial = nullptr;    ///< gradients of one piece; null in evaluation
   };
 
   void place_extras();
   void place_training_values();
   void place_evaluation_values();
   void place_grads();
+  AffineMemory affine_memory(std::size_t s) const;
   ConvPoolMemory conv_pool_memory(std::size_t s) const;
   bool value_is_free(std::size_t edge) const;
   const void* prepare_copy(const std::string& name, const Affine& affine, const WeightCopy& copy,

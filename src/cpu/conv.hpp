@@ -12,9 +12,10 @@ namespace cifar_mpi::cpu {
 /// batch 128 takes 12.0 instead of 13.6 ms, one Zen 5 core, and the extra preparation of the weights less
 /// than 0.1 ms.
 ///
-/// The weight gradient takes the batch at once: 13.5 ms there, and 13.5 in pieces of 16 samples that are
-/// summed (pieces only help when the same one is read again and again, 12.6). In bf16 likewise, 9.1 and 9.0.
-/// oneDNN 2.6 has one kernel for it besides GEMM and reference loops; blocked activations take it to 14.5 ms.
+/// The batch is worked off in pieces of 16 samples (see pieces.hpp). That costs no time: the weight gradient
+/// takes 13.5 ms whole and in pieces that are summed (pieces only gain when the same one is read again and
+/// again, 12.6), in bf16 9.1 and 9.0. oneDNN 2.6 has one kernel for it besides GEMM and reference loops;
+/// blocked activations take it to 14.5 ms.
 Affine plan_conv(const Dnnl& dnnl, const model::Conv2d& layer, const AffinePlace& place);
 
 /// The weights' logical order, [k, k, in, out].

@@ -17,10 +17,6 @@
 /// forward and 4.21 for 4.13 ms backward: the normalization computes as long as the memory takes.
 namespace cifar_mpi::cpu {
 
-/// How many samples a piece has: the largest divisor of `batch` of at most 16 per thread; the whole batch
-/// when that is below 4 per thread, which would not be worth it.
-int samples_per_piece(int batch, int threads);
-
 /// `place` is of one piece, as plan_conv takes it; `out` is the pooled extent. Nothing when the pooling's
 /// format is none that has a name. Throws dnnl::error.
 std::optional<ConvPool> plan_conv_pool(const Dnnl& dnnl, const model::Conv2d& conv,

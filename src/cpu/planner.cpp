@@ -12,6 +12,7 @@
 #include "cpu/conv.hpp"
 #include "cpu/conv_pool.hpp"
 #include "cpu/linear.hpp"
+#include "cpu/pieces.hpp"
 #include "cpu/pool.hpp"
 
 namespace cifar_mpi::cpu {
@@ -163,6 +164,16 @@ class Planner {
     AffinePlace place = place_of(layer);
     place.choose_dst = first && !(place.src == nhwc(place.in, type_));
     if (const std::size_t taken = add_conv_pool(conv, layer, place)) return taken;
+    const int samples = samples_per_piece(batch_, omp_get_max_threads());
+    if (!place.choose_dst && samples != batch_) {
+      const Desc out = nhwc(place.out, type_);
+      place.batch = samples;
+      place.src = activations(samples, place.in, type_, Tag::nhwc);
+      Affine affine = plan_conv(dnnl_, conv, place);
+      affine.pieces = batch_ / samples;
+      return add_affine(conv.name, layer, {out, out, place.out}, conv_logical_weights(conv, place.in),
+                        std::move(affine));
+    }
     Affine affine = plan_conv(dnnl_, conv, place);
     Edge out{affine.dst, affine.grad_dst, place.out};
     return add_affine(conv.name, layer, std::move(out), conv_logical_weights(conv, place.in),

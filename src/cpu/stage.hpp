@@ -39,7 +39,8 @@ struct WeightCopy {
   std::optional<Kernel> reorder;  ///< master → desc, or turned → desc
 };
 
-/// Conv2d or Linear, with the ReLU behind it if there is one. A linear layer sees its edges as matrices.
+/// Conv2d or Linear, with the ReLU behind it if there is one. A linear layer sees its edges as matrices. A
+/// convolution goes through the batch in `pieces`; its formats and kernels are then of one piece.
 struct Affine {
   std::size_t weights = 0;  ///< index in the ParamTable
   std::size_t biases = 0;
@@ -53,7 +54,12 @@ struct Affine {
   WeightCopy backward_weights;  ///< for the data gradient; unused when its format is the forward one
   bool wants_grad_src = false;
   bool relu = false;
+  int pieces = 1;
 
+  std::size_t weight_floats() const { return master.get_size() / sizeof(float); }
+  std::size_t bias_floats() const { return bias.get_size() / sizeof(float); }
+  /// Of the parameters' gradients of one piece.
+  std::size_t partial_bytes() const { return master.get_size() + bias.get_size(); }
   /// The data gradient is a convolution of the gradient (see conv.hpp).
   bool is_turned() const { return backward_weights.turning.has_value(); }
   bool shares_weights() const { return !is_turned() && forward_weights.desc == backward_weights.desc; }
@@ -64,17 +70,13 @@ struct Pool {
   Desc workspace;
 };
 
-/// Conv2d, Relu if there is one, and MaxPool, going through the batch in equal pieces (see conv_pool.hpp);
-/// `conv` and `pool` are of one piece.
+/// Conv2d, Relu if there is one, and MaxPool, going through the batch in the pieces of `conv` (see
+/// conv_pool.hpp); `pool` is of one piece too.
 struct ConvPool {
   Affine conv;
   Pool pool;
   Desc piece_dst;  ///< the pooled values of one piece
   Desc dst;        ///< of the whole batch
-  int pieces = 1;
-
-  std::size_t weight_floats() const { return conv.master.get_size() / sizeof(float); }
-  std::size_t partial_bytes() const { return conv.master.get_size() + conv.bias.get_size(); }
 };
 
 struct Norm {

@@ -96,6 +96,16 @@ class LanesRunner : public HostRunner {
   void replay() override;
 
  private:
+  /// What tasks of the compute lane get: between their pieces they let the other lanes move.
+  class Breath : public Lane {
+   public:
+    explicit Breath(LanesRunner& runner) : runner_(runner) {}
+    void breathe() override { runner_.breathe(); }
+
+   private:
+    LanesRunner& runner_;
+  };
+
   static constexpr TaskId kNone = -1;
 
   struct Line {
@@ -113,11 +123,14 @@ class LanesRunner : public HostRunner {
 
   bool advance(Queue& queue);
   bool advance_all();
+  void breathe();
   bool all_idle() const;
   template <class Done>
   void wait_until(const Done& done);
 
-  std::vector<Queue> queues_;               ///< by lane
+  std::vector<Queue> queues_;  ///< by lane
+  Queue* running_ = nullptr;   ///< the lane whose task is on this thread now
+  Breath breath_{*this};
   std::vector<std::uint64_t> mark_set_in_;  ///< mark → the last replay that set it
   std::uint64_t replay_ = 0;
 };
@@ -133,6 +146,7 @@ LanesRunner::LanesRunner(StepProgram program, WhileWaiting waiting)
 
 void LanesRunner::replay() {
   ++replay_;
+  running_ = nullptr;  // of a replay that a task ended by throwing
   for (Queue& queue : queues_) queue.next = queue.released = 0, queue.in_flight = kNone;
   clock_.begin();
   Queue& compute = queues_[kCompute];
@@ -150,7 +164,8 @@ void LanesRunner::replay() {
   clock_.charge_nobody();
 }
 
-/// Moves one lane as far as it goes now; true when it moved.
+/// Moves one lane as far as it goes now; true when it moved. While a task of another lane is on the thread,
+/// only collectives move: work inside of work would be charged to nobody knows whom.
 bool LanesRunner::advance(Queue& queue) {
   bool moved = false;
   while (!queue.idle()) {
@@ -164,12 +179,15 @@ bool LanesRunner::advance(Queue& queue) {
     }
     const Line line = queue.lines[queue.next];
     const auto target = static_cast<std::size_t>(line.target);
+    if (line.op == Op::run && running_ != nullptr && !task(line.target).poll) return moved;
     if (line.op == Op::wait && mark_set_in_[target] != replay_) return moved;
     if (line.op == Op::set) mark_set_in_[target] = replay_;
     if (line.op == Op::run) {
       clock_.progress();
       clock_.charge(line.target);
-      task(line.target).start(host_);
+      Queue* const interrupted = std::exchange(running_, &queue);
+      task(line.target).start(breath_);
+      running_ = interrupted;
       if (task(line.target).poll) queue.in_flight = line.target;
     }
     ++queue.next;
@@ -182,6 +200,15 @@ bool LanesRunner::advance_all() {
   bool moved = false;
   for (Queue& queue : queues_) moved = advance(queue) || moved;
   return moved;
+}
+
+/// Called by the task on the thread, between its pieces.
+void LanesRunner::breathe() {
+  const TaskId breathing = clock_.charged();
+  for (Queue& queue : queues_) {
+    if (&queue != running_) advance(queue);
+  }
+  clock_.charge(breathing);
 }
 
 bool LanesRunner::all_idle() const {

@@ -26,6 +26,7 @@ class TaskClock {
   void progress() { ++count_; }
   /// Shows the changes in `pulse` from now on; it must outlive the clock.
   void show_in(Pulse& pulse) { pulse_ = &pulse, count_ = pulse.look().count; }
+  TaskId charged() const { return owner_; }
   const std::vector<double>& seconds() const { return seconds_; }
 
  private:

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/lattice.hpp"
+#include "cpu/task_runs.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {
@@ -22,11 +24,12 @@ struct Case {
   int kernel;
   bool first;  ///< reads NCHW, chooses its output, has no data gradient
   bool relu;
+  int pieces = 1;
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.batch << "x" << to_string(c.in) << " to " << c.out_channels << ", kernel " << c.kernel
-       << (c.first ? ", first" : "") << (c.relu ? ", relu" : "");
+       << (c.first ? ", first" : "") << (c.relu ? ", relu" : "") << ", " << c.pieces << " pieces";
 }
 
 /// One convolution with operands for which every sum is exact.
@@ -37,8 +40,8 @@ struct Fixture {
     const Type type = data_type_of(precision);
     const model::Conv2d layer{"conv", c.out_channels, c.kernel};
     AffinePlace place;
-    place.batch = c.batch;
-    place.src = activations(c.batch, c.in, type, c.first ? Tag::nchw : Tag::nhwc);
+    place.batch = c.batch / c.pieces;
+    place.src = activations(place.batch, c.in, type, c.first ? Tag::nchw : Tag::nhwc);
     place.in = c.in;
     place.out = out;
     place.choose_dst = c.first;
@@ -46,6 +49,10 @@ struct Fixture {
     place.relu = c.relu;
     place.wants_grad_src = !c.first;
     affine = plan_conv(dnnl, layer, place);
+    affine.pieces = c.pieces;
+    whole_src = c.pieces == 1 ? affine.src : activations(c.batch, c.in, type, Tag::nhwc);
+    whole_dst = c.pieces == 1 ? affine.dst : activations(c.batch, out, type, Tag::nhwc);
+    whole_grad_dst = c.pieces == 1 ? affine.grad_dst : whole_dst;
     plain_src = activations(c.batch, c.in, Type::f32, Tag::nhwc);
     plain_dst = activations(c.batch, out, Type::f32, Tag::nhwc);
     plain_weights = conv_logical_weights(layer, c.in);
@@ -61,8 +68,8 @@ struct Fixture {
     made.set(dnnl, values);
     return made;
   }
-  lattice::Tensor src() const { return tensor(affine.src, plain_src, x); }
-  lattice::Tensor grad_dst() const { return tensor(affine.grad_dst, plain_dst, grad_y); }
+  lattice::Tensor src() const { return tensor(whole_src, plain_src, x); }
+  lattice::Tensor grad_dst() const { return tensor(whole_grad_dst, plain_dst, grad_y); }
 
   /// As a program does it, from the master copy.
   Buffer prepare(const WeightCopy& copy, const lattice::Tensor& master) const {
@@ -79,16 +86,27 @@ struct Fixture {
     return copied;
   }
 
+  Buffer scratch() const {
+    std::size_t bytes = 0;
+    for (const Kernel* kernel :
+         {&affine.kernels.forward, &affine.kernels.weight_gradient, &affine.kernels.data_gradient}) {
+      if (kernel->primitive) bytes = std::max(bytes, kernel->scratch_bytes());
+    }
+    return allocate_host(bytes);
+  }
+
   Array forward() const {
     const lattice::Tensor source = src();
     const lattice::Tensor w = tensor(affine.forward_weights.desc, plain_weights, weights);
     const lattice::Tensor b = tensor(affine.bias, affine.bias, biases);
-    const lattice::Tensor dst(affine.dst, plain_dst);
-    lattice::run_kernel(
-        dnnl, affine.kernels.forward,
-        {reads(DNNL_ARG_SRC, source.desc, source.buffer.data()),
-         reads(DNNL_ARG_WEIGHTS, w.desc, w.buffer.data()), reads(DNNL_ARG_BIAS, b.desc, b.buffer.data()),
-         writes(DNNL_ARG_DST, dst.desc, dst.buffer.data())});
+    const lattice::Tensor dst(whole_dst, plain_dst);
+    const Buffer room = scratch();
+    AffineMemory memory;
+    memory.src = source.buffer.data();
+    memory.dst = dst.buffer.data();
+    memory.scratch = room.data();
+    testing::run(
+        plan_affine_forward("forward", dnnl, affine, memory, w.buffer.data(), b.buffer.as<const float>()));
     return dst.get(dnnl);
   }
 
@@ -98,6 +116,7 @@ struct Fixture {
   bool relu;
   bool first;
   Affine affine;
+  Desc whole_src, whole_dst, whole_grad_dst;
   Desc plain_src, plain_dst, plain_weights;
   Array x, weights, biases, grad_y;
 };
@@ -121,11 +140,14 @@ TEST_P(Convolution, GivesTheExactGradientsOfWeightsAndBiases) {
     const lattice::Tensor grad_dst = setup.grad_dst();
     const lattice::Tensor grad_weights(setup.affine.master, setup.plain_weights);
     const lattice::Tensor grad_biases(setup.affine.bias, setup.affine.bias);
-    lattice::run_kernel(setup.dnnl, setup.affine.kernels.weight_gradient,
-                        {reads(DNNL_ARG_SRC, src.desc, src.buffer.data()),
-                         reads(DNNL_ARG_DIFF_DST, grad_dst.desc, grad_dst.buffer.data()),
-                         writes(DNNL_ARG_DIFF_WEIGHTS, grad_weights.desc, grad_weights.buffer.data()),
-                         writes(DNNL_ARG_DIFF_BIAS, grad_biases.desc, grad_biases.buffer.data())});
+    const Buffer partial = allocate_host(setup.affine.partial_bytes()), room = setup.scratch();
+    AffineMemory memory;
+    memory.src = src.buffer.data();
+    memory.grad_dst = grad_dst.buffer.data();
+    memory.partial = partial.data();
+    memory.scratch = room.data();
+    testing::run(plan_weight_gradient("weights", setup.dnnl, setup.affine, memory,
+                                      grad_weights.buffer.as<float>(), grad_biases.buffer.as<float>()));
     lattice::expect_equal(grad_weights.get(setup.dnnl),
                           reference::conv_grad_weights(setup.shape, setup.x, setup.grad_y),
                           concat("weights, ", engine::to_string(precision)));
@@ -145,11 +167,14 @@ TEST_P(Convolution, GivesTheExactGradientOfItsInputUnlessItIsTheFirst) {
     const lattice::Tensor grad_dst = setup.grad_dst();
     const Affine& affine = setup.affine;
     const lattice::Tensor master = setup.tensor(affine.master, setup.plain_weights, setup.weights);
-    const lattice::Tensor grad_src(affine.src, setup.plain_src);
+    const lattice::Tensor grad_src(setup.whole_src, setup.plain_src);
     const Buffer weights = setup.prepare(affine.backward_weights, master);
-    lattice::run_kernel(
-        setup.dnnl, affine.kernels.data_gradient,
-        data_gradient_operands(affine, grad_dst.buffer.data(), weights.data(), grad_src.buffer.data()));
+    const Buffer room = setup.scratch();
+    AffineMemory memory;
+    memory.grad_dst = grad_dst.buffer.data();
+    memory.grad_src = grad_src.buffer.data();
+    memory.scratch = room.data();
+    testing::run(plan_data_gradient("data", setup.dnnl, affine, memory, weights.data()));
     const Array wanted = reference::conv_grad_x(setup.shape, setup.weights, setup.grad_y);
     lattice::expect_equal(grad_src.get(setup.dnnl), lattice::rounded(wanted, precision),
                           concat(engine::to_string(precision)));
@@ -162,7 +187,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{1, {7, 9, 1}, 16, 3, true, false}, Case{3, {7, 9, 4}, 65, 5, true, true},
                       Case{2, {7, 9, 65}, 17, 3, false, false}, Case{2, {6, 5, 16}, 64, 4, false, true},
                       Case{5, {5, 5, 20}, 10, 2, false, false}, Case{2, {3, 2, 8}, 8, 5, false, true},
-                      Case{4, {1, 1, 33}, 7, 1, false, false}));
+                      Case{4, {1, 1, 33}, 7, 1, false, false}, Case{6, {12, 12, 64}, 64, 5, false, true, 3},
+                      Case{6, {7, 9, 65}, 17, 3, false, false, 2}));
 
 }  // namespace
 }  // namespace cifar_mpi::cpu

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "cpu/bf16_reference.hpp"
-#include "cpu/conv_pool.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/network_run.hpp"
 
@@ -163,12 +162,6 @@ TEST(Network, PredictsWhatTheReferencePredicts) {
 }
 
 TEST(Network, GoesThroughTheBatchInPiecesOnlyWhereThatPays) {
-  EXPECT_EQ(samples_per_piece(128, 1), 16);
-  EXPECT_EQ(samples_per_piece(128, 2), 32);
-  EXPECT_EQ(samples_per_piece(100, 1), 10);
-  EXPECT_EQ(samples_per_piece(16, 1), 16);
-  EXPECT_EQ(samples_per_piece(127, 1), 127);
-  EXPECT_EQ(samples_per_piece(1, 4), 1);
   NetworkRun pieces({.net = variants().front(), .batch = 20});
   EXPECT_NE(pieces.tower->plan_text().find("10 samples at a time"), std::string::npos);
   NetworkRun whole({.net = variants().front(), .batch = 19});

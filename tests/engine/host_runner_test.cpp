@@ -95,6 +95,33 @@ TEST(LanesRunner, WorksOnWhileACollectiveIsOut) {
   }
 }
 
+TEST(LanesRunner, MovesCollectivesWhileATaskBreathes) {
+  Diary diary;
+  StepProgram program("p");
+  Task pieces = diary.inline_entry("pieces");
+  pieces.start = [&diary](Lane& lane) {
+    for (int piece = 0; piece < 6; ++piece) {
+      diary.lines.push_back("piece");
+      lane.breathe();
+    }
+  };
+  program.run(kComm, diary.late_entry("sum", 6));  // polled twice before the pieces begin
+  program.run(kComm, diary.late_entry("next sum", 1));
+  program.run(kComm, diary.inline_entry("scale"));
+  const MarkId summed = program.set(kComm);
+  program.run(kCompute, std::move(pieces));
+  program.wait(kCompute, summed);
+  program.run(kCompute, diary.inline_entry("update"));
+  const auto runner = seal_and_make(program, RunnerKind::lanes);
+  for (int replay = 0; replay < 2; ++replay) {
+    diary.lines.clear();
+    runner->replay();
+    // What is no collective waits until the thread is free.
+    EXPECT_EQ(diary.lines, (Lines{"sum", "piece", "piece", "sum done", "next sum", "next sum done", "piece",
+                                  "piece", "piece", "piece", "scale", "update"}));
+  }
+}
+
 TEST(LanesRunner, HoldsComputeUntilTheMarkItWaitsFor) {
   for (const WhileWaiting waiting : {WhileWaiting::spin, WhileWaiting::yield}) {
     Diary diary;

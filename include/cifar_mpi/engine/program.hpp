@@ -33,6 +33,10 @@ Bytes bytes_of(const T* data, std::size_t count) {
 class Lane {
  public:
   virtual ~Lane() = default;
+  /// A task of several milliseconds calls this every now and then while it runs on the host, so that
+  /// collectives that are out move on. It must not be called while the task has anything half done in memory
+  /// that it did not declare.
+  virtual void breathe() {}
 };
 
 /// One piece of work with a name, which bytes it reads and which it writes.
