@@ -1,7 +1,6 @@
 #include "app/values.hpp"
 
 #include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -19,7 +18,7 @@ std::optional<T> parse(std::string_view text) {
   T value{};
   const char* const end = digits.data() + digits.size();
   const auto [rest, error] = std::from_chars(digits.data(), end, value);
-  if (error != std::errc{} || rest != end || !std::isfinite(static_cast<double>(value))) return std::nullopt;
+  if (error != std::errc{} || rest != end) return std::nullopt;
   // CLI11, which reads the text again, takes 010 for an octal number.
   if (kWhole && std::to_string(value) != text) return std::nullopt;
   return value;
@@ -39,7 +38,7 @@ template <class T>
 CLI::Validator number(T low, T high) {
   const auto check = [low, high](const std::string& text) -> std::string {
     const std::optional<T> value = parse<T>(text);
-    if (value && *value >= low && *value <= high) return {};
+    if (value && *value >= low && *value <= high) return {};  // neither holds for NaN
     return concat("must be ", range(low, high), ", not '", text, "'");
   };
   return CLI::Validator(check, "");

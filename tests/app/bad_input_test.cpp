@@ -74,8 +74,19 @@ TEST_F(Programs, RefuseAtOnceWhatIsNoFile) {
     expect_refusal(run_command(soon + kTrain + small("never") + " --resume " + path), 4, path);
     expect_refusal(run_command(soon + kEval + " " + path + data()), 4, path);
   }
-  expect_refusal(run_command(soon + kPack + " --from " + file("folder") + " --out " + file("new.h5")), 3,
-                 "data_batch_1.bin");
+  const std::string pack = soon + kPack + " --out " + file("new.h5");
+  expect_refusal(run_command(pack + " --from " + file("folder")), 3, "data_batch_1.bin': it is a pipe");
+  ASSERT_EQ(run_command("mkfifo " + file("folder/train_lables.json")).code, 0);
+  const std::string from_png = pack + " --from-png " + file("folder");
+  const Outcome refused = run_command(from_png);
+  if (refused.output.find("without libpng") != std::string::npos) return;
+  expect_refusal(refused, 3, "train_lables.json': it is a pipe");
+  ASSERT_EQ(run_command("cd " + file("folder") +
+                        " && rm train_lables.json && echo [1] > train_lables.json && "
+                        "mkfifo data_batch_1.png")
+                .code,
+            0);
+  expect_refusal(run_command(from_png), 3, "it is a pipe");
 }
 
 TEST_F(Programs, FindTheDatasetWhereTheySay) {

@@ -1,7 +1,10 @@
 #include "app/program.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -44,6 +47,42 @@ TEST(RunAlone, TurnsExceptionsIntoASentenceAndACode) {
   const End bug = end_of([]() -> int { throw std::logic_error("oops"); });
   EXPECT_EQ(bug.code, 1);
   EXPECT_EQ(bug.said, "a_program: internal error: oops\n");
+}
+
+TEST(Parse, TakesTheStandardDescriptorsThatAreClosed) {
+  const auto child = [] {
+    for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::close(descriptor);
+    CLI::App cli("", "a_program");
+    char name[] = "a_program";
+    char* words[] = {name, nullptr};
+    const bool parsed = !parse(cli, 1, words).has_value();
+    // Else this file would be what standard output writes into.
+    std::exit(parsed && ::open("/dev/zero", O_RDONLY | O_CLOEXEC) > STDERR_FILENO ? 42 : 1);
+  };
+  EXPECT_EXIT(child(), testing::ExitedWithCode(42), "");
+}
+
+TEST(RunInWorld, NamesTheRankThatEndsAllOthers) {
+  // What no vote made known to all ranks: this one speaks, and aborts MPI.
+  const auto child = [] {
+    char name[] = "a_program";
+    char* words[] = {name, nullptr};
+    run_in_world("a_program", 1, words,
+                 [](comm::World&) -> int { throw Error(ErrorKind::io, "the disk is full"); });
+  };
+  EXPECT_EXIT(child(), testing::ExitedWithCode(5), "a_program: rank 0: the disk is full");
+}
+
+TEST(RunInWorld, LeavesWithOneSentenceWhenAllRanksKnow) {
+  const auto child = [] {
+    char name[] = "a_program";
+    char* words[] = {name, nullptr};
+    std::exit(run_in_world("a_program", 1, words, [](comm::World& world) {
+      world.together([] { throw Error(ErrorKind::data, "no data"); });
+      return 0;
+    }));
+  };
+  EXPECT_EXIT(child(), testing::ExitedWithCode(3), "a_program: .*no data");
 }
 
 }  // namespace
