@@ -9,8 +9,16 @@
 
 namespace cifar_mpi::app {
 
+namespace {
+
+/// Whether the GPU backend has trained on a GPU. Until it has, `auto` leaves it to those who ask for it.
+constexpr bool kCudaIsProven = false;
+
+}  // namespace
+
 bool takes_cuda(const std::string& device) {
-  return device == "cuda" || (device == "auto" && cuda::unusable().empty());
+  if (device != "auto") return device == "cuda";
+  return cuda::unusable().empty() && (kCudaIsProven || !cpu::unusable().empty());
 }
 
 train::BackendFactory backend_for(const std::string& device) {
@@ -21,6 +29,10 @@ train::BackendFactory backend_for(const std::string& device) {
 std::string explain_device(const std::string& device) {
   if (device != "auto") return concat("device: ", device, ", as asked for");
   if (takes_cuda(device)) return "device: cuda, because a GPU can be used (--device auto)";
+  if (cuda::unusable().empty()) {
+    return "device: cpu, because the GPU backend has not been tried on a GPU yet; --device cuda takes it "
+           "(--device auto)";
+  }
   return concat("device: cpu, because CUDA cannot be used: ", cuda::unusable(), " (--device auto)");
 }
 

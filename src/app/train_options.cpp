@@ -104,7 +104,7 @@ void TrainOptions::add_model(CLI::App& app) {
       ->check(member_of(model::catalog(), [](std::string_view name) { return std::string(name); }))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--device", config_.device, "auto takes CUDA when this build and machine can use it")
+  app.add_option("--device", config_.device, "auto says what it takes and why")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);

@@ -3,6 +3,8 @@
 
 namespace cifar_mpi::cpu {
 
+std::string unusable() { return "built without oneDNN"; }
+
 std::string describe() { return "absent (built without oneDNN)"; }
 
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions&) {

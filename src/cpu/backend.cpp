@@ -128,6 +128,8 @@ class CpuBackend final : public engine::Backend {
 
 }  // namespace
 
+std::string unusable() { return {}; }
+
 std::string describe() { return machine_text(); }
 
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions& options) {
