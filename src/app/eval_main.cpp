@@ -9,6 +9,7 @@
 #include "app/signals.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
 #include "cifar_mpi/train/run_directory.hpp"
 
@@ -70,12 +71,14 @@ void sleep_unless_asked(double seconds) {
 /// directory without any is waited for.
 int watch(const EvalOptions& options, comm::World& world, const Log& log) {
   app::handle_stop_signals(stop_request);
-  world.together([&] {
+  world.together([&] {  // what would else be found only when there is a checkpoint, perhaps hours later
     std::error_code error;
-    if (world.rank() == 0 && std::filesystem::is_regular_file(options.checkpoint, error)) {
+    if (std::filesystem::exists(options.checkpoint, error) &&
+        !std::filesystem::is_directory(options.checkpoint, error)) {
       throw Error(ErrorKind::usage,
-                  concat("--watch follows a run directory, but ", options.checkpoint, " is a file"));
+                  concat("--watch follows a run directory, but ", options.checkpoint, " is none"));
     }
+    static_cast<void>(data::DatasetFile(options.config.data));
   });
   if (train::list_checkpoints(options.checkpoint).empty())
     log.info(concat("waiting for the first checkpoint, ", options.checkpoint, "/checkpoints/step_*.h5"));

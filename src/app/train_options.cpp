@@ -77,6 +77,7 @@ void TrainOptions::add_run(CLI::App& app) {
                  "auto: go on with the newest checkpoint of the run directory; never: refuse a directory "
                  "that holds a run; "
                  "or the path of a checkpoint")
+      ->check(not_empty())
       ->capture_default_str()
       ->group(group);
   app.add_option("--timeout", config_.timeout_s,

@@ -66,7 +66,7 @@ TEST_F(Programs, RefuseAtOnceWhatIsNoFile) {
                         file("folder/data_batch_1.bin"))
                 .code,
             0);
-  const std::string soon = "timeout 20 ";
+  const std::string soon = "timeout 60 ";
   for (const std::string& path : {file("pipe"), file("folder"), std::string("/dev/zero")}) {
     SCOPED_TRACE(path);
     expect_refusal(run_command(soon + kTrain + " --run-dir " + file("never") + " --data " + path), 3, path);

@@ -77,7 +77,7 @@ std::vector<std::string> numeric_options(const std::string& help) {
 TEST_F(Programs, RefuseInEveryNumericOptionWhatIsNoNumber) {
   const std::vector<std::pair<std::string, std::size_t>> programs{{kTrain, 18},
                                                                   {kEval, 3},
-                                                                  {kPack + " --out never.h5", 4},
+                                                                  {kPack + " --out " + file("never.h5"), 4},
                                                                   {kBench + " step", 5},
                                                                   {kBench + " allreduce", 1}};
   for (const auto& [program, at_least] : programs) {
@@ -96,6 +96,7 @@ TEST_F(Programs, RefuseInEveryNumericOptionWhatIsNoNumber) {
 }
 
 TEST_F(Programs, RefuseNumbersOutOfRange) {
+  const std::string pack = kPack + " --out " + file("never.h5");
   const std::vector<std::pair<std::string, std::string>> cases{
       {kTrain + " --seed 18446744073709551616", "'18446744073709551616'"},
       {kTrain + " --steps 1e20", "'1e20'"},
@@ -103,13 +104,13 @@ TEST_F(Programs, RefuseNumbersOutOfRange) {
       {kTrain + " --batch-size 010", "'010'"},  // 8 to those who read it as C does
       {kTrain + " --lr 1e400", "'1e400'"},
       {kTrain + " --bucket-mib 1e-9", "from 3.8147e-06 to 4096"},
-      {kPack + " --synthetic 8 --out never.h5 --seed -1", "'-1'"},
-      {kPack + " --synthetic 8 --out never.h5 --classes 1", "from 2 to 255"},
-      {kPack + " --synthetic 8 --out never.h5 --image 32x32", "'32x32'"},
-      {kPack + " --synthetic 8 --out never.h5 --image 32x32x3x", "'32x32x3x'"},
-      {kPack + " --synthetic 8 --out never.h5 --image 32x32x5", "'32x32x5'"},
-      {kPack + " --synthetic 8 --out never.h5 --image 1025x32x3", "'1025x32x3'"},
-      {kPack + " --synthetic 8 --out never.h5 --image 7x32x3", "'7x32x3'"},
+      {pack + " --synthetic 8 --seed -1", "'-1'"},
+      {pack + " --synthetic 8 --classes 1", "from 2 to 255"},
+      {pack + " --synthetic 8 --image 32x32", "'32x32'"},
+      {pack + " --synthetic 8 --image 32x32x3x", "'32x32x3x'"},
+      {pack + " --synthetic 8 --image 32x32x5", "'32x32x5'"},
+      {pack + " --synthetic 8 --image 1025x32x3", "'1025x32x3'"},
+      {pack + " --synthetic 8 --image 7x32x3", "'7x32x3'"},
       {kBench + " step --seconds 0", "'0'"},
       {kEval + " --interval 1e9", "'1e9'"},
   };
@@ -117,7 +118,7 @@ TEST_F(Programs, RefuseNumbersOutOfRange) {
     SCOPED_TRACE(command);
     expect_refusal(run_command(command), 2, part);
   }
-  expect_refusal(run_command(kPack + " --synthetic 1000000000 --out never.h5"), 6, "GiB of memory");
+  expect_refusal(run_command(pack + " --synthetic 1000000000"), 6, "GiB of memory");
 }
 
 TEST_F(Programs, NameTheWordThatTheyDoNotKnowOrMiss) {
@@ -127,9 +128,10 @@ TEST_F(Programs, NameTheWordThatTheyDoNotKnowOrMiss) {
   expect_refusal(run_command(kTrain + " foo"), 2, "foo");
   expect_refusal(run_command(kTrain + " --seed= 5"), 2, "--seed= has no value");
   expect_refusal(run_command(kTrain + " --config= --print-config"), 2, "--config= has no value");
-  expect_refusal(run_command(kPack + " --from \"\" --out never.h5"), 2, "--from");
+  expect_refusal(run_command(kPack + " --from \"\" --out " + file("never.h5")), 2, "--from");
   expect_refusal(run_command(kPack + " --synthetic 8 --out \"\""), 2, "--out");
   expect_refusal(run_command(kEval + " \"\""), 2, "checkpoint");
+  expect_refusal(run_command(kTrain + " --resume \"\""), 2, "--resume");
 }
 
 TEST_F(Programs, TakeTheLastOfAnOptionGivenTwice) {

@@ -107,12 +107,17 @@ TEST_F(Programs, FollowARunDirectory) {
 }
 
 TEST_F(Programs, SayOnceWhatTheyWaitFor) {
-  const std::string watch = "timeout 5 " + kEval + data() + " --watch --interval 0.1 --threads 1 ";
-  const Outcome outcome = run_command(watch + file("nothing_yet"));
-  EXPECT_EQ(outcome.code, 124) << outcome.output;
+  const std::string watch = kEval + data() + " --watch --interval 0.05 --threads 1 ";
+  const std::string said = file("said");
+  // Once it has said so, it has a second to say it again.
+  const Outcome outcome = run_command(watch + file("nothing_yet") + " >" + said +
+                                      " 2>&1 & child=$!; for i in $(seq 600); do sleep 0.1; [ ! -s " + said +
+                                      " ] || break; done; sleep 1; kill $child; wait $child; cat " + said);
   EXPECT_EQ(count_lines_with(outcome.output, "waiting for the first checkpoint"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, file("nothing_yet")), 1) << outcome.output;
-  expect_refusal(run_command(watch + file("small.h5")), 2, "is a file");
+  expect_refusal(run_command("timeout 60 " + watch + file("small.h5")), 2, "is none");
+  expect_refusal(run_command("timeout 60 " + watch + file("nothing_yet") + " --data " + file("missing.h5")),
+                 3, "missing.h5");
 }
 
 }  // namespace
