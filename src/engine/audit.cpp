@@ -79,7 +79,8 @@ Audit::Audit(const StepProgram& program, std::vector<Bytes> regions, Copy copy)
   shadow_ = allocate_host(most);
   poison_ = allocate_host(longest(watched));
   staging_ = allocate_host(poison_.size());
-  std::memset(poison_.data(), kPoison, poison_.size());
+  // Without a region there is no buffer either.
+  if (poison_.size() != 0) std::memset(poison_.data(), kPoison, poison_.size());
 }
 
 const std::byte* Audit::read(const Bytes& range) {
