@@ -55,11 +55,11 @@ TEST_F(Exchange, NamesARankThatIsSlowedDownOnPurpose) {
   int named[2] = {0, 0};
   for (auto at = std::sregex_iterator(outcome.output.begin(), outcome.output.end(), line);
        at != std::sregex_iterator(); ++at) {
-    // A busy machine slows any rank a little; this one takes several times as long.
+    // This rank takes about four times as long; a busy machine may hide that in some interval.
     if (std::stod((*at)[2]) > 2.0 * std::stod((*at)[3])) ++named[(*at)[1] == "1" ? 1 : 0];
   }
-  EXPECT_GE(named[1], 2) << outcome.output;
-  EXPECT_EQ(named[0], 0) << outcome.output;
+  EXPECT_GE(named[1], 1) << outcome.output;
+  EXPECT_GT(named[1], named[0]) << outcome.output;
 }
 
 TEST_F(Exchange, FinishesWithFourTimesAsManyRanksAsCores) {
