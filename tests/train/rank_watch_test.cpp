@@ -40,6 +40,18 @@ TEST(RankWatch, NamesTheSlowestRankAgainstTheMedian) {
   EXPECT_TRUE(slowest_text({50.0, 51.0, 56.0, 2}, {"a", "b", "c"}).empty());
 }
 
+TEST(RankWatch, TakesTheLowerMiddleOfAnEvenNumberAndForgetsWhatItGave) {
+  RankWatch watch(4);
+  watch.add(record_of({{90.0f, 0}, {70.0f, 0}, {50.0f, 0}, {60.0f, 0}}));
+  EXPECT_DOUBLE_EQ(watch.take().value().median, 60.0);
+  watch.add(record_of({{3.0f, 0}, {1.0f, 0}, {4.0f, 0}, {2.0f, 0}}));
+  const RankTimes times = watch.take().value();
+  EXPECT_DOUBLE_EQ(times.least, 1.0);
+  EXPECT_DOUBLE_EQ(times.median, 2.0);
+  EXPECT_DOUBLE_EQ(times.most, 4.0);
+  EXPECT_EQ(times.slowest, 2);
+}
+
 TEST(RankWatch, NamesTheRanksWhoseParametersDiffer) {
   const std::uint64_t right = 0xFEDCBA9876543210u;
   EXPECT_TRUE(desync_text(record_of({{0, right}, {0, right}, {0, right}}), {"a", "b", "c"}).empty());
