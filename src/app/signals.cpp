@@ -73,6 +73,8 @@ void handle_stop_signals(std::atomic<int>& stop_request) {
 }
 
 void heed_launcher(double seconds_since_last) {
+  // The ranks of an mpirun that was killed would train on unseen.
+  if (const pid_t parent = launcher; parent != 0 && getppid() != parent) request_stop();
   const bool told = launcher_notices.exchange(0, std::memory_order_relaxed) > 0;
   // The thread that calls may go on before the one to which the signal is delivered: the gap counts for a
   // while.

@@ -15,6 +15,7 @@ void handle_stop_signals(std::atomic<int>& stop_request);
 /// Open MPI's mpirun, itself asked to stop, sends its ranks SIGCONT at once, SIGTERM one kill timeout later
 /// and SIGKILL after one more. So a SIGCONT from the launcher is the first notice, and sets the stop word. It
 /// also comes when mpirun goes on after Ctrl-Z; then this process was stopped, too, and the calls show a gap.
+/// A launcher that is gone, killed, sets the stop word as well.
 void heed_launcher(double seconds_since_last);
 
 }  // namespace cifar_mpi::app

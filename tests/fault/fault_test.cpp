@@ -164,6 +164,18 @@ TEST_F(Fault, AKilledRankEndsTheJobAtOnce) {
   }
 }
 
+TEST_F(Fault, RanksStopWithACheckpointWhenTheirMpirunIsKilled) {
+  Process job = start(under_mpirun(with(endless("orphans"), {"--checkpoint-every", "1000000"})), {},
+                      file("orphans.log"));
+  const auto ranks = ranks_in_training(job, "orphans");
+  ASSERT_EQ(ranks.size(), 3u);
+  kill(job.pid(), SIGKILL);
+  for (const auto& [rank, pid] : ranks)
+    EXPECT_TRUE(wait_until(20.0, [pid = pid] { return !runs(pid); })) << "rank " << rank;
+  job.wait(kLaunchers);
+  EXPECT_TRUE(exit_record("orphans").starts_with("75 stopped on request at step ")) << exit_record("orphans");
+}
+
 TEST_F(Fault, ARankThatLeavesWithoutAWordEndsTheJob) {
   const Environment fault{{"LD_PRELOAD", CIFAR_MPI_FAULT_PRELOAD}, {"FAULT", "exit:1:2500"}};
   Process job = start(under_mpirun(endless("left")), fault, file("left.log"));
