@@ -2,17 +2,19 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 
 /// Loaded before everything else into the ranks of a test: makes one of them fail. FAULT is "WHAT:RANK:WHEN".
-///   exit:R:MS           leaves with code 3, without a word to anybody, after so many milliseconds
-///   mpi:R:N             the N-th MPI_Test fails
-///   before-rename:R:N   dies by SIGKILL before the N-th checkpoint gets its name
-///   after-rename:R:N    the same, right behind it
+///   exit:R:N            leaves with code 3, without a word to anybody, when the file $FAULT_WATCH has N
+///   lines mpi:R:N             the N-th MPI_Test fails before-rename:R:N   dies by SIGKILL before the N-th
+///   checkpoint gets its name after-rename:R:N    the same, right behind it
 namespace {
 
 struct Fault {
@@ -36,10 +38,15 @@ const Fault& fault() {
   return value;
 }
 
+int lines_in(const std::string& path) {
+  std::ifstream file(path);
+  return static_cast<int>(std::count(std::istreambuf_iterator<char>(file), {}, '\n'));
+}
+
 [[gnu::constructor]] void leave_early() {
   if (fault().what != "exit") return;
-  std::thread([] {
-    usleep(static_cast<useconds_t>(fault().when) * 1000);
+  std::thread([path = std::string(std::getenv("FAULT_WATCH"))] {
+    while (lines_in(path) < fault().when) usleep(1000);
     _exit(3);
   }).detach();
 }
