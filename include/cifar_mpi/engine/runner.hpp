@@ -20,7 +20,8 @@ class Runner {
 
   /// Runs the program once. When it returns, all replays but this one are done: a host runner returns when it
   /// is done too, a device runner when it is enqueued. So the device has one replay to work on while the host
-  /// reads the records of the one before. Throws what a task throws; the program's memory is then unspecified.
+  /// reads the records of the one before. Throws what a task throws; the program's memory is then
+  /// unspecified.
   virtual void replay() = 0;
   /// Returns when everything enqueued is done.
   virtual void finish() = 0;
