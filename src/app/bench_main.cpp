@@ -7,6 +7,7 @@
 #include "cifar_mpi/cpu/peak.hpp"
 #include "cifar_mpi/cuda/peak.hpp"
 #include "cifar_mpi/train/step_benchmark.hpp"
+#include "cifar_mpi/train/watchdog.hpp"
 
 namespace {
 
@@ -77,6 +78,7 @@ int bench_step(StepOptions& options, comm::World& world) {
   if (options.precision == "tf32") options.config.precision = engine::Precision::tf32;
   if (options.precision == "bf16") options.config.precision = engine::Precision::bf16;
   if (options.wire == "bf16") options.config.wire = comm::Wire::bf16;
+  world.together([&] { app::check_collective(options.config.all_reduce, options.device); });
   const bool on_gpu = app::takes_cuda(options.device);
   if (on_gpu && world.rank() == 0) {
     log.info(format("copy within the GPU: %.2f TB/s", 1e-12 * cuda::measure_copy_rate(0.1)));
@@ -137,7 +139,9 @@ int main(int argc, char** argv) {
   cli.require_subcommand(1);
   app::add_version(cli);
   if (const auto code = app::parse(cli, argc, argv, [&] { app::check(all_reduce); })) return *code;
-  const int code = app::run_in_world("cifar_mpi_bench", argc, argv, [&](comm::World& world) {
+  const int code = app::run_in_world(cli, argc, argv, [&](comm::World& world) {
+    train::Watchdog watchdog(world, {});
+    watchdog.heart().activity = comm::Activity::measuring;
     return all_reduce_command->parsed() ? app::bench_all_reduce(all_reduce, world) : bench_step(step, world);
   });
   return app::finish("cifar_mpi_bench", code);

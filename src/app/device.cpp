@@ -1,5 +1,7 @@
 #include "app/device.hpp"
 
+#include <algorithm>
+
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/collective.hpp"
@@ -42,6 +44,18 @@ std::vector<std::string> collective_names() {
     for (const comm::CollectiveInfo& info : infos) names.emplace_back(info.name);
   }
   return names;
+}
+
+void check_collective(const std::string& name, const std::string& device) {
+  const auto on_gpus = cuda::collectives();
+  if (takes_cuda(device) ||
+      std::none_of(on_gpus.begin(), on_gpus.end(), [&](const auto& info) { return info.name == name; }))
+    return;
+  std::string choices;
+  for (const comm::CollectiveInfo& info : comm::collectives())
+    choices += concat(choices.empty() ? "" : ", ", info.name);
+  throw Error(ErrorKind::usage, concat("--all-reduce ", name, " sums between GPUs, and this is the CPU (",
+                                       explain_device(device), "); choose one of: ", choices));
 }
 
 std::string describe_build() {

@@ -19,6 +19,9 @@ bool takes_cuda(const std::string& device);
 /// What --all-reduce takes, whatever the device.
 std::vector<std::string> collective_names();
 
+/// Throws Error{usage} for a collective of GPUs when that device is none.
+void check_collective(const std::string& name, const std::string& device);
+
 /// Versions and abilities of this build, several lines.
 std::string describe_build();
 

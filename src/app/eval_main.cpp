@@ -10,8 +10,10 @@
 #include "app/values.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
+#include "cifar_mpi/train/checkpoint.hpp"
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
 #include "cifar_mpi/train/run_directory.hpp"
+#include "cifar_mpi/train/watchdog.hpp"
 
 namespace {
 
@@ -24,6 +26,7 @@ struct EvalOptions {
   std::string precision = "auto";
   bool watch = false;
   double interval_s = 5.0;
+  double timeout_s = 120.0;
   train::EvaluationConfig config;
 };
 
@@ -67,9 +70,23 @@ void sleep_unless_asked(double seconds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
+/// Rank 0's look for a newer checkpoint than `seen`; a damaged one is reported once and left alone.
+std::string look(const std::string& run_dir, std::string& seen, const Log& log) {
+  const auto files = train::list_checkpoints(run_dir);
+  if (files.empty() || files.back().path == seen) return {};
+  seen = files.back().path;
+  try {
+    static_cast<void>(train::read_checkpoint(seen));
+    return seen;
+  } catch (const Error& damage) {
+    log.warn(concat("skipping a damaged checkpoint: ", damage.what()));
+    return {};
+  }
+}
+
 /// Evaluates each new checkpoint of a run directory until it is asked to stop, which is its regular end; a
 /// directory without any is waited for.
-int watch(const EvalOptions& options, comm::World& world, const Log& log) {
+void watch(const EvalOptions& options, comm::World& world, const Log& log, comm::Heartbeat& heart) {
   app::handle_stop_signals(stop_request);
   world.together([&] {  // what would else be found only when there is a checkpoint, perhaps hours later
     std::error_code error;
@@ -82,31 +99,29 @@ int watch(const EvalOptions& options, comm::World& world, const Log& log) {
   });
   if (train::list_checkpoints(options.checkpoint).empty())
     log.info(concat("waiting for the first checkpoint, ", options.checkpoint, "/checkpoints/step_*.h5"));
-  std::string last;
-  while (!stop_asked(world)) {
+  std::string seen;
+  while (heart.activity = comm::Activity::watching, !stop_asked(world)) {
     std::string path;
-    if (world.rank() == 0) {
-      const auto files = train::list_checkpoints(options.checkpoint);
-      if (!files.empty()) path = files.back().path;
-    }
+    if (world.rank() == 0) path = look(options.checkpoint, seen, log);
     world.broadcast(path);
-    if (path.empty() || path == last) {
+    if (path.empty()) {
       sleep_unless_asked(options.interval_s);
       continue;
     }
     print(log, path,
-          train::evaluate_checkpoint(options.config, path, world, app::backend_for(options.device)));
-    last = path;
+          train::evaluate_checkpoint(options.config, path, world, app::backend_for(options.device), heart));
   }
-  return 0;
 }
 
 int evaluate(EvalOptions options, comm::World& world) {
+  train::Watchdog watchdog(world, {options.timeout_s, {}, app::heed_launcher});
   const Log log(world.rank());
   world.together([&] { options.config.data = app::find_dataset(options.config.data); });
-  if (options.watch) return watch(options, world, log);
+  if (options.watch) return watch(options, world, log, watchdog.heart()), 0;
   const std::string path = newest(options, world);
-  print(log, path, train::evaluate_checkpoint(options.config, path, world, app::backend_for(options.device)));
+  print(log, path,
+        train::evaluate_checkpoint(options.config, path, world, app::backend_for(options.device),
+                                   watchdog.heart()));
   return 0;
 }
 
@@ -143,12 +158,17 @@ int main(int argc, char** argv) {
   cli.add_option("--interval", options.interval_s, "Seconds between looks with --watch")
       ->check(app::number(0.05, 86400.0))
       ->capture_default_str();
+  cli.add_option("--timeout", options.timeout_s,
+                 "Seconds without progress after which the job is ended and the rank that does not move "
+                 "named; five times as long while starting; 0: never")
+      ->check(app::timeout())
+      ->capture_default_str();
   app::add_version(cli);
   if (const auto code = app::parse(cli, argc, argv)) return *code;
   options.config.weights = options.weights == "raw" ? train::Weights::raw : train::Weights::ema;
   if (options.precision == "bf16") options.config.precision = engine::Precision::bf16;
   if (options.precision == "fp32") options.config.precision = engine::Precision::fp32;
-  const int code = app::run_in_world("cifar_mpi_eval", argc, argv,
-                                     [&](comm::World& world) { return evaluate(options, world); });
+  const int code =
+      app::run_in_world(cli, argc, argv, [&](comm::World& world) { return evaluate(options, world); });
   return app::finish("cifar_mpi_eval", code);
 }

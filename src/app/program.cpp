@@ -72,6 +72,32 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   return concat("unknown command or option '", rest.front(), "'");
 }
 
+/// The values of an option: those given, else its default.
+std::string values_of(const CLI::Option& option) {
+  if (option.count() == 0) return option.get_default_str();
+  std::string text;
+  for (const std::string& value : option.reduced_results()) text += (text.empty() ? "" : ",") + value;
+  return text;
+}
+
+void add_options(const CLI::App& app, comm::Facts& facts) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (name != "--data" && name != "--config") facts.emplace_back(name, values_of(*option));
+  }
+  for (const CLI::App* command : app.get_subcommands()) {
+    facts.emplace_back("the command", command->get_name());
+    add_options(*command, facts);
+  }
+}
+
+/// What all ranks must have been started with.
+comm::Facts common_facts(const CLI::App& app) {
+  comm::Facts facts{{"the program", concat(app.get_name(), ' ', version(), " (", git_revision(), ')')}};
+  add_options(app, facts);
+  return facts;
+}
+
 /// What to say of an exception that is no sentence of ours.
 Error as_error(const std::exception& error) {
   if (const auto* ours = dynamic_cast<const Error*>(&error)) return *ours;
@@ -135,11 +161,14 @@ void add_version(CLI::App& app) {
       ->configurable(false);
 }
 
-int run_in_world(const char* program, int argc, char** argv, const std::function<int(comm::World&)>& body) {
+int run_in_world(const CLI::App& app, int argc, char** argv, const std::function<int(comm::World&)>& body) {
   ignore_file_size_signal();
+  const std::string program = app.get_name();
   std::optional<comm::World> world;
   try {
     world.emplace(argc, argv);
+    world->require_equal(ErrorKind::usage, common_facts(app),
+                         "start all ranks with the same program and options");
     return body(*world);
   } catch (const comm::AgreedError& error) {
     if (world->rank() == 0) print(program, error.what());

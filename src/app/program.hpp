@@ -28,10 +28,12 @@ bool first_rank();
 /// Adds --version, which prints the version and the git revision.
 void add_version(CLI::App& app);
 
-/// Runs `body` inside an MPI world and turns errors into one sentence and the exit code of their kind: an
+/// Runs `body` inside an MPI world, and turns errors into one sentence and the exit code of their kind: an
 /// error that all ranks agreed on is printed by rank 0 and every rank leaves; one that only this rank knows
-/// of ends all ranks.
-int run_in_world(const char* program, int argc, char** argv, const std::function<int(comm::World&)>& body);
+/// of ends all ranks. Ranks that run another program or build than rank 0, or with other options than
+/// `app` has parsed there, are such an error before `body` begins; paths of inputs may differ (--data,
+/// --config).
+int run_in_world(const CLI::App& app, int argc, char** argv, const std::function<int(comm::World&)>& body);
 
 /// The same without MPI.
 int run_alone(const char* program, const std::function<int()>& body);

@@ -27,7 +27,10 @@ int run(comm::World& world, train::TrainConfig config) {
   const train::RunDirectory directory(config.run_dir, world);
   std::optional<train::Session> session;  // torn down behind the record of how it ended, before the lock goes
   directory.record_end_of([&] {
-    world.together([&] { config.data = app::find_dataset(config.data); });
+    world.together([&] {
+      config.data = app::find_dataset(config.data);
+      app::check_collective(config.all_reduce, config.device);
+    });
     const Log log(world.rank());
     log.info(app::explain_device(config.device));
     const train::BackendFactory backend = app::backend_for(config.device);
@@ -63,6 +66,5 @@ int main(int argc, char** argv) {
 
   train::TrainConfig config = options.config();
   config.text = app::write_config(cli, false);
-  return app::run_in_world("cifar_mpi_train", argc, argv,
-                           [&](comm::World& world) { return run(world, config); });
+  return app::run_in_world(cli, argc, argv, [&](comm::World& world) { return run(world, config); });
 }

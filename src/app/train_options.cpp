@@ -83,7 +83,7 @@ void TrainOptions::add_run(CLI::App& app) {
   app.add_option("--timeout", config_.timeout_s,
                  "Seconds without progress after which the job is ended and the rank that does not move "
                  "named; five times as long while starting and at a checkpoint; 0: never")
-      ->check(number<double>())
+      ->check(timeout())
       ->capture_default_str()
       ->group(group);
   app.add_option(

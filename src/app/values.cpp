@@ -54,6 +54,15 @@ CLI::Validator bucket_mib() {
   return number(kLeast, 4096.0);
 }
 
+CLI::Validator timeout() {
+  const auto check = [](const std::string& text) -> std::string {
+    const std::optional<double> value = parse<double>(text);
+    if (value && (*value == 0.0 || (*value >= 2.0 && *value <= 1e9))) return {};
+    return concat("must be 0 or a number from 2 to 1e9, not '", text, "'");
+  };
+  return CLI::Validator(check, "");
+}
+
 CLI::Validator not_empty() {
   return CLI::Validator(
       [](std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); }, "");

@@ -17,6 +17,9 @@ CLI::Validator number(T low = std::numeric_limits<T>::is_integer ? T{0} : std::n
 /// What --bucket-mib may be: from one float to 4 GiB.
 CLI::Validator bucket_mib();
 
+/// What --timeout may be, in seconds: 0, or at least 2, for a watchdog looks only now and then.
+CLI::Validator timeout();
+
 /// Any text but none.
 CLI::Validator not_empty();
 

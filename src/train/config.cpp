@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -45,12 +44,6 @@ std::string joined(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
-}
-
-std::string trimmed(const std::string& text) {
-  const std::size_t first = text.find_first_not_of(" \t\r");
-  if (first == std::string::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
 /// Micro-shards per rank. All the work of a micro-shard must be the same wherever it is done, so the division
@@ -218,53 +211,6 @@ Identity identity(const TrainConfig& config, const Sizes& sizes, const data::Dat
       {"--shuffle", std::string(to_string(config.shuffle))},
   };
   if (config.reproducible) items.emplace_back("--micro-shards", std::to_string(config.micro_shards));
-  return items;
-}
-
-Identity common_options(const TrainConfig& config) {
-  Identity items{
-      {"--run-dir", config.run_dir},
-      {"--resume", config.resume},
-      {"--model", config.model},
-      {"--device", config.device},
-      {"--threads", std::to_string(config.threads)},
-      {"--precision", std::string(engine::to_string(config.precision))},
-      {"--batch-size", std::to_string(config.batch_size)},
-      {"--global-batch", std::to_string(config.global_batch)},
-      {"--steps", std::to_string(config.steps)},
-      {"--epochs", exact(config.epochs)},
-      {"--seed", std::to_string(config.seed)},
-      {"--lr", exact(config.lr)},
-      {"--lr-decay-factor", exact(config.lr_decay_factor)},
-      {"--epochs-per-decay", exact(config.epochs_per_decay)},
-      {"--lr-scaling", std::string(to_string(config.lr_scaling))},
-      {"--warmup-epochs", exact(config.warmup_epochs)},
-      {"--weight-decay", exact(config.weight_decay)},
-      {"--ema-decay", exact(config.ema_decay)},
-      {"--augment", std::string(to_string(config.augment))},
-      {"--shuffle", std::string(to_string(config.shuffle))},
-      {"--all-reduce", config.all_reduce},
-      {"--bucket-mib", exact(config.bucket_mib)},
-      {"--reproducible", config.reproducible ? "true" : "false"},
-      {"--micro-shards", std::to_string(config.micro_shards)},
-      {"--wire", std::string(comm::to_string(config.wire))},
-      {"--log-every", std::to_string(config.log_every)},
-      {"--eval-every", exact(config.eval_every)},
-      {"--checkpoint-every", std::to_string(config.checkpoint_every)},
-      {"--check-every", std::to_string(config.check_every)},
-      {"--keep", std::to_string(config.keep)},
-      {"--keep-every", std::to_string(config.keep_every)},
-      {"--timeout", exact(config.timeout_s)},
-  };
-  std::istringstream lines(config.text);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t equals = line.find('=');
-    if (equals == std::string::npos || line.front() == '#') continue;
-    const std::string option = "--" + trimmed(line.substr(0, equals));
-    const bool known =
-        std::any_of(items.begin(), items.end(), [&](const auto& i) { return i.first == option; });
-    if (!known && option != "--data") items.emplace_back(option, trimmed(line.substr(equals + 1)));
-  }
   return items;
 }
 

@@ -49,16 +49,14 @@ std::vector<std::string> doubts(const Checkpoint& checkpoint, const data::Datase
 }
 
 /// What all ranks must evaluate alike.
-comm::Facts common_facts(const EvaluationConfig& config, const Checkpoint& checkpoint) {
+comm::Facts common_facts(const Checkpoint& checkpoint) {
   std::uint64_t hash = 0;
   for (const auto* tensors : {&checkpoint.model, &checkpoint.ema}) {
     for (const NamedTensor& tensor : *tensors) {
       hash = hash_pair(hash, hash_bytes(std::as_bytes(std::span(tensor.values))));
     }
   }
-  return {{"--weights", config.weights == Weights::ema ? "ema" : "raw"},
-          {"--precision", std::string(engine::to_string(config.precision))},
-          {"the checkpoint's step", std::to_string(checkpoint.progress.step)},
+  return {{"the checkpoint's step", std::to_string(checkpoint.progress.step)},
           {"the hash of the checkpoint", format("%016llx", static_cast<unsigned long long>(hash))}};
 }
 
@@ -77,7 +75,9 @@ std::string resolve_checkpoint(const std::string& path, const Log& log) {
 }
 
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path,
-                               const comm::World& world, const BackendFactory& make_backend) {
+                               const comm::World& world, const BackendFactory& make_backend,
+                               comm::Heartbeat& heart) {
+  heart.activity = comm::Activity::starting;
   Evaluation result;
   Network network;
   std::optional<data::DatasetFile> file;
@@ -85,7 +85,7 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string
   comm::Facts facts;
   world.together([&] {
     Checkpoint checkpoint = read_checkpoint(path);
-    facts = common_facts(config, checkpoint);
+    facts = common_facts(checkpoint);
     file.emplace(config.data);
     network = network_of(checkpoint, path, file->info(), config.data);
     tensors = match_tensors(std::move(config.weights == Weights::ema ? checkpoint.ema : checkpoint.model),
@@ -94,7 +94,7 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string
     result.label_names = file->info().label_names;
     result.doubts = doubts(checkpoint, file->info(), path, config.data);
   });
-  world.require_equal(ErrorKind::usage, facts, "start all ranks with the same options and checkpoint");
+  world.require_equal(ErrorKind::usage, facts, "start all ranks with the same checkpoint");
   require_equal_data(world, *file, config.data);
 
   std::unique_ptr<engine::Backend> backend;
@@ -114,6 +114,8 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string
     evaluator.emplace(*backend, *tower, *arena, world, *file, network.augment, config.batch_size,
                       params.as<const float>());
   });
+  evaluator->show_in(heart.pulse);
+  heart.activity = comm::Activity::evaluating;
   result.accuracy = evaluator->run();
   return result;
 }

@@ -80,13 +80,13 @@ void broadcast(const comm::World& world, std::vector<NamedTensor>& tensors) {
 std::string batch_advice(const std::string& recorded, const TrainConfig& config, int ranks) {
   const auto batch = number<std::int64_t>(&recorded);
   if (!batch || config.global_batch != 0) return {};
+  const std::string rule = "; unless --global-batch is given, it is --batch-size times the ranks: ";
   if (*batch % ranks == 0) {
-    return concat("; --global-batch follows the number of ranks: give --global-batch ", *batch,
-                  " to go on with ", ranks, ranks == 1 ? " rank" : " ranks");
+    return concat(rule, "give --global-batch ", *batch, " to go on with ", ranks,
+                  ranks == 1 ? " rank" : " ranks");
   }
-  return concat(
-      "; --global-batch follows the number of ranks: to go on, start a number of ranks that divides ", *batch,
-      " and give --global-batch ", *batch);
+  return concat(rule, "to go on, start a number of ranks that divides ", *batch, " and give --global-batch ",
+                *batch);
 }
 
 /// Each rank fingerprints what no other does, also where all hold everything.

@@ -152,8 +152,6 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
                                      const std::atomic<int>& stop_request) {
   auto owner = std::make_unique<SessionState>(std::move(config), world, log, stop_request);
   SessionState& state = *owner;
-  world.require_equal(ErrorKind::usage, common_options(state.config),
-                      "start all ranks with the same options");
   world.together([&] { open_dataset(state); });
   require_equal_data(world, *state.dataset, state.config.data);
   const Start start = find_start(state);

@@ -1,6 +1,8 @@
 #include "train/stall.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "cifar_mpi/base/text.hpp"
 
@@ -23,6 +25,10 @@ const char* name(Activity activity) {
       return "while evaluating";
     case Activity::saving:
       return "at a checkpoint";
+    case Activity::watching:
+      return "while watching for a checkpoint";
+    case Activity::measuring:
+      return "while measuring";
     case Activity::leaving:
       return "while leaving";
   }
@@ -32,8 +38,16 @@ const char* name(Activity activity) {
 }  // namespace
 
 double StallJudge::limit(Activity activity) const {
-  const bool patient = activity == Activity::starting || activity == Activity::saving;
-  return limits_.timeout_s * (patient ? limits_.patience : 1.0);
+  switch (activity) {
+    case Activity::starting:
+    case Activity::saving:
+      return limits_.timeout_s * limits_.patience;
+    case Activity::watching:
+    case Activity::measuring:
+      return std::numeric_limits<double>::infinity();
+    default:
+      return limits_.timeout_s;
+  }
 }
 
 void StallJudge::note(const std::vector<RankSight>& ranks, double passed) {
@@ -79,7 +93,7 @@ std::optional<Stall> StallJudge::look(double now, const std::vector<RankSight>& 
     // One that is late makes the others wait, so all of them are about as late; a stopped one shows at once.
     if (w.no_tick_s >= 0.5 * limits_.timeout_s) {
       blame(Reason::stopped, i, w.no_tick_s);
-    } else if (w.no_progress_s >= 0.5 * limits_.timeout_s) {
+    } else if (w.no_progress_s >= 0.5 * limits_.timeout_s && std::isfinite(limit(ranks[i].activity))) {
       blame(waits[i] ? Reason::waiting : Reason::stuck, i, w.no_progress_s);
     }
   }

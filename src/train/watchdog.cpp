@@ -119,7 +119,7 @@ void Watchdog::State::end_job(const Stall& stall, const std::vector<RankSight>& 
   }
   const auto self = static_cast<std::size_t>(hearts.self());
   const std::string text = stall_text(stall, ranks, self, world.host(), tasks);
-  const std::string line = concat("cifar_mpi: ", text, "; ending the job, start it again to resume\n");
+  const std::string line = concat("cifar_mpi: ", text, "; ending the job, start it again\n");
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   if (options.before_end) {
     std::atomic<bool> done{false};

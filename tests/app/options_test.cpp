@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <array>
+#include <fstream>
+
 #include "app/programs.hpp"
 
 namespace cifar_mpi::test {
@@ -21,6 +24,44 @@ TEST_F(Programs, AnswerWithoutMpi) {
   EXPECT_EQ(build.code, 0);
   for (const char* part : {"MPI", "cpu", "cuda", "ring", "tutorial"}) {
     EXPECT_NE(build.output.find(part), std::string::npos) << build.output;
+  }
+}
+
+TEST_F(Programs, RefuseRanksThatWereStartedInAnotherWay) {
+  const auto outcome_of = [](const std::string& first, const std::string& second) {
+    return mpirun(2, "sh -c '[ $OMPI_COMM_WORLD_RANK = 0 ] && exec " + first + " || exec " + second + "'");
+  };
+  const std::string train = kTrain + small("mixed");
+  const std::string watch = kEval + data() + " " + file("mixed");
+  std::ofstream(file("longer.toml")) << "steps = 9\n";
+  const std::vector<std::array<std::string, 3>> cases{
+      {train, train + " --steps 9", "--steps is 9 on rank 1"},
+      {train, kTrain + small("elsewhere"), "--run-dir is "},
+      {kTrain + data(), kTrain + data() + " --config " + file("longer.toml"), "--steps is 9 on rank 1"},
+      {train, train + " --reproducible --shuffle global", "--shuffle is global on rank 1"},
+      {train, watch, "the program is cifar_mpi_eval"},
+      {watch, watch + " --watch", "--watch is true on rank 1"},
+      {watch, watch + "s", "checkpoint is "},
+      {kBench + " step", kBench + " allreduce", "the command is allreduce on rank 1"},
+      {kBench + " allreduce --sizes 4,8", kBench + " allreduce --sizes 4", "--sizes is 4 on rank 1"},
+  };
+  for (const auto& [first, second, part] : cases) {
+    SCOPED_TRACE(part);
+    const Outcome outcome = outcome_of(first, second);
+    expect_refusal(outcome, 2, part);
+    EXPECT_NE(outcome.output.find("start all ranks with the same program and options"), std::string::npos);
+  }
+  EXPECT_FALSE(std::filesystem::exists(file("mixed")));
+  // A path may differ from node to node, and an option that says what is so anyhow changes nothing.
+  ASSERT_TRUE(std::filesystem::copy_file(file("small.h5"), file("copy.h5")));
+  const Outcome agreed = outcome_of(train, train + " --data " + file("copy.h5") + " --lr 0.1");
+  EXPECT_EQ(agreed.code, 0) << agreed.output;
+}
+
+TEST_F(Programs, RefuseACollectiveOfGpusOnTheCpu) {
+  for (const std::string& command : {kTrain + small("no_gpu"), kBench + " step"}) {
+    expect_refusal(run_command(command + " --device cpu --all-reduce nccl"), 2,
+                   "--all-reduce nccl sums between GPUs, and this is the CPU");
   }
 }
 

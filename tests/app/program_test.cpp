@@ -65,19 +65,20 @@ TEST(Parse, TakesTheStandardDescriptorsThatAreClosed) {
 TEST(RunInWorld, NamesTheRankThatEndsAllOthers) {
   // What no vote made known to all ranks: this one speaks, and aborts MPI.
   const auto child = [] {
+    const CLI::App cli("", "a_program");
     char name[] = "a_program";
     char* words[] = {name, nullptr};
-    run_in_world("a_program", 1, words,
-                 [](comm::World&) -> int { throw Error(ErrorKind::io, "the disk is full"); });
+    run_in_world(cli, 1, words, [](comm::World&) -> int { throw Error(ErrorKind::io, "the disk is full"); });
   };
   EXPECT_EXIT(child(), testing::ExitedWithCode(5), "a_program: rank 0: the disk is full");
 }
 
 TEST(RunInWorld, LeavesWithOneSentenceWhenAllRanksKnow) {
   const auto child = [] {
+    const CLI::App cli("", "a_program");
     char name[] = "a_program";
     char* words[] = {name, nullptr};
-    std::exit(run_in_world("a_program", 1, words, [](comm::World& world) {
+    std::exit(run_in_world(cli, 1, words, [](comm::World& world) {
       world.together([] { throw Error(ErrorKind::data, "no data"); });
       return 0;
     }));

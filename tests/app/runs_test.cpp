@@ -106,6 +106,23 @@ TEST_F(Programs, FollowARunDirectory) {
   }
 }
 
+TEST_F(Programs, GoOnFollowingARunBehindADamagedCheckpoint) {
+  const std::string last = file("hurt") + "/checkpoints/step_000000002.h5";
+  ASSERT_EQ(mpirun(1, kTrain + small("hurt")).code, 0);
+  std::filesystem::resize_file(last, 100);
+  const std::string said = file("hurt.said");
+  // Once it has said so, a run beside it brings a later checkpoint.
+  const Outcome outcome = run_command(
+      kEval + data() + " --watch --interval 0.05 --threads 1 " + file("hurt") + " >" + said +
+      " 2>&1 & child=$!; for i in $(seq 600); do sleep 0.1; [ ! -s " + said + " ] || break; done; " + kTrain +
+      small("hurt_too") + " --steps 3; mv " + file("hurt_too") + "/checkpoints/step_000000003.h5 " +
+      file("hurt") + "/checkpoints; for i in $(seq 600); do sleep 0.1; grep -q precision " + said +
+      " && break; done; kill $child; wait $child && cat " + said);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "skipping a damaged checkpoint: "), 1) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "step_000000003.h5: step 3"), 1) << outcome.output;
+}
+
 TEST_F(Programs, SayOnceWhatTheyWaitFor) {
   const std::string watch = kEval + data() + " --watch --interval 0.05 --threads 1 ";
   const std::string said = file("said");

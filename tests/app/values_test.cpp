@@ -40,6 +40,12 @@ TEST(Number, RefusesEverythingElseAndSaysWhy) {
     EXPECT_NE(checked(number(0.1, 2.0), text).find("from 0.1 to 2, not"), std::string::npos) << text;
 }
 
+TEST(Timeout, IsNoneOrLongEnoughToBeSeen) {
+  for (const char* good : {"0", "2", "0.2e1", "86400"}) EXPECT_EQ(checked(timeout(), good), good);
+  for (const char* bad : {"", "1.9", "-2", "nan", "2e9", "2 s"})
+    EXPECT_EQ(checked(timeout(), bad), std::string("must be 0 or a number from 2 to 1e9, not '") + bad + "'");
+}
+
 TEST(NotEmpty, RefusesNothingElse) {
   EXPECT_EQ(checked(not_empty(), " "), " ");
   EXPECT_EQ(checked(not_empty(), ""), "must not be empty");

@@ -13,7 +13,8 @@
 namespace cifar_mpi::test {
 namespace {
 
-const std::string kTrain = std::string(CIFAR_MPI_BIN) + "/cifar_mpi_train";
+const std::string kBin = CIFAR_MPI_BIN;
+const std::string kTrain = kBin + "/cifar_mpi_train";
 constexpr int kRanks = 3;
 constexpr double kTimeout = 5.0;
 /// From the moment the ranks are gone: mpirun's two pauses of a second, and a loaded machine.
@@ -44,8 +45,7 @@ class Fault : public testing::Test {
   static std::string file(const std::string& name) { return *folder_ / name; }
   static void pack(const std::string& images, const std::string& name) {
     Process packed =
-        start({std::string(CIFAR_MPI_BIN) + "/cifar_mpi_pack", "--synthetic", images, "--out", file(name)},
-              {}, file("pack.log"));
+        start({kBin + "/cifar_mpi_pack", "--synthetic", images, "--out", file(name)}, {}, file("pack.log"));
     ASSERT_EQ(packed.wait(60.0), 0) << packed.output();
   }
 
@@ -143,6 +143,32 @@ TEST_F(Fault, AStoppedRankIsNamedAndTheJobEndsWithinTheLimit) {
   EXPECT_TRUE(exit_record("stopped").starts_with("7 rank 1 on ")) << exit_record("stopped");
   expect_all_ended(ranks);
   expect_same_end("stopped");
+}
+
+TEST_F(Fault, AStoppedRankOfTheOtherProgramsIsNamedToo) {
+  const Words watch{
+      kBin + "/cifar_mpi_eval", "--watch",          "--interval", "0.1", "--timeout", "2", "--data",
+      file("small.h5"),         file("undisturbed")};
+  Process job = start(under_mpirun(watch, 2), {}, file("watch.log"));
+  ASSERT_TRUE(wait_until(60.0, [&] { return job.output().find("precision") != std::string::npos; }))
+      << job.output();
+  const auto ranks = ranks_of(job.pid());
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks.at(1), SIGSTOP);
+  EXPECT_EQ(job.wait(2.0 + kLaunchers), 7) << job.output();
+  EXPECT_NE(job.output().find("s while watching for a checkpoint, it is probably stopped"), std::string::npos)
+      << job.output();
+  expect_all_ended(ranks);
+
+  const Words bench{kBin + "/cifar_mpi_bench", "allreduce", "--sizes", "4K", "--seconds", "3000"};
+  Process measured = start(under_mpirun(bench, 2), {}, file("bench.log"));
+  ASSERT_TRUE(wait_until(60.0, [&] { return ranks_of(measured.pid()).size() == 2; }));
+  sleep_s(2.0);
+  const auto busy = ranks_of(measured.pid());
+  ASSERT_EQ(busy.size(), 2u);
+  kill(busy.at(1), SIGKILL);
+  EXPECT_GT(measured.wait(kLaunchers), 0) << measured.output();
+  expect_all_ended(busy);
 }
 
 TEST_F(Fault, AKilledRankEndsTheJobAtOnce) {

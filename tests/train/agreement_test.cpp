@@ -1,4 +1,3 @@
-#include <cmath>
 #include <filesystem>
 #include <string>
 
@@ -12,35 +11,6 @@ namespace cifar_mpi::train {
 namespace {
 
 using Agreement = RunTest;
-
-TEST_F(Agreement, RefusesRanksThatWereStartedWithOtherOptions) {
-  if (world().size() == 1) GTEST_SKIP() << "needs two ranks to differ";
-  const int odd = world().size() - 1;
-  const auto expect_refused = [&](const std::string& item, const auto& change) {
-    TrainConfig c = config();
-    if (world().rank() == odd) change(c);
-    expect_agreed(ErrorKind::usage, concat(item, " on rank ", odd, " (", world().host(), "), but "),
-                  [&] { start(c); });
-  };
-  expect_refused("--steps is 5", [](TrainConfig& c) { c.steps = 5; });
-  expect_refused("--lr is 0.2", [](TrainConfig& c) { c.lr = 0.2; });
-  expect_refused("--lr is nan", [](TrainConfig& c) { c.lr = std::nan(""); });
-  expect_refused("--bucket-mib is 2", [](TrainConfig& c) { c.bucket_mib = 2.0; });
-  expect_refused("--all-reduce is ring", [](TrainConfig& c) { c.all_reduce = "ring"; });
-  expect_refused("--seed is 3", [](TrainConfig& c) { c.seed = 3; });
-  expect_refused("--shuffle is shard", [](TrainConfig& c) { c.shuffle = data::Shuffle::shard; });
-  expect_refused("--batch-size is 24", [](TrainConfig& c) { c.batch_size = 24; });
-  expect_refused("--check-every is 2", [](TrainConfig& c) { c.check_every = 2; });
-  expect_refused("--checkpoint-every is 2", [](TrainConfig& c) { c.checkpoint_every = 2; });
-  expect_refused("--eval-every is 0.5", [](TrainConfig& c) { c.eval_every = 0.5; });
-  expect_refused("--precision is bf16", [](TrainConfig& c) { c.precision = engine::Precision::bf16; });
-  // What the list does not know stands in the text.
-  expect_refused("--brand-new is 7", [](TrainConfig& c) { c.text += "data=\"elsewhere\"\nbrand-new=7\n"; });
-  EXPECT_FALSE(std::filesystem::exists(path("run")));
-  TrainConfig c = config();
-  c.text = concat("data=\"/node", world().rank(), "/data.h5\"\n");
-  EXPECT_NO_THROW(start(c));  // a path may differ
-}
 
 TEST_F(Agreement, RefusesRanksThatReadOtherFiles) {
   if (world().size() == 1) GTEST_SKIP() << "needs two ranks to differ";
@@ -90,10 +60,12 @@ TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
   evaluation.threads = 1;
   const std::string checkpoint = checkpoint_path(path("run"), 4);
   const auto evaluate = [&](const std::string& file) {
-    return evaluate_checkpoint(evaluation, file, world(), cpu::make_backend);
+    return evaluate_checkpoint(evaluation, file, world(), cpu::make_backend, heart_);
   };
   const Evaluation whole = evaluate(checkpoint);
   EXPECT_EQ(whole.accuracy.count(), kTestSamples);
+  EXPECT_EQ(heart_.activity, comm::Activity::evaluating);
+  EXPECT_GT(heart_.pulse.look().count, 0u);
   EXPECT_TRUE(whole.doubts.empty());
   if (world().size() == 1) return;
 
@@ -105,9 +77,6 @@ TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
   const bool odd = world().rank() == world().size() - 1;
   expect_agreed(ErrorKind::usage, "the hash of the checkpoint is ",
                 [&] { evaluate(odd ? checkpoint_path(other.run_dir, 4) : checkpoint); });
-  if (odd) evaluation.weights = Weights::raw;
-  expect_agreed(ErrorKind::usage, "--weights is raw on rank", [&] { evaluate(checkpoint); });
-  evaluation.weights = Weights::ema;
   const std::string changed =
       other_data([](auto&, auto&, data::Samples& test) { std::ranges::reverse(test.images); });
   if (odd) evaluation.data = changed;
@@ -124,7 +93,7 @@ TEST_F(Agreement, DoubtsADatasetThatIsNotTheCheckpoints) {
     train.images.resize(train.labels.size() * 3072);
   });
   const Evaluation result =
-      evaluate_checkpoint(evaluation, checkpoint_path(path("run"), 4), world(), cpu::make_backend);
+      evaluate_checkpoint(evaluation, checkpoint_path(path("run"), 4), world(), cpu::make_backend, heart_);
   ASSERT_EQ(result.doubts.size(), 2u);
   EXPECT_NE(result.doubts[0].find("its dataset label names is airplane,"), std::string::npos)
       << result.doubts[0];

@@ -193,14 +193,5 @@ TEST(RunIdentity, ChangesWithWhatMakesARunAnother) {
   EXPECT_EQ(reproducible.back(), (std::pair<std::string, std::string>{"--micro-shards", "8"}));
 }
 
-TEST(CommonOptions, TakeFromTheTextWhatTheyDoNotKnow) {
-  const Identity plain = common_options(changed([](auto&) {}));
-  const Identity more = common_options(changed([](auto& c) {
-    c.text = "# a comment = 1\n[section]\ndata=\"/here\"\nlr=9\n  new-one = \"a b\" \n\n";
-  }));
-  ASSERT_EQ(more.size(), plain.size() + 1);
-  EXPECT_EQ(more.back(), (std::pair<std::string, std::string>{"--new-one", "\"a b\""}));
-}
-
 }  // namespace
 }  // namespace cifar_mpi::train

@@ -95,6 +95,7 @@ class RunTest : public testing::Test {
   }
 
   std::atomic<int> stop_{0};
+  comm::Heartbeat heart_;
 
  private:
   std::unique_ptr<TempDir> folder_;

@@ -164,6 +164,20 @@ TEST_F(StallJudgeOfANode, NeverSpeaksWithoutALimitButOfTheDead) {
   EXPECT_TRUE(pass(3.0));
 }
 
+TEST_F(StallJudgeOfANode, LetsRanksWatchAndMeasureAsLongAsTheyLikeUnlessOneIsStopped) {
+  for (const Activity activity : {Activity::watching, Activity::measuring}) {
+    judge_ = StallJudge(StallLimits{10.0});
+    for (RankSight& rank : ranks_) rank.activity = activity;
+    look();
+    EXPECT_FALSE(pass(1000.0));
+    const auto stall = pass(11.0, 1);
+    ASSERT_TRUE(stall);
+    EXPECT_EQ(stall->reason, Reason::stopped);
+    EXPECT_EQ(stall->culprit, 1u);
+    EXPECT_NEAR(stall->seconds, 10.0, 0.3);
+  }
+}
+
 TEST_F(StallJudgeOfANode, LeavesRanksThatLeaveAlone) {
   for (RankSight& rank : ranks_) rank.activity = Activity::leaving;
   look();

@@ -126,8 +126,9 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
   std::vector<double> found;
   for (const Weights weights : {Weights::ema, Weights::raw}) {
     evaluation.weights = weights;
-    found.push_back(evaluate_checkpoint(evaluation, checkpoint_path(c.run_dir, 6), world(), cpu::make_backend)
-                        .accuracy.cross_entropy);
+    const std::string file = checkpoint_path(c.run_dir, 6);
+    found.push_back(
+        evaluate_checkpoint(evaluation, file, world(), cpu::make_backend, heart_).accuracy.cross_entropy);
   }
   const double ema = state->evaluator->run().cross_entropy;
   EXPECT_NEAR(found[0], ema, 1e-4 * ema);  // another batch size, other kernels

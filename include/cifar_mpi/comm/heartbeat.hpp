@@ -10,8 +10,8 @@
 /// Signs of life of every rank of a node, in memory that all of them read.
 namespace cifar_mpi::comm {
 
-/// What a rank is about.
-enum class Activity : std::uint32_t { starting, training, evaluating, saving, leaving };
+/// What a rank is about. Watching for a new checkpoint and measuring take as long as they take.
+enum class Activity : std::uint32_t { starting, training, evaluating, saving, watching, measuring, leaving };
 
 /// One rank's signs of life. The rank's own threads write it, every process of the node reads it; all with
 /// relaxed order, for nothing else depends on what is seen here. It lies on cache lines of its own.

@@ -101,8 +101,4 @@ std::string_view to_string(optim::LrScaling scaling);
 using Identity = std::vector<std::pair<std::string, std::string>>;
 Identity identity(const TrainConfig& config, const Sizes& sizes, const data::DatasetInfo& dataset);
 
-/// What all ranks must be started with alike, as (option, value): the options by their values, and whatever
-/// else the configuration's text says. Not --data: a path may differ from node to node.
-Identity common_options(const TrainConfig& config);
-
 }  // namespace cifar_mpi::train

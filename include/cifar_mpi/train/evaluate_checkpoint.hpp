@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/comm/heartbeat.hpp"
 #include "cifar_mpi/train/evaluator.hpp"
 #include "cifar_mpi/train/session.hpp"
 
@@ -29,9 +30,11 @@ struct Evaluation {
 /// Throws Error{checkpoint} when there is no such file, or the directory holds no checkpoint.
 std::string resolve_checkpoint(const std::string& path, const Log& log = Log());
 
-/// Evaluates one checkpoint on the test split over all ranks. Collective; what goes wrong on one rank is
-/// thrown on all: Error{checkpoint} also when the dataset is not of the shape the checkpoint was trained on.
+/// Evaluates one checkpoint on the test split over all ranks; `heart` shows how it gets on. Collective; what
+/// goes wrong on one rank is thrown on all: Error{checkpoint} also when the dataset is not of the shape the
+/// checkpoint was trained on.
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path,
-                               const comm::World& world, const BackendFactory& make_backend);
+                               const comm::World& world, const BackendFactory& make_backend,
+                               comm::Heartbeat& heart);
 
 }  // namespace cifar_mpi::train

@@ -12,7 +12,7 @@ namespace cifar_mpi::train {
 
 struct WatchdogOptions {
   /// Seconds without progress of any rank of this node after which the job is ended; five times as long while
-  /// starting and at a checkpoint; 0: never.
+  /// starting and at a checkpoint, without end while watching and measuring; 0: never.
   double timeout_s = 120.0;
   /// Called once, on the rank that speaks for its node, before the job is ended, with the exit code and the
   /// sentence that was printed. It has kLastWords seconds. Runs on a thread of its own; not to be waited for
@@ -23,7 +23,7 @@ struct WatchdogOptions {
   std::function<void(double)> at_look;
 };
 
-/// Sees to it that no rank waits for ever. Every rank of a run has one.
+/// Sees to it that no rank waits for ever. Every rank of a program has one.
 ///
 /// A thread that looks at the heartbeats of the node four times a second; it makes no call of MPI, for MPI
 /// serves the main thread only. When a rank of the node has died (at once) or nobody gets on for too long,
