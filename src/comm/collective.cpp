@@ -7,6 +7,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "comm/collectives.hpp"
+#include "comm/message_memory.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
@@ -125,7 +126,7 @@ std::unique_ptr<Collective> make_collective(std::string_view name, const World& 
 
 Buffer allocate_together(const World& world, std::size_t bytes) {
   Buffer buffer;
-  world.together([&] { buffer = allocate_host(bytes); });
+  world.together([&] { buffer = allocate_message_memory(bytes); });
   return buffer;
 }
 

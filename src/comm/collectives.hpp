@@ -18,7 +18,7 @@ std::unique_ptr<Collective> make_collective(std::string_view name, const World& 
 /// Whether `make_collective` takes that wire for the collective of that name.
 bool can_have(std::string_view name, Wire wire);
 
-/// `allocate_host` on every rank; what fails on one becomes every rank's error.
+/// `allocate_message_memory` on every rank; what fails on one becomes every rank's error.
 Buffer allocate_together(const World& world, std::size_t bytes);
 
 /// Chooses by how the ranks are distributed over nodes, and by length: see `choose_collective`. Gives what

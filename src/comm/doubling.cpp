@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/message_collective.hpp"
+#include "comm/message_memory.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_handle.hpp"
 
@@ -63,7 +64,7 @@ class DoublingRun {
     pairs_ = pairs_of(place.ranks);
     stage_ = stages_.size();
     if (stages_.empty()) return;
-    scratch_ = allocate_host(image_.bytes(all()));
+    scratch_ = allocate_message_memory(image_.bytes(all()));
     for (const Stage& stage : stages_) plan(stage);
   }
 
@@ -136,8 +137,8 @@ class DoublingRun {
 
 }  // namespace
 
-std::unique_ptr<Collective> make_doubling(const World& world, const Nodes&, Wire wire) {
-  return std::make_unique<MessageCollective<DoublingRun>>("doubling", world, wire);
+std::unique_ptr<Collective> make_doubling(const World& world, const Nodes& nodes, Wire wire) {
+  return std::make_unique<MessageCollective<DoublingRun>>("doubling", world, nodes, wire);
 }
 
 }  // namespace cifar_mpi::comm

@@ -30,12 +30,12 @@ engine::Task task_of(std::string task_name, std::span<float> data, Run& run) {
 template <class Run>
 class MessageCollective final : public Collective {
  public:
-  MessageCollective(std::string_view name, const World& world, Wire wire)
+  MessageCollective(std::string_view name, const World& world, const Nodes& nodes, Wire wire)
       : world_(world),
         name_(wire == Wire::fp32 ? std::string(name) : concat(name, " in ", to_string(wire))),
         wire_(wire),
         comm_(WorldAccess::duplicate(world)),
-        place_(place_in(comm_.get())) {}
+        place_(place_in(comm_.get(), nodes.count() > 1)) {}
 
   std::string_view name() const override { return name_; }
   int ranks() const override { return place_.ranks; }

@@ -39,8 +39,8 @@ class MpiRun {
 
 }  // namespace
 
-std::unique_ptr<Collective> make_mpi_all_reduce(const World& world, const Nodes&, Wire) {
-  return std::make_unique<MessageCollective<MpiRun>>("mpi", world, Wire::fp32);
+std::unique_ptr<Collective> make_mpi_all_reduce(const World& world, const Nodes& nodes, Wire) {
+  return std::make_unique<MessageCollective<MpiRun>>("mpi", world, nodes, Wire::fp32);
 }
 
 }  // namespace cifar_mpi::comm

@@ -9,11 +9,12 @@ struct Place {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int ranks = 1;
+  bool network = false;  ///< its messages cross from node to node
 
   int right() const { return (rank + 1) % ranks; }
   int left() const { return (rank + ranks - 1) % ranks; }
 };
 
-Place place_in(MPI_Comm comm);
+Place place_in(MPI_Comm comm, bool network);
 
 }  // namespace cifar_mpi::comm

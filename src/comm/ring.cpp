@@ -3,8 +3,8 @@
 
 namespace cifar_mpi::comm {
 
-std::unique_ptr<Collective> make_ring(const World& world, const Nodes&, Wire wire) {
-  return std::make_unique<MessageCollective<RingRun>>("ring", world, wire);
+std::unique_ptr<Collective> make_ring(const World& world, const Nodes& nodes, Wire wire) {
+  return std::make_unique<MessageCollective<RingRun>>("ring", world, nodes, wire);
 }
 
 }  // namespace cifar_mpi::comm

@@ -4,24 +4,32 @@
 #include <cassert>
 #include <utility>
 
+#include "comm/message_memory.hpp"
 #include "comm/mpi_check.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
 
-/// Chunks are of this size or up to twice as long: 256 KiB. Two ranks of one node, 4.27 MB, against
-/// MPI_Allreduce in the same rounds: whole pieces 0.95 (where one rank may read the other's memory) and 1.14
-/// (where it may not), 512 KiB 0.96 and 0.97, 256 KiB 0.98 and 0.94, 128 KiB 1.00 and 0.98, 64 KiB 1.10 and
-/// 1.08. On a network the last chunk of a step is all that adding still adds to the time: with 4 ranks a
-/// quarter of it.
-constexpr std::size_t kChunkFloats = 64 << 10;
+/// Chunks are of this size or up to twice as long.
+///
+/// Inside a node 256 KiB: two ranks, 4.27 MB, against MPI_Allreduce in the same rounds: whole pieces 0.95
+/// (where one rank may read the other's memory) and 1.14 (where it may not), 512 KiB 0.96 and 0.97, 256 KiB
+/// 0.98 and 0.94, 128 KiB 1.00 and 0.98, 64 KiB 1.10 and 1.08.
+///
+/// Between nodes 2 MiB: the word that a long message may come waits behind the chunks that go the other way,
+/// so with small ones the link falls silent. Two nodes over TCP, 4.27 and 16.8 MB: 256 KiB 1.28 and 1.38 on
+/// links held to 10 Gbit/s, 1.38 and 1.52 on free ones; 2 MiB 1.00 and 1.23, 1.00 and 1.05. Four nodes, whose
+/// pieces are shorter: 256 KiB 0.66, 2 MiB 0.73.
+constexpr std::size_t kNodeChunkFloats = 64 << 10;
+constexpr std::size_t kNetworkChunkFloats = 512 << 10;
 /// Per piece, to bound the number of requests.
 constexpr std::size_t kMostChunks = 256;
 /// Receives are posted that many messages ahead, so that a message finds its place when it comes.
 constexpr std::size_t kAhead = 3;
 
-std::size_t chunks_of(std::size_t piece_floats) {
-  return std::clamp<std::size_t>(piece_floats / kChunkFloats, 1, kMostChunks);
+std::size_t chunks_of(std::size_t piece_floats, bool network) {
+  return std::clamp<std::size_t>(piece_floats / (network ? kNetworkChunkFloats : kNodeChunkFloats), 1,
+                                 kMostChunks);
 }
 
 }  // namespace
@@ -30,13 +38,13 @@ RingRun::RingRun(const Place& place, WireImage image) : place_(place), image_(st
   constexpr int kTag = 1;
   if (place_.ranks == 1 || image_.data().empty()) return;
   const std::size_t hops = static_cast<std::size_t>(place_.ranks) - 1;
-  chunks_ = chunks_of(image_.data().size() / static_cast<std::size_t>(place_.ranks));
+  chunks_ = chunks_of(image_.data().size() / static_cast<std::size_t>(place_.ranks), place_.network);
   adding_ = hops * chunks_;
   sends_.resize(2 * adding_);
   receives_.resize(2 * adding_);
   for (std::size_t m = 0; m < adding_; ++m)
     slot_bytes_ = std::max(slot_bytes_, (image_.bytes(received_by(m)) + 63) / 64 * 64);
-  scratch_ = allocate_host(kAhead * slot_bytes_);
+  scratch_ = allocate_message_memory(kAhead * slot_bytes_);
   for (std::size_t m = 0; m < sends_.size(); ++m) {
     check(MPI_Send_init(image_.at(sent_by(m)), image_.count(sent_by(m)), image_.type(), place_.right(), kTag,
                         place_.comm, sends_[m].address()),

@@ -68,7 +68,7 @@ Window::Window(std::string_view name, const World& world, const Nodes& nodes, Wi
   across_ = WorldAccess::split(world, owner ? slice : -1);
   // The owners of a slice stand in rank order, and nodes are numbered in it: by their first rank for slice 0,
   // by a later one for the others. Any order will do, as long as it is fixed.
-  if (owner) place_.across = place_in(across_.get());
+  if (owner) place_.across = place_in(across_.get(), true);
 }
 
 /// What is missing for `bytes` more per rank, or nothing.
