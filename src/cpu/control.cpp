@@ -73,7 +73,7 @@ engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<eng
     record.correct = control[ControlLayout::correct];
     record.samples = control[ControlLayout::samples];
     record.stop_requests = control[ControlLayout::stop];
-    record.applied = std::isfinite(control[ControlLayout::loss_sum]);
+    record.applied = std::isfinite(control[ControlLayout::loss_sum]) && std::isfinite(record.decay_term);
     std::copy(control + ControlLayout::header_floats, control + floats, record.slots.begin());
     if (record.applied) ++*binding.step;
   };

@@ -20,7 +20,7 @@ engine::Task plan_control(const engine::TrainBinding& binding);
 engine::Task plan_compute_time(engine::RankFacts* facts);
 
 /// Writes records[step % kRecordRing] from the summed control block, then moves the step counter on. If the
-/// summed loss is not finite the record says `applied = false` and the counter stays.
+/// summed loss or the decay term is not finite the record says `applied = false` and the counter stays.
 ///
 /// cross_entropy = loss_sum / global_batch, decay_term = Σ decay_sums; the slots are the control block behind
 /// its header. `records` is sized here (kRecordRing entries, slots too), so that a replay allocates nothing;

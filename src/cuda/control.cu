@@ -44,11 +44,11 @@ __global__ void end(Advance work) {
   __syncthreads();  // all have read the counters
   if (threadIdx.x != 0) return;
   const float loss_sum = work.control[ControlLayout::loss_sum];
-  const bool applied = isfinite(loss_sum);
   DeviceRecord record;
   record.step = *work.step;
   record.cross_entropy = static_cast<double>(loss_sum) / work.global_batch;
   for (int i = 0; i < work.buckets; ++i) record.decay_term += work.decay_sums[i];
+  const bool applied = isfinite(loss_sum) && isfinite(record.decay_term);
   record.correct = work.control[ControlLayout::correct];
   record.samples = work.control[ControlLayout::samples];
   record.stop_requests = work.control[ControlLayout::stop];

@@ -26,7 +26,8 @@ void begin_step(cudaStream_t stream, const Control& work);
 /// Notes how long the step took since begin_step.
 void note_compute_time(cudaStream_t stream, engine::RankFacts* facts);
 
-/// Leaves the record of this replay in the ring and moves the step counter on, if the summed loss was finite.
+/// Leaves the record of this replay in the ring and moves the step counter on, if the summed loss and the
+/// decay term were finite.
 struct Advance {
   const float* control = nullptr;
   std::size_t floats = 0;

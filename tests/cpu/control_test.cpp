@@ -84,6 +84,19 @@ TEST_F(Advance, StaysWhereTheLossIsNotFinite) {
   }
 }
 
+TEST_F(Advance, StaysWhereTheDecayTermIsNotFinite) {
+  control[ControlLayout::loss_sum] = 512.0f;
+  for (const double sum :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    records[44].applied = true;
+    decay_sums.back() = sum;
+    run();
+    EXPECT_EQ(step, 300u);
+    EXPECT_FALSE(records[44].applied);
+    EXPECT_EQ(records[44].cross_entropy, 2.0);
+  }
+}
+
 TEST_F(Advance, FillsTheRingInOrder) {
   for (int i = 0; i < 3; ++i) run();
   EXPECT_EQ(records[44].step, 300u);

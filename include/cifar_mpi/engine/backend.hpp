@@ -84,7 +84,8 @@ struct UpdateBinding {
   double ema_decay = 0.9999;
 };
 
-/// The end of a step: the record is left for the host and the step counter moves on, if the loss was finite.
+/// The end of a step: the record is left for the host and the step counter moves on, if the loss was finite,
+/// its decay term included: that is not when weights have overflowed.
 struct AdvanceBinding {
   const float* control = nullptr;
   ControlLayout control_layout;

@@ -57,7 +57,7 @@ struct StepRecord {
   double correct = 0.0;
   double samples = 0.0;
   double stop_requests = 0.0;  ///< how many ranks have been asked to stop
-  bool applied = false;        ///< false: the loss was not finite and nothing was updated
+  bool applied = false;        ///< false: the loss or its decay term was not finite; the step does not count
   std::vector<float> slots;    ///< the control block behind its header
 };
 
