@@ -174,6 +174,16 @@ void require_format(const hdf5::Reader& file) {
   }
 }
 
+/// What every run has: its hash is right, too, where the writer was given nothing.
+void require_complete(const Checkpoint& checkpoint, const std::string& path) {
+  const auto require = [&](bool present, const char* object) {
+    if (!present) throw Error(ErrorKind::checkpoint, concat(path, " is damaged: its ", object, " is empty"));
+  };
+  require(!checkpoint.model.empty(), "/model");
+  require(!checkpoint.ema.empty(), "/ema");
+  require(!checkpoint.progress.identity.empty(), "/progress/identity");
+}
+
 }  // namespace
 
 std::uint64_t content_hash(const Checkpoint& checkpoint) { return put_content(nullptr, checkpoint); }
@@ -221,6 +231,7 @@ Checkpoint read_checkpoint(const std::string& path) {
     throw Error(ErrorKind::checkpoint,
                 concat(path, " is damaged: its content has the hash ", found, " instead of ", written));
   }
+  require_complete(checkpoint, path);
   return checkpoint;
 }
 

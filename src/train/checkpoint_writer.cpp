@@ -40,15 +40,21 @@ CheckpointWriter::CheckpointWriter(std::string run_dir, const Retention& retenti
     : run_dir_(std::move(run_dir)), retention_(retention) {}
 
 void CheckpointWriter::start(Checkpoint checkpoint) {
-  const auto start_as = [&](std::launch how) {
-    in_flight_ = std::async(how, write, run_dir_, retention_, std::move(checkpoint));
-  };
+  pending_ = std::move(checkpoint);
+  // Takes no arguments: an attempt to start it that fails would have moved them away.
+  const auto task = [this] { return write(run_dir_, retention_, pending_); };
   try {
-    start_as(std::launch::async);
+    in_flight_ = std::async(std::launch::async, task);
   } catch (const std::system_error&) {
     // No thread is to be had: `finish` writes.
-    start_as(std::launch::deferred);
+    in_flight_ = std::async(std::launch::deferred, task);
   }
+}
+
+WriteReport CheckpointWriter::finish() {
+  WriteReport report = in_flight_.get();
+  pending_ = {};
+  return report;
 }
 
 bool CheckpointWriter::done() const {

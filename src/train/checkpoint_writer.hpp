@@ -27,6 +27,8 @@ class CheckpointWriter {
   CheckpointWriter(std::string run_dir, const Retention& retention);
   /// Waits for the file being written.
   ~CheckpointWriter() = default;
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   /// Returns while the file is being written. None may be: `finish` the one before.
   void start(Checkpoint checkpoint);
@@ -34,11 +36,12 @@ class CheckpointWriter {
   /// True when `finish` would not wait.
   bool done() const;
   /// Waits. Once for each `start`; never throws for a file that could not be written.
-  WriteReport finish() { return in_flight_.get(); }
+  WriteReport finish();
 
  private:
   std::string run_dir_;
   Retention retention_;
+  Checkpoint pending_;                  ///< what is being written
   std::future<WriteReport> in_flight_;  ///< its destructor waits
 };
 

@@ -204,6 +204,21 @@ TEST(CheckpointFile, RefusesOtherFilesAndOtherVersions) {
                [&] { read_checkpoint(path); });
 }
 
+TEST(CheckpointFile, IsDamagedWithoutTensorsOrIdentityWhateverItsHash) {
+  const TempDir dir;
+  const std::string path = dir / "one.h5";
+  const std::vector<std::pair<std::string, std::function<void(Checkpoint&)>>> losses{
+      {"/model", [](Checkpoint& c) { c.model.clear(); }},
+      {"/ema", [](Checkpoint& c) { c.ema.clear(); }},
+      {"/progress/identity", [](Checkpoint& c) { c.progress.identity.clear(); }}};
+  for (const auto& [group, lose] : losses) {
+    Checkpoint checkpoint = make_checkpoint();
+    lose(checkpoint);
+    write_checkpoint(path, checkpoint);
+    expect_error(ErrorKind::checkpoint, {path, group, "damaged", "empty"}, [&] { read_checkpoint(path); });
+  }
+}
+
 TEST(CheckpointFile, SaysWhereItCouldNotBeWritten) {
   const TempDir dir;
   expect_error(ErrorKind::io, {dir / "none/one.h5"},

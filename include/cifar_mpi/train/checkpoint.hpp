@@ -66,7 +66,7 @@ std::uint64_t content_hash(const Checkpoint& checkpoint);
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 
 /// Throws Error{checkpoint} when the file is missing, damaged or not a checkpoint; damage is also a content
-/// that does not have the file's `content_hash`.
+/// that does not have the file's `content_hash`, or has no tensors or no identity.
 Checkpoint read_checkpoint(const std::string& path);
 
 /// The test accuracy in a checkpoint's provenance; nothing when it has none or cannot be read.
