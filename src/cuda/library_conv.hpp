@@ -23,7 +23,8 @@ struct LibraryConvShape {
 };
 
 /// A convolution by cuDNN: images NHWC, weights and their gradient [outputs, kernel, kernel, channels], all
-/// of one type; sums are fp32 (with fp32 values the products are tf32).
+/// of one type; sums are fp32 (with fp32 values the products are tf32). So in bf16 the weight gradient is
+/// rounded once to bf16 before it is widened: the library has no kernel from bf16 values to an fp32 gradient.
 ///
 ///   bits    the same in every run: only algorithms that cuDNN calls deterministic are taken
 ///   order   runs on any stream; two that may run at once need workspaces of their own

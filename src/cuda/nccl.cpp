@@ -111,16 +111,14 @@ class NcclCollective final : public comm::Collective {
  private:
   /// Sums the zeros of a fresh array: NCCL opens its connections in the first run of a collective.
   void warm_up(const Buffer& buffer) {
-    std::optional<Error> mine;
-    try {
+    engine::Task task;
+    world_.together([&] { task = all_reduce("warm-up", buffer.span<float>(), 0); });
+    world_.together([&] {
       StreamLane lane(device_.stream(engine::kComm));
-      all_reduce("warm-up", buffer.span<float>(), 0).start(lane);
+      task.start(lane);
       check(cudaStreamSynchronize(lane.stream()), "summing for the first time");
-      gathered_.clear();
-    } catch (const Error& error) {
-      mine = error;
-    }
-    world_.agree(mine);
+    });
+    if (tree_) gathered_.pop_back();
   }
 
   void look() const {
@@ -142,10 +140,11 @@ class NcclCollective final : public comm::Collective {
 
 void set_default(const char* variable, const std::string& value) { setenv(variable, value.c_str(), 0); }
 
-/// What NCCL reads from the environment, before its first call. A user's own settings stay.
-void prepare_environment(const comm::World& world, const NcclOptions& options) {
-  if (options.algorithm == "ring") set_default("NCCL_ALGO", "Ring");
-  if (options.algorithm == "tree") set_default("NCCL_ALGO", "Tree");
+/// What NCCL reads from the environment, before its first call. A user's own settings stay. Its algorithm
+/// holds for every collective, and no tree can gather: so it is named for sums alone.
+void prepare_environment(const comm::World& world, const NcclOptions& options, bool gathers) {
+  if (!gathers && options.algorithm == "ring") set_default("NCCL_ALGO", "Ring");
+  if (!gathers && options.algorithm == "tree") set_default("NCCL_ALGO", "Tree");
   if (!options.share_gpus) return;
   // NCCL takes no GPU twice on one host, so each rank names a host of its own.
   set_default("NCCL_HOSTID", concat(world.host(), "-rank-", world.rank()));
@@ -221,7 +220,7 @@ std::unique_ptr<comm::Collective> make_nccl(Device& device, std::string_view nam
   }
   world.agree(wrong);
   if (world.size() == 1) return std::make_unique<NcclCollective>(device, world, Communicator(), tree);
-  prepare_environment(world, options);
+  prepare_environment(world, options, tree);
   compare_devices(device, world, options.share_gpus);
   return std::make_unique<NcclCollective>(device, world, connect(world), tree);
 }

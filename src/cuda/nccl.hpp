@@ -16,15 +16,15 @@ struct NcclOptions {
 
 /// Sums over the GPUs of all ranks by NCCL.
 ///
-///   "nccl", "auto"  ncclAllReduce: bits depend on ranks, length and NCCL's choice; the same in every run on
-///   one machine "doubling"      ncclAllGather, then each rank adds all arrays in the tree of the host's
-///   `doubling`: the same bits as
-///                   that, for --reproducible; memory for all ranks' arrays
+///   "nccl", "auto"  ncclAllReduce: bits depend on ranks, length and NCCL's choice, and are the same in every
+///                   run on one machine
+///   "doubling"      ncclAllGather, then each rank adds all arrays in the tree of the host's `doubling`: the
+///                   same bits as that, for --reproducible; memory for all ranks' arrays
 ///
 ///   data   [n] f32, device memory from `allocate`, replaced by the sum; any n, also n = 0
 ///   order  enqueued on the comm lane's stream; may be captured. `allocate` sums once, so that all
-///   connections stand end    on the way of an exception the communicator is aborted on a thread of its own,
-///   with a deadline
+///          connections stand
+///   end    on the way of an exception the communicator is aborted on a thread of its own, with a deadline
 ///
 /// Throws AgreedError{usage} for another name or a wire that is not fp32, AgreedError{device} when two ranks
 /// have one GPU without share_gpus, AgreedError{comm} when NCCL cannot start. The watches of the device's

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cmath>
 #include <iostream>
+#include <limits>
 #include <numeric>
 
 #include "cifar_mpi/base/text.hpp"
@@ -101,6 +103,23 @@ TEST_F(CudaKernel, MultipliesByCublas) {
     });
   }
   std::cout << "products that cuBLASLt left to the plain kernel: " << plain << '\n';
+}
+
+TEST_F(CudaKernel, KeepsNanBehindTheEpilogueSoThatDivergenceIsSeen) {
+  Bench bench;
+  constexpr std::size_t kM = 128, kN = 384, kK = 2304;
+  for (const ValueType type : kTypes) {
+    Matmul product({kM, kN, kK, false, false, type, type, false, Epilogue::bias_relu});
+    const TrialMemory memory(bench.device,
+                             std::max({product.bytes_a(), product.bytes_b(), product.bytes_d()}), false);
+    product.plan(memory.trial());
+    void* const d = bench.take(kM * kN, type);
+    const reference::Array nan(kM * kK, std::numeric_limits<double>::quiet_NaN());
+    product.run(bench.stream, bench.upload(nan, type), bench.upload(lattice(kN * kK, 2), type), d,
+                bench.upload(lattice(kN, 3), type), bench.take<std::byte>(product.workspace_bytes() + 1));
+    for (const double value : bench.download(d, kM * kN, type))
+      ASSERT_TRUE(std::isnan(value)) << product.text();
+  }
 }
 
 TEST_F(CudaKernel, ConvolvesAsTheReferenceThroughPatches) {
