@@ -5,50 +5,63 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-// As signed integers, bf16 and fp32 values order like the numbers they are, so "> 0" is one comparison and a
-// positive NaN passes, as it does through oneDNN's ReLU.
+// The bits of bf16 and fp32 values, compared as signed integers: values from 0 on are not below 0, and the
+// negative ones run from -0 (the least) to -infinity, above which only the NaNs with a sign bit lie. One
+// comparison so drops the negative numbers alone.
 template <class Bits>
+constexpr Bits kMinusInfinity = sizeof(Bits) == 4 ? static_cast<Bits>(0xFF800000u)
+                                                  : static_cast<Bits>(0xFF80);
+
+/// Passes `src` where `decide` is above kBound.
+template <class Bits, Bits kBound>
 struct ReluPass {
   std::size_t count;
-  const Bits* sign_of;  ///< values whose sign decides
+  const Bits* decide;
   const Bits* src;
   Bits* dst;
 
   void operator()(engine::Lane&) const {
 #pragma omp parallel for simd schedule(static)
-    for (std::size_t i = 0; i < count; ++i) dst[i] = static_cast<Bits>(src[i] & -Bits{sign_of[i] > 0});
+    for (std::size_t i = 0; i < count; ++i) dst[i] = static_cast<Bits>(src[i] & -Bits{decide[i] > kBound});
   }
 };
 
-template <class Bits>
-engine::Task plan_pass(const std::string& name, std::size_t count, const std::byte* sign_of,
+template <class Bits, Bits kBound>
+engine::Task plan_pass(const std::string& name, std::size_t count, const std::byte* decide,
                        const std::byte* src, std::byte* dst) {
-  const auto* const sign = reinterpret_cast<const Bits*>(sign_of);
+  const auto* const deciding = reinterpret_cast<const Bits*>(decide);
   const auto* const from = reinterpret_cast<const Bits*>(src);
   auto* const to = reinterpret_cast<Bits*>(dst);
   return {name,
-          {engine::bytes_of(sign, count), engine::bytes_of(from, count)},
+          {engine::bytes_of(deciding, count), engine::bytes_of(from, count)},
           {engine::bytes_of(to, count)},
-          ReluPass<Bits>{count, sign, from, to},
+          ReluPass<Bits, kBound>{count, deciding, from, to},
           {}};
 }
 
-engine::Task plan_either(const std::string& name, std::size_t count, engine::Precision precision,
-                         const std::byte* sign_of, const std::byte* src, std::byte* dst) {
-  return precision == engine::Precision::bf16 ? plan_pass<std::int16_t>(name, count, sign_of, src, dst)
-                                              : plan_pass<std::int32_t>(name, count, sign_of, src, dst);
+template <class Bits>
+engine::Task plan_forward(const std::string& name, std::size_t count, const std::byte* src, std::byte* dst) {
+  return plan_pass<Bits, kMinusInfinity<Bits>>(name, count, src, src, dst);
+}
+
+template <class Bits>
+engine::Task plan_backward(const std::string& name, std::size_t count, const std::byte* value,
+                           std::byte* grad) {
+  return plan_pass<Bits, Bits{0}>(name, count, value, grad, grad);
 }
 
 }  // namespace
 
 engine::Task plan_relu_forward(const std::string& name, std::size_t count, engine::Precision precision,
                                const std::byte* src, std::byte* dst) {
-  return plan_either(name, count, precision, src, src, dst);
+  return precision == engine::Precision::bf16 ? plan_forward<std::int16_t>(name, count, src, dst)
+                                              : plan_forward<std::int32_t>(name, count, src, dst);
 }
 
 engine::Task plan_relu_backward(const std::string& name, std::size_t count, engine::Precision precision,
                                 const std::byte* value, std::byte* grad) {
-  return plan_either(name, count, precision, value, grad, grad);
+  return precision == engine::Precision::bf16 ? plan_backward<std::int16_t>(name, count, value, grad)
+                                              : plan_backward<std::int32_t>(name, count, value, grad);
 }
 
 }  // namespace cifar_mpi::cpu

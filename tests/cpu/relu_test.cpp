@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -49,11 +51,25 @@ TEST(Relu, MasksBf16Too) {
   }
 }
 
-TEST(Relu, LetsAPositiveNanPassSoThatDivergenceIsSeen) {
-  std::vector<float> src{std::numeric_limits<float>::quiet_NaN()}, dst{0.0f};
+// x86 gives the NaNs that it makes the sign bit.
+TEST(Relu, LetsWhatIsNotANumberPassSoThatDivergenceIsSeen) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
+  const auto fp32 = [](std::uint32_t bits) { return std::bit_cast<float>(bits); };
+  std::vector<float> src{nan, -nan, fp32(0x7F800001u), fp32(0xFF800001u), infinity, -infinity};
+  std::vector<float> dst(src.size(), 9.0f);
   engine::Lane lane;
-  plan_relu_forward("relu", 1, Precision::fp32, bytes(src), bytes(dst)).start(lane);
-  EXPECT_TRUE(std::isnan(dst[0]));
+  plan_relu_forward("relu", src.size(), Precision::fp32, bytes(src), bytes(dst)).start(lane);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(std::isnan(dst[i])) << i;
+  EXPECT_EQ(dst[4], infinity);
+  EXPECT_EQ(dst[5], 0.0f);
+}
+
+TEST(Relu, LetsWhatIsNotANumberPassInBf16) {
+  std::vector<std::uint16_t> src{0x7FC0, 0xFFC0, 0x7F81, 0xFF81, 0x7F80, 0xFF80}, dst(6, 1);
+  engine::Lane lane;
+  plan_relu_forward("relu", src.size(), Precision::bf16, bytes(src), bytes(dst)).start(lane);
+  EXPECT_EQ(dst, (std::vector<std::uint16_t>{0x7FC0, 0xFFC0, 0x7F81, 0xFF81, 0x7F80, 0}));
 }
 
 }  // namespace
