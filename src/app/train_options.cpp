@@ -88,8 +88,8 @@ void TrainOptions::add_run(CLI::App& app) {
       ->group(group);
   app.add_option(
          "--stop-after", config_.stop_after_min,
-         "Minutes after which the run stops by itself, with a checkpoint and exit code 75; 0: it does "
-         "not. The end of a SLURM job is heeded in any case")
+         "Minutes of training after which the run stops by itself, with a checkpoint and exit code 75; 0: "
+         "it does not. The end of a SLURM job is heeded in any case")
       ->check(number<double>())
       ->capture_default_str()
       ->group(group);

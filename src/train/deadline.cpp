@@ -45,7 +45,7 @@ std::optional<std::string> Deadline::due(double now) {
   }
   const double passed = last_ - began_;
   if (passed >= limits_.stop_after_s)
-    return concat("stopping: --stop-after is over, ", in_words(passed), " since the start");
+    return concat("stopping: --stop-after is over, ", in_words(passed), " of training");
   if (passed >= limits_.job_end_s - margin()) {
     return concat("stopping: the job ends in ", in_words(std::max(0.0, limits_.job_end_s - passed)),
                   ", and a checkpoint needs some of them");

@@ -8,7 +8,7 @@
 /// When a run has to stop by itself, early enough to leave a checkpoint.
 namespace cifar_mpi::train {
 
-/// What ends a run, in seconds from when its process began to train.
+/// What ends a run, in seconds from the moment at which training begins.
 struct TimeLimits {
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -22,8 +22,8 @@ struct TimeLimits {
 TimeLimits time_limits(double stop_after_minutes, const std::function<const char*(const char*)>& environment,
                        double wall_now);
 
-/// Asked before every step by the rank whose stop word decides for all. Keeps no clock: `now` are seconds on
-/// one that does not go back; when it does, the latest time counts.
+/// Made when training begins, asked before every step by the rank whose stop word decides for all. Keeps no
+/// clock: `now` are seconds on one that does not go back; when it does, the latest time counts.
 class Deadline {
  public:
   /// Never less time than this is left for the last steps, the checkpoint and leaving.

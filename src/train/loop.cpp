@@ -9,6 +9,7 @@
 #include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "train/deadline.hpp"
+#include "train/finite.hpp"
 #include "train/rank_watch.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/state.hpp"
@@ -21,6 +22,10 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+constexpr const char* kAdvice =
+    "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs, in a new "
+    "--run-dir";
+
 /// Replays the step, reads its records, and acts at boundaries.
 ///
 /// Every decision (stop, diverged, evaluate, checkpoint) is a function of the summed control block and of the
@@ -31,7 +36,6 @@ class Loop {
       : s_(state),
         view_(state.log, state.world.rank() == 0 ? terminal_columns() : 0),
         checkpoints_(state, view_),
-        deadline_(time_limits(state.config.stop_after_min, std::getenv, wall_seconds()), state.began),
         reporter_(state, view_, metrics_),
         launched_(state.progress.step),
         absorbed_(launched_) {}
@@ -50,13 +54,14 @@ class Loop {
   void conclude();
   void absorb(std::uint64_t until);
   void note_parameter_hash();
+  void require_finite();
   void evaluate();
   std::uint64_t eval_every() const;
 
   SessionState& s_;
   ProgressView view_;
   RunCheckpoints checkpoints_;
-  Deadline deadline_;  ///< rank 0's counts
+  Deadline deadline_{{}, 0.0};  ///< rank 0's counts
   MetricsFile metrics_;
   StepReporter reporter_;
   std::uint64_t launched_;  ///< steps enqueued since the run began
@@ -97,6 +102,7 @@ void Loop::train() {
   const auto check_steps = static_cast<std::uint64_t>(s_.config.check_every);
   const auto checkpoint_steps = static_cast<std::uint64_t>(s_.config.checkpoint_every);
   reporter_.begin_interval(launched_);
+  deadline_ = Deadline(time_limits(s_.config.stop_after_min, std::getenv, wall_seconds()), steady_seconds());
   if (const std::string text = deadline_.describe(); !text.empty()) s_.log.info(text);
   enter(comm::Activity::training);
 
@@ -117,6 +123,7 @@ void Loop::train() {
     if (launched_ == total || (!evaluation_due && !checkpoint_due)) continue;
     s_.step->finish();
     absorb(launched_);
+    if (stopping_) break;
     if (evaluation_due) evaluate();
     if (checkpoint_due) save();
     enter(comm::Activity::training);
@@ -142,6 +149,7 @@ void Loop::begin_step() {
 
 void Loop::save() {
   enter(comm::Activity::saving);
+  require_finite();
   checkpoints_.save(launched_, test_accuracy_);
 }
 
@@ -176,9 +184,7 @@ void Loop::absorb(std::uint64_t until) {
       throw comm::AgreedError(
           ErrorKind::diverged,
           concat("diverged: the loss of step ", absorbed_ + 1, " is ",
-                 std::isnan(record.cross_entropy) ? "not a number" : "infinite",
-                 "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs, "
-                 "in a new --run-dir"));
+                 std::isnan(record.cross_entropy) ? "not a number" : "infinite", kAdvice));
     }
     if (absorbed_ % static_cast<std::uint64_t>(s_.config.check_every) == 0) {
       const std::string difference = desync_text(record, s_.world.hosts());
@@ -192,11 +198,25 @@ void Loop::absorb(std::uint64_t until) {
 /// The hash travels in the control block of the next step; every rank then compares all of them.
 void Loop::note_parameter_hash() {
   s_.step->finish();
+  require_finite();
   std::vector<std::byte> params(s_.params.size());
   s_.backend->copy(params.data(), s_.params.data(), params.size());
   const std::uint64_t hash = hash_bytes(params);
   std::byte* const place = s_.facts.data() + offsetof(engine::RankFacts, param_hash);
   s_.backend->copy(place, reinterpret_cast<const std::byte*>(&hash), sizeof hash);
+}
+
+/// Collective; between steps. Throws an AgreedError{diverged} unless what a checkpoint would hold is finite.
+void Loop::require_finite() {
+  std::optional<Error> mine;
+  for (const auto& [block, what] :
+       {std::pair{&s_.params, "the weights"}, std::pair{&s_.ema, "the averages"}}) {
+    const std::string name = first_not_finite(*s_.backend, s_.tower->layout(), s_.network.params, *block);
+    if (mine || name.empty()) continue;
+    mine.emplace(ErrorKind::diverged, concat("diverged: after step ", launched_, ' ', what, " of ", name,
+                                             " are not finite", kAdvice));
+  }
+  s_.world.agree(mine);
 }
 
 void Loop::evaluate() {

@@ -2,7 +2,6 @@
 
 #include <optional>
 
-#include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/comm/heartbeat.hpp"
 #include "cifar_mpi/comm/reducer.hpp"
 #include "cifar_mpi/train/metrics.hpp"
@@ -24,7 +23,6 @@ struct SessionState {
   Log log;
   const std::atomic<int>& stop_request;
   std::atomic<int> stop_word{0};  ///< what the control task reads: set by the loop, on request or by itself
-  const double began = steady_seconds();
   comm::Heartbeat unwatched;
   comm::Heartbeat* heart = &unwatched;
 

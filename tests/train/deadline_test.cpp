@@ -36,7 +36,7 @@ TEST(Deadline, StopsAfterTheTimeAsked) {
   EXPECT_FALSE(deadline.due(1059.9));
   const auto text = deadline.due(1060.0);
   ASSERT_TRUE(text);
-  EXPECT_EQ(*text, "stopping: --stop-after is over, 60 s since the start");
+  EXPECT_EQ(*text, "stopping: --stop-after is over, 60 s of training");
   EXPECT_EQ(deadline.describe(), "will stop by itself with a checkpoint after 60 s (--stop-after)");
 }
 

@@ -67,7 +67,7 @@ struct TrainConfig {
   std::int64_t keep_every = 0;           ///< and those of steps divisible by this; 0: no others
 
   double timeout_s = 120.0;     ///< without progress, then the job is ended; 0: never
-  double stop_after_min = 0.0;  ///< the run stops by itself with a checkpoint; 0: it does not
+  double stop_after_min = 0.0;  ///< of training, then the run stops with a checkpoint; 0: it does not
 
   std::string text;  ///< the whole configuration as TOML, for the checkpoint's provenance
 };

@@ -1,0 +1,89 @@
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "cifar_mpi/base/text.hpp"
+#include "train/run_fixture.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+using Loop = RunTest;
+
+TEST_F(Loop, LeavesAtAStopWithoutTheEvaluationThatWasDue) {
+  TrainConfig c = config();
+  c.eval_every = 1.0 / 8.0;  // every step
+  stop_ = 1;
+  expect_agreed(ErrorKind::stopped, "stopped on request at step 1", [&] { run(c); });
+  world().barrier();
+  EXPECT_FALSE(read_checkpoint(checkpoint_path(c.run_dir, 1)).provenance.test_accuracy);
+  EXPECT_EQ(read_file(c.run_dir + "/metrics.jsonl").find("test_accuracy"), std::string::npos);
+}
+
+TEST_F(Loop, DoesNotTakeSettingUpForAPauseOfTraining) {
+  const auto state = start(config());
+  std::this_thread::sleep_for(std::chrono::seconds(4));  // as if that had taken so long
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  // Four seconds to train in, and the margin; counted from the start of set-up they would be over.
+  setenv("SLURM_JOB_END_TIME", format("%.3f", now + 14.0).c_str(), 1);
+  EXPECT_NO_THROW(run_loop(*state));
+  unsetenv("SLURM_JOB_END_TIME");
+}
+
+/// Weights and averages that are finite, and give a finite loss, but whose difference overflows in the first
+/// step: ReLU hides the negative ones.
+class NotFinite : public RunTest {
+ protected:
+  std::unique_ptr<SessionState> start_with_overflow(const TrainConfig& config) {
+    auto state = start(config);
+    for (const auto& [block, value] : {std::pair{&state->params, -3e38f}, std::pair{&state->ema, 3e38f}}) {
+      std::vector<NamedTensor> tensors =
+          export_block(*state->backend, *state->tower, state->network.params, *block);
+      for (NamedTensor& tensor : tensors) {
+        if (tensor.name == "conv2/biases") tensor.values.back() = value;
+      }
+      import_block(*state->backend, *state->tower, tensors, *block);
+    }
+    return state;
+  }
+};
+
+TEST_F(NotFinite, AveragesAreNotWritten) {
+  TrainConfig c = config();
+  c.checkpoint_every = 2;
+  const auto state = start_with_overflow(c);
+  expect_agreed(ErrorKind::diverged, "after step 2 the averages of conv2/biases are not finite",
+                [&] { run_loop(*state); });
+  EXPECT_TRUE(state->records[1].applied) << "the loss shows it, so this test shows nothing";
+  world().barrier();
+  EXPECT_TRUE(list_checkpoints(c.run_dir).empty());
+}
+
+TEST_F(NotFinite, AveragesAreFoundAtTheComparisonOfTheRanks) {
+  TrainConfig c = config();
+  c.check_every = 3;
+  const auto state = start_with_overflow(c);
+  expect_agreed(ErrorKind::diverged, "after step 3 the averages of conv2/biases are not finite",
+                [&] { run_loop(*state); });
+  world().barrier();
+  EXPECT_TRUE(list_checkpoints(c.run_dir).empty());
+}
+
+TEST_F(NotFinite, WeightsOfOneRankEndAllRanks) {
+  const auto state = start(config());
+  if (world().rank() == world().size() - 1) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    // The first two layers: the name is that of the first.
+    for (const std::size_t p : {state->network.params.size() - 3, state->network.params.size() - 1}) {
+      float* const weight = state->params.as<float>() + state->tower->layout().entries[p].offset;
+      state->backend->copy(reinterpret_cast<std::byte*>(weight), reinterpret_cast<const std::byte*>(&nan),
+                           sizeof nan);
+    }
+  }
+  expect_agreed(ErrorKind::diverged, "after step 0 the weights of conv1/", [&] { run_loop(*state); });
+}
+
+}  // namespace
+}  // namespace cifar_mpi::train
