@@ -15,11 +15,14 @@ extern "C" herr_t take_first_message(unsigned, const H5E_error2_t* error, void* 
 
 }  // namespace
 
-// An identifier of any kind is closed with its last reference. What could fail on closing, writing, never
-// happens here: files are open for reading or live in memory.
+// An identifier of any kind is closed with its last reference. Files are open for reading or live in memory, so
+// only a lack of memory makes that fail; ~Writer sees to it.
 void close_id(Id id) { H5Idec_ref(id); }
 
-void silence() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+void start_library() {
+  H5dont_atexit();  // refuses when it has been called before, which is as good
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
 
 std::string reason() {
   std::string text = "unknown error";

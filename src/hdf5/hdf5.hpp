@@ -112,11 +112,11 @@ class Image;
 ///
 /// HDF5 never writes to the disk itself: after a failed write (disk full) its H5Fclose fails too, keeps the
 /// file open and tries again at exit. Here only `save` meets the disk. The price is memory: the size of the
-/// file. Data sets are cut into chunks of at most 1 MiB (a power of two of rows), each with a Fletcher32
-/// checksum; headers, attributes and chunk indices have checksums too. Only text attributes of 64 KiB and
-/// more have none: they do not fit a header. Text is stored with a fixed length in UTF-8, because HDF5 keeps
-/// text of variable length without checksum, and a flipped byte there makes it crash. No time stamps: equal
-/// content gives equal bytes. Missing parent groups are made. Everything throws Error{io}.
+/// file. Data sets are cut into chunks of a power of two of rows, as many as fit 1 MiB but at least one, each
+/// with a Fletcher32 checksum; headers, attributes and chunk indices have checksums too. Only text attributes
+/// of 64 KiB and more have none: they do not fit a header. Text is stored with a fixed length in UTF-8,
+/// because HDF5 keeps text of variable length without checksum, and a flipped byte there makes it crash. No
+/// time stamps: equal content gives equal bytes. Missing parent groups are made. Everything throws Error{io}.
 class Writer {
  public:
   Writer();

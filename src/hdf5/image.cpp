@@ -24,7 +24,10 @@ void Image::attach(Id access_list) {
     image->size_ = size;
     return resized;
   };
-  callbacks.image_free = [](void*, H5FD_file_image_op_t, void*) -> herr_t { return 0; };
+  callbacks.image_free = [](void*, H5FD_file_image_op_t operation, void* owner) -> herr_t {
+    if (operation == H5FD_FILE_IMAGE_OP_FILE_CLOSE) static_cast<Image*>(owner)->closed_ = true;
+    return 0;
+  };
   callbacks.udata_copy = [](void* owner) { return owner; };
   callbacks.udata_free = [](void*) -> herr_t { return 0; };
   callbacks.udata = this;
@@ -38,7 +41,7 @@ void Image::attach(Id access_list) {
 
 std::span<const std::byte> Image::content() const {
   std::uint64_t end = 0;
-  if (size_ < kEndOfFile + 8) throw Error(ErrorKind::io, "an HDF5 file in memory is empty");
+  if (!closed_ || size_ < kEndOfFile + 8) throw Error(ErrorKind::io, "an HDF5 file in memory is empty or still open");
   for (std::size_t i = 0; i < 8; ++i) {
     end |= std::uint64_t{std::to_integer<std::uint8_t>(data_[kEndOfFile + i])} << (8 * i);
   }

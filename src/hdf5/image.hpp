@@ -19,7 +19,11 @@ class Image {
   Image& operator=(const Image&) = delete;
 
   /// Makes files opened with this access list live here; one file only, and this object must outlive it.
+  /// HDF5 may keep it open when it could not be closed.
   void attach(Id access_list);
+
+  /// HDF5 has let go of the file.
+  bool closed() const { return closed_; }
 
   /// The bytes of the file, once it is closed.
   std::span<const std::byte> content() const;
@@ -27,6 +31,7 @@ class Image {
  private:
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  bool closed_ = false;
 };
 
 }  // namespace cifar_mpi::hdf5

@@ -81,7 +81,7 @@ bool fits(Value value) {
 }  // namespace
 
 Reader::Reader(std::string path, ErrorKind kind) : path_(std::move(path)), kind_(kind) {
-  silence();
+  start_library();
   if (const std::string problem = first_look(path_); !problem.empty()) {
     throw Error(kind_, concat("cannot read '", path_, "': ", problem));
   }

@@ -83,7 +83,7 @@ void make_parents(Writer& writer, std::string_view object) {
 }  // namespace
 
 Writer::Writer() : image_(std::make_unique<Image>()) {
-  silence();
+  start_library();
   const Hid access = check_id(H5Pcreate(H5P_FILE_ACCESS), "a property list", "make");
   image_->attach(access.get());
   const Hid create = group_list(H5P_FILE_CREATE);
@@ -92,7 +92,11 @@ Writer::Writer() : image_(std::make_unique<Image>()) {
   file_ = check_id(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, create.get(), access.get()), "/", "make");
 }
 
-Writer::~Writer() = default;
+// A file that cannot be closed, for want of memory, stays open in HDF5: its memory must then stay, too.
+Writer::~Writer() {
+  file_.reset();
+  if (!image_->closed()) static_cast<void>(image_.release());
+}
 
 void Writer::group(std::string_view path) {
   const Hid list = group_list(H5P_GROUP_CREATE);
