@@ -3,18 +3,22 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <thread>
 
 /// Loaded before everything else into the ranks of a test: makes one of them fail. FAULT is "WHAT:RANK:WHEN".
-///   exit:R:N            leaves with code 3, without a word to anybody, when the file $FAULT_WATCH has N
-///   lines mpi:R:N             the N-th MPI_Test fails before-rename:R:N   dies by SIGKILL before the N-th
-///   checkpoint gets its name after-rename:R:N    the same, right behind it
+///   exit:R:N            leaves with code 3, without a word to anybody, when the file $FAULT_WATCH has N lines
+///   mpi:R:N             the N-th MPI_Test fails
+///   before-rename:R:N   dies by SIGKILL before the N-th checkpoint gets its name
+///   after-rename:R:N    the same, right behind it
+///   clock:R:N           every N-th look at the wall clock is one at the year 2001, and a day ahead the next
 namespace {
 
 struct Fault {
@@ -57,6 +61,18 @@ extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   static int calls = 0;
   if (fault().what == "mpi" && ++calls == fault().when) return MPI_ERR_OTHER;
   return PMPI_Test(request, flag, status);
+}
+
+extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
+  static std::atomic<int> looks{0};
+  static auto* const real =
+      reinterpret_cast<int (*)(clockid_t, timespec*)>(dlsym(RTLD_NEXT, "clock_gettime"));
+  const int status = real(clock, now);
+  if (clock != CLOCK_REALTIME || fault().what != "clock") return status;
+  const int look = ++looks % fault().when;
+  if (look == 0) now->tv_sec = 1000000000;
+  if (look == 1) now->tv_sec += 86400;
+  return status;
 }
 
 extern "C" int rename(const char* from, const char* to) noexcept {

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "fault/job.hpp"
+#include "support/temp_dir.hpp"
+
+/// A run that a test disturbs, and what must become of it.
+namespace cifar_mpi::test {
+
+inline const std::string kBin = CIFAR_MPI_BIN;
+inline const std::string kTrain = kBin + "/cifar_mpi_train";
+inline constexpr int kRanks = 3;
+inline constexpr double kTimeout = 5.0;
+/// From the moment the ranks are gone: mpirun's two pauses of a second, and a loaded machine.
+inline constexpr double kLaunchers = 12.0;
+
+/// Small runs on a synthetic set, and the end of one that nothing disturbed.
+class Fault : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TempDir>();
+    for (const auto& [name, value] : settings()) setenv(name.c_str(), value.c_str(), 1);
+    unsetenv("CIFAR_MPI_DATA");
+    pack("512", "small.h5");
+    run_to_end("undisturbed", under_mpirun(small("undisturbed")));
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+
+  static Environment settings() {
+    return {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+            {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+            {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+            {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+            {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
+            {"PRTE_MCA_hwloc_default_binding_policy", "none"},
+            {"OMPI_MCA_btl", "^tcp"},
+            {"OMPI_MCA_odls_base_sigkill_timeout", "1"},
+            {"OMP_NUM_THREADS", "1"}};
+  }
+  static std::string file(const std::string& name) { return *folder_ / name; }
+  static void pack(const std::string& images, const std::string& name) {
+    Process packed =
+        start({kBin + "/cifar_mpi_pack", "--synthetic", images, "--out", file(name)}, {}, file("pack.log"));
+    ASSERT_EQ(packed.wait(60.0), 0) << packed.output();
+  }
+
+  using Words = std::vector<std::string>;
+  static Words small(const std::string& run) {
+    return {kTrain,
+            "--data",
+            file("small.h5"),
+            "--run-dir",
+            file(run),
+            "--device",
+            "cpu",
+            "--threads",
+            "1",
+            "--batch-size",
+            "8",
+            "--steps",
+            "60",
+            "--timeout",
+            "5",
+            "--log-every",
+            "1",
+            "--checkpoint-every",
+            "7"};
+  }
+  static Words under_mpirun(const Words& words, int ranks = kRanks) {
+    Words all{CIFAR_MPI_MPIRUN, "-np", std::to_string(ranks)};
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  }
+  static Words with(Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  /// Open MPI 5 gives the ranks half a second, whatever is asked of it.
+  static bool mpirun_has_patience() {
+    Process asked = start({CIFAR_MPI_MPIRUN, "--version"}, {}, file("version.log"));
+    asked.wait(30.0);
+    return asked.output().find(") 4.") != std::string::npos;
+  }
+
+  /// Starts it again until it says that it is done.
+  static void run_to_end(const std::string& run, const Words& words) {
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      Process job = start(words, {}, file(run + ".log"));
+      const int code = job.wait(100.0);
+      if (code == 0) return;
+      ASSERT_EQ(code, 75) << job.output();
+    }
+    FAIL() << "the run does not come to its end";
+  }
+  /// Brings the run to its end, which is that of the undisturbed one.
+  static void expect_same_end(const std::string& run) {
+    run_to_end(run, under_mpirun(small(run)));
+    expect_same_groups(run, "undisturbed");
+  }
+  /// The four groups of the last checkpoints are equal.
+  static void expect_same_groups(const std::string& run, const std::string& reference) {
+    const std::string name = "/checkpoints/step_000000060.h5";
+    for (const char* group : {"/model", "/ema", "/optimizer", "/progress"}) {
+      Process diff =
+          start({"h5diff", file(reference + name), file(run + name), group, group}, {}, file(run + ".diff"));
+      EXPECT_EQ(diff.wait(60.0), 0) << group << ": " << diff.output();
+    }
+  }
+  static bool has_step(const std::string& run, int step) {
+    return text_of(file(run) + "/metrics.jsonl").find("{\"step\":" + std::to_string(step) + ",") !=
+           std::string::npos;
+  }
+  /// Waits until the run is in mid-training, and all its ranks are known.
+  static std::map<int, pid_t> ranks_in_training(const Process& job, const std::string& run, int step = 10) {
+    EXPECT_TRUE(wait_until(60.0, [&] { return has_step(run, step); })) << job.output();
+    return ranks_of(job.pid());
+  }
+  static void expect_all_ended(const std::map<int, pid_t>& ranks) {
+    for (const auto& [rank, pid] : ranks)
+      EXPECT_TRUE(wait_until(2.0, [pid = pid] { return !runs(pid); })) << "rank " << rank;
+  }
+  static std::string exit_record(const std::string& run) { return text_of(file(run) + "/exit"); }
+  /// Longer than anybody waits, so that nothing is over before it is disturbed.
+  static Words endless(const std::string& run) { return with(small(run), {"--steps", "1000000"}); }
+
+ private:
+  static inline std::unique_ptr<TempDir> folder_;
+};
+
+}  // namespace cifar_mpi::test

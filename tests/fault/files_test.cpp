@@ -1,0 +1,140 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "fault/disturbed_run.hpp"
+
+/// Whatever happens to the files and clocks of a run, started again it comes to the same end.
+namespace cifar_mpi::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string checkpoint(const std::string& run_dir, int step) {
+  std::string name = std::to_string(step);
+  name.insert(0, 9 - name.size(), '0');
+  return run_dir + "/checkpoints/step_" + name + ".h5";
+}
+
+void flip_a_byte_in_the_middle(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto at = static_cast<std::streamoff>(fs::file_size(path) / 2);
+  file.seekg(at);
+  const int byte = file.get();
+  file.seekp(at);
+  file.put(static_cast<char>(byte ^ 0x10));
+}
+
+TEST_F(Fault, DamageToTheNewestCheckpointCostsStepsAndNothingElse) {
+  using Damage = void (*)(const std::string& path);
+  const std::map<std::string, Damage> damages{
+      {"cut", [](const std::string& path) { fs::resize_file(path, fs::file_size(path) / 2); }},
+      {"emptied", [](const std::string& path) { fs::resize_file(path, 0); }},
+      {"flipped", flip_a_byte_in_the_middle},
+      {"mistaken",
+       [](const std::string& path) {
+         fs::copy_file(fs::path(path).parent_path() / "step_000000014.h5", path,
+                       fs::copy_options::overwrite_existing);
+       }},
+  };
+  for (const auto& [run, damage] : damages) {
+    SCOPED_TRACE(run);
+    run_to_end(run, under_mpirun(with(small(run), {"--steps", "28"})));
+    damage(checkpoint(file(run), 28));
+    expect_same_end(run);
+    const std::string log = text_of(file(run + ".log"));
+    EXPECT_NE(log.find("skipping a damaged checkpoint: "), std::string::npos) << log;
+    EXPECT_NE(log.find("resuming at step 21 of 60"), std::string::npos) << log;
+  }
+}
+
+TEST_F(Fault, CheckpointsThatCannotBeWrittenForATimeStopNothing) {
+  Process job = start(under_mpirun(endless("homeless")), {}, file("homeless.log"));
+  const auto ranks = ranks_in_training(job, "homeless");
+  const std::string folder = file("homeless") + "/checkpoints", aside = file("aside");
+  fs::rename(folder, aside);
+  std::ofstream(folder) << "in the way";
+  const auto warned = [&] { return job.output().find("could not be written") != std::string::npos; };
+  EXPECT_TRUE(wait_until(30.0, warned)) << job.output();
+  fs::remove(folder);
+  fs::rename(aside, folder);
+  const auto before = job.output().size();
+  const auto writes = [&] { return job.output().find("checkpoint: ", before) != std::string::npos; };
+  EXPECT_TRUE(wait_until(30.0, writes)) << job.output();
+  kill(ranks.at(0), SIGKILL);
+  EXPECT_GT(job.wait(kLaunchers), 0) << job.output();
+  expect_same_end("homeless");
+}
+
+TEST_F(Fault, AFullDiskLosesNothingThatWasWrittenBefore) {
+  fs::create_directory(file("full"));
+  const auto script = [](const std::string& size, const std::string& action) {
+    return "mount -t tmpfs -o size=" + size + " none " + file("full") + " || exit 77; " + action;
+  };
+  std::string train;
+  for (const std::string& word : under_mpirun(small("full"))) train += word + ' ';
+  const std::string end = checkpoint(file("full"), 60);
+  const std::string say_end = "; cat " + file("full") + "/exit; ls " + file("full") + "/checkpoints; ";
+  // Room for one checkpoint, then for all.
+  Process job = start({"unshare", "-m", "sh", "-c",
+                       script("14m", train + say_end + "mount -o remount,size=100m " + file("full") + "; " +
+                                         train + say_end + "cp " + end + " " + file("full_end.h5"))},
+                      {}, file("full.log"));
+  const int code = job.wait(100.0);
+  if (code == 77 || code == 1) GTEST_SKIP() << "this machine does not allow to mount a tmpfs in a namespace";
+  const std::string log = job.output();
+  const std::size_t full = log.find("5 the checkpoint of step 60 could not be written (that of step 7");
+  EXPECT_NE(full, std::string::npos) << log;
+  EXPECT_NE(log.find("No space left on device"), std::string::npos) << log;
+  EXPECT_NE(log.find("\nlatest\nstep_000000007.h5\n", full), std::string::npos) << log;
+  EXPECT_NE(log.find("resuming at step 7 of 60", full), std::string::npos) << log;
+  EXPECT_NE(log.find("0 done", full), std::string::npos) << log;
+  fs::create_directories(file("full_copy") + "/checkpoints");
+  fs::rename(file("full_end.h5"), checkpoint(file("full_copy"), 60));
+  expect_same_groups("full_copy", "undisturbed");
+}
+
+TEST_F(Fault, ASecondRunInTheDirectoryIsRefusedAndTheFirstGoesOn) {
+  // The audit changes no bit and takes its time.
+  Process job = start(under_mpirun(with(small("busy"), {"--runner", "audit"})), {}, file("busy.log"));
+  ranks_in_training(job, "busy", 3);
+  Process second = start(under_mpirun(small("busy")), {}, file("second.log"));
+  EXPECT_EQ(second.wait(30.0), 4) << second.output();
+  EXPECT_NE(second.output().find("is in use by"), std::string::npos) << second.output();
+  EXPECT_FALSE(has_step("busy", 60));
+  EXPECT_EQ(job.wait(100.0), 0) << job.output();
+  EXPECT_EQ(exit_record("busy"), "0 done\n");
+  expect_same_groups("busy", "undisturbed");
+}
+
+TEST_F(Fault, ALockThatWasLeftOnAnotherHostIsTakenOverWhenItIsOld) {
+  Process job = start(under_mpirun(endless("left_locked")), {}, file("left_locked.log"));
+  const auto ranks = ranks_in_training(job, "left_locked");
+  for (const auto& [rank, pid] : ranks) kill(pid, SIGKILL);
+  EXPECT_GT(job.wait(kLaunchers), 0) << job.output();
+  const std::string lock = file("left_locked") + "/lock";
+  std::string holder = text_of(lock);
+  char host[256] = {};
+  ASSERT_EQ(gethostname(host, sizeof host), 0);
+  const std::size_t at = holder.find(host);
+  ASSERT_NE(at, std::string::npos) << holder;
+  std::ofstream(lock) << holder.replace(at, std::string(host).size(), "elsewhere");
+  fs::last_write_time(lock, fs::file_time_type::clock::now() - std::chrono::seconds(40));
+  expect_same_end("left_locked");
+  EXPECT_NE(text_of(file("left_locked.log")).find("elsewhere"), std::string::npos);
+}
+
+TEST_F(Fault, AClockThatJumpsDisturbsNothing) {
+  const Environment fault{{"LD_PRELOAD", CIFAR_MPI_FAULT_PRELOAD}, {"FAULT", "clock:0:10"}};
+  Process job = start(under_mpirun(small("clock")), fault, file("clock.log"));
+  EXPECT_EQ(job.wait(100.0), 0) << job.output();
+  EXPECT_NE(job.output().find("2001-09-09 "), std::string::npos) << "no jump: " << job.output();
+  EXPECT_NE(job.output().find(": step 60, loss"), std::string::npos) << job.output();
+  EXPECT_EQ(job.output().find("taken over"), std::string::npos) << job.output();
+  expect_same_groups("clock", "undisturbed");
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test
