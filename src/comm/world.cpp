@@ -10,6 +10,7 @@
 #include <exception>
 #include <new>
 #include <string_view>
+#include <thread>
 
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -33,6 +34,7 @@ struct World::State {
   std::vector<std::string> hosts;
   NodePeers peers;
   CoreShare cores;
+  std::thread::id thread = std::this_thread::get_id();  ///< the one that may call MPI
   int exceptions_at_start = std::uncaught_exceptions();
   bool vote_failed = false;  ///< the exception in flight, if any, is known to all ranks
 };
@@ -42,7 +44,8 @@ namespace {
 /// MPI counts with int; longer arrays go in pieces.
 constexpr std::size_t kPiece = std::size_t{1} << 30;
 
-/// MPI_Finalize and MPI_Abort take milliseconds; for longer than this they wait for ranks that are gone.
+/// MPI_Finalize and MPI_Abort take milliseconds; for longer than this they wait for ranks that are gone, or
+/// stdio for a thread that hangs.
 constexpr double kFinalize = 60.0;
 constexpr double kAbort = 5.0;
 
@@ -311,14 +314,12 @@ void World::broadcast(std::span<std::byte> bytes) const { broadcast_bytes(bytes,
 void World::broadcast(std::string& text) const { broadcast_text(text, 0, state_->all.get()); }
 
 void World::abort(int code) const {
-  std::fflush(nullptr);
-  if (state_->size > 1) {
-    const LastResort limit(kAbort, code, concat("[rank ", state_->rank, "] MPI_Abort hangs; leaving hard"));
-    MPI_Abort(MPI_COMM_WORLD, code);
-  } else {
-    // Nobody waits for a world of one: leave without MPI's banner, but tidy, if MPI may be called from here.
-    int main_thread = 0;
-    if (MPI_Is_thread_main(&main_thread) == MPI_SUCCESS && main_thread != 0) MPI_Finalize();
+  const LastResort limit(kAbort, code, concat("[rank ", state_->rank, "] cannot end in order; leaving hard"));
+  std::fflush(nullptr);  // waits for a thread that stands in stdio
+  // Other threads may not call MPI; the launcher ends the other ranks when this one has left.
+  if (std::this_thread::get_id() == state_->thread) {
+    // Nobody waits for a world of one: it leaves without MPI's banner, but tidy.
+    state_->size > 1 ? MPI_Abort(MPI_COMM_WORLD, code) : MPI_Finalize();
   }
   std::_Exit(code);
 }

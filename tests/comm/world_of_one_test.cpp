@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <string_view>
+#include <thread>
 
 #include "comm/child_process.hpp"
 #include "support/mpi_world.hpp"
@@ -71,6 +73,33 @@ TEST(World, AbortKeepsTheExitCodeAndWhatWasPrinted) {
   const ChildResult child = run_alone("World.DISABLED_AbortsInMidLine", {});
   EXPECT_EQ(child.exit_code, exit_code(ErrorKind::diverged)) << child.output;
   EXPECT_NE(child.output.find("before the end"), std::string::npos) << child.output;
+}
+
+/// Runs in a child process only.
+TEST(World, DISABLED_AbortsWhileAnotherThreadHoldsStdio) {
+  alarm(30);  // ends a child that hangs
+  std::atomic<bool> held{false};
+  std::thread([&] {
+    flockfile(stdout);
+    held = true;
+    for (;;) pause();
+  }).detach();
+  while (!held) std::this_thread::yield();
+  test_world().abort(exit_code(ErrorKind::diverged));
+}
+
+TEST(World, AbortEndsThoughStdioHangs) {
+  if (test_world().rank() != 0) return;
+  const ChildResult child = run_alone("World.DISABLED_AbortsWhileAnotherThreadHoldsStdio", {});
+  EXPECT_EQ(child.exit_code, exit_code(ErrorKind::diverged)) << child.output;
+}
+
+/// For a job of its own (CTest's comm.AbortsFromAnotherThread): the launcher must end the other ranks.
+TEST(World, DISABLED_AbortsFromAnotherThread) {
+  if (test_world().rank() == 0) {
+    std::thread([] { test_world().abort(exit_code(ErrorKind::diverged)); }).join();
+  }
+  test_world().barrier();
 }
 
 }  // namespace
