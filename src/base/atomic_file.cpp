@@ -116,6 +116,21 @@ void check_target(const std::string& path) {
                      S_ISDIR(found.st_mode) ? "a folder" : "a device, pipe or socket", "); name a file"));
 }
 
+/// Where there are no hard links. False when `path` exists; another may see it with but a part of its content.
+bool create_in_place(const std::string& path, std::span<const std::byte> content) {
+  const Descriptor descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!descriptor && errno == EEXIST) return false;
+  if (!descriptor) fail(path, "creating", errno);
+  try {
+    write_all(descriptor.get(), path, content);
+    if (::fsync(descriptor.get()) != 0) fail(path, "flushing", errno);
+  } catch (const Error&) {
+    ::unlink(path.c_str());
+    throw;
+  }
+  return true;
+}
+
 }  // namespace
 
 void require_writable(const std::string& path) {
@@ -138,13 +153,7 @@ bool create_atomically(const std::string& path, std::string_view content) {
   file.write(bytes);
   const Linked linked = file.link();
   if (linked == Linked::exists) return false;
-  if (linked == Linked::unsupported) {
-    const Descriptor direct(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!direct && errno == EEXIST) return false;
-    if (!direct) fail(path, "creating", errno);
-    write_all(direct.get(), path, bytes);
-    if (::fsync(direct.get()) != 0) fail(path, "flushing", errno);
-  }
+  if (linked == Linked::unsupported && !create_in_place(path, bytes)) return false;
   flush_folder_of(path);
   return true;
 }

@@ -1,0 +1,65 @@
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <string>
+
+#include "cifar_mpi/base/atomic_file.hpp"
+#include "support/temp_dir.hpp"
+
+namespace {
+
+/// A file system without hard links, which is full from the first attempt to make one on.
+struct FileSystem {
+  bool has_links = true;
+  bool fills = false;
+};
+FileSystem file_system;
+
+}  // namespace
+
+// The linker sends our own library's calls of link here (--wrap).
+extern "C" {
+int __real_link(const char* from, const char* to);
+int __wrap_link(const char* from, const char* to) {
+  if (file_system.has_links) return __real_link(from, to);
+  const rlimit limit{10, 10};
+  if (file_system.fills) setrlimit(RLIMIT_FSIZE, &limit);
+  errno = EPERM;
+  return -1;
+}
+}
+
+namespace cifar_mpi {
+namespace {
+
+TEST(FileWithoutLinks, IsCreatedOnce) {
+  const TempDir dir;
+  file_system = {false, false};
+  EXPECT_TRUE(create_atomically(dir / "file", "first"));
+  EXPECT_FALSE(create_atomically(dir / "file", "second"));
+  file_system = {};
+  EXPECT_EQ(read_file(dir / "file"), "first");
+  EXPECT_EQ(dir.files(), 1u);
+}
+
+TEST(FileWithoutLinks, LeavesNothingWhenTheWriteFails) {
+  const TempDir dir;
+  const auto child = [&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    file_system = {false, true};
+    try {
+      create_atomically(dir / "file", std::string(100, 'x'));
+    } catch (const Error& error) {
+      std::exit(error.kind() == ErrorKind::io ? 42 : 1);
+    }
+    std::exit(0);
+  };
+  EXPECT_EXIT(child(), testing::ExitedWithCode(42), "");
+  EXPECT_EQ(dir.files(), 0u);
+}
+
+}  // namespace
+}  // namespace cifar_mpi
