@@ -2,7 +2,10 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "app/device.hpp"
 #include "app/program.hpp"
@@ -70,17 +73,42 @@ void sleep_unless_asked(double seconds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
-/// Rank 0's look for a newer checkpoint than `seen`; a damaged one is reported once and left alone.
-std::string look(const std::string& run_dir, std::string& seen, const Log& log) {
-  const auto files = train::list_checkpoints(run_dir);
-  if (files.empty() || files.back().path == seen) return {};
-  seen = files.back().path;
+/// Rank 0's view of a run directory: which checkpoint is the next.
+class Follower {
+ public:
+  explicit Follower(std::string run_dir) : run_dir_(std::move(run_dir)) {}
+
+  /// The newest one unless it was evaluated before; else empty.
+  std::string look() const {
+    const auto files = train::list_checkpoints(run_dir_);
+    return files.empty() || files.back().path == evaluated_ ? std::string() : files.back().path;
+  }
+  void note_evaluated(const std::string& path) { evaluated_ = path; }
+  /// Says, once for each file that stood under this name, that it could not be read. It stays the next one: a
+  /// node may not see it yet, or it is written anew.
+  void note_unreadable(const std::string& path, const std::string& why, const Log& log) {
+    std::error_code gone;
+    const Version version{path, std::filesystem::last_write_time(path, gone)};
+    if (version != reported_) log.warn(concat("skipping a checkpoint that cannot be read: ", why));
+    reported_ = version;
+  }
+
+ private:
+  using Version = std::pair<std::string, std::filesystem::file_time_type>;
+
+  std::string run_dir_;
+  std::string evaluated_;
+  Version reported_;
+};
+
+/// The checkpoint on all ranks; nothing, with a warning, when one of them cannot read it.
+std::optional<train::Checkpoint> try_to_read(const std::string& path, const comm::World& world,
+                                             const Log& log, Follower& follower) {
   try {
-    static_cast<void>(train::read_checkpoint(seen));
-    return seen;
-  } catch (const Error& damage) {
-    log.warn(concat("skipping a damaged checkpoint: ", damage.what()));
-    return {};
+    return train::read_on_all_ranks(path, world, heart);
+  } catch (const comm::AgreedError& error) {
+    follower.note_unreadable(path, error.what(), log);
+    return std::nullopt;
   }
 }
 
@@ -99,17 +127,19 @@ void watch(const EvalOptions& options, comm::World& world, const Log& log, comm:
   });
   if (train::list_checkpoints(options.checkpoint).empty())
     log.info(concat("waiting for the first checkpoint, ", options.checkpoint, "/checkpoints/step_*.h5"));
-  std::string seen;
+  Follower follower(options.checkpoint);
   while (heart.activity = comm::Activity::watching, !stop_asked(world)) {
-    std::string path;
-    if (world.rank() == 0) path = look(options.checkpoint, seen, log);
+    std::string path = world.rank() == 0 ? follower.look() : std::string();
     world.broadcast(path);
-    if (path.empty()) {
+    auto checkpoint = path.empty() ? std::nullopt : try_to_read(path, world, log, heart, follower);
+    if (!checkpoint) {
       sleep_unless_asked(options.interval_s);
       continue;
     }
     print(log, path,
-          train::evaluate_checkpoint(options.config, path, world, app::backend_for(options.device), heart));
+          train::evaluate_checkpoint(options.config, std::move(*checkpoint), path, world,
+                                     app::backend_for(options.device), heart));
+    follower.note_evaluated(path);
   }
 }
 

@@ -74,7 +74,25 @@ std::string resolve_checkpoint(const std::string& path, const Log& log) {
   return found->path;
 }
 
+Checkpoint read_on_all_ranks(const std::string& path, const comm::World& world, comm::Heartbeat& heart) {
+  heart.activity = comm::Activity::starting;
+  Checkpoint checkpoint;
+  comm::Facts facts;
+  world.together([&] {
+    checkpoint = read_checkpoint(path);
+    facts = common_facts(checkpoint);
+  });
+  world.require_equal(ErrorKind::usage, facts, "start all ranks with the same checkpoint");
+  return checkpoint;
+}
+
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path,
+                               const comm::World& world, const BackendFactory& make_backend,
+                               comm::Heartbeat& heart) {
+  return evaluate_checkpoint(config, read_on_all_ranks(path, world, heart), path, world, make_backend, heart);
+}
+
+Evaluation evaluate_checkpoint(const EvaluationConfig& config, Checkpoint checkpoint, const std::string& path,
                                const comm::World& world, const BackendFactory& make_backend,
                                comm::Heartbeat& heart) {
   heart.activity = comm::Activity::starting;
@@ -82,10 +100,7 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string
   Network network;
   std::optional<data::DatasetFile> file;
   std::vector<NamedTensor> tensors;
-  comm::Facts facts;
   world.together([&] {
-    Checkpoint checkpoint = read_checkpoint(path);
-    facts = common_facts(checkpoint);
     file.emplace(config.data);
     network = network_of(checkpoint, path, file->info(), config.data);
     tensors = match_tensors(std::move(config.weights == Weights::ema ? checkpoint.ema : checkpoint.model),
@@ -94,7 +109,6 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string
     result.label_names = file->info().label_names;
     result.doubts = doubts(checkpoint, file->info(), path, config.data);
   });
-  world.require_equal(ErrorKind::usage, facts, "start all ranks with the same checkpoint");
   require_equal_data(world, *file, config.data);
 
   std::unique_ptr<engine::Backend> backend;

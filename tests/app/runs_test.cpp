@@ -95,12 +95,22 @@ TEST_F(Programs, StopOnASignalWithACheckpointToGoOnFrom) {
   }
 }
 
+/// Follows a run and is asked to stop when `script` is through. `program` is cifar_mpi_eval --watch with its
+/// launcher, if any; in the script `await COMMAND` waits, `said TEXT` looks into what it has said.
+Outcome follow(const std::string& program, const std::string& folder, const std::string& script) {
+  return run_command(
+      "cd " + folder + "; " + program + " --interval 0.05 --threads 1 >said.txt 2>&1 & " +
+      "child=$!; said() { grep -q -- \"$1\" " + folder + "/said.txt; }; " +
+      "await() { for i in $(seq 600); do kill -0 $child || return; \"$@\" && return; sleep 0.1; done; }; " +
+      script + "; kill -${signal:-TERM} $child; wait $child; code=$?; cat " + folder +
+      "/said.txt; exit $code");
+}
+
 TEST_F(Programs, FollowARunDirectory) {
   ASSERT_EQ(mpirun(1, kTrain + small("watched")).code, 0);
   for (const char* signal : {"TERM", "INT"}) {
-    const Outcome outcome =
-        run_command(std::string("timeout --preserve-status -s ") + signal + " 8 " + kEval + " " +
-                    file("watched") + data() + " --watch --interval 0.1 --threads 1");
+    const Outcome outcome = follow(kEval + data() + " --watch .", file("watched"),
+                                   "await said precision; sleep 0.5; signal=" + std::string(signal));
     EXPECT_EQ(outcome.code, 0) << outcome.output;  // it follows until it is asked to stop
     EXPECT_EQ(count_lines_with(outcome.output, "precision @ 1 = "), 1) << outcome.output;
   }
@@ -109,18 +119,44 @@ TEST_F(Programs, FollowARunDirectory) {
 TEST_F(Programs, GoOnFollowingARunBehindADamagedCheckpoint) {
   const std::string last = file("hurt") + "/checkpoints/step_000000002.h5";
   ASSERT_EQ(mpirun(1, kTrain + small("hurt")).code, 0);
+  ASSERT_EQ(mpirun(1, kTrain + small("hurt_too") + " --steps 3").code, 0);
+  std::filesystem::copy_file(last, file("hurt") + "/whole.h5");
   std::filesystem::resize_file(last, 100);
-  const std::string said = file("hurt.said");
-  // Once it has said so, a run beside it brings a later checkpoint.
-  const Outcome outcome = run_command(
-      kEval + data() + " --watch --interval 0.05 --threads 1 " + file("hurt") + " >" + said +
-      " 2>&1 & child=$!; for i in $(seq 600); do sleep 0.1; [ ! -s " + said + " ] || break; done; " + kTrain +
-      small("hurt_too") + " --steps 3; mv " + file("hurt_too") + "/checkpoints/step_000000003.h5 " +
-      file("hurt") + "/checkpoints; for i in $(seq 600); do sleep 0.1; grep -q precision " + said +
-      " && break; done; kill $child; wait $child && cat " + said);
+  // Once it has said so, the file is written anew under its name; then comes a later one.
+  const Outcome outcome =
+      follow(kEval + data() + " --watch .", file("hurt"),
+             "await said 'cannot be read'; sleep 0.5; mv " + file("hurt") + "/whole.h5 " + last +
+                 "; await said 'precision'; mv " + file("hurt_too") + "/checkpoints/step_000000003.h5 " +
+                 file("hurt") + "/checkpoints; await said 'step_000000003.h5: step 3'");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_EQ(count_lines_with(outcome.output, "skipping a damaged checkpoint: "), 1) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "skipping a checkpoint that cannot be read: "), 1)
+      << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "step_000000002.h5: step 2"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "step_000000003.h5: step 3"), 1) << outcome.output;
+}
+
+TEST_F(Programs, GoOnFollowingARunThatOneRankSeesLater) {
+  ASSERT_EQ(mpirun(1, kTrain + small("near/run")).code, 0);
+  std::filesystem::create_directory(file("far"));
+  const std::string watch = kEval + data() + " --watch run";
+  const Outcome outcome =
+      follow(kMpirun + " -np 1 -wdir " + file("near") + " " + watch +
+                 " --interval 0.05 --threads 1 : -np 1 -wdir " + file("far") + " " + watch,
+             file("far"),
+             "await said 'cannot be read'; sleep 0.5; cp -r " + file("near") + "/run " + file("far") +
+                 "; await said precision; signal=USR1");
+  EXPECT_EQ(count_lines_with(outcome.output, "skipping a checkpoint that cannot be read: "), 1)
+      << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "precision @ 1 = "), 1) << outcome.output;
+}
+
+TEST_F(Programs, StopFollowingARunOfAnotherKindOfData) {
+  ASSERT_EQ(mpirun(1, kTrain + small("other_kind")).code, 0);
+  ASSERT_EQ(run_command(kPack + " --synthetic 64 --image 28x28x1 --classes 7 --out " + file("mnist.h5")).code,
+            0);
+  const Outcome outcome =
+      run_command("timeout 60 " + kEval + " --data " + file("mnist.h5") + " --watch " + file("other_kind"));
+  expect_refusal(outcome, 4, "was trained on 32x32x3 images of 10 classes");
 }
 
 TEST_F(Programs, SayOnceWhatTheyWaitFor) {
