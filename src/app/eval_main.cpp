@@ -101,12 +101,13 @@ class Follower {
   Version reported_;
 };
 
-/// The checkpoint on all ranks; nothing, with a warning, when one of them cannot read it.
+/// The checkpoint on all ranks; nothing, with a warning, when one of them cannot read it or reads another.
 std::optional<train::Checkpoint> try_to_read(const std::string& path, const comm::World& world,
-                                             const Log& log, Follower& follower) {
+                                             const Log& log, comm::Heartbeat& heart, Follower& follower) {
   try {
     return train::read_on_all_ranks(path, world, heart);
   } catch (const comm::AgreedError& error) {
+    if (error.kind() != ErrorKind::checkpoint && error.kind() != ErrorKind::usage) throw;
     follower.note_unreadable(path, error.what(), log);
     return std::nullopt;
   }
