@@ -8,6 +8,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "comm/add.hpp"
+#include "comm/message_memory.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
@@ -42,7 +43,7 @@ const float* floats(const std::byte* bytes) { return reinterpret_cast<const floa
 
 WireImage::WireImage(Wire wire, std::span<float> data, std::size_t exact)
     : wire_(wire), data_(data), exact_(wire == Wire::fp32 ? data.size() : std::min(exact, data.size())) {
-  if (wire_ != Wire::fp32) image_ = allocate_host(bytes({0, data.size()}));
+  if (wire_ != Wire::fp32) image_ = allocate_message_memory(bytes({0, data.size()}));
 }
 
 /// Bytes from the start of the image to float `at`.
