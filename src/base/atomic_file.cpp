@@ -116,7 +116,7 @@ void check_target(const std::string& path) {
                      S_ISDIR(found.st_mode) ? "a folder" : "a device, pipe or socket", "); name a file"));
 }
 
-/// Where there are no hard links. False when `path` exists; another may see it with but a part of its content.
+/// Where there are no hard links. False when `path` exists. Others may see it before it has all its content.
 bool create_in_place(const std::string& path, std::span<const std::byte> content) {
   const Descriptor descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!descriptor && errno == EEXIST) return false;

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "cifar_mpi/comm/collective.hpp"
 #include "comm/nodes.hpp"
@@ -58,8 +57,7 @@ std::unique_ptr<Collective> make_two_level(const World& world, const Nodes& node
 ///          sends it on
 ///   bits   depend on P and n alone, not on timing: every total is computed once and copied
 ///   memory three chunks for what arrives (and with a 16-bit wire half the array for what is sent), taken
-///   when
-///          the task is made; nothing per run
+///          when the task is made; nothing per run
 std::unique_ptr<Collective> make_ring(const World& world, const Nodes& nodes, Wire wire);
 
 /// Recursive doubling: in stage s the rank exchanges its whole partial sum with the one 2^s away, so that

@@ -22,8 +22,8 @@ CoreMask allowed_mask();
 struct CoreShare {
   int fair_threads = 1;  ///< cores of its mask / ranks whose mask has any core in common with it, at least 1
   int unused_cores = 0;  ///< cores of `allowed` that are in no rank's mask
-  bool oversubscribed =
-      false;  ///< the same on all ranks: somewhere on this node ranks outnumber the cores they have
+  /// Somewhere on this node ranks outnumber the cores they have; the same on all ranks of the node.
+  bool oversubscribed = false;
 };
 
 /// `masks` has the mask of every rank of the node, all of one length; `mine` is this rank's place among them.

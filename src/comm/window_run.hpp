@@ -45,13 +45,12 @@ struct WindowPlace {
 ///   - No two ranks write the same slice, and between 1 and 4 a rank touches no slice that it does not own:
 ///     so the total has one writer and until 4 no reader but him.
 ///   - A rank reads the totals after it has loaded 2s of all ranks, which each stored after writing its
-///   total.
+///     total.
 ///   - A rank writes new values, for run s+1, after it is done with run s, so after it has loaded 2s of every
 ///     rank; that was stored after the last access to this rank's array, and nobody comes back to it before
 ///     this rank has stored 2s+1.
 ///   - A rank may be a phase ahead: a counter that is awaited at 2s-1 may be 2s or 2s+1 already. "At least"
-///   is
-///     enough, because 2s is stored by a rank only after it needs nothing from the one that waits but that
+///     is enough, because 2s is stored by a rank only after it needs nothing from the one that waits but that
 ///     one's 2s, and 2s+1 not before that one has stored 2s. Nothing is ever reset.
 /// The counter of a rank is its alone to store, so its own view of it needs no order. The thread sanitizer,
 /// which does not see between processes, finds nothing when threads stand for the ranks: see

@@ -20,8 +20,7 @@ namespace cifar_mpi::cpu {
 ///   labels  [batch]
 ///   bits    do not depend on the number of threads
 ///   throws  Error{usage} when the crop does not fit the images, has more than AffineMap::kMaxChannels
-///   channels, or more
-///           than 66 000 pixels (its sums of squares would leave 32 bits)
+///           channels, or more than 66 000 pixels (its sums of squares would leave 32 bits)
 engine::Task plan_train_input(const engine::TrainBinding& binding, int batch, engine::Precision precision,
                               std::byte* x, std::uint8_t* labels);
 

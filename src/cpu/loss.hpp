@@ -20,11 +20,13 @@ struct LossShape {
 /// grad_ij = (softmax(z_i)_j − [j == label]) / global_batch.
 ///
 ///   labels       [batch]; a label that is no class (255 is padding) is left out: no loss, no count, zero
-///   gradient grad_logits  [batch, grad_stride] fp32, or bf16 when `grad_precision` is bf16; zero behind
-///   `classes` control      loss_sum, correct and samples of this batch are added to the control block bits
-///   do not depend on the number of threads: losses are summed in sample order, in double, stored as fp32 NaN
-///   or infinite logits make loss_sum non-finite, which is how divergence is seen throws std::logic_error for
-///   strides shorter than `classes`
+///                gradient
+///   grad_logits  [batch, grad_stride] fp32, or bf16 when `grad_precision` is bf16; zero behind `classes`
+///   control      loss_sum, correct and samples of this batch are added to the control block
+///   bits         do not depend on the number of threads: losses are summed in sample order, in double, and
+///                stored as fp32
+///   NaN          or infinite logits make loss_sum non-finite, which is how divergence is seen
+///   throws       std::logic_error for strides shorter than `classes`
 engine::Task plan_train_loss(const engine::TrainBinding& binding, const LossShape& shape, const float* logits,
                              const std::uint8_t* labels, std::byte* grad_logits, int grad_stride,
                              engine::Precision grad_precision);

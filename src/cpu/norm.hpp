@@ -30,7 +30,7 @@ struct LrnShape {
 ///   precision  element type of both: bf16, or fp32 for anything else; arithmetic is fp32
 ///   bits       do not depend on the number of threads
 ///   throws     std::logic_error for a shape that does not fit, Error{usage} for more channels than a tile
-///   holds (2 000)
+///              holds (2 000)
 engine::Task plan_lrn_forward(const std::string& name, const model::LocalResponseNorm& lrn,
                               const LrnShape& shape, engine::Precision precision, const std::byte* src,
                               std::byte* dst);
@@ -42,7 +42,7 @@ engine::Task plan_lrn_forward(const std::string& name, const model::LocalRespons
 ///   grad_dst   g in dst_block
 ///   grad_src   in src_block; may be src itself, otherwise must not overlap the others
 ///   mask_relu  src is the output of a ReLU: grad_src is zero where src <= 0, which is that ReLU's backward
-///   pass
+///              pass
 engine::Task plan_lrn_backward(const std::string& name, const model::LocalResponseNorm& lrn,
                                const LrnShape& shape, engine::Precision precision, const std::byte* src,
                                const std::byte* grad_dst, std::byte* grad_src, bool mask_relu);

@@ -15,8 +15,8 @@ extern "C" herr_t take_first_message(unsigned, const H5E_error2_t* error, void* 
 
 }  // namespace
 
-// An identifier of any kind is closed with its last reference. Files are open for reading or live in memory, so
-// only a lack of memory makes that fail; ~Writer sees to it.
+// An identifier of any kind is closed with its last reference. Files are open for reading or live in memory,
+// so only a lack of memory makes that fail; ~Writer sees to it.
 void close_id(Id id) { H5Idec_ref(id); }
 
 void start_library() {

@@ -41,7 +41,8 @@ void Image::attach(Id access_list) {
 
 std::span<const std::byte> Image::content() const {
   std::uint64_t end = 0;
-  if (!closed_ || size_ < kEndOfFile + 8) throw Error(ErrorKind::io, "an HDF5 file in memory is empty or still open");
+  if (!closed_ || size_ < kEndOfFile + 8)
+    throw Error(ErrorKind::io, "an HDF5 file in memory is empty or still open");
   for (std::size_t i = 0; i < 8; ++i) {
     end |= std::uint64_t{std::to_integer<std::uint8_t>(data_[kEndOfFile + i])} << (8 * i);
   }

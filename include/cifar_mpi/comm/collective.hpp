@@ -22,17 +22,18 @@ namespace cifar_mpi::comm {
 ///
 ///   ring         R = P          the partial sum before each of its P-1 hops, and the total
 ///   two-level    R = N          the same over N nodes; inside a node nothing is rounded
-///   doubling     R = log2 P     both partial sums before each exchange; P no power of two: floor(log2 P) +
-///   2,
-///                               because pairs are added first and the total is sent on to half of each pair
+///   doubling     R = log2 P     both partial sums before each exchange; when P is no power of two
+///                               R = floor(log2 P) + 2, because pairs are added first and the total is sent
+///                               on to half of each pair
 ///   window, mpi  none           the one sends nothing, the other leaves its messages to the MPI library
 ///
 /// Each rounding multiplies by 1+d with |d| <= u = 2^-8, each of at most P-1 fp32 additions by 1+e with
 /// |e| <= 2^-24, and a value passes through at most R and P-1 of them. So, but for overflow and for values
 /// below 2^-126 (at most 2^-134 each time),
 ///
-///   |sum - exact| <= ((1+u)^R · (1+2^-24)^(P-1) - 1) · (|x_0| + … + |x_P-1|),   about R/256 of the
-///   magnitudes.
+///   |sum - exact| <= ((1+u)^R · (1+2^-24)^(P-1) - 1) · (|x_0| + … + |x_P-1|),
+///
+/// about R/256 of the magnitudes.
 enum class Wire : std::uint8_t { fp32, bf16 };
 std::string_view to_string(Wire wire);
 
@@ -55,11 +56,11 @@ class Collective {
   /// goes. What fails on one rank is thrown on all (AgreedError).
   virtual Buffer allocate(std::size_t bytes) = 0;
   /// A task for the comm lane that replaces `data` by the sum over all ranks. Its first `exact` floats (the
-  /// control block) travel as fp32 whatever the wire. Every rank must place the same
-  /// tasks in the same order, and one task may be in flight at a time. All ranks end with identical bits.
-  /// Nothing is allocated per run. `data` may be empty. The task throws Error{comm}; `data` is then
-  /// unspecified. The task refers to this collective, which must outlive it. Throws Error{usage} when `data`
-  /// is too long for one task, Error{device} without memory.
+  /// control block) travel as fp32 whatever the wire. Every rank must place the same tasks in the same order,
+  /// and one task may be in flight at a time. All ranks end with identical bits. Nothing is allocated per run.
+  /// `data` may be empty. The task throws Error{comm}; `data` is then unspecified. The task refers to this
+  /// collective, which must outlive it. Throws Error{usage} when `data` is too long for one task,
+  /// Error{device} without memory.
   virtual engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) = 0;
 };
 

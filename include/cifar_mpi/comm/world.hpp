@@ -25,8 +25,8 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 /// The life time of MPI and where this rank stands in it. One per process, first in, last out.
 ///
 /// Started without a launcher the world has one rank. With more local ranks than cores MPI is told to give
-/// way while it waits (OMPI_MCA_mpi_yield_when_idle, unless the user has set it). All calls but `abort` belong
-/// on the thread that made the World; a call that fails throws Error{comm}.
+/// way while it waits (OMPI_MCA_mpi_yield_when_idle, unless the user has set it). All calls but `abort`
+/// belong on the thread that made the World; a call that fails throws Error{comm}.
 class World {
  public:
   /// Throws Error{launch} when the launcher announces more ranks than the MPI library sees (a binary started
@@ -86,8 +86,9 @@ class World {
   /// Replaces `text` by rank 0's.
   void broadcast(std::string& text) const;
   /// Flushes stdio and ends all ranks at once, for errors inside the loop that only this rank knows of.
-  /// mpirun returns `exit_code`. Does not return, and takes five seconds at most. The one call that any thread
-  /// may make: another than the World's leaves without MPI, and the launcher then ends the other ranks.
+  /// mpirun returns `exit_code`. Does not return, and takes five seconds at most. The one call that any
+  /// thread may make: another than the World's leaves without MPI, and the launcher then ends the other
+  /// ranks.
   [[noreturn]] void abort(int exit_code) const;
 
  private:

@@ -53,7 +53,7 @@ struct TowerSpec {
 /// What the tasks of a training step work on. Pointers are backend memory and outlive the program.
 struct TrainBinding {
   const float* params = nullptr;  ///< [layout.floats]
-  float* grads = nullptr;    ///< [layout.floats]; each element is written once per step, none is added to
+  float* grads = nullptr;    ///< [layout.floats]; overwritten in every step, never read from the step before
   float* control = nullptr;  ///< ControlLayout; stands before grads in the same buffer
   ControlLayout control_layout;
   int rank = 0;
@@ -136,7 +136,7 @@ class Backend {
   virtual Precision resolve(Precision precision) const = 0;
   /// Zeroed memory of this device, 64-byte aligned.
   virtual Buffer allocate(std::size_t bytes) = 0;
-  /// Copies between host and this device's memory; returns when done. `to_device` or from it.
+  /// Copies between host and this device's memory, in either direction; returns when done.
   virtual void copy(std::byte* dst, const std::byte* src, std::size_t bytes) = 0;
   virtual std::unique_ptr<Tower> plan(const TowerSpec& spec) = 0;
   /// The optimizer + EMA of one span, and the end of the step; `records` (host-readable) has kRecordRing
