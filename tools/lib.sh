@@ -41,10 +41,12 @@ show_progress() {  # the last "[done/all] what" of ninja, on one line of the ter
   [ -z "$moving" ] || printf '\r\033[K' >&2
 }
 
-make_dataset() {  # fetches CIFAR-10 with $fetch_options and packs it into $dataset, unless that is there
+# make_dataset: fetches CIFAR-10 with $fetch_options and packs it into $dataset, unless that is there. Returns 69 when no
+# source answers, else the status of what failed.
+make_dataset() {
   local files=$root/downloads/cifar-10-batches-bin
   [ ! -s "$dataset" ] || return 0
-  "$root/tools/fetch_cifar10" --out "$files" "${fetch_options[@]}" || return
+  "$root/tools/fetch_cifar10" --out "$files" --pack "$build/cifar_mpi_pack" "${fetch_options[@]}" || return
   "$build/cifar_mpi_pack" --from "$files" --out "$dataset" </dev/null >&2  # appears complete or not at all
 }
 

@@ -10,9 +10,14 @@ build=$(realpath "$1")
 
 if [ -n "${CIFAR_MPI_DATA-}" ] && [ -e "$CIFAR_MPI_DATA" ]; then
   dataset=$CIFAR_MPI_DATA
-elif ! make_dataset; then
-  echo "SKIPPED: no source of CIFAR-10 answers, so NOTHING was trained on real data. Give it with tools/fetch_cifar10 --from."
-  exit 77
+else
+  made=0
+  make_dataset || made=$?
+  if [ "$made" = 69 ]; then
+    echo "SKIPPED: no source of CIFAR-10 answers, so NOTHING was trained on real data. Give it with tools/fetch_cifar10 --from."
+    exit 77
+  fi
+  [ "$made" = 0 ] || { echo "FAILED: the dataset could not be made, status $made"; exit "$made"; }
 fi
 run=$(mktemp -d)
 trap 'rm -rf "$run"' EXIT

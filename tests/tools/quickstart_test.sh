@@ -151,4 +151,27 @@ RunTestsGoesOnWithoutData() {
   [ "$(tail -n 1 said)" = data= ] || fail "the tests were told of data"
 }
 
+RunTestsSaysWhenTheDatasetCouldNotBeMade() {
+  stand_in "$clone/build/cifar_mpi_pack" <<<'exit 5'
+  ends_with 8 "$clone/tools/run_tests"
+  says 'status 5'
+  says_not 'NO REAL DATA'
+}
+
+TheAccuracyTestSkipsOnlyWithoutASource() {
+  mkdir -p "$clone/tests/accuracy" other
+  cp "$root/tests/accuracy/real_cifar10.sh" "$clone/tests/accuracy/"
+  cp -r "$clone/build/." other
+  stand_in other/cifar_mpi_pack <<<'exit 5'
+  ends_with 5 "$clone/tests/accuracy/real_cifar10.sh" other
+  says_not SKIPPED
+  grep -qF -- "fetch_cifar10 --out $clone/downloads/cifar-10-batches-bin --pack $here/other/cifar_mpi_pack" "$calls" ||
+    fail "the packer of another build: $(cat "$calls")"
+  stand_in "$clone/tools/fetch_cifar10" <<<'exit 69'
+  ends_with 77 "$clone/tests/accuracy/real_cifar10.sh" other
+  says SKIPPED
+  stand_in "$clone/tools/fetch_cifar10" <<<'exit 3'
+  ends_with 3 "$clone/tests/accuracy/real_cifar10.sh" other
+}
+
 "$1"
