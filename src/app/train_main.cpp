@@ -19,12 +19,14 @@ std::atomic<int> stop_request{0};
 
 int run(comm::World& world, train::TrainConfig config) {
   app::handle_stop_signals(stop_request);
+  std::atomic<bool> holds_directory{false};  // before that it may be another run's, with a record of its own
   train::Watchdog watchdog(world, {config.timeout_s,
-                                   [run_dir = config.run_dir](int code, const std::string& sentence) {
-                                     train::record_exit(run_dir, code, sentence);
+                                   [&, run_dir = config.run_dir](int code, const std::string& sentence) {
+                                     if (holds_directory) train::record_exit(run_dir, code, sentence);
                                    },
                                    app::heed_launcher});
   const train::RunDirectory directory(config.run_dir, world);
+  holds_directory = true;
   std::optional<train::Session> session;  // torn down behind the record of how it ended, before the lock goes
   directory.record_end_of([&] {
     world.together([&] {

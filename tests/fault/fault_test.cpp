@@ -109,6 +109,14 @@ TEST_F(Fault, ARankThatThrowsInTheLoopEndsTheJobWithItsCode) {
   expect_same_groups("thrown", "ring");
 }
 
+TEST_F(Fault, ARunThatDoesNotHoldItsDirectoryYetLeavesNoRecordThere) {
+  const Environment fault{{"LD_PRELOAD", CIFAR_MPI_FAULT_PRELOAD}, {"FAULT", "lock:0:0"}};
+  Process job = start(under_mpirun(with(small("not_ours"), {"--timeout", "2"})), fault, file("not_ours.log"));
+  EXPECT_EQ(job.wait(5.0 * 2.0 + kLaunchers + 20.0), 7) << job.output();
+  EXPECT_NE(job.output().find("while starting"), std::string::npos) << job.output();
+  EXPECT_EQ(exit_record("not_ours"), "");
+}
+
 TEST_F(Fault, OneRankThatIsAskedToStopStopsAll) {
   Process job = start(under_mpirun(endless("asked")), {}, file("asked.log"));
   const auto ranks = ranks_in_training(job, "asked");

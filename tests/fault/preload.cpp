@@ -14,11 +14,16 @@
 #include <thread>
 
 /// Loaded before everything else into the ranks of a test: makes one of them fail. FAULT is "WHAT:RANK:WHEN".
-///   exit:R:N            leaves with code 3, without a word to anybody, when the file $FAULT_WATCH has N lines
-///   mpi:R:N             the N-th MPI_Test fails
-///   before-rename:R:N   dies by SIGKILL before the N-th checkpoint gets its name
-///   after-rename:R:N    the same, right behind it
-///   clock:R:N           every N-th look at the wall clock is one at the year 2001, and a day ahead the next
+///
+///   exit:R:N           leaves with code 3, without a word to anybody, when the file $FAULT_WATCH has N lines
+///
+///   mpi:R:N            the N-th MPI_Test fails
+///
+///   before-rename:R:N  dies by SIGKILL before the N-th checkpoint gets its name
+///
+///   after-rename:R:N   the same, right behind it
+///
+///   lock:R:0           waits for ever when it is about to take the lock of a run directory
 namespace {
 
 struct Fault {
@@ -83,4 +88,11 @@ extern "C" int rename(const char* from, const char* to) noexcept {
   const int status = real(from, to);
   if (counts && fault().what == "after-rename") raise(SIGKILL);
   return status;
+}
+
+extern "C" int link(const char* from, const char* to) noexcept {
+  static auto* const real = reinterpret_cast<int (*)(const char*, const char*)>(dlsym(RTLD_NEXT, "link"));
+  const std::size_t length = std::strlen(to);
+  while (fault().what == "lock" && length > 5 && std::strcmp(to + length - 5, "/lock") == 0) pause();
+  return real(from, to);
 }
