@@ -16,8 +16,8 @@ class TaskClock {
  public:
   explicit TaskClock(std::size_t tasks) : seconds_(tasks, 0.0) {}
 
-  /// Time before this belongs to nobody.
-  void begin() { owner_ = kNobody, since_ = steady_seconds(); }
+  /// Time before this belongs to nobody. Counts on from where the pulse stands: others may have shown in it.
+  void begin() { owner_ = kNobody, since_ = steady_seconds(), count_ = pulse_->look().count; }
   void charge(TaskId task) {
     if (task != owner_) hand_over(task);
   }
@@ -25,7 +25,7 @@ class TaskClock {
   /// A task begins or has ended; shown with the next change, and that a task begins is one.
   void progress() { ++count_; }
   /// Shows the changes in `pulse` from now on; it must outlive the clock.
-  void show_in(Pulse& pulse) { pulse_ = &pulse, count_ = pulse.look().count; }
+  void show_in(Pulse& pulse) { pulse_ = &pulse; }
   TaskId charged() const { return owner_; }
   const std::vector<double>& seconds() const { return seconds_; }
 

@@ -8,7 +8,7 @@
 namespace cifar_mpi::engine {
 
 /// Which task of its program a runner is in, and how many it has begun or ended: for eyes on another thread
-/// or, in shared memory, in another process.
+/// or, in shared memory, in another process. Runners of one thread may share it, one after another.
 ///
 /// Both stand in one word, so a look never sees the count of one moment and the task of another. Showing is
 /// one relaxed store by the one thread that runs; nothing is ordered by it.
@@ -17,7 +17,7 @@ class Pulse {
   static constexpr TaskId kNobody = -1;
 
   struct Look {
-    std::uint64_t count = 0;  ///< grows while the runner gets on; polling what is not done does not count
+    std::uint64_t count = 0;  ///< grows while any of its runners gets on; polling in vain does not count
     TaskId task = kNobody;    ///< the task that is charged; a collective while it is waited for
 
     bool operator==(const Look&) const = default;
