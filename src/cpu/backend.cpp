@@ -109,14 +109,8 @@ class CpuBackend final : public engine::Backend {
 
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, RunnerKind kind,
                                          std::vector<engine::Bytes> regions) override {
-    if (kind == RunnerKind::graph) {
-      throw Error(ErrorKind::usage,
-                  "--runner graph: only CUDA devices capture graphs; use lanes or serial on the cpu");
-    }
     const auto waiting = options_.oversubscribed ? engine::WhileWaiting::yield : engine::WhileWaiting::spin;
-    return engine::make_host_runner(std::move(program),
-                                    kind == RunnerKind::automatic ? RunnerKind::lanes : kind, waiting,
-                                    std::move(regions));
+    return engine::make_host_runner(std::move(program), kind, waiting, std::move(regions));
   }
 
  private:

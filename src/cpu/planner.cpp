@@ -126,13 +126,15 @@ class Planner {
   }
 
   /// Finds the parameters of `affine` and records what it chose.
-  void settle(const std::string& name, std::size_t layer, Affine& affine, const Desc& logical_weights,
-              const std::string& remark) {
+  void settle(const std::string& name, std::size_t layer, Affine& affine, const Desc& logical_weights) {
     const ParamIndices params = find_params(table_, layer);
     affine.weights = params.weights;
     affine.biases = params.biases;
     plan_.params[params.weights] = {affine.master, logical_weights};
     plan_.params[params.biases] = {affine.bias, affine.bias};
+    // The pieces decide in which order gradients are added.
+    const std::string remark =
+        affine.pieces > 1 ? concat(", ", batch_ / affine.pieces, " samples at a time") : "";
     note(name + " forward", affine.kernels.forward, remark);
     note(name + " weight gradient", affine.kernels.weight_gradient, remark);
     if (affine.wants_grad_src) {
@@ -152,7 +154,7 @@ class Planner {
 
   std::size_t add_affine(const std::string& name, std::size_t layer, Edge out, const Desc& logical_weights,
                          Affine affine) {
-    settle(name, layer, affine, logical_weights, "");
+    settle(name, layer, affine, logical_weights);
     const std::size_t taken = affine.relu ? 2 : 1;
     add(name, std::move(out), std::move(affine));
     return taken;
@@ -194,8 +196,7 @@ class Planner {
     const Extent out = net_.outputs[next];
     std::optional<ConvPool> fused = plan_conv_pool(dnnl_, conv, *pool, place, out, batch_ / samples);
     if (!fused) return 0;
-    settle(conv.name, layer, fused->conv, conv_logical_weights(conv, place.in),
-           concat(", ", samples, " samples at a time"));
+    settle(conv.name, layer, fused->conv, conv_logical_weights(conv, place.in));
     note_pool(pool->name, fused->pool);
     const Desc dst = fused->dst;
     add(conv.name + " + " + pool->name, {dst, dst, out}, std::move(*fused));
