@@ -14,9 +14,10 @@ namespace cifar_mpi::engine {
 /// declare is filled with 0xFF (NaN as fp32), and what it only reads is copied; afterwards both must be as
 /// they were left.
 ///
-/// An undeclared read so gives NaN, an undeclared write throws. All memory it needs is taken in the
-/// constructor: as much as the regions have, and as the largest range. Regions outlive the audit and may
-/// overlap; `copy` reaches them and host memory, and returns when done.
+/// An undeclared write throws. An undeclared read gives NaN where floats are read, but a task may hide that
+/// (oneDNN's ReLU makes it 0): compare bit for bit what the program leaves with what it leaves without audit.
+/// All memory it needs is taken in the constructor: as much as the regions have, and as the largest range.
+/// Regions outlive the audit and may overlap; `copy` reaches them and host memory, and returns when done.
 class Audit {
  public:
   using Copy = std::function<void(std::byte* dst, const std::byte* src, std::size_t bytes)>;

@@ -97,6 +97,11 @@ class NetworkRun {
     std::vector<engine::Bytes> all = arena.regions();
     all.push_back({params.data(), params.size()});
     all.push_back({reduced.data(), reduced.size()});
+    for (const std::vector<std::uint8_t>* bytes : {&images, &labels, &predictions}) {
+      all.push_back(engine::bytes_of(bytes->data(), bytes->size()));
+    }
+    for (const std::uint64_t* counter : {&step, &cursor}) all.push_back(engine::bytes_of(counter, 1));
+    all.push_back(engine::bytes_of(&loss_sum, 1));
     return all;
   }
 
