@@ -47,6 +47,9 @@ class TinyStep {
   std::span<float> grads() const { return block_.span<float>().subspan(kControl); }
   const std::vector<float>& params() const { return params_; }
   const std::vector<float>& totals() const { return totals_; }
+  std::vector<engine::Bytes> regions() const {
+    return {{block_.data(), block_.size()}, param_bytes(0, params_.size())};
+  }
 
   /// `order` is the order in which backward finishes the parameters.
   StepParts parts(std::span<const Bucket> buckets, const std::vector<std::size_t>& order = {0, 1, 2, 3, 4}) {
@@ -173,7 +176,7 @@ TEST_P(ReducedStep, SumsEveryGradientWhateverTheRunnerAndOverlap) {
         StepProgram program =
             place(step.parts(buckets), buckets, step.control(), step.grads(), *collective, overlap);
         const auto runner =
-            engine::make_host_runner(std::move(program), kind, engine::WhileWaiting::yield, {});
+            engine::make_host_runner(std::move(program), kind, engine::WhileWaiting::yield, step.regions());
         for (int i = 0; i < kSteps; ++i) runner->replay();
         runner->finish();
         EXPECT_EQ(step.params(), expected_params(step.layout().floats, kSteps))
@@ -214,6 +217,15 @@ std::size_t count_lines(const StepProgram& program, Op op) {
   std::size_t count = 0;
   for (const Instruction& line : program.instructions()) count += line.op == op ? 1 : 0;
   return count;
+}
+
+TEST(Overlap, IsWhatWasAskedForAndElseWhatPays) {
+  for (const bool device : {false, true}) {
+    EXPECT_TRUE(resolve_overlap(Overlap::on, test_world(), device));
+    EXPECT_FALSE(resolve_overlap(Overlap::off, test_world(), device));
+    const Path path = device ? Path::device : Path::memory;  // all ranks of a test are on one node
+    EXPECT_EQ(resolve_overlap(Overlap::automatic, test_world(), device), overlap_pays(path));
+  }
 }
 
 TEST(Reducer, NeedsEveryWaitItPlaces) {
