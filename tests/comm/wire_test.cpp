@@ -113,7 +113,7 @@ TEST(Bf16Wire, LeavesTheHeadOfTheArrayExact) {
   }
 }
 
-TEST(Bf16Wire, GivesTheControlBlockItsPlaceInTheFirstBucketOnly) {
+TEST(Bf16Wire, KeepsItsHeadInFp32AndPacksTheRest) {
   // `place` asks for exactly the control block: see Reducer.SumsTheControlBlockWithTheFirstBucket.
   std::vector<float> values(10, 1.0f + 0x1p-20f);
   WireImage image(Wire::bf16, values, 4);
