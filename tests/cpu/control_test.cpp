@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "cifar_mpi/base/clock.hpp"
 #include "cpu/task_runs.hpp"
 
 namespace cifar_mpi::cpu {
@@ -31,6 +32,64 @@ TEST(Control, ZeroesTheBlockAndSaysWhetherToStop) {
       EXPECT_EQ(control, wanted) << asked;
     }
   }
+}
+
+/// A training step of rank 1 of 3 as far as its first task needs it; everything in it is audited.
+struct OwnFacts {
+  OwnFacts() {
+    binding.control_layout.ranks = 3;
+    control.assign(binding.control_layout.floats(), 7.0f);
+    binding.control = control.data();
+    binding.rank = 1;
+    binding.facts = &facts;
+    binding.stop_request = &request;
+  }
+  void run(const engine::Task& task) {
+    testing::run_audited(task, {testing::region(control), engine::bytes_of(&facts, 1)});
+  }
+
+  engine::TrainBinding binding;
+  engine::RankFacts facts{.started_s = 0.0, .compute_ms = 12.5f, .param_hash = 0xFEDC'BA98'7654'3210u};
+  std::atomic<int> request = 1;
+  std::vector<float> control;
+};
+
+TEST(Control, CarriesTheFactsInTheSlotOfItsRank) {
+  OwnFacts own;
+  const double before = steady_seconds();
+  own.run(plan_control(own.binding));
+  std::vector<float> wanted(own.control.size(), 0.0f);
+  wanted[ControlLayout::stop] = 1.0f;
+  const std::size_t slot = own.binding.control_layout.slot(1);
+  wanted[slot + ControlLayout::compute_ms] = 12.5f;
+  for (const std::size_t piece : {0u, 1u, 2u, 3u}) {  // the lowest 16 bits first
+    const float pieces[] = {0x3210, 0x7654, 0xBA98, 0xFEDC};
+    wanted[slot + ControlLayout::hash_pieces + piece] = pieces[piece];
+  }
+  EXPECT_EQ(own.control, wanted);
+  EXPECT_GE(own.facts.started_s, before);
+  EXPECT_LE(own.facts.started_s, steady_seconds());
+}
+
+TEST(Control, CarriesFactsAndStopWordInTheFirstPartOnly) {
+  OwnFacts own;
+  own.binding.parts = 2;
+  own.binding.part = 1;
+  own.run(plan_control(own.binding));
+  EXPECT_EQ(own.control, std::vector<float>(own.control.size(), 0.0f));
+  EXPECT_EQ(own.facts.started_s, 0.0);
+}
+
+TEST(Control, NotesTheTimeOfTheStep) {
+  OwnFacts own;
+  own.facts.started_s = steady_seconds() - 2.0;
+  const double before = own.facts.started_s;
+  own.run(plan_compute_time(&own.facts));
+  const double most = 1e3 * (steady_seconds() - before);
+  EXPECT_GE(own.facts.compute_ms, 2000.0f);
+  EXPECT_LE(own.facts.compute_ms, most * (1.0 + 0x1p-24));  // rounded to fp32
+  EXPECT_EQ(own.facts.started_s, before);
+  EXPECT_EQ(own.facts.param_hash, 0xFEDC'BA98'7654'3210u);
 }
 
 struct Advance : ::testing::Test {
