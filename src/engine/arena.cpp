@@ -48,10 +48,4 @@ std::vector<Bytes> Arena::regions() const {
   return regions;
 }
 
-std::size_t Arena::total_bytes() const {
-  std::size_t total = 0;
-  for (const Chunk& chunk : chunks_) total += chunk.buffer.size();
-  return total;
-}
-
 }  // namespace cifar_mpi::engine

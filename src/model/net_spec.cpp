@@ -100,12 +100,12 @@ class ShapeInference {
 };
 
 /// Kernel taps that fall inside the image, summed over all outputs of one axis.
-double taps_inside(int n, int kernel, int stride) {
-  const SamePadding padding = same_padding(n, kernel, stride);
+double taps_inside(int n, int kernel) {
+  const SamePadding padding = same_padding(n, kernel, 1);
   double taps = 0.0;
   for (int i = 0; i < padding.outputs; ++i) {
-    const int first = std::max(stride * i - padding.before, 0);
-    const int last = std::min(stride * i - padding.before + kernel, n);
+    const int first = std::max(i - padding.before, 0);
+    const int last = std::min(i - padding.before + kernel, n);
     taps += std::max(last - first, 0);
   }
   return taps;
@@ -114,7 +114,7 @@ double taps_inside(int n, int kernel, int stride) {
 Flops conv_flops(const Conv2d& layer, const Extent& in) {
   const double per_tap = 2.0 * in.channels * layer.out_channels;
   return {per_tap * in.height * in.width * layer.kernel * layer.kernel,
-          per_tap * taps_inside(in.height, layer.kernel, 1) * taps_inside(in.width, layer.kernel, 1)};
+          per_tap * taps_inside(in.height, layer.kernel) * taps_inside(in.width, layer.kernel)};
 }
 
 Flops linear_flops(const Linear& layer, const Extent& in) {

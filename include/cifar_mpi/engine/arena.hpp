@@ -28,7 +28,6 @@ class Arena {
   void rewind();
 
   std::vector<Bytes> regions() const;
-  std::size_t total_bytes() const;
 
  private:
   struct Chunk {
