@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/train/config.hpp"
 
 namespace cifar_mpi::app {
 namespace {
@@ -49,10 +50,7 @@ template CLI::Validator number<std::int64_t>(std::int64_t, std::int64_t);
 template CLI::Validator number<std::uint64_t>(std::uint64_t, std::uint64_t);
 template CLI::Validator number<double>(double, double);
 
-CLI::Validator bucket_mib() {
-  constexpr double kLeast = sizeof(float) / 1048576.0;
-  return number(kLeast, 4096.0);
-}
+CLI::Validator bucket_mib() { return number(train::kLeastBucketMib, train::kMostBucketMib); }
 
 CLI::Validator timeout() {
   const auto check = [](const std::string& text) -> std::string {

@@ -14,7 +14,7 @@ template <class T>
 CLI::Validator number(T low = std::numeric_limits<T>::is_integer ? T{0} : std::numeric_limits<T>::lowest(),
                       T high = std::numeric_limits<T>::max());
 
-/// What --bucket-mib may be: from one float to 4 GiB.
+/// What --bucket-mib may be, see train::TrainConfig.
 CLI::Validator bucket_mib();
 
 /// What --timeout may be, in seconds: 0, or at least 2, for a watchdog looks only now and then.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -10,8 +11,7 @@ namespace cifar_mpi::train {
 namespace {
 
 constexpr std::int64_t kLargestBatch = 1 << 20;
-constexpr double kLeastBucketMib = 1.0 / 1024;  // smaller ones are all message overhead
-constexpr double kMany = 1e9;                   // more than this is a slip of the keyboard
+constexpr double kMany = 1e9;  // more than this is a slip of the keyboard
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(ErrorKind::usage, text); }
 
@@ -35,7 +35,7 @@ void require_in(const char* option, double value, double low, double high) {
 std::string exact(double value) {
   for (int digits = 6; digits < 17; ++digits) {
     std::string text = format("%.*g", digits, value);
-    if (std::stod(text) == value) return text;
+    if (std::strtod(text.c_str(), nullptr) == value) return text;  // std::stod throws for subnormals
   }
   return format("%.17g", value);
 }
@@ -106,7 +106,7 @@ void check(const TrainConfig& config) {
   if (config.reproducible && config.wire != comm::Wire::fp32) {
     refuse("--reproducible needs --wire fp32: what is rounded on the way depends on the number of ranks");
   }
-  require_in("--bucket-mib", config.bucket_mib, kLeastBucketMib, 4096.0);
+  require_in("--bucket-mib", config.bucket_mib, kLeastBucketMib, kMostBucketMib);
   require_in("--eval-every", config.eval_every, 0.0, kMany);
   require_positive("--log-every", config.log_every);
   require_positive("--checkpoint-every", config.checkpoint_every);

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <map>
@@ -154,6 +156,18 @@ TEST(ScheduleSpec, HasWhatTheUserChose) {
   EXPECT_EQ(spec.scaling, optim::LrScaling::sqrt);
   EXPECT_EQ(spec.samples, 1000u);
   EXPECT_EQ(spec.global_batch, 96u);
+}
+
+TEST(RunIdentity, SpellsNumbersSoThatTheyReadBack) {
+  for (const double rate : {0.1, 1e-310, 5e-324, 0.30000000000000004, 1e9}) {
+    const Identity items = identity(changed([rate](auto& c) { c.lr = rate; }), {}, dataset_of(1000));
+    const auto lr = std::find_if(items.begin(), items.end(), [](const auto& i) { return i.first == "--lr"; });
+    ASSERT_NE(lr, items.end());
+    EXPECT_EQ(std::strtod(lr->second.c_str(), nullptr), rate);
+    if (rate == 1e-310) {
+      EXPECT_EQ(lr->second, "1e-310");
+    }
+  }
 }
 
 TEST(RunIdentity, ChangesWithWhatMakesARunAnother) {

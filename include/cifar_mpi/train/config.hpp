@@ -17,6 +17,10 @@
 /// Everything a user can choose for a training run; the defaults are the tutorial's.
 namespace cifar_mpi::train {
 
+/// What `bucket_mib` may be; smaller ones are all message overhead.
+inline constexpr double kLeastBucketMib = 1.0 / 1024;
+inline constexpr double kMostBucketMib = 4096.0;
+
 struct TrainConfig {
   std::string data;  ///< path of the dataset file; already searched for, never empty
   std::string run_dir = "runs/tutorial";
