@@ -45,6 +45,8 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
+}  // namespace
+
 void make_folders(const std::string& run_dir) {
   std::error_code error;
   fs::create_directories(fs::path(run_dir) / "checkpoints", error);
@@ -52,8 +54,6 @@ void make_folders(const std::string& run_dir) {
   throw Error(ErrorKind::io, concat("cannot make the run directory ", run_dir, ": ", error.message(),
                                     "; choose another with --run-dir"));
 }
-
-}  // namespace
 
 std::string checkpoint_path(const std::string& run_dir, std::uint64_t step) {
   return concat(run_dir, "/checkpoints/", checkpoint_name(step));

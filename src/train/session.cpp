@@ -1,35 +1,24 @@
 #include "cifar_mpi/train/session.hpp"
 
 #include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <span>
 #include <sstream>
 
+#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/train/run_directory.hpp"
 #include "train/resume.hpp"
 #include "train/state.hpp"
 
 namespace cifar_mpi::train {
 namespace {
 
-/// Creates the run directory and proves that files can be written there, before hours of work depend on it.
-void open_run_directory(const TrainConfig& config) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  fs::create_directories(fs::path(config.run_dir) / "checkpoints", error);
-  const fs::path file = fs::path(config.run_dir) / "config.toml";
-  std::ofstream out;
-  if (!error) {
-    out.open(file, std::ios::trunc);
-    out << config.text;
-    out.close();
-  }
-  if (error || !out) {
-    throw Error(ErrorKind::io, concat("cannot write to the run directory ", config.run_dir, ": ",
-                                      error ? error.message() : concat("writing ", file.string(), " failed"),
-                                      "; choose another with --run-dir"));
-  }
+/// Keeps the configuration for people, and so proves that files can be written to the run directory before
+/// hours of work depend on it. Every start has its own; that of the start before stays until then.
+void write_configuration(const TrainConfig& config) {
+  make_folders(config.run_dir);
+  write_atomically(config.run_dir + "/config.toml", std::as_bytes(std::span(config.text)));
 }
 
 void open_dataset(SessionState& state) {
@@ -164,7 +153,7 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   require_equal_plans(state);
   settle_identity(state, start);
   world.together([&] {
-    if (world.rank() == 0) open_run_directory(state.config);
+    if (world.rank() == 0) write_configuration(state.config);
   });
   open_collective_on_these_nodes(state);
   const bool on_device = dynamic_cast<comm::CollectiveSource*>(state.backend.get()) != nullptr;

@@ -235,6 +235,28 @@ TEST_F(Session, LearnsASimpleSet) {
   EXPECT_LT(late, 0.5 * std::log(10.0));
 }
 
+TEST_F(Session, ReplacesItsConfigurationAtOnce) {
+  const TrainConfig c = config();
+  on_rank_zero([&] {
+    std::filesystem::create_directories(c.run_dir);
+    write_file(c.run_dir + "/config.toml", "of the start before");
+    std::filesystem::create_hard_link(c.run_dir + "/config.toml", path("the_same_file"));
+  });
+  start(c);
+  world().barrier();
+  EXPECT_EQ(read_file(c.run_dir + "/config.toml"), c.text);
+  EXPECT_EQ(read_file(path("the_same_file")), "of the start before") << "emptied before it was written";
+}
+
+TEST_F(Session, SaysWhereItsConfigurationCouldNotBeWritten) {
+  const TrainConfig c = config();
+  on_rank_zero([&] { std::filesystem::create_directories(c.run_dir + "/config.toml/occupied"); });
+  expect_agreed(ErrorKind::io, c.run_dir + "/config.toml", [&] { start(c); });
+  TrainConfig other = config();
+  other.run_dir = path("data.h5") + "/run";
+  expect_agreed(ErrorKind::io, "choose another with --run-dir", [&] { start(other); });
+}
+
 TEST_F(Session, WritesOneLineOfMetricsPerReport) {
   TrainConfig c = config();
   c.log_every = 1;

@@ -17,6 +17,9 @@ struct CheckpointFile {
   std::string path;
 };
 
+/// Makes RUN_DIR and RUN_DIR/checkpoints where they are missing. Throws Error{io}.
+void make_folders(const std::string& run_dir);
+
 /// RUN_DIR/checkpoints/step_000001000.h5
 std::string checkpoint_path(const std::string& run_dir, std::uint64_t step);
 
