@@ -22,12 +22,21 @@ std::string group_of(Split split) { return split == Split::train ? "/train" : "/
                                       "; write it again with cifar_mpi_pack"));
 }
 
+/// Names are written into logs and, a line each, into checkpoints.
+bool has_control_character(const std::string& name) {
+  return std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
+}
+
 /// What no dataset may be, whether it is read or written; empty when all is well.
 std::string problem_of(const DatasetInfo& info) {
   if (info.label_names.empty()) return "/label_names is empty, expected one name per class";
   if (info.label_names.size() > kMaxClasses) {
     return concat("/label_names has ", info.label_names.size(), " classes, expected at most ", kMaxClasses,
                   " (label 255 is reserved for padding)");
+  }
+  for (std::size_t c = 0; c < info.label_names.size(); ++c) {
+    if (has_control_character(info.label_names[c]))
+      return concat("the name of class ", c, " in /label_names has a control character");
   }
   if (info.image.channels < 1 || info.image.channels > AffineMap::kMaxChannels) {
     return concat("/train/images has ", info.image.channels, " channels, expected 1 to ",
@@ -160,7 +169,6 @@ DatasetFile::DatasetFile(const std::string& path)
 }
 
 DatasetFile::~DatasetFile() = default;
-DatasetFile::DatasetFile(DatasetFile&&) noexcept = default;
 
 Samples DatasetFile::read(Split split, Shard part) const {
   Samples samples;

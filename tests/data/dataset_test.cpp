@@ -69,15 +69,6 @@ TEST(DatasetFile, GivesShardsThatAddUpToTheWhole) {
   });
 }
 
-TEST(DatasetFile, CanBeMoved) {
-  const TempDir dir;
-  const Set set = make_set({8, 8, 1}, 10);
-  write_dataset(dir / "set.h5", set.info, set.train, set.test);
-  DatasetFile first(dir / "set.h5");
-  const DatasetFile second(std::move(first));
-  EXPECT_EQ(second.read(Split::train, {0, 10}).labels, set.train.labels);
-}
-
 TEST(DatasetFile, NamesAFileThatIsMissingForeignOrTruncated) {
   const TempDir dir;
   const std::string path = dir / "set.h5";
@@ -246,6 +237,9 @@ TEST(WriteDataset, RefusesWhatCouldNotBeRead) {
   expect_bad("no images", [](Set& s) { s.test = {}; });
   expect_bad("/label_names is empty", [](Set& s) { s.info.label_names.clear(); });
   expect_bad("256 classes", [](Set& s) { s.info.label_names.resize(256); });
+  expect_bad("name of class 1", [](Set& s) { s.info.label_names[1] = "two\nlines"; });
+  expect_bad("control character", [](Set& s) { s.info.label_names[0] = std::string("nul\0", 4); });
+  expect_bad("control character", [](Set& s) { s.info.label_names[2] = "\x7f"; });
   expect_bad("channels", [](Set& s) { s.info.image = {8, 4, 0}; });
   EXPECT_EQ(dir.files(), 0u);
 }

@@ -16,7 +16,7 @@ enum class Split : std::uint8_t { train, test };
 
 struct DatasetInfo {
   Extent image;
-  std::vector<std::string> label_names;  ///< its length is the number of classes
+  std::vector<std::string> label_names;  ///< one a class, without control characters
   std::string source;                    ///< where the images came from, in words
   std::uint64_t train_count = 0;
   std::uint64_t test_count = 0;
@@ -37,7 +37,8 @@ class DatasetFile {
   /// path and part.
   explicit DatasetFile(const std::string& path);
   ~DatasetFile();
-  DatasetFile(DatasetFile&&) noexcept;
+  DatasetFile(const DatasetFile&) = delete;
+  DatasetFile& operator=(const DatasetFile&) = delete;
 
   const DatasetInfo& info() const { return info_; }
 
@@ -61,8 +62,7 @@ class DatasetFile {
 void write_dataset(const std::string& path, const DatasetInfo& info, const Samples& train,
                    const Samples& test);
 
-/// CIFAR-10 as its official binary files: `directory` holds data_batch_1..5.bin, test_batch.bin and
-/// (optional) batches.meta.txt. Throws Error{data} naming the file when one is missing or has the wrong size
+/// CIFAR-10 as its official binary files: `directory` holds data_batch_1..5.bin and test_batch.bin. Throws Error{data} naming the file when one is missing or has the wrong size
 /// or a bad label.
 void read_cifar10_binary(const std::string& directory, Samples& train, Samples& test);
 
