@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <utility>
 
 #include "cifar_mpi/base/clock.hpp"
 #include "train/state.hpp"
@@ -24,11 +25,9 @@ double most(const std::vector<double>& values) { return *std::max_element(values
 TrainConfig train_config(const StepBenchmarkConfig& config) {
   TrainConfig train;
   train.data = "generated images";
-  train.model = config.model;
   train.batch_size = config.batch_size;
   train.threads = config.threads;
   train.precision = config.precision;
-  train.runner = config.runner;
   train.all_reduce = config.all_reduce;
   train.wire = config.wire;
   train.bucket_mib = config.bucket_mib;
@@ -81,9 +80,9 @@ void plan_variants(SessionState& state, Variants& variants) {
   allocate_blocks(state);
   variants.overlapped = plan_step(state, *state.collective, true);
   if (variants.overlapped->task_seconds().empty()) {
-    state.config.runner = engine::RunnerKind::serial;
+    const engine::RunnerKind chosen = std::exchange(state.config.runner, engine::RunnerKind::serial);
     variants.told = plan_step(state, *state.collective, true);
-    state.config.runner = engine::RunnerKind::automatic;
+    state.config.runner = chosen;
   }
   if (state.world.size() > 1) {
     variants.blocking = plan_step(state, *state.collective, false);

@@ -9,11 +9,9 @@
 namespace cifar_mpi::train {
 
 struct StepBenchmarkConfig {
-  std::string model = "tutorial";
   int batch_size = 128;  ///< per rank
   int threads = 0;       ///< per rank; 0: a fair share
   engine::Precision precision = engine::Precision::automatic;
-  engine::RunnerKind runner = engine::RunnerKind::automatic;
   std::string all_reduce = "auto";
   comm::Wire wire = comm::Wire::fp32;
   double bucket_mib = 1.0;
@@ -51,7 +49,7 @@ struct StepBenchmark {
   double resident_bytes = 0.0;  ///< largest resident set of any rank so far
 };
 
-/// Measures the training step of a model on generated images, everything in it that a run has (distortions,
+/// Measures the training step of the tutorial's model on generated images, everything in it that a run has (distortions,
 /// forward, backward, all-reduce, optimizer, EMA). Collective. `measure_peak(threads, seconds)` gives the
 /// ceiling in FLOP/s.
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
