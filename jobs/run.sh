@@ -51,15 +51,20 @@ check_layout() {
 }
 
 choose_launcher() {
+  local launcher
   mpirun=$(sed -n 's/^MPIEXEC_EXECUTABLE:FILEPATH=//p' "$CIFAR_MPI_BIN/CMakeCache.txt" 2>/dev/null)
   [ -x "$mpirun" ] || mpirun=$(command -v mpirun)
   launchers=()
-  [ -z "$mpirun" ] || launchers+=(mpirun)
-  [[ $(srun --mpi=list 2>&1) != *pmix* ]] || launchers+=(srun)
-  [ "$CIFAR_MPI_LAUNCHER" = auto ] || launchers=("$CIFAR_MPI_LAUNCHER")
+  case $CIFAR_MPI_LAUNCHER in
+    auto) set -- mpirun srun ;;
+    mpirun | srun) set -- "$CIFAR_MPI_LAUNCHER" ;;
+    *) stop 2 "CIFAR_MPI_LAUNCHER is auto, mpirun or srun, not '$CIFAR_MPI_LAUNCHER'." ;;
+  esac
+  for launcher in "$@"; do ! can_start_with "$launcher" || launchers+=("$launcher"); done
   [ ${#launchers[@]} -gt 0 ] ||
-    stop 10 "there is no mpirun here and srun has no pmix; load the MPI module in env/site.sh."
+    stop 10 "CIFAR_MPI_LAUNCHER is $CIFAR_MPI_LAUNCHER, but there is no mpirun here, or srun has no pmix; load the MPI module in env/site.sh."
 }
+can_start_with() { case $1 in mpirun) [ -n "$mpirun" ] ;; srun) [[ $(srun --mpi=list 2>&1) = *pmix* ]] ;; esac; }
 
 # A node that lost power keeps the socket of srun's pmix, named by job and step, and no step of that name starts there
 # again (Slurm 22.05). A restart numbers its steps from 0 anew; one empty step per earlier start gives it another name.
@@ -76,9 +81,10 @@ srun_quietly() { env -u SLURM_GPUS_PER_NODE timeout 30 srun --overlap --mpi=none
 # terminal cannot. Only OpenMPI 4 has it.
 export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-15}
 
-# start LAUNCHER OPTION...: the ranks; returns the launcher's status. SIGUSR1 asks them for a checkpoint and to leave.
+# start LAUNCHER OPTION...: the ranks; returns the launcher's status, or 75 if the job was asked to stop before. SIGUSR1
+# asks them for a checkpoint and to leave.
 start() {
-  local launcher=$1 child status=0 signalled=1 command
+  local launcher=$1 child='' status=0 signalled='' command
   shift
   case $launcher in
     mpirun) command=("$mpirun" --map-by "ppr:$ranks_per_node:node:oversubscribe" --bind-to none) ;;
@@ -87,12 +93,18 @@ start() {
       command=(srun --mpi=pmix --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node="$ranks_per_node" --overcommit
         --ntasks="$((SLURM_JOB_NUM_NODES * ranks_per_node))" --cpu-bind=none --kill-on-bad-exit=1
         ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}) ;;
-    *) stop 2 "CIFAR_MPI_LAUNCHER is auto, mpirun or srun, not '$launcher'." ;;
   esac
+  trap 'signalled=1; [ -z "$child" ] || kill -USR1 "$child" 2>/dev/null' USR1 TERM
+  if [ -n "$slurm_ends_us" ]; then  # before there was anybody to hand it on to
+    trap note_signal USR1 TERM
+    say "asked to stop before the ranks were started."
+    return 75
+  fi
   say "${command[*]} cifar_mpi_train $*"
   "${command[@]}" "$CIFAR_MPI_BIN/cifar_mpi_train" "$@" </dev/null &
   child=$!
-  trap 'signalled=1; kill -USR1 "$child" 2>/dev/null' USR1 TERM
+  [ -z "$signalled" ] || kill -USR1 "$child" 2>/dev/null  # meanwhile
+  signalled=1
   while [ -n "$signalled" ]; do  # a signal ends the wait, not the ranks
     signalled=
     wait "$child"
@@ -117,7 +129,7 @@ train() {
       read -r code sentence <"$run_dir/exit"
     else
       # killed, or a code of the launcher: Open MPI 5 has returned 0 after a node was lost
-      case $code in [2-6] | 8 | 9 | 10) ;; *) code=7 ;; esac
+      case $code in [2-6] | 8 | 9 | 10 | 75) ;; *) code=7 ;; esac
     fi
     [ "$code" = 10 ] || break  # these ranks did not find each other: the other launcher may do better
   done
