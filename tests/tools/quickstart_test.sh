@@ -99,6 +99,23 @@ TrainsAgainWhenTold() {
   [ ! -e "$clone/runs/quickstart/old" ] || fail "the old run is still there"
 }
 
+GoesOnWithTheRanksOfAnInterruptedTraining() {
+  cp "$clone/build/cifar_mpi_train" trains
+  stand_in "$clone/build/cifar_mpi_train" <<<'exit 75'
+  ends_with 75 "$clone/tools/quickstart" --ranks 4
+  cp trains "$clone/build/cifar_mpi_train"
+  : >"$calls"
+  ends_with 0 "$clone/tools/quickstart"
+  grep -q '^mpirun -np 4 ' "$calls" || fail "called: $(cat "$calls")"
+  # ranks that the network refuses are not those to go on with
+  rm "$clone/runs/quickstart/summary.txt"
+  stand_in "$clone/build/cifar_mpi_train" <<<'exit 4'
+  ends_with 4 "$clone/tools/quickstart" --ranks 3
+  : >"$calls"
+  ends_with 4 "$clone/tools/quickstart"
+  grep -q '^mpirun -np 4 ' "$calls" || fail "called: $(cat "$calls")"
+}
+
 KeepsNoResultOfAFailedTraining() {
   stand_in "$clone/build/cifar_mpi_train" <<<'exit 8'
   ends_with 8 "$clone/tools/quickstart"
