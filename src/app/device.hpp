@@ -7,8 +7,8 @@
 
 namespace cifar_mpi::app {
 
-/// The backend for --device auto|cpu|cuda. `auto` takes a GPU that can be used once CUDA is proven on one, and
-/// where there is no CPU backend.
+/// The backend for --device auto|cpu|cuda. `auto` takes a GPU that can be used once CUDA is proven on one,
+/// and where there is no CPU backend.
 train::BackendFactory backend_for(const std::string& device);
 
 /// Which device that is and why, in one line.

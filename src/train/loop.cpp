@@ -184,7 +184,8 @@ void Loop::absorb(std::uint64_t until) {
       throw comm::AgreedError(
           ErrorKind::diverged,
           concat("diverged: the loss of step ", absorbed_ + 1, " is ",
-                 std::isnan(record.cross_entropy + record.decay_term) ? "not a number" : "infinite", kAdvice));
+                 std::isnan(record.cross_entropy + record.decay_term) ? "not a number" : "infinite",
+                 kAdvice));
     }
     if (absorbed_ % static_cast<std::uint64_t>(s_.config.check_every) == 0) {
       const std::string difference = desync_text(record, s_.world.hosts());

@@ -9,7 +9,8 @@
 /// The tutorial's distortions: which ones a sample gets, and the reference that says what they mean.
 namespace cifar_mpi::data {
 
-/// tutorial: random crop, left-right flip, brightness, contrast, standardization. none: centre crop and standardization.
+/// tutorial: random crop, left-right flip, brightness, contrast, standardization. none: centre crop and
+/// standardization.
 enum class Augment : std::uint8_t { tutorial, none };
 
 struct AugmentSpec {
@@ -17,10 +18,11 @@ struct AugmentSpec {
   Extent source;  ///< uint8 NHWC images of the dataset
   int crop_height = 24;
   int crop_width = 24;
-  float contrast_low = 0.2f;   ///< contrast factor, uniform in [low, high)
+  float contrast_low = 0.2f;  ///< contrast factor, uniform in [low, high)
   float contrast_high = 1.8f;
-  // Brightness (uniform in ±63 in the tutorial) adds one number to every value; contrast turns about the channel mean and
-  // standardization subtracts the mean of all values, so it cancels exactly and costs no arithmetic.
+  // Brightness (uniform in ±63 in the tutorial) adds one number to every value; contrast turns about the
+  // channel mean and standardization subtracts the mean of all values, so it cancels exactly and costs no
+  // arithmetic.
 
   constexpr Extent output() const { return {crop_height, crop_width, source.channels}; }
 };
@@ -33,15 +35,17 @@ struct AugmentDraw {
   float contrast = 1.0f;
 };
 
-/// A pure function of (seed, pass, sample id): independent of ranks, threads and timing. `id` is the index in the file.
-constexpr AugmentDraw draw_augment(const AugmentSpec& spec, std::uint64_t seed, std::uint32_t pass, std::uint64_t id) {
+/// A pure function of (seed, pass, sample id): independent of ranks, threads and timing. `id` is the index in
+/// the file.
+constexpr AugmentDraw draw_augment(const AugmentSpec& spec, std::uint64_t seed, std::uint32_t pass,
+                                   std::uint64_t id) {
   const int spare_rows = spec.source.height - spec.crop_height;
   const int spare_columns = spec.source.width - spec.crop_width;
   if (spec.kind == Augment::none) return {spare_rows / 2, spare_columns / 2, false, 1.0f};
   const Random4 r = random4(seed, RandomPurpose::augment, id, pass);
   return {static_cast<int>(uniform_below(r[0], static_cast<std::uint32_t>(spare_rows + 1))),
-          static_cast<int>(uniform_below(r[1], static_cast<std::uint32_t>(spare_columns + 1))), (r[2] >> 31) != 0,
-          spec.contrast_low + (spec.contrast_high - spec.contrast_low) * uniform01(r[3])};
+          static_cast<int>(uniform_below(r[1], static_cast<std::uint32_t>(spare_columns + 1))),
+          (r[2] >> 31) != 0, spec.contrast_low + (spec.contrast_high - spec.contrast_low) * uniform01(r[3])};
 }
 
 /// The affine map, per channel, that contrast and standardization together are: y = scale·x + shift[c].
@@ -57,10 +61,11 @@ struct AffineMap {
   float shift[kMaxChannels] = {};
 };
 
-/// `sum[c]` and `square_sum[c]` over the `pixels` values of channel c; `sqrt_of` is the square root to use (device or host).
+/// `sum[c]` and `square_sum[c]` over the `pixels` values of channel c; `sqrt_of` is the square root to use
+/// (device or host).
 template <class Sqrt>
-constexpr AffineMap affine_map(const std::uint32_t* sum, const std::uint32_t* square_sum, int channels, int pixels,
-                               float contrast, Sqrt sqrt_of) {
+constexpr AffineMap affine_map(const std::uint32_t* sum, const std::uint32_t* square_sum, int channels,
+                               int pixels, float contrast, Sqrt sqrt_of) {
   const double per_channel = 1.0 / pixels;
   const double f = contrast;
   double mean = 0.0, within = 0.0, between = 0.0;
@@ -81,8 +86,8 @@ constexpr AffineMap affine_map(const std::uint32_t* sum, const std::uint32_t* sq
   return map;
 }
 
-/// The distortions one after another in double precision, each as TensorFlow defines it, brightness included: what every
-/// backend's augment task is tested against. `image` [h, w, c] uint8, `out` [crop_h, crop_w, c].
+/// The distortions one after another in double precision, each as TensorFlow defines it, brightness included:
+/// what every backend's augment task is tested against. `image` [h, w, c] uint8, `out` [crop_h, crop_w, c].
 void augment_reference(const AugmentSpec& spec, const AugmentDraw& draw, double brightness,
                        std::span<const std::uint8_t> image, std::span<float> out);
 

@@ -62,8 +62,8 @@ class DatasetFile {
 void write_dataset(const std::string& path, const DatasetInfo& info, const Samples& train,
                    const Samples& test);
 
-/// CIFAR-10 as its official binary files: `directory` holds data_batch_1..5.bin and test_batch.bin. Throws Error{data} naming the file when one is missing or has the wrong size
-/// or a bad label.
+/// CIFAR-10 as its official binary files: `directory` holds data_batch_1..5.bin and test_batch.bin. Throws
+/// Error{data} naming the file when one is missing or has the wrong size or a bad label.
 void read_cifar10_binary(const std::string& directory, Samples& train, Samples& test);
 
 /// CIFAR-10 as six PNG strips (one image per row, 1024 × 10 000 RGB) with JSON label lists, as the npm

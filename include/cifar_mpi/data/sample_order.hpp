@@ -5,7 +5,8 @@
 
 #include "cifar_mpi/base/random.hpp"
 
-/// Which sample stands where in the endless stream of permutations. No state and no table: the cursor is the step number.
+/// Which sample stands where in the endless stream of permutations. No state and no table: the cursor is the
+/// step number.
 namespace cifar_mpi::data {
 
 /// Samples [first, first + count) of the file.
@@ -14,7 +15,8 @@ struct Shard {
   std::uint64_t count = 0;
 };
 
-/// The part of `total` samples that rank `rank` of `ranks` owns: [rN/P, (r+1)N/P). Sizes differ by at most one.
+/// The part of `total` samples that rank `rank` of `ranks` owns: [rN/P, (r+1)N/P). Sizes differ by at most
+/// one.
 constexpr Shard shard_of(std::uint64_t total, std::uint64_t rank, std::uint64_t ranks) {
   const std::uint64_t first = rank * total / ranks;
   return {first, (rank + 1) * total / ranks - first};
@@ -22,8 +24,8 @@ constexpr Shard shard_of(std::uint64_t total, std::uint64_t rank, std::uint64_t 
 
 /// Position `index` of permutation number `key` of {0, ..., n-1}: a bijection for every (key, n), n ≥ 1.
 ///
-/// A balanced Feistel network over the smallest even number of bits that holds n, walked until it lands below n (Black and
-/// Rogaway, "Ciphers with arbitrary finite domains", 2002). Fewer than four steps on average.
+/// A balanced Feistel network over the smallest even number of bits that holds n, walked until it lands below
+/// n (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). Fewer than four steps on average.
 constexpr std::uint64_t permuted(std::uint64_t index, std::uint64_t n, std::array<std::uint32_t, 2> key) {
   int half = 1;
   while (half < 31 && (std::uint64_t{1} << (2 * half)) < n) ++half;
@@ -32,7 +34,8 @@ constexpr std::uint64_t permuted(std::uint64_t index, std::uint64_t n, std::arra
     std::uint32_t left = static_cast<std::uint32_t>(index >> half) & mask;
     std::uint32_t right = static_cast<std::uint32_t>(index) & mask;
     for (std::uint32_t round = 0; round < 6; ++round) {
-      std::uint32_t h = (right + key[round & 1] + round * 0x9E3779B9u) * 0x85EBCA6Bu;  // MurmurHash3's finalizer
+      std::uint32_t h =
+          (right + key[round & 1] + round * 0x9E3779B9u) * 0x85EBCA6Bu;  // MurmurHash3's finalizer
       h ^= h >> 15;
       h = (h + key[~round & 1]) * 0xC2B2AE35u;
       h ^= h >> 16;
@@ -52,8 +55,8 @@ struct SampleRef {
   std::uint32_t pass = 0;   ///< which permutation of the stream (the epoch of this sample)
 };
 
-/// shard: a rank streams through its own contiguous part. global: one stream of all samples, cut into batches and slices,
-/// so the global batches are the same for every number of ranks.
+/// shard: a rank streams through its own contiguous part. global: one stream of all samples, cut into batches
+/// and slices, so the global batches are the same for every number of ranks.
 enum class Shuffle : std::uint8_t { shard, global };
 
 /// The order in which one rank sees its samples; a plain value, copied into tasks and onto devices.
@@ -61,7 +64,8 @@ class SampleOrder {
  public:
   SampleOrder() = default;
   /// `total` ≥ `ranks` samples in the file, `batch` samples per rank and step; the caller has checked both.
-  constexpr SampleOrder(Shuffle shuffle, std::uint64_t seed, std::uint64_t total, int rank, int ranks, int batch)
+  constexpr SampleOrder(Shuffle shuffle, std::uint64_t seed, std::uint64_t total, int rank, int ranks,
+                        int batch)
       : seed_(seed), batch_(static_cast<std::uint64_t>(batch)) {
     const auto r = static_cast<std::uint64_t>(rank);
     const auto p = static_cast<std::uint64_t>(ranks);
@@ -78,11 +82,13 @@ class SampleOrder {
   /// What this rank must hold in memory.
   constexpr Shard held() const { return held_; }
 
-  /// Sample `i` of this rank's batch in step `step` (both from 0). Any i: a batch may also be asked for in parts.
+  /// Sample `i` of this rank's batch in step `step` (both from 0). Any i: a batch may also be asked for in
+  /// parts.
   constexpr SampleRef at(std::uint64_t step, std::uint64_t i) const {
     const std::uint64_t position = step * stride_ + offset_ + i;
     const std::uint64_t pass = position / held_.count;
-    const Random4 key = random4(seed_, RandomPurpose::sample_order, pass, static_cast<std::uint32_t>(held_.first));
+    const Random4 key =
+        random4(seed_, RandomPurpose::sample_order, pass, static_cast<std::uint32_t>(held_.first));
     const std::uint64_t local = permuted(position % held_.count, held_.count, {key[0], key[1]});
     return {held_.first + local, local, static_cast<std::uint32_t>(pass)};
   }

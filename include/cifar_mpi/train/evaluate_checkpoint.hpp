@@ -31,8 +31,8 @@ struct Evaluation {
 /// Throws Error{checkpoint} when there is no such file, or the directory holds no checkpoint.
 std::string resolve_checkpoint(const std::string& path, const Log& log = Log());
 
-/// Reads a checkpoint on every rank; `heart` shows it. Collective; throws on all ranks Error{checkpoint} when one of them cannot
-/// read it, Error{usage} when they read different ones.
+/// Reads a checkpoint on every rank; `heart` shows it. Collective; throws on all ranks Error{checkpoint} when
+/// one of them cannot read it, Error{usage} when they read different ones.
 Checkpoint read_on_all_ranks(const std::string& path, const comm::World& world, comm::Heartbeat& heart);
 
 /// Evaluates a checkpoint, which came from `path`, on the test split over all ranks; `heart` shows how it

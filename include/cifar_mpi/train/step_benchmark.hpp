@@ -49,9 +49,9 @@ struct StepBenchmark {
   double resident_bytes = 0.0;  ///< largest resident set of any rank so far
 };
 
-/// Measures the training step of the tutorial's model on generated images, everything in it that a run has (distortions,
-/// forward, backward, all-reduce, optimizer, EMA). Collective. `measure_peak(threads, seconds)` gives the
-/// ceiling in FLOP/s.
+/// Measures the training step of the tutorial's model on generated images, everything in it that a run has
+/// (distortions, forward, backward, all-reduce, optimizer, EMA). Collective. `measure_peak(threads, seconds)`
+/// gives the ceiling in FLOP/s.
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
                              const BackendFactory& make_backend,
                              const std::function<double(int, double)>& measure_peak);

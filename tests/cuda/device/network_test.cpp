@@ -65,8 +65,8 @@ TEST_F(CudaNetwork, HasTheReferenceGradientsForEveryOrderOfLayersInEveryPrecisio
     std::vector<model::NetSpec> nets = variants();
     nets.push_back(tutorial());
     for (const model::NetSpec& net : nets) {
-      // A unit whose rounded input lies on the other side of zero or of its pool neighbour moves a gradient by
-      // more than rounding: among the tutorial's 175 000 units per few images that happens.
+      // A unit whose rounded input lies on the other side of zero or of its pool neighbour moves a gradient
+      // by more than rounding: among the tutorial's 175 000 units per few images that happens.
       const std::vector<int> batches =
           net.name == tutorial().name ? std::vector<int>{1, 3} : std::vector<int>{1, 5, 19};
       for (const int batch : batches) {
