@@ -68,7 +68,7 @@ std::vector<RankSight> Watchdog::State::see() const {
   for (int place = 0; place < hearts.ranks(); ++place) {
     const comm::Heartbeat& heart = hearts.of(place);
     RankSight sight;
-    sight.gone = hearts.gone(place);  // before its last activity is read: it may just be leaving
+    sight.gone = hearts.gone(place);
     sight.rank = heart.rank.load(std::memory_order_relaxed);
     sight.pid = hearts.pid(place);
     sight.activity = heart.activity.load(std::memory_order_relaxed);

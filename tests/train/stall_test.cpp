@@ -178,6 +178,16 @@ TEST_F(StallJudgeOfANode, LetsRanksWatchAndMeasureAsLongAsTheyLikeUnlessOneIsSto
   }
 }
 
+TEST_F(StallJudgeOfANode, BlamesARankThatHasEndedAlsoWhileItLeft) {
+  for (RankSight& rank : ranks_) rank.activity = Activity::leaving;
+  look();
+  ranks_[2].gone = true;  // before the others, who may wait for it in MPI's own end
+  const auto stall = pass(2.0);
+  ASSERT_TRUE(stall);
+  EXPECT_EQ(stall->reason, Reason::gone);
+  EXPECT_EQ(stall->culprit, 2u);
+}
+
 TEST_F(StallJudgeOfANode, LeavesRanksThatLeaveAlone) {
   for (RankSight& rank : ranks_) rank.activity = Activity::leaving;
   look();

@@ -36,7 +36,8 @@ class Watchdog {
 
   /// Collective. `world` must outlive it.
   Watchdog(const comm::World& world, WatchdogOptions options);
-  /// From here on this rank is leaving, and its end is no loss to the others.
+  /// From here on this rank is leaving and may take its time; the others blame it only when its process ends
+  /// while they still look.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
