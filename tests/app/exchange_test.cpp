@@ -1,41 +1,27 @@
-#include <gtest/gtest.h>
-
 #include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <filesystem>
-#include <memory>
 #include <regex>
 #include <string>
 
-#include "app/command.hpp"
+#include "app/programs.hpp"
 #include "cifar_mpi/base/random.hpp"
 #include "cifar_mpi/train/checkpoint.hpp"
-#include "support/temp_dir.hpp"
 
 /// What the gradient exchange does to whole runs.
 namespace cifar_mpi::test {
 namespace {
 
-const std::string kTrain = CIFAR_MPI_BIN "/cifar_mpi_train";
-const std::string kBench = CIFAR_MPI_BIN "/cifar_mpi_bench";
-
-class Exchange : public testing::Test {
+class Exchange : public Programs {
  protected:
-  Exchange() {
-    const std::string pack = CIFAR_MPI_BIN "/cifar_mpi_pack --synthetic 256 --out " + file("data.h5");
-    EXPECT_EQ(run_command(pack).code, 0);
+  static void SetUpTestSuite() {
+    Programs::SetUpTestSuite();
+    ASSERT_EQ(run_command(kPack + " --synthetic 256 --out " + file("data.h5")).code, 0);
   }
-  std::string file(const std::string& name) const { return folder_ / name; }
-  std::string train(const std::string& run, const std::string& options) const {
+  static std::string train(const std::string& run, const std::string& options) {
     return kTrain + " --data " + file("data.h5") + " --run-dir " + file(run) + " --threads 1 " + options;
   }
-  static Outcome mpirun(int ranks, const std::string& command) {
-    return run_command(CIFAR_MPI_MPIRUN " -np " + std::to_string(ranks) + " " + command);
-  }
-
-  TempDir folder_;
 };
 
 TEST_F(Exchange, NamesARankThatIsSlowedDownOnPurpose) {

@@ -1,42 +1,31 @@
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "app/command.hpp"
-#include "support/temp_dir.hpp"
+#include "app/programs.hpp"
 
 /// Runs that go on under other circumstances, as a user starts them.
 namespace cifar_mpi::test {
 namespace {
 
-const std::string kTrain = std::string(CIFAR_MPI_BIN) + "/cifar_mpi_train";
-const std::string kPack = std::string(CIFAR_MPI_BIN) + "/cifar_mpi_pack";
-
-class ResumedRun : public testing::Test {
+class ResumedRun : public Programs {
  protected:
-  ResumedRun() {
-    const Outcome packed = run_command(kPack + " --synthetic 96 --out " + folder_ / "small.h5");
-    EXPECT_EQ(packed.code, 0) << packed.output;
+  static void SetUpTestSuite() {
+    Programs::SetUpTestSuite();
+    ASSERT_EQ(run_command(kPack + " --synthetic 96 --out " + file("data.h5")).code, 0);
   }
-  std::string file(const std::string& name) const { return folder_ / name; }
-  Outcome train(int ranks, const std::string& run, const std::string& options) const {
-    return run_command(std::string(CIFAR_MPI_MPIRUN) + " -np " + std::to_string(ranks) + " " + kTrain +
-                       " --data " + file("small.h5") + " --run-dir " + file(run) +
-                       " --global-batch 12 --threads 1 --log-every 1 --precision fp32 " + options);
+  static Outcome train(int ranks, const std::string& run, const std::string& options) {
+    return mpirun(ranks, kTrain + " --data " + file("data.h5") + " --run-dir " + file(run) +
+                             " --global-batch 12 --threads 1 --log-every 1 --precision fp32 " + options);
   }
   /// The cross-entropy of every step, in the order of metrics.jsonl.
-  std::vector<double> losses(const std::string& run) const {
+  static std::vector<double> losses(const std::string& run) {
     const std::string text = read_file(file(run + "/metrics.jsonl")), key = "\"cross_entropy\":";
     std::vector<double> values;
     for (std::size_t at = text.find(key); at != std::string::npos; at = text.find(key, at + 1))
       values.push_back(std::stod(text.substr(at + key.size())));
     return values;
   }
-
-  TempDir folder_;
 };
 
 TEST_F(ResumedRun, GoesOnAtTheSameSamplesOnFourThreeTwoAndFourRanks) {

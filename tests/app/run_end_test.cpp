@@ -1,10 +1,6 @@
-#include <gtest/gtest.h>
-
 #include <filesystem>
-#include <memory>
 
-#include "app/command.hpp"
-#include "support/temp_dir.hpp"
+#include "app/programs.hpp"
 
 /// How runs end as a script sees it: RUN_DIR/exit, RUN_DIR/lock and the checkpoints, whatever went wrong.
 namespace cifar_mpi::test {
@@ -12,26 +8,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kBin = CIFAR_MPI_BIN;
-const std::string kMpirun = CIFAR_MPI_MPIRUN;
-const std::string kTrain = kBin + "/cifar_mpi_train";
-
-class RunEnd : public testing::Test {
+class RunEnd : public Programs {
  protected:
-  static void SetUpTestSuite() {
-    folder_ = std::make_unique<TempDir>();
-    const std::string pack = kBin + "/cifar_mpi_pack --synthetic ";
-    ASSERT_EQ(run_command(pack + "64 --out " + file("small.h5")).code, 0);
-  }
-  static void TearDownTestSuite() { folder_.reset(); }
-
-  static std::string file(const std::string& name) { return *folder_ / name; }
   static std::string train(const std::string& run, const std::string& options = "") {
-    return kTrain + " --data " + file("small.h5") + " --run-dir " + file(run) +
-           " --batch-size 8 --threads 1 --steps 2 " + options;
-  }
-  static Outcome mpirun(int ranks, const std::string& command) {
-    return run_command(kMpirun + " -np " + std::to_string(ranks) + " " + command);
+    return kTrain + small(run) + " " + options;
   }
   /// Waits in the shell until `condition` holds, for at most 30 s.
   static std::string until(const std::string& condition) {
@@ -49,9 +29,6 @@ class RunEnd : public testing::Test {
     outcome = run_command(unshare + " bash " + file("mounts.sh"));
     return true;
   }
-
- private:
-  static inline std::unique_ptr<TempDir> folder_;
 };
 
 TEST_F(RunEnd, IsRecordedWithItsCodeAndSentence) {
@@ -127,8 +104,8 @@ TEST_F(RunEnd, OfAKilledRunLeavesALockThatTheNextOneTakesOver) {
 }
 
 TEST_F(RunEnd, InTheLastEvaluationLosesNothing) {
-  // 4000 test images: the evaluation takes a second, the steps take none.
-  ASSERT_EQ(run_command(kBin + "/cifar_mpi_pack --synthetic 20000 --out " + file("long.h5")).code, 0);
+  // 12000 test images: the evaluation takes seconds, the steps take none.
+  ASSERT_EQ(run_command(kPack + " --synthetic 60000 --image 24x24x1 --out " + file("long.h5")).code, 0);
   const std::string data = "--data " + file("long.h5");
   const std::string state = file("evaluated/checkpoints/step_000000002.h5");
   const Outcome killed = run_command(train("evaluated", data) + "& child=$!; " +
