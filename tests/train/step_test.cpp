@@ -70,7 +70,7 @@ TEST_F(Step, MovesByTheRateThatWasAskedFor) {
   }
 }
 
-TEST_F(Step, DependsOnTheSeedInValuesOrderAndDistortions) {
+TEST_F(Step, BeginsWithTheValuesOfItsSeed) {
   TrainConfig c = config();
   c.seed = 5;
   c.steps = 1;
