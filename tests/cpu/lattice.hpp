@@ -15,6 +15,7 @@
 #include "cpu/bf16.hpp"
 #include "cpu/dnnl.hpp"
 #include "reference/reference.hpp"
+#include "support/expect_equal.hpp"
 
 /// Operands whose sums are exact, so that kernels and the reference can be compared with ==.
 namespace cifar_mpi::cpu::lattice {
@@ -76,18 +77,6 @@ inline std::vector<engine::Precision> precisions_here() {
   return {engine::Precision::fp32};
 }
 
-/// Fails at the first values that differ and says where.
-inline void expect_equal(const reference::Array& found, const reference::Array& wanted,
-                         const std::string& what) {
-  ASSERT_EQ(found.size(), wanted.size()) << what;
-  std::size_t different = 0, first = 0;
-  for (std::size_t i = found.size(); i-- > 0;) {
-    if (found[i] == wanted[i]) continue;
-    ++different;
-    first = i;
-  }
-  EXPECT_EQ(different, 0u) << what << ": first at " << first << " of " << found.size() << ", found "
-                           << found[first] << ", expected " << wanted[first];
-}
+using test::expect_equal;
 
 }  // namespace cifar_mpi::cpu::lattice

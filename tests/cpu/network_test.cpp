@@ -10,6 +10,7 @@
 #include "cpu/bf16_reference.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/network_run.hpp"
+#include "support/networks.hpp"
 
 /// Whole networks on the CPU backend against the double-precision reference.
 namespace cifar_mpi::cpu {
@@ -22,34 +23,8 @@ using engine::RunnerKind;
 constexpr double kEps32 = 0x1.0p-24;  // one rounding to nearest
 constexpr double kEpsBf16 = 0x1.0p-9;
 
-/// The ways in which layers may follow each other.
-std::vector<model::NetSpec> variants() {
-  using namespace model;
-  const Conv2d c1{"c1", 16, 3}, c2{"c2", 20, 5}, c3{"c3", 8, 2};
-  const MaxPool p1{"p1", 3, 2}, p2{"p2", 2, 2};
-  const LocalResponseNorm n1{"n1", 4, 1.0f, 0.01f, 0.75f}, n2{"n2", 2, 2.0f, 0.1f, 0.5f};
-  const Linear l1{"l1", 33}, l2{"l2", 7}, l10{"l2", 10};
-  const SoftmaxCrossEntropy loss;
-  return {
-      make_net("tutorial order", {12, 12, 3}, 10,
-               {c1, Relu{}, p1, n1, c2, Relu{}, n2, p2, l1, Relu{}, l10, loss}),
-      make_net("conv without relu", {7, 9, 3}, 7, {c1, p1, c2, l2, loss}),
-      make_net("conv, relu, pool, linear", {7, 9, 1}, 7, {c1, Relu{}, p1, l2, loss}),
-      make_net("conv, relu, pool, conv", {7, 9, 4}, 7, {c1, Relu{}, p1, c2, Relu{}, p2, l2, loss}),
-      make_net("two pools behind a relu", {9, 7, 2}, 7, {c1, Relu{}, p2, p1, n1, l2, loss}),
-      make_net("pool before relu", {8, 8, 3}, 7, {c1, p1, Relu{}, c2, n1, Relu{}, l2, loss}),
-      make_net("even kernels, relu twice", {6, 5, 3}, 7,
-               {c3, Relu{}, Relu{}, c2, Relu{}, n2, l1, Relu{}, Relu{}, l2, loss}),
-      make_net("odd channels in a blocked format", {7, 5, 3}, 7, {c2, Relu{}, p1, n2, c3, l2, loss}),
-      make_net("linear alone", {5, 3, 3}, 7, {l2, loss}),
-      make_net("linear first", {5, 3, 3}, 7, {l1, Relu{}, l2, Relu{}, loss}),
-      make_net("layers before the first parameters", {8, 6, 3}, 7,
-               {n2, p2, Relu{}, c1, Relu{}, n1, l2, loss}),
-      make_net("a convolution gives the logits", {4, 4, 3}, 7,
-               {c1, Relu{}, p1, p2, Conv2d{"c9", 7, 1}, loss}),
-      make_net("logits behind relu and pools", {4, 4, 2}, 16, {c1, Relu{}, p1, p2, loss}),
-  };
-}
+/// 20 channels of the second convolution fill no block of a blocked format.
+std::vector<model::NetSpec> variants() { return test::orders_of_layers(20); }
 
 void expect_reference_gradients(const NetworkRun& run, const reference::LossAndGradients& wanted,
                                 double tolerance) {

@@ -6,7 +6,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cuda/host_network.hpp"
-#include "cuda/variants.hpp"
+#include "support/networks.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -26,7 +26,7 @@ double tolerance(const model::NetSpec& net) {
 
 TEST(NetPlan, GivesTheReferenceGradientsForEveryOrderOfLayersWithItsFormulas) {
   constexpr int kBatch = 3;
-  for (const model::NetSpec& net : testing::variants()) {
+  for (const model::NetSpec& net : test::orders_of_layers()) {
     const model::ParamTable table = model::make_param_table(net);
     reference::Params params;
     for (std::size_t p = 0; p < table.size(); ++p) {

@@ -12,6 +12,7 @@
 #include "cuda/host_math.hpp"
 #include "cuda/value_type.hpp"
 #include "reference/reference.hpp"
+#include "support/expect_equal.hpp"
 
 namespace cifar_mpi::cuda::testing {
 
@@ -115,18 +116,7 @@ class Bench {
   std::vector<Buffer> buffers_;
 };
 
-inline void expect_equal(const reference::Array& found, const reference::Array& wanted,
-                         const std::string& what) {
-  ASSERT_EQ(found.size(), wanted.size()) << what;
-  std::size_t different = 0, first = 0;
-  for (std::size_t i = found.size(); i-- > 0;) {
-    if (found[i] == wanted[i]) continue;
-    ++different;
-    first = i;
-  }
-  EXPECT_EQ(different, 0u) << what << ": first at " << first << " of " << found.size() << ", found "
-                           << found[first] << ", expected " << wanted[first];
-}
+using test::expect_equal;
 
 constexpr double unit_of(ValueType type) { return type == ValueType::bf16 ? 0x1.0p-9 : 0x1.0p-24; }
 

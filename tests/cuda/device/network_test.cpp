@@ -6,7 +6,7 @@
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cuda/device/gpu.hpp"
 #include "cuda/device/training_run.hpp"
-#include "cuda/variants.hpp"
+#include "support/networks.hpp"
 
 /// Whole networks, steps and runners on the GPU, against the double-precision reference and the CPU backend.
 namespace cifar_mpi::cuda::testing {
@@ -62,7 +62,7 @@ void expect_reference_gradients(const TrainingRun& run, double tolerance) {
 TEST_F(CudaNetwork, HasTheReferenceGradientsForEveryOrderOfLayersInEveryPrecision) {
   const auto backend = make_backend({});
   for (const Precision precision : {Precision::fp32, Precision::tf32, Precision::bf16}) {
-    std::vector<model::NetSpec> nets = variants();
+    std::vector<model::NetSpec> nets = test::orders_of_layers();
     nets.push_back(tutorial());
     for (const model::NetSpec& net : nets) {
       // A unit whose rounded input lies on the other side of zero or of its pool neighbour moves a gradient
@@ -91,7 +91,7 @@ TEST_F(CudaNetwork, DistortsAsTheReference) {
 TEST_F(CudaNetwork, DeclaresEveryByteItTouches) {
   const auto backend = make_backend({});
   for (const Precision precision : {Precision::fp32, Precision::tf32, Precision::bf16}) {
-    for (const model::NetSpec& net : variants()) {
+    for (const model::NetSpec& net : test::orders_of_layers()) {
       TrainingRun run(*backend, {.net = net, .batch = 5, .precision = precision});
       auto step = run.step_program();
       EXPECT_NO_THROW(run.run(std::move(step), RunnerKind::audit)) << net.name;
@@ -176,7 +176,7 @@ TEST_F(CudaNetwork, GivesTheSameBitsFromEveryRunnerAndReadsNoStaleBytes) {
 
 TEST_F(CudaNetwork, HandsRecordsOverOneStepLate) {
   const auto backend = make_backend({});
-  TrainingRun run(*backend, {.net = variants().front(), .batch = 8});
+  TrainingRun run(*backend, {.net = test::orders_of_layers().front(), .batch = 8});
   const auto runner = run.runner(run.step_program(), RunnerKind::graph);
   for (std::uint64_t step = 0; step < 2 * engine::kRecordRing; ++step) {
     runner->replay();
@@ -191,7 +191,7 @@ TEST_F(CudaNetwork, HandsRecordsOverOneStepLate) {
 
 TEST_F(CudaNetwork, CarriesAStopRequestIntoASealedGraph) {
   const auto backend = make_backend({});
-  TrainingRun run(*backend, {.net = variants().front(), .batch = 8});
+  TrainingRun run(*backend, {.net = test::orders_of_layers().front(), .batch = 8});
   const auto runner = run.runner(run.step_program(), RunnerKind::graph);
   for (int i = 0; i < 3; ++i) runner->replay();
   runner->finish();
@@ -205,7 +205,7 @@ TEST_F(CudaNetwork, CarriesAStopRequestIntoASealedGraph) {
 
 TEST_F(CudaNetwork, FreezesWhenTheLossIsNotFinite) {
   const auto backend = make_backend({});
-  TrainingRun run(*backend, {.net = variants().front(), .batch = 8});
+  TrainingRun run(*backend, {.net = test::orders_of_layers().front(), .batch = 8});
   std::vector<float> bad = run.params();
   std::fill(bad.begin(), bad.begin() + 16, std::numeric_limits<float>::quiet_NaN());
   run.set_params(bad);
@@ -220,7 +220,7 @@ TEST_F(CudaNetwork, FreezesWhenTheLossIsNotFinite) {
 
 TEST_F(CudaNetwork, PredictsWhatTheReferencePredicts) {
   const auto backend = make_backend({});
-  TrainingRun run(*backend, {.net = variants().front(), .batch = 20});
+  TrainingRun run(*backend, {.net = test::orders_of_layers().front(), .batch = 20});
   const auto activations =
       reference::forward(run.spec.net, run.logical(run.params()), run.input(std::nullopt), 20);
   const std::vector<std::uint8_t> labels(run.labels.begin(), run.labels.begin() + 20);

@@ -12,7 +12,7 @@
 #include "cuda/planner.hpp"
 #include "cuda/step_tasks.hpp"
 #include "cuda/tower.hpp"
-#include "cuda/variants.hpp"
+#include "support/networks.hpp"
 
 /// Programs of the CUDA backend built in host memory and looked at, never run: no device is needed for that.
 namespace cifar_mpi::cuda {
@@ -115,7 +115,7 @@ struct StepRun {
 
 template <class Check>
 void for_each_run(Check check) {
-  std::vector<model::NetSpec> nets = testing::variants();
+  std::vector<model::NetSpec> nets = test::orders_of_layers();
   nets.push_back(model::make_model("tutorial", {24, 24, 3}, 10));
   for (const model::NetSpec& net : nets) {
     for (const auto precision : {engine::Precision::fp32, engine::Precision::tf32, engine::Precision::bf16}) {

@@ -4,12 +4,13 @@
 
 #include "cifar_mpi/model/net_spec.hpp"
 
-namespace cifar_mpi::cuda::testing {
+namespace cifar_mpi::test {
 
-/// The ways in which layers may follow each other.
-inline std::vector<model::NetSpec> variants() {
+/// The ways in which layers may follow each other; the second convolution has `channels`,
+/// by default a number that suits the libraries of GPUs.
+inline std::vector<model::NetSpec> orders_of_layers(int channels = 24) {
   using namespace model;
-  const Conv2d c1{"c1", 16, 3}, c2{"c2", 24, 5}, c3{"c3", 8, 2};
+  const Conv2d c1{"c1", 16, 3}, c2{"c2", channels, 5}, c3{"c3", 8, 2};
   const MaxPool p1{"p1", 3, 2}, p2{"p2", 2, 2};
   const LocalResponseNorm n1{"n1", 4, 1.0f, 0.01f, 0.75f}, n2{"n2", 2, 2.0f, 0.1f, 0.5f};
   const Linear l1{"l1", 33}, l2{"l2", 7}, l10{"l2", 10};
@@ -19,6 +20,7 @@ inline std::vector<model::NetSpec> variants() {
                {c1, Relu{}, p1, n1, c2, Relu{}, n2, p2, l1, Relu{}, l10, loss}),
       make_net("conv without relu", {7, 9, 3}, 7, {c1, p1, c2, l2, loss}),
       make_net("conv, relu, conv, relu, linear", {7, 9, 1}, 7, {c1, Relu{}, c2, Relu{}, l2, loss}),
+      make_net("conv, relu, pool, linear", {7, 9, 1}, 7, {c1, Relu{}, p1, l2, loss}),
       make_net("conv, relu, pool, conv", {7, 9, 4}, 7, {c1, Relu{}, p1, c2, Relu{}, p2, l2, loss}),
       make_net("two pools behind a relu", {9, 7, 2}, 7, {c1, Relu{}, p2, p1, n1, l2, loss}),
       make_net("pool before relu", {8, 8, 3}, 7, {c1, p1, Relu{}, c2, n1, Relu{}, l2, loss}),
@@ -35,4 +37,4 @@ inline std::vector<model::NetSpec> variants() {
   };
 }
 
-}  // namespace cifar_mpi::cuda::testing
+}  // namespace cifar_mpi::test
