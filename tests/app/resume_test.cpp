@@ -67,20 +67,20 @@ TEST_F(ResumedRun, SaysWhatShardsMeanOnAnotherNumberOfRanks) {
 TEST_F(ResumedRun, KeepsItsBitsOnOtherRanksWhenReproducible) {
   if (run_command("command -v h5diff").code != 0) GTEST_SKIP() << "h5diff is not installed";
   const std::string common = "--shuffle global --reproducible --micro-shards 4 ";
-  ASSERT_EQ(train(1, "straight", common + "--steps 6").code, 0);
+  ASSERT_EQ(train(1, "one_rank", common + "--steps 6").code, 0);
   int steps = 0;
   for (const int ranks : {4, 2, 1}) {
-    const Outcome leg = train(ranks, "changing", common + "--steps " + std::to_string(steps += 2));
+    const Outcome leg = train(ranks, "fewer_ranks", common + "--steps " + std::to_string(steps += 2));
     ASSERT_EQ(leg.code, 0) << leg.output;
     EXPECT_EQ(count_lines_with(leg.output, "not to the same bits"), 0) << leg.output;
   }
   for (const char* group : {"/model", "/ema", "/optimizer"}) {
     const std::string name = "/checkpoints/step_000000006.h5 ";
     const Outcome diff =
-        run_command("h5diff " + file("straight") + name + file("changing") + name + group + " " + group);
+        run_command("h5diff " + file("one_rank") + name + file("fewer_ranks") + name + group + " " + group);
     EXPECT_EQ(diff.code, 0) << group << ": " << diff.output;
   }
-  const Outcome plain = train(1, "changing", "--shuffle global --steps 8");
+  const Outcome plain = train(1, "fewer_ranks", "--shuffle global --steps 8");
   EXPECT_EQ(plain.code, 4) << plain.output;
   EXPECT_EQ(count_lines_with(plain.output, "--micro-shards is 4, this one's is not set"), 1) << plain.output;
 }

@@ -104,8 +104,8 @@ TEST_F(RunEnd, OfAKilledRunLeavesALockThatTheNextOneTakesOver) {
 }
 
 TEST_F(RunEnd, InTheLastEvaluationLosesNothing) {
-  // 12000 test images: the evaluation takes seconds, the steps take none.
-  ASSERT_EQ(run_command(kPack + " --synthetic 60000 --image 24x24x1 --out " + file("long.h5")).code, 0);
+  // 8000 test images: the evaluation takes two seconds, the steps take none.
+  ASSERT_EQ(run_command(kPack + " --synthetic 40000 --image 24x24x3 --out " + file("long.h5")).code, 0);
   const std::string data = "--data " + file("long.h5");
   const std::string state = file("evaluated/checkpoints/step_000000002.h5");
   const Outcome killed = run_command(train("evaluated", data) + "& child=$!; " +
