@@ -31,6 +31,8 @@ struct Kernel {
   std::size_t scratch_bytes() const { return describe(dnnl::query::scratchpad_md).get_size(); }
   /// "brgconv:avx512_core"
   std::string implementation() const { return desc.impl_info_str(); }
+  /// Plain loops, a hundred times slower than the others.
+  bool is_reference() const { return implementation().starts_with("ref"); }
 };
 
 /// A square window with TensorFlow's SAME padding over an image of `height` × `width`.

@@ -157,6 +157,22 @@ TEST(Network, GoesThroughTheBatchInPiecesOnlyWhereThatPays) {
   EXPECT_EQ(whole.tower->plan_text().find("at a time"), std::string::npos);
 }
 
+TEST(Network, NeedsNoReferenceLoopForImagesOfOneToFourChannels) {
+  for (const int channels : {1, 2, 3, 4}) {
+    const model::NetSpec net = model::make_model("tutorial", {24, 24, channels}, 10);
+    for (const int batch : {3, 20}) {
+      NetworkRun run({.net = net, .batch = batch});
+      EXPECT_EQ(run.tower->plan_text().find(": ref"), std::string::npos)
+          << channels << " channels, batch " << batch << '\n'
+          << run.tower->plan_text();
+      if (batch > 3) continue;
+      const auto wanted = run.wanted();
+      run.run(run.train_program());
+      expect_reference_gradients(run, wanted, relative_tolerance(net, kEps32));
+    }
+  }
+}
+
 TEST(Network, NamesThePiecesOfEveryConvolution) {
   using namespace model;
   const NetworkRun run(
