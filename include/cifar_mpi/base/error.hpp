@@ -16,7 +16,7 @@ enum class ErrorKind : int {
   io = 5,          ///< a file could not be written (permissions, disk full, quota)
   device = 6,      ///< the asked-for device, precision or memory is not there
   comm = 7,        ///< a peer was lost or MPI failed
-  diverged = 8,    ///< the loss became NaN or infinite
+  diverged = 8,    ///< the loss, a weight or an average became NaN or infinite
   desync = 9,      ///< the ranks' parameters are no longer equal
   launch = 10,     ///< the launcher announced N ranks, but this binary sees a world of one
   stopped = 75,    ///< stopped on request, resume me (EX_TEMPFAIL, so that SLURM's RequeueExit=75 fits)
