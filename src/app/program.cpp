@@ -98,6 +98,13 @@ comm::Facts common_facts(const CLI::App& app) {
   return facts;
 }
 
+/// Seconds that a start may take: as a watchdog has it while starting; 0: any time.
+double start_limit(const CLI::App& app) {
+  constexpr double kTimeout = 120.0, kPatience = 5.0;
+  const CLI::Option* const option = app.get_option_no_throw("--timeout");
+  return kPatience * (option == nullptr ? kTimeout : std::stod(values_of(*option)));
+}
+
 /// What to say of an exception that is no sentence of ours.
 Error as_error(const std::exception& error) {
   if (const auto* ours = dynamic_cast<const Error*>(&error)) return *ours;
@@ -166,7 +173,7 @@ int run_in_world(const CLI::App& app, int argc, char** argv, const std::function
   const std::string program = app.get_name();
   std::optional<comm::World> world;
   try {
-    world.emplace(argc, argv);
+    world.emplace(argc, argv, start_limit(app));
     world->require_equal(ErrorKind::usage, common_facts(app),
                          "start all ranks with the same program and options");
     return body(*world);

@@ -32,7 +32,8 @@ void add_version(CLI::App& app);
 /// error that all ranks agreed on is printed by rank 0 and every rank leaves; one that only this rank knows
 /// of ends all ranks. Ranks that run another program or build than rank 0, or with other options than
 /// `app` has parsed there, are such an error before `body` begins; paths of inputs may differ (--data,
-/// --config).
+/// --config). `body` makes a Watchdog first; until then a start that does not get on is ended after five times
+/// --timeout, or 120 s where there is no such option.
 int run_in_world(const CLI::App& app, int argc, char** argv, const std::function<int(comm::World&)>& body);
 
 /// The same without MPI.

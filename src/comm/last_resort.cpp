@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -29,8 +30,12 @@ LastResort::~LastResort() {
 }
 
 void LastResort::wait(double seconds, int code, const std::string& text) {
+  constexpr double kMostPerLook = 1.0;
   std::unique_lock lock(mutex_);
-  if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return over_; })) return;
+  for (double left = seconds; left > 0.0; left -= kMostPerLook) {
+    const std::chrono::duration<double> look(std::min(left, kMostPerLook));
+    if (changed_.wait_for(lock, look, [this] { return over_; })) return;
+  }
   const std::string line = text + '\n';
   // stdio may be locked by the thread that hangs.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());

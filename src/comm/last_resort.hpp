@@ -11,8 +11,9 @@ namespace cifar_mpi::comm {
 /// that may be gone, such as MPI_Finalize and MPI_Abort.
 class LastResort {
  public:
-  /// After `seconds` (steady clock) writes `text` and a newline to stderr and leaves by _exit with `code`,
-  /// without MPI and without destructors; not if this object is gone by then.
+  /// After `seconds` writes `text` and a newline to stderr and leaves by _exit with `code`, without MPI and
+  /// without destructors; not if this object is gone by then. Time in which this process is stopped does not
+  /// count.
   LastResort(double seconds, int code, std::string text);
   ~LastResort();
   LastResort(const LastResort&) = delete;

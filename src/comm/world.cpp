@@ -24,6 +24,7 @@
 namespace cifar_mpi::comm {
 
 struct World::State {
+  std::optional<LastResort> start_limit;
   Communicator all;
   Communicator node;
   int rank = 0;
@@ -183,10 +184,15 @@ std::optional<Difference> first_difference(const Facts& a, const Facts& b) {
 
 }  // namespace
 
-World::World(int& argc, char**& argv) {
+World::World(int& argc, char**& argv, double limit_s) {
   const std::optional<Announcement> announced = announced_ranks(environment);
-  start_mpi(argc, argv);
   auto state = std::make_unique<State>();
+  if (limit_s > 0.0) {
+    state->start_limit.emplace(limit_s, exit_code(ErrorKind::comm),
+                               concat("cifar_mpi: MPI has not started on all ranks within ", limit_s,
+                                      " s, one of them may be stopped; ending the job, start it again"));
+  }
+  start_mpi(argc, argv);
   check(MPI_Comm_size(MPI_COMM_WORLD, &state->size), "asking for the number of ranks");
   check(MPI_Comm_rank(MPI_COMM_WORLD, &state->rank), "asking for the rank");
   if (state->size == 1 && announced && announced->ranks > 1) {
@@ -219,6 +225,8 @@ World::~World() {
                                 " s for a rank that does not come; leaving without it"));
   MPI_Finalize();
 }
+
+void World::started() const { state_->start_limit.reset(); }
 
 int World::rank() const { return state_->rank; }
 int World::size() const { return state_->size; }

@@ -137,6 +137,7 @@ void Watchdog::State::end_job(const Stall& stall, const std::vector<RankSight>& 
 Watchdog::Watchdog(const comm::World& world, WatchdogOptions options)
     : state_(std::make_unique<State>(world, std::move(options))) {
   state_->thread = start_thread([state = state_.get()] { state->run(); });
+  world.started();
 }
 
 Watchdog::~Watchdog() {

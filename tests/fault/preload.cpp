@@ -15,15 +15,14 @@
 
 /// Loaded before everything else into the ranks of a test: makes one of them fail. FAULT is "WHAT:RANK:WHEN".
 ///
-///   exit:R:N           leaves with code 3, without a word to anybody, when the file $FAULT_WATCH has N lines
-///
-///   mpi:R:N            the N-th MPI_Test fails
-///
-///   before-rename:R:N  dies by SIGKILL before the N-th checkpoint gets its name
-///
-///   after-rename:R:N   the same, right behind it
-///
-///   lock:R:0           waits for ever when it is about to take the lock of a run directory
+///   before-init:R:0     stops itself in front of MPI_Init_thread
+///   after-init:R:0      stops itself right behind it
+///   exit:R:N            leaves with code 3, without a word to anybody, when the file $FAULT_WATCH has N lines
+///   mpi:R:N             the N-th MPI_Test fails
+///   before-rename:R:N   dies by SIGKILL before the N-th checkpoint gets its name
+///   after-rename:R:N    the same, right behind it
+///   lock:R:0            waits for ever when it is about to take the lock of a run directory
+///   clock:R:N           every N-th look at the wall clock is one at the year 2001, and a day ahead the next
 namespace {
 
 struct Fault {
@@ -61,6 +60,13 @@ int lines_in(const std::string& path) {
 }
 
 }  // namespace
+
+extern "C" int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  if (fault().what == "before-init") raise(SIGSTOP);
+  const int status = PMPI_Init_thread(argc, argv, required, provided);
+  if (fault().what == "after-init") raise(SIGSTOP);
+  return status;
+}
 
 extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   static int calls = 0;

@@ -31,7 +31,10 @@ class World {
  public:
   /// Throws Error{launch} when the launcher announces more ranks than the MPI library sees (a binary started
   /// as N separate worlds of one, because launcher and MPI library do not match).
-  World(int& argc, char**& argv);
+  ///
+  /// A rank that is stopped, or never comes, while MPI starts keeps all others in it: those whose start is not
+  /// declared over by `started` within `limit_s` seconds end with the code of Error{comm}; 0: never.
+  World(int& argc, char**& argv, double limit_s = 0.0);
   /// Finalizes MPI, which waits for all ranks, but a minute at most: then the process ends hard with the code
   /// of Error{comm}. So an exception may pass through here only when it is every rank's, as those of `agree`
   /// and `together` are. An error of the loop that only this rank knows must be caught inside the World's
@@ -40,6 +43,9 @@ class World {
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
+
+  /// From here on others see to it that nobody waits for ever.
+  void started() const;
 
   int rank() const;
   int size() const;

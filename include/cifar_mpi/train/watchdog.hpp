@@ -34,7 +34,7 @@ class Watchdog {
  public:
   static constexpr double kLastWords = 5.0;
 
-  /// Collective. `world` must outlive it.
+  /// Collective; the start of `world`, which must outlive it, is over then.
   Watchdog(const comm::World& world, WatchdogOptions options);
   /// From here on this rank is leaving and may take its time; the others blame it only when its process ends
   /// while they still look.
