@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <map>
 #include <new>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "app/config_file.hpp"
@@ -178,7 +180,14 @@ int run_in_world(const CLI::App& app, int argc, char** argv, const std::function
                          "start all ranks with the same program and options");
     return body(*world);
   } catch (const comm::AgreedError& error) {
-    if (world->rank() == 0) print(program, error.what());
+    // A launcher that sees a rank leave with a code ends the others, and Open MPI 5 may then drop what rank 0
+    // has just said: that goes first.
+    constexpr std::chrono::milliseconds kHeadStart{200};
+    if (world->rank() == 0) {
+      print(program, error.what());
+    } else {
+      std::this_thread::sleep_for(kHeadStart);
+    }
     return exit_code(error.kind());
   } catch (const std::exception& exception) {
     const Error error = as_error(exception);

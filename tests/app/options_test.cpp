@@ -210,7 +210,7 @@ TEST_F(Programs, KeepTheirFilesCleanWhenTheStandardStreamsAreClosed) {
   const std::string metrics = read_file(file("quiet/metrics.jsonl"));
   EXPECT_EQ(count_lines_with(metrics, "{\""), count_lines_with(metrics, "")) << metrics;
   EXPECT_GE(count_lines_with(metrics, "\"cross_entropy\""), 2) << metrics;
-  const Outcome ranks = run_command(kMpirun + " -np 2 " + kTrain + small("quiet_ranks") + closed);
+  const Outcome ranks = mpirun(2, "sh -c 'exec " + kTrain + small("quiet_ranks") + closed + "'");
   EXPECT_EQ(ranks.code, 0) << ranks.output;
   for (const char* run : {"quiet", "quiet_ranks"})
     EXPECT_EQ(run_command(kEval + " " + file(run) + data() + " --threads 1").code, 0) << run;

@@ -138,13 +138,11 @@ TEST_F(Programs, GoOnFollowingARunBehindADamagedCheckpoint) {
 TEST_F(Programs, GoOnFollowingARunThatOneRankSeesLater) {
   ASSERT_EQ(mpirun(1, kTrain + small("near/run")).code, 0);
   std::filesystem::create_directory(file("far"));
-  const std::string watch = kEval + data() + " --watch run";
-  const Outcome outcome =
-      follow(kMpirun + " -np 1 -wdir " + file("near") + " " + watch +
-                 " --interval 0.05 --threads 1 : -np 1 -wdir " + file("far") + " " + watch,
-             file("far"),
-             "await said 'cannot be read'; sleep 0.5; cp -r " + file("near") + "/run " + file("far") +
-                 "; await said precision; signal=USR1");
+  write_file(file("by_rank.sh"), "place=near; [ \"$OMPI_COMM_WORLD_RANK\" = 0 ] || place=far\ncd " +
+                                     file("$place") + "\nexec " + kEval + data() + " --watch run \"$@\"");
+  const Outcome outcome = follow(kMpirun + " -np 2 bash " + file("by_rank.sh"), file("far"),
+                                 "await said 'cannot be read'; sleep 0.5; cp -r " + file("near") + "/run " +
+                                     file("far") + "; await said precision; signal=USR1");
   EXPECT_EQ(count_lines_with(outcome.output, "skipping a checkpoint that cannot be read: "), 1)
       << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "precision @ 1 = "), 1) << outcome.output;
