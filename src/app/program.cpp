@@ -29,6 +29,17 @@ void print(const std::string& program, const std::string& text) {
   std::fflush(stderr);
 }
 
+/// What all ranks know is said by one. The others wait a moment: a launcher that sees a rank leave with a code
+/// ends the rest, who may not have spoken yet, and Open MPI 5 may drop what was said just before.
+void print_once(bool speaks, const std::string& program, const std::string& text) {
+  constexpr std::chrono::milliseconds kHeadStart{200};
+  if (speaks) {
+    print(program, text);
+  } else {
+    std::this_thread::sleep_for(kHeadStart);
+  }
+}
+
 /// A descriptor below 3 that is closed would go to the next file that is opened, and what is printed into
 /// that file. Standard output stays unwritable, so that `finish` notices.
 void take_standard_descriptors() {
@@ -148,10 +159,10 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::functi
   } catch (const CLI::Success& done) {
     return first_rank() ? finish(program, app.exit(done)) : 0;
   } catch (const CLI::ParseError& error) {
-    if (first_rank()) print(program, concat(explain(error, app), "; see --help"));
+    print_once(first_rank(), program, concat(explain(error, app), "; see --help"));
     return exit_code(ErrorKind::usage);
   } catch (const Error& error) {
-    if (first_rank()) print(program, error.what());
+    print_once(first_rank(), program, error.what());
     return exit_code(error.kind());
   }
 }
@@ -180,19 +191,12 @@ int run_in_world(const CLI::App& app, int argc, char** argv, const std::function
                          "start all ranks with the same program and options");
     return body(*world);
   } catch (const comm::AgreedError& error) {
-    // A launcher that sees a rank leave with a code ends the others, and Open MPI 5 may then drop what rank 0
-    // has just said: that goes first.
-    constexpr std::chrono::milliseconds kHeadStart{200};
-    if (world->rank() == 0) {
-      print(program, error.what());
-    } else {
-      std::this_thread::sleep_for(kHeadStart);
-    }
+    print_once(world->rank() == 0, program, error.what());
     return exit_code(error.kind());
   } catch (const std::exception& exception) {
     const Error error = as_error(exception);
     if (!world) {
-      if (first_rank()) print(program, error.what());
+      print_once(first_rank(), program, error.what());
       return exit_code(error.kind());
     }
     print(program, concat("rank ", world->rank(), ": ", error.what()));
