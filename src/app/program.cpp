@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -38,6 +39,17 @@ void print_once(bool speaks, const std::string& program, const std::string& text
   } else {
     std::this_thread::sleep_for(kHeadStart);
   }
+}
+
+/// Of what is wrong before MPI starts a rank does not know whether others know it. Where rank 0 does, the
+/// launcher ends the rest when that leaves; who is still there then knows it alone.
+void print_before_mpi(const std::string& program, const std::string& text) {
+  constexpr std::chrono::seconds kLaunchersTime{2};
+  if (first_rank()) return print(program, text);
+  std::this_thread::sleep_for(kLaunchersTime);
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  print(program, concat(text, " (on a rank other than 0, host ", host.data(), ")"));
 }
 
 /// A descriptor below 3 that is closed would go to the next file that is opened, and what is printed into
@@ -135,8 +147,11 @@ Error as_error(const std::exception& error) {
   return {ErrorKind::internal, concat("internal error: ", error.what())};
 }
 
-/// Writing past a file-size limit must come back as an error of the write, not end the process.
-void ignore_file_size_signal() { std::signal(SIGXFSZ, SIG_IGN); }
+/// Writing past a file-size limit, or to a pipe whose reader has gone, must come back as an error of the
+/// write, not end the process.
+void ignore_signals_of_writing() {
+  for (const int signal : {SIGXFSZ, SIGPIPE}) std::signal(signal, SIG_IGN);
+}
 
 }  // namespace
 
@@ -159,10 +174,10 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::functi
   } catch (const CLI::Success& done) {
     return first_rank() ? finish(program, app.exit(done)) : 0;
   } catch (const CLI::ParseError& error) {
-    print_once(first_rank(), program, concat(explain(error, app), "; see --help"));
+    print_before_mpi(program, concat(explain(error, app), "; see --help"));
     return exit_code(ErrorKind::usage);
   } catch (const Error& error) {
-    print_once(first_rank(), program, error.what());
+    print_before_mpi(program, error.what());
     return exit_code(error.kind());
   }
 }
@@ -182,7 +197,7 @@ void add_version(CLI::App& app) {
 }
 
 int run_in_world(const CLI::App& app, int argc, char** argv, const std::function<int(comm::World&)>& body) {
-  ignore_file_size_signal();
+  ignore_signals_of_writing();
   const std::string program = app.get_name();
   std::optional<comm::World> world;
   try {
@@ -205,7 +220,7 @@ int run_in_world(const CLI::App& app, int argc, char** argv, const std::function
 }
 
 int run_alone(const char* program, const std::function<int()>& body) {
-  ignore_file_size_signal();
+  ignore_signals_of_writing();
   try {
     return body();
   } catch (const std::exception& exception) {

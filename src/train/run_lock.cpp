@@ -35,9 +35,14 @@ using Descriptor = Handle<int, close_descriptor, -1>;
 
 constexpr const char* kUnreadable = "unreadable";
 
+/// Empty for what cannot be read.
 std::string read_all(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  try {
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  } catch (const std::ios_base::failure&) {  // a folder
+    return {};
+  }
 }
 
 std::string environment(const char* name) {
@@ -129,6 +134,13 @@ std::string name_of(const LockHolder& holder) {
 
 [[noreturn]] void refuse(const std::string& lock, const LockHolder& holder, double silent_s) {
   const double wait_s = std::max(3.0 * holder.heartbeat_s - silent_s, 0.0) + 1.0;
+  if (holder.token == kUnreadable) {
+    throw Error(ErrorKind::checkpoint,
+                concat(lock,
+                       " cannot be read, so who uses the run directory is not known; remove it if nobody "
+                       "does, or start again in ",
+                       format("%.0f", wait_s), " s"));
+  }
   throw Error(ErrorKind::checkpoint,
               concat(std::filesystem::path(lock).parent_path().string(), " is in use by ", name_of(holder),
                      " since ", holder.since, ", heard of ", format("%.0f", std::max(silent_s, 0.0)),

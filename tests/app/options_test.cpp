@@ -51,6 +51,10 @@ TEST_F(Programs, RefuseRanksThatWereStartedInAnotherWay) {
     expect_refusal(outcome, 2, part);
     EXPECT_NE(outcome.output.find("start all ranks with the same program and options"), std::string::npos);
   }
+  for (const char* wrong : {" --foo", " --lr -1", " --config nope"}) {
+    const Outcome outcome = outcome_of(train, train + wrong);
+    expect_refusal(outcome, 2, "(on a rank other than 0, host ");
+  }
   EXPECT_FALSE(std::filesystem::exists(file("mixed")));
   // A path may differ from node to node, and an option that says what is so anyhow changes nothing.
   ASSERT_TRUE(std::filesystem::copy_file(file("small.h5"), file("copy.h5")));

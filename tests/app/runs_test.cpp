@@ -106,6 +106,13 @@ Outcome follow(const std::string& program, const std::string& folder, const std:
       "/said.txt; exit $code");
 }
 
+TEST_F(Programs, TrainOnWhenNobodyReadsTheirOutput) {
+  const Outcome outcome =
+      run_command(kTrain + small("unread") + " --steps 30 --log-every 1 | head -2; echo ${PIPESTATUS[0]}");
+  EXPECT_NE(outcome.output.find("\n0\n"), std::string::npos) << outcome.output;
+  EXPECT_TRUE(std::filesystem::exists(file("unread/checkpoints/step_000000030.h5")));
+}
+
 TEST_F(Programs, FollowARunDirectory) {
   ASSERT_EQ(mpirun(1, kTrain + small("watched")).code, 0);
   for (const char* signal : {"TERM", "INT"}) {

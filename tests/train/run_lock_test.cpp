@@ -188,7 +188,10 @@ TEST(RunLock, TakesOverAStaleLockAndSaysWhy) {
 TEST(RunLock, LeavesADamagedLockAloneWhileItIsFresh) {
   const TempDir dir;
   write_file(dir / "lock", "to");
-  expect_error(ErrorKind::checkpoint, {"in use"}, [&] { lock(dir); });
+  expect_error(ErrorKind::checkpoint, {dir / "lock", "cannot be read"}, [&] { lock(dir); });
+  std::filesystem::remove(dir / "lock");
+  std::filesystem::create_directory(dir / "lock");
+  expect_error(ErrorKind::checkpoint, {dir / "lock", "cannot be read"}, [&] { lock(dir); });
 }
 
 TEST(RunLock, GoesOnWhereAStarterDiedWhileTakingOver) {
