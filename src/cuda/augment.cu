@@ -1,7 +1,6 @@
 #include "cuda/augment.hpp"
 #include "cuda/augment_math.hpp"
-#include "cuda/launch.hpp"
-#include "cuda/numbers.cuh"
+#include "cuda/launch.cuh"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -85,25 +84,15 @@ __global__ void move_cursor(std::uint64_t* cursor, int batch) {
 }  // namespace
 
 void train_input(cudaStream_t stream, const TrainInput& input) {
-  const auto blocks = static_cast<unsigned>(input.place.batch);
-  if (input.place.type == ValueType::bf16) {
-    train<Bf16><<<blocks, kThreads, 0, stream>>>(input);
-  } else {
-    train<float><<<blocks, kThreads, 0, stream>>>(input);
-  }
-  check_launch("augment");
+  const Grid grid{static_cast<unsigned>(input.place.batch), kThreads};
+  with_type(input.place.type, [&]<class T>(T) { launch("augment", stream, grid, train<T>, input); });
 }
 
 void evaluate_input(cudaStream_t stream, const InputPlace& place, std::uint64_t* cursor) {
-  const auto blocks = static_cast<unsigned>(place.batch);
-  if (place.type == ValueType::bf16) {
-    evaluate<Bf16><<<blocks, kThreads, 0, stream>>>(place, cursor);
-  } else {
-    evaluate<float><<<blocks, kThreads, 0, stream>>>(place, cursor);
-  }
-  check_launch("evaluation input");
-  move_cursor<<<1, 1, 0, stream>>>(cursor, place.batch);
-  check_launch("evaluation cursor");
+  const Grid grid{static_cast<unsigned>(place.batch), kThreads};
+  with_type(place.type,
+            [&]<class T>(T) { launch("evaluation input", stream, grid, evaluate<T>, place, cursor); });
+  launch("evaluation cursor", stream, {1, 1}, move_cursor, cursor, place.batch);
 }
 
 }  // namespace cifar_mpi::cuda

@@ -1,18 +1,10 @@
 #include "cuda/control.hpp"
-#include "cuda/launch.hpp"
-#include "cuda/numbers.cuh"
+#include "cuda/launch.cuh"
 
 namespace cifar_mpi::cuda {
 namespace {
 
 using engine::ControlLayout;
-
-/// Nanoseconds on a clock that all multiprocessors share.
-__device__ std::uint64_t device_nanoseconds() {
-  std::uint64_t now = 0;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
 
 __global__ void begin(Control work) {
   for (std::size_t i = threadIdx.x; i < work.floats; i += blockDim.x) work.control[i] = 0.0f;
@@ -61,18 +53,15 @@ __global__ void end(Advance work) {
 }  // namespace
 
 void begin_step(cudaStream_t stream, const Control& work) {
-  begin<<<1, kThreads, 0, stream>>>(work);
-  check_launch("control");
+  launch("control", stream, {1, kThreads}, begin, work);
 }
 
 void note_compute_time(cudaStream_t stream, engine::RankFacts* facts) {
-  note_time<<<1, 1, 0, stream>>>(facts);
-  check_launch("compute time");
+  launch("compute time", stream, {1, 1}, note_time, facts);
 }
 
 void end_step(cudaStream_t stream, const Advance& work) {
-  end<<<1, kThreads, 0, stream>>>(work);
-  check_launch("advance");
+  launch("advance", stream, {1, kThreads}, end, work);
 }
 
 const char* missing_code() {

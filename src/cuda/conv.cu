@@ -1,6 +1,5 @@
 #include "cuda/conv.hpp"
-#include "cuda/launch.hpp"
-#include "cuda/numbers.cuh"
+#include "cuda/launch.cuh"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -59,53 +58,34 @@ __global__ void turn(TurnedWeights shape, const float* __restrict__ src, T* __re
 
 void gather_patches(cudaStream_t stream, const PatchShape& shape, ValueType type, const void* image,
                     void* patches) {
-  const unsigned blocks = blocks_for(shape.rows() * (shape.row / kPatchGroup));
-  if (type == ValueType::bf16) {
-    gather<<<blocks, kThreads, 0, stream>>>(shape, static_cast<const Bf16*>(image),
-                                            static_cast<Bf16*>(patches));
-  } else {
-    gather<<<blocks, kThreads, 0, stream>>>(shape, static_cast<const float*>(image),
-                                            static_cast<float*>(patches));
-  }
-  check_launch("patches");
+  const Grid grid = grid_for(shape.rows() * (shape.row / kPatchGroup));
+  with_type(type, [&]<class T>(T) { launch("patches", stream, grid, gather<T>, shape, image, patches); });
 }
 
 void round_to_bf16(cudaStream_t stream, const float* src, void* dst, std::int64_t count) {
-  round_values<<<blocks_for(count), kThreads, 0, stream>>>(src, static_cast<Bf16*>(dst), count);
-  check_launch("rounding to bf16");
+  launch("rounding to bf16", stream, grid_for(count), round_values, src, dst, count);
 }
 
 void transpose_weights(cudaStream_t stream, const float* src, void* dst, ValueType type, int rows,
                        int columns) {
-  const unsigned blocks = blocks_for(static_cast<std::int64_t>(rows) * columns);
-  if (type == ValueType::bf16) {
-    transpose_to<<<blocks, kThreads, 0, stream>>>(src, static_cast<Bf16*>(dst), rows, columns);
-  } else {
-    transpose_to<<<blocks, kThreads, 0, stream>>>(src, static_cast<float*>(dst), rows, columns);
-  }
-  check_launch("transposing weights");
+  const Grid grid = grid_for(std::int64_t{rows} * columns);
+  with_type(type, [&]<class T>(T) {
+    launch("transposing weights", stream, grid, transpose_to<T>, src, dst, rows, columns);
+  });
 }
 
 void transpose_gradient(cudaStream_t stream, const void* src, ValueType type, float* dst, int rows,
                         int columns) {
-  const unsigned blocks = blocks_for(static_cast<std::int64_t>(rows) * columns);
-  if (type == ValueType::bf16) {
-    transpose_from<<<blocks, kThreads, 0, stream>>>(static_cast<const Bf16*>(src), dst, rows, columns);
-  } else {
-    transpose_from<<<blocks, kThreads, 0, stream>>>(static_cast<const float*>(src), dst, rows, columns);
-  }
-  check_launch("transposing a gradient");
+  const Grid grid = grid_for(std::int64_t{rows} * columns);
+  with_type(type, [&]<class T>(T) {
+    launch("transposing a gradient", stream, grid, transpose_from<T>, src, dst, rows, columns);
+  });
 }
 
 void turn_weights(cudaStream_t stream, const TurnedWeights& shape, const float* src, void* dst,
                   ValueType type) {
-  const unsigned blocks = blocks_for(static_cast<std::int64_t>(shape.row) * shape.in);
-  if (type == ValueType::bf16) {
-    turn<<<blocks, kThreads, 0, stream>>>(shape, src, static_cast<Bf16*>(dst));
-  } else {
-    turn<<<blocks, kThreads, 0, stream>>>(shape, src, static_cast<float*>(dst));
-  }
-  check_launch("turning weights");
+  const Grid grid = grid_for(std::int64_t{shape.row} * shape.in);
+  with_type(type, [&]<class T>(T) { launch("turning weights", stream, grid, turn<T>, shape, src, dst); });
 }
 
 }  // namespace cifar_mpi::cuda

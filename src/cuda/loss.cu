@@ -1,6 +1,5 @@
-#include "cuda/launch.hpp"
+#include "cuda/launch.cuh"
 #include "cuda/loss.hpp"
-#include "cuda/numbers.cuh"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -72,24 +71,17 @@ __global__ void __launch_bounds__(kLossThreads)
 
 void train_loss(cudaStream_t stream, const LossInput& input, double scale, ValueType grad_type,
                 void* grad_logits, float* sums) {
-  const bool narrow = grad_type == ValueType::bf16;
-  if (input.logit_type == ValueType::bf16) {
-    train<Bf16><<<1, kLossThreads, 0, stream>>>(input, scale, static_cast<Bf16*>(grad_logits), sums);
-  } else if (narrow) {
-    train<float><<<1, kLossThreads, 0, stream>>>(input, scale, static_cast<Bf16*>(grad_logits), sums);
-  } else {
-    train<float><<<1, kLossThreads, 0, stream>>>(input, scale, static_cast<float*>(grad_logits), sums);
-  }
-  check_launch("loss");
+  with_type(input.logit_type, [&]<class L>(L) {
+    with_type(grad_type, [&]<class G>(G) {
+      launch("loss", stream, {1, kLossThreads}, train<L, G>, input, scale, grad_logits, sums);
+    });
+  });
 }
 
 void evaluate_loss(cudaStream_t stream, const LossInput& input, std::uint8_t* predictions, float* loss_sum) {
-  if (input.logit_type == ValueType::bf16) {
-    evaluate<Bf16><<<1, kLossThreads, 0, stream>>>(input, predictions, loss_sum);
-  } else {
-    evaluate<float><<<1, kLossThreads, 0, stream>>>(input, predictions, loss_sum);
-  }
-  check_launch("evaluation loss");
+  with_type(input.logit_type, [&]<class L>(L) {
+    launch("evaluation loss", stream, {1, kLossThreads}, evaluate<L>, input, predictions, loss_sum);
+  });
 }
 
 }  // namespace cifar_mpi::cuda

@@ -1,6 +1,5 @@
-#include "cuda/launch.hpp"
+#include "cuda/launch.cuh"
 #include "cuda/norm.hpp"
-#include "cuda/numbers.cuh"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -25,7 +24,7 @@ __global__ void forward(NormShape shape, const T* __restrict__ x, T* __restrict_
 template <class T>
 __global__ void backward(NormShape shape, int pixels_per_block, bool relu, const T* __restrict__ x,
                          const T* __restrict__ grad_y, T* __restrict__ grad_x) {
-  extern __shared__ float terms[];
+  float* const terms = dynamic_shared<float>();
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * pixels_per_block * shape.channels;
   const std::int64_t left = shape.pixels * shape.channels - first;
   const int most = pixels_per_block * shape.channels;
@@ -55,13 +54,8 @@ __global__ void backward(NormShape shape, int pixels_per_block, bool relu, const
 }  // namespace
 
 void norm_forward(cudaStream_t stream, const NormShape& shape, const void* x, void* y) {
-  const unsigned blocks = blocks_for(shape.pixels * shape.channels);
-  if (shape.type == ValueType::bf16) {
-    forward<<<blocks, kThreads, 0, stream>>>(shape, static_cast<const Bf16*>(x), static_cast<Bf16*>(y));
-  } else {
-    forward<<<blocks, kThreads, 0, stream>>>(shape, static_cast<const float*>(x), static_cast<float*>(y));
-  }
-  check_launch("normalization");
+  const Grid grid = grid_for(shape.pixels * shape.channels);
+  with_type(shape.type, [&]<class T>(T) { launch("normalization", stream, grid, forward<T>, shape, x, y); });
 }
 
 void norm_backward(cudaStream_t stream, const NormShape& shape, bool relu, const void* x, const void* grad_y,
@@ -70,16 +64,10 @@ void norm_backward(cudaStream_t stream, const NormShape& shape, bool relu, const
   const auto blocks = static_cast<unsigned>((shape.pixels + pixels - 1) / pixels);
   const std::size_t shared =
       2 * sizeof(float) * static_cast<std::size_t>(pixels) * static_cast<std::size_t>(shape.channels);
-  if (shape.type == ValueType::bf16) {
-    backward<<<blocks, kThreads, shared, stream>>>(shape, pixels, relu, static_cast<const Bf16*>(x),
-                                                   static_cast<const Bf16*>(grad_y),
-                                                   static_cast<Bf16*>(grad_x));
-  } else {
-    backward<<<blocks, kThreads, shared, stream>>>(shape, pixels, relu, static_cast<const float*>(x),
-                                                   static_cast<const float*>(grad_y),
-                                                   static_cast<float*>(grad_x));
-  }
-  check_launch("normalization backward");
+  with_type(shape.type, [&]<class T>(T) {
+    launch("normalization backward", stream, {blocks, kThreads, shared}, backward<T>, shape, pixels, relu, x,
+           grad_y, grad_x);
+  });
 }
 
 }  // namespace cifar_mpi::cuda

@@ -1,6 +1,5 @@
 #include "cuda/last_block.cuh"
-#include "cuda/launch.hpp"
-#include "cuda/numbers.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/optimizer.hpp"
 
 namespace cifar_mpi::cuda {
@@ -68,8 +67,7 @@ __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ U
 }  // namespace
 
 void update(cudaStream_t stream, const Update& work) {
-  update_all<<<kUpdateBlocks, kThreads, 0, stream>>>(work);
-  check_launch("update");
+  launch("update", stream, {kUpdateBlocks, kThreads}, update_all, work);
 }
 
 }  // namespace cifar_mpi::cuda

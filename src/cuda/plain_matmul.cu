@@ -1,5 +1,4 @@
-#include "cuda/launch.hpp"
-#include "cuda/numbers.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/plain_matmul.hpp"
 
 namespace cifar_mpi::cuda {
@@ -22,26 +21,16 @@ __global__ void multiply(PlainMatmul shape, const In* __restrict__ a, const In* 
   d[i] = from_float<Out>(shape.relu && sum < 0.0f ? 0.0f : sum);
 }
 
-template <class In, class Out>
-void start(cudaStream_t stream, const PlainMatmul& shape, const void* a, const void* b, void* d,
-           const void* bias) {
-  multiply<In, Out><<<blocks_for(shape.m * shape.n), kThreads, 0, stream>>>(
-      shape, static_cast<const In*>(a), static_cast<const In*>(b), static_cast<Out*>(d),
-      static_cast<const Out*>(bias));
-}
-
 }  // namespace
 
 void plain_matmul(cudaStream_t stream, const PlainMatmul& shape, const void* a, const void* b, void* d,
                   const void* bias) {
-  if (shape.in == ValueType::bf16 && shape.out == ValueType::bf16) {
-    start<Bf16, Bf16>(stream, shape, a, b, d, bias);
-  } else if (shape.in == ValueType::bf16) {
-    start<Bf16, float>(stream, shape, a, b, d, bias);
-  } else {
-    start<float, float>(stream, shape, a, b, d, bias);
-  }
-  check_launch("plain matrix product");
+  const Grid grid = grid_for(shape.m * shape.n);
+  with_type(shape.in, [&]<class In>(In) {
+    with_type(shape.out, [&]<class Out>(Out) {
+      launch("plain matrix product", stream, grid, multiply<In, Out>, shape, a, b, d, bias);
+    });
+  });
 }
 
 }  // namespace cifar_mpi::cuda

@@ -1,5 +1,4 @@
-#include "cuda/launch.hpp"
-#include "cuda/numbers.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/pool.hpp"
 
 namespace cifar_mpi::cuda {
@@ -59,28 +58,16 @@ __global__ void backward(PoolPlace place, const std::uint8_t* __restrict__ taps,
 
 void pool_forward(cudaStream_t stream, const PoolPlace& place, ValueType type, bool relu, const void* x,
                   void* y, std::uint8_t* taps) {
-  const unsigned blocks = blocks_for(place.out_values());
-  if (type == ValueType::bf16) {
-    forward<<<blocks, kThreads, 0, stream>>>(place, relu, static_cast<const Bf16*>(x), static_cast<Bf16*>(y),
-                                             taps);
-  } else {
-    forward<<<blocks, kThreads, 0, stream>>>(place, relu, static_cast<const float*>(x),
-                                             static_cast<float*>(y), taps);
-  }
-  check_launch("pooling");
+  const Grid grid = grid_for(place.out_values());
+  with_type(type, [&]<class T>(T) { launch("pooling", stream, grid, forward<T>, place, relu, x, y, taps); });
 }
 
 void pool_backward(cudaStream_t stream, const PoolPlace& place, ValueType type, const std::uint8_t* taps,
                    const void* grad_y, void* grad_x) {
-  const unsigned blocks = blocks_for(place.in_values());
-  if (type == ValueType::bf16) {
-    backward<<<blocks, kThreads, 0, stream>>>(place, taps, static_cast<const Bf16*>(grad_y),
-                                              static_cast<Bf16*>(grad_x));
-  } else {
-    backward<<<blocks, kThreads, 0, stream>>>(place, taps, static_cast<const float*>(grad_y),
-                                              static_cast<float*>(grad_x));
-  }
-  check_launch("pooling backward");
+  const Grid grid = grid_for(place.in_values());
+  with_type(type, [&]<class T>(T) {
+    launch("pooling backward", stream, grid, backward<T>, place, taps, grad_y, grad_x);
+  });
 }
 
 }  // namespace cifar_mpi::cuda

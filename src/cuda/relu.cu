@@ -1,5 +1,4 @@
-#include "cuda/launch.hpp"
-#include "cuda/numbers.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/relu.hpp"
 
 namespace cifar_mpi::cuda {
@@ -31,36 +30,19 @@ __global__ void shift(T* __restrict__ y, const float* __restrict__ bias, std::in
 }  // namespace
 
 void relu_forward(cudaStream_t stream, ValueType type, const void* x, void* y, std::int64_t count) {
-  if (type == ValueType::bf16) {
-    rectify<<<blocks_for(count), kThreads, 0, stream>>>(static_cast<const Bf16*>(x), static_cast<Bf16*>(y),
-                                                        count);
-  } else {
-    rectify<<<blocks_for(count), kThreads, 0, stream>>>(static_cast<const float*>(x), static_cast<float*>(y),
-                                                        count);
-  }
-  check_launch("relu");
+  with_type(type, [&]<class T>(T) { launch("relu", stream, grid_for(count), rectify<T>, x, y, count); });
 }
 
 void relu_mask(cudaStream_t stream, ValueType type, const void* y, void* grad, std::int64_t count) {
-  if (type == ValueType::bf16) {
-    mask<<<blocks_for(count), kThreads, 0, stream>>>(static_cast<const Bf16*>(y), static_cast<Bf16*>(grad),
-                                                     count);
-  } else {
-    mask<<<blocks_for(count), kThreads, 0, stream>>>(static_cast<const float*>(y), static_cast<float*>(grad),
-                                                     count);
-  }
-  check_launch("relu mask");
+  with_type(type, [&]<class T>(T) { launch("relu mask", stream, grid_for(count), mask<T>, y, grad, count); });
 }
 
 void add_bias(cudaStream_t stream, ValueType type, void* y, const float* bias, std::int64_t rows, int columns,
               bool relu) {
   const std::int64_t count = rows * columns;
-  if (type == ValueType::bf16) {
-    shift<<<blocks_for(count), kThreads, 0, stream>>>(static_cast<Bf16*>(y), bias, count, columns, relu);
-  } else {
-    shift<<<blocks_for(count), kThreads, 0, stream>>>(static_cast<float*>(y), bias, count, columns, relu);
-  }
-  check_launch("bias");
+  with_type(type, [&]<class T>(T) {
+    launch("bias", stream, grid_for(count), shift<T>, y, bias, count, columns, relu);
+  });
 }
 
 }  // namespace cifar_mpi::cuda

@@ -1,6 +1,5 @@
 #include "cuda/last_block.cuh"
-#include "cuda/launch.hpp"
-#include "cuda/numbers.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/sum.hpp"
 
 namespace cifar_mpi::cuda {
@@ -72,27 +71,21 @@ __global__ void column_sum(ColumnSum work, ColumnChunks chunks) {
 void add(cudaStream_t stream, float* dst, const float* a, const float* b, std::size_t count) {
   if (count == 0) return;
   const auto n = static_cast<std::int64_t>(count);
-  add_two<<<blocks_for(n), kThreads, 0, stream>>>(dst, a, b, n);
-  check_launch("sum");
+  launch("sum", stream, grid_for(n), add_two, dst, a, b, n);
 }
 
 void add_ranks(cudaStream_t stream, float* dst, const float* gathered, std::size_t count, int ranks) {
   if (count == 0) return;
   const auto n = static_cast<std::int64_t>(count);
-  add_tree<<<blocks_for(n), kThreads, 0, stream>>>(dst, gathered, n, ranks);
-  check_launch("sum over ranks");
+  launch("sum over ranks", stream, grid_for(n), add_tree, dst, gathered, n, ranks);
 }
 
 void sum_columns(cudaStream_t stream, const ColumnSum& work) {
   const ColumnChunks chunks = column_chunks(work.rows);
-  const dim3 grid(static_cast<unsigned>(column_counters(work.columns)), static_cast<unsigned>(chunks.chunks));
-  const dim3 block(kColumnTile, kRowThreads);
-  if (work.type == ValueType::bf16) {
-    column_sum<Bf16><<<grid, block, 0, stream>>>(work, chunks);
-  } else {
-    column_sum<float><<<grid, block, 0, stream>>>(work, chunks);
-  }
-  check_launch("column sums");
+  const dim3 blocks(static_cast<unsigned>(column_counters(work.columns)),
+                    static_cast<unsigned>(chunks.chunks));
+  const Grid grid{blocks, {kColumnTile, kRowThreads}};
+  with_type(work.type, [&]<class T>(T) { launch("column sums", stream, grid, column_sum<T>, work, chunks); });
 }
 
 }  // namespace cifar_mpi::cuda
