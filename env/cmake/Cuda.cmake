@@ -76,11 +76,12 @@ if(NOT CIFAR_MPI_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     find_package(CUDAToolkit REQUIRED)
+    add_library(cuda_headers INTERFACE)
+    target_include_directories(cuda_headers SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR}
+                                                             ${NCCL_INCLUDE_DIR})
     add_library(cuda_system INTERFACE)
-    target_include_directories(cuda_system SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR}
-                                                            ${NCCL_INCLUDE_DIR})
-    target_link_libraries(cuda_system INTERFACE ${CUDNN_LIBRARY} ${CUBLASLT_LIBRARY} ${NCCL_LIBRARY} CUDA::cudart_static
-                                                ${CMAKE_DL_LIBS})
+    target_link_libraries(cuda_system INTERFACE cuda_headers ${CUDNN_LIBRARY} ${CUBLASLT_LIBRARY} ${NCCL_LIBRARY}
+                                                CUDA::cudart_static ${CMAKE_DL_LIBS})
     # installed programs find these libraries where the build did
     set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
     set(CIFAR_MPI_HAVE_CUDA ON)

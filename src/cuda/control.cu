@@ -66,7 +66,7 @@ void end_step(cudaStream_t stream, const Advance& work) {
 
 const char* missing_code() {
   cudaFuncAttributes attributes{};
-  const cudaError_t status = cudaFuncGetAttributes(&attributes, begin);
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(begin));
   if (status == cudaSuccess) return "";
   static_cast<void>(cudaGetLastError());
   return cudaGetErrorString(status);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "cuda/launch.cuh"
+
 namespace cifar_mpi::cuda {
 
 /// True in all threads of the block that comes last of the `blocks` that share the counter, which is zero

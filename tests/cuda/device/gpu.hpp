@@ -110,6 +110,11 @@ class Bench {
     }
     return values;
   }
+  /// Gives back all arrays.
+  void clear() {
+    sync();
+    buffers_.clear();
+  }
   void sync() const { check(cudaStreamSynchronize(stream), "a test"); }
 
  private:

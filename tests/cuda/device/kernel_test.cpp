@@ -83,6 +83,7 @@ TEST_F(CudaKernel, MultipliesByThePlainKernel) {
                     shape.epilogue != Epilogue::none, shape.epilogue == Epilogue::bias_relu},
                    a, b, d, bias);
     });
+    bench.clear();
   }
 }
 
@@ -101,6 +102,7 @@ TEST_F(CudaKernel, MultipliesByCublas) {
     expect_product(bench, shape, [&](const void* a, const void* b, void* d, const void* bias) {
       product.run(bench.stream, a, b, d, bias, workspace);
     });
+    bench.clear();
   }
   std::cout << "products that cuBLASLt left to the plain kernel: " << plain << '\n';
 }

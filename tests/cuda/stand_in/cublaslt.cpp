@@ -1,0 +1,229 @@
+#include <cublasLt.h>
+
+#include <cstring>
+#include <vector>
+
+#include "cuda/stand_in/gpu.hpp"
+#include "cuda/stand_in/values.hpp"
+
+/// cuBLASLt, as far as the backend calls it: one algorithm, which sums in fp32 from the first product to the
+/// last.
+namespace {
+
+using cifar_mpi::stand_in::load;
+using cifar_mpi::stand_in::store;
+using cifar_mpi::stand_in::to_tf32;
+using cifar_mpi::stand_in::Type;
+
+constexpr std::uint64_t kAlgorithm = 4711;
+constexpr std::size_t kWorkspace = 1 << 16;
+
+struct Operation {
+  bool tf32 = false;
+  cublasOperation_t a = CUBLAS_OP_N;
+  cublasOperation_t b = CUBLAS_OP_N;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+};
+
+/// Column-major.
+struct Layout {
+  Type type = Type::fp32;
+  std::uint64_t rows = 0;
+  std::uint64_t columns = 0;
+  std::int64_t leading = 0;
+};
+
+struct Preference {
+  std::uint64_t workspace = 0;
+};
+
+template <class Ours, class Theirs>
+Ours& ours(Theirs* theirs) {
+  return *reinterpret_cast<Ours*>(theirs);
+}
+template <class Ours, class Theirs>
+const Ours& ours(const Theirs* theirs) {
+  return *reinterpret_cast<const Ours*>(theirs);
+}
+
+template <class T>
+cublasStatus_t set(T& field, const void* value, std::size_t bytes) {
+  if (bytes != sizeof field) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(&field, value, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+bool aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
+
+/// What op(a) · op(b) = d is about; depth 0 when the three do not fit.
+struct Product {
+  Operation operation;
+  Layout a, b, d;
+  std::uint64_t depth = 0;
+
+  Product(const Operation& op, const Layout& la, const Layout& lb, const Layout& ld)
+      : operation(op), a(la), b(lb), d(ld) {
+    const bool ta = op.a == CUBLAS_OP_T, tb = op.b == CUBLAS_OP_T;
+    const std::uint64_t m = ta ? a.columns : a.rows, k = ta ? a.rows : a.columns;
+    const std::uint64_t k2 = tb ? b.columns : b.rows, n = tb ? b.rows : b.columns;
+    if (k == k2 && m == d.rows && n == d.columns && a.type == b.type) depth = k;
+  }
+
+  float at(const Layout& layout, const void* array, std::uint64_t row, std::uint64_t column) const {
+    const float value = load(array, layout.type, column * static_cast<std::uint64_t>(layout.leading) + row);
+    return operation.tf32 ? to_tf32(value) : value;
+  }
+
+  /// op of the array, row-major, so that the loops read in order.
+  std::vector<float> plain(const Layout& layout, const void* array, bool turned) const {
+    const std::uint64_t rows = turned ? layout.columns : layout.rows;
+    const std::uint64_t columns = turned ? layout.rows : layout.columns;
+    std::vector<float> values(rows * columns);
+    for (std::uint64_t r = 0; r < rows; ++r) {
+      for (std::uint64_t c = 0; c < columns; ++c) {
+        values[r * columns + c] = turned ? at(layout, array, c, r) : at(layout, array, r, c);
+      }
+    }
+    return values;
+  }
+
+  void run(const void* a_values, const void* b_values, void* d_values) const {
+    const std::vector<float> left = plain(a, a_values, operation.a == CUBLAS_OP_T);
+    const std::vector<float> right = plain(b, b_values, operation.b == CUBLAS_OP_T);
+    std::vector<float> row(d.columns);
+    for (std::uint64_t i = 0; i < d.rows; ++i) {
+      std::fill(row.begin(), row.end(), 0.0f);
+      for (std::uint64_t k = 0; k < depth; ++k) {
+        const float factor = left[i * depth + k];
+        for (std::uint64_t j = 0; j < d.columns; ++j) row[j] += factor * right[k * d.columns + j];
+      }
+      for (std::uint64_t j = 0; j < d.columns; ++j) {
+        float value = row[j];
+        if (operation.epilogue != CUBLASLT_EPILOGUE_DEFAULT) value += load(operation.bias, d.type, i);
+        if (operation.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS && value < 0.0f) value = 0.0f;
+        store(d_values, d.type, j * static_cast<std::uint64_t>(d.leading) + i, value);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = reinterpret_cast<cublasLtHandle_t>(new int);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  delete reinterpret_cast<int*>(handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+const char* cublasLtGetStatusString(cublasStatus_t) { return "an error of the stand-in GPU's cuBLASLt"; }
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+  if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  auto* const made = new Operation;
+  made->tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+  *desc = reinterpret_cast<cublasLtMatmulDesc_t>(made);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
+  delete &ours<Operation>(desc);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t attribute, const void* value,
+                                              std::size_t bytes) {
+  auto& operation = ours<Operation>(desc);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return set(operation.a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return set(operation.b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return set(operation.epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return set(operation.bias, value, bytes);
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
+                                          std::uint64_t rows, std::uint64_t columns, std::int64_t leading) {
+  if (leading < static_cast<std::int64_t>(rows)) return CUBLAS_STATUS_INVALID_VALUE;
+  *layout = reinterpret_cast<cublasLtMatrixLayout_t>(
+      new Layout{type == CUDA_R_16BF ? Type::bf16 : Type::fp32, rows, columns, leading});
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  delete &ours<Layout>(layout);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  *preference = reinterpret_cast<cublasLtMatmulPreference_t>(new Preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  delete &ours<Preference>(preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, std::size_t bytes) {
+  if (attribute != CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return CUBLAS_STATUS_SUCCESS;
+  return set(ours<Preference>(preference).workspace, value, bytes);
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t results[], int* found) {
+  const Product product(ours<Operation>(desc), ours<Layout>(a), ours<Layout>(b), ours<Layout>(d));
+  *found = 0;
+  if (product.depth == 0) return CUBLAS_STATUS_INVALID_VALUE;
+  if (wanted < 1 || ours<Preference>(preference).workspace < kWorkspace) return CUBLAS_STATUS_NOT_SUPPORTED;
+  // tensor cores take rows of bf16 in groups of 16 bytes; the rest is left to the caller
+  if (product.a.type == Type::bf16 && (product.a.leading % 8 != 0 || product.b.leading % 8 != 0)) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  results[0] = {};
+  results[0].algo.data[0] = kAlgorithm;
+  results[0].workspaceSize = kWorkspace;
+  results[0].state = CUBLAS_STATUS_SUCCESS;
+  *found = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, std::size_t bytes, std::size_t* written) {
+  const std::uint32_t number =
+      attribute == CUBLASLT_ALGO_CONFIG_ID ? static_cast<std::uint32_t>(algorithm->data[0]) : 0;
+  if (bytes < sizeof number) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(value, &number, sizeof number);
+  if (written != nullptr) *written = sizeof number;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t layout_a, const void* b, cublasLtMatrixLayout_t layout_b,
+                              const void* beta, const void*, cublasLtMatrixLayout_t, void* d,
+                              cublasLtMatrixLayout_t layout_d, const cublasLtMatmulAlgo_t* algorithm,
+                              void* workspace, std::size_t workspace_bytes, cudaStream_t stream) {
+  const Product product(ours<Operation>(desc), ours<Layout>(layout_a), ours<Layout>(layout_b),
+                        ours<Layout>(layout_d));
+  const bool plain_scale =
+      *static_cast<const float*>(alpha) == 1.0f && *static_cast<const float*>(beta) == 0.0f;
+  if (product.depth == 0 || !plain_scale || algorithm->data[0] != kAlgorithm ||
+      workspace_bytes < kWorkspace || !aligned(a) || !aligned(b) || !aligned(d) || !aligned(workspace)) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  cifar_mpi::stand_in::start(stream, "cublasLtMatmul", [=] {
+    std::memset(workspace, 0xFF, kWorkspace);
+    product.run(a, b, d);
+  });
+  return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+/// A GPU for tests on machines that have none: CUDA's runtime, as much of cuDNN, cuBLASLt and NCCL as the
+/// backend calls, and its own kernels, all on one thread of the processor. The backend is linked with it
+/// instead of with the libraries, unchanged.
+///
+/// It is made to be strict where a real one may be lucky:
+/// - Streams are queues that a thread works off in an order drawn by chance; only what CUDA promises holds:
+///   the order within a stream, and events. So a wait that was forgotten shows.
+/// - Captured work becomes a graph with exactly the edges that CUDA would see, and runs in any order that they
+///   allow. Calls that break a capture do.
+/// - Device memory can be touched only while work runs, begins as 0xFF, has forbidden pages behind it, and is
+///   never used twice.
+///
+/// What it cannot show: speed, races inside a kernel between two barriers (order is all it changes), what the
+/// libraries themselves do, and how a GPU rounds special functions.
+///
+/// Environment: STAND_IN_SEED, STAND_IN_GPUS (1), STAND_IN_MIB (memory of each, 4096).
+namespace cifar_mpi::stand_in {
+
+/// Enqueues work on the stream, or adds it to the graph that the stream captures.
+void start(cudaStream_t stream, const char* name, std::function<void()> work);
+
+/// Of the device's clock.
+std::uint64_t nanoseconds();
+
+/// Stable and different for each GPU of this host.
+std::string device_uuid();
+
+}  // namespace cifar_mpi::stand_in

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+#include <math.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "cuda/launch.hpp"
+#include "cuda/stand_in/block.hpp"
+#include "cuda/stand_in/gpu.hpp"
+
+/// Takes the place of the backend's own launch.cuh when kernels are compiled for the processor: what in them
+/// is no C++, and how they are started.
+
+#undef __shared__
+#undef __launch_bounds__
+#undef __grid_constant__
+#define __shared__ static  // one block runs at a time
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+namespace cifar_mpi::cuda {
+
+using stand_in::blockDim;
+using stand_in::blockIdx;
+using stand_in::gridDim;
+using stand_in::threadIdx;
+
+/// The line that calls it is compared between the threads of a block.
+inline void __syncthreads(int line = __builtin_LINE()) { stand_in::barrier(line); }
+inline void __threadfence() {}
+
+template <class T>
+T __ldcg(const T* place) {
+  return *place;
+}
+template <class T>
+T atomicAdd(T* place, T value) {
+  const T old = *place;
+  *place += value;
+  return old;
+}
+inline unsigned atomicInc(unsigned* place, unsigned last) {
+  const unsigned old = *place;
+  *place = old >= last ? 0 : old + 1;
+  return old;
+}
+
+}  // namespace cifar_mpi::cuda
+
+#include "cuda/numbers.cuh"
+#include "cuda/value_type.hpp"
+
+namespace cifar_mpi::cuda {
+
+struct Grid {
+  dim3 blocks;
+  dim3 threads;
+  std::size_t shared_bytes = 0;
+};
+
+inline Grid grid_for(std::int64_t elements) { return {blocks_for(elements), kThreads}; }
+
+template <class Param, class Arg>
+Param pass(const Arg& arg) {
+  if constexpr (std::is_pointer_v<Param> && std::is_pointer_v<Arg>) {
+    return static_cast<Param>(arg);
+  } else {
+    return Param{arg};
+  }
+}
+
+template <class... Params, class... Args>
+void launch(const char* name, cudaStream_t stream, const Grid& grid, void (*kernel)(Params...),
+            const Args&... args) {
+  stand_in::start(stream, name, [=, ... params = pass<Params>(args)] {
+    stand_in::run_grid(name, grid.blocks, grid.threads, grid.shared_bytes, [&] { kernel(params...); });
+  });
+  check_launch(name);
+}
+
+template <class Launcher>
+void with_type(ValueType type, Launcher launcher) {
+  if (type == ValueType::bf16) {
+    launcher(Bf16{});
+  } else {
+    launcher(float{});
+  }
+}
+
+template <class T>
+T* dynamic_shared() {
+  return reinterpret_cast<T*>(stand_in::shared_memory());
+}
+
+inline std::uint64_t device_nanoseconds() { return stand_in::nanoseconds(); }
+
+}  // namespace cifar_mpi::cuda

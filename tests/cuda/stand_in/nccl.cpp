@@ -1,0 +1,201 @@
+#include <fcntl.h>
+#include <nccl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "cuda/stand_in/gpu.hpp"
+
+/// NCCL between processes of one machine, as far as the backend calls it: sums in the order of the ranks,
+/// through memory that they share.
+namespace {
+
+constexpr int kMostRanks = 16;
+constexpr std::size_t kPieceBytes = std::size_t{1} << 18;
+
+struct Meeting {
+  std::atomic<std::uint32_t> arrived;
+  std::atomic<std::uint32_t> round;
+  std::atomic<std::uint32_t> broken;
+  std::atomic<int> pids[kMostRanks];
+  char places[kMostRanks][128];  ///< host and GPU of each
+  alignas(16) std::byte pieces[kMostRanks][kPieceBytes];
+};
+
+bool lives(int pid) { return pid == 0 || kill(pid, 0) == 0 || errno != ESRCH; }
+
+}  // namespace
+
+struct ncclComm {
+  Meeting* meeting = nullptr;
+  int rank = 0;
+  int ranks = 1;
+
+  /// Returns when all are here. Throws when one is gone.
+  void meet() const {
+    const std::uint32_t round = meeting->round.load();
+    if (meeting->arrived.fetch_add(1) + 1 == static_cast<std::uint32_t>(ranks)) {
+      meeting->arrived = 0;
+      ++meeting->round;
+      return;
+    }
+    for (unsigned turn = 0; meeting->round.load() == round; ++turn) {
+      if (turn % 1024 == 0 && !std::all_of(meeting->pids, meeting->pids + ranks,
+                                           [](const auto& pid) { return lives(pid.load()); })) {
+        meeting->broken = 1;
+      }
+      if (meeting->broken.load() != 0) throw std::runtime_error("NCCL: a rank is gone");
+      sched_yield();
+    }
+  }
+
+  /// Calls use(first, count) for each piece, when the pieces of all ranks lie in the meeting.
+  template <class Use>
+  void exchange(const float* data, std::size_t count, Use use) const {
+    constexpr std::size_t kPiece = kPieceBytes / sizeof(float);
+    for (std::size_t first = 0; first < count; first += kPiece) {
+      const std::size_t piece = std::min(kPiece, count - first);
+      std::memcpy(meeting->pieces[rank], data + first, piece * sizeof(float));
+      meet();
+      use(first, piece);
+      meet();
+    }
+  }
+  const float* piece_of(int other) const { return reinterpret_cast<const float*>(meeting->pieces[other]); }
+};
+
+namespace {
+
+Meeting* open_meeting(const char* name) {
+  const int file = shm_open(name, O_CREAT | O_RDWR, 0600);
+  if (file < 0) return nullptr;
+  void* memory = MAP_FAILED;
+  if (ftruncate(file, sizeof(Meeting)) == 0) {
+    memory = mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  }
+  close(file);
+  return memory == MAP_FAILED ? nullptr : static_cast<Meeting*>(memory);
+}
+
+std::string own_place() {
+  char host[64] = {};
+  gethostname(host, sizeof host - 1);
+  const char* const named = std::getenv("NCCL_HOSTID");
+  return std::string(named != nullptr ? named : host) + ", " + cifar_mpi::stand_in::device_uuid();
+}
+
+thread_local std::string last_words;
+
+ncclResult_t fail(ncclResult_t result, const std::string& words) {
+  last_words = words;
+  return result;
+}
+
+}  // namespace
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  std::snprintf(id->internal, sizeof id->internal, "/cifar_mpi_stand_in_%d_%llu", static_cast<int>(getpid()),
+                static_cast<unsigned long long>(cifar_mpi::stand_in::nanoseconds()));
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t*) {
+  if (ranks > kMostRanks) return fail(ncclInvalidArgument, "too many ranks for the stand-in GPU");
+  Meeting* const meeting = open_meeting(id.internal);
+  if (meeting == nullptr) return fail(ncclSystemError, "no shared memory");
+  auto* const made = new ncclComm{meeting, rank, ranks};
+  meeting->pids[rank] = static_cast<int>(getpid());
+  std::snprintf(meeting->places[rank], sizeof meeting->places[rank], "%s", own_place().c_str());
+  *comm = made;
+  try {
+    made->meet();
+  } catch (const std::exception& error) {
+    return fail(ncclRemoteError, error.what());
+  }
+  if (rank == 0) shm_unlink(id.internal);
+  for (int a = 0; a < ranks; ++a) {
+    for (int b = 0; b < a; ++b) {
+      if (std::strcmp(meeting->places[a], meeting->places[b]) != 0) continue;
+      return fail(ncclInvalidUsage, "Duplicate GPU detected : rank " + std::to_string(b) + " and rank " +
+                                        std::to_string(a) + " both on " + meeting->places[a]);
+    }
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  try {
+    comm->meet();
+  } catch (const std::exception& error) {
+    return fail(ncclRemoteError, error.what());
+  }
+  munmap(comm->meeting, sizeof(Meeting));
+  delete comm;
+  return ncclSuccess;
+}
+
+/// The memory stays: work on the GPU's thread may still look at it.
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->meeting->broken = 1;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
+  *result = comm->meeting->broken.load() != 0 ? ncclRemoteError : ncclSuccess;
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclSuccess        ? "no error"
+         : result == ncclInvalidUsage ? "invalid usage"
+         : result == ncclRemoteError  ? "remote process exited or there was a network error"
+                                      : "an error of the stand-in GPU's NCCL";
+}
+const char* ncclGetLastError(ncclComm_t) { return last_words.c_str(); }
+
+ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclFloat || op != ncclSum) return fail(ncclInvalidArgument, "only sums of fp32");
+  cifar_mpi::stand_in::start(stream, "ncclAllReduce", [=] {
+    auto* const sums = static_cast<float*>(to);
+    comm->exchange(static_cast<const float*>(from), count, [&](std::size_t first, std::size_t piece) {
+      for (std::size_t i = 0; i < piece; ++i) {
+        float sum = comm->piece_of(0)[i];
+        for (int rank = 1; rank < comm->ranks; ++rank) sum += comm->piece_of(rank)[i];
+        sums[first + i] = sum;
+      }
+    });
+  });
+  return ncclSuccess;
+}
+
+ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclFloat) return fail(ncclInvalidArgument, "only fp32");
+  const char* const algorithm = std::getenv("NCCL_ALGO");
+  if (algorithm != nullptr && std::strcmp(algorithm, "Tree") == 0) {
+    return fail(ncclInvalidUsage, "no tree can gather");
+  }
+  cifar_mpi::stand_in::start(stream, "ncclAllGather", [=] {
+    auto* const all = static_cast<float*>(to);
+    comm->exchange(static_cast<const float*>(from), count, [&](std::size_t first, std::size_t piece) {
+      for (int rank = 0; rank < comm->ranks; ++rank) {
+        std::memcpy(all + static_cast<std::size_t>(rank) * count + first, comm->piece_of(rank),
+                    piece * sizeof(float));
+      }
+    });
+  });
+  return ncclSuccess;
+}

@@ -1,0 +1,306 @@
+#include "cuda/stand_in/queues.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <thread>
+
+#include "cuda/stand_in/block.hpp"
+
+namespace cifar_mpi::stand_in {
+namespace {
+
+/// How long memory can still be touched after the last work: closing it between two copies costs more than
+/// they do.
+constexpr std::chrono::microseconds kStaysOpen{200};
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// The nodes that `last` and all before them make.
+std::vector<bool> reached_from(const Nodes& nodes, std::vector<std::size_t> last) {
+  std::vector<bool> reached(nodes.size(), false);
+  while (!last.empty()) {
+    const std::size_t node = last.back();
+    last.pop_back();
+    if (reached[node]) continue;
+    reached[node] = true;
+    last.insert(last.end(), nodes[node].after.begin(), nodes[node].after.end());
+  }
+  return reached;
+}
+
+}  // namespace
+
+/// Lives to the end of the process, like the driver: its thread may still hang in the work of a lost rank.
+Queues& Queues::get() {
+  static auto* const only = new Queues;
+  return *only;
+}
+
+Queues::Queues() {
+  std::thread([this] { work_off(); }).detach();
+}
+
+CUstream_st* Queues::make_stream() {
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(new CUstream_st);
+  return streams_.back();
+}
+
+cudaError_t Queues::end_stream(CUstream_st* stream) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stream->items.empty() || broken_ != cudaSuccess; });
+  std::erase(streams_, stream);
+  delete stream;
+  return cudaSuccess;
+}
+
+bool Queues::ready(const Item& item) const {
+  return item.kind != Item::Kind::wait || item.event->happened >= item.time;
+}
+
+void Queues::work_off() {
+  std::unique_lock lock(mutex_);
+  bool rested = false;
+  for (;;) {
+    std::vector<CUstream_st*> able;
+    for (CUstream_st* const stream : streams_) {
+      if (!stream->items.empty() && ready(stream->items.front())) able.push_back(stream);
+    }
+    if (able.empty() || broken_ != cudaSuccess) {
+      if (rested) {
+        memory.open(false);
+        changed_.wait(lock);
+      } else {
+        rested = changed_.wait_for(lock, kStaysOpen) == std::cv_status::timeout;  // then looks once more
+      }
+      continue;
+    }
+    rested = false;
+    run_one(able[chance(able.size())], lock);
+    changed_.notify_all();
+  }
+}
+
+/// One entry, or one node of a graph; streams keep their place meanwhile, for only this thread takes away.
+void Queues::run_one(CUstream_st* stream, std::unique_lock<std::mutex>& lock) {
+  Item& item = stream->items.front();
+  switch (item.kind) {
+    case Item::Kind::wait:
+      break;
+    case Item::Kind::note:
+      item.event->happened = item.time;
+      item.event->seconds = now_s();
+      break;
+    case Item::Kind::work:
+      run(item.work, lock);
+      break;
+    case Item::Kind::graph: {
+      std::vector<std::size_t> able;
+      for (std::size_t n = 0; n < item.graph->size(); ++n) {
+        const auto& after = (*item.graph)[n].after;
+        if (!item.done[n] && std::all_of(after.begin(), after.end(), [&](auto a) { return item.done[a]; })) {
+          able.push_back(n);
+        }
+      }
+      if (able.empty()) break;
+      const std::size_t node = able[chance(able.size())];
+      run((*item.graph)[node].work, lock);
+      item.done[node] = true;
+      return;
+    }
+  }
+  stream->items.pop_front();
+}
+
+void Queues::run(const Work& work, std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  memory.open(true);
+  std::string wrong;
+  try {
+    work();
+  } catch (const std::exception& error) {
+    wrong = error.what();
+  }
+  lock.lock();
+  if (wrong.empty()) return;
+  std::fprintf(stderr, "stand-in GPU: %s\n", wrong.c_str());
+  broken_ = cudaErrorLaunchFailure;
+}
+
+cudaError_t Queues::start(CUstream_st* stream, Work work) {
+  const std::lock_guard lock(mutex_);
+  if (broken_ != cudaSuccess) return broken_;
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;  // nothing may run on the default stream
+  if (stream->capture != nullptr) {
+    Nodes& nodes = stream->capture->nodes;
+    nodes.push_back({std::move(work), stream->frontier});
+    stream->frontier = {nodes.size() - 1};
+    return cudaSuccess;
+  }
+  Item item;
+  item.work = std::move(work);
+  stream->items.push_back(std::move(item));
+  changed_.notify_all();
+  return cudaSuccess;
+}
+
+cudaError_t Queues::record(CUevent_st* event, CUstream_st* stream) {
+  const std::lock_guard lock(mutex_);
+  if (broken_ != cudaSuccess) return broken_;
+  event->capture = stream->capture;
+  event->frontier = stream->frontier;
+  if (stream->capture != nullptr) return cudaSuccess;
+  Item item;
+  item.kind = Item::Kind::note;
+  item.event = event->state;
+  item.time = ++event->state->recorded;
+  stream->items.push_back(std::move(item));
+  changed_.notify_all();
+  return cudaSuccess;
+}
+
+cudaError_t Queues::joins(CUstream_st* stream, CUevent_st* event) {
+  if (event->capture != capture_) return cudaErrorStreamCaptureIsolation;  // of another capture, or ended
+  if (stream->capture == nullptr) {
+    stream->capture = capture_;
+    stream->frontier.clear();
+  }
+  for (const std::size_t node : event->frontier) {
+    if (std::find(stream->frontier.begin(), stream->frontier.end(), node) == stream->frontier.end()) {
+      stream->frontier.push_back(node);
+    }
+  }
+  return cudaSuccess;
+}
+
+cudaError_t Queues::wait(CUstream_st* stream, CUevent_st* event) {
+  const std::lock_guard lock(mutex_);
+  if (broken_ != cudaSuccess) return broken_;
+  if (event->capture != nullptr) {
+    const cudaError_t status = joins(stream, event);
+    if (status != cudaSuccess && capture_ != nullptr) capture_->broken = true;
+    return status;
+  }
+  if (stream->capture != nullptr) {  // on work outside of the graph
+    stream->capture->broken = true;
+    return cudaErrorStreamCaptureIsolation;
+  }
+  Item item;
+  item.kind = Item::Kind::wait;
+  item.event = event->state;
+  item.time = event->state->recorded;
+  stream->items.push_back(std::move(item));
+  changed_.notify_all();
+  return cudaSuccess;
+}
+
+cudaError_t Queues::finish(CUstream_st* stream) {
+  if (const cudaError_t status = refuse_in_capture(); status != cudaSuccess) return status;
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stream->items.empty() || broken_ != cudaSuccess; });
+  return broken_;
+}
+
+cudaError_t Queues::finish_all() {
+  if (const cudaError_t status = refuse_in_capture(); status != cudaSuccess) return status;
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    return broken_ != cudaSuccess || std::all_of(streams_.begin(), streams_.end(),
+                                                 [](const auto* stream) { return stream->items.empty(); });
+  });
+  return broken_;
+}
+
+cudaError_t Queues::query(CUevent_st* event) {
+  const std::lock_guard lock(mutex_);
+  if (broken_ != cudaSuccess) return broken_;
+  if (event->capture != nullptr) return cudaErrorCapturedEvent;
+  return event->state->happened == event->state->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t Queues::finish(CUevent_st* event) {
+  if (const cudaError_t status = refuse_in_capture(); status != cudaSuccess) return status;
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock,
+                [&] { return event->state->happened == event->state->recorded || broken_ != cudaSuccess; });
+  return broken_;
+}
+
+cudaError_t Queues::elapsed(float* milliseconds, CUevent_st* begin, CUevent_st* end) {
+  const std::lock_guard lock(mutex_);
+  if (!begin->timed || !end->timed || begin->state->recorded == 0 || end->state->recorded == 0) {
+    return cudaErrorInvalidResourceHandle;
+  }
+  for (const CUevent_st* event : {begin, end}) {
+    if (event->state->happened != event->state->recorded) return cudaErrorNotReady;
+  }
+  *milliseconds = static_cast<float>(1e3 * (end->state->seconds - begin->state->seconds));
+  return cudaSuccess;
+}
+
+cudaError_t Queues::begin_capture(CUstream_st* stream) {
+  const std::lock_guard lock(mutex_);
+  if (capture_ != nullptr || stream == nullptr) return cudaErrorIllegalState;
+  capture_ = std::make_shared<Capture>();
+  capture_->origin = stream;
+  stream->capture = capture_;
+  stream->frontier.clear();
+  return cudaSuccess;
+}
+
+cudaError_t Queues::end_capture(CUstream_st* stream, CUgraph_st** graph) {
+  const std::lock_guard lock(mutex_);
+  *graph = nullptr;
+  if (capture_ == nullptr || capture_->origin != stream) return cudaErrorStreamCaptureUnmatched;
+  const std::shared_ptr<Capture> ended = std::move(capture_);
+  capture_.reset();
+  const std::vector<bool> joined = reached_from(ended->nodes, stream->frontier);
+  for (CUstream_st* const other : streams_) {
+    if (other->capture != ended) continue;
+    other->capture.reset();
+    other->frontier.clear();
+  }
+  if (ended->broken) return cudaErrorStreamCaptureInvalidated;
+  if (std::find(joined.begin(), joined.end(), false) != joined.end()) return cudaErrorStreamCaptureUnjoined;
+  *graph = new CUgraph_st{std::make_shared<const Nodes>(std::move(ended->nodes))};
+  return cudaSuccess;
+}
+
+cudaError_t Queues::launch(CUgraphExec_st* graph, CUstream_st* stream) {
+  const std::lock_guard lock(mutex_);
+  if (broken_ != cudaSuccess) return broken_;
+  if (stream == nullptr || stream->capture != nullptr) return cudaErrorInvalidValue;
+  Item item;
+  item.kind = Item::Kind::graph;
+  item.graph = graph->nodes;
+  item.done.resize(graph->nodes->size(), false);
+  stream->items.push_back(std::move(item));
+  changed_.notify_all();
+  return cudaSuccess;
+}
+
+cudaError_t Queues::refuse_in_capture() {
+  const std::lock_guard lock(mutex_);
+  if (capture_ == nullptr) return cudaSuccess;
+  capture_->broken = true;
+  return cudaErrorStreamCaptureUnsupported;
+}
+
+cudaError_t Queues::fail(cudaError_t error) {
+  const std::lock_guard lock(mutex_);
+  if (error != cudaSuccess) last_ = error;
+  return error;
+}
+
+cudaError_t Queues::last_error() {
+  const std::lock_guard lock(mutex_);
+  const cudaError_t error = broken_ != cudaSuccess ? broken_ : last_;
+  last_ = cudaSuccess;
+  return error;
+}
+
+}  // namespace cifar_mpi::stand_in

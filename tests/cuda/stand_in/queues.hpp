@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda/stand_in/memory.hpp"
+
+/// Streams, events and graphs. CUDA's handles point to these structs.
+namespace cifar_mpi::stand_in {
+
+using Work = std::function<void()>;
+
+struct Node {
+  Work work;
+  std::vector<std::size_t> after;  ///< nodes of the same graph
+};
+using Nodes = std::vector<Node>;
+
+struct EventState {
+  std::uint64_t recorded = 0;  ///< times
+  std::uint64_t happened = 0;  ///< the last time that happened
+  double seconds = 0.0;        ///< when it did
+};
+
+/// One entry of a stream: work, an event to note, an event to wait for, or a graph.
+struct Item {
+  enum class Kind : std::uint8_t { work, note, wait, graph };
+  Kind kind = Kind::work;
+  Work work;
+  std::shared_ptr<EventState> event;
+  std::uint64_t time = 0;              ///< of the event
+  std::shared_ptr<const Nodes> graph;  ///< and what of it is done
+  std::vector<bool> done;
+};
+
+struct Capture {
+  Nodes nodes;
+  CUstream_st* origin = nullptr;
+  bool broken = false;
+};
+
+}  // namespace cifar_mpi::stand_in
+
+struct CUstream_st {
+  std::deque<cifar_mpi::stand_in::Item> items;
+  std::shared_ptr<cifar_mpi::stand_in::Capture> capture;
+  std::vector<std::size_t> frontier;  ///< nodes that the next one of a capture comes after
+};
+
+struct CUevent_st {
+  bool timed = false;
+  std::shared_ptr<cifar_mpi::stand_in::EventState> state =
+      std::make_shared<cifar_mpi::stand_in::EventState>();
+  std::shared_ptr<cifar_mpi::stand_in::Capture> capture;  ///< it was recorded in, and behind which nodes
+  std::vector<std::size_t> frontier;
+};
+
+struct CUgraph_st {
+  std::shared_ptr<const cifar_mpi::stand_in::Nodes> nodes;
+};
+
+struct CUgraphExec_st {
+  std::shared_ptr<const cifar_mpi::stand_in::Nodes> nodes;
+};
+
+namespace cifar_mpi::stand_in {
+
+/// The one GPU that a process uses. All functions are thread-safe; what they return is CUDA's.
+class Queues {
+ public:
+  static Queues& get();
+
+  CUstream_st* make_stream();
+  cudaError_t end_stream(CUstream_st* stream);
+  cudaError_t start(CUstream_st* stream, Work work);
+  cudaError_t record(CUevent_st* event, CUstream_st* stream);
+  cudaError_t wait(CUstream_st* stream, CUevent_st* event);
+  cudaError_t finish(CUstream_st* stream);
+  cudaError_t finish_all();
+  cudaError_t query(CUevent_st* event);
+  cudaError_t finish(CUevent_st* event);
+  cudaError_t elapsed(float* milliseconds, CUevent_st* begin, CUevent_st* end);
+
+  cudaError_t begin_capture(CUstream_st* stream);
+  cudaError_t end_capture(CUstream_st* stream, CUgraph_st** graph);
+  cudaError_t launch(CUgraphExec_st* graph, CUstream_st* stream);
+  /// For calls that a capture does not bear: breaks the one under way. cudaSuccess without one.
+  cudaError_t refuse_in_capture();
+
+  /// Notes an error for cudaGetLastError and returns it.
+  cudaError_t fail(cudaError_t error);
+  cudaError_t last_error();
+
+  DeviceMemory memory;
+
+ private:
+  Queues();
+  [[noreturn]] void work_off();
+  bool ready(const Item& item) const;
+  void run_one(CUstream_st* stream, std::unique_lock<std::mutex>& lock);
+  void run(const Work& work, std::unique_lock<std::mutex>& lock);
+  cudaError_t joins(CUstream_st* stream, CUevent_st* event);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<CUstream_st*> streams_;
+  std::shared_ptr<Capture> capture_;  ///< under way
+  cudaError_t last_ = cudaSuccess;
+  cudaError_t broken_ = cudaSuccess;  ///< what every call returns from now on
+};
+
+}  // namespace cifar_mpi::stand_in

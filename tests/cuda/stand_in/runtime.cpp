@@ -1,0 +1,218 @@
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "cuda/stand_in/gpu.hpp"
+#include "cuda/stand_in/queues.hpp"
+
+/// CUDA's runtime, as far as the backend calls it.
+namespace cifar_mpi::stand_in {
+namespace {
+
+int current_device = 0;
+
+Queues& queues() { return Queues::get(); }
+
+cudaError_t result(cudaError_t error) { return queues().fail(error); }
+
+int devices() {
+  const char* const count = std::getenv("STAND_IN_GPUS");
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  int all = count != nullptr ? std::atoi(count) : 1;
+  if (visible != nullptr) {
+    const std::string list = visible;
+    all = list.empty() ? 0
+                       : std::min<int>(all, 1 + static_cast<int>(std::count(list.begin(), list.end(), ',')));
+  }
+  return all;
+}
+
+bool is_pageable(const void* address) {
+  const DeviceMemory& memory = queues().memory;
+  return !memory.holds(address) && !memory.is_pinned(address);
+}
+
+}  // namespace
+
+void start(cudaStream_t stream, const char*, std::function<void()> work) {
+  static_cast<void>(result(queues().start(stream, std::move(work))));
+}
+
+std::uint64_t nanoseconds() {
+  return static_cast<std::uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+std::string device_uuid() { return "stand-in GPU " + std::to_string(current_device); }
+
+}  // namespace cifar_mpi::stand_in
+
+using namespace cifar_mpi::stand_in;
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = devices();
+  return *count > 0 ? cudaSuccess : result(cudaErrorNoDevice);
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= devices()) return result(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "stand-in GPU");
+  properties->major = 9;
+  properties->pciBusID = 16 + device;
+  properties->totalGlobalMem = queues().memory.total();
+  std::snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "%s", device_uuid().c_str());
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {};
+  return cudaSuccess;
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  static const std::vector<std::pair<cudaError_t, const char*>> kWords = {
+      {cudaSuccess, "no error"},
+      {cudaErrorNoDevice, "no CUDA-capable device is detected"},
+      {cudaErrorMemoryAllocation, "out of memory"},
+      {cudaErrorNotReady, "device not ready"},
+      {cudaErrorLaunchFailure, "unspecified launch failure"},
+      {cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"},
+      {cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"},
+      {cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"},
+      {cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream"},
+  };
+  for (const auto& [code, words] : kWords) {
+    if (code == error) return words;
+  }
+  return "an error of the stand-in GPU";
+}
+cudaError_t cudaGetLastError() { return queues().last_error(); }
+
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  if (const cudaError_t status = queues().refuse_in_capture(); status != cudaSuccess) return result(status);
+  *memory = queues().memory.take(bytes);
+  return *memory != nullptr ? cudaSuccess : result(cudaErrorMemoryAllocation);
+}
+/// Waits for all that was started, as CUDA's does.
+cudaError_t cudaFree(void* memory) {
+  if (memory == nullptr) return cudaSuccess;
+  if (const cudaError_t status = queues().finish_all(); status != cudaSuccess) return result(status);
+  if (queues().memory.give(memory)) return cudaSuccess;
+  std::fprintf(stderr, "stand-in GPU: something wrote in front of or behind an array, or freed it twice\n");
+  std::abort();
+}
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  if (const cudaError_t status = queues().refuse_in_capture(); status != cudaSuccess) return result(status);
+  *memory = std::malloc(bytes);
+  if (*memory == nullptr) return result(cudaErrorMemoryAllocation);
+  queues().memory.note_pinned(*memory, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) {
+  if (const cudaError_t status = queues().finish_all(); status != cudaSuccess) return result(status);
+  queues().memory.drop_pinned(memory);
+  std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* left, std::size_t* total) {
+  *total = queues().memory.total();
+  *left = *total - queues().memory.used();
+  return cudaSuccess;
+}
+/// Memory of the host that is not pinned is read before this returns, and written before it returns.
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  const bool reads_now = is_pageable(src), writes_now = is_pageable(dst);
+  Work work = [=] { std::memmove(dst, src, bytes); };
+  if (reads_now) {
+    const auto* const begin = static_cast<const std::byte*>(src);
+    work = [dst, copy = std::vector<std::byte>(begin, begin + bytes)] {
+      std::memcpy(dst, copy.data(), copy.size());
+    };
+  }
+  const cudaError_t status = queues().start(stream, std::move(work));
+  if (status != cudaSuccess || !(reads_now || writes_now)) return result(status);
+  return result(queues().finish(stream));
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  return result(queues().start(stream, [=] { std::memset(memory, value, bytes); }));
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = queues().make_stream();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  *stream = queues().make_stream();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) { return result(queues().end_stream(stream)); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return result(queues().finish(stream)); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return result(queues().wait(stream, event));
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  *event = new CUevent_st;
+  (*event)->timed = (flags & cudaEventDisableTiming) == 0;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return result(queues().record(event, stream));
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) { return result(queues().query(event)); }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return result(queues().finish(event)); }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  return result(queues().elapsed(milliseconds, begin, end));
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  return result(queues().begin_capture(stream));
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return result(queues().end_capture(stream, graph));
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  *made = new CUgraphExec_st{graph->nodes};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  return result(queues().launch(graph, stream));
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
