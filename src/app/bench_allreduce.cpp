@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <memory>
 #include <span>
 
+#include "app/device.hpp"
 #include "app/program.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/atomic_file.hpp"
@@ -12,6 +14,7 @@
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/collective.hpp"
+#include "cifar_mpi/cuda/backend.hpp"
 
 namespace cifar_mpi::app {
 namespace {
@@ -19,34 +22,92 @@ namespace {
 using comm::AllReduceBenchmark;
 using comm::AllReduceTiming;
 
-void print(const Log& log, const AllReduceBenchmark& benchmark, const comm::World& world) {
+AllReduceBenchmark measure_on_gpus(const AllReduceOptions& options, const comm::World& world) {
+  std::unique_ptr<engine::Backend> backend;
+  world.together([&] {
+    backend = backend_for(options.device)({1, world.oversubscribed(), world.node_rank(), world.node_size(),
+                                           options.share_gpus, options.nccl_algorithm});
+    Log(world.rank()).info(concat(backend->description(), "; NCCL's algorithm: ", options.nccl_algorithm));
+  });
+  AllReduceBenchmark benchmark = comm::benchmark_all_reduce(options.config, world, *backend);
+  if (options.share_gpus)
+    benchmark.notes.emplace_back(
+        "--share-gpus: ranks of one GPU take turns and send through sockets, so these times say little");
+  return benchmark;
+}
+
+/// The line above the rows of a length.
+std::string describe_length(const AllReduceTiming& t) {
+  const std::string runs = format("%zu bytes, %d runs of %d; ", t.bytes, t.runs, t.sums_per_run);
+  const double copy_gb_s = 1e-9 * t.copy_bytes_per_s;
+  if (!t.mpi_allreduce_s) return concat(runs, format("plain copy: %.2f GB/s on each rank", copy_gb_s));
+  return concat(runs, format("blocking MPI_Allreduce: %.2f us; memcpy: %.2f GB/s on each rank",
+                             1e6 * *t.mpi_allreduce_s, copy_gb_s));
+}
+
+void print(const Log& log, const AllReduceBenchmark& benchmark, const comm::World& world, bool beside_mpi) {
   log.info(concat("all-reduce of fp32 over ", world.size(), world.size() == 1 ? " rank" : " ranks", " on ",
                   benchmark.nodes, benchmark.nodes == 1 ? " node; " : " nodes; ", comm::World::library()));
-  log.info(
-      "times of the slowest rank; bus bandwidth = bytes / median * 2 (P-1) / P; of MPI: median / that of the "
-      "blocking MPI_Allreduce; GB = 1e9 bytes");
+  log.info(concat("times of the slowest rank; bus bandwidth = bytes / median * 2 (P-1) / P; ",
+                  beside_mpi ? "of MPI: median / that of the blocking MPI_Allreduce"
+                             : "copies: median / that of a plain copy",
+                  "; GB = 1e9 bytes"));
   if (world.oversubscribed()) log.info("note: more ranks than cores, so these times say little");
   for (const std::string& note : benchmark.notes) log.warn(note);
   std::size_t bytes = SIZE_MAX;
   for (const AllReduceTiming& t : benchmark.timings) {
     if (t.bytes != bytes) {
       log.info("");
-      log.info(
-          format("%zu bytes, %d runs of %d; blocking MPI_Allreduce: %.2f us; memcpy: %.2f GB/s on each rank",
-                 t.bytes, t.runs, t.sums_per_run, 1e6 * t.mpi_allreduce_s, 1e-9 * t.copy_bytes_per_s));
-      log.info("     min us   median us      p99 us  alg GB/s  bus GB/s  of MPI   wrong  algorithm");
+      log.info(describe_length(t));
+      log.info(concat("     min us   median us      p99 us  alg GB/s  bus GB/s  ",
+                      beside_mpi ? "of MPI" : "copies", "   wrong  algorithm"));
     }
     bytes = t.bytes;
     log.info(format("%11.2f %11.2f %11.2f %9.2f %9.2f %7.2f %7zu  %s", 1e6 * t.least_s, 1e6 * t.median_s,
                     1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(), 1e-9 * t.bus_bandwidth(),
-                    t.median_s / t.mpi_allreduce_s, t.wrong, t.resolved.c_str()));
+                    beside_mpi ? t.median_s / t.mpi_allreduce_s.value() : t.copies(), t.wrong,
+                    t.resolved.c_str()));
   }
 }
 
-void write_json(const std::string& path, const AllReduceBenchmark& benchmark) {
+void write_json(const AllReduceOptions& options, const AllReduceBenchmark& benchmark) {
   std::string text;
-  for (const AllReduceTiming& t : benchmark.timings) text += to_json(t, benchmark.nodes) + "\n";
-  write_atomically(path, std::as_bytes(std::span(text)));
+  for (const AllReduceTiming& t : benchmark.timings)
+    text += to_json(t, benchmark.nodes, options.device) + "\n";
+  write_atomically(options.json, std::as_bytes(std::span(text)));
+}
+
+bool has(std::span<const comm::CollectiveInfo> infos, const std::string& name) {
+  return std::any_of(infos.begin(), infos.end(), [&](const auto& info) { return info.name == name; });
+}
+
+/// What the host's arrays do not know.
+void check_on_host(const AllReduceOptions& options) {
+  if (options.share_gpus || options.nccl_algorithm != "auto")
+    throw Error(ErrorKind::usage, concat(options.share_gpus ? "--share-gpus" : "--nccl-algo",
+                                         " is about GPUs, and the sums are the host's; add --device cuda"));
+  for (const std::string& name : options.config.algorithms) {
+    if (!has(comm::collectives(), name))
+      throw Error(ErrorKind::usage, concat("--algorithms ", name, " sums between GPUs; add --device cuda"));
+  }
+}
+
+/// What the collectives of GPUs do not know; names nobody gave are all that there are.
+void check_on_gpus(AllReduceOptions& options) {
+  const auto infos = cuda::collectives();
+  std::string choices = "auto";
+  for (const comm::CollectiveInfo& info : infos) choices += concat(", ", info.name);
+  for (const std::string& name : options.config.algorithms) {
+    if (name != "auto" && !has(infos, name))
+      throw Error(ErrorKind::usage, concat("--algorithms ", name,
+                                           " sums in host memory; with --device cuda choose of: ", choices));
+  }
+  if (options.config.wire != comm::Wire::fp32)
+    throw Error(ErrorKind::usage, concat("--wire ", options.wire,
+                                         " is for messages between hosts; with --device cuda sums travel as "
+                                         "fp32"));
+  if (!options.config.algorithms.empty()) return;
+  for (const comm::CollectiveInfo& info : infos) options.config.algorithms.emplace_back(info.name);
 }
 
 }  // namespace
@@ -74,32 +135,42 @@ std::size_t parse_bytes(const std::string& text) {
   return value << shift;
 }
 
-std::string to_json(const AllReduceTiming& t, int nodes) {
+std::string to_json(const AllReduceTiming& t, int nodes, const std::string& device) {
+  const std::string mpi =
+      t.mpi_allreduce_s ? format("\"mpi_allreduce_us\": %.3f, ", 1e6 * *t.mpi_allreduce_s) : "";
   return format(
-      "{\"algorithm\": \"%s\", \"resolved\": \"%s\", \"bytes\": %zu, \"ranks\": %d, \"nodes\": %d, "
+      "{\"device\": \"%s\", \"algorithm\": \"%s\", \"resolved\": \"%s\", \"bytes\": %zu, \"ranks\": %d, "
+      "\"nodes\": %d, "
       "\"runs\": %d, \"sums_per_run\": %d, \"min_us\": %.3f, \"median_us\": %.3f, \"p99_us\": %.3f, "
       "\"algbw_gb_s\": %.6g, "
-      "\"busbw_gb_s\": %.6g, \"memcpy_gb_s\": %.6g, \"mpi_allreduce_us\": %.3f, \"wrong\": %zu}",
-      t.algorithm.c_str(), t.resolved.c_str(), t.bytes, t.ranks, nodes, t.runs, t.sums_per_run,
-      1e6 * t.least_s, 1e6 * t.median_s, 1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(),
-      1e-9 * t.bus_bandwidth(), 1e-9 * t.copy_bytes_per_s, 1e6 * t.mpi_allreduce_s, t.wrong);
+      "\"busbw_gb_s\": %.6g, \"memcpy_gb_s\": %.6g, %s\"wrong\": %zu}",
+      device.c_str(), t.algorithm.c_str(), t.resolved.c_str(), t.bytes, t.ranks, nodes, t.runs,
+      t.sums_per_run, 1e6 * t.least_s, 1e6 * t.median_s, 1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(),
+      1e-9 * t.bus_bandwidth(), 1e-9 * t.copy_bytes_per_s, mpi.c_str(), t.wrong);
 }
 
 void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
-  std::vector<std::string> names;
-  for (const auto& info : comm::collectives()) names.emplace_back(info.name);
   app.add_option("--sizes", options.sizes, "Bytes per array; K, M and G are powers of 1024")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--algorithms", options.config.algorithms, "Default: all that this run's nodes allow")
+  app.add_option("--algorithms", options.config.algorithms,
+                 "Default: all that this run's nodes or GPUs allow")
       ->delimiter(',')
-      ->check(CLI::IsMember(names));
+      ->check(CLI::IsMember(collective_names()));
   app.add_option("--wire", options.wire, "What messages carry; bf16 halves them")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
   app.add_option("--seconds", options.config.seconds, "Per size, about")
       ->check(number(0.001, 3600.0))
       ->capture_default_str();
+  app.add_option("--device", options.device, "Where the arrays lie")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--nccl-algo", options.nccl_algorithm, "How NCCL sums between GPUs; auto: its own choice")
+      ->check(CLI::IsMember({"auto", "ring", "tree"}))
+      ->capture_default_str();
+  app.add_flag("--share-gpus", options.share_gpus,
+               "Let several ranks have one GPU: works, and is slow; for tests");
   app.add_option("--json", options.json, "Also write this file: one object per line, size and algorithm")
       ->check(not_empty());
 }
@@ -107,16 +178,23 @@ void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
 void check(AllReduceOptions& options) {
   for (const std::string& size : options.sizes) options.config.bytes.push_back(parse_bytes(size));
   options.config.wire = options.wire == "bf16" ? comm::Wire::bf16 : comm::Wire::fp32;
+  if (takes_cuda(options.device)) {
+    check_on_gpus(options);
+  } else {
+    check_on_host(options);
+  }
 }
 
 int bench_all_reduce(const AllReduceOptions& options, comm::World& world) {
   world.together([&] {  // found before anything is measured
     if (world.rank() == 0 && !options.json.empty()) require_writable(options.json);
   });
-  const AllReduceBenchmark benchmark = comm::benchmark_all_reduce(options.config, world);
-  print(Log(world.rank()), benchmark, world);
+  const bool on_gpus = takes_cuda(options.device);
+  const AllReduceBenchmark benchmark =
+      on_gpus ? measure_on_gpus(options, world) : comm::benchmark_all_reduce(options.config, world);
+  print(Log(world.rank()), benchmark, world, !on_gpus);
   world.together([&] {
-    if (world.rank() == 0 && !options.json.empty()) write_json(options.json, benchmark);
+    if (world.rank() == 0 && !options.json.empty()) write_json(options, benchmark);
   });
   const bool exact = std::all_of(benchmark.timings.begin(), benchmark.timings.end(),
                                  [](const AllReduceTiming& t) { return t.wrong == 0; });

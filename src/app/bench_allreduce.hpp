@@ -13,12 +13,15 @@ struct AllReduceOptions {
   std::vector<std::string> sizes{"4K", "64K", "1M", "4273192", "64M"};
   comm::AllReduceBenchmarkConfig config;
   std::string wire = "fp32";
+  std::string device = "cpu";
+  bool share_gpus = false;
+  std::string nccl_algorithm = "auto";
   std::string json;  ///< path; empty: no file
 };
 
 void add_all_reduce(CLI::App& app, AllReduceOptions& options);
 
-/// Fills `config.bytes` and `config.wire`. Throws Error{usage} for what is no length.
+/// Fills `config`. Throws Error{usage} for what is no length and for what that device has not.
 void check(AllReduceOptions& options);
 
 /// Prints the table, writes the file. Returns the exit code: 1 when a sum was wrong.
@@ -28,8 +31,9 @@ int bench_all_reduce(const AllReduceOptions& options, comm::World& world);
 /// multiple of 4.
 std::size_t parse_bytes(const std::string& text);
 
-/// One line of JSON: algorithm, resolved, bytes, ranks, nodes, runs, sums_per_run, min_us, median_us, p99_us,
-/// algbw_gb_s, busbw_gb_s, memcpy_gb_s (1e9 bytes per second), mpi_allreduce_us (the blocking call), wrong.
-std::string to_json(const comm::AllReduceTiming& timing, int nodes);
+/// One line of JSON: device, algorithm, resolved, bytes, ranks, nodes, runs, sums_per_run, min_us, median_us,
+/// p99_us, algbw_gb_s, busbw_gb_s, memcpy_gb_s (1e9 bytes per second; on cuda of a copy within the GPU),
+/// mpi_allreduce_us (the blocking call; not on cuda), wrong.
+std::string to_json(const comm::AllReduceTiming& timing, int nodes, const std::string& device);
 
 }  // namespace cifar_mpi::app

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/engine/backend.hpp"
 
 /// Measures the collectives against each other: what one all-reduce takes, and whether its sums are exact.
 namespace cifar_mpi::comm {
@@ -29,27 +31,37 @@ struct AllReduceTiming {
   double median_s = 0.0;
   double p99_s = 0.0;
   double copy_bytes_per_s =
-      0.0;  ///< median of memcpy of as many bytes, on all ranks at once, in the same rounds
-  double mpi_allreduce_s = 0.0;  ///< median of the MPI library's blocking call, in the same rounds
-  std::size_t wrong = 0;         ///< elements that are not the exact sum, over all ranks
+      0.0;  ///< median of copies of as many bytes, on all ranks at once, in the same rounds
+  std::optional<double> mpi_allreduce_s;  ///< host: median of MPI's blocking call, in the same rounds
+  std::size_t wrong = 0;                  ///< elements that are not the exact sum, over all ranks
 
   /// bytes / median: what a caller sees.
   double algorithm_bandwidth() const;
   /// That times 2·(P-1)/P, the share of the array that any all-reduce must move per rank: comparable between
   /// numbers of ranks and with the speed of a link (as nccl-tests define it).
   double bus_bandwidth() const;
+  /// How many such copies could be made in the median time of a sum.
+  double copies() const;
 };
 
-/// All lengths in their order, and of each all algorithms in theirs. In every round each algorithm runs once,
-/// so that a disturbance meets all alike; before each run the array is written anew, as a backward pass does,
-/// and all ranks meet at a barrier. Where one sum is as short as the clock is coarse, a run is several in a
-/// row. At the end the sums of one more run are compared with the exact ones. `notes` are the
-/// collectives' own. Collective; throws AgreedError what `make_collective` and `allocate` throw.
+/// All lengths in their order, and of each all algorithms in theirs, on arrays in host memory. In every
+/// round each algorithm runs once, so that a disturbance meets all alike; before each run the array is
+/// written anew, as a backward pass does, and all ranks meet at a barrier. Where one sum is as short as the
+/// clock is coarse, a run is several in a row. At the end the sums of one more run are compared with the
+/// exact ones. `notes` are the collectives' own. Collective; throws AgreedError what `make_collective` and
+/// `allocate` throw.
 struct AllReduceBenchmark {
   std::vector<AllReduceTiming> timings;
   std::vector<std::string> notes;
   int nodes = 1;
 };
 AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, const World& world);
+
+/// The same for arrays in the memory of `backend`, by its collectives where it has its own; no algorithms
+/// means `auto`. A run is one replay of a program of as many sums by the backend's default runner, so what
+/// starts a replay is in the times, shared by its sums. Copies are the backend's too, and run likewise. Over
+/// one rank nothing is summed; a note says so. Throws also what tasks and runners throw, on one rank alone.
+AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, const World& world,
+                                        engine::Backend& backend);
 
 }  // namespace cifar_mpi::comm

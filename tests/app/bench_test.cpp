@@ -1,0 +1,87 @@
+#include <gtest/gtest.h>
+
+#include "app/bench_allreduce.hpp"
+#include "app/programs.hpp"
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/cuda/backend.hpp"
+
+namespace cifar_mpi::app {
+namespace {
+
+/// The sentence that refuses these options, or "".
+std::string refusal(AllReduceOptions options) {
+  try {
+    check(options);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return "";
+}
+
+AllReduceOptions on(const std::string& device) {
+  AllReduceOptions options;
+  options.device = device;
+  return options;
+}
+
+TEST(AllReduceOptions, NameCollectivesOfTheDevice) {
+  for (const char* name : {"ring", "window", "mpi"}) {
+    AllReduceOptions options = on("cpu");
+    options.config.algorithms = {"auto", name};
+    EXPECT_EQ(refusal(options), "");
+    options.device = "cuda";
+    EXPECT_NE(refusal(options).find(std::string("--algorithms ") + name), std::string::npos);
+  }
+  AllReduceOptions options = on("cuda");
+  options.config.algorithms = {"auto", "nccl"};
+  EXPECT_EQ(refusal(options), "");
+  options.device = "cpu";
+  EXPECT_NE(refusal(options).find("--algorithms nccl"), std::string::npos);
+}
+
+TEST(AllReduceOptions, MeanNcclOnGpusWhenNobodySays) {
+  AllReduceOptions options = on("cuda");
+  check(options);
+  EXPECT_EQ(options.config.algorithms, std::vector<std::string>{"nccl"});
+  options = on("cpu");
+  check(options);
+  EXPECT_TRUE(options.config.algorithms.empty());
+}
+
+TEST(AllReduceOptions, RefuseWhatTheDeviceCannot) {
+  AllReduceOptions options = on("cuda");
+  options.wire = "bf16";
+  EXPECT_NE(refusal(options).find("--wire bf16"), std::string::npos);
+  options = on("cpu");
+  options.share_gpus = true;
+  EXPECT_NE(refusal(options).find("--share-gpus"), std::string::npos);
+  options = on("cpu");
+  options.nccl_algorithm = "tree";
+  EXPECT_NE(refusal(options).find("--nccl-algo"), std::string::npos);
+  options.device = "cuda";
+  options.share_gpus = true;
+  EXPECT_EQ(refusal(options), "");
+}
+
+TEST(AllReduceJson, HasMpisTimeWhereItWasMeasured) {
+  comm::AllReduceTiming timing;
+  timing.algorithm = timing.resolved = "nccl";
+  timing.bytes = 4096;
+  timing.median_s = 2e-6;
+  EXPECT_EQ(to_json(timing, 1, "cuda").find("mpi_allreduce_us"), std::string::npos);
+  EXPECT_NE(to_json(timing, 1, "cuda").find("\"device\": \"cuda\""), std::string::npos);
+  timing.mpi_allreduce_s = 3e-6;
+  EXPECT_NE(to_json(timing, 1, "cpu").find("\"mpi_allreduce_us\": 3.000, \"wrong\": 0}"), std::string::npos);
+}
+
+class Bench : public test::Programs {};
+
+TEST_F(Bench, RefusesGpusInOneSentenceWhereThereAreNone) {
+  if (cuda::unusable().empty()) GTEST_SKIP() << "this machine has a GPU";
+  expect_refusal(mpirun(2, test::kBench + " allreduce --device cuda --sizes 4K"),
+                 exit_code(ErrorKind::device), "--device cuda: " + cuda::unusable() + "; use --device cpu");
+}
+
+}  // namespace
+}  // namespace cifar_mpi::app

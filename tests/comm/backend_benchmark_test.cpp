@@ -1,0 +1,142 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "cifar_mpi/comm/benchmark.hpp"
+#include "support/mpi_world.hpp"
+
+namespace cifar_mpi::comm {
+namespace {
+
+using test::test_world;
+
+/// Memory that holds the negative of what `copy` brings and gives: who reads it past `copy` sees other
+/// values.
+class NegatingBackend : public engine::Backend {
+ public:
+  std::string description() const override { return "negating"; }
+  Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
+  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
+    const auto* const from = reinterpret_cast<const float*>(src);
+    std::transform(from, from + bytes / sizeof(float), reinterpret_cast<float*>(dst), std::negate<>());
+  }
+  engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,
+                        std::size_t n) override {
+    EXPECT_EQ(b, nullptr);
+    return {std::move(name),
+            {engine::bytes_of(a, n)},
+            {engine::bytes_of(dst, n)},
+            [=](engine::Lane&) { std::copy_n(a, n, dst); },
+            {}};
+  }
+  std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
+                                         std::vector<engine::Bytes> regions) override {
+    tasks_of_programs.emplace_back(program.name(), program.tasks().size());
+    return engine::make_host_runner(std::move(program), kind, engine::WhileWaiting::yield,
+                                    std::move(regions));
+  }
+
+  engine::Precision resolve(engine::Precision) const override { throw std::logic_error("resolve"); }
+  std::unique_ptr<engine::Tower> plan(const engine::TowerSpec&) override { throw std::logic_error("plan"); }
+  engine::Task update_task(const engine::UpdateBinding&, const model::ParamTable&,
+                           const engine::ParamLayout&) override {
+    throw std::logic_error("update_task");
+  }
+  engine::Task advance_task(const engine::AdvanceBinding&, std::vector<engine::StepRecord>&) override {
+    throw std::logic_error("advance_task");
+  }
+
+  std::vector<std::pair<std::string, std::size_t>> tasks_of_programs;
+};
+
+/// MPI's sum, and one more in the first element of rank 0. Like one of a device it takes no task over one
+/// rank.
+class OffByOne final : public Collective {
+ public:
+  explicit OffByOne(const World& world) : sums_(comm::make_collective("mpi", world)), rank_(world.rank()) {}
+  std::string_view name() const override { return "off by one"; }
+  int ranks() const override { return sums_->ranks(); }
+  Buffer allocate(std::size_t bytes) override { return sums_->allocate(bytes); }
+  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) override {
+    if (ranks() == 1) throw std::logic_error("nothing to sum");
+    engine::Task task = sums_->all_reduce(std::move(task_name), data, exact);
+    task.poll = [this, data, poll = task.poll] {
+      if (!poll()) return false;
+      if (rank_ == 0) data[0] += 1.0f;
+      return true;
+    };
+    return task;
+  }
+
+ private:
+  std::unique_ptr<Collective> sums_;
+  int rank_;
+};
+
+class BackendWithCollectives final : public NegatingBackend, public CollectiveSource {
+ public:
+  std::unique_ptr<Collective> make_collective(std::string_view name, const World& world, Wire wire) override {
+    EXPECT_EQ(wire, Wire::fp32);
+    asked_for.emplace_back(name);
+    return std::make_unique<OffByOne>(world);
+  }
+  std::vector<std::string> asked_for;
+};
+
+TEST(BackendAllReduceBenchmark, SumsExactlyInTheMemoryOfTheBackend) {
+  NegatingBackend backend;
+  const AllReduceBenchmarkConfig config{{4, 4096, 1'000'004}, {"mpi", "ring"}, 0.001};
+  const AllReduceBenchmark benchmark = benchmark_all_reduce(config, test_world(), backend);
+  ASSERT_EQ(benchmark.timings.size(), 6u);
+  for (std::size_t i = 0; i < benchmark.timings.size(); ++i) {
+    const AllReduceTiming& t = benchmark.timings[i];
+    EXPECT_EQ(t.bytes, config.bytes[i / 2]);
+    EXPECT_EQ(t.algorithm, config.algorithms[i % 2]);
+    EXPECT_EQ(t.ranks, test_world().size());
+    EXPECT_EQ(t.wrong, 0u) << t.algorithm << ", " << t.bytes << " bytes";
+    EXPECT_GE(t.runs, 5);
+    EXPECT_GT(t.least_s, 0.0);
+    EXPECT_LE(t.least_s, t.median_s);
+    EXPECT_LE(t.median_s, t.p99_s);
+    EXPECT_GT(t.copy_bytes_per_s, 0.0);
+    EXPECT_FALSE(t.mpi_allreduce_s.has_value());
+  }
+}
+
+TEST(BackendAllReduceBenchmark, RunsAProgramOfAsManySumsAsItSays) {
+  NegatingBackend backend;
+  const AllReduceBenchmark benchmark = benchmark_all_reduce({{4}, {"mpi"}, 0.001}, test_world(), backend);
+  ASSERT_EQ(benchmark.timings.size(), 1u);
+  const auto sums = static_cast<std::size_t>(benchmark.timings[0].sums_per_run);
+  EXPECT_LE(sums, 32u);
+  const auto made = [&](const char* name, std::size_t tasks) {
+    const auto& all = backend.tasks_of_programs;
+    return std::find(all.begin(), all.end(), std::pair<std::string, std::size_t>(name, tasks)) != all.end();
+  };
+  EXPECT_TRUE(made("mpi", sums)) << sums;
+  EXPECT_TRUE(made("mpi", 1));  // for the result
+  EXPECT_TRUE(made("copy", 1));
+}
+
+TEST(BackendAllReduceBenchmark, TakesABackendsOwnCollectivesAndCountsWhatIsWrong) {
+  BackendWithCollectives backend;
+  const AllReduceBenchmark benchmark = benchmark_all_reduce({{4, 4096}, {}, 0.001}, test_world(), backend);
+  EXPECT_EQ(backend.asked_for, std::vector<std::string>{"auto"});
+  ASSERT_EQ(benchmark.timings.size(), 2u);
+  for (const AllReduceTiming& t : benchmark.timings) {
+    EXPECT_EQ(t.resolved, "off by one");
+    EXPECT_EQ(t.wrong, test_world().size() == 1 ? 0u : 1u);
+  }
+}
+
+TEST(BackendAllReduceBenchmark, SaysThatOneRankSumsNothing) {
+  BackendWithCollectives backend;
+  const AllReduceBenchmark benchmark = benchmark_all_reduce({{4}, {}, 0.001}, test_world(), backend);
+  EXPECT_EQ(benchmark.notes.size(), test_world().size() == 1 ? 1u : 0u);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::comm
