@@ -115,6 +115,9 @@ void add_step(CLI::App& app, StepOptions& options) {
                  "Least size of the spans in which gradients are summed")
       ->check(app::bucket_mib())
       ->capture_default_str();
+  app.add_option("--graph-steps", options.config.graph_steps, "Steps in one launch of a CUDA graph")
+      ->check(app::number(1, train::kMostGraphSteps))
+      ->capture_default_str();
   app.add_option("--rounds", options.config.rounds, "Each round measures the FMA limit, then some steps")
       ->check(app::number(1, 10000))
       ->capture_default_str();

@@ -126,6 +126,12 @@ void TrainOptions::add_model(CLI::App& app) {
       ->check(member_of(kRunners))
       ->capture_default_str()
       ->group(group);
+  app.add_option("--graph-steps", config_.graph_steps,
+                 "Steps in one launch of a CUDA graph, where none of them but the last is logged, evaluated, "
+                 "saved or compared; other runners take them one by one")
+      ->check(number(1, train::kMostGraphSteps))
+      ->capture_default_str()
+      ->group(group);
 }
 
 void TrainOptions::add_exchange(CLI::App& app) {

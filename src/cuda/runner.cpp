@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -48,27 +49,31 @@ class DeviceRunner : public engine::Runner {
         words_(device.link().words_read_by(program_)),
         rings_(device.link().rings_written_by(program_)) {
     for (engine::LaneId lane = 0; lane < program_.lanes(); ++lane) lanes_.emplace_back(device.stream(lane));
-    for (Event& event : done_) event = make_event();
+    for (Launch& launch : launches_) launch.done = make_event();
   }
 
-  void replay() final {
+  void replay(int times) final {
     for (const StopWord* word : words_) {
       const int asked = word->source->load(std::memory_order_relaxed);
       std::atomic_ref<int>(*word->word.as<int>()).store(asked, std::memory_order_relaxed);
     }
-    enqueue();
-    check(cudaEventRecord(done_[launched_ % done_.size()].get(), stream(kCompute)),
-          "marking the end of a replay");
+    enqueue(times);
+    const Launch& before = launches_[(launched_ + 1) % launches_.size()];
+    Launch& launch = launches_[launched_ % launches_.size()];
+    check(cudaEventRecord(launch.done.get(), stream(kCompute)), "marking the end of a replay");
+    launch.replays = before.replays + static_cast<std::uint64_t>(times);
     ++launched_;
-    if (launched_ > 1) wait_until(launched_ - 1);
+    wait_until(before);
   }
 
-  void finish() final { wait_until(launched_); }
+  void finish() final {
+    for (const Launch& launch : launches_) wait_until(launch);
+  }
   const StepProgram& program() const final { return program_; }
   std::vector<double> task_seconds() const override { return {}; }
 
  protected:
-  virtual void enqueue() = 0;
+  virtual void enqueue(int times) = 0;
 
   cudaStream_t stream(engine::LaneId lane) const { return lanes_[static_cast<std::size_t>(lane)].stream(); }
   const Task& task(engine::TaskId id) const { return program_.tasks()[static_cast<std::size_t>(id)]; }
@@ -103,18 +108,23 @@ class DeviceRunner : public engine::Runner {
   std::vector<StreamLane> lanes_;
 
  private:
-  void wait_until(std::uint64_t replays) {
-    if (finished_ >= replays) return;
-    wait_for(done_[(replays - 1) % done_.size()], concat("running ", program_.name()));
-    finished_ = replays;
-    for (RecordRing* ring : rings_) ring->deliver(replays);
+  struct Launch {
+    Event done;
+    std::uint64_t replays = 0;  ///< done with it and all before it
+  };
+
+  void wait_until(const Launch& launch) {
+    if (finished_ >= launch.replays) return;
+    wait_for(launch.done, concat("running ", program_.name()));
+    finished_ = launch.replays;
+    for (RecordRing* ring : rings_) ring->deliver(finished_);
   }
 
   std::vector<const StopWord*> words_;
   std::vector<RecordRing*> rings_;
-  std::array<Event, 2> done_;  ///< of the last two replays
-  std::uint64_t launched_ = 0;
-  std::uint64_t finished_ = 0;
+  std::array<Launch, 2> launches_;  ///< the last two
+  std::uint64_t launched_ = 0;      ///< launches
+  std::uint64_t finished_ = 0;      ///< replays
 };
 
 /// One task after another, each finished before the next begins; marks have nothing left to order.
@@ -135,7 +145,11 @@ class SerialRunner final : public DeviceRunner {
   std::vector<double> task_seconds() const override { return seconds_; }
 
  private:
-  void enqueue() override {
+  void enqueue(int times) override {
+    for (int i = 0; i < times; ++i) run_once();
+  }
+
+  void run_once() {
     for (const Instruction& line : program_.instructions()) {
       if (line.op != Op::run) continue;
       if (audit_) audit_->before(line.target);
@@ -165,7 +179,12 @@ class LanesRunner : public DeviceRunner {
   }
 
  protected:
-  void enqueue() override {
+  void enqueue(int times) override {
+    for (int i = 0; i < times; ++i) enqueue_once();
+  }
+
+ private:
+  void enqueue_once() {
     check(cudaEventRecord(fork_.get(), stream(kCompute)), "setting a mark");
     for (engine::LaneId lane = 1; lane < program_.lanes(); ++lane) wait(lane, fork_);
     for (const Instruction& line : program_.instructions()) {
@@ -189,7 +208,6 @@ class LanesRunner : public DeviceRunner {
     }
   }
 
- private:
   void wait(engine::LaneId lane, const Event& event) const {
     check(cudaStreamWaitEvent(stream(lane), event.get(), 0), "waiting for a mark");
   }
@@ -199,25 +217,27 @@ class LanesRunner : public DeviceRunner {
   std::vector<Event> joins_;  ///< by lane
 };
 
+/// One graph for each number of replays that was asked for, made when it is.
 class GraphRunner final : public LanesRunner {
  public:
   using LanesRunner::LanesRunner;
 
  private:
-  void enqueue() override {
+  void enqueue(int times) override {
     if (!warm_) {
-      LanesRunner::enqueue();
+      LanesRunner::enqueue(times);
       warm_ = true;
       return;
     }
-    if (!exec_) capture();
-    check(cudaGraphLaunch(exec_.get(), stream(kCompute)), "starting a graph");
+    auto graph = graphs_.find(times);
+    if (graph == graphs_.end()) graph = graphs_.emplace(times, capture(times)).first;
+    check(cudaGraphLaunch(graph->second.get(), stream(kCompute)), "starting a graph");
   }
 
-  void capture() {
+  GraphExec capture(int times) {
     check(cudaStreamBeginCapture(stream(kCompute), cudaStreamCaptureModeThreadLocal), "starting a capture");
     try {
-      LanesRunner::enqueue();
+      LanesRunner::enqueue(times);
     } catch (...) {
       cudaGraph_t broken = nullptr;
       static_cast<void>(cudaStreamEndCapture(stream(kCompute), &broken));
@@ -230,11 +250,11 @@ class GraphRunner final : public LanesRunner {
     const Graph graph(captured);
     cudaGraphExec_t made = nullptr;
     check(cudaGraphInstantiate(&made, graph.get(), 0), "making a graph");
-    exec_ = GraphExec(made);
+    return GraphExec(made);
   }
 
   bool warm_ = false;
-  GraphExec exec_;
+  std::map<int, GraphExec> graphs_;  ///< by replays
 };
 
 }  // namespace

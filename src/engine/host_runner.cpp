@@ -37,12 +37,16 @@ class HostRunner : public Runner {
   HostRunner(StepProgram program, WhileWaiting waiting)
       : program_(std::move(program)), waiting_(waiting), clock_(program_.tasks().size()) {}
 
+  void replay(int times) final {
+    for (int i = 0; i < times; ++i) replay_once();
+  }
   void finish() override {}
   const StepProgram& program() const override { return program_; }
   std::vector<double> task_seconds() const override { return clock_.seconds(); }
   void show_in(Pulse& pulse) override { clock_.show_in(pulse); }
 
  protected:
+  virtual void replay_once() = 0;
   const Task& task(TaskId id) const { return program_.tasks()[static_cast<std::size_t>(id)]; }
 
   StepProgram program_;
@@ -62,7 +66,8 @@ class SerialRunner : public HostRunner {
     });
   }
 
-  void replay() override {
+ private:
+  void replay_once() override {
     clock_.begin();
     for (const Instruction& line : program_.instructions()) {
       if (line.op != Op::run) continue;
@@ -75,7 +80,6 @@ class SerialRunner : public HostRunner {
     }
   }
 
- private:
   void run(const Task& task) {
     task.start(host_);
     if (!task.poll) return;
@@ -93,9 +97,9 @@ class LanesRunner : public HostRunner {
  public:
   LanesRunner(StepProgram program, WhileWaiting waiting);
 
-  void replay() override;
-
  private:
+  void replay_once() override;
+
   /// What tasks of the compute lane get: between their pieces they let the other lanes move.
   class Breath : public Lane {
    public:
@@ -144,7 +148,7 @@ LanesRunner::LanesRunner(StepProgram program, WhileWaiting waiting)
   }
 }
 
-void LanesRunner::replay() {
+void LanesRunner::replay_once() {
   ++replay_;
   running_ = nullptr;  // of a replay that a task ended by throwing
   for (Queue& queue : queues_) queue.next = queue.released = 0, queue.in_flight = kNone;

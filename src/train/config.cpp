@@ -107,6 +107,7 @@ void check(const TrainConfig& config) {
     refuse("--reproducible needs --wire fp32: what is rounded on the way depends on the number of ranks");
   }
   require_in("--bucket-mib", config.bucket_mib, kLeastBucketMib, kMostBucketMib);
+  require_in("--graph-steps", config.graph_steps, 1, kMostGraphSteps);
   require_in("--eval-every", config.eval_every, 0.0, kMany);
   require_positive("--log-every", config.log_every);
   require_positive("--checkpoint-every", config.checkpoint_every);

@@ -38,6 +38,7 @@ class Loop {
         checkpoints_(state, view_),
         reporter_(state, view_, metrics_),
         launched_(state.progress.step),
+        finished_(launched_),
         absorbed_(launched_) {}
 
   void run();
@@ -46,6 +47,7 @@ class Loop {
   double epoch(std::uint64_t step) const { return static_cast<double>(step) / s_.sizes.steps_per_epoch; }
 
   void enter(comm::Activity activity) { s_.heart->activity.store(activity, std::memory_order_relaxed); }
+  int steps_of_launch() const;
   void begin_step();
   void save();
   bool was_concluded() const;
@@ -65,6 +67,7 @@ class Loop {
   MetricsFile metrics_;
   StepReporter reporter_;
   std::uint64_t launched_;  ///< steps enqueued since the run began
+  std::uint64_t finished_;  ///< steps that were done when the last launch returned
   std::uint64_t absorbed_;  ///< steps whose records have been read
   bool stopping_ = false;
   std::optional<double> test_accuracy_;  ///< of the current step, when it was evaluated
@@ -107,15 +110,16 @@ void Loop::train() {
   enter(comm::Activity::training);
 
   while (launched_ < total && !stopping_) {
-    // Step n is launched after the records up to n−2 have been read: a device always has one step to work on
-    // meanwhile.
-    if (launched_ > absorbed_ + 1) absorb(launched_ - 1);
+    // A launch comes after the records of all but the last one have been read: a device always has one to
+    // work on meanwhile.
+    absorb(finished_);
     if (stopping_) break;
     if (launched_ % check_steps == 0) note_parameter_hash();
     begin_step();
-    s_.step->replay();
-    reporter_.note_launch(launched_);
-    ++launched_;
+    const int steps = steps_of_launch();
+    s_.step->replay(steps);
+    finished_ = launched_;
+    for (int i = 0; i < steps; ++i) reporter_.note_launch(launched_++);
     test_accuracy_.reset();
     checkpoints_.poll();
     const bool evaluation_due = launched_ % eval_steps == 0;
@@ -131,6 +135,18 @@ void Loop::train() {
   }
   s_.step->finish();
   absorb(launched_);
+}
+
+/// As many as asked for, where no log line, evaluation, checkpoint or comparison is due before their end.
+int Loop::steps_of_launch() const {
+  const auto wanted = static_cast<std::uint64_t>(s_.config.graph_steps);
+  const auto straddles = [&](std::uint64_t every) { return launched_ % every + wanted > every; };
+  const TrainConfig& config = s_.config;
+  const bool due = straddles(eval_every()) || straddles(s_.sizes.total_steps) ||
+                   straddles(static_cast<std::uint64_t>(config.checkpoint_every)) ||
+                   straddles(static_cast<std::uint64_t>(config.check_every)) ||
+                   straddles(static_cast<std::uint64_t>(config.log_every));
+  return due ? 1 : config.graph_steps;
 }
 
 /// Shows the watchdogs where this rank is, and passes on why it would stop; the sum over the ranks decides.

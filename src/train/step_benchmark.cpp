@@ -93,11 +93,11 @@ void plan_variants(SessionState& state, Variants& variants) {
   import_block(*state.backend, *state.tower, initial, state.ema);
 }
 
-/// Seconds per step over `steps` steps, of the slowest rank.
-double time_steps(const comm::World& world, engine::Runner& step, int steps) {
+/// Seconds per step over `steps` steps, `together` of them in each launch, of the slowest rank.
+double time_steps(const comm::World& world, engine::Runner& step, int steps, int together = 1) {
   world.barrier();
   const double begin = steady_seconds();
-  for (int i = 0; i < steps; ++i) step.replay();
+  for (int i = 0; i < steps; i += together) step.replay(together);
   step.finish();
   return most(world.gather((steady_seconds() - begin) / steps));
 }
@@ -125,21 +125,25 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
   const comm::World& world = state.world;
   engine::Runner& step = *variants.overlapped;
   time_steps(world, step, 3);  // pages, caches and clocks warm up
-  const int steps = std::max(1, static_cast<int>(std::lround(config.round_s / time_steps(world, step, 2))));
+  const int together = config.graph_steps;
+  time_steps(world, step, 2 * together, together);
+  const double step_s = time_steps(world, step, 2 * together, together);
+  const int launches = std::max(1, static_cast<int>(std::lround(config.round_s / step_s / together)));
+  const int steps = launches * together;
   const std::vector<double> before = step.task_seconds();
-  std::vector<double> step_s, images_per_s, peaks, shares, alone_s, blocking_s, exposed_s;
+  std::vector<double> step_times, images_per_s, peaks, shares, alone_s, blocking_s, exposed_s;
   for (int round = 0; round < config.rounds; ++round) {
     world.barrier();
     peaks.push_back(least(world.gather(measure_peak(state.config.threads, 0.05))));
-    step_s.push_back(time_steps(world, step, steps));
-    images_per_s.push_back(static_cast<double>(state.sizes.global_batch) / step_s.back());
-    shares.push_back(result.in_image_flops * state.sizes.batch / step_s.back() / peaks.back());
+    step_times.push_back(time_steps(world, step, steps, together));
+    images_per_s.push_back(static_cast<double>(state.sizes.global_batch) / step_times.back());
+    shares.push_back(result.in_image_flops * state.sizes.batch / step_times.back() / peaks.back());
     if (world.size() == 1) continue;
-    blocking_s.push_back(time_steps(world, *variants.blocking, steps));
-    alone_s.push_back(time_steps(world, *variants.alone, steps));
-    exposed_s.push_back(step_s.back() - alone_s.back());
+    blocking_s.push_back(time_steps(world, *variants.blocking, steps, together));
+    alone_s.push_back(time_steps(world, *variants.alone, steps, together));
+    exposed_s.push_back(step_times.back() - alone_s.back());
   }
-  result.step_s = spread_of(step_s);
+  result.step_s = spread_of(step_times);
   result.images_per_s = spread_of(images_per_s);
   result.peak_flops = spread_of(peaks);
   result.share = spread_of(shares);

@@ -73,6 +73,8 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--lr-decay-factor", "1.5", [](auto& c) { c.lr_decay_factor = 1.5; });
   refuse("--weight-decay", "-1", [](auto& c) { c.weight_decay = -1.0; });
   refuse("--warmup-epochs", "-1", [](auto& c) { c.warmup_epochs = -1.0; });
+  refuse("--graph-steps", "0", [](auto& c) { c.graph_steps = 0; });
+  refuse("--graph-steps", "129", [](auto& c) { c.graph_steps = kMostGraphSteps + 1; });
   refuse("--eval-every", "-1", [](auto& c) { c.eval_every = -1.0; });
   refuse("--ema-decay", "1", [](auto& c) { c.ema_decay = 1.0; });
   refuse("--ema-decay", "-0.1", [](auto& c) { c.ema_decay = -0.1; });

@@ -21,6 +21,47 @@ TEST_F(Loop, LeavesAtAStopWithoutTheEvaluationThatWasDue) {
   EXPECT_EQ(read_file(c.run_dir + "/metrics.jsonl").find("test_accuracy"), std::string::npos);
 }
 
+/// Notes how many steps each launch takes.
+class LaunchCounter final : public engine::Runner {
+ public:
+  LaunchCounter(std::unique_ptr<engine::Runner> runner, std::vector<int>& launches)
+      : runner_(std::move(runner)), launches_(launches) {}
+  void replay(int times) override {
+    launches_.push_back(times);
+    runner_->replay(times);
+  }
+  void finish() override { runner_->finish(); }
+  const engine::StepProgram& program() const override { return runner_->program(); }
+  std::vector<double> task_seconds() const override { return runner_->task_seconds(); }
+
+ private:
+  std::unique_ptr<engine::Runner> runner_;
+  std::vector<int>& launches_;
+};
+
+TEST_F(Loop, LaunchesSeveralStepsWhereNothingIsDueBeforeTheirEnd) {
+  TrainConfig c = config();
+  c.steps = 30;
+  const auto launches_of = [&](const char* name) {
+    c.run_dir = path(name);
+    const auto state = start(c);
+    std::vector<int> launches;
+    state->step = std::make_unique<LaunchCounter>(std::move(state->step), launches);
+    run_loop(*state);
+    return launches;
+  };
+  EXPECT_EQ(launches_of("single"), std::vector<int>(30, 1));
+  c.graph_steps = 4;
+  c.log_every = 9;
+  c.checkpoint_every = 14;
+  c.check_every = 20;
+  c.eval_every = 23.0 / 8.0;
+  // log 9, 18, 27; checkpoint 14, 28; comparison 20; evaluation 23
+  EXPECT_EQ(launches_of("several"), (std::vector<int>{4, 4, 1, 4, 1, 4, 1, 1, 1, 1, 1, 4, 1, 1, 1}));
+  expect_same_tensors(read_checkpoint(checkpoint_path(path("single"), 30)).model,
+                      read_checkpoint(checkpoint_path(path("several"), 30)).model);
+}
+
 TEST_F(Loop, DoesNotTakeSettingUpForAPauseOfTraining) {
   const auto state = start(config());
   std::this_thread::sleep_for(std::chrono::seconds(4));  // as if that had taken so long

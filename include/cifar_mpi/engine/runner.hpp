@@ -18,11 +18,12 @@ class Runner {
  public:
   virtual ~Runner() = default;
 
-  /// Runs the program once. When it returns, all replays but this one are done: a host runner returns when it
-  /// is done too, a device runner when it is enqueued. So the device has one replay to work on while the host
-  /// reads the records of the one before. Throws what a task throws; the program's memory is then
-  /// unspecified.
-  virtual void replay() = 0;
+  /// Runs the program `times` times in a row, at least once; a runner of graphs starts them as one. When it
+  /// returns, all replays before these are done: a host runner returns when these are done too, a device
+  /// runner when they are enqueued. So the device has something to work on while the host reads the records
+  /// of what was before. Throws what a task throws; the program's memory is then unspecified.
+  virtual void replay(int times) = 0;
+  void replay() { replay(1); }
   /// Returns when everything enqueued is done.
   virtual void finish() = 0;
   virtual const StepProgram& program() const = 0;

@@ -20,6 +20,8 @@ namespace cifar_mpi::train {
 /// What `bucket_mib` may be; smaller ones are all message overhead.
 inline constexpr double kLeastBucketMib = 1.0 / 1024;
 inline constexpr double kMostBucketMib = 4096.0;
+/// What `graph_steps` may be: the records of two launches lie on the device.
+inline constexpr int kMostGraphSteps = engine::kRecordRing / 2;
 
 struct TrainConfig {
   std::string data;  ///< path of the dataset file; already searched for, never empty
@@ -31,6 +33,7 @@ struct TrainConfig {
   int threads = 0;  ///< 0: this rank's fair share of its cores
   engine::Precision precision = engine::Precision::automatic;
   engine::RunnerKind runner = engine::RunnerKind::automatic;
+  int graph_steps = 1;  ///< steps in one launch, where none but the last is logged, evaluated or saved
 
   int batch_size = 128;           ///< samples per rank and step
   std::int64_t global_batch = 0;  ///< samples per step over all ranks; 0: batch_size · ranks

@@ -15,6 +15,7 @@ struct StepBenchmarkConfig {
   std::string all_reduce = "auto";
   comm::Wire wire = comm::Wire::fp32;
   double bucket_mib = 1.0;
+  int graph_steps = 1;   ///< steps in one launch
   int rounds = 15;       ///< each measures the ceiling, then some steps
   double round_s = 0.5;  ///< about this many seconds of steps per round
 };
