@@ -69,6 +69,7 @@ class DeviceRunner : public engine::Runner {
   void finish() final {
     for (const Launch& launch : launches_) wait_until(launch);
   }
+  std::uint64_t finished() const final { return finished_; }
   const StepProgram& program() const final { return program_; }
   std::vector<double> task_seconds() const override { return {}; }
 

@@ -38,9 +38,10 @@ class HostRunner : public Runner {
       : program_(std::move(program)), waiting_(waiting), clock_(program_.tasks().size()) {}
 
   void replay(int times) final {
-    for (int i = 0; i < times; ++i) replay_once();
+    for (int i = 0; i < times; ++i, ++finished_) replay_once();
   }
   void finish() override {}
+  std::uint64_t finished() const override { return finished_; }
   const StepProgram& program() const override { return program_; }
   std::vector<double> task_seconds() const override { return clock_.seconds(); }
   void show_in(Pulse& pulse) override { clock_.show_in(pulse); }
@@ -53,6 +54,9 @@ class HostRunner : public Runner {
   WhileWaiting waiting_;
   TaskClock clock_;
   Lane host_;
+
+ private:
+  std::uint64_t finished_ = 0;
 };
 
 /// One task after another, each finished before the next begins; marks have nothing left to order.

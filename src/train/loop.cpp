@@ -37,8 +37,10 @@ class Loop {
         view_(state.log, state.world.rank() == 0 ? terminal_columns() : 0),
         checkpoints_(state, view_),
         reporter_(state, view_, metrics_),
-        launched_(state.progress.step),
+        begun_(state.progress.step),
+        launched_(begun_),
         finished_(launched_),
+        timed_(launched_),
         absorbed_(launched_) {}
 
   void run();
@@ -48,6 +50,8 @@ class Loop {
 
   void enter(comm::Activity activity) { s_.heart->activity.store(activity, std::memory_order_relaxed); }
   int steps_of_launch() const;
+  void note_done();
+  void finish();
   void begin_step();
   void save();
   bool was_concluded() const;
@@ -66,9 +70,11 @@ class Loop {
   Deadline deadline_{{}, 0.0};  ///< rank 0's counts
   MetricsFile metrics_;
   StepReporter reporter_;
-  std::uint64_t launched_;  ///< steps enqueued since the run began
-  std::uint64_t finished_;  ///< steps that were done when the last launch returned
-  std::uint64_t absorbed_;  ///< steps whose records have been read
+  const std::uint64_t begun_;  ///< steps that were done before this start
+  std::uint64_t launched_;     ///< steps enqueued since the run began
+  std::uint64_t finished_;     ///< steps that were done when the last launch returned
+  std::uint64_t timed_;        ///< steps of which the end has been noted
+  std::uint64_t absorbed_;     ///< steps whose records have been read
   bool stopping_ = false;
   std::optional<double> test_accuracy_;  ///< of the current step, when it was evaluated
 };
@@ -119,21 +125,30 @@ void Loop::train() {
     const int steps = steps_of_launch();
     s_.step->replay(steps);
     finished_ = launched_;
-    for (int i = 0; i < steps; ++i) reporter_.note_launch(launched_++);
+    launched_ += static_cast<std::uint64_t>(steps);
+    note_done();
     test_accuracy_.reset();
     checkpoints_.poll();
     const bool evaluation_due = launched_ % eval_steps == 0;
     const bool checkpoint_due = launched_ % checkpoint_steps == 0;
     if (launched_ == total || (!evaluation_due && !checkpoint_due)) continue;
-    s_.step->finish();
-    absorb(launched_);
+    finish();
     if (stopping_) break;
     if (evaluation_due) evaluate();
     if (checkpoint_due) save();
     enter(comm::Activity::training);
     reporter_.begin_interval(launched_);
   }
+  finish();
+}
+
+void Loop::note_done() {
+  for (; timed_ < begun_ + s_.step->finished(); ++timed_) reporter_.note_done(timed_);
+}
+
+void Loop::finish() {
   s_.step->finish();
+  note_done();
   absorb(launched_);
 }
 

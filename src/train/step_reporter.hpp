@@ -12,7 +12,7 @@ namespace cifar_mpi::train {
 /// What the log and metrics.jsonl say about steps: a line every few of them with the mean speed since the
 /// last one, each change of the learning rate, who is slow.
 ///
-/// A step is timed by when its replay returned, not by when its record was read, which is a step later. Every
+/// A step is timed by when it was known to be done, not by when its record was read, which is later. Every
 /// rank has one; rank 0's speaks.
 class StepReporter {
  public:
@@ -21,8 +21,8 @@ class StepReporter {
 
   /// Time counts from here, after `completed` steps: at start, and after a pause that is none of the steps'.
   void begin_interval(std::uint64_t completed);
-  /// The replay of step number `step`, from 0 on, has returned.
-  void note_launch(std::uint64_t step);
+  /// Step number `step`, from 0 on, is done.
+  void note_done(std::uint64_t step);
   /// The record of that step; in order, at most engine::kRecordRing steps later.
   void add(std::uint64_t step, const engine::StepRecord& record);
 

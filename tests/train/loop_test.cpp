@@ -1,5 +1,6 @@
 #include <chrono>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -31,6 +32,7 @@ class LaunchCounter final : public engine::Runner {
     runner_->replay(times);
   }
   void finish() override { runner_->finish(); }
+  std::uint64_t finished() const override { return runner_->finished(); }
   const engine::StepProgram& program() const override { return runner_->program(); }
   std::vector<double> task_seconds() const override { return runner_->task_seconds(); }
 
@@ -60,6 +62,47 @@ TEST_F(Loop, LaunchesSeveralStepsWhereNothingIsDueBeforeTheirEnd) {
   EXPECT_EQ(launches_of("several"), (std::vector<int>{4, 4, 1, 4, 1, 4, 1, 1, 1, 1, 1, 4, 1, 1, 1}));
   expect_same_tensors(read_checkpoint(checkpoint_path(path("single"), 30)).model,
                       read_checkpoint(checkpoint_path(path("several"), 30)).model);
+}
+
+/// Works as a device does: what is enqueued is done when more is enqueued. A replay takes 20 ms at least.
+class LaggingRunner final : public engine::Runner {
+ public:
+  explicit LaggingRunner(std::unique_ptr<engine::Runner> runner) : runner_(std::move(runner)) {}
+  void replay(int times) override { enqueued_ += (finish(), times); }
+  void finish() override {
+    for (; enqueued_ > 0; --enqueued_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      runner_->replay();
+    }
+  }
+  std::uint64_t finished() const override { return runner_->finished(); }
+  const engine::StepProgram& program() const override { return runner_->program(); }
+  std::vector<double> task_seconds() const override { return {}; }
+
+ private:
+  std::unique_ptr<engine::Runner> runner_;
+  int enqueued_ = 0;
+};
+
+TEST_F(Loop, TimesStepsThatAreDoneAfterTheirLaunch) {
+  TrainConfig c = config();
+  c.steps = 7;
+  c.log_every = 1;
+  c.checkpoint_every = 3;
+  const auto state = start(c);
+  state->step = std::make_unique<LaggingRunner>(std::move(state->step));
+  run_loop(*state);
+  world().barrier();
+  std::istringstream lines(read_file(c.run_dir + "/metrics.jsonl"));
+  int steps = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const std::string key = "\"images_per_second\":";
+    const std::size_t at = line.find(key);
+    if (at == std::string::npos) continue;
+    ++steps;
+    EXPECT_LE(std::stod(line.substr(at + key.size())), 12.0 / 0.020) << line;
+  }
+  EXPECT_EQ(steps, 7);
 }
 
 TEST_F(Loop, DoesNotTakeSettingUpForAPauseOfTraining) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -26,6 +27,8 @@ class Runner {
   void replay() { replay(1); }
   /// Returns when everything enqueued is done.
   virtual void finish() = 0;
+  /// Replays that were done when `replay` or `finish` last returned.
+  virtual std::uint64_t finished() const = 0;
   virtual const StepProgram& program() const = 0;
   /// Seconds spent in each task since the start, by TaskId; waiting for a collective counts as that
   /// collective's task. Empty where a runner cannot tell (lanes and graph on CUDA).

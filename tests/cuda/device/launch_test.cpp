@@ -59,6 +59,7 @@ TEST_F(CudaLaunch, HandsOverTheRecordsOfTheLaunchBefore) {
   std::uint64_t before = 0, done = 0;
   for (const int times : {1, kMost, kMost, 3}) {
     runner->replay(times);
+    EXPECT_EQ(runner->finished(), done);
     for (std::uint64_t step = before; step < done; ++step) {
       ASSERT_EQ(run.records[step % kRecordRing].step, step);
     }
@@ -66,6 +67,7 @@ TEST_F(CudaLaunch, HandsOverTheRecordsOfTheLaunchBefore) {
     done += static_cast<std::uint64_t>(times);
   }
   runner->finish();
+  EXPECT_EQ(runner->finished(), done);
   EXPECT_EQ(run.records[(done - 1) % kRecordRing].step, done - 1);
 }
 
