@@ -60,6 +60,10 @@ void print(const Log& log, const train::StepBenchmark& b) {
                   1e3 * b.step_s.most));
   log.info(format("images/s            %11.1f %11.1f %11.1f", b.images_per_s.least, b.images_per_s.median,
                   b.images_per_s.most));
+  if (b.in_a_row_s.median > 0.0) {
+    log.info(format("  no side lane, ms  %11.4f %11.4f %11.4f", 1e3 * b.in_a_row_s.least,
+                    1e3 * b.in_a_row_s.median, 1e3 * b.in_a_row_s.most));
+  }
   print_ceiling(log, b);
   if (b.ranks > 1) print_exchange(log, b);
   log.info(format("resident memory per rank: %.0f MiB", b.resident_bytes / (1 << 20)));

@@ -25,6 +25,7 @@ const Words<engine::RunnerKind> kRunners{{"auto", engine::RunnerKind::automatic}
                                          {"audit", engine::RunnerKind::audit}};
 const Words<comm::Overlap> kOverlaps{
     {"auto", comm::Overlap::automatic}, {"on", comm::Overlap::on}, {"off", comm::Overlap::off}};
+const Words<bool> kSwitch{{"on", true}, {"off", false}};
 const Words<comm::Wire> kWires{{"fp32", comm::Wire::fp32}, {"bf16", comm::Wire::bf16}};
 const Words<data::Augment> kAugments{{"tutorial", data::Augment::tutorial}, {"none", data::Augment::none}};
 const Words<data::Shuffle> kShuffles{{"shard", data::Shuffle::shard}, {"global", data::Shuffle::global}};
@@ -167,6 +168,11 @@ void TrainOptions::add_exchange(CLI::App& app) {
       ->check(member_of(kWires))
       ->capture_default_str()
       ->group(group);
+  app.add_option("--side-lane", side_lane_,
+                 "Weight gradients may run beside data gradients; only backends that gain by it let them")
+      ->check(member_of(kSwitch))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--overlap", overlap_, "Sum buckets while backward goes on; auto: by where the ranks stand")
       ->check(member_of(kOverlaps))
       ->capture_default_str()
@@ -281,6 +287,7 @@ train::TrainConfig TrainOptions::config() const {
   config.precision = meaning(kPrecisions, precision_);
   config.runner = meaning(kRunners, runner_);
   config.overlap = meaning(kOverlaps, overlap_);
+  config.side_lane = meaning(kSwitch, side_lane_);
   config.wire = meaning(kWires, wire_);
   config.augment = meaning(kAugments, augment_);
   config.shuffle = meaning(kShuffles, shuffle_);

@@ -27,6 +27,7 @@ class TrainOptions {
   train::TrainConfig config_;
   std::string precision_ = "auto";
   std::string overlap_ = "auto";
+  std::string side_lane_ = "on";
   std::string wire_ = "fp32";
   std::string runner_ = "auto";
   std::string augment_ = "tutorial";

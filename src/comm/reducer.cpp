@@ -6,6 +6,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/engine/branches.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
@@ -64,19 +65,21 @@ void check_parts(const StepParts& parts, std::span<const Bucket> buckets, std::s
   if (begin != grads.size()) throw std::logic_error("the buckets do not end with the gradients");
 }
 
-/// Writes a mark on the compute lane, and on the comm lane a wait for it and the all-reduces of all buckets
-/// that are ready after compute task `position`. Returns through `sums` the mark behind each.
+/// Lets the comm lane wait for what there is, and then run the all-reduces of all buckets that are ready after
+/// compute task `position`. Returns through `sums` the mark behind each.
 class BucketQueue {
  public:
-  BucketQueue(StepProgram& program, std::vector<std::size_t> ready_after, std::vector<Task> all_reduces)
+  BucketQueue(StepProgram& program, engine::Branches& branches, std::vector<std::size_t> ready_after,
+              std::vector<Task> all_reduces)
       : program_(program),
+        branches_(branches),
         ready_after_(std::move(ready_after)),
         all_reduces_(std::move(all_reduces)),
         sums_(all_reduces_.size()) {}
 
   void place_after(std::size_t position) {
     if (std::find(ready_after_.begin(), ready_after_.end(), position) == ready_after_.end()) return;
-    program_.wait(kComm, program_.set(kCompute));
+    branches_.wait(kComm);
     for (std::size_t i = 0; i < all_reduces_.size(); ++i) {
       if (ready_after_[i] != position) continue;
       program_.run(kComm, std::move(all_reduces_[i]));
@@ -88,17 +91,20 @@ class BucketQueue {
 
  private:
   StepProgram& program_;
+  engine::Branches& branches_;
   std::vector<std::size_t> ready_after_;
   std::vector<Task> all_reduces_;
   std::vector<MarkId> sums_;
 };
 
 /// The program of one rank alone: there is nothing to sum.
-StepProgram place_alone(StepParts parts) {
+StepProgram place_alone(StepParts parts, bool beside) {
   StepProgram program("train");
-  for (Task& task : parts.compute) program.run(kCompute, std::move(task));
-  for (Task& task : parts.update) program.run(kCompute, std::move(task));
-  program.run(kCompute, std::move(parts.advance));
+  engine::Branches branches(program, beside);
+  for (Task& task : parts.compute) branches.run(std::move(task));
+  for (Task& task : parts.update) branches.run(std::move(task));
+  branches.run(std::move(parts.advance));
+  branches.join();
   program.seal();
   return program;
 }
@@ -122,31 +128,33 @@ std::vector<Bucket> plan_buckets(const engine::ParamLayout& layout, std::size_t 
 }
 
 StepProgram place(StepParts parts, std::span<const Bucket> buckets, std::span<float> control,
-                  std::span<float> grads, Collective& collective, bool overlap) {
+                  std::span<float> grads, Collective& collective, Beside beside) {
   check_parts(parts, buckets, control, grads);
-  if (collective.ranks() == 1) return place_alone(std::move(parts));
+  if (collective.ranks() == 1) return place_alone(std::move(parts), beside.branches);
 
   std::vector<std::size_t> ready_after;
   std::vector<Task> all_reduces;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     const std::span<float> array = array_of(i, buckets[i], control, grads);
     const std::size_t last = last_user(parts.compute, array);
-    ready_after.push_back(overlap ? last : parts.compute.size() - 1);
+    ready_after.push_back(beside.all_reduces ? last : parts.compute.size() - 1);
     all_reduces.push_back(
         collective.all_reduce(concat("all-reduce ", i), array, i == 0 ? control.size() : 0));
   }
 
   StepProgram program("train");
-  BucketQueue queue(program, std::move(ready_after), std::move(all_reduces));
+  engine::Branches branches(program, beside.branches);
+  BucketQueue queue(program, branches, std::move(ready_after), std::move(all_reduces));
   for (std::size_t i = 0; i < parts.compute.size(); ++i) {
-    program.run(kCompute, std::move(parts.compute[i]));
+    branches.run(std::move(parts.compute[i]));
     queue.place_after(i);
   }
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     program.wait(kCompute, queue.sum(i));
-    program.run(kCompute, std::move(parts.update[i]));
+    branches.run(std::move(parts.update[i]));
   }
-  program.run(kCompute, std::move(parts.advance));
+  branches.run(std::move(parts.advance));
+  branches.join();
   program.seal();
   return program;
 }

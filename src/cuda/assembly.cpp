@@ -29,10 +29,10 @@ std::size_t counter_words(const NetPlan& plan) {
 Assembly::Assembly(const NetPlan& plan, const NetKernels& kernels, Purpose purpose, engine::Arena& arena,
                    unsigned* counters)
     : plan_(plan), kernels_(kernels), purpose_(purpose), arena_(arena), type_(value_type(plan.precision)) {
-  workspace_ = arena_.take(kernels_.workspace_bytes());
   if (type_ == ValueType::bf16) rounded_ = arena_.take(plan_.layout.floats * bytes_per(ValueType::bf16));
   place_edges();
   place_extras(counters);
+  place_scratch();
 }
 
 void Assembly::place_edges() {
@@ -84,7 +84,13 @@ void Assembly::place_extras(unsigned* counters) {
       extras.taps = arena_.take_array<std::uint8_t>(static_cast<std::size_t>(values_in(s + 1)));
     }
   }
-  if (training()) partials_ = arena_.take_array<float>(partial_floats_);
+}
+
+void Assembly::place_scratch() {
+  scratch_[0].workspace = arena_.take(kernels_.workspace_bytes());
+  if (!training()) return;
+  scratch_[1].workspace = arena_.take(kernels_.workspace_bytes());
+  for (Scratch& scratch : scratch_) scratch.partials = arena_.take_array<float>(partial_floats_);
 }
 
 Bytes Assembly::value(std::size_t edge) const {
@@ -166,11 +172,12 @@ Task Assembly::library_forward(std::size_t s, const Affine& affine, const float*
   const Bytes x = value(s), y = value(s + 1), bias = span_of(params, affine.biases, outputs);
   return {name(s) + " forward",
           {x, {extras_[s].library_weights, weights}, bias},
-          {y, workspace()},
-          [=, from = values_[s], to = values_[s + 1], copy = extras_[s].library_weights, scratch = workspace_,
-           biases = params + plan_.layout.entries[affine.biases].offset, type = type_,
-           rows = affine.rows(plan_.batch), columns = affine.outputs, relu = affine.relu](Lane& lane) {
-            conv->forward(stream_of(lane), from, copy, to, scratch);
+          {y, workspace(false)},
+          [=, from = values_[s], to = values_[s + 1], copy = extras_[s].library_weights,
+           space = scratch(false).workspace, biases = params + plan_.layout.entries[affine.biases].offset,
+           type = type_, rows = affine.rows(plan_.batch), columns = affine.outputs,
+           relu = affine.relu](Lane& lane) {
+            conv->forward(stream_of(lane), from, copy, to, space);
             add_bias(stream_of(lane), type, to, biases, rows, columns, relu);
           },
           {}};
@@ -188,9 +195,9 @@ Task Assembly::product_forward(std::size_t s, const Affine& affine, const float*
   const Bytes x = affine.is_conv() ? Bytes{extras_[s].patches, product->bytes_a()} : value(s);
   return {name(s) + " forward",
           {x, weights, bias},
-          {value(s + 1), workspace()},
-          [=, to = values_[s + 1], scratch = workspace_](Lane& lane) {
-            product->run(stream_of(lane), x.begin, weights.begin, to, bias.begin, scratch);
+          {value(s + 1), workspace(false)},
+          [=, to = values_[s + 1], space = scratch(false).workspace](Lane& lane) {
+            product->run(stream_of(lane), x.begin, weights.begin, to, bias.begin, space);
           },
           {}};
 }

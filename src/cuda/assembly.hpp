@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -86,7 +87,7 @@ class Assembly {
   }
   engine::Bytes value(std::size_t edge) const;
   engine::Bytes grad(std::size_t edge) const;
-  engine::Bytes workspace() const { return {workspace_, kernels_.workspace_bytes()}; }
+  engine::Bytes workspace(bool aside) const { return {scratch(aside).workspace, kernels_.workspace_bytes()}; }
   /// Parameter `p` in a block, without the padding that no kernel touches.
   engine::Bytes span_of(const float* block, std::size_t p, std::size_t floats) const;
   /// Weights as products read them: the block itself, or its copy in bf16.
@@ -98,9 +99,16 @@ class Assembly {
   Purpose purpose_;
   engine::Arena& arena_;
   ValueType type_;
-  std::byte* workspace_ = nullptr;
+  /// What kernels leave nothing in: a set for each of the two lanes on which tasks may run at once.
+  struct Scratch {
+    std::byte* workspace = nullptr;
+    float* partials = nullptr;  ///< of the column sums; null in evaluation
+  };
+  const Scratch& scratch(bool aside) const { return scratch_[aside ? 1 : 0]; }
+  void place_scratch();
+
+  std::array<Scratch, 2> scratch_;
   std::byte* rounded_ = nullptr;  ///< the parameter block in bf16; null in other precisions
-  float* partials_ = nullptr;     ///< of the column sums
   std::size_t partial_floats_ = 0;
   std::vector<std::byte*> values_;  ///< by edge
   std::vector<std::byte*> grads_;   ///< by edge; null where no gradient is wanted

@@ -17,6 +17,8 @@ using engine::Task;
 
 Task Assembly::bias_gradient(std::size_t s, const Affine& affine, float* grads) const {
   const auto outputs = static_cast<std::size_t>(affine.outputs);
+  const bool aside = !affine.masks;
+  float* const partials = scratch(aside).partials;
   ColumnSum work;
   work.type = type_;
   work.rows = affine.rows(plan_.batch);
@@ -24,13 +26,14 @@ Task Assembly::bias_gradient(std::size_t s, const Affine& affine, float* grads) 
   work.grad = grads_[s + 1];
   work.y = affine.masks ? values_[s + 1] : nullptr;
   work.sums = grads + plan_.layout.entries[affine.biases].offset;
-  work.partials = partials_;
+  work.partials = partials;
   work.counters = extras_[s].counters;
   Task task{name(s) + " bias gradient",
             {grad(s + 1)},
-            {engine::bytes_of(work.sums, outputs), engine::bytes_of(partials_, partial_floats_)},
+            {engine::bytes_of(work.sums, outputs), engine::bytes_of(partials, partial_floats_)},
             [work](Lane& lane) { sum_columns(stream_of(lane), work); },
-            {}};
+            {},
+            aside};
   if (affine.masks) {
     task.reads.push_back(value(s + 1));
     task.writes.push_back(grad(s + 1));
@@ -43,27 +46,32 @@ Task Assembly::weight_gradient(std::size_t s, const Affine& affine, float* grads
   float* const to = grads + plan_.layout.entries[affine.weights].offset;
   const auto outputs = static_cast<std::size_t>(affine.outputs);
   const auto inner = static_cast<std::size_t>(affine.inner);
+  const bool aside = affine.wants_grad_x;  // else nothing is left to run beside
+  std::byte* const space = scratch(aside).workspace;
   if (const LibraryConv* const conv = kernels.library ? &*kernels.library : nullptr) {
     std::byte* const copy = extras_[s].library_grad;
-    return {name(s) + " weight gradient",
-            {value(s), grad(s + 1)},
-            {engine::bytes_of(to, inner * outputs), {copy, inner * outputs * bytes_per(type_)}, workspace()},
-            [=, x = values_[s], grad_y = grads_[s + 1], scratch = workspace_, type = type_,
-             rows = affine.inner, columns = affine.outputs](Lane& lane) {
-              conv->weight_gradient(stream_of(lane), x, grad_y, copy, scratch);
-              transpose_gradient(stream_of(lane), copy, type, to, rows, columns);
-            },
-            {}};
+    return {
+        name(s) + " weight gradient",
+        {value(s), grad(s + 1)},
+        {engine::bytes_of(to, inner * outputs), {copy, inner * outputs * bytes_per(type_)}, workspace(aside)},
+        [=, x = values_[s], grad_y = grads_[s + 1], type = type_, rows = affine.inner,
+         columns = affine.outputs](Lane& lane) {
+          conv->weight_gradient(stream_of(lane), x, grad_y, copy, space);
+          transpose_gradient(stream_of(lane), copy, type, to, rows, columns);
+        },
+        {},
+        aside};
   }
   const Matmul* const product = &kernels.weight_gradient;
   const Bytes x = affine.is_conv() ? Bytes{extras_[s].patches, product->bytes_a()} : value(s);
   return {name(s) + " weight gradient",
           {x, grad(s + 1)},
-          {engine::bytes_of(to, static_cast<std::size_t>(affine.row) * outputs), workspace()},
-          [=, grad_y = grads_[s + 1], scratch = workspace_](Lane& lane) {
-            product->run(stream_of(lane), x.begin, grad_y, to, nullptr, scratch);
+          {engine::bytes_of(to, static_cast<std::size_t>(affine.row) * outputs), workspace(aside)},
+          [=, grad_y = grads_[s + 1]](Lane& lane) {
+            product->run(stream_of(lane), x.begin, grad_y, to, nullptr, space);
           },
-          {}};
+          {},
+          aside};
 }
 
 void Assembly::data_gradient(std::size_t s, const Affine& affine, const float* params,
@@ -72,13 +80,14 @@ void Assembly::data_gradient(std::size_t s, const Affine& affine, const float* p
   const std::string full = name(s) + " data gradient";
   const auto weights = static_cast<std::size_t>(affine.inner) * static_cast<std::size_t>(affine.outputs);
   if (const LibraryConv* const conv = kernels.library ? &*kernels.library : nullptr) {
-    tasks.push_back(
-        {full,
-         {grad(s + 1), {extras_[s].library_weights, weights * bytes_per(type_)}},
-         {grad(s), workspace()},
-         [=, copy = extras_[s].library_weights, grad_y = grads_[s + 1], to = grads_[s], scratch = workspace_](
-             Lane& lane) { conv->data_gradient(stream_of(lane), copy, grad_y, to, scratch); },
-         {}});
+    tasks.push_back({full,
+                     {grad(s + 1), {extras_[s].library_weights, weights * bytes_per(type_)}},
+                     {grad(s), workspace(false)},
+                     [=, copy = extras_[s].library_weights, grad_y = grads_[s + 1], to = grads_[s],
+                      space = scratch(false).workspace](Lane& lane) {
+                       conv->data_gradient(stream_of(lane), copy, grad_y, to, space);
+                     },
+                     {}});
     return;
   }
   const Matmul* const product = &*kernels.data_gradient;
@@ -99,14 +108,15 @@ void Assembly::data_gradient(std::size_t s, const Affine& affine, const float* p
       affine.is_conv() ? Bytes{extras_[s].turned, product->bytes_b()} : weights_of(affine, params);
   tasks.push_back({full,
                    {a, b},
-                   {grad(s), workspace()},
-                   [=, to = grads_[s], scratch = workspace_](Lane& lane) {
-                     product->run(stream_of(lane), a.begin, b.begin, to, nullptr, scratch);
+                   {grad(s), workspace(false)},
+                   [=, to = grads_[s], space = scratch(false).workspace](Lane& lane) {
+                     product->run(stream_of(lane), a.begin, b.begin, to, nullptr, space);
                    },
                    {}});
 }
 
-/// The bias gradient comes first where it also masks what the other two read.
+/// The bias gradient comes first where it also masks what the other two read; else it and the weight gradient
+/// run beside the data gradient and what follows it.
 void Assembly::backward_tasks(std::size_t s, const Affine& affine, const Blocks& blocks,
                               std::vector<Task>& tasks) const {
   tasks.push_back(bias_gradient(s, affine, blocks.grads));

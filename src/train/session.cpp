@@ -77,7 +77,7 @@ void require_equal_plans(const SessionState& state) {
 /// The blocks, the sealed programs on them, and the values they begin with.
 void build_programs(SessionState& state, const Start& start, bool overlap) {
   allocate_blocks(state);
-  state.step = plan_step(state, *state.collective, overlap);
+  state.step = plan_step(state, *state.collective, {overlap, state.config.side_lane});
   import_block(*state.backend, *state.tower, start.model, state.params);
   import_block(*state.backend, *state.tower, start.ema, state.ema);
   state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(&state.progress.step),

@@ -68,8 +68,9 @@ void open_collective(SessionState& state);
 void allocate_blocks(SessionState& state);
 
 /// Builds and seals the training program on these blocks. `collective` is the state's, or one that stands in
-/// for it. With `overlap` false every all-reduce waits for the end of backward.
-std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Collective& collective, bool overlap);
+/// for it.
+std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Collective& collective,
+                                          comm::Beside beside);
 
 /// Everything Session's constructor does; see there.
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,

@@ -119,7 +119,8 @@ std::vector<engine::Task> compute_tasks(SessionState& state, engine::TrainBindin
   return tasks;
 }
 
-std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Collective& collective, bool overlap) {
+std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Collective& collective,
+                                          comm::Beside beside) {
   const engine::ControlLayout control{state.world.size()};
   const engine::TrainBinding binding = bind(state, control);
   const std::vector<comm::Bucket> buckets = buckets_of(state);
@@ -139,7 +140,7 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Collective&
 
   engine::StepProgram program =
       comm::place(std::move(parts), buckets, {binding.control, control.floats()},
-                  {binding.grads, state.tower->layout().floats}, collective, overlap);
+                  {binding.grads, state.tower->layout().floats}, collective, beside);
   std::vector<engine::Bytes> regions = state.arena->regions();
   for (const Buffer* block :
        {&state.params, &state.ema, &state.gradients, &state.step_counter, &state.facts, &state.decay_sums}) {

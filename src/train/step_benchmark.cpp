@@ -69,24 +69,28 @@ class NoExchange final : public comm::Collective {
   }
 };
 
-/// The step in three ways, on the same memory.
+/// The step in several ways, on the same memory.
 struct Variants {
   NoExchange none;
   std::unique_ptr<engine::Runner> overlapped, blocking, alone;
-  std::unique_ptr<engine::Runner> told;  ///< task by task, where the first cannot tell their times
+  std::unique_ptr<engine::Runner> in_a_row;  ///< no side lane, where the first has one
+  std::unique_ptr<engine::Runner> told;      ///< task by task, where the first cannot tell their times
 };
 
 void plan_variants(SessionState& state, Variants& variants) {
   allocate_blocks(state);
-  variants.overlapped = plan_step(state, *state.collective, true);
+  variants.overlapped = plan_step(state, *state.collective, {});
+  if (variants.overlapped->program().lanes() > engine::kFirstSide) {
+    variants.in_a_row = plan_step(state, *state.collective, {.branches = false});
+  }
   if (variants.overlapped->task_seconds().empty()) {
     const engine::RunnerKind chosen = std::exchange(state.config.runner, engine::RunnerKind::serial);
-    variants.told = plan_step(state, *state.collective, true);
+    variants.told = plan_step(state, *state.collective, {});
     state.config.runner = chosen;
   }
   if (state.world.size() > 1) {
-    variants.blocking = plan_step(state, *state.collective, false);
-    variants.alone = plan_step(state, variants.none, false);
+    variants.blocking = plan_step(state, *state.collective, {.all_reduces = false});
+    variants.alone = plan_step(state, variants.none, {.all_reduces = false});
   }
   const std::vector<NamedTensor> initial = initial_tensors(state.network.params, state.config.seed);
   import_block(*state.backend, *state.tower, initial, state.params);
@@ -131,13 +135,14 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
   const int launches = std::max(1, static_cast<int>(std::lround(config.round_s / step_s / together)));
   const int steps = launches * together;
   const std::vector<double> before = step.task_seconds();
-  std::vector<double> step_times, images_per_s, peaks, shares, alone_s, blocking_s, exposed_s;
+  std::vector<double> step_times, images_per_s, peaks, shares, in_a_row_s, alone_s, blocking_s, exposed_s;
   for (int round = 0; round < config.rounds; ++round) {
     world.barrier();
     peaks.push_back(least(world.gather(measure_peak(state.config.threads, 0.05))));
     step_times.push_back(time_steps(world, step, steps, together));
     images_per_s.push_back(static_cast<double>(state.sizes.global_batch) / step_times.back());
     shares.push_back(result.in_image_flops * state.sizes.batch / step_times.back() / peaks.back());
+    if (variants.in_a_row) in_a_row_s.push_back(time_steps(world, *variants.in_a_row, steps, together));
     if (world.size() == 1) continue;
     blocking_s.push_back(time_steps(world, *variants.blocking, steps, together));
     alone_s.push_back(time_steps(world, *variants.alone, steps, together));
@@ -147,6 +152,7 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
   result.images_per_s = spread_of(images_per_s);
   result.peak_flops = spread_of(peaks);
   result.share = spread_of(shares);
+  result.in_a_row_s = spread_of(in_a_row_s);
   result.alone_s = spread_of(alone_s);
   result.blocking_s = spread_of(blocking_s);
   result.exposed_s = spread_of(exposed_s);

@@ -21,9 +21,7 @@ void StepReporter::begin_interval(std::uint64_t completed) {
   if (started_ < 0.0) started_ = interval_started_;
 }
 
-void StepReporter::note_done(std::uint64_t step) {
-  done_at_[step % engine::kRecordRing] = steady_seconds();
-}
+void StepReporter::note_done(std::uint64_t step) { done_at_[step % engine::kRecordRing] = steady_seconds(); }
 
 void StepReporter::add(std::uint64_t step, const engine::StepRecord& record) {
   if (s_.world.rank() != 0) return;

@@ -174,7 +174,7 @@ TEST_P(ReducedStep, SumsEveryGradientWhateverTheRunnerAndOverlap) {
         TinyStep step(*collective);
         const std::vector<Bucket> buckets = plan_buckets(step.layout(), bucket_bytes);
         StepProgram program =
-            place(step.parts(buckets), buckets, step.control(), step.grads(), *collective, overlap);
+            place(step.parts(buckets), buckets, step.control(), step.grads(), *collective, {overlap});
         const auto runner =
             engine::make_host_runner(std::move(program), kind, engine::WhileWaiting::yield, step.regions());
         for (int i = 0; i < kSteps; ++i) runner->replay();
@@ -193,7 +193,7 @@ TEST_P(ReducedStep, FollowsABackwardThatFinishesInAnotherOrder) {
   TinyStep step(*collective);
   const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
   StepProgram program =
-      place(step.parts(buckets, {4, 2, 0, 1, 3}), buckets, step.control(), step.grads(), *collective, true);
+      place(step.parts(buckets, {4, 2, 0, 1, 3}), buckets, step.control(), step.grads(), *collective, {true});
   const auto runner =
       engine::make_host_runner(std::move(program), RunnerKind::lanes, engine::WhileWaiting::yield, {});
   for (int i = 0; i < 3; ++i) runner->replay();
@@ -234,7 +234,7 @@ TEST(Reducer, NeedsEveryWaitItPlaces) {
     TinyStep step(collective);
     const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
     const StepProgram program =
-        place(step.parts(buckets), buckets, step.control(), step.grads(), collective, overlap);
+        place(step.parts(buckets), buckets, step.control(), step.grads(), collective, {overlap});
     EXPECT_TRUE(program.sealed());
     EXPECT_EQ(count_lines(program, Op::wait), buckets.size() + (overlap ? buckets.size() : 1));
     for (std::size_t i = 0; i < program.instructions().size(); ++i) {
@@ -252,11 +252,11 @@ TEST(Reducer, SendsTheFirstBucketBeforeTheNextIsComputed) {
   StepParts parts = step.parts(buckets);
   parts.compute.back().name = "the last of backward";
   parts.compute[3].name = "the second of backward";
-  const StepProgram early = place(parts, buckets, step.control(), step.grads(), collective, true);
+  const StepProgram early = place(parts, buckets, step.control(), step.grads(), collective, {true});
   EXPECT_LT(line_of(early, "all-reduce 0"), line_of(early, "the second of backward"));
   EXPECT_LT(line_of(early, "all-reduce 3"), line_of(early, "the last of backward"));
   EXPECT_GT(line_of(early, "all-reduce 4"), line_of(early, "the last of backward"));
-  const StepProgram late = place(parts, buckets, step.control(), step.grads(), collective, false);
+  const StepProgram late = place(parts, buckets, step.control(), step.grads(), collective, {false});
   EXPECT_GT(line_of(late, "all-reduce 0"), line_of(late, "the last of backward"));
 }
 
@@ -266,7 +266,7 @@ TEST(Reducer, HoldsABucketBackWhileATaskStillReadsIt) {
   const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
   StepParts parts = step.parts(buckets);
   parts.compute.push_back({"norm", {bytes_of(step.grads().data(), 1)}, {}, [](Lane&) {}, {}});
-  const StepProgram program = place(parts, buckets, step.control(), step.grads(), collective, true);
+  const StepProgram program = place(parts, buckets, step.control(), step.grads(), collective, {true});
   EXPECT_GT(line_of(program, "all-reduce 0"), line_of(program, "norm"));
   EXPECT_LT(line_of(program, "all-reduce 1"), line_of(program, "norm"));
 }
@@ -276,7 +276,7 @@ TEST(Reducer, SumsTheControlBlockWithTheFirstBucket) {
   TinyStep step(collective);
   const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
   const StepProgram program =
-      place(step.parts(buckets), buckets, step.control(), step.grads(), collective, true);
+      place(step.parts(buckets), buckets, step.control(), step.grads(), collective, {true});
   const Instruction& line = program.instructions()[line_of(program, "all-reduce 0")];
   const Task& task = program.tasks()[static_cast<std::size_t>(line.target)];
   ASSERT_EQ(task.writes.size(), 1u);
@@ -292,7 +292,7 @@ TEST(Reducer, PlacesNoCommunicationInAWorldOfOne) {
   TinyStep step(*collective);
   const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
   const StepProgram program =
-      place(step.parts(buckets), buckets, step.control(), step.grads(), *collective, true);
+      place(step.parts(buckets), buckets, step.control(), step.grads(), *collective, {true});
   EXPECT_EQ(program.lanes(), 1);
   EXPECT_EQ(program.tasks().size(), 7u + 5u + 1u);
   EXPECT_EQ(count_lines(program, Op::wait), 0u);
@@ -303,7 +303,7 @@ TEST(Reducer, RefusesPartsThatDoNotFit) {
   TinyStep step(collective);
   const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
   const auto attempt = [&](StepParts parts, std::span<const Bucket> plan, std::span<float> control) {
-    place(std::move(parts), plan, control, step.grads(), collective, true);
+    place(std::move(parts), plan, control, step.grads(), collective, {true});
   };
   EXPECT_THROW(attempt(step.parts(buckets, {0, 1, 2, 3}), buckets, step.control()), std::logic_error)
       << "no writer";

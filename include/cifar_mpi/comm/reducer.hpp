@@ -44,11 +44,16 @@ struct StepParts {
   engine::Task advance;               ///< needs everything
 };
 
-/// Builds and seals the program: the compute tasks on the compute lane; right behind the last writer of each
+/// What runs beside the compute lane.
+struct Beside {
+  bool all_reduces = true;  ///< false: each waits for the end of backward, to measure what overlap is worth
+  bool branches = true;     ///< false: tasks that say `aside` run in their place all the same
+};
+
+/// Builds and seals the program: the compute tasks on the compute lane and beside it; right behind the last writer of each
 /// bucket a mark, and on the comm lane a wait for it and the bucket's all-reduce; then each update behind its
 /// bucket's sum. `control` and `grads` are one array in memory from `collective.allocate`: the control block,
-/// then the parameters' gradients. With `overlap` false every all-reduce waits for the end of backward (for
-/// measuring what overlap is worth).
+/// then the parameters' gradients.
 ///
 /// A later compute task that only reads a bucket also holds its all-reduce back: it means this rank's values.
 /// The all-reduces stand in the order in which their buckets become ready, the updates in bucket order. In a
@@ -56,6 +61,6 @@ struct StepParts {
 /// `collective`. Throws std::logic_error when the parts do not fit each other or no task writes a bucket, and
 /// what `seal` throws.
 engine::StepProgram place(StepParts parts, std::span<const Bucket> buckets, std::span<float> control,
-                          std::span<float> grads, Collective& collective, bool overlap);
+                          std::span<float> grads, Collective& collective, Beside beside);
 
 }  // namespace cifar_mpi::comm

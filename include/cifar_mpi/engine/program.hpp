@@ -49,6 +49,9 @@ struct Task {
   /// Only for work that goes on by itself after `start` (a collective): moves it forward, true when it is
   /// done.
   std::function<bool()> poll;
+  /// May run beside the tasks that follow, as far as they touch other bytes (see Branches): another kernel
+  /// finds room next to it.
+  bool aside = false;
 };
 
 using LaneId = std::int32_t;

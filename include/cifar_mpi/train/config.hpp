@@ -64,7 +64,8 @@ struct TrainConfig {
   bool reproducible = false;
   int micro_shards = 8;
   comm::Overlap overlap = comm::Overlap::automatic;  ///< sum buckets while backward goes on
-  comm::Wire wire = comm::Wire::fp32;                ///< what gradients look like in messages
+  bool side_lane = true;               ///< independent branches of backward may run beside each other
+  comm::Wire wire = comm::Wire::fp32;  ///< what gradients look like in messages
 
   std::int64_t log_every = 10;           ///< steps
   double eval_every = 0.0;               ///< epochs; 0: only at the end

@@ -36,8 +36,9 @@ struct StepBenchmark {
   Spread step_s;        ///< seconds per step, of the slowest rank
   Spread images_per_s;  ///< over all ranks
   Spread peak_flops;    ///< ceiling of one rank, lowest rank of each round
-  Spread share;    ///< in-image FLOPs of the training step over step_s, over the ceiling measured just before
-  Spread alone_s;  ///< the step without any all-reduce; P > 1 only, as are the next two
+  Spread share;  ///< in-image FLOPs of the training step over step_s, over the ceiling measured just before
+  Spread in_a_row_s;            ///< the step without a side lane; zeros where it has none
+  Spread alone_s;               ///< the step without any all-reduce; P > 1 only, as are the next two
   Spread blocking_s;            ///< every all-reduce behind the end of backward
   Spread exposed_s;             ///< step_s − alone_s of each round: what overlap could not hide
   double in_image_flops = 0.0;  ///< per image and step

@@ -118,7 +118,7 @@ class TrainingRun {
     parts.advance = backend.advance_task(advance, records);
     const std::vector<comm::Bucket> bucket{{0, floats}};
     return comm::place(std::move(parts), bucket, {binding().control, control.floats()},
-                       {binding().grads, floats}, alone, true);
+                       {binding().grads, floats}, alone, {true});
   }
 
   engine::StepProgram evaluate_program() {

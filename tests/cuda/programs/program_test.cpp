@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "cifar_mpi/comm/reducer.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
+#include "cifar_mpi/engine/branches.hpp"
 #include "cifar_mpi/engine/verify.hpp"
 #include "cuda/assembly.hpp"
 #include "cuda/planner.hpp"
@@ -166,8 +168,28 @@ TEST(CudaProgram, HasNoRaceBetweenLanesNorBetweenReplays) {
     TwoRanks ranks;
     const std::span<float> grads(run.binding().grads, run.plan.layout.floats);
     const std::span<float> control(run.reduced.as<float>(), run.control.floats());
-    EXPECT_NO_THROW(comm::place(std::move(parts), buckets, control, grads, ranks, true));
+    EXPECT_NO_THROW(comm::place(std::move(parts), buckets, control, grads, ranks, {true}));
   });
+}
+
+TEST(CudaProgram, RunsWeightGradientsBesideTheRestOfBackward) {
+  for (const auto choice : {ConvChoice::products, ConvChoice::library}) {
+    StepRun run(model::make_model("tutorial", {24, 24, 3}, 10), engine::Precision::bf16, choice);
+    engine::StepProgram program("train");
+    engine::Branches branches(program, true);
+    for (Task& task : run.train()) branches.run(std::move(task));
+    std::set<std::string> aside;
+    for (const engine::Instruction& line : program.instructions()) {
+      if (line.lane == engine::kFirstSide && line.op == engine::Op::run) {
+        aside.insert(program.tasks()[static_cast<std::size_t>(line.target)].name);
+      }
+      EXPECT_FALSE(line.lane == engine::kCompute && line.op == engine::Op::wait);
+    }
+    EXPECT_EQ(aside,
+              (std::set<std::string>{"conv1 bias gradient", "conv2 bias gradient", "conv2 weight gradient",
+                                     "local3 weight gradient", "local4 weight gradient",
+                                     "softmax_linear bias gradient", "softmax_linear weight gradient"}));
+  }
 }
 
 TEST(CudaProgram, ReadsNoScratchThatNoTaskBeforeHasWritten) {

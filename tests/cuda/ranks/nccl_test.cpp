@@ -99,7 +99,7 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   state.samples = train::ResidentData(*state.backend, images);
   train::open_collective(state);
   train::allocate_blocks(state);
-  state.step = train::plan_step(state, *state.collective, true);
+  state.step = train::plan_step(state, *state.collective, {});
   const auto initial = train::initial_tensors(state.network.params, 1);
   train::import_block(*state.backend, *state.tower, initial, state.params);
   train::import_block(*state.backend, *state.tower, initial, state.ema);

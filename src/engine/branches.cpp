@@ -1,0 +1,50 @@
+#include "cifar_mpi/engine/branches.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace cifar_mpi::engine {
+namespace {
+
+bool overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
+  return std::any_of(a.begin(), a.end(), [&](const Bytes& x) {
+    return std::any_of(b.begin(), b.end(), [&](const Bytes& y) { return x.overlaps(y); });
+  });
+}
+
+/// Whether one writes what the other touches.
+bool conflict(const Task& a, const Task& b) {
+  return overlap(a.writes, b.writes) || overlap(a.writes, b.reads) || overlap(a.reads, b.writes);
+}
+
+}  // namespace
+
+bool Branches::touches_open(const Task& task) const {
+  return std::any_of(open_.begin(), open_.end(), [&](const Task& other) { return conflict(task, other); });
+}
+
+void Branches::run(Task task) {
+  if (task.aside && beside_) {
+    if (!forked_) program_.wait(kFirstSide, program_.set(kCompute));
+    forked_ = true;
+    open_.push_back({task.name, task.reads, task.writes, {}, {}});
+    program_.run(kFirstSide, std::move(task));
+    return;
+  }
+  if (touches_open(task)) join();
+  program_.run(kCompute, std::move(task));
+  forked_ = false;
+}
+
+void Branches::wait(LaneId lane) {
+  program_.wait(lane, program_.set(kCompute));
+  if (!open_.empty()) program_.wait(lane, program_.set(kFirstSide));
+}
+
+void Branches::join() {
+  if (open_.empty()) return;
+  program_.wait(kCompute, program_.set(kFirstSide));
+  open_.clear();
+}
+
+}  // namespace cifar_mpi::engine
