@@ -7,6 +7,7 @@
 #include "cuda/conv.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/norm.hpp"
+#include "cuda/norm_pool.hpp"
 #include "cuda/pool.hpp"
 #include "cuda/relu.hpp"
 #include "cuda/sum.hpp"
@@ -80,9 +81,14 @@ void Assembly::place_extras(unsigned* counters) {
       partial_floats_ = std::max(partial_floats_, static_cast<std::size_t>(chunks.chunks) *
                                                       static_cast<std::size_t>(affine->outputs));
     }
-    if (std::holds_alternative<Pool>(plan_.stages[s].work) && training()) {
-      extras.taps = arena_.take_array<std::uint8_t>(static_cast<std::size_t>(values_in(s + 1)));
+    const Stage::Work& work = plan_.stages[s].work;
+    if (!training()) continue;
+    const auto values = static_cast<std::size_t>(values_in(s + 1));
+    const bool pools_last = std::holds_alternative<PoolNorm>(work);
+    if (pools_last || std::holds_alternative<Pool>(work) || std::holds_alternative<NormPool>(work)) {
+      extras.taps = arena_.take_array<std::uint8_t>(values);
     }
+    if (pools_last) extras.pooled = arena_.take(values * bytes_per(type_));
   }
 }
 
@@ -95,6 +101,16 @@ void Assembly::place_scratch() {
 
 Bytes Assembly::value(std::size_t edge) const {
   return {values_[edge], static_cast<std::size_t>(values_in(edge)) * bytes_per(type_of(edge))};
+}
+
+Bytes Assembly::taps(std::size_t s) const {
+  return engine::bytes_of(extras_[s].taps,
+                          extras_[s].taps != nullptr ? static_cast<std::size_t>(values_in(s + 1)) : 0);
+}
+
+Bytes Assembly::pooled(std::size_t s) const {
+  const auto values = static_cast<std::size_t>(values_in(s + 1));
+  return {extras_[s].pooled, extras_[s].pooled != nullptr ? values * bytes_per(type_) : 0};
 }
 
 Bytes Assembly::grad(std::size_t edge) const {
@@ -221,17 +237,14 @@ void Assembly::forward_tasks(std::size_t s, const Affine& affine, const float* p
 }
 
 void Assembly::forward_tasks(std::size_t s, const Pool& pool, const float*, std::vector<Task>& tasks) const {
-  std::vector<Bytes> writes{value(s + 1)};
-  std::uint8_t* const taps = extras_[s].taps;
-  if (taps != nullptr)
-    writes.push_back({reinterpret_cast<std::byte*>(taps), static_cast<std::size_t>(values_in(s + 1))});
-  tasks.push_back({name(s) + " forward",
-                   {value(s)},
-                   std::move(writes),
-                   [=, type = type_, from = values_[s], to = values_[s + 1]](Lane& lane) {
-                     pool_forward(stream_of(lane), pool.place, type, pool.relu, from, to, taps);
-                   },
-                   {}});
+  tasks.push_back(
+      {name(s) + " forward",
+       {value(s)},
+       {value(s + 1), taps(s)},
+       [=, type = type_, from = values_[s], to = values_[s + 1], taps = extras_[s].taps](Lane& lane) {
+         pool_forward(stream_of(lane), pool.place, type, pool.relu, from, to, taps);
+       },
+       {}});
 }
 
 void Assembly::forward_tasks(std::size_t s, const Norm& norm, const float*, std::vector<Task>& tasks) const {
@@ -242,6 +255,30 @@ void Assembly::forward_tasks(std::size_t s, const Norm& norm, const float*, std:
                    {value(s + 1)},
                    [=, from = values_[s], to = values_[s + 1]](Lane& lane) {
                      norm_forward(stream_of(lane), shape, from, to);
+                   },
+                   {}});
+}
+
+void Assembly::forward_tasks(std::size_t s, const PoolNorm& both, const float*,
+                             std::vector<Task>& tasks) const {
+  const NormPoolShape shape{both.pool.place, both.norm.rule, type_, both.pool.relu};
+  tasks.push_back({name(s) + " forward",
+                   {value(s)},
+                   {value(s + 1), taps(s), pooled(s)},
+                   [shape, from = values_[s], to = values_[s + 1], extras = extras_[s]](Lane& lane) {
+                     pool_norm_forward(stream_of(lane), shape, from, extras.pooled, extras.taps, to);
+                   },
+                   {}});
+}
+
+void Assembly::forward_tasks(std::size_t s, const NormPool& both, const float*,
+                             std::vector<Task>& tasks) const {
+  const NormPoolShape shape{both.pool.place, both.norm.rule, type_, both.norm.relu};
+  tasks.push_back({name(s) + " forward",
+                   {value(s)},
+                   {value(s + 1), taps(s)},
+                   [shape, from = values_[s], to = values_[s + 1], taps = extras_[s].taps](Lane& lane) {
+                     norm_pool_forward(stream_of(lane), shape, from, taps, to);
                    },
                    {}});
 }

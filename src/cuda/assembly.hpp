@@ -39,6 +39,7 @@ class Assembly {
   /// What one stage has besides its edges.
   struct Extras {
     std::uint8_t* taps = nullptr;  ///< of a pooling; null in evaluation
+    std::byte* pooled = nullptr;   ///< what a pooling gives the normalization behind it; null in evaluation
     std::byte* patches = nullptr;  ///< of a convolution as a product
     std::byte* grad_patches = nullptr;
     std::byte* turned = nullptr;           ///< its weights for the data gradient
@@ -62,6 +63,10 @@ class Assembly {
                      std::vector<engine::Task>& tasks) const;
   void forward_tasks(std::size_t s, const Norm& norm, const float* params,
                      std::vector<engine::Task>& tasks) const;
+  void forward_tasks(std::size_t s, const PoolNorm& both, const float* params,
+                     std::vector<engine::Task>& tasks) const;
+  void forward_tasks(std::size_t s, const NormPool& both, const float* params,
+                     std::vector<engine::Task>& tasks) const;
   void forward_tasks(std::size_t s, const Rectify& rectify, const float* params,
                      std::vector<engine::Task>& tasks) const;
   engine::Task library_forward(std::size_t s, const Affine& affine, const float* params) const;
@@ -72,6 +77,10 @@ class Assembly {
   void backward_tasks(std::size_t s, const Pool& pool, const Blocks& blocks,
                       std::vector<engine::Task>& tasks) const;
   void backward_tasks(std::size_t s, const Norm& norm, const Blocks& blocks,
+                      std::vector<engine::Task>& tasks) const;
+  void backward_tasks(std::size_t s, const PoolNorm& both, const Blocks& blocks,
+                      std::vector<engine::Task>& tasks) const;
+  void backward_tasks(std::size_t s, const NormPool& both, const Blocks& blocks,
                       std::vector<engine::Task>& tasks) const;
   void backward_tasks(std::size_t s, const Rectify& rectify, const Blocks& blocks,
                       std::vector<engine::Task>& tasks) const;
@@ -86,6 +95,8 @@ class Assembly {
     return std::int64_t{plan_.batch} * plan_.edges[edge].extent.count();
   }
   engine::Bytes value(std::size_t edge) const;
+  engine::Bytes taps(std::size_t s) const;
+  engine::Bytes pooled(std::size_t s) const;
   engine::Bytes grad(std::size_t edge) const;
   engine::Bytes workspace(bool aside) const { return {scratch(aside).workspace, kernels_.workspace_bytes()}; }
   /// Parameter `p` in a block, without the padding that no kernel touches.

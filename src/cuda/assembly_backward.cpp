@@ -4,6 +4,7 @@
 #include "cuda/conv.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/norm.hpp"
+#include "cuda/norm_pool.hpp"
 #include "cuda/pool.hpp"
 #include "cuda/relu.hpp"
 #include "cuda/sum.hpp"
@@ -127,13 +128,11 @@ void Assembly::backward_tasks(std::size_t s, const Affine& affine, const Blocks&
 void Assembly::backward_tasks(std::size_t s, const Pool& pool, const Blocks&,
                               std::vector<Task>& tasks) const {
   if (grads_[s] == nullptr) return;
-  const std::uint8_t* const taps = extras_[s].taps;
   tasks.push_back({name(s) + " backward",
-                   {grad(s + 1), engine::bytes_of(taps, static_cast<std::size_t>(values_in(s + 1)))},
+                   {grad(s + 1), taps(s)},
                    {grad(s)},
-                   [=, type = type_, grad_y = grads_[s + 1], to = grads_[s]](Lane& lane) {
-                     pool_backward(stream_of(lane), pool.place, type, taps, grad_y, to);
-                   },
+                   [=, type = type_, taps = extras_[s].taps, grad_y = grads_[s + 1], to = grads_[s]](
+                       Lane& lane) { pool_backward(stream_of(lane), pool.place, type, taps, grad_y, to); },
                    {}});
 }
 
@@ -148,6 +147,31 @@ void Assembly::backward_tasks(std::size_t s, const Norm& norm, const Blocks&,
                    [=, relu = norm.relu, x = values_[s], grad_y = grads_[s + 1], to = grads_[s]](Lane& lane) {
                      norm_backward(stream_of(lane), shape, relu, x, grad_y, to);
                    },
+                   {}});
+}
+
+void Assembly::backward_tasks(std::size_t s, const PoolNorm& both, const Blocks&,
+                              std::vector<Task>& tasks) const {
+  if (grads_[s] == nullptr) return;
+  const NormPoolShape shape{both.pool.place, both.norm.rule, type_, both.pool.relu};
+  tasks.push_back({name(s) + " backward",
+                   {pooled(s), taps(s), grad(s + 1)},
+                   {grad(s)},
+                   [shape, extras = extras_[s], grad_y = grads_[s + 1], to = grads_[s]](Lane& lane) {
+                     pool_norm_backward(stream_of(lane), shape, extras.pooled, extras.taps, grad_y, to);
+                   },
+                   {}});
+}
+
+void Assembly::backward_tasks(std::size_t s, const NormPool& both, const Blocks&,
+                              std::vector<Task>& tasks) const {
+  if (grads_[s] == nullptr) return;
+  const NormPoolShape shape{both.pool.place, both.norm.rule, type_, both.norm.relu};
+  tasks.push_back({name(s) + " backward",
+                   {value(s), taps(s), grad(s + 1)},
+                   {grad(s)},
+                   [shape, x = values_[s], taps = extras_[s].taps, grad_y = grads_[s + 1], to = grads_[s]](
+                       Lane& lane) { norm_pool_backward(stream_of(lane), shape, x, taps, grad_y, to); },
                    {}});
 }
 

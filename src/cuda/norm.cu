@@ -24,21 +24,21 @@ __global__ void forward(NormShape shape, const T* __restrict__ x, T* __restrict_
 template <class T>
 __global__ void backward(NormShape shape, int pixels_per_block, bool relu, const T* __restrict__ x,
                          const T* __restrict__ grad_y, T* __restrict__ grad_x) {
-  float* const terms = dynamic_shared<float>();
+  float* const memory = dynamic_shared<float>();
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * pixels_per_block * shape.channels;
   const std::int64_t left = shape.pixels * shape.channels - first;
   const int most = pixels_per_block * shape.channels;
   const int count = left < most ? static_cast<int>(left) : most;
-  float* const shares = terms;
-  float* const directs = terms + most;
+  float* const shares = memory;
+  float* const directs = memory + most;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
     const int channel = i % shape.channels;
     const T* const pixel = x + first + (i - channel);
-    const float base =
-        norm_base(shape.rule, shape.channels, channel, [&](int c) { return to_float(pixel[c]); });
-    const float direct = to_float(grad_y[first + i]) * norm_scale(shape.rule, base, DeviceMath{});
-    directs[i] = direct;
-    shares[i] = direct * to_float(pixel[channel]) / base;
+    const NormTerms terms = norm_terms(
+        shape.rule, shape.channels, channel, to_float(grad_y[first + i]),
+        [&](int c) { return to_float(pixel[c]); }, DeviceMath{});
+    directs[i] = terms.direct;
+    shares[i] = terms.share;
   }
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {

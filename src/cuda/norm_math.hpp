@@ -33,6 +33,19 @@ constexpr float norm_scale(const NormRule& rule, float base, Math math) {
   return math.pow(base, -rule.beta);
 }
 
+/// What a channel adds to the gradients of its neighbours and to its own; see norm_gradient.
+struct NormTerms {
+  float direct = 0.0f;  ///< grad_y · scale
+  float share = 0.0f;
+};
+template <class Read, class Math>
+constexpr NormTerms norm_terms(const NormRule& rule, int channels, int c, float grad_y, Read read,
+                               Math math) {
+  const float base = norm_base(rule, channels, c, read);
+  const float direct = grad_y * norm_scale(rule, base, math);
+  return {direct, direct * read(c) / base};
+}
+
 /// y = x · scale gives grad_x[c] = grad_y[c] · scale[c] − 2·alpha·beta · x[c] · Σ share[j] over the same
 /// channels j, with share[j] = grad_y[j] · x[j] · scale[j] / base[j].
 template <class Share>

@@ -6,6 +6,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cuda/norm_pool_math.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -103,29 +104,66 @@ class Planner {
     return add_affine(linear.name, layer, affine);
   }
 
-  std::size_t add_pool(const model::MaxPool& pool, std::size_t layer) {
+  Pool make_pool(const model::MaxPool& pool, std::size_t layer) const {
     expect(pool.kernel <= kMostPoolKernel, pool.name,
            concat("has a window of ", pool.kernel, ", but the cuda kernels take at most ", kMostPoolKernel));
     const Extent in = net_.input_of(layer), out = net_.outputs[layer];
     const model::SamePadding y = model::same_padding(in.height, pool.kernel, pool.stride);
     const model::SamePadding x = model::same_padding(in.width, pool.kernel, pool.stride);
-    add(pool.name, out,
-        Pool{{plan_.batch, in.height, in.width, out.height, out.width, in.channels, pool.kernel, pool.stride,
-              y.before, x.before}});
+    return {{plan_.batch, in.height, in.width, out.height, out.width, in.channels, pool.kernel, pool.stride,
+             y.before, x.before}};
+  }
+
+  Norm make_norm(const model::LocalResponseNorm& norm, std::size_t layer) const {
+    const int channels = net_.input_of(layer).channels;
+    expect(channels <= kMostNormChannels, norm.name,
+           concat("has ", channels, " channels, but the cuda kernels take at most ", kMostNormChannels));
+    return {{norm.depth_radius, norm.bias, norm.alpha, norm.beta}};
+  }
+
+  template <class Layer>
+  const Layer* layer_as(std::size_t layer) const {
+    return layer < net_.layers.size() ? std::get_if<Layer>(&net_.layers[layer]) : nullptr;
+  }
+
+  std::size_t add_pool(const model::MaxPool& pool, std::size_t layer) {
+    const Pool made = make_pool(pool, layer);
+    const auto* const norm = layer_as<model::LocalResponseNorm>(layer + 1);
+    if (norm != nullptr && fits_norm_pool(made.place)) {
+      add(concat(pool.name, " and ", norm->name), net_.outputs[layer + 1],
+          PoolNorm{made, make_norm(*norm, layer + 1)});
+      return 2;
+    }
+    add(pool.name, net_.outputs[layer], made);
     return 1;
   }
 
   std::size_t add_norm(const model::LocalResponseNorm& norm, std::size_t layer) {
-    const Extent in = net_.input_of(layer);
-    expect(in.channels <= kMostNormChannels, norm.name,
-           concat("has ", in.channels, " channels, but the cuda kernels take at most ", kMostNormChannels));
-    add(norm.name, in, Norm{{norm.depth_radius, norm.bias, norm.alpha, norm.beta}});
+    const Norm made = make_norm(norm, layer);
+    if (const auto* const pool = layer_as<model::MaxPool>(layer + 1)) {
+      const Pool behind = make_pool(*pool, layer + 1);
+      if (fits_norm_pool(behind.place)) {
+        add(concat(norm.name, " and ", pool->name), net_.outputs[layer + 1], NormPool{made, behind});
+        return 2;
+      }
+    }
+    add(norm.name, net_.outputs[layer], made);
     return 1;
   }
 
   std::size_t add_relu(std::size_t layer) {
     add(concat("relu ", layer), net_.outputs[layer], Rectify{});
     return 1;
+  }
+
+  /// Where a stage notes that it masks for the ReLU before it; null where it does not.
+  static bool* mask_of(Stage::Work& work) {
+    return std::visit(
+        Overloaded{[](Affine&) -> bool* { return nullptr; }, [](Rectify&) -> bool* { return nullptr; },
+                   [](Pool& pool) { return &pool.relu; }, [](Norm& norm) { return &norm.relu; },
+                   [](PoolNorm& both) { return &both.pool.relu; },
+                   [](NormPool& both) { return &both.norm.relu; }},
+        work);
   }
 
   /// Decides who masks the gradient of each ReLU's output.
@@ -136,13 +174,8 @@ class Planner {
       auto* const rectify = std::get_if<Rectify>(&stages[s].work);
       if (rectify == nullptr && (affine == nullptr || !affine->relu)) continue;
       Stage* const next = s + 1 < stages.size() ? &stages[s + 1] : nullptr;
-      if (Pool* const pool = next ? std::get_if<Pool>(&next->work) : nullptr) {
-        pool->relu = true;
-      } else if (Norm* const norm = next ? std::get_if<Norm>(&next->work) : nullptr) {
-        norm->relu = true;
-      } else {
-        (affine != nullptr ? affine->masks : rectify->masks) = true;
-      }
+      bool* const takes = next != nullptr ? mask_of(next->work) : nullptr;
+      (takes != nullptr ? *takes : affine != nullptr ? affine->masks : rectify->masks) = true;
     }
   }
 

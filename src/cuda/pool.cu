@@ -1,27 +1,9 @@
+#include "cuda/image.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/pool.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {
-
-/// Which image, row, column and channel an element of an NHWC tensor is.
-struct Position {
-  std::int64_t image = 0;
-  int y = 0;
-  int x = 0;
-  int channel = 0;
-};
-
-__device__ Position position_of(std::int64_t i, int height, int width, int channels) {
-  const std::int64_t pixel = i / channels;
-  const std::int64_t row = pixel / width;
-  Position at;
-  at.channel = static_cast<int>(i - pixel * channels);
-  at.x = static_cast<int>(pixel - row * width);
-  at.image = row / height;
-  at.y = static_cast<int>(row - at.image * height);
-  return at;
-}
 
 /// One thread per output. Reads each input about (kernel / stride)² times, from the cache.
 template <class T>

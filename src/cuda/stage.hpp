@@ -13,8 +13,8 @@
 #include "cuda/pool_math.hpp"
 #include "cuda/value_type.hpp"
 
-/// A network as a chain of stages, each one layer or a layer with the ReLU behind it; stage s turns edge s
-/// into edge s+1. Needs no device: what the kernels are is settled elsewhere.
+/// A network as a chain of stages, each one layer, a layer with the ReLU behind it, or a pooling and a
+/// normalization; stage s turns edge s into edge s+1. Needs no device: what the kernels are is settled elsewhere.
 namespace cifar_mpi::cuda {
 
 /// What activations and compute copies of weights are stored as.
@@ -71,13 +71,24 @@ struct Norm {
   bool relu = false;  ///< as in Pool
 };
 
+/// A pooling and the normalization behind it, or the other way round, as one; the pooled or normalized values
+/// between them are no edge.
+struct PoolNorm {
+  Pool pool;
+  Norm norm;
+};
+struct NormPool {
+  Norm norm;
+  Pool pool;
+};
+
 /// A ReLU that no stage before it could take in.
 struct Rectify {
   bool masks = false;  ///< as in Affine
 };
 
 struct Stage {
-  using Work = std::variant<Affine, Pool, Norm, Rectify>;
+  using Work = std::variant<Affine, Pool, Norm, PoolNorm, NormPool, Rectify>;
 
   std::string name;
   Work work;

@@ -35,6 +35,7 @@ class HostNetwork {
     grads_.assign(params_.size(), {});
     values_.assign(1, x);
     taps_.assign(plan_.stages.size(), {});
+    between_.assign(plan_.stages.size(), {});
     for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
       values_.push_back(std::visit([&](const auto& work) { return forward(s, work); }, plan_.stages[s].work));
     }
@@ -73,7 +74,17 @@ class HostNetwork {
     return affine.relu ? reference::relu_forward(y) : y;
   }
 
-  Array forward(std::size_t s, const Pool& pool) {
+  Array forward(std::size_t s, const Pool& pool) { return pooled(s, pool, values_[s]); }
+  Array forward(std::size_t s, const Norm& norm) const { return normalized(s, norm, values_[s]); }
+  Array forward(std::size_t s, const PoolNorm& both) {
+    between_[s] = pooled(s, both.pool, values_[s]);
+    return normalized(s, both.norm, between_[s]);
+  }
+  Array forward(std::size_t s, const NormPool& both) {
+    return pooled(s, both.pool, normalized(s, both.norm, values_[s]));
+  }
+
+  Array pooled(std::size_t s, const Pool& pool, const Array& source) {
     const PoolPlace& p = pool.place;
     Array y;
     for (int b = 0; b < p.batch; ++b) {
@@ -82,7 +93,7 @@ class HostNetwork {
           for (int c = 0; c < p.channels; ++c) {
             const PoolChoice choice = pool_choose(p, oy, ox, pool.relu, [&](int row, int column) {
               return static_cast<float>(
-                  values_[s][index(p.in_height, p.in_width, p.channels, b, row, column, c)]);
+                  source[index(p.in_height, p.in_width, p.channels, b, row, column, c)]);
             });
             y.push_back(static_cast<double>(choice.value));
             taps_[s].push_back(choice.tap);
@@ -93,11 +104,11 @@ class HostNetwork {
     return y;
   }
 
-  Array forward(std::size_t s, const Norm& norm) const {
+  Array normalized(std::size_t s, const Norm& norm, const Array& source) const {
     Array y;
-    for (std::size_t i = 0; i < values_[s].size(); ++i) {
-      const float base = base_of(s, norm, i);
-      y.push_back(values_[s][i] * static_cast<double>(norm_scale(norm.rule, base, HostMath{})));
+    for (std::size_t i = 0; i < source.size(); ++i) {
+      const float base = base_of(s, norm, source, i);
+      y.push_back(source[i] * static_cast<double>(norm_scale(norm.rule, base, HostMath{})));
     }
     return y;
   }
@@ -145,17 +156,27 @@ class HostNetwork {
   }
 
   Array backward(std::size_t s, const Norm& norm, const Array& grad) const {
+    return norm_backward(s, norm, values_[s], grad);
+  }
+  Array backward(std::size_t s, const PoolNorm& both, const Array& grad) const {
+    return backward(s, both.pool, norm_backward(s, both.norm, between_[s], grad));
+  }
+  Array backward(std::size_t s, const NormPool& both, const Array& grad) const {
+    return backward(s, both.norm, backward(s, both.pool, grad));
+  }
+
+  Array norm_backward(std::size_t s, const Norm& norm, const Array& source, const Array& grad) const {
     const int channels = plan_.edges[s].extent.channels;
     Array shares, directs, result;
     for (std::size_t i = 0; i < grad.size(); ++i) {
-      const float base = base_of(s, norm, i);
+      const float base = base_of(s, norm, source, i);
       directs.push_back(grad[i] * static_cast<double>(norm_scale(norm.rule, base, HostMath{})));
-      shares.push_back(directs[i] * values_[s][i] / static_cast<double>(base));
+      shares.push_back(directs[i] * source[i] / static_cast<double>(base));
     }
     for (std::size_t i = 0; i < grad.size(); ++i) {
       const int channel = static_cast<int>(i % static_cast<std::size_t>(channels));
       const std::size_t pixel = i - static_cast<std::size_t>(channel);
-      const auto x = static_cast<float>(values_[s][i]);
+      const auto x = static_cast<float>(source[i]);
       const float g = norm_gradient(
           norm.rule, channels, channel, x, static_cast<float>(directs[i]),
           [&](int c) { return static_cast<float>(shares[pixel + static_cast<std::size_t>(c)]); });
@@ -183,13 +204,12 @@ class HostNetwork {
     return grad;
   }
 
-  float base_of(std::size_t s, const Norm& norm, std::size_t i) const {
+  float base_of(std::size_t s, const Norm& norm, const Array& source, std::size_t i) const {
     const int channels = plan_.edges[s].extent.channels;
     const int channel = static_cast<int>(i % static_cast<std::size_t>(channels));
     const std::size_t pixel = i - static_cast<std::size_t>(channel);
-    return norm_base(norm.rule, channels, channel, [&](int c) {
-      return static_cast<float>(values_[s][pixel + static_cast<std::size_t>(c)]);
-    });
+    return norm_base(norm.rule, channels, channel,
+                     [&](int c) { return static_cast<float>(source[pixel + static_cast<std::size_t>(c)]); });
   }
 
   static std::size_t index(int height, int width, int channels, int b, int y, int x, int c) {
@@ -199,6 +219,7 @@ class HostNetwork {
   NetPlan plan_;
   reference::Params params_, grads_;
   std::vector<Array> values_;
+  std::vector<Array> between_;  ///< what a pooling gives the normalization in its stage
   std::vector<std::vector<std::uint8_t>> taps_;
 };
 

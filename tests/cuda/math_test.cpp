@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/model/layer.hpp"
 #include "cuda/augment_math.hpp"
 #include "cuda/device_choice.hpp"
 #include "cuda/host_math.hpp"
+#include "cuda/norm_pool_math.hpp"
 #include "cuda/optimizer_math.hpp"
 #include "cuda/sum_math.hpp"
 
@@ -140,6 +142,40 @@ TEST(DeviceChoice, FindsRanksWithOneGpuOnOneHostOnly) {
   const SharedDevice shared = find_shared_device(Ranks{{0, 5}, {1, 5}, {0, 6}, {1, 5}});
   EXPECT_EQ(shared.rank, 3);
   EXPECT_EQ(shared.other, 1);
+}
+
+/// Both directions, against a look at every window.
+TEST(NormPoolRows, AreThoseThatWindowsShare) {
+  for (const int height : {1, 2, 5, 12, 13}) {
+    for (const int kernel : {1, 2, 3, 5}) {
+      for (const int stride : {1, 2, 3, 4}) {
+        const model::SamePadding y = model::same_padding(height, kernel, stride);
+        PoolPlace place{1, height, 4, y.outputs, 4, 1, kernel, stride, y.before, 0};
+        const auto holds = [&](int oy, int iy) {
+          const int top = stride * oy - y.before;
+          return top <= iy && iy < top + kernel;
+        };
+        for (int index = 0; index < pieces(y.outputs, kPooledRows); ++index) {
+          const Rows out = piece(y.outputs, kPooledRows, index), in = rows_under(place, out);
+          EXPECT_LE(static_cast<std::size_t>(in.count() * 4), normalized_values(place));
+          for (int iy = 0; iy < height; ++iy) {
+            for (int oy = out.begin; oy < out.end; ++oy) {
+              EXPECT_TRUE(!holds(oy, iy) || (in.begin <= iy && iy < in.end));
+            }
+          }
+        }
+        for (int index = 0; index < pieces(height, kInputRows); ++index) {
+          const Rows in = piece(height, kInputRows, index), out = rows_over(place, in);
+          EXPECT_LE(static_cast<std::size_t>(out.count() * 4), pooled_values(place));
+          for (int oy = 0; oy < y.outputs; ++oy) {
+            for (int iy = in.begin; iy < in.end; ++iy) {
+              EXPECT_TRUE(!holds(oy, iy) || (out.begin <= oy && oy < out.end));
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -74,21 +74,37 @@ TEST(NetPlan, LaysParametersInTheOrderOfTheTableOnWholeCacheLines) {
 
 TEST(NetPlan, TakesARectifierIntoTheLayerBeforeAndItsMaskIntoTheOneBehind) {
   const NetPlan plan = plan_of(model::make_model("tutorial", {24, 24, 3}, 10));
-  ASSERT_EQ(plan.stages.size(), 9u);
+  ASSERT_EQ(plan.stages.size(), 7u);
   const auto& conv1 = std::get<Affine>(plan.stages[0].work);
   EXPECT_TRUE(conv1.relu);
   EXPECT_FALSE(conv1.masks);
   EXPECT_FALSE(conv1.wants_grad_x);
   EXPECT_EQ(conv1.row, 80);
-  EXPECT_TRUE(std::get<Pool>(plan.stages[1].work).relu);
-  EXPECT_FALSE(std::get<Norm>(plan.stages[2].work).relu);
-  EXPECT_TRUE(std::get<Norm>(plan.stages[4].work).relu);
-  EXPECT_FALSE(std::get<Pool>(plan.stages[5].work).relu);
-  EXPECT_TRUE(std::get<Affine>(plan.stages[6].work).masks);
-  const auto& logits = std::get<Affine>(plan.stages[8].work);
+  EXPECT_TRUE(std::get<PoolNorm>(plan.stages[1].work).pool.relu);
+  EXPECT_FALSE(std::get<PoolNorm>(plan.stages[1].work).norm.relu);
+  EXPECT_TRUE(std::get<NormPool>(plan.stages[3].work).norm.relu);
+  EXPECT_FALSE(std::get<NormPool>(plan.stages[3].work).pool.relu);
+  EXPECT_TRUE(std::get<Affine>(plan.stages[4].work).masks);
+  const auto& logits = std::get<Affine>(plan.stages[6].work);
   EXPECT_TRUE(logits.logits);
   EXPECT_FALSE(logits.masks);
   EXPECT_TRUE(plan.edges.back().fp32);
+}
+
+TEST(NetPlan, KeepsPoolingAndNormalizationApartWhereABlockHasNoRoomForBoth) {
+  using namespace model;
+  const auto stages_of = [](int width, int channels) {
+    const NetPlan plan = plan_of(
+        make_net("wide", {8, width, 3}, 7,
+                 {Conv2d{"c", channels, 3}, MaxPool{"p1", 3, 2}, LocalResponseNorm{"n1", 4},
+                  LocalResponseNorm{"n2", 4}, MaxPool{"p2", 3, 2}, Linear{"l", 7}, SoftmaxCrossEntropy{}}));
+    std::string names;
+    for (const Stage& stage : plan.stages) names += stage.name + ", ";
+    return names;
+  };
+  EXPECT_EQ(stages_of(16, 64), "c, p1 and n1, n2 and p2, l, ");
+  EXPECT_EQ(stages_of(64, 64), "c, p1, n1, n2 and p2, l, ");
+  EXPECT_EQ(stages_of(256, 64), "c, p1, n1, n2, p2, l, ");
 }
 
 TEST(NetPlan, RefusesWhatNoKernelTakes) {

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cuda/norm_pool_math.hpp"
+#include "cuda/value_type.hpp"
+
+/// A local response normalization and the max-pooling before or behind it in one kernel each way: what lies
+/// between them is neither written nor read, but rounded to the type as if it were. All enqueue and return.
+namespace cifar_mpi::cuda {
+
+struct NormPoolShape {
+  PoolPlace place;  ///< fits_norm_pool
+  NormRule rule;
+  ValueType type = ValueType::fp32;
+  bool relu = false;  ///< the first of the two stands behind a ReLU, and its backward pass masks
+};
+
+/// Pools x, then normalizes: y. Also leaves the pooled values, where not null, and the taps, where not null.
+void pool_norm_forward(cudaStream_t stream, const NormPoolShape& shape, const void* x, void* pooled,
+                       std::uint8_t* taps, void* y);
+void pool_norm_backward(cudaStream_t stream, const NormPoolShape& shape, const void* pooled,
+                        const std::uint8_t* taps, const void* grad_y, void* grad_x);
+
+/// Normalizes x, then pools: y. Also leaves the taps, where not null.
+void norm_pool_forward(cudaStream_t stream, const NormPoolShape& shape, const void* x, std::uint8_t* taps,
+                       void* y);
+void norm_pool_backward(cudaStream_t stream, const NormPoolShape& shape, const void* x,
+                        const std::uint8_t* taps, const void* grad_y, void* grad_x);
+
+}  // namespace cifar_mpi::cuda

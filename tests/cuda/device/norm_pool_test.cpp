@@ -1,0 +1,128 @@
+#include "cuda/norm_pool.hpp"
+
+#include <vector>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/model/layer.hpp"
+#include "cuda/device/gpu.hpp"
+#include "cuda/norm.hpp"
+#include "cuda/pool.hpp"
+
+/// A pooling and a normalization in one kernel, against the two one after the other, which are tested against the
+/// reference: every bit.
+namespace cifar_mpi::cuda::testing {
+namespace {
+
+struct Case {
+  ValueType type = ValueType::fp32;
+  Extent in;
+  int kernel = 0;
+  int stride = 0;
+  NormRule rule;
+  bool relu = false;
+
+  PoolPlace place() const {
+    const model::SamePadding y = model::same_padding(in.height, kernel, stride),
+                             x = model::same_padding(in.width, kernel, stride);
+    return {3, in.height, in.width, y.outputs, x.outputs, in.channels, kernel, stride, y.before, x.before};
+  }
+  NormPoolShape both() const { return {place(), rule, type, relu}; }
+  NormShape norm(std::int64_t values) const { return {rule, values / in.channels, in.channels, type}; }
+  std::string text() const {
+    return concat(name_of(type), ", ", to_string(in), ", ", kernel, '/', stride, relu ? ", relu" : "");
+  }
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const ValueType type : {ValueType::fp32, ValueType::bf16}) {
+    for (const Extent in : {Extent{12, 12, 64}, Extent{9, 7, 5}, Extent{5, 11, 20}, Extent{1, 1, 3}}) {
+      for (const auto& [kernel, stride] :
+           {std::pair{3, 2}, std::pair{2, 2}, std::pair{3, 1}, std::pair{2, 3}, std::pair{5, 2}}) {
+        all.push_back({type, in, kernel, stride, {4, 1.0f, 0.1f, 0.75f}, true});
+        all.push_back({type, in, kernel, stride, {2, 2.0f, 0.1f, 0.5f}, false});
+      }
+    }
+  }
+  return all;
+}
+
+class CudaNormPool : public GpuTest {
+ protected:
+  Bench bench;
+
+  reference::Array download(const void* memory, std::int64_t count, ValueType type) {
+    return bench.download(memory, static_cast<std::size_t>(count), type);
+  }
+  std::vector<std::uint8_t> download(const std::uint8_t* memory, std::int64_t count) {
+    return bench.download(memory, static_cast<std::size_t>(count));
+  }
+  void* take(std::int64_t count, ValueType type) { return bench.take(static_cast<std::size_t>(count), type); }
+  void* upload(std::int64_t count, const Case& c, std::uint32_t salt) {
+    reference::Array values = lattice(static_cast<std::size_t>(count), salt);
+    return bench.upload(c.relu ? reference::relu_forward(values) : values, c.type);
+  }
+};
+
+TEST_F(CudaNormPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.text());
+    const PoolPlace place = c.place();
+    ASSERT_TRUE(fits_norm_pool(place));
+    const std::int64_t inputs = place.in_values(), outputs = place.out_values();
+    const void* const x = upload(inputs, c, 1);
+    const void* const grad = bench.upload(lattice(static_cast<std::size_t>(outputs), 2), c.type);
+    void *const p1 = take(outputs, c.type), *const p2 = take(outputs, c.type);
+    void *const y1 = take(outputs, c.type), *const y2 = take(outputs, c.type),
+                *const y3 = take(outputs, c.type);
+    auto *const t1 = bench.take<std::uint8_t>(static_cast<std::size_t>(outputs)),
+                *const t2 = bench.take<std::uint8_t>(static_cast<std::size_t>(outputs));
+    pool_forward(bench.stream, place, c.type, c.relu, x, p1, t1);
+    norm_forward(bench.stream, c.norm(outputs), p1, y1);
+    pool_norm_forward(bench.stream, c.both(), x, p2, t2, y2);
+    pool_norm_forward(bench.stream, c.both(), x, nullptr, nullptr, y3);
+    EXPECT_EQ(download(p2, outputs, c.type), download(p1, outputs, c.type));
+    EXPECT_EQ(download(t2, outputs), download(t1, outputs));
+    EXPECT_EQ(download(y2, outputs, c.type), download(y1, outputs, c.type));
+    EXPECT_EQ(download(y3, outputs, c.type), download(y1, outputs, c.type));
+
+    void *const g = take(outputs, c.type), *const g1 = take(inputs, c.type), *const g2 = take(inputs, c.type);
+    norm_backward(bench.stream, c.norm(outputs), false, p1, grad, g);
+    pool_backward(bench.stream, place, c.type, t1, g, g1);
+    pool_norm_backward(bench.stream, c.both(), p1, t1, grad, g2);
+    EXPECT_EQ(download(g2, inputs, c.type), download(g1, inputs, c.type));
+    bench.clear();
+  }
+}
+
+TEST_F(CudaNormPool, NormalizesThenPoolsAsTheTwoKernelsDo) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.text());
+    const PoolPlace place = c.place();
+    const std::int64_t inputs = place.in_values(), outputs = place.out_values();
+    const void* const x = upload(inputs, c, 3);
+    const void* const grad = bench.upload(lattice(static_cast<std::size_t>(outputs), 4), c.type);
+    void* const n = take(inputs, c.type);
+    void *const y1 = take(outputs, c.type), *const y2 = take(outputs, c.type),
+                *const y3 = take(outputs, c.type);
+    auto *const t1 = bench.take<std::uint8_t>(static_cast<std::size_t>(outputs)),
+                *const t2 = bench.take<std::uint8_t>(static_cast<std::size_t>(outputs));
+    norm_forward(bench.stream, c.norm(inputs), x, n);
+    pool_forward(bench.stream, place, c.type, false, n, y1, t1);
+    norm_pool_forward(bench.stream, c.both(), x, t2, y2);
+    norm_pool_forward(bench.stream, c.both(), x, nullptr, y3);
+    EXPECT_EQ(download(t2, outputs), download(t1, outputs));
+    EXPECT_EQ(download(y2, outputs, c.type), download(y1, outputs, c.type));
+    EXPECT_EQ(download(y3, outputs, c.type), download(y1, outputs, c.type));
+
+    void *const g = take(inputs, c.type), *const g1 = take(inputs, c.type), *const g2 = take(inputs, c.type);
+    pool_backward(bench.stream, place, c.type, t1, grad, g);
+    norm_backward(bench.stream, c.norm(inputs), c.relu, x, g, g1);
+    norm_pool_backward(bench.stream, c.both(), x, t1, grad, g2);
+    EXPECT_EQ(download(g2, inputs, c.type), download(g1, inputs, c.type));
+    bench.clear();
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cuda::testing
