@@ -135,7 +135,8 @@ void Assembly::prepare(const float* params, std::vector<Task>& tasks) const {
                      {engine::bytes_of(params, plan_.layout.floats)},
                      {{rounded_, plan_.layout.floats * bytes_per(ValueType::bf16)}},
                      [=, to = rounded_](Lane& lane) { round_to_bf16(stream_of(lane), params, to, floats); },
-                     {}});
+                     {},
+                     true});
   }
   for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
     const auto* const affine = std::get_if<Affine>(&plan_.stages[s].work);
@@ -151,7 +152,8 @@ void Assembly::prepare(const float* params, std::vector<Task>& tasks) const {
                        [=, type = type_, rows = affine->inner, columns = affine->outputs](Lane& lane) {
                          transpose_weights(stream_of(lane), master, to, type, rows, columns);
                        },
-                       {}});
+                       {},
+                       true});
     }
     if (std::byte* const to = extras.turned) {
       const TurnedWeights shape{affine->kernel, affine->in.channels, affine->outputs,
@@ -162,7 +164,8 @@ void Assembly::prepare(const float* params, std::vector<Task>& tasks) const {
            {read},
            {{to, values * bytes_per(type_)}},
            [=, type = type_](Lane& lane) { turn_weights(stream_of(lane), shape, master, to, type); },
-           {}});
+           {},
+           true});
     }
   }
 }

@@ -113,6 +113,7 @@ Task plan_control(const engine::TrainBinding& binding, const int* stop_word) {
   work.stop_word = first ? stop_word : nullptr;
   work.facts = first ? binding.facts : nullptr;
   Task task;
+  task.aside = true;
   task.name = "control";
   if (work.stop_word != nullptr) task.reads.push_back(bytes_of(work.stop_word, 1));
   task.writes = {bytes_of(work.control, work.floats)};
@@ -129,7 +130,8 @@ Task plan_compute_time(engine::RankFacts* facts) {
           {bytes_of(facts, 1)},
           {bytes_of(facts, 1)},
           [facts](Lane& lane) { note_compute_time(stream_of(lane), facts); },
-          {}};
+          {},
+          true};
 }
 
 Task plan_train_input(const engine::TrainBinding& binding, int batch, ValueType type, std::byte* x,

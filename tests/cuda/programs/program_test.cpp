@@ -172,23 +172,36 @@ TEST(CudaProgram, HasNoRaceBetweenLanesNorBetweenReplays) {
   });
 }
 
-TEST(CudaProgram, RunsWeightGradientsBesideTheRestOfBackward) {
+TEST(CudaProgram, RunsWeightGradientsBesideTheRestOfBackwardAndPreparationsBesideTheInput) {
   for (const auto choice : {ConvChoice::products, ConvChoice::library}) {
     StepRun run(model::make_model("tutorial", {24, 24, 3}, 10), engine::Precision::bf16, choice);
     engine::StepProgram program("train");
     engine::Branches branches(program, true);
     for (Task& task : run.train()) branches.run(std::move(task));
-    std::set<std::string> aside;
-    for (const engine::Instruction& line : program.instructions()) {
-      if (line.lane == engine::kFirstSide && line.op == engine::Op::run) {
-        aside.insert(program.tasks()[static_cast<std::size_t>(line.target)].name);
-      }
-      EXPECT_FALSE(line.lane == engine::kCompute && line.op == engine::Op::wait);
+    std::set<std::string> aside, joining;
+    for (std::size_t i = 0; i < program.instructions().size(); ++i) {
+      const engine::Instruction& line = program.instructions()[i];
+      const auto name_at = [&](std::size_t at) {
+        return program.tasks()[static_cast<std::size_t>(program.instructions()[at].target)].name;
+      };
+      if (line.lane == engine::kFirstSide && line.op == engine::Op::run) aside.insert(name_at(i));
+      if (line.lane == engine::kCompute && line.op == engine::Op::wait) joining.insert(name_at(i + 1));
     }
-    EXPECT_EQ(aside,
-              (std::set<std::string>{"conv1 bias gradient", "conv2 bias gradient", "conv2 weight gradient",
-                                     "local3 weight gradient", "local4 weight gradient",
-                                     "softmax_linear bias gradient", "softmax_linear weight gradient"}));
+    const bool library = choice == ConvChoice::library;
+    std::set<std::string> wanted{"control",
+                                 "round weights",
+                                 "conv2 bias gradient",
+                                 "conv2 weight gradient",
+                                 "conv1 bias gradient",
+                                 "local3 weight gradient",
+                                 "local4 weight gradient",
+                                 "softmax_linear bias gradient",
+                                 "softmax_linear weight gradient",
+                                 "compute time"};
+    wanted.merge(library ? std::set<std::string>{"conv1 weights", "conv2 weights"}
+                         : std::set<std::string>{"conv2 turn"});
+    EXPECT_EQ(aside, wanted);
+    EXPECT_EQ(joining, std::set<std::string>{"conv1 forward"});
   }
 }
 
