@@ -1,5 +1,8 @@
 #include "cuda/matmul.hpp"
 
+#include <array>
+#include <bit>
+
 #include "cifar_mpi/base/text.hpp"
 #include "cuda/plain_matmul.hpp"
 
@@ -10,6 +13,21 @@ namespace {
 constexpr std::uint32_t kAlignment = 16;
 
 cudaDataType data_type(ValueType type) { return type == ValueType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+/// What makes an algorithm of cuBLASLt this one and no other, and the bytes in which the library tells it.
+struct Setting {
+  const char* name;
+  cublasLtMatmulAlgoConfigAttributes_t attribute;
+  std::size_t bytes = sizeof(std::uint32_t);
+};
+constexpr Setting kSettings[] = {{"tile", CUBLASLT_ALGO_CONFIG_TILE_ID},
+                                 {"stages", CUBLASLT_ALGO_CONFIG_STAGES_ID},
+                                 {"split", CUBLASLT_ALGO_CONFIG_SPLITK_NUM},
+                                 {"sum", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME},
+                                 {"swizzle", CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING},
+                                 {"option", CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION},
+                                 {"inner", CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, sizeof(std::uint16_t)},
+                                 {"cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, sizeof(std::uint16_t)}};
 
 /// cuBLASLt counts in columns: a row-major matrix is its transpose, and d' = op(b)' · op(a)'.
 Owned<cublasLtMatrixLayout_t> transposed_layout(ValueType type, std::int64_t rows, std::int64_t columns) {
@@ -63,12 +81,15 @@ Owned<cublasLtMatmulPreference_t> preference() {
   return wanted;
 }
 
-std::uint32_t setting(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
-  std::uint32_t value = 0;
+/// 0 where the library does not tell.
+std::uint32_t value_of(const cublasLtMatmulAlgo_t& algorithm, const Setting& setting) {
+  std::array<std::byte, sizeof(std::uint32_t)> memory{};
   std::size_t written = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof value, &written);
-  return status == CUBLAS_STATUS_SUCCESS ? value : 0;
+  if (cublasLtMatmulAlgoConfigGetAttribute(&algorithm, setting.attribute, memory.data(), setting.bytes,
+                                           &written) != CUBLAS_STATUS_SUCCESS) {
+    return 0;
+  }
+  return std::bit_cast<std::uint32_t>(memory);  // hosts of GPUs are little-endian
 }
 
 PlainMatmul plain(const MatmulShape& shape) {
@@ -139,11 +160,10 @@ void Matmul::run(cudaStream_t stream, const void* a, const void* b, void* d, con
 std::string Matmul::text() const {
   const std::string shape = concat(shape_.m, 'x', shape_.n, 'x', shape_.k, ' ', name_of(shape_.in));
   if (!planned_) return concat(shape, ": plain kernel");
-  return concat(shape, ": cuBLASLt ", setting(algorithm_, CUBLASLT_ALGO_CONFIG_ID), ", tile ",
-                setting(algorithm_, CUBLASLT_ALGO_CONFIG_TILE_ID), ", stages ",
-                setting(algorithm_, CUBLASLT_ALGO_CONFIG_STAGES_ID), ", split ",
-                setting(algorithm_, CUBLASLT_ALGO_CONFIG_SPLITK_NUM), ", sum ",
-                setting(algorithm_, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME));
+  std::string text = concat(shape, ": cuBLASLt ", value_of(algorithm_, {"", CUBLASLT_ALGO_CONFIG_ID}));
+  for (const Setting& setting : kSettings)
+    text += concat(", ", setting.name, ' ', value_of(algorithm_, setting));
+  return text;
 }
 
 }  // namespace cifar_mpi::cuda

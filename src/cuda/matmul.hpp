@@ -50,7 +50,7 @@ class Matmul {
   std::size_t bytes_d() const {
     return static_cast<std::size_t>(shape_.m * shape_.n) * bytes_per(shape_.out);
   }
-  /// "73728x64x80 bf16: cuBLASLt 66, tile 18, stages 3, split 1"
+  /// "73728x64x80 bf16: cuBLASLt 66, tile 18, stages 3, split 1, …"
   std::string text() const;
 
  private:

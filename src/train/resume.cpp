@@ -179,6 +179,9 @@ void adopt(SessionState& state, const Identity& resolved) {
   if (const auto threads = number<int>(find(resolved, "threads")); threads && config.threads == 0) {
     config.threads = std::max(*threads, 0);
   }
+  if (const auto* nccl = find(resolved, "nccl algorithm"); nccl && config.nccl_algorithm == "auto") {
+    config.nccl_algorithm = *nccl;
+  }
   // Auto's choice by length has no name of its own; on the same nodes it chooses alike again.
   const auto* all_reduce = find(resolved, "all-reduce");
   const auto known = comm::collectives();
@@ -226,6 +229,14 @@ void require_same_run(const Identity& found, const Identity& wanted, const std::
   }
 }
 
+namespace {
+
+bool concerns_sums(const std::string& setting) {
+  return setting == "all-reduce" || setting == "bucket MiB" || setting == "nccl algorithm";
+}
+
+}  // namespace
+
 std::vector<std::string> changed_settings(const Identity& then, const Identity& now) {
   const auto *ranks_then = find(then, "ranks"), *ranks_now = find(now, "ranks");
   const bool alone = ranks_then && ranks_now && *ranks_then == "1" && *ranks_now == "1";
@@ -233,7 +244,7 @@ std::vector<std::string> changed_settings(const Identity& then, const Identity& 
   for (const auto& [name, value] : now) {
     const std::string* const before = find(then, name);
     if (before == nullptr || *before == value) continue;
-    if (alone && (name == "all-reduce" || name == "bucket MiB")) continue;  // nothing is summed
+    if (alone && concerns_sums(name)) continue;  // nothing is summed
     notes.push_back(concat("note: ", name, " is ", value, ", the checkpoint was made with ", *before,
                            ": the run goes on, but not to the same bits"));
   }
@@ -289,7 +300,9 @@ std::vector<std::string> resume_notes(const SessionState& state, const Start& st
   std::vector<std::string> notes = changed_settings(start.progress.resolved, now);
   // Another precision, or other numbers of threads or ranks, bring other kernels with them: said already.
   const bool explained = std::any_of(notes.begin(), notes.end(), [](const std::string& note) {
-    return note.find(": all-reduce ") == std::string::npos && note.find(": bucket MiB ") == std::string::npos;
+    return note.find(": all-reduce ") == std::string::npos &&
+           note.find(": bucket MiB ") == std::string::npos &&
+           note.find(": nccl algorithm ") == std::string::npos;
   });
   const std::string kernels = changed_kernels(start.kernels, state.tower->plan_text());
   if (!explained && !kernels.empty()) notes.push_back(kernels);

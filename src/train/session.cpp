@@ -128,12 +128,15 @@ Identity resolved_settings(const SessionState& state) {
   if (all_reduce.starts_with(kAuto)) {
     all_reduce = all_reduce.substr(kAuto.size(), all_reduce.size() - kAuto.size() - 1);
   }
-  return {{"precision", std::string(engine::to_string(state.config.precision))},
-          {"threads", std::to_string(state.config.threads)},
-          {"ranks", std::to_string(state.world.size())},
-          {"all-reduce", std::move(all_reduce)},
-          {"wire", std::string(comm::to_string(state.config.wire))},
-          {"bucket MiB", format("%g", state.config.bucket_mib)}};
+  Identity settings{{"precision", std::string(engine::to_string(state.config.precision))},
+                    {"threads", std::to_string(state.config.threads)},
+                    {"ranks", std::to_string(state.world.size())},
+                    {"all-reduce", std::move(all_reduce)},
+                    {"wire", std::string(comm::to_string(state.config.wire))},
+                    {"bucket MiB", format("%g", state.config.bucket_mib)}};
+  if (state.config.nccl_algorithm != "auto")
+    settings.emplace_back("nccl algorithm", state.config.nccl_algorithm);
+  return settings;
 }
 
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,

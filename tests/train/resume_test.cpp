@@ -289,9 +289,11 @@ TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
   const auto adopted = [&](int ranks, TrainConfig asked) {
     state.config = asked;
     state.adopted_all_reduce = state.adopted_precision = false;
-    adopt(
-        state,
-        {{"precision", "bf16"}, {"threads", "3"}, {"ranks", std::to_string(ranks)}, {"all-reduce", "ring"}});
+    adopt(state, {{"precision", "bf16"},
+                  {"threads", "3"},
+                  {"ranks", std::to_string(ranks)},
+                  {"all-reduce", "ring"},
+                  {"nccl algorithm", "tree"}});
     return state.config;
   };
   TrainConfig automatic = config();
@@ -301,11 +303,13 @@ TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
   EXPECT_EQ(same.precision, engine::Precision::bf16);
   EXPECT_EQ(same.threads, 3);
   EXPECT_EQ(same.all_reduce, "ring");
+  EXPECT_EQ(same.nccl_algorithm, "tree");
   EXPECT_TRUE(state.adopted_precision && state.adopted_all_reduce);
   const TrainConfig other = adopted(world().size() + 1, automatic);
   EXPECT_EQ(other.precision, engine::Precision::bf16);
   EXPECT_EQ(other.threads, 0);
   EXPECT_EQ(other.all_reduce, "auto");
+  EXPECT_EQ(other.nccl_algorithm, "auto");
   TrainConfig chosen = config();
   chosen.precision = engine::Precision::fp32;
   chosen.threads = 1;
