@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -42,35 +41,45 @@ struct ncclComm {
   Meeting* meeting = nullptr;
   int rank = 0;
   int ranks = 1;
+  std::atomic<bool> aborted = false;
 
-  /// Returns when all are here. Throws when one is gone.
-  void meet() const {
+  /// Returns when all are here: true. When one is gone the host gets false; a kernel knows nothing of that and
+  /// turns round and round until this rank aborts.
+  bool meet(bool in_kernel) const {
+    if (aborted.load()) return false;
     const std::uint32_t round = meeting->round.load();
     if (meeting->arrived.fetch_add(1) + 1 == static_cast<std::uint32_t>(ranks)) {
       meeting->arrived = 0;
       ++meeting->round;
-      return;
+      return true;
     }
     for (unsigned turn = 0; meeting->round.load() == round; ++turn) {
       if (turn % 1024 == 0 && !std::all_of(meeting->pids, meeting->pids + ranks,
                                            [](const auto& pid) { return lives(pid.load()); })) {
         meeting->broken = 1;
       }
-      if (meeting->broken.load() != 0) throw std::runtime_error("NCCL: a rank is gone");
-      sched_yield();
+      if (meeting->broken.load() == 0) {
+        sched_yield();
+      } else if (!in_kernel || aborted.load()) {
+        return false;
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
     }
+    return true;
   }
 
-  /// Calls use(first, count) for each piece, when the pieces of all ranks lie in the meeting.
+  /// Calls use(first, count) for each piece, when the pieces of all ranks lie in the meeting; for none once
+  /// it is aborted.
   template <class Use>
   void exchange(const float* data, std::size_t count, Use use) const {
     constexpr std::size_t kPiece = kPieceBytes / sizeof(float);
     for (std::size_t first = 0; first < count; first += kPiece) {
       const std::size_t piece = std::min(kPiece, count - first);
       std::memcpy(meeting->pieces[rank], data + first, piece * sizeof(float));
-      meet();
+      if (!meet(true)) return;
       use(first, piece);
-      meet();
+      if (!meet(true)) return;
     }
   }
   const float* piece_of(int other) const { return reinterpret_cast<const float*>(meeting->pieces[other]); }
@@ -119,11 +128,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   meeting->pids[rank] = static_cast<int>(getpid());
   std::snprintf(meeting->places[rank], sizeof meeting->places[rank], "%s", own_place().c_str());
   *comm = made;
-  try {
-    made->meet();
-  } catch (const std::exception& error) {
-    return fail(ncclRemoteError, error.what());
-  }
+  if (!made->meet(false)) return fail(ncclRemoteError, "a rank is gone");
   if (rank == 0) shm_unlink(id.internal);
   for (int a = 0; a < ranks; ++a) {
     for (int b = 0; b < a; ++b) {
@@ -136,11 +141,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  try {
-    comm->meet();
-  } catch (const std::exception& error) {
-    return fail(ncclRemoteError, error.what());
-  }
+  if (!comm->meet(false)) return fail(ncclRemoteError, "a rank is gone");
   munmap(comm->meeting, sizeof(Meeting));
   delete comm;
   return ncclSuccess;
@@ -148,6 +149,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 /// The memory stays: work on the GPU's thread may still look at it.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->aborted = true;
   comm->meeting->broken = 1;
   return ncclSuccess;
 }

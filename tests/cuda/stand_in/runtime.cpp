@@ -1,10 +1,11 @@
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -21,17 +22,26 @@ Queues& queues() { return Queues::get(); }
 
 cudaError_t result(cudaError_t error) { return queues().fail(error); }
 
-int devices() {
+/// The GPUs of the host that this process sees, by their numbers there: as CUDA, those before the first that is
+/// not there.
+std::vector<int> visible_gpus() {
   const char* const count = std::getenv("STAND_IN_GPUS");
+  const int all = count != nullptr ? std::atoi(count) : 1;
+  std::vector<int> gpus(static_cast<std::size_t>(all));
+  std::iota(gpus.begin(), gpus.end(), 0);
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  int all = count != nullptr ? std::atoi(count) : 1;
-  if (visible != nullptr) {
-    const std::string list = visible;
-    all = list.empty() ? 0
-                       : std::min<int>(all, 1 + static_cast<int>(std::count(list.begin(), list.end(), ',')));
-  }
-  return all;
+  if (visible == nullptr) return gpus;
+  gpus.clear();
+  std::istringstream list(visible);
+  for (int gpu = 0; list >> gpu && gpu >= 0 && gpu < all; list.ignore(1, ',')) gpus.push_back(gpu);
+  return gpus;
 }
+
+int devices() { return static_cast<int>(visible_gpus().size()); }
+
+int gpu_of(int device) { return visible_gpus().at(static_cast<std::size_t>(device)); }
+
+std::string uuid_of(int device) { return "stand-in GPU " + std::to_string(gpu_of(device)); }
 
 bool is_pageable(const void* address) {
   const DeviceMemory& memory = queues().memory;
@@ -49,7 +59,7 @@ std::uint64_t nanoseconds() {
       std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
-std::string device_uuid() { return "stand-in GPU " + std::to_string(current_device); }
+std::string device_uuid() { return uuid_of(current_device); }
 
 }  // namespace cifar_mpi::stand_in
 
@@ -78,11 +88,12 @@ cudaError_t cudaGetDevice(int* device) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
+  if (device < 0 || device >= devices()) return result(cudaErrorInvalidDevice);
   std::snprintf(properties->name, sizeof properties->name, "stand-in GPU");
   properties->major = 9;
-  properties->pciBusID = 16 + device;
+  properties->pciBusID = 16 + gpu_of(device);
   properties->totalGlobalMem = queues().memory.total();
-  std::snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "%s", device_uuid().c_str());
+  std::snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "%s", uuid_of(device).c_str());
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
