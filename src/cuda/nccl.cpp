@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cuda/check.hpp"
@@ -29,6 +30,9 @@ namespace {
 /// The most blocks that NCCL's kernels take from those of the backward pass.
 constexpr int kMostChannels = 8;
 constexpr std::chrono::seconds kAbortDeadline{5};
+/// NCCL says that a rank is lost, not which. The watchdog of a rank on the same node can name it, and takes less
+/// than this.
+constexpr double kWatchdogsTurn = 2.0;
 
 /// Owns a communicator. It goes with all ranks together; while an exception unwinds this rank may be alone,
 /// and aborting can hang as well, so a thread does that and is left behind when it takes too long.
@@ -121,10 +125,12 @@ class NcclCollective final : public comm::Collective {
     if (tree_) gathered_.pop_back();
   }
 
-  void look() const {
+  void look() {
     ncclResult_t state = ncclSuccess;
     check(ncclCommGetAsyncError(communicator_.get(), &state), "asking whether all is well");
     if (state == ncclSuccess || state == ncclInProgress) return;
+    if (!failed_at_) failed_at_ = steady_seconds();
+    if (steady_seconds() - *failed_at_ < kWatchdogsTurn) return;
     throw Error(ErrorKind::comm, concat("NCCL lost a rank or the network: ", ncclGetErrorString(state),
                                         ", seen by rank ", world_.rank(), " on ", world_.host(),
                                         "; the first message of the other ranks says more"));
@@ -134,6 +140,7 @@ class NcclCollective final : public comm::Collective {
   const comm::World& world_;
   Communicator communicator_;  ///< none in a world of one
   bool tree_;
+  std::optional<double> failed_at_;
   std::list<std::function<void()>>::iterator watch_;
   std::vector<Buffer> gathered_;  ///< all ranks' arrays, one per task; go before the communicator
 };
@@ -159,6 +166,7 @@ void prepare_environment(const comm::World& world, const NcclOptions& options, b
 /// Logs who has which GPU, and lets all ranks fail together where two have one and may not.
 void compare_devices(const Device& device, const comm::World& world, bool share) {
   const std::vector<double> gpus = world.gather(static_cast<double>(device.identity()));
+  const std::vector<double> ordinals = world.gather(static_cast<double>(device.ordinal()));
   const std::vector<double> places = world.gather(static_cast<double>(device.pci_number()));
   const auto& hosts = world.hosts();
   std::vector<DeviceIdentity> ranks;
@@ -167,7 +175,7 @@ void compare_devices(const Device& device, const comm::World& world, bool share)
     const auto first = std::find(hosts.begin(), hosts.end(), hosts[rank]) - hosts.begin();
     ranks.push_back({static_cast<double>(first), gpus[rank]});
     std::string& line = lines[hosts[rank]];
-    line += concat(line.empty() ? "" : ", ", "rank ", rank, " ",
+    line += concat(line.empty() ? "" : ", ", "rank ", rank, " GPU ", ordinals[rank], " ",
                    pci_text(static_cast<std::uint64_t>(places[rank])));
   }
   for (const auto& [host, line] : lines) Log(world.rank()).info(concat("GPUs of ", host, ": ", line));
