@@ -21,14 +21,15 @@ inline std::string in_quotes(const std::string& text) {
   return word + "'";
 }
 
+/// With which mpirun starts anywhere, also when the tests are started without tools/run_tests.
+inline const std::string kShellSettings = ". \"" CIFAR_MPI_SOURCE_ROOT
+                                          "/env/mpirun.sh\"; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; "
+                                          "unset CIFAR_MPI_DATA; ";
+
 /// Runs a shell command under a watchdog; 124 means that it hung.
 inline Outcome run_command(const std::string& command) {
-  // The settings with which mpirun starts anywhere, also when the tests are started without tools/run_tests.
-  const std::string settings = ". \"" CIFAR_MPI_SOURCE_ROOT
-                               "/env/mpirun.sh\"; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; "
-                               "unset CIFAR_MPI_DATA; ";
   const std::string guarded =
-      "timeout -k 5 100 bash -c " + in_quotes(settings + command) + " 2>&1 </dev/null";
+      "timeout -k 5 100 bash -c " + in_quotes(kShellSettings + command) + " 2>&1 </dev/null";
   std::FILE* pipe = popen(guarded.c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("popen failed");
   Outcome outcome;

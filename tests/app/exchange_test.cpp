@@ -1,4 +1,3 @@
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -6,7 +5,7 @@
 #include <string>
 
 #include "app/programs.hpp"
-#include "cifar_mpi/base/random.hpp"
+#include "app/weights.hpp"
 #include "cifar_mpi/train/checkpoint.hpp"
 
 /// What the gradient exchange does to whole runs.
@@ -57,30 +56,6 @@ TEST_F(Exchange, FinishesWithFourTimesAsManyRanksAsCores) {
   EXPECT_EQ(trained.code, 0) << trained.output;
   // Ranks that do not give way use up their time slices: minutes.
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(90));
-}
-
-/// |a - b| / |a| over all weights.
-double distance(const train::Checkpoint& a, const train::Checkpoint& b) {
-  double difference = 0.0;
-  double size = 0.0;
-  for (std::size_t t = 0; t < a.model.size(); ++t) {
-    for (std::size_t i = 0; i < a.model[t].values.size(); ++i) {
-      difference += std::pow(static_cast<double>(a.model[t].values[i]) - b.model[t].values[i], 2);
-      size += std::pow(static_cast<double>(a.model[t].values[i]), 2);
-    }
-  }
-  return std::sqrt(difference / size);
-}
-
-/// Moves every weight to the next fp32 number, up or down.
-void perturb(train::Checkpoint& checkpoint, std::uint64_t seed) {
-  for (std::size_t t = 0; t < checkpoint.model.size(); ++t) {
-    std::vector<float>& values = checkpoint.model[t].values;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const Random4 bits = random4(seed, RandomPurpose::synthetic, i, static_cast<std::uint32_t>(t));
-      values[i] = std::nextafter(values[i], bits[0] % 2 == 0 ? 1e9f : -1e9f);
-    }
-  }
 }
 
 TEST_F(Exchange, StaysOverAHundredStepsAsCloseToOneRankAsRoundingAllows) {

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cifar_mpi/base/random.hpp"
+#include "cifar_mpi/train/checkpoint.hpp"
+
+/// How far two runs are apart, and a last digit to compare that with.
+namespace cifar_mpi::test {
+
+/// |a - b| / |a| over all weights.
+inline double distance(const train::Checkpoint& a, const train::Checkpoint& b) {
+  double difference = 0.0;
+  double size = 0.0;
+  for (std::size_t t = 0; t < a.model.size(); ++t) {
+    for (std::size_t i = 0; i < a.model[t].values.size(); ++i) {
+      difference += std::pow(static_cast<double>(a.model[t].values[i]) - b.model[t].values[i], 2);
+      size += std::pow(static_cast<double>(a.model[t].values[i]), 2);
+    }
+  }
+  return std::sqrt(difference / size);
+}
+
+/// Moves every weight to the next fp32 number, up or down.
+inline void perturb(train::Checkpoint& checkpoint, std::uint64_t seed) {
+  for (std::size_t t = 0; t < checkpoint.model.size(); ++t) {
+    std::vector<float>& values = checkpoint.model[t].values;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const Random4 bits = random4(seed, RandomPurpose::synthetic, i, static_cast<std::uint32_t>(t));
+      values[i] = std::nextafter(values[i], bits[0] % 2 == 0 ? 1e9f : -1e9f);
+    }
+  }
+}
+
+}  // namespace cifar_mpi::test
