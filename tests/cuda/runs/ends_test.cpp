@@ -1,0 +1,115 @@
+#include <csignal>
+#include <string>
+
+#include "cuda/runs/gpu_runs.hpp"
+
+/// What the programs refuse on GPUs, and how runs end that cannot go on.
+namespace cifar_mpi::test {
+namespace {
+
+class GpuRunEnd : public GpuRuns {
+ protected:
+  /// One sentence of the kind `device` that all ranks leave with, within seconds.
+  static void expect_no_device(int ranks, const std::string& command, const std::string& part) {
+    const double began = seconds_now();
+    expect_refusal(mpirun(ranks, command), 6, part);
+    EXPECT_LT(seconds_now() - began, 30.0);
+  }
+  /// `command` with settings of its own on rank `rank`.
+  static std::string where_rank(int rank, const std::string& setting, const std::string& command) {
+    write_file(file("by_rank.sh"), "[ \"$OMPI_COMM_WORLD_RANK\" != " + std::to_string(rank) +
+                                       " ] || export " + setting + "\nexec \"$@\"\n");
+    return "bash " + file("by_rank.sh") + " " + command;
+  }
+  static std::string unshared(const std::string& run, const std::string& options = "") {
+    return kTrain + small(run) + " --device cuda " + options;
+  }
+};
+
+TEST_F(GpuRunEnd, RefusesMoreRanksThanGpus) {
+  expect_no_device(2, unshared("two_on_one"), "ranks 0 and 1 on ");
+  EXPECT_NE(exit_record("two_on_one").find("--share-gpus"), std::string::npos) << exit_record("two_on_one");
+  expect_no_device(3, "env STAND_IN_GPUS=2 " + unshared("three_on_two"), "3 ranks on this host, but 2 GPUs");
+  EXPECT_NE(exit_record("three_on_two").find("--share-gpus"), std::string::npos)
+      << exit_record("three_on_two");
+}
+
+TEST_F(GpuRunEnd, GivesEachRankAGpuOfItsOwn) {
+  const Outcome by_order = mpirun(2, "env STAND_IN_GPUS=2 " + unshared("by_order"));
+  EXPECT_EQ(by_order.code, 0) << by_order.output;
+  EXPECT_TRUE(std::regex_search(
+      by_order.output,
+      std::regex(R"(GPUs of \S+: rank 0 GPU 0 0000:10:00\.0, rank 1 GPU 1 0000:11:00\.0\n)")))
+      << by_order.output;
+  // A launcher that shows each rank its own.
+  write_file(file("own.sh"),
+             "STAND_IN_GPUS=2 CUDA_VISIBLE_DEVICES=$((1 - OMPI_COMM_WORLD_LOCAL_RANK)) exec \"$@\"\n");
+  const Outcome shown = mpirun(2, "bash " + file("own.sh") + " " + unshared("shown"));
+  EXPECT_EQ(shown.code, 0) << shown.output;
+  EXPECT_NE(shown.output.find(": rank 0 GPU 0 0000:11:00.0, rank 1 GPU 0 0000:10:00.0\n"), std::string::npos)
+      << shown.output;
+}
+
+TEST_F(GpuRunEnd, RefusesToStartWithoutAGpu) {
+  const std::string sentence = "no GPU is visible (CUDA_VISIBLE_DEVICES is '')";
+  expect_no_device(2, "env CUDA_VISIBLE_DEVICES= " + unshared("hidden"), sentence);
+  expect_no_device(2, where_rank(1, "CUDA_VISIBLE_DEVICES=", unshared("hidden", "--share-gpus")),
+                   sentence + "; use --device cpu (on rank 1");
+}
+
+TEST_F(GpuRunEnd, SaysInOneSentenceThatMemoryIsShort) {
+  expect_no_device(2, "env STAND_IN_MIB=1 " + train("tiny", "--steps 1"), " MiB asked for, ");
+  // On one rank: its 73.2 MiB of samples do not fit; they do, and what comes behind them does not.
+  ASSERT_EQ(run_command(kPack + " --synthetic 25000 --out " + file("large.h5")).code, 0);
+  for (const std::string mib : {"72", "80"}) {
+    const std::string run = train("short_" + mib, "--steps 1 --shuffle global --data " + file("large.h5"));
+    expect_no_device(2, where_rank(1, "STAND_IN_MIB=" + mib, run), " of " + mib + ".0 MiB left");
+    EXPECT_NE(exit_record("short_" + mib).find("(on rank 1"), std::string::npos)
+        << exit_record("short_" + mib);
+  }
+  EXPECT_NE(exit_record("short_72").find("73.2 MiB asked for"), std::string::npos) << exit_record("short_72");
+}
+
+TEST_F(GpuRunEnd, DivergesAtTheStepOfTheProcessor) {
+  const auto diverge = [](const std::string& device) {
+    const Outcome outcome =
+        mpirun(2, train("wild_" + device,
+                        "--precision fp32 --lr 1e8 --steps 50 --checkpoint-every 1 --device " + device));
+    expect_refusal(outcome, 8, "diverged: ");
+    return exit_record("wild_" + device);
+  };
+  const std::string sentence = diverge("cuda");
+  EXPECT_TRUE(sentence.starts_with("8 diverged: ")) << sentence;
+  EXPECT_EQ(sentence, diverge("cpu"));
+  EXPECT_EQ(last_step("wild_cuda"), last_step("wild_cpu"));
+}
+
+TEST_F(GpuRunEnd, NamesARankThatIsStopped) {
+  Process job = launch(2, train("frozen", "--steps 1000000 --timeout 3"), "frozen.log");
+  ASSERT_TRUE(wait_until(60.0, [] { return has_logged("frozen", 3); })) << job.output();
+  const auto ranks = ranks_of(job.pid());
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks.at(1), SIGSTOP);
+  EXPECT_EQ(job.wait(3.0 + 15.0), 7) << job.output();
+  EXPECT_NE(job.output().find("(pid " + std::to_string(ranks.at(1)) + ") has shown no sign of life for"),
+            std::string::npos)
+      << job.output();
+  EXPECT_TRUE(wait_until(2.0, [&] { return !runs(ranks.at(1)); }));
+}
+
+TEST_F(GpuRunEnd, OfABenchmarkHasItsTable) {
+  const Outcome step =
+      mpirun(1, kBench + " step --device cuda --batch-size 4 --rounds 1 --seconds 0.01 --precision bf16");
+  EXPECT_EQ(step.code, 0) << step.output;
+  for (const char* line :
+       {"copy within the GPU", "ms per step ", "images/s ", "  conv1 forward ", "  advance "})
+    EXPECT_EQ(count_lines_with(step.output, line), 1) << step.output;
+
+  const Outcome sums =
+      mpirun(2, kBench + " allreduce --device cuda --share-gpus --sizes 4,1M --seconds 0.05");
+  EXPECT_EQ(sums.code, 0) << sums.output;  // 1 when a sum is wrong
+  EXPECT_EQ(count_lines_with(sums.output, "plain copy:"), 2) << sums.output;
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test

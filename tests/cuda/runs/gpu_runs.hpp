@@ -1,0 +1,53 @@
+#pragma once
+
+#include <string>
+
+#include "app/programs.hpp"
+#include "cifar_mpi/train/run_directory.hpp"
+#include "fault/job.hpp"
+
+/// Whole runs of the programs that are linked with the stand-in GPU, as a user starts them.
+namespace cifar_mpi::test {
+
+class GpuRuns : public Programs {
+ protected:
+  /// A run of small steps that every rank may have the one GPU for.
+  static std::string train(const std::string& run, const std::string& options) {
+    return kTrain + data() + " --run-dir " + file(run) +
+           " --device cuda --share-gpus --global-batch 8 --threads 1 --log-every 1 --timeout 30 " + options;
+  }
+  static std::string checkpoint(const std::string& run, int step) {
+    return train::checkpoint_path(file(run), static_cast<std::uint64_t>(step));
+  }
+  /// Of the newest checkpoint; 0 without one.
+  static int last_step(const std::string& run) {
+    const auto files = train::list_checkpoints(file(run));
+    return files.empty() ? 0 : static_cast<int>(files.back().step);
+  }
+  static bool has_logged(const std::string& run, int step) {
+    return text_of(file(run) + "/metrics.jsonl").find("{\"step\":" + std::to_string(step) + ",") !=
+           std::string::npos;
+  }
+  static std::string exit_record(const std::string& run) { return text_of(file(run) + "/exit"); }
+
+  /// Runs that did the same, group by group.
+  static void expect_same_groups(const std::string& run, const std::string& reference, int step,
+                                 bool same_ranks = true) {
+    ASSERT_EQ(run_command("command -v h5diff").code, 0) << "h5diff of hdf5-tools is not installed";
+    for (const std::string group : {"/model", "/ema", "/optimizer", "/progress"}) {
+      if (group == "/progress" && !same_ranks) continue;
+      const Outcome diff = run_command("h5diff " + checkpoint(reference, step) + " " + checkpoint(run, step) +
+                                       " " + group + " " + group);
+      EXPECT_EQ(diff.code, 0) << run << group << " is not that of " << reference << ": " << diff.output;
+    }
+  }
+
+  /// In the background. The process is mpirun, which leaves the other ranks time to speak when one is lost.
+  static Process launch(int ranks, const std::string& command, const std::string& log) {
+    const std::string line = kShellSettings + "export OMPI_MCA_odls_base_sigkill_timeout=3; exec " + kMpirun +
+                             " -np " + std::to_string(ranks) + " " + command;
+    return start({"bash", "-c", line}, {}, file(log));
+  }
+};
+
+}  // namespace cifar_mpi::test

@@ -1,0 +1,118 @@
+#include <csignal>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/runs/gpu_runs.hpp"
+
+/// Runs on GPUs that come to the same bits, whatever happens to them.
+namespace cifar_mpi::test {
+namespace {
+
+class SameBits : public GpuRuns {
+ protected:
+  static void go_on_to(int step, const std::string& run, const std::string& options = "") {
+    const Outcome outcome = mpirun(2, train(run, "--steps " + std::to_string(step) + " " + options));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    ASSERT_EQ(last_step(run), step) << outcome.output;
+  }
+  /// Two more steps, and the end is that of a run that nothing disturbed.
+  static void expect_same_end(const std::string& run) {
+    const int stopped = last_step(run), end = stopped + 2;
+    const Outcome resumed = mpirun(2, train(run, "--steps " + std::to_string(end)));
+    ASSERT_EQ(resumed.code, 0) << resumed.output;
+    if (stopped > 0) {
+      EXPECT_EQ(count_lines_with(resumed.output, "resuming at step " + std::to_string(stopped) + " of"), 1)
+          << resumed.output;
+    }
+    EXPECT_EQ(count_lines_with(resumed.output, "not to the same bits"), 0) << resumed.output;
+    go_on_to(end, "undisturbed_" + run);
+    expect_same_groups(run, "undisturbed_" + run, end);
+  }
+};
+
+TEST_F(SameBits, ComeInWhateverOrderTheGpuWorks) {
+  go_on_to(3, "first");
+  for (const std::string seed : {"2", "3", "4"}) {
+    const Outcome outcome = mpirun(2, "env STAND_IN_SEED=" + seed + " " + train("seed_" + seed, "--steps 3"));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    expect_same_groups("seed_" + seed, "first", 3);
+  }
+  // The comparison can fail.
+  go_on_to(3, "other", "--bucket-mib 1 --seed 2");
+  EXPECT_EQ(
+      run_command("h5diff " + checkpoint("first", 3) + " " + checkpoint("other", 3) + " /model /model").code,
+      1);
+}
+
+TEST_F(SameBits, ComeFromEveryRunner) {
+  go_on_to(6, "serial", "--runner serial");
+  const std::vector<std::pair<std::string, std::string>> others{
+      {"lanes", "--runner lanes"},
+      {"graph", "--runner graph"},
+      {"graphs_of_three", "--runner graph --graph-steps 3 --log-every 6"}};
+  for (const auto& [run, options] : others) {
+    go_on_to(6, run, options);
+    expect_same_groups(run, "serial", 6);
+  }
+}
+
+TEST_F(SameBits, ComeBehindAStopOnRequest) {
+  const Process job = launch(2, train("stopped", "--steps 1000000"), "stopped.log");
+  ASSERT_TRUE(wait_until(60.0, [] { return has_logged("stopped", 2); })) << job.output();
+  const auto ranks = ranks_of(job.pid());
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks.at(1), SIGUSR1);
+  EXPECT_TRUE(wait_until(30.0, [&] { return !runs(ranks.at(0)) && !runs(ranks.at(1)); })) << job.output();
+  EXPECT_TRUE(exit_record("stopped").starts_with("75 stopped on request at step ")) << exit_record("stopped");
+  EXPECT_GE(last_step("stopped"), 2);
+  expect_same_end("stopped");
+}
+
+TEST_F(SameBits, ComeBehindAStopInTime) {
+  const Outcome stopped = mpirun(2, train("in_time", "--steps 1000000 --stop-after 0.02"));
+  EXPECT_EQ(stopped.code, 75) << stopped.output;
+  EXPECT_GE(last_step("in_time"), 1);
+  expect_same_end("in_time");
+}
+
+TEST_F(SameBits, ComeBehindARankThatWasKilled) {
+  Process job = launch(2, train("killed", "--steps 1000000 --checkpoint-every 3"), "killed.log");
+  ASSERT_TRUE(wait_until(60.0, [] { return has_logged("killed", 4); })) << job.output();
+  const auto ranks = ranks_of(job.pid());
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks.at(1), SIGKILL);
+  // The watchdog sees it within two seconds, and NCCL gives it that time.
+  EXPECT_TRUE(wait_until(10.0, [&] { return !runs(ranks.at(0)); })) << job.output();
+  EXPECT_GT(job.wait(10.0), 0) << job.output();
+  EXPECT_NE(job.output().find("rank 1 on "), std::string::npos) << job.output();
+  EXPECT_NE(job.output().find("(pid " + std::to_string(ranks.at(1)) + ") has ended in step "),
+            std::string::npos)
+      << job.output();
+  EXPECT_TRUE(exit_record("killed").starts_with("7 rank 1 on ")) << exit_record("killed");
+  EXPECT_EQ(last_step("killed") % 3, 0);
+  expect_same_end("killed");
+}
+
+TEST_F(SameBits, ComeOnAnyNumberOfRanksWhenAsked) {
+  for (const int ranks : {1, 2, 4}) {
+    const std::string run = "on_" + std::to_string(ranks);
+    const Outcome outcome =
+        mpirun(ranks, train(run, "--reproducible --micro-shards 4 --shuffle global --steps 3"));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    expect_same_groups(run, "on_1", 3, false);
+  }
+  // The comparison can fail: without the flag the sums are added in another order.
+  for (const int ranks : {1, 2}) {
+    const Outcome outcome =
+        mpirun(ranks, train("plain_" + std::to_string(ranks), "--shuffle global --steps 3"));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+  }
+  EXPECT_EQ(
+      run_command("h5diff " + checkpoint("plain_1", 3) + " " + checkpoint("plain_2", 3) + " /model /model")
+          .code,
+      1);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test
