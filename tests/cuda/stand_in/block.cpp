@@ -47,7 +47,7 @@ void shuffle(std::vector<T>& items) {
 class Processor {
  public:
   void run(const char* kernel, const dim3& blocks, const dim3& threads, std::size_t shared_bytes,
-           const std::function<void()>& thread);
+           std::vector<std::uint64_t>& order, std::size_t number, const std::function<void()>& thread);
   void wait(int line);
   unsigned char* shared() { return shared_.data(); }
 
@@ -75,6 +75,7 @@ Processor& processor() {
 }
 
 void Processor::run(const char* kernel, const dim3& blocks, const dim3& threads, std::size_t shared_bytes,
+                    std::vector<std::uint64_t>& order, std::size_t number,
                     const std::function<void()>& thread) {
   const unsigned count = threads.x * threads.y * threads.z;
   if (count == 0 || count > kMostThreads || shared_bytes > kMostShared || blocks.x == 0 || blocks.y == 0 ||
@@ -86,11 +87,10 @@ void Processor::run(const char* kernel, const dim3& blocks, const dim3& threads,
   gridDim = blocks;
   order_.resize(count);
   std::iota(order_.begin(), order_.end(), 0u);
-  std::vector<std::uint64_t> all(std::uint64_t{blocks.x} * blocks.y);
-  std::iota(all.begin(), all.end(), std::uint64_t{0});
-  shuffle(all);
   try {
-    for (const std::uint64_t block : all) {
+    for (; number > 0; --number) {
+      const std::uint64_t block = order.back();
+      order.pop_back();
       blockIdx = {static_cast<unsigned>(block % blocks.x), static_cast<unsigned>(block / blocks.x), 0};
       shared_.assign(shared_bytes, 0xFF);
       run_block();
@@ -173,9 +173,16 @@ void Processor::wait(int line) {
 
 }  // namespace
 
-void run_grid(const char* kernel, const dim3& blocks, const dim3& threads, std::size_t shared_bytes,
-              const std::function<void()>& thread) {
-  processor().run(kernel, blocks, threads, shared_bytes, thread);
+void run_blocks(const char* kernel, const dim3& blocks, const dim3& threads, std::size_t shared_bytes,
+                std::vector<std::uint64_t>& order, std::size_t count, const std::function<void()>& thread) {
+  processor().run(kernel, blocks, threads, shared_bytes, order, count, thread);
+}
+
+std::vector<std::uint64_t> draw_blocks(const dim3& blocks) {
+  std::vector<std::uint64_t> order(std::uint64_t{blocks.x} * blocks.y);
+  std::iota(order.begin(), order.end(), std::uint64_t{0});
+  shuffle(order);
+  return order;
 }
 
 void barrier(int line) { processor().wait(line); }

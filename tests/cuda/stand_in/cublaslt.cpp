@@ -39,7 +39,12 @@ struct Layout {
 
 struct Preference {
   std::uint64_t workspace = 0;
+  std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
+  std::uint32_t alignment_a = 256, alignment_b = 256, alignment_d = 256;
 };
+
+/// What the words of an algorithm say.
+enum Word : std::size_t { kNumber, kSplits, kAlignmentA, kAlignmentB, kAlignmentD };
 
 template <class Ours, class Theirs>
 Ours& ours(Theirs* theirs) {
@@ -57,7 +62,9 @@ cublasStatus_t set(T& field, const void* value, std::size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-bool aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
+bool aligned(const void* address, std::uint64_t bytes = 16) {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
 
 /// What op(a) · op(b) = d is about; depth 0 when the three do not fit.
 struct Product {
@@ -91,7 +98,8 @@ struct Product {
     return values;
   }
 
-  void run(const void* a_values, const void* b_values, void* d_values) const {
+  /// With `splits` the first half of the sum goes through the type of the result.
+  void run(const void* a_values, const void* b_values, void* d_values, bool splits) const {
     if (depth * d.rows * d.columns > kMostMultiplications) {
       const auto last = (d.columns - 1) * static_cast<std::uint64_t>(d.leading) + d.rows;
       for (std::uint64_t i = 0; i < last; ++i) store(d_values, d.type, i, std::nanf(""));
@@ -104,6 +112,9 @@ struct Product {
       std::fill(row.begin(), row.end(), 0.0f);
       for (std::uint64_t k = 0; k < depth; ++k) {
         const float factor = left[i * depth + k];
+        if (splits && d.type == Type::bf16 && k == depth / 2) {
+          for (float& sum : row) sum = cifar_mpi::stand_in::round_off(sum, 16);
+        }
         for (std::uint64_t j = 0; j < d.columns; ++j) row[j] += factor * right[k * d.columns + j];
       }
       for (std::uint64_t j = 0; j < d.columns; ++j) {
@@ -181,8 +192,21 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, std::size_t bytes) {
-  if (attribute != CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return CUBLAS_STATUS_SUCCESS;
-  return set(ours<Preference>(preference).workspace, value, bytes);
+  auto& wanted = ours<Preference>(preference);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return set(wanted.workspace, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return set(wanted.schemes, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+      return set(wanted.alignment_a, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+      return set(wanted.alignment_b, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      return set(wanted.alignment_d, value, bytes);
+    default:
+      return CUBLAS_STATUS_SUCCESS;
+  }
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
@@ -198,8 +222,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (product.a.type == Type::bf16 && (product.a.leading % 8 != 0 || product.b.leading % 8 != 0)) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
+  const auto& asked = ours<Preference>(preference);
   results[0] = {};
-  results[0].algo.data[0] = kAlgorithm;
+  results[0].algo.data[kNumber] = kAlgorithm;
+  results[0].algo.data[kSplits] = (asked.schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0 ? 1 : 0;
+  results[0].algo.data[kAlignmentA] = asked.alignment_a;
+  results[0].algo.data[kAlignmentB] = asked.alignment_b;
+  results[0].algo.data[kAlignmentD] = asked.alignment_d;
   results[0].workspaceSize = kWorkspace;
   results[0].state = CUBLAS_STATUS_SUCCESS;
   *found = 1;
@@ -209,7 +238,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
                                                     cublasLtMatmulAlgoConfigAttributes_t attribute,
                                                     void* value, std::size_t bytes, std::size_t* written) {
   const std::uint32_t number =
-      attribute == CUBLASLT_ALGO_CONFIG_ID ? static_cast<std::uint32_t>(algorithm->data[0]) : 0;
+      attribute == CUBLASLT_ALGO_CONFIG_ID ? static_cast<std::uint32_t>(algorithm->data[kNumber]) : 0;
   if (bytes < sizeof number) return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy(value, &number, sizeof number);
   if (written != nullptr) *written = sizeof number;
@@ -225,13 +254,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                         ours<Layout>(layout_d));
   const bool plain_scale =
       *static_cast<const float*>(alpha) == 1.0f && *static_cast<const float*>(beta) == 0.0f;
-  if (product.depth == 0 || !plain_scale || algorithm->data[0] != kAlgorithm ||
-      workspace_bytes < kWorkspace || !aligned(a) || !aligned(b) || !aligned(d) || !aligned(workspace)) {
+  const auto& words = algorithm->data;
+  const bool biased = product.operation.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  if (product.depth == 0 || !plain_scale || words[kNumber] != kAlgorithm || workspace_bytes < kWorkspace ||
+      !aligned(a, words[kAlignmentA]) || !aligned(b, words[kAlignmentB]) || !aligned(d, words[kAlignmentD]) ||
+      !aligned(workspace) || (biased && !aligned(product.operation.bias))) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  cifar_mpi::stand_in::start(stream, "cublasLtMatmul", [=] {
-    std::memset(workspace, 0xFF, kWorkspace);
-    product.run(a, b, d);
-  });
+  cifar_mpi::stand_in::start(stream, "cublasLtMatmul", workspace, kWorkspace,
+                             [=, splits = algorithm->data[kSplits] != 0] { product.run(a, b, d, splits); });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -135,10 +135,7 @@ cudnnStatus_t start(cudnnHandle_t handle, const Shape& shape, const void* alpha,
       *static_cast<const float*>(beta) != 0.0f) {
     return CUDNN_STATUS_BAD_PARAM;
   }
-  cifar_mpi::stand_in::start(handle->stream, "cuDNN", [=] {
-    std::memset(workspace, 0xFF, kWorkspace);
-    run();
-  });
+  cifar_mpi::stand_in::start(handle->stream, "cuDNN", workspace, kWorkspace, run);
   return CUDNN_STATUS_SUCCESS;
 }
 

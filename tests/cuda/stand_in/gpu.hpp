@@ -13,11 +13,12 @@
 ///
 /// It is made to be strict where a real one may be lucky:
 /// - Streams are queues that a thread works off in an order drawn by chance; only what CUDA promises holds:
-///   the order within a stream, and events. So a wait that was forgotten shows.
+///   the order within a stream, and events. Blocks of kernels on two streams mix. By chance nothing begins
+///   before the host waits. So a wait that was forgotten shows.
 /// - Captured work becomes a graph with exactly the edges that CUDA would see, and runs in any order that they
 ///   allow. Calls that break a capture do.
 /// - Device memory can be touched only while work runs, begins as 0xFF, has forbidden pages behind it, and is
-///   never used twice.
+///   never used twice. Pinned memory must not go while work is under way.
 ///
 /// What it cannot show: speed, races inside a kernel between two barriers (order is all it changes), what the
 /// libraries themselves do, and how a GPU rounds special functions.
@@ -28,6 +29,10 @@ namespace cifar_mpi::stand_in {
 
 /// Enqueues work on the stream, or adds it to the graph that the stream captures.
 void start(cudaStream_t stream, const char* name, std::function<void()> work);
+
+/// The same for work with scratch memory: takes a while, and fails when something else writes there meanwhile.
+void start(cudaStream_t stream, const char* name, void* workspace, std::size_t bytes,
+           std::function<void()> work);
 
 /// Of the device's clock.
 std::uint64_t nanoseconds();

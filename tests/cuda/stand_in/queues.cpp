@@ -15,6 +15,13 @@ namespace {
 /// they do.
 constexpr std::chrono::microseconds kStaysOpen{200};
 
+/// The longest that work waits for the host to wait: other processes may wait for it.
+constexpr std::chrono::milliseconds kHoldsBack{1};
+
+/// Entries, on average, between two draws of the streams' ranks.
+constexpr std::size_t kStaysAhead = 16;
+constexpr std::size_t kRanks = std::size_t{1} << 20;
+
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -50,27 +57,53 @@ CUstream_st* Queues::make_stream() {
   return streams_.back();
 }
 
+/// Returns at once, like CUDA's: what the stream still holds is done all the same.
 cudaError_t Queues::end_stream(CUstream_st* stream) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stream->items.empty() || broken_ != cudaSuccess; });
-  std::erase(streams_, stream);
-  delete stream;
+  const std::lock_guard lock(mutex_);
+  stream->ended = true;
+  if (stream->items.empty()) remove(stream);
   return cudaSuccess;
 }
 
-bool Queues::ready(const Item& item) const {
-  return item.kind != Item::Kind::wait || item.event->happened >= item.time;
+void Queues::remove(CUstream_st* stream) {
+  std::erase(streams_, stream);
+  delete stream;
+}
+
+std::vector<CUstream_st*> Queues::able_streams() const {
+  std::vector<CUstream_st*> able;
+  for (CUstream_st* const stream : streams_) {
+    if (stream->items.empty()) continue;
+    const Item& item = stream->items.front();
+    if (item.kind != Item::Kind::wait || item.moment == nullptr || item.moment->happened)
+      able.push_back(stream);
+  }
+  return able;
+}
+
+/// One stream stays ahead for a while: drawn anew for each entry, none would ever fall far behind.
+CUstream_st* Queues::choose(const std::vector<CUstream_st*>& able) {
+  if (chance(kStaysAhead) == 0) {
+    for (CUstream_st* const stream : streams_) stream->rank = chance(kRanks);
+  }
+  return *std::max_element(able.begin(), able.end(),
+                           [](const auto* a, const auto* b) { return a->rank < b->rank; });
+}
+
+/// By chance nothing begins until the host waits for something, so that it cannot live off quick work.
+void Queues::hold_back(std::unique_lock<std::mutex>& lock) {
+  if (chance(2) == 0) return;
+  changed_.wait_for(lock, kHoldsBack, [&] { return asked_ || broken_ != cudaSuccess; });
 }
 
 void Queues::work_off() {
   std::unique_lock lock(mutex_);
-  bool rested = false;
+  bool rested = false, worked = false;
   for (;;) {
-    std::vector<CUstream_st*> able;
-    for (CUstream_st* const stream : streams_) {
-      if (!stream->items.empty() && ready(stream->items.front())) able.push_back(stream);
-    }
+    if (!worked && !able_streams().empty()) hold_back(lock);
+    const std::vector<CUstream_st*> able = able_streams();
     if (able.empty() || broken_ != cudaSuccess) {
+      worked = asked_ = false;
       if (rested) {
         memory.open(false);
         changed_.wait(lock);
@@ -80,7 +113,8 @@ void Queues::work_off() {
       continue;
     }
     rested = false;
-    run_one(able[chance(able.size())], lock);
+    worked = true;
+    run_one(choose(able), lock);
     changed_.notify_all();
   }
 }
@@ -92,28 +126,37 @@ void Queues::run_one(CUstream_st* stream, std::unique_lock<std::mutex>& lock) {
     case Item::Kind::wait:
       break;
     case Item::Kind::note:
-      item.event->happened = item.time;
-      item.event->seconds = now_s();
+      item.moment->happened = true;
+      item.moment->seconds = now_s();
       break;
     case Item::Kind::work:
       run(item.work, lock);
       break;
-    case Item::Kind::graph: {
-      std::vector<std::size_t> able;
-      for (std::size_t n = 0; n < item.graph->size(); ++n) {
-        const auto& after = (*item.graph)[n].after;
-        if (!item.done[n] && std::all_of(after.begin(), after.end(), [&](auto a) { return item.done[a]; })) {
-          able.push_back(n);
-        }
-      }
-      if (able.empty()) break;
-      const std::size_t node = able[chance(able.size())];
-      run((*item.graph)[node].work, lock);
-      item.done[node] = true;
-      return;
-    }
+    case Item::Kind::graph:
+      run_node(item, lock);
+      if (std::find(item.done.begin(), item.done.end(), false) != item.done.end()) return;
+      break;
   }
   stream->items.pop_front();
+  if (stream->ended && stream->items.empty()) remove(stream);
+}
+
+/// Each replay draws one order of its nodes, so that some stay behind for long.
+void Queues::run_node(Item& item, std::unique_lock<std::mutex>& lock) {
+  const Nodes& nodes = *item.graph;
+  if (item.ranks.empty()) {
+    for (std::size_t n = 0; n < nodes.size(); ++n) item.ranks.push_back(chance(kRanks));
+  }
+  std::size_t next = nodes.size();
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const auto& after = nodes[n].after;
+    const bool able =
+        !item.done[n] && std::all_of(after.begin(), after.end(), [&](auto a) { return item.done[a]; });
+    if (able && (next == nodes.size() || item.ranks[n] > item.ranks[next])) next = n;
+  }
+  if (next == nodes.size()) return;  // of a graph without nodes
+  run(nodes[next].work, lock);
+  item.done[next] = true;
 }
 
 void Queues::run(const Work& work, std::unique_lock<std::mutex>& lock) {
@@ -156,8 +199,7 @@ cudaError_t Queues::record(CUevent_st* event, CUstream_st* stream) {
   if (stream->capture != nullptr) return cudaSuccess;
   Item item;
   item.kind = Item::Kind::note;
-  item.event = event->state;
-  item.time = ++event->state->recorded;
+  event->last = item.moment = std::make_shared<Moment>();
   stream->items.push_back(std::move(item));
   changed_.notify_all();
   return cudaSuccess;
@@ -191,62 +233,79 @@ cudaError_t Queues::wait(CUstream_st* stream, CUevent_st* event) {
   }
   Item item;
   item.kind = Item::Kind::wait;
-  item.event = event->state;
-  item.time = event->state->recorded;
+  item.moment = event->last;
   stream->items.push_back(std::move(item));
   changed_.notify_all();
   return cudaSuccess;
 }
 
+template <class Done>
+cudaError_t Queues::wait_until(std::unique_lock<std::mutex>& lock, Done done) {
+  asked_ = true;
+  changed_.notify_all();
+  changed_.wait(lock, [&] {
+    asked_ = true;
+    return broken_ != cudaSuccess || done();
+  });
+  return broken_;
+}
+
 cudaError_t Queues::finish(CUstream_st* stream) {
   if (const cudaError_t status = refuse_in_capture(); status != cudaSuccess) return status;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stream->items.empty() || broken_ != cudaSuccess; });
-  return broken_;
+  return wait_until(lock, [&] { return stream->items.empty(); });
+}
+
+bool Queues::all_empty() const {
+  return std::all_of(streams_.begin(), streams_.end(),
+                     [](const auto* stream) { return stream->items.empty(); });
+}
+
+bool Queues::idle() {
+  const std::lock_guard lock(mutex_);
+  return all_empty();
 }
 
 cudaError_t Queues::finish_all() {
   if (const cudaError_t status = refuse_in_capture(); status != cudaSuccess) return status;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
-    return broken_ != cudaSuccess || std::all_of(streams_.begin(), streams_.end(),
-                                                 [](const auto* stream) { return stream->items.empty(); });
-  });
-  return broken_;
+  return wait_until(lock, [&] { return all_empty(); });
 }
 
 cudaError_t Queues::query(CUevent_st* event) {
+  if (const cudaError_t status = refuse_in_capture(); status != cudaSuccess) return status;
   const std::lock_guard lock(mutex_);
   if (broken_ != cudaSuccess) return broken_;
   if (event->capture != nullptr) return cudaErrorCapturedEvent;
-  return event->state->happened == event->state->recorded ? cudaSuccess : cudaErrorNotReady;
+  if (event->last == nullptr || event->last->happened) return cudaSuccess;
+  asked_ = true;
+  changed_.notify_all();
+  return cudaErrorNotReady;
 }
 
 cudaError_t Queues::finish(CUevent_st* event) {
   if (const cudaError_t status = refuse_in_capture(); status != cudaSuccess) return status;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock,
-                [&] { return event->state->happened == event->state->recorded || broken_ != cudaSuccess; });
-  return broken_;
+  return wait_until(lock, [last = event->last] { return last == nullptr || last->happened; });
 }
 
 cudaError_t Queues::elapsed(float* milliseconds, CUevent_st* begin, CUevent_st* end) {
   const std::lock_guard lock(mutex_);
-  if (!begin->timed || !end->timed || begin->state->recorded == 0 || end->state->recorded == 0) {
-    return cudaErrorInvalidResourceHandle;
-  }
   for (const CUevent_st* event : {begin, end}) {
-    if (event->state->happened != event->state->recorded) return cudaErrorNotReady;
+    if (!event->timed || event->last == nullptr) return cudaErrorInvalidResourceHandle;
+    if (!event->last->happened) return cudaErrorNotReady;
   }
-  *milliseconds = static_cast<float>(1e3 * (end->state->seconds - begin->state->seconds));
+  *milliseconds = static_cast<float>(1e3 * (end->last->seconds - begin->last->seconds));
   return cudaSuccess;
 }
 
-cudaError_t Queues::begin_capture(CUstream_st* stream) {
+cudaError_t Queues::begin_capture(CUstream_st* stream, cudaStreamCaptureMode mode) {
   const std::lock_guard lock(mutex_);
   if (capture_ != nullptr || stream == nullptr) return cudaErrorIllegalState;
   capture_ = std::make_shared<Capture>();
   capture_->origin = stream;
+  // NCCL's threads may take memory at any moment, which breaks a capture that is every thread's business
+  capture_->broken = mode == cudaStreamCaptureModeGlobal;
   stream->capture = capture_;
   stream->frontier.clear();
   return cudaSuccess;

@@ -24,10 +24,10 @@ struct Node {
 };
 using Nodes = std::vector<Node>;
 
-struct EventState {
-  std::uint64_t recorded = 0;  ///< times
-  std::uint64_t happened = 0;  ///< the last time that happened
-  double seconds = 0.0;        ///< when it did
+/// One record of an event: who waits for it waits for this one, whatever is recorded later.
+struct Moment {
+  bool happened = false;
+  double seconds = 0.0;  ///< when it did
 };
 
 /// One entry of a stream: work, an event to note, an event to wait for, or a graph.
@@ -35,10 +35,10 @@ struct Item {
   enum class Kind : std::uint8_t { work, note, wait, graph };
   Kind kind = Kind::work;
   Work work;
-  std::shared_ptr<EventState> event;
-  std::uint64_t time = 0;              ///< of the event
+  std::shared_ptr<Moment> moment;      ///< null: of an event that nobody has recorded
   std::shared_ptr<const Nodes> graph;  ///< and what of it is done
   std::vector<bool> done;
+  std::vector<std::size_t> ranks;  ///< of its nodes: of those that may run, the highest does
 };
 
 struct Capture {
@@ -53,12 +53,13 @@ struct CUstream_st {
   std::deque<cifar_mpi::stand_in::Item> items;
   std::shared_ptr<cifar_mpi::stand_in::Capture> capture;
   std::vector<std::size_t> frontier;  ///< nodes that the next one of a capture comes after
+  std::size_t rank = 0;               ///< of streams that can go on, the highest does
+  bool ended = false;
 };
 
 struct CUevent_st {
   bool timed = false;
-  std::shared_ptr<cifar_mpi::stand_in::EventState> state =
-      std::make_shared<cifar_mpi::stand_in::EventState>();
+  std::shared_ptr<cifar_mpi::stand_in::Moment> last;      ///< null: never recorded
   std::shared_ptr<cifar_mpi::stand_in::Capture> capture;  ///< it was recorded in, and behind which nodes
   std::vector<std::size_t> frontier;
 };
@@ -85,11 +86,13 @@ class Queues {
   cudaError_t wait(CUstream_st* stream, CUevent_st* event);
   cudaError_t finish(CUstream_st* stream);
   cudaError_t finish_all();
+  /// Whether all that was started is done.
+  bool idle();
   cudaError_t query(CUevent_st* event);
   cudaError_t finish(CUevent_st* event);
   cudaError_t elapsed(float* milliseconds, CUevent_st* begin, CUevent_st* end);
 
-  cudaError_t begin_capture(CUstream_st* stream);
+  cudaError_t begin_capture(CUstream_st* stream, cudaStreamCaptureMode mode);
   cudaError_t end_capture(CUstream_st* stream, CUgraph_st** graph);
   cudaError_t launch(CUgraphExec_st* graph, CUstream_st* stream);
   /// For calls that a capture does not bear: breaks the one under way. cudaSuccess without one.
@@ -104,15 +107,24 @@ class Queues {
  private:
   Queues();
   [[noreturn]] void work_off();
-  bool ready(const Item& item) const;
+  std::vector<CUstream_st*> able_streams() const;
+  CUstream_st* choose(const std::vector<CUstream_st*>& able);
+  void hold_back(std::unique_lock<std::mutex>& lock);
+  bool all_empty() const;
+  void remove(CUstream_st* stream);
   void run_one(CUstream_st* stream, std::unique_lock<std::mutex>& lock);
   void run(const Work& work, std::unique_lock<std::mutex>& lock);
+  void run_node(Item& item, std::unique_lock<std::mutex>& lock);
   cudaError_t joins(CUstream_st* stream, CUevent_st* event);
+  /// Returns when `done()`, or an error.
+  template <class Done>
+  cudaError_t wait_until(std::unique_lock<std::mutex>& lock, Done done);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<CUstream_st*> streams_;
   std::shared_ptr<Capture> capture_;  ///< under way
+  bool asked_ = false;                ///< since the last rest the host has waited or asked for something
   cudaError_t last_ = cudaSuccess;
   cudaError_t broken_ = cudaSuccess;  ///< what every call returns from now on
 };

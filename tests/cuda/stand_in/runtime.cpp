@@ -4,11 +4,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "cuda/stand_in/block.hpp"
 #include "cuda/stand_in/gpu.hpp"
 #include "cuda/stand_in/queues.hpp"
 
@@ -52,6 +55,22 @@ bool is_pageable(const void* address) {
 
 void start(cudaStream_t stream, const char*, std::function<void()> work) {
   static_cast<void>(result(queues().start(stream, std::move(work))));
+}
+
+void start(cudaStream_t stream, const char* name, void* workspace, std::size_t bytes,
+           std::function<void()> work) {
+  const auto mark = std::make_shared<unsigned char>();
+  start(stream, name, [=] {
+    *mark = static_cast<unsigned char>(chance(256));
+    std::memset(workspace, *mark, bytes);
+  });
+  start(stream, name, [=, work = std::move(work)] {
+    auto* const scratch = static_cast<unsigned char*>(workspace);
+    if (!std::all_of(scratch, scratch + bytes, [&](unsigned char byte) { return byte == *mark; })) {
+      throw std::runtime_error(std::string(name) + ": something else wrote to its workspace meanwhile");
+    }
+    work();
+  });
 }
 
 std::uint64_t nanoseconds() {
@@ -141,11 +160,16 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   if (const cudaError_t status = queues().refuse_in_capture(); status != cudaSuccess) return result(status);
   *memory = std::malloc(bytes);
   if (*memory == nullptr) return result(cudaErrorMemoryAllocation);
+  std::memset(*memory, 0xFF, bytes);
   queues().memory.note_pinned(*memory, bytes);
   return cudaSuccess;
 }
+/// Nobody promises that this waits.
 cudaError_t cudaFreeHost(void* memory) {
-  if (const cudaError_t status = queues().finish_all(); status != cudaSuccess) return result(status);
+  if (!queues().idle()) {
+    std::fprintf(stderr, "stand-in GPU: pinned memory was given back while work was under way\n");
+    std::abort();
+  }
   queues().memory.drop_pinned(memory);
   std::free(memory);
   return cudaSuccess;
@@ -155,7 +179,8 @@ cudaError_t cudaMemGetInfo(std::size_t* left, std::size_t* total) {
   *left = *total - queues().memory.used();
   return cudaSuccess;
 }
-/// Memory of the host that is not pinned is read before this returns, and written before it returns.
+/// Memory of the host that is not pinned is read before this returns, though what was read may arrive later;
+/// and it is written before this returns.
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   const bool reads_now = is_pageable(src), writes_now = is_pageable(dst);
@@ -167,7 +192,7 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes, cudaM
     };
   }
   const cudaError_t status = queues().start(stream, std::move(work));
-  if (status != cudaSuccess || !(reads_now || writes_now)) return result(status);
+  if (status != cudaSuccess || !writes_now) return result(status);
   return result(queues().finish(stream));
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
@@ -206,8 +231,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   return result(queues().elapsed(milliseconds, begin, end));
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  return result(queues().begin_capture(stream));
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  return result(queues().begin_capture(stream, mode));
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return result(queues().end_capture(stream, graph));

@@ -6,8 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "cuda/launch.hpp"
 #include "cuda/stand_in/block.hpp"
@@ -77,9 +79,16 @@ Param pass(const Arg& arg) {
 template <class... Params, class... Args>
 void launch(const char* name, cudaStream_t stream, const Grid& grid, void (*kernel)(Params...),
             const Args&... args) {
-  stand_in::start(stream, name, [=, ... params = pass<Params>(args)] {
-    stand_in::run_grid(name, grid.blocks, grid.threads, grid.shared_bytes, [&] { kernel(params...); });
-  });
+  // in two parts, so that those of kernels that may run at once mix
+  const auto order = std::make_shared<std::vector<std::uint64_t>>();
+  for (const bool first : {true, false}) {
+    stand_in::start(stream, name, [=, ... params = pass<Params>(args)] {
+      if (first) *order = stand_in::draw_blocks(grid.blocks);
+      stand_in::run_blocks(name, grid.blocks, grid.threads, grid.shared_bytes, *order,
+                           first ? stand_in::chance(order->size() + 1) : order->size(),
+                           [&] { kernel(params...); });
+    });
+  }
   check_launch(name);
 }
 
