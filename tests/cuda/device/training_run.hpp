@@ -108,17 +108,17 @@ class TrainingRun {
     update.schedule.samples = count();
     update.schedule.global_batch = global_batch();
     parts.update.push_back(backend.update_task(update, table, tower->layout()));
-    engine::AdvanceBinding advance;
-    advance.control = reduced_.as<float>();
-    advance.control_layout = control;
-    advance.global_batch = global_batch();
-    advance.decay_sums = {decay_.as<const double>(), 1};
-    advance.step = step_.as<std::uint64_t>();
-    records.resize(engine::kRecordRing);
-    parts.advance = backend.advance_task(advance, records);
+    parts.advance = advance_task();
     const std::vector<comm::Bucket> bucket{{0, floats}};
     return comm::place(std::move(parts), bucket, {binding().control, control.floats()},
                        {binding().grads, floats}, alone, {true});
+  }
+
+  /// The end of a step alone.
+  engine::StepProgram record_program() {
+    std::vector<engine::Task> tasks;
+    tasks.push_back(advance_task());
+    return sealed("record", std::move(tasks));
   }
 
   engine::StepProgram evaluate_program() {
@@ -234,6 +234,17 @@ class TrainingRun {
     how.crop_height = spec.net.input.height;
     how.crop_width = spec.net.input.width;
     return how;
+  }
+
+  engine::Task advance_task() {
+    engine::AdvanceBinding advance;
+    advance.control = reduced_.as<float>();
+    advance.control_layout = control;
+    advance.global_batch = global_batch();
+    advance.decay_sums = {decay_.as<const double>(), 1};
+    advance.step = step_.as<std::uint64_t>();
+    records.resize(engine::kRecordRing);
+    return backend.advance_task(advance, records);
   }
 
   template <class T>
