@@ -33,7 +33,18 @@ struct cudnnContext {
 
 namespace {
 
-constexpr std::size_t kWorkspace = 1 << 16;
+/// Of the proposals.
+constexpr int kChosen = 3;
+
+/// What the kernels of each direction want.
+template <class Algorithm>
+constexpr std::size_t workspace_of = 0;
+template <>
+constexpr std::size_t workspace_of<cudnnConvolutionFwdAlgo_t> = 10'000;
+template <>
+constexpr std::size_t workspace_of<cudnnConvolutionBwdFilterAlgo_t> = 20'000;
+template <>
+constexpr std::size_t workspace_of<cudnnConvolutionBwdDataAlgo_t> = 30'000;
 
 Type type_of(cudnnDataType_t type) { return type == CUDNN_DATA_BFLOAT16 ? Type::bf16 : Type::fp32; }
 
@@ -128,36 +139,37 @@ struct Shape {
   }
 };
 
-template <class Run>
-cudnnStatus_t start(cudnnHandle_t handle, const Shape& shape, const void* alpha, const void* beta,
-                    void* workspace, std::size_t workspace_bytes, Run run) {
-  if (!shape.fits() || workspace_bytes < kWorkspace || *static_cast<const float*>(alpha) != 1.0f ||
-      *static_cast<const float*>(beta) != 0.0f) {
+template <class Algorithm, class Run>
+cudnnStatus_t start(cudnnHandle_t handle, const Shape& shape, Algorithm algorithm, const void* alpha,
+                    const void* beta, void* workspace, std::size_t workspace_bytes, Run run) {
+  if (!shape.fits() || algorithm != kChosen || workspace_bytes < workspace_of<Algorithm> ||
+      *static_cast<const float*>(alpha) != 1.0f || *static_cast<const float*>(beta) != 0.0f) {
     return CUDNN_STATUS_BAD_PARAM;
   }
-  cifar_mpi::stand_in::start(handle->stream, "cuDNN", workspace, kWorkspace, run);
+  cifar_mpi::stand_in::start(handle->stream, "cuDNN", workspace, workspace_of<Algorithm>, run);
   return CUDNN_STATUS_SUCCESS;
 }
 
-/// A fast proposal that is not deterministic, then one that is.
+/// Proposals that do not run, are not deterministic, or want more memory than there is; then one to choose.
 template <class Proposal>
 cudnnStatus_t propose(const Shape& shape, int wanted, int* found, Proposal* proposals) {
   if (!shape.fits()) return CUDNN_STATUS_BAD_PARAM;
-  *found = std::min(wanted, 2);
+  *found = std::min(wanted, kChosen + 1);
   for (int i = 0; i < *found; ++i) {
     proposals[i] = {};
     proposals[i].algo = static_cast<decltype(proposals[i].algo)>(i);
-    proposals[i].status = CUDNN_STATUS_SUCCESS;
-    proposals[i].determinism = i == 0 ? CUDNN_NON_DETERMINISTIC : CUDNN_DETERMINISTIC;
-    proposals[i].memory = kWorkspace;
+    proposals[i].status = i == 0 ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
+    proposals[i].determinism = i == 1 ? CUDNN_NON_DETERMINISTIC : CUDNN_DETERMINISTIC;
+    proposals[i].memory = i == 2 ? std::size_t{1} << 40 : workspace_of<decltype(proposals[i].algo)>;
     proposals[i].mathType = CUDNN_TENSOR_OP_MATH;
   }
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t workspace_of(int algorithm, std::size_t* bytes) {
-  *bytes = kWorkspace;
-  return algorithm == 1 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+template <class Algorithm>
+cudnnStatus_t ask_workspace(Algorithm algorithm, std::size_t* bytes) {
+  *bytes = workspace_of<Algorithm>;
+  return algorithm == kChosen ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
 }
 
 }  // namespace
@@ -257,7 +269,7 @@ cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t, const cudnn
                                                       const cudnnTensorDescriptor_t,
                                                       cudnnConvolutionFwdAlgo_t algorithm,
                                                       std::size_t* bytes) {
-  return workspace_of(algorithm, bytes);
+  return ask_workspace(algorithm, bytes);
 }
 cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t, const cudnnTensorDescriptor_t,
                                                              const cudnnTensorDescriptor_t,
@@ -265,7 +277,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t, cons
                                                              const cudnnFilterDescriptor_t,
                                                              cudnnConvolutionBwdFilterAlgo_t algorithm,
                                                              std::size_t* bytes) {
-  return workspace_of(algorithm, bytes);
+  return ask_workspace(algorithm, bytes);
 }
 cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t, const cudnnFilterDescriptor_t,
                                                            const cudnnTensorDescriptor_t,
@@ -273,38 +285,39 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t, const 
                                                            const cudnnTensorDescriptor_t,
                                                            cudnnConvolutionBwdDataAlgo_t algorithm,
                                                            std::size_t* bytes) {
-  return workspace_of(algorithm, bytes);
+  return ask_workspace(algorithm, bytes);
 }
 
 cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha,
                                       const cudnnTensorDescriptor_t x, const void* images,
                                       const cudnnFilterDescriptor_t w, const void* weights,
-                                      const cudnnConvolutionDescriptor_t conv, cudnnConvolutionFwdAlgo_t,
-                                      void* workspace, std::size_t workspace_bytes, const void* beta,
+                                      const cudnnConvolutionDescriptor_t conv,
+                                      cudnnConvolutionFwdAlgo_t algorithm, void* workspace,
+                                      std::size_t workspace_bytes, const void* beta,
                                       const cudnnTensorDescriptor_t y, void* results) {
   const Shape shape{*x, *y, *w, *conv};
-  return start(handle, shape, alpha, beta, workspace, workspace_bytes,
+  return start(handle, shape, algorithm, alpha, beta, workspace, workspace_bytes,
                [=] { shape.forward(images, weights, results); });
 }
 cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha,
                                              const cudnnTensorDescriptor_t x, const void* images,
                                              const cudnnTensorDescriptor_t y, const void* grad,
                                              const cudnnConvolutionDescriptor_t conv,
-                                             cudnnConvolutionBwdFilterAlgo_t, void* workspace,
+                                             cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace,
                                              std::size_t workspace_bytes, const void* beta,
                                              const cudnnFilterDescriptor_t w, void* results) {
   const Shape shape{*x, *y, *w, *conv};
-  return start(handle, shape, alpha, beta, workspace, workspace_bytes,
+  return start(handle, shape, algorithm, alpha, beta, workspace, workspace_bytes,
                [=] { shape.weight_gradient(images, grad, results); });
 }
 cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha,
                                            const cudnnFilterDescriptor_t w, const void* weights,
                                            const cudnnTensorDescriptor_t y, const void* grad,
                                            const cudnnConvolutionDescriptor_t conv,
-                                           cudnnConvolutionBwdDataAlgo_t, void* workspace,
+                                           cudnnConvolutionBwdDataAlgo_t algorithm, void* workspace,
                                            std::size_t workspace_bytes, const void* beta,
                                            const cudnnTensorDescriptor_t x, void* results) {
   const Shape shape{*x, *y, *w, *conv};
-  return start(handle, shape, alpha, beta, workspace, workspace_bytes,
+  return start(handle, shape, algorithm, alpha, beta, workspace, workspace_bytes,
                [=] { shape.data_gradient(weights, grad, results); });
 }
