@@ -310,6 +310,27 @@ TEST_F(CudaKernel, RectifiesAndShifts) {
   }
 }
 
+/// A NaN that a rectifier takes for zero would hide that a run has diverged.
+TEST_F(CudaKernel, KeepsNanThroughRectifiers) {
+  Bench bench;
+  const reference::Array nan(300, std::numeric_limits<double>::quiet_NaN());
+  const auto expect_nan = [&](const void* found, std::size_t count, ValueType type, const char* what) {
+    for (const double value : bench.download(found, count, type)) ASSERT_TRUE(std::isnan(value)) << what;
+  };
+  for (const ValueType type : kTypes) {
+    void* const y = bench.upload(reference::Array(300, 1.0), type);
+    relu_forward(bench.stream, type, bench.upload(nan, type), y, 300);
+    expect_nan(y, 300, type, "relu");
+    void* const shifted = bench.upload(nan, type);
+    add_bias(bench.stream, type, shifted, bench.upload(std::vector<float>(30, 1.0f)), 10, 30, true);
+    expect_nan(shifted, 300, type, "bias");
+    void* const d = bench.upload(reference::Array(100, 1.0), type);
+    plain_matmul(bench.stream, {10, 10, 30, false, false, type, type, true, true}, bench.upload(nan, type),
+                 bench.upload(lattice(300, 1), type), d, bench.upload(lattice(10, 2), type));
+    expect_nan(d, 100, type, "plain product");
+  }
+}
+
 TEST_F(CudaKernel, FindsTheLossOfTheReference) {
   Bench bench;
   for (const auto& [batch, classes] : {std::pair{3, 10}, std::pair{1500, 10}, std::pair{130, 255}}) {
@@ -325,6 +346,7 @@ TEST_F(CudaKernel, FindsTheLossOfTheReference) {
     const LossInput input{batch, classes, ValueType::fp32, bench.upload(logits, ValueType::fp32),
                           bench.upload(labels)};
     float* const sums = bench.upload(std::vector<float>{0.0f, 0.0f, 0.0f});
+    float* const added = bench.upload(std::vector<float>{0.0f, 100.0f, 200.0f});
     auto* const grad = bench.take<float>(count);
     auto* const predictions = bench.take<std::uint8_t>(static_cast<std::size_t>(batch));
     auto* const loss_sum = bench.take<float>(1);
@@ -336,6 +358,8 @@ TEST_F(CudaKernel, FindsTheLossOfTheReference) {
     EXPECT_NEAR(static_cast<double>(found[0]), wanted.sum, tolerance * wanted.sum);
     EXPECT_EQ(static_cast<double>(found[1]), wanted.correct);
     EXPECT_EQ(static_cast<double>(found[2]), wanted.samples);
+    train_loss(bench.stream, input, 1.0 / 4000.0, ValueType::fp32, grad, added);
+    EXPECT_EQ(bench.download(added, 3), (std::vector<float>{found[0], found[1] + 100.0f, found[2] + 200.0f}));
     EXPECT_EQ(bench.download(loss_sum, 1)[0], found[0]);
     EXPECT_LE(relative_distance(bench.download(grad, count, ValueType::fp32), wanted.grad_logits), tolerance);
     double correct = 0.0;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -92,11 +93,15 @@ TEST_F(CudaNetwork, DeclaresEveryByteItTouches) {
   const auto backend = make_backend({});
   for (const Precision precision : {Precision::fp32, Precision::tf32, Precision::bf16}) {
     for (const model::NetSpec& net : test::orders_of_layers()) {
-      TrainingRun run(*backend, {.net = net, .batch = 5, .precision = precision});
-      auto step = run.step_program();
-      EXPECT_NO_THROW(run.run(std::move(step), RunnerKind::audit)) << net.name;
-      auto evaluate = run.evaluate_program();
-      EXPECT_NO_THROW(run.run(std::move(evaluate), RunnerKind::audit)) << net.name;
+      const auto traces = [&](RunnerKind kind) {
+        TrainingRun run(*backend, {.net = net, .batch = 5, .precision = precision});
+        EXPECT_NO_THROW(run.run(run.step_program(), kind)) << net.name;
+        EXPECT_NO_THROW(run.run(run.evaluate_program(), kind)) << net.name;
+        const std::vector<float> loss{run.loss(), static_cast<float>(run.records[0].cross_entropy)};
+        return std::tuple{run.params(), run.ema(), run.reduced(), run.predictions(), loss};
+      };
+      // what a task reads without saying so is NaN under audit
+      EXPECT_EQ(traces(RunnerKind::audit), traces(RunnerKind::serial)) << net.name;
     }
   }
 }
@@ -146,6 +151,7 @@ TEST_F(CudaNetwork, GivesTheSameBitsFromEveryRunnerAndReadsNoStaleBytes) {
       auto program = run.step_program();
       run.poison();
       const auto runner = run.runner(std::move(program), kind);
+      const std::vector<double> untouched = runner->task_seconds();
       std::vector<double> loss;
       for (int i = 0; i < 5; ++i) {
         runner->replay();
@@ -156,6 +162,10 @@ TEST_F(CudaNetwork, GivesTheSameBitsFromEveryRunnerAndReadsNoStaleBytes) {
       }
       runner->finish();
       EXPECT_EQ(run.steps(), 5u);
+      if (kind == RunnerKind::serial) {
+        const std::vector<double> seconds = runner->task_seconds();
+        for (std::size_t task = 0; task < seconds.size(); ++task) EXPECT_GT(seconds[task], untouched[task]);
+      }
       for (std::uint64_t step = 0; step < 5; ++step) {
         EXPECT_EQ(run.records[step].step, step);
         EXPECT_TRUE(run.records[step].applied);
@@ -196,11 +206,21 @@ TEST_F(CudaNetwork, CarriesAStopRequestIntoASealedGraph) {
   for (int i = 0; i < 3; ++i) runner->replay();
   runner->finish();
   EXPECT_EQ(run.records[2].stop_requests, 0.0);
+  EXPECT_EQ(run.records[1].slots[ControlLayout::hash_pieces], 0.0f);
   run.stop_request = 1;
+  run.set_facts({0.0, 12.5f, 0x1234'5678'9ABC'DEF0u});
   runner->replay();
   runner->finish();
   EXPECT_EQ(run.records[3].stop_requests, 1.0);
-  EXPECT_GT(run.records[3].slots[ControlLayout::compute_ms], 0.0f);
+  EXPECT_EQ(run.records[3].slots[ControlLayout::compute_ms], 12.5f);
+  for (std::size_t piece = 0; piece < 4; ++piece) {
+    EXPECT_EQ(run.records[3].slots[ControlLayout::hash_pieces + piece],
+              static_cast<float>(0x1234'5678'9ABC'DEF0u >> 16 * piece & 0xFFFFu));
+  }
+  runner->replay();
+  runner->finish();
+  EXPECT_GT(run.records[4].slots[ControlLayout::compute_ms], 0.0f);
+  EXPECT_LT(run.records[4].slots[ControlLayout::compute_ms], 60'000.0f);
 }
 
 TEST_F(CudaNetwork, FreezesWhenTheLossIsNotFinite) {

@@ -103,10 +103,7 @@ class TrainingRun {
     update.control = reduced_.as<float>();
     update.step = step_.as<std::uint64_t>();
     update.decay_sum = decay_.as<double>();
-    update.schedule.base_rate = spec.rate;
-    update.schedule.warmup_epochs = 2.0;
-    update.schedule.samples = count();
-    update.schedule.global_batch = global_batch();
+    update.schedule = schedule();
     parts.update.push_back(backend.update_task(update, table, tower->layout()));
     parts.advance = advance_task();
     const std::vector<comm::Bucket> bucket{{0, floats}};
@@ -169,6 +166,7 @@ class TrainingRun {
   std::uint64_t cursor() const { return read<std::uint64_t>(cursor_)[0]; }
   void set_cursor(std::uint64_t value) { write(cursor_, &value, 1); }
   void set_params(const std::vector<float>& values) { write(params_, values.data(), values.size()); }
+  void set_facts(const engine::RankFacts& facts) { write(facts_, &facts, 1); }
 
   /// A block in logical order, by ParamTable index.
   reference::Params logical(const std::vector<float>& block) const {
@@ -207,6 +205,14 @@ class TrainingRun {
   reference::LossAndGradients wanted() const {
     return reference::loss_and_gradients(spec.net, table, logical(params()), input(0), batch_labels(0),
                                          spec.batch, static_cast<double>(global_batch()));
+  }
+  optim::ScheduleSpec schedule() const {
+    optim::ScheduleSpec schedule;
+    schedule.base_rate = spec.rate;
+    schedule.warmup_epochs = 2.0;
+    schedule.samples = count();
+    schedule.global_batch = global_batch();
+    return schedule;
   }
   std::uint64_t global_batch() const { return static_cast<std::uint64_t>(2 * spec.batch); }
 

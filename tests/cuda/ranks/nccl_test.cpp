@@ -1,3 +1,4 @@
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -85,8 +86,8 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   config.runner = kind;
   config.reproducible = reproducible;
   config.micro_shards = 4;
-  static const std::atomic<int> kNoStop{0};
-  train::SessionState state(config, world(), Log(world().rank()), kNoStop);
+  static const std::atomic<int> kAsked{1};
+  train::SessionState state(config, world(), Log(world().rank()), kAsked);
   state.info.image = {32, 32, 3};
   state.info.label_names = data::cifar10_label_names();
   state.info.train_count = 96;
@@ -99,12 +100,24 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   state.samples = train::ResidentData(*state.backend, images);
   train::open_collective(state);
   train::allocate_blocks(state);
+  state.stop_word = 1;
   state.step = train::plan_step(state, *state.collective, {});
   const auto initial = train::initial_tensors(state.network.params, 1);
   train::import_block(*state.backend, *state.tower, initial, state.params);
   train::import_block(*state.backend, *state.tower, initial, state.ema);
   for (int i = 0; i < steps; ++i) state.step->replay();
   state.step->finish();
+  for (int i = 0; i < steps; ++i) {  // each rank counts once, however many parts its batch has
+    const engine::StepRecord& record = state.records[static_cast<std::size_t>(i)];
+    EXPECT_EQ(record.samples, 24.0);
+    EXPECT_EQ(record.stop_requests, world().size());
+    for (int rank = 0; rank < world().size(); ++rank) {
+      const float spent = record.slots[static_cast<std::size_t>(rank) * engine::ControlLayout::slot_floats +
+                                       engine::ControlLayout::compute_ms];
+      EXPECT_TRUE(i == 0 ? spent == 0.0f : spent > 0.0f)
+          << "step " << i << ", rank " << rank << ": " << spent;
+    }
+  }
   std::vector<float> all;
   for (const auto& tensor :
        train::export_block(*state.backend, *state.tower, state.network.params, state.params))
@@ -165,16 +178,33 @@ TEST_F(NcclRanks, LeaveWithinSecondsAfterACapture) {
   EXPECT_LT(steady_seconds() - left, 10.0);
 }
 
+/// No tree can gather.
+TEST_F(NcclRanks, NameAnAlgorithmForSumsAlone) {
+  if (world().size() == 1 || std::getenv("NCCL_ALGO") != nullptr) return;
+  engine::BackendOptions tree = options();
+  tree.nccl_algorithm = "tree";
+  const auto backend = make_backend(tree);
+  EXPECT_NO_THROW(open(*backend, "doubling")->allocate(1000));
+  EXPECT_EQ(std::getenv("NCCL_ALGO"), nullptr);
+  EXPECT_NO_THROW(open(*backend, "nccl")->allocate(1000));
+  EXPECT_STREQ(std::getenv("NCCL_ALGO"), "Tree");
+  unsetenv("NCCL_ALGO");
+}
+
 TEST_F(NcclRanks, RefuseToShareAGpuUnlessAsked) {
   if (world().size() == 1) return;
+  int gpus = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&gpus), cudaSuccess);
   engine::BackendOptions alone = options();
   alone.share_gpus = false;
   std::unique_ptr<engine::Backend> backend;
   try {
     backend = make_backend(alone);
     open(*backend, "nccl");
-    // as many GPUs as ranks: nothing to refuse
+    EXPECT_TRUE(gpus == 1 ||
+                gpus >= world().node_size());  // one: perhaps all that a launcher shows this rank
   } catch (const Error& error) {
+    EXPECT_LT(gpus, world().node_size());
     EXPECT_EQ(error.kind(), ErrorKind::device);
     EXPECT_NE(std::string(error.what()).find("--share-gpus"), std::string::npos) << error.what();
   }

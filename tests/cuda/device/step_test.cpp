@@ -1,0 +1,169 @@
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cuda/device/gpu.hpp"
+#include "cuda/device/training_run.hpp"
+#include "support/networks.hpp"
+
+/// What a step does around its network, and how runners treat programs that are unlike it.
+namespace cifar_mpi::cuda::testing {
+namespace {
+
+using engine::RunnerKind;
+
+class CudaStep : public GpuTest {};
+
+/// A lane that waits for nothing begins with the program.
+TEST_F(CudaStep, StartsALaneThatWaitsForNothing) {
+  const auto backend = make_backend({});
+  constexpr std::size_t kCount = 100'000;
+  const std::vector<float> ones(kCount, 1.0f);
+  const Buffer one = backend->allocate(kCount * sizeof(float));
+  backend->copy(one.data(), reinterpret_cast<const std::byte*>(ones.data()), one.size());
+  for (const RunnerKind kind : {RunnerKind::serial, RunnerKind::lanes, RunnerKind::graph}) {
+    const Buffer sum = backend->allocate(one.size());
+    engine::StepProgram program("two lanes");
+    program.run(engine::kCompute, backend->sum_task("copy", one.as<float>(), one.as<float>(), nullptr, 1));
+    for (int i = 0; i < 3; ++i) {
+      program.run(engine::kComm, backend->sum_task("add", sum.as<float>(), sum.as<float>(),
+                                                   one.as<float>() + 1, kCount - 1));
+    }
+    program.wait(engine::kCompute, program.set(engine::kComm));
+    program.seal();
+    const auto runner = backend->runner(std::move(program), kind, {});
+    for (int i = 0; i < 4; ++i) runner->replay();
+    runner->finish();
+    std::vector<float> found(kCount - 1);
+    backend->copy(reinterpret_cast<std::byte*>(found.data()), sum.data(), found.size() * sizeof(float));
+    EXPECT_EQ(std::count(found.begin(), found.end(), 12.0f), static_cast<std::ptrdiff_t>(found.size()));
+  }
+}
+
+/// More than fit into one launch of the update: each has its decay, and all of it is summed.
+TEST_F(CudaStep, UpdatesManyParametersAsTheFormulas) {
+  std::vector<model::Layer> layers;
+  for (int i = 0; i < 40; ++i) {
+    layers.push_back(model::Linear{
+        .name = concat("l", i), .outputs = 6 + i % 3, .weight_decay = 0.01f * static_cast<float>(i % 4)});
+  }
+  layers.push_back(model::Linear{.name = "last", .outputs = 9});
+  layers.push_back(model::SoftmaxCrossEntropy{});
+  const auto backend = make_backend({});
+  TrainingRun run(*backend, {.net = model::make_net("many", {1, 2, 3}, 9, layers), .batch = 3});
+  run.run(run.gradient_program());
+  const reference::Params before = run.logical(run.params()), grads = run.logical(run.grads());
+  run.run(run.step_program());
+  const reference::Params after = run.logical(run.params()), ema = run.logical(run.ema());
+  const double rate = optim::Schedule(run.schedule()).rate(0);
+  const double share = 1.0 - optim::ema_decay(0.9999, 0);
+  double decay_term = 0.0;
+  for (std::size_t p = 0; p < before.size(); ++p) {
+    const auto decay = static_cast<double>(run.table[p].weight_decay);
+    for (std::size_t i = 0; i < before[p].size(); ++i) {
+      const double w = before[p][i], wanted = w - rate * (grads[p][i] + decay * w);
+      decay_term += 0.5 * decay * w * w;
+      // a handful of single operations on values of at most 1
+      ASSERT_NEAR(after[p][i], wanted, 4 * 0x1.0p-24) << run.table[p].name << ' ' << i;
+      ASSERT_NEAR(ema[p][i], w + share * (wanted - w), 8 * 0x1.0p-24) << run.table[p].name << ' ' << i;
+    }
+  }
+  EXPECT_GT(decay_term, 0.0);
+  EXPECT_NEAR(run.records[0].decay_term, decay_term, 1e-12 * decay_term);
+}
+
+/// An infinite weight of a class that is not asked for leaves the loss finite.
+TEST_F(CudaStep, FreezesWhenTheDecayTermIsNotFinite) {
+  const auto backend = make_backend({});
+  const model::NetSpec net = model::make_net(
+      "decay", {2, 2, 1}, 3,
+      {model::Linear{.name = "ones", .outputs = 2},
+       model::Linear{.name = "l", .outputs = 3, .weight_decay = 1.0f}, model::SoftmaxCrossEntropy{}});
+  TrainingRun run(*backend, {.net = net, .batch = 1});
+  std::vector<float> params(run.tower->layout().floats, 0.0f);
+  for (std::size_t p = 0; p < run.table.size(); ++p) {
+    const std::size_t at = run.tower->layout().entries[p].offset;
+    if (run.table[p].name == "ones/biases") params[at] = params[at + 1] = 1.0f;
+    if (run.table[p].name == "l/weights") {
+      params[at + (run.batch_labels(0)[0] + 1u) % 3] = -std::numeric_limits<float>::infinity();
+    }
+  }
+  run.set_params(params);
+  run.run(run.step_program());
+  EXPECT_TRUE(std::isfinite(run.records[0].cross_entropy)) << run.records[0].cross_entropy;
+  EXPECT_FALSE(run.records[0].applied);
+  EXPECT_EQ(run.steps(), 0u);
+}
+
+TEST_F(CudaStep, HandsOverOnlyTheRecordsOfTheProgramThatRan) {
+  const auto backend = make_backend({});
+  TrainingRun run(*backend, {.net = test::orders_of_layers().back()});
+  auto record = run.record_program();
+  run.run(run.evaluate_program(), RunnerKind::graph, 3);
+  run.run(std::move(record), RunnerKind::graph, 2);
+  EXPECT_EQ(run.records[0].step, 0u);
+  EXPECT_TRUE(run.records[0].applied);
+  EXPECT_TRUE(run.records[1].applied);
+  EXPECT_FALSE(run.records[2].applied);
+}
+
+TEST_F(CudaStep, GoesOnAfterACaptureThatFailed) {
+  const auto backend = make_backend({});
+  TrainingRun run(*backend, {.net = test::orders_of_layers().back()});
+  engine::StepProgram fragile("fragile");
+  int starts = 0;
+  fragile.run(engine::kCompute, {"task",
+                                 {},
+                                 {},
+                                 [&starts](engine::Lane&) {
+                                   if (++starts == 2) throw Error(ErrorKind::device, "not twice");
+                                 },
+                                 {}});
+  fragile.seal();
+  const auto runner = run.runner(std::move(fragile), RunnerKind::graph);
+  runner->replay();
+  try {
+    runner->replay();
+    FAIL() << "the capture must fail";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("'task'"), std::string::npos) << error.what();
+  }
+  run.run(run.record_program(), RunnerKind::graph, 3);
+  EXPECT_EQ(run.steps(), 3u);
+}
+
+TEST_F(CudaStep, AddsUnderAudit) {
+  const auto backend = make_backend({});
+  const std::vector<float> values{1.0f, 2.0f, 3.0f};
+  const Buffer a = backend->allocate(12), b = backend->allocate(12), sum = backend->allocate(12);
+  for (const Buffer* buffer : {&a, &b})
+    backend->copy(buffer->data(), reinterpret_cast<const std::byte*>(values.data()), 12);
+  for (const bool two : {false, true}) {
+    engine::StepProgram program("sum");
+    program.run(engine::kCompute,
+                backend->sum_task("sum", sum.as<float>(), a.as<float>(), two ? b.as<float>() : nullptr, 3));
+    program.seal();
+    const auto runner =
+        backend->runner(std::move(program), RunnerKind::audit,
+                        {{a.data(), a.size()}, {b.data(), b.size()}, {sum.data(), sum.size()}});
+    EXPECT_NO_THROW(runner->replay());
+    std::vector<float> found(3);
+    backend->copy(reinterpret_cast<std::byte*>(found.data()), sum.data(), 12);
+    EXPECT_EQ(found, (two ? std::vector<float>{2.0f, 4.0f, 6.0f} : values));
+  }
+}
+
+TEST_F(CudaStep, GetsMemoryFullOfZeros) {
+  const auto backend = make_backend({});
+  for (const std::size_t bytes : {1u, 1000u, 10'000'000u}) {
+    const Buffer buffer = backend->allocate(bytes);
+    std::vector<std::byte> found(bytes, std::byte{1});
+    backend->copy(found.data(), buffer.data(), bytes);
+    EXPECT_EQ(std::count(found.begin(), found.end(), std::byte{0}), static_cast<std::ptrdiff_t>(bytes));
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cuda::testing
