@@ -93,7 +93,7 @@ CUstream_st* Queues::choose(const std::vector<CUstream_st*>& able) {
 /// By chance nothing begins until the host waits for something, so that it cannot live off quick work.
 void Queues::hold_back(std::unique_lock<std::mutex>& lock) {
   if (chance(2) == 0) return;
-  changed_.wait_for(lock, kHoldsBack, [&] { return asked_ || broken_ != cudaSuccess; });
+  changed_.wait_for(lock, kHoldsBack, [&] { return waiting_ > 0 || asked_ || broken_ != cudaSuccess; });
 }
 
 void Queues::work_off() {
@@ -241,12 +241,10 @@ cudaError_t Queues::wait(CUstream_st* stream, CUevent_st* event) {
 
 template <class Done>
 cudaError_t Queues::wait_until(std::unique_lock<std::mutex>& lock, Done done) {
-  asked_ = true;
+  ++waiting_;
   changed_.notify_all();
-  changed_.wait(lock, [&] {
-    asked_ = true;
-    return broken_ != cudaSuccess || done();
-  });
+  changed_.wait(lock, [&] { return broken_ != cudaSuccess || done(); });
+  --waiting_;
   return broken_;
 }
 

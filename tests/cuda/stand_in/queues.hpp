@@ -124,7 +124,8 @@ class Queues {
   std::condition_variable changed_;
   std::vector<CUstream_st*> streams_;
   std::shared_ptr<Capture> capture_;  ///< under way
-  bool asked_ = false;                ///< since the last rest the host has waited or asked for something
+  int waiting_ = 0;                   ///< threads of the host
+  bool asked_ = false;  ///< since the last rest the host has asked whether an event has happened
   cudaError_t last_ = cudaSuccess;
   cudaError_t broken_ = cudaSuccess;  ///< what every call returns from now on
 };
