@@ -234,6 +234,8 @@ TEST_F(CudaNetwork, FreezesWhenTheLossIsNotFinite) {
   for (int i = 0; i < 3; ++i) runner->replay();
   runner->finish();
   EXPECT_FALSE(run.records[0].applied);
+  EXPECT_EQ(run.records[0].samples, 8.0);
+  EXPECT_EQ(run.records[1].samples, 0.0);  // all three were of step 0
   EXPECT_EQ(run.steps(), 0u);
   EXPECT_EQ(run.ema(), ema);
 }
