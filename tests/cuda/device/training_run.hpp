@@ -129,7 +129,8 @@ class TrainingRun {
 
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind) {
     std::vector<engine::Bytes> regions = arena.regions();
-    for (const Buffer* block : {&params_, &ema_, &reduced_})
+    for (const Buffer* block :
+         {&params_, &ema_, &reduced_, &step_, &facts_, &decay_, &cursor_, &loss_, &predictions_})
       regions.push_back({block->data(), block->size()});
     return backend.runner(std::move(program), kind, std::move(regions));
   }
