@@ -208,19 +208,22 @@ TEST_F(CudaNetwork, CarriesAStopRequestIntoASealedGraph) {
   EXPECT_EQ(run.records[2].stop_requests, 0.0);
   EXPECT_EQ(run.records[1].slots[ControlLayout::hash_pieces], 0.0f);
   run.stop_request = 1;
-  run.set_facts({0.0, 12.5f, 0x1234'5678'9ABC'DEF0u});
-  runner->replay();
-  runner->finish();
-  EXPECT_EQ(run.records[3].stop_requests, 1.0);
-  EXPECT_EQ(run.records[3].slots[ControlLayout::compute_ms], 12.5f);
-  for (std::size_t piece = 0; piece < 4; ++piece) {
-    EXPECT_EQ(run.records[3].slots[ControlLayout::hash_pieces + piece],
-              static_cast<float>(0x1234'5678'9ABC'DEF0u >> 16 * piece & 0xFFFFu));
+  for (std::uint64_t step = 3; step < 7; ++step) {
+    const std::uint64_t hash = 0x1234'5678'9ABC'DEF0u + 0x1111'1111'1111'1111u * (step - 3);
+    run.set_facts({0.0, 12.5f, hash});
+    runner->replay();
+    runner->finish();
+    EXPECT_EQ(run.records[step].stop_requests, 1.0);
+    EXPECT_EQ(run.records[step].slots[ControlLayout::compute_ms], 12.5f);
+    for (std::size_t piece = 0; piece < 4; ++piece) {
+      EXPECT_EQ(run.records[step].slots[ControlLayout::hash_pieces + piece],
+                static_cast<float>(hash >> 16 * piece & 0xFFFFu));
+    }
   }
   runner->replay();
   runner->finish();
-  EXPECT_GT(run.records[4].slots[ControlLayout::compute_ms], 0.0f);
-  EXPECT_LT(run.records[4].slots[ControlLayout::compute_ms], 60'000.0f);
+  EXPECT_GT(run.records[7].slots[ControlLayout::compute_ms], 0.0f);
+  EXPECT_LT(run.records[7].slots[ControlLayout::compute_ms], 60'000.0f);
 }
 
 TEST_F(CudaNetwork, FreezesWhenTheLossIsNotFinite) {
