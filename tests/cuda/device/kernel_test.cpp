@@ -346,7 +346,7 @@ TEST_F(CudaKernel, FindsTheLossOfTheReference) {
     const LossInput input{batch, classes, ValueType::fp32, bench.upload(logits, ValueType::fp32),
                           bench.upload(labels)};
     float* const sums = bench.upload(std::vector<float>{0.0f, 0.0f, 0.0f});
-    float* const added = bench.upload(std::vector<float>{0.0f, 100.0f, 200.0f});
+    float* const added = bench.upload(std::vector<float>{50.0f, 100.0f, 200.0f});
     auto* const grad = bench.take<float>(count);
     auto* const predictions = bench.take<std::uint8_t>(static_cast<std::size_t>(batch));
     auto* const loss_sum = bench.take<float>(1);
@@ -359,7 +359,8 @@ TEST_F(CudaKernel, FindsTheLossOfTheReference) {
     EXPECT_EQ(static_cast<double>(found[1]), wanted.correct);
     EXPECT_EQ(static_cast<double>(found[2]), wanted.samples);
     train_loss(bench.stream, input, 1.0 / 4000.0, ValueType::fp32, grad, added);
-    EXPECT_EQ(bench.download(added, 3), (std::vector<float>{found[0], found[1] + 100.0f, found[2] + 200.0f}));
+    EXPECT_EQ(bench.download(added, 3),
+              (std::vector<float>{found[0] + 50.0f, found[1] + 100.0f, found[2] + 200.0f}));
     EXPECT_EQ(bench.download(loss_sum, 1)[0], found[0]);
     EXPECT_LE(relative_distance(bench.download(grad, count, ValueType::fp32), wanted.grad_logits), tolerance);
     double correct = 0.0;

@@ -105,6 +105,8 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   const auto initial = train::initial_tensors(state.network.params, 1);
   train::import_block(*state.backend, *state.tower, initial, state.params);
   train::import_block(*state.backend, *state.tower, initial, state.ema);
+  const engine::RankFacts facts{0.0, 0.0f, 40'000u + static_cast<unsigned>(world().rank())};
+  state.backend->copy(state.facts.data(), reinterpret_cast<const std::byte*>(&facts), sizeof facts);
   for (int i = 0; i < steps; ++i) state.step->replay();
   state.step->finish();
   for (int i = 0; i < steps; ++i) {  // each rank counts once, however many parts its batch has
@@ -112,8 +114,10 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
     EXPECT_EQ(record.samples, 24.0);
     EXPECT_EQ(record.stop_requests, world().size());
     for (int rank = 0; rank < world().size(); ++rank) {
-      const float spent = record.slots[static_cast<std::size_t>(rank) * engine::ControlLayout::slot_floats +
-                                       engine::ControlLayout::compute_ms];
+      const float* const slot =
+          record.slots.data() + static_cast<std::size_t>(rank) * engine::ControlLayout::slot_floats;
+      EXPECT_EQ(slot[engine::ControlLayout::hash_pieces], static_cast<float>(40'000 + rank));
+      const float spent = slot[engine::ControlLayout::compute_ms];
       EXPECT_TRUE(i == 0 ? spent == 0.0f : spent > 0.0f)
           << "step " << i << ", rank " << rank << ": " << spent;
     }
