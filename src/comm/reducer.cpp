@@ -65,8 +65,8 @@ void check_parts(const StepParts& parts, std::span<const Bucket> buckets, std::s
   if (begin != grads.size()) throw std::logic_error("the buckets do not end with the gradients");
 }
 
-/// Lets the comm lane wait for what there is, and then run the all-reduces of all buckets that are ready after
-/// compute task `position`. Returns through `sums` the mark behind each.
+/// Lets the comm lane wait for what there is, and then run the all-reduces of all buckets that are ready
+/// after compute task `position`. Returns through `sums` the mark behind each.
 class BucketQueue {
  public:
   BucketQueue(StepProgram& program, engine::Branches& branches, std::vector<std::size_t> ready_after,

@@ -30,8 +30,8 @@ namespace {
 /// The most blocks that NCCL's kernels take from those of the backward pass.
 constexpr int kMostChannels = 8;
 constexpr std::chrono::seconds kAbortDeadline{5};
-/// NCCL says that a rank is lost, not which. The watchdog of a rank on the same node can name it, and takes less
-/// than this.
+/// NCCL says that a rank is lost, not which. The watchdog of a rank on the same node can name it, and takes
+/// less than this.
 constexpr double kWatchdogsTurn = 2.0;
 
 /// Owns a communicator. It goes with all ranks together; while an exception unwinds this rank may be alone,

@@ -93,8 +93,8 @@ __global__ void backward_pool_norm(NormPoolShape shape, const T* __restrict__ po
   }
 }
 
-/// One block per piece of an image's output rows. Normalizes the rows under its windows in shared memory, those
-/// between two pieces twice, then pools them.
+/// One block per piece of an image's output rows. Normalizes the rows under its windows in shared memory,
+/// those between two pieces twice, then pools them.
 template <class T>
 __global__ void forward_norm_pool(NormPoolShape shape, const T* __restrict__ x,
                                   std::uint8_t* __restrict__ taps, T* __restrict__ y) {

@@ -5,7 +5,8 @@
 #include "cuda/norm_math.hpp"
 #include "cuda/pool_math.hpp"
 
-/// How a normalization and the max-pooling next to it are cut into blocks; runs on the host and on the device.
+/// How a normalization and the max-pooling next to it are cut into blocks; runs on the host and on the
+/// device.
 namespace cifar_mpi::cuda {
 
 /// Rows [begin, end) of an image.

@@ -14,7 +14,8 @@
 #include "cuda/value_type.hpp"
 
 /// A network as a chain of stages, each one layer, a layer with the ReLU behind it, or a pooling and a
-/// normalization; stage s turns edge s into edge s+1. Needs no device: what the kernels are is settled elsewhere.
+/// normalization; stage s turns edge s into edge s+1. Needs no device: what the kernels are is settled
+/// elsewhere.
 namespace cifar_mpi::cuda {
 
 /// What activations and compute copies of weights are stored as.

@@ -50,10 +50,10 @@ struct Beside {
   bool branches = true;     ///< false: tasks that say `aside` run in their place all the same
 };
 
-/// Builds and seals the program: the compute tasks on the compute lane and beside it; right behind the last writer of each
-/// bucket a mark, and on the comm lane a wait for it and the bucket's all-reduce; then each update behind its
-/// bucket's sum. `control` and `grads` are one array in memory from `collective.allocate`: the control block,
-/// then the parameters' gradients.
+/// Builds and seals the program: the compute tasks on the compute lane and beside it; right behind the last
+/// writer of each bucket a mark, and on the comm lane a wait for it and the bucket's all-reduce; then each
+/// update behind its bucket's sum. `control` and `grads` are one array in memory from `collective.allocate`:
+/// the control block, then the parameters' gradients.
 ///
 /// A later compute task that only reads a bucket also holds its all-reduce back: it means this rank's values.
 /// The all-reduces stand in the order in which their buckets become ready, the updates in bucket order. In a

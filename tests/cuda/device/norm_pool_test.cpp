@@ -8,8 +8,8 @@
 #include "cuda/norm.hpp"
 #include "cuda/pool.hpp"
 
-/// A pooling and a normalization in one kernel, against the two one after the other, which are tested against the
-/// reference: every bit.
+/// A pooling and a normalization in one kernel, against the two one after the other, which are tested against
+/// the reference: every bit.
 namespace cifar_mpi::cuda::testing {
 namespace {
 

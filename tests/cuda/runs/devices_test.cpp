@@ -54,14 +54,14 @@ TEST_F(BothDevices, ResumeEachOthersCheckpoints) {
   EXPECT_EQ(changing.progress.step, straight.progress.step);
   EXPECT_EQ(changing.progress.samples_seen, straight.progress.samples_seen);
   EXPECT_EQ(changing.progress.identity, straight.progress.identity);
-  // The same samples: another one changes the loss of a batch of 8 in its first or second digit, and rounding,
-  // grown over 12 small steps, by far less than a thousandth.
+  // The same samples: another one changes the loss of a batch of 8 in its first or second digit, and
+  // rounding, grown over 12 small steps, by far less than a thousandth.
   const std::vector<double> wanted = losses("straight"), found = losses("changing");
   ASSERT_EQ(wanted.size(), 12u);
   ASSERT_EQ(found.size(), 12u);
   for (std::size_t i = 0; i < 12; ++i) EXPECT_NEAR(found[i], wanted[i], 1e-3 * wanted[i]) << "step " << i + 2;
-  // The same arithmetic: what a last digit of every weight makes of itself, times 4. It differs from try to try,
-  // so it is the mean square of two.
+  // The same arithmetic: what a last digit of every weight makes of itself, times 4. It differs from try to
+  // try, so it is the mean square of two.
   double squares = 0.0;
   for (const std::uint64_t seed : {1, 2}) {
     train::Checkpoint moved = start;

@@ -8,16 +8,16 @@
 #include <vector>
 
 /// Runs kernels on the processor, one block after another: the threads of a block are contexts that change
-/// places at barriers. The order of blocks, and of threads between two barriers, is drawn by chance, so that a
-/// kernel that needs an order it does not make gives different results.
+/// places at barriers. The order of blocks, and of threads between two barriers, is drawn by chance, so that
+/// a kernel that needs an order it does not make gives different results.
 namespace cifar_mpi::stand_in {
 
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
 /// Calls `thread` for each thread of blocks of a grid, those that are numbered in `order`, as many as `count`
-/// says from its end, and takes these away. Throws std::runtime_error when blocks are larger than a GPU takes,
-/// or threads of one block wait at different barriers. Belongs on one thread of the process.
+/// says from its end, and takes these away. Throws std::runtime_error when blocks are larger than a GPU
+/// takes, or threads of one block wait at different barriers. Belongs on one thread of the process.
 void run_blocks(const char* kernel, const dim3& blocks, const dim3& threads, std::size_t shared_bytes,
                 std::vector<std::uint64_t>& order, std::size_t count, const std::function<void()>& thread);
 
