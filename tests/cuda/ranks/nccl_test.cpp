@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "support/mpi_world.hpp"
@@ -195,6 +197,18 @@ TEST_F(NcclRanks, NameAnAlgorithmForSumsAlone) {
   unsetenv("NCCL_ALGO");
 }
 
+/// Of the GPU in use, on one host.
+double identity_of_gpu() {
+  int device = -1;
+  cudaDeviceProp properties{};
+  EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+  EXPECT_EQ(cudaGetDeviceProperties(&properties, device), cudaSuccess);
+  const std::string host = world().host();
+  return static_cast<double>((hash_bytes(std::as_bytes(std::span(properties.uuid.bytes))) ^
+                              hash_bytes(std::as_bytes(std::span(host)))) >>
+                             11);
+}
+
 TEST_F(NcclRanks, RefuseToShareAGpuUnlessAsked) {
   if (world().size() == 1) return;
   int gpus = 0;
@@ -205,8 +219,9 @@ TEST_F(NcclRanks, RefuseToShareAGpuUnlessAsked) {
   try {
     backend = make_backend(alone);
     open(*backend, "nccl");
-    EXPECT_TRUE(gpus == 1 ||
-                gpus >= world().node_size());  // one: perhaps all that a launcher shows this rank
+    std::vector<double> found = world().gather(identity_of_gpu());
+    std::sort(found.begin(), found.end());
+    EXPECT_EQ(std::adjacent_find(found.begin(), found.end()), found.end()) << "two ranks have one GPU";
   } catch (const Error& error) {
     EXPECT_LT(gpus, world().node_size());
     EXPECT_EQ(error.kind(), ErrorKind::device);
