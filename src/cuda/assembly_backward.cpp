@@ -31,7 +31,8 @@ Task Assembly::bias_gradient(std::size_t s, const Affine& affine, float* grads) 
   work.counters = extras_[s].counters;
   Task task{name(s) + " bias gradient",
             {grad(s + 1)},
-            {engine::bytes_of(work.sums, outputs), engine::bytes_of(partials, partial_floats_)},
+            {engine::bytes_of(work.sums, outputs), engine::bytes_of(partials, partial_floats_),
+             engine::bytes_of(work.counters, static_cast<std::size_t>(column_counters(affine.outputs)))},
             [work](Lane& lane) { sum_columns(stream_of(lane), work); },
             {},
             aside};

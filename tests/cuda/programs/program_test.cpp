@@ -250,6 +250,7 @@ TEST(CudaProgram, KeepsToItsOwnMemory) {
     known.push_back(engine::bytes_of(&run.step, 1));
     known.push_back(engine::bytes_of(&run.facts, 1));
     known.push_back(engine::bytes_of(&run.stop_word, 1));
+    known.push_back(engine::bytes_of(run.counters.data(), counter_words(run.plan)));
     for (const Task& task : tasks) {
       for (const auto* ranges : {&task.reads, &task.writes}) {
         for (const Bytes& range : *ranges) {
