@@ -99,8 +99,9 @@ void check_on_gpus(AllReduceOptions& options) {
   for (const comm::CollectiveInfo& info : infos) choices += concat(", ", info.name);
   for (const std::string& name : options.config.algorithms) {
     if (name != "auto" && !has(infos, name))
-      throw Error(ErrorKind::usage, concat("--algorithms ", name,
-                                           " sums in host memory; with --device cuda choose of: ", choices));
+      throw Error(ErrorKind::usage,
+                  concat("--algorithms ", name,
+                         " is not measured in GPU memory; with --device cuda choose of: ", choices));
   }
   if (options.config.wire != comm::Wire::fp32)
     throw Error(ErrorKind::usage, concat("--wire ", options.wire,

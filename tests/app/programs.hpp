@@ -40,6 +40,14 @@ class Programs : public testing::Test {
   static std::string small(const std::string& name) {
     return data() + " --run-dir " + file(name) + " --batch-size 8 --steps 2 --threads 1";
   }
+  /// The cross-entropy of every step of a run, in the order of its metrics.jsonl.
+  static std::vector<double> losses(const std::string& run) {
+    const std::string text = read_file(file(run + "/metrics.jsonl")), key = "\"cross_entropy\":";
+    std::vector<double> values;
+    for (std::size_t at = text.find(key); at != std::string::npos; at = text.find(key, at + 1))
+      values.push_back(std::stod(text.substr(at + key.size())));
+    return values;
+  }
   static Outcome mpirun(int ranks, const std::string& command) {
     return run_command(kMpirun + " -np " + std::to_string(ranks) + " " + command);
   }

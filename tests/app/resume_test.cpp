@@ -18,14 +18,6 @@ class ResumedRun : public Programs {
     return mpirun(ranks, kTrain + " --data " + file("data.h5") + " --run-dir " + file(run) +
                              " --global-batch 12 --threads 1 --log-every 1 --precision fp32 " + options);
   }
-  /// The cross-entropy of every step, in the order of metrics.jsonl.
-  static std::vector<double> losses(const std::string& run) {
-    const std::string text = read_file(file(run + "/metrics.jsonl")), key = "\"cross_entropy\":";
-    std::vector<double> values;
-    for (std::size_t at = text.find(key); at != std::string::npos; at = text.find(key, at + 1))
-      values.push_back(std::stod(text.substr(at + key.size())));
-    return values;
-  }
 };
 
 TEST_F(ResumedRun, GoesOnAtTheSameSamplesOnFourThreeTwoAndFourRanks) {

@@ -31,14 +31,6 @@ class BothDevices : public GpuRuns {
     }
     return train::read_checkpoint(checkpoint(run, steps));
   }
-  /// The cross-entropy of every step, in the order of metrics.jsonl.
-  static std::vector<double> losses(const std::string& run) {
-    const std::string text = read_file(file(run + "/metrics.jsonl")), key = "\"cross_entropy\":";
-    std::vector<double> values;
-    for (std::size_t at = text.find(key); at != std::string::npos; at = text.find(key, at + 1))
-      values.push_back(std::stod(text.substr(at + key.size())));
-    return values;
-  }
   static inline const std::string kExact = "--precision fp32 --shuffle global --lr 0.01 ";
 };
 

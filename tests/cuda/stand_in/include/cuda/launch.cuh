@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 #include <math.h>
 
@@ -8,10 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <vector>
 
-#include "cuda/launch.hpp"
 #include "cuda/stand_in/block.hpp"
 #include "cuda/stand_in/gpu.hpp"
 
@@ -54,27 +51,9 @@ inline unsigned atomicInc(unsigned* place, unsigned last) {
 
 }  // namespace cifar_mpi::cuda
 
-#include "cuda/numbers.cuh"
-#include "cuda/value_type.hpp"
+#include "cuda/grid.cuh"
 
 namespace cifar_mpi::cuda {
-
-struct Grid {
-  dim3 blocks;
-  dim3 threads;
-  std::size_t shared_bytes = 0;
-};
-
-inline Grid grid_for(std::int64_t elements) { return {blocks_for(elements), kThreads}; }
-
-template <class Param, class Arg>
-Param pass(const Arg& arg) {
-  if constexpr (std::is_pointer_v<Param> && std::is_pointer_v<Arg>) {
-    return static_cast<Param>(arg);
-  } else {
-    return Param{arg};
-  }
-}
 
 template <class... Params, class... Args>
 void launch(const char* name, cudaStream_t stream, const Grid& grid, void (*kernel)(Params...),
@@ -90,15 +69,6 @@ void launch(const char* name, cudaStream_t stream, const Grid& grid, void (*kern
     });
   }
   check_launch(name);
-}
-
-template <class Launcher>
-void with_type(ValueType type, Launcher launcher) {
-  if (type == ValueType::bf16) {
-    launcher(Bf16{});
-  } else {
-    launcher(float{});
-  }
 }
 
 template <class T>

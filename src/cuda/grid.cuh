@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/launch.hpp"
+#include "cuda/numbers.cuh"
+#include "cuda/value_type.hpp"
+
+/// What kernels are started with.
+namespace cifar_mpi::cuda {
+
+struct Grid {
+  dim3 blocks;
+  dim3 threads;
+  std::size_t shared_bytes = 0;  ///< of dynamic_shared, per block
+};
+
+/// One thread per element.
+inline Grid grid_for(std::int64_t elements) { return {blocks_for(elements), kThreads}; }
+
+/// An argument as the kernel wants it: an address without a type becomes one with, numbers must fit.
+template <class Param, class Arg>
+Param pass(const Arg& arg) {
+  if constexpr (std::is_pointer_v<Param> && std::is_pointer_v<Arg>) {
+    return static_cast<Param>(arg);
+  } else {
+    return Param{arg};
+  }
+}
+
+/// Calls `launcher` with a value of the C++ type that stands for `type`.
+template <class Launcher>
+void with_type(ValueType type, Launcher launcher) {
+  if (type == ValueType::bf16) {
+    launcher(Bf16{});
+  } else {
+    launcher(float{});
+  }
+}
+
+}  // namespace cifar_mpi::cuda
