@@ -27,7 +27,9 @@ struct Case {
     return {3, in.height, in.width, y.outputs, x.outputs, in.channels, kernel, stride, y.before, x.before};
   }
   NormPoolShape both() const { return {place(), rule, type, relu}; }
-  NormShape norm(std::int64_t values) const { return {rule, values / in.channels, in.channels, type}; }
+  NormShape norm(std::size_t values) const {
+    return {rule, static_cast<std::int64_t>(values) / in.channels, in.channels, type};
+  }
   std::string text() const {
     return concat(name_of(type), ", ", to_string(in), ", ", kernel, '/', stride, relu ? ", relu" : "");
   }
@@ -47,79 +49,74 @@ std::vector<Case> cases() {
   return all;
 }
 
-class CudaNormPool : public GpuTest {
- protected:
-  Bench bench;
+/// Values for the input: behind a ReLU where the case has one.
+reference::Array input(const Case& c, std::size_t count, std::uint32_t salt) {
+  reference::Array values = lattice(count, salt);
+  return c.relu ? reference::relu_forward(values) : values;
+}
 
-  reference::Array download(const void* memory, std::int64_t count, ValueType type) {
-    return bench.download(memory, static_cast<std::size_t>(count), type);
-  }
-  std::vector<std::uint8_t> download(const std::uint8_t* memory, std::int64_t count) {
-    return bench.download(memory, static_cast<std::size_t>(count));
-  }
-  void* take(std::int64_t count, ValueType type) { return bench.take(static_cast<std::size_t>(count), type); }
-  void* upload(std::int64_t count, const Case& c, std::uint32_t salt) {
-    reference::Array values = lattice(static_cast<std::size_t>(count), salt);
-    return bench.upload(c.relu ? reference::relu_forward(values) : values, c.type);
-  }
-};
+class CudaNormPool : public GpuTest {};
 
 TEST_F(CudaNormPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
+  Bench bench;
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.text());
     const PoolPlace place = c.place();
     ASSERT_TRUE(fits_norm_pool(place));
-    const std::int64_t inputs = place.in_values(), outputs = place.out_values();
-    const void* const x = upload(inputs, c, 1);
-    const void* const grad = bench.upload(lattice(static_cast<std::size_t>(outputs), 2), c.type);
-    void *const p1 = take(outputs, c.type), *const p2 = take(outputs, c.type);
-    void *const y1 = take(outputs, c.type), *const y2 = take(outputs, c.type),
-                *const y3 = take(outputs, c.type);
-    auto *const t1 = bench.take<std::uint8_t>(static_cast<std::size_t>(outputs)),
-                *const t2 = bench.take<std::uint8_t>(static_cast<std::size_t>(outputs));
+    const auto inputs = static_cast<std::size_t>(place.in_values()),
+               outputs = static_cast<std::size_t>(place.out_values());
+    const void* const x = bench.upload(input(c, inputs, 1), c.type);
+    const void* const grad = bench.upload(lattice(outputs, 2), c.type);
+    void *const p1 = bench.take(outputs, c.type), *const p2 = bench.take(outputs, c.type);
+    void *const y1 = bench.take(outputs, c.type), *const y2 = bench.take(outputs, c.type),
+                *const y3 = bench.take(outputs, c.type);
+    auto *const t1 = bench.take<std::uint8_t>(outputs), *const t2 = bench.take<std::uint8_t>(outputs);
     pool_forward(bench.stream, place, c.type, c.relu, x, p1, t1);
     norm_forward(bench.stream, c.norm(outputs), p1, y1);
     pool_norm_forward(bench.stream, c.both(), x, p2, t2, y2);
     pool_norm_forward(bench.stream, c.both(), x, nullptr, nullptr, y3);
-    EXPECT_EQ(download(p2, outputs, c.type), download(p1, outputs, c.type));
-    EXPECT_EQ(download(t2, outputs), download(t1, outputs));
-    EXPECT_EQ(download(y2, outputs, c.type), download(y1, outputs, c.type));
-    EXPECT_EQ(download(y3, outputs, c.type), download(y1, outputs, c.type));
+    EXPECT_EQ(bench.download(p2, outputs, c.type), bench.download(p1, outputs, c.type));
+    EXPECT_EQ(bench.download(t2, outputs), bench.download(t1, outputs));
+    EXPECT_EQ(bench.download(y2, outputs, c.type), bench.download(y1, outputs, c.type));
+    EXPECT_EQ(bench.download(y3, outputs, c.type), bench.download(y1, outputs, c.type));
 
-    void *const g = take(outputs, c.type), *const g1 = take(inputs, c.type), *const g2 = take(inputs, c.type);
+    void *const g = bench.take(outputs, c.type), *const g1 = bench.take(inputs, c.type),
+                *const g2 = bench.take(inputs, c.type);
     norm_backward(bench.stream, c.norm(outputs), false, p1, grad, g);
     pool_backward(bench.stream, place, c.type, t1, g, g1);
     pool_norm_backward(bench.stream, c.both(), p1, t1, grad, g2);
-    EXPECT_EQ(download(g2, inputs, c.type), download(g1, inputs, c.type));
+    EXPECT_EQ(bench.download(g2, inputs, c.type), bench.download(g1, inputs, c.type));
     bench.clear();
   }
 }
 
 TEST_F(CudaNormPool, NormalizesThenPoolsAsTheTwoKernelsDo) {
+  Bench bench;
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.text());
     const PoolPlace place = c.place();
-    const std::int64_t inputs = place.in_values(), outputs = place.out_values();
-    const void* const x = upload(inputs, c, 3);
-    const void* const grad = bench.upload(lattice(static_cast<std::size_t>(outputs), 4), c.type);
-    void* const n = take(inputs, c.type);
-    void *const y1 = take(outputs, c.type), *const y2 = take(outputs, c.type),
-                *const y3 = take(outputs, c.type);
-    auto *const t1 = bench.take<std::uint8_t>(static_cast<std::size_t>(outputs)),
-                *const t2 = bench.take<std::uint8_t>(static_cast<std::size_t>(outputs));
+    const auto inputs = static_cast<std::size_t>(place.in_values()),
+               outputs = static_cast<std::size_t>(place.out_values());
+    const void* const x = bench.upload(input(c, inputs, 3), c.type);
+    const void* const grad = bench.upload(lattice(outputs, 4), c.type);
+    void* const n = bench.take(inputs, c.type);
+    void *const y1 = bench.take(outputs, c.type), *const y2 = bench.take(outputs, c.type),
+                *const y3 = bench.take(outputs, c.type);
+    auto *const t1 = bench.take<std::uint8_t>(outputs), *const t2 = bench.take<std::uint8_t>(outputs);
     norm_forward(bench.stream, c.norm(inputs), x, n);
     pool_forward(bench.stream, place, c.type, false, n, y1, t1);
     norm_pool_forward(bench.stream, c.both(), x, t2, y2);
     norm_pool_forward(bench.stream, c.both(), x, nullptr, y3);
-    EXPECT_EQ(download(t2, outputs), download(t1, outputs));
-    EXPECT_EQ(download(y2, outputs, c.type), download(y1, outputs, c.type));
-    EXPECT_EQ(download(y3, outputs, c.type), download(y1, outputs, c.type));
+    EXPECT_EQ(bench.download(t2, outputs), bench.download(t1, outputs));
+    EXPECT_EQ(bench.download(y2, outputs, c.type), bench.download(y1, outputs, c.type));
+    EXPECT_EQ(bench.download(y3, outputs, c.type), bench.download(y1, outputs, c.type));
 
-    void *const g = take(inputs, c.type), *const g1 = take(inputs, c.type), *const g2 = take(inputs, c.type);
+    void *const g = bench.take(inputs, c.type), *const g1 = bench.take(inputs, c.type),
+                *const g2 = bench.take(inputs, c.type);
     pool_backward(bench.stream, place, c.type, t1, grad, g);
     norm_backward(bench.stream, c.norm(inputs), c.relu, x, g, g1);
     norm_pool_backward(bench.stream, c.both(), x, t1, grad, g2);
-    EXPECT_EQ(download(g2, inputs, c.type), download(g1, inputs, c.type));
+    EXPECT_EQ(bench.download(g2, inputs, c.type), bench.download(g1, inputs, c.type));
     bench.clear();
   }
 }
