@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "app/bench_allreduce.hpp"
 #include "app/device.hpp"
 #include "app/program.hpp"
@@ -21,59 +23,84 @@ struct StepOptions {
   std::vector<int> batch_sizes{128};
 };
 
-void print_exchange(const Log& log, const train::StepBenchmark& b) {
-  const auto row = [&](const char* name, const train::Spread& s) {
-    log.info(format("%-19s %11.3f %11.3f %11.3f", name, 1e3 * s.least, 1e3 * s.median, 1e3 * s.most));
-  };
-  row("  no all-reduce, ms", b.alone_s);
-  row("  blocking, ms", b.blocking_s);
-  row("  exposed, ms", b.exposed_s);
-  const double blocking = b.blocking_s.median - b.alone_s.median;
-  log.info(format("exposed communication: %.3f ms, %.0f %% of the blocking all-reduce (%.3f ms; %s)",
-                  1e3 * b.exposed_s.median, 100.0 * b.exposed_s.median / blocking, 1e3 * blocking,
-                  b.all_reduce.c_str()));
+/// Steps of a GPU take microseconds, those of a processor milliseconds.
+struct Unit {
+  const char* name;
+  double per_second;
+};
+
+void print_spread(const Log& log, const std::string& name, const train::Spread& s, double scale,
+                  const std::string& remark = "") {
+  log.info(format("%-19s %11.3f %11.3f %11.3f%s", name.c_str(), scale * s.least, scale * s.median,
+                  scale * s.most, remark.c_str()));
 }
 
-void print_ceiling(const Log& log, const train::StepBenchmark& b) {
-  if (b.backend.starts_with("cuda")) {
-    log.info(format("product, TFLOP/s    %11.1f %11.1f %11.1f   (4096^3 in bf16, one GPU)",
-                    1e-12 * b.peak_flops.least, 1e-12 * b.peak_flops.median, 1e-12 * b.peak_flops.most));
-    log.info(
-        format("step, nominal       %11.2f TFLOP/s: %.1f %% of the product's rate (%.1f MFLOP per image)",
-               1e-12 * b.nominal_flops * b.batch_size / b.step_s.median,
-               100.0 * b.nominal_flops * b.batch_size / b.step_s.median / b.peak_flops.median,
-               1e-6 * b.nominal_flops));
+void print_exchange(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
+  const auto row = [&](const char* name, const train::Spread& s) {
+    print_spread(log, concat("  ", name, ", ", unit.name), s, unit.per_second);
+  };
+  row("no all-reduce", b.alone_s);
+  row("blocking", b.blocking_s);
+  row("exposed", b.exposed_s);
+  const double blocking = b.blocking_s.median - b.alone_s.median;
+  log.info(format("exposed communication: %.3f %s, %.0f %% of the blocking all-reduce (%.3f %s; %s)",
+                  unit.per_second * b.exposed_s.median, unit.name, 100.0 * b.exposed_s.median / blocking,
+                  unit.per_second * blocking, unit.name, b.all_reduce.c_str()));
+}
+
+void print_limit(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
+  const std::string share = format("%.1f %%   (%.1f to %.1f; ", 100.0 * b.share.median, 100.0 * b.share.least,
+                                   100.0 * b.share.most);
+  if (!std::isfinite(b.copy_rate.median)) {
+    print_spread(log, "FMA limit, GFLOP/s", b.peak_flops, 1e-9, "   (one rank, fp32)");
+    log.info(format("share of FMA limit: %s%.1f MFLOP in the image per image and step)", share.c_str(),
+                    1e-6 * b.in_image_flops));
     return;
   }
-  log.info(format("FMA limit, GFLOP/s  %11.1f %11.1f %11.1f   (one rank, fp32)", 1e-9 * b.peak_flops.least,
-                  1e-9 * b.peak_flops.median, 1e-9 * b.peak_flops.most));
-  log.info(format("share of FMA limit: %.1f %%   (%.1f to %.1f; %.1f MFLOP in the image per image and step)",
-                  100.0 * b.share.median, 100.0 * b.share.least, 100.0 * b.share.most,
-                  1e-6 * b.in_image_flops));
+  print_spread(log, "product, TFLOP/s", b.peak_flops, 1e-12,
+               concat("   (4096^3 in ", b.precision, ", one GPU)"));
+  print_spread(log, "copy, TB/s", b.copy_rate, 1e-12, "   (read and written)");
+  log.info(format("nominal rate:       %.2f TFLOP/s   (%.1f MFLOP per image and step)",
+                  1e-12 * b.nominal_flops * b.batch_size / b.step_s.median, 1e-6 * b.nominal_flops));
+  log.info(format("share of the floor: %sfloor %.3f %s: each task's products or bytes at these rates)",
+                  share.c_str(), unit.per_second * b.floor_s, unit.name));
+}
+
+void print_tasks(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
+  log.info(format("per task (rank 0, mean)                    %9s    at limit   share    MFLOP       MB",
+                  unit.name));
+  const auto row = [&](const train::StepBenchmark::Row& task) {
+    const bool limited = task.floor_s > 0.0;
+    log.info(format("  %-40s %9.4f   %9s  %6s %8.1f %8.2f", task.task.c_str(), unit.per_second * task.seconds,
+                    limited ? format("%.4f", unit.per_second * task.floor_s).c_str() : "-",
+                    limited ? format("%.1f %%", 100.0 * task.floor_s / task.seconds).c_str() : "-",
+                    1e-6 * task.flops, 1e-6 * task.bytes));
+  };
+  train::StepBenchmark::Row sum{"sum"};
+  for (const auto& task : b.tasks) {
+    row(task);
+    sum.seconds += task.seconds;
+    sum.flops += task.flops;
+    sum.bytes += task.bytes;
+  }
+  sum.floor_s = b.floor_s;
+  row(sum);
 }
 
 void print(const Log& log, const train::StepBenchmark& b) {
+  const Unit unit = b.backend.starts_with("cuda") ? Unit{"us", 1e6} : Unit{"ms", 1e3};
   log.info(concat(b.backend, ", ", b.precision, ", ", b.ranks, b.ranks == 1 ? " rank" : " ranks", ", batch ",
                   b.batch_size, " per rank"));
   log.info("                          least      median        most");
-  log.info(format("ms per step         %11.4f %11.4f %11.4f", 1e3 * b.step_s.least, 1e3 * b.step_s.median,
-                  1e3 * b.step_s.most));
-  log.info(format("images/s            %11.1f %11.1f %11.1f", b.images_per_s.least, b.images_per_s.median,
-                  b.images_per_s.most));
+  print_spread(log, concat(unit.name, " per step"), b.step_s, unit.per_second);
+  print_spread(log, "images/s", b.images_per_s, 1.0);
   if (b.in_a_row_s.median > 0.0) {
-    log.info(format("  no side lane, ms  %11.4f %11.4f %11.4f", 1e3 * b.in_a_row_s.least,
-                    1e3 * b.in_a_row_s.median, 1e3 * b.in_a_row_s.most));
+    print_spread(log, concat("  no side lane, ", unit.name), b.in_a_row_s, unit.per_second);
   }
-  print_ceiling(log, b);
-  if (b.ranks > 1) print_exchange(log, b);
+  print_limit(log, b, unit);
+  if (b.ranks > 1) print_exchange(log, b, unit);
   log.info(format("resident memory per rank: %.0f MiB", b.resident_bytes / (1 << 20)));
-  double sum = 0.0;
-  log.info("ms per task (rank 0, mean)");
-  for (const auto& row : b.tasks) {
-    log.info(format("  %-40s %9.4f", row.task.c_str(), 1e3 * row.seconds));
-    sum += row.seconds;
-  }
-  log.info(format("  %-40s %9.4f", "sum", 1e3 * sum));
+  print_tasks(log, b, unit);
 }
 
 int bench_step(StepOptions& options, comm::World& world) {
@@ -84,13 +111,14 @@ int bench_step(StepOptions& options, comm::World& world) {
   if (options.wire == "bf16") options.config.wire = comm::Wire::bf16;
   world.together([&] { app::check_collective(options.config.all_reduce, options.device); });
   const bool on_gpu = app::takes_cuda(options.device);
-  if (on_gpu && world.rank() == 0) {
-    log.info(format("copy within the GPU: %.2f TB/s", 1e-12 * cuda::measure_copy_rate(0.1)));
-  }
+  const auto measure_rates = [on_gpu](engine::Precision precision, int threads, double seconds) {
+    // Between two kernels of a step on the CPU lie its caches.
+    if (!on_gpu) return engine::Rates{.flops = cpu::measure_peak_flops(threads, seconds)};
+    return engine::Rates{cuda::measure_peak_flops(precision, seconds), cuda::measure_copy_rate(seconds)};
+  };
   for (const int batch : options.batch_sizes) {
     options.config.batch_size = batch;
-    print(log, train::benchmark_step(options.config, world, app::backend_for(options.device),
-                                     on_gpu ? cuda::measure_peak_flops : cpu::measure_peak_flops));
+    print(log, train::benchmark_step(options.config, world, app::backend_for(options.device), measure_rates));
   }
   return 0;
 }
@@ -122,7 +150,9 @@ void add_step(CLI::App& app, StepOptions& options) {
   app.add_option("--graph-steps", options.config.graph_steps, "Steps in one launch of a CUDA graph")
       ->check(app::number(1, train::kMostGraphSteps))
       ->capture_default_str();
-  app.add_option("--rounds", options.config.rounds, "Each round measures the FMA limit, then some steps")
+  app.add_flag("--share-gpus", options.config.share_gpus, "Let several ranks of a host use one GPU");
+  app.add_option("--rounds", options.config.rounds,
+                 "Each round measures the device's limits, then some steps")
       ->check(app::number(1, 10000))
       ->capture_default_str();
   app.add_option("--seconds", options.config.round_s, "Steps per round, in seconds")
@@ -136,7 +166,7 @@ int main(int argc, char** argv) {
   CLI::App cli("Measures what this machine makes of the program's parts.", "cifar_mpi_bench");
   StepOptions step;
   CLI::App* step_command = cli.add_subcommand(
-      "step", "The whole training step: images/s, ms per task, share of the machine's FMA limit");
+      "step", "The whole training step: images/s, time per task, share of the machine's limits");
   add_step(*step_command, step);
   app::AllReduceOptions all_reduce;
   CLI::App* const all_reduce_command = cli.add_subcommand(

@@ -136,6 +136,7 @@ void Assembly::forward(const float* params, std::vector<Task>& tasks) const {
   for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
     tasks.push_back(
         std::visit([&](const auto& work) { return forward_task(s, work, params); }, plan_.stages[s].work));
+    if (const Affine* const affine = affine_of(plan_.stages[s])) tasks.back().demand.flops = affine->flops;
   }
 }
 
@@ -143,7 +144,12 @@ void Assembly::backward(float* grads, std::vector<Task>& tasks) const {
   for (std::size_t s = plan_.stages.size(); s-- > 0;) {
     if (!plan_.edges[s + 1].wants_grad) break;
     if (plan_.edges[s + 1].masked) tasks.push_back(mask_task(s + 1));
+    const std::size_t begin = tasks.size();
     std::visit([&](const auto& work) { backward_tasks(s, work, grads, tasks); }, plan_.stages[s].work);
+    const Affine* const affine = affine_of(plan_.stages[s]);
+    for (std::size_t t = begin; affine != nullptr && t < tasks.size(); ++t) {
+      tasks[t].demand.flops = affine->flops;
+    }
   }
 }
 

@@ -47,6 +47,7 @@ class Planner {
       : dnnl_(dnnl),
         net_(*spec.net),
         table_(*spec.params),
+        flops_(model::forward_flops(net_)),
         batch_(spec.batch),
         type_(data_type_of(spec.precision)) {
     const Desc input = activations(batch_, net_.input, type_, Tag::nchw);
@@ -130,6 +131,7 @@ class Planner {
     const ParamIndices params = find_params(table_, layer);
     affine.weights = params.weights;
     affine.biases = params.biases;
+    affine.flops = batch_ * flops_[layer].in_image;
     plan_.params[params.weights] = {affine.master, logical_weights};
     plan_.params[params.biases] = {affine.bias, affine.bias};
     // The pieces decide in which order gradients are added.
@@ -289,6 +291,7 @@ class Planner {
   const Dnnl& dnnl_;
   const model::NetSpec& net_;
   const model::ParamTable& table_;
+  std::vector<model::Flops> flops_;  ///< by layer
   int batch_;
   Type type_;
   NetPlan plan_;

@@ -55,6 +55,7 @@ struct Affine {
   bool wants_grad_src = false;
   bool relu = false;
   int pieces = 1;
+  double flops = 0.0;  ///< of one pass over the batch, without taps outside the image
 
   std::size_t weight_floats() const { return master.get_size() / sizeof(float); }
   std::size_t bias_floats() const { return bias.get_size() / sizeof(float); }

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/engine/budget.hpp"
 #include "cuda/conv.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/norm.hpp"
@@ -184,22 +185,30 @@ void Assembly::backward(const float* params, float* grads, std::vector<Task>& ta
   }
 }
 
+Task Assembly::product_task(Task task, const Affine& affine) const {
+  task.demand = {plan_.batch * affine.flops, engine::bytes_moved(task)};
+  task.writes.push_back(workspace(task.aside));
+  return task;
+}
+
 Task Assembly::library_forward(std::size_t s, const Affine& affine, const float* params) const {
   const LibraryConv* const conv = &*kernels_.of(s)->library;
   const auto outputs = static_cast<std::size_t>(affine.outputs);
   const std::size_t weights = static_cast<std::size_t>(affine.inner) * outputs * bytes_per(type_);
   const Bytes x = value(s), y = value(s + 1), bias = span_of(params, affine.biases, outputs);
-  return {name(s) + " forward",
-          {x, {extras_[s].library_weights, weights}, bias},
-          {y, workspace(false)},
-          [=, from = values_[s], to = values_[s + 1], copy = extras_[s].library_weights,
-           space = scratch(false).workspace, biases = params + plan_.layout.entries[affine.biases].offset,
-           type = type_, rows = affine.rows(plan_.batch), columns = affine.outputs,
-           relu = affine.relu](Lane& lane) {
-            conv->forward(stream_of(lane), from, copy, to, space);
-            add_bias(stream_of(lane), type, to, biases, rows, columns, relu);
-          },
-          {}};
+  return product_task(
+      {name(s) + " forward",
+       {x, {extras_[s].library_weights, weights}, bias},
+       {y},
+       [=, from = values_[s], to = values_[s + 1], copy = extras_[s].library_weights,
+        space = scratch(false).workspace, biases = params + plan_.layout.entries[affine.biases].offset,
+        type = type_, rows = affine.rows(plan_.batch), columns = affine.outputs,
+        relu = affine.relu](Lane& lane) {
+         conv->forward(stream_of(lane), from, copy, to, space);
+         add_bias(stream_of(lane), type, to, biases, rows, columns, relu);
+       },
+       {}},
+      affine);
 }
 
 Task Assembly::product_forward(std::size_t s, const Affine& affine, const float* params) const {
@@ -212,13 +221,14 @@ Task Assembly::product_forward(std::size_t s, const Affine& affine, const float*
              : engine::bytes_of(params + at, outputs);
   const Bytes weights = weights_of(affine, params);
   const Bytes x = affine.is_conv() ? Bytes{extras_[s].patches, product->bytes_a()} : value(s);
-  return {name(s) + " forward",
-          {x, weights, bias},
-          {value(s + 1), workspace(false)},
-          [=, to = values_[s + 1], space = scratch(false).workspace](Lane& lane) {
-            product->run(stream_of(lane), x.begin, weights.begin, to, bias.begin, space);
-          },
-          {}};
+  return product_task({name(s) + " forward",
+                       {x, weights, bias},
+                       {value(s + 1)},
+                       [=, to = values_[s + 1], space = scratch(false).workspace](Lane& lane) {
+                         product->run(stream_of(lane), x.begin, weights.begin, to, bias.begin, space);
+                       },
+                       {}},
+                      affine);
 }
 
 void Assembly::forward_tasks(std::size_t s, const Affine& affine, const float* params,

@@ -84,6 +84,9 @@ class Assembly {
                       std::vector<engine::Task>& tasks) const;
   void backward_tasks(std::size_t s, const Rectify& rectify, const Blocks& blocks,
                       std::vector<engine::Task>& tasks) const;
+  /// `task` is a product of `affine`; adds what it needs at least, and the workspace, of which it leaves
+  /// nothing.
+  engine::Task product_task(engine::Task task, const Affine& affine) const;
   engine::Task bias_gradient(std::size_t s, const Affine& affine, float* grads) const;
   engine::Task weight_gradient(std::size_t s, const Affine& affine, float* grads) const;
   void data_gradient(std::size_t s, const Affine& affine, const float* params,

@@ -36,9 +36,11 @@ Task Assembly::bias_gradient(std::size_t s, const Affine& affine, float* grads) 
             [work](Lane& lane) { sum_columns(stream_of(lane), work); },
             {},
             aside};
+  task.demand.bytes = static_cast<double>(grad(s + 1).size);  // the sums are small
   if (affine.masks) {
     task.reads.push_back(value(s + 1));
     task.writes.push_back(grad(s + 1));
+    task.demand.bytes += static_cast<double>(value(s + 1).size + grad(s + 1).size);
   }
   return task;
 }
@@ -52,28 +54,29 @@ Task Assembly::weight_gradient(std::size_t s, const Affine& affine, float* grads
   std::byte* const space = scratch(aside).workspace;
   if (const LibraryConv* const conv = kernels.library ? &*kernels.library : nullptr) {
     std::byte* const copy = extras_[s].library_grad;
-    return {
-        name(s) + " weight gradient",
-        {value(s), grad(s + 1)},
-        {engine::bytes_of(to, inner * outputs), {copy, inner * outputs * bytes_per(type_)}, workspace(aside)},
-        [=, x = values_[s], grad_y = grads_[s + 1], type = type_, rows = affine.inner,
-         columns = affine.outputs](Lane& lane) {
-          conv->weight_gradient(stream_of(lane), x, grad_y, copy, space);
-          transpose_gradient(stream_of(lane), copy, type, to, rows, columns);
-        },
-        {},
-        aside};
+    return product_task({name(s) + " weight gradient",
+                         {value(s), grad(s + 1)},
+                         {engine::bytes_of(to, inner * outputs), {copy, inner * outputs * bytes_per(type_)}},
+                         [=, x = values_[s], grad_y = grads_[s + 1], type = type_, rows = affine.inner,
+                          columns = affine.outputs](Lane& lane) {
+                           conv->weight_gradient(stream_of(lane), x, grad_y, copy, space);
+                           transpose_gradient(stream_of(lane), copy, type, to, rows, columns);
+                         },
+                         {},
+                         aside},
+                        affine);
   }
   const Matmul* const product = &kernels.weight_gradient;
   const Bytes x = affine.is_conv() ? Bytes{extras_[s].patches, product->bytes_a()} : value(s);
-  return {name(s) + " weight gradient",
-          {x, grad(s + 1)},
-          {engine::bytes_of(to, static_cast<std::size_t>(affine.row) * outputs), workspace(aside)},
-          [=, grad_y = grads_[s + 1]](Lane& lane) {
-            product->run(stream_of(lane), x.begin, grad_y, to, nullptr, space);
-          },
-          {},
-          aside};
+  return product_task({name(s) + " weight gradient",
+                       {x, grad(s + 1)},
+                       {engine::bytes_of(to, static_cast<std::size_t>(affine.row) * outputs)},
+                       [=, grad_y = grads_[s + 1]](Lane& lane) {
+                         product->run(stream_of(lane), x.begin, grad_y, to, nullptr, space);
+                       },
+                       {},
+                       aside},
+                      affine);
 }
 
 void Assembly::data_gradient(std::size_t s, const Affine& affine, const float* params,
@@ -82,14 +85,15 @@ void Assembly::data_gradient(std::size_t s, const Affine& affine, const float* p
   const std::string full = name(s) + " data gradient";
   const auto weights = static_cast<std::size_t>(affine.inner) * static_cast<std::size_t>(affine.outputs);
   if (const LibraryConv* const conv = kernels.library ? &*kernels.library : nullptr) {
-    tasks.push_back({full,
-                     {grad(s + 1), {extras_[s].library_weights, weights * bytes_per(type_)}},
-                     {grad(s), workspace(false)},
-                     [=, copy = extras_[s].library_weights, grad_y = grads_[s + 1], to = grads_[s],
-                      space = scratch(false).workspace](Lane& lane) {
-                       conv->data_gradient(stream_of(lane), copy, grad_y, to, space);
-                     },
-                     {}});
+    tasks.push_back(product_task({full,
+                                  {grad(s + 1), {extras_[s].library_weights, weights * bytes_per(type_)}},
+                                  {grad(s)},
+                                  [=, copy = extras_[s].library_weights, grad_y = grads_[s + 1],
+                                   to = grads_[s], space = scratch(false).workspace](Lane& lane) {
+                                    conv->data_gradient(stream_of(lane), copy, grad_y, to, space);
+                                  },
+                                  {}},
+                                 affine));
     return;
   }
   const Matmul* const product = &*kernels.data_gradient;
@@ -108,13 +112,14 @@ void Assembly::data_gradient(std::size_t s, const Affine& affine, const float* p
   }
   const Bytes b =
       affine.is_conv() ? Bytes{extras_[s].turned, product->bytes_b()} : weights_of(affine, params);
-  tasks.push_back({full,
-                   {a, b},
-                   {grad(s), workspace(false)},
-                   [=, to = grads_[s], space = scratch(false).workspace](Lane& lane) {
-                     product->run(stream_of(lane), a.begin, b.begin, to, nullptr, space);
-                   },
-                   {}});
+  tasks.push_back(product_task({full,
+                                {a, b},
+                                {grad(s)},
+                                [=, to = grads_[s], space = scratch(false).workspace](Lane& lane) {
+                                  product->run(stream_of(lane), a.begin, b.begin, to, nullptr, space);
+                                },
+                                {}},
+                               affine));
 }
 
 /// The bias gradient comes first where it also masks what the other two read; else it and the weight gradient

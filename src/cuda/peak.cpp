@@ -10,6 +10,7 @@
 #include "cuda/conv.hpp"
 #include "cuda/device.hpp"
 #include "cuda/matmul.hpp"
+#include "cuda/stage.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -36,13 +37,14 @@ double time_runs(cudaStream_t stream, double seconds, const std::function<void()
 }
 
 /// Zeros run faster than what a step multiplies.
-Buffer random_values(Device& device) {
+Buffer random_values(Device& device, ValueType type) {
   std::vector<float> values(kValues);
   for (std::size_t i = 0; i < kValues; ++i) {
     values[i] = uniform01(static_cast<std::uint32_t>(i * 2654435761u)) - 0.5f;
   }
-  const Buffer wide = device.allocate(kValues * sizeof(float));
+  Buffer wide = device.allocate(kValues * sizeof(float));
   device.copy(wide.data(), reinterpret_cast<const std::byte*>(values.data()), wide.size());
+  if (type == ValueType::fp32) return wide;
   Buffer narrow = device.allocate(kValues * bytes_per(ValueType::bf16));
   round_to_bf16(device.stream(engine::kCompute), wide.as<float>(), narrow.data(),
                 static_cast<std::int64_t>(kValues));
@@ -66,12 +68,13 @@ engine::BackendOptions current_device() {
 
 }  // namespace
 
-double measure_peak_flops(int, double seconds) {
+double measure_peak_flops(engine::Precision precision, double seconds) {
+  const ValueType type = value_type(precision);
   Device device(current_device());
-  const Buffer a = random_values(device);
-  const Buffer d = device.allocate(kValues * bytes_per(ValueType::bf16));
+  const Buffer a = random_values(device, type);
+  const Buffer d = device.allocate(kValues * bytes_per(type));
   const Buffer workspace = device.allocate(kMostWorkspace);
-  Matmul product({kExtent, kExtent, kExtent, false, false, ValueType::bf16, ValueType::bf16});
+  Matmul product({kExtent, kExtent, kExtent, false, false, type, type, precision == engine::Precision::tf32});
   product.plan(TrialMemory(device, d.size(), false).trial());
   const cudaStream_t stream = device.stream(engine::kCompute);
   const double once = time_runs(

@@ -28,7 +28,8 @@ std::size_t find_param(const model::ParamTable& table, std::size_t layer, bool m
 
 class Planner {
  public:
-  explicit Planner(const engine::TowerSpec& spec) : net_(*spec.net), table_(*spec.params) {
+  explicit Planner(const engine::TowerSpec& spec)
+      : net_(*spec.net), table_(*spec.params), flops_(model::forward_flops(net_)) {
     plan_.batch = spec.batch;
     plan_.classes = spec.net->classes;
     plan_.precision = spec.precision;
@@ -76,6 +77,7 @@ class Planner {
     affine.weights = find_param(table_, layer, true);
     affine.biases = find_param(table_, layer, false);
     affine.in = net_.input_of(layer);
+    affine.flops = flops_[layer].in_image;
     affine.relu = is_relu(layer + 1);
     affine.wants_grad_x = plan_.edges.back().wants_grad;
     const Extent out = net_.outputs[layer];
@@ -194,6 +196,7 @@ class Planner {
 
   const model::NetSpec& net_;
   const model::ParamTable& table_;
+  std::vector<model::Flops> flops_;  ///< by layer
   NetPlan plan_;
 };
 

@@ -46,6 +46,7 @@ struct Affine {
   bool masks = false;  ///< its own backward pass masks the gradient by the ReLU, no stage behind it does
   bool wants_grad_x = false;
   bool logits = false;
+  double flops = 0.0;  ///< of one pass over one image, without taps outside of it
 
   bool is_conv() const { return kernel > 0; }
   std::int64_t rows(int batch) const {

@@ -50,6 +50,7 @@ Task input_task(const char* name, const InputPlace& place) {
                 bytes_of(place.labels, place.count)};
   task.writes = {{static_cast<const std::byte*>(place.x), values * bytes_per(place.type)},
                  bytes_of(place.batch_labels, batch)};
+  task.demand.bytes = static_cast<double>(values * (1 + bytes_per(place.type)) + 2 * batch);
   return task;
 }
 

@@ -31,6 +31,7 @@ TrainConfig train_config(const StepBenchmarkConfig& config) {
   train.all_reduce = config.all_reduce;
   train.wire = config.wire;
   train.bucket_mib = config.bucket_mib;
+  train.share_gpus = config.share_gpus;
   // A rate at which nothing diverges however long the measurement takes; the work is the same for any rate.
   train.lr = 1e-6;
   return train;
@@ -112,20 +113,39 @@ double resident_bytes() {
   return 1024.0 * static_cast<double>(usage.ru_maxrss);
 }
 
+/// Its tasks but for the all-reduces, which other limits hold up.
+std::vector<StepBenchmark::Row> rows_of(const engine::StepProgram& program) {
+  std::vector<StepBenchmark::Row> rows(program.tasks().size());
+  for (const engine::Instruction& line : program.instructions()) {
+    if (line.op != engine::Op::run) continue;
+    const auto t = static_cast<std::size_t>(line.target);
+    rows[t].task = program.tasks()[t].name;
+    if (line.lane == engine::kComm) continue;
+    rows[t].flops = program.tasks()[t].demand.flops;
+    rows[t].bytes = engine::bytes_moved(program.tasks()[t]);
+  }
+  return rows;
+}
+
+double floor_s(const std::vector<StepBenchmark::Row>& rows, const engine::Rates& rates) {
+  double sum = 0.0;
+  for (const auto& row : rows) sum += engine::floor_seconds(row.flops, row.bytes, rates);
+  return sum;
+}
+
 /// Mean seconds of each task over `steps` replays since `before` was read.
-std::vector<StepBenchmark::Row> task_rows(const engine::Runner& runner, const std::vector<double>& before,
-                                          double steps) {
-  std::vector<StepBenchmark::Row> rows;
+std::vector<StepBenchmark::Row> timed_rows(const engine::Runner& runner, const std::vector<double>& before,
+                                           double steps) {
+  std::vector<StepBenchmark::Row> rows = rows_of(runner.program());
   const std::vector<double> after = runner.task_seconds();
-  for (std::size_t t = 0; t < after.size(); ++t)
-    rows.push_back({runner.program().tasks()[t].name, (after[t] - before[t]) / steps});
+  for (std::size_t t = 0; t < rows.size(); ++t) rows[t].seconds = (after[t] - before[t]) / steps;
   return rows;
 }
 
 /// The rounds: each measures the ceiling, then the step in each of its ways, so that all see the same
 /// machine.
 void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& variants,
-             const std::function<double(int, double)>& measure_peak, StepBenchmark& result) {
+             const MeasureRates& measure_rates, StepBenchmark& result) {
   const comm::World& world = state.world;
   engine::Runner& step = *variants.overlapped;
   time_steps(world, step, 3);  // pages, caches and clocks warm up
@@ -135,13 +155,17 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
   const int launches = std::max(1, static_cast<int>(std::lround(config.round_s / step_s / together)));
   const int steps = launches * together;
   const std::vector<double> before = step.task_seconds();
-  std::vector<double> step_times, images_per_s, peaks, shares, in_a_row_s, alone_s, blocking_s, exposed_s;
+  const std::vector<StepBenchmark::Row> rows = rows_of(step.program());
+  std::vector<double> step_times, images_per_s, products, copies, shares, in_a_row_s, alone_s, blocking_s,
+      exposed_s;
   for (int round = 0; round < config.rounds; ++round) {
     world.barrier();
-    peaks.push_back(least(world.gather(measure_peak(state.config.threads, 0.05))));
+    const engine::Rates mine = measure_rates(state.config.precision, state.config.threads, 0.05);
+    products.push_back(least(world.gather(mine.flops)));
+    copies.push_back(least(world.gather(mine.bytes)));
     step_times.push_back(time_steps(world, step, steps, together));
     images_per_s.push_back(static_cast<double>(state.sizes.global_batch) / step_times.back());
-    shares.push_back(result.in_image_flops * state.sizes.batch / step_times.back() / peaks.back());
+    shares.push_back(floor_s(rows, {products.back(), copies.back()}) / step_times.back());
     if (variants.in_a_row) in_a_row_s.push_back(time_steps(world, *variants.in_a_row, steps, together));
     if (world.size() == 1) continue;
     blocking_s.push_back(time_steps(world, *variants.blocking, steps, together));
@@ -150,26 +174,28 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
   }
   result.step_s = spread_of(step_times);
   result.images_per_s = spread_of(images_per_s);
-  result.peak_flops = spread_of(peaks);
+  result.peak_flops = spread_of(products);
+  result.copy_rate = spread_of(copies);
   result.share = spread_of(shares);
   result.in_a_row_s = spread_of(in_a_row_s);
   result.alone_s = spread_of(alone_s);
   result.blocking_s = spread_of(blocking_s);
   result.exposed_s = spread_of(exposed_s);
-  result.tasks = task_rows(step, before, static_cast<double>(steps) * config.rounds);
-  if (!variants.told) return;
+  if (!variants.told) {
+    result.tasks = timed_rows(step, before, static_cast<double>(steps) * config.rounds);
+    return;
+  }
   constexpr int kToldSteps = 50;
   time_steps(world, *variants.told, 3);
   const std::vector<double> start = variants.told->task_seconds();
   time_steps(world, *variants.told, kToldSteps);
-  result.tasks = task_rows(*variants.told, start, kToldSteps);
+  result.tasks = timed_rows(*variants.told, start, kToldSteps);
 }
 
 }  // namespace
 
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
-                             const BackendFactory& make_backend,
-                             const std::function<double(int, double)>& measure_peak) {
+                             const BackendFactory& make_backend, const MeasureRates& measure_rates) {
   static const std::atomic<int> kNoStop{0};
   SessionState state(train_config(config), world, Log(world.rank()), kNoStop);
   resolve_threads(state);
@@ -186,7 +212,10 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   result.batch_size = state.sizes.batch;
   result.in_image_flops = model::training_flops(state.network.net).in_image;
   result.nominal_flops = model::training_flops(state.network.net).nominal;
-  measure(config, state, variants, measure_peak, result);
+  measure(config, state, variants, measure_rates, result);
+  const engine::Rates rates{result.peak_flops.median, result.copy_rate.median};
+  for (auto& row : result.tasks) row.floor_s = engine::floor_seconds(row.flops, row.bytes, rates);
+  result.floor_s = floor_s(result.tasks, rates);
   result.resident_bytes = most(world.gather(resident_bytes()));
   return result;
 }

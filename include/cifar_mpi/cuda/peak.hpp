@@ -1,11 +1,12 @@
 #pragma once
 
+#include "cifar_mpi/engine/backend.hpp"
+
 namespace cifar_mpi::cuda {
 
-/// FLOP/s of a large bf16 matrix product (4096³, random values, on the GPU in use), repeated for about
-/// `seconds`: what the share of a step on a GPU refers to. `threads` says nothing here. Throws Error{device}
-/// when there is no GPU.
-double measure_peak_flops(int threads, double seconds);
+/// FLOP/s of a large matrix product in `precision`, a resolved one (4096³, random values, on the GPU in use),
+/// repeated for about `seconds`. Throws Error{device} when there is no GPU.
+double measure_peak_flops(engine::Precision precision, double seconds);
 
 /// Bytes per second of a large copy within the GPU, read and written bytes counted.
 double measure_copy_rate(double seconds);

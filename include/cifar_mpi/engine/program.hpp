@@ -39,6 +39,12 @@ class Lane {
   virtual void breathe() {}
 };
 
+/// The least that a task can do with in one replay: a limit to measure it against, it changes nothing.
+struct Demand {
+  double flops = 0.0;  ///< of its products, without taps that fall outside the image
+  double bytes = 0.0;  ///< read from memory and written to it; 0: as many as it declares
+};
+
 /// One piece of work with a name, which bytes it reads and which it writes.
 struct Task {
   std::string name;
@@ -52,6 +58,7 @@ struct Task {
   /// May run beside the tasks that follow, as far as they touch other bytes (see Branches): another kernel
   /// finds room next to it.
   bool aside = false;
+  Demand demand = {};
 };
 
 using LaneId = std::int32_t;

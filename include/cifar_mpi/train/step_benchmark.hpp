@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/engine/budget.hpp"
 #include "cifar_mpi/train/session.hpp"
 
 namespace cifar_mpi::train {
@@ -15,9 +16,10 @@ struct StepBenchmarkConfig {
   std::string all_reduce = "auto";
   comm::Wire wire = comm::Wire::fp32;
   double bucket_mib = 1.0;
-  int graph_steps = 1;   ///< steps in one launch
-  int rounds = 15;       ///< each measures the ceiling, then some steps
-  double round_s = 0.5;  ///< about this many seconds of steps per round
+  int graph_steps = 1;      ///< steps in one launch
+  bool share_gpus = false;  ///< ranks may share a GPU
+  int rounds = 15;          ///< each measures the ceiling, then some steps
+  double round_s = 0.5;     ///< about this many seconds of steps per round
 };
 
 /// Minimum, median and maximum over the rounds.
@@ -33,10 +35,11 @@ struct StepBenchmark {
   std::string all_reduce;
   int ranks = 0;
   int batch_size = 0;
-  Spread step_s;        ///< seconds per step, of the slowest rank
-  Spread images_per_s;  ///< over all ranks
-  Spread peak_flops;    ///< ceiling of one rank, lowest rank of each round
-  Spread share;  ///< in-image FLOPs of the training step over step_s, over the ceiling measured just before
+  Spread step_s;                ///< seconds per step, of the slowest rank
+  Spread images_per_s;          ///< over all ranks
+  Spread peak_flops;            ///< ceiling of one rank, lowest rank of each round
+  Spread copy_rate;             ///< likewise; infinite where the device's bytes limit nothing
+  Spread share;                 ///< sum of the tasks' floors over step_s, at the rates of the same round
   Spread in_a_row_s;            ///< the step without a side lane; zeros where it has none
   Spread alone_s;               ///< the step without any all-reduce; P > 1 only, as are the next two
   Spread blocking_s;            ///< every all-reduce behind the end of backward
@@ -46,16 +49,22 @@ struct StepBenchmark {
   struct Row {
     std::string task;
     double seconds = 0.0;  ///< mean per step, rank 0
+    double flops = 0.0;    ///< of its products
+    double bytes = 0.0;    ///< that it moves at least; 0 for an all-reduce, which other limits hold up
+    double floor_s = 0.0;  ///< at the median rates (see engine/budget.hpp)
   };
   std::vector<Row> tasks;
+  double floor_s = 0.0;         ///< of all tasks
   double resident_bytes = 0.0;  ///< largest resident set of any rank so far
 };
 
+/// Measures for about `seconds` what one rank's device does at most in a precision; on the CPU with so many
+/// threads.
+using MeasureRates = std::function<engine::Rates(engine::Precision precision, int threads, double seconds)>;
+
 /// Measures the training step of the tutorial's model on generated images, everything in it that a run has
-/// (distortions, forward, backward, all-reduce, optimizer, EMA). Collective. `measure_peak(threads, seconds)`
-/// gives the ceiling in FLOP/s.
+/// (distortions, forward, backward, all-reduce, optimizer, EMA). Collective.
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
-                             const BackendFactory& make_backend,
-                             const std::function<double(int, double)>& measure_peak);
+                             const BackendFactory& make_backend, const MeasureRates& measure_rates);
 
 }  // namespace cifar_mpi::train

@@ -9,6 +9,7 @@
 #include "cifar_mpi/comm/reducer.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/engine/branches.hpp"
+#include "cifar_mpi/engine/budget.hpp"
 #include "cifar_mpi/engine/verify.hpp"
 #include "cuda/assembly.hpp"
 #include "cuda/planner.hpp"
@@ -215,6 +216,28 @@ TEST(CudaProgram, ReadsNoScratchThatNoTaskBeforeHasWritten) {
         for (const Bytes& write : task.writes) written.write(write);
       }
     }
+  });
+}
+
+TEST(CudaProgram, NeedsTheModelsOperationsAndNoMoreBytesThanItDeclares) {
+  for_each_run([](StepRun& run) {
+    std::set<std::string> products;
+    for (const Stage& stage : run.plan.stages) {
+      const auto* const affine = std::get_if<Affine>(&stage.work);
+      if (affine == nullptr) continue;
+      products.merge(std::set<std::string>{stage.name + " forward", stage.name + " weight gradient"});
+      if (affine->wants_grad_x) products.insert(stage.name + " data gradient");
+    }
+    double flops = 0.0;
+    for (const Task& task : run.train()) {
+      flops += task.demand.flops;
+      EXPECT_EQ(task.demand.flops > 0.0, products.contains(task.name)) << task.name;
+      Task declared = task;
+      declared.demand = {};
+      EXPECT_GT(engine::bytes_moved(task), 0.0) << task.name;
+      EXPECT_LE(engine::bytes_moved(task), engine::bytes_moved(declared)) << task.name;
+    }
+    EXPECT_NEAR(flops, run.plan.batch * model::training_flops(run.net).in_image, 1e-9 * flops);
   });
 }
 

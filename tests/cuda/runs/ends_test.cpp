@@ -102,7 +102,7 @@ TEST_F(GpuRunEnd, OfABenchmarkHasItsTable) {
       mpirun(1, kBench + " step --device cuda --batch-size 4 --rounds 1 --seconds 0.01 --precision bf16");
   EXPECT_EQ(step.code, 0) << step.output;
   for (const char* line :
-       {"copy within the GPU", "ms per step ", "images/s ", "  conv1 forward ", "  advance "})
+       {"us per step ", "images/s ", "copy, TB/s ", "share of the floor: ", "  conv1 forward ", "  advance "})
     EXPECT_EQ(count_lines_with(step.output, line), 1) << step.output;
 
   const Outcome sums =

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "cifar_mpi/engine/program.hpp"
+
+/// What a task would take if nothing but the device's limits held it up (the roofline model: S. Williams,
+/// A. Waterman, D. Patterson, CACM 52(4), 2009).
+namespace cifar_mpi::engine {
+
+/// What a device does at most, as measured; infinite where that limits nothing.
+struct Rates {
+  double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of a large product
+  double bytes = std::numeric_limits<double>::infinity();  ///< bytes read and written per second
+};
+
+/// Bytes that `task` reads and writes at least.
+inline double bytes_moved(const Task& task) {
+  if (task.demand.bytes > 0.0) return task.demand.bytes;
+  double bytes = 0.0;
+  for (const auto* const ranges : {&task.reads, &task.writes}) {
+    for (const Bytes& range : *ranges) bytes += static_cast<double>(range.size);
+  }
+  return bytes;
+}
+
+/// Seconds that work of so many operations and bytes takes at least: for the ones or the others, whichever
+/// take longer.
+inline double floor_seconds(double flops, double bytes, const Rates& rates) {
+  return std::max(flops / rates.flops, bytes / rates.bytes);
+}
+
+}  // namespace cifar_mpi::engine

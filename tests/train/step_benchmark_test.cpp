@@ -1,0 +1,55 @@
+#include "cifar_mpi/train/step_benchmark.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cifar_mpi/cpu/backend.hpp"
+#include "cifar_mpi/model/net_spec.hpp"
+#include "support/mpi_world.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+constexpr int kBatch = 8;
+
+StepBenchmark benchmark(const engine::Rates& rates) {
+  StepBenchmarkConfig config;
+  config.batch_size = kBatch;
+  config.threads = 1;
+  config.precision = engine::Precision::fp32;
+  config.rounds = 3;
+  config.round_s = 0.01;
+  return benchmark_step(config, test::test_world(), cpu::make_backend,
+                        [&](engine::Precision, int, double) { return rates; });
+}
+
+TEST(StepBenchmark, HasTheModelsOperationsInItsTasks) {
+  const StepBenchmark b = benchmark({.flops = 1e12});
+  double flops = 0.0;
+  for (const auto& row : b.tasks) flops += row.flops;
+  const model::NetSpec net = model::make_model("tutorial", {24, 24, 3}, 10);
+  EXPECT_NEAR(flops, kBatch * model::training_flops(net).in_image, 1e-9 * flops);
+  EXPECT_NEAR(b.floor_s, flops / 1e12, 1e-9 * b.floor_s);
+  EXPECT_NEAR(b.share.most, b.floor_s / b.step_s.least, 1e-9);
+}
+
+TEST(StepBenchmark, HoldsEachTaskAgainstTheLimitThatItMeetsFirst) {
+  const engine::Rates rates{.flops = 1e12, .bytes = 1e10};
+  const StepBenchmark b = benchmark(rates);
+  double sum = 0.0;
+  for (const auto& row : b.tasks) {
+    EXPECT_EQ(row.floor_s, std::max(row.flops / rates.flops, row.bytes / rates.bytes)) << row.task;
+    EXPECT_EQ(row.bytes == 0.0, row.task.starts_with("all-reduce")) << row.task;
+    sum += row.floor_s;
+  }
+  EXPECT_NEAR(b.floor_s, sum, 1e-9 * sum);
+  // Fewer than all images of the data, which it might read.
+  const auto augment =
+      std::find_if(b.tasks.begin(), b.tasks.end(), [](const auto& row) { return row.task == "augment"; });
+  ASSERT_NE(augment, b.tasks.end());
+  EXPECT_EQ(augment->bytes, kBatch * (24 * 24 * 3 * (1 + sizeof(float)) + 2.0));
+}
+
+}  // namespace
+}  // namespace cifar_mpi::train
