@@ -97,6 +97,15 @@ TEST_F(GpuRunEnd, NamesARankThatIsStopped) {
   EXPECT_TRUE(wait_until(2.0, [&] { return !runs(ranks.at(1)); }));
 }
 
+TEST_F(GpuRunEnd, NamesTheNetworkThatNcclLost) {
+  Process job = launch(2, "env STAND_IN_LINK_BREAKS=60 " + train("cut", "--steps 1000000"), "cut.log");
+  EXPECT_EQ(job.wait(60.0), 7) << job.output();
+  EXPECT_NE(job.output().find("NCCL lost a rank or the network: "), std::string::npos) << job.output();
+  EXPECT_NE(job.output().find(", seen by rank "), std::string::npos) << job.output();
+  EXPECT_TRUE(exit_record("cut").starts_with("7 ")) << exit_record("cut");
+  EXPECT_NE(exit_record("cut").find("NCCL lost"), std::string::npos) << exit_record("cut");
+}
+
 TEST_F(GpuRunEnd, OfABenchmarkHasItsTable) {
   const Outcome step =
       mpirun(1, kBench + " step --device cuda --batch-size 4 --rounds 1 --seconds 0.01 --precision bf16");

@@ -42,6 +42,7 @@ struct ncclComm {
   int rank = 0;
   int ranks = 1;
   std::atomic<bool> aborted = false;
+  mutable long pieces_left = -1;  ///< until the network breaks; below 0: it holds
 
   /// Returns when all are here: true. When one is gone the host gets false; a kernel knows nothing of that and
   /// turns round and round until this rank aborts.
@@ -76,6 +77,8 @@ struct ncclComm {
     constexpr std::size_t kPiece = kPieceBytes / sizeof(float);
     for (std::size_t first = 0; first < count; first += kPiece) {
       const std::size_t piece = std::min(kPiece, count - first);
+      if (pieces_left == 0) meeting->broken = 1;
+      if (pieces_left >= 0) --pieces_left;
       std::memcpy(meeting->pieces[rank], data + first, piece * sizeof(float));
       if (!meet(true)) return;
       use(first, piece);
@@ -125,6 +128,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   Meeting* const meeting = open_meeting(id.internal);
   if (meeting == nullptr) return fail(ncclSystemError, "no shared memory");
   auto* const made = new ncclComm{meeting, rank, ranks};
+  if (const char* const pieces = std::getenv("STAND_IN_LINK_BREAKS")) made->pieces_left = std::atol(pieces);
   meeting->pids[rank] = static_cast<int>(getpid());
   std::snprintf(meeting->places[rank], sizeof meeting->places[rank], "%s", own_place().c_str());
   *comm = made;
