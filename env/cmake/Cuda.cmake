@@ -102,6 +102,8 @@ if(NOT CIFAR_MPI_CUDA STREQUAL "OFF")
       set(CMAKE_CUDA_HOST_COMPILER ${CIFAR_MPI_CUDA_HOST})
     endif()
     enable_language(CUDA)
+    # programs are linked by the C++ compiler, with its own library also where kernels have an older one
+    list(FILTER CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES EXCLUDE REGEX "/gcc/")
     # CMake 3.25 does not know that nvcc speaks C++20
     foreach(kind STANDARD EXTENSION)
       if(NOT CMAKE_CUDA20_${kind}_COMPILE_OPTION)
