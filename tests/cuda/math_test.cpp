@@ -2,12 +2,14 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/model/layer.hpp"
 #include "cuda/augment_math.hpp"
 #include "cuda/device_choice.hpp"
+#include "cuda/divisor.hpp"
 #include "cuda/host_math.hpp"
 #include "cuda/norm_pool_math.hpp"
 #include "cuda/optimizer_math.hpp"
@@ -42,6 +44,27 @@ TEST(CropSource, GivesThePixelsOfTheReference) {
       EXPECT_NEAR(map.scale * v + map.shift[i % 3], wanted[static_cast<std::size_t>(i)],
                   255.0 * map.scale * 0x1.0p-22);
     }
+  }
+}
+
+TEST(Divisor, DividesWhateverFitsAnInt) {
+  std::vector<int> values;
+  for (int i = 0; i <= 2000; ++i) values.push_back(i);
+  for (int bit = 11; bit < 31; ++bit) {
+    for (int beside = -2; beside <= 2; ++beside) values.push_back((1 << bit) + beside);
+  }
+  for (const int near : {1, 2, 3, 12345}) values.push_back(std::numeric_limits<int>::max() - near + 1);
+  for (const int by : values) {
+    if (by == 0) continue;
+    const Divisor divisor(by);
+    for (const int n : values) {
+      ASSERT_EQ(divisor.quotient(n), n / by) << n << " / " << by;
+      ASSERT_EQ(divisor.remainder(n), n % by) << n << " / " << by;
+    }
+    // where a multiplier that is a little off shows first
+    const int last = std::numeric_limits<int>::max() / by * by;
+    ASSERT_EQ(divisor.quotient(last), last / by) << by;
+    ASSERT_EQ(divisor.quotient(last - 1), (last - 1) / by) << by;
   }
 }
 

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "cuda/numbers.cuh"
+
+namespace cifar_mpi::cuda {
+
+/// What a thread moves at once: 16 bytes of bf16, two times 16 of fp32, 8 of taps.
+constexpr int kOctet = 8;
+
+template <class T>
+struct alignas(kOctet * sizeof(T) < 16 ? kOctet * sizeof(T) : 16) Octet {
+  T values[kOctet];
+};
+
+/// Addresses are those of an octet: a multiple of kOctet values behind an aligned one.
+template <class T>
+__device__ Octet<T> load_octet(const T* from) {
+  return *reinterpret_cast<const Octet<T>*>(from);
+}
+template <class T>
+__device__ void store_octet(T* to, const Octet<T>& octet) {
+  *reinterpret_cast<Octet<T>*>(to) = octet;
+}
+
+template <class T>
+__device__ Octet<float> to_floats(const Octet<T>& octet) {
+  Octet<float> floats;
+  for (int i = 0; i < kOctet; ++i) floats.values[i] = to_float(octet.values[i]);
+  return floats;
+}
+template <class T>
+__device__ Octet<T> from_floats(const Octet<float>& floats) {
+  Octet<T> octet;
+  for (int i = 0; i < kOctet; ++i) octet.values[i] = from_float<T>(floats.values[i]);
+  return octet;
+}
+
+}  // namespace cifar_mpi::cuda
