@@ -16,7 +16,7 @@ __global__ void forward(NormShape shape, const T* __restrict__ x, T* __restrict_
   const T* const pixel = x + (i - channel);
   const float base =
       norm_base(shape.rule, shape.channels, channel, [&](int c) { return to_float(pixel[c]); });
-  y[i] = from_float<T>(to_float(x[i]) * norm_scale(shape.rule, base, DeviceMath{}));
+  y[i] = from_float<T>(to_float(x[i]) * norm_scale(shape.rule, base, FastMath{}));
 }
 
 /// A block takes some pixels: each value's two terms go to shared memory, then each value gathers its
@@ -36,7 +36,7 @@ __global__ void backward(NormShape shape, int pixels_per_block, bool relu, const
     const T* const pixel = x + first + (i - channel);
     const NormTerms terms = norm_terms(
         shape.rule, shape.channels, channel, to_float(grad_y[first + i]),
-        [&](int c) { return to_float(pixel[c]); }, DeviceMath{});
+        [&](int c) { return to_float(pixel[c]); }, FastMath{});
     directs[i] = terms.direct;
     shares[i] = terms.share;
   }

@@ -23,12 +23,12 @@ constexpr float norm_base(const NormRule& rule, int channels, int c, Read read) 
   return rule.bias + rule.alpha * sum;
 }
 
-/// base^(−beta); three quarters, the tutorial's, by two roots. `Math` has sqrt and pow.
+/// base^(−beta); three quarters, the tutorial's, by two roots. `Math` has sqrt, rsqrt (1/√x), divide and pow.
 template <class Math>
 constexpr float norm_scale(const NormRule& rule, float base, Math math) {
   if (rule.beta == 0.75f) {
-    const float root = math.sqrt(base);
-    return 1.0f / (root * math.sqrt(root));
+    const float inverse = math.rsqrt(base);
+    return inverse * math.sqrt(inverse);
   }
   return math.pow(base, -rule.beta);
 }
@@ -43,7 +43,7 @@ constexpr NormTerms norm_terms(const NormRule& rule, int channels, int c, float 
                                Math math) {
   const float base = norm_base(rule, channels, c, read);
   const float direct = grad_y * norm_scale(rule, base, math);
-  return {direct, direct * read(c) / base};
+  return {direct, math.divide(direct * read(c), base)};
 }
 
 /// y = x · scale gives grad_x[c] = grad_y[c] · scale[c] − 2·alpha·beta · x[c] · Σ share[j] over the same

@@ -1,222 +1,368 @@
-#include "cuda/image.cuh"
+#include "cuda/divisor.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/norm_pool.hpp"
+#include "cuda/octet.cuh"
 
+/// A thread has eight channels of a pixel, an octet: one 16-byte load of bf16, and the four channels on either
+/// side, which a normalization needs too, from its neighbours. Threads of a pixel stand side by side.
 namespace cifar_mpi::cuda {
 namespace {
 
-/// Values that a block takes where it takes whole pixels.
-constexpr int kBlockValues = 1024;
+static_assert(kOctet == kOctetChannels && kNormRadius <= kOctet / 2);
 
-int pixels_of_block(int channels) { return channels >= kBlockValues ? 1 : kBlockValues / channels; }
+/// Where a thread works. Numbers within an image fit 32 bits.
+struct Cut {
+  PoolPlace place;
+  float bias = 1.0f;
+  float alpha = 0.0f;
+  bool relu = false;
+  int groups_log = 0;  ///< of the octets of a pixel
+  Divisor pieces;      ///< blocks of an image
+  Divisor in_width;
+  Divisor out_width;
 
+  __device__ NormRule rule() const { return {kNormRadius, bias, alpha, kNormBeta}; }
+  __device__ std::int64_t image() const { return pieces.quotient(static_cast<int>(blockIdx.x)); }
+  __device__ int piece() const { return pieces.remainder(static_cast<int>(blockIdx.x)); }
+  __device__ int group(int item) const { return item & ((1 << groups_log) - 1); }
+  __device__ int in_values() const { return place.in_height * place.in_width * place.channels; }
+  __device__ int out_values() const { return place.out_height * place.out_width * place.channels; }
+};
+
+/// Sixteen channels: those of an octet and the four on either side, zero outside the pixel.
+struct Neighbours {
+  float values[2 * kOctet];
+};
+constexpr int kOwn = kOctet / 2;  ///< where the octet begins
+
+/// `octet` is that of group `group`, with those of the whole pixel around it.
 template <class T>
-__device__ float through_memory(float value) {
-  return to_float(from_float<T>(value));
+__device__ Neighbours neighbours_of(const T* octet, const Cut& cut, int group) {
+  Neighbours all{};
+  const Octet<float> own = to_floats(load_octet(octet));
+  for (int i = 0; i < kOctet; ++i) all.values[kOwn + i] = own.values[i];
+  if (group > 0) {
+    const Quad<T> before = load_quad(octet - kOwn);
+    for (int i = 0; i < kOwn; ++i) all.values[i] = to_float(before.values[i]);
+  }
+  if (group + 1 < 1 << cut.groups_log) {
+    const Quad<T> behind = load_quad(octet + kOctet);
+    for (int i = 0; i < kOwn; ++i) all.values[kOwn + kOctet + i] = to_float(behind.values[i]);
+  }
+  return all;
 }
 
-/// A block takes some pixels of the output. Reads each input about (kernel / stride)² times, from the cache,
-/// and writes the pooled and the normalized value once each.
 template <class T>
-__global__ void forward_pool_norm(NormPoolShape shape, int pixels_per_block, const T* __restrict__ x,
-                                  T* __restrict__ pooled, std::uint8_t* __restrict__ taps,
-                                  T* __restrict__ y) {
-  float* const values = dynamic_shared<float>();
-  const PoolPlace& place = shape.place;
-  const int channels = place.channels, most = pixels_per_block * channels;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * most;
-  const std::int64_t left = place.out_values() - first;
-  const int count = left < most ? static_cast<int>(left) : most;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-    const Position at = position_of(first + i, place.out_height, place.out_width, channels);
-    const T* const image = x + at.image * place.in_height * place.in_width * channels + at.channel;
-    const PoolChoice choice = pool_choose(place, at.y, at.x, shape.relu, [&](int row, int column) {
-      return to_float(image[(static_cast<std::int64_t>(row) * place.in_width + column) * channels]);
-    });
-    values[i] = through_memory<T>(choice.value);
-    if (pooled != nullptr) pooled[first + i] = from_float<T>(choice.value);
-    if (taps != nullptr) taps[first + i] = choice.tap;
+__device__ Octet<T> normalize(const NormRule& rule, const Neighbours& x) {
+  const auto read = [&](int i) { return x.values[i]; };
+  Octet<float> y;
+  for (int i = 0; i < kOctet; ++i) {
+    const float base = norm_base(rule, 2 * kOctet, kOwn + i, read);
+    y.values[i] = read(kOwn + i) * norm_scale(rule, base, FastMath{});
+  }
+  return from_floats<T>(y);
+}
+
+struct OctetTerms {
+  Octet<float> directs, shares;
+};
+template <class T>
+__device__ OctetTerms terms_of(const NormRule& rule, const Neighbours& x, const Octet<T>& grad_y) {
+  const auto read = [&](int i) { return x.values[i]; };
+  OctetTerms terms;
+  for (int i = 0; i < kOctet; ++i) {
+    const NormTerms of = norm_terms(rule, 2 * kOctet, kOwn + i, to_float(grad_y.values[i]), read, FastMath{});
+    terms.directs.values[i] = of.direct;
+    terms.shares.values[i] = of.share;
+  }
+  return terms;
+}
+
+__device__ Octet<float> gradient_of(const NormRule& rule, const Octet<float>& x, const Octet<float>& directs,
+                                    const Neighbours& shares) {
+  const auto read = [&](int i) { return shares.values[i]; };
+  Octet<float> grad;
+  for (int i = 0; i < kOctet; ++i) {
+    grad.values[i] = norm_gradient(rule, 2 * kOctet, kOwn + i, x.values[i], directs.values[i], read);
+  }
+  return grad;
+}
+
+struct OctetChoice {
+  Octet<float> values;
+  Octet<std::uint8_t> taps;
+};
+
+/// pool_choose for an octet; `read(y, x)` gives one. Places outside the image are replaced by the nearest
+/// inside, which the window holds too: a second time it does not win, and its tap is its own.
+template <class Read>
+__device__ OctetChoice choose(const PoolPlace& place, int oy, int ox, bool relu, Read read) {
+  const int top = kPoolStride * oy - place.before_y, left = kPoolStride * ox - place.before_x;
+  OctetChoice best;
+  for (int ky = 0; ky < kPoolKernel; ++ky) {
+    const int y = nearest(top + ky, place.in_height);
+    for (int kx = 0; kx < kPoolKernel; ++kx) {
+      const int x = nearest(left + kx, place.in_width);
+      const auto tap = static_cast<std::uint8_t>((y - top) * kPoolKernel + x - left);
+      const Octet<float> values = read(y, x);
+      for (int i = 0; i < kOctet; ++i) {
+        const bool wins = (ky == 0 && kx == 0) || values.values[i] > best.values.values[i];
+        best.values.values[i] = wins ? values.values[i] : best.values.values[i];
+        best.taps.values[i] = wins ? tap : best.taps.values[i];
+      }
+    }
+  }
+  for (int i = 0; i < kOctet; ++i) {
+    if (relu && !(best.values.values[i] > 0.0f)) best.taps.values[i] = kNoTap;
+  }
+  return best;
+}
+
+/// A window's gradient and taps, of one octet.
+struct Window {
+  Octet<float> grad;
+  Octet<std::uint8_t> taps;
+};
+
+/// Adds what the window gives to a place that it holds as tap `tap`.
+__device__ void take(const Window& window, int tap, Octet<float>& sum) {
+  for (int i = 0; i < kOctet; ++i) {
+    if (window.taps.values[i] == tap) sum.values[i] += window.grad.values[i];
+  }
+}
+
+/// The mask of the ReLU before a normalization.
+__device__ void mask(bool relu, const Octet<float>& x, Octet<float>& grad) {
+  for (int i = 0; i < kOctet; ++i) {
+    if (relu && !(x.values[i] > 0.0f)) grad.values[i] = 0.0f;
+  }
+}
+
+template <class T>
+__device__ void through_memory(Octet<float>& values) {
+  values = to_floats(from_floats<T>(values));
+}
+
+/// A thread has an octet of the output; a block shares its pooled values. Each input is read about
+/// (kernel / stride)² times, from the cache; the pooled and the normalized value are written once each.
+template <class T>
+__global__ void __launch_bounds__(kNormPoolThreads)
+    forward_pool_norm(Cut cut, const T* __restrict__ x, T* __restrict__ pooled,
+                      std::uint8_t* __restrict__ taps, T* __restrict__ y) {
+  __shared__ Octet<T> shared[kNormPoolThreads];
+  const int item = cut.piece() * kNormPoolThreads + static_cast<int>(threadIdx.x);
+  const int group = cut.group(item), pixel = item >> cut.groups_log;
+  const std::int64_t at = cut.image() * cut.out_values() + std::int64_t{item} * kOctet;
+  const bool inside = item * kOctet < cut.out_values();
+  if (inside) {
+    const T* const image = x + cut.image() * cut.in_values() + group * kOctet;
+    const OctetChoice choice = choose(
+        cut.place, cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), cut.relu,
+        [&](int row, int column) {
+          return to_floats(load_octet(image + (row * cut.place.in_width + column) * cut.place.channels));
+        });
+    shared[threadIdx.x] = from_floats<T>(choice.values);
+    if (pooled != nullptr) store_octet(pooled + at, shared[threadIdx.x]);
+    if (taps != nullptr) store_octet(taps + at, choice.taps);
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-    const int channel = i % channels;
-    const float* const pixel = values + (i - channel);
-    const float base = norm_base(shape.rule, channels, channel, [&](int c) { return pixel[c]; });
-    y[first + i] = from_float<T>(values[i] * norm_scale(shape.rule, base, DeviceMath{}));
-  }
+  if (!inside) return;
+  store_octet(y + at, normalize<T>(cut.rule(), neighbours_of(shared[threadIdx.x].values, cut, group)));
 }
 
-/// One block per piece of an image's rows. The gradients of the pooled values that these rows need are worked
-/// out in shared memory, those of the rows between two pieces twice; then each input gathers its windows'.
+/// A block has some rows of an image's cells. The gradients of the windows over them are worked out in shared
+/// memory, those between two blocks twice; then each thread gathers a cell.
 template <class T>
-__global__ void backward_pool_norm(NormPoolShape shape, const T* __restrict__ pooled,
-                                   const std::uint8_t* __restrict__ taps, const T* __restrict__ grad_y,
-                                   T* __restrict__ grad_x) {
-  const PoolPlace& place = shape.place;
-  const int channels = place.channels;
-  const auto of_image = static_cast<unsigned>(pieces(place.in_height, kInputRows));
-  const Rows in = piece(place.in_height, kInputRows, static_cast<int>(blockIdx.x % of_image));
-  const Rows out = rows_over(place, in);
-  const int row_values = place.out_width * channels, count = out.count() * row_values;
+__global__ void __launch_bounds__(kNormPoolThreads)
+    backward_pool_norm(Cut cut, const T* __restrict__ pooled, const std::uint8_t* __restrict__ taps,
+                       const T* __restrict__ grad_y, T* __restrict__ grad_x) {
+  const PoolPlace& place = cut.place;
+  const Rows in = piece(place.out_height, kCellRows, cut.piece()), out = rows_over(in);
+  const int row_items = place.out_width << cut.groups_log, count = out.count() * row_items;
   float* const grads = dynamic_shared<float>();  // at first the direct terms
   float* const shares = grads + pooled_values(place);
-  const std::int64_t image = blockIdx.x / of_image;
-  const std::int64_t first = (image * place.out_height + out.begin) * row_values;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-    const int channel = i % channels;
-    const T* const pixel = pooled + first + (i - channel);
-    const NormTerms terms = norm_terms(
-        shape.rule, channels, channel, to_float(grad_y[first + i]), [&](int c) { return to_float(pixel[c]); },
-        DeviceMath{});
-    grads[i] = terms.direct;
-    shares[i] = terms.share;
+  const std::int64_t first = cut.image() * cut.out_values() + std::int64_t{out.begin} * row_items * kOctet;
+  for (int item = static_cast<int>(threadIdx.x); item < count; item += kNormPoolThreads) {
+    const Neighbours x = neighbours_of(pooled + first + item * kOctet, cut, cut.group(item));
+    const OctetTerms terms = terms_of(cut.rule(), x, load_octet(grad_y + first + item * kOctet));
+    store_octet(grads + item * kOctet, terms.directs);
+    store_octet(shares + item * kOctet, terms.shares);
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-    const int channel = i % channels;
-    const float* const pixel = shares + (i - channel);
-    grads[i] = through_memory<T>(norm_gradient(shape.rule, channels, channel, to_float(pooled[first + i]),
-                                               grads[i], [&](int c) { return pixel[c]; }));
+  for (int item = static_cast<int>(threadIdx.x); item < count; item += kNormPoolThreads) {
+    Octet<float> grad = gradient_of(cut.rule(), to_floats(load_octet(pooled + first + item * kOctet)),
+                                    load_octet(grads + item * kOctet),
+                                    neighbours_of(shares + item * kOctet, cut, cut.group(item)));
+    through_memory<T>(grad);
+    store_octet(grads + item * kOctet, grad);
   }
   __syncthreads();
-  const int in_row = place.in_width * channels;
-  T* const to = grad_x + (image * place.in_height + in.begin) * in_row;
-  for (int i = static_cast<int>(threadIdx.x); i < in.count() * in_row; i += static_cast<int>(blockDim.x)) {
-    const int row = i / in_row, channel = i % channels, column = (i - row * in_row) / channels;
-    const auto window = [&](int oy, int ox) {
-      return (oy - out.begin) * row_values + ox * channels + channel;
-    };
-    to[i] = from_float<T>(pool_gather(
-        place, in.begin + row, column,
-        [&](int oy, int ox) { return static_cast<int>(taps[first + window(oy, ox)]); },
-        [&](int oy, int ox) { return grads[window(oy, ox)]; }));
+  const auto window = [&](int oy, int ox, int group) {
+    Window of{{}, {kNoTap, kNoTap, kNoTap, kNoTap, kNoTap, kNoTap, kNoTap, kNoTap}};
+    if (oy < 0 || ox < 0) return of;
+    const int i = ((((oy - out.begin) * place.out_width + ox) << cut.groups_log) + group) * kOctet;
+    of.grad = load_octet(grads + i);
+    of.taps = load_octet(taps + first + i);
+    return of;
+  };
+  T* const to = grad_x + cut.image() * cut.in_values();
+  for (int item = static_cast<int>(threadIdx.x); item < in.count() * row_items; item += kNormPoolThreads) {
+    const int group = cut.group(item), cell = item >> cut.groups_log;
+    const int oy = in.begin + cut.out_width.quotient(cell), ox = cut.out_width.remainder(cell);
+    Octet<float> sums[kPoolStride][kPoolStride] = {};
+    for (int wy = -1; wy <= 0; ++wy) {
+      for (int wx = -1; wx <= 0; ++wx) {
+        const Window of = window(oy + wy, ox + wx, group);
+        for (int py = 0; py < kPoolStride; ++py) {
+          for (int px = 0; px < kPoolStride; ++px) {
+            const int ky = py - kPoolStride * wy, kx = px - kPoolStride * wx;
+            if (ky < kPoolKernel && kx < kPoolKernel) take(of, ky * kPoolKernel + kx, sums[py][px]);
+          }
+        }
+      }
+    }
+    for (int py = 0; py < kPoolStride; ++py) {
+      for (int px = 0; px < kPoolStride; ++px) {
+        const int y = kPoolStride * oy - place.before_y + py, x = kPoolStride * ox - place.before_x + px;
+        if (y < 0 || y >= place.in_height || x < 0 || x >= place.in_width) continue;
+        store_octet(to + (y * place.in_width + x) * place.channels + group * kOctet,
+                    from_floats<T>(sums[py][px]));
+      }
+    }
   }
 }
 
-/// One block per piece of an image's output rows. Normalizes the rows under its windows in shared memory,
-/// those between two pieces twice, then pools them.
+/// A block has some rows of an image's output. Normalizes the rows under its windows in shared memory, those
+/// between two blocks twice, then pools them.
 template <class T>
-__global__ void forward_norm_pool(NormPoolShape shape, const T* __restrict__ x,
-                                  std::uint8_t* __restrict__ taps, T* __restrict__ y) {
-  const PoolPlace& place = shape.place;
-  const int channels = place.channels;
-  const auto of_image = static_cast<unsigned>(pieces(place.out_height, kPooledRows));
-  const Rows out = piece(place.out_height, kPooledRows, static_cast<int>(blockIdx.x % of_image));
-  const Rows in = rows_under(place, out);
-  const int in_row = place.in_width * channels;
-  float* const values = dynamic_shared<float>();
-  const std::int64_t image = blockIdx.x / of_image;
-  const T* const from = x + (image * place.in_height + in.begin) * in_row;
-  for (int i = static_cast<int>(threadIdx.x); i < in.count() * in_row; i += static_cast<int>(blockDim.x)) {
-    const int channel = i % channels;
-    const T* const pixel = from + (i - channel);
-    const float base = norm_base(shape.rule, channels, channel, [&](int c) { return to_float(pixel[c]); });
-    values[i] = through_memory<T>(to_float(from[i]) * norm_scale(shape.rule, base, DeviceMath{}));
+__global__ void __launch_bounds__(kNormPoolThreads)
+    forward_norm_pool(Cut cut, const T* __restrict__ x, std::uint8_t* __restrict__ taps, T* __restrict__ y) {
+  const PoolPlace& place = cut.place;
+  const Rows out = piece(place.out_height, kPooledRows, cut.piece()), in = rows_under(place, out);
+  T* const values = dynamic_shared<T>();
+  const T* const from = x + cut.image() * cut.in_values() + in.begin * place.in_width * place.channels;
+  const int in_items = in.count() * place.in_width << cut.groups_log;
+  for (int item = static_cast<int>(threadIdx.x); item < in_items; item += kNormPoolThreads) {
+    store_octet(values + item * kOctet,
+                normalize<T>(cut.rule(), neighbours_of(from + item * kOctet, cut, cut.group(item))));
   }
   __syncthreads();
-  const int out_row = place.out_width * channels;
-  const std::int64_t first = (image * place.out_height + out.begin) * out_row;
-  for (int i = static_cast<int>(threadIdx.x); i < out.count() * out_row; i += static_cast<int>(blockDim.x)) {
-    const int row = i / out_row, channel = i % channels, column = (i - row * out_row) / channels;
-    const PoolChoice choice = pool_choose(place, out.begin + row, column, false, [&](int iy, int ix) {
-      return values[(iy - in.begin) * in_row + ix * channels + channel];
-    });
-    y[first + i] = from_float<T>(choice.value);
-    if (taps != nullptr) taps[first + i] = choice.tap;
+  const int row_items = place.out_width << cut.groups_log;
+  const std::int64_t first = cut.image() * cut.out_values() + std::int64_t{out.begin} * row_items * kOctet;
+  for (int item = static_cast<int>(threadIdx.x); item < out.count() * row_items; item += kNormPoolThreads) {
+    const int pixel = item >> cut.groups_log;
+    const OctetChoice choice =
+        choose(place, out.begin + cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), false,
+               [&](int row, int column) {
+                 const int at = (row - in.begin) * place.in_width + column;
+                 return to_floats(load_octet(values + at * place.channels + cut.group(item) * kOctet));
+               });
+    store_octet(y + first + item * kOctet, from_floats<T>(choice.values));
+    if (taps != nullptr) store_octet(taps + first + item * kOctet, choice.taps);
   }
 }
 
-/// A block takes some pixels of the input: gathers each value's gradient from the windows that hold it, then
-/// does what the backward pass of a normalization does.
+/// A thread has an octet of the input: gathers the gradients from the windows that hold it, then does what
+/// the backward pass of a normalization does.
 template <class T>
-__global__ void backward_norm_pool(NormPoolShape shape, int pixels_per_block, const T* __restrict__ x,
-                                   const std::uint8_t* __restrict__ taps, const T* __restrict__ grad_y,
-                                   T* __restrict__ grad_x) {
-  const PoolPlace& place = shape.place;
-  const int channels = place.channels, most = pixels_per_block * channels;
-  float* const directs = dynamic_shared<float>();
-  float* const shares = directs + most;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * most;
-  const std::int64_t left = place.in_values() - first;
-  const int count = left < most ? static_cast<int>(left) : most;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-    const Position at = position_of(first + i, place.in_height, place.in_width, channels);
-    const std::int64_t windows = at.image * place.out_height * place.out_width * channels + at.channel;
-    const auto window = [&](int oy, int ox) {
-      return windows + (static_cast<std::int64_t>(oy) * place.out_width + ox) * channels;
-    };
-    const float grad = pool_gather(
-        place, at.y, at.x, [&](int oy, int ox) { return static_cast<int>(taps[window(oy, ox)]); },
-        [&](int oy, int ox) { return to_float(grad_y[window(oy, ox)]); });
-    const T* const pixel = x + first + (i - at.channel);
-    const NormTerms terms = norm_terms(
-        shape.rule, channels, at.channel, through_memory<T>(grad), [&](int c) { return to_float(pixel[c]); },
-        DeviceMath{});
-    directs[i] = terms.direct;
-    shares[i] = terms.share;
+__global__ void __launch_bounds__(kNormPoolThreads)
+    backward_norm_pool(Cut cut, const T* __restrict__ x, const std::uint8_t* __restrict__ taps,
+                       const T* __restrict__ grad_y, T* __restrict__ grad_x) {
+  __shared__ Octet<float> shared[kNormPoolThreads];
+  const PoolPlace& place = cut.place;
+  const int item = cut.piece() * kNormPoolThreads + static_cast<int>(threadIdx.x);
+  const int group = cut.group(item), pixel = item >> cut.groups_log;
+  const std::int64_t at = cut.image() * cut.in_values() + std::int64_t{item} * kOctet;
+  const bool inside = item * kOctet < cut.in_values();
+  Octet<float> directs;
+  if (inside) {
+    const int row = cut.in_width.quotient(pixel) + place.before_y;
+    const int column = cut.in_width.remainder(pixel) + place.before_x;
+    const std::int64_t image = cut.image() * cut.out_values() + group * kOctet;
+    Octet<float> grad = {};
+    for (int wy = -1; wy <= 0; ++wy) {
+      for (int wx = -1; wx <= 0; ++wx) {
+        const int oy = row / kPoolStride + wy, ox = column / kPoolStride + wx;
+        const int ky = row - kPoolStride * oy, kx = column - kPoolStride * ox;
+        if (oy < 0 || ox < 0 || ky >= kPoolKernel || kx >= kPoolKernel) continue;
+        const std::int64_t i = image + (oy * place.out_width + ox) * place.channels;
+        take({to_floats(load_octet(grad_y + i)), load_octet(taps + i)}, ky * kPoolKernel + kx, grad);
+      }
+    }
+    through_memory<T>(grad);
+    const OctetTerms terms = terms_of(cut.rule(), neighbours_of(x + at, cut, group), grad);
+    directs = terms.directs;
+    shared[threadIdx.x] = terms.shares;
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-    const int channel = i % channels;
-    const float value = to_float(x[first + i]);
-    const float* const pixel = shares + (i - channel);
-    const float grad =
-        norm_gradient(shape.rule, channels, channel, value, directs[i], [&](int c) { return pixel[c]; });
-    grad_x[first + i] = from_float<T>(shape.relu && !(value > 0.0f) ? 0.0f : grad);
-  }
+  if (!inside) return;
+  const Octet<float> values = to_floats(load_octet(x + at));
+  Octet<float> grad =
+      gradient_of(cut.rule(), values, directs, neighbours_of(shared[threadIdx.x].values, cut, group));
+  mask(cut.relu, values, grad);
+  store_octet(grad_x + at, from_floats<T>(grad));
 }
 
-/// Blocks of whole pixels.
-Grid pixel_grid(std::int64_t values, int channels, std::size_t shared_floats) {
-  const std::int64_t most = std::int64_t{pixels_of_block(channels)} * channels;
-  return {static_cast<unsigned>((values + most - 1) / most), kThreads,
-          shared_floats * sizeof(float) * static_cast<std::size_t>(most)};
+Cut cut_of(const NormPoolShape& shape, int pieces_of_image) {
+  int log = 0;
+  while (1 << log < octets(shape.place)) ++log;
+  return {shape.place,
+          shape.rule.bias,
+          shape.rule.alpha,
+          shape.relu,
+          log,
+          Divisor(pieces_of_image),
+          Divisor(shape.place.in_width),
+          Divisor(shape.place.out_width)};
 }
 
-/// Blocks of rows of an image.
-Grid row_grid(int pieces_of_image, int images, std::size_t shared_floats) {
-  return {static_cast<unsigned>(pieces_of_image) * static_cast<unsigned>(images), kThreads,
-          shared_floats * sizeof(float)};
+Grid grid_of(const Cut& cut, std::size_t shared_bytes) {
+  const auto blocks = static_cast<unsigned>(cut.place.batch) * static_cast<unsigned>(cut.pieces.value());
+  return {blocks, kNormPoolThreads, shared_bytes};
+}
+
+/// Blocks of an image of which each thread has one octet.
+int octet_pieces(std::int64_t values, int images) {
+  const std::int64_t block = std::int64_t{kNormPoolThreads} * kOctet;
+  return static_cast<int>((values / images + block - 1) / block);
 }
 
 }  // namespace
 
 void pool_norm_forward(cudaStream_t stream, const NormPoolShape& shape, const void* x, void* pooled,
                        std::uint8_t* taps, void* y) {
-  const int channels = shape.place.channels;
-  const Grid grid = pixel_grid(shape.place.out_values(), channels, 1);
+  const Cut cut = cut_of(shape, octet_pieces(shape.place.out_values(), shape.place.batch));
   with_type(shape.type, [&]<class T>(T) {
-    launch("pooling and normalization", stream, grid, forward_pool_norm<T>, shape, pixels_of_block(channels),
-           x, pooled, taps, y);
+    launch("pooling and normalization", stream, grid_of(cut, 0), forward_pool_norm<T>, cut, x, pooled, taps,
+           y);
   });
 }
 
 void pool_norm_backward(cudaStream_t stream, const NormPoolShape& shape, const void* pooled,
                         const std::uint8_t* taps, const void* grad_y, void* grad_x) {
-  const PoolPlace& place = shape.place;
-  const Grid grid = row_grid(pieces(place.in_height, kInputRows), place.batch, 2 * pooled_values(place));
+  const Cut cut = cut_of(shape, pieces(shape.place.out_height, kCellRows));
+  const Grid grid = grid_of(cut, 2 * sizeof(float) * pooled_values(shape.place));
   with_type(shape.type, [&]<class T>(T) {
-    launch("pooling and normalization backward", stream, grid, backward_pool_norm<T>, shape, pooled, taps,
+    launch("pooling and normalization backward", stream, grid, backward_pool_norm<T>, cut, pooled, taps,
            grad_y, grad_x);
   });
 }
 
 void norm_pool_forward(cudaStream_t stream, const NormPoolShape& shape, const void* x, std::uint8_t* taps,
                        void* y) {
-  const PoolPlace& place = shape.place;
-  const Grid grid = row_grid(pieces(place.out_height, kPooledRows), place.batch, normalized_values(place));
+  const Cut cut = cut_of(shape, pieces(shape.place.out_height, kPooledRows));
   with_type(shape.type, [&]<class T>(T) {
-    launch("normalization and pooling", stream, grid, forward_norm_pool<T>, shape, x, taps, y);
+    launch("normalization and pooling", stream, grid_of(cut, sizeof(T) * normalized_values(shape.place)),
+           forward_norm_pool<T>, cut, x, taps, y);
   });
 }
 
 void norm_pool_backward(cudaStream_t stream, const NormPoolShape& shape, const void* x,
                         const std::uint8_t* taps, const void* grad_y, void* grad_x) {
-  const int channels = shape.place.channels;
-  const Grid grid = pixel_grid(shape.place.in_values(), channels, 2);
+  const Cut cut = cut_of(shape, octet_pieces(shape.place.in_values(), shape.place.batch));
   with_type(shape.type, [&]<class T>(T) {
-    launch("normalization and pooling backward", stream, grid, backward_norm_pool<T>, shape,
-           pixels_of_block(channels), x, taps, grad_y, grad_x);
+    launch("normalization and pooling backward", stream, grid_of(cut, 0), backward_norm_pool<T>, cut, x, taps,
+           grad_y, grad_x);
   });
 }
 

@@ -12,7 +12,7 @@
 namespace cifar_mpi::cuda {
 
 struct NormPoolShape {
-  PoolPlace place;  ///< fits_norm_pool
+  PoolPlace place;  ///< with the rule: fits_norm_pool
   NormRule rule;
   ValueType type = ValueType::fp32;
   bool relu = false;  ///< the first of the two stands behind a ReLU, and its backward pass masks

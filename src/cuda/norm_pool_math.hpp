@@ -9,6 +9,22 @@
 /// device.
 namespace cifar_mpi::cuda {
 
+/// What the kernels of both are made for; others go through the two kernels. Constants, so that no loop, no
+/// division and no power is left.
+constexpr int kPoolKernel = 3;
+constexpr int kPoolStride = 2;
+constexpr int kNormRadius = 4;
+constexpr float kNormBeta = 0.75f;
+
+/// Threads of a block; a pixel's octets of channels must not be divided between blocks.
+constexpr int kNormPoolThreads = 256;
+constexpr int kOctetChannels = 8;
+
+constexpr int octets(const PoolPlace& place) { return place.channels / kOctetChannels; }
+
+/// The place of an axis that is nearest to `i`.
+constexpr int nearest(int i, int places) { return i < 0 ? 0 : i < places ? i : places - 1; }
+
 /// Rows [begin, end) of an image.
 struct Rows {
   int begin = 0;
@@ -17,48 +33,56 @@ struct Rows {
   constexpr int count() const { return end - begin; }
 };
 
-/// Rows of the pooling's input that the windows of output rows `out` cover.
-constexpr Rows rows_under(const PoolPlace& place, const Rows& out) {
-  const int begin = place.stride * out.begin - place.before_y;
-  const int end = place.stride * (out.end - 1) - place.before_y + place.kernel;
-  return {begin < 0 ? 0 : begin, end > place.in_height ? place.in_height : end};
-}
-
-/// Rows of the pooling's output whose windows hold a place of the input rows `in`; none where no window does.
-constexpr Rows rows_over(const PoolPlace& place, const Rows& in) {
-  const int begin = first_window(in.begin, place.kernel, place.stride, place.before_y);
-  const int end = (in.end - 1 + place.before_y) / place.stride + 1;
-  const int last = end > place.out_height ? place.out_height : end;
-  return {begin, last < begin ? begin : last};
-}
-
-/// Rows that a block writes: few, so that there are many blocks, and more than one, because the rows next to
-/// them are worked out twice.
-constexpr int kPooledRows = 2;  ///< of the output, in the forward pass of a pooling behind a normalization
-constexpr int kInputRows = 4;   ///< of the input, in the backward pass of a pooling before a normalization
-
 constexpr int pieces(int rows, int of) { return (rows + of - 1) / of; }
 constexpr Rows piece(int rows, int of, int index) {
   const int begin = index * of;
   return {begin, begin + of < rows ? begin + of : rows};
 }
 
+/// Rows of the output that a block writes when the pooling comes last: few, so that there are many blocks,
+/// and more than one, because the rows between two blocks are normalized twice.
+constexpr int kPooledRows = 2;
+
+/// Rows of the pooling's input that the windows of output rows `out` cover.
+constexpr Rows rows_under(const PoolPlace& place, const Rows& out) {
+  const int begin = kPoolStride * out.begin - place.before_y;
+  const int end = kPoolStride * (out.end - 1) - place.before_y + kPoolKernel;
+  return {begin < 0 ? 0 : begin, end > place.in_height ? place.in_height : end};
+}
+
+/// Backward, the places of the pooling's input are taken by cells of stride · stride, one for each window, at
+/// whose beginning it lies: only windows (oy − 1 … oy, ox − 1 … ox) hold places of cell (oy, ox).
+constexpr int kCellRows = 3;  ///< of a block when the pooling comes first, for the reason of kPooledRows
+
+/// Rows of windows that hold places of cell rows `in`.
+constexpr Rows rows_over(const Rows& in) { return {in.begin > 0 ? in.begin - 1 : 0, in.end}; }
+
 /// Values that a block shares, at most.
 constexpr std::size_t normalized_values(const PoolPlace& place) {
-  const int rows = place.stride * (kPooledRows - 1) + place.kernel;
+  const int rows = kPoolStride * (kPooledRows - 1) + kPoolKernel;
   return static_cast<std::size_t>(rows < place.in_height ? rows : place.in_height) *
          static_cast<std::size_t>(place.in_width) * static_cast<std::size_t>(place.channels);
 }
 constexpr std::size_t pooled_values(const PoolPlace& place) {
-  const int rows = (kInputRows + place.kernel - 2) / place.stride + 1;
+  const int rows = kCellRows + 1;
   return static_cast<std::size_t>(rows < place.out_height ? rows : place.out_height) *
          static_cast<std::size_t>(place.out_width) * static_cast<std::size_t>(place.channels);
 }
 
-/// Whether a block has room for them: without asking a GPU for more, 48 KiB.
-constexpr bool fits_norm_pool(const PoolPlace& place) {
+/// Whether cells cover the input, as they do under TensorFlow's SAME padding.
+constexpr bool has_cells(int in, int out, int before) {
+  return out == (in + 1) / kPoolStride && before == in % kPoolStride;
+}
+
+/// Whether the kernels of both take these; a block has 48 KiB without asking a GPU for more.
+constexpr bool fits_norm_pool(const PoolPlace& place, const NormRule& rule) {
   constexpr std::size_t kShared = 48 << 10;
-  return 2 * sizeof(float) * pooled_values(place) <= kShared &&
+  const int groups = octets(place);
+  return place.kernel == kPoolKernel && place.stride == kPoolStride &&
+         has_cells(place.in_height, place.out_height, place.before_y) &&
+         has_cells(place.in_width, place.out_width, place.before_x) && rule.radius == kNormRadius &&
+         rule.beta == kNormBeta && place.channels % kOctetChannels == 0 && groups <= kNormPoolThreads &&
+         kNormPoolThreads % groups == 0 && 2 * sizeof(float) * pooled_values(place) <= kShared &&
          sizeof(float) * normalized_values(place) <= kShared;
 }
 

@@ -22,6 +22,16 @@ __device__ void store_octet(T* to, const Octet<T>& octet) {
   *reinterpret_cast<Octet<T>*>(to) = octet;
 }
 
+/// Half of that, at an address of its own.
+template <class T>
+struct alignas(kOctet / 2 * sizeof(T)) Quad {
+  T values[kOctet / 2];
+};
+template <class T>
+__device__ Quad<T> load_quad(const T* from) {
+  return *reinterpret_cast<const Quad<T>*>(from);
+}
+
 template <class T>
 __device__ Octet<float> to_floats(const Octet<T>& octet) {
   Octet<float> floats;

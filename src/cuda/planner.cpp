@@ -131,7 +131,7 @@ class Planner {
   std::size_t add_pool(const model::MaxPool& pool, std::size_t layer) {
     const Pool made = make_pool(pool, layer);
     const auto* const norm = layer_as<model::LocalResponseNorm>(layer + 1);
-    if (norm != nullptr && fits_norm_pool(made.place)) {
+    if (norm != nullptr && fits_norm_pool(made.place, make_norm(*norm, layer + 1).rule)) {
       add(concat(pool.name, " and ", norm->name), net_.outputs[layer + 1],
           PoolNorm{made, make_norm(*norm, layer + 1)});
       return 2;
@@ -144,7 +144,7 @@ class Planner {
     const Norm made = make_norm(norm, layer);
     if (const auto* const pool = layer_as<model::MaxPool>(layer + 1)) {
       const Pool behind = make_pool(*pool, layer + 1);
-      if (fits_norm_pool(behind.place)) {
+      if (fits_norm_pool(behind.place, made.rule)) {
         add(concat(norm.name, " and ", pool->name), net_.outputs[layer + 1], NormPool{made, behind});
         return 2;
       }

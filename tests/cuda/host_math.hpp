@@ -11,6 +11,8 @@ namespace cifar_mpi::cuda::testing {
 /// The host's functions where a kernel takes the device's.
 struct HostMath {
   float sqrt(float x) const { return std::sqrt(x); }
+  float rsqrt(float x) const { return 1.0f / std::sqrt(x); }
+  float divide(float x, float y) const { return x / y; }
   float pow(float x, float y) const { return std::pow(x, y); }
   float exp(float x) const { return std::exp(x); }
   double log(double x) const { return std::log(x); }

@@ -169,36 +169,63 @@ TEST(DeviceChoice, FindsRanksWithOneGpuOnOneHostOnly) {
 
 /// Both directions, against a look at every window.
 TEST(NormPoolRows, AreThoseThatWindowsShare) {
-  for (const int height : {1, 2, 5, 12, 13}) {
-    for (const int kernel : {1, 2, 3, 5}) {
-      for (const int stride : {1, 2, 3, 4}) {
-        const model::SamePadding y = model::same_padding(height, kernel, stride);
-        PoolPlace place{1, height, 4, y.outputs, 4, 1, kernel, stride, y.before, 0};
-        const auto holds = [&](int oy, int iy) {
-          const int top = stride * oy - y.before;
-          return top <= iy && iy < top + kernel;
-        };
-        for (int index = 0; index < pieces(y.outputs, kPooledRows); ++index) {
-          const Rows out = piece(y.outputs, kPooledRows, index), in = rows_under(place, out);
-          EXPECT_LE(static_cast<std::size_t>(in.count() * 4), normalized_values(place));
-          for (int iy = 0; iy < height; ++iy) {
-            for (int oy = out.begin; oy < out.end; ++oy) {
-              EXPECT_TRUE(!holds(oy, iy) || (in.begin <= iy && iy < in.end));
-            }
-          }
-        }
-        for (int index = 0; index < pieces(height, kInputRows); ++index) {
-          const Rows in = piece(height, kInputRows, index), out = rows_over(place, in);
-          EXPECT_LE(static_cast<std::size_t>(out.count() * 4), pooled_values(place));
-          for (int oy = 0; oy < y.outputs; ++oy) {
-            for (int iy = in.begin; iy < in.end; ++iy) {
-              EXPECT_TRUE(!holds(oy, iy) || (out.begin <= oy && oy < out.end));
-            }
-          }
+  const NormRule rule{kNormRadius, 1.0f, 0.1f, kNormBeta};
+  for (int height = 1; height <= 13; ++height) {
+    const model::SamePadding y = model::same_padding(height, kPoolKernel, kPoolStride),
+                             x = model::same_padding(4, kPoolKernel, kPoolStride);
+    const PoolPlace place{1, height,      4,           y.outputs, x.outputs,
+                          8, kPoolKernel, kPoolStride, y.before,  x.before};
+    ASSERT_TRUE(fits_norm_pool(place, rule));
+    const auto holds = [&](int oy, int iy) {
+      const int top = kPoolStride * oy - y.before;
+      return top <= iy && iy < top + kPoolKernel;
+    };
+    for (int index = 0; index < pieces(y.outputs, kPooledRows); ++index) {
+      const Rows out = piece(y.outputs, kPooledRows, index), in = rows_under(place, out);
+      EXPECT_LE(static_cast<std::size_t>(in.count() * 4 * 8), normalized_values(place));
+      for (int iy = 0; iy < height; ++iy) {
+        for (int oy = out.begin; oy < out.end; ++oy) {
+          EXPECT_TRUE(!holds(oy, iy) || (in.begin <= iy && iy < in.end));
         }
       }
     }
+    std::vector<int> taken(static_cast<std::size_t>(height), 0);
+    for (int index = 0; index < pieces(y.outputs, kCellRows); ++index) {
+      const Rows cells = piece(y.outputs, kCellRows, index), out = rows_over(cells);
+      EXPECT_LE(static_cast<std::size_t>(out.count() * x.outputs * 8), pooled_values(place));
+      for (int iy = kPoolStride * cells.begin - y.before; iy < kPoolStride * cells.end - y.before; ++iy) {
+        if (iy < 0 || iy >= height) continue;
+        ++taken[static_cast<std::size_t>(iy)];
+        for (int oy = 0; oy < y.outputs; ++oy) {
+          EXPECT_TRUE(!holds(oy, iy) || (out.begin <= oy && oy < out.end)) << iy << " in " << oy;
+        }
+      }
+    }
+    EXPECT_EQ(taken, std::vector<int>(taken.size(), 1)) << height;
   }
+}
+
+TEST(NormPool, FitsWhatTheKernelsAreMadeFor) {
+  const PoolPlace place{1, 12, 12, 6, 6, 64, 3, 2, 0, 0};
+  const NormRule rule{4, 1.0f, 0.1f, 0.75f};
+  EXPECT_TRUE(fits_norm_pool(place, rule));
+  const auto fits = [&](auto change) {
+    PoolPlace other = place;
+    NormRule other_rule = rule;
+    change(other, other_rule);
+    return fits_norm_pool(other, other_rule);
+  };
+  EXPECT_FALSE(fits([](PoolPlace& p, NormRule&) { p.kernel = 2; }));
+  EXPECT_FALSE(fits([](PoolPlace& p, NormRule&) { p.stride = 3; }));
+  EXPECT_FALSE(fits([](PoolPlace& p, NormRule&) { p.before_y = 1; }));
+  EXPECT_FALSE(fits([](PoolPlace& p, NormRule&) { p.out_width = 5; }));
+  EXPECT_FALSE(fits([](PoolPlace&, NormRule& r) { r.radius = 3; }));
+  EXPECT_FALSE(fits([](PoolPlace&, NormRule& r) { r.beta = 0.5f; }));
+  for (const int channels : {1, 4, 12, 24, 40, 4096}) {
+    EXPECT_FALSE(fits([&](PoolPlace& p, NormRule&) { p.channels = channels; })) << channels;
+  }
+  EXPECT_TRUE(fits([](PoolPlace& p, NormRule&) { p.channels = 128; }));
+  EXPECT_FALSE(fits([](PoolPlace& p, NormRule&) { p.in_width = 200, p.out_width = 100; }));
 }
 
 }  // namespace

@@ -76,6 +76,13 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(stand_in::shared_memory());
 }
 
+struct FastMath {
+  float rsqrt(float x) const { return 1.0f / ::sqrtf(x); }
+  float sqrt(float x) const { return ::sqrtf(x); }
+  float divide(float x, float y) const { return x / y; }
+  float pow(float x, float y) const { return ::powf(x, y); }
+};
+
 inline std::uint64_t device_nanoseconds() { return stand_in::nanoseconds(); }
 
 }  // namespace cifar_mpi::cuda
