@@ -1,7 +1,8 @@
 #include "cuda/divisor.hpp"
 #include "cuda/launch.cuh"
+#include "cuda/norm_octet.cuh"
 #include "cuda/norm_pool.hpp"
-#include "cuda/octet.cuh"
+#include "cuda/pool_octet.cuh"
 
 /// A thread has eight channels of a pixel, an octet: one 16-byte load of bf16, and the four channels on either
 /// side, which a normalization needs too, from its neighbours. Threads of a pixel stand side by side.
@@ -24,112 +25,11 @@ struct Cut {
   __device__ NormRule rule() const { return {kNormRadius, bias, alpha, kNormBeta}; }
   __device__ std::int64_t image() const { return pieces.quotient(static_cast<int>(blockIdx.x)); }
   __device__ int piece() const { return pieces.remainder(static_cast<int>(blockIdx.x)); }
-  __device__ int group(int item) const { return item & ((1 << groups_log) - 1); }
+  __device__ int groups() const { return 1 << groups_log; }
+  __device__ int group(int item) const { return item & (groups() - 1); }
   __device__ int in_values() const { return place.in_height * place.in_width * place.channels; }
   __device__ int out_values() const { return place.out_height * place.out_width * place.channels; }
 };
-
-/// Sixteen channels: those of an octet and the four on either side, zero outside the pixel.
-struct Neighbours {
-  float values[2 * kOctet];
-};
-constexpr int kOwn = kOctet / 2;  ///< where the octet begins
-
-/// `octet` is that of group `group`, with those of the whole pixel around it.
-template <class T>
-__device__ Neighbours neighbours_of(const T* octet, const Cut& cut, int group) {
-  Neighbours all{};
-  const Octet<float> own = to_floats(load_octet(octet));
-  for (int i = 0; i < kOctet; ++i) all.values[kOwn + i] = own.values[i];
-  if (group > 0) {
-    const Quad<T> before = load_quad(octet - kOwn);
-    for (int i = 0; i < kOwn; ++i) all.values[i] = to_float(before.values[i]);
-  }
-  if (group + 1 < 1 << cut.groups_log) {
-    const Quad<T> behind = load_quad(octet + kOctet);
-    for (int i = 0; i < kOwn; ++i) all.values[kOwn + kOctet + i] = to_float(behind.values[i]);
-  }
-  return all;
-}
-
-template <class T>
-__device__ Octet<T> normalize(const NormRule& rule, const Neighbours& x) {
-  const auto read = [&](int i) { return x.values[i]; };
-  Octet<float> y;
-  for (int i = 0; i < kOctet; ++i) {
-    const float base = norm_base(rule, 2 * kOctet, kOwn + i, read);
-    y.values[i] = read(kOwn + i) * norm_scale(rule, base, FastMath{});
-  }
-  return from_floats<T>(y);
-}
-
-struct OctetTerms {
-  Octet<float> directs, shares;
-};
-template <class T>
-__device__ OctetTerms terms_of(const NormRule& rule, const Neighbours& x, const Octet<T>& grad_y) {
-  const auto read = [&](int i) { return x.values[i]; };
-  OctetTerms terms;
-  for (int i = 0; i < kOctet; ++i) {
-    const NormTerms of = norm_terms(rule, 2 * kOctet, kOwn + i, to_float(grad_y.values[i]), read, FastMath{});
-    terms.directs.values[i] = of.direct;
-    terms.shares.values[i] = of.share;
-  }
-  return terms;
-}
-
-__device__ Octet<float> gradient_of(const NormRule& rule, const Octet<float>& x, const Octet<float>& directs,
-                                    const Neighbours& shares) {
-  const auto read = [&](int i) { return shares.values[i]; };
-  Octet<float> grad;
-  for (int i = 0; i < kOctet; ++i) {
-    grad.values[i] = norm_gradient(rule, 2 * kOctet, kOwn + i, x.values[i], directs.values[i], read);
-  }
-  return grad;
-}
-
-struct OctetChoice {
-  Octet<float> values;
-  Octet<std::uint8_t> taps;
-};
-
-/// pool_choose for an octet; `read(y, x)` gives one. Places outside the image are replaced by the nearest
-/// inside, which the window holds too: a second time it does not win, and its tap is its own.
-template <class Read>
-__device__ OctetChoice choose(const PoolPlace& place, int oy, int ox, bool relu, Read read) {
-  const int top = kPoolStride * oy - place.before_y, left = kPoolStride * ox - place.before_x;
-  OctetChoice best;
-  for (int ky = 0; ky < kPoolKernel; ++ky) {
-    const int y = nearest(top + ky, place.in_height);
-    for (int kx = 0; kx < kPoolKernel; ++kx) {
-      const int x = nearest(left + kx, place.in_width);
-      const auto tap = static_cast<std::uint8_t>((y - top) * kPoolKernel + x - left);
-      const Octet<float> values = read(y, x);
-      for (int i = 0; i < kOctet; ++i) {
-        const bool wins = (ky == 0 && kx == 0) || values.values[i] > best.values.values[i];
-        best.values.values[i] = wins ? values.values[i] : best.values.values[i];
-        best.taps.values[i] = wins ? tap : best.taps.values[i];
-      }
-    }
-  }
-  for (int i = 0; i < kOctet; ++i) {
-    if (relu && !(best.values.values[i] > 0.0f)) best.taps.values[i] = kNoTap;
-  }
-  return best;
-}
-
-/// A window's gradient and taps, of one octet.
-struct Window {
-  Octet<float> grad;
-  Octet<std::uint8_t> taps;
-};
-
-/// Adds what the window gives to a place that it holds as tap `tap`.
-__device__ void take(const Window& window, int tap, Octet<float>& sum) {
-  for (int i = 0; i < kOctet; ++i) {
-    if (window.taps.values[i] == tap) sum.values[i] += window.grad.values[i];
-  }
-}
 
 /// The mask of the ReLU before a normalization.
 __device__ void mask(bool relu, const Octet<float>& x, Octet<float>& grad) {
@@ -156,18 +56,19 @@ __global__ void __launch_bounds__(kNormPoolThreads)
   const bool inside = item * kOctet < cut.out_values();
   if (inside) {
     const T* const image = x + cut.image() * cut.in_values() + group * kOctet;
-    const OctetChoice choice = choose(
-        cut.place, cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), cut.relu,
-        [&](int row, int column) {
-          return to_floats(load_octet(image + (row * cut.place.in_width + column) * cut.place.channels));
-        });
-    shared[threadIdx.x] = from_floats<T>(choice.values);
+    const OctetChoice<T> choice =
+        choose<T>(cut.place, cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), cut.relu,
+                  [&](int row, int column) {
+                    return load_octet(image + (row * cut.place.in_width + column) * cut.place.channels);
+                  });
+    shared[threadIdx.x] = choice.values;
     if (pooled != nullptr) store_octet(pooled + at, shared[threadIdx.x]);
     if (taps != nullptr) store_octet(taps + at, choice.taps);
   }
   __syncthreads();
   if (!inside) return;
-  store_octet(y + at, normalize<T>(cut.rule(), neighbours_of(shared[threadIdx.x].values, cut, group)));
+  store_octet(y + at,
+              normalize<T>(cut.rule(), neighbours_of(shared[threadIdx.x].values, group, cut.groups())));
 }
 
 /// A block has some rows of an image's cells. The gradients of the windows over them are worked out in shared
@@ -183,7 +84,7 @@ __global__ void __launch_bounds__(kNormPoolThreads)
   float* const shares = grads + pooled_values(place);
   const std::int64_t first = cut.image() * cut.out_values() + std::int64_t{out.begin} * row_items * kOctet;
   for (int item = static_cast<int>(threadIdx.x); item < count; item += kNormPoolThreads) {
-    const Neighbours x = neighbours_of(pooled + first + item * kOctet, cut, cut.group(item));
+    const Neighbours x = neighbours_of(pooled + first + item * kOctet, cut.group(item), cut.groups());
     const OctetTerms terms = terms_of(cut.rule(), x, load_octet(grad_y + first + item * kOctet));
     store_octet(grads + item * kOctet, terms.directs);
     store_octet(shares + item * kOctet, terms.shares);
@@ -192,7 +93,7 @@ __global__ void __launch_bounds__(kNormPoolThreads)
   for (int item = static_cast<int>(threadIdx.x); item < count; item += kNormPoolThreads) {
     Octet<float> grad = gradient_of(cut.rule(), to_floats(load_octet(pooled + first + item * kOctet)),
                                     load_octet(grads + item * kOctet),
-                                    neighbours_of(shares + item * kOctet, cut, cut.group(item)));
+                                    neighbours_of(shares + item * kOctet, cut.group(item), cut.groups()));
     through_memory<T>(grad);
     store_octet(grads + item * kOctet, grad);
   }
@@ -244,20 +145,20 @@ __global__ void __launch_bounds__(kNormPoolThreads)
   const int in_items = in.count() * place.in_width << cut.groups_log;
   for (int item = static_cast<int>(threadIdx.x); item < in_items; item += kNormPoolThreads) {
     store_octet(values + item * kOctet,
-                normalize<T>(cut.rule(), neighbours_of(from + item * kOctet, cut, cut.group(item))));
+                normalize<T>(cut.rule(), neighbours_of(from + item * kOctet, cut.group(item), cut.groups())));
   }
   __syncthreads();
   const int row_items = place.out_width << cut.groups_log;
   const std::int64_t first = cut.image() * cut.out_values() + std::int64_t{out.begin} * row_items * kOctet;
   for (int item = static_cast<int>(threadIdx.x); item < out.count() * row_items; item += kNormPoolThreads) {
     const int pixel = item >> cut.groups_log;
-    const OctetChoice choice =
-        choose(place, out.begin + cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), false,
-               [&](int row, int column) {
-                 const int at = (row - in.begin) * place.in_width + column;
-                 return to_floats(load_octet(values + at * place.channels + cut.group(item) * kOctet));
-               });
-    store_octet(y + first + item * kOctet, from_floats<T>(choice.values));
+    const OctetChoice<T> choice =
+        choose<T>(place, out.begin + cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), false,
+                  [&](int row, int column) {
+                    const int at = (row - in.begin) * place.in_width + column;
+                    return load_octet(values + at * place.channels + cut.group(item) * kOctet);
+                  });
+    store_octet(y + first + item * kOctet, choice.values);
     if (taps != nullptr) store_octet(taps + first + item * kOctet, choice.taps);
   }
 }
@@ -290,15 +191,15 @@ __global__ void __launch_bounds__(kNormPoolThreads)
       }
     }
     through_memory<T>(grad);
-    const OctetTerms terms = terms_of(cut.rule(), neighbours_of(x + at, cut, group), grad);
+    const OctetTerms terms = terms_of(cut.rule(), neighbours_of(x + at, group, cut.groups()), grad);
     directs = terms.directs;
     shared[threadIdx.x] = terms.shares;
   }
   __syncthreads();
   if (!inside) return;
   const Octet<float> values = to_floats(load_octet(x + at));
-  Octet<float> grad =
-      gradient_of(cut.rule(), values, directs, neighbours_of(shared[threadIdx.x].values, cut, group));
+  Octet<float> grad = gradient_of(cut.rule(), values, directs,
+                                  neighbours_of(shared[threadIdx.x].values, group, cut.groups()));
   mask(cut.relu, values, grad);
   store_octet(grad_x + at, from_floats<T>(grad));
 }

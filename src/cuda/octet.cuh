@@ -44,5 +44,16 @@ __device__ Octet<T> from_floats(const Octet<float>& floats) {
   for (int i = 0; i < kOctet; ++i) octet.values[i] = from_float<T>(floats.values[i]);
   return octet;
 }
+/// Two at a time: one instruction.
+template <>
+__device__ inline Octet<Bf16> from_floats<Bf16>(const Octet<float>& floats) {
+  Octet<Bf16> octet;
+  for (int i = 0; i < kOctet; i += 2) {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(floats.values[i], floats.values[i + 1]);
+    octet.values[i] = two.x;
+    octet.values[i + 1] = two.y;
+  }
+  return octet;
+}
 
 }  // namespace cifar_mpi::cuda
