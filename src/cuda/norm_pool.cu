@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kNormPoolThreads)
     for (int py = 0; py < kPoolStride; ++py) {
       for (int px = 0; px < kPoolStride; ++px) {
         const int y = kPoolStride * oy - place.before_y + py, x = kPoolStride * ox - place.before_x + px;
-        if (y < 0 || y >= place.in_height || x < 0 || x >= place.in_width) continue;
+        if (y < 0 || x < 0) continue;  // behind its end the image has no cells
         store_octet(to + (y * place.in_width + x) * place.channels + group * kOctet,
                     from_floats<T>(sums[py][px]));
       }

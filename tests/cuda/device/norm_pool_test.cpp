@@ -77,7 +77,7 @@ TEST_F(CudaNormPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
     const auto inputs = static_cast<std::size_t>(place.in_values()),
                outputs = static_cast<std::size_t>(place.out_values());
     const void* const x = bench.upload(input(c, inputs, 1), c.type);
-    const void* const grad = bench.upload(lattice(outputs, 2), c.type);
+    const void* const grad = bench.upload(noise_of(outputs, 2), c.type);
     void *const p1 = bench.take(outputs, c.type), *const p2 = bench.take(outputs, c.type);
     void *const y1 = bench.take(outputs, c.type), *const y2 = bench.take(outputs, c.type),
                 *const y3 = bench.take(outputs, c.type);
@@ -109,7 +109,7 @@ TEST_F(CudaNormPool, NormalizesThenPoolsAsTheTwoKernelsDo) {
     const auto inputs = static_cast<std::size_t>(place.in_values()),
                outputs = static_cast<std::size_t>(place.out_values());
     const void* const x = bench.upload(input(c, inputs, 3), c.type);
-    const void* const grad = bench.upload(lattice(outputs, 4), c.type);
+    const void* const grad = bench.upload(noise_of(outputs, 4), c.type);
     void* const n = bench.take(inputs, c.type);
     void *const y1 = bench.take(outputs, c.type), *const y2 = bench.take(outputs, c.type),
                 *const y3 = bench.take(outputs, c.type);
