@@ -94,10 +94,11 @@ TEST(NetPlan, TakesARectifierIntoTheLayerBeforeAndItsMaskIntoTheOneBehind) {
 TEST(NetPlan, KeepsPoolingAndNormalizationApartWhereABlockHasNoRoomForBoth) {
   using namespace model;
   const auto stages_of = [](int width, int channels) {
-    const NetPlan plan = plan_of(
-        make_net("wide", {8, width, 3}, 7,
-                 {Conv2d{"c", channels, 3}, MaxPool{"p1", 3, 2}, LocalResponseNorm{"n1", 4},
-                  LocalResponseNorm{"n2", 4}, MaxPool{"p2", 3, 2}, Linear{"l", 7}, SoftmaxCrossEntropy{}}));
+    const NetPlan plan = plan_of(make_net(
+        "wide", {8, width, 3}, 7,
+        {Conv2d{"c", channels, 3}, MaxPool{"p1", 3, 2}, LocalResponseNorm{"n1", 4, 1.0f, 0.1f, 0.75f},
+         LocalResponseNorm{"n2", 4, 1.0f, 0.1f, 0.75f}, MaxPool{"p2", 3, 2}, Linear{"l", 7},
+         SoftmaxCrossEntropy{}}));
     std::string names;
     for (const Stage& stage : plan.stages) names += stage.name + ", ";
     return names;

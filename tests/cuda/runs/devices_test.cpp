@@ -12,6 +12,9 @@ namespace {
 
 class BothDevices : public GpuRuns {
  protected:
+  void SetUp() override {
+    if (!has_cpu()) GTEST_SKIP() << "LOUD: no CPU backend to compare with";
+  }
   /// To the last of `steps`, on the samples of `set`, from `start`, which is of step 1.
   static train::Checkpoint end_of(const std::string& run, const train::Checkpoint& start,
                                   const std::vector<std::string>& legs, int steps) {

@@ -71,6 +71,7 @@ TEST_F(GpuRunEnd, SaysInOneSentenceThatMemoryIsShort) {
 }
 
 TEST_F(GpuRunEnd, DivergesAtTheStepOfTheProcessor) {
+  if (!has_cpu()) GTEST_SKIP() << "LOUD: no CPU backend to compare with";
   const auto diverge = [](const std::string& device) {
     const Outcome outcome =
         mpirun(2, train("wild_" + device,

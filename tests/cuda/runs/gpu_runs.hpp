@@ -16,6 +16,10 @@ class GpuRuns : public Programs {
     return kTrain + data() + " --run-dir " + file(run) +
            " --device cuda --share-gpus --global-batch 8 --threads 1 --log-every 1 --timeout 30 " + options;
   }
+  /// Whether the programs have a CPU backend to compare with.
+  static bool has_cpu() {
+    return run_command(kTrain + " --check-build").output.find("built without oneDNN") == std::string::npos;
+  }
   static std::string checkpoint(const std::string& run, int step) {
     return train::checkpoint_path(file(run), static_cast<std::uint64_t>(step));
   }
