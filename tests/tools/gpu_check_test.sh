@@ -59,6 +59,7 @@ EndsWithATable() {
   says '  test accuracy 0.8000'
   says_not 'conv1 forward'
   grep -q 'cmake .*-DCMAKE_CUDA_ARCHITECTURES=90' "$calls" || fail "built for: $(grep cmake "$calls")"
+  grep -q 'cmake .*-DCIFAR_MPI_WERROR=OFF' "$calls" || fail 'warnings of this compiler would end it'
   grep -q 'cifar_mpi_train .*--device cuda .*--steps 200' "$calls" || fail "trained: $(grep train "$calls")"
 }
 
@@ -76,6 +77,70 @@ GoesOnBehindAFailureAndEndsWithIt() {
   says 'sums are wrong'
   grep -qE '^NCCL, 2 ranks on one GPU +FAILED +status 1 after' said || fail 'the failure is no row'
   grep -qE '^step benchmark +ok' said || fail 'it did not go on'
+}
+
+SaysEachRowAtOnce() {
+  # what ends it in the middle leaves the rows that it had
+  stand_in "$folder/tests/test_cuda_device" <<<'kill -KILL "$(cat "$calls.pid")"; sleep 1'
+  bash -c 'echo $$ >"$calls.pid"; exec "$@"' run "${gpu_check[@]}" >table 2>said </dev/null &&
+    fail 'it was not ended'
+  grep -qE '^build +ok' said || fail 'no row of what was done'
+  grep -qE '^tests without a device +ok' said || fail 'no row of what was done'
+  [ ! -s table ] || fail "a table all the same: $(cat table)"
+}
+
+PrintsOnlyTheTableOnStandardOutput() {
+  "${gpu_check[@]}" --quick --data "$PWD/none.h5" >table 2>said </dev/null
+  [ "$(sed -n 2p table)" = '== gpu_check on A GPU, 580.1' ] || fail "it begins: $(head -n 2 table)"
+  grep -qE '^step benchmark +ok' table || fail "the table is: $(cat table)"
+  says '  us per step   90.0  91.0  92.0'
+}
+
+BeginsWithWhatSaysMost() {
+  echo images >data.h5
+  "${gpu_check[@]}" --data "$PWD/data.h5" >table 2>said </dev/null
+  order=$(sed -nE 's/^([^ =].*[^ ]) +ok +[0-9]+ s$/\1/p' table | sed 's/ *$//')
+  [ "$order" = "$(printf '%s\n' build 'tests without a device' kernels 'step benchmark' 'a short run' 'that run resumed' \
+    'networks and runners' '10 steps in one launch' 'NCCL, 1 ranks on one GPU' 'NCCL, 2 ranks on one GPU' \
+    'NCCL, 4 ranks on one GPU' 'NCCL beside a device copy' 'compute-sanitizer memcheck' 'compute-sanitizer racecheck' \
+    'training, 15600 steps')" ] || fail "the order is: $order"
+}
+
+RunsThePartsThatAreAskedFor() {
+  ends_with 0 "${gpu_check[@]}" --only build
+  [ "$(grep -cvE '^(cmake|nvidia-smi)' "$calls")" = 0 ] || fail "it also ran: $(cat "$calls")"
+  ends_with 0 "${gpu_check[@]}" --only nccl,kernels --data "$PWD/none.h5"
+  [ "$(sed -n '/^== gpu_check/,$p' said | grep -cE ' ok ')" = 7 ] || fail 'other rows'
+  for row in build kernels 'NCCL, 4 ranks on one GPU' 'NCCL beside a device copy'; do
+    grep -qE "^$row +ok" said || fail "no row: $row"
+  done
+  ends_with 0 "${gpu_check[@]}" --only training --data "$PWD/none.h5"
+  grep -qE '^training +skipped' said || fail 'no row that says why not'
+  ends_with 2 "${gpu_check[@]}" --only kernels,speed
+  says '--only speed is none of: build kernels bench'
+}
+
+TakesNoSkippedTestForAGoodOne() {
+  stand_in "$folder/tests/test_cuda_device" <<<'echo "gpu.hpp:24: Skipped"; echo "LOUD: nothing of this test ran: no GPU"'
+  ends_with 1 "${gpu_check[@]}" --only kernels
+  grep -qE '^kernels +SKIPPED' said || fail 'no row that says SKIPPED'
+  says 'LOUD: nothing of this test ran: no GPU'
+  stand_in "$folder/tests/test_cuda_device" <<<'printf "[  PASSED  ] 0 tests.\n[  SKIPPED ] 3 tests, listed below:\n"'
+  ends_with 1 "${gpu_check[@]}" --only networks
+  grep -qE '^networks and runners +SKIPPED' said || fail 'no row that says SKIPPED'
+  stand_in "$folder/tests/test_cuda_device" <<'END'
+echo 'LOUD: no CPU backend to compare with: built without oneDNN'
+printf '[  PASSED  ] 30 tests.\n[  SKIPPED ] 1 test, listed below:\n'
+END
+  ends_with 0 "${gpu_check[@]}" --only networks
+  grep -qE '^networks and runners +ok' said || fail 'the CPU backend is not what is checked'
+}
+
+KeepsTheWholeBenchmarkAlsoWhereItIsEnded() {
+  stand_in "$folder/cifar_mpi_bench" <<<'echo "  conv1 forward  10.0"; exit 7'
+  ends_with 1 "${gpu_check[@]}" --only bench
+  grep -qE '^step benchmark +FAILED +status 7' said || fail 'its status is lost'
+  [ "$(grep -c 'conv1 forward' "$folder/step_benchmark.txt")" = 2 ] || fail "kept: $(cat "$folder/step_benchmark.txt")"
 }
 
 StopsWhereItDoesNotBuild() {
