@@ -128,6 +128,12 @@ TakesNoSkippedTestForAGoodOne() {
   stand_in "$folder/tests/test_cuda_device" <<<'printf "[  PASSED  ] 0 tests.\n[  SKIPPED ] 3 tests, listed below:\n"'
   ends_with 1 "${gpu_check[@]}" --only networks
   grep -qE '^networks and runners +SKIPPED' said || fail 'no row that says SKIPPED'
+  stand_in "$folder/tests/test_cuda_ranks" <<'END'
+[ "${GTEST_COLOR:-}" = no ] || printf '\033[0;32m'
+printf "[  PASSED  ] 0 tests.\n"
+END
+  ends_with 1 "${gpu_check[@]}" --only nccl
+  grep -qE '^NCCL, 2 ranks on one GPU +SKIPPED' said || fail 'no row that says SKIPPED'
   stand_in "$folder/tests/test_cuda_device" <<'END'
 echo 'LOUD: no CPU backend to compare with: built without oneDNN'
 printf '[  PASSED  ] 30 tests.\n[  SKIPPED ] 1 test, listed below:\n'
