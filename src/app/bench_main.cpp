@@ -1,4 +1,6 @@
 #include <cmath>
+#include <sstream>
+#include <string>
 
 #include "app/bench_allreduce.hpp"
 #include "app/device.hpp"
@@ -91,6 +93,8 @@ void print(const Log& log, const train::StepBenchmark& b) {
   const Unit unit = b.backend.starts_with("cuda") ? Unit{"us", 1e6} : Unit{"ms", 1e3};
   log.info(concat(b.backend, ", ", b.precision, ", ", b.ranks, b.ranks == 1 ? " rank" : " ranks", ", batch ",
                   b.batch_size, " per rank"));
+  std::istringstream kernels(b.kernels);
+  for (std::string line; std::getline(kernels, line);) log.info(concat("  ", line));
   log.info("                          least      median        most");
   print_spread(log, concat(unit.name, " per step"), b.step_s, unit.per_second);
   print_spread(log, "images/s", b.images_per_s, 1.0);

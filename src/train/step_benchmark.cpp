@@ -107,6 +107,12 @@ double time_steps(const comm::World& world, engine::Runner& step, int steps, int
   return most(world.gather((steady_seconds() - begin) / steps));
 }
 
+/// Pages, caches and clocks; and a runner of graphs captures what the rounds start only after its first launch.
+void warm_up(const comm::World& world, engine::Runner& step, int together) {
+  time_steps(world, step, 3);
+  time_steps(world, step, 2 * together, together);
+}
+
 double resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -148,9 +154,11 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
              const MeasureRates& measure_rates, StepBenchmark& result) {
   const comm::World& world = state.world;
   engine::Runner& step = *variants.overlapped;
-  time_steps(world, step, 3);  // pages, caches and clocks warm up
   const int together = config.graph_steps;
-  time_steps(world, step, 2 * together, together);
+  for (engine::Runner* const runner :
+       {&step, variants.in_a_row.get(), variants.blocking.get(), variants.alone.get()}) {
+    if (runner != nullptr) warm_up(world, *runner, together);
+  }
   const double step_s = time_steps(world, step, 2 * together, together);
   const int launches = std::max(1, static_cast<int>(std::lround(config.round_s / step_s / together)));
   const int steps = launches * together;
@@ -210,6 +218,7 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   result.all_reduce = state.collective->name();
   result.ranks = world.size();
   result.batch_size = state.sizes.batch;
+  result.kernels = state.tower->plan_text();
   result.in_image_flops = model::training_flops(state.network.net).in_image;
   result.nominal_flops = model::training_flops(state.network.net).nominal;
   measure(config, state, variants, measure_rates, result);

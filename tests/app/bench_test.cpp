@@ -77,6 +77,14 @@ TEST(AllReduceJson, HasMpisTimeWhereItWasMeasured) {
 
 class Bench : public test::Programs {};
 
+TEST_F(Bench, SaysWhichKernelsItMeasuresAboveEachTable) {
+  const test::Outcome outcome = test::run_command(
+      test::kBench + " step --device cpu --threads 1 --batch-size 2,3 --rounds 1 --seconds 0.001");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_EQ(test::count_lines_with(outcome.output, "  conv2 forward: "), 2) << outcome.output;
+  EXPECT_LT(outcome.output.find("  conv2 forward: "), outcome.output.find("ms per step"));
+}
+
 TEST_F(Bench, RefusesGpusInOneSentenceWhereThereAreNone) {
   if (cuda::unusable().empty()) GTEST_SKIP() << "this machine has a GPU";
   expect_refusal(mpirun(2, test::kBench + " allreduce --device cuda --sizes 4K"),

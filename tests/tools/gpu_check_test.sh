@@ -22,8 +22,9 @@ echo '2026-11-20: step 15600, loss = 0.9 (900000.0 examples/sec; 0.000 sec/batch
 echo 'test accuracy 0.8000'
 END
 stand_in "$folder/cifar_mpi_bench" <<'END'
-[ "$1" = allreduce ] || printf '%s\n' 'cuda: A GPU, bf16, 1 rank, batch 128 per rank' '      least   median    most' \
-  'us per step   90.0  91.0  92.0' 'share of the floor: 50.0 %   (50.0 to 50.0)' '  conv1 forward  10.0'
+[ "$1" = allreduce ] || printf '%s\n' 'cuda: A GPU, bf16, 1 rank, batch 128 per rank' '  conv2: cuDNN' \
+  '      least   median    most' 'us per step   90.0  91.0  92.0' 'share of the floor: 50.0 %   (50.0 to 50.0)' \
+  '  conv1 forward  10.0'
 [ "$1" != allreduce ] || printf '%s\n' '  4096 bytes, 5 runs of 1' '  min us  median us' '  9.0 10.0 nccl'
 END
 gpu_check=("$root/tools/gpu_check" --build "$folder")
@@ -56,6 +57,7 @@ EndsWithATable() {
   done
   says '  us per step   90.0  91.0  92.0'
   says '  share of the floor: 50.0 %'
+  says '  conv2: cuDNN'
   says '  test accuracy 0.8000'
   says_not 'conv1 forward'
   grep -q 'cmake .*-DCMAKE_CUDA_ARCHITECTURES=90' "$calls" || fail "built for: $(grep cmake "$calls")"

@@ -34,6 +34,11 @@ TEST(StepBenchmark, HasTheModelsOperationsInItsTasks) {
   EXPECT_NEAR(b.share.most, b.floor_s / b.step_s.least, 1e-9);
 }
 
+TEST(StepBenchmark, SaysWhichKernelsItMeasured) {
+  const StepBenchmark b = benchmark({.flops = 1e12});
+  EXPECT_NE(b.kernels.find("\nconv2 forward: "), std::string::npos) << b.kernels;
+}
+
 TEST(StepBenchmark, HoldsEachTaskAgainstTheLimitThatItMeetsFirst) {
   const engine::Rates rates{.flops = 1e12, .bytes = 1e10};
   const StepBenchmark b = benchmark(rates);

@@ -1,0 +1,117 @@
+#include "cifar_mpi/train/step_benchmark.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/cuda/backend.hpp"
+#include "support/mpi_world.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+/// The launches of each runner, by the steps that each took.
+using Launches = std::vector<std::map<int, int>>;
+
+class CountingRunner final : public engine::Runner {
+ public:
+  CountingRunner(std::unique_ptr<engine::Runner> runner, Launches& launches)
+      : runner_(std::move(runner)), launches_(launches), place_(launches.size()) {
+    launches_.emplace_back();
+  }
+  void replay(int times) override {
+    ++launches_[place_][times];
+    runner_->replay(times);
+  }
+  void finish() override { runner_->finish(); }
+  std::uint64_t finished() const override { return runner_->finished(); }
+  const engine::StepProgram& program() const override { return runner_->program(); }
+  std::vector<double> task_seconds() const override { return runner_->task_seconds(); }
+
+ private:
+  std::unique_ptr<engine::Runner> runner_;
+  Launches& launches_;
+  std::size_t place_;
+};
+
+/// The backend, with runners that count.
+class CountingBackend final : public engine::Backend, public comm::CollectiveSource {
+ public:
+  CountingBackend(const engine::BackendOptions& options, Launches& launches)
+      : backend_(make_backend(options)), launches_(launches) {}
+  std::string description() const override { return backend_->description(); }
+  engine::Precision resolve(engine::Precision precision) const override {
+    return backend_->resolve(precision);
+  }
+  Buffer allocate(std::size_t bytes) override { return backend_->allocate(bytes); }
+  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
+    backend_->copy(dst, src, bytes);
+  }
+  std::unique_ptr<engine::Tower> plan(const engine::TowerSpec& spec) override { return backend_->plan(spec); }
+  engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,
+                           const engine::ParamLayout& layout) override {
+    return backend_->update_task(binding, params, layout);
+  }
+  engine::Task advance_task(const engine::AdvanceBinding& binding,
+                            std::vector<engine::StepRecord>& records) override {
+    return backend_->advance_task(binding, records);
+  }
+  engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,
+                        std::size_t n) override {
+    return backend_->sum_task(std::move(name), dst, a, b, n);
+  }
+  std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
+                                         std::vector<engine::Bytes> regions) override {
+    return std::make_unique<CountingRunner>(backend_->runner(std::move(program), kind, std::move(regions)),
+                                            launches_);
+  }
+  std::unique_ptr<comm::Collective> make_collective(std::string_view name, const comm::World& world,
+                                                    comm::Wire wire) override {
+    return dynamic_cast<comm::CollectiveSource&>(*backend_).make_collective(name, world, wire);
+  }
+
+ private:
+  std::unique_ptr<engine::Backend> backend_;
+  Launches& launches_;
+};
+
+/// A runner of graphs enqueues in its first launch and captures in the first of so many steps behind it: what
+/// the rounds time must be none of these.
+TEST(NcclStepBenchmark, TimesNoLaunchThatStillHasToCaptureItsGraph) {
+  if (const std::string reason = unusable(); !reason.empty())
+    GTEST_SKIP() << "LOUD: nothing of this test ran: " << reason;
+  const comm::World& world = test::test_world();
+  if (world.size() > 2) return;  // two have all variants
+  train::StepBenchmarkConfig config;
+  config.batch_size = 2;
+  config.precision = engine::Precision::fp32;
+  config.graph_steps = 2;
+  config.share_gpus = true;
+  config.rounds = 2;
+  config.round_s = 0.001;
+  Launches launches, before;
+  const auto step = train::benchmark_step(
+      config, world,
+      [&](const engine::BackendOptions& options) {
+        return std::make_unique<CountingBackend>(options, launches);
+      },
+      [&](engine::Precision, int, double) {
+        if (before.empty()) before = launches;
+        return engine::Rates{.flops = 1e12, .bytes = 1e12};
+      });
+  EXPECT_GT(step.step_s.least, 0.0);
+  ASSERT_EQ(before.size(), world.size() > 1 ? 5u : 3u);  // overlapped, in a row, told; blocking, alone
+  for (std::size_t runner = 0; runner < before.size(); ++runner) {
+    if (launches[runner].count(2) == 0) continue;  // told, which starts no graphs
+    EXPECT_GE(before[runner][1], 1) << runner;
+    EXPECT_GE(before[runner][2], 2) << runner;
+    EXPECT_GT(launches[runner][2], before[runner][2]) << runner << " was not measured";
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cuda
