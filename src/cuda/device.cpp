@@ -171,15 +171,24 @@ cudnnHandle_t Device::dnn() {
 }
 
 TrialMemory::TrialMemory(Device& device, std::size_t bytes, bool wants_dnn)
-    : operand_(device.allocate(bytes)),
-      result_(device.allocate(bytes)),
-      workspace_(device.allocate(kMostWorkspace)) {
+    : device_(device), operand_(device.allocate(bytes)), result_(device.allocate(bytes)) {
   trial_.blas = device.blas();
   trial_.dnn = wants_dnn ? device.dnn() : nullptr;
   trial_.stream = device.stream(engine::kCompute);
   trial_.operand = operand_.data();
   trial_.result = result_.data();
-  trial_.workspace = workspace_.data();
+  trial_.workspace = [this](std::size_t most) { return workspace(most); };
+}
+
+void* TrialMemory::workspace(std::size_t bytes) {
+  if (workspace_.data() != nullptr && workspace_.size() >= bytes) return workspace_.data();
+  workspace_ = {};  // first, or both would have to fit
+  try {
+    workspace_ = device_.allocate(bytes);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::device) throw;
+  }
+  return workspace_.data();
 }
 
 }  // namespace cifar_mpi::cuda

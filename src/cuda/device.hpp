@@ -77,9 +77,14 @@ class TrialMemory {
  public:
   /// Each operand may have `bytes`.
   TrialMemory(Device& device, std::size_t bytes, bool wants_dnn);
+  TrialMemory(const TrialMemory&) = delete;
+  TrialMemory& operator=(const TrialMemory&) = delete;
   const Trial& trial() const { return trial_; }
 
  private:
+  void* workspace(std::size_t bytes);
+
+  Device& device_;
   Buffer operand_, result_, workspace_;
   Trial trial_;
 };

@@ -39,11 +39,11 @@ Owned<cudnnConvolutionDescriptor_t> convolution(int padding) {
 
 /// The first of cuDNN's proposals that is deterministic and content with the workspace; null without one.
 template <class Proposals>
-auto* first_fit(Proposals& proposals, int count) {
+auto* first_fit(Proposals& proposals, int count, std::size_t most) {
   const auto end = proposals.begin() + std::min<int>(count, kMostAlgorithms);
-  const auto it = std::find_if(proposals.begin(), end, [](const auto& proposal) {
+  const auto it = std::find_if(proposals.begin(), end, [&](const auto& proposal) {
     return proposal.status == CUDNN_STATUS_SUCCESS && proposal.determinism == CUDNN_DETERMINISTIC &&
-           proposal.memory <= kMostWorkspace;
+           proposal.memory <= most;
   });
   return it == end ? nullptr : &*it;
 }
@@ -78,71 +78,82 @@ void LibraryConv::describe() {
   }
 }
 
-bool LibraryConv::find_forward(const Trial& trial) {
+bool LibraryConv::find_forward(std::size_t most) {
   std::array<cudnnConvolutionFwdAlgoPerf_t, kMostAlgorithms> proposals{};
   int count = 0;
-  if (cudnnGetConvolutionForwardAlgorithm_v7(trial.dnn, x_.get(), weights_.get(), forward_.conv.get(),
-                                             y_.get(), kMostAlgorithms, &count,
+  if (cudnnGetConvolutionForwardAlgorithm_v7(dnn_, x_.get(), weights_.get(), forward_.conv.get(), y_.get(),
+                                             kMostAlgorithms, &count,
                                              proposals.data()) != CUDNN_STATUS_SUCCESS ||
-      !adopt(forward_, first_fit(proposals, count))) {
+      !adopt(forward_, first_fit(proposals, count, most))) {
     return false;
   }
-  return cudnnGetConvolutionForwardWorkspaceSize(trial.dnn, x_.get(), weights_.get(), forward_.conv.get(),
+  return cudnnGetConvolutionForwardWorkspaceSize(dnn_, x_.get(), weights_.get(), forward_.conv.get(),
                                                  y_.get(), forward_.algorithm,
                                                  &forward_.workspace) == CUDNN_STATUS_SUCCESS;
 }
 
-bool LibraryConv::find_weight_gradient(const Trial& trial) {
+bool LibraryConv::find_weight_gradient(std::size_t most) {
   std::array<cudnnConvolutionBwdFilterAlgoPerf_t, kMostAlgorithms> proposals{};
   int count = 0;
   auto& d = weight_gradient_;
-  if (cudnnGetConvolutionBackwardFilterAlgorithm_v7(trial.dnn, x_.get(), y_.get(), d.conv.get(),
-                                                    weights_.get(), kMostAlgorithms, &count,
+  if (cudnnGetConvolutionBackwardFilterAlgorithm_v7(dnn_, x_.get(), y_.get(), d.conv.get(), weights_.get(),
+                                                    kMostAlgorithms, &count,
                                                     proposals.data()) != CUDNN_STATUS_SUCCESS ||
-      !adopt(d, first_fit(proposals, count))) {
+      !adopt(d, first_fit(proposals, count, most))) {
     return false;
   }
-  return cudnnGetConvolutionBackwardFilterWorkspaceSize(trial.dnn, x_.get(), y_.get(), d.conv.get(),
+  return cudnnGetConvolutionBackwardFilterWorkspaceSize(dnn_, x_.get(), y_.get(), d.conv.get(),
                                                         weights_.get(), d.algorithm,
                                                         &d.workspace) == CUDNN_STATUS_SUCCESS;
 }
 
-bool LibraryConv::find_data_gradient(const Trial& trial) {
+bool LibraryConv::find_data_gradient(std::size_t most) {
   std::array<cudnnConvolutionBwdDataAlgoPerf_t, kMostAlgorithms> proposals{};
   int count = 0;
   auto& d = data_gradient_;
-  if (cudnnGetConvolutionBackwardDataAlgorithm_v7(trial.dnn, weights_.get(), y_.get(), d.conv.get(), x_.get(),
+  if (cudnnGetConvolutionBackwardDataAlgorithm_v7(dnn_, weights_.get(), y_.get(), d.conv.get(), x_.get(),
                                                   kMostAlgorithms, &count,
                                                   proposals.data()) != CUDNN_STATUS_SUCCESS ||
-      !adopt(d, first_fit(proposals, count))) {
+      !adopt(d, first_fit(proposals, count, most))) {
     return false;
   }
-  return cudnnGetConvolutionBackwardDataWorkspaceSize(trial.dnn, weights_.get(), y_.get(), d.conv.get(),
-                                                      x_.get(), d.algorithm,
-                                                      &d.workspace) == CUDNN_STATUS_SUCCESS;
+  return cudnnGetConvolutionBackwardDataWorkspaceSize(dnn_, weights_.get(), y_.get(), d.conv.get(), x_.get(),
+                                                      d.algorithm, &d.workspace) == CUDNN_STATUS_SUCCESS;
 }
 
-bool LibraryConv::runs(const Trial& trial, bool wants_grad_x) const {
+bool LibraryConv::runs(const Trial& trial, bool wants_grad_x, void* workspace) const {
   const bool started =
-      start_forward(trial.stream, trial.operand, trial.operand, trial.result, trial.workspace) ==
+      start_forward(trial.stream, trial.operand, trial.operand, trial.result, workspace) ==
           CUDNN_STATUS_SUCCESS &&
-      start_weight_gradient(trial.stream, trial.operand, trial.operand, trial.result, trial.workspace) ==
+      start_weight_gradient(trial.stream, trial.operand, trial.operand, trial.result, workspace) ==
           CUDNN_STATUS_SUCCESS &&
       (!wants_grad_x || start_data_gradient(trial.stream, trial.operand, trial.operand, trial.result,
-                                            trial.workspace) == CUDNN_STATUS_SUCCESS);
+                                            workspace) == CUDNN_STATUS_SUCCESS);
   check(cudaStreamSynchronize(trial.stream), "trying a convolution");
   return started;
+}
+
+bool LibraryConv::find(std::size_t most, bool wants_grad_x) {
+  if (!find_forward(most) || !find_weight_gradient(most) || (wants_grad_x && !find_data_gradient(most))) {
+    return false;
+  }
+  workspace_bytes_ = std::max({forward_.workspace, weight_gradient_.workspace, data_gradient_.workspace});
+  return workspace_bytes_ <= most;
 }
 
 bool LibraryConv::plan(const Trial& trial, bool wants_grad_x) {
   dnn_ = trial.dnn;
   describe();
-  if (!find_forward(trial) || !find_weight_gradient(trial) || (wants_grad_x && !find_data_gradient(trial))) {
-    text_ = "cuDNN has no deterministic algorithm";
-    return false;
+  void* workspace = nullptr;
+  for (std::size_t most = kMostConvWorkspace; workspace == nullptr; most = workspace_bytes_ - 1) {
+    if (!find(most, wants_grad_x)) {
+      text_ = concat("cuDNN has no deterministic algorithm with ", most >> 20, " MiB");
+      return false;
+    }
+    workspace = trial.workspace(workspace_bytes_);
+    if (workspace_bytes_ == 0) break;
   }
-  workspace_bytes_ = std::max({forward_.workspace, weight_gradient_.workspace, data_gradient_.workspace});
-  if (workspace_bytes_ > kMostWorkspace || !runs(trial, wants_grad_x)) {
+  if (!runs(trial, wants_grad_x, workspace)) {
     static_cast<void>(cudaGetLastError());
     text_ = "cuDNN's algorithms do not run";
     return false;

@@ -32,8 +32,8 @@ class LibraryConv {
  public:
   explicit LibraryConv(const LibraryConvShape& shape) : shape_(shape) {}
 
-  /// Chooses an algorithm for each direction and runs it once. False, and says why in `text`, when cuDNN has
-  /// none.
+  /// Chooses an algorithm for each direction and runs it once: the first of cuDNN's proposals whose workspace
+  /// is at most kMostConvWorkspace and can be had. False, and says why in `text`, when cuDNN has none.
   bool plan(const Trial& trial, bool wants_grad_x);
 
   void forward(cudaStream_t stream, const void* x, const void* weights, void* y, void* workspace) const;
@@ -55,10 +55,12 @@ class LibraryConv {
   };
 
   void describe();
-  bool find_forward(const Trial& trial);
-  bool find_weight_gradient(const Trial& trial);
-  bool find_data_gradient(const Trial& trial);
-  bool runs(const Trial& trial, bool wants_grad_x) const;
+  /// With workspaces of at most so many bytes; false where there is none.
+  bool find(std::size_t most, bool wants_grad_x);
+  bool find_forward(std::size_t most);
+  bool find_weight_gradient(std::size_t most);
+  bool find_data_gradient(std::size_t most);
+  bool runs(const Trial& trial, bool wants_grad_x, void* workspace) const;
   cudnnStatus_t start_forward(cudaStream_t stream, const void* x, const void* weights, void* y,
                               void* workspace) const;
   cudnnStatus_t start_weight_gradient(cudaStream_t stream, const void* x, const void* grad_y,

@@ -65,11 +65,11 @@ Owned<cublasLtMatmulDesc_t> describe(const MatmulShape& shape) {
   return operation;
 }
 
-Owned<cublasLtMatmulPreference_t> preference() {
+Owned<cublasLtMatmulPreference_t> preference(std::size_t most_workspace) {
   cublasLtMatmulPreference_t made = nullptr;
   check(cublasLtMatmulPreferenceCreate(&made), "describing a preference");
   Owned<cublasLtMatmulPreference_t> wanted(made);
-  set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kMostWorkspace});
+  set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{most_workspace});
   // parts of a sum go through the workspace in fp32, never through a narrower result
   set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
@@ -113,7 +113,17 @@ bool Matmul::find_algorithm(const Trial& trial) {
   layout_b_ = shape_.transpose_b ? transposed_layout(shape_.in, shape_.n, shape_.k)
                                  : transposed_layout(shape_.in, shape_.k, shape_.n);
   layout_d_ = transposed_layout(shape_.out, shape_.m, shape_.n);
-  const Owned<cublasLtMatmulPreference_t> wanted = preference();
+  for (std::size_t most = kMostProductWorkspace; propose(most); most = workspace_bytes_ - 1) {
+    void* const workspace = trial.workspace(workspace_bytes_);
+    if (workspace == nullptr && workspace_bytes_ > 0) continue;  // with less
+    return launch(trial.stream, trial.operand, trial.operand, trial.result, trial.operand, workspace) ==
+           CUBLAS_STATUS_SUCCESS;
+  }
+  return false;
+}
+
+bool Matmul::propose(std::size_t most_workspace) {
+  const Owned<cublasLtMatmulPreference_t> wanted = preference(most_workspace);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
   const cublasStatus_t status =
@@ -122,8 +132,7 @@ bool Matmul::find_algorithm(const Trial& trial) {
   if (status != CUBLAS_STATUS_SUCCESS || count < 1 || found.state != CUBLAS_STATUS_SUCCESS) return false;
   algorithm_ = found.algo;
   workspace_bytes_ = found.workspaceSize;
-  return launch(trial.stream, trial.operand, trial.operand, trial.result, trial.operand, trial.workspace) ==
-         CUBLAS_STATUS_SUCCESS;
+  return workspace_bytes_ <= most_workspace;
 }
 
 void Matmul::plan(const Trial& trial) {

@@ -36,7 +36,7 @@ class Matmul {
  public:
   explicit Matmul(const MatmulShape& shape) : shape_(shape) {}
 
-  /// Asks cuBLASLt for its best algorithm and runs it once. Throws Error{device} only when the device is
+  /// Asks cuBLASLt for its best algorithm whose workspace can be had, and runs it once. Throws Error{device} only when the device is
   /// lost.
   void plan(const Trial& trial);
   /// Enqueues the product; pointers are 16-byte aligned. `bias` is unused without an epilogue.
@@ -55,6 +55,8 @@ class Matmul {
 
  private:
   bool find_algorithm(const Trial& trial);
+  /// Asks for an algorithm with a workspace of at most so many bytes; false without one.
+  bool propose(std::size_t most_workspace);
   cublasStatus_t launch(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,
                         void* workspace) const;
 

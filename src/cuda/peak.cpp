@@ -73,9 +73,9 @@ double measure_peak_flops(engine::Precision precision, double seconds) {
   Device device(current_device());
   const Buffer a = random_values(device, type);
   const Buffer d = device.allocate(kValues * bytes_per(type));
-  const Buffer workspace = device.allocate(kMostWorkspace);
   Matmul product({kExtent, kExtent, kExtent, false, false, type, type, precision == engine::Precision::tf32});
   product.plan(TrialMemory(device, d.size(), false).trial());
+  const Buffer workspace = device.allocate(product.workspace_bytes());
   const cudaStream_t stream = device.stream(engine::kCompute);
   const double once = time_runs(
       stream, seconds, [&] { product.run(stream, a.data(), a.data(), d.data(), nullptr, workspace.data()); });

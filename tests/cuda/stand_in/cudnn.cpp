@@ -1,6 +1,7 @@
 #include <cudnn.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -33,8 +34,15 @@ struct cudnnContext {
 
 namespace {
 
-/// Of the proposals.
+/// Of the proposals: the one that suits, and one before it that wants more memory than there is, or as much as
+/// STAND_IN_CUDNN_MIB says.
 constexpr int kChosen = 3;
+constexpr int kGreedy = 2;
+
+std::size_t greed() {
+  const char* const mib = std::getenv("STAND_IN_CUDNN_MIB");
+  return (mib != nullptr ? std::strtoull(mib, nullptr, 10) : 1 << 20) << 20;
+}
 
 /// What the kernels of each direction want.
 template <class Algorithm>
@@ -45,6 +53,12 @@ template <>
 constexpr std::size_t workspace_of<cudnnConvolutionBwdFilterAlgo_t> = 20'000;
 template <>
 constexpr std::size_t workspace_of<cudnnConvolutionBwdDataAlgo_t> = 30'000;
+
+/// 0 where it does not run.
+template <class Algorithm>
+std::size_t wanted_by(Algorithm algorithm) {
+  return algorithm == kChosen ? workspace_of<Algorithm> : algorithm == kGreedy ? greed() : 0;
+}
 
 Type type_of(cudnnDataType_t type) { return type == CUDNN_DATA_BFLOAT16 ? Type::bf16 : Type::fp32; }
 
@@ -142,11 +156,12 @@ struct Shape {
 template <class Algorithm, class Run>
 cudnnStatus_t start(cudnnHandle_t handle, const Shape& shape, Algorithm algorithm, const void* alpha,
                     const void* beta, void* workspace, std::size_t workspace_bytes, Run run) {
-  if (!shape.fits() || algorithm != kChosen || workspace_bytes < workspace_of<Algorithm> ||
+  const std::size_t bytes = wanted_by(algorithm);
+  if (!shape.fits() || bytes == 0 || workspace_bytes < bytes || workspace == nullptr ||
       *static_cast<const float*>(alpha) != 1.0f || *static_cast<const float*>(beta) != 0.0f) {
     return CUDNN_STATUS_BAD_PARAM;
   }
-  cifar_mpi::stand_in::start(handle->stream, "cuDNN", workspace, workspace_of<Algorithm>, run);
+  cifar_mpi::stand_in::start(handle->stream, "cuDNN", workspace, bytes, run);
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -160,7 +175,7 @@ cudnnStatus_t propose(const Shape& shape, int wanted, int* found, Proposal* prop
     proposals[i].algo = static_cast<decltype(proposals[i].algo)>(i);
     proposals[i].status = i == 0 ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
     proposals[i].determinism = i == 1 ? CUDNN_NON_DETERMINISTIC : CUDNN_DETERMINISTIC;
-    proposals[i].memory = i == 2 ? std::size_t{1} << 40 : workspace_of<decltype(proposals[i].algo)>;
+    proposals[i].memory = i == kGreedy ? greed() : workspace_of<decltype(proposals[i].algo)>;
     proposals[i].mathType = CUDNN_TENSOR_OP_MATH;
   }
   return CUDNN_STATUS_SUCCESS;
@@ -168,8 +183,8 @@ cudnnStatus_t propose(const Shape& shape, int wanted, int* found, Proposal* prop
 
 template <class Algorithm>
 cudnnStatus_t ask_workspace(Algorithm algorithm, std::size_t* bytes) {
-  *bytes = workspace_of<Algorithm>;
-  return algorithm == kChosen ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+  *bytes = wanted_by(algorithm);
+  return *bytes > 0 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
 }
 
 }  // namespace

@@ -1,12 +1,20 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "cifar_mpi/base/error.hpp"
 #include "cuda/lane.hpp"
+#include "cuda/library_conv.hpp"
+#include "cuda/matmul.hpp"
 #include "cuda/runner.hpp"
 #include "cuda/stand_in/gpu.hpp"
 
-/// What of the backend needs work of the GPU that takes as long as a test likes.
+/// What of the backend needs work of the GPU that takes as long as a test likes, or libraries that want what it
+/// likes.
 namespace cifar_mpi::cuda {
 namespace {
 
@@ -30,6 +38,78 @@ TEST(DeviceRunner, LooksAtTheWatchesWhileItWaits) {
   EXPECT_EQ(looks, 2);
   device.link().watches.clear();
   runner->finish();
+}
+
+/// A convolution that is planned where cuDNN's best algorithm wants `mib` of workspace.
+struct Planned {
+  explicit Planned(const char* mib, std::optional<std::size_t> left = std::nullopt) {
+    setenv("STAND_IN_CUDNN_MIB", mib, 1);
+    Device device{engine::BackendOptions{}};
+    LibraryConv conv({2, {6, 6, 8}, 8, 5, ValueType::bf16});
+    const TrialMemory memory(device, 20'000, true);
+    Trial trial = memory.trial();
+    trial.workspace = [&](std::size_t bytes) -> void* {
+      asked.push_back(bytes);
+      return left && bytes > *left ? nullptr : memory.trial().workspace(bytes);
+    };
+    good = conv.plan(trial, true);
+    text = conv.text();
+    workspace = conv.workspace_bytes();
+    unsetenv("STAND_IN_CUDNN_MIB");
+  }
+  bool good = false;
+  std::string text;
+  std::size_t workspace = 0;
+  std::vector<std::size_t> asked;
+};
+
+TEST(LibraryConv, TakesAsMuchWorkspaceAsItsAlgorithmsNeedUpToALimit) {
+  for (const std::size_t mib : {100u, 512u}) {
+    const Planned much(std::to_string(mib).c_str());
+    ASSERT_TRUE(much.good) << much.text;
+    EXPECT_NE(much.text.find("algorithms 2 forward, 2 weight gradient, 2 data gradient"), std::string::npos)
+        << much.text;
+    EXPECT_EQ(much.workspace, mib << 20);
+    EXPECT_EQ(much.asked, std::vector<std::size_t>{mib << 20});
+  }
+  const Planned too_much("513");
+  ASSERT_TRUE(too_much.good) << too_much.text;
+  EXPECT_NE(too_much.text.find("algorithms 3 forward"), std::string::npos) << too_much.text;
+  EXPECT_EQ(too_much.asked, std::vector<std::size_t>{30'000});
+}
+
+TEST(LibraryConv, TakesTheNextAlgorithmWhereTheMemoryIsNotThere) {
+  const Planned full("100", std::size_t{99} << 20);
+  ASSERT_TRUE(full.good) << full.text;
+  EXPECT_NE(full.text.find("algorithms 3 forward, 3 weight gradient, 3 data gradient"), std::string::npos)
+      << full.text;
+  EXPECT_EQ(full.workspace, 30'000u);
+  const Planned none("100", 29'999);
+  EXPECT_FALSE(none.good);
+  EXPECT_NE(none.text.find("no deterministic algorithm"), std::string::npos) << none.text;
+}
+
+TEST(Matmul, TakesNoWorkspaceThatIsNotThere) {
+  Device device{engine::BackendOptions{}};
+  Matmul product({128, 64, 80, false, false, ValueType::bf16, ValueType::bf16});
+  const TrialMemory memory(device, 20'480, false);
+  Trial trial = memory.trial();
+  trial.workspace = [](std::size_t) -> void* { return nullptr; };
+  product.plan(trial);  // the stand-in has no algorithm without
+  EXPECT_NE(product.text().find("plain"), std::string::npos) << product.text();
+  EXPECT_EQ(product.workspace_bytes(), 0u);
+  product.plan(memory.trial());
+  EXPECT_EQ(product.text().find("plain"), std::string::npos) << product.text();
+}
+
+TEST(TrialMemory, GivesNothingWhereTheDeviceHasNotSoMuchAndGoesOn) {
+  Device device{engine::BackendOptions{}};
+  const TrialMemory memory(device, 100, false);
+  void* const some = memory.trial().workspace(1000);
+  EXPECT_NE(some, nullptr);
+  EXPECT_EQ(memory.trial().workspace(10), some);
+  EXPECT_EQ(memory.trial().workspace(std::size_t{1} << 50), nullptr);
+  EXPECT_NE(memory.trial().workspace(1000), nullptr);
 }
 
 }  // namespace
