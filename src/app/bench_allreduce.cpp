@@ -107,8 +107,16 @@ void check_on_gpus(AllReduceOptions& options) {
     throw Error(ErrorKind::usage, concat("--wire ", options.wire,
                                          " is for messages between hosts; with --device cuda sums travel as "
                                          "fp32"));
-  if (!options.config.algorithms.empty()) return;
-  for (const comm::CollectiveInfo& info : infos) options.config.algorithms.emplace_back(info.name);
+  // NCCL takes an algorithm for the whole process, and a tree cannot gather.
+  const bool gathers = options.nccl_algorithm == "auto";
+  auto& names = options.config.algorithms;
+  if (!gathers && std::find(names.begin(), names.end(), "doubling") != names.end())
+    throw Error(ErrorKind::usage,
+                "--algorithms doubling gathers, and --nccl-algo is about sums; leave one out");
+  if (!names.empty()) return;
+  for (const comm::CollectiveInfo& info : infos) {
+    if (gathers || info.name != "doubling") names.emplace_back(info.name);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "app/device.hpp"
 
 #include <algorithm>
+#include <span>
+#include <string_view>
 
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -12,6 +14,10 @@
 namespace cifar_mpi::app {
 
 namespace {
+
+bool has(std::span<const comm::CollectiveInfo> infos, std::string_view name) {
+  return std::any_of(infos.begin(), infos.end(), [&](const auto& info) { return info.name == name; });
+}
 
 /// Whether the GPU backend has trained on a GPU. Until it has, `auto` leaves it to those who ask for it.
 constexpr bool kCudaIsProven = false;
@@ -40,17 +46,15 @@ std::string explain_device(const std::string& device) {
 
 std::vector<std::string> collective_names() {
   std::vector<std::string> names;
-  for (const auto infos : {comm::collectives(), cuda::collectives()}) {
-    for (const comm::CollectiveInfo& info : infos) names.emplace_back(info.name);
+  for (const comm::CollectiveInfo& info : comm::collectives()) names.emplace_back(info.name);
+  for (const comm::CollectiveInfo& info : cuda::collectives()) {
+    if (!has(comm::collectives(), info.name)) names.emplace_back(info.name);
   }
   return names;
 }
 
 void check_collective(const std::string& name, const std::string& device) {
-  const auto on_gpus = cuda::collectives();
-  if (takes_cuda(device) ||
-      std::none_of(on_gpus.begin(), on_gpus.end(), [&](const auto& info) { return info.name == name; }))
-    return;
+  if (takes_cuda(device) || has(comm::collectives(), name) || !has(cuda::collectives(), name)) return;
   std::string choices;
   for (const comm::CollectiveInfo& info : comm::collectives())
     choices += concat(choices.empty() ? "" : ", ", info.name);

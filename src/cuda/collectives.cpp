@@ -6,7 +6,9 @@ namespace cifar_mpi::cuda {
 namespace {
 
 constexpr std::array kInfos = {
-    comm::CollectiveInfo{"nccl", "between the GPUs of --device cuda, where auto takes it"}};
+    comm::CollectiveInfo{"nccl", "between the GPUs of --device cuda, where auto takes it"},
+    comm::CollectiveInfo{"doubling",
+                         "between GPUs NCCL gathers, and each adds in the same tree as on hosts"}};
 
 }  // namespace
 

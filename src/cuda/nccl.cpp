@@ -220,8 +220,8 @@ std::unique_ptr<comm::Collective> make_nccl(Device& device, std::string_view nam
   const bool tree = name == "doubling";
   std::optional<Error> wrong;
   if (!tree && name != "nccl" && name != "auto") {
-    wrong.emplace(ErrorKind::usage,
-                  concat("--all-reduce ", name, " sums in host memory; on cuda choose nccl or auto"));
+    wrong.emplace(ErrorKind::usage, concat("--all-reduce ", name,
+                                           " sums in host memory; on cuda choose nccl, doubling or auto"));
   } else if (wire != comm::Wire::fp32) {
     wrong.emplace(ErrorKind::usage, concat("gradients travel as ", comm::to_string(wire),
                                            " between hosts only; NCCL sums fp32"));

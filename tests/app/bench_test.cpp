@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "app/bench_allreduce.hpp"
+#include "app/device.hpp"
 #include "app/programs.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
@@ -34,14 +37,21 @@ TEST(AllReduceOptions, NameCollectivesOfTheDevice) {
     EXPECT_NE(refusal(options).find(std::string("--algorithms ") + name), std::string::npos);
   }
   AllReduceOptions options = on("cuda");
-  options.config.algorithms = {"auto", "nccl"};
+  options.config.algorithms = {"auto", "nccl", "doubling"};
   EXPECT_EQ(refusal(options), "");
+  options.nccl_algorithm = "ring";
+  EXPECT_NE(refusal(options).find("--algorithms doubling gathers"), std::string::npos);
+  options.nccl_algorithm = "auto";
   options.device = "cpu";
   EXPECT_NE(refusal(options).find("--algorithms nccl"), std::string::npos);
 }
 
-TEST(AllReduceOptions, MeanNcclOnGpusWhenNobodySays) {
+TEST(AllReduceOptions, MeanAllThatGpusHaveWhenNobodySays) {
   AllReduceOptions options = on("cuda");
+  check(options);
+  EXPECT_EQ(options.config.algorithms, (std::vector<std::string>{"nccl", "doubling"}));
+  options = on("cuda");
+  options.nccl_algorithm = "tree";
   check(options);
   EXPECT_EQ(options.config.algorithms, std::vector<std::string>{"nccl"});
   options = on("cpu");
@@ -62,6 +72,15 @@ TEST(AllReduceOptions, RefuseWhatTheDeviceCannot) {
   options.device = "cuda";
   options.share_gpus = true;
   EXPECT_EQ(refusal(options), "");
+}
+
+TEST(CollectiveNames, NameEachOnceAndRefuseOnTheCpuOnlyThoseOfGpus) {
+  std::vector<std::string> names = collective_names();
+  EXPECT_EQ(std::count(names.begin(), names.end(), "nccl"), 1);
+  EXPECT_EQ(std::count(names.begin(), names.end(), "doubling"), 1);
+  EXPECT_NO_THROW(check_collective("doubling", "cpu"));
+  EXPECT_NO_THROW(check_collective("nccl", "cuda"));
+  EXPECT_THROW(check_collective("nccl", "cpu"), Error);
 }
 
 TEST(AllReduceJson, HasMpisTimeWhereItWasMeasured) {
