@@ -111,14 +111,15 @@ TEST_F(GpuRunEnd, OfABenchmarkHasItsTable) {
   const Outcome step =
       mpirun(1, kBench + " step --device cuda --batch-size 4 --rounds 1 --seconds 0.01 --precision bf16");
   EXPECT_EQ(step.code, 0) << step.output;
-  for (const char* line :
-       {"us per step ", "images/s ", "copy, TB/s ", "share of the floor: ", "  conv1 forward ", "  advance "})
+  for (const char* line : {"us per step ", "images/s ", "copy, TB/s ",
+                           "share of the floor: ", "  conv1 forward ", "  advance ", "  conv2: cuDNN"})
     EXPECT_EQ(count_lines_with(step.output, line), 1) << step.output;
 
   const Outcome sums =
       mpirun(2, kBench + " allreduce --device cuda --share-gpus --sizes 4,1M --seconds 0.05");
   EXPECT_EQ(sums.code, 0) << sums.output;  // 1 when a sum is wrong
   EXPECT_EQ(count_lines_with(sums.output, "plain copy:"), 2) << sums.output;
+  EXPECT_EQ(count_lines_with(sums.output, " doubling through nccl"), 2) << sums.output;
 }
 
 }  // namespace
