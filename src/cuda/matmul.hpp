@@ -36,8 +36,8 @@ class Matmul {
  public:
   explicit Matmul(const MatmulShape& shape) : shape_(shape) {}
 
-  /// Asks cuBLASLt for its best algorithm whose workspace can be had, and runs it once. Throws Error{device} only when the device is
-  /// lost.
+  /// Asks cuBLASLt for its best algorithm whose workspace can be had, and runs it once. Throws Error{device}
+  /// only when the device is lost.
   void plan(const Trial& trial);
   /// Enqueues the product; pointers are 16-byte aligned. `bias` is unused without an epilogue.
   void run(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,

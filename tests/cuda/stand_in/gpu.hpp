@@ -24,8 +24,8 @@
 /// libraries themselves do, and how a GPU rounds special functions.
 ///
 /// Environment: STAND_IN_SEED, STAND_IN_GPUS (1), STAND_IN_MIB (memory that each process has on them, 4096),
-/// STAND_IN_CUDNN_MIB (workspace that cuDNN's first deterministic proposal wants, 2^20), STAND_IN_LINK_BREAKS (after how many pieces of 256 KiB NCCL loses its network); CUDA_VISIBLE_DEVICES as for
-/// CUDA, by number.
+/// STAND_IN_CUDNN_MIB (workspace that cuDNN's first deterministic proposal wants, 2^20), STAND_IN_LINK_BREAKS
+/// (after how many pieces of 256 KiB NCCL loses its network); CUDA_VISIBLE_DEVICES as for CUDA, by number.
 namespace cifar_mpi::stand_in {
 
 /// Enqueues work on the stream, or adds it to the graph that the stream captures.
