@@ -1,27 +1,83 @@
 #include "cuda/conv.hpp"
 #include "cuda/launch.cuh"
+#include "cuda/octet.cuh"
 
 namespace cifar_mpi::cuda {
 namespace {
 
-/// One thread per kPatchGroup values of a row. Moves each value of the image about kernel² times, from the
-/// cache, and every value of the patches once; the limit is writing them.
+/// Bytes that a block may share without asking for more.
+constexpr int kMostShared = 48 << 10;
+
+/// One thread per value, or per octet of channels of one pixel. Blocks belong to one image, so that indexes
+/// within it are 32 bits wide. Octets are limited by writing the patches, single values by instructions.
+template <class Unit>
+__global__ void gather(PatchPlace place, Divisor blocks, const Unit* __restrict__ image,
+                       Unit* __restrict__ patches) {
+  const int block = static_cast<int>(blockIdx.x);
+  const std::int64_t b = blocks.quotient(block);
+  const int i = blocks.remainder(block) * kThreads + static_cast<int>(threadIdx.x);
+  if (i >= place.patch_units()) return;
+  const int source = place.source(i);
+  patches[b * place.patch_units() + i] = source < 0 ? Unit{} : image[b * place.image_units() + source];
+}
+
+/// The same group of every `band.lanes`-th pixel from `lane` on: where its values lie in a window, in bytes, is
+/// found once. `patches` is where the row of the band's first pixel begins.
 template <class T>
-__global__ void gather(PatchShape shape, const T* __restrict__ image, T* __restrict__ patches) {
-  const int groups = shape.row / kPatchGroup;
-  const std::int64_t i = thread_index();
-  if (i >= shape.rows() * groups) return;
-  const std::int64_t row = i / groups;
-  const int first = static_cast<int>(i - row * groups) * kPatchGroup;
-  const PatchRow place = patch_row(shape, row);
-  struct alignas(16) Group {
-    T values[kPatchGroup];
-  } group;
-  for (int j = 0; j < kPatchGroup; ++j) {
-    const std::int64_t source = patch_source(shape, place, first + j);
-    group.values[j] = source < 0 ? from_float<T>(0.0f) : image[source];
+__device__ void write_group(const PatchPlace& place, const PatchBand& band, const T* kept, int group,
+                            int lane, int pixels, T* patches) {
+  constexpr int kBytes = static_cast<int>(sizeof(T));
+  const char* firsts[kOctet];
+  int steps[kOctet];
+  for (int j = 0; j < kOctet; ++j) {
+    const int k = group * kOctet + j;
+    steps[j] = k < place.inner ? kBytes : 0;  // what fills the row up is the last zero, whatever the pixel
+    firsts[j] = reinterpret_cast<const char*>(kept + (k < place.inner ? band.offset(place, k) : band.kept));
   }
-  *reinterpret_cast<Group*>(patches + row * shape.row + first) = group;
+  const std::int64_t row = place.row.value();
+  T* to = patches + lane * row + group * kOctet;
+#pragma unroll 1
+  for (int pixel = lane; pixel < pixels; pixel += band.lanes, to += band.lanes * row) {
+    const int window = band.window(place, pixel);
+    Octet<T> octet;
+    for (int j = 0; j < kOctet; ++j) {
+      octet.values[j] = *reinterpret_cast<const T*>(firsts[j] + window * steps[j]);
+    }
+    store_octet(to, octet);
+  }
+}
+
+/// For any number of channels: one block per band of an image, which it keeps in shared memory; each thread
+/// writes octets. Some 40 instructions for each, and as many again for the band where blocks have to be small:
+/// the limit is writing the patches.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    gather_band(PatchPlace place, PatchBand band, const T* __restrict__ image, T* __restrict__ patches) {
+  T* const kept = dynamic_shared<T>();
+  const int block = static_cast<int>(blockIdx.x), me = static_cast<int>(threadIdx.x);
+  const std::int64_t b = band.bands.quotient(block);
+  const int top = band.bands.remainder(block) * band.rows;
+  image += b * place.image_units();
+  for (int i = me; i <= band.kept; i += kThreads) {
+    const int source = i < band.kept ? band.source(place, top, i) : -1;
+    kept[i] = source < 0 ? from_float<T>(0.0f) : image[source];
+  }
+  __syncthreads();
+  const int lane = band.groups.quotient(me);
+  if (lane >= band.lanes) return;
+  const int rows = place.height - top < band.rows ? place.height - top : band.rows;
+  patches += b * place.patch_units() + std::int64_t{top} * place.width.value() * place.row.value();
+  for (int group = band.groups.remainder(me); group < band.groups.value(); group += kThreads) {
+    write_group(place, band, kept, group, lane, rows * place.width.value(), patches);
+  }
+}
+
+template <class Unit>
+void gather_units(cudaStream_t stream, const PatchShape& shape, int unit, const void* image, void* patches) {
+  const PatchPlace place(shape, unit);
+  const Divisor blocks(static_cast<int>(blocks_for(place.patch_units())));
+  const Grid grid{static_cast<unsigned>(shape.batch) * static_cast<unsigned>(blocks.value()), kThreads};
+  launch("patches", stream, grid, gather<Unit>, place, blocks, image, patches);
 }
 
 __global__ void round_values(const float* __restrict__ src, Bf16* __restrict__ dst, std::int64_t count) {
@@ -58,8 +114,18 @@ __global__ void turn(TurnedWeights shape, const float* __restrict__ src, T* __re
 
 void gather_patches(cudaStream_t stream, const PatchShape& shape, ValueType type, const void* image,
                     void* patches) {
-  const Grid grid = grid_for(shape.rows() * (shape.row / kPatchGroup));
-  with_type(type, [&]<class T>(T) { launch("patches", stream, grid, gather<T>, shape, image, patches); });
+  with_type(type, [&]<class T>(T) {
+    const PatchBand band(shape, kThreads, kMostShared / static_cast<int>(sizeof(T)));
+    if (shape.channels % kOctet == 0) {
+      gather_units<Octet<T>>(stream, shape, kOctet, image, patches);
+    } else if (band.rows == 0) {
+      gather_units<T>(stream, shape, 1, image, patches);
+    } else {
+      const Grid grid{static_cast<unsigned>(shape.batch) * static_cast<unsigned>(band.bands.value()),
+                      kThreads, (static_cast<std::size_t>(band.kept) + 1) * sizeof(T)};
+      launch("patches", stream, grid, gather_band<T>, PatchPlace(shape), band, image, patches);
+    }
+  });
 }
 
 void round_to_bf16(cudaStream_t stream, const float* src, void* dst, std::int64_t count) {

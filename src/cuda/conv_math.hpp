@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "cuda/divisor.hpp"
+
 /// Index arithmetic of convolutions as matrix products; runs on the host and on the device.
 namespace cifar_mpi::cuda {
 
@@ -27,31 +29,91 @@ constexpr int kPatchGroup = 8;
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/// One row: which pixel it belongs to.
-struct PatchRow {
-  std::int64_t image = 0;  ///< where the image's values begin
-  int top = 0;             ///< image row of the window's first row; may be outside
-  int left = 0;
+/// A PatchShape as kernels count in it: within one image, in units of one channel or of several. The rows of
+/// a window are runs of values that lie side by side in the image.
+struct PatchPlace {
+  int height = 0;
+  int channels = 0;
+  int before = 0;
+  int inner = 0;
+  Divisor width;
+  Divisor run;  ///< units of one row of a window
+  Divisor row;
+
+  constexpr explicit PatchPlace(const PatchShape& shape, int unit = 1)
+      : height(shape.height),
+        channels(shape.channels / unit),
+        before(shape.before),
+        inner(shape.inner() / unit),
+        width(shape.width),
+        run(shape.kernel * channels),
+        row(shape.row / unit) {}
+
+  constexpr int pixels() const { return height * width.value(); }
+  constexpr int line() const { return width.value() * channels; }
+  constexpr std::int64_t image_units() const { return std::int64_t{height} * line(); }
+  constexpr std::int64_t patch_units() const { return std::int64_t{pixels()} * row.value(); }
+
+  /// Where unit `i` of the image's patches comes from, or −1 when it is zero.
+  constexpr int source(int i) const {
+    const int pixel = row.quotient(i), k = i - pixel * row.value();
+    const int y = width.quotient(pixel), ky = run.quotient(k);
+    const int from_row = y - before + ky;
+    const int from = (pixel - y * width.value() - before) * channels + k - ky * run.value();
+    const bool inside = k < inner && from_row >= 0 && from_row < height && from >= 0 && from < line();
+    return inside ? from_row * line() + from : -1;
+  }
 };
 
-constexpr PatchRow patch_row(const PatchShape& shape, std::int64_t row) {
-  const int pixels = shape.height * shape.width;
-  const std::int64_t b = row / pixels;
-  const int pixel = static_cast<int>(row - b * pixels);
-  const int y = pixel / shape.width;
-  return {b * pixels * shape.channels, y - shape.before, pixel - y * shape.width - shape.before};
-}
+/// What a block keeps of an image to write the patches of `rows` rows of pixels: the rows of the image that
+/// their windows see, with the zeros beside and between, and one more zero. A window's value then lies as far
+/// from the window's first one whatever the pixel, and is never outside.
+struct PatchBand {
+  int rows = 0;
+  int kept = 0;    ///< values without the last zero
+  int lanes = 1;   ///< pixels that the threads write at once
+  Divisor bands;   ///< per image
+  Divisor pitch;   ///< values of one row
+  Divisor groups;  ///< of kPatchGroup values per row of the patches
 
-/// Where value k of the row comes from, or −1 when it is zero.
-constexpr std::int64_t patch_source(const PatchShape& shape, const PatchRow& row, int k) {
-  if (k >= shape.inner()) return -1;
-  const int tap = k / shape.channels;
-  const int ky = tap / shape.kernel;
-  const int y = row.top + ky;
-  const int x = row.left + tap - ky * shape.kernel;
-  if (y < 0 || y >= shape.height || x < 0 || x >= shape.width) return -1;
-  return row.image + (std::int64_t{y} * shape.width + x) * shape.channels + (k - tap * shape.channels);
-}
+  /// As many rows as give each of `threads` threads eight groups to write, or more where that still leaves
+  /// the batch a thousand blocks, and as leave the band within `most` values; `rows` is 0 when not even one
+  /// does.
+  constexpr PatchBand(const PatchShape& shape, int threads, int most)
+      : pitch((shape.width + shape.kernel - 1) * shape.channels), groups(shape.row / kPatchGroup) {
+    const int fit = (most - 1) / pitch.value() - (shape.kernel - 1);
+    const int apiece = 8 * threads / (shape.width * groups.value());
+    const std::int64_t spread = std::int64_t{shape.batch} * shape.height / 1000;
+    const int least = apiece < 1 ? 1 : apiece;
+    int wanted = spread < shape.height ? static_cast<int>(spread) : shape.height;
+    wanted = wanted < least ? least : wanted;
+    if (fit < 1) return;
+    if (groups.value() < threads) lanes = threads / groups.value();
+    wanted = wanted > fit ? fit : wanted;
+    wanted = wanted > shape.height ? shape.height : wanted;
+    bands = Divisor((shape.height + wanted - 1) / wanted);
+    rows = (shape.height + bands.value() - 1) / bands.value();
+    kept = (rows + shape.kernel - 1) * pitch.value();
+  }
+
+  /// Where kept value `i` of the band whose first row is `top` comes from in the image, or −1 when it is zero.
+  constexpr int source(const PatchPlace& place, int top, int i) const {
+    const int row = pitch.quotient(i);
+    const int from_row = top - place.before + row;
+    const int from = i - row * pitch.value() - place.before * place.channels;
+    const bool inside = from_row >= 0 && from_row < place.height && from >= 0 && from < place.line();
+    return inside ? from_row * place.line() + from : -1;
+  }
+  /// Where the window of the band's pixel begins among what is kept.
+  constexpr int window(const PatchPlace& place, int pixel) const {
+    return pixel * place.channels + place.width.quotient(pixel) * (pitch.value() - place.line());
+  }
+  /// How far behind that value k lies, for k < inner.
+  constexpr int offset(const PatchPlace& place, int k) const {
+    const int ky = place.run.quotient(k);
+    return k + ky * (pitch.value() - place.run.value());
+  }
+};
 
 /// Weights [kernel, kernel, in, out] turned by 180 degrees with in and out swapped, [kernel, kernel, out,
 /// in]: the data gradient is the convolution of the gradient with them. Source of element `i` of the result.

@@ -52,11 +52,13 @@ class HostNetwork {
 
  private:
   static Array patches(const PatchShape& shape, const Array& image) {
+    const PatchPlace place(shape);
     Array result;
-    for (std::int64_t row = 0; row < shape.rows(); ++row) {
-      for (int k = 0; k < shape.row; ++k) {
-        const std::int64_t source = patch_source(shape, patch_row(shape, row), k);
-        result.push_back(source < 0 ? 0.0 : image[static_cast<std::size_t>(source)]);
+    for (int b = 0; b < shape.batch; ++b) {
+      for (int i = 0; i < place.patch_units(); ++i) {
+        const int source = place.source(i);
+        result.push_back(source < 0 ? 0.0
+                                    : image[static_cast<std::size_t>(b * place.image_units() + source)]);
       }
     }
     return result;
