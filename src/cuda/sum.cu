@@ -5,8 +5,6 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-constexpr int kRowThreads = 8;
-
 __global__ void add_two(float* dst, const float* a, const float* b, std::int64_t count) {
   const std::int64_t i = thread_index();
   if (i < count) dst[i] = b == nullptr ? a[i] : a[i] + b[i];
@@ -18,52 +16,133 @@ __global__ void add_tree(float* __restrict__ dst, const float* __restrict__ gath
   if (i < count) dst[i] = tree_sum(ranks, [&](int rank) { return gathered[rank * count + i]; });
 }
 
-/// The threads of a block that share a column add up what each has, in a fixed order.
-__device__ float add_rows(float mine) {
-  __shared__ float values[kRowThreads][kColumnTile];
-  values[threadIdx.y][threadIdx.x] = mine;
+/// What a thread takes of a row: an octet where the columns make octets, one value elsewhere.
+template <class T, int kWidth>
+struct alignas(kWidth * sizeof(T) < 16 ? kWidth * sizeof(T) : 16) Slice {
+  T values[kWidth];
+};
+
+/// A block: threads side by side for the columns of a tile, and as many of these for rows as make kThreads.
+template <int kWidth>
+constexpr int kSlices = kColumnTile / kWidth;
+template <int kWidth>
+constexpr int kRowThreads = kThreads / kSlices<kWidth>;
+
+/// Adds a slice of kRows rows that lie `apart` values from each other, zeroed where masked. Loads all before
+/// it uses the first.
+template <bool kMasks, int kRows, class T, int kWidth>
+__device__ void add_slices(T* grad, const T* y, std::int64_t apart, float (&sums)[kWidth]) {
+  using Values = Slice<T, kWidth>;
+  Values grads[kRows], outputs[kMasks ? kRows : 1];
+  for (int j = 0; j < kRows; ++j) {
+    grads[j] = *reinterpret_cast<const Values*>(grad + j * apart);
+    if constexpr (kMasks) outputs[j] = *reinterpret_cast<const Values*>(y + j * apart);
+  }
+  for (int j = 0; j < kRows; ++j) {
+    if constexpr (kMasks) {
+      for (int i = 0; i < kWidth; ++i) {
+        if (!(to_float(outputs[j].values[i]) > 0.0f)) grads[j].values[i] = from_float<T>(0.0f);
+      }
+      *reinterpret_cast<Values*>(grad + j * apart) = grads[j];
+    }
+    for (int i = 0; i < kWidth; ++i) sums[i] += to_float(grads[j].values[i]);
+  }
+}
+
+/// Adds a slice of this thread's rows of [row, end), which are kRowThreads apart.
+template <bool kMasks, class T, int kWidth>
+__device__ void add_rows_of(const ColumnSum& work, std::int64_t row, std::int64_t end, int column,
+                            float (&sums)[kWidth]) {
+  constexpr int kApart = kRowThreads<kWidth>, kAhead = 4;
+  const std::int64_t apart = std::int64_t{kApart} * work.columns;
+  T* grad = static_cast<T*>(work.grad) + row * work.columns + column;
+  const T* y = kMasks ? static_cast<const T*>(work.y) + row * work.columns + column : nullptr;
+#pragma unroll 1
+  for (; row + (kAhead - 1) * kApart < end; row += kAhead * kApart) {
+    add_slices<kMasks, kAhead>(grad, y, apart, sums);
+    grad += kAhead * apart;
+    if constexpr (kMasks) y += kAhead * apart;
+  }
+#pragma unroll 1
+  for (; row < end; row += kApart) {
+    add_slices<kMasks, 1>(grad, y, apart, sums);
+    grad += apart;
+    if constexpr (kMasks) y += apart;
+  }
+}
+
+/// Adds the rows that are kRowThreads apart of what the chunks' blocks have left.
+template <int kWidth>
+__device__ void add_partials(const float* partials, int columns, int chunks, float (&sums)[kWidth]) {
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.y); i < chunks; i += kRowThreads<kWidth>) {
+    const float* const from = partials + static_cast<std::int64_t>(i) * columns;
+    if constexpr (kWidth == 1) {
+      sums[0] += __ldcg(from);
+    } else {
+      static_assert(kWidth == 8);
+      const float4 low = __ldcg(reinterpret_cast<const float4*>(from));
+      const float4 high = __ldcg(reinterpret_cast<const float4*>(from + 4));
+      const float values[kWidth] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      for (int j = 0; j < kWidth; ++j) sums[j] += values[j];
+    }
+  }
+}
+
+/// Thread `me` of the first kColumnTile gets the sum of column `me` over the block's rows, in a fixed order.
+template <int kWidth>
+__device__ float add_threads(const float (&mine)[kWidth], int me) {
+  __shared__ float values[kRowThreads<kWidth>][kColumnTile];
+  for (int i = 0; i < kWidth; ++i) values[threadIdx.y][static_cast<int>(threadIdx.x) * kWidth + i] = mine[i];
   __syncthreads();
   float sum = 0.0f;
-  if (threadIdx.y == 0) {
-    for (int i = 0; i < kRowThreads; ++i) sum += values[i][threadIdx.x];
+  if (me < kColumnTile) {
+    for (int i = 0; i < kRowThreads<kWidth>; ++i) sum += values[i][me];
   }
   __syncthreads();
   return sum;
 }
 
 /// Block (tile of columns, chunk of rows). Each chunk is summed by its block; the last block of a tile adds
-/// the chunks in order, so the result does not depend on which that is. Reads every value once.
-template <class T>
-__global__ void column_sum(ColumnSum work, ColumnChunks chunks) {
-  const int column = static_cast<int>(blockIdx.x) * kColumnTile + static_cast<int>(threadIdx.x);
+/// the chunks in order, so the result does not depend on which that is. Reads every value once, and with a
+/// mask reads y and writes the gradient too. Some 25 instructions for an octet, 65 with a mask: the limit is
+/// memory. Four blocks on a multiprocessor, so that the compiler lets each thread have its loads under way.
+template <class T, int kWidth, bool kMasks>
+__global__ void __launch_bounds__(kThreads, 4) column_sum(ColumnSum work, ColumnChunks chunks) {
+  const int first = static_cast<int>(blockIdx.x) * kColumnTile;
+  const int column = first + static_cast<int>(threadIdx.x) * kWidth;
   const int chunk = static_cast<int>(blockIdx.y);
+  const int me = static_cast<int>(threadIdx.y) * kSlices<kWidth> + static_cast<int>(threadIdx.x);
   const bool inside = column < work.columns;
-  T* const grad = static_cast<T*>(work.grad);
-  const T* const y = static_cast<const T*>(work.y);
-  float sum = 0.0f;
-  for (std::int64_t row = chunks.begin(chunk) + threadIdx.y; inside && row < chunks.begin(chunk + 1);
-       row += kRowThreads) {
-    const std::int64_t i = row * work.columns + column;
-    if (y != nullptr && !(to_float(y[i]) > 0.0f)) {
-      grad[i] = from_float<T>(0.0f);
-    } else {
-      sum += to_float(grad[i]);
-    }
+  const bool writes = me < kColumnTile && first + me < work.columns;
+  float mine[kWidth] = {};
+  if (inside) {
+    add_rows_of<kMasks, T>(work, chunks.begin(chunk) + threadIdx.y, chunks.begin(chunk + 1), column, mine);
   }
-  sum = add_rows(sum);
-  const bool writes = inside && threadIdx.y == 0;
+  const float sum = add_threads(mine, me);
   if (chunks.chunks == 1) {
-    if (writes) work.sums[column] = sum;
+    if (writes) work.sums[first + me] = sum;
     return;
   }
-  if (writes) work.partials[static_cast<std::int64_t>(chunk) * work.columns + column] = sum;
+  if (writes) work.partials[static_cast<std::int64_t>(chunk) * work.columns + first + me] = sum;
   if (!is_last_block(work.counters + blockIdx.x, static_cast<unsigned>(chunks.chunks))) return;
-  float total = 0.0f;
-  for (int i = static_cast<int>(threadIdx.y); inside && i < chunks.chunks; i += kRowThreads) {
-    total += __ldcg(work.partials + static_cast<std::int64_t>(i) * work.columns + column);
+  float totals[kWidth] = {};
+  if (inside) add_partials(work.partials + column, work.columns, chunks.chunks, totals);
+  const float total = add_threads(totals, me);
+  if (writes) work.sums[first + me] = total;
+}
+
+template <class T, int kWidth>
+void launch_sum(cudaStream_t stream, const ColumnSum& work) {
+  const ColumnChunks chunks = column_chunks(work.rows);
+  const Grid grid{
+      {static_cast<unsigned>(column_counters(work.columns)), static_cast<unsigned>(chunks.chunks)},
+      {kSlices<kWidth>, kRowThreads<kWidth>}};
+  if (work.y == nullptr) {
+    launch("column sums", stream, grid, column_sum<T, kWidth, false>, work, chunks);
+  } else {
+    launch("masked column sums", stream, grid, column_sum<T, kWidth, true>, work, chunks);
   }
-  total = add_rows(total);
-  if (writes) work.sums[column] = total;
 }
 
 }  // namespace
@@ -81,11 +160,13 @@ void add_ranks(cudaStream_t stream, float* dst, const float* gathered, std::size
 }
 
 void sum_columns(cudaStream_t stream, const ColumnSum& work) {
-  const ColumnChunks chunks = column_chunks(work.rows);
-  const dim3 blocks(static_cast<unsigned>(column_counters(work.columns)),
-                    static_cast<unsigned>(chunks.chunks));
-  const Grid grid{blocks, {kColumnTile, kRowThreads}};
-  with_type(work.type, [&]<class T>(T) { launch("column sums", stream, grid, column_sum<T>, work, chunks); });
+  with_type(work.type, [&]<class T>(T) {
+    if (work.columns % 8 == 0) {
+      launch_sum<T, 8>(stream, work);
+    } else {
+      launch_sum<T, 1>(stream, work);
+    }
+  });
 }
 
 }  // namespace cifar_mpi::cuda

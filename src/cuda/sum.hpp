@@ -32,7 +32,7 @@ struct ColumnSum {
 void sum_columns(cudaStream_t stream, const ColumnSum& work);
 
 /// Columns that one block sums.
-constexpr int kColumnTile = 32;
+constexpr int kColumnTile = 64;
 constexpr int column_counters(int columns) { return (columns + kColumnTile - 1) / kColumnTile; }
 
 }  // namespace cifar_mpi::cuda

@@ -29,19 +29,26 @@ constexpr float tree_sum(int ranks, Read read) {
 }
 
 /// How the sum over the rows of a matrix is cut: each chunk of rows is summed by one block, the chunks in
-/// order by the last. Constants, because they affect bits.
+/// order by the last. Constants, because they affect bits: enough chunks for each multiprocessor to have
+/// several blocks, and so few that the last block adds them in a microsecond.
 struct ColumnChunks {
   std::int64_t rows = 0;
+  std::int64_t rows_per_chunk = 1;
   int chunks = 1;
 
-  constexpr std::int64_t begin(int chunk) const { return rows * chunk / chunks; }
+  constexpr std::int64_t begin(int chunk) const {
+    const std::int64_t row = chunk * rows_per_chunk;
+    return row < rows ? row : rows;
+  }
 };
 
 constexpr ColumnChunks column_chunks(std::int64_t rows) {
-  constexpr std::int64_t kRowsPerChunk = 256;
-  constexpr std::int64_t kMostChunks = 256;
-  const std::int64_t wanted = (rows + kRowsPerChunk - 1) / kRowsPerChunk;
-  return {rows, static_cast<int>(wanted < 1 ? 1 : wanted > kMostChunks ? kMostChunks : wanted)};
+  constexpr std::int64_t kLeastRows = 256;
+  constexpr std::int64_t kMostChunks = 512;
+  const std::int64_t even = (rows + kMostChunks - 1) / kMostChunks;
+  const std::int64_t per_chunk = even < kLeastRows ? kLeastRows : even;
+  const std::int64_t chunks = (rows + per_chunk - 1) / per_chunk;
+  return {rows, per_chunk, static_cast<int>(chunks < 1 ? 1 : chunks)};
 }
 
 }  // namespace cifar_mpi::cuda

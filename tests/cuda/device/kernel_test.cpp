@@ -314,7 +314,8 @@ TEST_F(CudaKernel, SumsColumnsExactlyAndMasksOnTheWay) {
   Bench bench;
   for (const ValueType type : kTypes) {
     for (const auto& [rows, columns] :
-         {std::pair{5, 7}, std::pair{128, 384}, std::pair{2000, 64}, std::pair{700, 33}}) {
+         {std::pair{5, 7}, std::pair{128, 384}, std::pair{2000, 64}, std::pair{700, 33}, std::pair{1100, 72},
+          std::pair{257, 129}, std::pair{131200, 8}}) {
       const auto count = static_cast<std::size_t>(rows * columns);
       const reference::Array grad = lattice(count, 41), y = lattice(count, 42);
       for (const bool masks : {false, true}) {
