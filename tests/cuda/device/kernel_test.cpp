@@ -342,22 +342,28 @@ TEST_F(CudaKernel, SumsColumnsExactlyAndMasksOnTheWay) {
 
 TEST_F(CudaKernel, RectifiesAndShifts) {
   Bench bench;
-  const std::size_t rows = 13, columns = 37;
-  for (const ValueType type : kTypes) {
-    const reference::Array x = lattice(rows * columns, 51), bias = lattice(columns, 52),
-                           grad = lattice(rows * columns, 53);
-    void* const y = bench.take(x.size(), type);
-    relu_forward(bench.stream, type, bench.upload(x, type), y, static_cast<std::int64_t>(x.size()));
-    expect_equal(bench.download(y, x.size(), type), reference::relu_forward(x), "relu");
-    void* const masked = bench.upload(grad, type);
-    relu_mask(bench.stream, type, y, masked, static_cast<std::int64_t>(x.size()));
-    expect_equal(bench.download(masked, x.size(), type), reference::relu_grad_x(x, grad), "mask");
-    reference::Array wanted = x;
-    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = std::max(wanted[i] + bias[i % columns], 0.0);
-    void* const shifted = bench.upload(x, type);
-    add_bias(bench.stream, type, shifted, static_cast<const float*>(bench.upload(bias, ValueType::fp32)),
-             rows, columns, true);
-    expect_equal(bench.download(shifted, x.size(), type), rounded(wanted, type), "bias");
+  for (const auto& [rows, columns] : {std::pair{13, 37}, std::pair{100, 72}, std::pair{301, 8},
+                                      std::pair{2, 300}, std::pair{3, 2400}, std::pair{1, 3}}) {
+    const auto n = static_cast<std::size_t>(columns), count = static_cast<std::size_t>(rows) * n;
+    for (const ValueType type : kTypes) {
+      const std::string what = concat(rows, 'x', columns);
+      const reference::Array x = lattice(count, 51), bias = lattice(n, 52), grad = lattice(count, 53);
+      void* const y = bench.take(count, type);
+      relu_forward(bench.stream, type, bench.upload(x, type), y, static_cast<std::int64_t>(count));
+      expect_equal(bench.download(y, count, type), reference::relu_forward(x), "relu " + what);
+      void* const masked = bench.upload(grad, type);
+      relu_mask(bench.stream, type, y, masked, static_cast<std::int64_t>(count));
+      expect_equal(bench.download(masked, count, type), reference::relu_grad_x(x, grad), "mask " + what);
+      for (const bool relu : {false, true}) {
+        reference::Array wanted = x;
+        for (std::size_t i = 0; i < count; ++i) wanted[i] += bias[i % n];
+        if (relu) wanted = reference::relu_forward(wanted);
+        void* const shifted = bench.upload(x, type);
+        add_bias(bench.stream, type, shifted, static_cast<const float*>(bench.upload(bias, ValueType::fp32)),
+                 rows, columns, relu);
+        expect_equal(bench.download(shifted, count, type), rounded(wanted, type), "bias " + what);
+      }
+    }
   }
 }
 
@@ -375,6 +381,9 @@ TEST_F(CudaKernel, KeepsNanThroughRectifiers) {
     void* const shifted = bench.upload(nan, type);
     add_bias(bench.stream, type, shifted, bench.upload(std::vector<float>(30, 1.0f)), 10, 30, true);
     expect_nan(shifted, 300, type, "bias");
+    void* const octets = bench.upload(nan, type);
+    add_bias(bench.stream, type, octets, bench.upload(std::vector<float>(24, 1.0f)), 12, 24, true);
+    expect_nan(octets, 12 * 24, type, "bias of octets");
     void* const d = bench.upload(reference::Array(100, 1.0), type);
     plain_matmul(bench.stream, {10, 10, 30, false, false, type, type, true, true}, bench.upload(nan, type),
                  bench.upload(lattice(300, 1), type), d, bench.upload(lattice(10, 2), type));
