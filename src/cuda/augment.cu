@@ -7,73 +7,125 @@ namespace {
 
 constexpr int kMostChannels = data::AffineMap::kMaxChannels;
 
-/// Writes one sample by one block. The sums are integers, so the order in which the threads add them does not
-/// matter.
-template <class T>
-__device__ void write_sample(const InputPlace& place, std::uint64_t sample, const data::AugmentDraw& draw,
-                             T* out) {
-  __shared__ std::uint32_t sums[kMostChannels], squares[kMostChannels];
-  __shared__ data::AffineMap map;
-  const data::AugmentSpec& spec = place.spec;
-  const int channels = spec.source.channels;
-  const int pixels = spec.crop_height * spec.crop_width;
-  const int values = pixels * channels;
-  const std::uint8_t* const image = place.images + sample * static_cast<std::uint64_t>(spec.source.count());
-  const int me = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  if (me < kMostChannels) sums[me] = squares[me] = 0;
-  __syncthreads();
-  for (int c = 0; c < channels; ++c) {
-    std::uint32_t sum = 0, square = 0;
-    for (int pixel = me; pixel < pixels; pixel += threads) {
-      const std::uint32_t v = image[crop_source(spec, draw, pixel * channels + c)];
-      sum += v;
-      square += v * v;
+/// The threads of a warp add to a word each: one that many add to takes them one by one.
+constexpr int kWords = 32;
+
+struct Sums {
+  std::uint32_t values[kWords], squares[kWords];
+};
+
+/// All loads of a pixel are under way before anything is made of the first.
+struct Pixel {
+  std::uint32_t v[kMostChannels];
+};
+
+__device__ Pixel pixel_of(const std::uint8_t* from, int channels) {
+  Pixel pixel;
+  for (int c = 0; c < kMostChannels; ++c) pixel.v[c] = c < channels ? from[c] : 0;
+  return pixel;
+}
+
+/// Adds this thread's pixels to the words, which are zero.
+__device__ void add_pixels(const data::AugmentSpec& spec, const data::AugmentDraw& draw, const Divisor& width,
+                           const std::uint8_t* image, Sums* sums) {
+  const int me = static_cast<int>(threadIdx.x);
+  const int channels = spec.source.channels, pixels = spec.crop_height * spec.crop_width;
+  std::uint32_t values[kMostChannels] = {}, squares[kMostChannels] = {};
+  for (int pixel = me; pixel < pixels; pixel += kThreads) {
+    const Pixel found = pixel_of(image + crop_source(spec, draw, width, pixel), channels);
+    for (int c = 0; c < kMostChannels; ++c) {
+      values[c] += found.v[c];
+      squares[c] += found.v[c] * found.v[c];
     }
-    atomicAdd(&sums[c], sum);
-    atomicAdd(&squares[c], square);
   }
-  __syncthreads();
-  if (me == 0) {
-    map = data::affine_map(sums, squares, channels, pixels, draw.contrast,
-                           [](double square) { return sqrt(square); });
-  }
-  __syncthreads();
-  for (int i = me; i < values; i += threads) {
-    const float v = image[crop_source(spec, draw, i)];
-    out[i] = from_float<T>(map.scale * v + map.shift[i % channels]);
+  for (int c = 0; c < kMostChannels; ++c) {
+    if (c >= channels) break;
+    atomicAdd(&sums[c].values[me % kWords], values[c]);
+    atomicAdd(&sums[c].squares[me % kWords], squares[c]);
   }
 }
 
-/// One block per sample. Reads a crop twice, the second time from the cache, and writes it once.
+/// The map of the crop whose sums these are, for all after a barrier.
+__device__ void find_map(const data::AugmentSpec& spec, float contrast, const Sums* sums,
+                         data::AffineMap* map) {
+  __shared__ std::uint32_t totals[2][kMostChannels];
+  const int me = static_cast<int>(threadIdx.x), channels = spec.source.channels;
+  if (me < 2 * channels) {
+    const Sums& mine = sums[me / 2];
+    std::uint32_t total = 0;
+    for (int i = 0; i < kWords; ++i) total += me % 2 == 0 ? mine.values[i] : mine.squares[i];
+    totals[me % 2][me / 2] = total;
+  }
+  __syncthreads();
+  if (me != 0) return;
+  *map = data::affine_map(totals[0], totals[1], channels, spec.crop_height * spec.crop_width, contrast,
+                          [](double square) { return sqrt(square); });
+}
+
+/// Writes one sample by one block. The sums are integers, so the order in which the threads add them does not
+/// matter.
 template <class T>
-__global__ void train(TrainInput input) {
+__device__ void write_sample(const InputPlace& place, const Divisor& width, std::uint64_t sample,
+                             const data::AugmentDraw& draw, T* out) {
+  __shared__ Sums sums[kMostChannels];
+  __shared__ data::AffineMap map;
+  const data::AugmentSpec& spec = place.spec;
+  const int channels = spec.source.channels;
+  const std::uint8_t* const image = place.images + sample * static_cast<std::uint64_t>(spec.source.count());
+  const int me = static_cast<int>(threadIdx.x);
+  static_assert(kMostChannels * kWords <= kThreads);
+  if (me < kMostChannels * kWords) {
+    sums[me / kWords].values[me % kWords] = sums[me / kWords].squares[me % kWords] = 0;
+  }
+  __syncthreads();
+  add_pixels(spec, draw, width, image, sums);
+  __syncthreads();
+  find_map(spec, draw.contrast, sums, &map);
+  __syncthreads();
+  const float scale = map.scale;
+  float shifts[kMostChannels];
+  for (int c = 0; c < kMostChannels; ++c) shifts[c] = map.shift[c];
+  for (int pixel = me; pixel < spec.crop_height * spec.crop_width; pixel += kThreads) {
+    const Pixel values = pixel_of(image + crop_source(spec, draw, width, pixel), channels);
+    T* const to = out + pixel * channels;
+    for (int c = 0; c < kMostChannels; ++c) {
+      if (c < channels) to[c] = from_float<T>(scale * static_cast<float>(values.v[c]) + shifts[c]);
+    }
+  }
+}
+
+/// One block per sample. Reads a crop twice, the second time from the cache, and writes it once; with little
+/// to move, the limit is what one thread does alone: the draw and the map.
+template <class T>
+__global__ void __launch_bounds__(kThreads) train(TrainInput input, Divisor width) {
   __shared__ data::SampleRef sample;
   __shared__ data::AugmentDraw draw;
   const InputPlace& place = input.place;
   if (threadIdx.x == 0) {
     sample = input.order.at(*input.step, input.first + blockIdx.x);
     draw = data::draw_augment(place.spec, input.seed, sample.pass, sample.id);
-    place.batch_labels[blockIdx.x] = place.labels[sample.local];
   }
   __syncthreads();
+  // on its way while the sample is written
+  const std::uint8_t label = threadIdx.x == 0 ? place.labels[sample.local] : kPaddingLabel;
   write_sample(
-      place, sample.local, draw,
+      place, width, sample.local, draw,
       static_cast<T*>(place.x) + static_cast<std::int64_t>(blockIdx.x) * place.spec.output().count());
+  if (threadIdx.x == 0) place.batch_labels[blockIdx.x] = label;
 }
 
 template <class T>
-__global__ void evaluate(InputPlace place, const std::uint64_t* __restrict__ cursor) {
+__global__ void __launch_bounds__(kThreads)
+    evaluate(InputPlace place, Divisor width, const std::uint64_t* __restrict__ cursor) {
   const std::uint64_t sample = *cursor + blockIdx.x;
   const int values = place.spec.output().count();
   T* const out = static_cast<T*>(place.x) + static_cast<std::int64_t>(blockIdx.x) * values;
   const bool there = sample < place.count;
   if (threadIdx.x == 0) place.batch_labels[blockIdx.x] = there ? place.labels[sample] : kPaddingLabel;
   if (there) {
-    write_sample(place, sample, data::draw_augment(place.spec, 0, 0, sample), out);
+    write_sample(place, width, sample, data::draw_augment(place.spec, 0, 0, sample), out);
   } else {
-    for (int i = static_cast<int>(threadIdx.x); i < values; i += static_cast<int>(blockDim.x)) {
-      out[i] = from_float<T>(0.0f);
-    }
+    for (int i = static_cast<int>(threadIdx.x); i < values; i += kThreads) out[i] = from_float<T>(0.0f);
   }
 }
 
@@ -85,13 +137,15 @@ __global__ void move_cursor(std::uint64_t* cursor, int batch) {
 
 void train_input(cudaStream_t stream, const TrainInput& input) {
   const Grid grid{static_cast<unsigned>(input.place.batch), kThreads};
-  with_type(input.place.type, [&]<class T>(T) { launch("augment", stream, grid, train<T>, input); });
+  const Divisor width(input.place.spec.crop_width);
+  with_type(input.place.type, [&]<class T>(T) { launch("augment", stream, grid, train<T>, input, width); });
 }
 
 void evaluate_input(cudaStream_t stream, const InputPlace& place, std::uint64_t* cursor) {
   const Grid grid{static_cast<unsigned>(place.batch), kThreads};
+  const Divisor width(place.spec.crop_width);
   with_type(place.type,
-            [&]<class T>(T) { launch("evaluation input", stream, grid, evaluate<T>, place, cursor); });
+            [&]<class T>(T) { launch("evaluation input", stream, grid, evaluate<T>, place, width, cursor); });
   launch("evaluation cursor", stream, {1, 1}, move_cursor, cursor, place.batch);
 }
 

@@ -28,9 +28,13 @@ TEST(CropSource, GivesThePixelsOfTheReference) {
     const data::AugmentDraw draw{3, 2, flip, 0.7f};
     std::vector<std::uint8_t> image;
     for (int i = 0; i < spec.source.count(); ++i) image.push_back(static_cast<std::uint8_t>(i * 37));
+    const Divisor width(spec.crop_width);
+    const auto value_of = [&](int i) {
+      return image[static_cast<std::size_t>(crop_source(spec, draw, width, i / 3) + i % 3)];
+    };
     std::array<std::uint32_t, 3> sum{}, square{};
     for (int i = 0; i < spec.output().count(); ++i) {
-      const std::uint32_t v = image[static_cast<std::size_t>(crop_source(spec, draw, i))];
+      const std::uint32_t v = value_of(i);
       sum[static_cast<std::size_t>(i % 3)] += v;
       square[static_cast<std::size_t>(i % 3)] += v * v;
     }
@@ -39,7 +43,7 @@ TEST(CropSource, GivesThePixelsOfTheReference) {
     std::vector<float> wanted(static_cast<std::size_t>(spec.output().count()));
     data::augment_reference(spec, draw, 0.0, image, wanted);
     for (int i = 0; i < spec.output().count(); ++i) {
-      const float v = image[static_cast<std::size_t>(crop_source(spec, draw, i))];
+      const float v = value_of(i);
       // values of up to 255 times a scale, and a shift of that size: a few roundings of 2^-24
       EXPECT_NEAR(map.scale * v + map.shift[i % 3], wanted[static_cast<std::size_t>(i)],
                   255.0 * map.scale * 0x1.0p-22);

@@ -89,7 +89,7 @@ class SampleOrder {
     const std::uint64_t pass = position / held_.count;
     const Random4 key =
         random4(seed_, RandomPurpose::sample_order, pass, static_cast<std::uint32_t>(held_.first));
-    const std::uint64_t local = permuted(position % held_.count, held_.count, {key[0], key[1]});
+    const std::uint64_t local = permuted(position - pass * held_.count, held_.count, {key[0], key[1]});
     return {held_.first + local, local, static_cast<std::uint32_t>(pass)};
   }
 

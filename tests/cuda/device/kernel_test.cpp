@@ -171,50 +171,6 @@ TEST_F(CudaKernel, ConvolvesAsTheReferenceThroughPatches) {
   }
 }
 
-/// As PatchShape defines them.
-reference::Array patches_of(const PatchShape& shape, const reference::Array& image) {
-  reference::Array patches;
-  for (std::int64_t pixel = 0; pixel < shape.rows(); ++pixel) {
-    const std::int64_t row = pixel / shape.width, b = row / shape.height;
-    for (int k = 0; k < shape.row; ++k) {
-      const int tap = k / shape.channels;
-      const std::int64_t y = row % shape.height + tap / shape.kernel - shape.before;
-      const std::int64_t x = pixel % shape.width + tap % shape.kernel - shape.before;
-      const bool inside = k < shape.inner() && y >= 0 && y < shape.height && x >= 0 && x < shape.width;
-      const std::int64_t from = ((b * shape.height + y) * shape.width + x) * shape.channels;
-      patches.push_back(inside ? image[static_cast<std::size_t>(from + k % shape.channels)] : 0.0);
-    }
-  }
-  return patches;
-}
-
-TEST_F(CudaKernel, GathersTheWindowsOfImagesOfEveryShape) {
-  Bench bench;
-  const PatchShape shapes[] = {
-      {5, 23, 24, 3, 5, 2},   // runs longer than a group, bands of 8, 8 and 7 rows
-      {2, 40, 9, 1, 3, 1},    // runs shorter than a group
-      {1500, 9, 2, 1, 2, 0},  // a window of less than a group, one band
-      {2, 3, 2, 83, 5, 2},    // more groups than threads
-      {1, 2, 300, 9, 5, 1},   // more than a block can keep
-      {3, 7, 5, 16, 3, 1},    // octets
-      {2, 21, 13, 8, 1, 0},
-  };
-  for (const ValueType type : kTypes) {
-    for (PatchShape shape : shapes) {
-      for (const int more : {0, kPatchGroup}) {
-        shape.row = round_up(shape.inner(), kPatchGroup) + more;
-        const reference::Array image = lattice(static_cast<std::size_t>(shape.rows() * shape.channels), 8);
-        const reference::Array wanted = patches_of(shape, image);
-        void* const patches = bench.take(wanted.size(), type);
-        gather_patches(bench.stream, shape, type, bench.upload(image, type), patches);
-        expect_equal(bench.download(patches, wanted.size(), type), wanted,
-                     concat(shape.height, 'x', shape.width, 'x', shape.channels, " row ", shape.row));
-        bench.clear();
-      }
-    }
-  }
-}
-
 TEST_F(CudaKernel, ConvolvesAsTheReferenceByCudnn) {
   Bench bench;
   std::string left;
