@@ -25,10 +25,20 @@ __device__ double half_square(const float4& w) {
                 static_cast<double>(w.z) * w.z + static_cast<double>(w.w) * w.w);
 }
 
+/// Four floats of each array, loaded together.
+struct Four {
+  float4 w, g, ema;
+};
+
+__device__ Four load_four(const Update& work, std::uint64_t i) {
+  return {*reinterpret_cast<const float4*>(work.params + i), *reinterpret_cast<const float4*>(work.grads + i),
+          *reinterpret_cast<const float4*>(work.ema + i)};
+}
+
 __device__ void update_four(const Update& work, const UpdateRates& rates, std::uint64_t i, float decay,
-                            float4 w) {
-  const float4 g = *reinterpret_cast<const float4*>(work.grads + i);
-  float4 ema = *reinterpret_cast<const float4*>(work.ema + i);
+                            const Four& four) {
+  float4 w = four.w, ema = four.ema;
+  const float4& g = four.g;
   w.x = updated_weight(w.x, g.x, decay, rates.learning_rate);
   w.y = updated_weight(w.y, g.y, decay, rates.learning_rate);
   w.z = updated_weight(w.z, g.z, decay, rates.learning_rate);
@@ -41,26 +51,38 @@ __device__ void update_four(const Update& work, const UpdateRates& rates, std::u
   *reinterpret_cast<float4*>(work.ema + i) = ema;
 }
 
+/// Each thread four floats of every array at a time, the next ones on their way while it works on these and
+/// while thread 0 finds the rates, which takes a power and divisions in double. The limit is memory, or the
+/// cache where the parameters stay in it.
 __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ Update work) {
-  const bool apply = isfinite(*work.loss_sum);
-  const UpdateRates rates =
-      update_rates(work.rule, work.ema_decay, *work.step, [](double x, double y) { return pow(x, y); });
+  __shared__ UpdateRates rates;
   const Segments& segments = work.segments;
-  const std::uint64_t begin = segments.items[0].begin;
   const std::uint64_t end = segments.items[segments.count - 1].end;
-  double sum = 0.0;
   const std::uint64_t stride = std::uint64_t{4} * kThreads * kUpdateBlocks;
-  for (std::uint64_t i = begin + 4 * static_cast<std::uint64_t>(thread_index()); i < end; i += stride) {
+  std::uint64_t i = segments.items[0].begin + 4 * static_cast<std::uint64_t>(thread_index());
+  Four next = {};
+  if (i < end) next = load_four(work, i);
+  const bool apply = isfinite(*work.loss_sum);
+  if (threadIdx.x == 0) {
+    rates = update_rates(work.rule, work.ema_decay, *work.step, [](double x, double y) { return pow(x, y); });
+  }
+  __syncthreads();
+  double sum = 0.0;
+  for (; i < end; i += stride) {
+    const Four four = next;
+    if (i + stride < end) next = load_four(work, i + stride);
     const float decay = decay_of(segments, i);
-    const float4 w = *reinterpret_cast<const float4*>(work.params + i);
-    if (decay != 0.0f) sum += static_cast<double>(decay) * half_square(w);
-    if (apply) update_four(work, rates, i, decay, w);
+    if (decay != 0.0f) sum += static_cast<double>(decay) * half_square(four.w);
+    if (apply) update_four(work, rates, i, decay, four);
   }
   sum = add_threads(sum);
   if (threadIdx.x == 0) work.partials[blockIdx.x] = sum;
   if (!is_last_block(work.counter, gridDim.x)) return;
-  static_assert(kUpdateBlocks == kThreads);
-  const double total = add_threads(__ldcg(work.partials + threadIdx.x));
+  double mine = 0.0;
+  for (int block = static_cast<int>(threadIdx.x); block < kUpdateBlocks; block += kThreads) {
+    mine += __ldcg(work.partials + block);
+  }
+  const double total = add_threads(mine);
   if (threadIdx.x == 0) *work.decay_sum = work.adds ? *work.decay_sum + total : total;
 }
 

@@ -7,7 +7,7 @@
 namespace cifar_mpi::cuda {
 
 /// Blocks of the update, so partial sums of the decay term; a constant, because it affects bits.
-constexpr int kUpdateBlocks = 256;
+constexpr int kUpdateBlocks = 512;
 
 /// For every float of the segments, with the weight decay λ of its parameter:
 ///   w' = w − lr·(g + λ·w), ema' = ema + (1 − d)·(w' − ema)
