@@ -19,18 +19,23 @@ struct SampleLoss {
 template <class Read, class Write, class Math>
 constexpr SampleLoss sample_loss(int classes, int label, double scale, Read read, Write write, Math math) {
   SampleLoss sample;
+  float largest = read(0);
   for (int j = 1; j < classes; ++j) {
-    if (read(j) > read(sample.predicted)) sample.predicted = j;
+    const float z = read(j);
+    if (!(z > largest)) continue;
+    largest = z;
+    sample.predicted = j;
   }
-  const float largest = read(sample.predicted);
   double sum = 0.0;
   for (int j = 0; j < classes; ++j) sum += static_cast<double>(math.exp(read(j) - largest));
   sample.counts = label < classes;
   if (sample.counts) {
     sample.loss = math.log(sum) - (static_cast<double>(read(label)) - static_cast<double>(largest));
   }
+  const double inverse = 1.0 / sum;  // a division in double is some thirty instructions
   for (int j = 0; j < classes; ++j) {
-    const double share = static_cast<double>(math.exp(read(j) - largest)) / sum - (j == label ? 1.0 : 0.0);
+    const double share =
+        static_cast<double>(math.exp(read(j) - largest)) * inverse - (j == label ? 1.0 : 0.0);
     write(j, sample.counts ? static_cast<float>(share * scale) : 0.0f);
   }
   return sample;

@@ -11,6 +11,7 @@
 #include "cuda/device_choice.hpp"
 #include "cuda/divisor.hpp"
 #include "cuda/host_math.hpp"
+#include "cuda/loss_math.hpp"
 #include "cuda/norm_pool_math.hpp"
 #include "cuda/optimizer_math.hpp"
 #include "cuda/sum_math.hpp"
@@ -91,6 +92,17 @@ TEST(LearningRate, IsTheSchedules) {
     EXPECT_EQ(update_rates(rule, 0.999, step, pow_of).ema_share,
               static_cast<float>(1.0 - optim::ema_decay(0.999, step)));
   }
+}
+
+TEST(SampleLoss, PredictsTheFirstOfEqualsAndHasAGradientThatSumsToZero) {
+  const std::array<float, 5> logits{0.5f, 2.0f, -3.0f, 2.0f, 1.0f};
+  double sum = 0.0;
+  const SampleLoss sample = sample_loss(
+      5, 3, 1.0, [&](int j) { return logits[static_cast<std::size_t>(j)]; },
+      [&](int, float grad) { sum += static_cast<double>(grad); }, testing::HostMath{});
+  EXPECT_EQ(sample.predicted, 1);
+  EXPECT_TRUE(sample.counts);
+  EXPECT_NEAR(sum, 0.0, 5 * 0x1.0p-24);
 }
 
 TEST(DecayOf, FindsTheSegment) {
