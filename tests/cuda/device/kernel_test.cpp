@@ -2,7 +2,6 @@
 #include <cmath>
 #include <iostream>
 #include <limits>
-#include <numeric>
 #include <string>
 
 #include "cifar_mpi/base/text.hpp"
