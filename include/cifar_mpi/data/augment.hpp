@@ -66,14 +66,14 @@ struct AffineMap {
 template <class Sqrt>
 constexpr AffineMap affine_map(const std::uint32_t* sum, const std::uint32_t* square_sum, int channels,
                                int pixels, float contrast, Sqrt sqrt_of) {
-  const double per_channel = 1.0 / pixels, share = 1.0 / channels;
+  const double per_channel = 1.0 / pixels;
   const double f = contrast;
   double mean = 0.0, within = 0.0, between = 0.0;
-  for (int c = 0; c < channels; ++c) mean += sum[c] * per_channel * share;
+  for (int c = 0; c < channels; ++c) mean += sum[c] * per_channel / channels;
   for (int c = 0; c < channels; ++c) {
     const double m = sum[c] * per_channel;
-    within += (square_sum[c] * per_channel - m * m) * share;
-    between += (m - mean) * (m - mean) * share;
+    within += (square_sum[c] * per_channel - m * m) / channels;
+    between += (m - mean) * (m - mean) / channels;
   }
   const double deviation = sqrt_of(f * f * (within > 0.0 ? within : 0.0) + between);
   const double least = 1.0 / sqrt_of(static_cast<double>(pixels) * channels);
