@@ -69,8 +69,8 @@ void print_limit(const Log& log, const train::StepBenchmark& b, const Unit& unit
 }
 
 void print_tasks(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
-  log.info(format("per task (rank 0, mean)                    %9s    at limit   share    MFLOP       MB",
-                  unit.name));
+  log.info(format("per task and step (rank 0, mean)           %9s   %9s  %6s %8s %8s", unit.name,
+                  concat("limit, ", unit.name).c_str(), "share", "MFLOP", "MB"));
   const auto row = [&](const train::StepBenchmark::Row& task) {
     const bool limited = task.floor_s > 0.0;
     log.info(format("  %-40s %9.4f   %9s  %6s %8.1f %8.2f", task.task.c_str(), unit.per_second * task.seconds,

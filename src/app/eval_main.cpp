@@ -80,7 +80,11 @@ class Follower {
 
   /// The newest one unless it was evaluated before; else empty.
   std::string look() const {
-    const auto files = train::list_checkpoints(run_dir_);
+    std::vector<train::CheckpointFile> files;
+    try {
+      files = train::list_checkpoints(run_dir_);
+    } catch (const Error&) {  // a file system that is away may come back
+    }
     return files.empty() || files.back().path == evaluated_ ? std::string() : files.back().path;
   }
   void note_evaluated(const std::string& path) { evaluated_ = path; }

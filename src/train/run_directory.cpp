@@ -35,10 +35,9 @@ std::string unfinished(const std::string& name) {
   return ours ? name.substr(0, dot) : std::string();
 }
 
-/// Names in a folder; none when it cannot be read.
-std::vector<std::string> names_in(const fs::path& folder) {
+/// Names in a folder; when it cannot be read those found so far, and `error` says why.
+std::vector<std::string> names_in(const fs::path& folder, std::error_code& error) {
   std::vector<std::string> names;
-  std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     names.push_back(at->path().filename().string());
   }
@@ -59,18 +58,33 @@ std::string checkpoint_path(const std::string& run_dir, std::uint64_t step) {
   return concat(run_dir, "/checkpoints/", checkpoint_name(step));
 }
 
-std::vector<CheckpointFile> list_checkpoints(const std::string& run_dir) {
-  const fs::path folder = fs::path(run_dir) / "checkpoints";
+namespace {
+
+std::vector<CheckpointFile> checkpoints_in(const fs::path& folder, std::error_code& error) {
   std::vector<CheckpointFile> files;
-  for (const std::string& name : names_in(folder)) {
+  for (const std::string& name : names_in(folder, error)) {
     if (const auto step = step_of(name)) files.push_back({*step, (folder / name).string()});
   }
   std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   return files;
 }
 
+}  // namespace
+
+std::vector<CheckpointFile> list_checkpoints(const std::string& run_dir) {
+  const fs::path folder = fs::path(run_dir) / "checkpoints";
+  std::error_code error;
+  std::vector<CheckpointFile> files = checkpoints_in(folder, error);
+  if (!error || error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) {
+    return files;
+  }
+  throw Error(ErrorKind::io, concat("cannot look for checkpoints in ", folder.string(), ": ", error.message(),
+                                    "; make it readable, or name another run directory"));
+}
+
 void retire_checkpoints(const std::string& run_dir, std::uint64_t newest, const Retention& retention) {
-  std::vector<CheckpointFile> files = list_checkpoints(run_dir);
+  std::error_code unreadable;
+  std::vector<CheckpointFile> files = checkpoints_in(fs::path(run_dir) / "checkpoints", unreadable);
   std::erase_if(files, [&](const CheckpointFile& file) { return file.step > newest; });
   const auto every = static_cast<std::uint64_t>(retention.keep_every);
   for (std::size_t i = 0; i + static_cast<std::size_t>(retention.keep) < files.size(); ++i) {
@@ -86,7 +100,8 @@ void link_latest(const std::string& run_dir, std::uint64_t step) {
 
 void remove_temporary_files(const std::string& run_dir) {
   const fs::path folder = fs::path(run_dir) / "checkpoints";
-  for (const std::string& name : names_in(folder)) {
+  std::error_code unreadable;
+  for (const std::string& name : names_in(folder, unreadable)) {
     const std::string finished = unfinished(name);
     std::error_code ignored;
     if (finished == "latest" || step_of(finished)) fs::remove(folder / name, ignored);

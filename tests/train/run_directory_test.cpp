@@ -53,6 +53,19 @@ TEST(ListCheckpoints, GivesTheOldestFirstAndNothingElse) {
   EXPECT_EQ(steps_in(dir.path()), (Steps{0, 1000, 2000, 999'999'999, 12'345'678'901u}));
 }
 
+TEST(ListCheckpoints, SaysThatItCannotLook) {
+  const TempDir dir;
+  fs::create_symlink("checkpoints", dir / "checkpoints");  // unreadable for root too
+  try {
+    list_checkpoints(dir.path());
+    ADD_FAILURE() << "it takes the folder for an empty one";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::io);
+    EXPECT_NE(std::string(error.what()).find(dir / "checkpoints: "), std::string::npos) << error.what();
+  }
+  EXPECT_NO_THROW(retire_checkpoints(dir.path(), 100, {5, 0}));
+}
+
 TEST(RetireCheckpoints, KeepsTheNewestAndTouchesNothingElse) {
   const TempDir dir;
   make_files(dir.path(), {5, 10, 100, 20, 1});

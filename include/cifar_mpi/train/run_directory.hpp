@@ -23,7 +23,8 @@ void make_folders(const std::string& run_dir);
 /// RUN_DIR/checkpoints/step_000001000.h5
 std::string checkpoint_path(const std::string& run_dir, std::uint64_t step);
 
-/// The files that bear exactly such a name, oldest first; none when there is no such folder.
+/// The files that bear exactly such a name, oldest first; none when there is no such folder. Throws Error{io}
+/// when there is one and it cannot be read: a run must not begin anew beside its own checkpoints.
 std::vector<CheckpointFile> list_checkpoints(const std::string& run_dir);
 
 /// Which checkpoints stay: the newest `keep`, and those of steps divisible by `keep_every` (0: none).
