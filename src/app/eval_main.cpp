@@ -121,6 +121,7 @@ std::optional<train::Checkpoint> try_to_read(const std::string& path, const comm
 /// directory without any is waited for.
 void watch(const EvalOptions& options, comm::World& world, const Log& log, comm::Heartbeat& heart) {
   app::handle_stop_signals(stop_request);
+  bool waits = false;
   world.together([&] {  // what would else be found only when there is a checkpoint, perhaps hours later
     std::error_code error;
     if (std::filesystem::exists(options.checkpoint, error) &&
@@ -129,8 +130,9 @@ void watch(const EvalOptions& options, comm::World& world, const Log& log, comm:
                   concat("--watch follows a run directory, but ", options.checkpoint, " is none"));
     }
     static_cast<void>(data::DatasetFile(options.config.data));
+    waits = train::list_checkpoints(options.checkpoint).empty();
   });
-  if (train::list_checkpoints(options.checkpoint).empty())
+  if (waits)
     log.info(concat("waiting for the first checkpoint, ", options.checkpoint, "/checkpoints/step_*.h5"));
   Follower follower(options.checkpoint);
   while (heart.activity = comm::Activity::watching, !stop_asked(world)) {

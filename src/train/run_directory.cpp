@@ -44,6 +44,15 @@ std::vector<std::string> names_in(const fs::path& folder, std::error_code& error
   return names;
 }
 
+std::vector<CheckpointFile> checkpoints_in(const fs::path& folder, std::error_code& error) {
+  std::vector<CheckpointFile> files;
+  for (const std::string& name : names_in(folder, error)) {
+    if (const auto step = step_of(name)) files.push_back({*step, (folder / name).string()});
+  }
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  return files;
+}
+
 }  // namespace
 
 void make_folders(const std::string& run_dir) {
@@ -57,19 +66,6 @@ void make_folders(const std::string& run_dir) {
 std::string checkpoint_path(const std::string& run_dir, std::uint64_t step) {
   return concat(run_dir, "/checkpoints/", checkpoint_name(step));
 }
-
-namespace {
-
-std::vector<CheckpointFile> checkpoints_in(const fs::path& folder, std::error_code& error) {
-  std::vector<CheckpointFile> files;
-  for (const std::string& name : names_in(folder, error)) {
-    if (const auto step = step_of(name)) files.push_back({*step, (folder / name).string()});
-  }
-  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
-  return files;
-}
-
-}  // namespace
 
 std::vector<CheckpointFile> list_checkpoints(const std::string& run_dir) {
   const fs::path folder = fs::path(run_dir) / "checkpoints";

@@ -7,9 +7,6 @@ set -euo pipefail
 # Everything that gpu_check starts, as stand-ins that say what they would say if all was well; `calls` lists them.
 folder=$here/build
 mkdir -p "$folder/tests"
-export calls=$here/calls
-touch "$calls"
-stand_in() { { echo '#!/bin/bash'; echo 'echo "${0##*/} $*" >>"$calls"'; cat; } >"$1"; chmod +x "$1"; }
 stand_in "$fake/nvidia-smi" <<<'case "$*" in *compute_cap*) echo 9.0 ;; *name*) echo "A GPU, 580.1" ;; esac'
 stand_in "$fake/cmake" <<<'[ "$1" = --build ] || touch "${4:?}/CMakeCache.txt"; echo "[1/1] Building"; [ ! -e "$calls.broken" ]'
 stand_in "$fake/mpirun" <<<'shift 2; "$@"'

@@ -10,9 +10,6 @@ for tool in bash basename cat chmod date dirname env find grep head mkdir rm sed
   ln -s "$(command -v "$tool")" "$fake/$tool"
 done
 PATH=$fake
-export calls=$here/calls
-touch "$calls"
-stand_in() { { echo '#!/bin/bash'; echo 'echo "${0##*/} $*" >>"$calls"'; cat; } >"$1"; chmod +x "$1"; }
 stand_in "$fake/squeue" <<<'echo RUNNING'
 stand_in "$fake/scontrol" <<<''
 stand_in "$fake/lscpu" <<<'echo 0'

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "cifar_mpi/base/text.hpp"
+#include "support/launch_counter.hpp"
 #include "train/run_fixture.hpp"
 
 namespace cifar_mpi::train {
@@ -22,25 +23,6 @@ TEST_F(Loop, LeavesAtAStopWithoutTheEvaluationThatWasDue) {
   EXPECT_EQ(read_file(c.run_dir + "/metrics.jsonl").find("test_accuracy"), std::string::npos);
 }
 
-/// Notes how many steps each launch takes.
-class LaunchCounter final : public engine::Runner {
- public:
-  LaunchCounter(std::unique_ptr<engine::Runner> runner, std::vector<int>& launches)
-      : runner_(std::move(runner)), launches_(launches) {}
-  void replay(int times) override {
-    launches_.push_back(times);
-    runner_->replay(times);
-  }
-  void finish() override { runner_->finish(); }
-  std::uint64_t finished() const override { return runner_->finished(); }
-  const engine::StepProgram& program() const override { return runner_->program(); }
-  std::vector<double> task_seconds() const override { return runner_->task_seconds(); }
-
- private:
-  std::unique_ptr<engine::Runner> runner_;
-  std::vector<int>& launches_;
-};
-
 TEST_F(Loop, LaunchesSeveralStepsWhereNothingIsDueBeforeTheirEnd) {
   TrainConfig c = config();
   c.steps = 30;
@@ -48,7 +30,8 @@ TEST_F(Loop, LaunchesSeveralStepsWhereNothingIsDueBeforeTheirEnd) {
     c.run_dir = path(name);
     const auto state = start(c);
     std::vector<int> launches;
-    state->step = std::make_unique<LaunchCounter>(std::move(state->step), launches);
+    state->step = std::make_unique<test::LaunchCounter>(std::move(state->step),
+                                                        [&](int times) { launches.push_back(times); });
     run_loop(*state);
     return launches;
   };

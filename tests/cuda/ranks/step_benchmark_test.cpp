@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cifar_mpi/cuda/backend.hpp"
+#include "support/launch_counter.hpp"
 #include "support/mpi_world.hpp"
 
 namespace cifar_mpi::cuda {
@@ -16,27 +17,6 @@ namespace {
 
 /// The launches of each runner, by the steps that each took.
 using Launches = std::vector<std::map<int, int>>;
-
-class CountingRunner final : public engine::Runner {
- public:
-  CountingRunner(std::unique_ptr<engine::Runner> runner, Launches& launches)
-      : runner_(std::move(runner)), launches_(launches), place_(launches.size()) {
-    launches_.emplace_back();
-  }
-  void replay(int times) override {
-    ++launches_[place_][times];
-    runner_->replay(times);
-  }
-  void finish() override { runner_->finish(); }
-  std::uint64_t finished() const override { return runner_->finished(); }
-  const engine::StepProgram& program() const override { return runner_->program(); }
-  std::vector<double> task_seconds() const override { return runner_->task_seconds(); }
-
- private:
-  std::unique_ptr<engine::Runner> runner_;
-  Launches& launches_;
-  std::size_t place_;
-};
 
 /// The backend, with runners that count.
 class CountingBackend final : public engine::Backend, public comm::CollectiveSource {
@@ -66,8 +46,11 @@ class CountingBackend final : public engine::Backend, public comm::CollectiveSou
   }
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
                                          std::vector<engine::Bytes> regions) override {
-    return std::make_unique<CountingRunner>(backend_->runner(std::move(program), kind, std::move(regions)),
-                                            launches_);
+    const std::size_t place = launches_.size();
+    launches_.emplace_back();
+    return std::make_unique<test::LaunchCounter>(
+        backend_->runner(std::move(program), kind, std::move(regions)),
+        [this, place](int times) { ++launches_[place][times]; });
   }
   std::unique_ptr<comm::Collective> make_collective(std::string_view name, const comm::World& world,
                                                     comm::Wire wire) override {

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/engine/runner.hpp"
+
+namespace cifar_mpi::test {
+
+/// A runner that says of each launch, before it starts, how many steps it takes.
+class LaunchCounter final : public engine::Runner {
+ public:
+  LaunchCounter(std::unique_ptr<engine::Runner> runner, std::function<void(int)> note)
+      : runner_(std::move(runner)), note_(std::move(note)) {}
+  void replay(int times) override {
+    note_(times);
+    runner_->replay(times);
+  }
+  void finish() override { runner_->finish(); }
+  std::uint64_t finished() const override { return runner_->finished(); }
+  const engine::StepProgram& program() const override { return runner_->program(); }
+  std::vector<double> task_seconds() const override { return runner_->task_seconds(); }
+
+ private:
+  std::unique_ptr<engine::Runner> runner_;
+  std::function<void(int)> note_;
+};
+
+}  // namespace cifar_mpi::test
