@@ -4,13 +4,16 @@
 
 namespace cifar_mpi::cuda {
 
-/// What a thread moves at once: 16 bytes of bf16, two times 16 of fp32, 8 of taps.
-constexpr int kOctet = 8;
-
-template <class T>
-struct alignas(kOctet * sizeof(T) < 16 ? kOctet * sizeof(T) : 16) Octet {
-  T values[kOctet];
+/// So many values side by side, which a thread moves at once.
+template <class T, int kWidth>
+struct alignas(kWidth * sizeof(T) < 16 ? kWidth * sizeof(T) : 16) Slice {
+  T values[kWidth];
 };
+
+/// 16 bytes of bf16, two times 16 of fp32, 8 of taps.
+constexpr int kOctet = 8;
+template <class T>
+using Octet = Slice<T, kOctet>;
 
 /// Addresses are those of an octet: a multiple of kOctet values behind an aligned one.
 template <class T>
@@ -24,9 +27,7 @@ __device__ void store_octet(T* to, const Octet<T>& octet) {
 
 /// Half of that, at an address of its own.
 template <class T>
-struct alignas(kOctet / 2 * sizeof(T)) Quad {
-  T values[kOctet / 2];
-};
+using Quad = Slice<T, kOctet / 2>;
 template <class T>
 __device__ Quad<T> load_quad(const T* from) {
   return *reinterpret_cast<const Quad<T>*>(from);

@@ -1,5 +1,6 @@
 #include "cuda/last_block.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/octet.cuh"
 #include "cuda/sum.hpp"
 
 namespace cifar_mpi::cuda {
@@ -16,13 +17,8 @@ __global__ void add_tree(float* __restrict__ dst, const float* __restrict__ gath
   if (i < count) dst[i] = tree_sum(ranks, [&](int rank) { return gathered[rank * count + i]; });
 }
 
-/// What a thread takes of a row: an octet where the columns make octets, one value elsewhere.
-template <class T, int kWidth>
-struct alignas(kWidth * sizeof(T) < 16 ? kWidth * sizeof(T) : 16) Slice {
-  T values[kWidth];
-};
-
-/// A block: threads side by side for the columns of a tile, and as many of these for rows as make kThreads.
+/// A thread takes an octet of a row where the columns make octets, one value elsewhere. A block: threads side
+/// by side for the columns of a tile, and as many of these for rows as make kThreads.
 template <int kWidth>
 constexpr int kSlices = kColumnTile / kWidth;
 template <int kWidth>
@@ -80,7 +76,7 @@ __device__ void add_partials(const float* partials, int columns, int chunks, flo
     if constexpr (kWidth == 1) {
       sums[0] += __ldcg(from);
     } else {
-      static_assert(kWidth == 8);
+      static_assert(kWidth == kOctet);
       const float4 low = __ldcg(reinterpret_cast<const float4*>(from));
       const float4 high = __ldcg(reinterpret_cast<const float4*>(from + 4));
       const float values[kWidth] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -161,8 +157,8 @@ void add_ranks(cudaStream_t stream, float* dst, const float* gathered, std::size
 
 void sum_columns(cudaStream_t stream, const ColumnSum& work) {
   with_type(work.type, [&]<class T>(T) {
-    if (work.columns % 8 == 0) {
-      launch_sum<T, 8>(stream, work);
+    if (work.columns % kOctet == 0) {
+      launch_sum<T, kOctet>(stream, work);
     } else {
       launch_sum<T, 1>(stream, work);
     }
