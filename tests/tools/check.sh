@@ -16,7 +16,7 @@ fail() { printf '%s\nit said: %s\n' "$*" "$(cat said 2>/dev/null)" >&2; exit 1; 
 fake_program() { { echo '#!/bin/bash'; cat; } >"$fake/$1"; chmod +x "$fake/$1"; }
 
 # stand_in PATH: likewise, for a program that notes each call in the file $calls.
-export calls=$here/calls
+export calls=$fake/.calls
 touch "$calls"
 stand_in() { { echo '#!/bin/bash'; echo 'echo "${0##*/} $*" >>"$calls"'; cat; } >"$1"; chmod +x "$1"; }
 
