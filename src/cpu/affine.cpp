@@ -36,11 +36,6 @@ engine::Task turn_task(const std::string& name, const Turning& turning, std::byt
 
 }  // namespace
 
-const Affine* affine_of(const Stage& stage) {
-  if (const auto* const fused = std::get_if<ConvPool>(&stage.work)) return &fused->conv;
-  return std::get_if<Affine>(&stage.work);
-}
-
 Affine settle_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
                      std::optional<Turning> turning) {
   Affine affine;

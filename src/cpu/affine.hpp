@@ -4,10 +4,50 @@
 #include <string>
 #include <vector>
 
-#include "cpu/stage.hpp"
+#include "cpu/dnnl.hpp"
 
 /// What convolutions and linear layers have in common: weights, biases, and three kernels.
 namespace cifar_mpi::cpu {
+
+/// Weights of a convolution turned by 180 degrees with in and out swapped, fp32, tap by tap.
+struct Turning {
+  Kernel unpack;  ///< master → taps
+  Desc taps;      ///< {out, in, k, k} in the order [k, k, out, in]
+  Desc turned;    ///< {in, out, k, k}: the same bytes when the taps stand in reverse order
+  int tap_count = 0;
+  std::size_t tap_floats = 0;
+};
+
+/// A compute copy of weights in the format a kernel wants; without `reorder` the master copy serves as it is.
+struct WeightCopy {
+  Desc desc;
+  std::optional<Turning> turning;
+  std::optional<Kernel> reorder;  ///< master → desc, or turned → desc
+};
+
+/// Conv2d or Linear, with the ReLU behind it if there is one. A linear layer sees its values as matrices. A
+/// convolution goes through the batch in `pieces`; its formats and kernels are then of one piece.
+struct Affine {
+  Desc src;
+  Desc dst;
+  Desc grad_dst;
+  Desc master;  ///< weights and their gradient
+  Desc bias;
+  AffineKernels kernels;
+  WeightCopy forward_weights;
+  WeightCopy backward_weights;  ///< for the data gradient; unused when its format is the forward one
+  bool wants_grad_src = false;
+  bool relu = false;
+  int pieces = 1;
+
+  std::size_t weight_floats() const { return master.get_size() / sizeof(float); }
+  std::size_t bias_floats() const { return bias.get_size() / sizeof(float); }
+  /// Of the parameters' gradients of one piece.
+  std::size_t partial_bytes() const { return master.get_size() + bias.get_size(); }
+  /// The data gradient is a convolution of the gradient (see conv.hpp).
+  bool is_turned() const { return backward_weights.turning.has_value(); }
+  bool shares_weights() const { return !is_turned() && forward_weights.desc == backward_weights.desc; }
+};
 
 /// What a layer with parameters is planned from.
 struct AffinePlace {
@@ -22,8 +62,7 @@ struct AffinePlace {
   bool wants_grad_src = false;
 };
 
-/// Formats as the kernels settled them; the ParamTable indices are left to the caller. `turning` is set when
-/// `kernels.data_gradient` wants turned weights.
+/// Formats as the kernels settled them. `turning` is set when `kernels.data_gradient` wants turned weights.
 Affine settle_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
                      std::optional<Turning> turning = std::nullopt);
 

@@ -14,9 +14,9 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/control.hpp"
 #include "cpu/dnnl.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/optimizer.hpp"
 #include "cpu/sum.hpp"
-#include "cpu/tower.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {
@@ -85,11 +85,11 @@ class CpuBackend final : public engine::Backend {
     if (bytes != 0) std::memcpy(dst, src, bytes);
   }
 
-  std::unique_ptr<engine::Tower> plan(const engine::TowerSpec& spec) override {
+  engine::TowerKernels plan(const engine::TowerSpec& spec) override {
     use_threads();
     engine::TowerSpec resolved = spec;
     resolved.precision = resolve(spec.precision);
-    return plan_tower(resolved);
+    return plan_kernels(resolved);
   }
 
   engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,

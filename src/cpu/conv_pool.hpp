@@ -4,6 +4,8 @@
 #include <string>
 
 #include "cpu/affine.hpp"
+#include "cpu/planning.hpp"
+#include "cpu/pool.hpp"
 
 /// The first convolution, its ReLU and the max-pooling behind it as one stage that goes through the batch
 /// piece by piece, so that the convolution's output, the largest tensor of the network, never leaves the
@@ -16,6 +18,15 @@
 /// and 32 come within 3 %. To normalize in the same pieces (16 or 8) changed nothing, 3.66 for 3.68 ms
 /// forward and 4.21 for 4.13 ms backward: the normalization computes as long as the memory takes.
 namespace cifar_mpi::cpu {
+
+/// Conv2d, Relu if there is one, and MaxPool, going through the batch in the pieces of `conv`; `pool` is of
+/// one piece too.
+struct ConvPool {
+  Affine conv;
+  Pool pool;
+  Desc piece_dst;  ///< the pooled values of one piece
+  Desc dst;        ///< of the whole batch
+};
 
 /// `place` is of one piece, as plan_conv takes it; `out` is the pooled extent. Nothing when the pooling's
 /// format is none that has a name. Throws dnnl::error.
@@ -39,5 +50,9 @@ engine::Task plan_conv_pool_forward(const std::string& name, const Dnnl& dnnl, c
 
 engine::Task plan_conv_pool_backward(const std::string& name, const Dnnl& dnnl, const ConvPool& stage,
                                      const ConvPoolMemory& memory, float* grad_weights, float* grad_biases);
+
+/// The group of a chain that begins with such layers; `place` is of the whole batch. Null where they do not
+/// stand so, where the batch has no pieces, or where the image is not NCHW.
+PlannedGroupPtr plan_conv_pool_group(Planning& planning, const engine::Chain& chain, AffinePlace place);
 
 }  // namespace cifar_mpi::cpu

@@ -1,5 +1,9 @@
 #include "cpu/linear.hpp"
 
+#include <utility>
+
+#include "cpu/affine_group.hpp"
+
 namespace cifar_mpi::cpu {
 
 using dnnl::memory;
@@ -21,6 +25,27 @@ Affine plan_linear(const Dnnl& dnnl, const model::Linear& layer, const AffinePla
 
 Desc linear_logical_weights(const model::Linear& layer, const Extent& in) {
   return matrix(layer.outputs, in.count(), memory::data_type::f32, memory::format_tag::ba);
+}
+
+PlannedGroupPtr plan_linear_group(Planning& planning, const engine::Chain& chain) {
+  const auto* const layer = chain.as<model::Linear>(0);
+  if (layer == nullptr) return nullptr;
+  // The loss reads fp32.
+  const bool gives_logits = chain.operation(0).output == chain.net->logits();
+  AffinePlace place;
+  place.batch = planning.batch;
+  place.in = chain.in();
+  place.out = chain.out(0);
+  place.type = planning.type;
+  place.dst_type = gives_logits ? memory::data_type::f32 : planning.type;
+  place.relu = chain.as<model::Relu>(1) != nullptr;
+  place.wants_grad_src = chain.wants_grad[0];
+  auto group = std::make_unique<AffineGroup>(planning, layer->name, plan_linear(planning.dnnl, *layer, place),
+                                             linear_logical_weights(*layer, place.in));
+  group->contract_to_fill().src = {planning.formats(planning.nhwc(place.in))};
+  group->contract_to_fill().dst =
+      planning.formats(planning.nhwc(place.out, place.dst_type), planning.nhwc(place.out));
+  return group;
 }
 
 }  // namespace cifar_mpi::cpu

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cifar_mpi/model/layer.hpp"
 #include "cpu/affine.hpp"
 
 namespace cifar_mpi::cpu {

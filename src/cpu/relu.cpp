@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "cpu/planning.hpp"
+
 namespace cifar_mpi::cpu {
 namespace {
 
@@ -45,10 +47,29 @@ engine::Task plan_forward(const std::string& name, std::size_t count, const std:
 }
 
 template <class Bits>
-engine::Task plan_backward(const std::string& name, std::size_t count, const std::byte* value,
-                           std::byte* grad) {
-  return plan_pass<Bits, Bits{0}>(name, count, value, grad, grad);
+engine::Task plan_masking(const std::string& name, std::size_t count, const std::byte* value,
+                          const std::byte* grad, std::byte* dst) {
+  return plan_pass<Bits, Bits{0}>(name, count, value, grad, dst);
 }
+
+class ReluGroup final : public PlannedGroup {
+ public:
+  ReluGroup(Planning& planning, const std::string& name, const engine::ValueFormat& format)
+      : PlannedGroup(planning) {
+    contract_.name = name;
+    contract_.src = {format};
+    contract_.dst = format;
+    contract_.relu_at_end = true;
+    contract_.hands_grad_on = true;
+  }
+
+  engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena&) const override {
+    engine::GroupTasks tasks;
+    tasks.forward.push_back(plan_relu_forward(name() + " forward", planning_.values_in(contract_.dst.value),
+                                              planning_.precision, operands.src[0], operands.dst));
+    return tasks;
+  }
+};
 
 }  // namespace
 
@@ -58,10 +79,15 @@ engine::Task plan_relu_forward(const std::string& name, std::size_t count, engin
                                               : plan_forward<std::int32_t>(name, count, src, dst);
 }
 
-engine::Task plan_relu_backward(const std::string& name, std::size_t count, engine::Precision precision,
-                                const std::byte* value, std::byte* grad) {
-  return precision == engine::Precision::bf16 ? plan_backward<std::int16_t>(name, count, value, grad)
-                                              : plan_backward<std::int32_t>(name, count, value, grad);
+engine::Task plan_relu_mask(const std::string& name, std::size_t count, engine::Precision precision,
+                            const std::byte* value, const std::byte* grad, std::byte* dst) {
+  return precision == engine::Precision::bf16 ? plan_masking<std::int16_t>(name, count, value, grad, dst)
+                                              : plan_masking<std::int32_t>(name, count, value, grad, dst);
+}
+
+PlannedGroupPtr plan_relu_group(Planning& planning, const engine::Chain& chain) {
+  if (chain.as<model::Relu>(0) == nullptr) return nullptr;
+  return std::make_unique<ReluGroup>(planning, chain.operation(0).name, chain.inputs[0]);
 }
 
 }  // namespace cifar_mpi::cpu

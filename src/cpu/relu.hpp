@@ -17,8 +17,8 @@ namespace cifar_mpi::cpu {
 engine::Task plan_relu_forward(const std::string& name, std::size_t count, engine::Precision precision,
                                const std::byte* src, std::byte* dst);
 
-/// Zeroes `grad` in place where `value`, the output of the ReLU, is not positive.
-engine::Task plan_relu_backward(const std::string& name, std::size_t count, engine::Precision precision,
-                                const std::byte* value, std::byte* grad);
+/// dst = grad where `value`, the output of the ReLU, is positive, else 0; dst may be grad.
+engine::Task plan_relu_mask(const std::string& name, std::size_t count, engine::Precision precision,
+                            const std::byte* value, const std::byte* grad, std::byte* dst);
 
 }  // namespace cifar_mpi::cpu

@@ -9,9 +9,9 @@
 #include "cifar_mpi/comm/collective.hpp"
 #include "cuda/device.hpp"
 #include "cuda/nccl.hpp"
+#include "cuda/network.hpp"
 #include "cuda/runner.hpp"
 #include "cuda/step_tasks.hpp"
-#include "cuda/tower.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -40,10 +40,10 @@ class CudaBackend final : public engine::Backend, public comm::CollectiveSource 
     device_.copy(dst, src, bytes);
   }
 
-  std::unique_ptr<engine::Tower> plan(const engine::TowerSpec& spec) override {
+  engine::TowerKernels plan(const engine::TowerSpec& spec) override {
     engine::TowerSpec resolved = spec;
     resolved.precision = resolve(spec.precision);
-    return plan_tower(device_, resolved);
+    return plan_kernels(resolved, workshop_of(device_));
   }
 
   engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,

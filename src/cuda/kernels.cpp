@@ -1,29 +1,30 @@
 #include "cuda/kernels.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {
 
-MatmulShape forward_shape(const NetPlan& plan, const Affine& affine) {
+MatmulShape forward_shape(const Affine& affine, int batch, engine::Precision precision) {
   MatmulShape shape;
-  shape.m = affine.rows(plan.batch);
+  shape.m = affine.rows(batch);
   shape.n = affine.outputs;
   shape.k = affine.row;
-  shape.in = value_type(plan.precision);
+  shape.in = value_type(precision);
   shape.out = affine.logits ? ValueType::fp32 : shape.in;
-  shape.tf32 = plan.precision == engine::Precision::tf32;
+  shape.tf32 = precision == engine::Precision::tf32;
   shape.epilogue = affine.relu ? Epilogue::bias_relu : Epilogue::bias;
   return shape;
 }
 
 /// xᵀ · grad_y, fp32 whatever the precision.
-MatmulShape weight_gradient_shape(const NetPlan& plan, const Affine& affine) {
-  MatmulShape shape = forward_shape(plan, affine);
+MatmulShape weight_gradient_shape(const Affine& affine, int batch, engine::Precision precision) {
+  MatmulShape shape = forward_shape(affine, batch, precision);
   shape.m = affine.row;
-  shape.k = affine.rows(plan.batch);
+  shape.k = affine.rows(batch);
   shape.transpose_a = true;
   shape.out = ValueType::fp32;
   shape.epilogue = Epilogue::none;
@@ -31,10 +32,10 @@ MatmulShape weight_gradient_shape(const NetPlan& plan, const Affine& affine) {
 }
 
 /// grad_y · weightsᵀ, or for a convolution the windows of grad_y times the turned weights.
-MatmulShape data_gradient_shape(const NetPlan& plan, const Affine& affine) {
-  MatmulShape shape = forward_shape(plan, affine);
+MatmulShape data_gradient_shape(const Affine& affine, int batch, engine::Precision precision) {
+  MatmulShape shape = forward_shape(affine, batch, precision);
   shape.n = affine.is_conv() ? affine.in.channels : affine.inner;
-  shape.k = affine.is_conv() ? affine.backward_patches(plan.batch).row : affine.outputs;
+  shape.k = affine.is_conv() ? affine.backward_patches(batch).row : affine.outputs;
   shape.transpose_b = !affine.is_conv();
   shape.out = shape.in;
   shape.epilogue = Epilogue::none;
@@ -43,10 +44,10 @@ MatmulShape data_gradient_shape(const NetPlan& plan, const Affine& affine) {
 
 /// cuDNN takes only equal padding on both sides, is far from the limit with few channels, and without tf32
 /// there is nothing that it does better than a product.
-bool suits_library(const NetPlan& plan, const Affine& affine, ConvChoice choice) {
+bool suits_library(const Affine& affine, engine::Precision precision, ConvChoice choice) {
   if (!affine.is_conv() || affine.before != affine.after || choice == ConvChoice::products) return false;
-  return choice == ConvChoice::library || (plan.precision != engine::Precision::fp32 &&
-                                           affine.in.channels % 8 == 0 && affine.outputs % 8 == 0);
+  return choice == ConvChoice::library ||
+         (precision != engine::Precision::fp32 && affine.in.channels % 8 == 0 && affine.outputs % 8 == 0);
 }
 
 std::size_t largest(const Matmul& product) {
@@ -55,52 +56,50 @@ std::size_t largest(const Matmul& product) {
 
 }  // namespace
 
-NetKernels::NetKernels(const NetPlan& plan, ConvChoice choice) : entries_(plan.stages.size()) {
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const auto* const affine = std::get_if<Affine>(&plan.stages[s].work);
-    if (affine == nullptr) continue;
-    Entry entry{plan.stages[s].name,
-                {std::nullopt, Matmul(forward_shape(plan, *affine)),
-                 Matmul(weight_gradient_shape(plan, *affine)), std::nullopt},
-                "",
-                affine->wants_grad_x,
-                0};
-    if (affine->wants_grad_x) entry.kernels.data_gradient.emplace(data_gradient_shape(plan, *affine));
-    if (suits_library(plan, *affine, choice)) {
-      const ValueType type = value_type(plan.precision);
-      entry.kernels.library.emplace(
-          LibraryConvShape{plan.batch, affine->in, affine->outputs, affine->kernel, type});
-      const std::int64_t weights = std::int64_t{affine->inner} * affine->outputs;
-      const std::int64_t values =
-          std::max(affine->rows(plan.batch) * std::max(affine->in.channels, affine->outputs), weights);
-      entry.library_bytes = static_cast<std::size_t>(values) * bytes_per(type);
-    }
-    entries_[s] = std::move(entry);
+const AffineKernels& NetKernels::add(const std::string& name, const Affine& affine) {
+  Entry entry{name,
+              {std::nullopt, Matmul(forward_shape(affine, batch_, precision_)),
+               Matmul(weight_gradient_shape(affine, batch_, precision_)), std::nullopt},
+              "",
+              affine.wants_grad_x,
+              0};
+  if (affine.wants_grad_x) {
+    entry.kernels.data_gradient.emplace(data_gradient_shape(affine, batch_, precision_));
   }
+  if (suits_library(affine, precision_, choice_)) {
+    const ValueType type = value_type(precision_);
+    entry.kernels.library.emplace(LibraryConvShape{batch_, affine.in, affine.outputs, affine.kernel, type});
+    const std::int64_t weights = std::int64_t{affine.inner} * affine.outputs;
+    const std::int64_t values =
+        std::max(affine.rows(batch_) * std::max(affine.in.channels, affine.outputs), weights);
+    entry.library_bytes = static_cast<std::size_t>(values) * bytes_per(type);
+  }
+  entries_.push_back(std::move(entry));
+  return entries_.back().kernels;
 }
 
 std::size_t NetKernels::library_trial_bytes() const {
   std::size_t most = 0;
   for (const auto& entry : entries_) {
-    if (entry && entry->kernels.library) most = std::max(most, entry->library_bytes);
+    if (entry.kernels.library) most = std::max(most, entry.library_bytes);
   }
   return most;
 }
 
 void NetKernels::plan_library(const Trial& trial) {
   for (auto& entry : entries_) {
-    if (!entry || !entry->kernels.library) continue;
-    if (entry->kernels.library->plan(trial, entry->wants_grad_x)) continue;
-    entry->remark = entry->kernels.library->text();
-    entry->kernels.library.reset();
+    if (!entry.kernels.library) continue;
+    if (entry.kernels.library->plan(trial, entry.wants_grad_x)) continue;
+    entry.remark = entry.kernels.library->text();
+    entry.kernels.library.reset();
   }
 }
 
 std::size_t NetKernels::product_trial_bytes() const {
   std::size_t most = 0;
   for (const auto& entry : entries_) {
-    if (!entry || entry->kernels.library) continue;
-    const AffineKernels& kernels = entry->kernels;
+    if (entry.kernels.library) continue;
+    const AffineKernels& kernels = entry.kernels;
     most = std::max({most, largest(kernels.forward), largest(kernels.weight_gradient)});
     if (kernels.data_gradient) most = std::max(most, largest(*kernels.data_gradient));
   }
@@ -109,43 +108,26 @@ std::size_t NetKernels::product_trial_bytes() const {
 
 void NetKernels::plan_products(const Trial& trial) {
   for (auto& entry : entries_) {
-    if (!entry || entry->kernels.library) continue;
-    entry->kernels.forward.plan(trial);
-    entry->kernels.weight_gradient.plan(trial);
-    if (entry->kernels.data_gradient) entry->kernels.data_gradient->plan(trial);
+    if (entry.kernels.library) continue;
+    entry.kernels.forward.plan(trial);
+    entry.kernels.weight_gradient.plan(trial);
+    if (entry.kernels.data_gradient) entry.kernels.data_gradient->plan(trial);
   }
-}
-
-const AffineKernels* NetKernels::of(std::size_t stage) const {
-  return entries_[stage] ? &entries_[stage]->kernels : nullptr;
-}
-
-std::size_t NetKernels::workspace_bytes() const {
-  std::size_t most = 0;
-  for (const auto& entry : entries_) {
-    if (!entry) continue;
-    const AffineKernels& kernels = entry->kernels;
-    if (kernels.library) most = std::max(most, kernels.library->workspace_bytes());
-    most = std::max({most, kernels.forward.workspace_bytes(), kernels.weight_gradient.workspace_bytes()});
-    if (kernels.data_gradient) most = std::max(most, kernels.data_gradient->workspace_bytes());
-  }
-  return most;
 }
 
 std::string NetKernels::text() const {
   std::string text;
   for (const auto& entry : entries_) {
-    if (!entry) continue;
-    const AffineKernels& kernels = entry->kernels;
+    const AffineKernels& kernels = entry.kernels;
     if (kernels.library) {
-      text += concat(entry->name, ": ", kernels.library->text(), '\n');
+      text += concat(entry.name, ": ", kernels.library->text(), '\n');
       continue;
     }
-    if (!entry->remark.empty()) text += concat(entry->name, ": ", entry->remark, ", so products\n");
-    text += concat(entry->name, " forward: ", kernels.forward.text(), '\n');
-    text += concat(entry->name, " weight gradient: ", kernels.weight_gradient.text(), '\n');
+    if (!entry.remark.empty()) text += concat(entry.name, ": ", entry.remark, ", so products\n");
+    text += concat(entry.name, " forward: ", kernels.forward.text(), '\n');
+    text += concat(entry.name, " weight gradient: ", kernels.weight_gradient.text(), '\n');
     if (kernels.data_gradient)
-      text += concat(entry->name, " data gradient: ", kernels.data_gradient->text(), '\n');
+      text += concat(entry.name, " data gradient: ", kernels.data_gradient->text(), '\n');
   }
   return text;
 }

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "cuda/library_conv.hpp"
 #include "cuda/matmul.hpp"
-#include "cuda/stage.hpp"
+#include "cuda/planner.hpp"
 
 namespace cifar_mpi::cuda {
 
@@ -23,10 +23,14 @@ struct AffineKernels {
 /// of 8, bf16 or tf32) and does the others as products of windows and weights; the others are for tests.
 enum class ConvChoice : std::uint8_t { automatic, products, library };
 
-/// The kernels that libraries bring, for one network and batch. Made without a device; usable after `plan`.
+/// The kernels that libraries bring, for one network and batch. Made without a device; usable when planned.
 class NetKernels {
  public:
-  NetKernels(const NetPlan& plan, ConvChoice choice);
+  NetKernels(int batch, engine::Precision precision, ConvChoice choice)
+      : batch_(batch), precision_(precision), choice_(choice) {}
+
+  /// Those of one more layer; they stay where they are.
+  const AffineKernels& add(const std::string& name, const Affine& affine);
 
   /// Memory that a trial of cuDNN's kernels needs for each operand; 0 when there are none.
   std::size_t library_trial_bytes() const;
@@ -35,10 +39,6 @@ class NetKernels {
   std::size_t product_trial_bytes() const;
   void plan_products(const Trial& trial);
 
-  /// Null for stages without parameters.
-  const AffineKernels* of(std::size_t stage) const;
-  /// The most that any kernel needs.
-  std::size_t workspace_bytes() const;
   /// One line per kernel.
   std::string text() const;
 
@@ -50,7 +50,10 @@ class NetKernels {
     bool wants_grad_x = false;
     std::size_t library_bytes = 0;
   };
-  std::vector<std::optional<Entry>> entries_;  ///< by stage
+  int batch_;
+  engine::Precision precision_;
+  ConvChoice choice_;
+  std::deque<Entry> entries_;
 };
 
 }  // namespace cifar_mpi::cuda

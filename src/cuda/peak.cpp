@@ -10,7 +10,7 @@
 #include "cuda/conv.hpp"
 #include "cuda/device.hpp"
 #include "cuda/matmul.hpp"
-#include "cuda/stage.hpp"
+#include "cuda/planner.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {

@@ -40,17 +40,31 @@ __global__ void rectify(const T* __restrict__ x, T* __restrict__ y, std::int64_t
       [=](std::int64_t i) { y[i] = from_float<T>(rectified(to_float(x[i]))); });
 }
 
+/// `masked` and `sum` may be one of the sources, so nothing here is restrict.
 template <class T>
-__global__ void mask(const T* __restrict__ y, T* __restrict__ grad, std::int64_t count) {
+__global__ void mask(const T* y, const T* grad, T* to, std::int64_t count) {
   for_octet(
       count,
       [=](std::int64_t i) {
         const Octet<T> outputs = load_octet(y + i);
         Octet<T> grads = load_octet(grad + i);
         for (int j = 0; j < kOctet; ++j) grads.values[j] = masked(outputs.values[j], grads.values[j]);
-        store_octet(grad + i, grads);
+        store_octet(to + i, grads);
       },
-      [=](std::int64_t i) { grad[i] = masked(y[i], grad[i]); });
+      [=](std::int64_t i) { to[i] = masked(y[i], grad[i]); });
+}
+
+template <class T>
+__global__ void add_two_values(const T* a, const T* b, T* sum, std::int64_t count) {
+  for_octet(
+      count,
+      [=](std::int64_t i) {
+        Octet<float> left = to_floats(load_octet(a + i));
+        const Octet<float> right = to_floats(load_octet(b + i));
+        for (int j = 0; j < kOctet; ++j) left.values[j] += right.values[j];
+        store_octet(sum + i, from_floats<T>(left));
+      },
+      [=](std::int64_t i) { sum[i] = from_float<T>(to_float(a[i]) + to_float(b[i])); });
 }
 
 /// A block takes so many rows that its threads have about one octet each, or one value where the columns make
@@ -98,9 +112,17 @@ void relu_forward(cudaStream_t stream, ValueType type, const void* x, void* y, s
             [&]<class T>(T) { launch("relu", stream, grid_for_octets(count), rectify<T>, x, y, count); });
 }
 
-void relu_mask(cudaStream_t stream, ValueType type, const void* y, void* grad, std::int64_t count) {
+void relu_mask(cudaStream_t stream, ValueType type, const void* y, const void* grad, void* masked,
+               std::int64_t count) {
   with_type(type, [&]<class T>(T) {
-    launch("relu mask", stream, grid_for_octets(count), mask<T>, y, grad, count);
+    launch("relu mask", stream, grid_for_octets(count), mask<T>, y, grad, masked, count);
+  });
+}
+
+void add_values(cudaStream_t stream, ValueType type, const void* a, const void* b, void* sum,
+                std::int64_t count) {
+  with_type(type, [&]<class T>(T) {
+    launch("add", stream, grid_for_octets(count), add_two_values<T>, a, b, sum, count);
   });
 }
 

@@ -6,14 +6,19 @@
 
 #include "cuda/value_type.hpp"
 
-/// ReLUs that no other kernel takes in. All enqueue and return; a NaN stays one.
+/// Value by value: ReLUs that no other kernel takes in, biases, sums. All enqueue and return; a NaN stays one.
 namespace cifar_mpi::cuda {
 
 /// y[i] = max(x[i], 0).
 void relu_forward(cudaStream_t stream, ValueType type, const void* x, void* y, std::int64_t count);
 
-/// Zeroes grad[i] where y[i], the ReLU's output, is not positive.
-void relu_mask(cudaStream_t stream, ValueType type, const void* y, void* grad, std::int64_t count);
+/// masked[i] = grad[i] where y[i], the ReLU's output, is positive, else 0; masked may be grad.
+void relu_mask(cudaStream_t stream, ValueType type, const void* y, const void* grad, void* masked,
+               std::int64_t count);
+
+/// sum[i] = a[i] + b[i], added in fp32; sum may be a or b.
+void add_values(cudaStream_t stream, ValueType type, const void* a, const void* b, void* sum,
+                std::int64_t count);
 
 /// y[row, column] += bias[column], then max(·, 0) if asked for; in place.
 void add_bias(cudaStream_t stream, ValueType type, void* y, const float* bias, std::int64_t rows, int columns,

@@ -8,27 +8,28 @@ namespace cifar_mpi::model {
 namespace {
 
 struct CatalogEntry {
-  std::string_view name;
-  ModelFunction layers;
+  ModelInfo info;
+  ModelFunction make;
 };
 
 constexpr CatalogEntry kCatalog[] = {
-    {"tutorial", tutorial},
+    {{"tutorial", "the CNN of the TensorFlow CIFAR-10 tutorial: two convolutions, two hidden linear layers"},
+     tutorial},
 };
 
 }  // namespace
 
-std::vector<std::string_view> catalog() {
-  std::vector<std::string_view> names;
-  for (const CatalogEntry& entry : kCatalog) names.push_back(entry.name);
-  return names;
+std::vector<ModelInfo> catalog() {
+  std::vector<ModelInfo> models;
+  for (const CatalogEntry& entry : kCatalog) models.push_back(entry.info);
+  return models;
 }
 
 NetSpec make_model(std::string_view name, Extent input, int classes) {
   std::string known;
   for (const CatalogEntry& entry : kCatalog) {
-    if (entry.name == name) return make_net(std::string(name), input, classes, entry.layers(input, classes));
-    known += concat(known.empty() ? "" : ", ", entry.name);
+    if (entry.info.name == name) return entry.make(input, classes);
+    known += concat(known.empty() ? "" : ", ", entry.info.name);
   }
   throw Error(ErrorKind::usage, concat("there is no model \"", name, "\"; choose one of: ", known));
 }

@@ -1,16 +1,13 @@
 #pragma once
 
-#include <vector>
-
-#include "cifar_mpi/base/shape.hpp"
-#include "cifar_mpi/model/layer.hpp"
+#include "cifar_mpi/model/net_spec.hpp"
 
 /// The models, one function and one file each; `catalog.cpp` gives them their names.
 namespace cifar_mpi::model {
 
-/// The layers of a model for images of `input` and `classes` classes; `make_net` checks that they fit.
-using ModelFunction = std::vector<Layer> (*)(Extent input, int classes);
+/// A model for images of `image` and `classes` classes.
+using ModelFunction = NetSpec (*)(Extent image, int classes);
 
-std::vector<Layer> tutorial(Extent input, int classes);
+NetSpec tutorial(Extent image, int classes);
 
 }  // namespace cifar_mpi::model

@@ -10,29 +10,36 @@ namespace {
 
 /// Appends biases, then weights of one layer; the table is turned round at the end.
 template <class L>
-void append_parameters(const L& layer, std::size_t index, const Shape& weights, const char* dims,
+void append_parameters(const L& layer, std::size_t operation, const Shape& weights, const char* dims,
                        ParamTable& table) {
   const auto next = static_cast<std::uint32_t>(table.size());
+  const ParamRole role = layer.frozen ? ParamRole::frozen : ParamRole::trained;
   table.push_back({.name = layer.name + "/biases",
                    .shape = {weights[weights.rank() - 1]},
                    .dims = "[out]",
-                   .layer = index,
+                   .operation = operation,
+                   .part = ParamPart::biases,
+                   .role = role,
                    .constant = layer.bias,
                    .seed_index = next + 1});
   table.push_back({.name = layer.name + "/weights",
                    .shape = weights,
                    .dims = dims,
-                   .layer = index,
+                   .operation = operation,
+                   .part = ParamPart::weights,
+                   .role = role,
                    .stddev = layer.weight_stddev,
                    .weight_decay = layer.weight_decay,
                    .seed_index = next});
 }
 
+bool is_trained(const Param& param) { return param.role == ParamRole::trained; }
+
 }  // namespace
 
 ParamTable make_param_table(const NetSpec& net) {
   ParamTable table;
-  for (std::size_t i = 0; i < net.layers.size(); ++i) {
+  for (std::size_t i = 0; i < net.operations.size(); ++i) {
     const Extent in = net.input_of(i);
     std::visit(Overloaded{[&](const Conv2d& layer) {
                             append_parameters(layer, i,
@@ -43,11 +50,24 @@ ParamTable make_param_table(const NetSpec& net) {
                             append_parameters(layer, i, {in.count(), layer.outputs}, "[in, out]", table);
                           },
                           [](const Relu&) {}, [](const MaxPool&) {}, [](const LocalResponseNorm&) {},
-                          [](const SoftmaxCrossEntropy&) {}},
-               net.layers[i]);
+                          [](const Add&) {}, [](const SoftmaxCrossEntropy&) {}},
+               net.operations[i].layer);
   }
   std::reverse(table.begin(), table.end());
+  std::stable_partition(table.begin(), table.end(), is_trained);
   return table;
+}
+
+std::vector<std::size_t> params_of(const ParamTable& table, std::size_t operation) {
+  std::vector<std::size_t> found;
+  for (std::size_t p = 0; p < table.size(); ++p) {
+    if (table[p].operation == operation) found.push_back(p);
+  }
+  return found;  // weights stand before biases
+}
+
+std::size_t trained_params(const ParamTable& table) {
+  return static_cast<std::size_t>(std::count_if(table.begin(), table.end(), is_trained));
 }
 
 std::int64_t param_count(const ParamTable& table) {

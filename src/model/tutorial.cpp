@@ -1,3 +1,4 @@
+#include "cifar_mpi/model/net_builder.hpp"
 #include "model/catalog.hpp"
 
 namespace cifar_mpi::model {
@@ -5,29 +6,31 @@ namespace cifar_mpi::model {
 /// The network of the TensorFlow CIFAR-10 tutorial; 1 068 298 parameters for 24x24x3 images and 10 classes.
 ///
 /// Its second normalization stands before the second pooling, the first one behind the first.
-std::vector<Layer> tutorial(Extent, int classes) {
+NetSpec tutorial(Extent image, int classes) {
   const auto norm = [](const char* name) {
     return LocalResponseNorm{
         .name = name, .depth_radius = 4, .bias = 1.0f, .alpha = 0.001f / 9.0f, .beta = 0.75f};
   };
   // The script writes 1/192 whatever the number of classes: it is the width of the layer before.
   constexpr float kSoftmaxStddev = 1.0f / 192.0f;
-  return {
-      Conv2d{.name = "conv1", .out_channels = 64, .kernel = 5, .weight_stddev = 0.05f, .bias = 0.0f},
-      Relu{},
-      MaxPool{.name = "pool1", .kernel = 3, .stride = 2},
-      norm("norm1"),
-      Conv2d{.name = "conv2", .out_channels = 64, .kernel = 5, .weight_stddev = 0.05f, .bias = 0.1f},
-      Relu{},
-      norm("norm2"),
-      MaxPool{.name = "pool2", .kernel = 3, .stride = 2},
-      Linear{.name = "local3", .outputs = 384, .weight_stddev = 0.04f, .bias = 0.1f, .weight_decay = 0.004f},
-      Relu{},
-      Linear{.name = "local4", .outputs = 192, .weight_stddev = 0.04f, .bias = 0.1f, .weight_decay = 0.004f},
-      Relu{},
-      Linear{.name = "softmax_linear", .outputs = classes, .weight_stddev = kSoftmaxStddev, .bias = 0.0f},
-      SoftmaxCrossEntropy{},
-  };
+  NetBuilder net("tutorial", image, classes);
+  Value x = net.image();
+  x = net.conv(x, {.name = "conv1", .out_channels = 64, .kernel = 5, .weight_stddev = 0.05f, .bias = 0.0f});
+  x = net.relu(x);
+  x = net.max_pool(x, {.name = "pool1", .kernel = 3, .stride = 2});
+  x = net.lrn(x, norm("norm1"));
+  x = net.conv(x, {.name = "conv2", .out_channels = 64, .kernel = 5, .weight_stddev = 0.05f, .bias = 0.1f});
+  x = net.relu(x);
+  x = net.lrn(x, norm("norm2"));
+  x = net.max_pool(x, {.name = "pool2", .kernel = 3, .stride = 2});
+  x = net.linear(
+      x, {.name = "local3", .outputs = 384, .weight_stddev = 0.04f, .bias = 0.1f, .weight_decay = 0.004f});
+  x = net.relu(x);
+  x = net.linear(
+      x, {.name = "local4", .outputs = 192, .weight_stddev = 0.04f, .bias = 0.1f, .weight_decay = 0.004f});
+  x = net.relu(x);
+  x = net.linear(x, {.name = "softmax_linear", .outputs = classes, .weight_stddev = kSoftmaxStddev});
+  return net.softmax_cross_entropy(x);
 }
 
 }  // namespace cifar_mpi::model

@@ -112,7 +112,7 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, Checkpoint checkp
   require_equal_data(world, *file, config.data);
 
   std::unique_ptr<engine::Backend> backend;
-  std::unique_ptr<engine::Tower> tower;
+  std::optional<lower::Tower> tower;
   std::optional<engine::Arena> arena;
   Buffer params;
   std::optional<Evaluator> evaluator;
@@ -120,8 +120,8 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, Checkpoint checkp
     backend =
         make_backend({config.threads > 0 ? config.threads : world.fair_threads(), world.oversubscribed(),
                       world.node_rank(), world.node_size(), true});  // ranks that exchange nothing may share
-    tower =
-        backend->plan({&network.net, &network.params, config.batch_size, backend->resolve(config.precision)});
+    tower.emplace(*backend, engine::TowerSpec{&network.net, &network.params, config.batch_size,
+                                              backend->resolve(config.precision)});
     arena.emplace([&](std::size_t bytes) { return backend->allocate(bytes); });
     params = backend->allocate(tower->layout().floats * sizeof(float));
     import_block(*backend, *tower, tensors, params);

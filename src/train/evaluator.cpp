@@ -71,7 +71,7 @@ std::uint64_t Accuracy::count() const {
   return sum;
 }
 
-Evaluator::Evaluator(engine::Backend& backend, engine::Tower& tower, engine::Arena& arena,
+Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
                      const comm::World& world, const data::DatasetFile& file,
                      const data::AugmentSpec& augment, int batch, const float* params)
     : backend_(backend),

@@ -32,7 +32,7 @@ std::vector<NamedTensor> initial_tensors(const model::ParamTable& params, std::u
   return tensors;
 }
 
-std::vector<NamedTensor> export_block(engine::Backend& backend, const engine::Tower& tower,
+std::vector<NamedTensor> export_block(engine::Backend& backend, const lower::Tower& tower,
                                       const model::ParamTable& params, const Buffer& block) {
   const engine::ParamLayout& layout = tower.layout();
   std::vector<float> physical(layout.floats);
@@ -48,7 +48,7 @@ std::vector<NamedTensor> export_block(engine::Backend& backend, const engine::To
   return tensors;
 }
 
-void import_block(engine::Backend& backend, const engine::Tower& tower,
+void import_block(engine::Backend& backend, const lower::Tower& tower,
                   const std::vector<NamedTensor>& tensors, const Buffer& block) {
   const engine::ParamLayout& layout = tower.layout();
   std::vector<float> physical(layout.floats);

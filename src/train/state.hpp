@@ -4,6 +4,7 @@
 
 #include "cifar_mpi/comm/heartbeat.hpp"
 #include "cifar_mpi/comm/reducer.hpp"
+#include "cifar_mpi/lower/tower.hpp"
 #include "cifar_mpi/train/metrics.hpp"
 #include "cifar_mpi/train/network.hpp"
 #include "cifar_mpi/train/run_directory.hpp"
@@ -36,7 +37,7 @@ struct SessionState {
 
   std::unique_ptr<engine::Backend> backend;
   std::unique_ptr<comm::Collective> collective;
-  std::unique_ptr<engine::Tower> tower;
+  std::unique_ptr<lower::Tower> tower;
   std::optional<engine::Arena> arena;
   ResidentData samples;
   Buffer params;

@@ -65,8 +65,9 @@ void plan_device(SessionState& state, const BackendFactory& make_backend) {
   state.backend = make_backend({config.threads, state.world.oversubscribed(), state.world.node_rank(),
                                 state.world.node_size(), config.share_gpus, config.nccl_algorithm});
   config.precision = state.backend->resolve(config.precision);
-  state.tower = state.backend->plan(
-      {&state.network.net, &state.network.params, state.sizes.batch / state.sizes.parts, config.precision});
+  const engine::TowerSpec spec{&state.network.net, &state.network.params,
+                               state.sizes.batch / state.sizes.parts, config.precision};
+  state.tower = std::make_unique<lower::Tower>(*state.backend, spec);
   state.arena.emplace([&backend = *state.backend](std::size_t bytes) { return backend.allocate(bytes); });
 }
 

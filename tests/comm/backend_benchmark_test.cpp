@@ -40,7 +40,7 @@ class NegatingBackend : public engine::Backend {
   }
 
   engine::Precision resolve(engine::Precision) const override { throw std::logic_error("resolve"); }
-  std::unique_ptr<engine::Tower> plan(const engine::TowerSpec&) override { throw std::logic_error("plan"); }
+  engine::TowerKernels plan(const engine::TowerSpec&) override { throw std::logic_error("plan"); }
   engine::Task update_task(const engine::UpdateBinding&, const model::ParamTable&,
                            const engine::ParamLayout&) override {
     throw std::logic_error("update_task");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cifar_mpi/cpu/backend.hpp"
+#include "cifar_mpi/lower/tower.hpp"
 #include "reference/reference.hpp"
 
 /// One network with everything a training step and an evaluation need, and the reference's view of the same.
@@ -27,15 +28,15 @@ struct RunSpec {
 /// the square root of their number.
 inline double relative_tolerance(const model::NetSpec& net, double eps) {
   double longest = 1.0;
-  for (std::size_t i = 0; i < net.layers.size(); ++i) {
+  for (std::size_t i = 0; i < net.operations.size(); ++i) {
     const Extent in = net.input_of(i);
-    if (const auto* const conv = std::get_if<model::Conv2d>(&net.layers[i])) {
+    if (const auto* const conv = std::get_if<model::Conv2d>(&net.operations[i].layer)) {
       longest = std::max(longest, 1.0 * conv->kernel * conv->kernel * in.channels);
-    } else if (std::holds_alternative<model::Linear>(net.layers[i])) {
+    } else if (std::holds_alternative<model::Linear>(net.operations[i].layer)) {
       longest = std::max(longest, 1.0 * in.count());
     }
   }
-  return std::sqrt(2.0 * static_cast<double>(net.layers.size())) * eps * std::sqrt(longest);
+  return std::sqrt(2.0 * static_cast<double>(net.operations.size())) * eps * std::sqrt(longest);
 }
 
 inline double relative_distance(const reference::Array& found, const reference::Array& wanted) {
@@ -53,7 +54,8 @@ class NetworkRun {
       : spec(std::move(asked)),
         table(model::make_param_table(spec.net)),
         backend(make_backend({spec.threads, false})),
-        tower(backend->plan({&spec.net, &table, spec.batch, spec.precision})),
+        tower(std::make_unique<lower::Tower>(
+            *backend, engine::TowerSpec{&spec.net, &table, spec.batch, spec.precision})),
         arena([this](std::size_t bytes) { return backend->allocate(bytes); }),
         params(backend->allocate(tower->layout().floats * sizeof(float))),
         reduced(backend->allocate((control_layout.floats() + tower->layout().floats) * sizeof(float))) {
@@ -144,16 +146,17 @@ class NetworkRun {
     }
     return result;
   }
-  reference::LossAndGradients wanted() const {
+  reference::LossAndGradients wanted(const reference::Rounding& round = reference::as_it_is) const {
     return reference::loss_and_gradients(spec.net, table, logical(params.as<float>()), input(true),
-                                         batch_labels(), spec.batch, static_cast<double>(global_batch()));
+                                         batch_labels(), spec.batch, static_cast<double>(global_batch()),
+                                         round);
   }
   std::uint64_t global_batch() const { return static_cast<std::uint64_t>(2 * spec.batch); }
 
   RunSpec spec;
   model::ParamTable table;
   std::unique_ptr<engine::Backend> backend;
-  std::unique_ptr<engine::Tower> tower;
+  std::unique_ptr<lower::Tower> tower;
   engine::Arena arena;
   engine::ControlLayout control_layout;
   Buffer params;

@@ -36,7 +36,7 @@ TEST(Relu, KeepsWhatIsPositive) {
 TEST(Relu, MasksTheGradientWhereTheValueIsNotPositive) {
   std::vector<float> value = kValues, grad(value.size(), -4.0f);
   engine::Lane lane;
-  plan_relu_backward("relu", value.size(), Precision::fp32, bytes(value), bytes(grad)).start(lane);
+  plan_relu_mask("relu", value.size(), Precision::fp32, bytes(value), bytes(grad), bytes(grad)).start(lane);
   for (std::size_t i = 0; i < value.size(); ++i)
     EXPECT_EQ(grad[i], value[i] > 0.0f ? -4.0f : 0.0f) << value[i];
 }
@@ -45,7 +45,7 @@ TEST(Relu, MasksBf16Too) {
   std::vector<bf16> value, grad(kValues.size(), to_bf16(-4.0f));
   for (const float v : kValues) value.push_back(to_bf16(v));
   engine::Lane lane;
-  plan_relu_backward("relu", value.size(), Precision::bf16, bytes(value), bytes(grad)).start(lane);
+  plan_relu_mask("relu", value.size(), Precision::bf16, bytes(value), bytes(grad), bytes(grad)).start(lane);
   for (std::size_t i = 0; i < value.size(); ++i) {
     EXPECT_EQ(to_float(grad[i]), to_float(value[i]) > 0.0f ? -4.0f : 0.0f) << kValues[i];
   }

@@ -1,4 +1,4 @@
-#include "cpu/tower.hpp"
+#include "cifar_mpi/lower/tower.hpp"
 
 #include <gtest/gtest.h>
 
@@ -105,7 +105,7 @@ TEST(Tower, RefusesABatchOfNothing) {
   const model::NetSpec net = tutorial();
   const model::ParamTable table = model::make_param_table(net);
   try {
-    one_thread()->plan({&net, &table, 0, Precision::fp32});
+    lower::Tower(*one_thread(), {&net, &table, 0, Precision::fp32});
     FAIL() << "a batch of 0 was planned";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);

@@ -1,56 +1,105 @@
 #pragma once
 
-#include <span>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <stdexcept>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "cifar_mpi/lower/tower.hpp"
 #include "cuda/host_math.hpp"
 #include "cuda/loss_math.hpp"
 #include "cuda/planner.hpp"
 
-/// The stages of a planned network done on the host, by the formulas that the kernels take, in the order of
-/// the GPU's tasks: shows that plan, index arithmetic and formulas together give the gradients of the
-/// reference.
+/// Planned groups done on the host, by the formulas that the kernels take: shows without a toolkit that plan,
+/// index arithmetic and formulas together give the gradients of the reference.
 namespace cifar_mpi::cuda::testing {
 
+using engine::Bytes;
+using engine::Operands;
 using reference::Array;
 
-class HostNetwork {
+inline Array read_array(const Bytes& bytes) {
+  const auto* const from = reinterpret_cast<const float*>(bytes.begin);
+  return {from, from + bytes.size / sizeof(float)};
+}
+
+inline void write_array(const Array& values, std::byte* to) {
+  auto* const floats = reinterpret_cast<float*>(to);
+  for (std::size_t i = 0; i < values.size(); ++i) floats[i] = static_cast<float>(values[i]);
+}
+
+class HostGroup final : public engine::Group {
  public:
-  HostNetwork(const model::NetSpec& net, const model::ParamTable& table, int batch)
-      : plan_(plan_network({&net, &table, batch, engine::Precision::fp32})) {}
+  HostGroup(GroupPlan plan, int batch) : plan_(std::move(plan)), batch_(batch) {}
+  const engine::Contract& contract() const override { return plan_.contract; }
+  const Work& work() const { return plan_.work; }
 
-  const NetPlan& plan() const { return plan_; }
-
-  /// Gradients by ParamTable index as they lie in memory, conv weights with their zero rows.
-  reference::Params run(const Array& x, const reference::Params& logical,
-                        std::span<const std::uint8_t> labels, double global_batch) {
-    params_.clear();
-    for (std::size_t p = 0; p < logical.size(); ++p) {
-      Array physical = logical[p];
-      physical.resize(plan_.layout.entries[p].floats, 0.0);
-      params_.push_back(std::move(physical));
+  engine::GroupTasks tasks(const Operands& o, engine::Arena& arena) const override {
+    const engine::Contract& c = plan_.contract;
+    const std::size_t outputs = c.dst.value.bytes / sizeof(float);
+    const Kept kept{{arena.take(outputs), outputs}, {arena.take(c.dst.value.bytes), c.dst.value.bytes}};
+    engine::GroupTasks tasks;
+    engine::Task forward{
+        c.name + " forward", {}, {{o.dst, c.dst.value.bytes}, kept.taps, kept.between}, {}, {}};
+    for (std::size_t i = 0; i < o.src.size(); ++i) forward.reads.push_back({o.src[i], c.src[i].value.bytes});
+    add_params(o, forward);
+    forward.start = [this, o, kept](engine::Lane&) {
+      write_array(std::visit([&](const auto& work) { return run(work, o, kept); }, plan_.work), o.dst);
+    };
+    tasks.forward.push_back(std::move(forward));
+    if (o.grad_dst == nullptr || c.hands_grad_on) return tasks;
+    engine::Task backward{
+        c.name + " backward",
+        {{o.grad_dst, c.dst.grad.bytes}, {o.src[0], c.src[0].value.bytes}, kept.taps, kept.between},
+        {},
+        {},
+        {}};
+    if (o.mask_dst) backward.reads.push_back({o.dst, c.dst.value.bytes});
+    add_params(o, backward);
+    for (std::size_t p = 0; p < o.params.size(); ++p) {
+      if (o.params[p].grad != nullptr)
+        backward.writes.push_back(engine::bytes_of(o.params[p].grad, c.masters[p]));
     }
-    grads_.assign(params_.size(), {});
-    values_.assign(1, x);
-    taps_.assign(plan_.stages.size(), {});
-    between_.assign(plan_.stages.size(), {});
-    for (std::size_t s = 0; s < plan_.stages.size(); ++s) {
-      values_.push_back(std::visit([&](const auto& work) { return forward(s, work); }, plan_.stages[s].work));
-    }
-    Array grad = grad_logits(labels, global_batch);
-    for (std::size_t s = plan_.stages.size(); s-- > 0;) {
-      if (!plan_.edges[s + 1].wants_grad) break;
-      grad = std::visit([&](const auto& work) { return backward(s, work, std::move(grad)); },
-                        plan_.stages[s].work);
-    }
-    return std::move(grads_);
+    if (o.grad_src[0] != nullptr) backward.writes.push_back({o.grad_src[0], c.src[0].grad.bytes});
+    backward.start = [this, o, kept](engine::Lane&) {
+      std::visit([&](const auto& work) { run_backward(work, o, kept); }, plan_.work);
+    };
+    tasks.backward.push_back(std::move(backward));
+    return tasks;
   }
 
-  double loss_sum = 0.0;
+  void to_logical(std::size_t, std::span<const float> physical, std::span<float> logical) const override {
+    std::copy_n(physical.begin(), logical.size(), logical.begin());
+  }
+  void from_logical(std::size_t, std::span<const float> logical, std::span<float> physical) const override {
+    std::fill(std::copy(logical.begin(), logical.end(), physical.begin()), physical.end(), 0.0f);
+  }
 
  private:
+  /// Of one program.
+  struct Kept {
+    Bytes taps;     ///< of a pooling
+    Bytes between;  ///< what a pooling gives the normalization behind it
+  };
+
+  void add_params(const Operands& o, engine::Task& task) const {
+    for (std::size_t p = 0; p < o.params.size(); ++p) {
+      task.reads.push_back(engine::bytes_of(o.params[p].master, plan_.contract.masters[p]));
+    }
+  }
+  Array x(const Operands& o) const { return read_array({o.src[0], plan_.contract.src[0].value.bytes}); }
+  Array y(const Operands& o) const { return read_array({o.dst, plan_.contract.dst.value.bytes}); }
+  Array grad_y(const Operands& o) const { return read_array({o.grad_dst, plan_.contract.dst.grad.bytes}); }
+  Array param(const Operands& o, std::size_t p) const {
+    return read_array(engine::bytes_of(o.params[p].master, plan_.contract.masters[p]));
+  }
+  static std::uint8_t* taps_of(const Kept& kept) {
+    return reinterpret_cast<std::uint8_t*>(const_cast<std::byte*>(kept.taps.begin));
+  }
+
   static Array patches(const PatchShape& shape, const Array& image) {
     const PatchPlace place(shape);
     Array result;
@@ -63,42 +112,48 @@ class HostNetwork {
     }
     return result;
   }
-
-  Array forward(std::size_t s, const Affine& affine) const {
-    const Array& x = values_[s];
-    const Array rows = affine.is_conv() ? patches(affine.forward_patches(plan_.batch), x) : x;
-    const reference::LinearShape shape{static_cast<int>(affine.rows(plan_.batch)), affine.row,
-                                       affine.outputs};
-    Array weights = params_[affine.weights], biases = params_[affine.biases];
-    weights.resize(static_cast<std::size_t>(affine.row * affine.outputs));
-    biases.resize(static_cast<std::size_t>(affine.outputs));
-    Array y = reference::linear_forward(shape, rows, weights, biases);
-    return affine.relu ? reference::relu_forward(y) : y;
+  Array rows_of(const Affine& affine, const Operands& o) const {
+    return affine.is_conv() ? patches(affine.forward_patches(batch_), x(o)) : x(o);
   }
 
-  Array forward(std::size_t s, const Pool& pool) { return pooled(s, pool, values_[s]); }
-  Array forward(std::size_t s, const Norm& norm) const { return normalized(s, norm, values_[s]); }
-  Array forward(std::size_t s, const PoolNorm& both) {
-    between_[s] = pooled(s, both.pool, values_[s]);
-    return normalized(s, both.norm, between_[s]);
+  Array run(const Affine& affine, const Operands& o, const Kept&) const {
+    const reference::LinearShape shape{static_cast<int>(affine.rows(batch_)), affine.row, affine.outputs};
+    const Array found = reference::linear_forward(shape, rows_of(affine, o), param(o, 0), param(o, 1));
+    return affine.relu ? reference::relu_forward(found) : found;
   }
-  Array forward(std::size_t s, const NormPool& both) {
-    return pooled(s, both.pool, normalized(s, both.norm, values_[s]));
+  Array run(const Pool& pool, const Operands& o, const Kept& kept) const {
+    return pooled(pool, o.mask_src, x(o), kept);
+  }
+  Array run(const Norm& norm, const Operands& o, const Kept&) const { return normalized(norm, x(o)); }
+  Array run(const PoolNorm& both, const Operands& o, const Kept& kept) const {
+    const Array between = pooled(both.pool, o.mask_src, x(o), kept);
+    write_array(between, const_cast<std::byte*>(kept.between.begin));
+    return normalized(both.norm, between);
+  }
+  Array run(const NormPool& both, const Operands& o, const Kept& kept) const {
+    return pooled(both.pool, false, normalized(both.norm, x(o)), kept);
+  }
+  Array run(const Rectify&, const Operands& o, const Kept&) const { return reference::relu_forward(x(o)); }
+  Array run(const Sum&, const Operands& o, const Kept&) const {
+    Array sum = x(o);
+    const Array other = read_array({o.src[1], plan_.contract.src[1].value.bytes});
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+    return sum;
   }
 
-  Array pooled(std::size_t s, const Pool& pool, const Array& source) {
+  static Array pooled(const Pool& pool, bool relu, const Array& source, const Kept& kept) {
     const PoolPlace& p = pool.place;
     Array y;
     for (int b = 0; b < p.batch; ++b) {
       for (int oy = 0; oy < p.out_height; ++oy) {
         for (int ox = 0; ox < p.out_width; ++ox) {
           for (int c = 0; c < p.channels; ++c) {
-            const PoolChoice choice = pool_choose(p, oy, ox, pool.relu, [&](int row, int column) {
+            const PoolChoice choice = pool_choose(p, oy, ox, relu, [&](int row, int column) {
               return static_cast<float>(
                   source[index(p.in_height, p.in_width, p.channels, b, row, column, c)]);
             });
+            taps_of(kept)[y.size()] = choice.tap;
             y.push_back(static_cast<double>(choice.value));
-            taps_[s].push_back(choice.tap);
           }
         }
       }
@@ -106,38 +161,63 @@ class HostNetwork {
     return y;
   }
 
-  Array normalized(std::size_t s, const Norm& norm, const Array& source) const {
+  static Array normalized(const Norm& norm, const Array& source) {
     Array y;
     for (std::size_t i = 0; i < source.size(); ++i) {
-      const float base = base_of(s, norm, source, i);
-      y.push_back(source[i] * static_cast<double>(norm_scale(norm.rule, base, HostMath{})));
+      y.push_back(source[i] *
+                  static_cast<double>(norm_scale(norm.rule, base_of(norm, source, i), HostMath{})));
     }
     return y;
   }
 
-  Array forward(std::size_t s, const Rectify&) const { return reference::relu_forward(values_[s]); }
-
-  Array backward(std::size_t s, const Affine& affine, Array grad) {
-    if (affine.masks) grad = reference::relu_grad_x(values_[s + 1], grad);
-    const int rows = static_cast<int>(affine.rows(plan_.batch));
-    grads_[affine.biases] = reference::grad_biases(affine.outputs, grad);
-    const Array x = affine.is_conv() ? patches(affine.forward_patches(plan_.batch), values_[s]) : values_[s];
-    grads_[affine.weights] = reference::linear_grad_weights({rows, affine.row, affine.outputs}, x, grad);
-    if (!affine.wants_grad_x) return {};
-    if (!affine.is_conv()) {
-      return reference::linear_grad_x({rows, affine.inner, affine.outputs}, params_[affine.weights], grad);
+  void run_backward(const Affine& affine, const Operands& o, const Kept&) const {
+    const Array grad = o.mask_dst ? reference::relu_grad_x(y(o), grad_y(o)) : grad_y(o);
+    const int rows = static_cast<int>(affine.rows(batch_));
+    if (o.params[0].grad != nullptr) {
+      write_array(reference::grad_biases(affine.outputs, grad),
+                  reinterpret_cast<std::byte*>(o.params[1].grad));
+      write_array(
+          reference::linear_grad_weights({rows, affine.row, affine.outputs}, rows_of(affine, o), grad),
+          reinterpret_cast<std::byte*>(o.params[0].grad));
     }
-    const PatchShape back = affine.backward_patches(plan_.batch);
+    if (o.grad_src[0] == nullptr) return;
+    write_array(affine.is_conv()
+                    ? conv_grad_x(affine, param(o, 0), grad, rows)
+                    : reference::linear_grad_x({rows, affine.inner, affine.outputs}, param(o, 0), grad),
+                o.grad_src[0]);
+  }
+  Array conv_grad_x(const Affine& affine, const Array& weights, const Array& grad, int rows) const {
+    const PatchShape back = affine.backward_patches(batch_);
     Array turned(static_cast<std::size_t>(back.row * affine.in.channels), 0.0);
     for (int i = 0; i < back.inner() * affine.in.channels; ++i) {
-      turned[static_cast<std::size_t>(i)] = params_[affine.weights][static_cast<std::size_t>(
+      turned[static_cast<std::size_t>(i)] = weights[static_cast<std::size_t>(
           turned_source(affine.kernel, affine.in.channels, affine.outputs, i))];
     }
     return reference::linear_forward({rows, back.row, affine.in.channels}, patches(back, grad), turned,
                                      Array(static_cast<std::size_t>(affine.in.channels), 0.0));
   }
 
-  Array backward(std::size_t s, const Pool& pool, const Array& grad) const {
+  void run_backward(const Pool& pool, const Operands& o, const Kept& kept) const {
+    if (o.grad_src[0] != nullptr) write_array(unpooled(pool, grad_y(o), kept), o.grad_src[0]);
+  }
+  void run_backward(const Norm& norm, const Operands& o, const Kept&) const {
+    if (o.grad_src[0] == nullptr) return;
+    write_array(norm_backward(norm, o.mask_src, x(o), grad_y(o)), o.grad_src[0]);
+  }
+  void run_backward(const PoolNorm& both, const Operands& o, const Kept& kept) const {
+    if (o.grad_src[0] == nullptr) return;
+    const Array grad = norm_backward(both.norm, false, read_array(kept.between), grad_y(o));
+    write_array(unpooled(both.pool, grad, kept), o.grad_src[0]);
+  }
+  void run_backward(const NormPool& both, const Operands& o, const Kept& kept) const {
+    if (o.grad_src[0] == nullptr) return;
+    write_array(norm_backward(both.norm, o.mask_src, x(o), unpooled(both.pool, grad_y(o), kept)),
+                o.grad_src[0]);
+  }
+  void run_backward(const Rectify&, const Operands&, const Kept&) const {}
+  void run_backward(const Sum&, const Operands&, const Kept&) const {}
+
+  static Array unpooled(const Pool& pool, const Array& grad, const Kept& kept) {
     const PoolPlace& p = pool.place;
     Array result;
     for (int b = 0; b < p.batch; ++b) {
@@ -148,7 +228,8 @@ class HostNetwork {
               return index(p.out_height, p.out_width, p.channels, b, row, column, c);
             };
             result.push_back(static_cast<double>(pool_gather(
-                p, y, x, [&](int row, int column) { return static_cast<int>(taps_[s][at(row, column)]); },
+                p, y, x,
+                [&](int row, int column) { return static_cast<int>(taps_of(kept)[at(row, column)]); },
                 [&](int row, int column) { return static_cast<float>(grad[at(row, column)]); })));
           }
         }
@@ -157,60 +238,29 @@ class HostNetwork {
     return result;
   }
 
-  Array backward(std::size_t s, const Norm& norm, const Array& grad) const {
-    return norm_backward(s, norm, values_[s], grad);
-  }
-  Array backward(std::size_t s, const PoolNorm& both, const Array& grad) const {
-    return backward(s, both.pool, norm_backward(s, both.norm, between_[s], grad));
-  }
-  Array backward(std::size_t s, const NormPool& both, const Array& grad) const {
-    return backward(s, both.norm, backward(s, both.pool, grad));
-  }
-
-  Array norm_backward(std::size_t s, const Norm& norm, const Array& source, const Array& grad) const {
-    const int channels = plan_.edges[s].extent.channels;
+  static Array norm_backward(const Norm& norm, bool relu, const Array& source, const Array& grad) {
     Array shares, directs, result;
     for (std::size_t i = 0; i < grad.size(); ++i) {
-      const float base = base_of(s, norm, source, i);
+      const float base = base_of(norm, source, i);
       directs.push_back(grad[i] * static_cast<double>(norm_scale(norm.rule, base, HostMath{})));
       shares.push_back(directs[i] * source[i] / static_cast<double>(base));
     }
     for (std::size_t i = 0; i < grad.size(); ++i) {
-      const int channel = static_cast<int>(i % static_cast<std::size_t>(channels));
+      const int channel = static_cast<int>(i % static_cast<std::size_t>(norm.channels));
       const std::size_t pixel = i - static_cast<std::size_t>(channel);
       const auto x = static_cast<float>(source[i]);
       const float g = norm_gradient(
-          norm.rule, channels, channel, x, static_cast<float>(directs[i]),
+          norm.rule, norm.channels, channel, x, static_cast<float>(directs[i]),
           [&](int c) { return static_cast<float>(shares[pixel + static_cast<std::size_t>(c)]); });
-      result.push_back(norm.relu && !(x > 0.0f) ? 0.0 : static_cast<double>(g));
+      result.push_back(relu && !(x > 0.0f) ? 0.0 : static_cast<double>(g));
     }
     return result;
   }
 
-  Array backward(std::size_t s, const Rectify& rectify, Array grad) const {
-    return rectify.masks ? reference::relu_grad_x(values_[s + 1], grad) : grad;
-  }
-
-  Array grad_logits(std::span<const std::uint8_t> labels, double global_batch) {
-    Array grad(values_.back().size());
-    loss_sum = 0.0;
-    for (std::size_t i = 0; i < labels.size(); ++i) {
-      const std::size_t row = i * static_cast<std::size_t>(plan_.classes);
-      const SampleLoss sample = sample_loss(
-          plan_.classes, labels[i], 1.0 / global_batch,
-          [&](int j) { return static_cast<float>(values_.back()[row + static_cast<std::size_t>(j)]); },
-          [&](int j, float g) { grad[row + static_cast<std::size_t>(j)] = static_cast<double>(g); },
-          HostMath{});
-      loss_sum += sample.loss;
-    }
-    return grad;
-  }
-
-  float base_of(std::size_t s, const Norm& norm, const Array& source, std::size_t i) const {
-    const int channels = plan_.edges[s].extent.channels;
-    const int channel = static_cast<int>(i % static_cast<std::size_t>(channels));
+  static float base_of(const Norm& norm, const Array& source, std::size_t i) {
+    const int channel = static_cast<int>(i % static_cast<std::size_t>(norm.channels));
     const std::size_t pixel = i - static_cast<std::size_t>(channel);
-    return norm_base(norm.rule, channels, channel,
+    return norm_base(norm.rule, norm.channels, channel,
                      [&](int c) { return static_cast<float>(source[pixel + static_cast<std::size_t>(c)]); });
   }
 
@@ -218,11 +268,120 @@ class HostNetwork {
     return static_cast<std::size_t>(((b * height + y) * width + x) * channels + c);
   }
 
-  NetPlan plan_;
-  reference::Params params_, grads_;
-  std::vector<Array> values_;
-  std::vector<Array> between_;  ///< what a pooling gives the normalization in its stage
-  std::vector<std::vector<std::uint8_t>> taps_;
+  GroupPlan plan_;
+  int batch_;
+};
+
+class HostKernels final : public engine::Kernels {
+ public:
+  explicit HostKernels(int batch) : batch_(batch) {}
+
+  std::unique_ptr<engine::Group> plan(const engine::Chain& chain) override {
+    auto group = std::make_unique<HostGroup>(plan_group(chain, batch_, engine::Precision::fp32), batch_);
+    groups.push_back(group.get());
+    return group;
+  }
+  std::unique_ptr<engine::Group> reorder(std::string, const Extent&, const engine::ValueFormat&,
+                                         const engine::ValueFormat&, bool) override {
+    throw std::logic_error("there are no other formats");
+  }
+  engine::Task add(std::string name, const engine::Format& format, std::byte* dst, const std::byte* a,
+                   const std::byte* b) const override {
+    return elementwise(std::move(name), format, dst, a, b, [](double x, double y) { return x + y; });
+  }
+  engine::Task mask(std::string name, const engine::Format& format, const std::byte* value,
+                    const std::byte* grad, std::byte* dst) const override {
+    return elementwise(std::move(name), format, dst, value, grad,
+                       [](double v, double g) { return v > 0.0 ? g : 0.0; });
+  }
+  std::string finalize() override { return ""; }
+
+  std::vector<const HostGroup*> groups;  ///< as planned; they belong to the tower
+
+ private:
+  template <class Formula>
+  static engine::Task elementwise(std::string name, const engine::Format& format, std::byte* dst,
+                                  const std::byte* a, const std::byte* b, Formula formula) {
+    const Bytes left{a, format.bytes}, right{b, format.bytes};
+    return {std::move(name),
+            {left, right},
+            {{dst, format.bytes}},
+            [=](engine::Lane&) {
+              Array result = read_array(left);
+              const Array other = read_array(right);
+              for (std::size_t i = 0; i < result.size(); ++i) result[i] = formula(result[i], other[i]);
+              write_array(result, dst);
+            },
+            {}};
+  }
+
+  int batch_;
+};
+
+/// A batch of images and its labels are given; the loss is by the kernels' formula.
+class HostEnds final : public engine::Ends {
+ public:
+  HostEnds(Array images, std::vector<std::uint8_t> labels, int classes, double& loss_sum)
+      : images_(std::move(images)), labels_(std::move(labels)), classes_(classes), loss_sum_(loss_sum) {}
+
+  engine::ValueFormat images() const override {
+    const engine::Format format{static_cast<int>(ValueType::fp32), images_.size() * sizeof(float)};
+    return {format, format};
+  }
+  engine::ValueFormat logits(const engine::ValueFormat& have) const override { return have; }
+  engine::Task control(const engine::TrainBinding&) const override {
+    return {"control", {}, {}, [](engine::Lane&) {}, {}};
+  }
+  engine::Task compute_time(engine::RankFacts*) const override { throw std::logic_error("no facts"); }
+  engine::Task train_input(const engine::TrainBinding&, std::byte* x, std::uint8_t* labels) const override {
+    return {"input",
+            {},
+            {{x, images_.size() * sizeof(float)}, engine::bytes_of(labels, labels_.size())},
+            [this, x, labels](engine::Lane&) {
+              write_array(images_, x);
+              std::copy(labels_.begin(), labels_.end(), labels);
+            },
+            {}};
+  }
+  engine::Task train_loss(const engine::TrainBinding& binding, const engine::Logits& logits,
+                          const std::uint8_t* labels, std::byte* grad_logits) const override {
+    const Bytes values{logits.at, logits.format.bytes};
+    return {"loss",
+            {values, engine::bytes_of(labels, labels_.size())},
+            {{grad_logits, logits.format.bytes}},
+            [=, this, scale = 1.0 / static_cast<double>(binding.global_batch)](engine::Lane&) {
+              write_array(grad_of(read_array(values), labels, scale), grad_logits);
+            },
+            {}};
+  }
+  engine::Task evaluate_input(const engine::EvaluateBinding&, std::byte*, std::uint8_t*) const override {
+    throw std::logic_error("trains only");
+  }
+  engine::Task evaluate_loss(const engine::EvaluateBinding&, const engine::Logits&,
+                             const std::uint8_t*) const override {
+    throw std::logic_error("trains only");
+  }
+
+ private:
+  Array grad_of(const Array& logits, const std::uint8_t* labels, double scale) const {
+    Array grad(logits.size());
+    loss_sum_ = 0.0;
+    for (std::size_t i = 0; i < labels_.size(); ++i) {
+      const std::size_t row = i * static_cast<std::size_t>(classes_);
+      const SampleLoss sample = sample_loss(
+          classes_, labels[i], scale,
+          [&](int j) { return static_cast<float>(logits[row + static_cast<std::size_t>(j)]); },
+          [&](int j, float g) { grad[row + static_cast<std::size_t>(j)] = static_cast<double>(g); },
+          HostMath{});
+      loss_sum_ += sample.loss;
+    }
+    return grad;
+  }
+
+  Array images_;
+  std::vector<std::uint8_t> labels_;
+  int classes_;
+  double& loss_sum_;
 };
 
 }  // namespace cifar_mpi::cuda::testing

@@ -23,7 +23,7 @@ struct Room {
   int floor;
 };
 constexpr Room kRooms[] = {{"base", 0}, {"hdf5", 0}, {"model", 1}, {"data", 1},  {"optim", 1}, {"engine", 2},
-                           {"comm", 3}, {"cpu", 4},  {"cuda", 4},  {"train", 5}, {"app", 6}};
+                           {"lower", 3}, {"comm", 3}, {"cpu", 4},  {"cuda", 4},  {"train", 5}, {"app", 6}};
 
 /// A third-party header, by how its name begins, and where alone it may be included.
 struct ThirdParty {

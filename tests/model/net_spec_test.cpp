@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cifar_mpi/base/error.hpp"
+#include "support/chain.hpp"
 
 namespace cifar_mpi::model {
 namespace {
@@ -45,7 +46,8 @@ TEST(NetSpec, InfersTheShapesOfTheTutorial) {
   const std::vector<Extent> expected{{24, 24, 64}, {24, 24, 64}, {12, 12, 64}, {12, 12, 64}, {12, 12, 64},
                                      {12, 12, 64}, {12, 12, 64}, {6, 6, 64},   {1, 1, 384},  {1, 1, 384},
                                      {1, 1, 192},  {1, 1, 192},  {1, 1, 10},   {1, 1, 10}};
-  EXPECT_EQ(net.outputs, expected);
+  ASSERT_EQ(net.operations.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(net.output_of(i), expected[i]) << i;
   EXPECT_EQ(net.input_of(0), kCrop);
   EXPECT_EQ(net.input_of(8), (Extent{6, 6, 64}));
 }
@@ -53,7 +55,7 @@ TEST(NetSpec, InfersTheShapesOfTheTutorial) {
 TEST(NetSpec, RoundsPooledExtentsUp) {
   const NetSpec net =
       make_net("odd", {25, 7, 2}, 5, {MaxPool{"pool", 3, 2}, linear(5), SoftmaxCrossEntropy{}});
-  EXPECT_EQ(net.outputs[0], (Extent{13, 4, 2}));
+  EXPECT_EQ(net.output_of(0), (Extent{13, 4, 2}));
 }
 
 TEST(NetSpec, NamesTheLayerThatDoesNotFit) {
@@ -71,10 +73,46 @@ TEST(NetSpec, NamesTheLayerThatDoesNotFit) {
   expect_refused({Linear{.name = "fc", .outputs = 10, .weight_stddev = -1.0f}, loss}, "layer 1 (fc)");
 }
 
-TEST(NetSpec, MustEndWithSoftmaxCrossEntropy) {
-  expect_refused({linear(10)}, "layer 1 (fc)");
-  expect_refused({linear(10), SoftmaxCrossEntropy{}, Relu{}}, "must be the last layer");
-  expect_refused({}, "no layer at all");
+TEST(NetSpec, RefusesASumOfDifferentExtentsAndAValueThatNobodyReads) {
+  const auto text_of = [](const auto& build) -> std::string {
+    NetBuilder net("probe", {8, 8, 2}, 10);
+    try {
+      build(net);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      return error.what();
+    }
+    return "accepted";
+  };
+  const Conv2d conv{.name = "c1", .out_channels = 4, .kernel = 3};
+  EXPECT_EQ(text_of([&](NetBuilder& net) { net.add(net.image(), net.conv(net.image(), conv), {"sum"}); }),
+            "model probe: layer 2 (sum) needs two inputs of one extent, found 8x8x2 and 8x8x4");
+  EXPECT_EQ(text_of([&](NetBuilder& net) {
+              net.conv(net.image(), conv);
+              net.softmax_cross_entropy(net.linear(net.image(), linear(10)));
+            }),
+            "model probe: nobody reads what c1 gives");
+}
+
+TEST(NetSpec, KnowsWhoReadsAValueAndWhetherItWantsAGradient) {
+  NetBuilder builder("branches", {4, 4, 3}, 10);
+  const Value image = builder.image();
+  const Value frozen = builder.conv(image, {.name = "a", .out_channels = 3, .kernel = 1, .frozen = true});
+  const Value sum = builder.add(frozen, image, {"sum"});
+  const Value twice = builder.add(sum, sum, {"twice"});
+  const Value x = builder.conv(twice, {.name = "b", .out_channels = 3, .kernel = 1});
+  const Value y = builder.add(builder.relu(x), twice, {"skip"});
+  const NetSpec net = builder.softmax_cross_entropy(builder.linear(y, linear(10)));
+  const auto readers = readers_of(net);
+  EXPECT_EQ(readers[image.id], (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(readers[sum.id], (std::vector<std::size_t>{2, 2}));
+  EXPECT_EQ(readers[twice.id], (std::vector<std::size_t>{3, 5}));
+  const std::vector<bool> wants = wants_gradient(net);
+  for (const Value value : {image, frozen, sum, twice}) EXPECT_FALSE(wants[value.id]) << value.id;
+  for (const Value value : {x, y, net.logits()}) EXPECT_TRUE(wants[value.id]) << value.id;
+  // forward thrice; weight gradients of b and fc; the data gradient of fc alone
+  const double conv = 2.0 * 16 * 3 * 3, fc = 2.0 * 48 * 10;
+  EXPECT_EQ(training_flops(net).nominal, conv + 2 * conv + 3 * fc);
 }
 
 TEST(NetSpec, RefusesInputsAndClassCountsThatMakeNoSense) {
@@ -88,7 +126,7 @@ TEST(NetSpec, RefusesInputsAndClassCountsThatMakeNoSense) {
 TEST(NetSpec, CountsTheFlopsOfTheTutorial) {
   const NetSpec net = make_model("tutorial", kCrop, 10);
   const std::vector<Flops> flops = forward_flops(net);
-  ASSERT_EQ(flops.size(), net.layers.size());
+  ASSERT_EQ(flops.size(), net.operations.size());
   // Per axis, 24·5 − 6 = 114 of conv1's 120 taps are inside and 12·5 − 6 = 54 of conv2's 60.
   EXPECT_EQ(flops[0].nominal, 2.0 * 120 * 120 * 3 * 64);
   EXPECT_EQ(flops[0].in_image, 2.0 * 114 * 114 * 3 * 64);
@@ -111,10 +149,12 @@ TEST(NetSpec, CountsNoDataGradientForTheFirstLayerWithWeights) {
 }
 
 TEST(Catalog, HoldsTheTutorialForAnyImageAndClasses) {
-  const auto names = catalog();
-  EXPECT_NE(std::find(names.begin(), names.end(), "tutorial"), names.end());
-  EXPECT_EQ(make_model("tutorial", {24, 24, 1}, 7).outputs.back(), (Extent{1, 1, 7}));
-  EXPECT_EQ(make_model("tutorial", {32, 20, 4}, 100).outputs[7], (Extent{8, 5, 64}));
+  const auto models = catalog();
+  EXPECT_TRUE(std::any_of(models.begin(), models.end(), [](const ModelInfo& info) {
+    return info.name == "tutorial" && !info.sentence.empty();
+  }));
+  EXPECT_EQ(make_model("tutorial", {24, 24, 1}, 7).values.back(), (Extent{1, 1, 7}));
+  EXPECT_EQ(make_model("tutorial", {32, 20, 4}, 100).output_of(7), (Extent{8, 5, 64}));
 }
 
 TEST(Catalog, NamesTheChoicesForAnUnknownModel) {

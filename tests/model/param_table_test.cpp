@@ -79,9 +79,9 @@ TEST(ParamTable, NumbersTheTensorsInForwardOrder) {
 TEST(ParamTable, PointsAtTheLayerOfEachParameter) {
   const NetSpec net = make_model("tutorial", {24, 24, 3}, 10);
   const ParamTable table = make_param_table(net);
-  EXPECT_EQ(std::get<Conv2d>(net.layers[table[8].layer]).name, "conv1");
-  EXPECT_EQ(std::get<Conv2d>(net.layers[table[7].layer]).name, "conv2");
-  EXPECT_EQ(std::get<Linear>(net.layers[table[0].layer]).name, "softmax_linear");
+  EXPECT_EQ(net.operations[table[8].operation].name, "conv1");
+  EXPECT_EQ(net.operations[table[7].operation].name, "conv2");
+  EXPECT_EQ(net.operations[table[0].operation].name, "softmax_linear");
 }
 
 TEST(FillInitial, GivesBiasesTheirConstant) {

@@ -6,22 +6,6 @@
 namespace cifar_mpi::reference {
 namespace {
 
-/// The two parameters of a layer in the table.
-struct Pair {
-  std::size_t weights = 0;
-  std::size_t biases = 0;
-};
-
-Pair find_pair(const model::ParamTable& table, std::size_t layer) {
-  Pair pair{table.size(), table.size()};
-  for (std::size_t p = 0; p < table.size(); ++p) {
-    if (table[p].layer != layer) continue;
-    (table[p].name.ends_with("/weights") ? pair.weights : pair.biases) = p;
-  }
-  assert(pair.weights < table.size() && pair.biases < table.size());
-  return pair;
-}
-
 /// Where one layer stands: its place in the net, its input and the batch.
 struct Place {
   std::size_t layer = 0;
@@ -39,33 +23,41 @@ LinearShape shape_of(const model::Linear& layer, const Place& at) {
   return {at.batch, at.in.count(), layer.outputs};
 }
 
+Array sum_of(Array a, const Array& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
 struct ForwardLayer {
   const model::ParamTable& table;
   const Params& params;
-  const Array& x;
+  std::vector<const Array*> inputs;
   Place at;
 
-  const Array& weights() const { return params[find_pair(table, at.layer).weights]; }
-  const Array& biases() const { return params[find_pair(table, at.layer).biases]; }
+  const Array& weights() const { return params[model::params_of(table, at.layer)[0]]; }
+  const Array& biases() const { return params[model::params_of(table, at.layer)[1]]; }
 
   Array operator()(const model::Conv2d& layer) const {
-    return conv_forward(shape_of(layer, at), x, weights(), biases());
+    return conv_forward(shape_of(layer, at), *inputs[0], weights(), biases());
   }
-  Array operator()(const model::Relu&) const { return relu_forward(x); }
-  Array operator()(const model::MaxPool& layer) const { return pool_forward(shape_of(layer, at), x); }
+  Array operator()(const model::Relu&) const { return relu_forward(*inputs[0]); }
+  Array operator()(const model::MaxPool& layer) const {
+    return pool_forward(shape_of(layer, at), *inputs[0]);
+  }
   Array operator()(const model::LocalResponseNorm& layer) const {
-    return lrn_forward(layer, at.in.channels, x);
+    return lrn_forward(layer, at.in.channels, *inputs[0]);
   }
   Array operator()(const model::Linear& layer) const {
-    return linear_forward(shape_of(layer, at), x, weights(), biases());
+    return linear_forward(shape_of(layer, at), *inputs[0], weights(), biases());
   }
+  Array operator()(const model::Add&) const { return sum_of(*inputs[0], *inputs[1]); }
   Array operator()(const model::SoftmaxCrossEntropy&) const {
     const std::vector<std::uint8_t> nobody(static_cast<std::size_t>(at.batch), 255);
-    return softmax_cross_entropy(at.in.count(), x, nobody, 1.0).probabilities;
+    return softmax_cross_entropy(at.in.count(), *inputs[0], nobody, 1.0).probabilities;
   }
 };
 
-/// Gives the gradient of the layer's input and stores those of its parameters.
+/// Gives the gradient of each of the layer's inputs and stores those of its trained parameters.
 struct BackwardLayer {
   const model::ParamTable& table;
   const Params& params;
@@ -75,10 +67,12 @@ struct BackwardLayer {
   Place at;
 
   Array operator()(const model::Conv2d& layer) const {
-    const Pair pair = find_pair(table, at.layer);
-    grads[pair.weights] = conv_grad_weights(shape_of(layer, at), x, grad_y);
-    grads[pair.biases] = grad_biases(layer.out_channels, grad_y);
-    return conv_grad_x(shape_of(layer, at), params[pair.weights], grad_y);
+    const std::vector<std::size_t> own = model::params_of(table, at.layer);
+    if (!layer.frozen) {
+      grads[own[0]] = conv_grad_weights(shape_of(layer, at), x, grad_y);
+      grads[own[1]] = grad_biases(layer.out_channels, grad_y);
+    }
+    return conv_grad_x(shape_of(layer, at), params[own[0]], grad_y);
   }
   Array operator()(const model::Relu&) const { return relu_grad_x(x, grad_y); }
   Array operator()(const model::MaxPool& layer) const { return pool_grad_x(shape_of(layer, at), x, grad_y); }
@@ -86,11 +80,14 @@ struct BackwardLayer {
     return lrn_grad_x(layer, at.in.channels, x, grad_y);
   }
   Array operator()(const model::Linear& layer) const {
-    const Pair pair = find_pair(table, at.layer);
-    grads[pair.weights] = linear_grad_weights(shape_of(layer, at), x, grad_y);
-    grads[pair.biases] = grad_biases(layer.outputs, grad_y);
-    return linear_grad_x(shape_of(layer, at), params[pair.weights], grad_y);
+    const std::vector<std::size_t> own = model::params_of(table, at.layer);
+    if (!layer.frozen) {
+      grads[own[0]] = linear_grad_weights(shape_of(layer, at), x, grad_y);
+      grads[own[1]] = grad_biases(layer.outputs, grad_y);
+    }
+    return linear_grad_x(shape_of(layer, at), params[own[0]], grad_y);
   }
+  Array operator()(const model::Add&) const { return grad_y; }                  // of both inputs
   Array operator()(const model::SoftmaxCrossEntropy&) const { return grad_y; }  // of the logits already
 };
 
@@ -106,36 +103,59 @@ Params initial_params(const model::ParamTable& table, std::uint64_t seed) {
   return params;
 }
 
-std::vector<Array> forward(const model::NetSpec& net, const Params& params, const Array& x, int batch) {
+std::vector<Array> forward(const model::NetSpec& net, const Params& params, const Array& x, int batch,
+                           const Rounding& round) {
   const model::ParamTable table = model::make_param_table(net);
   assert(params.size() == table.size());
-  std::vector<Array> activations;
-  for (std::size_t i = 0; i < net.layers.size(); ++i) {
-    const Array& in = i == 0 ? x : activations.back();
-    activations.push_back(
-        std::visit(ForwardLayer{table, params, in, {i, net.input_of(i), batch}}, net.layers[i]));
+  const std::size_t last = net.operations.size() - 1;
+  std::vector<Array> values{round(x)};  // by Value::id; each operation gives the next
+  for (std::size_t i = 0; i <= last; ++i) {
+    std::vector<const Array*> inputs;
+    for (const model::Value input : net.operations[i].inputs) inputs.push_back(&values[input.id]);
+    Array y =
+        std::visit(ForwardLayer{table, params, inputs, {i, net.input_of(i), batch}}, net.operations[i].layer);
+    const bool logits = net.operations[i].output == net.logits();
+    const bool exact =
+        i == last || (logits && std::holds_alternative<model::Linear>(net.operations[i].layer));
+    values.push_back(exact ? std::move(y) : round(std::move(y)));
   }
-  return activations;
+  values.erase(values.begin());
+  return values;
 }
 
 LossAndGradients loss_and_gradients(const model::NetSpec& net, const model::ParamTable& table,
                                     const Params& params, const Array& x,
-                                    std::span<const std::uint8_t> labels, int batch, double global_batch) {
+                                    std::span<const std::uint8_t> labels, int batch, double global_batch,
+                                    const Rounding& round) {
   assert(labels.size() == static_cast<std::size_t>(batch));
   LossAndGradients result;
-  result.activations = forward(net, params, x, batch);
-  const std::size_t last = net.layers.size() - 1;
-  const Loss loss =
-      softmax_cross_entropy(net.classes, last == 0 ? x : result.activations[last - 1], labels, global_batch);
+  Params rounded = params;
+  for (std::size_t p = 0; p < table.size(); ++p) {
+    if (table[p].part == model::ParamPart::weights) rounded[p] = round(std::move(rounded[p]));
+  }
+  result.activations = forward(net, rounded, x, batch, round);
+  const Array image = round(x);
+  const auto value = [&](model::Value v) -> const Array& {
+    return v.id == 0 ? image : result.activations[v.id - 1];
+  };
+  const Loss loss = softmax_cross_entropy(net.classes, value(net.logits()), labels, global_batch);
   result.loss_sum = loss.sum;
   result.correct = loss.correct;
   result.samples = loss.samples;
   result.grads.resize(table.size());
-  Array grad = loss.grad_logits;
-  for (std::size_t i = last + 1; i-- > 0;) {
-    const Array& in = i == 0 ? x : result.activations[i - 1];
-    grad = std::visit(BackwardLayer{table, params, in, grad, result.grads, {i, net.input_of(i), batch}},
-                      net.layers[i]);
+  std::vector<Array> grads(net.values.size());  // by Value::id; readers add to it, the last one first
+  grads[net.logits().id] = round(loss.grad_logits);
+  for (std::size_t i = net.operations.size() - 1; i-- > 0;) {
+    const model::Operation& operation = net.operations[i];
+    const Array& grad_y = grads[operation.output.id];
+    const Array share = round(std::visit(
+        BackwardLayer{
+            table, rounded, value(operation.inputs[0]), grad_y, result.grads, {i, net.input_of(i), batch}},
+        operation.layer));
+    for (const model::Value input : operation.inputs) {
+      Array& grad = grads[input.id];
+      grad = grad.empty() ? share : round(sum_of(std::move(grad), share));
+    }
   }
   return result;
 }

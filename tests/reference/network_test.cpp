@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "cifar_mpi/base/random.hpp"
+#include "cifar_mpi/model/net_builder.hpp"
 #include "reference/reference.hpp"
 
 namespace cifar_mpi::reference {
@@ -19,29 +20,35 @@ Array uniform(std::size_t count, std::uint64_t seed) {
   return values;
 }
 
-/// Every kind of layer once, small enough to differentiate one parameter at a time.
+/// Every kind of layer once, small enough to differentiate one parameter at a time; a value is read twice by
+/// one layer, another by two, and one layer is frozen.
 model::NetSpec small_net() {
-  return model::make_net(
-      "small", {6, 5, 2}, 4,
-      {model::Conv2d{.name = "conv", .out_channels = 3, .kernel = 3, .weight_stddev = 0.3f, .bias = 0.1f},
-       model::Relu{}, model::MaxPool{"pool", 3, 2},
-       model::LocalResponseNorm{
-           .name = "norm", .depth_radius = 1, .bias = 1.0f, .alpha = 0.3f, .beta = 0.75f},
-       model::Linear{
-           .name = "hidden", .outputs = 5, .weight_stddev = 0.3f, .bias = 0.1f, .weight_decay = 0.01f},
-       model::Relu{}, model::Linear{.name = "out", .outputs = 4, .weight_stddev = 0.3f},
-       model::SoftmaxCrossEntropy{}});
+  model::NetBuilder net("small", {6, 5, 2}, 4);
+  model::Value x = net.conv(
+      net.image(), {.name = "first", .out_channels = 2, .kernel = 1, .weight_stddev = 0.8f, .frozen = true});
+  x = net.conv(x, {.name = "conv", .out_channels = 3, .kernel = 3, .weight_stddev = 0.3f, .bias = 0.1f});
+  x = net.max_pool(net.relu(x), {"pool", 3, 2});
+  const model::Value skip = x;
+  x = net.lrn(x, {.name = "norm", .depth_radius = 1, .bias = 1.0f, .alpha = 0.3f, .beta = 0.75f});
+  x = net.add(net.conv(x, {.name = "inner", .out_channels = 3, .kernel = 2, .weight_stddev = 0.3f}), skip,
+              {"sum"});
+  x = net.add(x, x, {"twice"});
+  x = net.linear(
+      x, {.name = "hidden", .outputs = 5, .weight_stddev = 0.3f, .bias = 0.1f, .weight_decay = 0.01f});
+  return net.softmax_cross_entropy(
+      net.linear(net.relu(x), {.name = "out", .outputs = 4, .weight_stddev = 0.3f}));
 }
 
 /// Which units live and which inputs win their window: constant wherever the loss is smooth.
 std::vector<Array> pattern(const model::NetSpec& net, const std::vector<Array>& activations, const Array& x,
                            int batch) {
   std::vector<Array> found;
-  for (std::size_t i = 0; i < net.layers.size(); ++i) {
-    const Array& in = i == 0 ? x : activations[i - 1];
-    if (std::holds_alternative<model::Relu>(net.layers[i])) {
+  for (std::size_t i = 0; i < net.operations.size(); ++i) {
+    const std::size_t source = net.operations[i].inputs[0].id;
+    const Array& in = source == 0 ? x : activations[source - 1];
+    if (std::holds_alternative<model::Relu>(net.operations[i].layer)) {
       found.push_back(relu_grad_x(in, Array(in.size(), 1.0)));
-    } else if (const auto* pool = std::get_if<model::MaxPool>(&net.layers[i])) {
+    } else if (const auto* pool = std::get_if<model::MaxPool>(&net.operations[i].layer)) {
       Array numbers(activations[i].size());
       for (std::size_t n = 0; n < numbers.size(); ++n) numbers[n] = std::sqrt(static_cast<double>(n + 1));
       found.push_back(pool_grad_x({batch, net.input_of(i), pool->kernel, pool->stride}, in, numbers));
@@ -67,14 +74,16 @@ TEST(ReferenceNetwork, GradientsMatchCentralDifferences) {
     const std::vector<Array> activations = forward(net, params, x, kBatch);
     value = before;
     EXPECT_EQ(pattern(net, activations, x, kBatch), smooth_piece) << "a kink is near: choose other inputs";
-    return softmax_cross_entropy(net.classes, activations[net.layers.size() - 2], labels, 1.0).sum /
+    return softmax_cross_entropy(net.classes, activations[net.operations.size() - 2], labels, 1.0).sum /
            kGlobalBatch;
   };
   // The loss is about 0.4 and summed from some 100 terms along the longest path: 8·eps·sqrt(100)·0.4/h is
   // 7e-12; the fourth order term h⁴/30 · f⁽⁵⁾ is below 1e-12 as long as the fifth derivative is below 3e5.
   const double tolerance = 1e-12 + 8.0 * kEps * 10.0 * 0.4 / kStep;
   for (std::size_t p = 0; p < params.size(); ++p) {
-    for (std::size_t i = 0; i < params[p].size(); ++i) {
+    const bool trained = table[p].role == model::ParamRole::trained;
+    ASSERT_EQ(result.grads[p].size(), trained ? params[p].size() : 0) << table[p].name;
+    for (std::size_t i = 0; i < result.grads[p].size(); ++i) {
       double& value = params[p][i];
       const double slope = (8.0 * (loss_at(value, kStep) - loss_at(value, -kStep)) -
                             (loss_at(value, 2.0 * kStep) - loss_at(value, -2.0 * kStep))) /
@@ -88,9 +97,10 @@ TEST(ReferenceNetwork, EndsWithProbabilitiesBehindTheLogits) {
   const model::NetSpec net = small_net();
   const Params params = initial_params(model::make_param_table(net), 5);
   const std::vector<Array> activations = forward(net, params, uniform(2 * 60, 3), 2);
-  ASSERT_EQ(activations.size(), net.layers.size());
+  ASSERT_EQ(activations.size(), net.operations.size());
   for (std::size_t i = 0; i < activations.size(); ++i) {
-    EXPECT_EQ(activations[i].size(), 2u * static_cast<std::size_t>(net.outputs[i].count())) << "layer " << i;
+    EXPECT_EQ(activations[i].size(), 2u * static_cast<std::size_t>(net.output_of(i).count()))
+        << "layer " << i;
   }
   const Array& logits = activations[activations.size() - 2];
   const Array& probabilities = activations.back();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -80,9 +81,15 @@ using Params = std::vector<Array>;
 /// The float values of `fill_initial`, widened.
 Params initial_params(const model::ParamTable& table, std::uint64_t seed);
 
-/// activations[i] is what net.layers[i] gives. The last one, of SoftmaxCrossEntropy, is the probabilities;
-/// the logits stand before it.
-std::vector<Array> forward(const model::NetSpec& net, const Params& params, const Array& x, int batch);
+/// What happens to each value, gradient and weight on its way; by default nothing. Where it is that of a
+/// shorter type, the logits of a linear layer stay as they are, as do sums and parameter gradients.
+using Rounding = std::function<Array(Array)>;
+inline Array as_it_is(Array values) { return values; }
+
+/// activations[i] is what operation i gives. The last one, of SoftmaxCrossEntropy, is the probabilities.
+/// `params` are as rounded.
+std::vector<Array> forward(const model::NetSpec& net, const Params& params, const Array& x, int batch,
+                           const Rounding& round = as_it_is);
 
 struct LossAndGradients {
   double loss_sum = 0.0;  ///< as in Loss; no weight decay
@@ -94,6 +101,7 @@ struct LossAndGradients {
 
 LossAndGradients loss_and_gradients(const model::NetSpec& net, const model::ParamTable& table,
                                     const Params& params, const Array& x,
-                                    std::span<const std::uint8_t> labels, int batch, double global_batch);
+                                    std::span<const std::uint8_t> labels, int batch, double global_batch,
+                                    const Rounding& round = as_it_is);
 
 }  // namespace cifar_mpi::reference

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "cifar_mpi/model/net_spec.hpp"
+#include "support/chain.hpp"
 
 namespace cifar_mpi::test {
 

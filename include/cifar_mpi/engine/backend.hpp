@@ -9,7 +9,7 @@
 
 #include "cifar_mpi/data/augment.hpp"
 #include "cifar_mpi/data/sample_order.hpp"
-#include "cifar_mpi/engine/arena.hpp"
+#include "cifar_mpi/engine/kernels.hpp"
 #include "cifar_mpi/engine/layout.hpp"
 #include "cifar_mpi/engine/program.hpp"
 #include "cifar_mpi/engine/runner.hpp"
@@ -104,27 +104,6 @@ struct EvaluateBinding {
   float* loss_sum = nullptr;  ///< [1]; cross-entropy summed over the samples that count, not divided
 };
 
-/// One network planned for one batch size. Its kernel plans live as long as it does; tasks refer to them.
-class Tower {
- public:
-  virtual ~Tower() = default;
-
-  virtual const ParamLayout& layout() const = 0;
-  /// Kernel choices that affect bits, one per line ("conv2 forward: jit:avx512_core"), for the log and the
-  /// checkpoint.
-  virtual std::string plan_text() const = 0;
-  /// Reorders parameter `p` between its span of a block (host memory) and logical order. `from_logical`
-  /// zeroes padding.
-  virtual void to_logical(std::size_t p, std::span<const float> physical, std::span<float> logical) const = 0;
-  virtual void from_logical(std::size_t p, std::span<const float> logical,
-                            std::span<float> physical) const = 0;
-  /// Control block, weight preparation, augmentation, forward, loss and backward, in order; scratch comes
-  /// from `arena`.
-  virtual std::vector<Task> train_tasks(const TrainBinding& binding, Arena& arena) = 0;
-  /// Weight preparation, input, forward and predictions.
-  virtual std::vector<Task> evaluate_tasks(const EvaluateBinding& binding, Arena& arena) = 0;
-};
-
 /// A device with its memory, kernels and runners.
 class Backend {
  public:
@@ -138,7 +117,8 @@ class Backend {
   virtual Buffer allocate(std::size_t bytes) = 0;
   /// Copies between host and this device's memory, in either direction; returns when done.
   virtual void copy(std::byte* dst, const std::byte* src, std::size_t bytes) = 0;
-  virtual std::unique_ptr<Tower> plan(const TowerSpec& spec) = 0;
+  /// The kernels for a network, which lower::Tower makes programs of.
+  virtual TowerKernels plan(const TowerSpec& spec) = 0;
   /// The optimizer + EMA of one span, and the end of the step; `records` (host-readable) has kRecordRing
   /// entries.
   virtual Task update_task(const UpdateBinding& binding, const model::ParamTable& params,

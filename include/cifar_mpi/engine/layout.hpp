@@ -17,7 +17,8 @@ struct ParamLayout {
     std::size_t floats = 0;  ///< physical size, a multiple of 16
   };
   std::vector<Entry> entries;
-  std::size_t floats = 0;  ///< size of the block
+  std::size_t floats = 0;          ///< size of the block
+  std::size_t trained_floats = 0;  ///< the first ones, which have gradients; the others keep their values
 };
 
 /// Appends a span of at least `floats` floats, rounded up to 16 (64 bytes), to the layout.

@@ -3,7 +3,8 @@
 #include <string>
 #include <variant>
 
-/// The layers a network is made of: plain structs, one list, visited without a default branch.
+/// The layers a network is made of: plain structs, one list, visited without a default branch. NetBuilder's
+/// functions say what they read; each gives one value.
 namespace cifar_mpi::model {
 
 /// Cross-correlation with a square kernel, stride 1, TensorFlow's SAME padding. Weights [k, k, in, out],
@@ -15,6 +16,7 @@ struct Conv2d {
   float weight_stddev = 0.0f;  ///< initial weights: truncated normal
   float bias = 0.0f;           ///< initial biases
   float weight_decay = 0.0f;   ///< adds weight_decay · ½‖weights‖² to the loss
+  bool frozen = false;         ///< its parameters keep their values
 };
 
 struct Relu {};
@@ -44,12 +46,18 @@ struct Linear {
   float weight_stddev = 0.0f;
   float bias = 0.0f;
   float weight_decay = 0.0f;
+  bool frozen = false;
+};
+
+/// The sum of two values of one extent.
+struct Add {
+  std::string name;
 };
 
 /// Mean cross-entropy of the softmax; the last layer. Labels of 255 are left out.
 struct SoftmaxCrossEntropy {};
 
-using Layer = std::variant<Conv2d, Relu, MaxPool, LocalResponseNorm, Linear, SoftmaxCrossEntropy>;
+using Layer = std::variant<Conv2d, Relu, MaxPool, LocalResponseNorm, Linear, Add, SoftmaxCrossEntropy>;
 
 /// A visitor made of one lambda per layer type, for `std::visit`; a missing type does not compile.
 template <class... Visitors>

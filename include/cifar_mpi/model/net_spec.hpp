@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -7,22 +8,45 @@
 #include "cifar_mpi/base/shape.hpp"
 #include "cifar_mpi/model/layer.hpp"
 
+/// A network as a graph: operations over values.
 namespace cifar_mpi::model {
 
-/// A network with all shapes inferred.
-struct NetSpec {
-  std::string name;
-  Extent input;
-  int classes = 0;
-  std::vector<Layer> layers;
-  std::vector<Extent> outputs;  ///< outputs[i] is what layers[i] gives
-
-  Extent input_of(std::size_t layer) const { return layer == 0 ? input : outputs[layer - 1]; }
+/// What an operation gives, or the image, as a number in NetSpec::values.
+struct Value {
+  std::size_t id = 0;
+  bool operator==(const Value&) const = default;
 };
 
-/// Infers the shapes. Throws Error{usage} when a layer does not fit, or the last is not SoftmaxCrossEntropy
-/// over `classes`.
-NetSpec make_net(std::string name, Extent input, int classes, std::vector<Layer> layers);
+/// One layer at its place in the graph.
+struct Operation {
+  std::string name;  ///< the layer's, or "relu 3"
+  Layer layer;
+  std::vector<Value> inputs;  ///< in the order of the layer's formula
+  Value output;
+};
+
+/// A network with all shapes inferred; made by a NetBuilder. A value may have any number of readers, and an
+/// operation may read any value before it.
+struct NetSpec {
+  std::string name;
+  Extent input;  ///< of the image, which is value 0
+  int classes = 0;
+  std::vector<Operation>
+      operations;              ///< each behind those whose outputs it reads; SoftmaxCrossEntropy is last
+  std::vector<Extent> values;  ///< by Value::id
+
+  const Extent& extent(Value value) const { return values[value.id]; }
+  const Extent& input_of(std::size_t operation) const { return extent(operations[operation].inputs.front()); }
+  const Extent& output_of(std::size_t operation) const { return extent(operations[operation].output); }
+  /// What the loss reads.
+  Value logits() const { return operations.back().inputs.front(); }
+};
+
+/// For each value, the operations that read it; one that reads it twice stands there twice.
+std::vector<std::vector<std::size_t>> readers_of(const NetSpec& net);
+
+/// For each value, whether backward needs its gradient: a trained parameter stands somewhere before it.
+std::vector<bool> wants_gradient(const NetSpec& net);
 
 /// Floating-point operations of one pass over one image (a multiply-add is two).
 struct Flops {
@@ -30,17 +54,24 @@ struct Flops {
   double in_image = 0.0;  ///< only taps that fall inside the image; what a CPU kernel must do
 };
 
-/// One entry per layer; only Conv2d and Linear have any.
+/// One entry per operation; only Conv2d and Linear have any.
 std::vector<Flops> forward_flops(const NetSpec& net);
 
-/// A whole training step of one image: forward, weight gradients, and data gradients but for the first such
-/// layer.
+/// A whole training step of one image: forward, weight gradients, and the data gradients that backward needs.
 Flops training_flops(const NetSpec& net);
 
-/// Names of the models in the catalog.
-std::vector<std::string_view> catalog();
+/// A model of the catalog.
+struct ModelInfo {
+  std::string_view name;
+  std::string_view sentence;  ///< what it is, for people
+};
+std::vector<ModelInfo> catalog();
 
 /// The named model for images of `input` and `classes` classes. Throws Error{usage} for an unknown name.
 NetSpec make_model(std::string_view name, Extent input, int classes);
+
+/// The table that people know from Keras: name, operation, output shape, parameters, MFLOP of a forward pass,
+/// a line per operation; then the totals.
+std::string summary(const NetSpec& net);
 
 }  // namespace cifar_mpi::model

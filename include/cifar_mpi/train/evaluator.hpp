@@ -8,6 +8,7 @@
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/lower/tower.hpp"
 
 namespace cifar_mpi::train {
 
@@ -53,8 +54,9 @@ struct Accuracy {
 class Evaluator {
  public:
   /// `params` is a block of `tower`'s layout in backend memory. All arguments must outlive the evaluator.
-  Evaluator(engine::Backend& backend, engine::Tower& tower, engine::Arena& arena, const comm::World& world,
-            const data::DatasetFile& file, const data::AugmentSpec& augment, int batch, const float* params);
+  Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
+            const comm::World& world, const data::DatasetFile& file, const data::AugmentSpec& augment,
+            int batch, const float* params);
 
   /// As of a runner.
   void show_in(engine::Pulse& pulse) { runner_->show_in(pulse); }

@@ -7,6 +7,7 @@
 #include "cifar_mpi/data/augment.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/lower/tower.hpp"
 #include "cifar_mpi/model/param_table.hpp"
 #include "cifar_mpi/train/checkpoint.hpp"
 
@@ -28,9 +29,9 @@ Network make_network(const std::string& model, const data::DatasetInfo& dataset,
 std::vector<NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed);
 
 /// A flat block of `tower`'s layout in backend memory as logical tensors, and back.
-std::vector<NamedTensor> export_block(engine::Backend& backend, const engine::Tower& tower,
+std::vector<NamedTensor> export_block(engine::Backend& backend, const lower::Tower& tower,
                                       const model::ParamTable& params, const Buffer& block);
-void import_block(engine::Backend& backend, const engine::Tower& tower,
+void import_block(engine::Backend& backend, const lower::Tower& tower,
                   const std::vector<NamedTensor>& tensors, const Buffer& block);
 
 }  // namespace cifar_mpi::train

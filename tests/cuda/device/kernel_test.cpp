@@ -307,7 +307,7 @@ TEST_F(CudaKernel, RectifiesAndShifts) {
       relu_forward(bench.stream, type, bench.upload(x, type), y, static_cast<std::int64_t>(count));
       expect_equal(bench.download(y, count, type), reference::relu_forward(x), "relu " + what);
       void* const masked = bench.upload(grad, type);
-      relu_mask(bench.stream, type, y, masked, static_cast<std::int64_t>(count));
+      relu_mask(bench.stream, type, y, masked, masked, static_cast<std::int64_t>(count));
       expect_equal(bench.download(masked, count, type), reference::relu_grad_x(x, grad), "mask " + what);
       for (const bool relu : {false, true}) {
         reference::Array wanted = x;

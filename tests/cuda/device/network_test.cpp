@@ -30,15 +30,15 @@ class CudaNetwork : public GpuTest {};
 /// then a whole gradient goes elsewhere; in length that is the square root of its share.
 double tolerance_of(const model::NetSpec& net, Precision precision) {
   double longest = 1.0;
-  for (std::size_t i = 0; i < net.layers.size(); ++i) {
+  for (std::size_t i = 0; i < net.operations.size(); ++i) {
     const Extent in = net.input_of(i);
-    if (const auto* const conv = std::get_if<model::Conv2d>(&net.layers[i])) {
+    if (const auto* const conv = std::get_if<model::Conv2d>(&net.operations[i].layer)) {
       longest = std::max(longest, 1.0 * conv->kernel * conv->kernel * in.channels);
-    } else if (std::holds_alternative<model::Linear>(net.layers[i])) {
+    } else if (std::holds_alternative<model::Linear>(net.operations[i].layer)) {
       longest = std::max(longest, 1.0 * in.count());
     }
   }
-  const double passes = std::sqrt(2.0 * static_cast<double>(net.layers.size()));
+  const double passes = std::sqrt(2.0 * static_cast<double>(net.operations.size()));
   if (precision == Precision::fp32) return passes * 0x1.0p-24 * std::sqrt(longest);
   const double eps = precision == Precision::bf16 ? 0x1.0p-9 : 0x1.0p-11;
   return 2.0 * passes * eps + std::sqrt(9.0 * 2.0 * eps);

@@ -6,6 +6,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cuda/device/gpu.hpp"
 #include "cuda/device/training_run.hpp"
+#include "support/chain.hpp"
 #include "support/networks.hpp"
 
 /// What a step does around its network, and how runners treat programs that are unlike it.

@@ -13,6 +13,7 @@
 #include "cifar_mpi/base/random.hpp"
 #include "cifar_mpi/comm/reducer.hpp"
 #include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/lower/tower.hpp"
 #include "reference/reference.hpp"
 
 /// One network with everything a training step, an evaluation and a few dozen steps need, on any backend.
@@ -49,7 +50,8 @@ class TrainingRun {
       : spec(std::move(asked)),
         backend(device),
         table(model::make_param_table(spec.net)),
-        tower(backend.plan({&spec.net, &table, spec.batch, spec.precision})),
+        tower(std::make_unique<lower::Tower>(
+            backend, engine::TowerSpec{&spec.net, &table, spec.batch, spec.precision})),
         arena([this](std::size_t bytes) { return backend.allocate(bytes); }),
         alone(backend) {
     if (spec.source.count() == 0) spec.source = spec.net.input;
@@ -220,7 +222,7 @@ class TrainingRun {
   TrainingSpec spec;
   engine::Backend& backend;
   model::ParamTable table;
-  std::unique_ptr<engine::Tower> tower;
+  std::unique_ptr<lower::Tower> tower;
   engine::Arena arena;
   Alone alone;
   engine::ControlLayout control;

@@ -11,10 +11,9 @@
 #include "cifar_mpi/engine/branches.hpp"
 #include "cifar_mpi/engine/budget.hpp"
 #include "cifar_mpi/engine/verify.hpp"
-#include "cuda/assembly.hpp"
-#include "cuda/planner.hpp"
+#include "cifar_mpi/lower/tower.hpp"
+#include "cuda/network.hpp"
 #include "cuda/step_tasks.hpp"
-#include "cuda/tower.hpp"
 #include "support/networks.hpp"
 
 /// Programs of the CUDA backend built in host memory and looked at, never run: no device is needed for that.
@@ -36,19 +35,31 @@ class TwoRanks final : public comm::Collective {
   }
 };
 
+constexpr int kBatch = 4;
+
 /// Everything a step works on, in host memory.
 struct StepRun {
   StepRun(const model::NetSpec& spec, engine::Precision precision, ConvChoice choice)
       : net(spec),
         table(model::make_param_table(net)),
-        plan(plan_network({&net, &table, 4, precision})),
-        kernels(plan, choice),
-        counters(counter_words(plan) + 1),
-        blocks(allocate_host(3 * plan.layout.floats * sizeof(float))),
-        reduced(allocate_host((control.floats() + plan.layout.floats) * sizeof(float))),
+        tower(plan_kernels({&net, &table, kBatch, precision}, workshop(), choice),
+              {&net, &table, kBatch, precision}),
+        blocks(allocate_host(3 * tower.layout().floats * sizeof(float))),
+        reduced(allocate_host((control.floats() + tower.layout().floats) * sizeof(float))),
         images(static_cast<std::size_t>(100 * net.input.count())),
         labels(100),
         records(engine::kRecordRing) {}
+
+  /// Host memory for the device's; libraries are not asked.
+  Workshop workshop() {
+    return {[this](std::size_t bytes) {
+              counters = {nullptr, bytes};
+              Buffer made = allocate_host(bytes);
+              counters.begin = made.data();
+              return made;
+            },
+            [](NetKernels&) {}, [this](const std::atomic<int>&) { return &stop_word; }};
+  }
 
   engine::TrainBinding binding() {
     engine::TrainBinding b;
@@ -58,8 +69,9 @@ struct StepRun {
     b.control_layout = control;
     b.step = &step;
     b.facts = &facts;
+    b.stop_request = &stop_request;
     b.data = {images.data(), labels.data(), 100};
-    b.order = data::SampleOrder(data::Shuffle::shard, 1, 100, 0, 2, plan.batch);
+    b.order = data::SampleOrder(data::Shuffle::shard, 1, 100, 0, 2, kBatch);
     b.augment.source = net.input;
     b.augment.crop_height = net.input.height;
     b.augment.crop_width = net.input.width;
@@ -67,21 +79,19 @@ struct StepRun {
     return b;
   }
 
-  std::vector<Task> train() {
-    return train_tasks(plan, kernels, binding(), arena, &stop_word, counters.data());
-  }
+  std::vector<Task> train() { return tower.train_tasks(binding(), arena); }
 
   Task update(const comm::Bucket& bucket, double* sum) {
     engine::UpdateBinding u;
     u.params = blocks.as<float>();
     u.grads = binding().grads;
-    u.ema = blocks.as<float>() + plan.layout.floats;
+    u.ema = blocks.as<float>() + tower.layout().floats;
     u.begin = bucket.begin;
     u.end = bucket.end;
     u.control = reduced.as<float>();
     u.step = &step;
     u.decay_sum = sum;
-    return plan_update(u, table, plan.layout, partials, &counters.back());
+    return plan_update(u, table, tower.layout(), partials, &update_counter);
   }
 
   Task advance(std::span<const double> sums) {
@@ -100,17 +110,18 @@ struct StepRun {
 
   model::NetSpec net;
   model::ParamTable table;
-  NetPlan plan;
-  NetKernels kernels;
   engine::ControlLayout control{2};
-  std::vector<unsigned> counters;
+  Bytes counters;  ///< of the column sums
+  int stop_word = 0;
+  lower::Tower tower;
   Buffer blocks, reduced;
   std::vector<std::uint8_t> images, labels;
   engine::Arena arena{[](std::size_t bytes) { return allocate_host(bytes); }};
   std::vector<engine::StepRecord> records;
   std::uint64_t step = 0, replays = 0;
   engine::RankFacts facts;
-  int stop_word = 0;
+  std::atomic<int> stop_request{0};
+  unsigned update_counter = 0;
   double partials[kUpdateBlocks] = {};
   DeviceRecord entries[engine::kRecordRing];
   std::vector<float> slots = std::vector<float>(engine::kRecordRing * 64);
@@ -160,14 +171,14 @@ class Written {
 
 TEST(CudaProgram, HasNoRaceBetweenLanesNorBetweenReplays) {
   for_each_run([](StepRun& run) {
-    const std::vector<comm::Bucket> buckets = comm::plan_buckets(run.plan.layout, 1000);
+    const std::vector<comm::Bucket> buckets = comm::plan_buckets(run.tower.layout(), 1000);
     std::vector<double> sums(buckets.size());
     comm::StepParts parts;
     parts.compute = run.train();
     for (std::size_t b = 0; b < buckets.size(); ++b) parts.update.push_back(run.update(buckets[b], &sums[b]));
     parts.advance = run.advance(sums);
     TwoRanks ranks;
-    const std::span<float> grads(run.binding().grads, run.plan.layout.floats);
+    const std::span<float> grads(run.binding().grads, run.tower.layout().floats);
     const std::span<float> control(run.reduced.as<float>(), run.control.floats());
     EXPECT_NO_THROW(comm::place(std::move(parts), buckets, control, grads, ranks, {true}));
   });
@@ -222,11 +233,12 @@ TEST(CudaProgram, ReadsNoScratchThatNoTaskBeforeHasWritten) {
 TEST(CudaProgram, NeedsTheModelsOperationsAndNoMoreBytesThanItDeclares) {
   for_each_run([](StepRun& run) {
     std::set<std::string> products;
-    for (const Stage& stage : run.plan.stages) {
-      const auto* const affine = std::get_if<Affine>(&stage.work);
-      if (affine == nullptr) continue;
-      products.merge(std::set<std::string>{stage.name + " forward", stage.name + " weight gradient"});
-      if (affine->wants_grad_x) products.insert(stage.name + " data gradient");
+    const std::vector<bool> wants = model::wants_gradient(run.net);
+    for (std::size_t i = 0; i < run.net.operations.size(); ++i) {
+      const model::Operation& operation = run.net.operations[i];
+      if (model::params_of(run.table, i).empty()) continue;
+      products.merge(std::set<std::string>{operation.name + " forward", operation.name + " weight gradient"});
+      if (wants[operation.inputs[0].id]) products.insert(operation.name + " data gradient");
     }
     double flops = 0.0;
     for (const Task& task : run.train()) {
@@ -237,7 +249,7 @@ TEST(CudaProgram, NeedsTheModelsOperationsAndNoMoreBytesThanItDeclares) {
       EXPECT_GT(engine::bytes_moved(task), 0.0) << task.name;
       EXPECT_LE(engine::bytes_moved(task), engine::bytes_moved(declared)) << task.name;
     }
-    EXPECT_NEAR(flops, run.plan.batch * model::training_flops(run.net).in_image, 1e-9 * flops);
+    EXPECT_NEAR(flops, kBatch * model::training_flops(run.net).in_image, 1e-9 * flops);
   });
 }
 
@@ -246,7 +258,7 @@ TEST(CudaProgram, WritesEveryLogicalGradientByOneTaskEach) {
     const std::vector<Task> tasks = run.train();
     const float* const grads = run.binding().grads;
     for (std::size_t p = 0; p < run.table.size(); ++p) {
-      const Bytes wanted = engine::bytes_of(grads + run.plan.layout.entries[p].offset,
+      const Bytes wanted = engine::bytes_of(grads + run.tower.layout().entries[p].offset,
                                             static_cast<std::size_t>(run.table[p].shape.count()));
       Written written(wanted);
       int writers = 0;
@@ -273,7 +285,7 @@ TEST(CudaProgram, KeepsToItsOwnMemory) {
     known.push_back(engine::bytes_of(&run.step, 1));
     known.push_back(engine::bytes_of(&run.facts, 1));
     known.push_back(engine::bytes_of(&run.stop_word, 1));
-    known.push_back(engine::bytes_of(run.counters.data(), counter_words(run.plan)));
+    known.push_back(run.counters);
     for (const Task& task : tasks) {
       for (const auto* ranges : {&task.reads, &task.writes}) {
         for (const Bytes& range : *ranges) {
@@ -303,17 +315,23 @@ TEST(CudaProgram, EvaluatesInTheMemoryOfTraining) {
   binding.cursor = &cursor;
   binding.predictions = predictions.data();
   binding.loss_sum = &loss;
-  EXPECT_FALSE(evaluate_tasks(run.plan, run.kernels, binding, run.arena, run.counters.data()).empty());
+  EXPECT_FALSE(run.tower.evaluate_tasks(binding, run.arena).empty());
   EXPECT_EQ(run.arena.regions().size(), training);
 }
 
 TEST(CudaLayout, GivesLogicalValuesBackAsTheyWere) {
-  const std::vector<float> logical{1.0f, 2.0f, 3.0f};
-  std::vector<float> physical(16, -5.0f), back(3);
-  copy_from_logical(logical, physical);
-  EXPECT_EQ(std::count(physical.begin(), physical.end(), 0.0f), 13);
-  copy_to_logical(physical, back);
-  EXPECT_EQ(back, logical);
+  StepRun run(model::make_model("tutorial", {24, 24, 3}, 10), engine::Precision::fp32, ConvChoice::automatic);
+  for (std::size_t p = 0; p < run.table.size(); ++p) {
+    const auto count = static_cast<std::size_t>(run.table[p].shape.count());
+    const std::size_t floats = run.tower.layout().entries[p].floats;
+    const std::vector<float> logical(count, 3.0f);
+    std::vector<float> physical(floats, -5.0f), back(count);
+    run.tower.from_logical(p, logical, physical);
+    EXPECT_EQ(std::count(physical.begin(), physical.end(), 0.0f),
+              static_cast<std::ptrdiff_t>(floats - count));
+    run.tower.to_logical(p, physical, back);
+    EXPECT_EQ(back, logical);
+  }
 }
 
 TEST(CudaBackend, SaysInOneSentenceWhyItCannotBeUsed) {

@@ -31,7 +31,7 @@ class CountingBackend final : public engine::Backend, public comm::CollectiveSou
   void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
     backend_->copy(dst, src, bytes);
   }
-  std::unique_ptr<engine::Tower> plan(const engine::TowerSpec& spec) override { return backend_->plan(spec); }
+  engine::TowerKernels plan(const engine::TowerSpec& spec) override { return backend_->plan(spec); }
   engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,
                            const engine::ParamLayout& layout) override {
     return backend_->update_task(binding, params, layout);

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/engine/arena.hpp"
+#include "cifar_mpi/engine/backend.hpp"
+
+/// From a network to the tasks of a step: everything about it that does not depend on a device.
+namespace cifar_mpi::lower {
+
+struct LoweredGraph;
+class ProgramTasks;
+
+/// One network planned for one batch size on one backend. Its kernel plans live as long as it does; tasks
+/// refer to them.
+class Tower {
+ public:
+  /// Plans the network. Throws Error{usage} when a layer has no kernel or `spec.batch` is below 1.
+  Tower(engine::Backend& backend, const engine::TowerSpec& spec);
+  /// The same with kernels that are there already.
+  Tower(engine::TowerKernels kernels, const engine::TowerSpec& spec);
+  ~Tower();
+  Tower(const Tower&) = delete;
+  Tower& operator=(const Tower&) = delete;
+
+  const engine::ParamLayout& layout() const { return layout_; }
+  /// Kernel choices that affect bits, one per line ("conv2 forward: jit:avx512_core"), for the log and the
+  /// checkpoint.
+  const std::string& plan_text() const { return plan_text_; }
+  /// Reorders parameter `p` between its span of a block (host memory) and logical order. `from_logical`
+  /// zeroes padding.
+  void to_logical(std::size_t p, std::span<const float> physical, std::span<float> logical) const;
+  void from_logical(std::size_t p, std::span<const float> logical, std::span<float> physical) const;
+
+  /// The step of one tower, in order: control block, weight preparation, input, forward, loss, backward; the
+  /// memory between them is one piece of `arena`.
+  std::vector<engine::Task> train_tasks(const engine::TrainBinding& binding, engine::Arena& arena) const;
+  /// Weight preparation, input, forward and predictions.
+  std::vector<engine::Task> evaluate_tasks(const engine::EvaluateBinding& binding,
+                                           engine::Arena& arena) const;
+
+ private:
+  /// Which group has a parameter, and as which of its own.
+  struct Home {
+    std::size_t node = 0;
+    std::size_t part = 0;
+  };
+  void lay_out();
+  void check_sizes(std::size_t p, std::size_t physical, std::size_t logical) const;
+
+  engine::TowerSpec spec_;
+  engine::TowerKernels kernels_;
+  std::unique_ptr<LoweredGraph> graph_;
+  std::vector<Home> homes_;  ///< by ParamTable index
+  engine::ParamLayout layout_;
+  std::string plan_text_;
+};
+
+}  // namespace cifar_mpi::lower

@@ -1,0 +1,64 @@
+#include "cpu/add.hpp"
+
+#include <utility>
+
+#include "cpu/bf16.hpp"
+#include "cpu/planning.hpp"
+
+namespace cifar_mpi::cpu {
+namespace {
+
+template <class T>
+engine::Task plan_typed_add(std::string name, std::size_t count, std::byte* dst, const std::byte* a,
+                            const std::byte* b) {
+  auto* const to = reinterpret_cast<T*>(dst);
+  const auto* const left = reinterpret_cast<const T*>(a);
+  const auto* const right = reinterpret_cast<const T*>(b);
+  const auto add = [=](engine::Lane&) {
+#pragma omp parallel for simd schedule(static)
+    for (std::size_t i = 0; i < count; ++i) to[i] = from_float<T>(to_float(left[i]) + to_float(right[i]));
+  };
+  return {std::move(name),
+          {engine::bytes_of(left, count), engine::bytes_of(right, count)},
+          {engine::bytes_of(to, count)},
+          add,
+          {}};
+}
+
+class AddGroup final : public PlannedGroup {
+ public:
+  AddGroup(Planning& planning, const std::string& name, const engine::ValueFormat& format)
+      : PlannedGroup(planning) {
+    contract_.name = name;
+    contract_.src = {format, format};
+    contract_.dst = format;
+    contract_.hands_grad_on = true;
+  }
+
+  engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena&) const override {
+    engine::GroupTasks tasks;
+    tasks.forward.push_back(plan_add(name() + " forward", planning_.values_in(contract_.dst.value),
+                                     planning_.precision, operands.dst, operands.src[0], operands.src[1]));
+    return tasks;
+  }
+};
+
+}  // namespace
+
+engine::Task plan_add(std::string name, std::size_t count, engine::Precision precision, std::byte* dst,
+                      const std::byte* a, const std::byte* b) {
+  return precision == engine::Precision::bf16 ? plan_typed_add<bf16>(std::move(name), count, dst, a, b)
+                                              : plan_typed_add<float>(std::move(name), count, dst, a, b);
+}
+
+/// In the format of the first value where both lie so, else in NHWC.
+PlannedGroupPtr plan_add_group(Planning& planning, const engine::Chain& chain) {
+  const auto* const layer = chain.as<model::Add>(0);
+  if (layer == nullptr) return nullptr;
+  const bool equal =
+      chain.inputs[0].value == chain.inputs[1].value && chain.inputs[0].value == chain.inputs[0].grad;
+  return std::make_unique<AddGroup>(planning, layer->name,
+                                    equal ? chain.inputs[0] : planning.formats(planning.nhwc(chain.in())));
+}
+
+}  // namespace cifar_mpi::cpu

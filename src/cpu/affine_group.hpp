@@ -1,0 +1,48 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cpu/affine.hpp"
+#include "cpu/planning.hpp"
+
+namespace cifar_mpi::cpu {
+
+/// A group with one layer with parameters, a convolution or a linear layer.
+class AffineGroup : public PlannedGroup {
+ public:
+  /// Notes the kernels of `affine`; src and dst, of the whole batch, are left to the caller.
+  AffineGroup(Planning& planning, std::string name, Affine affine, Desc logical_weights);
+
+  engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena& arena) const override;
+  void to_logical(std::size_t part, std::span<const float> physical, std::span<float> logical) const override;
+  void from_logical(std::size_t part, std::span<const float> logical,
+                    std::span<float> physical) const override;
+
+  engine::Contract& contract_to_fill() { return contract_; }
+
+ protected:
+  /// Compute copies of the weights; the master copy itself where that serves.
+  struct Weights {
+    const void* forward = nullptr;
+    const void* backward = nullptr;
+  };
+  Weights prepare(const engine::Operands& operands, engine::Arena& arena,
+                  std::vector<engine::Task>& tasks) const;
+  const Desc& master(std::size_t part) const { return part == 0 ? affine_.master : affine_.bias; }
+  const Desc& logical(std::size_t part) const { return part == 0 ? logical_weights_ : affine_.bias; }
+
+  Affine affine_;
+
+ private:
+  const void* prepare_copy(const std::string& task_name, const WeightCopy& copy, const float* from,
+                           engine::Arena& arena, std::vector<engine::Task>& tasks) const;
+
+  Desc logical_weights_;
+};
+
+/// The only operand of a layer that is not on the way of the values.
+inline const float* weights_of(const engine::Operands& operands) { return operands.params[0].master; }
+inline const float* biases_of(const engine::Operands& operands) { return operands.params[1].master; }
+
+}  // namespace cifar_mpi::cpu

@@ -1,0 +1,63 @@
+#include "cpu/norm.hpp"
+#include "cpu/planning.hpp"
+
+namespace cifar_mpi::cpu {
+namespace {
+
+using Tag = dnnl::memory::format_tag;
+
+class NormGroup final : public PlannedGroup {
+ public:
+  NormGroup(Planning& planning, const model::LocalResponseNorm& layer, const LrnShape& shape, const Desc& src,
+            const Desc& dst)
+      : PlannedGroup(planning), layer_(layer), shape_(shape) {
+    contract_.name = layer.name;
+    contract_.src = {planning.formats(src)};
+    contract_.dst = planning.formats(dst);
+    contract_.mask_src = engine::ReluMask::takes;
+    contract_.grad_on_src = true;
+  }
+
+  engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena&) const override {
+    engine::GroupTasks tasks;
+    tasks.forward.push_back(plan_lrn_forward(name() + " forward", layer_, shape_, planning_.precision,
+                                             operands.src[0], operands.dst));
+    if (operands.grad_src[0] == nullptr) return tasks;
+    tasks.backward.push_back(plan_lrn_backward(name() + " backward", layer_, shape_, planning_.precision,
+                                               operands.src[0], operands.grad_dst, operands.grad_src[0],
+                                               operands.mask_src));
+    return tasks;
+  }
+
+ private:
+  model::LocalResponseNorm layer_;
+  LrnShape shape_;
+};
+
+/// Channels per block as LrnShape counts them, or 0 for a format it does not know.
+int block_of(const Planning& planning, const Desc& desc, const Extent& extent) {
+  if (planning.is(desc, extent, Tag::nhwc)) return extent.channels;
+  if (planning.is(desc, extent, Tag::nchw)) return 1;
+  if (extent.channels % 16 == 0 && planning.is(desc, extent, Tag::nChw16c)) return 16;
+  if (extent.channels % 8 == 0 && planning.is(desc, extent, Tag::nChw8c)) return 8;
+  return 0;
+}
+
+}  // namespace
+
+PlannedGroupPtr plan_norm_group(Planning& planning, const engine::Chain& chain) {
+  const auto* const layer = chain.as<model::LocalResponseNorm>(0);
+  if (layer == nullptr) return nullptr;
+  const Extent& extent = chain.in();
+  const Desc nhwc = planning.nhwc(extent);
+  Desc src = planning.desc(chain.inputs[0].value);
+  int block = block_of(planning, src, extent);
+  if (block == 0) {
+    src = nhwc;
+    block = extent.channels;
+  }
+  const LrnShape shape{planning.batch, extent.height * extent.width, extent.channels, block, extent.channels};
+  return std::make_unique<NormGroup>(planning, *layer, shape, src, nhwc);
+}
+
+}  // namespace cifar_mpi::cpu

@@ -1,0 +1,41 @@
+#include "cpu/planning.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::cpu {
+
+Planning::Planning(const engine::TowerSpec& spec)
+    : batch(spec.batch),
+      precision(spec.precision),
+      type(data_type_of(spec.precision)),
+      threads(omp_get_max_threads()) {}
+
+engine::Format Planning::format(const Desc& desc) {
+  const auto known = std::find(descs_.begin(), descs_.end(), desc);
+  const int id = static_cast<int>(known - descs_.begin());
+  const std::size_t bytes = desc.get_size();
+  if (known == descs_.end()) descs_.push_back(desc);
+  return {id, bytes};
+}
+
+Desc Planning::nhwc(const Extent& extent, Type of) const {
+  return activations(batch, extent, of, dnnl::memory::format_tag::nhwc);
+}
+
+bool Planning::is(const Desc& desc, const Extent& extent, dnnl::memory::format_tag tag) const {
+  return desc == activations(batch, extent, type, tag);
+}
+
+std::size_t Planning::values_in(const engine::Format& format) const {
+  return format.bytes / (type == Type::bf16 ? sizeof(std::uint16_t) : sizeof(float));
+}
+
+void Planning::note(const std::string& what, const Kernel& kernel, const std::string& remark) {
+  text += concat(what, ": ", kernel.implementation(), remark, "\n");
+}
+
+}  // namespace cifar_mpi::cpu

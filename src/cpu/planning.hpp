@@ -1,0 +1,85 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/engine/backend.hpp"
+#include "cpu/dnnl.hpp"
+
+/// From chains of layers to groups with kernels: one function per kind of group, in the file of its layer;
+/// kernels.cpp lists them. Each gives null where the chain does not begin with its layer, and throws
+/// dnnl::error where oneDNN has no kernel.
+///
+/// The formats are those that measured fastest: the first convolution reads the NCHW input and chooses its
+/// output (blocked by 16 channels with AVX-512), as do the poolings behind it; a normalization turns to NHWC,
+/// which all further layers use. Where no normalization stands between, the lowering puts a reorder. Master
+/// weights have the format of the weight gradient.
+namespace cifar_mpi::cpu {
+
+/// What the groups of one network share while they are planned and after.
+class Planning {
+ public:
+  using Type = dnnl::memory::data_type;
+
+  explicit Planning(const engine::TowerSpec& spec);
+
+  Dnnl dnnl;
+  int batch;
+  engine::Precision precision;
+  Type type;         ///< of activations and compute copies
+  int threads;       ///< for which kernels are planned
+  std::string text;  ///< kernel choices, a line each
+
+  /// Formats as the lowering knows them, and back. A value and its gradient differ in type alone.
+  engine::Format format(const Desc& desc);
+  const Desc& desc(const engine::Format& format) const {
+    return descs_.at(static_cast<std::size_t>(format.id));
+  }
+  engine::ValueFormat formats(const Desc& value, const Desc& grad) { return {format(value), format(grad)}; }
+  engine::ValueFormat formats(const Desc& both) { return formats(both, both); }
+
+  Desc nhwc(const Extent& extent, Type of) const;
+  Desc nhwc(const Extent& extent) const { return nhwc(extent, type); }
+  /// Whether `desc` holds activations of `extent` in the tower's type as `tag` says.
+  bool is(const Desc& desc, const Extent& extent, dnnl::memory::format_tag tag) const;
+
+  /// Values of the tower's type in a tensor, padding included.
+  std::size_t values_in(const engine::Format& format) const;
+
+  void note(const std::string& what, const Kernel& kernel, const std::string& remark = "");
+
+ private:
+  std::vector<Desc> descs_;  ///< by Format::id
+};
+
+/// A group with its contract; `planning` outlives it.
+class PlannedGroup : public engine::Group {
+ public:
+  explicit PlannedGroup(Planning& planning) : planning_(planning) {}
+  const engine::Contract& contract() const override { return contract_; }
+
+ protected:
+  const std::string& name() const { return contract_.name; }
+
+  Planning& planning_;
+  engine::Contract contract_;
+};
+
+using PlannedGroupPtr = std::unique_ptr<engine::Group>;
+
+/// Conv2d, with the ReLU and the pooling behind it where they fuse.
+PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain);
+/// Linear, with the ReLU behind it.
+PlannedGroupPtr plan_linear_group(Planning& planning, const engine::Chain& chain);
+PlannedGroupPtr plan_pool_group(Planning& planning, const engine::Chain& chain);
+PlannedGroupPtr plan_norm_group(Planning& planning, const engine::Chain& chain);
+/// A ReLU that no layer before it could take in.
+PlannedGroupPtr plan_relu_group(Planning& planning, const engine::Chain& chain);
+PlannedGroupPtr plan_add_group(Planning& planning, const engine::Chain& chain);
+
+PlannedGroupPtr plan_reorder_group(Planning& planning, const std::string& name,
+                                   const engine::ValueFormat& from, const engine::ValueFormat& to,
+                                   bool wants_grad);
+
+}  // namespace cifar_mpi::cpu

@@ -1,0 +1,289 @@
+#include <algorithm>
+#include <utility>
+
+#include "cifar_mpi/engine/budget.hpp"
+#include "cuda/conv.hpp"
+#include "cuda/group.hpp"
+#include "cuda/lane.hpp"
+#include "cuda/relu.hpp"
+#include "cuda/sum.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+using engine::Arena;
+using engine::Bytes;
+using engine::bytes_of;
+using engine::Lane;
+using engine::Operands;
+using engine::Task;
+
+class AffineGroup final : public engine::Group {
+ public:
+  AffineGroup(SharedPlan& shared, engine::Contract contract, const Affine& affine)
+      : shared_(shared),
+        contract_(std::move(contract)),
+        affine_(affine),
+        type_(shared.type()),
+        kernels_(shared.kernels.add(contract_.name, affine)),
+        first_counter_(shared.counter_words) {
+    shared.counter_words += column_counters(affine.outputs);
+  }
+
+  const engine::Contract& contract() const override { return contract_; }
+  engine::GroupTasks tasks(const Operands& operands, Arena& arena) const override;
+
+  void to_logical(std::size_t, std::span<const float> physical, std::span<float> logical) const override {
+    std::copy_n(physical.begin(), logical.size(), logical.begin());
+  }
+  void from_logical(std::size_t, std::span<const float> logical, std::span<float> physical) const override {
+    std::fill(std::copy(logical.begin(), logical.end(), physical.begin()), physical.end(), 0.0f);
+  }
+
+ private:
+  /// What the forward pass of one program leaves for its backward pass.
+  struct Kept {
+    std::byte* weights = nullptr;  ///< for cuDNN
+    std::byte* turned = nullptr;   ///< for the data gradient as a product
+    std::byte* patches = nullptr;  ///< of the input
+  };
+
+  std::size_t bytes(std::size_t values) const { return values * bytes_per(type_); }
+  const std::string& name() const { return contract_.name; }
+  Bytes x(const Operands& o) const { return {o.src[0], contract_.src[0].value.bytes}; }
+  Bytes y(const Operands& o) const { return {o.dst, contract_.dst.value.bytes}; }
+  Bytes grad_x(const Operands& o) const { return {o.grad_src[0], contract_.src[0].grad.bytes}; }
+  Bytes grad_y(const Operands& o) const { return {o.grad_dst, contract_.dst.grad.bytes}; }
+  /// Weights as products read them: the block itself, or its copy in bf16.
+  Bytes weights_of(const Operands& o) const {
+    if (type_ == ValueType::fp32) return bytes_of(o.params[0].master, affine_.weights_in_memory());
+    return {o.params[0].copy, bytes(affine_.weights_in_memory())};
+  }
+  /// `task` is one of the three products; adds what it needs at least, and the workspace, of which it leaves
+  /// nothing.
+  Task product(Task task, const Operands& o, std::byte* space, std::size_t space_bytes) const {
+    task.demand = {o.flops, engine::bytes_moved(task)};
+    task.writes.push_back({space, space_bytes});
+    return task;
+  }
+
+  void prepare(const Operands& o, Arena& arena, Kept& kept, std::vector<Task>& tasks) const;
+  Task library_forward(const Operands& o, const Kept& kept, Arena& arena) const;
+  void product_forward(const Operands& o, Kept& kept, Arena& arena, std::vector<Task>& tasks) const;
+  Task bias_gradient(const Operands& o, Arena& arena) const;
+  Task weight_gradient(const Operands& o, const Kept& kept, Arena& arena) const;
+  void data_gradient(const Operands& o, const Kept& kept, Arena& arena, std::vector<Task>& tasks) const;
+
+  SharedPlan& shared_;
+  engine::Contract contract_;
+  Affine affine_;
+  ValueType type_;
+  const AffineKernels& kernels_;
+  int first_counter_;
+};
+
+engine::GroupTasks AffineGroup::tasks(const Operands& o, Arena& arena) const {
+  engine::GroupTasks tasks;
+  Kept kept;
+  prepare(o, arena, kept, tasks.prepare);
+  if (kernels_.library) {
+    tasks.forward.push_back(library_forward(o, kept, arena));
+  } else {
+    product_forward(o, kept, arena, tasks.forward);
+  }
+  // The bias gradient comes first where it also masks what the other two read; else it and the weight
+  // gradient run beside the data gradient and what follows it.
+  if (o.params[0].grad != nullptr) {
+    tasks.backward.push_back(bias_gradient(o, arena));
+    tasks.backward.push_back(weight_gradient(o, kept, arena));
+  }
+  if (o.grad_src[0] != nullptr) data_gradient(o, kept, arena, tasks.backward);
+  return tasks;
+}
+
+void AffineGroup::prepare(const Operands& o, Arena& arena, Kept& kept, std::vector<Task>& tasks) const {
+  if (!affine_.is_conv()) return;
+  const float* const master = o.params[0].master;
+  const Bytes read = bytes_of(master, affine_.weights());
+  if (kernels_.library) {
+    kept.weights = arena.take(bytes(affine_.weights()));
+    tasks.push_back({name() + " weights",
+                     {read},
+                     {{kept.weights, bytes(affine_.weights())}},
+                     [=, to = kept.weights, type = type_, rows = affine_.inner, columns = affine_.outputs](
+                         Lane& lane) { transpose_weights(stream_of(lane), master, to, type, rows, columns); },
+                     {},
+                     true});
+  } else if (o.training && affine_.wants_grad_x) {
+    const TurnedWeights shape{affine_.kernel, affine_.in.channels, affine_.outputs,
+                              affine_.backward_patches(shared_.batch).row};
+    const std::size_t size = bytes(static_cast<std::size_t>(shape.row) * static_cast<std::size_t>(shape.in));
+    kept.turned = arena.take(size);
+    tasks.push_back({name() + " turn",
+                     {read},
+                     {{kept.turned, size}},
+                     [=, to = kept.turned, type = type_](Lane& lane) {
+                       turn_weights(stream_of(lane), shape, master, to, type);
+                     },
+                     {},
+                     true});
+  }
+}
+
+Task AffineGroup::library_forward(const Operands& o, const Kept& kept, Arena& arena) const {
+  const LibraryConv* const conv = &*kernels_.library;
+  std::byte* const space = arena.take(conv->workspace_bytes());
+  const float* const biases = o.params[1].master;
+  return product(
+      {name() + " forward",
+       {x(o),
+        {kept.weights, bytes(affine_.weights())},
+        bytes_of(biases, static_cast<std::size_t>(affine_.outputs))},
+       {y(o)},
+       [=, from = o.src[0], to = o.dst, copy = kept.weights, type = type_, rows = affine_.rows(shared_.batch),
+        columns = affine_.outputs, relu = affine_.relu](Lane& lane) {
+         conv->forward(stream_of(lane), from, copy, to, space);
+         add_bias(stream_of(lane), type, to, biases, rows, columns, relu);
+       },
+       {}},
+      o, space, conv->workspace_bytes());
+}
+
+void AffineGroup::product_forward(const Operands& o, Kept& kept, Arena& arena,
+                                  std::vector<Task>& tasks) const {
+  const Matmul* const matmul = &kernels_.forward;
+  Bytes rows = x(o);
+  if (affine_.is_conv()) {
+    kept.patches = arena.take(matmul->bytes_a());
+    rows = {kept.patches, matmul->bytes_a()};
+    tasks.push_back(
+        {name() + " patches",
+         {x(o)},
+         {rows},
+         [shape = affine_.forward_patches(shared_.batch), type = type_, from = o.src[0],
+          to = kept.patches](Lane& lane) { gather_patches(stream_of(lane), shape, type, from, to); },
+         {}});
+  }
+  const auto outputs = static_cast<std::size_t>(affine_.outputs);
+  const bool narrow = type_of(contract_.dst.value) == ValueType::bf16;
+  const Bytes bias = narrow ? Bytes{o.params[1].copy, bytes(outputs)} : bytes_of(o.params[1].master, outputs);
+  const Bytes weights = weights_of(o);
+  std::byte* const space = arena.take(matmul->workspace_bytes());
+  tasks.push_back(product({name() + " forward",
+                           {rows, weights, bias},
+                           {y(o)},
+                           [=, to = o.dst](Lane& lane) {
+                             matmul->run(stream_of(lane), rows.begin, weights.begin, to, bias.begin, space);
+                           },
+                           {}},
+                          o, space, matmul->workspace_bytes()));
+}
+
+Task AffineGroup::bias_gradient(const Operands& o, Arena& arena) const {
+  const auto outputs = static_cast<std::size_t>(affine_.outputs);
+  const ColumnChunks chunks = column_chunks(affine_.rows(shared_.batch));
+  const std::size_t partials = static_cast<std::size_t>(chunks.chunks) * outputs;
+  ColumnSum work;
+  work.type = type_;
+  work.rows = affine_.rows(shared_.batch);
+  work.columns = affine_.outputs;
+  work.grad = o.grad_dst;
+  work.y = o.mask_dst ? o.dst : nullptr;
+  work.sums = o.params[1].grad;
+  work.partials = arena.take_array<float>(partials);
+  work.counters = shared_.counters.as<unsigned>() + first_counter_;
+  Task task{name() + " bias gradient",
+            {grad_y(o)},
+            {bytes_of(work.sums, outputs), bytes_of(work.partials, partials),
+             bytes_of(work.counters, static_cast<std::size_t>(column_counters(affine_.outputs)))},
+            [work](Lane& lane) { sum_columns(stream_of(lane), work); },
+            {},
+            !o.mask_dst};
+  task.demand.bytes = static_cast<double>(grad_y(o).size);  // the sums are small
+  if (o.mask_dst) {
+    task.reads.push_back(y(o));
+    task.writes.push_back(grad_y(o));
+    task.demand.bytes += static_cast<double>(y(o).size + grad_y(o).size);
+  }
+  return task;
+}
+
+Task AffineGroup::weight_gradient(const Operands& o, const Kept& kept, Arena& arena) const {
+  float* const to = o.params[0].grad;
+  const bool aside = affine_.wants_grad_x;  // else nothing is left to run beside
+  if (const LibraryConv* const conv = kernels_.library ? &*kernels_.library : nullptr) {
+    std::byte* const copy = arena.take(bytes(affine_.weights()));
+    std::byte* const space = arena.take(conv->workspace_bytes());
+    return product({name() + " weight gradient",
+                    {x(o), grad_y(o)},
+                    {bytes_of(to, affine_.weights()), {copy, bytes(affine_.weights())}},
+                    [=, from = o.src[0], grad = o.grad_dst, type = type_, rows = affine_.inner,
+                     columns = affine_.outputs](Lane& lane) {
+                      conv->weight_gradient(stream_of(lane), from, grad, copy, space);
+                      transpose_gradient(stream_of(lane), copy, type, to, rows, columns);
+                    },
+                    {},
+                    aside},
+                   o, space, conv->workspace_bytes());
+  }
+  const Matmul* const matmul = &kernels_.weight_gradient;
+  const Bytes rows = affine_.is_conv() ? Bytes{kept.patches, matmul->bytes_a()} : x(o);
+  std::byte* const space = arena.take(matmul->workspace_bytes());
+  return product({name() + " weight gradient",
+                  {rows, grad_y(o)},
+                  {bytes_of(to, affine_.weights_in_memory())},
+                  [=, grad = o.grad_dst](Lane& lane) {
+                    matmul->run(stream_of(lane), rows.begin, grad, to, nullptr, space);
+                  },
+                  {},
+                  aside},
+                 o, space, matmul->workspace_bytes());
+}
+
+void AffineGroup::data_gradient(const Operands& o, const Kept& kept, Arena& arena,
+                                std::vector<Task>& tasks) const {
+  const std::string full = name() + " data gradient";
+  if (const LibraryConv* const conv = kernels_.library ? &*kernels_.library : nullptr) {
+    std::byte* const space = arena.take(conv->workspace_bytes());
+    tasks.push_back(product({full,
+                             {grad_y(o), {kept.weights, bytes(affine_.weights())}},
+                             {grad_x(o)},
+                             [=, copy = kept.weights, grad = o.grad_dst, to = o.grad_src[0]](Lane& lane) {
+                               conv->data_gradient(stream_of(lane), copy, grad, to, space);
+                             },
+                             {}},
+                            o, space, conv->workspace_bytes()));
+    return;
+  }
+  const Matmul* const matmul = &*kernels_.data_gradient;
+  Bytes a = grad_y(o), b = weights_of(o);
+  if (affine_.is_conv()) {
+    std::byte* const patches = arena.take(matmul->bytes_a());
+    a = {patches, matmul->bytes_a()};
+    b = {kept.turned, matmul->bytes_b()};
+    tasks.push_back({name() + " gradient patches",
+                     {grad_y(o)},
+                     {a},
+                     [shape = affine_.backward_patches(shared_.batch), type = type_, from = o.grad_dst,
+                      patches](Lane& lane) { gather_patches(stream_of(lane), shape, type, from, patches); },
+                     {}});
+  }
+  std::byte* const space = arena.take(matmul->workspace_bytes());
+  tasks.push_back(product({full,
+                           {a, b},
+                           {grad_x(o)},
+                           [=, to = o.grad_src[0]](Lane& lane) {
+                             matmul->run(stream_of(lane), a.begin, b.begin, to, nullptr, space);
+                           },
+                           {}},
+                          o, space, matmul->workspace_bytes()));
+}
+
+}  // namespace
+
+std::unique_ptr<engine::Group> make_affine_group(SharedPlan& shared, engine::Contract contract,
+                                                 const Affine& affine) {
+  return std::make_unique<AffineGroup>(shared, std::move(contract), affine);
+}
+
+}  // namespace cifar_mpi::cuda

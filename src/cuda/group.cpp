@@ -1,0 +1,150 @@
+#include "cuda/group.hpp"
+
+#include <utility>
+
+#include "cuda/lane.hpp"
+#include "cuda/norm.hpp"
+#include "cuda/norm_pool.hpp"
+#include "cuda/pool.hpp"
+#include "cuda/relu.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+using engine::Arena;
+using engine::Bytes;
+using engine::GroupTasks;
+using engine::Lane;
+using engine::Operands;
+
+/// A group without parameters: one task each way at most.
+template <class W>
+class PlainGroup final : public engine::Group {
+ public:
+  PlainGroup(ValueType type, engine::Contract contract, W work)
+      : type_(type), contract_(std::move(contract)), work_(std::move(work)) {}
+  const engine::Contract& contract() const override { return contract_; }
+  GroupTasks tasks(const Operands& operands, Arena& arena) const override {
+    GroupTasks tasks;
+    build(work_, operands, arena, tasks);
+    return tasks;
+  }
+
+ private:
+  using Start = std::function<void(Lane&)>;
+
+  Bytes x(const Operands& o, std::size_t input = 0) const {
+    return {o.src[input], contract_.src[input].value.bytes};
+  }
+  Bytes y(const Operands& o) const { return {o.dst, contract_.dst.value.bytes}; }
+  Bytes grad_x(const Operands& o) const { return {o.grad_src[0], contract_.src[0].grad.bytes}; }
+  Bytes grad_y(const Operands& o) const { return {o.grad_dst, contract_.dst.grad.bytes}; }
+  std::size_t outputs() const { return static_cast<std::size_t>(values_in(contract_.dst.value)); }
+
+  void add_forward(GroupTasks& tasks, std::vector<Bytes> reads, std::vector<Bytes> writes,
+                   Start start) const {
+    tasks.forward.push_back(
+        {contract_.name + " forward", std::move(reads), std::move(writes), std::move(start), {}});
+  }
+  void add_backward(GroupTasks& tasks, std::vector<Bytes> reads, const Operands& o, Start start) const {
+    tasks.backward.push_back(
+        {contract_.name + " backward", std::move(reads), {grad_x(o)}, std::move(start), {}});
+  }
+  /// Which place of its window each maximum was; nothing in evaluation.
+  Bytes take_taps(const Operands& o, Arena& arena) const {
+    if (!o.training) return {};
+    return {arena.take(outputs()), outputs()};
+  }
+  static std::uint8_t* taps_at(const Bytes& taps) {
+    return reinterpret_cast<std::uint8_t*>(const_cast<std::byte*>(taps.begin));
+  }
+
+  void build(const Pool& pool, const Operands& o, Arena& arena, GroupTasks& tasks) const {
+    const Bytes taps = take_taps(o, arena);
+    add_forward(
+        tasks, {x(o)}, {y(o), taps},
+        [=, type = type_, place = pool.place, mask = o.mask_src, from = o.src[0], to = o.dst,
+         at = taps_at(taps)](Lane& lane) { pool_forward(stream_of(lane), place, type, mask, from, to, at); });
+    if (o.grad_src[0] == nullptr) return;
+    add_backward(
+        tasks, {grad_y(o), taps}, o,
+        [=, type = type_, place = pool.place, grad = o.grad_dst, to = o.grad_src[0],
+         at = taps_at(taps)](Lane& lane) { pool_backward(stream_of(lane), place, type, at, grad, to); });
+  }
+
+  void build(const Norm& norm, const Operands& o, Arena&, GroupTasks& tasks) const {
+    const NormShape shape{norm.rule, norm.pixels, norm.channels, type_};
+    add_forward(tasks, {x(o)}, {y(o)}, [=, from = o.src[0], to = o.dst](Lane& lane) {
+      norm_forward(stream_of(lane), shape, from, to);
+    });
+    if (o.grad_src[0] == nullptr) return;
+    add_backward(tasks, {x(o), grad_y(o)}, o,
+                 [=, mask = o.mask_src, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0]](Lane& lane) {
+                   norm_backward(stream_of(lane), shape, mask, from, grad, to);
+                 });
+  }
+
+  void build(const PoolNorm& both, const Operands& o, Arena& arena, GroupTasks& tasks) const {
+    const NormPoolShape shape{both.pool.place, both.norm.rule, type_, o.mask_src};
+    const Bytes taps = take_taps(o, arena);
+    const std::size_t size = o.training ? contract_.dst.value.bytes : 0;
+    std::byte* const pooled = o.training ? arena.take(size) : nullptr;
+    add_forward(tasks, {x(o)}, {y(o), taps, {pooled, size}},
+                [=, from = o.src[0], to = o.dst, at = taps_at(taps)](Lane& lane) {
+                  pool_norm_forward(stream_of(lane), shape, from, pooled, at, to);
+                });
+    if (o.grad_src[0] == nullptr) return;
+    add_backward(tasks, {{pooled, size}, taps, grad_y(o)}, o,
+                 [=, grad = o.grad_dst, to = o.grad_src[0], at = taps_at(taps)](Lane& lane) {
+                   pool_norm_backward(stream_of(lane), shape, pooled, at, grad, to);
+                 });
+  }
+
+  void build(const NormPool& both, const Operands& o, Arena& arena, GroupTasks& tasks) const {
+    const NormPoolShape shape{both.pool.place, both.norm.rule, type_, o.mask_src};
+    const Bytes taps = take_taps(o, arena);
+    add_forward(tasks, {x(o)}, {y(o), taps},
+                [=, from = o.src[0], to = o.dst, at = taps_at(taps)](Lane& lane) {
+                  norm_pool_forward(stream_of(lane), shape, from, at, to);
+                });
+    if (o.grad_src[0] == nullptr) return;
+    add_backward(tasks, {x(o), taps, grad_y(o)}, o,
+                 [=, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0], at = taps_at(taps)](Lane& lane) {
+                   norm_pool_backward(stream_of(lane), shape, from, at, grad, to);
+                 });
+  }
+
+  void build(const Rectify&, const Operands& o, Arena&, GroupTasks& tasks) const {
+    add_forward(tasks, {x(o)}, {y(o)},
+                [type = type_, count = outputs(), from = o.src[0], to = o.dst](Lane& lane) {
+                  relu_forward(stream_of(lane), type, from, to, static_cast<std::int64_t>(count));
+                });
+  }
+
+  void build(const Sum&, const Operands& o, Arena&, GroupTasks& tasks) const {
+    add_forward(tasks, {x(o), x(o, 1)}, {y(o)},
+                [type = type_, count = outputs(), a = o.src[0], b = o.src[1], to = o.dst](Lane& lane) {
+                  add_values(stream_of(lane), type, a, b, to, static_cast<std::int64_t>(count));
+                });
+  }
+
+  ValueType type_;
+  engine::Contract contract_;
+  W work_;
+};
+
+}  // namespace
+
+std::unique_ptr<engine::Group> make_group(SharedPlan& shared, GroupPlan plan) {
+  return std::visit(
+      [&]<class W>(const W& work) -> std::unique_ptr<engine::Group> {
+        if constexpr (std::is_same_v<W, Affine>) {
+          return make_affine_group(shared, std::move(plan.contract), work);
+        } else {
+          return std::make_unique<PlainGroup<W>>(shared.type(), std::move(plan.contract), work);
+        }
+      },
+      plan.work);
+}
+
+}  // namespace cifar_mpi::cuda

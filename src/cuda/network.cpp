@@ -1,0 +1,154 @@
+#include "cuda/network.hpp"
+
+#include <stdexcept>
+#include <utility>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cuda/conv.hpp"
+#include "cuda/device.hpp"
+#include "cuda/group.hpp"
+#include "cuda/lane.hpp"
+#include "cuda/relu.hpp"
+#include "cuda/step_tasks.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+using engine::Format;
+using engine::Lane;
+using engine::Task;
+using engine::ValueFormat;
+
+class CudaKernels final : public engine::Kernels {
+ public:
+  CudaKernels(const engine::TowerSpec& spec, Workshop workshop, ConvChoice choice)
+      : workshop_(std::move(workshop)),
+        shared_{spec.batch, spec.precision, NetKernels(spec.batch, spec.precision, choice), 0, {}} {}
+
+  std::unique_ptr<engine::Group> plan(const engine::Chain& chain) override {
+    return make_group(shared_, plan_group(chain, shared_.batch, shared_.precision));
+  }
+
+  /// All values lie alike, and the loss takes logits of either type.
+  std::unique_ptr<engine::Group> reorder(std::string name, const Extent&, const ValueFormat&,
+                                         const ValueFormat&, bool) override {
+    throw std::logic_error(concat("cuda: ", name, ": there are no other formats"));
+  }
+
+  Task add(std::string name, const Format& format, std::byte* dst, const std::byte* a,
+           const std::byte* b) const override {
+    return {std::move(name),
+            {{a, format.bytes}, {b, format.bytes}},
+            {{dst, format.bytes}},
+            [=](Lane& lane) { add_values(stream_of(lane), type_of(format), a, b, dst, values_in(format)); },
+            {}};
+  }
+
+  Task mask(std::string name, const Format& format, const std::byte* value, const std::byte* grad,
+            std::byte* dst) const override {
+    return {
+        std::move(name),
+        {{value, format.bytes}, {grad, format.bytes}},
+        {{dst, format.bytes}},
+        [=](Lane& lane) { relu_mask(stream_of(lane), type_of(format), value, grad, dst, values_in(format)); },
+        {}};
+  }
+
+  std::optional<engine::ParamCopy> copy_params(const float* block, std::size_t floats,
+                                               engine::Arena& arena) const override {
+    if (shared_.type() == ValueType::fp32) return std::nullopt;
+    const std::size_t bytes = floats * bytes_per(ValueType::bf16);
+    std::byte* const to = arena.take(bytes);
+    Task task{
+        "round weights",
+        {engine::bytes_of(block, floats)},
+        {{to, bytes}},
+        [=](Lane& lane) { round_to_bf16(stream_of(lane), block, to, static_cast<std::int64_t>(floats)); },
+        {},
+        true};
+    return engine::ParamCopy{to, bytes_per(ValueType::bf16), std::move(task)};
+  }
+
+  std::string finalize() override {
+    shared_.counters = workshop_.allocate(static_cast<std::size_t>(shared_.counter_words) * sizeof(unsigned));
+    workshop_.plan(shared_.kernels);
+    return concat(library_versions(), ", ", engine::to_string(shared_.precision), "\n",
+                  shared_.kernels.text());
+  }
+
+ private:
+  Workshop workshop_;
+  SharedPlan shared_;
+};
+
+class CudaEnds final : public engine::Ends {
+ public:
+  CudaEnds(const engine::TowerSpec& spec, const Workshop& workshop)
+      : batch_(spec.batch),
+        classes_(spec.net->classes),
+        type_(value_type(spec.precision)),
+        image_(activations(spec.batch, spec.net->input, type_)),
+        stop_word_(workshop.stop_word) {}
+
+  ValueFormat images() const override { return {image_, image_}; }
+  ValueFormat logits(const ValueFormat& have) const override { return have; }
+
+  Task control(const engine::TrainBinding& binding) const override {
+    return plan_control(binding,
+                        binding.stop_request != nullptr ? stop_word_(*binding.stop_request) : nullptr);
+  }
+  Task train_input(const engine::TrainBinding& binding, std::byte* x, std::uint8_t* labels) const override {
+    return plan_train_input(binding, batch_, type_, x, labels);
+  }
+  Task train_loss(const engine::TrainBinding& binding, const engine::Logits& logits,
+                  const std::uint8_t* labels, std::byte* grad_logits) const override {
+    return plan_train_loss(binding, place(logits, labels), grad_logits, type_);
+  }
+  Task compute_time(engine::RankFacts* facts) const override { return plan_compute_time(facts); }
+  Task evaluate_input(const engine::EvaluateBinding& binding, std::byte* x,
+                      std::uint8_t* labels) const override {
+    return plan_evaluate_input(binding, batch_, type_, x, labels);
+  }
+  Task evaluate_loss(const engine::EvaluateBinding& binding, const engine::Logits& logits,
+                     const std::uint8_t* labels) const override {
+    return plan_evaluate_loss(binding, place(logits, labels));
+  }
+
+ private:
+  LossPlace place(const engine::Logits& logits, const std::uint8_t* labels) const {
+    return {batch_, classes_, logits.at, type_of(logits.format), labels};
+  }
+
+  int batch_;
+  int classes_;
+  ValueType type_;
+  Format image_;
+  std::function<const int*(const std::atomic<int>&)> stop_word_;
+};
+
+}  // namespace
+
+Workshop workshop_of(Device& device) {
+  const auto plan = [&device](NetKernels& kernels) {
+    if (const std::size_t bytes = kernels.library_trial_bytes(); bytes > 0) {
+      kernels.plan_library(TrialMemory(device, bytes, true).trial());
+    }
+    if (const std::size_t bytes = kernels.product_trial_bytes(); bytes > 0) {
+      kernels.plan_products(TrialMemory(device, bytes, false).trial());
+    }
+  };
+  return {[&device](std::size_t bytes) { return device.allocate(bytes); }, plan,
+          [&device](const std::atomic<int>& request) { return device.link().stop_word(&request); }};
+}
+
+engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, Workshop workshop, ConvChoice choice) {
+  if (spec.batch < 1) {
+    throw Error(ErrorKind::usage,
+                concat("a step needs at least 1 sample per rank, found a batch of ", spec.batch));
+  }
+  auto ends = std::make_unique<CudaEnds>(spec, workshop);
+  return {std::make_unique<CudaKernels>(spec, std::move(workshop), choice), std::move(ends)};
+}
+
+}  // namespace cifar_mpi::cuda

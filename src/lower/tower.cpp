@@ -1,0 +1,128 @@
+#include "cifar_mpi/lower/tower.hpp"
+
+#include <iterator>
+#include <stdexcept>
+#include <utility>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "lower/lowered_graph.hpp"
+#include "lower/memory_plan.hpp"
+#include "lower/network_tasks.hpp"
+
+namespace cifar_mpi::lower {
+namespace {
+
+using engine::Arena;
+using engine::Task;
+
+void move_behind(std::vector<Task>& tasks, std::vector<Task>&& more) {
+  tasks.insert(tasks.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+/// The recipe of a training step.
+std::vector<Task> train_recipe(const engine::Ends& ends, const engine::TrainBinding& binding,
+                               NetworkTasks& network, std::uint8_t* labels) {
+  std::vector<Task> tasks{ends.control(binding)};
+  move_behind(tasks, std::move(network.prepare));
+  tasks.push_back(ends.train_input(binding, network.image(), labels));
+  move_behind(tasks, std::move(network.forward));
+  tasks.push_back(ends.train_loss(binding, network.logits(), labels, network.grad_logits()));
+  move_behind(tasks, std::move(network.backward));
+  const bool last = binding.part + 1 == binding.parts;
+  if (last && binding.facts != nullptr) tasks.push_back(ends.compute_time(binding.facts));
+  return tasks;
+}
+
+std::vector<Task> evaluate_recipe(const engine::Ends& ends, const engine::EvaluateBinding& binding,
+                                  NetworkTasks& network, std::uint8_t* labels) {
+  std::vector<Task> tasks = std::move(network.prepare);
+  tasks.push_back(ends.evaluate_input(binding, network.image(), labels));
+  move_behind(tasks, std::move(network.forward));
+  tasks.push_back(ends.evaluate_loss(binding, network.logits(), labels));
+  return tasks;
+}
+
+/// `build` makes the tasks of a program in the memory of an arena, and says what may lie on what. It is
+/// called twice: see MemoryPlan.
+template <class Build>
+std::vector<Task> in_planned_memory(Arena& arena, const Build& build) {
+  ImaginaryArena imaginary;
+  std::vector<std::pair<std::byte*, std::byte*>> onto;
+  const std::vector<Task> imagined = build(imaginary.arena(), onto);
+  const MemoryPlan plan = plan_memory(imaginary, imagined, onto);
+  std::byte* const block = arena.take(plan.bytes);
+  std::size_t next = 0;
+  Arena places([&](std::size_t size) -> Buffer { return {block + plan.offsets.at(next++), size, {}}; });
+  std::vector<Task> placed = build(places, onto);
+  require_same_dataflow(imagined, placed);
+  return placed;
+}
+
+}  // namespace
+
+Tower::Tower(engine::Backend& backend, const engine::TowerSpec& spec) : Tower(backend.plan(spec), spec) {}
+
+Tower::Tower(engine::TowerKernels kernels, const engine::TowerSpec& spec)
+    : spec_(spec), kernels_(std::move(kernels)) {
+  graph_ = std::make_unique<LoweredGraph>(lower_graph(kernels_, spec_));
+  lay_out();
+  plan_text_ = kernels_.kernels->finalize();
+}
+
+Tower::~Tower() = default;
+
+/// The parameters in the order of the table, which is the order in which backward finishes their gradients;
+/// those that are not trained stand behind the others.
+void Tower::lay_out() {
+  homes_.resize(spec_.params->size(), {graph_->nodes.size(), 0});
+  for (std::size_t n = 0; n < graph_->nodes.size(); ++n) {
+    const std::vector<std::size_t>& params = graph_->nodes[n].params;
+    for (std::size_t part = 0; part < params.size(); ++part) homes_[params[part]] = {n, part};
+  }
+  for (std::size_t p = 0; p < homes_.size(); ++p) {
+    const auto [node, part] = homes_[p];
+    if (node == graph_->nodes.size()) {
+      throw std::logic_error(concat("no group has parameter ", (*spec_.params)[p].name));
+    }
+    append(layout_, graph_->nodes[node].group->contract().masters[part]);
+    if ((*spec_.params)[p].role == model::ParamRole::trained) layout_.trained_floats = layout_.floats;
+  }
+}
+
+void Tower::check_sizes(std::size_t p, std::size_t physical, std::size_t logical) const {
+  const auto wanted = static_cast<std::size_t>(spec_.params->at(p).shape.count());
+  if (physical == layout_.entries[p].floats && logical == wanted) return;
+  throw std::logic_error(concat("parameter ", p, " has ", layout_.entries[p].floats, " floats in memory and ",
+                                wanted, " in logical order, called with ", physical, " and ", logical));
+}
+
+void Tower::to_logical(std::size_t p, std::span<const float> physical, std::span<float> logical) const {
+  check_sizes(p, physical.size(), logical.size());
+  graph_->nodes[homes_[p].node].group->to_logical(homes_[p].part, physical, logical);
+}
+
+void Tower::from_logical(std::size_t p, std::span<const float> logical, std::span<float> physical) const {
+  check_sizes(p, physical.size(), logical.size());
+  graph_->nodes[homes_[p].node].group->from_logical(homes_[p].part, logical, physical);
+}
+
+std::vector<Task> Tower::train_tasks(const engine::TrainBinding& binding, Arena& arena) const {
+  return in_planned_memory(arena, [&](Arena& memory, auto& onto) {
+    NetworkTasks network(kernels_, *graph_, layout_, {binding.params, binding.grads}, memory);
+    onto = network.onto();
+    auto* const labels = memory.take_array<std::uint8_t>(static_cast<std::size_t>(spec_.batch));
+    return train_recipe(*kernels_.ends, binding, network, labels);
+  });
+}
+
+std::vector<Task> Tower::evaluate_tasks(const engine::EvaluateBinding& binding, Arena& arena) const {
+  return in_planned_memory(arena, [&](Arena& memory, auto& onto) {
+    NetworkTasks network(kernels_, *graph_, layout_, {binding.params, nullptr}, memory);
+    onto = network.onto();
+    auto* const labels = memory.take_array<std::uint8_t>(static_cast<std::size_t>(spec_.batch));
+    return evaluate_recipe(*kernels_.ends, binding, network, labels);
+  });
+}
+
+}  // namespace cifar_mpi::lower

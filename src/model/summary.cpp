@@ -1,0 +1,74 @@
+#include <algorithm>
+#include <array>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/model/net_spec.hpp"
+#include "cifar_mpi/model/param_table.hpp"
+
+namespace cifar_mpi::model {
+namespace {
+
+const char* kind_of(const Layer& layer) {
+  return std::visit(Overloaded{[](const Conv2d&) { return "Conv2d"; }, [](const Relu&) { return "ReLU"; },
+                               [](const MaxPool&) { return "MaxPool"; },
+                               [](const LocalResponseNorm&) { return "LocalResponseNorm"; },
+                               [](const Linear&) { return "Linear"; }, [](const Add&) { return "Add"; },
+                               [](const SoftmaxCrossEntropy&) { return "SoftmaxCrossEntropy"; }},
+                    layer);
+}
+
+using Row = std::array<std::string, 6>;
+
+/// Text to the left, numbers to the right.
+std::string lines_of(const std::vector<Row>& rows) {
+  std::array<std::size_t, 6> widths{};
+  for (const Row& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - row[c].size(), ' ');
+      line += c >= 4 ? padding + row[c] + "  " : row[c] + padding + "  ";
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string summary(const NetSpec& net) {
+  const ParamTable table = make_param_table(net);
+  const std::vector<Flops> flops = forward_flops(net);
+  std::vector<Row> rows{{"name", "operation", "reads", "output", "parameters", "MFLOP"},
+                        {"image", "", "", to_string(net.input), "", ""}};
+  const auto name_of = [&](Value value) {
+    for (const Operation& operation : net.operations) {
+      if (operation.output == value) return operation.name;
+    }
+    return std::string("image");
+  };
+  double all = 0.0;
+  for (std::size_t i = 0; i < net.operations.size(); ++i) {
+    const Operation& operation = net.operations[i];
+    std::string reads;
+    for (const Value input : operation.inputs) reads += concat(reads.empty() ? "" : ", ", name_of(input));
+    std::int64_t params = 0;
+    for (const std::size_t p : params_of(table, i)) params += table[p].shape.count();
+    rows.push_back({operation.name, kind_of(operation.layer), reads, to_string(net.output_of(i)),
+                    params > 0 ? concat(params) : "",
+                    flops[i].nominal > 0.0 ? format("%.3f", flops[i].nominal * 1e-6) : ""});
+    all += flops[i].nominal;
+  }
+  std::int64_t trained = 0;
+  for (const Param& param : table) trained += param.role == ParamRole::trained ? param.shape.count() : 0;
+  return concat("model ", net.name, ", ", net.classes, " classes\n", lines_of(rows),
+                "parameters: ", param_count(table), ", of these trained: ", trained, "\nper image: ",
+                format("%.1f MFLOP forward, %.1f MFLOP a training step", all * 1e-6,
+                       training_flops(net).nominal * 1e-6),
+                " (every tap counted; a multiply-add is two)\n");
+}
+
+}  // namespace cifar_mpi::model
