@@ -68,9 +68,10 @@ std::string describe_build() {
   text += concat("MPI         ", comm::World::library(), '\n');
   text += concat("cpu         ", cpu::describe(), '\n');
   text += concat("cuda        ", cuda::describe(), '\n');
-  text += "models     ";
-  for (const std::string_view name : model::catalog()) text += concat(' ', name);
-  text += "\ncollectives\n";
+  text += "models\n";
+  for (const model::ModelInfo& info : model::catalog())
+    text += concat("  ", info.name, ": ", info.sentence, '\n');
+  text += "collectives\n";
   for (const auto infos : {comm::collectives(), cuda::collectives()}) {
     for (const comm::CollectiveInfo& info : infos) text += concat("  ", info.name, ": ", info.purpose, '\n');
   }
