@@ -11,7 +11,7 @@
 #include "cifar_mpi/cpu/peak.hpp"
 #include "cifar_mpi/cuda/peak.hpp"
 #include "cifar_mpi/train/step_benchmark.hpp"
-#include "cifar_mpi/train/watchdog.hpp"
+#include "cifar_mpi/watch/watchdog.hpp"
 
 namespace {
 
@@ -181,7 +181,7 @@ int main(int argc, char** argv) {
   app::add_version(cli);
   if (const auto code = app::parse(cli, argc, argv, [&] { app::check(all_reduce); })) return *code;
   const int code = app::run_in_world(cli, argc, argv, [&](comm::World& world) {
-    train::Watchdog watchdog(world, {});
+    watch::Watchdog watchdog(world, {});
     watchdog.heart().activity = comm::Activity::measuring;
     return all_reduce_command->parsed() ? app::bench_all_reduce(all_reduce, world) : bench_step(step, world);
   });

@@ -13,10 +13,10 @@
 #include "app/values.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
-#include "cifar_mpi/train/checkpoint.hpp"
+#include "cifar_mpi/run/checkpoint.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
-#include "cifar_mpi/train/run_directory.hpp"
-#include "cifar_mpi/train/watchdog.hpp"
+#include "cifar_mpi/watch/watchdog.hpp"
 
 namespace {
 
@@ -80,9 +80,9 @@ class Follower {
 
   /// The newest one unless it was evaluated before; else empty.
   std::string look() const {
-    std::vector<train::CheckpointFile> files;
+    std::vector<run::CheckpointFile> files;
     try {
-      files = train::list_checkpoints(run_dir_);
+      files = run::list_checkpoints(run_dir_);
     } catch (const Error&) {  // a file system that is away may come back
     }
     return files.empty() || files.back().path == evaluated_ ? std::string() : files.back().path;
@@ -106,8 +106,8 @@ class Follower {
 };
 
 /// The checkpoint on all ranks; nothing, with a warning, when one of them cannot read it or reads another.
-std::optional<train::Checkpoint> try_to_read(const std::string& path, const comm::World& world,
-                                             const Log& log, comm::Heartbeat& heart, Follower& follower) {
+std::optional<run::Checkpoint> try_to_read(const std::string& path, const comm::World& world, const Log& log,
+                                           comm::Heartbeat& heart, Follower& follower) {
   try {
     return train::read_on_all_ranks(path, world, heart);
   } catch (const comm::AgreedError& error) {
@@ -130,7 +130,7 @@ void watch(const EvalOptions& options, comm::World& world, const Log& log, comm:
                   concat("--watch follows a run directory, but ", options.checkpoint, " is none"));
     }
     static_cast<void>(data::DatasetFile(options.config.data));
-    waits = train::list_checkpoints(options.checkpoint).empty();
+    waits = run::list_checkpoints(options.checkpoint).empty();
   });
   if (waits)
     log.info(concat("waiting for the first checkpoint, ", options.checkpoint, "/checkpoints/step_*.h5"));
@@ -151,7 +151,7 @@ void watch(const EvalOptions& options, comm::World& world, const Log& log, comm:
 }
 
 int evaluate(EvalOptions options, comm::World& world) {
-  train::Watchdog watchdog(world, {options.timeout_s, {}, app::heed_launcher});
+  watch::Watchdog watchdog(world, {options.timeout_s, {}, app::heed_launcher});
   const Log log(world.rank());
   world.together([&] { options.config.data = app::find_dataset(options.config.data); });
   if (options.watch) return watch(options, world, log, watchdog.heart()), 0;

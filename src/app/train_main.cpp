@@ -7,8 +7,8 @@
 #include "app/program.hpp"
 #include "app/signals.hpp"
 #include "app/train_options.hpp"
-#include "cifar_mpi/train/run_directory.hpp"
-#include "cifar_mpi/train/watchdog.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
+#include "cifar_mpi/watch/watchdog.hpp"
 
 namespace {
 
@@ -17,15 +17,15 @@ using namespace cifar_mpi;
 /// Set by a signal, read in every step.
 std::atomic<int> stop_request{0};
 
-int run(comm::World& world, train::TrainConfig config) {
+int run_training(comm::World& world, train::TrainConfig config) {
   app::handle_stop_signals(stop_request);
   std::atomic<bool> holds_directory{false};  // before that it may be another run's, with a record of its own
-  train::Watchdog watchdog(world, {config.timeout_s,
+  watch::Watchdog watchdog(world, {config.timeout_s,
                                    [&, run_dir = config.run_dir](int code, const std::string& sentence) {
-                                     if (holds_directory) train::record_exit(run_dir, code, sentence);
+                                     if (holds_directory) run::record_exit(run_dir, code, sentence);
                                    },
                                    app::heed_launcher});
-  const train::RunDirectory directory(config.run_dir, world);
+  const run::RunDirectory directory(config.run_dir, world);
   holds_directory = true;
   std::optional<train::Session> session;  // torn down behind the record of how it ended, before the lock goes
   directory.record_end_of([&] {
@@ -68,5 +68,5 @@ int main(int argc, char** argv) {
 
   train::TrainConfig config = options.config();
   config.text = app::write_config(cli, false);
-  return app::run_in_world(cli, argc, argv, [&](comm::World& world) { return run(world, config); });
+  return app::run_in_world(cli, argc, argv, [&](comm::World& world) { return run_training(world, config); });
 }

@@ -192,8 +192,8 @@ std::string_view to_string(optim::LrScaling scaling) {
   return "none";
 }
 
-Identity identity(const TrainConfig& config, const Sizes& sizes, const data::DatasetInfo& dataset) {
-  Identity items{
+run::Identity identity(const TrainConfig& config, const Sizes& sizes, const data::DatasetInfo& dataset) {
+  run::Identity items{
       {"model", config.model},
       {"dataset image", to_string(dataset.image)},
       {"dataset classes", std::to_string(dataset.classes())},

@@ -11,7 +11,7 @@
 namespace cifar_mpi::train {
 namespace {
 
-std::string recorded(const Identity& identity, std::string_view key, const std::string& path) {
+std::string recorded(const run::Identity& identity, std::string_view key, const std::string& path) {
   for (const auto& [name, value] : identity) {
     if (name == key) return value;
   }
@@ -20,7 +20,7 @@ std::string recorded(const Identity& identity, std::string_view key, const std::
 }
 
 /// The checkpoint's model on this dataset; throws when the two do not belong together.
-Network network_of(const Checkpoint& checkpoint, const std::string& path, const data::DatasetInfo& info,
+Network network_of(const run::Checkpoint& checkpoint, const std::string& path, const data::DatasetInfo& info,
                    const std::string& data) {
   const std::string image = recorded(checkpoint.progress.identity, "dataset image", path);
   const std::string classes = recorded(checkpoint.progress.identity, "dataset classes", path);
@@ -34,9 +34,9 @@ Network network_of(const Checkpoint& checkpoint, const std::string& path, const 
 }
 
 /// In what `info` differs from the dataset that the checkpoint was trained on, though it can be evaluated on.
-std::vector<std::string> doubts(const Checkpoint& checkpoint, const data::DatasetInfo& info,
+std::vector<std::string> doubts(const run::Checkpoint& checkpoint, const data::DatasetInfo& info,
                                 const std::string& path, const std::string& data) {
-  const Identity here = identity({}, {}, info);
+  const run::Identity here = identity({}, {}, info);
   std::vector<std::string> texts;
   for (const char* item : {"dataset label names", "dataset training samples"}) {
     const std::string then = recorded(checkpoint.progress.identity, item, path),
@@ -49,10 +49,10 @@ std::vector<std::string> doubts(const Checkpoint& checkpoint, const data::Datase
 }
 
 /// What all ranks must evaluate alike.
-comm::Facts common_facts(const Checkpoint& checkpoint) {
+comm::Facts common_facts(const run::Checkpoint& checkpoint) {
   std::uint64_t hash = 0;
   for (const auto* tensors : {&checkpoint.model, &checkpoint.ema}) {
-    for (const NamedTensor& tensor : *tensors) {
+    for (const run::NamedTensor& tensor : *tensors) {
       hash = hash_pair(hash, hash_bytes(std::as_bytes(std::span(tensor.values))));
     }
   }
@@ -74,12 +74,12 @@ std::string resolve_checkpoint(const std::string& path, const Log& log) {
   return found->path;
 }
 
-Checkpoint read_on_all_ranks(const std::string& path, const comm::World& world, comm::Heartbeat& heart) {
+run::Checkpoint read_on_all_ranks(const std::string& path, const comm::World& world, comm::Heartbeat& heart) {
   heart.activity = comm::Activity::starting;
-  Checkpoint checkpoint;
+  run::Checkpoint checkpoint;
   comm::Facts facts;
   world.together([&] {
-    checkpoint = read_checkpoint(path);
+    checkpoint = run::read_checkpoint(path);
     facts = common_facts(checkpoint);
   });
   world.require_equal(ErrorKind::usage, facts, "start all ranks with the same checkpoint");
@@ -92,19 +92,19 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string
   return evaluate_checkpoint(config, read_on_all_ranks(path, world, heart), path, world, make_backend, heart);
 }
 
-Evaluation evaluate_checkpoint(const EvaluationConfig& config, Checkpoint checkpoint, const std::string& path,
-                               const comm::World& world, const BackendFactory& make_backend,
-                               comm::Heartbeat& heart) {
+Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint checkpoint,
+                               const std::string& path, const comm::World& world,
+                               const BackendFactory& make_backend, comm::Heartbeat& heart) {
   heart.activity = comm::Activity::starting;
   Evaluation result;
   Network network;
   std::optional<data::DatasetFile> file;
-  std::vector<NamedTensor> tensors;
+  std::vector<run::NamedTensor> tensors;
   world.together([&] {
     file.emplace(config.data);
     network = network_of(checkpoint, path, file->info(), config.data);
-    tensors = match_tensors(std::move(config.weights == Weights::ema ? checkpoint.ema : checkpoint.model),
-                            network.params, path);
+    tensors = run::match_tensors(
+        std::move(config.weights == Weights::ema ? checkpoint.ema : checkpoint.model), network.params, path);
     result.step = checkpoint.progress.step;
     result.label_names = file->info().label_names;
     result.doubts = doubts(checkpoint, file->info(), path, config.data);

@@ -8,12 +8,12 @@
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "train/deadline.hpp"
 #include "train/finite.hpp"
-#include "train/rank_watch.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/state.hpp"
 #include "train/step_reporter.hpp"
+#include "watch/deadline.hpp"
+#include "watch/rank_watch.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -65,10 +65,10 @@ class Loop {
   std::uint64_t eval_every() const;
 
   SessionState& s_;
-  ProgressView view_;
+  report::ProgressView view_;
   RunCheckpoints checkpoints_;
-  Deadline deadline_{{}, 0.0};  ///< rank 0's counts
-  MetricsFile metrics_;
+  watch::Deadline deadline_{{}, 0.0};  ///< rank 0's counts
+  report::MetricsFile metrics_;
   StepReporter reporter_;
   const std::uint64_t begun_;  ///< steps that were done before this start
   std::uint64_t launched_;     ///< steps enqueued since the run began
@@ -88,7 +88,8 @@ void Loop::run() {
   }
   s_.world.together([&] {
     if (s_.world.rank() != 0) return;
-    metrics_ = MetricsFile(s_.config.run_dir + "/metrics.jsonl", launched_, s_.log, launched_ >= total);
+    metrics_ =
+        report::MetricsFile(s_.config.run_dir + "/metrics.jsonl", launched_, s_.log, launched_ >= total);
   });
   train();
   if (launched_ < total) stop();
@@ -99,7 +100,7 @@ void Loop::run() {
 bool Loop::was_concluded() const {
   double known = 0.0;
   if (s_.world.rank() == 0)
-    known = recorded_test_accuracy(checkpoint_path(s_.config.run_dir, launched_)) ? 1 : 0;
+    known = run::recorded_test_accuracy(run::checkpoint_path(s_.config.run_dir, launched_)) ? 1 : 0;
   s_.world.broadcast(std::as_writable_bytes(std::span(&known, 1)));
   return known != 0.0;
 }
@@ -111,7 +112,8 @@ void Loop::train() {
   const auto check_steps = static_cast<std::uint64_t>(s_.config.check_every);
   const auto checkpoint_steps = static_cast<std::uint64_t>(s_.config.checkpoint_every);
   reporter_.begin_interval(launched_);
-  deadline_ = Deadline(time_limits(s_.config.stop_after_min, std::getenv, wall_seconds()), steady_seconds());
+  deadline_ = watch::Deadline(watch::time_limits(s_.config.stop_after_min, std::getenv, wall_seconds()),
+                              steady_seconds());
   if (const std::string text = deadline_.describe(); !text.empty()) s_.log.info(text);
   enter(comm::Activity::training);
 
@@ -219,7 +221,7 @@ void Loop::absorb(std::uint64_t until) {
                  kAdvice));
     }
     if (absorbed_ % static_cast<std::uint64_t>(s_.config.check_every) == 0) {
-      const std::string difference = desync_text(record, s_.world.hosts());
+      const std::string difference = watch::desync_text(record, s_.world.hosts());
       if (!difference.empty()) throw comm::AgreedError(ErrorKind::desync, difference);
     }
     if (record.stop_requests > 0.0) stopping_ = true;
@@ -259,7 +261,8 @@ void Loop::evaluate() {
   view_.event(concat("step ", launched_,
                      format(", epoch %.2f: test accuracy %.2f %%", epoch(launched_), 100.0 * *test_accuracy_),
                      " (EMA weights, ", accuracy.count(), " images)"));
-  metrics_.write(launched_, epoch(launched_), accuracy);
+  metrics_.write(
+      report::EvaluationReport{launched_, epoch(launched_), *test_accuracy_, accuracy.cross_entropy});
 }
 
 }  // namespace

@@ -21,27 +21,27 @@ Network make_network(const std::string& model, const data::DatasetInfo& dataset,
   return network;
 }
 
-std::vector<NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed) {
-  std::vector<NamedTensor> tensors;
+std::vector<run::NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed) {
+  std::vector<run::NamedTensor> tensors;
   for (const model::Param& param : params) {
-    NamedTensor tensor{param.name, param.shape, param.dims,
-                       std::vector<float>(static_cast<std::size_t>(param.shape.count()))};
+    run::NamedTensor tensor{param.name, param.shape, param.dims,
+                            std::vector<float>(static_cast<std::size_t>(param.shape.count()))};
     model::fill_initial(param, seed, tensor.values);
     tensors.push_back(std::move(tensor));
   }
   return tensors;
 }
 
-std::vector<NamedTensor> export_block(engine::Backend& backend, const lower::Tower& tower,
-                                      const model::ParamTable& params, const Buffer& block) {
+std::vector<run::NamedTensor> export_block(engine::Backend& backend, const lower::Tower& tower,
+                                           const model::ParamTable& params, const Buffer& block) {
   const engine::ParamLayout& layout = tower.layout();
   std::vector<float> physical(layout.floats);
   backend.copy(reinterpret_cast<std::byte*>(physical.data()), block.data(), layout.floats * sizeof(float));
-  std::vector<NamedTensor> tensors;
+  std::vector<run::NamedTensor> tensors;
   for (std::size_t p = 0; p < params.size(); ++p) {
     const auto& entry = layout.entries[p];
-    NamedTensor tensor{params[p].name, params[p].shape, params[p].dims,
-                       std::vector<float>(static_cast<std::size_t>(params[p].shape.count()))};
+    run::NamedTensor tensor{params[p].name, params[p].shape, params[p].dims,
+                            std::vector<float>(static_cast<std::size_t>(params[p].shape.count()))};
     tower.to_logical(p, std::span(physical).subspan(entry.offset, entry.floats), tensor.values);
     tensors.push_back(std::move(tensor));
   }
@@ -49,7 +49,7 @@ std::vector<NamedTensor> export_block(engine::Backend& backend, const lower::Tow
 }
 
 void import_block(engine::Backend& backend, const lower::Tower& tower,
-                  const std::vector<NamedTensor>& tensors, const Buffer& block) {
+                  const std::vector<run::NamedTensor>& tensors, const Buffer& block) {
   const engine::ParamLayout& layout = tower.layout();
   std::vector<float> physical(layout.floats);
   for (std::size_t p = 0; p < tensors.size(); ++p) {

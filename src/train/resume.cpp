@@ -7,14 +7,14 @@
 #include <span>
 
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/train/run_directory.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
 
 namespace cifar_mpi::train {
 namespace {
 
 constexpr std::string_view kContent = "dataset content";  ///< known only when the samples have been read
 
-const std::string* find(const Identity& items, std::string_view key) {
+const std::string* find(const run::Identity& items, std::string_view key) {
   for (const auto& [name, value] : items) {
     if (name == key) return &value;
   }
@@ -31,7 +31,7 @@ std::optional<T> number(const std::string* text) {
 }
 
 std::string newest_later_than(const std::string& run_dir, std::uint64_t step) {
-  const std::vector<CheckpointFile> files = list_checkpoints(run_dir);
+  const std::vector<run::CheckpointFile> files = run::list_checkpoints(run_dir);
   return files.empty() || files.back().step <= step ? std::string() : files.back().path;
 }
 
@@ -39,7 +39,7 @@ std::string newest_later_than(const std::string& run_dir, std::uint64_t step) {
 std::optional<FoundCheckpoint> look_for_checkpoint(const TrainConfig& config, const Log& log) {
   if (config.resume == "auto") return newest_valid_checkpoint(config.run_dir, log);
   if (config.resume != "never") {
-    FoundCheckpoint found{config.resume, read_checkpoint(config.resume)};
+    FoundCheckpoint found{config.resume, run::read_checkpoint(config.resume)};
     // Started again, the run would go on from those.
     if (const std::string later = newest_later_than(config.run_dir, found.content.progress.step);
         !later.empty()) {
@@ -50,7 +50,7 @@ std::optional<FoundCheckpoint> look_for_checkpoint(const TrainConfig& config, co
     }
     return found;
   }
-  const std::vector<CheckpointFile> files = list_checkpoints(config.run_dir);
+  const std::vector<run::CheckpointFile> files = run::list_checkpoints(config.run_dir);
   if (files.empty()) return std::nullopt;
   throw Error(
       ErrorKind::checkpoint,
@@ -59,11 +59,11 @@ std::optional<FoundCheckpoint> look_for_checkpoint(const TrainConfig& config, co
 }
 
 /// Rank 0's text on every rank, one `name = value` a line; what stands in an Identity has no line breaks.
-Identity broadcast(const comm::World& world, const Identity& items) {
+run::Identity broadcast(const comm::World& world, const run::Identity& items) {
   std::string text;
   for (const auto& [name, value] : items) text.append(name).append(1, '\0').append(value).append(1, '\n');
   world.broadcast(text);
-  Identity all;
+  run::Identity all;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t middle = text.find('\0', at), end = text.find('\n', at);
     all.emplace_back(text.substr(at, middle - at), text.substr(middle + 1, end - middle - 1));
@@ -72,8 +72,8 @@ Identity broadcast(const comm::World& world, const Identity& items) {
   return all;
 }
 
-void broadcast(const comm::World& world, std::vector<NamedTensor>& tensors) {
-  for (NamedTensor& tensor : tensors) world.broadcast(std::as_writable_bytes(std::span(tensor.values)));
+void broadcast(const comm::World& world, std::vector<run::NamedTensor>& tensors) {
+  for (run::NamedTensor& tensor : tensors) world.broadcast(std::as_writable_bytes(std::span(tensor.values)));
 }
 
 /// What to do about a global batch that is not the checkpoint's.
@@ -115,12 +115,12 @@ std::vector<std::string> lines_of(const std::string& text) {
 }  // namespace
 
 std::optional<FoundCheckpoint> newest_valid_checkpoint(const std::string& run_dir, const Log& log) {
-  const std::vector<CheckpointFile> files = list_checkpoints(run_dir);
+  const std::vector<run::CheckpointFile> files = run::list_checkpoints(run_dir);
   if (files.empty()) return std::nullopt;
   std::string first_problem;
   for (auto file = files.rbegin(); file != files.rend(); ++file) {
     try {
-      FoundCheckpoint found{file->path, read_checkpoint(file->path)};
+      FoundCheckpoint found{file->path, run::read_checkpoint(file->path)};
       if (found.content.progress.step == file->step) return found;
       throw Error(ErrorKind::checkpoint, concat(file->path, " is of step ", found.content.progress.step,
                                                 ", which is not what its name says"));
@@ -146,8 +146,8 @@ Start find_start(SessionState& state) {
     if (!found) return;
     require_same_run(found->content.progress.identity, state.progress.identity, found->path, config,
                      state.world.size());
-    start.model = match_tensors(std::move(found->content.model), state.network.params, found->path);
-    start.ema = match_tensors(std::move(found->content.ema), state.network.params, found->path);
+    start.model = run::match_tensors(std::move(found->content.model), state.network.params, found->path);
+    start.ema = run::match_tensors(std::move(found->content.ema), state.network.params, found->path);
     start.name = found->path;
     start.progress = std::move(found->content.progress);
     start.kernels = std::move(found->content.provenance.kernels);
@@ -166,7 +166,7 @@ Start find_start(SessionState& state) {
   return start;
 }
 
-void adopt(SessionState& state, const Identity& resolved) {
+void adopt(SessionState& state, const run::Identity& resolved) {
   using engine::Precision;
   TrainConfig& config = state.config;
   if (const auto* value = find(resolved, "precision"); value && config.precision == Precision::automatic) {
@@ -203,7 +203,7 @@ void settle_identity(SessionState& state, const Start& start) {
   });
 }
 
-void require_same_run(const Identity& found, const Identity& wanted, const std::string& path,
+void require_same_run(const run::Identity& found, const run::Identity& wanted, const std::string& path,
                       const TrainConfig& config, int ranks) {
   const auto refuse = [&](const std::string& item, const std::string& then, const std::string& now,
                           const std::string& advice) {
@@ -237,7 +237,7 @@ bool concerns_sums(const std::string& setting) {
 
 }  // namespace
 
-std::vector<std::string> changed_settings(const Identity& then, const Identity& now) {
+std::vector<std::string> changed_settings(const run::Identity& then, const run::Identity& now) {
   const auto *ranks_then = find(then, "ranks"), *ranks_now = find(now, "ranks");
   const bool alone = ranks_then && ranks_now && *ranks_then == "1" && *ranks_now == "1";
   std::vector<std::string> notes;
@@ -292,7 +292,7 @@ ShardChange shard_change(std::uint64_t samples, std::uint64_t global_batch, std:
 
 std::vector<std::string> resume_notes(const SessionState& state, const Start& start) {
   if (!start.resumed) return {};
-  Identity now = state.progress.resolved;
+  run::Identity now = state.progress.resolved;
   if (state.config.reproducible) {
     // The fixed tree over micro-shards gives the same bits on any number of ranks, however it is cut.
     std::erase_if(now, [](const auto& item) { return item.first == "ranks" || item.first == "bucket MiB"; });

@@ -12,11 +12,11 @@ namespace cifar_mpi::train {
 
 /// Where a run starts, on every rank.
 struct Start {
-  std::vector<NamedTensor> model;  ///< in the order of the ParamTable
-  std::vector<NamedTensor> ema;
+  std::vector<run::NamedTensor> model;  ///< in the order of the ParamTable
+  std::vector<run::NamedTensor> ema;
   bool resumed = false;  ///< what follows is empty when not
   std::string name;      ///< of the checkpoint, for messages
-  Progress progress;
+  run::Progress progress;
   std::string kernels;  ///< the plan the checkpoint was made with
 };
 
@@ -25,7 +25,7 @@ struct Start {
 /// them can be read.
 struct FoundCheckpoint {
   std::string path;
-  Checkpoint content;
+  run::Checkpoint content;
 };
 std::optional<FoundCheckpoint> newest_valid_checkpoint(const std::string& run_dir, const Log& log);
 
@@ -35,7 +35,7 @@ Start find_start(SessionState& state);
 
 /// Takes over what the checkpoint's run had resolved wherever this one's user left it automatic: the
 /// precision, and on the same number of ranks the threads and the all-reduce.
-void adopt(SessionState& state, const Identity& resolved);
+void adopt(SessionState& state, const run::Identity& resolved);
 
 /// Sums the fingerprints of what the ranks hold, compares the training set with the checkpoint's, and
 /// completes `state.progress`. Collective. Needs the samples.
@@ -43,11 +43,11 @@ void settle_identity(SessionState& state, const Start& start);
 
 /// Throws Error{checkpoint} naming the first item in which the run of `path` and this one differ, and what to
 /// do.
-void require_same_run(const Identity& found, const Identity& wanted, const std::string& path,
+void require_same_run(const run::Identity& found, const run::Identity& wanted, const std::string& path,
                       const TrainConfig& config, int ranks);
 
 /// One line for each setting that affects bits and is not the checkpoint's.
-std::vector<std::string> changed_settings(const Identity& then, const Identity& now);
+std::vector<std::string> changed_settings(const run::Identity& then, const run::Identity& now);
 /// The same for the kernel plans, a choice per line; empty when they are equal.
 std::string changed_kernels(const std::string& then, const std::string& now);
 

@@ -8,7 +8,7 @@
 
 namespace cifar_mpi::train {
 
-RunCheckpoints::RunCheckpoints(const SessionState& state, ProgressView& view)
+RunCheckpoints::RunCheckpoints(const SessionState& state, report::ProgressView& view)
     : s_(state),
       view_(view),
       schedule_(schedule_spec(state.config, state.sizes, state.info.train_count)),
@@ -41,7 +41,7 @@ void RunCheckpoints::settle() {
   if (writer_.busy()) report(writer_.finish());
 }
 
-void RunCheckpoints::report(const WriteReport& report) {
+void RunCheckpoints::report(const run::WriteReport& report) {
   if (!report.problem.empty()) {
     const std::string newest = written_ ? concat("that of step ", *written_, " is the newest of this process")
                                         : std::string("this process has written none yet");
@@ -63,15 +63,15 @@ void RunCheckpoints::report(const WriteReport& report) {
   last_seconds_ = copy_s_ + report.seconds;
 }
 
-Checkpoint RunCheckpoints::snapshot(std::uint64_t step, std::optional<double> test_accuracy) const {
-  Checkpoint c;
+run::Checkpoint RunCheckpoints::snapshot(std::uint64_t step, std::optional<double> test_accuracy) const {
+  run::Checkpoint c;
   c.model = export_block(*s_.backend, *s_.tower, s_.network.params, s_.params);
   c.ema = export_block(*s_.backend, *s_.tower, s_.network.params, s_.ema);
   c.progress = s_.progress;
   c.progress.step = step;
   c.progress.epoch = static_cast<double>(step) / s_.sizes.steps_per_epoch;
   c.progress.samples_seen = step * s_.sizes.global_batch;
-  Provenance& from = c.provenance;
+  run::Provenance& from = c.provenance;
   from.ranks = s_.world.size();
   from.global_batch = s_.sizes.global_batch;
   from.learning_rate = schedule_.rate(step);

@@ -5,7 +5,8 @@
 #include <string>
 
 #include "cifar_mpi/optim/schedule.hpp"
-#include "train/checkpoint_writer.hpp"
+#include "cifar_mpi/report/metrics.hpp"
+#include "run/checkpoint_writer.hpp"
 #include "train/state.hpp"
 
 namespace cifar_mpi::train {
@@ -16,7 +17,7 @@ namespace cifar_mpi::train {
 class RunCheckpoints {
  public:
   /// Both must outlive this object.
-  RunCheckpoints(const SessionState& state, ProgressView& view);
+  RunCheckpoints(const SessionState& state, report::ProgressView& view);
   /// Waits for the file being written and says how that went.
   ~RunCheckpoints();
   RunCheckpoints(const RunCheckpoints&) = delete;
@@ -37,15 +38,15 @@ class RunCheckpoints {
   double last_seconds() const { return last_seconds_; }
 
  private:
-  Checkpoint snapshot(std::uint64_t step, std::optional<double> test_accuracy) const;
+  run::Checkpoint snapshot(std::uint64_t step, std::optional<double> test_accuracy) const;
   void settle();
-  void report(const WriteReport& report);
+  void report(const run::WriteReport& report);
 
   const SessionState& s_;
-  ProgressView& view_;
+  report::ProgressView& view_;
   optim::Schedule schedule_;
-  CheckpointWriter writer_;  ///< idle but on rank 0
-  double copy_s_ = 0.0;      ///< for how long the last `save` held training up
+  run::CheckpointWriter writer_;  ///< idle but on rank 0
+  double copy_s_ = 0.0;           ///< for how long the last `save` held training up
   double last_seconds_ = 0.0;
   std::optional<std::uint64_t> written_;  ///< newest step on the disk
   std::string unwritten_;                 ///< what is wrong with the newest state, empty when it is written

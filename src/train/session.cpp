@@ -7,7 +7,7 @@
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/train/run_directory.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
 #include "train/resume.hpp"
 #include "train/state.hpp"
 
@@ -17,7 +17,7 @@ namespace {
 /// Keeps the configuration for people, and so proves that files can be written to the run directory before
 /// hours of work depend on it. Every start has its own; that of the start before stays until then.
 void write_configuration(const TrainConfig& config) {
-  make_folders(config.run_dir);
+  run::make_folders(config.run_dir);
   write_atomically(config.run_dir + "/config.toml", std::as_bytes(std::span(config.text)));
 }
 
@@ -122,18 +122,18 @@ void describe_run(const SessionState& state, const Start& start) {
 
 }  // namespace
 
-Identity resolved_settings(const SessionState& state) {
+run::Identity resolved_settings(const SessionState& state) {
   std::string all_reduce(state.collective->name());
   constexpr std::string_view kAuto = "auto (";
   if (all_reduce.starts_with(kAuto)) {
     all_reduce = all_reduce.substr(kAuto.size(), all_reduce.size() - kAuto.size() - 1);
   }
-  Identity settings{{"precision", std::string(engine::to_string(state.config.precision))},
-                    {"threads", std::to_string(state.config.threads)},
-                    {"ranks", std::to_string(state.world.size())},
-                    {"all-reduce", std::move(all_reduce)},
-                    {"wire", std::string(comm::to_string(state.config.wire))},
-                    {"bucket MiB", format("%g", state.config.bucket_mib)}};
+  run::Identity settings{{"precision", std::string(engine::to_string(state.config.precision))},
+                         {"threads", std::to_string(state.config.threads)},
+                         {"ranks", std::to_string(state.world.size())},
+                         {"all-reduce", std::move(all_reduce)},
+                         {"wire", std::string(comm::to_string(state.config.wire))},
+                         {"bucket MiB", format("%g", state.config.bucket_mib)}};
   if (state.config.nccl_algorithm != "auto")
     settings.emplace_back("nccl algorithm", state.config.nccl_algorithm);
   return settings;
@@ -173,7 +173,7 @@ Session::Session(TrainConfig config, const comm::World& world, const Log& log,
 
 Session::~Session() = default;
 
-void Session::show_to(Watchdog& watchdog) {
+void Session::show_to(watch::Watchdog& watchdog) {
   state_->heart = &watchdog.heart();
   watchdog.name_tasks(state_->step->program());
   state_->step->show_in(state_->heart->pulse);

@@ -5,9 +5,9 @@
 #include "cifar_mpi/comm/heartbeat.hpp"
 #include "cifar_mpi/comm/reducer.hpp"
 #include "cifar_mpi/lower/tower.hpp"
-#include "cifar_mpi/train/metrics.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
+#include "cifar_mpi/train/evaluator.hpp"
 #include "cifar_mpi/train/network.hpp"
-#include "cifar_mpi/train/run_directory.hpp"
 #include "cifar_mpi/train/session.hpp"
 
 namespace cifar_mpi::train {
@@ -31,7 +31,7 @@ struct SessionState {
   data::DatasetInfo info;
   Sizes sizes;
   Network network;
-  Progress progress;                ///< where the run starts; `step` moves on in the loop
+  run::Progress progress;           ///< where the run starts; `step` moves on in the loop
   bool adopted_precision = false;   ///< `config` has the checkpoint's, the user left it automatic
   bool adopted_all_reduce = false;  ///< likewise
 
@@ -82,6 +82,6 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
 void run_loop(SessionState& state);
 
 /// Settings that are resolved at start and affect bits. What `auto` chose stands there as the choice.
-Identity resolved_settings(const SessionState& state);
+run::Identity resolved_settings(const SessionState& state);
 
 }  // namespace cifar_mpi::train

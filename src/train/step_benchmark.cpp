@@ -93,7 +93,7 @@ void plan_variants(SessionState& state, Variants& variants) {
     variants.blocking = plan_step(state, *state.collective, {.all_reduces = false});
     variants.alone = plan_step(state, variants.none, {.all_reduces = false});
   }
-  const std::vector<NamedTensor> initial = initial_tensors(state.network.params, state.config.seed);
+  const std::vector<run::NamedTensor> initial = initial_tensors(state.network.params, state.config.seed);
   import_block(*state.backend, *state.tower, initial, state.params);
   import_block(*state.backend, *state.tower, initial, state.ema);
 }

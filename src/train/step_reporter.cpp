@@ -8,7 +8,8 @@
 
 namespace cifar_mpi::train {
 
-StepReporter::StepReporter(const SessionState& state, ProgressView& view, MetricsFile& metrics)
+StepReporter::StepReporter(const SessionState& state, report::ProgressView& view,
+                           report::MetricsFile& metrics)
     : s_(state),
       view_(view),
       metrics_(metrics),
@@ -42,7 +43,7 @@ void StepReporter::announce_rate(std::uint64_t step) {
 
 void StepReporter::report(std::uint64_t step, const engine::StepRecord& record) {
   const double now = done_at_[step % engine::kRecordRing];
-  StepReport r;
+  report::StepReport r;
   r.step = step + 1;
   r.total_steps = s_.sizes.total_steps;
   r.epoch = static_cast<double>(r.step) / s_.sizes.steps_per_epoch;
@@ -54,11 +55,12 @@ void StepReporter::report(std::uint64_t step, const engine::StepRecord& record) 
   r.seconds_per_step = (now - interval_started_) / steps;
   r.images_per_second = static_cast<double>(s_.sizes.global_batch) / r.seconds_per_step;
   r.seconds = now - started_;
-  if (const std::optional<RankTimes> times = watch_.take()) {
+  if (const std::optional<watch::RankTimes> times = watch_.take()) {
     r.compute_ms_min = times->least;
     r.compute_ms_median = times->median;
     r.compute_ms_max = times->most;
-    if (const std::string text = slowest_text(*times, s_.world.hosts()); !text.empty()) view_.event(text);
+    if (const std::string text = watch::slowest_text(*times, s_.world.hosts()); !text.empty())
+      view_.event(text);
   }
   view_.report(r);
   metrics_.write(r);

@@ -4,8 +4,9 @@
 #include <vector>
 
 #include "cifar_mpi/optim/schedule.hpp"
-#include "train/rank_watch.hpp"
+#include "cifar_mpi/report/metrics.hpp"
 #include "train/state.hpp"
+#include "watch/rank_watch.hpp"
 
 namespace cifar_mpi::train {
 
@@ -17,7 +18,7 @@ namespace cifar_mpi::train {
 class StepReporter {
  public:
   /// All must outlive this object.
-  StepReporter(const SessionState& state, ProgressView& view, MetricsFile& metrics);
+  StepReporter(const SessionState& state, report::ProgressView& view, report::MetricsFile& metrics);
 
   /// Time counts from here, after `completed` steps: at start, and after a pause that is none of the steps'.
   void begin_interval(std::uint64_t completed);
@@ -31,10 +32,10 @@ class StepReporter {
   void report(std::uint64_t step, const engine::StepRecord& record);
 
   const SessionState& s_;
-  ProgressView& view_;
-  MetricsFile& metrics_;
+  report::ProgressView& view_;
+  report::MetricsFile& metrics_;
   optim::Schedule schedule_;
-  RankWatch watch_;
+  watch::RankWatch watch_;
   std::vector<double> done_at_ = std::vector<double>(engine::kRecordRing);
   double announced_rate_ = -1.0;
   double started_ = -1.0;

@@ -6,7 +6,7 @@
 
 #include "app/programs.hpp"
 #include "app/weights.hpp"
-#include "cifar_mpi/train/checkpoint.hpp"
+#include "cifar_mpi/run/checkpoint.hpp"
 
 /// What the gradient exchange does to whole runs.
 namespace cifar_mpi::test {
@@ -64,21 +64,21 @@ TEST_F(Exchange, StaysOverAHundredStepsAsCloseToOneRankAsRoundingAllows) {
   const auto path = [&](const std::string& run, int step) {
     return file(run) + "/checkpoints/step_" + std::string(step == 1 ? "000000001" : "000000101") + ".h5";
   };
-  const train::Checkpoint start = train::read_checkpoint(path("start", 1));
+  const run::Checkpoint start = run::read_checkpoint(path("start", 1));
   // A hundred steps from there.
-  const auto end_of = [&](const std::string& run, int ranks, const train::Checkpoint& from,
+  const auto end_of = [&](const std::string& run, int ranks, const run::Checkpoint& from,
                           const std::string& options) {
     std::filesystem::create_directories(file(run) + "/checkpoints");
-    train::write_checkpoint(path(run, 1), from);
+    run::write_checkpoint(path(run, 1), from);
     const Outcome outcome = mpirun(ranks, train(run, common + "--steps 101 " + options));
     EXPECT_EQ(outcome.code, 0) << outcome.output;
-    return train::read_checkpoint(path(run, 101));
+    return run::read_checkpoint(path(run, 101));
   };
-  const train::Checkpoint one = end_of("one", 1, start, "");
+  const run::Checkpoint one = end_of("one", 1, start, "");
   // What a last digit makes of itself differs from try to try: the mean square of two.
   double squares = 0.0;
   for (const std::uint64_t seed : {1, 2}) {
-    train::Checkpoint moved = start;
+    run::Checkpoint moved = start;
     perturb(moved, seed);
     squares += std::pow(distance(one, end_of("moved" + std::to_string(seed), 1, moved, "")), 2) / 2.0;
   }
@@ -89,8 +89,8 @@ TEST_F(Exchange, StaysOverAHundredStepsAsCloseToOneRankAsRoundingAllows) {
   EXPECT_LE(two_ranks, 4.0 * last_digit);
   // The comparison can fail: a thousandth more in every weight is too far. (Small perturbations all end about
   // as far away, because equal values under a pooling window are decided by any of them.)
-  train::Checkpoint far = start;
-  for (train::NamedTensor& tensor : far.model) {
+  run::Checkpoint far = start;
+  for (run::NamedTensor& tensor : far.model) {
     for (float& weight : tensor.values) weight *= 1.001f;
   }
   EXPECT_GT(distance(one, end_of("far", 1, far, "")), 4.0 * last_digit);

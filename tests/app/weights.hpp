@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "cifar_mpi/base/random.hpp"
-#include "cifar_mpi/train/checkpoint.hpp"
+#include "cifar_mpi/run/checkpoint.hpp"
 
 /// How far two runs are apart, and a last digit to compare that with.
 namespace cifar_mpi::test {
 
 /// |a - b| / |a| over all weights.
-inline double distance(const train::Checkpoint& a, const train::Checkpoint& b) {
+inline double distance(const run::Checkpoint& a, const run::Checkpoint& b) {
   double difference = 0.0;
   double size = 0.0;
   for (std::size_t t = 0; t < a.model.size(); ++t) {
@@ -25,7 +25,7 @@ inline double distance(const train::Checkpoint& a, const train::Checkpoint& b) {
 }
 
 /// Moves every weight to the next fp32 number, up or down.
-inline void perturb(train::Checkpoint& checkpoint, std::uint64_t seed) {
+inline void perturb(run::Checkpoint& checkpoint, std::uint64_t seed) {
   for (std::size_t t = 0; t < checkpoint.model.size(); ++t) {
     std::vector<float>& values = checkpoint.model[t].values;
     for (std::size_t i = 0; i < values.size(); ++i) {

@@ -22,8 +22,9 @@ struct Room {
   std::string_view name;
   int floor;
 };
-constexpr Room kRooms[] = {{"base", 0}, {"hdf5", 0}, {"model", 1}, {"data", 1},  {"optim", 1}, {"engine", 2},
-                           {"lower", 3}, {"comm", 3}, {"cpu", 4},  {"cuda", 4},  {"train", 5}, {"app", 6}};
+constexpr Room kRooms[] = {{"base", 0},   {"hdf5", 0},   {"model", 1}, {"data", 1}, {"optim", 1},
+                           {"engine", 2}, {"lower", 3}, {"comm", 3},   {"cpu", 4},   {"cuda", 4}, {"run", 5},
+                           {"watch", 5},  {"report", 5}, {"train", 6}, {"app", 7}};
 
 /// A third-party header, by how its name begins, and where alone it may be included.
 struct ThirdParty {
@@ -193,7 +194,9 @@ TEST(FloorsChecker, SeesAnIncludeOfAHigherFloor) {
   expect_broken("src/engine/a.cpp", "#include \"comm/ring.hpp\"");
   expect_broken("include/cifar_mpi/base/a.hpp", "#include \"cifar_mpi/model/layer.hpp\"");
   expect_broken("src/train/a.cpp", "#include \"app/options.hpp\"");
+  expect_broken("src/run/a.cpp", "#include \"cifar_mpi/train/session.hpp\"");
   expect_kept("src/train/a.cpp", "#include \"cifar_mpi/comm/world.hpp\"");
+  expect_kept("src/report/a.cpp", "#include \"watch/rank_watch.hpp\"");
   expect_kept("src/data/a.cpp", "#include \"hdf5/reader.hpp\"");
   expect_kept("src/model/a.cpp", "#include \"model/catalog.hpp\"");
 }

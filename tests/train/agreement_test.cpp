@@ -2,8 +2,8 @@
 #include <string>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
-#include "cifar_mpi/train/run_directory.hpp"
 #include "train/run_fixture.hpp"
 
 /// What the ranks must have in common to train or evaluate together.
@@ -58,7 +58,7 @@ TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
   EvaluationConfig evaluation;
   evaluation.data = path("data.h5");
   evaluation.threads = 1;
-  const std::string checkpoint = checkpoint_path(path("run"), 4);
+  const std::string checkpoint = run::checkpoint_path(path("run"), 4);
   const auto evaluate = [&](const std::string& file) {
     return evaluate_checkpoint(evaluation, file, world(), cpu::make_backend, heart_);
   };
@@ -76,7 +76,7 @@ TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
   world().barrier();
   const bool odd = world().rank() == world().size() - 1;
   expect_agreed(ErrorKind::usage, "the hash of the checkpoint is ",
-                [&] { evaluate(odd ? checkpoint_path(other.run_dir, 4) : checkpoint); });
+                [&] { evaluate(odd ? run::checkpoint_path(other.run_dir, 4) : checkpoint); });
   const std::string changed =
       other_data([](auto&, auto&, data::Samples& test) { std::ranges::reverse(test.images); });
   if (odd) evaluation.data = changed;
@@ -92,8 +92,8 @@ TEST_F(Agreement, DoubtsADatasetThatIsNotTheCheckpoints) {
     train.labels.pop_back();
     train.images.resize(train.labels.size() * 3072);
   });
-  const Evaluation result =
-      evaluate_checkpoint(evaluation, checkpoint_path(path("run"), 4), world(), cpu::make_backend, heart_);
+  const Evaluation result = evaluate_checkpoint(evaluation, run::checkpoint_path(path("run"), 4), world(),
+                                                cpu::make_backend, heart_);
   ASSERT_EQ(result.doubts.size(), 2u);
   EXPECT_NE(result.doubts[0].find("its dataset label names is airplane,"), std::string::npos)
       << result.doubts[0];
@@ -106,8 +106,8 @@ TEST_F(Agreement, EvaluatesTheNewestValidCheckpointOfARun) {
   TrainConfig c = config();
   c.checkpoint_every = 2;
   run(c);
-  on_rank_zero([&] { std::filesystem::resize_file(checkpoint_path(c.run_dir, 4), 100); });
-  EXPECT_EQ(resolve_checkpoint(c.run_dir, Log(1)), checkpoint_path(c.run_dir, 2));
+  on_rank_zero([&] { std::filesystem::resize_file(run::checkpoint_path(c.run_dir, 4), 100); });
+  EXPECT_EQ(resolve_checkpoint(c.run_dir, Log(1)), run::checkpoint_path(c.run_dir, 2));
   EXPECT_EQ(resolve_checkpoint("some/file.h5"), "some/file.h5");
   expect_error(ErrorKind::checkpoint, {"holds no checkpoint"}, [&] { resolve_checkpoint(path("")); });
 }

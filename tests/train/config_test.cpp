@@ -180,7 +180,7 @@ TEST(ScheduleSpec, HasWhatTheUserChose) {
 
 TEST(RunIdentity, SpellsNumbersSoThatTheyReadBack) {
   for (const double rate : {0.1, 1e-310, 5e-324, 0.30000000000000004, 1e9}) {
-    const Identity items = identity(changed([rate](auto& c) { c.lr = rate; }), {}, dataset_of(1000));
+    const run::Identity items = identity(changed([rate](auto& c) { c.lr = rate; }), {}, dataset_of(1000));
     const auto lr = std::find_if(items.begin(), items.end(), [](const auto& i) { return i.first == "--lr"; });
     ASSERT_NE(lr, items.end());
     EXPECT_EQ(std::strtod(lr->second.c_str(), nullptr), rate);
@@ -197,8 +197,8 @@ TEST(RunIdentity, ChangesWithWhatMakesARunAnother) {
     sizes.global_batch = global_batch;
     return identity(changed(change), sizes, dataset_of(samples));
   };
-  const Identity plain = items([](auto&) {});
-  const std::map<std::string, Identity> others{
+  const run::Identity plain = items([](auto&) {});
+  const std::map<std::string, run::Identity> others{
       {"--seed", items([](auto& c) { c.seed = 2; })},
       {"--global-batch", items([](auto&) {}, 129)},
       {"dataset training samples", items([](auto&) {}, 128, 1001)},
@@ -224,7 +224,7 @@ TEST(RunIdentity, ChangesWithWhatMakesARunAnother) {
   EXPECT_EQ(
       items([](auto& c) { c.steps = 5, c.epochs = 9.0, c.keep = 1, c.run_dir = "x", c.micro_shards = 2; }),
       plain);
-  const Identity reproducible = items([](auto& c) { c.reproducible = true; });
+  const run::Identity reproducible = items([](auto& c) { c.reproducible = true; });
   ASSERT_EQ(reproducible.size(), plain.size() + 1);
   EXPECT_EQ(reproducible.back(), (std::pair<std::string, std::string>{"--micro-shards", "8"}));
 }

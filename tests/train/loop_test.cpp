@@ -19,7 +19,7 @@ TEST_F(Loop, LeavesAtAStopWithoutTheEvaluationThatWasDue) {
   stop_ = 1;
   expect_agreed(ErrorKind::stopped, "stopped on request at step 1", [&] { run(c); });
   world().barrier();
-  EXPECT_FALSE(read_checkpoint(checkpoint_path(c.run_dir, 1)).provenance.test_accuracy);
+  EXPECT_FALSE(run::read_checkpoint(run::checkpoint_path(c.run_dir, 1)).provenance.test_accuracy);
   EXPECT_EQ(read_file(c.run_dir + "/metrics.jsonl").find("test_accuracy"), std::string::npos);
 }
 
@@ -43,8 +43,8 @@ TEST_F(Loop, LaunchesSeveralStepsWhereNothingIsDueBeforeTheirEnd) {
   c.eval_every = 23.0 / 8.0;
   // log 9, 18, 27; checkpoint 14, 28; comparison 20; evaluation 23
   EXPECT_EQ(launches_of("several"), (std::vector<int>{4, 4, 1, 4, 1, 4, 1, 1, 1, 1, 1, 4, 1, 1, 1}));
-  expect_same_tensors(read_checkpoint(checkpoint_path(path("single"), 30)).model,
-                      read_checkpoint(checkpoint_path(path("several"), 30)).model);
+  expect_same_tensors(run::read_checkpoint(run::checkpoint_path(path("single"), 30)).model,
+                      run::read_checkpoint(run::checkpoint_path(path("several"), 30)).model);
 }
 
 /// Works as a device does: what is enqueued is done when more is enqueued. A replay takes 20 ms at least.
@@ -106,9 +106,9 @@ class NotFinite : public RunTest {
   std::unique_ptr<SessionState> start_with_overflow(const TrainConfig& config) {
     auto state = start(config);
     for (const auto& [block, value] : {std::pair{&state->params, -3e38f}, std::pair{&state->ema, 3e38f}}) {
-      std::vector<NamedTensor> tensors =
+      std::vector<run::NamedTensor> tensors =
           export_block(*state->backend, *state->tower, state->network.params, *block);
-      for (NamedTensor& tensor : tensors) {
+      for (run::NamedTensor& tensor : tensors) {
         if (tensor.name == "conv2/biases") tensor.values.back() = value;
       }
       import_block(*state->backend, *state->tower, tensors, *block);
@@ -125,7 +125,7 @@ TEST_F(NotFinite, AveragesAreNotWritten) {
                 [&] { run_loop(*state); });
   EXPECT_TRUE(state->records[1].applied) << "the loss shows it, so this test shows nothing";
   world().barrier();
-  EXPECT_TRUE(list_checkpoints(c.run_dir).empty());
+  EXPECT_TRUE(run::list_checkpoints(c.run_dir).empty());
 }
 
 TEST_F(NotFinite, AveragesAreFoundAtTheComparisonOfTheRanks) {
@@ -135,7 +135,7 @@ TEST_F(NotFinite, AveragesAreFoundAtTheComparisonOfTheRanks) {
   expect_agreed(ErrorKind::diverged, "after step 3 the averages of conv2/biases are not finite",
                 [&] { run_loop(*state); });
   world().barrier();
-  EXPECT_TRUE(list_checkpoints(c.run_dir).empty());
+  EXPECT_TRUE(run::list_checkpoints(c.run_dir).empty());
 }
 
 TEST_F(NotFinite, WeightsOfOneRankEndAllRanks) {

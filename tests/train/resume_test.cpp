@@ -5,7 +5,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/fingerprint.hpp"
-#include "cifar_mpi/train/run_directory.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
 #include "train/run_fixture.hpp"
 
 namespace cifar_mpi::train {
@@ -16,13 +16,13 @@ using data::Shuffle;
 // What is of the same run.
 
 TEST(RequireSameRun, NamesTheItemThatDiffers) {
-  const Identity run{{"model", "tutorial"}, {"--seed", "1"}, {"--lr", "0.1"}};
-  const auto compare = [](const Identity& found, const Identity& wanted) {
+  const run::Identity run{{"model", "tutorial"}, {"--seed", "1"}, {"--lr", "0.1"}};
+  const auto compare = [](const run::Identity& found, const run::Identity& wanted) {
     require_same_run(found, wanted, "some/file.h5", TrainConfig(), 2);
   };
   EXPECT_NO_THROW(compare(run, run));
   EXPECT_NO_THROW(compare({run[2], run[0], run[1]}, run));
-  Identity other = run;
+  run::Identity other = run;
   other[1].second = "7";
   expect_error(ErrorKind::checkpoint,
                {"some/file.h5", "its --seed is 7, this one's is 1", "choose another --run-dir"},
@@ -31,7 +31,7 @@ TEST(RequireSameRun, NamesTheItemThatDiffers) {
     compare({run[0], run[1]}, run);
   });
   // What only the checkpoint has was an option of that run: --micro-shards with --reproducible.
-  Identity more = run;
+  run::Identity more = run;
   more.emplace_back("--micro-shards", "8");
   expect_error(ErrorKind::checkpoint, {"--micro-shards is 8, this one's is not set"},
                [&] { compare(more, run); });
@@ -59,10 +59,10 @@ TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {
 // What may change, and what is said of it.
 
 TEST(ChangedSettings, SaysOneLineForEach) {
-  const Identity then{
+  const run::Identity then{
       {"precision", "bf16"}, {"threads", "2"}, {"ranks", "4"}, {"all-reduce", "ring"}, {"bucket MiB", "1"}};
   EXPECT_TRUE(changed_settings(then, then).empty());
-  Identity now = then;
+  run::Identity now = then;
   now[0].second = "fp32";
   now[3].second = "window";
   const std::vector<std::string> notes = changed_settings(then, now);
@@ -75,8 +75,8 @@ TEST(ChangedSettings, SaysOneLineForEach) {
 }
 
 TEST(ChangedSettings, IgnoresHowNothingIsSummed) {
-  Identity then{{"ranks", "1"}, {"all-reduce", "ring"}, {"bucket MiB", "1"}};
-  Identity now{{"ranks", "1"}, {"all-reduce", "mpi"}, {"bucket MiB", "4"}};
+  run::Identity then{{"ranks", "1"}, {"all-reduce", "ring"}, {"bucket MiB", "1"}};
+  run::Identity now{{"ranks", "1"}, {"all-reduce", "mpi"}, {"bucket MiB", "4"}};
   EXPECT_TRUE(changed_settings(then, now).empty());
   then[0].second = now[0].second = "2";
   EXPECT_EQ(changed_settings(then, now).size(), 2u);
@@ -178,7 +178,7 @@ TEST(AnotherNumberOfRanks, IsWholeFromTheNextPassOnInShards) {
 
 /// Copies a file under another name of the run directory, so that it looks like a checkpoint of that step.
 void copy_as_step(const std::string& from, const std::string& run_dir, std::uint64_t step) {
-  std::filesystem::copy_file(from, checkpoint_path(run_dir, step),
+  std::filesystem::copy_file(from, run::checkpoint_path(run_dir, step),
                              std::filesystem::copy_options::overwrite_existing);
 }
 
@@ -199,20 +199,20 @@ TEST_F(Resume, TakesTheNewestThatIsOfTheStepItsNameSays) {
   run(c);
   std::string before;
   on_rank_zero([&] {
-    copy_as_step(checkpoint_path(c.run_dir, 2), c.run_dir, 9);  // a half-renamed one, say
-    copy_as_step(checkpoint_path(c.run_dir, 4), c.run_dir, 8);
-    std::filesystem::resize_file(checkpoint_path(c.run_dir, 8), 5000);
+    copy_as_step(run::checkpoint_path(c.run_dir, 2), c.run_dir, 9);  // a half-renamed one, say
+    copy_as_step(run::checkpoint_path(c.run_dir, 4), c.run_dir, 8);
+    std::filesystem::resize_file(run::checkpoint_path(c.run_dir, 8), 5000);
     write_file(c.run_dir + "/checkpoints/step_7.h5", "not a name of ours");
     write_file(c.run_dir + "/checkpoints/step_000000011.h5.123-0.tmp", "torn");
-    before = read_file(checkpoint_path(c.run_dir, 9));
+    before = read_file(run::checkpoint_path(c.run_dir, 9));
   });
   const auto state = start(c);
   EXPECT_EQ(state->progress.step, 4u);
   on_rank_zero([&] {
-    EXPECT_EQ(read_file(checkpoint_path(c.run_dir, 9)), before) << "a skipped file is left alone";
-    EXPECT_TRUE(std::filesystem::exists(checkpoint_path(c.run_dir, 8)));
+    EXPECT_EQ(read_file(run::checkpoint_path(c.run_dir, 9)), before) << "a skipped file is left alone";
+    EXPECT_TRUE(std::filesystem::exists(run::checkpoint_path(c.run_dir, 8)));
     EXPECT_TRUE(std::filesystem::exists(c.run_dir + "/checkpoints/step_7.h5"));
-    for (const std::uint64_t step : {2u, 4u}) std::filesystem::remove(checkpoint_path(c.run_dir, step));
+    for (const std::uint64_t step : {2u, 4u}) std::filesystem::remove(run::checkpoint_path(c.run_dir, step));
   });
   expect_agreed(ErrorKind::checkpoint,
                 "holds no checkpoint that can be read; the newest: ", [&] { start(c); });
@@ -223,7 +223,7 @@ TEST_F(Resume, GoesOnFromANamedCheckpointButNotInFrontOfLaterOnes) {
   c.checkpoint_every = 2;
   run(c);
   TrainConfig from = config();
-  from.resume = checkpoint_path(c.run_dir, 2);
+  from.resume = run::checkpoint_path(c.run_dir, 2);
   expect_agreed(ErrorKind::checkpoint, "step_000000004.h5 is of a later step than", [&] { start(from); });
   from.run_dir = path("branch");
   EXPECT_EQ(start(from)->progress.step, 2u);
@@ -281,7 +281,8 @@ TEST_F(Resume, TakesOverWhatIsLeftAutomatic) {
   EXPECT_EQ(state->config.precision, engine::Precision::fp32);
   EXPECT_EQ(state->config.threads, 1);
   EXPECT_EQ(state->collective->name(), "mpi");
-  EXPECT_EQ(state->progress.resolved, read_checkpoint(checkpoint_path(c.run_dir, 4)).progress.resolved);
+  EXPECT_EQ(state->progress.resolved,
+            run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)).progress.resolved);
 }
 
 TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
@@ -334,8 +335,8 @@ TEST_F(Resume, ResumesToTheSameBitsInShardsAndWithDistortions) {
     run(parts);
   }
   world().barrier();
-  const Checkpoint a = read_checkpoint(checkpoint_path(straight.run_dir, 11));
-  const Checkpoint b = read_checkpoint(checkpoint_path(parts.run_dir, 11));
+  const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(straight.run_dir, 11));
+  const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(parts.run_dir, 11));
   expect_same_tensors(a.model, b.model);
   expect_same_tensors(a.ema, b.ema);
 }
@@ -365,7 +366,7 @@ TEST_F(Resume, CutsTheMetricsBackWithoutDuplicateOrGap) {
     on_rank_zero([&] {
       std::filesystem::create_directories(again.run_dir + "/checkpoints");
       for (std::uint64_t step = 2; step <= std::min<std::uint64_t>(killed, 8); step += 2)
-        copy_as_step(checkpoint_path(c.run_dir, step), again.run_dir, step);
+        copy_as_step(run::checkpoint_path(c.run_dir, step), again.run_dir, step);
       std::string left;
       for (const std::string& line : wanted) {
         if (std::stoull(line.substr(8)) <= killed) left += (line.ends_with('}') ? line : line + "}") + "\n";

@@ -19,7 +19,8 @@ using RunCheckpointsTest = RunTest;
 
 /// Makes the checkpoint of this step impossible to write.
 void obstruct(const std::string& run_dir, std::uint64_t step) {
-  if (test::test_world().rank() == 0) fs::create_directories(checkpoint_path(run_dir, step) + "/occupied");
+  if (test::test_world().rank() == 0)
+    fs::create_directories(run::checkpoint_path(run_dir, step) + "/occupied");
   test::test_world().barrier();
 }
 
@@ -48,11 +49,12 @@ TEST_F(RunCheckpointsTest, HoldTheSameContentHoweverOftenTheRunWasInterrupted) {
   }
   run(parts);
   world().barrier();
-  const Checkpoint a = read_checkpoint(checkpoint_path(straight.run_dir, 9));
-  const Checkpoint b = read_checkpoint(checkpoint_path(parts.run_dir, 9));
-  EXPECT_EQ(content_hash(a), content_hash(b));
+  const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(straight.run_dir, 9));
+  const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(parts.run_dir, 9));
+  EXPECT_EQ(run::content_hash(a), run::content_hash(b));
   EXPECT_EQ(a.provenance.test_accuracy, b.provenance.test_accuracy);
-  EXPECT_NE(content_hash(read_checkpoint(checkpoint_path(straight.run_dir, 8))), content_hash(a));
+  EXPECT_NE(run::content_hash(run::read_checkpoint(run::checkpoint_path(straight.run_dir, 8))),
+            run::content_hash(a));
 }
 
 TEST_F(RunCheckpointsTest, GoOnAfterOneThatCouldNotBeWritten) {
@@ -63,8 +65,8 @@ TEST_F(RunCheckpointsTest, GoOnAfterOneThatCouldNotBeWritten) {
   obstruct(c.run_dir, 2);
   EXPECT_NO_THROW(run_loop(*state));
   world().barrier();
-  EXPECT_EQ(read_checkpoint(checkpoint_path(c.run_dir, 4)).progress.step, 4u);
-  EXPECT_EQ(read_checkpoint(checkpoint_path(c.run_dir, 6)).progress.step, 6u);
+  EXPECT_EQ(run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)).progress.step, 4u);
+  EXPECT_EQ(run::read_checkpoint(run::checkpoint_path(c.run_dir, 6)).progress.step, 6u);
 }
 
 TEST_F(RunCheckpointsTest, EndTheRunWithAnErrorWhenItsLastStateIsNotOnTheDisk) {
@@ -93,25 +95,25 @@ TEST_F(RunCheckpointsTest, LetARunThatDiedInItsLastEvaluationDoOnlyThat) {
   c.log_every = 1;
   run(c);
   world().barrier();
-  const std::string file = checkpoint_path(c.run_dir, 4);
+  const std::string file = run::checkpoint_path(c.run_dir, 4);
   const std::string metrics = c.run_dir + "/metrics.jsonl";
-  Checkpoint done = read_checkpoint(file);
+  run::Checkpoint done = run::read_checkpoint(file);
   ASSERT_TRUE(done.provenance.test_accuracy);
   const std::vector<std::string> lines = lines_with(metrics, "{");
   world().barrier();
   // As the death left it: the state without its accuracy, and no line of the evaluation.
   const std::optional<double> accuracy = std::exchange(done.provenance.test_accuracy, std::nullopt);
   if (world().rank() == 0) {
-    write_checkpoint(file, done);
+    run::write_checkpoint(file, done);
     std::ofstream cut(metrics, std::ios::trunc);
     for (std::size_t i = 0; i + 1 < lines.size(); ++i) cut << lines[i] << '\n';
   }
   world().barrier();
   run(c);
   world().barrier();
-  const Checkpoint again = read_checkpoint(file);
+  const run::Checkpoint again = run::read_checkpoint(file);
   EXPECT_EQ(again.provenance.test_accuracy, accuracy);
-  EXPECT_EQ(content_hash(again), content_hash(done));
+  EXPECT_EQ(run::content_hash(again), run::content_hash(done));
   EXPECT_EQ(lines_with(metrics, "{"), lines);
 }
 
@@ -123,8 +125,9 @@ TEST_F(RunCheckpointsTest, CarryTheAccuracyOfTheirOwnStepOnly) {
   run(c);
   world().barrier();
   for (const std::uint64_t step : {2, 4, 6, 8}) {
-    EXPECT_EQ(read_checkpoint(checkpoint_path(c.run_dir, step)).provenance.test_accuracy.has_value(),
-              step % 4 == 0)
+    EXPECT_EQ(
+        run::read_checkpoint(run::checkpoint_path(c.run_dir, step)).provenance.test_accuracy.has_value(),
+        step % 4 == 0)
         << step;
   }
   EXPECT_EQ(lines_with(c.run_dir + "/metrics.jsonl", "test_accuracy").size(), 2u);
@@ -139,7 +142,7 @@ TEST_F(RunCheckpointsTest, KeepOneEveryNowAndThen) {
   run(c);
   world().barrier();
   std::vector<std::uint64_t> steps;
-  for (const CheckpointFile& file : list_checkpoints(c.run_dir)) steps.push_back(file.step);
+  for (const run::CheckpointFile& file : run::list_checkpoints(c.run_dir)) steps.push_back(file.step);
   EXPECT_EQ(steps, (std::vector<std::uint64_t>{3, 6, 7}));
   EXPECT_EQ(fs::read_symlink(c.run_dir + "/checkpoints/latest"), "step_000000007.h5");
 }

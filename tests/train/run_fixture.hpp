@@ -2,14 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <bit>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "cifar_mpi/cpu/backend.hpp"
+#include "run/tensors.hpp"
 #include "support/mpi_world.hpp"
 #include "support/temp_dir.hpp"
 #include "train/state.hpp"
@@ -101,17 +100,5 @@ class RunTest : public testing::Test {
   std::unique_ptr<TempDir> folder_;
   std::string path_;
 };
-
-/// The same bits in every tensor.
-inline void expect_same_tensors(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(a[i].name, b[i].name);
-    EXPECT_EQ(a[i].shape, b[i].shape);
-    EXPECT_TRUE(std::ranges::equal(a[i].values, b[i].values, [](float x, float y) {
-      return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
-    })) << a[i].name;
-  }
-}
 
 }  // namespace cifar_mpi::train

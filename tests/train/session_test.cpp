@@ -89,7 +89,7 @@ TEST_F(Session, LeavesIdenticalBitsOnEveryRankAfterFiftySteps) {
 }
 
 TEST_F(Session, GivesTheSameBitsFromEveryRunner) {
-  std::vector<Checkpoint> results;
+  std::vector<run::Checkpoint> results;
   for (const auto runner :
        {engine::RunnerKind::serial, engine::RunnerKind::lanes, engine::RunnerKind::audit}) {
     TrainConfig c = config();
@@ -97,9 +97,9 @@ TEST_F(Session, GivesTheSameBitsFromEveryRunner) {
     c.runner = runner;
     run(c);
     world().barrier();
-    results.push_back(read_checkpoint(checkpoint_path(c.run_dir, 4)));
+    results.push_back(run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)));
   }
-  for (const Checkpoint& result : results) {
+  for (const run::Checkpoint& result : results) {
     expect_same_tensors(result.model, results.front().model);
     expect_same_tensors(result.ema, results.front().ema);
   }
@@ -116,8 +116,8 @@ TEST_F(Session, ResumesToTheSameBits) {
     run(parts);
   }
   world().barrier();
-  const Checkpoint a = read_checkpoint(checkpoint_path(straight.run_dir, 7));
-  const Checkpoint b = read_checkpoint(checkpoint_path(parts.run_dir, 7));
+  const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(straight.run_dir, 7));
+  const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(parts.run_dir, 7));
   expect_same_tensors(a.model, b.model);
   expect_same_tensors(a.ema, b.ema);
   EXPECT_EQ(a.progress.step, b.progress.step);
@@ -133,15 +133,16 @@ TEST_F(Session, ComputesAtTheSameBitsTwice) {
     run(c);
   }
   world().barrier();
-  const Checkpoint a = read_checkpoint(checkpoint_path(path("one"), 4));
-  const Checkpoint b = read_checkpoint(checkpoint_path(path("two"), 4));
+  const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(path("one"), 4));
+  const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(path("two"), 4));
   expect_same_tensors(a.model, b.model);
   TrainConfig other = config();
   other.run_dir = path("three");
   other.seed = 2;
   run(other);
   world().barrier();
-  EXPECT_NE(read_checkpoint(checkpoint_path(path("three"), 4)).model.front().values, a.model.front().values);
+  EXPECT_NE(run::read_checkpoint(run::checkpoint_path(path("three"), 4)).model.front().values,
+            a.model.front().values);
 }
 
 TEST_F(Session, StopsOnAllRanksWhenOneIsAskedAndGoesOnLater) {
@@ -150,7 +151,7 @@ TEST_F(Session, StopsOnAllRanksWhenOneIsAskedAndGoesOnLater) {
   if (world().rank() == world().size() - 1) stop_ = 1;
   expect_agreed(ErrorKind::stopped, "stopped on request at step", [&] { run(c); });
   world().barrier();
-  const std::vector<CheckpointFile> files = list_checkpoints(c.run_dir);
+  const std::vector<run::CheckpointFile> files = run::list_checkpoints(c.run_dir);
   ASSERT_EQ(files.size(), 1u);
   EXPECT_GE(files.front().step, 1u);
   EXPECT_LT(files.front().step, 30u);
@@ -158,7 +159,7 @@ TEST_F(Session, StopsOnAllRanksWhenOneIsAskedAndGoesOnLater) {
   stop_ = 0;
   run(c);
   world().barrier();
-  EXPECT_EQ(list_checkpoints(c.run_dir).back().step, 30u);
+  EXPECT_EQ(run::list_checkpoints(c.run_dir).back().step, 30u);
 }
 
 TEST_F(Session, EndsADivergedRunOnAllRanksAndKeepsTheLastCheckpoint) {
@@ -166,15 +167,15 @@ TEST_F(Session, EndsADivergedRunOnAllRanksAndKeepsTheLastCheckpoint) {
   c.steps = 2;
   run(c);
   world().barrier();
-  const std::string before = read_file(checkpoint_path(c.run_dir, 2));
+  const std::string before = read_file(run::checkpoint_path(c.run_dir, 2));
   TrainConfig wild = config();
   wild.lr = 1e8;
   wild.run_dir = path("wild");
   wild.steps = 40;
   expect_agreed(ErrorKind::diverged, "diverged: the loss of step", [&] { run(wild); });
   world().barrier();
-  EXPECT_TRUE(list_checkpoints(wild.run_dir).empty());
-  EXPECT_EQ(read_file(checkpoint_path(c.run_dir, 2)), before);
+  EXPECT_TRUE(run::list_checkpoints(wild.run_dir).empty());
+  EXPECT_EQ(read_file(run::checkpoint_path(c.run_dir, 2)), before);
 }
 
 TEST_F(Session, RefusesARunDirectoryOfAnotherConfiguration) {
@@ -192,7 +193,7 @@ TEST_F(Session, GoesOnFromTheCheckpointBeforeADamagedOne) {
   c.checkpoint_every = 2;
   run(c);
   if (world().rank() == 0) {
-    const std::string newest = checkpoint_path(c.run_dir, 4);
+    const std::string newest = run::checkpoint_path(c.run_dir, 4);
     std::filesystem::resize_file(newest, std::filesystem::file_size(newest) / 2);
   }
   world().barrier();
@@ -206,7 +207,7 @@ TEST_F(Session, KeepsTheNewestCheckpointsOnly) {
   c.keep = 2;
   run(c);
   world().barrier();
-  const auto files = list_checkpoints(c.run_dir);
+  const auto files = run::list_checkpoints(c.run_dir);
   ASSERT_EQ(files.size(), 2u);
   EXPECT_EQ(files[0].step, 5u);
   EXPECT_EQ(files[1].step, 6u);

@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/run/run_directory.hpp"
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
-#include "cifar_mpi/train/run_directory.hpp"
 #include "train/resume.hpp"
 #include "train/run_fixture.hpp"
 
@@ -14,7 +14,8 @@ namespace {
 using Step = RunTest;
 
 /// Σ weight_decay · ½‖w‖² over the parameters that have one, in double.
-double decay_term(const model::ParamTable& params, const std::vector<NamedTensor>& tensors, double factor) {
+double decay_term(const model::ParamTable& params, const std::vector<run::NamedTensor>& tensors,
+                  double factor) {
   double sum = 0.0;
   for (std::size_t p = 0; p < params.size(); ++p) {
     if (params[p].weight_decay == 0.0f) continue;
@@ -51,11 +52,11 @@ TEST_F(Step, MovesByTheRateThatWasAskedFor) {
     c.run_dir = path("rate_" + std::to_string(rate));
     run(c);
     world().barrier();
-    const Checkpoint after = read_checkpoint(checkpoint_path(c.run_dir, 1));
+    const run::Checkpoint after = run::read_checkpoint(run::checkpoint_path(c.run_dir, 1));
     const auto state = start(c);
-    const std::vector<NamedTensor> now = match_tensors(after.model, state->network.params, "it");
-    const std::vector<NamedTensor> before = initial_tensors(state->network.params, c.seed);
-    const std::vector<NamedTensor> average = match_tensors(after.ema, state->network.params, "it");
+    const std::vector<run::NamedTensor> now = run::match_tensors(after.model, state->network.params, "it");
+    const std::vector<run::NamedTensor> before = initial_tensors(state->network.params, c.seed);
+    const std::vector<run::NamedTensor> average = run::match_tensors(after.ema, state->network.params, "it");
     for (std::size_t i = 0; i < 10; ++i) EXPECT_FLOAT_EQ(average[1].values[i], now[1].values[i]);
     EXPECT_EQ(after.progress.seed, c.seed);
     moves.emplace_back();
@@ -75,8 +76,8 @@ TEST_F(Step, BeginsWithTheValuesOfItsSeed) {
   c.seed = 5;
   c.steps = 1;
   const auto state = start(c);
-  const std::vector<NamedTensor> one = initial_tensors(state->network.params, 1);
-  const std::vector<NamedTensor> five = initial_tensors(state->network.params, 5);
+  const std::vector<run::NamedTensor> one = initial_tensors(state->network.params, 1);
+  const std::vector<run::NamedTensor> five = initial_tensors(state->network.params, 5);
   EXPECT_NE(one[0].values, five[0].values);
   expect_same_tensors(export_block(*state->backend, *state->tower, state->network.params, state->params),
                       five);
@@ -112,12 +113,12 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
   run_loop(*state);
   on_rank_zero([&] {
     // After so few steps the weights are nearly their averages.
-    Checkpoint checkpoint = read_checkpoint(checkpoint_path(c.run_dir, 6));
-    for (NamedTensor& tensor : checkpoint.model) {
+    run::Checkpoint checkpoint = run::read_checkpoint(run::checkpoint_path(c.run_dir, 6));
+    for (run::NamedTensor& tensor : checkpoint.model) {
       if (tensor.name == "softmax_linear/weights")
         for (float& w : tensor.values) w *= 100.0f;
     }
-    write_checkpoint(checkpoint_path(c.run_dir, 6), checkpoint);
+    run::write_checkpoint(run::checkpoint_path(c.run_dir, 6), checkpoint);
   });
   EvaluationConfig evaluation;
   evaluation.data = c.data;
@@ -126,7 +127,7 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
   std::vector<double> found;
   for (const Weights weights : {Weights::ema, Weights::raw}) {
     evaluation.weights = weights;
-    const std::string file = checkpoint_path(c.run_dir, 6);
+    const std::string file = run::checkpoint_path(c.run_dir, 6);
     found.push_back(
         evaluate_checkpoint(evaluation, file, world(), cpu::make_backend, heart_).accuracy.cross_entropy);
   }
@@ -138,7 +139,7 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
 TEST_F(Step, ResolvesWhatIsLeftOpenAndSaysSo) {
   TrainConfig c = config();
   c.bucket_mib = 0.5;
-  const Identity resolved = start(c)->progress.resolved;
+  const run::Identity resolved = start(c)->progress.resolved;
   const auto has = [&](const char* name, const std::string& value) {
     return std::find(resolved.begin(), resolved.end(), std::pair<std::string, std::string>{name, value}) !=
            resolved.end();
@@ -172,9 +173,9 @@ TEST_F(Step, GoesOnWhereWhatItWouldTakeOverDoesNotWork) {
   c.steps = 2;
   run(c);
   on_rank_zero([&] {
-    Checkpoint checkpoint = read_checkpoint(checkpoint_path(c.run_dir, 2));
+    run::Checkpoint checkpoint = run::read_checkpoint(run::checkpoint_path(c.run_dir, 2));
     checkpoint.progress.resolved[0].second = "tf32";  // which no CPU has
-    write_checkpoint(checkpoint_path(c.run_dir, 2), checkpoint);
+    run::write_checkpoint(run::checkpoint_path(c.run_dir, 2), checkpoint);
   });
   TrainConfig other = config();
   other.precision = engine::Precision::automatic;

@@ -3,8 +3,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/reducer.hpp"
@@ -13,6 +11,7 @@
 #include "cifar_mpi/data/sample_order.hpp"
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
+#include "cifar_mpi/run/identity.hpp"
 
 /// Everything a user can choose for a training run; the defaults are the tutorial's.
 namespace cifar_mpi::train {
@@ -104,9 +103,7 @@ std::string_view to_string(data::Augment augment);
 std::string_view to_string(data::Shuffle shuffle);
 std::string_view to_string(optim::LrScaling scaling);
 
-/// What makes a run this run and no other, as (option, value): a checkpoint is resumed only when all are
-/// equal. The number of ranks is no part of it.
-using Identity = std::vector<std::pair<std::string, std::string>>;
-Identity identity(const TrainConfig& config, const Sizes& sizes, const data::DatasetInfo& dataset);
+/// What run::Identity says of a run with this configuration.
+run::Identity identity(const TrainConfig& config, const Sizes& sizes, const data::DatasetInfo& dataset);
 
 }  // namespace cifar_mpi::train

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cifar_mpi/comm/heartbeat.hpp"
-#include "cifar_mpi/train/checkpoint.hpp"
+#include "cifar_mpi/run/checkpoint.hpp"
 #include "cifar_mpi/train/evaluator.hpp"
 #include "cifar_mpi/train/session.hpp"
 
@@ -33,14 +33,14 @@ std::string resolve_checkpoint(const std::string& path, const Log& log = Log());
 
 /// Reads a checkpoint on every rank; `heart` shows it. Collective; throws on all ranks Error{checkpoint} when
 /// one of them cannot read it, Error{usage} when they read different ones.
-Checkpoint read_on_all_ranks(const std::string& path, const comm::World& world, comm::Heartbeat& heart);
+run::Checkpoint read_on_all_ranks(const std::string& path, const comm::World& world, comm::Heartbeat& heart);
 
 /// Evaluates a checkpoint, which came from `path`, on the test split over all ranks; `heart` shows how it
 /// gets on. Collective; what goes wrong on one rank is thrown on all: Error{checkpoint} when the dataset is
 /// not of the shape the checkpoint was trained on.
-Evaluation evaluate_checkpoint(const EvaluationConfig& config, Checkpoint checkpoint, const std::string& path,
-                               const comm::World& world, const BackendFactory& make_backend,
-                               comm::Heartbeat& heart);
+Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint checkpoint,
+                               const std::string& path, const comm::World& world,
+                               const BackendFactory& make_backend, comm::Heartbeat& heart);
 
 /// Both: reads the checkpoint of `path` and evaluates it.
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path,

@@ -9,7 +9,7 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/lower/tower.hpp"
 #include "cifar_mpi/model/param_table.hpp"
-#include "cifar_mpi/train/checkpoint.hpp"
+#include "cifar_mpi/run/checkpoint.hpp"
 
 namespace cifar_mpi::train {
 
@@ -26,12 +26,12 @@ Network make_network(const std::string& model, const data::DatasetInfo& dataset,
                      const std::string& path);
 
 /// Initial values of all parameters in logical order, a pure function of the seed.
-std::vector<NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed);
+std::vector<run::NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed);
 
 /// A flat block of `tower`'s layout in backend memory as logical tensors, and back.
-std::vector<NamedTensor> export_block(engine::Backend& backend, const lower::Tower& tower,
-                                      const model::ParamTable& params, const Buffer& block);
+std::vector<run::NamedTensor> export_block(engine::Backend& backend, const lower::Tower& tower,
+                                           const model::ParamTable& params, const Buffer& block);
 void import_block(engine::Backend& backend, const lower::Tower& tower,
-                  const std::vector<NamedTensor>& tensors, const Buffer& block);
+                  const std::vector<run::NamedTensor>& tensors, const Buffer& block);
 
 }  // namespace cifar_mpi::train

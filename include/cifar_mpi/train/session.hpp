@@ -8,7 +8,7 @@
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/train/config.hpp"
-#include "cifar_mpi/train/watchdog.hpp"
+#include "cifar_mpi/watch/watchdog.hpp"
 
 namespace cifar_mpi::train {
 
@@ -33,7 +33,7 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   /// From now on shows `watchdog`, which must outlive the session, how it gets on. Before `run`.
-  void show_to(Watchdog& watchdog);
+  void show_to(watch::Watchdog& watchdog);
 
   /// Trains to the last step, evaluates, and leaves a checkpoint. Returns at once when the run is already
   /// finished. Throws, on all ranks at the same step, Error{diverged} (nothing is written after the last good

@@ -76,7 +76,7 @@ TEST_F(NcclRanks, SumsSmallIntegersExactly) {
   }
 }
 
-std::vector<train::NamedTensor> initial_model() {
+std::vector<run::NamedTensor> initial_model() {
   data::DatasetInfo info;
   info.image = {32, 32, 3};
   info.label_names = data::cifar10_label_names();
@@ -178,7 +178,7 @@ class ModelOfOneRank {
 /// of one of four ranks is off by 1/4 where the parts agree, and by more where they do not.
 void expect_same_step(const std::vector<float>& found, const std::vector<float>& one) {
   std::size_t at = 0;
-  for (const train::NamedTensor& tensor : initial_model()) {
+  for (const run::NamedTensor& tensor : initial_model()) {
     double difference = 0.0, update = 0.0, size = 0.0;
     for (const float before : tensor.values) {
       const auto start = static_cast<double>(before), wanted = static_cast<double>(one.at(at));

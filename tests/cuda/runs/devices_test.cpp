@@ -16,10 +16,10 @@ class BothDevices : public GpuRuns {
     if (!has_cpu()) GTEST_SKIP() << "LOUD: no CPU backend to compare with";
   }
   /// To the last of `steps`, on the samples of `set`, from `start`, which is of step 1.
-  static train::Checkpoint end_of(const std::string& run, const train::Checkpoint& start,
-                                  const std::vector<std::string>& legs, int steps) {
+  static run::Checkpoint end_of(const std::string& run, const run::Checkpoint& start,
+                                const std::vector<std::string>& legs, int steps) {
     std::filesystem::create_directories(file(run) + "/checkpoints");
-    train::write_checkpoint(checkpoint(run, 1), start);
+    run::write_checkpoint(checkpoint(run, 1), start);
     int step = 1;
     for (const std::string& leg : legs) {
       const int ranks = leg.find("two ranks") == std::string::npos ? 1 : 2;
@@ -32,7 +32,7 @@ class BothDevices : public GpuRuns {
           << outcome.output;
       step = end;
     }
-    return train::read_checkpoint(checkpoint(run, steps));
+    return run::read_checkpoint(checkpoint(run, steps));
   }
   static inline const std::string kExact = "--precision fp32 --shuffle global --lr 0.01 ";
 };
@@ -40,10 +40,10 @@ class BothDevices : public GpuRuns {
 TEST_F(BothDevices, ResumeEachOthersCheckpoints) {
   const Outcome begun = mpirun(1, train("start", kExact + "--device cpu --steps 1"));
   ASSERT_EQ(begun.code, 0) << begun.output;
-  const train::Checkpoint start = train::read_checkpoint(checkpoint("start", 1));
+  const run::Checkpoint start = run::read_checkpoint(checkpoint("start", 1));
   constexpr int kSteps = 13;
-  const train::Checkpoint straight = end_of("straight", start, {"cpu"}, kSteps);
-  const train::Checkpoint changing =
+  const run::Checkpoint straight = end_of("straight", start, {"cpu"}, kSteps);
+  const run::Checkpoint changing =
       end_of("changing", start, {"cuda", "cpu two ranks", "cuda two ranks", "cpu"}, kSteps);
 
   EXPECT_EQ(changing.progress.step, straight.progress.step);
@@ -59,7 +59,7 @@ TEST_F(BothDevices, ResumeEachOthersCheckpoints) {
   // try, so it is the mean square of two.
   double squares = 0.0;
   for (const std::uint64_t seed : {1, 2}) {
-    train::Checkpoint moved = start;
+    run::Checkpoint moved = start;
     perturb(moved, seed);
     squares +=
         std::pow(distance(straight, end_of("moved" + std::to_string(seed), moved, {"cpu"}, kSteps)), 2) / 2.0;

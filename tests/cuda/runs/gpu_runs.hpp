@@ -3,7 +3,7 @@
 #include <string>
 
 #include "app/programs.hpp"
-#include "cifar_mpi/train/run_directory.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
 #include "fault/job.hpp"
 
 /// Whole runs of the programs that are linked with the stand-in GPU, as a user starts them.
@@ -21,11 +21,11 @@ class GpuRuns : public Programs {
     return run_command(kTrain + " --check-build").output.find("built without oneDNN") == std::string::npos;
   }
   static std::string checkpoint(const std::string& run, int step) {
-    return train::checkpoint_path(file(run), static_cast<std::uint64_t>(step));
+    return run::checkpoint_path(file(run), static_cast<std::uint64_t>(step));
   }
   /// Of the newest checkpoint; 0 without one.
   static int last_step(const std::string& run) {
-    const auto files = train::list_checkpoints(file(run));
+    const auto files = run::list_checkpoints(file(run));
     return files.empty() ? 0 : static_cast<int>(files.back().step);
   }
   static bool has_logged(const std::string& run, int step) {

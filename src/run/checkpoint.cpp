@@ -1,4 +1,4 @@
-#include "cifar_mpi/train/checkpoint.hpp"
+#include "cifar_mpi/run/checkpoint.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -10,7 +10,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/hdf5.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::run {
 namespace {
 
 constexpr const char* kFormat = "cifar_mpi checkpoint";
@@ -269,4 +269,4 @@ std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const m
   return matched;
 }
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::run

@@ -1,11 +1,11 @@
-#include "train/rank_watch.hpp"
+#include "watch/rank_watch.hpp"
 
 #include <algorithm>
 #include <map>
 
 #include "cifar_mpi/base/text.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::watch {
 namespace {
 
 using engine::ControlLayout;
@@ -76,4 +76,4 @@ std::string desync_text(const engine::StepRecord& record, const std::vector<std:
                 " before step ", record.step + 1);
 }
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::watch

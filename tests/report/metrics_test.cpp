@@ -1,4 +1,4 @@
-#include "cifar_mpi/train/metrics.hpp"
+#include "cifar_mpi/report/metrics.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -10,7 +10,7 @@
 
 #include "support/temp_dir.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::report {
 namespace {
 
 StepReport report_at(std::uint64_t step) {
@@ -118,10 +118,7 @@ TEST(MetricsFile, PutsEveryFigureUnderItsName) {
     r.train_accuracy = 0.25;
     r.seconds = 12.5;
     file.write(r);
-    Accuracy accuracy;
-    accuracy.classes = {{1, 2}, {2, 2}};
-    accuracy.cross_entropy = 1.5;
-    file.write(20, 2.5, accuracy);
+    file.write(EvaluationReport{20, 2.5, 0.75, 1.5});
   }
   EXPECT_EQ(
       read_file(path),
@@ -212,4 +209,4 @@ TEST(MetricsFile, IsLeftAsItWasWhenItCannotBeCutBack) {
 }
 
 }  // namespace
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::report

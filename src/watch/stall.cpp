@@ -1,4 +1,4 @@
-#include "train/stall.hpp"
+#include "watch/stall.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::watch {
 namespace {
 
 using comm::Activity;
@@ -141,4 +141,4 @@ std::string stall_text(const Stall& stall, const std::vector<RankSight>& ranks, 
   return {};
 }
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::watch

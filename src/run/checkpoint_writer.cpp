@@ -1,4 +1,4 @@
-#include "train/checkpoint_writer.hpp"
+#include "run/checkpoint_writer.hpp"
 
 #include <chrono>
 #include <exception>
@@ -8,7 +8,7 @@
 
 #include "cifar_mpi/base/clock.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::run {
 namespace {
 
 WriteReport write(const std::string& run_dir, const Retention& retention, const Checkpoint& checkpoint) {
@@ -61,4 +61,4 @@ bool CheckpointWriter::done() const {
   return busy() && in_flight_.wait_for(std::chrono::seconds(0)) != std::future_status::timeout;
 }
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::run

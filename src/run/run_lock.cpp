@@ -1,4 +1,4 @@
-#include "cifar_mpi/train/run_lock.hpp"
+#include "cifar_mpi/run/run_lock.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -27,7 +27,7 @@
 #include "cifar_mpi/base/handle.hpp"
 #include "cifar_mpi/base/text.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::run {
 namespace {
 
 void close_descriptor(int descriptor) { ::close(descriptor); }
@@ -283,4 +283,4 @@ bool RunLock::held() const {
   return token == me_.token || token == kUnreadable;
 }
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::run

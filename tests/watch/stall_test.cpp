@@ -1,8 +1,8 @@
-#include "train/stall.hpp"
+#include "watch/stall.hpp"
 
 #include <gtest/gtest.h>
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::watch {
 namespace {
 
 using comm::Activity;
@@ -195,4 +195,4 @@ TEST_F(StallJudgeOfANode, LeavesRanksThatLeaveAlone) {
 }
 
 }  // namespace
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::watch

@@ -1,4 +1,4 @@
-#include "cifar_mpi/train/run_directory.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "support/mpi_world.hpp"
 #include "support/temp_dir.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -134,118 +133,5 @@ TEST(RecordExit, KeepsTheFirstSentence) {
   EXPECT_NO_THROW(record_exit(dir / "none", 1, "nowhere"));
 }
 
-/// A folder that all ranks see.
-class RunDirectoryTest : public testing::Test {
- protected:
-  RunDirectoryTest() {
-    if (world().rank() == 0) path_ = folder_.path();
-    world().broadcast(path_);
-  }
-  ~RunDirectoryTest() override { world().barrier(); }
-  static const comm::World& world() { return test::test_world(); }
-  /// The record, once all ranks have passed here.
-  std::string record() const {
-    world().barrier();
-    const std::string text = read_file(path_ + "/run/exit");
-    world().barrier();
-    return text;
-  }
-  std::string run_dir() const { return path_ + "/run"; }
-
- private:
-  TempDir folder_;
-  std::string path_;
-};
-
-TEST_F(RunDirectoryTest, RecordsEachKindOfEnd) {
-  const int last = world().size() - 1;
-  {
-    const RunDirectory directory(run_dir(), world());
-    EXPECT_TRUE(fs::exists(run_dir() + "/lock"));
-    directory.record_end_of([&] {
-      EXPECT_FALSE(fs::exists(run_dir() + "/exit"));
-      world().barrier();
-    });
-    EXPECT_EQ(record(), "0 done\n");
-  }
-  world().barrier();
-  EXPECT_FALSE(fs::exists(run_dir() + "/lock"));
-  world().barrier();
-  {
-    const RunDirectory directory(run_dir(), world());
-    const auto fail = [&] {
-      world().together([&] {
-        if (world().rank() == last) throw Error(ErrorKind::data, "no data");
-      });
-    };
-    EXPECT_THROW(directory.record_end_of(fail), comm::AgreedError);
-    EXPECT_TRUE(record().starts_with("3 no data")) << record();
-  }
-  world().barrier();
-  {
-    const RunDirectory directory(run_dir(), world());
-    const auto fail = [&] {
-      if (world().rank() == last) throw Error(ErrorKind::device, "no device");
-      world().barrier();
-    };
-    // Here the others are not ended, so they wait for the rank that failed.
-    if (world().rank() == last) {
-      EXPECT_THROW(directory.record_end_of(fail), Error);
-      EXPECT_EQ(read_file(run_dir() + "/exit"), "6 rank " + std::to_string(last) + ": no device\n");
-      world().barrier();
-    } else {
-      directory.record_end_of(fail);
-    }
-    EXPECT_EQ(record(), "6 rank " + std::to_string(last) + ": no device\n");
-  }
-  world().barrier();
-  {
-    const RunDirectory directory(run_dir(), world());
-    const auto fail = [&] {
-      if (world().rank() == 0) throw std::logic_error("a bug");
-    };
-    if (world().rank() == 0) {
-      EXPECT_THROW(directory.record_end_of(fail), std::logic_error);
-    } else {
-      directory.record_end_of(fail);
-    }
-    EXPECT_EQ(record(), "1 rank 0: internal error: a bug\n");
-  }
-}
-
-TEST_F(RunDirectoryTest, RefusesASecondRunAndTouchesNothing) {
-  const RunDirectory first(run_dir(), world());
-  if (world().rank() == 0) {
-    record_exit(run_dir(), 75, "of the first run");
-    write_file(run_dir() + "/checkpoints/step_000000001.h5.1-0.tmp", "being written");
-  }
-  world().barrier();
-  const std::string lock = read_file(run_dir() + "/lock");
-  try {
-    const RunDirectory second(run_dir(), world());
-    ADD_FAILURE() << "two runs in one directory";
-  } catch (const comm::AgreedError& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::checkpoint);
-    const std::string text = error.what();
-    EXPECT_NE(text.find(run_dir() + " is in use by process "), std::string::npos) << text;
-  }
-  world().barrier();
-  EXPECT_EQ(read_file(run_dir() + "/lock"), lock);
-  EXPECT_EQ(record(), "75 of the first run\n");
-  EXPECT_TRUE(fs::exists(run_dir() + "/checkpoints/step_000000001.h5.1-0.tmp"));
-}
-
-TEST_F(RunDirectoryTest, SaysWhereItCannotBeMade) {
-  if (world().rank() == 0) write_file(run_dir(), "a file");
-  world().barrier();
-  try {
-    const RunDirectory directory(run_dir(), world());
-    ADD_FAILURE() << "expected an error";
-  } catch (const comm::AgreedError& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::io);
-    EXPECT_NE(std::string(error.what()).find(run_dir()), std::string::npos) << error.what();
-  }
-}
-
 }  // namespace
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::run

@@ -1,11 +1,11 @@
-#include "train/deadline.hpp"
+#include "watch/deadline.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <map>
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::watch {
 namespace {
 
 TimeLimits limits_of(double minutes, const std::string& job_end, double wall_now) {
@@ -80,4 +80,4 @@ TEST(Deadline, NeverComesWithoutLimits) {
 }
 
 }  // namespace
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::watch

@@ -1,4 +1,4 @@
-#include "cifar_mpi/train/watchdog.hpp"
+#include "cifar_mpi/watch/watchdog.hpp"
 
 #include <unistd.h>
 
@@ -14,9 +14,9 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "train/stall.hpp"
+#include "watch/stall.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::watch {
 namespace {
 
 constexpr double kBetweenLooks = 0.25;
@@ -159,4 +159,4 @@ void Watchdog::name_tasks(const engine::StepProgram& program) {
   state_->tasks = std::move(names);
 }
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::watch

@@ -1,4 +1,4 @@
-#include "train/checkpoint_writer.hpp"
+#include "run/checkpoint_writer.hpp"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
   return threads_are_to_be_had ? real(thread, attributes, work, argument) : EAGAIN;
 }
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -112,4 +112,4 @@ TEST(CheckpointWriter, DoesNotNeedTheLink) {
 }
 
 }  // namespace
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::run

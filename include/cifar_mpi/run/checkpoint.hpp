@@ -7,10 +7,10 @@
 
 #include "cifar_mpi/base/shape.hpp"
 #include "cifar_mpi/model/param_table.hpp"
-#include "cifar_mpi/train/config.hpp"
+#include "cifar_mpi/run/identity.hpp"
 
 /// The checkpoint file: HDF5 that `h5dump` reads like documentation.
-namespace cifar_mpi::train {
+namespace cifar_mpi::run {
 
 struct NamedTensor {
   std::string name;  ///< "conv1/weights"
@@ -77,4 +77,4 @@ std::optional<double> recorded_test_accuracy(const std::string& path);
 std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const model::ParamTable& params,
                                        const std::string& path);
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::run

@@ -10,7 +10,7 @@
 
 /// What the slots of the control block say about single ranks: who is slow, and whether all still hold the
 /// same parameters.
-namespace cifar_mpi::train {
+namespace cifar_mpi::watch {
 
 /// Milliseconds of compute per step over the ranks.
 struct RankTimes {
@@ -44,4 +44,4 @@ std::string slowest_text(const RankTimes& times, const std::vector<std::string>&
 /// names the ranks that differ from the largest group of equal ones.
 std::string desync_text(const engine::StepRecord& record, const std::vector<std::string>& hosts);
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::watch

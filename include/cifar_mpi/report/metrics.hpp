@@ -5,9 +5,8 @@
 
 #include "cifar_mpi/base/handle.hpp"
 #include "cifar_mpi/base/log.hpp"
-#include "cifar_mpi/train/evaluator.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::report {
 
 /// What a log line says.
 struct StepReport {
@@ -27,6 +26,14 @@ struct StepReport {
   double compute_ms_max = 0.0;
 };
 
+/// What an evaluation on the test split found.
+struct EvaluationReport {
+  std::uint64_t step = 0;
+  double epoch = 0.0;
+  double test_accuracy = 0.0;
+  double cross_entropy = 0.0;
+};
+
 /// RUN_DIR/metrics.jsonl: one JSON object per line, training reports and evaluations. Rank 0 only.
 ///
 /// A line is in the system's hands when `write` returns. When one cannot be written the user is warned once
@@ -42,7 +49,7 @@ class MetricsFile {
               bool evaluates_again = false);
 
   void write(const StepReport& report);
-  void write(std::uint64_t step, double epoch, const Accuracy& accuracy);
+  void write(const EvaluationReport& report);
 
  private:
   static void close(int descriptor);
@@ -85,4 +92,4 @@ std::string log_line(const StepReport& report, const std::string& time);
 /// A line of at most `columns` characters with a bar, the loss, the rate and the time left.
 std::string progress_bar(const StepReport& report, int columns);
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::report

@@ -1,4 +1,4 @@
-#include "cifar_mpi/train/run_directory.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -8,7 +8,7 @@
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -151,4 +151,4 @@ void RunDirectory::record_end_of(const std::function<void()>& body) const {
   }
 }
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::run

@@ -8,7 +8,7 @@
 #include "cifar_mpi/comm/heartbeat.hpp"
 
 /// Who does not get on: the watchdog's judgement, without threads and without a clock of its own.
-namespace cifar_mpi::train {
+namespace cifar_mpi::watch {
 
 /// What one look at a rank of this node shows.
 struct RankSight {
@@ -76,4 +76,4 @@ std::string describe_place(const RankSight& rank, const std::vector<std::string>
 std::string stall_text(const Stall& stall, const std::vector<RankSight>& ranks, std::size_t self,
                        const std::string& host, const std::vector<std::string>& tasks);
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::watch

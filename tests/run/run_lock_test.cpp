@@ -1,4 +1,4 @@
-#include "cifar_mpi/train/run_lock.hpp"
+#include "cifar_mpi/run/run_lock.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "support/temp_dir.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::run {
 namespace {
 
 using namespace std::chrono_literals;
@@ -293,4 +293,4 @@ TEST(RunLock, GoesToOneOfManyWhoFindItStale) {
 }
 
 }  // namespace
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::run

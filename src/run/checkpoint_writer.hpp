@@ -4,10 +4,10 @@
 #include <future>
 #include <string>
 
-#include "cifar_mpi/train/checkpoint.hpp"
-#include "cifar_mpi/train/run_directory.hpp"
+#include "cifar_mpi/run/checkpoint.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::run {
 
 /// How one attempt to write a checkpoint went.
 struct WriteReport {
@@ -45,4 +45,4 @@ class CheckpointWriter {
   std::future<WriteReport> in_flight_;  ///< its destructor waits
 };
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::run

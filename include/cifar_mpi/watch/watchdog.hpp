@@ -8,7 +8,7 @@
 #include "cifar_mpi/comm/heartbeat.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::watch {
 
 struct WatchdogOptions {
   /// Seconds without progress of any rank of this node after which the job is ended; five times as long while
@@ -52,4 +52,4 @@ class Watchdog {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::watch

@@ -6,7 +6,7 @@
 #include <string>
 
 /// When a run has to stop by itself, early enough to leave a checkpoint.
-namespace cifar_mpi::train {
+namespace cifar_mpi::watch {
 
 /// What ends a run, in seconds from the moment at which training begins.
 struct TimeLimits {
@@ -49,4 +49,4 @@ class Deadline {
   double longest_pause_ = 0.0;
 };
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::watch

@@ -8,7 +8,7 @@
 
 /// RUN_DIR/lock: one run at a time in a run directory, also over several machines and after any kind of
 /// death.
-namespace cifar_mpi::train {
+namespace cifar_mpi::run {
 
 /// Who holds a run directory; what stands in the lock, a `key=value` a line.
 struct LockHolder {
@@ -67,4 +67,4 @@ class RunLock {
   std::unique_ptr<Heart> heart_;
 };
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::run

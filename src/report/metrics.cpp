@@ -1,4 +1,4 @@
-#include "cifar_mpi/train/metrics.hpp"
+#include "cifar_mpi/report/metrics.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::report {
 namespace {
 
 void close_file(std::FILE* file) { std::fclose(file); }
@@ -120,10 +120,9 @@ void MetricsFile::write(const StepReport& r) {
               ",\"compute_ms\":", compute_ms(r), "}"));
 }
 
-void MetricsFile::write(std::uint64_t step, double epoch, const Accuracy& accuracy) {
-  line(concat("{\"step\":", step, ",\"epoch\":", number(epoch), ",\"weights\":\"ema\",", kEvaluation,
-              number(accuracy.precision_at_1()), ",\"test_cross_entropy\":", number(accuracy.cross_entropy),
-              "}"));
+void MetricsFile::write(const EvaluationReport& r) {
+  line(concat("{\"step\":", r.step, ",\"epoch\":", number(r.epoch), ",\"weights\":\"ema\",", kEvaluation,
+              number(r.test_accuracy), ",\"test_cross_entropy\":", number(r.cross_entropy), "}"));
 }
 
 std::string log_line(const StepReport& r, const std::string& time) {
@@ -179,4 +178,4 @@ void ProgressView::clear() {
   drawn_ = false;
 }
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::report

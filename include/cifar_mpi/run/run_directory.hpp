@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "cifar_mpi/comm/world.hpp"
-#include "cifar_mpi/train/run_lock.hpp"
+#include "cifar_mpi/run/run_lock.hpp"
 
 /// What lies in a run directory, by name: checkpoints/step_000001000.h5, checkpoints/latest, lock, exit.
-namespace cifar_mpi::train {
+namespace cifar_mpi::run {
 
 struct CheckpointFile {
   std::uint64_t step = 0;
@@ -66,4 +66,4 @@ class RunDirectory {
   std::optional<RunLock> lock_;  ///< of rank 0
 };
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::run

@@ -1,4 +1,4 @@
-#include "train/deadline.hpp"
+#include "watch/deadline.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::watch {
 namespace {
 
 std::string in_words(double seconds) {
@@ -63,4 +63,4 @@ std::string Deadline::describe() const {
   return text.empty() ? text : concat("will stop by itself with a checkpoint after ", text);
 }
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::watch
