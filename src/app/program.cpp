@@ -105,22 +105,22 @@ std::string values_of(const CLI::Option& option) {
   return text;
 }
 
-void add_options(const CLI::App& app, comm::Facts& facts) {
+void add_options(const CLI::App& app, RunFingerprint& items) {
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_name();
-    if (name != "--data" && name != "--config") facts.emplace_back(name, values_of(*option));
+    if (name != "--data" && name != "--config") items.emplace_back(name, values_of(*option));
   }
   for (const CLI::App* command : app.get_subcommands()) {
-    facts.emplace_back("the command", command->get_name());
-    add_options(*command, facts);
+    items.emplace_back("the command", command->get_name());
+    add_options(*command, items);
   }
 }
 
 /// What all ranks must have been started with.
-comm::Facts common_facts(const CLI::App& app) {
-  comm::Facts facts{{"the program", concat(app.get_name(), ' ', version(), " (", git_revision(), ')')}};
-  add_options(app, facts);
-  return facts;
+RunFingerprint fingerprint_of_start(const CLI::App& app) {
+  RunFingerprint items{{"the program", concat(app.get_name(), ' ', version(), " (", git_revision(), ')')}};
+  add_options(app, items);
+  return items;
 }
 
 /// Seconds that a start may take: as a watchdog has it while starting; 0: any time.
@@ -202,7 +202,7 @@ int run_in_world(const CLI::App& app, int argc, char** argv, const std::function
   std::optional<comm::World> world;
   try {
     world.emplace(argc, argv, start_limit(app));
-    world->require_equal(ErrorKind::usage, common_facts(app),
+    world->require_equal(ErrorKind::usage, fingerprint_of_start(app),
                          "start all ranks with the same program and options");
     return body(*world);
   } catch (const comm::AgreedError& error) {

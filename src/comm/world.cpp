@@ -128,35 +128,6 @@ void broadcast_text(std::string& text, int root, MPI_Comm comm) {
   broadcast_bytes(std::as_writable_bytes(std::span(text)), root, comm);
 }
 
-/// Items and values contain no zero byte.
-std::string packed(const Facts& facts) {
-  std::string text;
-  for (const auto& [item, value] : facts) text.append(item).append(1, '\0').append(value).append(1, '\0');
-  return text;
-}
-
-Facts unpacked(std::string_view text) {
-  const auto take = [&text] {
-    const std::size_t end = text.find('\0');
-    std::string part(text.substr(0, end));
-    text.remove_prefix(end + 1);
-    return part;
-  };
-  Facts facts;
-  while (!text.empty()) {
-    std::string item = take();
-    facts.emplace_back(std::move(item), take());
-  }
-  return facts;
-}
-
-const std::string* find(const Facts& facts, const std::string& item) {
-  for (const auto& [name, value] : facts) {
-    if (name == item) return &value;
-  }
-  return nullptr;
-}
-
 /// On one line, as it stands in a sentence.
 std::string shown(const std::string* value) {
   if (value == nullptr) return "missing";
@@ -171,13 +142,13 @@ struct Difference {
   std::string first, second;
 };
 
-std::optional<Difference> first_difference(const Facts& a, const Facts& b) {
+std::optional<Difference> first_difference(const RunFingerprint& a, const RunFingerprint& b) {
   for (const auto& [item, value] : a) {
-    const std::string* const other = find(b, item);
+    const std::string* const other = find_item(b, item);
     if (other == nullptr || *other != value) return Difference{item, shown(&value), shown(other)};
   }
   for (const auto& [item, value] : b) {
-    if (find(a, item) == nullptr) return Difference{item, shown(nullptr), shown(&value)};
+    if (find_item(a, item) == nullptr) return Difference{item, shown(nullptr), shown(&value)};
   }
   return std::nullopt;
 }
@@ -268,10 +239,10 @@ void World::vote(const std::optional<Error>& mine) const {
   throw AgreedError(static_cast<ErrorKind>(kind), text);
 }
 
-void World::require_equal(ErrorKind kind, const Facts& mine, std::string_view advice) const {
-  std::string first = packed(mine);
+void World::require_equal(ErrorKind kind, const RunFingerprint& mine, std::string_view advice) const {
+  RunFingerprint first = mine;
   broadcast(first);
-  const std::optional<Difference> found = first_difference(unpacked(first), mine);
+  const std::optional<Difference> found = first_difference(first, mine);
   std::optional<Error> error;
   if (found) {
     error.emplace(kind,
@@ -320,6 +291,12 @@ std::vector<double> World::gather(double mine) const {
 void World::broadcast(std::span<std::byte> bytes) const { broadcast_bytes(bytes, 0, state_->all.get()); }
 
 void World::broadcast(std::string& text) const { broadcast_text(text, 0, state_->all.get()); }
+
+void World::broadcast(RunFingerprint& items) const {
+  std::string text = pack(items);
+  broadcast(text);
+  items = unpack(text);
+}
 
 void World::abort(int code) const {
   const LastResort limit(kAbort, code, concat("[rank ", state_->rank, "] cannot end in order; leaving hard"));

@@ -38,13 +38,12 @@ std::uint64_t fingerprint(std::span<const std::uint8_t> images, std::span<const 
   return sum;
 }
 
-std::vector<std::pair<std::string, std::string>> summarize(const DatasetFile& file) {
+RunFingerprint summarize(const DatasetFile& file) {
   const DatasetInfo& info = file.info();
-  std::vector<std::pair<std::string, std::string>> items{
-      {"the number of training images", std::to_string(info.train_count)},
-      {"the number of test images", std::to_string(info.test_count)},
-      {"the shape of the images", to_string(info.image)},
-      {"the number of classes", std::to_string(info.classes())}};
+  RunFingerprint items{{"the number of training images", std::to_string(info.train_count)},
+                       {"the number of test images", std::to_string(info.test_count)},
+                       {"the shape of the images", to_string(info.image)},
+                       {"the number of classes", std::to_string(info.classes())}};
   for (std::size_t c = 0; c < info.label_names.size(); ++c) {
     items.emplace_back(concat("the name of class ", c), info.label_names[c]);
   }

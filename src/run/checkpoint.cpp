@@ -17,14 +17,14 @@ constexpr const char* kFormat = "cifar_mpi checkpoint";
 constexpr std::int64_t kVersion = 2;
 constexpr std::string_view kSeparator = " = ";
 
-std::vector<std::string> as_lines(const Identity& items) {
+std::vector<std::string> as_lines(const RunFingerprint& items) {
   std::vector<std::string> lines;
   for (const auto& [name, value] : items) lines.push_back(concat(name, kSeparator, value));
   return lines;
 }
 
-Identity from_lines(const std::vector<std::string>& lines) {
-  Identity items;
+RunFingerprint from_lines(const std::vector<std::string>& lines) {
+  RunFingerprint items;
   for (const std::string& line : lines) {
     const std::size_t at = std::min(line.find(kSeparator), line.size());
     items.emplace_back(line.substr(0, at), line.substr(std::min(at + kSeparator.size(), line.size())));

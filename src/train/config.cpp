@@ -192,8 +192,9 @@ std::string_view to_string(optim::LrScaling scaling) {
   return "none";
 }
 
-run::Identity identity(const TrainConfig& config, const Sizes& sizes, const data::DatasetInfo& dataset) {
-  run::Identity items{
+RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
+                               const data::DatasetInfo& dataset) {
+  RunFingerprint items{
       {"model", config.model},
       {"dataset image", to_string(dataset.image)},
       {"dataset classes", std::to_string(dataset.classes())},

@@ -11,10 +11,8 @@
 namespace cifar_mpi::train {
 namespace {
 
-std::string recorded(const run::Identity& identity, std::string_view key, const std::string& path) {
-  for (const auto& [name, value] : identity) {
-    if (name == key) return value;
-  }
+std::string recorded(const RunFingerprint& identity, std::string_view key, const std::string& path) {
+  if (const std::string* const value = find_item(identity, key)) return *value;
   throw Error(ErrorKind::checkpoint,
               concat(path, " does not say its ", key, "; is it a cifar_mpi checkpoint?"));
 }
@@ -36,7 +34,7 @@ Network network_of(const run::Checkpoint& checkpoint, const std::string& path, c
 /// In what `info` differs from the dataset that the checkpoint was trained on, though it can be evaluated on.
 std::vector<std::string> doubts(const run::Checkpoint& checkpoint, const data::DatasetInfo& info,
                                 const std::string& path, const std::string& data) {
-  const run::Identity here = identity({}, {}, info);
+  const RunFingerprint here = run_fingerprint({}, {}, info);
   std::vector<std::string> texts;
   for (const char* item : {"dataset label names", "dataset training samples"}) {
     const std::string then = recorded(checkpoint.progress.identity, item, path),
@@ -49,7 +47,7 @@ std::vector<std::string> doubts(const run::Checkpoint& checkpoint, const data::D
 }
 
 /// What all ranks must evaluate alike.
-comm::Facts common_facts(const run::Checkpoint& checkpoint) {
+RunFingerprint fingerprint_of(const run::Checkpoint& checkpoint) {
   std::uint64_t hash = 0;
   for (const auto* tensors : {&checkpoint.model, &checkpoint.ema}) {
     for (const run::NamedTensor& tensor : *tensors) {
@@ -77,12 +75,12 @@ std::string resolve_checkpoint(const std::string& path, const Log& log) {
 run::Checkpoint read_on_all_ranks(const std::string& path, const comm::World& world, comm::Heartbeat& heart) {
   heart.activity = comm::Activity::starting;
   run::Checkpoint checkpoint;
-  comm::Facts facts;
+  RunFingerprint mine;
   world.together([&] {
     checkpoint = run::read_checkpoint(path);
-    facts = common_facts(checkpoint);
+    mine = fingerprint_of(checkpoint);
   });
-  world.require_equal(ErrorKind::usage, facts, "start all ranks with the same checkpoint");
+  world.require_equal(ErrorKind::usage, mine, "start all ranks with the same checkpoint");
   return checkpoint;
 }
 

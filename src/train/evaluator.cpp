@@ -53,9 +53,9 @@ engine::DataView ResidentData::view() const {
 }
 
 void require_equal_data(const comm::World& world, const data::DatasetFile& file, const std::string& path) {
-  comm::Facts facts;
-  world.together([&] { facts = data::summarize(file); });
-  world.require_equal(ErrorKind::data, facts,
+  RunFingerprint mine;
+  world.together([&] { mine = data::summarize(file); });
+  world.require_equal(ErrorKind::data, mine,
                       concat("there ", path, " is no copy of rank 0's dataset; give all ranks the same"));
 }
 

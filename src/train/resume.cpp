@@ -14,13 +14,6 @@ namespace {
 
 constexpr std::string_view kContent = "dataset content";  ///< known only when the samples have been read
 
-const std::string* find(const run::Identity& items, std::string_view key) {
-  for (const auto& [name, value] : items) {
-    if (name == key) return &value;
-  }
-  return nullptr;
-}
-
 template <class T>
 std::optional<T> number(const std::string* text) {
   T value{};
@@ -56,20 +49,6 @@ std::optional<FoundCheckpoint> look_for_checkpoint(const TrainConfig& config, co
       ErrorKind::checkpoint,
       concat(config.run_dir, " already holds a run at step ", files.back().step,
              ", which --resume never will not overwrite; remove the directory or choose another --run-dir"));
-}
-
-/// Rank 0's text on every rank, one `name = value` a line; what stands in an Identity has no line breaks.
-run::Identity broadcast(const comm::World& world, const run::Identity& items) {
-  std::string text;
-  for (const auto& [name, value] : items) text.append(name).append(1, '\0').append(value).append(1, '\n');
-  world.broadcast(text);
-  run::Identity all;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t middle = text.find('\0', at), end = text.find('\n', at);
-    all.emplace_back(text.substr(at, middle - at), text.substr(middle + 1, end - middle - 1));
-    at = end + 1;
-  }
-  return all;
 }
 
 void broadcast(const comm::World& world, std::vector<run::NamedTensor>& tensors) {
@@ -136,7 +115,7 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const std::string& run_di
 Start find_start(SessionState& state) {
   const TrainConfig& config = state.config;
   state.progress.seed = config.seed;
-  state.progress.identity = identity(config, state.sizes, state.info);
+  state.progress.identity = run_fingerprint(config, state.sizes, state.info);
   Start start;
   start.model = initial_tensors(state.network.params, config.seed);
   start.ema = start.model;
@@ -159,31 +138,32 @@ Start find_start(SessionState& state) {
   broadcast(state.world, start.model);
   broadcast(state.world, start.ema);
   state.world.broadcast(std::as_writable_bytes(std::span(&start.progress.step, 1)));
-  start.progress.identity = broadcast(state.world, start.progress.identity);
-  start.progress.resolved = broadcast(state.world, start.progress.resolved);
+  state.world.broadcast(start.progress.identity);
+  state.world.broadcast(start.progress.resolved);
   state.world.broadcast(start.kernels);
   state.progress.step = start.progress.step;
   return start;
 }
 
-void adopt(SessionState& state, const run::Identity& resolved) {
+void adopt(SessionState& state, const RunFingerprint& resolved) {
   using engine::Precision;
   TrainConfig& config = state.config;
-  if (const auto* value = find(resolved, "precision"); value && config.precision == Precision::automatic) {
+  if (const auto* value = find_item(resolved, "precision");
+      value && config.precision == Precision::automatic) {
     for (const Precision precision : {Precision::fp32, Precision::tf32, Precision::bf16}) {
       if (*value == engine::to_string(precision)) config.precision = precision;
     }
     state.adopted_precision = config.precision != Precision::automatic;
   }
-  if (number<int>(find(resolved, "ranks")) != state.world.size()) return;
-  if (const auto threads = number<int>(find(resolved, "threads")); threads && config.threads == 0) {
+  if (number<int>(find_item(resolved, "ranks")) != state.world.size()) return;
+  if (const auto threads = number<int>(find_item(resolved, "threads")); threads && config.threads == 0) {
     config.threads = std::max(*threads, 0);
   }
-  if (const auto* nccl = find(resolved, "nccl algorithm"); nccl && config.nccl_algorithm == "auto") {
+  if (const auto* nccl = find_item(resolved, "nccl algorithm"); nccl && config.nccl_algorithm == "auto") {
     config.nccl_algorithm = *nccl;
   }
   // Auto's choice by length has no name of its own; on the same nodes it chooses alike again.
-  const auto* all_reduce = find(resolved, "all-reduce");
+  const auto* all_reduce = find_item(resolved, "all-reduce");
   const auto known = comm::collectives();
   if (all_reduce && config.all_reduce == "auto" &&
       std::any_of(known.begin(), known.end(), [&](const auto& info) { return info.name == *all_reduce; })) {
@@ -203,7 +183,7 @@ void settle_identity(SessionState& state, const Start& start) {
   });
 }
 
-void require_same_run(const run::Identity& found, const run::Identity& wanted, const std::string& path,
+void require_same_run(const RunFingerprint& found, const RunFingerprint& wanted, const std::string& path,
                       const TrainConfig& config, int ranks) {
   const auto refuse = [&](const std::string& item, const std::string& then, const std::string& now,
                           const std::string& advice) {
@@ -212,7 +192,7 @@ void require_same_run(const run::Identity& found, const run::Identity& wanted, c
   };
   const std::string usual = "; choose another --run-dir, or give the same options to resume";
   for (const auto& [name, value] : wanted) {
-    const std::string* const then = find(found, name);
+    const std::string* const then = find_item(found, name);
     if (then != nullptr && *then == value) continue;
     if (then == nullptr) refuse(name, "not recorded", value, usual);
     if (name == kContent) {
@@ -224,7 +204,7 @@ void require_same_run(const run::Identity& found, const run::Identity& wanted, c
     refuse(name, *then, value, advice.empty() ? usual : advice);
   }
   for (const auto& [name, value] : found) {
-    if (name == kContent || find(wanted, name) != nullptr) continue;
+    if (name == kContent || find_item(wanted, name) != nullptr) continue;
     refuse(name, value, "not set", usual);
   }
 }
@@ -237,12 +217,12 @@ bool concerns_sums(const std::string& setting) {
 
 }  // namespace
 
-std::vector<std::string> changed_settings(const run::Identity& then, const run::Identity& now) {
-  const auto *ranks_then = find(then, "ranks"), *ranks_now = find(now, "ranks");
+std::vector<std::string> changed_settings(const RunFingerprint& then, const RunFingerprint& now) {
+  const auto *ranks_then = find_item(then, "ranks"), *ranks_now = find_item(now, "ranks");
   const bool alone = ranks_then && ranks_now && *ranks_then == "1" && *ranks_now == "1";
   std::vector<std::string> notes;
   for (const auto& [name, value] : now) {
-    const std::string* const before = find(then, name);
+    const std::string* const before = find_item(then, name);
     if (before == nullptr || *before == value) continue;
     if (alone && concerns_sums(name)) continue;  // nothing is summed
     notes.push_back(concat("note: ", name, " is ", value, ", the checkpoint was made with ", *before,
@@ -292,7 +272,7 @@ ShardChange shard_change(std::uint64_t samples, std::uint64_t global_batch, std:
 
 std::vector<std::string> resume_notes(const SessionState& state, const Start& start) {
   if (!start.resumed) return {};
-  run::Identity now = state.progress.resolved;
+  RunFingerprint now = state.progress.resolved;
   if (state.config.reproducible) {
     // The fixed tree over micro-shards gives the same bits on any number of ranks, however it is cut.
     std::erase_if(now, [](const auto& item) { return item.first == "ranks" || item.first == "bucket MiB"; });
@@ -307,7 +287,7 @@ std::vector<std::string> resume_notes(const SessionState& state, const Start& st
   const std::string kernels = changed_kernels(start.kernels, state.tower->plan_text());
   if (!explained && !kernels.empty()) notes.push_back(kernels);
   const int ranks = state.world.size();
-  const auto then = number<int>(find(start.progress.resolved, "ranks"));
+  const auto then = number<int>(find_item(start.progress.resolved, "ranks"));
   if (!then || *then < 1 || *then == ranks || state.config.shuffle != data::Shuffle::shard) return notes;
   const ShardChange change =
       shard_change(state.info.train_count, state.sizes.global_batch, state.progress.step, *then, ranks);

@@ -35,7 +35,7 @@ Start find_start(SessionState& state);
 
 /// Takes over what the checkpoint's run had resolved wherever this one's user left it automatic: the
 /// precision, and on the same number of ranks the threads and the all-reduce.
-void adopt(SessionState& state, const run::Identity& resolved);
+void adopt(SessionState& state, const RunFingerprint& resolved);
 
 /// Sums the fingerprints of what the ranks hold, compares the training set with the checkpoint's, and
 /// completes `state.progress`. Collective. Needs the samples.
@@ -43,11 +43,11 @@ void settle_identity(SessionState& state, const Start& start);
 
 /// Throws Error{checkpoint} naming the first item in which the run of `path` and this one differ, and what to
 /// do.
-void require_same_run(const run::Identity& found, const run::Identity& wanted, const std::string& path,
+void require_same_run(const RunFingerprint& found, const RunFingerprint& wanted, const std::string& path,
                       const TrainConfig& config, int ranks);
 
 /// One line for each setting that affects bits and is not the checkpoint's.
-std::vector<std::string> changed_settings(const run::Identity& then, const run::Identity& now);
+std::vector<std::string> changed_settings(const RunFingerprint& then, const RunFingerprint& now);
 /// The same for the kernel plans, a choice per line; empty when they are equal.
 std::string changed_kernels(const std::string& then, const std::string& now);
 

@@ -67,7 +67,7 @@ void load_samples(SessionState& state) {
 
 /// All ranks must have planned the same kernels: the flat blocks are summed as they lie in memory.
 void require_equal_plans(const SessionState& state) {
-  comm::Facts plan{{"the precision", std::string(engine::to_string(state.config.precision))}};
+  RunFingerprint plan{{"the precision", std::string(engine::to_string(state.config.precision))}};
   std::istringstream lines(state.tower->plan_text());
   for (std::string line; std::getline(lines, line);)
     plan.emplace_back(concat("line ", plan.size(), " of the kernel plan"), line);
@@ -122,18 +122,18 @@ void describe_run(const SessionState& state, const Start& start) {
 
 }  // namespace
 
-run::Identity resolved_settings(const SessionState& state) {
+RunFingerprint resolved_settings(const SessionState& state) {
   std::string all_reduce(state.collective->name());
   constexpr std::string_view kAuto = "auto (";
   if (all_reduce.starts_with(kAuto)) {
     all_reduce = all_reduce.substr(kAuto.size(), all_reduce.size() - kAuto.size() - 1);
   }
-  run::Identity settings{{"precision", std::string(engine::to_string(state.config.precision))},
-                         {"threads", std::to_string(state.config.threads)},
-                         {"ranks", std::to_string(state.world.size())},
-                         {"all-reduce", std::move(all_reduce)},
-                         {"wire", std::string(comm::to_string(state.config.wire))},
-                         {"bucket MiB", format("%g", state.config.bucket_mib)}};
+  RunFingerprint settings{{"precision", std::string(engine::to_string(state.config.precision))},
+                          {"threads", std::to_string(state.config.threads)},
+                          {"ranks", std::to_string(state.world.size())},
+                          {"all-reduce", std::move(all_reduce)},
+                          {"wire", std::string(comm::to_string(state.config.wire))},
+                          {"bucket MiB", format("%g", state.config.bucket_mib)}};
   if (state.config.nccl_algorithm != "auto")
     settings.emplace_back("nccl algorithm", state.config.nccl_algorithm);
   return settings;

@@ -82,6 +82,6 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
 void run_loop(SessionState& state);
 
 /// Settings that are resolved at start and affect bits. What `auto` chose stands there as the choice.
-run::Identity resolved_settings(const SessionState& state);
+RunFingerprint resolved_settings(const SessionState& state);
 
 }  // namespace cifar_mpi::train

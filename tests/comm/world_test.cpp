@@ -94,7 +94,7 @@ TEST(Vote, TurnsWhatAPhaseThrowsIntoEveryRanksError) {
 }
 
 /// What `require_equal` says to all ranks; empty when it finds no difference.
-std::string difference(const Facts& mine) {
+std::string difference(const RunFingerprint& mine) {
   try {
     test_world().require_equal(ErrorKind::usage, mine, "give all the same");
   } catch (const AgreedError& error) {
@@ -109,7 +109,8 @@ TEST(RequireEqual, PassesWhereAllRanksHaveTheSame) {
   EXPECT_EQ(difference({{"--lr", "0.1"}, {"empty", ""}, {"kernels", "a\nb"}}), "");
   const bool first = test_world().rank() == 0;
   const std::pair<std::string, std::string> a{"a", "1"}, b{"b", "2"};
-  EXPECT_EQ(difference(first ? Facts{a, b} : Facts{b, a}), "") << "the order of items says nothing";
+  EXPECT_EQ(difference(first ? RunFingerprint{a, b} : RunFingerprint{b, a}), "")
+      << "the order of items says nothing";
 }
 
 TEST(RequireEqual, NamesItemRankHostAndBothValues) {
@@ -121,9 +122,9 @@ TEST(RequireEqual, NamesItemRankHostAndBothValues) {
     const std::string where = concat(" on rank ", odd, " (", host, "), but ");
     EXPECT_EQ(difference({{"--lr", "0.1"}, {"--seed", mine ? "2" : "1"}, {"last", mine ? "x" : "y"}}),
               concat("--seed is 2", where, "1", zero));
-    EXPECT_EQ(difference(mine ? Facts{} : Facts{{"--lr", "0.1"}}),
+    EXPECT_EQ(difference(mine ? RunFingerprint{} : RunFingerprint{{"--lr", "0.1"}}),
               concat("--lr is missing", where, "0.1", zero));
-    EXPECT_EQ(difference(mine ? Facts{{"--lr", "a\nb"}} : Facts{}),
+    EXPECT_EQ(difference(mine ? RunFingerprint{{"--lr", "a\nb"}} : RunFingerprint{}),
               concat("--lr is a b", where, "missing", zero));
   }
   if (world.size() > 2) {

@@ -178,9 +178,10 @@ TEST(ScheduleSpec, HasWhatTheUserChose) {
   EXPECT_EQ(spec.global_batch, 96u);
 }
 
-TEST(RunIdentity, SpellsNumbersSoThatTheyReadBack) {
+TEST(RunFingerprintOfAConfig, SpellsNumbersSoThatTheyReadBack) {
   for (const double rate : {0.1, 1e-310, 5e-324, 0.30000000000000004, 1e9}) {
-    const run::Identity items = identity(changed([rate](auto& c) { c.lr = rate; }), {}, dataset_of(1000));
+    const RunFingerprint items =
+        run_fingerprint(changed([rate](auto& c) { c.lr = rate; }), {}, dataset_of(1000));
     const auto lr = std::find_if(items.begin(), items.end(), [](const auto& i) { return i.first == "--lr"; });
     ASSERT_NE(lr, items.end());
     EXPECT_EQ(std::strtod(lr->second.c_str(), nullptr), rate);
@@ -190,15 +191,15 @@ TEST(RunIdentity, SpellsNumbersSoThatTheyReadBack) {
   }
 }
 
-TEST(RunIdentity, ChangesWithWhatMakesARunAnother) {
+TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
   const auto items = [](const Change& change, std::uint64_t global_batch = 128,
                         std::uint64_t samples = 1000) {
     Sizes sizes;
     sizes.global_batch = global_batch;
-    return identity(changed(change), sizes, dataset_of(samples));
+    return run_fingerprint(changed(change), sizes, dataset_of(samples));
   };
-  const run::Identity plain = items([](auto&) {});
-  const std::map<std::string, run::Identity> others{
+  const RunFingerprint plain = items([](auto&) {});
+  const std::map<std::string, RunFingerprint> others{
       {"--seed", items([](auto& c) { c.seed = 2; })},
       {"--global-batch", items([](auto&) {}, 129)},
       {"dataset training samples", items([](auto&) {}, 128, 1001)},
@@ -224,7 +225,7 @@ TEST(RunIdentity, ChangesWithWhatMakesARunAnother) {
   EXPECT_EQ(
       items([](auto& c) { c.steps = 5, c.epochs = 9.0, c.keep = 1, c.run_dir = "x", c.micro_shards = 2; }),
       plain);
-  const run::Identity reproducible = items([](auto& c) { c.reproducible = true; });
+  const RunFingerprint reproducible = items([](auto& c) { c.reproducible = true; });
   ASSERT_EQ(reproducible.size(), plain.size() + 1);
   EXPECT_EQ(reproducible.back(), (std::pair<std::string, std::string>{"--micro-shards", "8"}));
 }

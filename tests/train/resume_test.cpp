@@ -16,13 +16,13 @@ using data::Shuffle;
 // What is of the same run.
 
 TEST(RequireSameRun, NamesTheItemThatDiffers) {
-  const run::Identity run{{"model", "tutorial"}, {"--seed", "1"}, {"--lr", "0.1"}};
-  const auto compare = [](const run::Identity& found, const run::Identity& wanted) {
+  const RunFingerprint run{{"model", "tutorial"}, {"--seed", "1"}, {"--lr", "0.1"}};
+  const auto compare = [](const RunFingerprint& found, const RunFingerprint& wanted) {
     require_same_run(found, wanted, "some/file.h5", TrainConfig(), 2);
   };
   EXPECT_NO_THROW(compare(run, run));
   EXPECT_NO_THROW(compare({run[2], run[0], run[1]}, run));
-  run::Identity other = run;
+  RunFingerprint other = run;
   other[1].second = "7";
   expect_error(ErrorKind::checkpoint,
                {"some/file.h5", "its --seed is 7, this one's is 1", "choose another --run-dir"},
@@ -31,7 +31,7 @@ TEST(RequireSameRun, NamesTheItemThatDiffers) {
     compare({run[0], run[1]}, run);
   });
   // What only the checkpoint has was an option of that run: --micro-shards with --reproducible.
-  run::Identity more = run;
+  RunFingerprint more = run;
   more.emplace_back("--micro-shards", "8");
   expect_error(ErrorKind::checkpoint, {"--micro-shards is 8, this one's is not set"},
                [&] { compare(more, run); });
@@ -59,10 +59,10 @@ TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {
 // What may change, and what is said of it.
 
 TEST(ChangedSettings, SaysOneLineForEach) {
-  const run::Identity then{
+  const RunFingerprint then{
       {"precision", "bf16"}, {"threads", "2"}, {"ranks", "4"}, {"all-reduce", "ring"}, {"bucket MiB", "1"}};
   EXPECT_TRUE(changed_settings(then, then).empty());
-  run::Identity now = then;
+  RunFingerprint now = then;
   now[0].second = "fp32";
   now[3].second = "window";
   const std::vector<std::string> notes = changed_settings(then, now);
@@ -75,8 +75,8 @@ TEST(ChangedSettings, SaysOneLineForEach) {
 }
 
 TEST(ChangedSettings, IgnoresHowNothingIsSummed) {
-  run::Identity then{{"ranks", "1"}, {"all-reduce", "ring"}, {"bucket MiB", "1"}};
-  run::Identity now{{"ranks", "1"}, {"all-reduce", "mpi"}, {"bucket MiB", "4"}};
+  RunFingerprint then{{"ranks", "1"}, {"all-reduce", "ring"}, {"bucket MiB", "1"}};
+  RunFingerprint now{{"ranks", "1"}, {"all-reduce", "mpi"}, {"bucket MiB", "4"}};
   EXPECT_TRUE(changed_settings(then, now).empty());
   then[0].second = now[0].second = "2";
   EXPECT_EQ(changed_settings(then, now).size(), 2u);

@@ -139,7 +139,7 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
 TEST_F(Step, ResolvesWhatIsLeftOpenAndSaysSo) {
   TrainConfig c = config();
   c.bucket_mib = 0.5;
-  const run::Identity resolved = start(c)->progress.resolved;
+  const RunFingerprint resolved = start(c)->progress.resolved;
   const auto has = [&](const char* name, const std::string& value) {
     return std::find(resolved.begin(), resolved.end(), std::pair<std::string, std::string>{name, value}) !=
            resolved.end();

@@ -6,10 +6,10 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/run_fingerprint.hpp"
 
 namespace cifar_mpi::comm {
 
@@ -18,9 +18,6 @@ class AgreedError : public Error {
  public:
   using Error::Error;
 };
-
-/// Named texts that all ranks must have in common: (item, value), every item once.
-using Facts = std::vector<std::pair<std::string, std::string>>;
 
 /// The life time of MPI and where this rank stands in it. One per process, first in, last out.
 ///
@@ -78,7 +75,7 @@ class World {
   /// AgreedError of this kind on all ranks that names the lowest differing rank's first such item: "--lr is
   /// 0.2 on rank 2 (node3), but 0.1 on rank 0 (node1); " and `advice`. Costs a broadcast and what `agree`
   /// costs.
-  void require_equal(ErrorKind kind, const Facts& mine, std::string_view advice) const;
+  void require_equal(ErrorKind kind, const RunFingerprint& mine, std::string_view advice) const;
 
   void barrier() const;
   /// Element-wise sums over all ranks, in place, the same bits on every rank.
@@ -91,6 +88,7 @@ class World {
   void broadcast(std::span<std::byte> bytes) const;
   /// Replaces `text` by rank 0's.
   void broadcast(std::string& text) const;
+  void broadcast(RunFingerprint& items) const;
   /// Flushes stdio and ends all ranks at once, for errors inside the loop that only this rank knows of.
   /// mpirun returns `exit_code`. Does not return, and takes five seconds at most. The one call that any
   /// thread may make: another than the World's leaves without MPI, and the launcher then ends the other

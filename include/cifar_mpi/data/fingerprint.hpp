@@ -2,10 +2,8 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
+#include "cifar_mpi/base/run_fingerprint.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 
 /// Whether two dataset files hold the same samples, without comparing them byte by byte.
@@ -22,10 +20,10 @@ namespace cifar_mpi::data {
 std::uint64_t fingerprint(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,
                           std::uint64_t first);
 
-/// What a file holds, as (item, value): counts, image shape, label names, a hash of all labels, and one of 24
+/// What a file holds, item by item: counts, image shape, label names, a hash of all labels, and one of 24
 /// images spread evenly over the training split and of 8 over the test split. Equal on all ranks when their
 /// files are copies of each other; a file that differs in a few images only can pass. Each
 /// image costs the reading of its chunk of the file, about a millisecond. Throws Error{data}.
-std::vector<std::pair<std::string, std::string>> summarize(const DatasetFile& file);
+RunFingerprint summarize(const DatasetFile& file);
 
 }  // namespace cifar_mpi::data

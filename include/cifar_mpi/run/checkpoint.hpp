@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/run_fingerprint.hpp"
 #include "cifar_mpi/base/shape.hpp"
 #include "cifar_mpi/model/param_table.hpp"
-#include "cifar_mpi/run/identity.hpp"
 
 /// The checkpoint file: HDF5 that `h5dump` reads like documentation.
 namespace cifar_mpi::run {
@@ -25,8 +25,8 @@ struct Progress {
   double epoch = 0.0;
   std::uint64_t samples_seen = 0;  ///< over all ranks: step · global batch
   std::uint64_t seed = 0;
-  Identity identity;  ///< must match on resume
-  Identity
+  RunFingerprint identity;  ///< must match on resume
+  RunFingerprint
       resolved;  ///< was chosen at start and affects bits: adopted on resume unless the user says otherwise
 };
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "cifar_mpi/base/run_fingerprint.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/reducer.hpp"
 #include "cifar_mpi/data/augment.hpp"
@@ -11,7 +12,6 @@
 #include "cifar_mpi/data/sample_order.hpp"
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
-#include "cifar_mpi/run/identity.hpp"
 
 /// Everything a user can choose for a training run; the defaults are the tutorial's.
 namespace cifar_mpi::train {
@@ -103,7 +103,9 @@ std::string_view to_string(data::Augment augment);
 std::string_view to_string(data::Shuffle shuffle);
 std::string_view to_string(optim::LrScaling scaling);
 
-/// What run::Identity says of a run with this configuration.
-run::Identity identity(const TrainConfig& config, const Sizes& sizes, const data::DatasetInfo& dataset);
+/// What makes a run this run and no other, by option: a checkpoint is resumed only when all are equal. The
+/// number of ranks is no part of it.
+RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
+                               const data::DatasetInfo& dataset);
 
 }  // namespace cifar_mpi::train
