@@ -8,10 +8,11 @@
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "report/step_reporter.hpp"
+#include "run/run_checkpoints.hpp"
 #include "train/finite.hpp"
-#include "train/run_checkpoints.hpp"
+#include "train/snapshot.hpp"
 #include "train/state.hpp"
-#include "train/step_reporter.hpp"
 #include "watch/deadline.hpp"
 #include "watch/rank_watch.hpp"
 
@@ -26,6 +27,11 @@ constexpr const char* kAdvice =
     "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs, in a new "
     "--run-dir";
 
+report::StepScale step_scale(const SessionState& state) {
+  return {state.sizes.total_steps, state.sizes.steps_per_epoch, state.sizes.global_batch,
+          static_cast<std::uint64_t>(state.config.log_every)};
+}
+
 /// Replays the step, reads its records, and acts at boundaries.
 ///
 /// Every decision (stop, diverged, evaluate, checkpoint) is a function of the summed control block and of the
@@ -35,8 +41,14 @@ class Loop {
   explicit Loop(SessionState& state)
       : s_(state),
         view_(state.log, state.world.rank() == 0 ? terminal_columns() : 0),
-        checkpoints_(state, view_),
-        reporter_(state, view_, metrics_),
+        schedule_(schedule_spec(state.config, state.sizes, state.info.train_count)),
+        checkpoints_(
+            state.world, state.config.run_dir, {state.config.keep, state.config.keep_every},
+            [this](std::uint64_t step, std::optional<double> test_accuracy) {
+              return snapshot(s_, schedule_, step, test_accuracy);
+            },
+            view_),
+        reporter_(state.world, step_scale(state), schedule_, view_, metrics_),
         begun_(state.progress.step),
         launched_(begun_),
         finished_(launched_),
@@ -66,10 +78,11 @@ class Loop {
 
   SessionState& s_;
   report::ProgressView view_;
-  RunCheckpoints checkpoints_;
+  optim::Schedule schedule_;
+  run::RunCheckpoints checkpoints_;
   watch::Deadline deadline_{{}, 0.0};  ///< rank 0's counts
   report::MetricsFile metrics_;
-  StepReporter reporter_;
+  report::StepReporter reporter_;
   const std::uint64_t begun_;  ///< steps that were done before this start
   std::uint64_t launched_;     ///< steps enqueued since the run began
   std::uint64_t finished_;     ///< steps that were done when the last launch returned

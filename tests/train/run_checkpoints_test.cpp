@@ -1,4 +1,4 @@
-#include "train/run_checkpoints.hpp"
+#include "run/run_checkpoints.hpp"
 
 #include <algorithm>
 #include <filesystem>

@@ -35,7 +35,7 @@ struct StepBenchmark {
   std::string all_reduce;
   int ranks = 0;
   int batch_size = 0;
-  std::string kernels;          ///< which were chosen, by lines (engine::Tower::plan_text)
+  std::string kernels;          ///< which were chosen, by lines (lower::Tower::plan_text)
   Spread step_s;                ///< seconds per step, of the slowest rank
   Spread images_per_s;          ///< over all ranks
   Spread peak_flops;            ///< ceiling of one rank, lowest rank of each round

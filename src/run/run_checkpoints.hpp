@@ -1,23 +1,27 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
-#include "cifar_mpi/optim/schedule.hpp"
+#include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/report/metrics.hpp"
 #include "run/checkpoint_writer.hpp"
-#include "train/state.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::run {
 
 /// The checkpoints of a run that trains: copied out at a step boundary, written while training goes on.
 ///
 /// A checkpoint that cannot be written is a warning on standard error, each time; training goes on.
 class RunCheckpoints {
  public:
-  /// Both must outlive this object.
-  RunCheckpoints(const SessionState& state, report::ProgressView& view);
+  /// Copies the state after `step` steps out of the device. Called on rank 0, between steps.
+  using Snapshot = std::function<Checkpoint(std::uint64_t step, std::optional<double> test_accuracy)>;
+
+  /// `world`, `view` and what `snapshot` refers to must outlive this object.
+  RunCheckpoints(const comm::World& world, const std::string& run_dir, const Retention& retention,
+                 Snapshot snapshot, report::ProgressView& view);
   /// Waits for the file being written and says how that went.
   ~RunCheckpoints();
   RunCheckpoints(const RunCheckpoints&) = delete;
@@ -38,18 +42,17 @@ class RunCheckpoints {
   double last_seconds() const { return last_seconds_; }
 
  private:
-  run::Checkpoint snapshot(std::uint64_t step, std::optional<double> test_accuracy) const;
   void settle();
-  void report(const run::WriteReport& report);
+  void report(const WriteReport& report);
 
-  const SessionState& s_;
+  const comm::World& world_;
+  Snapshot snapshot_;
   report::ProgressView& view_;
-  optim::Schedule schedule_;
-  run::CheckpointWriter writer_;  ///< idle but on rank 0
-  double copy_s_ = 0.0;           ///< for how long the last `save` held training up
+  CheckpointWriter writer_;  ///< idle but on rank 0
+  double copy_s_ = 0.0;      ///< for how long the last `save` held training up
   double last_seconds_ = 0.0;
   std::optional<std::uint64_t> written_;  ///< newest step on the disk
   std::string unwritten_;                 ///< what is wrong with the newest state, empty when it is written
 };
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::run

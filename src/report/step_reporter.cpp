@@ -1,4 +1,4 @@
-#include "train/step_reporter.hpp"
+#include "report/step_reporter.hpp"
 
 #include <optional>
 #include <string>
@@ -6,15 +6,16 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::report {
 
-StepReporter::StepReporter(const SessionState& state, report::ProgressView& view,
-                           report::MetricsFile& metrics)
-    : s_(state),
+StepReporter::StepReporter(const comm::World& world, const StepScale& scale, const optim::Schedule& schedule,
+                           ProgressView& view, MetricsFile& metrics)
+    : world_(world),
+      scale_(scale),
+      schedule_(schedule),
       view_(view),
       metrics_(metrics),
-      schedule_(schedule_spec(state.config, state.sizes, state.info.train_count)),
-      watch_(state.world.size()) {}
+      watch_(world.size()) {}
 
 void StepReporter::begin_interval(std::uint64_t completed) {
   interval_started_ = steady_seconds();
@@ -25,11 +26,10 @@ void StepReporter::begin_interval(std::uint64_t completed) {
 void StepReporter::note_done(std::uint64_t step) { done_at_[step % engine::kRecordRing] = steady_seconds(); }
 
 void StepReporter::add(std::uint64_t step, const engine::StepRecord& record) {
-  if (s_.world.rank() != 0) return;
+  if (world_.rank() != 0) return;
   watch_.add(record);
   announce_rate(step);
-  const auto log_steps = static_cast<std::uint64_t>(s_.config.log_every);
-  if ((step + 1) % log_steps == 0 || step + 1 == s_.sizes.total_steps) report(step, record);
+  if ((step + 1) % scale_.log_every == 0 || step + 1 == scale_.total_steps) report(step, record);
 }
 
 void StepReporter::announce_rate(std::uint64_t step) {
@@ -43,23 +43,23 @@ void StepReporter::announce_rate(std::uint64_t step) {
 
 void StepReporter::report(std::uint64_t step, const engine::StepRecord& record) {
   const double now = done_at_[step % engine::kRecordRing];
-  report::StepReport r;
+  StepReport r;
   r.step = step + 1;
-  r.total_steps = s_.sizes.total_steps;
-  r.epoch = static_cast<double>(r.step) / s_.sizes.steps_per_epoch;
+  r.total_steps = scale_.total_steps;
+  r.epoch = static_cast<double>(r.step) / scale_.steps_per_epoch;
   r.cross_entropy = record.cross_entropy;
   r.decay_term = record.decay_term;
   r.train_accuracy = record.correct / record.samples;
   r.learning_rate = schedule_.rate(step);
   const auto steps = static_cast<double>(r.step - interval_step_);
   r.seconds_per_step = (now - interval_started_) / steps;
-  r.images_per_second = static_cast<double>(s_.sizes.global_batch) / r.seconds_per_step;
+  r.images_per_second = static_cast<double>(scale_.global_batch) / r.seconds_per_step;
   r.seconds = now - started_;
   if (const std::optional<watch::RankTimes> times = watch_.take()) {
     r.compute_ms_min = times->least;
     r.compute_ms_median = times->median;
     r.compute_ms_max = times->most;
-    if (const std::string text = watch::slowest_text(*times, s_.world.hosts()); !text.empty())
+    if (const std::string text = watch::slowest_text(*times, world_.hosts()); !text.empty())
       view_.event(text);
   }
   view_.report(r);
@@ -68,4 +68,4 @@ void StepReporter::report(std::uint64_t step, const engine::StepRecord& record) 
   interval_step_ = r.step;
 }
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::report

@@ -3,12 +3,21 @@
 #include <cstdint>
 #include <vector>
 
+#include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/engine/layout.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 #include "cifar_mpi/report/metrics.hpp"
-#include "train/state.hpp"
 #include "watch/rank_watch.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::report {
+
+/// What the number of a step means, and when there is a line about it.
+struct StepScale {
+  std::uint64_t total_steps = 0;
+  double steps_per_epoch = 0.0;
+  std::uint64_t global_batch = 0;  ///< samples of a step over all ranks
+  std::uint64_t log_every = 10;    ///< steps
+};
 
 /// What the log and metrics.jsonl say about steps: a line every few of them with the mean speed since the
 /// last one, each change of the learning rate, who is slow.
@@ -17,8 +26,9 @@ namespace cifar_mpi::train {
 /// rank has one; rank 0's speaks.
 class StepReporter {
  public:
-  /// All must outlive this object.
-  StepReporter(const SessionState& state, report::ProgressView& view, report::MetricsFile& metrics);
+  /// `world`, `view` and `metrics` must outlive this object.
+  StepReporter(const comm::World& world, const StepScale& scale, const optim::Schedule& schedule,
+               ProgressView& view, MetricsFile& metrics);
 
   /// Time counts from here, after `completed` steps: at start, and after a pause that is none of the steps'.
   void begin_interval(std::uint64_t completed);
@@ -31,10 +41,11 @@ class StepReporter {
   void announce_rate(std::uint64_t step);
   void report(std::uint64_t step, const engine::StepRecord& record);
 
-  const SessionState& s_;
-  report::ProgressView& view_;
-  report::MetricsFile& metrics_;
+  const comm::World& world_;
+  StepScale scale_;
   optim::Schedule schedule_;
+  ProgressView& view_;
+  MetricsFile& metrics_;
   watch::RankWatch watch_;
   std::vector<double> done_at_ = std::vector<double>(engine::kRecordRing);
   double announced_rate_ = -1.0;
@@ -43,4 +54,4 @@ class StepReporter {
   std::uint64_t interval_step_ = 0;  ///< completed steps when the interval began
 };
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::report

@@ -1,0 +1,63 @@
+#include "run/run_checkpoints.hpp"
+
+#include <utility>
+
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::run {
+
+RunCheckpoints::RunCheckpoints(const comm::World& world, const std::string& run_dir,
+                               const Retention& retention, Snapshot snapshot, report::ProgressView& view)
+    : world_(world), snapshot_(std::move(snapshot)), view_(view), writer_(run_dir, retention) {}
+
+RunCheckpoints::~RunCheckpoints() { settle(); }
+
+void RunCheckpoints::save(std::uint64_t step, std::optional<double> test_accuracy) {
+  world_.together([&] {
+    if (world_.rank() != 0) return;
+    const double started = steady_seconds();
+    settle();
+    writer_.start(snapshot_(step, test_accuracy));
+    copy_s_ = steady_seconds() - started;
+  });
+}
+
+void RunCheckpoints::poll() {
+  if (writer_.done()) settle();
+}
+
+void RunCheckpoints::require_written() {
+  world_.together([&] {
+    settle();
+    if (!unwritten_.empty()) throw Error(ErrorKind::io, unwritten_);
+  });
+}
+
+void RunCheckpoints::settle() {
+  if (writer_.busy()) report(writer_.finish());
+}
+
+void RunCheckpoints::report(const WriteReport& report) {
+  if (!report.problem.empty()) {
+    const std::string newest = written_ ? concat("that of step ", *written_, " is the newest of this process")
+                                        : std::string("this process has written none yet");
+    const std::string text = concat("the checkpoint of step ", report.step, " could not be written (", newest,
+                                    "): ", report.problem);
+    // When it was written before, only its test accuracy is missing.
+    if (written_ != report.step) unwritten_ = text;
+    view_.warning(text);
+    return;
+  }
+  if (!report.remark.empty()) view_.warning(report.remark);
+  if (written_ != report.step) {
+    view_.event(
+        concat("checkpoint: ", report.path,
+               format(" (%.1f ms of training, %.1f ms beside it)", 1e3 * copy_s_, 1e3 * report.seconds)));
+  }
+  written_ = report.step;
+  unwritten_.clear();
+  last_seconds_ = copy_s_ + report.seconds;
+}
+
+}  // namespace cifar_mpi::run
