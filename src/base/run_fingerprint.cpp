@@ -1,5 +1,7 @@
 #include "cifar_mpi/base/run_fingerprint.hpp"
 
+#include <charconv>
+
 namespace cifar_mpi {
 
 const std::string* find_item(const RunFingerprint& items, std::string_view item) {
@@ -7,6 +9,15 @@ const std::string* find_item(const RunFingerprint& items, std::string_view item)
     if (name == item) return &value;
   }
   return nullptr;
+}
+
+std::optional<std::int64_t> find_number(const RunFingerprint& items, std::string_view item) {
+  const std::string* const text = find_item(items, item);
+  std::int64_t value = 0;
+  if (text == nullptr) return std::nullopt;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size()) return std::nullopt;
+  return value;
 }
 
 std::string pack(const RunFingerprint& items) {

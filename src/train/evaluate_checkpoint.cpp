@@ -6,7 +6,7 @@
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/train/network.hpp"
-#include "train/resume.hpp"
+#include "run/resume.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -63,7 +63,7 @@ RunFingerprint fingerprint_of(const run::Checkpoint& checkpoint) {
 std::string resolve_checkpoint(const std::string& path, const Log& log) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) return path;
-  const std::optional<FoundCheckpoint> found = newest_valid_checkpoint(path, log);
+  const std::optional<run::FoundCheckpoint> found = run::newest_valid_checkpoint(path, log);
   if (!found) {
     throw Error(ErrorKind::checkpoint, concat(path, " holds no checkpoint (", path,
                                               "/checkpoints/step_*.h5); "

@@ -8,7 +8,8 @@
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
-#include "train/resume.hpp"
+#include "run/resume.hpp"
+#include "train/resolved.hpp"
 #include "train/state.hpp"
 
 namespace cifar_mpi::train {
@@ -75,7 +76,7 @@ void require_equal_plans(const SessionState& state) {
 }
 
 /// The blocks, the sealed programs on them, and the values they begin with.
-void build_programs(SessionState& state, const Start& start, bool overlap) {
+void build_programs(SessionState& state, const run::Start& start, bool overlap) {
   allocate_blocks(state);
   state.step = plan_step(state, *state.collective, {overlap, state.config.side_lane});
   import_block(*state.backend, *state.tower, start.model, state.params);
@@ -88,7 +89,18 @@ void build_programs(SessionState& state, const Start& start, bool overlap) {
   state.dataset.reset();  // from here on HDF5, which is not thread-safe, belongs to the writer of checkpoints
 }
 
-void describe_run(const SessionState& state, const Start& start) {
+run::StartRequest start_request(const SessionState& state) {
+  const TrainConfig& config = state.config;
+  return {config.run_dir, config.resume, config.data, config.global_batch != 0,
+          run_fingerprint(config, state.sizes, state.info)};
+}
+
+run::StartedRun started_run(const SessionState& state) {
+  return {state.progress.resolved, state.tower->plan_text(), state.config.reproducible, state.config.shuffle,
+          state.info.train_count,  state.sizes.global_batch, state.world.size()};
+}
+
+void describe_run(const SessionState& state, const run::Start& start) {
   const TrainConfig& config = state.config;
   const data::DatasetInfo& info = state.info;
   const Log& log = state.log;
@@ -117,27 +129,10 @@ void describe_run(const SessionState& state, const Start& start) {
     return;
   }
   log.info(concat("resuming at step ", state.progress.step, " of ", state.sizes.total_steps));
-  for (const std::string& note : resume_notes(state, start)) log.info(note);
+  for (const std::string& note : run::resume_notes(start, started_run(state))) log.info(note);
 }
 
 }  // namespace
-
-RunFingerprint resolved_settings(const SessionState& state) {
-  std::string all_reduce(state.collective->name());
-  constexpr std::string_view kAuto = "auto (";
-  if (all_reduce.starts_with(kAuto)) {
-    all_reduce = all_reduce.substr(kAuto.size(), all_reduce.size() - kAuto.size() - 1);
-  }
-  RunFingerprint settings{{"precision", std::string(engine::to_string(state.config.precision))},
-                          {"threads", std::to_string(state.config.threads)},
-                          {"ranks", std::to_string(state.world.size())},
-                          {"all-reduce", std::move(all_reduce)},
-                          {"wire", std::string(comm::to_string(state.config.wire))},
-                          {"bucket MiB", format("%g", state.config.bucket_mib)}};
-  if (state.config.nccl_algorithm != "auto")
-    settings.emplace_back("nccl algorithm", state.config.nccl_algorithm);
-  return settings;
-}
 
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,
                                      const BackendFactory& make_backend,
@@ -146,7 +141,10 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   SessionState& state = *owner;
   world.together([&] { open_dataset(state); });
   require_equal_data(world, *state.dataset, state.config.data);
-  const Start start = find_start(state);
+  run::StartRequest asked = start_request(state);
+  const run::Start start = run::find_start(asked, initial_tensors(state.network.params, state.config.seed),
+                                           state.network.params, world, log);
+  state.progress.step = start.progress.step;
   adopt(state, start.progress.resolved);
   resolve_threads(state);
   world.together([&] {
@@ -154,7 +152,9 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
     load_samples(state);
   });
   require_equal_plans(state);
-  settle_identity(state, start);
+  run::add_dataset_content(asked, state.samples.fingerprint(), start, world);
+  state.progress.seed = state.config.seed;
+  state.progress.identity = std::move(asked.fingerprint);
   world.together([&] {
     if (world.rank() == 0) write_configuration(state.config);
   });

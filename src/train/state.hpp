@@ -81,7 +81,4 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
 /// The loop over steps, from state.progress.step to the end.
 void run_loop(SessionState& state);
 
-/// Settings that are resolved at start and affect bits. What `auto` chose stands there as the choice.
-RunFingerprint resolved_settings(const SessionState& state);
-
 }  // namespace cifar_mpi::train

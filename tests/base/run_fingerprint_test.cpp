@@ -18,5 +18,13 @@ TEST(RunFingerprint, FindsAnItemByItsWholeName) {
   EXPECT_EQ(find_item(items, "--l"), nullptr);
 }
 
+TEST(RunFingerprint, ReadsNumbersThatAreNothingElse) {
+  const RunFingerprint items{{"ranks", "12"}, {"lr", "0.1"}, {"threads", "4 "}, {"empty", ""}};
+  EXPECT_EQ(find_number(items, "ranks"), 12);
+  for (const char* item : {"lr", "threads", "empty", "steps"}) {
+    EXPECT_EQ(find_number(items, item), std::nullopt) << item;
+  }
+}
+
 }  // namespace
 }  // namespace cifar_mpi

@@ -4,7 +4,7 @@
 
 #include "cifar_mpi/run/run_directory.hpp"
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
-#include "train/resume.hpp"
+#include "train/resolved.hpp"
 #include "train/run_fixture.hpp"
 
 /// What the options become in the programs of a run.

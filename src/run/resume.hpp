@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/data/sample_order.hpp"
+#include "cifar_mpi/model/param_table.hpp"
+#include "cifar_mpi/run/checkpoint.hpp"
+
+/// How a run goes on from a checkpoint: which one, whether it is of this run, and what the user is told of it.
+namespace cifar_mpi::run {
+
+/// How a run was asked to start, and what it is.
+struct StartRequest {
+  std::string run_dir;
+  std::string resume = "auto";      ///< "auto", "never" or the path of a checkpoint
+  std::string data;                 ///< path of the dataset, for messages
+  bool global_batch_given = false;  ///< it does not follow the ranks
+  RunFingerprint fingerprint;       ///< what can be compared without the samples; see add_dataset_content
+};
+
+/// Where a run starts, on every rank.
+struct Start {
+  std::vector<NamedTensor> model;  ///< in the order of the ParamTable
+  std::vector<NamedTensor> ema;
+  bool resumed = false;  ///< what follows is empty when not
+  std::string name;      ///< of the checkpoint, for messages
+  Progress progress;
+  std::string kernels;  ///< the plan the checkpoint was made with
+};
+
+/// The newest checkpoint of a run directory that can be read and is of the step its name says; nothing when
+/// it holds no file of such a name. Others are reported and left alone. Throws Error{checkpoint} when none of
+/// them can be read.
+struct FoundCheckpoint {
+  std::string path;
+  Checkpoint content;
+};
+std::optional<FoundCheckpoint> newest_valid_checkpoint(const std::string& run_dir, const Log& log);
+
+/// `initial` values, or the checkpoint that was asked for, checked on rank 0 and sent to all. Collective.
+/// Tensors are in the order of `params`.
+Start find_start(const StartRequest& asked, std::vector<NamedTensor> initial, const model::ParamTable& params,
+                 const comm::World& world, const Log& log);
+
+/// Sums the fingerprints of what the ranks hold (`mine` of this one), adds the total to `asked.fingerprint`,
+/// and compares the training set with the checkpoint's. Collective.
+void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& start,
+                         const comm::World& world);
+
+/// Throws Error{checkpoint} naming the first item in which the run of `path` and this one differ, and what to
+/// do.
+void require_same_run(const RunFingerprint& found, const StartRequest& asked, const std::string& path,
+                      int ranks);
+
+/// One line for each setting that affects bits and is not the checkpoint's.
+std::vector<std::string> changed_settings(const RunFingerprint& then, const RunFingerprint& now);
+/// The same for the kernel plans, a choice per line; empty when they are equal.
+std::string changed_kernels(const std::string& then, const std::string& now);
+
+/// What `--shuffle shard` does to the sample order when the number of ranks changes after `step` steps.
+struct ShardChange {
+  std::uint64_t whole_pass = 0;  ///< from this pass on (counted from 0) each sample stands once in each
+  std::uint64_t step = 0;        ///< after this many steps all ranks are in it
+  bool seamless = false;         ///< the change falls between two passes: nothing is repeated or skipped
+};
+ShardChange shard_change(std::uint64_t samples, std::uint64_t global_batch, std::uint64_t step,
+                         int ranks_then, int ranks_now);
+
+/// What a start has come to, as far as a checkpoint's run could be another.
+struct StartedRun {
+  RunFingerprint resolved;  ///< as Progress has it
+  std::string kernels;      ///< as Provenance has it
+  bool reproducible = false;
+  data::Shuffle shuffle = data::Shuffle::shard;
+  std::uint64_t samples = 0;  ///< of the training set
+  std::uint64_t global_batch = 0;
+  int ranks = 1;
+};
+
+/// Everything the user must know about what changed; empty for a new run.
+std::vector<std::string> resume_notes(const Start& start, const StartedRun& now);
+
+}  // namespace cifar_mpi::run

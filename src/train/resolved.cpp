@@ -1,0 +1,55 @@
+#include "train/resolved.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::train {
+
+RunFingerprint resolved_settings(const SessionState& state) {
+  std::string all_reduce(state.collective->name());
+  constexpr std::string_view kAuto = "auto (";
+  if (all_reduce.starts_with(kAuto)) {
+    all_reduce = all_reduce.substr(kAuto.size(), all_reduce.size() - kAuto.size() - 1);
+  }
+  RunFingerprint settings{{"precision", std::string(engine::to_string(state.config.precision))},
+                          {"threads", std::to_string(state.config.threads)},
+                          {"ranks", std::to_string(state.world.size())},
+                          {"all-reduce", std::move(all_reduce)},
+                          {"wire", std::string(comm::to_string(state.config.wire))},
+                          {"bucket MiB", format("%g", state.config.bucket_mib)}};
+  if (state.config.nccl_algorithm != "auto")
+    settings.emplace_back("nccl algorithm", state.config.nccl_algorithm);
+  return settings;
+}
+
+void adopt(SessionState& state, const RunFingerprint& resolved) {
+  using engine::Precision;
+  TrainConfig& config = state.config;
+  if (const auto* value = find_item(resolved, "precision");
+      value && config.precision == Precision::automatic) {
+    for (const Precision precision : {Precision::fp32, Precision::tf32, Precision::bf16}) {
+      if (*value == engine::to_string(precision)) config.precision = precision;
+    }
+    state.adopted_precision = config.precision != Precision::automatic;
+  }
+  if (find_number(resolved, "ranks") != state.world.size()) return;
+  if (const auto threads = find_number(resolved, "threads");
+      threads && std::in_range<int>(*threads) && config.threads == 0) {
+    config.threads = std::max(static_cast<int>(*threads), 0);
+  }
+  if (const auto* nccl = find_item(resolved, "nccl algorithm"); nccl && config.nccl_algorithm == "auto") {
+    config.nccl_algorithm = *nccl;
+  }
+  // Auto's choice by length has no name of its own; on the same nodes it chooses alike again.
+  const auto* all_reduce = find_item(resolved, "all-reduce");
+  const auto known = comm::collectives();
+  if (all_reduce && config.all_reduce == "auto" &&
+      std::any_of(known.begin(), known.end(), [&](const auto& info) { return info.name == *all_reduce; })) {
+    config.all_reduce = *all_reduce;
+    state.adopted_all_reduce = true;
+  }
+}
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "cifar_mpi/base/run_fingerprint.hpp"
+#include "train/state.hpp"
+
+/// Settings that are resolved at start and affect bits.
+namespace cifar_mpi::train {
+
+/// All of them; what `auto` chose stands there as the choice.
+RunFingerprint resolved_settings(const SessionState& state);
+
+/// Takes over what the checkpoint's run had resolved wherever this one's user left it automatic: the
+/// precision, and on the same number of ranks the threads and the all-reduce.
+void adopt(SessionState& state, const RunFingerprint& resolved);
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,205 @@
+#include "run/resume.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/base/text.hpp"
+#include "support/temp_dir.hpp"
+
+namespace cifar_mpi::run {
+namespace {
+
+using data::Shuffle;
+
+// What is of the same run.
+
+TEST(RequireSameRun, NamesTheItemThatDiffers) {
+  const RunFingerprint run{{"model", "tutorial"}, {"--seed", "1"}, {"--lr", "0.1"}};
+  const auto compare = [](const RunFingerprint& found, const RunFingerprint& wanted) {
+    StartRequest asked;
+    asked.fingerprint = wanted;
+    require_same_run(found, asked, "some/file.h5", 2);
+  };
+  EXPECT_NO_THROW(compare(run, run));
+  EXPECT_NO_THROW(compare({run[2], run[0], run[1]}, run));
+  RunFingerprint other = run;
+  other[1].second = "7";
+  expect_error(ErrorKind::checkpoint,
+               {"some/file.h5", "its --seed is 7, this one's is 1", "choose another --run-dir"},
+               [&] { compare(other, run); });
+  expect_error(ErrorKind::checkpoint, {"--lr is not recorded, this one's is 0.1"}, [&] {
+    compare({run[0], run[1]}, run);
+  });
+  // What only the checkpoint has was an option of that run: --micro-shards with --reproducible.
+  RunFingerprint more = run;
+  more.emplace_back("--micro-shards", "8");
+  expect_error(ErrorKind::checkpoint, {"--micro-shards is 8, this one's is not set"},
+               [&] { compare(more, run); });
+}
+
+TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {
+  StartRequest asked;
+  asked.fingerprint = {{"--global-batch", "512"}};
+  const auto text = [&](int ranks) {
+    try {
+      require_same_run({{"--global-batch", "256"}}, asked, "file", ranks);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  EXPECT_NE(text(4).find("give --global-batch 256 to go on with 4 ranks"), std::string::npos) << text(4);
+  EXPECT_NE(text(3).find("start a number of ranks that divides 256 and give --global-batch 256"),
+            std::string::npos)
+      << text(3);
+  asked.global_batch_given = true;  // the user has chosen it: no advice to choose another
+  EXPECT_EQ(text(4).find("to go on"), std::string::npos) << text(4);
+}
+
+// What may change, and what is said of it.
+
+TEST(ChangedSettings, SaysOneLineForEach) {
+  const RunFingerprint then{
+      {"precision", "bf16"}, {"threads", "2"}, {"ranks", "4"}, {"all-reduce", "ring"}, {"bucket MiB", "1"}};
+  EXPECT_TRUE(changed_settings(then, then).empty());
+  RunFingerprint now = then;
+  now[0].second = "fp32";
+  now[3].second = "window";
+  const std::vector<std::string> notes = changed_settings(then, now);
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_EQ(
+      notes[0],
+      "note: precision is fp32, the checkpoint was made with bf16: the run goes on, but not to the same "
+      "bits");
+  EXPECT_TRUE(notes[1].starts_with("note: all-reduce is window, the checkpoint was made with ring:"));
+}
+
+TEST(ChangedSettings, IgnoresHowNothingIsSummed) {
+  RunFingerprint then{{"ranks", "1"}, {"all-reduce", "ring"}, {"bucket MiB", "1"}};
+  RunFingerprint now{{"ranks", "1"}, {"all-reduce", "mpi"}, {"bucket MiB", "4"}};
+  EXPECT_TRUE(changed_settings(then, now).empty());
+  then[0].second = now[0].second = "2";
+  EXPECT_EQ(changed_settings(then, now).size(), 2u);
+  now[0].second = "1";
+  EXPECT_EQ(changed_settings(then, now).size(), 3u);
+}
+
+TEST(ChangedKernels, NamesTheFirstAndCountsTheOthers) {
+  EXPECT_EQ(changed_kernels("a: 1\nb: 2\n", "a: 1\nb: 2\n"), "");
+  EXPECT_EQ(changed_kernels("a: 1\nb: 2\nc: 3\n", "a: 1\nb: 5\nc: 6\n"),
+            "note: the kernel plan has \"b: 5\", the checkpoint was made with \"b: 2\" (and 1 more): the run "
+            "goes on, but not to the same bits");
+  EXPECT_NE(
+      changed_kernels("a: 1\n", "a: 1\nb: 2").find("has \"b: 2\", the checkpoint was made with \"nothing\":"),
+      std::string::npos);
+}
+
+// Another number of ranks.
+
+struct Leg {
+  int ranks = 1;
+  std::uint64_t until = 0;  ///< step
+};
+
+/// How often each sample comes up in each pass of a run whose number of ranks changes, pass by pass.
+std::map<std::uint64_t, std::map<std::uint64_t, int>> visits(Shuffle shuffle, std::uint64_t samples,
+                                                             std::uint64_t global_batch,
+                                                             const std::vector<Leg>& legs) {
+  std::map<std::uint64_t, std::map<std::uint64_t, int>> counts;
+  std::uint64_t step = 0;
+  for (const Leg& leg : legs) {
+    const auto batch = global_batch / static_cast<std::uint64_t>(leg.ranks);
+    for (; step < leg.until; ++step) {
+      for (int rank = 0; rank < leg.ranks; ++rank) {
+        const data::SampleOrder order(shuffle, 11, samples, rank, leg.ranks, static_cast<int>(batch));
+        for (std::uint64_t i = 0; i < batch; ++i) {
+          const data::SampleRef sample = order.at(step, i);
+          ++counts[sample.pass][sample.id];
+        }
+      }
+    }
+  }
+  return counts;
+}
+
+TEST(AnotherNumberOfRanks, RepeatsAndSkipsNothingInTheGlobalOrder) {
+  const std::vector<Leg> changing{{4, 17}, {3, 31}, {2, 40}, {4, 60}};
+  for (const std::uint64_t samples : {96u, 103u}) {
+    EXPECT_EQ(visits(Shuffle::global, samples, 12, changing),
+              visits(Shuffle::global, samples, 12, {{1, 60}}));
+  }
+  // The comparison can fail: it does for shards.
+  EXPECT_NE(visits(Shuffle::shard, 96, 12, changing), visits(Shuffle::shard, 96, 12, {{4, 60}}));
+}
+
+TEST(AnotherNumberOfRanks, IsWholeFromTheNextPassOnInShards) {
+  constexpr std::uint64_t kBatch = 12;
+  for (const std::uint64_t samples : {96u, 103u, 100u}) {
+    for (const auto& [then, now] : {std::pair{4, 3}, {3, 2}, {2, 4}, {1, 4}, {4, 1}}) {
+      for (const std::uint64_t at : {5u, 8u, 16u, 17u, 200u}) {
+        SCOPED_TRACE(concat(samples, " samples, ", then, " to ", now, " ranks after step ", at));
+        const ShardChange change = shard_change(samples, kBatch, at, then, now);
+        const std::uint64_t end = change.step + 3 * (samples / kBatch + 1);
+        const auto counts = visits(Shuffle::shard, samples, kBatch, {{then, at}, {now, end}});
+        for (const std::uint64_t pass : {change.whole_pass, change.whole_pass + 1}) {
+          ASSERT_EQ(counts.at(pass).size(), samples) << "pass " << pass;
+          for (const auto& [sample, count] : counts.at(pass)) EXPECT_EQ(count, 1) << sample;
+        }
+        // After that step no rank takes a sample of an earlier pass, and before it one does.
+        const auto earlier = [&](std::uint64_t step) {
+          return data::SampleOrder(Shuffle::shard, 11, samples, 0, now, kBatch / now).at(step, 0).pass;
+        };
+        for (int rank = 0; rank < now; ++rank) {
+          const data::SampleOrder order(Shuffle::shard, 11, samples, rank, now,
+                                        static_cast<int>(kBatch) / now);
+          EXPECT_GE(order.at(change.step, 0).pass, change.whole_pass);
+        }
+        if (change.step > at) {
+          bool any = earlier(change.step - 1) < change.whole_pass;
+          for (int rank = 1; rank < now; ++rank) {
+            const data::SampleOrder order(Shuffle::shard, 11, samples, rank, now,
+                                          static_cast<int>(kBatch) / now);
+            any = any || order.at(change.step - 1, 0).pass < change.whole_pass;
+          }
+          EXPECT_TRUE(any);
+        }
+        if (change.seamless) {
+          EXPECT_EQ(counts.at(change.whole_pass - 1).size(), samples);
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(shard_change(96, kBatch, 8, 4, 3).seamless);  // one pass is 8 steps
+  EXPECT_FALSE(shard_change(96, kBatch, 9, 4, 3).seamless);
+  EXPECT_FALSE(shard_change(103, kBatch, 103, 1, 4).seamless);  // shards of 25 and 26: never at one end
+}
+
+TEST(ResumeNotes, SpeakOfShardsWhereTheNumberOfRanksChanged) {
+  Start start;
+  start.resumed = true;
+  start.progress.step = 9;
+  start.progress.resolved = {{"ranks", "4"}};
+  StartedRun now{{{"ranks", "3"}}, "", true, Shuffle::shard, 96, 12, 3};
+  const std::vector<std::string> notes = resume_notes(start, now);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_TRUE(
+      notes[0].starts_with("note: with --shuffle shard each of 3 ranks holds other samples than of 4:"))
+      << notes[0];
+  start.progress.resolved[0].second = "13";  // more than a step has samples: no such run was
+  EXPECT_TRUE(resume_notes(start, now).empty());
+  start.progress.resolved[0].second = "4";
+  now.shuffle = Shuffle::global;
+  EXPECT_TRUE(resume_notes(start, now).empty());
+  now.reproducible = false;
+  EXPECT_EQ(resume_notes(start, now).size(), 1u);  // other bits
+  start.resumed = false;
+  EXPECT_TRUE(resume_notes(start, now).empty());
+}
+
+}  // namespace
+}  // namespace cifar_mpi::run
