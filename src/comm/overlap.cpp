@@ -1,4 +1,4 @@
-#include "cifar_mpi/comm/reducer.hpp"
+#include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "comm/nodes.hpp"
 
 namespace cifar_mpi::comm {

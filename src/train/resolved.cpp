@@ -8,17 +8,10 @@
 namespace cifar_mpi::train {
 
 RunFingerprint resolved_settings(const SessionState& state) {
-  std::string all_reduce(state.collective->name());
-  constexpr std::string_view kAuto = "auto (";
-  if (all_reduce.starts_with(kAuto)) {
-    all_reduce = all_reduce.substr(kAuto.size(), all_reduce.size() - kAuto.size() - 1);
-  }
   RunFingerprint settings{{"precision", std::string(engine::to_string(state.config.precision))},
                           {"threads", std::to_string(state.config.threads)},
-                          {"ranks", std::to_string(state.world.size())},
-                          {"all-reduce", std::move(all_reduce)},
-                          {"wire", std::string(comm::to_string(state.config.wire))},
-                          {"bucket MiB", format("%g", state.config.bucket_mib)}};
+                          {"ranks", std::to_string(state.world.size())}};
+  for (auto& setting : state.update->settings()) settings.push_back(std::move(setting));
   if (state.config.nccl_algorithm != "auto")
     settings.emplace_back("nccl algorithm", state.config.nccl_algorithm);
   return settings;

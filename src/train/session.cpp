@@ -47,13 +47,13 @@ void plan_on_this_device(SessionState& state, const BackendFactory& make_backend
   }
 }
 
-void open_collective_on_these_nodes(SessionState& state) {
+void open_update_on_these_nodes(SessionState& state) {
   try {
-    open_collective(state);
+    open_update(state);
   } catch (const comm::AgreedError&) {
     if (!state.adopted_all_reduce) throw;
     state.config.all_reduce = "auto";
-    open_collective(state);
+    open_update(state);
   }
 }
 
@@ -76,9 +76,9 @@ void require_equal_plans(const SessionState& state) {
 }
 
 /// The blocks, the sealed programs on them, and the values they begin with.
-void build_programs(SessionState& state, const run::Start& start, bool overlap) {
+void build_programs(SessionState& state, const run::Start& start) {
   allocate_blocks(state);
-  state.step = plan_step(state, *state.collective, {overlap, state.config.side_lane});
+  state.step = plan_step(state, *state.update, {.branches = state.config.side_lane});
   import_block(*state.backend, *state.tower, start.model, state.params);
   import_block(*state.backend, *state.tower, start.ema, state.ema);
   state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(&state.progress.step),
@@ -111,12 +111,12 @@ void describe_run(const SessionState& state, const run::Start& start) {
                   to_string(config.shuffle), ", augment ", to_string(config.augment)));
   log.info(concat("model: ", config.model, ", ", model::param_count(state.network.params), " parameters, ",
                   engine::to_string(config.precision), "; batch ", state.sizes.batch,
-                  " per rank, global batch ", state.sizes.global_batch, "; all-reduce ",
-                  state.collective->name(), "; seed ", config.seed));
+                  " per rank, global batch ", state.sizes.global_batch, "; all-reduce ", state.update->name(),
+                  "; seed ", config.seed));
   log.info(concat(
       "learning rate: ", optim::Schedule(schedule_spec(config, state.sizes, info.train_count)).describe(),
       "; EMA ", config.ema_decay, "; weight decay ", config.weight_decay));
-  if (const std::string note = state.collective->note(); !note.empty()) log.warn(note);
+  if (const std::string note = state.update->note(); !note.empty()) log.warn(note);
   if (const int unused = state.world.unused_cores(); unused > 0) {
     log.info(concat("note: ", unused,
                     " cores of this node are in no rank's affinity mask; mpirun --bind-to none frees them"));
@@ -158,10 +158,8 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   world.together([&] {
     if (world.rank() == 0) write_configuration(state.config);
   });
-  open_collective_on_these_nodes(state);
-  const bool on_device = dynamic_cast<comm::CollectiveSource*>(state.backend.get()) != nullptr;
-  const bool overlap = comm::resolve_overlap(state.config.overlap, world, on_device);
-  world.together([&] { build_programs(state, start, overlap); });
+  open_update_on_these_nodes(state);
+  world.together([&] { build_programs(state, start); });
   state.progress.resolved = resolved_settings(state);
   describe_run(state, start);
   return owner;

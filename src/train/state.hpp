@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "cifar_mpi/comm/heartbeat.hpp"
-#include "cifar_mpi/comm/reducer.hpp"
+#include "cifar_mpi/comm/update.hpp"
 #include "cifar_mpi/lower/tower.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "cifar_mpi/train/evaluator.hpp"
@@ -36,7 +36,7 @@ struct SessionState {
   bool adopted_all_reduce = false;  ///< likewise
 
   std::unique_ptr<engine::Backend> backend;
-  std::unique_ptr<comm::Collective> collective;
+  std::unique_ptr<comm::Update> update;
   std::unique_ptr<lower::Tower> tower;
   std::optional<engine::Arena> arena;
   ResidentData samples;
@@ -61,17 +61,17 @@ void resolve_threads(SessionState& state);
 /// and network.
 void plan_device(SessionState& state, const BackendFactory& make_backend);
 
-/// Makes the collective and the gradient block, which is its memory. Communicates, so it must not stand in a
-/// phase that can fail on one rank alone. Needs the plan.
-void open_collective(SessionState& state);
+/// Makes the way to update and the gradient block, which is its memory. Communicates, so it must not stand in
+/// a phase that can fail on one rank alone. Needs the plan.
+void open_update(SessionState& state);
 
 /// Allocates the other blocks; needs the plan and the gradient block.
 void allocate_blocks(SessionState& state);
 
-/// Builds and seals the training program on these blocks. `collective` is the state's, or one that stands in
-/// for it.
-std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Collective& collective,
-                                          comm::Beside beside);
+/// Builds and seals the training program on these blocks. `update` is the state's, or one of the same spans
+/// that stands in for it.
+std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& update,
+                                          comm::Concurrency concurrent);
 
 /// Everything Session's constructor does; see there.
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,

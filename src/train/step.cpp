@@ -1,16 +1,12 @@
 #include <algorithm>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "train/state.hpp"
 
 /// Builds the training step: the way of one batch, from the sample order to the updated parameters.
 namespace cifar_mpi::train {
 namespace {
-
-std::vector<comm::Bucket> buckets_of(const SessionState& state) {
-  return comm::plan_buckets(state.tower->layout(),
-                            static_cast<std::size_t>(state.config.bucket_mib * (1 << 20)));
-}
 
 engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout& control) {
   const TrainConfig& config = state.config;
@@ -32,14 +28,14 @@ engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout
   return binding;
 }
 
-engine::Task bind_update(SessionState& state, const engine::TrainBinding& train, const comm::Bucket& bucket,
+engine::Task bind_update(SessionState& state, const engine::TrainBinding& train, const comm::ParamSpan& span,
                          double* decay_sum) {
   engine::UpdateBinding update;
   update.params = state.params.as<float>();
   update.grads = train.grads;
   update.ema = state.ema.as<float>();
-  update.begin = bucket.begin;
-  update.end = bucket.end;
+  update.begin = span.begin;
+  update.end = span.end;
   update.control = train.control;
   update.step = train.step;
   update.decay_sum = decay_sum;
@@ -71,14 +67,18 @@ void plan_device(SessionState& state, const BackendFactory& make_backend) {
   state.arena.emplace([&backend = *state.backend](std::size_t bytes) { return backend.allocate(bytes); });
 }
 
-void open_collective(SessionState& state) {
-  const std::string name = state.config.reproducible ? "doubling" : state.config.all_reduce;
+void open_update(SessionState& state) {
+  const TrainConfig& config = state.config;
+  const std::string name = config.reproducible ? "doubling" : config.all_reduce;
   auto* const source = dynamic_cast<comm::CollectiveSource*>(state.backend.get());
-  state.collective = source != nullptr ? source->make_collective(name, state.world, state.config.wire)
-                                       : comm::make_collective(name, state.world, state.config.wire);
-  const std::size_t floats =
-      engine::ControlLayout{state.world.size()}.floats() + state.tower->layout().floats;
-  state.gradients = state.collective->allocate(floats * sizeof(float));
+  std::unique_ptr<comm::Collective> collective = source != nullptr
+                                                     ? source->make_collective(name, state.world, config.wire)
+                                                     : comm::make_collective(name, state.world, config.wire);
+  const bool overlap = comm::resolve_overlap(config.overlap, state.world, source != nullptr);
+  state.update = std::make_unique<comm::AllReduceUpdate>(
+      std::move(collective), state.tower->layout(),
+      comm::AllReduceSettings{config.bucket_mib, config.wire, overlap});
+  state.gradients = state.update->allocate(engine::ControlLayout{state.world.size()}.floats());
 }
 
 void allocate_blocks(SessionState& state) {
@@ -87,7 +87,7 @@ void allocate_blocks(SessionState& state) {
   state.ema = state.backend->allocate(floats * sizeof(float));
   state.step_counter = state.backend->allocate(sizeof(std::uint64_t));
   state.facts = state.backend->allocate(sizeof(engine::RankFacts));
-  state.decay_sums = state.backend->allocate(buckets_of(state).size() * sizeof(double));
+  state.decay_sums = state.backend->allocate(state.update->spans().size() * sizeof(double));
   state.records.resize(engine::kRecordRing);
   for (int parts = 1; parts < state.sizes.parts; parts *= 2)
     state.partials.push_back(state.backend->allocate(state.gradients.size()));
@@ -120,28 +120,30 @@ std::vector<engine::Task> compute_tasks(SessionState& state, engine::TrainBindin
   return tasks;
 }
 
-std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Collective& collective,
-                                          comm::Beside beside) {
+std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& update,
+                                          comm::Concurrency concurrent) {
   const engine::ControlLayout control{state.world.size()};
   const engine::TrainBinding binding = bind(state, control);
-  const std::vector<comm::Bucket> buckets = buckets_of(state);
+  const std::span<const comm::ParamSpan> spans = update.spans();
 
   comm::StepParts parts;
   parts.compute = compute_tasks(state, binding);
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
-    parts.update.push_back(bind_update(state, binding, buckets[b], state.decay_sums.as<double>() + b));
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    parts.update.push_back(bind_update(state, binding, spans[i], state.decay_sums.as<double>() + i));
   }
   engine::AdvanceBinding advance;
   advance.control = binding.control;
   advance.control_layout = control;
   advance.global_batch = binding.global_batch;
-  advance.decay_sums = {state.decay_sums.as<const double>(), buckets.size()};
+  advance.decay_sums = {state.decay_sums.as<const double>(), spans.size()};
   advance.step = binding.step;
   parts.advance = state.backend->advance_task(advance, state.records);
+  parts.control = {binding.control, control.floats()};
+  parts.grads = {binding.grads, state.tower->layout().floats};
 
-  engine::StepProgram program =
-      comm::place(std::move(parts), buckets, {binding.control, control.floats()},
-                  {binding.grads, state.tower->layout().floats}, collective, beside);
+  engine::StepProgram program("train");
+  update.append(program, std::move(parts), concurrent);
+  program.seal();
   std::vector<engine::Bytes> regions = state.arena->regions();
   for (const Buffer* block :
        {&state.params, &state.ema, &state.gradients, &state.step_counter, &state.facts, &state.decay_sums}) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "train/state.hpp"
 
 namespace cifar_mpi::train {
@@ -31,6 +32,7 @@ TrainConfig train_config(const StepBenchmarkConfig& config) {
   train.all_reduce = config.all_reduce;
   train.wire = config.wire;
   train.bucket_mib = config.bucket_mib;
+  train.overlap = comm::Overlap::on;  // `blocking` tells what it is worth
   train.share_gpus = config.share_gpus;
   // A rate at which nothing diverges however long the measurement takes; the work is the same for any rate.
   train.lr = 1e-6;
@@ -72,7 +74,7 @@ class NoExchange final : public comm::Collective {
 
 /// The step in several ways, on the same memory.
 struct Variants {
-  NoExchange none;
+  std::unique_ptr<comm::Update> none;
   std::unique_ptr<engine::Runner> overlapped, blocking, alone;
   std::unique_ptr<engine::Runner> in_a_row;  ///< no side lane, where the first has one
   std::unique_ptr<engine::Runner> told;      ///< task by task, where the first cannot tell their times
@@ -80,18 +82,21 @@ struct Variants {
 
 void plan_variants(SessionState& state, Variants& variants) {
   allocate_blocks(state);
-  variants.overlapped = plan_step(state, *state.collective, {});
+  variants.overlapped = plan_step(state, *state.update, {});
   if (variants.overlapped->program().lanes() > engine::kFirstSide) {
-    variants.in_a_row = plan_step(state, *state.collective, {.branches = false});
+    variants.in_a_row = plan_step(state, *state.update, {.branches = false});
   }
   if (variants.overlapped->task_seconds().empty()) {
     const engine::RunnerKind chosen = std::exchange(state.config.runner, engine::RunnerKind::serial);
-    variants.told = plan_step(state, *state.collective, {});
+    variants.told = plan_step(state, *state.update, {});
     state.config.runner = chosen;
   }
   if (state.world.size() > 1) {
-    variants.blocking = plan_step(state, *state.collective, {.all_reduces = false});
-    variants.alone = plan_step(state, variants.none, {.all_reduces = false});
+    variants.blocking = plan_step(state, *state.update, {.exchange = false});
+    variants.none =
+        std::make_unique<comm::AllReduceUpdate>(std::make_unique<NoExchange>(), state.tower->layout(),
+                                                comm::AllReduceSettings{state.config.bucket_mib});
+    variants.alone = plan_step(state, *variants.none, {});
   }
   const std::vector<run::NamedTensor> initial = initial_tensors(state.network.params, state.config.seed);
   import_block(*state.backend, *state.tower, initial, state.params);
@@ -208,14 +213,14 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   SessionState state(train_config(config), world, Log(world.rank()), kNoStop);
   resolve_threads(state);
   world.together([&] { build(state, make_backend); });
-  open_collective(state);
+  open_update(state);
   Variants variants;
   world.together([&] { plan_variants(state, variants); });
 
   StepBenchmark result;
   result.backend = state.backend->description();
   result.precision = engine::to_string(state.config.precision);
-  result.all_reduce = state.collective->name();
+  result.all_reduce = state.update->name();
   result.ranks = world.size();
   result.batch_size = state.sizes.batch;
   result.kernels = state.tower->plan_text();

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "cifar_mpi/base/error.hpp"
-#include "cifar_mpi/comm/reducer.hpp"
+#include "cifar_mpi/comm/all_reduce_update.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
@@ -16,7 +16,7 @@ engine::ParamLayout tutorial() {
   return layout;
 }
 
-std::size_t bytes_in(const Bucket& bucket) { return (bucket.end - bucket.begin) * sizeof(float); }
+std::size_t bytes_in(const ParamSpan& bucket) { return (bucket.end - bucket.begin) * sizeof(float); }
 
 bool begins_a_parameter(const engine::ParamLayout& layout, std::size_t at) {
   for (const auto& entry : layout.entries) {
@@ -29,7 +29,7 @@ TEST(BucketPlan, CoversEveryParameterOnceAndInOrder) {
   const engine::ParamLayout layout = tutorial();
   for (const std::size_t bytes : {1u, 64u, 100u, 50'000u, 300'000u, 3'000'000u, 100'000'000u}) {
     std::size_t at = 0;
-    for (const Bucket& bucket : plan_buckets(layout, bytes)) {
+    for (const ParamSpan& bucket : plan_buckets(layout, bytes)) {
       EXPECT_EQ(bucket.begin, at);
       EXPECT_GT(bucket.end, bucket.begin);
       EXPECT_TRUE(begins_a_parameter(layout, bucket.begin))
@@ -43,7 +43,7 @@ TEST(BucketPlan, CoversEveryParameterOnceAndInOrder) {
 TEST(BucketPlan, FillsEveryBucketButTheLastAndNoMoreThanNeeded) {
   const engine::ParamLayout layout = tutorial();
   for (const std::size_t bytes : {64u, 50'000u, 300'000u, 3'000'000u}) {
-    const std::vector<Bucket> buckets = plan_buckets(layout, bytes);
+    const std::vector<ParamSpan> buckets = plan_buckets(layout, bytes);
     for (std::size_t i = 0; i + 1 < buckets.size(); ++i) {
       EXPECT_GE(bytes_in(buckets[i]), bytes);
       std::size_t last = 0;
@@ -62,13 +62,13 @@ TEST(BucketPlan, HasOneBucketWhenHuge) {
 }
 
 TEST(BucketPlan, StartsWithTheLastLayer) {
-  const Bucket first = plan_buckets(tutorial(), 1).front();
+  const ParamSpan first = plan_buckets(tutorial(), 1).front();
   EXPECT_EQ(first.begin, 0u);
   EXPECT_EQ(first.end, 1920u);
 }
 
 TEST(BucketPlan, OfNoParametersStillCarriesTheControlBlock) {
-  const std::vector<Bucket> buckets = plan_buckets({}, 100);
+  const std::vector<ParamSpan> buckets = plan_buckets({}, 100);
   ASSERT_EQ(buckets.size(), 1u);
   EXPECT_EQ(buckets[0].end, 0u);
 }

@@ -33,7 +33,7 @@ using engine::kCompute;
 using engine::WhileWaiting;
 using test::test_world;
 
-/// One all-reduce as the reducer places it.
+/// One all-reduce as a step has it.
 engine::StepProgram program_of(Collective& collective, std::span<float> data) {
   engine::StepProgram program("wait");
   const engine::Bytes bytes = bytes_of(data.data(), data.size());

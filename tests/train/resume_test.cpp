@@ -115,7 +115,7 @@ TEST_F(Resume, TakesOverWhatIsLeftAutomatic) {
   const auto state = start(automatic);
   EXPECT_EQ(state->config.precision, engine::Precision::fp32);
   EXPECT_EQ(state->config.threads, 1);
-  EXPECT_EQ(state->collective->name(), "mpi");
+  EXPECT_EQ(state->update->name(), "mpi");
   EXPECT_EQ(state->progress.resolved,
             run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)).progress.resolved);
 }

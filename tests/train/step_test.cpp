@@ -183,7 +183,7 @@ TEST_F(Step, GoesOnWhereWhatItWouldTakeOverDoesNotWork) {
   const auto state = start(other);
   EXPECT_NE(state->config.precision, engine::Precision::automatic);
   EXPECT_NE(state->config.precision, engine::Precision::tf32);
-  EXPECT_TRUE(state->collective->name().starts_with("auto")) << state->collective->name();
+  EXPECT_TRUE(state->update->name().starts_with("auto")) << state->update->name();
   other.all_reduce = "window";
   expect_agreed(ErrorKind::usage, "--wire bf16", [&] { start(other); });
   other.wire = comm::Wire::fp32;

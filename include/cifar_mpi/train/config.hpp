@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "cifar_mpi/base/run_fingerprint.hpp"
+#include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/comm/collective.hpp"
-#include "cifar_mpi/comm/reducer.hpp"
 #include "cifar_mpi/data/augment.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/data/sample_order.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/random.hpp"
-#include "cifar_mpi/comm/reducer.hpp"
+#include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/lower/tower.hpp"
 #include "reference/reference.hpp"
@@ -53,12 +53,12 @@ class TrainingRun {
         tower(std::make_unique<lower::Tower>(
             backend, engine::TowerSpec{&spec.net, &table, spec.batch, spec.precision})),
         arena([this](std::size_t bytes) { return backend.allocate(bytes); }),
-        alone(backend) {
+        alone(std::make_unique<Alone>(backend), tower->layout(), {1 << 20}) {
     if (spec.source.count() == 0) spec.source = spec.net.input;
     const std::size_t floats = tower->layout().floats;
     params_ = backend.allocate(floats * sizeof(float));
     ema_ = backend.allocate(floats * sizeof(float));
-    reduced_ = alone.allocate((control.floats() + floats) * sizeof(float));
+    reduced_ = alone.allocate(control.floats());
     step_ = backend.allocate(sizeof(std::uint64_t));
     facts_ = backend.allocate(sizeof(engine::RankFacts));
     decay_ = backend.allocate(sizeof(double));
@@ -108,9 +108,12 @@ class TrainingRun {
     update.schedule = schedule();
     parts.update.push_back(backend.update_task(update, table, tower->layout()));
     parts.advance = advance_task();
-    const std::vector<comm::Bucket> bucket{{0, floats}};
-    return comm::place(std::move(parts), bucket, {binding().control, control.floats()},
-                       {binding().grads, floats}, alone, {true});
+    parts.control = {binding().control, control.floats()};
+    parts.grads = {binding().grads, floats};
+    engine::StepProgram program("train");
+    alone.append(program, std::move(parts), {});
+    program.seal();
+    return program;
   }
 
   /// The end of a step alone.
@@ -224,7 +227,7 @@ class TrainingRun {
   model::ParamTable table;
   std::unique_ptr<lower::Tower> tower;
   engine::Arena arena;
-  Alone alone;
+  comm::AllReduceUpdate alone;  ///< of one bucket
   engine::ControlLayout control;
   std::vector<engine::StepRecord> records;
   std::atomic<int> stop_request{0};

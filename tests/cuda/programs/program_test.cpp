@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cifar_mpi/comm/reducer.hpp"
+#include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/engine/branches.hpp"
 #include "cifar_mpi/engine/budget.hpp"
@@ -81,7 +81,7 @@ struct StepRun {
 
   std::vector<Task> train() { return tower.train_tasks(binding(), arena); }
 
-  Task update(const comm::Bucket& bucket, double* sum) {
+  Task update(const comm::ParamSpan& bucket, double* sum) {
     engine::UpdateBinding u;
     u.params = blocks.as<float>();
     u.grads = binding().grads;
@@ -171,16 +171,18 @@ class Written {
 
 TEST(CudaProgram, HasNoRaceBetweenLanesNorBetweenReplays) {
   for_each_run([](StepRun& run) {
-    const std::vector<comm::Bucket> buckets = comm::plan_buckets(run.tower.layout(), 1000);
+    comm::AllReduceUpdate update(std::make_unique<TwoRanks>(), run.tower.layout(), {1000.0 / (1 << 20)});
+    const std::span<const comm::ParamSpan> buckets = update.spans();
     std::vector<double> sums(buckets.size());
     comm::StepParts parts;
     parts.compute = run.train();
     for (std::size_t b = 0; b < buckets.size(); ++b) parts.update.push_back(run.update(buckets[b], &sums[b]));
     parts.advance = run.advance(sums);
-    TwoRanks ranks;
-    const std::span<float> grads(run.binding().grads, run.tower.layout().floats);
-    const std::span<float> control(run.reduced.as<float>(), run.control.floats());
-    EXPECT_NO_THROW(comm::place(std::move(parts), buckets, control, grads, ranks, {true}));
+    parts.grads = {run.binding().grads, run.tower.layout().floats};
+    parts.control = {run.reduced.as<float>(), run.control.floats()};
+    engine::StepProgram program("train");
+    update.append(program, std::move(parts), {});
+    EXPECT_NO_THROW(program.seal());
   });
 }
 

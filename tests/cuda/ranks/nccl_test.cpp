@@ -108,10 +108,10 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   state.network = train::make_network("tutorial", state.info, state.config.augment, "generated images");
   train::plan_device(state, make_backend);
   state.samples = train::ResidentData(*state.backend, images);
-  train::open_collective(state);
+  train::open_update(state);
   train::allocate_blocks(state);
   state.stop_word = 1;
-  state.step = train::plan_step(state, *state.collective, {});
+  state.step = train::plan_step(state, *state.update, {});
   const auto initial = initial_model();
   train::import_block(*state.backend, *state.tower, initial, state.params);
   train::import_block(*state.backend, *state.tower, initial, state.ema);

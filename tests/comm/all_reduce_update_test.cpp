@@ -1,4 +1,4 @@
-#include "cifar_mpi/comm/reducer.hpp"
+#include "cifar_mpi/comm/all_reduce_update.hpp"
 
 #include <gtest/gtest.h>
 
@@ -35,25 +35,34 @@ float gradient(int rank, std::size_t i, float param) {
 /// A step of five parameters that does nothing but arithmetic on integers.
 class TinyStep {
  public:
-  explicit TinyStep(Collective& collective) {
-    for (const std::size_t floats : {16u, 48u, 1024u, 32u, 160u}) engine::append(layout_, floats);
-    block_ = collective.allocate((kControl + layout_.floats) * sizeof(float));
+  explicit TinyStep(std::unique_ptr<Collective> collective, std::size_t bucket_bytes = 1, bool overlap = true)
+      : update_(std::move(collective), layout_,
+                {static_cast<double>(bucket_bytes) / (1 << 20), Wire::fp32, overlap}),
+        block_(update_.allocate(kControl)) {
     params_.resize(layout_.floats);
     std::iota(params_.begin(), params_.end(), 1.0f);
   }
 
-  const engine::ParamLayout& layout() const { return layout_; }
+  AllReduceUpdate& update() { return update_; }
   std::span<float> control() const { return block_.span<float>().first(kControl); }
   std::span<float> grads() const { return block_.span<float>().subspan(kControl); }
   const std::vector<float>& params() const { return params_; }
   const std::vector<float>& totals() const { return totals_; }
+  StepProgram program(StepParts parts, Concurrency concurrent = {}) {
+    StepProgram program("train");
+    update_.append(program, std::move(parts), concurrent);
+    program.seal();
+    return program;
+  }
   std::vector<engine::Bytes> regions() const {
     return {{block_.data(), block_.size()}, param_bytes(0, params_.size())};
   }
 
   /// `order` is the order in which backward finishes the parameters.
-  StepParts parts(std::span<const Bucket> buckets, const std::vector<std::size_t>& order = {0, 1, 2, 3, 4}) {
+  StepParts parts(const std::vector<std::size_t>& order = {0, 1, 2, 3, 4}) {
     StepParts parts;
+    parts.control = control();
+    parts.grads = grads();
     parts.compute.push_back({"control",
                              {},
                              {bytes_of(control().data(), kControl)},
@@ -67,7 +76,7 @@ class TinyStep {
                              [this](Lane&) { control()[0] = static_cast<float>(test_world().rank() + 1); },
                              {}});
     for (const std::size_t p : order) parts.compute.push_back(backward(p));
-    for (const Bucket& bucket : buckets) parts.update.push_back(update(bucket));
+    for (const ParamSpan& span : update_.spans()) parts.update.push_back(update_task(span));
     parts.advance = {"advance",
                      {bytes_of(control().data(), kControl)},
                      {bytes_of(&step_, 1)},
@@ -96,19 +105,26 @@ class TinyStep {
             {}};
   }
 
-  Task update(const Bucket& bucket) {
-    const std::size_t count = bucket.end - bucket.begin;
+  Task update_task(const ParamSpan& span) {
+    const std::size_t count = span.end - span.begin;
     return {"update",
-            {bytes_of(control().data(), kControl), bytes_of(grads().data() + bucket.begin, count),
-             param_bytes(bucket.begin, count)},
-            {param_bytes(bucket.begin, count)},
-            [this, bucket](Lane&) {
-              for (std::size_t i = bucket.begin; i < bucket.end; ++i) params_[i] += grads()[i] * control()[0];
+            {bytes_of(control().data(), kControl), bytes_of(grads().data() + span.begin, count),
+             param_bytes(span.begin, count)},
+            {param_bytes(span.begin, count)},
+            [this, span](Lane&) {
+              for (std::size_t i = span.begin; i < span.end; ++i) params_[i] += grads()[i] * control()[0];
             },
             {}};
   }
 
-  engine::ParamLayout layout_;
+  static engine::ParamLayout five_parameters() {
+    engine::ParamLayout layout;
+    for (const std::size_t floats : {16u, 48u, 1024u, 32u, 160u}) engine::append(layout, floats);
+    return layout;
+  }
+
+  const engine::ParamLayout layout_ = five_parameters();
+  AllReduceUpdate update_;
   Buffer block_;
   std::vector<float> params_;
   std::vector<float> totals_;
@@ -133,21 +149,21 @@ std::vector<float> expected_params(std::size_t count, int steps) {
 /// Pretends to have three ranks, for programs that are looked at and not run.
 class ThreeRanks : public Collective {
  public:
+  explicit ThreeRanks(std::vector<std::size_t>* exact = nullptr) : exact_(exact) {}
   std::string_view name() const override { return "three"; }
   int ranks() const override { return 3; }
   Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
   Task all_reduce(std::string name, std::span<float> data, std::size_t exact) override {
-    exact_.push_back(exact);
+    if (exact_ != nullptr) exact_->push_back(exact);
     return {std::move(name),
             {bytes_of(data.data(), data.size())},
             {bytes_of(data.data(), data.size())},
             [](Lane&) {},
             [] { return true; }};
   }
-  const std::vector<std::size_t>& exact() const { return exact_; }
 
  private:
-  std::vector<std::size_t> exact_;
+  std::vector<std::size_t>* exact_;  ///< of the tasks it was asked for
 };
 
 /// The program without its line `left_out`.
@@ -170,16 +186,12 @@ TEST_P(ReducedStep, SumsEveryGradientWhateverTheRunnerAndOverlap) {
   for (const bool overlap : {true, false}) {
     for (const RunnerKind kind : {RunnerKind::lanes, RunnerKind::serial, RunnerKind::audit}) {
       for (const std::size_t bucket_bytes : {1u, 200u, 1u << 20}) {
-        const auto collective = make_collective(GetParam(), test_world());
-        TinyStep step(*collective);
-        const std::vector<Bucket> buckets = plan_buckets(step.layout(), bucket_bytes);
-        StepProgram program =
-            place(step.parts(buckets), buckets, step.control(), step.grads(), *collective, {overlap});
-        const auto runner =
-            engine::make_host_runner(std::move(program), kind, engine::WhileWaiting::yield, step.regions());
+        TinyStep step(make_collective(GetParam(), test_world()), bucket_bytes, overlap);
+        const auto runner = engine::make_host_runner(step.program(step.parts()), kind,
+                                                     engine::WhileWaiting::yield, step.regions());
         for (int i = 0; i < kSteps; ++i) runner->replay();
         runner->finish();
-        EXPECT_EQ(step.params(), expected_params(step.layout().floats, kSteps))
+        EXPECT_EQ(step.params(), expected_params(step.params().size(), kSteps))
             << "overlap " << overlap << ", runner " << static_cast<int>(kind) << ", bucket " << bucket_bytes;
         const float total = static_cast<float>(test_world().size() * (test_world().size() + 1) / 2);
         EXPECT_EQ(step.totals(), std::vector<float>(kSteps, total));
@@ -189,15 +201,11 @@ TEST_P(ReducedStep, SumsEveryGradientWhateverTheRunnerAndOverlap) {
 }
 
 TEST_P(ReducedStep, FollowsABackwardThatFinishesInAnotherOrder) {
-  const auto collective = make_collective(GetParam(), test_world());
-  TinyStep step(*collective);
-  const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
-  StepProgram program =
-      place(step.parts(buckets, {4, 2, 0, 1, 3}), buckets, step.control(), step.grads(), *collective, {true});
-  const auto runner =
-      engine::make_host_runner(std::move(program), RunnerKind::lanes, engine::WhileWaiting::yield, {});
+  TinyStep step(make_collective(GetParam(), test_world()));
+  const auto runner = engine::make_host_runner(step.program(step.parts({4, 2, 0, 1, 3})), RunnerKind::lanes,
+                                               engine::WhileWaiting::yield, {});
   for (int i = 0; i < 3; ++i) runner->replay();
-  EXPECT_EQ(step.params(), expected_params(step.layout().floats, 3));
+  EXPECT_EQ(step.params(), expected_params(step.params().size(), 3));
 }
 
 INSTANTIATE_TEST_SUITE_P(Collective, ReducedStep, testing::Values("window", "ring", "doubling", "mpi"),
@@ -228,15 +236,13 @@ TEST(Overlap, IsWhatWasAskedForAndElseWhatPays) {
   }
 }
 
-TEST(Reducer, NeedsEveryWaitItPlaces) {
+TEST(AllReduceUpdate, NeedsEveryWaitItPlaces) {
   for (const bool overlap : {true, false}) {
-    ThreeRanks collective;
-    TinyStep step(collective);
-    const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
-    const StepProgram program =
-        place(step.parts(buckets), buckets, step.control(), step.grads(), collective, {overlap});
-    EXPECT_TRUE(program.sealed());
-    EXPECT_EQ(count_lines(program, Op::wait), buckets.size() + (overlap ? buckets.size() : 1));
+    TinyStep step(std::make_unique<ThreeRanks>(), 1, overlap);
+    const StepProgram program = step.program(step.parts());
+    const std::size_t buckets = step.update().spans().size();
+    EXPECT_EQ(buckets, 5u);
+    EXPECT_EQ(count_lines(program, Op::wait), buckets + (overlap ? buckets : 1));
     for (std::size_t i = 0; i < program.instructions().size(); ++i) {
       if (program.instructions()[i].op != Op::wait) continue;
       EXPECT_FALSE(engine::find_races(without(program, i)).empty())
@@ -245,73 +251,70 @@ TEST(Reducer, NeedsEveryWaitItPlaces) {
   }
 }
 
-TEST(Reducer, SendsTheFirstBucketBeforeTheNextIsComputed) {
-  ThreeRanks collective;
-  TinyStep step(collective);
-  const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
-  StepParts parts = step.parts(buckets);
+TEST(AllReduceUpdate, SendsTheFirstBucketBeforeTheNextIsComputed) {
+  TinyStep step(std::make_unique<ThreeRanks>());
+  StepParts parts = step.parts();
   parts.compute.back().name = "the last of backward";
   parts.compute[3].name = "the second of backward";
-  const StepProgram early = place(parts, buckets, step.control(), step.grads(), collective, {true});
+  const StepProgram early = step.program(parts);
   EXPECT_LT(line_of(early, "all-reduce 0"), line_of(early, "the second of backward"));
   EXPECT_LT(line_of(early, "all-reduce 3"), line_of(early, "the last of backward"));
   EXPECT_GT(line_of(early, "all-reduce 4"), line_of(early, "the last of backward"));
-  const StepProgram late = place(parts, buckets, step.control(), step.grads(), collective, {false});
+  const StepProgram late = step.program(parts, {.exchange = false});
   EXPECT_GT(line_of(late, "all-reduce 0"), line_of(late, "the last of backward"));
 }
 
-TEST(Reducer, HoldsABucketBackWhileATaskStillReadsIt) {
-  ThreeRanks collective;
-  TinyStep step(collective);
-  const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
-  StepParts parts = step.parts(buckets);
+TEST(AllReduceUpdate, HoldsABucketBackWhileATaskStillReadsIt) {
+  TinyStep step(std::make_unique<ThreeRanks>());
+  StepParts parts = step.parts();
   parts.compute.push_back({"norm", {bytes_of(step.grads().data(), 1)}, {}, [](Lane&) {}, {}});
-  const StepProgram program = place(parts, buckets, step.control(), step.grads(), collective, {true});
+  const StepProgram program = step.program(parts);
   EXPECT_GT(line_of(program, "all-reduce 0"), line_of(program, "norm"));
   EXPECT_LT(line_of(program, "all-reduce 1"), line_of(program, "norm"));
 }
 
-TEST(Reducer, SumsTheControlBlockWithTheFirstBucket) {
-  ThreeRanks collective;
-  TinyStep step(collective);
-  const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
-  const StepProgram program =
-      place(step.parts(buckets), buckets, step.control(), step.grads(), collective, {true});
+TEST(AllReduceUpdate, SumsTheControlBlockWithTheFirstBucket) {
+  std::vector<std::size_t> exact;
+  TinyStep step(std::make_unique<ThreeRanks>(&exact));
+  const StepProgram program = step.program(step.parts());
   const Instruction& line = program.instructions()[line_of(program, "all-reduce 0")];
   const Task& task = program.tasks()[static_cast<std::size_t>(line.target)];
   ASSERT_EQ(task.writes.size(), 1u);
   EXPECT_EQ(task.writes[0].begin, bytes_of(step.control().data(), 1).begin);
   EXPECT_EQ(task.writes[0].size, (kControl + 16) * sizeof(float));
   // All of the control block travels as fp32, and no gradient has to.
-  EXPECT_EQ(collective.exact(), (std::vector<std::size_t>{kControl, 0, 0, 0, 0}));
+  EXPECT_EQ(exact, (std::vector<std::size_t>{kControl, 0, 0, 0, 0}));
 }
 
-TEST(Reducer, PlacesNoCommunicationInAWorldOfOne) {
+TEST(AllReduceUpdate, PlacesNoCommunicationInAWorldOfOne) {
   if (test_world().size() != 1) GTEST_SKIP() << "needs exactly 1 rank";
-  const auto collective = make_collective("ring", test_world());
-  TinyStep step(*collective);
-  const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
-  const StepProgram program =
-      place(step.parts(buckets), buckets, step.control(), step.grads(), *collective, {true});
+  TinyStep step(make_collective("ring", test_world()));
+  const StepProgram program = step.program(step.parts());
   EXPECT_EQ(program.lanes(), 1);
   EXPECT_EQ(program.tasks().size(), 7u + 5u + 1u);
   EXPECT_EQ(count_lines(program, Op::wait), 0u);
 }
 
-TEST(Reducer, RefusesPartsThatDoNotFit) {
-  ThreeRanks collective;
-  TinyStep step(collective);
-  const std::vector<Bucket> buckets = plan_buckets(step.layout(), 1);
-  const auto attempt = [&](StepParts parts, std::span<const Bucket> plan, std::span<float> control) {
-    place(std::move(parts), plan, control, step.grads(), collective, {true});
+TEST(AllReduceUpdate, RefusesPartsThatDoNotFit) {
+  TinyStep step(std::make_unique<ThreeRanks>());
+  const auto refuses = [&](const char* what, auto spoil) {
+    StepParts parts = step.parts();
+    spoil(parts);
+    EXPECT_THROW(step.program(std::move(parts)), std::logic_error) << what;
   };
-  EXPECT_THROW(attempt(step.parts(buckets, {0, 1, 2, 3}), buckets, step.control()), std::logic_error)
-      << "no writer";
-  EXPECT_THROW(attempt(step.parts({}), buckets, step.control()), std::logic_error) << "no updates";
-  EXPECT_THROW(attempt(step.parts(buckets), buckets, step.control().first(8)), std::logic_error)
-      << "control apart";
-  const std::span<const Bucket> fewer(buckets.data(), 4);
-  EXPECT_THROW(attempt(step.parts(fewer), fewer, step.control()), std::logic_error) << "a bucket is missing";
+  EXPECT_NO_THROW(step.program(step.parts()));
+  refuses("a bucket nobody writes", [](StepParts& parts) { parts.compute.pop_back(); });
+  refuses("nothing computed", [](StepParts& parts) { parts.compute.clear(); });
+  refuses("no updates", [](StepParts& parts) { parts.update.clear(); });
+  refuses("control apart", [](StepParts& parts) { parts.control = parts.control.first(8); });
+  refuses("gradients of fewer parameters", [](StepParts& parts) { parts.grads = parts.grads.first(16); });
+}
+
+TEST(AllReduceUpdate, TellsWhatAffectsBits) {
+  const AllReduceUpdate update(make_collective("auto", test_world()), {}, {0.3, Wire::fp32, true});
+  const std::string chosen = test_world().size() == 1 ? "ring" : "window";
+  EXPECT_EQ(update.settings(), (Facts{{"all-reduce", chosen}, {"wire", "fp32"}, {"bucket MiB", "0.3"}}));
+  EXPECT_EQ(update.name(), "auto (" + chosen + ")");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "cifar_mpi/comm/reducer.hpp"
+#include "cifar_mpi/comm/all_reduce_update.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -20,10 +20,9 @@ using engine::Task;
 
 /// What one bucket's all-reduce sums; the first also carries the control block, which stands before the
 /// gradients.
-std::span<float> array_of(std::size_t index, const Bucket& bucket, std::span<float> control,
-                          std::span<float> grads) {
-  if (index == 0) return {control.data(), control.size() + bucket.end};
-  return grads.subspan(bucket.begin, bucket.end - bucket.begin);
+std::span<float> array_of(std::size_t index, const ParamSpan& bucket, const StepParts& parts) {
+  if (index == 0) return {parts.control.data(), parts.control.size() + bucket.end};
+  return parts.grads.subspan(bucket.begin, bucket.end - bucket.begin);
 }
 
 bool any_overlaps(const std::vector<Bytes>& ranges, const Bytes& bytes) {
@@ -46,23 +45,17 @@ std::size_t last_user(const std::vector<Task>& compute, std::span<const float> a
   return std::min(last, compute.size() - 1);
 }
 
-void check_parts(const StepParts& parts, std::span<const Bucket> buckets, std::span<const float> control,
-                 std::span<const float> grads) {
+void check_parts(const StepParts& parts, std::span<const ParamSpan> buckets) {
   if (parts.compute.empty()) throw std::logic_error("a step without compute tasks");
-  if (control.data() + control.size() != grads.data()) {
+  if (parts.control.data() + parts.control.size() != parts.grads.data()) {
     throw std::logic_error("the control block does not end where the gradients begin");
   }
   if (parts.update.size() != buckets.size()) {
     throw std::logic_error(
         concat("one update task per bucket: ", parts.update.size(), " tasks, ", buckets.size(), " buckets"));
   }
-  std::size_t begin = 0;
-  for (const Bucket& bucket : buckets) {
-    if (bucket.begin != begin || bucket.end < begin)
-      throw std::logic_error("the buckets leave a gap or overlap");
-    begin = bucket.end;
-  }
-  if (begin != grads.size()) throw std::logic_error("the buckets do not end with the gradients");
+  if (buckets.back().end != parts.grads.size())
+    throw std::logic_error("the buckets do not end with the gradients");
 }
 
 /// Lets the comm lane wait for what there is, and then run the all-reduces of all buckets that are ready
@@ -77,7 +70,7 @@ class BucketQueue {
         all_reduces_(std::move(all_reduces)),
         sums_(all_reduces_.size()) {}
 
-  void place_after(std::size_t position) {
+  void run_ready_after(std::size_t position) {
     if (std::find(ready_after_.begin(), ready_after_.end(), position) == ready_after_.end()) return;
     branches_.wait(kComm);
     for (std::size_t i = 0; i < all_reduces_.size(); ++i) {
@@ -97,25 +90,21 @@ class BucketQueue {
   std::vector<MarkId> sums_;
 };
 
-/// The program of one rank alone: there is nothing to sum.
-StepProgram place_alone(StepParts parts, bool beside) {
-  StepProgram program("train");
-  engine::Branches branches(program, beside);
+/// The step of one rank alone: there is nothing to sum.
+void append_alone(engine::Branches& branches, StepParts parts) {
   for (Task& task : parts.compute) branches.run(std::move(task));
   for (Task& task : parts.update) branches.run(std::move(task));
   branches.run(std::move(parts.advance));
   branches.join();
-  program.seal();
-  return program;
 }
 
 }  // namespace
 
-std::vector<Bucket> plan_buckets(const engine::ParamLayout& layout, std::size_t bucket_bytes) {
+std::vector<ParamSpan> plan_buckets(const engine::ParamLayout& layout, std::size_t bucket_bytes) {
   if (bucket_bytes == 0) {
     throw Error(ErrorKind::usage, "a bucket of 0 bytes holds nothing; use 1 for one bucket per parameter");
   }
-  std::vector<Bucket> buckets;
+  std::vector<ParamSpan> buckets;
   std::size_t begin = 0;
   for (std::size_t i = 1; i < layout.entries.size(); ++i) {
     const std::size_t end = layout.entries[i].offset;
@@ -127,36 +116,53 @@ std::vector<Bucket> plan_buckets(const engine::ParamLayout& layout, std::size_t 
   return buckets;
 }
 
-StepProgram place(StepParts parts, std::span<const Bucket> buckets, std::span<float> control,
-                  std::span<float> grads, Collective& collective, Beside beside) {
-  check_parts(parts, buckets, control, grads);
-  if (collective.ranks() == 1) return place_alone(std::move(parts), beside.branches);
+AllReduceUpdate::AllReduceUpdate(std::unique_ptr<Collective> collective, const engine::ParamLayout& layout,
+                                 const AllReduceSettings& settings)
+    : collective_(std::move(collective)),
+      settings_(settings),
+      buckets_(plan_buckets(layout, static_cast<std::size_t>(settings.bucket_mib * (1 << 20)))) {}
+
+Facts AllReduceUpdate::settings() const {
+  std::string all_reduce(collective_->name());
+  constexpr std::string_view kAuto = "auto (";
+  if (all_reduce.starts_with(kAuto)) {
+    all_reduce = all_reduce.substr(kAuto.size(), all_reduce.size() - kAuto.size() - 1);
+  }
+  return {{"all-reduce", std::move(all_reduce)},
+          {"wire", std::string(to_string(settings_.wire))},
+          {"bucket MiB", format("%g", settings_.bucket_mib)}};
+}
+
+Buffer AllReduceUpdate::allocate(std::size_t control_floats) {
+  return collective_->allocate((control_floats + buckets_.back().end) * sizeof(float));
+}
+
+void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency concurrent) {
+  check_parts(parts, buckets_);
+  engine::Branches branches(program, concurrent.branches);
+  if (collective_->ranks() == 1) return append_alone(branches, std::move(parts));
 
   std::vector<std::size_t> ready_after;
   std::vector<Task> all_reduces;
-  for (std::size_t i = 0; i < buckets.size(); ++i) {
-    const std::span<float> array = array_of(i, buckets[i], control, grads);
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    const std::span<float> array = array_of(i, buckets_[i], parts);
     const std::size_t last = last_user(parts.compute, array);
-    ready_after.push_back(beside.all_reduces ? last : parts.compute.size() - 1);
+    ready_after.push_back(settings_.overlap && concurrent.exchange ? last : parts.compute.size() - 1);
     all_reduces.push_back(
-        collective.all_reduce(concat("all-reduce ", i), array, i == 0 ? control.size() : 0));
+        collective_->all_reduce(concat("all-reduce ", i), array, i == 0 ? parts.control.size() : 0));
   }
 
-  StepProgram program("train");
-  engine::Branches branches(program, beside.branches);
   BucketQueue queue(program, branches, std::move(ready_after), std::move(all_reduces));
   for (std::size_t i = 0; i < parts.compute.size(); ++i) {
     branches.run(std::move(parts.compute[i]));
-    queue.place_after(i);
+    queue.run_ready_after(i);
   }
-  for (std::size_t i = 0; i < buckets.size(); ++i) {
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
     program.wait(kCompute, queue.sum(i));
     branches.run(std::move(parts.update[i]));
   }
   branches.run(std::move(parts.advance));
   branches.join();
-  program.seal();
-  return program;
 }
 
 }  // namespace cifar_mpi::comm

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/engine/program.hpp"
+
+/// A way to update: from "these gradients are complete" to "the parameters of the next step are there".
+namespace cifar_mpi::comm {
+
+/// Floats [begin, end) of the flat blocks, counted from the first parameter; whole parameters.
+struct ParamSpan {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+/// One training step before the exchange between the ranks stands in it.
+struct StepParts {
+  std::vector<engine::Task> compute;  ///< control block to last backward task, in order
+  std::vector<engine::Task> update;   ///< one per span of `spans`, in their order; reads what is summed there
+  engine::Task advance;               ///< needs everything
+  std::span<float> control;           ///< what `allocate` gave: the control block, ...
+  std::span<float> grads;             ///< ... which ends where the gradients begin
+};
+
+/// What may run while the compute lane goes on.
+struct Concurrency {
+  bool exchange =
+      true;  ///< false: what is exchanged waits for the end of backward, to measure what that costs
+  bool branches = true;  ///< false: tasks that say `aside` run in their place all the same
+};
+
+/// Everything between a step's gradients and its new parameters that depends on there being other ranks.
+///
+/// All of it is settled while the program is built: `append` puts the exchange between the step's own tasks,
+/// and running is replay. What an update and the loop owe each other:
+///
+///   drain   when the program's runner has finished, nothing is under way, and all ranks have the same
+///           parameters: evaluation, checkpoints and the comparison of the ranks stand there
+///   agree   before the first task of `update` the control block holds the sums over all ranks: every rank
+///           finds the same step diverged, and takes every decision at the same step without asking
+///   stop    a request to stop is a word of the control block, and so takes effect on all ranks at once
+///
+/// A rank that serves and holds no data gives `append` parts without compute tasks; its update receives the
+/// spans' gradients in their place and sends the parameters behind their update tasks. A way with local steps
+/// appends no exchange, and the loop replays a second program, which one method more appends, every so many
+/// steps and before it drains. Until that program has run the control block holds one rank's sums alone, so
+/// such a way also has to say at which steps the loop may decide.
+class Update {
+ public:
+  virtual ~Update() = default;
+
+  /// For people: how the ranks exchange what they have.
+  virtual std::string_view name() const = 0;
+  /// One sentence for the user when something is not as asked, known after `allocate`; else empty. The same
+  /// on all ranks.
+  virtual std::string note() const = 0;
+  /// What was settled at start and affects bits, as (setting, value), for checkpoints. After `allocate`.
+  virtual Facts settings() const = 0;
+
+  /// Zeroed memory for a control block of so many floats and, behind it, the gradients of all parameters.
+  /// Communicates: every rank calls it, outside World::together; what fails on one is thrown on all
+  /// (AgreedError). To be given back before the update goes.
+  virtual Buffer allocate(std::size_t control_floats) = 0;
+  /// The parameters in the pieces that are updated by one task each: all of them, without gaps.
+  virtual std::span<const ParamSpan> spans() const = 0;
+  /// Appends one step to `program`, which the caller seals. Every rank must append the same. The program's
+  /// tasks refer to the update. Throws std::logic_error when the parts do not fit each other.
+  virtual void append(engine::StepProgram& program, StepParts parts, Concurrency concurrent) = 0;
+};
+
+}  // namespace cifar_mpi::comm
