@@ -23,13 +23,14 @@ using comm::AllReduceBenchmark;
 using comm::AllReduceTiming;
 
 AllReduceBenchmark measure_on_gpus(const AllReduceOptions& options, const comm::World& world) {
-  std::unique_ptr<engine::Backend> backend;
+  comm::Platform platform;
   world.together([&] {
-    backend = backend_for(options.device)({1, world.oversubscribed(), world.node_rank(), world.node_size(),
-                                           options.share_gpus, options.nccl_algorithm});
-    Log(world.rank()).info(concat(backend->description(), "; NCCL's algorithm: ", options.nccl_algorithm));
+    platform = platform_for(options.device)({1, world.oversubscribed(), world.node_rank(), world.node_size(),
+                                             options.share_gpus, options.nccl_algorithm});
+    Log(world.rank())
+        .info(concat(platform.backend->description(), "; NCCL's algorithm: ", options.nccl_algorithm));
   });
-  AllReduceBenchmark benchmark = comm::benchmark_all_reduce(options.config, world, *backend);
+  AllReduceBenchmark benchmark = comm::benchmark_all_reduce(options.config, world, platform);
   if (options.share_gpus)
     benchmark.notes.emplace_back(
         "--share-gpus: ranks of one GPU take turns and send through sockets, so these times say little");

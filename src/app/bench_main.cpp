@@ -122,7 +122,8 @@ int bench_step(StepOptions& options, comm::World& world) {
   };
   for (const int batch : options.batch_sizes) {
     options.config.batch_size = batch;
-    print(log, train::benchmark_step(options.config, world, app::backend_for(options.device), measure_rates));
+    print(log,
+          train::benchmark_step(options.config, world, app::platform_for(options.device), measure_rates));
   }
   return 0;
 }

@@ -29,9 +29,9 @@ bool takes_cuda(const std::string& device) {
   return cuda::unusable().empty() && (kCudaIsProven || !cpu::unusable().empty());
 }
 
-train::BackendFactory backend_for(const std::string& device) {
-  return takes_cuda(device) ? train::BackendFactory(cuda::make_backend)
-                            : train::BackendFactory(cpu::make_backend);
+comm::PlatformFactory platform_for(const std::string& device) {
+  if (takes_cuda(device)) return cuda::make_platform;
+  return [](const engine::BackendOptions& options) { return comm::on_host(cpu::make_backend(options)); };
 }
 
 std::string explain_device(const std::string& device) {

@@ -3,13 +3,13 @@
 #include <string>
 #include <vector>
 
-#include "cifar_mpi/train/session.hpp"
+#include "cifar_mpi/comm/collective.hpp"
 
 namespace cifar_mpi::app {
 
-/// The backend for --device auto|cpu|cuda. `auto` takes a GPU that can be used once CUDA is proven on one,
+/// The backend and the collectives for --device auto|cpu|cuda. `auto` takes a GPU that can be used once CUDA is proven on one,
 /// and where there is no CPU backend.
-train::BackendFactory backend_for(const std::string& device);
+comm::PlatformFactory platform_for(const std::string& device);
 
 /// Which device that is and why, in one line.
 std::string explain_device(const std::string& device);

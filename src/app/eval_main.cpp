@@ -145,7 +145,7 @@ void watch(const EvalOptions& options, comm::World& world, const Log& log, comm:
     }
     print(log, path,
           train::evaluate_checkpoint(options.config, std::move(*checkpoint), path, world,
-                                     app::backend_for(options.device), heart));
+                                     app::platform_for(options.device), heart));
     follower.note_evaluated(path);
   }
 }
@@ -157,7 +157,7 @@ int evaluate(EvalOptions options, comm::World& world) {
   if (options.watch) return watch(options, world, log, watchdog.heart()), 0;
   const std::string path = newest(options, world);
   print(log, path,
-        train::evaluate_checkpoint(options.config, path, world, app::backend_for(options.device),
+        train::evaluate_checkpoint(options.config, path, world, app::platform_for(options.device),
                                    watchdog.heart()));
   return 0;
 }

@@ -8,6 +8,7 @@
 #include "app/signals.hpp"
 #include "app/train_options.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
+#include "cifar_mpi/train/session.hpp"
 #include "cifar_mpi/watch/watchdog.hpp"
 
 namespace {
@@ -35,8 +36,8 @@ int run_training(comm::World& world, train::TrainConfig config) {
     });
     const Log log(world.rank());
     log.info(app::explain_device(config.device));
-    const train::BackendFactory backend = app::backend_for(config.device);
-    session.emplace(std::move(config), world, log, backend, stop_request);
+    const comm::PlatformFactory platform = app::platform_for(config.device);
+    session.emplace(std::move(config), world, log, platform, stop_request);
     session->show_to(watchdog);
     session->run();
   });

@@ -122,7 +122,7 @@ AllReduceUpdate::AllReduceUpdate(std::unique_ptr<Collective> collective, const e
       settings_(settings),
       buckets_(plan_buckets(layout, static_cast<std::size_t>(settings.bucket_mib * (1 << 20)))) {}
 
-Facts AllReduceUpdate::settings() const {
+RunFingerprint AllReduceUpdate::settings() const {
   std::string all_reduce(collective_->name());
   constexpr std::string_view kAuto = "auto (";
   if (all_reduce.starts_with(kAuto)) {

@@ -146,20 +146,18 @@ std::vector<AllReduceTiming> BackendArrays::measure(double seconds) {
 }  // namespace
 
 AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, const World& world,
-                                        engine::Backend& backend) {
+                                        const Platform& platform) {
   AllReduceBenchmark result;
   result.nodes = nodes_of(world).count();
-  auto* const source = dynamic_cast<CollectiveSource*>(&backend);
   std::vector<Contender> contenders;
   for (const std::string& name :
        config.algorithms.empty() ? std::vector<std::string>{"auto"} : config.algorithms) {
     Contender& contender = contenders.emplace_back();
     contender.algorithm = name;
-    contender.collective = source != nullptr ? source->make_collective(name, world, config.wire)
-                                             : make_collective(name, world, config.wire);
+    contender.collective = platform.collectives.make(name, world, config.wire);
   }
   for (const std::size_t bytes : config.bytes) {
-    BackendArrays arrays(world, backend, contenders, bytes);
+    BackendArrays arrays(world, *platform.backend, contenders, bytes);
     for (AllReduceTiming& timing : arrays.measure(config.seconds))
       result.timings.push_back(std::move(timing));
   }

@@ -124,6 +124,14 @@ std::unique_ptr<Collective> make_collective(std::string_view name, const World& 
              " sums through its memory; ring and doubling would compress inside the node as well"));
 }
 
+Platform on_host(std::unique_ptr<engine::Backend> backend) {
+  return {std::move(backend),
+          {[](std::string_view name, const World& world, Wire wire) {
+             return make_collective(name, world, wire);
+           },
+           false}};
+}
+
 Buffer allocate_together(const World& world, std::size_t bytes) {
   Buffer buffer;
   world.together([&] { buffer = allocate_message_memory(bytes); });

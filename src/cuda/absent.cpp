@@ -12,6 +12,8 @@ std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions&) {
   throw Error(ErrorKind::device, "--device cuda: this binary was built without CUDA; use --device cpu");
 }
 
+comm::Platform make_platform(const engine::BackendOptions& options) { return {make_backend(options), {}}; }
+
 double measure_peak_flops(engine::Precision, double) { throw Error(ErrorKind::device, unusable()); }
 
 double measure_copy_rate(double) { throw Error(ErrorKind::device, unusable()); }

@@ -18,7 +18,7 @@ namespace {
 
 using engine::Precision;
 
-class CudaBackend final : public engine::Backend, public comm::CollectiveSource {
+class CudaBackend final : public engine::Backend {
  public:
   explicit CudaBackend(const engine::BackendOptions& options)
       : device_(options), nccl_{options.share_gpus, options.nccl_algorithm} {}
@@ -75,7 +75,7 @@ class CudaBackend final : public engine::Backend, public comm::CollectiveSource 
   }
 
   std::unique_ptr<comm::Collective> make_collective(std::string_view name, const comm::World& world,
-                                                    comm::Wire wire) override {
+                                                    comm::Wire wire) {
     return make_nccl(device_, name, world, wire, nccl_);
   }
 
@@ -97,7 +97,15 @@ std::string describe() { return library_versions(); }
 std::string unusable() { return why_unusable(); }
 
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions& options) {
-  return std::make_unique<CudaBackend>(options);
+  return make_platform(options).backend;
+}
+
+comm::Platform make_platform(const engine::BackendOptions& options) {
+  auto backend = std::make_unique<CudaBackend>(options);
+  auto make = [device = backend.get()](std::string_view name, const comm::World& world, comm::Wire wire) {
+    return device->make_collective(name, world, wire);
+  };
+  return {std::move(backend), {std::move(make), true}};
 }
 
 }  // namespace cifar_mpi::cuda

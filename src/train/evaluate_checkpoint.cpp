@@ -85,14 +85,15 @@ run::Checkpoint read_on_all_ranks(const std::string& path, const comm::World& wo
 }
 
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path,
-                               const comm::World& world, const BackendFactory& make_backend,
+                               const comm::World& world, const comm::PlatformFactory& make_platform,
                                comm::Heartbeat& heart) {
-  return evaluate_checkpoint(config, read_on_all_ranks(path, world, heart), path, world, make_backend, heart);
+  return evaluate_checkpoint(config, read_on_all_ranks(path, world, heart), path, world, make_platform,
+                             heart);
 }
 
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint checkpoint,
                                const std::string& path, const comm::World& world,
-                               const BackendFactory& make_backend, comm::Heartbeat& heart) {
+                               const comm::PlatformFactory& make_platform, comm::Heartbeat& heart) {
   heart.activity = comm::Activity::starting;
   Evaluation result;
   Network network;
@@ -115,9 +116,9 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
   Buffer params;
   std::optional<Evaluator> evaluator;
   world.together([&] {
-    backend =
-        make_backend({config.threads > 0 ? config.threads : world.fair_threads(), world.oversubscribed(),
-                      world.node_rank(), world.node_size(), true});  // ranks that exchange nothing may share
+    backend = make_platform({config.threads > 0 ? config.threads : world.fair_threads(),
+                             world.oversubscribed(), world.node_rank(), world.node_size(), true})
+                  .backend;  // ranks that exchange nothing may share
     tower.emplace(*backend, engine::TowerSpec{&network.net, &network.params, config.batch_size,
                                               backend->resolve(config.precision)});
     arena.emplace([&](std::size_t bytes) { return backend->allocate(bytes); });

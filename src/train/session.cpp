@@ -37,13 +37,13 @@ void open_dataset(SessionState& state) {
 
 /// What was adopted from a checkpoint gives way where it does not work here; the user is told of it as of any
 /// other change.
-void plan_on_this_device(SessionState& state, const BackendFactory& make_backend) {
+void plan_on_this_device(SessionState& state, const comm::PlatformFactory& make_platform) {
   try {
-    plan_device(state, make_backend);
+    plan_device(state, make_platform);
   } catch (const Error& error) {
     if (!state.adopted_precision || error.kind() != ErrorKind::device) throw;
     state.config.precision = engine::Precision::automatic;
-    plan_device(state, make_backend);
+    plan_device(state, make_platform);
   }
 }
 
@@ -135,7 +135,7 @@ void describe_run(const SessionState& state, const run::Start& start) {
 }  // namespace
 
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,
-                                     const BackendFactory& make_backend,
+                                     const comm::PlatformFactory& make_platform,
                                      const std::atomic<int>& stop_request) {
   auto owner = std::make_unique<SessionState>(std::move(config), world, log, stop_request);
   SessionState& state = *owner;
@@ -148,7 +148,7 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   adopt(state, start.progress.resolved);
   resolve_threads(state);
   world.together([&] {
-    plan_on_this_device(state, make_backend);
+    plan_on_this_device(state, make_platform);
     load_samples(state);
   });
   require_equal_plans(state);
@@ -166,8 +166,8 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
 }
 
 Session::Session(TrainConfig config, const comm::World& world, const Log& log,
-                 const BackendFactory& make_backend, const std::atomic<int>& stop_request)
-    : state_(set_up(std::move(config), world, log, make_backend, stop_request)) {}
+                 const comm::PlatformFactory& make_platform, const std::atomic<int>& stop_request)
+    : state_(set_up(std::move(config), world, log, make_platform, stop_request)) {}
 
 Session::~Session() = default;
 

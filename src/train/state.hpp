@@ -36,6 +36,7 @@ struct SessionState {
   bool adopted_all_reduce = false;  ///< likewise
 
   std::unique_ptr<engine::Backend> backend;
+  comm::CollectiveSource collectives;  ///< for memory of `backend`
   std::unique_ptr<comm::Update> update;
   std::unique_ptr<lower::Tower> tower;
   std::optional<engine::Arena> arena;
@@ -59,7 +60,7 @@ void resolve_threads(SessionState& state);
 
 /// Makes the backend and plans the network for it; resolves the precision in `config`. Needs sizes
 /// and network.
-void plan_device(SessionState& state, const BackendFactory& make_backend);
+void plan_device(SessionState& state, const comm::PlatformFactory& make_platform);
 
 /// Makes the way to update and the gradient block, which is its memory. Communicates, so it must not stand in
 /// a phase that can fail on one rank alone. Needs the plan.
@@ -75,7 +76,7 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
 
 /// Everything Session's constructor does; see there.
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,
-                                     const BackendFactory& make_backend,
+                                     const comm::PlatformFactory& make_platform,
                                      const std::atomic<int>& stop_request);
 
 /// The loop over steps, from state.progress.step to the end.

@@ -56,10 +56,13 @@ void resolve_threads(SessionState& state) {
   state.config.threads = static_cast<int>(*std::min_element(fair.begin(), fair.end()));
 }
 
-void plan_device(SessionState& state, const BackendFactory& make_backend) {
+void plan_device(SessionState& state, const comm::PlatformFactory& make_platform) {
   TrainConfig& config = state.config;
-  state.backend = make_backend({config.threads, state.world.oversubscribed(), state.world.node_rank(),
-                                state.world.node_size(), config.share_gpus, config.nccl_algorithm});
+  comm::Platform platform =
+      make_platform({config.threads, state.world.oversubscribed(), state.world.node_rank(),
+                     state.world.node_size(), config.share_gpus, config.nccl_algorithm});
+  state.backend = std::move(platform.backend);
+  state.collectives = std::move(platform.collectives);
   config.precision = state.backend->resolve(config.precision);
   const engine::TowerSpec spec{&state.network.net, &state.network.params,
                                state.sizes.batch / state.sizes.parts, config.precision};
@@ -70,11 +73,8 @@ void plan_device(SessionState& state, const BackendFactory& make_backend) {
 void open_update(SessionState& state) {
   const TrainConfig& config = state.config;
   const std::string name = config.reproducible ? "doubling" : config.all_reduce;
-  auto* const source = dynamic_cast<comm::CollectiveSource*>(state.backend.get());
-  std::unique_ptr<comm::Collective> collective = source != nullptr
-                                                     ? source->make_collective(name, state.world, config.wire)
-                                                     : comm::make_collective(name, state.world, config.wire);
-  const bool overlap = comm::resolve_overlap(config.overlap, state.world, source != nullptr);
+  std::unique_ptr<comm::Collective> collective = state.collectives.make(name, state.world, config.wire);
+  const bool overlap = comm::resolve_overlap(config.overlap, state.world, state.collectives.device);
   state.update = std::make_unique<comm::AllReduceUpdate>(
       std::move(collective), state.tower->layout(),
       comm::AllReduceSettings{config.bucket_mib, config.wire, overlap});

@@ -48,7 +48,7 @@ data::Samples generate(SessionState& state) {
   return train;
 }
 
-void build(SessionState& state, const BackendFactory& make_backend) {
+void build(SessionState& state, const comm::PlatformFactory& make_platform) {
   state.info.image = {32, 32, 3};
   state.info.label_names = data::cifar10_label_names();
   state.info.test_count = 1;
@@ -57,7 +57,7 @@ void build(SessionState& state, const BackendFactory& make_backend) {
   check(state.config);
   state.sizes = resolve_sizes(state.config, state.world.size(), state.info);
   state.network = make_network(state.config.model, state.info, state.config.augment, state.config.data);
-  plan_device(state, make_backend);
+  plan_device(state, make_platform);
   state.samples = ResidentData(*state.backend, generate(state));
 }
 
@@ -208,11 +208,11 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
 }  // namespace
 
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
-                             const BackendFactory& make_backend, const MeasureRates& measure_rates) {
+                             const comm::PlatformFactory& make_platform, const MeasureRates& measure_rates) {
   static const std::atomic<int> kNoStop{0};
   SessionState state(train_config(config), world, Log(world.rank()), kNoStop);
   resolve_threads(state);
-  world.together([&] { build(state, make_backend); });
+  world.together([&] { build(state, make_platform); });
   open_update(state);
   Variants variants;
   world.together([&] { plan_variants(state, variants); });

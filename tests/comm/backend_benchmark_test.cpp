@@ -76,20 +76,21 @@ class OffByOne final : public Collective {
   int rank_;
 };
 
-class BackendWithCollectives final : public NegatingBackend, public CollectiveSource {
- public:
-  std::unique_ptr<Collective> make_collective(std::string_view name, const World& world, Wire wire) override {
-    EXPECT_EQ(wire, Wire::fp32);
-    asked_for.emplace_back(name);
-    return std::make_unique<OffByOne>(world);
-  }
-  std::vector<std::string> asked_for;
-};
+/// A backend with collectives of its own, which note what they are asked for.
+Platform platform_of_its_own(std::vector<std::string>& asked_for) {
+  return {std::make_unique<NegatingBackend>(),
+          {[&](std::string_view name, const World& world, Wire wire) {
+             EXPECT_EQ(wire, Wire::fp32);
+             asked_for.emplace_back(name);
+             return std::make_unique<OffByOne>(world);
+           },
+           true}};
+}
 
 TEST(BackendAllReduceBenchmark, SumsExactlyInTheMemoryOfTheBackend) {
-  NegatingBackend backend;
   const AllReduceBenchmarkConfig config{{4, 4096, 1'000'004}, {"mpi", "ring"}, 0.001};
-  const AllReduceBenchmark benchmark = benchmark_all_reduce(config, test_world(), backend);
+  const AllReduceBenchmark benchmark =
+      benchmark_all_reduce(config, test_world(), on_host(std::make_unique<NegatingBackend>()));
   ASSERT_EQ(benchmark.timings.size(), 6u);
   for (std::size_t i = 0; i < benchmark.timings.size(); ++i) {
     const AllReduceTiming& t = benchmark.timings[i];
@@ -107,8 +108,10 @@ TEST(BackendAllReduceBenchmark, SumsExactlyInTheMemoryOfTheBackend) {
 }
 
 TEST(BackendAllReduceBenchmark, RunsAProgramOfAsManySumsAsItSays) {
-  NegatingBackend backend;
-  const AllReduceBenchmark benchmark = benchmark_all_reduce({{4}, {"mpi"}, 0.001}, test_world(), backend);
+  auto owner = std::make_unique<NegatingBackend>();
+  const NegatingBackend& backend = *owner;
+  const Platform platform = on_host(std::move(owner));
+  const AllReduceBenchmark benchmark = benchmark_all_reduce({{4}, {"mpi"}, 0.001}, test_world(), platform);
   ASSERT_EQ(benchmark.timings.size(), 1u);
   const auto sums = static_cast<std::size_t>(benchmark.timings[0].sums_per_run);
   EXPECT_LE(sums, 32u);
@@ -122,9 +125,10 @@ TEST(BackendAllReduceBenchmark, RunsAProgramOfAsManySumsAsItSays) {
 }
 
 TEST(BackendAllReduceBenchmark, TakesABackendsOwnCollectivesAndCountsWhatIsWrong) {
-  BackendWithCollectives backend;
-  const AllReduceBenchmark benchmark = benchmark_all_reduce({{4, 4096}, {}, 0.001}, test_world(), backend);
-  EXPECT_EQ(backend.asked_for, std::vector<std::string>{"auto"});
+  std::vector<std::string> asked_for;
+  const Platform platform = platform_of_its_own(asked_for);
+  const AllReduceBenchmark benchmark = benchmark_all_reduce({{4, 4096}, {}, 0.001}, test_world(), platform);
+  EXPECT_EQ(asked_for, std::vector<std::string>{"auto"});
   ASSERT_EQ(benchmark.timings.size(), 2u);
   for (const AllReduceTiming& t : benchmark.timings) {
     EXPECT_EQ(t.resolved, "off by one");
@@ -133,8 +137,9 @@ TEST(BackendAllReduceBenchmark, TakesABackendsOwnCollectivesAndCountsWhatIsWrong
 }
 
 TEST(BackendAllReduceBenchmark, SaysThatOneRankSumsNothing) {
-  BackendWithCollectives backend;
-  const AllReduceBenchmark benchmark = benchmark_all_reduce({{4}, {}, 0.001}, test_world(), backend);
+  std::vector<std::string> asked_for;
+  const Platform platform = platform_of_its_own(asked_for);
+  const AllReduceBenchmark benchmark = benchmark_all_reduce({{4}, {}, 0.001}, test_world(), platform);
   EXPECT_EQ(benchmark.notes.size(), test_world().size() == 1 ? 1u : 0u);
 }
 

@@ -114,7 +114,7 @@ TEST(Bf16Wire, LeavesTheHeadOfTheArrayExact) {
 }
 
 TEST(Bf16Wire, KeepsItsHeadInFp32AndPacksTheRest) {
-  // `place` asks for exactly the control block: see Reducer.SumsTheControlBlockWithTheFirstBucket.
+  // A step asks for exactly the control block: see AllReduceUpdate.SumsTheControlBlockWithTheFirstBucket.
   std::vector<float> values(10, 1.0f + 0x1p-20f);
   WireImage image(Wire::bf16, values, 4);
   EXPECT_EQ(image.bytes({0, 10}), 4 * 4 + 6 * 2u);

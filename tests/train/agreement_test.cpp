@@ -43,13 +43,13 @@ TEST_F(Agreement, RefusesRanksThatPlanOtherKernels) {
   c.precision = engine::Precision::automatic;
   // A backend that resolves the precision in its own way on the last rank.
   const int odd = world().size() - 1;
-  const auto backend = [&](const engine::BackendOptions& options) {
+  const auto uneven = [&](const engine::BackendOptions& options) {
     engine::BackendOptions mine = options;
     if (world().rank() == odd) mine.threads = options.threads + 1;
-    return cpu::make_backend(mine);
+    return platform(mine);
   };
   expect_agreed(ErrorKind::device, "of the kernel plan is ",
-                [&] { set_up(c, world(), Log(1), backend, stop_); });
+                [&] { set_up(c, world(), Log(1), uneven, stop_); });
 }
 
 TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
@@ -60,7 +60,7 @@ TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
   evaluation.threads = 1;
   const std::string checkpoint = run::checkpoint_path(path("run"), 4);
   const auto evaluate = [&](const std::string& file) {
-    return evaluate_checkpoint(evaluation, file, world(), cpu::make_backend, heart_);
+    return evaluate_checkpoint(evaluation, file, world(), platform, heart_);
   };
   const Evaluation whole = evaluate(checkpoint);
   EXPECT_EQ(whole.accuracy.count(), kTestSamples);
@@ -92,8 +92,8 @@ TEST_F(Agreement, DoubtsADatasetThatIsNotTheCheckpoints) {
     train.labels.pop_back();
     train.images.resize(train.labels.size() * 3072);
   });
-  const Evaluation result = evaluate_checkpoint(evaluation, run::checkpoint_path(path("run"), 4), world(),
-                                                cpu::make_backend, heart_);
+  const Evaluation result =
+      evaluate_checkpoint(evaluation, run::checkpoint_path(path("run"), 4), world(), platform, heart_);
   ASSERT_EQ(result.doubts.size(), 2u);
   EXPECT_NE(result.doubts[0].find("its dataset label names is airplane,"), std::string::npos)
       << result.doubts[0];

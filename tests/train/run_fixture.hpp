@@ -56,8 +56,11 @@ class RunTest : public testing::Test {
     return c;
   }
 
+  static comm::Platform platform(const engine::BackendOptions& options) {
+    return comm::on_host(cpu::make_backend(options));
+  }
   std::unique_ptr<SessionState> start(const TrainConfig& config) {
-    return set_up(config, world(), Log(world().rank() + 1), cpu::make_backend, stop_);
+    return set_up(config, world(), Log(world().rank() + 1), platform, stop_);
   }
   void run(const TrainConfig& config) { run_loop(*start(config)); }
 

@@ -20,8 +20,10 @@ StepBenchmark benchmark(const engine::Rates& rates) {
   config.precision = engine::Precision::fp32;
   config.rounds = 3;
   config.round_s = 0.01;
-  return benchmark_step(config, test::test_world(), cpu::make_backend,
-                        [&](engine::Precision, int, double) { return rates; });
+  return benchmark_step(
+      config, test::test_world(),
+      [](const engine::BackendOptions& options) { return comm::on_host(cpu::make_backend(options)); },
+      [&](engine::Precision, int, double) { return rates; });
 }
 
 TEST(StepBenchmark, HasTheModelsOperationsInItsTasks) {

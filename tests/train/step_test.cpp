@@ -128,8 +128,7 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
   for (const Weights weights : {Weights::ema, Weights::raw}) {
     evaluation.weights = weights;
     const std::string file = run::checkpoint_path(c.run_dir, 6);
-    found.push_back(
-        evaluate_checkpoint(evaluation, file, world(), cpu::make_backend, heart_).accuracy.cross_entropy);
+    found.push_back(evaluate_checkpoint(evaluation, file, world(), platform, heart_).accuracy.cross_entropy);
   }
   const double ema = state->evaluator->run().cross_entropy;
   EXPECT_NEAR(found[0], ema, 1e-4 * ema);  // another batch size, other kernels

@@ -55,7 +55,7 @@ class AllReduceUpdate final : public Update {
 
   std::string_view name() const override { return collective_->name(); }
   std::string note() const override { return collective_->note(); }
-  Facts settings() const override;
+  RunFingerprint settings() const override;
   Buffer allocate(std::size_t control_floats) override;
   std::span<const ParamSpan> spans() const override { return buckets_; }
   void append(engine::StepProgram& program, StepParts parts, Concurrency concurrent) override;

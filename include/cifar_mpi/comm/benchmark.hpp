@@ -7,7 +7,6 @@
 
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/world.hpp"
-#include "cifar_mpi/engine/backend.hpp"
 
 /// Measures the collectives against each other: what one all-reduce takes, and whether its sums are exact.
 namespace cifar_mpi::comm {
@@ -57,11 +56,11 @@ struct AllReduceBenchmark {
 };
 AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, const World& world);
 
-/// The same for arrays in the memory of `backend`, by its collectives where it has its own; no algorithms
-/// means `auto`. A run is one replay of a program of as many sums by the backend's default runner, so what
+/// The same for arrays in the memory of the platform's backend, by its collectives; no algorithms means
+/// `auto`. A run is one replay of a program of as many sums by the backend's default runner, so what
 /// starts a replay is in the times, shared by its sums. Copies are the backend's too, and run likewise. Over
 /// one rank nothing is summed; a note says so. Throws also what tasks and runners throw, on one rank alone.
 AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, const World& world,
-                                        engine::Backend& backend);
+                                        const Platform& platform);
 
 }  // namespace cifar_mpi::comm

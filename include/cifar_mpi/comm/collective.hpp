@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "cifar_mpi/base/buffer.hpp"
 #include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
 namespace cifar_mpi::comm {
@@ -64,15 +66,6 @@ class Collective {
   virtual engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) = 0;
 };
 
-/// A backend whose memory the host's collectives cannot reach is one of these, and its own are used instead.
-class CollectiveSource {
- public:
-  virtual ~CollectiveSource() = default;
-  /// As the function of the same name; both outlive the result.
-  virtual std::unique_ptr<Collective> make_collective(std::string_view name, const World& world,
-                                                      Wire wire) = 0;
-};
-
 /// Names accepted by `make_collective`, each with one sentence on when to use it.
 struct CollectiveInfo {
   std::string_view name;
@@ -86,5 +79,23 @@ std::span<const CollectiveInfo> collectives();
 /// every rank calls it, outside World::together; what fails on one rank is thrown on all.
 std::unique_ptr<Collective> make_collective(std::string_view name, const World& world,
                                             Wire wire = Wire::fp32);
+
+/// Collectives for arrays in the memory of one backend.
+struct CollectiveSource {
+  /// As the function of the same name; the world and the backend outlive the result.
+  std::function<std::unique_ptr<Collective>(std::string_view name, const World& world, Wire wire)> make;
+  bool device = false;  ///< the arrays lie in a device's memory and cross what it has
+};
+
+/// A backend, and what sums over the ranks in its memory.
+struct Platform {
+  std::unique_ptr<engine::Backend> backend;
+  CollectiveSource collectives;
+};
+/// Makes the platform of the device that the application has chosen. Throws Error{device}.
+using PlatformFactory = std::function<Platform(const engine::BackendOptions&)>;
+
+/// A backend of ordinary memory, with the collectives above.
+Platform on_host(std::unique_ptr<engine::Backend> backend);
 
 }  // namespace cifar_mpi::comm

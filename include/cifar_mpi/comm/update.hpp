@@ -61,7 +61,7 @@ class Update {
   /// on all ranks.
   virtual std::string note() const = 0;
   /// What was settled at start and affects bits, as (setting, value), for checkpoints. After `allocate`.
-  virtual Facts settings() const = 0;
+  virtual RunFingerprint settings() const = 0;
 
   /// Zeroed memory for a control block of so many floats and, behind it, the gradients of all parameters.
   /// Communicates: every rank calls it, outside World::together; what fails on one is thrown on all

@@ -9,8 +9,9 @@
 
 namespace cifar_mpi::cuda {
 
-/// The cuda backend; it is a comm::CollectiveSource. Throws Error{device} when this binary was built without
-/// it or the machine cannot run it.
+/// The cuda backend, and with it the collectives between GPUs. Throws Error{device} when this binary was built
+/// without it or the machine cannot run it.
+comm::Platform make_platform(const engine::BackendOptions& options);
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions& options);
 
 /// Why this process cannot use a GPU, in a few words; empty when it can.
@@ -19,7 +20,7 @@ std::string unusable();
 /// What this build has, in one line, for `--check-build`.
 std::string describe();
 
-/// Names that the backend's make_collective takes besides "auto", in every build.
+/// Names that the platform's collectives have besides "auto", in every build.
 std::span<const comm::CollectiveInfo> collectives();
 
 }  // namespace cifar_mpi::cuda

@@ -40,11 +40,11 @@ run::Checkpoint read_on_all_ranks(const std::string& path, const comm::World& wo
 /// not of the shape the checkpoint was trained on.
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint checkpoint,
                                const std::string& path, const comm::World& world,
-                               const BackendFactory& make_backend, comm::Heartbeat& heart);
+                               const comm::PlatformFactory& make_platform, comm::Heartbeat& heart);
 
 /// Both: reads the checkpoint of `path` and evaluates it.
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path,
-                               const comm::World& world, const BackendFactory& make_backend,
+                               const comm::World& world, const comm::PlatformFactory& make_platform,
                                comm::Heartbeat& heart);
 
 }  // namespace cifar_mpi::train

@@ -1,19 +1,15 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 
 #include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/world.hpp"
-#include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/train/config.hpp"
 #include "cifar_mpi/watch/watchdog.hpp"
 
 namespace cifar_mpi::train {
-
-/// Makes the backend of the chosen device; which one is the application's choice. Throws Error{device}.
-using BackendFactory = std::function<std::unique_ptr<engine::Backend>(const engine::BackendOptions&)>;
 
 struct SessionState;
 
@@ -26,8 +22,8 @@ class Session {
   /// Sets the run up, from the newest checkpoint of the run directory where there is one of the same
   /// configuration. `stop_request` is set by a signal handler; it and `world` must outlive the session.
   /// Throws Error{usage, data, checkpoint, io, device}, see the kinds.
-  Session(TrainConfig config, const comm::World& world, const Log& log, const BackendFactory& make_backend,
-          const std::atomic<int>& stop_request);
+  Session(TrainConfig config, const comm::World& world, const Log& log,
+          const comm::PlatformFactory& make_platform, const std::atomic<int>& stop_request);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -66,6 +66,6 @@ using MeasureRates = std::function<engine::Rates(engine::Precision precision, in
 /// Measures the training step of the tutorial's model on generated images, everything in it that a run has
 /// (distortions, forward, backward, all-reduce, optimizer, EMA). Collective.
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
-                             const BackendFactory& make_backend, const MeasureRates& measure_rates);
+                             const comm::PlatformFactory& make_platform, const MeasureRates& measure_rates);
 
 }  // namespace cifar_mpi::train

@@ -16,9 +16,9 @@ TEST(NcclBenchmark, SumsExactlyBesideACopy) {
   options.local_rank = world.node_rank();
   options.local_ranks = world.node_size();
   options.share_gpus = true;
-  const auto backend = make_backend(options);
+  const comm::Platform platform = make_platform(options);
   const comm::AllReduceBenchmarkConfig config{{4, 4096, 1'000'004}, {"nccl", "doubling"}, 0.01};
-  const comm::AllReduceBenchmark benchmark = comm::benchmark_all_reduce(config, world, *backend);
+  const comm::AllReduceBenchmark benchmark = comm::benchmark_all_reduce(config, world, platform);
   ASSERT_EQ(benchmark.timings.size(), 2 * config.bytes.size());
   for (const comm::AllReduceTiming& t : benchmark.timings) {
     EXPECT_EQ(t.resolved, t.algorithm == "nccl" ? "nccl" : "doubling through nccl");

@@ -40,14 +40,15 @@ class NcclRanks : public testing::Test {
   }
 };
 
-std::unique_ptr<comm::Collective> open(engine::Backend& backend, std::string_view name) {
-  return dynamic_cast<comm::CollectiveSource&>(backend).make_collective(name, world(), comm::Wire::fp32);
+std::unique_ptr<comm::Collective> open(const comm::Platform& platform, std::string_view name) {
+  return platform.collectives.make(name, world(), comm::Wire::fp32);
 }
 
 TEST_F(NcclRanks, SumsSmallIntegersExactly) {
-  const auto backend = make_backend(options());
+  const comm::Platform platform = make_platform(options());
+  engine::Backend& backend = *platform.backend;
   for (const char* const name : {"nccl", "doubling"}) {
-    const auto collective = open(*backend, name);
+    const auto collective = open(platform, name);
     if (collective->ranks() == 1) return;
     for (const std::size_t count : {1u, 7u, 1000u, 1068298u}) {
       const Buffer buffer = collective->allocate(count * sizeof(float));
@@ -59,7 +60,7 @@ TEST_F(NcclRanks, SumsSmallIntegersExactly) {
         values[i] = term(world().rank());
         for (int rank = 0; rank < world().size(); ++rank) wanted[i] += term(rank);
       }
-      backend->copy(buffer.data(), reinterpret_cast<const std::byte*>(values.data()), buffer.size());
+      backend.copy(buffer.data(), reinterpret_cast<const std::byte*>(values.data()), buffer.size());
       engine::StepProgram program("sum");
       const float* const at = buffer.as<float>();
       program.run(engine::kCompute, {"start", {}, {engine::bytes_of(at, 0)}, [](engine::Lane&) {}, {}});
@@ -67,10 +68,10 @@ TEST_F(NcclRanks, SumsSmallIntegersExactly) {
       program.run(engine::kComm, collective->all_reduce("sum", buffer.span<float>(), 0));
       program.wait(engine::kCompute, program.set(engine::kComm));
       program.seal();
-      const auto runner = backend->runner(std::move(program), engine::RunnerKind::lanes, {});
+      const auto runner = backend.runner(std::move(program), engine::RunnerKind::lanes, {});
       runner->replay();
       runner->finish();
-      backend->copy(reinterpret_cast<std::byte*>(values.data()), buffer.data(), buffer.size());
+      backend.copy(reinterpret_cast<std::byte*>(values.data()), buffer.data(), buffer.size());
       EXPECT_EQ(values, wanted) << name << ", " << count;
     }
   }
@@ -106,7 +107,7 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   data::make_synthetic({32, 32, 3}, 10, 96, 7, images, test);
   state.sizes = train::resolve_sizes(state.config, world().size(), state.info);
   state.network = train::make_network("tutorial", state.info, state.config.augment, "generated images");
-  train::plan_device(state, make_backend);
+  train::plan_device(state, make_platform);
   state.samples = train::ResidentData(*state.backend, images);
   train::open_update(state);
   train::allocate_blocks(state);
@@ -221,10 +222,10 @@ TEST_F(NcclRanks, NameAnAlgorithmForSumsAlone) {
   if (world().size() == 1 || std::getenv("NCCL_ALGO") != nullptr) return;
   engine::BackendOptions tree = options();
   tree.nccl_algorithm = "tree";
-  const auto backend = make_backend(tree);
-  EXPECT_NO_THROW(open(*backend, "doubling")->allocate(1000));
+  const comm::Platform platform = make_platform(tree);
+  EXPECT_NO_THROW(open(platform, "doubling")->allocate(1000));
   EXPECT_EQ(std::getenv("NCCL_ALGO"), nullptr);
-  EXPECT_NO_THROW(open(*backend, "nccl")->allocate(1000));
+  EXPECT_NO_THROW(open(platform, "nccl")->allocate(1000));
   EXPECT_STREQ(std::getenv("NCCL_ALGO"), "Tree");
   unsetenv("NCCL_ALGO");
 }
@@ -247,10 +248,10 @@ TEST_F(NcclRanks, RefuseToShareAGpuUnlessAsked) {
   ASSERT_EQ(cudaGetDeviceCount(&gpus), cudaSuccess);
   engine::BackendOptions alone = options();
   alone.share_gpus = false;
-  std::unique_ptr<engine::Backend> backend;
+  comm::Platform platform;
   try {
-    backend = make_backend(alone);
-    open(*backend, "nccl");
+    platform = make_platform(alone);
+    open(platform, "nccl");
     std::vector<double> found = world().gather(identity_of_gpu());
     std::sort(found.begin(), found.end());
     EXPECT_EQ(std::adjacent_find(found.begin(), found.end()), found.end()) << "two ranks have one GPU";

@@ -19,10 +19,10 @@ namespace {
 using Launches = std::vector<std::map<int, int>>;
 
 /// The backend, with runners that count.
-class CountingBackend final : public engine::Backend, public comm::CollectiveSource {
+class CountingBackend final : public engine::Backend {
  public:
-  CountingBackend(const engine::BackendOptions& options, Launches& launches)
-      : backend_(make_backend(options)), launches_(launches) {}
+  CountingBackend(std::unique_ptr<engine::Backend> backend, Launches& launches)
+      : backend_(std::move(backend)), launches_(launches) {}
   std::string description() const override { return backend_->description(); }
   engine::Precision resolve(engine::Precision precision) const override {
     return backend_->resolve(precision);
@@ -52,10 +52,6 @@ class CountingBackend final : public engine::Backend, public comm::CollectiveSou
         backend_->runner(std::move(program), kind, std::move(regions)),
         [this, place](int times) { ++launches_[place][times]; });
   }
-  std::unique_ptr<comm::Collective> make_collective(std::string_view name, const comm::World& world,
-                                                    comm::Wire wire) override {
-    return dynamic_cast<comm::CollectiveSource&>(*backend_).make_collective(name, world, wire);
-  }
 
  private:
   std::unique_ptr<engine::Backend> backend_;
@@ -80,7 +76,9 @@ TEST(NcclStepBenchmark, TimesNoLaunchThatStillHasToCaptureItsGraph) {
   const auto step = train::benchmark_step(
       config, world,
       [&](const engine::BackendOptions& options) {
-        return std::make_unique<CountingBackend>(options, launches);
+        comm::Platform platform = make_platform(options);
+        platform.backend = std::make_unique<CountingBackend>(std::move(platform.backend), launches);
+        return platform;
       },
       [&](engine::Precision, int, double) {
         if (before.empty()) before = launches;
