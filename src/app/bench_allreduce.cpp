@@ -78,17 +78,13 @@ void write_json(const AllReduceOptions& options, const AllReduceBenchmark& bench
   write_atomically(options.json, std::as_bytes(std::span(text)));
 }
 
-bool has(std::span<const comm::CollectiveInfo> infos, const std::string& name) {
-  return std::any_of(infos.begin(), infos.end(), [&](const auto& info) { return info.name == name; });
-}
-
 /// What the host's arrays do not know.
 void check_on_host(const AllReduceOptions& options) {
   if (options.share_gpus || options.nccl_algorithm != "auto")
     throw Error(ErrorKind::usage, concat(options.share_gpus ? "--share-gpus" : "--nccl-algo",
                                          " is about GPUs, and the sums are the host's; add --device cuda"));
   for (const std::string& name : options.config.algorithms) {
-    if (!has(comm::collectives(), name))
+    if (comm::find_collective(comm::collectives(), name) == nullptr)
       throw Error(ErrorKind::usage, concat("--algorithms ", name, " sums between GPUs; add --device cuda"));
   }
 }
@@ -99,7 +95,7 @@ void check_on_gpus(AllReduceOptions& options) {
   std::string choices = "auto";
   for (const comm::CollectiveInfo& info : infos) choices += concat(", ", info.name);
   for (const std::string& name : options.config.algorithms) {
-    if (name != "auto" && !has(infos, name))
+    if (name != "auto" && comm::find_collective(infos, name) == nullptr)
       throw Error(ErrorKind::usage,
                   concat("--algorithms ", name,
                          " is not measured in GPU memory; with --device cuda choose of: ", choices));
@@ -108,15 +104,16 @@ void check_on_gpus(AllReduceOptions& options) {
     throw Error(ErrorKind::usage, concat("--wire ", options.wire,
                                          " is for messages between hosts; with --device cuda sums travel as "
                                          "fp32"));
-  // NCCL takes an algorithm for the whole process, and a tree cannot gather.
+  // NCCL takes an algorithm for the whole process; what adds in a fixed tree gathers, and a tree cannot gather.
   const bool gathers = options.nccl_algorithm == "auto";
   auto& names = options.config.algorithms;
-  if (!gathers && std::find(names.begin(), names.end(), "doubling") != names.end())
-    throw Error(ErrorKind::usage,
-                "--algorithms doubling gathers, and --nccl-algo is about sums; leave one out");
-  if (!names.empty()) return;
+  const bool all = names.empty();
   for (const comm::CollectiveInfo& info : infos) {
-    if (gathers || info.name != "doubling") names.emplace_back(info.name);
+    const bool possible = gathers || !info.fixed_tree;
+    if (all && possible) names.emplace_back(info.name);
+    if (!possible && std::find(names.begin(), names.end(), info.name) != names.end())
+      throw Error(ErrorKind::usage, concat("--algorithms ", info.name,
+                                           " gathers, and --nccl-algo is about sums; leave one out"));
   }
 }
 

@@ -1,6 +1,5 @@
 #include "app/device.hpp"
 
-#include <algorithm>
 #include <span>
 #include <string_view>
 
@@ -16,7 +15,7 @@ namespace cifar_mpi::app {
 namespace {
 
 bool has(std::span<const comm::CollectiveInfo> infos, std::string_view name) {
-  return std::any_of(infos.begin(), infos.end(), [&](const auto& info) { return info.name == name; });
+  return comm::find_collective(infos, name) != nullptr;
 }
 
 /// Whether the GPU backend has trained on a GPU. Until it has, `auto` leaves it to those who ask for it.

@@ -123,12 +123,7 @@ AllReduceUpdate::AllReduceUpdate(std::unique_ptr<Collective> collective, const e
       buckets_(plan_buckets(layout, static_cast<std::size_t>(settings.bucket_mib * (1 << 20)))) {}
 
 RunFingerprint AllReduceUpdate::settings() const {
-  std::string all_reduce(collective_->name());
-  constexpr std::string_view kAuto = "auto (";
-  if (all_reduce.starts_with(kAuto)) {
-    all_reduce = all_reduce.substr(kAuto.size(), all_reduce.size() - kAuto.size() - 1);
-  }
-  return {{"all-reduce", std::move(all_reduce)},
+  return {{"all-reduce", std::string(collective_->resolved())},
           {"wire", std::string(to_string(settings_.wire))},
           {"bucket MiB", format("%g", settings_.bucket_mib)}};
 }
@@ -148,8 +143,9 @@ void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency 
     const std::span<float> array = array_of(i, buckets_[i], parts);
     const std::size_t last = last_user(parts.compute, array);
     ready_after.push_back(settings_.overlap && concurrent.exchange ? last : parts.compute.size() - 1);
-    all_reduces.push_back(
-        collective_->all_reduce(concat("all-reduce ", i), array, i == 0 ? parts.control.size() : 0));
+    all_reduces.push_back(collective_->all_reduce(concat("all-reduce of bucket ", i), array,
+                                                  i == 0 ? parts.control.size() : 0));
+    all_reduces.back().kind = engine::TaskKind::collective;
   }
 
   BucketQueue queue(program, branches, std::move(ready_after), std::move(all_reduces));

@@ -24,6 +24,7 @@ class Auto final : public Collective {
   }
 
   std::string_view name() const override { return name_; }
+  std::string_view resolved() const override { return resolved_; }
   std::string note() const override { return for_the_rest_->note(); }
   int ranks() const override { return for_the_rest_->ranks(); }
   Buffer allocate(std::size_t bytes) override {
@@ -42,12 +43,14 @@ class Auto final : public Collective {
     const std::string first =
         for_short_ ? concat(for_short_->name(), " to ", choice_.short_bytes >> 10, " KiB, then ")
                    : std::string();
-    name_ = concat("auto (", first, for_the_rest_->name(), ")");
+    resolved_ = concat(first, for_the_rest_->name());
+    name_ = concat("auto (", resolved_, ")");
   }
 
   AutoChoice choice_;
   std::unique_ptr<Collective> for_short_;
   std::unique_ptr<Collective> for_the_rest_;
+  std::string resolved_;
   std::string name_;
 };
 

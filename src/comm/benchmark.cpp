@@ -115,8 +115,8 @@ std::vector<AllReduceTiming> HostArrays::measure(double seconds) const {
 std::vector<std::string> all_algorithms(const Nodes& nodes, Wire wire) {
   std::vector<std::string> names;
   for (const CollectiveInfo& info : collectives()) {
-    const bool possible = info.name != "window" || nodes.count() == 1;
-    if (possible && can_have(info.name, wire)) names.emplace_back(info.name);
+    const bool possible = !info.one_node || nodes.count() == 1;
+    if (possible && can_have(info, wire)) names.emplace_back(info.name);
   }
   return names;
 }

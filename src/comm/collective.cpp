@@ -1,5 +1,6 @@
 #include "cifar_mpi/comm/collective.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -12,31 +13,32 @@
 namespace cifar_mpi::comm {
 namespace {
 
-/// Which messages of a collective can have another wire than fp32.
-enum class Compresses : std::uint8_t { nothing, between_nodes, everything };
-
 struct Row {
   CollectiveInfo info;
   std::unique_ptr<Collective> (*make)(const World&, const Nodes&, Wire);
-  Compresses compresses;
 };
 
 constexpr std::array kTable = {
-    Row{{"auto", "one of the others, by nodes, ranks per node and length"},
-        make_auto,
-        Compresses::between_nodes},
-    Row{{"window", "through memory that the ranks share: for one node"}, make_window, Compresses::nothing},
-    Row{{"two-level",
-         "the window inside each node and rings between them: for several ranks on several nodes"},
-        make_two_level,
-        Compresses::between_nodes},
-    Row{{"ring", "sends the least: for one rank per node and long arrays"},
-        make_ring,
-        Compresses::everything},
-    Row{{"doubling", "fewest messages, and a sum in a fixed tree over the ranks: for short arrays"},
-        make_doubling,
-        Compresses::everything},
-    Row{{"mpi", "the MPI library's own choice: for comparison"}, make_mpi_all_reduce, Compresses::nothing},
+    Row{{.name = "auto",
+         .purpose = "one of the others, by nodes, ranks per node and length",
+         .compresses = Compresses::between_nodes},
+        make_auto},
+    Row{{.name = "window", .purpose = "through memory that the ranks share: for one node", .one_node = true},
+        make_window},
+    Row{{.name = "two-level",
+         .purpose = "the window inside each node and rings between them: for several ranks on several nodes",
+         .compresses = Compresses::between_nodes},
+        make_two_level},
+    Row{{.name = "ring",
+         .purpose = "sends the least: for one rank per node and long arrays",
+         .compresses = Compresses::everything},
+        make_ring},
+    Row{{.name = "doubling",
+         .purpose = "fewest messages, and a sum in a fixed tree over the ranks: for short arrays",
+         .compresses = Compresses::everything,
+         .fixed_tree = true},
+        make_doubling},
+    Row{{.name = "mpi", .purpose = "the MPI library's own choice: for comparison"}, make_mpi_all_reduce},
 };
 
 constexpr auto kInfos = [] {
@@ -52,24 +54,25 @@ const Row* find_row(std::string_view name) {
   return nullptr;
 }
 
-Error no_such_row(std::string_view name) {
-  std::string choices;
-  for (const Row& row : kTable) choices += concat(choices.empty() ? "" : ", ", row.info.name);
-  return {ErrorKind::usage, concat("there is no collective '", name, "'; choose one of: ", choices)};
+template <class Suits>
+std::string choices(Suits suits) {
+  std::string names;
+  for (const Row& row : kTable) {
+    if (suits(row.info)) names += concat(names.empty() ? "" : ", ", row.info.name);
+  }
+  return names;
 }
 
-bool can_have(const Row& row, Wire wire) {
-  return wire == Wire::fp32 || row.compresses != Compresses::nothing;
+Error no_such_row(std::string_view name) {
+  return {ErrorKind::usage, concat("there is no collective '", name, "'; choose one of: ",
+                                   choices([](const CollectiveInfo&) { return true; }))};
 }
 
 Error no_such_wire(std::string_view name, Wire wire) {
-  std::string choices;
-  for (const Row& row : kTable) {
-    if (can_have(row, wire)) choices += concat(choices.empty() ? "" : ", ", row.info.name);
-  }
   return {ErrorKind::usage,
           concat("--wire ", to_string(wire), " is not for --all-reduce ", name,
-                 ", which has no messages of its own to compress; choose one of: ", choices)};
+                 ", which has no messages of its own to compress; choose one of: ",
+                 choices([&](const CollectiveInfo& info) { return can_have(info, wire); }))};
 }
 
 /// A collective about which there is one thing more to say.
@@ -83,6 +86,7 @@ class WithNote final : public Collective {
     const std::string others = inner_->note();
     return others.empty() ? note_ : concat(note_, ". ", others);
   }
+  std::string_view resolved() const override { return inner_->resolved(); }
   int ranks() const override { return inner_->ranks(); }
   Buffer allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
   engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) override {
@@ -98,9 +102,17 @@ class WithNote final : public Collective {
 
 std::span<const CollectiveInfo> collectives() { return kInfos; }
 
-bool can_have(std::string_view name, Wire wire) {
-  const Row* const row = find_row(name);
-  return row != nullptr && can_have(*row, wire);
+const CollectiveInfo* find_collective(std::span<const CollectiveInfo> infos, std::string_view name) {
+  const auto found = std::ranges::find(infos, name, &CollectiveInfo::name);
+  return found == infos.end() ? nullptr : &*found;
+}
+
+std::string_view fixed_tree_collective() {
+  return std::ranges::find_if(kInfos, &CollectiveInfo::fixed_tree)->name;
+}
+
+bool can_have(const CollectiveInfo& info, Wire wire) {
+  return wire == Wire::fp32 || info.compresses != Compresses::nothing;
 }
 
 std::string_view to_string(Wire wire) { return wire == Wire::fp32 ? "fp32" : "bf16"; }
@@ -114,9 +126,9 @@ std::unique_ptr<Collective> make_collective(std::string_view name, const World& 
   const Row* const row = find_row(name);
   std::optional<Error> problem;
   if (row == nullptr) problem = no_such_row(name);
-  if (row != nullptr && !can_have(*row, wire)) problem = no_such_wire(name, wire);
+  if (row != nullptr && !can_have(row->info, wire)) problem = no_such_wire(name, wire);
   world.agree(problem);
-  if (wire == Wire::fp32 || row->compresses == Compresses::everything || nodes.count() > 1)
+  if (wire == Wire::fp32 || row->info.compresses == Compresses::everything || nodes.count() > 1)
     return row->make(world, nodes, wire);
   return std::make_unique<WithNote>(
       row->make(world, nodes, Wire::fp32),

@@ -14,8 +14,8 @@ namespace cifar_mpi::comm {
 std::unique_ptr<Collective> make_collective(std::string_view name, const World& world, const Nodes& nodes,
                                             Wire wire = Wire::fp32);
 
-/// Whether `make_collective` takes that wire for the collective of that name.
-bool can_have(std::string_view name, Wire wire);
+/// Whether `make_collective` takes that wire for that collective.
+bool can_have(const CollectiveInfo& info, Wire wire);
 
 /// `allocate_message_memory` on every rank; what fails on one becomes every rank's error.
 Buffer allocate_together(const World& world, std::size_t bytes);

@@ -6,9 +6,10 @@ namespace cifar_mpi::cuda {
 namespace {
 
 constexpr std::array kInfos = {
-    comm::CollectiveInfo{"nccl", "between the GPUs of --device cuda, where auto takes it"},
-    comm::CollectiveInfo{"doubling",
-                         "between GPUs NCCL gathers, and each adds in the same tree as on hosts"}};
+    comm::CollectiveInfo{.name = "nccl", .purpose = "between the GPUs of --device cuda, where auto takes it"},
+    comm::CollectiveInfo{.name = "doubling",
+                         .purpose = "between GPUs NCCL gathers, and each adds in the same tree as on hosts",
+                         .fixed_tree = true}};
 
 }  // namespace
 

@@ -19,6 +19,7 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/cuda/backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_choice.hpp"
 #include "cuda/lane.hpp"
@@ -217,9 +218,10 @@ Communicator connect(const comm::World& world) {
 
 std::unique_ptr<comm::Collective> make_nccl(Device& device, std::string_view name, const comm::World& world,
                                             comm::Wire wire, const NcclOptions& options) {
-  const bool tree = name == "doubling";
+  const comm::CollectiveInfo* const info = comm::find_collective(collectives(), name);
+  const bool tree = info != nullptr && info->fixed_tree;
   std::optional<Error> wrong;
-  if (!tree && name != "nccl" && name != "auto") {
+  if (info == nullptr && name != "auto") {
     wrong.emplace(ErrorKind::usage, concat("--all-reduce ", name,
                                            " sums in host memory; on cuda choose nccl, doubling or auto"));
   } else if (wire != comm::Wire::fp32) {

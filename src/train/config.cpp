@@ -99,8 +99,9 @@ void check(const TrainConfig& config) {
         "--reproducible needs --shuffle global: a rank's own shard holds other samples on another number of "
         "ranks");
   }
-  if (config.reproducible && config.all_reduce != "auto" && config.all_reduce != "doubling") {
-    refuse(concat("--reproducible adds in a fixed tree, which only --all-reduce doubling does, not ",
+  const std::string_view in_tree = comm::fixed_tree_collective();
+  if (config.reproducible && config.all_reduce != "auto" && config.all_reduce != in_tree) {
+    refuse(concat("--reproducible adds in a fixed tree, which only --all-reduce ", in_tree, " does, not ",
                   config.all_reduce));
   }
   if (config.reproducible && config.wire != comm::Wire::fp32) {

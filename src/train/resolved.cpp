@@ -37,9 +37,8 @@ void adopt(SessionState& state, const RunFingerprint& resolved) {
   }
   // Auto's choice by length has no name of its own; on the same nodes it chooses alike again.
   const auto* all_reduce = find_item(resolved, "all-reduce");
-  const auto known = comm::collectives();
   if (all_reduce && config.all_reduce == "auto" &&
-      std::any_of(known.begin(), known.end(), [&](const auto& info) { return info.name == *all_reduce; })) {
+      comm::find_collective(comm::collectives(), *all_reduce) != nullptr) {
     config.all_reduce = *all_reduce;
     state.adopted_all_reduce = true;
   }

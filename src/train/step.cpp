@@ -72,7 +72,8 @@ void plan_device(SessionState& state, const comm::PlatformFactory& make_platform
 
 void open_update(SessionState& state) {
   const TrainConfig& config = state.config;
-  const std::string name = config.reproducible ? "doubling" : config.all_reduce;
+  const std::string name =
+      config.reproducible ? std::string(comm::fixed_tree_collective()) : config.all_reduce;
   std::unique_ptr<comm::Collective> collective = state.collectives.make(name, state.world, config.wire);
   const bool overlap = comm::resolve_overlap(config.overlap, state.world, state.collectives.device);
   state.update = std::make_unique<comm::AllReduceUpdate>(

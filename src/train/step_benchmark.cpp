@@ -131,7 +131,7 @@ std::vector<StepBenchmark::Row> rows_of(const engine::StepProgram& program) {
     if (line.op != engine::Op::run) continue;
     const auto t = static_cast<std::size_t>(line.target);
     rows[t].task = program.tasks()[t].name;
-    if (line.lane == engine::kComm) continue;
+    if (program.tasks()[t].kind == engine::TaskKind::collective) continue;
     rows[t].flops = program.tasks()[t].demand.flops;
     rows[t].bytes = engine::bytes_moved(program.tasks()[t]);
   }

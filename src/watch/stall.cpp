@@ -104,21 +104,16 @@ std::string name_rank(const RankSight& rank, const std::string& host) {
   return concat("rank ", rank.rank, " on ", host, " (pid ", rank.pid, ")");
 }
 
-std::string describe_place(const RankSight& rank, const std::vector<std::string>& tasks) {
+std::string describe_place(const RankSight& rank, const std::vector<WatchedTask>& tasks) {
   if (rank.activity != Activity::training) return name(rank.activity);
   std::string text = concat("in step ", rank.step + 1);
   const auto task = static_cast<std::size_t>(rank.pulse.task);
   if (rank.pulse.task == engine::Pulse::kNobody || task >= tasks.size()) return text + ", between tasks";
-  // The all-reduces are named after their buckets.
-  const std::string prefix = "all-reduce ";
-  if (tasks[task].starts_with(prefix)) {
-    return concat(text, ", all-reduce of bucket ", tasks[task].substr(prefix.size()));
-  }
-  return concat(text, ", task ", tasks[task]);
+  return concat(text, tasks[task].collective ? ", " : ", task ", tasks[task].name);
 }
 
 std::string stall_text(const Stall& stall, const std::vector<RankSight>& ranks, std::size_t self,
-                       const std::string& host, const std::vector<std::string>& tasks) {
+                       const std::string& host, const std::vector<WatchedTask>& tasks) {
   const RankSight& culprit = ranks[stall.culprit];
   const std::string who = name_rank(culprit, host);
   const std::string where = describe_place(culprit, tasks);

@@ -67,13 +67,19 @@ class StallJudge {
   std::vector<Watched> watched_;
 };
 
+/// What is to be known of a task of the training program.
+struct WatchedTask {
+  std::string name;
+  bool collective = false;  ///< the rank waits for others in it
+};
+
 /// "rank 2 on host (pid 4711)"; and where it is: "in step 41, task conv2 backward", "while starting".
 std::string name_rank(const RankSight& rank, const std::string& host);
-std::string describe_place(const RankSight& rank, const std::vector<std::string>& tasks);
+std::string describe_place(const RankSight& rank, const std::vector<WatchedTask>& tasks);
 
 /// The one or two lines for people: who does not move since when and where it is, and for whom the others
-/// wait. `tasks` are the names of the training program's tasks, by TaskId; `self` is who speaks.
+/// wait. `tasks` are the training program's, by TaskId; `self` is who speaks.
 std::string stall_text(const Stall& stall, const std::vector<RankSight>& ranks, std::size_t self,
-                       const std::string& host, const std::vector<std::string>& tasks);
+                       const std::string& host, const std::vector<WatchedTask>& tasks);
 
 }  // namespace cifar_mpi::watch

@@ -33,8 +33,6 @@ std::thread start_thread(Work work) {
   return thread;
 }
 
-bool is_collective(const std::string& task) { return task.starts_with("all-reduce "); }
-
 }  // namespace
 
 struct Watchdog::State {
@@ -59,7 +57,7 @@ struct Watchdog::State {
   std::mutex mutex;  ///< of what follows
   std::condition_variable changed;
   bool over = false;
-  std::vector<std::string> tasks;
+  std::vector<WatchedTask> tasks;
   std::thread thread;
 };
 
@@ -90,7 +88,7 @@ std::vector<bool> Watchdog::State::who_waits(const std::vector<RankSight>& ranks
       waits.push_back(rank.activity != comm::Activity::saving || rank.rank != 0);
     } else {
       waits.push_back(rank.activity == comm::Activity::training && task < tasks.size() &&
-                      is_collective(tasks[task]));
+                      tasks[task].collective);
     }
   }
   return waits;
@@ -153,10 +151,11 @@ Watchdog::~Watchdog() {
 comm::Heartbeat& Watchdog::heart() { return state_->hearts.mine(); }
 
 void Watchdog::name_tasks(const engine::StepProgram& program) {
-  std::vector<std::string> names;
-  for (const engine::Task& task : program.tasks()) names.push_back(task.name);
+  std::vector<WatchedTask> tasks;
+  for (const engine::Task& task : program.tasks())
+    tasks.push_back({task.name, task.kind == engine::TaskKind::collective});
   const std::scoped_lock lock(state_->mutex);
-  state_->tasks = std::move(names);
+  state_->tasks = std::move(tasks);
 }
 
 }  // namespace cifar_mpi::watch

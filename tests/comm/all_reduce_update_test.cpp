@@ -257,11 +257,11 @@ TEST(AllReduceUpdate, SendsTheFirstBucketBeforeTheNextIsComputed) {
   parts.compute.back().name = "the last of backward";
   parts.compute[3].name = "the second of backward";
   const StepProgram early = step.program(parts);
-  EXPECT_LT(line_of(early, "all-reduce 0"), line_of(early, "the second of backward"));
-  EXPECT_LT(line_of(early, "all-reduce 3"), line_of(early, "the last of backward"));
-  EXPECT_GT(line_of(early, "all-reduce 4"), line_of(early, "the last of backward"));
+  EXPECT_LT(line_of(early, "all-reduce of bucket 0"), line_of(early, "the second of backward"));
+  EXPECT_LT(line_of(early, "all-reduce of bucket 3"), line_of(early, "the last of backward"));
+  EXPECT_GT(line_of(early, "all-reduce of bucket 4"), line_of(early, "the last of backward"));
   const StepProgram late = step.program(parts, {.exchange = false});
-  EXPECT_GT(line_of(late, "all-reduce 0"), line_of(late, "the last of backward"));
+  EXPECT_GT(line_of(late, "all-reduce of bucket 0"), line_of(late, "the last of backward"));
 }
 
 TEST(AllReduceUpdate, HoldsABucketBackWhileATaskStillReadsIt) {
@@ -269,15 +269,15 @@ TEST(AllReduceUpdate, HoldsABucketBackWhileATaskStillReadsIt) {
   StepParts parts = step.parts();
   parts.compute.push_back({"norm", {bytes_of(step.grads().data(), 1)}, {}, [](Lane&) {}, {}});
   const StepProgram program = step.program(parts);
-  EXPECT_GT(line_of(program, "all-reduce 0"), line_of(program, "norm"));
-  EXPECT_LT(line_of(program, "all-reduce 1"), line_of(program, "norm"));
+  EXPECT_GT(line_of(program, "all-reduce of bucket 0"), line_of(program, "norm"));
+  EXPECT_LT(line_of(program, "all-reduce of bucket 1"), line_of(program, "norm"));
 }
 
 TEST(AllReduceUpdate, SumsTheControlBlockWithTheFirstBucket) {
   std::vector<std::size_t> exact;
   TinyStep step(std::make_unique<ThreeRanks>(&exact));
   const StepProgram program = step.program(step.parts());
-  const Instruction& line = program.instructions()[line_of(program, "all-reduce 0")];
+  const Instruction& line = program.instructions()[line_of(program, "all-reduce of bucket 0")];
   const Task& task = program.tasks()[static_cast<std::size_t>(line.target)];
   ASSERT_EQ(task.writes.size(), 1u);
   EXPECT_EQ(task.writes[0].begin, bytes_of(step.control().data(), 1).begin);
@@ -308,6 +308,16 @@ TEST(AllReduceUpdate, RefusesPartsThatDoNotFit) {
   refuses("no updates", [](StepParts& parts) { parts.update.clear(); });
   refuses("control apart", [](StepParts& parts) { parts.control = parts.control.first(8); });
   refuses("gradients of fewer parameters", [](StepParts& parts) { parts.grads = parts.grads.first(16); });
+}
+
+TEST(AllReduceUpdate, MarksTheTasksInWhichARankWaitsForOthers) {
+  TinyStep step(std::make_unique<ThreeRanks>());
+  const StepProgram program = step.program(step.parts());
+  for (const Instruction& line : program.instructions()) {
+    if (line.op != Op::run) continue;
+    const Task& task = program.tasks()[static_cast<std::size_t>(line.target)];
+    EXPECT_EQ(task.kind == engine::TaskKind::collective, line.lane == engine::kComm) << task.name;
+  }
 }
 
 TEST(AllReduceUpdate, TellsWhatAffectsBits) {

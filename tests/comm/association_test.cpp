@@ -68,6 +68,27 @@ void expect_order(std::string_view name, float (*expected)(const std::vector<flo
 
 TEST(Doubling, AddsInABinaryTreeOverTheRanks) { expect_order("doubling", tree_sum); }
 
+TEST(TableOfCollectives, SaysWhichAddInTheFixedTree) {
+  for (const CollectiveInfo& info : collectives()) {
+    if (info.fixed_tree) expect_order(info.name, tree_sum);
+  }
+  EXPECT_EQ(fixed_tree_collective(), "doubling");
+}
+
+TEST(TableOfCollectives, SaysWhichAreForOneNode) {
+  if (test_world().size() == 1) GTEST_SKIP() << "needs two nodes";
+  Nodes apart;
+  for (int rank = 0; rank < test_world().size(); ++rank) apart.of_rank.push_back(rank);
+  for (const CollectiveInfo& info : collectives()) {
+    const auto make = [&] { make_collective(info.name, test_world(), apart); };
+    if (info.one_node) {
+      EXPECT_THROW(make(), AgreedError) << info.name;
+    } else {
+      EXPECT_NO_THROW(make()) << info.name;
+    }
+  }
+}
+
 TEST(Window, AddsInRankOrder) { expect_order("window", serial_sum); }
 
 TEST(AutoChoice, FollowsTheNodes) {

@@ -10,7 +10,7 @@ using Reason = Stall::Reason;
 
 constexpr int kConv = 0;
 constexpr int kReduce = 1;
-const std::vector<std::string> kTasks{"conv2 backward", "all-reduce 1"};
+const std::vector<WatchedTask> kTasks{{"conv2 backward"}, {"all-reduce of bucket 1", true}};
 
 /// A node of three ranks and the clock its judge is shown.
 class StallJudgeOfANode : public testing::Test {

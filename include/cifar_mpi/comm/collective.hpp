@@ -45,9 +45,11 @@ class Collective {
  public:
   virtual ~Collective() = default;
 
-  /// Begins as in the table; what was resolved follows: "auto (window)", or "window as ring" after `allocate`
-  /// has found too little shared memory. Equal names sum in the same order.
+  /// For people. Begins as in the table; what was resolved follows: "auto (window)", or "window as ring" after
+  /// `allocate` has found too little shared memory.
   virtual std::string_view name() const = 0;
+  /// What it came to, however it was chosen: "window". Those of equal texts sum in the same order.
+  virtual std::string_view resolved() const { return name(); }
   /// One sentence for the user when something is not as asked, known after `allocate`; else empty. The same
   /// on all ranks.
   virtual std::string note() const { return {}; }
@@ -66,12 +68,25 @@ class Collective {
   virtual engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) = 0;
 };
 
-/// Names accepted by `make_collective`, each with one sentence on when to use it.
+/// Which messages of a collective can have another wire than fp32.
+enum class Compresses : std::uint8_t { nothing, between_nodes, everything };
+
+/// A row of the table of collectives: what there is to know of one before it is made.
 struct CollectiveInfo {
-  std::string_view name;
-  std::string_view purpose;
+  std::string_view name;     ///< as `make_collective` takes it
+  std::string_view purpose;  ///< one sentence on when to use it
+  Compresses compresses = Compresses::nothing;
+  bool one_node = false;  ///< only where all ranks share a node
+  /// Adds in the balanced tree over rank order, whatever the length: with the same tree over a rank's
+  /// micro-shards, sums do not depend on the number of ranks (--reproducible).
+  bool fixed_tree = false;
 };
 std::span<const CollectiveInfo> collectives();
+
+/// The row of that name, or null.
+const CollectiveInfo* find_collective(std::span<const CollectiveInfo> infos, std::string_view name);
+/// Of the first that adds in the fixed tree; every table has one.
+std::string_view fixed_tree_collective();
 
 /// Throws AgreedError{usage} naming the choices when there is none of that name, and when its messages cannot
 /// have this wire. Where only `auto` and `two-level` would have messages to compress and this run has one

@@ -45,6 +45,9 @@ struct Demand {
   double bytes = 0.0;  ///< read from memory and written to it; 0: as many as it declares
 };
 
+/// What a rank does in a task: work of its own, or taking part in something with the others, for whom it waits.
+enum class TaskKind : std::uint8_t { work, collective };
+
 /// One piece of work with a name, which bytes it reads and which it writes.
 struct Task {
   std::string name;
@@ -59,6 +62,7 @@ struct Task {
   /// finds room next to it.
   bool aside = false;
   Demand demand = {};
+  TaskKind kind = TaskKind::work;
 };
 
 using LaneId = std::int32_t;
