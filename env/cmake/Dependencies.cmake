@@ -7,6 +7,18 @@ find_package(HDF5 REQUIRED COMPONENTS C)
 find_package(CLI11 REQUIRED)
 find_package(PNG)
 
+# toml++ is headers alone; not every package of it comes with CMake files.
+find_package(PkgConfig QUIET)
+if(PkgConfig_FOUND)
+  pkg_check_modules(TOMLPLUSPLUS QUIET tomlplusplus)
+endif()
+find_path(TOMLPLUSPLUS_INCLUDE_DIR toml++/toml.h HINTS ${TOMLPLUSPLUS_INCLUDE_DIRS})
+if(NOT TOMLPLUSPLUS_INCLUDE_DIR)
+  message(FATAL_ERROR "toml++ (toml++/toml.h) was not found; on Debian and Ubuntu install libtomlplusplus-dev")
+endif()
+add_library(toml_system INTERFACE)
+target_include_directories(toml_system SYSTEM INTERFACE ${TOMLPLUSPLUS_INCLUDE_DIR})
+
 # oneDNN: Debian 12's own CMake package asks for OpenCL, so look for the header and the library.
 set(CIFAR_MPI_HAVE_CPU OFF)
 if(NOT CIFAR_MPI_CPU STREQUAL "OFF")

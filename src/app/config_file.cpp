@@ -18,11 +18,21 @@ bool may_stand_in_file(const CLI::Option* option) {
          !option->check_name("--help");
 }
 
+/// Whether it may stand in a file without quotes: on the command line numbers may be written in more ways.
+bool is_toml_number(const std::string& value) {
+  try {
+    return parse_toml(concat("value = ", value), "").size() == 1;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 std::string value_text(const CLI::Option& option) {
   if (is_flag(option)) return option.count() > 0 && option.as<bool>() ? "true" : "false";
   const std::string value = option.count() > 0 ? option.results().back() : option.get_default_str();
   // CLI11's name for an option's type, before what the checks add.
-  return option.get_type_name().rfind("TEXT", 0) == 0 ? toml_text(value) : value;
+  const bool is_text = option.get_type_name().rfind("TEXT", 0) == 0;
+  return is_text || !is_toml_number(value) ? toml_text(value) : value;
 }
 
 }  // namespace

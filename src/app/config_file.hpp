@@ -5,7 +5,7 @@
 #include <string>
 
 /// Options from a file, and as a file. Our own reader, so that what is accepted does not depend on CLI11's
-/// version; see toml.hpp for the syntax.
+/// version; see toml.hpp for what a file may hold.
 namespace cifar_mpi::app {
 
 /// Adds --config FILE; `parse` of program.hpp then reads it.

@@ -26,8 +26,8 @@ TEST_F(Programs, HaveARecipeThatSpellsOutTheDefaults) {
 
 TEST_F(Programs, PrintAConfigurationThatReadsBackWhateverTheValues) {
   const std::vector<std::string> texts{
-      "a # b; c", "\"quoted\" 'too'",  "back\\slash\\n", "two\nlines", "[1, 2]", "\ttab ",
-      "{a = 1}",  "\x01\x7f \xff\xfe", "\u00e4\u20ac",   "1e5",        "true",   "a=b"};
+      "a # b; c", "\"quoted\" 'too'", "back\\slash\\n", "two\nlines", "[1, 2]", "\ttab ",
+      "{a = 1}",  "\x01\x7f ",        "\u00e4\u20ac",   "1e5",        "true",   "a=b"};
   for (const std::string& text : texts) {
     SCOPED_TRACE(text);
     // run-dir is the one text option whose value nothing else restricts, but for an empty one.
@@ -60,11 +60,19 @@ TEST_F(Programs, PrintEveryOptionSoThatItReadsBack) {
   write_file(file("all.toml"), printed.output);
   EXPECT_EQ(run_command(kTrain + " --config " + file("all.toml") + " --print-config").output, printed.output);
   for (const char* line :
-       {"seed=18446744073709551615\n", "bucket-mib=0.12345678901234567\n", "reproducible=true\n",
+       {"seed=\"18446744073709551615\"\n", "bucket-mib=0.12345678901234567\n", "reproducible=true\n",
         "epochs=0.30000000000000004\n", "lr=1e-300\n", "overlap=\"off\"\n"}) {
     EXPECT_EQ(defaults.find(line), std::string::npos) << line;
     EXPECT_NE(printed.output.find(line), std::string::npos) << line << printed.output;
   }
+}
+
+TEST_F(Programs, PrintNumbersThatTomlDoesNotKnowInQuotes) {
+  const Outcome printed = run_command(kTrain + " --lr .5 --print-config");
+  EXPECT_EQ(count_lines_with(printed.output, "lr=\".5\""), 1) << printed.output;
+  write_file(file("quoted.toml"), printed.output);
+  EXPECT_EQ(run_command(kTrain + " --config " + file("quoted.toml") + " --print-config").output,
+            printed.output);
 }
 
 TEST_F(Programs, PreferTheCommandLineToTheFile) {
@@ -78,7 +86,7 @@ TEST_F(Programs, PreferTheCommandLineToTheFile) {
 
 TEST_F(Programs, NameTheLineOfTheFileThatTheyRefuse) {
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"lr=", "'lr' has no value"},
+      {"lr=", "key = value"},
       {"no-such-option = 1", "no-such-option"},
       {"config = \"x\"", "config"},
       {"help = true", "help"},
@@ -90,7 +98,8 @@ TEST_F(Programs, NameTheLineOfTheFileThatTheyRefuse) {
       {"lr = -1", "--lr must be above 0"},  // found only when all is known
       {"shuffle = \"sideways\"", "shuffle"},
       {"reproducible = 2", "true or false"},
-      {"seed = 3\nseed = 4", "again"},
+      {"seed = 3\nseed = 4", "cannot redefine"},
+      {"shuffle = global", "in \"quotes\""},
       {"[train]", "sections"},
   };
   for (const auto& [line, part] : cases) {
