@@ -5,7 +5,7 @@
 # by an error that a restart would meet again, or put back into the queue. jobs/README.md tells it to users.
 set -u
 
-say() { printf '== %s job %s, start %s: %s\n' "$(date '+%F %T')" "$SLURM_JOB_ID" "$((restarts + 1))" "$*"; }
+say() { printf '== %s job %s, start %s: %s\n' "$(date '+%F %T')" "$SLURM_JOB_ID" "$((restarts + 1))" "$(plain "$*")"; }
 stop() { local code=$1; shift; say "$*"; exit "$code"; }
 
 # The run directory: from the options, or else one per job, which a restart of the job finds again.
@@ -42,11 +42,12 @@ count_ranks() {
 # Slurm has restarted jobs without their GPUs after a node failure; the run would go on as another one, on CPUs.
 check_layout() {
   local layout="$SLURM_JOB_NUM_NODES nodes, $ranks_per_node ranks and $gpus GPUs on each" before
-  if [ "$restarts" -gt 0 ] && before=$(cat "$run_dir/layout" 2>/dev/null) && [ "$before" != "$layout" ]; then
+  before=$(first_line_of "$run_dir/layout")
+  if [ "$restarts" -gt 0 ] && [ -n "$before" ] && [ "$before" != "$layout" ]; then
     say "Slurm gave $layout; before the restart it was $before."
     go_on_later
   fi
-  echo "$layout" >"$run_dir/layout"
+  replace "$run_dir/layout" <<<"$layout"
   say "$layout; run directory $run_dir"
 }
 
@@ -115,6 +116,7 @@ start() {
 }
 
 exit_mark() { stat -c '%i %y' "$run_dir/exit" 2>/dev/null; }
+exit_known() { [[ "$(first_line_of "$run_dir/exit")" =~ ^([0-9]{1,3})\ (.*) ]]; }  # and what is known, in BASH_REMATCH
 newest_checkpoint() { find "$run_dir/checkpoints" -name 'step_*.h5' 2>/dev/null | sort | tail -n 1; }
 job_state() { squeue -h -j "$SLURM_JOB_ID" -o %T 2>/dev/null; }
 
@@ -125,8 +127,8 @@ train() {
     mark=$(exit_mark)
     start "$launcher" "$@"
     code=$? sentence="$launcher ended with $code and the program left no word."
-    if [ -r "$run_dir/exit" ] && [ "$(exit_mark)" != "$mark" ]; then
-      read -r code sentence <"$run_dir/exit"
+    if [ "$(exit_mark)" != "$mark" ] && exit_known; then
+      code=$((10#${BASH_REMATCH[1]})) sentence=${BASH_REMATCH[2]}
     else
       # killed, or a code of the launcher: Open MPI 5 has returned 0 after a node was lost
       case $code in [2-6] | 8 | 9 | 10 | 75) ;; *) code=7 ;; esac
@@ -160,10 +162,11 @@ go_on_later() {
   state=$(job_state)
   [ "$state" = RUNNING ] || stop 75 "Slurm itself is ending this job (${state:-gone})."
   if [ "$(newest_checkpoint)" = "$checkpoint_before" ]; then
-    barren=$(($(cat "$counter" 2>/dev/null || echo 0) + 1))
+    barren=$(number_in "$counter")
+    barren=$((${barren:-0} + 1))
     [ "$barren" -lt 3 ] || { rm -f "$counter"; stop "${code:-7}" "three starts without a new checkpoint: not starting again."; }
   fi
-  echo "$barren" >"$counter"
+  replace "$counter" <<<"$barren"
   say "back into the queue, to go on from $(basename "$(newest_checkpoint)" .h5)."
   scontrol requeue "$SLURM_JOB_ID" || [ "$(job_state)" != RUNNING ] ||
     say "Slurm did not requeue the job; submit it again with --run-dir $run_dir."
@@ -174,6 +177,8 @@ slurm_ends_us=
 note_signal() { slurm_ends_us=1; }  # one that comes while no ranks run
 trap note_signal USR1 TERM
 restarts=${SLURM_RESTART_COUNT:-0}
+# shellcheck source=env/shared_files.sh
+. "$root/env/shared_files.sh"
 # shellcheck source=env/site.sh
 . "$root/env/site.sh"
 [ -x "$CIFAR_MPI_BIN/cifar_mpi_train" ] ||

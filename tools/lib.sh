@@ -7,6 +7,8 @@ dataset=$root/data/cifar10.h5
 fetch_options=()
 # shellcheck source=env/mpirun.sh
 . "$root/env/mpirun.sh"
+# shellcheck source=env/shared_files.sh
+. "$root/env/shared_files.sh"
 
 say() { printf '== %s\n' "$*" >&2; }
 

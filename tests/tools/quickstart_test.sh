@@ -8,7 +8,7 @@ set -euo pipefail
 clone="$here/a clone"
 mkdir "$clone" "$clone/tools" "$clone/env"
 cp "$root"/tools/{lib.sh,quickstart,run_tests} "$clone/tools/"
-cp "$root"/env/mpirun.sh "$clone/env/"
+cp "$root"/env/{mpirun,shared_files}.sh "$clone/env/"
 export CIFAR_MPI_NO_INSTALL=1
 stand_in "$fake/cmake" <<<'[ "$1" = --build ] || touch "${4:?}/CMakeCache.txt"; echo "[1/1] Building"; [ ! -e "$calls.broken" ]'
 stand_in "$fake/mpirun" <<<'shift 2; "$@"'
@@ -112,6 +112,20 @@ GoesOnWithTheRanksOfAnInterruptedTraining() {
   : >"$calls"
   ends_with 4 "$clone/tools/quickstart"
   grep -q '^mpirun -np 4 ' "$calls" || fail "called: $(cat "$calls")"
+}
+
+BelievesNoRanksThatAreNoNumber() {
+  local content
+  for content in '2 rm -rf /' 'a[$(touch executed)0]' 0 ''; do
+    rm -rf "$clone/runs"
+    mkdir -p "$clone/runs/quickstart"
+    printf '%s\n' "$content" >"$clone/runs/quickstart/ranks"
+    ln -s "$here/precious" "$clone/runs/quickstart/summary.txt.tmp"
+    : >"$calls"
+    ends_with 0 "$clone/tools/quickstart"
+    grep -q '^mpirun -np 2 ' "$calls" || fail "'$content' leads to: $(cat "$calls")"
+    if [ -e executed ] || [ -e precious ]; then fail "'$content' was executed, or a link written through"; fi
+  done
 }
 
 KeepsNoResultOfAFailedTraining() {

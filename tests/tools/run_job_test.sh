@@ -6,7 +6,8 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
 # Nothing of this machine's MPI and Slurm: PATH is the stand-ins and the tools that the job files use.
-for tool in bash basename cat chmod date dirname env find grep head mkdir rm sed sleep sort stat tail timeout touch wc; do
+for tool in bash basename cat chmod date dirname env find grep head ln mkdir mkfifo mktemp mv rm sed sleep sort stat tail \
+  timeout touch wc; do
   ln -s "$(command -v "$tool")" "$fake/$tool"
 done
 PATH=$fake
@@ -59,6 +60,60 @@ LeavesWhenItIsAskedToWhileTheRanksRun() {
   stand_in programs/cifar_mpi_train <<<'trap "echo 75 stopped >run/exit; exit 75" USR1; kill -USR1 "$(cat job)"; for i in {1..200}; do sleep 0.05; done'
   ends_with 75 job
   says 'stopped on request: stopped'
+}
+
+# Whoever can write the run directory must not so come to run or write anything as the one whose job it is.
+stopped_run() { stand_in programs/cifar_mpi_train <<<'rm -f run/exit; echo "75 stopped" >run/exit; exit 75'; mkdir run; }
+
+ExecutesNothingThatStandsInTheRunDirectory() {
+  with_mpirun
+  stopped_run
+  local content
+  for content in 'a[$(touch executed)0]' 'x[`touch executed`]+1' '1+1' '99999999999999999999' '-1' ''; do
+    printf '%s\n' "$content" >run/starts_without_progress
+    ends_with 75 job
+    says 'back into the queue'
+    [ "$(cat run/starts_without_progress)" = 1 ] || fail "'$content' counts as $(cat run/starts_without_progress)"
+    [ ! -e executed ] || fail "'$content' was executed"
+  done
+  echo 2 >run/starts_without_progress
+  ends_with 75 job
+  says 'three starts without a new checkpoint'
+  stand_in programs/cifar_mpi_train <<<'rm -f run/exit; echo "a[\$(touch executed)] x" >run/exit; exit 75'
+  ends_with 75 job
+  [ ! -e executed ] || fail "the record of the end was executed"
+}
+
+WritesThroughNoLinkInTheRunDirectory() {
+  with_mpirun
+  stopped_run
+  local name
+  echo mine >precious
+  for name in layout starts_without_progress; do ln -s ../precious "run/$name"; done
+  ln -s ../made run/starts_without_progress.new
+  SLURM_RESTART_COUNT=1 ends_with 75 job
+  says 'back into the queue'
+  says_not 'before the restart'
+  [ "$(cat precious)" = mine ] || fail "a link was written through: $(cat precious)"
+  for name in layout starts_without_progress; do
+    if [ ! -f "run/$name" ] || [ -L "run/$name" ]; then fail "$name is no file of its own"; fi
+  done
+}
+
+WaitsForNoPipeInTheRunDirectory() {
+  with_mpirun
+  stand_in programs/cifar_mpi_train <<<'exit 75'
+  mkdir run
+  mkfifo run/layout run/starts_without_progress run/exit
+  SLURM_RESTART_COUNT=1 ends_with 75 timeout 20 bash "$root/jobs/cifar10_1node.slurm" --run-dir run
+}
+
+ShowsNoControlCharactersOfTheRunDirectory() {
+  with_mpirun
+  mkdir run
+  stand_in programs/cifar_mpi_train <<<'printf "3 re\\033[31md, C1 \\302\\233 and gr\\303\\266\\303\\237er\\n" >run/exit; exit 3'
+  ends_with 3 job
+  says 're?[31md, C1 ? and größer'
 }
 
 "$1"
