@@ -18,6 +18,7 @@ static_assert(std::is_same_v<hid_t, Id>, "HDF5 1.10 or later is needed");
 
 /// Before the first other call: turns off HDF5's own printing of errors (of this thread, in a thread-safe
 /// build) and its clean-up at exit, which crashes on a file that could not be closed. Nothing here needs it.
+/// Also turns off plugins: a file names the filters that are to read it, and they would be loaded and run.
 void start_library();
 
 /// HDF5's innermost message about the call that just failed.

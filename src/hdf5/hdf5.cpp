@@ -21,6 +21,7 @@ void close_id(Id id) { H5Idec_ref(id); }
 
 void start_library() {
   H5dont_atexit();  // refuses when it has been called before, which is as good
+  H5PLset_loading_state(0);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }
 

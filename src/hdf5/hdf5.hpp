@@ -47,6 +47,10 @@ std::uint64_t count(const Dims& dims);
 /// A file open for reading, without file locking (parallel file systems refuse locks). It must not change
 /// meanwhile.
 ///
+/// The file may be a stranger's: only what lies in it is read. Soft and external links, external storage and
+/// virtual data sets, which all name other files or places, are refused, and no filter is loaded that the
+/// library does not have built in.
+///
 /// Everything throws Error{kind} that names the file, the object and HDF5's reason.
 class Reader {
  public:

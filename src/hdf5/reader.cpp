@@ -108,6 +108,11 @@ bool Reader::has(std::string_view object) const {
     const htri_t exists = H5Lexists(file_.get(), prefix.c_str(), H5P_DEFAULT);
     if (exists < 0) fail_hdf5(prefix, "look for");
     if (exists == 0) return false;
+    H5L_info_t link{};
+    if (H5Lget_info(file_.get(), prefix.c_str(), &link, H5P_DEFAULT) < 0) fail_hdf5(prefix, "look at");
+    if (link.type == H5L_TYPE_HARD) continue;
+    fail(prefix, concat("it is ", link.type == H5L_TYPE_SOFT ? "a soft link" : "a link to another file",
+                        ", which is not followed; copy what it points to into the file"));
   }
   return true;
 }
@@ -122,6 +127,16 @@ Hid Reader::open_object(std::string_view object) const {
 Hid Reader::open_dataset(std::string_view object) const {
   Hid id = open_object(object);
   if (H5Iget_type(id.get()) != H5I_DATASET) fail(object, "it is not a data set");
+  // Before anything else is asked about it: already its dims would make HDF5 open what a virtual one names.
+  const Hid made(H5Dget_create_plist(id.get()));
+  if (!made) fail_hdf5(object, "look at");
+  const H5D_layout_t layout = H5Pget_layout(made.get());
+  const bool inside = layout == H5D_COMPACT || layout == H5D_CONTIGUOUS || layout == H5D_CHUNKED;
+  if (!inside || H5Pget_external_count(made.get()) != 0) {
+    fail(object,
+         concat("its content lies in other files (", inside ? "external storage" : "a virtual data set",
+                "), which are not opened; copy it into this one"));
+  }
   return id;
 }
 
