@@ -32,6 +32,10 @@ std::vector<std::uint8_t> read_label_list(const std::string& path) {
   };
   if (next() != '[') fail();
   for (char separator = ','; separator != ']';) {
+    if (labels.size() ==
+        kCifarTrainBatches * kCifarBatch) {  // or the images of a small file would fill the memory
+      throw Error(ErrorKind::data, concat("'", path, "' has more labels than CIFAR-10, ", labels.size()));
+    }
     const char digit = next();
     if (digit < '0' || digit > '9') fail();
     labels.push_back(static_cast<std::uint8_t>(digit - '0'));

@@ -14,6 +14,7 @@ constexpr const char* kFormat = "cifar_mpi dataset";
 constexpr std::int64_t kFormatVersion = 1;
 constexpr int kMaxClasses = 255;  // label 255 is padding
 constexpr int kMaxExtent = 1 << 14;
+constexpr std::size_t kMaxName = 255;  // bytes
 
 std::string group_of(Split split) { return split == Split::train ? "/train" : "/test"; }
 
@@ -37,6 +38,8 @@ std::string problem_of(const DatasetInfo& info) {
   for (std::size_t c = 0; c < info.label_names.size(); ++c) {
     if (has_control_character(info.label_names[c]))
       return concat("the name of class ", c, " in /label_names has a control character");
+    if (info.label_names[c].size() > kMaxName)
+      return concat("the name of class ", c, " in /label_names has more than ", kMaxName, " bytes");
   }
   if (info.image.channels < 1 || info.image.channels > AffineMap::kMaxChannels) {
     return concat("/train/images has ", info.image.channels, " channels, expected 1 to ",
@@ -90,6 +93,12 @@ void check_format(const hdf5::Reader& file) {
   }
 }
 
+std::vector<std::string> read_label_names(const hdf5::Reader& file) {
+  // Left to problem_of where there are a few too many; a list of millions is not even read.
+  constexpr std::uint64_t kMost = 1000;
+  return file.read_strings("/label_names", kMost);
+}
+
 DatasetInfo read_info(const hdf5::Reader& file) {
   check_format(file);
   if (!file.has("/label_names")) fail(file.path(), "data set /label_names is missing");
@@ -104,7 +113,7 @@ DatasetInfo read_info(const hdf5::Reader& file) {
   };
   DatasetInfo info;
   info.image = {extent(1), extent(2), extent(3)};
-  info.label_names = file.read_strings("/label_names");
+  info.label_names = read_label_names(file);
   info.source = file.has_attribute("/", "source") ? file.attribute<std::string>("/", "source") : "unknown";
   info.train_count = train[0];
   info.test_count = test[0];

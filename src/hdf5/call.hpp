@@ -30,7 +30,9 @@ hid_t memory_type(Type type);
 /// Strings of at most `length` bytes in UTF-8, padded with zeros.
 Hid text_type(std::size_t length);
 
+/// Numbers that fill their bytes, as the usual types do; HDF5 also knows others, cut from their bytes.
 Type classify(hid_t type);
+bool is_whole_number(hid_t type);  ///< of 8 bytes at most
 
 /// "/a/b/c" → {"/a", "/a/b", "/a/b/c"}; "/" → {}.
 std::vector<std::string> path_prefixes(std::string_view path);

@@ -78,17 +78,30 @@ Hid text_type(std::size_t length) {
   return type;
 }
 
+namespace {
+
+bool is_any_of(hid_t type, hid_t a, hid_t b) { return H5Tequal(type, a) > 0 || H5Tequal(type, b) > 0; }
+
+}  // namespace
+
+bool is_whole_number(hid_t type) {
+  const std::size_t size = H5Tget_size(type);
+  return H5Tget_class(type) == H5T_INTEGER && H5Tget_precision(type) == 8 * size && size <= 8;
+}
+
 Type classify(hid_t type) {
   const std::size_t size = H5Tget_size(type);
   switch (H5Tget_class(type)) {
     case H5T_INTEGER: {
+      if (!is_whole_number(type)) return Type::other;
       const bool is_signed = H5Tget_sign(type) == H5T_SGN_2;
       if (size == 1 && !is_signed) return Type::uint8;
       if (size == 8) return is_signed ? Type::int64 : Type::uint64;
       return Type::other;
     }
     case H5T_FLOAT:
-      return size == 4 ? Type::float32 : size == 8 ? Type::float64 : Type::other;
+      if (is_any_of(type, H5T_IEEE_F32LE, H5T_IEEE_F32BE)) return Type::float32;
+      return is_any_of(type, H5T_IEEE_F64LE, H5T_IEEE_F64BE) ? Type::float64 : Type::other;
     case H5T_STRING:
       return Type::text;
     default:

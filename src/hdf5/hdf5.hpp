@@ -48,8 +48,9 @@ std::uint64_t count(const Dims& dims);
 /// meanwhile.
 ///
 /// The file may be a stranger's: only what lies in it is read. Soft and external links, external storage and
-/// virtual data sets, which all name other files or places, are refused, and no filter is loaded that the
-/// library does not have built in.
+/// virtual data sets, which all name other files or places, are refused. What a data set announces must
+/// stand in the file before memory is given for it; hence none that is compressed is read, and no text of
+/// variable length, of which many may share one place, and whose lengths HDF5 believes without a look.
 ///
 /// Everything throws Error{kind} that names the file, the object and HDF5's reason.
 class Reader {
@@ -59,14 +60,16 @@ class Reader {
   explicit Reader(std::string path, ErrorKind kind = ErrorKind::data);
 
   const std::string& path() const { return path_; }
+  /// The most bytes that all its objects together can have.
+  std::uint64_t capacity() const { return capacity_; }
 
   bool has(std::string_view object) const;
   bool is_group(std::string_view object) const;
-  /// Names of the members of a group, sorted.
+  /// Names of the members of a group, sorted; 65536 at most.
   std::vector<std::string> members(std::string_view group) const;
 
   Type type(std::string_view object) const;
-  /// Throws when the file holds far too few bytes for them.
+  /// Throws when the file holds too few bytes for them.
   Dims dims(std::string_view object) const;
 
   /// A whole data set, row major. Its type must be T; `values` must have its size. A wrong checksum throws.
@@ -86,8 +89,8 @@ class Reader {
                  std::span<T> values) const {
     read_rows(object, type_of<T>(), first, rows, values.data(), values.size());
   }
-  /// A list of strings, of fixed or variable length.
-  std::vector<std::string> read_strings(std::string_view object) const;
+  /// A list of strings of fixed length. Throws when there are more than `most`.
+  std::vector<std::string> read_strings(std::string_view object, std::uint64_t most = 1 << 16) const;
 
   bool has_attribute(std::string_view object, const std::string& name) const;
   /// T is bool, std::int64_t, std::uint64_t, double or std::string. Integers must fit T.
@@ -98,6 +101,7 @@ class Reader {
   Hid open_object(std::string_view object) const;
   Hid open_dataset(std::string_view object) const;
   Dims dims(const Hid& set, std::string_view object) const;
+  void require_text(std::string_view object, Id type) const;
   Hid open_attribute(const Hid& object, std::string_view object_name, const std::string& name) const;
   void read_whole(std::string_view object, Type type, void* values, std::size_t size) const;
   void read_rows(std::string_view object, Type type, std::uint64_t first, std::uint64_t rows, void* values,
@@ -108,6 +112,7 @@ class Reader {
   std::string path_;
   ErrorKind kind_;
   Hid file_;
+  std::uint64_t capacity_ = 0;
 };
 
 class Image;

@@ -1,3 +1,6 @@
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <fstream>
 #include <utility>
 
@@ -8,6 +11,8 @@
 
 namespace cifar_mpi::hdf5 {
 namespace {
+
+constexpr hsize_t kMostMembers = 1 << 16;
 
 /// Says what is wrong with a file before HDF5 sees it, which waits for pipes; empty when it begins as an HDF5
 /// file does.
@@ -31,33 +36,37 @@ Dims dims_of(hid_t space) {
   return {extents.begin(), extents.end()};
 }
 
-/// True when `bytes_stored` can hold `dims` elements: nothing that HDF5 compresses shrinks to less than a
-/// thousandth. Keeps a file with absurd dims from being given memory.
-bool plausible(const Dims& dims, std::size_t element_bytes, std::uint64_t bytes_stored) {
-  constexpr std::uint64_t kMostShrinking = 1100;  // deflate: 1032
-  std::uint64_t bytes = element_bytes;
-  for (const std::uint64_t d : dims) {
-    if (d == 0) return true;
-    if (__builtin_mul_overflow(bytes, d, &bytes)) return false;
-  }
-  return bytes / kMostShrinking <= bytes_stored;
+/// The most bytes that an object of the file at `path` can have: those of the file. Of a file of holes that
+/// is little, too, however long it calls itself; some room is left for file systems that compress, or that
+/// have not yet counted what was just written.
+std::uint64_t capacity_of(const std::string& path, std::uint64_t length) {
+  constexpr std::uint64_t kUncounted = 1 << 20, kMostShrinking = 64, kBlock = 512;
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0) return 0;
+  return std::min(length,
+                  kMostShrinking * (static_cast<std::uint64_t>(found.st_blocks) * kBlock + kUncounted));
 }
 
-/// Reads `size` strings through `read(memory type, destination)`; false when that fails.
+/// True when `bytes` bytes hold `dims` elements.
+bool holds(std::uint64_t bytes, const Dims& dims, std::size_t element_bytes) {
+  if (std::find(dims.begin(), dims.end(), 0u) != dims.end()) return true;
+  std::uint64_t needed = element_bytes;
+  for (const std::uint64_t d : dims) {
+    if (__builtin_mul_overflow(needed, d, &needed)) return false;
+  }
+  return needed <= bytes;
+}
+
+/// Whether a filter gives as many bytes as it is given. Others, which compress, would let a small file
+/// announce, and a smaller one than it announces unpack, any number of bytes.
+bool keeps_size(H5Z_filter_t filter) {
+  return filter == H5Z_FILTER_FLETCHER32 || filter == H5Z_FILTER_SHUFFLE;
+}
+
+/// Reads `size` strings of fixed length through `read(memory type, destination)`; false when that fails.
 template <class Read>
 bool read_text(hid_t stored, std::vector<std::string>& values, Read read) {
   if (values.empty()) return true;
-  if (H5Tis_variable_str(stored) > 0) {
-    const Hid type(H5Tcopy(stored));
-    std::vector<char*> pointers(values.size(), nullptr);
-    const bool good = read(type.get(), pointers.data());
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (pointers[i] == nullptr) continue;
-      if (good) values[i] = pointers[i];
-      H5free_memory(pointers[i]);
-    }
-    return good;
-  }
   const std::size_t length = H5Tget_size(stored);
   std::vector<char> characters(values.size() * length);
   if (!read(stored, characters.data())) return false;
@@ -88,10 +97,12 @@ Reader::Reader(std::string path, ErrorKind kind) : path_(std::move(path)), kind_
   const Hid access(H5Pcreate(H5P_FILE_ACCESS));
   H5Pset_file_locking(access.get(), false, true);
   file_ = Hid(H5Fopen(path_.c_str(), H5F_ACC_RDONLY, access.get()));
-  if (!file_) {
+  hsize_t length = 0;
+  if (!file_ || H5Fget_filesize(file_.get(), &length) < 0) {
     throw Error(kind_,
                 concat("cannot read '", path_, "': the HDF5 file is damaged or incomplete (", reason(), ")"));
   }
+  capacity_ = capacity_of(path_, length);
 }
 
 void Reader::fail(std::string_view object, std::string_view text) const {
@@ -137,6 +148,16 @@ Hid Reader::open_dataset(std::string_view object) const {
          concat("its content lies in other files (", inside ? "external storage" : "a virtual data set",
                 "), which are not opened; copy it into this one"));
   }
+  for (int i = 0; i < H5Pget_nfilters(made.get()); ++i) {
+    std::size_t values = 0;
+    const H5Z_filter_t filter =
+        H5Pget_filter(made.get(), static_cast<unsigned>(i), nullptr, &values, nullptr, 0, nullptr, nullptr);
+    if (keeps_size(filter)) continue;
+    fail(object,
+         concat("it is compressed (filter ", filter,
+                "), so that what the file announces cannot be compared with what it holds; unpack it ",
+                "with h5repack -f NONE"));
+  }
   return id;
 }
 
@@ -148,18 +169,14 @@ std::vector<std::string> Reader::members(std::string_view group) const {
   const Hid id = open_object(group);
   H5G_info_t info{};
   if (H5Gget_info(id.get(), &info) < 0) fail(group, "it is not a group");
+  if (info.nlinks > kMostMembers)
+    fail(group, concat("it has ", info.nlinks, " members, more than ", kMostMembers));
   std::vector<std::string> names;
-  for (hsize_t i = 0; i < info.nlinks; ++i) {
-    const auto get = [&](char* text, std::size_t size) {
-      const ssize_t length =
-          H5Lget_name_by_idx(id.get(), ".", H5_INDEX_NAME, H5_ITER_INC, i, text, size, H5P_DEFAULT);
-      if (length < 0) fail_hdf5(group, "list");
-      return static_cast<std::size_t>(length);
-    };
-    std::string name(get(nullptr, 0), '\0');
-    get(name.data(), name.size() + 1);
-    names.push_back(std::move(name));
-  }
+  const auto note = [](hid_t, const char* name, const H5L_info_t*, void* list) -> herr_t {
+    static_cast<std::vector<std::string>*>(list)->emplace_back(name);
+    return 0;
+  };
+  if (H5Literate(id.get(), H5_INDEX_NAME, H5_ITER_INC, nullptr, note, &names) < 0) fail_hdf5(group, "list");
   return names;
 }
 
@@ -175,8 +192,8 @@ Dims Reader::dims(const Hid& set, std::string_view object) const {
   const Hid type(H5Dget_type(set.get()));
   const Hid space(H5Dget_space(set.get()));
   Dims found = dims_of(space.get());
-  const std::uint64_t stored = H5Dget_storage_size(set.get());
-  if (!plausible(found, H5Tget_size(type.get()), stored)) {
+  const std::uint64_t stored = std::min<std::uint64_t>(H5Dget_storage_size(set.get()), capacity_);
+  if (!holds(stored, found, H5Tget_size(type.get()))) {
     fail(object, concat("its dims are ", to_string(found), ", but the file holds only ", stored,
                         " bytes of it; the file is damaged or was never filled"));
   }
@@ -222,13 +239,20 @@ void Reader::read_rows(std::string_view object, Type wanted, std::uint64_t first
   }
 }
 
-std::vector<std::string> Reader::read_strings(std::string_view object) const {
+void Reader::require_text(std::string_view object, Id type) const {
+  if (classify(type) != Type::text) fail(object, concat("expected text, found ", to_string(classify(type))));
+  if (H5Tis_variable_str(type) == 0) return;
+  fail(object, concat("its text is of variable length, where HDF5 believes lengths that it does not check; ",
+                      "store it with a fixed length (in h5py: dtype 'S64')"));
+}
+
+std::vector<std::string> Reader::read_strings(std::string_view object, std::uint64_t most) const {
   const Hid set = open_dataset(object);
   const Hid type(H5Dget_type(set.get()));
-  if (classify(type.get()) != Type::text) {
-    fail(object, concat("expected text, found ", to_string(classify(type.get()))));
-  }
-  std::vector<std::string> values(count(dims(set, object)));
+  require_text(object, type.get());
+  const Dims found = dims(set, object);
+  if (count(found) > most) fail(object, concat("it has ", count(found), " texts, expected at most ", most));
+  std::vector<std::string> values(count(found));
   const bool good = read_text(type.get(), values, [&](hid_t memory, void* destination) {
     return H5Dread(set.get(), memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, destination) >= 0;
   });
@@ -263,18 +287,22 @@ T Reader::attribute(std::string_view object, const std::string& name) const {
     if (H5Aread(id.get(), memory, value) < 0) fail_hdf5(object, concat("read attribute '", name, "'"));
     return true;
   };
-  const H5T_class_t found = H5Tget_class(type.get());
+  const Type found = classify(type.get());
+  const bool whole = is_whole_number(type.get());
+  if (H5Tget_size(type.get()) > capacity_)
+    fail(object, concat("attribute '", name, "' is larger than the file"));
   if constexpr (std::is_same_v<T, std::string>) {
     std::vector<std::string> value(1);
-    if (found == H5T_STRING && read_text(type.get(), value, read)) return value[0];
+    require_text(concat("attribute '", name, "' of ", object), type.get());
+    if (read_text(type.get(), value, read)) return value[0];
   } else if constexpr (std::is_same_v<T, double>) {
     double value = 0.0;
-    if (found == H5T_FLOAT && read(H5T_NATIVE_DOUBLE, &value)) return value;
-  } else if (found == H5T_INTEGER && H5Tget_sign(type.get()) == H5T_SGN_2) {
+    if ((found == Type::float32 || found == Type::float64) && read(H5T_NATIVE_DOUBLE, &value)) return value;
+  } else if (whole && H5Tget_sign(type.get()) == H5T_SGN_2) {
     std::int64_t value = 0;
     read(H5T_NATIVE_INT64, &value);
     if (fits<T>(value)) return static_cast<T>(value);
-  } else if (found == H5T_INTEGER) {
+  } else if (whole) {
     std::uint64_t value = 0;
     read(H5T_NATIVE_UINT64, &value);
     if (fits<T>(value)) return static_cast<T>(value);

@@ -143,7 +143,9 @@ void write_provenance(hdf5::Writer& file, const Provenance& from) {
   file.write_strings("/provenance/configuration", {from.configuration});
 }
 
-std::vector<NamedTensor> read_tensors(const hdf5::Reader& file, const std::string& group) {
+/// `room` is what the file's tensors may still have: a file that gives many names to one has more than that.
+std::vector<NamedTensor> read_tensors(const hdf5::Reader& file, const std::string& group,
+                                      std::uint64_t& room) {
   std::vector<NamedTensor> tensors;
   for (const std::string& layer : file.members(group)) {
     for (const std::string& part : file.members(concat(group, '/', layer))) {
@@ -155,6 +157,12 @@ std::vector<NamedTensor> read_tensors(const hdf5::Reader& file, const std::strin
         throw Error(ErrorKind::checkpoint, concat(file.path(), ": ", object, " has more than 4 dimensions"));
       for (const std::uint64_t d : dims) tensor.shape.append(static_cast<std::int64_t>(d));
       tensor.dims = file.attribute<std::string>(object, "dims");
+      const std::uint64_t bytes = hdf5::count(dims) * sizeof(float);
+      if (bytes > room) {
+        throw Error(ErrorKind::checkpoint,
+                    concat(file.path(), ": its tensors are larger than the file; several share a place"));
+      }
+      room -= bytes;
       tensor.values = file.read<float>(object);
       tensors.push_back(std::move(tensor));
     }
@@ -202,8 +210,9 @@ Checkpoint read_checkpoint(const std::string& path) {
   const hdf5::Reader file(path, ErrorKind::checkpoint);
   require_format(file);
   Checkpoint checkpoint;
-  checkpoint.model = read_tensors(file, "/model");
-  checkpoint.ema = read_tensors(file, "/ema");
+  std::uint64_t room = file.capacity();
+  checkpoint.model = read_tensors(file, "/model", room);
+  checkpoint.ema = read_tensors(file, "/ema", room);
   Progress& progress = checkpoint.progress;
   progress.step = file.attribute<std::uint64_t>("/progress", "step");
   progress.epoch = file.attribute<double>("/progress", "epoch");

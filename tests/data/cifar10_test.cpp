@@ -167,6 +167,11 @@ TEST(LabelList, IsReadStrictly) {
     write_file(dir / "bad.json", bad);
     expect_error(ErrorKind::data, {dir / "bad.json"}, [&] { read_label_list(dir / "bad.json"); });
   }
+  std::string many = "[0";
+  for (int i = 1; i < 50'001; ++i) many += ",0";
+  write_file(dir / "many.json", many + "]");
+  expect_error(ErrorKind::data, {dir / "many.json", "more labels than CIFAR-10"},
+               [&] { read_label_list(dir / "many.json"); });
   expect_error(ErrorKind::data, {dir / "none.json"}, [&] { read_label_list(dir / "none.json"); });
 }
 

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "hdf5/hdf5.hpp"
 #include "support/damage.hpp"
@@ -67,6 +69,31 @@ TEST(DatasetFile, GivesShardsThatAddUpToTheWhole) {
   expect_error(ErrorKind::data, {dir / "set.h5", "/train/images"}, [&] {
     file.read(Split::train, {1000, 2});
   });
+}
+
+TEST(DatasetFile, HasNoMoreAndNoLongerLabelNamesThanItIsGivenMemoryFor) {
+  const TempDir dir;
+  const Set set = make_set({8, 8, 1}, 10);
+  const auto write = [&](const std::vector<std::string>& names) {
+    hdf5::Writer file;
+    file.attribute("/", "format", "cifar_mpi dataset");
+    file.attribute("/", "format_version", std::int64_t{1});
+    for (const auto& [group, samples] : {std::pair{"/train", &set.train}, {"/test", &set.test}}) {
+      const std::string name = group;
+      file.write(name + "/images", {samples->labels.size(), 8, 8, 1}, samples->images);
+      file.write(name + "/labels", {samples->labels.size()}, samples->labels);
+    }
+    file.write_strings("/label_names", names);
+    file.save(dir / "set.h5");
+  };
+  write({"a", "b", "c"});
+  EXPECT_EQ(DatasetFile(dir / "set.h5").info().classes(), 3);
+  write(std::vector<std::string>(1'000'000, "x"));
+  expect_error(ErrorKind::data, {"/label_names", "1000000", "at most 1000"},
+               [&] { DatasetFile file(dir / "set.h5"); });
+  write({"a", "b", std::string(256, 'x')});
+  expect_error(ErrorKind::data, {"/label_names", "class 2", "255 bytes"},
+               [&] { DatasetFile file(dir / "set.h5"); });
 }
 
 TEST(DatasetFile, NamesAFileThatIsMissingForeignOrTruncated) {

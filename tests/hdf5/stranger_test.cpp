@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hdf5/call.hpp"
@@ -97,6 +99,112 @@ TEST_F(Hdf5Stranger, CannotLeadItsReaderThroughLinks) {
     expect_error(ErrorKind::data, {path_}, [&] { file.has_attribute(object, "any"); });
   }
   expect_error(ErrorKind::data, {path_}, [&] { file.members("/file"); });
+}
+
+/// Makes a data set of `bytes` bytes, as `create` says; nothing is written into it.
+void announce(const Hid& file, const char* name, hsize_t bytes, const Hid& create) {
+  const Hid space(H5Screate_simple(1, &bytes, nullptr));
+  const Hid set(
+      H5Dcreate2(file.get(), name, H5T_NATIVE_UINT8, space.get(), H5P_DEFAULT, create.get(), H5P_DEFAULT));
+  ASSERT_TRUE(set);
+}
+
+TEST_F(Hdf5Stranger, GetsNoMemoryForWhatIsCompressed) {
+  constexpr hsize_t kAnnounced = 64 << 20;
+  {
+    const Hid file = foreign_file(path_);
+    const Hid create(H5Pcreate(H5P_DATASET_CREATE));
+    H5Pset_chunk(create.get(), 1, &kAnnounced);
+    for (int i = 0; i < 2; ++i) ASSERT_GE(H5Pset_deflate(create.get(), 9), 0);
+    announce(file, "twice", kAnnounced, create);
+    const Hid set(H5Dopen2(file.get(), "twice", H5P_DEFAULT));
+    const std::vector<std::uint8_t> zeros(kAnnounced);
+    ASSERT_GE(H5Dwrite(set.get(), H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, zeros.data()), 0);
+  }
+  EXPECT_LT(read_file(path_).size(), 10'000u);
+  const Reader file(path_);
+  expect_error(ErrorKind::data, {path_, "/twice", "compressed", "h5repack"}, [&] { file.dims("/twice"); });
+  expect_error(ErrorKind::data, {path_, "/twice"}, [&] { file.read<std::uint8_t>("/twice"); });
+}
+
+TEST_F(Hdf5Stranger, GetsNoMemoryForHoles) {
+  {
+    const Hid file = foreign_file(path_);
+    const Hid create(H5Pcreate(H5P_DATASET_CREATE));
+    H5Pset_alloc_time(create.get(), H5D_ALLOC_TIME_EARLY);
+    H5Pset_fill_time(create.get(), H5D_FILL_TIME_NEVER);
+    announce(file, "holes", hsize_t{8} << 30, create);
+  }
+  EXPECT_EQ(std::filesystem::file_size(path_) >> 33, 1u);
+  const Reader file(path_);
+  EXPECT_LT(file.capacity(), std::uint64_t{128} << 20);
+  expect_error(ErrorKind::data, {path_, "/holes", "8589934592"}, [&] { file.read<std::uint8_t>("/holes"); });
+}
+
+TEST_F(Hdf5Stranger, GetsNoMemoryForMoreThanTheFileHas) {
+  {
+    const Hid file = foreign_file(path_);
+    const Hid create(H5Pcreate(H5P_DATASET_CREATE));
+    const hsize_t chunk = 1024;
+    H5Pset_chunk(create.get(), 1, &chunk);
+    announce(file, "little", 600 * 1024, create);
+    const Hid set(H5Dopen2(file.get(), "little", H5P_DEFAULT));
+    const std::vector<std::uint8_t> part(1024, 7);
+    const hsize_t offset = 0;
+    ASSERT_GE(H5Dwrite_chunk(set.get(), H5P_DEFAULT, 0, &offset, part.size(), part.data()), 0);
+  }
+  const Reader file(path_);
+  expect_error(ErrorKind::data, {path_, "/little", "614400", "1024 bytes"},
+               [&] { file.read<std::uint8_t>("/little"); });
+}
+
+TEST_F(Hdf5Stranger, CannotGiveTextOfVariableLength) {
+  {
+    const Hid file = foreign_file(path_);
+    const Hid type(H5Tcopy(H5T_C_S1));
+    H5Tset_size(type.get(), H5T_VARIABLE);
+    const hsize_t size = 2;
+    const Hid list(H5Screate_simple(1, &size, nullptr)), scalar(H5Screate(H5S_SCALAR));
+    const Hid set(
+        H5Dcreate2(file.get(), "names", type.get(), list.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    const Hid attribute(H5Acreate2(file.get(), "name", type.get(), scalar.get(), H5P_DEFAULT, H5P_DEFAULT));
+    const char* values[] = {"one", "two"};
+    ASSERT_GE(H5Dwrite(set.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values), 0);
+    ASSERT_GE(H5Awrite(attribute.get(), type.get(), values), 0);
+  }
+  const Reader file(path_);
+  expect_error(ErrorKind::data, {path_, "/names", "variable length"}, [&] { file.read_strings("/names"); });
+  expect_error(ErrorKind::data, {path_, "'name' of /", "variable length"},
+               [&] { file.attribute<std::string>("/", "name"); });
+}
+
+TEST_F(Hdf5Stranger, CannotGiveMoreTextThanAskedFor) {
+  Writer writer;
+  writer.write_strings("/names", std::vector<std::string>(1001, "x"));
+  writer.save(path_);
+  const Reader file(path_);
+  EXPECT_EQ(file.read_strings("/names", 1001).size(), 1001u);
+  expect_error(ErrorKind::data, {path_, "/names", "1001", "at most 1000"},
+               [&] { file.read_strings("/names", 1000); });
+}
+
+TEST_F(Hdf5Stranger, CannotGiveNumbersThatFillTheirBytesInPart) {
+  {
+    const Hid file = foreign_file(path_);
+    const Hid number(H5Tcopy(H5T_NATIVE_INT64)), real(H5Tcopy(H5T_NATIVE_FLOAT));
+    ASSERT_GE(H5Tset_precision(number.get(), 33), 0);
+    ASSERT_GE(H5Tset_ebias(real.get(), 3), 0);
+    const Hid scalar(H5Screate(H5S_SCALAR));
+    for (const auto& [name, type] :
+         {std::pair<const char*, const Hid*>{"number", &number}, {"real", &real}}) {
+      const Hid attribute(H5Acreate2(file.get(), name, type->get(), scalar.get(), H5P_DEFAULT, H5P_DEFAULT));
+      const std::uint64_t zero = 0;
+      ASSERT_GE(H5Awrite(attribute.get(), type->get(), &zero), 0);
+    }
+  }
+  const Reader file(path_);
+  expect_error(ErrorKind::data, {path_, "number"}, [&] { file.attribute<std::int64_t>("/", "number"); });
+  expect_error(ErrorKind::data, {path_, "real"}, [&] { file.attribute<double>("/", "real"); });
 }
 
 TEST_F(Hdf5Stranger, CannotMakeItsReaderLoadAFilter) {
