@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <map>
 #include <span>
 #include <string_view>
@@ -23,9 +24,12 @@ std::vector<std::string> as_lines(const RunFingerprint& items) {
   return lines;
 }
 
-RunFingerprint from_lines(const std::vector<std::string>& lines) {
+RunFingerprint from_lines(const std::vector<std::string>& lines, const std::string& path) {
   RunFingerprint items;
   for (const std::string& line : lines) {
+    // They go to the other ranks a line each.
+    if (line.find_first_of("\r\n") != std::string::npos)
+      throw Error(ErrorKind::checkpoint, concat(path, " is damaged: a setting in it has a line break"));
     const std::size_t at = std::min(line.find(kSeparator), line.size());
     items.emplace_back(line.substr(0, at), line.substr(std::min(at + kSeparator.size(), line.size())));
   }
@@ -218,10 +222,11 @@ Checkpoint read_checkpoint(const std::string& path) {
   progress.epoch = file.attribute<double>("/progress", "epoch");
   progress.samples_seen = file.attribute<std::uint64_t>("/progress", "samples_seen");
   progress.seed = file.attribute<std::uint64_t>("/progress", "seed");
-  progress.identity = from_lines(file.read_strings("/progress/identity"));
-  progress.resolved = from_lines(file.read_strings("/progress/resolved"));
+  progress.identity = from_lines(file.read_strings("/progress/identity"), path);
+  progress.resolved = from_lines(file.read_strings("/progress/resolved"), path);
   Provenance& from = checkpoint.provenance;
-  from.ranks = static_cast<int>(file.attribute<std::int64_t>("/provenance", "ranks"));
+  from.ranks = static_cast<int>(std::clamp<std::int64_t>(file.attribute<std::int64_t>("/provenance", "ranks"),
+                                                         0, std::numeric_limits<int>::max()));
   from.global_batch = file.attribute<std::uint64_t>("/provenance", "global_batch");
   from.learning_rate = file.attribute<double>("/provenance", "learning_rate");
   from.learning_rate_rule = file.attribute<std::string>("/provenance", "learning_rate_rule");

@@ -17,6 +17,30 @@ RunFingerprint resolved_settings(const SessionState& state) {
   return settings;
 }
 
+void require_possible(const run::Progress& progress, const std::string& path, const TrainConfig& config,
+                      std::uint64_t global_batch) {
+  constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 53;  // as far as a schedule counts
+  const auto refuse = [&](std::string_view what, std::string_view why) {
+    throw Error(ErrorKind::checkpoint, concat(path, " is not of a run of this program: ", what, ": ", why));
+  };
+  if (progress.step > kMostSteps) refuse(concat("its step is ", progress.step), "nobody trains so long");
+  if (const auto* ranks = find_item(progress.resolved, "ranks")) {
+    const auto value = find_number(progress.resolved, "ranks");
+    if (!value || *value < 1 || static_cast<std::uint64_t>(*value) > global_batch)
+      refuse(concat("its ranks are ", *ranks), concat("a step of ", global_batch, " samples has 1 for each"));
+  }
+  if (const auto* threads = find_item(progress.resolved, "threads")) {
+    const auto value = find_number(progress.resolved, "threads");
+    TrainConfig adopted = config;
+    adopted.threads = value && std::in_range<int>(*value) ? static_cast<int>(*value) : -1;
+    try {
+      check(adopted);
+    } catch (const Error& error) {
+      refuse(concat("its threads are ", *threads), error.what());
+    }
+  }
+}
+
 void adopt(SessionState& state, const RunFingerprint& resolved) {
   using engine::Precision;
   TrainConfig& config = state.config;
@@ -32,12 +56,13 @@ void adopt(SessionState& state, const RunFingerprint& resolved) {
       threads && std::in_range<int>(*threads) && config.threads == 0) {
     config.threads = std::max(static_cast<int>(*threads), 0);
   }
-  if (const auto* nccl = find_item(resolved, "nccl algorithm"); nccl && config.nccl_algorithm == "auto") {
+  const auto* nccl = find_item(resolved, "nccl algorithm");
+  if (nccl && config.nccl_algorithm == "auto" && (*nccl == "ring" || *nccl == "tree")) {
     config.nccl_algorithm = *nccl;
   }
   // Auto's choice by length has no name of its own; on the same nodes it chooses alike again.
   const auto* all_reduce = find_item(resolved, "all-reduce");
-  if (all_reduce && config.all_reduce == "auto" &&
+  if (all_reduce && config.all_reduce == "auto" && (!config.reproducible || *all_reduce == "doubling") &&
       comm::find_collective(comm::collectives(), *all_reduce) != nullptr) {
     config.all_reduce = *all_reduce;
     state.adopted_all_reduce = true;

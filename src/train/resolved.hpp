@@ -9,6 +9,11 @@ namespace cifar_mpi::train {
 /// All of them; what `auto` chose stands there as the choice.
 RunFingerprint resolved_settings(const SessionState& state);
 
+/// What is taken over from a checkpoint meets the checks of the options that it stands for. Throws
+/// Error{checkpoint} naming what no run of this program had: `content_hash` finds damage, not forgery.
+void require_possible(const run::Progress& progress, const std::string& path, const TrainConfig& config,
+                      std::uint64_t global_batch);
+
 /// Takes over what the checkpoint's run had resolved wherever this one's user left it automatic: the
 /// precision, and on the same number of ranks the threads and the all-reduce.
 void adopt(SessionState& state, const RunFingerprint& resolved);

@@ -144,6 +144,11 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   run::StartRequest asked = start_request(state);
   const run::Start start = run::find_start(asked, initial_tensors(state.network.params, state.config.seed),
                                            state.network.params, world, log);
+  world.together([&] {
+    if (start.resumed) {
+      require_possible(start.progress, start.name, state.config, state.sizes.global_batch);
+    }
+  });
   state.progress.step = start.progress.step;
   adopt(state, start.progress.resolved);
   resolve_threads(state);

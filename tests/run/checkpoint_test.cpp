@@ -213,6 +213,17 @@ TEST(CheckpointFile, IsDamagedWithoutTensorsOrIdentityWhateverItsHash) {
   }
 }
 
+TEST(CheckpointFile, HasNoSettingsOfSeveralLines) {
+  const TempDir dir;
+  for (RunFingerprint Progress::*list : {&Progress::identity, &Progress::resolved}) {
+    Checkpoint checkpoint = make_checkpoint();
+    (checkpoint.progress.*list).emplace_back("threads\nranks", "2");
+    write_checkpoint(dir / "file.h5", checkpoint);
+    expect_error(ErrorKind::checkpoint, {dir / "file.h5", "line break"},
+                 [&] { read_checkpoint(dir / "file.h5"); });
+  }
+}
+
 TEST(CheckpointFile, SaysWhereItCouldNotBeWritten) {
   const TempDir dir;
   expect_error(ErrorKind::io, {dir / "none/one.h5"},

@@ -157,6 +157,50 @@ TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
   EXPECT_FALSE(state.adopted_precision || state.adopted_all_reduce);
 }
 
+TEST_F(Resume, BelievesNoSettingsThatNoRunHas) {
+  run(config());
+  const run::Checkpoint good = [&] {
+    world().barrier();
+    return run::read_checkpoint(run::checkpoint_path(config().run_dir, 4));
+  }();
+  const std::string forged = path("forged.h5");
+  const auto refused = [&](const std::string& name, const std::string& value) {
+    on_rank_zero([&] {
+      run::Checkpoint other = good;
+      if (name == "step") other.progress.step = UINT64_MAX;
+      for (auto& [key, text] : other.progress.resolved) {
+        if (key == name) text = value;
+      }
+      run::write_checkpoint(forged, other);
+    });
+    TrainConfig c = config();
+    c.run_dir = path("other");
+    c.resume = forged;
+    c.threads = 0;
+    expect_agreed(ErrorKind::checkpoint, concat("its ", name, name == "step" ? " is " : " are ", value),
+                  [&] { start(c); });
+  };
+  for (const char* threads : {"100000", "-1", "99999999999999999999", "two", ""}) refused("threads", threads);
+  for (const char* ranks : {"0", "-2", "13", "2147483647", "x"}) refused("ranks", ranks);
+  refused("step", "18446744073709551615");
+}
+
+TEST_F(Resume, AdoptsNoNameThatIsNoChoice) {
+  SessionState state(config(), world(), Log(1), stop_);
+  const auto adopted = [&](bool reproducible) {
+    state.config = config();
+    state.config.reproducible = reproducible;
+    adopt(state, {{"precision", "int4"},
+                  {"ranks", std::to_string(world().size())},
+                  {"all-reduce", "ring"},
+                  {"nccl algorithm", "/etc/passwd"}});
+    return state.config;
+  };
+  EXPECT_EQ(adopted(false).nccl_algorithm, "auto");
+  EXPECT_EQ(adopted(false).all_reduce, "ring");
+  EXPECT_EQ(adopted(true).all_reduce, "auto");
+}
+
 TEST_F(Resume, ResumesToTheSameBitsInShardsAndWithDistortions) {
   TrainConfig straight = config();
   straight.shuffle = Shuffle::shard;

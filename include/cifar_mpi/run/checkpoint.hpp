@@ -59,6 +59,8 @@ struct Checkpoint {
 /// attribute; of each, hash_bytes(key) and hash_bytes(value) follow each other as 8 bytes, and hash_bytes of
 /// all that is the result. A value is its float32s in row-major order, its 8-byte number, or its text; of a
 /// list of texts, each with a line feed behind it. All little-endian.
+///
+/// It finds damage, not forgery: whoever writes a file can write the hash that fits.
 std::uint64_t content_hash(const Checkpoint& checkpoint);
 
 /// Writes under a temporary name, flushes to disk, renames: `path` appears complete or not at all. The root
