@@ -8,10 +8,17 @@
 #include <fstream>
 #include <iterator>
 #include <system_error>
+#include <utility>
 
+#include "cifar_mpi/base/handle.hpp"
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi {
+namespace {
+
+void close_descriptor(int descriptor) { ::close(descriptor); }
+
+}  // namespace
 
 std::string why_unreadable(const std::string& path) {
   const auto reason = [] { return std::generic_category().message(errno); };
@@ -27,6 +34,32 @@ std::string why_unreadable(const std::string& path) {
   if (descriptor < 0) return reason();
   ::close(descriptor);
   return {};
+}
+
+std::optional<SmallFile> read_small_file(const std::string& path, std::size_t most) {
+  constexpr int kCarefully = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  const Handle<int, close_descriptor, -1> descriptor(::open(path.c_str(), kCarefully));
+  struct stat found {};
+  const bool there = descriptor ? ::fstat(descriptor.get(), &found) == 0 : ::lstat(path.c_str(), &found) == 0;
+  if (!there) return std::nullopt;
+  SmallFile file;
+  file.modified_s =
+      static_cast<double>(found.st_mtim.tv_sec) + 1e-9 * static_cast<double>(found.st_mtim.tv_nsec);
+  if (!descriptor || !S_ISREG(found.st_mode)) return file;
+  std::string content(most + 1, '\0');
+  std::size_t size = 0;
+  while (size <= most) {
+    const ssize_t got = ::read(descriptor.get(), content.data() + size, content.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return file;
+    if (got == 0) break;
+    size += static_cast<std::size_t>(got);
+  }
+  if (size > most) return file;
+  content.resize(size);
+  file.content = std::move(content);
+  file.readable = true;
+  return file;
 }
 
 std::string read_text_file(const std::string& path, ErrorKind kind) {

@@ -13,11 +13,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <random>
 #include <sstream>
 #include <stop_token>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -25,6 +25,7 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/handle.hpp"
+#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi::run {
@@ -35,15 +36,10 @@ using Descriptor = Handle<int, close_descriptor, -1>;
 
 constexpr const char* kUnreadable = "unreadable";
 
+constexpr std::size_t kMostClaims = 100;
+
 /// Empty for what cannot be read.
-std::string read_all(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  try {
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  } catch (const std::ios_base::failure&) {  // a folder
-    return {};
-  }
-}
+std::string read_all(const std::string& path) { return read_small_file(path).value_or(SmallFile()).content; }
 
 std::string environment(const char* name) {
   const char* const value = std::getenv(name);
@@ -85,18 +81,9 @@ double seconds(const timespec& time) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// When a file was modified, by its file system's clock; opened first, because network file systems then ask
-/// the server instead of believing what they remember.
-std::optional<double> modified_at(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat found {};
-  if (!file || ::fstat(file.get(), &found) != 0) return std::nullopt;
-  return seconds(found.st_mtim);
-}
-
 /// The time now by the clock of the file system of `folder`.
 double file_system_now(const std::string& probe) {
-  const Descriptor file(::open(probe.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  const Descriptor file(::open(probe.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   struct stat found {};
   const bool known = file && ::futimens(file.get(), nullptr) == 0 && ::fstat(file.get(), &found) == 0;
   ::unlink(probe.c_str());
@@ -111,12 +98,26 @@ struct Claim {
   double modified = 0.0;
 };
 
+/// Each token leads on once; a claim of a token that was there before, or of none, by its place alone.
 std::vector<Claim> read_claims(const std::string& lock) {
   std::vector<Claim> claims;
   std::string path = lock;
-  while (const std::optional<double> modified = modified_at(path)) {
-    claims.push_back({path, parse_lock(read_all(path)), *modified});
-    path = concat(lock, ".after.", claims.back().holder.token);
+  while (const std::optional<SmallFile> file = read_small_file(path)) {
+    if (claims.size() == kMostClaims) {
+      throw Error(ErrorKind::checkpoint,
+                  concat("beside ", lock, " lie more than ", kMostClaims,
+                         " claims to it, which no starts of runs leave; remove ", lock, "*"));
+    }
+    LockHolder holder = parse_lock(file->content);
+    const auto known = [&](const Claim& claim) { return claim.holder.token == holder.token; };
+    if (holder.token == kUnreadable || std::any_of(claims.begin(), claims.end(), known)) {
+      holder = LockHolder();
+      holder.token = kUnreadable;
+      if (!claims.empty()) holder.token += concat('-', claims.size());
+    }
+    path = concat(lock, ".after.", holder.token);
+    claims.push_back({claims.empty() ? lock : concat(lock, ".after.", claims.back().holder.token),
+                      std::move(holder), file->modified_s});
   }
   return claims;
 }
@@ -134,11 +135,11 @@ std::string name_of(const LockHolder& holder) {
 
 [[noreturn]] void refuse(const std::string& lock, const LockHolder& holder, double silent_s) {
   const double wait_s = std::max(3.0 * holder.heartbeat_s - silent_s, 0.0) + 1.0;
-  if (holder.token == kUnreadable) {
+  if (holder.token.starts_with(kUnreadable)) {
     throw Error(ErrorKind::checkpoint,
                 concat(lock,
-                       " cannot be read, so who uses the run directory is not known; remove it if nobody "
-                       "does, or start again in ",
+                       " cannot be read as a lock, so who uses the run directory is not known; remove it if "
+                       "nobody does, or start again in ",
                        format("%.0f", wait_s), " s"));
   }
   throw Error(ErrorKind::checkpoint,
@@ -146,6 +147,18 @@ std::string name_of(const LockHolder& holder) {
                      " since ", holder.since, ", heard of ", format("%.0f", std::max(silent_s, 0.0)),
                      " s ago; let it end or choose another --run-dir (if it is dead, start again in ",
                      format("%.0f", wait_s), " s)"));
+}
+
+/// Replaces the lock by the claim `mine`, whatever the lock is. A folder is no lock of ours; it is moved aside.
+void put_in_place(const std::string& mine, const std::string& lock) {
+  if (std::rename(mine.c_str(), lock.c_str()) == 0) return;
+  if (errno == EISDIR || errno == ENOTEMPTY || errno == EEXIST) {
+    const std::string aside = concat(lock, ".folder.", random_token());
+    if (std::rename(lock.c_str(), aside.c_str()) == 0 && std::rename(mine.c_str(), lock.c_str()) == 0) return;
+  }
+  const std::string why = std::generic_category().message(errno);
+  ::unlink(mine.c_str());
+  throw Error(ErrorKind::checkpoint, concat(lock, " is stale, but cannot be replaced: ", why, "; remove it"));
 }
 
 /// Makes the lock this one's, or throws.
@@ -168,7 +181,7 @@ void acquire(const std::string& lock, const LockHolder& me, const RunLock::Liste
       ::unlink(mine.c_str());
       continue;
     }
-    if (std::rename(mine.c_str(), lock.c_str()) != 0) continue;
+    put_in_place(mine, lock);
     for (std::size_t i = 1; i < claims.size(); ++i) ::unlink(claims[i].path.c_str());
     took_over(concat("took over the lock of ", name_of(last.holder), ": ", stale));
     return;
@@ -227,7 +240,8 @@ LockHolder parse_lock(const std::string& text) {
     if (key == "since") h.since = value;
     if (key == "heartbeat_s") h.heartbeat_s = std::strtod(value.c_str(), nullptr);
   }
-  if (!(h.heartbeat_s > 0.0)) h.heartbeat_s = LockHolder().heartbeat_s;
+  constexpr double kSlowest = 60.0;  // or a lock could keep everybody waiting for years
+  if (!(h.heartbeat_s > 0.0 && h.heartbeat_s <= kSlowest)) h.heartbeat_s = LockHolder().heartbeat_s;
   return h;
 }
 
@@ -260,14 +274,24 @@ RunLock::RunLock(const std::string& run_dir, LockHolder me, const Listener& took
     : RunLock(run_dir, std::move(me), took_over) {
   heart_->thread =
       std::jthread([this, &heart = *heart_, lost = std::move(lost)](const std::stop_token& over) {
+        using Clock = std::chrono::steady_clock;
+        constexpr std::chrono::duration<double> kSlice{0.25};
         const auto period = std::chrono::duration<double>(me_.heartbeat_s);
         std::unique_lock lock(heart.mutex);
-        while (!heart.wake.wait_for(lock, over, period, [] { return false; }) && !over.stop_requested()) {
+        auto beaten = Clock::now(), awake = beaten;
+        while (!heart.wake.wait_for(lock, over, std::min(period, kSlice), [] { return false; }) &&
+               !over.stop_requested()) {
+          const auto now = Clock::now();
+          // A process that stood still looks at once whether its directory was given to another meanwhile.
+          const bool stood_still = now - awake > 4 * kSlice;
+          awake = now;
+          if (now - beaten < period && !stood_still) continue;
+          beaten = now;
           if (!held()) {
             lost(name_of(parse_lock(read_all(path_))));
             return;
           }
-          ::utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
+          ::utimensat(AT_FDCWD, path_.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
         }
       });
 }

@@ -23,6 +23,28 @@ TEST(InputFile, ComesWhole) {
   EXPECT_EQ(read_text_file(dir / "empty", ErrorKind::usage), "");
 }
 
+TEST(SmallFile, ComesWholeAndIsNothingElse) {
+  const TempDir dir;
+  EXPECT_FALSE(read_small_file(dir / "none"));
+  write_file(dir / "file", std::string(4096, 'x'));
+  ASSERT_TRUE(read_small_file(dir / "file"));
+  EXPECT_EQ(read_small_file(dir / "file")->content, std::string(4096, 'x'));
+  EXPECT_TRUE(read_small_file(dir / "file")->readable);
+  EXPECT_GT(read_small_file(dir / "file")->modified_s, 1e9);
+  write_file(dir / "large", std::string(4097, 'x'));
+  std::filesystem::create_symlink("file", dir / "link");
+  std::filesystem::create_symlink("/dev/zero", dir / "zero");
+  ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0666), 0);
+  std::filesystem::create_directory(dir / "folder");
+  for (const char* name : {"large", "link", "zero", "pipe", "folder"}) {
+    const auto file = read_small_file(dir / name);
+    ASSERT_TRUE(file) << name;
+    EXPECT_FALSE(file->readable) << name;
+    EXPECT_EQ(file->content, "") << name;
+    EXPECT_GT(file->modified_s, 1e9) << name;
+  }
+}
+
 TEST(InputFile, MayBeAMebibyteAndNoMore) {
   const TempDir dir;
   write_file(dir / "most", std::string(1 << 20, 'x'));

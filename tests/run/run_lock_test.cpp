@@ -8,10 +8,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
+#include <ctime>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"
@@ -68,7 +72,8 @@ TEST(LockHolder, ComesBackFromItsText) {
 }
 
 TEST(LockHolder, IsReadFromAnythingWithoutHarm) {
-  for (const char* text : {"", "nonsense", "token=\n", "token=../../etc\nheartbeat_s=-1\npid=x"}) {
+  for (const char* text : {"", "nonsense", "token=\n", "token=../../etc\nheartbeat_s=-1\npid=x",
+                           "heartbeat_s=1e300", "heartbeat_s=nan"}) {
     const LockHolder holder = parse_lock(text);
     EXPECT_EQ(holder.token, "unreadable") << text;
     EXPECT_EQ(holder.heartbeat_s, 10.0) << text;
@@ -194,6 +199,79 @@ TEST(RunLock, LeavesADamagedLockAloneWhileItIsFresh) {
   expect_error(ErrorKind::checkpoint, {dir / "lock", "cannot be read"}, [&] { lock(dir); });
 }
 
+/// Makes what stands at `path` look as if it had been left there long ago.
+void make_old(const std::string& path) {
+  const timespec then{std::time(nullptr) - 1000, 0};
+  const timespec times[2] = {then, then};
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
+}
+
+/// What anyone who can write the run directory may put in the place of the lock.
+const std::vector<std::pair<std::string, std::function<void(const std::string&)>>> kNoLocks{
+    {"a pipe", [](const std::string& path) { ASSERT_EQ(mkfifo(path.c_str(), 0666), 0); }},
+    {"a link to an endless file",
+     [](const std::string& path) { std::filesystem::create_symlink("/dev/zero", path); }},
+    {"a link to nothing", [](const std::string& path) { std::filesystem::create_symlink("nowhere", path); }},
+    {"a link to itself", [](const std::string& path) { std::filesystem::create_symlink("lock", path); }},
+    {"a large file", [](const std::string& path) { write_file(path, std::string(1 << 20, '\n')); }},
+    {"a folder", [](const std::string& path) { std::filesystem::create_directory(path); }},
+    {"a full folder",
+     [](const std::string& path) {
+       std::filesystem::create_directory(path);
+       write_file(path + "/file", "");
+     }},
+    {"a file without permissions",
+     [](const std::string& path) {
+       write_file(path, "token=0a\n");
+       std::filesystem::permissions(path, std::filesystem::perms::none);
+     }},
+};
+
+TEST(RunLock, TakesTheFreshForUnreadableAndTheOldOverWhateverStandsThere) {
+  for (const auto& [what, make] : kNoLocks) {
+    SCOPED_TRACE(what);
+    const TempDir dir;
+    make(dir / "lock");
+    const bool readable = ::access((dir / "lock").c_str(), R_OK) == 0 && what == "a file without permissions";
+    if (readable) continue;  // this is root, who may read everything
+    expect_error(ErrorKind::checkpoint, {dir / "lock", "cannot be read", "remove it"}, [&] { lock(dir); });
+    make_old(dir / "lock");
+    const LockHolder me = this_process();
+    const auto mine = lock(dir, me);
+    EXPECT_EQ(parse_lock(read_file(dir / "lock")).token, me.token);
+  }
+}
+
+TEST(RunLock, FollowsEachTokenOnce) {
+  const TempDir dir;
+  LockHolder a = on_another_host(), b = on_another_host();
+  const auto put = [&](const std::string& name, const LockHolder& holder) {
+    write_file(dir / name, to_text(holder));
+    make_old(dir / name);
+  };
+  put("lock", a);
+  put("lock.after." + a.token, b);
+  put("lock.after." + b.token, a);
+  EXPECT_NO_THROW(lock(dir));
+  put("lock", a);
+  put("lock.after." + a.token, a);
+  EXPECT_NO_THROW(lock(dir));
+  for (const char* name : {"lock", "lock.after.unreadable"}) {
+    write_file(dir / name, "");
+    make_old(dir / name);
+  }
+  EXPECT_NO_THROW(lock(dir));
+  // A long chain, too, ends in a sentence.
+  LockHolder holder = on_another_host();
+  std::string name = "lock";
+  for (int i = 0; i < 200; ++i) {
+    put(name, holder);
+    name = "lock.after." + holder.token;
+    holder.token = format("%016x", i + 1);
+  }
+  expect_error(ErrorKind::checkpoint, {dir / "lock", "more than 100 claims"}, [&] { lock(dir); });
+}
+
 TEST(RunLock, GoesOnWhereAStarterDiedWhileTakingOver) {
   const TempDir dir;
   LockHolder gone = this_process();
@@ -243,6 +321,28 @@ TEST(RunLock, NoticesThatItWasTakenOverAndDoesNotReleaseAnothers) {
   }
   EXPECT_EQ(lost, 1);
   EXPECT_TRUE(std::filesystem::exists(dir / "lock"));
+}
+
+TEST(RunLock, NoticesSoonAfterItStoodStill) {
+  const TempDir dir;
+  const pid_t child = fork();
+  if (child == 0) {
+    const RunLock mine(dir.path(), this_process(10.0), ignore, [](const std::string&) { _exit(42); });
+    std::this_thread::sleep_for(20s);
+    _exit(1);
+  }
+  while (!std::filesystem::exists(dir / "lock")) std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(100ms);
+  kill(child, SIGSTOP);
+  std::this_thread::sleep_for(1500ms);
+  write_file(dir / "lock.tmp", to_text(on_another_host()));
+  std::filesystem::rename(dir / "lock.tmp", dir / "lock");
+  const auto begin = std::chrono::steady_clock::now();
+  kill(child, SIGCONT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 42) << status;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
 }
 
 TEST(RunLock, IsNotLostWithItsFolder) {
