@@ -11,10 +11,12 @@
 
 namespace {
 
-/// A file system without hard links, which is full from the first attempt to make one on.
+/// A file system without hard links, which is full from the first attempt to make one on; or one with links,
+/// where somebody else gives a second name to whatever is to be linked.
 struct FileSystem {
   bool has_links = true;
   bool fills = false;
+  bool neighbour = false;
 };
 FileSystem file_system;
 
@@ -24,6 +26,7 @@ FileSystem file_system;
 extern "C" {
 int __real_link(const char* from, const char* to);
 int __wrap_link(const char* from, const char* to) {
+  if (file_system.neighbour) __real_link(from, (std::string(to) + ".neighbours").c_str());
   if (file_system.has_links) return __real_link(from, to);
   const rlimit limit{10, 10};
   if (file_system.fills) setrlimit(RLIMIT_FSIZE, &limit);
@@ -37,7 +40,7 @@ namespace {
 
 TEST(FileWithoutLinks, IsCreatedOnce) {
   const TempDir dir;
-  file_system = {false, false};
+  file_system = {false, false, false};
   EXPECT_TRUE(create_atomically(dir / "file", "first"));
   EXPECT_FALSE(create_atomically(dir / "file", "second"));
   file_system = {};
@@ -45,11 +48,21 @@ TEST(FileWithoutLinks, IsCreatedOnce) {
   EXPECT_EQ(dir.files(), 1u);
 }
 
+TEST(FileWithLinks, IsCreatedOnceWhoeverLinksWhatIsNotYetNamed) {
+  const TempDir dir;
+  write_file(dir / "file", "first");
+  file_system = {true, false, true};
+  EXPECT_FALSE(create_atomically(dir / "file", "second"));
+  file_system = {};
+  EXPECT_EQ(read_file(dir / "file"), "first");
+  EXPECT_EQ(read_file(dir / "file.neighbours"), "second");
+}
+
 TEST(FileWithoutLinks, LeavesNothingWhenTheWriteFails) {
   const TempDir dir;
   const auto child = [&] {
     std::signal(SIGXFSZ, SIG_IGN);
-    file_system = {false, true};
+    file_system = {false, true, false};
     try {
       create_atomically(dir / "file", std::string(100, 'x'));
     } catch (const Error& error) {
