@@ -1,6 +1,7 @@
 #include "cifar_mpi/report/metrics.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@
 namespace cifar_mpi::report {
 namespace {
 
-void close_file(std::FILE* file) { std::fclose(file); }
+void close_descriptor(int descriptor) { ::close(descriptor); }
 
 /// JSON has no NaN and no infinity.
 std::string number(double value) { return std::isfinite(value) ? format("%.9g", value) : "null"; }
@@ -42,38 +43,57 @@ std::uint64_t step_of(const std::string& line) {
 
 std::string last_error() { return std::generic_category().message(errno); }
 
-/// The whole file; empty when there is none.
-std::string content_of(const std::string& path) {
-  const auto fail = [&] { throw Error(ErrorKind::io, concat("cannot read ", path, ": ", last_error())); };
-  const Handle<std::FILE*, close_file> file(std::fopen(path.c_str(), "rb"));
-  if (!file) {
-    if (errno != ENOENT) fail();
-    return {};
-  }
-  std::string content;
-  std::array<char, 1 << 16> chunk{};
-  while (const std::size_t n = std::fread(chunk.data(), 1, chunk.size(), file.get()))
-    content.append(chunk.data(), n);
-  if (std::ferror(file.get()) != 0) fail();
-  return content;
+/// Opens what is a file; links are not followed and pipes not waited for. Nothing when there is none.
+Handle<int, close_descriptor, -1> open_file(const std::string& path, int how) {
+  Handle<int, close_descriptor, -1> file(
+      ::open(path.c_str(), how | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
+  const auto fail = [&](const std::string& why) {
+    throw Error(ErrorKind::io, concat("cannot ", (how & O_CREAT) == 0 ? "read " : "write ", path, ": ", why));
+  };
+  if (!file && errno == ENOENT && (how & O_CREAT) == 0) return file;
+  if (!file) fail(errno == ELOOP ? "it is a symbolic link, which is not followed" : last_error());
+  struct stat found {};
+  if (::fstat(file.get(), &found) != 0) fail(last_error());
+  if (S_ISDIR(found.st_mode)) fail("Is a directory");
+  if (!S_ISREG(found.st_mode)) fail("it is a pipe, device or socket");
+  return file;
 }
 
 constexpr const char* kEvaluation = "\"test_accuracy\":";
 
-/// Keeps the complete lines up to `step`.
+/// Keeps the complete lines up to `step`. Lines of more than a buffer, which MetricsFile does not write, go.
 void cut_back(const std::string& path, std::uint64_t step, bool evaluates_again) {
-  const std::string old = content_of(path);
-  std::string kept;
-  for (std::size_t at = 0; at < old.size();) {
-    const std::size_t end = old.find('\n', at);
-    if (end == std::string::npos) break;  // torn
-    const std::string line = old.substr(at, end - at);
+  const auto file = open_file(path, O_RDONLY);
+  if (!file) return;
+  std::string kept, rest;
+  bool changed = false;
+  const auto take = [&](const std::string& line) {
     const bool repeated =
         evaluates_again && step_of(line) == step && line.find(kEvaluation) != std::string::npos;
-    if (step_of(line) <= step && line.ends_with('}') && !repeated) kept += line + '\n';
-    at = end + 1;
+    const bool keep = step_of(line) <= step && line.ends_with('}') && !repeated;
+    if (keep) kept.append(line).append(1, '\n');
+    changed = changed || !keep;
+  };
+  std::array<char, 1 << 16> chunk{};
+  bool overlong = false;
+  for (;;) {
+    const ssize_t n = ::read(file.get(), chunk.data(), chunk.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw Error(ErrorKind::io, concat("cannot read ", path, ": ", last_error()));
+    if (n == 0) break;
+    for (const char c : std::span(chunk).first(static_cast<std::size_t>(n))) {
+      overlong = overlong || rest.size() == chunk.size();
+      if (c == '\n') {
+        take(overlong ? std::string() : rest);
+        overlong = false;
+        rest.clear();
+      } else if (!overlong) {
+        rest += c;
+      }
+    }
   }
-  if (kept != old) write_atomically(path, std::as_bytes(std::span(kept)));
+  changed = changed || overlong || !rest.empty();  // torn
+  if (changed) write_atomically(path, std::as_bytes(std::span(kept)));
 }
 
 std::string duration(double seconds) {
@@ -87,8 +107,7 @@ std::string duration(double seconds) {
 MetricsFile::MetricsFile(const std::string& path, std::uint64_t step, const Log& log, bool evaluates_again)
     : path_(path), log_(log) {
   cut_back(path, step, evaluates_again);
-  file_ = Handle<int, close, -1>(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
-  if (!file_) throw Error(ErrorKind::io, concat("cannot write ", path, ": ", last_error()));
+  file_ = Handle<int, close, -1>(open_file(path, O_WRONLY | O_APPEND | O_CREAT).release());
 }
 
 void MetricsFile::close(int descriptor) { ::close(descriptor); }

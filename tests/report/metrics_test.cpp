@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <csignal>
@@ -188,8 +189,31 @@ TEST(MetricsFile, SaysWhereItCannotWriteAndWhy) {
   expect_error(ErrorKind::io, {"cannot read", folder / "metrics.jsonl", "Is a directory"},
                [&] { MetricsFile(folder / "metrics.jsonl", 0); });
   std::filesystem::create_symlink("circle", folder / "circle");  // root may read whatever has a mode
-  expect_error(ErrorKind::io, {"cannot read", folder / "circle", "symbolic links"},
+  expect_error(ErrorKind::io, {"cannot read", folder / "circle", "symbolic link"},
                [&] { MetricsFile(folder / "circle", 0); });
+}
+
+TEST(MetricsFile, WritesIntoNoOtherFileAndWaitsForNothing) {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl", other = folder / "other";
+  for (const std::string& target : {other, std::string("/dev/zero")}) {
+    write_file(other, "{\"step\":900}\nmine\n");
+    std::filesystem::create_symlink(target, path);
+    expect_error(ErrorKind::io, {path, "symbolic link"}, [&] { MetricsFile file(path, 7, Log(1)); });
+    EXPECT_EQ(read_file(other), "{\"step\":900}\nmine\n");
+    std::filesystem::remove(path);
+  }
+  ASSERT_EQ(mkfifo(path.c_str(), 0666), 0);
+  expect_error(ErrorKind::io, {path, "pipe"}, [&] { MetricsFile file(path, 7, Log(1)); });
+}
+
+TEST(MetricsFile, DropsALineThatNeverEnds) {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl", good = "{\"step\":3,\"x\":1}\n";
+  write_file(path,
+             good + "{\"step\":4," + std::string(1 << 20, ' ') + "}\n" + good + std::string(1 << 20, '{'));
+  { const MetricsFile file(path, 7, Log(1)); }
+  EXPECT_EQ(read_file(path), good + good);
 }
 
 TEST(MetricsFile, IsLeftAsItWasWhenItCannotBeCutBack) {
