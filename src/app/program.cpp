@@ -18,6 +18,7 @@
 
 #include "app/config_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
+#include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 
@@ -26,7 +27,7 @@ namespace {
 
 void print(const std::string& program, const std::string& text) {
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", program.c_str(), text.c_str());
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), printable(text).c_str());
   std::fflush(stderr);
 }
 

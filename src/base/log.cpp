@@ -7,7 +7,37 @@
 namespace cifar_mpi {
 namespace {
 
-void write_line(std::FILE* out, std::string line) {
+/// The bytes that the first character of `text` takes in UTF-8, 1 to 4; 0 when it is none.
+std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  const std::size_t length = lead < 0x80                   ? 1
+                             : lead >= 0xC2 && lead < 0xE0 ? 2
+                             : lead >= 0xE0 && lead < 0xF0 ? 3
+                             : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                           : 0;
+  if (length == 0 || length > text.size()) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  const bool overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
+  const bool surrogate_or_beyond = (lead == 0xED && byte(1) >= 0xA0) || (lead == 0xF4 && byte(1) >= 0x90);
+  return overlong || surrogate_or_beyond ? 0 : length;
+}
+
+/// Whether a character in UTF-8 may be shown.
+bool is_shown(std::string_view character) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(character[i]); };
+  if (character.size() == 1) return byte(0) >= 0x20 && byte(0) != 0x7F;
+  if (character.size() == 2) return byte(0) != 0xC2 || byte(1) >= 0xA0;  // C1
+  if (character.size() != 3 || byte(0) != 0xE2) return true;
+  const bool separates_or_turns = byte(1) == 0x80 && byte(2) >= 0xA8 && byte(2) <= 0xAE;  // U+2028 to U+202E
+  const bool isolates = byte(1) == 0x81 && byte(2) >= 0xA6 && byte(2) <= 0xA9;            // U+2066 to U+2069
+  return !separates_or_turns && !isolates;
+}
+
+void write_line(std::FILE* out, std::string_view text) {
+  std::string line = printable(text);
   line += '\n';
   std::fwrite(line.data(), 1, line.size(), out);
   std::fflush(out);
@@ -15,8 +45,29 @@ void write_line(std::FILE* out, std::string line) {
 
 }  // namespace
 
+std::string printable(std::string_view text) {
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const std::string_view character = text.substr(0, length == 0 ? 1 : length);
+    if (length > 0 && is_shown(character)) {
+      shown += character;
+    } else if (character == "\n") {
+      shown += "\\n";
+    } else if (character == "\t") {
+      shown += "\\t";
+    } else {
+      for (const char byte : character)
+        shown += format("\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+    }
+    text.remove_prefix(character.size());
+  }
+  return shown;
+}
+
 void Log::info(std::string_view line) const {
-  if (rank_ == 0) write_line(out_, std::string(line));
+  if (rank_ == 0) write_line(out_, line);
 }
 
 void Log::warn(std::string_view line) const {

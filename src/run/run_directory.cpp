@@ -106,11 +106,10 @@ void remove_temporary_files(const std::string& run_dir) {
 
 void record_exit(const std::string& run_dir, int code, const std::string& sentence) noexcept {
   try {
-    std::string line = concat(code, ' ', sentence);
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    create_atomically(run_dir + "/exit", line + '\n');
+    create_atomically(run_dir + "/exit", concat(code, ' ', printable(sentence), '\n'));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "warning: how the run ended could not be recorded: %s\n", error.what());
+    std::fprintf(stderr, "warning: how the run ended could not be recorded: %s\n",
+                 printable(error.what()).c_str());
   }
 }
 

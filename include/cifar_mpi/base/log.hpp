@@ -1,11 +1,19 @@
 #pragma once
 
 #include <cstdio>
+#include <string>
 #include <string_view>
 
 namespace cifar_mpi {
 
-/// Lines for people. Rank 0 speaks for all; other ranks are silent but for `every_rank`.
+/// The text on one line, without anything that steers a terminal: control characters (C0, DEL and C1), what
+/// turns the direction of writing round, line separators and bytes that are no UTF-8 come as \n, \t, \xHH.
+///
+/// Texts come from files, and files from strangers: names of classes, settings of a checkpoint, fields of a
+/// lock, names of files.
+std::string printable(std::string_view text);
+
+/// Lines for people, each made printable. Rank 0 speaks for all; other ranks are silent but for `every_rank`.
 ///
 /// One line is one `fwrite`, so lines of several ranks do not mix inside a line.
 class Log {
