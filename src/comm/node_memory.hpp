@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/shared_file.hpp"
+
 namespace cifar_mpi::comm {
 
 /// Memory of every rank of a node that all of them can reach, with one counter per rank.
@@ -15,14 +17,13 @@ namespace cifar_mpi::comm {
 /// lock-free, so it works between processes; each stands alone on its cache lines.
 class NodeMemory {
  public:
-  /// `bytes` for each rank. Collective over `node`: every rank makes it, and every rank drops it at the same
-  /// place (a rank that unwinds leaves it to the end of the process). The content is zero and, after a
-  /// barrier over `node`, visible to all. Throws Error{comm} when MPI fails, on all ranks of the node.
+  /// `bytes` for each rank. Collective over `node`: every rank makes it, and drops it when it likes. The
+  /// content is zero and, after a barrier over `node`, visible to all. Throws Error{comm} when MPI fails and
+  /// Error{device} when there is no memory to share, on all ranks of the node.
   NodeMemory(MPI_Comm node, std::size_t bytes);
   /// The same over memory that belongs to somebody else and outlives it: one part of `footprint(bytes)` per
   /// rank, aligned to 128 bytes. Ranks may then be threads.
   NodeMemory(int rank, std::vector<std::byte*> parts, std::size_t bytes);
-  ~NodeMemory();
   NodeMemory(const NodeMemory&) = delete;
   NodeMemory& operator=(const NodeMemory&) = delete;
 
@@ -42,7 +43,7 @@ class NodeMemory {
  private:
   std::size_t bytes_;
   int rank_ = 0;
-  MPI_Win window_ = MPI_WIN_NULL;
+  SharedFile file_;
   std::vector<std::byte*> bases_;  ///< by node rank, as seen from here
 };
 

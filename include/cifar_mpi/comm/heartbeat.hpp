@@ -3,12 +3,16 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
+#include "cifar_mpi/base/buffer.hpp"
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/engine/pulse.hpp"
 
 /// Signs of life of every rank of a node, in memory that all of them read.
 namespace cifar_mpi::comm {
+
+class SharedFile;
 
 /// What a rank is about. Watching for a new checkpoint and measuring take as long as they take.
 enum class Activity : std::uint32_t { starting, training, evaluating, saving, watching, measuring, leaving };
@@ -45,6 +49,8 @@ class Heartbeats {
 
  private:
   const World& world_;
+  std::unique_ptr<SharedFile> shared_;
+  Buffer own_;  ///< where nothing can be shared
   std::byte* memory_ = nullptr;
   bool alone_ = false;
 };
