@@ -52,6 +52,19 @@ PassesSignalsOn() {
   says 'was asked'
 }
 
+LeavesTheMachineAloneWhenItsInsideIsCalledFromOutside() {
+  needs_namespaces
+  local arguments
+  # in namespaces, so that nothing is harmed should it not refuse
+  for arguments in '2 1 none true' 'mnt:[1] net:[1] 2 1 none true' ''; do
+    # shellcheck disable=SC2086
+    ends_with 2 timeout 10 unshare --net --mount bash -c '"$@" || status=$?; findmnt -n /run | grep -q tmpfs && mount | grep hosts
+      exit ${status-0}' bash "$shaped_nodes" --inside $arguments
+    says '--inside is for shaped_nodes itself'
+    says_not hosts
+  done
+}
+
 LeavesNothingBehindWhenKilled() {
   needs_namespaces
   local before inside
