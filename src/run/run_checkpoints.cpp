@@ -1,11 +1,26 @@
 #include "run/run_checkpoints.hpp"
 
+#include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi::run {
+
+std::string without_paths(const std::string& configuration) {
+  std::string kept;
+  std::istringstream lines(configuration);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string name = line.substr(0, line.find_first_of(" ="));
+    const std::string_view value = std::string_view(line).substr(0, line.find_last_not_of("\"' ") + 1);
+    const bool path = name == "data" || name == "run-dir" ||
+                      (name == "resume" && !value.ends_with("auto") && !value.ends_with("never"));
+    if (!path) kept.append(line).append(1, '\n');
+  }
+  return kept;
+}
 
 RunCheckpoints::RunCheckpoints(const comm::World& world, const std::string& run_dir,
                                const Retention& retention, Snapshot snapshot, report::ProgressView& view)

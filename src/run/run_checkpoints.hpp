@@ -11,6 +11,10 @@
 
 namespace cifar_mpi::run {
 
+/// A configuration as a checkpoint carries it to others: without the lines whose values are paths, which name
+/// users and places. config.toml in the run directory has them.
+std::string without_paths(const std::string& configuration);
+
 /// The checkpoints of a run that trains: copied out at a step boundary, written while training goes on.
 ///
 /// A checkpoint that cannot be written is a warning on standard error, each time; training goes on.

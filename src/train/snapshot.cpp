@@ -1,3 +1,4 @@
+#include "run/run_checkpoints.hpp"
 #include "train/snapshot.hpp"
 
 #include "cifar_mpi/base/build_info.hpp"
@@ -22,7 +23,7 @@ run::Checkpoint snapshot(const SessionState& state, const optim::Schedule& sched
   from.precision = engine::to_string(state.config.precision);
   from.backend = state.backend->description();
   from.kernels = state.tower->plan_text();
-  from.configuration = state.config.text;
+  from.configuration = run::without_paths(state.config.text);
   from.git_revision = git_revision();
   from.time = wall_time();
   from.test_accuracy = test_accuracy;

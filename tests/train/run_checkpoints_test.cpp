@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cifar_mpi/base/text.hpp"
 #include "train/run_fixture.hpp"
 
 namespace cifar_mpi::train {
@@ -145,6 +146,25 @@ TEST_F(RunCheckpointsTest, KeepOneEveryNowAndThen) {
   for (const run::CheckpointFile& file : run::list_checkpoints(c.run_dir)) steps.push_back(file.step);
   EXPECT_EQ(steps, (std::vector<std::uint64_t>{3, 6, 7}));
   EXPECT_EQ(fs::read_symlink(c.run_dir + "/checkpoints/latest"), "step_000000007.h5");
+}
+
+TEST_F(RunCheckpointsTest, CarryNoPaths) {
+  TrainConfig c = config();
+  c.text = concat("data=\"", c.data, "\"\nrun-dir=\"", c.run_dir, "\"\nsteps=4\n");
+  run(c);
+  world().barrier();
+  const std::string file = checkpoint_path(c.run_dir, 4);
+  EXPECT_EQ(read_checkpoint(file).provenance.configuration, "steps=4\n");
+  EXPECT_EQ(read_file(file).find(path("")), std::string::npos);
+}
+
+TEST(WithoutPaths, LeavesOutWhatNamesUsersAndPlaces) {
+  EXPECT_EQ(run::without_paths("data=\"/home/somebody/data.h5\"\nrun-dir=\"/home/somebody/run\"\nresume=\"auto\"\n"
+                          "steps=4\naugment=\"none\"\n"),
+            "resume=\"auto\"\nsteps=4\naugment=\"none\"\n");
+  EXPECT_EQ(run::without_paths("data = \"x\"\nresume=\"/home/somebody/step_000000004.h5\"\nlr=0.1\n"), "lr=0.1\n");
+  EXPECT_EQ(run::without_paths("# only words\n"), "# only words\n");
+  EXPECT_EQ(run::without_paths(""), "");
 }
 
 }  // namespace
