@@ -1,8 +1,8 @@
-#include "run/run_checkpoints.hpp"
 #include "train/snapshot.hpp"
 
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/clock.hpp"
+#include "run/run_checkpoints.hpp"
 
 namespace cifar_mpi::train {
 

@@ -153,8 +153,8 @@ TEST_F(RunCheckpointsTest, CarryNoPaths) {
   c.text = concat("data=\"", c.data, "\"\nrun-dir=\"", c.run_dir, "\"\nsteps=4\n");
   run(c);
   world().barrier();
-  const std::string file = checkpoint_path(c.run_dir, 4);
-  EXPECT_EQ(read_checkpoint(file).provenance.configuration, "steps=4\n");
+  const std::string file = run::checkpoint_path(c.run_dir, 4);
+  EXPECT_EQ(run::read_checkpoint(file).provenance.configuration, "steps=4\n");
   EXPECT_EQ(read_file(file).find(path("")), std::string::npos);
 }
 
