@@ -323,7 +323,8 @@ TEST(AllReduceUpdate, MarksTheTasksInWhichARankWaitsForOthers) {
 TEST(AllReduceUpdate, TellsWhatAffectsBits) {
   const AllReduceUpdate update(make_collective("auto", test_world()), {}, {0.3, Wire::fp32, true});
   const std::string chosen = test_world().size() == 1 ? "ring" : "window";
-  EXPECT_EQ(update.settings(), (Facts{{"all-reduce", chosen}, {"wire", "fp32"}, {"bucket MiB", "0.3"}}));
+  EXPECT_EQ(update.settings(),
+            (RunFingerprint{{"all-reduce", chosen}, {"wire", "fp32"}, {"bucket MiB", "0.3"}}));
   EXPECT_EQ(update.name(), "auto (" + chosen + ")");
 }
 
