@@ -108,11 +108,12 @@ std::vector<ParamSpan> plan_buckets(const engine::ParamLayout& layout, std::size
   std::size_t begin = 0;
   for (std::size_t i = 1; i < layout.entries.size(); ++i) {
     const std::size_t end = layout.entries[i].offset;
+    if (end >= layout.trained_floats) break;
     if ((end - begin) * sizeof(float) < bucket_bytes) continue;
     buckets.push_back({begin, end});
     begin = end;
   }
-  buckets.push_back({begin, layout.floats});
+  buckets.push_back({begin, layout.trained_floats});
   return buckets;
 }
 

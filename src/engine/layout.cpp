@@ -7,11 +7,12 @@
 
 namespace cifar_mpi::engine {
 
-void append(ParamLayout& layout, std::size_t floats) {
+void append(ParamLayout& layout, std::size_t floats, bool trained) {
   constexpr std::size_t kFloatsPerLine = 16;
   const std::size_t rounded = (floats + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
   layout.entries.push_back({layout.floats, rounded});
   layout.floats += rounded;
+  if (trained) layout.trained_floats = layout.floats;
 }
 
 std::string_view to_string(Precision precision) {

@@ -85,8 +85,8 @@ void Tower::lay_out() {
     if (node == graph_->nodes.size()) {
       throw std::logic_error(concat("no group has parameter ", (*spec_.params)[p].name));
     }
-    append(layout_, graph_->nodes[node].group->contract().masters[part]);
-    if ((*spec_.params)[p].role == model::ParamRole::trained) layout_.trained_floats = layout_.floats;
+    append(layout_, graph_->nodes[node].group->contract().masters[part],
+           (*spec_.params)[p].role == model::ParamRole::trained);
   }
 }
 

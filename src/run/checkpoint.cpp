@@ -117,10 +117,10 @@ void put_progress(Content& content, const Progress& progress) {
 /// The four groups; their hash.
 std::uint64_t put_content(hdf5::Writer* file, const Checkpoint& checkpoint) {
   Content content(file);
-  put_tensors(content, "/model", checkpoint.model);
-  content.text("/model", "meaning", "weights after `step` updates");
-  put_tensors(content, "/ema", checkpoint.ema);
-  content.text("/ema", "meaning", "exponential moving averages of /model; what evaluation uses");
+  for (const optim::StateRow& row : optim::state_rows()) {
+    put_tensors(content, row.group, checkpoint.state[row.role]);
+    content.text(row.group, "meaning", row.meaning);
+  }
   content.group("/optimizer");
   content.text("/optimizer", "kind", "sgd");
   content.attribute("/optimizer", "step", checkpoint.progress.step);
@@ -191,8 +191,9 @@ void require_complete(const Checkpoint& checkpoint, const std::string& path) {
   const auto require = [&](bool present, const char* object) {
     if (!present) throw Error(ErrorKind::checkpoint, concat(path, " is damaged: its ", object, " is empty"));
   };
-  require(!checkpoint.model.empty(), "/model");
-  require(!checkpoint.ema.empty(), "/ema");
+  for (const optim::StateRow& row : optim::state_rows()) {
+    require(!checkpoint.state[row.role].empty(), row.group);
+  }
   require(!checkpoint.progress.identity.empty(), "/progress/identity");
 }
 
@@ -215,8 +216,9 @@ Checkpoint read_checkpoint(const std::string& path) {
   require_format(file);
   Checkpoint checkpoint;
   std::uint64_t room = file.capacity();
-  checkpoint.model = read_tensors(file, "/model", room);
-  checkpoint.ema = read_tensors(file, "/ema", room);
+  for (const optim::StateRow& row : optim::state_rows()) {
+    checkpoint.state[row.role] = read_tensors(file, row.group, room);
+  }
   Progress& progress = checkpoint.progress;
   progress.step = file.attribute<std::uint64_t>("/progress", "step");
   progress.epoch = file.attribute<double>("/progress", "epoch");

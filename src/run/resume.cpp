@@ -103,18 +103,18 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const std::string& run_di
               concat(run_dir, " holds no checkpoint that can be read; the newest: ", first_problem));
 }
 
-Start find_start(const StartRequest& asked, std::vector<NamedTensor> initial, const model::ParamTable& params,
-                 const comm::World& world, const Log& log) {
+Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,
+                 const model::ParamTable& params, const comm::World& world, const Log& log) {
   Start start;
-  start.model = std::move(initial);
-  start.ema = start.model;
+  for (const optim::StateRow& row : optim::state_rows()) start.state[row.role] = initial;
   world.together([&] {
     if (world.rank() != 0) return;
     std::optional<FoundCheckpoint> found = look_for_checkpoint(asked, log);
     if (!found) return;
     require_same_run(found->content.progress.identity, asked, found->path, world.size());
-    start.model = match_tensors(std::move(found->content.model), params, found->path);
-    start.ema = match_tensors(std::move(found->content.ema), params, found->path);
+    for (const optim::StateRow& row : optim::state_rows()) {
+      start.state[row.role] = match_tensors(std::move(found->content.state[row.role]), params, found->path);
+    }
     start.name = found->path;
     start.progress = std::move(found->content.progress);
     start.kernels = std::move(found->content.provenance.kernels);
@@ -123,8 +123,7 @@ Start find_start(const StartRequest& asked, std::vector<NamedTensor> initial, co
   start.resumed = !start.name.empty();
   if (!start.resumed) return start;
 
-  broadcast(world, start.model);
-  broadcast(world, start.ema);
+  for (const optim::StateRow& row : optim::state_rows()) broadcast(world, start.state[row.role]);
   world.broadcast(std::as_writable_bytes(std::span(&start.progress.step, 1)));
   world.broadcast(start.progress.identity);
   world.broadcast(start.progress.resolved);

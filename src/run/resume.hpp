@@ -25,8 +25,7 @@ struct StartRequest {
 
 /// Where a run starts, on every rank.
 struct Start {
-  std::vector<NamedTensor> model;  ///< in the order of the ParamTable
-  std::vector<NamedTensor> ema;
+  StateTensors state;
   bool resumed = false;  ///< what follows is empty when not
   std::string name;      ///< of the checkpoint, for messages
   Progress progress;
@@ -44,8 +43,8 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const std::string& run_di
 
 /// `initial` values, or the checkpoint that was asked for, checked on rank 0 and sent to all. Collective.
 /// Tensors are in the order of `params`.
-Start find_start(const StartRequest& asked, std::vector<NamedTensor> initial, const model::ParamTable& params,
-                 const comm::World& world, const Log& log);
+Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,
+                 const model::ParamTable& params, const comm::World& world, const Log& log);
 
 /// Sums the fingerprints of what the ranks hold (`mine` of this one), adds the total to `asked.fingerprint`,
 /// and compares the training set with the checkpoint's. Collective.

@@ -49,8 +49,8 @@ std::vector<std::string> doubts(const run::Checkpoint& checkpoint, const data::D
 /// What all ranks must evaluate alike.
 RunFingerprint fingerprint_of(const run::Checkpoint& checkpoint) {
   std::uint64_t hash = 0;
-  for (const auto* tensors : {&checkpoint.model, &checkpoint.ema}) {
-    for (const run::NamedTensor& tensor : *tensors) {
+  for (const optim::StateRow& row : optim::state_rows()) {
+    for (const run::NamedTensor& tensor : checkpoint.state[row.role]) {
       hash = hash_pair(hash, hash_bytes(std::as_bytes(std::span(tensor.values))));
     }
   }
@@ -102,8 +102,8 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
   world.together([&] {
     file.emplace(config.data);
     network = network_of(checkpoint, path, file->info(), config.data);
-    tensors = run::match_tensors(
-        std::move(config.weights == Weights::ema ? checkpoint.ema : checkpoint.model), network.params, path);
+    const auto role = config.weights == Weights::ema ? optim::StateRole::average : optim::StateRole::weights;
+    tensors = run::match_tensors(std::move(checkpoint.state[role]), network.params, path);
     result.step = checkpoint.progress.step;
     result.label_names = file->info().label_names;
     result.doubts = doubts(checkpoint, file->info(), path, config.data);

@@ -246,9 +246,7 @@ void Loop::absorb(std::uint64_t until) {
 void Loop::note_parameter_hash() {
   s_.step->finish();
   require_finite();
-  std::vector<std::byte> params(s_.params.size());
-  s_.backend->copy(params.data(), s_.params.data(), params.size());
-  const std::uint64_t hash = hash_bytes(params);
+  const std::uint64_t hash = s_.state.hash(*s_.backend);
   std::byte* const place = s_.facts.data() + offsetof(engine::RankFacts, param_hash);
   s_.backend->copy(place, reinterpret_cast<const std::byte*>(&hash), sizeof hash);
 }
@@ -256,12 +254,10 @@ void Loop::note_parameter_hash() {
 /// Collective; between steps. Throws an AgreedError{diverged} unless what a checkpoint would hold is finite.
 void Loop::require_finite() {
   std::optional<Error> mine;
-  for (const auto& [block, what] :
-       {std::pair{&s_.params, "the weights"}, std::pair{&s_.ema, "the averages"}}) {
-    const std::string name = first_not_finite(*s_.backend, s_.tower->layout(), s_.network.params, *block);
-    if (mine || name.empty()) continue;
-    mine.emplace(ErrorKind::diverged, concat("diverged: after step ", launched_, ' ', what, " of ", name,
-                                             " are not finite", kAdvice));
+  const std::string what = s_.state.first_not_finite(*s_.backend, s_.tower->layout(), s_.network.params);
+  if (!what.empty()) {
+    mine.emplace(ErrorKind::diverged,
+                 concat("diverged: after step ", launched_, ' ', what, " are not finite", kAdvice));
   }
   s_.world.agree(mine);
 }

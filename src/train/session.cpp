@@ -79,13 +79,12 @@ void require_equal_plans(const SessionState& state) {
 void build_programs(SessionState& state, const run::Start& start) {
   allocate_blocks(state);
   state.step = plan_step(state, *state.update, {.branches = state.config.side_lane});
-  import_block(*state.backend, *state.tower, start.model, state.params);
-  import_block(*state.backend, *state.tower, start.ema, state.ema);
+  state.state.write(*state.backend, *state.tower, start.state);
   state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(&state.progress.step),
                       sizeof state.progress.step);
   state.evaluator.emplace(*state.backend, *state.tower, *state.arena, state.world, *state.dataset,
                           state.network.augment, state.sizes.batch / state.sizes.parts,
-                          state.ema.as<const float>());
+                          state.state[optim::StateRole::average].as<const float>());
   state.dataset.reset();  // from here on HDF5, which is not thread-safe, belongs to the writer of checkpoints
 }
 

@@ -9,8 +9,7 @@ namespace cifar_mpi::train {
 run::Checkpoint snapshot(const SessionState& state, const optim::Schedule& schedule, std::uint64_t step,
                          std::optional<double> test_accuracy) {
   run::Checkpoint c;
-  c.model = export_block(*state.backend, *state.tower, state.network.params, state.params);
-  c.ema = export_block(*state.backend, *state.tower, state.network.params, state.ema);
+  c.state = state.state.read(*state.backend, *state.tower, state.network.params);
   c.progress = state.progress;
   c.progress.step = step;
   c.progress.epoch = static_cast<double>(step) / state.sizes.steps_per_epoch;

@@ -9,6 +9,7 @@
 #include "cifar_mpi/train/evaluator.hpp"
 #include "cifar_mpi/train/network.hpp"
 #include "cifar_mpi/train/session.hpp"
+#include "train/state_table.hpp"
 
 namespace cifar_mpi::train {
 
@@ -41,8 +42,7 @@ struct SessionState {
   std::unique_ptr<lower::Tower> tower;
   std::optional<engine::Arena> arena;
   ResidentData samples;
-  Buffer params;
-  Buffer ema;
+  StateTable state;
   std::vector<Buffer> partials;  ///< sums of 1, 2, 4, … parts of the batch, each of the size of `gradients`
   Buffer gradients;              ///< the control block, then the gradients
   Buffer step_counter;

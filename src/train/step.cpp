@@ -11,7 +11,7 @@ namespace {
 engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout& control) {
   const TrainConfig& config = state.config;
   engine::TrainBinding binding;
-  binding.params = state.params.as<const float>();
+  binding.params = state.state[optim::StateRole::weights].as<const float>();
   binding.control = state.gradients.as<float>();
   binding.grads = binding.control + control.floats();
   binding.control_layout = control;
@@ -31,9 +31,9 @@ engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout
 engine::Task bind_update(SessionState& state, const engine::TrainBinding& train, const comm::ParamSpan& span,
                          double* decay_sum) {
   engine::UpdateBinding update;
-  update.params = state.params.as<float>();
+  update.params = state.state[optim::StateRole::weights].as<float>();
   update.grads = train.grads;
-  update.ema = state.ema.as<float>();
+  update.ema = state.state[optim::StateRole::average].as<float>();
   update.begin = span.begin;
   update.end = span.end;
   update.control = train.control;
@@ -83,9 +83,7 @@ void open_update(SessionState& state) {
 }
 
 void allocate_blocks(SessionState& state) {
-  const std::size_t floats = state.tower->layout().floats;
-  state.params = state.backend->allocate(floats * sizeof(float));
-  state.ema = state.backend->allocate(floats * sizeof(float));
+  state.state.allocate(*state.backend, state.tower->layout());
   state.step_counter = state.backend->allocate(sizeof(std::uint64_t));
   state.facts = state.backend->allocate(sizeof(engine::RankFacts));
   state.decay_sums = state.backend->allocate(state.update->spans().size() * sizeof(double));
@@ -140,15 +138,18 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
   advance.step = binding.step;
   parts.advance = state.backend->advance_task(advance, state.records);
   parts.control = {binding.control, control.floats()};
-  parts.grads = {binding.grads, state.tower->layout().floats};
+  parts.grads = {binding.grads, state.tower->layout().trained_floats};
 
   engine::StepProgram program("train");
   update.append(program, std::move(parts), concurrent);
   program.seal();
   std::vector<engine::Bytes> regions = state.arena->regions();
-  for (const Buffer* block :
-       {&state.params, &state.ema, &state.gradients, &state.step_counter, &state.facts, &state.decay_sums}) {
-    regions.push_back(engine::bytes_of(block->data(), block->size()));
+  const auto watch = [&](const Buffer& block) {
+    regions.push_back(engine::bytes_of(block.data(), block.size()));
+  };
+  for (const optim::StateRow& row : optim::state_rows()) watch(state.state[row.role]);
+  for (const Buffer* block : {&state.gradients, &state.step_counter, &state.facts, &state.decay_sums}) {
+    watch(*block);
   }
   return state.backend->runner(std::move(program), state.config.runner, std::move(regions));
 }

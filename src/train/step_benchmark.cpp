@@ -98,9 +98,8 @@ void plan_variants(SessionState& state, Variants& variants) {
                                                 comm::AllReduceSettings{state.config.bucket_mib});
     variants.alone = plan_step(state, *variants.none, {});
   }
-  const std::vector<run::NamedTensor> initial = initial_tensors(state.network.params, state.config.seed);
-  import_block(*state.backend, *state.tower, initial, state.params);
-  import_block(*state.backend, *state.tower, initial, state.ema);
+  state.state.begin_with(*state.backend, *state.tower,
+                         initial_tensors(state.network.params, state.config.seed));
 }
 
 /// Seconds per step over `steps` steps, `together` of them in each launch, of the slowest rank.

@@ -90,7 +90,7 @@ TEST_F(Exchange, StaysOverAHundredStepsAsCloseToOneRankAsRoundingAllows) {
   // The comparison can fail: a thousandth more in every weight is too far. (Small perturbations all end about
   // as far away, because equal values under a pooling window are decided by any of them.)
   run::Checkpoint far = start;
-  for (run::NamedTensor& tensor : far.model) {
+  for (run::NamedTensor& tensor : far.state[optim::StateRole::weights]) {
     for (float& weight : tensor.values) weight *= 1.001f;
   }
   EXPECT_GT(distance(one, end_of("far", 1, far, "")), 4.0 * last_digit);

@@ -15,10 +15,12 @@ namespace cifar_mpi::test {
 inline double distance(const run::Checkpoint& a, const run::Checkpoint& b) {
   double difference = 0.0;
   double size = 0.0;
-  for (std::size_t t = 0; t < a.model.size(); ++t) {
-    for (std::size_t i = 0; i < a.model[t].values.size(); ++i) {
-      difference += std::pow(static_cast<double>(a.model[t].values[i]) - b.model[t].values[i], 2);
-      size += std::pow(static_cast<double>(a.model[t].values[i]), 2);
+  for (std::size_t t = 0; t < a.state[optim::StateRole::weights].size(); ++t) {
+    for (std::size_t i = 0; i < a.state[optim::StateRole::weights][t].values.size(); ++i) {
+      difference += std::pow(static_cast<double>(a.state[optim::StateRole::weights][t].values[i]) -
+                                 b.state[optim::StateRole::weights][t].values[i],
+                             2);
+      size += std::pow(static_cast<double>(a.state[optim::StateRole::weights][t].values[i]), 2);
     }
   }
   return std::sqrt(difference / size);
@@ -26,8 +28,8 @@ inline double distance(const run::Checkpoint& a, const run::Checkpoint& b) {
 
 /// Moves every weight to the next fp32 number, up or down.
 inline void perturb(run::Checkpoint& checkpoint, std::uint64_t seed) {
-  for (std::size_t t = 0; t < checkpoint.model.size(); ++t) {
-    std::vector<float>& values = checkpoint.model[t].values;
+  for (std::size_t t = 0; t < checkpoint.state[optim::StateRole::weights].size(); ++t) {
+    std::vector<float>& values = checkpoint.state[optim::StateRole::weights][t].values;
     for (std::size_t i = 0; i < values.size(); ++i) {
       const Random4 bits = random4(seed, RandomPurpose::synthetic, i, static_cast<std::uint32_t>(t));
       values[i] = std::nextafter(values[i], bits[0] % 2 == 0 ? 1e9f : -1e9f);

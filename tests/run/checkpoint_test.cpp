@@ -58,8 +58,8 @@ std::vector<NamedTensor> make_tensors(const model::ParamTable& table, float firs
 
 Checkpoint make_checkpoint() {
   Checkpoint checkpoint;
-  checkpoint.model = make_tensors(make_table(), 1.0f);
-  checkpoint.ema = make_tensors(make_table(), 1000.0f);
+  checkpoint.state[optim::StateRole::weights] = make_tensors(make_table(), 1.0f);
+  checkpoint.state[optim::StateRole::average] = make_tensors(make_table(), 1000.0f);
   Progress& progress = checkpoint.progress;
   progress.step = 18'000'000'000'000'000'001u;
   progress.epoch = 0.1;
@@ -85,7 +85,8 @@ Checkpoint make_checkpoint() {
 /// Everything a checkpoint holds, one fact an entry; the order of its tensors is not one.
 std::vector<std::string> facts(const Checkpoint& checkpoint) {
   std::vector<std::string> list;
-  for (const auto* tensors : {&checkpoint.model, &checkpoint.ema}) {
+  for (const auto* tensors :
+       {&checkpoint.state[optim::StateRole::weights], &checkpoint.state[optim::StateRole::average]}) {
     for (const NamedTensor& tensor : match_tensors(*tensors, make_table(), "file")) {
       list.push_back(concat(tensor.name, ' ', to_string(tensor.shape), ' ', tensor.dims));
       for (const float value : tensor.values) list.back() += format(" %a", static_cast<double>(value));
@@ -127,8 +128,8 @@ TEST(CheckpointFile, NamesAFlippedByteInAnyTensor) {
   const Checkpoint checkpoint = make_checkpoint();
   write_checkpoint(path, checkpoint);
   const std::string whole = read_file(path);
-  for (const auto& [group, tensors] :
-       {std::pair{"/model/", &checkpoint.model}, std::pair{"/ema/", &checkpoint.ema}}) {
+  for (const auto& [group, tensors] : {std::pair{"/model/", &checkpoint.state[optim::StateRole::weights]},
+                                       std::pair{"/ema/", &checkpoint.state[optim::StateRole::average]}}) {
     for (const NamedTensor& tensor : *tensors) {
       const std::string bytes(reinterpret_cast<const char*>(tensor.values.data()), 4 * tensor.values.size());
       const std::size_t at = whole.find(bytes);
@@ -202,8 +203,8 @@ TEST(CheckpointFile, IsDamagedWithoutTensorsOrIdentityWhateverItsHash) {
   const TempDir dir;
   const std::string path = dir / "one.h5";
   const std::vector<std::pair<std::string, std::function<void(Checkpoint&)>>> losses{
-      {"/model", [](Checkpoint& c) { c.model.clear(); }},
-      {"/ema", [](Checkpoint& c) { c.ema.clear(); }},
+      {"/model", [](Checkpoint& c) { c.state[optim::StateRole::weights].clear(); }},
+      {"/ema", [](Checkpoint& c) { c.state[optim::StateRole::average].clear(); }},
       {"/progress/identity", [](Checkpoint& c) { c.progress.identity.clear(); }}};
   for (const auto& [group, lose] : losses) {
     Checkpoint checkpoint = make_checkpoint();
@@ -240,7 +241,7 @@ TEST(CheckpointFile, IsEqualForH5diffInAllButItsProvenance) {
   checkpoint.provenance.ranks = 2;
   checkpoint.provenance.kernels = "another plan";
   write_checkpoint(dir / "two.h5", checkpoint);
-  checkpoint.ema[3].values[2] *= 1.0f + std::numeric_limits<float>::epsilon();
+  checkpoint.state[optim::StateRole::average][3].values[2] *= 1.0f + std::numeric_limits<float>::epsilon();
   checkpoint.progress.identity[0].second = "wider";
   write_checkpoint(dir / "other.h5", checkpoint);
   const auto differ = [&](const std::string& other, const std::string& group) {
@@ -267,8 +268,8 @@ TEST(CheckpointFile, NoticesTwoTensorsThatChangedPlaces) {
     return std::pair(bytes.find(std::string(reinterpret_cast<const char*>(tensor.values.data()), size)),
                      size + 4);
   };
-  const auto [a, a_size] = chunk_at(checkpoint.model[2]);
-  const auto [b, b_size] = chunk_at(checkpoint.model[4]);
+  const auto [a, a_size] = chunk_at(checkpoint.state[optim::StateRole::weights][2]);
+  const auto [b, b_size] = chunk_at(checkpoint.state[optim::StateRole::weights][4]);
   ASSERT_EQ(a_size, b_size);
   const std::string kept = bytes.substr(a, a_size);
   bytes.replace(a, a_size, bytes.substr(b, b_size));
@@ -290,7 +291,7 @@ TEST(ContentHash, IsThatOfTheFourGroupsAlone) {
   const Checkpoint checkpoint = make_checkpoint();
   Checkpoint other = checkpoint;
   other.provenance = {};
-  std::reverse(other.model.begin(), other.model.end());
+  std::reverse(other.state[optim::StateRole::weights].begin(), other.state[optim::StateRole::weights].end());
   EXPECT_EQ(content_hash(other), content_hash(checkpoint));
 }
 
@@ -298,15 +299,25 @@ TEST(ContentHash, DependsOnEveryFactOfThem) {
   const std::uint64_t original = content_hash(make_checkpoint());
   const std::vector<std::pair<const char*, std::function<void(Checkpoint&)>>> changes{
       {"a weight's last bit",
-       [](Checkpoint& c) { c.model[3].values[1] = std::nextafter(c.model[3].values[1], 9e9f); }},
-      {"the sign of a zero", [](Checkpoint& c) { c.model.back().values.back() = 0.0f; }},
-      {"an average", [](Checkpoint& c) { c.ema[5].values[0] += 1.0f; }},
-      {"model and averages exchanged", [](Checkpoint& c) { std::swap(c.model, c.ema); }},
+       [](Checkpoint& c) {
+         c.state[optim::StateRole::weights][3].values[1] =
+             std::nextafter(c.state[optim::StateRole::weights][3].values[1], 9e9f);
+       }},
+      {"the sign of a zero",
+       [](Checkpoint& c) { c.state[optim::StateRole::weights].back().values.back() = 0.0f; }},
+      {"an average", [](Checkpoint& c) { c.state[optim::StateRole::average][5].values[0] += 1.0f; }},
+      {"model and averages exchanged",
+       [](Checkpoint& c) {
+         std::swap(c.state[optim::StateRole::weights], c.state[optim::StateRole::average]);
+       }},
       {"two tensors' values exchanged",
-       [](Checkpoint& c) { std::swap(c.model[2].values, c.model[4].values); }},
-      {"a name", [](Checkpoint& c) { c.model[2].name += "x"; }},
-      {"a tensor less", [](Checkpoint& c) { c.ema.pop_back(); }},
-      {"dims", [](Checkpoint& c) { c.model[2].dims += "x"; }},
+       [](Checkpoint& c) {
+         std::swap(c.state[optim::StateRole::weights][2].values,
+                   c.state[optim::StateRole::weights][4].values);
+       }},
+      {"a name", [](Checkpoint& c) { c.state[optim::StateRole::weights][2].name += "x"; }},
+      {"a tensor less", [](Checkpoint& c) { c.state[optim::StateRole::average].pop_back(); }},
+      {"dims", [](Checkpoint& c) { c.state[optim::StateRole::weights][2].dims += "x"; }},
       {"step", [](Checkpoint& c) { ++c.progress.step; }},
       {"epoch", [](Checkpoint& c) { c.progress.epoch += 1e-9; }},
       {"samples seen", [](Checkpoint& c) { ++c.progress.samples_seen; }},

@@ -32,7 +32,8 @@ namespace fs = std::filesystem;
 
 Checkpoint checkpoint_at(std::uint64_t step) {
   Checkpoint checkpoint;
-  checkpoint.model = checkpoint.ema = {{"conv1/weights", {2, 3}, "[in, out]", {1, 2, 3, 4, 5, 6}}};
+  checkpoint.state[optim::StateRole::weights] = checkpoint.state[optim::StateRole::average] = {
+      {"conv1/weights", {2, 3}, "[in, out]", {1, 2, 3, 4, 5, 6}}};
   checkpoint.progress.step = step;
   checkpoint.progress.identity = {{"model", "tutorial"}};
   return checkpoint;

@@ -43,8 +43,9 @@ TEST_F(Loop, LaunchesSeveralStepsWhereNothingIsDueBeforeTheirEnd) {
   c.eval_every = 23.0 / 8.0;
   // log 9, 18, 27; checkpoint 14, 28; comparison 20; evaluation 23
   EXPECT_EQ(launches_of("several"), (std::vector<int>{4, 4, 1, 4, 1, 4, 1, 1, 1, 1, 1, 4, 1, 1, 1}));
-  expect_same_tensors(run::read_checkpoint(run::checkpoint_path(path("single"), 30)).model,
-                      run::read_checkpoint(run::checkpoint_path(path("several"), 30)).model);
+  expect_same_tensors(
+      run::read_checkpoint(run::checkpoint_path(path("single"), 30)).state[optim::StateRole::weights],
+      run::read_checkpoint(run::checkpoint_path(path("several"), 30)).state[optim::StateRole::weights]);
 }
 
 /// Works as a device does: what is enqueued is done when more is enqueued. A replay takes 20 ms at least.
@@ -105,7 +106,8 @@ class NotFinite : public RunTest {
  protected:
   std::unique_ptr<SessionState> start_with_overflow(const TrainConfig& config) {
     auto state = start(config);
-    for (const auto& [block, value] : {std::pair{&state->params, -3e38f}, std::pair{&state->ema, 3e38f}}) {
+    for (const auto& [block, value] : {std::pair{&state->state[optim::StateRole::weights], -3e38f},
+                                       std::pair{&state->state[optim::StateRole::average], 3e38f}}) {
       std::vector<run::NamedTensor> tensors =
           export_block(*state->backend, *state->tower, state->network.params, *block);
       for (run::NamedTensor& tensor : tensors) {
@@ -144,7 +146,8 @@ TEST_F(NotFinite, WeightsOfOneRankEndAllRanks) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     // The first two layers: the name is that of the first.
     for (const std::size_t p : {state->network.params.size() - 3, state->network.params.size() - 1}) {
-      float* const weight = state->params.as<float>() + state->tower->layout().entries[p].offset;
+      float* const weight =
+          state->state[optim::StateRole::weights].as<float>() + state->tower->layout().entries[p].offset;
       state->backend->copy(reinterpret_cast<std::byte*>(weight), reinterpret_cast<const std::byte*>(&nan),
                            sizeof nan);
     }

@@ -216,8 +216,8 @@ TEST_F(Resume, ResumesToTheSameBitsInShardsAndWithDistortions) {
   world().barrier();
   const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(straight.run_dir, 11));
   const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(parts.run_dir, 11));
-  expect_same_tensors(a.model, b.model);
-  expect_same_tensors(a.ema, b.ema);
+  expect_same_tensors(a.state[optim::StateRole::weights], b.state[optim::StateRole::weights]);
+  expect_same_tensors(a.state[optim::StateRole::average], b.state[optim::StateRole::average]);
 }
 
 /// The lines without what depends on the clock.

@@ -80,7 +80,8 @@ TEST_F(Session, LeavesIdenticalBitsOnEveryRankAfterFiftySteps) {
   c.shuffle = data::Shuffle::shard;
   const auto state = start(c);
   run_loop(*state);
-  for (const Buffer* block : {&state->params, &state->ema}) {
+  for (const Buffer* block :
+       {&state->state[optim::StateRole::weights], &state->state[optim::StateRole::average]}) {
     std::string mine(reinterpret_cast<const char*>(block->data()), block->size());
     std::string first = mine;
     world().broadcast(first);
@@ -100,8 +101,10 @@ TEST_F(Session, GivesTheSameBitsFromEveryRunner) {
     results.push_back(run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)));
   }
   for (const run::Checkpoint& result : results) {
-    expect_same_tensors(result.model, results.front().model);
-    expect_same_tensors(result.ema, results.front().ema);
+    expect_same_tensors(result.state[optim::StateRole::weights],
+                        results.front().state[optim::StateRole::weights]);
+    expect_same_tensors(result.state[optim::StateRole::average],
+                        results.front().state[optim::StateRole::average]);
   }
 }
 
@@ -118,8 +121,8 @@ TEST_F(Session, ResumesToTheSameBits) {
   world().barrier();
   const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(straight.run_dir, 7));
   const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(parts.run_dir, 7));
-  expect_same_tensors(a.model, b.model);
-  expect_same_tensors(a.ema, b.ema);
+  expect_same_tensors(a.state[optim::StateRole::weights], b.state[optim::StateRole::weights]);
+  expect_same_tensors(a.state[optim::StateRole::average], b.state[optim::StateRole::average]);
   EXPECT_EQ(a.progress.step, b.progress.step);
   EXPECT_EQ(a.progress.samples_seen, 7u * 12u);
   EXPECT_EQ(a.progress.identity, b.progress.identity);
@@ -135,14 +138,17 @@ TEST_F(Session, ComputesAtTheSameBitsTwice) {
   world().barrier();
   const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(path("one"), 4));
   const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(path("two"), 4));
-  expect_same_tensors(a.model, b.model);
+  expect_same_tensors(a.state[optim::StateRole::weights], b.state[optim::StateRole::weights]);
   TrainConfig other = config();
   other.run_dir = path("three");
   other.seed = 2;
   run(other);
   world().barrier();
-  EXPECT_NE(run::read_checkpoint(run::checkpoint_path(path("three"), 4)).model.front().values,
-            a.model.front().values);
+  EXPECT_NE(run::read_checkpoint(run::checkpoint_path(path("three"), 4))
+                .state[optim::StateRole::weights]
+                .front()
+                .values,
+            a.state[optim::StateRole::weights].front().values);
 }
 
 TEST_F(Session, StopsOnAllRanksWhenOneIsAskedAndGoesOnLater) {

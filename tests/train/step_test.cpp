@@ -54,9 +54,11 @@ TEST_F(Step, MovesByTheRateThatWasAskedFor) {
     world().barrier();
     const run::Checkpoint after = run::read_checkpoint(run::checkpoint_path(c.run_dir, 1));
     const auto state = start(c);
-    const std::vector<run::NamedTensor> now = run::match_tensors(after.model, state->network.params, "it");
+    const std::vector<run::NamedTensor> now =
+        run::match_tensors(after.state[optim::StateRole::weights], state->network.params, "it");
     const std::vector<run::NamedTensor> before = initial_tensors(state->network.params, c.seed);
-    const std::vector<run::NamedTensor> average = run::match_tensors(after.ema, state->network.params, "it");
+    const std::vector<run::NamedTensor> average =
+        run::match_tensors(after.state[optim::StateRole::average], state->network.params, "it");
     for (std::size_t i = 0; i < 10; ++i) EXPECT_FLOAT_EQ(average[1].values[i], now[1].values[i]);
     EXPECT_EQ(after.progress.seed, c.seed);
     moves.emplace_back();
@@ -79,7 +81,8 @@ TEST_F(Step, BeginsWithTheValuesOfItsSeed) {
   const std::vector<run::NamedTensor> one = initial_tensors(state->network.params, 1);
   const std::vector<run::NamedTensor> five = initial_tensors(state->network.params, 5);
   EXPECT_NE(one[0].values, five[0].values);
-  expect_same_tensors(export_block(*state->backend, *state->tower, state->network.params, state->params),
+  expect_same_tensors(export_block(*state->backend, *state->tower, state->network.params,
+                                   state->state[optim::StateRole::weights]),
                       five);
 }
 
@@ -114,7 +117,7 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
   on_rank_zero([&] {
     // After so few steps the weights are nearly their averages.
     run::Checkpoint checkpoint = run::read_checkpoint(run::checkpoint_path(c.run_dir, 6));
-    for (run::NamedTensor& tensor : checkpoint.model) {
+    for (run::NamedTensor& tensor : checkpoint.state[optim::StateRole::weights]) {
       if (tensor.name == "softmax_linear/weights")
         for (float& w : tensor.values) w *= 100.0f;
     }

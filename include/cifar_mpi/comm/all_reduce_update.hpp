@@ -15,7 +15,7 @@
 /// The update of synchronous data-parallel training: every rank sums every gradient and makes the same step.
 namespace cifar_mpi::comm {
 
-/// Cuts the gradients, in the order backward finishes them, into buckets of at least `bucket_bytes` (the last
+/// Cuts the gradients of the trained parameters, in the order backward finishes them, into buckets of at least `bucket_bytes` (the last
 /// may be smaller), together all of them without gaps; at least one. Throws Error{usage} for
 /// `bucket_bytes` = 0.
 std::vector<ParamSpan> plan_buckets(const engine::ParamLayout& layout, std::size_t bucket_bytes);

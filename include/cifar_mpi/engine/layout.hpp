@@ -21,8 +21,9 @@ struct ParamLayout {
   std::size_t trained_floats = 0;  ///< the first ones, which have gradients; the others keep their values
 };
 
-/// Appends a span of at least `floats` floats, rounded up to 16 (64 bytes), to the layout.
-void append(ParamLayout& layout, std::size_t floats);
+/// Appends a span of at least `floats` floats, rounded up to 16 (64 bytes), to the layout. Those that are
+/// trained come first.
+void append(ParamLayout& layout, std::size_t floats, bool trained = true);
 
 /// The control block: fp32 values at the head of the gradient block that the all-reduce sums with the first
 /// bucket.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 #include "cifar_mpi/base/run_fingerprint.hpp"
 #include "cifar_mpi/base/shape.hpp"
 #include "cifar_mpi/model/param_table.hpp"
+#include "cifar_mpi/optim/state.hpp"
 
 /// The checkpoint file: HDF5 that `h5dump` reads like documentation.
 namespace cifar_mpi::run {
@@ -45,10 +47,22 @@ struct Provenance {
   std::optional<double> test_accuracy;  ///< of the EMA weights
 };
 
+/// The tensors of each row of optim::state_rows: TensorFlow's names and shapes, in the order of the ParamTable.
+class StateTensors {
+ public:
+  std::vector<NamedTensor>& operator[](optim::StateRole role) {
+    return rows_[static_cast<std::size_t>(role)];
+  }
+  const std::vector<NamedTensor>& operator[](optim::StateRole role) const {
+    return rows_[static_cast<std::size_t>(role)];
+  }
+
+ private:
+  std::array<std::vector<NamedTensor>, optim::kStateRoles> rows_;
+};
+
 struct Checkpoint {
-  std::vector<NamedTensor>
-      model;  ///< raw weights, TensorFlow's names and shapes, in the order of the ParamTable
-  std::vector<NamedTensor> ema;  ///< their exponential moving averages
+  StateTensors state;
   Progress progress;
   Provenance provenance;
 };

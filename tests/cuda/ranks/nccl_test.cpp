@@ -114,8 +114,7 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   state.stop_word = 1;
   state.step = train::plan_step(state, *state.update, {});
   const auto initial = initial_model();
-  train::import_block(*state.backend, *state.tower, initial, state.params);
-  train::import_block(*state.backend, *state.tower, initial, state.ema);
+  state.state.begin_with(*state.backend, *state.tower, initial);
   const engine::RankFacts facts{0.0, 0.0f, 40'000u + static_cast<unsigned>(world().rank())};
   state.backend->copy(state.facts.data(), reinterpret_cast<const std::byte*>(&facts), sizeof facts);
   for (int i = 0; i < steps; ++i) state.step->replay();
@@ -134,8 +133,8 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
     }
   }
   std::vector<float> all;
-  for (const auto& tensor :
-       train::export_block(*state.backend, *state.tower, state.network.params, state.params))
+  for (const auto& tensor : train::export_block(*state.backend, *state.tower, state.network.params,
+                                                state.state[optim::StateRole::weights]))
     all.insert(all.end(), tensor.values.begin(), tensor.values.end());
   return all;
 }
