@@ -32,12 +32,6 @@ struct Blocks {
   float* ema = nullptr;
 };
 
-/// What changes from step to step.
-struct Rates {
-  float learning_rate = 0.0f;
-  float ema_share = 0.0f;  ///< 1 − d
-};
-
 /// decay · Σ ½w².
 struct DecaySum {
   [[gnu::always_inline]] static double run(const Chunk& chunk, const float* params) {
@@ -55,15 +49,16 @@ struct DecaySum {
 };
 
 struct Update {
-  [[gnu::always_inline]] static void run(const Chunk& chunk, const Blocks& blocks, const Rates& rates) {
+  [[gnu::always_inline]] static void run(const Chunk& chunk, const Blocks& blocks,
+                                         const optim::UpdateRates& rates) {
     float* __restrict params = blocks.params;
     const float* __restrict grads = blocks.grads;
     float* __restrict ema = blocks.ema;
     const float rate = rates.learning_rate, share = rates.ema_share, decay = chunk.decay;
     for (std::size_t i = chunk.begin; i < chunk.end; ++i) {
-      const float w = params[i] - rate * (grads[i] + decay * params[i]);
+      const float w = optim::updated_weight(params[i], grads[i], decay, rate);
       params[i] = w;
-      ema[i] += share * (w - ema[i]);
+      ema[i] = optim::updated_ema(ema[i], w, share);
     }
   }
 };
@@ -110,11 +105,10 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
   const auto update_chunk = best_version<Update>();
   task.start = [binding, sum_chunk, update_chunk,
                 chunks = chunks_of(binding.begin, binding.end, params, layout),
-                schedule = optim::Schedule(binding.schedule)](engine::Lane&) {
+                rule = optim::Schedule(binding.schedule).rule()](engine::Lane&) {
     const bool apply = std::isfinite(binding.control[engine::ControlLayout::loss_sum]);
-    const std::uint64_t step = *binding.step;
-    const Rates rates{static_cast<float>(schedule.rate(step)),
-                      static_cast<float>(1.0 - optim::ema_decay(binding.ema_decay, step))};
+    const optim::UpdateRates rates = optim::update_rates(rule, binding.ema_decay, *binding.step,
+                                                         [](double x, double y) { return std::pow(x, y); });
     const Blocks blocks{binding.params, binding.grads, binding.ema};
     double total = 0.0;
     for (std::size_t group = 0; group < chunks.size(); group += kChunks) {

@@ -5,6 +5,8 @@
 namespace cifar_mpi::cuda {
 namespace {
 
+using optim::UpdateRates;
+
 /// The sum over the threads of the block, valid in thread 0.
 __device__ double add_threads(double mine) {
   __shared__ double all[kThreads];
@@ -39,14 +41,14 @@ __device__ void update_four(const Update& work, const UpdateRates& rates, std::u
                             const Four& four) {
   float4 w = four.w, ema = four.ema;
   const float4& g = four.g;
-  w.x = updated_weight(w.x, g.x, decay, rates.learning_rate);
-  w.y = updated_weight(w.y, g.y, decay, rates.learning_rate);
-  w.z = updated_weight(w.z, g.z, decay, rates.learning_rate);
-  w.w = updated_weight(w.w, g.w, decay, rates.learning_rate);
-  ema.x = updated_ema(ema.x, w.x, rates.ema_share);
-  ema.y = updated_ema(ema.y, w.y, rates.ema_share);
-  ema.z = updated_ema(ema.z, w.z, rates.ema_share);
-  ema.w = updated_ema(ema.w, w.w, rates.ema_share);
+  w.x = optim::updated_weight(w.x, g.x, decay, rates.learning_rate);
+  w.y = optim::updated_weight(w.y, g.y, decay, rates.learning_rate);
+  w.z = optim::updated_weight(w.z, g.z, decay, rates.learning_rate);
+  w.w = optim::updated_weight(w.w, g.w, decay, rates.learning_rate);
+  ema.x = optim::updated_ema(ema.x, w.x, rates.ema_share);
+  ema.y = optim::updated_ema(ema.y, w.y, rates.ema_share);
+  ema.z = optim::updated_ema(ema.z, w.z, rates.ema_share);
+  ema.w = optim::updated_ema(ema.w, w.w, rates.ema_share);
   *reinterpret_cast<float4*>(work.params + i) = w;
   *reinterpret_cast<float4*>(work.ema + i) = ema;
 }
@@ -64,7 +66,8 @@ __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ U
   if (i < end) next = load_four(work, i);
   const bool apply = isfinite(*work.loss_sum);
   if (threadIdx.x == 0) {
-    rates = update_rates(work.rule, work.ema_decay, *work.step, [](double x, double y) { return pow(x, y); });
+    rates = optim::update_rates(work.rule, work.ema_decay, *work.step,
+                                [](double x, double y) { return pow(x, y); });
   }
   __syncthreads();
   double sum = 0.0;

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cifar_mpi/optim/step_math.hpp"
 #include "cuda/optimizer_math.hpp"
 
 namespace cifar_mpi::cuda {
@@ -22,7 +23,7 @@ struct Update {
   const std::uint64_t* step = nullptr;
   double* decay_sum = nullptr;
   bool adds = false;  ///< to decay_sum, instead of overwriting it
-  RateRule rule;
+  optim::RateRule rule;
   double ema_decay = 0.0;
   Segments segments;
   double* partials = nullptr;   ///< kUpdateBlocks

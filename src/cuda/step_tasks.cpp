@@ -95,13 +95,6 @@ std::vector<Segments> segments_of(const engine::UpdateBinding& binding, const mo
   return launches;
 }
 
-RateRule rule_of(const optim::ScheduleSpec& spec) {
-  const optim::Schedule schedule(spec);
-  optim::ScheduleSpec warm = spec;
-  warm.warmup_epochs = 0.0;
-  return {optim::Schedule(warm).rate(0), spec.decay_factor, schedule.decay_steps(), schedule.warmup_steps()};
-}
-
 }  // namespace
 
 Task plan_control(const engine::TrainBinding& binding, const int* stop_word) {
@@ -185,8 +178,9 @@ Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& 
   std::vector<Update> launches;
   for (const Segments& segments : segments_of(binding, params, layout)) {
     launches.push_back({binding.params, binding.grads, binding.ema, binding.control + ControlLayout::loss_sum,
-                        binding.step, binding.decay_sum, !launches.empty(), rule_of(binding.schedule),
-                        binding.ema_decay, segments, partials, counter});
+                        binding.step, binding.decay_sum, !launches.empty(),
+                        optim::Schedule(binding.schedule).rule(), binding.ema_decay, segments, partials,
+                        counter});
   }
   const std::size_t floats = binding.end - binding.begin;
   const engine::Bytes weights = bytes_of(binding.params + binding.begin, floats);

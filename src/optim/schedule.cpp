@@ -71,25 +71,23 @@ std::string scaling_text(const ScheduleSpec& spec, double scaled_rate) {
 
 Schedule::Schedule(const ScheduleSpec& spec) : spec_(spec) {
   check(spec);
-  scaled_rate_ = spec.base_rate * scale_of(spec);
-  expect(std::isfinite(scaled_rate_) && scaled_rate_ > 0.0, "--lr", "a finite rate above 0 after scaling",
-         scaled_rate_);
-  decay_steps_ = std::max<std::uint64_t>(steps_of(spec.epochs_per_decay, spec), 1);
-  warmup_steps_ = steps_of(spec.warmup_epochs, spec);
+  rule_.scaled_rate = spec.base_rate * scale_of(spec);
+  expect(std::isfinite(rule_.scaled_rate) && rule_.scaled_rate > 0.0, "--lr",
+         "a finite rate above 0 after scaling", rule_.scaled_rate);
+  rule_.factor = spec.decay_factor;
+  rule_.decay_steps = std::max<std::uint64_t>(steps_of(spec.epochs_per_decay, spec), 1);
+  rule_.warmup_steps = steps_of(spec.warmup_epochs, spec);
 }
 
 double Schedule::rate(std::uint64_t step) const {
-  const auto drops = static_cast<double>(step / decay_steps_);
-  const double rate = scaled_rate_ * std::pow(spec_.decay_factor, drops);
-  if (step >= warmup_steps_) return rate;
-  return rate * (static_cast<double>(step) + 1.0) / static_cast<double>(warmup_steps_);
+  return learning_rate(rule_, step, [](double x, double y) { return std::pow(x, y); });
 }
 
 std::string Schedule::describe() const {
   const std::string warmup =
-      warmup_steps_ == 0 ? "no warm-up" : concat("warm-up over ", warmup_steps_, " steps");
-  return concat("lr ", format("%g", spec_.base_rate), " (", scaling_text(spec_, scaled_rate_), "), x",
-                format("%g", spec_.decay_factor), " every ", decay_steps_, " steps (",
+      rule_.warmup_steps == 0 ? "no warm-up" : concat("warm-up over ", rule_.warmup_steps, " steps");
+  return concat("lr ", format("%g", spec_.base_rate), " (", scaling_text(spec_, rule_.scaled_rate), "), x",
+                format("%g", spec_.decay_factor), " every ", rule_.decay_steps, " steps (",
                 format("%g", spec_.epochs_per_decay), " epochs of ", spec_.samples, " / global batch ",
                 spec_.global_batch, "), ", warmup);
 }

@@ -73,27 +73,6 @@ TEST(Divisor, DividesWhateverFitsAnInt) {
   }
 }
 
-TEST(LearningRate, IsTheSchedules) {
-  optim::ScheduleSpec spec;
-  spec.samples = 1000;
-  spec.global_batch = 7;
-  spec.epochs_per_decay = 0.5;
-  spec.warmup_epochs = 0.2;
-  spec.scaling = optim::LrScaling::sqrt;
-  const optim::Schedule schedule(spec);
-  optim::ScheduleSpec warm = spec;
-  warm.warmup_epochs = 0.0;
-  const RateRule rule{optim::Schedule(warm).rate(0), spec.decay_factor, schedule.decay_steps(),
-                      schedule.warmup_steps()};
-  ASSERT_GT(rule.warmup_steps, 1u);
-  for (std::uint64_t step = 0; step < 500; ++step) {
-    const auto pow_of = [](double x, double y) { return std::pow(x, y); };
-    EXPECT_EQ(learning_rate(rule, step, pow_of), schedule.rate(step)) << step;
-    EXPECT_EQ(update_rates(rule, 0.999, step, pow_of).ema_share,
-              static_cast<float>(1.0 - optim::ema_decay(0.999, step)));
-  }
-}
-
 TEST(SampleLoss, PredictsTheFirstOfEqualsAndHasAGradientThatSumsToZero) {
   const std::array<float, 5> logits{0.5f, 2.0f, -3.0f, 2.0f, 1.0f};
   double sum = 0.0;

@@ -126,6 +126,28 @@ TEST(Schedule, RefusesNonsenseAndNamesTheOption) {
   expect_refused([](ScheduleSpec& s) { s.samples = 0; }, "training set");
 }
 
+TEST(Schedule, IsItsRule) {
+  const Schedule schedule({.epochs_per_decay = 0.5,
+                           .warmup_epochs = 0.2,
+                           .scaling = LrScaling::sqrt,
+                           .samples = 1000,
+                           .global_batch = 7});
+  ASSERT_GT(schedule.rule().warmup_steps, 1u);
+  const auto pow_of = [](double x, double y) { return std::pow(x, y); };
+  for (std::uint64_t step = 0; step < 500; ++step) {
+    const UpdateRates rates = update_rates(schedule.rule(), 0.999, step, pow_of);
+    EXPECT_EQ(rates.learning_rate, static_cast<float>(schedule.rate(step))) << step;
+    EXPECT_EQ(rates.ema_share, static_cast<float>(1.0 - ema_decay(0.999, step))) << step;
+  }
+}
+
+TEST(StepMath, MovesAWeightAndItsAverage) {
+  // All of it exact in binary: w − r(g + dw) = 2 − 0.5(1 + 0.25·2) and e + s(w' − e) = −1 + 0.125(1.25 + 1).
+  static_assert(updated_weight(2.0f, 1.0f, 0.25f, 0.5f) == 1.25f);
+  static_assert(updated_ema(-1.0f, 1.25f, 0.125f) == -0.71875f);
+  static_assert(learning_rate({3.0, 0.5, 10, 4}, 1, [](double, double) { return 1.0; }) == 1.5);
+}
+
 TEST(EmaDecay, StartsAtOneTenthAndReachesItsLimit) {
   EXPECT_EQ(ema_decay(0.9999, 0), 0.1);
   EXPECT_EQ(ema_decay(0.9999, 8), 0.5);

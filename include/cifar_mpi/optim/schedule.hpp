@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "cifar_mpi/optim/step_math.hpp"
+
 /// Step → value functions, pure so that every rank and every device computes the same.
 namespace cifar_mpi::optim {
 
@@ -21,7 +23,7 @@ struct ScheduleSpec {
   std::uint64_t reference_batch = 128;  ///< the batch base_rate was chosen for; scaling is by G / reference
 };
 
-/// rate(t) = base · scale · warmup(t) · factor^floor(t / decay_steps), where
+/// Finds the numbers of a RateRule from what a user says: rate(t) = base · scale · warmup(t) · factor^floor(t / decay_steps), where
 ///   - decay_steps = floor(N/G · epochs_per_decay), at least 1
 ///   - warmup(t) = min((t + 1) / warmup_steps, 1), warmup_steps = floor(N/G · warmup_epochs)
 ///
@@ -34,23 +36,16 @@ class Schedule {
   /// The rate of step t, counted from 0; the drop takes effect in step decay_steps itself.
   double rate(std::uint64_t step) const;
   /// The steps between two drops; at least 1.
-  std::uint64_t decay_steps() const { return decay_steps_; }
-  std::uint64_t warmup_steps() const { return warmup_steps_; }
+  std::uint64_t decay_steps() const { return rule_.decay_steps; }
+  std::uint64_t warmup_steps() const { return rule_.warmup_steps; }
+  /// For where a Schedule cannot go.
+  const RateRule& rule() const { return rule_; }
   /// The rule in one line, for the log and the checkpoint.
   std::string describe() const;
 
  private:
   ScheduleSpec spec_;
-  double scaled_rate_;
-  std::uint64_t decay_steps_;
-  std::uint64_t warmup_steps_;
+  RateRule rule_;
 };
-
-/// Decay of the exponential moving average in step t (from 0, before the update): min(decay, (1+t)/(10+t)),
-/// TensorFlow's `ExponentialMovingAverage(decay, num_updates)`. ema ← ema + (1 − d)·(param − ema).
-constexpr double ema_decay(double decay, std::uint64_t step) {
-  const double warm = (1.0 + static_cast<double>(step)) / (10.0 + static_cast<double>(step));
-  return decay < warm ? decay : warm;
-}
 
 }  // namespace cifar_mpi::optim
