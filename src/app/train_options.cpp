@@ -84,7 +84,7 @@ void TrainOptions::add_run(CLI::App& app) {
   app.add_option("--timeout", config_.timeout_s,
                  "Seconds without progress after which the job is ended and the rank that does not move "
                  "named; five times as long while starting and at a checkpoint; 0: never")
-      ->check(timeout())
+      ->check(number<double>())
       ->capture_default_str()
       ->group(group);
   app.add_option(
@@ -118,7 +118,7 @@ void TrainOptions::add_model(CLI::App& app) {
   app.add_option(
          "--threads", config_.threads,
          "CPU threads per rank; 0: the cores of this rank's affinity mask divided by the ranks that share it")
-      ->check(number(0, 4096))
+      ->check(number<int>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--runner", runner_,
@@ -130,7 +130,7 @@ void TrainOptions::add_model(CLI::App& app) {
   app.add_option("--graph-steps", config_.graph_steps,
                  "Steps in one launch of a CUDA graph, where none of them but the last is logged, evaluated, "
                  "saved or compared; other runners take them one by one")
-      ->check(number(1, train::kMostGraphSteps))
+      ->check(number<int>())
       ->capture_default_str()
       ->group(group);
 }
@@ -143,7 +143,7 @@ void TrainOptions::add_exchange(CLI::App& app) {
       ->group(group);
   app.add_option("--bucket-mib", config_.bucket_mib,
                  "Least size of the spans in which gradients are summed, in MiB")
-      ->check(bucket_mib())
+      ->check(number<double>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--nccl-algo", config_.nccl_algorithm, "How NCCL sums between GPUs; auto: its own choice")
@@ -160,7 +160,7 @@ void TrainOptions::add_exchange(CLI::App& app) {
       ->group(group);
   app.add_option("--micro-shards", config_.micro_shards,
                  "With --reproducible: pieces the global batch is computed in")
-      ->check(number(1, 4096))
+      ->check(number<int>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--wire", wire_,
@@ -182,7 +182,7 @@ void TrainOptions::add_exchange(CLI::App& app) {
 void TrainOptions::add_batches(CLI::App& app) {
   const std::string group = "Length, batches and samples";
   app.add_option("--batch-size", config_.batch_size, "Samples per rank and step")
-      ->check(number(1, 1 << 20))
+      ->check(number<int>())
       ->capture_default_str()
       ->group(group);
   app.add_option(
@@ -255,7 +255,7 @@ void TrainOptions::add_optimizer(CLI::App& app) {
 void TrainOptions::add_reports(CLI::App& app) {
   const std::string group = "Reports and checkpoints";
   app.add_option("--log-every", config_.log_every, "Steps between log lines")
-      ->check(number<std::int64_t>(1))
+      ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--eval-every", config_.eval_every,
@@ -264,15 +264,15 @@ void TrainOptions::add_reports(CLI::App& app) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--checkpoint-every", config_.checkpoint_every, "Steps between checkpoints")
-      ->check(number<std::int64_t>(1))
+      ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--check-every", config_.check_every, "Steps between comparisons of all ranks' parameters")
-      ->check(number<std::int64_t>(1))
+      ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--keep", config_.keep, "Checkpoints kept, newest first")
-      ->check(number(1))
+      ->check(number<int>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--keep-every", config_.keep_every,

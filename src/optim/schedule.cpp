@@ -11,24 +11,11 @@ namespace {
 
 /// Steps are counted exactly in double up to here; nobody trains longer.
 constexpr double kMostSteps = 0x1.0p53;
+constexpr double kMany = 1e9;  // more than this is a slip of the keyboard
 
 void expect(bool good, const char* option, const char* wanted, double found) {
   if (good) return;
-  throw Error(ErrorKind::usage, format("%s needs %s, found %g", option, wanted, found));
-}
-
-void check(const ScheduleSpec& spec) {
-  const auto finite = [](double value) { return std::isfinite(value); };
-  expect(finite(spec.base_rate) && spec.base_rate > 0.0, "--lr", "a finite rate above 0", spec.base_rate);
-  expect(spec.decay_factor > 0.0 && spec.decay_factor <= 1.0, "--lr-decay-factor",
-         "a factor above 0 and at most 1", spec.decay_factor);
-  expect(finite(spec.epochs_per_decay) && spec.epochs_per_decay > 0.0, "--epochs-per-decay",
-         "a finite number of epochs above 0", spec.epochs_per_decay);
-  expect(finite(spec.warmup_epochs) && spec.warmup_epochs >= 0.0, "--warmup-epochs",
-         "a finite number of epochs of at least 0", spec.warmup_epochs);
-  expect(spec.samples > 0, "the schedule", "a training set of at least 1 sample", 0.0);
-  expect(spec.global_batch > 0, "the schedule", "a global batch of at least 1", 0.0);
-  expect(spec.reference_batch > 0, "--lr-scaling", "a reference batch of at least 1", 0.0);
+  throw Error(ErrorKind::usage, format("%s must be %s, not %g", option, wanted, found));
 }
 
 /// floor(N/G · epochs). The product comes before the division, so that whole epochs of a G that does not
@@ -69,11 +56,25 @@ std::string scaling_text(const ScheduleSpec& spec, double scaled_rate) {
 
 }  // namespace
 
+void check(const ScheduleSpec& spec) {
+  const auto above_zero = [](double value) { return value > 0.0 && value <= kMany; };
+  expect(above_zero(spec.base_rate), "--lr", "above 0 and at most 1e9", spec.base_rate);
+  expect(spec.decay_factor > 0.0 && spec.decay_factor <= 1.0, "--lr-decay-factor", "above 0 and at most 1",
+         spec.decay_factor);
+  expect(above_zero(spec.epochs_per_decay), "--epochs-per-decay", "above 0 and at most 1e9",
+         spec.epochs_per_decay);
+  expect(spec.warmup_epochs >= 0.0 && spec.warmup_epochs <= kMany, "--warmup-epochs", "from 0 to 1e9",
+         spec.warmup_epochs);
+  expect(spec.samples > 0, "the training set of a schedule", "of at least 1 sample", 0.0);
+  expect(spec.global_batch > 0, "the global batch of a schedule", "of at least 1", 0.0);
+  expect(spec.reference_batch > 0, "the reference batch of --lr-scaling", "of at least 1", 0.0);
+}
+
 Schedule::Schedule(const ScheduleSpec& spec) : spec_(spec) {
   check(spec);
   rule_.scaled_rate = spec.base_rate * scale_of(spec);
   expect(std::isfinite(rule_.scaled_rate) && rule_.scaled_rate > 0.0, "--lr",
-         "a finite rate above 0 after scaling", rule_.scaled_rate);
+         "a finite rate above 0 when it is scaled", rule_.scaled_rate);
   rule_.factor = spec.decay_factor;
   rule_.decay_steps = std::max<std::uint64_t>(steps_of(spec.epochs_per_decay, spec), 1);
   rule_.warmup_steps = steps_of(spec.warmup_epochs, spec);

@@ -82,10 +82,9 @@ void check(const TrainConfig& config) {
     refuse(concat("--threads must lie between 1 and 4096 (0: chosen), not ", config.threads));
   }
   require_above_zero("--epochs", config.epochs);
-  require_above_zero("--lr", config.lr);
-  require_in("--lr-decay-factor", config.lr_decay_factor, 0.0, 1.0);
-  require_above_zero("--epochs-per-decay", config.epochs_per_decay);
-  require_in("--warmup-epochs", config.warmup_epochs, 0.0, kMany);
+  Sizes any;  // what the schedule's own options may be does not depend on it
+  any.global_batch = 1;
+  optim::check(schedule_spec(config, any, 1));
   require_in("--weight-decay", config.weight_decay, 0.0, kMany);
   if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
     refuse(concat("--ema-decay must lie in [0, 1), not ", config.ema_decay));

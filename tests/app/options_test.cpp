@@ -148,7 +148,8 @@ TEST_F(Programs, RefuseNumbersOutOfRange) {
       {kTrain + " --steps 9223372036854775808", "'9223372036854775808'"},
       {kTrain + " --batch-size 010", "'010'"},  // 8 to those who read it as C does
       {kTrain + " --lr 1e400", "'1e400'"},
-      {kTrain + " --bucket-mib 0.00097", "from 0.000976562 to 4096"},
+      {kTrain + " --bucket-mib 0.00097", "--bucket-mib must lie between 0.000976562 and 4096"},
+      {kTrain + " --threads 5000", "--threads must lie between 1 and 4096"},
       {kBench + " step --bucket-mib 0.00097", "from 0.000976562 to 4096"},
       {pack + " --synthetic 8 --seed -1", "'-1'"},
       {pack + " --synthetic 8 --classes 1", "from 2 to 255"},

@@ -23,6 +23,9 @@ struct ScheduleSpec {
   std::uint64_t reference_batch = 128;  ///< the batch base_rate was chosen for; scaling is by G / reference
 };
 
+/// Throws Error{usage} naming the option when a value makes no sense.
+void check(const ScheduleSpec& spec);
+
 /// Finds the numbers of a RateRule from what a user says: rate(t) = base · scale · warmup(t) · factor^floor(t / decay_steps), where
 ///   - decay_steps = floor(N/G · epochs_per_decay), at least 1
 ///   - warmup(t) = min((t + 1) / warmup_steps, 1), warmup_steps = floor(N/G · warmup_epochs)
@@ -31,7 +34,7 @@ struct ScheduleSpec {
 /// decay_steps; the warm-up is not the tutorial's.
 class Schedule {
  public:
-  /// Throws Error{usage} naming the option when a value makes no sense.
+  /// Throws what `check` throws, and also where the scaled rate is none.
   explicit Schedule(const ScheduleSpec& spec);
   /// The rate of step t, counted from 0; the drop takes effect in step decay_steps itself.
   double rate(std::uint64_t step) const;
