@@ -17,6 +17,7 @@ openmpi-bin      MPI: mpirun
 libhdf5-dev      HDF5: headers and library, for datasets and checkpoints
 hdf5-tools       h5dump and h5diff, to look into them
 libcli11-dev     command line options
+libfmt-dev       fmt, text from values
 libtomlplusplus-dev  toml++, configuration files
 libgtest-dev     GoogleTest, for the tests
 libdnnl-dev      oneDNN, the kernels of the CPU backend

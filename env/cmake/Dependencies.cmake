@@ -5,6 +5,7 @@ find_package(MPI REQUIRED COMPONENTS C)
 # FindHDF5 reads HDF5_PREFER_PARALLEL; the serial library is enough: only rank 0 writes.
 find_package(HDF5 REQUIRED COMPONENTS C)
 find_package(CLI11 REQUIRED)
+find_package(fmt REQUIRED)
 find_package(PNG)
 
 # toml++ is headers alone; not every package of it comes with CMake files.

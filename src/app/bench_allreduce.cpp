@@ -1,5 +1,7 @@
 #include "app/bench_allreduce.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -39,11 +41,11 @@ AllReduceBenchmark measure_on_gpus(const AllReduceOptions& options, const comm::
 
 /// The line above the rows of a length.
 std::string describe_length(const AllReduceTiming& t) {
-  const std::string runs = format("%zu bytes, %d runs of %d; ", t.bytes, t.runs, t.sums_per_run);
+  const std::string runs = fmt::format("{} bytes, {} runs of {}; ", t.bytes, t.runs, t.sums_per_run);
   const double copy_gb_s = 1e-9 * t.copy_bytes_per_s;
-  if (!t.mpi_allreduce_s) return concat(runs, format("plain copy: %.2f GB/s on each rank", copy_gb_s));
-  return concat(runs, format("blocking MPI_Allreduce: %.2f us; memcpy: %.2f GB/s on each rank",
-                             1e6 * *t.mpi_allreduce_s, copy_gb_s));
+  if (!t.mpi_allreduce_s) return concat(runs, fmt::format("plain copy: {:.2f} GB/s on each rank", copy_gb_s));
+  return concat(runs, fmt::format("blocking MPI_Allreduce: {:.2f} us; memcpy: {:.2f} GB/s on each rank",
+                                  1e6 * *t.mpi_allreduce_s, copy_gb_s));
 }
 
 void print(const Log& log, const AllReduceBenchmark& benchmark, const comm::World& world, bool beside_mpi) {
@@ -64,10 +66,10 @@ void print(const Log& log, const AllReduceBenchmark& benchmark, const comm::Worl
                       beside_mpi ? "of MPI" : "copies", "   wrong  algorithm"));
     }
     bytes = t.bytes;
-    log.info(format("%11.2f %11.2f %11.2f %9.2f %9.2f %7.2f %7zu  %s", 1e6 * t.least_s, 1e6 * t.median_s,
-                    1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(), 1e-9 * t.bus_bandwidth(),
-                    beside_mpi ? t.median_s / t.mpi_allreduce_s.value() : t.copies(), t.wrong,
-                    t.resolved.c_str()));
+    log.info(
+        fmt::format("{:11.2f} {:11.2f} {:11.2f} {:9.2f} {:9.2f} {:7.2f} {:7}  {}", 1e6 * t.least_s,
+                    1e6 * t.median_s, 1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(), 1e-9 * t.bus_bandwidth(),
+                    beside_mpi ? t.median_s / t.mpi_allreduce_s.value() : t.copies(), t.wrong, t.resolved));
   }
 }
 
@@ -144,16 +146,16 @@ std::size_t parse_bytes(const std::string& text) {
 
 std::string to_json(const AllReduceTiming& t, int nodes, const std::string& device) {
   const std::string mpi =
-      t.mpi_allreduce_s ? format("\"mpi_allreduce_us\": %.3f, ", 1e6 * *t.mpi_allreduce_s) : "";
-  return format(
-      "{\"device\": \"%s\", \"algorithm\": \"%s\", \"resolved\": \"%s\", \"bytes\": %zu, \"ranks\": %d, "
-      "\"nodes\": %d, "
-      "\"runs\": %d, \"sums_per_run\": %d, \"min_us\": %.3f, \"median_us\": %.3f, \"p99_us\": %.3f, "
-      "\"algbw_gb_s\": %.6g, "
-      "\"busbw_gb_s\": %.6g, \"memcpy_gb_s\": %.6g, %s\"wrong\": %zu}",
-      device.c_str(), t.algorithm.c_str(), t.resolved.c_str(), t.bytes, t.ranks, nodes, t.runs,
-      t.sums_per_run, 1e6 * t.least_s, 1e6 * t.median_s, 1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(),
-      1e-9 * t.bus_bandwidth(), 1e-9 * t.copy_bytes_per_s, mpi.c_str(), t.wrong);
+      t.mpi_allreduce_s ? fmt::format("\"mpi_allreduce_us\": {:.3f}, ", 1e6 * *t.mpi_allreduce_s) : "";
+  return fmt::format(
+      "{{\"device\": \"{}\", \"algorithm\": \"{}\", \"resolved\": \"{}\", \"bytes\": {}, \"ranks\": {}, "
+      "\"nodes\": {}, "
+      "\"runs\": {}, \"sums_per_run\": {}, \"min_us\": {:.3f}, \"median_us\": {:.3f}, \"p99_us\": {:.3f}, "
+      "\"algbw_gb_s\": {:.6g}, "
+      "\"busbw_gb_s\": {:.6g}, \"memcpy_gb_s\": {:.6g}, {}\"wrong\": {}}}",
+      device, t.algorithm, t.resolved, t.bytes, t.ranks, nodes, t.runs, t.sums_per_run, 1e6 * t.least_s,
+      1e6 * t.median_s, 1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(), 1e-9 * t.bus_bandwidth(),
+      1e-9 * t.copy_bytes_per_s, mpi, t.wrong);
 }
 
 void add_all_reduce(CLI::App& app, AllReduceOptions& options) {

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <cmath>
 #include <sstream>
 #include <string>
@@ -33,8 +35,8 @@ struct Unit {
 
 void print_spread(const Log& log, const std::string& name, const train::Spread& s, double scale,
                   const std::string& remark = "") {
-  log.info(format("%-19s %11.3f %11.3f %11.3f%s", name.c_str(), scale * s.least, scale * s.median,
-                  scale * s.most, remark.c_str()));
+  log.info(fmt::format("{:<19} {:11.3f} {:11.3f} {:11.3f}{}", name, scale * s.least, scale * s.median,
+                       scale * s.most, remark));
 }
 
 void print_exchange(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
@@ -45,38 +47,40 @@ void print_exchange(const Log& log, const train::StepBenchmark& b, const Unit& u
   row("blocking", b.blocking_s);
   row("exposed", b.exposed_s);
   const double blocking = b.blocking_s.median - b.alone_s.median;
-  log.info(format("exposed communication: %.3f %s, %.0f %% of the blocking all-reduce (%.3f %s; %s)",
+  log.info(
+      fmt::format("exposed communication: {:.3f} {}, {:.0f} % of the blocking all-reduce ({:.3f} {}; {})",
                   unit.per_second * b.exposed_s.median, unit.name, 100.0 * b.exposed_s.median / blocking,
-                  unit.per_second * blocking, unit.name, b.all_reduce.c_str()));
+                  unit.per_second * blocking, unit.name, b.all_reduce));
 }
 
 void print_limit(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
-  const std::string share = format("%.1f %%   (%.1f to %.1f; ", 100.0 * b.share.median, 100.0 * b.share.least,
-                                   100.0 * b.share.most);
+  const std::string share = fmt::format("{:.1f} %   ({:.1f} to {:.1f}; ", 100.0 * b.share.median,
+                                        100.0 * b.share.least, 100.0 * b.share.most);
   if (!std::isfinite(b.copy_rate.median)) {
     print_spread(log, "FMA limit, GFLOP/s", b.peak_flops, 1e-9, "   (one rank, fp32)");
-    log.info(format("share of FMA limit: %s%.1f MFLOP in the image per image and step)", share.c_str(),
-                    1e-6 * b.in_image_flops));
+    log.info(fmt::format("share of FMA limit: {}{:.1f} MFLOP in the image per image and step)", share,
+                         1e-6 * b.in_image_flops));
     return;
   }
   print_spread(log, "product, TFLOP/s", b.peak_flops, 1e-12,
                concat("   (4096^3 in ", b.precision, ", one GPU)"));
   print_spread(log, "copy, TB/s", b.copy_rate, 1e-12, "   (read and written)");
-  log.info(format("nominal rate:       %.2f TFLOP/s   (%.1f MFLOP per image and step)",
-                  1e-12 * b.nominal_flops * b.batch_size / b.step_s.median, 1e-6 * b.nominal_flops));
-  log.info(format("share of the floor: %sfloor %.3f %s: each task's products or bytes at these rates)",
-                  share.c_str(), unit.per_second * b.floor_s, unit.name));
+  log.info(fmt::format("nominal rate:       {:.2f} TFLOP/s   ({:.1f} MFLOP per image and step)",
+                       1e-12 * b.nominal_flops * b.batch_size / b.step_s.median, 1e-6 * b.nominal_flops));
+  log.info(fmt::format("share of the floor: {}floor {:.3f} {}: each task's products or bytes at these rates)",
+                       share, unit.per_second * b.floor_s, unit.name));
 }
 
 void print_tasks(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
-  log.info(format("per task and step (rank 0, mean)           %9s   %9s  %6s %8s %8s", unit.name,
-                  concat("limit, ", unit.name).c_str(), "share", "MFLOP", "MB"));
+  log.info(fmt::format("per task and step (rank 0, mean)           {:>9}   {:>9}  {:>6} {:>8} {:>8}",
+                       unit.name, concat("limit, ", unit.name), "share", "MFLOP", "MB"));
   const auto row = [&](const train::StepBenchmark::Row& task) {
     const bool limited = task.floor_s > 0.0;
-    log.info(format("  %-40s %9.4f   %9s  %6s %8.1f %8.2f", task.task.c_str(), unit.per_second * task.seconds,
-                    limited ? format("%.4f", unit.per_second * task.floor_s).c_str() : "-",
-                    limited ? format("%.1f %%", 100.0 * task.floor_s / task.seconds).c_str() : "-",
-                    1e-6 * task.flops, 1e-6 * task.bytes));
+    log.info(fmt::format("  {:<40} {:9.4f}   {:>9}  {:>6} {:8.1f} {:8.2f}", task.task,
+                         unit.per_second * task.seconds,
+                         limited ? fmt::format("{:.4f}", unit.per_second * task.floor_s) : "-",
+                         limited ? fmt::format("{:.1f} %", 100.0 * task.floor_s / task.seconds) : "-",
+                         1e-6 * task.flops, 1e-6 * task.bytes));
   };
   train::StepBenchmark::Row sum{"sum"};
   for (const auto& task : b.tasks) {
@@ -103,7 +107,7 @@ void print(const Log& log, const train::StepBenchmark& b) {
   }
   print_limit(log, b, unit);
   if (b.ranks > 1) print_exchange(log, b, unit);
-  log.info(format("resident memory per rank: %.0f MiB", b.resident_bytes / (1 << 20)));
+  log.info(fmt::format("resident memory per rank: {:.0f} MiB", b.resident_bytes / (1 << 20)));
   print_tasks(log, b, unit);
 }
 

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -37,14 +39,13 @@ void print(const Log& log, const std::string& path, const train::Evaluation& eva
   const train::Accuracy& accuracy = evaluation.accuracy;
   for (const std::string& doubt : evaluation.doubts) log.warn(doubt);
   log.info(concat(path, ": step ", evaluation.step, ", ", accuracy.count(), " test images, cross-entropy ",
-                  format("%.4f", accuracy.cross_entropy)));
+                  fmt::format("{:.4f}", accuracy.cross_entropy)));
   for (std::size_t c = 0; c < accuracy.classes.size(); ++c) {
     const auto [correct, count] = accuracy.classes[c];
     const double share = count == 0 ? 0.0 : static_cast<double>(correct) / static_cast<double>(count);
-    log.info(format("  %-12s %.4f  (%llu of %llu)", evaluation.label_names[c].c_str(), share,
-                    static_cast<unsigned long long>(correct), static_cast<unsigned long long>(count)));
+    log.info(fmt::format("  {:<12} {:.4f}  ({} of {})", evaluation.label_names[c], share, correct, count));
   }
-  log.info(format("precision @ 1 = %.4f", accuracy.precision_at_1()));
+  log.info(fmt::format("precision @ 1 = {:.4f}", accuracy.precision_at_1()));
 }
 
 /// Rank 0's answer to "which checkpoint now", on all ranks.

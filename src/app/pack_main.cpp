@@ -1,3 +1,4 @@
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -115,8 +116,8 @@ void require_memory(Extent image, std::uint64_t count) {
       static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   if (needed <= there) return;
   throw Error(ErrorKind::device, concat("--synthetic ", count, " needs ",
-                                        format("%.0f GiB of memory, but this machine has %.0f",
-                                               needed / (1 << 30), there / (1 << 30)),
+                                        fmt::format("{:.0f} GiB of memory, but this machine has {:.0f}",
+                                                    needed / (1 << 30), there / (1 << 30)),
                                         "; make fewer"));
 }
 
@@ -176,7 +177,7 @@ void pack(const PackOptions& options) {
   const std::string line =
       concat(options.out, ": ", set.train.labels.size(), " training and ", set.test.labels.size(),
              " test images of ", to_string(set.info.image), " in ", set.info.classes(),
-             " classes, written in ", format("%.1f s", steady_seconds() - start));
+             " classes, written in ", fmt::format("{:.1f} s", steady_seconds() - start));
   std::puts(line.c_str());
   const data::AugmentSpec crop;
   if (set.info.image.height < crop.crop_height || set.info.image.width < crop.crop_width)

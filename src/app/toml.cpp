@@ -1,5 +1,6 @@
 #include "app/toml.hpp"
 
+#include <fmt/core.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -87,7 +88,7 @@ std::string toml_text(std::string_view value) {
     if (c == '"' || c == '\\') {
       text += {'\\', c};
     } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      text += format("\\u%04X", static_cast<unsigned>(c));
+      text += fmt::format("\\u{:04X}", static_cast<unsigned>(c));
     } else {
       text += c;
     }

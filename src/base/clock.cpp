@@ -1,9 +1,9 @@
 #include "cifar_mpi/base/clock.hpp"
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <ctime>
-
-#include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi {
 
@@ -20,7 +20,7 @@ std::string wall_time() {
   localtime_r(&seconds, &local);
   char text[32];
   std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
-  return format("%s.%03d", text, static_cast<int>(ms));
+  return fmt::format("{}.{:03}", text, static_cast<int>(ms));
 }
 
 }  // namespace cifar_mpi

@@ -1,5 +1,7 @@
 #include "cifar_mpi/base/log.hpp"
 
+#include <fmt/core.h>
+
 #include <string>
 
 #include "cifar_mpi/base/text.hpp"
@@ -59,7 +61,7 @@ std::string printable(std::string_view text) {
       shown += "\\t";
     } else {
       for (const char byte : character)
-        shown += format("\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+        shown += fmt::format("\\x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(byte)));
     }
     text.remove_prefix(character.size());
   }

@@ -1,5 +1,7 @@
 #include "cifar_mpi/comm/all_reduce_update.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -126,7 +128,7 @@ AllReduceUpdate::AllReduceUpdate(std::unique_ptr<Collective> collective, const e
 RunFingerprint AllReduceUpdate::settings() const {
   return {{"all-reduce", std::string(collective_->resolved())},
           {"wire", std::string(to_string(settings_.wire))},
-          {"bucket MiB", format("%g", settings_.bucket_mib)}};
+          {"bucket MiB", fmt::format("{:g}", settings_.bucket_mib)}};
 }
 
 Buffer AllReduceUpdate::allocate(std::size_t control_floats) {

@@ -1,5 +1,6 @@
 #include "cuda/device.hpp"
 
+#include <fmt/core.h>
 #include <nccl.h>
 
 #include <algorithm>
@@ -52,9 +53,7 @@ std::string why_unusable() {
 }
 
 std::string pci_text(std::uint64_t number) {
-  return format("%04llx:%02llx:%02llx.0", static_cast<unsigned long long>(number >> 16),
-                static_cast<unsigned long long>(number >> 8 & 0xff),
-                static_cast<unsigned long long>(number & 0xff));
+  return fmt::format("{:04x}:{:02x}:{:02x}.0", number >> 16, number >> 8 & 0xff, number & 0xff);
 }
 
 std::string library_versions() {
@@ -108,8 +107,8 @@ std::string Device::text() const {
   check(cudaMemGetInfo(&left, &total), "asking for the memory left");
   return concat(properties_.name, " (GPU ", ordinal_, ", ", pci_id(), "), compute capability ",
                 properties_.major, '.', properties_.minor, ", ", library_versions(),
-                format(", %.0f of %.0f MiB in use", static_cast<double>(total - left) / kMiB,
-                       static_cast<double>(total) / kMiB));
+                fmt::format(", {:.0f} of {:.0f} MiB in use", static_cast<double>(total - left) / kMiB,
+                            static_cast<double>(total) / kMiB));
 }
 
 cudaStream_t Device::stream(engine::LaneId lane) {
@@ -134,9 +133,10 @@ Buffer Device::allocate(std::size_t bytes) const {
     check(cudaMemGetInfo(&left, &total), "asking for the memory left");
     throw Error(
         ErrorKind::device,
-        format("out of GPU memory: %.1f MiB asked for, %.1f of %.1f MiB left; use a smaller --batch-size",
-               static_cast<double>(wanted) / kMiB, static_cast<double>(left) / kMiB,
-               static_cast<double>(total) / kMiB));
+        fmt::format(
+            "out of GPU memory: {:.1f} MiB asked for, {:.1f} of {:.1f} MiB left; use a smaller --batch-size",
+            static_cast<double>(wanted) / kMiB, static_cast<double>(left) / kMiB,
+            static_cast<double>(total) / kMiB));
   }
   Buffer buffer(static_cast<std::byte*>(memory), bytes, [memory] {
     if (!unwinding()) static_cast<void>(cudaFree(memory));

@@ -1,5 +1,7 @@
 #include "cifar_mpi/data/fingerprint.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "cifar_mpi/base/hash.hpp"
@@ -10,7 +12,7 @@ namespace {
 
 std::uint64_t hash_of(std::span<const std::uint8_t> values) { return hash_bytes(std::as_bytes(values)); }
 
-std::string hex(std::uint64_t hash) { return format("%016llx", static_cast<unsigned long long>(hash)); }
+std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 /// Of `count` images, or all when there are fewer, from the first to the last.
 std::uint64_t sampled_images(const DatasetFile& file, Split split, std::uint64_t count) {

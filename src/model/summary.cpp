@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 
@@ -59,15 +61,15 @@ std::string summary(const NetSpec& net) {
     for (const std::size_t p : params_of(table, i)) params += table[p].shape.count();
     rows.push_back({operation.name, kind_of(operation.layer), reads, to_string(net.output_of(i)),
                     params > 0 ? concat(params) : "",
-                    flops[i].nominal > 0.0 ? format("%.3f", flops[i].nominal * 1e-6) : ""});
+                    flops[i].nominal > 0.0 ? fmt::format("{:.3f}", flops[i].nominal * 1e-6) : ""});
     all += flops[i].nominal;
   }
   std::int64_t trained = 0;
   for (const Param& param : table) trained += param.role == ParamRole::trained ? param.shape.count() : 0;
   return concat("model ", net.name, ", ", net.classes, " classes\n", lines_of(rows),
                 "parameters: ", param_count(table), ", of these trained: ", trained, "\nper image: ",
-                format("%.1f MFLOP forward, %.1f MFLOP a training step", all * 1e-6,
-                       training_flops(net).nominal * 1e-6),
+                fmt::format("{:.1f} MFLOP forward, {:.1f} MFLOP a training step", all * 1e-6,
+                            training_flops(net).nominal * 1e-6),
                 " (every tap counted; a multiply-add is two)\n");
 }
 

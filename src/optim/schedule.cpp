@@ -1,5 +1,7 @@
 #include "cifar_mpi/optim/schedule.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +17,7 @@ constexpr double kMany = 1e9;  // more than this is a slip of the keyboard
 
 void expect(bool good, const char* option, const char* wanted, double found) {
   if (good) return;
-  throw Error(ErrorKind::usage, format("%s must be %s, not %g", option, wanted, found));
+  throw Error(ErrorKind::usage, fmt::format("{} must be {}, not {:g}", option, wanted, found));
 }
 
 /// floor(N/G · epochs). The product comes before the division, so that whole epochs of a G that does not
@@ -40,8 +42,7 @@ double scale_of(const ScheduleSpec& spec) {
 
 std::string scaling_text(const ScheduleSpec& spec, double scaled_rate) {
   const auto scaled = [&](const char* how) {
-    return format("%s %llu/%llu = %g", how, static_cast<unsigned long long>(spec.global_batch),
-                  static_cast<unsigned long long>(spec.reference_batch), scaled_rate);
+    return fmt::format("{} {}/{} = {:g}", how, spec.global_batch, spec.reference_batch, scaled_rate);
   };
   switch (spec.scaling) {
     case LrScaling::none:
@@ -87,9 +88,9 @@ double Schedule::rate(std::uint64_t step) const {
 std::string Schedule::describe() const {
   const std::string warmup =
       rule_.warmup_steps == 0 ? "no warm-up" : concat("warm-up over ", rule_.warmup_steps, " steps");
-  return concat("lr ", format("%g", spec_.base_rate), " (", scaling_text(spec_, rule_.scaled_rate), "), x",
-                format("%g", spec_.decay_factor), " every ", rule_.decay_steps, " steps (",
-                format("%g", spec_.epochs_per_decay), " epochs of ", spec_.samples, " / global batch ",
+  return concat("lr ", fmt::format("{:g}", spec_.base_rate), " (", scaling_text(spec_, rule_.scaled_rate),
+                "), x", fmt::format("{:g}", spec_.decay_factor), " every ", rule_.decay_steps, " steps (",
+                fmt::format("{:g}", spec_.epochs_per_decay), " epochs of ", spec_.samples, " / global batch ",
                 spec_.global_batch, "), ", warmup);
 }
 

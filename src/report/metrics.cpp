@@ -1,6 +1,7 @@
 #include "cifar_mpi/report/metrics.hpp"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,7 +26,7 @@ namespace {
 void close_descriptor(int descriptor) { ::close(descriptor); }
 
 /// JSON has no NaN and no infinity.
-std::string number(double value) { return std::isfinite(value) ? format("%.9g", value) : "null"; }
+std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
 
 /// Null where no step of the interval counted.
 std::string compute_ms(const StepReport& r) {
@@ -98,8 +99,8 @@ void cut_back(const std::string& path, std::uint64_t step, bool evaluates_again)
 
 std::string duration(double seconds) {
   const auto s = static_cast<long long>(std::llround(seconds));
-  return s >= 3600 ? format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60)
-                   : format("%lld:%02lld", s / 60, s % 60);
+  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+                   : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
 }  // namespace
@@ -146,8 +147,8 @@ void MetricsFile::write(const EvaluationReport& r) {
 
 std::string log_line(const StepReport& r, const std::string& time) {
   return concat(time, ": step ", r.step,
-                format(", loss = %.2f (%.1f examples/sec; %.3f sec/batch)", r.cross_entropy + r.decay_term,
-                       r.images_per_second, r.seconds_per_step));
+                fmt::format(", loss = {:.2f} ({:.1f} examples/sec; {:.3f} sec/batch)",
+                            r.cross_entropy + r.decay_term, r.images_per_second, r.seconds_per_step));
 }
 
 std::string progress_bar(const StepReport& r, int columns) {
@@ -155,10 +156,10 @@ std::string progress_bar(const StepReport& r, int columns) {
       static_cast<double>(r.step) / static_cast<double>(std::max<std::uint64_t>(r.total_steps, 1));
   const double left =
       static_cast<double>(r.total_steps - std::min(r.step, r.total_steps)) * r.seconds_per_step;
-  const std::string head = format("%3.0f%% ", 100.0 * done);
+  const std::string head = fmt::format("{:3.0f}% ", 100.0 * done);
   const std::string tail = concat(" step ", r.step, "/", r.total_steps,
-                                  format("  epoch %.2f  loss %.2f  %.0f images/s  ", r.epoch,
-                                         r.cross_entropy + r.decay_term, r.images_per_second),
+                                  fmt::format("  epoch {:.2f}  loss {:.2f}  {:.0f} images/s  ", r.epoch,
+                                              r.cross_entropy + r.decay_term, r.images_per_second),
                                   duration(left), " left");
   const int room = columns - 1 - static_cast<int>(head.size() + tail.size()) - 2;
   std::string bar;

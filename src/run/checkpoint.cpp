@@ -1,5 +1,7 @@
 #include "cifar_mpi/run/checkpoint.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -129,7 +131,7 @@ std::uint64_t put_content(hdf5::Writer* file, const Checkpoint& checkpoint) {
   return content.hash();
 }
 
-std::string hash_text(std::uint64_t hash) { return format("%016llx", static_cast<unsigned long long>(hash)); }
+std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 void write_provenance(hdf5::Writer& file, const Provenance& from) {
   const char* group = "/provenance";

@@ -1,5 +1,7 @@
 #include "run/resume.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -133,8 +135,8 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
 
 void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& start,
                          const comm::World& world) {
-  const auto total = static_cast<unsigned long long>(sum_of_fingerprints(mine, world));
-  asked.fingerprint.emplace_back(kContent, format("%016llx", total));
+  const auto total = sum_of_fingerprints(mine, world);
+  asked.fingerprint.emplace_back(kContent, fmt::format("{:016x}", total));
   if (!start.resumed) return;
   world.together([&] {
     if (world.rank() != 0) return;

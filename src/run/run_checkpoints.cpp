@@ -1,5 +1,7 @@
 #include "run/run_checkpoints.hpp"
 
+#include <fmt/core.h>
+
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -66,9 +68,9 @@ void RunCheckpoints::report(const WriteReport& report) {
   }
   if (!report.remark.empty()) view_.warning(report.remark);
   if (written_ != report.step) {
-    view_.event(
-        concat("checkpoint: ", report.path,
-               format(" (%.1f ms of training, %.1f ms beside it)", 1e3 * copy_s_, 1e3 * report.seconds)));
+    view_.event(concat(
+        "checkpoint: ", report.path,
+        fmt::format(" ({:.1f} ms of training, {:.1f} ms beside it)", 1e3 * copy_s_, 1e3 * report.seconds)));
   }
   written_ = report.step;
   unwritten_.clear();

@@ -1,5 +1,7 @@
 #include "cifar_mpi/run/run_directory.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -13,9 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string checkpoint_name(std::uint64_t step) {
-  return concat("step_", format("%09llu", static_cast<unsigned long long>(step)), ".h5");
-}
+std::string checkpoint_name(std::uint64_t step) { return concat("step_", fmt::format("{:09}", step), ".h5"); }
 
 /// The step of a name that `checkpoint_name` gives, and of no other.
 std::optional<std::uint64_t> step_of(const std::string& name) {

@@ -1,6 +1,7 @@
 #include "cifar_mpi/run/run_lock.hpp"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -50,7 +51,7 @@ std::uint64_t number(const std::string& text) { return std::strtoull(text.c_str(
 
 std::string random_token() {
   std::random_device random;
-  return format("%08x%08x", random(), random());
+  return fmt::format("{:08x}{:08x}", random(), random());
 }
 
 /// Field 22 of /proc/PID/stat, counted behind the command's name, which may hold anything; 0 when the process
@@ -140,13 +141,13 @@ std::string name_of(const LockHolder& holder) {
                 concat(lock,
                        " cannot be read as a lock, so who uses the run directory is not known; remove it if "
                        "nobody does, or start again in ",
-                       format("%.0f", wait_s), " s"));
+                       fmt::format("{:.0f}", wait_s), " s"));
   }
   throw Error(ErrorKind::checkpoint,
               concat(std::filesystem::path(lock).parent_path().string(), " is in use by ", name_of(holder),
-                     " since ", holder.since, ", heard of ", format("%.0f", std::max(silent_s, 0.0)),
+                     " since ", holder.since, ", heard of ", fmt::format("{:.0f}", std::max(silent_s, 0.0)),
                      " s ago; let it end or choose another --run-dir (if it is dead, start again in ",
-                     format("%.0f", wait_s), " s)"));
+                     fmt::format("{:.0f}", wait_s), " s)"));
 }
 
 /// Replaces the lock by the claim `mine`, whatever the lock is. A folder is no lock of ours; it is moved aside.
@@ -253,7 +254,7 @@ std::string why_stale(const LockHolder& holder, const LockHolder& me, double sil
                        holder.pid_namespace == me.pid_namespace && holder.pid > 0;
   if (visible && is_gone(holder)) return "that process is gone";
   if (silent_s > 3.0 * holder.heartbeat_s) {
-    return concat("it was last heard of ", format("%.0f", silent_s), " s ago");
+    return concat("it was last heard of ", fmt::format("{:.0f}", silent_s), " s ago");
   }
   return {};
 }

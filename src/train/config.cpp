@@ -1,5 +1,7 @@
 #include "cifar_mpi/train/config.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -34,10 +36,10 @@ void require_in(const char* option, double value, double low, double high) {
 /// The shortest text that reads back as the same double.
 std::string exact(double value) {
   for (int digits = 6; digits < 17; ++digits) {
-    std::string text = format("%.*g", digits, value);
+    std::string text = fmt::format("{:.{}g}", value, digits);
     if (std::strtod(text.c_str(), nullptr) == value) return text;  // std::stod throws for subnormals
   }
-  return format("%.17g", value);
+  return fmt::format("{:.17g}", value);
 }
 
 std::string joined(const std::vector<std::string>& names) {

@@ -1,5 +1,7 @@
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
 
+#include <fmt/core.h>
+
 #include <filesystem>
 #include <optional>
 
@@ -55,7 +57,7 @@ RunFingerprint fingerprint_of(const run::Checkpoint& checkpoint) {
     }
   }
   return {{"the checkpoint's step", std::to_string(checkpoint.progress.step)},
-          {"the hash of the checkpoint", format("%016llx", static_cast<unsigned long long>(hash))}};
+          {"the hash of the checkpoint", fmt::format("{:016x}", hash)}};
 }
 
 }  // namespace

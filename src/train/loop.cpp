@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -267,9 +269,10 @@ void Loop::evaluate() {
   const Accuracy accuracy = s_.evaluator->run();
   test_accuracy_ = accuracy.precision_at_1();
   if (s_.world.rank() != 0) return;
-  view_.event(concat("step ", launched_,
-                     format(", epoch %.2f: test accuracy %.2f %%", epoch(launched_), 100.0 * *test_accuracy_),
-                     " (EMA weights, ", accuracy.count(), " images)"));
+  view_.event(
+      concat("step ", launched_,
+             fmt::format(", epoch {:.2f}: test accuracy {:.2f} %", epoch(launched_), 100.0 * *test_accuracy_),
+             " (EMA weights, ", accuracy.count(), " images)"));
   metrics_.write(
       report::EvaluationReport{launched_, epoch(launched_), *test_accuracy_, accuracy.cross_entropy});
 }

@@ -1,5 +1,7 @@
 #include "cifar_mpi/train/session.hpp"
 
+#include <fmt/core.h>
+
 #include <cstring>
 #include <span>
 #include <sstream>
@@ -121,10 +123,10 @@ void describe_run(const SessionState& state, const run::Start& start) {
                     " cores of this node are in no rank's affinity mask; mpirun --bind-to none frees them"));
   }
   if (!start.resumed) {
-    log.info(
-        concat("starting: ", state.sizes.total_steps, " steps, ",
-               format("%.1f", static_cast<double>(state.sizes.total_steps) / state.sizes.steps_per_epoch),
-               " epochs; run directory ", config.run_dir));
+    log.info(concat(
+        "starting: ", state.sizes.total_steps, " steps, ",
+        fmt::format("{:.1f}", static_cast<double>(state.sizes.total_steps) / state.sizes.steps_per_epoch),
+        " epochs; run directory ", config.run_dir));
     return;
   }
   log.info(concat("resuming at step ", state.progress.step, " of ", state.sizes.total_steps));

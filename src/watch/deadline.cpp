@@ -1,5 +1,7 @@
 #include "watch/deadline.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -10,9 +12,9 @@ namespace cifar_mpi::watch {
 namespace {
 
 std::string in_words(double seconds) {
-  if (seconds < 120.0) return format("%.0f s", seconds);
-  if (seconds < 7200.0) return format("%.1f min", seconds / 60.0);
-  return format("%.1f h", seconds / 3600.0);
+  if (seconds < 120.0) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 7200.0) return fmt::format("{:.1f} min", seconds / 60.0);
+  return fmt::format("{:.1f} h", seconds / 3600.0);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "watch/rank_watch.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 
@@ -50,9 +52,9 @@ std::optional<RankTimes> RankWatch::take() {
 
 std::string slowest_text(const RankTimes& times, const std::vector<std::string>& hosts) {
   if (times.most <= 1.1 * times.median) return {};
-  return concat(
-      "rank ", times.slowest, " on ", hosts[static_cast<std::size_t>(times.slowest)],
-      format(" is the slowest: %.1f ms of compute per step, the median is %.1f", times.most, times.median));
+  return concat("rank ", times.slowest, " on ", hosts[static_cast<std::size_t>(times.slowest)],
+                fmt::format(" is the slowest: {:.1f} ms of compute per step, the median is {:.1f}",
+                            times.most, times.median));
 }
 
 std::string desync_text(const engine::StepRecord& record, const std::vector<std::string>& hosts) {

@@ -1,5 +1,7 @@
 #include "watch/stall.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -117,7 +119,7 @@ std::string stall_text(const Stall& stall, const std::vector<RankSight>& ranks, 
   const RankSight& culprit = ranks[stall.culprit];
   const std::string who = name_rank(culprit, host);
   const std::string where = describe_place(culprit, tasks);
-  const std::string since = format(" for %.1f s ", stall.seconds);
+  const std::string since = fmt::format(" for {:.1f} s ", stall.seconds);
   std::string waiter;
   if (stall.culprit != self) {
     waiter = concat("; rank ", ranks[self].rank, " waits for it ", describe_place(ranks[self], tasks));

@@ -24,17 +24,6 @@ std::string written(int rank, Write write) {
   return text.substr(0, got);
 }
 
-TEST(Format, WritesAsPrintfDoes) {
-  EXPECT_EQ(format("%05.2f|%s|%d", 3.14159, "ten", 10), "03.14|ten|10");
-  EXPECT_EQ(format("nothing to fill in"), "nothing to fill in");
-  EXPECT_EQ(format("%s", ""), "");
-}
-
-TEST(Format, HoldsTextOfAnyLength) {
-  const std::string longer(10000, 'x');
-  EXPECT_EQ(format("<%s>", longer.c_str()), "<" + longer + ">");
-}
-
 TEST(Concat, WritesEveryArgument) { EXPECT_EQ(concat("a", 1, ' ', 2.5, std::string("b")), "a1 2.5b"); }
 
 TEST(Shape, KnowsItsRankAndCount) {

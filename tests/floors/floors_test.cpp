@@ -22,9 +22,9 @@ struct Room {
   std::string_view name;
   int floor;
 };
-constexpr Room kRooms[] = {{"base", 0},   {"hdf5", 0},   {"model", 1}, {"data", 1}, {"optim", 1},
-                           {"engine", 2}, {"lower", 3}, {"comm", 3},   {"cpu", 4},   {"cuda", 4}, {"run", 5},
-                           {"watch", 5},  {"report", 5}, {"train", 6}, {"app", 7}};
+constexpr Room kRooms[] = {{"base", 0},   {"hdf5", 0},  {"model", 1},  {"data", 1},  {"optim", 1},
+                           {"engine", 2}, {"lower", 3}, {"comm", 3},   {"cpu", 4},   {"cuda", 4},
+                           {"run", 5},    {"watch", 5}, {"report", 5}, {"train", 6}, {"app", 7}};
 
 /// A third-party header, by how its name begins, and where alone it may be included.
 struct ThirdParty {
@@ -37,6 +37,7 @@ constexpr ThirdParty kThirdParty[] = {{"mpi.h", "src/comm/"},
                                       {"H5", "src/hdf5/"},
                                       {"CLI/", "src/app/"},
                                       {"toml++/", "src/app/"},
+                                      {"fmt/", "src/"},
                                       {"oneapi/", "src/cpu/"},
                                       {"dnnl", "src/cpu/"},
                                       {"omp.h", "src/cpu/"},

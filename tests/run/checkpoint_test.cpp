@@ -1,5 +1,6 @@
 #include "cifar_mpi/run/checkpoint.hpp"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -89,7 +90,7 @@ std::vector<std::string> facts(const Checkpoint& checkpoint) {
        {&checkpoint.state[optim::StateRole::weights], &checkpoint.state[optim::StateRole::average]}) {
     for (const NamedTensor& tensor : match_tensors(*tensors, make_table(), "file")) {
       list.push_back(concat(tensor.name, ' ', to_string(tensor.shape), ' ', tensor.dims));
-      for (const float value : tensor.values) list.back() += format(" %a", static_cast<double>(value));
+      for (const float value : tensor.values) list.back() += fmt::format(" {:a}", static_cast<double>(value));
     }
   }
   const Progress& progress = checkpoint.progress;
@@ -99,7 +100,7 @@ std::vector<std::string> facts(const Checkpoint& checkpoint) {
   const Provenance& from = checkpoint.provenance;
   list.push_back(concat("ranks ", from.ranks, " global batch ", from.global_batch));
   for (const double value : {progress.epoch, from.learning_rate, from.test_accuracy.value_or(-1.0)}) {
-    list.push_back(format("%a", value));
+    list.push_back(fmt::format("{:a}", value));
   }
   for (const std::string& text : {from.learning_rate_rule, from.precision, from.backend, from.kernels,
                                   from.configuration, from.git_revision, from.time}) {
@@ -284,7 +285,7 @@ TEST(CheckpointFile, CarriesItsContentHashInWords) {
   write_checkpoint(dir / "one.h5", checkpoint);
   const hdf5::Reader file(dir / "one.h5");
   EXPECT_EQ(file.attribute<std::string>("/", "content_hash"),
-            format("%016llx", static_cast<unsigned long long>(content_hash(checkpoint))));
+            fmt::format("{:016x}", content_hash(checkpoint)));
 }
 
 TEST(ContentHash, IsThatOfTheFourGroupsAlone) {

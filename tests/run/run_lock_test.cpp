@@ -1,6 +1,7 @@
 #include "cifar_mpi/run/run_lock.hpp"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -267,7 +268,7 @@ TEST(RunLock, FollowsEachTokenOnce) {
   for (int i = 0; i < 200; ++i) {
     put(name, holder);
     name = "lock.after." + holder.token;
-    holder.token = format("%016x", i + 1);
+    holder.token = fmt::format("{:016x}", i + 1);
   }
   expect_error(ErrorKind::checkpoint, {dir / "lock", "more than 100 claims"}, [&] { lock(dir); });
 }

@@ -1,10 +1,11 @@
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <sstream>
 #include <string>
 #include <thread>
 
-#include "cifar_mpi/base/text.hpp"
 #include "support/launch_counter.hpp"
 #include "train/run_fixture.hpp"
 
@@ -95,7 +96,7 @@ TEST_F(Loop, DoesNotTakeSettingUpForAPauseOfTraining) {
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   // Four seconds to train in, and the margin; counted from the start of set-up they would be over.
-  setenv("SLURM_JOB_END_TIME", format("%.3f", now + 14.0).c_str(), 1);
+  setenv("SLURM_JOB_END_TIME", fmt::format("{:.3f}", now + 14.0).c_str(), 1);
   EXPECT_NO_THROW(run_loop(*state));
   unsetenv("SLURM_JOB_END_TIME");
 }

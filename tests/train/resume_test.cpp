@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <fstream>
 
 #include "cifar_mpi/base/text.hpp"
@@ -92,8 +94,7 @@ TEST_F(Resume, RefusesOtherImagesAndLabelsOfTheSameShape) {
 TEST_F(Resume, FingerprintsTheSetAlikeForAnyRanksAndOrder) {
   const data::DatasetFile file(path("data.h5"));
   const data::Samples all = file.read(data::Split::train, {0, kTrainSamples});
-  const std::string wanted =
-      format("%016llx", static_cast<unsigned long long>(data::fingerprint(all.images, all.labels, 0)));
+  const std::string wanted = fmt::format("{:016x}", data::fingerprint(all.images, all.labels, 0));
   for (const Shuffle shuffle : {Shuffle::global, Shuffle::shard}) {
     TrainConfig c = config();
     c.shuffle = shuffle;

@@ -3,7 +3,7 @@
 #include <sstream>
 #include <string>
 
-/// Text from values, until std::format is on every supported compiler.
+/// Text from values. Where a number has a fixed number of digits, fmt::format writes it.
 namespace cifar_mpi {
 
 /// All arguments written one after another with `operator<<`.
@@ -13,8 +13,5 @@ std::string concat(const Args&... args) {
   (out << ... << args);
   return out.str();
 }
-
-/// `printf` into a string; for numbers with a fixed number of digits.
-[[gnu::format(printf, 1, 2)]] std::string format(const char* pattern, ...);
 
 }  // namespace cifar_mpi
