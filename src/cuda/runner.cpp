@@ -15,7 +15,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cuda/check.hpp"
-#include "cuda/hold.hpp"
+#include "cuda/delay_kernel.hpp"
 #include "cuda/lane.hpp"
 #include "engine/audit.hpp"
 
@@ -155,7 +155,8 @@ class SerialRunner final : public DeviceRunner {
     for (const Instruction& line : program_.instructions()) {
       if (line.op != Op::run) continue;
       if (audit_) audit_->before(line.target);
-      hold(stream(line.lane));  // the stream is idle: without it the clock would run while the host enqueues
+      // The stream is idle: without it the clock would run while the host enqueues.
+      enqueue_delay_kernel(stream(line.lane));
       check(cudaEventRecord(begin_.get(), stream(line.lane)), "starting the clock");
       start(line);
       check(cudaEventRecord(end_.get(), stream(line.lane)), "stopping the clock");

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cuda/control.hpp"
+#include "cuda/delay_kernel.hpp"
 #include "cuda/device/gpu.hpp"
-#include "cuda/hold.hpp"
 #include "cuda/lane.hpp"
 
 /// What the serial runner says of its tasks' time.
@@ -15,7 +15,7 @@ namespace {
 
 using engine::kCompute;
 
-constexpr double kHeldSeconds = 1e-9 * static_cast<double>(kHoldNanoseconds);
+constexpr double kHeldSeconds = 1e-9 * static_cast<double>(kDelayNanoseconds);
 
 class CudaRunner : public GpuTest {};
 
@@ -72,7 +72,7 @@ TEST_F(CudaRunner, HoldsAStreamForAFewMicroseconds) {
   const Event begin = make_event(true), end = make_event(true);
   for (int i = 0; i < 3; ++i) {
     check(cudaEventRecord(begin.get(), bench.stream), "a test");
-    hold(bench.stream);
+    enqueue_delay_kernel(bench.stream);
     check(cudaEventRecord(end.get(), bench.stream), "a test");
     bench.sync();
     float milliseconds = 0.0f;
