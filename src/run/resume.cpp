@@ -211,7 +211,7 @@ ShardChange shard_change(std::uint64_t samples, std::uint64_t global_batch, std:
                          int ranks_then, int ranks_now) {
   ShardChange change;
   change.seamless = true;
-  // Passes that any rank has begun, before or after the change, are disturbed, unless all stand at the very
+  // Epochs that any rank has begun, before or after the change, are disturbed, unless all stand at the very
   // end of the same one.
   std::optional<std::uint64_t> common;
   for (const int ranks : {ranks_then, ranks_now}) {
@@ -222,12 +222,12 @@ ShardChange shard_change(std::uint64_t samples, std::uint64_t global_batch, std:
       const std::uint64_t begun = (position + held - 1) / held;
       change.seamless = change.seamless && position % held == 0 && common.value_or(begun) == begun;
       common = begun;
-      change.whole_pass = std::max(change.whole_pass, begun);
+      change.whole_epoch = std::max(change.whole_epoch, begun);
     }
   }
   const auto p = static_cast<std::uint64_t>(ranks_now);
   const std::uint64_t batch = global_batch / p, largest = (samples + p - 1) / p;
-  change.step = std::max(step, (change.whole_pass * largest + batch - 1) / batch);
+  change.step = std::max(step, (change.whole_epoch * largest + batch - 1) / batch);
   return change;
 }
 

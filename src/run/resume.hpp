@@ -63,9 +63,9 @@ std::string changed_kernels(const std::string& then, const std::string& now);
 
 /// What `--shuffle shard` does to the sample order when the number of ranks changes after `step` steps.
 struct ShardChange {
-  std::uint64_t whole_pass = 0;  ///< from this pass on (counted from 0) each sample stands once in each
-  std::uint64_t step = 0;        ///< after this many steps all ranks are in it
-  bool seamless = false;         ///< the change falls between two passes: nothing is repeated or skipped
+  std::uint64_t whole_epoch = 0;  ///< from this epoch on (counted from 0) each sample stands once in each
+  std::uint64_t step = 0;         ///< after this many steps all ranks are in it
+  bool seamless = false;          ///< the change falls between two epochs: nothing is repeated or skipped
 };
 ShardChange shard_change(std::uint64_t samples, std::uint64_t global_batch, std::uint64_t step,
                          int ranks_then, int ranks_now);

@@ -146,9 +146,9 @@ TEST(AnotherNumberOfRanks, IsWholeFromTheNextPassOnInShards) {
         const ShardChange change = shard_change(samples, kBatch, at, then, now);
         const std::uint64_t end = change.step + 3 * (samples / kBatch + 1);
         const auto counts = visits(Shuffle::shard, samples, kBatch, {{then, at}, {now, end}});
-        for (const std::uint64_t pass : {change.whole_pass, change.whole_pass + 1}) {
-          ASSERT_EQ(counts.at(pass).size(), samples) << "pass " << pass;
-          for (const auto& [sample, count] : counts.at(pass)) EXPECT_EQ(count, 1) << sample;
+        for (const std::uint64_t epoch : {change.whole_epoch, change.whole_epoch + 1}) {
+          ASSERT_EQ(counts.at(epoch).size(), samples) << "epoch " << epoch;
+          for (const auto& [sample, count] : counts.at(epoch)) EXPECT_EQ(count, 1) << sample;
         }
         // After that step no rank takes a sample of an earlier pass, and before it one does.
         const auto earlier = [&](std::uint64_t step) {
@@ -157,19 +157,19 @@ TEST(AnotherNumberOfRanks, IsWholeFromTheNextPassOnInShards) {
         for (int rank = 0; rank < now; ++rank) {
           const data::SampleOrder order(Shuffle::shard, 11, samples, rank, now,
                                         static_cast<int>(kBatch) / now);
-          EXPECT_GE(order.at(change.step, 0).pass, change.whole_pass);
+          EXPECT_GE(order.at(change.step, 0).pass, change.whole_epoch);
         }
         if (change.step > at) {
-          bool any = earlier(change.step - 1) < change.whole_pass;
+          bool any = earlier(change.step - 1) < change.whole_epoch;
           for (int rank = 1; rank < now; ++rank) {
             const data::SampleOrder order(Shuffle::shard, 11, samples, rank, now,
                                           static_cast<int>(kBatch) / now);
-            any = any || order.at(change.step - 1, 0).pass < change.whole_pass;
+            any = any || order.at(change.step - 1, 0).pass < change.whole_epoch;
           }
           EXPECT_TRUE(any);
         }
         if (change.seamless) {
-          EXPECT_EQ(counts.at(change.whole_pass - 1).size(), samples);
+          EXPECT_EQ(counts.at(change.whole_epoch - 1).size(), samples);
         }
       }
     }
