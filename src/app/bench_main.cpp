@@ -119,15 +119,16 @@ int bench_step(StepOptions& options, comm::World& world) {
   if (options.wire == "bf16") options.config.wire = comm::Wire::bf16;
   world.together([&] { app::check_collective(options.config.all_reduce, options.device); });
   const bool on_gpu = app::takes_cuda(options.device);
-  const auto measure_rates = [on_gpu](engine::Precision precision, int threads, double seconds) {
+  const auto measure_limits = [on_gpu](engine::Precision precision, int threads, double seconds) {
     // Between two kernels of a step on the CPU lie its caches.
-    if (!on_gpu) return engine::Rates{.flops = cpu::measure_peak_flops(threads, seconds)};
-    return engine::Rates{cuda::measure_peak_flops(precision, seconds), cuda::measure_copy_rate(seconds)};
+    if (!on_gpu) return engine::RooflineLimits{.flops = cpu::measure_peak_flops(threads, seconds)};
+    return engine::RooflineLimits{cuda::measure_peak_flops(precision, seconds),
+                                  cuda::measure_copy_rate(seconds)};
   };
   for (const int batch : options.batch_sizes) {
     options.config.batch_size = batch;
     print(log,
-          train::benchmark_step(options.config, world, app::platform_for(options.device), measure_rates));
+          train::benchmark_step(options.config, world, app::platform_for(options.device), measure_limits));
   }
   return 0;
 }

@@ -152,7 +152,7 @@ void watch(const EvalOptions& options, comm::World& world, const Log& log, comm:
 }
 
 int evaluate(EvalOptions options, comm::World& world) {
-  watch::Watchdog watchdog(world, {options.timeout_s, {}, app::heed_launcher});
+  watch::Watchdog watchdog(world, {options.timeout_s, {}, app::poll_launcher});
   const Log log(world.rank());
   world.together([&] { options.config.data = app::find_dataset(options.config.data); });
   if (options.watch) return watch(options, world, log, watchdog.heart()), 0;

@@ -72,7 +72,7 @@ void handle_stop_signals(std::atomic<int>& stop_request) {
   sigaction(SIGCONT, &action, nullptr);
 }
 
-void heed_launcher(double seconds_since_last) {
+void poll_launcher(double seconds_since_last) {
   // The ranks of an mpirun that was killed would train on unseen.
   if (const pid_t parent = launcher; parent != 0 && getppid() != parent) request_stop();
   const bool told = launcher_notices.exchange(0, std::memory_order_relaxed) > 0;

@@ -16,6 +16,6 @@ void handle_stop_signals(std::atomic<int>& stop_request);
 /// and SIGKILL after one more. So a SIGCONT from the launcher is the first notice, and sets the stop word. It
 /// also comes when mpirun goes on after Ctrl-Z; then this process was stopped, too, and the calls show a gap.
 /// A launcher that is gone, killed, sets the stop word as well.
-void heed_launcher(double seconds_since_last);
+void poll_launcher(double seconds_since_last);
 
 }  // namespace cifar_mpi::app

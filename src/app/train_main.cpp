@@ -25,7 +25,7 @@ int run_training(comm::World& world, train::TrainConfig config) {
                                    [&, run_dir = config.run_dir](int code, const std::string& sentence) {
                                      if (holds_directory) run::record_exit(run_dir, code, sentence);
                                    },
-                                   app::heed_launcher});
+                                   app::poll_launcher});
   const run::RunDirectory directory(config.run_dir, world);
   holds_directory = true;
   std::optional<train::Session> session;  // torn down behind the record of how it ended, before the lock goes

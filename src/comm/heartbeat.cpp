@@ -16,7 +16,7 @@ namespace {
 static_assert(std::atomic<Activity>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free,
               "they are read by other processes");
 
-/// Before the heartbeats: whether somebody has taken the floor.
+/// Before the heartbeats: whether the node has its reporter.
 constexpr std::size_t kHead = alignof(Heartbeat);
 static_assert(sizeof(std::atomic<std::uint32_t>) <= kHead);
 
@@ -60,7 +60,7 @@ int Heartbeats::pid(int place) const {
 
 bool Heartbeats::gone(int place) const { return !alone_ && WorldAccess::peers(world_).gone(place); }
 
-bool Heartbeats::take_the_floor() const {
+bool Heartbeats::elect_reporter() const {
   auto& taken = *reinterpret_cast<std::atomic<std::uint32_t>*>(memory_);
   return taken.exchange(1) == 0;
 }

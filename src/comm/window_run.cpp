@@ -61,13 +61,13 @@ void WindowRun::add_slices() {
     if (across_) {
       std::memcpy(own + at, total.data(), count * sizeof(float));
     } else {
-      hand_out(at, total.data(), count);
+      broadcast(at, total.data(), count);
     }
   }
 }
 
 /// Writes a part of the total, `at` floats into the slice, into the array of every rank of the node.
-void WindowRun::hand_out(std::size_t at, const float* total, std::size_t count) {
+void WindowRun::broadcast(std::size_t at, const float* total, std::size_t count) {
   for (int r = 0; r < block_.memory.ranks(); ++r) {
     float* const dst = slice_of(r) + at;
     if (dst != total) std::memcpy(dst, total, count * sizeof(float));
@@ -89,7 +89,7 @@ bool WindowRun::poll() {
     phase_ = Phase::crossing;
   }
   if (phase_ == Phase::crossing && (!across_ || across_->poll())) {
-    if (across_ && count_ > 0) hand_out(0, slice_of(block_.memory.rank()), count_);
+    if (across_ && count_ > 0) broadcast(0, slice_of(block_.memory.rank()), count_);
     block_.memory.counter(block_.memory.rank()).store(2 * run_, std::memory_order_release);
     phase_ = Phase::leaving;
     reached_ = 0;

@@ -72,7 +72,7 @@ class WindowRun {
   float* slice_of(int node_rank) const;
   bool all_reached(std::uint64_t value);
   void add_slices();
-  void hand_out(std::size_t at, const float* total, std::size_t count);
+  void broadcast(std::size_t at, const float* total, std::size_t count);
 
   WindowBlock& block_;
   std::size_t begin_ = 0;  ///< bytes from the start of a rank's part to the slice this rank owns

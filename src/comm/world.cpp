@@ -15,7 +15,7 @@
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "comm/cores.hpp"
-#include "comm/last_resort.hpp"
+#include "comm/exit_timer.hpp"
 #include "comm/launch.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/node_peers.hpp"
@@ -24,7 +24,7 @@
 namespace cifar_mpi::comm {
 
 struct World::State {
-  std::optional<LastResort> start_limit;
+  std::optional<ExitTimer> start_limit;
   Communicator all;
   Communicator node;
   int rank = 0;
@@ -191,9 +191,9 @@ World::~World() {
   }
   state_->node = Communicator();
   state_->all = Communicator();
-  const LastResort limit(kFinalize, exit_code(ErrorKind::comm),
-                         concat("[rank ", state_->rank, "] MPI_Finalize has waited ", kFinalize,
-                                " s for a rank that does not come; leaving without it"));
+  const ExitTimer limit(kFinalize, exit_code(ErrorKind::comm),
+                        concat("[rank ", state_->rank, "] MPI_Finalize has waited ", kFinalize,
+                               " s for a rank that does not come; leaving without it"));
   MPI_Finalize();
 }
 
@@ -299,7 +299,7 @@ void World::broadcast(RunFingerprint& items) const {
 }
 
 void World::abort(int code) const {
-  const LastResort limit(kAbort, code, concat("[rank ", state_->rank, "] cannot end in order; leaving hard"));
+  const ExitTimer limit(kAbort, code, concat("[rank ", state_->rank, "] cannot end in order; leaving hard"));
   std::fflush(nullptr);  // waits for a thread that stands in stdio
   // Other threads may not call MPI; the launcher ends the other ranks when this one has left.
   if (std::this_thread::get_id() == state_->thread) {

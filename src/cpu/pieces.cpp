@@ -33,7 +33,7 @@ Task in_one(const std::string& name, std::vector<Task> parts) {
   task.start = [parts = std::move(parts)](engine::Lane& lane) {
     for (const Task& part : parts) {
       part.start(lane);
-      lane.breathe();
+      lane.make_progress();
     }
   };
   return task;

@@ -17,7 +17,7 @@ int samples_per_piece(int batch, int threads);
 /// Bytes before piece `piece` of a tensor whose pieces are `desc`.
 std::size_t offset_of_piece(const Desc& desc, int piece);
 
-/// One task that does what all of `parts` do, in order, and breathes after each.
+/// One task that does what all of `parts` do, in order, and makes progress on the lane after each.
 engine::Task in_one(const std::string& name, std::vector<engine::Task> parts);
 
 /// sum += part over `count` floats.

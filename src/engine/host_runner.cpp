@@ -44,7 +44,7 @@ class HostRunner : public Runner {
   std::uint64_t finished() const override { return finished_; }
   const StepProgram& program() const override { return program_; }
   std::vector<double> task_seconds() const override { return clock_.seconds(); }
-  void show_in(Pulse& pulse) override { clock_.show_in(pulse); }
+  void show_in(ProgressCounter& counter) override { clock_.show_in(counter); }
 
  protected:
   virtual void replay_once() = 0;
@@ -105,10 +105,10 @@ class LanesRunner : public HostRunner {
   void replay_once() override;
 
   /// What tasks of the compute lane get: between their pieces they let the other lanes move.
-  class Breath : public Lane {
+  class ComputeLane : public Lane {
    public:
-    explicit Breath(LanesRunner& runner) : runner_(runner) {}
-    void breathe() override { runner_.breathe(); }
+    explicit ComputeLane(LanesRunner& runner) : runner_(runner) {}
+    void make_progress() override { runner_.make_progress(); }
 
    private:
     LanesRunner& runner_;
@@ -131,14 +131,14 @@ class LanesRunner : public HostRunner {
 
   bool advance(Queue& queue);
   bool advance_all();
-  void breathe();
+  void make_progress();
   bool all_idle() const;
   template <class Done>
   void wait_until(const Done& done);
 
   std::vector<Queue> queues_;  ///< by lane
   Queue* running_ = nullptr;   ///< the lane whose task is on this thread now
-  Breath breath_{*this};
+  ComputeLane compute_lane_{*this};
   std::vector<std::uint64_t> mark_set_in_;  ///< mark → the last replay that set it
   std::uint64_t replay_ = 0;
 };
@@ -194,7 +194,7 @@ bool LanesRunner::advance(Queue& queue) {
       clock_.progress();
       clock_.charge(line.target);
       Queue* const interrupted = std::exchange(running_, &queue);
-      task(line.target).start(breath_);
+      task(line.target).start(compute_lane_);
       running_ = interrupted;
       if (task(line.target).poll) queue.in_flight = line.target;
     }
@@ -211,12 +211,12 @@ bool LanesRunner::advance_all() {
 }
 
 /// Called by the task on the thread, between its pieces.
-void LanesRunner::breathe() {
-  const TaskId breathing = clock_.charged();
+void LanesRunner::make_progress() {
+  const TaskId charged = clock_.charged();
   for (Queue& queue : queues_) {
     if (&queue != running_) advance(queue);
   }
-  clock_.charge(breathing);
+  clock_.charge(charged);
 }
 
 bool LanesRunner::all_idle() const {

@@ -4,45 +4,47 @@
 #include <vector>
 
 #include "cifar_mpi/base/clock.hpp"
-#include "cifar_mpi/engine/pulse.hpp"
+#include "cifar_mpi/engine/progress_counter.hpp"
 
 namespace cifar_mpi::engine {
 
 /// Divides the time of one thread among tasks: at any moment one of them, or nobody, is charged.
 ///
 /// The clock is read only when the charged task changes, so polling one collective in a loop reads it not at
-/// all. Each change is also shown in a pulse, a counter and a store beside the reading of the clock.
+/// all. Each change is also shown in a ProgressCounter: an addition and a store beside the reading of the
+/// clock.
 class TaskClock {
  public:
   explicit TaskClock(std::size_t tasks) : seconds_(tasks, 0.0) {}
 
-  /// Time before this belongs to nobody. Counts on from where the pulse stands: others may have shown in it.
-  void begin() { owner_ = kNobody, since_ = steady_seconds(), count_ = pulse_->look().count; }
+  /// Time before this belongs to nobody. Counts on from where the ProgressCounter stands: others may have shown
+  /// in it.
+  void begin() { owner_ = kNobody, since_ = steady_seconds(), count_ = counter_->snapshot().count; }
   void charge(TaskId task) {
     if (task != owner_) hand_over(task);
   }
   void charge_nobody() { charge(kNobody); }
   /// A task begins or has ended; shown with the next change, and that a task begins is one.
   void progress() { ++count_; }
-  /// Shows the changes in `pulse` from now on; it must outlive the clock.
-  void show_in(Pulse& pulse) { pulse_ = &pulse; }
+  /// Shows the changes in `counter` from now on; it must outlive the clock.
+  void show_in(ProgressCounter& counter) { counter_ = &counter; }
   TaskId charged() const { return owner_; }
   const std::vector<double>& seconds() const { return seconds_; }
 
  private:
-  static constexpr TaskId kNobody = Pulse::kNobody;
+  static constexpr TaskId kNobody = ProgressCounter::kNobody;
 
   void hand_over(TaskId task) {
     const double now = steady_seconds();
     if (owner_ != kNobody) seconds_[static_cast<std::size_t>(owner_)] += now - since_;
     owner_ = task;
     since_ = now;
-    pulse_->show(count_, task);
+    counter_->show(count_, task);
   }
 
   std::vector<double> seconds_;
-  Pulse unseen_;
-  Pulse* pulse_ = &unseen_;
+  ProgressCounter unseen_;
+  ProgressCounter* counter_ = &unseen_;
   std::uint64_t count_ = 0;
   TaskId owner_ = kNobody;
   double since_ = 0.0;

@@ -129,7 +129,7 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
     evaluator.emplace(*backend, *tower, *arena, world, *file, network.augment, config.batch_size,
                       params.as<const float>());
   });
-  evaluator->show_in(heart.pulse);
+  evaluator->show_in(heart.progress);
   heart.activity = comm::Activity::evaluating;
   result.accuracy = evaluator->run();
   return result;

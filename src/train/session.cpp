@@ -180,8 +180,8 @@ Session::~Session() = default;
 void Session::show_to(watch::Watchdog& watchdog) {
   state_->heart = &watchdog.heart();
   watchdog.name_tasks(state_->step->program());
-  state_->step->show_in(state_->heart->pulse);
-  state_->evaluator->show_in(state_->heart->pulse);
+  state_->step->show_in(state_->heart->progress);
+  state_->evaluator->show_in(state_->heart->progress);
 }
 
 void Session::run() { run_loop(*state_); }

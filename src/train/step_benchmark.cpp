@@ -137,9 +137,9 @@ std::vector<StepBenchmark::Row> rows_of(const engine::StepProgram& program) {
   return rows;
 }
 
-double floor_s(const std::vector<StepBenchmark::Row>& rows, const engine::Rates& rates) {
+double floor_s(const std::vector<StepBenchmark::Row>& rows, const engine::RooflineLimits& limits) {
   double sum = 0.0;
-  for (const auto& row : rows) sum += engine::floor_seconds(row.flops, row.bytes, rates);
+  for (const auto& row : rows) sum += engine::floor_seconds(row.flops, row.bytes, limits);
   return sum;
 }
 
@@ -155,7 +155,7 @@ std::vector<StepBenchmark::Row> timed_rows(const engine::Runner& runner, const s
 /// The rounds: each measures the ceiling, then the step in each of its ways, so that all see the same
 /// machine.
 void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& variants,
-             const MeasureRates& measure_rates, StepBenchmark& result) {
+             const MeasureLimits& measure_limits, StepBenchmark& result) {
   const comm::World& world = state.world;
   engine::Runner& step = *variants.overlapped;
   const int together = config.graph_steps;
@@ -172,7 +172,7 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
       exposed_s;
   for (int round = 0; round < config.rounds; ++round) {
     world.barrier();
-    const engine::Rates mine = measure_rates(state.config.precision, state.config.threads, 0.05);
+    const engine::RooflineLimits mine = measure_limits(state.config.precision, state.config.threads, 0.05);
     products.push_back(least(world.gather(mine.flops)));
     copies.push_back(least(world.gather(mine.bytes)));
     step_times.push_back(time_steps(world, step, steps, together));
@@ -207,7 +207,8 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
 }  // namespace
 
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
-                             const comm::PlatformFactory& make_platform, const MeasureRates& measure_rates) {
+                             const comm::PlatformFactory& make_platform,
+                             const MeasureLimits& measure_limits) {
   static const std::atomic<int> kNoStop{0};
   SessionState state(train_config(config), world, Log(world.rank()), kNoStop);
   resolve_threads(state);
@@ -225,10 +226,10 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   result.kernels = state.tower->plan_text();
   result.in_image_flops = model::training_flops(state.network.net).in_image;
   result.nominal_flops = model::training_flops(state.network.net).nominal;
-  measure(config, state, variants, measure_rates, result);
-  const engine::Rates rates{result.peak_flops.median, result.copy_rate.median};
-  for (auto& row : result.tasks) row.floor_s = engine::floor_seconds(row.flops, row.bytes, rates);
-  result.floor_s = floor_s(result.tasks, rates);
+  measure(config, state, variants, measure_limits, result);
+  const engine::RooflineLimits limits{result.peak_flops.median, result.copy_rate.median};
+  for (auto& row : result.tasks) row.floor_s = engine::floor_seconds(row.flops, row.bytes, limits);
+  result.floor_s = floor_s(result.tasks, limits);
   result.resident_bytes = most(world.gather(resident_bytes()));
   return result;
 }

@@ -13,8 +13,8 @@ namespace {
 
 using comm::Activity;
 
-bool moved(const RankSight& now, const RankSight& before) {
-  return now.step != before.step || now.activity != before.activity || !(now.pulse == before.pulse);
+bool moved(const RankStatus& now, const RankStatus& before) {
+  return now.step != before.step || now.activity != before.activity || !(now.progress == before.progress);
 }
 
 const char* name(Activity activity) {
@@ -52,10 +52,10 @@ double StallJudge::limit(Activity activity) const {
   }
 }
 
-void StallJudge::note(const std::vector<RankSight>& ranks, double passed) {
+void StallJudge::note(const std::vector<RankStatus>& ranks, double passed) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     Watched& w = watched_[i];
-    const RankSight& now = ranks[i];
+    const RankStatus& now = ranks[i];
     w.gone_s = now.gone ? w.gone_s + passed : 0.0;
     w.no_tick_s = now.ticks == w.last.ticks ? w.no_tick_s + passed : 0.0;
     w.no_progress_s = moved(now, w.last) ? 0.0 : w.no_progress_s + passed;
@@ -63,11 +63,11 @@ void StallJudge::note(const std::vector<RankSight>& ranks, double passed) {
   }
 }
 
-std::optional<Stall> StallJudge::look(double now, const std::vector<RankSight>& ranks,
+std::optional<Stall> StallJudge::look(double now, const std::vector<RankStatus>& ranks,
                                       const std::vector<bool>& waits) {
   if (!last_look_) {
     last_look_ = now;
-    for (const RankSight& rank : ranks) watched_.push_back({rank});
+    for (const RankStatus& rank : ranks) watched_.push_back({rank});
     return std::nullopt;
   }
   note(ranks, std::clamp(now - *last_look_, 0.0, kMostPerLook));
@@ -102,21 +102,22 @@ std::optional<Stall> StallJudge::look(double now, const std::vector<RankSight>& 
   return worst;
 }
 
-std::string name_rank(const RankSight& rank, const std::string& host) {
+std::string name_rank(const RankStatus& rank, const std::string& host) {
   return concat("rank ", rank.rank, " on ", host, " (pid ", rank.pid, ")");
 }
 
-std::string describe_place(const RankSight& rank, const std::vector<WatchedTask>& tasks) {
+std::string describe_place(const RankStatus& rank, const std::vector<WatchedTask>& tasks) {
   if (rank.activity != Activity::training) return name(rank.activity);
   std::string text = concat("in step ", rank.step + 1);
-  const auto task = static_cast<std::size_t>(rank.pulse.task);
-  if (rank.pulse.task == engine::Pulse::kNobody || task >= tasks.size()) return text + ", between tasks";
+  const auto task = static_cast<std::size_t>(rank.progress.task);
+  if (rank.progress.task == engine::ProgressCounter::kNobody || task >= tasks.size())
+    return text + ", between tasks";
   return concat(text, tasks[task].collective ? ", " : ", task ", tasks[task].name);
 }
 
-std::string stall_text(const Stall& stall, const std::vector<RankSight>& ranks, std::size_t self,
+std::string stall_text(const Stall& stall, const std::vector<RankStatus>& ranks, std::size_t self,
                        const std::string& host, const std::vector<WatchedTask>& tasks) {
-  const RankSight& culprit = ranks[stall.culprit];
+  const RankStatus& culprit = ranks[stall.culprit];
   const std::string who = name_rank(culprit, host);
   const std::string where = describe_place(culprit, tasks);
   const std::string since = fmt::format(" for {:.1f} s ", stall.seconds);

@@ -11,14 +11,14 @@
 namespace cifar_mpi::watch {
 
 /// What one look at a rank of this node shows.
-struct RankSight {
+struct RankStatus {
   int rank = 0;
   int pid = 0;
   bool gone = false;  ///< its process has ended
   comm::Activity activity = comm::Activity::starting;
   std::uint64_t step = 0;  ///< completed steps
   std::uint64_t ticks = 0;
-  engine::Pulse::Look pulse;
+  engine::ProgressCounter::Snapshot progress;
 };
 
 struct StallLimits {
@@ -50,16 +50,16 @@ class StallJudge {
   /// `now` in seconds; `ranks` are always the same, in the same order; `waits(place)` says whether what that
   /// rank is in is waiting for others. Of several that do not move the one to blame is, in this order: gone;
   /// stopped (not even its watchdog moves); stuck in work of its own; else all wait for another node.
-  std::optional<Stall> look(double now, const std::vector<RankSight>& ranks, const std::vector<bool>& waits);
+  std::optional<Stall> look(double now, const std::vector<RankStatus>& ranks, const std::vector<bool>& waits);
 
  private:
   struct Watched {
-    RankSight last;
+    RankStatus last;
     double gone_s = 0.0;
     double no_tick_s = 0.0;
     double no_progress_s = 0.0;
   };
-  void note(const std::vector<RankSight>& ranks, double passed);
+  void note(const std::vector<RankStatus>& ranks, double passed);
   double limit(comm::Activity activity) const;
 
   StallLimits limits_;
@@ -74,12 +74,12 @@ struct WatchedTask {
 };
 
 /// "rank 2 on host (pid 4711)"; and where it is: "in step 41, task conv2 backward", "while starting".
-std::string name_rank(const RankSight& rank, const std::string& host);
-std::string describe_place(const RankSight& rank, const std::vector<WatchedTask>& tasks);
+std::string name_rank(const RankStatus& rank, const std::string& host);
+std::string describe_place(const RankStatus& rank, const std::vector<WatchedTask>& tasks);
 
 /// The one or two lines for people: who does not move since when and where it is, and for whom the others
 /// wait. `tasks` are the training program's, by TaskId; `self` is who speaks.
-std::string stall_text(const Stall& stall, const std::vector<RankSight>& ranks, std::size_t self,
+std::string stall_text(const Stall& stall, const std::vector<RankStatus>& ranks, std::size_t self,
                        const std::string& host, const std::vector<WatchedTask>& tasks);
 
 }  // namespace cifar_mpi::watch

@@ -46,9 +46,9 @@ struct Watchdog::State {
   }
 
   void run();
-  std::vector<RankSight> see() const;
-  std::vector<bool> who_waits(const std::vector<RankSight>& ranks) const;
-  void end_job(const Stall& stall, const std::vector<RankSight>& ranks);
+  std::vector<RankStatus> see() const;
+  std::vector<bool> who_waits(const std::vector<RankStatus>& ranks) const;
+  void end_job(const Stall& stall, const std::vector<RankStatus>& ranks);
 
   const comm::World& world;
   WatchdogOptions options;
@@ -61,30 +61,30 @@ struct Watchdog::State {
   std::thread thread;
 };
 
-std::vector<RankSight> Watchdog::State::see() const {
-  std::vector<RankSight> ranks;
+std::vector<RankStatus> Watchdog::State::see() const {
+  std::vector<RankStatus> ranks;
   for (int place = 0; place < hearts.ranks(); ++place) {
     const comm::Heartbeat& heart = hearts.of(place);
-    RankSight sight;
-    sight.gone = hearts.gone(place);
-    sight.rank = heart.rank.load(std::memory_order_relaxed);
-    sight.pid = hearts.pid(place);
-    sight.activity = heart.activity.load(std::memory_order_relaxed);
-    sight.step = heart.step.load(std::memory_order_relaxed);
-    sight.ticks = heart.ticks.load(std::memory_order_relaxed);
-    sight.pulse = heart.pulse.look();
-    ranks.push_back(sight);
+    RankStatus status;
+    status.gone = hearts.gone(place);
+    status.rank = heart.rank.load(std::memory_order_relaxed);
+    status.pid = hearts.pid(place);
+    status.activity = heart.activity.load(std::memory_order_relaxed);
+    status.step = heart.step.load(std::memory_order_relaxed);
+    status.ticks = heart.ticks.load(std::memory_order_relaxed);
+    status.progress = heart.progress.snapshot();
+    ranks.push_back(status);
   }
   return ranks;
 }
 
 /// In a step a rank waits in a collective; outside of one it takes part in a vote or another call of all
 /// ranks, but for rank 0 at a checkpoint, which writes it.
-std::vector<bool> Watchdog::State::who_waits(const std::vector<RankSight>& ranks) const {
+std::vector<bool> Watchdog::State::who_waits(const std::vector<RankStatus>& ranks) const {
   std::vector<bool> waits;
-  for (const RankSight& rank : ranks) {
-    const auto task = static_cast<std::size_t>(rank.pulse.task);
-    if (rank.pulse.task == engine::Pulse::kNobody) {
+  for (const RankStatus& rank : ranks) {
+    const auto task = static_cast<std::size_t>(rank.progress.task);
+    if (rank.progress.task == engine::ProgressCounter::kNobody) {
       waits.push_back(rank.activity != comm::Activity::saving || rank.rank != 0);
     } else {
       waits.push_back(rank.activity == comm::Activity::training && task < tasks.size() &&
@@ -100,7 +100,7 @@ void Watchdog::State::run() {
   while (!changed.wait_for(lock, std::chrono::duration<double>(kBetweenLooks), [this] { return over; })) {
     hearts.mine().ticks.fetch_add(1, std::memory_order_relaxed);
     const double now = steady_seconds();
-    const std::vector<RankSight> ranks = see();
+    const std::vector<RankStatus> ranks = see();
     if (const std::optional<Stall> stall = judge.look(now, ranks, who_waits(ranks))) end_job(*stall, ranks);
     if (options.at_look) options.at_look(now - last);
     last = now;
@@ -108,9 +108,9 @@ void Watchdog::State::run() {
 }
 
 /// Does not return. Neither MPI nor stdio nor destructors: whatever the main thread hangs in may hold them.
-void Watchdog::State::end_job(const Stall& stall, const std::vector<RankSight>& ranks) {
+void Watchdog::State::end_job(const Stall& stall, const std::vector<RankStatus>& ranks) {
   const int code = exit_code(ErrorKind::comm);
-  if (!hearts.take_the_floor()) {
+  if (!hearts.elect_reporter()) {
     // Somebody else of the node is speaking; his words come first, his exit is as good.
     std::this_thread::sleep_for(std::chrono::duration<double>(kLastWords + 1.0));
     std::_Exit(code);

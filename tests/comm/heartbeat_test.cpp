@@ -7,7 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "comm/last_resort.hpp"
+#include "comm/exit_timer.hpp"
 #include "support/mpi_world.hpp"
 #include "support/temp_dir.hpp"
 
@@ -25,14 +25,14 @@ TEST(Heartbeats, AreSeenByAllRanksOfTheNode) {
   const auto rank = static_cast<std::uint64_t>(world.rank());
   hearts.mine().step = 100 + rank;
   hearts.mine().activity = Activity::evaluating;
-  hearts.mine().pulse.show(7 + rank, 3);
+  hearts.mine().progress.show(7 + rank, 3);
   world.barrier();
   for (int place = 0; place < hearts.ranks(); ++place) {
     const Heartbeat& heart = hearts.of(place);
     const auto other = static_cast<std::uint64_t>(heart.rank.load());
     EXPECT_EQ(heart.step, 100 + other);
     EXPECT_EQ(heart.activity.load(), Activity::evaluating);
-    EXPECT_EQ(heart.pulse.look(), (engine::Pulse::Look{7 + other, 3}));
+    EXPECT_EQ(heart.progress.snapshot(), (engine::ProgressCounter::Snapshot{7 + other, 3}));
     EXPECT_FALSE(hearts.gone(place));
   }
   world.barrier();
@@ -41,8 +41,8 @@ TEST(Heartbeats, AreSeenByAllRanksOfTheNode) {
 TEST(Heartbeats, LetOneRankOfTheNodeSpeak) {
   const World& world = test_world();
   const Heartbeats hearts(world);
-  std::vector<double> speakers{hearts.take_the_floor() ? 1.0 : 0.0};
-  EXPECT_FALSE(hearts.take_the_floor());
+  std::vector<double> speakers{hearts.elect_reporter() ? 1.0 : 0.0};
+  EXPECT_FALSE(hearts.elect_reporter());
   world.sum(speakers);
   EXPECT_EQ(speakers.front(), 1.0);  // all ranks of a test are on one node
 }
@@ -67,12 +67,12 @@ TEST(Heartbeats, StandAloneWhereNothingCanBeShared) {
   EXPECT_FALSE(hearts.gone(0));
 }
 
-/// How a child process ends that makes a last resort of `limit` seconds and stays for `stay`.
+/// How a child process ends that makes a exit timer of `limit` seconds and stays for `stay`.
 int end_of_child(double limit, unsigned stay_us) {
   const pid_t child = fork();
   if (child == 0) {
     {
-      const LastResort resort(limit, 42, "the last resort was used");
+      const ExitTimer timer(limit, 42, "the exit timer ended it");
       usleep(stay_us);
     }
     _exit(0);
@@ -82,7 +82,7 @@ int end_of_child(double limit, unsigned stay_us) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-TEST(LastResort, EndsWhatTakesTooLongAndNothingElse) {
+TEST(ExitTimer, EndsWhatTakesTooLongAndNothingElse) {
   if (test_world().rank() == 0) {
     EXPECT_EQ(end_of_child(0.1, 5'000'000), 42);
     EXPECT_EQ(end_of_child(60.0, 1000), 0);

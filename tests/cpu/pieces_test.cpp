@@ -18,7 +18,7 @@ TEST(Pieces, HaveAFewSamplesPerThreadWhereTheBatchAllowsIt) {
 
 TEST(Pieces, BreatheAfterEveryPartAndDeclareWhatAllTouch) {
   struct Breaths : engine::Lane {
-    void breathe() override { ++count; }
+    void make_progress() override { ++count; }
     int count = 0;
   };
   const std::vector<float> source{1.0f, 2.0f, 3.0f};

@@ -7,7 +7,7 @@
 namespace cifar_mpi::engine {
 namespace {
 
-Task task_of(const std::array<float, 100>& memory, Demand demand) {
+Task task_of(const std::array<float, 100>& memory, Cost demand) {
   Task task;
   task.reads = {bytes_of(memory.data(), 20), bytes_of(memory.data() + 20, 5)};
   task.writes = {bytes_of(memory.data(), 20)};
@@ -23,10 +23,10 @@ TEST(Budget, CountsWhatATaskDeclaresUnlessItNeedsLess) {
 }
 
 TEST(Budget, IsTheLongerOfProductsAndBytes) {
-  const Rates rates{.flops = 100.0, .bytes = 10.0};
-  EXPECT_EQ(floor_seconds(400.0, 30.0, rates), 4.0);
-  EXPECT_EQ(floor_seconds(200.0, 30.0, rates), 3.0);
-  EXPECT_EQ(floor_seconds(0.0, 0.0, rates), 0.0);
+  const RooflineLimits limits{.flops = 100.0, .bytes = 10.0};
+  EXPECT_EQ(floor_seconds(400.0, 30.0, limits), 4.0);
+  EXPECT_EQ(floor_seconds(200.0, 30.0, limits), 3.0);
+  EXPECT_EQ(floor_seconds(0.0, 0.0, limits), 0.0);
 }
 
 TEST(Budget, TakesNoTimeForWhatIsNotLimited) {

@@ -102,7 +102,7 @@ TEST(LanesRunner, MovesCollectivesWhileATaskBreathes) {
   pieces.start = [&diary](Lane& lane) {
     for (int piece = 0; piece < 6; ++piece) {
       diary.lines.push_back("piece");
-      lane.breathe();
+      lane.make_progress();
     }
   };
   program.run(kComm, diary.late_entry("sum", 6));  // polled twice before the pieces begin

@@ -65,7 +65,7 @@ TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
   const Evaluation whole = evaluate(checkpoint);
   EXPECT_EQ(whole.accuracy.count(), kTestSamples);
   EXPECT_EQ(heart_.activity, comm::Activity::evaluating);
-  EXPECT_GT(heart_.pulse.look().count, 0u);
+  EXPECT_GT(heart_.progress.snapshot().count, 0u);
   EXPECT_TRUE(whole.doubts.empty());
   if (world().size() == 1) return;
 

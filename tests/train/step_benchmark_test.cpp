@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kBatch = 8;
 
-StepBenchmark benchmark(const engine::Rates& rates) {
+StepBenchmark benchmark(const engine::RooflineLimits& limits) {
   StepBenchmarkConfig config;
   config.batch_size = kBatch;
   config.threads = 1;
@@ -23,7 +23,7 @@ StepBenchmark benchmark(const engine::Rates& rates) {
   return benchmark_step(
       config, test::test_world(),
       [](const engine::BackendOptions& options) { return comm::on_host(cpu::make_backend(options)); },
-      [&](engine::Precision, int, double) { return rates; });
+      [&](engine::Precision, int, double) { return limits; });
 }
 
 TEST(StepBenchmark, HasTheModelsOperationsInItsTasks) {
@@ -42,11 +42,11 @@ TEST(StepBenchmark, SaysWhichKernelsItMeasured) {
 }
 
 TEST(StepBenchmark, HoldsEachTaskAgainstTheLimitThatItMeetsFirst) {
-  const engine::Rates rates{.flops = 1e12, .bytes = 1e10};
-  const StepBenchmark b = benchmark(rates);
+  const engine::RooflineLimits limits{.flops = 1e12, .bytes = 1e10};
+  const StepBenchmark b = benchmark(limits);
   double sum = 0.0;
   for (const auto& row : b.tasks) {
-    EXPECT_EQ(row.floor_s, std::max(row.flops / rates.flops, row.bytes / rates.bytes)) << row.task;
+    EXPECT_EQ(row.floor_s, std::max(row.flops / limits.flops, row.bytes / limits.bytes)) << row.task;
     EXPECT_EQ(row.bytes == 0.0, row.task.starts_with("all-reduce")) << row.task;
     sum += row.floor_s;
   }

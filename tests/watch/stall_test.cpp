@@ -17,19 +17,19 @@ class StallJudgeOfANode : public testing::Test {
  protected:
   StallJudgeOfANode() {
     for (int r = 0; r < 3; ++r) {
-      RankSight rank;
+      RankStatus rank;
       rank.rank = r;
       rank.pid = 100 + r;
       rank.activity = Activity::training;
       rank.step = 40;
-      rank.pulse = {1, kReduce};
+      rank.progress = {1, kReduce};
       ranks_.push_back(rank);
     }
   }
 
   std::optional<Stall> look() {
     std::vector<bool> waits;
-    for (const RankSight& rank : ranks_) waits.push_back(rank.pulse.task == kReduce);
+    for (const RankStatus& rank : ranks_) waits.push_back(rank.progress.task == kReduce);
     return judge_.look(now_, ranks_, waits);
   }
   /// Looks every quarter of a second, all watchdogs alive but those of `stopped`; the first verdict ends it.
@@ -42,14 +42,14 @@ class StallJudgeOfANode : public testing::Test {
     return std::nullopt;
   }
   void all_move() {
-    for (RankSight& rank : ranks_) ++rank.pulse.count;
+    for (RankStatus& rank : ranks_) ++rank.progress.count;
   }
   std::string text(const Stall& stall, std::size_t self) {
     return stall_text(stall, ranks_, self, "node1", kTasks);
   }
 
   StallJudge judge_{StallLimits{10.0}};
-  std::vector<RankSight> ranks_;
+  std::vector<RankStatus> ranks_;
   double now_ = 1e6;
 };
 
@@ -61,7 +61,7 @@ TEST_F(StallJudgeOfANode, IsSilentWhileAllMove) {
 }
 
 TEST_F(StallJudgeOfANode, BlamesTheRankThatIsInWorkOfItsOwnWhileTheOthersWait) {
-  ranks_[2].pulse = {5, kConv};
+  ranks_[2].progress = {5, kConv};
   look();
   EXPECT_FALSE(pass(9.5));
   const auto stall = pass(1.0);
@@ -110,7 +110,7 @@ TEST_F(StallJudgeOfANode, BlamesAnotherNodeWhenAllOfThisOneWait) {
 }
 
 TEST_F(StallJudgeOfANode, BlamesTheOneFurthestBehind) {
-  for (RankSight& rank : ranks_) rank.pulse.task = kConv;
+  for (RankStatus& rank : ranks_) rank.progress.task = kConv;
   ranks_[1].step = 39;
   look();
   const auto stall = pass(11.0);
@@ -120,7 +120,7 @@ TEST_F(StallJudgeOfANode, BlamesTheOneFurthestBehind) {
 
 TEST_F(StallJudgeOfANode, WaitsLongerWhileStartingAndAtACheckpoint) {
   for (const Activity activity : {Activity::starting, Activity::saving}) {
-    for (RankSight& rank : ranks_) rank.activity = activity;
+    for (RankStatus& rank : ranks_) rank.activity = activity;
     all_move();
     look();
     EXPECT_FALSE(pass(49.0));
@@ -131,7 +131,7 @@ TEST_F(StallJudgeOfANode, WaitsLongerWhileStartingAndAtACheckpoint) {
 }
 
 TEST_F(StallJudgeOfANode, FindsAStoppedRankAsSoonWhileStarting) {
-  for (RankSight& rank : ranks_) rank.activity = Activity::starting;
+  for (RankStatus& rank : ranks_) rank.activity = Activity::starting;
   look();
   const auto stall = pass(11.0, 2);
   ASSERT_TRUE(stall);
@@ -167,7 +167,7 @@ TEST_F(StallJudgeOfANode, NeverSpeaksWithoutALimitButOfTheDead) {
 TEST_F(StallJudgeOfANode, LetsRanksWatchAndMeasureAsLongAsTheyLikeUnlessOneIsStopped) {
   for (const Activity activity : {Activity::watching, Activity::measuring}) {
     judge_ = StallJudge(StallLimits{10.0});
-    for (RankSight& rank : ranks_) rank.activity = activity;
+    for (RankStatus& rank : ranks_) rank.activity = activity;
     look();
     EXPECT_FALSE(pass(1000.0));
     const auto stall = pass(11.0, 1);
@@ -179,7 +179,7 @@ TEST_F(StallJudgeOfANode, LetsRanksWatchAndMeasureAsLongAsTheyLikeUnlessOneIsSto
 }
 
 TEST_F(StallJudgeOfANode, BlamesARankThatHasEndedAlsoWhileItLeft) {
-  for (RankSight& rank : ranks_) rank.activity = Activity::leaving;
+  for (RankStatus& rank : ranks_) rank.activity = Activity::leaving;
   look();
   ranks_[2].gone = true;  // before the others, who may wait for it in MPI's own end
   const auto stall = pass(2.0);
@@ -189,7 +189,7 @@ TEST_F(StallJudgeOfANode, BlamesARankThatHasEndedAlsoWhileItLeft) {
 }
 
 TEST_F(StallJudgeOfANode, LeavesRanksThatLeaveAlone) {
-  for (RankSight& rank : ranks_) rank.activity = Activity::leaving;
+  for (RankStatus& rank : ranks_) rank.activity = Activity::leaving;
   look();
   EXPECT_FALSE(pass(1000.0, 1));
 }

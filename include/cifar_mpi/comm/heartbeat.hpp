@@ -7,7 +7,7 @@
 
 #include "cifar_mpi/base/buffer.hpp"
 #include "cifar_mpi/comm/world.hpp"
-#include "cifar_mpi/engine/pulse.hpp"
+#include "cifar_mpi/engine/progress_counter.hpp"
 
 /// Signs of life of every rank of a node, in memory that all of them read.
 namespace cifar_mpi::comm {
@@ -24,7 +24,7 @@ struct alignas(128) Heartbeat {
   std::atomic<Activity> activity{Activity::starting};
   std::atomic<std::uint64_t> step{0};   ///< completed steps
   std::atomic<std::uint64_t> ticks{0};  ///< of the watchdog's thread: grow while the process runs at all
-  engine::Pulse pulse;                  ///< of the runners: grows while the rank gets on
+  engine::ProgressCounter progress;     ///< of the runners: grows while the rank gets on
 };
 
 /// The heartbeats of this rank's node.
@@ -45,7 +45,7 @@ class Heartbeats {
   /// 5.3).
   bool gone(int place) const;
   /// True for the first caller on the node, so that one rank speaks for all.
-  bool take_the_floor() const;
+  bool elect_reporter() const;
 
  private:
   const World& world_;

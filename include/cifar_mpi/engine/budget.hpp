@@ -10,7 +10,7 @@
 namespace cifar_mpi::engine {
 
 /// What a device does at most, as measured; infinite where that limits nothing.
-struct Rates {
+struct RooflineLimits {
   double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of a large product
   double bytes = std::numeric_limits<double>::infinity();  ///< bytes read and written per second
 };
@@ -27,8 +27,8 @@ inline double bytes_moved(const Task& task) {
 
 /// Seconds that work of so many operations and bytes takes at least: for the ones or the others, whichever
 /// take longer.
-inline double floor_seconds(double flops, double bytes, const Rates& rates) {
-  return std::max(flops / rates.flops, bytes / rates.bytes);
+inline double floor_seconds(double flops, double bytes, const RooflineLimits& limits) {
+  return std::max(flops / limits.flops, bytes / limits.bytes);
 }
 
 }  // namespace cifar_mpi::engine

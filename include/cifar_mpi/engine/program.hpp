@@ -36,11 +36,11 @@ class Lane {
   /// A task of several milliseconds calls this every now and then while it runs on the host, so that
   /// collectives that are out move on. It must not be called while the task has anything half done in memory
   /// that it did not declare.
-  virtual void breathe() {}
+  virtual void make_progress() {}
 };
 
 /// The least that a task can do with in one replay: a limit to measure it against, it changes nothing.
-struct Demand {
+struct Cost {
   double flops = 0.0;  ///< of its products, without taps that fall outside the image
   double bytes = 0.0;  ///< read from memory and written to it; 0: as many as it declares
 };
@@ -61,7 +61,7 @@ struct Task {
   /// May run beside the tasks that follow, as far as they touch other bytes (see Branches): another kernel
   /// finds room next to it.
   bool aside = false;
-  Demand demand = {};
+  Cost demand = {};
   TaskKind kind = TaskKind::work;
 };
 

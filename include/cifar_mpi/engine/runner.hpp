@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cifar_mpi/engine/program.hpp"
-#include "cifar_mpi/engine/pulse.hpp"
+#include "cifar_mpi/engine/progress_counter.hpp"
 
 namespace cifar_mpi::engine {
 
@@ -33,9 +33,9 @@ class Runner {
   /// Seconds spent in each task since the start, by TaskId; waiting for a collective counts as that
   /// collective's task. Empty where a runner cannot tell (lanes and graph on CUDA).
   virtual std::vector<double> task_seconds() const = 0;
-  /// From now on shows in `pulse`, which must outlive the runner, which task it is in. Several runners of one
+  /// From now on shows in `counter`, which must outlive the runner, which task it is in. Several runners of one
   /// thread may share it. A runner that does not know, because its tasks run elsewhere, shows nothing.
-  virtual void show_in(Pulse& /*pulse*/) {}
+  virtual void show_in(ProgressCounter& /*counter*/) {}
 };
 
 /// How a host runner gives way while it only waits.

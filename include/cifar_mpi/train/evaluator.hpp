@@ -59,7 +59,7 @@ class Evaluator {
             int batch, const float* params);
 
   /// As of a runner.
-  void show_in(engine::Pulse& pulse) { runner_->show_in(pulse); }
+  void show_in(engine::ProgressCounter& counter) { runner_->show_in(counter); }
   /// Collective. Reads the block as it is now.
   Accuracy run();
 

@@ -61,11 +61,12 @@ struct StepBenchmark {
 
 /// Measures for about `seconds` what one rank's device does at most in a precision; on the CPU with so many
 /// threads.
-using MeasureRates = std::function<engine::Rates(engine::Precision precision, int threads, double seconds)>;
+using MeasureLimits =
+    std::function<engine::RooflineLimits(engine::Precision precision, int threads, double seconds)>;
 
 /// Measures the training step of the tutorial's model on generated images, everything in it that a run has
 /// (distortions, forward, backward, all-reduce, optimizer, EMA). Collective.
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
-                             const comm::PlatformFactory& make_platform, const MeasureRates& measure_rates);
+                             const comm::PlatformFactory& make_platform, const MeasureLimits& measure_limits);
 
 }  // namespace cifar_mpi::train

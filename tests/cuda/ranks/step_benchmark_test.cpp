@@ -82,7 +82,7 @@ TEST(NcclStepBenchmark, TimesNoLaunchThatStillHasToCaptureItsGraph) {
       },
       [&](engine::Precision, int, double) {
         if (before.empty()) before = launches;
-        return engine::Rates{.flops = 1e12, .bytes = 1e12};
+        return engine::RooflineLimits{.flops = 1e12, .bytes = 1e12};
       });
   EXPECT_GT(step.step_s.least, 0.0);
   ASSERT_EQ(before.size(), world.size() > 1 ? 5u : 3u);  // overlapped, in a row, told; blocking, alone

@@ -10,24 +10,24 @@ namespace cifar_mpi::engine {
 /// Which task of its program a runner is in, and how many it has begun or ended: for eyes on another thread
 /// or, in shared memory, in another process. Runners of one thread may share it, one after another.
 ///
-/// Both stand in one word, so a look never sees the count of one moment and the task of another. Showing is
+/// Both stand in one word, so a snapshot never has the count of one moment and the task of another. Showing is
 /// one relaxed store by the one thread that runs; nothing is ordered by it.
-class Pulse {
+class ProgressCounter {
  public:
   static constexpr TaskId kNobody = -1;
 
-  struct Look {
+  struct Snapshot {
     std::uint64_t count = 0;  ///< grows while any of its runners gets on; polling in vain does not count
     TaskId task = kNobody;    ///< the task that is charged; a collective while it is waited for
 
-    bool operator==(const Look&) const = default;
+    bool operator==(const Snapshot&) const = default;
   };
 
   void show(std::uint64_t count, TaskId task) {
     word_.store(count << kTaskBits | (static_cast<std::uint64_t>(task + 1) & kTaskMask),
                 std::memory_order_relaxed);
   }
-  Look look() const {
+  Snapshot snapshot() const {
     const std::uint64_t word = word_.load(std::memory_order_relaxed);
     return {word >> kTaskBits, static_cast<TaskId>(word & kTaskMask) - 1};
   }

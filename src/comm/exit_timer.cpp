@@ -1,4 +1,4 @@
-#include "comm/last_resort.hpp"
+#include "comm/exit_timer.hpp"
 
 #include <unistd.h>
 
@@ -10,7 +10,7 @@
 
 namespace cifar_mpi::comm {
 
-LastResort::LastResort(double seconds, int code, std::string text) {
+ExitTimer::ExitTimer(double seconds, int code, std::string text) {
   // Signals belong to the program's own thread: they are to interrupt what it waits in.
   sigset_t all{};
   sigset_t before{};
@@ -20,7 +20,7 @@ LastResort::LastResort(double seconds, int code, std::string text) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-LastResort::~LastResort() {
+ExitTimer::~ExitTimer() {
   {
     const std::scoped_lock lock(mutex_);
     over_ = true;
@@ -29,7 +29,7 @@ LastResort::~LastResort() {
   thread_.join();
 }
 
-void LastResort::wait(double seconds, int code, const std::string& text) {
+void ExitTimer::wait(double seconds, int code, const std::string& text) {
   constexpr double kMostPerLook = 1.0;
   std::unique_lock lock(mutex_);
   for (double left = seconds; left > 0.0; left -= kMostPerLook) {
