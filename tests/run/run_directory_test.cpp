@@ -128,7 +128,7 @@ TEST(RecordExit, KeepsTheFirstSentence) {
   const TempDir dir;
   record_exit(dir.path(), 6, "rank 1: no\nsuch device");
   record_exit(dir.path(), 7, "a peer was lost");
-  EXPECT_EQ(read_file(dir / "exit"), "6 rank 1: no such device\n");
+  EXPECT_EQ(read_file(dir / "exit"), "6 rank 1: no\\nsuch device\n");
   EXPECT_EQ(dir.files(), 1u);
   EXPECT_NO_THROW(record_exit(dir / "none", 1, "nowhere"));
 }
