@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "app/config_file.hpp"
+#include "app/describe_model.hpp"
 #include "app/device.hpp"
 #include "app/program.hpp"
 #include "app/signals.hpp"
@@ -55,16 +56,23 @@ int main(int argc, char** argv) {
   app::add_version(cli);
   app::add_config(cli);
   bool print_config = false;
+  bool print_model = false;
   bool check_build = false;
   cli.add_flag("--print-config", print_config, "Print the configuration as TOML and leave")
+      ->configurable(false);
+  cli.add_flag("--print-model", print_model, "Print the layers of the model for this dataset and leave")
       ->configurable(false);
   cli.add_flag("--check-build", check_build, "Print what this binary was built with and leave")
       ->configurable(false);
   if (const auto code = app::parse(cli, argc, argv, [&] { train::check(options.config()); })) return *code;
-  if (print_config || check_build) {
-    const std::string text = print_config ? app::write_config(cli, true) : app::describe_build();
-    if (app::first_rank()) std::fputs(text.c_str(), stdout);
-    return app::finish("cifar_mpi_train", 0);
+  if (print_config || print_model || check_build) {
+    return app::run_alone("cifar_mpi_train", [&] {
+      const std::string text = print_config  ? app::write_config(cli, true)
+                               : print_model ? app::describe_model(options.config())
+                                             : app::describe_build();
+      if (app::first_rank()) std::fputs(text.c_str(), stdout);
+      return app::finish("cifar_mpi_train", 0);
+    });
   }
 
   train::TrainConfig config = options.config();

@@ -103,7 +103,8 @@ void TrainOptions::add_run(CLI::App& app) {
 void TrainOptions::add_model(CLI::App& app) {
   const std::string group = "Model and device";
   app.add_option("--model", config_.model, "Model of the catalog")
-      ->check(member_of(model::catalog(), [](const model::ModelInfo& info) { return std::string(info.name); }))
+      ->check(
+          member_of(model::catalog(), [](const model::ModelInfo& info) { return std::string(info.name); }))
       ->capture_default_str()
       ->group(group);
   app.add_option("--device", config_.device, "auto says what it takes and why")

@@ -24,6 +24,7 @@ struct Chunk {
   std::size_t begin = 0;
   std::size_t end = 0;
   float decay = 0.0f;
+  float rate_factor = 1.0f;
 };
 
 struct Blocks {
@@ -54,7 +55,8 @@ struct Update {
     float* __restrict params = blocks.params;
     const float* __restrict grads = blocks.grads;
     float* __restrict ema = blocks.ema;
-    const float rate = rates.learning_rate, share = rates.ema_share, decay = chunk.decay;
+    const float rate = rates.learning_rate * chunk.rate_factor;
+    const float share = rates.ema_share, decay = chunk.decay;
     for (std::size_t i = chunk.begin; i < chunk.end; ++i) {
       const float w = optim::updated_weight(params[i], grads[i], decay, rate);
       params[i] = w;
@@ -80,7 +82,7 @@ std::vector<Chunk> chunks_of(std::size_t begin, std::size_t end, const model::Pa
     }
     covered = last;
     for (std::size_t i = first; i < last; i += kChunk) {
-      chunks.push_back({i, std::min(i + kChunk, last), params[p].weight_decay});
+      chunks.push_back({i, std::min(i + kChunk, last), params[p].weight_decay, params[p].rate_factor});
     }
   }
   if (covered != end)

@@ -37,14 +37,15 @@ __device__ Four load_four(const Update& work, std::uint64_t i) {
           *reinterpret_cast<const float4*>(work.ema + i)};
 }
 
-__device__ void update_four(const Update& work, const UpdateRates& rates, std::uint64_t i, float decay,
-                            const Four& four) {
+__device__ void update_four(const Update& work, const UpdateRates& rates, std::uint64_t i,
+                            const Segment& segment, const Four& four) {
+  const float decay = segment.decay, rate = rates.learning_rate * segment.rate_factor;
   float4 w = four.w, ema = four.ema;
   const float4& g = four.g;
-  w.x = optim::updated_weight(w.x, g.x, decay, rates.learning_rate);
-  w.y = optim::updated_weight(w.y, g.y, decay, rates.learning_rate);
-  w.z = optim::updated_weight(w.z, g.z, decay, rates.learning_rate);
-  w.w = optim::updated_weight(w.w, g.w, decay, rates.learning_rate);
+  w.x = optim::updated_weight(w.x, g.x, decay, rate);
+  w.y = optim::updated_weight(w.y, g.y, decay, rate);
+  w.z = optim::updated_weight(w.z, g.z, decay, rate);
+  w.w = optim::updated_weight(w.w, g.w, decay, rate);
   ema.x = optim::updated_ema(ema.x, w.x, rates.ema_share);
   ema.y = optim::updated_ema(ema.y, w.y, rates.ema_share);
   ema.z = optim::updated_ema(ema.z, w.z, rates.ema_share);
@@ -74,9 +75,9 @@ __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ U
   for (; i < end; i += stride) {
     const Four four = next;
     if (i + stride < end) next = load_four(work, i + stride);
-    const float decay = decay_of(segments, i);
-    if (decay != 0.0f) sum += static_cast<double>(decay) * half_square(four.w);
-    if (apply) update_four(work, rates, i, decay, four);
+    const Segment segment = segment_of(segments, i);
+    if (segment.decay != 0.0f) sum += static_cast<double>(segment.decay) * half_square(four.w);
+    if (apply) update_four(work, rates, i, segment, four);
   }
   sum = add_threads(sum);
   if (threadIdx.x == 0) work.partials[blockIdx.x] = sum;

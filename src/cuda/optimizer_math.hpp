@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-/// Which weight decay each float of a launch has; runs on the host and on the device. What happens to one
+/// Which weight decay and share of the rate each float of a launch has; runs on the host and on the device. What happens to one
 /// weight stands in cifar_mpi/optim/step_math.hpp.
 namespace cifar_mpi::cuda {
 
@@ -11,6 +11,7 @@ struct Segment {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   float decay = 0.0f;
+  float rate_factor = 1.0f;
 };
 
 /// What one launch takes by value, so that nothing lies in memory that a replay could lose.
@@ -20,12 +21,12 @@ struct Segments {
   int count = 0;
 };
 
-/// The weight decay of float `i`.
-constexpr float decay_of(const Segments& segments, std::uint64_t i) {
+/// The segment of float `i`; an empty one behind the last.
+constexpr Segment segment_of(const Segments& segments, std::uint64_t i) {
   for (int s = 0; s < segments.count; ++s) {
-    if (i < segments.items[s].end) return segments.items[s].decay;
+    if (i < segments.items[s].end) return segments.items[s];
   }
-  return 0.0f;
+  return {};
 }
 
 }  // namespace cifar_mpi::cuda

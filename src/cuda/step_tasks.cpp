@@ -87,7 +87,7 @@ std::vector<Segments> segments_of(const engine::UpdateBinding& binding, const mo
     covered = last;
     if (launches.empty() || launches.back().count == Segments::kMost) launches.emplace_back();
     Segments& segments = launches.back();
-    segments.items[segments.count++] = {first, last, params[p].weight_decay};
+    segments.items[segments.count++] = {first, last, params[p].weight_decay, params[p].rate_factor};
   }
   if (covered != binding.end) {
     throw std::logic_error(concat("update: [", covered, ", ", binding.end, ") belongs to no parameter"));

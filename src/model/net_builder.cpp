@@ -93,6 +93,8 @@ class ShapeInference {
              concat("needs a finite weight_stddev and weight_decay of at least 0, found ", value));
     }
     expect(std::isfinite(layer.bias), concat("needs a finite initial bias, found ", layer.bias));
+    expect(std::isfinite(layer.rate_factor) && layer.rate_factor >= 0.0f,
+           concat("needs a finite rate_factor of at least 0, found ", layer.rate_factor));
   }
 
   const NetSpec& net_;

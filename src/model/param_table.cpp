@@ -21,6 +21,7 @@ void append_parameters(const L& layer, std::size_t operation, const Shape& weigh
                    .part = ParamPart::biases,
                    .role = role,
                    .constant = layer.bias,
+                   .rate_factor = layer.rate_factor,
                    .seed_index = next + 1});
   table.push_back({.name = layer.name + "/weights",
                    .shape = weights,
@@ -30,6 +31,7 @@ void append_parameters(const L& layer, std::size_t operation, const Shape& weigh
                    .role = role,
                    .stddev = layer.weight_stddev,
                    .weight_decay = layer.weight_decay,
+                   .rate_factor = layer.rate_factor,
                    .seed_index = next});
 }
 

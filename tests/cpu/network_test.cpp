@@ -12,6 +12,7 @@
 #include "cpu/network_run.hpp"
 #include "support/chain.hpp"
 #include "support/networks.hpp"
+#include "support/random_networks.hpp"
 
 /// Whole networks on the CPU backend against the double-precision reference.
 namespace cifar_mpi::cpu {
@@ -48,6 +49,16 @@ TEST(Network, HasTheReferenceGradientsForEveryOrderOfLayers) {
       run.run(run.train_program());
       expect_reference_gradients(run, wanted, relative_tolerance(net, kEps32));
     }
+  }
+}
+
+TEST(Network, HasTheReferenceGradientsOfRandomGraphs) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    const model::NetSpec net = test::RandomNetwork(seed).make();
+    NetworkRun run({.net = net, .batch = seed % 5 == 0 ? 20 : 3});
+    const auto wanted = run.wanted();
+    run.run(run.train_program());
+    expect_reference_gradients(run, wanted, relative_tolerance(net, kEps32));
   }
 }
 
@@ -112,6 +123,15 @@ TEST(Network, DeclaresEveryByteItTouches) {
             << net.name << ", batch " << batch << ", " << engine::to_string(precision);
       }
     }
+  }
+}
+
+TEST(Network, DeclaresEveryByteItTouchesInRandomGraphs) {
+  for (std::uint64_t seed = 200; seed < 230; ++seed) {
+    const RunSpec spec{.net = test::RandomNetwork(seed).make(), .batch = 3};
+    EXPECT_TRUE(results_of(spec, RunnerKind::audit) == results_of(spec, RunnerKind::serial))
+        << spec.net.name << '\n'
+        << model::summary(spec.net);
   }
 }
 

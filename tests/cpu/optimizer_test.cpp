@@ -23,6 +23,7 @@ struct Model {
     params.resize(3);
     params[0].weight_decay = 0.05f;
     params[1].weight_decay = 0.004f;
+    params[2].rate_factor = 0.25f;
     for (const std::size_t floats : {28, 20000, 12}) engine::append(layout, floats);
     weights = testing::noise_of(layout.floats, 1);
     grads = testing::noise_of(layout.floats, 2);
@@ -51,6 +52,7 @@ struct Model {
   double decay_of(std::size_t i) const {
     return i < layout.entries[1].offset ? 0.05f : i < layout.entries[2].offset ? 0.004f : 0.0;
   }
+  double rate_factor_of(std::size_t i) const { return i < layout.entries[2].offset ? 1.0 : 0.25; }
   double decay_sum(std::size_t begin, std::size_t end) const {
     double sum = 0.0;
     for (std::size_t i = begin; i < end; ++i) sum += 0.5 * decay_of(i) * weights[i] * weights[i];
@@ -75,7 +77,7 @@ TEST(Update, FollowsTheFormulasOverSeveralSteps) {
     const double t = static_cast<double>(m.step);
     const double rate = 0.5 * std::pow(0.1, static_cast<double>(m.step / 2)), d = (1.0 + t) / (10.0 + t);
     for (std::size_t i = 0; i < end; ++i) {
-      w[i] -= rate * (m.grads[i] + m.decay_of(i) * w[i]);
+      w[i] -= rate * m.rate_factor_of(i) * (m.grads[i] + m.decay_of(i) * w[i]);
       ema[i] += (1.0 - d) * (w[i] - ema[i]);
     }
     testing::run_audited(first, m.regions());

@@ -84,16 +84,16 @@ TEST(SampleLoss, PredictsTheFirstOfEqualsAndHasAGradientThatSumsToZero) {
   EXPECT_NEAR(sum, 0.0, 5 * 0x1.0p-24);
 }
 
-TEST(DecayOf, FindsTheSegment) {
+TEST(SegmentOf, FindsTheSegment) {
   Segments segments;
   segments.items[segments.count++] = {32, 64, 0.5f};
   segments.items[segments.count++] = {64, 80, 0.0f};
   segments.items[segments.count++] = {80, 96, 0.25f};
-  EXPECT_EQ(decay_of(segments, 32), 0.5f);
-  EXPECT_EQ(decay_of(segments, 63), 0.5f);
-  EXPECT_EQ(decay_of(segments, 64), 0.0f);
-  EXPECT_EQ(decay_of(segments, 80), 0.25f);
-  EXPECT_EQ(decay_of(segments, 95), 0.25f);
+  EXPECT_EQ(segment_of(segments, 32).decay, 0.5f);
+  EXPECT_EQ(segment_of(segments, 63).decay, 0.5f);
+  EXPECT_EQ(segment_of(segments, 64).decay, 0.0f);
+  EXPECT_EQ(segment_of(segments, 80).decay, 0.25f);
+  EXPECT_EQ(segment_of(segments, 95).decay, 0.25f);
 }
 
 /// As the host's recursive doubling adds: every rank's partial sum, stage by stage.

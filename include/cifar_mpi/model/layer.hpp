@@ -17,6 +17,7 @@ struct Conv2d {
   float bias = 0.0f;           ///< initial biases
   float weight_decay = 0.0f;   ///< adds weight_decay · ½‖weights‖² to the loss
   bool frozen = false;         ///< its parameters keep their values
+  float rate_factor = 1.0f;    ///< of the learning rate of its parameters
 };
 
 struct Relu {};
@@ -47,6 +48,7 @@ struct Linear {
   float bias = 0.0f;
   float weight_decay = 0.0f;
   bool frozen = false;
+  float rate_factor = 1.0f;
 };
 
 /// The sum of two values of one extent.

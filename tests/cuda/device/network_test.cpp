@@ -8,6 +8,7 @@
 #include "cuda/device/gpu.hpp"
 #include "cuda/device/training_run.hpp"
 #include "support/networks.hpp"
+#include "support/random_networks.hpp"
 
 /// Whole networks, steps and runners on the GPU, against the double-precision reference and the CPU backend.
 namespace cifar_mpi::cuda::testing {
@@ -78,6 +79,17 @@ TEST_F(CudaNetwork, HasTheReferenceGradientsForEveryOrderOfLayersInEveryPrecisio
         expect_reference_gradients(run, tolerance_of(net, precision));
       }
     }
+  }
+}
+
+TEST_F(CudaNetwork, HasTheReferenceGradientsOfRandomGraphs) {
+  const auto backend = make_backend({});
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    TrainingRun run(*backend, {.net = test::RandomNetwork(seed).make(), .batch = 3});
+    auto program = run.gradient_program();
+    run.poison();
+    run.run(std::move(program));
+    expect_reference_gradients(run, tolerance_of(run.spec.net, Precision::fp32));
   }
 }
 

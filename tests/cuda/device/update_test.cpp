@@ -17,7 +17,7 @@ TEST_F(CudaUpdate, TakesEveryFloatOnceAndNoneWhenTheLossIsNotFinite) {
   constexpr std::uint64_t kEnd = kBegin + 2 * kAtOnce + 4 * 257;  // a third round for a few threads
   Update work;
   work.segments.items[work.segments.count++] = {kBegin, kBegin + 64, 0.0f};
-  work.segments.items[work.segments.count++] = {kBegin + 64, kAtOnce + 4, 0.5f};
+  work.segments.items[work.segments.count++] = {kBegin + 64, kAtOnce + 4, 0.5f, 0.5f};
   work.segments.items[work.segments.count++] = {kAtOnce + 4, kEnd, 0.25f};
   work.rule.scaled_rate = 0.5;
   work.ema_decay = 0.75;
@@ -43,10 +43,12 @@ TEST_F(CudaUpdate, TakesEveryFloatOnceAndNoneWhenTheLossIsNotFinite) {
     double decay_sum = 1.0;
     for (std::uint64_t i = 0; i < params.size(); ++i) {
       const bool inside = i >= kBegin && i < kEnd;
-      const float decay = inside ? decay_of(work.segments, i) : 0.0f;
+      const Segment segment = segment_of(work.segments, i);
+      const float decay = inside ? segment.decay : 0.0f;
       decay_sum += static_cast<double>(decay) * 0.5 * static_cast<double>(params[i] * params[i]);
       const bool changes = inside && finite;
-      const float w = changes ? params[i] - 0.5f * (grads[i] + decay * params[i]) : params[i];
+      const float w =
+          changes ? params[i] - 0.5f * segment.rate_factor * (grads[i] + decay * params[i]) : params[i];
       ASSERT_EQ(new_params[i], w) << i;
       ASSERT_EQ(new_ema[i], changes ? ema[i] + 0.25f * (w - ema[i]) : ema[i]) << i;
     }

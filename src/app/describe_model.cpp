@@ -1,0 +1,40 @@
+#include "app/describe_model.hpp"
+
+#include "app/program.hpp"
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/train/network.hpp"
+
+namespace cifar_mpi::app {
+namespace {
+
+/// Where the description of the images comes from; empty: CIFAR-10's.
+std::string dataset_of(const train::TrainConfig& config) {
+  try {
+    return find_dataset(config.data);
+  } catch (const Error&) {
+    if (!config.data.empty()) throw;
+    return {};
+  }
+}
+
+data::DatasetInfo cifar10() {
+  data::DatasetInfo info;
+  info.image = {32, 32, 3};
+  info.label_names.resize(10);
+  return info;
+}
+
+}  // namespace
+
+std::string describe_model(const train::TrainConfig& config) {
+  const std::string path = dataset_of(config);
+  const data::DatasetInfo info = path.empty() ? cifar10() : data::DatasetFile(path).info();
+  const train::Network network = train::make_network(config.model, info, config.augment, path);
+  const std::string source =
+      path.empty() ? "no dataset found, so for CIFAR-10's images" : concat("for ", path);
+  return concat(model::summary(network.net), source, " of ", to_string(info.image),
+                ", of which the model takes ", to_string(network.net.input), '\n');
+}
+
+}  // namespace cifar_mpi::app

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/random.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/model/net_builder.hpp"
+
+namespace cifar_mpi::test {
+
+/// A small network drawn from `seed`: layers of every kind over values chosen among all that there are, so
+/// that values have several readers, branches meet again, and some layers are frozen. What nobody reads in
+/// the end is added up before the last layer.
+class RandomNetwork {
+ public:
+  explicit RandomNetwork(std::uint64_t seed)
+      : seed_(seed),
+        image_{3 + below(5), 3 + below(5), 1 + below(4)},
+        classes_(2 + below(6)),
+        net_(concat("random ", seed), image_, classes_) {}
+
+  model::NetSpec make() {
+    values_.push_back({net_.image(), image_, 0});
+    const int layers = 3 + below(7);
+    for (int i = 0; i < layers; ++i) add_layer(i);
+    return net_.softmax_cross_entropy(
+        net_.linear(join_unread(), {.name = "last", .outputs = classes_, .weight_stddev = 0.3f}));
+  }
+
+ private:
+  struct Known {
+    model::Value value;
+    Extent extent;
+    int readers = 0;
+  };
+
+  int below(int end) {
+    const std::uint32_t bits = random4(seed_, RandomPurpose::synthetic, drawn_++, 0)[0];
+    return static_cast<int>(uniform_below(bits, static_cast<std::uint32_t>(end)));
+  }
+
+  /// More often than not the newest.
+  Known& choose() {
+    if (below(3) != 0) return values_.back();
+    return values_[static_cast<std::size_t>(below(static_cast<int>(values_.size())))];
+  }
+
+  void keep(model::Value value, Extent extent) { values_.push_back({value, extent, 0}); }
+
+  void add_layer(int i) {
+    Known& from = choose();
+    const Extent in = from.extent;
+    const model::Value x = from.value;
+    const std::string name = concat("layer", i);
+    const bool frozen = below(6) == 0;
+    ++from.readers;
+    switch (below(6)) {
+      case 0: {
+        constexpr int kChannels[] = {8, 16, 5};
+        const int channels = kChannels[below(3)];
+        model::Conv2d layer{.name = name, .out_channels = channels, .kernel = 1 + below(4)};
+        layer.frozen = frozen;
+        return keep(net_.conv(x, layer), {in.height, in.width, channels});
+      }
+      case 1:
+        return keep(net_.relu(x), in);
+      case 2: {
+        const int stride = 1 + below(2);
+        const auto out = [&](int n) { return model::same_padding(n, 3, stride).outputs; };
+        return keep(net_.max_pool(x, {name, 3, stride}), {out(in.height), out(in.width), in.channels});
+      }
+      case 3:
+        return keep(net_.lrn(x, {name, 2, 1.0f, 0.05f, 0.75f}), in);
+      case 4: {
+        const int outputs = 3 + below(20);
+        model::Linear layer{.name = name, .outputs = outputs};
+        layer.frozen = frozen;
+        return keep(net_.linear(x, layer), {1, 1, outputs});
+      }
+      default:
+        return add_sum(x, in, name);
+    }
+  }
+
+  /// Of `x` and the last other value of its extent, or of itself where there is none.
+  void add_sum(model::Value x, const Extent& extent, const std::string& name) {
+    model::Value other = x;
+    for (Known& known : values_) {
+      if (known.extent == extent && !(known.value == x)) other = known.value;
+    }
+    for (Known& known : values_) {
+      if (known.value == other) ++known.readers;
+    }
+    keep(net_.add(x, other, {name}), extent);
+  }
+
+  model::Value join_unread() {
+    std::vector<model::Value> ends;
+    for (const Known& known : values_) {
+      if (known.readers == 0) ends.push_back(known.value);
+    }
+    model::Value sum = ends.front();
+    if (ends.size() == 1) return sum;
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      ends[i] = net_.linear(ends[i], {.name = concat("end", i), .outputs = 6});
+      sum = i == 0 ? ends[0] : net_.add(sum, ends[i], {concat("join", i)});
+    }
+    return sum;
+  }
+
+  std::uint64_t seed_;
+  std::uint64_t drawn_ = 0;
+  Extent image_;
+  int classes_;
+  model::NetBuilder net_;
+  std::vector<Known> values_;
+};
+
+}  // namespace cifar_mpi::test
