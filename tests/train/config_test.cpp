@@ -39,7 +39,7 @@ TEST(Check, TakesTheDefaultsAndTheEdges) {
                                  [](auto& c) { c.batch_size = 1; },
                                  [](auto& c) { c.batch_size = 1 << 20; },
                                  [](auto& c) { c.threads = 4096; },
-                                 [](auto& c) { c.lr_decay_factor = 0.0; },
+                                 [](auto& c) { c.lr_decay_factor = 1e-9; },
                                  [](auto& c) { c.lr_decay_factor = 1.0; },
                                  [](auto& c) { c.ema_decay = 0.0; },
                                  [](auto& c) { c.weight_decay = 0.0; },
@@ -70,6 +70,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--steps", "-1", [](auto& c) { c.steps = -1; });
   refuse("--threads", "-1", [](auto& c) { c.threads = -1; });
   refuse("--threads", "4097", [](auto& c) { c.threads = 4097; });
+  refuse("--lr-decay-factor", "0", [](auto& c) { c.lr_decay_factor = 0.0; });
   refuse("--lr-decay-factor", "1.5", [](auto& c) { c.lr_decay_factor = 1.5; });
   refuse("--weight-decay", "-1", [](auto& c) { c.weight_decay = -1.0; });
   refuse("--warmup-epochs", "-1", [](auto& c) { c.warmup_epochs = -1.0; });
