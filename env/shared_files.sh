@@ -8,15 +8,15 @@ own() { [ -f "$1" ] && [ ! -L "$1" ] && [ -r "$1" ]; }
 # number_in FILE: what stands there when that is a whole number of at most six digits, else nothing.
 number_in() {
   local digits=''
-  ! own "$1" || IFS= read -r -n 7 digits <"$1" || true
+  ! own "$1" || { digits=$(head -c 8 "$1"); } 2>/dev/null  # bash speaks of bytes that it leaves out
   [[ ! $digits =~ ^[0-9]{1,6}$ ]] || echo "$((10#$digits))"
 }
 
 # first_line_of FILE: at most 4096 characters of it.
 first_line_of() {
   local line=''
-  ! own "$1" || IFS= read -r -n 4096 line 2>/dev/null <"$1" || true
-  printf '%s' "$line"
+  ! own "$1" || { line=$(head -c 4096 "$1"); } 2>/dev/null
+  printf '%s' "${line%%$'\n'*}"
 }
 
 # replace FILE: its content becomes what standard input has, at once; a link that bears its name goes.

@@ -14,6 +14,7 @@
 #include <span>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/clock.hpp"
@@ -62,7 +63,10 @@ Handle<int, close_descriptor, -1> open_file(const std::string& path, int how) {
 
 constexpr const char* kEvaluation = "\"test_accuracy\":";
 
-/// Keeps the complete lines up to `step`. Lines of more than a buffer, which MetricsFile does not write, go.
+constexpr std::size_t kLongestLine = 1 << 16;  // far more than MetricsFile writes
+constexpr off_t kMostBytes = off_t{1} << 30;
+
+/// Keeps the complete lines up to `step`; overlong ones go.
 void cut_back(const std::string& path, std::uint64_t step, bool evaluates_again) {
   const auto file = open_file(path, O_RDONLY);
   if (!file) return;
@@ -75,22 +79,30 @@ void cut_back(const std::string& path, std::uint64_t step, bool evaluates_again)
     if (keep) kept.append(line).append(1, '\n');
     changed = changed || !keep;
   };
-  std::array<char, 1 << 16> chunk{};
+  struct stat found {};
+  if (::fstat(file.get(), &found) == 0 && found.st_size > kMostBytes)
+    throw Error(ErrorKind::io, concat("cannot read ", path, ": it is larger than 1 GiB; move it away"));
+  std::vector<char> chunk(kLongestLine);
   bool overlong = false;
   for (;;) {
     const ssize_t n = ::read(file.get(), chunk.data(), chunk.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw Error(ErrorKind::io, concat("cannot read ", path, ": ", last_error()));
     if (n == 0) break;
-    for (const char c : std::span(chunk).first(static_cast<std::size_t>(n))) {
-      overlong = overlong || rest.size() == chunk.size();
-      if (c == '\n') {
-        take(overlong ? std::string() : rest);
-        overlong = false;
+    std::string_view part(chunk.data(), static_cast<std::size_t>(n));
+    while (!part.empty()) {
+      const std::size_t end = part.find('\n');
+      overlong = overlong || rest.size() + std::min(end, part.size()) > kLongestLine;
+      if (overlong) {
         rest.clear();
-      } else if (!overlong) {
-        rest += c;
+      } else {
+        rest += part.substr(0, end);
       }
+      if (end == std::string_view::npos) break;
+      take(overlong ? std::string() : rest);
+      overlong = false;
+      rest.clear();
+      part.remove_prefix(end + 1);
     }
   }
   changed = changed || overlong || !rest.empty();  // torn
