@@ -57,7 +57,13 @@ std::vector<CheckpointFile> checkpoints_in(const fs::path& folder, std::error_co
 
 void make_folders(const std::string& run_dir) {
   std::error_code error;
-  fs::create_directories(fs::path(run_dir) / "checkpoints", error);
+  const fs::path folder = fs::path(run_dir) / "checkpoints";
+  if (fs::is_symlink(folder, error)) {
+    throw Error(ErrorKind::io, concat(folder.string(),
+                                      " is a symbolic link, through which this run would write and remove "
+                                      "files elsewhere; name the run directory itself with --run-dir"));
+  }
+  fs::create_directories(folder, error);
   if (!error) return;
   throw Error(ErrorKind::io, concat("cannot make the run directory ", run_dir, ": ", error.message(),
                                     "; choose another with --run-dir"));

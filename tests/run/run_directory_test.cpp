@@ -43,6 +43,17 @@ const std::vector<std::string> kOthers{"step_000003000.h5.tmp",
                                        "step_000000005.h5 ",
                                        "step_99999999999999999999999.h5"};
 
+TEST(MakeFolders, FollowsNoLinkToTheCheckpointsOfOthers) {
+  const TempDir dir;
+  make_folders(dir / "run");
+  EXPECT_TRUE(std::filesystem::is_directory(dir / "run/checkpoints"));
+  make_folders(dir / "run");
+  std::filesystem::create_directory(dir / "other");
+  std::filesystem::create_directory_symlink("../run/checkpoints", dir / "other/checkpoints");
+  expect_error(ErrorKind::io, {dir / "other/checkpoints", "symbolic link", "--run-dir"},
+               [&] { make_folders(dir / "other"); });
+}
+
 TEST(ListCheckpoints, GivesTheOldestFirstAndNothingElse) {
   const TempDir dir;
   EXPECT_TRUE(steps_in(dir.path()).empty());
