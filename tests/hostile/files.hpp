@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hostile/trial.hpp"
+
+/// Files as a stranger makes them: the structure of good ones, changed at random.
+namespace cifar_mpi::test {
+
+/// A data set that a good file has, or a group with attributes alone.
+struct Wanted {
+  enum class Kind { bytes, floats, text, group } kind = Kind::group;
+  std::string path;
+  std::vector<std::uint64_t> dims;
+  std::vector<std::string> texts;  ///< of a text data set
+  struct Attribute {
+    std::string name;
+    enum class Kind { text, whole, real } kind = Kind::text;
+    std::string text;
+    std::int64_t number = 0;
+  };
+  std::vector<Attribute> attributes;
+};
+
+/// What a dataset and a checkpoint are made of.
+std::vector<Wanted> dataset_plan();
+std::vector<Wanted> checkpoint_plan();
+
+/// Writes `plan` to `path` with the C library, with `changes` of its objects made otherwise: of another type,
+/// rank, extent, layout, filter; links that lead astray or round; missing; groups deep or wide; attributes of
+/// other types. `secret` and `other` are what links and external storage name. Then, for some seeds, bytes of
+/// the file are changed, or its end is missing.
+void write_changed(const std::string& path, const std::vector<Wanted>& plan, Dice& dice, int changes,
+                   const std::string& secret, const std::string& other);
+
+/// Puts at `path` one of: a pipe, links (to `secret`, nothing, itself, /dev/zero), a folder, a large file,
+/// an empty one. False for none of them: the caller writes its own.
+bool put_no_file(const std::string& path, Dice& dice, const std::string& secret);
+
+/// A line or a word that nobody expects.
+std::string odd_text(Dice& dice);
+
+}  // namespace cifar_mpi::test

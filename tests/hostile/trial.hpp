@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+
+/// One reading of a file that somebody else made, in a process of its own.
+namespace cifar_mpi::test {
+
+/// The same numbers for the same seed, on any machine.
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : random_(seed) {}
+  /// From 0 to `below` - 1.
+  std::uint64_t roll(std::uint64_t below) { return random_() % below; }
+  bool one_in(std::uint64_t n) { return roll(n) == 0; }
+  template <class List>
+  const auto& any_of(const List& list) {
+    return list[roll(list.size())];
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+enum class End { read, refused, crashed, hung, foreign_exception };
+const char* to_string(End end);
+
+struct Trial {
+  End end = End::crashed;
+  double seconds = 0.0;
+  std::size_t peak_bytes = 0;  ///< of the process that read
+  std::string seen;            ///< what it took out of the files, or the sentence that refused
+};
+
+/// Calls `read` in a child that may crash, hang (5 s) and grow. What `read` returns becomes `seen`.
+Trial try_to(const std::function<std::string()>& read);
+
+/// Calls `make` in a child, so that what HDF5 keeps of it is not among what is measured. False when it did not
+/// come to its end: HDF5 does not survive the making of everything that it can be asked to make.
+bool apart(const std::function<void()>& make);
+
+/// A program's end: `read` for code 0, `refused` for a code of ours, with what it printed.
+Trial try_program(const std::string& command);
+
+/// What trials of one kind came to; expects that none crashed, hung, read what it must not, or took more than
+/// twice the memory of the good ones.
+class Figures {
+ public:
+  Figures(std::string kind, const Trial& good);
+  ~Figures();
+  Figures(const Figures&) = delete;
+  Figures& operator=(const Figures&) = delete;
+  void add(std::uint64_t seed, const Trial& trial);
+
+ private:
+  std::string kind_;
+  Trial good_;
+  std::uint64_t cases_ = 0, read_ = 0, refused_ = 0, bad_ = 0;
+  double longest_s_ = 0.0;
+  std::size_t most_bytes_ = 0;
+};
+
+/// Stands beside the files of a trial: what no file may lead to.
+inline const std::string kSecret = "-----BEGIN THE KEY OF ANOTHER FILE-----";
+
+}  // namespace cifar_mpi::test
