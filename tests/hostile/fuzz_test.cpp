@@ -70,7 +70,7 @@ class Hostile : public testing::Test {
   /// `make(folder, seed)` puts the files of a case there, seed 0 those of a good one; `take` gets Trial's `seen`.
   template <class Make, class Read>
   void fuzz(const std::string& kind, std::uint64_t share, Make make, Read read) {
-    const std::uint64_t cases = std::max<std::uint64_t>(setting("HOSTILE_CASES", 120) / share, 1);
+    const std::uint64_t cases = std::max<std::uint64_t>(setting("HOSTILE_CASES", 100) / share, 1);
     const std::uint64_t first = setting("HOSTILE_SEED", 1);
     const std::string good = folder();
     if (!apart([&] { make(good, 0); })) throw std::runtime_error("no good file");
@@ -369,7 +369,7 @@ class HostileRun : public Hostile {
 
 TEST_F(HostileRun, Directory) {
   fuzz(
-      "run directory", 20,
+      "run directory", 25,
       [&](const std::string& folder, std::uint64_t seed) {
         fs::copy(home("run"), folder + "/run", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
         if (seed == 0) return;
@@ -406,7 +406,7 @@ TEST_F(HostileRun, Directory) {
 
 TEST_F(HostileRun, CheckpointToEvaluate) {
   fuzz(
-      "eval", 20,
+      "eval", 25,
       [&](const std::string& folder, std::uint64_t seed) {
         const std::string file = folder + "/file.h5";
         Dice dice(seed);
