@@ -80,7 +80,8 @@ class TemporaryFile {
     if (::link(name_.c_str(), path_.c_str()) == 0) return Linked::yes;
     const int error = errno;
     // Over a network the answer to a successful call may be lost and its repetition fail.
-    struct stat ours {}, found {};
+    struct stat ours {};
+    struct stat found {};
     if (::lstat(name_.c_str(), &ours) == 0 && ::lstat(path_.c_str(), &found) == 0 &&
         ours.st_dev == found.st_dev && ours.st_ino == found.st_ino) {
       return Linked::yes;
