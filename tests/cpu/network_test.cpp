@@ -53,7 +53,7 @@ TEST(Network, HasTheReferenceGradientsForEveryOrderOfLayers) {
 }
 
 TEST(Network, HasTheReferenceGradientsOfRandomGraphs) {
-  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
     const model::NetSpec net = test::RandomNetwork(seed).make();
     NetworkRun run({.net = net, .batch = seed % 5 == 0 ? 20 : 3});
     const auto wanted = run.wanted();

@@ -14,14 +14,15 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
-#include "cifar_mpi/train/checkpoint.hpp"
-#include "cifar_mpi/train/metrics.hpp"
-#include "cifar_mpi/train/run_directory.hpp"
-#include "cifar_mpi/train/run_lock.hpp"
+#include "cifar_mpi/report/metrics.hpp"
+#include "cifar_mpi/run/checkpoint.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
+#include "cifar_mpi/run/run_lock.hpp"
 #include "hdf5/hdf5.hpp"
 #include "hostile/files.hpp"
+#include "run/resume.hpp"
 #include "support/temp_dir.hpp"
-#include "train/resume.hpp"
+#include "train/resolved.hpp"
 
 /// Every file that the programs read, as a stranger may make it. HOSTILE_CASES: of each kind, HOSTILE_SEED: the
 /// first; a failure names its seed. tools/fuzz runs this for as long as one likes.
@@ -148,20 +149,21 @@ TEST_F(Hostile, Dataset) {
 
 /// All of a checkpoint that is shown, compared or taken over.
 std::string take_checkpoint(const std::string& path) {
-  static_cast<void>(train::recorded_test_accuracy(path));
-  const train::Checkpoint checkpoint = train::read_checkpoint(path);
+  static_cast<void>(run::recorded_test_accuracy(path));
+  const run::Checkpoint checkpoint = run::read_checkpoint(path);
   std::string seen;
   const auto note = [&](const std::vector<std::string>& lines) { seen += joined(lines); };
-  const train::Identity mine{{"threads", "1"}, {"ranks", "2"}, {"precision", "fp32"}};
-  note(train::changed_settings(checkpoint.progress.resolved, mine));
-  seen += train::changed_kernels(checkpoint.provenance.kernels, "conv1: jit\nconv2: jit");
+  const RunFingerprint mine{{"threads", "1"}, {"ranks", "2"}, {"precision", "fp32"}};
+  note(run::changed_settings(checkpoint.progress.resolved, mine));
+  seen += run::changed_kernels(checkpoint.provenance.kernels, "conv1: jit\nconv2: jit");
   seen += checkpoint.provenance.configuration;
   train::require_possible(checkpoint.progress, path, {}, 12);
   for (const auto& [name, value] : checkpoint.progress.resolved) {
-    if (name == "ranks") train::shard_change(40, 12, checkpoint.progress.step, std::atoi(value.c_str()), 2);
+    if (name == "ranks") run::shard_change(40, 12, checkpoint.progress.step, std::atoi(value.c_str()), 2);
   }
-  train::require_same_run(checkpoint.progress.identity, {{"model", "tutorial"}, {"--lr", "0.1"}}, path, {},
-                          2);
+  run::StartRequest asked;
+  asked.fingerprint = {{"model", "tutorial"}, {"--lr", "0.1"}};
+  run::require_same_run(checkpoint.progress.identity, asked, path, 2);
   return seen;
 }
 
@@ -187,11 +189,12 @@ TEST_F(Hostile, Checkpoint) {
       });
 }
 
-train::Checkpoint forged(std::uint64_t seed) {
+run::Checkpoint forged(std::uint64_t seed) {
   Dice dice(seed);
-  train::Checkpoint c;
-  for (auto* tensors : {&c.model, &c.ema})
-    tensors->push_back({"conv1/weights", {5, 5, 3, 8}, "[h, w, in, out]", std::vector<float>(600)});
+  run::Checkpoint c;
+  for (const optim::StateRow& row : optim::state_rows()) {
+    c.state[row.role].push_back({"conv1/weights", {5, 5, 3, 8}, "[h, w, in, out]", std::vector<float>(600)});
+  }
   c.progress.step = 4;
   c.progress.identity = {{"model", "tutorial"}, {"--lr", "0.1"}};
   c.progress.resolved = {{"threads", "1"}, {"ranks", "1"}, {"precision", "fp32"}};
@@ -215,7 +218,7 @@ TEST_F(Hostile, ForgedCheckpoint) {
   fuzz(
       "forged", 1,
       [](const std::string& folder, std::uint64_t seed) {
-        train::write_checkpoint(folder + "/file.h5", forged(seed));
+        run::write_checkpoint(folder + "/file.h5", forged(seed));
       },
       [](const std::string& folder) { return try_to([&] { return take_checkpoint(folder + "/file.h5"); }); });
 }
@@ -238,7 +241,7 @@ TEST_F(Hostile, Metrics) {
       [](const std::string& folder) {
         return try_to([&] {
           const std::string path = folder + "/metrics.jsonl";
-          { train::MetricsFile(path, 10, Log(1), true).write(train::StepReport()); }
+          { report::MetricsFile(path, 10, Log(1), true).write(report::StepReport()); }
           return read_file(path);
         });
       });
@@ -248,14 +251,14 @@ void leave_lock(const std::string& folder, const std::string& name, Dice& dice, 
                 const std::vector<std::string>& tokens) {
   const std::string path = folder + "/" + name;
   if (!put_no_file(path, dice, secret)) {
-    train::LockHolder holder = train::this_process();
+    run::LockHolder holder = run::this_process();
     holder.host = dice.one_in(2) ? "elsewhere" : odd_text(dice);
     holder.pid = dice.roll(UINT64_MAX) >> dice.roll(64);
     holder.job = odd_text(dice);
     holder.since = odd_text(dice);
     holder.heartbeat_s = dice.one_in(2) ? 10.0 : 1e300;
     holder.token = dice.one_in(4) ? odd_text(dice) : dice.any_of(tokens);
-    write_file(path, train::to_text(holder) + (dice.one_in(3) ? odd_text(dice) : ""));
+    write_file(path, run::to_text(holder) + (dice.one_in(3) ? odd_text(dice) : ""));
   }
   const timespec then{std::time(nullptr) - (dice.one_in(2) ? 1000 : 0), 0};
   const timespec times[2] = {then, then};
@@ -278,7 +281,7 @@ TEST_F(Hostile, Lock) {
         return try_to([&] {
           std::string seen;
           const auto hear = [&](const std::string& why) { seen += why; };
-          const train::RunLock lock(folder, train::this_process(), hear, hear);
+          const run::RunLock lock(folder, run::this_process(), hear, hear);
           return seen + (lock.held() ? "" : " not held");
         });
       });
@@ -414,17 +417,17 @@ TEST_F(HostileRun, CheckpointToEvaluate) {
           return static_cast<void>(fs::copy_file(home("run/checkpoints/step_000000002.h5"), file));
         if (put_no_file(file, dice, secret_)) return;
         if (dice.one_in(2)) return write(file, checkpoint_plan(), seed, 1);
-        train::Checkpoint checkpoint = train::read_checkpoint(home("run/checkpoints/step_000000002.h5"));
+        run::Checkpoint checkpoint = run::read_checkpoint(home("run/checkpoints/step_000000002.h5"));
         for (auto& [name, value] : checkpoint.progress.identity) {
           if (dice.one_in(5)) value = odd_text(dice);
         }
-        for (auto& tensor : checkpoint.ema) {
+        for (auto& tensor : checkpoint.state[optim::StateRole::average]) {
           if (dice.one_in(5))
             std::fill(tensor.values.begin(), tensor.values.end(), std::numeric_limits<float>::quiet_NaN());
           if (dice.one_in(9)) tensor.name += odd_text(dice).substr(0, 3);
         }
         try {
-          train::write_checkpoint(file, checkpoint);
+          run::write_checkpoint(file, checkpoint);
         } catch (const Error&) {  // a name that HDF5 does not take
           write_file(file, "");
         }
