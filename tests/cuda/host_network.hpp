@@ -57,7 +57,10 @@ class HostGroup final : public engine::Group {
         {},
         {},
         {}};
-    if (o.mask_dst) backward.reads.push_back({o.dst, c.dst.value.bytes});
+    if (o.mask_dst) {  // in place, as the kernel
+      backward.reads.push_back({o.dst, c.dst.value.bytes});
+      backward.writes.push_back({o.grad_dst, c.dst.grad.bytes});
+    }
     add_params(o, backward);
     for (std::size_t p = 0; p < o.params.size(); ++p) {
       if (o.params[p].grad != nullptr)
@@ -171,7 +174,8 @@ class HostGroup final : public engine::Group {
   }
 
   void run_backward(const Affine& affine, const Operands& o, const Kept&) const {
-    const Array grad = o.mask_dst ? reference::relu_grad_x(y(o), grad_y(o)) : grad_y(o);
+    if (o.mask_dst) write_array(reference::relu_grad_x(y(o), grad_y(o)), o.grad_dst);
+    const Array grad = grad_y(o);
     const int rows = static_cast<int>(affine.rows(batch_));
     if (o.params[0].grad != nullptr) {
       write_array(reference::grad_biases(affine.outputs, grad),
