@@ -6,6 +6,19 @@
 
 namespace cifar_mpi::test {
 
+/// Two convolutions of one value added up, the later one behind a ReLU whose mask must not reach the gradient of
+/// the other; then a block with a skip around it, and a ReLU that two layers read.
+inline model::NetSpec network_with_sums() {
+  model::NetBuilder net("sums", {6, 5, 3}, 7);
+  const model::Value plain = net.conv(net.image(), {.name = "c1", .out_channels = 8, .kernel = 3});
+  const model::Value masked = net.relu(net.conv(net.image(), {.name = "c2", .out_channels = 8, .kernel = 3}));
+  const model::Value sum = net.add(plain, masked, {"s1"});
+  const model::Value twice = net.relu(net.conv(sum, {.name = "c3", .out_channels = 8, .kernel = 3}));
+  const model::Value inner = net.conv(twice, {.name = "c4", .out_channels = 8, .kernel = 3});
+  const model::Value block = net.relu(net.add(net.add(inner, twice, {"s2"}), sum, {"s3"}));
+  return net.softmax_cross_entropy(net.linear(net.max_pool(block, {"p1", 2, 2}), {"l1", 7}));
+}
+
 /// The ways in which layers may follow each other; the second convolution has `channels`,
 /// by default a number that suits the libraries of GPUs.
 inline std::vector<model::NetSpec> orders_of_layers(int channels = 24) {
@@ -34,6 +47,7 @@ inline std::vector<model::NetSpec> orders_of_layers(int channels = 24) {
       make_net("a convolution gives the logits", {4, 4, 3}, 7,
                {c1, Relu{}, p1, p2, Conv2d{"c9", 7, 1}, loss}),
       make_net("logits behind relu and pools", {4, 4, 2}, 16, {c1, Relu{}, p1, p2, loss}),
+      network_with_sums(),
   };
 }
 
