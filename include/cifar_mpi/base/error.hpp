@@ -7,7 +7,7 @@
 /// What can go wrong in the world, and the exit code each kind ends the program with.
 namespace cifar_mpi {
 
-/// The value is the exit code. The table in the README repeats it for users.
+/// The value is the exit code. The table in src/run/README.md repeats it for users.
 enum class ErrorKind : int {
   internal = 1,    ///< a bug, or an exception nobody expected
   usage = 2,       ///< an option or a combination of options that makes no sense
