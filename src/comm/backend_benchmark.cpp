@@ -35,10 +35,10 @@ struct Replay {
 
   engine::StepProgram repeat(int times) const {
     engine::StepProgram program(task.name);
-    const bool aside = lane != engine::kCompute;
-    if (aside) program.wait(lane, program.set(engine::kCompute));
+    const bool elsewhere = lane != engine::kCompute;
+    if (elsewhere) program.wait(lane, program.set(engine::kCompute));
     for (int i = 0; i < times; ++i) program.run(lane, task);
-    if (aside) program.wait(engine::kCompute, program.set(lane));
+    if (elsewhere) program.wait(engine::kCompute, program.set(lane));
     program.seal();
     return program;
   }

@@ -26,7 +26,7 @@ std::unique_ptr<Collective> make_auto(const World& world, const Nodes& nodes, Wi
 
 /// The ranks of a node keep their arrays in memory that all of them can reach. Each adds one slice of all
 /// arrays, in rank order, and writes the total into every array: nothing is packed, sent or received. For
-/// ranks that share one node. How they keep out of each other's way stands at `WindowRun`.
+/// ranks that share one node. How they keep out of each other's way stands at `WindowOperation`.
 ///
 ///   data   [n] f32 inside memory from `allocate`, replaced by the sum; any n, also n = 0
 ///   order  belongs on the comm lane; `start` stores one flag, `poll` works when all ranks have started
@@ -50,7 +50,7 @@ std::unique_ptr<Collective> make_two_level(const World& world, const Nodes& node
 /// Two trips around a ring of P ranks: first each rank collects the total of one P-th of the array, then the
 /// totals travel once more. A rank sends 2·(P-1)/P of the array in 2·(P-1) messages (Patarasuk and Yuan
 /// 2009). For short arrays the message count rules and `doubling` wins. Long pieces travel in chunks: see
-/// `RingRun`.
+/// `RingOperation`.
 ///
 ///   data   [n] f32, host memory, replaced by the sum; any n, also n < P and n = 0
 ///   order  belongs on the comm lane; `start` posts the first messages, `poll` adds what has arrived and

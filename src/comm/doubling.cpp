@@ -56,12 +56,13 @@ std::vector<Stage> stages_of(int rank, int ranks) {
 /// With a 16-bit wire a rank rounds its own partial sum as well before it sends it, so that both ends of an
 /// exchange add the same two numbers. Where a total is sent on to the odd rank of a pair, and so rounded once
 /// more, all ranks round it.
-class DoublingRun {
+class DoublingOperation {
  public:
-  DoublingRun(const Place& place, WireImage image) : place_(place), image_(std::move(image)) {
+  DoublingOperation(const Neighbours& neighbours, StagingBuffer image)
+      : neighbours_(neighbours), image_(std::move(image)) {
     if (image_.data().empty()) return;
-    stages_ = stages_of(place.rank, place.ranks);
-    pairs_ = pairs_of(place.ranks);
+    stages_ = stages_of(neighbours.rank, neighbours.ranks);
+    pairs_ = pairs_of(neighbours.ranks);
     stage_ = stages_.size();
     if (stages_.empty()) return;
     scratch_ = allocate_message_memory(image_.bytes(all()));
@@ -97,14 +98,15 @@ class DoublingRun {
     Request& send = sends_.emplace_back();
     Request& receive = receives_.emplace_back();
     if (stage.sends) {
-      check(MPI_Send_init(image_.at(all()), image_.count(all()), image_.type(), stage.peer, kTag, place_.comm,
-                          send.address()),
+      check(MPI_Send_init(image_.at(all()), image_.count(all()), image_.type(), stage.peer, kTag,
+                          neighbours_.comm, send.address()),
             "planning a message of recursive doubling", stage.peer);
     }
     if (stage.arrival == Stage::Arrival::none) return;
-    std::byte* const landing = stage.arrival == Stage::Arrival::added ? scratch_.data() : image_.at(all());
-    check(MPI_Recv_init(landing, image_.count(all()), image_.type(), stage.peer, kTag, place_.comm,
-                        receive.address()),
+    std::byte* const receive_buffer =
+        stage.arrival == Stage::Arrival::added ? scratch_.data() : image_.at(all());
+    check(MPI_Recv_init(receive_buffer, image_.count(all()), image_.type(), stage.peer, kTag,
+                        neighbours_.comm, receive.address()),
           "planning a message of recursive doubling", stage.peer);
   }
 
@@ -125,8 +127,8 @@ class DoublingRun {
     return done != 0;
   }
 
-  Place place_;
-  WireImage image_;
+  Neighbours neighbours_;
+  StagingBuffer image_;
   std::vector<Stage> stages_;
   int pairs_ = 0;
   std::size_t stage_ = 0;  ///< the one under way; past the end when there is none
@@ -138,7 +140,7 @@ class DoublingRun {
 }  // namespace
 
 std::unique_ptr<Collective> make_doubling(const World& world, const Nodes& nodes, Wire wire) {
-  return std::make_unique<MessageCollective<DoublingRun>>("doubling", world, nodes, wire);
+  return std::make_unique<MessageCollective<DoublingOperation>>("doubling", world, nodes, wire);
 }
 
 }  // namespace cifar_mpi::comm

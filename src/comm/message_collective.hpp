@@ -9,8 +9,8 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "comm/collectives.hpp"
-#include "comm/place.hpp"
-#include "comm/wire_image.hpp"
+#include "comm/neighbours.hpp"
+#include "comm/staging_buffer.hpp"
 #include "comm/world_access.hpp"
 
 namespace cifar_mpi::comm {
@@ -26,7 +26,7 @@ engine::Task task_of(std::string task_name, std::span<float> data, Run& run) {
           [&run] { return run.poll(); }};
 }
 
-/// A collective of ordinary memory and a communicator of its own: one `Run(place, image)` per task.
+/// A collective of ordinary memory and a communicator of its own: one `Run(neighbours, image)` per task.
 template <class Run>
 class MessageCollective final : public Collective {
  public:
@@ -35,13 +35,13 @@ class MessageCollective final : public Collective {
         name_(wire == Wire::fp32 ? std::string(name) : concat(name, " in ", to_string(wire))),
         wire_(wire),
         comm_(WorldAccess::duplicate(world)),
-        place_(place_in(comm_.get(), nodes.count() > 1)) {}
+        neighbours_(neighbours_in(comm_.get(), nodes.count() > 1)) {}
 
   std::string_view name() const override { return name_; }
-  int ranks() const override { return place_.ranks; }
+  int ranks() const override { return neighbours_.ranks; }
   Buffer allocate(std::size_t bytes) override { return allocate_together(world_, bytes); }
   engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) override {
-    runs_.push_back(std::make_unique<Run>(place_, WireImage(wire_, data, exact)));
+    runs_.push_back(std::make_unique<Run>(neighbours_, StagingBuffer(wire_, data, exact)));
     return task_of(std::move(task_name), data, *runs_.back());
   }
 
@@ -50,7 +50,7 @@ class MessageCollective final : public Collective {
   std::string name_;
   Wire wire_;
   Communicator comm_;
-  Place place_;
+  Neighbours neighbours_;
   std::vector<std::unique_ptr<Run>> runs_;  ///< tasks point into it; goes before the communicator
 };
 

@@ -11,10 +11,10 @@ namespace cifar_mpi::comm {
 namespace {
 
 /// One planned all-reduce of the MPI library.
-class MpiRun {
+class MpiOperation {
  public:
-  MpiRun(const Place& place, WireImage image)
-      : comm_(place.comm), image_(std::move(image)), count_(image_.count({0, image_.data().size()})) {}
+  MpiOperation(const Neighbours& neighbours, StagingBuffer image)
+      : comm_(neighbours.comm), image_(std::move(image)), count_(image_.count({0, image_.data().size()})) {}
 
   void start() {
     if (count_ == 0) return;
@@ -32,7 +32,7 @@ class MpiRun {
 
  private:
   MPI_Comm comm_;
-  WireImage image_;
+  StagingBuffer image_;
   int count_;
   Request request_;
 };
@@ -40,7 +40,7 @@ class MpiRun {
 }  // namespace
 
 std::unique_ptr<Collective> make_mpi_all_reduce(const World& world, const Nodes& nodes, Wire) {
-  return std::make_unique<MessageCollective<MpiRun>>("mpi", world, nodes, Wire::fp32);
+  return std::make_unique<MessageCollective<MpiOperation>>("mpi", world, nodes, Wire::fp32);
 }
 
 }  // namespace cifar_mpi::comm

@@ -8,7 +8,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "comm/message_collective.hpp"
-#include "comm/window_run.hpp"
+#include "comm/window_operation.hpp"
 #include "comm/world_access.hpp"
 
 namespace cifar_mpi::comm {
@@ -50,10 +50,10 @@ class Window final : public Collective {
   std::string note_;
   Communicator node_;
   Communicator across_;  ///< none for a rank that owns no slice
-  WindowPlace place_;
+  WindowPlace neighbours_;
   std::vector<std::unique_ptr<WindowBlock>> blocks_;
-  std::unique_ptr<Collective> instead_;           ///< for arrays that found no shared memory
-  std::vector<std::unique_ptr<WindowRun>> runs_;  ///< tasks point into it; goes before the rest
+  std::unique_ptr<Collective> instead_;                 ///< for arrays that found no shared memory
+  std::vector<std::unique_ptr<WindowOperation>> runs_;  ///< tasks point into it; goes before the rest
 };
 
 Window::Window(std::string_view name, const World& world, const Nodes& nodes, Wire wire,
@@ -62,13 +62,13 @@ Window::Window(std::string_view name, const World& world, const Nodes& nodes, Wi
   if (wire != Wire::fp32) name_ += concat(" in ", to_string(wire));
   const auto me = nodes.of_rank.begin() + world.rank();
   node_ = WorldAccess::split(world, *me);
-  place_.owners = nodes.fewest_ranks();
+  neighbours_.owners = nodes.fewest_ranks();
   const int slice = static_cast<int>(std::count(nodes.of_rank.begin(), me, *me));
-  const bool owner = slice < place_.owners;
+  const bool owner = slice < neighbours_.owners;
   across_ = WorldAccess::split(world, owner ? slice : -1);
   // The owners of a slice stand in rank order, and nodes are numbered in it: by their first rank for slice 0,
   // by a later one for the others. Any order will do, as long as it is fixed.
-  if (owner) place_.across = place_in(across_.get(), true);
+  if (owner) neighbours_.across = neighbours_in(across_.get(), true);
 }
 
 /// What is missing for `bytes` more per rank, or nothing.
@@ -139,7 +139,7 @@ engine::Task Window::all_reduce(std::string task_name, std::span<float> data, st
     if (instead_) return instead_->all_reduce(std::move(task_name), data, exact);
     throw std::logic_error(concat("'", task_name, "' sums an array outside the memory of its collective"));
   }
-  runs_.push_back(std::make_unique<WindowRun>(place_, *block, data, wire_, exact));
+  runs_.push_back(std::make_unique<WindowOperation>(neighbours_, *block, data, wire_, exact));
   return task_of(std::move(task_name), data, *runs_.back());
 }
 

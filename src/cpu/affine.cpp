@@ -13,17 +13,17 @@ WeightCopy plan_copy(const Dnnl& dnnl, const Desc& master, const Desc& wanted) {
   return {wanted, std::nullopt, make_reorder(dnnl, master, wanted)};
 }
 
-WeightCopy plan_turned_copy(const Dnnl& dnnl, const Desc& master, const Desc& wanted, Turning turning) {
-  turning.unpack = make_reorder(dnnl, master, turning.taps);
-  Kernel reorder = make_reorder(dnnl, turning.turned, wanted);
-  return {wanted, std::move(turning), std::move(reorder)};
+WeightCopy plan_rotated_copy(const Dnnl& dnnl, const Desc& master, const Desc& wanted, Rotation rotation) {
+  rotation.unpack = make_reorder(dnnl, master, rotation.taps);
+  Kernel reorder = make_reorder(dnnl, rotation.rotated, wanted);
+  return {wanted, std::move(rotation), std::move(reorder)};
 }
 
 /// Puts the taps into reverse order, in place.
-engine::Task turn_task(const std::string& name, const Turning& turning, std::byte* taps) {
+engine::Task rotate_task(const std::string& name, const Rotation& rotation, std::byte* taps) {
   auto* const first = reinterpret_cast<float*>(taps);
-  const std::size_t floats = turning.tap_floats;
-  const int count = turning.tap_count;
+  const std::size_t floats = rotation.tap_floats;
+  const int count = rotation.tap_count;
   const engine::Bytes bytes = engine::bytes_of(first, floats * static_cast<std::size_t>(count));
   const auto turn = [first, floats, count](engine::Lane&) {
     for (int t = 0; t < count / 2; ++t) {
@@ -37,7 +37,7 @@ engine::Task turn_task(const std::string& name, const Turning& turning, std::byt
 }  // namespace
 
 Affine settle_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
-                     std::optional<Turning> turning) {
+                     std::optional<Rotation> rotation) {
   Affine affine;
   affine.src = formats.src;
   affine.bias = formats.biases;
@@ -49,8 +49,8 @@ Affine settle_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKerne
   affine.relu = formats.relu;
   if (affine.wants_grad_src) {
     const Desc wanted = kernels.data_gradient.describe(dnnl::query::weights_md);
-    affine.backward_weights = turning ? plan_turned_copy(dnnl, affine.master, wanted, std::move(*turning))
-                                      : plan_copy(dnnl, affine.master, wanted);
+    affine.backward_weights = rotation ? plan_rotated_copy(dnnl, affine.master, wanted, std::move(*rotation))
+                                       : plan_copy(dnnl, affine.master, wanted);
   }
   affine.kernels = std::move(kernels);
   return affine;
@@ -62,11 +62,11 @@ std::vector<engine::Task> prepare_tasks(const std::string& name, const Dnnl& dnn
   std::vector<engine::Task> tasks;
   if (!copy.reorder) return tasks;
   Operand from = reads(DNNL_ARG_FROM, master_desc, master);
-  if (copy.turning) {
-    tasks.push_back(kernel_task(name + ", unpack", dnnl, copy.turning->unpack,
-                                {from, writes(DNNL_ARG_TO, copy.turning->taps, taps)}, scratch));
-    tasks.push_back(turn_task(name + ", turn", *copy.turning, taps));
-    from = reads(DNNL_ARG_FROM, copy.turning->turned, taps);
+  if (copy.rotation) {
+    tasks.push_back(kernel_task(name + ", unpack", dnnl, copy.rotation->unpack,
+                                {from, writes(DNNL_ARG_TO, copy.rotation->taps, taps)}, scratch));
+    tasks.push_back(rotate_task(name + ", turn", *copy.rotation, taps));
+    from = reads(DNNL_ARG_FROM, copy.rotation->rotated, taps);
   }
   tasks.push_back(
       kernel_task(name, dnnl, *copy.reorder, {from, writes(DNNL_ARG_TO, copy.desc, weights)}, scratch));
@@ -121,14 +121,14 @@ engine::Task plan_weight_gradient(const std::string& name, const Dnnl& dnnl, con
 engine::Task plan_data_gradient(const std::string& name, const Dnnl& dnnl, const Affine& affine,
                                 const AffineMemory& memory, const void* weights) {
   // Turned, it is a convolution of the gradient (see conv.hpp).
-  const bool turned = affine.is_turned();
+  const bool rotated = affine.is_rotated();
   std::vector<engine::Task> parts;
   for (int p = 0; p < affine.pieces; ++p) {
     parts.push_back(kernel_task(name, dnnl, affine.kernels.data_gradient,
-                                {reads(turned ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST, affine.grad_dst,
+                                {reads(rotated ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST, affine.grad_dst,
                                        memory.grad_dst + offset_of_piece(affine.grad_dst, p)),
                                  reads(DNNL_ARG_WEIGHTS, affine.backward_weights.desc, weights),
-                                 writes(turned ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC, affine.src,
+                                 writes(rotated ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC, affine.src,
                                         memory.grad_src + offset_of_piece(affine.src, p))},
                                 memory.scratch));
   }

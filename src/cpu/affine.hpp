@@ -9,11 +9,11 @@
 /// What convolutions and linear layers have in common: weights, biases, and three kernels.
 namespace cifar_mpi::cpu {
 
-/// Weights of a convolution turned by 180 degrees with in and out swapped, fp32, tap by tap.
-struct Turning {
+/// Weights of a convolution rotated by 180 degrees with in and out swapped, fp32, tap by tap.
+struct Rotation {
   Kernel unpack;  ///< master → taps
   Desc taps;      ///< {out, in, k, k} in the order [k, k, out, in]
-  Desc turned;    ///< {in, out, k, k}: the same bytes when the taps stand in reverse order
+  Desc rotated;   ///< {in, out, k, k}: the same bytes when the taps stand in reverse order
   int tap_count = 0;
   std::size_t tap_floats = 0;
 };
@@ -21,8 +21,8 @@ struct Turning {
 /// A compute copy of weights in the format a kernel wants; without `reorder` the master copy serves as it is.
 struct WeightCopy {
   Desc desc;
-  std::optional<Turning> turning;
-  std::optional<Kernel> reorder;  ///< master → desc, or turned → desc
+  std::optional<Rotation> rotation;
+  std::optional<Kernel> reorder;  ///< master → desc, or rotated → desc
 };
 
 /// Conv2d or Linear, with the ReLU behind it if there is one. A linear layer sees its values as matrices. A
@@ -45,8 +45,8 @@ struct Affine {
   /// Of the parameters' gradients of one piece.
   std::size_t partial_bytes() const { return master.get_size() + bias.get_size(); }
   /// The data gradient is a convolution of the gradient (see conv.hpp).
-  bool is_turned() const { return backward_weights.turning.has_value(); }
-  bool shares_weights() const { return !is_turned() && forward_weights.desc == backward_weights.desc; }
+  bool is_rotated() const { return backward_weights.rotation.has_value(); }
+  bool shares_weights() const { return !is_rotated() && forward_weights.desc == backward_weights.desc; }
 };
 
 /// What a layer with parameters is planned from.
@@ -62,11 +62,11 @@ struct AffinePlace {
   bool wants_grad_src = false;
 };
 
-/// Formats as the kernels settled them. `turning` is set when `kernels.data_gradient` wants turned weights.
+/// Formats as the kernels settled them. `rotation` is set when `kernels.data_gradient` wants rotated weights.
 Affine settle_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
-                     std::optional<Turning> turning = std::nullopt);
+                     std::optional<Rotation> rotation = std::nullopt);
 
-/// The tasks that make the copy at `weights` from the master copy; `taps` is only used by a turned copy, and
+/// The tasks that make the copy at `weights` from the master copy; `taps` is only used by a rotated copy, and
 /// has as many bytes as its `taps`. None when the master copy serves.
 std::vector<engine::Task> prepare_tasks(const std::string& name, const Dnnl& dnnl, const Desc& master_desc,
                                         const WeightCopy& copy, const float* master, std::byte* taps,

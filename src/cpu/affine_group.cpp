@@ -24,10 +24,10 @@ AffineGroup::AffineGroup(Planning& planning, std::string name, Affine affine, De
   planning.note(name + " weight gradient", affine_.kernels.weight_gradient, remark);
   if (affine_.wants_grad_src) {
     planning.note(name + " data gradient", affine_.kernels.data_gradient,
-                  affine_.is_turned() ? ", turned" : "");
+                  affine_.is_rotated() ? ", turned" : "");
   }
   for (const WeightCopy* copy : {&affine_.forward_weights, &affine_.backward_weights}) {
-    if (copy->turning) planning.note(name + " turn", copy->turning->unpack);
+    if (copy->rotation) planning.note(name + " turn", copy->rotation->unpack);
     if (copy->reorder) planning.note(name + " prepare", *copy->reorder);
   }
 }
@@ -36,8 +36,8 @@ const void* AffineGroup::prepare_copy(const std::string& task_name, const Weight
                                       Arena& arena, std::vector<Task>& tasks) const {
   if (!copy.reorder) return from;
   std::size_t scratch = copy.reorder->scratch_bytes();
-  if (copy.turning) scratch = std::max(scratch, copy.turning->unpack.scratch_bytes());
-  std::byte* const taps = copy.turning ? arena.take(copy.turning->taps.get_size()) : nullptr;
+  if (copy.rotation) scratch = std::max(scratch, copy.rotation->unpack.scratch_bytes());
+  std::byte* const taps = copy.rotation ? arena.take(copy.rotation->taps.get_size()) : nullptr;
   std::byte* const weights = arena.take(copy.desc.get_size());
   for (Task& task : prepare_tasks(task_name, planning_.dnnl, affine_.master, copy, from, taps, weights,
                                   arena.take(scratch))) {
@@ -78,7 +78,7 @@ engine::GroupTasks AffineGroup::tasks(const Operands& operands, Arena& arena) co
         plan_data_gradient(name() + " data gradient", planning_.dnnl, affine_, memory, weights.backward));
   }
   for (auto* const list : {&tasks.forward, &tasks.backward}) {
-    for (Task& task : *list) task.demand.flops = operands.flops;
+    for (Task& task : *list) task.cost.flops = operands.flops;
   }
   return tasks;
 }

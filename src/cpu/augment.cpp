@@ -118,7 +118,7 @@ engine::Task input_task(const char* name, const engine::DataView& data, const da
   task.reads = {engine::bytes_of(data.images, data.count * image), engine::bytes_of(data.labels, data.count)};
   task.writes = {engine::bytes_of(x, values * value_bytes),
                  engine::bytes_of(labels, static_cast<std::size_t>(batch))};
-  task.demand.bytes = static_cast<double>(values * (1 + value_bytes) + 2 * static_cast<std::size_t>(batch));
+  task.cost.bytes = static_cast<double>(values * (1 + value_bytes) + 2 * static_cast<std::size_t>(batch));
   return task;
 }
 

@@ -18,29 +18,29 @@ memory::dims weight_dims(const model::Conv2d& layer, const Extent& in) {
 
 bool is_batched_gemm(const Kernel& kernel) { return kernel.implementation().starts_with("brg"); }
 
-Turning plan_turning(const model::Conv2d& layer, const Extent& in) {
+Rotation plan_rotation(const model::Conv2d& layer, const Extent& in) {
   const memory::dim out = layer.out_channels, inputs = in.channels, k = layer.kernel, tap = out * inputs;
-  Turning turning;
-  turning.taps = Desc({out, inputs, k, k}, memory::data_type::f32, memory::dims{inputs, 1, k * tap, tap});
-  turning.turned = Desc({inputs, out, k, k}, memory::data_type::f32, memory::dims{1, inputs, k * tap, tap});
-  turning.tap_count = layer.kernel * layer.kernel;
-  turning.tap_floats = static_cast<std::size_t>(tap);
-  return turning;
+  Rotation rotation;
+  rotation.taps = Desc({out, inputs, k, k}, memory::data_type::f32, memory::dims{inputs, 1, k * tap, tap});
+  rotation.rotated = Desc({inputs, out, k, k}, memory::data_type::f32, memory::dims{1, inputs, k * tap, tap});
+  rotation.tap_count = layer.kernel * layer.kernel;
+  rotation.tap_floats = static_cast<std::size_t>(tap);
+  return rotation;
 }
 
-/// Replaces the data gradient by a turned convolution where that is the faster kernel.
-std::optional<Turning> turn_data_gradient(const Dnnl& dnnl, const model::Conv2d& layer, const Extent& in,
-                                          const AffineFormats& formats, const Window& window,
-                                          AffineKernels& kernels) {
+/// Replaces the data gradient by a rotated convolution where that is the faster kernel.
+std::optional<Rotation> rotate_data_gradient(const Dnnl& dnnl, const model::Conv2d& layer, const Extent& in,
+                                             const AffineFormats& formats, const Window& window,
+                                             AffineKernels& kernels) {
   if (!formats.wants_grad_src || is_batched_gemm(kernels.data_gradient)) return std::nullopt;
   if (!is_batched_gemm(kernels.forward)) return std::nullopt;
   const Desc weights({in.channels, layer.out_channels, layer.kernel, layer.kernel}, memory::data_type::f32,
                      memory::format_tag::any);
-  Kernel turned = make_turned_convolution(dnnl, kernels.weight_gradient.describe(dnnl::query::diff_dst_md),
-                                          weights, formats.src, window);
-  if (!is_batched_gemm(turned)) return std::nullopt;
-  kernels.data_gradient = std::move(turned);
-  return plan_turning(layer, in);
+  Kernel rotated = make_rotated_convolution(dnnl, kernels.weight_gradient.describe(dnnl::query::diff_dst_md),
+                                            weights, formats.src, window);
+  if (!is_batched_gemm(rotated)) return std::nullopt;
+  kernels.data_gradient = std::move(rotated);
+  return plan_rotation(layer, in);
 }
 
 }  // namespace
@@ -60,10 +60,10 @@ Affine plan_conv(const Dnnl& dnnl, const model::Conv2d& layer, const AffinePlace
   formats.wants_grad_src = place.wants_grad_src;
   const Window window{layer.kernel, 1, place.in.height, place.in.width};
   AffineKernels kernels = make_convolution(dnnl, formats, window);
-  std::optional<Turning> turning;
-  // In bf16 both kernels take the same time, and turning would cost.
-  if (place.type == kFp32) turning = turn_data_gradient(dnnl, layer, place.in, formats, window, kernels);
-  return settle_affine(dnnl, formats, std::move(kernels), std::move(turning));
+  std::optional<Rotation> rotation;
+  // In bf16 both kernels take the same time, and rotation would cost.
+  if (place.type == kFp32) rotation = rotate_data_gradient(dnnl, layer, place.in, formats, window, kernels);
+  return settle_affine(dnnl, formats, std::move(kernels), std::move(rotation));
 }
 
 Desc conv_logical_weights(const model::Conv2d& layer, const Extent& in) {

@@ -112,7 +112,7 @@ class ConvPoolGroup final : public AffineGroup {
     memory.scratch = arena.take(scratch_bytes());
     tasks.forward.push_back(plan_conv_pool_forward(name() + " forward", planning_.dnnl, stage, memory,
                                                    weights.forward, biases_of(operands)));
-    tasks.forward.back().demand.flops = operands.flops;
+    tasks.forward.back().cost.flops = operands.flops;
     if (!operands.training || operands.params[0].grad == nullptr) return tasks;
     memory.piece = arena.take(affine_.dst.get_size());
     memory.partial = arena.take(affine_.partial_bytes());
@@ -120,7 +120,7 @@ class ConvPoolGroup final : public AffineGroup {
     tasks.backward.push_back(plan_conv_pool_backward(name() + " weight gradient", planning_.dnnl, stage,
                                                      memory, operands.params[0].grad,
                                                      operands.params[1].grad));
-    tasks.backward.back().demand.flops = operands.flops;
+    tasks.backward.back().cost.flops = operands.flops;
     return tasks;
   }
 

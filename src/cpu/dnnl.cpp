@@ -98,8 +98,8 @@ AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& f, const W
           })};
 }
 
-Kernel make_turned_convolution(const Dnnl& dnnl, const Desc& src, const Desc& weights, const Desc& dst,
-                               const Window& window) {
+Kernel make_rotated_convolution(const Dnnl& dnnl, const Desc& src, const Desc& weights, const Desc& dst,
+                                const Window& window) {
   const Spread s(window);
   return kernel_of(describe_forward<dnnl::convolution_forward>(
       dnnl, attributes(false), dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, src,

@@ -63,10 +63,10 @@ struct AffineKernels {
 
 AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& formats, const Window& window);
 /// A convolution SRC, WEIGHTS → DST without biases whose padding before and after is swapped: with the
-/// weights turned by 180 degrees and their channels swapped it is the data gradient of the convolution over
+/// weights rotated by 180 degrees and their channels swapped it is the data gradient of the convolution over
 /// `window`.
-Kernel make_turned_convolution(const Dnnl& dnnl, const Desc& src, const Desc& weights, const Desc& dst,
-                               const Window& window);
+Kernel make_rotated_convolution(const Dnnl& dnnl, const Desc& src, const Desc& weights, const Desc& dst,
+                                const Window& window);
 AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& formats);
 
 struct PoolKernels {

@@ -44,7 +44,7 @@ class AffineGroup final : public engine::Group {
   /// What the forward pass of one program leaves for its backward pass.
   struct Kept {
     std::byte* weights = nullptr;  ///< for cuDNN
-    std::byte* turned = nullptr;   ///< for the data gradient as a product
+    std::byte* rotated = nullptr;  ///< for the data gradient as a product
     std::byte* patches = nullptr;  ///< of the input
   };
 
@@ -62,7 +62,7 @@ class AffineGroup final : public engine::Group {
   /// `task` is one of the three products; adds what it needs at least, and the workspace, of which it leaves
   /// nothing.
   Task product(Task task, const Operands& o, std::byte* space, std::size_t space_bytes) const {
-    task.demand = {o.flops, engine::bytes_moved(task)};
+    task.cost = {o.flops, engine::bytes_moved(task)};
     task.writes.push_back({space, space_bytes});
     return task;
   }
@@ -115,15 +115,15 @@ void AffineGroup::prepare(const Operands& o, Arena& arena, Kept& kept, std::vect
                      {},
                      true});
   } else if (o.training && affine_.wants_grad_x) {
-    const TurnedWeights shape{affine_.kernel, affine_.in.channels, affine_.outputs,
-                              affine_.backward_patches(shared_.batch).row};
+    const RotatedWeights shape{affine_.kernel, affine_.in.channels, affine_.outputs,
+                               affine_.backward_patches(shared_.batch).row};
     const std::size_t size = bytes(static_cast<std::size_t>(shape.row) * static_cast<std::size_t>(shape.in));
-    kept.turned = arena.take(size);
+    kept.rotated = arena.take(size);
     tasks.push_back({name() + " turn",
                      {read},
-                     {{kept.turned, size}},
-                     [=, to = kept.turned, type = type_](Lane& lane) {
-                       turn_weights(stream_of(lane), shape, master, to, type);
+                     {{kept.rotated, size}},
+                     [=, to = kept.rotated, type = type_](Lane& lane) {
+                       rotate_weights(stream_of(lane), shape, master, to, type);
                      },
                      {},
                      true});
@@ -156,13 +156,12 @@ void AffineGroup::product_forward(const Operands& o, Kept& kept, Arena& arena,
   if (affine_.is_conv()) {
     kept.patches = arena.take(matmul->bytes_a());
     rows = {kept.patches, matmul->bytes_a()};
-    tasks.push_back(
-        {name() + " patches",
-         {x(o)},
-         {rows},
-         [shape = affine_.forward_patches(shared_.batch), type = type_, from = o.src[0],
-          to = kept.patches](Lane& lane) { gather_patches(stream_of(lane), shape, type, from, to); },
-         {}});
+    tasks.push_back({name() + " patches",
+                     {x(o)},
+                     {rows},
+                     [shape = affine_.forward_patches(shared_.batch), type = type_, from = o.src[0],
+                      to = kept.patches](Lane& lane) { im2col(stream_of(lane), shape, type, from, to); },
+                     {}});
   }
   const auto outputs = static_cast<std::size_t>(affine_.outputs);
   const bool narrow = type_of(contract_.dst.value) == ValueType::bf16;
@@ -199,18 +198,18 @@ Task AffineGroup::bias_gradient(const Operands& o, Arena& arena) const {
             [work](Lane& lane) { sum_columns(stream_of(lane), work); },
             {},
             !o.mask_dst};
-  task.demand.bytes = static_cast<double>(grad_y(o).size);  // the sums are small
+  task.cost.bytes = static_cast<double>(grad_y(o).size);  // the sums are small
   if (o.mask_dst) {
     task.reads.push_back(y(o));
     task.writes.push_back(grad_y(o));
-    task.demand.bytes += static_cast<double>(y(o).size + grad_y(o).size);
+    task.cost.bytes += static_cast<double>(y(o).size + grad_y(o).size);
   }
   return task;
 }
 
 Task AffineGroup::weight_gradient(const Operands& o, const Kept& kept, Arena& arena) const {
   float* const to = o.params[0].grad;
-  const bool aside = affine_.wants_grad_x;  // else nothing is left to run beside
+  const bool concurrent = affine_.wants_grad_x;  // else nothing is left to run beside
   if (const LibraryConv* const conv = kernels_.library ? &*kernels_.library : nullptr) {
     std::byte* const copy = arena.take(bytes(affine_.weights()));
     std::byte* const space = arena.take(conv->workspace_bytes());
@@ -223,7 +222,7 @@ Task AffineGroup::weight_gradient(const Operands& o, const Kept& kept, Arena& ar
                       transpose_gradient(stream_of(lane), copy, type, to, rows, columns);
                     },
                     {},
-                    aside},
+                    concurrent},
                    o, space, conv->workspace_bytes());
   }
   const Matmul* const matmul = &kernels_.weight_gradient;
@@ -236,7 +235,7 @@ Task AffineGroup::weight_gradient(const Operands& o, const Kept& kept, Arena& ar
                     matmul->run(stream_of(lane), rows.begin, grad, to, nullptr, space);
                   },
                   {},
-                  aside},
+                  concurrent},
                  o, space, matmul->workspace_bytes());
 }
 
@@ -260,12 +259,12 @@ void AffineGroup::data_gradient(const Operands& o, const Kept& kept, Arena& aren
   if (affine_.is_conv()) {
     std::byte* const patches = arena.take(matmul->bytes_a());
     a = {patches, matmul->bytes_a()};
-    b = {kept.turned, matmul->bytes_b()};
+    b = {kept.rotated, matmul->bytes_b()};
     tasks.push_back({name() + " gradient patches",
                      {grad_y(o)},
                      {a},
                      [shape = affine_.backward_patches(shared_.batch), type = type_, from = o.grad_dst,
-                      patches](Lane& lane) { gather_patches(stream_of(lane), shape, type, from, patches); },
+                      patches](Lane& lane) { im2col(stream_of(lane), shape, type, from, patches); },
                      {}});
   }
   std::byte* const space = arena.take(matmul->workspace_bytes());

@@ -1,6 +1,6 @@
 #include "cuda/conv.hpp"
 #include "cuda/launch.cuh"
-#include "cuda/octet.cuh"
+#include "cuda/vec8.cuh"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -8,10 +8,10 @@ namespace {
 /// Bytes that a block may share without asking for more.
 constexpr int kMostShared = 48 << 10;
 
-/// One thread per value, or per octet of channels of one pixel. Blocks belong to one image, so that indexes
-/// within it are 32 bits wide. Octets are limited by writing the patches, single values by instructions.
+/// One thread per value, or per vec8 of channels of one pixel. Blocks belong to one image, so that indexes
+/// within it are 32 bits wide. Vec8s are limited by writing the patches, single values by instructions.
 template <class Unit>
-__global__ void gather(PatchPlace place, Divisor blocks, const Unit* __restrict__ image,
+__global__ void gather(Im2colPlace place, Divisor blocks, const Unit* __restrict__ image,
                        Unit* __restrict__ patches) {
   const int block = static_cast<int>(blockIdx.x);
   const std::int64_t b = blocks.quotient(block);
@@ -24,35 +24,35 @@ __global__ void gather(PatchPlace place, Divisor blocks, const Unit* __restrict_
 /// The same group of every `band.lanes`-th pixel from `lane` on: where its values lie in a window, in bytes, is
 /// found once. `patches` is where the row of the band's first pixel begins.
 template <class T>
-__device__ void write_group(const PatchPlace& place, const PatchBand& band, const T* kept, int group,
+__device__ void write_group(const Im2colPlace& place, const PatchBand& band, const T* kept, int group,
                             int lane, int pixels, T* patches) {
   constexpr int kBytes = static_cast<int>(sizeof(T));
-  const char* firsts[kOctet];
-  int steps[kOctet];
-  for (int j = 0; j < kOctet; ++j) {
-    const int k = group * kOctet + j;
+  const char* firsts[kVec8];
+  int steps[kVec8];
+  for (int j = 0; j < kVec8; ++j) {
+    const int k = group * kVec8 + j;
     steps[j] = k < place.inner ? kBytes : 0;  // what fills the row up is the last zero, whatever the pixel
     firsts[j] = reinterpret_cast<const char*>(kept + (k < place.inner ? band.offset(place, k) : band.kept));
   }
   const std::int64_t row = place.row.value();
-  T* to = patches + lane * row + group * kOctet;
+  T* to = patches + lane * row + group * kVec8;
 #pragma unroll 1
   for (int pixel = lane; pixel < pixels; pixel += band.lanes, to += band.lanes * row) {
     const int window = band.window(place, pixel);
-    Octet<T> octet;
-    for (int j = 0; j < kOctet; ++j) {
-      octet.values[j] = *reinterpret_cast<const T*>(firsts[j] + window * steps[j]);
+    Vec8<T> vec8;
+    for (int j = 0; j < kVec8; ++j) {
+      vec8.values[j] = *reinterpret_cast<const T*>(firsts[j] + window * steps[j]);
     }
-    store_octet(to, octet);
+    store_vec8(to, vec8);
   }
 }
 
 /// For any number of channels: one block per band of an image, which it keeps in shared memory; each thread
-/// writes octets. Some 40 instructions for each, and as many again for the band where blocks have to be small:
+/// writes vec8s. Some 40 instructions for each, and as many again for the band where blocks have to be small:
 /// the limit is writing the patches.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    gather_band(PatchPlace place, PatchBand band, const T* __restrict__ image, T* __restrict__ patches) {
+    gather_band(Im2colPlace place, PatchBand band, const T* __restrict__ image, T* __restrict__ patches) {
   T* const kept = dynamic_shared<T>();
   const int block = static_cast<int>(blockIdx.x), me = static_cast<int>(threadIdx.x);
   const std::int64_t b = band.bands.quotient(block);
@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class Unit>
-void gather_units(cudaStream_t stream, const PatchShape& shape, int unit, const void* image, void* patches) {
-  const PatchPlace place(shape, unit);
+void gather_units(cudaStream_t stream, const Im2colShape& shape, int unit, const void* image, void* patches) {
+  const Im2colPlace place(shape, unit);
   const Divisor blocks(static_cast<int>(blocks_for(place.patch_units())));
   const Grid grid{static_cast<unsigned>(shape.batch) * static_cast<unsigned>(blocks.value()), kThreads};
   launch("patches", stream, grid, gather<Unit>, place, blocks, image, patches);
@@ -103,27 +103,26 @@ __global__ void transpose_from(const T* __restrict__ src, float* __restrict__ ds
 }
 
 template <class T>
-__global__ void turn(TurnedWeights shape, const float* __restrict__ src, T* __restrict__ dst) {
+__global__ void rotate(RotatedWeights shape, const float* __restrict__ src, T* __restrict__ dst) {
   const std::int64_t i = thread_index();
   if (i >= static_cast<std::int64_t>(shape.row) * shape.in) return;
   const std::int64_t wanted = static_cast<std::int64_t>(shape.kernel) * shape.kernel * shape.out * shape.in;
-  dst[i] = from_float<T>(i < wanted ? src[turned_source(shape.kernel, shape.in, shape.out, i)] : 0.0f);
+  dst[i] = from_float<T>(i < wanted ? src[rotated_source(shape.kernel, shape.in, shape.out, i)] : 0.0f);
 }
 
 }  // namespace
 
-void gather_patches(cudaStream_t stream, const PatchShape& shape, ValueType type, const void* image,
-                    void* patches) {
+void im2col(cudaStream_t stream, const Im2colShape& shape, ValueType type, const void* image, void* patches) {
   with_type(type, [&]<class T>(T) {
     const PatchBand band(shape, kThreads, kMostShared / static_cast<int>(sizeof(T)));
-    if (shape.channels % kOctet == 0) {
-      gather_units<Octet<T>>(stream, shape, kOctet, image, patches);
+    if (shape.channels % kVec8 == 0) {
+      gather_units<Vec8<T>>(stream, shape, kVec8, image, patches);
     } else if (band.rows == 0) {
       gather_units<T>(stream, shape, 1, image, patches);
     } else {
       const Grid grid{static_cast<unsigned>(shape.batch) * static_cast<unsigned>(band.bands.value()),
                       kThreads, (static_cast<std::size_t>(band.kept) + 1) * sizeof(T)};
-      launch("patches", stream, grid, gather_band<T>, PatchPlace(shape), band, image, patches);
+      launch("patches", stream, grid, gather_band<T>, Im2colPlace(shape), band, image, patches);
     }
   });
 }
@@ -148,10 +147,10 @@ void transpose_gradient(cudaStream_t stream, const void* src, ValueType type, fl
   });
 }
 
-void turn_weights(cudaStream_t stream, const TurnedWeights& shape, const float* src, void* dst,
-                  ValueType type) {
+void rotate_weights(cudaStream_t stream, const RotatedWeights& shape, const float* src, void* dst,
+                    ValueType type) {
   const Grid grid = grid_for(std::int64_t{shape.row} * shape.in);
-  with_type(type, [&]<class T>(T) { launch("turning weights", stream, grid, turn<T>, shape, src, dst); });
+  with_type(type, [&]<class T>(T) { launch("rotate weights", stream, grid, rotate<T>, shape, src, dst); });
 }
 
 }  // namespace cifar_mpi::cuda

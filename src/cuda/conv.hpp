@@ -11,9 +11,8 @@
 /// return.
 namespace cifar_mpi::cuda {
 
-/// patches[row, k] as PatchShape says; image and patches of `type`.
-void gather_patches(cudaStream_t stream, const PatchShape& shape, ValueType type, const void* image,
-                    void* patches);
+/// patches[row, k] as Im2colShape says; image and patches of `type`.
+void im2col(cudaStream_t stream, const Im2colShape& shape, ValueType type, const void* image, void* patches);
 
 /// dst[i] = src[i] as bf16.
 void round_to_bf16(cudaStream_t stream, const float* src, void* dst, std::int64_t count);
@@ -26,15 +25,15 @@ void transpose_weights(cudaStream_t stream, const float* src, void* dst, ValueTy
 void transpose_gradient(cudaStream_t stream, const void* src, ValueType type, float* dst, int rows,
                         int columns);
 
-/// Weights [kernel, kernel, in, out] as [kernel, kernel, out, in] turned by 180 degrees, followed by zeros up
+/// Weights [kernel, kernel, in, out] as [kernel, kernel, out, in] rotated by 180 degrees, followed by zeros up
 /// to `row` rows of `in` values.
-struct TurnedWeights {
+struct RotatedWeights {
   int kernel = 0;
   int in = 0;
   int out = 0;
   int row = 0;
 };
-void turn_weights(cudaStream_t stream, const TurnedWeights& shape, const float* src, void* dst,
-                  ValueType type);
+void rotate_weights(cudaStream_t stream, const RotatedWeights& shape, const float* src, void* dst,
+                    ValueType type);
 
 }  // namespace cifar_mpi::cuda

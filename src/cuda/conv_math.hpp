@@ -11,27 +11,27 @@ namespace cifar_mpi::cuda {
 ///
 /// Value k = (ky · kernel + kx) · channels + c of the row of pixel (b, y, x) is
 /// image[b, y + ky − before, x + kx − before, c], zero outside the image; values from `inner` on are zero.
-struct PatchShape {
+struct Im2colShape {
   int batch = 0;
   int height = 0;
   int width = 0;
   int channels = 0;
   int kernel = 0;
   int before = 0;  ///< rows and columns of padding before the image
-  int row = 0;     ///< values per row, a multiple of kPatchGroup, at least `inner`
+  int row = 0;     ///< values per row, a multiple of kIm2colGroup, at least `inner`
 
   constexpr int inner() const { return kernel * kernel * channels; }
   constexpr std::int64_t rows() const { return std::int64_t{batch} * height * width; }
 };
 
 /// Values that one thread writes: 16 bytes of bf16.
-constexpr int kPatchGroup = 8;
+constexpr int kIm2colGroup = 8;
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/// A PatchShape as kernels count in it: within one image, in units of one channel or of several. The rows of
+/// A Im2colShape as kernels count in it: within one image, in units of one channel or of several. The rows of
 /// a window are runs of values that lie side by side in the image.
-struct PatchPlace {
+struct Im2colPlace {
   int height = 0;
   int channels = 0;
   int before = 0;
@@ -40,7 +40,7 @@ struct PatchPlace {
   Divisor run;  ///< units of one row of a window
   Divisor row;
 
-  constexpr explicit PatchPlace(const PatchShape& shape, int unit = 1)
+  constexpr explicit Im2colPlace(const Im2colShape& shape, int unit = 1)
       : height(shape.height),
         channels(shape.channels / unit),
         before(shape.before),
@@ -74,13 +74,13 @@ struct PatchBand {
   int lanes = 1;   ///< pixels that the threads write at once
   Divisor bands;   ///< per image
   Divisor pitch;   ///< values of one row
-  Divisor groups;  ///< of kPatchGroup values per row of the patches
+  Divisor groups;  ///< of kIm2colGroup values per row of the patches
 
   /// As many rows as give each of `threads` threads eight groups to write, or more where that still leaves
   /// the batch a thousand blocks, and as leave the band within `most` values; `rows` is 0 when not even one
   /// does.
-  constexpr PatchBand(const PatchShape& shape, int threads, int most)
-      : pitch((shape.width + shape.kernel - 1) * shape.channels), groups(shape.row / kPatchGroup) {
+  constexpr PatchBand(const Im2colShape& shape, int threads, int most)
+      : pitch((shape.width + shape.kernel - 1) * shape.channels), groups(shape.row / kIm2colGroup) {
     const int fit = (most - 1) / pitch.value() - (shape.kernel - 1);
     const int apiece = 8 * threads / (shape.width * groups.value());
     const std::int64_t spread = std::int64_t{shape.batch} * shape.height / 1000;
@@ -97,7 +97,7 @@ struct PatchBand {
   }
 
   /// Where kept value `i` of the band whose first row is `top` comes from in the image, or −1 when it is zero.
-  constexpr int source(const PatchPlace& place, int top, int i) const {
+  constexpr int source(const Im2colPlace& place, int top, int i) const {
     const int row = pitch.quotient(i);
     const int from_row = top - place.before + row;
     const int from = i - row * pitch.value() - place.before * place.channels;
@@ -105,19 +105,19 @@ struct PatchBand {
     return inside ? from_row * place.line() + from : -1;
   }
   /// Where the window of the band's pixel begins among what is kept.
-  constexpr int window(const PatchPlace& place, int pixel) const {
+  constexpr int window(const Im2colPlace& place, int pixel) const {
     return pixel * place.channels + place.width.quotient(pixel) * (pitch.value() - place.line());
   }
   /// How far behind that value k lies, for k < inner.
-  constexpr int offset(const PatchPlace& place, int k) const {
+  constexpr int offset(const Im2colPlace& place, int k) const {
     const int ky = place.run.quotient(k);
     return k + ky * (pitch.value() - place.run.value());
   }
 };
 
-/// Weights [kernel, kernel, in, out] turned by 180 degrees with in and out swapped, [kernel, kernel, out,
+/// Weights [kernel, kernel, in, out] rotated by 180 degrees with in and out swapped, [kernel, kernel, out,
 /// in]: the data gradient is the convolution of the gradient with them. Source of element `i` of the result.
-constexpr std::int64_t turned_source(int kernel, int in, int out, std::int64_t i) {
+constexpr std::int64_t rotated_source(int kernel, int in, int out, std::int64_t i) {
   const std::int64_t matrix = std::int64_t{in} * out;
   const std::int64_t tap = i / matrix;
   const std::int64_t within = i - tap * matrix;

@@ -51,25 +51,26 @@ class PlainGroup final : public engine::Group {
         {contract_.name + " backward", std::move(reads), {grad_x(o)}, std::move(start), {}});
   }
   /// Which place of its window each maximum was; nothing in evaluation.
-  Bytes take_taps(const Operands& o, Arena& arena) const {
+  Bytes take_argmax(const Operands& o, Arena& arena) const {
     if (!o.training) return {};
     return {arena.take(outputs()), outputs()};
   }
-  static std::uint8_t* taps_at(const Bytes& taps) {
-    return reinterpret_cast<std::uint8_t*>(const_cast<std::byte*>(taps.begin));
+  static std::uint8_t* argmax_at(const Bytes& argmax) {
+    return reinterpret_cast<std::uint8_t*>(const_cast<std::byte*>(argmax.begin));
   }
 
   void build(const Pool& pool, const Operands& o, Arena& arena, GroupTasks& tasks) const {
-    const Bytes taps = take_taps(o, arena);
-    add_forward(
-        tasks, {x(o)}, {y(o), taps},
-        [=, type = type_, place = pool.place, mask = o.mask_src, from = o.src[0], to = o.dst,
-         at = taps_at(taps)](Lane& lane) { pool_forward(stream_of(lane), place, type, mask, from, to, at); });
+    const Bytes argmax = take_argmax(o, arena);
+    add_forward(tasks, {x(o)}, {y(o), argmax},
+                [=, type = type_, place = pool.place, mask = o.mask_src, from = o.src[0], to = o.dst,
+                 at = argmax_at(argmax)](Lane& lane) {
+                  pool_forward(stream_of(lane), place, type, mask, from, to, at);
+                });
     if (o.grad_src[0] == nullptr) return;
     add_backward(
-        tasks, {grad_y(o), taps}, o,
+        tasks, {grad_y(o), argmax}, o,
         [=, type = type_, place = pool.place, grad = o.grad_dst, to = o.grad_src[0],
-         at = taps_at(taps)](Lane& lane) { pool_backward(stream_of(lane), place, type, at, grad, to); });
+         at = argmax_at(argmax)](Lane& lane) { pool_backward(stream_of(lane), place, type, at, grad, to); });
   }
 
   void build(const Norm& norm, const Operands& o, Arena&, GroupTasks& tasks) const {
@@ -86,35 +87,34 @@ class PlainGroup final : public engine::Group {
 
   void build(const PoolNorm& both, const Operands& o, Arena& arena, GroupTasks& tasks) const {
     const NormPoolShape shape{both.pool.place, both.norm.rule, type_, o.mask_src};
-    const Bytes taps = take_taps(o, arena);
+    const Bytes argmax = take_argmax(o, arena);
     const std::size_t size = o.training ? contract_.dst.value.bytes : 0;
     std::byte* const pooled = o.training ? arena.take(size) : nullptr;
-    add_forward(tasks, {x(o)}, {y(o), taps, {pooled, size}},
-                [=, from = o.src[0], to = o.dst, at = taps_at(taps)](Lane& lane) {
+    add_forward(tasks, {x(o)}, {y(o), argmax, {pooled, size}},
+                [=, from = o.src[0], to = o.dst, at = argmax_at(argmax)](Lane& lane) {
                   pool_norm_forward(stream_of(lane), shape, from, pooled, at, to);
                 });
     if (o.grad_src[0] == nullptr) return;
-    add_backward(tasks, {{pooled, size}, taps, grad_y(o)}, o,
-                 [=, grad = o.grad_dst, to = o.grad_src[0], at = taps_at(taps)](Lane& lane) {
+    add_backward(tasks, {{pooled, size}, argmax, grad_y(o)}, o,
+                 [=, grad = o.grad_dst, to = o.grad_src[0], at = argmax_at(argmax)](Lane& lane) {
                    pool_norm_backward(stream_of(lane), shape, pooled, at, grad, to);
                  });
   }
 
   void build(const NormPool& both, const Operands& o, Arena& arena, GroupTasks& tasks) const {
     const NormPoolShape shape{both.pool.place, both.norm.rule, type_, o.mask_src};
-    const Bytes taps = take_taps(o, arena);
-    add_forward(tasks, {x(o)}, {y(o), taps},
-                [=, from = o.src[0], to = o.dst, at = taps_at(taps)](Lane& lane) {
+    const Bytes argmax = take_argmax(o, arena);
+    add_forward(tasks, {x(o)}, {y(o), argmax},
+                [=, from = o.src[0], to = o.dst, at = argmax_at(argmax)](Lane& lane) {
                   norm_pool_forward(stream_of(lane), shape, from, at, to);
                 });
     if (o.grad_src[0] == nullptr) return;
-    add_backward(tasks, {x(o), taps, grad_y(o)}, o,
-                 [=, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0], at = taps_at(taps)](Lane& lane) {
-                   norm_pool_backward(stream_of(lane), shape, from, at, grad, to);
-                 });
+    add_backward(tasks, {x(o), argmax, grad_y(o)}, o,
+                 [=, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0], at = argmax_at(argmax)](
+                     Lane& lane) { norm_pool_backward(stream_of(lane), shape, from, at, grad, to); });
   }
 
-  void build(const Rectify&, const Operands& o, Arena&, GroupTasks& tasks) const {
+  void build(const Relu&, const Operands& o, Arena&, GroupTasks& tasks) const {
     add_forward(tasks, {x(o)}, {y(o)},
                 [type = type_, count = outputs(), from = o.src[0], to = o.dst](Lane& lane) {
                   relu_forward(stream_of(lane), type, from, to, static_cast<std::int64_t>(count));

@@ -31,7 +31,7 @@ MatmulShape weight_gradient_shape(const Affine& affine, int batch, engine::Preci
   return shape;
 }
 
-/// grad_y · weightsᵀ, or for a convolution the windows of grad_y times the turned weights.
+/// grad_y · weightsᵀ, or for a convolution the windows of grad_y times the rotated weights.
 MatmulShape data_gradient_shape(const Affine& affine, int batch, engine::Precision precision) {
   MatmulShape shape = forward_shape(affine, batch, precision);
   shape.n = affine.is_conv() ? affine.in.channels : affine.inner;

@@ -1,15 +1,15 @@
 #include "cuda/divisor.hpp"
 #include "cuda/launch.cuh"
-#include "cuda/norm_octet.cuh"
 #include "cuda/norm_pool.hpp"
-#include "cuda/pool_octet.cuh"
+#include "cuda/norm_vec8.cuh"
+#include "cuda/pool_vec8.cuh"
 
-/// A thread has eight channels of a pixel, an octet: one 16-byte load of bf16, and the four channels on either
+/// A thread has eight channels of a pixel, an vec8: one 16-byte load of bf16, and the four channels on either
 /// side, which a normalization needs too, from its neighbours. Threads of a pixel stand side by side.
 namespace cifar_mpi::cuda {
 namespace {
 
-static_assert(kOctet == kOctetChannels && kNormRadius <= kOctet / 2);
+static_assert(kVec8 == kVec8Channels && kNormRadius <= kVec8 / 2);
 
 /// Where a thread works. Numbers within an image fit 32 bits.
 struct Cut {
@@ -17,7 +17,7 @@ struct Cut {
   float bias = 1.0f;
   float alpha = 0.0f;
   bool relu = false;
-  int groups_log = 0;  ///< of the octets of a pixel
+  int groups_log = 0;  ///< of the vec8s of a pixel
   Divisor pieces;      ///< blocks of an image
   Divisor in_width;
   Divisor out_width;
@@ -32,85 +32,85 @@ struct Cut {
 };
 
 /// The mask of the ReLU before a normalization.
-__device__ void mask(bool relu, const Octet<float>& x, Octet<float>& grad) {
-  for (int i = 0; i < kOctet; ++i) {
+__device__ void mask(bool relu, const Vec8<float>& x, Vec8<float>& grad) {
+  for (int i = 0; i < kVec8; ++i) {
     if (relu && !(x.values[i] > 0.0f)) grad.values[i] = 0.0f;
   }
 }
 
 template <class T>
-__device__ void through_memory(Octet<float>& values) {
+__device__ void through_memory(Vec8<float>& values) {
   values = to_floats(from_floats<T>(values));
 }
 
-/// A thread has an octet of the output; a block shares its pooled values. Each input is read about
+/// A thread has an vec8 of the output; a block shares its pooled values. Each input is read about
 /// (kernel / stride)² times, from the cache; the pooled and the normalized value are written once each.
 template <class T>
 __global__ void __launch_bounds__(kNormPoolThreads)
     forward_pool_norm(Cut cut, const T* __restrict__ x, T* __restrict__ pooled,
-                      std::uint8_t* __restrict__ taps, T* __restrict__ y) {
-  __shared__ Octet<T> shared[kNormPoolThreads];
+                      std::uint8_t* __restrict__ argmax, T* __restrict__ y) {
+  __shared__ Vec8<T> shared[kNormPoolThreads];
   const int item = cut.piece() * kNormPoolThreads + static_cast<int>(threadIdx.x);
   const int group = cut.group(item), pixel = item >> cut.groups_log;
-  const std::int64_t at = cut.image() * cut.out_values() + std::int64_t{item} * kOctet;
-  const bool inside = item * kOctet < cut.out_values();
+  const std::int64_t at = cut.image() * cut.out_values() + std::int64_t{item} * kVec8;
+  const bool inside = item * kVec8 < cut.out_values();
   if (inside) {
-    const T* const image = x + cut.image() * cut.in_values() + group * kOctet;
-    const OctetChoice<T> choice =
+    const T* const image = x + cut.image() * cut.in_values() + group * kVec8;
+    const Vec8Choice<T> choice =
         choose<T>(cut.place, cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), cut.relu,
                   [&](int row, int column) {
-                    return load_octet(image + (row * cut.place.in_width + column) * cut.place.channels);
+                    return load_vec8(image + (row * cut.place.in_width + column) * cut.place.channels);
                   });
     shared[threadIdx.x] = choice.values;
-    if (pooled != nullptr) store_octet(pooled + at, shared[threadIdx.x]);
-    if (taps != nullptr) store_octet(taps + at, choice.taps);
+    if (pooled != nullptr) store_vec8(pooled + at, shared[threadIdx.x]);
+    if (argmax != nullptr) store_vec8(argmax + at, choice.argmax);
   }
   __syncthreads();
   if (!inside) return;
-  store_octet(y + at,
-              normalize<T>(cut.rule(), neighbours_of(shared[threadIdx.x].values, group, cut.groups())));
+  store_vec8(y + at,
+             normalize<T>(cut.rule(), neighbours_of(shared[threadIdx.x].values, group, cut.groups())));
 }
 
 /// A block has some rows of an image's cells. The gradients of the windows over them are worked out in shared
 /// memory, those between two blocks twice; then each thread gathers a cell.
 template <class T>
 __global__ void __launch_bounds__(kNormPoolThreads)
-    backward_pool_norm(Cut cut, const T* __restrict__ pooled, const std::uint8_t* __restrict__ taps,
+    backward_pool_norm(Cut cut, const T* __restrict__ pooled, const std::uint8_t* __restrict__ argmax,
                        const T* __restrict__ grad_y, T* __restrict__ grad_x) {
   const PoolPlace& place = cut.place;
   const Rows in = piece(place.out_height, kCellRows, cut.piece()), out = rows_over(in);
   const int row_items = place.out_width << cut.groups_log, count = out.count() * row_items;
   float* const grads = dynamic_shared<float>();  // at first the direct terms
   float* const shares = grads + pooled_values(place);
-  const std::int64_t first = cut.image() * cut.out_values() + std::int64_t{out.begin} * row_items * kOctet;
+  const std::int64_t first = cut.image() * cut.out_values() + std::int64_t{out.begin} * row_items * kVec8;
   for (int item = static_cast<int>(threadIdx.x); item < count; item += kNormPoolThreads) {
-    const Neighbours x = neighbours_of(pooled + first + item * kOctet, cut.group(item), cut.groups());
-    const OctetTerms terms = terms_of(cut.rule(), x, load_octet(grad_y + first + item * kOctet));
-    store_octet(grads + item * kOctet, terms.directs);
-    store_octet(shares + item * kOctet, terms.shares);
+    const Neighbours x = neighbours_of(pooled + first + item * kVec8, cut.group(item), cut.groups());
+    const Vec8Terms terms = terms_of(cut.rule(), x, load_vec8(grad_y + first + item * kVec8));
+    store_vec8(grads + item * kVec8, terms.directs);
+    store_vec8(shares + item * kVec8, terms.shares);
   }
   __syncthreads();
   for (int item = static_cast<int>(threadIdx.x); item < count; item += kNormPoolThreads) {
-    Octet<float> grad = gradient_of(cut.rule(), to_floats(load_octet(pooled + first + item * kOctet)),
-                                    load_octet(grads + item * kOctet),
-                                    neighbours_of(shares + item * kOctet, cut.group(item), cut.groups()));
+    Vec8<float> grad = gradient_of(cut.rule(), to_floats(load_vec8(pooled + first + item * kVec8)),
+                                   load_vec8(grads + item * kVec8),
+                                   neighbours_of(shares + item * kVec8, cut.group(item), cut.groups()));
     through_memory<T>(grad);
-    store_octet(grads + item * kOctet, grad);
+    store_vec8(grads + item * kVec8, grad);
   }
   __syncthreads();
   const auto window = [&](int oy, int ox, int group) {
     Window of{{}, {kNoTap, kNoTap, kNoTap, kNoTap, kNoTap, kNoTap, kNoTap, kNoTap}};
     if (oy < 0 || ox < 0) return of;
-    const int i = ((((oy - out.begin) * place.out_width + ox) << cut.groups_log) + group) * kOctet;
-    of.grad = load_octet(grads + i);
-    of.taps = load_octet(taps + first + i);
+    const int i = ((((oy - out.begin) * place.out_width + ox) << cut.groups_log) + group) * kVec8;
+    of.grad = load_vec8(grads + i);
+    of.argmax = load_vec8(argmax + first + i);
     return of;
   };
   T* const to = grad_x + cut.image() * cut.in_values();
   for (int item = static_cast<int>(threadIdx.x); item < in.count() * row_items; item += kNormPoolThreads) {
     const int group = cut.group(item), cell = item >> cut.groups_log;
     const int oy = in.begin + cut.out_width.quotient(cell), ox = cut.out_width.remainder(cell);
-    Octet<float> sums[kPoolStride][kPoolStride] = {};
+    Vec8<float> sums[kPoolStride][kPoolStride] = {};
     for (int wy = -1; wy <= 0; ++wy) {
       for (int wx = -1; wx <= 0; ++wx) {
         const Window of = window(oy + wy, ox + wx, group);
@@ -126,8 +126,8 @@ __global__ void __launch_bounds__(kNormPoolThreads)
       for (int px = 0; px < kPoolStride; ++px) {
         const int y = kPoolStride * oy - place.before_y + py, x = kPoolStride * ox - place.before_x + px;
         if (y < 0 || x < 0) continue;  // behind its end the image has no cells
-        store_octet(to + (y * place.in_width + x) * place.channels + group * kOctet,
-                    from_floats<T>(sums[py][px]));
+        store_vec8(to + (y * place.in_width + x) * place.channels + group * kVec8,
+                   from_floats<T>(sums[py][px]));
       }
     }
   }
@@ -137,76 +137,77 @@ __global__ void __launch_bounds__(kNormPoolThreads)
 /// between two blocks twice, then pools them.
 template <class T>
 __global__ void __launch_bounds__(kNormPoolThreads)
-    forward_norm_pool(Cut cut, const T* __restrict__ x, std::uint8_t* __restrict__ taps, T* __restrict__ y) {
+    forward_norm_pool(Cut cut, const T* __restrict__ x, std::uint8_t* __restrict__ argmax,
+                      T* __restrict__ y) {
   const PoolPlace& place = cut.place;
   const Rows out = piece(place.out_height, kPooledRows, cut.piece()), in = rows_under(place, out);
   T* const values = dynamic_shared<T>();
   const T* const from = x + cut.image() * cut.in_values() + in.begin * place.in_width * place.channels;
   const int in_items = in.count() * place.in_width << cut.groups_log;
   for (int item = static_cast<int>(threadIdx.x); item < in_items; item += kNormPoolThreads) {
-    store_octet(values + item * kOctet,
-                normalize<T>(cut.rule(), neighbours_of(from + item * kOctet, cut.group(item), cut.groups())));
+    store_vec8(values + item * kVec8,
+               normalize<T>(cut.rule(), neighbours_of(from + item * kVec8, cut.group(item), cut.groups())));
   }
   __syncthreads();
   const int row_items = place.out_width << cut.groups_log;
-  const std::int64_t first = cut.image() * cut.out_values() + std::int64_t{out.begin} * row_items * kOctet;
+  const std::int64_t first = cut.image() * cut.out_values() + std::int64_t{out.begin} * row_items * kVec8;
   for (int item = static_cast<int>(threadIdx.x); item < out.count() * row_items; item += kNormPoolThreads) {
     const int pixel = item >> cut.groups_log;
-    const OctetChoice<T> choice =
+    const Vec8Choice<T> choice =
         choose<T>(place, out.begin + cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), false,
                   [&](int row, int column) {
                     const int at = (row - in.begin) * place.in_width + column;
-                    return load_octet(values + at * place.channels + cut.group(item) * kOctet);
+                    return load_vec8(values + at * place.channels + cut.group(item) * kVec8);
                   });
-    store_octet(y + first + item * kOctet, choice.values);
-    if (taps != nullptr) store_octet(taps + first + item * kOctet, choice.taps);
+    store_vec8(y + first + item * kVec8, choice.values);
+    if (argmax != nullptr) store_vec8(argmax + first + item * kVec8, choice.argmax);
   }
 }
 
-/// A thread has an octet of the input: gathers the gradients from the windows that hold it, then does what
+/// A thread has an vec8 of the input: gathers the gradients from the windows that hold it, then does what
 /// the backward pass of a normalization does.
 template <class T>
 __global__ void __launch_bounds__(kNormPoolThreads)
-    backward_norm_pool(Cut cut, const T* __restrict__ x, const std::uint8_t* __restrict__ taps,
+    backward_norm_pool(Cut cut, const T* __restrict__ x, const std::uint8_t* __restrict__ argmax,
                        const T* __restrict__ grad_y, T* __restrict__ grad_x) {
-  __shared__ Octet<float> shared[kNormPoolThreads];
+  __shared__ Vec8<float> shared[kNormPoolThreads];
   const PoolPlace& place = cut.place;
   const int item = cut.piece() * kNormPoolThreads + static_cast<int>(threadIdx.x);
   const int group = cut.group(item), pixel = item >> cut.groups_log;
-  const std::int64_t at = cut.image() * cut.in_values() + std::int64_t{item} * kOctet;
-  const bool inside = item * kOctet < cut.in_values();
-  Octet<float> directs;
+  const std::int64_t at = cut.image() * cut.in_values() + std::int64_t{item} * kVec8;
+  const bool inside = item * kVec8 < cut.in_values();
+  Vec8<float> directs;
   if (inside) {
     const int row = cut.in_width.quotient(pixel) + place.before_y;
     const int column = cut.in_width.remainder(pixel) + place.before_x;
-    const std::int64_t image = cut.image() * cut.out_values() + group * kOctet;
-    Octet<float> grad = {};
+    const std::int64_t image = cut.image() * cut.out_values() + group * kVec8;
+    Vec8<float> grad = {};
     for (int wy = -1; wy <= 0; ++wy) {
       for (int wx = -1; wx <= 0; ++wx) {
         const int oy = row / kPoolStride + wy, ox = column / kPoolStride + wx;
         const int ky = row - kPoolStride * oy, kx = column - kPoolStride * ox;
         if (oy < 0 || ox < 0 || ky >= kPoolKernel || kx >= kPoolKernel) continue;
         const std::int64_t i = image + (oy * place.out_width + ox) * place.channels;
-        take({to_floats(load_octet(grad_y + i)), load_octet(taps + i)}, ky * kPoolKernel + kx, grad);
+        take({to_floats(load_vec8(grad_y + i)), load_vec8(argmax + i)}, ky * kPoolKernel + kx, grad);
       }
     }
     through_memory<T>(grad);
-    const OctetTerms terms = terms_of(cut.rule(), neighbours_of(x + at, group, cut.groups()), grad);
+    const Vec8Terms terms = terms_of(cut.rule(), neighbours_of(x + at, group, cut.groups()), grad);
     directs = terms.directs;
     shared[threadIdx.x] = terms.shares;
   }
   __syncthreads();
   if (!inside) return;
-  const Octet<float> values = to_floats(load_octet(x + at));
-  Octet<float> grad = gradient_of(cut.rule(), values, directs,
-                                  neighbours_of(shared[threadIdx.x].values, group, cut.groups()));
+  const Vec8<float> values = to_floats(load_vec8(x + at));
+  Vec8<float> grad = gradient_of(cut.rule(), values, directs,
+                                 neighbours_of(shared[threadIdx.x].values, group, cut.groups()));
   mask(cut.relu, values, grad);
-  store_octet(grad_x + at, from_floats<T>(grad));
+  store_vec8(grad_x + at, from_floats<T>(grad));
 }
 
 Cut cut_of(const NormPoolShape& shape, int pieces_of_image) {
   int log = 0;
-  while (1 << log < octets(shape.place)) ++log;
+  while (1 << log < vec8s(shape.place)) ++log;
   return {shape.place,
           shape.rule.bias,
           shape.rule.alpha,
@@ -222,48 +223,48 @@ Grid grid_of(const Cut& cut, std::size_t shared_bytes) {
   return {blocks, kNormPoolThreads, shared_bytes};
 }
 
-/// Blocks of an image of which each thread has one octet.
-int octet_pieces(std::int64_t values, int images) {
-  const std::int64_t block = std::int64_t{kNormPoolThreads} * kOctet;
+/// Blocks of an image of which each thread has one vec8.
+int vec8_pieces(std::int64_t values, int images) {
+  const std::int64_t block = std::int64_t{kNormPoolThreads} * kVec8;
   return static_cast<int>((values / images + block - 1) / block);
 }
 
 }  // namespace
 
 void pool_norm_forward(cudaStream_t stream, const NormPoolShape& shape, const void* x, void* pooled,
-                       std::uint8_t* taps, void* y) {
-  const Cut cut = cut_of(shape, octet_pieces(shape.place.out_values(), shape.place.batch));
+                       std::uint8_t* argmax, void* y) {
+  const Cut cut = cut_of(shape, vec8_pieces(shape.place.out_values(), shape.place.batch));
   with_type(shape.type, [&]<class T>(T) {
-    launch("pooling and normalization", stream, grid_of(cut, 0), forward_pool_norm<T>, cut, x, pooled, taps,
+    launch("pooling and normalization", stream, grid_of(cut, 0), forward_pool_norm<T>, cut, x, pooled, argmax,
            y);
   });
 }
 
 void pool_norm_backward(cudaStream_t stream, const NormPoolShape& shape, const void* pooled,
-                        const std::uint8_t* taps, const void* grad_y, void* grad_x) {
+                        const std::uint8_t* argmax, const void* grad_y, void* grad_x) {
   const Cut cut = cut_of(shape, pieces(shape.place.out_height, kCellRows));
   const Grid grid = grid_of(cut, 2 * sizeof(float) * pooled_values(shape.place));
   with_type(shape.type, [&]<class T>(T) {
-    launch("pooling and normalization backward", stream, grid, backward_pool_norm<T>, cut, pooled, taps,
+    launch("pooling and normalization backward", stream, grid, backward_pool_norm<T>, cut, pooled, argmax,
            grad_y, grad_x);
   });
 }
 
-void norm_pool_forward(cudaStream_t stream, const NormPoolShape& shape, const void* x, std::uint8_t* taps,
+void norm_pool_forward(cudaStream_t stream, const NormPoolShape& shape, const void* x, std::uint8_t* argmax,
                        void* y) {
   const Cut cut = cut_of(shape, pieces(shape.place.out_height, kPooledRows));
   with_type(shape.type, [&]<class T>(T) {
     launch("normalization and pooling", stream, grid_of(cut, sizeof(T) * normalized_values(shape.place)),
-           forward_norm_pool<T>, cut, x, taps, y);
+           forward_norm_pool<T>, cut, x, argmax, y);
   });
 }
 
 void norm_pool_backward(cudaStream_t stream, const NormPoolShape& shape, const void* x,
-                        const std::uint8_t* taps, const void* grad_y, void* grad_x) {
-  const Cut cut = cut_of(shape, octet_pieces(shape.place.in_values(), shape.place.batch));
+                        const std::uint8_t* argmax, const void* grad_y, void* grad_x) {
+  const Cut cut = cut_of(shape, vec8_pieces(shape.place.in_values(), shape.place.batch));
   with_type(shape.type, [&]<class T>(T) {
-    launch("normalization and pooling backward", stream, grid_of(cut, 0), backward_norm_pool<T>, cut, x, taps,
-           grad_y, grad_x);
+    launch("normalization and pooling backward", stream, grid_of(cut, 0), backward_norm_pool<T>, cut, x,
+           argmax, grad_y, grad_x);
   });
 }
 

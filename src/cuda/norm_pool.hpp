@@ -18,16 +18,16 @@ struct NormPoolShape {
   bool relu = false;  ///< the first of the two stands behind a ReLU, and its backward pass masks
 };
 
-/// Pools x, then normalizes: y. Also leaves the pooled values, where not null, and the taps, where not null.
+/// Pools x, then normalizes: y. Also leaves the pooled values, where not null, and the argmax, where not null.
 void pool_norm_forward(cudaStream_t stream, const NormPoolShape& shape, const void* x, void* pooled,
-                       std::uint8_t* taps, void* y);
+                       std::uint8_t* argmax, void* y);
 void pool_norm_backward(cudaStream_t stream, const NormPoolShape& shape, const void* pooled,
-                        const std::uint8_t* taps, const void* grad_y, void* grad_x);
+                        const std::uint8_t* argmax, const void* grad_y, void* grad_x);
 
-/// Normalizes x, then pools: y. Also leaves the taps, where not null.
-void norm_pool_forward(cudaStream_t stream, const NormPoolShape& shape, const void* x, std::uint8_t* taps,
+/// Normalizes x, then pools: y. Also leaves the argmax, where not null.
+void norm_pool_forward(cudaStream_t stream, const NormPoolShape& shape, const void* x, std::uint8_t* argmax,
                        void* y);
 void norm_pool_backward(cudaStream_t stream, const NormPoolShape& shape, const void* x,
-                        const std::uint8_t* taps, const void* grad_y, void* grad_x);
+                        const std::uint8_t* argmax, const void* grad_y, void* grad_x);
 
 }  // namespace cifar_mpi::cuda

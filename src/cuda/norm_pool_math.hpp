@@ -16,11 +16,11 @@ constexpr int kPoolStride = 2;
 constexpr int kNormRadius = 4;
 constexpr float kNormBeta = 0.75f;
 
-/// Threads of a block; a pixel's octets of channels must not be divided between blocks.
+/// Threads of a block; a pixel's vec8s of channels must not be divided between blocks.
 constexpr int kNormPoolThreads = 256;
-constexpr int kOctetChannels = 8;
+constexpr int kVec8Channels = 8;
 
-constexpr int octets(const PoolPlace& place) { return place.channels / kOctetChannels; }
+constexpr int vec8s(const PoolPlace& place) { return place.channels / kVec8Channels; }
 
 /// The place of an axis that is nearest to `i`.
 constexpr int nearest(int i, int places) { return i < 0 ? 0 : i < places ? i : places - 1; }
@@ -77,11 +77,11 @@ constexpr bool has_cells(int in, int out, int before) {
 /// Whether the kernels of both take these; a block has 48 KiB without asking a GPU for more.
 constexpr bool fits_norm_pool(const PoolPlace& place, const NormRule& rule) {
   constexpr std::size_t kShared = 48 << 10;
-  const int groups = octets(place);
+  const int groups = vec8s(place);
   return place.kernel == kPoolKernel && place.stride == kPoolStride &&
          has_cells(place.in_height, place.out_height, place.before_y) &&
          has_cells(place.in_width, place.out_width, place.before_x) && rule.radius == kNormRadius &&
-         rule.beta == kNormBeta && place.channels % kOctetChannels == 0 && groups <= kNormPoolThreads &&
+         rule.beta == kNormBeta && place.channels % kVec8Channels == 0 && groups <= kNormPoolThreads &&
          kNormPoolThreads % groups == 0 && 2 * sizeof(float) * pooled_values(place) <= kShared &&
          sizeof(float) * normalized_values(place) <= kShared;
 }

@@ -68,7 +68,7 @@ class Planner {
     affine.before = padding.before;
     affine.after = padding.after;
     affine.inner = conv.kernel * conv.kernel * chain_.in().channels;
-    affine.row = round_up(affine.inner, kPatchGroup);
+    affine.row = round_up(affine.inner, kIm2colGroup);
     add_affine(affine);
   }
 
@@ -129,7 +129,7 @@ class Planner {
 
   void add_relu() {
     plan_.contract.relu_at_end = plan_.contract.hands_grad_on = true;
-    plan_.work = Rectify{};
+    plan_.work = Relu{};
   }
 
   void add_sum() {

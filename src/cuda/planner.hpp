@@ -42,13 +42,13 @@ struct Affine {
     return static_cast<std::size_t>(row) * static_cast<std::size_t>(outputs);
   }
   /// Rows of the input's windows.
-  PatchShape forward_patches(int batch) const {
+  Im2colShape forward_patches(int batch) const {
     return {batch, in.height, in.width, in.channels, kernel, before, row};
   }
   /// Rows of the output gradient's windows: the convolution that is the data gradient.
-  PatchShape backward_patches(int batch) const {
+  Im2colShape backward_patches(int batch) const {
     const int wanted = kernel * kernel * outputs;
-    return {batch, in.height, in.width, outputs, kernel, after, round_up(wanted, kPatchGroup)};
+    return {batch, in.height, in.width, outputs, kernel, after, round_up(wanted, kIm2colGroup)};
   }
 };
 
@@ -74,12 +74,12 @@ struct NormPool {
 };
 
 /// A ReLU that no layer before it could take in.
-struct Rectify {};
+struct Relu {};
 
 /// The sum of two values.
 struct Sum {};
 
-using Work = std::variant<Affine, Pool, Norm, PoolNorm, NormPool, Rectify, Sum>;
+using Work = std::variant<Affine, Pool, Norm, PoolNorm, NormPool, Relu, Sum>;
 
 /// What a chain begins with.
 struct GroupPlan {
@@ -94,7 +94,7 @@ std::int64_t values_in(const engine::Format& format);
 
 /// A ReLU joins the convolution or linear layer before it. Its mask moves into the pooling or normalization
 /// behind it, max(relu(x)) = relu(max(x)). Parameters lie as TensorFlow has them; the weights of a
-/// convolution are followed by zero rows up to a multiple of kPatchGroup. Throws Error{usage} naming the
+/// convolution are followed by zero rows up to a multiple of kIm2colGroup. Throws Error{usage} naming the
 /// layer when it is of a size that no kernel here takes.
 GroupPlan plan_group(const engine::Chain& chain, int batch, engine::Precision precision);
 

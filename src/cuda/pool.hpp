@@ -10,13 +10,13 @@
 /// Max-pooling of NHWC images. Both enqueue and return.
 namespace cifar_mpi::cuda {
 
-/// y = the maximum of each window; taps, where not null, say which place it was (pool_choose).
+/// y = the maximum of each window; argmax, where not null, say which place it was (pool_choose).
 void pool_forward(cudaStream_t stream, const PoolPlace& place, ValueType type, bool relu, const void* x,
-                  void* y, std::uint8_t* taps);
+                  void* y, std::uint8_t* argmax);
 
 /// grad_x[place] = the sum of grad_y over the windows whose maximum it was, gathered: no two threads write
 /// one place.
-void pool_backward(cudaStream_t stream, const PoolPlace& place, ValueType type, const std::uint8_t* taps,
+void pool_backward(cudaStream_t stream, const PoolPlace& place, ValueType type, const std::uint8_t* argmax,
                    const void* grad_y, void* grad_x);
 
 }  // namespace cifar_mpi::cuda

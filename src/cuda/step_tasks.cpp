@@ -50,7 +50,7 @@ Task input_task(const char* name, const InputPlace& place) {
                 bytes_of(place.labels, place.count)};
   task.writes = {{static_cast<const std::byte*>(place.x), values * bytes_per(place.type)},
                  bytes_of(place.batch_labels, batch)};
-  task.demand.bytes = static_cast<double>(values * (1 + bytes_per(place.type)) + 2 * batch);
+  task.cost.bytes = static_cast<double>(values * (1 + bytes_per(place.type)) + 2 * batch);
   return task;
 }
 
@@ -107,7 +107,7 @@ Task plan_control(const engine::TrainBinding& binding, const int* stop_word) {
   work.stop_word = first ? stop_word : nullptr;
   work.facts = first ? binding.facts : nullptr;
   Task task;
-  task.aside = true;
+  task.concurrent = true;
   task.name = "control";
   if (work.stop_word != nullptr) task.reads.push_back(bytes_of(work.stop_word, 1));
   task.writes = {bytes_of(work.control, work.floats)};

@@ -1,7 +1,7 @@
 #include "cuda/last_block.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/octet.cuh"
 #include "cuda/sum.hpp"
+#include "cuda/vec8.cuh"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -17,7 +17,7 @@ __global__ void add_tree(float* __restrict__ dst, const float* __restrict__ gath
   if (i < count) dst[i] = tree_sum(ranks, [&](int rank) { return gathered[rank * count + i]; });
 }
 
-/// A thread takes an octet of a row where the columns make octets, one value elsewhere. A block: threads side
+/// A thread takes an vec8 of a row where the columns make vec8s, one value elsewhere. A block: threads side
 /// by side for the columns of a tile, and as many of these for rows as make kThreads.
 template <int kWidth>
 constexpr int kSlices = kColumnTile / kWidth;
@@ -76,7 +76,7 @@ __device__ void add_partials(const float* partials, int columns, int chunks, flo
     if constexpr (kWidth == 1) {
       sums[0] += __ldcg(from);
     } else {
-      static_assert(kWidth == kOctet);
+      static_assert(kWidth == kVec8);
       const float4 low = __ldcg(reinterpret_cast<const float4*>(from));
       const float4 high = __ldcg(reinterpret_cast<const float4*>(from + 4));
       const float values[kWidth] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -101,7 +101,7 @@ __device__ float add_threads(const float (&mine)[kWidth], int me) {
 
 /// Block (tile of columns, chunk of rows). Each chunk is summed by its block; the last block of a tile adds
 /// the chunks in order, so the result does not depend on which that is. Reads every value once, and with a
-/// mask reads y and writes the gradient too. Some 25 instructions for an octet, 65 with a mask: the limit is
+/// mask reads y and writes the gradient too. Some 25 instructions for an vec8, 65 with a mask: the limit is
 /// memory. Four blocks on a multiprocessor, so that the compiler lets each thread have its loads under way.
 template <class T, int kWidth, bool kMasks>
 __global__ void __launch_bounds__(kThreads, 4) column_sum(ColumnSum work, ColumnChunks chunks) {
@@ -157,8 +157,8 @@ void add_ranks(cudaStream_t stream, float* dst, const float* gathered, std::size
 
 void sum_columns(cudaStream_t stream, const ColumnSum& work) {
   with_type(work.type, [&]<class T>(T) {
-    if (work.columns % kOctet == 0) {
-      launch_sum<T, kOctet>(stream, work);
+    if (work.columns % kVec8 == 0) {
+      launch_sum<T, kVec8>(stream, work);
     } else {
       launch_sum<T, 1>(stream, work);
     }

@@ -24,7 +24,7 @@ bool Branches::touches_open(const Task& task) const {
 }
 
 void Branches::run(Task task) {
-  if (task.aside && beside_) {
+  if (task.concurrent && concurrent_) {
     if (!forked_) program_.wait(kFirstSide, program_.set(kCompute));
     forked_ = true;
     open_.push_back({task.name, task.reads, task.writes, {}, {}});

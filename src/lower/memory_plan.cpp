@@ -46,7 +46,7 @@ std::vector<Life> lives_of(const ImaginaryArena& pieces, const std::vector<Task>
         if (p == ImaginaryArena::npos) continue;
         lives[p].first = std::min(lives[p].first, t);
         lives[p].last = std::max(lives[p].last, t);
-        (tasks[t].aside ? lives[p].concurrent : lives[p].ordered) = true;
+        (tasks[t].concurrent ? lives[p].concurrent : lives[p].ordered) = true;
       }
     }
   }

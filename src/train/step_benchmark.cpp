@@ -131,7 +131,7 @@ std::vector<StepBenchmark::Row> rows_of(const engine::StepProgram& program) {
     const auto t = static_cast<std::size_t>(line.target);
     rows[t].task = program.tasks()[t].name;
     if (program.tasks()[t].kind == engine::TaskKind::collective) continue;
-    rows[t].flops = program.tasks()[t].demand.flops;
+    rows[t].flops = program.tasks()[t].cost.flops;
     rows[t].bytes = engine::bytes_moved(program.tasks()[t]);
   }
   return rows;

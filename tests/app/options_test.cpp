@@ -27,6 +27,22 @@ TEST_F(Programs, AnswerWithoutMpi) {
   }
 }
 
+TEST_F(Programs, PrintTheModelForTheDatasetOrForCifar10) {
+  ASSERT_EQ(run_command(kPack + " --synthetic 40 --out " + file("set.h5")).code, 0);
+  const std::string asked = "cd " + file("") + " && CIFAR_MPI_DATA= " + kTrain + " --print-model";
+  for (const std::string& option : {std::string(), " --data " + file("set.h5")}) {
+    const Outcome found = run_command(asked + option);
+    EXPECT_EQ(found.code, 0);
+    for (const char* part : {"conv2", "LocalResponseNorm", "12x12x64", "885120", "parameters: 1068298",
+                             "36.9 MFLOP forward", "24x24x3"}) {
+      EXPECT_NE(found.output.find(part), std::string::npos) << part << " is not in\n" << found.output;
+    }
+    EXPECT_NE(found.output.find(option.empty() ? "CIFAR-10's images" : "set.h5"), std::string::npos)
+        << found.output;
+  }
+  expect_refusal(run_command(asked + " --data " + file("none.h5")), 3, "none.h5");
+}
+
 TEST_F(Programs, RefuseRanksThatWereStartedInAnotherWay) {
   const auto outcome_of = [](const std::string& first, const std::string& second) {
     return mpirun(2, "sh -c '[ $OMPI_COMM_WORLD_RANK = 0 ] && exec " + first + " || exec " + second + "'");

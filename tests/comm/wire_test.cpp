@@ -12,7 +12,7 @@
 #include "cifar_mpi/base/bf16.hpp"
 #include "cifar_mpi/base/random.hpp"
 #include "comm/collectives.hpp"
-#include "comm/wire_image.hpp"
+#include "comm/staging_buffer.hpp"
 #include "support/mpi_world.hpp"
 
 /// What the 16-bit wire does to sums, and where it is refused.
@@ -116,7 +116,7 @@ TEST(Bf16Wire, LeavesTheHeadOfTheArrayExact) {
 TEST(Bf16Wire, KeepsItsHeadInFp32AndPacksTheRest) {
   // A step asks for exactly the control block: see AllReduceUpdate.SumsTheControlBlockWithTheFirstBucket.
   std::vector<float> values(10, 1.0f + 0x1p-20f);
-  WireImage image(Wire::bf16, values, 4);
+  StagingBuffer image(Wire::bf16, values, 4);
   EXPECT_EQ(image.bytes({0, 10}), 4 * 4 + 6 * 2u);
   EXPECT_EQ(image.bytes({2, 6}), 2 * 4 + 2 * 2u);
   EXPECT_EQ(image.bytes({5, 9}), 4 * 2u);
@@ -129,8 +129,8 @@ TEST(Bf16Wire, CutsAnArrayAnywhere) {
   // Any cut into ranges packs to the same bytes, in a row.
   std::vector<float> whole(101), pieces(101);
   for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = pieces[i] = value(3, i);
-  WireImage one(Wire::bf16, whole, 17);
-  WireImage many(Wire::bf16, pieces, 17);
+  StagingBuffer one(Wire::bf16, whole, 17);
+  StagingBuffer many(Wire::bf16, pieces, 17);
   one.round({0, 101});
   std::size_t begin = 0;
   for (const std::size_t end : {std::size_t{5}, std::size_t{16}, std::size_t{40}, std::size_t{101}}) {
@@ -142,7 +142,7 @@ TEST(Bf16Wire, CutsAnArrayAnywhere) {
   EXPECT_EQ(whole, pieces);
   // What arrives in the image is what the array becomes, and what is added in one pass or in two.
   std::vector<float> other(101);
-  WireImage copy(Wire::bf16, other, 17);
+  StagingBuffer copy(Wire::bf16, other, 17);
   std::memcpy(copy.at({0, 101}), one.at({0, 101}), one.bytes({0, 101}));
   copy.accept({0, 50});
   copy.accept({50, 101});

@@ -75,7 +75,7 @@ struct Fixture {
   Buffer prepare(const WeightCopy& copy, const lattice::Tensor& master) const {
     Buffer copied = allocate_host(copy.desc.get_size());
     if (!copy.reorder) std::memcpy(copied.data(), master.buffer.data(), copied.size());
-    const Buffer taps = allocate_host(copy.turning ? copy.turning->taps.get_size() : 0);
+    const Buffer taps = allocate_host(copy.rotation ? copy.rotation->taps.get_size() : 0);
     const Buffer scratch = allocate_host(copy.reorder ? copy.reorder->scratch_bytes() : 0);
     engine::Lane lane;
     for (const engine::Task& task :

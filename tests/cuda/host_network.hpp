@@ -43,7 +43,7 @@ class HostGroup final : public engine::Group {
     const Kept kept{{arena.take(outputs), outputs}, {arena.take(c.dst.value.bytes), c.dst.value.bytes}};
     engine::GroupTasks tasks;
     engine::Task forward{
-        c.name + " forward", {}, {{o.dst, c.dst.value.bytes}, kept.taps, kept.between}, {}, {}};
+        c.name + " forward", {}, {{o.dst, c.dst.value.bytes}, kept.argmax, kept.between}, {}, {}};
     for (std::size_t i = 0; i < o.src.size(); ++i) forward.reads.push_back({o.src[i], c.src[i].value.bytes});
     add_params(o, forward);
     forward.start = [this, o, kept](engine::Lane&) {
@@ -53,7 +53,7 @@ class HostGroup final : public engine::Group {
     if (o.grad_dst == nullptr || c.hands_grad_on) return tasks;
     engine::Task backward{
         c.name + " backward",
-        {{o.grad_dst, c.dst.grad.bytes}, {o.src[0], c.src[0].value.bytes}, kept.taps, kept.between},
+        {{o.grad_dst, c.dst.grad.bytes}, {o.src[0], c.src[0].value.bytes}, kept.argmax, kept.between},
         {},
         {},
         {}};
@@ -84,7 +84,7 @@ class HostGroup final : public engine::Group {
  private:
   /// Of one program.
   struct Kept {
-    Bytes taps;     ///< of a pooling
+    Bytes argmax;   ///< of a pooling
     Bytes between;  ///< what a pooling gives the normalization behind it
   };
 
@@ -99,12 +99,12 @@ class HostGroup final : public engine::Group {
   Array param(const Operands& o, std::size_t p) const {
     return read_array(engine::bytes_of(o.params[p].master, plan_.contract.masters[p]));
   }
-  static std::uint8_t* taps_of(const Kept& kept) {
-    return reinterpret_cast<std::uint8_t*>(const_cast<std::byte*>(kept.taps.begin));
+  static std::uint8_t* argmax_of(const Kept& kept) {
+    return reinterpret_cast<std::uint8_t*>(const_cast<std::byte*>(kept.argmax.begin));
   }
 
-  static Array patches(const PatchShape& shape, const Array& image) {
-    const PatchPlace place(shape);
+  static Array patches(const Im2colShape& shape, const Array& image) {
+    const Im2colPlace place(shape);
     Array result;
     for (int b = 0; b < shape.batch; ++b) {
       for (int i = 0; i < place.patch_units(); ++i) {
@@ -136,7 +136,7 @@ class HostGroup final : public engine::Group {
   Array run(const NormPool& both, const Operands& o, const Kept& kept) const {
     return pooled(both.pool, false, normalized(both.norm, x(o)), kept);
   }
-  Array run(const Rectify&, const Operands& o, const Kept&) const { return reference::relu_forward(x(o)); }
+  Array run(const Relu&, const Operands& o, const Kept&) const { return reference::relu_forward(x(o)); }
   Array run(const Sum&, const Operands& o, const Kept&) const {
     Array sum = x(o);
     const Array other = read_array({o.src[1], plan_.contract.src[1].value.bytes});
@@ -155,7 +155,7 @@ class HostGroup final : public engine::Group {
               return static_cast<float>(
                   source[index(p.in_height, p.in_width, p.channels, b, row, column, c)]);
             });
-            taps_of(kept)[y.size()] = choice.tap;
+            argmax_of(kept)[y.size()] = choice.tap;
             y.push_back(static_cast<double>(choice.value));
           }
         }
@@ -191,13 +191,13 @@ class HostGroup final : public engine::Group {
                 o.grad_src[0]);
   }
   Array conv_grad_x(const Affine& affine, const Array& weights, const Array& grad, int rows) const {
-    const PatchShape back = affine.backward_patches(batch_);
-    Array turned(static_cast<std::size_t>(back.row * affine.in.channels), 0.0);
+    const Im2colShape back = affine.backward_patches(batch_);
+    Array rotated(static_cast<std::size_t>(back.row * affine.in.channels), 0.0);
     for (int i = 0; i < back.inner() * affine.in.channels; ++i) {
-      turned[static_cast<std::size_t>(i)] = weights[static_cast<std::size_t>(
-          turned_source(affine.kernel, affine.in.channels, affine.outputs, i))];
+      rotated[static_cast<std::size_t>(i)] = weights[static_cast<std::size_t>(
+          rotated_source(affine.kernel, affine.in.channels, affine.outputs, i))];
     }
-    return reference::linear_forward({rows, back.row, affine.in.channels}, patches(back, grad), turned,
+    return reference::linear_forward({rows, back.row, affine.in.channels}, patches(back, grad), rotated,
                                      Array(static_cast<std::size_t>(affine.in.channels), 0.0));
   }
 
@@ -218,7 +218,7 @@ class HostGroup final : public engine::Group {
     write_array(norm_backward(both.norm, o.mask_src, x(o), unpooled(both.pool, grad_y(o), kept)),
                 o.grad_src[0]);
   }
-  void run_backward(const Rectify&, const Operands&, const Kept&) const {}
+  void run_backward(const Relu&, const Operands&, const Kept&) const {}
   void run_backward(const Sum&, const Operands&, const Kept&) const {}
 
   static Array unpooled(const Pool& pool, const Array& grad, const Kept& kept) {
@@ -233,7 +233,7 @@ class HostGroup final : public engine::Group {
             };
             result.push_back(static_cast<double>(pool_gather(
                 p, y, x,
-                [&](int row, int column) { return static_cast<int>(taps_of(kept)[at(row, column)]); },
+                [&](int row, int column) { return static_cast<int>(argmax_of(kept)[at(row, column)]); },
                 [&](int row, int column) { return static_cast<float>(grad[at(row, column)]); })));
           }
         }

@@ -16,15 +16,16 @@ namespace {
 class BranchesOf : public testing::Test {
  protected:
   Bytes cell(std::size_t i) const { return bytes_of(&cells_[i], 1); }
-  Task task(const char* name, std::vector<std::size_t> reads, std::vector<std::size_t> writes, bool aside) {
+  Task task(const char* name, std::vector<std::size_t> reads, std::vector<std::size_t> writes,
+            bool concurrent) {
     Task made = inline_task(name, {}, {});
     for (const std::size_t i : reads) made.reads.push_back(cell(i));
     for (const std::size_t i : writes) made.writes.push_back(cell(i));
-    made.aside = aside;
+    made.concurrent = concurrent;
     return made;
   }
 
-  /// "a | b' w d": tasks aside have a prime, a wait of the compute lane is "w", of the side lane "w'".
+  /// "a | b' w d": tasks concurrent have a prime, a wait of the compute lane is "w", of the side lane "w'".
   static std::string text(const StepProgram& program) {
     std::string line;
     for (const Instruction& i : program.instructions()) {

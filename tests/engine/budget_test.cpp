@@ -7,11 +7,11 @@
 namespace cifar_mpi::engine {
 namespace {
 
-Task task_of(const std::array<float, 100>& memory, Cost demand) {
+Task task_of(const std::array<float, 100>& memory, Cost cost) {
   Task task;
   task.reads = {bytes_of(memory.data(), 20), bytes_of(memory.data() + 20, 5)};
   task.writes = {bytes_of(memory.data(), 20)};
-  task.demand = demand;
+  task.cost = cost;
   return task;
 }
 

@@ -25,7 +25,7 @@ class Program {
     task.name = name;
     for (const std::size_t p : reads) task.reads.push_back(bytes(p));
     for (const std::size_t p : writes) task.writes.push_back(bytes(p));
-    task.aside = concurrent;
+    task.concurrent = concurrent;
     tasks.push_back(task);
   }
   Bytes bytes(std::size_t piece) const { return {pieces_[piece], sizes_[piece]}; }

@@ -32,7 +32,7 @@ struct StepParts {
 struct Concurrency {
   bool exchange =
       true;  ///< false: what is exchanged waits for the end of backward, to measure what that costs
-  bool branches = true;  ///< false: tasks that say `aside` run in their place all the same
+  bool branches = true;  ///< false: tasks that say `concurrent` run in their place all the same
 };
 
 /// Everything between a step's gradients and its new parameters that depends on there being other ranks.

@@ -6,7 +6,7 @@
 
 namespace cifar_mpi::engine {
 
-/// Adds tasks to a program in the order in which they may always run, and lets those that say `aside` run
+/// Adds tasks to a program in the order in which they may always run, and lets those that say `concurrent` run
 /// beside what follows, on the first side lane: each begins when all before it on the compute lane is done,
 /// and the compute lane waits for them where a later task touches what they do, at `join`, and not before.
 ///
@@ -14,22 +14,22 @@ namespace cifar_mpi::engine {
 /// declare, so the bits are those of the tasks in a row.
 class Branches {
  public:
-  /// With `beside` false every task goes on the compute lane.
-  Branches(StepProgram& program, bool beside) : program_(program), beside_(beside) {}
+  /// With `concurrent` false every task goes on the compute lane.
+  Branches(StepProgram& program, bool concurrent) : program_(program), concurrent_(concurrent) {}
 
   void run(Task task);
   /// `lane` waits for all tasks so far.
   void wait(LaneId lane);
-  /// The compute lane waits for all tasks aside.
+  /// The compute lane waits for all concurrent tasks.
   void join();
 
  private:
   bool touches_open(const Task& task) const;
 
   StepProgram& program_;
-  bool beside_;
+  bool concurrent_;
   bool forked_ = false;     ///< nothing was run on the compute lane since the side lane waited for it
-  std::vector<Task> open_;  ///< aside since the last join; their bytes alone
+  std::vector<Task> open_;  ///< concurrent since the last join; their bytes alone
 };
 
 }  // namespace cifar_mpi::engine

@@ -17,7 +17,7 @@ struct RooflineLimits {
 
 /// Bytes that `task` reads and writes at least.
 inline double bytes_moved(const Task& task) {
-  if (task.demand.bytes > 0.0) return task.demand.bytes;
+  if (task.cost.bytes > 0.0) return task.cost.bytes;
   double bytes = 0.0;
   for (const auto* const ranges : {&task.reads, &task.writes}) {
     for (const Bytes& range : *ranges) bytes += static_cast<double>(range.size);

@@ -60,8 +60,8 @@ struct Task {
   std::function<bool()> poll;
   /// May run beside the tasks that follow, as far as they touch other bytes (see Branches): another kernel
   /// finds room next to it.
-  bool aside = false;
-  Cost demand = {};
+  bool concurrent = false;
+  Cost cost = {};
   TaskKind kind = TaskKind::work;
 };
 

@@ -16,8 +16,8 @@ constexpr ValueType kTypes[] = {ValueType::fp32, ValueType::bf16};
 
 class CudaInput : public GpuTest {};
 
-/// As PatchShape defines them.
-reference::Array patches_of(const PatchShape& shape, const reference::Array& image) {
+/// As Im2colShape defines them.
+reference::Array patches_of(const Im2colShape& shape, const reference::Array& image) {
   reference::Array patches;
   for (std::int64_t pixel = 0; pixel < shape.rows(); ++pixel) {
     const std::int64_t row = pixel / shape.width, b = row / shape.height;
@@ -35,23 +35,23 @@ reference::Array patches_of(const PatchShape& shape, const reference::Array& ima
 
 TEST_F(CudaInput, GathersTheWindowsOfImagesOfEveryShape) {
   Bench bench;
-  const PatchShape shapes[] = {
+  const Im2colShape shapes[] = {
       {5, 23, 24, 3, 5, 2},   // runs longer than a group, bands of 8, 8 and 7 rows
       {2, 40, 9, 1, 3, 1},    // runs shorter than a group
       {1500, 9, 2, 1, 2, 0},  // a window of less than a group, one band
       {2, 3, 2, 83, 5, 2},    // more groups than threads
       {1, 2, 300, 9, 5, 1},   // more than a block can keep
-      {3, 7, 5, 16, 3, 1},    // octets
+      {3, 7, 5, 16, 3, 1},    // vec8s
       {2, 21, 13, 8, 1, 0},
   };
   for (const ValueType type : kTypes) {
-    for (PatchShape shape : shapes) {
-      for (const int more : {0, kPatchGroup}) {
-        shape.row = round_up(shape.inner(), kPatchGroup) + more;
+    for (Im2colShape shape : shapes) {
+      for (const int more : {0, kIm2colGroup}) {
+        shape.row = round_up(shape.inner(), kIm2colGroup) + more;
         const reference::Array image = lattice(static_cast<std::size_t>(shape.rows() * shape.channels), 8);
         const reference::Array wanted = patches_of(shape, image);
         void* const patches = bench.take(wanted.size(), type);
-        gather_patches(bench.stream, shape, type, bench.upload(image, type), patches);
+        im2col(bench.stream, shape, type, bench.upload(image, type), patches);
         expect_equal(bench.download(patches, wanted.size(), type), wanted,
                      concat(shape.height, 'x', shape.width, 'x', shape.channels, " row ", shape.row));
         bench.clear();

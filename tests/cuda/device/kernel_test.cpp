@@ -137,14 +137,14 @@ TEST_F(CudaKernel, ConvolvesAsTheReferenceThroughPatches) {
       const reference::ConvShape conv{3, {7, 5, 3}, 9, kernel};
       const int before = (kernel - 1) / 2;
       const auto pixels = static_cast<std::size_t>(3 * 7 * 5);
-      const PatchShape forward{3, 7, 5, 3, kernel, before, round_up(kernel * kernel * 3, kPatchGroup)};
+      const Im2colShape forward{3, 7, 5, 3, kernel, before, round_up(kernel * kernel * 3, kIm2colGroup)};
       const auto row = static_cast<std::size_t>(forward.row);
       const reference::Array x = lattice(pixels * 3, 5);
       const reference::Array w = lattice(static_cast<std::size_t>(kernel * kernel * 3 * 9), 6);
       reference::Array padded = w;
       padded.resize(row * 9, 0.0);
       void* const patches = bench.take(pixels * row, type);
-      gather_patches(bench.stream, forward, type, bench.upload(x, type), patches);
+      im2col(bench.stream, forward, type, bench.upload(x, type), patches);
       auto* const y = bench.take<float>(pixels * 9);
       plain_matmul(bench.stream,
                    {forward.rows(), 9, forward.row, false, false, type, ValueType::fp32, false, false},
@@ -153,17 +153,17 @@ TEST_F(CudaKernel, ConvolvesAsTheReferenceThroughPatches) {
                    reference::conv_forward(conv, x, w, reference::Array(9, 0.0)), concat("kernel ", kernel));
 
       const reference::Array grad = lattice(pixels * 9, 7);
-      const PatchShape back{
-          3, 7, 5, 9, kernel, kernel - 1 - before, round_up(kernel * kernel * 9, kPatchGroup)};
+      const Im2colShape back{
+          3, 7, 5, 9, kernel, kernel - 1 - before, round_up(kernel * kernel * 9, kIm2colGroup)};
       void* const grad_patches = bench.take(pixels * static_cast<std::size_t>(back.row), type);
-      void* const turned = bench.take(static_cast<std::size_t>(back.row * 3), type);
-      gather_patches(bench.stream, back, type, bench.upload(grad, type), grad_patches);
-      turn_weights(bench.stream, {kernel, 3, 9, back.row},
-                   static_cast<const float*>(bench.upload(w, ValueType::fp32)), turned, type);
+      void* const rotated = bench.take(static_cast<std::size_t>(back.row * 3), type);
+      im2col(bench.stream, back, type, bench.upload(grad, type), grad_patches);
+      rotate_weights(bench.stream, {kernel, 3, 9, back.row},
+                     static_cast<const float*>(bench.upload(w, ValueType::fp32)), rotated, type);
       auto* const grad_x = bench.take<float>(pixels * 3);
       plain_matmul(bench.stream,
                    {back.rows(), 3, back.row, false, false, type, ValueType::fp32, false, false},
-                   grad_patches, turned, grad_x, nullptr);
+                   grad_patches, rotated, grad_x, nullptr);
       expect_equal(bench.download(grad_x, pixels * 3, ValueType::fp32), reference::conv_grad_x(conv, w, grad),
                    concat("data gradient, kernel ", kernel));
     }
@@ -336,9 +336,9 @@ TEST_F(CudaKernel, KeepsNanThroughRectifiers) {
     void* const shifted = bench.upload(nan, type);
     add_bias(bench.stream, type, shifted, bench.upload(std::vector<float>(30, 1.0f)), 10, 30, true);
     expect_nan(shifted, 300, type, "bias");
-    void* const octets = bench.upload(nan, type);
-    add_bias(bench.stream, type, octets, bench.upload(std::vector<float>(24, 1.0f)), 12, 24, true);
-    expect_nan(octets, 12 * 24, type, "bias of octets");
+    void* const vec8s = bench.upload(nan, type);
+    add_bias(bench.stream, type, vec8s, bench.upload(std::vector<float>(24, 1.0f)), 12, 24, true);
+    expect_nan(vec8s, 12 * 24, type, "bias of vec8s");
     void* const d = bench.upload(reference::Array(100, 1.0), type);
     plain_matmul(bench.stream, {10, 10, 30, false, false, type, type, true, true}, bench.upload(nan, type),
                  bench.upload(lattice(300, 1), type), d, bench.upload(lattice(10, 2), type));

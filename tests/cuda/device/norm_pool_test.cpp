@@ -41,7 +41,7 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const ValueType type : {ValueType::fp32, ValueType::bf16}) {
-    // more pixels than a block takes, odd and even; one octet of channels, several, and as many as one block
+    // more pixels than a block takes, odd and even; one vec8 of channels, several, and as many as one block
     for (const Extent in : {Extent{12, 12, 64}, Extent{9, 7, 8}, Extent{5, 11, 32}, Extent{13, 4, 128},
                             Extent{2, 1, 16}, Extent{1, 1, 8}, Extent{3, 2, 512}}) {
       all.push_back({type, in, 3, 2, {4, 1.0f, 0.1f, 0.75f}, true});

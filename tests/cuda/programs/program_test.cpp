@@ -244,10 +244,10 @@ TEST(CudaProgram, NeedsTheModelsOperationsAndNoMoreBytesThanItDeclares) {
     }
     double flops = 0.0;
     for (const Task& task : run.train()) {
-      flops += task.demand.flops;
-      EXPECT_EQ(task.demand.flops > 0.0, products.contains(task.name)) << task.name;
+      flops += task.cost.flops;
+      EXPECT_EQ(task.cost.flops > 0.0, products.contains(task.name)) << task.name;
       Task declared = task;
-      declared.demand = {};
+      declared.cost = {};
       EXPECT_GT(engine::bytes_moved(task), 0.0) << task.name;
       EXPECT_LE(engine::bytes_moved(task), engine::bytes_moved(declared)) << task.name;
     }

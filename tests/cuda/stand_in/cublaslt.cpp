@@ -88,13 +88,13 @@ struct Product {
   }
 
   /// op of the array, row-major, so that the loops read in order.
-  std::vector<float> plain(const Layout& layout, const void* array, bool turned) const {
-    const std::uint64_t rows = turned ? layout.columns : layout.rows;
-    const std::uint64_t columns = turned ? layout.rows : layout.columns;
+  std::vector<float> plain(const Layout& layout, const void* array, bool rotated) const {
+    const std::uint64_t rows = rotated ? layout.columns : layout.rows;
+    const std::uint64_t columns = rotated ? layout.rows : layout.columns;
     std::vector<float> values(rows * columns);
     for (std::uint64_t r = 0; r < rows; ++r) {
       for (std::uint64_t c = 0; c < columns; ++c) {
-        values[r * columns + c] = turned ? at(layout, array, c, r) : at(layout, array, r, c);
+        values[r * columns + c] = rotated ? at(layout, array, c, r) : at(layout, array, r, c);
       }
     }
     return values;

@@ -1,4 +1,4 @@
-#include "comm/ring_run.hpp"
+#include "comm/ring_operation.hpp"
 
 #include <algorithm>
 #include <cassert>
@@ -34,11 +34,13 @@ std::size_t chunks_of(std::size_t piece_floats, bool network) {
 
 }  // namespace
 
-RingRun::RingRun(const Place& place, WireImage image) : place_(place), image_(std::move(image)) {
+RingOperation::RingOperation(const Neighbours& neighbours, StagingBuffer image)
+    : neighbours_(neighbours), image_(std::move(image)) {
   constexpr int kTag = 1;
-  if (place_.ranks == 1 || image_.data().empty()) return;
-  const std::size_t hops = static_cast<std::size_t>(place_.ranks) - 1;
-  chunks_ = chunks_of(image_.data().size() / static_cast<std::size_t>(place_.ranks), place_.network);
+  if (neighbours_.ranks == 1 || image_.data().empty()) return;
+  const std::size_t hops = static_cast<std::size_t>(neighbours_.ranks) - 1;
+  chunks_ =
+      chunks_of(image_.data().size() / static_cast<std::size_t>(neighbours_.ranks), neighbours_.network);
   adding_ = hops * chunks_;
   sends_.resize(2 * adding_);
   receives_.resize(2 * adding_);
@@ -46,24 +48,24 @@ RingRun::RingRun(const Place& place, WireImage image) : place_(place), image_(st
     slot_bytes_ = std::max(slot_bytes_, (image_.bytes(received_by(m)) + 63) / 64 * 64);
   scratch_ = allocate_message_memory(kAhead * slot_bytes_);
   for (std::size_t m = 0; m < sends_.size(); ++m) {
-    check(MPI_Send_init(image_.at(sent_by(m)), image_.count(sent_by(m)), image_.type(), place_.right(), kTag,
-                        place_.comm, sends_[m].address()),
-          "planning a message of the ring", place_.right());
-    check(MPI_Recv_init(landing(m), image_.count(received_by(m)), image_.type(), place_.left(), kTag,
-                        place_.comm, receives_[m].address()),
-          "planning a message of the ring", place_.left());
+    check(MPI_Send_init(image_.at(sent_by(m)), image_.count(sent_by(m)), image_.type(), neighbours_.right(),
+                        kTag, neighbours_.comm, sends_[m].address()),
+          "planning a message of the ring", neighbours_.right());
+    check(MPI_Recv_init(receive_buffer(m), image_.count(received_by(m)), image_.type(), neighbours_.left(),
+                        kTag, neighbours_.comm, receives_[m].address()),
+          "planning a message of the ring", neighbours_.left());
   }
 }
 
 /// The number of the piece that a step sends.
-std::size_t RingRun::index(std::size_t step) const {
-  const std::size_t ranks = static_cast<std::size_t>(place_.ranks);
-  return (static_cast<std::size_t>(place_.rank) + 2 * ranks - step) % ranks;
+std::size_t RingOperation::index(std::size_t step) const {
+  const std::size_t ranks = static_cast<std::size_t>(neighbours_.ranks);
+  return (static_cast<std::size_t>(neighbours_.rank) + 2 * ranks - step) % ranks;
 }
 
 /// What a step sends in one chunk.
-Range RingRun::range(std::size_t step, std::size_t chunk) const {
-  const std::size_t ranks = static_cast<std::size_t>(place_.ranks);
+Range RingOperation::range(std::size_t step, std::size_t chunk) const {
+  const std::size_t ranks = static_cast<std::size_t>(neighbours_.ranks);
   const std::size_t floats = image_.data().size();
   const std::size_t begin = index(step) * floats / ranks;
   const std::size_t size = (index(step) + 1) * floats / ranks - begin;
@@ -72,12 +74,12 @@ Range RingRun::range(std::size_t step, std::size_t chunk) const {
 
 /// Where a message arrives: beside the array while it must be added, in place afterwards, from where the next
 /// step sends it.
-std::byte* RingRun::landing(std::size_t message) const {
+std::byte* RingOperation::receive_buffer(std::size_t message) const {
   if (message >= adding_) return image_.at(received_by(message));
   return scratch_.data() + message % kAhead * slot_bytes_;
 }
 
-void RingRun::start() {
+void RingOperation::start() {
   assert(arrived_ == awaited_ && sent_ == sending_ && "an all-reduce was started before it had ended");
   sent_ = sending_ = awaited_ = arrived_ = 0;
   if (sends_.empty()) return;
@@ -92,41 +94,41 @@ void RingRun::start() {
 /// The place is free when the arrival before in the same slot was added, or, in the array, when the send of
 /// the partial sum that lay there is done: the total cannot come before that partial sum has left, but MPI
 /// allows no receive into what it is still sending.
-bool RingRun::may_await(std::size_t message) const {
+bool RingOperation::may_await(std::size_t message) const {
   if (message >= receives_.size() || message >= arrived_ + kAhead) return false;
   return message < adding_ || sent_ > message - adding_;
 }
 
-bool RingRun::await_next() {
+bool RingOperation::await_next() {
   if (!may_await(awaited_)) return false;
-  check(MPI_Start(receives_[awaited_].address()), "receiving around the ring", place_.left());
+  check(MPI_Start(receives_[awaited_].address()), "receiving around the ring", neighbours_.left());
   ++awaited_;
   return true;
 }
 
-void RingRun::send(std::size_t message) {
-  check(MPI_Start(sends_[message].address()), "sending around the ring", place_.right());
+void RingOperation::send(std::size_t message) {
+  check(MPI_Start(sends_[message].address()), "sending around the ring", neighbours_.right());
   ++sending_;
 }
 
-bool RingRun::finish_oldest_send() {
+bool RingOperation::finish_oldest_send() {
   if (sent_ == sending_) return false;
   int done = 0;
   check(MPI_Test(sends_[sent_].address(), &done, MPI_STATUS_IGNORE), "sending around the ring",
-        place_.right());
+        neighbours_.right());
   if (done != 0) ++sent_;
   return done != 0;
 }
 
-bool RingRun::take_oldest_arrival() {
+bool RingOperation::take_oldest_arrival() {
   if (arrived_ == awaited_) return false;
   int done = 0;
   check(MPI_Test(receives_[arrived_].address(), &done, MPI_STATUS_IGNORE), "receiving around the ring",
-        place_.left());
+        neighbours_.left());
   if (done == 0) return false;
   const std::size_t message = arrived_++;
   if (message < adding_) {
-    image_.add_and_round(received_by(message), landing(message));
+    image_.add_and_round(received_by(message), receive_buffer(message));
   } else {
     image_.accept(received_by(message));
   }
@@ -134,7 +136,7 @@ bool RingRun::take_oldest_arrival() {
   return true;
 }
 
-bool RingRun::poll() {
+bool RingOperation::poll() {
   bool moved = true;
   while (moved) {
     moved = finish_oldest_send();

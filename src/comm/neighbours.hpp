@@ -5,7 +5,7 @@
 namespace cifar_mpi::comm {
 
 /// A communicator and where the calling rank stands in it, also as a ring.
-struct Place {
+struct Neighbours {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int ranks = 1;
@@ -15,6 +15,6 @@ struct Place {
   int left() const { return (rank + ranks - 1) % ranks; }
 };
 
-Place place_in(MPI_Comm comm, bool network);
+Neighbours neighbours_in(MPI_Comm comm, bool network);
 
 }  // namespace cifar_mpi::comm

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/node_memory.hpp"
-#include "comm/ring_run.hpp"
+#include "comm/ring_operation.hpp"
 
 namespace cifar_mpi::comm {
 
@@ -24,8 +24,8 @@ struct WindowBlock {
 
 /// How the ranks of a world divide an array.
 struct WindowPlace {
-  int owners = 1;  ///< the ranks of each node that own a slice: as many as the smallest node has
-  Place across;    ///< of an owner: the ring of those who own the same slice on the other nodes
+  int owners = 1;     ///< the ranks of each node that own a slice: as many as the smallest node has
+  Neighbours across;  ///< of an owner: the ring of those who own the same slice on the other nodes
 };
 
 /// One planned all-reduce in a block, moved forward by `poll`.
@@ -54,14 +54,14 @@ struct WindowPlace {
 ///     one's 2s, and 2s+1 not before that one has stored 2s. Nothing is ever reset.
 /// The counter of a rank is its alone to store, so its own view of it needs no order. The thread sanitizer,
 /// which does not see between processes, finds nothing when threads stand for the ranks: see
-/// WindowRun.KeepsThreadsApartAsItKeepsRanks.
-class WindowRun {
+/// WindowOperation.KeepsThreadsApartAsItKeepsRanks.
+class WindowOperation {
  public:
   /// `data` lies in this rank's part of `block`, at the same place on all ranks, and is not empty. Does not
   /// communicate. `wire` is that between nodes; the first `exact` floats of `data` travel as fp32. Throws
   /// Error{usage} when a slice is too long for the messages of MPI.
-  WindowRun(const WindowPlace& place, WindowBlock& block, std::span<float> data, Wire wire,
-            std::size_t exact);
+  WindowOperation(const WindowPlace& place, WindowBlock& block, std::span<float> data, Wire wire,
+                  std::size_t exact);
 
   void start();
   bool poll();
@@ -77,7 +77,7 @@ class WindowRun {
   WindowBlock& block_;
   std::size_t begin_ = 0;  ///< bytes from the start of a rank's part to the slice this rank owns
   std::size_t count_ = 0;  ///< floats in it; 0 when this rank owns none
-  std::optional<RingRun> across_;
+  std::optional<RingOperation> across_;
   Phase phase_ = Phase::done;
   std::uint64_t run_ = 0;
   int reached_ = 0;  ///< ranks known to have reached what is awaited

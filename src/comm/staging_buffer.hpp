@@ -24,10 +24,10 @@ struct Range {
 /// With Wire::fp32 the image is the array itself: it is sent from there and totals arrive there. With
 /// Wire::bf16 it is a second array of half the size; the first `exact` floats stay fp32 in it. Any range of
 /// the array is a contiguous range of the image, so that it can be cut in any way.
-class WireImage {
+class StagingBuffer {
  public:
   /// Throws Error{device} without memory. `data` must outlive it.
-  WireImage(Wire wire, std::span<float> data, std::size_t exact);
+  StagingBuffer(Wire wire, std::span<float> data, std::size_t exact);
 
   std::span<float> data() const { return data_; }
   std::size_t bytes(Range range) const;

@@ -1,4 +1,4 @@
-#include "comm/window_run.hpp"
+#include "comm/window_operation.hpp"
 
 #include <algorithm>
 #include <array>
@@ -16,8 +16,8 @@ constexpr std::size_t kChunk = 2048;
 
 }  // namespace
 
-WindowRun::WindowRun(const WindowPlace& place, WindowBlock& block, std::span<float> data, Wire wire,
-                     std::size_t exact)
+WindowOperation::WindowOperation(const WindowPlace& place, WindowBlock& block, std::span<float> data,
+                                 Wire wire, std::size_t exact)
     : block_(block) {
   const int rank = block.memory.rank();
   if (rank >= place.owners) return;
@@ -32,14 +32,15 @@ WindowRun::WindowRun(const WindowPlace& place, WindowBlock& block, std::span<flo
   begin_ = static_cast<std::size_t>(first - block.memory.data(rank));
   count_ = end - begin;
   if (place.across.ranks == 1) return;
-  across_.emplace(place.across, WireImage(wire, data.subspan(begin, count_), std::max(exact, begin) - begin));
+  across_.emplace(place.across,
+                  StagingBuffer(wire, data.subspan(begin, count_), std::max(exact, begin) - begin));
 }
 
-float* WindowRun::slice_of(int node_rank) const {
+float* WindowOperation::slice_of(int node_rank) const {
   return reinterpret_cast<float*>(block_.memory.data(node_rank) + begin_);
 }
 
-bool WindowRun::all_reached(std::uint64_t value) {
+bool WindowOperation::all_reached(std::uint64_t value) {
   while (reached_ < block_.memory.ranks() &&
          block_.memory.counter(reached_).load(std::memory_order_acquire) >= value) {
     ++reached_;
@@ -49,7 +50,7 @@ bool WindowRun::all_reached(std::uint64_t value) {
 
 /// Adds the slices of all ranks of the node. With other nodes to come the sum is left in the own array;
 /// otherwise it is the total, and while a chunk of it is near it goes to everybody.
-void WindowRun::add_slices() {
+void WindowOperation::add_slices() {
   const int ranks = block_.memory.ranks();
   float* const own = count_ > 0 ? slice_of(block_.memory.rank()) : nullptr;
   if (ranks == 1) return;
@@ -67,14 +68,14 @@ void WindowRun::add_slices() {
 }
 
 /// Writes a part of the total, `at` floats into the slice, into the array of every rank of the node.
-void WindowRun::broadcast(std::size_t at, const float* total, std::size_t count) {
+void WindowOperation::broadcast(std::size_t at, const float* total, std::size_t count) {
   for (int r = 0; r < block_.memory.ranks(); ++r) {
     float* const dst = slice_of(r) + at;
     if (dst != total) std::memcpy(dst, total, count * sizeof(float));
   }
 }
 
-void WindowRun::start() {
+void WindowOperation::start() {
   assert(phase_ == Phase::done && "an all-reduce was started before it had ended");
   run_ = ++block_.runs;
   block_.memory.counter(block_.memory.rank()).store(2 * run_ - 1, std::memory_order_release);
@@ -82,7 +83,7 @@ void WindowRun::start() {
   reached_ = 0;
 }
 
-bool WindowRun::poll() {
+bool WindowOperation::poll() {
   if (phase_ == Phase::arriving && all_reached(2 * run_ - 1)) {
     add_slices();
     if (across_) across_->start();

@@ -1,4 +1,4 @@
-#include "comm/wire_image.hpp"
+#include "comm/staging_buffer.hpp"
 
 #include <algorithm>
 #include <climits>
@@ -41,24 +41,24 @@ const float* floats(const std::byte* bytes) { return reinterpret_cast<const floa
 
 }  // namespace
 
-WireImage::WireImage(Wire wire, std::span<float> data, std::size_t exact)
+StagingBuffer::StagingBuffer(Wire wire, std::span<float> data, std::size_t exact)
     : wire_(wire), data_(data), exact_(wire == Wire::fp32 ? data.size() : std::min(exact, data.size())) {
   if (wire_ != Wire::fp32) image_ = allocate_message_memory(bytes({0, data.size()}));
 }
 
 /// Bytes from the start of the image to float `at`.
-std::size_t WireImage::offset(std::size_t at) const {
+std::size_t StagingBuffer::offset(std::size_t at) const {
   return at <= exact_ ? at * sizeof(float) : exact_ * sizeof(float) + (at - exact_) * sizeof(bf16);
 }
 
-std::size_t WireImage::bytes(Range range) const { return offset(range.end) - offset(range.begin); }
+std::size_t StagingBuffer::bytes(Range range) const { return offset(range.end) - offset(range.begin); }
 
-std::byte* WireImage::at(Range range) const {
+std::byte* StagingBuffer::at(Range range) const {
   std::byte* const begin = wire_ == Wire::fp32 ? reinterpret_cast<std::byte*>(data_.data()) : image_.data();
   return begin + offset(range.begin);
 }
 
-int WireImage::count(Range range) const {
+int StagingBuffer::count(Range range) const {
   const std::size_t units = bytes(range) / (wire_ == Wire::fp32 ? sizeof(float) : sizeof(bf16));
   if (units > INT_MAX) {
     throw Error(ErrorKind::usage, concat("a bucket of ", data_.size(),
@@ -67,18 +67,20 @@ int WireImage::count(Range range) const {
   return static_cast<int>(units);
 }
 
-Range WireImage::exact_part(Range range) const {
+Range StagingBuffer::exact_part(Range range) const {
   return {std::min(range.begin, exact_), std::min(range.end, exact_)};
 }
 
-Range WireImage::rounded_part(Range range) const {
+Range StagingBuffer::rounded_part(Range range) const {
   return {std::max(range.begin, exact_), std::max(range.end, exact_)};
 }
 
 /// The image of float `at`, which is none of the exact ones.
-bf16* WireImage::words(std::size_t at) const { return reinterpret_cast<bf16*>(image_.data() + offset(at)); }
+bf16* StagingBuffer::words(std::size_t at) const {
+  return reinterpret_cast<bf16*>(image_.data() + offset(at));
+}
 
-void WireImage::round(Range range) {
+void StagingBuffer::round(Range range) {
   if (wire_ == Wire::fp32) return;
   const Range exact = exact_part(range);
   const Range rounded = rounded_part(range);
@@ -86,7 +88,7 @@ void WireImage::round(Range range) {
   round_floats(data_.data() + rounded.begin, words(rounded.begin), rounded.size());
 }
 
-void WireImage::add(Range range, const std::byte* arrival) {
+void StagingBuffer::add(Range range, const std::byte* arrival) {
   const Range exact = exact_part(range);
   const Range rounded = rounded_part(range);
   comm::add(data_.data() + exact.begin, floats(arrival), exact.size());
@@ -94,7 +96,7 @@ void WireImage::add(Range range, const std::byte* arrival) {
            reinterpret_cast<const bf16*>(arrival + exact.size() * sizeof(float)), rounded.size());
 }
 
-void WireImage::add_and_round(Range range, const std::byte* arrival) {
+void StagingBuffer::add_and_round(Range range, const std::byte* arrival) {
   const Range exact = exact_part(range);
   const Range rounded = rounded_part(range);
   add(exact, arrival);
@@ -105,7 +107,7 @@ void WireImage::add_and_round(Range range, const std::byte* arrival) {
                        words(rounded.begin), rounded.size());
 }
 
-void WireImage::accept(Range range) {
+void StagingBuffer::accept(Range range) {
   if (wire_ == Wire::fp32) return;
   const Range exact = exact_part(range);
   const Range rounded = rounded_part(range);

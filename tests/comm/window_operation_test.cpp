@@ -1,4 +1,4 @@
-#include "comm/window_run.hpp"
+#include "comm/window_operation.hpp"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -39,7 +39,7 @@ class Rank {
     const WindowPlace place{ranks_, {}};
     float* const base = reinterpret_cast<float*>(block_.memory.data(rank_));
     const std::vector<std::span<float>> arrays{{base, kFirst}, {base + kFirst, kSecond}};
-    std::vector<WindowRun> runs;
+    std::vector<WindowOperation> runs;
     for (const std::span<float>& array : arrays) runs.emplace_back(place, block_, array, Wire::fp32, 0);
     std::size_t wrong = 0;
     for (int round = 0; round < kRounds; ++round) {
@@ -67,7 +67,7 @@ class Rank {
   WindowBlock block_;
 };
 
-TEST(WindowRun, KeepsThreadsApartAsItKeepsRanks) {
+TEST(WindowOperation, KeepsThreadsApartAsItKeepsRanks) {
   if (test::test_world().size() != 1) GTEST_SKIP() << "needs exactly 1 rank";
   for (const int ranks : {1, 2, 3, 5}) {
     std::vector<Buffer> memory;

@@ -5,8 +5,8 @@
 
 #include "cifar_mpi/base/buffer.hpp"
 #include "comm/mpi_handle.hpp"
-#include "comm/place.hpp"
-#include "comm/wire_image.hpp"
+#include "comm/neighbours.hpp"
+#include "comm/staging_buffer.hpp"
 
 namespace cifar_mpi::comm {
 
@@ -25,9 +25,9 @@ namespace cifar_mpi::comm {
 ///
 /// With a 16-bit wire the partial sum is rounded before each hop, and the total once by the rank that
 /// completes it, which then holds what all others receive.
-class RingRun {
+class RingOperation {
  public:
-  RingRun(const Place& place, WireImage image);
+  RingOperation(const Neighbours& neighbours, StagingBuffer image);
 
   void start();
   bool poll();
@@ -37,15 +37,15 @@ class RingRun {
   Range range(std::size_t step, std::size_t chunk) const;
   Range sent_by(std::size_t message) const { return range(message / chunks_, message % chunks_); }
   Range received_by(std::size_t message) const { return range(message / chunks_ + 1, message % chunks_); }
-  std::byte* landing(std::size_t message) const;
+  std::byte* receive_buffer(std::size_t message) const;
   bool may_await(std::size_t message) const;
   void send(std::size_t message);
   bool finish_oldest_send();
   bool await_next();
   bool take_oldest_arrival();
 
-  Place place_;
-  WireImage image_;
+  Neighbours neighbours_;
+  StagingBuffer image_;
   std::size_t chunks_ = 1;  ///< per piece
   std::size_t adding_ = 0;  ///< messages whose arrivals are added; the others replace
   Buffer scratch_;
