@@ -23,7 +23,6 @@ class Lowering {
         net_(*spec.net),
         readers_(model::readers_of(net_)),
         wants_grad_(model::wants_gradient(net_)),
-        flops_(model::forward_flops(net_)),
         taken_(net_.operations.size(), false),
         first_(net_.values.size()) {
     add_value(kernels.ends->images(), 0);
@@ -89,7 +88,7 @@ class Lowering {
       const std::size_t operation = chain.operations[i];
       taken_[operation] = true;
       for (const std::size_t p : model::params_of(*spec_.params, operation)) node.params.push_back(p);
-      node.flops += spec_.batch * flops_[operation].in_image;
+      node.flops += spec_.batch * net_.operations[operation].forward.in_image;
     }
     if (contract.masters.size() != node.params.size()) {
       throw std::logic_error(concat("the plan of ", contract.name, " has ", contract.masters.size(),
@@ -161,7 +160,6 @@ class Lowering {
   const model::NetSpec& net_;
   std::vector<std::vector<std::size_t>> readers_;  ///< by value of the network
   std::vector<bool> wants_grad_;                   ///< likewise
-  std::vector<model::Flops> flops_;                ///< by operation
   std::vector<bool> taken_;                        ///< by operation
   std::vector<std::size_t> first_;  ///< by value of the network: the lowered value as it was made
   std::map<std::pair<std::size_t, std::pair<int, int>>, std::size_t> reordered_;

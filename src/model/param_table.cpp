@@ -8,54 +8,22 @@
 namespace cifar_mpi::model {
 namespace {
 
-/// Appends biases, then weights of one layer; the table is turned round at the end.
-template <class L>
-void append_parameters(const L& layer, std::size_t operation, const Shape& weights, const char* dims,
-                       ParamTable& table) {
-  const auto next = static_cast<std::uint32_t>(table.size());
-  const ParamRole role = layer.frozen ? ParamRole::frozen : ParamRole::trained;
-  table.push_back({.name = layer.name + "/biases",
-                   .shape = {weights[weights.rank() - 1]},
-                   .dims = "[out]",
-                   .operation = operation,
-                   .part = ParamPart::biases,
-                   .role = role,
-                   .constant = layer.bias,
-                   .rate_factor = layer.rate_factor,
-                   .seed_index = next + 1});
-  table.push_back({.name = layer.name + "/weights",
-                   .shape = weights,
-                   .dims = dims,
-                   .operation = operation,
-                   .part = ParamPart::weights,
-                   .role = role,
-                   .stddev = layer.weight_stddev,
-                   .weight_decay = layer.weight_decay,
-                   .rate_factor = layer.rate_factor,
-                   .seed_index = next});
-}
-
 bool is_trained(const Param& param) { return param.role == ParamRole::trained; }
 
 }  // namespace
 
 ParamTable make_param_table(const NetSpec& net) {
   ParamTable table;
-  for (std::size_t i = 0; i < net.operations.size(); ++i) {
-    const Extent in = net.input_of(i);
-    std::visit(Overloaded{[&](const Conv2d& layer) {
-                            append_parameters(layer, i,
-                                              {layer.kernel, layer.kernel, in.channels, layer.out_channels},
-                                              "[height, width, in, out]", table);
-                          },
-                          [&](const Linear& layer) {
-                            append_parameters(layer, i, {in.count(), layer.outputs}, "[in, out]", table);
-                          },
-                          [](const Relu&) {}, [](const MaxPool&) {}, [](const LocalResponseNorm&) {},
-                          [](const Add&) {}, [](const SoftmaxCrossEntropy&) {}},
-               net.operations[i].layer);
+  std::uint32_t seed_index = 0;
+  for (const Operation& operation : net.operations) {
+    for (const Param& param : operation.params) {
+      table.push_back(param);
+      table.back().seed_index = seed_index++;
+    }
   }
-  std::reverse(table.begin(), table.end());
+  // Operations in reverse, each one's parameters in their own order.
+  std::stable_sort(table.begin(), table.end(),
+                   [](const Param& a, const Param& b) { return a.operation > b.operation; });
   std::stable_partition(table.begin(), table.end(), is_trained);
   return table;
 }

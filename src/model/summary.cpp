@@ -10,15 +10,6 @@
 namespace cifar_mpi::model {
 namespace {
 
-const char* kind_of(const Layer& layer) {
-  return std::visit(Overloaded{[](const Conv2d&) { return "Conv2d"; }, [](const Relu&) { return "ReLU"; },
-                               [](const MaxPool&) { return "MaxPool"; },
-                               [](const LocalResponseNorm&) { return "LocalResponseNorm"; },
-                               [](const Linear&) { return "Linear"; }, [](const Add&) { return "Add"; },
-                               [](const SoftmaxCrossEntropy&) { return "SoftmaxCrossEntropy"; }},
-                    layer);
-}
-
 using Row = std::array<std::string, 6>;
 
 /// Text to the left, numbers to the right.
@@ -43,7 +34,6 @@ std::string lines_of(const std::vector<Row>& rows) {
 
 std::string summary(const NetSpec& net) {
   const ParamTable table = make_param_table(net);
-  const std::vector<Flops> flops = forward_flops(net);
   std::vector<Row> rows{{"name", "operation", "reads", "output", "parameters", "MFLOP"},
                         {"image", "", "", to_string(net.input), "", ""}};
   const auto name_of = [&](Value value) {
@@ -58,11 +48,12 @@ std::string summary(const NetSpec& net) {
     std::string reads;
     for (const Value input : operation.inputs) reads += concat(reads.empty() ? "" : ", ", name_of(input));
     std::int64_t params = 0;
-    for (const std::size_t p : params_of(table, i)) params += table[p].shape.count();
-    rows.push_back({operation.name, kind_of(operation.layer), reads, to_string(net.output_of(i)),
-                    params > 0 ? concat(params) : "",
-                    flops[i].nominal > 0.0 ? fmt::format("{:.3f}", flops[i].nominal * 1e-6) : ""});
-    all += flops[i].nominal;
+    for (const Param& param : operation.params) params += param.shape.count();
+    rows.push_back(
+        {operation.name, std::string(operation.kind), reads, to_string(net.output_of(i)),
+         params > 0 ? concat(params) : "",
+         operation.forward.nominal > 0.0 ? fmt::format("{:.3f}", operation.forward.nominal * 1e-6) : ""});
+    all += operation.forward.nominal;
   }
   std::int64_t trained = 0;
   for (const Param& param : table) trained += param.role == ParamRole::trained ? param.shape.count() : 0;

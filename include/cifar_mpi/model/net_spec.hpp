@@ -7,6 +7,7 @@
 
 #include "cifar_mpi/base/shape.hpp"
 #include "cifar_mpi/model/layer.hpp"
+#include "cifar_mpi/model/param.hpp"
 
 /// A network as a graph: operations over values.
 namespace cifar_mpi::model {
@@ -17,12 +18,23 @@ struct Value {
   bool operator==(const Value&) const = default;
 };
 
+/// Floating-point operations of one pass over one image (a multiply-add is two).
+struct Flops {
+  double nominal = 0.0;   ///< every tap of every kernel, as frameworks count
+  double in_image = 0.0;  ///< only taps that fall inside the image; what a CPU kernel must do
+};
+
 /// One layer at its place in the graph.
 struct Operation {
   std::string name;  ///< the layer's, or "relu 3"
   Layer layer;
   std::vector<Value> inputs;  ///< in the order of the layer's formula
   Value output;
+  std::string_view kind;      ///< "Conv2d"
+  Flops forward;              ///< of a forward pass
+  std::vector<Param> params;  ///< weights, then biases; see ParamTable
+
+  bool trains() const;
 };
 
 /// A network with all shapes inferred; made by a NetBuilder. A value may have any number of readers, and an
@@ -47,15 +59,6 @@ std::vector<std::vector<std::size_t>> readers_of(const NetSpec& net);
 
 /// For each value, whether backward needs its gradient: a trained parameter stands somewhere before it.
 std::vector<bool> wants_gradient(const NetSpec& net);
-
-/// Floating-point operations of one pass over one image (a multiply-add is two).
-struct Flops {
-  double nominal = 0.0;   ///< every tap of every kernel, as frameworks count
-  double in_image = 0.0;  ///< only taps that fall inside the image; what a CPU kernel must do
-};
-
-/// One entry per operation; only Conv2d and Linear have any.
-std::vector<Flops> forward_flops(const NetSpec& net);
 
 /// A whole training step of one image: forward, weight gradients, and the data gradients that backward needs.
 Flops training_flops(const NetSpec& net);

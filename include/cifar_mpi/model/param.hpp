@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "cifar_mpi/base/shape.hpp"
+
+namespace cifar_mpi::model {
+
+/// trained: has a gradient and is updated. frozen: keeps its initial value. running: changes with the steps, but
+/// not by a gradient (statistics).
+enum class ParamRole : std::uint8_t { trained, frozen, running };
+
+/// What a parameter is in the formula of its layer.
+enum class ParamPart : std::uint8_t { weights, biases };
+
+/// One parameter tensor as TensorFlow knows it; where it lies in memory is the backend's business
+/// (engine/layout.hpp).
+struct Param {
+  std::string name;           ///< "conv1/weights"
+  Shape shape;                ///< [k, k, in, out], [in, out] or [out], row major
+  std::string dims;           ///< the extents in words: "[height, width, in, out]"
+  std::size_t operation = 0;  ///< index in NetSpec::operations
+  ParamPart part = ParamPart::weights;
+  ParamRole role = ParamRole::trained;
+  float stddev = 0.0f;  ///< initial values: truncated normal, or `constant` when stddev is 0
+  float constant = 0.0f;
+  float weight_decay = 0.0f;
+  float rate_factor = 1.0f;      ///< of the learning rate
+  std::uint32_t seed_index = 0;  ///< numbers the tensors in forward order; keys the initial values
+};
+
+}  // namespace cifar_mpi::model

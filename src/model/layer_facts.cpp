@@ -1,0 +1,134 @@
+#include "model/layer_facts.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::model {
+namespace {
+
+using Extents = std::span<const Extent>;
+
+void expect(bool good, const std::string& otherwise) {
+  if (!good) throw Misfit{otherwise};
+}
+
+/// Kernel taps that fall inside the image, summed over all outputs of one axis.
+double taps_inside(int n, int kernel) {
+  const SamePadding padding = same_padding(n, kernel, 1);
+  double taps = 0.0;
+  for (int i = 0; i < padding.outputs; ++i) {
+    const int first = std::max(i - padding.before, 0);
+    const int last = std::min(i - padding.before + kernel, n);
+    taps += std::max(last - first, 0);
+  }
+  return taps;
+}
+
+/// Weights of this shape and a bias per output, which is the last extent.
+template <class L>
+std::vector<Param> weights_and_biases(const L& layer, const Shape& shape, const char* dims) {
+  for (const float value : {layer.weight_stddev, layer.weight_decay}) {
+    expect(std::isfinite(value) && value >= 0.0f,
+           concat("needs a finite weight_stddev and weight_decay of at least 0, found ", value));
+  }
+  expect(std::isfinite(layer.bias), concat("needs a finite initial bias, found ", layer.bias));
+  expect(std::isfinite(layer.rate_factor) && layer.rate_factor >= 0.0f,
+         concat("needs a finite rate_factor of at least 0, found ", layer.rate_factor));
+  Param weights{.name = layer.name + "/weights",
+                .shape = shape,
+                .dims = dims,
+                .part = ParamPart::weights,
+                .role = layer.frozen ? ParamRole::frozen : ParamRole::trained,
+                .stddev = layer.weight_stddev,
+                .weight_decay = layer.weight_decay,
+                .rate_factor = layer.rate_factor};
+  Param biases{.name = layer.name + "/biases",
+               .shape = {shape[shape.rank() - 1]},
+               .dims = "[out]",
+               .part = ParamPart::biases,
+               .role = weights.role,
+               .constant = layer.bias,
+               .rate_factor = layer.rate_factor};
+  return {std::move(weights), std::move(biases)};
+}
+
+LayerFacts facts(const Conv2d& layer, Extents in, int) {
+  expect(layer.out_channels >= 1, concat("needs at least 1 output channel, found ", layer.out_channels));
+  expect(layer.kernel >= 1, concat("needs a kernel of at least 1, found ", layer.kernel));
+  const Extent& x = in[0];
+  const double per_tap = 2.0 * x.channels * layer.out_channels;
+  const Flops flops{per_tap * x.height * x.width * layer.kernel * layer.kernel,
+                    per_tap * taps_inside(x.height, layer.kernel) * taps_inside(x.width, layer.kernel)};
+  return {"Conv2d",
+          {x.height, x.width, layer.out_channels},
+          flops,
+          weights_and_biases(layer, {layer.kernel, layer.kernel, x.channels, layer.out_channels},
+                             "[height, width, in, out]")};
+}
+
+LayerFacts facts(const Relu&, Extents in, int) { return {"ReLU", in[0], {}, {}}; }
+
+LayerFacts facts(const MaxPool& layer, Extents in, int) {
+  expect(layer.kernel >= 1 && layer.stride >= 1,
+         concat("needs a kernel and a stride of at least 1, found ", layer.kernel, " and ", layer.stride));
+  const auto out = [&](int n) { return same_padding(n, layer.kernel, layer.stride).outputs; };
+  return {"MaxPool", {out(in[0].height), out(in[0].width), in[0].channels}, {}, {}};
+}
+
+LayerFacts facts(const LocalResponseNorm& layer, Extents in, int) {
+  expect(layer.depth_radius >= 0, concat("needs a depth radius of at least 0, found ", layer.depth_radius));
+  expect(std::isfinite(layer.bias) && layer.bias > 0.0f, concat("needs a bias above 0, found ", layer.bias));
+  expect(std::isfinite(layer.alpha) && layer.alpha >= 0.0f,
+         concat("needs an alpha of at least 0, found ", layer.alpha));
+  expect(std::isfinite(layer.beta), concat("needs a finite beta, found ", layer.beta));
+  return {"LocalResponseNorm", in[0], {}, {}};
+}
+
+LayerFacts facts(const Linear& layer, Extents in, int) {
+  expect(layer.outputs >= 1, concat("needs at least 1 output, found ", layer.outputs));
+  const double flops = 2.0 * in[0].count() * layer.outputs;
+  return {"Linear",
+          {1, 1, layer.outputs},
+          {flops, flops},
+          weights_and_biases(layer, {in[0].count(), layer.outputs}, "[in, out]")};
+}
+
+LayerFacts facts(const Add&, Extents in, int) {
+  expect(in.size() == 2, concat("needs two inputs, found ", in.size()));
+  expect(in[0] == in[1],
+         concat("needs two inputs of one extent, found ", to_string(in[0]), " and ", to_string(in[1])));
+  return {"Add", in[0], {}, {}};
+}
+
+LayerFacts facts(const SoftmaxCrossEntropy&, Extents in, int classes) {
+  const Extent wanted{1, 1, classes};
+  expect(in[0] == wanted, concat("needs an input of ", to_string(wanted), " for ", classes,
+                                 " classes, found ", to_string(in[0])));
+  return {"SoftmaxCrossEntropy", in[0], {}, {}};
+}
+
+const char* unnamed(const Relu&) { return "relu"; }
+const char* unnamed(const SoftmaxCrossEntropy&) { return "softmax cross-entropy"; }
+
+}  // namespace
+
+std::string name_of(const Layer& layer) {
+  return std::visit(
+      [](const auto& one) -> std::string {
+        if constexpr (requires { one.name; }) {
+          return one.name;
+        } else {
+          return unnamed(one);
+        }
+      },
+      layer);
+}
+
+LayerFacts facts_of(const Layer& layer, Extents in, int classes) {
+  return std::visit([&](const auto& one) { return facts(one, in, classes); }, layer);
+}
+
+}  // namespace cifar_mpi::model
