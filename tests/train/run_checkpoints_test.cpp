@@ -159,10 +159,12 @@ TEST_F(RunCheckpointsTest, CarryNoPaths) {
 }
 
 TEST(WithoutPaths, LeavesOutWhatNamesUsersAndPlaces) {
-  EXPECT_EQ(run::without_paths("data=\"/home/somebody/data.h5\"\nrun-dir=\"/home/somebody/run\"\nresume=\"auto\"\n"
-                          "steps=4\naugment=\"none\"\n"),
-            "resume=\"auto\"\nsteps=4\naugment=\"none\"\n");
-  EXPECT_EQ(run::without_paths("data = \"x\"\nresume=\"/home/somebody/step_000000004.h5\"\nlr=0.1\n"), "lr=0.1\n");
+  EXPECT_EQ(
+      run::without_paths("data=\"/home/somebody/data.h5\"\nrun-dir=\"/home/somebody/run\"\nresume=\"auto\"\n"
+                         "steps=4\naugment=\"none\"\n"),
+      "resume=\"auto\"\nsteps=4\naugment=\"none\"\n");
+  EXPECT_EQ(run::without_paths("data = \"x\"\nresume=\"/home/somebody/step_000000004.h5\"\nlr=0.1\n"),
+            "lr=0.1\n");
   EXPECT_EQ(run::without_paths("# only words\n"), "# only words\n");
   EXPECT_EQ(run::without_paths(""), "");
 }
