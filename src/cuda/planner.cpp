@@ -55,7 +55,9 @@ class Planner {
     affine.relu = chain_.as<model::Relu>(1) != nullptr;
     affine.wants_grad_x = chain_.wants_grad[0];
     plan_.contract.operations = affine.relu ? 2 : 1;
-    plan_.contract.relu_at_end = plan_.contract.can_mask_dst = affine.relu;
+    plan_.contract.relu_at_end = affine.relu;
+    // The gradient of the biases masks on its way; a frozen layer has none.
+    plan_.contract.can_mask_dst = affine.relu && chain_.operation(0).trains();
     plan_.contract.masters = {affine.weights_in_memory(), static_cast<std::size_t>(affine.outputs)};
     plan_.work = affine;
   }

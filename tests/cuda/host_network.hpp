@@ -174,7 +174,8 @@ class HostGroup final : public engine::Group {
   }
 
   void run_backward(const Affine& affine, const Operands& o, const Kept&) const {
-    if (o.mask_dst) write_array(reference::relu_grad_x(y(o), grad_y(o)), o.grad_dst);
+    if (o.mask_dst && o.params[0].grad != nullptr)
+      write_array(reference::relu_grad_x(y(o), grad_y(o)), o.grad_dst);
     const Array grad = grad_y(o);
     const int rows = static_cast<int>(affine.rows(batch_));
     if (o.params[0].grad != nullptr) {

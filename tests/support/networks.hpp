@@ -19,6 +19,15 @@ inline model::NetSpec network_with_sums() {
   return net.softmax_cross_entropy(net.linear(net.max_pool(block, {"p1", 2, 2}), {"l1", 7}));
 }
 
+/// Frozen layers with a ReLU, behind a trained one whose gradient their mask decides.
+inline model::NetSpec network_with_frozen_layers() {
+  model::NetBuilder net("frozen", {6, 5, 3}, 7);
+  model::Value x = net.conv(net.image(), {.name = "c1", .out_channels = 8, .kernel = 3});
+  x = net.relu(net.conv(x, {.name = "c2", .out_channels = 8, .kernel = 3, .frozen = true}));
+  x = net.relu(net.linear(x, {.name = "l1", .outputs = 20, .frozen = true}));
+  return net.softmax_cross_entropy(net.linear(x, {"l2", 7}));
+}
+
 /// The ways in which layers may follow each other; the second convolution has `channels`,
 /// by default a number that suits the libraries of GPUs.
 inline std::vector<model::NetSpec> orders_of_layers(int channels = 24) {
@@ -48,6 +57,7 @@ inline std::vector<model::NetSpec> orders_of_layers(int channels = 24) {
                {c1, Relu{}, p1, p2, Conv2d{"c9", 7, 1}, loss}),
       make_net("logits behind relu and pools", {4, 4, 2}, 16, {c1, Relu{}, p1, p2, loss}),
       network_with_sums(),
+      network_with_frozen_layers(),
   };
 }
 
