@@ -50,27 +50,6 @@ reference::Array to_fp32(reference::Array values) {
   return values;
 }
 
-double length(const reference::Array& values) {
-  double square = 0.0;
-  for (const double value : values) square += value * value;
-  return std::sqrt(square);
-}
-
-reference::Array difference(reference::Array a, const reference::Array& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
-  return a;
-}
-
-/// What errors of gradient `p` are relative to. That of biases adds up the terms of which that of the layer's
-/// weights is made too; where they nearly cancel, their rounding remains.
-double scale_of(const model::ParamTable& table, const reference::Params& grads, std::size_t p) {
-  double scale = 0.0;
-  for (const std::size_t own : model::params_of(table, table[p].operation)) {
-    if (own == p || table[p].part == model::ParamPart::biases) scale = std::max(scale, length(grads[own]));
-  }
-  return scale;
-}
-
 /// Gradients by ParamTable index as they lie in memory, conv weights with their zero rows.
 reference::Params gradients_of(const model::NetSpec& net, const model::ParamTable& table,
                                const reference::Params& params, const reference::Array& x,
@@ -104,6 +83,7 @@ reference::Params gradients_of(const model::NetSpec& net, const model::ParamTabl
 TEST(CudaPlan, GivesTheReferenceGradientsForEveryOrderOfLayersWithItsFormulas) {
   constexpr int kBatch = 3;
   std::vector<model::NetSpec> nets = test::orders_of_layers();
+  nets.push_back(test::network_with_frozen_layers());
   for (std::uint64_t seed = 0; seed < 300; ++seed) nets.push_back(test::RandomNetwork(seed).make());
   for (const model::NetSpec& net : nets) {
     const model::ParamTable table = model::make_param_table(net);
@@ -135,8 +115,7 @@ TEST(CudaPlan, GivesTheReferenceGradientsForEveryOrderOfLayersWithItsFormulas) {
             << net.name << ": padding of " << table[p].name;
       }
       found[p].resize(count);
-      EXPECT_LE(length(difference(found[p], wanted.grads[p])),
-                tolerance(net) * scale_of(table, wanted.grads, p))
+      EXPECT_LE(reference::gradient_distance(table, found[p], wanted.grads, p), tolerance(net))
           << net.name << ": " << table[p].name;
     }
   }

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cassert>
+#include <cmath>
 
 #include "reference/reference.hpp"
 
@@ -158,6 +160,23 @@ LossAndGradients loss_and_gradients(const model::NetSpec& net, const model::Para
     }
   }
   return result;
+}
+
+double gradient_distance(const model::ParamTable& table, const Array& found, const Params& wanted,
+                         std::size_t p) {
+  const auto length = [](const Array& values) {
+    double square = 0.0;
+    for (const double value : values) square += value * value;
+    return std::sqrt(square);
+  };
+  assert(found.size() == wanted[p].size());
+  Array difference = found;
+  for (std::size_t i = 0; i < found.size(); ++i) difference[i] -= wanted[p][i];
+  double scale = length(wanted[p]);
+  for (const std::size_t own : model::params_of(table, table[p].operation)) {
+    if (table[p].part == model::ParamPart::biases) scale = std::max(scale, length(wanted[own]));
+  }
+  return length(difference) / std::max(scale, 1e-300);
 }
 
 }  // namespace cifar_mpi::reference

@@ -57,7 +57,6 @@ inline std::vector<model::NetSpec> orders_of_layers(int channels = 24) {
                {c1, Relu{}, p1, p2, Conv2d{"c9", 7, 1}, loss}),
       make_net("logits behind relu and pools", {4, 4, 2}, 16, {c1, Relu{}, p1, p2, loss}),
       network_with_sums(),
-      network_with_frozen_layers(),
   };
 }
 
