@@ -32,10 +32,10 @@ class Auto final : public Collective {
     rename();
     return buffer;
   }
-  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) override {
+  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t fp32_prefix) override {
     const bool is_short = for_short_ && data.size_bytes() <= choice_.short_bytes;
     Collective& chosen = is_short ? *for_short_ : *for_the_rest_;
-    return chosen.all_reduce(std::move(task_name), data, exact);
+    return chosen.all_reduce(std::move(task_name), data, fp32_prefix);
   }
 
  private:

@@ -39,7 +39,7 @@ struct Replay {
     if (elsewhere) program.wait(lane, program.set(engine::kCompute));
     for (int i = 0; i < times; ++i) program.run(lane, task);
     if (elsewhere) program.wait(engine::kCompute, program.set(lane));
-    program.seal();
+    program.finalize();
     return program;
   }
 };

@@ -89,8 +89,8 @@ class WithNote final : public Collective {
   std::string_view resolved() const override { return inner_->resolved(); }
   int ranks() const override { return inner_->ranks(); }
   Buffer allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
-  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) override {
-    return inner_->all_reduce(std::move(task_name), data, exact);
+  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t fp32_prefix) override {
+    return inner_->all_reduce(std::move(task_name), data, fp32_prefix);
   }
 
  private:

@@ -40,8 +40,8 @@ class MessageCollective final : public Collective {
   std::string_view name() const override { return name_; }
   int ranks() const override { return neighbours_.ranks; }
   Buffer allocate(std::size_t bytes) override { return allocate_together(world_, bytes); }
-  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) override {
-    runs_.push_back(std::make_unique<Run>(neighbours_, StagingBuffer(wire_, data, exact)));
+  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t fp32_prefix) override {
+    runs_.push_back(std::make_unique<Run>(neighbours_, StagingBuffer(wire_, data, fp32_prefix)));
     return task_of(std::move(task_name), data, *runs_.back());
   }
 

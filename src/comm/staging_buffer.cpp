@@ -41,14 +41,17 @@ const float* floats(const std::byte* bytes) { return reinterpret_cast<const floa
 
 }  // namespace
 
-StagingBuffer::StagingBuffer(Wire wire, std::span<float> data, std::size_t exact)
-    : wire_(wire), data_(data), exact_(wire == Wire::fp32 ? data.size() : std::min(exact, data.size())) {
+StagingBuffer::StagingBuffer(Wire wire, std::span<float> data, std::size_t fp32_prefix)
+    : wire_(wire),
+      data_(data),
+      fp32_prefix_(wire == Wire::fp32 ? data.size() : std::min(fp32_prefix, data.size())) {
   if (wire_ != Wire::fp32) image_ = allocate_message_memory(bytes({0, data.size()}));
 }
 
 /// Bytes from the start of the image to float `at`.
 std::size_t StagingBuffer::offset(std::size_t at) const {
-  return at <= exact_ ? at * sizeof(float) : exact_ * sizeof(float) + (at - exact_) * sizeof(bf16);
+  return at <= fp32_prefix_ ? at * sizeof(float)
+                            : fp32_prefix_ * sizeof(float) + (at - fp32_prefix_) * sizeof(bf16);
 }
 
 std::size_t StagingBuffer::bytes(Range range) const { return offset(range.end) - offset(range.begin); }
@@ -67,51 +70,51 @@ int StagingBuffer::count(Range range) const {
   return static_cast<int>(units);
 }
 
-Range StagingBuffer::exact_part(Range range) const {
-  return {std::min(range.begin, exact_), std::min(range.end, exact_)};
+Range StagingBuffer::fp32_part(Range range) const {
+  return {std::min(range.begin, fp32_prefix_), std::min(range.end, fp32_prefix_)};
 }
 
 Range StagingBuffer::rounded_part(Range range) const {
-  return {std::max(range.begin, exact_), std::max(range.end, exact_)};
+  return {std::max(range.begin, fp32_prefix_), std::max(range.end, fp32_prefix_)};
 }
 
-/// The image of float `at`, which is none of the exact ones.
+/// The image of float `at`, which is none of the fp32 ones.
 bf16* StagingBuffer::words(std::size_t at) const {
   return reinterpret_cast<bf16*>(image_.data() + offset(at));
 }
 
 void StagingBuffer::round(Range range) {
   if (wire_ == Wire::fp32) return;
-  const Range exact = exact_part(range);
+  const Range fp32 = fp32_part(range);
   const Range rounded = rounded_part(range);
-  if (exact.size() > 0) std::memcpy(at(exact), data_.data() + exact.begin, exact.size() * sizeof(float));
+  if (fp32.size() > 0) std::memcpy(at(fp32), data_.data() + fp32.begin, fp32.size() * sizeof(float));
   round_floats(data_.data() + rounded.begin, words(rounded.begin), rounded.size());
 }
 
 void StagingBuffer::add(Range range, const std::byte* arrival) {
-  const Range exact = exact_part(range);
+  const Range fp32 = fp32_part(range);
   const Range rounded = rounded_part(range);
-  comm::add(data_.data() + exact.begin, floats(arrival), exact.size());
-  add_bf16(data_.data() + rounded.begin,
-           reinterpret_cast<const bf16*>(arrival + exact.size() * sizeof(float)), rounded.size());
+  comm::add(data_.data() + fp32.begin, floats(arrival), fp32.size());
+  add_bf16(data_.data() + rounded.begin, reinterpret_cast<const bf16*>(arrival + fp32.size() * sizeof(float)),
+           rounded.size());
 }
 
 void StagingBuffer::add_and_round(Range range, const std::byte* arrival) {
-  const Range exact = exact_part(range);
+  const Range fp32 = fp32_part(range);
   const Range rounded = rounded_part(range);
-  add(exact, arrival);
-  round(exact);
+  add(fp32, arrival);
+  round(fp32);
   if (rounded.size() == 0) return;
   add_and_round_floats(data_.data() + rounded.begin,
-                       reinterpret_cast<const bf16*>(arrival + exact.size() * sizeof(float)),
+                       reinterpret_cast<const bf16*>(arrival + fp32.size() * sizeof(float)),
                        words(rounded.begin), rounded.size());
 }
 
 void StagingBuffer::accept(Range range) {
   if (wire_ == Wire::fp32) return;
-  const Range exact = exact_part(range);
+  const Range fp32 = fp32_part(range);
   const Range rounded = rounded_part(range);
-  if (exact.size() > 0) std::memcpy(data_.data() + exact.begin, at(exact), exact.size() * sizeof(float));
+  if (fp32.size() > 0) std::memcpy(data_.data() + fp32.begin, at(fp32), fp32.size() * sizeof(float));
   widen(data_.data() + rounded.begin, words(rounded.begin), rounded.size());
 }
 

@@ -22,12 +22,12 @@ struct Range {
 /// An array as its messages see it.
 ///
 /// With Wire::fp32 the image is the array itself: it is sent from there and totals arrive there. With
-/// Wire::bf16 it is a second array of half the size; the first `exact` floats stay fp32 in it. Any range of
+/// Wire::bf16 it is a second array of half the size; the first `fp32_prefix` floats stay fp32 in it. Any range of
 /// the array is a contiguous range of the image, so that it can be cut in any way.
 class StagingBuffer {
  public:
   /// Throws Error{device} without memory. `data` must outlive it.
-  StagingBuffer(Wire wire, std::span<float> data, std::size_t exact);
+  StagingBuffer(Wire wire, std::span<float> data, std::size_t fp32_prefix);
 
   std::span<float> data() const { return data_; }
   std::size_t bytes(Range range) const;
@@ -49,13 +49,13 @@ class StagingBuffer {
 
  private:
   std::size_t offset(std::size_t at) const;
-  Range exact_part(Range range) const;
+  Range fp32_part(Range range) const;
   Range rounded_part(Range range) const;
   bf16* words(std::size_t at) const;
 
   Wire wire_;
   std::span<float> data_;
-  std::size_t exact_;
+  std::size_t fp32_prefix_;
   Buffer image_;  ///< nothing with Wire::fp32
 };
 

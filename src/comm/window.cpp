@@ -34,7 +34,7 @@ class Window final : public Collective {
   std::string note() const override { return note_; }
   int ranks() const override { return world_.size(); }
   Buffer allocate(std::size_t bytes) override;
-  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) override;
+  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t fp32_prefix) override;
 
  private:
   std::optional<Error> too_little(std::size_t bytes) const;
@@ -130,16 +130,16 @@ WindowBlock* Window::block_of(std::span<const float> data) const {
   return nullptr;
 }
 
-engine::Task Window::all_reduce(std::string task_name, std::span<float> data, std::size_t exact) {
+engine::Task Window::all_reduce(std::string task_name, std::span<float> data, std::size_t fp32_prefix) {
   const engine::Bytes bytes = engine::bytes_of(data.data(), data.size());
   if (data.empty())
     return {std::move(task_name), {bytes}, {bytes}, [](engine::Lane&) {}, [] { return true; }};
   WindowBlock* const block = block_of(data);
   if (block == nullptr) {
-    if (instead_) return instead_->all_reduce(std::move(task_name), data, exact);
+    if (instead_) return instead_->all_reduce(std::move(task_name), data, fp32_prefix);
     throw std::logic_error(concat("'", task_name, "' sums an array outside the memory of its collective"));
   }
-  runs_.push_back(std::make_unique<WindowOperation>(neighbours_, *block, data, wire_, exact));
+  runs_.push_back(std::make_unique<WindowOperation>(neighbours_, *block, data, wire_, fp32_prefix));
   return task_of(std::move(task_name), data, *runs_.back());
 }
 

@@ -17,7 +17,7 @@ constexpr std::size_t kChunk = 2048;
 }  // namespace
 
 WindowOperation::WindowOperation(const WindowPlace& place, WindowBlock& block, std::span<float> data,
-                                 Wire wire, std::size_t exact)
+                                 Wire wire, std::size_t fp32_prefix)
     : block_(block) {
   const int rank = block.memory.rank();
   if (rank >= place.owners) return;
@@ -33,7 +33,7 @@ WindowOperation::WindowOperation(const WindowPlace& place, WindowBlock& block, s
   count_ = end - begin;
   if (place.across.ranks == 1) return;
   across_.emplace(place.across,
-                  StagingBuffer(wire, data.subspan(begin, count_), std::max(exact, begin) - begin));
+                  StagingBuffer(wire, data.subspan(begin, count_), std::max(fp32_prefix, begin) - begin));
 }
 
 float* WindowOperation::slice_of(int node_rank) const {

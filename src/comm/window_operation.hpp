@@ -58,10 +58,10 @@ struct WindowPlace {
 class WindowOperation {
  public:
   /// `data` lies in this rank's part of `block`, at the same place on all ranks, and is not empty. Does not
-  /// communicate. `wire` is that between nodes; the first `exact` floats of `data` travel as fp32. Throws
+  /// communicate. `wire` is that between nodes; the first `fp32_prefix` floats of `data` travel as fp32. Throws
   /// Error{usage} when a slice is too long for the messages of MPI.
   WindowOperation(const WindowPlace& place, WindowBlock& block, std::span<float> data, Wire wire,
-                  std::size_t exact);
+                  std::size_t fp32_prefix);
 
   void start();
   bool poll();

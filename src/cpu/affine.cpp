@@ -36,8 +36,8 @@ engine::Task rotate_task(const std::string& name, const Rotation& rotation, std:
 
 }  // namespace
 
-Affine settle_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
-                     std::optional<Rotation> rotation) {
+Affine make_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
+                   std::optional<Rotation> rotation) {
   Affine affine;
   affine.src = formats.src;
   affine.bias = formats.biases;

@@ -63,8 +63,8 @@ struct AffinePlace {
 };
 
 /// Formats as the kernels settled them. `rotation` is set when `kernels.data_gradient` wants rotated weights.
-Affine settle_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
-                     std::optional<Rotation> rotation = std::nullopt);
+Affine make_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
+                   std::optional<Rotation> rotation = std::nullopt);
 
 /// The tasks that make the copy at `weights` from the master copy; `taps` is only used by a rotated copy, and
 /// has as many bytes as its `taps`. None when the master copy serves.

@@ -138,7 +138,7 @@ engine::Task plan_train(const engine::TrainBinding& binding, int batch, T* x, st
 #pragma omp parallel for schedule(static)
     for (int i = 0; i < batch; ++i) {
       const data::SampleRef sample = order.at(now, first + static_cast<std::uint64_t>(i));
-      const data::AugmentDraw draw = draw_augment(spec, seed, sample.pass, sample.id);
+      const data::AugmentDraw draw = draw_augment(spec, seed, sample.epoch, sample.id);
       write(crop_of(spec, draw, data, sample.local), x + i * values);
       labels[i] = data.labels[sample.local];
     }

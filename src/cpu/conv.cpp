@@ -63,7 +63,7 @@ Affine plan_conv(const Dnnl& dnnl, const model::Conv2d& layer, const AffinePlace
   std::optional<Rotation> rotation;
   // In bf16 both kernels take the same time, and rotation would cost.
   if (place.type == kFp32) rotation = rotate_data_gradient(dnnl, layer, place.in, formats, window, kernels);
-  return settle_affine(dnnl, formats, std::move(kernels), std::move(rotation));
+  return make_affine(dnnl, formats, std::move(kernels), std::move(rotation));
 }
 
 Desc conv_logical_weights(const model::Conv2d& layer, const Extent& in) {

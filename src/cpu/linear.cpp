@@ -20,7 +20,7 @@ Affine plan_linear(const Dnnl& dnnl, const model::Linear& layer, const AffinePla
   formats.grad_dst = matrix(place.batch, layer.outputs, place.type, kRows);
   formats.relu = place.relu;
   formats.wants_grad_src = place.wants_grad_src;
-  return settle_affine(dnnl, formats, make_inner_product(dnnl, formats));
+  return make_affine(dnnl, formats, make_inner_product(dnnl, formats));
 }
 
 Desc linear_logical_weights(const model::Linear& layer, const Extent& in) {

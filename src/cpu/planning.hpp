@@ -73,7 +73,7 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain);
 /// Linear, with the ReLU behind it.
 PlannedGroupPtr plan_linear_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_pool_group(Planning& planning, const engine::Chain& chain);
-PlannedGroupPtr plan_norm_group(Planning& planning, const engine::Chain& chain);
+PlannedGroupPtr plan_lrn_group(Planning& planning, const engine::Chain& chain);
 /// A ReLU that no layer before it could take in.
 PlannedGroupPtr plan_relu_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_add_group(Planning& planning, const engine::Chain& chain);

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cifar_mpi/engine/budget.hpp"
+#include "cifar_mpi/engine/roofline.hpp"
 #include "cuda/conv.hpp"
 #include "cuda/group.hpp"
 #include "cuda/lane.hpp"

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) train(TrainInput input, Divisor widt
   const InputPlace& place = input.place;
   if (threadIdx.x == 0) {
     sample = input.order.at(*input.step, input.first + blockIdx.x);
-    draw = data::draw_augment(place.spec, input.seed, sample.pass, sample.id);
+    draw = data::draw_augment(place.spec, input.seed, sample.epoch, sample.id);
   }
   __syncthreads();
   // on its way while the sample is written

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "cuda/lane.hpp"
-#include "cuda/norm.hpp"
-#include "cuda/norm_pool.hpp"
+#include "cuda/lrn.hpp"
+#include "cuda/lrn_pool.hpp"
 #include "cuda/pool.hpp"
 #include "cuda/relu.hpp"
 
@@ -73,45 +73,45 @@ class PlainGroup final : public engine::Group {
          at = argmax_at(argmax)](Lane& lane) { pool_backward(stream_of(lane), place, type, at, grad, to); });
   }
 
-  void build(const Norm& norm, const Operands& o, Arena&, GroupTasks& tasks) const {
-    const NormShape shape{norm.rule, norm.pixels, norm.channels, type_};
+  void build(const Lrn& lrn, const Operands& o, Arena&, GroupTasks& tasks) const {
+    const LrnShape shape{lrn.rule, lrn.pixels, lrn.channels, type_};
     add_forward(tasks, {x(o)}, {y(o)}, [=, from = o.src[0], to = o.dst](Lane& lane) {
-      norm_forward(stream_of(lane), shape, from, to);
+      lrn_forward(stream_of(lane), shape, from, to);
     });
     if (o.grad_src[0] == nullptr) return;
     add_backward(tasks, {x(o), grad_y(o)}, o,
                  [=, mask = o.mask_src, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0]](Lane& lane) {
-                   norm_backward(stream_of(lane), shape, mask, from, grad, to);
+                   lrn_backward(stream_of(lane), shape, mask, from, grad, to);
                  });
   }
 
-  void build(const PoolNorm& both, const Operands& o, Arena& arena, GroupTasks& tasks) const {
-    const NormPoolShape shape{both.pool.place, both.norm.rule, type_, o.mask_src};
+  void build(const PoolLrn& both, const Operands& o, Arena& arena, GroupTasks& tasks) const {
+    const LrnPoolShape shape{both.pool.place, both.lrn.rule, type_, o.mask_src};
     const Bytes argmax = take_argmax(o, arena);
     const std::size_t size = o.training ? contract_.dst.value.bytes : 0;
     std::byte* const pooled = o.training ? arena.take(size) : nullptr;
     add_forward(tasks, {x(o)}, {y(o), argmax, {pooled, size}},
                 [=, from = o.src[0], to = o.dst, at = argmax_at(argmax)](Lane& lane) {
-                  pool_norm_forward(stream_of(lane), shape, from, pooled, at, to);
+                  pool_lrn_forward(stream_of(lane), shape, from, pooled, at, to);
                 });
     if (o.grad_src[0] == nullptr) return;
     add_backward(tasks, {{pooled, size}, argmax, grad_y(o)}, o,
                  [=, grad = o.grad_dst, to = o.grad_src[0], at = argmax_at(argmax)](Lane& lane) {
-                   pool_norm_backward(stream_of(lane), shape, pooled, at, grad, to);
+                   pool_lrn_backward(stream_of(lane), shape, pooled, at, grad, to);
                  });
   }
 
-  void build(const NormPool& both, const Operands& o, Arena& arena, GroupTasks& tasks) const {
-    const NormPoolShape shape{both.pool.place, both.norm.rule, type_, o.mask_src};
+  void build(const LrnPool& both, const Operands& o, Arena& arena, GroupTasks& tasks) const {
+    const LrnPoolShape shape{both.pool.place, both.lrn.rule, type_, o.mask_src};
     const Bytes argmax = take_argmax(o, arena);
     add_forward(tasks, {x(o)}, {y(o), argmax},
                 [=, from = o.src[0], to = o.dst, at = argmax_at(argmax)](Lane& lane) {
-                  norm_pool_forward(stream_of(lane), shape, from, at, to);
+                  lrn_pool_forward(stream_of(lane), shape, from, at, to);
                 });
     if (o.grad_src[0] == nullptr) return;
     add_backward(tasks, {x(o), argmax, grad_y(o)}, o,
                  [=, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0], at = argmax_at(argmax)](
-                     Lane& lane) { norm_pool_backward(stream_of(lane), shape, from, at, grad, to); });
+                     Lane& lane) { lrn_pool_backward(stream_of(lane), shape, from, at, grad, to); });
   }
 
   void build(const Relu&, const Operands& o, Arena&, GroupTasks& tasks) const {

@@ -12,7 +12,7 @@
 #include "cifar_mpi/engine/program.hpp"
 #include "cuda/device_record.hpp"
 
-/// The few words that pass between the host and a sealed program: stop requests go in, step records come out.
+/// The few words that pass between the host and a finalized program: stop requests go in, step records come out.
 namespace cifar_mpi::cuda {
 
 /// Host memory that kernels read and write by the same address. Throws Error{device}.

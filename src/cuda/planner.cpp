@@ -4,7 +4,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cuda/norm_pool_math.hpp"
+#include "cuda/lrn_pool_math.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 /// A window's taps are numbered in a byte.
 constexpr int kMostPoolKernel = 15;
 /// Two values of every channel of a pixel must fit the shared memory of a block.
-constexpr int kMostNormChannels = 4096;
+constexpr int kMostLrnChannels = 4096;
 
 class Planner {
  public:
@@ -28,7 +28,7 @@ class Planner {
         model::Overloaded{[&](const model::Conv2d& layer) { add_conv(layer); },
                           [&](const model::Linear& layer) { add_linear(layer); },
                           [&](const model::MaxPool& layer) { add_pool(layer); },
-                          [&](const model::LocalResponseNorm& layer) { add_norm(layer); },
+                          [&](const model::LocalResponseNorm& layer) { add_lrn(layer); },
                           [&](const model::Relu&) { add_relu(); }, [&](const model::Add&) { add_sum(); },
                           [](const model::SoftmaxCrossEntropy&) {}},
         chain_.operation(0).layer);
@@ -93,12 +93,12 @@ class Planner {
              y.before, x.before}};
   }
 
-  Norm make_norm(const model::LocalResponseNorm& norm, std::size_t i) const {
+  Lrn make_lrn(const model::LocalResponseNorm& lrn, std::size_t i) const {
     const Extent& extent = chain_.out(i);
     expect(
-        extent.channels <= kMostNormChannels, norm.name,
-        concat("has ", extent.channels, " channels, but the cuda kernels take at most ", kMostNormChannels));
-    return {{norm.depth_radius, norm.bias, norm.alpha, norm.beta},
+        extent.channels <= kMostLrnChannels, lrn.name,
+        concat("has ", extent.channels, " channels, but the cuda kernels take at most ", kMostLrnChannels));
+    return {{lrn.depth_radius, lrn.bias, lrn.alpha, lrn.beta},
             std::int64_t{batch_} * extent.height * extent.width,
             extent.channels};
   }
@@ -113,20 +113,20 @@ class Planner {
     plan_.contract.mask_src = engine::ReluMask::takes;
     const Pool made = make_pool(pool, 0);
     plan_.work = made;
-    const auto* const norm = chain_.as<model::LocalResponseNorm>(1);
-    if (norm == nullptr) return;
-    const Norm behind = make_norm(*norm, 1);
-    if (fits_norm_pool(made.place, behind.rule)) take_two(pool.name, norm->name, PoolNorm{made, behind});
+    const auto* const lrn = chain_.as<model::LocalResponseNorm>(1);
+    if (lrn == nullptr) return;
+    const Lrn behind = make_lrn(*lrn, 1);
+    if (fits_lrn_pool(made.place, behind.rule)) take_two(pool.name, lrn->name, PoolLrn{made, behind});
   }
 
-  void add_norm(const model::LocalResponseNorm& norm) {
+  void add_lrn(const model::LocalResponseNorm& lrn) {
     plan_.contract.mask_src = engine::ReluMask::takes;
-    const Norm made = make_norm(norm, 0);
+    const Lrn made = make_lrn(lrn, 0);
     plan_.work = made;
     const auto* const pool = chain_.as<model::MaxPool>(1);
     if (pool == nullptr) return;
     const Pool behind = make_pool(*pool, 1);
-    if (fits_norm_pool(behind.place, made.rule)) take_two(norm.name, pool->name, NormPool{made, behind});
+    if (fits_lrn_pool(behind.place, made.rule)) take_two(lrn.name, pool->name, LrnPool{made, behind});
   }
 
   void add_relu() {

@@ -7,7 +7,7 @@
 
 #include "cifar_mpi/engine/backend.hpp"
 #include "cuda/conv_math.hpp"
-#include "cuda/norm_math.hpp"
+#include "cuda/lrn_math.hpp"
 #include "cuda/pool_math.hpp"
 #include "cuda/value_type.hpp"
 
@@ -56,20 +56,20 @@ struct Pool {
   PoolPlace place;
 };
 
-struct Norm {
-  NormRule rule;
+struct Lrn {
+  LrnRule rule;
   std::int64_t pixels = 0;  ///< of the batch
   int channels = 0;
 };
 
 /// A pooling and the normalization behind it, or the other way round, as one; the pooled or normalized values
 /// between them are no value of the program.
-struct PoolNorm {
+struct PoolLrn {
   Pool pool;
-  Norm norm;
+  Lrn lrn;
 };
-struct NormPool {
-  Norm norm;
+struct LrnPool {
+  Lrn lrn;
   Pool pool;
 };
 
@@ -79,7 +79,7 @@ struct Relu {};
 /// The sum of two values.
 struct Sum {};
 
-using Work = std::variant<Affine, Pool, Norm, PoolNorm, NormPool, Relu, Sum>;
+using Work = std::variant<Affine, Pool, Lrn, PoolLrn, LrnPool, Relu, Sum>;
 
 /// What a chain begins with.
 struct GroupPlan {

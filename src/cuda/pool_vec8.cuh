@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "cuda/launch.cuh"
-#include "cuda/norm_pool_math.hpp"
+#include "cuda/lrn_pool_math.hpp"
 #include "cuda/vec8.cuh"
 
 /// Max-pooling by windows of kPoolKernel with stride kPoolStride, for an vec8 of channels.

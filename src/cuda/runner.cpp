@@ -265,8 +265,8 @@ class GraphRunner final : public LanesRunner {
 
 std::unique_ptr<engine::Runner> make_runner(Device& device, StepProgram program, RunnerKind kind,
                                             std::vector<engine::Bytes> regions) {
-  if (!program.sealed()) {
-    throw std::logic_error(concat("program '", program.name(), "' must be sealed before it can run"));
+  if (!program.finalized()) {
+    throw std::logic_error(concat("program '", program.name(), "' must be finalized before it can run"));
   }
   switch (kind) {
     case RunnerKind::serial:

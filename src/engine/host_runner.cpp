@@ -237,8 +237,8 @@ void LanesRunner::wait_until(const Done& done) {
 
 std::unique_ptr<Runner> make_host_runner(StepProgram program, RunnerKind kind, WhileWaiting waiting,
                                          std::vector<Bytes> regions) {
-  if (!program.sealed())
-    throw std::logic_error(concat("program '", program.name(), "' must be sealed before it can run"));
+  if (!program.finalized())
+    throw std::logic_error(concat("program '", program.name(), "' must be finalized before it can run"));
   for (const Task& task : program.tasks()) {
     if (!task.start)
       throw std::logic_error(concat("task '", task.name, "' of '", program.name(), "' has no start"));

@@ -13,8 +13,8 @@ namespace cifar_mpi::engine {
 namespace {
 
 void check_building(const StepProgram& program, LaneId lane) {
-  if (program.sealed())
-    throw std::logic_error(concat("program '", program.name(), "' is sealed and takes no more lines"));
+  if (program.finalized())
+    throw std::logic_error(concat("program '", program.name(), "' is finalized and takes no more lines"));
   if (lane < 0) throw std::logic_error(concat("program '", program.name(), "': there is no lane ", lane));
 }
 
@@ -64,7 +64,7 @@ void StepProgram::wait(LaneId lane, MarkId mark) {
   lanes_ = std::max(lanes_, lane + 1);
 }
 
-void StepProgram::seal() {
+void StepProgram::finalize() {
   check_building(*this, kCompute);
   for (LaneId lane = 0; lane < lanes_; ++lane) {
     if (lane == kCompute || joins_compute(*this, lane)) continue;
@@ -79,7 +79,7 @@ void StepProgram::seal() {
     for (std::size_t i = 0; i < std::min(races.size(), kShown); ++i) text += describe(*this, races[i]) + "\n";
     throw std::logic_error(concat(text, races.size(), " in all"));
   }
-  sealed_ = true;
+  finalized_ = true;
 }
 
 }  // namespace cifar_mpi::engine

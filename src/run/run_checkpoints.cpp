@@ -28,30 +28,30 @@ RunCheckpoints::RunCheckpoints(const comm::World& world, const std::string& run_
                                const Retention& retention, Snapshot snapshot, report::ProgressView& view)
     : world_(world), snapshot_(std::move(snapshot)), view_(view), writer_(run_dir, retention) {}
 
-RunCheckpoints::~RunCheckpoints() { settle(); }
+RunCheckpoints::~RunCheckpoints() { collect(); }
 
 void RunCheckpoints::save(std::uint64_t step, std::optional<double> test_accuracy) {
   world_.together([&] {
     if (world_.rank() != 0) return;
     const double started = steady_seconds();
-    settle();
+    collect();
     writer_.start(snapshot_(step, test_accuracy));
     copy_s_ = steady_seconds() - started;
   });
 }
 
 void RunCheckpoints::poll() {
-  if (writer_.done()) settle();
+  if (writer_.done()) collect();
 }
 
 void RunCheckpoints::require_written() {
   world_.together([&] {
-    settle();
+    collect();
     if (!unwritten_.empty()) throw Error(ErrorKind::io, unwritten_);
   });
 }
 
-void RunCheckpoints::settle() {
+void RunCheckpoints::collect() {
   if (writer_.busy()) report(writer_.finish());
 }
 

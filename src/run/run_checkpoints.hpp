@@ -46,7 +46,7 @@ class RunCheckpoints {
   double last_seconds() const { return last_seconds_; }
 
  private:
-  void settle();
+  void collect();
   void report(const WriteReport& report);
 
   const comm::World& world_;

@@ -100,7 +100,7 @@ Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine
   engine::StepProgram program("evaluate");
   for (engine::Task& task : tower.evaluate_tasks(binding, arena))
     program.run(engine::kCompute, std::move(task));
-  program.seal();
+  program.finalize();
   runner_ = backend.runner(std::move(program), engine::RunnerKind::automatic, arena.regions());
 }
 

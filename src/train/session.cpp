@@ -77,7 +77,7 @@ void require_equal_plans(const SessionState& state) {
   state.world.require_equal(ErrorKind::device, plan, "run on machines of one kind");
 }
 
-/// The blocks, the sealed programs on them, and the values they begin with.
+/// The blocks, the finalized programs on them, and the values they begin with.
 void build_programs(SessionState& state, const run::Start& start) {
   allocate_blocks(state);
   state.step = plan_step(state, *state.update, {.branches = state.config.side_lane});

@@ -69,7 +69,7 @@ void open_update(SessionState& state);
 /// Allocates the other blocks; needs the plan and the gradient block.
 void allocate_blocks(SessionState& state);
 
-/// Builds and seals the training program on these blocks. `update` is the state's, or one of the same spans
+/// Builds and finalizes the training program on these blocks. `update` is the state's, or one of the same spans
 /// that stands in for it.
 std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& update,
                                           comm::Concurrency concurrent);

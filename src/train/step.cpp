@@ -142,7 +142,7 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
 
   engine::StepProgram program("train");
   update.append(program, std::move(parts), concurrent);
-  program.seal();
+  program.finalize();
   std::vector<engine::Bytes> regions = state.arena->regions();
   const auto watch = [&](const Buffer& block) {
     regions.push_back(engine::bytes_of(block.data(), block.size()));

@@ -51,7 +51,7 @@ class TinyStep {
   StepProgram program(StepParts parts, Concurrency concurrent = {}) {
     StepProgram program("train");
     update_.append(program, std::move(parts), concurrent);
-    program.seal();
+    program.finalize();
     return program;
   }
   std::vector<engine::Bytes> regions() const {

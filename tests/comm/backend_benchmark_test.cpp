@@ -60,9 +60,9 @@ class OffByOne final : public Collective {
   std::string_view name() const override { return "off by one"; }
   int ranks() const override { return sums_->ranks(); }
   Buffer allocate(std::size_t bytes) override { return sums_->allocate(bytes); }
-  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) override {
+  engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t fp32_prefix) override {
     if (ranks() == 1) throw std::logic_error("nothing to sum");
-    engine::Task task = sums_->all_reduce(std::move(task_name), data, exact);
+    engine::Task task = sums_->all_reduce(std::move(task_name), data, fp32_prefix);
     task.poll = [this, data, poll = task.poll] {
       if (!poll()) return false;
       if (rank_ == 0) data[0] += 1.0f;

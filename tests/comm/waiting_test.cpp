@@ -41,7 +41,7 @@ engine::StepProgram program_of(Collective& collective, std::span<float> data) {
   program.wait(kComm, program.set(kCompute));
   program.run(kComm, collective.all_reduce("all-reduce", data, 0));
   program.wait(kCompute, program.set(kComm));
-  program.seal();
+  program.finalize();
   return program;
 }
 

@@ -111,7 +111,7 @@ TEST(TrainInput, EqualsTheReferenceForTheSamplesOfTheStep) {
     for (std::size_t i = 0; i < kBatch; ++i) {
       const data::SampleRef ref = binding.order.at(step, i);
       EXPECT_EQ(labels[i], images.labels[ref.local]);
-      expect_image(c.spec, draw_augment(c.spec, 99, ref.pass, ref.id),
+      expect_image(c.spec, draw_augment(c.spec, 99, ref.epoch, ref.id),
                    std::span(images.images).subspan(ref.local * source, source),
                    std::span(values).subspan(i * size, size), c.precision);
     }

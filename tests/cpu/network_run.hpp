@@ -87,11 +87,11 @@ class NetworkRun {
 
   engine::StepProgram train_program() {
     arena.rewind();
-    return sealed("train", tower->train_tasks(train_binding(), arena));
+    return finalized("train", tower->train_tasks(train_binding(), arena));
   }
   engine::StepProgram evaluate_program() {
     arena.rewind();
-    return sealed("evaluate", tower->evaluate_tasks(evaluate_binding(), arena));
+    return finalized("evaluate", tower->evaluate_tasks(evaluate_binding(), arena));
   }
 
   /// Everything a task of a program may touch.
@@ -207,10 +207,10 @@ class NetworkRun {
     }
   }
 
-  static engine::StepProgram sealed(std::string name, std::vector<engine::Task> tasks) {
+  static engine::StepProgram finalized(std::string name, std::vector<engine::Task> tasks) {
     engine::StepProgram program(std::move(name));
     for (engine::Task& task : tasks) program.run(engine::kCompute, std::move(task));
-    program.seal();
+    program.finalize();
     return program;
   }
 };

@@ -23,7 +23,7 @@ inline void run(const engine::Task& task) {
 inline void run_audited(engine::Task task, std::vector<engine::Bytes> regions) {
   engine::StepProgram program("one task");
   program.run(engine::kCompute, std::move(task));
-  program.seal();
+  program.finalize();
   const auto runner = engine::make_host_runner(std::move(program), engine::RunnerKind::audit,
                                                engine::WhileWaiting::spin, std::move(regions));
   runner->replay();

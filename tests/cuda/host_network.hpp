@@ -127,14 +127,14 @@ class HostGroup final : public engine::Group {
   Array run(const Pool& pool, const Operands& o, const Kept& kept) const {
     return pooled(pool, o.mask_src, x(o), kept);
   }
-  Array run(const Norm& norm, const Operands& o, const Kept&) const { return normalized(norm, x(o)); }
-  Array run(const PoolNorm& both, const Operands& o, const Kept& kept) const {
+  Array run(const Lrn& lrn, const Operands& o, const Kept&) const { return normalized(lrn, x(o)); }
+  Array run(const PoolLrn& both, const Operands& o, const Kept& kept) const {
     const Array between = pooled(both.pool, o.mask_src, x(o), kept);
     write_array(between, const_cast<std::byte*>(kept.between.begin));
-    return normalized(both.norm, between);
+    return normalized(both.lrn, between);
   }
-  Array run(const NormPool& both, const Operands& o, const Kept& kept) const {
-    return pooled(both.pool, false, normalized(both.norm, x(o)), kept);
+  Array run(const LrnPool& both, const Operands& o, const Kept& kept) const {
+    return pooled(both.pool, false, normalized(both.lrn, x(o)), kept);
   }
   Array run(const Relu&, const Operands& o, const Kept&) const { return reference::relu_forward(x(o)); }
   Array run(const Sum&, const Operands& o, const Kept&) const {
@@ -164,11 +164,10 @@ class HostGroup final : public engine::Group {
     return y;
   }
 
-  static Array normalized(const Norm& norm, const Array& source) {
+  static Array normalized(const Lrn& lrn, const Array& source) {
     Array y;
     for (std::size_t i = 0; i < source.size(); ++i) {
-      y.push_back(source[i] *
-                  static_cast<double>(norm_scale(norm.rule, base_of(norm, source, i), HostMath{})));
+      y.push_back(source[i] * static_cast<double>(lrn_scale(lrn.rule, base_of(lrn, source, i), HostMath{})));
     }
     return y;
   }
@@ -205,18 +204,18 @@ class HostGroup final : public engine::Group {
   void run_backward(const Pool& pool, const Operands& o, const Kept& kept) const {
     if (o.grad_src[0] != nullptr) write_array(unpooled(pool, grad_y(o), kept), o.grad_src[0]);
   }
-  void run_backward(const Norm& norm, const Operands& o, const Kept&) const {
+  void run_backward(const Lrn& lrn, const Operands& o, const Kept&) const {
     if (o.grad_src[0] == nullptr) return;
-    write_array(norm_backward(norm, o.mask_src, x(o), grad_y(o)), o.grad_src[0]);
+    write_array(lrn_backward(lrn, o.mask_src, x(o), grad_y(o)), o.grad_src[0]);
   }
-  void run_backward(const PoolNorm& both, const Operands& o, const Kept& kept) const {
+  void run_backward(const PoolLrn& both, const Operands& o, const Kept& kept) const {
     if (o.grad_src[0] == nullptr) return;
-    const Array grad = norm_backward(both.norm, false, read_array(kept.between), grad_y(o));
+    const Array grad = lrn_backward(both.lrn, false, read_array(kept.between), grad_y(o));
     write_array(unpooled(both.pool, grad, kept), o.grad_src[0]);
   }
-  void run_backward(const NormPool& both, const Operands& o, const Kept& kept) const {
+  void run_backward(const LrnPool& both, const Operands& o, const Kept& kept) const {
     if (o.grad_src[0] == nullptr) return;
-    write_array(norm_backward(both.norm, o.mask_src, x(o), unpooled(both.pool, grad_y(o), kept)),
+    write_array(lrn_backward(both.lrn, o.mask_src, x(o), unpooled(both.pool, grad_y(o), kept)),
                 o.grad_src[0]);
   }
   void run_backward(const Relu&, const Operands&, const Kept&) const {}
@@ -243,30 +242,30 @@ class HostGroup final : public engine::Group {
     return result;
   }
 
-  static Array norm_backward(const Norm& norm, bool relu, const Array& source, const Array& grad) {
+  static Array lrn_backward(const Lrn& lrn, bool relu, const Array& source, const Array& grad) {
     Array shares, directs, result;
     for (std::size_t i = 0; i < grad.size(); ++i) {
-      const float base = base_of(norm, source, i);
-      directs.push_back(grad[i] * static_cast<double>(norm_scale(norm.rule, base, HostMath{})));
+      const float base = base_of(lrn, source, i);
+      directs.push_back(grad[i] * static_cast<double>(lrn_scale(lrn.rule, base, HostMath{})));
       shares.push_back(directs[i] * source[i] / static_cast<double>(base));
     }
     for (std::size_t i = 0; i < grad.size(); ++i) {
-      const int channel = static_cast<int>(i % static_cast<std::size_t>(norm.channels));
+      const int channel = static_cast<int>(i % static_cast<std::size_t>(lrn.channels));
       const std::size_t pixel = i - static_cast<std::size_t>(channel);
       const auto x = static_cast<float>(source[i]);
-      const float g = norm_gradient(
-          norm.rule, norm.channels, channel, x, static_cast<float>(directs[i]),
+      const float g = lrn_gradient(
+          lrn.rule, lrn.channels, channel, x, static_cast<float>(directs[i]),
           [&](int c) { return static_cast<float>(shares[pixel + static_cast<std::size_t>(c)]); });
       result.push_back(relu && !(x > 0.0f) ? 0.0 : static_cast<double>(g));
     }
     return result;
   }
 
-  static float base_of(const Norm& norm, const Array& source, std::size_t i) {
-    const int channel = static_cast<int>(i % static_cast<std::size_t>(norm.channels));
+  static float base_of(const Lrn& lrn, const Array& source, std::size_t i) {
+    const int channel = static_cast<int>(i % static_cast<std::size_t>(lrn.channels));
     const std::size_t pixel = i - static_cast<std::size_t>(channel);
-    return norm_base(norm.rule, norm.channels, channel,
-                     [&](int c) { return static_cast<float>(source[pixel + static_cast<std::size_t>(c)]); });
+    return lrn_base(lrn.rule, lrn.channels, channel,
+                    [&](int c) { return static_cast<float>(source[pixel + static_cast<std::size_t>(c)]); });
   }
 
   static std::size_t index(int height, int width, int channels, int b, int y, int x, int c) {

@@ -12,7 +12,7 @@
 #include "cuda/divisor.hpp"
 #include "cuda/host_math.hpp"
 #include "cuda/loss_math.hpp"
-#include "cuda/norm_pool_math.hpp"
+#include "cuda/lrn_pool_math.hpp"
 #include "cuda/optimizer_math.hpp"
 #include "cuda/sum_math.hpp"
 
@@ -163,14 +163,14 @@ TEST(DeviceChoice, FindsRanksWithOneGpuOnOneHostOnly) {
 }
 
 /// Both directions, against a look at every window.
-TEST(NormPoolRows, AreThoseThatWindowsShare) {
-  const NormRule rule{kNormRadius, 1.0f, 0.1f, kNormBeta};
+TEST(LrnPoolRows, AreThoseThatWindowsShare) {
+  const LrnRule rule{kLrnRadius, 1.0f, 0.1f, kLrnBeta};
   for (int height = 1; height <= 13; ++height) {
     const model::SamePadding y = model::same_padding(height, kPoolKernel, kPoolStride),
                              x = model::same_padding(4, kPoolKernel, kPoolStride);
     const PoolPlace place{1, height,      4,           y.outputs, x.outputs,
                           8, kPoolKernel, kPoolStride, y.before,  x.before};
-    ASSERT_TRUE(fits_norm_pool(place, rule));
+    ASSERT_TRUE(fits_lrn_pool(place, rule));
     const auto holds = [&](int oy, int iy) {
       const int top = kPoolStride * oy - y.before;
       return top <= iy && iy < top + kPoolKernel;
@@ -200,27 +200,27 @@ TEST(NormPoolRows, AreThoseThatWindowsShare) {
   }
 }
 
-TEST(NormPool, FitsWhatTheKernelsAreMadeFor) {
+TEST(LrnPool, FitsWhatTheKernelsAreMadeFor) {
   const PoolPlace place{1, 12, 12, 6, 6, 64, 3, 2, 0, 0};
-  const NormRule rule{4, 1.0f, 0.1f, 0.75f};
-  EXPECT_TRUE(fits_norm_pool(place, rule));
+  const LrnRule rule{4, 1.0f, 0.1f, 0.75f};
+  EXPECT_TRUE(fits_lrn_pool(place, rule));
   const auto fits = [&](auto change) {
     PoolPlace other = place;
-    NormRule other_rule = rule;
+    LrnRule other_rule = rule;
     change(other, other_rule);
-    return fits_norm_pool(other, other_rule);
+    return fits_lrn_pool(other, other_rule);
   };
-  EXPECT_FALSE(fits([](PoolPlace& p, NormRule&) { p.kernel = 2; }));
-  EXPECT_FALSE(fits([](PoolPlace& p, NormRule&) { p.stride = 3; }));
-  EXPECT_FALSE(fits([](PoolPlace& p, NormRule&) { p.before_y = 1; }));
-  EXPECT_FALSE(fits([](PoolPlace& p, NormRule&) { p.out_width = 5; }));
-  EXPECT_FALSE(fits([](PoolPlace&, NormRule& r) { r.radius = 3; }));
-  EXPECT_FALSE(fits([](PoolPlace&, NormRule& r) { r.beta = 0.5f; }));
+  EXPECT_FALSE(fits([](PoolPlace& p, LrnRule&) { p.kernel = 2; }));
+  EXPECT_FALSE(fits([](PoolPlace& p, LrnRule&) { p.stride = 3; }));
+  EXPECT_FALSE(fits([](PoolPlace& p, LrnRule&) { p.before_y = 1; }));
+  EXPECT_FALSE(fits([](PoolPlace& p, LrnRule&) { p.out_width = 5; }));
+  EXPECT_FALSE(fits([](PoolPlace&, LrnRule& r) { r.radius = 3; }));
+  EXPECT_FALSE(fits([](PoolPlace&, LrnRule& r) { r.beta = 0.5f; }));
   for (const int channels : {1, 4, 12, 24, 40, 4096}) {
-    EXPECT_FALSE(fits([&](PoolPlace& p, NormRule&) { p.channels = channels; })) << channels;
+    EXPECT_FALSE(fits([&](PoolPlace& p, LrnRule&) { p.channels = channels; })) << channels;
   }
-  EXPECT_TRUE(fits([](PoolPlace& p, NormRule&) { p.channels = 128; }));
-  EXPECT_FALSE(fits([](PoolPlace& p, NormRule&) { p.in_width = 200, p.out_width = 100; }));
+  EXPECT_TRUE(fits([](PoolPlace& p, LrnRule&) { p.channels = 128; }));
+  EXPECT_FALSE(fits([](PoolPlace& p, LrnRule&) { p.in_width = 200, p.out_width = 100; }));
 }
 
 }  // namespace

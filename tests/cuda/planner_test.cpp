@@ -144,8 +144,8 @@ TEST(CudaPlan, TakesARectifierIntoTheLayerBeforeAndOffersItsMaskBehind) {
   EXPECT_TRUE(conv1.relu);
   EXPECT_FALSE(conv1.wants_grad_x);
   EXPECT_EQ(conv1.row, 80);
-  EXPECT_TRUE(std::holds_alternative<PoolNorm>(plan.group(1).work()));
-  EXPECT_TRUE(std::holds_alternative<NormPool>(plan.group(3).work()));
+  EXPECT_TRUE(std::holds_alternative<PoolLrn>(plan.group(1).work()));
+  EXPECT_TRUE(std::holds_alternative<LrnPool>(plan.group(3).work()));
   for (const std::size_t i : {1, 3}) {
     EXPECT_EQ(plan.group(i).contract().mask_src, engine::ReluMask::takes);
     EXPECT_EQ(plan.group(i).contract().operations, 2u);

@@ -129,8 +129,8 @@ TEST(DrawAugment, DoesNotDependOnTheNumberOfRanks) {
       const SampleOrder order(Shuffle::global, kSeed, 500, static_cast<int>(place / batch), ranks,
                               static_cast<int>(batch));
       const SampleRef one = alone.at(9, place), other = order.at(9, place % batch);
-      const AugmentDraw a = draw_augment(spec, kSeed, one.pass, one.id);
-      const AugmentDraw b = draw_augment(spec, kSeed, other.pass, other.id);
+      const AugmentDraw a = draw_augment(spec, kSeed, one.epoch, one.id);
+      const AugmentDraw b = draw_augment(spec, kSeed, other.epoch, other.id);
       ASSERT_EQ(a.top, b.top);
       ASSERT_EQ(a.left, b.left);
       ASSERT_EQ(a.flip, b.flip);

@@ -97,7 +97,7 @@ std::vector<int> count_visits(Shuffle shuffle, std::uint64_t total, int ranks, i
         const SampleRef ref = order.at(step, i);
         EXPECT_LT(ref.local, order.held().count);
         EXPECT_EQ(ref.id, order.held().first + ref.local);
-        if (ref.pass < passes) ++visits[ref.pass * total + ref.id];
+        if (ref.epoch < passes) ++visits[ref.epoch * total + ref.id];
       }
     }
   }
@@ -126,7 +126,7 @@ TEST(SampleOrder, GivesTheSameGlobalBatchesForEveryNumberOfRanks) {
         const SampleRef ours = order.at(step, place % static_cast<std::uint64_t>(batch));
         const SampleRef whole = alone.at(step, place);
         ASSERT_EQ(ours.id, whole.id);
-        ASSERT_EQ(ours.pass, whole.pass);
+        ASSERT_EQ(ours.epoch, whole.epoch);
       }
     }
   }

@@ -21,7 +21,7 @@ StepProgram chained_program(std::array<double, 4>& x) {
   program.wait(kCompute, summed);
   program.run(kCompute,
               inline_task("d", {bytes_of(&x[0], 3)}, {bytes_of(&x[3], 1)}, [&x] { x[3] += x[1] * x[2]; }));
-  program.seal();
+  program.finalize();
   return program;
 }
 

@@ -33,7 +33,7 @@ struct AuditedTask {
   std::unique_ptr<Runner> runner(Task task) const {
     StepProgram program("audited");
     program.run(kCompute, std::move(task));
-    program.seal();
+    program.finalize();
     return make_host_runner(std::move(program), RunnerKind::audit, WhileWaiting::spin,
                             {bytes_of(x.data(), x.size()), bytes_of(y.data(), y.size())});
   }
@@ -114,7 +114,7 @@ TEST(AuditRunner, TakesOverlappingRegionsAndDeclarationsBeyondThem) {
   StepProgram program("audited");
   program.run(kCompute, inline_task("edge", {bytes_of(x.data(), 8)}, {bytes_of(x.data() + 4, 20)},
                                     [&] { x[20] = x[0] + x[24]; }));
-  program.seal();
+  program.finalize();
   const auto runner = make_host_runner(std::move(program), RunnerKind::audit, WhileWaiting::spin,
                                        {bytes_of(x.data() + 4, 8), bytes_of(x.data() + 6, 12), Bytes{}});
   ASSERT_NO_THROW(runner->replay());

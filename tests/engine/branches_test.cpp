@@ -54,7 +54,7 @@ TEST_F(BranchesOf, TheSideLaneJoinWhereALaterTaskTouchesWhatTheyDo) {
   branches.run(task("i", {}, {8}, true));
   branches.join();
   branches.join();
-  program.seal();
+  program.finalize();
   EXPECT_EQ(text(program), "a w' b' c' d w' e' w f w' g' w h w' i' w ");
 }
 
@@ -69,7 +69,7 @@ TEST_F(BranchesOf, AnotherLaneWaitForBothLanes) {
   program.wait(kCompute, program.set(kComm));
   branches.run(task("u", {0, 1}, {2}, false));
   branches.join();
-  program.seal();
+  program.finalize();
   EXPECT_EQ(text(program), "a w\" w' b' w\" w\" sum\" w w u ");
 }
 
@@ -80,7 +80,7 @@ TEST_F(BranchesOf, NobodyStandInTheirPlace) {
   branches.run(task("b", {0}, {1}, true));
   branches.run(task("c", {}, {2}, false));
   branches.join();
-  program.seal();
+  program.finalize();
   EXPECT_EQ(text(program), "a b c ");
 }
 
@@ -98,7 +98,7 @@ TEST_F(BranchesOf, AnyTasksAreFreeOfRaces) {
       branches.run(task("t", reads, writes, below(2) == 0));
     }
     branches.join();
-    ASSERT_NO_THROW(program.seal()) << text(program);
+    ASSERT_NO_THROW(program.finalize()) << text(program);
     beside += program.lanes() > kFirstSide ? 1 : 0;
   }
   EXPECT_GT(beside, 200);

@@ -16,9 +16,9 @@ namespace {
 constexpr RunnerKind kKinds[] = {RunnerKind::automatic, RunnerKind::serial, RunnerKind::lanes,
                                  RunnerKind::audit};
 
-std::unique_ptr<Runner> seal_and_make(StepProgram program, RunnerKind kind,
-                                      WhileWaiting waiting = WhileWaiting::yield) {
-  program.seal();
+std::unique_ptr<Runner> finalize_and_make(StepProgram program, RunnerKind kind,
+                                          WhileWaiting waiting = WhileWaiting::yield) {
+  program.finalize();
   return make_host_runner(std::move(program), kind, waiting, {});
 }
 
@@ -42,18 +42,18 @@ struct Diary {
 
 using Lines = std::vector<std::string>;
 
-TEST(HostRunner, RefusesAProgramThatIsNotSealedOrHasNothingToStart) {
+TEST(HostRunner, RefusesAProgramThatIsNotFinalizedOrHasNothingToStart) {
   StepProgram open("open");
   EXPECT_THROW(make_host_runner(open, RunnerKind::serial, WhileWaiting::spin, {}), std::logic_error);
   StepProgram hollow("hollow");
   hollow.run(kCompute, {"hollow", {}, {}, nullptr, nullptr});
-  hollow.seal();
+  hollow.finalize();
   EXPECT_THROW(make_host_runner(hollow, RunnerKind::serial, WhileWaiting::spin, {}), std::logic_error);
 }
 
 TEST(HostRunner, RefusesGraphNamingTheOption) {
   StepProgram program("p");
-  program.seal();
+  program.finalize();
   try {
     make_host_runner(program, RunnerKind::graph, WhileWaiting::spin, {});
     FAIL() << "no error";
@@ -70,7 +70,7 @@ TEST(SerialRunner, FinishesEveryTaskBeforeTheNext) {
   const MarkId summed = program.set(kComm);
   program.run(kCompute, diary.inline_entry("work"));
   program.wait(kCompute, summed);
-  seal_and_make(program, RunnerKind::serial)->replay();
+  finalize_and_make(program, RunnerKind::serial)->replay();
   EXPECT_EQ(diary.lines, (Lines{"sum", "sum done", "work"}));
 }
 
@@ -85,7 +85,7 @@ TEST(LanesRunner, WorksOnWhileACollectiveIsOut) {
     program.run(kCompute, diary.inline_entry(name));
   program.wait(kCompute, summed);
   program.run(kCompute, diary.inline_entry("update"));
-  const auto runner = seal_and_make(program, RunnerKind::lanes);
+  const auto runner = finalize_and_make(program, RunnerKind::lanes);
   for (int replay = 0; replay < 2; ++replay) {
     diary.lines.clear();
     runner->replay();
@@ -112,7 +112,7 @@ TEST(LanesRunner, MovesCollectivesWhileATaskBreathes) {
   program.run(kCompute, std::move(pieces));
   program.wait(kCompute, summed);
   program.run(kCompute, diary.inline_entry("update"));
-  const auto runner = seal_and_make(program, RunnerKind::lanes);
+  const auto runner = finalize_and_make(program, RunnerKind::lanes);
   for (int replay = 0; replay < 2; ++replay) {
     diary.lines.clear();
     runner->replay();
@@ -133,7 +133,7 @@ TEST(LanesRunner, HoldsComputeUntilTheMarkItWaitsFor) {
     program.wait(kCompute, summed);
     program.run(kCompute, diary.inline_entry("update"));
     program.wait(kCompute, program.set(kComm));
-    const auto runner = seal_and_make(program, RunnerKind::lanes, waiting);
+    const auto runner = finalize_and_make(program, RunnerKind::lanes, waiting);
     for (int replay = 0; replay < 2; ++replay) {
       diary.lines.clear();
       runner->replay();
@@ -153,7 +153,7 @@ TEST(LanesRunner, QueuesALaneBehindItsTaskInFlight) {
   program.run(kCompute, diary.inline_entry("work"));
   program.wait(kCompute, summed);
   program.run(kCompute, diary.inline_entry("update"));
-  seal_and_make(program, RunnerKind::lanes)->replay();
+  finalize_and_make(program, RunnerKind::lanes)->replay();
   EXPECT_EQ(diary.lines, (Lines{"sum 1", "work", "sum 1 done", "scale", "sum 2", "sum 2 done", "update"}));
 }
 
@@ -164,7 +164,7 @@ TEST(LanesRunner, RunsSideLanesInListOrder) {
   program.run(kFirstSide, diary.inline_entry("b"));
   program.run(kCompute, diary.inline_entry("c"));
   program.wait(kCompute, program.set(kFirstSide));
-  seal_and_make(program, RunnerKind::lanes)->replay();
+  finalize_and_make(program, RunnerKind::lanes)->replay();
   EXPECT_EQ(diary.lines, (Lines{"a", "b", "c"}));
 }
 
@@ -176,7 +176,7 @@ TEST(LanesRunner, KeepsListOrderWhileComputeWaits) {
   program.run(kCompute, diary.inline_entry("update"));
   program.run(kFirstSide, diary.inline_entry("beside"));
   program.wait(kCompute, program.set(kFirstSide));
-  seal_and_make(program, RunnerKind::lanes)->replay();
+  finalize_and_make(program, RunnerKind::lanes)->replay();
   EXPECT_EQ(diary.lines, (Lines{"sum", "sum done", "update", "beside"}));
 }
 
@@ -186,7 +186,7 @@ TEST(LanesRunner, HoldsComputeBehindItsOwnLateTask) {
   program.run(kCompute, diary.late_entry("sum", 7));
   program.run(kCompute, diary.inline_entry("update"));
   program.run(kCompute, diary.late_entry("last", 7));
-  seal_and_make(program, RunnerKind::lanes, WhileWaiting::spin)->replay();
+  finalize_and_make(program, RunnerKind::lanes, WhileWaiting::spin)->replay();
   EXPECT_EQ(diary.lines, (Lines{"sum", "sum done", "update", "last", "last done"}));
 }
 
@@ -208,7 +208,7 @@ TEST(HostRunner, PassesOnWhatATaskThrowsAndCanReplayAgain) {
       program.run(kComm, std::move(sum));
       program.wait(kCompute, program.set(kComm));
       program.run(kCompute, inline_task("update", {}, {}, [&updated] { updated = true; }));
-      const auto runner = seal_and_make(program, kind);
+      const auto runner = finalize_and_make(program, kind);
       EXPECT_EQ(thrown_text<Error>([&] { runner->replay(); }), "rank 3 was lost");
       EXPECT_FALSE(updated);
       fail = false;
@@ -234,7 +234,7 @@ TEST(HostRunner, ChargesWorkAndWaitingToTheirTasks) {
     const TaskId summed = program.run(kComm, sum);
     program.wait(kCompute, program.set(kComm));
     const TaskId update = program.run(kCompute, inline_task("update", {}, {}));
-    const auto runner = seal_and_make(program, kind);
+    const auto runner = finalize_and_make(program, kind);
     EXPECT_EQ(runner->task_seconds(), std::vector<double>(3, 0.0));
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < 2; ++i) runner->replay();

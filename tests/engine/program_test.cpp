@@ -10,8 +10,8 @@
 namespace cifar_mpi::engine {
 namespace {
 
-std::string seal_text(StepProgram program) {
-  return thrown_text<std::logic_error>([&] { program.seal(); });
+std::string finalize_text(StepProgram program) {
+  return thrown_text<std::logic_error>([&] { program.finalize(); });
 }
 
 TEST(StepProgram, KeepsItsLinesInOrder) {
@@ -39,54 +39,54 @@ TEST(StepProgram, RefusesAWaitForAMarkNotSetBefore) {
   EXPECT_THROW(program.wait(kComm, -1), std::logic_error);
 }
 
-TEST(StepProgram, TakesNothingMoreOnceSealed) {
+TEST(StepProgram, TakesNothingMoreOnceFinalized) {
   StepProgram program("p");
   const MarkId mark = program.set(kCompute);
-  program.seal();
-  EXPECT_TRUE(program.sealed());
+  program.finalize();
+  EXPECT_TRUE(program.finalized());
   EXPECT_THROW(program.run(kCompute, inline_task("a", {}, {})), std::logic_error);
   EXPECT_THROW(program.set(kCompute), std::logic_error);
   EXPECT_THROW(program.wait(kCompute, mark), std::logic_error);
-  EXPECT_THROW(program.seal(), std::logic_error);
+  EXPECT_THROW(program.finalize(), std::logic_error);
 }
 
-TEST(StepProgram, SealsOnlyWhenEveryLaneJoinsBehindItsLastTask) {
+TEST(StepProgram, FinalizesOnlyWhenEveryLaneJoinsBehindItsLastTask) {
   StepProgram never("p");
   never.run(kComm, inline_task("sum", {}, {}));
-  EXPECT_TRUE(contains(seal_text(never), "lane 1 does not join back")) << seal_text(never);
+  EXPECT_TRUE(contains(finalize_text(never), "lane 1 does not join back")) << finalize_text(never);
 
   StepProgram only_set = never;
   only_set.set(kComm);
-  EXPECT_NE(seal_text(only_set), "");
+  EXPECT_NE(finalize_text(only_set), "");
 
   StepProgram other_lane_waits = never;
   other_lane_waits.wait(kFirstSide, other_lane_waits.set(kComm));
-  EXPECT_NE(seal_text(other_lane_waits), "");
+  EXPECT_NE(finalize_text(other_lane_waits), "");
 
   StepProgram others_mark = never;
   others_mark.wait(kCompute, others_mark.set(kFirstSide));
-  EXPECT_NE(seal_text(others_mark), "");
+  EXPECT_NE(finalize_text(others_mark), "");
 
   StepProgram joined = never;
   const MarkId mark = joined.set(kComm);
   joined.wait(kCompute, mark);
-  EXPECT_EQ(seal_text(joined), "");
+  EXPECT_EQ(finalize_text(joined), "");
 
   StepProgram joined_too_early = joined;
   joined_too_early.run(kComm, inline_task("sum 2", {}, {}));
   joined_too_early.wait(kCompute, mark);  // set before the last task
-  EXPECT_NE(seal_text(joined_too_early), "");
+  EXPECT_NE(finalize_text(joined_too_early), "");
 }
 
-TEST(StepProgram, DoesNotSealWithARaceAndNamesIt) {
+TEST(StepProgram, DoesNotFinalizeWithARaceAndNamesIt) {
   std::array<float, 4> x{};
   StepProgram program("train");
   program.run(kCompute, inline_task("backward", {}, {bytes_of(x.data(), 4)}));
   program.run(kComm, inline_task("sum", {}, {bytes_of(x.data(), 4)}));
   program.wait(kCompute, program.set(kComm));
-  const std::string text = thrown_text<std::logic_error>([&] { program.seal(); });
+  const std::string text = thrown_text<std::logic_error>([&] { program.finalize(); });
   EXPECT_TRUE(contains(text, "race in train: 'backward' (compute) and 'sum' (comm)")) << text;
-  EXPECT_FALSE(program.sealed());
+  EXPECT_FALSE(program.finalized());
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace cifar_mpi::engine {
 namespace {
 
 std::unique_ptr<Runner> make(StepProgram program, RunnerKind kind, ProgressCounter& counter) {
-  program.seal();
+  program.finalize();
   auto runner = make_host_runner(std::move(program), kind, WhileWaiting::yield, {});
   runner->show_in(counter);
   return runner;

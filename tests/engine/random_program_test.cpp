@@ -179,14 +179,14 @@ TEST(RandomPrograms, GiveTheSameMemoryInEveryKindWhenTheVerifierAcceptsThem) {
       continue;
     }
     ++accepted;
-    program.seal();
+    program.finalize();
     const auto expected = make_host_runner(std::move(program), RunnerKind::serial, WhileWaiting::spin, {});
     for (int replay = 0; replay < 3; ++replay) expected->replay();
     for (const RunnerKind kind : {RunnerKind::lanes, RunnerKind::lanes, RunnerKind::audit}) {
       World world;
       world.chance.seed(seed * 7 + static_cast<std::uint64_t>(accepted));
       StepProgram again = plan.build(world);
-      again.seal();
+      again.finalize();
       const auto runner = make_host_runner(std::move(again), kind, WhileWaiting::spin,
                                            {bytes_of(world.cells.data(), world.cells.size())});
       for (int replay = 0; replay < 3; ++replay) {
@@ -201,7 +201,7 @@ TEST(RandomPrograms, GiveTheSameMemoryInEveryKindWhenTheVerifierAcceptsThem) {
 }
 
 TEST(RandomPrograms, CanComeOutDifferentlyWhenTheVerifierRefusesThem) {
-  // The other side of the property: among refused programs, unsealed bits do depend on timing. Proof that the
+  // The other side of the property: among refused programs, unfinalized bits do depend on timing. Proof that the
   // worlds above would show a race if the verifier let one through.
   int different = 0;
   for (std::uint64_t seed = 0; seed < 600; ++seed) {
@@ -224,7 +224,7 @@ TEST(RandomPrograms, CanComeOutDifferentlyWhenTheVerifierRefusesThem) {
         task.writes.clear();
         hidden.run(line.lane, std::move(task));
       }
-      hidden.seal();
+      hidden.finalize();
       make_host_runner(std::move(hidden), kind, WhileWaiting::spin, {})->replay();
       return world.cells;
     };

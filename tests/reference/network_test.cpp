@@ -29,7 +29,7 @@ model::NetSpec small_net() {
   x = net.conv(x, {.name = "conv", .out_channels = 3, .kernel = 3, .weight_stddev = 0.3f, .bias = 0.1f});
   x = net.max_pool(net.relu(x), {"pool", 3, 2});
   const model::Value skip = x;
-  x = net.lrn(x, {.name = "norm", .depth_radius = 1, .bias = 1.0f, .alpha = 0.3f, .beta = 0.75f});
+  x = net.lrn(x, {.name = "lrn", .depth_radius = 1, .bias = 1.0f, .alpha = 0.3f, .beta = 0.75f});
   x = net.add(net.conv(x, {.name = "inner", .out_channels = 3, .kernel = 2, .weight_stddev = 0.3f}), skip,
               {"sum"});
   x = net.add(x, x, {"twice"});

@@ -119,7 +119,7 @@ std::map<std::uint64_t, std::map<std::uint64_t, int>> visits(Shuffle shuffle, st
         const data::SampleOrder order(shuffle, 11, samples, rank, leg.ranks, static_cast<int>(batch));
         for (std::uint64_t i = 0; i < batch; ++i) {
           const data::SampleRef sample = order.at(step, i);
-          ++counts[sample.pass][sample.id];
+          ++counts[sample.epoch][sample.id];
         }
       }
     }
@@ -152,19 +152,19 @@ TEST(AnotherNumberOfRanks, IsWholeFromTheNextPassOnInShards) {
         }
         // After that step no rank takes a sample of an earlier pass, and before it one does.
         const auto earlier = [&](std::uint64_t step) {
-          return data::SampleOrder(Shuffle::shard, 11, samples, 0, now, kBatch / now).at(step, 0).pass;
+          return data::SampleOrder(Shuffle::shard, 11, samples, 0, now, kBatch / now).at(step, 0).epoch;
         };
         for (int rank = 0; rank < now; ++rank) {
           const data::SampleOrder order(Shuffle::shard, 11, samples, rank, now,
                                         static_cast<int>(kBatch) / now);
-          EXPECT_GE(order.at(change.step, 0).pass, change.whole_epoch);
+          EXPECT_GE(order.at(change.step, 0).epoch, change.whole_epoch);
         }
         if (change.step > at) {
           bool any = earlier(change.step - 1) < change.whole_epoch;
           for (int rank = 1; rank < now; ++rank) {
             const data::SampleOrder order(Shuffle::shard, 11, samples, rank, now,
                                           static_cast<int>(kBatch) / now);
-            any = any || order.at(change.step - 1, 0).pass < change.whole_epoch;
+            any = any || order.at(change.step - 1, 0).epoch < change.whole_epoch;
           }
           EXPECT_TRUE(any);
         }

@@ -26,7 +26,7 @@ ReferenceBatch first_global_batch(const SessionState& state) {
     const data::SampleRef sample = order.at(0, i);
     data::augment_reference(
         state.network.augment,
-        data::draw_augment(state.network.augment, state.config.seed, sample.pass, sample.id), 0.0,
+        data::draw_augment(state.network.augment, state.config.seed, sample.epoch, sample.id), 0.0,
         std::span(samples.images).subspan(sample.id * image_bytes, image_bytes), image);
     batch.x.insert(batch.x.end(), image.begin(), image.end());
     batch.labels.push_back(samples.labels[sample.id]);

@@ -59,13 +59,13 @@ class Collective {
   /// size in the same order, outside World::together, and give it back in one order, before the collective
   /// goes. What fails on one rank is thrown on all (AgreedError).
   virtual Buffer allocate(std::size_t bytes) = 0;
-  /// A task for the comm lane that replaces `data` by the sum over all ranks. Its first `exact` floats (the
+  /// A task for the comm lane that replaces `data` by the sum over all ranks. Its first `fp32_prefix` floats (the
   /// control block) travel as fp32 whatever the wire. Every rank must place the same tasks in the same order,
   /// and one task may be in flight at a time. All ranks end with identical bits. Nothing is allocated per
   /// run. `data` may be empty. The task throws Error{comm}; `data` is then unspecified. The task refers to
   /// this collective, which must outlive it. Throws Error{usage} when `data` is too long for one task,
   /// Error{device} without memory.
-  virtual engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t exact) = 0;
+  virtual engine::Task all_reduce(std::string task_name, std::span<float> data, std::size_t fp32_prefix) = 0;
 };
 
 /// Which messages of a collective can have another wire than fp32.

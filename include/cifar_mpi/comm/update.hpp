@@ -69,7 +69,7 @@ class Update {
   virtual Buffer allocate(std::size_t control_floats) = 0;
   /// The parameters in the pieces that are updated by one task each: all of them, without gaps.
   virtual std::span<const ParamSpan> spans() const = 0;
-  /// Appends one step to `program`, which the caller seals. Every rank must append the same. The program's
+  /// Appends one step to `program`, which the caller finalizes. Every rank must append the same. The program's
   /// tasks refer to the update. Throws std::logic_error when the parts do not fit each other.
   virtual void append(engine::StepProgram& program, StepParts parts, Concurrency concurrent) = 0;
 };

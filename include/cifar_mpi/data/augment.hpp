@@ -27,7 +27,7 @@ struct AugmentSpec {
   constexpr Extent output() const { return {crop_height, crop_width, source.channels}; }
 };
 
-/// What one sample gets in one pass.
+/// What one sample gets in one epoch.
 struct AugmentDraw {
   int top = 0;   ///< first row of the crop
   int left = 0;  ///< first column of the crop
@@ -35,14 +35,14 @@ struct AugmentDraw {
   float contrast = 1.0f;
 };
 
-/// A pure function of (seed, pass, sample id): independent of ranks, threads and timing. `id` is the index in
+/// A pure function of (seed, epoch, sample id): independent of ranks, threads and timing. `id` is the index in
 /// the file.
-constexpr AugmentDraw draw_augment(const AugmentSpec& spec, std::uint64_t seed, std::uint32_t pass,
+constexpr AugmentDraw draw_augment(const AugmentSpec& spec, std::uint64_t seed, std::uint32_t epoch,
                                    std::uint64_t id) {
   const int spare_rows = spec.source.height - spec.crop_height;
   const int spare_columns = spec.source.width - spec.crop_width;
   if (spec.kind == Augment::none) return {spare_rows / 2, spare_columns / 2, false, 1.0f};
-  const Random4 r = random4(seed, RandomPurpose::augment, id, pass);
+  const Random4 r = random4(seed, RandomPurpose::augment, id, epoch);
   return {static_cast<int>(uniform_below(r[0], static_cast<std::uint32_t>(spare_rows + 1))),
           static_cast<int>(uniform_below(r[1], static_cast<std::uint32_t>(spare_columns + 1))),
           (r[2] >> 31) != 0, spec.contrast_low + (spec.contrast_high - spec.contrast_low) * uniform01(r[3])};

@@ -52,7 +52,7 @@ constexpr std::uint64_t permuted(std::uint64_t index, std::uint64_t n, std::arra
 struct SampleRef {
   std::uint64_t id = 0;     ///< index in the file; augmentation is keyed by it
   std::uint64_t local = 0;  ///< index among the samples this rank holds
-  std::uint32_t pass = 0;   ///< which permutation of the stream (the epoch of this sample)
+  std::uint32_t epoch = 0;  ///< of this sample: which permutation of the stream
 };
 
 /// shard: a rank streams through its own contiguous part. global: one stream of all samples, cut into batches
@@ -86,11 +86,11 @@ class SampleOrder {
   /// parts.
   constexpr SampleRef at(std::uint64_t step, std::uint64_t i) const {
     const std::uint64_t position = step * stride_ + offset_ + i;
-    const std::uint64_t pass = position / held_.count;
+    const std::uint64_t epoch = position / held_.count;
     const Random4 key =
-        random4(seed_, RandomPurpose::sample_order, pass, static_cast<std::uint32_t>(held_.first));
-    const std::uint64_t local = permuted(position - pass * held_.count, held_.count, {key[0], key[1]});
-    return {held_.first + local, local, static_cast<std::uint32_t>(pass)};
+        random4(seed_, RandomPurpose::sample_order, epoch, static_cast<std::uint32_t>(held_.first));
+    const std::uint64_t local = permuted(position - epoch * held_.count, held_.count, {key[0], key[1]});
+    return {held_.first + local, local, static_cast<std::uint32_t>(epoch)};
   }
 
  private:

@@ -67,7 +67,7 @@ struct TrainBinding {
   int parts = 1;           ///< … of this many parts; the first carries the rank's facts and stop word
   std::uint64_t global_batch = 0;  ///< the loss task scales its gradient by 1/global_batch
   const std::atomic<int>* stop_request =
-      nullptr;  ///< host memory: the one word that may change under a sealed program
+      nullptr;  ///< host memory: the one word that may change under a finalized program
 };
 
 /// The update of the floats [begin, end) of the blocks: whole parameters of the layout.

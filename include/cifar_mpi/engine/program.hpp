@@ -97,14 +97,14 @@ class StepProgram {
 
   /// Ends building: throws std::logic_error when a lane other than compute does not join back to compute, or
   /// when the verifier finds two unordered tasks that touch the same bytes (its text names them).
-  void seal();
+  void finalize();
 
   const std::string& name() const { return name_; }
   const std::vector<Task>& tasks() const { return tasks_; }
   const std::vector<Instruction>& instructions() const { return instructions_; }
   int lanes() const { return lanes_; }
   int marks() const { return marks_; }
-  bool sealed() const { return sealed_; }
+  bool finalized() const { return finalized_; }
 
  private:
   std::string name_;
@@ -112,7 +112,7 @@ class StepProgram {
   std::vector<Instruction> instructions_;
   int lanes_ = 1;
   int marks_ = 0;
-  bool sealed_ = false;
+  bool finalized_ = false;
 };
 
 }  // namespace cifar_mpi::engine

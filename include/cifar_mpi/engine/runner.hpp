@@ -14,7 +14,7 @@ namespace cifar_mpi::engine {
 /// not declare is overwritten with NaN and checked afterwards, so that a declaration cannot lie; slow.
 enum class RunnerKind : std::uint8_t { automatic, serial, lanes, graph, audit };
 
-/// Replays one sealed program. The same bits come out of every kind.
+/// Replays one finalized program. The same bits come out of every kind.
 class Runner {
  public:
   virtual ~Runner() = default;
@@ -43,7 +43,7 @@ enum class WhileWaiting : std::uint8_t { spin, yield };
 
 /// A runner for programs whose tasks run on the host (serial, lanes or audit): one thread replays the tasks
 /// and polls the outstanding collectives between them; there is no communication thread. `regions` is the
-/// memory that `audit` watches. Throws std::logic_error when the program is not sealed.
+/// memory that `audit` watches. Throws std::logic_error when the program is not finalized.
 std::unique_ptr<Runner> make_host_runner(StepProgram program, RunnerKind kind, WhileWaiting waiting,
                                          std::vector<Bytes> regions);
 

@@ -13,7 +13,7 @@ namespace cifar_mpi::train {
 
 struct SessionState;
 
-/// One training run on one rank: everything is built and sealed on construction, `run` replays it.
+/// One training run on one rank: everything is built and finalized on construction, `run` replays it.
 ///
 /// Every rank makes one with the same configuration, and all calls are collective: what goes wrong on one
 /// rank during set-up is thrown on all (comm::AgreedError).

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cifar_mpi/engine/budget.hpp"
+#include "cifar_mpi/engine/roofline.hpp"
 #include "cifar_mpi/train/session.hpp"
 
 namespace cifar_mpi::train {
@@ -52,7 +52,7 @@ struct StepBenchmark {
     double seconds = 0.0;  ///< mean per step, rank 0
     double flops = 0.0;    ///< of its products
     double bytes = 0.0;    ///< that it moves at least; 0 for an all-reduce, which other limits hold up
-    double floor_s = 0.0;  ///< at the median rates (see engine/budget.hpp)
+    double floor_s = 0.0;  ///< at the median rates (see engine/roofline.hpp)
   };
   std::vector<Row> tasks;
   double floor_s = 0.0;         ///< of all tasks

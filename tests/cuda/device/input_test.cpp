@@ -69,7 +69,7 @@ reference::Array distorted(const data::AugmentSpec& spec, const std::vector<std:
   for (int i = 0; i < batch; ++i) {
     const data::SampleRef sample = order.at(step, static_cast<std::uint64_t>(i));
     std::vector<float> one(static_cast<std::size_t>(spec.output().count()));
-    data::augment_reference(spec, data::draw_augment(spec, seed, sample.pass, sample.id), 0.0,
+    data::augment_reference(spec, data::draw_augment(spec, seed, sample.epoch, sample.id), 0.0,
                             std::span(images).subspan(sample.local * values, values), one);
     all.insert(all.end(), one.begin(), one.end());
   }

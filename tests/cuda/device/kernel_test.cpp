@@ -10,7 +10,7 @@
 #include "cuda/device/gpu.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/loss.hpp"
-#include "cuda/norm.hpp"
+#include "cuda/lrn.hpp"
 #include "cuda/plain_matmul.hpp"
 #include "cuda/pool.hpp"
 #include "cuda/relu.hpp"
@@ -245,12 +245,12 @@ TEST_F(CudaKernel, NormalizesAsTheReference) {
       for (const float beta : {0.75f, 0.5f}) {
         const model::LocalResponseNorm layer{"n", 4, 1.0f, 0.05f, beta};
         const std::size_t pixels = 37, count = pixels * static_cast<std::size_t>(channels);
-        const NormShape shape{{4, 1.0f, 0.05f, beta}, 37, channels, type};
+        const LrnShape shape{{4, 1.0f, 0.05f, beta}, 37, channels, type};
         const reference::Array x = reference::relu_forward(lattice(count, 31)), grad = lattice(count, 32);
         void *const y = bench.take(count, type), *const grad_x = bench.take(count, type);
         const void* const dx = bench.upload(x, type);
-        norm_forward(bench.stream, shape, dx, y);
-        norm_backward(bench.stream, shape, true, dx, bench.upload(grad, type), grad_x);
+        lrn_forward(bench.stream, shape, dx, y);
+        lrn_backward(bench.stream, shape, true, dx, bench.upload(grad, type), grad_x);
         // sums of 9 squares, two roots and a division; then one rounding of the type
         const double tolerance = 16 * unit_of(ValueType::fp32) + unit_of(type);
         EXPECT_LE(

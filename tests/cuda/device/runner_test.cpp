@@ -35,7 +35,7 @@ struct Stopwatch {
                                   {},
                                   [this](engine::Lane& lane) { note_compute_time(stream_of(lane), facts); },
                                   {}});
-    program.seal();
+    program.finalize();
     runner = make_runner(bench.device, std::move(program), engine::RunnerKind::serial, {});
   }
 

@@ -33,7 +33,7 @@ TEST_F(CudaStep, StartsALaneThatWaitsForNothing) {
                                                    one.as<float>() + 1, kCount - 1));
     }
     program.wait(engine::kCompute, program.set(engine::kComm));
-    program.seal();
+    program.finalize();
     const auto runner = backend->runner(std::move(program), kind, {});
     for (int i = 0; i < 4; ++i) runner->replay();
     runner->finish();
@@ -122,7 +122,7 @@ TEST_F(CudaStep, GoesOnAfterACaptureThatFailed) {
                                    if (++starts == 2) throw Error(ErrorKind::device, "not twice");
                                  },
                                  {}});
-  fragile.seal();
+  fragile.finalize();
   const auto runner = run.runner(std::move(fragile), RunnerKind::graph);
   runner->replay();
   try {
@@ -145,7 +145,7 @@ TEST_F(CudaStep, AddsUnderAudit) {
     engine::StepProgram program("sum");
     program.run(engine::kCompute,
                 backend->sum_task("sum", sum.as<float>(), a.as<float>(), two ? b.as<float>() : nullptr, 3));
-    program.seal();
+    program.finalize();
     const auto runner =
         backend->runner(std::move(program), RunnerKind::audit,
                         {{a.data(), a.size()}, {b.data(), b.size()}, {sum.data(), sum.size()}});

@@ -89,7 +89,7 @@ class TrainingRun {
   /// Control block, forward, loss and backward alone.
   engine::StepProgram gradient_program() {
     arena.rewind();
-    return sealed("gradient", tower->train_tasks(binding(), arena));
+    return finalized("gradient", tower->train_tasks(binding(), arena));
   }
 
   engine::StepProgram step_program() {
@@ -112,7 +112,7 @@ class TrainingRun {
     parts.grads = {binding().grads, floats};
     engine::StepProgram program("train");
     alone.append(program, std::move(parts), {});
-    program.seal();
+    program.finalize();
     return program;
   }
 
@@ -120,7 +120,7 @@ class TrainingRun {
   engine::StepProgram record_program() {
     std::vector<engine::Task> tasks;
     tasks.push_back(advance_task());
-    return sealed("record", std::move(tasks));
+    return finalized("record", std::move(tasks));
   }
 
   engine::StepProgram evaluate_program() {
@@ -129,7 +129,7 @@ class TrainingRun {
         params_.as<float>(), view(), augment(), cursor_.as<std::uint64_t>(), predictions_.as<std::uint8_t>(),
         loss_.as<float>()};
     b.augment.kind = data::Augment::none;
-    return sealed("evaluate", tower->evaluate_tasks(b, arena));
+    return finalized("evaluate", tower->evaluate_tasks(b, arena));
   }
 
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind) {
@@ -196,7 +196,7 @@ class TrainingRun {
       if (step) ref = order().at(*step, i);
       data::AugmentSpec how = augment();
       if (!step) how.kind = data::Augment::none;
-      data::augment_reference(how, data::draw_augment(how, 9, ref.pass, ref.id), 0.0,
+      data::augment_reference(how, data::draw_augment(how, 9, ref.epoch, ref.id), 0.0,
                               {images.data() + ref.local * bytes, bytes}, image);
       x.insert(x.end(), image.begin(), image.end());
     }
@@ -298,10 +298,10 @@ class TrainingRun {
     write(ema_, block.data(), block.size());
   }
 
-  static engine::StepProgram sealed(std::string name, std::vector<engine::Task> tasks) {
+  static engine::StepProgram finalized(std::string name, std::vector<engine::Task> tasks) {
     engine::StepProgram program(std::move(name));
     for (engine::Task& task : tasks) program.run(engine::kCompute, std::move(task));
-    program.seal();
+    program.finalize();
     return program;
   }
 

@@ -9,7 +9,7 @@
 #include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/engine/branches.hpp"
-#include "cifar_mpi/engine/budget.hpp"
+#include "cifar_mpi/engine/roofline.hpp"
 #include "cifar_mpi/engine/verify.hpp"
 #include "cifar_mpi/lower/tower.hpp"
 #include "cuda/network.hpp"
@@ -182,7 +182,7 @@ TEST(CudaProgram, HasNoRaceBetweenLanesNorBetweenReplays) {
     parts.control = {run.reduced.as<float>(), run.control.floats()};
     engine::StepProgram program("train");
     update.append(program, std::move(parts), {});
-    EXPECT_NO_THROW(program.seal());
+    EXPECT_NO_THROW(program.finalize());
   });
 }
 

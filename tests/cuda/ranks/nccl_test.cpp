@@ -67,7 +67,7 @@ TEST_F(NcclRanks, SumsSmallIntegersExactly) {
       program.wait(engine::kComm, program.set(engine::kCompute));
       program.run(engine::kComm, collective->all_reduce("sum", buffer.span<float>(), 0));
       program.wait(engine::kCompute, program.set(engine::kComm));
-      program.seal();
+      program.finalize();
       const auto runner = backend.runner(std::move(program), engine::RunnerKind::lanes, {});
       runner->replay();
       runner->finish();

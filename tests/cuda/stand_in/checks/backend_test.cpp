@@ -31,7 +31,7 @@ TEST(DeviceRunner, LooksAtTheWatchesWhileItWaits) {
                {},
                [](engine::Lane& lane) { stand_in::start(stream_of(lane), "slow", [] { usleep(500'000); }); },
                {}});
-  program.seal();
+  program.finalize();
   const auto runner = make_runner(device, std::move(program), engine::RunnerKind::lanes, {});
   runner->replay();
   EXPECT_THROW(runner->finish(), Error);

@@ -4,24 +4,24 @@
 
 #include <cstdint>
 
-#include "cuda/norm_math.hpp"
+#include "cuda/lrn_math.hpp"
 #include "cuda/value_type.hpp"
 
 /// Local response normalization over the channels of a pixel. Both enqueue and return.
 namespace cifar_mpi::cuda {
 
-struct NormShape {
-  NormRule rule;
+struct LrnShape {
+  LrnRule rule;
   std::int64_t pixels = 0;
   int channels = 0;
   ValueType type = ValueType::fp32;
 };
 
 /// x and y [pixels, channels].
-void norm_forward(cudaStream_t stream, const NormShape& shape, const void* x, void* y);
+void lrn_forward(cudaStream_t stream, const LrnShape& shape, const void* x, void* y);
 
 /// With `relu` x is the output of a ReLU, whose mask is applied: grad_x is zero where x is not positive.
-void norm_backward(cudaStream_t stream, const NormShape& shape, bool relu, const void* x, const void* grad_y,
-                   void* grad_x);
+void lrn_backward(cudaStream_t stream, const LrnShape& shape, bool relu, const void* x, const void* grad_y,
+                  void* grad_x);
 
 }  // namespace cifar_mpi::cuda

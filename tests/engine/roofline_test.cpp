@@ -1,4 +1,4 @@
-#include "cifar_mpi/engine/budget.hpp"
+#include "cifar_mpi/engine/roofline.hpp"
 
 #include <gtest/gtest.h>
 

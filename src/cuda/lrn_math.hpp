@@ -3,7 +3,7 @@
 /// Local response normalization of one pixel; runs on the host and on the device.
 namespace cifar_mpi::cuda {
 
-struct NormRule {
+struct LrnRule {
   int radius = 0;
   float bias = 1.0f;
   float alpha = 0.0f;
@@ -12,7 +12,7 @@ struct NormRule {
 
 /// bias + alpha · Σ x², over the channels nearest to `c`; `read(c)` gives x.
 template <class Read>
-constexpr float norm_base(const NormRule& rule, int channels, int c, Read read) {
+constexpr float lrn_base(const LrnRule& rule, int channels, int c, Read read) {
   const int first = c > rule.radius ? c - rule.radius : 0;
   const int last = c + rule.radius < channels ? c + rule.radius : channels - 1;
   float sum = 0.0f;
@@ -25,7 +25,7 @@ constexpr float norm_base(const NormRule& rule, int channels, int c, Read read) 
 
 /// base^(−beta); three quarters, the tutorial's, by two roots. `Math` has sqrt, rsqrt (1/√x), divide and pow.
 template <class Math>
-constexpr float norm_scale(const NormRule& rule, float base, Math math) {
+constexpr float lrn_scale(const LrnRule& rule, float base, Math math) {
   if (rule.beta == 0.75f) {
     const float inverse = math.rsqrt(base);
     return inverse * math.sqrt(inverse);
@@ -33,23 +33,22 @@ constexpr float norm_scale(const NormRule& rule, float base, Math math) {
   return math.pow(base, -rule.beta);
 }
 
-/// What a channel adds to the gradients of its neighbours and to its own; see norm_gradient.
-struct NormTerms {
+/// What a channel adds to the gradients of its neighbours and to its own; see lrn_gradient.
+struct LrnTerms {
   float direct = 0.0f;  ///< grad_y · scale
   float share = 0.0f;
 };
 template <class Read, class Math>
-constexpr NormTerms norm_terms(const NormRule& rule, int channels, int c, float grad_y, Read read,
-                               Math math) {
-  const float base = norm_base(rule, channels, c, read);
-  const float direct = grad_y * norm_scale(rule, base, math);
+constexpr LrnTerms lrn_terms(const LrnRule& rule, int channels, int c, float grad_y, Read read, Math math) {
+  const float base = lrn_base(rule, channels, c, read);
+  const float direct = grad_y * lrn_scale(rule, base, math);
   return {direct, math.divide(direct * read(c), base)};
 }
 
 /// y = x · scale gives grad_x[c] = grad_y[c] · scale[c] − 2·alpha·beta · x[c] · Σ share[j] over the same
 /// channels j, with share[j] = grad_y[j] · x[j] · scale[j] / base[j].
 template <class Share>
-constexpr float norm_gradient(const NormRule& rule, int channels, int c, float x, float direct, Share share) {
+constexpr float lrn_gradient(const LrnRule& rule, int channels, int c, float x, float direct, Share share) {
   const int first = c > rule.radius ? c - rule.radius : 0;
   const int last = c + rule.radius < channels ? c + rule.radius : channels - 1;
   float sum = 0.0f;

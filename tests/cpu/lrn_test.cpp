@@ -1,4 +1,4 @@
-#include "cpu/norm.hpp"
+#include "cpu/lrn.hpp"
 
 #include <gtest/gtest.h>
 
@@ -98,7 +98,7 @@ std::vector<Case> cases() {
     for (const Precision precision : {Precision::fp32, Precision::bf16})
       all.push_back({layer, shape, precision});
   };
-  const LocalResponseNorm tutorial{"norm", 4, 1.0f, 0.3f, 0.75f};
+  const LocalResponseNorm tutorial{"lrn", 4, 1.0f, 0.3f, 0.75f};
   for (const int src : {1, 8, 16, 64}) {
     for (const int dst : {1, 8, 16, 64}) add(tutorial, {2, 19, 64, src, dst});
   }
@@ -112,10 +112,9 @@ std::vector<Case> cases() {
   add(tutorial, {1, 33, 24, 8, 24});
   add(tutorial, {1, 3, 1500, 1500, 1});  // a tile of one pixel
   for (const float beta : {0.5f, 0.75f, 1.0f}) {
-    for (const int radius : {0, 1, 2, 4, 17}) add({"norm", radius, 2.0f, 0.1f, beta}, {2, 21, 16, 16, 8});
+    for (const int radius : {0, 1, 2, 4, 17}) add({"lrn", radius, 2.0f, 0.1f, beta}, {2, 21, 16, 16, 8});
   }
-  add({"norm", 4, 0.0f, 1.0f, 0.75f},
-      {2, 9, 5, 5, 5});  // bias 0: lanes that are no channel must not give NaN
+  add({"lrn", 4, 0.0f, 1.0f, 0.75f}, {2, 9, 5, 5, 5});  // bias 0: lanes that are no channel must not give NaN
   return all;
 }
 
@@ -127,7 +126,7 @@ TEST(LrnForward, EqualsTheReferenceForAnyBlockSizeAndElementType) {
     SCOPED_TRACE(text(c));
     Activation src(c.shape, c.shape.src_block, c.precision), dst(c.shape, c.shape.dst_block, c.precision);
     src.set(testing::noise_of(count_of(c.shape), 1, 2.0f));
-    testing::run_audited(plan_lrn_forward("norm", c.layer, c.shape, c.precision, src.data(), dst.data()),
+    testing::run_audited(plan_lrn_forward("lrn", c.layer, c.shape, c.precision, src.data(), dst.data()),
                          {testing::region(src.bytes()), testing::region(dst.bytes())});
     const Array wanted = reference::lrn_forward(c.layer, c.shape.channels, src.get());
     const Array found = dst.get();
@@ -169,7 +168,7 @@ void expect_backward(const Case& c, const std::vector<float>& x_values, bool mas
   src.set(x_values);
   grad_dst.set(testing::noise_of(count_of(c.shape), 2));
   testing::run_audited(
-      plan_lrn_backward("norm", c.layer, c.shape, c.precision, src.data(), grad_dst.data(), grad_src.data(),
+      plan_lrn_backward("lrn", c.layer, c.shape, c.precision, src.data(), grad_dst.data(), grad_src.data(),
                         mask_relu),
       {testing::region(src.bytes()), testing::region(grad_dst.bytes()), testing::region(grad_src.bytes())});
   const Array x = src.get(), g = grad_dst.get(), found = grad_src.get();
@@ -204,7 +203,7 @@ TEST(LrnBackward, MayReplaceItsSource) {
     src.set(testing::noise_of(count_of(c.shape), 9, 2.0f));
     grad_dst.set(testing::noise_of(count_of(c.shape), 10));
     for (Activation* const to : {&apart, &src}) {
-      testing::run(plan_lrn_backward("norm", c.layer, c.shape, c.precision, src.data(), grad_dst.data(),
+      testing::run(plan_lrn_backward("lrn", c.layer, c.shape, c.precision, src.data(), grad_dst.data(),
                                      to->data(), true));
     }
     EXPECT_EQ(src.bytes(), apart.bytes());
@@ -212,19 +211,19 @@ TEST(LrnBackward, MayReplaceItsSource) {
 }
 
 TEST(LrnBackward, IsFiniteBesideLanesThatAreNoChannelWithoutABias) {
-  const Case c{{"norm", 4, 0.0f, 1.0f, 0.75f}, {2, 9, 5, 5, 5}};
+  const Case c{{"lrn", 4, 0.0f, 1.0f, 0.75f}, {2, 9, 5, 5, 5}};
   std::vector<float> x = testing::noise_of(count_of(c.shape), 8, 2.0f);
   for (std::size_t i = 4; i < x.size(); i += 5) x[i] = 0.0f;  // the lane four behind it has s = 0
   expect_backward(c, x, false);
 }
 
 TEST(LrnBackward, IsTheSlopeOfTheForwardPass) {
-  const Case c{{"norm", 4, 1.0f, 0.3f, 0.75f}, {1, 5, 16, 16, 16}};
+  const Case c{{"lrn", 4, 1.0f, 0.3f, 0.75f}, {1, 5, 16, 16, 16}};
   Activation src(c.shape, 16, c.precision), grad_dst(c.shape, 16, c.precision),
       grad_src(c.shape, 16, c.precision);
   src.set(testing::noise_of(count_of(c.shape), 4, 2.0f));
   grad_dst.set(testing::noise_of(count_of(c.shape), 5));
-  testing::run(plan_lrn_backward("norm", c.layer, c.shape, c.precision, src.data(), grad_dst.data(),
+  testing::run(plan_lrn_backward("lrn", c.layer, c.shape, c.precision, src.data(), grad_dst.data(),
                                  grad_src.data(), false));
   Array x = src.get();
   const Array g = grad_dst.get(), found = grad_src.get(), magnitude = gradient_magnitude(c, x, g);
@@ -248,25 +247,25 @@ TEST(LrnBackward, IsTheSlopeOfTheForwardPass) {
 }
 
 TEST(LrnBackward, LeavesTheSameBitsWithAnyNumberOfThreads) {
-  const Case c{{"norm", 4, 1.0f, 0.3f, 0.75f}, {7, 19, 64, 16, 64}};
+  const Case c{{"lrn", 4, 1.0f, 0.3f, 0.75f}, {7, 19, 64, 16, 64}};
   std::vector<std::byte> first;
   for (const int threads : {1, 2, 3}) {
     const testing::Threads with(threads);
     Activation src(c.shape, 16, c.precision), y(c.shape, 64, c.precision), grad_src(c.shape, 16, c.precision);
     src.set(testing::noise_of(count_of(c.shape), 6, 2.0f));
-    testing::run(plan_lrn_forward("norm", c.layer, c.shape, c.precision, src.data(), y.data()));
-    testing::run(plan_lrn_backward("norm", c.layer, c.shape, c.precision, src.data(), y.data(),
-                                   grad_src.data(), true));
+    testing::run(plan_lrn_forward("lrn", c.layer, c.shape, c.precision, src.data(), y.data()));
+    testing::run(
+        plan_lrn_backward("lrn", c.layer, c.shape, c.precision, src.data(), y.data(), grad_src.data(), true));
     if (first.empty()) first = grad_src.bytes();
     EXPECT_EQ(grad_src.bytes(), first) << threads << " threads";
   }
 }
 
 TEST(Lrn, RefusesShapesThatDoNotFit) {
-  const LocalResponseNorm layer{"norm", 4, 1.0f, 0.3f, 0.75f};
-  EXPECT_THROW(plan_lrn_forward("norm", layer, {1, 4, 20, 16, 20}, Precision::fp32, nullptr, nullptr),
+  const LocalResponseNorm layer{"lrn", 4, 1.0f, 0.3f, 0.75f};
+  EXPECT_THROW(plan_lrn_forward("lrn", layer, {1, 4, 20, 16, 20}, Precision::fp32, nullptr, nullptr),
                std::logic_error);
-  EXPECT_THROW(plan_lrn_forward("norm", layer, {1, 4, 2100, 1, 1}, Precision::fp32, nullptr, nullptr), Error);
+  EXPECT_THROW(plan_lrn_forward("lrn", layer, {1, 4, 2100, 1, 1}, Precision::fp32, nullptr, nullptr), Error);
 }
 
 }  // namespace

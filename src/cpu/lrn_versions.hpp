@@ -3,9 +3,9 @@
 #include <cstddef>
 
 #include "cifar_mpi/engine/backend.hpp"
-#include "cpu/norm.hpp"
+#include "cpu/lrn.hpp"
 
-/// What the versions of the normalization share; formulas and layouts are in norm.hpp.
+/// What the versions of the normalization share; formulas and layouts are in lrn.hpp.
 namespace cifar_mpi::cpu {
 
 struct Lrn {

@@ -1,4 +1,4 @@
-#include "cpu/norm.hpp"
+#include "cpu/lrn.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/bf16.hpp"
-#include "cpu/norm_versions.hpp"
+#include "cpu/lrn_versions.hpp"
 #include "cpu/simd.hpp"
 
 namespace cifar_mpi::cpu {

@@ -1,7 +1,7 @@
 #include "cuda/divisor.hpp"
 #include "cuda/launch.cuh"
-#include "cuda/norm_pool.hpp"
-#include "cuda/norm_vec8.cuh"
+#include "cuda/lrn_pool.hpp"
+#include "cuda/lrn_vec8.cuh"
 #include "cuda/pool_vec8.cuh"
 
 /// A thread has eight channels of a pixel, an vec8: one 16-byte load of bf16, and the four channels on either
@@ -9,7 +9,7 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-static_assert(kVec8 == kVec8Channels && kNormRadius <= kVec8 / 2);
+static_assert(kVec8 == kVec8Channels && kLrnRadius <= kVec8 / 2);
 
 /// Where a thread works. Numbers within an image fit 32 bits.
 struct Cut {
@@ -22,7 +22,7 @@ struct Cut {
   Divisor in_width;
   Divisor out_width;
 
-  __device__ NormRule rule() const { return {kNormRadius, bias, alpha, kNormBeta}; }
+  __device__ LrnRule rule() const { return {kLrnRadius, bias, alpha, kLrnBeta}; }
   __device__ std::int64_t image() const { return pieces.quotient(static_cast<int>(blockIdx.x)); }
   __device__ int piece() const { return pieces.remainder(static_cast<int>(blockIdx.x)); }
   __device__ int groups() const { return 1 << groups_log; }
@@ -46,11 +46,11 @@ __device__ void through_memory(Vec8<float>& values) {
 /// A thread has an vec8 of the output; a block shares its pooled values. Each input is read about
 /// (kernel / stride)² times, from the cache; the pooled and the normalized value are written once each.
 template <class T>
-__global__ void __launch_bounds__(kNormPoolThreads)
-    forward_pool_norm(Cut cut, const T* __restrict__ x, T* __restrict__ pooled,
-                      std::uint8_t* __restrict__ argmax, T* __restrict__ y) {
-  __shared__ Vec8<T> shared[kNormPoolThreads];
-  const int item = cut.piece() * kNormPoolThreads + static_cast<int>(threadIdx.x);
+__global__ void __launch_bounds__(kLrnPoolThreads)
+    forward_pool_lrn(Cut cut, const T* __restrict__ x, T* __restrict__ pooled,
+                     std::uint8_t* __restrict__ argmax, T* __restrict__ y) {
+  __shared__ Vec8<T> shared[kLrnPoolThreads];
+  const int item = cut.piece() * kLrnPoolThreads + static_cast<int>(threadIdx.x);
   const int group = cut.group(item), pixel = item >> cut.groups_log;
   const std::int64_t at = cut.image() * cut.out_values() + std::int64_t{item} * kVec8;
   const bool inside = item * kVec8 < cut.out_values();
@@ -74,23 +74,23 @@ __global__ void __launch_bounds__(kNormPoolThreads)
 /// A block has some rows of an image's cells. The gradients of the windows over them are worked out in shared
 /// memory, those between two blocks twice; then each thread gathers a cell.
 template <class T>
-__global__ void __launch_bounds__(kNormPoolThreads)
-    backward_pool_norm(Cut cut, const T* __restrict__ pooled, const std::uint8_t* __restrict__ argmax,
-                       const T* __restrict__ grad_y, T* __restrict__ grad_x) {
+__global__ void __launch_bounds__(kLrnPoolThreads)
+    backward_pool_lrn(Cut cut, const T* __restrict__ pooled, const std::uint8_t* __restrict__ argmax,
+                      const T* __restrict__ grad_y, T* __restrict__ grad_x) {
   const PoolPlace& place = cut.place;
   const Rows in = piece(place.out_height, kCellRows, cut.piece()), out = rows_over(in);
   const int row_items = place.out_width << cut.groups_log, count = out.count() * row_items;
   float* const grads = dynamic_shared<float>();  // at first the direct terms
   float* const shares = grads + pooled_values(place);
   const std::int64_t first = cut.image() * cut.out_values() + std::int64_t{out.begin} * row_items * kVec8;
-  for (int item = static_cast<int>(threadIdx.x); item < count; item += kNormPoolThreads) {
+  for (int item = static_cast<int>(threadIdx.x); item < count; item += kLrnPoolThreads) {
     const Neighbours x = neighbours_of(pooled + first + item * kVec8, cut.group(item), cut.groups());
     const Vec8Terms terms = terms_of(cut.rule(), x, load_vec8(grad_y + first + item * kVec8));
     store_vec8(grads + item * kVec8, terms.directs);
     store_vec8(shares + item * kVec8, terms.shares);
   }
   __syncthreads();
-  for (int item = static_cast<int>(threadIdx.x); item < count; item += kNormPoolThreads) {
+  for (int item = static_cast<int>(threadIdx.x); item < count; item += kLrnPoolThreads) {
     Vec8<float> grad = gradient_of(cut.rule(), to_floats(load_vec8(pooled + first + item * kVec8)),
                                    load_vec8(grads + item * kVec8),
                                    neighbours_of(shares + item * kVec8, cut.group(item), cut.groups()));
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kNormPoolThreads)
     return of;
   };
   T* const to = grad_x + cut.image() * cut.in_values();
-  for (int item = static_cast<int>(threadIdx.x); item < in.count() * row_items; item += kNormPoolThreads) {
+  for (int item = static_cast<int>(threadIdx.x); item < in.count() * row_items; item += kLrnPoolThreads) {
     const int group = cut.group(item), cell = item >> cut.groups_log;
     const int oy = in.begin + cut.out_width.quotient(cell), ox = cut.out_width.remainder(cell);
     Vec8<float> sums[kPoolStride][kPoolStride] = {};
@@ -136,22 +136,21 @@ __global__ void __launch_bounds__(kNormPoolThreads)
 /// A block has some rows of an image's output. Normalizes the rows under its windows in shared memory, those
 /// between two blocks twice, then pools them.
 template <class T>
-__global__ void __launch_bounds__(kNormPoolThreads)
-    forward_norm_pool(Cut cut, const T* __restrict__ x, std::uint8_t* __restrict__ argmax,
-                      T* __restrict__ y) {
+__global__ void __launch_bounds__(kLrnPoolThreads)
+    forward_lrn_pool(Cut cut, const T* __restrict__ x, std::uint8_t* __restrict__ argmax, T* __restrict__ y) {
   const PoolPlace& place = cut.place;
   const Rows out = piece(place.out_height, kPooledRows, cut.piece()), in = rows_under(place, out);
   T* const values = dynamic_shared<T>();
   const T* const from = x + cut.image() * cut.in_values() + in.begin * place.in_width * place.channels;
   const int in_items = in.count() * place.in_width << cut.groups_log;
-  for (int item = static_cast<int>(threadIdx.x); item < in_items; item += kNormPoolThreads) {
+  for (int item = static_cast<int>(threadIdx.x); item < in_items; item += kLrnPoolThreads) {
     store_vec8(values + item * kVec8,
                normalize<T>(cut.rule(), neighbours_of(from + item * kVec8, cut.group(item), cut.groups())));
   }
   __syncthreads();
   const int row_items = place.out_width << cut.groups_log;
   const std::int64_t first = cut.image() * cut.out_values() + std::int64_t{out.begin} * row_items * kVec8;
-  for (int item = static_cast<int>(threadIdx.x); item < out.count() * row_items; item += kNormPoolThreads) {
+  for (int item = static_cast<int>(threadIdx.x); item < out.count() * row_items; item += kLrnPoolThreads) {
     const int pixel = item >> cut.groups_log;
     const Vec8Choice<T> choice =
         choose<T>(place, out.begin + cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), false,
@@ -167,12 +166,12 @@ __global__ void __launch_bounds__(kNormPoolThreads)
 /// A thread has an vec8 of the input: gathers the gradients from the windows that hold it, then does what
 /// the backward pass of a normalization does.
 template <class T>
-__global__ void __launch_bounds__(kNormPoolThreads)
-    backward_norm_pool(Cut cut, const T* __restrict__ x, const std::uint8_t* __restrict__ argmax,
-                       const T* __restrict__ grad_y, T* __restrict__ grad_x) {
-  __shared__ Vec8<float> shared[kNormPoolThreads];
+__global__ void __launch_bounds__(kLrnPoolThreads)
+    backward_lrn_pool(Cut cut, const T* __restrict__ x, const std::uint8_t* __restrict__ argmax,
+                      const T* __restrict__ grad_y, T* __restrict__ grad_x) {
+  __shared__ Vec8<float> shared[kLrnPoolThreads];
   const PoolPlace& place = cut.place;
-  const int item = cut.piece() * kNormPoolThreads + static_cast<int>(threadIdx.x);
+  const int item = cut.piece() * kLrnPoolThreads + static_cast<int>(threadIdx.x);
   const int group = cut.group(item), pixel = item >> cut.groups_log;
   const std::int64_t at = cut.image() * cut.in_values() + std::int64_t{item} * kVec8;
   const bool inside = item * kVec8 < cut.in_values();
@@ -205,7 +204,7 @@ __global__ void __launch_bounds__(kNormPoolThreads)
   store_vec8(grad_x + at, from_floats<T>(grad));
 }
 
-Cut cut_of(const NormPoolShape& shape, int pieces_of_image) {
+Cut cut_of(const LrnPoolShape& shape, int pieces_of_image) {
   int log = 0;
   while (1 << log < vec8s(shape.place)) ++log;
   return {shape.place,
@@ -220,50 +219,50 @@ Cut cut_of(const NormPoolShape& shape, int pieces_of_image) {
 
 Grid grid_of(const Cut& cut, std::size_t shared_bytes) {
   const auto blocks = static_cast<unsigned>(cut.place.batch) * static_cast<unsigned>(cut.pieces.value());
-  return {blocks, kNormPoolThreads, shared_bytes};
+  return {blocks, kLrnPoolThreads, shared_bytes};
 }
 
 /// Blocks of an image of which each thread has one vec8.
 int vec8_pieces(std::int64_t values, int images) {
-  const std::int64_t block = std::int64_t{kNormPoolThreads} * kVec8;
+  const std::int64_t block = std::int64_t{kLrnPoolThreads} * kVec8;
   return static_cast<int>((values / images + block - 1) / block);
 }
 
 }  // namespace
 
-void pool_norm_forward(cudaStream_t stream, const NormPoolShape& shape, const void* x, void* pooled,
-                       std::uint8_t* argmax, void* y) {
+void pool_lrn_forward(cudaStream_t stream, const LrnPoolShape& shape, const void* x, void* pooled,
+                      std::uint8_t* argmax, void* y) {
   const Cut cut = cut_of(shape, vec8_pieces(shape.place.out_values(), shape.place.batch));
   with_type(shape.type, [&]<class T>(T) {
-    launch("pooling and normalization", stream, grid_of(cut, 0), forward_pool_norm<T>, cut, x, pooled, argmax,
+    launch("pooling and normalization", stream, grid_of(cut, 0), forward_pool_lrn<T>, cut, x, pooled, argmax,
            y);
   });
 }
 
-void pool_norm_backward(cudaStream_t stream, const NormPoolShape& shape, const void* pooled,
-                        const std::uint8_t* argmax, const void* grad_y, void* grad_x) {
+void pool_lrn_backward(cudaStream_t stream, const LrnPoolShape& shape, const void* pooled,
+                       const std::uint8_t* argmax, const void* grad_y, void* grad_x) {
   const Cut cut = cut_of(shape, pieces(shape.place.out_height, kCellRows));
   const Grid grid = grid_of(cut, 2 * sizeof(float) * pooled_values(shape.place));
   with_type(shape.type, [&]<class T>(T) {
-    launch("pooling and normalization backward", stream, grid, backward_pool_norm<T>, cut, pooled, argmax,
+    launch("pooling and normalization backward", stream, grid, backward_pool_lrn<T>, cut, pooled, argmax,
            grad_y, grad_x);
   });
 }
 
-void norm_pool_forward(cudaStream_t stream, const NormPoolShape& shape, const void* x, std::uint8_t* argmax,
-                       void* y) {
+void lrn_pool_forward(cudaStream_t stream, const LrnPoolShape& shape, const void* x, std::uint8_t* argmax,
+                      void* y) {
   const Cut cut = cut_of(shape, pieces(shape.place.out_height, kPooledRows));
   with_type(shape.type, [&]<class T>(T) {
     launch("normalization and pooling", stream, grid_of(cut, sizeof(T) * normalized_values(shape.place)),
-           forward_norm_pool<T>, cut, x, argmax, y);
+           forward_lrn_pool<T>, cut, x, argmax, y);
   });
 }
 
-void norm_pool_backward(cudaStream_t stream, const NormPoolShape& shape, const void* x,
-                        const std::uint8_t* argmax, const void* grad_y, void* grad_x) {
+void lrn_pool_backward(cudaStream_t stream, const LrnPoolShape& shape, const void* x,
+                       const std::uint8_t* argmax, const void* grad_y, void* grad_x) {
   const Cut cut = cut_of(shape, vec8_pieces(shape.place.in_values(), shape.place.batch));
   with_type(shape.type, [&]<class T>(T) {
-    launch("normalization and pooling backward", stream, grid_of(cut, 0), backward_norm_pool<T>, cut, x,
+    launch("normalization and pooling backward", stream, grid_of(cut, 0), backward_lrn_pool<T>, cut, x,
            argmax, grad_y, grad_x);
   });
 }

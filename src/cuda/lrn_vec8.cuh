@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cuda/launch.cuh"
-#include "cuda/norm_math.hpp"
+#include "cuda/lrn_math.hpp"
 #include "cuda/vec8.cuh"
 
 /// The formulas of a normalization for an vec8 of channels; its radius is at most half an vec8, and best a
@@ -32,12 +32,12 @@ __device__ Neighbours neighbours_of(const T* vec8, int group, int groups) {
 }
 
 template <class T>
-__device__ Vec8<T> normalize(const NormRule& rule, const Neighbours& x) {
+__device__ Vec8<T> normalize(const LrnRule& rule, const Neighbours& x) {
   const auto read = [&](int i) { return x.values[i]; };
   Vec8<float> y;
   for (int i = 0; i < kVec8; ++i) {
-    const float base = norm_base(rule, 2 * kVec8, kOwn + i, read);
-    y.values[i] = read(kOwn + i) * norm_scale(rule, base, FastMath{});
+    const float base = lrn_base(rule, 2 * kVec8, kOwn + i, read);
+    y.values[i] = read(kOwn + i) * lrn_scale(rule, base, FastMath{});
   }
   return from_floats<T>(y);
 }
@@ -46,23 +46,23 @@ struct Vec8Terms {
   Vec8<float> directs, shares;
 };
 template <class T>
-__device__ Vec8Terms terms_of(const NormRule& rule, const Neighbours& x, const Vec8<T>& grad_y) {
+__device__ Vec8Terms terms_of(const LrnRule& rule, const Neighbours& x, const Vec8<T>& grad_y) {
   const auto read = [&](int i) { return x.values[i]; };
   Vec8Terms terms;
   for (int i = 0; i < kVec8; ++i) {
-    const NormTerms of = norm_terms(rule, 2 * kVec8, kOwn + i, to_float(grad_y.values[i]), read, FastMath{});
+    const LrnTerms of = lrn_terms(rule, 2 * kVec8, kOwn + i, to_float(grad_y.values[i]), read, FastMath{});
     terms.directs.values[i] = of.direct;
     terms.shares.values[i] = of.share;
   }
   return terms;
 }
 
-__device__ inline Vec8<float> gradient_of(const NormRule& rule, const Vec8<float>& x,
+__device__ inline Vec8<float> gradient_of(const LrnRule& rule, const Vec8<float>& x,
                                           const Vec8<float>& directs, const Neighbours& shares) {
   const auto read = [&](int i) { return shares.values[i]; };
   Vec8<float> grad;
   for (int i = 0; i < kVec8; ++i) {
-    grad.values[i] = norm_gradient(rule, 2 * kVec8, kOwn + i, x.values[i], directs.values[i], read);
+    grad.values[i] = lrn_gradient(rule, 2 * kVec8, kOwn + i, x.values[i], directs.values[i], read);
   }
   return grad;
 }

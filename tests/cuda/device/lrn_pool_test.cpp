@@ -1,4 +1,4 @@
-#include "cuda/norm_pool.hpp"
+#include "cuda/lrn_pool.hpp"
 
 #include <cmath>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/model/layer.hpp"
 #include "cuda/device/gpu.hpp"
-#include "cuda/norm.hpp"
+#include "cuda/lrn.hpp"
 #include "cuda/pool.hpp"
 
 /// A pooling and a normalization in one kernel, against the two one after the other, which are tested against
@@ -19,7 +19,7 @@ struct Case {
   Extent in;
   int kernel = 0;
   int stride = 0;
-  NormRule rule;
+  LrnRule rule;
   bool relu = false;
   bool nan = false;  ///< here and there among the values
 
@@ -28,8 +28,8 @@ struct Case {
                              x = model::same_padding(in.width, kernel, stride);
     return {3, in.height, in.width, y.outputs, x.outputs, in.channels, kernel, stride, y.before, x.before};
   }
-  NormPoolShape both() const { return {place(), rule, type, relu}; }
-  NormShape norm(std::size_t values) const {
+  LrnPoolShape both() const { return {place(), rule, type, relu}; }
+  LrnShape lrn(std::size_t values) const {
     return {rule, static_cast<std::int64_t>(values) / in.channels, in.channels, type};
   }
   std::string text() const {
@@ -66,14 +66,14 @@ reference::Array marked(reference::Array values) {
   return values;
 }
 
-class CudaNormPool : public GpuTest {};
+class CudaLrnPool : public GpuTest {};
 
-TEST_F(CudaNormPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
+TEST_F(CudaLrnPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
   Bench bench;
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.text());
     const PoolPlace place = c.place();
-    ASSERT_TRUE(fits_norm_pool(place, c.rule));
+    ASSERT_TRUE(fits_lrn_pool(place, c.rule));
     const auto inputs = static_cast<std::size_t>(place.in_values()),
                outputs = static_cast<std::size_t>(place.out_values());
     const void* const x = bench.upload(input(c, inputs, 1), c.type);
@@ -83,9 +83,9 @@ TEST_F(CudaNormPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
                 *const y3 = bench.take(outputs, c.type);
     auto *const t1 = bench.take<std::uint8_t>(outputs), *const t2 = bench.take<std::uint8_t>(outputs);
     pool_forward(bench.stream, place, c.type, c.relu, x, p1, t1);
-    norm_forward(bench.stream, c.norm(outputs), p1, y1);
-    pool_norm_forward(bench.stream, c.both(), x, p2, t2, y2);
-    pool_norm_forward(bench.stream, c.both(), x, nullptr, nullptr, y3);
+    lrn_forward(bench.stream, c.lrn(outputs), p1, y1);
+    pool_lrn_forward(bench.stream, c.both(), x, p2, t2, y2);
+    pool_lrn_forward(bench.stream, c.both(), x, nullptr, nullptr, y3);
     EXPECT_EQ(marked(bench.download(p2, outputs, c.type)), marked(bench.download(p1, outputs, c.type)));
     EXPECT_EQ(bench.download(t2, outputs), bench.download(t1, outputs));
     EXPECT_EQ(marked(bench.download(y2, outputs, c.type)), marked(bench.download(y1, outputs, c.type)));
@@ -93,15 +93,15 @@ TEST_F(CudaNormPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
 
     void *const g = bench.take(outputs, c.type), *const g1 = bench.take(inputs, c.type),
                 *const g2 = bench.take(inputs, c.type);
-    norm_backward(bench.stream, c.norm(outputs), false, p1, grad, g);
+    lrn_backward(bench.stream, c.lrn(outputs), false, p1, grad, g);
     pool_backward(bench.stream, place, c.type, t1, g, g1);
-    pool_norm_backward(bench.stream, c.both(), p1, t1, grad, g2);
+    pool_lrn_backward(bench.stream, c.both(), p1, t1, grad, g2);
     EXPECT_EQ(marked(bench.download(g2, inputs, c.type)), marked(bench.download(g1, inputs, c.type)));
     bench.clear();
   }
 }
 
-TEST_F(CudaNormPool, NormalizesThenPoolsAsTheTwoKernelsDo) {
+TEST_F(CudaLrnPool, NormalizesThenPoolsAsTheTwoKernelsDo) {
   Bench bench;
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.text());
@@ -114,10 +114,10 @@ TEST_F(CudaNormPool, NormalizesThenPoolsAsTheTwoKernelsDo) {
     void *const y1 = bench.take(outputs, c.type), *const y2 = bench.take(outputs, c.type),
                 *const y3 = bench.take(outputs, c.type);
     auto *const t1 = bench.take<std::uint8_t>(outputs), *const t2 = bench.take<std::uint8_t>(outputs);
-    norm_forward(bench.stream, c.norm(inputs), x, n);
+    lrn_forward(bench.stream, c.lrn(inputs), x, n);
     pool_forward(bench.stream, place, c.type, false, n, y1, t1);
-    norm_pool_forward(bench.stream, c.both(), x, t2, y2);
-    norm_pool_forward(bench.stream, c.both(), x, nullptr, y3);
+    lrn_pool_forward(bench.stream, c.both(), x, t2, y2);
+    lrn_pool_forward(bench.stream, c.both(), x, nullptr, y3);
     EXPECT_EQ(bench.download(t2, outputs), bench.download(t1, outputs));
     EXPECT_EQ(marked(bench.download(y2, outputs, c.type)), marked(bench.download(y1, outputs, c.type)));
     EXPECT_EQ(marked(bench.download(y3, outputs, c.type)), marked(bench.download(y1, outputs, c.type)));
@@ -125,8 +125,8 @@ TEST_F(CudaNormPool, NormalizesThenPoolsAsTheTwoKernelsDo) {
     void *const g = bench.take(inputs, c.type), *const g1 = bench.take(inputs, c.type),
                 *const g2 = bench.take(inputs, c.type);
     pool_backward(bench.stream, place, c.type, t1, grad, g);
-    norm_backward(bench.stream, c.norm(inputs), c.relu, x, g, g1);
-    norm_pool_backward(bench.stream, c.both(), x, t1, grad, g2);
+    lrn_backward(bench.stream, c.lrn(inputs), c.relu, x, g, g1);
+    lrn_pool_backward(bench.stream, c.both(), x, t1, grad, g2);
     EXPECT_EQ(marked(bench.download(g2, inputs, c.type)), marked(bench.download(g1, inputs, c.type)));
     bench.clear();
   }

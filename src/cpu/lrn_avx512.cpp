@@ -1,5 +1,5 @@
 #include "cpu/bf16.hpp"
-#include "cpu/norm_versions.hpp"
+#include "cpu/lrn_versions.hpp"
 
 #if defined(__x86_64__)
 

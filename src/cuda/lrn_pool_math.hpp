@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "cuda/norm_math.hpp"
+#include "cuda/lrn_math.hpp"
 #include "cuda/pool_math.hpp"
 
 /// How a normalization and the max-pooling next to it are cut into blocks; runs on the host and on the
@@ -13,11 +13,11 @@ namespace cifar_mpi::cuda {
 /// division and no power is left.
 constexpr int kPoolKernel = 3;
 constexpr int kPoolStride = 2;
-constexpr int kNormRadius = 4;
-constexpr float kNormBeta = 0.75f;
+constexpr int kLrnRadius = 4;
+constexpr float kLrnBeta = 0.75f;
 
 /// Threads of a block; a pixel's vec8s of channels must not be divided between blocks.
-constexpr int kNormPoolThreads = 256;
+constexpr int kLrnPoolThreads = 256;
 constexpr int kVec8Channels = 8;
 
 constexpr int vec8s(const PoolPlace& place) { return place.channels / kVec8Channels; }
@@ -75,14 +75,14 @@ constexpr bool has_cells(int in, int out, int before) {
 }
 
 /// Whether the kernels of both take these; a block has 48 KiB without asking a GPU for more.
-constexpr bool fits_norm_pool(const PoolPlace& place, const NormRule& rule) {
+constexpr bool fits_lrn_pool(const PoolPlace& place, const LrnRule& rule) {
   constexpr std::size_t kShared = 48 << 10;
   const int groups = vec8s(place);
   return place.kernel == kPoolKernel && place.stride == kPoolStride &&
          has_cells(place.in_height, place.out_height, place.before_y) &&
-         has_cells(place.in_width, place.out_width, place.before_x) && rule.radius == kNormRadius &&
-         rule.beta == kNormBeta && place.channels % kVec8Channels == 0 && groups <= kNormPoolThreads &&
-         kNormPoolThreads % groups == 0 && 2 * sizeof(float) * pooled_values(place) <= kShared &&
+         has_cells(place.in_width, place.out_width, place.before_x) && rule.radius == kLrnRadius &&
+         rule.beta == kLrnBeta && place.channels % kVec8Channels == 0 && groups <= kLrnPoolThreads &&
+         kLrnPoolThreads % groups == 0 && 2 * sizeof(float) * pooled_values(place) <= kShared &&
          sizeof(float) * normalized_values(place) <= kShared;
 }
 

@@ -1,4 +1,4 @@
-#include "cpu/norm.hpp"
+#include "cpu/lrn.hpp"
 #include "cpu/planning.hpp"
 
 namespace cifar_mpi::cpu {
@@ -6,10 +6,10 @@ namespace {
 
 using Tag = dnnl::memory::format_tag;
 
-class NormGroup final : public PlannedGroup {
+class LrnGroup final : public PlannedGroup {
  public:
-  NormGroup(Planning& planning, const model::LocalResponseNorm& layer, const LrnShape& shape, const Desc& src,
-            const Desc& dst)
+  LrnGroup(Planning& planning, const model::LocalResponseNorm& layer, const LrnShape& shape, const Desc& src,
+           const Desc& dst)
       : PlannedGroup(planning), layer_(layer), shape_(shape) {
     contract_.name = layer.name;
     contract_.src = {planning.formats(src)};
@@ -45,7 +45,7 @@ int block_of(const Planning& planning, const Desc& desc, const Extent& extent) {
 
 }  // namespace
 
-PlannedGroupPtr plan_norm_group(Planning& planning, const engine::Chain& chain) {
+PlannedGroupPtr plan_lrn_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::LocalResponseNorm>(0);
   if (layer == nullptr) return nullptr;
   const Extent& extent = chain.in();
@@ -57,7 +57,7 @@ PlannedGroupPtr plan_norm_group(Planning& planning, const engine::Chain& chain) 
     block = extent.channels;
   }
   const LrnShape shape{planning.batch, extent.height * extent.width, extent.channels, block, extent.channels};
-  return std::make_unique<NormGroup>(planning, *layer, shape, src, nhwc);
+  return std::make_unique<LrnGroup>(planning, *layer, shape, src, nhwc);
 }
 
 }  // namespace cifar_mpi::cpu
