@@ -8,25 +8,26 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "data/cifar10.hpp"
+#include "data/cifar.hpp"
 
 namespace cifar_mpi::data {
 namespace {
 
 constexpr std::size_t kPixels = 32 * 32;
 constexpr std::size_t kImageBytes = 3 * kPixels;
-constexpr std::size_t kRecordBytes = 1 + kImageBytes;
 
-std::vector<std::uint8_t> read_exactly(const std::string& path, std::size_t size) {
+std::vector<std::uint8_t> read_records(const std::string& path, std::size_t count,
+                                       const BinaryRecord& record) {
+  const std::size_t size = count * (record.label_bytes + kImageBytes);
   std::string why = why_unreadable(path);
   std::error_code error;
   const std::uintmax_t found = why.empty() ? std::filesystem::file_size(path, error) : 0;
   if (error) why = error.message();
   if (!why.empty()) throw Error(ErrorKind::data, concat("cannot read '", path, "': ", why));
   if (found != size) {
-    throw Error(ErrorKind::data, concat("'", path, "' has ", found, " bytes, but ", size / kRecordBytes,
-                                        " CIFAR-10 records have ", size,
-                                        "; the download is incomplete or another file, fetch it again"));
+    throw Error(ErrorKind::data,
+                concat("'", path, "' has ", found, " bytes, but ", count, " ", record.set, " records have ",
+                       size, "; the download is incomplete or another file, fetch it again"));
   }
   std::vector<std::uint8_t> content(size);
   std::ifstream file(path, std::ios::binary);
@@ -38,26 +39,30 @@ std::vector<std::uint8_t> read_exactly(const std::string& path, std::size_t size
 
 }  // namespace
 
-void read_binary_batch(const std::string& path, std::uint64_t count, Samples& samples) {
-  const std::vector<std::uint8_t> content = read_exactly(path, count * kRecordBytes);
+void read_binary_batch(const std::string& path, std::uint64_t count, Samples& samples,
+                       const BinaryRecord& record) {
+  const std::vector<std::uint8_t> content = read_records(path, count, record);
   const std::size_t before = samples.labels.size();
   samples.labels.resize(before + count);
   samples.images.resize((before + count) * kImageBytes);
   for (std::size_t i = 0; i < count; ++i) {
-    const std::uint8_t* record = content.data() + i * kRecordBytes;
-    if (record[0] >= kCifarClasses) {
-      throw Error(ErrorKind::data, concat("'", path, "' has label ", int{record[0]}, " in record ", i,
-                                          ", expected 0 to ", kCifarClasses - 1, "; fetch it again"));
+    const std::uint8_t* const labels = content.data() + i * (record.label_bytes + kImageBytes);
+    const std::uint8_t* const planes = labels + record.label_bytes;
+    const std::uint8_t label = labels[record.label_at];
+    if (label >= record.classes) {
+      throw Error(ErrorKind::data, concat("'", path, "' has label ", int{label}, " in record ", i,
+                                          ", expected 0 to ", record.classes - 1, "; fetch it again"));
     }
-    samples.labels[before + i] = record[0];
+    samples.labels[before + i] = label;
     std::uint8_t* image = samples.images.data() + (before + i) * kImageBytes;
     for (std::size_t p = 0; p < kPixels; ++p) {
-      for (std::size_t c = 0; c < 3; ++c) image[3 * p + c] = record[1 + c * kPixels + p];
+      for (std::size_t c = 0; c < 3; ++c) image[3 * p + c] = planes[c * kPixels + p];
     }
   }
 }
 
 void write_binary_batch(const std::string& path, const Samples& samples, Shard part) {
+  constexpr std::size_t kRecordBytes = 1 + kImageBytes;
   std::vector<std::uint8_t> content(part.count * kRecordBytes);
   for (std::size_t i = 0; i < part.count; ++i) {
     std::uint8_t* record = content.data() + i * kRecordBytes;

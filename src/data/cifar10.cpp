@@ -1,10 +1,9 @@
-#include "data/cifar10.hpp"
-
 #include <cstddef>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "data/cifar.hpp"
 
 namespace cifar_mpi::data {
 

@@ -1,6 +1,6 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "data/cifar10.hpp"
+#include "data/cifar.hpp"
 
 namespace cifar_mpi::data {
 

@@ -1,5 +1,3 @@
-#include "data/cifar10.hpp"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,6 +6,7 @@
 #include <string>
 
 #include "cifar_mpi/base/text.hpp"
+#include "data/cifar.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::data {

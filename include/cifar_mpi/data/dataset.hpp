@@ -66,6 +66,17 @@ void write_dataset(const std::string& path, const DatasetInfo& info, const Sampl
 /// Error{data} naming the file when one is missing or has the wrong size or a bad label.
 void read_cifar10_binary(const std::string& directory, Samples& train, Samples& test);
 
+/// CIFAR-100 as its official binary files: `directory` holds train.bin, test.bin and the lists of names
+/// fine_label_names.txt and coarse_label_names.txt. Takes the 100 classes or, with `coarse`, the 20
+/// superclasses, and returns their names in label order. Throws Error{data} naming the file when one is
+/// missing or has the wrong size or a bad label.
+std::vector<std::string> read_cifar100_binary(const std::string& directory, bool coarse, Samples& train,
+                                              Samples& test);
+
+/// Whose official binary files `directory` holds, by their names: true for CIFAR-100, false for CIFAR-10.
+/// Throws Error{data} where it holds files of neither or of both.
+bool holds_cifar100(const std::string& directory);
+
 /// CIFAR-10 as six PNG strips (one image per row, 1024 × 10 000 RGB) with JSON label lists, as the npm
 /// package has them. Throws Error{data}; in a build without libpng it always throws, saying so.
 void read_cifar10_png(const std::string& directory, Samples& train, Samples& test);
