@@ -21,7 +21,8 @@ libfmt-dev       fmt, text from values
 libtomlplusplus-dev  toml++, configuration files
 libgtest-dev     GoogleTest, for the tests
 libdnnl-dev      oneDNN, the kernels of the CPU backend
-libpng-dev       reads CIFAR-10 from PNG strips
+libpng-dev       reads PNG images, and CIFAR-10 from PNG strips
+libjpeg-dev      reads JPEG images
 ca-certificates  https
 curl             downloads CIFAR-10'
 

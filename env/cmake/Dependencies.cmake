@@ -6,7 +6,9 @@ find_package(MPI REQUIRED COMPONENTS C)
 find_package(HDF5 REQUIRED COMPONENTS C)
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
+# Without them cifar_mpi_pack refuses such images.
 find_package(PNG)
+find_package(JPEG)
 
 # toml++ is headers alone; not every package of it comes with CMake files.
 find_package(PkgConfig QUIET)

@@ -1,8 +1,13 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "data/cifar.hpp"
+#include "data/picture.hpp"
 
 namespace cifar_mpi::data {
+
+Picture decode_png(std::span<const std::uint8_t>) {
+  throw Misread{"this binary was built without libpng; install libpng-dev and build again"};
+}
 
 std::uint64_t read_png_strip(const std::string& path, std::uint64_t, std::vector<std::uint8_t>&) {
   throw Error(ErrorKind::data, concat("cannot read '", path,

@@ -53,7 +53,9 @@ constexpr ThirdParty kThirdParty[] = {{"mpi.h", "src/comm/"},
                                       {"cute/", "src/cuda/"},
                                       {"cooperative_groups", "src/cuda/"},
                                       {"mma.h", "src/cuda/"},
-                                      {"png", "src/data/png_strips.cpp"}};
+                                      {"png", "src/data/png.cpp"},
+                                      {"jpeglib", "src/data/jpeg.cpp"},
+                                      {"jerror", "src/data/jpeg.cpp"}};
 
 struct Include {
   std::string target;
@@ -222,13 +224,15 @@ TEST(FloorsChecker, SeesThirdPartyHeadersInTheWrongRoom) {
   expect_broken("src/cpu/a.cpp", "#include <cudnn.h>");
   expect_broken("src/train/a.cpp", "#include <cublasLt.h>");
   expect_broken("src/data/dataset.cpp", "#include <png.h>");
+  expect_broken("src/data/picture.cpp", "#include <jpeglib.h>");
   expect_broken("src/data/dataset.cpp", "#include <nlohmann/json.hpp>");
   expect_kept("src/comm/a.cpp", "#include <mpi.h>");
   expect_kept("src/hdf5/a.cpp", "#include <hdf5.h>");
   expect_kept("src/app/a.cpp", "#include <CLI/CLI.hpp>");
   expect_kept("src/cpu/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>");
   expect_kept("src/cuda/a.cu", "#include <nccl.h>");
-  expect_kept("src/data/png_strips.cpp", "#include <png.h>");
+  expect_kept("src/data/png.cpp", "#include <png.h>");
+  expect_kept("src/data/jpeg.cpp", "#include <jpeglib.h>");
   expect_kept("src/comm/a.cpp", "#include <sched.h>");
 }
 

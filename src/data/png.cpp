@@ -4,6 +4,7 @@
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "data/cifar.hpp"
+#include "data/picture.hpp"
 
 namespace cifar_mpi::data {
 namespace {
@@ -23,7 +24,40 @@ struct PngImage {
                      to_string(kCifarImage), " image per row, found ", found, "; fetch it again"));
 }
 
+/// Whether a file of that many bytes can hold the pixels that its header, the first chunk, announces: deflate
+/// packs at most 1032 bytes into one (a match of 258 bytes in two bits). Libpng checks the header itself.
+bool can_hold_its_pixels(std::span<const std::uint8_t> file) {
+  constexpr std::size_t kWidth = 16, kHeight = 20, kDepth = 24, kColour = 25, kEnd = 33;
+  constexpr std::uint64_t kMostPacked = 1032;
+  if (file.size() < kEnd) return false;
+  const auto number = [&](std::size_t at) {
+    return std::uint64_t{file[at]} << 24 | std::uint64_t{file[at + 1]} << 16 |
+           std::uint64_t{file[at + 2]} << 8 | file[at + 3];
+  };
+  const std::uint64_t colour = file[kColour];
+  const std::uint64_t channels = colour == 2 ? 3 : colour == 4 ? 2 : colour == 6 ? 4 : 1;
+  const std::uint64_t row_bytes = 1 + number(kWidth) * channels * file[kDepth] / 8;
+  return number(kHeight) <= kMostPacked * file.size() / row_bytes;
+}
+
 }  // namespace
+
+Picture decode_png(std::span<const std::uint8_t> file) {
+  PngImage png;
+  if (png_image_begin_read_from_memory(&png.image, file.data(), file.size()) == 0)
+    throw Misread{png.image.message};
+  Picture picture = make_picture(png.image.width, png.image.height);
+  if (!can_hold_its_pixels(file)) {
+    throw Misread{concat("it announces ", png.image.width, "x", png.image.height, " pixels, more than its ",
+                         file.size(), " bytes can hold")};
+  }
+  png.image.format = PNG_FORMAT_RGB;
+  png.image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;
+  const png_color white{255, 255, 255};
+  if (png_image_finish_read(&png.image, &white, picture.rgb.get(), 0, nullptr) == 0)
+    throw Misread{png.image.message};
+  return picture;
+}
 
 std::uint64_t read_png_strip(const std::string& path, std::uint64_t first,
                              std::vector<std::uint8_t>& images) {
