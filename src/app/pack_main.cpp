@@ -2,103 +2,30 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <string>
 #include <system_error>
-#include <vector>
 
+#include "app/pack_options.hpp"
+#include "app/pack_progress.hpp"
 #include "app/program.hpp"
-#include "app/values.hpp"
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
+#include "cifar_mpi/data/image_folder.hpp"
 
-/// cifar_mpi_pack: writes a dataset file from the official binary files, from PNG strips, or from nothing.
+/// cifar_mpi_pack: writes a dataset file from the official binary files, from PNG strips, from folders of
+/// images, or from nothing.
 namespace cifar_mpi {
 namespace {
 
-constexpr std::uint64_t kMaxSamples = 1'000'000'000;
-
-struct PackOptions {
-  std::string binary_dir;
-  std::string png_dir;
-  std::uint64_t synthetic = 0;
-  std::string out;
-  std::uint64_t limit = 0;  ///< 0: all
-  std::string image = "32x32x3";
-  int classes = 10;
-  std::uint64_t seed = 1;
-  std::string to_binary;
-};
-
-void add_options(CLI::App& app, PackOptions& options) {
-  auto* sources = app.add_option_group("source", "Where the images come from");
-  sources->add_option("--from", options.binary_dir, "Folder with data_batch_1..5.bin and test_batch.bin")
-      ->type_name("DIR")
-      ->check(app::not_empty());
-  auto* png =
-      sources->add_option("--from-png", options.png_dir,
-                          "Folder with data_batch_1..5.png, test_batch.png, {train,test}_lables.json");
-  png->type_name("DIR")->check(app::not_empty());
-  auto* synthetic = sources->add_option("--synthetic", options.synthetic, "Make N learnable training images");
-  synthetic->type_name("N")->check(app::number(std::uint64_t{1}, kMaxSamples));
-  sources->require_option(1);
-  app.add_option("--out", options.out, "The HDF5 file to write; its folder is made")
-      ->type_name("FILE")
-      ->check(app::not_empty())
-      ->required();
-  app.add_option("--limit", options.limit, "Keep the first N training and max(1, N/5) test images")
-      ->type_name("N")
-      ->check(app::number(std::uint64_t{1}, kMaxSamples));
-  app.add_option("--image", options.image, "Size of synthetic images")
-      ->capture_default_str()
-      ->type_name("HxWxC")
-      ->needs(synthetic);
-  app.add_option("--classes", options.classes, "Number of synthetic classes")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(app::number(2, 255))
-      ->needs(synthetic);
-  app.add_option("--seed", options.seed, "Seed of the synthetic images")
-      ->capture_default_str()
-      ->type_name("S")
-      ->check(app::number<std::uint64_t>())
-      ->needs(synthetic);
-  app.add_option("--to-binary", options.to_binary, "Also write the six official binary files, unlimited")
-      ->type_name("DIR")
-      ->check(app::not_empty())
-      ->needs(png);
-}
-
-Extent parse_extent(const std::string& text) {
-  std::array<int, 3> sizes{};
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  std::size_t found = 0;
-  for (int& size : sizes) {
-    const auto [rest, error] = std::from_chars(at, end, size);
-    if (error != std::errc{}) break;
-    ++found;
-    at = rest;
-    if (found < sizes.size() && at != end && *at == 'x') ++at;
-  }
-  const Extent image{sizes[0], sizes[1], sizes[2]};
-  if (found != sizes.size() || at != end || std::min(image.height, image.width) < 8 ||
-      std::max(image.height, image.width) > 1024 || image.channels < 1 || image.channels > 4) {
-    throw Error(ErrorKind::usage,
-                concat("--image must be HEIGHTxWIDTHxCHANNELS with sides from 8 to 1024 and 1 to 4 channels, "
-                       "such as 32x32x3, not '",
-                       text, "'"));
-  }
-  return image;
-}
+using app::PackOptions;
 
 void make_folder(const std::filesystem::path& folder) {
   std::error_code error;
@@ -109,16 +36,17 @@ void make_folder(const std::filesystem::path& folder) {
 }
 
 /// More than the machine has would not be refused by the system, but end in its choice of a process to kill.
-void require_memory(Extent image, std::uint64_t count) {
-  constexpr double kCopies = 2.4;  // the images, a fifth as many to test with, and the file in memory
-  const double needed = kCopies * static_cast<double>(count) * static_cast<double>(image.count());
+/// `count` images are held, and the file in memory.
+void require_memory(const std::string& what, Extent image, double count, const std::string& advice) {
+  const double needed = 2.0 * count * static_cast<double>(image.count());
   const double there =
       static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   if (needed <= there) return;
-  throw Error(ErrorKind::device, concat("--synthetic ", count, " needs ",
-                                        fmt::format("{:.0f} GiB of memory, but this machine has {:.0f}",
-                                                    needed / (1 << 30), there / (1 << 30)),
-                                        "; make fewer"));
+  throw Error(ErrorKind::device,
+              concat(what,
+                     fmt::format(" needs {:.0f} GiB of memory, but this machine has {:.0f}; ",
+                                 needed / (1 << 30), there / (1 << 30)),
+                     advice));
 }
 
 struct Loaded {
@@ -127,19 +55,54 @@ struct Loaded {
   data::Samples test;
 };
 
-Loaded load(const PackOptions& options) {
+std::uint64_t test_limit(const PackOptions& options) { return std::max<std::uint64_t>(1, options.limit / 5); }
+
+std::string limited_to(std::uint64_t train, std::uint64_t test) {
+  return concat("; only the first ", train, " training and ", test, " test images");
+}
+
+void keep_first(data::Samples& samples, std::uint64_t count, std::size_t image_bytes) {
+  count = std::min<std::uint64_t>(count, samples.labels.size());
+  samples.labels.resize(count);
+  samples.images.resize(count * image_bytes);
+}
+
+void limit(Loaded& set, const PackOptions& options) {
+  if (options.limit == 0 || options.limit >= set.train.labels.size()) return;
+  const auto image_bytes = static_cast<std::size_t>(set.info.image.count());
+  keep_first(set.train, options.limit, image_bytes);
+  keep_first(set.test, test_limit(options), image_bytes);
+  set.info.source += limited_to(set.train.labels.size(), set.test.labels.size());
+}
+
+Loaded load_synthetic(const PackOptions& options) {
   Loaded set;
-  if (options.synthetic > 0) {
-    set.info.image = parse_extent(options.image);
-    require_memory(set.info.image, options.synthetic);
-    set.info.source = concat("synthetic: smooth random patterns with noise, seed ", options.seed,
-                             "; not photographs, for tests only");
-    for (int i = 0; i < options.classes; ++i) set.info.label_names.push_back(concat("pattern", i));
-    data::make_synthetic(set.info.image, options.classes, options.synthetic, options.seed, set.train,
-                         set.test);
+  set.info.image = app::parse_extent(options.image);
+  constexpr double kWithTest = 1.2;
+  require_memory(concat("--synthetic ", options.synthetic), set.info.image,
+                 kWithTest * static_cast<double>(options.synthetic), "make fewer");
+  set.info.source = concat("synthetic: smooth random patterns with noise, seed ", options.seed,
+                           "; not photographs, for tests only");
+  for (int i = 0; i < options.classes; ++i) set.info.label_names.push_back(concat("pattern", i));
+  data::make_synthetic(set.info.image, options.classes, options.synthetic, options.seed, set.train, set.test);
+  return set;
+}
+
+Loaded load_cifar(const PackOptions& options) {
+  Loaded set;
+  set.info.image = {32, 32, 3};
+  const bool hundred = options.png_dir.empty() && data::holds_cifar100(options.binary_dir);
+  if (options.coarse && !hundred) {
+    throw Error(ErrorKind::usage, concat("--coarse takes CIFAR-100's superclasses, but '", options.binary_dir,
+                                         "' holds CIFAR-10; leave it out"));
+  }
+  if (hundred) {
+    set.info.source = concat("CIFAR-100 (Krizhevsky 2009), ", options.coarse ? "its 20 superclasses, " : "",
+                             "from the official binary files");
+    set.info.label_names =
+        data::read_cifar100_binary(options.binary_dir, options.coarse, set.train, set.test);
     return set;
   }
-  set.info.image = {32, 32, 3};
   set.info.label_names = data::cifar10_label_names();
   if (!options.png_dir.empty()) {
     set.info.source = "CIFAR-10 (Krizhevsky 2009), from PNG strips";
@@ -151,10 +114,80 @@ Loaded load(const PackOptions& options) {
   return set;
 }
 
-void keep_first(data::Samples& samples, std::uint64_t count, std::size_t image_bytes) {
-  count = std::min<std::uint64_t>(count, samples.labels.size());
-  samples.labels.resize(count);
-  samples.images.resize(count * image_bytes);
+/// What is left out is told: every file that cannot be read, but not more than some.
+class LeftOut {
+ public:
+  void unreadable(const std::string& sentence) {
+    constexpr std::uint64_t kTold = 10;
+    if (++unreadable_ <= kTold) Log().warn(concat(sentence, "; left out"));
+    if (unreadable_ == kTold + 1) Log().warn("more files cannot be read; they are counted, not named");
+  }
+  void others(const data::ImageFolder& folder) {
+    if (folder.other_files == 0) return;
+    Log().info(concat("note: left out ", folder.other_files, " files of '", folder.root,
+                      "' that are no .png, .jpg or .jpeg in a class, such as '", folder.other_file, "'"));
+  }
+  void sum_up() const {
+    if (unreadable_ > 0) Log().info(concat("note: left out ", unreadable_, " files that cannot be read"));
+  }
+  std::uint64_t count() const { return unreadable_; }
+
+ private:
+  std::uint64_t unreadable_ = 0;
+};
+
+Loaded load_folder(const PackOptions& options) {
+  LeftOut left_out;
+  data::ImageFolder train = data::list_image_folder(options.image_dir);
+  left_out.others(train);
+  data::ImageFolder test;
+  if (options.test_dir.empty()) {
+    test = data::split_off(train, options.test_share);
+  } else {
+    test = data::list_image_folder(options.test_dir);
+    left_out.others(test);
+    data::require_same_classes(train, test);
+  }
+  Loaded set;
+  set.info.image = {options.size, options.size, 3};
+  set.info.label_names = train.classes;
+  set.info.source =
+      concat("folders of images, the centre square of each averaged; test split ",
+             options.test_dir.empty() ? concat("by a hash of the paths, share ", options.test_share)
+                                      : "from a folder of its own");
+  if (options.limit > 0 && options.limit < train.images.size()) {
+    train.images.resize(options.limit);
+    test.images.resize(std::min<std::size_t>(test.images.size(), test_limit(options)));
+    set.info.source += limited_to(train.images.size(), test.images.size());
+  }
+  const std::uint64_t total = train.images.size() + test.images.size();
+  require_memory(concat("--from-folder with ", total, " images"), set.info.image, static_cast<double>(total),
+                 "give a smaller --size, or a --limit");
+
+  const int columns = terminal_columns();
+  app::PackProgress progress(total, columns, columns > 0 ? 0.1 : 10.0);
+  std::uint64_t before = 0;
+  data::ReadEvents events;
+  events.progress = [&](std::uint64_t done) { progress.show(before + done); };
+  if (options.skip_unreadable) {
+    events.unreadable = [&](const std::string& sentence) {
+      progress.clear();
+      left_out.unreadable(sentence);
+    };
+  }
+  set.train = data::read_images(train, options.size, events);
+  before = train.images.size();
+  set.test = data::read_images(test, options.size, events);
+  progress.clear();
+  left_out.sum_up();
+  if (left_out.count() > 0) set.info.source += concat("; ", left_out.count(), " files could not be read");
+  return set;
+}
+
+Loaded load(const PackOptions& options) {
+  if (options.synthetic > 0) return load_synthetic(options);
+  if (!options.image_dir.empty()) return load_folder(options);
+  return load_cifar(options);
 }
 
 void pack(const PackOptions& options) {
@@ -166,13 +199,7 @@ void pack(const PackOptions& options) {
     make_folder(options.to_binary);
     data::write_cifar10_binary(options.to_binary, set.train, set.test);
   }
-  if (options.limit > 0 && options.limit < set.train.labels.size()) {
-    const auto image_bytes = static_cast<std::size_t>(set.info.image.count());
-    keep_first(set.train, options.limit, image_bytes);
-    keep_first(set.test, std::max<std::uint64_t>(1, options.limit / 5), image_bytes);
-    set.info.source += concat("; only the first ", set.train.labels.size(), " training and ",
-                              set.test.labels.size(), " test images");
-  }
+  limit(set, options);
   data::write_dataset(options.out, set.info, set.train, set.test);
   const std::string line =
       concat(options.out, ": ", set.train.labels.size(), " training and ", set.test.labels.size(),
@@ -193,7 +220,7 @@ int main(int argc, char** argv) {
   constexpr const char* kProgram = "cifar_mpi_pack";
   CLI::App cli("Writes a dataset file for cifar_mpi_train.", kProgram);
   PackOptions options;
-  add_options(cli, options);
+  app::add_options(cli, options);
   app::add_version(cli);
   if (const auto code = app::parse(cli, argc, argv)) return *code;
   return app::finish(kProgram, app::run_alone(kProgram, [&] {
