@@ -31,11 +31,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::uint64_t setting(const char* name, std::uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 const std::string kBin = CIFAR_MPI_BIN;
 const std::string kRoot = CIFAR_MPI_SOURCE_ROOT;
 

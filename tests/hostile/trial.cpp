@@ -10,6 +10,7 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <utility>
 
@@ -82,6 +83,11 @@ void write_all(int descriptor, const std::string& text) {
 }
 
 }  // namespace
+
+std::uint64_t setting(const char* name, std::uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
 
 const char* to_string(End end) {
   constexpr const char* kNames[] = {"read", "refused", "crashed", "hung", "left by another exception"};

@@ -25,6 +25,9 @@ class Dice {
   std::mt19937_64 random_;
 };
 
+/// A number from the environment.
+std::uint64_t setting(const char* name, std::uint64_t otherwise);
+
 enum class End { read, refused, crashed, hung, foreign_exception };
 const char* to_string(End end);
 
