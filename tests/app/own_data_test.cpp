@@ -1,0 +1,46 @@
+#include <gtest/gtest.h>
+
+#include "app/programs.hpp"
+#include "cifar_mpi/data/dataset.hpp"
+
+/// Datasets that other programs write.
+namespace cifar_mpi::test {
+namespace {
+
+/// The lines between ```python and ``` of a page.
+std::string python_of(const std::string& page) {
+  const std::string text = read_file(page), begin = "\n```python\n";
+  const std::size_t at = text.find(begin);
+  if (at == std::string::npos) return {};
+  const std::size_t first = at + begin.size();
+  return text.substr(first, text.find("\n```\n", first) + 1 - first);
+}
+
+/// A Python that has h5py, or nothing: the first in PATH is not always the system's.
+std::string python_with_h5py() {
+  for (const std::string python : {"python3", "/usr/bin/python3"}) {
+    if (run_command(python + " -c 'import h5py, numpy'").code == 0) return python;
+  }
+  return {};
+}
+
+TEST_F(Programs, ReadWhatThePageWritesWithH5py) {
+  const std::string program = python_of(std::string(CIFAR_MPI_SOURCE_ROOT) + "/src/run/README.md");
+  ASSERT_NE(program.find("h5py"), std::string::npos) << "src/run/README.md has no example in Python";
+  const std::string python = python_with_h5py();
+  if (python.empty())
+    GTEST_SKIP()
+        << "no h5py here (Debian and Ubuntu: python3-h5py), so the example of src/run/README.md was not run";
+  write_file(file("example.py"), program);
+  const Outcome written = run_command("cd " + file("") + " && " + python + " example.py");
+  ASSERT_EQ(written.code, 0) << written.output;
+  const data::DatasetFile set(file("own.h5"));
+  EXPECT_EQ(set.info().label_names, (std::vector<std::string>{"cat", "dog"}));
+  EXPECT_GT(set.read(data::Split::train, {0, set.info().train_count}).labels.size(), 8u);
+  const Outcome trained = run_command(kTrain + " --data " + file("own.h5") + " --run-dir " + file("own_run") +
+                                      " --batch-size 8 --steps 2 --threads 1");
+  EXPECT_EQ(trained.code, 0) << trained.output;
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test
