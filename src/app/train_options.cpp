@@ -29,6 +29,11 @@ const Words<bool> kSwitch{{"on", true}, {"off", false}};
 const Words<comm::Wire> kWires{{"fp32", comm::Wire::fp32}, {"bf16", comm::Wire::bf16}};
 const Words<data::Augment> kAugments{{"tutorial", data::Augment::tutorial}, {"none", data::Augment::none}};
 const Words<data::Shuffle> kShuffles{{"shard", data::Shuffle::shard}, {"global", data::Shuffle::global}};
+const Words<optim::ScheduleKind> kSchedules{{"staircase", optim::ScheduleKind::staircase},
+                                            {"steps", optim::ScheduleKind::steps},
+                                            {"linear", optim::ScheduleKind::linear},
+                                            {"cosine", optim::ScheduleKind::cosine},
+                                            {"one-cycle", optim::ScheduleKind::one_cycle}};
 const Words<optim::LrScaling> kScalings{
     {"none", optim::LrScaling::none}, {"linear", optim::LrScaling::linear}, {"sqrt", optim::LrScaling::sqrt}};
 
@@ -221,13 +226,34 @@ void TrainOptions::add_optimizer(CLI::App& app) {
       ->check(number<double>())
       ->capture_default_str()
       ->group(group);
+  app.add_option("--schedule", schedule_,
+                 "How the rate goes on: staircase drops it every --epochs-per-decay; steps at --decay-at; "
+                 "linear and cosine lower it to the end of the run; one-cycle raises it in --warmup-epochs, "
+                 "then lowers it linearly")
+      ->check(member_of(kSchedules))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--lr-decay-factor", config_.lr_decay_factor,
-                 "The rate is multiplied by this at every boundary")
+                 "staircase, steps: the rate is multiplied by this at every boundary")
       ->check(number<double>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--epochs-per-decay", config_.epochs_per_decay,
-                 "Epochs (of the global batch) between boundaries")
+                 "staircase: epochs (of the global batch) between boundaries")
+      ->check(number<double>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--decay-at", decay_at_,
+                 "steps: the boundaries as fractions of the run, with commas between them: 0.5,0.75")
+      ->check(number_list())
+      ->group(group);
+  app.add_option("--initial-lr-share", config_.initial_lr_share,
+                 "one-cycle: share of the rate at which it begins")
+      ->check(number<double>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--final-lr-share", config_.final_lr_share,
+                 "linear, cosine, one-cycle: share of the rate that is left at the end of the run")
       ->check(number<double>())
       ->capture_default_str()
       ->group(group);
@@ -237,7 +263,7 @@ void TrainOptions::add_optimizer(CLI::App& app) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--warmup-epochs", config_.warmup_epochs,
-                 "Epochs in which the rate rises linearly to its value")
+                 "Epochs in which the rate rises linearly to its value; one-cycle needs some")
       ->check(number<double>())
       ->capture_default_str()
       ->group(group);
@@ -292,6 +318,8 @@ train::TrainConfig TrainOptions::config() const {
   config.wire = meaning(kWires, wire_);
   config.augment = meaning(kAugments, augment_);
   config.shuffle = meaning(kShuffles, shuffle_);
+  config.schedule = meaning(kSchedules, schedule_);
+  config.decay_at = numbers_of(decay_at_);
   config.lr_scaling = meaning(kScalings, lr_scaling_);
   return config;
 }

@@ -32,6 +32,8 @@ class TrainOptions {
   std::string runner_ = "auto";
   std::string augment_ = "tutorial";
   std::string shuffle_ = "shard";
+  std::string schedule_ = "staircase";
+  std::string decay_at_;
   std::string lr_scaling_ = "none";
 };
 

@@ -1,6 +1,8 @@
 #include "app/values.hpp"
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -33,6 +35,19 @@ std::string range(T low, T high) {
   return concat(kReal ? "a number from " : "a whole number from ", low, " to ", high);
 }
 
+/// Nothing where one of them is no number.
+std::optional<std::vector<double>> parse_list(const std::string& text) {
+  std::vector<double> values;
+  for (std::size_t at = 0; !text.empty() && at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::optional<double> value = parse<double>(std::string_view(text).substr(at, end - at));
+    if (!value || !std::isfinite(*value)) return std::nullopt;
+    values.push_back(*value);
+    at = end + 1;
+  }
+  return values;
+}
+
 }  // namespace
 
 template <class T>
@@ -49,6 +64,18 @@ template CLI::Validator number<int>(int, int);
 template CLI::Validator number<std::int64_t>(std::int64_t, std::int64_t);
 template CLI::Validator number<std::uint64_t>(std::uint64_t, std::uint64_t);
 template CLI::Validator number<double>(double, double);
+
+CLI::Validator number_list() {
+  const auto check = [](const std::string& text) -> std::string {
+    if (parse_list(text)) return {};
+    return concat("must be numbers with commas between them, such as 0.5,0.75, not '", text, "'");
+  };
+  return CLI::Validator(check, "");
+}
+
+std::vector<double> numbers_of(const std::string& text) {
+  return parse_list(text).value_or(std::vector<double>{});
+}
 
 CLI::Validator bucket_mib() { return number(train::kLeastBucketMib, train::kMostBucketMib); }
 

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <limits>
 #include <string>
+#include <vector>
 
 /// What an option's value must look like; the programs check every value with one of these.
 namespace cifar_mpi::app {
@@ -13,6 +14,11 @@ namespace cifar_mpi::app {
 template <class T>
 CLI::Validator number(T low = std::numeric_limits<T>::is_integer ? T{0} : std::numeric_limits<T>::lowest(),
                       T high = std::numeric_limits<T>::max());
+
+/// Numbers with commas between them, each as `number` has it; or nothing at all.
+CLI::Validator number_list();
+/// The numbers of a text that number_list accepts.
+std::vector<double> numbers_of(const std::string& text);
 
 /// What --bucket-mib may be, see train::TrainConfig.
 CLI::Validator bucket_mib();

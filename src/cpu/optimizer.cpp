@@ -109,8 +109,8 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
                 chunks = chunks_of(binding.begin, binding.end, params, layout),
                 rule = optim::Schedule(binding.schedule).rule()](engine::Lane&) {
     const bool apply = std::isfinite(binding.control[engine::ControlLayout::loss_sum]);
-    const optim::UpdateRates rates = optim::update_rates(rule, binding.ema_decay, *binding.step,
-                                                         [](double x, double y) { return std::pow(x, y); });
+    const optim::UpdateRates rates =
+        optim::update_rates(rule, binding.ema_decay, *binding.step, optim::HostMath{});
     const Blocks blocks{binding.params, binding.grads, binding.ema};
     double total = 0.0;
     for (std::size_t group = 0; group < chunks.size(); group += kChunks) {

@@ -32,6 +32,8 @@ __device__ inline std::int64_t thread_index() {
 struct DeviceMath {
   __device__ float sqrt(float x) const { return sqrtf(x); }
   __device__ float pow(float x, float y) const { return powf(x, y); }
+  __device__ double pow(double x, double y) const { return ::pow(x, y); }
+  __device__ double cos(double x) const { return ::cos(x); }
   __device__ float exp(float x) const { return expf(x); }
   __device__ double log(double x) const { return ::log(x); }
 };

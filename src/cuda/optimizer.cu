@@ -1,5 +1,6 @@
 #include "cuda/last_block.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/numbers.cuh"
 #include "cuda/optimizer.hpp"
 
 namespace cifar_mpi::cuda {
@@ -67,8 +68,7 @@ __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ U
   if (i < end) next = load_four(work, i);
   const bool apply = isfinite(*work.loss_sum);
   if (threadIdx.x == 0) {
-    rates = optim::update_rates(work.rule, work.ema_decay, *work.step,
-                                [](double x, double y) { return pow(x, y); });
+    rates = optim::update_rates(work.rule, work.ema_decay, *work.step, DeviceMath{});
   }
   __syncthreads();
   double sum = 0.0;

@@ -55,10 +55,95 @@ std::string scaling_text(const ScheduleSpec& spec, double scaled_rate) {
   return "none";
 }
 
+bool ends_with_the_run(ScheduleKind kind) {
+  return kind == ScheduleKind::linear || kind == ScheduleKind::cosine || kind == ScheduleKind::one_cycle;
+}
+
+/// An option that another schedule has must have been left alone.
+void check_belongs(const ScheduleSpec& spec) {
+  const ScheduleSpec usual;
+  const bool drops = spec.kind == ScheduleKind::staircase || spec.kind == ScheduleKind::steps;
+  const auto belongs = [&](bool has, bool as_usual, const char* option, const char* whose) {
+    if (has || as_usual) return;
+    throw Error(ErrorKind::usage, concat(option, " belongs to --schedule ", whose, ", not to ",
+                                         to_string(spec.kind), "; leave it out"));
+  };
+  belongs(drops, spec.decay_factor == usual.decay_factor, "--lr-decay-factor", "staircase and steps");
+  belongs(spec.kind == ScheduleKind::staircase, spec.epochs_per_decay == usual.epochs_per_decay,
+          "--epochs-per-decay", "staircase");
+  belongs(spec.kind == ScheduleKind::steps, spec.decay_at.empty(), "--decay-at", "steps");
+  belongs(spec.kind == ScheduleKind::one_cycle, spec.initial_share == usual.initial_share,
+          "--initial-lr-share", "one-cycle");
+  belongs(ends_with_the_run(spec.kind), spec.final_share == usual.final_share, "--final-lr-share",
+          "linear, cosine and one-cycle");
+}
+
+void check_boundaries(const std::vector<double>& at) {
+  const std::string example = "--decay-at must hold fractions of the run, such as 0.5,0.75";
+  if (at.empty()) throw Error(ErrorKind::usage, concat("--schedule steps has no boundaries: ", example));
+  if (at.size() > RateRule::kMostDrops) {
+    throw Error(ErrorKind::usage,
+                concat(example, ", at most ", RateRule::kMostDrops, " of them, not ", at.size()));
+  }
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    if (!(at[i] > 0.0 && at[i] < 1.0))
+      throw Error(ErrorKind::usage, fmt::format("{}, each above 0 and below 1, not {:g}", example, at[i]));
+    if (i > 0 && at[i] <= at[i - 1]) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}, each larger than the one before: {:g} stands behind {:g}", example, at[i],
+                              at[i - 1]));
+    }
+  }
+}
+
+/// "…, x0.1 every 136718 steps (350 epochs of 50000 / global batch 128), ": what follows the base rate.
+std::string course_text(const ScheduleSpec& spec, const RateRule& rule) {
+  const auto to_the_end = [&](const char* how) {
+    return concat(how, " to ", fmt::format("{:g}", rule.scaled_rate * rule.final_share), " at step ",
+                  rule.total_steps);
+  };
+  switch (rule.kind) {
+    case ScheduleKind::staircase:
+      return concat("x", fmt::format("{:g}", spec.decay_factor), " every ", rule.decay_steps, " steps (",
+                    fmt::format("{:g}", spec.epochs_per_decay), " epochs of ", spec.samples,
+                    " / global batch ", spec.global_batch, ")");
+    case ScheduleKind::steps: {
+      std::string at;
+      for (int i = 0; i < rule.drops; ++i) at += concat(i == 0 ? "" : ", ", rule.drop_at[i]);
+      return concat("x", fmt::format("{:g}", spec.decay_factor), " at steps ", at, " of ", rule.total_steps);
+    }
+    case ScheduleKind::linear:
+      return to_the_end("linear");
+    case ScheduleKind::cosine:
+      return to_the_end("by half a cosine");
+    case ScheduleKind::one_cycle:
+      return concat("one cycle: up from ", fmt::format("{:g}", rule.scaled_rate * rule.initial_share),
+                    " to step ", rule.warmup_steps, ", then ", to_the_end("linear"));
+  }
+  return {};
+}
+
 }  // namespace
+
+std::string_view to_string(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::staircase:
+      return "staircase";
+    case ScheduleKind::steps:
+      return "steps";
+    case ScheduleKind::linear:
+      return "linear";
+    case ScheduleKind::cosine:
+      return "cosine";
+    case ScheduleKind::one_cycle:
+      return "one-cycle";
+  }
+  return "staircase";
+}
 
 void check(const ScheduleSpec& spec) {
   const auto above_zero = [](double value) { return value > 0.0 && value <= kMany; };
+  const auto share = [](double value) { return value >= 0.0 && value <= 1.0; };
   expect(above_zero(spec.base_rate), "--lr", "above 0 and at most 1e9", spec.base_rate);
   expect(spec.decay_factor > 0.0 && spec.decay_factor <= 1.0, "--lr-decay-factor", "above 0 and at most 1",
          spec.decay_factor);
@@ -66,9 +151,17 @@ void check(const ScheduleSpec& spec) {
          spec.epochs_per_decay);
   expect(spec.warmup_epochs >= 0.0 && spec.warmup_epochs <= kMany, "--warmup-epochs", "from 0 to 1e9",
          spec.warmup_epochs);
+  expect(share(spec.initial_share), "--initial-lr-share", "from 0 to 1", spec.initial_share);
+  expect(share(spec.final_share), "--final-lr-share", "from 0 to 1", spec.final_share);
   expect(spec.samples > 0, "the training set of a schedule", "of at least 1 sample", 0.0);
   expect(spec.global_batch > 0, "the global batch of a schedule", "of at least 1", 0.0);
   expect(spec.reference_batch > 0, "the reference batch of --lr-scaling", "of at least 1", 0.0);
+  check_belongs(spec);
+  if (spec.kind == ScheduleKind::steps) check_boundaries(spec.decay_at);
+  expect(
+      spec.kind != ScheduleKind::one_cycle || spec.warmup_epochs > 0.0, "--warmup-epochs",
+      "above 0 with --schedule one-cycle, whose rate rises in them (a fifth to a third of the run is usual)",
+      spec.warmup_epochs);
 }
 
 Schedule::Schedule(const ScheduleSpec& spec) : spec_(spec) {
@@ -79,19 +172,38 @@ Schedule::Schedule(const ScheduleSpec& spec) : spec_(spec) {
   rule_.factor = spec.decay_factor;
   rule_.decay_steps = std::max<std::uint64_t>(steps_of(spec.epochs_per_decay, spec), 1);
   rule_.warmup_steps = steps_of(spec.warmup_epochs, spec);
+  rule_.kind = spec.kind;
+  rule_.total_steps = spec.total_steps;
+  rule_.initial_share = spec.initial_share;
+  rule_.final_share = spec.final_share;
+  for (const double fraction : spec.decay_at) {
+    rule_.drop_at[rule_.drops++] =
+        static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(spec.total_steps)));
+  }
+  if (ends_with_the_run(spec.kind) && rule_.warmup_steps >= spec.total_steps) {
+    throw Error(ErrorKind::usage,
+                fmt::format("--warmup-epochs {:g} is {} steps, but the run has {}, of which --schedule {} "
+                            "needs some behind them; warm up for less or train longer",
+                            spec.warmup_epochs, rule_.warmup_steps, spec.total_steps, to_string(spec.kind)));
+  }
 }
 
-double Schedule::rate(std::uint64_t step) const {
-  return learning_rate(rule_, step, [](double x, double y) { return std::pow(x, y); });
+double Schedule::rate(std::uint64_t step) const { return learning_rate(rule_, step, HostMath{}); }
+
+bool Schedule::on_slope(std::uint64_t step) const {
+  const bool one_cycle = rule_.kind == ScheduleKind::one_cycle;
+  const std::uint64_t peak =
+      one_cycle ? rule_.warmup_steps : std::max<std::uint64_t>(rule_.warmup_steps, 1) - 1;
+  return step > 0 && (step < peak || (ends_with_the_run(rule_.kind) && step > rule_.warmup_steps));
 }
 
 std::string Schedule::describe() const {
-  const std::string warmup =
-      rule_.warmup_steps == 0 ? "no warm-up" : concat("warm-up over ", rule_.warmup_steps, " steps");
+  const std::string warmup = rule_.kind == ScheduleKind::one_cycle ? ""
+                             : rule_.warmup_steps == 0
+                                 ? ", no warm-up"
+                                 : concat(", warm-up over ", rule_.warmup_steps, " steps");
   return concat("lr ", fmt::format("{:g}", spec_.base_rate), " (", scaling_text(spec_, rule_.scaled_rate),
-                "), x", fmt::format("{:g}", spec_.decay_factor), " every ", rule_.decay_steps, " steps (",
-                fmt::format("{:g}", spec_.epochs_per_decay), " epochs of ", spec_.samples, " / global batch ",
-                spec_.global_batch, "), ", warmup);
+                "), ", course_text(spec_, rule_), warmup);
 }
 
 }  // namespace cifar_mpi::optim

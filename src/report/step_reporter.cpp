@@ -35,9 +35,9 @@ void StepReporter::add(std::uint64_t step, const engine::StepRecord& record) {
 void StepReporter::announce_rate(std::uint64_t step) {
   const double rate = schedule_.rate(step);
   if (rate == announced_rate_) return;
-  // During a warm-up the rate changes every step; its two ends say enough.
-  const bool warming = step > 0 && step + 1 < schedule_.warmup_steps() && announced_rate_ >= 0.0;
-  if (!warming) view_.event(concat("learning rate: ", rate, " from step ", step + 1));
+  // On a slope the rate changes every step; its two ends say enough, and metrics.jsonl has it at every line.
+  const bool sliding = schedule_.on_slope(step) && announced_rate_ >= 0.0;
+  if (!sliding) view_.event(concat("learning rate: ", rate, " from step ", step + 1));
   announced_rate_ = rate;
 }
 

@@ -20,7 +20,7 @@ struct StepScale {
 };
 
 /// What the log and metrics.jsonl say about steps: a line every few of them with the mean speed since the
-/// last one, each change of the learning rate, who is slow.
+/// last one, each change of the learning rate but on a slope, who is slow.
 ///
 /// A step is timed by when it was known to be done, not by when its record was read, which is later. Every
 /// rank has one; rank 0's speaks.

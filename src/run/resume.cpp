@@ -153,7 +153,8 @@ void require_same_run(const RunFingerprint& found, const StartRequest& asked, co
   };
   const std::string usual = "; choose another --run-dir, or give the same options to resume";
   for (const auto& [name, value] : asked.fingerprint) {
-    const std::string* const then = find_item(found, name);
+    const std::string* then = find_item(found, name);
+    if (then == nullptr) then = find_item(asked.unrecorded, name);
     if (then != nullptr && *then == value) continue;
     if (then == nullptr) refuse(name, "not recorded", value, usual);
     if (name == kContent) {
@@ -161,7 +162,12 @@ void require_same_run(const RunFingerprint& found, const StartRequest& asked, co
              concat("; ", asked.data, " holds other images or labels: give its dataset ",
                     "with --data, or choose another --run-dir"));
     }
-    const std::string advice = name == kGlobalBatch ? batch_advice(found, asked, ranks) : "";
+    std::string advice;
+    if (name == kGlobalBatch) advice = batch_advice(found, asked, ranks);
+    if (name == kLength) {
+      advice = concat("; its learning rate depends on it: give --steps ", *then,
+                      " to resume, or choose another --run-dir");
+    }
     refuse(name, *then, value, advice.empty() ? usual : advice);
   }
   for (const auto& [name, value] : found) {

@@ -21,6 +21,7 @@ struct StartRequest {
   std::string data;                 ///< path of the dataset, for messages
   bool global_batch_given = false;  ///< it does not follow the ranks
   RunFingerprint fingerprint;       ///< what can be compared without the samples; see add_dataset_content
+  RunFingerprint unrecorded;        ///< what a checkpoint that lacks an item of it stands for
 };
 
 /// Where a run starts, on every rank.

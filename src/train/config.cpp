@@ -8,6 +8,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/run/checkpoint.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -46,6 +47,26 @@ std::string joined(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
+}
+
+std::string joined(const std::vector<double>& values) {
+  std::vector<std::string> texts;
+  for (const double value : values) texts.push_back(exact(value));
+  return joined(texts);
+}
+
+/// What only some schedules have.
+void add_schedule(RunFingerprint& items, const TrainConfig& config, const Sizes& sizes) {
+  using optim::ScheduleKind;
+  if (config.schedule == ScheduleKind::staircase) return;
+  items.emplace_back(run::kLength, std::to_string(sizes.total_steps));
+  if (config.schedule == ScheduleKind::steps) {
+    items.emplace_back("--decay-at", joined(config.decay_at));
+    return;
+  }
+  items.emplace_back("--final-lr-share", exact(config.final_lr_share));
+  if (config.schedule == ScheduleKind::one_cycle)
+    items.emplace_back("--initial-lr-share", exact(config.initial_lr_share));
 }
 
 /// Micro-shards per rank. All the work of a micro-shard must be the same wherever it is done, so the division
@@ -171,6 +192,11 @@ optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes,
   spec.scaling = config.lr_scaling;
   spec.samples = train_samples;
   spec.global_batch = sizes.global_batch;
+  spec.kind = config.schedule;
+  spec.decay_at = config.decay_at;
+  spec.initial_share = config.initial_lr_share;
+  spec.final_share = config.final_lr_share;
+  spec.total_steps = sizes.total_steps;
   return spec;
 }
 
@@ -205,6 +231,7 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
       {"--seed", std::to_string(config.seed)},
       {"--global-batch", std::to_string(sizes.global_batch)},
       {"--lr", exact(config.lr)},
+      {"--schedule", std::string(optim::to_string(config.schedule))},
       {"--lr-decay-factor", exact(config.lr_decay_factor)},
       {"--epochs-per-decay", exact(config.epochs_per_decay)},
       {"--lr-scaling", std::string(to_string(config.lr_scaling))},
@@ -214,8 +241,11 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
       {"--augment", std::string(to_string(config.augment))},
       {"--shuffle", std::string(to_string(config.shuffle))},
   };
+  add_schedule(items, config, sizes);
   if (config.reproducible) items.emplace_back("--micro-shards", std::to_string(config.micro_shards));
   return items;
 }
+
+RunFingerprint unrecorded_fingerprint() { return {{"--schedule", "staircase"}}; }
 
 }  // namespace cifar_mpi::train

@@ -98,7 +98,9 @@ void Loop::run() {
   const std::uint64_t total = s_.sizes.total_steps;
   if (launched_ >= total && was_concluded()) {
     view_.event(concat("this run is finished: step ", launched_, " of ", total,
-                       "; raise --steps or --epochs to go on"));
+                       optim::depends_on_length(s_.config.schedule)
+                           ? concat("; --schedule ", optim::to_string(s_.config.schedule), " ends with it")
+                           : std::string("; raise --steps or --epochs to go on")));
     return;
   }
   s_.world.together([&] {

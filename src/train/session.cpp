@@ -92,8 +92,12 @@ void build_programs(SessionState& state, const run::Start& start) {
 
 run::StartRequest start_request(const SessionState& state) {
   const TrainConfig& config = state.config;
-  return {config.run_dir, config.resume, config.data, config.global_batch != 0,
-          run_fingerprint(config, state.sizes, state.info)};
+  return {config.run_dir,
+          config.resume,
+          config.data,
+          config.global_batch != 0,
+          run_fingerprint(config, state.sizes, state.info),
+          unrecorded_fingerprint()};
 }
 
 run::StartedRun started_run(const SessionState& state) {

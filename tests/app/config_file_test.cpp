@@ -52,16 +52,17 @@ TEST_F(Programs, PrintEveryOptionSoThatItReadsBack) {
                                       "--overlap off --batch-size 7 --global-batch 9223372036854775807 "
                                       "--epochs 0.30000000000000004 --steps 5 "
                                       "--augment none --shuffle global --lr 1e-300 --lr-decay-factor 0.25 "
-                                      "--epochs-per-decay 3 --lr-scaling sqrt "
+                                      "--lr-scaling sqrt "
                                       "--warmup-epochs 2 --weight-decay 0 --ema-decay 0.5 --log-every 3 "
                                       "--eval-every 0.5 --checkpoint-every 9 "
-                                      "--check-every 8 --keep 2 --print-config");
+                                      "--check-every 8 --keep 2 --schedule steps --decay-at 0.5,0.75 "
+                                      "--print-config");
   ASSERT_EQ(printed.code, 0) << printed.output;
   write_file(file("all.toml"), printed.output);
   EXPECT_EQ(run_command(kTrain + " --config " + file("all.toml") + " --print-config").output, printed.output);
   for (const char* line :
        {"seed=\"18446744073709551615\"\n", "bucket-mib=0.12345678901234567\n", "reproducible=true\n",
-        "epochs=0.30000000000000004\n", "lr=1e-300\n", "overlap=\"off\"\n"}) {
+        "epochs=0.30000000000000004\n", "lr=1e-300\n", "overlap=\"off\"\n", "decay-at=\"0.5,0.75\"\n"}) {
     EXPECT_EQ(defaults.find(line), std::string::npos) << line;
     EXPECT_NE(printed.output.find(line), std::string::npos) << line << printed.output;
   }

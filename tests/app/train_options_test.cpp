@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace cifar_mpi::app {
 namespace {
@@ -22,6 +23,8 @@ TEST(TrainOptions, AreTheTutorialsWhenNothingIsSaid) {
   EXPECT_EQ(config.lr, 0.1);
   EXPECT_EQ(config.seed, 1u);
   EXPECT_EQ(config.ema_decay, 0.9999);
+  EXPECT_EQ(config.schedule, optim::ScheduleKind::staircase);
+  EXPECT_TRUE(config.decay_at.empty());
   EXPECT_EQ(config.precision, engine::Precision::automatic);
   EXPECT_EQ(config.augment, data::Augment::tutorial);
   EXPECT_EQ(config.shuffle, data::Shuffle::shard);
@@ -37,7 +40,9 @@ TEST(TrainOptions, ReachTheRun) {
       "--lr-scaling "
       "sqrt --warmup-epochs 13 --weight-decay 14 --ema-decay 15 --log-every 16 --eval-every 17 "
       "--checkpoint-every 18 "
-      "--check-every 19 --keep 20 --keep-every 21 --timeout 22 --stop-after 23 --overlap off");
+      "--check-every 19 --keep 20 --keep-every 21 --timeout 22 --stop-after 23 --overlap off --schedule "
+      "one-cycle --decay-at 0.25,0.5 "
+      "--initial-lr-share 0.125 --final-lr-share 0.0625");
   EXPECT_EQ(config.data, "d");
   EXPECT_EQ(config.run_dir, "r");
   EXPECT_EQ(config.resume, "never");
@@ -72,6 +77,17 @@ TEST(TrainOptions, ReachTheRun) {
   EXPECT_EQ(config.timeout_s, 22.0);
   EXPECT_EQ(config.stop_after_min, 23.0);
   EXPECT_EQ(config.overlap, comm::Overlap::off);
+  EXPECT_EQ(config.schedule, optim::ScheduleKind::one_cycle);
+  EXPECT_EQ(config.decay_at, (std::vector<double>{0.25, 0.5}));
+  EXPECT_EQ(config.initial_lr_share, 0.125);
+  EXPECT_EQ(config.final_lr_share, 0.0625);
+}
+
+TEST(TrainOptions, NameEverySchedule) {
+  using Kind = optim::ScheduleKind;
+  for (const Kind kind : {Kind::staircase, Kind::steps, Kind::linear, Kind::cosine, Kind::one_cycle}) {
+    EXPECT_EQ(parsed("--schedule " + std::string(optim::to_string(kind))).schedule, kind);
+  }
 }
 
 }  // namespace

@@ -40,6 +40,18 @@ TEST(Number, RefusesEverythingElseAndSaysWhy) {
     EXPECT_NE(checked(number(0.1, 2.0), text).find("from 0.1 to 2, not"), std::string::npos) << text;
 }
 
+TEST(NumberList, TakesNumbersBetweenCommasAndNothingElse) {
+  EXPECT_EQ(numbers_of(""), std::vector<double>{});
+  EXPECT_EQ(numbers_of("0.5"), std::vector<double>{0.5});
+  EXPECT_EQ(numbers_of("0.5,.75,1e-3"), (std::vector<double>{0.5, 0.75, 1e-3}));
+  for (const char* good : {"", "0.5", "0.5,0.75"}) EXPECT_EQ(checked(number_list(), good), good);
+  for (const char* bad :
+       {",", "0.5,", ",0.5", "0.5,,1", "0.5 0.75", "0.5;0.75", "a", "nan", "0.5,inf", " "}) {
+    EXPECT_EQ(checked(number_list(), bad),
+              std::string("must be numbers with commas between them, such as 0.5,0.75, not '") + bad + "'");
+  }
+}
+
 TEST(Timeout, IsNoneOrLongEnoughToBeSeen) {
   for (const char* good : {"0", "2", "0.2e1", "86400"}) EXPECT_EQ(checked(timeout(), good), good);
   for (const char* bad : {"", "1.9", "-2", "nan", "2e9", "2 s"})

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "cifar_mpi/base/error.hpp"
 
@@ -89,12 +91,111 @@ TEST(Schedule, FollowsTheSameRateOverSamplesForEveryGlobalBatch) {
   }
 }
 
+/// Ten steps an epoch, and a rate of 2.
+ScheduleSpec spec_of(ScheduleKind kind, std::uint64_t total_steps, double warmup_epochs = 0.0) {
+  return {.base_rate = 2.0,
+          .warmup_epochs = warmup_epochs,
+          .samples = 1000,
+          .global_batch = 100,
+          .kind = kind,
+          .total_steps = total_steps};
+}
+
+TEST(Schedule, DropsAtFractionsOfTheRun) {
+  // He et al.: a tenth at 32000 and at 48000 of 64000 steps.
+  ScheduleSpec spec = spec_of(ScheduleKind::steps, 64000);
+  spec.decay_at = {0.5, 0.75};
+  const Schedule he(spec);
+  EXPECT_EQ(he.rate(0), 2.0);
+  EXPECT_EQ(he.rate(31999), 2.0);
+  EXPECT_NEAR(he.rate(32000), 0.2, close_to(0.2));
+  EXPECT_NEAR(he.rate(47999), 0.2, close_to(0.2));
+  EXPECT_NEAR(he.rate(48000), 0.02, close_to(0.02));
+  EXPECT_NEAR(he.rate(64000), 0.02, close_to(0.02));
+  // 0.29 · 100 is 28.999999999999996 in double.
+  spec = spec_of(ScheduleKind::steps, 100, 0.4);
+  spec.decay_at = {0.29};
+  spec.decay_factor = 0.5;
+  const Schedule rounded(spec);
+  EXPECT_EQ(rounded.rate(28), 2.0);
+  EXPECT_EQ(rounded.rate(29), 1.0);
+  EXPECT_EQ(rounded.rate(1), 1.0) << "the second of four steps of warm-up";
+}
+
+TEST(Schedule, FallsInAStraightLineToTheEndOfTheRun) {
+  ScheduleSpec spec = spec_of(ScheduleKind::linear, 50, 1.0);
+  const Schedule to_nothing(spec);
+  ASSERT_EQ(to_nothing.warmup_steps(), 10u);
+  EXPECT_NEAR(to_nothing.rate(0), 0.2, close_to(0.2));
+  EXPECT_EQ(to_nothing.rate(9), 2.0);
+  for (std::uint64_t t = 10; t <= 50; ++t) {
+    const double wanted = 2.0 * static_cast<double>(50 - t) / 40.0;
+    EXPECT_NEAR(to_nothing.rate(t), wanted, close_to(2.0)) << t;
+  }
+  EXPECT_GT(to_nothing.rate(49), 0.04) << "the last step still moves";
+  EXPECT_EQ(to_nothing.rate(51), 0.0);
+  spec.final_share = 0.25;
+  const Schedule to_a_quarter(spec);
+  EXPECT_EQ(to_a_quarter.rate(10), 2.0);
+  EXPECT_NEAR(to_a_quarter.rate(30), 1.25, close_to(1.25));
+  EXPECT_NEAR(to_a_quarter.rate(50), 0.5, close_to(0.5));
+}
+
+TEST(Schedule, FallsByHalfACosine) {
+  ScheduleSpec spec = spec_of(ScheduleKind::cosine, 70, 1.0);
+  const Schedule to_nothing(spec);
+  // Of the 60 steps behind the warm-up: 0, 1/3, 1/2, 2/3 and all, where the cosine is 1, 1/2, 0, -1/2 and -1.
+  EXPECT_EQ(to_nothing.rate(10), 2.0);
+  EXPECT_NEAR(to_nothing.rate(30), 1.5, close_to(2.0));
+  EXPECT_NEAR(to_nothing.rate(40), 1.0, close_to(2.0));
+  EXPECT_NEAR(to_nothing.rate(50), 0.5, close_to(2.0));
+  EXPECT_NEAR(to_nothing.rate(70), 0.0, close_to(2.0));
+  spec.final_share = 0.5;
+  EXPECT_NEAR(Schedule(spec).rate(40), 1.5, close_to(2.0));
+  EXPECT_NEAR(Schedule(spec).rate(70), 1.0, close_to(2.0));
+}
+
+TEST(Schedule, GoesUpAndDownInOneCycle) {
+  ScheduleSpec spec = spec_of(ScheduleKind::one_cycle, 50, 2.0);
+  spec.initial_share = 0.25;
+  spec.final_share = 0.1;
+  const Schedule schedule(spec);
+  EXPECT_NEAR(schedule.rate(0), 0.5, close_to(0.5));
+  EXPECT_NEAR(schedule.rate(10), 1.25, close_to(1.25));
+  EXPECT_EQ(schedule.rate(20), 2.0);
+  EXPECT_NEAR(schedule.rate(35), 1.1, close_to(1.1));
+  EXPECT_NEAR(schedule.rate(50), 0.2, close_to(2.0));
+}
+
+TEST(Schedule, KnowsItsSlopes) {
+  const auto slopes = [](const ScheduleSpec& spec, std::uint64_t steps) {
+    const Schedule schedule(spec);
+    std::string text;
+    for (std::uint64_t t = 0; t < steps; ++t) text += schedule.on_slope(t) ? '/' : '-';
+    return text;
+  };
+  EXPECT_EQ(slopes(spec_of(ScheduleKind::staircase, 8, 0.4), 8), "-//-----");
+  EXPECT_EQ(slopes(spec_of(ScheduleKind::staircase, 8), 8), "--------");
+  EXPECT_EQ(slopes(spec_of(ScheduleKind::linear, 8, 0.4), 8), "-//--///");
+  EXPECT_EQ(slopes(spec_of(ScheduleKind::cosine, 8), 8), "-///////");
+  EXPECT_EQ(slopes(spec_of(ScheduleKind::one_cycle, 8, 0.4), 8), "-///-///");
+}
+
 TEST(Schedule, DescribesItsRuleInOneLine) {
   EXPECT_EQ(Schedule({}).describe(),
             "lr 0.1 (none), x0.1 every 136718 steps (350 epochs of 50000 / global batch 128), no warm-up");
   EXPECT_EQ(Schedule({.warmup_epochs = 5.0, .scaling = LrScaling::linear, .global_batch = 512}).describe(),
             "lr 0.1 (linear 512/128 = 0.4), x0.1 every 34179 steps (350 epochs of 50000 / global batch 512), "
             "warm-up over 488 steps");
+  ScheduleSpec spec = spec_of(ScheduleKind::steps, 64000);
+  spec.decay_at = {0.5, 0.75};
+  EXPECT_EQ(Schedule(spec).describe(), "lr 2 (none), x0.1 at steps 32000, 48000 of 64000, no warm-up");
+  EXPECT_EQ(Schedule(spec_of(ScheduleKind::linear, 70, 1.0)).describe(),
+            "lr 2 (none), linear to 0 at step 70, warm-up over 10 steps");
+  EXPECT_EQ(Schedule(spec_of(ScheduleKind::cosine, 70)).describe(),
+            "lr 2 (none), by half a cosine to 0 at step 70, no warm-up");
+  EXPECT_EQ(Schedule(spec_of(ScheduleKind::one_cycle, 70, 1.0)).describe(),
+            "lr 2 (none), one cycle: up from 0.08 to step 10, then linear to 0 at step 70");
 }
 
 void expect_refused(const std::function<void(ScheduleSpec&)>& spoil, const std::string& option) {
@@ -124,6 +225,74 @@ TEST(Schedule, RefusesNonsenseAndNamesTheOption) {
   expect_refused([](ScheduleSpec& s) { s.reference_batch = 0; }, "--lr-scaling");
   expect_refused([](ScheduleSpec& s) { s.global_batch = 0; }, "global batch");
   expect_refused([](ScheduleSpec& s) { s.samples = 0; }, "training set");
+  for (const double bad : {-0.1, 1.1, nan}) {
+    expect_refused([&](ScheduleSpec& s) { s.kind = ScheduleKind::cosine, s.final_share = bad; },
+                   "--final-lr-share must be from 0 to 1");
+    expect_refused([&](ScheduleSpec& s) { s.kind = ScheduleKind::one_cycle, s.initial_share = bad; },
+                   "--initial-lr-share must be from 0 to 1");
+  }
+  expect_refused(
+      [](ScheduleSpec& s) {
+        s.kind = ScheduleKind::cosine, s.warmup_epochs = 1.0, s.samples = 1000, s.global_batch = 100,
+        s.total_steps = 10;
+      },
+      "--warmup-epochs 1 is 10 steps, but the run has 10");
+  expect_refused([](ScheduleSpec& s) { s.kind = ScheduleKind::one_cycle, s.total_steps = 100; },
+                 "--warmup-epochs must be above 0 with --schedule one-cycle");
+}
+
+TEST(Schedule, RefusesOptionsOfAnotherOne) {
+  const auto in = [](ScheduleKind kind, auto change) {
+    return [=](ScheduleSpec& s) {
+      s.kind = kind, s.total_steps = 100000, s.warmup_epochs = 1.0;
+      if (kind == ScheduleKind::steps) s.decay_at = {0.5};
+      change(s);
+    };
+  };
+  const auto factor = [](ScheduleSpec& s) { s.decay_factor = 0.2; };
+  const auto every = [](ScheduleSpec& s) { s.epochs_per_decay = 30.0; };
+  const auto at = [](ScheduleSpec& s) { s.decay_at = {0.5}; };
+  const auto first = [](ScheduleSpec& s) { s.initial_share = 0.1; };
+  const auto last = [](ScheduleSpec& s) { s.final_share = 0.1; };
+  const auto nothing = [](ScheduleSpec&) {};
+  using enum ScheduleKind;
+  expect_refused(in(cosine, factor),
+                 "--lr-decay-factor belongs to --schedule staircase and steps, not to cosine");
+  expect_refused(in(steps, every), "--epochs-per-decay belongs to --schedule staircase, not to steps");
+  expect_refused(in(staircase, at), "--decay-at belongs to --schedule steps, not to staircase; leave it out");
+  expect_refused(in(linear, first), "--initial-lr-share belongs to --schedule one-cycle, not to linear");
+  expect_refused(in(steps, last), "--final-lr-share belongs to --schedule linear, cosine and one-cycle");
+  const auto fine = [&](ScheduleKind kind, auto change) {
+    ScheduleSpec spec;
+    in(kind, change)(spec);
+    EXPECT_NO_THROW(Schedule{spec}) << to_string(kind);
+  };
+  for (const ScheduleKind kind : {staircase, steps, linear, cosine, one_cycle}) fine(kind, nothing);
+  for (const ScheduleKind kind : {staircase, steps}) fine(kind, factor);
+  for (const ScheduleKind kind : {linear, cosine, one_cycle}) fine(kind, last);
+  fine(staircase, every);
+  fine(one_cycle, first);
+}
+
+TEST(Schedule, RefusesBoundariesThatAreNone) {
+  const auto at = [](std::vector<double> fractions) {
+    return [fractions](ScheduleSpec& s) {
+      s.kind = ScheduleKind::steps, s.total_steps = 100, s.decay_at = fractions;
+    };
+  };
+  expect_refused(at({}), "--schedule steps has no boundaries: --decay-at must hold fractions of the run");
+  expect_refused(at({0.5, 1.0}), "each above 0 and below 1, not 1");
+  expect_refused(at({0.0}), "each above 0 and below 1, not 0");
+  expect_refused(at({std::numeric_limits<double>::quiet_NaN()}), "each above 0 and below 1, not nan");
+  expect_refused(at({0.75, 0.5}), "each larger than the one before: 0.5 stands behind 0.75");
+  expect_refused(at({0.5, 0.5}), "each larger than the one before: 0.5 stands behind 0.5");
+  std::vector<double> many;
+  for (int i = 1; i <= RateRule::kMostDrops + 1; ++i) many.push_back(i / 20.0);
+  expect_refused(at(many), "at most 16 of them, not 17");
+  many.pop_back();
+  ScheduleSpec most;
+  at(many)(most);
+  EXPECT_NO_THROW(Schedule{most});
 }
 
 TEST(Schedule, IsItsRule) {
@@ -133,9 +302,8 @@ TEST(Schedule, IsItsRule) {
                            .samples = 1000,
                            .global_batch = 7});
   ASSERT_GT(schedule.rule().warmup_steps, 1u);
-  const auto pow_of = [](double x, double y) { return std::pow(x, y); };
   for (std::uint64_t step = 0; step < 500; ++step) {
-    const UpdateRates rates = update_rates(schedule.rule(), 0.999, step, pow_of);
+    const UpdateRates rates = update_rates(schedule.rule(), 0.999, step, HostMath{});
     EXPECT_EQ(rates.learning_rate, static_cast<float>(schedule.rate(step))) << step;
     EXPECT_EQ(rates.ema_share, static_cast<float>(1.0 - ema_decay(0.999, step))) << step;
   }
@@ -145,7 +313,11 @@ TEST(StepMath, MovesAWeightAndItsAverage) {
   // All of it exact in binary: w − r(g + dw) = 2 − 0.5(1 + 0.25·2) and e + s(w' − e) = −1 + 0.125(1.25 + 1).
   static_assert(updated_weight(2.0f, 1.0f, 0.25f, 0.5f) == 1.25f);
   static_assert(updated_ema(-1.0f, 1.25f, 0.125f) == -0.71875f);
-  static_assert(learning_rate({3.0, 0.5, 10, 4}, 1, [](double, double) { return 1.0; }) == 1.5);
+  struct NoDecay {
+    constexpr double pow(double, double) const { return 1.0; }
+    constexpr double cos(double) const { return 1.0; }
+  };
+  static_assert(learning_rate({3.0, 0.5, 10, 4}, 1, NoDecay{}) == 1.5);
 }
 
 TEST(EmaDecay, StartsAtOneTenthAndReachesItsLimit) {

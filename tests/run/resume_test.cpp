@@ -42,6 +42,28 @@ TEST(RequireSameRun, NamesTheItemThatDiffers) {
                [&] { compare(more, run); });
 }
 
+TEST(RequireSameRun, TakesWhatWasNotYetRecordedForWhatItWas) {
+  StartRequest asked;
+  asked.unrecorded = {{"--schedule", "staircase"}};
+  const RunFingerprint before{{"model", "tutorial"}};
+  asked.fingerprint = {{"model", "tutorial"}, {"--schedule", "staircase"}};
+  EXPECT_NO_THROW(require_same_run(before, asked, "file", 1));
+  asked.fingerprint[1].second = "cosine";
+  expect_error(ErrorKind::checkpoint, {"its --schedule is staircase, this one's is cosine"},
+               [&] { require_same_run(before, asked, "file", 1); });
+}
+
+TEST(RequireSameRun, SaysWhichLengthARateWasMadeFor) {
+  StartRequest asked;
+  asked.fingerprint = {{kLength, "1280"}};
+  expect_error(
+      ErrorKind::checkpoint,
+      {"its length in steps is 640, this one's is 1280; its learning rate depends on it: give --steps 640"},
+      [&] {
+        require_same_run({{kLength, "640"}}, asked, "file", 1);
+      });
+}
+
 TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {
   StartRequest asked;
   asked.fingerprint = {{"--global-batch", "512"}};

@@ -166,8 +166,11 @@ TEST(ScheduleSpec, HasWhatTheUserChose) {
   const TrainConfig config = changed([](auto& c) {
     c.lr = 0.3, c.lr_decay_factor = 0.5, c.epochs_per_decay = 7.0, c.warmup_epochs = 2.0;
     c.lr_scaling = optim::LrScaling::sqrt;
+    c.schedule = optim::ScheduleKind::one_cycle, c.decay_at = {0.5};
+    c.initial_lr_share = 0.25, c.final_lr_share = 0.125;
   });
   Sizes sizes;
+  sizes.total_steps = 77;
   sizes.global_batch = 96;
   const optim::ScheduleSpec spec = schedule_spec(config, sizes, 1000);
   EXPECT_EQ(spec.base_rate, 0.3);
@@ -175,6 +178,11 @@ TEST(ScheduleSpec, HasWhatTheUserChose) {
   EXPECT_EQ(spec.epochs_per_decay, 7.0);
   EXPECT_EQ(spec.warmup_epochs, 2.0);
   EXPECT_EQ(spec.scaling, optim::LrScaling::sqrt);
+  EXPECT_EQ(spec.kind, optim::ScheduleKind::one_cycle);
+  EXPECT_EQ(spec.decay_at, std::vector<double>{0.5});
+  EXPECT_EQ(spec.initial_share, 0.25);
+  EXPECT_EQ(spec.final_share, 0.125);
+  EXPECT_EQ(spec.total_steps, 77u);
   EXPECT_EQ(spec.samples, 1000u);
   EXPECT_EQ(spec.global_batch, 96u);
 }
@@ -229,6 +237,40 @@ TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
   const RunFingerprint reproducible = items([](auto& c) { c.reproducible = true; });
   ASSERT_EQ(reproducible.size(), plain.size() + 1);
   EXPECT_EQ(reproducible.back(), (std::pair<std::string, std::string>{"--micro-shards", "8"}));
+}
+
+TEST(RunFingerprintOfAConfig, HasTheLengthWhereTheRateDependsOnIt) {
+  using Kind = optim::ScheduleKind;
+  const auto items = [](Kind kind, const Change& change) {
+    Sizes sizes;
+    sizes.total_steps = 640;
+    const TrainConfig config = changed([&](auto& c) {
+      c.schedule = kind;
+      change(c);
+    });
+    RunFingerprint found = run_fingerprint(config, sizes, dataset_of(1000));
+    const auto schedule =
+        std::find(found.begin(), found.end(),
+                  std::pair<std::string, std::string>("--schedule", std::string(optim::to_string(kind))));
+    EXPECT_NE(schedule, found.end()) << optim::to_string(kind);
+    const auto behind =
+        std::find_if(found.begin(), found.end(), [](const auto& i) { return i.first == "--shuffle"; });
+    return RunFingerprint(behind + 1, found.end());
+  };
+  const auto nothing = [](auto&) {};
+  EXPECT_EQ(items(Kind::staircase, nothing), RunFingerprint{});
+  EXPECT_EQ(items(Kind::steps,
+                  [](auto& c) {
+                    c.decay_at = {0.5, 0.75};
+                  }),
+            (RunFingerprint{{"length in steps", "640"}, {"--decay-at", "0.5, 0.75"}}));
+  EXPECT_EQ(items(Kind::linear, nothing),
+            (RunFingerprint{{"length in steps", "640"}, {"--final-lr-share", "0"}}));
+  EXPECT_EQ(items(Kind::cosine, [](auto& c) { c.final_lr_share = 0.1; }),
+            (RunFingerprint{{"length in steps", "640"}, {"--final-lr-share", "0.1"}}));
+  EXPECT_EQ(items(Kind::one_cycle, nothing),
+            (RunFingerprint{
+                {"length in steps", "640"}, {"--final-lr-share", "0"}, {"--initial-lr-share", "0.04"}}));
 }
 
 }  // namespace

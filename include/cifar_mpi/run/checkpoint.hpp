@@ -21,6 +21,9 @@ struct NamedTensor {
   std::vector<float> values;
 };
 
+/// Its steps, in the fingerprint of a run whose learning rate depends on them.
+inline constexpr const char* kLength = "length in steps";
+
 /// Where a run stands and what it is; equal for two runs that did the same.
 struct Progress {
   std::uint64_t step = 0;  ///< completed steps; also the cursor of the sample order

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cifar_mpi/base/run_fingerprint.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
@@ -41,8 +42,12 @@ struct TrainConfig {
   std::uint64_t seed = 1;
 
   double lr = 0.1;
+  optim::ScheduleKind schedule = optim::ScheduleKind::staircase;
   double lr_decay_factor = 0.1;
   double epochs_per_decay = 350.0;
+  std::vector<double> decay_at;  ///< fractions of the run
+  double initial_lr_share = 0.04;
+  double final_lr_share = 0.0;
   optim::LrScaling lr_scaling = optim::LrScaling::none;
   double warmup_epochs = 0.0;
   double weight_decay = 0.004;
@@ -107,5 +112,9 @@ std::string_view to_string(optim::LrScaling scaling);
 /// number of ranks is no part of it.
 RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
                                const data::DatasetInfo& dataset);
+
+/// What stood in no fingerprint before there was a choice, and what held then: a checkpoint that does not
+/// record it is of a run that had this.
+RunFingerprint unrecorded_fingerprint();
 
 }  // namespace cifar_mpi::train
