@@ -104,7 +104,7 @@ inline std::map<int, pid_t> ranks_of(pid_t mpirun) {
     std::istringstream children(text_of(thread.path() / "children"));
     for (pid_t child = 0; children >> child;) {
       const std::string variables = text_of("/proc/" + std::to_string(child) + "/environ");
-      const std::string key = std::string(1, '\0') + "OMPI_COMM_WORLD_RANK=";
+      const std::string key("\0OMPI_COMM_WORLD_RANK=", 22);
       const std::size_t at = variables.find(key);
       if (at != std::string::npos) ranks[std::atoi(variables.c_str() + at + key.size())] = child;
     }
