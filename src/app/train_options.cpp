@@ -29,6 +29,10 @@ const Words<bool> kSwitch{{"on", true}, {"off", false}};
 const Words<comm::Wire> kWires{{"fp32", comm::Wire::fp32}, {"bf16", comm::Wire::bf16}};
 const Words<data::Augment> kAugments{{"tutorial", data::Augment::tutorial}, {"none", data::Augment::none}};
 const Words<data::Shuffle> kShuffles{{"shard", data::Shuffle::shard}, {"global", data::Shuffle::global}};
+const Words<optim::OptimizerKind> kOptimizers{{"sgd", optim::OptimizerKind::sgd},
+                                              {"momentum", optim::OptimizerKind::momentum},
+                                              {"nesterov", optim::OptimizerKind::nesterov},
+                                              {"adamw", optim::OptimizerKind::adamw}};
 const Words<optim::ScheduleKind> kSchedules{{"staircase", optim::ScheduleKind::staircase},
                                             {"steps", optim::ScheduleKind::steps},
                                             {"linear", optim::ScheduleKind::linear},
@@ -222,6 +226,33 @@ void TrainOptions::add_batches(CLI::App& app) {
 
 void TrainOptions::add_optimizer(CLI::App& app) {
   const std::string group = "Optimizer";
+  app.add_option("--optimizer", optimizer_,
+                 "How a weight follows from its gradient; adamw's weight decay is no part of the gradient")
+      ->check(member_of(kOptimizers))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--momentum", config_.optimizer.momentum,
+                 "momentum, nesterov: share of what was gathered that stays in each step")
+      ->check(number<double>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--beta1", config_.optimizer.beta1, "adamw: decay of the moving average of gradients")
+      ->check(number<double>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--beta2", config_.optimizer.beta2, "adamw: decay of that of their squares")
+      ->check(number<double>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--eps", config_.optimizer.eps, "adamw: is added to the root of the squares' average")
+      ->check(number<double>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--clip-norm", config_.clip_norm,
+                 "Scale the summed gradient down to this norm where it has a larger one; 0: do not")
+      ->check(number<double>())
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--lr", config_.lr, "Learning rate")
       ->check(number<double>())
       ->capture_default_str()
@@ -267,8 +298,15 @@ void TrainOptions::add_optimizer(CLI::App& app) {
       ->check(number<double>())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--weight-decay", config_.weight_decay,
-                 "L2 factor of the layers that have one (local3, local4)")
+  app.add_option(
+         "--weight-decay", config_.weight_decay,
+         "L2 factor of the parameters that the model decays (tutorial: the weights of local3 and local4)")
+      ->check(number<double>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--label-smoothing", config_.label_smoothing,
+                 "Share of each training target that is spread evenly over all classes; the loss of training "
+                 "is then that of the smoothed target, evaluation smooths nothing")
       ->check(number<double>())
       ->capture_default_str()
       ->group(group);
@@ -318,6 +356,7 @@ train::TrainConfig TrainOptions::config() const {
   config.wire = meaning(kWires, wire_);
   config.augment = meaning(kAugments, augment_);
   config.shuffle = meaning(kShuffles, shuffle_);
+  config.optimizer.kind = meaning(kOptimizers, optimizer_);
   config.schedule = meaning(kSchedules, schedule_);
   config.decay_at = numbers_of(decay_at_);
   config.lr_scaling = meaning(kScalings, lr_scaling_);

@@ -32,6 +32,7 @@ class TrainOptions {
   std::string runner_ = "auto";
   std::string augment_ = "tutorial";
   std::string shuffle_ = "shard";
+  std::string optimizer_ = "sgd";
   std::string schedule_ = "staircase";
   std::string decay_at_;
   std::string lr_scaling_ = "none";

@@ -95,6 +95,7 @@ class BucketQueue {
 /// The step of one rank alone: there is nothing to sum.
 void append_alone(engine::Branches& branches, StepParts parts) {
   for (Task& task : parts.compute) branches.run(std::move(task));
+  if (parts.before_updates) branches.run(std::move(*parts.before_updates));
   for (Task& task : parts.update) branches.run(std::move(task));
   branches.run(std::move(parts.advance));
   branches.join();
@@ -156,8 +157,11 @@ void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency 
     branches.run(std::move(parts.compute[i]));
     queue.run_ready_after(i);
   }
+  const bool all_first = parts.before_updates.has_value();
+  for (std::size_t i = 0; all_first && i < buckets_.size(); ++i) program.wait(kCompute, queue.sum(i));
+  if (all_first) branches.run(std::move(*parts.before_updates));
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    program.wait(kCompute, queue.sum(i));
+    if (!all_first) program.wait(kCompute, queue.sum(i));
     branches.run(std::move(parts.update[i]));
   }
   branches.run(std::move(parts.advance));

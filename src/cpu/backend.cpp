@@ -97,6 +97,10 @@ class CpuBackend final : public engine::Backend {
     return plan_update(binding, params, layout);
   }
 
+  engine::Task gradient_norm_task(const engine::GradientNormBinding& binding) override {
+    return plan_gradient_norm(binding);
+  }
+
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
     return plan_advance(binding, records);

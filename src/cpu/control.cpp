@@ -59,6 +59,7 @@ engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<eng
                 engine::bytes_of(binding.decay_sums.data(), binding.decay_sums.size()),
                 engine::bytes_of(binding.step, 1), engine::bytes_of(records.data(), records.size())};
   task.writes = {engine::bytes_of(binding.step, 1), engine::bytes_of(records.data(), records.size())};
+  if (binding.gradient_norm != nullptr) task.reads.push_back(engine::bytes_of(binding.gradient_norm, 1));
   for (engine::StepRecord& record : records) {
     task.writes.push_back(engine::bytes_of(record.slots.data(), record.slots.size()));
   }
@@ -73,7 +74,9 @@ engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<eng
     record.correct = control[ControlLayout::correct];
     record.samples = control[ControlLayout::samples];
     record.stop_requests = control[ControlLayout::stop];
-    record.applied = std::isfinite(control[ControlLayout::loss_sum]) && std::isfinite(record.decay_term);
+    record.gradient_norm = binding.gradient_norm != nullptr ? *binding.gradient_norm : 0.0;
+    record.applied = std::isfinite(control[ControlLayout::loss_sum]) && std::isfinite(record.decay_term) &&
+                     std::isfinite(record.gradient_norm);
     std::copy(control + ControlLayout::header_floats, control + floats, record.slots.begin());
     if (record.applied) ++*binding.step;
   };

@@ -21,6 +21,17 @@ struct Sample {
   bool counts = false;
 };
 
+/// What a sample's probabilities are to be: `hit` for its class, `spread` for each other one.
+struct Target {
+  double hit = 1.0;
+  double spread = 0.0;
+};
+
+Target target_of(double smoothing, int classes) {
+  const double spread = smoothing / classes;
+  return {1.0 - smoothing + spread, spread};
+}
+
 /// The softmax of one row of logits before it is normalised: exp(z − largest), whose sum is `sum`.
 struct Row {
   const float* logits = nullptr;
@@ -36,11 +47,16 @@ struct Row {
   }
   double power(int j) const { return static_cast<double>(std::exp(logits[j] - logits[best])); }
 
-  Sample against(std::uint8_t label) const {
+  double behind(int j) const { return static_cast<double>(logits[j]) - logits[best]; }
+
+  Sample against(std::uint8_t label, const Target& target) const {
     Sample sample;
     sample.predicted = static_cast<std::uint8_t>(best);
     sample.counts = label < classes;
-    if (sample.counts) sample.loss = std::log(sum) - (static_cast<double>(logits[label]) - logits[best]);
+    if (!sample.counts) return sample;
+    sample.loss = std::log(sum) - (target.hit - target.spread) * behind(label);
+    // Where nothing is spread a logit of −∞ is nobody's target.
+    for (int j = 0; target.spread > 0.0 && j < classes; ++j) sample.loss -= target.spread * behind(j);
     return sample;
   }
 };
@@ -50,12 +66,13 @@ struct Gradient {
   T* data = nullptr;
   int stride = 0;
   double scale = 0.0;  ///< 1 / global batch
+  Target target;
 
   void write(int i, const Row& row, std::uint8_t label) const {
     T* grad = data + static_cast<std::ptrdiff_t>(i) * stride;
     const bool counts = label < row.classes;
     for (int j = 0; j < row.classes; ++j) {
-      const double difference = row.power(j) / row.sum - (j == label ? 1.0 : 0.0);
+      const double difference = row.power(j) / row.sum - (j == label ? target.hit : target.spread);
       grad[j] = from_float<T>(counts ? static_cast<float>(difference * scale) : 0.0f);
     }
     for (int j = row.classes; j < stride; ++j) grad[j] = T{};
@@ -64,8 +81,8 @@ struct Gradient {
 
 /// Calls `visit(i, row)` for every sample, on all threads, and `add(i, sample)` in sample order on one.
 template <class Visit, class Add>
-void for_each_sample(const LossShape& shape, const float* logits, const std::uint8_t* labels, Visit visit,
-                     Add add) {
+void for_each_sample(const LossShape& shape, const float* logits, const std::uint8_t* labels,
+                     const Target& target, Visit visit, Add add) {
   for (int begin = 0; begin < shape.batch; begin += kSamples) {
     const int count = std::min(kSamples, shape.batch - begin);
     Sample samples[kSamples];
@@ -74,7 +91,7 @@ void for_each_sample(const LossShape& shape, const float* logits, const std::uin
       const int i = begin + k;
       const Row row(logits + static_cast<std::ptrdiff_t>(i) * shape.logit_stride, shape.classes);
       visit(i, row);
-      samples[k] = row.against(labels[i]);
+      samples[k] = row.against(labels[i], target);
     }
     for (int k = 0; k < count; ++k) add(begin + k, samples[k]);
   }
@@ -114,7 +131,8 @@ engine::Task plan_train(const engine::TrainBinding& binding, const LossShape& sh
     double loss = 0.0;
     int correct = 0, counted = 0;
     for_each_sample(
-        shape, logits, labels, [&](int i, const Row& row) { gradient.write(i, row, labels[i]); },
+        shape, logits, labels, gradient.target,
+        [&](int i, const Row& row) { gradient.write(i, row, labels[i]); },
         [&](int i, const Sample& sample) {
           loss += sample.loss;
           correct += sample.predicted == labels[i] ? 1 : 0;
@@ -133,12 +151,13 @@ engine::Task plan_train_loss(const engine::TrainBinding& binding, const LossShap
                              const std::uint8_t* labels, std::byte* grad_logits, int grad_stride,
                              engine::Precision grad_precision) {
   const double scale = 1.0 / static_cast<double>(binding.global_batch);
+  const Target target = target_of(binding.label_smoothing, shape.classes);
   if (grad_precision == engine::Precision::bf16) {
     return plan_train(binding, shape, logits, labels,
-                      Gradient<bf16>{reinterpret_cast<bf16*>(grad_logits), grad_stride, scale});
+                      Gradient<bf16>{reinterpret_cast<bf16*>(grad_logits), grad_stride, scale, target});
   }
   return plan_train(binding, shape, logits, labels,
-                    Gradient<float>{reinterpret_cast<float*>(grad_logits), grad_stride, scale});
+                    Gradient<float>{reinterpret_cast<float*>(grad_logits), grad_stride, scale, target});
 }
 
 engine::Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossShape& shape,
@@ -151,7 +170,7 @@ engine::Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const Lo
                 loss_sum = binding.loss_sum](engine::Lane&) {
     double loss = 0.0;
     for_each_sample(
-        shape, logits, labels, [](int, const Row&) {},
+        shape, logits, labels, Target{}, [](int, const Row&) {},
         [&](int i, const Sample& sample) {
           predictions[i] = sample.predicted;
           loss += sample.loss;

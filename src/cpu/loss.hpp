@@ -16,8 +16,9 @@ struct LossShape {
   int logit_stride = 0;
 };
 
-/// loss_i = log Σ_j exp(z_ij − m_i) − (z_i,label − m_i) with m_i the largest logit, and
-/// grad_ij = (softmax(z_i)_j − [j == label]) / global_batch.
+/// The cross-entropy of the target q_ij = (1 − E)·[j == label] + E/classes, E = binding.label_smoothing:
+/// loss_i = log Σ_j exp(z_ij − m_i) − Σ_j q_ij·(z_ij − m_i) with m_i the largest logit, and
+/// grad_ij = (softmax(z_i)_j − q_ij) / global_batch.
 ///
 ///   labels       [batch]; a label that is no class (255 is padding) is left out: no loss, no count, zero
 ///                gradient
@@ -31,7 +32,7 @@ engine::Task plan_train_loss(const engine::TrainBinding& binding, const LossShap
                              const std::uint8_t* labels, std::byte* grad_logits, int grad_stride,
                              engine::Precision grad_precision);
 
-/// predictions[i] is the class with the largest logit, the first of equals; loss_sum is the sum of loss_i
+/// Labels are not smoothed here. predictions[i] is the class with the largest logit, the first of equals; loss_sum is the sum of loss_i
 /// over the samples whose label is a class. Both are overwritten in every replay.
 engine::Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossShape& shape,
                                 const float* logits, const std::uint8_t* labels);

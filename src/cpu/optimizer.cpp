@@ -31,6 +31,7 @@ struct Blocks {
   float* params = nullptr;
   const float* grads = nullptr;
   float* ema = nullptr;
+  float* states[optim::kMostOptimizerRows] = {};
 };
 
 /// decay · Σ ½w².
@@ -49,21 +50,56 @@ struct DecaySum {
   }
 };
 
+/// Σ grads².
+struct SquareSum {
+  [[gnu::always_inline]] static double run(const float* grads, std::size_t begin, std::size_t end) {
+    double lanes[kLanes] = {};
+    for (std::size_t i = begin; i < end; i += kLanes) {
+      for (std::size_t j = 0; j < kLanes; ++j) {
+        const double g = static_cast<double>(grads[i + j]);
+        lanes[j] += g * g;
+      }
+    }
+    double sum = 0.0;
+    for (const double lane : lanes) sum += lane;
+    return sum;
+  }
+};
+
+/// Without clipping there is no multiplication: it could be fused with what follows, and change bits.
+template <class Rule, bool kClips>
 struct Update {
   [[gnu::always_inline]] static void run(const Chunk& chunk, const Blocks& blocks,
-                                         const optim::UpdateRates& rates) {
+                                         const optim::UpdateRates& given) {
+    const optim::UpdateRates rates = given;  // nothing that is written can be meant by it
     float* __restrict params = blocks.params;
     const float* __restrict grads = blocks.grads;
     float* __restrict ema = blocks.ema;
+    float* __restrict first = blocks.states[0];
+    float* __restrict second = blocks.states[1];
     const float rate = rates.learning_rate * chunk.rate_factor;
     const float share = rates.ema_share, decay = chunk.decay;
     for (std::size_t i = chunk.begin; i < chunk.end; ++i) {
-      const float w = optim::updated_weight(params[i], grads[i], decay, rate);
+      float s = 0.0f, q = 0.0f;
+      if constexpr (Rule::kStates > 0) s = first[i];
+      if constexpr (Rule::kStates > 1) q = second[i];
+      const float grad = kClips ? rates.clip * grads[i] : grads[i];
+      const float w = Rule::apply(params[i], grad, decay, rate, rates, s, q, optim::HostMath{});
       params[i] = w;
+      if constexpr (Rule::kStates > 0) first[i] = s;
+      if constexpr (Rule::kStates > 1) second[i] = q;
       ema[i] = optim::updated_ema(ema[i], w, share);
     }
   }
 };
+
+using UpdateChunk = void (*)(const Chunk&, const Blocks&, const optim::UpdateRates&);
+
+UpdateChunk version_of(optim::OptimizerKind kind, bool clips) {
+  return optim::with_rule(kind, [&]<class Rule>(Rule) -> UpdateChunk {
+    return clips ? best_version<Update<Rule, true>>() : best_version<Update<Rule, false>>();
+  });
+}
 
 std::vector<Chunk> chunks_of(std::size_t begin, std::size_t end, const model::ParamTable& params,
                              const engine::ParamLayout& layout) {
@@ -103,15 +139,25 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
                 engine::bytes_of(binding.control + engine::ControlLayout::loss_sum, 1),
                 engine::bytes_of(binding.step, 1)};
   task.writes = {weights, ema, engine::bytes_of(binding.decay_sum, 1)};
+  for (const float* const state : binding.states) {
+    if (state == nullptr) continue;
+    task.reads.push_back(engine::bytes_of(state + binding.begin, floats));
+    task.writes.push_back(engine::bytes_of(state + binding.begin, floats));
+  }
+  const bool clips = binding.gradient_norm != nullptr;
+  if (clips) task.reads.push_back(engine::bytes_of(binding.gradient_norm, 1));
   const auto sum_chunk = best_version<DecaySum>();
-  const auto update_chunk = best_version<Update>();
-  task.start = [binding, sum_chunk, update_chunk,
+  const auto update_chunk = version_of(binding.optimizer.kind, clips);
+  task.start = [binding, sum_chunk, update_chunk, clips,
+                sums_decay = optim::decays_by_loss(binding.optimizer.kind),
                 chunks = chunks_of(binding.begin, binding.end, params, layout),
                 rule = optim::Schedule(binding.schedule).rule()](engine::Lane&) {
-    const bool apply = std::isfinite(binding.control[engine::ControlLayout::loss_sum]);
-    const optim::UpdateRates rates =
-        optim::update_rates(rule, binding.ema_decay, *binding.step, optim::HostMath{});
-    const Blocks blocks{binding.params, binding.grads, binding.ema};
+    const bool apply = std::isfinite(binding.control[engine::ControlLayout::loss_sum]) &&
+                       (!clips || std::isfinite(*binding.gradient_norm));
+    optim::UpdateRates rates =
+        optim::update_rates(rule, binding.optimizer, binding.ema_decay, *binding.step, optim::HostMath{});
+    if (clips) rates.clip = optim::clip_factor(binding.clip_norm, *binding.gradient_norm);
+    const Blocks blocks{binding.params, binding.grads, binding.ema, {binding.states[0], binding.states[1]}};
     double total = 0.0;
     for (std::size_t group = 0; group < chunks.size(); group += kChunks) {
       const int count = static_cast<int>(std::min<std::size_t>(kChunks, chunks.size() - group));
@@ -119,12 +165,35 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
 #pragma omp parallel for schedule(static)
       for (int k = 0; k < count; ++k) {
         const Chunk& chunk = chunks[group + static_cast<std::size_t>(k)];
-        sums[k] = chunk.decay != 0.0f ? sum_chunk(chunk, binding.params) : 0.0;
+        sums[k] = sums_decay && chunk.decay != 0.0f ? sum_chunk(chunk, binding.params) : 0.0;
         if (apply) update_chunk(chunk, blocks, rates);
       }
       for (int k = 0; k < count; ++k) total += sums[k];
     }
     *binding.decay_sum = total;
+  };
+  return task;
+}
+
+engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding) {
+  engine::Task task;
+  task.name = "gradient norm";
+  task.reads = {engine::bytes_of(binding.grads, binding.floats)};
+  task.writes = {engine::bytes_of(binding.norm, 1)};
+  task.start = [binding, sum_chunk = best_version<SquareSum>()](engine::Lane&) {
+    const std::size_t chunks = (binding.floats + kChunk - 1) / kChunk;
+    double total = 0.0;
+    for (std::size_t group = 0; group < chunks; group += kChunks) {
+      const int count = static_cast<int>(std::min<std::size_t>(kChunks, chunks - group));
+      double sums[kChunks];
+#pragma omp parallel for schedule(static)
+      for (int k = 0; k < count; ++k) {
+        const std::size_t begin = (group + static_cast<std::size_t>(k)) * kChunk;
+        sums[k] = sum_chunk(binding.grads, begin, std::min(begin + kChunk, binding.floats));
+      }
+      for (int k = 0; k < count; ++k) total += sums[k];
+    }
+    *binding.norm = std::sqrt(total);
   };
   return task;
 }

@@ -5,19 +5,25 @@
 #include "cifar_mpi/engine/program.hpp"
 #include "cifar_mpi/model/param_table.hpp"
 
-/// Stochastic gradient descent and the moving average, in one pass over the blocks.
+/// The optimizer and the moving average, in one pass over the blocks.
 namespace cifar_mpi::cpu {
 
 /// For every float of [begin, end), with the weight decay λ of its parameter:
-///   w' = w − lr·(g + λ·w)            lr = Schedule(schedule).rate(step)
+///   w' by the optimizer's rule in optim/step_math.hpp, at lr = Schedule(schedule).rate(step); for sgd
+///        w − lr·(g + λ·w). Where gradients are clipped g is first multiplied by optim::clip_factor
 ///   ema' = ema + (1 − d)·(w' − ema)  d = optim::ema_decay(ema_decay, step)
-/// and decay_sum = Σ λ·½w² of the values before the update, in double.
+/// and decay_sum = Σ λ·½w² of the values before the update, in double; 0 where λ is no part of the loss.
 ///
-///   freeze  when control[loss_sum] is not finite, params and ema keep their bits; decay_sum is still written
+///   freeze  when control[loss_sum] or the gradient's norm is not finite, params, ema and what the optimizer
+///           keeps keep their bits; decay_sum is still written
 ///   bits    do not depend on the number of threads: the span is cut into fixed chunks, summed in order
-///   zeros   padding (w = g = ema = 0) stays zero
+///   zeros   padding (w = g = ema = 0, and what the optimizer keeps) stays zero
 ///   throws  std::logic_error when the table and the layout differ, or [begin, end) cuts a parameter
 engine::Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& params,
                          const engine::ParamLayout& layout);
+
+/// norm = √Σ grads². The same chunks, in order: bits do not depend on the number of threads. `floats` is a
+/// multiple of 16.
+engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding);
 
 }  // namespace cifar_mpi::cpu

@@ -53,6 +53,12 @@ class CudaBackend final : public engine::Backend {
     return plan_update(binding, params, layout, partials->as<double>(), counter->as<unsigned>());
   }
 
+  engine::Task gradient_norm_task(const engine::GradientNormBinding& binding) override {
+    const auto* const partials = keep(device_.allocate(kUpdateBlocks * sizeof(double)));
+    const auto* const counter = keep(device_.allocate(sizeof(unsigned)));
+    return plan_gradient_norm(binding, partials->as<double>(), counter->as<unsigned>());
+  }
+
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
     const std::size_t slots = binding.control_layout.floats() - engine::ControlLayout::header_floats;

@@ -40,7 +40,8 @@ __global__ void end(Advance work) {
   record.step = *work.step;
   record.cross_entropy = static_cast<double>(loss_sum) / work.global_batch;
   for (int i = 0; i < work.buckets; ++i) record.decay_term += work.decay_sums[i];
-  const bool applied = isfinite(loss_sum) && isfinite(record.decay_term);
+  record.gradient_norm = work.gradient_norm != nullptr ? *work.gradient_norm : 0.0;
+  const bool applied = isfinite(loss_sum) && isfinite(record.decay_term) && isfinite(record.gradient_norm);
   record.correct = work.control[ControlLayout::correct];
   record.samples = work.control[ControlLayout::samples];
   record.stop_requests = work.control[ControlLayout::stop];

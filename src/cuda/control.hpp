@@ -26,14 +26,15 @@ void begin_step(cudaStream_t stream, const Control& work);
 /// Notes how long the step took since begin_step.
 void note_compute_time(cudaStream_t stream, engine::RankFacts* facts);
 
-/// Leaves the record of this replay in the ring and moves the step counter on, if the summed loss and the
-/// decay term were finite.
+/// Leaves the record of this replay in the ring and moves the step counter on, if the summed loss, the decay
+/// term and the gradient's norm were finite.
 struct Advance {
   const float* control = nullptr;
   std::size_t floats = 0;
   double global_batch = 0.0;
   const double* decay_sums = nullptr;
   int buckets = 0;
+  const double* gradient_norm = nullptr;  ///< null: gradients are not clipped
   std::uint64_t* step = nullptr;
   std::uint64_t* replays = nullptr;
   DeviceRecord* entries = nullptr;  ///< pinned host memory, kRecordRing of them

@@ -50,6 +50,7 @@ void RecordRing::deliver(std::uint64_t done) {
     to.step = from.step;
     to.cross_entropy = from.cross_entropy;
     to.decay_term = from.decay_term;
+    to.gradient_norm = from.gradient_norm;
     to.correct = from.correct;
     to.samples = from.samples;
     to.stop_requests = from.stop_requests;

@@ -32,14 +32,15 @@ __device__ Figures add_threads(Figures mine) {
 }
 
 template <class L, class Write>
-__device__ Figures losses(const LossInput& input, double scale, std::uint8_t* predictions, Write write) {
+__device__ Figures losses(const LossInput& input, const LossRule& rule, std::uint8_t* predictions,
+                          Write write) {
   const L* const logits = static_cast<const L*>(input.logits);
   Figures figures;
   for (int i = static_cast<int>(threadIdx.x); i < input.batch; i += kLossThreads) {
     const std::int64_t row = static_cast<std::int64_t>(i) * input.classes;
     const int label = input.labels[i];
     const SampleLoss sample = sample_loss(
-        input.classes, label, scale, [&](int j) { return to_float(logits[row + j]); },
+        input.classes, label, rule, [&](int j) { return to_float(logits[row + j]); },
         [&](int j, float grad) { write(row + j, grad); }, DeviceMath{});
     figures.loss += sample.loss;
     figures.correct += sample.predicted == label ? 1 : 0;
@@ -51,9 +52,9 @@ __device__ Figures losses(const LossInput& input, double scale, std::uint8_t* pr
 
 template <class L, class G>
 __global__ void __launch_bounds__(kLossThreads)
-    train(LossInput input, double scale, G* __restrict__ grad_logits, float* __restrict__ sums) {
+    train(LossInput input, LossRule rule, G* __restrict__ grad_logits, float* __restrict__ sums) {
   const Figures figures = losses<L>(
-      input, scale, nullptr, [&](std::int64_t i, float grad) { grad_logits[i] = from_float<G>(grad); });
+      input, rule, nullptr, [&](std::int64_t i, float grad) { grad_logits[i] = from_float<G>(grad); });
   if (threadIdx.x != 0) return;
   sums[0] += static_cast<float>(figures.loss);
   sums[1] += static_cast<float>(figures.correct);
@@ -63,17 +64,17 @@ __global__ void __launch_bounds__(kLossThreads)
 template <class L>
 __global__ void __launch_bounds__(kLossThreads)
     evaluate(LossInput input, std::uint8_t* __restrict__ predictions, float* __restrict__ loss_sum) {
-  const Figures figures = losses<L>(input, 0.0, predictions, [](std::int64_t, float) {});
+  const Figures figures = losses<L>(input, {}, predictions, [](std::int64_t, float) {});
   if (threadIdx.x == 0) *loss_sum = static_cast<float>(figures.loss);
 }
 
 }  // namespace
 
-void train_loss(cudaStream_t stream, const LossInput& input, double scale, ValueType grad_type,
+void train_loss(cudaStream_t stream, const LossInput& input, const LossRule& rule, ValueType grad_type,
                 void* grad_logits, float* sums) {
   with_type(input.logit_type, [&]<class L>(L) {
     with_type(grad_type, [&]<class G>(G) {
-      launch("loss", stream, {1, kLossThreads}, train<L, G>, input, scale, grad_logits, sums);
+      launch("loss", stream, {1, kLossThreads}, train<L, G>, input, rule, grad_logits, sums);
     });
   });
 }

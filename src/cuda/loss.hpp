@@ -21,9 +21,8 @@ struct LossInput {
   const std::uint8_t* labels = nullptr;  ///< [batch]; one that is no class is left out
 };
 
-/// Adds loss, correct and counted samples to sums[0..2] and writes the gradient [batch, classes], times
-/// `scale`.
-void train_loss(cudaStream_t stream, const LossInput& input, double scale, ValueType grad_type,
+/// Adds loss, correct and counted samples to sums[0..2] and writes the gradient [batch, classes].
+void train_loss(cudaStream_t stream, const LossInput& input, const LossRule& rule, ValueType grad_type,
                 void* grad_logits, float* sums);
 
 /// Overwrites predictions [batch] and loss_sum [1].

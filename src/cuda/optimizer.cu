@@ -23,41 +23,65 @@ __device__ double add_threads(double mine) {
   return sum;
 }
 
-__device__ double half_square(const float4& w) {
-  return 0.5 * (static_cast<double>(w.x) * w.x + static_cast<double>(w.y) * w.y +
-                static_cast<double>(w.z) * w.z + static_cast<double>(w.w) * w.w);
+__device__ double square(const float4& v) {
+  return static_cast<double>(v.x) * v.x + static_cast<double>(v.y) * v.y + static_cast<double>(v.z) * v.z +
+         static_cast<double>(v.w) * v.w;
+}
+
+__device__ const float4& four_at(const float* array, std::uint64_t i) {
+  return *reinterpret_cast<const float4*>(array + i);
 }
 
 /// Four floats of each array, loaded together.
 struct Four {
-  float4 w, g, ema;
+  float4 w, g, ema, s, q;
 };
 
+template <class Rule>
 __device__ Four load_four(const Update& work, std::uint64_t i) {
-  return {*reinterpret_cast<const float4*>(work.params + i), *reinterpret_cast<const float4*>(work.grads + i),
-          *reinterpret_cast<const float4*>(work.ema + i)};
+  Four four{four_at(work.params, i), four_at(work.grads, i), four_at(work.ema, i), {}, {}};
+  if constexpr (Rule::kStates > 0) four.s = four_at(work.states[0], i);
+  if constexpr (Rule::kStates > 1) four.q = four_at(work.states[1], i);
+  return four;
 }
 
+/// Without clipping there is no multiplication, which could be fused with what follows and change bits.
+template <class Rule, bool kClips>
 __device__ void update_four(const Update& work, const UpdateRates& rates, std::uint64_t i,
-                            const Segment& segment, const Four& four) {
+                            const Segment& segment, Four four) {
   const float decay = segment.decay, rate = rates.learning_rate * segment.rate_factor;
-  float4 w = four.w, ema = four.ema;
-  const float4& g = four.g;
-  w.x = optim::updated_weight(w.x, g.x, decay, rate);
-  w.y = optim::updated_weight(w.y, g.y, decay, rate);
-  w.z = optim::updated_weight(w.z, g.z, decay, rate);
-  w.w = optim::updated_weight(w.w, g.w, decay, rate);
-  ema.x = optim::updated_ema(ema.x, w.x, rates.ema_share);
-  ema.y = optim::updated_ema(ema.y, w.y, rates.ema_share);
-  ema.z = optim::updated_ema(ema.z, w.z, rates.ema_share);
-  ema.w = optim::updated_ema(ema.w, w.w, rates.ema_share);
-  *reinterpret_cast<float4*>(work.params + i) = w;
-  *reinterpret_cast<float4*>(work.ema + i) = ema;
+  const auto update_one = [&](float& w, float g, float& ema, float& s, float& q) {
+    w = Rule::apply(w, kClips ? rates.clip * g : g, decay, rate, rates, s, q, DeviceMath{});
+    ema = optim::updated_ema(ema, w, rates.ema_share);
+  };
+  update_one(four.w.x, four.g.x, four.ema.x, four.s.x, four.q.x);
+  update_one(four.w.y, four.g.y, four.ema.y, four.s.y, four.q.y);
+  update_one(four.w.z, four.g.z, four.ema.z, four.s.z, four.q.z);
+  update_one(four.w.w, four.g.w, four.ema.w, four.s.w, four.q.w);
+  *reinterpret_cast<float4*>(work.params + i) = four.w;
+  *reinterpret_cast<float4*>(work.ema + i) = four.ema;
+  if constexpr (Rule::kStates > 0) *reinterpret_cast<float4*>(work.states[0] + i) = four.s;
+  if constexpr (Rule::kStates > 1) *reinterpret_cast<float4*>(work.states[1] + i) = four.q;
+}
+
+/// The sum of what the blocks left, valid in thread 0 of the one that comes last; the others return early.
+template <class Use>
+__device__ void add_blocks(double mine, double* partials, unsigned* counter, Use use) {
+  const double sum = add_threads(mine);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+  if (!is_last_block(counter, gridDim.x)) return;
+  double part = 0.0;
+  for (int block = static_cast<int>(threadIdx.x); block < kUpdateBlocks; block += kThreads) {
+    part += __ldcg(partials + block);
+  }
+  const double total = add_threads(part);
+  if (threadIdx.x == 0) use(total);
 }
 
 /// Each thread four floats of every array at a time, the next ones on their way while it works on these and
 /// while thread 0 finds the rates, which takes a power and divisions in double. The limit is memory, or the
 /// cache where the parameters stay in it.
+template <class Rule, bool kClips>
 __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ Update work) {
   __shared__ UpdateRates rates;
   const Segments& segments = work.segments;
@@ -65,35 +89,47 @@ __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ U
   const std::uint64_t stride = std::uint64_t{4} * kThreads * kUpdateBlocks;
   std::uint64_t i = segments.items[0].begin + 4 * static_cast<std::uint64_t>(thread_index());
   Four next = {};
-  if (i < end) next = load_four(work, i);
-  const bool apply = isfinite(*work.loss_sum);
+  if (i < end) next = load_four<Rule>(work, i);
+  const bool apply = isfinite(*work.loss_sum) && (!kClips || isfinite(*work.gradient_norm));
   if (threadIdx.x == 0) {
-    rates = optim::update_rates(work.rule, work.ema_decay, *work.step, DeviceMath{});
+    rates = optim::update_rates(work.rule, work.optimizer, work.ema_decay, *work.step, DeviceMath{});
+    if (kClips) rates.clip = optim::clip_factor(work.clip_norm, *work.gradient_norm);
   }
   __syncthreads();
   double sum = 0.0;
   for (; i < end; i += stride) {
     const Four four = next;
-    if (i + stride < end) next = load_four(work, i + stride);
+    if (i + stride < end) next = load_four<Rule>(work, i + stride);
     const Segment segment = segment_of(segments, i);
-    if (segment.decay != 0.0f) sum += static_cast<double>(segment.decay) * half_square(four.w);
-    if (apply) update_four(work, rates, i, segment, four);
+    if (optim::decays_by_loss(work.optimizer.kind) && segment.decay != 0.0f) {
+      sum += static_cast<double>(segment.decay) * (0.5 * square(four.w));
+    }
+    if (apply) update_four<Rule, kClips>(work, rates, i, segment, four);
   }
-  sum = add_threads(sum);
-  if (threadIdx.x == 0) work.partials[blockIdx.x] = sum;
-  if (!is_last_block(work.counter, gridDim.x)) return;
-  double mine = 0.0;
-  for (int block = static_cast<int>(threadIdx.x); block < kUpdateBlocks; block += kThreads) {
-    mine += __ldcg(work.partials + block);
+  add_blocks(sum, work.partials, work.counter,
+             [&](double total) { *work.decay_sum = work.adds ? *work.decay_sum + total : total; });
+}
+
+__global__ void __launch_bounds__(kThreads) norm_of_all(const GradientNorm work) {
+  double sum = 0.0;
+  const std::uint64_t stride = std::uint64_t{4} * kThreads * kUpdateBlocks;
+  for (std::uint64_t i = 4 * static_cast<std::uint64_t>(thread_index()); i < work.floats; i += stride) {
+    sum += square(four_at(work.grads, i));
   }
-  const double total = add_threads(mine);
-  if (threadIdx.x == 0) *work.decay_sum = work.adds ? *work.decay_sum + total : total;
+  add_blocks(sum, work.partials, work.counter, [&](double total) { *work.norm = sqrt(total); });
 }
 
 }  // namespace
 
 void update(cudaStream_t stream, const Update& work) {
-  launch("update", stream, {kUpdateBlocks, kThreads}, update_all, work);
+  optim::with_rule(work.optimizer.kind, [&]<class Rule>(Rule) {
+    const auto kernel = work.gradient_norm != nullptr ? update_all<Rule, true> : update_all<Rule, false>;
+    launch("update", stream, {kUpdateBlocks, kThreads}, kernel, work);
+  });
+}
+
+void gradient_norm(cudaStream_t stream, const GradientNorm& work) {
+  launch("gradient norm", stream, {kUpdateBlocks, kThreads}, norm_of_all, work);
 }
 
 }  // namespace cifar_mpi::cuda

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cifar_mpi/optim/state.hpp"
 #include "cifar_mpi/optim/step_math.hpp"
 #include "cuda/optimizer_math.hpp"
 
@@ -10,11 +11,12 @@ namespace cifar_mpi::cuda {
 /// Blocks of the update, so partial sums of the decay term; a constant, because it affects bits.
 constexpr int kUpdateBlocks = 512;
 
-/// For every float of the segments, with the weight decay λ of its parameter:
-///   w' = w − lr·(g + λ·w), ema' = ema + (1 − d)·(w' − ema)
-/// and decay_sum (+)= Σ λ·½w² of the values before the update. Nothing but the sum is written when loss_sum
-/// is not finite. Segments lie one behind another and begin and end on multiples of 4 floats. Moves 20 bytes
-/// per parameter.
+/// For every float of the segments, with the weight decay λ of its parameter: w' by the optimizer's rule in
+/// optim/step_math.hpp, for sgd w − lr·(g + λ·w); ema' = ema + (1 − d)·(w' − ema); and decay_sum (+)= Σ λ·½w²
+/// of the values before the update, 0 where λ is no part of the loss. Where there is a norm, g is first
+/// multiplied by optim::clip_factor. Nothing but the sum is written when loss_sum or the norm is not finite.
+/// Segments lie one behind another and begin and end on multiples of 4 floats. Moves 20 bytes per parameter,
+/// and 8 for each array of the optimizer.
 struct Update {
   float* params = nullptr;
   const float* grads = nullptr;
@@ -28,7 +30,21 @@ struct Update {
   Segments segments;
   double* partials = nullptr;   ///< kUpdateBlocks
   unsigned* counter = nullptr;  ///< zero before and after
+  optim::OptimizerSpec optimizer;
+  float* states[optim::kMostOptimizerRows] = {};
+  double clip_norm = 0.0;
+  const double* gradient_norm = nullptr;  ///< null: nothing is clipped
 };
 void update(cudaStream_t stream, const Update& work);
+
+/// norm = √Σ grads², added in double in an order that depends on `floats` alone, a multiple of 4.
+struct GradientNorm {
+  const float* grads = nullptr;
+  std::uint64_t floats = 0;
+  double* norm = nullptr;
+  double* partials = nullptr;   ///< kUpdateBlocks
+  unsigned* counter = nullptr;  ///< zero before and after
+};
+void gradient_norm(cudaStream_t stream, const GradientNorm& work);
 
 }  // namespace cifar_mpi::cuda

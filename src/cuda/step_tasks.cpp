@@ -157,9 +157,10 @@ Task plan_train_loss(const engine::TrainBinding& binding, const LossPlace& place
   const std::size_t values = static_cast<std::size_t>(place.batch) * static_cast<std::size_t>(place.classes);
   task.reads.push_back(bytes_of(binding.control, kFigures));
   task.writes = {bytes_of(binding.control, kFigures), {grad_logits, values * bytes_per(grad_type)}};
-  task.start = [input = input_of(place), scale = 1.0 / static_cast<double>(binding.global_batch), grad_type,
-                grad_logits, sums = binding.control](Lane& lane) {
-    train_loss(stream_of(lane), input, scale, grad_type, grad_logits, sums);
+  task.start = [input = input_of(place),
+                rule = LossRule{1.0 / static_cast<double>(binding.global_batch), binding.label_smoothing},
+                grad_type, grad_logits, sums = binding.control](Lane& lane) {
+    train_loss(stream_of(lane), input, rule, grad_type, grad_logits, sums);
   };
   return task;
 }
@@ -177,10 +178,22 @@ Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& 
                  const engine::ParamLayout& layout, double* partials, unsigned* counter) {
   std::vector<Update> launches;
   for (const Segments& segments : segments_of(binding, params, layout)) {
-    launches.push_back({binding.params, binding.grads, binding.ema, binding.control + ControlLayout::loss_sum,
-                        binding.step, binding.decay_sum, !launches.empty(),
-                        optim::Schedule(binding.schedule).rule(), binding.ema_decay, segments, partials,
-                        counter});
+    launches.push_back({binding.params,
+                        binding.grads,
+                        binding.ema,
+                        binding.control + ControlLayout::loss_sum,
+                        binding.step,
+                        binding.decay_sum,
+                        !launches.empty(),
+                        optim::Schedule(binding.schedule).rule(),
+                        binding.ema_decay,
+                        segments,
+                        partials,
+                        counter,
+                        binding.optimizer,
+                        {binding.states[0], binding.states[1]},
+                        binding.clip_norm,
+                        binding.gradient_norm});
   }
   const std::size_t floats = binding.end - binding.begin;
   const engine::Bytes weights = bytes_of(binding.params + binding.begin, floats);
@@ -190,9 +203,25 @@ Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& 
   task.reads = {weights, ema, bytes_of(binding.grads + binding.begin, floats),
                 bytes_of(binding.control + ControlLayout::loss_sum, 1), bytes_of(binding.step, 1)};
   task.writes = {weights, ema, bytes_of(binding.decay_sum, 1)};
+  for (const float* const state : binding.states) {
+    if (state == nullptr) continue;
+    task.reads.push_back(bytes_of(state + binding.begin, floats));
+    task.writes.push_back(bytes_of(state + binding.begin, floats));
+  }
+  if (binding.gradient_norm != nullptr) task.reads.push_back(bytes_of(binding.gradient_norm, 1));
   task.start = [launches = std::move(launches)](Lane& lane) {
     for (const Update& launch : launches) update(stream_of(lane), launch);
   };
+  return task;
+}
+
+Task plan_gradient_norm(const engine::GradientNormBinding& binding, double* partials, unsigned* counter) {
+  Task task;
+  task.name = "gradient norm";
+  task.reads = {bytes_of(binding.grads, binding.floats)};
+  task.writes = {bytes_of(binding.norm, 1)};
+  task.start = [work = GradientNorm{binding.grads, binding.floats, binding.norm, partials, counter}](
+                   Lane& lane) { gradient_norm(stream_of(lane), work); };
   return task;
 }
 
@@ -203,12 +232,14 @@ Task plan_advance(const engine::AdvanceBinding& binding, Advance ring) {
   work.global_batch = static_cast<double>(binding.global_batch);
   work.decay_sums = binding.decay_sums.data();
   work.buckets = static_cast<int>(binding.decay_sums.size());
+  work.gradient_norm = binding.gradient_norm;
   work.step = binding.step;
   const std::size_t slots = work.floats - ControlLayout::header_floats;
   Task task;
   task.name = "advance";
   task.reads = {bytes_of(work.control, work.floats), bytes_of(work.decay_sums, binding.decay_sums.size()),
                 bytes_of(work.step, 1), bytes_of(work.replays, 1)};
+  if (work.gradient_norm != nullptr) task.reads.push_back(bytes_of(work.gradient_norm, 1));
   task.writes = {bytes_of(work.step, 1), bytes_of(work.replays, 1),
                  bytes_of(work.entries, engine::kRecordRing),
                  bytes_of(work.slots, engine::kRecordRing * slots)};

@@ -43,6 +43,10 @@ engine::Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const Lo
 engine::Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& params,
                          const engine::ParamLayout& layout, double* partials, unsigned* counter);
 
+/// Likewise.
+engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding, double* partials,
+                                unsigned* counter);
+
 /// `ring` says where the record goes; the rest comes from the binding.
 engine::Task plan_advance(const engine::AdvanceBinding& binding, Advance ring);
 

@@ -17,7 +17,8 @@ namespace cifar_mpi::run {
 namespace {
 
 constexpr const char* kFormat = "cifar_mpi checkpoint";
-constexpr std::int64_t kVersion = 2;
+constexpr std::int64_t kVersion = 3;
+constexpr std::int64_t kOldestVersion = 2;  ///< has no optimizer but sgd, which is the same in both
 constexpr std::string_view kSeparator = " = ";
 
 std::vector<std::string> as_lines(const RunFingerprint& items) {
@@ -46,7 +47,7 @@ std::string_view bytes_of(const T& value) {
 }
 std::string_view bytes_of(const std::string& value) { return value; }
 
-/// Puts the four groups that are compared into a file, or nowhere, and hashes them as `content_hash` says.
+/// Puts the groups that are compared into a file, or nowhere, and hashes them as `content_hash` says.
 class Content {
  public:
   explicit Content(hdf5::Writer* file) : file_(file) {}
@@ -116,17 +117,21 @@ void put_progress(Content& content, const Progress& progress) {
   content.text("/progress/resolved", "meaning", "chosen at start, affects bits; taken over on resume");
 }
 
-/// The four groups; their hash.
+/// All groups but /provenance; their hash.
 std::uint64_t put_content(hdf5::Writer* file, const Checkpoint& checkpoint) {
   Content content(file);
-  for (const optim::StateRow& row : optim::state_rows()) {
+  const optim::OptimizerKind optimizer = checkpoint.optimizer.kind;
+  for (const optim::StateRow& row : optim::state_rows(optimizer)) {
     put_tensors(content, row.group, checkpoint.state[row.role]);
     content.text(row.group, "meaning", row.meaning);
   }
   content.group("/optimizer");
-  content.text("/optimizer", "kind", "sgd");
+  content.text("/optimizer", "kind", std::string(optim::to_string(optimizer)));
   content.attribute("/optimizer", "step", checkpoint.progress.step);
-  content.text("/optimizer", "meaning", "plain stochastic gradient descent keeps no state but the step");
+  for (const auto& [name, value] : optim::numbers_of(checkpoint.optimizer)) {
+    content.attribute("/optimizer", name, value);
+  }
+  content.text("/optimizer", "meaning", std::string(optim::formula(optimizer)));
   put_progress(content, checkpoint.progress);
   return content.hash();
 }
@@ -182,10 +187,27 @@ void require_format(const hdf5::Reader& file) {
                 concat(file.path(), " is an HDF5 file, but not a cifar_mpi checkpoint"));
   }
   const auto version = file.attribute<std::int64_t>("/", "version");
-  if (version != kVersion) {
-    throw Error(ErrorKind::checkpoint,
-                concat(file.path(), " has checkpoint version ", version, "; this program reads ", kVersion));
+  if (version < kOldestVersion || version > kVersion) {
+    throw Error(ErrorKind::checkpoint, concat(file.path(), " has checkpoint version ", version,
+                                              "; this program reads ", kOldestVersion, " to ", kVersion));
   }
+}
+
+optim::OptimizerSpec read_optimizer(const hdf5::Reader& file) {
+  const char* const group = "/optimizer";
+  const auto name = file.attribute<std::string>(group, "kind");
+  const auto kind = optim::find_optimizer(name);
+  if (!kind) {
+    throw Error(ErrorKind::checkpoint, concat(file.path(), " was trained with the optimizer ", name,
+                                              ", which this program does not have"));
+  }
+  optim::OptimizerSpec spec;
+  spec.kind = *kind;
+  for (auto [number, value] : {std::pair{"momentum", &spec.momentum}, std::pair{"beta1", &spec.beta1},
+                               std::pair{"beta2", &spec.beta2}, std::pair{"eps", &spec.eps}}) {
+    if (file.has_attribute(group, number)) *value = file.attribute<double>(group, number);
+  }
+  return spec;
 }
 
 /// What every run has: its hash is right, too, where the writer was given nothing.
@@ -193,13 +215,23 @@ void require_complete(const Checkpoint& checkpoint, const std::string& path) {
   const auto require = [&](bool present, const char* object) {
     if (!present) throw Error(ErrorKind::checkpoint, concat(path, " is damaged: its ", object, " is empty"));
   };
-  for (const optim::StateRow& row : optim::state_rows()) {
+  for (const optim::StateRow& row : optim::state_rows(checkpoint.optimizer.kind)) {
     require(!checkpoint.state[row.role].empty(), row.group);
   }
   require(!checkpoint.progress.identity.empty(), "/progress/identity");
 }
 
 }  // namespace
+
+StateTensors initial_state(optim::OptimizerKind optimizer, const std::vector<NamedTensor>& initial) {
+  StateTensors state;
+  for (const optim::StateRow& row : optim::state_rows(optimizer)) {
+    state[row.role] = initial;
+    if (!row.of_optimizer) continue;
+    for (NamedTensor& tensor : state[row.role]) std::fill(tensor.values.begin(), tensor.values.end(), 0.0f);
+  }
+  return state;
+}
 
 std::uint64_t content_hash(const Checkpoint& checkpoint) { return put_content(nullptr, checkpoint); }
 
@@ -218,7 +250,8 @@ Checkpoint read_checkpoint(const std::string& path) {
   require_format(file);
   Checkpoint checkpoint;
   std::uint64_t room = file.capacity();
-  for (const optim::StateRow& row : optim::state_rows()) {
+  checkpoint.optimizer = read_optimizer(file);
+  for (const optim::StateRow& row : optim::state_rows(checkpoint.optimizer.kind)) {
     checkpoint.state[row.role] = read_tensors(file, row.group, room);
   }
   Progress& progress = checkpoint.progress;

@@ -108,13 +108,20 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const std::string& run_di
 Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,
                  const model::ParamTable& params, const comm::World& world, const Log& log) {
   Start start;
-  for (const optim::StateRow& row : optim::state_rows()) start.state[row.role] = initial;
+  start.state = initial_state(asked.optimizer, initial);
+  const std::vector<optim::StateRow> rows = optim::state_rows(asked.optimizer);
   world.together([&] {
     if (world.rank() != 0) return;
     std::optional<FoundCheckpoint> found = look_for_checkpoint(asked, log);
     if (!found) return;
     require_same_run(found->content.progress.identity, asked, found->path, world.size());
-    for (const optim::StateRow& row : optim::state_rows()) {
+    if (const auto kind = found->content.optimizer.kind; kind != asked.optimizer) {
+      throw Error(ErrorKind::checkpoint,
+                  concat(found->path, " holds the state of the optimizer ", optim::to_string(kind),
+                         ", but is of a run with ", optim::to_string(asked.optimizer),
+                         "; choose another checkpoint"));
+    }
+    for (const optim::StateRow& row : rows) {
       start.state[row.role] = match_tensors(std::move(found->content.state[row.role]), params, found->path);
     }
     start.name = found->path;
@@ -125,7 +132,7 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
   start.resumed = !start.name.empty();
   if (!start.resumed) return start;
 
-  for (const optim::StateRow& row : optim::state_rows()) broadcast(world, start.state[row.role]);
+  for (const optim::StateRow& row : rows) broadcast(world, start.state[row.role]);
   world.broadcast(std::as_writable_bytes(std::span(&start.progress.step, 1)));
   world.broadcast(start.progress.identity);
   world.broadcast(start.progress.resolved);

@@ -22,6 +22,7 @@ struct StartRequest {
   bool global_batch_given = false;  ///< it does not follow the ranks
   RunFingerprint fingerprint;       ///< what can be compared without the samples; see add_dataset_content
   RunFingerprint unrecorded;        ///< what a checkpoint that lacks an item of it stands for
+  optim::OptimizerKind optimizer = optim::OptimizerKind::sgd;
 };
 
 /// Where a run starts, on every rank.

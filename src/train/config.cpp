@@ -8,6 +8,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
 
 namespace cifar_mpi::train {
@@ -69,6 +70,12 @@ void add_schedule(RunFingerprint& items, const TrainConfig& config, const Sizes&
     items.emplace_back("--initial-lr-share", exact(config.initial_lr_share));
 }
 
+/// What only some optimizers have.
+void add_optimizer(RunFingerprint& items, const TrainConfig& config) {
+  for (const auto& [name, value] : optim::numbers_of(config.optimizer))
+    items.emplace_back(concat("--", name), exact(value));
+}
+
 /// Micro-shards per rank. All the work of a micro-shard must be the same wherever it is done, so the division
 /// must come out even.
 int resolve_parts(const TrainConfig& config, int batch, int ranks) {
@@ -108,7 +115,12 @@ void check(const TrainConfig& config) {
   Sizes any;  // what the schedule's own options may be does not depend on it
   any.global_batch = 1;
   optim::check(schedule_spec(config, any, 1));
+  optim::check(config.optimizer);
+  require_in("--clip-norm", config.clip_norm, 0.0, kMany);
   require_in("--weight-decay", config.weight_decay, 0.0, kMany);
+  if (!(config.label_smoothing >= 0.0 && config.label_smoothing < 1.0)) {
+    refuse(concat("--label-smoothing must lie in [0, 1), not ", config.label_smoothing));
+  }
   if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
     refuse(concat("--ema-decay must lie in [0, 1), not ", config.ema_decay));
   }
@@ -231,21 +243,28 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
       {"--seed", std::to_string(config.seed)},
       {"--global-batch", std::to_string(sizes.global_batch)},
       {"--lr", exact(config.lr)},
+      {"--optimizer", std::string(optim::to_string(config.optimizer.kind))},
+      {"--clip-norm", exact(config.clip_norm)},
       {"--schedule", std::string(optim::to_string(config.schedule))},
       {"--lr-decay-factor", exact(config.lr_decay_factor)},
       {"--epochs-per-decay", exact(config.epochs_per_decay)},
       {"--lr-scaling", std::string(to_string(config.lr_scaling))},
       {"--warmup-epochs", exact(config.warmup_epochs)},
       {"--weight-decay", exact(config.weight_decay)},
+      {"--label-smoothing", exact(config.label_smoothing)},
       {"--ema-decay", exact(config.ema_decay)},
       {"--augment", std::string(to_string(config.augment))},
       {"--shuffle", std::string(to_string(config.shuffle))},
   };
   add_schedule(items, config, sizes);
+  add_optimizer(items, config);
   if (config.reproducible) items.emplace_back("--micro-shards", std::to_string(config.micro_shards));
   return items;
 }
 
-RunFingerprint unrecorded_fingerprint() { return {{"--schedule", "staircase"}}; }
+RunFingerprint unrecorded_fingerprint() {
+  return {
+      {"--optimizer", "sgd"}, {"--clip-norm", "0"}, {"--schedule", "staircase"}, {"--label-smoothing", "0"}};
+}
 
 }  // namespace cifar_mpi::train

@@ -51,7 +51,7 @@ std::vector<std::string> doubts(const run::Checkpoint& checkpoint, const data::D
 /// What all ranks must evaluate alike.
 RunFingerprint fingerprint_of(const run::Checkpoint& checkpoint) {
   std::uint64_t hash = 0;
-  for (const optim::StateRow& row : optim::state_rows()) {
+  for (const optim::StateRow& row : optim::state_rows(checkpoint.optimizer.kind)) {
     for (const run::NamedTensor& tensor : checkpoint.state[row.role]) {
       hash = hash_pair(hash, hash_bytes(std::as_bytes(std::span(tensor.values))));
     }

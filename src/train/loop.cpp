@@ -231,11 +231,12 @@ void Loop::absorb(std::uint64_t until) {
   for (; absorbed_ < until; ++absorbed_) {
     const engine::StepRecord& record = s_.records[absorbed_ % engine::kRecordRing];
     if (!record.applied) {
+      const double loss = record.cross_entropy + record.decay_term;
+      const bool by_loss = !std::isfinite(loss);
       throw comm::AgreedError(
           ErrorKind::diverged,
-          concat("diverged: the loss of step ", absorbed_ + 1, " is ",
-                 std::isnan(record.cross_entropy + record.decay_term) ? "not a number" : "infinite",
-                 kAdvice));
+          concat("diverged: the ", by_loss ? "loss" : "gradient's norm", " of step ", absorbed_ + 1, " is ",
+                 std::isnan(by_loss ? loss : record.gradient_norm) ? "not a number" : "infinite", kAdvice));
     }
     if (absorbed_ % static_cast<std::uint64_t>(s_.config.check_every) == 0) {
       const std::string difference = watch::desync_text(record, s_.world.hosts());

@@ -9,6 +9,7 @@
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "run/resume.hpp"
 #include "train/resolved.hpp"
@@ -97,12 +98,23 @@ run::StartRequest start_request(const SessionState& state) {
           config.data,
           config.global_batch != 0,
           run_fingerprint(config, state.sizes, state.info),
-          unrecorded_fingerprint()};
+          unrecorded_fingerprint(),
+          config.optimizer.kind};
 }
 
 run::StartedRun started_run(const SessionState& state) {
   return {state.progress.resolved, state.tower->plan_text(), state.config.reproducible, state.config.shuffle,
           state.info.train_count,  state.sizes.global_batch, state.world.size()};
+}
+
+/// What is not plain gradient descent on the labels as they are.
+std::string optimizer_text(const TrainConfig& config) {
+  std::string text;
+  if (config.optimizer.kind != optim::OptimizerKind::sgd)
+    text += concat("; optimizer ", optim::describe(config.optimizer));
+  if (config.clip_norm > 0.0) text += concat("; gradients clipped to norm ", config.clip_norm);
+  if (config.label_smoothing > 0.0) text += concat("; labels smoothed by ", config.label_smoothing);
+  return text;
 }
 
 void describe_run(const SessionState& state, const run::Start& start) {
@@ -120,7 +132,7 @@ void describe_run(const SessionState& state, const run::Start& start) {
                   "; seed ", config.seed));
   log.info(concat(
       "learning rate: ", optim::Schedule(schedule_spec(config, state.sizes, info.train_count)).describe(),
-      "; EMA ", config.ema_decay, "; weight decay ", config.weight_decay));
+      "; EMA ", config.ema_decay, "; weight decay ", config.weight_decay, optimizer_text(config)));
   if (const std::string note = state.update->note(); !note.empty()) log.warn(note);
   if (const int unused = state.world.unused_cores(); unused > 0) {
     log.info(concat("note: ", unused,

@@ -9,6 +9,7 @@ namespace cifar_mpi::train {
 run::Checkpoint snapshot(const SessionState& state, const optim::Schedule& schedule, std::uint64_t step,
                          std::optional<double> test_accuracy) {
   run::Checkpoint c;
+  c.optimizer = state.config.optimizer;
   c.state = state.state.read(*state.backend, *state.tower, state.network.params);
   c.progress = state.progress;
   c.progress.step = step;

@@ -48,6 +48,7 @@ struct SessionState {
   Buffer step_counter;
   Buffer facts;  ///< RankFacts
   Buffer decay_sums;
+  Buffer gradient_norm;  ///< where gradients are clipped
   std::vector<engine::StepRecord> records;
 
   std::unique_ptr<engine::Runner> step;

@@ -9,8 +9,10 @@ namespace cifar_mpi::train {
 
 using optim::StateRow;
 
-void StateTable::allocate(engine::Backend& backend, const engine::ParamLayout& layout) {
-  for (const StateRow& row : optim::state_rows()) {
+void StateTable::allocate(engine::Backend& backend, const engine::ParamLayout& layout,
+                          optim::OptimizerKind optimizer) {
+  rows_ = optim::state_rows(optimizer);
+  for (const StateRow& row : rows_) {
     blocks_[static_cast<std::size_t>(row.role)] = backend.allocate(layout.floats * sizeof(float));
   }
 }
@@ -18,7 +20,7 @@ void StateTable::allocate(engine::Backend& backend, const engine::ParamLayout& l
 run::StateTensors StateTable::read(engine::Backend& backend, const lower::Tower& tower,
                                    const model::ParamTable& params) const {
   run::StateTensors tensors;
-  for (const StateRow& row : optim::state_rows()) {
+  for (const StateRow& row : rows_) {
     tensors[row.role] = export_block(backend, tower, params, (*this)[row.role]);
   }
   return tensors;
@@ -26,19 +28,14 @@ run::StateTensors StateTable::read(engine::Backend& backend, const lower::Tower&
 
 void StateTable::write(engine::Backend& backend, const lower::Tower& tower,
                        const run::StateTensors& tensors) const {
-  for (const StateRow& row : optim::state_rows()) {
+  for (const StateRow& row : rows_) {
     import_block(backend, tower, tensors[row.role], (*this)[row.role]);
   }
 }
 
-void StateTable::begin_with(engine::Backend& backend, const lower::Tower& tower,
-                            const std::vector<run::NamedTensor>& initial) const {
-  for (const StateRow& row : optim::state_rows()) import_block(backend, tower, initial, (*this)[row.role]);
-}
-
 std::uint64_t StateTable::hash(engine::Backend& backend) const {
   std::uint64_t hash = 0;
-  for (const StateRow& row : optim::state_rows()) {
+  for (const StateRow& row : rows_) {
     if (!row.compared) continue;
     const Buffer& block = (*this)[row.role];
     std::vector<std::byte> bytes(block.size());
@@ -50,7 +47,7 @@ std::uint64_t StateTable::hash(engine::Backend& backend) const {
 
 std::string StateTable::first_not_finite(engine::Backend& backend, const engine::ParamLayout& layout,
                                          const model::ParamTable& params) const {
-  for (const StateRow& row : optim::state_rows()) {
+  for (const StateRow& row : rows_) {
     const std::string name = train::first_not_finite(backend, layout, params, (*this)[row.role]);
     if (!name.empty()) return concat(row.what, " of ", name);
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <vector>
 
 #include "cifar_mpi/lower/tower.hpp"
@@ -9,19 +10,18 @@
 
 namespace cifar_mpi::train {
 
-/// The rows of optim::state_rows as flat blocks of a tower's layout in backend memory.
+/// The rows that a run's optimizer needs (optim::state_rows) as flat blocks of a tower's layout in backend memory.
 class StateTable {
  public:
-  void allocate(engine::Backend& backend, const engine::ParamLayout& layout);
+  void allocate(engine::Backend& backend, const engine::ParamLayout& layout, optim::OptimizerKind optimizer);
+  std::span<const optim::StateRow> rows() const { return rows_; }
+  /// Of a row that there is.
   const Buffer& operator[](optim::StateRole role) const { return blocks_[static_cast<std::size_t>(role)]; }
 
   /// All rows as logical tensors in the order of the ParamTable, and back.
   run::StateTensors read(engine::Backend& backend, const lower::Tower& tower,
                          const model::ParamTable& params) const;
   void write(engine::Backend& backend, const lower::Tower& tower, const run::StateTensors& tensors) const;
-  /// Every row gets these values.
-  void begin_with(engine::Backend& backend, const lower::Tower& tower,
-                  const std::vector<run::NamedTensor>& initial) const;
 
   /// A hash of the rows that ranks compare.
   std::uint64_t hash(engine::Backend& backend) const;
@@ -30,6 +30,7 @@ class StateTable {
                                const model::ParamTable& params) const;
 
  private:
+  std::vector<optim::StateRow> rows_;
   std::array<Buffer, optim::kStateRoles> blocks_;
 };
 

@@ -24,8 +24,14 @@ engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout
   binding.augment = state.network.augment;
   binding.seed = config.seed;
   binding.global_batch = state.sizes.global_batch;
+  binding.label_smoothing = state.config.label_smoothing;
   binding.stop_request = &state.stop_word;
   return binding;
+}
+
+/// Null where gradients are not clipped: nobody then asks for their norm.
+double* gradient_norm(SessionState& state) {
+  return state.config.clip_norm > 0.0 ? state.gradient_norm.as<double>() : nullptr;
 }
 
 engine::Task bind_update(SessionState& state, const engine::TrainBinding& train, const comm::ParamSpan& span,
@@ -41,6 +47,13 @@ engine::Task bind_update(SessionState& state, const engine::TrainBinding& train,
   update.decay_sum = decay_sum;
   update.schedule = schedule_spec(state.config, state.sizes, state.info.train_count);
   update.ema_decay = state.config.ema_decay;
+  update.optimizer = state.config.optimizer;
+  std::size_t states = 0;
+  for (const optim::StateRow& row : state.state.rows()) {
+    if (row.of_optimizer) update.states[states++] = state.state[row.role].as<float>();
+  }
+  update.clip_norm = state.config.clip_norm;
+  update.gradient_norm = gradient_norm(state);
   return state.backend->update_task(update, state.network.params, state.tower->layout());
 }
 
@@ -83,10 +96,11 @@ void open_update(SessionState& state) {
 }
 
 void allocate_blocks(SessionState& state) {
-  state.state.allocate(*state.backend, state.tower->layout());
+  state.state.allocate(*state.backend, state.tower->layout(), state.config.optimizer.kind);
   state.step_counter = state.backend->allocate(sizeof(std::uint64_t));
   state.facts = state.backend->allocate(sizeof(engine::RankFacts));
   state.decay_sums = state.backend->allocate(state.update->spans().size() * sizeof(double));
+  if (state.config.clip_norm > 0.0) state.gradient_norm = state.backend->allocate(sizeof(double));
   state.records.resize(engine::kRecordRing);
   for (int parts = 1; parts < state.sizes.parts; parts *= 2)
     state.partials.push_back(state.backend->allocate(state.gradients.size()));
@@ -130,15 +144,20 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
   for (std::size_t i = 0; i < spans.size(); ++i) {
     parts.update.push_back(bind_update(state, binding, spans[i], state.decay_sums.as<double>() + i));
   }
+  const std::size_t trained = state.tower->layout().trained_floats;
+  if (double* const norm = gradient_norm(state)) {
+    parts.before_updates = state.backend->gradient_norm_task({binding.grads, trained, norm});
+  }
   engine::AdvanceBinding advance;
   advance.control = binding.control;
   advance.control_layout = control;
   advance.global_batch = binding.global_batch;
   advance.decay_sums = {state.decay_sums.as<const double>(), spans.size()};
   advance.step = binding.step;
+  advance.gradient_norm = gradient_norm(state);
   parts.advance = state.backend->advance_task(advance, state.records);
   parts.control = {binding.control, control.floats()};
-  parts.grads = {binding.grads, state.tower->layout().trained_floats};
+  parts.grads = {binding.grads, trained};
 
   engine::StepProgram program("train");
   update.append(program, std::move(parts), concurrent);
@@ -147,9 +166,10 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
   const auto watch = [&](const Buffer& block) {
     regions.push_back(engine::bytes_of(block.data(), block.size()));
   };
-  for (const optim::StateRow& row : optim::state_rows()) watch(state.state[row.role]);
-  for (const Buffer* block : {&state.gradients, &state.step_counter, &state.facts, &state.decay_sums}) {
-    watch(*block);
+  for (const optim::StateRow& row : state.state.rows()) watch(state.state[row.role]);
+  for (const Buffer* block :
+       {&state.gradients, &state.step_counter, &state.facts, &state.decay_sums, &state.gradient_norm}) {
+    if (block->size() > 0) watch(*block);
   }
   return state.backend->runner(std::move(program), state.config.runner, std::move(regions));
 }

@@ -98,8 +98,8 @@ void plan_variants(SessionState& state, Variants& variants) {
                                                 comm::AllReduceSettings{state.config.bucket_mib});
     variants.alone = plan_step(state, *variants.none, {});
   }
-  state.state.begin_with(*state.backend, *state.tower,
-                         initial_tensors(state.network.params, state.config.seed));
+  const auto initial = initial_tensors(state.network.params, state.config.seed);
+  state.state.write(*state.backend, *state.tower, run::initial_state(state.config.optimizer.kind, initial));
 }
 
 /// Seconds per step over `steps` steps, `together` of them in each launch, of the slowest rank.

@@ -44,19 +44,21 @@ TEST_F(Programs, PrintAConfigurationThatReadsBackWhateverTheValues) {
 
 TEST_F(Programs, PrintEveryOptionSoThatItReadsBack) {
   const std::string defaults = run_command(kTrain + " --print-config").output;
-  const Outcome printed = run_command(kTrain +
-                                      " --data d --run-dir r --resume never --seed 18446744073709551615 "
-                                      "--device cpu --precision bf16 --threads 3 "
-                                      "--runner serial --all-reduce doubling --bucket-mib "
-                                      "0.12345678901234567 --reproducible --micro-shards 16 "
-                                      "--overlap off --batch-size 7 --global-batch 9223372036854775807 "
-                                      "--epochs 0.30000000000000004 --steps 5 "
-                                      "--augment none --shuffle global --lr 1e-300 --lr-decay-factor 0.25 "
-                                      "--lr-scaling sqrt "
-                                      "--warmup-epochs 2 --weight-decay 0 --ema-decay 0.5 --log-every 3 "
-                                      "--eval-every 0.5 --checkpoint-every 9 "
-                                      "--check-every 8 --keep 2 --schedule steps --decay-at 0.5,0.75 "
-                                      "--print-config");
+  const Outcome printed =
+      run_command(kTrain +
+                  " --data d --run-dir r --resume never --seed 18446744073709551615 "
+                  "--device cpu --precision bf16 --threads 3 "
+                  "--runner serial --all-reduce doubling --bucket-mib "
+                  "0.12345678901234567 --reproducible --micro-shards 16 "
+                  "--overlap off --batch-size 7 --global-batch 9223372036854775807 "
+                  "--epochs 0.30000000000000004 --steps 5 "
+                  "--augment none --shuffle global --lr 1e-300 --lr-decay-factor 0.25 "
+                  "--lr-scaling sqrt "
+                  "--warmup-epochs 2 --weight-decay 0 --ema-decay 0.5 --log-every 3 "
+                  "--eval-every 0.5 --checkpoint-every 9 "
+                  "--check-every 8 --keep 2 --schedule steps --decay-at 0.5,0.75 "
+                  "--optimizer nesterov --momentum 0.85 --clip-norm 1.5 --label-smoothing 0.2 "
+                  "--print-config");
   ASSERT_EQ(printed.code, 0) << printed.output;
   write_file(file("all.toml"), printed.output);
   EXPECT_EQ(run_command(kTrain + " --config " + file("all.toml") + " --print-config").output, printed.output);

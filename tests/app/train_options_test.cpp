@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/optim/optimizer.hpp"
+
 namespace cifar_mpi::app {
 namespace {
 
@@ -42,7 +44,8 @@ TEST(TrainOptions, ReachTheRun) {
       "--checkpoint-every 18 "
       "--check-every 19 --keep 20 --keep-every 21 --timeout 22 --stop-after 23 --overlap off --schedule "
       "one-cycle --decay-at 0.25,0.5 "
-      "--initial-lr-share 0.125 --final-lr-share 0.0625");
+      "--initial-lr-share 0.125 --final-lr-share 0.0625 --optimizer adamw --momentum 0.5 --beta1 0.25 "
+      "--beta2 0.75 --eps 0.001 --clip-norm 24 --label-smoothing 0.125");
   EXPECT_EQ(config.data, "d");
   EXPECT_EQ(config.run_dir, "r");
   EXPECT_EQ(config.resume, "never");
@@ -81,6 +84,20 @@ TEST(TrainOptions, ReachTheRun) {
   EXPECT_EQ(config.decay_at, (std::vector<double>{0.25, 0.5}));
   EXPECT_EQ(config.initial_lr_share, 0.125);
   EXPECT_EQ(config.final_lr_share, 0.0625);
+  EXPECT_EQ(config.optimizer.kind, optim::OptimizerKind::adamw);
+  EXPECT_EQ(config.optimizer.momentum, 0.5);
+  EXPECT_EQ(config.optimizer.beta1, 0.25);
+  EXPECT_EQ(config.optimizer.beta2, 0.75);
+  EXPECT_EQ(config.optimizer.eps, 0.001);
+  EXPECT_EQ(config.clip_norm, 24.0);
+  EXPECT_EQ(config.label_smoothing, 0.125);
+}
+
+TEST(TrainOptions, NameEveryOptimizer) {
+  using Kind = optim::OptimizerKind;
+  for (const Kind kind : {Kind::sgd, Kind::momentum, Kind::nesterov, Kind::adamw}) {
+    EXPECT_EQ(parsed("--optimizer " + std::string(optim::to_string(kind))).optimizer.kind, kind);
+  }
 }
 
 TEST(TrainOptions, NameEverySchedule) {

@@ -166,6 +166,11 @@ class ThreeRanks : public Collective {
   std::vector<std::size_t>* exact_;  ///< of the tasks it was asked for
 };
 
+class OneRank : public ThreeRanks {
+ public:
+  int ranks() const override { return 1; }
+};
+
 /// The program without its line `left_out`.
 StepProgram without(const StepProgram& program, std::size_t left_out) {
   StepProgram copy("copy");
@@ -249,6 +254,35 @@ TEST(AllReduceUpdate, NeedsEveryWaitItPlaces) {
           << "line " << i << ", overlap " << overlap;
     }
   }
+}
+
+/// What reads all sums stands behind the last of them and in front of the first update; nothing else changes.
+TEST(AllReduceUpdate, LetsAllUpdatesWaitForWhatStandsBeforeThem) {
+  for (const bool overlap : {true, false}) {
+    TinyStep step(std::make_unique<ThreeRanks>(), 1, overlap);
+    StepParts parts = step.parts();
+    parts.before_updates =
+        Task{"norm", {bytes_of(step.grads().data(), step.grads().size())}, {}, [](Lane&) {}, {}};
+    const std::size_t waits = count_lines(step.program(step.parts()), Op::wait);
+    const StepProgram program = step.program(std::move(parts));
+    EXPECT_EQ(count_lines(program, Op::wait), waits);
+    EXPECT_LT(line_of(program, "all-reduce of bucket 4"), line_of(program, "norm"));
+    EXPECT_LT(line_of(program, "norm"), line_of(program, "update"));
+    for (std::size_t i = 0; i < program.instructions().size(); ++i) {
+      if (program.instructions()[i].op != Op::wait) continue;
+      EXPECT_FALSE(engine::find_races(without(program, i)).empty()) << "line " << i;
+    }
+  }
+}
+
+TEST(AllReduceUpdate, StandsBeforeTheUpdatesOfOneRankToo) {
+  TinyStep step(std::make_unique<OneRank>());
+  StepParts parts = step.parts();
+  parts.before_updates =
+      Task{"norm", {bytes_of(step.grads().data(), step.grads().size())}, {}, [](Lane&) {}, {}};
+  const StepProgram program = step.program(std::move(parts));
+  EXPECT_LT(line_of(program, "norm"), line_of(program, "update"));
+  EXPECT_LT(line_of(program, "norm"), program.instructions().size());
 }
 
 TEST(AllReduceUpdate, SendsTheFirstBucketBeforeTheNextIsComputed) {

@@ -45,6 +45,9 @@ class NegatingBackend : public engine::Backend {
                            const engine::ParamLayout&) override {
     throw std::logic_error("update_task");
   }
+  engine::Task gradient_norm_task(const engine::GradientNormBinding&) override {
+    throw std::logic_error("gradient_norm_task");
+  }
   engine::Task advance_task(const engine::AdvanceBinding&, std::vector<engine::StepRecord>&) override {
     throw std::logic_error("advance_task");
   }

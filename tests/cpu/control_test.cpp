@@ -132,6 +132,23 @@ TEST_F(Advance, LeavesTheSumsOfTheStepForTheHost) {
   EXPECT_EQ(record.slots.data(), slots) << "the slots were allocated during a replay";
 }
 
+TEST_F(Advance, StaysWhereTheNormOfTheGradientIsNotFinite) {
+  double norm = 3.5;
+  engine::AdvanceBinding binding{control.data(), layout, 256, decay_sums, &step, &norm};
+  task = plan_advance(binding, records);
+  const auto run_with_norm = [&] {
+    testing::run_audited(task, {testing::region(control), testing::region(decay_sums),
+                                engine::bytes_of(&step, 1), engine::bytes_of(&norm, 1)});
+  };
+  run_with_norm();
+  EXPECT_TRUE(records[44].applied);
+  EXPECT_EQ(records[44].gradient_norm, 3.5);
+  norm = std::numeric_limits<double>::infinity();
+  run_with_norm();
+  EXPECT_EQ(step, 301u);
+  EXPECT_FALSE(records[45].applied);
+}
+
 TEST_F(Advance, StaysWhereTheLossIsNotFinite) {
   for (const float loss : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     records[44].applied = true;

@@ -43,14 +43,15 @@ struct Batch {
     binding.control = control.data();
     binding.global_batch = kGlobalBatch;
   }
-  reference::Loss wanted() const {
+  reference::Loss wanted(double smoothing = 0.0) const {
     reference::Array dense;
     for (std::size_t i = 0; i < logits.size(); ++i) {
       if (i % kStride < kClasses) dense.push_back(logits[i]);
     }
     std::vector<std::uint8_t> known = labels;
     for (std::uint8_t& label : known) label = label < kClasses ? label : 255;
-    return reference::softmax_cross_entropy(kClasses, dense, known, static_cast<double>(kGlobalBatch));
+    return reference::softmax_cross_entropy(kClasses, dense, known, static_cast<double>(kGlobalBatch),
+                                            smoothing);
   }
   /// Each exponential is within two units, and so are their sum, at least 1, and its logarithm: kClasses·2 in
   /// all; then the sum is stored as fp32.
@@ -94,6 +95,32 @@ TEST(TrainLoss, EqualsTheReference) {
       ASSERT_NEAR(found, grad, tolerance) << row << ", " << column;
     }
   }
+}
+
+TEST(TrainLoss, EqualsTheReferenceWithSmoothedLabels) {
+  Batch batch;
+  batch.binding.label_smoothing = 0.25;
+  const reference::Loss wanted = batch.wanted(0.25);
+  std::vector<float> grad(kBatch * kClasses);
+  testing::run(plan_train_loss(batch.binding, batch.shape(), batch.logits.data(), batch.labels.data(),
+                               reinterpret_cast<std::byte*>(grad.data()), kClasses, Precision::fp32));
+  EXPECT_NEAR(batch.control[ControlLayout::loss_sum], wanted.sum, batch.loss_tolerance(2 * wanted.sum));
+  EXPECT_GT(std::abs(wanted.sum - batch.wanted().sum), 1.0) << "smoothing shows";
+  EXPECT_EQ(batch.control[ControlLayout::correct], wanted.correct);
+  for (std::size_t i = 0; i < grad.size(); ++i) {
+    const double tolerance = (4.0 + 2.0 * kClasses) * kFp32Unit / static_cast<double>(kGlobalBatch);
+    ASSERT_NEAR(grad[i], wanted.grad_logits[i], tolerance) << i;
+  }
+}
+
+TEST(TrainLoss, TakesAnInfiniteLogitThatIsNobodysTarget) {
+  Batch batch;
+  batch.labels[11] = 4;
+  batch.logits[11 * kStride + 2] = -kInfinity;
+  std::vector<float> grad(kBatch * kClasses);
+  testing::run(plan_train_loss(batch.binding, batch.shape(), batch.logits.data(), batch.labels.data(),
+                               reinterpret_cast<std::byte*>(grad.data()), kClasses, Precision::fp32));
+  EXPECT_TRUE(std::isfinite(batch.control[ControlLayout::loss_sum]));
 }
 
 TEST(TrainLoss, LeavesTheSameBitsWithAnyNumberOfThreads) {

@@ -9,7 +9,9 @@
 #include <stdexcept>
 #include <vector>
 
+#include "cifar_mpi/optim/optimizer.hpp"
 #include "cpu/task_runs.hpp"
+#include "reference/optimizer.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {
@@ -39,20 +41,47 @@ struct Model {
     schedule.epochs_per_decay = 1.0;
   }
   engine::UpdateBinding binding(std::size_t begin, std::size_t end, double* decay_sum) {
-    return {weights.data(), grads.data(), ema.data(), begin,    end,
-            control.data(), &step,        decay_sum,  schedule, 0.9999};
+    return {weights.data(),
+            grads.data(),
+            ema.data(),
+            begin,
+            end,
+            control.data(),
+            &step,
+            decay_sum,
+            schedule,
+            0.9999,
+            optimizer,
+            {states[0].empty() ? nullptr : states[0].data(), states[1].empty() ? nullptr : states[1].data()}};
+  }
+  /// With all that it keeps.
+  void take(optim::OptimizerKind kind) {
+    optimizer.kind = kind;
+    const auto kept = static_cast<std::size_t>(optim::with_rule(kind, []<class R>(R) { return R::kStates; }));
+    for (std::size_t s = 0; s < kept; ++s) states[s].assign(layout.floats, 0.0f);
   }
   engine::Task task(std::size_t begin, std::size_t end, double* decay_sum) {
     return plan_update(binding(begin, end, decay_sum), params, layout);
   }
   std::vector<engine::Bytes> regions() const {
-    return {testing::region(weights), testing::region(grads), testing::region(ema), testing::region(control),
-            engine::bytes_of(&step, 1)};
+    std::vector<engine::Bytes> all{testing::region(weights),   testing::region(grads),
+                                   testing::region(ema),       testing::region(control),
+                                   engine::bytes_of(&step, 1), engine::bytes_of(&norm, 1)};
+    for (const auto& state : states) {
+      if (!state.empty()) all.push_back(testing::region(state));
+    }
+    return all;
   }
   double decay_of(std::size_t i) const {
     return i < layout.entries[1].offset ? 0.05f : i < layout.entries[2].offset ? 0.004f : 0.0;
   }
   double rate_factor_of(std::size_t i) const { return i < layout.entries[2].offset ? 1.0 : 0.25; }
+  bool padding(std::size_t i) const {
+    const auto& entries = layout.entries;
+    return std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
+      return i + 4 >= entry.offset + entry.floats && i < entry.offset + entry.floats;
+    });
+  }
   double decay_sum(std::size_t begin, std::size_t end) const {
     double sum = 0.0;
     for (std::size_t i = begin; i < end; ++i) sum += 0.5 * decay_of(i) * weights[i] * weights[i];
@@ -63,8 +92,14 @@ struct Model {
   engine::ParamLayout layout;
   std::vector<float> weights, grads, ema, control;
   optim::ScheduleSpec schedule;
+  optim::OptimizerSpec optimizer;
+  std::vector<float> states[optim::kMostOptimizerRows];
+  double norm = 0.0;
   std::uint64_t step = 0;
 };
+
+constexpr optim::OptimizerKind kKinds[] = {optim::OptimizerKind::sgd, optim::OptimizerKind::momentum,
+                                           optim::OptimizerKind::nesterov, optim::OptimizerKind::adamw};
 
 TEST(Update, FollowsTheFormulasOverSeveralSteps) {
   Model m;
@@ -89,6 +124,119 @@ TEST(Update, FollowsTheFormulasOverSeveralSteps) {
   for (std::size_t i = 0; i < end; ++i) {
     ASSERT_NEAR(m.weights[i], w[i], tolerance) << i;
     ASSERT_NEAR(m.ema[i], ema[i], tolerance) << i;
+  }
+}
+
+/// Other gradients in every step, against sums over all there have been; in two spans, audited, with padding.
+TEST(Update, FollowsEveryOptimizersSumsOverAllGradients) {
+  constexpr int kSteps = 6;
+  for (const optim::OptimizerKind kind : kKinds) {
+    SCOPED_TRACE(optim::to_string(kind));
+    Model m;
+    m.take(kind);
+    m.optimizer.eps = 1e-3;
+    m.schedule.base_rate = 0.125;
+    const std::vector<float> first = m.weights, pattern = m.grads;
+    const std::size_t middle = m.layout.entries[1].offset, end = m.layout.floats;
+    double sums[2] = {};
+    const engine::Task tasks[] = {m.task(0, middle, &sums[0]), m.task(middle, end, &sums[1])};
+    std::vector<double> rates;
+    const auto factor = [](int t) { return t % 3 == 0 ? 1.0f : t % 3 == 1 ? -0.5f : 0.25f; };
+    for (; m.step < kSteps; ++m.step) {
+      const int t = static_cast<int>(m.step);
+      for (std::size_t i = 0; i < end; ++i) m.grads[i] = factor(t) * pattern[i];
+      const double decay_sum = m.decay_sum(0, end);
+      for (const engine::Task& task : tasks) testing::run_audited(task, m.regions());
+      EXPECT_NEAR(sums[0] + sums[1], optim::decays_by_loss(kind) ? decay_sum : 0.0, 1e-9 * decay_sum);
+      rates.push_back(optim::Schedule(m.schedule).rate(m.step));
+    }
+    for (std::size_t i = 0; i < end; ++i) {
+      std::vector<double> gradients, own_rates = rates;
+      for (int t = 0; t < kSteps; ++t) gradients.push_back(factor(t) * static_cast<double>(pattern[i]));
+      for (double& rate : own_rates) rate *= m.rate_factor_of(i);
+      const std::vector<double> wanted = reference::trajectory(m.optimizer, static_cast<double>(first[i]),
+                                                               m.decay_of(i), gradients, own_rates);
+      // What is gathered stays below 6 and the rate at 1/8; a few roundings of them and of the weight, at most
+      // 3, in each step. adamw's quotient is at most 2, and of two values with a few roundings each.
+      ASSERT_NEAR(m.weights[i], wanted.back(), kSteps * 12.0 * kFp32Unit) << i;
+      if (m.padding(i)) {
+        ASSERT_EQ(m.weights[i], 0.0f) << i;
+        for (const auto& state : m.states) ASSERT_TRUE(state.empty() || state[i] == 0.0f) << i;
+      }
+      if (kind != optim::OptimizerKind::adamw) continue;
+      ASSERT_NEAR(m.states[0][i], reference::faded_sum(0.1, 0.9, gradients), 8 * kFp32Unit) << i;
+      std::vector<double> squares;
+      for (const double g : gradients) squares.push_back(g * g);
+      ASSERT_NEAR(m.states[1][i], reference::faded_sum(0.001, 0.999, squares), 0.01 * 8 * kFp32Unit) << i;
+    }
+  }
+}
+
+TEST(Update, ClipsBeforeTheDecayIsAdded) {
+  for (const double norm : {8.0, 0.5}) {
+    Model m;
+    m.schedule.base_rate = 1.0;
+    const std::vector<float> first = m.weights;
+    double sum = 0.0;
+    engine::UpdateBinding binding = m.binding(0, m.layout.floats, &sum);
+    m.norm = norm;
+    binding.clip_norm = 2.0;
+    binding.gradient_norm = &m.norm;
+    testing::run_audited(plan_update(binding, m.params, m.layout), m.regions());
+    const double clip = norm > 2.0 ? 0.25 : 1.0;
+    for (std::size_t i = 0; i < m.layout.floats; ++i) {
+      const double wanted = first[i] - m.rate_factor_of(i) * (clip * m.grads[i] +
+                                                              m.decay_of(i) * static_cast<double>(first[i]));
+      ASSERT_NEAR(m.weights[i], wanted, 4.0 * 3.0 * kFp32Unit) << i;
+    }
+  }
+}
+
+TEST(Update, FreezesEveryBitWhenTheNormIsNotFinite) {
+  for (const optim::OptimizerKind kind : kKinds) {
+    Model m;
+    m.take(kind);
+    const std::vector<float> weights = m.weights, ema = m.ema, s = m.states[0], q = m.states[1];
+    double sum = 0.0;
+    engine::UpdateBinding binding = m.binding(0, m.layout.floats, &sum);
+    m.norm = std::numeric_limits<double>::infinity();
+    binding.clip_norm = 2.0;
+    binding.gradient_norm = &m.norm;
+    const engine::Task task = plan_update(binding, m.params, m.layout);
+    testing::run(task);
+    EXPECT_EQ(m.weights, weights);
+    EXPECT_EQ(m.ema, ema);
+    EXPECT_EQ(m.states[0], s);
+    EXPECT_EQ(m.states[1], q);
+    m.norm = 1.0;
+    testing::run(task);
+    EXPECT_NE(m.weights, weights);
+  }
+}
+
+TEST(GradientNorm, IsThatOfAllGradientsWithAnyNumberOfThreads) {
+  const std::vector<float> grads = testing::noise_of(3 * 8192 + 48, 4, 1e20f);  // squares no float can hold
+  double square = 0.0;
+  for (const float g : grads) square += static_cast<double>(g) * static_cast<double>(g);
+  double first = 0.0;
+  for (const int threads : {1, 2, 3}) {
+    const testing::Threads with(threads);
+    double norm = -1.0;
+    testing::run_audited(plan_gradient_norm({grads.data(), grads.size(), &norm}),
+                         {testing::region(grads), engine::bytes_of(&norm, 1)});
+    EXPECT_NEAR(norm, std::sqrt(square), 1e-12 * std::sqrt(square));
+    if (threads == 1) first = norm;
+    EXPECT_EQ(norm, first);
+  }
+}
+
+TEST(GradientNorm, IsNotFiniteWhenAGradientIsNot) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    std::vector<float> grads(8192 + 16, 1.0f);
+    grads[8200] = bad;
+    double norm = 0.0;
+    testing::run(plan_gradient_norm({grads.data(), grads.size(), &norm}));
+    EXPECT_FALSE(std::isfinite(norm)) << bad;
   }
 }
 
@@ -135,18 +283,22 @@ TEST(Update, FreezesEveryBitWhenTheLossIsNotFinite) {
 }
 
 TEST(Update, LeavesTheSameBitsWithAnyNumberOfThreadsAndPaddingZero) {
-  std::vector<float> weights, ema;
+  std::vector<float> weights, ema, kept;
   double wanted = 0.0;
   for (const int threads : {1, 2, 3}) {
     const testing::Threads with(threads);
     Model m;
+    m.take(optim::OptimizerKind::nesterov);
     double sum = 0.0;
     testing::run(m.task(0, m.layout.floats, &sum));
     if (weights.empty()) {
       weights = m.weights;
       ema = m.ema;
+      kept = m.states[0];
       wanted = sum;
     }
+    EXPECT_EQ(m.states[0], kept);
+    EXPECT_EQ(m.states[0].back(), 0.0f);
     EXPECT_EQ(m.weights, weights);
     EXPECT_EQ(m.ema, ema);
     EXPECT_EQ(sum, wanted);

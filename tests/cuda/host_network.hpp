@@ -373,7 +373,7 @@ class HostEnds final : public engine::Ends {
     for (std::size_t i = 0; i < labels_.size(); ++i) {
       const std::size_t row = i * static_cast<std::size_t>(classes_);
       const SampleLoss sample = sample_loss(
-          classes_, labels[i], scale,
+          classes_, labels[i], LossRule{scale},
           [&](int j) { return static_cast<float>(logits[row + static_cast<std::size_t>(j)]); },
           [&](int j, float g) { grad[row + static_cast<std::size_t>(j)] = static_cast<double>(g); },
           HostMath{});

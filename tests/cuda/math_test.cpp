@@ -77,11 +77,24 @@ TEST(SampleLoss, PredictsTheFirstOfEqualsAndHasAGradientThatSumsToZero) {
   const std::array<float, 5> logits{0.5f, 2.0f, -3.0f, 2.0f, 1.0f};
   double sum = 0.0;
   const SampleLoss sample = sample_loss(
-      5, 3, 1.0, [&](int j) { return logits[static_cast<std::size_t>(j)]; },
+      5, 3, {.scale = 1.0}, [&](int j) { return logits[static_cast<std::size_t>(j)]; },
       [&](int, float grad) { sum += static_cast<double>(grad); }, testing::HostMath{});
   EXPECT_EQ(sample.predicted, 1);
   EXPECT_TRUE(sample.counts);
   EXPECT_NEAR(sum, 0.0, 5 * 0x1.0p-24);
+}
+
+TEST(SampleLoss, SpreadsAShareOfTheTarget) {
+  // Probabilities 1/2, 1/4, 1/4; the target of class 1 smoothed by 0.3 is 0.1, 0.8, 0.1.
+  const std::array<float, 3> logits{std::log(2.0f), 0.0f, 0.0f};
+  std::array<float, 3> grads{};
+  const SampleLoss sample = sample_loss(
+      3, 1, {.scale = 1.0, .smoothing = 0.3}, [&](int j) { return logits[static_cast<std::size_t>(j)]; },
+      [&](int j, float grad) { grads[static_cast<std::size_t>(j)] = grad; }, testing::HostMath{});
+  EXPECT_NEAR(sample.loss, 0.1 * std::log(2.0) + 0.9 * std::log(4.0), 8 * 0x1.0p-24);
+  EXPECT_NEAR(grads[0], 0.4, 4 * 0x1.0p-24);
+  EXPECT_NEAR(grads[1], -0.55, 4 * 0x1.0p-24);
+  EXPECT_NEAR(grads[2], 0.15, 4 * 0x1.0p-24);
 }
 
 TEST(SegmentOf, FindsTheSegment) {

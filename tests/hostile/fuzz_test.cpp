@@ -187,7 +187,7 @@ TEST_F(Hostile, Checkpoint) {
 run::Checkpoint forged(std::uint64_t seed) {
   Dice dice(seed);
   run::Checkpoint c;
-  for (const optim::StateRow& row : optim::state_rows()) {
+  for (const optim::StateRow& row : optim::state_rows(c.optimizer.kind)) {
     c.state[row.role].push_back({"conv1/weights", {5, 5, 3, 8}, "[h, w, in, out]", std::vector<float>(600)});
   }
   c.progress.step = 4;

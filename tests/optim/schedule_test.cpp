@@ -303,7 +303,7 @@ TEST(Schedule, IsItsRule) {
                            .global_batch = 7});
   ASSERT_GT(schedule.rule().warmup_steps, 1u);
   for (std::uint64_t step = 0; step < 500; ++step) {
-    const UpdateRates rates = update_rates(schedule.rule(), 0.999, step, HostMath{});
+    const UpdateRates rates = update_rates(schedule.rule(), {}, 0.999, step, HostMath{});
     EXPECT_EQ(rates.learning_rate, static_cast<float>(schedule.rate(step))) << step;
     EXPECT_EQ(rates.ema_share, static_cast<float>(1.0 - ema_decay(0.999, step))) << step;
   }

@@ -209,7 +209,7 @@ Array grad_biases(int channels, const Array& grad_y) {
 }
 
 Loss softmax_cross_entropy(int classes, const Array& logits, std::span<const std::uint8_t> labels,
-                           double global_batch) {
+                           double global_batch, double smoothing) {
   assert(logits.size() == labels.size() * size_of(classes));
   Loss loss;
   loss.probabilities.resize(logits.size());
@@ -227,9 +227,9 @@ Loss softmax_cross_entropy(int classes, const Array& logits, std::span<const std
     assert(label < classes);
     loss.samples += 1.0;
     loss.correct += best - begin == label ? 1.0 : 0.0;
-    loss.sum += std::log(total) + *best - begin[label];
     for (int c = 0; c < classes; ++c) {
-      const double wanted = c == label ? 1.0 : 0.0;
+      const double wanted = (c == label ? 1.0 - smoothing : 0.0) + smoothing / classes;
+      if (wanted > 0.0) loss.sum += wanted * (std::log(total) + *best - begin[c]);
       loss.grad_logits[row + size_of(c)] = (loss.probabilities[row + size_of(c)] - wanted) / global_batch;
     }
   }

@@ -71,9 +71,10 @@ struct Loss {
   Array grad_logits;     ///< (probability − label) / global_batch; zero where the label is 255
 };
 
-/// Logits [batch, classes]; the batch is that of `labels`. Labels of 255 are left out.
+/// Logits [batch, classes]; the batch is that of `labels`. Labels of 255 are left out. `smoothing` of each target
+/// is spread evenly over all classes.
 Loss softmax_cross_entropy(int classes, const Array& logits, std::span<const std::uint8_t> labels,
-                           double global_batch);
+                           double global_batch, double smoothing = 0.0);
 
 /// One array per entry of the ParamTable, in its order.
 using Params = std::vector<Array>;

@@ -208,6 +208,20 @@ TEST(ReferenceSoftmax, GradientMatchesCentralDifferences) {
   const std::uint8_t labels[] = {0, 4, 255, 2};
   const auto mean = [&](const Array& v) { return softmax_cross_entropy(5, v, labels, 12.0).sum / 12.0; };
   expect_gradient(mean, logits, softmax_cross_entropy(5, logits, labels, 12.0).grad_logits, 20);
+  const auto smoothed = [&](const Array& v) {
+    return softmax_cross_entropy(5, v, labels, 12.0, 0.3).sum / 12.0;
+  };
+  expect_gradient(smoothed, logits, softmax_cross_entropy(5, logits, labels, 12.0, 0.3).grad_logits, 20);
+}
+
+TEST(ReferenceSoftmax, SpreadsAShareOfTheTarget) {
+  // Probabilities 1/2, 1/4, 1/4; the target of class 1 smoothed by 0.3 is 0.1, 0.8, 0.1.
+  const std::uint8_t labels[] = {1};
+  const Loss loss = softmax_cross_entropy(3, {std::log(2.0), 0.0, 0.0}, labels, 1.0, 0.3);
+  EXPECT_NEAR(loss.sum, 0.1 * std::log(2.0) + 0.9 * std::log(4.0), 4.0 * kEps);
+  EXPECT_NEAR(loss.grad_logits[0], 0.5 - 0.1, 4.0 * kEps);
+  EXPECT_NEAR(loss.grad_logits[1], 0.25 - 0.8, 4.0 * kEps);
+  EXPECT_NEAR(loss.grad_logits[2], 0.25 - 0.1, 4.0 * kEps);
 }
 
 }  // namespace

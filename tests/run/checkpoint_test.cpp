@@ -86,9 +86,9 @@ Checkpoint make_checkpoint() {
 /// Everything a checkpoint holds, one fact an entry; the order of its tensors is not one.
 std::vector<std::string> facts(const Checkpoint& checkpoint) {
   std::vector<std::string> list;
-  for (const auto* tensors :
-       {&checkpoint.state[optim::StateRole::weights], &checkpoint.state[optim::StateRole::average]}) {
-    for (const NamedTensor& tensor : match_tensors(*tensors, make_table(), "file")) {
+  list.push_back(optim::describe(checkpoint.optimizer));
+  for (const optim::StateRow& row : optim::state_rows(checkpoint.optimizer.kind)) {
+    for (const NamedTensor& tensor : match_tensors(checkpoint.state[row.role], make_table(), "file")) {
       list.push_back(concat(tensor.name, ' ', to_string(tensor.shape), ' ', tensor.dims));
       for (const float value : tensor.values) list.back() += fmt::format(" {:a}", static_cast<double>(value));
     }
@@ -121,6 +121,65 @@ TEST(CheckpointFile, ComesBackAsItWasWritten) {
   write_checkpoint(dir / "one.h5", wanted);
   EXPECT_EQ(facts(read_checkpoint(dir / "one.h5")), facts(wanted));
   EXPECT_EQ(dir.files(), 1u);
+}
+
+Checkpoint with_optimizer(const optim::OptimizerSpec& optimizer) {
+  Checkpoint checkpoint = make_checkpoint();
+  checkpoint.optimizer = optimizer;
+  float first = 2000.0f;
+  for (const optim::StateRow& row : optim::state_rows(optimizer.kind)) {
+    if (row.of_optimizer) checkpoint.state[row.role] = make_tensors(make_table(), first += 1000.0f);
+  }
+  return checkpoint;
+}
+
+TEST(CheckpointFile, HoldsWhatItsOptimizerKeepsAndNoMore) {
+  const TempDir dir;
+  using Kind = optim::OptimizerKind;
+  const std::vector<std::pair<optim::OptimizerSpec, std::vector<std::string>>> cases{
+      {{}, {}},
+      {{.kind = Kind::momentum, .momentum = 0.75}, {"momentum"}},
+      {{.kind = Kind::nesterov}, {"momentum"}},
+      {{.kind = Kind::adamw, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-6}, {"moment1", "moment2"}}};
+  for (const auto& [optimizer, rows] : cases) {
+    SCOPED_TRACE(optim::describe(optimizer));
+    const Checkpoint wanted = with_optimizer(optimizer);
+    write_checkpoint(dir / "one.h5", wanted);
+    const Checkpoint found = read_checkpoint(dir / "one.h5");
+    EXPECT_EQ(facts(found), facts(wanted));
+    const hdf5::Reader file(dir / "one.h5");
+    std::vector<std::string> groups{"ema", "model", "optimizer", "progress", "provenance"};
+    groups.insert(groups.end(), rows.begin(), rows.end());
+    std::sort(groups.begin(), groups.end());
+    EXPECT_EQ(file.members("/"), groups);
+    EXPECT_EQ(file.attribute<std::string>("/optimizer", "kind"), optim::to_string(optimizer.kind));
+    EXPECT_EQ(file.attribute<std::string>("/optimizer", "meaning"), optim::formula(optimizer.kind));
+    EXPECT_EQ(file.has_attribute("/optimizer", "momentum"), rows == std::vector<std::string>{"momentum"});
+    EXPECT_EQ(file.has_attribute("/optimizer", "beta2"), rows.size() == 2);
+    for (const std::string& row : rows)
+      EXPECT_FALSE(file.attribute<std::string>("/" + row, "meaning").empty());
+  }
+}
+
+TEST(CheckpointFile, IsDamagedWithoutWhatItsOptimizerKeeps) {
+  const TempDir dir;
+  Checkpoint checkpoint = with_optimizer({.kind = optim::OptimizerKind::adamw});
+  checkpoint.state[optim::StateRole::moment2].clear();
+  write_checkpoint(dir / "one.h5", checkpoint);
+  expect_error(ErrorKind::checkpoint, {dir / "one.h5", "/moment2", "damaged", "empty"},
+               [&] { read_checkpoint(dir / "one.h5"); });
+}
+
+TEST(InitialState, HasZerosForWhatTheOptimizerKeeps) {
+  const std::vector<NamedTensor> initial = make_tensors(make_table(), 1.0f);
+  StateTensors state = initial_state(optim::OptimizerKind::adamw, initial);
+  expect_same_tensors(state[optim::StateRole::weights], initial);
+  expect_same_tensors(state[optim::StateRole::average], initial);
+  EXPECT_TRUE(state[optim::StateRole::momentum].empty());
+  std::vector<NamedTensor> zeros = initial;
+  for (NamedTensor& tensor : zeros) tensor.values.assign(tensor.values.size(), 0.0f);
+  expect_same_tensors(state[optim::StateRole::moment1], zeros);
+  expect_same_tensors(state[optim::StateRole::moment2], zeros);
 }
 
 TEST(CheckpointFile, NamesAFlippedByteInAnyTensor) {
@@ -189,11 +248,25 @@ TEST(CheckpointFile, RefusesOtherFilesAndOtherVersions) {
     file.attribute("/", "version", version);
   };
   write([&](hdf5::Writer& file) { begin(file, 1); });
-  expect_error(ErrorKind::checkpoint, {path, "version 1", "reads 2"}, [&] { read_checkpoint(path); });
-  write([&](hdf5::Writer& file) { begin(file, 2); });
+  expect_error(ErrorKind::checkpoint, {path, "version 1", "reads 2 to 3"}, [&] { read_checkpoint(path); });
+  write([&](hdf5::Writer& file) { begin(file, 4); });
+  expect_error(ErrorKind::checkpoint, {path, "version 4", "reads 2 to 3"}, [&] { read_checkpoint(path); });
+  const auto begin_plain = [&](hdf5::Writer& file) {
+    begin(file, 2);
+    file.group("/optimizer");
+    file.attribute("/optimizer", "kind", "sgd");
+  };
+  write([&](hdf5::Writer& file) { begin_plain(file); });
   expect_error(ErrorKind::checkpoint, {path, "/model"}, [&] { read_checkpoint(path); });
   write([&](hdf5::Writer& file) {
-    begin(file, 2);
+    begin(file, 3);
+    file.group("/optimizer");
+    file.attribute("/optimizer", "kind", "lion");
+  });
+  expect_error(ErrorKind::checkpoint, {path, "optimizer lion, which this program does not have"},
+               [&] { read_checkpoint(path); });
+  write([&](hdf5::Writer& file) {
+    begin_plain(file);
     file.write("/model/conv1/weights", {1, 1, 1, 1, 1}, std::vector<float>{1.0f});
   });
   expect_error(ErrorKind::checkpoint, {path, "/model/conv1/weights", "dimensions"},
@@ -288,7 +361,14 @@ TEST(CheckpointFile, CarriesItsContentHashInWords) {
             fmt::format("{:016x}", content_hash(checkpoint)));
 }
 
-TEST(ContentHash, IsThatOfTheFourGroupsAlone) {
+/// What the program that wrote version 2 gave this content: those files stay readable.
+constexpr const char* kVersion2Hash = "2211e0d9fdff7e07";
+
+TEST(ContentHash, OfPlainDescentIsThatOfVersion2) {
+  EXPECT_EQ(fmt::format("{:016x}", content_hash(make_checkpoint())), kVersion2Hash);
+}
+
+TEST(ContentHash, IsThatOfTheComparedGroupsAlone) {
   const Checkpoint checkpoint = make_checkpoint();
   Checkpoint other = checkpoint;
   other.provenance = {};
@@ -319,6 +399,7 @@ TEST(ContentHash, DependsOnEveryFactOfThem) {
       {"a name", [](Checkpoint& c) { c.state[optim::StateRole::weights][2].name += "x"; }},
       {"a tensor less", [](Checkpoint& c) { c.state[optim::StateRole::average].pop_back(); }},
       {"dims", [](Checkpoint& c) { c.state[optim::StateRole::weights][2].dims += "x"; }},
+      {"optimizer", [](Checkpoint& c) { c = with_optimizer({.kind = optim::OptimizerKind::momentum}); }},
       {"step", [](Checkpoint& c) { ++c.progress.step; }},
       {"epoch", [](Checkpoint& c) { c.progress.epoch += 1e-9; }},
       {"samples seen", [](Checkpoint& c) { ++c.progress.samples_seen; }},

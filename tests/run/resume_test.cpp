@@ -53,6 +53,17 @@ TEST(RequireSameRun, TakesWhatWasNotYetRecordedForWhatItWas) {
                [&] { require_same_run(before, asked, "file", 1); });
 }
 
+TEST(RequireSameRun, RefusesAnotherOptimizer) {
+  StartRequest asked;
+  asked.fingerprint = {{"--optimizer", "momentum"}, {"--momentum", "0.9"}};
+  expect_error(ErrorKind::checkpoint, {"its --optimizer is adamw, this one's is momentum"}, [&] {
+    require_same_run({{"--optimizer", "adamw"}, {"--beta1", "0.9"}}, asked, "file", 1);
+  });
+  expect_error(ErrorKind::checkpoint, {"its --momentum is 0.8, this one's is 0.9"}, [&] {
+    require_same_run({{"--optimizer", "momentum"}, {"--momentum", "0.8"}}, asked, "file", 1);
+  });
+}
+
 TEST(RequireSameRun, SaysWhichLengthARateWasMadeFor) {
   StartRequest asked;
   asked.fingerprint = {{kLength, "1280"}};

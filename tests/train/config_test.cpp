@@ -72,6 +72,11 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--threads", "4097", [](auto& c) { c.threads = 4097; });
   refuse("--lr-decay-factor", "0", [](auto& c) { c.lr_decay_factor = 0.0; });
   refuse("--lr-decay-factor", "1.5", [](auto& c) { c.lr_decay_factor = 1.5; });
+  refuse("--clip-norm", "-1", [](auto& c) { c.clip_norm = -1.0; });
+  refuse("--clip-norm", "nan", [nan](auto& c) { c.clip_norm = nan; });
+  refuse("--label-smoothing", "1", [](auto& c) { c.label_smoothing = 1.0; });
+  refuse("--label-smoothing", "-0.1", [](auto& c) { c.label_smoothing = -0.1; });
+  refuse("--beta1", "--optimizer adamw", [](auto& c) { c.optimizer.beta1 = 0.5; });
   refuse("--weight-decay", "-1", [](auto& c) { c.weight_decay = -1.0; });
   refuse("--warmup-epochs", "-1", [](auto& c) { c.warmup_epochs = -1.0; });
   refuse("--graph-steps", "0", [](auto& c) { c.graph_steps = 0; });
@@ -218,6 +223,8 @@ TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
       {"--lr-scaling", items([](auto& c) { c.lr_scaling = optim::LrScaling::linear; })},
       {"--warmup-epochs", items([](auto& c) { c.warmup_epochs = 1.0; })},
       {"--weight-decay", items([](auto& c) { c.weight_decay = 0.0; })},
+      {"--clip-norm", items([](auto& c) { c.clip_norm = 0.5; })},
+      {"--label-smoothing", items([](auto& c) { c.label_smoothing = 0.1; })},
       {"--ema-decay", items([](auto& c) { c.ema_decay = 0.5; })},
       {"--augment", items([](auto& c) { c.augment = data::Augment::none; })},
       {"--shuffle", items([](auto& c) { c.shuffle = data::Shuffle::global; })},
@@ -237,6 +244,36 @@ TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
   const RunFingerprint reproducible = items([](auto& c) { c.reproducible = true; });
   ASSERT_EQ(reproducible.size(), plain.size() + 1);
   EXPECT_EQ(reproducible.back(), (std::pair<std::string, std::string>{"--micro-shards", "8"}));
+}
+
+TEST(RunFingerprintOfAConfig, HasTheNumbersThatItsOptimizerHas) {
+  using Kind = optim::OptimizerKind;
+  const auto items = [](const optim::OptimizerSpec& optimizer) {
+    const RunFingerprint found =
+        run_fingerprint(changed([&](auto& c) { c.optimizer = optimizer; }), {}, dataset_of(1000));
+    RunFingerprint of_optimizer;
+    for (const auto& item : found) {
+      if (item.first == "--optimizer" || item.first == "--momentum" || item.first == "--eps" ||
+          item.first.starts_with("--beta")) {
+        of_optimizer.push_back(item);
+      }
+    }
+    return of_optimizer;
+  };
+  EXPECT_EQ(items({}), (RunFingerprint{{"--optimizer", "sgd"}}));
+  EXPECT_EQ(items({.kind = Kind::nesterov, .momentum = 0.85}),
+            (RunFingerprint{{"--optimizer", "nesterov"}, {"--momentum", "0.85"}}));
+  EXPECT_EQ(items({.kind = Kind::adamw}),
+            (RunFingerprint{
+                {"--optimizer", "adamw"}, {"--beta1", "0.9"}, {"--beta2", "0.999"}, {"--eps", "1e-08"}}));
+}
+
+/// A checkpoint that lacks them was made with the defaults of the time, which are those of today.
+TEST(RunFingerprintOfAConfig, KnowsWhatWasNotRecorded) {
+  const RunFingerprint plain = run_fingerprint(changed([](auto&) {}), {}, dataset_of(1000));
+  for (const auto& item : unrecorded_fingerprint()) {
+    EXPECT_NE(std::find(plain.begin(), plain.end(), item), plain.end()) << item.first;
+  }
 }
 
 TEST(RunFingerprintOfAConfig, HasTheLengthWhereTheRateDependsOnIt) {

@@ -141,6 +141,31 @@ TEST_F(NotFinite, AveragesAreFoundAtTheComparisonOfTheRanks) {
   EXPECT_TRUE(run::list_checkpoints(c.run_dir).empty());
 }
 
+/// Where gradients are clipped their norm is known: then nothing is applied, though the loss is finite.
+TEST_F(NotFinite, GradientsOfOneRankEndAllRanksBeforeTheyAreApplied) {
+  TrainConfig c = config();
+  c.clip_norm = 1.0;
+  const auto state = start(c);
+  const model::ParamTable& params = state->network.params;
+  std::size_t p = 0;
+  while (params[p].name != "softmax_linear/biases") ++p;
+  const auto& entry = state->tower->layout().entries[p];
+  ASSERT_GT(entry.floats, 10u) << "no padding, which backward leaves as it is";
+  const std::size_t control = engine::ControlLayout{world().size()}.floats();
+  if (world().rank() == world().size() - 1) {
+    state->gradients.as<float>()[control + entry.offset + entry.floats - 1] =
+        std::numeric_limits<float>::infinity();
+  }
+  const std::vector<run::NamedTensor> before = initial_tensors(params, c.seed);
+  expect_agreed(ErrorKind::diverged, "the gradient's norm of step 1 is infinite", [&] { run_loop(*state); });
+  EXPECT_TRUE(std::isfinite(state->records[0].cross_entropy));
+  EXPECT_FALSE(state->records[0].applied);
+  expect_same_tensors(
+      export_block(*state->backend, *state->tower, params, state->state[optim::StateRole::weights]), before);
+  world().barrier();
+  EXPECT_TRUE(run::list_checkpoints(c.run_dir).empty());
+}
+
 TEST_F(NotFinite, WeightsOfOneRankEndAllRanks) {
   const auto state = start(config());
   if (world().rank() == world().size() - 1) {

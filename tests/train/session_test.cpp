@@ -129,6 +129,63 @@ TEST_F(Session, ResumesToTheSameBits) {
   EXPECT_EQ(a.progress.resolved, b.progress.resolved);
 }
 
+/// What the optimizer keeps is part of the state; audited, so that every task says what it touches.
+TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
+  for (const auto kind : {optim::OptimizerKind::momentum, optim::OptimizerKind::adamw}) {
+    TrainConfig straight = config();
+    straight.optimizer.kind = kind;
+    straight.lr = 0.001;
+    straight.clip_norm = 0.5;
+    straight.runner = engine::RunnerKind::audit;
+    straight.steps = 5;
+    const std::string name(optim::to_string(kind));
+    straight.run_dir = path(name + "_straight");
+    run(straight);
+    TrainConfig parts = straight;
+    parts.run_dir = path(name + "_parts");
+    for (const std::int64_t steps : {2, 5}) {
+      parts.steps = steps;
+      run(parts);
+    }
+    world().barrier();
+    const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(straight.run_dir, 5));
+    const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(parts.run_dir, 5));
+    for (const optim::StateRow& row : optim::state_rows(kind)) {
+      SCOPED_TRACE(name + row.group);
+      expect_same_tensors(a.state[row.role], b.state[row.role]);
+      EXPECT_TRUE(std::any_of(a.state[row.role].front().values.begin(),
+                              a.state[row.role].front().values.end(), [](float v) { return v != 0.0f; }));
+    }
+    TrainConfig other = parts;
+    other.optimizer.kind = optim::OptimizerKind::nesterov;
+    expect_agreed(ErrorKind::checkpoint, "its --optimizer is " + name + ", this one's is nesterov",
+                  [&] { start(other); });
+  }
+}
+
+TEST_F(Session, RefusesAStateOfAnotherOptimizerThanItsRuns) {
+  run(config());
+  on_rank_zero([&] {
+    const std::string file = run::checkpoint_path(config().run_dir, 4);
+    run::Checkpoint checkpoint = run::read_checkpoint(file);
+    checkpoint.optimizer.kind = optim::OptimizerKind::momentum;
+    checkpoint.state[optim::StateRole::momentum] = checkpoint.state[optim::StateRole::weights];
+    run::write_checkpoint(file, checkpoint);
+  });
+  expect_agreed(ErrorKind::checkpoint, "holds the state of the optimizer momentum, but is of a run with sgd",
+                [&] { start(config()); });
+}
+
+TEST_F(Session, RefusesAnotherLengthWhereTheRateDependsOnIt) {
+  TrainConfig c = config();
+  c.schedule = optim::ScheduleKind::cosine;
+  run(c);
+  c.steps = 6;
+  expect_agreed(ErrorKind::checkpoint,
+                "its length in steps is 4, this one's is 6; its learning rate depends on it",
+                [&] { start(c); });
+}
+
 TEST_F(Session, ComputesAtTheSameBitsTwice) {
   for (const char* name : {"one", "two"}) {
     TrainConfig c = config();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,9 @@ struct StepParts {
   engine::Task advance;               ///< needs everything
   std::span<float> control;           ///< what `allocate` gave: the control block, ...
   std::span<float> grads;             ///< ... which ends where the gradients begin
+  /// Where there is one it reads all that is summed, and stands in front of all updates, which then wait for
+  /// the last sum; else each stands behind the sum of its own span.
+  std::optional<engine::Task> before_updates;
 };
 
 /// What may run while the compute lane goes on.

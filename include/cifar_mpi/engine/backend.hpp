@@ -16,6 +16,7 @@
 #include "cifar_mpi/model/net_spec.hpp"
 #include "cifar_mpi/model/param_table.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
+#include "cifar_mpi/optim/state.hpp"
 
 /// The seam between a run and the device it runs on. A backend is asked to plan layers into tasks, at build
 /// time only.
@@ -66,6 +67,7 @@ struct TrainBinding {
   int part = 0;            ///< the tasks take samples [part · tower batch, …) of the rank's batch …
   int parts = 1;           ///< … of this many parts; the first carries the rank's facts and stop word
   std::uint64_t global_batch = 0;  ///< the loss task scales its gradient by 1/global_batch
+  double label_smoothing = 0.0;    ///< E of the target (1 − E)·onehot + E/classes
   const std::atomic<int>* stop_request =
       nullptr;  ///< host memory: the one word that may change under a finalized program
 };
@@ -79,19 +81,34 @@ struct UpdateBinding {
   std::size_t end = 0;
   const float* control = nullptr;
   const std::uint64_t* step = nullptr;
-  double* decay_sum = nullptr;  ///< receives Σ weight_decay · ½‖w‖² of these parameters, before the update
+  /// Receives Σ weight_decay · ½‖w‖² of these parameters, before the update; zero where the optimizer's decay
+  /// is no part of the loss.
+  double* decay_sum = nullptr;
   optim::ScheduleSpec schedule;
   double ema_decay = 0.9999;
+  optim::OptimizerSpec optimizer;
+  /// The blocks that the optimizer's rule keeps, as optim::state_rows has them; null behind its last.
+  float* states[optim::kMostOptimizerRows] = {};
+  double clip_norm = 0.0;                 ///< 0: gradients are not clipped
+  const double* gradient_norm = nullptr;  ///< where they are; not finite: the update does not apply
+};
+
+/// The norm of the summed gradient, for UpdateBinding and AdvanceBinding.
+struct GradientNormBinding {
+  const float* grads = nullptr;
+  std::size_t floats = 0;  ///< of all trained parameters
+  double* norm = nullptr;  ///< [1]
 };
 
 /// The end of a step: the record is left for the host and the step counter moves on, if the loss was finite,
-/// its decay term included: that is not when weights have overflowed.
+/// its decay term included: that is not when weights have overflowed; and the gradient's norm, if it is known.
 struct AdvanceBinding {
   const float* control = nullptr;
   ControlLayout control_layout;
   std::uint64_t global_batch = 0;
   std::span<const double> decay_sums;
   std::uint64_t* step = nullptr;
+  const double* gradient_norm = nullptr;  ///< null: gradients are not clipped
 };
 
 /// Evaluation of one batch: samples [cursor, cursor + batch) of `data`, past its end padded with label 255.
@@ -123,6 +140,8 @@ class Backend {
   /// entries.
   virtual Task update_task(const UpdateBinding& binding, const model::ParamTable& params,
                            const ParamLayout& layout) = 0;
+  /// norm = √Σ grads², added in double in an order that depends on the length alone.
+  virtual Task gradient_norm_task(const GradientNormBinding& binding) = 0;
   virtual Task advance_task(const AdvanceBinding& binding, std::vector<StepRecord>& records) = 0;
   /// dst[i] = a[i] + b[i] for i < n, or a[i] where b is null; dst may be a or b.
   virtual Task sum_task(std::string name, float* dst, const float* a, const float* b, std::size_t n) = 0;

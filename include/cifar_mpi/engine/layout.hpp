@@ -59,8 +59,10 @@ struct StepRecord {
   double correct = 0.0;
   double samples = 0.0;
   double stop_requests = 0.0;  ///< how many ranks have been asked to stop
-  bool applied = false;        ///< false: the loss or its decay term was not finite; the step does not count
-  std::vector<float> slots;    ///< the control block behind its header
+  double gradient_norm = 0.0;  ///< of the summed gradient before it is clipped; 0 where it is not
+  bool applied =
+      false;  ///< false: the loss, its decay term or the norm was not finite; the step does not count
+  std::vector<float> slots;  ///< the control block behind its header
 };
 
 /// Records kept before they are overwritten; the host reads block n−2 before it launches block n.

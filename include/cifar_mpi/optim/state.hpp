@@ -2,14 +2,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <vector>
+
+#include "cifar_mpi/optim/step_math.hpp"
 
 /// The table of what a run carries from step to step. Whoever allocates, saves, reads, checks or compares
 /// state walks these rows; nobody names a block by hand.
 namespace cifar_mpi::optim {
 
-enum class StateRole : std::uint8_t { weights, average };
-inline constexpr std::size_t kStateRoles = 2;
+enum class StateRole : std::uint8_t { weights, average, momentum, moment1, moment2 };
+inline constexpr std::size_t kStateRoles = 5;
+/// At most so many rows belong to an optimizer.
+inline constexpr std::size_t kMostOptimizerRows = 2;
 
 /// One block of the flat layout (engine/layout.hpp): a value for each parameter.
 struct StateRow {
@@ -18,9 +22,11 @@ struct StateRow {
   const char* meaning;  ///< an attribute there
   const char* what;     ///< in messages: "the weights"
   bool compared;        ///< ranks compare a hash of it; what follows from compared rows alone is not
+  bool of_optimizer;    ///< begins with zeros; the other rows begin with the initial weights
 };
 
-/// In the order of the checkpoint file. Every row begins with the initial weights.
-std::span<const StateRow> state_rows();
+/// Those that a run with this optimizer has, in the order of the checkpoint file. The optimizer's own stand in
+/// the order in which its rule counts them.
+std::vector<StateRow> state_rows(OptimizerKind optimizer);
 
 }  // namespace cifar_mpi::optim

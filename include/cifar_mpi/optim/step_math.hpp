@@ -86,21 +86,124 @@ constexpr double ema_decay(double decay, std::uint64_t step) {
   return decay < warm ? decay : warm;
 }
 
+/// How a weight follows from its gradient, see the rules below.
+enum class OptimizerKind : std::uint8_t { sgd, momentum, nesterov, adamw };
+
+/// An optimizer and its numbers. What its kind does not have is not looked at.
+struct OptimizerSpec {
+  OptimizerKind kind = OptimizerKind::sgd;
+  double momentum = 0.9;  ///< momentum, nesterov
+  double beta1 = 0.9;     ///< adamw, as are the next two
+  double beta2 = 0.999;
+  double eps = 1e-8;
+};
+
 /// What all weights have in common in one step.
 struct UpdateRates {
   float learning_rate = 0.0f;
   float ema_share = 0.0f;  ///< 1 − d
+  float clip = 1.0f;       ///< what the gradient is multiplied by, where it is clipped
+  float momentum = 0.0f;
+  float share1 = 0.0f, share2 = 0.0f;    ///< adamw: 1 − beta
+  float unbias1 = 1.0f, unbias2 = 1.0f;  ///< adamw: 1 / (1 − beta^(t + 1)) in step t from 0
+  float eps = 0.0f;
 };
 
 template <class Math>
-constexpr UpdateRates update_rates(const RateRule& rule, double decay, std::uint64_t step, Math math) {
-  return {static_cast<float>(learning_rate(rule, step, math)),
-          static_cast<float>(1.0 - ema_decay(decay, step))};
+constexpr UpdateRates update_rates(const RateRule& rule, const OptimizerSpec& optimizer, double decay,
+                                   std::uint64_t step, Math math) {
+  UpdateRates rates;
+  rates.learning_rate = static_cast<float>(learning_rate(rule, step, math));
+  rates.ema_share = static_cast<float>(1.0 - ema_decay(decay, step));
+  rates.momentum = static_cast<float>(optimizer.momentum);
+  if (optimizer.kind != OptimizerKind::adamw) return rates;
+  const double steps = static_cast<double>(step) + 1.0;
+  rates.share1 = static_cast<float>(1.0 - optimizer.beta1);
+  rates.share2 = static_cast<float>(1.0 - optimizer.beta2);
+  rates.unbias1 = static_cast<float>(1.0 / (1.0 - math.pow(optimizer.beta1, steps)));
+  rates.unbias2 = static_cast<float>(1.0 / (1.0 - math.pow(optimizer.beta2, steps)));
+  rates.eps = static_cast<float>(optimizer.eps);
+  return rates;
+}
+
+/// What a gradient of this norm is multiplied by so that its norm is at most `limit` (Pascanu et al. 2013).
+constexpr float clip_factor(double limit, double norm) {
+  return norm > limit ? static_cast<float>(limit / norm) : 1.0f;
 }
 
 /// w' = w − rate · (grad + decay · w)
 constexpr float updated_weight(float w, float grad, float decay, float rate) {
   return w - rate * (grad + decay * w);
+}
+
+/// A rule gives the new weight of (w, grad), with the weight decay and the rate of its parameter, and replaces
+/// what it keeps of that weight: kStates floats, the first in `s`, the second in `q`. Zero stays zero, where
+/// w, grad and what is kept are zero.
+struct SgdRule {
+  static constexpr int kStates = 0;
+  template <class Math>
+  static constexpr float apply(float w, float grad, float decay, float rate, const UpdateRates&, float&,
+                               float&, Math) {
+    return updated_weight(w, grad, decay, rate);
+  }
+};
+
+/// s' = momentum · s + (grad + decay · w), w' = w − rate · s'. PyTorch's SGD without dampening; a change of the
+/// rate takes effect at once on all that s has gathered.
+struct MomentumRule {
+  static constexpr int kStates = 1;
+  template <class Math>
+  static constexpr float apply(float w, float grad, float decay, float rate, const UpdateRates& rates,
+                               float& s, float&, Math) {
+    s = rates.momentum * s + (grad + decay * w);
+    return w - rate * s;
+  }
+};
+
+/// g = grad + decay · w, s' = momentum · s + g, w' = w − rate · (g + momentum · s'): PyTorch's form of it.
+struct NesterovRule {
+  static constexpr int kStates = 1;
+  template <class Math>
+  static constexpr float apply(float w, float grad, float decay, float rate, const UpdateRates& rates,
+                               float& s, float&, Math) {
+    const float g = grad + decay * w;
+    s = rates.momentum * s + g;
+    return w - rate * (g + rates.momentum * s);
+  }
+};
+
+/// s' = s + (1 − beta1)·(grad − s), q' = q + (1 − beta2)·(grad² − q), and with both divided by 1 − beta^(t+1)
+/// w' = w − rate · (s'/(√q' + eps) + decay · w). Loshchilov and Hutter 2019: the decay is no part of the
+/// gradient, nor of the loss; it is multiplied by the rate, as PyTorch has it.
+struct AdamwRule {
+  static constexpr int kStates = 2;
+  template <class Math>
+  static constexpr float apply(float w, float grad, float decay, float rate, const UpdateRates& rates,
+                               float& s, float& q, Math math) {
+    s = s + rates.share1 * (grad - s);
+    q = q + rates.share2 * (grad * grad - q);
+    const float move = (s * rates.unbias1) / (math.sqrt(q * rates.unbias2) + rates.eps);
+    return w - rate * (move + decay * w);
+  }
+};
+
+/// Whether Σ decay · ½w² is a part of the loss whose gradient the optimizer follows.
+constexpr bool decays_by_loss(OptimizerKind kind) { return kind != OptimizerKind::adamw; }
+
+/// `use(rule)` with the rule of a kind.
+template <class Use>
+constexpr decltype(auto) with_rule(OptimizerKind kind, Use use) {
+  switch (kind) {
+    case OptimizerKind::momentum:
+      return use(MomentumRule{});
+    case OptimizerKind::nesterov:
+      return use(NesterovRule{});
+    case OptimizerKind::adamw:
+      return use(AdamwRule{});
+    case OptimizerKind::sgd:
+      break;
+  }
+  return use(SgdRule{});
 }
 
 /// ema' = ema + share · (w' − ema)

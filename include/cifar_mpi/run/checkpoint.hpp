@@ -9,6 +9,7 @@
 #include "cifar_mpi/base/run_fingerprint.hpp"
 #include "cifar_mpi/base/shape.hpp"
 #include "cifar_mpi/model/param_table.hpp"
+#include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/optim/state.hpp"
 
 /// The checkpoint file: HDF5 that `h5dump` reads like documentation.
@@ -50,7 +51,7 @@ struct Provenance {
   std::optional<double> test_accuracy;  ///< of the EMA weights
 };
 
-/// The tensors of each row of optim::state_rows: TensorFlow's names and shapes, in the order of the ParamTable.
+/// The tensors of each row that the optimizer has (optim::state_rows); others are empty. TensorFlow's names and shapes, in the order of the ParamTable.
 class StateTensors {
  public:
   std::vector<NamedTensor>& operator[](optim::StateRole role) {
@@ -64,13 +65,18 @@ class StateTensors {
   std::array<std::vector<NamedTensor>, optim::kStateRoles> rows_;
 };
 
+/// What a run begins with: the initial weights, or as many zeros where a row is the optimizer's.
+StateTensors initial_state(optim::OptimizerKind optimizer, const std::vector<NamedTensor>& initial);
+
 struct Checkpoint {
   StateTensors state;
+  optim::OptimizerSpec optimizer;  ///< says which rows there are
   Progress progress;
   Provenance provenance;
 };
 
-/// 64 bits over the four groups /ema, /model, /optimizer and /progress: equal for two runs that did the same.
+/// 64 bits over the groups /ema, /model, those of the optimizer's rows, /optimizer and /progress: equal for two
+/// runs that did the same.
 ///
 /// Their data sets and attributes are sorted by key, which is PATH for a data set and PATH@NAME for an
 /// attribute; of each, hash_bytes(key) and hash_bytes(value) follow each other as 8 bytes, and hash_bytes of
@@ -85,7 +91,8 @@ std::uint64_t content_hash(const Checkpoint& checkpoint);
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 
 /// Throws Error{checkpoint} when the file is missing, damaged or not a checkpoint; damage is also a content
-/// that does not have the file's `content_hash`, or has no tensors or no identity.
+/// that does not have the file's `content_hash`, or has no tensors or no identity. Reads versions 2, which knew
+/// no optimizer but sgd, and 3.
 Checkpoint read_checkpoint(const std::string& path);
 
 /// The test accuracy in a checkpoint's provenance; nothing when it has none or cannot be read.

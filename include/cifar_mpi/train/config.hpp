@@ -41,6 +41,8 @@ struct TrainConfig {
   double epochs = 256.0;
   std::uint64_t seed = 1;
 
+  optim::OptimizerSpec optimizer;
+  double clip_norm = 0.0;  ///< the norm of the summed gradient is held to it; 0: it is not clipped
   double lr = 0.1;
   optim::ScheduleKind schedule = optim::ScheduleKind::staircase;
   double lr_decay_factor = 0.1;
@@ -51,6 +53,7 @@ struct TrainConfig {
   optim::LrScaling lr_scaling = optim::LrScaling::none;
   double warmup_epochs = 0.0;
   double weight_decay = 0.004;
+  double label_smoothing = 0.0;  ///< share of each training target that is spread over all classes
   double ema_decay = 0.9999;
 
   data::Augment augment = data::Augment::tutorial;

@@ -365,7 +365,7 @@ TEST_F(CudaKernel, FindsTheLossOfTheReference) {
     auto* const grad = bench.take<float>(count);
     auto* const predictions = bench.take<std::uint8_t>(static_cast<std::size_t>(batch));
     auto* const loss_sum = bench.take<float>(1);
-    train_loss(bench.stream, input, 1.0 / 4000.0, ValueType::fp32, grad, sums);
+    train_loss(bench.stream, input, {1.0 / 4000.0}, ValueType::fp32, grad, sums);
     evaluate_loss(bench.stream, input, predictions, loss_sum);
     const std::vector<float> found = bench.download(sums, 3);
     // an exponential of 2 ulp of a difference of up to 16, and the rounding of the sum
@@ -373,10 +373,17 @@ TEST_F(CudaKernel, FindsTheLossOfTheReference) {
     EXPECT_NEAR(static_cast<double>(found[0]), wanted.sum, tolerance * wanted.sum);
     EXPECT_EQ(static_cast<double>(found[1]), wanted.correct);
     EXPECT_EQ(static_cast<double>(found[2]), wanted.samples);
-    train_loss(bench.stream, input, 1.0 / 4000.0, ValueType::fp32, grad, added);
+    train_loss(bench.stream, input, {1.0 / 4000.0}, ValueType::fp32, grad, added);
     EXPECT_EQ(bench.download(added, 3),
               (std::vector<float>{found[0] + 50.0f, found[1] + 100.0f, found[2] + 200.0f}));
     EXPECT_EQ(bench.download(loss_sum, 1)[0], found[0]);
+    const auto smooth = reference::softmax_cross_entropy(classes, logits, labels, 4000.0, 0.25);
+    float* const smooth_sums = bench.upload(std::vector<float>{0.0f, 0.0f, 0.0f});
+    auto* const smooth_grad = bench.take<float>(count);
+    train_loss(bench.stream, input, {1.0 / 4000.0, 0.25}, ValueType::fp32, smooth_grad, smooth_sums);
+    EXPECT_NEAR(static_cast<double>(bench.download(smooth_sums, 3)[0]), smooth.sum, tolerance * smooth.sum);
+    EXPECT_LE(relative_distance(bench.download(smooth_grad, count, ValueType::fp32), smooth.grad_logits),
+              tolerance);
     EXPECT_LE(relative_distance(bench.download(grad, count, ValueType::fp32), wanted.grad_logits), tolerance);
     double correct = 0.0;
     const auto predicted = bench.download(predictions, static_cast<std::size_t>(batch));

@@ -4,8 +4,10 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/optim/optimizer.hpp"
 #include "cuda/device/gpu.hpp"
 #include "cuda/device/training_run.hpp"
+#include "reference/optimizer.hpp"
 #include "support/chain.hpp"
 #include "support/networks.hpp"
 
@@ -73,6 +75,46 @@ TEST_F(CudaStep, UpdatesManyParametersAsTheFormulas) {
   }
   EXPECT_GT(decay_term, 0.0);
   EXPECT_NEAR(run.records[0].decay_term, decay_term, 1e-12 * decay_term);
+}
+
+/// The first step of every optimizer, with the gradient clipped to half its norm, in more than one launch.
+TEST_F(CudaStep, UpdatesByEveryOptimizerWithClippedGradients) {
+  std::vector<model::Layer> layers;
+  for (int i = 0; i < 40; ++i)
+    layers.push_back(model::Linear{.name = concat("l", i), .outputs = 6, .weight_decay = 0.01f});
+  layers.push_back(model::SoftmaxCrossEntropy{});
+  const auto backend = make_backend({});
+  for (const auto kind : {optim::OptimizerKind::sgd, optim::OptimizerKind::momentum,
+                          optim::OptimizerKind::nesterov, optim::OptimizerKind::adamw}) {
+    TrainingSpec spec{.net = model::make_net("many", {1, 2, 3}, 6, layers), .batch = 3};
+    spec.optimizer = {.kind = kind, .eps = 1e-3};
+    TrainingRun plain(*backend, spec);
+    plain.run(plain.gradient_program());
+    const reference::Params before = plain.logical(plain.params()), grads = plain.logical(plain.grads());
+    double square = 0.0;
+    for (const reference::Array& array : grads) {
+      for (const double g : array) square += g * g;
+    }
+    ASSERT_GT(square, 0.0);
+    spec.clip_norm = 0.5 * std::sqrt(square);
+    TrainingRun run(*backend, spec);
+    run.run(run.step_program());
+    EXPECT_NEAR(run.records[0].gradient_norm, std::sqrt(square), 1e-6 * std::sqrt(square));
+    const reference::Params after = run.logical(run.params());
+    const std::vector<double> rates{optim::Schedule(run.schedule()).rate(0)};
+    for (std::size_t p = 0; p < before.size(); ++p) {
+      for (std::size_t i = 0; i < before[p].size(); ++i) {
+        const std::vector<double> clipped{0.5 * grads[p][i]};
+        const double wanted =
+            reference::trajectory(spec.optimizer, before[p][i],
+                                  static_cast<double>(run.table[p].weight_decay), clipped, rates)
+                .back();
+        // a handful of single operations on values of at most 1; adamw divides by at least eps
+        ASSERT_NEAR(after[p][i], wanted, 16 * 0x1.0p-24)
+            << optim::to_string(kind) << ' ' << run.table[p].name;
+      }
+    }
+  }
 }
 
 /// An infinite weight of a class that is not asked for leaves the loss finite.

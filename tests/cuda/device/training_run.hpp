@@ -42,6 +42,8 @@ struct TrainingSpec {
   Extent source{};    ///< of the images; zero: as the network's input
   double ulps = 0.0;  ///< of every initial weight, at random, that it is off
   double rate = 0.05;
+  optim::OptimizerSpec optimizer = {};
+  double clip_norm = 0.0;
 };
 
 class TrainingRun {
@@ -58,6 +60,10 @@ class TrainingRun {
     const std::size_t floats = tower->layout().floats;
     params_ = backend.allocate(floats * sizeof(float));
     ema_ = backend.allocate(floats * sizeof(float));
+    for (const optim::StateRow& row : optim::state_rows(spec.optimizer.kind)) {
+      if (row.of_optimizer) states_.push_back(backend.allocate(floats * sizeof(float)));
+    }
+    if (spec.clip_norm > 0.0) norm_ = backend.allocate(sizeof(double));
     reduced_ = alone.allocate(control.floats());
     step_ = backend.allocate(sizeof(std::uint64_t));
     facts_ = backend.allocate(sizeof(engine::RankFacts));
@@ -106,6 +112,13 @@ class TrainingRun {
     update.step = step_.as<std::uint64_t>();
     update.decay_sum = decay_.as<double>();
     update.schedule = schedule();
+    update.optimizer = spec.optimizer;
+    for (std::size_t s = 0; s < states_.size(); ++s) update.states[s] = states_[s].as<float>();
+    if (spec.clip_norm > 0.0) {
+      update.clip_norm = spec.clip_norm;
+      update.gradient_norm = norm_.as<double>();
+      parts.before_updates = backend.gradient_norm_task({update.grads, floats, norm_.as<double>()});
+    }
     parts.update.push_back(backend.update_task(update, table, tower->layout()));
     parts.advance = advance_task();
     parts.control = {binding().control, control.floats()};
@@ -255,6 +268,7 @@ class TrainingRun {
     advance.global_batch = global_batch();
     advance.decay_sums = {decay_.as<const double>(), 1};
     advance.step = step_.as<std::uint64_t>();
+    if (spec.clip_norm > 0.0) advance.gradient_norm = norm_.as<double>();
     records.resize(engine::kRecordRing);
     return backend.advance_task(advance, records);
   }
@@ -305,6 +319,8 @@ class TrainingRun {
     return program;
   }
 
+  std::vector<Buffer> states_;
+  Buffer norm_;
   Buffer params_, ema_, reduced_, step_, facts_, decay_, cursor_, loss_, predictions_;
   Buffer device_images_, device_labels_;
 };

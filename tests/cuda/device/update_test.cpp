@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -54,6 +55,88 @@ TEST_F(CudaUpdate, TakesEveryFloatOnceAndNoneWhenTheLossIsNotFinite) {
     }
     EXPECT_EQ(bench.download(work.decay_sum, 1)[0], decay_sum);
   }
+}
+
+/// Every rule's state, clipped and not, against the formula on the host.
+TEST_F(CudaUpdate, KeepsWhatEveryRuleKeeps) {
+  Bench bench;
+  constexpr std::uint64_t kBegin = 16, kEnd = 16 + 4 * 1000;
+  std::vector<float> params, grads, ema, s, q;
+  for (std::uint64_t i = 0; i < kEnd + 16; ++i) {
+    params.push_back(noise(i, 1));
+    grads.push_back(noise(i, 2));
+    ema.push_back(noise(i, 3));
+    s.push_back(noise(i, 4));
+    q.push_back(noise(i, 5) + 1.0f);
+  }
+  for (const auto kind : {optim::OptimizerKind::sgd, optim::OptimizerKind::momentum,
+                          optim::OptimizerKind::nesterov, optim::OptimizerKind::adamw}) {
+    for (const double norm : {0.0, 1.0, 8.0, static_cast<double>(std::numeric_limits<float>::infinity())}) {
+      Update work;
+      work.segments.items[work.segments.count++] = {kBegin, 1024, 0.0f};
+      work.segments.items[work.segments.count++] = {1024, kEnd, 0.5f, 0.5f};
+      work.rule.scaled_rate = 0.25;
+      work.ema_decay = 0.75;
+      work.optimizer = {.kind = kind, .eps = 1e-3};
+      work.step = bench.upload(std::vector<std::uint64_t>{3});
+      work.partials = bench.take<double>(kUpdateBlocks);
+      work.counter = bench.counters(1);
+      work.loss_sum = bench.upload(std::vector{1.0f});
+      work.decay_sum = bench.upload(std::vector{1.0});
+      work.params = bench.upload(params);
+      work.grads = bench.upload(grads);
+      work.ema = bench.upload(ema);
+      const int kept = optim::with_rule(kind, []<class Rule>(Rule) { return Rule::kStates; });
+      if (kept > 0) work.states[0] = bench.upload(s);
+      if (kept > 1) work.states[1] = bench.upload(q);
+      work.clip_norm = 2.0;
+      if (norm > 0.0) work.gradient_norm = bench.upload(std::vector{norm});
+      update(bench.stream, work);
+      const std::vector<float> new_params = bench.download(work.params, params.size());
+      const std::vector<float> new_s = kept > 0 ? bench.download(work.states[0], s.size()) : s;
+      const std::vector<float> new_q = kept > 1 ? bench.download(work.states[1], q.size()) : q;
+      optim::UpdateRates rates = optim::update_rates(work.rule, work.optimizer, 0.75, 3, optim::HostMath{});
+      const float clip = norm > 0.0 ? optim::clip_factor(2.0, norm) : 1.0f;
+      for (std::uint64_t i = 0; i < params.size(); ++i) {
+        float w = params[i], first = s[i], second = q[i];
+        if (i >= kBegin && i < kEnd && std::isfinite(norm)) {
+          const Segment segment = segment_of(work.segments, i);
+          w = optim::with_rule(kind, [&]<class Rule>(Rule) {
+            return Rule::apply(w, clip * grads[i], segment.decay, 0.25f * segment.rate_factor, rates, first,
+                               second, optim::HostMath{});
+          });
+        }
+        // single operations on values of at most 3, which a device may fuse
+        ASSERT_NEAR(new_params[i], w, 8 * 0x1.0p-24) << i;
+        ASSERT_NEAR(new_s[i], first, 8 * 0x1.0p-24) << i;
+        ASSERT_NEAR(new_q[i], second, 8 * 0x1.0p-24) << i;
+      }
+      if (!optim::decays_by_loss(kind)) {
+        EXPECT_EQ(bench.download(work.decay_sum, 1)[0], 0.0);
+      }
+    }
+  }
+}
+
+TEST_F(CudaUpdate, FindsTheNormOfAllGradients) {
+  Bench bench;
+  const std::uint64_t floats = std::uint64_t{4} * 256 * kUpdateBlocks + 4 * 77;
+  std::vector<float> grads;
+  double square = 0.0;
+  for (std::uint64_t i = 0; i < floats; ++i) {
+    grads.push_back(1e20f * noise(i, 6));  // squares no float can hold
+    square += static_cast<double>(grads.back()) * static_cast<double>(grads.back());
+  }
+  GradientNorm work{bench.upload(grads), floats, bench.take<double>(1), bench.take<double>(kUpdateBlocks),
+                    bench.counters(1)};
+  for (int i = 0; i < 2; ++i) {
+    gradient_norm(bench.stream, work);
+    EXPECT_NEAR(bench.download(work.norm, 1)[0], std::sqrt(square), 1e-12 * std::sqrt(square));
+  }
+  grads[grads.size() - 2] = std::numeric_limits<float>::quiet_NaN();
+  work.grads = bench.upload(grads);
+  gradient_norm(bench.stream, work);
+  EXPECT_FALSE(std::isfinite(bench.download(work.norm, 1)[0]));
 }
 
 }  // namespace

@@ -36,6 +36,9 @@ class CountingBackend final : public engine::Backend {
                            const engine::ParamLayout& layout) override {
     return backend_->update_task(binding, params, layout);
   }
+  engine::Task gradient_norm_task(const engine::GradientNormBinding& binding) override {
+    return backend_->gradient_norm_task(binding);
+  }
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
     return backend_->advance_task(binding, records);

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/optim/step_math.hpp"
+
+/// Optimizers as a user chooses them; what they do to a weight stands in step_math.hpp.
+namespace cifar_mpi::optim {
+
+/// The name on the command line, and the kind of a name.
+std::string_view to_string(OptimizerKind kind);
+std::optional<OptimizerKind> find_optimizer(std::string_view name);
+
+/// Throws Error{usage} naming the option when a number makes no sense, or belongs to another optimizer and is
+/// not its default.
+void check(const OptimizerSpec& spec);
+
+/// The numbers that an optimizer has, by the names of their options without dashes.
+std::vector<std::pair<std::string, double>> numbers_of(const OptimizerSpec& spec);
+
+/// "adamw (beta1 0.9, beta2 0.999, eps 1e-08)"
+std::string describe(const OptimizerSpec& spec);
+
+/// The formula in the names of the checkpoint file, for people who read one.
+std::string_view formula(OptimizerKind kind);
+
+}  // namespace cifar_mpi::optim
