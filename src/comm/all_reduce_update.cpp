@@ -78,11 +78,13 @@ class BucketQueue {
     for (std::size_t i = 0; i < all_reduces_.size(); ++i) {
       if (ready_after_[i] != position) continue;
       program_.run(kComm, std::move(all_reduces_[i]));
-      sums_[i] = program_.set(kComm);
+      sums_[i] = last_ = program_.set(kComm);
     }
   }
 
   MarkId sum(std::size_t bucket) const { return sums_[bucket]; }
+  /// Behind all sums so far: a lane keeps its order.
+  MarkId last() const { return last_; }
 
  private:
   StepProgram& program_;
@@ -90,6 +92,7 @@ class BucketQueue {
   std::vector<std::size_t> ready_after_;
   std::vector<Task> all_reduces_;
   std::vector<MarkId> sums_;
+  MarkId last_ = {};
 };
 
 /// The step of one rank alone: there is nothing to sum.
@@ -158,8 +161,10 @@ void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency 
     queue.run_ready_after(i);
   }
   const bool all_first = parts.before_updates.has_value();
-  for (std::size_t i = 0; all_first && i < buckets_.size(); ++i) program.wait(kCompute, queue.sum(i));
-  if (all_first) branches.run(std::move(*parts.before_updates));
+  if (all_first) {
+    program.wait(kCompute, queue.last());
+    branches.run(std::move(*parts.before_updates));
+  }
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     if (!all_first) program.wait(kCompute, queue.sum(i));
     branches.run(std::move(parts.update[i]));

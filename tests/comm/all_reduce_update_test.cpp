@@ -256,7 +256,7 @@ TEST(AllReduceUpdate, NeedsEveryWaitItPlaces) {
   }
 }
 
-/// What reads all sums stands behind the last of them and in front of the first update; nothing else changes.
+/// What reads all sums stands behind the last of them, where one wait is enough, and before the first update.
 TEST(AllReduceUpdate, LetsAllUpdatesWaitForWhatStandsBeforeThem) {
   for (const bool overlap : {true, false}) {
     TinyStep step(std::make_unique<ThreeRanks>(), 1, overlap);
@@ -265,7 +265,7 @@ TEST(AllReduceUpdate, LetsAllUpdatesWaitForWhatStandsBeforeThem) {
         Task{"norm", {bytes_of(step.grads().data(), step.grads().size())}, {}, [](Lane&) {}, {}};
     const std::size_t waits = count_lines(step.program(step.parts()), Op::wait);
     const StepProgram program = step.program(std::move(parts));
-    EXPECT_EQ(count_lines(program, Op::wait), waits);
+    EXPECT_EQ(count_lines(program, Op::wait), waits - step.update().spans().size() + 1);
     EXPECT_LT(line_of(program, "all-reduce of bucket 4"), line_of(program, "norm"));
     EXPECT_LT(line_of(program, "norm"), line_of(program, "update"));
     for (std::size_t i = 0; i < program.instructions().size(); ++i) {

@@ -129,14 +129,13 @@ TEST_F(Session, ResumesToTheSameBits) {
   EXPECT_EQ(a.progress.resolved, b.progress.resolved);
 }
 
-/// What the optimizer keeps is part of the state; audited, so that every task says what it touches.
+/// What the optimizer keeps is part of the state.
 TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
   for (const auto kind : {optim::OptimizerKind::momentum, optim::OptimizerKind::adamw}) {
     TrainConfig straight = config();
     straight.optimizer.kind = kind;
     straight.lr = 0.001;
     straight.clip_norm = 0.5;
-    straight.runner = engine::RunnerKind::audit;
     straight.steps = 5;
     const std::string name(optim::to_string(kind));
     straight.run_dir = path(name + "_straight");
