@@ -72,6 +72,7 @@ cluster_state() {
   timeout 10 sinfo -N -l
   tail -n 15 "$cluster/log/slurmctld.log"
   grep -hE 'error|fatal' "$cluster"/log/slurmd.*.log | tail -n 15 || true
+  tail -n 30 job.log 2>/dev/null || true
 }
 
 write_hosts() {
