@@ -21,10 +21,12 @@ inline std::string in_quotes(const std::string& text) {
   return word + "'";
 }
 
-/// With which mpirun starts anywhere, also when the tests are started without tools/run_tests.
-inline const std::string kShellSettings = ". \"" CIFAR_MPI_SOURCE_ROOT
-                                          "/env/mpirun.sh\"; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; "
-                                          "unset CIFAR_MPI_DATA; ";
+/// With which mpirun starts anywhere, also when the tests are started without tools/run_tests, and ranks that wait
+/// leave the cores to other tests.
+inline const std::string kShellSettings =
+    ". \"" CIFAR_MPI_SOURCE_ROOT
+    "/env/mpirun.sh\"; export OMPI_MCA_btl=^tcp OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1; "
+    "unset CIFAR_MPI_DATA; ";
 
 /// Runs a shell command under a watchdog; 124 means that it hung.
 inline Outcome run_command(const std::string& command) {

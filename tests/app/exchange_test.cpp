@@ -50,9 +50,13 @@ TEST_F(Exchange, NamesARankThatIsSlowedDownOnPurpose) {
 TEST_F(Exchange, FinishesWithFourTimesAsManyRanksAsCores) {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
-  const Outcome sums = mpirun(8, kBench + " allreduce --sizes 4,64K,1M --seconds 0.05");
+  // That ranks give way when there are too many is up to the programs here, not to a setting of the tests.
+  const auto crowd = [](const std::string& command) {
+    return run_command("unset OMPI_MCA_mpi_yield_when_idle; " + kMpirun + " -np 8 " + command);
+  };
+  const Outcome sums = crowd(kBench + " allreduce --sizes 4,64K,1M --seconds 0.05");
   EXPECT_EQ(sums.code, 0) << sums.output;  // 1 when a sum is wrong
-  const Outcome trained = mpirun(8, train("crowded", "--batch-size 2 --steps 10"));
+  const Outcome trained = crowd(train("crowded", "--batch-size 2 --steps 10"));
   EXPECT_EQ(trained.code, 0) << trained.output;
   // Ranks that do not give way use up their time slices: minutes.
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(90));
