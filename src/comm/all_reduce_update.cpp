@@ -100,7 +100,7 @@ void append_alone(engine::Branches& branches, StepParts parts) {
   for (Task& task : parts.compute) branches.run(std::move(task));
   if (parts.before_updates) branches.run(std::move(*parts.before_updates));
   for (Task& task : parts.update) branches.run(std::move(task));
-  branches.run(std::move(parts.advance));
+  for (Task& task : parts.finish) branches.run(std::move(task));
   branches.join();
 }
 
@@ -169,7 +169,7 @@ void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency 
     if (!all_first) program.wait(kCompute, queue.sum(i));
     branches.run(std::move(parts.update[i]));
   }
-  branches.run(std::move(parts.advance));
+  for (Task& task : parts.finish) branches.run(std::move(task));
   branches.join();
 }
 

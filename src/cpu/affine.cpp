@@ -73,31 +73,41 @@ std::vector<engine::Task> prepare_tasks(const std::string& name, const Dnnl& dnn
   return tasks;
 }
 
+std::vector<Operand> Affine::forward_operands(const std::byte* x, const void* weights, const float* biases,
+                                              std::byte* y) const {
+  std::vector<Operand> operands{reads(DNNL_ARG_SRC, src, x),
+                                reads(DNNL_ARG_WEIGHTS, forward_weights.desc, weights),
+                                writes(DNNL_ARG_DST, dst, y)};
+  if (has_bias()) operands.push_back(reads(DNNL_ARG_BIAS, bias, biases));
+  return operands;
+}
+
 std::vector<Operand> PieceSums::operands(int piece) const {
   const bool first = piece == 0;
-  return {
-      writes(DNNL_ARG_DIFF_WEIGHTS, affine_.master, first ? sums_[0] : partial_),
-      writes(DNNL_ARG_DIFF_BIAS, affine_.bias, first ? sums_[1] : partial_ + affine_.weight_floats()),
-  };
+  std::vector<Operand> list{writes(DNNL_ARG_DIFF_WEIGHTS, affine_.master, first ? sums_[0] : partial_)};
+  if (affine_.has_bias()) {
+    float* const biases = first ? sums_[1] : partial_ + affine_.weight_floats();
+    list.push_back(writes(DNNL_ARG_DIFF_BIAS, affine_.bias, biases));
+  }
+  return list;
 }
 
 void PieceSums::add(int piece, std::vector<engine::Task>& parts) const {
   if (piece == 0) return;
   parts.push_back(add_task(partial_, sums_[0], affine_.weight_floats()));
-  parts.push_back(add_task(partial_ + affine_.weight_floats(), sums_[1], affine_.bias_floats()));
+  if (affine_.has_bias()) {
+    parts.push_back(add_task(partial_ + affine_.weight_floats(), sums_[1], affine_.bias_floats()));
+  }
 }
 
 engine::Task plan_affine_forward(const std::string& name, const Dnnl& dnnl, const Affine& affine,
                                  const AffineMemory& memory, const void* weights, const float* biases) {
   std::vector<engine::Task> parts;
   for (int p = 0; p < affine.pieces; ++p) {
-    parts.push_back(
-        kernel_task(name, dnnl, affine.kernels.forward,
-                    {reads(DNNL_ARG_SRC, affine.src, memory.src + offset_of_piece(affine.src, p)),
-                     reads(DNNL_ARG_WEIGHTS, affine.forward_weights.desc, weights),
-                     reads(DNNL_ARG_BIAS, affine.bias, biases),
-                     writes(DNNL_ARG_DST, affine.dst, memory.dst + offset_of_piece(affine.dst, p))},
-                    memory.scratch));
+    parts.push_back(kernel_task(name, dnnl, affine.kernels.forward,
+                                affine.forward_operands(memory.src + offset_of_piece(affine.src, p), weights,
+                                                        biases, memory.dst + offset_of_piece(affine.dst, p)),
+                                memory.scratch));
   }
   return in_one(name, std::move(parts));
 }

@@ -32,7 +32,7 @@ struct Affine {
   Desc dst;
   Desc grad_dst;
   Desc master;  ///< weights and their gradient
-  Desc bias;
+  Desc bias;    ///< empty: none
   AffineKernels kernels;
   WeightCopy forward_weights;
   WeightCopy backward_weights;  ///< for the data gradient; unused when its format is the forward one
@@ -40,7 +40,11 @@ struct Affine {
   bool relu = false;
   int pieces = 1;
 
+  /// SRC, WEIGHTS, BIAS → DST
+  std::vector<Operand> forward_operands(const std::byte* x, const void* weights, const float* biases,
+                                        std::byte* y) const;
   std::size_t weight_floats() const { return master.get_size() / sizeof(float); }
+  bool has_bias() const { return !(bias == Desc()); }
   std::size_t bias_floats() const { return bias.get_size() / sizeof(float); }
   /// Of the parameters' gradients of one piece.
   std::size_t partial_bytes() const { return master.get_size() + bias.get_size(); }

@@ -16,7 +16,8 @@ AffineGroup::AffineGroup(Planning& planning, std::string name, Affine affine, De
   contract_.name = name;
   contract_.operations = affine_.relu ? 2 : 1;
   contract_.relu_at_end = affine_.relu;
-  contract_.masters = {affine_.weight_floats(), affine_.bias_floats()};
+  contract_.masters = {affine_.weight_floats()};
+  if (affine_.has_bias()) contract_.masters.push_back(affine_.bias_floats());
   // The pieces decide in which order gradients are added.
   const std::string remark =
       affine_.pieces > 1 ? concat(", ", planning.batch / affine_.pieces, " samples at a time") : "";
@@ -70,7 +71,7 @@ engine::GroupTasks AffineGroup::tasks(const Operands& operands, Arena& arena) co
     if (affine_.pieces > 1) memory.partial = arena.take(affine_.partial_bytes());
     memory.scratch = arena.take(affine_.kernels.weight_gradient.scratch_bytes());
     tasks.backward.push_back(plan_weight_gradient(name() + " weight gradient", planning_.dnnl, affine_,
-                                                  memory, operands.params[0].grad, operands.params[1].grad));
+                                                  memory, operands.params[0].grad, grad_biases_of(operands)));
   }
   if (operands.grad_src[0] != nullptr) {
     memory.scratch = arena.take(affine_.kernels.data_gradient.scratch_bytes());

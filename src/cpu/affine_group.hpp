@@ -41,8 +41,13 @@ class AffineGroup : public PlannedGroup {
   Desc logical_weights_;
 };
 
-/// The only operand of a layer that is not on the way of the values.
+/// Of the parameters; null for biases that there are none of.
 inline const float* weights_of(const engine::Operands& operands) { return operands.params[0].master; }
-inline const float* biases_of(const engine::Operands& operands) { return operands.params[1].master; }
+inline const float* biases_of(const engine::Operands& operands) {
+  return operands.params.size() > 1 ? operands.params[1].master : nullptr;
+}
+inline float* grad_biases_of(const engine::Operands& operands) {
+  return operands.params.size() > 1 ? operands.params[1].grad : nullptr;
+}
 
 }  // namespace cifar_mpi::cpu

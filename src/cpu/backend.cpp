@@ -101,6 +101,11 @@ class CpuBackend final : public engine::Backend {
     return plan_gradient_norm(binding);
   }
 
+  engine::Task running_task(const engine::RunningBinding& binding, const model::ParamTable& params,
+                            const engine::ParamLayout& layout) override {
+    return plan_running(binding, params, layout);
+  }
+
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
     return plan_advance(binding, records);

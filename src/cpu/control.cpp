@@ -49,13 +49,14 @@ engine::Task plan_compute_time(engine::RankFacts* facts) {
 }
 
 engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<engine::StepRecord>& records) {
-  const std::size_t floats = binding.control_layout.floats();
+  const std::size_t begin = binding.control_layout.slot(0),
+                    end = binding.control_layout.slot(binding.control_layout.ranks);
   records.resize(engine::kRecordRing);
-  for (engine::StepRecord& record : records) record.slots.resize(floats - ControlLayout::header_floats);
+  for (engine::StepRecord& record : records) record.slots.resize(end - begin);
 
   engine::Task task;
   task.name = "advance";
-  task.reads = {engine::bytes_of(binding.control, floats),
+  task.reads = {engine::bytes_of(binding.control, end),
                 engine::bytes_of(binding.decay_sums.data(), binding.decay_sums.size()),
                 engine::bytes_of(binding.step, 1), engine::bytes_of(records.data(), records.size())};
   task.writes = {engine::bytes_of(binding.step, 1), engine::bytes_of(records.data(), records.size())};
@@ -63,7 +64,7 @@ engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<eng
   for (engine::StepRecord& record : records) {
     task.writes.push_back(engine::bytes_of(record.slots.data(), record.slots.size()));
   }
-  task.start = [binding, floats, ring = records.data()](engine::Lane&) {
+  task.start = [binding, begin, end, ring = records.data()](engine::Lane&) {
     const float* control = binding.control;
     engine::StepRecord& record = ring[*binding.step % engine::kRecordRing];
     record.step = *binding.step;
@@ -77,7 +78,7 @@ engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<eng
     record.gradient_norm = binding.gradient_norm != nullptr ? *binding.gradient_norm : 0.0;
     record.applied = std::isfinite(control[ControlLayout::loss_sum]) && std::isfinite(record.decay_term) &&
                      std::isfinite(record.gradient_norm);
-    std::copy(control + ControlLayout::header_floats, control + floats, record.slots.begin());
+    std::copy(control + begin, control + end, record.slots.begin());
     if (record.applied) ++*binding.step;
   };
   return task;

@@ -22,8 +22,8 @@ engine::Task plan_compute_time(engine::RankFacts* facts);
 /// Writes records[step % kRecordRing] from the summed control block, then moves the step counter on. If the
 /// summed loss or the decay term is not finite the record says `applied = false` and the counter stays.
 ///
-/// cross_entropy = loss_sum / global_batch, decay_term = Σ decay_sums; the slots are the control block behind
-/// its header. `records` is sized here (kRecordRing entries, slots too), so that a replay allocates nothing;
+/// cross_entropy = loss_sum / global_batch, decay_term = Σ decay_sums; the slots are those of the control
+/// block. `records` is sized here (kRecordRing entries, slots too), so that a replay allocates nothing;
 /// it must outlive the task and not be resized after.
 engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<engine::StepRecord>& records);
 

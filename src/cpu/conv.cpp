@@ -32,7 +32,8 @@ Rotation plan_rotation(const model::Conv2d& layer, const Extent& in) {
 std::optional<Rotation> rotate_data_gradient(const Dnnl& dnnl, const model::Conv2d& layer, const Extent& in,
                                              const AffineFormats& formats, const Window& window,
                                              AffineKernels& kernels) {
-  if (!formats.wants_grad_src || is_batched_gemm(kernels.data_gradient)) return std::nullopt;
+  if (!formats.wants_grad_src || layer.stride > 1 || is_batched_gemm(kernels.data_gradient))
+    return std::nullopt;
   if (!is_batched_gemm(kernels.forward)) return std::nullopt;
   const Desc weights({in.channels, layer.out_channels, layer.kernel, layer.kernel}, memory::data_type::f32,
                      memory::format_tag::any);
@@ -53,12 +54,12 @@ Affine plan_conv(const Dnnl& dnnl, const model::Conv2d& layer, const AffinePlace
   formats.src = place.src;
   formats.weights = Desc(weights, place.type, kAny);
   formats.grad_weights = Desc(weights, kFp32, kAny);
-  formats.biases = Desc({layer.out_channels}, kFp32, memory::format_tag::a);
+  if (layer.with_bias) formats.biases = Desc({layer.out_channels}, kFp32, memory::format_tag::a);
   formats.dst =
       activations(place.batch, place.out, place.dst_type, place.choose_dst ? kAny : memory::format_tag::nhwc);
   formats.relu = place.relu;
   formats.wants_grad_src = place.wants_grad_src;
-  const Window window{layer.kernel, 1, place.in.height, place.in.width};
+  const Window window{layer.kernel, layer.stride, place.in.height, place.in.width};
   AffineKernels kernels = make_convolution(dnnl, formats, window);
   std::optional<Rotation> rotation;
   // In bf16 both kernels take the same time, and rotation would cost.

@@ -5,9 +5,9 @@
 
 namespace cifar_mpi::cpu {
 
-/// Formats, kernels and weight copies of a convolution with SAME padding. Throws dnnl::error.
+/// Formats, kernels and weight copies of a convolution. Throws dnnl::error.
 ///
-/// The gradient of a convolution's input is a convolution too: of the gradient of its output, with the
+/// The gradient of the input of a convolution with stride 1 is a convolution too: of the gradient of its output, with the
 /// weights rotated by 180 degrees. Where oneDNN has its batched-GEMM kernel (brgconv) for the forward pass
 /// only, as 2.6 in fp32, the data gradient is planned as such a forward convolution: conv2 of the tutorial at
 /// batch 128 takes 12.0 instead of 13.6 ms, one Zen 5 core, and the extra preparation of the weights less

@@ -39,12 +39,10 @@ Task plan_conv_pool_forward(const std::string& name, const Dnnl& dnnl, const Con
   const bool training = memory.workspace != nullptr;
   std::vector<Task> parts;
   for (int p = 0; p < conv.pieces; ++p) {
-    parts.push_back(
-        kernel_task(name, dnnl, conv.kernels.forward,
-                    {reads(DNNL_ARG_SRC, conv.src, memory.src + offset_of_piece(conv.src, p)),
-                     reads(DNNL_ARG_WEIGHTS, conv.forward_weights.desc, weights),
-                     reads(DNNL_ARG_BIAS, conv.bias, biases), writes(DNNL_ARG_DST, conv.dst, memory.piece)},
-                    memory.scratch));
+    parts.push_back(kernel_task(
+        name, dnnl, conv.kernels.forward,
+        conv.forward_operands(memory.src + offset_of_piece(conv.src, p), weights, biases, memory.piece),
+        memory.scratch));
     std::vector<Operand> operands{
         reads(DNNL_ARG_SRC, conv.dst, memory.piece),
         writes(DNNL_ARG_DST, stage.piece_dst, memory.dst + offset_of_piece(stage.piece_dst, p))};
@@ -119,7 +117,7 @@ class ConvPoolGroup final : public AffineGroup {
     memory.scratch = arena.take(scratch_bytes());
     tasks.backward.push_back(plan_conv_pool_backward(name() + " weight gradient", planning_.dnnl, stage,
                                                      memory, operands.params[0].grad,
-                                                     operands.params[1].grad));
+                                                     grad_biases_of(operands)));
     tasks.backward.back().cost.flops = operands.flops;
     return tasks;
   }

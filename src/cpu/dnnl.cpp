@@ -61,10 +61,10 @@ Kernel kernel_of(const dnnl::primitive_desc_base& desc) { return {dnnl::primitiv
 
 /// oneDNN's lists of {height, width}.
 struct Spread {
-  explicit Spread(const Window& window)
+  Spread(const Window& window, model::Padding (*padding_of)(int size, int kernel, int stride))
       : kernel{window.kernel, window.kernel}, strides{window.stride, window.stride} {
     for (const int size : {window.height, window.width}) {
-      const model::SamePadding padding = model::same_padding(size, window.kernel, window.stride);
+      const model::Padding padding = padding_of(size, window.kernel, window.stride);
       before.push_back(padding.before);
       after.push_back(padding.after);
     }
@@ -84,7 +84,7 @@ bool may_use(dnnl::cpu_isa wanted) {
 
 AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& f, const Window& window) {
   constexpr auto kDirect = dnnl::algorithm::convolution_direct;
-  const Spread s(window);
+  const Spread s(window, model::centred_padding);
   const dnnl::primitive_attr plain = attributes(false);
   const auto forward = describe_forward<dnnl::convolution_forward>(
       dnnl, attributes(f.relu), dnnl::prop_kind::forward_training, kDirect, f.src, f.weights, f.biases, f.dst,
@@ -100,7 +100,7 @@ AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& f, const W
 
 Kernel make_rotated_convolution(const Dnnl& dnnl, const Desc& src, const Desc& weights, const Desc& dst,
                                 const Window& window) {
-  const Spread s(window);
+  const Spread s(window, model::centred_padding);
   return kernel_of(describe_forward<dnnl::convolution_forward>(
       dnnl, attributes(false), dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, src,
       weights, dst, s.strides, s.after, s.before));
@@ -121,7 +121,7 @@ AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& f) {
 
 PoolKernels make_max_pool(const Dnnl& dnnl, const Desc& src, const Desc& dst, const Window& window) {
   constexpr auto kMax = dnnl::algorithm::pooling_max;
-  const Spread s(window);
+  const Spread s(window, model::same_padding);
   const dnnl::memory::dims dilation{0, 0};
   const dnnl::primitive_attr plain = attributes(false);
   const auto describe = [&](dnnl::prop_kind kind) {

@@ -35,7 +35,8 @@ struct Kernel {
   bool is_reference() const { return implementation().starts_with("ref"); }
 };
 
-/// A square window with TensorFlow's SAME padding over an image of `height` × `width`.
+/// A square window over an image of `height` × `width`; a convolution pads it as model::centred_padding, a
+/// pooling as model::same_padding.
 struct Window {
   int kernel = 1;
   int stride = 1;
@@ -48,7 +49,7 @@ struct AffineFormats {
   Desc src;           ///< settled
   Desc weights;       ///< {out, in, height, width} or {out, in}, format `any`: each kernel chooses its own
   Desc grad_weights;  ///< the same, fp32
-  Desc biases;        ///< {out} fp32
+  Desc biases;        ///< {out} fp32; empty: none
   Desc dst;           ///< settled, or format `any`
   Desc grad_dst;      ///< settled; an empty one stands for the format the forward kernel gave `dst`
   bool relu = false;  ///< the forward kernel ends with a ReLU

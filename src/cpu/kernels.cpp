@@ -20,7 +20,8 @@ using engine::ValueFormat;
 
 /// Every kind of group there is; at most one knows how a chain begins.
 constexpr PlannedGroupPtr (*kPlans[])(Planning&, const engine::Chain&) = {
-    plan_conv_group, plan_linear_group, plan_pool_group, plan_lrn_group, plan_relu_group, plan_add_group};
+    plan_conv_group,       plan_linear_group,          plan_pool_group,     plan_lrn_group, plan_relu_group,
+    plan_batch_norm_group, plan_global_avg_pool_group, plan_shortcut_group, plan_add_group};
 
 class CpuKernels final : public engine::Kernels {
  public:

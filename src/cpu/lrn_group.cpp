@@ -4,8 +4,6 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-using Tag = dnnl::memory::format_tag;
-
 class LrnGroup final : public PlannedGroup {
  public:
   LrnGroup(Planning& planning, const model::LocalResponseNorm& layer, const LrnShape& shape, const Desc& src,
@@ -34,15 +32,6 @@ class LrnGroup final : public PlannedGroup {
   LrnShape shape_;
 };
 
-/// Channels per block as LrnShape counts them, or 0 for a format it does not know.
-int block_of(const Planning& planning, const Desc& desc, const Extent& extent) {
-  if (planning.is(desc, extent, Tag::nhwc)) return extent.channels;
-  if (planning.is(desc, extent, Tag::nchw)) return 1;
-  if (extent.channels % 16 == 0 && planning.is(desc, extent, Tag::nChw16c)) return 16;
-  if (extent.channels % 8 == 0 && planning.is(desc, extent, Tag::nChw8c)) return 8;
-  return 0;
-}
-
 }  // namespace
 
 PlannedGroupPtr plan_lrn_group(Planning& planning, const engine::Chain& chain) {
@@ -51,7 +40,7 @@ PlannedGroupPtr plan_lrn_group(Planning& planning, const engine::Chain& chain) {
   const Extent& extent = chain.in();
   const Desc nhwc = planning.nhwc(extent);
   Desc src = planning.desc(chain.inputs[0].value);
-  int block = block_of(planning, src, extent);
+  int block = planning.block_of(src, extent);
   if (block == 0) {
     src = nhwc;
     block = extent.channels;

@@ -198,4 +198,37 @@ engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding) {
   return task;
 }
 
+engine::Task plan_running(const engine::RunningBinding& binding, const model::ParamTable& params,
+                          const engine::ParamLayout& layout) {
+  const std::size_t begin = layout.running_begin();
+  const std::size_t statistics = binding.control_layout.statistics();
+  const engine::Bytes running = engine::bytes_of(binding.params + begin, layout.running_floats);
+  const engine::Bytes ema = engine::bytes_of(binding.ema + begin, layout.running_floats);
+  std::vector<float> shares;  // by float
+  for (std::size_t p = 0; p < params.size(); ++p) {
+    if (layout.entries[p].offset >= begin)
+      shares.resize(shares.size() + layout.entries[p].floats, params[p].rate_factor);
+  }
+  engine::Task task;
+  task.name = "running statistics";
+  task.reads = {running, ema, engine::bytes_of(binding.control, 1),
+                engine::bytes_of(binding.control + statistics, layout.running_floats),
+                engine::bytes_of(binding.step, 1)};
+  if (binding.gradient_norm != nullptr) task.reads.push_back(engine::bytes_of(binding.gradient_norm, 1));
+  task.writes = {running, ema};
+  task.start = [binding, begin, batch = binding.control + statistics,
+                shares = std::move(shares)](engine::Lane&) {
+    if (!std::isfinite(binding.control[engine::ControlLayout::loss_sum])) return;
+    if (binding.gradient_norm != nullptr && !std::isfinite(*binding.gradient_norm)) return;
+    const auto ema_share = static_cast<float>(1.0 - optim::ema_decay(binding.ema_decay, *binding.step));
+    float* const now = binding.params + begin;
+    float* const average = binding.ema + begin;
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      now[i] = optim::updated_running(now[i], batch[i], shares[i]);
+      average[i] = optim::updated_ema(average[i], now[i], ema_share);
+    }
+  };
+  return task;
+}
+
 }  // namespace cifar_mpi::cpu

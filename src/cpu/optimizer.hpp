@@ -26,4 +26,8 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
 /// multiple of 16.
 engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding);
 
+/// The running statistics of a step (see RunningBinding).
+engine::Task plan_running(const engine::RunningBinding& binding, const model::ParamTable& params,
+                          const engine::ParamLayout& layout);
+
 }  // namespace cifar_mpi::cpu

@@ -30,6 +30,15 @@ bool Planning::is(const Desc& desc, const Extent& extent, dnnl::memory::format_t
   return desc == activations(batch, extent, type, tag);
 }
 
+int Planning::block_of(const Desc& desc, const Extent& extent) const {
+  using Tag = dnnl::memory::format_tag;
+  if (is(desc, extent, Tag::nhwc)) return extent.channels;
+  if (is(desc, extent, Tag::nchw)) return 1;
+  if (extent.channels % 16 == 0 && is(desc, extent, Tag::nChw16c)) return 16;
+  if (extent.channels % 8 == 0 && is(desc, extent, Tag::nChw8c)) return 8;
+  return 0;
+}
+
 std::size_t Planning::values_in(const engine::Format& format) const {
   return format.bytes / (type == Type::bf16 ? sizeof(std::uint16_t) : sizeof(float));
 }

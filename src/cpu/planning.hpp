@@ -43,6 +43,8 @@ class Planning {
   Desc nhwc(const Extent& extent) const { return nhwc(extent, type); }
   /// Whether `desc` holds activations of `extent` in the tower's type as `tag` says.
   bool is(const Desc& desc, const Extent& extent, dnnl::memory::format_tag tag) const;
+  /// Channels per block as LrnShape counts them; 0 for a format that is none of these.
+  int block_of(const Desc& desc, const Extent& extent) const;
 
   /// Values of the tower's type in a tensor, padding included.
   std::size_t values_in(const engine::Format& format) const;
@@ -73,6 +75,10 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain);
 /// Linear, with the ReLU behind it.
 PlannedGroupPtr plan_linear_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_pool_group(Planning& planning, const engine::Chain& chain);
+/// BatchNorm, with the ReLU behind it.
+PlannedGroupPtr plan_batch_norm_group(Planning& planning, const engine::Chain& chain);
+PlannedGroupPtr plan_global_avg_pool_group(Planning& planning, const engine::Chain& chain);
+PlannedGroupPtr plan_shortcut_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_lrn_group(Planning& planning, const engine::Chain& chain);
 /// A ReLU that no layer before it could take in.
 PlannedGroupPtr plan_relu_group(Planning& planning, const engine::Chain& chain);

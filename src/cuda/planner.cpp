@@ -64,7 +64,7 @@ class Planner {
 
   void add_conv(const model::Conv2d& conv) {
     Affine affine;
-    const model::SamePadding padding = model::same_padding(conv.kernel, conv.kernel, 1);
+    const model::Padding padding = model::same_padding(conv.kernel, conv.kernel, 1);
     affine.outputs = conv.out_channels;
     affine.kernel = conv.kernel;
     affine.before = padding.before;
@@ -87,8 +87,8 @@ class Planner {
     expect(pool.kernel <= kMostPoolKernel, pool.name,
            concat("has a window of ", pool.kernel, ", but the cuda kernels take at most ", kMostPoolKernel));
     const Extent in = i == 0 ? chain_.in() : chain_.out(i - 1), out = chain_.out(i);
-    const model::SamePadding y = model::same_padding(in.height, pool.kernel, pool.stride);
-    const model::SamePadding x = model::same_padding(in.width, pool.kernel, pool.stride);
+    const model::Padding y = model::same_padding(in.height, pool.kernel, pool.stride);
+    const model::Padding x = model::same_padding(in.width, pool.kernel, pool.stride);
     return {{batch_, in.height, in.width, out.height, out.width, in.channels, pool.kernel, pool.stride,
              y.before, x.before}};
   }

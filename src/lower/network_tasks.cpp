@@ -91,10 +91,16 @@ engine::Operands NetworkTasks::operands_of(std::size_t n) const {
   operands.grad_src.resize(node.inputs.size(), nullptr);
   for (const std::size_t p : node.params) {
     const std::size_t at = layout_.entries[p].offset;
-    const bool trained = operands.grad_dst != nullptr && at < layout_.trained_floats;
-    operands.params.push_back({blocks_.params + at, trained ? blocks_.grads + at : nullptr,
-                               copy_ != nullptr ? copy_ + at * bytes_per_float_ : nullptr});
+    float* grad = nullptr;
+    if (at >= layout_.running_begin()) {
+      if (operands.training) grad = blocks_.statistics + (at - layout_.running_begin());
+    } else if (operands.grad_dst != nullptr && at < layout_.trained_floats) {
+      grad = blocks_.grads + at;
+    }
+    operands.params.push_back(
+        {blocks_.params + at, grad, copy_ != nullptr ? copy_ + at * bytes_per_float_ : nullptr});
   }
+  operands.statistics_share = blocks_.statistics_share;
   operands.flops = node.flops;
   operands.mask_src = node.mask_src;
   operands.mask_dst = node.mask_dst;

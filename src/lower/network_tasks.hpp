@@ -10,10 +10,12 @@
 
 namespace cifar_mpi::lower {
 
-/// The flat blocks that a program works on; `grads` is null in evaluation.
+/// The flat blocks that a program works on; in evaluation there are only parameters.
 struct Blocks {
   const float* params = nullptr;
   float* grads = nullptr;
+  float* statistics = nullptr;  ///< of the control block
+  float statistics_share = 1.0f;
 };
 
 /// Memory and tasks of one program of a lowered network; all it refers to outlives the tasks.

@@ -85,8 +85,7 @@ void Tower::lay_out() {
     if (node == graph_->nodes.size()) {
       throw std::logic_error(concat("no group has parameter ", (*spec_.params)[p].name));
     }
-    append(layout_, graph_->nodes[node].group->contract().masters[part],
-           (*spec_.params)[p].role == model::ParamRole::trained);
+    append(layout_, graph_->nodes[node].group->contract().masters[part], (*spec_.params)[p].role);
   }
 }
 
@@ -107,9 +106,30 @@ void Tower::from_logical(std::size_t p, std::span<const float> logical, std::spa
   graph_->nodes[homes_[p].node].group->from_logical(homes_[p].part, logical, physical);
 }
 
+/// Of one value there is no variance.
+void Tower::require_statistics() const {
+  const model::NetSpec& net = *spec_.net;
+  for (std::size_t i = 0; i < net.operations.size(); ++i) {
+    const Extent& extent = net.input_of(i);
+    if (!std::holds_alternative<model::BatchNorm>(net.operations[i].layer)) continue;
+    if (spec_.batch > 1 || extent.height * extent.width > 1) continue;
+    throw Error(ErrorKind::usage,
+                concat("model ", net.name, ": layer ", i + 1, " (", net.operations[i].name,
+                       ") normalizes over a batch of 1 with an input of ", to_string(extent),
+                       ", one value per channel; it needs at least 2 samples per rank and micro-shard"));
+  }
+}
+
 std::vector<Task> Tower::train_tasks(const engine::TrainBinding& binding, Arena& arena) const {
+  require_statistics();
+  const engine::ControlLayout& control = binding.control_layout;
+  if (control.statistics_floats != layout_.running_floats) {
+    throw std::logic_error("the control block has no room for the statistics of the batch");
+  }
+  const Blocks blocks{binding.params, binding.grads, binding.control + control.statistics(),
+                      1.0f / static_cast<float>(control.ranks * binding.parts)};
   return in_planned_memory(arena, [&](Arena& memory, auto& onto) {
-    NetworkTasks network(kernels_, *graph_, layout_, {binding.params, binding.grads}, memory);
+    NetworkTasks network(kernels_, *graph_, layout_, blocks, memory);
     onto = network.onto();
     auto* const labels = memory.take_array<std::uint8_t>(static_cast<std::size_t>(spec_.batch));
     return train_recipe(*kernels_.ends, binding, network, labels);
@@ -118,7 +138,7 @@ std::vector<Task> Tower::train_tasks(const engine::TrainBinding& binding, Arena&
 
 std::vector<Task> Tower::evaluate_tasks(const engine::EvaluateBinding& binding, Arena& arena) const {
   return in_planned_memory(arena, [&](Arena& memory, auto& onto) {
-    NetworkTasks network(kernels_, *graph_, layout_, {binding.params, nullptr}, memory);
+    NetworkTasks network(kernels_, *graph_, layout_, {binding.params}, memory);
     onto = network.onto();
     auto* const labels = memory.take_array<std::uint8_t>(static_cast<std::size_t>(spec_.batch));
     return evaluate_recipe(*kernels_.ends, binding, network, labels);

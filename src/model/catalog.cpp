@@ -15,6 +15,10 @@ struct CatalogEntry {
 constexpr CatalogEntry kCatalog[] = {
     {{"tutorial", "the CNN of the TensorFlow CIFAR-10 tutorial: two convolutions, two hidden linear layers"},
      tutorial},
+    {{"resnet20",
+      "the residual network of He et al. for CIFAR: 20 layers, 16 to 64 channels, 0.27 M parameters"},
+     resnet20},
+    {{"resnet18", "ResNet-18 in its CIFAR form: 18 layers, 64 to 512 channels, 11.2 M parameters"}, resnet18},
 };
 
 }  // namespace

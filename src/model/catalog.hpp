@@ -9,5 +9,7 @@ namespace cifar_mpi::model {
 using ModelFunction = NetSpec (*)(Extent image, int classes);
 
 NetSpec tutorial(Extent image, int classes);
+NetSpec resnet20(Extent image, int classes);
+NetSpec resnet18(Extent image, int classes);
 
 }  // namespace cifar_mpi::model

@@ -16,27 +16,29 @@ void expect(bool good, const std::string& otherwise) {
 }
 
 /// Kernel taps that fall inside the image, summed over all outputs of one axis.
-double taps_inside(int n, int kernel) {
-  const SamePadding padding = same_padding(n, kernel, 1);
+double taps_inside(int n, int kernel, int stride) {
+  const Padding padding = centred_padding(n, kernel, stride);
   double taps = 0.0;
   for (int i = 0; i < padding.outputs; ++i) {
-    const int first = std::max(i - padding.before, 0);
-    const int last = std::min(i - padding.before + kernel, n);
+    const int first = std::max(stride * i - padding.before, 0);
+    const int last = std::min(stride * i - padding.before + kernel, n);
     taps += std::max(last - first, 0);
   }
   return taps;
 }
 
+void expect_at_least_0(const char* what, float value) {
+  expect(std::isfinite(value) && value >= 0.0f,
+         concat("needs a finite ", what, " of at least 0, found ", value));
+}
+
 /// Weights of this shape and a bias per output, which is the last extent.
 template <class L>
 std::vector<Param> weights_and_biases(const L& layer, const Shape& shape, const char* dims) {
-  for (const float value : {layer.weight_stddev, layer.weight_decay}) {
-    expect(std::isfinite(value) && value >= 0.0f,
-           concat("needs a finite weight_stddev and weight_decay of at least 0, found ", value));
-  }
+  expect_at_least_0("weight_stddev", layer.weight_stddev);
+  expect_at_least_0("weight_decay", layer.weight_decay);
+  expect_at_least_0("rate_factor", layer.rate_factor);
   expect(std::isfinite(layer.bias), concat("needs a finite initial bias, found ", layer.bias));
-  expect(std::isfinite(layer.rate_factor) && layer.rate_factor >= 0.0f,
-         concat("needs a finite rate_factor of at least 0, found ", layer.rate_factor));
   Param weights{.name = layer.name + "/weights",
                 .shape = shape,
                 .dims = dims,
@@ -58,15 +60,62 @@ std::vector<Param> weights_and_biases(const L& layer, const Shape& shape, const 
 LayerFacts facts(const Conv2d& layer, Extents in, int) {
   expect(layer.out_channels >= 1, concat("needs at least 1 output channel, found ", layer.out_channels));
   expect(layer.kernel >= 1, concat("needs a kernel of at least 1, found ", layer.kernel));
+  expect(layer.stride >= 1, concat("needs a stride of at least 1, found ", layer.stride));
   const Extent& x = in[0];
+  const Extent y{centred_padding(x.height, layer.kernel, layer.stride).outputs,
+                 centred_padding(x.width, layer.kernel, layer.stride).outputs, layer.out_channels};
   const double per_tap = 2.0 * x.channels * layer.out_channels;
-  const Flops flops{per_tap * x.height * x.width * layer.kernel * layer.kernel,
-                    per_tap * taps_inside(x.height, layer.kernel) * taps_inside(x.width, layer.kernel)};
-  return {"Conv2d",
-          {x.height, x.width, layer.out_channels},
-          flops,
-          weights_and_biases(layer, {layer.kernel, layer.kernel, x.channels, layer.out_channels},
-                             "[height, width, in, out]")};
+  const auto taps = [&](int n) { return taps_inside(n, layer.kernel, layer.stride); };
+  const Flops flops{per_tap * y.height * y.width * layer.kernel * layer.kernel,
+                    per_tap * taps(x.height) * taps(x.width)};
+  std::vector<Param> params = weights_and_biases(
+      layer, {layer.kernel, layer.kernel, x.channels, layer.out_channels}, "[height, width, in, out]");
+  if (!layer.with_bias) params.pop_back();
+  return {"Conv2d", y, flops, std::move(params)};
+}
+
+LayerFacts facts(const BatchNorm& layer, Extents in, int) {
+  expect(std::isfinite(layer.epsilon) && layer.epsilon > 0.0f,
+         concat("needs an epsilon above 0, found ", layer.epsilon));
+  expect(layer.momentum >= 0.0f && layer.momentum < 1.0f,
+         concat("needs a momentum from 0 to below 1, found ", layer.momentum));
+  expect_at_least_0("weight_decay", layer.weight_decay);
+  expect_at_least_0("rate_factor", layer.rate_factor);
+  Param scale{.name = layer.name + "/scale",
+              .shape = {in[0].channels},
+              .dims = "[channels]",
+              .part = ParamPart::scale,
+              .role = layer.frozen ? ParamRole::frozen : ParamRole::trained,
+              .constant = 1.0f,
+              .weight_decay = layer.weight_decay,
+              .rate_factor = layer.rate_factor};
+  Param bias = scale;
+  bias.name = layer.name + "/biases";
+  bias.part = ParamPart::biases;
+  bias.constant = 0.0f;
+  Param mean{.name = layer.name + "/mean",
+             .shape = scale.shape,
+             .dims = scale.dims,
+             .part = ParamPart::mean,
+             .role = ParamRole::running,
+             .rate_factor = 1.0f - layer.momentum};
+  Param variance = mean;
+  variance.name = layer.name + "/variance";
+  variance.part = ParamPart::variance;
+  variance.constant = 1.0f;
+  return {"BatchNorm", in[0], {}, {scale, bias, mean, variance}};
+}
+
+LayerFacts facts(const GlobalAvgPool&, Extents in, int) {
+  return {"GlobalAvgPool", {1, 1, in[0].channels}, {}, {}};
+}
+
+LayerFacts facts(const Shortcut& layer, Extents in, int) {
+  expect(layer.stride >= 1, concat("needs a stride of at least 1, found ", layer.stride));
+  expect(layer.out_channels >= in[0].channels,
+         concat("needs at least the ", in[0].channels, " channels of its input, found ", layer.out_channels));
+  const auto out = [&](int n) { return (n + layer.stride - 1) / layer.stride; };
+  return {"Shortcut", {out(in[0].height), out(in[0].width), layer.out_channels}, {}, {}};
 }
 
 LayerFacts facts(const Relu&, Extents in, int) { return {"ReLU", in[0], {}, {}}; }

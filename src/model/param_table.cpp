@@ -24,7 +24,8 @@ ParamTable make_param_table(const NetSpec& net) {
   // Operations in reverse, each one's parameters in their own order.
   std::stable_sort(table.begin(), table.end(),
                    [](const Param& a, const Param& b) { return a.operation > b.operation; });
-  std::stable_partition(table.begin(), table.end(), is_trained);
+  std::stable_sort(table.begin(), table.end(),
+                   [](const Param& a, const Param& b) { return a.role < b.role; });
   return table;
 }
 
@@ -33,7 +34,9 @@ std::vector<std::size_t> params_of(const ParamTable& table, std::size_t operatio
   for (std::size_t p = 0; p < table.size(); ++p) {
     if (table[p].operation == operation) found.push_back(p);
   }
-  return found;  // weights stand before biases
+  std::stable_sort(found.begin(), found.end(),
+                   [&](std::size_t a, std::size_t b) { return table[a].seed_index < table[b].seed_index; });
+  return found;
 }
 
 std::size_t trained_params(const ParamTable& table) {
@@ -42,7 +45,7 @@ std::size_t trained_params(const ParamTable& table) {
 
 std::int64_t param_count(const ParamTable& table) {
   std::int64_t count = 0;
-  for (const Param& param : table) count += param.shape.count();
+  for (const Param& param : table) count += param.role == ParamRole::running ? 0 : param.shape.count();
   return count;
 }
 

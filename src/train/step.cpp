@@ -57,6 +57,22 @@ engine::Task bind_update(SessionState& state, const engine::TrainBinding& train,
   return state.backend->update_task(update, state.network.params, state.tower->layout());
 }
 
+engine::Task bind_running(SessionState& state, const engine::TrainBinding& train) {
+  engine::RunningBinding running;
+  running.params = state.state[optim::StateRole::weights].as<float>();
+  running.ema = state.state[optim::StateRole::average].as<float>();
+  running.control = train.control;
+  running.control_layout = train.control_layout;
+  running.step = train.step;
+  running.ema_decay = state.config.ema_decay;
+  running.gradient_norm = gradient_norm(state);
+  return state.backend->running_task(running, state.network.params, state.tower->layout());
+}
+
+engine::ControlLayout control_layout(const SessionState& state) {
+  return {state.world.size(), state.tower->layout().running_floats};
+}
+
 }  // namespace
 
 void resolve_threads(SessionState& state) {
@@ -92,7 +108,7 @@ void open_update(SessionState& state) {
   state.update = std::make_unique<comm::AllReduceUpdate>(
       std::move(collective), state.tower->layout(),
       comm::AllReduceSettings{config.bucket_mib, config.wire, overlap});
-  state.gradients = state.update->allocate(engine::ControlLayout{state.world.size()}.floats());
+  state.gradients = state.update->allocate(control_layout(state).floats());
 }
 
 void allocate_blocks(SessionState& state) {
@@ -135,7 +151,7 @@ std::vector<engine::Task> compute_tasks(SessionState& state, engine::TrainBindin
 
 std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& update,
                                           comm::Concurrency concurrent) {
-  const engine::ControlLayout control{state.world.size()};
+  const engine::ControlLayout control = control_layout(state);
   const engine::TrainBinding binding = bind(state, control);
   const std::span<const comm::ParamSpan> spans = update.spans();
 
@@ -155,7 +171,8 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
   advance.decay_sums = {state.decay_sums.as<const double>(), spans.size()};
   advance.step = binding.step;
   advance.gradient_norm = gradient_norm(state);
-  parts.advance = state.backend->advance_task(advance, state.records);
+  if (state.tower->layout().running_floats > 0) parts.finish.push_back(bind_running(state, binding));
+  parts.finish.push_back(state.backend->advance_task(advance, state.records));
   parts.control = {binding.control, control.floats()};
   parts.grads = {binding.grads, trained};
 

@@ -128,7 +128,8 @@ TEST_F(Advance, LeavesTheSumsOfTheStepForTheHost) {
   EXPECT_EQ(record.samples, 256.0);
   EXPECT_EQ(record.stop_requests, 2.0);
   EXPECT_TRUE(record.applied);
-  EXPECT_EQ(record.slots, std::vector<float>(control.begin() + ControlLayout::header_floats, control.end()));
+  EXPECT_EQ(record.slots, std::vector<float>(control.begin() + ControlLayout::header_floats,
+                                             control.begin() + ControlLayout::header_floats + 16));
   EXPECT_EQ(record.slots.data(), slots) << "the slots were allocated during a replay";
 }
 

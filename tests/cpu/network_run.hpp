@@ -125,6 +125,17 @@ class NetworkRun {
     return arrays;
   }
 
+  /// The batch's statistics of running parameter `p` as the last step left them.
+  reference::Array statistics(std::size_t p) const {
+    const engine::ParamLayout& layout = tower->layout();
+    const auto& entry = layout.entries[p];
+    std::vector<float> values(static_cast<std::size_t>(table[p].shape.count()));
+    tower->to_logical(
+        p, {control() + control_layout.statistics() + (entry.offset - layout.running_begin()), entry.floats},
+        values);
+    return {values.begin(), values.end()};
+  }
+
   /// Images [first, first + batch) in file order, or of the training step, as the network sees them; NHWC.
   reference::Array input(bool training) const {
     reference::Array x;
@@ -158,7 +169,7 @@ class NetworkRun {
   std::unique_ptr<engine::Backend> backend;
   std::unique_ptr<lower::Tower> tower;
   engine::Arena arena;
-  engine::ControlLayout control_layout;
+  engine::ControlLayout control_layout{1, tower->layout().running_floats};
   Buffer params;
   Buffer reduced;
   std::vector<std::uint8_t> images;
@@ -201,6 +212,8 @@ class NetworkRun {
       std::vector<float> values(static_cast<std::size_t>(shape.count()));
       for (std::size_t i = 0; i < values.size(); ++i) {
         values[i] = scale * truncated_normal(21, static_cast<std::uint32_t>(p), i);
+        if (table[p].part == model::ParamPart::scale) values[i] += 1.0f;
+        if (table[p].part == model::ParamPart::variance) values[i] = 0.5f + std::abs(values[i]);
       }
       const auto& entry = tower->layout().entries[p];
       tower->from_logical(p, values, {params.as<float>() + entry.offset, entry.floats});

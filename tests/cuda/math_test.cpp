@@ -179,8 +179,8 @@ TEST(DeviceChoice, FindsRanksWithOneGpuOnOneHostOnly) {
 TEST(LrnPoolRows, AreThoseThatWindowsShare) {
   const LrnRule rule{kLrnRadius, 1.0f, 0.1f, kLrnBeta};
   for (int height = 1; height <= 13; ++height) {
-    const model::SamePadding y = model::same_padding(height, kPoolKernel, kPoolStride),
-                             x = model::same_padding(4, kPoolKernel, kPoolStride);
+    const model::Padding y = model::same_padding(height, kPoolKernel, kPoolStride),
+                         x = model::same_padding(4, kPoolKernel, kPoolStride);
     const PoolPlace place{1, height,      4,           y.outputs, x.outputs,
                           8, kPoolKernel, kPoolStride, y.before,  x.before};
     ASSERT_TRUE(fits_lrn_pool(place, rule));

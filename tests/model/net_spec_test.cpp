@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/model/param_table.hpp"
 #include "support/chain.hpp"
 
 namespace cifar_mpi::model {
@@ -32,13 +33,24 @@ void expect_refused(std::vector<Layer> layers, const std::string& named) {
 Linear linear(int outputs, const char* name = "fc") { return {.name = name, .outputs = outputs}; }
 
 TEST(SamePadding, PutsTheOddPlaceBehind) {
-  EXPECT_EQ(same_padding(24, 5, 1), (SamePadding{24, 2, 2}));
-  EXPECT_EQ(same_padding(24, 3, 2), (SamePadding{12, 0, 1}));
-  EXPECT_EQ(same_padding(25, 3, 2), (SamePadding{13, 1, 1}));
-  EXPECT_EQ(same_padding(7, 2, 1), (SamePadding{7, 0, 1}));
-  EXPECT_EQ(same_padding(7, 4, 1), (SamePadding{7, 1, 2}));
-  EXPECT_EQ(same_padding(4, 1, 3), (SamePadding{2, 0, 0}));
-  EXPECT_EQ(same_padding(1, 5, 2), (SamePadding{1, 2, 2}));
+  EXPECT_EQ(same_padding(24, 5, 1), (Padding{24, 2, 2}));
+  EXPECT_EQ(same_padding(24, 3, 2), (Padding{12, 0, 1}));
+  EXPECT_EQ(same_padding(25, 3, 2), (Padding{13, 1, 1}));
+  EXPECT_EQ(same_padding(7, 2, 1), (Padding{7, 0, 1}));
+  EXPECT_EQ(same_padding(7, 4, 1), (Padding{7, 1, 2}));
+  EXPECT_EQ(same_padding(4, 1, 3), (Padding{2, 0, 0}));
+  EXPECT_EQ(same_padding(1, 5, 2), (Padding{1, 2, 2}));
+}
+
+TEST(CentredPadding, PutsTheMiddleOnEveryStrideThPlaceFromTheFirst) {
+  for (const int kernel : {1, 2, 3, 4, 5, 6}) {
+    EXPECT_EQ(centred_padding(9, kernel, 1), same_padding(9, kernel, 1)) << kernel;
+  }
+  EXPECT_EQ(centred_padding(32, 3, 2), (Padding{16, 1, 0}));
+  EXPECT_EQ(centred_padding(33, 3, 2), (Padding{17, 1, 1}));
+  EXPECT_EQ(centred_padding(32, 5, 2), (Padding{16, 2, 1}));
+  EXPECT_EQ(centred_padding(32, 1, 2), (Padding{16, 0, 0}));
+  EXPECT_EQ(centred_padding(7, 1, 3), (Padding{3, 0, 0}));
 }
 
 TEST(NetSpec, InfersTheShapesOfTheTutorial) {
@@ -155,6 +167,30 @@ TEST(Catalog, HoldsTheTutorialForAnyImageAndClasses) {
   }));
   EXPECT_EQ(make_model("tutorial", {24, 24, 1}, 7).values.back(), (Extent{1, 1, 7}));
   EXPECT_EQ(make_model("tutorial", {32, 20, 4}, 100).output_of(7), (Extent{8, 5, 64}));
+}
+
+TEST(Catalog, HoldsTheResidualNetworksOfThePapersSizes) {
+  struct Known {
+    const char* name;
+    std::int64_t params;
+    std::int64_t running;
+    double mflop;  // forward, multiply-adds of convolutions and the linear layer twice
+  };
+  // 269 722 and 11 173 962 parameters are the published numbers; 40.8 and 555.4 million multiply-adds are what
+  // common counters print.
+  for (const Known& known :
+       {Known{"resnet20", 269'722, 1'376, 2 * 40.55}, Known{"resnet18", 11'173'962, 9'600, 2 * 555.42}}) {
+    const NetSpec net = make_model(known.name, {32, 32, 3}, 10);
+    const ParamTable table = make_param_table(net);
+    EXPECT_EQ(param_count(table), known.params) << known.name;
+    std::int64_t running = 0;
+    for (const Param& param : table) running += param.role == ParamRole::running ? param.shape.count() : 0;
+    EXPECT_EQ(running, known.running) << known.name;
+    double flops = 0.0;
+    for (const Operation& operation : net.operations) flops += operation.forward.nominal;
+    EXPECT_NEAR(flops * 1e-6, known.mflop, 0.01 * known.mflop) << known.name;
+    EXPECT_EQ(net.extent(net.logits()), (Extent{1, 1, 10}));
+  }
 }
 
 TEST(Catalog, NamesTheChoicesForAnUnknownModel) {

@@ -84,6 +84,29 @@ TEST(ParamTable, PointsAtTheLayerOfEachParameter) {
   EXPECT_EQ(net.operations[table[0].operation].name, "softmax_linear");
 }
 
+TEST(ParamTable, PutsFrozenParametersBehindTrainedOnesAndStatisticsLast) {
+  NetBuilder net("bn", {4, 4, 3}, 5);
+  Value x = net.batch_norm(net.image(), {.name = "a", .momentum = 0.75f, .weight_decay = 0.5f});
+  x = net.batch_norm(x, {.name = "b", .frozen = true});
+  const NetSpec spec = net.softmax_cross_entropy(net.linear(x, {"l", 5}));
+  std::vector<std::string> names;
+  const ParamTable table = make_param_table(spec);
+  for (const Param& param : table) names.push_back(param.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"l/weights", "l/biases", "a/scale", "a/biases", "b/scale",
+                                             "b/biases", "b/mean", "b/variance", "a/mean", "a/variance"}));
+  const std::vector<std::size_t> own = params_of(table, 0);
+  ASSERT_EQ(own.size(), 4u);
+  EXPECT_EQ(table[own[0]].part, ParamPart::scale);
+  EXPECT_EQ(table[own[0]].constant, 1.0f);
+  EXPECT_EQ(table[own[0]].weight_decay, 0.5f);
+  EXPECT_EQ(table[own[1]].part, ParamPart::biases);
+  EXPECT_EQ(table[own[1]].constant, 0.0f);
+  EXPECT_EQ(table[own[2]].part, ParamPart::mean);
+  EXPECT_EQ(table[own[2]].rate_factor, 0.25f);
+  EXPECT_EQ(table[own[3]].part, ParamPart::variance);
+  EXPECT_EQ(table[own[3]].constant, 1.0f);
+}
+
 TEST(FillInitial, GivesBiasesTheirConstant) {
   const ParamTable table = tutorial_table();
   EXPECT_EQ(initial(table[3], 7), std::vector<float>(192, 0.1f));

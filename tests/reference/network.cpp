@@ -16,7 +16,7 @@ struct Place {
 };
 
 ConvShape shape_of(const model::Conv2d& layer, const Place& at) {
-  return {at.batch, at.in, layer.out_channels, layer.kernel};
+  return {at.batch, at.in, layer.out_channels, layer.kernel, layer.stride};
 }
 PoolShape shape_of(const model::MaxPool& layer, const Place& at) {
   return {at.batch, at.in, layer.kernel, layer.stride};
@@ -35,12 +35,25 @@ struct ForwardLayer {
   const Params& params;
   std::vector<const Array*> inputs;
   Place at;
+  Statistics statistics = Statistics::of_batch;
 
-  const Array& weights() const { return params[model::params_of(table, at.layer)[0]]; }
-  const Array& biases() const { return params[model::params_of(table, at.layer)[1]]; }
+  const Array& param(std::size_t i) const { return params[model::params_of(table, at.layer)[i]]; }
+  const Array& weights() const { return param(0); }
+  const Array& biases() const { return param(1); }
 
   Array operator()(const model::Conv2d& layer) const {
-    return conv_forward(shape_of(layer, at), *inputs[0], weights(), biases());
+    return conv_forward(shape_of(layer, at), *inputs[0], weights(), layer.with_bias ? biases() : Array());
+  }
+  Array operator()(const model::BatchNorm& layer) const {
+    const Moments moments = statistics == Statistics::of_batch ? moments_of(at.in.channels, *inputs[0])
+                                                               : Moments{param(2), param(3)};
+    return batch_norm_forward(layer, *inputs[0], param(0), param(1), moments);
+  }
+  Array operator()(const model::GlobalAvgPool&) const {
+    return global_avg_pool_forward(at.batch, at.in, *inputs[0]);
+  }
+  Array operator()(const model::Shortcut& layer) const {
+    return shortcut_forward(layer, at.batch, at.in, *inputs[0]);
   }
   Array operator()(const model::Relu&) const { return relu_forward(*inputs[0]); }
   Array operator()(const model::MaxPool& layer) const {
@@ -72,9 +85,27 @@ struct BackwardLayer {
     const std::vector<std::size_t> own = model::params_of(table, at.layer);
     if (!layer.frozen) {
       grads[own[0]] = conv_grad_weights(shape_of(layer, at), x, grad_y);
-      grads[own[1]] = grad_biases(layer.out_channels, grad_y);
+      if (layer.with_bias) grads[own[1]] = grad_biases(layer.out_channels, grad_y);
     }
     return conv_grad_x(shape_of(layer, at), params[own[0]], grad_y);
+  }
+  Array operator()(const model::BatchNorm& layer) const {
+    const std::vector<std::size_t> own = model::params_of(table, at.layer);
+    BatchNormGrads all = batch_norm_backward(layer, x, params[own[0]], grad_y);
+    const Moments moments = moments_of(at.in.channels, x);
+    grads[own[2]] = moments.mean;
+    grads[own[3]] = moments.variance;
+    if (!layer.frozen) {
+      grads[own[0]] = std::move(all.scale);
+      grads[own[1]] = std::move(all.biases);
+    }
+    return std::move(all.x);
+  }
+  Array operator()(const model::GlobalAvgPool&) const {
+    return global_avg_pool_grad_x(at.batch, at.in, grad_y);
+  }
+  Array operator()(const model::Shortcut& layer) const {
+    return shortcut_grad_x(layer, at.batch, at.in, grad_y);
   }
   Array operator()(const model::Relu&) const { return relu_grad_x(x, grad_y); }
   Array operator()(const model::MaxPool& layer) const { return pool_grad_x(shape_of(layer, at), x, grad_y); }
@@ -106,7 +137,7 @@ Params initial_params(const model::ParamTable& table, std::uint64_t seed) {
 }
 
 std::vector<Array> forward(const model::NetSpec& net, const Params& params, const Array& x, int batch,
-                           const Rounding& round) {
+                           const Rounding& round, Statistics statistics) {
   const model::ParamTable table = model::make_param_table(net);
   assert(params.size() == table.size());
   const std::size_t last = net.operations.size() - 1;
@@ -114,8 +145,8 @@ std::vector<Array> forward(const model::NetSpec& net, const Params& params, cons
   for (std::size_t i = 0; i <= last; ++i) {
     std::vector<const Array*> inputs;
     for (const model::Value input : net.operations[i].inputs) inputs.push_back(&values[input.id]);
-    Array y =
-        std::visit(ForwardLayer{table, params, inputs, {i, net.input_of(i), batch}}, net.operations[i].layer);
+    Array y = std::visit(ForwardLayer{table, params, inputs, {i, net.input_of(i), batch}, statistics},
+                         net.operations[i].layer);
     const bool logits = net.operations[i].output == net.logits();
     const bool exact =
         i == last || (logits && std::holds_alternative<model::Linear>(net.operations[i].layer));

@@ -22,7 +22,7 @@ Array uniform(std::size_t count, std::uint64_t seed) {
 
 /// Every kind of layer once, small enough to differentiate one parameter at a time; a value is read twice by
 /// one layer, another by two, and one layer is frozen.
-model::NetSpec small_net() {
+model::NetSpec small_net(bool batch_norm = true) {
   model::NetBuilder net("small", {6, 5, 2}, 4);
   model::Value x = net.conv(
       net.image(), {.name = "first", .out_channels = 2, .kernel = 1, .weight_stddev = 0.8f, .frozen = true});
@@ -32,9 +32,22 @@ model::NetSpec small_net() {
   x = net.lrn(x, {.name = "lrn", .depth_radius = 1, .bias = 1.0f, .alpha = 0.3f, .beta = 0.75f});
   x = net.add(net.conv(x, {.name = "inner", .out_channels = 3, .kernel = 2, .weight_stddev = 0.3f}), skip,
               {"sum"});
+  model::Value wide = net.conv(x, {.name = "strided",
+                                   .out_channels = 4,
+                                   .kernel = 3,
+                                   .stride = 2,
+                                   .with_bias = false,
+                                   .weight_stddev = 0.3f});
+  if (batch_norm) wide = net.batch_norm(wide, {.name = "bn", .epsilon = 0.01f});
+  wide = net.add(wide, net.shortcut(x, {"shortcut", 4, 2}), {"wide"});
+  if (batch_norm) {
+    x = net.add(x, net.batch_norm(x, {.name = "frozen bn", .epsilon = 0.01f, .frozen = true}),
+                {"normalized"});
+  }
   x = net.add(x, x, {"twice"});
   x = net.linear(
-      x, {.name = "hidden", .outputs = 5, .weight_stddev = 0.3f, .bias = 0.1f, .weight_decay = 0.01f});
+      x, {.name = "hidden", .outputs = 4, .weight_stddev = 0.3f, .bias = 0.1f, .weight_decay = 0.01f});
+  x = net.add(x, net.global_avg_pool(wide, {"mean"}), {"joined"});
   return net.softmax_cross_entropy(
       net.linear(net.relu(x), {.name = "out", .outputs = 4, .weight_stddev = 0.3f}));
 }
@@ -82,6 +95,7 @@ TEST(ReferenceNetwork, GradientsMatchCentralDifferences) {
   const double tolerance = 1e-12 + 8.0 * kEps * 10.0 * 0.4 / kStep;
   for (std::size_t p = 0; p < params.size(); ++p) {
     const bool trained = table[p].role == model::ParamRole::trained;
+    if (table[p].role == model::ParamRole::running) continue;
     ASSERT_EQ(result.grads[p].size(), trained ? params[p].size() : 0) << table[p].name;
     for (std::size_t i = 0; i < result.grads[p].size(); ++i) {
       double& value = params[p][i];
@@ -109,8 +123,8 @@ TEST(ReferenceNetwork, EndsWithProbabilitiesBehindTheLogits) {
 
 TEST(ReferenceNetwork, SplitsABatchIntoSums) {
   // Loss sums add up over samples, gradients too when all are scaled by the same global batch: what data
-  // parallelism needs.
-  const model::NetSpec net = small_net();
+  // parallelism needs. Not so with BatchNorm, whose statistics are the batch's.
+  const model::NetSpec net = small_net(false);
   const model::ParamTable table = model::make_param_table(net);
   const Params params = initial_params(table, 5);
   const Array x = uniform(2 * 60, 3), first(x.begin(), x.begin() + 60), second(x.begin() + 60, x.end());

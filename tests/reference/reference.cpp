@@ -9,21 +9,24 @@ namespace {
 
 std::size_t size_of(std::int64_t count) { return static_cast<std::size_t>(count); }
 
+int outputs_of(int n, int stride) { return (n + stride - 1) / stride; }
+
 /// Calls `visit(in, out, tap)` with the offsets of channel 0 for every output pixel and every tap inside the
 /// image.
 template <class Visit>
 void for_each_tap(const ConvShape& s, Visit visit) {
   const int before = (s.kernel - 1) / 2;
   const std::int64_t cin = s.in.channels, cout = s.out_channels;
+  const int height = outputs_of(s.in.height, s.stride), width = outputs_of(s.in.width, s.stride);
   for (int b = 0; b < s.batch; ++b) {
-    for (int y = 0; y < s.in.height; ++y) {
-      for (int x = 0; x < s.in.width; ++x) {
-        const std::int64_t out = ((std::int64_t{b} * s.in.height + y) * s.in.width + x) * cout;
+    for (int y = 0; y < height; ++y) {
+      for (int x = 0; x < width; ++x) {
+        const std::int64_t out = ((std::int64_t{b} * height + y) * width + x) * cout;
         for (int ky = 0; ky < s.kernel; ++ky) {
-          const int iy = y + ky - before;
+          const int iy = y * s.stride + ky - before;
           if (iy < 0 || iy >= s.in.height) continue;
           for (int kx = 0; kx < s.kernel; ++kx) {
-            const int ix = x + kx - before;
+            const int ix = x * s.stride + kx - before;
             if (ix < 0 || ix >= s.in.width) continue;
             const std::int64_t in = ((std::int64_t{b} * s.in.height + iy) * s.in.width + ix) * cin;
             visit(in, out, (std::int64_t{ky} * s.kernel + kx) * cin * cout);
@@ -89,9 +92,9 @@ double lrn_base(const model::LocalResponseNorm& layer, int channels, const doubl
 Array conv_forward(const ConvShape& s, const Array& x, const Array& weights, const Array& biases) {
   assert(x.size() == size_of(std::int64_t{s.batch} * s.in.count()));
   assert(weights.size() == size_of(std::int64_t{s.kernel} * s.kernel * s.in.channels * s.out_channels));
-  Array y;
-  for (int i = 0; i < s.batch * s.in.height * s.in.width; ++i)
-    y.insert(y.end(), biases.begin(), biases.end());
+  const int pixels = s.batch * outputs_of(s.in.height, s.stride) * outputs_of(s.in.width, s.stride);
+  Array y(size_of(std::int64_t{pixels} * s.out_channels), 0.0);
+  for (std::size_t i = 0; i < y.size() && !biases.empty(); ++i) y[i] = biases[i % biases.size()];
   for_each_tap(s, [&](std::int64_t in, std::int64_t out, std::int64_t tap) {
     const double* w = &weights[size_of(tap)];
     for (int i = 0; i < s.in.channels; ++i) {
@@ -168,6 +171,101 @@ Array lrn_grad_x(const model::LocalResponseNorm& layer, int channels, const Arra
       }
     }
   }
+  return grad;
+}
+
+Moments moments_of(int channels, const Array& x) {
+  const auto c = size_of(channels);
+  const auto values = static_cast<double>(x.size() / c);
+  Moments moments{Array(c, 0.0), Array(c, 0.0)};
+  for (std::size_t i = 0; i < x.size(); ++i) moments.mean[i % c] += x[i] / values;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    moments.variance[i % c] += (x[i] - moments.mean[i % c]) * (x[i] - moments.mean[i % c]) / values;
+  }
+  return moments;
+}
+
+Array batch_norm_forward(const model::BatchNorm& layer, const Array& x, const Array& scale,
+                         const Array& biases, const Moments& moments) {
+  Array y(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::size_t c = i % scale.size();
+    const double deviation = std::sqrt(moments.variance[c] + static_cast<double>(layer.epsilon));
+    y[i] = scale[c] * (x[i] - moments.mean[c]) / deviation + biases[c];
+  }
+  return y;
+}
+
+BatchNormGrads batch_norm_backward(const model::BatchNorm& layer, const Array& x, const Array& scale,
+                                   const Array& grad_y) {
+  const std::size_t channels = scale.size();
+  const Moments moments = moments_of(static_cast<int>(channels), x);
+  const Array normalized = batch_norm_forward(layer, x, Array(channels, 1.0), Array(channels, 0.0), moments);
+  BatchNormGrads grads{Array(x.size()), Array(channels, 0.0), Array(channels, 0.0)};
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    grads.scale[i % channels] += grad_y[i] * normalized[i];
+    grads.biases[i % channels] += grad_y[i];
+  }
+  const auto values = static_cast<double>(x.size() / channels);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::size_t c = i % channels;
+    const double deviation = std::sqrt(moments.variance[c] + static_cast<double>(layer.epsilon));
+    grads.x[i] =
+        scale[c] / deviation * (grad_y[i] - (grads.biases[c] + normalized[i] * grads.scale[c]) / values);
+  }
+  return grads;
+}
+
+Array global_avg_pool_forward(int batch, const Extent& in, const Array& x) {
+  const std::size_t channels = size_of(in.channels), image = size_of(in.count());
+  Array y(size_of(batch) * channels, 0.0);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    y[i / image * channels + i % channels] += x[i] / (1.0 * in.height * in.width);
+  }
+  return y;
+}
+
+Array global_avg_pool_grad_x(int batch, const Extent& in, const Array& grad_y) {
+  const std::size_t channels = size_of(in.channels), image = size_of(in.count());
+  Array grad(size_of(batch) * image);
+  for (std::size_t i = 0; i < grad.size(); ++i) {
+    grad[i] = grad_y[i / image * channels + i % channels] / (1.0 * in.height * in.width);
+  }
+  return grad;
+}
+
+namespace {
+
+/// Calls `visit(in, out)` with the offsets of the values that are the same.
+template <class Visit>
+void for_each_taken(const model::Shortcut& layer, int batch, const Extent& in, Visit visit) {
+  const int height = outputs_of(in.height, layer.stride), width = outputs_of(in.width, layer.stride);
+  for (int b = 0; b < batch; ++b) {
+    for (int y = 0; y < height; ++y) {
+      for (int x = 0; x < width; ++x) {
+        for (int c = 0; c < in.channels; ++c) {
+          visit(size_of(((std::int64_t{b} * in.height + y * layer.stride) * in.width + x * layer.stride) *
+                            in.channels +
+                        c),
+                size_of(((std::int64_t{b} * height + y) * width + x) * layer.out_channels + c));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Array shortcut_forward(const model::Shortcut& layer, int batch, const Extent& in, const Array& x) {
+  const int height = outputs_of(in.height, layer.stride), width = outputs_of(in.width, layer.stride);
+  Array y(size_of(std::int64_t{batch} * height * width * layer.out_channels), 0.0);
+  for_each_taken(layer, batch, in, [&](std::size_t from, std::size_t to) { y[to] = x[from]; });
+  return y;
+}
+
+Array shortcut_grad_x(const model::Shortcut& layer, int batch, const Extent& in, const Array& grad_y) {
+  Array grad(size_of(std::int64_t{batch} * in.count()), 0.0);
+  for_each_taken(layer, batch, in, [&](std::size_t from, std::size_t to) { grad[from] = grad_y[to]; });
   return grad;
 }
 

@@ -17,14 +17,17 @@ namespace cifar_mpi::reference {
 
 using Array = std::vector<double>;
 
-/// Cross-correlation, stride 1, SAME padding; weights [kernel, kernel, in.channels, out_channels].
+/// Cross-correlation, padded with (kernel − 1)/2 zeros in front, ceil(n/stride) outputs; weights [kernel, kernel,
+/// in.channels, out_channels].
 struct ConvShape {
   int batch = 0;
   Extent in;
   int out_channels = 0;
   int kernel = 0;
+  int stride = 1;
 };
 
+/// No biases: none are added.
 Array conv_forward(const ConvShape& shape, const Array& x, const Array& weights, const Array& biases);
 Array conv_grad_weights(const ConvShape& shape, const Array& x, const Array& grad_y);
 Array conv_grad_x(const ConvShape& shape, const Array& weights, const Array& grad_y);
@@ -44,6 +47,26 @@ Array pool_grad_x(const PoolShape& shape, const Array& x, const Array& grad_y);
 /// `x` and `grad_y` are [pixels, channels] for any number of pixels.
 Array lrn_forward(const model::LocalResponseNorm& layer, int channels, const Array& x);
 Array lrn_grad_x(const model::LocalResponseNorm& layer, int channels, const Array& x, const Array& grad_y);
+
+/// `x` and `grad_y` are [values, channels] for any number of values.
+struct Moments {
+  Array mean, variance;  ///< [channels]; the variance is biased
+};
+Moments moments_of(int channels, const Array& x);
+Array batch_norm_forward(const model::BatchNorm& layer, const Array& x, const Array& scale,
+                         const Array& biases, const Moments& moments);
+struct BatchNormGrads {
+  Array x, scale, biases;
+};
+/// With the moments of `x`, through which the gradient goes too.
+BatchNormGrads batch_norm_backward(const model::BatchNorm& layer, const Array& x, const Array& scale,
+                                   const Array& grad_y);
+
+Array global_avg_pool_forward(int batch, const Extent& in, const Array& x);
+Array global_avg_pool_grad_x(int batch, const Extent& in, const Array& grad_y);
+
+Array shortcut_forward(const model::Shortcut& layer, int batch, const Extent& in, const Array& x);
+Array shortcut_grad_x(const model::Shortcut& layer, int batch, const Extent& in, const Array& grad_y);
 
 Array relu_forward(const Array& x);
 /// `y` is the output (or the input: only its sign counts); no gradient where it is not positive.
@@ -87,16 +110,20 @@ Params initial_params(const model::ParamTable& table, std::uint64_t seed);
 using Rounding = std::function<Array(Array)>;
 inline Array as_it_is(Array values) { return values; }
 
+/// Whose mean and variance BatchNorm takes: the batch's in training, the running ones in evaluation.
+enum class Statistics : std::uint8_t { of_batch, running };
+
 /// activations[i] is what operation i gives. The last one, of SoftmaxCrossEntropy, is the probabilities.
 /// `params` are as rounded.
 std::vector<Array> forward(const model::NetSpec& net, const Params& params, const Array& x, int batch,
-                           const Rounding& round = as_it_is);
+                           const Rounding& round = as_it_is, Statistics statistics = Statistics::of_batch);
 
 struct LossAndGradients {
   double loss_sum = 0.0;  ///< as in Loss; no weight decay
   double correct = 0.0;
   double samples = 0.0;
-  Params grads;                    ///< of loss_sum / global_batch, without weight decay
+  /// Of loss_sum / global_batch, without weight decay; none of frozen ones; of running ones the batch's statistics.
+  Params grads;
   std::vector<Array> activations;  ///< as `forward` gives them
 };
 

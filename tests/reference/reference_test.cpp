@@ -89,6 +89,31 @@ TEST(ReferenceConv, ReadsWeightsAsHeightWidthInOut) {
   EXPECT_EQ(conv_forward({1, {2, 2, 1}, 1, 3}, {1, 2, 3, 4}, up, {0}), (Array{0, 0, 1, 2}));
 }
 
+TEST(ReferenceConv, PutsTheMiddleOfTheKernelOnEveryOtherPlaceFromTheFirst) {
+  const Array x{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+  const Array middle{0, 0, 0, 0, 1, 0, 0, 0, 0}, first{1, 0, 0, 0, 0, 0, 0, 0, 0};
+  EXPECT_EQ(conv_forward({1, {4, 4, 1}, 1, 3, 2}, x, middle, {}), (Array{1, 3, 9, 11}));
+  EXPECT_EQ(conv_forward({1, {4, 4, 1}, 1, 3, 2}, x, first, {}), (Array{0, 0, 0, 6}));
+}
+
+TEST(ReferenceBatchNorm, CentresAndScalesEachChannel) {
+  const Array x{1, 10, 3, 30};  // two values of two channels
+  const Moments moments = moments_of(2, x);
+  EXPECT_EQ(moments.mean, (Array{2, 20}));
+  EXPECT_EQ(moments.variance, (Array{1, 100}));
+  const model::BatchNorm layer{.name = "bn", .epsilon = 3.0f};
+  EXPECT_EQ(batch_norm_forward(layer, x, {4, 1}, {5, 0}, {{2, 20}, {1, 97}}), (Array{3, -1, 7, 1}));
+}
+
+TEST(ReferenceGlobalAvgPool, AveragesEachChannel) {
+  EXPECT_EQ(global_avg_pool_forward(2, {1, 2, 2}, {1, 2, 3, 4, 5, 6, 7, 8}), (Array{2, 3, 6, 7}));
+}
+
+TEST(ReferenceShortcut, TakesEveryOtherPixelAndAddsChannelsOfZero) {
+  const Array x{1, 2, 3, 4, 5, 6, 7, 8, 9};
+  EXPECT_EQ(shortcut_forward({"s", 2, 2}, 1, {3, 3, 1}, x), (Array{1, 0, 3, 0, 7, 0, 9, 0}));
+}
+
 TEST(ReferencePool, PadsOnlyBehindForEvenExtentsAndBothSidesForOdd) {
   const Array six{1, 2, 3, 4, 5, 6};
   EXPECT_EQ(pool_forward({1, {1, 6, 1}, 3, 2}, six), (Array{3, 5, 6}));
@@ -146,7 +171,7 @@ void check_conv(const ConvShape& shape) {
       static_cast<std::size_t>(shape.kernel * shape.kernel * shape.in.channels * shape.out_channels);
   const Array weights = uniform(weight_count, 2);
   const Array biases = uniform(static_cast<std::size_t>(shape.out_channels), 3);
-  const Array grad_y = uniform(x.size() / static_cast<std::size_t>(shape.in.channels) * biases.size(), 4);
+  const Array grad_y = uniform(conv_forward(shape, x, weights, biases).size(), 4);
   const auto terms = static_cast<double>(grad_y.size() * weights.size() / biases.size());
   expect_gradient([&](const Array& v) { return dot(conv_forward(shape, v, weights, biases), grad_y); }, x,
                   conv_grad_x(shape, weights, grad_y), terms);
@@ -161,6 +186,8 @@ TEST(ReferenceConv, GradientsMatchCentralDifferences) {
   check_conv({1, {4, 6, 2}, 3, 5});
   check_conv({2, {3, 3, 2}, 2, 2});  // even kernel: padded behind only
   check_conv({1, {2, 3, 1}, 2, 5});  // kernel larger than the image
+  check_conv({2, {6, 5, 2}, 2, 3, 2});
+  check_conv({1, {7, 4, 1}, 2, 1, 3});
 }
 
 TEST(ReferenceLinear, GradientsMatchCentralDifferences) {
@@ -182,6 +209,34 @@ TEST(ReferencePool, GradientMatchesCentralDifferences) {
     expect_gradient([&](const Array& v) { return dot(pool_forward(shape, v), grad_y); }, x,
                     pool_grad_x(shape, x, grad_y), static_cast<double>(grad_y.size()));
   }
+}
+
+TEST(ReferenceBatchNorm, GradientsMatchCentralDifferences) {
+  const model::BatchNorm layer{.name = "bn", .epsilon = 0.1f};
+  const Array x = uniform(7 * 3, 12), scale = uniform(3, 13), biases = uniform(3, 14),
+              grad_y = uniform(7 * 3, 15);
+  const auto loss = [&](const Array& at, const Array& s, const Array& b) {
+    return dot(batch_norm_forward(layer, at, s, b, moments_of(3, at)), grad_y);
+  };
+  const BatchNormGrads grads = batch_norm_backward(layer, x, scale, grad_y);
+  expect_gradient([&](const Array& v) { return loss(v, scale, biases); }, x, grads.x, 21);
+  expect_gradient([&](const Array& v) { return loss(x, v, biases); }, scale, grads.scale, 21);
+  expect_gradient([&](const Array& v) { return loss(x, scale, v); }, biases, grads.biases, 21);
+}
+
+TEST(ReferenceGlobalAvgPool, GradientMatchesCentralDifferences) {
+  const Extent in{2, 3, 4};
+  const Array x = uniform(2 * 24, 16), grad_y = uniform(8, 17);
+  expect_gradient([&](const Array& v) { return dot(global_avg_pool_forward(2, in, v), grad_y); }, x,
+                  global_avg_pool_grad_x(2, in, grad_y), 48);
+}
+
+TEST(ReferenceShortcut, GradientMatchesCentralDifferences) {
+  const model::Shortcut layer{"s", 5, 2};
+  const Extent in{3, 4, 2};
+  const Array x = uniform(2 * 24, 18), grad_y = uniform(2 * 2 * 2 * 5, 19);
+  expect_gradient([&](const Array& v) { return dot(shortcut_forward(layer, 2, in, v), grad_y); }, x,
+                  shortcut_grad_x(layer, 2, in, grad_y), 48);
 }
 
 TEST(ReferenceRelu, GradientMatchesCentralDifferences) {

@@ -28,6 +28,26 @@ inline model::NetSpec network_with_frozen_layers() {
   return net.softmax_cross_entropy(net.linear(x, {"l2", 7}));
 }
 
+/// Residual blocks of both kinds: behind a shortcut without parameters, and behind a projection; BatchNorm with and
+/// without a ReLU, and frozen; strides, also of an even and a 1x1 kernel.
+inline model::NetSpec network_with_blocks(int channels) {
+  using model::Value;
+  model::NetBuilder net("blocks", {9, 8, 3}, 7);
+  const auto conv = [&](Value x, const char* name, int outputs, int kernel, int stride) {
+    return net.conv(
+        x, {.name = name, .out_channels = outputs, .kernel = kernel, .stride = stride, .with_bias = false});
+  };
+  const auto bn = [&](Value x, const char* name) { return net.batch_norm(x, {.name = name}); };
+  Value x = net.relu(bn(conv(net.image(), "c1", channels, 3, 1), "bn1"));
+  Value y = net.relu(bn(conv(x, "c2", 2 * channels, 3, 2), "bn2"));
+  y = bn(conv(y, "c3", 2 * channels, 3, 1), "bn3");
+  x = net.relu(net.add(y, net.shortcut(x, {"shortcut", 2 * channels, 2}), {"sum1"}));
+  y = net.batch_norm(conv(x, "c4", channels, 2, 2), {.name = "bn4", .frozen = true});
+  x = net.relu(net.add(y, bn(conv(x, "projection", channels, 1, 2), "bn5"), {"sum2"}));
+  x = net.global_avg_pool(bn(x, "bn6"), {"mean"});
+  return net.softmax_cross_entropy(net.linear(x, {"l1", 7}));
+}
+
 /// The ways in which layers may follow each other; the second convolution has `channels`,
 /// by default a number that suits the libraries of GPUs.
 inline std::vector<model::NetSpec> orders_of_layers(int channels = 24) {

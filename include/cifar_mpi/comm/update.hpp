@@ -24,7 +24,7 @@ struct ParamSpan {
 struct StepParts {
   std::vector<engine::Task> compute;  ///< control block to last backward task, in order
   std::vector<engine::Task> update;   ///< one per span of `spans`, in their order; reads what is summed there
-  engine::Task advance;               ///< needs everything
+  std::vector<engine::Task> finish;   ///< needs everything; in order
   std::span<float> control;           ///< what `allocate` gave: the control block, ...
   std::span<float> grads;             ///< ... which ends where the gradients begin
   /// Where there is one it reads all that is summed, and stands in front of all updates, which then wait for

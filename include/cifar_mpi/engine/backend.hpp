@@ -100,6 +100,18 @@ struct GradientNormBinding {
   double* norm = nullptr;  ///< [1]
 };
 
+/// How the running statistics move in a step: all of the layout's running parameters, in `params` and their
+/// averages in `ema` (formulas in optim/step_math.hpp). It applies when the update does.
+struct RunningBinding {
+  float* params = nullptr;  ///< [layout.floats]
+  float* ema = nullptr;     ///< likewise
+  const float* control = nullptr;
+  ControlLayout control_layout;
+  const std::uint64_t* step = nullptr;
+  double ema_decay = 0.9999;
+  const double* gradient_norm = nullptr;  ///< as in UpdateBinding
+};
+
 /// The end of a step: the record is left for the host and the step counter moves on, if the loss was finite,
 /// its decay term included: that is not when weights have overflowed; and the gradient's norm, if it is known.
 struct AdvanceBinding {
@@ -142,6 +154,8 @@ class Backend {
                            const ParamLayout& layout) = 0;
   /// norm = √Σ grads², added in double in an order that depends on the length alone.
   virtual Task gradient_norm_task(const GradientNormBinding& binding) = 0;
+  virtual Task running_task(const RunningBinding& binding, const model::ParamTable& params,
+                            const ParamLayout& layout) = 0;
   virtual Task advance_task(const AdvanceBinding& binding, std::vector<StepRecord>& records) = 0;
   /// dst[i] = a[i] + b[i] for i < n, or a[i] where b is null; dst may be a or b.
   virtual Task sum_task(std::string name, float* dst, const float* a, const float* b, std::size_t n) = 0;

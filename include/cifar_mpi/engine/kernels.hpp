@@ -69,7 +69,7 @@ struct Contract {
   std::size_t operations = 1;        ///< how many of the chain it took: the longest match
   std::vector<ValueFormat> src;      ///< formats it reads, and of the gradients that it leaves, by input
   ValueFormat dst;                   ///< what it gives, and the gradient that its backward pass reads
-  std::vector<std::size_t> masters;  ///< floats in memory of each parameter, weights before biases
+  std::vector<std::size_t> masters;  ///< floats in memory of each parameter, in the order of the operations
   bool relu_at_end = false;          ///< its output is that of a ReLU whose mask it leaves to others
   bool can_mask_dst = false;         ///< its backward pass can apply that mask itself, in place, when told to
   ReluMask mask_src = ReluMask::none;
@@ -80,7 +80,9 @@ struct Contract {
 /// Where one parameter lies in a program: its own span of the flat blocks.
 struct ParamPlace {
   const float* master = nullptr;
-  float* grad = nullptr;            ///< null in evaluation, and for a parameter that is not trained
+  /// Null in evaluation, and for a frozen parameter. Of a running one: where the batch's statistics go, times
+  /// Operands::statistics_share.
+  float* grad = nullptr;
   const std::byte* copy = nullptr;  ///< the same span of Kernels::copy_params, null where there is none
 };
 
@@ -93,6 +95,7 @@ struct Operands {
   std::byte* grad_dst = nullptr;
   std::vector<std::byte*> grad_src;  ///< by input
   std::vector<ParamPlace> params;    ///< as in Contract::masters
+  float statistics_share = 1.0f;     ///< of this part of the batch in the statistics of all ranks
   double flops = 0.0;                ///< of one forward pass over the batch, without taps outside the image
   bool mask_src = false;  ///< its input is a ReLU's output, and the group is to mask (ReluMask::takes)
   bool mask_dst = false;  ///< its output is, and the group is to mask (can_mask_dst)

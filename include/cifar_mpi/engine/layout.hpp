@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cifar_mpi/engine/program.hpp"
+#include "cifar_mpi/model/param.hpp"
 
 /// The flat blocks of a run: parameters, gradients and EMA have one layout, in the order of the ParamTable.
 namespace cifar_mpi::engine {
@@ -18,17 +19,22 @@ struct ParamLayout {
   };
   std::vector<Entry> entries;
   std::size_t floats = 0;          ///< size of the block
-  std::size_t trained_floats = 0;  ///< the first ones, which have gradients; the others keep their values
+  std::size_t trained_floats = 0;  ///< the first ones, which have gradients
+  std::size_t running_floats = 0;  ///< the last ones, statistics; those in between keep their values
+
+  std::size_t running_begin() const { return floats - running_floats; }
 };
 
-/// Appends a span of at least `floats` floats, rounded up to 16 (64 bytes), to the layout. Those that are
-/// trained come first.
-void append(ParamLayout& layout, std::size_t floats, bool trained = true);
+/// Appends a span of at least `floats` floats, rounded up to 16 (64 bytes), to the layout: first those that are
+/// trained, then the frozen, then the running.
+void append(ParamLayout& layout, std::size_t floats, model::ParamRole role = model::ParamRole::trained);
 
 /// The control block: fp32 values at the head of the gradient block that the all-reduce sums with the first
 /// bucket.
 ///
-/// One slot per rank carries facts of single ranks: every other rank adds zero, so the sum is a gather.
+/// One slot per rank carries facts of single ranks: every other rank adds zero, so the sum is a gather. Behind
+/// the slots stand the statistics of the batch, in the order of the layout's running parameters, each rank's
+/// divided by the number of ranks and of parts of its batch, so the sum is their mean.
 struct ControlLayout {
   enum : std::size_t { loss_sum, correct, samples, stop, header_floats = 8 };
   enum : std::size_t {
@@ -37,10 +43,14 @@ struct ControlLayout {
     slot_floats = 8
   };  // the hash: four pieces of 16 bits, exact in fp32
   int ranks = 1;
+  std::size_t statistics_floats = 0;  ///< ParamLayout::running_floats
 
   std::size_t slot(int rank) const { return header_floats + static_cast<std::size_t>(rank) * slot_floats; }
+  std::size_t slots_floats() const { return slot(ranks) - header_floats; }
+  /// Where the statistics begin; a multiple of 16.
+  std::size_t statistics() const { return (slot(ranks) + 15) / 16 * 16; }
   /// A multiple of 16.
-  std::size_t floats() const { return (slot(ranks) + 15) / 16 * 16; }
+  std::size_t floats() const { return statistics() + statistics_floats; }
 };
 
 /// Facts of one rank that travel in its slot of the next step's control block; backend memory.
@@ -62,7 +72,7 @@ struct StepRecord {
   double gradient_norm = 0.0;  ///< of the summed gradient before it is clipped; 0 where it is not
   bool applied =
       false;  ///< false: the loss, its decay term or the norm was not finite; the step does not count
-  std::vector<float> slots;  ///< the control block behind its header
+  std::vector<float> slots;  ///< of the control block
 };
 
 /// Records kept before they are overwritten; the host reads block n−2 before it launches block n.

@@ -37,7 +37,7 @@ class Tower {
   void from_logical(std::size_t p, std::span<const float> logical, std::span<float> physical) const;
 
   /// The step of one tower, in order: control block, weight preparation, input, forward, loss, backward; the
-  /// memory between them is one piece of `arena`.
+  /// memory between them is one piece of `arena`. Throws Error{usage} where BatchNorm has one value per channel.
   std::vector<engine::Task> train_tasks(const engine::TrainBinding& binding, engine::Arena& arena) const;
   /// Weight preparation, input, forward and predictions.
   std::vector<engine::Task> evaluate_tasks(const engine::EvaluateBinding& binding,
@@ -50,6 +50,7 @@ class Tower {
     std::size_t part = 0;
   };
   void lay_out();
+  void require_statistics() const;
   void check_sizes(std::size_t p, std::size_t physical, std::size_t logical) const;
 
   engine::TowerSpec spec_;

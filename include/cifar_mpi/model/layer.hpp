@@ -7,12 +7,14 @@
 /// functions say what they read; each gives one value.
 namespace cifar_mpi::model {
 
-/// Cross-correlation with a square kernel, stride 1, TensorFlow's SAME padding. Weights [k, k, in, out],
-/// biases [out].
+/// Cross-correlation with a square kernel, zero-padded as in `centred_padding`. Weights [k, k, in, out], biases
+/// [out] unless without.
 struct Conv2d {
   std::string name;
   int out_channels = 0;
   int kernel = 0;
+  int stride = 1;
+  bool with_bias = true;
   float weight_stddev = 0.0f;  ///< initial weights: truncated normal
   float bias = 0.0f;           ///< initial biases
   float weight_decay = 0.0f;   ///< adds weight_decay · ½‖weights‖² to the loss
@@ -21,6 +23,19 @@ struct Conv2d {
 };
 
 struct Relu {};
+
+/// y = scale · (x − mean) / √(variance + epsilon) + bias, per channel (Ioffe and Szegedy 2015). In training mean
+/// and (biased) variance are those of the batch; evaluation takes the running ones, which move in each step:
+/// running ← momentum · running + (1 − momentum) · batch. Parameters scale, bias, mean and variance, [channels]
+/// each.
+struct BatchNorm {
+  std::string name;
+  float epsilon = 1e-5f;
+  float momentum = 0.9f;
+  float weight_decay = 0.0f;  ///< of scale and bias
+  bool frozen = false;        ///< scale and bias keep their values; the statistics move
+  float rate_factor = 1.0f;   ///< of the learning rate of scale and bias
+};
 
 /// SAME padding; a padded place never wins. With kernel 3 and stride 2 on an even extent nothing is padded at
 /// the top or left, and one row and column are missing at the bottom and right.
@@ -38,6 +53,19 @@ struct LocalResponseNorm {
   float bias = 1.0f;
   float alpha = 0.0f;
   float beta = 0.5f;
+};
+
+/// The mean of each channel over the image: [1, 1, channels].
+struct GlobalAvgPool {
+  std::string name;
+};
+
+/// The shortcut without parameters past a block that halves the image and widens it (He et al. 2016, option A):
+/// every stride-th row and column, from the first; channels beyond the input's are zero.
+struct Shortcut {
+  std::string name;
+  int out_channels = 0;
+  int stride = 1;
 };
 
 /// y = x·weights + biases over the input flattened in NHWC order. Weights [in, out], biases [out].
@@ -59,7 +87,8 @@ struct Add {
 /// Mean cross-entropy of the softmax; the last layer. Labels of 255 are left out.
 struct SoftmaxCrossEntropy {};
 
-using Layer = std::variant<Conv2d, Relu, MaxPool, LocalResponseNorm, Linear, Add, SoftmaxCrossEntropy>;
+using Layer = std::variant<Conv2d, Relu, MaxPool, LocalResponseNorm, BatchNorm, GlobalAvgPool, Shortcut,
+                           Linear, Add, SoftmaxCrossEntropy>;
 
 /// A visitor made of one lambda per layer type, for `std::visit`; a missing type does not compile.
 template <class... Visitors>
@@ -69,17 +98,27 @@ struct Overloaded : Visitors... {
 template <class... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
-/// One axis under TensorFlow's SAME padding: ceil(n/stride) outputs; the padding they need in all, split in
-/// two, the odd one behind. Output i covers the places stride·i − before … stride·i − before + kernel − 1.
-struct SamePadding {
+/// One axis under a padding that gives ceil(n/stride) outputs. Output i covers the places stride·i − before …
+/// stride·i − before + kernel − 1.
+struct Padding {
   int outputs = 0;
   int before = 0;
   int after = 0;
-  bool operator==(const SamePadding&) const = default;
+  bool operator==(const Padding&) const = default;
 };
 
-/// All arguments ≥ 1.
-constexpr SamePadding same_padding(int n, int kernel, int stride) {
+/// (kernel − 1)/2 in front whatever the stride, so that the middle of an odd kernel lies on every stride-th
+/// place from the first, as PyTorch's padding = kernel/2 has it; with stride 1 the same as `same_padding`. All
+/// arguments ≥ 1.
+constexpr Padding centred_padding(int n, int kernel, int stride) {
+  const int outputs = (n + stride - 1) / stride;
+  const int before = (kernel - 1) / 2;
+  const int after = (outputs - 1) * stride + kernel - before - n;
+  return {outputs, before, after > 0 ? after : 0};
+}
+
+/// TensorFlow's SAME padding: what the outputs need in all, split in two, the odd one behind. All arguments ≥ 1.
+constexpr Padding same_padding(int n, int kernel, int stride) {
   const int outputs = (n + stride - 1) / stride;
   const int span = (outputs - 1) * stride + kernel;
   const int total = span > n ? span - n : 0;

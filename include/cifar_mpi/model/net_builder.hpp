@@ -24,6 +24,9 @@ class NetBuilder {
   Value relu(Value x) { return append(Relu{}, {x}); }
   Value max_pool(Value x, MaxPool layer) { return append(std::move(layer), {x}); }
   Value lrn(Value x, LocalResponseNorm layer) { return append(std::move(layer), {x}); }
+  Value batch_norm(Value x, BatchNorm layer) { return append(std::move(layer), {x}); }
+  Value global_avg_pool(Value x, GlobalAvgPool layer) { return append(std::move(layer), {x}); }
+  Value shortcut(Value x, Shortcut layer) { return append(std::move(layer), {x}); }
   Value linear(Value x, Linear layer) { return append(std::move(layer), {x}); }
   Value add(Value a, Value b, Add layer) { return append(std::move(layer), {a, b}); }
   /// Any of these, for lists of layers.

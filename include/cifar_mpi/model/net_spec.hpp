@@ -32,7 +32,7 @@ struct Operation {
   Value output;
   std::string_view kind;      ///< "Conv2d"
   Flops forward;              ///< of a forward pass
-  std::vector<Param> params;  ///< weights, then biases; see ParamTable
+  std::vector<Param> params;  ///< weights, then biases; scale, bias, mean, variance; see ParamTable
 
   bool trains() const;
 };

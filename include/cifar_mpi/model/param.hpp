@@ -13,13 +13,13 @@ namespace cifar_mpi::model {
 enum class ParamRole : std::uint8_t { trained, frozen, running };
 
 /// What a parameter is in the formula of its layer.
-enum class ParamPart : std::uint8_t { weights, biases };
+enum class ParamPart : std::uint8_t { weights, biases, scale, mean, variance };
 
 /// One parameter tensor as TensorFlow knows it; where it lies in memory is the backend's business
 /// (engine/layout.hpp).
 struct Param {
   std::string name;           ///< "conv1/weights"
-  Shape shape;                ///< [k, k, in, out], [in, out] or [out], row major
+  Shape shape;                ///< [k, k, in, out], [in, out], [out] or [channels], row major
   std::string dims;           ///< the extents in words: "[height, width, in, out]"
   std::size_t operation = 0;  ///< index in NetSpec::operations
   ParamPart part = ParamPart::weights;
@@ -27,7 +27,7 @@ struct Param {
   float stddev = 0.0f;  ///< initial values: truncated normal, or `constant` when stddev is 0
   float constant = 0.0f;
   float weight_decay = 0.0f;
-  float rate_factor = 1.0f;      ///< of the learning rate
+  float rate_factor = 1.0f;  ///< of the learning rate; of a running one, the share of the newest statistics
   std::uint32_t seed_index = 0;  ///< numbers the tensors in forward order; keys the initial values
 };
 

@@ -136,6 +136,9 @@ constexpr float updated_weight(float w, float grad, float decay, float rate) {
   return w - rate * (grad + decay * w);
 }
 
+/// A running statistic: old' = old + share · (batch − old), share = 1 − momentum.
+constexpr float updated_running(float old, float batch, float share) { return old + share * (batch - old); }
+
 /// A rule gives the new weight of (w, grad), with the weight decay and the rate of its parameter, and replaces
 /// what it keeps of that weight: kStates floats, the first in `s`, the second in `q`. Zero stays zero, where
 /// w, grad and what is kept are zero.

@@ -217,8 +217,8 @@ TEST_F(CudaKernel, PoolsAsTheReference) {
     for (const auto& [kernel, stride] :
          {std::pair{3, 2}, std::pair{2, 2}, std::pair{3, 1}, std::pair{2, 3}}) {
       const Extent in{9, 7, 5};
-      const model::SamePadding py = model::same_padding(9, kernel, stride),
-                               px = model::same_padding(7, kernel, stride);
+      const model::Padding py = model::same_padding(9, kernel, stride),
+                           px = model::same_padding(7, kernel, stride);
       const PoolPlace place{4, 9, 7, py.outputs, px.outputs, 5, kernel, stride, py.before, px.before};
       const reference::PoolShape shape{4, in, kernel, stride};
       const auto inputs = static_cast<std::size_t>(place.in_values());

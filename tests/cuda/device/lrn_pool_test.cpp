@@ -24,8 +24,8 @@ struct Case {
   bool nan = false;  ///< here and there among the values
 
   PoolPlace place() const {
-    const model::SamePadding y = model::same_padding(in.height, kernel, stride),
-                             x = model::same_padding(in.width, kernel, stride);
+    const model::Padding y = model::same_padding(in.height, kernel, stride),
+                         x = model::same_padding(in.width, kernel, stride);
     return {3, in.height, in.width, y.outputs, x.outputs, in.channels, kernel, stride, y.before, x.before};
   }
   LrnPoolShape both() const { return {place(), rule, type, relu}; }

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/engine/program.hpp"
+
+/// Batch normalization, with the ReLU behind it where there is one, in any blocked layout.
+namespace cifar_mpi::cpu {
+
+/// An activation of `batch` images of `pixels` = height·width pixels, in blocks of channels as LrnShape counts
+/// them. Block sizes must divide `channels`.
+struct BatchNormShape {
+  int batch = 0;
+  int pixels = 0;
+  int channels = 0;
+  int src_block = 0;
+  int dst_block = 0;
+};
+
+/// What all three tasks have in common. Element type of activations: bf16, or fp32 for anything else; arithmetic
+/// is fp32, sums over images double. Bits do not depend on the number of threads.
+struct BatchNormLayer {
+  std::string name;
+  BatchNormShape shape;
+  engine::Precision precision = engine::Precision::fp32;
+  float epsilon = 0.0f;
+  bool relu = false;              ///< y = max(y, 0); a NaN stays one
+  const float* scale = nullptr;   ///< [channels]
+  const float* biases = nullptr;  ///< [channels]
+};
+
+/// `moments` [2, channels] are the mean and 1/√(variance + epsilon), as the forward pass leaves them for the backward
+/// pass; `partials` [batch + 1, 2, channels] is scratch memory of one task.
+std::size_t moments_floats(const BatchNormShape& shape);
+std::size_t partials_floats(const BatchNormShape& shape);
+
+/// y = scale · (x − mean) · rstd + bias with the moments of this batch; the variance is biased. Leaves share · mean
+/// and share · variance at `mean` and `variance`.
+///
+/// An image's moments are taken around its first pixel, in one pass; the images' are merged in order (Chan, Golub
+/// and LeVeque 1979), so a mean that is large against the deviation costs no digits.
+engine::Task plan_batch_norm_forward(const BatchNormLayer& layer, const std::byte* src, std::byte* dst,
+                                     float* moments, float* partials, float* mean, float* variance,
+                                     float share);
+
+/// The same with given statistics.
+engine::Task plan_batch_norm_inference(const BatchNormLayer& layer, const std::byte* src, std::byte* dst,
+                                       float* moments, const float* mean, const float* variance);
+
+/// With g the gradient of y (zero where y is not positive, with a ReLU), x̂ = (x − mean) · rstd and n = batch · pixels:
+///   grad_biases = Σ g, grad_scale = Σ g·x̂, grad_x = scale · rstd · (g − (grad_biases + x̂ · grad_scale) / n)
+///
+///   src         x as in the forward pass; the sign of y is computed again
+///   grad_scale  and grad_biases: may be null
+///   grad_src    in src_block; null: not wanted. May be src itself, otherwise must not overlap the others
+engine::Task plan_batch_norm_backward(const BatchNormLayer& layer, const std::byte* src,
+                                      const std::byte* grad_dst, const float* moments, float* partials,
+                                      float* grad_scale, float* grad_biases, std::byte* grad_src);
+
+}  // namespace cifar_mpi::cpu

@@ -1,0 +1,106 @@
+#include <algorithm>
+
+#include "cpu/bf16.hpp"
+#include "cpu/planning.hpp"
+
+namespace cifar_mpi::cpu {
+namespace {
+
+/// An NHWC activation of `pixels` per image, and what its images' means are.
+struct Means {
+  int batch = 0;
+  int pixels = 0;
+  int channels = 0;
+
+  std::size_t outputs() const { return static_cast<std::size_t>(batch) * static_cast<std::size_t>(channels); }
+  std::size_t inputs() const { return outputs() * static_cast<std::size_t>(pixels); }
+};
+
+/// Channels that are summed at once.
+constexpr int kStrip = 64;
+
+template <class T>
+engine::Task plan_forward(std::string name, const Means& means, const std::byte* src, std::byte* dst) {
+  const auto* const x = reinterpret_cast<const T*>(src);
+  auto* const y = reinterpret_cast<T*>(dst);
+  const auto run = [=](engine::Lane&) {
+    const float share = 1.0f / static_cast<float>(means.pixels);
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < means.batch; ++n) {
+      const std::ptrdiff_t image = std::ptrdiff_t{n} * means.channels;
+      for (int first = 0; first < means.channels; first += kStrip) {
+        const int count = std::min(kStrip, means.channels - first);
+        float sums[kStrip] = {};
+        for (int p = 0; p < means.pixels; ++p) {
+          const T* const row = x + image * means.pixels + std::ptrdiff_t{p} * means.channels + first;
+#pragma omp simd
+          for (int c = 0; c < count; ++c) sums[c] += to_float(row[c]);
+        }
+        for (int c = 0; c < count; ++c) y[image + first + c] = from_float<T>(sums[c] * share);
+      }
+    }
+  };
+  return {std::move(name),
+          {engine::bytes_of(x, means.inputs())},
+          {engine::bytes_of(y, means.outputs())},
+          run,
+          {}};
+}
+
+template <class T>
+engine::Task plan_backward(std::string name, const Means& means, const std::byte* grad_dst,
+                           std::byte* grad_src) {
+  const auto* const grad_y = reinterpret_cast<const T*>(grad_dst);
+  auto* const grad_x = reinterpret_cast<T*>(grad_src);
+  const auto run = [=](engine::Lane&) {
+    const float share = 1.0f / static_cast<float>(means.pixels);
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < means.batch; ++n) {
+      const T* const from = grad_y + std::ptrdiff_t{n} * means.channels;
+      for (int p = 0; p < means.pixels; ++p) {
+        T* const to = grad_x + (std::ptrdiff_t{n} * means.pixels + p) * means.channels;
+#pragma omp simd
+        for (int c = 0; c < means.channels; ++c) to[c] = from_float<T>(to_float(from[c]) * share);
+      }
+    }
+  };
+  return {std::move(name),
+          {engine::bytes_of(grad_y, means.outputs())},
+          {engine::bytes_of(grad_x, means.inputs())},
+          run,
+          {}};
+}
+
+class GlobalAvgPoolGroup final : public PlannedGroup {
+ public:
+  GlobalAvgPoolGroup(Planning& planning, const std::string& name, const Extent& in)
+      : PlannedGroup(planning), means_{planning.batch, in.height * in.width, in.channels} {
+    contract_.name = name;
+    contract_.src = {planning.formats(planning.nhwc(in))};
+    contract_.dst = planning.formats(planning.nhwc({1, 1, in.channels}));
+  }
+
+  engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena&) const override {
+    const bool bf16s = planning_.precision == engine::Precision::bf16;
+    engine::GroupTasks tasks;
+    const auto forward = bf16s ? plan_forward<bf16> : plan_forward<float>;
+    tasks.forward.push_back(forward(name() + " forward", means_, operands.src[0], operands.dst));
+    if (operands.grad_src[0] == nullptr) return tasks;
+    const auto backward = bf16s ? plan_backward<bf16> : plan_backward<float>;
+    tasks.backward.push_back(backward(name() + " backward", means_, operands.grad_dst, operands.grad_src[0]));
+    return tasks;
+  }
+
+ private:
+  Means means_;
+};
+
+}  // namespace
+
+PlannedGroupPtr plan_global_avg_pool_group(Planning& planning, const engine::Chain& chain) {
+  const auto* const layer = chain.as<model::GlobalAvgPool>(0);
+  if (layer == nullptr) return nullptr;
+  return std::make_unique<GlobalAvgPoolGroup>(planning, layer->name, chain.in());
+}
+
+}  // namespace cifar_mpi::cpu

@@ -1,0 +1,233 @@
+#include "cpu/batch_norm.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "cifar_mpi/base/random.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cpu/bf16.hpp"
+#include "cpu/task_runs.hpp"
+#include "reference/reference.hpp"
+
+namespace cifar_mpi::cpu {
+namespace {
+
+using engine::Precision;
+using reference::Array;
+using testing::kBf16Unit;
+using testing::kFp32Unit;
+
+constexpr float kEpsilon = 1e-3f;
+constexpr float kShare = 0.25f;
+
+std::size_t count_of(const BatchNormShape& s) {
+  return static_cast<std::size_t>(s.batch) * static_cast<std::size_t>(s.pixels) *
+         static_cast<std::size_t>(s.channels);
+}
+
+/// Element (n, p, c) of a dense [batch, pixels, channels] array in a layout of this block size, as the header
+/// counts.
+std::size_t place(const BatchNormShape& s, int block, std::size_t dense) {
+  const int c = static_cast<int>(dense) % s.channels, p = static_cast<int>(dense) / s.channels % s.pixels,
+            n = static_cast<int>(dense) / s.channels / s.pixels;
+  return static_cast<std::size_t>(n * s.channels * s.pixels + c / block * s.pixels * block + p * block +
+                                  c % block);
+}
+
+std::vector<std::byte> in_memory(const BatchNormShape& s, int block, Precision precision,
+                                 const Array& dense) {
+  std::vector<std::byte> bytes(dense.size() * (precision == Precision::bf16 ? 2 : 4));
+  for (std::size_t i = 0; i < dense.size(); ++i) {
+    const auto value = static_cast<float>(dense[i]);
+    if (precision == Precision::bf16) {
+      reinterpret_cast<bf16*>(bytes.data())[place(s, block, i)] = to_bf16(value);
+    } else {
+      reinterpret_cast<float*>(bytes.data())[place(s, block, i)] = value;
+    }
+  }
+  return bytes;
+}
+
+Array from_memory(const BatchNormShape& s, int block, Precision precision,
+                  const std::vector<std::byte>& bytes) {
+  Array dense(count_of(s));
+  for (std::size_t i = 0; i < dense.size(); ++i) {
+    const std::size_t at = place(s, block, i);
+    dense[i] = precision == Precision::bf16 ? to_float(reinterpret_cast<const bf16*>(bytes.data())[at])
+                                            : reinterpret_cast<const float*>(bytes.data())[at];
+  }
+  return dense;
+}
+
+Array drawn(std::size_t count, double middle, double deviation, std::uint64_t seed) {
+  Array values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const double uniform = uniform01(random4(seed, RandomPurpose::synthetic, i, 0)[0]);
+    values[i] = middle + deviation * std::sqrt(12.0) * (uniform - 0.5);
+  }
+  return values;
+}
+
+/// Rounded to what memory holds.
+Array held(const Array& values, Precision precision) {
+  Array rounded = values;
+  for (double& value : rounded) {
+    value = static_cast<float>(value);
+    if (precision == Precision::bf16) value = to_float(to_bf16(static_cast<float>(value)));
+  }
+  return rounded;
+}
+
+double distance(const Array& found, const Array& wanted) {
+  double difference = 0.0, size = 0.0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    difference += (found[i] - wanted[i]) * (found[i] - wanted[i]);
+    size += wanted[i] * wanted[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+struct Case {
+  BatchNormShape shape;
+  Precision precision = Precision::fp32;
+  bool relu = false;
+  double middle = 0.3;  ///< of x, whose deviation is 1
+};
+
+/// One layer with its memory, run forward and backward.
+struct NormRun {
+  explicit NormRun(const Case& chosen) : c(chosen) {
+    const auto channels = static_cast<std::size_t>(c.shape.channels);
+    x = held(drawn(count_of(c.shape), c.middle, 1.0, 1), c.precision);
+    grad_y = held(drawn(count_of(c.shape), 0.1, 1.0, 2), c.precision);
+    const Array s = held(drawn(channels, 0.8, 0.3, 3), Precision::fp32),
+                b = held(drawn(channels, 0.1, 0.3, 4), Precision::fp32);
+    scale.assign(s.begin(), s.end());
+    biases.assign(b.begin(), b.end());
+    for (auto* const values : {&mean, &variance, &grad_scale, &grad_biases}) values->resize(channels);
+    moments.resize(moments_floats(c.shape));
+    partials.resize(partials_floats(c.shape));
+    src = in_memory(c.shape, c.shape.src_block, c.precision, x);
+    grad_dst = in_memory(c.shape, c.shape.dst_block, c.precision, grad_y);
+    dst.assign(src.size(), std::byte{0xFF});
+    grad_src.assign(src.size(), std::byte{0xFF});
+  }
+
+  BatchNormLayer layer() const {
+    return {"bn", c.shape, c.precision, kEpsilon, c.relu, scale.data(), biases.data()};
+  }
+  engine::Task forward() {
+    return plan_batch_norm_forward(layer(), src.data(), dst.data(), moments.data(), partials.data(),
+                                   mean.data(), variance.data(), kShare);
+  }
+  engine::Task backward(std::byte* to) {
+    return plan_batch_norm_backward(layer(), src.data(), grad_dst.data(), moments.data(), partials.data(),
+                                    grad_scale.data(), grad_biases.data(), to);
+  }
+  Array y() const { return from_memory(c.shape, c.shape.dst_block, c.precision, dst); }
+  Array grad_x() const { return from_memory(c.shape, c.shape.src_block, c.precision, grad_src); }
+
+  Case c;
+  Array x, grad_y;
+  std::vector<float> scale, biases, mean, variance, moments, partials, grad_scale, grad_biases;
+  std::vector<std::byte> src, dst, grad_dst, grad_src;
+};
+
+Array widened(const std::vector<float>& values) { return {values.begin(), values.end()}; }
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    for (const bool relu : {false, true}) {
+      for (const int src : {1, 8, 16, 32}) {
+        for (const int dst : {8, 16, 32}) all.push_back({{3, 13, 32, src, dst}, precision, relu});
+      }
+      all.push_back({{2, 5, 5, 5, 5}, precision, relu});
+      all.push_back({{6, 1, 24, 24, 8}, precision, relu});
+    }
+  }
+  all.push_back({{4, 9, 16, 16, 16}, Precision::fp32, false, 1000.0});
+  return all;
+}
+
+std::string text(const Case& c) {
+  return concat(c.shape.batch, "x", c.shape.pixels, "x", c.shape.channels, ", blocks ", c.shape.src_block,
+                " and ", c.shape.dst_block, ", ", engine::to_string(c.precision), c.relu ? ", ReLU" : "");
+}
+
+TEST(BatchNorm, NormalizesAsTheReference) {
+  const model::BatchNorm spec{.name = "bn", .epsilon = kEpsilon};
+  for (const Case& c : cases()) {
+    NormRun run(c);
+    testing::run_audited(run.forward(), {{run.src.data(), run.src.size()}});
+    const reference::Moments wanted = reference::moments_of(c.shape.channels, run.x);
+    Array y = reference::batch_norm_forward(spec, run.x, widened(run.scale), widened(run.biases), wanted);
+    if (c.relu) y = reference::relu_forward(y);
+    // x − mean is exact to a rounding of the mean, which is that of its own size.
+    const double unit = (c.precision == Precision::bf16 ? kBf16Unit : kFp32Unit) * (1.0 + std::abs(c.middle));
+    EXPECT_LE(distance(run.y(), y), 4.0 * unit) << text(c);
+    for (std::size_t i = 0; i < run.mean.size(); ++i) {
+      EXPECT_NEAR(run.mean[i], kShare * wanted.mean[i], 8.0 * kFp32Unit * (1.0 + std::abs(c.middle)))
+          << text(c);
+      // An image's mean is rounded, and its distance from the batch's, below 1, is squared.
+      const double rounded = 2.0 * kFp32Unit * std::abs(c.middle) + 16.0 * kFp32Unit * wanted.variance[i];
+      EXPECT_NEAR(run.variance[i], kShare * wanted.variance[i], kShare * rounded) << text(c);
+    }
+  }
+}
+
+TEST(BatchNorm, HasTheReferenceGradients) {
+  const model::BatchNorm spec{.name = "bn", .epsilon = kEpsilon};
+  for (const Case& c : cases()) {
+    NormRun run(c);
+    testing::run(run.forward());
+    testing::run(run.backward(run.grad_src.data()));
+    const reference::Moments moments = reference::moments_of(c.shape.channels, run.x);
+    const Array y =
+        reference::batch_norm_forward(spec, run.x, widened(run.scale), widened(run.biases), moments);
+    const Array grad_y = c.relu ? reference::relu_grad_x(y, run.grad_y) : run.grad_y;
+    const auto wanted = reference::batch_norm_backward(spec, run.x, widened(run.scale), grad_y);
+    const double fp32 = 16.0 * kFp32Unit * (1.0 + std::abs(c.middle));
+    EXPECT_LE(distance(run.grad_x(), wanted.x), fp32 + (c.precision == Precision::bf16 ? kBf16Unit : 0.0))
+        << text(c);
+    EXPECT_LE(distance(widened(run.grad_scale), wanted.scale), fp32) << text(c);
+    EXPECT_LE(distance(widened(run.grad_biases), wanted.biases), fp32) << text(c);
+
+    const Array apart = run.grad_x();
+    testing::run(run.backward(run.src.data()));
+    EXPECT_EQ(from_memory(c.shape, c.shape.src_block, c.precision, run.src), apart)
+        << "in place, " << text(c);
+  }
+}
+
+TEST(BatchNorm, TakesGivenStatisticsInEvaluation) {
+  NormRun run({{2, 5, 16, 16, 16}, Precision::fp32, true});
+  for (std::size_t i = 0; i < run.mean.size(); ++i) {
+    run.mean[i] = 0.1f * static_cast<float>(i);
+    run.variance[i] = 1.0f + static_cast<float>(i);
+  }
+  testing::run(plan_batch_norm_inference(run.layer(), run.src.data(), run.dst.data(), run.moments.data(),
+                                         run.mean.data(), run.variance.data()));
+  const Array wanted = reference::relu_forward(
+      reference::batch_norm_forward({.name = "bn", .epsilon = kEpsilon}, run.x, widened(run.scale),
+                                    widened(run.biases), {widened(run.mean), widened(run.variance)}));
+  EXPECT_LE(distance(run.y(), wanted), 8.0 * kFp32Unit);
+}
+
+TEST(BatchNorm, KeepsNaN) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    NormRun run({{2, 3, 16, 16, 16}, precision, true});
+    run.x[5] = std::numeric_limits<double>::quiet_NaN();
+    run.src = in_memory(run.c.shape, 16, precision, run.x);
+    testing::run(run.forward());
+    EXPECT_TRUE(std::isnan(run.y()[5]));
+    EXPECT_TRUE(std::isnan(run.mean[5]));
+    EXPECT_FALSE(std::isnan(run.y()[4]));
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cpu
