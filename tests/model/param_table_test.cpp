@@ -7,6 +7,7 @@
 #include <set>
 
 #include "cifar_mpi/base/random.hpp"
+#include "cifar_mpi/model/net_builder.hpp"
 
 namespace cifar_mpi::model {
 namespace {
