@@ -1,7 +1,10 @@
 #include "cpu/augment.hpp"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -23,13 +26,11 @@ struct Crop {
   int height = 0;
   int width = 0;
   int channels = 0;
-  bool flip = false;
-  float contrast = 1.0f;
 };
 
 struct Sums {
-  std::uint32_t value[data::AffineMap::kMaxChannels] = {};
-  std::uint32_t square[data::AffineMap::kMaxChannels] = {};
+  std::uint32_t value[data::kMostChannels] = {};
+  std::uint32_t square[data::kMostChannels] = {};
 };
 
 [[gnu::always_inline]] inline Sums sums_of(const Crop& crop) {
@@ -54,25 +55,35 @@ struct Sums {
   return sums;
 }
 
-/// out[c, y, x] = scale·crop[y, x, c] + shift[c], mirrored in x if asked for; kChannels is 0 when not known
-/// here.
+[[gnu::always_inline]] inline data::AffineMap map_of(const data::AugmentSpec& spec, const Crop& crop,
+                                                     float contrast) {
+  if (spec.normalize == data::Normalize::dataset) return data::dataset_map(spec);
+  const Sums sums = sums_of(crop);
+  return data::affine_map(sums.value, sums.square, crop.channels, crop.height * crop.width, contrast,
+                          [](double square) { return std::sqrt(square); });
+}
+
+/// out[c, y, x] = scale[c]·crop[y, x, c] + shift[c], mirrored in x if asked for, and zero where it is cut;
+/// kChannels is 0 when not known here.
 template <class T, int kChannels>
 struct Write {
-  [[gnu::always_inline]] static void run(const Crop& crop, T* out) {
+  [[gnu::always_inline]] static void run(const data::AugmentSpec& spec, const data::AugmentDraw& draw,
+                                         const Crop& crop, T* out) {
     const int channels = kChannels > 0 ? kChannels : crop.channels;
     const int pixels = crop.height * crop.width;
-    const Sums sums = sums_of(crop);
-    const data::AffineMap map = data::affine_map(sums.value, sums.square, channels, pixels, crop.contrast,
-                                                 [](double square) { return std::sqrt(square); });
-    const std::ptrdiff_t step = crop.flip ? -channels : channels;
-    const std::ptrdiff_t start = crop.flip ? (crop.width - 1) * channels : 0;
+    const data::AffineMap map = map_of(spec, crop, draw.contrast);
+    const std::ptrdiff_t step = draw.flip ? -channels : channels;
+    const std::ptrdiff_t start = draw.flip ? (crop.width - 1) * channels : 0;
     for (int c = 0; c < channels; ++c) {
       for (int y = 0; y < crop.height; ++y) {
         const std::uint8_t* from = crop.corner + y * crop.row_bytes + start + c;
         T* to = out + c * pixels + y * crop.width;
         for (int x = 0; x < crop.width; ++x) {
-          to[x] = from_float<T>(map.scale * static_cast<float>(from[x * step]) + map.shift[c]);
+          to[x] = from_float<T>(map.scale[c] * static_cast<float>(from[x * step]) + map.shift[c]);
         }
+        if (spec.cutout == 0 || y < draw.cut_top || y >= draw.cut_top + spec.cutout) continue;
+        std::fill(to + std::max(draw.cut_left, 0), to + std::min(draw.cut_left + spec.cutout, crop.width),
+                  T{});
       }
     }
   }
@@ -83,28 +94,59 @@ auto choose_write(int channels) {
   return channels == 3 ? best_version<Write<T, 3>>() : best_version<Write<T, 0>>();
 }
 
+/// Where crops that leave their image are put together: one per thread.
+class Scratch {
+ public:
+  explicit Scratch(const data::AugmentSpec& spec)
+      : crop_bytes_(spec.kind == data::Augment::crop ? static_cast<std::size_t>(spec.output().count()) : 0),
+        bytes_(crop_bytes_ * static_cast<std::size_t>(omp_get_max_threads())) {}
+  std::uint8_t* of_this_thread() {
+    return bytes_.data() + crop_bytes_ * static_cast<std::size_t>(omp_get_thread_num());
+  }
+
+ private:
+  std::size_t crop_bytes_;
+  std::vector<std::uint8_t> bytes_;
+};
+
+/// The crop with what stands for the pixels outside the image.
+void assemble(const data::AugmentSpec& spec, const data::AugmentDraw& draw, const std::uint8_t* image,
+              std::uint8_t* to) {
+  const int channels = spec.source.channels;
+  for (int y = 0; y < spec.crop_height; ++y) {
+    const int row = data::source_of(draw.top + y, spec.source.height, spec.fill);
+    for (int x = 0; x < spec.crop_width; ++x, to += channels) {
+      const int column = data::source_of(draw.left + x, spec.source.width, spec.fill);
+      const std::uint8_t* const from = image + (std::ptrdiff_t{row} * spec.source.width + column) * channels;
+      for (int c = 0; c < channels; ++c) to[c] = row < 0 || column < 0 ? std::uint8_t{0} : from[c];
+    }
+  }
+}
+
 Crop crop_of(const data::AugmentSpec& spec, const data::AugmentDraw& draw, const engine::DataView& data,
-             std::uint64_t sample) {
+             std::uint64_t sample, Scratch& scratch) {
   const std::ptrdiff_t row_bytes = static_cast<std::ptrdiff_t>(spec.source.width) * spec.source.channels;
   const std::uint8_t* image = data.images + sample * static_cast<std::uint64_t>(spec.source.count());
-  return {image + draw.top * row_bytes + draw.left * spec.source.channels,
-          row_bytes,
-          spec.crop_height,
-          spec.crop_width,
-          spec.source.channels,
-          draw.flip,
-          draw.contrast};
+  const bool inside = draw.top >= 0 && draw.left >= 0 && draw.top + spec.crop_height <= spec.source.height &&
+                      draw.left + spec.crop_width <= spec.source.width;
+  const Extent out = spec.output();
+  if (inside) {
+    return {image + draw.top * row_bytes + draw.left * out.channels, row_bytes, out.height, out.width,
+            out.channels};
+  }
+  std::uint8_t* const own = scratch.of_this_thread();
+  assemble(spec, draw, image, own);
+  return {own, std::ptrdiff_t{out.width} * out.channels, out.height, out.width, out.channels};
 }
 
 void check(const data::AugmentSpec& spec) {
   const Extent out = spec.output();
   if (out.height < 1 || out.width < 1 || out.channels < 1 || out.height > spec.source.height ||
-      out.width > spec.source.width || out.channels > data::AffineMap::kMaxChannels ||
+      out.width > spec.source.width || out.channels > data::kMostChannels ||
       out.height > kMostPixels / out.width) {
-    throw Error(ErrorKind::usage,
-                concat("cannot crop ", to_string(out), " from images of ", to_string(spec.source),
-                       "; a crop must fit the image, with at most ", data::AffineMap::kMaxChannels,
-                       " channels and ", kMostPixels, " pixels"));
+    throw Error(ErrorKind::usage, concat("cannot crop ", to_string(out), " from images of ",
+                                         to_string(spec.source), "; a crop must fit the image, with at most ",
+                                         data::kMostChannels, " channels and ", kMostPixels, " pixels"));
   }
 }
 
@@ -132,14 +174,14 @@ engine::Task plan_train(const engine::TrainBinding& binding, int batch, T* x, st
   task.start = [write, batch, x, labels,
                 first = static_cast<std::uint64_t>(binding.part) * static_cast<std::uint64_t>(batch),
                 data = binding.data, order = binding.order, spec = binding.augment, seed = binding.seed,
-                step = binding.step](engine::Lane&) {
+                step = binding.step, scratch = Scratch(binding.augment)](engine::Lane&) mutable {
     const std::uint64_t now = *step;
     const std::ptrdiff_t values = spec.output().count();
 #pragma omp parallel for schedule(static)
     for (int i = 0; i < batch; ++i) {
       const data::SampleRef sample = order.at(now, first + static_cast<std::uint64_t>(i));
       const data::AugmentDraw draw = draw_augment(spec, seed, sample.epoch, sample.id);
-      write(crop_of(spec, draw, data, sample.local), x + i * values);
+      write(spec, draw, crop_of(spec, draw, data, sample.local, scratch), x + i * values);
       labels[i] = data.labels[sample.local];
     }
   };
@@ -154,8 +196,8 @@ engine::Task plan_evaluate(const engine::EvaluateBinding& binding, int batch, T*
   task.reads.push_back(engine::bytes_of(binding.cursor, 1));
   task.writes.push_back(engine::bytes_of(binding.cursor, 1));
   const auto write = choose_write<T>(binding.augment.source.channels);
-  task.start = [write, batch, x, labels, data = binding.data, spec = binding.augment,
-                cursor = binding.cursor](engine::Lane&) {
+  task.start = [write, batch, x, labels, data = binding.data, spec = binding.augment, cursor = binding.cursor,
+                scratch = Scratch(binding.augment)](engine::Lane&) mutable {
     const std::uint64_t begin = *cursor;
     const std::ptrdiff_t values = spec.output().count();
 #pragma omp parallel for schedule(static)
@@ -163,7 +205,8 @@ engine::Task plan_evaluate(const engine::EvaluateBinding& binding, int batch, T*
       const std::uint64_t sample = begin + static_cast<std::uint64_t>(i);
       T* to = x + i * values;
       if (sample < data.count) {
-        write(crop_of(spec, draw_augment(spec, 0, 0, sample), data, sample), to);
+        const data::AugmentDraw draw = draw_augment(spec, 0, 0, sample);
+        write(spec, draw, crop_of(spec, draw, data, sample, scratch), to);
         labels[i] = data.labels[sample];
       } else {
         std::fill(to, to + values, T{});

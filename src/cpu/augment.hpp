@@ -6,7 +6,7 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
-/// From resident uint8 images to the input of a network: crop, flip, contrast and standardization in two
+/// From resident uint8 images to the input of a network: crop, flip, contrast, normalization and cutout in two
 /// passes.
 namespace cifar_mpi::cpu {
 
@@ -14,12 +14,13 @@ namespace cifar_mpi::cpu {
 /// it.
 ///
 /// The first pass over a crop sums values and squares as exact integers; `data::affine_map` turns the sums
-/// into one scale and a shift per channel; the second pass writes scale·x + shift[c] (formulas there).
+/// into a scale and a shift per channel; the second pass writes scale[c]·x + shift[c] (formulas there). A crop
+/// that leaves its image is put together before.
 ///
 ///   x       [batch, c, crop_h, crop_w] fp32, or bf16 when `precision` is bf16
 ///   labels  [batch]
 ///   bits    do not depend on the number of threads
-///   throws  Error{usage} when the crop does not fit the images, has more than AffineMap::kMaxChannels
+///   throws  Error{usage} when the crop does not fit the images, has more than data::kMostChannels
 ///           channels, or more than 66 000 pixels (its sums of squares would leave 32 bits)
 engine::Task plan_train_input(const engine::TrainBinding& binding, int batch, engine::Precision precision,
                               std::byte* x, std::uint8_t* labels);

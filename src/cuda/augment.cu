@@ -5,7 +5,7 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-constexpr int kMostChannels = data::AffineMap::kMaxChannels;
+using data::kMostChannels;
 
 /// The threads of a warp add to a word each: one that many add to takes them one by one.
 constexpr int kWords = 32;
@@ -19,9 +19,10 @@ struct Pixel {
   std::uint32_t v[kMostChannels];
 };
 
-__device__ Pixel pixel_of(const std::uint8_t* from, int channels) {
+/// `source` as crop_source gives it.
+__device__ Pixel pixel_of(const std::uint8_t* image, int source, int channels) {
   Pixel pixel;
-  for (int c = 0; c < kMostChannels; ++c) pixel.v[c] = c < channels ? from[c] : 0;
+  for (int c = 0; c < kMostChannels; ++c) pixel.v[c] = c < channels && source >= 0 ? image[source + c] : 0;
   return pixel;
 }
 
@@ -32,7 +33,7 @@ __device__ void add_pixels(const data::AugmentSpec& spec, const data::AugmentDra
   const int channels = spec.source.channels, pixels = spec.crop_height * spec.crop_width;
   std::uint32_t values[kMostChannels] = {}, squares[kMostChannels] = {};
   for (int pixel = me; pixel < pixels; pixel += kThreads) {
-    const Pixel found = pixel_of(image + crop_source(spec, draw, width, pixel), channels);
+    const Pixel found = pixel_of(image, crop_source(spec, draw, width, pixel), channels);
     for (int c = 0; c < kMostChannels; ++c) {
       values[c] += found.v[c];
       squares[c] += found.v[c] * found.v[c];
@@ -78,18 +79,27 @@ __device__ void write_sample(const InputPlace& place, const Divisor& width, std:
     sums[me / kWords].values[me % kWords] = sums[me / kWords].squares[me % kWords] = 0;
   }
   __syncthreads();
-  add_pixels(spec, draw, width, image, sums);
+  if (spec.normalize == data::Normalize::image) {
+    add_pixels(spec, draw, width, image, sums);
+    __syncthreads();
+    find_map(spec, draw.contrast, sums, &map);
+  } else if (me == 0) {
+    map = data::dataset_map(spec);
+  }
   __syncthreads();
-  find_map(spec, draw.contrast, sums, &map);
-  __syncthreads();
-  const float scale = map.scale;
-  float shifts[kMostChannels];
-  for (int c = 0; c < kMostChannels; ++c) shifts[c] = map.shift[c];
+  float scales[kMostChannels], shifts[kMostChannels];
+  for (int c = 0; c < kMostChannels; ++c) {
+    scales[c] = map.scale[c];
+    shifts[c] = map.shift[c];
+  }
   for (int pixel = me; pixel < spec.crop_height * spec.crop_width; pixel += kThreads) {
-    const Pixel values = pixel_of(image + crop_source(spec, draw, width, pixel), channels);
+    const Pixel values = pixel_of(image, crop_source(spec, draw, width, pixel), channels);
     T* const to = out + pixel * channels;
+    const int row = width.quotient(pixel);
+    const bool cut = draw.is_cut(spec, row, pixel - row * width.value());
     for (int c = 0; c < kMostChannels; ++c) {
-      if (c < channels) to[c] = from_float<T>(scale * static_cast<float>(values.v[c]) + shifts[c]);
+      const float value = scales[c] * static_cast<float>(values.v[c]) + shifts[c];
+      if (c < channels) to[c] = from_float<T>(cut ? 0.0f : value);
     }
   }
 }

@@ -9,13 +9,16 @@
 namespace cifar_mpi::cuda {
 
 /// Source of the first channel of a pixel of a crop, [crop_height, crop_width, channels], within its image
-/// [height, width, channels]; `width` divides by crop_width.
+/// [height, width, channels]; below 0 where it has none and is zero. `width` divides by crop_width.
 constexpr int crop_source(const data::AugmentSpec& spec, const data::AugmentDraw& draw, const Divisor& width,
                           int pixel) {
   const int y = width.quotient(pixel);
   const int x = pixel - y * width.value();
-  const int column = draw.left + (draw.flip ? width.value() - 1 - x : x);
-  return ((draw.top + y) * spec.source.width + column) * spec.source.channels;
+  const int row = data::source_of(draw.top + y, spec.source.height, spec.fill);
+  const int column =
+      data::source_of(draw.left + (draw.flip ? width.value() - 1 - x : x), spec.source.width, spec.fill);
+  if (row < 0 || column < 0) return -1;
+  return (row * spec.source.width + column) * spec.source.channels;
 }
 
 }  // namespace cifar_mpi::cuda

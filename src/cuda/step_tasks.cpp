@@ -26,12 +26,11 @@ static_assert(ControlLayout::loss_sum == 0 && ControlLayout::correct == 1 && Con
 void check_crop(const data::AugmentSpec& spec) {
   const Extent out = spec.output();
   if (out.height < 1 || out.width < 1 || out.channels < 1 || out.height > spec.source.height ||
-      out.width > spec.source.width || out.channels > data::AffineMap::kMaxChannels ||
+      out.width > spec.source.width || out.channels > data::kMostChannels ||
       out.height > kMostCropPixels / out.width) {
-    throw Error(ErrorKind::usage,
-                concat("cannot crop ", to_string(out), " from images of ", to_string(spec.source),
-                       "; a crop must fit the image, with at most ", data::AffineMap::kMaxChannels,
-                       " channels and ", kMostCropPixels, " pixels"));
+    throw Error(ErrorKind::usage, concat("cannot crop ", to_string(out), " from images of ",
+                                         to_string(spec.source), "; a crop must fit the image, with at most ",
+                                         data::kMostChannels, " channels and ", kMostCropPixels, " pixels"));
   }
 }
 

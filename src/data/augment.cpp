@@ -18,9 +18,11 @@ std::vector<double> crop_and_flip(const AugmentSpec& spec, const AugmentDraw& dr
   for (int y = 0; y < out.height; ++y) {
     for (int x = 0; x < out.width; ++x) {
       const int column = draw.left + (draw.flip ? out.width - 1 - x : x);
-      const int pixel = (draw.top + y) * spec.source.width + column;
+      const int row = source_of(draw.top + y, spec.source.height, spec.fill);
+      const int source = source_of(column, spec.source.width, spec.fill);
       for (int c = 0; c < out.channels; ++c) {
-        values.push_back(image[static_cast<std::size_t>(pixel * out.channels + c)]);
+        const int at = (row * spec.source.width + source) * out.channels + c;
+        values.push_back(row < 0 || source < 0 ? 0.0 : image[static_cast<std::size_t>(at)]);
       }
     }
   }
@@ -28,7 +30,7 @@ std::vector<double> crop_and_flip(const AugmentSpec& spec, const AugmentDraw& dr
 }
 
 void adjust_contrast(std::vector<double>& values, std::size_t channels, double factor) {
-  std::array<double, AffineMap::kMaxChannels> mean{};
+  std::array<double, kMostChannels> mean{};
   for (std::size_t i = 0; i < values.size(); ++i) mean[i % channels] += values[i];
   for (double& m : mean) m /= static_cast<double>(values.size() / channels);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -54,8 +56,20 @@ void augment_reference(const AugmentSpec& spec, const AugmentDraw& draw, double 
   assert(out.size() == static_cast<std::size_t>(spec.output().count()));
   std::vector<double> values = crop_and_flip(spec, draw, image);
   for (double& v : values) v += brightness;
-  adjust_contrast(values, static_cast<std::size_t>(spec.source.channels), draw.contrast);
-  standardize(values, out);
+  const auto channels = static_cast<std::size_t>(spec.source.channels);
+  adjust_contrast(values, channels, draw.contrast);
+  if (spec.normalize == Normalize::image) {
+    standardize(values, out);
+  } else {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      out[i] = static_cast<float>((values[i] - static_cast<double>(spec.mean[i % channels])) /
+                                  static_cast<double>(spec.deviation[i % channels]));
+    }
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const int pixel = static_cast<int>(i / channels);
+    if (draw.is_cut(spec, pixel / spec.crop_width, pixel % spec.crop_width)) out[i] = 0.0f;
+  }
 }
 
 }  // namespace cifar_mpi::data

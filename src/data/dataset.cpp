@@ -41,9 +41,8 @@ std::string problem_of(const DatasetInfo& info) {
     if (info.label_names[c].size() > kMaxName)
       return concat("the name of class ", c, " in /label_names has more than ", kMaxName, " bytes");
   }
-  if (info.image.channels < 1 || info.image.channels > AffineMap::kMaxChannels) {
-    return concat("/train/images has ", info.image.channels, " channels, expected 1 to ",
-                  AffineMap::kMaxChannels);
+  if (info.image.channels < 1 || info.image.channels > kMostChannels) {
+    return concat("/train/images has ", info.image.channels, " channels, expected 1 to ", kMostChannels);
   }
   if (std::min(info.image.height, info.image.width) < 1 ||
       std::max(info.image.height, info.image.width) > kMaxExtent) {

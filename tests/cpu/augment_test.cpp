@@ -55,7 +55,7 @@ void expect_image(const AugmentSpec& spec, const data::AugmentDraw& draw, std::s
                   std::span<const float> found, Precision precision) {
   const Extent out = spec.output();
   std::vector<float> wanted(static_cast<std::size_t>(out.count()));
-  data::augment_reference(spec, draw, 17.0, image, wanted);
+  data::augment_reference(spec, draw, spec.normalize == data::Normalize::image ? 17.0 : 0.0, image, wanted);
   const auto [least, most] = std::minmax_element(wanted.begin(), wanted.end());
   const double f = draw.contrast;
   const double per_value =
@@ -85,6 +85,24 @@ std::vector<TrainCase> train_cases() {
       cases.push_back({{kind, {70, 100, 4}, 60, 90}, precision});  // rows longer than are summed at once
     }
     cases.push_back({{Augment::tutorial, {6, 6, 2}, 6, 6}, precision});  // nothing to spare
+    for (const data::Fill fill : {data::Fill::zeros, data::Fill::reflect}) {
+      AugmentSpec spec{Augment::crop, {32, 32, 3}, 32, 32};
+      spec.fill = fill;
+      spec.cutout = 9;
+      cases.push_back({spec, precision});
+      spec.source = {7, 9, 2};
+      spec.crop_height = 6;
+      spec.crop_width = 9;
+      spec.pad = 6;
+      spec.flip = data::Flip::alternate;
+      cases.push_back({spec, precision});
+      spec.normalize = data::Normalize::dataset;
+      for (int c = 0; c < 2; ++c) {
+        spec.mean[c] = 100.0f + static_cast<float>(c);
+        spec.deviation[c] = 60.0f + static_cast<float>(c);
+      }
+      cases.push_back({spec, precision});
+    }
   }
   return cases;
 }

@@ -46,8 +46,8 @@ TEST(CropSource, GivesThePixelsOfTheReference) {
     for (int i = 0; i < spec.output().count(); ++i) {
       const float v = value_of(i);
       // values of up to 255 times a scale, and a shift of that size: a few roundings of 2^-24
-      EXPECT_NEAR(map.scale * v + map.shift[i % 3], wanted[static_cast<std::size_t>(i)],
-                  255.0 * map.scale * 0x1.0p-22);
+      EXPECT_NEAR(map.scale[i % 3] * v + map.shift[i % 3], wanted[static_cast<std::size_t>(i)],
+                  255.0 * map.scale[0] * 0x1.0p-22);
     }
   }
 }

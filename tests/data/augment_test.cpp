@@ -41,7 +41,7 @@ void expect_map_matches(const AugmentSpec& spec, const AugmentDraw& draw, double
                         const std::vector<std::uint8_t>& image) {
   const Extent out = spec.output();
   std::vector<std::uint8_t> crop;
-  std::uint32_t sum[AffineMap::kMaxChannels] = {}, square_sum[AffineMap::kMaxChannels] = {};
+  std::uint32_t sum[kMostChannels] = {}, square_sum[kMostChannels] = {};
   for (int y = 0; y < out.height; ++y) {
     for (int x = 0; x < out.width; ++x) {
       const int source_x = draw.flip ? draw.left + out.width - 1 - x : draw.left + x;
@@ -59,12 +59,13 @@ void expect_map_matches(const AugmentSpec& spec, const AugmentDraw& draw, double
   const std::vector<float> expected = reference(spec, draw, brightness, image);
   // The variance is a difference of two numbers up to 255², so s = f/scale has an absolute error in s² of a
   // few double roundings of 255²: relative in s, 4·2^-53·255²·scale².
-  const double scale = map.scale;
+  const double scale = map.scale[0];
   const double cancellation =
       4.0 * 0x1.0p-53 * 255.0 * 255.0 * scale * scale / std::min(1.0, draw.contrast * 1.0);
   for (std::size_t i = 0; i < crop.size(); ++i) {
     const float shift = map.shift[i % static_cast<std::size_t>(out.channels)];
-    const float got = map.scale * static_cast<float>(crop[i]) + shift;
+    const float got =
+        map.scale[i % static_cast<std::size_t>(out.channels)] * static_cast<float>(crop[i]) + shift;
     // Rounded: scale, the product, shift, the sum, and the reference's result.
     const double tolerance = kHalfUlp * (2.0 * scale * crop[i] + std::fabs(shift) + 2.0 * std::fabs(got)) +
                              cancellation * std::fabs(got) + 1e-12;
@@ -149,6 +150,69 @@ TEST(DrawAugment, TakesTheCentreForEvaluation) {
   EXPECT_EQ(draw.contrast, 1.0f);
 }
 
+TEST(DrawAugment, MovesACropByUpToThePadInEachDirection) {
+  AugmentSpec spec{Augment::crop, {32, 30, 3}, 32, 28};
+  spec.pad = 2;
+  int count[5][5] = {}, flips = 0;
+  const int draws = 25'000;
+  for (int i = 0; i < draws; ++i) {
+    const AugmentDraw draw = draw_augment(spec, kSeed, 0, static_cast<std::uint64_t>(i));
+    ASSERT_LE(std::abs(draw.top), 2);
+    ASSERT_LE(std::abs(draw.left - 1), 2);
+    ++count[draw.top + 2][draw.left + 1];
+    flips += draw.flip ? 1 : 0;
+    ASSERT_EQ(draw.contrast, 1.0f);
+  }
+  for (const auto& row : count) {
+    for (const int c : row) EXPECT_NEAR(c, draws / 25, 5.0 * std::sqrt(draws / 25.0));  // binomial, 5 sigma
+  }
+  EXPECT_NEAR(flips, draws / 2.0, 5.0 * std::sqrt(draws * 0.25));
+}
+
+TEST(DrawAugment, ShowsEveryImageInBothOrientationsInEveryTwoEpochs) {
+  AugmentSpec spec = tutorial();
+  spec.flip = Flip::alternate;
+  int flips = 0;
+  for (std::uint64_t id = 0; id < 10'000; ++id) {
+    const bool first = draw_augment(spec, kSeed, 4, id).flip;
+    EXPECT_NE(first, draw_augment(spec, kSeed, 5, id).flip);
+    EXPECT_EQ(first, draw_augment(spec, kSeed, 6, id).flip);
+    flips += first ? 1 : 0;
+  }
+  EXPECT_NEAR(flips, 5'000, 5.0 * 50.0);
+  spec.flip = Flip::off;
+  for (std::uint64_t id = 0; id < 100; ++id) EXPECT_FALSE(draw_augment(spec, kSeed, 4, id).flip);
+}
+
+TEST(DrawAugment, PutsTheMiddleOfACutAnywhere) {
+  AugmentSpec spec{Augment::crop, {8, 8, 1}, 8, 8};
+  spec.cutout = 4;
+  int cut[8][8] = {};
+  const int draws = 6'400;
+  for (int i = 0; i < draws; ++i) {
+    const AugmentDraw draw = draw_augment(spec, kSeed, 0, static_cast<std::uint64_t>(i));
+    for (int y = 0; y < 8; ++y) {
+      for (int x = 0; x < 8; ++x) cut[y][x] += draw.is_cut(spec, y, x) ? 1 : 0;
+    }
+  }
+  // A place is cut by the middles up to 2 behind and 1 before it, and by fewer at the edge.
+  EXPECT_NEAR(cut[4][4], draws * 16 / 64, 5.0 * std::sqrt(draws * 0.25 * 0.75));
+  EXPECT_NEAR(cut[0][0], draws * 9 / 64, 5.0 * std::sqrt(draws * 0.14 * 0.86));
+}
+
+TEST(AugmentReference, FillsWithZerosOrAMirrorAndCuts) {
+  AugmentSpec spec{Augment::crop, {2, 3, 1}, 2, 3};
+  spec.normalize = Normalize::dataset;
+  spec.mean[0] = 10.0f;
+  spec.deviation[0] = 2.0f;
+  const std::vector<std::uint8_t> image{10, 12, 14, 20, 22, 24};
+  EXPECT_EQ(reference(spec, {-1, 1, false, 1.0f}, 0.0, image), (std::vector<float>{-5, -5, -5, 1, 2, -5}));
+  spec.fill = Fill::reflect;
+  EXPECT_EQ(reference(spec, {-1, 1, false, 1.0f}, 0.0, image), (std::vector<float>{6, 7, 6, 1, 2, 1}));
+  spec.cutout = 2;
+  EXPECT_EQ(reference(spec, {0, 0, true, 1.0f, 1, -1}, 0.0, image), (std::vector<float>{2, 1, 0, 0, 6, 5}));
+}
+
 TEST(AugmentReference, CropsAndFlips) {
   AugmentSpec spec;
   spec.source = {3, 4, 1};
@@ -181,7 +245,7 @@ TEST(AffineMap, HasTheValuesComputedByHand) {
   const std::uint32_t sum[] = {4, 12}, square_sum[] = {10, 74};  // the channels (1, 3) and (5, 7)
   const AffineMap map = affine_map(sum, square_sum, 2, 2, 0.5f, [](double v) { return std::sqrt(v); });
   const double s = std::sqrt(4.25);
-  EXPECT_FLOAT_EQ(map.scale, static_cast<float>(0.5 / s));
+  EXPECT_FLOAT_EQ(map.scale[1], static_cast<float>(0.5 / s));
   EXPECT_FLOAT_EQ(map.shift[0], static_cast<float>((2.0 * 0.5 - 4.0) / s));
   EXPECT_FLOAT_EQ(map.shift[1], static_cast<float>((6.0 * 0.5 - 4.0) / s));
 }

@@ -10,7 +10,14 @@ namespace cifar_mpi {
 
 /// What a random number is for. Part of the key, so no two uses share numbers. Values are part of the result
 /// of a run.
-enum class RandomPurpose : std::uint32_t { initial_value = 1, sample_order = 2, augment = 3, synthetic = 4 };
+enum class RandomPurpose : std::uint32_t {
+  initial_value = 1,
+  sample_order = 2,
+  augment = 3,
+  synthetic = 4,
+  cutout = 5,
+  flip = 6
+};
 
 using Random4 = std::array<std::uint32_t, 4>;
 

@@ -76,17 +76,35 @@ reference::Array distorted(const data::AugmentSpec& spec, const std::vector<std:
   return all;
 }
 
+std::vector<data::AugmentSpec> specs() {
+  std::vector<data::AugmentSpec> all;
+  for (const auto& [source, height, width] :
+       {std::tuple{Extent{32, 32, 3}, 24, 24}, std::tuple{Extent{9, 7, 1}, 5, 4},
+        std::tuple{Extent{40, 37, 4}, 39, 37}, std::tuple{Extent{3, 300, 2}, 1, 290}}) {
+    all.push_back({data::Augment::tutorial, source, height, width});
+  }
+  for (const data::Fill fill : {data::Fill::zeros, data::Fill::reflect}) {
+    data::AugmentSpec moved{data::Augment::crop, {32, 32, 3}, 32, 32};
+    moved.fill = fill;
+    moved.cutout = 7;
+    all.push_back(moved);
+    moved.flip = data::Flip::alternate;
+    moved.normalize = data::Normalize::dataset;
+    for (int c = 0; c < 3; ++c) {
+      moved.mean[c] = 110.0f + static_cast<float>(c);
+      moved.deviation[c] = 60.0f + static_cast<float>(c);
+    }
+    all.push_back(moved);
+  }
+  return all;
+}
+
 TEST_F(CudaInput, DistortsImagesOfEveryShape) {
   Bench bench;
   constexpr std::uint64_t kSeed = 5, kStep = 3, kImages = 20;
   constexpr int kBatch = 6;
-  for (const auto& [source, height, width] :
-       {std::tuple{Extent{32, 32, 3}, 24, 24}, std::tuple{Extent{9, 7, 1}, 5, 4},
-        std::tuple{Extent{40, 37, 4}, 39, 37}, std::tuple{Extent{3, 300, 2}, 1, 290}}) {
-    data::AugmentSpec spec;
-    spec.source = source;
-    spec.crop_height = height;
-    spec.crop_width = width;
+  for (const data::AugmentSpec& spec : specs()) {
+    const Extent source = spec.source;
     std::vector<std::uint8_t> images(kImages * static_cast<std::size_t>(source.count())), labels(kImages);
     for (std::size_t i = 0; i < images.size(); ++i) images[i] = static_cast<std::uint8_t>(i * i / 7 + i * 37);
     for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::uint8_t>(i);
