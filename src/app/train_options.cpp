@@ -27,7 +27,12 @@ const Words<comm::Overlap> kOverlaps{
     {"auto", comm::Overlap::automatic}, {"on", comm::Overlap::on}, {"off", comm::Overlap::off}};
 const Words<bool> kSwitch{{"on", true}, {"off", false}};
 const Words<comm::Wire> kWires{{"fp32", comm::Wire::fp32}, {"bf16", comm::Wire::bf16}};
-const Words<data::Augment> kAugments{{"tutorial", data::Augment::tutorial}, {"none", data::Augment::none}};
+const Words<data::Augment> kAugments{
+    {"tutorial", data::Augment::tutorial}, {"crop", data::Augment::crop}, {"none", data::Augment::none}};
+const Words<data::Fill> kFills{{"zeros", data::Fill::zeros}, {"reflect", data::Fill::reflect}};
+const Words<data::Flip> kFlips{
+    {"random", data::Flip::random}, {"alternate", data::Flip::alternate}, {"off", data::Flip::off}};
+const Words<data::Normalize> kNormalizations{{"image", data::Normalize::image}, {"dataset", data::Normalize::dataset}};
 const Words<data::Shuffle> kShuffles{{"shard", data::Shuffle::shard}, {"global", data::Shuffle::global}};
 const Words<optim::OptimizerKind> kOptimizers{{"sgd", optim::OptimizerKind::sgd},
                                               {"momentum", optim::OptimizerKind::momentum},
@@ -210,9 +215,37 @@ void TrainOptions::add_batches(CLI::App& app) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--augment", augment_,
-                 "tutorial: random crop, flip, brightness and contrast; none: centre crop. Both standardize "
-                 "each image")
+                 "tutorial: random crop, flip, brightness and contrast; crop: the image moved by up to --crop-pad "
+                 "pixels, flip, --cutout; none: the centre of each image")
       ->check(member_of(kAugments))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--input-size", config_.input_size,
+                 "Height and width of what the network sees, in pixels; 0: 24, or the whole image with --augment crop")
+      ->check(number<int>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--crop-pad", config_.crop_pad, "How far --augment crop moves an image, in pixels")
+      ->check(number<int>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--crop-fill", crop_fill_, "What --augment crop shows beyond the edge: zeros (black) or a reflection")
+      ->check(member_of(kFills))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--flip", flip_,
+                 "Left for right: random; alternate: each image in every other epoch; off")
+      ->check(member_of(kFlips))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--cutout", config_.cutout, "Side of a square of zeros that --augment crop puts anywhere; 0: none")
+      ->check(number<int>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--normalize", normalize_,
+                 "To mean 0 and deviation 1: each image over all its values, or each channel by the whole training "
+                 "dataset's")
+      ->check(member_of(kNormalizations))
       ->capture_default_str()
       ->group(group);
   app.add_option("--shuffle", shuffle_,
@@ -355,6 +388,9 @@ train::TrainConfig TrainOptions::config() const {
   config.side_lane = meaning(kSwitch, side_lane_);
   config.wire = meaning(kWires, wire_);
   config.augment = meaning(kAugments, augment_);
+  config.crop_fill = meaning(kFills, crop_fill_);
+  config.flip = meaning(kFlips, flip_);
+  config.normalize = meaning(kNormalizations, normalize_);
   config.shuffle = meaning(kShuffles, shuffle_);
   config.optimizer.kind = meaning(kOptimizers, optimizer_);
   config.schedule = meaning(kSchedules, schedule_);

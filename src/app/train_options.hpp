@@ -31,6 +31,9 @@ class TrainOptions {
   std::string wire_ = "fp32";
   std::string runner_ = "auto";
   std::string augment_ = "tutorial";
+  std::string crop_fill_ = "zeros";
+  std::string flip_ = "random";
+  std::string normalize_ = "image";
   std::string shuffle_ = "shard";
   std::string optimizer_ = "sgd";
   std::string schedule_ = "staircase";

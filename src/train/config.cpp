@@ -94,6 +94,39 @@ int resolve_parts(const TrainConfig& config, int batch, int ranks) {
   return parts;
 }
 
+void check_augment(const TrainConfig& config) {
+  using data::Augment;
+  require_in("--input-size", config.input_size, 0, 4096);
+  require_in("--crop-pad", config.crop_pad, 0, 1024);
+  require_in("--cutout", config.cutout, 0, 4096);
+  const TrainConfig standard;
+  const auto needs_crop = [&](const char* option, bool changed) {
+    if (changed && config.augment != Augment::crop)
+      refuse(concat(option, " goes with --augment crop, not with ", to_string(config.augment)));
+  };
+  needs_crop("--crop-pad", config.crop_pad != standard.crop_pad);
+  needs_crop("--crop-fill", config.crop_fill != standard.crop_fill);
+  needs_crop("--cutout", config.cutout != standard.cutout);
+  if (config.augment == Augment::none && config.flip != standard.flip)
+    refuse("--flip goes with --augment tutorial or crop: none flips no image");
+  if (config.augment == Augment::tutorial && config.normalize == data::Normalize::dataset) {
+    refuse("--normalize dataset goes with --augment crop or none: the tutorial's brightness only cancels where each "
+           "image is standardized");
+  }
+}
+
+void add_augment(RunFingerprint& items, const TrainConfig& config, const data::DatasetInfo& dataset) {
+  items.emplace_back("--augment", std::string(to_string(config.augment)));
+  const data::AugmentSpec spec = augment_spec(config, dataset.image);
+  items.emplace_back("network input", concat(spec.crop_height, 'x', spec.crop_width));
+  items.emplace_back("--flip", std::string(to_string(config.flip)));
+  items.emplace_back("--normalize", std::string(to_string(config.normalize)));
+  if (config.augment != data::Augment::crop) return;
+  items.emplace_back("--crop-pad", std::to_string(config.crop_pad));
+  items.emplace_back("--crop-fill", std::string(to_string(config.crop_fill)));
+  items.emplace_back("--cutout", std::to_string(config.cutout));
+}
+
 }  // namespace
 
 void check(const TrainConfig& config) {
@@ -124,6 +157,7 @@ void check(const TrainConfig& config) {
   if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
     refuse(concat("--ema-decay must lie in [0, 1), not ", config.ema_decay));
   }
+  check_augment(config);
   if (config.micro_shards < 1 || config.micro_shards > 4096 ||
       (config.micro_shards & (config.micro_shards - 1)) != 0) {
     refuse(concat("--micro-shards must be a power of two from 1 to 4096, not ", config.micro_shards));
@@ -212,8 +246,52 @@ optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes,
   return spec;
 }
 
+data::AugmentSpec augment_spec(const TrainConfig& config, const Extent& image) {
+  data::AugmentSpec spec;
+  spec.kind = config.augment;
+  spec.source = image;
+  if (config.input_size > 0) {
+    spec.crop_height = spec.crop_width = config.input_size;
+  } else if (config.augment == data::Augment::crop) {
+    spec.crop_height = image.height;
+    spec.crop_width = image.width;
+  }
+  spec.pad = config.crop_pad;
+  spec.fill = config.crop_fill;
+  spec.flip = config.flip;
+  spec.cutout = config.cutout;
+  spec.normalize = config.normalize;
+  return spec;
+}
+
 std::string_view to_string(data::Augment augment) {
-  return augment == data::Augment::tutorial ? "tutorial" : "none";
+  switch (augment) {
+    case data::Augment::tutorial:
+      return "tutorial";
+    case data::Augment::crop:
+      return "crop";
+    case data::Augment::none:
+      return "none";
+  }
+  return "none";
+}
+
+std::string_view to_string(data::Fill fill) { return fill == data::Fill::zeros ? "zeros" : "reflect"; }
+
+std::string_view to_string(data::Flip flip) {
+  switch (flip) {
+    case data::Flip::random:
+      return "random";
+    case data::Flip::alternate:
+      return "alternate";
+    case data::Flip::off:
+      return "off";
+  }
+  return "off";
+}
+
+std::string_view to_string(data::Normalize normalize) {
+  return normalize == data::Normalize::image ? "image" : "dataset";
 }
 
 std::string_view to_string(data::Shuffle shuffle) {
@@ -253,18 +331,19 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
       {"--weight-decay", exact(config.weight_decay)},
       {"--label-smoothing", exact(config.label_smoothing)},
       {"--ema-decay", exact(config.ema_decay)},
-      {"--augment", std::string(to_string(config.augment))},
       {"--shuffle", std::string(to_string(config.shuffle))},
   };
   add_schedule(items, config, sizes);
   add_optimizer(items, config);
+  add_augment(items, config, dataset);
   if (config.reproducible) items.emplace_back("--micro-shards", std::to_string(config.micro_shards));
   return items;
 }
 
 RunFingerprint unrecorded_fingerprint() {
-  return {
-      {"--optimizer", "sgd"}, {"--clip-norm", "0"}, {"--schedule", "staircase"}, {"--label-smoothing", "0"}};
+  return {{"--optimizer", "sgd"},     {"--clip-norm", "0"},        {"--schedule", "staircase"},
+          {"--label-smoothing", "0"}, {"network input", "24x24"}, {"--flip", "random"},
+          {"--normalize", "image"}};
 }
 
 }  // namespace cifar_mpi::train

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 
@@ -19,6 +20,21 @@ std::string recorded(const RunFingerprint& identity, std::string_view key, const
               concat(path, " does not say its ", key, "; is it a cifar_mpi checkpoint?"));
 }
 
+/// As evaluation shows images to the checkpoint's network. Checkpoints that do not say were cut to 24x24.
+data::AugmentSpec augment_of(const RunFingerprint& identity, const Extent& image) {
+  data::AugmentSpec augment;
+  augment.kind = data::Augment::none;
+  augment.source = image;
+  if (const std::string* const input = find_item(identity, "network input")) {
+    if (std::sscanf(input->c_str(), "%dx%d", &augment.crop_height, &augment.crop_width) != 2) augment.crop_height = 0;
+  }
+  const std::string* const normalize = find_item(identity, "--normalize");
+  if (normalize != nullptr && *normalize == to_string(data::Normalize::dataset)) {
+    augment.normalize = data::Normalize::dataset;
+  }
+  return augment;
+}
+
 /// The checkpoint's model on this dataset; throws when the two do not belong together.
 Network network_of(const run::Checkpoint& checkpoint, const std::string& path, const data::DatasetInfo& info,
                    const std::string& data) {
@@ -30,7 +46,11 @@ Network network_of(const run::Checkpoint& checkpoint, const std::string& path, c
         concat(path, " was trained on ", image, " images of ", classes, " classes, but ", data, " has ",
                to_string(info.image), " images of ", info.classes(), "; name its dataset with --data"));
   }
-  return make_network(recorded(checkpoint.progress.identity, "model", path), info, data::Augment::none, data);
+  const data::AugmentSpec augment = augment_of(checkpoint.progress.identity, info.image);
+  if (augment.crop_height < 1 || augment.crop_width < 1) {
+    throw Error(ErrorKind::checkpoint, concat(path, " is damaged: its network input is no size"));
+  }
+  return make_network(recorded(checkpoint.progress.identity, "model", path), info, augment, data);
 }
 
 /// In what `info` differs from the dataset that the checkpoint was trained on, though it can be evaluated on.
@@ -111,6 +131,7 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
     result.doubts = doubts(checkpoint, file->info(), path, config.data);
   });
   require_equal_data(world, *file, config.data);
+  find_dataset_moments(network.augment, *file, world);
 
   std::unique_ptr<engine::Backend> backend;
   std::optional<lower::Tower> tower;

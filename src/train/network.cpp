@@ -1,24 +1,58 @@
 #include "cifar_mpi/train/network.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi::train {
 
-Network make_network(const std::string& model, const data::DatasetInfo& dataset, data::Augment augment,
+Network make_network(const std::string& model, const data::DatasetInfo& dataset, const data::AugmentSpec& augment,
                      const std::string& path) {
   Network network;
-  network.augment.kind = augment;
-  network.augment.source = dataset.image;
+  network.augment = augment;
   const Extent input = network.augment.output();
   if (dataset.image.height < input.height || dataset.image.width < input.width) {
     throw Error(ErrorKind::data,
                 concat(path, ": images are ", to_string(dataset.image), ", smaller than the crop of ",
                        input.height, "x", input.width, " that model ", model, " takes"));
   }
+  if (augment.kind == data::Augment::crop && augment.pad >= std::min(input.height, input.width)) {
+    throw Error(ErrorKind::usage, concat("--crop-pad ", augment.pad, " moves a crop of ", input.height, "x", input.width,
+                                         " out of the image; it must be smaller"));
+  }
   network.net = model::make_model(model, input, dataset.classes());
   network.params = model::make_param_table(network.net);
   return network;
+}
+
+void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& dataset, const comm::World& world) {
+  if (augment.normalize != data::Normalize::dataset) return;
+  const auto channels = static_cast<std::size_t>(augment.source.channels);
+  double sums[data::kMostChannels] = {}, squares[data::kMostChannels] = {};  // whole numbers below 2^53
+  world.together([&] {
+    const data::Shard own = data::shard_of(dataset.info().train_count, static_cast<std::uint64_t>(world.rank()),
+                                           static_cast<std::uint64_t>(world.size()));
+    const std::vector<std::uint8_t> images = dataset.read(data::Split::train, own).images;
+    for (std::size_t i = 0; i < images.size(); ++i) {
+      const double value = images[i];
+      sums[i % channels] += value;
+      squares[i % channels] += value * value;
+    }
+  });
+  const double count = static_cast<double>(dataset.info().train_count) * augment.source.height * augment.source.width;
+  const auto total = [&](double mine) {
+    const std::vector<double> all = world.gather(mine);
+    return std::accumulate(all.begin(), all.end(), 0.0);
+  };
+  for (std::size_t c = 0; c < channels; ++c) {
+    const double mean = total(sums[c]) / count;
+    const double variance = total(squares[c]) / count - mean * mean;
+    augment.mean[c] = static_cast<float>(mean);
+    augment.deviation[c] = static_cast<float>(std::sqrt(std::max(variance, 1.0)));  // a channel of one value: 1
+  }
 }
 
 std::vector<run::NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed) {

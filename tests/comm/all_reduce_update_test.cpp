@@ -77,14 +77,14 @@ class TinyStep {
                              {}});
     for (const std::size_t p : order) parts.compute.push_back(backward(p));
     for (const ParamSpan& span : update_.spans()) parts.update.push_back(update_task(span));
-    parts.advance = {"advance",
+    parts.finish = {{"advance",
                      {bytes_of(control().data(), kControl)},
                      {bytes_of(&step_, 1)},
                      [this](Lane&) {
                        totals_.push_back(control()[0]);
                        ++step_;
                      },
-                     {}};
+                     {}}};
     return parts;
   }
 

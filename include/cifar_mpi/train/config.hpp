@@ -57,6 +57,12 @@ struct TrainConfig {
   double ema_decay = 0.9999;
 
   data::Augment augment = data::Augment::tutorial;
+  int input_size = 0;  ///< pixels of the network's input in each direction; 0: 24, the whole image with Augment::crop
+  int crop_pad = 4;    ///< of Augment::crop, as the next two
+  data::Fill crop_fill = data::Fill::zeros;
+  int cutout = 0;
+  data::Flip flip = data::Flip::random;
+  data::Normalize normalize = data::Normalize::image;
   data::Shuffle shuffle = data::Shuffle::shard;
 
   std::string all_reduce = "auto";
@@ -106,8 +112,15 @@ Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInf
 /// The learning-rate schedule of a run.
 optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes, std::uint64_t train_samples);
 
+/// From images of a dataset to the network's input; mean and deviation of the training set are left to
+/// `find_dataset_moments`.
+data::AugmentSpec augment_spec(const TrainConfig& config, const Extent& image);
+
 /// Names as on the command line, for options, logs and checkpoints.
 std::string_view to_string(data::Augment augment);
+std::string_view to_string(data::Fill fill);
+std::string_view to_string(data::Flip flip);
+std::string_view to_string(data::Normalize normalize);
 std::string_view to_string(data::Shuffle shuffle);
 std::string_view to_string(optim::LrScaling scaling);
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/data/augment.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/engine/backend.hpp"
@@ -20,10 +21,15 @@ struct Network {
   data::AugmentSpec augment;  ///< from dataset images to the network's input
 };
 
-/// Throws Error{usage} for an unknown model, Error{data} naming `path` when the images are smaller than the
-/// crop.
-Network make_network(const std::string& model, const data::DatasetInfo& dataset, data::Augment augment,
+/// Throws Error{usage} for an unknown model, or a `pad` that reaches beyond the mirrored image; Error{data} naming
+/// `path` when the images are smaller than the crop.
+Network make_network(const std::string& model, const data::DatasetInfo& dataset, const data::AugmentSpec& augment,
                      const std::string& path);
+
+/// Fills in mean and deviation of each channel of the training set, if the spec normalizes by them. Every rank reads
+/// its part of the images; the sums are whole numbers, so the result does not depend on how many ranks there are.
+/// Collective; throws AgreedError what reading throws.
+void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& dataset, const comm::World& world);
 
 /// Initial values of all parameters in logical order, a pure function of the seed.
 std::vector<run::NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed);

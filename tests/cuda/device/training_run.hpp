@@ -120,7 +120,7 @@ class TrainingRun {
       parts.before_updates = backend.gradient_norm_task({update.grads, floats, norm_.as<double>()});
     }
     parts.update.push_back(backend.update_task(update, table, tower->layout()));
-    parts.advance = advance_task();
+    parts.finish.push_back(advance_task());
     parts.control = {binding().control, control.floats()};
     parts.grads = {binding().grads, floats};
     engine::StepProgram program("train");

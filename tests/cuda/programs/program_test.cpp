@@ -177,7 +177,7 @@ TEST(CudaProgram, HasNoRaceBetweenLanesNorBetweenReplays) {
     comm::StepParts parts;
     parts.compute = run.train();
     for (std::size_t b = 0; b < buckets.size(); ++b) parts.update.push_back(run.update(buckets[b], &sums[b]));
-    parts.advance = run.advance(sums);
+    parts.finish.push_back(run.advance(sums));
     parts.grads = {run.binding().grads, run.tower.layout().floats};
     parts.control = {run.reduced.as<float>(), run.control.floats()};
     engine::StepProgram program("train");
