@@ -19,6 +19,8 @@ namespace {
 constexpr const char* kFormat = "cifar_mpi checkpoint";
 constexpr std::int64_t kVersion = 3;
 constexpr std::int64_t kOldestVersion = 2;  ///< has no optimizer but sgd, which is the same in both
+constexpr const char* kRunningMeaning =
+    "means and variances that BatchNorm has seen, which evaluation uses with the weights of the same average";
 constexpr std::string_view kSeparator = " = ";
 
 std::vector<std::string> as_lines(const RunFingerprint& items) {
@@ -96,12 +98,17 @@ class Content {
   std::map<std::string, std::uint64_t> hashes_;
 };
 
-void put_tensors(Content& content, const std::string& group, const std::vector<NamedTensor>& tensors) {
+/// Those that are running statistics, or those that are not; nothing where there are none.
+void put_tensors(Content& content, const char* group, const char* meaning,
+                 const std::vector<NamedTensor>& tensors, bool running) {
+  const auto wanted = [&](const NamedTensor& tensor) { return tensor.running == running; };
+  if (std::none_of(tensors.begin(), tensors.end(), wanted)) return;
   content.group(group);
   // In forward order for the reader; the table stands in the order in which backward finishes.
   for (auto tensor = tensors.rbegin(); tensor != tensors.rend(); ++tensor) {
-    content.tensor(concat(group, '/', tensor->name), *tensor);
+    if (wanted(*tensor)) content.tensor(concat(group, '/', tensor->name), *tensor);
   }
+  content.text(group, "meaning", meaning);
 }
 
 void put_progress(Content& content, const Progress& progress) {
@@ -122,8 +129,9 @@ std::uint64_t put_content(hdf5::Writer* file, const Checkpoint& checkpoint) {
   Content content(file);
   const optim::OptimizerKind optimizer = checkpoint.optimizer.kind;
   for (const optim::StateRow& row : optim::state_rows(optimizer)) {
-    put_tensors(content, row.group, checkpoint.state[row.role]);
-    content.text(row.group, "meaning", row.meaning);
+    const std::vector<NamedTensor>& tensors = checkpoint.state[row.role];
+    put_tensors(content, row.group, row.meaning, tensors, false);
+    if (row.running != nullptr) put_tensors(content, row.running, kRunningMeaning, tensors, true);
   }
   content.group("/optimizer");
   content.text("/optimizer", "kind", std::string(optim::to_string(optimizer)));
@@ -154,14 +162,15 @@ void write_provenance(hdf5::Writer& file, const Provenance& from) {
   file.write_strings("/provenance/configuration", {from.configuration});
 }
 
-/// `room` is what the file's tensors may still have: a file that gives many names to one has more than that.
-std::vector<NamedTensor> read_tensors(const hdf5::Reader& file, const std::string& group,
-                                      std::uint64_t& room) {
-  std::vector<NamedTensor> tensors;
+/// Appends the tensors of a group. `room` is what the file's tensors may still have: a file that gives many names to
+/// one has more than that.
+void read_tensors(const hdf5::Reader& file, const std::string& group, bool running, std::uint64_t& room,
+                  std::vector<NamedTensor>& tensors) {
   for (const std::string& layer : file.members(group)) {
     for (const std::string& part : file.members(concat(group, '/', layer))) {
       const std::string object = concat(group, '/', layer, '/', part);
       NamedTensor tensor;
+      tensor.running = running;
       tensor.name = concat(layer, '/', part);
       const hdf5::Dims dims = file.dims(object);
       if (dims.size() > 4)
@@ -178,7 +187,6 @@ std::vector<NamedTensor> read_tensors(const hdf5::Reader& file, const std::strin
       tensors.push_back(std::move(tensor));
     }
   }
-  return tensors;
 }
 
 void require_format(const hdf5::Reader& file) {
@@ -252,7 +260,9 @@ Checkpoint read_checkpoint(const std::string& path) {
   std::uint64_t room = file.capacity();
   checkpoint.optimizer = read_optimizer(file);
   for (const optim::StateRow& row : optim::state_rows(checkpoint.optimizer.kind)) {
-    checkpoint.state[row.role] = read_tensors(file, row.group, room);
+    std::vector<NamedTensor>& tensors = checkpoint.state[row.role];
+    read_tensors(file, row.group, false, room, tensors);
+    if (row.running != nullptr && file.has(row.running)) read_tensors(file, row.running, true, room, tensors);
   }
   Progress& progress = checkpoint.progress;
   progress.step = file.attribute<std::uint64_t>("/progress", "step");
@@ -295,7 +305,7 @@ std::optional<double> recorded_test_accuracy(const std::string& path) try {
 }
 
 std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const model::ParamTable& params,
-                                       const std::string& path) {
+                                       const std::string& path, bool with_running) {
   std::map<std::string, NamedTensor> by_name;
   for (NamedTensor& tensor : tensors) {
     std::string name = tensor.name;
@@ -303,8 +313,10 @@ std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const m
   }
   std::vector<NamedTensor> matched;
   for (const model::Param& param : params) {
+    const bool running = param.role == model::ParamRole::running;
+    if (running && !with_running) continue;
     auto found = by_name.extract(param.name);
-    if (found.empty())
+    if (found.empty() || found.mapped().running != running)
       throw Error(ErrorKind::checkpoint, concat(path, " lacks ", param.name, "; it is of another model"));
     if (found.mapped().shape != param.shape) {
       throw Error(ErrorKind::checkpoint,

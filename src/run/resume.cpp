@@ -122,7 +122,8 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
                          "; choose another checkpoint"));
     }
     for (const optim::StateRow& row : rows) {
-      start.state[row.role] = match_tensors(std::move(found->content.state[row.role]), params, found->path);
+      start.state[row.role] = match_tensors(std::move(found->content.state[row.role]), params, found->path,
+                                            row.running != nullptr);
     }
     start.name = found->path;
     start.progress = std::move(found->content.progress);

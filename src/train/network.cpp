@@ -9,8 +9,8 @@
 
 namespace cifar_mpi::train {
 
-Network make_network(const std::string& model, const data::DatasetInfo& dataset, const data::AugmentSpec& augment,
-                     const std::string& path) {
+Network make_network(const std::string& model, const data::DatasetInfo& dataset,
+                     const data::AugmentSpec& augment, const std::string& path) {
   Network network;
   network.augment = augment;
   const Extent input = network.augment.output();
@@ -20,21 +20,23 @@ Network make_network(const std::string& model, const data::DatasetInfo& dataset,
                        input.height, "x", input.width, " that model ", model, " takes"));
   }
   if (augment.kind == data::Augment::crop && augment.pad >= std::min(input.height, input.width)) {
-    throw Error(ErrorKind::usage, concat("--crop-pad ", augment.pad, " moves a crop of ", input.height, "x", input.width,
-                                         " out of the image; it must be smaller"));
+    throw Error(ErrorKind::usage, concat("--crop-pad ", augment.pad, " moves a crop of ", input.height, "x",
+                                         input.width, " out of the image; it must be smaller"));
   }
   network.net = model::make_model(model, input, dataset.classes());
   network.params = model::make_param_table(network.net);
   return network;
 }
 
-void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& dataset, const comm::World& world) {
+void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& dataset,
+                          const comm::World& world) {
   if (augment.normalize != data::Normalize::dataset) return;
   const auto channels = static_cast<std::size_t>(augment.source.channels);
   double sums[data::kMostChannels] = {}, squares[data::kMostChannels] = {};  // whole numbers below 2^53
   world.together([&] {
-    const data::Shard own = data::shard_of(dataset.info().train_count, static_cast<std::uint64_t>(world.rank()),
-                                           static_cast<std::uint64_t>(world.size()));
+    const data::Shard own =
+        data::shard_of(dataset.info().train_count, static_cast<std::uint64_t>(world.rank()),
+                       static_cast<std::uint64_t>(world.size()));
     const std::vector<std::uint8_t> images = dataset.read(data::Split::train, own).images;
     for (std::size_t i = 0; i < images.size(); ++i) {
       const double value = images[i];
@@ -42,7 +44,8 @@ void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& d
       squares[i % channels] += value * value;
     }
   });
-  const double count = static_cast<double>(dataset.info().train_count) * augment.source.height * augment.source.width;
+  const double count =
+      static_cast<double>(dataset.info().train_count) * augment.source.height * augment.source.width;
   const auto total = [&](double mine) {
     const std::vector<double> all = world.gather(mine);
     return std::accumulate(all.begin(), all.end(), 0.0);
@@ -51,15 +54,25 @@ void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& d
     const double mean = total(sums[c]) / count;
     const double variance = total(squares[c]) / count - mean * mean;
     augment.mean[c] = static_cast<float>(mean);
-    augment.deviation[c] = static_cast<float>(std::sqrt(std::max(variance, 1.0)));  // a channel of one value: 1
+    augment.deviation[c] =
+        static_cast<float>(std::sqrt(std::max(variance, 1.0)));  // a channel of one value: 1
   }
 }
+
+namespace {
+
+run::NamedTensor empty_tensor(const model::Param& param) {
+  return {param.name, param.shape, param.dims,
+          std::vector<float>(static_cast<std::size_t>(param.shape.count())),
+          param.role == model::ParamRole::running};
+}
+
+}  // namespace
 
 std::vector<run::NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed) {
   std::vector<run::NamedTensor> tensors;
   for (const model::Param& param : params) {
-    run::NamedTensor tensor{param.name, param.shape, param.dims,
-                            std::vector<float>(static_cast<std::size_t>(param.shape.count()))};
+    run::NamedTensor tensor = empty_tensor(param);
     model::fill_initial(param, seed, tensor.values);
     tensors.push_back(std::move(tensor));
   }
@@ -74,8 +87,7 @@ std::vector<run::NamedTensor> export_block(engine::Backend& backend, const lower
   std::vector<run::NamedTensor> tensors;
   for (std::size_t p = 0; p < params.size(); ++p) {
     const auto& entry = layout.entries[p];
-    run::NamedTensor tensor{params[p].name, params[p].shape, params[p].dims,
-                            std::vector<float>(static_cast<std::size_t>(params[p].shape.count()))};
+    run::NamedTensor tensor = empty_tensor(params[p]);
     tower.to_logical(p, std::span(physical).subspan(entry.offset, entry.floats), tensor.values);
     tensors.push_back(std::move(tensor));
   }

@@ -123,6 +123,44 @@ TEST(CheckpointFile, ComesBackAsItWasWritten) {
   EXPECT_EQ(dir.files(), 1u);
 }
 
+TEST(CheckpointFile, KeepsRunningStatisticsInGroupsOfTheirOwn) {
+  const TempDir dir;
+  model::ParamTable table = make_table();
+  for (const char* name : {"bn/mean", "bn/variance"}) {
+    model::Param param;
+    param.name = name;
+    param.shape = {4};
+    param.dims = "[channels]";
+    param.role = model::ParamRole::running;
+    table.push_back(param);
+  }
+  Checkpoint wanted = make_checkpoint();
+  wanted.optimizer.kind = optim::OptimizerKind::momentum;
+  for (const auto role : {optim::StateRole::weights, optim::StateRole::average, optim::StateRole::momentum}) {
+    wanted.state[role] = make_tensors(table, role == optim::StateRole::weights ? 1.0f : 1000.0f);
+    for (NamedTensor& tensor : wanted.state[role]) tensor.running = tensor.name.starts_with("bn/");
+  }
+  write_checkpoint(dir / "one.h5", wanted);
+  const hdf5::Reader file(dir / "one.h5", ErrorKind::checkpoint);
+  for (const char* group : {"/running", "/running_ema"}) {
+    EXPECT_EQ(file.members(group), std::vector<std::string>{"bn"});
+    EXPECT_EQ(file.members(std::string(group) + "/bn"), (std::vector<std::string>{"mean", "variance"}));
+  }
+  for (const char* group : {"/model", "/ema", "/momentum"})
+    EXPECT_FALSE(file.has(std::string(group) + "/bn"));
+
+  const Checkpoint found = read_checkpoint(dir / "one.h5");
+  for (const auto role : {optim::StateRole::weights, optim::StateRole::average}) {
+    expect_same_tensors(match_tensors(found.state[role], table, "file"), wanted.state[role]);
+  }
+  const std::vector<NamedTensor> momenta =
+      match_tensors(found.state[optim::StateRole::momentum], table, "file", false);
+  ASSERT_EQ(momenta.size(), table.size() - 2);
+  EXPECT_EQ(momenta.front().values, wanted.state[optim::StateRole::momentum].front().values);
+  expect_error(ErrorKind::checkpoint, {"lacks bn/mean"},
+               [&] { match_tensors(found.state[optim::StateRole::momentum], table, "file"); });
+}
+
 Checkpoint with_optimizer(const optim::OptimizerSpec& optimizer) {
   Checkpoint checkpoint = make_checkpoint();
   checkpoint.optimizer = optimizer;

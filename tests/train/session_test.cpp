@@ -162,6 +162,43 @@ TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
   }
 }
 
+/// So are the statistics of BatchNorm, and what they were averaged to.
+TEST_F(Session, ResumesAResidualNetworkToTheSameBits) {
+  TrainConfig straight = config();
+  straight.model = "resnet20";
+  straight.augment = data::Augment::crop;
+  straight.normalize = data::Normalize::dataset;
+  straight.flip = data::Flip::alternate;
+  straight.input_size = 16;
+  straight.optimizer.kind = optim::OptimizerKind::nesterov;
+  straight.steps = 3;
+  straight.run_dir = path("straight");
+  run(straight);
+  TrainConfig parts = straight;
+  parts.run_dir = path("parts");
+  for (const std::int64_t steps : {2, 3}) {
+    parts.steps = steps;
+    run(parts);
+  }
+  world().barrier();
+  const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(straight.run_dir, 3));
+  const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(parts.run_dir, 3));
+  for (const optim::StateRow& row : optim::state_rows(straight.optimizer.kind)) {
+    SCOPED_TRACE(row.group);
+    expect_same_tensors(a.state[row.role], b.state[row.role]);
+    std::size_t statistics = 0;
+    for (const run::NamedTensor& tensor : a.state[row.role]) {
+      if (!tensor.running) continue;
+      ++statistics;
+      const float initial = tensor.name.ends_with("/variance") ? 1.0f : 0.0f;
+      EXPECT_TRUE(std::any_of(tensor.values.begin(), tensor.values.end(), [&](float v) {
+        return v != initial;
+      })) << tensor.name;
+    }
+    EXPECT_EQ(statistics, row.running != nullptr ? 2u * 19u : 0u);
+  }
+}
+
 TEST_F(Session, RefusesAStateOfAnotherOptimizerThanItsRuns) {
   run(config());
   on_rank_zero([&] {

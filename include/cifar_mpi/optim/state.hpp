@@ -19,6 +19,7 @@ inline constexpr std::size_t kMostOptimizerRows = 2;
 struct StateRow {
   StateRole role;
   const char* group;    ///< of the checkpoint file: "/model"
+  const char* running;  ///< the group of its running statistics; null: there are none in this row
   const char* meaning;  ///< an attribute there
   const char* what;     ///< in messages: "the weights"
   bool compared;        ///< ranks compare a hash of it; what follows from compared rows alone is not

@@ -20,6 +20,7 @@ struct NamedTensor {
   Shape shape;
   std::string dims;  ///< "[height, width, in, out]"
   std::vector<float> values;
+  bool running = false;  ///< a running statistic: has a group of its own in the file
 };
 
 /// Its steps, in the fingerprint of a run whose learning rate depends on them.
@@ -98,9 +99,10 @@ Checkpoint read_checkpoint(const std::string& path);
 /// The test accuracy in a checkpoint's provenance; nothing when it has none or cannot be read.
 std::optional<double> recorded_test_accuracy(const std::string& path);
 
-/// Copies of `tensors` in the order of `params`. Throws Error{checkpoint} naming `path` and the first
-/// parameter that is missing, left over or of another shape.
+/// Copies of `tensors` in the order of `params`, which end with the running statistics; an optimizer's rows are
+/// without. Throws Error{checkpoint} naming `path` and the first parameter that is missing, left over or of another
+/// shape.
 std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const model::ParamTable& params,
-                                       const std::string& path);
+                                       const std::string& path, bool with_running = true);
 
 }  // namespace cifar_mpi::run
