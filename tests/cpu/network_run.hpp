@@ -34,6 +34,8 @@ inline double relative_tolerance(const model::NetSpec& net, double eps) {
       longest = std::max(longest, 1.0 * conv->kernel * conv->kernel * in.channels);
     } else if (std::holds_alternative<model::Linear>(net.operations[i].layer)) {
       longest = std::max(longest, 1.0 * in.count());
+    } else if (std::holds_alternative<model::GlobalAvgPool>(net.operations[i].layer)) {
+      longest = std::max(longest, 1.0 * in.height * in.width);
     }
   }
   return std::sqrt(2.0 * static_cast<double>(net.operations.size())) * eps * std::sqrt(longest);

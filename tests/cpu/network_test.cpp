@@ -38,7 +38,7 @@ void expect_reference_gradients(const NetworkRun& run, const reference::LossAndG
   const reference::Params found = run.logical(run.grads());
   for (std::size_t p = 0; p < found.size(); ++p) {
     if (run.table[p].role == model::ParamRole::running) {
-      EXPECT_LE(relative_distance(run.statistics(p), wanted.grads[p]), tolerance)
+      EXPECT_LE(reference::gradient_distance(run.table, run.statistics(p), wanted.grads, p), tolerance)
           << run.spec.net.name << ": " << run.table[p].name;
     }
     if (run.table[p].role != model::ParamRole::trained) continue;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <numeric>
 
 #include "reference/reference.hpp"
 
@@ -205,7 +206,12 @@ double gradient_distance(const model::ParamTable& table, const Array& found, con
   for (std::size_t i = 0; i < found.size(); ++i) difference[i] -= wanted[p][i];
   double scale = length(wanted[p]);
   for (const std::size_t own : model::params_of(table, table[p].operation)) {
-    if (table[p].part == model::ParamPart::biases) scale = std::max(scale, length(wanted[own]));
+    const bool cancels =
+        table[p].part == model::ParamPart::biases || table[p].part == model::ParamPart::scale;
+    if (cancels && table[own].role == model::ParamRole::trained) scale = std::max(scale, length(wanted[own]));
+    if (table[p].part == model::ParamPart::mean && table[own].part == model::ParamPart::variance) {
+      scale = std::max(scale, std::sqrt(std::accumulate(wanted[own].begin(), wanted[own].end(), 0.0)));
+    }
   }
   return length(difference) / std::max(scale, 1e-300);
 }

@@ -132,9 +132,10 @@ LossAndGradients loss_and_gradients(const model::NetSpec& net, const model::Para
                                     std::span<const std::uint8_t> labels, int batch, double global_batch,
                                     const Rounding& round = as_it_is);
 
-/// How far gradient `p`, which was trained, is from what is wanted, relative to its length. Biases add up the
-/// terms of which the gradient of the layer's weights is made too; where these nearly cancel, their rounding
-/// remains, so the length is at least that gradient's.
+/// How far gradient `p`, which was trained, is from what is wanted, relative to its length; or statistic `p`. Biases
+/// add up the terms of which the gradient of the layer's weights is made too; where these nearly cancel, their rounding
+/// remains, so the length is at least that gradient's; likewise scales and biases of a BatchNorm. That of means is at
+/// least that of the deviations of what they are means of.
 double gradient_distance(const model::ParamTable& table, const Array& found, const Params& wanted,
                          std::size_t p);
 

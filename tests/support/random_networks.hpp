@@ -17,8 +17,8 @@ class RandomNetwork {
  public:
   explicit RandomNetwork(std::uint64_t seed)
       : seed_(seed),
-        image_{3 + below(5), 3 + below(5), 1 + below(4)},
-        classes_(2 + below(6)),
+        image_{3 + below(5), 3 + below(5), 2 + below(3)},
+        classes_(3 + below(5)),  // of two, the gradients of samples of both nearly cancel
         net_(concat("random ", seed), image_, classes_) {}
 
   model::NetSpec make() {
@@ -34,6 +34,7 @@ class RandomNetwork {
     model::Value value;
     Extent extent;
     int readers = 0;
+    bool normalized = false;  ///< by a BatchNorm, and nothing since but layers that keep channels apart
   };
 
   int below(int end) {
@@ -47,29 +48,36 @@ class RandomNetwork {
     return values_[static_cast<std::size_t>(below(static_cast<int>(values_.size())))];
   }
 
-  void keep(model::Value value, Extent extent) { values_.push_back({value, extent, 0}); }
+  void keep(model::Value value, Extent extent, bool normalized = false) {
+    values_.push_back({value, extent, 0, normalized});
+  }
 
   void add_layer(int i) {
     Known& from = choose();
     const Extent in = from.extent;
     const model::Value x = from.value;
+    const bool normalized = from.normalized;
     const std::string name = concat("layer", i);
     const bool frozen = below(6) == 0;
     ++from.readers;
-    switch (below(6)) {
+    switch (below(9)) {
       case 0: {
         constexpr int kChannels[] = {8, 16, 5};
         const int channels = kChannels[below(3)];
         model::Conv2d layer{.name = name, .out_channels = channels, .kernel = 1 + below(4)};
+        layer.stride = below(3) == 0 ? 2 + below(2) : 1;
+        layer.with_bias = below(3) != 0;
         layer.frozen = frozen;
-        return keep(net_.conv(x, layer), {in.height, in.width, channels});
+        const auto out = [&](int n) { return model::centred_padding(n, layer.kernel, layer.stride).outputs; };
+        return keep(net_.conv(x, layer), {out(in.height), out(in.width), channels});
       }
       case 1:
-        return keep(net_.relu(x), in);
+        return keep(net_.relu(x), in, normalized);
       case 2: {
         const int stride = 1 + below(2);
         const auto out = [&](int n) { return model::same_padding(n, 3, stride).outputs; };
-        return keep(net_.max_pool(x, {name, 3, stride}), {out(in.height), out(in.width), in.channels});
+        return keep(net_.max_pool(x, {name, 3, stride}), {out(in.height), out(in.width), in.channels},
+                    normalized);
       }
       case 3:
         return keep(net_.lrn(x, {name, 2, 1.0f, 0.05f, 0.75f}), in);
@@ -79,21 +87,36 @@ class RandomNetwork {
         layer.frozen = frozen;
         return keep(net_.linear(x, layer), {1, 1, outputs});
       }
+      case 5:
+        // One value per sample would be too few, and the scale of a BatchNorm before another has no gradient but
+        // rounding. A large epsilon, or channels that hardly vary amplify rounding.
+        if (in.height * in.width == 1 || normalized) return keep(net_.relu(x), in, normalized);
+        return keep(net_.batch_norm(x, {.name = name, .epsilon = 0.1f, .frozen = frozen}), in, true);
+      case 6:  // the values of an image cancel, and of their mean rounding would be left
+        if (x == net_.image()) return keep(net_.relu(x), in);
+        return keep(net_.global_avg_pool(x, {name}), {1, 1, in.channels});
+      case 7: {
+        const model::Shortcut layer{name, in.channels + below(4), 1 + below(2)};
+        const auto out = [&](int n) { return (n + layer.stride - 1) / layer.stride; };
+        return keep(net_.shortcut(x, layer), {out(in.height), out(in.width), layer.out_channels}, normalized);
+      }
       default:
-        return add_sum(x, in, name);
+        return add_sum(x, in, name, normalized);
     }
   }
 
   /// Of `x` and the last other value of its extent, or of itself where there is none.
-  void add_sum(model::Value x, const Extent& extent, const std::string& name) {
+  void add_sum(model::Value x, const Extent& extent, const std::string& name, bool normalized) {
     model::Value other = x;
     for (Known& known : values_) {
       if (known.extent == extent && !(known.value == x)) other = known.value;
     }
     for (Known& known : values_) {
-      if (known.value == other) ++known.readers;
+      if (!(known.value == other)) continue;
+      ++known.readers;
+      normalized = normalized || known.normalized;
     }
-    keep(net_.add(x, other, {name}), extent);
+    keep(net_.add(x, other, {name}), extent, normalized);
   }
 
   model::Value join_unread() {
