@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <utility>
 
 #include "cifar_mpi/engine/roofline.hpp"
@@ -18,7 +17,7 @@ using engine::Lane;
 using engine::Operands;
 using engine::Task;
 
-class AffineGroup final : public engine::Group {
+class AffineGroup final : public ParamGroup {
  public:
   AffineGroup(SharedPlan& shared, engine::Contract contract, const Affine& affine)
       : shared_(shared),
@@ -27,18 +26,11 @@ class AffineGroup final : public engine::Group {
         type_(shared.type()),
         kernels_(shared.kernels.add(contract_.name, affine)),
         first_counter_(shared.counter_words) {
-    shared.counter_words += column_counters(affine.outputs);
+    if (affine.biased) shared.counter_words += column_counters(affine.outputs);
   }
 
   const engine::Contract& contract() const override { return contract_; }
   engine::GroupTasks tasks(const Operands& operands, Arena& arena) const override;
-
-  void to_logical(std::size_t, std::span<const float> physical, std::span<float> logical) const override {
-    std::copy_n(physical.begin(), logical.size(), logical.begin());
-  }
-  void from_logical(std::size_t, std::span<const float> logical, std::span<float> physical) const override {
-    std::fill(std::copy(logical.begin(), logical.end(), physical.begin()), physical.end(), 0.0f);
-  }
 
  private:
   /// What the forward pass of one program leaves for its backward pass.
@@ -91,10 +83,10 @@ engine::GroupTasks AffineGroup::tasks(const Operands& o, Arena& arena) const {
   } else {
     product_forward(o, kept, arena, tasks.forward);
   }
-  // The bias gradient comes first where it also masks what the other two read; else it and the weight
+  // The bias gradient, where there is one, comes first where it also masks what the other two read; else it and the weight
   // gradient run beside the data gradient and what follows it.
   if (o.params[0].grad != nullptr) {
-    tasks.backward.push_back(bias_gradient(o, arena));
+    if (affine_.biased) tasks.backward.push_back(bias_gradient(o, arena));
     tasks.backward.push_back(weight_gradient(o, kept, arena));
   }
   if (o.grad_src[0] != nullptr) data_gradient(o, kept, arena, tasks.backward);
@@ -133,17 +125,16 @@ void AffineGroup::prepare(const Operands& o, Arena& arena, Kept& kept, std::vect
 Task AffineGroup::library_forward(const Operands& o, const Kept& kept, Arena& arena) const {
   const LibraryConv* const conv = &*kernels_.library;
   std::byte* const space = arena.take(conv->workspace_bytes());
-  const float* const biases = o.params[1].master;
+  const float* const biases = affine_.biased ? o.params[1].master : nullptr;
+  const auto outputs = static_cast<std::size_t>(affine_.biased ? affine_.outputs : 0);
   return product(
       {name() + " forward",
-       {x(o),
-        {kept.weights, bytes(affine_.weights())},
-        bytes_of(biases, static_cast<std::size_t>(affine_.outputs))},
+       {x(o), {kept.weights, bytes(affine_.weights())}, bytes_of(biases, outputs)},
        {y(o)},
        [=, from = o.src[0], to = o.dst, copy = kept.weights, type = type_, rows = affine_.rows(shared_.batch),
         columns = affine_.outputs, relu = affine_.relu](Lane& lane) {
          conv->forward(stream_of(lane), from, copy, to, space);
-         add_bias(stream_of(lane), type, to, biases, rows, columns, relu);
+         if (biases != nullptr) add_bias(stream_of(lane), type, to, biases, rows, columns, relu);
        },
        {}},
       o, space, conv->workspace_bytes());
@@ -163,9 +154,12 @@ void AffineGroup::product_forward(const Operands& o, Kept& kept, Arena& arena,
                       to = kept.patches](Lane& lane) { im2col(stream_of(lane), shape, type, from, to); },
                      {}});
   }
-  const auto outputs = static_cast<std::size_t>(affine_.outputs);
-  const bool narrow = type_of(contract_.dst.value) == ValueType::bf16;
-  const Bytes bias = narrow ? Bytes{o.params[1].copy, bytes(outputs)} : bytes_of(o.params[1].master, outputs);
+  Bytes bias;
+  if (affine_.biased) {
+    const auto outputs = static_cast<std::size_t>(affine_.outputs);
+    const bool narrow = type_of(contract_.dst.value) == ValueType::bf16;
+    bias = narrow ? Bytes{o.params[1].copy, bytes(outputs)} : bytes_of(o.params[1].master, outputs);
+  }
   const Bytes weights = weights_of(o);
   std::byte* const space = arena.take(matmul->workspace_bytes());
   tasks.push_back(product({name() + " forward",

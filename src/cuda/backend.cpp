@@ -59,10 +59,15 @@ class CudaBackend final : public engine::Backend {
     return plan_gradient_norm(binding, partials->as<double>(), counter->as<unsigned>());
   }
 
+  engine::Task running_task(const engine::RunningBinding& binding, const model::ParamTable& params,
+                            const engine::ParamLayout& layout) override {
+    return plan_running(binding, params, layout);
+  }
+
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
-    const std::size_t slots = binding.control_layout.floats() - engine::ControlLayout::header_floats;
-    const RecordRing& ring = device_.link().add_ring(slots, device_.allocate(sizeof(std::uint64_t)), records);
+    const RecordRing& ring = device_.link().add_ring(binding.control_layout.slots_floats(),
+                                                     device_.allocate(sizeof(std::uint64_t)), records);
     Advance place;
     place.replays = ring.replays.as<std::uint64_t>();
     place.entries = ring.entries.as<DeviceRecord>();

@@ -29,7 +29,7 @@ __global__ void note_time(engine::RankFacts* facts) {
 
 __global__ void end(Advance work) {
   const std::uint64_t place = *work.replays % engine::kRecordRing;
-  const std::size_t slots = work.floats - ControlLayout::header_floats;
+  const std::size_t slots = work.slots_floats;
   for (std::size_t i = threadIdx.x; i < slots; i += blockDim.x) {
     work.slots[place * slots + i] = work.control[ControlLayout::header_floats + i];
   }

@@ -30,7 +30,7 @@ void note_compute_time(cudaStream_t stream, engine::RankFacts* facts);
 /// term and the gradient's norm were finite.
 struct Advance {
   const float* control = nullptr;
-  std::size_t floats = 0;
+  std::size_t slots_floats = 0;  ///< of all ranks; they stand behind the header
   double global_batch = 0.0;
   const double* decay_sums = nullptr;
   int buckets = 0;
@@ -38,7 +38,7 @@ struct Advance {
   std::uint64_t* step = nullptr;
   std::uint64_t* replays = nullptr;
   DeviceRecord* entries = nullptr;  ///< pinned host memory, kRecordRing of them
-  float* slots = nullptr;           ///< pinned host memory, the control block behind its header, of each
+  float* slots = nullptr;           ///< pinned host memory, those of the control block, of each
 };
 void end_step(cudaStream_t stream, const Advance& work);
 

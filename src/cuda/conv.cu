@@ -80,6 +80,14 @@ void gather_units(cudaStream_t stream, const Im2colShape& shape, int unit, const
   launch("patches", stream, grid, gather<Unit>, place, blocks, image, patches);
 }
 
+template <class T>
+void gather_bands(cudaStream_t stream, const Im2colShape& shape, const PatchBand& band, const void* image,
+                  void* patches) {
+  const Grid grid{static_cast<unsigned>(shape.batch) * static_cast<unsigned>(band.bands.value()), kThreads,
+                  (static_cast<std::size_t>(band.kept) + 1) * sizeof(T)};
+  launch("patches", stream, grid, gather_band<T>, Im2colPlace(shape), band, image, patches);
+}
+
 __global__ void round_values(const float* __restrict__ src, Bf16* __restrict__ dst, std::int64_t count) {
   const std::int64_t i = thread_index();
   if (i < count) dst[i] = from_float<Bf16>(src[i]);
@@ -113,17 +121,16 @@ __global__ void rotate(RotatedWeights shape, const float* __restrict__ src, T* _
 }  // namespace
 
 void im2col(cudaStream_t stream, const Im2colShape& shape, ValueType type, const void* image, void* patches) {
+  const bool groups = shape.row % kIm2colGroup == 0, every_pixel = shape.stride == 1 && shape.spread == 1;
   with_type(type, [&]<class T>(T) {
-    const PatchBand band(shape, kThreads, kMostShared / static_cast<int>(sizeof(T)));
-    if (shape.channels % kVec8 == 0) {
-      gather_units<Vec8<T>>(stream, shape, kVec8, image, patches);
-    } else if (band.rows == 0) {
-      gather_units<T>(stream, shape, 1, image, patches);
-    } else {
-      const Grid grid{static_cast<unsigned>(shape.batch) * static_cast<unsigned>(band.bands.value()),
-                      kThreads, (static_cast<std::size_t>(band.kept) + 1) * sizeof(T)};
-      launch("patches", stream, grid, gather_band<T>, Im2colPlace(shape), band, image, patches);
+    if (groups && shape.channels % kVec8 == 0) {
+      return gather_units<Vec8<T>>(stream, shape, kVec8, image, patches);
     }
+    if (groups && every_pixel) {
+      const PatchBand band(shape, kThreads, kMostShared / static_cast<int>(sizeof(T)));
+      if (band.rows > 0) return gather_bands<T>(stream, shape, band, image, patches);
+    }
+    gather_units<T>(stream, shape, 1, image, patches);
   });
 }
 

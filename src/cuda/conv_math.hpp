@@ -7,10 +7,12 @@
 /// Index arithmetic of convolutions as matrix products; runs on the host and on the device.
 namespace cifar_mpi::cuda {
 
-/// Every pixel's window of an NHWC image as a row of a matrix, [batch · height · width, row] values.
+/// The windows of an NHWC image as rows of a matrix, [batch · out_height · out_width, row] values.
 ///
-/// Value k = (ky · kernel + kx) · channels + c of the row of pixel (b, y, x) is
-/// image[b, y + ky − before, x + kx − before, c], zero outside the image; values from `inner` on are zero.
+/// The image's pixels lie `spread` places apart, with zeros between and around them. Value k = (ky · kernel + kx) ·
+/// channels + c of the row of window (b, y, x) is channel c of the place (stride · y + ky − before, stride · x + kx −
+/// before) of image b; values from `inner` on are zero. A convolution has a spread of 1, the data gradient of one
+/// with a stride has that as its spread: of its product only one part in stride² is not zero.
 struct Im2colShape {
   int batch = 0;
   int height = 0;
@@ -18,10 +20,14 @@ struct Im2colShape {
   int channels = 0;
   int kernel = 0;
   int before = 0;  ///< rows and columns of padding before the image
-  int row = 0;     ///< values per row, a multiple of kIm2colGroup, at least `inner`
+  int row = 0;     ///< values per row
+  int stride = 1;
+  int spread = 1;
+  int out_height = height;
+  int out_width = width;
 
   constexpr int inner() const { return kernel * kernel * channels; }
-  constexpr std::int64_t rows() const { return std::int64_t{batch} * height * width; }
+  constexpr std::int64_t rows() const { return std::int64_t{batch} * out_height * out_width; }
 };
 
 /// Values that one thread writes: 16 bytes of bf16.
@@ -33,40 +39,59 @@ constexpr int round_up(int value, int multiple) { return (value + multiple - 1) 
 /// a window are runs of values that lie side by side in the image.
 struct Im2colPlace {
   int height = 0;
+  int columns = 0;  ///< of the image
   int channels = 0;
   int before = 0;
   int inner = 0;
-  Divisor width;
-  Divisor run;  ///< units of one row of a window
+  int stride = 1;
+  int windows = 0;  ///< of one image
+  Divisor spread;
+  Divisor width;  ///< windows in a line
+  Divisor run;    ///< units of one row of a window
   Divisor row;
+  Divisor channel;
 
   constexpr explicit Im2colPlace(const Im2colShape& shape, int unit = 1)
       : height(shape.height),
+        columns(shape.width),
         channels(shape.channels / unit),
         before(shape.before),
         inner(shape.inner() / unit),
-        width(shape.width),
+        stride(shape.stride),
+        windows(shape.out_height * shape.out_width),
+        spread(shape.spread),
+        width(shape.out_width),
         run(shape.kernel * channels),
-        row(shape.row / unit) {}
+        row(shape.row / unit),
+        channel(channels) {}
 
-  constexpr int pixels() const { return height * width.value(); }
-  constexpr int line() const { return width.value() * channels; }
+  constexpr int line() const { return columns * channels; }
   constexpr std::int64_t image_units() const { return std::int64_t{height} * line(); }
-  constexpr std::int64_t patch_units() const { return std::int64_t{pixels()} * row.value(); }
+  constexpr std::int64_t patch_units() const { return std::int64_t{windows} * row.value(); }
 
   /// Where unit `i` of the image's patches comes from, or −1 when it is zero.
   constexpr int source(int i) const {
     const int pixel = row.quotient(i), k = i - pixel * row.value();
     const int y = width.quotient(pixel), ky = run.quotient(k);
-    const int from_row = y - before + ky;
-    const int from = (pixel - y * width.value() - before) * channels + k - ky * run.value();
+    const int from_row = y * stride - before + ky, x = (pixel - y * width.value()) * stride - before;
+    if (spread.value() > 1) return k < inner ? spread_source(from_row, x, k - ky * run.value()) : -1;
+    const int from = x * channels + k - ky * run.value();
     const bool inside = k < inner && from_row >= 0 && from_row < height && from >= 0 && from < line();
     return inside ? from_row * line() + from : -1;
   }
+  /// `within` is the place in a window's row that begins at (y, x).
+  constexpr int spread_source(int y, int x, int within) const {
+    const int kx = channel.quotient(within);
+    const int from_x = x + kx;
+    if (y < 0 || from_x < 0 || spread.remainder(y) != 0 || spread.remainder(from_x) != 0) return -1;
+    const int row_of = spread.quotient(y), column = spread.quotient(from_x);
+    if (row_of >= height || column >= columns) return -1;
+    return row_of * line() + column * channels + within - kx * channels;
+  }
 };
 
-/// What a block keeps of an image to write the patches of `rows` rows of pixels: the rows of the image that
-/// their windows see, with the zeros beside and between, and one more zero. A window's value then lies as far
+/// What a block keeps of an image to write the patches of `rows` rows of pixels, each with its window (stride and
+/// spread 1): the rows of the image that their windows see, with the zeros beside and between, and one more zero. A window's value then lies as far
 /// from the window's first one whatever the pixel, and is never outside.
 struct PatchBand {
   int rows = 0;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "cuda/conv.hpp"
+#include "cuda/global_avg_pool.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/lrn.hpp"
 #include "cuda/lrn_pool.hpp"
@@ -128,6 +130,28 @@ class PlainGroup final : public engine::Group {
                 });
   }
 
+  void build(const GlobalAvgPool& pool, const Operands& o, Arena&, GroupTasks& tasks) const {
+    const GlobalAvgPoolShape shape{pool.batch, pool.pixels, pool.channels, type_};
+    add_forward(tasks, {x(o)}, {y(o)}, [=, from = o.src[0], to = o.dst](Lane& lane) {
+      global_avg_pool_forward(stream_of(lane), shape, from, to);
+    });
+    if (o.grad_src[0] == nullptr) return;
+    add_backward(tasks, {grad_y(o)}, o, [=, grad = o.grad_dst, to = o.grad_src[0]](Lane& lane) {
+      global_avg_pool_backward(stream_of(lane), shape, grad, to);
+    });
+  }
+
+  void build(const Shortcut& shortcut, const Operands& o, Arena&, GroupTasks& tasks) const {
+    add_forward(tasks, {x(o)}, {y(o)},
+                [shape = shortcut.forward, type = type_, from = o.src[0], to = o.dst](Lane& lane) {
+                  im2col(stream_of(lane), shape, type, from, to);
+                });
+    if (o.grad_src[0] == nullptr) return;
+    add_backward(tasks, {grad_y(o)}, o,
+                 [shape = shortcut.backward, type = type_, grad = o.grad_dst,
+                  to = o.grad_src[0]](Lane& lane) { im2col(stream_of(lane), shape, type, grad, to); });
+  }
+
   ValueType type_;
   engine::Contract contract_;
   W work_;
@@ -140,6 +164,8 @@ std::unique_ptr<engine::Group> make_group(SharedPlan& shared, GroupPlan plan) {
       [&]<class W>(const W& work) -> std::unique_ptr<engine::Group> {
         if constexpr (std::is_same_v<W, Affine>) {
           return make_affine_group(shared, std::move(plan.contract), work);
+        } else if constexpr (std::is_same_v<W, BatchNorm>) {
+          return make_batch_norm_group(shared, std::move(plan.contract), work);
         } else {
           return std::make_unique<PlainGroup<W>>(shared.type(), std::move(plan.contract), work);
         }

@@ -16,7 +16,7 @@ MatmulShape forward_shape(const Affine& affine, int batch, engine::Precision pre
   shape.in = value_type(precision);
   shape.out = affine.logits ? ValueType::fp32 : shape.in;
   shape.tf32 = precision == engine::Precision::tf32;
-  shape.epilogue = affine.relu ? Epilogue::bias_relu : Epilogue::bias;
+  shape.epilogue = affine.relu ? Epilogue::bias_relu : affine.biased ? Epilogue::bias : Epilogue::none;
   return shape;
 }
 
@@ -34,6 +34,7 @@ MatmulShape weight_gradient_shape(const Affine& affine, int batch, engine::Preci
 /// grad_y · weightsᵀ, or for a convolution the windows of grad_y times the rotated weights.
 MatmulShape data_gradient_shape(const Affine& affine, int batch, engine::Precision precision) {
   MatmulShape shape = forward_shape(affine, batch, precision);
+  shape.m = affine.in_rows(batch);
   shape.n = affine.is_conv() ? affine.in.channels : affine.inner;
   shape.k = affine.is_conv() ? affine.backward_patches(batch).row : affine.outputs;
   shape.transpose_b = !affine.is_conv();
@@ -42,10 +43,10 @@ MatmulShape data_gradient_shape(const Affine& affine, int batch, engine::Precisi
   return shape;
 }
 
-/// cuDNN takes only equal padding on both sides, is far from the limit with few channels, and without tf32
+/// cuDNN takes only equal padding on both sides, so an odd kernel, is far from the limit with few channels, and without tf32
 /// there is nothing that it does better than a product.
 bool suits_library(const Affine& affine, engine::Precision precision, ConvChoice choice) {
-  if (!affine.is_conv() || affine.before != affine.after || choice == ConvChoice::products) return false;
+  if (!affine.is_conv() || affine.kernel % 2 == 0 || choice == ConvChoice::products) return false;
   return choice == ConvChoice::library ||
          (precision != engine::Precision::fp32 && affine.in.channels % 8 == 0 && affine.outputs % 8 == 0);
 }
@@ -68,10 +69,11 @@ const AffineKernels& NetKernels::add(const std::string& name, const Affine& affi
   }
   if (suits_library(affine, precision_, choice_)) {
     const ValueType type = value_type(precision_);
-    entry.kernels.library.emplace(LibraryConvShape{batch_, affine.in, affine.outputs, affine.kernel, type});
+    entry.kernels.library.emplace(
+        LibraryConvShape{batch_, affine.in, affine.outputs, affine.kernel, type, affine.stride});
     const std::int64_t weights = std::int64_t{affine.inner} * affine.outputs;
-    const std::int64_t values =
-        std::max(affine.rows(batch_) * std::max(affine.in.channels, affine.outputs), weights);
+    const std::int64_t values = std::max(
+        {affine.in_rows(batch_) * affine.in.channels, affine.rows(batch_) * affine.outputs, weights});
     entry.library_bytes = static_cast<std::size_t>(values) * bytes_per(type);
   }
   entries_.push_back(std::move(entry));

@@ -27,11 +27,11 @@ Owned<cudnnTensorDescriptor_t> images(ValueType type, int batch, const Extent& e
   return desc;
 }
 
-Owned<cudnnConvolutionDescriptor_t> convolution(int padding) {
+Owned<cudnnConvolutionDescriptor_t> convolution(int padding, int stride) {
   cudnnConvolutionDescriptor_t made = nullptr;
   check(cudnnCreateConvolutionDescriptor(&made), "describing a convolution");
   Owned<cudnnConvolutionDescriptor_t> desc(made);
-  check(cudnnSetConvolution2dDescriptor(made, padding, padding, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION,
+  check(cudnnSetConvolution2dDescriptor(made, padding, padding, stride, stride, 1, 1, CUDNN_CROSS_CORRELATION,
                                         CUDNN_DATA_FLOAT),
         "describing a convolution");
   return desc;
@@ -61,16 +61,16 @@ bool adopt(Direction& direction, const Proposal* proposal) {
 void LibraryConv::describe() {
   const int padding = shape_.kernel / 2;
   x_ = images(shape_.type, shape_.batch, shape_.in);
-  y_ = images(shape_.type, shape_.batch, {shape_.in.height, shape_.in.width, shape_.outputs});
+  y_ = images(shape_.type, shape_.batch, shape_.out());
   cudnnFilterDescriptor_t made = nullptr;
   check(cudnnCreateFilterDescriptor(&made), "describing weights");
   weights_ = Owned<cudnnFilterDescriptor_t>(made);
   check(cudnnSetFilter4dDescriptor(made, data_type(shape_.type), CUDNN_TENSOR_NHWC, shape_.outputs,
                                    shape_.in.channels, shape_.kernel, shape_.kernel),
         "describing weights");
-  forward_.conv = convolution(padding);
-  weight_gradient_.conv = convolution(padding);
-  data_gradient_.conv = convolution(padding);
+  forward_.conv = convolution(padding, shape_.stride);
+  weight_gradient_.conv = convolution(padding, shape_.stride);
+  data_gradient_.conv = convolution(padding, shape_.stride);
   // Default math lets fp32 go through tf32. What cuDNN proposes names the math it means.
   const cudnnMathType_t math = shape_.type == ValueType::bf16 ? CUDNN_TENSOR_OP_MATH : CUDNN_DEFAULT_MATH;
   for (const auto* conv : {&forward_.conv, &weight_gradient_.conv, &data_gradient_.conv}) {

@@ -13,13 +13,18 @@
 
 namespace cifar_mpi::cuda {
 
-/// A convolution with stride 1 and equal padding on both sides, so an odd kernel.
+/// A convolution with equal padding on both sides, so an odd kernel, and ceil(n/stride) outputs.
 struct LibraryConvShape {
   int batch = 0;
   Extent in;
   int outputs = 0;
   int kernel = 0;
   ValueType type = ValueType::fp32;
+  int stride = 1;
+
+  Extent out() const {
+    return {(in.height + stride - 1) / stride, (in.width + stride - 1) / stride, outputs};
+  }
 };
 
 /// A convolution by cuDNN: images NHWC, weights and their gradient [outputs, kernel, kernel, channels], all

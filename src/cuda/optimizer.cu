@@ -119,6 +119,18 @@ __global__ void __launch_bounds__(kThreads) norm_of_all(const GradientNorm work)
   add_blocks(sum, work.partials, work.counter, [&](double total) { *work.norm = sqrt(total); });
 }
 
+/// One thread per float.
+__global__ void update_statistics(const __grid_constant__ Running work) {
+  const std::uint64_t i = work.segments.items[0].begin + static_cast<std::uint64_t>(thread_index());
+  if (i >= work.segments.items[work.segments.count - 1].end || !isfinite(*work.loss_sum)) return;
+  if (work.gradient_norm != nullptr && !isfinite(*work.gradient_norm)) return;
+  const auto ema_share = static_cast<float>(1.0 - optim::ema_decay(work.ema_decay, *work.step));
+  const float share = segment_of(work.segments, i).rate_factor;
+  const float now = optim::updated_running(work.params[i], work.statistics[i - work.begin], share);
+  work.params[i] = now;
+  work.ema[i] = optim::updated_ema(work.ema[i], now, ema_share);
+}
+
 }  // namespace
 
 void update(cudaStream_t stream, const Update& work) {
@@ -130,6 +142,12 @@ void update(cudaStream_t stream, const Update& work) {
 
 void gradient_norm(cudaStream_t stream, const GradientNorm& work) {
   launch("gradient norm", stream, {kUpdateBlocks, kThreads}, norm_of_all, work);
+}
+
+void update_running(cudaStream_t stream, const Running& work) {
+  const std::uint64_t floats =
+      work.segments.items[work.segments.count - 1].end - work.segments.items[0].begin;
+  launch("running statistics", stream, grid_for(static_cast<std::int64_t>(floats)), update_statistics, work);
 }
 
 }  // namespace cifar_mpi::cuda

@@ -47,4 +47,20 @@ struct GradientNorm {
 };
 void gradient_norm(cudaStream_t stream, const GradientNorm& work);
 
+/// For every float of the segments, running statistics, with the share s of its parameter (Segment::rate_factor):
+///   r' = r + s·(batch − r), ema' = ema + (1 − d)·(r' − ema)
+/// Nothing is written when loss_sum or the norm is not finite. A few thousand floats: the limit is the launch.
+struct Running {
+  float* params = nullptr;
+  float* ema = nullptr;
+  const float* loss_sum = nullptr;
+  const float* statistics = nullptr;  ///< of the batch, for floats from `begin` on
+  std::uint64_t begin = 0;
+  const std::uint64_t* step = nullptr;
+  double ema_decay = 0.0;
+  Segments segments;
+  const double* gradient_norm = nullptr;  ///< null: there is none
+};
+void update_running(cudaStream_t stream, const Running& work);
+
 }  // namespace cifar_mpi::cuda

@@ -30,6 +30,9 @@ class Planner {
                           [&](const model::MaxPool& layer) { add_pool(layer); },
                           [&](const model::LocalResponseNorm& layer) { add_lrn(layer); },
                           [&](const model::Relu&) { add_relu(); }, [&](const model::Add&) { add_sum(); },
+                          [&](const model::BatchNorm& layer) { add_batch_norm(layer); },
+                          [&](const model::GlobalAvgPool&) { add_global_avg_pool(); },
+                          [&](const model::Shortcut& layer) { add_shortcut(layer); },
                           [](const model::SoftmaxCrossEntropy&) {}},
         chain_.operation(0).layer);
     plan_.contract.dst = formats(chain_.out(plan_.contract.operations - 1));
@@ -52,23 +55,25 @@ class Planner {
   /// What both kinds of affine layer have.
   void add_affine(Affine affine) {
     affine.in = chain_.in();
-    affine.relu = chain_.as<model::Relu>(1) != nullptr;
+    affine.out = chain_.out(0);
+    affine.relu = affine.biased && chain_.as<model::Relu>(1) != nullptr;
     affine.wants_grad_x = chain_.wants_grad[0];
     plan_.contract.operations = affine.relu ? 2 : 1;
     plan_.contract.relu_at_end = affine.relu;
     // The gradient of the biases masks on its way; a frozen layer has none.
     plan_.contract.can_mask_dst = affine.relu && chain_.operation(0).trains();
-    plan_.contract.masters = {affine.weights_in_memory(), static_cast<std::size_t>(affine.outputs)};
+    plan_.contract.masters = {affine.weights_in_memory()};
+    if (affine.biased) plan_.contract.masters.push_back(static_cast<std::size_t>(affine.outputs));
     plan_.work = affine;
   }
 
   void add_conv(const model::Conv2d& conv) {
     Affine affine;
-    const model::Padding padding = model::same_padding(conv.kernel, conv.kernel, 1);
     affine.outputs = conv.out_channels;
     affine.kernel = conv.kernel;
-    affine.before = padding.before;
-    affine.after = padding.after;
+    affine.stride = conv.stride;
+    affine.before = model::centred_padding(chain_.in().height, conv.kernel, conv.stride).before;
+    affine.biased = conv.with_bias;
     affine.inner = conv.kernel * conv.kernel * chain_.in().channels;
     affine.row = round_up(affine.inner, kIm2colGroup);
     add_affine(affine);
@@ -137,6 +142,27 @@ class Planner {
   void add_sum() {
     plan_.contract.hands_grad_on = true;
     plan_.work = Sum{};
+  }
+
+  void add_batch_norm(const model::BatchNorm& layer) {
+    const Extent& in = chain_.in();
+    const bool relu = chain_.as<model::Relu>(1) != nullptr;
+    plan_.contract.operations = relu ? 2 : 1;
+    plan_.contract.masters.assign(4, static_cast<std::size_t>(in.channels));
+    plan_.work = BatchNorm{std::int64_t{batch_} * in.height * in.width, in.channels, layer.epsilon, relu};
+  }
+
+  void add_global_avg_pool() {
+    const Extent& in = chain_.in();
+    plan_.work = GlobalAvgPool{batch_, in.height * in.width, in.channels};
+  }
+
+  void add_shortcut(const model::Shortcut& layer) {
+    const Extent &in = chain_.in(), &out = chain_.out(0);
+    plan_.work = Shortcut{{batch_, in.height, in.width, in.channels, 1, 0, out.channels, layer.stride, 1,
+                           out.height, out.width},
+                          {batch_, out.height, out.width, out.channels, 1, 0, in.channels, 1, layer.stride,
+                           in.height, in.width}};
   }
 
   const engine::Chain& chain_;

@@ -19,22 +19,26 @@ constexpr ValueType value_type(engine::Precision precision) {
   return precision == engine::Precision::bf16 ? ValueType::bf16 : ValueType::fp32;
 }
 
-/// Conv2d or Linear as a matrix product: [rows, inner] · [inner, outputs] + biases, with the ReLU behind it.
+/// Conv2d or Linear as a matrix product: [rows, inner] · [inner, outputs], where there are biases plus these and with
+/// the ReLU behind them.
 struct Affine {
   Extent in;
+  Extent out;
   int outputs = 0;
   int kernel = 0;  ///< 0 for a linear layer
-  int before = 0;  ///< padding of a convolution
-  int after = 0;
+  int stride = 1;
+  int before = 0;  ///< padding of a convolution, rows and columns in front
   int inner = 0;
   int row = 0;  ///< `inner` rounded up for a convolution: rows of the weights in memory, the last ones zero
+  bool biased = true;
   bool relu = false;
   bool wants_grad_x = false;
   bool logits = false;  ///< the output is fp32 whatever the precision
 
   bool is_conv() const { return kernel > 0; }
-  std::int64_t rows(int batch) const {
-    return std::int64_t{batch} * (is_conv() ? std::int64_t{in.height} * in.width : 1);
+  std::int64_t rows(int batch) const { return std::int64_t{batch} * out.height * out.width; }
+  std::int64_t in_rows(int batch) const {
+    return is_conv() ? std::int64_t{batch} * in.height * in.width : batch;
   }
   std::size_t weights() const { return static_cast<std::size_t>(inner) * static_cast<std::size_t>(outputs); }
   /// With the zero rows.
@@ -43,12 +47,14 @@ struct Affine {
   }
   /// Rows of the input's windows.
   Im2colShape forward_patches(int batch) const {
-    return {batch, in.height, in.width, in.channels, kernel, before, row};
+    return {batch, in.height, in.width, in.channels, kernel, before, row, stride, 1, out.height, out.width};
   }
   /// Rows of the output gradient's windows: the convolution that is the data gradient.
   Im2colShape backward_patches(int batch) const {
     const int wanted = kernel * kernel * outputs;
-    return {batch, in.height, in.width, outputs, kernel, after, round_up(wanted, kIm2colGroup)};
+    return {
+        batch, out.height, out.width, outputs, kernel, kernel - 1 - before, round_up(wanted, kIm2colGroup),
+        1,     stride,     in.height, in.width};
   }
 };
 
@@ -79,7 +85,28 @@ struct Relu {};
 /// The sum of two values.
 struct Sum {};
 
-using Work = std::variant<Affine, Pool, Lrn, PoolLrn, LrnPool, Relu, Sum>;
+/// With the ReLU behind it; whoever reads the output need not mask.
+struct BatchNorm {
+  std::int64_t rows = 0;  ///< pixels of the batch
+  int channels = 0;
+  float epsilon = 0.0f;
+  bool relu = false;
+};
+
+struct GlobalAvgPool {
+  int batch = 0;
+  int pixels = 0;  ///< of an image
+  int channels = 0;
+};
+
+/// Both ways are the windows of a 1x1 kernel: zeros where the stride leaves pixels out, and for channels that are
+/// not there.
+struct Shortcut {
+  Im2colShape forward;
+  Im2colShape backward;
+};
+
+using Work = std::variant<Affine, Pool, Lrn, PoolLrn, LrnPool, Relu, Sum, BatchNorm, GlobalAvgPool, Shortcut>;
 
 /// What a chain begins with.
 struct GroupPlan {
@@ -92,7 +119,7 @@ engine::Format activations(int batch, const Extent& extent, ValueType type);
 ValueType type_of(const engine::Format& format);
 std::int64_t values_in(const engine::Format& format);
 
-/// A ReLU joins the convolution or linear layer before it. Its mask moves into the pooling or normalization
+/// A ReLU joins the convolution or linear layer with biases before it, and the BatchNorm. The mask of the former moves into the pooling or normalization
 /// behind it, max(relu(x)) = relu(max(x)). Parameters lie as TensorFlow has them; the weights of a
 /// convolution are followed by zero rows up to a multiple of kIm2colGroup. Throws Error{usage} naming the
 /// layer when it is of a size that no kernel here takes.

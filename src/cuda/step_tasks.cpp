@@ -66,30 +66,29 @@ Task loss_task(const char* name, const LossPlace& place) {
   return task;
 }
 
-/// Whole parameters of [begin, end), as many to a launch as fit.
-std::vector<Segments> segments_of(const engine::UpdateBinding& binding, const model::ParamTable& params,
+/// Whole parameters of floats [begin, end), as many to a launch as fit.
+std::vector<Segments> segments_of(std::size_t begin, std::size_t end, const model::ParamTable& params,
                                   const engine::ParamLayout& layout) {
   if (layout.entries.size() != params.size()) {
     throw std::logic_error(concat("update: ", params.size(), " parameters, but ", layout.entries.size(),
                                   " entries in the layout"));
   }
   std::vector<Segments> launches;
-  std::size_t covered = binding.begin;
+  std::size_t covered = begin;
   for (std::size_t p = 0; p < params.size(); ++p) {
     const std::size_t first = layout.entries[p].offset, last = first + layout.entries[p].floats;
-    if (last <= binding.begin || first >= binding.end) continue;
-    if (first != covered || last > binding.end || first % 4 != 0 || last % 4 != 0) {
-      throw std::logic_error(concat("update: [", binding.begin, ", ", binding.end,
-                                    ") is not made of whole parameters; ", params[p].name, " lies at [",
-                                    first, ", ", last, ")"));
+    if (last <= begin || first >= end) continue;
+    if (first != covered || last > end || first % 4 != 0 || last % 4 != 0) {
+      throw std::logic_error(concat("update: [", begin, ", ", end, ") is not made of whole parameters; ",
+                                    params[p].name, " lies at [", first, ", ", last, ")"));
     }
     covered = last;
     if (launches.empty() || launches.back().count == Segments::kMost) launches.emplace_back();
     Segments& segments = launches.back();
     segments.items[segments.count++] = {first, last, params[p].weight_decay, params[p].rate_factor};
   }
-  if (covered != binding.end) {
-    throw std::logic_error(concat("update: [", covered, ", ", binding.end, ") belongs to no parameter"));
+  if (covered != end) {
+    throw std::logic_error(concat("update: [", covered, ", ", end, ") belongs to no parameter"));
   }
   return launches;
 }
@@ -176,7 +175,7 @@ Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossPlace&
 Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& params,
                  const engine::ParamLayout& layout, double* partials, unsigned* counter) {
   std::vector<Update> launches;
-  for (const Segments& segments : segments_of(binding, params, layout)) {
+  for (const Segments& segments : segments_of(binding.begin, binding.end, params, layout)) {
     launches.push_back({binding.params,
                         binding.grads,
                         binding.ema,
@@ -224,24 +223,48 @@ Task plan_gradient_norm(const engine::GradientNormBinding& binding, double* part
   return task;
 }
 
+Task plan_running(const engine::RunningBinding& binding, const model::ParamTable& params,
+                  const engine::ParamLayout& layout) {
+  const std::size_t begin = layout.running_begin();
+  std::vector<Running> launches;
+  for (const Segments& segments : segments_of(begin, layout.floats, params, layout)) {
+    launches.push_back({binding.params, binding.ema, binding.control + ControlLayout::loss_sum,
+                        binding.control + binding.control_layout.statistics(), begin, binding.step,
+                        binding.ema_decay, segments, binding.gradient_norm});
+  }
+  const engine::Bytes running = bytes_of(binding.params + begin, layout.running_floats);
+  const engine::Bytes ema = bytes_of(binding.ema + begin, layout.running_floats);
+  Task task;
+  task.name = "running statistics";
+  task.reads = {running, ema, bytes_of(binding.control + ControlLayout::loss_sum, 1),
+                bytes_of(binding.control + binding.control_layout.statistics(), layout.running_floats),
+                bytes_of(binding.step, 1)};
+  if (binding.gradient_norm != nullptr) task.reads.push_back(bytes_of(binding.gradient_norm, 1));
+  task.writes = {running, ema};
+  task.start = [launches = std::move(launches)](Lane& lane) {
+    for (const Running& launch : launches) update_running(stream_of(lane), launch);
+  };
+  return task;
+}
+
 Task plan_advance(const engine::AdvanceBinding& binding, Advance ring) {
   Advance work = ring;
   work.control = binding.control;
-  work.floats = binding.control_layout.floats();
+  work.slots_floats = binding.control_layout.slots_floats();
   work.global_batch = static_cast<double>(binding.global_batch);
   work.decay_sums = binding.decay_sums.data();
   work.buckets = static_cast<int>(binding.decay_sums.size());
   work.gradient_norm = binding.gradient_norm;
   work.step = binding.step;
-  const std::size_t slots = work.floats - ControlLayout::header_floats;
   Task task;
   task.name = "advance";
-  task.reads = {bytes_of(work.control, work.floats), bytes_of(work.decay_sums, binding.decay_sums.size()),
-                bytes_of(work.step, 1), bytes_of(work.replays, 1)};
+  task.reads = {bytes_of(work.control, ControlLayout::header_floats + work.slots_floats),
+                bytes_of(work.decay_sums, binding.decay_sums.size()), bytes_of(work.step, 1),
+                bytes_of(work.replays, 1)};
   if (work.gradient_norm != nullptr) task.reads.push_back(bytes_of(work.gradient_norm, 1));
   task.writes = {bytes_of(work.step, 1), bytes_of(work.replays, 1),
                  bytes_of(work.entries, engine::kRecordRing),
-                 bytes_of(work.slots, engine::kRecordRing * slots)};
+                 bytes_of(work.slots, engine::kRecordRing * work.slots_floats)};
   task.start = [work](Lane& lane) { end_step(stream_of(lane), work); };
   return task;
 }

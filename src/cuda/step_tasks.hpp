@@ -46,6 +46,9 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
 /// Likewise.
 engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding, double* partials,
                                 unsigned* counter);
+/// The running statistics of a step (see RunningBinding).
+engine::Task plan_running(const engine::RunningBinding& binding, const model::ParamTable& params,
+                          const engine::ParamLayout& layout);
 
 /// `ring` says where the record goes; the rest comes from the binding.
 engine::Task plan_advance(const engine::AdvanceBinding& binding, Advance ring);

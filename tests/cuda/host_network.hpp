@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "cifar_mpi/lower/tower.hpp"
+#include "cuda/batch_norm_math.hpp"
 #include "cuda/host_math.hpp"
 #include "cuda/loss_math.hpp"
 #include "cuda/planner.hpp"
+#include "cuda/sum_math.hpp"
 
 /// Planned groups done on the host, by the formulas that the kernels take: shows without a toolkit that plan,
 /// index arithmetic and formulas together give the gradients of the reference.
@@ -46,6 +48,10 @@ class HostGroup final : public engine::Group {
         c.name + " forward", {}, {{o.dst, c.dst.value.bytes}, kept.argmax, kept.between}, {}, {}};
     for (std::size_t i = 0; i < o.src.size(); ++i) forward.reads.push_back({o.src[i], c.src[i].value.bytes});
     add_params(o, forward);
+    if (std::holds_alternative<BatchNorm>(plan_.work)) {
+      for (const std::size_t p : {2, 3})
+        forward.writes.push_back(engine::bytes_of(o.params[p].grad, c.masters[p]));
+    }
     forward.start = [this, o, kept](engine::Lane&) {
       write_array(std::visit([&](const auto& work) { return run(work, o, kept); }, plan_.work), o.dst);
     };
@@ -62,7 +68,7 @@ class HostGroup final : public engine::Group {
       backward.writes.push_back({o.grad_dst, c.dst.grad.bytes});
     }
     add_params(o, backward);
-    for (std::size_t p = 0; p < o.params.size(); ++p) {
+    for (std::size_t p = 0; p < o.params.size() && p < 2; ++p) {
       if (o.params[p].grad != nullptr)
         backward.writes.push_back(engine::bytes_of(o.params[p].grad, c.masters[p]));
     }
@@ -121,7 +127,9 @@ class HostGroup final : public engine::Group {
 
   Array run(const Affine& affine, const Operands& o, const Kept&) const {
     const reference::LinearShape shape{static_cast<int>(affine.rows(batch_)), affine.row, affine.outputs};
-    const Array found = reference::linear_forward(shape, rows_of(affine, o), param(o, 0), param(o, 1));
+    const Array none(static_cast<std::size_t>(affine.outputs), 0.0);
+    const Array found =
+        reference::linear_forward(shape, rows_of(affine, o), param(o, 0), affine.biased ? param(o, 1) : none);
     return affine.relu ? reference::relu_forward(found) : found;
   }
   Array run(const Pool& pool, const Operands& o, const Kept& kept) const {
@@ -142,6 +150,59 @@ class HostGroup final : public engine::Group {
     const Array other = read_array({o.src[1], plan_.contract.src[1].value.bytes});
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
     return sum;
+  }
+  Array run(const BatchNorm& norm, const Operands& o, const Kept&) const {
+    const Array source = x(o);
+    Array y(source.size());
+    for (std::size_t c = 0; c < channels_of(norm); ++c) {
+      const Moments moments = moments_at(norm, source, c);
+      o.params[2].grad[c] = o.statistics_share * moments.mean;
+      o.params[3].grad[c] = o.statistics_share * moments.variance();
+      const ChannelMap map = map_at(norm, o, moments, c);
+      for (std::size_t i = c; i < y.size(); i += channels_of(norm)) {
+        y[i] = static_cast<double>(map(static_cast<float>(source[i]), norm.relu));
+      }
+    }
+    return y;
+  }
+  Array run(const GlobalAvgPool& pool, const Operands& o, const Kept&) const {
+    return reference::global_avg_pool_forward(pool.batch, {pool.pixels, 1, pool.channels}, x(o));
+  }
+  Array run(const Shortcut& shortcut, const Operands& o, const Kept&) const {
+    return patches(shortcut.forward, x(o));
+  }
+
+  static std::size_t channels_of(const BatchNorm& norm) { return static_cast<std::size_t>(norm.channels); }
+  /// As the kernels find them, chunk by chunk.
+  static Moments moments_at(const BatchNorm& norm, const Array& source, std::size_t channel) {
+    const ColumnChunks chunks = column_chunks(norm.rows);
+    std::vector<Moments> parts;
+    for (int chunk = 0; chunk < chunks.chunks; ++chunk) {
+      std::vector<Moments> values;
+      for (std::int64_t row = chunks.begin(chunk); row < chunks.begin(chunk + 1); ++row) {
+        const double value = source[static_cast<std::size_t>(row * norm.channels) + channel];
+        values.push_back({1.0f, static_cast<float>(value), 0.0f});
+      }
+      parts.push_back(merged(values));
+    }
+    return merged(parts);
+  }
+  static Moments merged(const std::vector<Moments>& parts) {
+    double count = 0.0, sum = 0.0, squares = 0.0;
+    for (const Moments& part : parts) {
+      const MomentSums seen = seen_from(parts[0].mean, part);
+      count += static_cast<double>(part.count);
+      sum += static_cast<double>(seen.sum);
+      squares += static_cast<double>(seen.squares);
+    }
+    return moments_of(static_cast<float>(count), parts[0].mean,
+                      {static_cast<float>(sum), static_cast<float>(squares)});
+  }
+  static float rstd_at(const BatchNorm& norm, const Moments& moments) {
+    return rstd_of(moments.variance(), norm.epsilon, [](float v) { return std::sqrt(v); });
+  }
+  static ChannelMap map_at(const BatchNorm& norm, const Operands& o, const Moments& moments, std::size_t c) {
+    return {moments.mean, o.params[0].master[c] * rstd_at(norm, moments), o.params[1].master[c]};
   }
 
   static Array pooled(const Pool& pool, bool relu, const Array& source, const Kept& kept) {
@@ -178,26 +239,29 @@ class HostGroup final : public engine::Group {
     const Array grad = grad_y(o);
     const int rows = static_cast<int>(affine.rows(batch_));
     if (o.params[0].grad != nullptr) {
-      write_array(reference::grad_biases(affine.outputs, grad),
-                  reinterpret_cast<std::byte*>(o.params[1].grad));
+      if (affine.biased) {
+        write_array(reference::grad_biases(affine.outputs, grad),
+                    reinterpret_cast<std::byte*>(o.params[1].grad));
+      }
       write_array(
           reference::linear_grad_weights({rows, affine.row, affine.outputs}, rows_of(affine, o), grad),
           reinterpret_cast<std::byte*>(o.params[0].grad));
     }
     if (o.grad_src[0] == nullptr) return;
     write_array(affine.is_conv()
-                    ? conv_grad_x(affine, param(o, 0), grad, rows)
+                    ? conv_grad_x(affine, param(o, 0), grad)
                     : reference::linear_grad_x({rows, affine.inner, affine.outputs}, param(o, 0), grad),
                 o.grad_src[0]);
   }
-  Array conv_grad_x(const Affine& affine, const Array& weights, const Array& grad, int rows) const {
+  Array conv_grad_x(const Affine& affine, const Array& weights, const Array& grad) const {
     const Im2colShape back = affine.backward_patches(batch_);
     Array rotated(static_cast<std::size_t>(back.row * affine.in.channels), 0.0);
     for (int i = 0; i < back.inner() * affine.in.channels; ++i) {
       rotated[static_cast<std::size_t>(i)] = weights[static_cast<std::size_t>(
           rotated_source(affine.kernel, affine.in.channels, affine.outputs, i))];
     }
-    return reference::linear_forward({rows, back.row, affine.in.channels}, patches(back, grad), rotated,
+    return reference::linear_forward({static_cast<int>(back.rows()), back.row, affine.in.channels},
+                                     patches(back, grad), rotated,
                                      Array(static_cast<std::size_t>(affine.in.channels), 0.0));
   }
 
@@ -220,6 +284,41 @@ class HostGroup final : public engine::Group {
   }
   void run_backward(const Relu&, const Operands&, const Kept&) const {}
   void run_backward(const Sum&, const Operands&, const Kept&) const {}
+  void run_backward(const BatchNorm& norm, const Operands& o, const Kept&) const {
+    const Array source = x(o), grad = grad_y(o);
+    Array grad_x(source.size());
+    for (std::size_t c = 0; c < channels_of(norm); ++c) {
+      const Moments moments = moments_at(norm, source, c);
+      const ChannelMap map = map_at(norm, o, moments, c);
+      const auto masked = [&](std::size_t i) {
+        return map.masked(static_cast<float>(source[i]), static_cast<float>(grad[i]), norm.relu);
+      };
+      double sum = 0.0, product = 0.0;
+      for (std::size_t i = c; i < source.size(); i += channels_of(norm)) {
+        sum += static_cast<double>(masked(i));
+        product += static_cast<double>(masked(i)) * (source[i] - static_cast<double>(map.mean));
+      }
+      const GradSums sums{static_cast<float>(sum), static_cast<float>(product)};
+      if (o.params[0].grad != nullptr) {
+        o.params[0].grad[c] = rstd_at(norm, moments) * sums.product;
+        o.params[1].grad[c] = sums.grad;
+      }
+      const GradSums means = grad_means(sums, static_cast<float>(norm.rows), rstd_at(norm, moments));
+      for (std::size_t i = c; i < source.size(); i += channels_of(norm)) {
+        grad_x[i] =
+            static_cast<double>(batch_norm_grad(map, means, static_cast<float>(source[i]), masked(i)));
+      }
+    }
+    if (o.grad_src[0] != nullptr) write_array(grad_x, o.grad_src[0]);
+  }
+  void run_backward(const GlobalAvgPool& pool, const Operands& o, const Kept&) const {
+    if (o.grad_src[0] == nullptr) return;
+    write_array(reference::global_avg_pool_grad_x(pool.batch, {pool.pixels, 1, pool.channels}, grad_y(o)),
+                o.grad_src[0]);
+  }
+  void run_backward(const Shortcut& shortcut, const Operands& o, const Kept&) const {
+    if (o.grad_src[0] != nullptr) write_array(patches(shortcut.backward, grad_y(o)), o.grad_src[0]);
+  }
 
   static Array unpooled(const Pool& pool, const Array& grad, const Kept& kept) {
     const PoolPlace& p = pool.place;

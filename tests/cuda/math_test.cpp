@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -8,6 +9,8 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/model/layer.hpp"
 #include "cuda/augment_math.hpp"
+#include "cuda/batch_norm_math.hpp"
+#include "cuda/conv_math.hpp"
 #include "cuda/device_choice.hpp"
 #include "cuda/divisor.hpp"
 #include "cuda/host_math.hpp"
@@ -144,6 +147,76 @@ TEST(ColumnChunks, CoverEveryRowOnce) {
     EXPECT_EQ(chunks.begin(chunks.chunks), rows);
     for (int i = 0; i < chunks.chunks; ++i) EXPECT_LT(chunks.begin(i), chunks.begin(i + 1)) << rows;
     EXPECT_LE(chunks.chunks, 512);
+  }
+}
+
+/// Parts as chunks of rows are, of unlike sizes, around their first value and then around the first part's mean.
+TEST(Moments, LoseNoDigitsToALargeMean) {
+  for (const float middle : {0.0f, 1.0f, 1000.0f, -100000.0f}) {
+    std::vector<double> values;
+    std::vector<Moments> parts;
+    for (const int count : {256, 256, 7}) {
+      MomentSums sums;
+      const auto value = [&](int i) {
+        return middle +
+               testing::noise(static_cast<std::uint64_t>(i), static_cast<std::uint32_t>(parts.size()));
+      };
+      for (int i = 0; i < count; ++i) {
+        values.push_back(static_cast<double>(value(i)));
+        const MomentSums one = seen_from(value(0), {1.0f, value(i), 0.0f});
+        sums = {sums.sum + one.sum, sums.squares + one.squares};
+      }
+      parts.push_back(moments_of(static_cast<float>(count), value(0), sums));
+    }
+    MomentSums sums;
+    for (const Moments& part : parts) {
+      const MomentSums one = seen_from(parts[0].mean, part);
+      sums = {sums.sum + one.sum, sums.squares + one.squares};
+    }
+    const Moments found = moments_of(static_cast<float>(values.size()), parts[0].mean, sums);
+    const reference::Moments wanted = reference::moments_of(1, values);
+    // a mean is rounded, and its distance from the first part's, below 1, is squared
+    const double tolerance = 16.0 * 0x1.0p-24 * (1.0 + std::abs(static_cast<double>(middle)));
+    EXPECT_NEAR(found.mean, wanted.mean[0], tolerance) << middle;
+    EXPECT_NEAR(found.variance(), wanted.variance[0], tolerance) << middle;
+  }
+}
+
+TEST(Moments, HaveNoNegativeVarianceAndKeepNan) {
+  EXPECT_EQ((Moments{4.0f, 1.0f, -1e-9f}.variance()), 0.0f);
+  EXPECT_TRUE(std::isnan(Moments{4.0f, 1.0f, NAN}.variance()));
+  EXPECT_TRUE(std::isnan(ChannelMap{0.0f, 1.0f, 0.0f}(NAN, true)));
+}
+
+/// The windows of the data gradient see a pixel of the output where, and only where, a window of the output sees theirs.
+TEST(Im2colPlace, TurnsRoundInTheDataGradientOfAStride) {
+  for (const int stride : {1, 2, 3}) {
+    for (const int kernel : {1, 2, 3, 5}) {
+      const model::Padding y = model::centred_padding(7, kernel, stride),
+                           x = model::centred_padding(6, kernel, stride);
+      const Im2colShape forward{1,      7, 6,         2,        kernel, y.before, kernel * kernel * 2,
+                                stride, 1, y.outputs, x.outputs};
+      const Im2colShape back{1, y.outputs, x.outputs, 4, kernel, kernel - 1 - y.before, kernel * kernel * 4,
+                             1, stride,    7,         6};
+      const Im2colPlace there(forward), here(back);
+      std::vector<std::array<int, 3>> pairs, turned;  // pixel of the input, tap, pixel of the output
+      for (int out = 0; out < y.outputs * x.outputs; ++out) {
+        for (int tap = 0; tap < kernel * kernel; ++tap) {
+          const int from = there.source((out * kernel * kernel + tap) * 2);
+          if (from >= 0) pairs.push_back({from / 2, tap, out});
+        }
+      }
+      for (int in = 0; in < 7 * 6; ++in) {
+        for (int tap = 0; tap < kernel * kernel; ++tap) {
+          const int from = here.source((in * kernel * kernel + tap) * 4 + 3);
+          if (from >= 0) turned.push_back({in, kernel * kernel - 1 - tap, from / 4});
+          EXPECT_TRUE(from < 0 || from % 4 == 3);
+        }
+      }
+      std::sort(pairs.begin(), pairs.end());
+      std::sort(turned.begin(), turned.end());
+      EXPECT_EQ(turned, pairs) << "kernel " << kernel << ", stride " << stride;
+    }
   }
 }
 

@@ -50,7 +50,8 @@ reference::Array to_fp32(reference::Array values) {
   return values;
 }
 
-/// Gradients by ParamTable index as they lie in memory, conv weights with their zero rows.
+/// Gradients by ParamTable index as they lie in memory, conv weights with their zero rows; of running parameters the
+/// batch's statistics.
 reference::Params gradients_of(const model::NetSpec& net, const model::ParamTable& table,
                                const reference::Params& params, const reference::Array& x,
                                const std::vector<std::uint8_t>& labels, double& loss_sum) {
@@ -66,12 +67,17 @@ reference::Params gradients_of(const model::NetSpec& net, const model::ParamTabl
                        std::span(block).subspan(layout.entries[p].offset, layout.entries[p].floats));
   }
   engine::TrainBinding binding;
+  binding.control_layout.statistics_floats = layout.running_floats;
+  std::vector<float> control(binding.control_layout.floats());
   binding.params = block.data();
+  binding.control = control.data();
   binding.grads = grads.data();
   binding.global_batch = 8;
   engine::Arena arena([](std::size_t bytes) { return allocate_host(bytes); });
   engine::Lane lane;
   for (const engine::Task& task : tower.train_tasks(binding, arena)) task.start(lane);
+  std::copy(control.begin() + static_cast<std::ptrdiff_t>(binding.control_layout.statistics()), control.end(),
+            grads.begin() + static_cast<std::ptrdiff_t>(layout.running_begin()));
   reference::Params found;
   for (const auto& entry : layout.entries) {
     const auto first = grads.begin() + static_cast<std::ptrdiff_t>(entry.offset);
@@ -84,6 +90,9 @@ TEST(CudaPlan, GivesTheReferenceGradientsForEveryOrderOfLayersWithItsFormulas) {
   constexpr int kBatch = 3;
   std::vector<model::NetSpec> nets = test::orders_of_layers();
   nets.push_back(test::network_with_frozen_layers());
+  for (const int channels : {16, 12}) nets.push_back(test::network_with_blocks(channels));
+  // Of the units for 32x32 pixels one lies so near zero that rounding decides its sign.
+  nets.push_back(model::make_model("resnet20", {16, 16, 3}, 10));
   for (std::uint64_t seed = 0; seed < 300; ++seed) nets.push_back(test::RandomNetwork(seed).make());
   for (const model::NetSpec& net : nets) {
     const model::ParamTable table = model::make_param_table(net);
@@ -95,6 +104,9 @@ TEST(CudaPlan, GivesTheReferenceGradientsForEveryOrderOfLayersWithItsFormulas) {
                                 : static_cast<double>(table[p].shape.count()) /
                                       static_cast<double>(table[p].shape[table[p].shape.rank() - 1]);
       params.push_back(testing::noise_of(count, static_cast<std::uint32_t>(p), 1.0 / std::sqrt(inputs)));
+      if (table[p].part == model::ParamPart::scale) {
+        for (double& value : params.back()) value += 1.0;
+      }
     }
     const auto x = testing::noise_of(static_cast<std::size_t>(kBatch * net.input.count()), 77);
     const std::vector<std::uint8_t> labels{1, 255, 0};
@@ -104,7 +116,7 @@ TEST(CudaPlan, GivesTheReferenceGradientsForEveryOrderOfLayersWithItsFormulas) {
     EXPECT_NEAR(loss_sum, wanted.loss_sum, tolerance(net) * kBatch * std::log(net.classes)) << net.name;
     for (std::size_t p = 0; p < table.size(); ++p) {
       const auto count = static_cast<std::size_t>(table[p].shape.count());
-      if (table[p].role != model::ParamRole::trained) {
+      if (table[p].role == model::ParamRole::frozen) {
         EXPECT_EQ(std::count(found[p].begin(), found[p].end(), -7.0), std::ssize(found[p])) << table[p].name;
         continue;
       }
@@ -154,6 +166,32 @@ TEST(CudaPlan, TakesARectifierIntoTheLayerBeforeAndOffersItsMaskBehind) {
   EXPECT_EQ(plan.group(4).contract().operations, 2u);
   EXPECT_TRUE(std::get<Affine>(plan.group(6).work()).logits);
   EXPECT_FALSE(plan.group(6).contract().can_mask_dst);
+}
+
+TEST(CudaPlan, TakesTheRectifierBehindABatchNormButNotThatOfAConvolutionWithoutBiases) {
+  model::NetBuilder net("bn", {9, 8, 3}, 7);
+  model::Value x =
+      net.conv(net.image(), {.name = "c1", .out_channels = 8, .kernel = 3, .stride = 2, .with_bias = false});
+  x = net.relu(net.batch_norm(x, {.name = "bn1", .epsilon = 0.25f}));
+  x = net.relu(net.conv(x, {.name = "c2", .out_channels = 8, .kernel = 2, .stride = 3, .with_bias = false}));
+  x = net.batch_norm(net.shortcut(x, {"s", 12, 2}), {.name = "bn2"});
+  const Planned plan(net.softmax_cross_entropy(net.linear(net.global_avg_pool(x, {"mean"}), {"l", 7})));
+  std::string names;
+  for (const testing::HostGroup* group : plan.kernels->groups) names += group->contract().name + ", ";
+  EXPECT_EQ(names, "c1, bn1, c2, relu 3, s, bn2, mean, l, ");
+  const auto& c1 = std::get<Affine>(plan.group(0).work());
+  EXPECT_EQ(c1.out, (Extent{5, 4, 8}));
+  EXPECT_EQ(c1.rows(2), 2 * 5 * 4);
+  EXPECT_EQ(c1.in_rows(2), 2 * 9 * 8);
+  EXPECT_EQ(plan.group(0).contract().masters.size(), 1u);
+  const auto& bn1 = std::get<BatchNorm>(plan.group(1).work());
+  EXPECT_TRUE(bn1.relu);
+  EXPECT_EQ(bn1.rows, 2 * 5 * 4);
+  EXPECT_EQ(bn1.epsilon, 0.25f);
+  EXPECT_FALSE(plan.group(1).contract().relu_at_end);
+  EXPECT_EQ(plan.group(1).contract().masters.size(), 4u);
+  EXPECT_FALSE(std::get<Affine>(plan.group(2).work()).relu);
+  EXPECT_FALSE(std::get<BatchNorm>(plan.group(5).work()).relu);
 }
 
 TEST(CudaPlan, KeepsPoolingAndNormalizationApartWhereABlockHasNoRoomForBoth) {

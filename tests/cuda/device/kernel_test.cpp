@@ -130,83 +130,95 @@ TEST_F(CudaKernel, KeepsNanBehindTheEpilogueSoThatDivergenceIsSeen) {
   }
 }
 
+/// Forward and data gradient, each as a product of windows.
+void expect_convolution(Bench& bench, ValueType type, int kernel, int stride) {
+  const std::string what = concat("kernel ", kernel, ", stride ", stride);
+  const reference::ConvShape conv{3, {7, 5, 3}, 9, kernel, stride};
+  const int before = (kernel - 1) / 2, height = (7 + stride - 1) / stride, width = (5 + stride - 1) / stride;
+  const auto pixels = static_cast<std::size_t>(3 * 7 * 5),
+             outputs = static_cast<std::size_t>(3 * height * width);
+  const Im2colShape forward{
+      3, 7, 5, 3, kernel, before, round_up(kernel * kernel * 3, kIm2colGroup), stride, 1, height, width};
+  const auto row = static_cast<std::size_t>(forward.row);
+  const reference::Array x = lattice(pixels * 3, 5);
+  const reference::Array w = lattice(static_cast<std::size_t>(kernel * kernel * 3 * 9), 6);
+  reference::Array padded = w;
+  padded.resize(row * 9, 0.0);
+  void* const patches = bench.take(outputs * row, type);
+  im2col(bench.stream, forward, type, bench.upload(x, type), patches);
+  auto* const y = bench.take<float>(outputs * 9);
+  plain_matmul(bench.stream,
+               {forward.rows(), 9, forward.row, false, false, type, ValueType::fp32, false, false}, patches,
+               bench.upload(padded, type), y, nullptr);
+  expect_equal(bench.download(y, outputs * 9, ValueType::fp32), reference::conv_forward(conv, x, w, {}),
+               what);
+
+  const reference::Array grad = lattice(outputs * 9, 7);
+  const Im2colShape back{
+      3, height, width, 9, kernel, kernel - 1 - before, round_up(kernel * kernel * 9, kIm2colGroup),
+      1, stride, 7,     5};
+  void* const grad_patches = bench.take(pixels * static_cast<std::size_t>(back.row), type);
+  void* const rotated = bench.take(static_cast<std::size_t>(back.row * 3), type);
+  im2col(bench.stream, back, type, bench.upload(grad, type), grad_patches);
+  rotate_weights(bench.stream, {kernel, 3, 9, back.row},
+                 static_cast<const float*>(bench.upload(w, ValueType::fp32)), rotated, type);
+  auto* const grad_x = bench.take<float>(pixels * 3);
+  plain_matmul(bench.stream, {back.rows(), 3, back.row, false, false, type, ValueType::fp32, false, false},
+               grad_patches, rotated, grad_x, nullptr);
+  expect_equal(bench.download(grad_x, pixels * 3, ValueType::fp32), reference::conv_grad_x(conv, w, grad),
+               "data gradient, " + what);
+}
+
 TEST_F(CudaKernel, ConvolvesAsTheReferenceThroughPatches) {
   Bench bench;
   for (const ValueType type : kTypes) {
     for (const int kernel : {1, 2, 3, 5}) {
-      const reference::ConvShape conv{3, {7, 5, 3}, 9, kernel};
-      const int before = (kernel - 1) / 2;
-      const auto pixels = static_cast<std::size_t>(3 * 7 * 5);
-      const Im2colShape forward{3, 7, 5, 3, kernel, before, round_up(kernel * kernel * 3, kIm2colGroup)};
-      const auto row = static_cast<std::size_t>(forward.row);
-      const reference::Array x = lattice(pixels * 3, 5);
-      const reference::Array w = lattice(static_cast<std::size_t>(kernel * kernel * 3 * 9), 6);
-      reference::Array padded = w;
-      padded.resize(row * 9, 0.0);
-      void* const patches = bench.take(pixels * row, type);
-      im2col(bench.stream, forward, type, bench.upload(x, type), patches);
-      auto* const y = bench.take<float>(pixels * 9);
-      plain_matmul(bench.stream,
-                   {forward.rows(), 9, forward.row, false, false, type, ValueType::fp32, false, false},
-                   patches, bench.upload(padded, type), y, nullptr);
-      expect_equal(bench.download(y, pixels * 9, ValueType::fp32),
-                   reference::conv_forward(conv, x, w, reference::Array(9, 0.0)), concat("kernel ", kernel));
-
-      const reference::Array grad = lattice(pixels * 9, 7);
-      const Im2colShape back{
-          3, 7, 5, 9, kernel, kernel - 1 - before, round_up(kernel * kernel * 9, kIm2colGroup)};
-      void* const grad_patches = bench.take(pixels * static_cast<std::size_t>(back.row), type);
-      void* const rotated = bench.take(static_cast<std::size_t>(back.row * 3), type);
-      im2col(bench.stream, back, type, bench.upload(grad, type), grad_patches);
-      rotate_weights(bench.stream, {kernel, 3, 9, back.row},
-                     static_cast<const float*>(bench.upload(w, ValueType::fp32)), rotated, type);
-      auto* const grad_x = bench.take<float>(pixels * 3);
-      plain_matmul(bench.stream,
-                   {back.rows(), 3, back.row, false, false, type, ValueType::fp32, false, false},
-                   grad_patches, rotated, grad_x, nullptr);
-      expect_equal(bench.download(grad_x, pixels * 3, ValueType::fp32), reference::conv_grad_x(conv, w, grad),
-                   concat("data gradient, kernel ", kernel));
+      for (const int stride : {1, 2, 3}) expect_convolution(bench, type, kernel, stride);
     }
   }
+}
+
+/// Says why in `left`, when cuDNN has no algorithm.
+void expect_convolution_by_cudnn(Bench& bench, ValueType type, int stride, std::string& left) {
+  const LibraryConvShape shape{6, {12, 11, 16}, 24, 5, type, stride};
+  const reference::ConvShape conv{6, {12, 11, 16}, 24, 5, stride};
+  const std::size_t pixels = 6 * 12 * 11, weights = 5 * 5 * 16 * 24;
+  const auto outputs = static_cast<std::size_t>(6 * shape.out().count());
+  LibraryConv library(shape);
+  const TrialMemory memory(bench.device, pixels * 24 * sizeof(float), true);
+  if (!library.plan(memory.trial(), true)) {
+    left += concat(name_of(type), ", stride ", stride, ": ", library.text(), "; ");
+    return;
+  }
+  const reference::Array x = lattice(pixels * 16, 11), w = lattice(weights, 12), grad = lattice(outputs, 13);
+  void* const workspace = bench.take<std::byte>(library.workspace_bytes() + 1);
+  const void *const dx = bench.upload(x, type), *const dgrad = bench.upload(grad, type);
+  void *const copy = bench.take(weights, type), *const y = bench.take(outputs, type);
+  transpose_weights(bench.stream, static_cast<const float*>(bench.upload(w, ValueType::fp32)), copy, type,
+                    400, 24);
+  library.forward(bench.stream, dx, copy, y, workspace);
+  // cuDNN may transform what it multiplies; then a few roundings of the type (tf32 has 2^-11) are lost
+  const double tolerance = type == ValueType::bf16 ? 4 * 0x1.0p-9 : 4 * 0x1.0p-11;
+  EXPECT_LE(relative_distance(bench.download(y, outputs, type), reference::conv_forward(conv, x, w, {})),
+            tolerance);
+  void *const grad_copy = bench.take(weights, type), *const grad_x = bench.take(pixels * 16, type);
+  auto* const grad_w = bench.take<float>(weights);
+  library.weight_gradient(bench.stream, dx, dgrad, grad_copy, workspace);
+  transpose_gradient(bench.stream, grad_copy, type, grad_w, 400, 24);
+  library.data_gradient(bench.stream, copy, dgrad, grad_x, workspace);
+  EXPECT_LE(relative_distance(bench.download(grad_w, weights, ValueType::fp32),
+                              reference::conv_grad_weights(conv, x, grad)),
+            tolerance);
+  EXPECT_LE(
+      relative_distance(bench.download(grad_x, pixels * 16, type), reference::conv_grad_x(conv, w, grad)),
+      tolerance);
 }
 
 TEST_F(CudaKernel, ConvolvesAsTheReferenceByCudnn) {
   Bench bench;
   std::string left;
   for (const ValueType type : kTypes) {
-    const LibraryConvShape shape{6, {12, 11, 16}, 24, 5, type};
-    const reference::ConvShape conv{6, {12, 11, 16}, 24, 5};
-    const std::size_t pixels = 6 * 12 * 11, weights = 5 * 5 * 16 * 24;
-    LibraryConv library(shape);
-    const TrialMemory memory(bench.device, pixels * 24 * sizeof(float), true);
-    if (!library.plan(memory.trial(), true)) {
-      left += concat(name_of(type), ": ", library.text(), "; ");
-      continue;
-    }
-    const reference::Array x = lattice(pixels * 16, 11), w = lattice(weights, 12),
-                           grad = lattice(pixels * 24, 13);
-    void* const workspace = bench.take<std::byte>(library.workspace_bytes() + 1);
-    const void *const dx = bench.upload(x, type), *const dgrad = bench.upload(grad, type);
-    void *const copy = bench.take(weights, type), *const y = bench.take(pixels * 24, type);
-    transpose_weights(bench.stream, static_cast<const float*>(bench.upload(w, ValueType::fp32)), copy, type,
-                      400, 24);
-    library.forward(bench.stream, dx, copy, y, workspace);
-    // cuDNN may transform what it multiplies; then a few roundings of the type (tf32 has 2^-11) are lost
-    const double tolerance = type == ValueType::bf16 ? 4 * 0x1.0p-9 : 4 * 0x1.0p-11;
-    EXPECT_LE(relative_distance(bench.download(y, pixels * 24, type),
-                                reference::conv_forward(conv, x, w, reference::Array(24, 0.0))),
-              tolerance);
-    void *const grad_copy = bench.take(weights, type), *const grad_x = bench.take(pixels * 16, type);
-    auto* const grad_w = bench.take<float>(weights);
-    library.weight_gradient(bench.stream, dx, dgrad, grad_copy, workspace);
-    transpose_gradient(bench.stream, grad_copy, type, grad_w, 400, 24);
-    library.data_gradient(bench.stream, copy, dgrad, grad_x, workspace);
-    EXPECT_LE(relative_distance(bench.download(grad_w, weights, ValueType::fp32),
-                                reference::conv_grad_weights(conv, x, grad)),
-              tolerance);
-    EXPECT_LE(
-        relative_distance(bench.download(grad_x, pixels * 16, type), reference::conv_grad_x(conv, w, grad)),
-        tolerance);
+    for (const int stride : {1, 2}) expect_convolution_by_cudnn(bench, type, stride, left);
   }
   if (!left.empty()) GTEST_SKIP() << left << "the backend multiplies patches there";
 }

@@ -100,14 +100,13 @@ class TrainingRun {
 
   engine::StepProgram step_program() {
     arena.rewind();
-    const std::size_t floats = tower->layout().floats;
     comm::StepParts parts;
     parts.compute = tower->train_tasks(binding(), arena);
     engine::UpdateBinding update;
     update.params = params_.as<float>();
     update.grads = binding().grads;
     update.ema = ema_.as<float>();
-    update.end = floats;
+    update.end = tower->layout().trained_floats;
     update.control = reduced_.as<float>();
     update.step = step_.as<std::uint64_t>();
     update.decay_sum = decay_.as<double>();
@@ -120,9 +119,10 @@ class TrainingRun {
       parts.before_updates = backend.gradient_norm_task({update.grads, floats, norm_.as<double>()});
     }
     parts.update.push_back(backend.update_task(update, table, tower->layout()));
+    if (tower->layout().running_floats > 0) parts.finish.push_back(running_task());
     parts.finish.push_back(advance_task());
     parts.control = {binding().control, control.floats()};
-    parts.grads = {binding().grads, floats};
+    parts.grads = {binding().grads, tower->layout().trained_floats};
     engine::StepProgram program("train");
     alone.append(program, std::move(parts), {});
     program.finalize();
@@ -199,6 +199,18 @@ class TrainingRun {
     return arrays;
   }
 
+  /// The batch's statistics of running parameter `p` as the last step left them.
+  reference::Array statistics(std::size_t p) const {
+    const engine::ParamLayout& layout = tower->layout();
+    const auto& entry = layout.entries[p];
+    const std::vector<float> all = reduced();
+    std::vector<float> values(static_cast<std::size_t>(table[p].shape.count()));
+    tower->to_logical(
+        p, {all.data() + control.statistics() + (entry.offset - layout.running_begin()), entry.floats},
+        values);
+    return {values.begin(), values.end()};
+  }
+
   /// Images [0, batch) in file order, or those of a training step, as the network sees them; NHWC.
   reference::Array input(std::optional<std::uint64_t> step) const {
     reference::Array x;
@@ -221,9 +233,9 @@ class TrainingRun {
       result.push_back(labels[order().at(step, i).local]);
     return result;
   }
-  reference::LossAndGradients wanted() const {
+  reference::LossAndGradients wanted(const reference::Rounding& round = reference::as_it_is) const {
     return reference::loss_and_gradients(spec.net, table, logical(params()), input(0), batch_labels(0),
-                                         spec.batch, static_cast<double>(global_batch()));
+                                         spec.batch, static_cast<double>(global_batch()), round);
   }
   optim::ScheduleSpec schedule() const {
     optim::ScheduleSpec schedule;
@@ -241,7 +253,7 @@ class TrainingRun {
   std::unique_ptr<lower::Tower> tower;
   engine::Arena arena;
   comm::AllReduceUpdate alone;  ///< of one bucket
-  engine::ControlLayout control;
+  engine::ControlLayout control{1, tower->layout().running_floats};
   std::vector<engine::StepRecord> records;
   std::atomic<int> stop_request{0};
   std::vector<std::uint8_t> images, labels;
@@ -259,6 +271,16 @@ class TrainingRun {
     how.crop_height = spec.net.input.height;
     how.crop_width = spec.net.input.width;
     return how;
+  }
+
+  engine::Task running_task() {
+    engine::RunningBinding running;
+    running.params = params_.as<float>();
+    running.ema = ema_.as<float>();
+    running.control = reduced_.as<float>();
+    running.control_layout = control;
+    running.step = step_.as<std::uint64_t>();
+    return backend.running_task(running, table, tower->layout());
   }
 
   engine::Task advance_task() {
@@ -302,6 +324,8 @@ class TrainingRun {
       std::vector<float> values(static_cast<std::size_t>(shape.count()));
       for (std::size_t i = 0; i < values.size(); ++i) {
         values[i] = scale * truncated_normal(21, static_cast<std::uint32_t>(p), i);
+        if (table[p].part == model::ParamPart::scale) values[i] += 1.0f;
+        if (table[p].part == model::ParamPart::variance) values[i] = 0.5f + std::abs(values[i]);
         const std::uint32_t bits = random4(31, RandomPurpose::synthetic, i, static_cast<std::uint32_t>(p))[0];
         values[i] *= 1.0f + static_cast<float>((bits & 1 ? 1.0 : -1.0) * spec.ulps * 0x1.0p-23);
       }

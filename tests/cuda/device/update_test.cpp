@@ -118,6 +118,39 @@ TEST_F(CudaUpdate, KeepsWhatEveryRuleKeeps) {
   }
 }
 
+TEST_F(CudaUpdate, MovesRunningStatisticsAndNotWhenTheLossIsNotFinite) {
+  Bench bench;
+  constexpr std::uint64_t kBegin = 48, kEnd = kBegin + 600;  // the launch is of the second half
+  Running work;
+  work.begin = kBegin;
+  work.segments.items[work.segments.count++] = {kBegin + 304, kBegin + 320, 0.0f, 0.25f};
+  work.segments.items[work.segments.count++] = {kBegin + 320, kEnd, 0.0f, 0.5f};
+  work.ema_decay = 0.75;
+  work.step = bench.upload(std::vector<std::uint64_t>{1000});
+  std::vector<float> params, ema, statistics;
+  for (std::uint64_t i = 0; i < kEnd + 16; ++i) {  // so that the results are exact
+    params.push_back(static_cast<float>(i * 7 % 33) / 16.0f - 1.0f);
+    ema.push_back(static_cast<float>(i * 3 % 65) / 16.0f);
+    if (i >= kBegin) statistics.push_back(static_cast<float>(i * 5 % 17) / 16.0f);
+  }
+  work.statistics = bench.upload(statistics);
+  for (const bool finite : {true, false}) {
+    work.loss_sum = bench.upload(std::vector{finite ? 3.0f : std::numeric_limits<float>::quiet_NaN()});
+    work.params = bench.upload(params);
+    work.ema = bench.upload(ema);
+    update_running(bench.stream, work);
+    const std::vector<float> new_params = bench.download(work.params, params.size());
+    const std::vector<float> new_ema = bench.download(work.ema, ema.size());
+    for (std::uint64_t i = 0; i < params.size(); ++i) {
+      const bool changes = finite && i >= kBegin + 304 && i < kEnd;
+      const float share = i < kBegin + 320 ? 0.25f : 0.5f;
+      const float r = changes ? params[i] + share * (statistics[i - kBegin] - params[i]) : params[i];
+      ASSERT_EQ(new_params[i], r) << i;
+      ASSERT_EQ(new_ema[i], changes ? ema[i] + 0.25f * (r - ema[i]) : ema[i]) << i;
+    }
+  }
+}
+
 TEST_F(CudaUpdate, FindsTheNormOfAllGradients) {
   Bench bench;
   const std::uint64_t floats = std::uint64_t{4} * 256 * kUpdateBlocks + 4 * 77;

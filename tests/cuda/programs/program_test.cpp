@@ -94,6 +94,16 @@ struct StepRun {
     return plan_update(u, table, tower.layout(), partials, &update_counter);
   }
 
+  Task running() {
+    engine::RunningBinding r;
+    r.params = blocks.as<float>();
+    r.ema = blocks.as<float>() + tower.layout().floats;
+    r.control = reduced.as<float>();
+    r.control_layout = control;
+    r.step = &step;
+    return plan_running(r, table, tower.layout());
+  }
+
   Task advance(std::span<const double> sums) {
     engine::AdvanceBinding a;
     a.control = reduced.as<float>();
@@ -110,10 +120,10 @@ struct StepRun {
 
   model::NetSpec net;
   model::ParamTable table;
-  engine::ControlLayout control{2};
   Bytes counters;  ///< of the column sums
   int stop_word = 0;
   lower::Tower tower;
+  engine::ControlLayout control{2, tower.layout().running_floats};
   Buffer blocks, reduced;
   std::vector<std::uint8_t> images, labels;
   engine::Arena arena{[](std::size_t bytes) { return allocate_host(bytes); }};
@@ -131,6 +141,7 @@ template <class Check>
 void for_each_run(Check check) {
   std::vector<model::NetSpec> nets = test::orders_of_layers();
   nets.push_back(model::make_model("tutorial", {24, 24, 3}, 10));
+  nets.push_back(test::network_with_blocks(16));
   for (const model::NetSpec& net : nets) {
     for (const auto precision : {engine::Precision::fp32, engine::Precision::tf32, engine::Precision::bf16}) {
       for (const auto choice : {ConvChoice::automatic, ConvChoice::products, ConvChoice::library}) {
@@ -177,8 +188,9 @@ TEST(CudaProgram, HasNoRaceBetweenLanesNorBetweenReplays) {
     comm::StepParts parts;
     parts.compute = run.train();
     for (std::size_t b = 0; b < buckets.size(); ++b) parts.update.push_back(run.update(buckets[b], &sums[b]));
+    parts.finish.push_back(run.running());
     parts.finish.push_back(run.advance(sums));
-    parts.grads = {run.binding().grads, run.tower.layout().floats};
+    parts.grads = {run.binding().grads, run.tower.layout().trained_floats};
     parts.control = {run.reduced.as<float>(), run.control.floats()};
     engine::StepProgram program("train");
     update.append(program, std::move(parts), {});
@@ -238,6 +250,7 @@ TEST(CudaProgram, NeedsTheModelsOperationsAndNoMoreBytesThanItDeclares) {
     const std::vector<bool> wants = model::wants_gradient(run.net);
     for (std::size_t i = 0; i < run.net.operations.size(); ++i) {
       const model::Operation& operation = run.net.operations[i];
+      if (std::holds_alternative<model::BatchNorm>(operation.layer)) continue;
       if (model::params_of(run.table, i).empty()) continue;
       products.merge(std::set<std::string>{operation.name + " forward", operation.name + " weight gradient"});
       if (wants[operation.inputs[0].id]) products.insert(operation.name + " data gradient");
@@ -255,12 +268,18 @@ TEST(CudaProgram, NeedsTheModelsOperationsAndNoMoreBytesThanItDeclares) {
   });
 }
 
+/// And every statistic, which the control task zeroes before.
 TEST(CudaProgram, WritesEveryLogicalGradientByOneTaskEach) {
   for_each_run([](StepRun& run) {
     const std::vector<Task> tasks = run.train();
-    const float* const grads = run.binding().grads;
+    const engine::ParamLayout& layout = run.tower.layout();
     for (std::size_t p = 0; p < run.table.size(); ++p) {
-      const Bytes wanted = engine::bytes_of(grads + run.tower.layout().entries[p].offset,
+      if (run.table[p].role == model::ParamRole::frozen) continue;
+      const bool running = run.table[p].role == model::ParamRole::running;
+      const float* const begin =
+          running ? run.binding().control + run.control.statistics() - layout.running_begin()
+                  : run.binding().grads;
+      const Bytes wanted = engine::bytes_of(begin + layout.entries[p].offset,
                                             static_cast<std::size_t>(run.table[p].shape.count()));
       Written written(wanted);
       int writers = 0;
@@ -271,7 +290,7 @@ TEST(CudaProgram, WritesEveryLogicalGradientByOneTaskEach) {
           written.write(write);
         }
       }
-      EXPECT_EQ(writers, 1) << run.table[p].name;
+      EXPECT_EQ(writers, running ? 2 : 1) << run.table[p].name;
       EXPECT_EQ(written.missing(wanted), 0u) << run.table[p].name;
     }
   });

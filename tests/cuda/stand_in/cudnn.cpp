@@ -8,7 +8,7 @@
 #include "cuda/stand_in/gpu.hpp"
 #include "cuda/stand_in/values.hpp"
 
-/// cuDNN, as far as the backend calls it: convolutions of NHWC images with stride 1, one algorithm for each
+/// cuDNN, as far as the backend calls it: convolutions of NHWC images, one algorithm for each
 /// direction, which sums in fp32.
 
 using cifar_mpi::stand_in::load;
@@ -26,6 +26,7 @@ struct cudnnFilterStruct {
 };
 struct cudnnConvolutionStruct {
   int padding = 0;
+  int stride = 1;
   cudnnMathType_t math = CUDNN_DEFAULT_MATH;
 };
 struct cudnnContext {
@@ -70,8 +71,9 @@ struct Shape {
 
   bool fits() const {
     return x.type == y.type && x.type == w.type && x.n == y.n && x.channels == w.channels &&
-           y.channels == w.outputs && y.height == x.height + 2 * conv.padding - w.height + 1 &&
-           y.width == x.width + 2 * conv.padding - w.width + 1;
+           y.channels == w.outputs &&
+           y.height == (x.height + 2 * conv.padding - w.height) / conv.stride + 1 &&
+           y.width == (x.width + 2 * conv.padding - w.width) / conv.stride + 1;
   }
 
   /// Calls visit(y pixel, tap, x pixel) for each pair within the image, in units of pixels and taps.
@@ -87,7 +89,7 @@ struct Shape {
   void visit_window(int n, int row, int column, Visit visit) const {
     for (int ky = 0; ky < w.height; ++ky) {
       for (int kx = 0; kx < w.width; ++kx) {
-        const int sy = row + ky - conv.padding, sx = column + kx - conv.padding;
+        const int sy = row * conv.stride + ky - conv.padding, sx = column * conv.stride + kx - conv.padding;
         if (sy < 0 || sx < 0 || sy >= x.height || sx >= x.width) continue;
         visit(static_cast<std::size_t>((n * y.height + row) * y.width + column),
               static_cast<std::size_t>(ky * w.width + kx),
@@ -242,11 +244,12 @@ cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t des
 cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t desc, int pad_h, int pad_w, int u,
                                               int v, int dilation_h, int dilation_w,
                                               cudnnConvolutionMode_t mode, cudnnDataType_t compute) {
-  if (pad_h != pad_w || u != 1 || v != 1 || dilation_h != 1 || dilation_w != 1 ||
+  if (pad_h != pad_w || u < 1 || u != v || dilation_h != 1 || dilation_w != 1 ||
       mode != CUDNN_CROSS_CORRELATION || compute != CUDNN_DATA_FLOAT) {
     return CUDNN_STATUS_NOT_SUPPORTED;
   }
   desc->padding = pad_h;
+  desc->stride = u;
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t desc, cudnnMathType_t math) {

@@ -1,0 +1,133 @@
+#include <utility>
+
+#include "cuda/batch_norm.hpp"
+#include "cuda/group.hpp"
+#include "cuda/lane.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+using engine::Arena;
+using engine::Bytes;
+using engine::bytes_of;
+using engine::Lane;
+using engine::Operands;
+using engine::Task;
+
+class BatchNormGroup final : public ParamGroup {
+ public:
+  BatchNormGroup(SharedPlan& shared, engine::Contract contract, const BatchNorm& norm)
+      : shared_(shared),
+        contract_(std::move(contract)),
+        norm_(norm),
+        channels_(static_cast<std::size_t>(norm.channels)),
+        first_counter_(shared.counter_words) {
+    shared.counter_words += column_counters(norm.channels);
+  }
+
+  const engine::Contract& contract() const override { return contract_; }
+  engine::GroupTasks tasks(const Operands& operands, Arena& arena) const override;
+
+ private:
+  /// As in Contract::masters.
+  enum Part { kScale, kBiases, kMean, kVariance };
+
+  Bytes x(const Operands& o) const { return {o.src[0], contract_.src[0].value.bytes}; }
+  Bytes grad_y(const Operands& o) const { return {o.grad_dst, contract_.dst.grad.bytes}; }
+  Bytes param(const Operands& o, Part part) const { return bytes_of(o.params[part].master, channels_); }
+  Bytes grad(const Operands& o, Part part) const { return bytes_of(o.params[part].grad, channels_); }
+  Bytes moments(const BatchNormWork& work) const { return bytes_of(work.moments, 2 * channels_); }
+  Bytes partials(const BatchNormWork& work) const { return bytes_of(work.partials, work.partial_floats()); }
+  Bytes counters(const BatchNormWork& work) const {
+    return bytes_of(work.counters, static_cast<std::size_t>(column_counters(norm_.channels)));
+  }
+  static void take_partials(BatchNormWork& work, Arena& arena) {
+    work.partials = arena.take_array<float>(work.partial_floats());
+  }
+
+  Task forward(const Operands& o, const BatchNormWork& work) const;
+  Task inference(const Operands& o, const BatchNormWork& work) const;
+  Task backward(const Operands& o, const BatchNormWork& work) const;
+
+  SharedPlan& shared_;
+  engine::Contract contract_;
+  BatchNorm norm_;
+  std::size_t channels_;
+  int first_counter_;
+};
+
+engine::GroupTasks BatchNormGroup::tasks(const Operands& o, Arena& arena) const {
+  BatchNormWork work;
+  work.type = shared_.type();
+  work.rows = norm_.rows;
+  work.channels = norm_.channels;
+  work.epsilon = norm_.epsilon;
+  work.relu = norm_.relu;
+  work.scale = o.params[kScale].master;
+  work.biases = o.params[kBiases].master;
+  engine::GroupTasks tasks;
+  if (!o.training) {
+    tasks.forward.push_back(inference(o, work));
+    return tasks;
+  }
+  work.moments = arena.take_array<float>(2 * channels_);
+  work.counters = shared_.counters.as<unsigned>() + first_counter_;
+  take_partials(work, arena);
+  tasks.forward.push_back(forward(o, work));
+  if (o.grad_src[0] == nullptr && o.params[kScale].grad == nullptr) return tasks;
+  take_partials(work, arena);
+  tasks.backward.push_back(backward(o, work));
+  return tasks;
+}
+
+Task BatchNormGroup::forward(const Operands& o, const BatchNormWork& work) const {
+  return {contract_.name + " forward",
+          {x(o), param(o, kScale), param(o, kBiases)},
+          {{o.dst, contract_.dst.value.bytes},
+           moments(work),
+           partials(work),
+           counters(work),
+           grad(o, kMean),
+           grad(o, kVariance)},
+          [work, from = o.src[0], to = o.dst, mean = o.params[kMean].grad,
+           variance = o.params[kVariance].grad, share = o.statistics_share](Lane& lane) {
+            batch_norm_forward(stream_of(lane), work, from, to, mean, variance, share);
+          },
+          {}};
+}
+
+Task BatchNormGroup::inference(const Operands& o, const BatchNormWork& work) const {
+  return {contract_.name + " forward",
+          {x(o), param(o, kScale), param(o, kBiases), param(o, kMean), param(o, kVariance)},
+          {{o.dst, contract_.dst.value.bytes}},
+          [work, from = o.src[0], to = o.dst, mean = o.params[kMean].master,
+           variance = o.params[kVariance].master](Lane& lane) {
+            batch_norm_inference(stream_of(lane), work, from, to, mean, variance);
+          },
+          {}};
+}
+
+Task BatchNormGroup::backward(const Operands& o, const BatchNormWork& work) const {
+  Task task{contract_.name + " backward",
+            {x(o), grad_y(o), param(o, kScale), param(o, kBiases), moments(work)},
+            {partials(work), counters(work)},
+            [work, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0], scale = o.params[kScale].grad,
+             biases = o.params[kBiases].grad](Lane& lane) {
+              batch_norm_backward(stream_of(lane), work, from, grad, scale, biases, to);
+            },
+            {}};
+  for (const Part part : {kScale, kBiases}) {
+    if (o.params[part].grad != nullptr) task.writes.push_back(grad(o, part));
+  }
+  if (o.grad_src[0] != nullptr) task.writes.push_back({o.grad_src[0], contract_.src[0].grad.bytes});
+  return task;
+}
+
+}  // namespace
+
+std::unique_ptr<engine::Group> make_batch_norm_group(SharedPlan& shared, engine::Contract contract,
+                                                     const BatchNorm& norm) {
+  return std::make_unique<BatchNormGroup>(shared, std::move(contract), norm);
+}
+
+}  // namespace cifar_mpi::cuda

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+
+/// Batch normalization of one channel; runs on the host and on the device.
+namespace cifar_mpi::cuda {
+
+/// Of so many values: their mean, and the sum of the squares of their distances from it.
+struct Moments {
+  float count = 0.0f;
+  float mean = 0.0f;
+  float squares = 0.0f;
+
+  /// The biased variance; never below 0, a NaN stays one.
+  constexpr float variance() const {
+    const float biased = squares / count;
+    return biased < 0.0f ? 0.0f : biased;
+  }
+};
+
+/// Sums over values, or over the moments of parts of them, as seen from `around`. When that is one of the values, or
+/// the mean of one part, a mean that is large against the deviation costs no digits (T. F. Chan, G. H. Golub, R. J.
+/// LeVeque, "Algorithms for computing the sample variance", The American Statistician 37(3), 1983).
+struct MomentSums {
+  float sum = 0.0f;
+  float squares = 0.0f;
+};
+constexpr MomentSums seen_from(float around, const Moments& part) {
+  const float shift = part.mean - around;
+  return {part.count * shift, part.squares + part.count * shift * shift};
+}
+/// The moments of all `count` values from the sums over their parts.
+constexpr Moments moments_of(float count, float around, const MomentSums& sums) {
+  const float shift = sums.sum / count;
+  return {count, around + shift, sums.squares - sums.sum * shift};
+}
+
+/// 1/√(variance + epsilon); `root_of(x)` gives √x.
+template <class Root>
+constexpr float rstd_of(float variance, float epsilon, Root root_of) {
+  return 1.0f / root_of(variance + epsilon);
+}
+
+/// y = (x − mean) · slope + bias, slope = scale · rstd, and max(y, 0) where a ReLU is behind; a NaN stays one.
+struct ChannelMap {
+  float mean = 0.0f;
+  float slope = 0.0f;
+  float bias = 0.0f;
+
+  constexpr float operator()(float x) const { return (x - mean) * slope + bias; }
+  constexpr float operator()(float x, bool relu) const {
+    const float y = (*this)(x);
+    return relu && y < 0.0f ? 0.0f : y;
+  }
+  /// The gradient of y behind the mask of the ReLU; the sign of y is found again.
+  constexpr float masked(float x, float grad_y, bool relu) const {
+    return relu && !((*this)(x) > 0.0f) ? 0.0f : grad_y;
+  }
+};
+
+/// With g the masked gradient and n = count: grad_biases = Σ g, grad_scale = rstd · Σ g·(x − mean), and
+///   grad_x = slope · (g − Σ g / n − (x − mean) · rstd² · Σ g·(x − mean) / n)
+struct GradSums {
+  float grad = 0.0f;
+  float product = 0.0f;  ///< of g and x − mean
+};
+/// The same divided by n, the product times rstd².
+constexpr GradSums grad_means(const GradSums& sums, float count, float rstd) {
+  return {sums.grad / count, rstd * rstd * sums.product / count};
+}
+constexpr float batch_norm_grad(const ChannelMap& map, const GradSums& means, float x, float g) {
+  return map.slope * (g - means.grad - (x - map.mean) * means.product);
+}
+
+}  // namespace cifar_mpi::cuda
