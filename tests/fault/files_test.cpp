@@ -104,7 +104,7 @@ TEST_F(Fault, ASecondRunInTheDirectoryIsRefusedAndTheFirstGoesOn) {
   EXPECT_EQ(second.wait(30.0), 4) << second.output();
   EXPECT_NE(second.output().find("is in use by"), std::string::npos) << second.output();
   EXPECT_FALSE(has_step("busy", 60));
-  EXPECT_EQ(job.wait(100.0), 0) << job.output();
+  EXPECT_EQ(job.wait(300.0), 0) << job.output();
   EXPECT_EQ(exit_record("busy"), "0 done\n");
   expect_same_groups("busy", "undisturbed");
 }
