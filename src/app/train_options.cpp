@@ -32,7 +32,8 @@ const Words<data::Augment> kAugments{
 const Words<data::Fill> kFills{{"zeros", data::Fill::zeros}, {"reflect", data::Fill::reflect}};
 const Words<data::Flip> kFlips{
     {"random", data::Flip::random}, {"alternate", data::Flip::alternate}, {"off", data::Flip::off}};
-const Words<data::Normalize> kNormalizations{{"image", data::Normalize::image}, {"dataset", data::Normalize::dataset}};
+const Words<data::Normalize> kNormalizations{{"image", data::Normalize::image},
+                                             {"dataset", data::Normalize::dataset}};
 const Words<data::Shuffle> kShuffles{{"shard", data::Shuffle::shard}, {"global", data::Shuffle::global}};
 const Words<optim::OptimizerKind> kOptimizers{{"sgd", optim::OptimizerKind::sgd},
                                               {"momentum", optim::OptimizerKind::momentum},
@@ -214,14 +215,16 @@ void TrainOptions::add_batches(CLI::App& app) {
       ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--augment", augment_,
-                 "tutorial: random crop, flip, brightness and contrast; crop: the image moved by up to --crop-pad "
-                 "pixels, flip, --cutout; none: the centre of each image")
+  app.add_option(
+         "--augment", augment_,
+         "tutorial: random crop, flip, brightness and contrast; crop: the image moved by up to --crop-pad "
+         "pixels, flip, --cutout; none: the centre of each image")
       ->check(member_of(kAugments))
       ->capture_default_str()
       ->group(group);
   app.add_option("--input-size", config_.input_size,
-                 "Height and width of what the network sees, in pixels; 0: 24, or the whole image with --augment crop")
+                 "Height and width of what the network sees, in pixels; 0: 24, or the whole image with "
+                 "--augment crop")
       ->check(number<int>())
       ->capture_default_str()
       ->group(group);
@@ -229,22 +232,24 @@ void TrainOptions::add_batches(CLI::App& app) {
       ->check(number<int>())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--crop-fill", crop_fill_, "What --augment crop shows beyond the edge: zeros (black) or a reflection")
+  app.add_option("--crop-fill", crop_fill_,
+                 "What --augment crop shows beyond the edge: zeros (black) or a reflection")
       ->check(member_of(kFills))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--flip", flip_,
-                 "Left for right: random; alternate: each image in every other epoch; off")
+  app.add_option("--flip", flip_, "Left for right: random; alternate: each image in every other epoch; off")
       ->check(member_of(kFlips))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--cutout", config_.cutout, "Side of a square of zeros that --augment crop puts anywhere; 0: none")
+  app.add_option("--cutout", config_.cutout,
+                 "Side of a square of zeros that --augment crop puts anywhere; 0: none")
       ->check(number<int>())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--normalize", normalize_,
-                 "To mean 0 and deviation 1: each image over all its values, or each channel by the whole training "
-                 "dataset's")
+  app.add_option(
+         "--normalize", normalize_,
+         "To mean 0 and deviation 1: each image over all its values, or each channel by the whole training "
+         "dataset's")
       ->check(member_of(kNormalizations))
       ->capture_default_str()
       ->group(group);

@@ -110,8 +110,10 @@ void check_augment(const TrainConfig& config) {
   if (config.augment == Augment::none && config.flip != standard.flip)
     refuse("--flip goes with --augment tutorial or crop: none flips no image");
   if (config.augment == Augment::tutorial && config.normalize == data::Normalize::dataset) {
-    refuse("--normalize dataset goes with --augment crop or none: the tutorial's brightness only cancels where each "
-           "image is standardized");
+    refuse(
+        "--normalize dataset goes with --augment crop or none: the tutorial's brightness only cancels where "
+        "each "
+        "image is standardized");
   }
 }
 
@@ -341,7 +343,7 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
 }
 
 RunFingerprint unrecorded_fingerprint() {
-  return {{"--optimizer", "sgd"},     {"--clip-norm", "0"},        {"--schedule", "staircase"},
+  return {{"--optimizer", "sgd"},     {"--clip-norm", "0"},       {"--schedule", "staircase"},
           {"--label-smoothing", "0"}, {"network input", "24x24"}, {"--flip", "random"},
           {"--normalize", "image"}};
 }

@@ -26,7 +26,8 @@ data::AugmentSpec augment_of(const RunFingerprint& identity, const Extent& image
   augment.kind = data::Augment::none;
   augment.source = image;
   if (const std::string* const input = find_item(identity, "network input")) {
-    if (std::sscanf(input->c_str(), "%dx%d", &augment.crop_height, &augment.crop_width) != 2) augment.crop_height = 0;
+    if (std::sscanf(input->c_str(), "%dx%d", &augment.crop_height, &augment.crop_width) != 2)
+      augment.crop_height = 0;
   }
   const std::string* const normalize = find_item(identity, "--normalize");
   if (normalize != nullptr && *normalize == to_string(data::Normalize::dataset)) {

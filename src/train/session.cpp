@@ -30,8 +30,8 @@ void open_dataset(SessionState& state) {
   state.dataset.emplace(state.config.data);
   state.info = state.dataset->info();
   state.sizes = resolve_sizes(state.config, state.world.size(), state.info);
-  state.network = make_network(state.config.model, state.info,
-                               augment_spec(state.config, state.info.image), state.config.data);
+  state.network = make_network(state.config.model, state.info, augment_spec(state.config, state.info.image),
+                               state.config.data);
   for (model::Param& param : state.network.params) {
     if (param.weight_decay > 0.0f) param.weight_decay = static_cast<float>(state.config.weight_decay);
   }

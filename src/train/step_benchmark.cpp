@@ -56,8 +56,8 @@ void build(SessionState& state, const comm::PlatformFactory& make_platform) {
                            static_cast<std::uint64_t>(std::max(4096, 8 * state.config.batch_size));
   check(state.config);
   state.sizes = resolve_sizes(state.config, state.world.size(), state.info);
-  state.network = make_network(state.config.model, state.info,
-                               augment_spec(state.config, state.info.image), state.config.data);
+  state.network = make_network(state.config.model, state.info, augment_spec(state.config, state.info.image),
+                               state.config.data);
   plan_device(state, make_platform);
   state.samples = ResidentData(*state.backend, generate(state));
 }

@@ -57,8 +57,9 @@ struct TrainConfig {
   double ema_decay = 0.9999;
 
   data::Augment augment = data::Augment::tutorial;
-  int input_size = 0;  ///< pixels of the network's input in each direction; 0: 24, the whole image with Augment::crop
-  int crop_pad = 4;    ///< of Augment::crop, as the next two
+  int input_size =
+      0;  ///< pixels of the network's input in each direction; 0: 24, the whole image with Augment::crop
+  int crop_pad = 4;  ///< of Augment::crop, as the next two
   data::Fill crop_fill = data::Fill::zeros;
   int cutout = 0;
   data::Flip flip = data::Flip::random;

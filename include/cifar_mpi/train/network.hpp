@@ -23,13 +23,14 @@ struct Network {
 
 /// Throws Error{usage} for an unknown model, or a `pad` that reaches beyond the mirrored image; Error{data} naming
 /// `path` when the images are smaller than the crop.
-Network make_network(const std::string& model, const data::DatasetInfo& dataset, const data::AugmentSpec& augment,
-                     const std::string& path);
+Network make_network(const std::string& model, const data::DatasetInfo& dataset,
+                     const data::AugmentSpec& augment, const std::string& path);
 
 /// Fills in mean and deviation of each channel of the training set, if the spec normalizes by them. Every rank reads
 /// its part of the images; the sums are whole numbers, so the result does not depend on how many ranks there are.
 /// Collective; throws AgreedError what reading throws.
-void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& dataset, const comm::World& world);
+void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& dataset,
+                          const comm::World& world);
 
 /// Initial values of all parameters in logical order, a pure function of the seed.
 std::vector<run::NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed);

@@ -82,7 +82,8 @@ std::vector<run::NamedTensor> initial_model() {
   info.image = {32, 32, 3};
   info.label_names = data::cifar10_label_names();
   return train::initial_tensors(
-      train::make_network("tutorial", info, train::augment_spec({}, info.image), "generated images").params, 1);
+      train::make_network("tutorial", info, train::augment_spec({}, info.image), "generated images").params,
+      1);
 }
 
 /// Steps of the tutorial on generated images, with the same global batches for any number of ranks.
@@ -106,8 +107,8 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   data::Samples images, test;
   data::make_synthetic({32, 32, 3}, 10, 96, 7, images, test);
   state.sizes = train::resolve_sizes(state.config, world().size(), state.info);
-  state.network = train::make_network("tutorial", state.info, train::augment_spec(state.config, state.info.image),
-                                       "generated images");
+  state.network = train::make_network(
+      "tutorial", state.info, train::augment_spec(state.config, state.info.image), "generated images");
   train::plan_device(state, make_platform);
   state.samples = train::ResidentData(*state.backend, images);
   train::open_update(state);
