@@ -333,11 +333,11 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
       {"--weight-decay", exact(config.weight_decay)},
       {"--label-smoothing", exact(config.label_smoothing)},
       {"--ema-decay", exact(config.ema_decay)},
-      {"--shuffle", std::string(to_string(config.shuffle))},
   };
+  add_augment(items, config, dataset);
+  items.emplace_back("--shuffle", std::string(to_string(config.shuffle)));
   add_schedule(items, config, sizes);
   add_optimizer(items, config);
-  add_augment(items, config, dataset);
   if (config.reproducible) items.emplace_back("--micro-shards", std::to_string(config.micro_shards));
   return items;
 }

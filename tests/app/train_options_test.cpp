@@ -44,6 +44,7 @@ TEST(TrainOptions, ReachTheRun) {
       "--checkpoint-every 18 "
       "--check-every 19 --keep 20 --keep-every 21 --timeout 22 --stop-after 23 --overlap off --schedule "
       "one-cycle --decay-at 0.25,0.5 "
+      "--input-size 27 --crop-pad 24 --crop-fill reflect --flip alternate --cutout 25 --normalize dataset "
       "--initial-lr-share 0.125 --final-lr-share 0.0625 --optimizer adamw --momentum 0.5 --beta1 0.25 "
       "--beta2 0.75 --eps 0.001 --clip-norm 24 --label-smoothing 0.125");
   EXPECT_EQ(config.data, "d");
@@ -63,6 +64,12 @@ TEST(TrainOptions, ReachTheRun) {
   EXPECT_EQ(config.epochs, 8.0);
   EXPECT_EQ(config.steps, 9);
   EXPECT_EQ(config.augment, data::Augment::none);
+  EXPECT_EQ(config.input_size, 27);
+  EXPECT_EQ(config.crop_pad, 24);
+  EXPECT_EQ(config.crop_fill, data::Fill::reflect);
+  EXPECT_EQ(config.flip, data::Flip::alternate);
+  EXPECT_EQ(config.cutout, 25);
+  EXPECT_EQ(config.normalize, data::Normalize::dataset);
   EXPECT_EQ(config.shuffle, data::Shuffle::global);
   EXPECT_EQ(config.lr, 10.0);
   EXPECT_EQ(config.lr_decay_factor, 11.0);

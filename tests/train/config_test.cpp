@@ -77,6 +77,14 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--label-smoothing", "1", [](auto& c) { c.label_smoothing = 1.0; });
   refuse("--label-smoothing", "-0.1", [](auto& c) { c.label_smoothing = -0.1; });
   refuse("--beta1", "--optimizer adamw", [](auto& c) { c.optimizer.beta1 = 0.5; });
+  refuse("--input-size", "-1", [](auto& c) { c.input_size = -1; });
+  refuse("--crop-pad", "--augment crop", [](auto& c) { c.crop_pad = 2; });
+  refuse("--crop-fill", "--augment crop", [](auto& c) { c.crop_fill = data::Fill::reflect; });
+  refuse("--cutout", "--augment crop", [](auto& c) { c.cutout = 8; });
+  refuse("--cutout", "-1", [](auto& c) { c.augment = data::Augment::crop, c.cutout = -1; });
+  refuse("--flip", "tutorial or crop",
+         [](auto& c) { c.augment = data::Augment::none, c.flip = data::Flip::alternate; });
+  refuse("--normalize", "crop or none", [](auto& c) { c.normalize = data::Normalize::dataset; });
   refuse("--weight-decay", "-1", [](auto& c) { c.weight_decay = -1.0; });
   refuse("--warmup-epochs", "-1", [](auto& c) { c.warmup_epochs = -1.0; });
   refuse("--graph-steps", "0", [](auto& c) { c.graph_steps = 0; });
@@ -227,6 +235,9 @@ TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
       {"--label-smoothing", items([](auto& c) { c.label_smoothing = 0.1; })},
       {"--ema-decay", items([](auto& c) { c.ema_decay = 0.5; })},
       {"--augment", items([](auto& c) { c.augment = data::Augment::none; })},
+      {"network input", items([](auto& c) { c.input_size = 28; })},
+      {"--flip", items([](auto& c) { c.flip = data::Flip::alternate; })},
+      {"--normalize", items([](auto& c) { c.normalize = data::Normalize::dataset; })},
       {"--shuffle", items([](auto& c) { c.shuffle = data::Shuffle::global; })},
       {"model", items([](auto& c) { c.model = "other"; })}};
   for (const auto& [name, other] : others) {
