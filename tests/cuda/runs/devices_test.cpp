@@ -71,6 +71,21 @@ TEST_F(BothDevices, ResumeEachOthersCheckpoints) {
   RecordProperty("changing_over_last_digit", std::to_string(distance(straight, changing) / last_digit));
 }
 
+/// Statistics of both ranks, the running ones of the steps before, and an evaluation with them.
+TEST_F(BothDevices, TrainAResidualNetworkAlike) {
+  for (const std::string device : {"cpu", "cuda"}) {
+    const Outcome outcome = mpirun(2, train(device, kExact + "--model resnet20 --steps 3 --device " + device));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+  }
+  const std::vector<double> wanted = losses("cpu"), found = losses("cuda");
+  ASSERT_EQ(wanted.size(), 3u);
+  ASSERT_EQ(found.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(found[i], wanted[i], 1e-3 * wanted[i]) << "step " << i + 1;
+  const run::Checkpoint cpu = run::read_checkpoint(checkpoint("cpu", 3)),
+                        cuda = run::read_checkpoint(checkpoint("cuda", 3));
+  EXPECT_LE(distance(cpu, cuda), 1e-3);
+}
+
 TEST_F(BothDevices, WriteTheSameObjects) {
   for (const std::string device : {"cpu", "cuda"}) {
     const Outcome outcome = mpirun(2, train(device, "--precision fp32 --steps 1 --device " + device));
