@@ -280,6 +280,7 @@ class TrainingRun {
     running.control = reduced_.as<float>();
     running.control_layout = control;
     running.step = step_.as<std::uint64_t>();
+    if (spec.clip_norm > 0.0) running.gradient_norm = norm_.as<double>();
     return backend.running_task(running, table, tower->layout());
   }
 

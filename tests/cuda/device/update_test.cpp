@@ -118,7 +118,7 @@ TEST_F(CudaUpdate, KeepsWhatEveryRuleKeeps) {
   }
 }
 
-TEST_F(CudaUpdate, MovesRunningStatisticsAndNotWhenTheLossIsNotFinite) {
+TEST_F(CudaUpdate, MovesRunningStatisticsAndNotWhenTheLossOrTheNormIsNotFinite) {
   Bench bench;
   constexpr std::uint64_t kBegin = 48, kEnd = kBegin + 600;  // the launch is of the second half
   Running work;
@@ -134,8 +134,11 @@ TEST_F(CudaUpdate, MovesRunningStatisticsAndNotWhenTheLossIsNotFinite) {
     if (i >= kBegin) statistics.push_back(static_cast<float>(i * 5 % 17) / 16.0f);
   }
   work.statistics = bench.upload(statistics);
-  for (const bool finite : {true, false}) {
-    work.loss_sum = bench.upload(std::vector{finite ? 3.0f : std::numeric_limits<float>::quiet_NaN()});
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [loss, norm] : {std::pair{3.0, 1.0}, std::pair{nan, 1.0}, std::pair{3.0, nan}}) {
+    const bool finite = std::isfinite(loss) && std::isfinite(norm);
+    work.loss_sum = bench.upload(std::vector{static_cast<float>(loss)});
+    work.gradient_norm = bench.upload(std::vector{norm});
     work.params = bench.upload(params);
     work.ema = bench.upload(ema);
     update_running(bench.stream, work);
