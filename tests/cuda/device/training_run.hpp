@@ -116,7 +116,7 @@ class TrainingRun {
     if (spec.clip_norm > 0.0) {
       update.clip_norm = spec.clip_norm;
       update.gradient_norm = norm_.as<double>();
-      parts.before_updates = backend.gradient_norm_task({update.grads, floats, norm_.as<double>()});
+      parts.before_updates = backend.gradient_norm_task({update.grads, update.end, norm_.as<double>()});
     }
     parts.update.push_back(backend.update_task(update, table, tower->layout()));
     if (tower->layout().running_floats > 0) parts.finish.push_back(running_task());
