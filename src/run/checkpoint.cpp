@@ -98,11 +98,11 @@ class Content {
   std::map<std::string, std::uint64_t> hashes_;
 };
 
-/// Those that are running statistics, or those that are not; nothing where there are none.
+/// Those that are running statistics, if there are any, or those that are not.
 void put_tensors(Content& content, const char* group, const char* meaning,
                  const std::vector<NamedTensor>& tensors, bool running) {
   const auto wanted = [&](const NamedTensor& tensor) { return tensor.running == running; };
-  if (std::none_of(tensors.begin(), tensors.end(), wanted)) return;
+  if (running && std::none_of(tensors.begin(), tensors.end(), wanted)) return;
   content.group(group);
   // In forward order for the reader; the table stands in the order in which backward finishes.
   for (auto tensor = tensors.rbegin(); tensor != tensors.rend(); ++tensor) {

@@ -24,6 +24,18 @@ TEST_F(Programs, HaveARecipeThatSpellsOutTheDefaults) {
   EXPECT_EQ(run_command(kTrain + " --config " + recipe + " --print-config").code, 0);
 }
 
+TEST_F(Programs, TakeEveryRecipe) {
+  int recipes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(CIFAR_MPI_SOURCE_ROOT "/jobs/recipes")) {
+    ++recipes;
+    const std::string path = entry.path().string(), model = entry.path().stem().string();
+    const Outcome printed = run_command(kTrain + " --config " + path + " --print-config");
+    EXPECT_EQ(printed.code, 0) << path;
+    EXPECT_NE(printed.output.find("model=\"" + model + "\""), std::string::npos) << path;
+  }
+  EXPECT_GE(recipes, 3);
+}
+
 TEST_F(Programs, PrintAConfigurationThatReadsBackWhateverTheValues) {
   const std::vector<std::string> texts{
       "a # b; c", "\"quoted\" 'too'", "back\\slash\\n", "two\nlines", "[1, 2]", "\ttab ",
