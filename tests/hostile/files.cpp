@@ -362,7 +362,7 @@ std::vector<Wanted> checkpoint_plan() {
                             "/",
                             {},
                             {},
-                            {text("format", "cifar_mpi checkpoint"), whole("version", 2),
+                            {text("format", "cifar_mpi checkpoint"), whole("version", 3),
                              text("content_hash", "0123456789abcdef")}}};
   for (const std::string group : {"/model", "/ema"}) {
     for (const std::string layer : {"/conv1", "/conv2", "/local3"}) {
@@ -374,6 +374,12 @@ std::vector<Wanted> checkpoint_plan() {
       plan.push_back({Kind::floats, group + layer + "/biases", {8}, {}, {text("dims", "[out]")}});
     }
   }
+  plan.push_back(
+      {Kind::group,
+       "/optimizer",
+       {},
+       {},
+       {text("kind", "sgd"), whole("step", 4), text("meaning", "plain stochastic gradient descent")}});
   plan.push_back({Kind::group,
                   "/progress",
                   {},
