@@ -48,6 +48,10 @@ class NegatingBackend : public engine::Backend {
   engine::Task gradient_norm_task(const engine::GradientNormBinding&) override {
     throw std::logic_error("gradient_norm_task");
   }
+  engine::Task running_task(const engine::RunningBinding&, const model::ParamTable&,
+                            const engine::ParamLayout&) override {
+    throw std::logic_error("running_task");
+  }
   engine::Task advance_task(const engine::AdvanceBinding&, std::vector<engine::StepRecord>&) override {
     throw std::logic_error("advance_task");
   }

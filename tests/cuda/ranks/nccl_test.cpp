@@ -116,7 +116,7 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   state.stop_word = 1;
   state.step = train::plan_step(state, *state.update, {});
   const auto initial = initial_model();
-  state.state.begin_with(*state.backend, *state.tower, initial);
+  state.state.write(*state.backend, *state.tower, run::initial_state(state.config.optimizer.kind, initial));
   const engine::RankFacts facts{0.0, 0.0f, 40'000u + static_cast<unsigned>(world().rank())};
   state.backend->copy(state.facts.data(), reinterpret_cast<const std::byte*>(&facts), sizeof facts);
   for (int i = 0; i < steps; ++i) state.step->replay();

@@ -39,6 +39,10 @@ class CountingBackend final : public engine::Backend {
   engine::Task gradient_norm_task(const engine::GradientNormBinding& binding) override {
     return backend_->gradient_norm_task(binding);
   }
+  engine::Task running_task(const engine::RunningBinding& binding, const model::ParamTable& params,
+                            const engine::ParamLayout& layout) override {
+    return backend_->running_task(binding, params, layout);
+  }
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
     return backend_->advance_task(binding, records);
