@@ -236,6 +236,7 @@ StateTensors initial_state(optim::OptimizerKind optimizer, const std::vector<Nam
   for (const optim::StateRow& row : optim::state_rows(optimizer)) {
     state[row.role] = initial;
     if (!row.of_optimizer) continue;
+    std::erase_if(state[row.role], [](const NamedTensor& tensor) { return tensor.running; });
     for (NamedTensor& tensor : state[row.role]) std::fill(tensor.values.begin(), tensor.values.end(), 0.0f);
   }
   return state;

@@ -164,8 +164,6 @@ TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
 
 /// So are the statistics of BatchNorm, and what they were averaged to.
 TEST_F(Session, ResumesAResidualNetworkToTheSameBits) {
-  // On more ranks this test has hung; the program itself trains the same on two. To be found out.
-  if (world().size() != 1) GTEST_SKIP() << "needs exactly 1 rank";
   TrainConfig straight = config();
   straight.model = "resnet20";
   straight.augment = data::Augment::crop;
