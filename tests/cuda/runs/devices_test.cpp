@@ -74,7 +74,8 @@ TEST_F(BothDevices, ResumeEachOthersCheckpoints) {
 /// Statistics of both ranks, the running ones of the steps before, and an evaluation with them.
 TEST_F(BothDevices, TrainAResidualNetworkAlike) {
   for (const std::string device : {"cpu", "cuda"}) {
-    const Outcome outcome = mpirun(2, train(device, kExact + "--model resnet20 --steps 3 --device " + device));
+    const Outcome outcome =
+        mpirun(2, train(device, kExact + "--model resnet20 --steps 3 --device " + device));
     ASSERT_EQ(outcome.code, 0) << outcome.output;
   }
   const std::vector<double> wanted = losses("cpu"), found = losses("cuda");
