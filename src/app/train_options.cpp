@@ -117,7 +117,10 @@ void TrainOptions::add_run(CLI::App& app) {
 
 void TrainOptions::add_model(CLI::App& app) {
   const std::string group = "Model and device";
-  app.add_option("--model", config_.model, "Model of the catalog")
+  app.add_option("--model", config_.model,
+                 "Model of the catalog; those but tutorial bring their recipe (jobs/recipes) as defaults, "
+                 "which --config and "
+                 "options override")
       ->check(
           member_of(model::catalog(), [](const model::ModelInfo& info) { return std::string(info.name); }))
       ->capture_default_str()
@@ -197,7 +200,14 @@ void TrainOptions::add_exchange(CLI::App& app) {
 
 void TrainOptions::add_batches(CLI::App& app) {
   const std::string group = "Length, batches and samples";
-  app.add_option("--batch-size", config_.batch_size, "Samples per rank and step")
+  app.add_option("--batch-size", config_.batch_size, "Samples that a rank computes at once")
+      ->check(number<int>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--accumulate", config_.accumulate,
+         "Batches per rank and step: their gradients are added before they are exchanged; for large global "
+         "batches on few ranks")
       ->check(number<int>())
       ->capture_default_str()
       ->group(group);
@@ -211,7 +221,7 @@ void TrainOptions::add_batches(CLI::App& app) {
       ->check(number<double>())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--steps", config_.steps, "Length in steps; 0: from --epochs")
+  app.add_option("--steps", config_.steps, "Length in steps; overrides --epochs unless 0")
       ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);

@@ -52,7 +52,8 @@ void broadcast(const comm::World& world, std::vector<NamedTensor>& tensors) {
 std::string batch_advice(const RunFingerprint& found, const StartRequest& asked, int ranks) {
   const auto batch = find_number(found, kGlobalBatch);
   if (!batch || asked.global_batch_given) return {};
-  const std::string rule = "; unless --global-batch is given, it is --batch-size times the ranks: ";
+  const std::string rule =
+      "; unless --global-batch is given, it is --batch-size times --accumulate times the ranks: ";
   if (*batch % ranks == 0) {
     return concat(rule, "give --global-batch ", *batch, " to go on with ", ranks,
                   ranks == 1 ? " rank" : " ranks");

@@ -15,7 +15,8 @@ namespace cifar_mpi::train {
 namespace {
 
 constexpr std::int64_t kLargestBatch = 1 << 20;
-constexpr double kMany = 1e9;  // more than this is a slip of the keyboard
+constexpr int kMostAccumulated = 1024;  // so that the samples of a rank and step fit an int
+constexpr double kMany = 1e9;           // more than this is a slip of the keyboard
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(ErrorKind::usage, text); }
 
@@ -74,6 +75,27 @@ void add_schedule(RunFingerprint& items, const TrainConfig& config, const Sizes&
 void add_optimizer(RunFingerprint& items, const TrainConfig& config) {
   for (const auto& [name, value] : optim::numbers_of(config.optimizer))
     items.emplace_back(concat("--", name), exact(value));
+}
+
+/// Samples per rank and step.
+std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
+  const std::int64_t accumulate = config.accumulate;
+  if (config.global_batch == 0) return config.batch_size * accumulate;
+  if (config.global_batch % ranks != 0) {
+    refuse(concat("--global-batch ", config.global_batch, " cannot be divided by ", ranks,
+                  " ranks; give --batch-size, the samples of each, or start another number of ranks"));
+  }
+  const std::int64_t batch = config.global_batch / ranks;
+  if (batch % accumulate != 0) {
+    refuse(concat("--global-batch ", config.global_batch, " gives each of ", ranks,
+                  ranks == 1 ? " rank " : " ranks ", batch,
+                  " samples, which cannot be divided into --accumulate ", accumulate, " batches"));
+  }
+  if (batch / accumulate > kLargestBatch) {
+    refuse(concat("--global-batch ", config.global_batch, " is more than ", kLargestBatch,
+                  " samples per rank and batch"));
+  }
+  return batch;
 }
 
 /// Micro-shards per rank. All the work of a micro-shard must be the same wherever it is done, so the division
@@ -140,6 +162,12 @@ void check(const TrainConfig& config) {
   if (config.batch_size < 1 || config.batch_size > kLargestBatch) {
     refuse(concat("--batch-size must lie between 1 and ", kLargestBatch, ", not ", config.batch_size));
   }
+  require_in("--accumulate", config.accumulate, 1, kMostAccumulated);
+  if (config.reproducible && config.accumulate > 1) {
+    refuse(
+        "--accumulate does not go with --reproducible, which computes the global batch in --micro-shards "
+        "already");
+  }
   if (config.global_batch < 0)
     refuse(concat("--global-batch must not be negative, but is ", config.global_batch));
   if (config.steps < 0) refuse(concat("--steps must not be negative, but is ", config.steps));
@@ -192,19 +220,11 @@ void check(const TrainConfig& config) {
 
 Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInfo& dataset) {
   Sizes sizes;
-  sizes.batch = config.batch_size;
-  if (config.global_batch > 0) {
-    if (config.global_batch % ranks != 0) {
-      refuse(concat("--global-batch ", config.global_batch, " cannot be divided by ", ranks, " ranks"));
-    }
-    if (config.global_batch / ranks > kLargestBatch) {
-      refuse(concat("--global-batch ", config.global_batch, " is more than ", kLargestBatch,
-                    " samples per rank"));
-    }
-    sizes.batch = static_cast<int>(config.global_batch / ranks);
-  }
+  const std::int64_t batch = resolve_batch(config, ranks);
+  sizes.batch = static_cast<int>(batch);
   sizes.global_batch = static_cast<std::uint64_t>(sizes.batch) * static_cast<std::uint64_t>(ranks);
 
+  sizes.parts = config.accumulate;
   if (config.reproducible) sizes.parts = resolve_parts(config, sizes.batch, ranks);
 
   const std::uint64_t samples = dataset.train_count;

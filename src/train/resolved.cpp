@@ -11,6 +11,8 @@ RunFingerprint resolved_settings(const SessionState& state) {
   RunFingerprint settings{{"precision", std::string(engine::to_string(state.config.precision))},
                           {"threads", std::to_string(state.config.threads)},
                           {"ranks", std::to_string(state.world.size())}};
+  if (!state.config.reproducible)
+    settings.emplace_back("batches per step", std::to_string(state.sizes.parts));
   for (auto& setting : state.update->settings()) settings.push_back(std::move(setting));
   if (state.config.nccl_algorithm != "auto")
     settings.emplace_back("nccl algorithm", state.config.nccl_algorithm);

@@ -118,6 +118,12 @@ std::string optimizer_text(const TrainConfig& config) {
   return text;
 }
 
+/// "128 per rank", "4 x 128 per rank".
+std::string batch_text(const SessionState& state) {
+  if (state.config.accumulate == 1) return concat(state.sizes.batch, " per rank");
+  return concat(state.config.accumulate, " x ", state.sizes.batch / state.config.accumulate, " per rank");
+}
+
 void describe_run(const SessionState& state, const run::Start& start) {
   const TrainConfig& config = state.config;
   const data::DatasetInfo& info = state.info;
@@ -128,9 +134,8 @@ void describe_run(const SessionState& state, const run::Start& start) {
                   " test images of ", to_string(info.image), ", ", info.classes(), " classes, shuffle ",
                   to_string(config.shuffle), ", augment ", to_string(config.augment)));
   log.info(concat("model: ", config.model, ", ", model::param_count(state.network.params), " parameters, ",
-                  engine::to_string(config.precision), "; batch ", state.sizes.batch,
-                  " per rank, global batch ", state.sizes.global_batch, "; all-reduce ", state.update->name(),
-                  "; seed ", config.seed));
+                  engine::to_string(config.precision), "; batch ", batch_text(state), ", global batch ",
+                  state.sizes.global_batch, "; all-reduce ", state.update->name(), "; seed ", config.seed));
   log.info(concat(
       "learning rate: ", optim::Schedule(schedule_spec(config, state.sizes, info.train_count)).describe(),
       "; EMA ", config.ema_decay, "; weight decay ", config.weight_decay, optimizer_text(config)));

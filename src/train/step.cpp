@@ -126,8 +126,9 @@ void allocate_blocks(SessionState& state) {
 ///
 /// In parts, each part's sums (control block and gradients) are added as a balanced binary tree over the
 /// parts: `partials` holds the finished subtrees, that of 2^j parts in place j, as a binary counter holds its
-/// digits. What is added in which order depends on the number of micro-shards alone, for the all-reduce goes
-/// on with the same tree over the ranks.
+/// digits; behind the last part all that is left of them is added. Of micro-shards, which are a power of two,
+/// what is added in which order depends on their number alone, for the all-reduce goes on with the same tree
+/// over the ranks.
 std::vector<engine::Task> compute_tasks(SessionState& state, engine::TrainBinding binding) {
   std::vector<engine::Task> tasks;
   binding.parts = state.sizes.parts;
@@ -137,12 +138,17 @@ std::vector<engine::Task> compute_tasks(SessionState& state, engine::TrainBindin
     for (engine::Task& task : state.tower->train_tasks(binding, *state.arena))
       tasks.push_back(std::move(task));
     float* const sums = state.gradients.as<float>();
+    const bool last = binding.part + 1 == binding.parts;
     std::size_t subtree = 0;
-    for (; (binding.part >> subtree & 1) != 0; ++subtree) {
-      tasks.push_back(state.backend->sum_task(concat("add ", 1 << subtree, " and ", 1 << subtree, " parts"),
-                                              sums, state.partials[subtree].as<const float>(), sums, floats));
+    for (; (binding.part >> subtree) != 0; ++subtree) {
+      const bool is_there = (binding.part >> subtree & 1) != 0;
+      if (!is_there && !last) break;
+      if (is_there)
+        tasks.push_back(state.backend->sum_task(concat("add ", 1 << subtree, " and ", 1 << subtree, " parts"),
+                                                sums, state.partials[subtree].as<const float>(), sums,
+                                                floats));
     }
-    if (binding.part + 1 == binding.parts) break;
+    if (last) break;
     tasks.push_back(state.backend->sum_task(concat("keep ", 1 << subtree, " parts"),
                                             state.partials[subtree].as<float>(), sums, nullptr, floats));
   }

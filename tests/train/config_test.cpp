@@ -66,6 +66,12 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--run-dir", "./-x", [](auto& c) { c.run_dir = "-x"; });
   refuse("--batch-size", "0", [](auto& c) { c.batch_size = 0; });
   refuse("--batch-size", "1048577", [](auto& c) { c.batch_size = (1 << 20) + 1; });
+  refuse("--accumulate", "0", [](auto& c) { c.accumulate = 0; });
+  refuse("--accumulate", "--reproducible", [](auto& c) {
+    c.reproducible = true;
+    c.shuffle = data::Shuffle::global;
+    c.accumulate = 2;
+  });
   refuse("--global-batch", "-1", [](auto& c) { c.global_batch = -1; });
   refuse("--steps", "-1", [](auto& c) { c.steps = -1; });
   refuse("--threads", "-1", [](auto& c) { c.threads = -1; });
@@ -147,6 +153,13 @@ TEST(ResolveSizes, CountsBatchesAndSteps) {
   config.global_batch = 32;
   EXPECT_EQ(resolve_sizes(config, 2, dataset_of(100)).parts, 4);
   EXPECT_EQ(resolve_sizes(config, 8, dataset_of(100)).parts, 1);
+  config = changed([](auto& c) { c.batch_size = 5, c.accumulate = 3; });
+  sizes = resolve_sizes(config, 2, dataset_of(100));
+  EXPECT_EQ(sizes.batch, 15);
+  EXPECT_EQ(sizes.parts, 3);
+  EXPECT_EQ(sizes.global_batch, 30u);
+  config.global_batch = 36;
+  EXPECT_EQ(resolve_sizes(config, 2, dataset_of(100)).batch, 18);
 }
 
 TEST(ResolveSizes, SaysWhatDoesNotFit) {
@@ -156,6 +169,8 @@ TEST(ResolveSizes, SaysWhatDoesNotFit) {
   };
   refuse(ErrorKind::usage, {"--global-batch 32 cannot be divided by 3 ranks"}, 3, 1000,
          [](auto& c) { c.global_batch = 32; });
+  refuse(ErrorKind::usage, {"each of 2 ranks 16 samples", "--accumulate 3 batches"}, 2, 1000,
+         [](auto& c) { c.global_batch = 32, c.accumulate = 3; });
   refuse(ErrorKind::usage, {"--global-batch 4194304", "per rank"}, 2, 1000,
          [](auto& c) { c.global_batch = 1 << 22; });
   refuse(ErrorKind::data, {"some/data.h5 has 3 training samples", "4 ranks"}, 4, 3,

@@ -14,6 +14,13 @@ struct ReferenceBatch {
   std::vector<std::uint8_t> labels;
 };
 
+/// The twelve samples of a step in pieces of two (on four ranks one), several of which a rank has.
+TrainConfig in_batches(TrainConfig config, int ranks) {
+  config.batch_size = ranks == 4 ? 1 : 2;
+  config.accumulate = 12 / ranks / config.batch_size;
+  return config;
+}
+
 ReferenceBatch first_global_batch(const SessionState& state) {
   const data::DatasetFile file(state.config.data);
   const data::Samples samples = file.read(data::Split::train, {0, state.info.train_count});
@@ -42,25 +49,22 @@ double norm(const reference::Array& values) {
 
 using Session = RunTest;
 
-TEST_F(Session, SumsTheGradientOfTheGlobalBatchAsTheDoubleReferenceHasIt) {
-  TrainConfig c = config();
-  c.steps = 1;
-  c.seed = 5;
-  const auto state = start(c);
-  const ReferenceBatch batch = first_global_batch(*state);
+/// One step from an empty run directory.
+void expect_reference_gradient(SessionState& state) {
+  const ReferenceBatch batch = first_global_batch(state);
   const auto expected = reference::loss_and_gradients(
-      state->network.net, state->network.params, reference::initial_params(state->network.params, c.seed),
-      batch.x, batch.labels, static_cast<int>(batch.labels.size()), static_cast<double>(batch.labels.size()));
-  run_loop(*state);
+      state.network.net, state.network.params,
+      reference::initial_params(state.network.params, state.config.seed), batch.x, batch.labels,
+      static_cast<int>(batch.labels.size()), static_cast<double>(batch.labels.size()));
+  run_loop(state);
 
   // Behind the control block stand the sums of the step, in the physical layout.
-  const std::size_t control = engine::ControlLayout{world().size()}.floats();
-  const auto& layout = state->tower->layout();
-  for (std::size_t p = 0; p < state->network.params.size(); ++p) {
+  const std::size_t control = engine::ControlLayout{state.world.size()}.floats();
+  const auto& layout = state.tower->layout();
+  for (std::size_t p = 0; p < state.network.params.size(); ++p) {
     std::vector<float> sum(expected.grads[p].size());
-    state->tower->to_logical(
-        p,
-        {state->gradients.as<const float>() + control + layout.entries[p].offset, layout.entries[p].floats},
+    state.tower->to_logical(
+        p, {state.gradients.as<const float>() + control + layout.entries[p].offset, layout.entries[p].floats},
         sum);
     reference::Array difference(sum.size());
     for (std::size_t i = 0; i < sum.size(); ++i) difference[i] = sum[i] - expected.grads[p][i];
@@ -68,10 +72,65 @@ TEST_F(Session, SumsTheGradientOfTheGlobalBatchAsTheDoubleReferenceHasIt) {
     // pixels of conv1 times the 12 samples; 4 for the nine layers between loss and conv1, whose errors add in
     // squares (3) and some room.
     const double tolerance = 4.0 * std::numeric_limits<float>::epsilon() * std::sqrt(576.0 * 12.0);
-    EXPECT_LE(norm(difference), tolerance * norm(expected.grads[p])) << state->network.params[p].name;
+    EXPECT_LE(norm(difference), tolerance * norm(expected.grads[p])) << state.network.params[p].name;
   }
-  EXPECT_NEAR(state->records[0].cross_entropy, expected.loss_sum / 12.0, 1e-5 * expected.loss_sum / 12.0);
-  EXPECT_EQ(state->records[0].samples, 12.0);
+  EXPECT_NEAR(state.records[0].cross_entropy, expected.loss_sum / 12.0, 1e-5 * expected.loss_sum / 12.0);
+  EXPECT_EQ(state.records[0].samples, 12.0);
+}
+
+TEST_F(Session, SumsTheGradientOfTheGlobalBatchAsTheDoubleReferenceHasIt) {
+  TrainConfig c = config();
+  c.steps = 1;
+  c.seed = 5;
+  expect_reference_gradient(*start(c));
+}
+
+TEST_F(Session, SumsTheGradientsOfAllBatchesOfAStep) {
+  TrainConfig c = in_batches(config(), world().size());
+  c.steps = 1;
+  c.seed = 5;
+  expect_reference_gradient(*start(c));
+}
+
+/// Every batch of every rank is normalized by its own statistics, and the running ones move towards their mean.
+TEST_F(Session, AveragesTheStatisticsOfAllBatchesOfAStep) {
+  TrainConfig c = in_batches(config(), world().size());
+  c.model = "resnet20";
+  c.augment = data::Augment::crop;
+  c.input_size = 8;
+  c.steps = 1;
+  const auto state = start(c);
+  const ReferenceBatch batch = first_global_batch(*state);
+  const model::ParamTable& params = state->network.params;
+  const std::size_t pieces = 12 / static_cast<std::size_t>(c.batch_size), image = batch.x.size() / 12;
+  const auto size = static_cast<std::size_t>(c.batch_size);
+  reference::Params mean;
+  for (std::size_t piece = 0; piece < pieces; ++piece) {
+    const auto x = batch.x.begin() + static_cast<std::ptrdiff_t>(piece * size * image);
+    const auto found = reference::loss_and_gradients(
+        state->network.net, params, reference::initial_params(params, c.seed),
+        {x, x + static_cast<std::ptrdiff_t>(size * image)},
+        std::span(batch.labels).subspan(piece * size, size), c.batch_size, 12.0);
+    if (mean.empty()) mean = found.grads;
+    for (std::size_t p = 0; piece > 0 && p < params.size(); ++p) {
+      for (std::size_t i = 0; i < mean[p].size(); ++i) mean[p][i] += found.grads[p][i];
+    }
+  }
+  run_loop(*state);
+  const run::StateTensors after = state->state.read(*state->backend, *state->tower, params);
+  std::size_t statistics = 0;
+  for (std::size_t p = 0; p < params.size(); ++p) {
+    if (params[p].role != model::ParamRole::running) continue;
+    ++statistics;
+    const double initial = params[p].part == model::ParamPart::variance ? 1.0 : 0.0;
+    const std::vector<float>& values = after[optim::StateRole::weights][p].values;
+    ASSERT_EQ(values.size(), mean[p].size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double wanted = 0.9 * initial + 0.1 * mean[p][i] / static_cast<double>(pieces);
+      EXPECT_NEAR(values[i], wanted, 1e-5 * std::max(1.0, std::abs(wanted))) << params[p].name << ' ' << i;
+    }
+  }
+  EXPECT_EQ(statistics, 2u * 19u);
 }
 
 TEST_F(Session, LeavesIdenticalBitsOnEveryRankAfterFiftySteps) {

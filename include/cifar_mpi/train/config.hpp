@@ -35,8 +35,9 @@ struct TrainConfig {
   engine::RunnerKind runner = engine::RunnerKind::automatic;
   int graph_steps = 1;  ///< steps in one launch, where none but the last is logged, evaluated or saved
 
-  int batch_size = 128;           ///< samples per rank and step
-  std::int64_t global_batch = 0;  ///< samples per step over all ranks; 0: batch_size · ranks
+  int batch_size = 128;           ///< samples that a rank computes at once
+  int accumulate = 1;             ///< batches of a rank per step
+  std::int64_t global_batch = 0;  ///< samples per step over all ranks; 0: batch_size · accumulate · ranks
   std::int64_t steps = 0;         ///< 0: from `epochs`
   double epochs = 256.0;
   std::uint64_t seed = 1;
@@ -96,8 +97,8 @@ struct TrainConfig {
 
 /// The sizes that follow from a configuration, the ranks and the dataset.
 struct Sizes {
-  int parts = 1;                   ///< pieces a rank computes its batch in; 1 unless reproducible
-  int batch = 0;                   ///< samples per rank and step
+  int parts = 1;  ///< pieces a rank computes its batch in: batches of a step, or micro-shards
+  int batch = 0;  ///< samples per rank and step
   std::uint64_t global_batch = 0;  ///< batch · ranks
   std::uint64_t total_steps = 0;
   double steps_per_epoch = 0.0;  ///< N / G
