@@ -1,5 +1,8 @@
 #include "app/config_file.hpp"
 
+#include <utility>
+#include <vector>
+
 #include "app/toml.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/error.hpp"
@@ -27,6 +30,64 @@ bool is_toml_number(const std::string& value) {
   }
 }
 
+bool is_given(const CLI::App& app, const std::string& name) {
+  const CLI::Option* const option = app.get_option_no_throw(name);
+  return option != nullptr && option->count() > 0;
+}
+
+/// Whether `name` would override another option that is given already: of two ways to say one thing the nearer
+/// one holds.
+bool overrides_given(const CLI::App& app, const std::string& name) {
+  return (name == "--global-batch" && is_given(app, "--batch-size")) ||
+         (name == "--steps" && is_given(app, "--epochs"));
+}
+
+CLI::Option& option_of(CLI::App& app, const TomlItem& item, const std::string& place) {
+  const std::string name = "--" + item.key;
+  CLI::Option* const option = app.get_option_no_throw(name);
+  if (!may_stand_in_file(option)) {
+    throw Error(ErrorKind::usage, concat(place, ": '", item.key,
+                                         "' is no option that a file can hold; --print-config lists them"));
+  }
+  if (is_flag(*option) && item.value != "true" && item.value != "false")
+    throw Error(ErrorKind::usage,
+                concat(place, ": ", name, " must be true or false, not '", item.value, "'"));
+  return *option;
+}
+
+/// Gives options that are not given yet their values from lines of the text called `name`.
+void take(CLI::App& app, const std::vector<TomlItem>& items, const std::string& name, Places& places) {
+  std::vector<std::pair<CLI::Option*, const TomlItem*>> chosen;
+  for (const TomlItem& item : items) {
+    CLI::Option& option = option_of(app, item, concat(name, ':', item.line));
+    if (option.count() == 0 && !overrides_given(app, "--" + item.key)) chosen.emplace_back(&option, &item);
+  }
+  for (const auto& [option, item] : chosen) {
+    const std::string place = concat(name, ':', item->line);
+    try {
+      option->add_result(item->value);
+      option->run_callback();
+    } catch (const CLI::ParseError& error) {
+      throw Error(ErrorKind::usage, concat(place, ": ", error.what()));
+    }
+    places.emplace("--" + item->key, place);
+  }
+}
+
+/// Without the blocks whose first option is given another value.
+std::vector<TomlItem> without_replaced_blocks(const CLI::App& app, const std::vector<TomlItem>& items) {
+  std::vector<TomlItem> kept;
+  bool replaced = false;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (i == 0 || items[i].line != items[i - 1].line + 1) {
+      const std::string name = "--" + items[i].key;
+      replaced = is_given(app, name) && app.get_option(name)->results().back() != items[i].value;
+    }
+    if (!replaced) kept.push_back(items[i]);
+  }
+  return kept;
+}
+
 std::string value_text(const CLI::Option& option) {
   if (is_flag(option)) return option.count() > 0 && option.as<bool>() ? "true" : "false";
   const std::string value = option.count() > 0 ? option.results().back() : option.get_default_str();
@@ -46,32 +107,18 @@ void add_config(CLI::App& app) {
       ->configurable(false);
 }
 
-std::map<std::string, std::string> read_config(CLI::App& app) {
-  std::map<std::string, std::string> places;
+Places read_config(CLI::App& app) {
+  Places places;
   const CLI::Option* const config = app.get_option_no_throw(kOption);
   if (config == nullptr || config->count() == 0) return places;
   const std::string path = config->results().back();
-  for (const TomlItem& item : parse_toml(read_text_file(path, ErrorKind::usage), path)) {
-    const std::string name = "--" + item.key;
-    const std::string place = concat(path, ':', item.line);
-    CLI::Option* const option = app.get_option_no_throw(name);
-    if (!may_stand_in_file(option)) {
-      throw Error(ErrorKind::usage, concat(place, ": '", item.key,
-                                           "' is no option that a file can hold; --print-config lists them"));
-    }
-    if (is_flag(*option) && item.value != "true" && item.value != "false")
-      throw Error(ErrorKind::usage,
-                  concat(place, ": ", name, " must be true or false, not '", item.value, "'"));
-    if (option->count() > 0) continue;  // the command line has it
-    try {
-      option->add_result(item.value);
-      option->run_callback();
-    } catch (const CLI::ParseError& error) {
-      throw Error(ErrorKind::usage, concat(place, ": ", error.what()));
-    }
-    places.emplace(name, place);
-  }
+  take(app, parse_toml(read_text_file(path, ErrorKind::usage), path), path, places);
   return places;
+}
+
+void take_recipe(CLI::App& app, const Recipe& recipe, Places& places) {
+  const std::string name(recipe.name);
+  take(app, without_replaced_blocks(app, parse_toml(recipe.text, name)), name, places);
 }
 
 std::string write_config(const CLI::App& app, bool explained) {

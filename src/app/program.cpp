@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -80,7 +79,7 @@ void let_the_last_count(CLI::App& app) {
 }
 
 /// Runs `check`; what it refuses and came from a file is told with its place.
-void check_with_places(const std::function<void()>& check, const std::map<std::string, std::string>& places) {
+void check_with_places(const std::function<void()>& check, const Places& places) {
   try {
     check();
   } catch (const Error& error) {
@@ -163,14 +162,17 @@ bool first_rank() {
   return true;
 }
 
-std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::function<void()>& check) {
+std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::function<void()>& check,
+                         const std::function<std::optional<Recipe>()>& find_recipe) {
   take_standard_descriptors();
   let_the_last_count(app);
   const std::string program = app.get_name();
   try {
     refuse_missing_values(argc, argv);
     app.parse(argc, argv);
-    check_with_places(check, read_config(app));
+    Places places = read_config(app);
+    if (const std::optional<Recipe> recipe = find_recipe()) take_recipe(app, *recipe, places);
+    check_with_places(check, places);
     return std::nullopt;
   } catch (const CLI::Success& done) {
     return first_rank() ? finish(program, app.exit(done)) : 0;

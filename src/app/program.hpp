@@ -5,18 +5,20 @@
 #include <optional>
 #include <string>
 
+#include "app/recipes.hpp"
 #include "cifar_mpi/comm/world.hpp"
 
 /// What all programs share: how they parse, how they end.
 namespace cifar_mpi::app {
 
-/// Parses the command line and the file of --config, then runs `check`, which throws Error for values that
-/// make no sense. Returns the exit code when the program must end here, before MPI starts: 0 after --help and
+/// Parses the command line and the file of --config, takes what both left out from the recipe that `find_recipe`
+/// names, then runs `check`, which throws Error for values that make no sense. Returns the exit code when the program must end here, before MPI starts: 0 after --help and
 /// the like, 2 for a usage error, which only the first rank of a launched program prints. Of an option given
 /// twice the last counts. The first thing a program calls: it also sees to it that descriptors 0 to 2 are
 /// taken.
 std::optional<int> parse(
-    CLI::App& app, int argc, char** argv, const std::function<void()>& check = [] {});
+    CLI::App& app, int argc, char** argv, const std::function<void()>& check = [] {},
+    const std::function<std::optional<Recipe>()>& find_recipe = [] { return std::nullopt; });
 
 /// The exit code of a program whose result is what it printed: `code`, or 5 with a sentence when that is 0
 /// but standard output could not be written.

@@ -64,7 +64,9 @@ int main(int argc, char** argv) {
       ->configurable(false);
   cli.add_flag("--check-build", check_build, "Print what this binary was built with and leave")
       ->configurable(false);
-  if (const auto code = app::parse(cli, argc, argv, [&] { train::check(options.config()); })) return *code;
+  const auto check = [&] { train::check(options.config()); };
+  const auto find_recipe = [&] { return app::recipe_of(options.config().model); };
+  if (const auto code = app::parse(cli, argc, argv, check, find_recipe)) return *code;
   if (print_config || print_model || check_build) {
     return app::run_alone("cifar_mpi_train", [&] {
       const std::string text = print_config  ? app::write_config(cli, true)

@@ -32,8 +32,52 @@ TEST_F(Programs, TakeEveryRecipe) {
     const Outcome printed = run_command(kTrain + " --config " + path + " --print-config");
     EXPECT_EQ(printed.code, 0) << path;
     EXPECT_NE(printed.output.find("model=\"" + model + "\""), std::string::npos) << path;
+    EXPECT_EQ(run_command(kTrain + " --model " + model + " --print-config").output, printed.output) << path;
   }
   EXPECT_GE(recipes, 3);
+}
+
+TEST_F(Programs, LetOptionsReplaceWhatAModelBrings) {
+  const auto printed = [&](const std::string& options) {
+    const Outcome outcome = run_command(kTrain + " --model resnet20 --print-config " + options);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return outcome.output;
+  };
+  const auto expect = [&](const std::string& text, const std::vector<std::string>& lines) {
+    for (const std::string& line : lines)
+      EXPECT_NE(text.find("\n" + line + "\n"), std::string::npos) << line << " in " << text;
+  };
+  expect(printed(""),
+         {"optimizer=\"momentum\"", "schedule=\"steps\"", "decay-at=\"0.5,0.75\"", "global-batch=128",
+          "augment=\"crop\"", "normalize=\"dataset\"", "run-dir=\"runs/resnet20\""});
+  // Of a block, the others stay only with its first.
+  expect(printed("--lr 0.2 --decay-at 0.25"), {"lr=0.2", "optimizer=\"momentum\"", "decay-at=\"0.25\""});
+  expect(printed("--schedule steps"), {"decay-at=\"0.5,0.75\""});
+  expect(printed("--schedule cosine"), {"schedule=\"cosine\"", "decay-at=\"\"", "optimizer=\"momentum\""});
+  expect(printed("--optimizer adamw"), {"weight-decay=0.004", "schedule=\"steps\""});
+  expect(printed("--augment tutorial"), {"normalize=\"image\""});
+  expect(printed("--batch-size 32"), {"batch-size=32", "global-batch=0"});
+  expect(printed("--steps 10"), {"steps=10", "epochs=163.84"});
+  // A file is nearer than the recipe.
+  write_file(file("c.toml"), "model = \"resnet20\"\nschedule = \"cosine\"\n");
+  const Outcome from_file = run_command(kTrain + " --print-config --config " + file("c.toml"));
+  expect(from_file.output, {"schedule=\"cosine\"", "decay-at=\"\"", "optimizer=\"momentum\""});
+  expect_refusal(run_command(kTrain + " --model resnet20 --flip off --cutout -1"), 2, "--cutout");
+  expect_refusal(run_command(kTrain + " --model resnet20 --normalize dataset --augment tutorial"), 2,
+                 "--normalize");
+}
+
+TEST_F(Programs, LetTheNearerOfTwoWaysToSayOneThingHold) {
+  write_file(file("c.toml"), "global-batch = 256\nbatch-size = 64\nsteps = 100\nepochs = 2\n");
+  const auto expect = [&](const std::string& options, const std::vector<std::string>& lines) {
+    const Outcome printed = run_command(kTrain + " --print-config --config " + file("c.toml") + options);
+    for (const std::string& line : lines)
+      EXPECT_NE(printed.output.find("\n" + line + "\n"), std::string::npos)
+          << line << " in " << printed.output;
+  };
+  expect("", {"global-batch=256", "batch-size=64", "steps=100", "epochs=2"});
+  expect(" --batch-size 32 --epochs 3", {"global-batch=0", "batch-size=32", "steps=0", "epochs=3"});
+  expect(" --global-batch 32 --steps 3", {"global-batch=32", "batch-size=64", "steps=3", "epochs=2"});
 }
 
 TEST_F(Programs, PrintAConfigurationThatReadsBackWhateverTheValues) {
