@@ -10,62 +10,22 @@
 namespace cifar_mpi::app {
 namespace {
 
-/// Words and what they mean; the order is the order in the help.
-template <class T>
-using Words = std::vector<std::pair<std::string, T>>;
-
-const Words<engine::Precision> kPrecisions{{"auto", engine::Precision::automatic},
-                                           {"fp32", engine::Precision::fp32},
-                                           {"tf32", engine::Precision::tf32},
-                                           {"bf16", engine::Precision::bf16}};
-const Words<engine::RunnerKind> kRunners{{"auto", engine::RunnerKind::automatic},
-                                         {"serial", engine::RunnerKind::serial},
-                                         {"lanes", engine::RunnerKind::lanes},
-                                         {"graph", engine::RunnerKind::graph},
-                                         {"audit", engine::RunnerKind::audit}};
-const Words<comm::Overlap> kOverlaps{
-    {"auto", comm::Overlap::automatic}, {"on", comm::Overlap::on}, {"off", comm::Overlap::off}};
-const Words<bool> kSwitch{{"on", true}, {"off", false}};
-const Words<comm::Wire> kWires{{"fp32", comm::Wire::fp32}, {"bf16", comm::Wire::bf16}};
-const Words<data::Augment> kAugments{
-    {"tutorial", data::Augment::tutorial}, {"crop", data::Augment::crop}, {"none", data::Augment::none}};
-const Words<data::Fill> kFills{{"zeros", data::Fill::zeros}, {"reflect", data::Fill::reflect}};
-const Words<data::Flip> kFlips{
-    {"random", data::Flip::random}, {"alternate", data::Flip::alternate}, {"off", data::Flip::off}};
-const Words<data::Normalize> kNormalizations{{"image", data::Normalize::image},
-                                             {"dataset", data::Normalize::dataset}};
-const Words<data::Shuffle> kShuffles{{"shard", data::Shuffle::shard}, {"global", data::Shuffle::global}};
-const Words<optim::OptimizerKind> kOptimizers{{"sgd", optim::OptimizerKind::sgd},
-                                              {"momentum", optim::OptimizerKind::momentum},
-                                              {"nesterov", optim::OptimizerKind::nesterov},
-                                              {"adamw", optim::OptimizerKind::adamw}};
-const Words<optim::ScheduleKind> kSchedules{{"staircase", optim::ScheduleKind::staircase},
-                                            {"steps", optim::ScheduleKind::steps},
-                                            {"linear", optim::ScheduleKind::linear},
-                                            {"cosine", optim::ScheduleKind::cosine},
-                                            {"one-cycle", optim::ScheduleKind::one_cycle}};
-const Words<optim::LrScaling> kScalings{
-    {"none", optim::LrScaling::none}, {"linear", optim::LrScaling::linear}, {"sqrt", optim::LrScaling::sqrt}};
-
-template <class T>
-CLI::IsMember member_of(const Words<T>& words) {
+/// An option for one of the names of an enumeration; `value` is its default. As text it stays what was given, so
+/// that --print-config writes it back as it is read.
+template <Named E>
+CLI::Option* add_choice(CLI::App& app, const std::string& option, E& value, const std::string& description) {
   std::vector<std::string> names;
-  for (const auto& [name, value] : words) names.push_back(name);
-  return CLI::IsMember(names);
+  for (const auto& name : names_of(value)) names.emplace_back(name.text);
+  return app
+      .add_option_function<std::string>(
+          option, [&value](const std::string& name) { value = find_name<E>(name).value(); }, description)
+      ->default_str(std::string(to_string(value)))
+      ->check(CLI::IsMember(names));
 }
 
-template <class T>
-T meaning(const Words<T>& words, const std::string& word) {
-  for (const auto& [name, value] : words) {
-    if (name == word) return value;
-  }
-  return words.front().second;
-}
-
-template <class Infos, class Name>
-CLI::IsMember member_of(const Infos& infos, Name name) {
+CLI::IsMember models() {
   std::vector<std::string> names;
-  for (const auto& info : infos) names.emplace_back(name(info));
+  for (const model::ModelInfo& info : model::catalog()) names.emplace_back(info.name);
   return CLI::IsMember(names);
 }
 
@@ -121,18 +81,15 @@ void TrainOptions::add_model(CLI::App& app) {
                  "Model of the catalog; those but tutorial bring their recipe (jobs/recipes) as defaults, "
                  "which --config and "
                  "options override")
-      ->check(
-          member_of(model::catalog(), [](const model::ModelInfo& info) { return std::string(info.name); }))
+      ->check(models())
       ->capture_default_str()
       ->group(group);
   app.add_option("--device", config_.device, "auto says what it takes and why")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--precision", precision_,
-                 "Arithmetic of activations; weights, gradients and sums are always fp32")
-      ->check(member_of(kPrecisions))
-      ->capture_default_str()
+  add_choice(app, "--precision", config_.precision,
+             "Arithmetic of activations; weights, gradients and sums are always fp32")
       ->group(group);
   app.add_option(
          "--threads", config_.threads,
@@ -140,11 +97,9 @@ void TrainOptions::add_model(CLI::App& app) {
       ->check(number<int>())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--runner", runner_,
-                 "How a step is replayed: serial waits after every task, audit also checks what each task "
-                 "touches (slow)")
-      ->check(member_of(kRunners))
-      ->capture_default_str()
+  add_choice(app, "--runner", config_.runner,
+             "How a step is replayed: serial waits after every task, audit also checks what each task "
+             "touches (slow)")
       ->group(group);
   app.add_option("--graph-steps", config_.graph_steps,
                  "Steps in one launch of a CUDA graph, where none of them but the last is logged, evaluated, "
@@ -182,19 +137,16 @@ void TrainOptions::add_exchange(CLI::App& app) {
       ->check(number<int>())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--wire", wire_,
-                 "What gradients look like in messages; bf16 halves the bytes between nodes, sums stay fp32")
-      ->check(member_of(kWires))
-      ->capture_default_str()
+  add_choice(app, "--wire", config_.wire,
+             "What gradients look like in messages; bf16 halves the bytes between nodes, sums stay fp32")
       ->group(group);
   app.add_option("--side-lane", side_lane_,
                  "Weight gradients may run beside data gradients; only backends that gain by it let them")
-      ->check(member_of(kSwitch))
+      ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--overlap", overlap_, "Sum buckets while backward goes on; auto: by where the ranks stand")
-      ->check(member_of(kOverlaps))
-      ->capture_default_str()
+  add_choice(app, "--overlap", config_.overlap,
+             "Sum buckets while backward goes on; auto: by where the ranks stand")
       ->group(group);
 }
 
@@ -225,12 +177,10 @@ void TrainOptions::add_batches(CLI::App& app) {
       ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);
-  app.add_option(
-         "--augment", augment_,
-         "tutorial: random crop, flip, brightness and contrast; crop: the image moved by up to --crop-pad "
-         "pixels, flip, --cutout; none: the centre of each image")
-      ->check(member_of(kAugments))
-      ->capture_default_str()
+  add_choice(
+      app, "--augment", config_.augment,
+      "tutorial: random crop, flip, brightness and contrast; crop: the image moved by up to --crop-pad "
+      "pixels, flip, --cutout; none: the centre of each image")
       ->group(group);
   app.add_option("--input-size", config_.input_size,
                  "Height and width of what the network sees, in pixels; 0: 24, or the whole image with "
@@ -242,42 +192,33 @@ void TrainOptions::add_batches(CLI::App& app) {
       ->check(number<int>())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--crop-fill", crop_fill_,
-                 "What --augment crop shows beyond the edge: zeros (black) or a reflection")
-      ->check(member_of(kFills))
-      ->capture_default_str()
+  add_choice(app, "--crop-fill", config_.crop_fill,
+             "What --augment crop shows beyond the edge: zeros (black) or a reflection")
       ->group(group);
-  app.add_option("--flip", flip_, "Left for right: random; alternate: each image in every other epoch; off")
-      ->check(member_of(kFlips))
-      ->capture_default_str()
+  add_choice(app, "--flip", config_.flip,
+             "Left for right: random; alternate: each image in every other epoch; off")
       ->group(group);
   app.add_option("--cutout", config_.cutout,
                  "Side of a square of zeros that --augment crop puts anywhere; 0: none")
       ->check(number<int>())
       ->capture_default_str()
       ->group(group);
-  app.add_option(
-         "--normalize", normalize_,
-         "To mean 0 and deviation 1: each image over all its values, or each channel by the whole training "
-         "dataset's")
-      ->check(member_of(kNormalizations))
-      ->capture_default_str()
+  add_choice(
+      app, "--normalize", config_.normalize,
+      "To mean 0 and deviation 1: each image over all its values, or each channel by the whole training "
+      "dataset's")
       ->group(group);
-  app.add_option("--shuffle", shuffle_,
-                 "shard: each rank shuffles its own part of the file; global: the same global batches for "
-                 "any number of "
-                 "ranks (each rank holds the whole set)")
-      ->check(member_of(kShuffles))
-      ->capture_default_str()
+  add_choice(app, "--shuffle", config_.shuffle,
+             "shard: each rank shuffles its own part of the file; global: the same global batches for "
+             "any number of "
+             "ranks (each rank holds the whole set)")
       ->group(group);
 }
 
 void TrainOptions::add_optimizer(CLI::App& app) {
   const std::string group = "Optimizer";
-  app.add_option("--optimizer", optimizer_,
-                 "How a weight follows from its gradient; adamw's weight decay is no part of the gradient")
-      ->check(member_of(kOptimizers))
-      ->capture_default_str()
+  add_choice(app, "--optimizer", config_.optimizer.kind,
+             "How a weight follows from its gradient; adamw's weight decay is no part of the gradient")
       ->group(group);
   app.add_option("--momentum", config_.optimizer.momentum,
                  "momentum, nesterov: share of what was gathered that stays in each step")
@@ -305,12 +246,10 @@ void TrainOptions::add_optimizer(CLI::App& app) {
       ->check(number<double>())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--schedule", schedule_,
-                 "How the rate goes on: staircase drops it every --epochs-per-decay; steps at --decay-at; "
-                 "linear and cosine lower it to the end of the run; one-cycle raises it in --warmup-epochs, "
-                 "then lowers it linearly")
-      ->check(member_of(kSchedules))
-      ->capture_default_str()
+  add_choice(app, "--schedule", config_.schedule,
+             "How the rate goes on: staircase drops it every --epochs-per-decay; steps at --decay-at; "
+             "linear and cosine lower it to the end of the run; one-cycle raises it in --warmup-epochs, "
+             "then lowers it linearly")
       ->group(group);
   app.add_option("--lr-decay-factor", config_.lr_decay_factor,
                  "staircase, steps: the rate is multiplied by this at every boundary")
@@ -336,10 +275,8 @@ void TrainOptions::add_optimizer(CLI::App& app) {
       ->check(number<double>())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--lr-scaling", lr_scaling_,
-                 "Scale the rate by global batch / 128: not, linearly, by its square root")
-      ->check(member_of(kScalings))
-      ->capture_default_str()
+  add_choice(app, "--lr-scaling", config_.lr_scaling,
+             "Scale the rate by global batch / 128: not, linearly, by its square root")
       ->group(group);
   app.add_option("--warmup-epochs", config_.warmup_epochs,
                  "Epochs in which the rate rises linearly to its value; one-cycle needs some")
@@ -397,20 +334,8 @@ void TrainOptions::add_reports(CLI::App& app) {
 
 train::TrainConfig TrainOptions::config() const {
   train::TrainConfig config = config_;
-  config.precision = meaning(kPrecisions, precision_);
-  config.runner = meaning(kRunners, runner_);
-  config.overlap = meaning(kOverlaps, overlap_);
-  config.side_lane = meaning(kSwitch, side_lane_);
-  config.wire = meaning(kWires, wire_);
-  config.augment = meaning(kAugments, augment_);
-  config.crop_fill = meaning(kFills, crop_fill_);
-  config.flip = meaning(kFlips, flip_);
-  config.normalize = meaning(kNormalizations, normalize_);
-  config.shuffle = meaning(kShuffles, shuffle_);
-  config.optimizer.kind = meaning(kOptimizers, optimizer_);
-  config.schedule = meaning(kSchedules, schedule_);
+  config.side_lane = side_lane_ == "on";
   config.decay_at = numbers_of(decay_at_);
-  config.lr_scaling = meaning(kScalings, lr_scaling_);
   return config;
 }
 

@@ -7,8 +7,7 @@
 
 namespace cifar_mpi::app {
 
-/// The options of a training run as they stand on the command line; words are kept as words, so that
-/// --print-config writes them back as they are read.
+/// The options of a training run.
 class TrainOptions {
  public:
   /// Adds the options to `app`; this object must outlive the parse.
@@ -25,20 +24,8 @@ class TrainOptions {
   void add_reports(CLI::App& app);
 
   train::TrainConfig config_;
-  std::string precision_ = "auto";
-  std::string overlap_ = "auto";
   std::string side_lane_ = "on";
-  std::string wire_ = "fp32";
-  std::string runner_ = "auto";
-  std::string augment_ = "tutorial";
-  std::string crop_fill_ = "zeros";
-  std::string flip_ = "random";
-  std::string normalize_ = "image";
-  std::string shuffle_ = "shard";
-  std::string optimizer_ = "sgd";
-  std::string schedule_ = "staircase";
   std::string decay_at_;
-  std::string lr_scaling_ = "none";
 };
 
 }  // namespace cifar_mpi::app

@@ -115,8 +115,6 @@ bool can_have(const CollectiveInfo& info, Wire wire) {
   return wire == Wire::fp32 || info.compresses != Compresses::nothing;
 }
 
-std::string_view to_string(Wire wire) { return wire == Wire::fp32 ? "fp32" : "bf16"; }
-
 std::unique_ptr<Collective> make_collective(std::string_view name, const World& world, Wire wire) {
   return make_collective(name, world, nodes_of(world), wire);
 }

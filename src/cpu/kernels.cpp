@@ -62,7 +62,7 @@ class CpuKernels final : public engine::Kernels {
   std::string finalize() override {
     const int threads = planning_.threads;
     return concat(dnnl_version_text(), ", ", threads, threads == 1 ? " thread, " : " threads, ",
-                  engine::to_string(planning_.precision), "\n", planning_.text);
+                  to_string(planning_.precision), "\n", planning_.text);
   }
 
  private:

@@ -29,8 +29,8 @@ class CudaBackend final : public engine::Backend {
     if (precision == Precision::automatic) return device_.has_bf16() ? Precision::bf16 : Precision::fp32;
     if (precision != Precision::fp32 && !device_.has_bf16()) {
       throw Error(ErrorKind::device,
-                  concat("--precision ", engine::to_string(precision),
-                         ": needs compute capability 8.0; this is ", device_.text(), "; use fp32"));
+                  concat("--precision ", to_string(precision), ": needs compute capability 8.0; this is ",
+                         device_.text(), "; use fp32"));
     }
     return precision;
   }

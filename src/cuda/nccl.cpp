@@ -225,8 +225,8 @@ std::unique_ptr<comm::Collective> make_nccl(Device& device, std::string_view nam
     wrong.emplace(ErrorKind::usage, concat("--all-reduce ", name,
                                            " sums in host memory; on cuda choose nccl, doubling or auto"));
   } else if (wire != comm::Wire::fp32) {
-    wrong.emplace(ErrorKind::usage, concat("gradients travel as ", comm::to_string(wire),
-                                           " between hosts only; NCCL sums fp32"));
+    wrong.emplace(ErrorKind::usage,
+                  concat("gradients travel as ", to_string(wire), " between hosts only; NCCL sums fp32"));
   }
   world.agree(wrong);
   if (world.size() == 1) return std::make_unique<NcclCollective>(device, world, Communicator(), tree);

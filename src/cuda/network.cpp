@@ -73,8 +73,7 @@ class CudaKernels final : public engine::Kernels {
   std::string finalize() override {
     shared_.counters = workshop_.allocate(static_cast<std::size_t>(shared_.counter_words) * sizeof(unsigned));
     workshop_.plan(shared_.kernels);
-    return concat(library_versions(), ", ", engine::to_string(shared_.precision), "\n",
-                  shared_.kernels.text());
+    return concat(library_versions(), ", ", to_string(shared_.precision), "\n", shared_.kernels.text());
   }
 
  private:

@@ -16,18 +16,4 @@ void append(ParamLayout& layout, std::size_t floats, model::ParamRole role) {
   if (role == model::ParamRole::running) layout.running_floats += rounded;
 }
 
-std::string_view to_string(Precision precision) {
-  switch (precision) {
-    case Precision::automatic:
-      return "automatic";
-    case Precision::fp32:
-      return "fp32";
-    case Precision::tf32:
-      return "tf32";
-    case Precision::bf16:
-      return "bf16";
-  }
-  throw std::logic_error("to_string: not a Precision");
-}
-
 }  // namespace cifar_mpi::engine

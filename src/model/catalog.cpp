@@ -1,15 +1,19 @@
-#include "model/catalog.hpp"
-
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/model/net_spec.hpp"
 
 namespace cifar_mpi::model {
+
+// The models, one file each.
+NetSpec tutorial(Extent image, int classes);
+NetSpec resnet20(Extent image, int classes);
+NetSpec resnet18(Extent image, int classes);
+
 namespace {
 
 struct CatalogEntry {
   ModelInfo info;
-  ModelFunction make;
+  NetSpec (*make)(Extent image, int classes);
 };
 
 constexpr CatalogEntry kCatalog[] = {

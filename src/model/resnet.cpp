@@ -2,7 +2,6 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/model/net_builder.hpp"
-#include "model/catalog.hpp"
 
 /// Residual networks for small images (He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition",
 /// CVPR 2016): a 3x3 convolution instead of 7x7 with pooling in front, then stages of blocks of two 3x3

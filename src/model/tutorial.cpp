@@ -1,5 +1,4 @@
 #include "cifar_mpi/model/net_builder.hpp"
-#include "model/catalog.hpp"
 
 namespace cifar_mpi::model {
 

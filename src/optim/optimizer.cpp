@@ -19,27 +19,6 @@ bool has_momentum(OptimizerKind kind) {
 
 }  // namespace
 
-std::string_view to_string(OptimizerKind kind) {
-  switch (kind) {
-    case OptimizerKind::sgd:
-      return "sgd";
-    case OptimizerKind::momentum:
-      return "momentum";
-    case OptimizerKind::nesterov:
-      return "nesterov";
-    case OptimizerKind::adamw:
-      return "adamw";
-  }
-  return "sgd";
-}
-
-std::optional<OptimizerKind> find_optimizer(std::string_view name) {
-  for (const OptimizerKind kind : kKinds) {
-    if (name == to_string(kind)) return kind;
-  }
-  return std::nullopt;
-}
-
 void check(const OptimizerSpec& spec) {
   const OptimizerSpec usual;
   const auto share = [](const char* option, double value) {

@@ -125,22 +125,6 @@ std::string course_text(const ScheduleSpec& spec, const RateRule& rule) {
 
 }  // namespace
 
-std::string_view to_string(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::staircase:
-      return "staircase";
-    case ScheduleKind::steps:
-      return "steps";
-    case ScheduleKind::linear:
-      return "linear";
-    case ScheduleKind::cosine:
-      return "cosine";
-    case ScheduleKind::one_cycle:
-      return "one-cycle";
-  }
-  return "staircase";
-}
-
 void check(const ScheduleSpec& spec) {
   const auto above_zero = [](double value) { return value > 0.0 && value <= kMany; };
   const auto share = [](double value) { return value >= 0.0 && value <= 1.0; };

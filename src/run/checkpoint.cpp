@@ -134,7 +134,7 @@ std::uint64_t put_content(hdf5::Writer* file, const Checkpoint& checkpoint) {
     if (row.running != nullptr) put_tensors(content, row.running, kRunningMeaning, tensors, true);
   }
   content.group("/optimizer");
-  content.text("/optimizer", "kind", std::string(optim::to_string(optimizer)));
+  content.text("/optimizer", "kind", std::string(to_string(optimizer)));
   content.attribute("/optimizer", "step", checkpoint.progress.step);
   for (const auto& [name, value] : optim::numbers_of(checkpoint.optimizer)) {
     content.attribute("/optimizer", name, value);
@@ -204,7 +204,7 @@ void require_format(const hdf5::Reader& file) {
 optim::OptimizerSpec read_optimizer(const hdf5::Reader& file) {
   const char* const group = "/optimizer";
   const auto name = file.attribute<std::string>(group, "kind");
-  const auto kind = optim::find_optimizer(name);
+  const auto kind = find_name<optim::OptimizerKind>(name);
   if (!kind) {
     throw Error(ErrorKind::checkpoint, concat(file.path(), " was trained with the optimizer ", name,
                                               ", which this program does not have"));

@@ -117,10 +117,9 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
     if (!found) return;
     require_same_run(found->content.progress.identity, asked, found->path, world.size());
     if (const auto kind = found->content.optimizer.kind; kind != asked.optimizer) {
-      throw Error(ErrorKind::checkpoint,
-                  concat(found->path, " holds the state of the optimizer ", optim::to_string(kind),
-                         ", but is of a run with ", optim::to_string(asked.optimizer),
-                         "; choose another checkpoint"));
+      throw Error(ErrorKind::checkpoint, concat(found->path, " holds the state of the optimizer ",
+                                                to_string(kind), ", but is of a run with ",
+                                                to_string(asked.optimizer), "; choose another checkpoint"));
     }
     for (const optim::StateRow& row : rows) {
       start.state[row.role] = match_tensors(std::move(found->content.state[row.role]), params, found->path,

@@ -286,52 +286,6 @@ data::AugmentSpec augment_spec(const TrainConfig& config, const Extent& image) {
   return spec;
 }
 
-std::string_view to_string(data::Augment augment) {
-  switch (augment) {
-    case data::Augment::tutorial:
-      return "tutorial";
-    case data::Augment::crop:
-      return "crop";
-    case data::Augment::none:
-      return "none";
-  }
-  return "none";
-}
-
-std::string_view to_string(data::Fill fill) { return fill == data::Fill::zeros ? "zeros" : "reflect"; }
-
-std::string_view to_string(data::Flip flip) {
-  switch (flip) {
-    case data::Flip::random:
-      return "random";
-    case data::Flip::alternate:
-      return "alternate";
-    case data::Flip::off:
-      return "off";
-  }
-  return "off";
-}
-
-std::string_view to_string(data::Normalize normalize) {
-  return normalize == data::Normalize::image ? "image" : "dataset";
-}
-
-std::string_view to_string(data::Shuffle shuffle) {
-  return shuffle == data::Shuffle::shard ? "shard" : "global";
-}
-
-std::string_view to_string(optim::LrScaling scaling) {
-  switch (scaling) {
-    case optim::LrScaling::none:
-      return "none";
-    case optim::LrScaling::linear:
-      return "linear";
-    case optim::LrScaling::sqrt:
-      return "sqrt";
-  }
-  return "none";
-}
-
 RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
                                const data::DatasetInfo& dataset) {
   RunFingerprint items{
@@ -343,9 +297,9 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
       {"--seed", std::to_string(config.seed)},
       {"--global-batch", std::to_string(sizes.global_batch)},
       {"--lr", exact(config.lr)},
-      {"--optimizer", std::string(optim::to_string(config.optimizer.kind))},
+      {"--optimizer", std::string(to_string(config.optimizer.kind))},
       {"--clip-norm", exact(config.clip_norm)},
-      {"--schedule", std::string(optim::to_string(config.schedule))},
+      {"--schedule", std::string(to_string(config.schedule))},
       {"--lr-decay-factor", exact(config.lr_decay_factor)},
       {"--epochs-per-decay", exact(config.epochs_per_decay)},
       {"--lr-scaling", std::string(to_string(config.lr_scaling))},

@@ -99,7 +99,7 @@ void Loop::run() {
   if (launched_ >= total && was_concluded()) {
     view_.event(concat("this run is finished: step ", launched_, " of ", total,
                        optim::depends_on_length(s_.config.schedule)
-                           ? concat("; --schedule ", optim::to_string(s_.config.schedule), " ends with it")
+                           ? concat("; --schedule ", to_string(s_.config.schedule), " ends with it")
                            : std::string("; raise --steps or --epochs to go on")));
     return;
   }

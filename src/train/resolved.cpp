@@ -8,7 +8,7 @@
 namespace cifar_mpi::train {
 
 RunFingerprint resolved_settings(const SessionState& state) {
-  RunFingerprint settings{{"precision", std::string(engine::to_string(state.config.precision))},
+  RunFingerprint settings{{"precision", std::string(to_string(state.config.precision))},
                           {"threads", std::to_string(state.config.threads)},
                           {"ranks", std::to_string(state.world.size())}};
   if (!state.config.reproducible)
@@ -48,9 +48,7 @@ void adopt(SessionState& state, const RunFingerprint& resolved) {
   TrainConfig& config = state.config;
   if (const auto* value = find_item(resolved, "precision");
       value && config.precision == Precision::automatic) {
-    for (const Precision precision : {Precision::fp32, Precision::tf32, Precision::bf16}) {
-      if (*value == engine::to_string(precision)) config.precision = precision;
-    }
+    config.precision = find_name<Precision>(*value).value_or(Precision::automatic);
     state.adopted_precision = config.precision != Precision::automatic;
   }
   if (find_number(resolved, "ranks") != state.world.size()) return;

@@ -72,7 +72,7 @@ void load_samples(SessionState& state) {
 
 /// All ranks must have planned the same kernels: the flat blocks are summed as they lie in memory.
 void require_equal_plans(const SessionState& state) {
-  RunFingerprint plan{{"the precision", std::string(engine::to_string(state.config.precision))}};
+  RunFingerprint plan{{"the precision", std::string(to_string(state.config.precision))}};
   std::istringstream lines(state.tower->plan_text());
   for (std::string line; std::getline(lines, line);)
     plan.emplace_back(concat("line ", plan.size(), " of the kernel plan"), line);
@@ -134,7 +134,7 @@ void describe_run(const SessionState& state, const run::Start& start) {
                   " test images of ", to_string(info.image), ", ", info.classes(), " classes, shuffle ",
                   to_string(config.shuffle), ", augment ", to_string(config.augment)));
   log.info(concat("model: ", config.model, ", ", model::param_count(state.network.params), " parameters, ",
-                  engine::to_string(config.precision), "; batch ", batch_text(state), ", global batch ",
+                  to_string(config.precision), "; batch ", batch_text(state), ", global batch ",
                   state.sizes.global_batch, "; all-reduce ", state.update->name(), "; seed ", config.seed));
   log.info(concat(
       "learning rate: ", optim::Schedule(schedule_spec(config, state.sizes, info.train_count)).describe(),

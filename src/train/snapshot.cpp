@@ -20,7 +20,7 @@ run::Checkpoint snapshot(const SessionState& state, const optim::Schedule& sched
   from.global_batch = state.sizes.global_batch;
   from.learning_rate = schedule.rate(step);
   from.learning_rate_rule = schedule.describe();
-  from.precision = engine::to_string(state.config.precision);
+  from.precision = to_string(state.config.precision);
   from.backend = state.backend->description();
   from.kernels = state.tower->plan_text();
   from.configuration = run::without_paths(state.config.text);

@@ -220,7 +220,7 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
 
   StepBenchmark result;
   result.backend = state.backend->description();
-  result.precision = engine::to_string(state.config.precision);
+  result.precision = to_string(state.config.precision);
   result.all_reduce = state.update->name();
   result.ranks = world.size();
   result.batch_size = state.sizes.batch;

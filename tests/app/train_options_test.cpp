@@ -103,14 +103,14 @@ TEST(TrainOptions, ReachTheRun) {
 TEST(TrainOptions, NameEveryOptimizer) {
   using Kind = optim::OptimizerKind;
   for (const Kind kind : {Kind::sgd, Kind::momentum, Kind::nesterov, Kind::adamw}) {
-    EXPECT_EQ(parsed("--optimizer " + std::string(optim::to_string(kind))).optimizer.kind, kind);
+    EXPECT_EQ(parsed("--optimizer " + std::string(to_string(kind))).optimizer.kind, kind);
   }
 }
 
 TEST(TrainOptions, NameEverySchedule) {
   using Kind = optim::ScheduleKind;
   for (const Kind kind : {Kind::staircase, Kind::steps, Kind::linear, Kind::cosine, Kind::one_cycle}) {
-    EXPECT_EQ(parsed("--schedule " + std::string(optim::to_string(kind))).schedule, kind);
+    EXPECT_EQ(parsed("--schedule " + std::string(to_string(kind))).schedule, kind);
   }
 }
 

@@ -155,7 +155,7 @@ std::vector<Case> cases() {
 
 std::string text(const Case& c) {
   return concat(c.shape.batch, "x", c.shape.pixels, "x", c.shape.channels, ", blocks ", c.shape.src_block,
-                " and ", c.shape.dst_block, ", ", engine::to_string(c.precision), c.relu ? ", ReLU" : "");
+                " and ", c.shape.dst_block, ", ", to_string(c.precision), c.relu ? ", ReLU" : "");
 }
 
 TEST(BatchNorm, NormalizesAsTheReference) {

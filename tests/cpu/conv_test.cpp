@@ -128,8 +128,7 @@ TEST_P(Convolution, GivesTheExactSumsOfTheReference) {
     const Fixture setup(GetParam(), precision);
     Array wanted = reference::conv_forward(setup.shape, setup.x, setup.weights, setup.biases);
     if (setup.relu) wanted = reference::relu_forward(wanted);
-    lattice::expect_equal(setup.forward(), lattice::rounded(wanted, precision),
-                          concat(engine::to_string(precision)));
+    lattice::expect_equal(setup.forward(), lattice::rounded(wanted, precision), concat(to_string(precision)));
   }
 }
 
@@ -150,10 +149,10 @@ TEST_P(Convolution, GivesTheExactGradientsOfWeightsAndBiases) {
                                       grad_weights.buffer.as<float>(), grad_biases.buffer.as<float>()));
     lattice::expect_equal(grad_weights.get(setup.dnnl),
                           reference::conv_grad_weights(setup.shape, setup.x, setup.grad_y),
-                          concat("weights, ", engine::to_string(precision)));
+                          concat("weights, ", to_string(precision)));
     lattice::expect_equal(grad_biases.get(setup.dnnl),
                           reference::grad_biases(setup.shape.out_channels, setup.grad_y),
-                          concat("biases, ", engine::to_string(precision)));
+                          concat("biases, ", to_string(precision)));
   }
 }
 
@@ -177,7 +176,7 @@ TEST_P(Convolution, GivesTheExactGradientOfItsInputUnlessItIsTheFirst) {
     testing::run(plan_data_gradient("data", setup.dnnl, affine, memory, weights.data()));
     const Array wanted = reference::conv_grad_x(setup.shape, setup.weights, setup.grad_y);
     lattice::expect_equal(grad_src.get(setup.dnnl), lattice::rounded(wanted, precision),
-                          concat(engine::to_string(precision)));
+                          concat(to_string(precision)));
   }
 }
 

@@ -85,14 +85,14 @@ TEST_P(LinearLayer, GivesTheExactSumsOfTheReference) {
     Array wanted = reference::linear_forward(s.shape, s.x, s.weights, s.biases);
     if (s.affine.relu) wanted = reference::relu_forward(wanted);
     lattice::expect_equal(dst.get(s.dnnl), lattice::rounded(wanted, s.dst_precision),
-                          concat(engine::to_string(precision)));
+                          concat(to_string(precision)));
   }
 }
 
 TEST_P(LinearLayer, GivesTheExactGradientsOfTheReference) {
   for (const Precision precision : lattice::precisions_here()) {
     const Fixture s(GetParam(), precision);
-    const std::string text = concat(engine::to_string(precision));
+    const std::string text = concat(to_string(precision));
     const lattice::Tensor src = s.tensor(s.affine.src, s.plain_src, s.x);
     const lattice::Tensor grad_dst = s.tensor(s.affine.grad_dst, s.plain_dst, s.grad_y);
     const lattice::Tensor grad_weights(s.affine.master, s.plain_weights);

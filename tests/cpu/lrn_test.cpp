@@ -88,7 +88,7 @@ struct Case {
 std::string text(const Case& c) {
   return concat(c.shape.channels, " channels, ", c.shape.pixels, " pixels, block ", c.shape.src_block, " to ",
                 c.shape.dst_block, ", radius ", c.layer.depth_radius, ", bias ", c.layer.bias, ", beta ",
-                c.layer.beta, ", ", engine::to_string(c.precision));
+                c.layer.beta, ", ", to_string(c.precision));
 }
 
 /// Both element types, every pair of block sizes that oneDNN gives, exponents with and without a fast path.

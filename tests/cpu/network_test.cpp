@@ -172,7 +172,7 @@ TEST(Network, DeclaresEveryByteItTouches) {
       for (const int batch : {3, 20}) {
         const RunSpec spec{.net = net, .batch = batch, .precision = precision};
         EXPECT_TRUE(results_of(spec, RunnerKind::audit) == results_of(spec, RunnerKind::serial))
-            << net.name << ", batch " << batch << ", " << engine::to_string(precision);
+            << net.name << ", batch " << batch << ", " << to_string(precision);
       }
     }
   }

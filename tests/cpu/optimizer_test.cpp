@@ -131,7 +131,7 @@ TEST(Update, FollowsTheFormulasOverSeveralSteps) {
 TEST(Update, FollowsEveryOptimizersSumsOverAllGradients) {
   constexpr int kSteps = 6;
   for (const optim::OptimizerKind kind : kKinds) {
-    SCOPED_TRACE(optim::to_string(kind));
+    SCOPED_TRACE(to_string(kind));
     Model m;
     m.take(kind);
     m.optimizer.eps = 1e-3;

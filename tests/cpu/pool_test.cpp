@@ -90,12 +90,12 @@ TEST_P(MaxPooling, TakesTheMaximumOfEveryWindow) {
   for (const Precision precision : lattice::precisions_here()) {
     const Fixture s(GetParam(), precision);
     const Array wanted = reference::pool_forward(s.shape, s.x);
-    lattice::expect_equal(s.dst.get(s.dnnl), wanted, concat("training, ", engine::to_string(precision)));
+    lattice::expect_equal(s.dst.get(s.dnnl), wanted, concat("training, ", to_string(precision)));
     const lattice::Tensor again(s.dst.desc, s.dst.plain);
     lattice::run_kernel(s.dnnl, s.pool.kernels.inference,
                         {reads(DNNL_ARG_SRC, s.src.desc, s.src.buffer.data()),
                          writes(DNNL_ARG_DST, again.desc, again.buffer.data())});
-    lattice::expect_equal(again.get(s.dnnl), wanted, concat("inference, ", engine::to_string(precision)));
+    lattice::expect_equal(again.get(s.dnnl), wanted, concat("inference, ", to_string(precision)));
   }
 }
 
@@ -114,7 +114,7 @@ TEST_P(MaxPooling, SendsTheGradientToTheMaximum) {
                          reads(DNNL_ARG_WORKSPACE, s.pool.workspace, s.workspace.data()),
                          writes(DNNL_ARG_DIFF_SRC, grad_src.desc, grad_src.buffer.data())});
     lattice::expect_equal(grad_src.get(s.dnnl), reference::pool_grad_x(s.shape, s.x, grad_y),
-                          concat(engine::to_string(precision)));
+                          concat(to_string(precision)));
   }
 }
 

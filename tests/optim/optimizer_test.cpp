@@ -133,9 +133,9 @@ TEST(StateRows, AreWhatTheRulesKeep) {
 }
 
 TEST(Optimizer, IsFoundByItsName) {
-  for (const OptimizerKind kind : kKinds) EXPECT_EQ(find_optimizer(to_string(kind)), kind);
-  EXPECT_EQ(find_optimizer("lion"), std::nullopt);
-  EXPECT_EQ(find_optimizer(""), std::nullopt);
+  for (const OptimizerKind kind : kKinds) EXPECT_EQ(find_name<OptimizerKind>(to_string(kind)), kind);
+  EXPECT_EQ(find_name<OptimizerKind>("lion"), std::nullopt);
+  EXPECT_EQ(find_name<OptimizerKind>(""), std::nullopt);
 }
 
 TEST(Optimizer, DescribesItself) {

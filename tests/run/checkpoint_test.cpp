@@ -190,7 +190,7 @@ TEST(CheckpointFile, HoldsWhatItsOptimizerKeepsAndNoMore) {
     groups.insert(groups.end(), rows.begin(), rows.end());
     std::sort(groups.begin(), groups.end());
     EXPECT_EQ(file.members("/"), groups);
-    EXPECT_EQ(file.attribute<std::string>("/optimizer", "kind"), optim::to_string(optimizer.kind));
+    EXPECT_EQ(file.attribute<std::string>("/optimizer", "kind"), to_string(optimizer.kind));
     EXPECT_EQ(file.attribute<std::string>("/optimizer", "meaning"), optim::formula(optimizer.kind));
     EXPECT_EQ(file.has_attribute("/optimizer", "momentum"), rows == std::vector<std::string>{"momentum"});
     EXPECT_EQ(file.has_attribute("/optimizer", "beta2"), rows.size() == 2);

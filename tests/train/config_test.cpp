@@ -314,8 +314,8 @@ TEST(RunFingerprintOfAConfig, HasTheLengthWhereTheRateDependsOnIt) {
     RunFingerprint found = run_fingerprint(config, sizes, dataset_of(1000));
     const auto schedule =
         std::find(found.begin(), found.end(),
-                  std::pair<std::string, std::string>("--schedule", std::string(optim::to_string(kind))));
-    EXPECT_NE(schedule, found.end()) << optim::to_string(kind);
+                  std::pair<std::string, std::string>("--schedule", std::string(to_string(kind))));
+    EXPECT_NE(schedule, found.end()) << to_string(kind);
     const auto behind =
         std::find_if(found.begin(), found.end(), [](const auto& i) { return i.first == "--shuffle"; });
     return RunFingerprint(behind + 1, found.end());

@@ -196,7 +196,7 @@ TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
     straight.lr = 0.001;
     straight.clip_norm = 0.5;
     straight.steps = 5;
-    const std::string name(optim::to_string(kind));
+    const std::string name(to_string(kind));
     straight.run_dir = path(name + "_straight");
     run(straight);
     TrainConfig parts = straight;

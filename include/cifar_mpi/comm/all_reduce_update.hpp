@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/update.hpp"
 #include "cifar_mpi/engine/layout.hpp"
@@ -22,6 +24,10 @@ std::vector<ParamSpan> plan_buckets(const engine::ParamLayout& layout, std::size
 
 /// Whether all-reduces run while backward goes on: always, never, or as the table says.
 enum class Overlap : std::uint8_t { automatic, on, off };
+constexpr auto names_of(Overlap) {
+  return std::to_array<Name<Overlap>>(
+      {{"auto", Overlap::automatic}, {"on", Overlap::on}, {"off", Overlap::off}});
+}
 
 /// What the gradients of a run cross: nothing but a node's memory, a network, or what a device has.
 enum class Path : std::uint8_t { memory, network, device };

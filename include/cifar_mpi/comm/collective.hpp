@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/engine/program.hpp"
@@ -37,7 +39,9 @@ namespace cifar_mpi::comm {
 ///
 /// about R/256 of the magnitudes.
 enum class Wire : std::uint8_t { fp32, bf16 };
-std::string_view to_string(Wire wire);
+constexpr auto names_of(Wire) {
+  return std::to_array<Name<Wire>>({{"fp32", Wire::fp32}, {"bf16", Wire::bf16}});
+}
 
 /// A way to sum fp32 arrays over all ranks. Chosen by name at start; adding one is a new file and a line in
 /// the table.

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
+#include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/base/random.hpp"
 #include "cifar_mpi/base/shape.hpp"
 
@@ -16,18 +18,32 @@ namespace cifar_mpi::data {
 ///   crop      the centre moved by up to `pad` pixels in each direction, also beyond the edge; flip; cutout
 ///   none      the centre
 enum class Augment : std::uint8_t { tutorial, crop, none };
+constexpr auto names_of(Augment) {
+  return std::to_array<Name<Augment>>(
+      {{"tutorial", Augment::tutorial}, {"crop", Augment::crop}, {"none", Augment::none}});
+}
 
 /// Pixels beyond the edge: zeros (black), or those inside as in a mirror that stands in the middle of the last
 /// pixel.
 enum class Fill : std::uint8_t { zeros, reflect };
+constexpr auto names_of(Fill) {
+  return std::to_array<Name<Fill>>({{"zeros", Fill::zeros}, {"reflect", Fill::reflect}});
+}
 
 /// Left and right change places: by chance; in every other epoch, half of the images first (so each comes in both
 /// orientations in every two epochs; Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024); never.
 enum class Flip : std::uint8_t { random, alternate, off };
+constexpr auto names_of(Flip) {
+  return std::to_array<Name<Flip>>(
+      {{"random", Flip::random}, {"alternate", Flip::alternate}, {"off", Flip::off}});
+}
 
 /// image: each image to mean 0 and deviation 1 over all its values, as the tutorial. dataset: each channel by the
 /// mean and deviation of the training set.
 enum class Normalize : std::uint8_t { image, dataset };
+constexpr auto names_of(Normalize) {
+  return std::to_array<Name<Normalize>>({{"image", Normalize::image}, {"dataset", Normalize::dataset}});
+}
 
 /// A sample's channels at most.
 constexpr int kMostChannels = 4;

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 
+#include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/base/random.hpp"
 
 /// Which sample stands where in the endless stream of permutations. No state and no table: the cursor is the
@@ -58,6 +59,9 @@ struct SampleRef {
 /// shard: a rank streams through its own contiguous part. global: one stream of all samples, cut into batches
 /// and slices, so the global batches are the same for every number of ranks.
 enum class Shuffle : std::uint8_t { shard, global };
+constexpr auto names_of(Shuffle) {
+  return std::to_array<Name<Shuffle>>({{"shard", Shuffle::shard}, {"global", Shuffle::global}});
+}
 
 /// The order in which one rank sees its samples; a plain value, copied into tasks and onto devices.
 class SampleOrder {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/data/augment.hpp"
 #include "cifar_mpi/data/sample_order.hpp"
 #include "cifar_mpi/engine/kernels.hpp"
@@ -25,7 +27,12 @@ namespace cifar_mpi::engine {
 /// Arithmetic of activations and compute copies; master weights, gradients and the all-reduce are always
 /// fp32.
 enum class Precision : std::uint8_t { automatic, fp32, tf32, bf16 };
-std::string_view to_string(Precision precision);
+constexpr auto names_of(Precision) {
+  return std::to_array<Name<Precision>>({{"auto", Precision::automatic},
+                                         {"fp32", Precision::fp32},
+                                         {"tf32", Precision::tf32},
+                                         {"bf16", Precision::bf16}});
+}
 
 struct BackendOptions {
   int threads = 1;              ///< CPU threads of this rank

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/engine/program.hpp"
 #include "cifar_mpi/engine/progress_counter.hpp"
 
@@ -13,6 +15,13 @@ namespace cifar_mpi::engine {
 /// lanes, captured once (CUDA). audit: serial, and around each task every byte of the arena that the task did
 /// not declare is overwritten with NaN and checked afterwards, so that a declaration cannot lie; slow.
 enum class RunnerKind : std::uint8_t { automatic, serial, lanes, graph, audit };
+constexpr auto names_of(RunnerKind) {
+  return std::to_array<Name<RunnerKind>>({{"auto", RunnerKind::automatic},
+                                          {"serial", RunnerKind::serial},
+                                          {"lanes", RunnerKind::lanes},
+                                          {"graph", RunnerKind::graph},
+                                          {"audit", RunnerKind::audit}});
+}
 
 /// Replays one finalized program. The same bits come out of every kind.
 class Runner {

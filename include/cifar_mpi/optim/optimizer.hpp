@@ -11,10 +11,6 @@
 /// Optimizers as a user chooses them; what they do to a weight stands in step_math.hpp.
 namespace cifar_mpi::optim {
 
-/// The name on the command line, and the kind of a name.
-std::string_view to_string(OptimizerKind kind);
-std::optional<OptimizerKind> find_optimizer(std::string_view name);
-
 /// Throws Error{usage} naming the option when a number makes no sense, or belongs to another optimizer and is
 /// not its default.
 void check(const OptimizerSpec& spec);

@@ -1,16 +1,22 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/optim/step_math.hpp"
 
 /// Step → value functions, pure so that every rank and every device computes the same.
 namespace cifar_mpi::optim {
 
 enum class LrScaling : std::uint8_t { none, linear, sqrt };
+constexpr auto names_of(LrScaling) {
+  return std::to_array<Name<LrScaling>>(
+      {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
+}
 
 /// What a user says of the learning rate; the defaults are the tutorial's.
 struct ScheduleSpec {
@@ -28,9 +34,6 @@ struct ScheduleSpec {
   double final_share = 0.0;           ///< linear, cosine, one_cycle: of the rate, where the run ends
   std::uint64_t total_steps = 0;      ///< T of the run; all but staircase need it
 };
-
-/// The name on the command line.
-std::string_view to_string(ScheduleKind kind);
 
 /// Whether the rate of a step depends on how long the run is: a run of another length is then another run.
 constexpr bool depends_on_length(ScheduleKind kind) { return kind != ScheduleKind::staircase; }

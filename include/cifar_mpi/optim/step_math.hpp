@@ -1,7 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
+
+#include "cifar_mpi/base/names.hpp"
 
 /// What a step does to one weight, and the values that change from step to step. Plain functions: the host
 /// and the kernels of a device compile the same ones.
@@ -9,6 +12,13 @@ namespace cifar_mpi::optim {
 
 /// How the rate goes on from its base, see Schedule.
 enum class ScheduleKind : std::uint8_t { staircase, steps, linear, cosine, one_cycle };
+constexpr auto names_of(ScheduleKind) {
+  return std::to_array<Name<ScheduleKind>>({{"staircase", ScheduleKind::staircase},
+                                            {"steps", ScheduleKind::steps},
+                                            {"linear", ScheduleKind::linear},
+                                            {"cosine", ScheduleKind::cosine},
+                                            {"one-cycle", ScheduleKind::one_cycle}});
+}
 
 /// A schedule as plain numbers, see Schedule. What its kind does not need is not looked at.
 struct RateRule {
@@ -88,6 +98,12 @@ constexpr double ema_decay(double decay, std::uint64_t step) {
 
 /// How a weight follows from its gradient, see the rules below.
 enum class OptimizerKind : std::uint8_t { sgd, momentum, nesterov, adamw };
+constexpr auto names_of(OptimizerKind) {
+  return std::to_array<Name<OptimizerKind>>({{"sgd", OptimizerKind::sgd},
+                                             {"momentum", OptimizerKind::momentum},
+                                             {"nesterov", OptimizerKind::nesterov},
+                                             {"adamw", OptimizerKind::adamw}});
+}
 
 /// An optimizer and its numbers. What its kind does not have is not looked at.
 struct OptimizerSpec {

@@ -118,14 +118,6 @@ optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes,
 /// `find_dataset_moments`.
 data::AugmentSpec augment_spec(const TrainConfig& config, const Extent& image);
 
-/// Names as on the command line, for options, logs and checkpoints.
-std::string_view to_string(data::Augment augment);
-std::string_view to_string(data::Fill fill);
-std::string_view to_string(data::Flip flip);
-std::string_view to_string(data::Normalize normalize);
-std::string_view to_string(data::Shuffle shuffle);
-std::string_view to_string(optim::LrScaling scaling);
-
 /// What makes a run this run and no other, by option: a checkpoint is resumed only when all are equal. The
 /// number of ranks is no part of it.
 RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,

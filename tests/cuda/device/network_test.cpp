@@ -51,7 +51,7 @@ void expect_reference_gradients(const TrainingRun& run, double tolerance) {
   const auto wanted = run.wanted();
   const std::vector<float> reduced = run.reduced();
   const std::string name =
-      concat(run.spec.net.name, ", ", engine::to_string(run.spec.precision), ", batch ", run.spec.batch);
+      concat(run.spec.net.name, ", ", to_string(run.spec.precision), ", batch ", run.spec.batch);
   EXPECT_NEAR(static_cast<double>(reduced[ControlLayout::loss_sum]), wanted.loss_sum,
               tolerance * wanted.samples * std::log(run.spec.net.classes))
       << name;

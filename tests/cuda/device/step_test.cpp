@@ -110,8 +110,7 @@ TEST_F(CudaStep, UpdatesByEveryOptimizerWithClippedGradients) {
                                   static_cast<double>(run.table[p].weight_decay), clipped, rates)
                 .back();
         // a handful of single operations on values of at most 1; adamw divides by at least eps
-        ASSERT_NEAR(after[p][i], wanted, 16 * 0x1.0p-24)
-            << optim::to_string(kind) << ' ' << run.table[p].name;
+        ASSERT_NEAR(after[p][i], wanted, 16 * 0x1.0p-24) << to_string(kind) << ' ' << run.table[p].name;
       }
     }
   }

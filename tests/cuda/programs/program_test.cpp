@@ -146,7 +146,7 @@ void for_each_run(Check check) {
     for (const auto precision : {engine::Precision::fp32, engine::Precision::tf32, engine::Precision::bf16}) {
       for (const auto choice : {ConvChoice::automatic, ConvChoice::products, ConvChoice::library}) {
         const auto run = std::make_unique<StepRun>(net, precision, choice);
-        SCOPED_TRACE(net.name + ", " + std::string(engine::to_string(precision)) + ", choice " +
+        SCOPED_TRACE(net.name + ", " + std::string(to_string(precision)) + ", choice " +
                      std::to_string(static_cast<int>(choice)));
         check(*run);
       }
