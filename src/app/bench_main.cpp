@@ -95,8 +95,8 @@ void print_tasks(const Log& log, const train::StepBenchmark& b, const Unit& unit
 
 void print(const Log& log, const train::StepBenchmark& b) {
   const Unit unit = b.backend.starts_with("cuda") ? Unit{"us", 1e6} : Unit{"ms", 1e3};
-  log.info(concat(b.backend, ", ", b.precision, ", ", b.ranks, b.ranks == 1 ? " rank" : " ranks", ", batch ",
-                  b.batch_size, " per rank"));
+  log.info(concat(b.model, " on ", b.backend, ", ", b.precision, ", ", b.ranks,
+                  b.ranks == 1 ? " rank" : " ranks", ", batch ", b.batch_size, " per rank"));
   std::istringstream kernels(b.kernels);
   for (std::string line; std::getline(kernels, line);) log.info(concat("  ", line));
   log.info("                          least      median        most");
@@ -134,6 +134,11 @@ int bench_step(StepOptions& options, comm::World& world) {
 }
 
 void add_step(CLI::App& app, StepOptions& options) {
+  app.add_option(
+         "--model", options.config.model,
+         "Model of the catalog; each but the tutorial's sees the whole image and learns with momentum")
+      ->check(app::model_name())
+      ->capture_default_str();
   app.add_option("--batch-size", options.batch_sizes, "Samples per rank; several: 128,512")
       ->delimiter(',')
       ->check(app::number(1, 1 << 20))

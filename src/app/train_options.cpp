@@ -5,7 +5,6 @@
 
 #include "app/device.hpp"
 #include "app/values.hpp"
-#include "cifar_mpi/model/net_spec.hpp"
 
 namespace cifar_mpi::app {
 namespace {
@@ -21,12 +20,6 @@ CLI::Option* add_choice(CLI::App& app, const std::string& option, E& value, cons
           option, [&value](const std::string& name) { value = find_name<E>(name).value(); }, description)
       ->default_str(std::string(to_string(value)))
       ->check(CLI::IsMember(names));
-}
-
-CLI::IsMember models() {
-  std::vector<std::string> names;
-  for (const model::ModelInfo& info : model::catalog()) names.emplace_back(info.name);
-  return CLI::IsMember(names);
 }
 
 }  // namespace
@@ -81,7 +74,7 @@ void TrainOptions::add_model(CLI::App& app) {
                  "Model of the catalog; those but tutorial bring their recipe (jobs/recipes) as defaults, "
                  "which --config and "
                  "options override")
-      ->check(models())
+      ->check(model_name())
       ->capture_default_str()
       ->group(group);
   app.add_option("--device", config_.device, "auto says what it takes and why")

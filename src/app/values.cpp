@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/model/net_spec.hpp"
 #include "cifar_mpi/train/config.hpp"
 
 namespace cifar_mpi::app {
@@ -86,6 +87,12 @@ CLI::Validator timeout() {
     return concat("must be 0 or a number from 2 to 1e9, not '", text, "'");
   };
   return CLI::Validator(check, "");
+}
+
+CLI::Validator model_name() {
+  std::vector<std::string> names;
+  for (const model::ModelInfo& info : model::catalog()) names.emplace_back(info.name);
+  return CLI::IsMember(names);
 }
 
 CLI::Validator not_empty() {

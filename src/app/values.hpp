@@ -26,6 +26,9 @@ CLI::Validator bucket_mib();
 /// What --timeout may be, in seconds: 0, or at least 2, for a watchdog looks only now and then.
 CLI::Validator timeout();
 
+/// The name of a model of the catalog.
+CLI::Validator model_name();
+
 /// Any text but none.
 CLI::Validator not_empty();
 

@@ -26,6 +26,12 @@ double most(const std::vector<double>& values) { return *std::max_element(values
 TrainConfig train_config(const StepBenchmarkConfig& config) {
   TrainConfig train;
   train.data = "generated images";
+  train.model = config.model;
+  if (config.model != TrainConfig{}.model) {
+    train.augment = data::Augment::crop;
+    train.normalize = data::Normalize::dataset;
+    train.optimizer.kind = optim::OptimizerKind::momentum;
+  }
   train.batch_size = config.batch_size;
   train.threads = config.threads;
   train.precision = config.precision;
@@ -58,6 +64,9 @@ void build(SessionState& state, const comm::PlatformFactory& make_platform) {
   state.sizes = resolve_sizes(state.config, state.world.size(), state.info);
   state.network = make_network(state.config.model, state.info, augment_spec(state.config, state.info.image),
                                state.config.data);
+  // Of any images: a run reads these off its own.
+  std::fill_n(state.network.augment.mean, data::kMostChannels, 120.0f);
+  std::fill_n(state.network.augment.deviation, data::kMostChannels, 60.0f);
   plan_device(state, make_platform);
   state.samples = ResidentData(*state.backend, generate(state));
 }
@@ -101,6 +110,17 @@ void plan_variants(SessionState& state, Variants& variants) {
   }
   const auto initial = initial_tensors(state.network.params, state.config.seed);
   state.state.write(*state.backend, *state.tower, run::initial_state(state.config.optimizer.kind, initial));
+}
+
+/// A step that diverges leaves its updates out, so its times would mean nothing.
+void require_applied(const SessionState& state, const Variants& variants) {
+  std::uint64_t done = 0;
+  for (const auto* const runner :
+       {&variants.overlapped, &variants.blocking, &variants.alone, &variants.in_a_row, &variants.told}) {
+    if (*runner) done += (*runner)->finished();
+  }
+  if (state.records[(done - 1) % engine::kRecordRing].applied) return;
+  throw comm::AgreedError(ErrorKind::diverged, "the loss of the measured steps is not finite");
 }
 
 /// Seconds per step over `steps` steps, `together` of them in each launch, of the slowest rank.
@@ -219,6 +239,7 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   world.together([&] { plan_variants(state, variants); });
 
   StepBenchmark result;
+  result.model = state.config.model;
   result.backend = state.backend->description();
   result.precision = to_string(state.config.precision);
   result.all_reduce = state.update->name();
@@ -228,6 +249,7 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   result.in_image_flops = model::training_flops(state.network.net).in_image;
   result.nominal_flops = model::training_flops(state.network.net).nominal;
   measure(config, state, variants, measure_limits, result);
+  require_applied(state, variants);
   const engine::RooflineLimits limits{result.peak_flops.median, result.copy_rate.median};
   for (auto& row : result.tasks) row.floor_s = engine::floor_seconds(row.flops, row.bytes, limits);
   result.floor_s = floor_s(result.tasks, limits);

@@ -13,8 +13,9 @@ namespace {
 
 constexpr int kBatch = 8;
 
-StepBenchmark benchmark(const engine::RooflineLimits& limits) {
+StepBenchmark benchmark(const engine::RooflineLimits& limits, const std::string& model = "tutorial") {
   StepBenchmarkConfig config;
+  config.model = model;
   config.batch_size = kBatch;
   config.threads = 1;
   config.precision = engine::Precision::fp32;
@@ -34,6 +35,24 @@ TEST(StepBenchmark, HasTheModelsOperationsInItsTasks) {
   EXPECT_NEAR(flops, kBatch * model::training_flops(net).in_image, 1e-9 * flops);
   EXPECT_NEAR(b.floor_s, flops / 1e12, 1e-9 * b.floor_s);
   EXPECT_NEAR(b.share.most, b.floor_s / b.step_s.least, 1e-9);
+}
+
+TEST(StepBenchmark, GivesAResidualNetworkTheInputAndTheOptimizerOfItsRecipe) {
+  const StepBenchmark b = benchmark({.flops = 1e12}, "resnet20");
+  EXPECT_EQ(b.model, "resnet20");
+  const model::NetSpec net = model::make_model("resnet20", {32, 32, 3}, 10);
+  EXPECT_EQ(b.in_image_flops, model::training_flops(net).in_image);
+  double update_bytes = 0.0;
+  for (const auto& row : b.tasks) {
+    if (row.task.starts_with("update")) update_bytes += row.bytes;
+  }
+  const auto has = [&](const std::string& task, double bytes) {
+    return std::any_of(b.tasks.begin(), b.tasks.end(),
+                       [&](const auto& row) { return row.task.starts_with(task) && row.bytes == bytes; });
+  };
+  EXPECT_TRUE(has("augment", kBatch * (32 * 32 * 3 * (1 + sizeof(float)) + 2.0)));
+  // Weights, averages and momentum are read and written.
+  EXPECT_GE(update_bytes, 7 * sizeof(float) * 269722.0);
 }
 
 TEST(StepBenchmark, SaysWhichKernelsItMeasured) {

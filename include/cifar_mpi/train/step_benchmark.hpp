@@ -10,6 +10,7 @@
 namespace cifar_mpi::train {
 
 struct StepBenchmarkConfig {
+  std::string model = "tutorial";
   int batch_size = 128;  ///< per rank
   int threads = 0;       ///< per rank; 0: a fair share
   engine::Precision precision = engine::Precision::automatic;
@@ -30,6 +31,7 @@ struct Spread {
 };
 
 struct StepBenchmark {
+  std::string model;
   std::string backend;
   std::string precision;
   std::string all_reduce;
@@ -64,8 +66,9 @@ struct StepBenchmark {
 using MeasureLimits =
     std::function<engine::RooflineLimits(engine::Precision precision, int threads, double seconds)>;
 
-/// Measures the training step of the tutorial's model on generated images, everything in it that a run has
-/// (distortions, forward, backward, all-reduce, optimizer, EMA). Collective.
+/// Measures the training step of a model on generated images of 32x32x3, everything in it that a run has
+/// (distortions, forward, backward, all-reduce, optimizer, EMA). The tutorial's model gets the tutorial's input
+/// and SGD; the others what their recipes give them, the whole image and momentum. Collective.
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
                              const comm::PlatformFactory& make_platform, const MeasureLimits& measure_limits);
 
