@@ -38,15 +38,10 @@ PlannedGroupPtr plan_lrn_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::LocalResponseNorm>(0);
   if (layer == nullptr) return nullptr;
   const Extent& extent = chain.in();
-  const Desc nhwc = planning.nhwc(extent);
-  Desc src = planning.desc(chain.inputs[0].value);
-  int block = planning.block_of(src, extent);
-  if (block == 0) {
-    src = nhwc;
-    block = extent.channels;
-  }
-  const LrnShape shape{planning.batch, extent.height * extent.width, extent.channels, block, extent.channels};
-  return std::make_unique<LrnGroup>(planning, *layer, shape, src, nhwc);
+  const ChannelBlocks src = planning.known_blocks(chain.inputs[0].value, extent);
+  const LrnShape shape{planning.batch, extent.height * extent.width, extent.channels, src.block,
+                       extent.channels};
+  return std::make_unique<LrnGroup>(planning, *layer, shape, src.desc, planning.nhwc(extent));
 }
 
 }  // namespace cifar_mpi::cpu

@@ -39,6 +39,12 @@ int Planning::block_of(const Desc& desc, const Extent& extent) const {
   return 0;
 }
 
+ChannelBlocks Planning::known_blocks(const engine::Format& value, const Extent& extent) const {
+  const Desc& lies = desc(value);
+  const int block = block_of(lies, extent);
+  return block != 0 ? ChannelBlocks{lies, block} : ChannelBlocks{nhwc(extent), extent.channels};
+}
+
 std::size_t Planning::values_in(const engine::Format& format) const {
   return format.bytes / (type == Type::bf16 ? sizeof(std::uint16_t) : sizeof(float));
 }

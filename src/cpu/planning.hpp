@@ -17,6 +17,12 @@
 /// weights have the format of the weight gradient.
 namespace cifar_mpi::cpu {
 
+/// Activations whose channels lie together in blocks of `block` (LrnShape counts them so).
+struct ChannelBlocks {
+  Desc desc;
+  int block = 0;
+};
+
 /// What the groups of one network share while they are planned and after.
 class Planning {
  public:
@@ -45,6 +51,8 @@ class Planning {
   bool is(const Desc& desc, const Extent& extent, dnnl::memory::format_tag tag) const;
   /// Channels per block as LrnShape counts them; 0 for a format that is none of these.
   int block_of(const Desc& desc, const Extent& extent) const;
+  /// The format of a value of `extent` as it lies if it is one of these, else NHWC.
+  ChannelBlocks known_blocks(const engine::Format& value, const Extent& extent) const;
 
   /// Values of the tower's type in a tensor, padding included.
   std::size_t values_in(const engine::Format& format) const;
