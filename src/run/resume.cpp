@@ -192,18 +192,18 @@ bool concerns_sums(const std::string& setting) {
 
 }  // namespace
 
-std::vector<std::string> changed_settings(const RunFingerprint& then, const RunFingerprint& now) {
+std::vector<ChangedSetting> changed_settings(const RunFingerprint& then, const RunFingerprint& now) {
   const auto *ranks_then = find_item(then, "ranks"), *ranks_now = find_item(now, "ranks");
   const bool alone = ranks_then && ranks_now && *ranks_then == "1" && *ranks_now == "1";
-  std::vector<std::string> notes;
+  std::vector<ChangedSetting> changed;
   for (const auto& [name, value] : now) {
     const std::string* const before = find_item(then, name);
     if (before == nullptr || *before == value) continue;
     if (alone && concerns_sums(name)) continue;  // nothing is summed
-    notes.push_back(concat("note: ", name, " is ", value, ", the checkpoint was made with ", *before,
-                           ": the run goes on, but not to the same bits"));
+    changed.push_back({name, concat("note: ", name, " is ", value, ", the checkpoint was made with ", *before,
+                                    ": the run goes on, but not to the same bits")});
   }
-  return notes;
+  return changed;
 }
 
 std::string changed_kernels(const std::string& then, const std::string& now) {
@@ -253,12 +253,12 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
     std::erase_if(resolved,
                   [](const auto& item) { return item.first == "ranks" || item.first == "bucket MiB"; });
   }
-  std::vector<std::string> notes = changed_settings(start.progress.resolved, resolved);
+  const std::vector<ChangedSetting> changed = changed_settings(start.progress.resolved, resolved);
+  std::vector<std::string> notes;
+  for (const ChangedSetting& setting : changed) notes.push_back(setting.note);
   // Another precision, or other numbers of threads or ranks, bring other kernels with them: said already.
-  const bool explained = std::any_of(notes.begin(), notes.end(), [](const std::string& note) {
-    return note.find(": all-reduce ") == std::string::npos &&
-           note.find(": bucket MiB ") == std::string::npos &&
-           note.find(": nccl algorithm ") == std::string::npos;
+  const bool explained = std::any_of(changed.begin(), changed.end(), [](const ChangedSetting& setting) {
+    return !concerns_sums(setting.name);
   });
   const std::string kernels = changed_kernels(start.kernels, now.kernels);
   if (!explained && !kernels.empty()) notes.push_back(kernels);

@@ -58,8 +58,12 @@ void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& s
 void require_same_run(const RunFingerprint& found, const StartRequest& asked, const std::string& path,
                       int ranks);
 
-/// One line for each setting that affects bits and is not the checkpoint's.
-std::vector<std::string> changed_settings(const RunFingerprint& then, const RunFingerprint& now);
+/// A setting that affects bits and is not the checkpoint's.
+struct ChangedSetting {
+  std::string name;
+  std::string note;  ///< one line for the user
+};
+std::vector<ChangedSetting> changed_settings(const RunFingerprint& then, const RunFingerprint& now);
 /// The same for the kernel plans, a choice per line; empty when they are equal.
 std::string changed_kernels(const std::string& then, const std::string& now);
 

@@ -147,9 +147,9 @@ std::string take_checkpoint(const std::string& path) {
   static_cast<void>(run::recorded_test_accuracy(path));
   const run::Checkpoint checkpoint = run::read_checkpoint(path);
   std::string seen;
-  const auto note = [&](const std::vector<std::string>& lines) { seen += joined(lines); };
   const RunFingerprint mine{{"threads", "1"}, {"ranks", "2"}, {"precision", "fp32"}};
-  note(run::changed_settings(checkpoint.progress.resolved, mine));
+  for (const run::ChangedSetting& setting : run::changed_settings(checkpoint.progress.resolved, mine))
+    seen += setting.note;
   seen += run::changed_kernels(checkpoint.provenance.kernels, "conv1: jit\nconv2: jit");
   seen += checkpoint.provenance.configuration;
   train::require_possible(checkpoint.progress, path, {}, 12);

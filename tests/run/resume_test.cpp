@@ -103,13 +103,15 @@ TEST(ChangedSettings, SaysOneLineForEach) {
   RunFingerprint now = then;
   now[0].second = "fp32";
   now[3].second = "window";
-  const std::vector<std::string> notes = changed_settings(then, now);
-  ASSERT_EQ(notes.size(), 2u);
+  const std::vector<ChangedSetting> changed = changed_settings(then, now);
+  ASSERT_EQ(changed.size(), 2u);
+  EXPECT_EQ(changed[0].name, "precision");
   EXPECT_EQ(
-      notes[0],
+      changed[0].note,
       "note: precision is fp32, the checkpoint was made with bf16: the run goes on, but not to the same "
       "bits");
-  EXPECT_TRUE(notes[1].starts_with("note: all-reduce is window, the checkpoint was made with ring:"));
+  EXPECT_EQ(changed[1].name, "all-reduce");
+  EXPECT_TRUE(changed[1].note.starts_with("note: all-reduce is window, the checkpoint was made with ring:"));
 }
 
 TEST(ChangedSettings, IgnoresHowNothingIsSummed) {
@@ -210,6 +212,25 @@ TEST(AnotherNumberOfRanks, IsWholeFromTheNextPassOnInShards) {
   EXPECT_TRUE(shard_change(96, kBatch, 8, 4, 3).seamless);  // one pass is 8 steps
   EXPECT_FALSE(shard_change(96, kBatch, 9, 4, 3).seamless);
   EXPECT_FALSE(shard_change(103, kBatch, 103, 1, 4).seamless);  // shards of 25 and 26: never at one end
+}
+
+TEST(ResumeNotes, SpeakOfKernelsUnlessAnotherSettingBroughtThem) {
+  Start start;
+  start.resumed = true;
+  start.kernels = "conv1: a\n";
+  const auto notes = [&](const std::string& setting) {
+    start.progress.resolved = {{"ranks", "2"}, {setting, "then"}};
+    return resume_notes(
+        start, {{{"ranks", "2"}, {setting, "now"}}, "conv1: b\n", false, Shuffle::global, 96, 12, 2});
+  };
+  for (const char* setting : {"all-reduce", "bucket MiB", "nccl algorithm"}) {
+    const std::vector<std::string> both = notes(setting);
+    ASSERT_EQ(both.size(), 2u) << setting;
+    EXPECT_TRUE(both[0].starts_with(concat("note: ", setting, " is now,"))) << both[0];
+    EXPECT_TRUE(both[1].starts_with("note: the kernel plan has \"conv1: b\"")) << both[1];
+  }
+  for (const char* setting : {"precision", "threads", "wire"})
+    EXPECT_EQ(notes(setting).size(), 1u) << setting;
 }
 
 TEST(ResumeNotes, SpeakOfShardsWhereTheNumberOfRanksChanged) {
