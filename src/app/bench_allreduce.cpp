@@ -186,7 +186,7 @@ void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
 
 void check(AllReduceOptions& options) {
   for (const std::string& size : options.sizes) options.config.bytes.push_back(parse_bytes(size));
-  options.config.wire = options.wire == "bf16" ? comm::Wire::bf16 : comm::Wire::fp32;
+  options.config.wire = find_name<comm::Wire>(options.wire).value();
   if (takes_cuda(options.device)) {
     check_on_gpus(options);
   } else {

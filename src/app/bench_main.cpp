@@ -113,10 +113,8 @@ void print(const Log& log, const train::StepBenchmark& b) {
 
 int bench_step(StepOptions& options, comm::World& world) {
   const Log log(world.rank());
-  if (options.precision == "fp32") options.config.precision = engine::Precision::fp32;
-  if (options.precision == "tf32") options.config.precision = engine::Precision::tf32;
-  if (options.precision == "bf16") options.config.precision = engine::Precision::bf16;
-  if (options.wire == "bf16") options.config.wire = comm::Wire::bf16;
+  options.config.precision = find_name<engine::Precision>(options.precision).value();
+  options.config.wire = find_name<comm::Wire>(options.wire).value();
   world.together([&] { app::check_collective(options.config.all_reduce, options.device); });
   const bool on_gpu = app::takes_cuda(options.device);
   const auto measure_limits = [on_gpu](engine::Precision precision, int threads, double seconds) {

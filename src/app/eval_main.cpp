@@ -204,8 +204,7 @@ int main(int argc, char** argv) {
   app::add_version(cli);
   if (const auto code = app::parse(cli, argc, argv)) return *code;
   options.config.weights = options.weights == "raw" ? train::Weights::raw : train::Weights::ema;
-  if (options.precision == "bf16") options.config.precision = engine::Precision::bf16;
-  if (options.precision == "fp32") options.config.precision = engine::Precision::fp32;
+  options.config.precision = find_name<engine::Precision>(options.precision).value();
   const int code =
       app::run_in_world(cli, argc, argv, [&](comm::World& world) { return evaluate(options, world); });
   return app::finish("cifar_mpi_eval", code);
