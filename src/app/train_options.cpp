@@ -9,6 +9,8 @@
 namespace cifar_mpi::app {
 namespace {
 
+constexpr const char* kNone = "none";
+
 /// An option for one of the names of an enumeration; `value` is its default. As text it stays what was given, so
 /// that --print-config writes it back as it is read.
 template <Named E>
@@ -46,6 +48,13 @@ void TrainOptions::add_run(CLI::App& app) {
                  "auto: go on with the newest checkpoint of the run directory; never: refuse a directory "
                  "that holds a run; "
                  "or the path of a checkpoint")
+      ->check(not_empty())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--init-from", init_from_,
+         "Path of a checkpoint: a new run begins with its averaged weights and takes nothing else of it; its "
+         "last layer is new where the number of classes is another. A run that goes on does not read it")
       ->check(not_empty())
       ->capture_default_str()
       ->group(group);
@@ -328,6 +337,7 @@ void TrainOptions::add_reports(CLI::App& app) {
 train::TrainConfig TrainOptions::config() const {
   train::TrainConfig config = config_;
   config.side_lane = side_lane_ == "on";
+  config.init_from = init_from_ == kNone ? std::string() : init_from_;
   config.decay_at = numbers_of(decay_at_);
   return config;
 }

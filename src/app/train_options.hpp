@@ -24,6 +24,7 @@ class TrainOptions {
   void add_reports(CLI::App& app);
 
   train::TrainConfig config_;
+  std::string init_from_ = "none";
   std::string side_lane_ = "on";
   std::string decay_at_;
 };

@@ -1,6 +1,7 @@
 #include "cifar_mpi/model/net_spec.hpp"
 
 #include <algorithm>
+#include <variant>
 
 namespace cifar_mpi::model {
 
@@ -25,6 +26,14 @@ std::vector<bool> wants_gradient(const NetSpec& net) {
     wants[operation.output.id] = inherits || operation.trains();
   }
   return wants;
+}
+
+std::string_view classifier_of(const NetSpec& net) {
+  for (const Operation& operation : net.operations) {
+    if (operation.output == net.logits() && std::holds_alternative<Linear>(operation.layer))
+      return operation.name;
+  }
+  return {};
 }
 
 Flops training_flops(const NetSpec& net) {

@@ -9,6 +9,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
+#include "run/init_from.hpp"
 
 namespace cifar_mpi::run {
 namespace {
@@ -46,6 +47,19 @@ std::optional<FoundCheckpoint> look_for_checkpoint(const StartRequest& asked, co
 
 void broadcast(const comm::World& world, std::vector<NamedTensor>& tensors) {
   for (NamedTensor& tensor : tensors) world.broadcast(std::as_writable_bytes(std::span(tensor.values)));
+}
+
+/// Rows that are not the optimizer's begin with the same values, also on ranks that could not read the file.
+void begin_with_weights_of_rank_zero(const comm::World& world, StateTensors& state) {
+  broadcast(world, state[optim::StateRole::weights]);
+  state[optim::StateRole::average] = state[optim::StateRole::weights];
+}
+
+void require_same_beginning(const StartRequest& asked, const FoundCheckpoint& found) {
+  if (asked.init_from.empty() || !found.content.provenance.initialized_from.empty()) return;
+  throw Error(ErrorKind::checkpoint,
+              concat(found.path, " holds a run that did not begin with the weights of another one; leave ",
+                     "--init-from out to go on with it, or choose another --run-dir for a new run"));
 }
 
 /// What to do about a global batch that is not the checkpoint's.
@@ -114,8 +128,14 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
   world.together([&] {
     if (world.rank() != 0) return;
     std::optional<FoundCheckpoint> found = look_for_checkpoint(asked, log);
-    if (!found) return;
+    if (!found) {
+      if (asked.init_from.empty()) return;
+      start.initialized_from =
+          initialize_from(asked.init_from, params, asked.classifier, start.state[optim::StateRole::weights]);
+      return;
+    }
     require_same_run(found->content.progress.identity, asked, found->path, world.size());
+    require_same_beginning(asked, *found);
     if (const auto kind = found->content.optimizer.kind; kind != asked.optimizer) {
       throw Error(ErrorKind::checkpoint, concat(found->path, " holds the state of the optimizer ",
                                                 to_string(kind), ", but is of a run with ",
@@ -128,10 +148,15 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
     start.name = found->path;
     start.progress = std::move(found->content.progress);
     start.kernels = std::move(found->content.provenance.kernels);
+    start.initialized_from = std::move(found->content.provenance.initialized_from);
   });
   world.broadcast(start.name);
+  world.broadcast(start.initialized_from);
   start.resumed = !start.name.empty();
-  if (!start.resumed) return start;
+  if (!start.resumed) {
+    if (!start.initialized_from.empty()) begin_with_weights_of_rank_zero(world, start.state);
+    return start;
+  }
 
   for (const optim::StateRow& row : rows) broadcast(world, start.state[row.role]);
   world.broadcast(std::as_writable_bytes(std::span(&start.progress.step, 1)));

@@ -23,13 +23,16 @@ struct StartRequest {
   RunFingerprint fingerprint;       ///< what can be compared without the samples; see add_dataset_content
   RunFingerprint unrecorded;        ///< what a checkpoint that lacks an item of it stands for
   optim::OptimizerKind optimizer = optim::OptimizerKind::sgd;
+  std::string init_from;   ///< checkpoint whose weights a new run begins with; empty: with those of its seed
+  std::string classifier;  ///< the layer that may then be new; see initialize_from
 };
 
 /// Where a run starts, on every rank.
 struct Start {
   StateTensors state;
-  bool resumed = false;  ///< what follows is empty when not
-  std::string name;      ///< of the checkpoint, for messages
+  std::string initialized_from;  ///< as Provenance has it
+  bool resumed = false;          ///< what follows is empty when not
+  std::string name;              ///< of the checkpoint, for messages
   Progress progress;
   std::string kernels;  ///< the plan the checkpoint was made with
 };
@@ -43,8 +46,9 @@ struct FoundCheckpoint {
 };
 std::optional<FoundCheckpoint> newest_valid_checkpoint(const std::string& run_dir, const Log& log);
 
-/// `initial` values, or the checkpoint that was asked for, checked on rank 0 and sent to all. Collective.
-/// Tensors are in the order of `params`.
+/// `initial` values, or the weights of another run that a new one begins with, or the checkpoint that was asked for,
+/// read and checked on rank 0 and sent to all. Collective. Tensors are in the order of `params`. A run that goes on
+/// does not look at `init_from`, but is refused (Error{checkpoint}) where it began without one.
 Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,
                  const model::ParamTable& params, const comm::World& world, const Log& log);
 

@@ -2,8 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <sstream>
-#include <string_view>
 #include <utility>
 
 #include "cifar_mpi/base/clock.hpp"
@@ -16,9 +16,10 @@ std::string without_paths(const std::string& configuration) {
   std::istringstream lines(configuration);
   for (std::string line; std::getline(lines, line);) {
     const std::string name = line.substr(0, line.find_first_of(" ="));
-    const std::string_view value = std::string_view(line).substr(0, line.find_last_not_of("\"' ") + 1);
-    const bool path = name == "data" || name == "run-dir" ||
-                      (name == "resume" && !value.ends_with("auto") && !value.ends_with("never"));
+    const std::size_t first = std::min(line.find_first_not_of("\"' =", name.size()), line.size());
+    const std::string value = line.substr(first, line.find_last_not_of("\"' ") + 1 - first);
+    const bool path = name == "data" || name == "run-dir" || (name == "init-from" && value != "none") ||
+                      (name == "resume" && value != "auto" && value != "never");
     if (!path) kept.append(line).append(1, '\n');
   }
   return kept;

@@ -159,6 +159,10 @@ void check(const TrainConfig& config) {
     refuse(concat("--run-dir must name a folder, not \"", config.run_dir, "\"; write ./", config.run_dir,
                   " if it is meant"));
   }
+  if (!config.init_from.empty() && config.resume != "auto" && config.resume != "never") {
+    refuse(concat("--init-from ", config.init_from, " begins a new run, --resume ", config.resume,
+                  " goes on with one; give one of them"));
+  }
   if (config.batch_size < 1 || config.batch_size > kLargestBatch) {
     refuse(concat("--batch-size must lie between 1 and ", kLargestBatch, ", not ", config.batch_size));
   }

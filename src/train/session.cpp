@@ -100,7 +100,9 @@ run::StartRequest start_request(const SessionState& state) {
           config.global_batch != 0,
           run_fingerprint(config, state.sizes, state.info),
           unrecorded_fingerprint(),
-          config.optimizer.kind};
+          config.optimizer.kind,
+          config.init_from,
+          std::string(model::classifier_of(state.network.net))};
 }
 
 run::StartedRun started_run(const SessionState& state) {
@@ -144,14 +146,19 @@ void describe_run(const SessionState& state, const run::Start& start) {
     log.info(concat("note: ", unused,
                     " cores of this node are in no rank's affinity mask; mpirun --bind-to none frees them"));
   }
+  const std::string from =
+      start.initialized_from.empty()
+          ? std::string()
+          : concat("; initialized from the averaged weights of ", start.initialized_from);
   if (!start.resumed) {
     log.info(concat(
         "starting: ", state.sizes.total_steps, " steps, ",
         fmt::format("{:.1f}", static_cast<double>(state.sizes.total_steps) / state.sizes.steps_per_epoch),
-        " epochs; run directory ", config.run_dir));
+        " epochs; run directory ", config.run_dir, from));
     return;
   }
-  log.info(concat("resuming at step ", state.progress.step, " of ", state.sizes.total_steps));
+  log.info(concat("resuming at step ", state.progress.step, " of ", state.sizes.total_steps, from,
+                  config.init_from.empty() ? "" : "; --init-from is not read again"));
   for (const std::string& note : run::resume_notes(start, started_run(state))) log.info(note);
 }
 
@@ -173,6 +180,7 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
     }
   });
   state.progress.step = start.progress.step;
+  state.initialized_from = start.initialized_from;
   adopt(state, start.progress.resolved);
   resolve_threads(state);
   world.together([&] {

@@ -27,6 +27,7 @@ run::Checkpoint snapshot(const SessionState& state, const optim::Schedule& sched
   from.git_revision = git_revision();
   from.time = wall_time();
   from.test_accuracy = test_accuracy;
+  from.initialized_from = state.initialized_from;
   return c;
 }
 

@@ -33,6 +33,7 @@ struct SessionState {
   Sizes sizes;
   Network network;
   run::Progress progress;           ///< where the run starts; `step` moves on in the loop
+  std::string initialized_from;     ///< of Provenance
   bool adopted_precision = false;   ///< `config` has the checkpoint's, the user left it automatic
   bool adopted_all_reduce = false;  ///< likewise
 

@@ -123,6 +123,7 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--threads -1", "--threads"},
       {"--seed -1", "--seed"},
       {"--run-dir= --print-config", "--run-dir"},
+      {"--init-from a.h5 --resume b.h5", "--resume b.h5 goes on with one"},
   };
   for (const auto& [option, part] : cases) {
     SCOPED_TRACE(option);
@@ -205,6 +206,7 @@ TEST_F(Programs, NameTheWordThatTheyDoNotKnowOrMiss) {
   expect_refusal(run_command(kPack + " --synthetic 8 --out \"\""), 2, "--out");
   expect_refusal(run_command(kEval + " \"\""), 2, "checkpoint");
   expect_refusal(run_command(kTrain + " --resume \"\""), 2, "--resume");
+  expect_refusal(run_command(kTrain + " --init-from \"\""), 2, "--init-from");
 }
 
 TEST_F(Programs, TakeTheLastOfAnOptionGivenTwice) {

@@ -47,6 +47,22 @@ TEST_F(Programs, TrainOnAnotherDatasetOfTheSchema) {
       << other.output;
 }
 
+TEST_F(Programs, BeginWithTheWeightsOfAFinishedRun) {
+  const std::string longer = " --lr 0.05 --log-every 1 --steps 40";
+  ASSERT_EQ(mpirun(2, kTrain + small("taught") + longer).code, 0);
+  const std::string checkpoint = file("taught/checkpoints/latest");
+  const Outcome tuned = mpirun(3, kTrain + small("tuned") + longer + " --steps 3 --init-from " + checkpoint);
+  ASSERT_EQ(tuned.code, 0) << tuned.output;
+  EXPECT_EQ(
+      count_lines_with(tuned.output, "initialized from the averaged weights of latest, step 40, test acc"), 1)
+      << tuned.output;
+  EXPECT_LT(losses("tuned").front(), losses("taught").front() - 0.2);  // from that of ten classes by chance
+  const Outcome again =
+      mpirun(2, kTrain + small("tuned") + longer + " --steps 4 --global-batch 24 --init-from gone.h5");
+  EXPECT_EQ(again.code, 0) << again.output;
+  EXPECT_EQ(count_lines_with(again.output, "; --init-from is not read again"), 1) << again.output;
+}
+
 TEST_F(Programs, EndADivergedRunWithItsOwnCode) {
   const Outcome outcome = mpirun(2, kTrain + small("wild") + " --steps 50 --lr 1e8");
   expect_refusal(outcome, 8, "diverged");

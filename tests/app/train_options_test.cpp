@@ -20,6 +20,7 @@ train::TrainConfig parsed(const std::string& words) {
 
 TEST(TrainOptions, AreTheTutorialsWhenNothingIsSaid) {
   const train::TrainConfig config = parsed("");
+  EXPECT_EQ(config.init_from, "");
   EXPECT_EQ(config.batch_size, 128);
   EXPECT_EQ(config.epochs, 256.0);
   EXPECT_EQ(config.lr, 0.1);
@@ -34,7 +35,8 @@ TEST(TrainOptions, AreTheTutorialsWhenNothingIsSaid) {
 
 TEST(TrainOptions, ReachTheRun) {
   const train::TrainConfig config = parsed(
-      "--data d --run-dir r --resume never --seed 2 --device cpu --precision bf16 --threads 3 --runner "
+      "--data d --run-dir r --resume never --init-from best.h5 --seed 2 --device cpu --precision bf16 "
+      "--threads 3 --runner "
       "serial "
       "--all-reduce ring --bucket-mib 4 --reproducible --micro-shards 5 --batch-size 6 --global-batch 7 "
       "--epochs 8 "
@@ -50,6 +52,7 @@ TEST(TrainOptions, ReachTheRun) {
   EXPECT_EQ(config.data, "d");
   EXPECT_EQ(config.run_dir, "r");
   EXPECT_EQ(config.resume, "never");
+  EXPECT_EQ(config.init_from, "best.h5");
   EXPECT_EQ(config.seed, 2u);
   EXPECT_EQ(config.device, "cpu");
   EXPECT_EQ(config.precision, engine::Precision::bf16);

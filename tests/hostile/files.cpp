@@ -394,7 +394,7 @@ std::vector<Wanted> checkpoint_plan() {
        {},
        {whole("ranks", 1), whole("global_batch", 12), real("learning_rate"), text("learning_rate_rule", "r"),
         text("precision", "fp32"), text("backend", "cpu"), text("kernels", "k"), text("git_revision", "g"),
-        text("time", "t"), real("test_accuracy")}});
+        text("time", "t"), real("test_accuracy"), text("initialized_from", "a.h5, step 2")}});
   plan.push_back({Kind::text, "/provenance/configuration", {1}, {"steps = 4"}, {}});
   return plan;
 }

@@ -151,7 +151,7 @@ std::string take_checkpoint(const std::string& path) {
   for (const run::ChangedSetting& setting : run::changed_settings(checkpoint.progress.resolved, mine))
     seen += setting.note;
   seen += run::changed_kernels(checkpoint.provenance.kernels, "conv1: jit\nconv2: jit");
-  seen += checkpoint.provenance.configuration;
+  seen += checkpoint.provenance.configuration + checkpoint.provenance.initialized_from;
   train::require_possible(checkpoint.progress, path, {}, 12);
   for (const auto& [name, value] : checkpoint.progress.resolved) {
     if (name == "ranks") run::shard_change(40, 12, checkpoint.progress.step, std::atoi(value.c_str()), 2);
@@ -204,7 +204,8 @@ run::Checkpoint forged(std::uint64_t seed) {
   }
   if (dice.one_in(2)) c.progress.step = dice.roll(UINT64_MAX) >> dice.roll(64);
   c.provenance.ranks = static_cast<int>(dice.roll(UINT64_MAX));
-  for (std::string* text : {&c.provenance.kernels, &c.provenance.configuration, &c.provenance.backend})
+  for (std::string* text : {&c.provenance.kernels, &c.provenance.configuration, &c.provenance.backend,
+                            &c.provenance.initialized_from})
     *text = odd_text(dice);
   return c;
 }

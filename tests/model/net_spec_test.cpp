@@ -127,6 +127,20 @@ TEST(NetSpec, KnowsWhoReadsAValueAndWhetherItWantsAGradient) {
   EXPECT_EQ(training_flops(net).nominal, conv + 2 * conv + 3 * fc);
 }
 
+TEST(NetSpec, KnowsTheLayerThatGivesTheLogits) {
+  for (const ModelInfo& model : catalog()) {
+    const NetSpec net = make_model(model.name, kCrop, 10), more = make_model(model.name, kCrop, 11);
+    const std::string classifier = std::string(classifier_of(net)) + "/";
+    EXPECT_GT(classifier.size(), 1u) << model.name;
+    const ParamTable few = make_param_table(net), many = make_param_table(more);
+    for (std::size_t p = 0; p < few.size(); ++p)
+      EXPECT_EQ(few[p].shape == many[p].shape, !few[p].name.starts_with(classifier)) << few[p].name;
+  }
+  EXPECT_EQ(classifier_of(make_net("probe", kCrop, 3,
+                                   {Conv2d{"conv", 3, 1}, GlobalAvgPool{"pool"}, SoftmaxCrossEntropy{}})),
+            "");
+}
+
 TEST(NetSpec, RefusesInputsAndClassCountsThatMakeNoSense) {
   const auto layers = [](int classes) { return std::vector<Layer>{linear(classes), SoftmaxCrossEntropy{}}; };
   EXPECT_NE(refusal({0, 24, 3}, 10, layers(10)), "accepted");

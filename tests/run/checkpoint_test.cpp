@@ -80,6 +80,7 @@ Checkpoint make_checkpoint() {
   from.git_revision = "0123abc";
   from.time = "2024-05-06 07:08:09";
   from.test_accuracy = 0.861;
+  from.initialized_from = "step_000000781.h5, step 781";
   return checkpoint;
 }
 
@@ -103,7 +104,7 @@ std::vector<std::string> facts(const Checkpoint& checkpoint) {
     list.push_back(fmt::format("{:a}", value));
   }
   for (const std::string& text : {from.learning_rate_rule, from.precision, from.backend, from.kernels,
-                                  from.configuration, from.git_revision, from.time}) {
+                                  from.configuration, from.git_revision, from.time, from.initialized_from}) {
     list.push_back(text);
   }
   return list;
@@ -116,6 +117,7 @@ TEST(CheckpointFile, ComesBackAsItWasWritten) {
   EXPECT_EQ(facts(read_checkpoint(dir / "one.h5")), facts(wanted));
   wanted.provenance.test_accuracy.reset();
   wanted.provenance.kernels.clear();
+  wanted.provenance.initialized_from.clear();
   wanted.provenance.configuration.clear();
   wanted.progress.resolved.clear();
   write_checkpoint(dir / "one.h5", wanted);

@@ -64,6 +64,10 @@ TEST(Check, NamesTheOptionAndTheValue) {
   };
   refuse("--run-dir", "\"\"", [](auto& c) { c.run_dir.clear(); });
   refuse("--run-dir", "./-x", [](auto& c) { c.run_dir = "-x"; });
+  refuse("--init-from", "--resume old.h5 goes on with one; give one of them", [](auto& c) {
+    c.init_from = "a.h5";
+    c.resume = "old.h5";
+  });
   refuse("--batch-size", "0", [](auto& c) { c.batch_size = 0; });
   refuse("--batch-size", "1048577", [](auto& c) { c.batch_size = (1 << 20) + 1; });
   refuse("--accumulate", "0", [](auto& c) { c.accumulate = 0; });

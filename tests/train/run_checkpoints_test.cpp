@@ -165,6 +165,10 @@ TEST(WithoutPaths, LeavesOutWhatNamesUsersAndPlaces) {
       "resume=\"auto\"\nsteps=4\naugment=\"none\"\n");
   EXPECT_EQ(run::without_paths("data = \"x\"\nresume=\"/home/somebody/step_000000004.h5\"\nlr=0.1\n"),
             "lr=0.1\n");
+  EXPECT_EQ(run::without_paths("init-from=\"none\"\nsteps=4\n"), "init-from=\"none\"\nsteps=4\n");
+  for (const char* path :
+       {"init-from=\"/home/somebody/none\"", "resume = '/home/somebody/auto'", "init-from=best"})
+    EXPECT_EQ(run::without_paths(concat(path, "\nsteps=4\n")), "steps=4\n") << path;
   EXPECT_EQ(run::without_paths("# only words\n"), "# only words\n");
   EXPECT_EQ(run::without_paths(""), "");
 }

@@ -60,6 +60,10 @@ std::vector<std::vector<std::size_t>> readers_of(const NetSpec& net);
 /// For each value, whether backward needs its gradient: a trained parameter stands somewhere before it.
 std::vector<bool> wants_gradient(const NetSpec& net);
 
+/// The layer that gives the logits, when it is Linear: the only one whose parameters depend on the number of classes.
+/// Else an empty name.
+std::string_view classifier_of(const NetSpec& net);
+
 /// A whole training step of one image: forward, weight gradients, and the data gradients that backward needs.
 Flops training_flops(const NetSpec& net);
 

@@ -50,6 +50,7 @@ struct Provenance {
   std::string git_revision;
   std::string time;
   std::optional<double> test_accuracy;  ///< of the EMA weights
+  std::string initialized_from;  ///< the checkpoint whose weights the run began with; empty: there was none
 };
 
 /// The tensors of each row that the optimizer has (optim::state_rows); others are empty. TensorFlow's names and shapes, in the order of the ParamTable.

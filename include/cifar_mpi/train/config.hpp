@@ -27,6 +27,7 @@ struct TrainConfig {
   std::string data;  ///< path of the dataset file; already searched for, never empty
   std::string run_dir = "runs/tutorial";
   std::string resume = "auto";  ///< "auto", "never" or the path of a checkpoint
+  std::string init_from;        ///< checkpoint whose weights a new run begins with; empty: none
 
   std::string model = "tutorial";
   std::string device = "auto";
