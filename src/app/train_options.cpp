@@ -332,6 +332,11 @@ void TrainOptions::add_reports(CLI::App& app) {
       ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);
+  app.add_flag(
+         "--keep-best", config_.keep_best,
+         "Also write a checkpoint at each evaluation that is the best so far, keep the best, and link it as "
+         "checkpoints/best; needs --eval-every")
+      ->group(group);
 }
 
 train::TrainConfig TrainOptions::config() const {

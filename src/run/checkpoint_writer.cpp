@@ -9,40 +9,54 @@
 #include "cifar_mpi/base/clock.hpp"
 
 namespace cifar_mpi::run {
-namespace {
 
-WriteReport write(const std::string& run_dir, const Retention& retention, const Checkpoint& checkpoint) {
+CheckpointWriter::CheckpointWriter(std::string run_dir, const Retention& retention)
+    : run_dir_(std::move(run_dir)), retention_(retention), accuracies_(run_dir_) {}
+
+WriteReport CheckpointWriter::write() {
   const double started = steady_seconds();
   WriteReport report;
-  report.step = checkpoint.progress.step;
-  report.path = checkpoint_path(run_dir, report.step);
+  report.step = pending_.progress.step;
+  report.path = checkpoint_path(run_dir_, report.step);
   try {
     std::error_code ignored;  // the next line says what is wrong
-    std::filesystem::create_directory(run_dir + "/checkpoints", ignored);
-    write_checkpoint(report.path, checkpoint);
+    std::filesystem::create_directory(run_dir_ + "/checkpoints", ignored);
+    write_checkpoint(report.path, pending_);
   } catch (const std::exception& error) {
     report.problem = error.what();
   }
   report.seconds = steady_seconds() - started;
-  if (!report.problem.empty()) return report;
-  try {
-    link_latest(run_dir, report.step);
-  } catch (const std::exception& error) {
-    report.remark = error.what();
-  }
-  retire_checkpoints(run_dir, report.step, retention);
+  if (report.problem.empty()) look_after(report);
   return report;
 }
 
-}  // namespace
-
-CheckpointWriter::CheckpointWriter(std::string run_dir, const Retention& retention)
-    : run_dir_(std::move(run_dir)), retention_(retention) {}
+/// Killed anywhere in here it leaves `best` with a file that was the best before; the next start sets it right.
+void CheckpointWriter::look_after(WriteReport& report) {
+  const auto done = [&](const auto& action) {
+    try {
+      action();
+      return true;
+    } catch (const std::exception& error) {
+      report.remark = error.what();
+      return false;
+    }
+  };
+  done([&] { link_latest(run_dir_, report.step); });
+  accuracies_.note_written(report.step, pending_.provenance.test_accuracy);
+  std::optional<BestCheckpoint> best;
+  const bool looked = done([&] {
+    if (retention_.keep_best) best = accuracies_.best(report.step);
+  });
+  if (!looked) return;  // any of the files may be the best
+  const std::optional<std::uint64_t> step = best ? std::optional(best->step) : std::nullopt;
+  done([&] { link_best(run_dir_, step); });
+  retire_checkpoints(run_dir_, report.step, retention_, step);
+}
 
 void CheckpointWriter::start(Checkpoint checkpoint) {
   pending_ = std::move(checkpoint);
   // Takes no arguments: an attempt to start it that fails would have moved them away.
-  const auto task = [this] { return write(run_dir_, retention_, pending_); };
+  const auto task = [this] { return write(); };
   try {
     in_flight_ = std::async(std::launch::async, task);
   } catch (const std::system_error&) {

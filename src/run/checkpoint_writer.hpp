@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <future>
+#include <optional>
 #include <string>
 
 #include "cifar_mpi/run/checkpoint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
+#include "run/best_checkpoint.hpp"
 
 namespace cifar_mpi::run {
 
@@ -15,11 +17,11 @@ struct WriteReport {
   std::string path;
   double seconds = 0.0;  ///< from making the file's image to the folder's flush
   std::string problem;   ///< why it was not written; empty when it was
-  std::string remark;    ///< what else did not work: `latest` could not be set
+  std::string remark;    ///< what else did not work: a link could not be set
 };
 
 /// Writes the checkpoints of a run on a thread of its own, one at a time: makes the image, writes, flushes
-/// and renames it, sets `latest`, retires old files.
+/// and renames it, sets `latest` and `best`, retires old files.
 ///
 /// HDF5 is not thread-safe: while a file is being written nobody else may call it.
 class CheckpointWriter {
@@ -38,9 +40,16 @@ class CheckpointWriter {
   /// Waits. Once for each `start`; never throws for a file that could not be written.
   WriteReport finish();
 
+  /// The best of the checkpoints up to step `newest`, by the files; while none is being written. Throws Error{io}.
+  std::optional<BestCheckpoint> best(std::uint64_t newest) { return accuracies_.best(newest); }
+
  private:
+  WriteReport write();
+  void look_after(WriteReport& report);
+
   std::string run_dir_;
   Retention retention_;
+  TestAccuracies accuracies_;           ///< of the thread while a file is being written
   Checkpoint pending_;                  ///< what is being written
   std::future<WriteReport> in_flight_;  ///< its destructor waits
 };

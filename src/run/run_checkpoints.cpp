@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -27,9 +28,44 @@ std::string without_paths(const std::string& configuration) {
 
 RunCheckpoints::RunCheckpoints(const comm::World& world, const std::string& run_dir,
                                const Retention& retention, Snapshot snapshot, report::ProgressView& view)
-    : world_(world), snapshot_(std::move(snapshot)), view_(view), writer_(run_dir, retention) {}
+    : world_(world),
+      snapshot_(std::move(snapshot)),
+      view_(view),
+      run_dir_(run_dir),
+      keep_best_(retention.keep_best),
+      writer_(run_dir, retention) {}
 
 RunCheckpoints::~RunCheckpoints() { collect(); }
+
+std::optional<BestCheckpoint> RunCheckpoints::best(std::uint64_t newest) {
+  try {
+    if (!writer_.busy()) return writer_.best(newest);
+  } catch (const Error& error) {
+    view_.warning(error.what());
+  }
+  return std::nullopt;
+}
+
+void RunCheckpoints::link_best(std::uint64_t step) {
+  if (world_.rank() != 0 || !keep_best_) return;
+  try {
+    const std::optional<BestCheckpoint> found = writer_.best(step);
+    run::link_best(run_dir_, found ? std::optional(found->step) : std::nullopt);
+  } catch (const Error& error) {
+    view_.warning(error.what());
+  }
+}
+
+bool RunCheckpoints::would_be_best(std::uint64_t step, double test_accuracy) {
+  double better = 0.0;
+  if (world_.rank() == 0) {
+    collect();
+    const std::optional<BestCheckpoint> found = best(step);
+    better = !found || found->step == step || test_accuracy > found->test_accuracy ? 1.0 : 0.0;
+  }
+  world_.broadcast(std::as_writable_bytes(std::span(&better, 1)));
+  return better != 0.0;
+}
 
 void RunCheckpoints::save(std::uint64_t step, std::optional<double> test_accuracy) {
   world_.together([&] {

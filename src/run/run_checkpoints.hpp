@@ -31,6 +31,17 @@ class RunCheckpoints {
   RunCheckpoints(const RunCheckpoints&) = delete;
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
 
+  /// Sets the link to the best checkpoint of those up to `step`, with which the run goes on: it was not asked for until
+  /// now, or the last start was killed before it had. Rank 0's; nothing without Retention::keep_best.
+  void link_best(std::uint64_t step);
+
+  /// Collective; between steps. Whether a checkpoint of `step` with this test accuracy, which is not written yet, would be
+  /// better than all that are on the disk. Waits for the file being written. The same on all ranks.
+  bool would_be_best(std::uint64_t step, double test_accuracy);
+
+  /// Nothing when no checkpoint was evaluated, or while a file is being written. Rank 0.
+  std::optional<BestCheckpoint> best(std::uint64_t newest);
+
   /// Collective; between steps. Copies the state after `step` steps and begins to write it, after waiting for
   /// the file before it. Saving a step again adds what became known of it: the test accuracy.
   void save(std::uint64_t step, std::optional<double> test_accuracy);
@@ -52,6 +63,8 @@ class RunCheckpoints {
   const comm::World& world_;
   Snapshot snapshot_;
   report::ProgressView& view_;
+  const std::string run_dir_;
+  const bool keep_best_;
   CheckpointWriter writer_;  ///< idle but on rank 0
   double copy_s_ = 0.0;      ///< for how long the last `save` held training up
   double last_seconds_ = 0.0;

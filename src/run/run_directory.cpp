@@ -84,13 +84,14 @@ std::vector<CheckpointFile> list_checkpoints(const std::string& run_dir) {
                                     "; make it readable, or name another run directory"));
 }
 
-void retire_checkpoints(const std::string& run_dir, std::uint64_t newest, const Retention& retention) {
+void retire_checkpoints(const std::string& run_dir, std::uint64_t newest, const Retention& retention,
+                        std::optional<std::uint64_t> best) {
   std::error_code unreadable;
   std::vector<CheckpointFile> files = checkpoints_in(fs::path(run_dir) / "checkpoints", unreadable);
   std::erase_if(files, [&](const CheckpointFile& file) { return file.step > newest; });
   const auto every = static_cast<std::uint64_t>(retention.keep_every);
   for (std::size_t i = 0; i + static_cast<std::size_t>(retention.keep) < files.size(); ++i) {
-    if (every > 0 && files[i].step % every == 0) continue;
+    if ((every > 0 && files[i].step % every == 0) || files[i].step == best) continue;
     std::error_code ignored;
     fs::remove(files[i].path, ignored);
   }
@@ -100,13 +101,24 @@ void link_latest(const std::string& run_dir, std::uint64_t step) {
   link_atomically(run_dir + "/checkpoints/latest", checkpoint_name(step));
 }
 
+void link_best(const std::string& run_dir, std::optional<std::uint64_t> step) {
+  const std::string link = run_dir + "/checkpoints/best";
+  std::error_code error;
+  const fs::path target = fs::read_symlink(link, error);  // empty when it is none
+  if (step) {
+    if (target != checkpoint_name(*step)) link_atomically(link, checkpoint_name(*step));
+  } else if (!target.empty()) {
+    fs::remove(link, error);
+  }
+}
+
 void remove_temporary_files(const std::string& run_dir) {
   const fs::path folder = fs::path(run_dir) / "checkpoints";
   std::error_code unreadable;
   for (const std::string& name : names_in(folder, unreadable)) {
     const std::string finished = unfinished(name);
     std::error_code ignored;
-    if (finished == "latest" || step_of(finished)) fs::remove(folder / name, ignored);
+    if (finished == "latest" || finished == "best" || step_of(finished)) fs::remove(folder / name, ignored);
   }
 }
 

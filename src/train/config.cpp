@@ -216,6 +216,11 @@ void check(const TrainConfig& config) {
   require_positive("--checkpoint-every", config.checkpoint_every);
   require_positive("--keep", config.keep);
   if (config.keep_every < 0) refuse(concat("--keep-every must not be negative, but is ", config.keep_every));
+  if (config.keep_best && config.eval_every == 0.0) {
+    refuse(
+        "--keep-best chooses among evaluations, and without --eval-every there is only the last; give "
+        "--eval-every as well, the epochs between them");
+  }
   require_positive("--check-every", config.check_every);
   require_in("--stop-after", config.stop_after_min, 0.0, kMany);
   if (config.timeout_s != 0.0 && !(config.timeout_s >= 2.0 && config.timeout_s <= kMany))

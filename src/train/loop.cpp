@@ -45,7 +45,8 @@ class Loop {
         view_(state.log, state.world.rank() == 0 ? terminal_columns() : 0),
         schedule_(schedule_spec(state.config, state.sizes, state.info.train_count)),
         checkpoints_(
-            state.world, state.config.run_dir, {state.config.keep, state.config.keep_every},
+            state.world, state.config.run_dir,
+            {state.config.keep, state.config.keep_every, state.config.keep_best},
             [this](std::uint64_t step, std::optional<double> test_accuracy) {
               return snapshot(s_, schedule_, step, test_accuracy);
             },
@@ -75,7 +76,8 @@ class Loop {
   void absorb(std::uint64_t until);
   void note_parameter_hash();
   void require_finite();
-  void evaluate();
+  bool evaluate();
+  void tell_best();
   std::uint64_t eval_every() const;
 
   SessionState& s_;
@@ -96,6 +98,7 @@ class Loop {
 
 void Loop::run() {
   const std::uint64_t total = s_.sizes.total_steps;
+  checkpoints_.link_best(launched_);
   if (launched_ >= total && was_concluded()) {
     view_.event(concat("this run is finished: step ", launched_, " of ", total,
                        optim::depends_on_length(s_.config.schedule)
@@ -153,8 +156,8 @@ void Loop::train() {
     if (launched_ == total || (!evaluation_due && !checkpoint_due)) continue;
     finish();
     if (stopping_) break;
-    if (evaluation_due) evaluate();
-    if (checkpoint_due) save();
+    const bool best = evaluation_due && evaluate();
+    if (checkpoint_due || best) save();
     enter(comm::Activity::training);
     reporter_.begin_interval(launched_);
   }
@@ -219,6 +222,7 @@ void Loop::conclude() {
   evaluate();
   save();
   checkpoints_.require_written();
+  tell_best();
 }
 
 std::uint64_t Loop::eval_every() const {
@@ -267,17 +271,29 @@ void Loop::require_finite() {
   s_.world.agree(mine);
 }
 
-void Loop::evaluate() {
+/// Whether its state is to be kept as the best so far.
+bool Loop::evaluate() {
   enter(comm::Activity::evaluating);
   const Accuracy accuracy = s_.evaluator->run();
   test_accuracy_ = accuracy.precision_at_1();
-  if (s_.world.rank() != 0) return;
+  enter(comm::Activity::saving);  // it may wait for the file being written
+  const bool best = s_.config.keep_best && checkpoints_.would_be_best(launched_, *test_accuracy_);
+  if (s_.world.rank() != 0) return best;
   view_.event(
       concat("step ", launched_,
              fmt::format(", epoch {:.2f}: test accuracy {:.2f} %", epoch(launched_), 100.0 * *test_accuracy_),
-             " (EMA weights, ", accuracy.count(), " images)"));
+             " (EMA weights, ", accuracy.count(), " images)", best ? ", the best so far" : ""));
   metrics_.write(
       report::EvaluationReport{launched_, epoch(launched_), *test_accuracy_, accuracy.cross_entropy});
+  return best;
+}
+
+void Loop::tell_best() {
+  if (s_.world.rank() != 0 || !s_.config.keep_best) return;
+  if (const auto best = checkpoints_.best(launched_)) {
+    view_.event(concat("best checkpoint: ", run::checkpoint_path(s_.config.run_dir, best->step),
+                       fmt::format(", test accuracy {:.2f} %", 100.0 * best->test_accuracy)));
+  }
 }
 
 }  // namespace

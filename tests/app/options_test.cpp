@@ -119,6 +119,7 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--precision fp8", "precision"},
       {"--keep 0", "--keep"},
       {"--keep-every -1", "--keep-every"},
+      {"--keep-best", "--keep-best chooses among evaluations"},
       {"--checkpoint-every 0", "--checkpoint-every"},
       {"--threads -1", "--threads"},
       {"--seed -1", "--seed"},

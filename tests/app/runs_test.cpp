@@ -63,6 +63,25 @@ TEST_F(Programs, BeginWithTheWeightsOfAFinishedRun) {
   EXPECT_EQ(count_lines_with(again.output, "; --init-from is not read again"), 1) << again.output;
 }
 
+TEST_F(Programs, KeepTheBestCheckpointSoThatItCanBeEvaluated) {
+  const std::string train =
+      kTrain + small("best") + " --lr 0.05 --keep 1 --keep-best --eval-every 1 --steps ";
+  ASSERT_EQ(mpirun(2, train + "20").code, 0);
+  const Outcome longer = mpirun(2, train + "30");  // what was the best is known from the files
+  ASSERT_EQ(longer.code, 0) << longer.output;
+  std::smatch best;
+  ASSERT_TRUE(std::regex_search(
+      longer.output, best,
+      std::regex("best checkpoint: \\S*/checkpoints/(step_\\d+\\.h5), test accuracy (\\S+) %")))
+      << longer.output;
+  EXPECT_EQ(std::filesystem::read_symlink(file("best/checkpoints/best")), best[1].str());
+  const Outcome evaluated = run_command(kEval + data() + " --threads 1 " + file("best/checkpoints/best"));
+  ASSERT_EQ(evaluated.code, 0) << evaluated.output;
+  std::smatch precision;
+  ASSERT_TRUE(std::regex_search(evaluated.output, precision, std::regex("precision @ 1 = (\\S+)")));
+  EXPECT_NEAR(100.0 * std::stod(precision[1]), std::stod(best[2]), 0.011);
+}
+
 TEST_F(Programs, EndADivergedRunWithItsOwnCode) {
   const Outcome outcome = mpirun(2, kTrain + small("wild") + " --steps 50 --lr 1e8");
   expect_refusal(outcome, 8, "diverged");

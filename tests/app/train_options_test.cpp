@@ -21,6 +21,7 @@ train::TrainConfig parsed(const std::string& words) {
 TEST(TrainOptions, AreTheTutorialsWhenNothingIsSaid) {
   const train::TrainConfig config = parsed("");
   EXPECT_EQ(config.init_from, "");
+  EXPECT_FALSE(config.keep_best);
   EXPECT_EQ(config.batch_size, 128);
   EXPECT_EQ(config.epochs, 256.0);
   EXPECT_EQ(config.lr, 0.1);
@@ -44,7 +45,8 @@ TEST(TrainOptions, ReachTheRun) {
       "--lr-scaling "
       "sqrt --warmup-epochs 13 --weight-decay 14 --ema-decay 15 --log-every 16 --eval-every 17 "
       "--checkpoint-every 18 "
-      "--check-every 19 --keep 20 --keep-every 21 --timeout 22 --stop-after 23 --overlap off --schedule "
+      "--check-every 19 --keep 20 --keep-every 21 --keep-best --timeout 22 --stop-after 23 --overlap off "
+      "--schedule "
       "one-cycle --decay-at 0.25,0.5 "
       "--input-size 27 --crop-pad 24 --crop-fill reflect --flip alternate --cutout 25 --normalize dataset "
       "--initial-lr-share 0.125 --final-lr-share 0.0625 --optimizer adamw --momentum 0.5 --beta1 0.25 "
@@ -87,6 +89,7 @@ TEST(TrainOptions, ReachTheRun) {
   EXPECT_EQ(config.check_every, 19);
   EXPECT_EQ(config.keep, 20);
   EXPECT_EQ(config.keep_every, 21);
+  EXPECT_TRUE(config.keep_best);
   EXPECT_EQ(config.timeout_s, 22.0);
   EXPECT_EQ(config.stop_after_min, 23.0);
   EXPECT_EQ(config.overlap, comm::Overlap::off);

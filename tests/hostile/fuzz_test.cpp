@@ -378,6 +378,7 @@ TEST_F(HostileRun, Directory) {
                                              "metrics.jsonl",
                                              "config.toml",
                                              "checkpoints/latest",
+                                             "checkpoints/best",
                                              "checkpoints",
                                              "checkpoints/step_000000002.h5",
                                              "checkpoints/step_000000003.h5"};
@@ -397,8 +398,9 @@ TEST_F(HostileRun, Directory) {
         }
       },
       [&](const std::string& folder) {
-        Trial trial = try_program(concat("cd ", folder, " && { ", train("--steps 4 --run-dir run --data "),
-                                         home("data.h5"), "; }"));
+        Trial trial = try_program(concat(
+            "cd ", folder, " && { ", train("--steps 4 --keep-best --eval-every 0.125 --run-dir run --data "),
+            home("data.h5"), "; }"));
         return trial;
       });
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "support/temp_dir.hpp"
 
@@ -30,17 +31,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Checkpoint checkpoint_at(std::uint64_t step) {
+Checkpoint checkpoint_at(std::uint64_t step, std::optional<double> test_accuracy = std::nullopt) {
   Checkpoint checkpoint;
   checkpoint.state[optim::StateRole::weights] = checkpoint.state[optim::StateRole::average] = {
       {"conv1/weights", {2, 3}, "[in, out]", {1, 2, 3, 4, 5, 6}}};
   checkpoint.progress.step = step;
   checkpoint.progress.identity = {{"model", "tutorial"}};
+  checkpoint.provenance.test_accuracy = test_accuracy;
   return checkpoint;
 }
 
-WriteReport write(CheckpointWriter& writer, std::uint64_t step) {
-  writer.start(checkpoint_at(step));
+WriteReport write(CheckpointWriter& writer, std::uint64_t step,
+                  std::optional<double> test_accuracy = std::nullopt) {
+  writer.start(checkpoint_at(step, test_accuracy));
   EXPECT_TRUE(writer.busy());
   WriteReport report = writer.finish();
   EXPECT_FALSE(writer.busy());
@@ -66,6 +69,60 @@ TEST(CheckpointWriter, WritesSetsTheLinkAndRetires) {
   }
   EXPECT_EQ(files_in(dir / "checkpoints"), 4u);  // 4, 6, 7 and the link
   EXPECT_TRUE(fs::exists(checkpoint_path(dir.path(), 4)));
+}
+
+/// The steps of the files, and behind them that of `best`, 0 when there is none.
+std::vector<std::uint64_t> kept(const TempDir& dir) {
+  std::vector<std::uint64_t> steps;
+  for (const CheckpointFile& file : list_checkpoints(dir.path())) steps.push_back(file.step);
+  const std::string link = dir / "checkpoints/best";
+  steps.push_back(fs::is_symlink(link) ? read_checkpoint(link).progress.step : 0);
+  return steps;
+}
+using Steps = std::vector<std::uint64_t>;
+
+TEST(CheckpointWriter, KeepsTheBestAndOfEqualOnesTheEarliest) {
+  const TempDir dir;
+  const Retention one_and_best{1, 0, true};
+  CheckpointWriter writer(dir.path(), one_and_best);
+  write(writer, 1);
+  EXPECT_EQ(kept(dir), (Steps{1, 0}));
+  write(writer, 2, 0.5);
+  write(writer, 3, 0.7);
+  write(writer, 4);
+  EXPECT_EQ(kept(dir), (Steps{3, 4, 3}));
+  write(writer, 5, 0.7);
+  EXPECT_EQ(kept(dir), (Steps{3, 5, 3}));
+  CheckpointWriter next(dir.path(), one_and_best);  // of the next start
+  write(next, 6, 0.6);
+  EXPECT_EQ(kept(dir), (Steps{3, 6, 3}));
+  write(next, 7, 0.8);
+  EXPECT_EQ(kept(dir), (Steps{7, 7}));
+  write(next, 8);
+  EXPECT_EQ(kept(dir), (Steps{7, 8, 7}));
+  write(next, 8, 0.9);  // its accuracy became known
+  EXPECT_EQ(kept(dir), (Steps{8, 8}));
+  EXPECT_EQ(next.best(8)->test_accuracy, 0.9);
+}
+
+TEST(CheckpointWriter, LeavesNoLinkToABestThatItDoesNotKeep) {
+  const TempDir dir;
+  CheckpointWriter keeps(dir.path(), {1, 0, true}), forgets(dir.path(), {1, 0, false});
+  write(keeps, 1, 0.5);
+  EXPECT_EQ(kept(dir), (Steps{1, 1}));
+  write(forgets, 2, 0.4);
+  EXPECT_EQ(kept(dir), (Steps{2, 0}));
+}
+
+TEST(CheckpointWriter, KeepsTheOneBeforeWhenTheBestCannotBeWritten) {
+  const TempDir dir;
+  CheckpointWriter writer(dir.path(), {1, 0, true});
+  write(writer, 1, 0.5);
+  fs::create_directory(checkpoint_path(dir.path(), 2));
+  EXPECT_NE(write(writer, 2, 0.9).problem, "");
+  EXPECT_EQ(writer.best(2)->step, 1u);
+  write(writer, 3, 0.8);
+  EXPECT_EQ(writer.best(3)->step, 3u);
 }
 
 TEST(CheckpointWriter, WaitsForTheFileWhenItGoes) {

@@ -97,6 +97,15 @@ TEST(RetireCheckpoints, KeepsOneEveryNowAndThen) {
   EXPECT_EQ(steps_in(dir.path()), (Steps{30, 60, 70}));
 }
 
+TEST(RetireCheckpoints, KeepsTheBestBesidesTheNewest) {
+  const TempDir dir;
+  make_files(dir.path(), {10, 20, 30, 40, 50});
+  retire_checkpoints(dir.path(), 50, {2, 0}, 20);
+  EXPECT_EQ(steps_in(dir.path()), (Steps{20, 40, 50}));
+  retire_checkpoints(dir.path(), 50, {2, 0}, 50);
+  EXPECT_EQ(steps_in(dir.path()), (Steps{40, 50}));
+}
+
 TEST(RetireCheckpoints, NeitherCountsNorRemovesWhatLiesBeyondTheNewest) {
   const TempDir dir;
   make_files(dir.path(), {10, 20, 500, 600});
@@ -116,11 +125,38 @@ TEST(LinkLatest, IsRelativeAndReplacesTheOneBefore) {
   expect_error(ErrorKind::io, {"none/checkpoints/latest"}, [&] { link_latest(dir / "none", 1); });
 }
 
+TEST(LinkBest, IsSetAndRemovedAndFollowsNothing) {
+  const TempDir dir;
+  make_files(dir.path(), {1, 2});
+  const std::string link = dir / "checkpoints/best";
+  link_best(dir.path(), std::nullopt);
+  link_best(dir.path(), 1);
+  EXPECT_EQ(fs::read_symlink(link), "step_000000001.h5");
+  link_best(dir.path(), 2);
+  link_best(dir.path(), 2);
+  EXPECT_EQ(fs::read_symlink(link), "step_000000002.h5");
+  link_best(dir.path(), std::nullopt);
+  EXPECT_FALSE(fs::is_symlink(link));
+  EXPECT_EQ(steps_in(dir.path()), (Steps{1, 2}));
+  // A stranger's, to what is not ours.
+  write_file(dir / "precious", "precious");
+  for (const auto step : {std::optional<std::uint64_t>(1), std::optional<std::uint64_t>()}) {
+    fs::create_symlink("../precious", link);
+    link_best(dir.path(), step);
+    EXPECT_EQ(read_file(dir / "precious"), "precious");
+    EXPECT_EQ(fs::is_symlink(link), step.has_value());
+    fs::remove(link);
+  }
+  write_file(link, "a file of the user's");
+  link_best(dir.path(), std::nullopt);
+  EXPECT_EQ(read_file(link), "a file of the user's");
+}
+
 TEST(RemoveTemporaryFiles, TakesOnlyThoseOfCheckpoints) {
   const TempDir dir;
   make_files(dir.path(), {1});
   link_latest(dir.path(), 1);
-  const std::vector<std::string> ours{"step_000000002.h5.123-0.tmp", "latest.9-11.tmp"};
+  const std::vector<std::string> ours{"step_000000002.h5.123-0.tmp", "latest.9-11.tmp", "best.9-0.tmp"};
   std::vector<std::string> others = kOthers;
   for (const char* name : {"step_2.h5.123-0.tmp", "step_000000002.h5.123.tmp", "notes.123-0.tmp", "a.tmp",
                            ".tmp", "step_000000002.h5.1a-0.tmp", "step_000000002.h5.123-0.tmp.gz"}) {

@@ -68,6 +68,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
     c.init_from = "a.h5";
     c.resume = "old.h5";
   });
+  refuse("--keep-best", "give --eval-every as well", [](auto& c) { c.keep_best = true; });
   refuse("--batch-size", "0", [](auto& c) { c.batch_size = 0; });
   refuse("--batch-size", "1048577", [](auto& c) { c.batch_size = (1 << 20) + 1; });
   refuse("--accumulate", "0", [](auto& c) { c.accumulate = 0; });

@@ -9,7 +9,8 @@
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/run/run_lock.hpp"
 
-/// What lies in a run directory, by name: checkpoints/step_000001000.h5, checkpoints/latest, lock, exit.
+/// What lies in a run directory, by name: checkpoints/step_000001000.h5, checkpoints/latest,
+/// checkpoints/best, lock, exit.
 namespace cifar_mpi::run {
 
 struct CheckpointFile {
@@ -27,20 +28,26 @@ std::string checkpoint_path(const std::string& run_dir, std::uint64_t step);
 /// when there is one and it cannot be read: a run must not begin anew beside its own checkpoints.
 std::vector<CheckpointFile> list_checkpoints(const std::string& run_dir);
 
-/// Which checkpoints stay: the newest `keep`, and those of steps divisible by `keep_every` (0: none).
+/// Which checkpoints stay: the newest `keep`, those of steps divisible by `keep_every` (0: none), and that of the best
+/// test accuracy.
 struct Retention {
   int keep = 5;
   std::int64_t keep_every = 0;
+  bool keep_best = false;
 };
 
-/// Removes the others among those up to `newest`, the step just written. What lies beyond it (damaged files
+/// Removes the others among those up to `newest`, the step just written; `best` stays. What lies beyond it (damaged files
 /// that were skipped) neither counts nor goes. Never throws; a file that cannot be removed stays.
-void retire_checkpoints(const std::string& run_dir, std::uint64_t newest, const Retention& retention);
+void retire_checkpoints(const std::string& run_dir, std::uint64_t newest, const Retention& retention,
+                        std::optional<std::uint64_t> best = std::nullopt);
 
 /// Sets RUN_DIR/checkpoints/latest, a relative link, for people; no program depends on it. Throws Error{io}.
 void link_latest(const std::string& run_dir, std::uint64_t step);
+/// The same for RUN_DIR/checkpoints/best; without a step a link of that name is removed. A link that is right already
+/// is left as it is.
+void link_best(const std::string& run_dir, std::optional<std::uint64_t> step);
 
-/// Removes what killed writers left: temporary files of checkpoints and of `latest`. Only under the lock.
+/// Removes what killed writers left: temporary files of checkpoints, of `latest` and of `best`. Only under the lock.
 void remove_temporary_files(const std::string& run_dir);
 
 /// Writes RUN_DIR/exit, "CODE sentence" on one line, unless it is there: the first to know how a run ended is

@@ -89,6 +89,7 @@ struct TrainConfig {
   std::int64_t check_every = 500;        ///< steps between comparisons of the ranks' parameters
   int keep = 5;                          ///< checkpoints kept
   std::int64_t keep_every = 0;           ///< and those of steps divisible by this; 0: no others
+  bool keep_best = false;                ///< and that of the best test accuracy
 
   double timeout_s = 120.0;     ///< without progress, then the job is ended; 0: never
   double stop_after_min = 0.0;  ///< of training, then the run stops with a checkpoint; 0: it does not
