@@ -56,10 +56,11 @@ struct Affine {
 /// What a layer with parameters is planned from.
 struct AffinePlace {
   int batch = 0;
-  Desc src;  ///< NHWC; for the first layer with parameters also NCHW
+  Desc src;  ///< in `format`; for the first layer with parameters also NCHW
   Extent in;
   Extent out;
-  bool choose_dst = false;  ///< a convolution chooses the format of its output; otherwise NHWC
+  dnnl::memory::format_tag format = dnnl::memory::format_tag::nhwc;  ///< of the output
+  bool choose_dst = false;  ///< a convolution chooses the format of its output instead
   dnnl::memory::data_type type = dnnl::memory::data_type::f32;      ///< of activations and compute copies
   dnnl::memory::data_type dst_type = dnnl::memory::data_type::f32;  ///< of the output
   bool relu = false;

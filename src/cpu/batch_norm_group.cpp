@@ -57,15 +57,15 @@ class BatchNormGroup final : public PlannedGroup {
 
 }  // namespace
 
-/// To NHWC.
 PlannedGroupPtr plan_batch_norm_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::BatchNorm>(0);
   if (layer == nullptr) return nullptr;
   const Extent& extent = chain.in();
   const ChannelBlocks src = planning.known_blocks(chain.inputs[0].value, extent);
+  const ChannelBlocks dst = planning.blocks_like(src, extent);
   const BatchNormShape shape{planning.batch, extent.height * extent.width, extent.channels, src.block,
-                             extent.channels};
-  return std::make_unique<BatchNormGroup>(planning, *layer, shape, src.desc, planning.nhwc(extent),
+                             dst.block};
+  return std::make_unique<BatchNormGroup>(planning, *layer, shape, src.desc, dst.desc,
                                           chain.as<model::Relu>(1) != nullptr);
 }
 

@@ -55,8 +55,7 @@ Affine plan_conv(const Dnnl& dnnl, const model::Conv2d& layer, const AffinePlace
   formats.weights = Desc(weights, place.type, kAny);
   formats.grad_weights = Desc(weights, kFp32, kAny);
   if (layer.with_bias) formats.biases = Desc({layer.out_channels}, kFp32, memory::format_tag::a);
-  formats.dst =
-      activations(place.batch, place.out, place.dst_type, place.choose_dst ? kAny : memory::format_tag::nhwc);
+  formats.dst = activations(place.batch, place.out, place.dst_type, place.choose_dst ? kAny : place.format);
   formats.relu = place.relu;
   formats.wants_grad_src = place.wants_grad_src;
   const Window window{layer.kernel, layer.stride, place.in.height, place.in.width};
@@ -94,6 +93,14 @@ bool has_kernels_for_planes(const Planning& planning, const model::Conv2d& layer
   return !affine.kernels.forward.is_reference() && !affine.kernels.weight_gradient.is_reference();
 }
 
+/// Blocks where they are faster, see conv.hpp.
+memory::format_tag format_of(const Planning& planning, const model::Conv2d& layer, const AffinePlace& place) {
+  const int block = widest_block();
+  const bool fits = layer.kernel == 3 && place.in.channels % block == 0 && place.out.channels % block == 0;
+  if (!fits || planning.precision == engine::Precision::bf16) return memory::format_tag::nhwc;
+  return block == 16 ? memory::format_tag::nChw16c : memory::format_tag::nChw8c;
+}
+
 }  // namespace
 
 PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) {
@@ -101,10 +108,11 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) 
   if (layer == nullptr) return nullptr;
   AffinePlace place = place_of(planning, chain);
   const Desc nhwc = planning.nhwc(place.in);
+  place.format = format_of(planning, *layer, place);
   const bool first = !place.wants_grad_src && has_kernels_for_planes(planning, *layer, place);
   // Of one channel images are NHWC in any order.
   place.choose_dst = first && !(place.src == nhwc);
-  if (!place.choose_dst) place.src = nhwc;
+  if (!place.choose_dst) place.src = activations(planning.batch, place.in, planning.type, place.format);
   if (PlannedGroupPtr fused = plan_conv_pool_group(planning, chain, place)) return fused;
 
   const Desc src = place.src, logical = conv_logical_weights(*layer, place.in);
@@ -112,11 +120,12 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) 
   const bool in_pieces = !place.choose_dst && samples != planning.batch;
   if (in_pieces) {
     place.batch = samples;
-    place.src = activations(samples, place.in, planning.type, memory::format_tag::nhwc);
+    place.src = activations(samples, place.in, planning.type, place.format);
   }
   Affine affine = plan_conv(planning.dnnl, *layer, place);
   affine.pieces = planning.batch / place.batch;
-  const Desc dst = in_pieces ? planning.nhwc(place.out) : affine.dst;
+  const Desc dst =
+      in_pieces ? activations(planning.batch, place.out, planning.type, place.format) : affine.dst;
   const Desc grad_dst = in_pieces ? dst : affine.grad_dst;
   auto group = std::make_unique<AffineGroup>(planning, layer->name, std::move(affine), logical);
   group->contract_to_fill().src = {planning.formats(src)};

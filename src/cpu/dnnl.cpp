@@ -197,6 +197,8 @@ std::string dnnl_version_text() {
 
 bool has_bf16() { return may_use(dnnl::cpu_isa::avx512_core_bf16); }
 
+int widest_block() { return may_use(dnnl::cpu_isa::avx512_core) ? 16 : 8; }
+
 std::string instruction_set_text() {
   if (has_bf16()) return "AVX-512 + bf16";
   if (may_use(dnnl::cpu_isa::avx512_core)) return "AVX-512";

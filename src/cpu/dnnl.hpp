@@ -111,6 +111,8 @@ Desc matrix(std::int64_t rows, std::int64_t columns, dnnl::memory::data_type typ
 std::string dnnl_version_text();
 /// Whether oneDNN may use the bf16 dot products of this CPU (its own limit, ONEDNN_MAX_CPU_ISA, counts).
 bool has_bf16();
+/// Channels in a block of the formats that oneDNN's fp32 convolutions prefer here.
+int widest_block();
 /// "AVX-512 + bf16", "AVX-512", "AVX2" or "SSE4.1": the widest instructions oneDNN may use here.
 std::string instruction_set_text();
 

@@ -6,18 +6,29 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-/// An NHWC activation of `pixels` per image, and what its images' means are.
+/// Channels that are summed at once.
+constexpr int kStrip = 64;
+
+/// An activation of `pixels` per image in blocks of channels as LrnShape counts them, and what its images' means are.
 struct Means {
   int batch = 0;
   int pixels = 0;
   int channels = 0;
+  int block = 0;
 
   std::size_t outputs() const { return static_cast<std::size_t>(batch) * static_cast<std::size_t>(channels); }
   std::size_t inputs() const { return outputs() * static_cast<std::size_t>(pixels); }
-};
 
-/// Channels that are summed at once.
-constexpr int kStrip = 64;
+  /// Calls body(at, place, count) for runs of channels that lie together: `at` counts them in the means, `place` is where
+  /// they lie in the first pixel; the next pixel is `block` further.
+  void for_each_run(int image, const auto& body) const {
+    for (int first = 0, count = 0; first < channels; first += count) {
+      count = std::min(kStrip, block - first % block);
+      const std::ptrdiff_t at = std::ptrdiff_t{image} * channels;
+      body(at + first, at * pixels + std::ptrdiff_t{first / block} * pixels * block + first % block, count);
+    }
+  }
+};
 
 template <class T>
 engine::Task plan_forward(std::string name, const Means& means, const std::byte* src, std::byte* dst) {
@@ -27,17 +38,15 @@ engine::Task plan_forward(std::string name, const Means& means, const std::byte*
     const float share = 1.0f / static_cast<float>(means.pixels);
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < means.batch; ++n) {
-      const std::ptrdiff_t image = std::ptrdiff_t{n} * means.channels;
-      for (int first = 0; first < means.channels; first += kStrip) {
-        const int count = std::min(kStrip, means.channels - first);
+      means.for_each_run(n, [&](std::ptrdiff_t at, std::ptrdiff_t place, int count) {
         float sums[kStrip] = {};
         for (int p = 0; p < means.pixels; ++p) {
-          const T* const row = x + image * means.pixels + std::ptrdiff_t{p} * means.channels + first;
+          const T* const row = x + place + std::ptrdiff_t{p} * means.block;
 #pragma omp simd
           for (int c = 0; c < count; ++c) sums[c] += to_float(row[c]);
         }
-        for (int c = 0; c < count; ++c) y[image + first + c] = from_float<T>(sums[c] * share);
-      }
+        for (int c = 0; c < count; ++c) y[at + c] = from_float<T>(sums[c] * share);
+      });
     }
   };
   return {std::move(name),
@@ -56,12 +65,14 @@ engine::Task plan_backward(std::string name, const Means& means, const std::byte
     const float share = 1.0f / static_cast<float>(means.pixels);
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < means.batch; ++n) {
-      const T* const from = grad_y + std::ptrdiff_t{n} * means.channels;
-      for (int p = 0; p < means.pixels; ++p) {
-        T* const to = grad_x + (std::ptrdiff_t{n} * means.pixels + p) * means.channels;
+      means.for_each_run(n, [&](std::ptrdiff_t at, std::ptrdiff_t place, int count) {
+        const T* const from = grad_y + at;
+        for (int p = 0; p < means.pixels; ++p) {
+          T* const to = grad_x + place + std::ptrdiff_t{p} * means.block;
 #pragma omp simd
-        for (int c = 0; c < means.channels; ++c) to[c] = from_float<T>(to_float(from[c]) * share);
-      }
+          for (int c = 0; c < count; ++c) to[c] = from_float<T>(to_float(from[c]) * share);
+        }
+      });
     }
   };
   return {std::move(name),
@@ -73,10 +84,10 @@ engine::Task plan_backward(std::string name, const Means& means, const std::byte
 
 class GlobalAvgPoolGroup final : public PlannedGroup {
  public:
-  GlobalAvgPoolGroup(Planning& planning, const std::string& name, const Extent& in)
-      : PlannedGroup(planning), means_{planning.batch, in.height * in.width, in.channels} {
+  GlobalAvgPoolGroup(Planning& planning, const std::string& name, const Extent& in, const ChannelBlocks& src)
+      : PlannedGroup(planning), means_{planning.batch, in.height * in.width, in.channels, src.block} {
     contract_.name = name;
-    contract_.src = {planning.formats(planning.nhwc(in))};
+    contract_.src = {planning.formats(src.desc)};
     contract_.dst = planning.formats(planning.nhwc({1, 1, in.channels}));
   }
 
@@ -100,7 +111,8 @@ class GlobalAvgPoolGroup final : public PlannedGroup {
 PlannedGroupPtr plan_global_avg_pool_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::GlobalAvgPool>(0);
   if (layer == nullptr) return nullptr;
-  return std::make_unique<GlobalAvgPoolGroup>(planning, layer->name, chain.in());
+  return std::make_unique<GlobalAvgPoolGroup>(planning, layer->name, chain.in(),
+                                              planning.known_blocks(chain.inputs[0].value, chain.in()));
 }
 
 }  // namespace cifar_mpi::cpu

@@ -42,7 +42,15 @@ int Planning::block_of(const Desc& desc, const Extent& extent) const {
 ChannelBlocks Planning::known_blocks(const engine::Format& value, const Extent& extent) const {
   const Desc& lies = desc(value);
   const int block = block_of(lies, extent);
-  return block != 0 ? ChannelBlocks{lies, block} : ChannelBlocks{nhwc(extent), extent.channels};
+  if (block == 0 || lies == nhwc(extent)) return {nhwc(extent), extent.channels, true};
+  return {lies, block, false};
+}
+
+ChannelBlocks Planning::blocks_like(const ChannelBlocks& src, const Extent& extent) const {
+  using Tag = dnnl::memory::format_tag;
+  if (src.nhwc || src.block < 8 || extent.channels % src.block != 0)
+    return {nhwc(extent), extent.channels, true};
+  return {activations(batch, extent, type, src.block == 16 ? Tag::nChw16c : Tag::nChw8c), src.block, false};
 }
 
 std::size_t Planning::values_in(const engine::Format& format) const {

@@ -12,15 +12,17 @@
 /// dnnl::error where oneDNN has no kernel.
 ///
 /// The formats are those that measured fastest: the first convolution reads the NCHW input and chooses its
-/// output (blocked by 16 channels with AVX-512), as do the poolings behind it; a normalization turns to NHWC,
-/// which all further layers use. Where no normalization stands between, the lowering puts a reorder. Master
-/// weights have the format of the weight gradient.
+/// output (blocked by 16 channels with AVX-512), as do the poolings behind it. A local response normalization turns
+/// to NHWC, which all further layers use but convolutions of 3x3 in fp32: those want blocks, which BatchNorm,
+/// shortcuts and sums keep. Where a layer wants another format than its input has, the lowering puts a reorder.
+/// Master weights have the format of the weight gradient.
 namespace cifar_mpi::cpu {
 
 /// Activations whose channels lie together in blocks of `block` (LrnShape counts them so).
 struct ChannelBlocks {
   Desc desc;
   int block = 0;
+  bool nhwc = false;
 };
 
 /// What the groups of one network share while they are planned and after.
@@ -53,6 +55,9 @@ class Planning {
   int block_of(const Desc& desc, const Extent& extent) const;
   /// The format of a value of `extent` as it lies if it is one of these, else NHWC.
   ChannelBlocks known_blocks(const engine::Format& value, const Extent& extent) const;
+  /// What a layer gives that keeps channels apart: blocks as those of its input, where that has blocks of 8 or 16 that
+  /// `extent` can have too, else NHWC.
+  ChannelBlocks blocks_like(const ChannelBlocks& src, const Extent& extent) const;
 
   /// Values of the tower's type in a tensor, padding included.
   std::size_t values_in(const engine::Format& format) const;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "cpu/planning.hpp"
@@ -5,22 +6,36 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-/// NHWC on both sides; the pixels that are taken keep their bytes.
+/// The same blocks of channels on both sides, or NHWC; the pixels that are taken keep their bytes.
 struct Subsample {
   int batch = 0;
   Extent in, out;
   int stride = 1;
+  int unit = 0;  ///< channels that lie together in both
+  bool nhwc = false;
   std::size_t value_bytes = 0;
 
-  std::size_t in_row() const { return static_cast<std::size_t>(in.channels) * value_bytes; }
-  std::size_t out_row() const { return static_cast<std::size_t>(out.channels) * value_bytes; }
-  std::size_t in_bytes() const { return pixel(in, batch, 0, 0) * in_row(); }
-  std::size_t out_bytes() const { return pixel(out, batch, 0, 0) * out_row(); }
-  static std::size_t pixel(const Extent& extent, int n, int y, int x) {
-    return (static_cast<std::size_t>(n) * static_cast<std::size_t>(extent.height) +
-            static_cast<std::size_t>(y)) *
-               static_cast<std::size_t>(extent.width) +
-           static_cast<std::size_t>(x);
+  std::size_t bytes_of(const Extent& extent) const {
+    return static_cast<std::size_t>(batch) * static_cast<std::size_t>(extent.count()) * value_bytes;
+  }
+  /// Bytes before a pixel's channels from `channel`, a multiple of `unit`, on.
+  std::size_t place(const Extent& extent, int n, int channel, int y, int x) const {
+    const std::ptrdiff_t pixels = std::ptrdiff_t{extent.height} * extent.width;
+    const std::ptrdiff_t pixel = std::ptrdiff_t{y} * extent.width + x;
+    const std::ptrdiff_t values = n * pixels * extent.channels + (nhwc ? pixel * extent.channels + channel
+                                                                       : channel * pixels + pixel * unit);
+    return static_cast<std::size_t>(values) * value_bytes;
+  }
+  std::size_t run_bytes(int channel) const {
+    return static_cast<std::size_t>(std::min(unit, out.channels - channel)) * value_bytes;
+  }
+  /// Calls body(channel, y, x) for each run of channels of each pixel of the output.
+  void for_each_run(const auto& body) const {
+    for (int channel = 0; channel < out.channels; channel += unit) {
+      for (int y = 0; y < out.height; ++y) {
+        for (int x = 0; x < out.width; ++x) body(channel, y, x);
+      }
+    }
   }
 };
 
@@ -28,46 +43,53 @@ engine::Task plan_forward(std::string name, const Subsample& s, const std::byte*
   const auto run = [=](engine::Lane&) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < s.batch; ++n) {
-      for (int y = 0; y < s.out.height; ++y) {
-        for (int x = 0; x < s.out.width; ++x) {
-          std::byte* const to = dst + Subsample::pixel(s.out, n, y, x) * s.out_row();
-          std::memcpy(to, src + Subsample::pixel(s.in, n, y * s.stride, x * s.stride) * s.in_row(),
-                      s.in_row());
-          std::memset(to + s.in_row(), 0, s.out_row() - s.in_row());
+      s.for_each_run([&](int channel, int y, int x) {
+        std::byte* const to = dst + s.place(s.out, n, channel, y, x);
+        if (channel < s.in.channels) {
+          std::memcpy(to, src + s.place(s.in, n, channel, y * s.stride, x * s.stride), s.run_bytes(channel));
+        } else {
+          std::memset(to, 0, s.run_bytes(channel));
         }
-      }
+      });
     }
   };
-  return {std::move(name), {{src, s.in_bytes()}}, {{dst, s.out_bytes()}}, run, {}};
+  return {std::move(name), {{src, s.bytes_of(s.in)}}, {{dst, s.bytes_of(s.out)}}, run, {}};
 }
 
 /// The gradient of the pixels that were taken; zero elsewhere.
 engine::Task plan_backward(std::string name, const Subsample& s, const std::byte* grad_dst,
                            std::byte* grad_src) {
   const auto run = [=](engine::Lane&) {
+    const std::size_t image_bytes = s.bytes_of(s.in) / static_cast<std::size_t>(s.batch);
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < s.batch; ++n) {
-      std::memset(grad_src + Subsample::pixel(s.in, n, 0, 0) * s.in_row(), 0,
-                  Subsample::pixel(s.in, 1, 0, 0) * s.in_row());
-      for (int y = 0; y < s.out.height; ++y) {
-        for (int x = 0; x < s.out.width; ++x) {
-          std::memcpy(grad_src + Subsample::pixel(s.in, n, y * s.stride, x * s.stride) * s.in_row(),
-                      grad_dst + Subsample::pixel(s.out, n, y, x) * s.out_row(), s.in_row());
-        }
-      }
+      std::memset(grad_src + s.place(s.in, n, 0, 0, 0), 0, image_bytes);
+      s.for_each_run([&](int channel, int y, int x) {
+        if (channel >= s.in.channels) return;
+        std::memcpy(grad_src + s.place(s.in, n, channel, y * s.stride, x * s.stride),
+                    grad_dst + s.place(s.out, n, channel, y, x), s.run_bytes(channel));
+      });
     }
   };
-  return {std::move(name), {{grad_dst, s.out_bytes()}}, {{grad_src, s.in_bytes()}}, run, {}};
+  return {std::move(name), {{grad_dst, s.bytes_of(s.out)}}, {{grad_src, s.bytes_of(s.in)}}, run, {}};
 }
 
 class ShortcutGroup final : public PlannedGroup {
  public:
-  ShortcutGroup(Planning& planning, const model::Shortcut& layer, const Extent& in, const Extent& out)
+  ShortcutGroup(Planning& planning, const model::Shortcut& layer, const Extent& in, const Extent& out,
+                const ChannelBlocks& src)
       : PlannedGroup(planning) {
+    const ChannelBlocks dst = planning.blocks_like(src, out);
+    const bool in_blocks = !dst.nhwc;
     contract_.name = layer.name;
-    contract_.src = {planning.formats(planning.nhwc(in))};
-    contract_.dst = planning.formats(planning.nhwc(out));
-    subsample_ = {planning.batch, in, out, layer.stride,
+    contract_.src = {planning.formats(in_blocks ? src.desc : planning.nhwc(in))};
+    contract_.dst = planning.formats(dst.desc);
+    subsample_ = {planning.batch,
+                  in,
+                  out,
+                  layer.stride,
+                  in_blocks ? dst.block : in.channels,
+                  !in_blocks,
                   contract_.dst.value.bytes / planning.values_in(contract_.dst.value)};
   }
 
@@ -89,7 +111,8 @@ class ShortcutGroup final : public PlannedGroup {
 PlannedGroupPtr plan_shortcut_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::Shortcut>(0);
   if (layer == nullptr) return nullptr;
-  return std::make_unique<ShortcutGroup>(planning, *layer, chain.in(), chain.out(0));
+  return std::make_unique<ShortcutGroup>(planning, *layer, chain.in(), chain.out(0),
+                                         planning.known_blocks(chain.inputs[0].value, chain.in()));
 }
 
 }  // namespace cifar_mpi::cpu
