@@ -108,84 +108,147 @@ std::size_t partials_floats(const BatchNormShape& shape) {
   return (static_cast<std::size_t>(shape.batch) + 1) * moments_floats(shape);
 }
 
-engine::Task plan_batch_norm_forward(const BatchNormLayer& layer, const std::byte* src, std::byte* dst,
-                                     float* moments, float* partials, float* mean, float* variance,
-                                     float share) {
-  const std::size_t channels = channels_of(layer);
-  engine::Task task = begin_task(layer, "forward", src);
-  task.writes = {activation(dst, layer), engine::bytes_of(moments, moments_floats(layer.shape)),
-                 engine::bytes_of(partials, partials_floats(layer.shape)), engine::bytes_of(mean, channels),
-                 engine::bytes_of(variance, channels)};
-  task.start = [=, map = map_of(layer, moments), epsilon = layer.epsilon, moments_of = choose<Moments>(layer),
-                apply = choose_with_relu<Forward>(layer)](engine::Lane&) {
+namespace {
+
+/// The loop over the images that makes y.
+auto plan_apply(const BatchNormLayer& layer, const ChannelMap& map, const BatchNormForward& memory) {
+  return [=, plain = choose_with_relu<Forward>(layer), with_sum = choose<ForwardSum>(layer)] {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < map.shape.batch; ++n) {
-      float* const own = partials + static_cast<std::size_t>(n) * 2 * channels;
-      moments_of(map.shape, n, src, own, own + channels);
+      if (memory.other == nullptr) {
+        plain(map, n, memory.src, memory.dst);
+      } else {
+        with_sum(map, n, memory.src, memory.other, memory.dst);
+      }
+    }
+  };
+}
+
+engine::Task begin_forward(const BatchNormLayer& layer, const BatchNormForward& memory) {
+  engine::Task task = begin_task(layer, "forward", memory.src);
+  if (memory.other != nullptr) task.reads.push_back(activation(memory.other, layer));
+  task.writes = {activation(memory.dst, layer),
+                 engine::bytes_of(memory.moments, moments_floats(layer.shape))};
+  return task;
+}
+
+}  // namespace
+
+engine::Task plan_batch_norm_forward(const BatchNormLayer& layer, const BatchNormForward& memory, float* mean,
+                                     float* variance, float share) {
+  const std::size_t channels = channels_of(layer);
+  engine::Task task = begin_forward(layer, memory);
+  task.writes.insert(task.writes.end(),
+                     {engine::bytes_of(memory.partials, partials_floats(layer.shape)),
+                      engine::bytes_of(mean, channels), engine::bytes_of(variance, channels)});
+  const ChannelMap map = map_of(layer, memory.moments);
+  task.start = [=, epsilon = layer.epsilon, moments_of = choose<Moments>(layer),
+                apply = plan_apply(layer, map, memory)](engine::Lane&) {
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < map.shape.batch; ++n) {
+      float* const own = memory.partials + static_cast<std::size_t>(n) * 2 * channels;
+      moments_of(map.shape, n, memory.src, own, own + channels);
     }
     for (std::size_t c = 0; c < channels; ++c) {
-      const BatchMoments all = merged(map.shape, partials, c);
-      moments[c] = static_cast<float>(all.mean);
-      moments[channels + c] = rstd_of(all.variance, epsilon);
+      const BatchMoments all = merged(map.shape, memory.partials, c);
+      memory.moments[c] = static_cast<float>(all.mean);
+      memory.moments[channels + c] = rstd_of(all.variance, epsilon);
       mean[c] = share * static_cast<float>(all.mean);
       variance[c] = share * static_cast<float>(all.variance);
     }
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < map.shape.batch; ++n) apply(map, n, src, dst);
+    apply();
   };
   return task;
 }
 
-engine::Task plan_batch_norm_inference(const BatchNormLayer& layer, const std::byte* src, std::byte* dst,
-                                       float* moments, const float* mean, const float* variance) {
+engine::Task plan_batch_norm_inference(const BatchNormLayer& layer, const BatchNormForward& memory,
+                                       const float* mean, const float* variance) {
   const std::size_t channels = channels_of(layer);
-  engine::Task task = begin_task(layer, "forward", src);
+  engine::Task task = begin_forward(layer, memory);
   task.reads.insert(task.reads.end(),
                     {engine::bytes_of(mean, channels), engine::bytes_of(variance, channels)});
-  task.writes = {activation(dst, layer), engine::bytes_of(moments, moments_floats(layer.shape))};
-  task.start = [=, map = map_of(layer, moments), epsilon = layer.epsilon,
-                apply = choose_with_relu<Forward>(layer)](engine::Lane&) {
+  task.start = [=, epsilon = layer.epsilon,
+                apply = plan_apply(layer, map_of(layer, memory.moments), memory)](engine::Lane&) {
     for (std::size_t c = 0; c < channels; ++c) {
-      moments[c] = mean[c];
-      moments[channels + c] = rstd_of(static_cast<double>(variance[c]), epsilon);
+      memory.moments[c] = mean[c];
+      memory.moments[channels + c] = rstd_of(static_cast<double>(variance[c]), epsilon);
     }
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < map.shape.batch; ++n) apply(map, n, src, dst);
+    apply();
   };
   return task;
 }
 
-engine::Task plan_batch_norm_backward(const BatchNormLayer& layer, const std::byte* src,
-                                      const std::byte* grad_dst, const float* moments, float* partials,
-                                      float* grad_scale, float* grad_biases, std::byte* grad_src) {
-  const std::size_t channels = channels_of(layer);
-  engine::Task task = begin_task(layer, "backward", src);
-  task.reads.insert(task.reads.end(),
-                    {activation(grad_dst, layer), engine::bytes_of(moments, moments_floats(layer.shape))});
-  task.writes = {engine::bytes_of(partials, partials_floats(layer.shape))};
-  for (const float* grad : {grad_scale, grad_biases}) {
-    if (grad != nullptr) task.writes.push_back(engine::bytes_of(grad, channels));
-  }
-  if (grad_src != nullptr) task.writes.push_back(activation(grad_src, layer));
-  task.start = [=, map = map_of(layer, moments), sums_of = choose_with_relu<GradSums>(layer),
-                apply = choose_with_relu<GradSrc>(layer)](engine::Lane&) {
-    const auto batch = static_cast<std::size_t>(map.shape.batch);
+namespace {
+
+template <class T, int kLanes>
+using OneGradSums = JoinedGradSums<T, kLanes, false>;
+template <class T, int kLanes>
+using TwoGradSums = JoinedGradSums<T, kLanes, true>;
+
+/// The loop over the images that leaves the sums of each at `partials`.
+auto plan_sums(const BatchNormLayer& layer, const ChannelMap& map, const BatchNormBackward& memory) {
+  return
+      [=, plain = choose_with_relu<GradSums>(layer),
+       joined = memory.more_grad_dst == nullptr ? choose<OneGradSums>(layer) : choose<TwoGradSums>(layer)] {
+        const auto channels = static_cast<std::size_t>(map.shape.channels);
 #pragma omp parallel for schedule(static)
-    for (int n = 0; n < map.shape.batch; ++n) {
-      float* const own = partials + static_cast<std::size_t>(n) * 2 * channels;
-      sums_of(map, n, src, grad_dst, own, own + channels);
-    }
-    float* const means = partials + batch * 2 * channels;
+        for (int n = 0; n < map.shape.batch; ++n) {
+          float* const own = memory.partials + static_cast<std::size_t>(n) * 2 * channels;
+          if (memory.dst == nullptr) {
+            plain(map, n, memory.src, memory.grad_dst, own, own + channels);
+          } else {
+            joined(map, n, memory.src, memory.dst, memory.grad_dst, memory.more_grad_dst, memory.joined, own,
+                   own + channels);
+          }
+        }
+      };
+}
+
+engine::Task begin_backward(const BatchNormLayer& layer, const BatchNormBackward& memory) {
+  engine::Task task = begin_task(layer, "backward", memory.src);
+  task.reads.push_back(engine::bytes_of(memory.moments, moments_floats(layer.shape)));
+  for (const std::byte* const read : {memory.grad_dst, memory.more_grad_dst, memory.dst}) {
+    if (read != nullptr) task.reads.push_back(activation(read, layer));
+  }
+  task.writes = {engine::bytes_of(memory.partials, partials_floats(layer.shape))};
+  for (const float* const grad : {memory.grad_scale, memory.grad_biases}) {
+    if (grad != nullptr) task.writes.push_back(engine::bytes_of(grad, channels_of(layer)));
+  }
+  for (const std::byte* const grad : {memory.grad_src, memory.joined}) {
+    if (grad != nullptr) task.writes.push_back(activation(grad, layer));
+  }
+  return task;
+}
+
+}  // namespace
+
+engine::Task plan_batch_norm_backward(const BatchNormLayer& layer, const BatchNormBackward& memory) {
+  const std::size_t channels = channels_of(layer);
+  engine::Task task = begin_backward(layer, memory);
+  const ChannelMap map = map_of(layer, memory.moments);
+  // What was joined is masked already.
+  const bool masks = layer.relu && memory.dst == nullptr;
+  const std::byte* const grad_dst = memory.dst == nullptr ? memory.grad_dst : memory.joined;
+  BatchNormLayer behind = layer;
+  behind.relu = masks;
+  task.start = [=, sum_up = plan_sums(layer, map, memory),
+                apply = choose_with_relu<GradSrc>(behind)](engine::Lane&) {
+    const auto batch = static_cast<std::size_t>(map.shape.batch);
+    sum_up();
+    float* const means = memory.partials + batch * 2 * channels;
     for (std::size_t c = 0; c < 2 * channels; ++c) {
       double sum = 0.0;
-      for (std::size_t n = 0; n < batch; ++n) sum += static_cast<double>(partials[n * 2 * channels + c]);
+      for (std::size_t n = 0; n < batch; ++n)
+        sum += static_cast<double>(memory.partials[n * 2 * channels + c]);
       means[c] = static_cast<float>(sum / (static_cast<double>(batch) * map.shape.pixels));
-      float* const grad = c < channels ? grad_biases : grad_scale;
+      float* const grad = c < channels ? memory.grad_biases : memory.grad_scale;
       if (grad != nullptr) grad[c % channels] = static_cast<float>(sum);
     }
-    if (grad_src == nullptr) return;
+    if (memory.grad_src == nullptr) return;
 #pragma omp parallel for schedule(static)
-    for (int n = 0; n < map.shape.batch; ++n) apply(map, n, src, grad_dst, means, means + channels, grad_src);
+    for (int n = 0; n < map.shape.batch; ++n) {
+      apply(map, n, memory.src, grad_dst, means, means + channels, memory.grad_src);
+    }
   };
   return task;
 }

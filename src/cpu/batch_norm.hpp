@@ -6,7 +6,8 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
-/// Batch normalization, with the ReLU behind it where there is one, in any blocked layout.
+/// Batch normalization, with the ReLU behind it where there is one, or the sum with another value and the ReLU behind
+/// that, in any blocked layout.
 namespace cifar_mpi::cpu {
 
 /// An activation of `batch` images of `pixels` = height·width pixels, in blocks of channels as LrnShape counts
@@ -36,27 +37,45 @@ struct BatchNormLayer {
 std::size_t moments_floats(const BatchNormShape& shape);
 std::size_t partials_floats(const BatchNormShape& shape);
 
-/// y = scale · (x − mean) · rstd + bias with the moments of this batch; the variance is biased. Leaves share · mean
-/// and share · variance at `mean` and `variance`.
+/// What the forward pass works on.
+struct BatchNormForward {
+  const std::byte* src = nullptr;
+  const std::byte* other = nullptr;  ///< in dst_block; added in front of the ReLU. Null: none
+  std::byte* dst = nullptr;
+  float* moments = nullptr;
+  float* partials = nullptr;  ///< unused with given statistics
+};
+
+/// y = scale · (x − mean) · rstd + bias with the moments of this batch; the variance is biased. With a ReLU y = max(y, 0),
+/// behind the sum with `other`. Leaves share · mean and share · variance at `mean` and `variance`.
 ///
 /// An image's moments are taken around its first pixel, in one pass; the images' are merged in order (Chan, Golub
 /// and LeVeque 1979), so a mean that is large against the deviation costs no digits.
-engine::Task plan_batch_norm_forward(const BatchNormLayer& layer, const std::byte* src, std::byte* dst,
-                                     float* moments, float* partials, float* mean, float* variance,
-                                     float share);
+engine::Task plan_batch_norm_forward(const BatchNormLayer& layer, const BatchNormForward& memory, float* mean,
+                                     float* variance, float share);
 
 /// The same with given statistics.
-engine::Task plan_batch_norm_inference(const BatchNormLayer& layer, const std::byte* src, std::byte* dst,
-                                       float* moments, const float* mean, const float* variance);
+engine::Task plan_batch_norm_inference(const BatchNormLayer& layer, const BatchNormForward& memory,
+                                       const float* mean, const float* variance);
+
+/// What the backward pass works on.
+struct BatchNormBackward {
+  const std::byte* src =
+      nullptr;  ///< x as in the forward pass; without `dst` the sign of y is computed again
+  const std::byte* dst = nullptr;  ///< y, where another value was added; else null
+  const std::byte* grad_dst = nullptr;
+  const std::byte* more_grad_dst = nullptr;  ///< added to it; only with `dst`. Null: none
+  const float* moments = nullptr;
+  float* partials = nullptr;
+  float* grad_scale = nullptr;   ///< null: not wanted
+  float* grad_biases = nullptr;  ///< likewise
+  std::byte* grad_src =
+      nullptr;  ///< in src_block; null: not wanted. May be src, otherwise must not overlap the others
+  std::byte* joined = nullptr;  ///< with `dst`: g, the gradient of `other`. May be grad_dst or more_grad_dst
+};
 
 /// With g the gradient of y (zero where y is not positive, with a ReLU), x̂ = (x − mean) · rstd and n = batch · pixels:
 ///   grad_biases = Σ g, grad_scale = Σ g·x̂, grad_x = scale · rstd · (g − (grad_biases + x̂ · grad_scale) / n)
-///
-///   src         x as in the forward pass; the sign of y is computed again
-///   grad_scale  and grad_biases: may be null
-///   grad_src    in src_block; null: not wanted. May be src itself, otherwise must not overlap the others
-engine::Task plan_batch_norm_backward(const BatchNormLayer& layer, const std::byte* src,
-                                      const std::byte* grad_dst, const float* moments, float* partials,
-                                      float* grad_scale, float* grad_biases, std::byte* grad_src);
+engine::Task plan_batch_norm_backward(const BatchNormLayer& layer, const BatchNormBackward& memory);
 
 }  // namespace cifar_mpi::cpu

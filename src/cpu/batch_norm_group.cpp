@@ -6,39 +6,50 @@
 namespace cifar_mpi::cpu {
 namespace {
 
+/// How many operations it takes.
+enum class Match : std::uint8_t { plain = 1, relu = 2, add_relu = 3 };
+
 class BatchNormGroup final : public PlannedGroup {
  public:
   BatchNormGroup(Planning& planning, const model::BatchNorm& layer, const BatchNormShape& shape,
-                 const Desc& src, const Desc& dst, bool relu)
-      : PlannedGroup(planning), epsilon_(layer.epsilon), shape_(shape), relu_(relu) {
+                 const Desc& src, const Desc& dst, Match match)
+      : PlannedGroup(planning), epsilon_(layer.epsilon), shape_(shape), match_(match) {
     const auto channels = static_cast<std::size_t>(shape.channels);
     contract_.name = layer.name;
-    contract_.operations = relu ? 2 : 1;
+    contract_.operations = static_cast<std::size_t>(match);
     contract_.src = {planning.formats(src)};
     contract_.dst = planning.formats(dst);
     contract_.masters = {channels, channels, channels, channels};
     contract_.grad_on_src = true;
+    if (match != Match::add_relu) return;
+    contract_.src.push_back(contract_.dst);
+    contract_.joins_grads = true;
+    contract_.grad_on_dst = 1;
   }
 
   engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena& arena) const override {
     enum { kScale, kBiases, kMean, kVariance };
     const std::vector<engine::ParamPlace>& params = operands.params;
-    const BatchNormLayer layer{
-        name(), shape_, planning_.precision, epsilon_, relu_, params[kScale].master, params[kBiases].master};
-    auto* const moments = arena.take_array<float>(moments_floats(shape_));
+    const BatchNormLayer layer{name(),
+                               shape_,
+                               planning_.precision,
+                               epsilon_,
+                               match_ != Match::plain,
+                               params[kScale].master,
+                               params[kBiases].master};
+    BatchNormForward forward{operands.src[0], nullptr, operands.dst,
+                             arena.take_array<float>(moments_floats(shape_)), nullptr};
+    if (match_ == Match::add_relu) forward.other = operands.src[1];
     engine::GroupTasks tasks;
     if (!operands.training) {
-      tasks.forward.push_back(plan_batch_norm_inference(layer, operands.src[0], operands.dst, moments,
-                                                        params[kMean].master, params[kVariance].master));
+      tasks.forward.push_back(
+          plan_batch_norm_inference(layer, forward, params[kMean].master, params[kVariance].master));
       return tasks;
     }
-    tasks.forward.push_back(plan_batch_norm_forward(
-        layer, operands.src[0], operands.dst, moments, arena.take_array<float>(partials_floats(shape_)),
-        params[kMean].grad, params[kVariance].grad, operands.statistics_share));
-    if (operands.grad_src[0] == nullptr && params[kScale].grad == nullptr) return tasks;
-    tasks.backward.push_back(plan_batch_norm_backward(
-        layer, operands.src[0], operands.grad_dst, moments, arena.take_array<float>(partials_floats(shape_)),
-        params[kScale].grad, params[kBiases].grad, operands.grad_src[0]));
+    forward.partials = arena.take_array<float>(partials_floats(shape_));
+    tasks.forward.push_back(plan_batch_norm_forward(layer, forward, params[kMean].grad,
+                                                    params[kVariance].grad, operands.statistics_share));
+    add_backward(layer, operands, forward.moments, arena, tasks);
     return tasks;
   }
 
@@ -50,10 +61,37 @@ class BatchNormGroup final : public PlannedGroup {
   }
 
  private:
+  void add_backward(const BatchNormLayer& layer, const engine::Operands& operands, const float* moments,
+                    engine::Arena& arena, engine::GroupTasks& tasks) const {
+    const bool sums = match_ == Match::add_relu;
+    const bool other_wants = sums && operands.grad_src[1] != nullptr;
+    if (operands.grad_src[0] == nullptr && !other_wants && operands.params[0].grad == nullptr) return;
+    BatchNormBackward backward;
+    backward.src = operands.src[0];
+    backward.grad_dst = operands.grad_dst;
+    backward.moments = moments;
+    backward.partials = arena.take_array<float>(partials_floats(shape_));
+    backward.grad_scale = operands.params[0].grad;
+    backward.grad_biases = operands.params[1].grad;
+    backward.grad_src = operands.grad_src[0];
+    if (sums) {
+      backward.dst = operands.dst;
+      backward.more_grad_dst = operands.more_grad_dst;
+      backward.joined = other_wants ? operands.grad_src[1] : arena.take(contract_.dst.grad.bytes);
+    }
+    tasks.backward.push_back(plan_batch_norm_backward(layer, backward));
+  }
+
   float epsilon_;
   BatchNormShape shape_;
-  bool relu_;
+  Match match_;
 };
+
+Match match_of(const engine::Chain& chain) {
+  if (chain.as<model::Relu>(1) != nullptr) return Match::relu;
+  const bool sums = chain.as<model::Add>(1) != nullptr && chain.as<model::Relu>(2) != nullptr;
+  return sums ? Match::add_relu : Match::plain;
+}
 
 }  // namespace
 
@@ -65,8 +103,7 @@ PlannedGroupPtr plan_batch_norm_group(Planning& planning, const engine::Chain& c
   const ChannelBlocks dst = planning.blocks_like(src, extent);
   const BatchNormShape shape{planning.batch, extent.height * extent.width, extent.channels, src.block,
                              dst.block};
-  return std::make_unique<BatchNormGroup>(planning, *layer, shape, src.desc, dst.desc,
-                                          chain.as<model::Relu>(1) != nullptr);
+  return std::make_unique<BatchNormGroup>(planning, *layer, shape, src.desc, dst.desc, match_of(chain));
 }
 
 }  // namespace cifar_mpi::cpu

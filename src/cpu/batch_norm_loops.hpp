@@ -166,6 +166,28 @@ struct Forward {
   }
 };
 
+/// y = max(scale · (x − mean) · rstd + bias + other, 0); `other` lies as `dst`.
+template <class T, int kLanes>
+struct ForwardSum {
+  [[gnu::always_inline]] static void run(const ChannelMap& channel_map, int image, const std::byte* src,
+                                         const std::byte* other, std::byte* dst) {
+    const BatchNormShape& shape = channel_map.shape;
+    for (int c = 0; c < shape.channels; c += kLanes) {
+      const auto x = pixels_of<T>(shape, image, shape.src_block, c, src);
+      const auto more = pixels_of<T>(shape, image, shape.dst_block, c, other);
+      const auto y = pixels_of<T>(shape, image, shape.dst_block, c, dst);
+      const Map<kLanes> map(channel_map, c);
+      for (int p = 0; p < shape.pixels; ++p) {
+        Vec<kLanes> value, added;
+        load<kLanes>(x[p], value);
+        load<kLanes>(more[p], added);
+        value = (value - map.mean) * map.slope + map.bias + added;
+        store<kLanes>(value < 0.0f ? Vec<kLanes>{} : value, y[p]);
+      }
+    }
+  }
+};
+
 /// The gradient of kLanes channels of one pixel behind the mask of the ReLU, and x − mean.
 template <bool kRelu, int kLanes, class T>
 [[gnu::always_inline]] inline void load_pair(const Map<kLanes>& map, const T* x, const T* g,
@@ -190,6 +212,43 @@ struct GradSums {
           shape.pixels, [&](int p, auto& grad, auto& product) __attribute__((always_inline)) {
             load_pair<kRelu>(map, x[p], g[p], product, grad);
             product *= grad;
+          });
+      store<kLanes>(both.first[0], sums + c);
+      store<kLanes>(both.second[0] * map.rstd, products + c);
+    }
+  }
+};
+
+/// The same where g is the sum of two gradients (of one: kTwo = false) where y > 0, else 0: it goes to `joined`, which
+/// may be either of them.
+template <class T, int kLanes, bool kTwo>
+struct JoinedGradSums {
+  [[gnu::always_inline]] static void run(const ChannelMap& channel_map, int image, const std::byte* src,
+                                         const std::byte* dst, const std::byte* grad_dst,
+                                         const std::byte* more_grad_dst, std::byte* joined, float* sums,
+                                         float* products) {
+    const BatchNormShape& shape = channel_map.shape;
+    for (int c = 0; c < shape.channels; c += kLanes) {
+      const auto x = pixels_of<T>(shape, image, shape.src_block, c, src);
+      const auto y = pixels_of<T>(shape, image, shape.dst_block, c, dst);
+      const auto a = pixels_of<T>(shape, image, shape.dst_block, c, grad_dst);
+      const auto b = pixels_of<T>(shape, image, shape.dst_block, c, kTwo ? more_grad_dst : grad_dst);
+      const auto g = pixels_of<T>(shape, image, shape.dst_block, c, joined);
+      const Map<kLanes> map(channel_map, c);
+      const TwoSums<kLanes> both(
+          shape.pixels, [&](int p, auto& grad, auto& product) __attribute__((always_inline)) {
+            Vec<kLanes> output, more;
+            load<kLanes>(y[p], output);
+            load<kLanes>(a[p], grad);
+            if constexpr (kTwo) {
+              load<kLanes>(b[p], more);
+              grad += more;
+            }
+            grad = output > 0.0f ? grad : Vec<kLanes>{};
+            store<kLanes>(grad, g[p]);
+            load<kLanes>(g[p], grad);  // rounded, as the other loop finds it
+            load<kLanes>(x[p], product);
+            product = (product - map.mean) * grad;
           });
       store<kLanes>(both.first[0], sums + c);
       store<kLanes>(both.second[0] * map.rstd, products + c);

@@ -88,7 +88,7 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain);
 /// Linear, with the ReLU behind it.
 PlannedGroupPtr plan_linear_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_pool_group(Planning& planning, const engine::Chain& chain);
-/// BatchNorm, with the ReLU behind it.
+/// BatchNorm, with the ReLU behind it, or the sum and the ReLU.
 PlannedGroupPtr plan_batch_norm_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_global_avg_pool_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_shortcut_group(Planning& planning, const engine::Chain& chain);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -24,8 +25,8 @@ class Lowering {
         readers_(model::readers_of(net_)),
         wants_grad_(model::wants_gradient(net_)),
         taken_(net_.operations.size(), false),
-        first_(net_.values.size()) {
-    add_value(kernels.ends->images(), 0);
+        first_(net_.values.size(), kNowhere) {
+    first_[0] = add_value(kernels.ends->images(), 0);
   }
 
   LoweredGraph run() {
@@ -42,22 +43,54 @@ class Lowering {
   }
 
  private:
-  /// The operations from `first` on of which each is the only reader of the one before and reads nothing
-  /// else.
-  Chain chain_from(std::size_t first) const {
+  static constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
+
+  /// A chain and its inputs, as Chain has them, among the values of the network.
+  struct Match {
     Chain chain;
-    chain.net = &net_;
-    chain.operations = {first};
-    for (const model::Value input : net_.operations[first].inputs) {
-      chain.inputs.push_back(graph_.values[first_[input.id]].format);
-      chain.wants_grad.push_back(wants_grad_[input.id]);
+    std::vector<model::Value> inputs;
+    std::vector<std::size_t> inputs_behind;  ///< by operation: inputs of those up to it
+  };
+
+  /// The operations from `first` on of which each is the only reader of the one before. They are taken, so
+  /// that those that make what they read besides, which come first, leave them alone.
+  Match match_from(std::size_t first) {
+    Match match;
+    match.chain.net = &net_;
+    std::optional<model::Value> before;
+    for (std::optional<std::size_t> next = first; next; next = behind(*before)) {
+      const model::Operation& operation = net_.operations[*next];
+      taken_[*next] = true;
+      match.chain.operations.push_back(*next);
+      for (const model::Value input : operation.inputs) {
+        if (!before || !(input == *before)) match.inputs.push_back(input);
+      }
+      match.inputs_behind.push_back(match.inputs.size());
+      before = operation.output;
     }
-    while (true) {
-      const auto& readers = readers_[net_.operations[chain.operations.back()].output.id];
-      if (readers.size() != 1 || net_.operations[readers.front()].inputs.size() != 1) return chain;
-      if (readers.front() + 1 == net_.operations.size()) return chain;  // the loss is no kernel's
-      chain.operations.push_back(readers.front());
+    for (const model::Value input : match.inputs) {
+      make(input);
+      match.chain.inputs.push_back(graph_.values[first_[input.id]].format);
+      match.chain.wants_grad.push_back(wants_grad_[input.id]);
     }
+    return match;
+  }
+
+  /// The operation that alone reads `value`, if a chain may go on with it.
+  std::optional<std::size_t> behind(model::Value value) const {
+    const auto& readers = readers_[value.id];
+    if (readers.size() != 1 || taken_[readers.front()]) return std::nullopt;
+    if (readers.front() + 1 == net_.operations.size()) return std::nullopt;  // the loss is no kernel's
+    return readers.front();
+  }
+
+  /// Adds the groups that make `value`, unless it is there. Their chains end at it, for what reads it is taken.
+  void make(model::Value value) {
+    if (first_[value.id] != kNowhere) return;
+    const auto maker = std::find_if(net_.operations.begin(), net_.operations.end(),
+                                    [&](const model::Operation& o) { return o.output == value; });
+    for (const model::Value input : maker->inputs) make(input);
+    if (first_[value.id] == kNowhere) add_group(static_cast<std::size_t>(maker - net_.operations.begin()));
   }
 
   std::size_t add_value(const ValueFormat& format, std::size_t value) {
@@ -71,22 +104,22 @@ class Lowering {
   }
 
   void add_group(std::size_t first) {
-    const Chain chain = chain_from(first);
+    const Match match = match_from(first);
+    const Chain& chain = match.chain;
     Node node;
     node.group = kernels_.kernels->plan(chain);
     const Contract& contract = node.group->contract();
     if (contract.operations < 1 || contract.operations > chain.size() ||
-        contract.src.size() != chain.inputs.size()) {
+        contract.src.size() != match.inputs_behind[contract.operations - 1]) {
       throw std::logic_error(
           concat("the plan of ", contract.name, " does not fit the chain it was asked for"));
     }
-    const std::vector<model::Value>& inputs = net_.operations[first].inputs;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      node.inputs.push_back(in_format(inputs[i], contract.src[i]));
+    for (std::size_t i = contract.operations; i < chain.size(); ++i) taken_[chain.operations[i]] = false;
+    for (std::size_t i = 0; i < contract.src.size(); ++i) {
+      node.inputs.push_back(in_format(match.inputs[i], contract.src[i]));
     }
     for (std::size_t i = 0; i < contract.operations; ++i) {
       const std::size_t operation = chain.operations[i];
-      taken_[operation] = true;
       for (const std::size_t p : model::params_of(*spec_.params, operation)) node.params.push_back(p);
       node.flops += spec_.batch * net_.operations[operation].forward.in_image;
     }
@@ -161,7 +194,8 @@ class Lowering {
   std::vector<std::vector<std::size_t>> readers_;  ///< by value of the network
   std::vector<bool> wants_grad_;                   ///< likewise
   std::vector<bool> taken_;                        ///< by operation
-  std::vector<std::size_t> first_;  ///< by value of the network: the lowered value as it was made
+  std::vector<std::size_t>
+      first_;  ///< by value of the network: the lowered value as it was made, or kNowhere
   std::map<std::pair<std::size_t, std::pair<int, int>>, std::size_t> reordered_;
   LoweredGraph graph_;
 };

@@ -42,22 +42,35 @@ void NetworkTasks::place_grads() {
   const LoweredValue& logits = graph_.values[graph_.logits];
   grad_logits_ = arena_.take(logits.format.grad.bytes);
   shares_[graph_.logits].push_back(grad_logits_);
-  for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
-    const Node& node = graph_.nodes[n];
-    const Contract& contract = node.group->contract();
-    NodeGrads& grads = grads_[n];
-    grads.src.resize(node.inputs.size(), nullptr);
-    if (!graph_.values[node.output].wants_grad) continue;
-    grads.dst = complete(node.output, contract.name, grads.before);
-    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-      if (!graph_.values[node.inputs[i]].wants_grad) continue;
-      std::byte* share = grads.dst;
-      if (!contract.hands_grad_on) share = grads.src[i] = arena_.take(contract.src[i].grad.bytes);
-      shares_[node.inputs[i]].push_back(share);
-    }
-    if (contract.grad_on_src && grads.src[0] != nullptr) {
-      onto_.emplace_back(grads.src[0], values_[node.inputs[0]]);
-    }
+  for (std::size_t n = graph_.nodes.size(); n-- > 0;) place_grads_of(n);
+}
+
+void NetworkTasks::place_grads_of(std::size_t n) {
+  const Node& node = graph_.nodes[n];
+  const Contract& contract = node.group->contract();
+  NodeGrads& grads = grads_[n];
+  grads.src.resize(node.inputs.size(), nullptr);
+  const LoweredValue& output = graph_.values[node.output];
+  if (!output.wants_grad) return;
+  std::vector<std::byte*>& shares = shares_[node.output];
+  if (contract.joins_grads && !output.masked && shares.size() > 1) {
+    grads.more_dst = shares.back();
+    shares.pop_back();
+  }
+  grads.dst = complete(node.output, contract.name, grads.before);
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    if (!graph_.values[node.inputs[i]].wants_grad) continue;
+    std::byte* share = grads.dst;
+    if (!contract.hands_grad_on) share = grads.src[i] = arena_.take(contract.src[i].grad.bytes);
+    shares_[node.inputs[i]].push_back(share);
+  }
+  if (contract.grad_on_src && grads.src[0] != nullptr) {
+    onto_.emplace_back(grads.src[0], values_[node.inputs[0]]);
+  }
+  if (contract.grad_on_dst && grads.src[*contract.grad_on_dst] != nullptr) {
+    std::byte* const fresh = grads.src[*contract.grad_on_dst];
+    onto_.emplace_back(fresh, grads.dst);
+    if (grads.more_dst != nullptr) onto_.emplace_back(fresh, grads.more_dst);
   }
 }
 
@@ -87,6 +100,7 @@ engine::Operands NetworkTasks::operands_of(std::size_t n) const {
   for (const std::size_t input : node.inputs) operands.src.push_back(values_[input]);
   operands.dst = values_[node.output];
   operands.grad_dst = grads_[n].dst;
+  operands.more_grad_dst = grads_[n].more_dst;
   operands.grad_src = grads_[n].src;
   operands.grad_src.resize(node.inputs.size(), nullptr);
   for (const std::size_t p : node.params) {

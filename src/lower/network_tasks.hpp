@@ -43,11 +43,13 @@ class NetworkTasks {
   /// What a node's backward pass works on, and the tasks that come before it.
   struct NodeGrads {
     std::byte* dst = nullptr;
+    std::byte* more_dst = nullptr;
     std::vector<std::byte*> src;
     std::vector<engine::Task> before;
   };
 
   void place_grads();
+  void place_grads_of(std::size_t node);
   /// The gradient of a value from what its readers have left, in that order.
   std::byte* complete(std::size_t value, const std::string& name, std::vector<engine::Task>& tasks);
   engine::Operands operands_of(std::size_t node) const;

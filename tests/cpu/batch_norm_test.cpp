@@ -120,13 +120,23 @@ struct NormRun {
     return {"bn", c.shape, c.precision, kEpsilon, c.relu, scale.data(), biases.data()};
   }
   engine::Task forward() {
-    return plan_batch_norm_forward(layer(), src.data(), dst.data(), moments.data(), partials.data(),
-                                   mean.data(), variance.data(), kShare);
+    return plan_batch_norm_forward(layer(), forward_memory(), mean.data(), variance.data(), kShare);
   }
-  engine::Task backward(std::byte* to) {
-    return plan_batch_norm_backward(layer(), src.data(), grad_dst.data(), moments.data(), partials.data(),
-                                    grad_scale.data(), grad_biases.data(), to);
+  BatchNormForward forward_memory() {
+    return {src.data(), nullptr, dst.data(), moments.data(), partials.data()};
   }
+  BatchNormBackward backward_memory(std::byte* to) {
+    BatchNormBackward memory;
+    memory.src = src.data();
+    memory.grad_dst = grad_dst.data();
+    memory.moments = moments.data();
+    memory.partials = partials.data();
+    memory.grad_scale = grad_scale.data();
+    memory.grad_biases = grad_biases.data();
+    memory.grad_src = to;
+    return memory;
+  }
+  engine::Task backward(std::byte* to) { return plan_batch_norm_backward(layer(), backward_memory(to)); }
   Array y() const { return from_memory(c.shape, c.shape.dst_block, c.precision, dst); }
   Array grad_x() const { return from_memory(c.shape, c.shape.src_block, c.precision, grad_src); }
 
@@ -203,14 +213,69 @@ TEST(BatchNorm, HasTheReferenceGradients) {
   }
 }
 
+TEST(BatchNorm, AddsAnotherValueInFrontOfTheRelu) {
+  const model::BatchNorm spec{.name = "bn", .epsilon = kEpsilon};
+  for (Case c : cases()) {
+    if (!c.relu) continue;
+    NormRun run(c);
+    const Array other = held(drawn(count_of(c.shape), -0.2, 1.0, 5), c.precision);
+    const std::vector<std::byte> other_bytes = in_memory(c.shape, c.shape.dst_block, c.precision, other);
+    BatchNormForward memory = run.forward_memory();
+    memory.other = other_bytes.data();
+    testing::run_audited(
+        plan_batch_norm_forward(run.layer(), memory, run.mean.data(), run.variance.data(), kShare),
+        {{run.src.data(), run.src.size()}, testing::region(other_bytes)});
+    const reference::Moments moments = reference::moments_of(c.shape.channels, run.x);
+    Array y = reference::batch_norm_forward(spec, run.x, widened(run.scale), widened(run.biases), moments);
+    for (std::size_t i = 0; i < y.size(); ++i) y[i] += other[i];
+    y = reference::relu_forward(y);
+    const double unit = c.precision == Precision::bf16 ? kBf16Unit : kFp32Unit;
+    EXPECT_LE(distance(run.y(), y), 8.0 * unit) << text(c);
+  }
+}
+
+TEST(BatchNorm, JoinsTwoGradientsBehindTheMaskOfASum) {
+  const model::BatchNorm spec{.name = "bn", .epsilon = kEpsilon};
+  for (const Case& c : cases()) {
+    if (!c.relu) continue;
+    for (const bool two : {false, true}) {
+      NormRun run(c);
+      testing::run(run.forward());  // for the moments; y is drawn
+      const Array y = held(drawn(count_of(c.shape), 0.1, 1.0, 6), c.precision);
+      const Array more = held(drawn(count_of(c.shape), 0.3, 1.0, 7), c.precision);
+      run.dst = in_memory(c.shape, c.shape.dst_block, c.precision, y);
+      std::vector<std::byte> more_bytes = in_memory(c.shape, c.shape.dst_block, c.precision, more);
+      BatchNormBackward memory = run.backward_memory(run.grad_src.data());
+      memory.dst = run.dst.data();
+      memory.joined = run.grad_dst.data();
+      if (two) memory.more_grad_dst = more_bytes.data();
+      testing::run_audited(plan_batch_norm_backward(run.layer(), memory), {{run.src.data(), run.src.size()},
+                                                                           testing::region(run.dst),
+                                                                           testing::region(more_bytes),
+                                                                           testing::region(run.grad_dst)});
+      Array grad = run.grad_y;
+      for (std::size_t i = 0; i < grad.size(); ++i)
+        grad[i] = y[i] > 0.0 ? grad[i] + (two ? more[i] : 0.0) : 0.0;
+      const Array joined = from_memory(c.shape, c.shape.dst_block, c.precision, run.grad_dst);
+      EXPECT_EQ(joined, held(grad, c.precision)) << text(c);
+      const auto wanted = reference::batch_norm_backward(spec, run.x, widened(run.scale), joined);
+      const double fp32 = 16.0 * kFp32Unit * (1.0 + std::abs(c.middle));
+      EXPECT_LE(distance(run.grad_x(), wanted.x), fp32 + (c.precision == Precision::bf16 ? kBf16Unit : 0.0))
+          << text(c);
+      EXPECT_LE(distance(widened(run.grad_scale), wanted.scale), fp32) << text(c);
+      EXPECT_LE(distance(widened(run.grad_biases), wanted.biases), fp32) << text(c);
+    }
+  }
+}
+
 TEST(BatchNorm, TakesGivenStatisticsInEvaluation) {
   NormRun run({{2, 5, 16, 16, 16}, Precision::fp32, true});
   for (std::size_t i = 0; i < run.mean.size(); ++i) {
     run.mean[i] = 0.1f * static_cast<float>(i);
     run.variance[i] = 1.0f + static_cast<float>(i);
   }
-  testing::run(plan_batch_norm_inference(run.layer(), run.src.data(), run.dst.data(), run.moments.data(),
-                                         run.mean.data(), run.variance.data()));
+  testing::run(
+      plan_batch_norm_inference(run.layer(), run.forward_memory(), run.mean.data(), run.variance.data()));
   const Array wanted = reference::relu_forward(
       reference::batch_norm_forward({.name = "bn", .epsilon = kEpsilon}, run.x, widened(run.scale),
                                     widened(run.biases), {widened(run.mean), widened(run.variance)}));

@@ -37,13 +37,14 @@ struct ValueFormat {
   Format grad;
 };
 
-/// Operations that may be planned as one: each reads what the one before gives and nothing else, and nobody
-/// else reads that.
+/// Operations that may be planned as one: each reads what the one before gives, which nobody else reads. One that
+/// has more inputs, an Add, reads others besides, which no operation of the chain makes.
 struct Chain {
   const model::NetSpec* net = nullptr;
   std::vector<std::size_t> operations;  ///< indices in NetSpec::operations; at least one
-  std::vector<ValueFormat> inputs;      ///< of the first operation, as they lie
-  std::vector<bool> wants_grad;         ///< by input
+  /// As they lie: those of the first operation, then what each further one reads besides.
+  std::vector<ValueFormat> inputs;
+  std::vector<bool> wants_grad;  ///< by input
 
   std::size_t size() const { return operations.size(); }
   const model::Operation& operation(std::size_t i) const { return net->operations[operations[i]]; }
@@ -65,9 +66,10 @@ enum class ReluMask : std::uint8_t { none, takes, passes };
 
 /// What a planned group promises; the lowering reads it and nothing else.
 struct Contract {
-  std::string name;                  ///< begins the names of its tasks
-  std::size_t operations = 1;        ///< how many of the chain it took: the longest match
-  std::vector<ValueFormat> src;      ///< formats it reads, and of the gradients that it leaves, by input
+  std::string name;            ///< begins the names of its tasks
+  std::size_t operations = 1;  ///< how many of the chain it took: the longest match
+  /// Formats it reads, and of the gradients that it leaves; by input of the operations it took.
+  std::vector<ValueFormat> src;
   ValueFormat dst;                   ///< what it gives, and the gradient that its backward pass reads
   std::vector<std::size_t> masters;  ///< floats in memory of each parameter, in the order of the operations
   bool relu_at_end = false;          ///< its output is that of a ReLU whose mask it leaves to others
@@ -75,6 +77,8 @@ struct Contract {
   ReluMask mask_src = ReluMask::none;
   bool hands_grad_on = false;  ///< no backward tasks: the gradient of each input is that of its output
   bool grad_on_src = false;    ///< the gradient of its first input may overwrite that input
+  bool joins_grads = false;    ///< it takes the gradient of its output also in two parts
+  std::optional<std::size_t> grad_on_dst;  ///< the input whose gradient may overwrite either of these
 };
 
 /// Where one parameter lies in a program: its own span of the flat blocks.
@@ -93,10 +97,11 @@ struct Operands {
   std::vector<const std::byte*> src;  ///< by input
   std::byte* dst = nullptr;
   std::byte* grad_dst = nullptr;
-  std::vector<std::byte*> grad_src;  ///< by input
-  std::vector<ParamPlace> params;    ///< as in Contract::masters
-  float statistics_share = 1.0f;     ///< of this part of the batch in the statistics of all ranks
-  double flops = 0.0;                ///< of one forward pass over the batch, without taps outside the image
+  const std::byte* more_grad_dst = nullptr;  ///< to be added to it; null unless the group joins gradients
+  std::vector<std::byte*> grad_src;          ///< by input
+  std::vector<ParamPlace> params;            ///< as in Contract::masters
+  float statistics_share = 1.0f;             ///< of this part of the batch in the statistics of all ranks
+  double flops = 0.0;     ///< of one forward pass over the batch, without taps outside the image
   bool mask_src = false;  ///< its input is a ReLU's output, and the group is to mask (ReluMask::takes)
   bool mask_dst = false;  ///< its output is, and the group is to mask (can_mask_dst)
 };
