@@ -93,6 +93,7 @@ Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine
   binding.data = data_.view();
   binding.augment = augment;
   binding.augment.kind = data::Augment::none;
+  binding.augment.cutout = 0;
   binding.cursor = cursor_.as<std::uint64_t>();
   binding.predictions = predictions_.as<std::uint8_t>();
   binding.loss_sum = loss_sum_.as<float>();

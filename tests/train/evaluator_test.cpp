@@ -9,6 +9,7 @@
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/data/fingerprint.hpp"
 #include "support/temp_dir.hpp"
+#include "train/run_fixture.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -49,6 +50,19 @@ TEST(ResidentData, HoldsAndFingerprintsWhatItIsAskedTo) {
     EXPECT_EQ(std::memcmp(view.images, all.images.data() + 100 * kImageBytes, part.count * kImageBytes), 0);
     EXPECT_EQ(std::memcmp(view.labels, all.labels.data() + 100, part.count), 0);
   }
+}
+
+using EvaluatorOfRun = RunTest;
+
+TEST_F(EvaluatorOfRun, ShowsTheNetworkWholeImagesWhereTrainingCutsThem) {
+  TrainConfig c = config();
+  c.augment = data::Augment::crop;
+  const Accuracy whole = start(c)->evaluator->run();
+  c.run_dir = path("cut");
+  c.cutout = 16;
+  const Accuracy same = start(c)->evaluator->run();
+  EXPECT_EQ(same.cross_entropy, whole.cross_entropy);
+  EXPECT_EQ(same.correct(), whole.correct());
 }
 
 }  // namespace
