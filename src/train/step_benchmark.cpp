@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "train/state.hpp"
 
@@ -112,15 +113,17 @@ void plan_variants(SessionState& state, Variants& variants) {
   state.state.write(*state.backend, *state.tower, run::initial_state(state.config.optimizer.kind, initial));
 }
 
-/// A step that diverges leaves its updates out, so its times would mean nothing.
+/// A step that diverges leaves its updates out, so its times would mean nothing; nor does it count.
 void require_applied(const SessionState& state, const Variants& variants) {
-  std::uint64_t done = 0;
+  std::uint64_t done = 0, counted = 0;
   for (const auto* const runner :
        {&variants.overlapped, &variants.blocking, &variants.alone, &variants.in_a_row, &variants.told}) {
     if (*runner) done += (*runner)->finished();
   }
-  if (state.records[(done - 1) % engine::kRecordRing].applied) return;
-  throw comm::AgreedError(ErrorKind::diverged, "the loss of the measured steps is not finite");
+  state.backend->copy(reinterpret_cast<std::byte*>(&counted), state.step_counter.data(), sizeof counted);
+  if (counted == done) return;
+  throw Error(ErrorKind::diverged, concat("the loss of the measured steps is not finite from step ",
+                                          counted + 1, " of ", done, " on"));
 }
 
 /// Seconds per step over `steps` steps, `together` of them in each launch, of the slowest rank.
@@ -249,7 +252,7 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   result.in_image_flops = model::training_flops(state.network.net).in_image;
   result.nominal_flops = model::training_flops(state.network.net).nominal;
   measure(config, state, variants, measure_limits, result);
-  require_applied(state, variants);
+  world.together([&] { require_applied(state, variants); });
   const engine::RooflineLimits limits{result.peak_flops.median, result.copy_rate.median};
   for (auto& row : result.tasks) row.floor_s = engine::floor_seconds(row.flops, row.bytes, limits);
   result.floor_s = floor_s(result.tasks, limits);
