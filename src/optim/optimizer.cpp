@@ -8,8 +8,6 @@
 namespace cifar_mpi::optim {
 namespace {
 
-constexpr OptimizerKind kKinds[] = {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::nesterov,
-                                    OptimizerKind::adamw};
 /// As a float it must not be zero, which is what keeps padding from 0/0.
 constexpr double kLeastEps = 1e-30;
 
