@@ -208,8 +208,8 @@ void pack(const PackOptions& options) {
   std::puts(line.c_str());
   const data::AugmentSpec crop;
   if (set.info.image.height < crop.crop_height || set.info.image.width < crop.crop_width)
-    Log().warn(
-        concat("smaller than the ", crop.crop_height, "x", crop.crop_width, " that cifar_mpi_train crops"));
+    Log().warn(concat("smaller than the ", crop.crop_height, "x", crop.crop_width,
+                      " that cifar_mpi_train crops; train with a smaller --input-size, or --augment crop"));
 }
 
 }  // namespace

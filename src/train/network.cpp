@@ -17,7 +17,8 @@ Network make_network(const std::string& model, const data::DatasetInfo& dataset,
   if (dataset.image.height < input.height || dataset.image.width < input.width) {
     throw Error(ErrorKind::data,
                 concat(path, ": images are ", to_string(dataset.image), ", smaller than the crop of ",
-                       input.height, "x", input.width, " that model ", model, " takes"));
+                       input.height, "x", input.width, " that model ", model,
+                       " takes; give a smaller --input-size, or --augment crop for whole images"));
   }
   if (augment.kind == data::Augment::crop && augment.pad >= std::min(input.height, input.width)) {
     throw Error(ErrorKind::usage, concat("--crop-pad ", augment.pad, " moves a crop of ", input.height, "x",
@@ -37,11 +38,15 @@ void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& d
     const data::Shard own =
         data::shard_of(dataset.info().train_count, static_cast<std::uint64_t>(world.rank()),
                        static_cast<std::uint64_t>(world.size()));
-    const std::vector<std::uint8_t> images = dataset.read(data::Split::train, own).images;
-    for (std::size_t i = 0; i < images.size(); ++i) {
-      const double value = images[i];
-      sums[i % channels] += value;
-      squares[i % channels] += value * value;
+    constexpr std::uint64_t kSlab = 4096;
+    for (std::uint64_t at = 0; at < own.count; at += kSlab) {
+      const std::vector<std::uint8_t> images =
+          dataset.read(data::Split::train, {own.first + at, std::min(kSlab, own.count - at)}).images;
+      for (std::size_t i = 0; i < images.size(); ++i) {
+        const double value = images[i];
+        sums[i % channels] += value;
+        squares[i % channels] += value * value;
+      }
     }
   });
   const double count =
