@@ -34,30 +34,14 @@ struct Blocks {
   float* states[optim::kMostOptimizerRows] = {};
 };
 
-/// decay · Σ ½w².
-struct DecaySum {
-  [[gnu::always_inline]] static double run(const Chunk& chunk, const float* params) {
-    double lanes[kLanes] = {};
-    for (std::size_t i = chunk.begin; i < chunk.end; i += kLanes) {
-      for (std::size_t j = 0; j < kLanes; ++j) {
-        const double w = static_cast<double>(params[i + j]);
-        lanes[j] += w * w;
-      }
-    }
-    double sum = 0.0;
-    for (const double lane : lanes) sum += lane;
-    return 0.5 * static_cast<double>(chunk.decay) * sum;
-  }
-};
-
-/// Σ grads².
+/// Σ x² of floats [begin, end).
 struct SquareSum {
-  [[gnu::always_inline]] static double run(const float* grads, std::size_t begin, std::size_t end) {
+  [[gnu::always_inline]] static double run(const float* values, std::size_t begin, std::size_t end) {
     double lanes[kLanes] = {};
     for (std::size_t i = begin; i < end; i += kLanes) {
       for (std::size_t j = 0; j < kLanes; ++j) {
-        const double g = static_cast<double>(grads[i + j]);
-        lanes[j] += g * g;
+        const double x = static_cast<double>(values[i + j]);
+        lanes[j] += x * x;
       }
     }
     double sum = 0.0;
@@ -65,6 +49,20 @@ struct SquareSum {
     return sum;
   }
 };
+
+/// Calls `sum_of(chunk)` for every chunk below `count`, on all threads; what it gives, added in order.
+template <class SumOf>
+double sum_chunks(std::size_t count, const SumOf& sum_of) {
+  double total = 0.0;
+  for (std::size_t group = 0; group < count; group += kChunks) {
+    const int held = static_cast<int>(std::min<std::size_t>(kChunks, count - group));
+    double sums[kChunks];
+#pragma omp parallel for schedule(static)
+    for (int k = 0; k < held; ++k) sums[k] = sum_of(group + static_cast<std::size_t>(k));
+    for (int k = 0; k < held; ++k) total += sums[k];
+  }
+  return total;
+}
 
 /// Without clipping there is no multiplication: it could be fused with what follows, and change bits.
 template <class Rule, bool kClips>
@@ -146,9 +144,8 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
   }
   const bool clips = binding.gradient_norm != nullptr;
   if (clips) task.reads.push_back(engine::bytes_of(binding.gradient_norm, 1));
-  const auto sum_chunk = best_version<DecaySum>();
   const auto update_chunk = version_of(binding.optimizer.kind, clips);
-  task.start = [binding, sum_chunk, update_chunk, clips,
+  task.start = [binding, squares = best_version<SquareSum>(), update_chunk, clips,
                 sums_decay = optim::decays_by_loss(binding.optimizer.kind),
                 chunks = chunks_of(binding.begin, binding.end, params, layout),
                 rule = optim::Schedule(binding.schedule).rule()](engine::Lane&) {
@@ -158,19 +155,15 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
         optim::update_rates(rule, binding.optimizer, binding.ema_decay, *binding.step, optim::HostMath{});
     if (clips) rates.clip = optim::clip_factor(binding.clip_norm, *binding.gradient_norm);
     const Blocks blocks{binding.params, binding.grads, binding.ema, {binding.states[0], binding.states[1]}};
-    double total = 0.0;
-    for (std::size_t group = 0; group < chunks.size(); group += kChunks) {
-      const int count = static_cast<int>(std::min<std::size_t>(kChunks, chunks.size() - group));
-      double sums[kChunks];
-#pragma omp parallel for schedule(static)
-      for (int k = 0; k < count; ++k) {
-        const Chunk& chunk = chunks[group + static_cast<std::size_t>(k)];
-        sums[k] = sums_decay && chunk.decay != 0.0f ? sum_chunk(chunk, binding.params) : 0.0;
-        if (apply) update_chunk(chunk, blocks, rates);
-      }
-      for (int k = 0; k < count; ++k) total += sums[k];
-    }
-    *binding.decay_sum = total;
+    *binding.decay_sum = sum_chunks(chunks.size(), [&](std::size_t c) {
+      const Chunk& chunk = chunks[c];
+      const bool sums = sums_decay && chunk.decay != 0.0f;
+      const double sum =
+          sums ? 0.5 * static_cast<double>(chunk.decay) * squares(binding.params, chunk.begin, chunk.end)
+               : 0.0;
+      if (apply) update_chunk(chunk, blocks, rates);
+      return sum;
+    });
   };
   return task;
 }
@@ -180,20 +173,11 @@ engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding) {
   task.name = "gradient norm";
   task.reads = {engine::bytes_of(binding.grads, binding.floats)};
   task.writes = {engine::bytes_of(binding.norm, 1)};
-  task.start = [binding, sum_chunk = best_version<SquareSum>()](engine::Lane&) {
+  task.start = [binding, squares = best_version<SquareSum>()](engine::Lane&) {
     const std::size_t chunks = (binding.floats + kChunk - 1) / kChunk;
-    double total = 0.0;
-    for (std::size_t group = 0; group < chunks; group += kChunks) {
-      const int count = static_cast<int>(std::min<std::size_t>(kChunks, chunks - group));
-      double sums[kChunks];
-#pragma omp parallel for schedule(static)
-      for (int k = 0; k < count; ++k) {
-        const std::size_t begin = (group + static_cast<std::size_t>(k)) * kChunk;
-        sums[k] = sum_chunk(binding.grads, begin, std::min(begin + kChunk, binding.floats));
-      }
-      for (int k = 0; k < count; ++k) total += sums[k];
-    }
-    *binding.norm = std::sqrt(total);
+    *binding.norm = std::sqrt(sum_chunks(chunks, [&](std::size_t c) {
+      return squares(binding.grads, c * kChunk, std::min((c + 1) * kChunk, binding.floats));
+    }));
   };
   return task;
 }
