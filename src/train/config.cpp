@@ -139,6 +139,32 @@ void check_augment(const TrainConfig& config) {
   }
 }
 
+void check_reproducible(const TrainConfig& config) {
+  if (config.micro_shards < 1 || config.micro_shards > 4096 ||
+      (config.micro_shards & (config.micro_shards - 1)) != 0) {
+    refuse(concat("--micro-shards must be a power of two from 1 to 4096, not ", config.micro_shards));
+  }
+  if (!config.reproducible) return;
+  if (config.accumulate > 1) {
+    refuse(
+        "--accumulate does not go with --reproducible, which computes the global batch in --micro-shards "
+        "already");
+  }
+  if (config.shuffle != data::Shuffle::global) {
+    refuse(
+        "--reproducible needs --shuffle global: a rank's own shard holds other samples on another number of "
+        "ranks");
+  }
+  const std::string_view in_tree = comm::fixed_tree_collective();
+  if (config.all_reduce != "auto" && config.all_reduce != in_tree) {
+    refuse(concat("--reproducible adds in a fixed tree, which only --all-reduce ", in_tree, " does, not ",
+                  config.all_reduce));
+  }
+  if (config.wire != comm::Wire::fp32) {
+    refuse("--reproducible needs --wire fp32: what is rounded on the way depends on the number of ranks");
+  }
+}
+
 void add_augment(RunFingerprint& items, const TrainConfig& config, const data::DatasetInfo& dataset) {
   items.emplace_back("--augment", std::string(to_string(config.augment)));
   const data::AugmentSpec spec = augment_spec(config, dataset.image);
@@ -167,11 +193,6 @@ void check(const TrainConfig& config) {
     refuse(concat("--batch-size must lie between 1 and ", kLargestBatch, ", not ", config.batch_size));
   }
   require_in("--accumulate", config.accumulate, 1, kMostAccumulated);
-  if (config.reproducible && config.accumulate > 1) {
-    refuse(
-        "--accumulate does not go with --reproducible, which computes the global batch in --micro-shards "
-        "already");
-  }
   if (config.global_batch < 0)
     refuse(concat("--global-batch must not be negative, but is ", config.global_batch));
   if (config.steps < 0) refuse(concat("--steps must not be negative, but is ", config.steps));
@@ -192,23 +213,7 @@ void check(const TrainConfig& config) {
     refuse(concat("--ema-decay must lie in [0, 1), not ", config.ema_decay));
   }
   check_augment(config);
-  if (config.micro_shards < 1 || config.micro_shards > 4096 ||
-      (config.micro_shards & (config.micro_shards - 1)) != 0) {
-    refuse(concat("--micro-shards must be a power of two from 1 to 4096, not ", config.micro_shards));
-  }
-  if (config.reproducible && config.shuffle != data::Shuffle::global) {
-    refuse(
-        "--reproducible needs --shuffle global: a rank's own shard holds other samples on another number of "
-        "ranks");
-  }
-  const std::string_view in_tree = comm::fixed_tree_collective();
-  if (config.reproducible && config.all_reduce != "auto" && config.all_reduce != in_tree) {
-    refuse(concat("--reproducible adds in a fixed tree, which only --all-reduce ", in_tree, " does, not ",
-                  config.all_reduce));
-  }
-  if (config.reproducible && config.wire != comm::Wire::fp32) {
-    refuse("--reproducible needs --wire fp32: what is rounded on the way depends on the number of ranks");
-  }
+  check_reproducible(config);
   require_in("--bucket-mib", config.bucket_mib, kLeastBucketMib, kMostBucketMib);
   require_in("--graph-steps", config.graph_steps, 1, kMostGraphSteps);
   require_in("--eval-every", config.eval_every, 0.0, kMany);
@@ -246,7 +251,9 @@ Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInf
     throw Error(ErrorKind::data,
                 concat(config.data, " has ", samples, " training samples, fewer than one global batch of ",
                        sizes.global_batch, " (", sizes.batch, " per rank); lower ",
-                       config.global_batch > 0 ? "--global-batch" : "--batch-size"));
+                       config.global_batch > 0 ? "--global-batch"
+                       : config.accumulate > 1 ? "--batch-size or --accumulate"
+                                               : "--batch-size"));
   }
   sizes.steps_per_epoch = static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
   sizes.total_steps = config.steps > 0
