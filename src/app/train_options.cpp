@@ -11,6 +11,10 @@ namespace {
 
 constexpr const char* kNone = "none";
 
+/// Headings of the help that more than one function has options under.
+constexpr const char* kSamples = "Length, batches and samples";
+constexpr const char* kOptimizer = "Optimizer";
+
 /// An option for one of the names of an enumeration; `value` is its default. As text it stays what was given, so
 /// that --print-config writes it back as it is read.
 template <Named E>
@@ -30,8 +34,11 @@ void TrainOptions::add_to(CLI::App& app) {
   add_run(app);
   add_model(app);
   add_batches(app);
+  add_input(app);
   add_exchange(app);
   add_optimizer(app);
+  add_schedule(app);
+  add_regularization(app);
   add_reports(app);
 }
 
@@ -81,8 +88,7 @@ void TrainOptions::add_model(CLI::App& app) {
   const std::string group = "Model and device";
   app.add_option("--model", config_.model,
                  "Model of the catalog; those but tutorial bring their recipe (jobs/recipes) as defaults, "
-                 "which --config and "
-                 "options override")
+                 "which --config and options override")
       ->check(model_name())
       ->capture_default_str()
       ->group(group);
@@ -153,7 +159,7 @@ void TrainOptions::add_exchange(CLI::App& app) {
 }
 
 void TrainOptions::add_batches(CLI::App& app) {
-  const std::string group = "Length, batches and samples";
+  const std::string group = kSamples;
   app.add_option("--batch-size", config_.batch_size, "Samples that a rank computes at once")
       ->check(number<int>())
       ->capture_default_str()
@@ -179,6 +185,10 @@ void TrainOptions::add_batches(CLI::App& app) {
       ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);
+}
+
+void TrainOptions::add_input(CLI::App& app) {
+  const std::string group = kSamples;
   add_choice(
       app, "--augment", config_.augment,
       "tutorial: random crop, flip, brightness and contrast; crop: the image moved by up to --crop-pad "
@@ -212,13 +222,12 @@ void TrainOptions::add_batches(CLI::App& app) {
       ->group(group);
   add_choice(app, "--shuffle", config_.shuffle,
              "shard: each rank shuffles its own part of the file; global: the same global batches for "
-             "any number of "
-             "ranks (each rank holds the whole set)")
+             "any number of ranks (each rank holds the whole set)")
       ->group(group);
 }
 
 void TrainOptions::add_optimizer(CLI::App& app) {
-  const std::string group = "Optimizer";
+  const std::string group = kOptimizer;
   add_choice(app, "--optimizer", config_.optimizer.kind,
              "How a weight follows from its gradient; adamw's weight decay is no part of the gradient")
       ->group(group);
@@ -244,6 +253,10 @@ void TrainOptions::add_optimizer(CLI::App& app) {
       ->check(number<double>())
       ->capture_default_str()
       ->group(group);
+}
+
+void TrainOptions::add_schedule(CLI::App& app) {
+  const std::string group = kOptimizer;
   app.add_option("--lr", config_.lr, "Learning rate")
       ->check(number<double>())
       ->capture_default_str()
@@ -285,6 +298,10 @@ void TrainOptions::add_optimizer(CLI::App& app) {
       ->check(number<double>())
       ->capture_default_str()
       ->group(group);
+}
+
+void TrainOptions::add_regularization(CLI::App& app) {
+  const std::string group = kOptimizer;
   app.add_option(
          "--weight-decay", config_.weight_decay,
          "L2 factor of the parameters that the model decays (tutorial: the weights of local3 and local4)")

@@ -19,8 +19,11 @@ class TrainOptions {
   void add_run(CLI::App& app);
   void add_model(CLI::App& app);
   void add_batches(CLI::App& app);
+  void add_input(CLI::App& app);
   void add_exchange(CLI::App& app);
   void add_optimizer(CLI::App& app);
+  void add_schedule(CLI::App& app);
+  void add_regularization(CLI::App& app);
   void add_reports(CLI::App& app);
 
   train::TrainConfig config_;
