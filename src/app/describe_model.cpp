@@ -30,8 +30,8 @@ data::DatasetInfo cifar10() {
 std::string describe_model(const train::TrainConfig& config) {
   const std::string path = dataset_of(config);
   const data::DatasetInfo info = path.empty() ? cifar10() : data::DatasetFile(path).info();
-  const train::Network network =
-      train::make_network(config.model, info, train::augment_spec(config, info.image), path);
+  const train::Network network = train::make_network(
+      config.model, info, train::augment_spec(config, info.image), path.empty() ? "CIFAR-10" : path);
   const std::string source =
       path.empty() ? "no dataset found, so for CIFAR-10's images" : concat("for ", path);
   return concat(model::summary(network.net), source, " of ", to_string(info.image),
