@@ -42,10 +42,12 @@ void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& d
     for (std::uint64_t at = 0; at < own.count; at += kSlab) {
       const std::vector<std::uint8_t> images =
           dataset.read(data::Split::train, {own.first + at, std::min(kSlab, own.count - at)}).images;
-      for (std::size_t i = 0; i < images.size(); ++i) {
-        const double value = images[i];
-        sums[i % channels] += value;
-        squares[i % channels] += value * value;
+      for (std::size_t pixel = 0; pixel < images.size(); pixel += channels) {
+        for (std::size_t c = 0; c < channels; ++c) {
+          const double value = images[pixel + c];
+          sums[c] += value;
+          squares[c] += value * value;
+        }
       }
     }
   });
