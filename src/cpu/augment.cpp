@@ -6,8 +6,6 @@
 #include <cmath>
 #include <vector>
 
-#include "cifar_mpi/base/error.hpp"
-#include "cifar_mpi/base/text.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/simd.hpp"
 
@@ -17,7 +15,6 @@ namespace {
 /// Bytes of a row summed at once: a multiple of 1, 2, 3 and 4 channels, so that a column of bytes is one
 /// channel's.
 constexpr int kColumns = 192;
-constexpr int kMostPixels = 66000;
 
 /// One crop inside a source image.
 struct Crop {
@@ -139,17 +136,6 @@ Crop crop_of(const data::AugmentSpec& spec, const data::AugmentDraw& draw, const
   return {own, std::ptrdiff_t{out.width} * out.channels, out.height, out.width, out.channels};
 }
 
-void check(const data::AugmentSpec& spec) {
-  const Extent out = spec.output();
-  if (out.height < 1 || out.width < 1 || out.channels < 1 || out.height > spec.source.height ||
-      out.width > spec.source.width || out.channels > data::kMostChannels ||
-      out.height > kMostPixels / out.width) {
-    throw Error(ErrorKind::usage, concat("cannot crop ", to_string(out), " from images of ",
-                                         to_string(spec.source), "; a crop must fit the image, with at most ",
-                                         data::kMostChannels, " channels and ", kMostPixels, " pixels"));
-  }
-}
-
 /// What both tasks touch besides the step counter or cursor.
 engine::Task input_task(const char* name, const engine::DataView& data, const data::AugmentSpec& spec,
                         int batch, std::size_t value_bytes, const std::byte* x, const std::uint8_t* labels) {
@@ -166,7 +152,7 @@ engine::Task input_task(const char* name, const engine::DataView& data, const da
 
 template <class T>
 engine::Task plan_train(const engine::TrainBinding& binding, int batch, T* x, std::uint8_t* labels) {
-  check(binding.augment);
+  data::check_crop(binding.augment);
   engine::Task task = input_task("augment", binding.data, binding.augment, batch, sizeof(T),
                                  reinterpret_cast<const std::byte*>(x), labels);
   task.reads.push_back(engine::bytes_of(binding.step, 1));
@@ -190,7 +176,7 @@ engine::Task plan_train(const engine::TrainBinding& binding, int batch, T* x, st
 
 template <class T>
 engine::Task plan_evaluate(const engine::EvaluateBinding& binding, int batch, T* x, std::uint8_t* labels) {
-  check(binding.augment);
+  data::check_crop(binding.augment);
   engine::Task task = input_task("evaluation input", binding.data, binding.augment, batch, sizeof(T),
                                  reinterpret_cast<const std::byte*>(x), labels);
   task.reads.push_back(engine::bytes_of(binding.cursor, 1));

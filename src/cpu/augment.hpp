@@ -20,8 +20,7 @@ namespace cifar_mpi::cpu {
 ///   x       [batch, c, crop_h, crop_w] fp32, or bf16 when `precision` is bf16
 ///   labels  [batch]
 ///   bits    do not depend on the number of threads
-///   throws  Error{usage} when the crop does not fit the images, has more than data::kMostChannels
-///           channels, or more than 66 000 pixels (its sums of squares would leave 32 bits)
+///   throws  Error{usage} as data::check_crop
 engine::Task plan_train_input(const engine::TrainBinding& binding, int batch, engine::Precision precision,
                               std::byte* x, std::uint8_t* labels);
 

@@ -14,8 +14,6 @@ namespace cifar_mpi::cuda {
 
 /// The label of an image that is not there; the loss leaves it out.
 constexpr std::uint8_t kPaddingLabel = 255;
-/// So that the sums of squares of a crop's channel stay below 2^32.
-constexpr int kMostCropPixels = 66000;
 
 struct InputPlace {
   data::AugmentSpec spec;

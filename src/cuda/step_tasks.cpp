@@ -4,7 +4,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cuda/augment.hpp"
 #include "cuda/lane.hpp"
@@ -23,20 +22,9 @@ using engine::Task;
 constexpr std::size_t kFigures = 3;
 static_assert(ControlLayout::loss_sum == 0 && ControlLayout::correct == 1 && ControlLayout::samples == 2);
 
-void check_crop(const data::AugmentSpec& spec) {
-  const Extent out = spec.output();
-  if (out.height < 1 || out.width < 1 || out.channels < 1 || out.height > spec.source.height ||
-      out.width > spec.source.width || out.channels > data::kMostChannels ||
-      out.height > kMostCropPixels / out.width) {
-    throw Error(ErrorKind::usage, concat("cannot crop ", to_string(out), " from images of ",
-                                         to_string(spec.source), "; a crop must fit the image, with at most ",
-                                         data::kMostChannels, " channels and ", kMostCropPixels, " pixels"));
-  }
-}
-
 InputPlace place_input(const engine::DataView& data, const data::AugmentSpec& spec, int batch, ValueType type,
                        std::byte* x, std::uint8_t* labels) {
-  check_crop(spec);
+  data::check_crop(spec);
   return {spec, data.images, data.labels, data.count, batch, type, x, labels};
 }
 

@@ -21,7 +21,7 @@ engine::Task plan_control(const engine::TrainBinding& binding, const int* stop_w
 engine::Task plan_compute_time(engine::RankFacts* facts);
 
 /// x is [batch, crop_h, crop_w, c], NHWC. Throw Error{usage} when the crop does not fit the images, has more
-/// than kMostChannels channels or more than kMostCropPixels pixels.
+/// than data::kMostChannels channels or more than data::kMostCropPixels pixels.
 engine::Task plan_train_input(const engine::TrainBinding& binding, int batch, ValueType type, std::byte* x,
                               std::uint8_t* labels);
 engine::Task plan_evaluate_input(const engine::EvaluateBinding& binding, int batch, ValueType type,

@@ -7,6 +7,9 @@
 #include <cstddef>
 #include <vector>
 
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+
 namespace cifar_mpi::data {
 namespace {
 
@@ -49,6 +52,18 @@ void standardize(const std::vector<double>& values, std::span<float> out) {
 }
 
 }  // namespace
+
+void check_crop(const AugmentSpec& spec) {
+  const Extent out = spec.output();
+  if (out.height >= 1 && out.width >= 1 && out.channels >= 1 && out.height <= spec.source.height &&
+      out.width <= spec.source.width && out.channels <= kMostChannels &&
+      out.height <= kMostCropPixels / out.width) {
+    return;
+  }
+  throw Error(ErrorKind::usage, concat("cannot crop ", to_string(out), " from images of ",
+                                       to_string(spec.source), "; a crop must fit the image, with at most ",
+                                       kMostChannels, " channels and ", kMostCropPixels, " pixels"));
+}
 
 void augment_reference(const AugmentSpec& spec, const AugmentDraw& draw, double brightness,
                        std::span<const std::uint8_t> image, std::span<float> out) {

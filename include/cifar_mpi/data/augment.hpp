@@ -70,6 +70,12 @@ struct AugmentSpec {
   constexpr Extent output() const { return {crop_height, crop_width, source.channels}; }
 };
 
+/// Pixels of a crop at most: the sums of its squares fit 32 bits.
+constexpr int kMostCropPixels = 66000;
+
+/// Throws Error{usage} unless the crop fits the images and has no more channels and pixels than these.
+void check_crop(const AugmentSpec& spec);
+
 /// What one sample gets in one epoch.
 struct AugmentDraw {
   int top = 0;   ///< first row of the crop; may lie outside the image
