@@ -38,7 +38,7 @@ bool is_given(const CLI::App& app, const std::string& name) {
 /// Whether `name` would override another option that is given already: of two ways to say one thing the nearer
 /// one holds.
 bool overrides_given(const CLI::App& app, const std::string& name) {
-  return (name == "--global-batch" && is_given(app, "--batch-size")) ||
+  return (name == "--global-batch" && (is_given(app, "--batch-size") || is_given(app, "--accumulate"))) ||
          (name == "--steps" && is_given(app, "--epochs"));
 }
 

@@ -176,8 +176,12 @@ Loaded load_folder(const PackOptions& options) {
     };
   }
   set.train = data::read_images(train, options.size, events);
+  data::require_read_classes(train, set.train.labels);
   before = train.images.size();
   set.test = data::read_images(test, options.size, events);
+  if (set.test.labels.empty())
+    throw Error(ErrorKind::data,
+                concat("of the test images of '", test.root, "' none can be read; mend the files"));
   progress.clear();
   left_out.sum_up();
   if (left_out.count() > 0) set.info.source += concat("; ", left_out.count(), " files could not be read");

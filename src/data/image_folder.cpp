@@ -111,15 +111,6 @@ void check_classes(const ImageFolder& folder) {
   }
 }
 
-/// Throws for a class whose images are all unread; a test split need not have every class.
-void require_read_classes(const ImageFolder& folder, const std::vector<std::uint8_t>& read) {
-  for (const ListedImage& image : folder.images) {
-    if (std::find(read.begin(), read.end(), image.label) != read.end()) continue;
-    fail(concat("of the class '", folder.classes[image.label], "' of '", folder.root,
-                "' no image can be read; mend the files or remove the folder"));
-  }
-}
-
 }  // namespace
 
 ImageFolder list_image_folder(const std::string& root) {
@@ -201,8 +192,15 @@ Samples read_images(const ImageFolder& folder, int size, const ReadEvents& event
     if (events.progress) events.progress(++done);
   }
   samples.images.resize(samples.labels.size() * image_bytes);
-  require_read_classes(folder, samples.labels);
   return samples;
+}
+
+void require_read_classes(const ImageFolder& folder, const std::vector<std::uint8_t>& read) {
+  for (const ListedImage& image : folder.images) {
+    if (std::find(read.begin(), read.end(), image.label) != read.end()) continue;
+    fail(concat("of the class '", folder.classes[image.label], "' of '", folder.root,
+                "' no image can be read; mend the files or remove the folder"));
+  }
 }
 
 }  // namespace cifar_mpi::data

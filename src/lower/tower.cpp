@@ -116,7 +116,8 @@ void Tower::require_statistics() const {
     throw Error(ErrorKind::usage,
                 concat("model ", net.name, ": layer ", i + 1, " (", net.operations[i].name,
                        ") normalizes over a batch of 1 with an input of ", to_string(extent),
-                       ", one value per channel; it needs at least 2 samples per rank and micro-shard"));
+                       ", one value per channel; it needs at least 2 samples in each batch of a rank and in "
+                       "each micro-shard"));
   }
 }
 

@@ -57,6 +57,7 @@ TEST_F(Programs, LetOptionsReplaceWhatAModelBrings) {
   expect(printed("--optimizer adamw"), {"weight-decay=0.004", "schedule=\"steps\""});
   expect(printed("--augment tutorial"), {"normalize=\"image\""});
   expect(printed("--batch-size 32"), {"batch-size=32", "global-batch=0"});
+  expect(printed("--accumulate 4"), {"batch-size=128", "accumulate=4", "global-batch=0"});
   expect(printed("--steps 10"), {"steps=10", "epochs=163.84"});
   // A file is nearer than the recipe.
   write_file(file("c.toml"), "model = \"resnet20\"\nschedule = \"cosine\"\n");

@@ -47,8 +47,11 @@ struct ReadEvents {
 };
 
 /// Reads all images of `folder` in its order, each the centre square averaged to `size` x `size` RGB
-/// (data/picture.hpp says how exactly). Throws Error{data} naming the file that cannot be read, and when of a
-/// class no image could be read.
+/// (data/picture.hpp says how exactly). Throws Error{data} naming the file that cannot be read.
 Samples read_images(const ImageFolder& folder, int size, const ReadEvents& events);
+
+/// Throws Error{data} for a class of which `read`, labels of images of `folder`, holds none. A training split needs
+/// every class, a test split only some image.
+void require_read_classes(const ImageFolder& folder, const std::vector<std::uint8_t>& read);
 
 }  // namespace cifar_mpi::data

@@ -77,8 +77,8 @@ struct Checkpoint {
   Provenance provenance;
 };
 
-/// 64 bits over the groups /ema, /model, those of the optimizer's rows, /optimizer and /progress: equal for two
-/// runs that did the same.
+/// 64 bits over the groups /ema, /model, /running and /running_ema where there are such, those of the optimizer's rows,
+/// /optimizer and /progress: equal for two runs that did the same.
 ///
 /// Their data sets and attributes are sorted by key, which is PATH for a data set and PATH@NAME for an
 /// attribute; of each, hash_bytes(key) and hash_bytes(value) follow each other as 8 bytes, and hash_bytes of
