@@ -89,6 +89,18 @@ TEST(Network, HasTheReferenceGradientsAndStatisticsOfResidualNetworks) {
   }
 }
 
+TEST(Network, TakesTheSumBehindABatchNormIntoItsPasses) {
+  NetworkRun run({.net = test::network_with_blocks(16), .batch = 5});
+  std::vector<std::string> extra;
+  const engine::StepProgram program = run.train_program();
+  for (const engine::Task& task : program.tasks()) {
+    for (const char* const word : {"sum1", "sum2", "mask", "relu"}) {
+      if (task.name.find(word) != std::string::npos) extra.push_back(task.name);
+    }
+  }
+  EXPECT_EQ(extra, std::vector<std::string>{});
+}
+
 TEST(Network, HasTheReferenceGradientsOfResNet20) {
   NetworkRun run({.net = model::make_model("resnet20", {32, 32, 3}, 10), .batch = 3});
   const auto wanted = run.wanted();
