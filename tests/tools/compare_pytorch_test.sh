@@ -26,7 +26,7 @@ HoldsTheProgramAgainstTheBestVariantOfEachRound() {
   run 0
   says 'PyTorch 0.0; resnet20, fp32, batch 128, 1 x 1 thread(s); images/s'
   says 'ratio to the best of each round    1.50 (1.50 to 1.50)'
-  says 'cifar_mpi                          300 (300 to 300)   62.5 (62.5 to 62.5) % of the FMA limit'
+  says 'cifar_mpi                          300 (300 to 300)   62.5 (62.5 to 62.5) % of the fp32 FMA limit'
   grep -q '^bench step .*--model resnet20 .*--threads 1 --precision fp32' "$calls" || fail "the program was called so: $(cat "$calls")"
 }
 
