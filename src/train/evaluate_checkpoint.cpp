@@ -2,9 +2,9 @@
 
 #include <fmt/core.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -20,14 +20,21 @@ std::string recorded(const RunFingerprint& identity, std::string_view key, const
               concat(path, " does not say its ", key, "; is it a cifar_mpi checkpoint?"));
 }
 
+/// 0 where it is no number of pixels.
+int size_in(const std::string& text) {
+  const auto value = find_number({{"size", text}}, "size");
+  return value && *value > 0 && std::in_range<int>(*value) ? static_cast<int>(*value) : 0;
+}
+
 /// As evaluation shows images to the checkpoint's network. Checkpoints that do not say were cut to 24x24.
 data::AugmentSpec augment_of(const RunFingerprint& identity, const Extent& image) {
   data::AugmentSpec augment;
   augment.kind = data::Augment::none;
   augment.source = image;
   if (const std::string* const input = find_item(identity, "network input")) {
-    if (std::sscanf(input->c_str(), "%dx%d", &augment.crop_height, &augment.crop_width) != 2)
-      augment.crop_height = 0;
+    const std::size_t by = input->find('x');
+    augment.crop_height = size_in(input->substr(0, by));
+    augment.crop_width = by == std::string::npos ? 0 : size_in(input->substr(by + 1));
   }
   const std::string* const normalize = find_item(identity, "--normalize");
   if (normalize != nullptr && *normalize == to_string(data::Normalize::dataset)) {
@@ -122,9 +129,11 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
   Network network;
   std::optional<data::DatasetFile> file;
   std::vector<run::NamedTensor> tensors;
+  bool knows_moments = false;
   world.together([&] {
     file.emplace(config.data);
     network = network_of(checkpoint, path, file->info(), config.data);
+    knows_moments = take_moments(network.augment, checkpoint.progress.resolved, path);
     const auto role = config.weights == Weights::ema ? optim::StateRole::average : optim::StateRole::weights;
     tensors = run::match_tensors(std::move(checkpoint.state[role]), network.params, path);
     result.step = checkpoint.progress.step;
@@ -132,7 +141,7 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
     result.doubts = doubts(checkpoint, file->info(), path, config.data);
   });
   require_equal_data(world, *file, config.data);
-  find_dataset_moments(network.augment, *file, world);
+  if (!knows_moments) find_dataset_moments(network.augment, *file, world);
 
   std::unique_ptr<engine::Backend> backend;
   std::optional<lower::Tower> tower;

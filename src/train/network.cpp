@@ -1,8 +1,14 @@
 #include "cifar_mpi/train/network.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <numeric>
+#include <span>
+#include <string_view>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -64,6 +70,49 @@ void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& d
     augment.deviation[c] =
         static_cast<float>(std::sqrt(std::max(variance, 1.0)));  // a channel of one value: 1
   }
+}
+
+namespace {
+
+constexpr std::string_view kMean = "dataset mean", kDeviation = "dataset deviation";
+
+/// "125.3 123 113.9": each reads back as the same float.
+std::string text_of(std::span<const float> values) { return fmt::format("{}", fmt::join(values, " ")); }
+
+bool read_all(std::string_view text, std::span<float> values) {
+  for (float& value : values) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || !std::isfinite(value)) return false;
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    if (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  }
+  return text.empty();
+}
+
+std::span<float> of_channels(float* values, const data::AugmentSpec& augment) {
+  return {values, static_cast<std::size_t>(augment.source.channels)};
+}
+
+}  // namespace
+
+RunFingerprint moments_of(const data::AugmentSpec& augment) {
+  if (augment.normalize != data::Normalize::dataset) return {};
+  data::AugmentSpec copy = augment;
+  return {{std::string(kMean), text_of(of_channels(copy.mean, augment))},
+          {std::string(kDeviation), text_of(of_channels(copy.deviation, augment))}};
+}
+
+bool take_moments(data::AugmentSpec& augment, const RunFingerprint& settings, const std::string& path) {
+  const std::string* const mean = find_item(settings, kMean);
+  const std::string* const deviation = find_item(settings, kDeviation);
+  if (augment.normalize != data::Normalize::dataset || mean == nullptr || deviation == nullptr) return false;
+  const std::span<float> deviations = of_channels(augment.deviation, augment);
+  const bool good = read_all(*mean, of_channels(augment.mean, augment)) && read_all(*deviation, deviations) &&
+                    *std::min_element(deviations.begin(), deviations.end()) > 0.0f;
+  if (good) return true;
+  throw Error(ErrorKind::checkpoint, concat(path, " is not of a run of this program: its ", kMean, " \"",
+                                            *mean, "\" and ", kDeviation, " \"", *deviation,
+                                            "\" are not those of ", augment.source.channels, " channels"));
 }
 
 namespace {

@@ -37,7 +37,7 @@ TEST(Precision, HasANameOfItsOwnForEachValue) {
   for (const Precision p : {Precision::automatic, Precision::fp32, Precision::tf32, Precision::bf16}) {
     names.emplace(to_string(p));
   }
-  EXPECT_EQ(names, (std::set<std::string>{"automatic", "fp32", "tf32", "bf16"}));
+  EXPECT_EQ(names, (std::set<std::string>{"auto", "fp32", "tf32", "bf16"}));
 }
 
 }  // namespace

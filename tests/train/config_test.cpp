@@ -140,6 +140,33 @@ TEST(Check, NamesTheOptionAndTheValue) {
   }
 }
 
+template <Named E>
+void expect_names_of_all_values(std::size_t count) {
+  const auto names = names_of(E{});
+  EXPECT_EQ(names.size(), count);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    EXPECT_EQ(static_cast<std::size_t>(names[i].value), i) << names[i].text;
+    EXPECT_EQ(find_name<E>(names[i].text), names[i].value) << "twice there: " << names[i].text;
+    EXPECT_EQ(to_string(names[i].value), names[i].text);
+  }
+  EXPECT_EQ(find_name<E>("no such name"), std::nullopt);
+}
+
+TEST(Names, StandForAllValuesThatAUserMayChoose) {
+  expect_names_of_all_values<engine::Precision>(4);
+  expect_names_of_all_values<engine::RunnerKind>(5);
+  expect_names_of_all_values<comm::Overlap>(3);
+  expect_names_of_all_values<comm::Wire>(2);
+  expect_names_of_all_values<data::Augment>(3);
+  expect_names_of_all_values<data::Fill>(2);
+  expect_names_of_all_values<data::Flip>(3);
+  expect_names_of_all_values<data::Normalize>(2);
+  expect_names_of_all_values<data::Shuffle>(2);
+  expect_names_of_all_values<optim::OptimizerKind>(4);
+  expect_names_of_all_values<optim::ScheduleKind>(5);
+  expect_names_of_all_values<optim::LrScaling>(3);
+}
+
 TEST(ResolveSizes, CountsBatchesAndSteps) {
   TrainConfig config = changed([](auto& c) { c.batch_size = 10, c.epochs = 2.5; });
   Sizes sizes = resolve_sizes(config, 3, dataset_of(100));

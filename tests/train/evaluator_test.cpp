@@ -8,6 +8,7 @@
 
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/data/fingerprint.hpp"
+#include "cifar_mpi/train/evaluate_checkpoint.hpp"
 #include "support/temp_dir.hpp"
 #include "train/run_fixture.hpp"
 
@@ -63,6 +64,53 @@ TEST_F(EvaluatorOfRun, ShowsTheNetworkWholeImagesWhereTrainingCutsThem) {
   const Accuracy same = start(c)->evaluator->run();
   EXPECT_EQ(same.cross_entropy, whole.cross_entropy);
   EXPECT_EQ(same.correct(), whole.correct());
+}
+
+/// By the set it was trained on, whatever file it is evaluated on.
+TEST_F(EvaluatorOfRun, NormalizesAsInTraining) {
+  TrainConfig c = config();
+  c.augment = data::Augment::crop;
+  c.normalize = data::Normalize::dataset;
+  c.steps = 1;
+  run(c);
+  const std::string brighter = other_data([](data::DatasetInfo&, data::Samples& train, data::Samples&) {
+    for (std::uint8_t& value : train.images) value = static_cast<std::uint8_t>(128 + value / 2);
+  });
+  EvaluationConfig evaluation;
+  std::vector<double> found;
+  for (const std::string& file : {c.data, brighter}) {
+    evaluation.data = file;
+    found.push_back(
+        evaluate_checkpoint(evaluation, run::checkpoint_path(c.run_dir, 1), world(), platform, heart_)
+            .accuracy.cross_entropy);
+  }
+  EXPECT_EQ(found[0], found[1]);
+}
+
+TEST(Moments, ComeBackFromSettingsAndMustFitTheChannels) {
+  data::AugmentSpec augment;
+  augment.source = {8, 8, 3};
+  EXPECT_TRUE(moments_of(augment).empty());
+  augment.normalize = data::Normalize::dataset;
+  for (int c = 0; c < 3; ++c) {
+    augment.mean[c] = 100.0f / 3.0f + static_cast<float>(c);
+    augment.deviation[c] = 64.1f / static_cast<float>(c + 1);
+  }
+  const RunFingerprint settings = moments_of(augment);
+  data::AugmentSpec back;
+  back.source = augment.source;
+  EXPECT_FALSE(take_moments(back, settings, "a.h5")) << "an image is normalized by its own";
+  back.normalize = data::Normalize::dataset;
+  EXPECT_FALSE(take_moments(back, {}, "a.h5"));
+  ASSERT_TRUE(take_moments(back, settings, "a.h5"));
+  EXPECT_EQ(std::memcmp(back.mean, augment.mean, sizeof back.mean), 0);
+  EXPECT_EQ(std::memcmp(back.deviation, augment.deviation, sizeof back.deviation), 0);
+  for (const char* bad : {"", "1 2", "1 2 3 4", "1 2 x", "1 2 nan", "1 2 0", "1 2 -3", "1,2,3"}) {
+    RunFingerprint forged = settings;
+    forged.back().second = bad;
+    expect_error(ErrorKind::checkpoint, {"a.h5", "dataset deviation", "3 channels"},
+                 [&] { take_moments(back, forged, "a.h5"); });
+  }
 }
 
 }  // namespace

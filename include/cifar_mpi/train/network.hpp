@@ -32,6 +32,13 @@ Network make_network(const std::string& model, const data::DatasetInfo& dataset,
 void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& dataset,
                           const comm::World& world);
 
+/// What it found, as settings of a run: a checkpoint is evaluated with the moments it was trained with, whatever
+/// dataset it is shown. Nothing where the spec does not normalize by them.
+RunFingerprint moments_of(const data::AugmentSpec& augment);
+/// Takes them from such settings. Whether they are there; throws Error{checkpoint} naming `path` where they are no
+/// moments of so many channels.
+bool take_moments(data::AugmentSpec& augment, const RunFingerprint& settings, const std::string& path);
+
 /// Initial values of all parameters in logical order, a pure function of the seed.
 std::vector<run::NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed);
 
