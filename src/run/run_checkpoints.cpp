@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <span>
 #include <sstream>
 #include <utility>
@@ -32,7 +33,7 @@ RunCheckpoints::RunCheckpoints(const comm::World& world, const std::string& run_
       snapshot_(std::move(snapshot)),
       view_(view),
       run_dir_(run_dir),
-      keep_best_(retention.keep_best),
+      retention_(retention),
       writer_(run_dir, retention) {}
 
 RunCheckpoints::~RunCheckpoints() { collect(); }
@@ -46,11 +47,17 @@ std::optional<BestCheckpoint> RunCheckpoints::best(std::uint64_t newest) {
   return std::nullopt;
 }
 
-void RunCheckpoints::link_best(std::uint64_t step) {
-  if (world_.rank() != 0 || !keep_best_) return;
+void RunCheckpoints::begin(std::uint64_t step) {
+  if (world_.rank() != 0) return;
+  std::error_code unknown;
   try {
-    const std::optional<BestCheckpoint> found = writer_.best(step);
-    run::link_best(run_dir_, found ? std::optional(found->step) : std::nullopt);
+    std::optional<std::uint64_t> best;
+    if (retention_.keep_best) {
+      if (const auto found = writer_.best(step)) best = found->step;
+      link_best(run_dir_, best);
+    }
+    if (std::filesystem::exists(checkpoint_path(run_dir_, step), unknown))
+      retire_checkpoints(run_dir_, step, retention_, best);
   } catch (const Error& error) {
     view_.warning(error.what());
   }

@@ -31,9 +31,11 @@ class RunCheckpoints {
   RunCheckpoints(const RunCheckpoints&) = delete;
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
 
-  /// Sets the link to the best checkpoint of those up to `step`, with which the run goes on: it was not asked for until
-  /// now, or the last start was killed before it had. Rank 0's; nothing without Retention::keep_best.
-  void link_best(std::uint64_t step);
+  /// Keeps of the checkpoints up to `step`, with which the run goes on, what is to be kept now, and sets the link to the
+  /// best: it may not have been asked for until now, the last start may have been killed before it had done so, and a
+  /// smaller Retention::keep makes room on a full disk. Rank 0's; nothing is removed where `step`
+  /// has no file here.
+  void begin(std::uint64_t step);
 
   /// Collective; between steps. Whether a checkpoint of `step` with this test accuracy, which is not written yet, would be
   /// better than all that are on the disk. Waits for the file being written. The same on all ranks.
@@ -64,7 +66,7 @@ class RunCheckpoints {
   Snapshot snapshot_;
   report::ProgressView& view_;
   const std::string run_dir_;
-  const bool keep_best_;
+  const Retention retention_;
   CheckpointWriter writer_;  ///< idle but on rank 0
   double copy_s_ = 0.0;      ///< for how long the last `save` held training up
   double last_seconds_ = 0.0;

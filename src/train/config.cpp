@@ -82,8 +82,12 @@ std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
   const std::int64_t accumulate = config.accumulate;
   if (config.global_batch == 0) return config.batch_size * accumulate;
   if (config.global_batch % ranks != 0) {
+    const std::string of_recipe =
+        config.model == TrainConfig{}.model
+            ? std::string()
+            : concat(" (unless you gave it, it is that of the recipe of ", config.model, ')');
     refuse(concat("--global-batch ", config.global_batch, " cannot be divided by ", ranks,
-                  " ranks; give --batch-size, the samples of each, or start another number of ranks"));
+                  " ranks; give another, or --batch-size, the samples of each rank", of_recipe));
   }
   const std::int64_t batch = config.global_batch / ranks;
   if (batch % accumulate != 0) {

@@ -98,8 +98,13 @@ class Loop {
 
 void Loop::run() {
   const std::uint64_t total = s_.sizes.total_steps;
-  checkpoints_.link_best(launched_);
-  if (launched_ >= total && was_concluded()) {
+  checkpoints_.begin(launched_);
+  if (launched_ > total) {
+    view_.event(concat("this run is at step ", launched_, " already, more than the ", total,
+                       " it was asked for: nothing to train; cifar_mpi_eval evaluates it"));
+    return;
+  }
+  if (launched_ == total && was_concluded()) {
     view_.event(concat("this run is finished: step ", launched_, " of ", total,
                        optim::depends_on_length(s_.config.schedule)
                            ? concat("; --schedule ", to_string(s_.config.schedule), " ends with it")

@@ -173,5 +173,34 @@ TEST(WithoutPaths, LeavesOutWhatNamesUsersAndPlaces) {
   EXPECT_EQ(run::without_paths(""), "");
 }
 
+/// So that a smaller --keep makes room on a disk where nothing more can be written.
+TEST_F(RunCheckpointsTest, KeepNoMoreThanIsAskedForFromTheStartOn) {
+  TrainConfig c = config();
+  c.checkpoint_every = 1;
+  run(c);
+  world().barrier();
+  ASSERT_EQ(run::list_checkpoints(c.run_dir).size(), 4u);
+  c.keep = 2;
+  run(c);  // is finished: nothing is written
+  world().barrier();
+  const auto files = run::list_checkpoints(c.run_dir);
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(files.front().step, 3u);
+  EXPECT_EQ(files.back().step, 4u);
+}
+
+TEST_F(RunCheckpointsTest, LeaveARunThatIsFurtherThanAskedForAsItIs) {
+  TrainConfig c = config();
+  run(c);
+  world().barrier();
+  const std::string file = run::checkpoint_path(c.run_dir, 4);
+  const auto written = std::filesystem::last_write_time(file);
+  c.steps = 3;
+  run(c);
+  world().barrier();
+  EXPECT_EQ(run::list_checkpoints(c.run_dir).size(), 1u);
+  EXPECT_EQ(std::filesystem::last_write_time(file), written);
+}
+
 }  // namespace
 }  // namespace cifar_mpi::train
