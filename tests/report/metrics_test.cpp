@@ -1,18 +1,19 @@
 #include "cifar_mpi/report/metrics.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <limits>
 
+#include "support/file_size_limit.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::report {
 namespace {
+
+using test::FileSizeLimit;
 
 StepReport report_at(std::uint64_t step) {
   StepReport r;
@@ -128,27 +129,6 @@ TEST(MetricsFile, PutsEveryFigureUnderItsName) {
       "\"images_per_second\":5012.34,\"seconds\":12.5,\"compute_ms\":null}\n"
       "{\"step\":20,\"epoch\":2.5,\"weights\":\"ema\",\"test_accuracy\":0.75,\"test_cross_entropy\":1.5}\n");
 }
-
-/// No file of this process may grow beyond `bytes`: what a full disk does to it.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(std::uint64_t bytes) {
-    handler_ = std::signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-  void (*handler_)(int) = nullptr;
-};
 
 TEST(MetricsFile, WarnsOnceWhenItCannotWriteAndLeavesNoLineTorn) {
   const TempDir folder;

@@ -1,0 +1,202 @@
+#include "report/event_file.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <system_error>
+
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::report {
+namespace {
+
+/// The remainder of each byte by the polynomial 0x1EDC6F41, bits reversed.
+constexpr std::array<std::uint32_t, 256> crc_table() {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t byte = 0; byte < table.size(); ++byte) {
+    std::uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82F63B78u : 0u);
+    table[byte] = crc;
+  }
+  return table;
+}
+constexpr std::array<std::uint32_t, 256> kCrcTable = crc_table();
+
+template <class T>
+void append_little_endian(std::string& text, T value) {
+  for (std::size_t i = 0; i < sizeof value; ++i) text += static_cast<char>(value >> (8 * i));
+}
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string record_of(const Event& event) {
+  Message message;
+  message.number(1, wall_seconds()).number(2, static_cast<std::int64_t>(event.step));
+  message.bytes(static_cast<std::uint32_t>(event.kind), event.content);
+  return tf_record(message.text());
+}
+
+std::string last_error() { return std::generic_category().message(errno); }
+
+void close_descriptor(int descriptor) { ::close(descriptor); }
+using Descriptor = Handle<int, close_descriptor, -1>;
+
+/// Makes the folder where it is missing; through a link nothing is written. `why` says why not.
+Descriptor open_folder(const std::string& path, std::string& why) {
+  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
+    why = last_error();
+    return {};
+  }
+  Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (folder) return folder;
+  why = last_error();
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) == 0 && S_ISLNK(found.st_mode))
+    why = "it is a symbolic link, which is not followed";
+  return folder;
+}
+
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+constexpr std::int64_t kMostSeconds = 9'999'999'999;  // ten digits, so that names sort by them
+
+/// The seconds of a name that we give; 0 for any other.
+std::int64_t seconds_of(std::string_view name) {
+  constexpr std::size_t kDigits = 10;
+  if (!name.starts_with(kPrefix) || name.size() <= kPrefix.size() + kDigits) return 0;
+  std::int64_t seconds = 0;
+  for (const char c : name.substr(kPrefix.size(), kDigits)) {
+    if (c < '0' || c > '9') return 0;
+    seconds = 10 * seconds + (c - '0');
+  }
+  return name[kPrefix.size() + kDigits] == '.' ? seconds : 0;
+}
+
+/// Now, or a second behind the newest file there.
+std::int64_t next_seconds(int folder) {
+  auto next = static_cast<std::int64_t>(wall_seconds());
+  Descriptor copy(::dup(folder));
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(copy.get()), ::closedir);
+  if (entries == nullptr) return next;
+  copy.release();
+  while (const dirent* entry = ::readdir(entries.get())) {
+    const std::int64_t seconds = seconds_of(entry->d_name);
+    if (seconds < kMostSeconds) next = std::max(next, seconds + 1);
+  }
+  return next;
+}
+
+/// The name of this machine, as a part of the name of a file.
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return "unknown";
+  std::string host(name);
+  const auto plain = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-';
+  };
+  std::replace_if(
+      host.begin(), host.end(), [&](char c) { return !plain(c); }, '-');
+  return host.empty() ? "unknown" : host;
+}
+
+}  // namespace
+
+std::uint32_t masked_crc32c(std::string_view bytes) {
+  std::uint32_t crc = ~0u;
+  for (const char c : bytes) crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xFF];
+  crc = ~crc;
+  return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+std::string tf_record(std::string_view data) {
+  std::string record;
+  append_little_endian(record, static_cast<std::uint64_t>(data.size()));
+  append_little_endian(record, masked_crc32c(record));
+  record += data;
+  append_little_endian(record, masked_crc32c(data));
+  return record;
+}
+
+void Summary::scalar(std::string_view tag, double value) {
+  values_.message(1, Message().bytes(1, tag).number(2, static_cast<float>(value)));
+}
+
+void Summary::tensor(std::string_view tag, const Tensor& tensor) {
+  constexpr std::int64_t kDataClassTensor = 2;
+  Message shape, content, metadata;
+  for (const std::int64_t extent : tensor.shape) shape.message(2, Message().number(1, extent));
+  content.number(1, static_cast<std::int64_t>(tensor.type)).message(2, shape).bytes(4, tensor.values);
+  metadata.message(1, Message().bytes(1, tensor.plugin).bytes(2, tensor.plugin_content));
+  metadata.number(4, kDataClassTensor);
+  values_.message(1, Message().bytes(1, tag).message(8, content).message(9, metadata));
+}
+
+EventFile::EventFile(const std::string& folder, std::uint64_t first_step, const std::vector<Event>& head,
+                     const Log& log)
+    : path_(folder), log_(log) {
+  constexpr std::int64_t kStart = 1;
+  open(folder);
+  if (!file_) return;
+  head_ = record_of({0, EventKind::file_version, "brain.Event:2"});
+  head_ += record_of({first_step, EventKind::session_log, Message().number(1, kStart).text()});
+  for (const Event& event : head) head_ += record_of(event);
+  put({});
+}
+
+void EventFile::close(int descriptor) { ::close(descriptor); }
+
+void EventFile::open(const std::string& folder) {
+  constexpr int kAttempts = 1000;
+  std::string why;
+  const Descriptor parent = open_folder(folder, why);
+  if (!parent) return warn(why);
+  const std::string stem =
+      concat(kPrefix, fmt::format("{:010}", next_seconds(parent.get())), '.', host_name(), '.', ::getpid());
+  for (int attempt = 0; attempt < kAttempts && !file_; ++attempt) {
+    const std::string name = concat(stem, '.', attempt);
+    const int how = O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    file_ = Handle<int, close, -1>(::openat(parent.get(), name.c_str(), how, 0666));
+    if (file_) path_ = concat(folder, '/', name);
+    if (!file_ && errno != EEXIST) break;
+  }
+  if (!file_) warn(last_error());
+}
+
+void EventFile::write(const Event& event) {
+  if (file_) put(record_of(event));
+}
+
+void EventFile::put(const std::string& records) {
+  const std::string bytes = head_ + records;
+  ssize_t written = 0;
+  do written = ::write(file_.get(), bytes.data(), bytes.size());
+  while (written < 0 && errno == EINTR);
+  if (written == static_cast<ssize_t>(bytes.size())) {
+    size_ += written;
+    head_.clear();
+    return;
+  }
+  // A disk that fills up takes a part first and says so only for the next byte.
+  warn(written < 0 ? last_error() : "the disk is full");
+  // Behind a torn record nothing could be read any more.
+  if (written > 0 && ::ftruncate(file_.get(), size_) != 0) file_.reset();
+}
+
+void EventFile::warn(const std::string& reason) {
+  if (!warned_) {
+    log_.warn(concat("cannot write ", path_, ": ", reason,
+                     "; training goes on, but TensorBoard will lack what belongs there"));
+  }
+  warned_ = true;
+}
+
+}  // namespace cifar_mpi::report

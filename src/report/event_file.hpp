@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cifar_mpi/base/handle.hpp"
+#include "cifar_mpi/base/log.hpp"
+#include "report/protobuf.hpp"
+
+/// The files that TensorBoard reads: TensorFlow's event files.
+namespace cifar_mpi::report {
+
+/// CRC-32C (Castagnoli), rotated right by 15 bits, plus 0xa282ead8: the checksum of records.
+std::uint32_t masked_crc32c(std::string_view bytes);
+
+/// A TFRecord: the length of `data` in 8 bytes, the checksum of these, `data`, its checksum; little-endian.
+std::string tf_record(std::string_view data);
+
+/// What an event says; the value is its field in TensorFlow's message Event.
+enum class EventKind : std::uint32_t { file_version = 3, graph_def = 4, summary = 5, session_log = 7 };
+
+struct Event {
+  std::uint64_t step = 0;
+  EventKind kind = EventKind::summary;
+  std::string content;  ///< the message of that field, or its text
+};
+
+/// Values of one step, for EventKind::summary.
+class Summary {
+ public:
+  void scalar(std::string_view tag, double value);
+
+  /// TensorFlow's numbers of its types.
+  enum class Type : std::uint32_t { float32 = 1, float64 = 2 };
+  /// Numbers of any shape for the plugin of TensorBoard that shows them, and what this wants to know of them.
+  struct Tensor {
+    std::string_view plugin;
+    std::string_view plugin_content;
+    Type type = Type::float32;
+    std::vector<std::int64_t> shape;
+    std::string_view values;  ///< as they lie in memory: row-major, little-endian
+  };
+  void tensor(std::string_view tag, const Tensor& tensor);
+
+  Event at(std::uint64_t step) const { return {step, EventKind::summary, values_.text()}; }
+
+ private:
+  Message values_;
+};
+
+/// A new file in a folder of event files, for one start of a run.
+///
+/// Its name is events.out.tfevents.SECONDS.HOST.PID.N, and the seconds are larger than in all names that are
+/// there, whatever clocks say: TensorBoard reads files in the order of their names and never goes back to one.
+/// The first events are the version and SessionLog START at the first step, for which TensorBoard forgets
+/// what an earlier start has written from that step on.
+///
+/// An event is in the system's hands when `write` returns, in one call: a process that is killed loses at most
+/// the event it is writing, and TensorBoard stops before a torn one. There is no thread for it: an event with
+/// all of a log line's scalars takes a few microseconds, and a file system that hangs would also stop the
+/// lines of metrics.jsonl.
+///
+/// Nothing here throws an Error. What cannot be written (disk full, folder not writable) is one warning and
+/// missing there; training goes on. A part of an event is cut off again before the next one. Symbolic links
+/// are not followed, and no file that exists is opened.
+class EventFile {
+ public:
+  EventFile() = default;  ///< writes nothing
+  /// `first_step` is the first one that this start will tell of; `head` follows the first two events. The head
+  /// comes before all else, also when there was no room for it at once.
+  EventFile(const std::string& folder, std::uint64_t first_step, const std::vector<Event>& head,
+            const Log& log);
+
+  void write(const Event& event);
+  /// Whether events can still reach the file.
+  explicit operator bool() const { return static_cast<bool>(file_); }
+
+ private:
+  static void close(int descriptor);
+  void open(const std::string& folder);
+  void put(const std::string& records);
+  void warn(const std::string& reason);
+
+  std::string path_;
+  Log log_;
+  Handle<int, close, -1> file_;
+  std::int64_t size_ = 0;  ///< of the whole records in the file
+  std::string head_;       ///< what of the head is not in the file yet
+  bool warned_ = false;
+};
+
+}  // namespace cifar_mpi::report
