@@ -48,7 +48,8 @@ void TrainOptions::add_run(CLI::App& app) {
          "--data", config_.data,
          "Dataset file; else $CIFAR_MPI_DATA, else data/cifar10.h5 here or beside the binary's folder")
       ->group(group);
-  app.add_option("--run-dir", config_.run_dir, "Folder for checkpoints, metrics.jsonl and config.toml")
+  app.add_option("--run-dir", config_.run_dir,
+                 "Folder for checkpoints, metrics.jsonl, config.toml and tensorboard")
       ->capture_default_str()
       ->group(group);
   app.add_option("--resume", config_.resume,
@@ -327,6 +328,12 @@ void TrainOptions::add_reports(CLI::App& app) {
       ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);
+  app.add_option(
+         "--tensorboard", tensorboard_,
+         "Write what TensorBoard shows to RUN_DIR/tensorboard: scalars at the log's lines, the network")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--eval-every", config_.eval_every,
                  "Epochs between evaluations on the test set; 0: only at the end")
       ->check(number<double>())
@@ -360,6 +367,7 @@ train::TrainConfig TrainOptions::config() const {
   train::TrainConfig config = config_;
   config.side_lane = side_lane_ == "on";
   config.init_from = init_from_ == kNone ? std::string() : init_from_;
+  config.tensorboard = tensorboard_ == "on";
   config.decay_at = numbers_of(decay_at_);
   return config;
 }

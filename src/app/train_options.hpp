@@ -29,6 +29,7 @@ class TrainOptions {
   train::TrainConfig config_;
   std::string init_from_ = "none";
   std::string side_lane_ = "on";
+  std::string tensorboard_ = "on";
   std::string decay_at_;
 };
 

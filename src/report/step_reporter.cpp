@@ -9,13 +9,8 @@
 namespace cifar_mpi::report {
 
 StepReporter::StepReporter(const comm::World& world, const StepScale& scale, const optim::Schedule& schedule,
-                           ProgressView& view, MetricsFile& metrics)
-    : world_(world),
-      scale_(scale),
-      schedule_(schedule),
-      view_(view),
-      metrics_(metrics),
-      watch_(world.size()) {}
+                           const StepOutputs& out)
+    : world_(world), scale_(scale), schedule_(schedule), out_(out), watch_(world.size()) {}
 
 void StepReporter::begin_interval(std::uint64_t completed) {
   interval_started_ = steady_seconds();
@@ -28,6 +23,7 @@ void StepReporter::note_done(std::uint64_t step) { done_at_[step % engine::kReco
 void StepReporter::add(std::uint64_t step, const engine::StepRecord& record) {
   if (world_.rank() != 0) return;
   watch_.add(record);
+  out_.board.note(record);
   announce_rate(step);
   if ((step + 1) % scale_.log_every == 0 || step + 1 == scale_.total_steps) report(step, record);
 }
@@ -37,7 +33,7 @@ void StepReporter::announce_rate(std::uint64_t step) {
   if (rate == announced_rate_) return;
   // On a slope the rate changes every step; its two ends say enough, and metrics.jsonl has it at every line.
   const bool sliding = schedule_.on_slope(step) && announced_rate_ >= 0.0;
-  if (!sliding) view_.event(concat("learning rate: ", rate, " from step ", step + 1));
+  if (!sliding) out_.view.event(concat("learning rate: ", rate, " from step ", step + 1));
   announced_rate_ = rate;
 }
 
@@ -51,6 +47,7 @@ void StepReporter::report(std::uint64_t step, const engine::StepRecord& record) 
   r.decay_term = record.decay_term;
   r.train_accuracy = record.correct / record.samples;
   r.learning_rate = schedule_.rate(step);
+  r.gradient_norm = record.gradient_norm;
   const auto steps = static_cast<double>(r.step - interval_step_);
   r.seconds_per_step = (now - interval_started_) / steps;
   r.images_per_second = static_cast<double>(scale_.global_batch) / r.seconds_per_step;
@@ -60,10 +57,11 @@ void StepReporter::report(std::uint64_t step, const engine::StepRecord& record) 
     r.compute_ms_median = times->median;
     r.compute_ms_max = times->most;
     if (const std::string text = watch::slowest_text(*times, world_.hosts()); !text.empty())
-      view_.event(text);
+      out_.view.event(text);
   }
-  view_.report(r);
-  metrics_.write(r);
+  out_.view.report(r);
+  out_.metrics.write(r);
+  out_.board.write(r);
   interval_started_ = now;
   interval_step_ = r.step;
 }

@@ -7,6 +7,7 @@
 #include "cifar_mpi/engine/layout.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 #include "cifar_mpi/report/metrics.hpp"
+#include "report/tensorboard.hpp"
 #include "watch/rank_watch.hpp"
 
 namespace cifar_mpi::report {
@@ -19,16 +20,23 @@ struct StepScale {
   std::uint64_t log_every = 10;    ///< steps
 };
 
-/// What the log and metrics.jsonl say about steps: a line every few of them with the mean speed since the
+/// Where it is told.
+struct StepOutputs {
+  ProgressView& view;
+  MetricsFile& metrics;
+  TensorBoard& board;
+};
+
+/// What the log, metrics.jsonl and TensorBoard say about steps: a line every few of them with the mean speed since the
 /// last one, each change of the learning rate but on a slope, who is slow.
 ///
 /// A step is timed by when it was known to be done, not by when its record was read, which is later. Every
 /// rank has one; rank 0's speaks.
 class StepReporter {
  public:
-  /// `world`, `view` and `metrics` must outlive this object.
+  /// `world` and what `out` refers to must outlive this object.
   StepReporter(const comm::World& world, const StepScale& scale, const optim::Schedule& schedule,
-               ProgressView& view, MetricsFile& metrics);
+               const StepOutputs& out);
 
   /// Time counts from here, after `completed` steps: at start, and after a pause that is none of the steps'.
   void begin_interval(std::uint64_t completed);
@@ -44,8 +52,7 @@ class StepReporter {
   const comm::World& world_;
   StepScale scale_;
   optim::Schedule schedule_;
-  ProgressView& view_;
-  MetricsFile& metrics_;
+  StepOutputs out_;
   watch::RankWatch watch_;
   std::vector<double> done_at_ = std::vector<double>(engine::kRecordRing);
   double announced_rate_ = -1.0;

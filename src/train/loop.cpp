@@ -11,7 +11,9 @@
 #include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "report/step_reporter.hpp"
+#include "report/tensorboard.hpp"
 #include "run/run_checkpoints.hpp"
+#include "train/board_facts.hpp"
 #include "train/finite.hpp"
 #include "train/snapshot.hpp"
 #include "train/state.hpp"
@@ -51,7 +53,7 @@ class Loop {
               return snapshot(s_, schedule_, step, test_accuracy);
             },
             view_),
-        reporter_(state.world, step_scale(state), schedule_, view_, metrics_),
+        reporter_(state.world, step_scale(state), schedule_, {view_, metrics_, board_}),
         begun_(state.progress.step),
         launched_(begun_),
         finished_(launched_),
@@ -86,6 +88,7 @@ class Loop {
   run::RunCheckpoints checkpoints_;
   watch::Deadline deadline_{{}, 0.0};  ///< rank 0's counts
   report::MetricsFile metrics_;
+  report::TensorBoard board_;
   report::StepReporter reporter_;
   const std::uint64_t begun_;  ///< steps that were done before this start
   std::uint64_t launched_;     ///< steps enqueued since the run began
@@ -115,6 +118,9 @@ void Loop::run() {
     if (s_.world.rank() != 0) return;
     metrics_ =
         report::MetricsFile(s_.config.run_dir + "/metrics.jsonl", launched_, s_.log, launched_ >= total);
+    if (!s_.config.tensorboard) return;
+    board_ = report::TensorBoard(s_.config.run_dir + "/tensorboard", launched_, {s_.network.net, hparams(s_)},
+                                 s_.log);
   });
   train();
   if (launched_ < total) stop();
@@ -260,6 +266,7 @@ void Loop::absorb(std::uint64_t until) {
 void Loop::note_parameter_hash() {
   s_.step->finish();
   require_finite();
+  if (board_) board_.write(launched_ + 1, weight_losses(s_));
   const std::uint64_t hash = s_.state.hash(*s_.backend);
   std::byte* const place = s_.facts.data() + offsetof(engine::RankFacts, param_hash);
   s_.backend->copy(place, reinterpret_cast<const std::byte*>(&hash), sizeof hash);
@@ -288,8 +295,9 @@ bool Loop::evaluate() {
       concat("step ", launched_,
              fmt::format(", epoch {:.2f}: test accuracy {:.2f} %", epoch(launched_), 100.0 * *test_accuracy_),
              " (EMA weights, ", accuracy.count(), " images)", best ? ", the best so far" : ""));
-  metrics_.write(
-      report::EvaluationReport{launched_, epoch(launched_), *test_accuracy_, accuracy.cross_entropy});
+  const report::EvaluationReport report{launched_, epoch(launched_), *test_accuracy_, accuracy.cross_entropy};
+  metrics_.write(report);
+  board_.write(report);
   return best;
 }
 

@@ -376,6 +376,7 @@ TEST_F(HostileRun, Directory) {
         const std::vector<std::string> names{"lock",
                                              "exit",
                                              "metrics.jsonl",
+                                             "tensorboard",
                                              "config.toml",
                                              "checkpoints/latest",
                                              "checkpoints/best",

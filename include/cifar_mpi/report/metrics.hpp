@@ -17,6 +17,7 @@ struct StepReport {
   double decay_term = 0.0;
   double train_accuracy = 0.0;  ///< of this step's batch, before its update
   double learning_rate = 0.0;
+  double gradient_norm = 0.0;      ///< of the summed gradient, before it is clipped; 0: unknown
   double seconds_per_step = 0.0;   ///< true step time, mean since the last report
   double images_per_second = 0.0;  ///< over all ranks
   double seconds = 0.0;            ///< since this process began to train

@@ -84,6 +84,7 @@ struct TrainConfig {
   comm::Wire wire = comm::Wire::fp32;  ///< what gradients look like in messages
 
   std::int64_t log_every = 10;           ///< steps
+  bool tensorboard = true;               ///< event files in the run directory
   double eval_every = 0.0;               ///< epochs; 0: only at the end
   std::int64_t checkpoint_every = 1000;  ///< steps
   std::int64_t check_every = 500;        ///< steps between comparisons of the ranks' parameters

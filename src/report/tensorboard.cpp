@@ -1,0 +1,93 @@
+#include "report/tensorboard.hpp"
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+
+#include "cifar_mpi/base/text.hpp"
+#include "report/graph.hpp"
+
+namespace cifar_mpi::report {
+namespace {
+
+constexpr double kAverageShare = 0.1;  // of the newest step, as in the tutorial's script
+
+/// google.protobuf.Value
+Message hparam(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  if (end != text.c_str() && *end == '\0' && std::isfinite(number)) return Message().number(2, number);
+  return Message().bytes(3, text);
+}
+
+/// What the plugin `hparams` wants to know when a session starts; it looks at no values.
+Event hparams_event(const RunFingerprint& hparams) {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  Message start;
+  for (const auto& [name, text] : hparams) start.entry(1, name, hparam(text));
+  start.number(5, now.count());
+  const Message content = Message().message(3, start);
+  Summary summary;
+  summary.tensor("_hparams_/session_start_info",
+                 {"hparams", content.text(), Summary::Type::float32, {0}, {}});
+  return summary.at(0);
+}
+
+}  // namespace
+
+TensorBoard::TensorBoard(const std::string& folder, std::uint64_t completed, const RunFacts& run,
+                         const Log& log)
+    : file_(folder, completed + 1,
+            {{0, EventKind::graph_def, graph_def(run.net)}, hparams_event(run.hparams)}, log) {}
+
+void TensorBoard::MovingAverage::add(double value) {
+  sum_ += kAverageShare * (value - sum_);
+  share_ += kAverageShare * (1.0 - share_);
+}
+
+void TensorBoard::loss(Summary& summary, const std::string& name, double value,
+                       const MovingAverage& average) {
+  summary.scalar(name + " (raw)", value);
+  summary.scalar(name, average.value());
+}
+
+void TensorBoard::note(const engine::StepRecord& record) {
+  cross_entropy_.add(record.cross_entropy);
+  weight_loss_.add(record.decay_term);
+}
+
+void TensorBoard::write(const StepReport& r) {
+  if (!file_) return;
+  Summary summary;
+  loss(summary, "cross_entropy", r.cross_entropy, cross_entropy_);
+  if (r.decay_term > 0.0) loss(summary, "weight_loss", r.decay_term, weight_loss_);
+  summary.scalar("total_loss (raw)", r.cross_entropy + r.decay_term);
+  summary.scalar("total_loss", cross_entropy_.value() + weight_loss_.value());
+  summary.scalar("learning_rate", r.learning_rate);
+  summary.scalar("global_step/sec", 1.0 / r.seconds_per_step);
+  summary.scalar("images_per_second", r.images_per_second);
+  summary.scalar("train_accuracy", r.train_accuracy);
+  if (r.gradient_norm > 0.0) summary.scalar("gradient_norm", r.gradient_norm);
+  if (r.compute_ms_max > 0.0) {
+    summary.scalar("compute_ms/min", r.compute_ms_min);
+    summary.scalar("compute_ms/median", r.compute_ms_median);
+    summary.scalar("compute_ms/max", r.compute_ms_max);
+  }
+  file_.write(summary.at(r.step));
+}
+
+void TensorBoard::write(const EvaluationReport& r) {
+  Summary summary;
+  summary.scalar("Precision @ 1", r.test_accuracy);
+  summary.scalar("test_cross_entropy", r.cross_entropy);
+  file_.write(summary.at(r.step));
+}
+
+void TensorBoard::write(std::uint64_t step, const std::vector<WeightLoss>& losses) {
+  if (losses.empty()) return;
+  Summary summary;
+  for (const WeightLoss& loss : losses) summary.scalar(loss.layer + "/weight_loss (raw)", loss.value);
+  file_.write(summary.at(step));
+}
+
+}  // namespace cifar_mpi::report
