@@ -90,11 +90,19 @@ void check_with_places(const std::function<void()>& check, const Places& places)
   }
 }
 
-/// CLI11 asks for a command before it says that it does not know the word that stands there.
+/// CLI11 asks for a command before it says that it does not know the word that stands there, and names words
+/// that it does not know from the last to the first.
 std::string explain(const CLI::ParseError& error, const CLI::App& app) {
-  const std::vector<std::string> rest = app.remaining();
-  if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr || rest.empty()) return error.what();
-  return concat("unknown command or option '", rest.front(), "'");
+  const std::vector<std::string> rest = app.remaining(true);
+  const bool extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  if (rest.empty() || (!extra && dynamic_cast<const CLI::RequiredError*>(&error) == nullptr))
+    return error.what();
+  const bool has_commands = !app.get_subcommands([](const CLI::App* command) {
+                                  return !command->get_name().empty();  // a group of options has no name
+                                })
+                                 .empty();
+  const char* const kind = rest.front().starts_with('-') ? "option" : has_commands ? "command" : "word";
+  return concat("unknown ", kind, " '", rest.front(), "'");
 }
 
 /// The values of an option: those given, else its default.

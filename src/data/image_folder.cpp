@@ -184,6 +184,7 @@ Samples read_images(const ImageFolder& folder, int size, const ReadEvents& event
       average_centre_square(picture, size, all.subspan(samples.labels.size() * image_bytes, image_bytes));
       samples.labels.push_back(image.label);
     } catch (const Error& error) {
+      if (error.kind() != ErrorKind::data) throw;  // no fault of the file
       if (!events.unreadable) {
         fail(concat(error.what(), "; mend or remove it, or leave such files out with --skip-unreadable"));
       }

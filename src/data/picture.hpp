@@ -30,13 +30,13 @@ Picture make_picture(std::uint64_t width, std::uint64_t height);
 
 /// Any PNG: grey and palettes become RGB, 16 bits are scaled to 8, what is transparent lies on white (blended in
 /// linear light); a gAMA chunk is honoured, profiles are not. Throws Misread, also for a size that `file` cannot
-/// hold, and in a build without libpng.
+/// hold; in a build without libpng Error{device}.
 Picture decode_png(std::span<const std::uint8_t> file);
 
 /// A JPEG, baseline or progressive, Huffman coded, 8 bits: grey becomes RGB, CMYK too, without profiles:
 /// R = (255 - C)·(255 - K)/255. Orientation tags and profiles are not looked at. Throws Misread, also where
-/// libjpeg only warns of data that are missing or damaged, for a size that `file` cannot hold, and in a build
-/// without libjpeg.
+/// libjpeg only warns of data that are missing or damaged, for a size that `file` cannot hold; in a build
+/// without libjpeg Error{device}.
 Picture decode_jpeg(std::span<const std::uint8_t> file);
 
 /// Reads the file at `path` as what its first bytes say, PNG or JPEG. Throws Error{data} naming it. Follows no

@@ -6,7 +6,9 @@
 namespace cifar_mpi::data {
 
 Picture decode_png(std::span<const std::uint8_t>) {
-  throw Misread{"this binary was built without libpng; install libpng-dev and build again"};
+  throw Error(
+      ErrorKind::device,
+      "cannot read PNG images: this binary was built without libpng; install libpng-dev and build again");
 }
 
 std::uint64_t read_png_strip(const std::string& path, std::uint64_t, std::vector<std::uint8_t>&) {

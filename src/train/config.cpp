@@ -260,9 +260,10 @@ Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInf
                                                : "--batch-size"));
   }
   sizes.steps_per_epoch = static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
-  sizes.total_steps = config.steps > 0
-                          ? static_cast<std::uint64_t>(config.steps)
-                          : static_cast<std::uint64_t>(std::floor(config.epochs * sizes.steps_per_epoch));
+  // multiplied first: whole epochs that end with a whole step are then exact
+  const double steps = config.epochs * static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
+  sizes.total_steps = static_cast<std::uint64_t>(steps);
+  if (config.steps > 0) sizes.total_steps = static_cast<std::uint64_t>(config.steps);
   if (sizes.total_steps == 0) {
     refuse(concat("--epochs ", config.epochs, " is less than one step of ", sizes.global_batch, " of ",
                   samples, " samples"));

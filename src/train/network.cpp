@@ -30,6 +30,10 @@ Network make_network(const std::string& model, const data::DatasetInfo& dataset,
     throw Error(ErrorKind::usage, concat("--crop-pad ", augment.pad, " moves a crop of ", input.height, "x",
                                          input.width, " out of the image; it must be smaller"));
   }
+  if (augment.kind == data::Augment::crop && augment.cutout >= std::min(input.height, input.width)) {
+    throw Error(ErrorKind::usage, concat("--cutout ", augment.cutout, " blanks whole images of ",
+                                         input.height, "x", input.width, "; it must be smaller"));
+  }
   network.net = model::make_model(model, input, dataset.classes());
   network.params = model::make_param_table(network.net);
   return network;

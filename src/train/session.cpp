@@ -126,6 +126,8 @@ std::string batch_text(const SessionState& state) {
   return concat(state.config.accumulate, " x ", state.sizes.batch / state.config.accumulate, " per rank");
 }
 
+constexpr double kHighForAdam = 0.02;
+
 void describe_run(const SessionState& state, const run::Start& start) {
   const TrainConfig& config = state.config;
   const data::DatasetInfo& info = state.info;
@@ -141,6 +143,10 @@ void describe_run(const SessionState& state, const run::Start& start) {
   log.info(concat(
       "learning rate: ", optim::Schedule(schedule_spec(config, state.sizes, info.train_count)).describe(),
       "; EMA ", config.ema_decay, "; weight decay ", config.weight_decay, optimizer_text(config)));
+  if (config.optimizer.kind == optim::OptimizerKind::adamw && config.lr > kHighForAdam) {
+    log.warn(concat("--lr ", config.lr, " is high for --optimizer adamw, whose steps do not shrink with the ",
+                    "gradient; 0.001 is usual"));
+  }
   if (const std::string note = state.update->note(); !note.empty()) log.warn(note);
   if (const int unused = state.world.unused_cores(); unused > 0) {
     log.info(concat("note: ", unused,

@@ -27,6 +27,12 @@ TEST_F(Programs, AnswerWithoutMpi) {
   }
 }
 
+TEST_F(Programs, NameTheFirstWordThatTheyDoNotKnow) {
+  expect_refusal(run_command(kTrain + " --stps 4 --sede 1"), 2, "unknown option '--stps'; see --help");
+  expect_refusal(run_command(kPack + " these words"), 2, "unknown word 'these'; see --help");
+  expect_refusal(run_command(kBench + " stepp"), 2, "unknown command 'stepp'; see --help");
+}
+
 TEST_F(Programs, PrintTheModelForTheDatasetOrForCifar10) {
   ASSERT_EQ(run_command(kPack + " --synthetic 40 --out " + file("set.h5")).code, 0);
   const std::string asked = "cd " + file("") + " && CIFAR_MPI_DATA= " + kTrain + " --print-model";

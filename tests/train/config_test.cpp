@@ -11,6 +11,7 @@
 #include <string>
 
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/train/network.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::train {
@@ -192,6 +193,20 @@ TEST(ResolveSizes, CountsBatchesAndSteps) {
   EXPECT_EQ(sizes.global_batch, 30u);
   config.global_batch = 36;
   EXPECT_EQ(resolve_sizes(config, 2, dataset_of(100)).batch, 18);
+  config = changed([](auto& c) { c.batch_size = 224, c.epochs = 7.0; });
+  EXPECT_EQ(resolve_sizes(config, 1, dataset_of(60000)).total_steps,
+            1875u);  // 60000/224, rounded, times 7 is less
+}
+
+TEST(MakeNetwork, RefusesDistortionsThatLeaveNothingOfAnImage) {
+  const auto refuse = [](const char* part, const Change& change) {
+    const TrainConfig config = changed([&](auto& c) { c.augment = data::Augment::crop, change(c); });
+    const data::DatasetInfo info = dataset_of(100);
+    expect_error(ErrorKind::usage, {part, "32x32", "it must be smaller"},
+                 [&] { make_network("tutorial", info, augment_spec(config, info.image), config.data); });
+  };
+  refuse("--crop-pad 32", [](auto& c) { c.crop_pad = 32; });
+  refuse("--cutout 32", [](auto& c) { c.cutout = 32; });
 }
 
 TEST(ResolveSizes, SaysWhatDoesNotFit) {
