@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/engine/program.hpp"
+
+/// When each task of each rank ran, in a few steps of a run: what the efficiencies, the verdict and the traces
+/// are made from.
+///
+/// All times are nanoseconds on rank 0's steady clock; those of other hosts are translated to it, as exactly as
+/// `Timeline::clock_uncertainty_ns` says.
+namespace cifar_mpi::report {
+
+/// A stretch of time of one task on one rank.
+///
+/// On the host a thread is charged to one task at a time: slices do not overlap, a collective has one for each
+/// stretch in which it was started, polled or waited for, and a task that lets collectives move between its
+/// pieces has several. On a device each task has one, and those of different lanes overlap.
+struct Slice {
+  std::int32_t task = 0;  ///< index into Timeline::tasks
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+
+  bool operator==(const Slice&) const = default;
+};
+
+/// A task of the step program, the same on all ranks.
+struct TimelineTask {
+  std::string name;
+  engine::LaneId lane = engine::kCompute;
+  engine::TaskKind kind = engine::TaskKind::work;
+  std::uint64_t bytes = 0;  ///< of a collective: what it sums
+  /// Indices into Timeline::tasks. Of a collective: the work tasks behind which its lane may start it (the last
+  /// writer of its bucket). Of a work task: the collectives that its lane has waited for before it.
+  std::vector<std::int32_t> after;
+
+  bool operator==(const TimelineTask&) const = default;
+};
+
+/// One rank in one step: from the beginning of its first task to the beginning of the next replay's, so what
+/// the host did in between is in it.
+struct RankStep {
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+  std::vector<Slice> slices;  ///< in the order of their beginnings; empty: this rank's step is missing
+
+  bool operator==(const RankStep&) const = default;
+};
+
+/// The sampled steps of a run.
+struct Timeline {
+  /// One replay of the step program.
+  struct Step {
+    std::uint64_t step = 0;       ///< completed steps before it
+    std::vector<RankStep> ranks;  ///< by rank, as many as `hosts`
+
+    bool operator==(const Step&) const = default;
+  };
+
+  std::string program;                             ///< the step program's name
+  std::string collective;                          ///< which algorithm sums the gradients
+  std::string wire;                                ///< the type in which it sends them
+  std::uint64_t images_per_rank = 0;               ///< of a step
+  std::vector<TimelineTask> tasks;                 ///< by TaskId
+  std::vector<std::string> hosts;                  ///< by rank
+  std::vector<std::int64_t> clock_uncertainty_ns;  ///< by rank, of the translation; 0 on rank 0's host
+  std::vector<Step> steps;                         ///< by step number, ascending
+
+  bool operator==(const Timeline&) const = default;
+};
+
+}  // namespace cifar_mpi::report
