@@ -40,7 +40,7 @@ int run_training(comm::World& world, train::TrainConfig config) {
     const comm::PlatformFactory platform = app::platform_for(config.device);
     session.emplace(std::move(config), world, log, platform, stop_request);
     session->show_to(watchdog);
-    session->run();
+    session->run(directory.last_end());
   });
   return 0;
 }

@@ -2,11 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -14,99 +12,70 @@
 #include <span>
 #include <string_view>
 #include <system_error>
-#include <vector>
+#include <utility>
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "report/json.hpp"
+#include "report/lines.hpp"
 
 namespace cifar_mpi::report {
 namespace {
 
-void close_descriptor(int descriptor) { ::close(descriptor); }
-
-/// JSON has no NaN and no infinity.
-std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
-
 /// Null where no step of the interval counted.
 std::string compute_ms(const StepReport& r) {
   if (r.compute_ms_max <= 0.0) return "null";
-  return concat("{\"min\":", number(r.compute_ms_min), ",\"median\":", number(r.compute_ms_median),
-                ",\"max\":", number(r.compute_ms_max), "}");
+  return concat("{\"min\":", json_number(r.compute_ms_min), ",\"median\":", json_number(r.compute_ms_median),
+                ",\"max\":", json_number(r.compute_ms_max), "}");
 }
 
-/// Every line begins with {"step":N, as MetricsFile writes it; the largest number when it does not.
-std::uint64_t step_of(const std::string& line) {
-  constexpr std::string_view kHead = "{\"step\":";
-  if (!line.starts_with(kHead)) return UINT64_MAX;
-  return std::strtoull(line.c_str() + kHead.size(), nullptr, 10);
-}
-
-std::string last_error() { return std::generic_category().message(errno); }
-
-/// Opens what is a file; links are not followed and pipes not waited for. Nothing when there is none.
-Handle<int, close_descriptor, -1> open_file(const std::string& path, int how) {
-  Handle<int, close_descriptor, -1> file(
-      ::open(path.c_str(), how | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
-  const auto fail = [&](const std::string& why) {
-    throw Error(ErrorKind::io, concat("cannot ", (how & O_CREAT) == 0 ? "read " : "write ", path, ": ", why));
-  };
-  if (!file && errno == ENOENT && (how & O_CREAT) == 0) return file;
-  if (!file) fail(errno == ELOOP ? "it is a symbolic link, which is not followed" : last_error());
-  struct stat found {};
-  if (::fstat(file.get(), &found) != 0) fail(last_error());
-  if (S_ISDIR(found.st_mode)) fail("Is a directory");
-  if (!S_ISREG(found.st_mode)) fail("it is a pipe, device or socket");
-  return file;
-}
-
+constexpr std::string_view kHeader = "{\"format\":\"cifar_mpi metrics\",\"version\":";
+constexpr int kVersion = 1;
 constexpr const char* kEvaluation = "\"test_accuracy\":";
+constexpr const char* kEnd = "{\"event\":\"end\",";
 
-constexpr std::size_t kLongestLine = 1 << 16;  // far more than MetricsFile writes
-constexpr off_t kMostBytes = off_t{1} << 30;
+/// Every line but the first begins with {"step":N or {"event":"WORD","step":N, as MetricsFile writes it; the largest number
+/// when it does not.
+std::uint64_t step_of(const std::string& line) {
+  constexpr std::string_view kEvent = "{\"event\":\"", kStep = "\"step\":";
+  std::size_t at = line.starts_with(kEvent) ? line.find(',') : 0;  // of the character in front
+  if (at == std::string::npos || !line.starts_with('{') || line.compare(++at, kStep.size(), kStep) != 0)
+    return UINT64_MAX;
+  return std::strtoull(line.c_str() + at + kStep.size(), nullptr, 10);
+}
 
-/// Keeps the complete lines up to `step`; overlong ones go.
-void cut_back(const std::string& path, std::uint64_t step, bool evaluates_again) {
+/// Throws when the file is of a version that this program does not write.
+void require_version(const std::string& line, const std::string& path) {
+  const int version = std::atoi(line.c_str() + kHeader.size());
+  if (version == kVersion) return;
+  throw Error(ErrorKind::io, concat("cannot go on with ", path, ": it has version ", version,
+                                    ", this program writes ", kVersion, "; move it away"));
+}
+
+/// Keeps the first line and the complete lines up to `step`; overlong ones go. The largest step that the file had come to.
+std::uint64_t cut_back(const std::string& path, std::uint64_t step, bool evaluates_again) {
   const auto file = open_file(path, O_RDONLY);
-  if (!file) return;
-  std::string kept, rest;
-  bool changed = false;
-  const auto take = [&](const std::string& line) {
-    const bool repeated =
-        evaluates_again && step_of(line) == step && line.find(kEvaluation) != std::string::npos;
-    const bool keep = step_of(line) <= step && line.ends_with('}') && !repeated;
+  if (!file) return 0;
+  std::string kept;
+  bool changed = false, first = true;
+  std::uint64_t reached = 0;
+  for_each_line(file, path, [&](const std::string& line, LineEnd end) {
+    const bool whole = end == LineEnd::whole && line.ends_with('}');
+    const bool header = whole && std::exchange(first, false) && line.starts_with(kHeader);
+    if (header) require_version(line, path);
+    const std::uint64_t at = step_of(line);
+    if (whole && at != UINT64_MAX) reached = std::max(reached, at);
+    const bool repeated = evaluates_again && at == step &&
+                          (line.find(kEvaluation) != std::string::npos || line.starts_with(kEnd));
+    const bool keep = header || (whole && at <= step && !repeated);
     if (keep) kept.append(line).append(1, '\n');
     changed = changed || !keep;
-  };
-  struct stat found {};
-  if (::fstat(file.get(), &found) == 0 && found.st_size > kMostBytes)
-    throw Error(ErrorKind::io, concat("cannot read ", path, ": it is larger than 1 GiB; move it away"));
-  std::vector<char> chunk(kLongestLine);
-  bool overlong = false;
-  for (;;) {
-    const ssize_t n = ::read(file.get(), chunk.data(), chunk.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw Error(ErrorKind::io, concat("cannot read ", path, ": ", last_error()));
-    if (n == 0) break;
-    std::string_view part(chunk.data(), static_cast<std::size_t>(n));
-    while (!part.empty()) {
-      const std::size_t end = part.find('\n');
-      overlong = overlong || rest.size() + std::min(end, part.size()) > kLongestLine;
-      if (overlong) {
-        rest.clear();
-      } else {
-        rest += part.substr(0, end);
-      }
-      if (end == std::string_view::npos) break;
-      take(overlong ? std::string() : rest);
-      overlong = false;
-      rest.clear();
-      part.remove_prefix(end + 1);
-    }
-  }
-  changed = changed || overlong || !rest.empty();  // torn
+    return true;
+  });
   if (changed) write_atomically(path, std::as_bytes(std::span(kept)));
+  return reached;
 }
 
 std::string duration(double seconds) {
@@ -118,12 +87,12 @@ std::string duration(double seconds) {
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path, std::uint64_t step, const Log& log, bool evaluates_again)
-    : path_(path), log_(log) {
-  cut_back(path, step, evaluates_again);
+    : path_(path), log_(log), reached_(cut_back(path, step, evaluates_again)) {
   file_ = Handle<int, close, -1>(open_file(path, O_WRONLY | O_APPEND | O_CREAT).release());
+  if (::lseek(file_.get(), 0, SEEK_END) == 0) line(concat(kHeader, kVersion, "}"));
 }
 
-void MetricsFile::close(int descriptor) { ::close(descriptor); }
+void MetricsFile::close(int descriptor) { close_descriptor(descriptor); }
 
 void MetricsFile::line(std::string json) {
   if (!file_) return;
@@ -136,7 +105,7 @@ void MetricsFile::line(std::string json) {
   }
   torn_ = torn_ || written > 0;
   // A disk that fills up takes a part first and says so only for the next byte.
-  const std::string reason = written < 0 ? last_error() : "the disk is full";
+  const std::string reason = written < 0 ? std::generic_category().message(errno) : "the disk is full";
   if (!warned_) {
     log_.warn(
         concat("cannot write ", path_, ": ", reason, "; training goes on, but lines are missing there"));
@@ -145,16 +114,28 @@ void MetricsFile::line(std::string json) {
 }
 
 void MetricsFile::write(const StepReport& r) {
-  line(concat("{\"step\":", r.step, ",\"epoch\":", number(r.epoch),
-              ",\"cross_entropy\":", number(r.cross_entropy), ",\"decay_term\":", number(r.decay_term),
-              ",\"train_accuracy\":", number(r.train_accuracy), ",\"lr\":", number(r.learning_rate),
-              ",\"images_per_second\":", number(r.images_per_second), ",\"seconds\":", number(r.seconds),
-              ",\"compute_ms\":", compute_ms(r), "}"));
+  line(concat("{\"step\":", r.step, ",\"epoch\":", json_number(r.epoch), ",\"cross_entropy\":",
+              json_number(r.cross_entropy), ",\"decay_term\":", json_number(r.decay_term),
+              ",\"train_accuracy\":", json_number(r.train_accuracy), ",\"lr\":", json_number(r.learning_rate),
+              ",\"images_per_second\":", json_number(r.images_per_second),
+              ",\"seconds\":", json_number(r.seconds), ",\"compute_ms\":", compute_ms(r), "}"));
 }
 
 void MetricsFile::write(const EvaluationReport& r) {
-  line(concat("{\"step\":", r.step, ",\"epoch\":", number(r.epoch), ",\"weights\":\"ema\",", kEvaluation,
-              number(r.test_accuracy), ",\"test_cross_entropy\":", number(r.cross_entropy), "}"));
+  line(concat("{\"step\":", r.step, ",\"epoch\":", json_number(r.epoch), ",\"weights\":\"ema\",", kEvaluation,
+              json_number(r.test_accuracy), ",\"test_cross_entropy\":", json_number(r.cross_entropy), "}"));
+}
+
+void MetricsFile::write(const RunEvent& e) {
+  std::string text = concat("{\"event\":", json_text(to_string(e.kind)), ",\"step\":", e.step,
+                            ",\"time\":", json_text(e.time));
+  if (e.ranks > 0) {
+    text += concat(",\"ranks\":", e.ranks, ",\"hosts\":", json_text(e.hosts),
+                   ",\"global_batch\":", e.global_batch, ",\"total_steps\":", e.total_steps);
+  }
+  if (e.reached > e.step) text += concat(",\"reached\":", e.reached);
+  if (!e.text.empty()) text += concat(",\"text\":", json_text(e.text));
+  line(text + "}");
 }
 
 std::string log_line(const StepReport& r, const std::string& time) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "cifar_mpi/base/atomic_file.hpp"
+#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 
@@ -131,6 +132,11 @@ void record_exit(const std::string& run_dir, int code, const std::string& senten
   }
 }
 
+std::string recorded_exit(const std::string& run_dir) {
+  const std::optional<SmallFile> file = read_small_file(run_dir + "/exit");
+  return file ? printable(file->content.substr(0, file->content.find('\n'))) : std::string();
+}
+
 RunDirectory::RunDirectory(std::string path, const comm::World& world)
     : path_(std::move(path)), world_(world) {
   const Log log(world.rank());
@@ -145,6 +151,7 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world)
                                  " while this run stood still; this run ends without a record"));
           world_.abort(exit_code(ErrorKind::checkpoint));
         });
+    last_end_ = recorded_exit(path_);
     std::error_code ignored;
     fs::remove(path_ + "/exit", ignored);
     remove_temporary_files(path_);

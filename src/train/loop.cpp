@@ -15,6 +15,7 @@
 #include "run/run_checkpoints.hpp"
 #include "train/board_facts.hpp"
 #include "train/finite.hpp"
+#include "train/run_events.hpp"
 #include "train/snapshot.hpp"
 #include "train/state.hpp"
 #include "watch/deadline.hpp"
@@ -60,7 +61,7 @@ class Loop {
         timed_(launched_),
         absorbed_(launched_) {}
 
-  void run();
+  void run(const std::string& last_end);
 
  private:
   double epoch(std::uint64_t step) const { return static_cast<double>(step) / s_.sizes.steps_per_epoch; }
@@ -68,6 +69,7 @@ class Loop {
   void enter(comm::Activity activity) { s_.heart->activity.store(activity, std::memory_order_relaxed); }
   int steps_of_launch() const;
   void note_done();
+  void write_event(report::RunEventKind kind, const std::string& text = {});
   void finish();
   void begin_step();
   void save();
@@ -99,7 +101,7 @@ class Loop {
   std::optional<double> test_accuracy_;  ///< of the current step, when it was evaluated
 };
 
-void Loop::run() {
+void Loop::run(const std::string& last_end) {
   const std::uint64_t total = s_.sizes.total_steps;
   checkpoints_.begin(launched_);
   if (launched_ > total) {
@@ -122,9 +124,26 @@ void Loop::run() {
     board_ = report::TensorBoard(s_.config.run_dir + "/tensorboard", launched_, {s_.network.net, hparams(s_)},
                                  s_.log);
   });
-  train();
-  if (launched_ < total) stop();
-  conclude();
+  metrics_.write(start_event(s_, launched_, metrics_.reached(), last_end));
+  try {
+    train();
+    if (launched_ < total) stop();
+    conclude();
+    write_event(report::RunEventKind::end);
+  } catch (const comm::AgreedError& error) {
+    const bool stopped = error.kind() == ErrorKind::stopped;
+    write_event(stopped ? report::RunEventKind::stop : report::RunEventKind::fault, error.what());
+    throw;
+  }
+}
+
+void Loop::write_event(report::RunEventKind kind, const std::string& text) {
+  report::RunEvent event;
+  event.kind = kind;
+  event.step = absorbed_;
+  event.time = wall_time();
+  event.text = text;
+  metrics_.write(event);
 }
 
 /// Whether a run at its last step was also evaluated, before it ended or was killed.
@@ -311,6 +330,6 @@ void Loop::tell_best() {
 
 }  // namespace
 
-void run_loop(SessionState& state) { Loop(state).run(); }
+void run_loop(SessionState& state, const std::string& last_end) { Loop(state).run(last_end); }
 
 }  // namespace cifar_mpi::train

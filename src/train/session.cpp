@@ -221,6 +221,6 @@ void Session::show_to(watch::Watchdog& watchdog) {
   state_->evaluator->show_in(state_->heart->progress);
 }
 
-void Session::run() { run_loop(*state_); }
+void Session::run(const std::string& last_end) { run_loop(*state_, last_end); }
 
 }  // namespace cifar_mpi::train

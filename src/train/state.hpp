@@ -81,7 +81,7 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
                                      const comm::PlatformFactory& make_platform,
                                      const std::atomic<int>& stop_request);
 
-/// The loop over steps, from state.progress.step to the end.
-void run_loop(SessionState& state);
+/// The loop over steps, from state.progress.step to the end. `last_end` as Session::run has it.
+void run_loop(SessionState& state, const std::string& last_end);
 
 }  // namespace cifar_mpi::train

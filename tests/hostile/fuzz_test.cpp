@@ -20,6 +20,7 @@
 #include "cifar_mpi/run/run_lock.hpp"
 #include "hdf5/hdf5.hpp"
 #include "hostile/files.hpp"
+#include "report/metrics_reader.hpp"
 #include "run/resume.hpp"
 #include "support/temp_dir.hpp"
 #include "train/resolved.hpp"
@@ -61,6 +62,23 @@ class Hostile : public testing::Test {
       return;
     }
     write_changed(path, plan, dice, changes, secret_, other_);
+  }
+
+  void put_metrics(const std::string& folder, std::uint64_t seed) const {
+    Dice dice(seed);
+    const std::string path = folder + "/metrics.jsonl";
+    if (seed > 0 && put_no_file(path, dice, secret_)) return;
+    std::string text;
+    if (dice.one_in(2))
+      text = concat("{\"format\":\"cifar_mpi metrics\",\"version\":", dice.one_in(9) ? 2 : 1, "}\n");
+    for (std::uint64_t n = 1 + dice.roll(50); n > 0; --n) {
+      const std::string good =
+          dice.one_in(4) ? concat("{\"event\":\"resume\",\"step\":", dice.roll(20), ",\"ranks\":2}")
+                         : concat("{\"step\":", dice.roll(20), ",\"epoch\":0.5,\"cross_entropy\":2}");
+      text += dice.one_in(3) && seed > 0 ? odd_text(dice) : good;
+      if (seed == 0 || !dice.one_in(9)) text += '\n';
+    }
+    write_file(path, text);
   }
 
   /// `make(folder, seed)` puts the files of a case there, seed 0 those of a good one; `take` gets Trial's `seen`.
@@ -221,24 +239,26 @@ TEST_F(Hostile, ForgedCheckpoint) {
 
 TEST_F(Hostile, Metrics) {
   fuzz(
-      "metrics", 1,
-      [&](const std::string& folder, std::uint64_t seed) {
-        Dice dice(seed);
-        const std::string path = folder + "/metrics.jsonl";
-        if (seed > 0 && put_no_file(path, dice, secret_)) return;
-        std::string text;
-        for (std::uint64_t n = 1 + dice.roll(50); n > 0; --n) {
-          text += dice.one_in(3) && seed > 0 ? odd_text(dice)
-                                             : concat("{\"step\":", dice.roll(20), ",\"epoch\":0.5}");
-          if (seed == 0 || !dice.one_in(9)) text += '\n';
-        }
-        write_file(path, text);
-      },
+      "metrics", 1, [&](const std::string& folder, std::uint64_t seed) { put_metrics(folder, seed); },
       [](const std::string& folder) {
         return try_to([&] {
           const std::string path = folder + "/metrics.jsonl";
           { report::MetricsFile(path, 10, Log(1), true).write(report::StepReport()); }
           return read_file(path);
+        });
+      });
+}
+
+TEST_F(Hostile, MetricsForTheReport) {
+  fuzz(
+      "metrics for the report", 1,
+      [&](const std::string& folder, std::uint64_t seed) { put_metrics(folder, seed); },
+      [](const std::string& folder) {
+        return try_to([&] {
+          const report::Metrics metrics = report::read_metrics(folder + "/metrics.jsonl");
+          std::string seen = joined(metrics.problems);
+          for (const report::RunEvent& event : metrics.events) seen += event.text + event.hosts;
+          return concat(seen, metrics.steps.size());
         });
       });
 }

@@ -15,6 +15,8 @@ namespace {
 
 using test::FileSizeLimit;
 
+const std::string kHead = "{\"format\":\"cifar_mpi metrics\",\"version\":1}\n";
+
 StepReport report_at(std::uint64_t step) {
   StepReport r;
   r.step = step;
@@ -70,7 +72,8 @@ TEST(MetricsFile, CutsBackToTheResumedStepAndGoesOn) {
     file.write(report_at(30));
   }
   const std::string text = read_file(path);
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4) << text;
+  EXPECT_TRUE(text.starts_with(kHead)) << text;
   std::size_t at = 0;
   for (const char* step : {"{\"step\":10,", "{\"step\":20,", "{\"step\":30,"}) {
     at = text.find(step, at);
@@ -91,7 +94,77 @@ TEST(MetricsFile, DropsTornAndForeignLinesAndKeepsTheRestByteForByte) {
   { const MetricsFile file(path, 10, Log(1), true); }
   EXPECT_EQ(read_file(path), good) << "a run killed at its end evaluates again";
   { const MetricsFile file(path, 9); }
-  EXPECT_EQ(read_file(path), "");
+  EXPECT_EQ(read_file(path), kHead);
+}
+
+TEST(MetricsFile, GoesOnWithAFileOfBeforeTheFirstLineSaidAVersion) {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl", old = "{\"step\":10,\"epoch\":0.5}\n";
+  write_file(path, old);
+  { MetricsFile(path, 10).write(EvaluationReport{10, 0.5, 0.5, 1.0}); }
+  EXPECT_TRUE(read_file(path).starts_with(old + "{\"step\":10,\"epoch\":0.5,\"weights\"")) << read_file(path);
+}
+
+TEST(MetricsFile, RefusesToGoOnWithAnotherVersion) {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl";
+  const std::string newer = "{\"format\":\"cifar_mpi metrics\",\"version\":12}\n{\"step\":3,\"a\":1}\n";
+  write_file(path, newer);
+  expect_error(ErrorKind::io, {path, "version 12", "writes 1", "move it away"},
+               [&] { MetricsFile file(path, 1); });
+  EXPECT_EQ(read_file(path), newer);
+}
+
+RunEvent event_at(RunEventKind kind, std::uint64_t step) {
+  RunEvent event;
+  event.kind = kind;
+  event.step = step;
+  event.time = "now";
+  return event;
+}
+
+TEST(MetricsFile, KeepsEventsUpToTheStepAndTellsHowFarItHadCome) {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    MetricsFile file(path, 0);
+    EXPECT_EQ(file.reached(), 0u);
+    file.write(event_at(RunEventKind::start, 0));
+    for (const std::uint64_t step : {10, 20, 30}) file.write(report_at(step));
+    file.write(event_at(RunEventKind::fault, 37));
+  }
+  MetricsFile file(path, 20);
+  EXPECT_EQ(file.reached(), 37u);
+  RunEvent resume = event_at(RunEventKind::resume, 20);
+  resume.text = "8 diverged";
+  resume.ranks = 2;
+  resume.hosts = "a x 2";
+  resume.global_batch = 256;
+  resume.total_steps = 40;
+  resume.reached = 37;
+  file.write(resume);
+  const std::string text = read_file(path);
+  EXPECT_TRUE(text.starts_with(kHead + "{\"event\":\"start\",\"step\":0,\"time\":\"now\"}\n{\"step\":10,"))
+      << text;
+  EXPECT_EQ(text.find("fault"), std::string::npos) << text;
+  EXPECT_TRUE(
+      text.ends_with("\n{\"event\":\"resume\",\"step\":20,\"time\":\"now\",\"ranks\":2,\"hosts\":\"a x 2\","
+                     "\"global_batch\":256,\"total_steps\":40,\"reached\":37,\"text\":\"8 diverged\"}\n"))
+      << text;
+}
+
+TEST(MetricsFile, ForgetsTheEndOfARunThatEndsAgain) {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    MetricsFile file(path, 0);
+    file.write(report_at(10));
+    file.write(event_at(RunEventKind::end, 10));
+  }
+  { const MetricsFile file(path, 10); }
+  EXPECT_NE(read_file(path).find("\"end\""), std::string::npos) << "a run that goes on has ended before";
+  { const MetricsFile file(path, 10, Log(1), true); }
+  EXPECT_EQ(read_file(path).find("\"end\""), std::string::npos);
 }
 
 TEST(MetricsFile, LeavesOutComputeTimesThatNobodyMeasured) {
@@ -122,12 +195,13 @@ TEST(MetricsFile, PutsEveryFigureUnderItsName) {
     file.write(r);
     file.write(EvaluationReport{20, 2.5, 0.75, 1.5});
   }
-  EXPECT_EQ(
-      read_file(path),
-      "{\"step\":10,\"epoch\":1.5,\"cross_entropy\":2,\"decay_term\":0.416,\"train_accuracy\":0.25,\"lr\":0."
-      "1,"
-      "\"images_per_second\":5012.34,\"seconds\":12.5,\"compute_ms\":null}\n"
-      "{\"step\":20,\"epoch\":2.5,\"weights\":\"ema\",\"test_accuracy\":0.75,\"test_cross_entropy\":1.5}\n");
+  EXPECT_EQ(read_file(path), kHead +
+                                 "{\"step\":10,\"epoch\":1.5,\"cross_entropy\":2,\"decay_term\":0.416,"
+                                 "\"train_accuracy\":0.25,\"lr\":0."
+                                 "1,"
+                                 "\"images_per_second\":5012.34,\"seconds\":12.5,\"compute_ms\":null}\n"
+                                 "{\"step\":20,\"epoch\":2.5,\"weights\":\"ema\",\"test_accuracy\":0.75,"
+                                 "\"test_cross_entropy\":1.5}\n");
 }
 
 TEST(MetricsFile, WarnsOnceWhenItCannotWriteAndLeavesNoLineTorn) {
@@ -149,7 +223,7 @@ TEST(MetricsFile, WarnsOnceWhenItCannotWriteAndLeavesNoLineTorn) {
   const std::string text = read_file(path);
   EXPECT_TRUE(text.starts_with(first + "{\"step\"\n{\"step\":50,")) << text;
   { const MetricsFile again(path, 50); }
-  EXPECT_EQ(std::ranges::count(read_file(path), '\n'), 2);
+  EXPECT_EQ(std::ranges::count(read_file(path), '\n'), 3);
 }
 
 TEST(MetricsFile, WritesNumbersThatJsonKnows) {

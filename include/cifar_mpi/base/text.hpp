@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 /// Text from values. Where a number has a fixed number of digits, fmt::format writes it.
 namespace cifar_mpi {
@@ -13,5 +15,8 @@ std::string concat(const Args&... args) {
   (out << ... << args);
   return out.str();
 }
+
+/// The bytes that the first character of `text`, which is not empty, takes in UTF-8, 1 to 4; 0 when it is none.
+std::size_t utf8_length(std::string_view text);
 
 }  // namespace cifar_mpi

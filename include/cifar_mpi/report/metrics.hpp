@@ -1,10 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
 #include "cifar_mpi/base/handle.hpp"
 #include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/base/names.hpp"
 
 namespace cifar_mpi::report {
 
@@ -35,7 +37,38 @@ struct EvaluationReport {
   double cross_entropy = 0.0;
 };
 
-/// RUN_DIR/metrics.jsonl: one JSON object per line, training reports and evaluations. Rank 0 only.
+/// What happens to a run as a whole.
+enum class RunEventKind {
+  start,
+  resume,  ///< from a checkpoint
+  stop,    ///< on request, or because time ran out
+  fault,   ///< the ranks agreed that it cannot go on
+  end,     ///< done
+};
+constexpr auto names_of(RunEventKind) {
+  return std::to_array<Name<RunEventKind>>({{"start", RunEventKind::start},
+                                            {"resume", RunEventKind::resume},
+                                            {"stop", RunEventKind::stop},
+                                            {"fault", RunEventKind::fault},
+                                            {"end", RunEventKind::end}});
+}
+
+struct RunEvent {
+  RunEventKind kind = RunEventKind::start;
+  std::uint64_t step = 0;  ///< completed steps
+  std::string time;        ///< wall time, for people
+  std::string
+      text;  ///< of a stop or a fault: why; of a resume: how the start before it ended, "" when nobody knows
+  int ranks = 0;      ///< of a start or resume, like those below
+  std::string hosts;  ///< "node1 x 4, node2 x 4"
+  std::uint64_t global_batch = 0;
+  std::uint64_t total_steps = 0;
+  std::uint64_t reached =
+      0;  ///< the last step that the start before told of; what lies behind `step` is done again
+};
+
+/// RUN_DIR/metrics.jsonl: one JSON object per line, training reports, evaluations and events; the first line of a
+/// new file says format and version. Rank 0 only.
 ///
 /// A line is in the system's hands when `write` returns. When one cannot be written the user is warned once
 /// and the run goes on: a full disk costs lines, not the run.
@@ -44,13 +77,17 @@ class MetricsFile {
   MetricsFile() = default;
   /// Opens for appending, after cutting off what lies behind `step` (a resumed run writes those lines again)
   /// and lines that a kill has torn. With `evaluates_again` also the evaluations of `step` itself go, which a
-  /// run killed at its very end repeats. Throws Error{io} with the system's reason; the file is then as it
-  /// was.
+  /// run killed at its very end repeats. Throws Error{io} with the system's reason, or for a file of another version; the
+  /// file is then as it was.
   MetricsFile(const std::string& path, std::uint64_t step, const Log& log = Log(),
               bool evaluates_again = false);
 
   void write(const StepReport& report);
   void write(const EvaluationReport& report);
+  void write(const RunEvent& event);
+
+  /// The last step that stood in the file before it was cut back.
+  std::uint64_t reached() const { return reached_; }
 
  private:
   static void close(int descriptor);
@@ -58,6 +95,7 @@ class MetricsFile {
 
   std::string path_;
   Log log_;
+  std::uint64_t reached_ = 0;
   Handle<int, close, -1> file_;
   bool warned_ = false;
   bool torn_ = false;  ///< the last line was written in part

@@ -54,6 +54,9 @@ void remove_temporary_files(const std::string& run_dir);
 /// right. From any rank and thread; never throws, but warns on standard error.
 void record_exit(const std::string& run_dir, int code, const std::string& sentence) noexcept;
 
+/// What stands in RUN_DIR/exit, made printable; empty when there is no such file.
+std::string recorded_exit(const std::string& run_dir);
+
 /// A run's hold on its directory: the lock, and the record of how the run ended.
 class RunDirectory {
  public:
@@ -67,8 +70,12 @@ class RunDirectory {
   /// success and agreed errors by rank 0, others by the rank that fails. Passes exceptions on.
   void record_end_of(const std::function<void()>& body) const;
 
+  /// How the start before this one ended, "CODE sentence", on one line; empty when it left no record. Rank 0.
+  const std::string& last_end() const { return last_end_; }
+
  private:
   std::string path_;
+  std::string last_end_;
   const comm::World& world_;
   std::optional<RunLock> lock_;  ///< of rank 0
 };

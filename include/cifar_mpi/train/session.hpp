@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/comm/collective.hpp"
@@ -34,8 +35,8 @@ class Session {
   /// Trains to the last step, evaluates, and leaves a checkpoint. Returns at once when the run is already
   /// finished. Throws, on all ranks at the same step, Error{diverged} (nothing is written after the last good
   /// checkpoint), Error{stopped} (after writing a checkpoint) and Error{io} (a checkpoint could not be
-  /// written).
-  void run();
+  /// written). `last_end`: how the start before this one ended, for metrics.jsonl.
+  void run(const std::string& last_end = {});
 
  private:
   std::unique_ptr<SessionState> state_;

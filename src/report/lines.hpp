@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "cifar_mpi/base/handle.hpp"
+
+/// Files of lines that a program appends to, and others may have had in their hands.
+namespace cifar_mpi::report {
+
+void close_descriptor(int descriptor);
+using Descriptor = Handle<int, close_descriptor, -1>;
+
+/// Opens what is a regular file, with open's `flags`; links are not followed and pipes not waited for. Nothing when
+/// there is none and O_CREAT is not among the flags. Throws Error{io}: "cannot read PATH: …".
+Descriptor open_file(const std::string& path, int flags);
+
+/// How a line ended.
+enum class LineEnd {
+  whole,
+  overlong,  ///< it has more than 64 KiB and comes empty
+  torn,      ///< the file ends in it
+};
+
+/// Calls `take` for each line of an open file, without its line feed, until it returns false. Holds one line at a
+/// time. Throws Error{io} with `path`, also for a file of more than 1 GiB.
+void for_each_line(const Descriptor& file, const std::string& path,
+                   const std::function<bool(const std::string& line, LineEnd end)>& take);
+
+}  // namespace cifar_mpi::report
