@@ -111,7 +111,7 @@ TEST_F(Fault, RanksStopWithACheckpointWhenTheirMpirunIsKilled) {
 
 TEST_F(Fault, ARankThatLeavesWithoutAWordEndsTheJob) {
   const Environment fault{{"LD_PRELOAD", CIFAR_MPI_FAULT_PRELOAD},
-                          {"FAULT", "exit:1:10"},
+                          {"FAULT", "exit:1:12"},  // step 10: two lines stand before the first step
                           {"FAULT_WATCH", file("left") + "/metrics.jsonl"}};
   Process job = start(under_mpirun(endless("left")), fault, file("left.log"));
   const auto ranks = ranks_in_training(job, "left", 9);

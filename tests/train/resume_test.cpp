@@ -21,11 +21,14 @@ void copy_as_step(const std::string& from, const std::string& run_dir, std::uint
 
 class Resume : public RunTest {
  protected:
+  /// The lines about steps and evaluations.
   std::vector<std::string> metrics(const std::string& run_dir) {
     world().barrier();
     std::ifstream file(run_dir + "/metrics.jsonl");
     std::vector<std::string> lines;
-    for (std::string line; std::getline(file, line);) lines.push_back(line);
+    for (std::string line; std::getline(file, line);) {
+      if (line.starts_with("{\"step\":")) lines.push_back(line);
+    }
     return lines;
   }
 };

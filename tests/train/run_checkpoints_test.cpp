@@ -100,7 +100,7 @@ TEST_F(RunCheckpointsTest, LetARunThatDiedInItsLastEvaluationDoOnlyThat) {
   const std::string metrics = c.run_dir + "/metrics.jsonl";
   run::Checkpoint done = run::read_checkpoint(file);
   ASSERT_TRUE(done.provenance.test_accuracy);
-  const std::vector<std::string> lines = lines_with(metrics, "{");
+  const std::vector<std::string> lines = lines_with(metrics, "{\"step\":");
   world().barrier();
   // As the death left it: the state without its accuracy, and no line of the evaluation.
   const std::optional<double> accuracy = std::exchange(done.provenance.test_accuracy, std::nullopt);
@@ -115,7 +115,7 @@ TEST_F(RunCheckpointsTest, LetARunThatDiedInItsLastEvaluationDoOnlyThat) {
   const run::Checkpoint again = run::read_checkpoint(file);
   EXPECT_EQ(again.provenance.test_accuracy, accuracy);
   EXPECT_EQ(run::content_hash(again), run::content_hash(done));
-  EXPECT_EQ(lines_with(metrics, "{"), lines);
+  EXPECT_EQ(lines_with(metrics, "{\"step\":"), lines);
 }
 
 TEST_F(RunCheckpointsTest, CarryTheAccuracyOfTheirOwnStepOnly) {
