@@ -82,6 +82,6 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
                                      const std::atomic<int>& stop_request);
 
 /// The loop over steps, from state.progress.step to the end. `last_end` as Session::run has it.
-void run_loop(SessionState& state, const std::string& last_end);
+void run_loop(SessionState& state, const std::string& last_end = {});
 
 }  // namespace cifar_mpi::train
