@@ -3,6 +3,7 @@
 #include <hdf5.h>
 
 #include <cstddef>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -20,6 +21,17 @@ static_assert(std::is_same_v<hid_t, Id>, "HDF5 1.10 or later is needed");
 /// build) and its clean-up at exit, which crashes on a file that could not be closed. Nothing here needs it.
 /// Also turns off plugins: a file names the filters that are to read it, and they would be loaded and run.
 void start_library();
+
+/// Held while the library is called, and until its message about a failure is read: its usual build has one state for
+/// all threads. A thread may hold several.
+class Lock {
+ public:
+  Lock() : guard_(mutex()) {}
+
+ private:
+  static std::recursive_mutex& mutex();
+  std::lock_guard<std::recursive_mutex> guard_;
+};
 
 /// HDF5's innermost message about the call that just failed.
 std::string reason();

@@ -15,9 +15,17 @@ extern "C" herr_t take_first_message(unsigned, const H5E_error2_t* error, void* 
 
 }  // namespace
 
+std::recursive_mutex& Lock::mutex() {
+  static std::recursive_mutex library;
+  return library;
+}
+
 // An identifier of any kind is closed with its last reference. Files are open for reading or live in memory,
 // so only a lack of memory makes that fail; ~Writer sees to it.
-void close_id(Id id) { H5Idec_ref(id); }
+void close_id(Id id) {
+  const Lock lock;
+  H5Idec_ref(id);
+}
 
 void start_library() {
   H5dont_atexit();  // refuses when it has been called before, which is as good

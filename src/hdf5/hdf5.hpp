@@ -15,7 +15,8 @@
 /// The few HDF5 calls this project needs, checked; works with HDF5 1.10.7 and later, 1.12 and 1.14.
 ///
 /// HDF5's own error printing is turned off; its innermost message becomes part of ours. The library's usual
-/// build is not thread-safe: one thread at a time. Objects are named by absolute paths, "/train/images"; "/"
+/// build is not thread-safe: the calls here take turns, so
+/// different threads may have different files. Objects are named by absolute paths, "/train/images"; "/"
 /// is the root group.
 namespace cifar_mpi::hdf5 {
 

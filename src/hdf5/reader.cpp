@@ -90,6 +90,7 @@ bool fits(Value value) {
 }  // namespace
 
 Reader::Reader(std::string path, ErrorKind kind) : path_(std::move(path)), kind_(kind) {
+  const Lock lock;
   start_library();
   if (const std::string problem = first_look(path_); !problem.empty()) {
     throw Error(kind_, concat("cannot read '", path_, "': ", problem));
@@ -115,6 +116,7 @@ void Reader::fail_hdf5(std::string_view object, std::string_view doing) const {
 }
 
 bool Reader::has(std::string_view object) const {
+  const Lock lock;
   for (const std::string& prefix : path_prefixes(object)) {
     const htri_t exists = H5Lexists(file_.get(), prefix.c_str(), H5P_DEFAULT);
     if (exists < 0) fail_hdf5(prefix, "look for");
@@ -162,10 +164,12 @@ Hid Reader::open_dataset(std::string_view object) const {
 }
 
 bool Reader::is_group(std::string_view object) const {
+  const Lock lock;
   return has(object) && H5Iget_type(open_object(object).get()) == H5I_GROUP;
 }
 
 std::vector<std::string> Reader::members(std::string_view group) const {
+  const Lock lock;
   const Hid id = open_object(group);
   H5G_info_t info{};
   if (H5Gget_info(id.get(), &info) < 0) fail(group, "it is not a group");
@@ -181,12 +185,16 @@ std::vector<std::string> Reader::members(std::string_view group) const {
 }
 
 Type Reader::type(std::string_view object) const {
+  const Lock lock;
   const Hid set = open_dataset(object);
   const Hid type(H5Dget_type(set.get()));
   return classify(type.get());
 }
 
-Dims Reader::dims(std::string_view object) const { return dims(open_dataset(object), object); }
+Dims Reader::dims(std::string_view object) const {
+  const Lock lock;
+  return dims(open_dataset(object), object);
+}
 
 Dims Reader::dims(const Hid& set, std::string_view object) const {
   const Hid type(H5Dget_type(set.get()));
@@ -201,6 +209,7 @@ Dims Reader::dims(const Hid& set, std::string_view object) const {
 }
 
 void Reader::read_whole(std::string_view object, Type wanted, void* values, std::size_t size) const {
+  const Lock lock;
   const Hid set = open_dataset(object);
   const Hid type(H5Dget_type(set.get()));
   const Dims found = dims(set, object);
@@ -215,6 +224,7 @@ void Reader::read_whole(std::string_view object, Type wanted, void* values, std:
 
 void Reader::read_rows(std::string_view object, Type wanted, std::uint64_t first, std::uint64_t rows,
                        void* values, std::size_t size) const {
+  const Lock lock;
   const Hid set = open_dataset(object);
   const Hid type(H5Dget_type(set.get()));
   const Hid space(H5Dget_space(set.get()));
@@ -247,6 +257,7 @@ void Reader::require_text(std::string_view object, Id type) const {
 }
 
 std::vector<std::string> Reader::read_strings(std::string_view object, std::uint64_t most) const {
+  const Lock lock;
   const Hid set = open_dataset(object);
   const Hid type(H5Dget_type(set.get()));
   require_text(object, type.get());
@@ -261,6 +272,7 @@ std::vector<std::string> Reader::read_strings(std::string_view object, std::uint
 }
 
 bool Reader::has_attribute(std::string_view object, const std::string& name) const {
+  const Lock lock;
   const htri_t exists = H5Aexists(open_object(object).get(), name.c_str());
   if (exists < 0) fail_hdf5(object, "list the attributes");
   return exists > 0;
@@ -280,6 +292,7 @@ Hid Reader::open_attribute(const Hid& object, std::string_view object_name, cons
 
 template <class T>
 T Reader::attribute(std::string_view object, const std::string& name) const {
+  const Lock lock;
   const Hid owner = open_object(object);
   const Hid id = open_attribute(owner, object, name);
   const Hid type(H5Aget_type(id.get()));

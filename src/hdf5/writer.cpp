@@ -83,6 +83,7 @@ void make_parents(Writer& writer, std::string_view object) {
 }  // namespace
 
 Writer::Writer() : image_(std::make_unique<Image>()) {
+  const Lock lock;
   start_library();
   const Hid access = check_id(H5Pcreate(H5P_FILE_ACCESS), "a property list", "make");
   image_->attach(access.get());
@@ -94,11 +95,13 @@ Writer::Writer() : image_(std::make_unique<Image>()) {
 
 // A file that cannot be closed, for want of memory, stays open in HDF5: its memory must then stay, too.
 Writer::~Writer() {
+  const Lock lock;
   file_.reset();
   if (!image_->closed()) static_cast<void>(image_.release());
 }
 
 void Writer::group(std::string_view path) {
+  const Lock lock;
   const Hid list = group_list(H5P_GROUP_CREATE);
   for (const std::string& prefix : path_prefixes(path)) {
     const htri_t exists = H5Lexists(file_.get(), prefix.c_str(), H5P_DEFAULT);
@@ -111,6 +114,7 @@ void Writer::group(std::string_view path) {
 
 void Writer::write(std::string_view object, const Dims& dims, Type type, const void* values,
                    std::size_t size) {
+  const Lock lock;
   if (count(dims) != size) {
     throw std::logic_error(concat(object, " has dims ", to_string(dims), " but ", size, " values"));
   }
@@ -127,6 +131,7 @@ void Writer::write(std::string_view object, const Dims& dims, Type type, const v
 }
 
 void Writer::write_strings(std::string_view object, const std::vector<std::string>& values) {
+  const Lock lock;
   make_parents(*this, object);
   const std::string name(object);
   std::size_t longest = 0;
@@ -146,16 +151,21 @@ void Writer::write_strings(std::string_view object, const std::vector<std::strin
 }
 
 void Writer::write_attribute(std::string_view object, const std::string& name, Type type, const void* value) {
+  const Lock lock;
   put_attribute(file_.get(), object, name, memory_type(type), value);
 }
 
 void Writer::write_text(std::string_view object, const std::string& name, std::string_view text) {
+  const Lock lock;
   const std::string stored(text.empty() ? std::string_view("\0", 1) : text);
   put_attribute(file_.get(), object, name, text_type(text.size()).get(), stored.data());
 }
 
 void Writer::save(const std::string& path) {
-  check(H5Fclose(file_.release()), "/", "close");
+  {
+    const Lock lock;
+    check(H5Fclose(file_.release()), "/", "close");
+  }
   write_atomically(path, image_->content());
 }
 

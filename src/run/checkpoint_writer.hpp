@@ -22,8 +22,6 @@ struct WriteReport {
 
 /// Writes the checkpoints of a run on a thread of its own, one at a time: makes the image, writes, flushes
 /// and renames it, sets `latest` and `best`, retires old files.
-///
-/// HDF5 is not thread-safe: while a file is being written nobody else may call it.
 class CheckpointWriter {
  public:
   CheckpointWriter(std::string run_dir, const Retention& retention);

@@ -89,7 +89,7 @@ void build_programs(SessionState& state, const run::Start& start) {
   state.evaluator.emplace(*state.backend, *state.tower, *state.arena, state.world, *state.dataset,
                           state.network.augment, state.sizes.batch / state.sizes.parts,
                           state.state[optim::StateRole::average].as<const float>());
-  state.dataset.reset();  // from here on HDF5, which is not thread-safe, belongs to the writer of checkpoints
+  state.dataset.reset();
 }
 
 run::StartRequest start_request(const SessionState& state) {
