@@ -17,6 +17,7 @@
 #include "cuda/check.hpp"
 #include "cuda/delay_kernel.hpp"
 #include "cuda/lane.hpp"
+#include "cuda/stopwatches.hpp"
 #include "engine/audit.hpp"
 
 namespace cifar_mpi::cuda {
@@ -54,39 +55,46 @@ class DeviceRunner : public engine::Runner {
   }
 
   void replay(int times) final {
-    for (const StopWord* word : words_) {
-      const int asked = word->source->load(std::memory_order_relaxed);
-      std::atomic_ref<int>(*word->word.as<int>()).store(asked, std::memory_order_relaxed);
-    }
-    enqueue(times);
-    const Launch& before = launches_[(launched_ + 1) % launches_.size()];
-    Launch& launch = launches_[launched_ % launches_.size()];
-    check(cudaEventRecord(launch.done.get(), stream(kCompute)), "marking the end of a replay");
-    launch.replays = before.replays + static_cast<std::uint64_t>(times);
-    ++launched_;
-    wait_until(before);
+    const int launches = recorder_ != nullptr ? times : 1;
+    for (int i = 0; i < launches; ++i) launch(times / launches);
   }
 
   void finish() final {
-    for (const Launch& launch : launches_) wait_until(launch);
+    wait_until(launches_[launched_ % launches_.size()]);  // the older one
+    wait_until(launches_[(launched_ + 1) % launches_.size()]);
   }
   std::uint64_t finished() const final { return finished_; }
   const StepProgram& program() const final { return program_; }
   std::vector<double> task_seconds() const override { return {}; }
 
+  void observe(const engine::Observation& observation) final {
+    if (recorder_ == nullptr && observation.recorder == nullptr) return;
+    finish();
+    if (recorder_ != nullptr) recorder_->end_replay(device_end_);
+    recorder_ = observation.recorder;
+    if (recorder_ == nullptr) return;
+    for (Launch& launch : launches_) launch.watches.make(program_.tasks().size());
+    anchor_.set(stream(kCompute));
+  }
+
  protected:
   virtual void enqueue(int times) = 0;
 
+  bool recording() const { return recorder_ != nullptr; }
   cudaStream_t stream(engine::LaneId lane) const { return lanes_[static_cast<std::size_t>(lane)].stream(); }
   const Task& task(engine::TaskId id) const { return program_.tasks()[static_cast<std::size_t>(id)]; }
 
   void start(const Instruction& line) {
     const Range range(task(line.target).name);
+    const cudaStream_t lane = stream(line.lane);
+    Stopwatches& watches = launches_[launched_ % launches_.size()].watches;
+    if (recording()) watches.begin(line.target, lane);
     try {
       task(line.target).start(lanes_[static_cast<std::size_t>(line.lane)]);
     } catch (const Error& error) {
       throw Error(error.kind(), concat("task '", task(line.target).name, "': ", error.what()));
     }
+    if (recording()) watches.end(line.target, lane);
   }
 
   /// Returns when the event has happened; looks at the watches meanwhile.
@@ -113,12 +121,30 @@ class DeviceRunner : public engine::Runner {
   struct Launch {
     Event done;
     std::uint64_t replays = 0;  ///< done with it and all before it
+    bool recorded = false;
+    Stopwatches watches;
   };
+
+  void launch(int times) {
+    for (const StopWord* word : words_) {
+      const int asked = word->source->load(std::memory_order_relaxed);
+      std::atomic_ref<int>(*word->word.as<int>()).store(asked, std::memory_order_relaxed);
+    }
+    const Launch& before = launches_[(launched_ + 1) % launches_.size()];
+    Launch& launch = launches_[launched_ % launches_.size()];
+    launch.recorded = recording();
+    enqueue(times);
+    check(cudaEventRecord(launch.done.get(), stream(kCompute)), "marking the end of a replay");
+    launch.replays = before.replays + static_cast<std::uint64_t>(times);
+    ++launched_;
+    wait_until(before);
+  }
 
   void wait_until(const Launch& launch) {
     if (finished_ >= launch.replays) return;
     wait_for(launch.done, concat("running ", program_.name()));
     finished_ = launch.replays;
+    if (launch.recorded) device_end_ = launch.watches.read(anchor_, *recorder_);
     for (RecordRing* ring : rings_) ring->deliver(finished_);
   }
 
@@ -127,6 +153,9 @@ class DeviceRunner : public engine::Runner {
   std::array<Launch, 2> launches_;  ///< the last two
   std::uint64_t launched_ = 0;      ///< launches
   std::uint64_t finished_ = 0;      ///< replays
+  engine::Recorder* recorder_ = nullptr;
+  Anchor anchor_;                ///< where there is a recorder
+  std::int64_t device_end_ = 0;  ///< of the last replay that was recorded
 };
 
 /// One task after another, each finished before the next begins; marks have nothing left to order.
@@ -189,6 +218,7 @@ class LanesRunner : public DeviceRunner {
 
  private:
   void enqueue_once() {
+    if (recording()) hold_back();
     check(cudaEventRecord(fork_.get(), stream(kCompute)), "setting a mark");
     for (engine::LaneId lane = 1; lane < program_.lanes(); ++lane) wait(lane, fork_);
     for (const Instruction& line : program_.instructions()) {
@@ -212,6 +242,13 @@ class LanesRunner : public DeviceRunner {
     }
   }
 
+  /// Until the replay is enqueued: else the times would show how long the host takes to do so, which a graph does not.
+  void hold_back() const {
+    constexpr std::uint64_t kPerTask = 20'000;  // ns; a few kernels and two events
+    const std::uint64_t delays = kPerTask * program_.tasks().size() / kDelayNanoseconds + 1;
+    for (std::uint64_t i = 0; i < delays; ++i) enqueue_delay_kernel(stream(kCompute));
+  }
+
   void wait(engine::LaneId lane, const Event& event) const {
     check(cudaStreamWaitEvent(stream(lane), event.get(), 0), "waiting for a mark");
   }
@@ -226,9 +263,11 @@ class GraphRunner final : public LanesRunner {
  public:
   using LanesRunner::LanesRunner;
 
+  bool replays_graphs() const override { return true; }
+
  private:
   void enqueue(int times) override {
-    if (!warm_) {
+    if (!warm_ || recording()) {
       LanesRunner::enqueue(times);
       warm_ = true;
       return;

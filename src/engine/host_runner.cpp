@@ -44,6 +44,7 @@ class HostRunner : public Runner {
   std::uint64_t finished() const override { return finished_; }
   const StepProgram& program() const override { return program_; }
   std::vector<double> task_seconds() const override { return clock_.seconds(); }
+  void observe(const Observation& observation) override { clock_.record_in(observation.recorder); }
   void show_in(ProgressCounter& counter) override { clock_.show_in(counter); }
 
  protected:

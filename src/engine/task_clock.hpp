@@ -5,6 +5,7 @@
 
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/engine/progress_counter.hpp"
+#include "cifar_mpi/engine/recorder.hpp"
 
 namespace cifar_mpi::engine {
 
@@ -12,14 +13,17 @@ namespace cifar_mpi::engine {
 ///
 /// The clock is read only when the charged task changes, so polling one collective in a loop reads it not at
 /// all. Each change is also shown in a ProgressCounter: an addition and a store beside the reading of the
-/// clock.
+/// clock. What a Recorder is given costs one store more.
 class TaskClock {
  public:
   explicit TaskClock(std::size_t tasks) : seconds_(tasks, 0.0) {}
 
   /// Time before this belongs to nobody. Counts on from where the ProgressCounter stands: others may have shown
   /// in it.
-  void begin() { owner_ = kNobody, since_ = steady_seconds(), count_ = counter_->snapshot().count; }
+  void begin() {
+    owner_ = kNobody, since_ = steady_nanoseconds(), count_ = counter_->snapshot().count;
+    if (recorder_ != nullptr) recorder_->begin_replay(since_);
+  }
   void charge(TaskId task) {
     if (task != owner_) hand_over(task);
   }
@@ -28,6 +32,11 @@ class TaskClock {
   void progress() { ++count_; }
   /// Shows the changes in `counter` from now on; it must outlive the clock.
   void show_in(ProgressCounter& counter) { counter_ = &counter; }
+  /// Notes stretches in `recorder` from the next `begin` on, or, with null, none; what the recorder before has open ends.
+  void record_in(Recorder* recorder) {
+    if (recorder_ != nullptr) recorder_->end_replay(steady_nanoseconds());
+    recorder_ = recorder;
+  }
   TaskId charged() const { return owner_; }
   const std::vector<double>& seconds() const { return seconds_; }
 
@@ -35,8 +44,11 @@ class TaskClock {
   static constexpr TaskId kNobody = ProgressCounter::kNobody;
 
   void hand_over(TaskId task) {
-    const double now = steady_seconds();
-    if (owner_ != kNobody) seconds_[static_cast<std::size_t>(owner_)] += now - since_;
+    const std::int64_t now = steady_nanoseconds();
+    if (owner_ != kNobody) {
+      seconds_[static_cast<std::size_t>(owner_)] += 1e-9 * static_cast<double>(now - since_);
+      if (recorder_ != nullptr) recorder_->add(owner_, since_, now);
+    }
     owner_ = task;
     since_ = now;
     counter_->show(count_, task);
@@ -47,7 +59,8 @@ class TaskClock {
   ProgressCounter* counter_ = &unseen_;
   std::uint64_t count_ = 0;
   TaskId owner_ = kNobody;
-  double since_ = 0.0;
+  std::int64_t since_ = 0;
+  Recorder* recorder_ = nullptr;
 };
 
 }  // namespace cifar_mpi::engine

@@ -20,6 +20,7 @@ class LaunchCounter final : public engine::Runner {
     runner_->replay(times);
   }
   void finish() override { runner_->finish(); }
+  void observe(const engine::Observation& observation) override { runner_->observe(observation); }
   std::uint64_t finished() const override { return runner_->finished(); }
   const engine::StepProgram& program() const override { return runner_->program(); }
   std::vector<double> task_seconds() const override { return runner_->task_seconds(); }

@@ -8,6 +8,7 @@
 #include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/engine/program.hpp"
 #include "cifar_mpi/engine/progress_counter.hpp"
+#include "cifar_mpi/engine/recorder.hpp"
 
 namespace cifar_mpi::engine {
 
@@ -22,6 +23,12 @@ constexpr auto names_of(RunnerKind) {
                                           {"graph", RunnerKind::graph},
                                           {"audit", RunnerKind::audit}});
 }
+
+/// What is done in some replays beside the program's own work. It changes no bit of what the program computes.
+struct Observation {
+  Recorder* recorder = nullptr;  ///< notes when the tasks run; null: nobody does
+  bool look = false;             ///< reserved for tasks that only look at what others have computed
+};
 
 /// Replays one finalized program. The same bits come out of every kind.
 class Runner {
@@ -42,6 +49,12 @@ class Runner {
   /// Seconds spent in each task since the start, by TaskId; waiting for a collective counts as that
   /// collective's task. Empty where a runner cannot tell (lanes and graph on CUDA).
   virtual std::vector<double> task_seconds() const = 0;
+  /// Holds for the replays that follow, until it is called again; `recorder` must live as long. When it returns,
+  /// all that was recorded before stands in the recorder of before, whose last replay ends now; `finish` leaves that
+  /// open. A device runner waits here for what is enqueued, when either call has a recorder.
+  virtual void observe(const Observation& observation) = 0;
+  /// Whether an ordinary replay is a graph, which is replayed task by task while there is a recorder.
+  virtual bool replays_graphs() const { return false; }
   /// From now on shows in `counter`, which must outlive the runner, which task it is in. Several runners of one
   /// thread may share it. A runner that does not know, because its tasks run elsewhere, shows nothing.
   virtual void show_in(ProgressCounter& /*counter*/) {}

@@ -4,12 +4,14 @@
 #include <utility>
 #include <vector>
 
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/engine/recorder.hpp"
 #include "cuda/control.hpp"
 #include "cuda/delay_kernel.hpp"
 #include "cuda/device/gpu.hpp"
 #include "cuda/lane.hpp"
 
-/// What the serial runner says of its tasks' time.
+/// What the runners say of their tasks' time.
 namespace cifar_mpi::cuda::testing {
 namespace {
 
@@ -79,6 +81,70 @@ TEST_F(CudaRunner, HoldsAStreamForAFewMicroseconds) {
     check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "a test");
     EXPECT_GE(1e-3 * static_cast<double>(milliseconds), kHeldSeconds - 2e-6);
     EXPECT_LT(milliseconds, 1000.0f);
+  }
+}
+
+/// Each task holds its stream for kHeldSeconds: two on the compute lane, between them one beside them.
+engine::StepProgram holding_program() {
+  const auto hold = [](const char* name) {
+    return engine::Task{name, {}, {}, [](engine::Lane& lane) { enqueue_delay_kernel(stream_of(lane)); }, {}};
+  };
+  engine::StepProgram program("hold");
+  program.run(kCompute, hold("first"));
+  program.wait(engine::kFirstSide, program.set(kCompute));
+  program.run(engine::kFirstSide, hold("beside"));
+  program.run(kCompute, hold("last"));
+  program.wait(kCompute, program.set(engine::kFirstSide));
+  program.finalize();
+  return program;
+}
+
+TEST_F(CudaRunner, RecordsWhenTheTasksOfAllLanesRan) {
+  constexpr auto kHeld = static_cast<std::int64_t>(kDelayNanoseconds) - 2'000;
+  constexpr std::int64_t kClock =
+      100'000;  // how far a host that is interrupted may see the device's clock off
+  for (const engine::RunnerKind kind :
+       {engine::RunnerKind::serial, engine::RunnerKind::lanes, engine::RunnerKind::graph}) {
+    Bench bench;
+    const auto runner = make_runner(bench.device, holding_program(), kind, {});
+    EXPECT_EQ(runner->replays_graphs(), kind == engine::RunnerKind::graph);
+    runner->replay(2);
+    runner->replay(2);
+    engine::Recorder recorder(3, 100);
+    const std::int64_t before = steady_nanoseconds();
+    runner->observe({&recorder});
+    runner->replay(2);
+    runner->replay();
+    runner->observe({});
+    const std::int64_t after = steady_nanoseconds();
+    EXPECT_EQ(runner->finished(), 7u);
+    ASSERT_EQ(recorder.replays(), 3u);
+    std::int64_t last_end = before - kClock;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const engine::Recorder::Replay replay = recorder[i];
+      ASSERT_EQ(replay.slices.size(), 3u);
+      std::int64_t begins[3] = {}, ends[3] = {}, last_begin = replay.begin_ns;
+      for (const engine::Recorder::Slice& slice : replay.slices) {
+        EXPECT_GE(slice.begin_ns, last_begin) << "in the order of their beginnings";
+        last_begin = slice.begin_ns;
+        begins[slice.task] = slice.begin_ns;
+        ends[slice.task] = slice.end_ns;
+        EXPECT_GE(slice.end_ns - slice.begin_ns, kHeld);
+        EXPECT_LE(slice.end_ns, replay.end_ns);
+      }
+      EXPECT_GE(begins[1], ends[0] - 2'000);
+      EXPECT_GE(begins[2], ends[0] - 2'000);
+      EXPECT_GE(replay.begin_ns, last_end - 2'000);
+      last_end = replay.end_ns;
+      if (i > 0) {
+        EXPECT_EQ(recorder[i - 1].end_ns, replay.begin_ns);
+      }
+    }
+    EXPECT_LE(last_end, after + kClock);
+    runner->replay(2);
+    runner->finish();
+    EXPECT_EQ(runner->finished(), 9u);
+    EXPECT_EQ(recorder.replays(), 3u);
   }
 }
 

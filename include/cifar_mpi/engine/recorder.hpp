@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cifar_mpi/engine/program.hpp"
+
+namespace cifar_mpi::engine {
+
+/// Room for what a runner notes of a few replays: when its tasks ran.
+///
+/// All of it is allocated in advance; to note something is to store it. What finds no room, a replay as a
+/// whole or the later stretches of one, is left out and counted.
+///
+/// Times are nanoseconds on this machine's steady clock. A host runner notes a stretch for each time that its
+/// thread is charged to a task, one behind the other: a collective that is polled between tasks has many. A
+/// device runner notes one for each task, and those of different lanes overlap.
+class Recorder {
+ public:
+  struct Slice {
+    TaskId task = 0;
+    std::int64_t begin_ns = 0;
+    std::int64_t end_ns = 0;
+  };
+  /// From the beginning of a replay to the beginning of the next one.
+  struct Replay {
+    std::int64_t begin_ns = 0;
+    std::int64_t end_ns = 0;
+    std::span<const Slice> slices;
+    std::uint64_t dropped = 0;  ///< stretches for which there was no room
+  };
+
+  /// Memory that is never written to costs nothing; throws std::bad_alloc.
+  Recorder(std::size_t replays, std::size_t slices_per_replay)
+      : most_replays_(replays),
+        most_slices_(slices_per_replay),
+        slices_(std::make_unique_for_overwrite<Slice[]>(replays * slices_per_replay)) {
+    replays_.reserve(replays);
+  }
+
+  /// For runners. A replay begins, and the one before ends.
+  void begin_replay(std::int64_t now) {
+    end_replay(now);
+    open_ = !full();
+    if (open_) replays_.push_back({now, now, 0, 0});
+  }
+  void add(TaskId task, std::int64_t begin_ns, std::int64_t end_ns) {
+    if (!open_) return;
+    Kept& replay = replays_.back();
+    if (replay.slices == most_slices_) {
+      ++replay.dropped;
+      return;
+    }
+    slices_[(replays_.size() - 1) * most_slices_ + replay.slices++] = {task, begin_ns, end_ns};
+  }
+  /// Nothing when none is open.
+  void end_replay(std::int64_t now) {
+    if (open_) replays_.back().end_ns = now;
+    open_ = false;
+  }
+
+  /// Those that were begun since `clear`, but for what found no room.
+  std::size_t replays() const { return replays_.size(); }
+  bool full() const { return replays_.size() == most_replays_; }
+  /// Whether the last one has not ended.
+  bool open() const { return open_; }
+  Replay operator[](std::size_t i) const {
+    const Kept& replay = replays_[i];
+    return {
+        replay.begin_ns, replay.end_ns, {slices_.get() + i * most_slices_, replay.slices}, replay.dropped};
+  }
+  void clear() {
+    replays_.clear();
+    open_ = false;
+  }
+
+ private:
+  struct Kept {
+    std::int64_t begin_ns = 0;
+    std::int64_t end_ns = 0;
+    std::size_t slices = 0;
+    std::uint64_t dropped = 0;
+  };
+
+  std::size_t most_replays_;
+  std::size_t most_slices_;  ///< of a replay
+  std::unique_ptr<Slice[]> slices_;
+  std::vector<Kept> replays_;
+  bool open_ = false;
+};
+
+}  // namespace cifar_mpi::engine

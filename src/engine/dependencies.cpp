@@ -1,0 +1,65 @@
+#include "cifar_mpi/engine/dependencies.hpp"
+
+#include <algorithm>
+
+namespace cifar_mpi::engine {
+namespace {
+
+constexpr TaskId kNone = -1;
+
+/// What stands in front of a lane's next task.
+struct Front {
+  std::vector<TaskId> awaited;  ///< the last tasks of other lanes behind which the lane has waited
+  bool used = false;            ///< a task stands behind them
+};
+
+void add(std::vector<TaskId>& tasks, TaskId task) {
+  const auto place = std::lower_bound(tasks.begin(), tasks.end(), task);
+  if (place == tasks.end() || *place != task) tasks.insert(place, task);
+}
+
+}  // namespace
+
+std::vector<std::vector<TaskId>> find_dependencies(const StepProgram& program) {
+  std::vector<std::vector<TaskId>> dependencies(program.tasks().size());
+  const auto kind = [&](TaskId task) { return program.tasks()[static_cast<std::size_t>(task)].kind; };
+  std::vector<TaskId> last(static_cast<std::size_t>(program.lanes()), kNone);
+  std::vector<TaskId> behind(static_cast<std::size_t>(program.marks()), kNone);
+  std::vector<Front> fronts(static_cast<std::size_t>(program.lanes()));
+  for (const Instruction& line : program.instructions()) {
+    const auto lane = static_cast<std::size_t>(line.lane);
+    const auto target = static_cast<std::size_t>(line.target);
+    Front& front = fronts[lane];
+    switch (line.op) {
+      case Op::run: {
+        const bool collective = kind(line.target) == TaskKind::collective;
+        if (collective || !front.used) {
+          for (const TaskId task : front.awaited) {
+            if ((kind(task) == TaskKind::collective) != collective) add(dependencies[target], task);
+          }
+        }
+        front.used = true;
+        last[lane] = line.target;
+        break;
+      }
+      case Op::set:
+        behind[target] = last[lane];
+        break;
+      case Op::wait:
+        if (front.used) front = {};
+        if (behind[target] != kNone && behind[target] != last[lane]) add(front.awaited, behind[target]);
+        break;
+    }
+  }
+  return dependencies;
+}
+
+std::vector<LaneId> lanes_of(const StepProgram& program) {
+  std::vector<LaneId> lanes(program.tasks().size(), kCompute);
+  for (const Instruction& line : program.instructions()) {
+    if (line.op == Op::run) lanes[static_cast<std::size_t>(line.target)] = line.lane;
+  }
+  return lanes;
+}
+
+}  // namespace cifar_mpi::engine
