@@ -288,6 +288,33 @@ std::vector<double> World::gather(double mine) const {
   return values;
 }
 
+std::vector<std::vector<std::byte>> World::collect(std::span<const std::byte> mine) const {
+  constexpr int kTag = 1;
+  const MPI_Comm comm = state_->all.get();
+  std::uint64_t size = mine.size();
+  std::vector<std::uint64_t> sizes(rank() == 0 ? static_cast<std::size_t>(state_->size) : 0);
+  check(MPI_Gather(&size, 1, MPI_UINT64_T, sizes.data(), 1, MPI_UINT64_T, 0, comm), "collecting", 0);
+  if (rank() != 0) {
+    for (std::size_t at = 0; at < mine.size(); at += kPiece) {
+      const int piece = static_cast<int>(std::min(kPiece, mine.size() - at));
+      check(MPI_Send(mine.data() + at, piece, MPI_BYTE, 0, kTag, comm), "collecting", 0);
+    }
+    return {};
+  }
+  std::vector<std::vector<std::byte>> all(sizes.size());
+  all[0].assign(mine.begin(), mine.end());
+  for (std::size_t from = 1; from < all.size(); ++from) {
+    all[from].resize(sizes[from]);
+    for (std::size_t at = 0; at < sizes[from]; at += kPiece) {
+      const int piece = static_cast<int>(std::min(kPiece, sizes[from] - at));
+      check(MPI_Recv(all[from].data() + at, piece, MPI_BYTE, static_cast<int>(from), kTag, comm,
+                     MPI_STATUS_IGNORE),
+            "collecting", static_cast<int>(from));
+    }
+  }
+  return all;
+}
+
 void World::broadcast(std::span<std::byte> bytes) const { broadcast_bytes(bytes, 0, state_->all.get()); }
 
 void World::broadcast(std::string& text) const { broadcast_text(text, 0, state_->all.get()); }

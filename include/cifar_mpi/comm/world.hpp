@@ -82,6 +82,8 @@ class World {
   void sum(std::span<double> values) const;
   /// One value of every rank, by rank, on every rank.
   std::vector<double> gather(double mine) const;
+  /// What every rank gives, by rank, of any length, on rank 0; nothing on the others, which do not wait for it.
+  std::vector<std::vector<std::byte>> collect(std::span<const std::byte> mine) const;
   /// The host of every rank, by rank; gathered once at start.
   const std::vector<std::string>& hosts() const;
   /// Copies `bytes` from rank 0 to all.
