@@ -18,6 +18,7 @@
 #include "train/run_events.hpp"
 #include "train/snapshot.hpp"
 #include "train/state.hpp"
+#include "train/step_recording.hpp"
 #include "watch/deadline.hpp"
 #include "watch/rank_watch.hpp"
 
@@ -92,11 +93,12 @@ class Loop {
   report::MetricsFile metrics_;
   report::TensorBoard board_;
   report::StepReporter reporter_;
-  const std::uint64_t begun_;  ///< steps that were done before this start
-  std::uint64_t launched_;     ///< steps enqueued since the run began
-  std::uint64_t finished_;     ///< steps that were done when the last launch returned
-  std::uint64_t timed_;        ///< steps of which the end has been noted
-  std::uint64_t absorbed_;     ///< steps whose records have been read
+  std::optional<StepRecording> recording_;  ///< while it trains
+  const std::uint64_t begun_;               ///< steps that were done before this start
+  std::uint64_t launched_;                  ///< steps enqueued since the run began
+  std::uint64_t finished_;                  ///< steps that were done when the last launch returned
+  std::uint64_t timed_;                     ///< steps of which the end has been noted
+  std::uint64_t absorbed_;                  ///< steps whose records have been read
   bool stopping_ = false;
   std::optional<double> test_accuracy_;  ///< of the current step, when it was evaluated
 };
@@ -123,6 +125,10 @@ void Loop::run(const std::string& last_end) {
     if (!s_.config.tensorboard) return;
     board_ = report::TensorBoard(s_.config.run_dir + "/tensorboard", launched_, {s_.network.net, hparams(s_)},
                                  s_.log);
+  });
+  s_.world.together([&] {
+    recording_.emplace(s_, std::vector{eval_every(), static_cast<std::uint64_t>(s_.config.checkpoint_every),
+                                       static_cast<std::uint64_t>(s_.config.check_every)});
   });
   metrics_.write(start_event(s_, launched_, metrics_.reached(), last_end));
   try {
@@ -175,6 +181,7 @@ void Loop::train() {
     if (launched_ % check_steps == 0) note_parameter_hash();
     begin_step();
     const int steps = steps_of_launch();
+    recording_->before_launch(launched_);
     s_.step->replay(steps);
     finished_ = launched_;
     launched_ += static_cast<std::uint64_t>(steps);
@@ -192,6 +199,7 @@ void Loop::train() {
     reporter_.begin_interval(launched_);
   }
   finish();
+  recording_->finish();
 }
 
 void Loop::note_done() {
@@ -204,11 +212,15 @@ void Loop::finish() {
   absorb(launched_);
 }
 
-/// As many as asked for, where no log line, evaluation, checkpoint or comparison is due before their end.
+/// As many as asked for, where no log line, evaluation, checkpoint or comparison is due before their end, and none of them
+/// is recorded.
 int Loop::steps_of_launch() const {
   const auto wanted = static_cast<std::uint64_t>(s_.config.graph_steps);
   const auto straddles = [&](std::uint64_t every) { return launched_ % every + wanted > every; };
   const TrainConfig& config = s_.config;
+  for (std::uint64_t step = launched_; step < launched_ + wanted; ++step) {
+    if (recording_->records(step)) return 1;
+  }
   const bool due = straddles(eval_every()) || straddles(s_.sizes.total_steps) ||
                    straddles(static_cast<std::uint64_t>(config.checkpoint_every)) ||
                    straddles(static_cast<std::uint64_t>(config.check_every)) ||

@@ -45,6 +45,7 @@ struct RankStep {
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
   std::vector<Slice> slices;  ///< in the order of their beginnings; empty: this rank's step is missing
+  std::uint64_t dropped = 0;  ///< stretches that found no room; of such a step times are too small
 
   bool operator==(const RankStep&) const = default;
 };

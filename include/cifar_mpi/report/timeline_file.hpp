@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/report/timeline.hpp"
+
+/// The sampled steps of a run on the disk, RUN_DIR/timeline.h5.
+///
+///   /                        attributes format = "cifar_mpi timeline", version, program, collective, wire,
+///                            images_per_rank
+///   /hosts [P] text          by rank; /clock_uncertainty_ns [P] int64 alike
+///   /tasks/name [T] text     by task; /tasks/lane [T] int64, /tasks/collective [T] uint8 (0 or 1),
+///                            /tasks/bytes [T] uint64 alike
+///   /tasks/first_after [T+1] uint64, /tasks/after [] int64
+///                            task t's `after` is [first_after[t], first_after[t+1]) of the second
+///   /steps/step [n] uint64   completed steps before it, ascending
+///   /steps/{begin_ns,end_ns} [n,P] int64, /steps/dropped [n,P] uint64
+///   /steps/first_slice [n·P+1] uint64
+///                            the slices of step i on rank r begin at i·P + r
+///   /slices/{task,begin_ns,end_ns} [] int64
+namespace cifar_mpi::report {
+
+/// Throws Error{io}.
+void write_timeline(const std::string& path, const Timeline& timeline);
+
+/// The file may be a stranger's: what it says fits together, or Error{checkpoint} is thrown, which says in a sentence
+/// what does not.
+Timeline read_timeline(const std::string& path);
+
+/// timeline.h5 of a run that trains: written whole, beside training, each time that there is more. Rank 0 only.
+///
+/// It holds the last steps that fit into 64 MiB, at least those of the last `add`. When it cannot be written (disk
+/// full, folder gone) the user is warned once and the run goes on.
+class TimelineFile {
+ public:
+  static constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
+
+  /// Goes on with the steps before `step` of the file that is there, if they are of the same program on the same hosts;
+  /// what cannot be read is a warning, and begun anew. `head` is a timeline without steps.
+  TimelineFile(std::string path, Timeline head, std::uint64_t step, const Log& log,
+               std::uint64_t most_bytes = kMostBytes);
+  /// Waits for what is being written.
+  ~TimelineFile() = default;
+  TimelineFile(const TimelineFile&) = delete;
+  TimelineFile& operator=(const TimelineFile&) = delete;
+
+  /// Steps behind all before. Begins to write, unless a file is being written: the next call or `finish` then does.
+  /// The uncertainties hold for these steps; the file has the largest.
+  void add(std::vector<Timeline::Step> steps, const std::vector<std::int64_t>& clock_uncertainty_ns);
+  /// Returns when all is on the disk, or was warned of.
+  void finish();
+
+ private:
+  struct Added {
+    std::vector<Timeline::Step> steps;
+    std::vector<std::int64_t> clock_uncertainty_ns;
+  };
+
+  void write_next();
+  void take(Added added);
+  void wait();
+
+  const std::string path_;
+  Log log_;
+  const std::uint64_t most_bytes_;
+  Timeline timeline_;           ///< the thread's while it writes
+  std::vector<Added> waiting_;  ///< not in the timeline yet
+  bool warned_ = false;
+  std::future<std::string> in_flight_;  ///< why it could not be written; its destructor waits
+};
+
+}  // namespace cifar_mpi::report

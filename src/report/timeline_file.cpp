@@ -1,0 +1,306 @@
+#include "cifar_mpi/report/timeline_file.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "hdf5/hdf5.hpp"
+
+namespace cifar_mpi::report {
+namespace {
+
+constexpr const char* kFormat = "cifar_mpi timeline";
+constexpr std::uint64_t kVersion = 1;
+constexpr std::uint64_t kMostTasks = 1 << 16, kMostRanks = 1 << 16;
+constexpr std::int64_t kMostLanes = 1 << 8;
+/// No clock shows more, and the difference of two times fits.
+constexpr std::int64_t kLatest = std::int64_t{1} << 61;
+
+constexpr std::uint64_t kSliceBytes = 3 * sizeof(std::int64_t);
+constexpr std::uint64_t kRankStepBytes = 4 * sizeof(std::int64_t);
+
+std::uint64_t bytes_of(const Timeline::Step& step) {
+  std::uint64_t bytes = sizeof step.step;
+  for (const RankStep& rank : step.ranks) bytes += kRankStepBytes + kSliceBytes * rank.slices.size();
+  return bytes;
+}
+
+void write_tasks(hdf5::Writer& file, const std::vector<TimelineTask>& tasks) {
+  std::vector<std::string> names;
+  std::vector<std::int64_t> lanes, after;
+  std::vector<std::uint8_t> collective;
+  std::vector<std::uint64_t> bytes, first_after{0};
+  for (const TimelineTask& task : tasks) {
+    names.push_back(task.name);
+    lanes.push_back(task.lane);
+    collective.push_back(task.kind == engine::TaskKind::collective ? 1 : 0);
+    bytes.push_back(task.bytes);
+    after.insert(after.end(), task.after.begin(), task.after.end());
+    first_after.push_back(after.size());
+  }
+  file.write_strings("/tasks/name", names);
+  file.write("/tasks/lane", {lanes.size()}, lanes);
+  file.write("/tasks/collective", {collective.size()}, collective);
+  file.write("/tasks/bytes", {bytes.size()}, bytes);
+  file.write("/tasks/first_after", {first_after.size()}, first_after);
+  file.write("/tasks/after", {after.size()}, after);
+}
+
+void write_steps(hdf5::Writer& file, const Timeline& timeline) {
+  std::vector<std::uint64_t> steps, dropped, first_slice{0};
+  std::vector<std::int64_t> begins, ends, tasks, slice_begins, slice_ends;
+  for (const Timeline::Step& step : timeline.steps) {
+    steps.push_back(step.step);
+    for (const RankStep& rank : step.ranks) {
+      begins.push_back(rank.begin_ns);
+      ends.push_back(rank.end_ns);
+      dropped.push_back(rank.dropped);
+      for (const Slice& slice : rank.slices) {
+        tasks.push_back(slice.task);
+        slice_begins.push_back(slice.begin_ns);
+        slice_ends.push_back(slice.end_ns);
+      }
+      first_slice.push_back(tasks.size());
+    }
+  }
+  const hdf5::Dims by_rank{steps.size(), timeline.hosts.size()};
+  file.write("/steps/step", {steps.size()}, steps);
+  file.write("/steps/begin_ns", by_rank, begins);
+  file.write("/steps/end_ns", by_rank, ends);
+  file.write("/steps/dropped", by_rank, dropped);
+  file.write("/steps/first_slice", {first_slice.size()}, first_slice);
+  file.write("/slices/task", {tasks.size()}, tasks);
+  file.write("/slices/begin_ns", {slice_begins.size()}, slice_begins);
+  file.write("/slices/end_ns", {slice_ends.size()}, slice_ends);
+}
+
+[[noreturn]] void refuse(const hdf5::Reader& file, const std::string& what) {
+  throw Error(ErrorKind::checkpoint, concat("cannot use the timeline '", file.path(), "': ", what));
+}
+
+void require_format(const hdf5::Reader& file) {
+  if (!file.has_attribute("/", "format") || file.attribute<std::string>("/", "format") != kFormat)
+    refuse(file, concat("its format is not \"", kFormat, '"'));
+  const auto version = file.attribute<std::uint64_t>("/", "version");
+  if (version != kVersion)
+    refuse(file, concat("its version is ", version, ", this program reads ", kVersion));
+}
+
+/// A data set of exactly these dims.
+template <class T>
+std::vector<T> read(const hdf5::Reader& file, const char* object, const hdf5::Dims& expected) {
+  const hdf5::Dims found = file.dims(object);
+  if (found != expected) {
+    refuse(file, concat(object, " has the dims ", hdf5::to_string(found), " instead of ",
+                        hdf5::to_string(expected)));
+  }
+  return file.read<T>(object);
+}
+
+/// A list of any length.
+template <class T>
+std::vector<T> read_list(const hdf5::Reader& file, const char* object) {
+  if (const hdf5::Dims found = file.dims(object); found.size() != 1)
+    refuse(file, concat(object, " has the dims ", hdf5::to_string(found), ", it must be a list"));
+  return file.read<T>(object);
+}
+
+/// Where the parts of a list of `size` entries begin, the last one its end.
+void require_parts(const hdf5::Reader& file, const char* object, const std::vector<std::uint64_t>& first,
+                   std::uint64_t size) {
+  if (first.front() != 0 || first.back() != size || !std::is_sorted(first.begin(), first.end()))
+    refuse(file, concat(object, " does not cut ", size, " entries into parts"));
+}
+
+std::vector<TimelineTask> read_tasks(const hdf5::Reader& file) {
+  const std::vector<std::string> names = file.read_strings("/tasks/name", kMostTasks);
+  const std::uint64_t count = names.size();
+  const auto lanes = read<std::int64_t>(file, "/tasks/lane", {count});
+  const auto collective = read<std::uint8_t>(file, "/tasks/collective", {count});
+  const auto bytes = read<std::uint64_t>(file, "/tasks/bytes", {count});
+  const auto first_after = read<std::uint64_t>(file, "/tasks/first_after", {count + 1});
+  const auto after = read_list<std::int64_t>(file, "/tasks/after");
+  require_parts(file, "/tasks/first_after", first_after, after.size());
+  std::vector<TimelineTask> tasks(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (lanes[i] < 0 || lanes[i] >= kMostLanes) refuse(file, concat("task ", i, " is on lane ", lanes[i]));
+    if (collective[i] > 1)
+      refuse(file, concat("/tasks/collective has ", int{collective[i]}, ", neither 0 nor 1"));
+    tasks[i] = {names[i],
+                static_cast<engine::LaneId>(lanes[i]),
+                collective[i] == 1 ? engine::TaskKind::collective : engine::TaskKind::work,
+                bytes[i],
+                {}};
+    for (std::uint64_t at = first_after[i]; at < first_after[i + 1]; ++at) {
+      if (after[at] < 0 || static_cast<std::uint64_t>(after[at]) >= count)
+        refuse(file, concat("task ", i, " stands after task ", after[at], " of ", count));
+      tasks[i].after.push_back(static_cast<std::int32_t>(after[at]));
+    }
+  }
+  return tasks;
+}
+
+/// The content of /slices, checked.
+std::vector<Slice> read_slices(const hdf5::Reader& file, std::size_t tasks) {
+  const auto task = read_list<std::int64_t>(file, "/slices/task");
+  const auto begin = read<std::int64_t>(file, "/slices/begin_ns", {task.size()});
+  const auto end = read<std::int64_t>(file, "/slices/end_ns", {task.size()});
+  std::vector<Slice> slices(task.size());
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    if (task[i] < 0 || static_cast<std::uint64_t>(task[i]) >= tasks)
+      refuse(file, concat("slice ", i, " is of task ", task[i], " of ", tasks));
+    if (begin[i] < -kLatest || end[i] > kLatest || begin[i] > end[i])
+      refuse(file, concat("slice ", i, " lasts from ", begin[i], " to ", end[i], " ns"));
+    slices[i] = {static_cast<std::int32_t>(task[i]), begin[i], end[i]};
+  }
+  return slices;
+}
+
+std::vector<Timeline::Step> read_steps(const hdf5::Reader& file, std::size_t tasks, std::uint64_t ranks) {
+  const auto numbers = read_list<std::uint64_t>(file, "/steps/step");
+  const std::uint64_t count = numbers.size();
+  if (std::adjacent_find(numbers.begin(), numbers.end(), std::greater_equal<>()) != numbers.end())
+    refuse(file, "its steps are not in ascending order");
+  const auto begin = read<std::int64_t>(file, "/steps/begin_ns", {count, ranks});
+  const auto end = read<std::int64_t>(file, "/steps/end_ns", {count, ranks});
+  const auto dropped = read<std::uint64_t>(file, "/steps/dropped", {count, ranks});
+  const auto first = read<std::uint64_t>(file, "/steps/first_slice", {count * ranks + 1});
+  const std::vector<Slice> slices = read_slices(file, tasks);
+  require_parts(file, "/steps/first_slice", first, slices.size());
+  std::vector<Timeline::Step> steps(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    steps[i].step = numbers[i];
+    for (std::size_t at = i * ranks; at < (i + 1) * ranks; ++at) {
+      if (begin[at] < -kLatest || end[at] > kLatest || begin[at] > end[at])
+        refuse(file, concat("step ", numbers[i], " lasts from ", begin[at], " to ", end[at], " ns"));
+      const auto from = slices.begin() + static_cast<std::ptrdiff_t>(first[at]);
+      const auto to = slices.begin() + static_cast<std::ptrdiff_t>(first[at + 1]);
+      const auto earlier = [](const Slice& a, const Slice& b) { return a.begin_ns < b.begin_ns; };
+      if (!std::is_sorted(from, to, earlier))
+        refuse(file, concat("the slices of step ", numbers[i], " are not in the order of their beginnings"));
+      steps[i].ranks.push_back({begin[at], end[at], {from, to}, dropped[at]});
+    }
+  }
+  return steps;
+}
+
+/// Whether steps of both can stand in one timeline.
+bool go_together(const Timeline& a, const Timeline& b) {
+  return a.program == b.program && a.collective == b.collective && a.wire == b.wire &&
+         a.images_per_rank == b.images_per_rank && a.tasks == b.tasks && a.hosts == b.hosts;
+}
+
+}  // namespace
+
+void write_timeline(const std::string& path, const Timeline& timeline) {
+  hdf5::Writer file;
+  file.attribute("/", "format", kFormat);
+  file.attribute("/", "version", kVersion);
+  file.attribute("/", "program", timeline.program);
+  file.attribute("/", "collective", timeline.collective);
+  file.attribute("/", "wire", timeline.wire);
+  file.attribute("/", "images_per_rank", timeline.images_per_rank);
+  file.write_strings("/hosts", timeline.hosts);
+  file.write("/clock_uncertainty_ns", {timeline.clock_uncertainty_ns.size()}, timeline.clock_uncertainty_ns);
+  write_tasks(file, timeline.tasks);
+  write_steps(file, timeline);
+  file.save(path);
+}
+
+Timeline read_timeline(const std::string& path) {
+  const hdf5::Reader file(path, ErrorKind::checkpoint);
+  require_format(file);
+  Timeline timeline;
+  timeline.program = file.attribute<std::string>("/", "program");
+  timeline.collective = file.attribute<std::string>("/", "collective");
+  timeline.wire = file.attribute<std::string>("/", "wire");
+  timeline.images_per_rank = file.attribute<std::uint64_t>("/", "images_per_rank");
+  timeline.hosts = file.read_strings("/hosts", kMostRanks);
+  const std::uint64_t ranks = timeline.hosts.size();
+  if (ranks == 0) refuse(file, "it has no ranks");
+  timeline.clock_uncertainty_ns = read<std::int64_t>(file, "/clock_uncertainty_ns", {ranks});
+  for (const std::int64_t uncertainty : timeline.clock_uncertainty_ns) {
+    if (uncertainty < 0) refuse(file, concat("a clock is uncertain by ", uncertainty, " ns"));
+  }
+  timeline.tasks = read_tasks(file);
+  timeline.steps = read_steps(file, timeline.tasks.size(), ranks);
+  return timeline;
+}
+
+TimelineFile::TimelineFile(std::string path, Timeline head, std::uint64_t step, const Log& log,
+                           std::uint64_t most_bytes)
+    : path_(std::move(path)), log_(log), most_bytes_(most_bytes), timeline_(std::move(head)) {
+  std::error_code unknown;
+  const auto status = std::filesystem::symlink_status(path_, unknown);
+  if (!std::filesystem::exists(status)) return;
+  try {
+    Timeline found = read_timeline(path_);
+    if (!go_together(found, timeline_)) return;
+    timeline_ = std::move(found);
+    std::erase_if(timeline_.steps, [&](const Timeline::Step& kept) { return kept.step >= step; });
+  } catch (const Error& error) {
+    log_.warn(concat(error.what(), "; it is begun anew"));
+  }
+}
+
+void TimelineFile::add(std::vector<Timeline::Step> steps,
+                       const std::vector<std::int64_t>& clock_uncertainty_ns) {
+  waiting_.push_back({std::move(steps), clock_uncertainty_ns});
+  const bool busy =
+      in_flight_.valid() && in_flight_.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
+  if (!busy) write_next();
+}
+
+void TimelineFile::finish() {
+  wait();
+  if (!waiting_.empty()) write_next();
+  wait();
+}
+
+void TimelineFile::write_next() {
+  wait();
+  for (Added& added : std::exchange(waiting_, {})) take(std::move(added));
+  const auto task = [this]() -> std::string {
+    try {
+      write_timeline(path_, timeline_);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return {};
+  };
+  try {
+    in_flight_ = std::async(std::launch::async, task);
+  } catch (const std::system_error&) {
+    in_flight_ = std::async(std::launch::deferred, task);  // no thread is to be had: `wait` writes
+  }
+}
+
+void TimelineFile::take(Added added) {
+  std::uint64_t bytes = 0;
+  for (const Timeline::Step& step : timeline_.steps) bytes += bytes_of(step);
+  for (const Timeline::Step& step : added.steps) bytes += bytes_of(step);
+  auto first = timeline_.steps.begin();
+  for (; first != timeline_.steps.end() && bytes > most_bytes_; ++first) bytes -= bytes_of(*first);
+  timeline_.steps.erase(timeline_.steps.begin(), first);
+  std::move(added.steps.begin(), added.steps.end(), std::back_inserter(timeline_.steps));
+  for (std::size_t rank = 0; rank < timeline_.clock_uncertainty_ns.size(); ++rank) {
+    std::int64_t& kept = timeline_.clock_uncertainty_ns[rank];
+    kept = std::max(kept, added.clock_uncertainty_ns[rank]);
+  }
+}
+
+void TimelineFile::wait() {
+  if (!in_flight_.valid()) return;
+  const std::string problem = in_flight_.get();
+  if (problem.empty() || warned_) return;
+  warned_ = true;
+  log_.warn(concat(problem, "; training goes on, but timeline.h5 will lack its latest steps"));
+}
+
+}  // namespace cifar_mpi::report

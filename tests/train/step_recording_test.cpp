@@ -1,0 +1,198 @@
+#include "train/step_recording.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <numeric>
+
+#include "support/launch_counter.hpp"
+#include "train/run_fixture.hpp"
+
+/// Which steps are samples, and what a run leaves of them.
+namespace cifar_mpi::train {
+namespace {
+
+using Numbers = std::vector<std::uint64_t>;
+
+Numbers all_of(const SampleSchedule& schedule, std::uint64_t from = 0) {
+  Numbers samples;
+  for (auto step = schedule.next(from); step; step = schedule.next(*step + 1)) samples.push_back(*step);
+  return samples;
+}
+
+TEST(SampleSchedule, HasTenStepsOfAnEpochAtEvenDistances) {
+  const Numbers samples = all_of({390.625, 0, 3907, {100'000}});
+  EXPECT_EQ(samples.size(), 100u);
+  EXPECT_EQ(samples.front(), 19u);
+  for (std::size_t i = 1; i < samples.size(); ++i) {
+    EXPECT_GE(samples[i] - samples[i - 1], 39u);
+    EXPECT_LE(samples[i] - samples[i - 1], 40u);
+  }
+}
+
+TEST(SampleSchedule, HasNoMoreThanOneInTenSteps) {
+  EXPECT_EQ(all_of({3.0, 0, 45, {}}), (Numbers{5, 15, 25, 35}));
+}
+
+TEST(SampleSchedule, LeavesOutStepsThatWarmUpOrThatABoundaryFollows) {
+  EXPECT_EQ(all_of({100.0, 0, 40, {6, 16}}), (Numbers{6, 16, 25, 35}));
+  EXPECT_EQ(all_of({100.0, 0, 37, {26, 27, 36}}), (Numbers{5, 15, 27})) << "also not the last one";
+  EXPECT_EQ(all_of({100.0, 14, 40, {100}}, 14), (Numbers{16, 25, 35}));
+  EXPECT_EQ(all_of({100.0, 0, 40, {1}}), Numbers{});
+  EXPECT_EQ(all_of({100.0, 0, 3, {100}}), Numbers{});
+}
+
+TEST(SampleSchedule, DoesNotDependOnWhereItIsAskedFrom) {
+  const SampleSchedule schedule(390.625, 0, 2000, {50, 93});
+  const Numbers samples = all_of(schedule);
+  for (std::uint64_t from = 0; from < 2000; ++from) {
+    const auto expected = std::lower_bound(samples.begin(), samples.end(), from);
+    const auto found = schedule.next(from);
+    EXPECT_EQ(found.has_value(), expected != samples.end()) << from;
+    if (found) {
+      EXPECT_EQ(*found, *expected) << from;
+    }
+  }
+}
+
+class Recording : public RunTest {
+ protected:
+  TrainConfig thirty_steps() const {
+    TrainConfig c = config();
+    c.steps = 30;
+    c.check_every = 6;  // behind step 5
+    c.bucket_mib = 0.1;
+    return c;
+  }
+  static std::vector<run::NamedTensor> weights_after(const TrainConfig& config, std::uint64_t step) {
+    return run::read_checkpoint(run::checkpoint_path(config.run_dir, step)).state[optim::StateRole::weights];
+  }
+};
+
+Numbers steps_of(const report::Timeline& timeline) {
+  Numbers steps;
+  for (const report::Timeline::Step& step : timeline.steps) steps.push_back(step.step);
+  return steps;
+}
+
+/// What must hold of every rank's part of a step that a host ran, also for clocks that are not the same.
+void expect_whole(const report::Timeline& timeline, const report::RankStep& step) {
+  std::int64_t last = step.begin_ns;
+  std::vector<bool> seen(timeline.tasks.size());
+  for (const report::Slice& slice : step.slices) {
+    EXPECT_GE(slice.begin_ns, last);
+    EXPECT_GE(slice.end_ns, slice.begin_ns);
+    last = slice.end_ns;
+    seen[static_cast<std::size_t>(slice.task)] = true;
+  }
+  EXPECT_GE(step.end_ns, last);
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), false), 0);
+  EXPECT_EQ(step.dropped, 0u);
+}
+
+TEST_F(Recording, LeavesTheTasksOfAllRanksInItsSamples) {
+  const TrainConfig c = thirty_steps();
+  run(c);
+  world().barrier();
+  const report::Timeline timeline = report::read_timeline(c.run_dir + "/timeline.h5");
+  EXPECT_EQ(timeline.program, "train");
+  EXPECT_EQ(timeline.wire, "fp32");
+  EXPECT_EQ(timeline.images_per_rank, static_cast<std::uint64_t>(c.batch_size));
+  EXPECT_EQ(timeline.hosts, world().hosts());
+  EXPECT_EQ(timeline.clock_uncertainty_ns, std::vector<std::int64_t>(timeline.hosts.size(), 0));
+  EXPECT_EQ(steps_of(timeline), (Numbers{6, 15, 25}));
+  for (const report::Timeline::Step& step : timeline.steps) {
+    ASSERT_EQ(step.ranks.size(), timeline.hosts.size());
+    for (const report::RankStep& rank : step.ranks) expect_whole(timeline, rank);
+    // No rank can be in the next step before all are in this one, whose sums they all need.
+    if (world().size() == 1) continue;
+    std::int64_t last_begin = INT64_MIN, first_end = INT64_MAX;
+    for (const report::RankStep& rank : step.ranks) {
+      last_begin = std::max(last_begin, rank.begin_ns);
+      first_end = std::min(first_end, rank.end_ns);
+    }
+    EXPECT_LT(last_begin, first_end);
+  }
+}
+
+TEST_F(Recording, KnowsWhichTaskEachCollectiveFollowsAndWhatItSums) {
+  const auto state = start(thirty_steps());
+  const report::Timeline head = timeline_head(*state);
+  EXPECT_FALSE(head.collective.empty());
+  std::uint64_t bytes = 0, updates = 0, collectives = 0;
+  for (std::size_t i = 0; i < head.tasks.size(); ++i) {
+    const report::TimelineTask& task = head.tasks[i];
+    const bool collective = task.kind == engine::TaskKind::collective;
+    collectives += collective ? 1 : 0;
+    bytes += task.bytes;
+    if (collective) {
+      EXPECT_EQ(task.lane, engine::kComm);
+      ASSERT_EQ(task.after.size(), 1u) << task.name;
+      EXPECT_EQ(head.tasks[static_cast<std::size_t>(task.after[0])].kind, engine::TaskKind::work);
+    } else if (!task.after.empty()) {
+      ++updates;
+      EXPECT_TRUE(task.name.starts_with("update")) << task.name;
+    }
+  }
+  if (world().size() == 1) {
+    EXPECT_EQ(collectives, 0u);
+    return;
+  }
+  EXPECT_GT(collectives, 1u);
+  EXPECT_EQ(updates, collectives);
+  EXPECT_EQ(bytes, state->gradients.size()) << "each byte of the gradient block once";
+}
+
+/// Records nothing, whatever it is asked for.
+class BlindRunner final : public engine::Runner {
+ public:
+  explicit BlindRunner(std::unique_ptr<engine::Runner> runner) : runner_(std::move(runner)) {}
+  void replay(int times) override { runner_->replay(times); }
+  void finish() override { runner_->finish(); }
+  void observe(const engine::Observation&) override {}
+  std::uint64_t finished() const override { return runner_->finished(); }
+  const engine::StepProgram& program() const override { return runner_->program(); }
+  std::vector<double> task_seconds() const override { return {}; }
+
+ private:
+  std::unique_ptr<engine::Runner> runner_;
+};
+
+TEST_F(Recording, ChangesNoBitOfTheRun) {
+  const TrainConfig c = thirty_steps();
+  run(c);
+  TrainConfig without = c;
+  without.run_dir = path("without");
+  const auto state = start(without);
+  state->step = std::make_unique<BlindRunner>(std::move(state->step));
+  run_loop(*state);
+  world().barrier();
+  expect_same_tensors(weights_after(c, 30), weights_after(without, 30));
+}
+
+TEST_F(Recording, GoesOnWhenTheRunDoes) {
+  TrainConfig c = thirty_steps();
+  c.steps = 20;
+  run(c);
+  world().barrier();
+  const report::Timeline before = report::read_timeline(c.run_dir + "/timeline.h5");
+  EXPECT_EQ(steps_of(before), (Numbers{6, 15}));
+  c.steps = 40;
+  run(c);
+  world().barrier();
+  const report::Timeline after = report::read_timeline(c.run_dir + "/timeline.h5");
+  EXPECT_EQ(steps_of(after), (Numbers{6, 15, 25, 36}));
+  EXPECT_EQ(after.steps[1], before.steps[1]);
+}
+
+TEST_F(Recording, HoldsUpNoRunWhereItCannotBeWritten) {
+  const TrainConfig c = thirty_steps();
+  on_rank_zero([&] { std::filesystem::create_directories(c.run_dir + "/timeline.h5/mine"); });
+  run(c);
+  world().barrier();
+  EXPECT_TRUE(std::filesystem::exists(run::checkpoint_path(c.run_dir, 30)));
+  EXPECT_TRUE(std::filesystem::exists(c.run_dir + "/timeline.h5/mine"));
+}
+
+}  // namespace
+}  // namespace cifar_mpi::train
