@@ -1,0 +1,40 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "cifar_mpi/base/names.hpp"
+#include "cifar_mpi/report/timeline.hpp"
+
+namespace cifar_mpi::report {
+
+/// Parts of a step, in its order. `other`: copies of weights for kernels, control, and time of no task.
+enum class Section : std::uint8_t { input, forward, backward, all_reduce, update, other };
+constexpr std::size_t kSections = 6;
+constexpr auto names_of(Section) {
+  return std::to_array<Name<Section>>({{"input", Section::input},
+                                       {"forward", Section::forward},
+                                       {"backward", Section::backward},
+                                       {"all-reduce exposed", Section::all_reduce},
+                                       {"update", Section::update},
+                                       {"other", Section::other}});
+}
+
+/// To which section each task of the timeline belongs.
+std::vector<Section> sections_of(const Timeline& timeline);
+
+/// Where the time of a step goes on each rank, means over the sampled steps.
+///
+/// Every moment counts once: under the work that runs, where several tasks run at once under the one that began
+/// first; only where no work runs under an all-reduce, which is then exposed; else under `other`. So the
+/// sections of a rank add up to its step.
+struct StepBudget {
+  std::vector<int> ranks;  ///< that were seen, ascending; of the next two the index
+  std::array<std::vector<double>, kSections> section_ms;
+  std::vector<double> step_ms;
+};
+/// Of the steps in which all ranks that were seen at all are seen, as `efficiencies` takes them.
+StepBudget step_budget(const Timeline& timeline);
+
+}  // namespace cifar_mpi::report

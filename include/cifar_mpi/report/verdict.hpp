@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/report/efficiencies.hpp"
+#include "cifar_mpi/report/timeline.hpp"
+
+namespace cifar_mpi::report {
+
+/// Why more ranks are not faster, and what to try.
+///
+/// The first line is the parallel efficiency and one sentence that names what costs most, with its time in a step:
+/// "0.71: ranks wait 8.1 of 52.0 ms for bucket 2 between nodes; …". What an option would gain is replayed from the
+/// timeline: what is measured of tasks and of the network is put together anew, half as long or twice as long.
+/// The other lines are one for each number, in the order of Efficiencies.
+///
+/// `efficiencies` must be of this timeline. Without a step there is the one line that says so.
+std::vector<std::string> verdict(const Efficiencies& efficiencies, const Timeline& timeline);
+
+}  // namespace cifar_mpi::report

@@ -1,0 +1,173 @@
+#include "report/losses.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "report/replay.hpp"
+#include "report/usage.hpp"
+
+namespace cifar_mpi::report {
+namespace {
+
+double ms_of_a_step(const SampledSteps& sampled) {
+  return 1e-6 / static_cast<double>(std::max<std::size_t>(sampled.steps.size(), 1));
+}
+
+/// Work of each task on each rank, ms of a step: [rank][task].
+std::vector<std::vector<double>> task_ms(const Timeline& timeline, const SampledSteps& sampled) {
+  std::vector<std::vector<double>> ms(sampled.ranks.size(), std::vector<double>(timeline.tasks.size(), 0.0));
+  for (const SampledSteps::Step& step : sampled.steps) {
+    for (std::size_t r = 0; r < step.ranks.size(); ++r) {
+      for (const Stretch& stretch : step.ranks[r]) {
+        if (stretch.task != Stretch::kNobody && !is_collective(timeline, stretch.task))
+          ms[r][static_cast<std::size_t>(stretch.task)] += ms_of_a_step(sampled) * stretch.ns();
+      }
+    }
+  }
+  return ms;
+}
+
+/// The mean over the ranks of the group, or over the others.
+double mean(const std::vector<double>& values, const std::vector<bool>& group, bool inside) {
+  double sum = 0.0;
+  int count = 0;
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    if (group[r] != inside) continue;
+    sum += values[r];
+    ++count;
+  }
+  return count == 0 ? 0.0 : sum / count;
+}
+
+/// Compares the group with the others task by task.
+void compare_tasks(const Timeline& timeline, const std::vector<std::vector<double>>& ms,
+                   const std::vector<bool>& group, SlowRanks& slow) {
+  double alike = 0.0, all = 0.0;
+  for (std::size_t t = 0; t < timeline.tasks.size(); ++t) {
+    std::vector<double> of_task;
+    for (const auto& rank : ms) of_task.push_back(rank[t]);
+    const double theirs = mean(of_task, group, true), others = mean(of_task, group, false);
+    all += others;
+    if (theirs >= (1.0 + 0.4 * slow.excess) * others) alike += others;
+    if (theirs - others <= slow.task_excess_ms) continue;
+    slow.task_excess_ms = theirs - others;
+    slow.task = timeline.tasks[t].name;
+  }
+  slow.every_task = alike >= 0.8 * all;
+}
+
+}  // namespace
+
+Losses losses_of(const Timeline& timeline, const SampledSteps& sampled) {
+  Losses losses;
+  if (sampled.steps.empty()) return losses;
+  const Usage usage = usage_of(timeline, sampled);
+  const double ms = ms_of_a_step(sampled);
+  const double without_gaps =
+      std::clamp(replay_ns(timeline, sampled, {.gaps = false}), usage.useful_most, usage.ideal);
+  const double each = std::min(usage.useful_most_each, without_gaps);
+  losses.step = ms * usage.time;
+  losses.useful = ms * usage.useful_sum / static_cast<double>(sampled.ranks.size());
+  losses.imbalance = ms * usage.useful_most - losses.useful;
+  losses.wander = ms * (each - usage.useful_most);
+  losses.order = ms * (without_gaps - each);
+  losses.host = ms * (usage.ideal - without_gaps);
+  losses.transfer = ms * (usage.time - usage.ideal);
+  return losses;
+}
+
+SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled) {
+  SlowRanks slow;
+  const auto ms = task_ms(timeline, sampled);
+  std::vector<double> useful;
+  for (const auto& rank : ms) useful.push_back(std::accumulate(rank.begin(), rank.end(), 0.0));
+  if (useful.size() < 2) return slow;
+  std::vector<double> sorted = useful;
+  std::sort(sorted.begin(), sorted.end());
+  slow.least_ms = sorted.front();
+  slow.most_ms = sorted.back();
+  const double limit = 0.5 * (sorted[(sorted.size() - 1) / 2] + sorted.back());
+  std::vector<bool> group;
+  for (const double value : useful) group.push_back(value > limit);
+  const auto count = static_cast<std::size_t>(std::count(group.begin(), group.end(), true));
+  if (count == 0 || 2 * count > useful.size()) return slow;
+  const double others = mean(useful, group, false);
+  slow.excess = others > 0.0 ? mean(useful, group, true) / others - 1.0 : 0.0;
+  for (std::size_t r = 0; r < group.size(); ++r) {
+    if (group[r]) slow.ranks.push_back(sampled.ranks[r]);
+  }
+  compare_tasks(timeline, ms, group, slow);
+  return slow;
+}
+
+std::vector<NetworkWait> network_waits(const Timeline& timeline, const SampledSteps& sampled) {
+  std::vector<NetworkWait> waits;
+  std::vector<double> ms(timeline.tasks.size(), 0.0);
+  for (const SampledSteps::Step& step : sampled.steps) {
+    for (const auto& stretches : step.ranks) {
+      for (const Stretch& stretch : stretches) {
+        if (stretch.task == Stretch::kNobody || !is_collective(timeline, stretch.task)) continue;
+        const auto task = static_cast<std::size_t>(stretch.task);
+        const std::int64_t from = std::max(stretch.begin_ns, step.ready_ns[task]);
+        ms[task] += ms_of_a_step(sampled) / static_cast<double>(step.ranks.size()) *
+                    static_cast<double>(std::max<std::int64_t>(stretch.end_ns - from, 0));
+      }
+    }
+  }
+  for (std::size_t t = 0; t < ms.size(); ++t) {
+    if (ms[t] > 0.0) waits.push_back({static_cast<std::int32_t>(t), ms[t]});
+  }
+  std::stable_sort(waits.begin(), waits.end(),
+                   [](const NetworkWait& a, const NetworkWait& b) { return a.ms > b.ms; });
+  return waits;
+}
+
+std::vector<int> times_slowest(const Timeline& timeline, const SampledSteps& sampled) {
+  std::vector<int> times(sampled.ranks.size(), 0);
+  for (const SampledSteps::Step& step : sampled.steps) {
+    std::vector<double> useful;
+    for (const auto& stretches : step.ranks) useful.push_back(useful_ns(timeline, stretches));
+    ++times[static_cast<std::size_t>(std::max_element(useful.begin(), useful.end()) - useful.begin())];
+  }
+  return times;
+}
+
+WhatIf what_if(const Timeline& timeline, const SampledSteps& sampled) {
+  WhatIf result;
+  if (sampled.steps.empty()) return result;
+  const std::vector<Section> sections = sections_of(timeline);
+  const auto with_batch = [&](std::size_t, std::int32_t task) {
+    const Section section = sections[static_cast<std::size_t>(task)];
+    return section == Section::update || section == Section::other ? 1.0 : 2.0;
+  };
+  const Usage usage = usage_of(timeline, sampled);
+  const double mean_useful = usage.useful_sum / static_cast<double>(sampled.ranks.size());
+  const auto balance = [&](std::size_t rank, std::int32_t) {
+    return usage.useful[rank] > 0.0 ? mean_useful / usage.useful[rank] : 1.0;
+  };
+  const auto ms = [&](const Replay& replay) {
+    return ms_of_a_step(sampled) * replay_ns(timeline, sampled, replay);
+  };
+  result.now = ms({.transfer = 1.0});
+  result.half_wire = ms({.transfer = 0.5});
+  result.twice_batch = ms({.transfer = 1.0, .work = with_batch});
+  result.twice_batch_ideal = ms({.transfer = 0.0, .work = with_batch});
+  result.balanced = ms({.transfer = 1.0, .work = balance});
+  return result;
+}
+
+double share_between_steps(const SampledSteps& sampled) {
+  double behind = 0.0, all = 0.0;
+  for (const SampledSteps::Step& step : sampled.steps) {
+    for (const auto& stretches : step.ranks) {
+      for (const Stretch& stretch : stretches) {
+        if (stretch.task != Stretch::kNobody) continue;
+        all += stretch.ns();
+        if (&stretch == &stretches.back()) behind += stretch.ns();
+      }
+    }
+  }
+  return all > 0.0 ? behind / all : 0.0;
+}
+
+}  // namespace cifar_mpi::report

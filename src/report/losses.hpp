@@ -1,0 +1,59 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/report/step_budget.hpp"
+#include "report/sampled_steps.hpp"
+
+namespace cifar_mpi::report {
+
+/// Where the time of a step goes on the mean rank, in ms; all but `step` add up to it.
+struct Losses {
+  double step = 0.0;       ///< T
+  double useful = 0.0;     ///< mean U(r)
+  double imbalance = 0.0;  ///< max U(r) - mean: for the rank that computes longest over all steps
+  double wander =
+      0.0;             ///< for the rank that computes longest in this step, where it is another one each time
+  double host = 0.0;   ///< no task runs
+  double order = 0.0;  ///< ranks are slow in different tasks of one step
+  double transfer = 0.0;  ///< T - T_ideal
+};
+Losses losses_of(const Timeline& timeline, const SampledSteps& sampled);
+
+/// Ranks that compute longer than the others over all steps.
+struct SlowRanks {
+  std::vector<int> ranks;                ///< empty: no group of less than all stands out
+  double excess = 0.0;                   ///< 0.18: 18 % longer than the others in the mean
+  bool every_task = false;               ///< it is about the same share of all tasks
+  std::string task;                      ///< otherwise the one with most of it,
+  double task_excess_ms = 0.0;           ///< which is this long longer
+  double least_ms = 0.0, most_ms = 0.0;  ///< useful time of a step over all ranks
+};
+SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled);
+
+/// How long ranks stood in a collective after the last of them was ready for it, in ms of a step on the mean rank.
+struct NetworkWait {
+  std::int32_t task = 0;
+  double ms = 0.0;
+};
+/// Longest first; none of those that take no time.
+std::vector<NetworkWait> network_waits(const Timeline& timeline, const SampledSteps& sampled);
+
+/// Of how many steps each rank computed longest, by its index.
+std::vector<int> times_slowest(const Timeline& timeline, const SampledSteps& sampled);
+
+/// What a change would make of a step, replayed, in ms.
+struct WhatIf {
+  double now = 0.0;  ///< the step as it is, by the same replay
+  double half_wire = 0.0;
+  double twice_batch = 0.0;
+  double twice_batch_ideal = 0.0;  ///< the same on a network that takes no time
+  double balanced = 0.0;           ///< every rank computes as long as the mean one
+};
+WhatIf what_if(const Timeline& timeline, const SampledSteps& sampled);
+
+/// Time of no task behind the last one of a step, as a share of all time of no task.
+double share_between_steps(const SampledSteps& sampled);
+
+}  // namespace cifar_mpi::report

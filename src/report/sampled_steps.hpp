@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cifar_mpi/report/timeline.hpp"
+
+namespace cifar_mpi::report {
+
+/// A stretch of a rank's time that belongs to one task, or to none.
+struct Stretch {
+  static constexpr std::int32_t kNobody = -1;
+
+  std::int32_t task = kNobody;
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+  /// Of a collective: the next work begins a task that waits for collectives, or there is none.
+  bool waited_for = false;
+
+  double ns() const { return static_cast<double>(end_ns - begin_ns); }
+};
+
+/// The steps of a timeline that can be compared over ranks, each rank's as stretches that follow each other without
+/// a gap from the step's beginning to its end.
+///
+/// Where slices overlap (lanes of a device), work goes before collectives, and what began first before what began
+/// later. A work task that is covered by others keeps one stretch of no length at its end.
+struct SampledSteps {
+  /// Of the ranks in `ranks`, by their index.
+  struct Step {
+    std::vector<std::vector<Stretch>> ranks;
+    /// Of each task that is a collective: when the last rank was ready for it; else unspecified.
+    std::vector<std::int64_t> ready_ns;
+    /// By rank, then task: how long after that it ended there, 0 when not known.
+    std::vector<std::vector<double>> transfer_ns;
+  };
+
+  std::vector<int> ranks;    ///< seen in any step
+  std::vector<int> missing;  ///< seen in none
+  std::vector<Step> steps;
+  int left_out = 0;  ///< steps in which one of `ranks` is missing
+};
+SampledSteps sampled_steps(const Timeline& timeline);
+
+/// The collectives of a step in the order of their lane, with the one before each on the lane, or -1.
+struct CollectiveOrder {
+  std::int32_t task = 0;
+  std::int32_t before = -1;
+};
+std::vector<CollectiveOrder> collectives_of(const Timeline& timeline);
+
+bool is_collective(const Timeline& timeline, std::int32_t task);
+/// The valid indices in `after` of a task that are collectives, or are not.
+std::vector<std::int32_t> predecessors(const Timeline& timeline, std::int32_t task, bool collectives);
+
+}  // namespace cifar_mpi::report

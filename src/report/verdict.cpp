@@ -1,0 +1,351 @@
+#include "cifar_mpi/report/verdict.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/collective.hpp"
+#include "cifar_mpi/report/step_budget.hpp"
+#include "report/losses.hpp"
+
+namespace cifar_mpi::report {
+namespace {
+
+/// Less of a step is not worth a word.
+constexpr double kWorthIt = 0.03;
+/// Where so much of a step does not grow with the batch, or is input, that is what to look at first.
+constexpr double kMuch = 0.2;
+
+/// "a", "a and b", "a, b and c"
+std::string enumerate(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    text += concat(i == 0 ? "" : i + 1 == words.size() ? " and " : ", ", words[i]);
+  return text;
+}
+
+/// "rank 3", "ranks 0 and 2", "ranks 4 to 7"
+std::string rank_list(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return concat("rank ", ranks.front());
+  if (ranks.size() > 2 && ranks.back() - ranks.front() + 1 == static_cast<int>(ranks.size()))
+    return concat("ranks ", ranks.front(), " to ", ranks.back());
+  std::vector<std::string> words;
+  for (const int rank : ranks) words.push_back(std::to_string(rank));
+  return "ranks " + enumerate(words);
+}
+
+/// What stands between the parts of the run.
+class Verdict {
+ public:
+  Verdict(const Efficiencies& efficiencies, const Timeline& timeline)
+      : e_(efficiencies),
+        timeline_(timeline),
+        sampled_(sampled_steps(timeline)),
+        losses_(losses_of(timeline, sampled_)),
+        what_if_(what_if(timeline, sampled_)),
+        slow_(slow_ranks(timeline, sampled_)) {
+    const StepBudget budget = step_budget(timeline);
+    for (std::size_t s = 0; s < kSections; ++s) {
+      for (const double ms : budget.section_ms[s])
+        section_ms_[s] += ms / static_cast<double>(budget.ranks.size());
+    }
+    for (const Section section : sections_of(timeline)) has_input_ = has_input_ || section == Section::input;
+    for (const int rank : sampled_.ranks) hosts_.insert(host(rank));
+  }
+
+  std::string main_sentence() const;
+  std::vector<std::string> number_lines() const;
+
+ private:
+  std::string host(int rank) const {
+    const auto r = static_cast<std::size_t>(rank);
+    return r < timeline_.hosts.size() ? timeline_.hosts[r] : std::string();
+  }
+  std::string on_hosts(const std::vector<int>& ranks) const;
+  double ms_of(Section section) const { return section_ms_[static_cast<std::size_t>(section)]; }
+  /// Work of a step that is the same for any batch.
+  double fixed_ms() const {
+    return std::max(
+        0.0, losses_.useful - ms_of(Section::input) - ms_of(Section::forward) - ms_of(Section::backward));
+  }
+  std::string of_step(double ms) const { return fmt::format("{:.1f} of {:.1f} ms", ms, losses_.step); }
+  bool matters(double ms) const { return ms >= kWorthIt * losses_.step; }
+
+  std::string imbalance() const;
+  std::string wander() const;
+  std::string host_work() const;
+  std::string order() const;
+  std::string transfer() const;
+  std::string small_batch() const;
+  std::string slow_input() const;
+  std::string all_well() const;
+  std::string waited_for() const;
+  std::string transfer_advice() const;
+  std::string twice_the_batch() const;
+  bool can_compress() const;
+  bool overlaps() const;
+  std::string scaling() const;
+
+  const Efficiencies& e_;
+  const Timeline& timeline_;
+  SampledSteps sampled_;
+  Losses losses_;
+  WhatIf what_if_;
+  SlowRanks slow_;
+  double section_ms_[kSections] = {};  ///< of the mean rank
+  bool has_input_ = false;
+  std::set<std::string> hosts_;
+};
+
+/// " on node2" where all of them are there.
+std::string Verdict::on_hosts(const std::vector<int>& ranks) const {
+  std::set<std::string> names;
+  for (const int rank : ranks) names.insert(host(rank));
+  return names.size() == 1 && !names.begin()->empty() ? " on " + *names.begin() : std::string();
+}
+
+std::string Verdict::imbalance() const {
+  if (slow_.ranks.empty()) {
+    return fmt::format("ranks compute unequally, {:.1f} to {:.1f} ms, and wait {} for the slowest",
+                       slow_.least_ms, slow_.most_ms, of_step(losses_.imbalance));
+  }
+  const bool one = slow_.ranks.size() == 1;
+  const std::string who = rank_list(slow_.ranks) + on_hosts(slow_.ranks);
+  const std::string where = slow_.every_task
+                                ? "in every task"
+                                : fmt::format("mostly in {} ({:.1f} ms)", slow_.task, slow_.task_excess_ms);
+  return concat(
+      who, one ? " computes " : " compute ", fmt::format("{:.0f} % slower ", 100.0 * slow_.excess), where,
+      fmt::format("; with equal ranks a step would take {:.1f} instead of {:.1f} ms: look for other work "
+                  "on {} cores, a lower clock, or fewer --threads than elsewhere",
+                  std::min(losses_.step, losses_.step - what_if_.now + what_if_.balanced), losses_.step,
+                  one ? "its" : "their"));
+}
+
+std::string Verdict::wander() const {
+  const std::vector<int> times = times_slowest(timeline_, sampled_);
+  std::vector<std::pair<int, int>> order;  // times, rank
+  for (std::size_t r = 0; r < times.size(); ++r) {
+    if (times[r] > 0) order.emplace_back(-times[r], sampled_.ranks[r]);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 3); ++i)
+    words.push_back(concat("rank ", order[i].second, " in ", -order[i].first));
+  return concat(
+      "ranks wait ", of_step(losses_.wander), " for one that is another in each step (the slowest was ",
+      enumerate(words), " of ", sampled_.steps.size(),
+      " steps): other work on these machines, or ranks that share cores; give each its own (mpirun --bind-to "
+      "core) and leave one free");
+}
+
+std::string Verdict::host_work() const {
+  const bool between = share_between_steps(sampled_) > 0.5;
+  return concat("in ", of_step(losses_.host), " no task runs, mostly ", between ? "between" : "inside of",
+                " steps: the host is at other work; ",
+                between ? "larger --log-every, --check-every and --checkpoint-every do less of it"
+                        : "other work on its cores takes turns with it");
+}
+
+std::string Verdict::order() const {
+  return concat(
+      "ranks wait ", of_step(losses_.order),
+      " because they are slow in different tasks of a step: other work on these machines, or ranks that "
+      "share cores; give each its own (mpirun --bind-to core)");
+}
+
+/// "bucket 1 between nodes"
+std::string Verdict::waited_for() const {
+  const std::vector<NetworkWait> waits = network_waits(timeline_, sampled_);
+  double sum = 0.0;
+  for (const NetworkWait& wait : waits) sum += wait.ms;
+  std::string what = "all-reduces";
+  if (!waits.empty() && waits.front().ms >= 0.7 * sum) {
+    what = timeline_.tasks[static_cast<std::size_t>(waits.front().task)].name;
+    constexpr std::string_view kHead = "all-reduce of ";
+    if (what.starts_with(kHead)) what.erase(0, kHead.size());
+  }
+  return concat(what, hosts_.size() > 1 ? " between nodes" : hosts_.size() == 1 ? " inside the node" : "");
+}
+
+/// Whether bf16 would halve what travels: not where it does already, nor where nothing is sent.
+bool Verdict::can_compress() const {
+  if (timeline_.wire != to_string(comm::Wire::fp32) || hosts_.size() < 2) return false;
+  return std::any_of(comm::collectives().begin(), comm::collectives().end(), [&](const auto& info) {
+    return info.compresses != comm::Compresses::nothing &&
+           timeline_.collective.find(info.name) != std::string::npos;
+  });
+}
+
+/// Whether any all-reduce may start before the last of them may.
+bool Verdict::overlaps() const {
+  const std::vector<CollectiveOrder> order = collectives_of(timeline_);
+  return std::any_of(order.begin(), order.end(), [&](const CollectiveOrder& collective) {
+    return predecessors(timeline_, collective.task, false) !=
+           predecessors(timeline_, order.back().task, false);
+  });
+}
+
+/// Its exposed time with the batch doubled, in words; empty where it would be no less.
+std::string Verdict::twice_the_batch() const {
+  const double exposed = what_if_.twice_batch - what_if_.twice_batch_ideal;
+  const double faster = what_if_.twice_batch > 0.0 ? 2.0 * what_if_.now / what_if_.twice_batch : 1.0;
+  if (faster < 1.02) return {};
+  const std::string images =
+      timeline_.images_per_rank == 0 ? "" : concat(" (", 2 * timeline_.images_per_rank, " images)");
+  const std::string effect = exposed <= 0.25 * losses_.transfer
+                                 ? "would hide it"
+                                 : fmt::format("would make {:.1f} times the images/s", faster);
+  return concat("twice the batch per rank", images, ' ', effect);
+}
+
+std::string Verdict::transfer_advice() const {
+  std::vector<std::string> advice;
+  if (hosts_.size() == 1 && timeline_.collective.find("window") == std::string::npos &&
+      timeline_.collective.find("nccl") == std::string::npos)
+    advice.emplace_back("--all-reduce auto would go through shared memory");
+  if (!overlaps()) {
+    advice.emplace_back(collectives_of(timeline_).size() > 1
+                            ? "--overlap on would let it run beside backward"
+                            : "a smaller --bucket-mib would let a part of it start "
+                              "sooner");
+  }
+  const double saved = what_if_.now - what_if_.half_wire;
+  if (can_compress() && saved >= 0.1 * losses_.transfer) {
+    advice.push_back(saved >= 0.9 * losses_.transfer ? "--wire bf16 would hide it"
+                     : saved >= 0.4 * losses_.transfer && saved <= 0.6 * losses_.transfer
+                         ? "--wire bf16 would halve that"
+                         : fmt::format("--wire bf16 would save {:.1f} ms", saved));
+  }
+  if (const std::string text = twice_the_batch(); !text.empty()) advice.push_back(text);
+  std::string text;
+  for (const std::string& part : advice) text += (text.empty() ? "; " : ", ") + part;
+  return text;
+}
+
+std::string Verdict::transfer() const {
+  return concat("ranks wait ", of_step(losses_.transfer), " for ", waited_for(), transfer_advice());
+}
+
+std::string Verdict::small_batch() const {
+  const double faster = what_if_.twice_batch > 0.0 ? 2.0 * what_if_.now / what_if_.twice_batch : 1.0;
+  return concat(
+      of_step(fixed_ms()), " of a step are work that does not grow with the batch (update, copies of ",
+      "weights)",
+      fmt::format(
+          "; twice the batch per rank{} would make {:.1f} times the images/s",
+          timeline_.images_per_rank == 0 ? "" : concat(" (", 2 * timeline_.images_per_rank, " images)"),
+          faster));
+}
+
+std::string Verdict::slow_input() const {
+  return concat(
+      "input takes ", of_step(ms_of(Section::input)),
+      "; more --threads per rank share it, a plainer --augment has less of it, and a node short of memory "
+      "may be reading its images from swap");
+}
+
+std::string Verdict::all_well() const {
+  if (sampled_.ranks.size() == 1) {
+    return fmt::format("one rank, which computes {}: nothing is exchanged", of_step(losses_.useful));
+  }
+  return fmt::format("nothing to gain by other communication: ranks compute {}", of_step(losses_.useful));
+}
+
+std::string Verdict::main_sentence() const {
+  struct Candidate {
+    double ms;
+    std::string (Verdict::*sentence)() const;
+  };
+  std::vector<Candidate> candidates = {{losses_.imbalance, &Verdict::imbalance},
+                                       {losses_.wander, &Verdict::wander},
+                                       {losses_.host, &Verdict::host_work},
+                                       {losses_.order, &Verdict::order},
+                                       {losses_.transfer, &Verdict::transfer}};
+  // Of these no change saves all: half is what to hope for.
+  if (has_input_ && fixed_ms() >= kMuch * losses_.step)
+    candidates.push_back({0.5 * fixed_ms(), &Verdict::small_batch});
+  if (ms_of(Section::input) >= kMuch * losses_.step)
+    candidates.push_back({0.5 * ms_of(Section::input), &Verdict::slow_input});
+  const auto worst = std::max_element(candidates.begin(), candidates.end(),
+                                      [](const Candidate& a, const Candidate& b) { return a.ms < b.ms; });
+  const std::string sentence = matters(worst->ms) ? (this->*worst->sentence)() : all_well();
+  return fmt::format("{:.2f}: {}", e_.parallel, sentence);
+}
+
+std::string Verdict::scaling() const {
+  const double times = 1.0 / *e_.computation_scaling;
+  const std::string than = concat(" the computing that it took on ", e_.baseline_ranks,
+                                  e_.baseline_ranks == 1 ? " rank" : " ranks");
+  if (times <= 1.05) return fmt::format("an image takes {:.2f} times{}", times, than);
+  return fmt::format(
+      "an image takes {:.2f} times{}: caches, memory or the clock are shared by more ranks, or a "
+      "smaller batch per rank pays more for what does not grow with it",
+      times, than);
+}
+
+std::vector<std::string> Verdict::number_lines() const {
+  std::vector<std::string> lines;
+  const auto line = [&](std::string_view name, double number, const std::string& text) {
+    lines.push_back(fmt::format("{:<25}{:.2f}  {}", name, number, text));
+  };
+  const auto told = [&](double ms, const std::string& text, const char* otherwise) {
+    return matters(ms) ? text : std::string(otherwise);
+  };
+  line("parallel efficiency", e_.parallel,
+       fmt::format("load balance {:.2f} x serialization {:.2f} x transfer {:.2f}: ranks compute {}",
+                   e_.load_balance, e_.serialization, e_.transfer, of_step(losses_.useful)));
+  line("load balance", e_.load_balance,
+       told(losses_.imbalance, imbalance(), "ranks compute about equally long"));
+  line("load balance per step", e_.load_balance_per_step,
+       told(losses_.wander, wander(), "no other imbalance shows in single steps"));
+  line("communication efficiency", e_.communication, "serialization x transfer");
+  line("serialization", e_.serialization,
+       matters(losses_.host) && losses_.host >= std::max(losses_.wander, losses_.order) ? host_work()
+       : matters(losses_.order) && losses_.order >= losses_.wander                      ? order()
+       : matters(losses_.wander) ? "see load balance per step"
+                                 : "ranks are ready for each other");
+  line("transfer", e_.transfer, told(losses_.transfer, transfer(), "all-reduces are hidden or short"));
+  if (e_.computation_scaling) line("computation scaling", *e_.computation_scaling, scaling());
+  return lines;
+}
+
+/// What the numbers are of, where that is not everything.
+std::vector<std::string> notes(const Efficiencies& e, const Timeline& timeline) {
+  std::vector<std::string> lines;
+  if (!e.missing_ranks.empty())
+    lines.push_back(concat(rank_list(e.missing_ranks), " left no samples: the numbers are of the other ",
+                           e.ranks, e.ranks == 1 ? " rank" : " ranks"));
+  if (e.left_out_steps > 0)
+    lines.push_back(concat(e.left_out_steps, " of ", e.steps + e.left_out_steps,
+                           " sampled steps lack a rank and are left out"));
+  const auto& uncertain = timeline.clock_uncertainty_ns;
+  const auto worst = std::max_element(uncertain.begin(), uncertain.end());
+  if (worst != uncertain.end() && 1e-6 * static_cast<double>(*worst) > 0.02 * e.step_ms) {
+    lines.push_back(
+        fmt::format("clocks of hosts are compared to {:.2f} ms only: what belongs to transfer and what "
+                    "to serialization is uncertain by as much",
+                    1e-6 * static_cast<double>(*worst)));
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::vector<std::string> verdict(const Efficiencies& efficiencies, const Timeline& timeline) {
+  if (efficiencies.steps == 0) {
+    return {efficiencies.left_out_steps > 0 ? "no verdict: no sampled step has all ranks"
+                                            : "no verdict: no step was sampled"};
+  }
+  const Verdict verdict(efficiencies, timeline);
+  std::vector<std::string> lines = {verdict.main_sentence()};
+  for (const std::string& line : verdict.number_lines()) lines.push_back(line);
+  for (const std::string& line : notes(efficiencies, timeline)) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace cifar_mpi::report

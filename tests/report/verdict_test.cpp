@@ -1,0 +1,234 @@
+#include "cifar_mpi/report/verdict.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "report/made_timeline.hpp"
+
+namespace cifar_mpi::report {
+namespace {
+
+using namespace made;
+
+std::vector<std::string> verdict_of(const Timeline& timeline) {
+  return verdict(efficiencies(timeline), timeline);
+}
+std::string sentence_of(const Timeline& timeline) { return verdict_of(timeline).front(); }
+
+/// The line that begins with this.
+std::string line_of(const std::vector<std::string>& lines, const std::string& begin) {
+  const auto line = std::find_if(lines.begin(), lines.end(),
+                                 [&](const std::string& text) { return text.starts_with(begin); });
+  return line == lines.end() ? "no line " + begin : *line;
+}
+
+/// A step of 50 ms of which nearly nothing is lost.
+Line good_line() {
+  return {{kAugment, 1},   {kForward, 20}, {kBackward1, 10}, {kBackward2, 17.5},
+          {kBucket0, 0.2}, {kUpdate0, 1},  {kNobody, 0.3}};
+}
+
+TEST(Verdict, SaysThatAllIsWell) {
+  EXPECT_EQ(sentence_of(timeline({{good_line(), good_line()}}, true)),
+            "0.99: nothing to gain by other communication: ranks compute 49.5 of 50.0 ms");
+  EXPECT_EQ(sentence_of(timeline({{good_line()}})),
+            "0.99: one rank, which computes 49.5 of 50.0 ms: nothing is exchanged");
+}
+
+TEST(Verdict, HasALineForEachNumber) {
+  const std::vector<std::string> lines = verdict_of(timeline({{good_line(), good_line()}}));
+  EXPECT_EQ(
+      std::vector<std::string>(lines.begin() + 1, lines.end()),
+      (std::vector<std::string>{"parallel efficiency      0.99  load balance 1.00 x serialization 0.99 x "
+                                "transfer 1.00: ranks compute 49.5 of 50.0 ms",
+                                "load balance             1.00  ranks compute about equally long",
+                                "load balance per step    1.00  no other imbalance shows in single steps",
+                                "communication efficiency 0.99  serialization x transfer",
+                                "serialization            0.99  ranks are ready for each other",
+                                "transfer                 1.00  all-reduces are hidden or short"}));
+}
+
+// Behind 44 ms of work bucket 1 takes 16 of a step of 64, beside nothing; halved 8. With twice the batch work takes
+// 44 ms more and the 16 stay: 256 images in 108 ms instead of 128 in 64, 1.2 times.
+TEST(Verdict, NamesTheBucketThatRanksWaitFor) {
+  const Line line = {{kForward, 20}, {kBackward1, 20}, {kBackward2, 4},
+                     {kBucket1, 16}, {kUpdate0, 2},    {kUpdate1, 2}};
+  const Timeline run = timeline({{line, line}}, true);
+  const std::string sentence =
+      "ranks wait 16.0 of 64.0 ms for bucket 1 between nodes; --wire bf16 would halve that, twice the batch "
+      "per rank "
+      "(256 images) would make 1.2 times the images/s";
+  EXPECT_EQ(sentence_of(run), "0.75: " + sentence);
+  EXPECT_EQ(line_of(verdict_of(run), "transfer"), "transfer                 0.75  " + sentence);
+}
+
+// Bucket 0 takes 30 ms, 20 of them beside backward, which with twice the batch takes 40.
+TEST(Verdict, SaysWhatWouldHideTheNetwork) {
+  const Line line = {{kForward, 20}, {kBackward1, 6}, {kBackward2, 20}, {kBucket0, 10}, {kUpdate0, 4}};
+  Timeline run = timeline({{line, line}}, true);
+  EXPECT_EQ(sentence_of(run),
+            "0.83: ranks wait 10.0 of 60.0 ms for bucket 0 between nodes; --wire bf16 would hide it, twice "
+            "the batch "
+            "per rank (256 images) would hide it");
+  run.wire = "bf16";
+  EXPECT_EQ(sentence_of(run),
+            "0.83: ranks wait 10.0 of 60.0 ms for bucket 0 between nodes; twice the batch per rank (256 "
+            "images) would "
+            "hide it");
+  run.wire = "fp32";
+  run.collective = "mpi";  // leaves its messages to the MPI library
+  EXPECT_EQ(sentence_of(run).find("--wire"), std::string::npos);
+}
+
+// Both buckets behind all of backward: 10 and 6 ms.
+TEST(Verdict, RecommendsOverlapWhereThereIsNone) {
+  const Line line = {{kForward, 20}, {kBackward1, 10}, {kBackward2, 10},
+                     {kBucket0, 10}, {kUpdate0, 1},    {kBucket1, 6}};
+  Timeline run = timeline({{line, line}}, true);
+  run.tasks[kBucket0].after = run.tasks[kBucket1].after = {kBackward2};
+  EXPECT_EQ(
+      sentence_of(run),
+      "0.72: ranks wait 16.0 of 57.0 ms for all-reduces between nodes; --overlap on would let it run beside "
+      "backward, --wire bf16 would halve that, twice the batch per rank (256 images) would make 1.2 times "
+      "the "
+      "images/s");
+  run.tasks[kBucket1].kind = engine::TaskKind::work;  // a model with one bucket
+  EXPECT_NE(sentence_of(run).find("a smaller --bucket-mib would let a part of it start sooner"),
+            std::string::npos)
+      << sentence_of(run);
+}
+
+TEST(Verdict, RecommendsSharedMemoryInsideANode) {
+  const Line line = {{kForward, 20}, {kBackward1, 20}, {kBucket0, 10}, {kUpdate0, 1}};
+  Timeline run = timeline({{line, line}});
+  run.collective = "ring";
+  EXPECT_EQ(sentence_of(run),
+            "0.80: ranks wait 10.0 of 51.0 ms for bucket 0 inside the node; --all-reduce auto would go "
+            "through shared "
+            "memory, twice the batch per rank (256 images) would make 1.1 times the images/s");
+  run.collective = "window";
+  EXPECT_EQ(sentence_of(run).find("--all-reduce"), std::string::npos);
+}
+
+// Rank 1 computes 20 % longer than the others in all it does: (50 + 60 + 50) / 3 = 53.3 in each would be the step.
+TEST(Verdict, NamesTheRankThatIsSlowInEveryTask) {
+  const Line fast = {{kForward, 20}, {kBackward1, 25}, {kBucket0, 9}, {kUpdate0, 5}};
+  const Line slow = {{kForward, 24}, {kBackward1, 30}, {kUpdate0, 6}};
+  EXPECT_EQ(sentence_of(timeline({{fast, slow, fast}}, true)),
+            "0.89: rank 1 on node2 computes 20 % slower in every task; with equal ranks a step would take "
+            "53.3 instead "
+            "of 60.0 ms: look for other work on its cores, a lower clock, or fewer --threads than elsewhere");
+}
+
+TEST(Verdict, NamesTheTaskInWhichRanksAreSlow) {
+  const Line fast = {{kForward, 20}, {kBackward1, 25}, {kBucket0, 10}, {kUpdate0, 5}};
+  const Line slow = {{kForward, 20}, {kBackward1, 35}, {kUpdate0, 5}};
+  Timeline run = timeline({{fast, fast, slow, slow}});
+  for (std::size_t r = 2; r < 4; ++r) run.hosts[r] = "node2";
+  const std::string sentence = sentence_of(run);
+  EXPECT_TRUE(
+      sentence.starts_with("0.92: ranks 2 and 3 on node2 compute 20 % slower mostly in local3 weight "
+                           "gradient (10.0 ms); with equal ranks"))
+      << sentence;
+}
+
+// Three of four are at the pace of the slowest: nobody stands out.
+TEST(Verdict, NamesNobodyWhereMostAreSlow) {
+  const Line fast = {{kBackward1, 30}, {kBucket0, 20}, {kUpdate0, 5}};
+  const Line slow = {{kBackward1, 50}, {kUpdate0, 5}};
+  EXPECT_EQ(sentence_of(timeline({{fast, slow, slow, slow}})),
+            "0.91: ranks compute unequally, 35.0 to 55.0 ms, and wait 5.0 of 55.0 ms for the slowest");
+}
+
+TEST(Verdict, SaysThatTheSlowestRankIsAnotherInEachStep) {
+  const Line slow = {{kBackward1, 45}, {kUpdate0, 5}};
+  const Line fast = {{kBackward1, 35}, {kBucket0, 10}, {kUpdate0, 5}};
+  const std::vector<std::string> lines =
+      verdict_of(timeline({{slow, fast}, {fast, slow}, {fast, slow}, {slow, fast}}));
+  const std::string sentence =
+      "ranks wait 5.0 of 50.0 ms for one that is another in each step (the slowest was rank 0 in 2 and rank "
+      "1 in 2 of 4 "
+      "steps): other work on these machines, or ranks that share cores; give each its own (mpirun --bind-to "
+      "core) and "
+      "leave one free";
+  EXPECT_EQ(lines.front(), "0.90: " + sentence);
+  EXPECT_EQ(line_of(lines, "load balance per step"), "load balance per step    0.90  " + sentence);
+  EXPECT_EQ(line_of(lines, "serialization"), "serialization            0.90  see load balance per step");
+}
+
+TEST(Verdict, SaysThatRanksAreSlowInDifferentTasks) {
+  const Line first = {{kBackward1, 30}, {kUpdate0, 10}, {kBucket1, 20}};
+  const Line second = {{kBackward1, 10}, {kBucket0, 20}, {kUpdate0, 30}};
+  Timeline run = timeline({{first, second}});
+  run.tasks[kBucket1].after = {kUpdate0};
+  EXPECT_TRUE(sentence_of(run).starts_with(
+      "0.67: ranks wait 20.0 of 60.0 ms because they are slow in different tasks of a step: "))
+      << sentence_of(run);
+}
+
+TEST(Verdict, NamesWorkOfTheHostBetweenStepsAndInsideOfThem) {
+  const Line between = {{kForward, 20}, {kBackward1, 20}, {kUpdate0, 2}, {kNobody, 8}};
+  EXPECT_EQ(sentence_of(timeline({{between, between}})),
+            "0.84: in 8.0 of 50.0 ms no task runs, mostly between steps: the host is at other work; larger "
+            "--log-every, "
+            "--check-every and --checkpoint-every do less of it");
+  const Line inside = {{kForward, 20}, {kNobody, 8}, {kBackward1, 20}, {kUpdate0, 2}};
+  EXPECT_EQ(sentence_of(timeline({{inside, inside}})),
+            "0.84: in 8.0 of 50.0 ms no task runs, mostly inside of steps: the host is at other work; other "
+            "work on its "
+            "cores takes turns with it");
+}
+
+// 2 of 5 ms are updates: twice the batch makes 256 images in 8 ms of 128 in 5, 1.25 times.
+TEST(Verdict, SaysThatTheBatchIsTooSmall) {
+  const Line line = {{kAugment, 0.2}, {kForward, 1.3}, {kBackward1, 1.5}, {kUpdate0, 1.5}, {kUpdate1, 0.5}};
+  Timeline run = timeline({{line, line}});
+  run.images_per_rank = 8;
+  EXPECT_EQ(
+      sentence_of(run),
+      "1.00: 2.0 of 5.0 ms of a step are work that does not grow with the batch (update, copies of weights); "
+      "twice the batch per rank (16 images) would make 1.2 times the images/s");
+  run.tasks[kAugment].name =
+      "something else";  // where layers cannot be told from the rest, nothing is said of it
+  EXPECT_EQ(sentence_of(run).find("batch"), std::string::npos) << sentence_of(run);
+}
+
+TEST(Verdict, SaysThatInputIsSlow) {
+  const Line line = {{kAugment, 15}, {kForward, 15}, {kBackward1, 15}, {kUpdate0, 1}};
+  EXPECT_EQ(sentence_of(timeline({{line, line}})),
+            "1.00: input takes 15.0 of 46.0 ms; more --threads per rank share it, a plainer --augment has "
+            "less of it, "
+            "and a node short of memory may be reading its images from swap");
+}
+
+TEST(Verdict, TellsOfComputationScaling) {
+  const Line slow = {{kForward, 30}, {kBackward1, 30}}, fast = {{kForward, 25}, {kBackward1, 25}};
+  const Timeline run = timeline({{slow, slow}}), baseline = timeline({{fast}});
+  EXPECT_EQ(line_of(verdict(efficiencies(run, baseline), run), "computation scaling"),
+            "computation scaling      0.83  an image takes 1.20 times the computing that it took on 1 rank: "
+            "caches, memory "
+            "or the clock are shared by more ranks, or a smaller batch per rank pays more for what does not "
+            "grow with it");
+  EXPECT_EQ(line_of(verdict(efficiencies(run, run), run), "computation scaling"),
+            "computation scaling      1.00  an image takes 1.00 times the computing that it took on 2 ranks");
+}
+
+TEST(Verdict, SaysWhatItIsNotOf) {
+  EXPECT_EQ(verdict_of({}), std::vector<std::string>{"no verdict: no step was sampled"});
+  const Line line = good_line();
+  EXPECT_EQ(verdict_of(timeline({{line, Line{}}, {Line{}, line}})),
+            std::vector<std::string>{"no verdict: no sampled step has all ranks"});
+  Timeline some = timeline({{line, Line{}, line, Line{}}, {line, Line{}, Line{}, Line{}}});
+  some.clock_uncertainty_ns = {0, 0, 1'500'000, 0};
+  const std::vector<std::string> lines = verdict_of(some);
+  EXPECT_EQ(std::vector<std::string>(lines.end() - 3, lines.end()),
+            (std::vector<std::string>{
+                "ranks 1 and 3 left no samples: the numbers are of the other 2 ranks",
+                "1 of 2 sampled steps lack a rank and are left out",
+                "clocks of hosts are compared to 1.50 ms only: what belongs to transfer and what "
+                "to serialization is uncertain by as much"}));
+}
+
+}  // namespace
+}  // namespace cifar_mpi::report
