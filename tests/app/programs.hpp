@@ -22,6 +22,7 @@ inline const std::string kMpirun = CIFAR_MPI_MPIRUN;
 inline const std::string kTrain = kBin + "/cifar_mpi_train";
 inline const std::string kEval = kBin + "/cifar_mpi_eval";
 inline const std::string kPack = kBin + "/cifar_mpi_pack";
+inline const std::string kReport = kBin + "/cifar_mpi_report";
 inline const std::string kBench = kBin + "/cifar_mpi_bench";
 
 /// One small dataset for all tests of the process.
@@ -54,7 +55,7 @@ class Programs : public testing::Test {
   /// One sentence from the program, of the right kind, and no more than one.
   static void expect_refusal(const Outcome& outcome, int code, const std::string& part) {
     EXPECT_EQ(outcome.code, code) << outcome.output;
-    static const std::regex kSentence("(^|\n)cifar_mpi_(train|eval|pack|bench): ");
+    static const std::regex kSentence("(^|\n)cifar_mpi_(train|eval|pack|bench|report): ");
     const std::sregex_iterator first(outcome.output.begin(), outcome.output.end(), kSentence);
     EXPECT_EQ(std::distance(first, std::sregex_iterator()), 1) << outcome.output;
     EXPECT_NE(outcome.output.find(part), std::string::npos) << outcome.output << "\nlacks: " << part;

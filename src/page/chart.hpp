@@ -1,0 +1,72 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace cifar_mpi::page {
+
+/// Over what a curve is drawn; the reader chooses.
+enum class Axis { step, epoch, time };
+inline constexpr std::size_t kAxes = 3;
+using AxisValues = std::array<double, kAxes>;  ///< by Axis; seconds
+
+/// A point of a curve; NaN: there is none.
+struct Point {
+  AxisValues x{};
+  double low = 0.0;  ///< of the values that it stands for
+  double value = 0.0;
+  double high = 0.0;
+};
+
+struct Series {
+  std::string name;
+  int style = 0;      ///< colour and dashes
+  bool dots = false;  ///< each point has one
+  std::string band;   ///< what lies between low and high, for the legend; empty: not drawn
+  std::vector<Point> points;
+};
+
+/// Something that happened, on the axis.
+struct Mark {
+  AxisValues x{};
+  std::string letter;  ///< beside the line
+  std::string text;
+};
+
+enum class Unit { plain, share, milliseconds, rate };  ///< a share is shown in percent
+
+struct Chart {
+  std::string id;  ///< letters, digits and -
+  std::string title;
+  std::string note;  ///< a sentence under the title
+  Unit unit = Unit::plain;
+  bool from_zero = false;  ///< the axis of values begins at 0
+  std::vector<Series> series;
+  std::vector<Mark> marks;
+};
+
+/// A range that an axis shows, and where it has its lines.
+struct Scale {
+  double low = 0.0;
+  double high = 1.0;
+  std::vector<double> ticks;
+
+  /// Where `value` lies, from 0 to 1.
+  double place(double value) const { return (value - low) / (high - low); }
+};
+
+/// About `wanted` lines at 1, 2 or 5 times a power of ten. Where `whole_ends`, the range ends at lines.
+Scale scale_for(double low, double high, int wanted, bool whole_ends);
+
+/// The value as the axis, the legend and the table show it.
+std::string show(double value, Unit unit);
+
+/// The figure: title, legend, a picture for each axis with its text alternative, and a table of some of its values.
+std::string figure_html(const Chart& chart);
+
+/// What the page's script reads for the values under the pointer: a JSON object.
+std::string figure_json(const Chart& chart);
+
+}  // namespace cifar_mpi::page

@@ -1,0 +1,123 @@
+#include "page/facts.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
+#include "page/chart.hpp"
+#include "page/text.hpp"
+
+namespace cifar_mpi::page {
+namespace {
+
+std::string progress_text(const Run& run) {
+  const report::StepReport& last = run.metrics.steps.back();
+  std::uint64_t total = 0;
+  for (const report::RunEvent& event : run.metrics.events)
+    total = event.total_steps > 0 ? event.total_steps : total;
+  return concat("step ", whole(static_cast<double>(last.step)),
+                total > 0 ? concat(" of ", whole(static_cast<double>(total))) : std::string(),
+                std::isfinite(last.epoch) ? concat(", epoch ", figure(last.epoch)) : std::string());
+}
+
+std::string loss_text(const report::StepReport& last) {
+  return concat(figure(last.cross_entropy + last.decay_term), " (cross-entropy ", figure(last.cross_entropy),
+                " + decay term ", figure(last.decay_term), ")");
+}
+
+std::string accuracy_text(const std::vector<report::EvaluationReport>& evaluations) {
+  const report::EvaluationReport& last = evaluations.back();
+  const auto best =
+      std::max_element(evaluations.begin(), evaluations.end(),
+                       [](const auto& a, const auto& b) { return a.test_accuracy < b.test_accuracy; });
+  std::string text = concat(percent(last.test_accuracy), " at step ", whole(static_cast<double>(last.step)));
+  if (best->test_accuracy > last.test_accuracy)
+    text += concat("; the best was ", percent(best->test_accuracy), " at step ",
+                   whole(static_cast<double>(best->step)));
+  return text;
+}
+
+/// The median of the last ten log lines.
+double recent_speed(const std::vector<report::StepReport>& steps) {
+  std::vector<double> values;
+  for (auto r = steps.rbegin(); r != steps.rend() && values.size() < 10; ++r) {
+    if (std::isfinite(r->images_per_second)) values.push_back(r->images_per_second);
+  }
+  if (values.empty()) return std::nan("");
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+std::string speed_text(const Run& run) {
+  std::string text = concat(whole(recent_speed(run.metrics.steps)), " images/s");
+  int ranks = run.checkpoint ? run.checkpoint->provenance.ranks : 0;
+  for (const report::RunEvent& event : run.metrics.events) ranks = event.ranks > 0 ? event.ranks : ranks;
+  if (ranks > 0) text += concat(" over ", ranks, ranks == 1 ? " rank" : " ranks");
+  return text + concat("; ", duration(run.seconds.back()), " of training");
+}
+
+}  // namespace
+
+Facts key_facts(const Run& run) {
+  Facts facts{{"state", run.state_text}};
+  const report::Metrics& metrics = run.metrics;
+  if (!metrics.steps.empty()) {
+    facts.emplace_back("progress", progress_text(run));
+    facts.emplace_back("loss", loss_text(metrics.steps.back()));
+  }
+  if (!metrics.evaluations.empty()) facts.emplace_back("test accuracy", accuracy_text(metrics.evaluations));
+  if (!metrics.steps.empty()) facts.emplace_back("speed", speed_text(run));
+  const auto& events = metrics.events;
+  const auto count = [&](report::RunEventKind kind) {
+    return std::count_if(events.begin(), events.end(),
+                         [&](const report::RunEvent& e) { return e.kind == kind; });
+  };
+  if (const auto resumes = count(report::RunEventKind::resume); resumes > 0)
+    facts.emplace_back(
+        "starts", concat(resumes + count(report::RunEventKind::start), ", ", resumes, " of them resumed"));
+  return facts;
+}
+
+Facts provenance_facts(const Run& run) {
+  Facts facts;
+  if (!run.checkpoint) return facts;
+  const run::Provenance& from = run.checkpoint->provenance;
+  const auto add = [&](const char* name, const std::string& text) {
+    if (!text.empty()) facts.emplace_back(name, text);
+  };
+  add("newest checkpoint", run.checkpoint_path);
+  add("of step", concat(run.checkpoint->progress.step, ", epoch ", figure(run.checkpoint->progress.epoch)));
+  add("written", from.time);
+  add("test accuracy", from.test_accuracy ? percent(*from.test_accuracy) : std::string());
+  add("ranks", concat(from.ranks, ", global batch ", from.global_batch));
+  add("device", from.backend);
+  add("precision", from.precision);
+  add("learning rate", from.learning_rate_rule);
+  add("revision", from.git_revision);
+  add("began with", from.initialized_from);
+  return facts;
+}
+
+Facts files_of(const Run& run, const std::string& page) {
+  const std::string dir = run.dir;
+  Facts files;
+  std::error_code error;
+  const auto add = [&](const std::string& path, const std::string& command) {
+    if (std::filesystem::exists(path, error)) files.emplace_back(path, command);
+  };
+  files.emplace_back(page, concat("xdg-open ", shell_word(page)));
+  add(dir + "/metrics.jsonl", concat("tail -f ", shell_word(dir + "/metrics.jsonl")));
+  if (run.checkpoint)
+    files.emplace_back(run.checkpoint_path, concat("h5dump -n ", shell_word(run.checkpoint_path)));
+  add(dir + "/evaluation.h5", concat("h5dump -d /confusion ", shell_word(dir + "/evaluation.h5")));
+  add(dir + "/timeline.h5", concat("h5dump -n ", shell_word(dir + "/timeline.h5")));
+  add(dir + "/summaries.h5", concat("h5dump -n ", shell_word(dir + "/summaries.h5")));
+  add(dir + "/tensorboard", concat("tensorboard --logdir ", shell_word(dir)));
+  add(dir + "/trace", "open a file of it on https://ui.perfetto.dev");
+  add(dir + "/config.toml", concat("cifar_mpi_train --config ", shell_word(dir + "/config.toml")));
+  return files;
+}
+
+}  // namespace cifar_mpi::page

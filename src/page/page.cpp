@@ -1,0 +1,120 @@
+#include "page/page.hpp"
+
+#include "cifar_mpi/base/build_info.hpp"
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "page/assets.hpp"
+#include "page/curves.hpp"
+#include "page/events.hpp"
+#include "page/facts.hpp"
+#include "page/text.hpp"
+
+namespace cifar_mpi::page {
+namespace {
+
+std::string facts_html(const Facts& facts, bool commands = false) {
+  std::string list = "<dl>";
+  for (const auto& [name, text] : facts)
+    list += concat("<dt>", html(name), "</dt><dd>", commands ? "<code>" : "", html(text),
+                   commands ? "</code>" : "", "</dd>");
+  return list + "</dl>";
+}
+
+/// One heading for each run where there are several.
+std::string for_each_run(const std::vector<Run>& runs, const char* id, const char* title, const auto& body) {
+  std::string text;
+  for (const Run& run : runs) {
+    const std::string part = body(run);
+    if (part.empty()) continue;
+    text += runs.size() > 1 ? concat("<h3>", html(run.name), "</h3>", part) : part;
+  }
+  if (text.empty()) return {};
+  return concat("<section id=\"", id, "\"><h2>", title, "</h2>", text, "</section>\n");
+}
+
+std::string problems_html(const Run& run) {
+  if (run.problems.empty()) return {};
+  std::string list = "<ul>";
+  for (const std::string& problem : run.problems) list += concat("<li>", html(problem), "</li>");
+  return list + "</ul>";
+}
+
+std::string configuration_html(const Run& run) {
+  if (run.configuration.empty()) return {};
+  return concat("<details><summary>config.toml</summary><pre class=\"scroll\" tabindex=\"0\">",
+                html(run.configuration, true), "</pre></details>");
+}
+
+/// What makes the run this one, and what was chosen for it: long, so it opens on demand.
+std::string settings_html(const Run& run) {
+  if (!run.checkpoint) return {};
+  Facts facts(run.checkpoint->progress.identity.begin(), run.checkpoint->progress.identity.end());
+  for (const auto& item : run.checkpoint->progress.resolved) facts.push_back(item);
+  return concat("<details><summary>All settings</summary>", facts_html(facts), "</details>");
+}
+
+std::string provenance_html(const Run& run) {
+  const Facts facts = provenance_facts(run);
+  std::string text = facts.empty() ? std::string() : facts_html(facts);
+  if (run.checkpoint && !run.checkpoint->provenance.kernels.empty())
+    text += concat("<details><summary>Kernels</summary><pre class=\"scroll\" tabindex=\"0\">",
+                   html(run.checkpoint->provenance.kernels, true), "</pre></details>");
+  return text + settings_html(run) + configuration_html(run);
+}
+
+constexpr const char* kAxisChoice =
+    "<fieldset class=\"axes\"><legend>Horizontal axis</legend>"
+    "<label><input type=\"radio\" name=\"axis\" id=\"axis-step\" value=\"step\" checked> step</label>"
+    "<label><input type=\"radio\" name=\"axis\" id=\"axis-epoch\" value=\"epoch\"> epoch</label>"
+    "<label><input type=\"radio\" name=\"axis\" id=\"axis-time\" value=\"time\"> training "
+    "time</label></fieldset>";
+
+struct Charts {
+  std::string html;
+  std::string json;
+};
+
+Charts charts_html(const std::vector<Chart>& charts) {
+  Charts all;
+  for (const Chart& chart : charts) {
+    all.html += figure_html(chart);
+    all.json += (all.json.empty() ? "" : ",") + figure_json(chart);
+  }
+  return all;
+}
+
+std::string head(const std::string& title) {
+  // Nothing from elsewhere is loaded, whatever stands in the page.
+  return concat(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src "
+      "'unsafe-inline'; script-src 'unsafe-inline'\">"
+      "<meta name=\"color-scheme\" content=\"light dark\"><title>",
+      html(title), "</title><style>\n", kStyle, "</style></head>\n");
+}
+
+}  // namespace
+
+std::string page_html(const std::vector<Run>& runs, const std::string& path) {
+  std::string title = runs.front().name;
+  for (std::size_t i = 1; i < runs.size(); ++i) title += " and " + runs[i].name;
+  const Charts charts = charts_html(curves(runs));
+  std::string body = concat("<header><h1>", html(title), "</h1></header><main>\n");
+  body +=
+      for_each_run(runs, "state", "How it stands", [](const Run& run) { return facts_html(key_facts(run)); });
+  body += for_each_run(runs, "problems", "What could not be read", problems_html);
+  if (!charts.html.empty())
+    body += concat("<section id=\"curves\"><h2>Curves</h2>", kAxisChoice, "<div class=\"charts\">",
+                   charts.html, "</div></section>\n");
+  body += events_html(runs);
+  body += for_each_run(runs, "provenance", "Configuration and machine", provenance_html);
+  body += for_each_run(runs, "files", "Files",
+                       [&](const Run& run) { return facts_html(files_of(run, path), true); });
+  return concat(head(title), "<body>", body, "</main><footer>Written by cifar_mpi_report ", html(version()),
+                " (", html(git_revision()), ") at ", wall_time(),
+                "</footer>\n<script type=\"application/json\" id=\"data\">{\"charts\":[", charts.json,
+                "]}</script>\n<script>\n", kScript, "</script></body></html>\n");
+}
+
+}  // namespace cifar_mpi::page

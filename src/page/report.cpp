@@ -1,0 +1,35 @@
+#include "cifar_mpi/page/report.hpp"
+
+#include <fmt/core.h>
+
+#include <span>
+
+#include "cifar_mpi/base/atomic_file.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "page/facts.hpp"
+#include "page/page.hpp"
+#include "page/run.hpp"
+
+namespace cifar_mpi::page {
+namespace {
+
+void tell(const Run& run, bool named, const Log& log) {
+  if (named) log.info(concat(run.name, ":"));
+  for (const auto& [name, text] : key_facts(run)) log.info(fmt::format("{:<14}  {}", name, text));
+  for (const std::string& problem : run.problems) log.warn(problem);
+}
+
+}  // namespace
+
+void report_runs(const ReportRequest& request, const Log& log) {
+  std::vector<Run> runs;
+  for (const std::string& dir : request.run_dirs) runs.push_back(load_run(dir));
+  name_runs(runs);
+  for (const Run& run : runs) tell(run, runs.size() > 1, log);
+  const std::string path = request.html.empty() ? runs.front().dir + "/report.html" : request.html;
+  const std::string page = page_html(runs, path);
+  write_atomically(path, std::as_bytes(std::span(page)));
+  log.info(fmt::format("{:<14}  {}", "page", path));
+}
+
+}  // namespace cifar_mpi::page

@@ -1,0 +1,153 @@
+#include "page/run.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <set>
+
+#include "cifar_mpi/base/input_file.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
+#include "page/text.hpp"
+
+namespace cifar_mpi::page {
+namespace {
+
+namespace fs = std::filesystem;
+
+void require_run_directory(const std::string& dir) {
+  std::error_code error;
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::checkpoint, concat(dir, why, "; name the --run-dir of a cifar_mpi_train"));
+  };
+  if (!fs::exists(dir, error)) refuse(" is not there");
+  if (!fs::is_directory(dir, error)) refuse(" is no folder");
+  for (const char* name : {"metrics.jsonl", "config.toml", "exit", "lock", "checkpoints"}) {
+    if (fs::exists(fs::symlink_status(fs::path(dir) / name, error))) return;
+  }
+  refuse(" is no run directory: it has neither metrics.jsonl nor checkpoints");
+}
+
+/// Runs `read`; what it throws becomes a problem of the run.
+void try_to(Run& run, const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    run.problems.emplace_back(error.what());
+  }
+}
+
+void find_state(Run& run) {
+  const std::string exit = run::recorded_exit(run.dir);
+  const std::optional<SmallFile> lock = read_small_file(run.dir + "/lock");
+  if (!exit.empty()) {
+    run.state = State::ended;
+    const std::size_t blank = std::min(exit.find(' '), exit.size());
+    run.state_text = concat("the last start ended with code ", exit.substr(0, blank), ": ",
+                            exit.substr(std::min(blank + 1, exit.size())));
+    return;
+  }
+  if (!lock) {
+    run.state_text = "the last start ended without a word: it was killed, or has not come far";
+    return;
+  }
+  const run::LockHolder holder = run::parse_lock(lock->content);
+  // By the clock of this machine, which is that of the file system or close to it.
+  const double silent = std::max(
+      0.0, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() -
+               lock->modified_s);
+  const std::string stale = run::why_stale(holder, run::this_process(), silent);
+  if (stale.empty()) {
+    run.state = State::running;
+    run.state_text =
+        concat("a run is going on here, process ", holder.pid, " on ", holder.host, " since ", holder.since);
+  } else {
+    run.state_text = concat("the last start left its lock behind: ", stale);
+  }
+}
+
+void read_newest_checkpoint(Run& run) {
+  std::vector<run::CheckpointFile> files = run::list_checkpoints(run.dir);
+  for (auto file = files.rbegin(); file != files.rend() && !run.checkpoint; ++file) {
+    try_to(run, [&] {
+      run.checkpoint = run::read_checkpoint(file->path);
+      run.checkpoint_path = file->path;
+    });
+  }
+}
+
+/// Each start counts its seconds from 0.
+void add_up_seconds(Run& run) {
+  double before = 0.0, last = 0.0;
+  for (const report::StepReport& report : run.metrics.steps) {
+    if (report.seconds < last) before += last;
+    if (std::isfinite(report.seconds)) last = report.seconds;
+    run.seconds.push_back(before + last);
+  }
+}
+
+void find_scale(Run& run) {
+  for (const report::StepReport& report : run.metrics.steps) {
+    if (report.epoch > 0.0) run.steps_per_epoch = static_cast<double>(report.step) / report.epoch;
+  }
+  for (const report::RunEvent& event : run.metrics.events) {
+    if (event.global_batch > 0) run.global_batch = event.global_batch;
+  }
+  if (run.global_batch == 0 && run.checkpoint) run.global_batch = run.checkpoint->provenance.global_batch;
+}
+
+}  // namespace
+
+Run load_run(const std::string& dir) {
+  require_run_directory(dir);
+  Run run;
+  run.dir = dir;
+  while (run.dir.size() > 1 && run.dir.back() == '/') run.dir.pop_back();
+  find_state(run);
+  try_to(run, [&] { run.metrics = report::read_metrics(run.dir + "/metrics.jsonl"); });
+  run.problems.insert(run.problems.end(), run.metrics.problems.begin(), run.metrics.problems.end());
+  if (const std::optional<SmallFile> file = read_small_file(run.dir + "/config.toml", 1 << 20)) {
+    run.configuration = file->content;
+    if (!file->readable)
+      run.problems.push_back(concat(run.dir, "/config.toml is left out: it is no file of at most 1 MiB"));
+  }
+  try_to(run, [&] { read_newest_checkpoint(run); });
+  add_up_seconds(run);
+  find_scale(run);
+  return run;
+}
+
+void name_runs(std::vector<Run>& runs) {
+  const auto end_of = [](const Run& run, int parts) {
+    const fs::path path = fs::absolute(run.dir).lexically_normal();
+    fs::path name;
+    auto part = path.end();
+    for (int i = 0; i < parts && part != path.begin(); ++i) name = name.empty() ? *--part : *--part / name;
+    return name.string();
+  };
+  constexpr int kMost = 8;
+  for (int parts = 1; parts <= kMost; ++parts) {
+    std::set<std::string> names;
+    for (Run& run : runs) names.insert(run.name = end_of(run, parts));
+    if (names.size() == runs.size()) return;
+  }
+  for (std::size_t i = 0; i < runs.size(); ++i) runs[i].name += concat(" (", i + 1, ")");
+}
+
+double seconds_at(const Run& run, double step) {
+  const auto& reports = run.metrics.steps;
+  const auto after =
+      std::lower_bound(reports.begin(), reports.end(), step,
+                       [](const report::StepReport& r, double s) { return static_cast<double>(r.step) < s; });
+  const auto i = static_cast<std::size_t>(after - reports.begin());
+  if (reports.empty()) return 0.0;
+  if (i == reports.size()) return run.seconds.back();
+  const double x1 = static_cast<double>(reports[i].step), y1 = run.seconds[i];
+  const double x0 = i == 0 ? 0.0 : static_cast<double>(reports[i - 1].step),
+               y0 = i == 0 ? 0.0 : run.seconds[i - 1];
+  return x1 > x0 ? y0 + (y1 - y0) * (step - x0) / (x1 - x0) : y1;
+}
+
+}  // namespace cifar_mpi::page

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/run/checkpoint.hpp"
+#include "cifar_mpi/run/run_lock.hpp"
+#include "report/metrics_reader.hpp"
+
+namespace cifar_mpi::page {
+
+/// How a run stands.
+enum class State {
+  running,
+  ended,   ///< and said how
+  silent,  ///< no lock, or one that nobody holds any more, and no record: killed
+};
+
+/// All that is known of a run directory. What is missing is empty, what is damaged stands in `problems`.
+struct Run {
+  std::string dir;   ///< as it was given
+  std::string name;  ///< for people; different for each of several
+  State state = State::silent;
+  std::string state_text;  ///< a sentence
+  std::string configuration;
+  report::Metrics metrics;
+  std::vector<double>
+      seconds;  ///< of training until each report, over all starts, without what was done twice
+  double steps_per_epoch = 0.0;    ///< 0: unknown
+  std::uint64_t global_batch = 0;  ///< of the last start; 0: unknown
+  std::string checkpoint_path;
+  std::optional<run::Checkpoint> checkpoint;  ///< the newest that can be read
+  std::vector<std::string> problems;          ///< a sentence each
+};
+
+/// Throws Error{checkpoint} when `dir` is no run directory: no folder, or nothing in it that a run leaves.
+Run load_run(const std::string& dir);
+
+/// Gives each run the end of its path that tells it from the others.
+void name_runs(std::vector<Run>& runs);
+
+/// Seconds of training until `step`, between the reports by interpolation.
+double seconds_at(const Run& run, double step);
+
+}  // namespace cifar_mpi::page

@@ -1,0 +1,99 @@
+#include "page/text.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::page {
+namespace {
+
+std::string escaped(std::string_view text) {
+  std::string safe;
+  for (const char c : printable(text)) {
+    switch (c) {
+      case '&':
+        safe += "&amp;";
+        break;
+      case '<':
+        safe += "&lt;";
+        break;
+      case '>':
+        safe += "&gt;";
+        break;
+      case '"':
+        safe += "&quot;";
+        break;
+      case '\'':
+        safe += "&#39;";
+        break;
+      default:
+        safe += c;
+    }
+  }
+  return safe;
+}
+
+}  // namespace
+
+std::string html(std::string_view text, bool lines) {
+  if (!lines) return escaped(text);
+  std::string safe;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    safe += escaped(text.substr(at, end - at));
+    if (end < text.size()) safe += '\n';
+    at = end + 1;
+  }
+  return safe;
+}
+
+std::string whole(double value) { return std::isfinite(value) ? fmt::format("{:.0f}", value) : "?"; }
+
+std::string figure(double value) {
+  if (!std::isfinite(value)) return "?";
+  const double size = std::abs(value);
+  if (size >= 1e7 || (size > 0.0 && size < 1e-4)) return fmt::format("{:.3g}", value);
+  if (size >= 1000.0) return whole(value);
+  return size >= 100.0 ? fmt::format("{:.1f}", value)
+         : size >= 1.0 ? fmt::format("{:.2f}", value)
+                       : fmt::format("{:.3g}", value);
+}
+
+std::string percent(double share) {
+  return std::isfinite(share) ? fmt::format("{:.2f} %", 100.0 * share) : "?";
+}
+
+std::string duration(double seconds) {
+  if (!std::isfinite(seconds)) return "?";
+  const auto s = static_cast<long long>(std::llround(seconds));
+  if (s < 10) return fmt::format("{:.1f} s", seconds);
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
+  return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
+}
+
+std::string shortened(const std::string& text, std::size_t most) {
+  if (text.size() <= most) return text;
+  std::size_t at = 0;
+  while (at < most) at += std::max<std::size_t>(1, utf8_length(std::string_view(text).substr(at)));
+  return text.substr(0, at) + "…";
+}
+
+std::string shell_word(const std::string& text) {
+  const auto harmless = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_./-+=:,@").find(c) != std::string_view::npos;
+  };
+  bool plain = !text.empty();
+  for (const char c : text) plain = plain && harmless(c);
+  if (plain) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
+}  // namespace cifar_mpi::page

@@ -1,0 +1,35 @@
+#include "app/programs.hpp"
+
+/// cifar_mpi_report as a user starts it; what it says and shows is tested in tests/page.
+namespace cifar_mpi::test {
+namespace {
+
+class ReportProgram : public Programs {};
+
+TEST_F(ReportProgram, TellsOfARunAndWritesItsPage) {
+  ASSERT_EQ(run_command(kTrain + small("told") + " --log-every 1").code, 0);
+  const Outcome report = run_command(kReport + " " + file("told"));
+  EXPECT_EQ(report.code, 0) << report.output;
+  EXPECT_NE(report.output.find("ended with code 0: done"), std::string::npos) << report.output;
+  EXPECT_NE(report.output.find("step 2 of 2"), std::string::npos) << report.output;
+  EXPECT_NE(report.output.find(file("told/report.html")), std::string::npos) << report.output;
+  EXPECT_EQ(report.output.find("warning"), std::string::npos) << report.output;
+  const std::string page = read_file(file("told/report.html"));
+  for (const char* part : {"id=\"loss\"", "id=\"accuracy\"", "All settings", "h5dump -n"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  EXPECT_EQ(run_command(kTrain + small("told")).code, 0) << "the page disturbs no run";
+}
+
+TEST_F(ReportProgram, EndsWithTheCodeOfWhatIsWrong) {
+  ASSERT_EQ(run_command("mkdir -p " + file("bare") + " && echo 0 done > " + file("bare/exit")).code, 0);
+  expect_refusal(run_command(kReport), 2, "run-dir is required");
+  expect_refusal(run_command(kReport + " " + file("nowhere")), 4, "nowhere is not there");
+  expect_refusal(run_command(kReport + " " + file("small.h5")), 4, "is no folder");
+  expect_refusal(run_command(kReport + " " + file("bare") + " --html " + file("none/page.html")), 5,
+                 "none/page.html");
+  expect_refusal(run_command(kReport + " " + file("bare") + " --html " + file("page.html") + " >/dev/full"),
+                 5, "standard output could not be written");
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test

@@ -1,0 +1,112 @@
+#include "cifar_mpi/page/report.hpp"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "cifar_mpi/base/clock.hpp"
+#include "support/temp_dir.hpp"
+
+namespace cifar_mpi::page {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string long_metrics(int lines) {
+  std::string text = "{\"format\":\"cifar_mpi metrics\",\"version\":1}\n";
+  for (int i = 1; i <= lines; ++i) {
+    text += fmt::format(
+        "{{\"step\":{},\"epoch\":{:.6f},\"cross_entropy\":{:.9f},\"decay_term\":{:.9f},\"train_accuracy\":{:."
+        "6f},\"lr\":0.1,\"images_per_second\":{:.6f},"
+        "\"seconds\":{:.6f},\"compute_ms\":{{\"min\":{:.6f},\"median\":40.5,\"max\":51.123456}}}}\n",
+        10 * i, i * 0.0512, 2.0 + std::sin(0.37 * i), 1.0 / i, 0.5 + 0.4 * std::cos(0.011 * i),
+        5000.0 + 100.0 * std::sin(1.7 * i), 0.5 * i, 38.0 + 0.1 * (i % 9));
+    if (i % 20 == 0) text += fmt::format("{{\"step\":{},\"test_accuracy\":{:.4f}}}\n", 10 * i, 1.0 - 1.0 / i);
+  }
+  return text;
+}
+
+TEST(Report, OfAHundredThousandLinesIsSmallAndQuick) {
+  const TempDir folder;
+  fs::create_directory(folder / "run");
+  write_file(folder / "run/metrics.jsonl", long_metrics(100'000));
+  const double begin = steady_seconds();
+  testing::internal::CaptureStdout();
+  report_runs({{folder / "run"}, "", ""}, Log());
+  testing::internal::GetCapturedStdout();
+  EXPECT_LT(steady_seconds() - begin, 2.0);
+  EXPECT_LT(fs::file_size(folder / "run/report.html"), 3u << 20);
+  EXPECT_GT(fs::file_size(folder / "run/report.html"), 100u << 10);
+}
+
+TEST(Report, DrawsSeveralRunsOverEachOther) {
+  const TempDir folder;
+  std::vector<std::string> dirs;
+  for (const char* name : {"one", "two", "three"}) {
+    dirs.push_back(folder / name);
+    fs::create_directory(dirs.back());
+    write_file(dirs.back() + "/metrics.jsonl", long_metrics(50));
+  }
+  testing::internal::CaptureStdout();
+  report_runs({dirs, folder / "all.html", ""}, Log());
+  const std::string said = testing::internal::GetCapturedStdout();
+  EXPECT_NE(said.find("two:\n"), std::string::npos) << said;
+  const std::string page = read_file(folder / "all.html");
+  EXPECT_NE(page.find("<h1>one and two and three</h1>"), std::string::npos);
+  EXPECT_NE(page.find("Loss: cross-entropy over step, 3 lines. one: from"), std::string::npos);
+  EXPECT_FALSE(fs::exists(folder / "one/report.html"));
+}
+
+TEST(Report, NeedsNothingFromElsewhereAndLetsNoNameBecomeMarkup) {
+  const TempDir folder;
+  const std::string dir = folder / "<img src=x onerror=alert(1)>";
+  fs::create_directory(dir);
+  const std::string nasty = "</script><script>alert(2)</script>";
+  write_file(dir + "/metrics.jsonl", long_metrics(3) +
+                                         "{\"event\":\"resume\",\"step\":31,\"ranks\":1,\"hosts\":\"" +
+                                         nasty + "\",\"text\":\"7 " + nasty + "\"}\n");
+  write_file(dir + "/config.toml", "model = \"" + nasty + "\"\n");
+  write_file(dir + "/exit", "1 " + nasty + "\n");
+  testing::internal::CaptureStdout();
+  report_runs({{dir}, folder / "page.html", ""}, Log());
+  testing::internal::GetCapturedStdout();
+  const std::string page = read_file(folder / "page.html");
+  EXPECT_EQ(page.find("<img src=x"), std::string::npos);
+  EXPECT_EQ(page.find("<script>alert"), std::string::npos);
+  EXPECT_NE(page.find("&lt;script&gt;alert(2)"), std::string::npos);
+  for (const char* part : {"http://", "https://", "<link", "@import", "url("}) {
+    std::string rest = page;
+    for (const std::string harmless : {"http://www.w3.org/2000/svg", "https://ui.perfetto.dev"}) {
+      for (std::size_t at = 0; (at = rest.find(harmless)) != std::string::npos;)
+        rest.erase(at, harmless.size());
+    }
+    EXPECT_EQ(rest.find(part), std::string::npos) << part;
+  }
+}
+
+TEST(Report, SaysWhereThePageCannotBeWrittenBehindWhatItKnows) {
+  const TempDir folder;
+  write_file(folder / "exit", "0 done\n");
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  expect_error(ErrorKind::io, {folder / "none/page.html", "No such file"}, [&] {
+    report_runs({{folder.path()}, folder / "none/page.html", ""}, Log());
+  });
+  EXPECT_NE(testing::internal::GetCapturedStdout().find("ended with code 0: done"), std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("warning: there is no"), std::string::npos);
+}
+
+TEST(Report, TellsNothingWhenOneOfTheRunsIsNone) {
+  const TempDir folder;
+  write_file(folder / "exit", "0 done\n");
+  testing::internal::CaptureStdout();
+  expect_error(ErrorKind::checkpoint, {folder / "none"}, [&] {
+    report_runs({{folder.path(), folder / "none"}, "", ""}, Log());
+  });
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+}
+
+}  // namespace
+}  // namespace cifar_mpi::page

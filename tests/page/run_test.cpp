@@ -1,0 +1,145 @@
+#include "page/run.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "cifar_mpi/run/run_directory.hpp"
+#include "page/events.hpp"
+#include "page/facts.hpp"
+#include "support/temp_dir.hpp"
+
+namespace cifar_mpi::page {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string report_line(int step, double seconds) {
+  return "{\"step\":" + std::to_string(step) + ",\"epoch\":" + std::to_string(step / 100.0) +
+         ",\"cross_entropy\":2,\"decay_term\":1,\"images_per_second\":100,\"seconds\":" +
+         std::to_string(seconds) + "}\n";
+}
+
+bool mentions(const std::vector<std::string>& texts, const std::string& part) {
+  return std::any_of(texts.begin(), texts.end(),
+                     [&](const std::string& text) { return text.find(part) != std::string::npos; });
+}
+
+TEST(LoadRun, RefusesWhatIsNoRunDirectory) {
+  const TempDir folder;
+  expect_error(ErrorKind::checkpoint, {folder / "none is not there", "--run-dir"},
+               [&] { load_run(folder / "none"); });
+  write_file(folder / "file", "");
+  expect_error(ErrorKind::checkpoint, {folder / "file is no folder"}, [&] { load_run(folder / "file"); });
+  expect_error(ErrorKind::checkpoint, {folder.path(), "is no run directory", "metrics.jsonl"},
+               [&] { load_run(folder.path()); });
+}
+
+TEST(LoadRun, AddsTheTimesOfAllStartsUp) {
+  const TempDir folder;
+  write_file(folder / "metrics.jsonl",
+             report_line(100, 10) + report_line(200, 20) + report_line(300, 8) + report_line(400, 16));
+  const page::Run run = load_run(folder.path() + "/");
+  EXPECT_EQ(run.dir, folder.path());
+  EXPECT_EQ(run.seconds, (std::vector<double>{10, 20, 28, 36}));
+  EXPECT_EQ(seconds_at(run, 50), 5.0);
+  EXPECT_EQ(seconds_at(run, 250), 24.0);
+  EXPECT_EQ(seconds_at(run, 1000), 36.0);
+  EXPECT_DOUBLE_EQ(run.steps_per_epoch, 100.0);
+  EXPECT_TRUE(run.problems.empty());
+}
+
+TEST(LoadRun, ShowsWhatIsThereBesideWhatIsDamaged) {
+  const TempDir folder;
+  fs::create_directory(folder / "checkpoints");
+  write_file(folder / "checkpoints/step_000000100.h5", "no HDF5");
+  write_file(folder / "metrics.jsonl", report_line(100, 10) + "garbage\n");
+  fs::create_symlink("/etc/passwd", folder / "config.toml");
+  const page::Run run = load_run(folder.path());
+  EXPECT_EQ(run.metrics.steps.size(), 1u);
+  EXPECT_TRUE(run.configuration.empty());
+  EXPECT_FALSE(run.checkpoint);
+  EXPECT_TRUE(mentions(run.problems, "metrics.jsonl, line 2, is left out"));
+  EXPECT_TRUE(mentions(run.problems, "step_000000100.h5"));
+  EXPECT_TRUE(mentions(run.problems, "config.toml is left out"));
+  EXPECT_EQ(run.problems.size(), 3u);
+}
+
+TEST(LoadRun, SaysThatThereAreNoMetrics) {
+  const TempDir folder;
+  write_file(folder / "exit", "7 rank 2 was lost\n");
+  const page::Run run = load_run(folder.path());
+  EXPECT_EQ(run.state, State::ended);
+  EXPECT_EQ(run.state_text, "the last start ended with code 7: rank 2 was lost");
+  EXPECT_TRUE(mentions(run.problems, "there is no " + folder.path() + "/metrics.jsonl"));
+}
+
+TEST(LoadRun, SeesARunThatIsGoingOn) {
+  const TempDir folder;
+  write_file(folder / "metrics.jsonl", "");
+  EXPECT_EQ(load_run(folder.path()).state, State::silent);
+  run::LockHolder holder = run::this_process();
+  write_file(folder / "lock", run::to_text(holder));
+  page::Run run = load_run(folder.path());
+  EXPECT_EQ(run.state, State::running);
+  EXPECT_TRUE(run.state_text.starts_with("a run is going on here, process ")) << run.state_text;
+  fs::last_write_time(folder / "lock", fs::file_time_type::clock::now() - std::chrono::hours(1));
+  holder.host = "elsewhere";
+  write_file(folder / "lock", run::to_text(holder));
+  fs::last_write_time(folder / "lock", fs::file_time_type::clock::now() - std::chrono::hours(1));
+  run = load_run(folder.path());
+  EXPECT_EQ(run.state, State::silent);
+  EXPECT_TRUE(run.state_text.starts_with("the last start left its lock behind: ")) << run.state_text;
+}
+
+TEST(NameRuns, TellsRunsApartByTheEndsOfTheirPaths) {
+  std::vector<page::Run> runs(3);
+  runs[0].dir = "a/x";
+  runs[1].dir = "b/x";
+  runs[2].dir = "b/y/";
+  name_runs(runs);
+  EXPECT_EQ(runs[0].name, "a/x");
+  EXPECT_EQ(runs[1].name, "b/x");
+  runs[1].dir = "a/x";
+  name_runs(runs);
+  EXPECT_NE(runs[0].name, runs[1].name);
+}
+
+TEST(Marks, StandWhereSomethingHappened) {
+  const TempDir folder;
+  write_file(folder / "metrics.jsonl",
+             "{\"event\":\"start\",\"step\":0,\"ranks\":2}\n" + report_line(100, 10) +
+                 "{\"event\":\"stop\",\"step\":100,\"text\":\"stopped on request\"}\n" +
+                 "{\"event\":\"resume\",\"step\":100,\"ranks\":4,\"text\":\"75 stopped on request\"}\n" +
+                 report_line(200, 10) + "{\"event\":\"resume\",\"step\":200,\"ranks\":4,\"reached\":270}\n" +
+                 report_line(300, 10) +
+                 "{\"event\":\"resume\",\"step\":300,\"ranks\":4,\"text\":\"7 rank 2 was lost\"}\n");
+  const page::Run run = load_run(folder.path());
+  EXPECT_TRUE(run.problems.empty()) << run.problems.front();
+  const std::vector<Mark> marks = marks_of(run);
+  ASSERT_EQ(marks.size(), 3u);
+  EXPECT_EQ(marks[0].letter, "resume");
+  EXPECT_EQ(marks[0].x, (AxisValues{100, 1, 10}));
+  EXPECT_EQ(marks[1].letter, "fault");
+  EXPECT_NE(marks[1].text.find("killed"), std::string::npos);
+  EXPECT_EQ(marks[2].text, "the run failed behind this step: 7 rank 2 was lost");
+  const std::string table = events_html({run});
+  EXPECT_NE(table.find("it had come to step 270, 70 steps are done again"), std::string::npos) << table;
+}
+
+TEST(KeyFacts, SayHowFarHowGoodAndHowFast) {
+  const TempDir folder;
+  write_file(folder / "exit", "0 done\n");
+  write_file(folder / "metrics.jsonl", "{\"event\":\"start\",\"step\":0,\"ranks\":2,\"total_steps\":300}\n" +
+                                           report_line(100, 90) + "{\"step\":100,\"test_accuracy\":0.5}\n" +
+                                           report_line(200, 180) + "{\"step\":200,\"test_accuracy\":0.25}\n");
+  const Facts expected{{"state", "the last start ended with code 0: done"},
+                       {"progress", "step 200 of 300, epoch 2.00"},
+                       {"loss", "3.00 (cross-entropy 2.00 + decay term 1.00)"},
+                       {"test accuracy", "25.00 % at step 200; the best was 50.00 % at step 100"},
+                       {"speed", "100 images/s over 2 ranks; 3 min 0 s of training"}};
+  EXPECT_EQ(key_facts(load_run(folder.path())), expected);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::page
