@@ -48,6 +48,18 @@ void print(const Log& log, const std::string& path, const train::Evaluation& eva
   log.info(fmt::format("precision @ 1 = {:.4f}", accuracy.precision_at_1()));
 }
 
+/// Keeps in a run directory what was found there; another's may be read-only, and then it is only said.
+void keep(const EvalOptions& options, const comm::World& world, const Log& log,
+          const train::Evaluation& evaluation) {
+  std::error_code error;
+  if (world.rank() != 0 || !std::filesystem::is_directory(options.checkpoint, error)) return;
+  try {
+    run::write_evaluation(options.checkpoint + "/evaluation.h5", evaluation.record);
+  } catch (const Error& reason) {
+    log.warn(concat("what was found is not kept: ", reason.what()));
+  }
+}
+
 /// Rank 0's answer to "which checkpoint now", on all ranks.
 std::string newest(const EvalOptions& options, const comm::World& world) {
   std::string path;
@@ -144,9 +156,10 @@ void watch(const EvalOptions& options, comm::World& world, const Log& log, comm:
       sleep_unless_asked(options.interval_s);
       continue;
     }
-    print(log, path,
-          train::evaluate_checkpoint(options.config, std::move(*checkpoint), path, world,
-                                     app::platform_for(options.device), heart));
+    const train::Evaluation found = train::evaluate_checkpoint(
+        options.config, std::move(*checkpoint), path, world, app::platform_for(options.device), heart);
+    print(log, path, found);
+    keep(options, world, log, found);
     follower.note_evaluated(path);
   }
 }
@@ -157,9 +170,10 @@ int evaluate(EvalOptions options, comm::World& world) {
   world.together([&] { options.config.data = app::find_dataset(options.config.data); });
   if (options.watch) return watch(options, world, log, watchdog.heart()), 0;
   const std::string path = newest(options, world);
-  print(log, path,
-        train::evaluate_checkpoint(options.config, path, world, app::platform_for(options.device),
-                                   watchdog.heart()));
+  const train::Evaluation found = train::evaluate_checkpoint(
+      options.config, path, world, app::platform_for(options.device), watchdog.heart());
+  print(log, path, found);
+  keep(options, world, log, found);
   return 0;
 }
 

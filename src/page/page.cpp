@@ -7,6 +7,7 @@
 #include "page/curves.hpp"
 #include "page/events.hpp"
 #include "page/facts.hpp"
+#include "page/images.hpp"
 #include "page/text.hpp"
 
 namespace cifar_mpi::page {
@@ -108,6 +109,9 @@ std::string page_html(const std::vector<Run>& runs, const std::string& path) {
     body += concat("<section id=\"curves\"><h2>Curves</h2>", kAxisChoice, "<div class=\"charts\">",
                    charts.html, "</div></section>\n");
   body += events_html(runs);
+  body += for_each_run(runs, "confusion", "What is taken for what", confusion_html);
+  body += for_each_run(runs, "wrong", "Test images taken for another class", wrong_images_html);
+  body += for_each_run(runs, "filters", "Filters of the first layer", filters_html);
   body += for_each_run(runs, "provenance", "Configuration and machine", provenance_html);
   body += for_each_run(runs, "files", "Files",
                        [&](const Run& run) { return facts_html(files_of(run, path), true); });

@@ -39,6 +39,11 @@ void try_to(Run& run, const std::function<void()>& read) {
   }
 }
 
+bool is_there(const Run& run, const char* name) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(fs::path(run.dir) / name, error));
+}
+
 void find_state(Run& run) {
   const std::string exit = run::recorded_exit(run.dir);
   const std::optional<SmallFile> lock = read_small_file(run.dir + "/lock");
@@ -114,6 +119,8 @@ Run load_run(const std::string& dir) {
       run.problems.push_back(concat(run.dir, "/config.toml is left out: it is no file of at most 1 MiB"));
   }
   try_to(run, [&] { read_newest_checkpoint(run); });
+  if (is_there(run, "evaluation.h5"))
+    try_to(run, [&] { run.evaluation = run::read_evaluation(run.dir + "/evaluation.h5"); });
   add_up_seconds(run);
   find_scale(run);
   return run;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cifar_mpi/run/checkpoint.hpp"
+#include "cifar_mpi/run/evaluation_file.hpp"
 #include "cifar_mpi/run/run_lock.hpp"
 #include "report/metrics_reader.hpp"
 
@@ -31,7 +32,8 @@ struct Run {
   std::uint64_t global_batch = 0;  ///< of the last start; 0: unknown
   std::string checkpoint_path;
   std::optional<run::Checkpoint> checkpoint;  ///< the newest that can be read
-  std::vector<std::string> problems;          ///< a sentence each
+  std::optional<run::EvaluationFile> evaluation;
+  std::vector<std::string> problems;  ///< a sentence each
 };
 
 /// Throws Error{checkpoint} when `dir` is no run directory: no folder, or nothing in it that a run leaves.

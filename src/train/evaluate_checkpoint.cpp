@@ -163,6 +163,9 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
   evaluator->show_in(heart.progress);
   heart.activity = comm::Activity::evaluating;
   result.accuracy = evaluator->run();
+  result.record = evaluator->record(result.accuracy);
+  result.record.step = result.step;
+  result.record.weights = config.weights == Weights::ema ? "ema" : "raw";
   return result;
 }
 

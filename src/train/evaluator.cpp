@@ -1,9 +1,11 @@
 #include "cifar_mpi/train/evaluator.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/fingerprint.hpp"
+#include "train/wrong_images.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -77,10 +79,13 @@ Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine
     : backend_(backend),
       world_(world),
       batch_(batch),
-      classes_(static_cast<std::size_t>(file.info().classes())) {
+      classes_(static_cast<std::size_t>(file.info().classes())),
+      label_names_(file.info().label_names),
+      image_(file.info().image) {
   const data::Shard part = data::shard_of(file.info().test_count, static_cast<std::uint64_t>(world.rank()),
                                           static_cast<std::uint64_t>(world.size()));
   data_ = ResidentData(backend, file, data::Split::test, part);
+  first_ = part.first;
   labels_.resize(part.count);
   backend.copy(reinterpret_cast<std::byte*>(labels_.data()),
                reinterpret_cast<const std::byte*>(data_.view().labels), labels_.size());
@@ -108,10 +113,10 @@ Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine
 Accuracy Evaluator::run() {
   const std::uint64_t zero = 0;
   backend_.copy(cursor_.data(), reinterpret_cast<const std::byte*>(&zero), sizeof zero);
-  // One flat array of doubles for the sum over ranks: per class correct and count, then the loss. Counts are
-  // exact.
-  std::vector<double> sums(2 * classes_ + 1);
+  // One flat array of doubles for the sum over ranks: the confusion matrix, then the loss. Counts are exact.
+  std::vector<double> sums(classes_ * classes_ + 1);
   std::vector<std::uint8_t> predictions(static_cast<std::size_t>(batch_));
+  predicted_.clear();
   for (std::size_t at = 0; at < labels_.size(); at += predictions.size()) {
     runner_->replay();
     runner_->finish();
@@ -120,20 +125,35 @@ Accuracy Evaluator::run() {
     backend_.copy(reinterpret_cast<std::byte*>(&loss), loss_sum_.data(), sizeof loss);
     sums.back() += static_cast<double>(loss);
     const std::size_t n = std::min(predictions.size(), labels_.size() - at);
-    for (std::size_t i = 0; i < n; ++i) {
-      const std::size_t label = labels_[at + i];
-      sums[2 * label] += predictions[i] == label ? 1.0 : 0.0;
-      sums[2 * label + 1] += 1.0;
-    }
+    for (std::size_t i = 0; i < n; ++i) sums[labels_[at + i] * classes_ + predictions[i]] += 1.0;
+    predicted_.insert(predicted_.end(), predictions.begin(),
+                      predictions.begin() + static_cast<std::ptrdiff_t>(n));
   }
   world_.sum(sums);
   Accuracy accuracy;
+  accuracy.confusion.assign(sums.begin(), sums.end() - 1);
   for (std::size_t c = 0; c < classes_; ++c) {
-    accuracy.classes.push_back(
-        {static_cast<std::uint64_t>(sums[2 * c]), static_cast<std::uint64_t>(sums[2 * c + 1])});
+    const auto row = accuracy.confusion.begin() + static_cast<std::ptrdiff_t>(c * classes_);
+    const auto count = std::accumulate(row, row + static_cast<std::ptrdiff_t>(classes_), std::uint64_t{0});
+    accuracy.classes.push_back({row[static_cast<std::ptrdiff_t>(c)], count});
   }
   accuracy.cross_entropy = sums.back() / static_cast<double>(accuracy.count());
   return accuracy;
+}
+
+run::EvaluationFile Evaluator::record(const Accuracy& accuracy) const {
+  run::EvaluationFile file;
+  file.label_names = label_names_;
+  file.confusion = accuracy.confusion;
+  const auto pixels = [&](std::uint64_t index) {
+    std::vector<std::uint8_t> image(static_cast<std::size_t>(image_.count()));
+    const std::uint8_t* const source = data_.view().images + (index - first_) * image.size();
+    backend_.copy(reinterpret_cast<std::byte*>(image.data()), reinterpret_cast<const std::byte*>(source),
+                  image.size());
+    return image;
+  };
+  gather_wrong_images(world_, {first_, labels_, predicted_}, image_, pixels, file);
+  return file;
 }
 
 }  // namespace cifar_mpi::train

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <span>
+#include <utility>
 
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/hash.hpp"
@@ -82,6 +83,7 @@ class Loop {
   void note_parameter_hash();
   void require_finite();
   bool evaluate();
+  void keep(const run::EvaluationFile& evaluation);
   void tell_best();
   std::uint64_t eval_every() const;
 
@@ -100,6 +102,7 @@ class Loop {
   std::uint64_t timed_;                     ///< steps of which the end has been noted
   std::uint64_t absorbed_;                  ///< steps whose records have been read
   bool stopping_ = false;
+  bool warned_of_evaluation_ = false;
   std::optional<double> test_accuracy_;  ///< of the current step, when it was evaluated
 };
 
@@ -319,6 +322,7 @@ bool Loop::evaluate() {
   enter(comm::Activity::evaluating);
   const Accuracy accuracy = s_.evaluator->run();
   test_accuracy_ = accuracy.precision_at_1();
+  run::EvaluationFile record = s_.evaluator->record(accuracy);
   enter(comm::Activity::saving);  // it may wait for the file being written
   const bool best = s_.config.keep_best && checkpoints_.would_be_best(launched_, *test_accuracy_);
   if (s_.world.rank() != 0) return best;
@@ -329,7 +333,19 @@ bool Loop::evaluate() {
   const report::EvaluationReport report{launched_, epoch(launched_), *test_accuracy_, accuracy.cross_entropy};
   metrics_.write(report);
   board_.write(report);
+  record.step = launched_;
+  keep(record);
   return best;
+}
+
+/// For people and reports: training goes on without.
+void Loop::keep(const run::EvaluationFile& evaluation) {
+  try {
+    run::write_evaluation(s_.config.run_dir + "/evaluation.h5", evaluation);
+  } catch (const Error& error) {
+    if (!std::exchange(warned_of_evaluation_, true))
+      view_.warning(concat(error.what(), "; training goes on"));
+  }
 }
 
 void Loop::tell_best() {

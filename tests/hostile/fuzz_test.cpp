@@ -16,6 +16,7 @@
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/report/metrics.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
+#include "cifar_mpi/run/evaluation_file.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "cifar_mpi/run/run_lock.hpp"
 #include "hdf5/hdf5.hpp"
@@ -237,6 +238,38 @@ TEST_F(Hostile, ForgedCheckpoint) {
       [](const std::string& folder) { return try_to([&] { return take_checkpoint(folder + "/file.h5"); }); });
 }
 
+TEST_F(Hostile, Evaluation) {
+  fuzz(
+      "evaluation", 1,
+      [](const std::string& folder, std::uint64_t seed) {
+        Dice dice(seed);
+        run::EvaluationFile file;
+        file.label_names = {"cat", "dog", "größer"};
+        if (seed > 0 && dice.one_in(2)) file.label_names.resize(1 + dice.roll(4), odd_text(dice));
+        for (std::size_t n = file.label_names.size() * file.label_names.size(); n > 0; --n)
+          file.confusion.push_back(dice.roll(UINT64_MAX) >> dice.roll(64));
+        file.image = {static_cast<int>(1 + dice.roll(seed > 0 ? 80 : 32)), 4,
+                      static_cast<int>(1 + dice.roll(seed > 0 ? 5 : 4))};
+        for (std::uint64_t n = dice.roll(seed > 0 ? 80 : 64); n > 0; --n) {
+          file.labels.push_back(static_cast<std::uint8_t>(dice.roll(3)));
+          file.predictions.push_back(
+              static_cast<std::uint8_t>(dice.roll(seed > 0 && dice.one_in(50) ? 256 : 3)));
+          file.indices.push_back(dice.roll(UINT64_MAX));
+        }
+        file.images.resize(file.labels.size() * static_cast<std::size_t>(file.image.count()));
+        const std::string path = folder + "/file.h5";
+        run::write_evaluation(path, file);
+        if (seed == 0 || dice.one_in(2)) return;
+        std::string bytes = read_file(path);
+        for (std::uint64_t n = 1 + dice.roll(8); n > 0; --n)
+          bytes[dice.roll(bytes.size())] ^= static_cast<char>(1 << dice.roll(8));
+        write_file(path, bytes.substr(0, dice.one_in(3) ? dice.roll(bytes.size()) : bytes.size()));
+      },
+      [](const std::string& folder) {
+        return try_to([&] { return joined(run::read_evaluation(folder + "/file.h5").label_names); });
+      });
+}
+
 TEST_F(Hostile, Metrics) {
   fuzz(
       "metrics", 1, [&](const std::string& folder, std::uint64_t seed) { put_metrics(folder, seed); },
@@ -398,6 +431,9 @@ TEST_F(HostileRun, Directory) {
                                              "metrics.jsonl",
                                              "tensorboard",
                                              "config.toml",
+                                             "evaluation.h5",
+                                             "timeline.h5",
+                                             "summaries.h5",
                                              "checkpoints/latest",
                                              "checkpoints/best",
                                              "checkpoints",

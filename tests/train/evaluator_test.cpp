@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <span>
 
 #include "cifar_mpi/cpu/backend.hpp"
@@ -11,6 +12,7 @@
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
 #include "support/temp_dir.hpp"
 #include "train/run_fixture.hpp"
+#include "train/wrong_images.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -53,6 +55,8 @@ TEST(ResidentData, HoldsAndFingerprintsWhatItIsAskedTo) {
   }
 }
 
+constexpr std::uint64_t kChosen = 17452;  // of the indices that one rank chooses, the sum
+
 using EvaluatorOfRun = RunTest;
 
 TEST_F(EvaluatorOfRun, ShowsTheNetworkWholeImagesWhereTrainingCutsThem) {
@@ -85,6 +89,77 @@ TEST_F(EvaluatorOfRun, NormalizesAsInTraining) {
             .accuracy.cross_entropy);
   }
   EXPECT_EQ(found[0], found[1]);
+}
+
+TEST(Shrink, TakesTheMeanOfSquares) {
+  EXPECT_EQ(shrink({1, 2, 3, 4, 5, 6}, {3, 2, 1}, 1, 1), (std::vector<std::uint8_t>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(shrink({0, 255, 3, 255, 255, 3, 9, 9, 9}, {3, 3, 1}, 2, 2), (std::vector<std::uint8_t>{191}));
+  EXPECT_EQ(shrink({0, 100, 10, 200, 20, 0, 30, 0}, {2, 2, 2}, 2, 2), (std::vector<std::uint8_t>{15, 75}));
+  EXPECT_EQ(shrink({0, 2, 10, 20}, {2, 2, 1}, 1, 2), (std::vector<std::uint8_t>{1, 15}));
+}
+
+/// What each image of the split was taken for, made so that few are wrong or many; the same of any number of ranks.
+TEST(WrongImages, AreTheSameOnAnyNumberOfRanks) {
+  const comm::World& world = test::test_world();
+  constexpr std::uint64_t kImages = 500;
+  const Extent image{1, 130, 1};  // comes as 1x43
+  const auto label = [](std::uint64_t i) { return static_cast<std::uint8_t>(i % 7); };
+  for (const std::uint64_t every : {3, 50, 1000}) {
+    const auto prediction = [&](std::uint64_t i) {
+      return static_cast<std::uint8_t>(i % every == 1 ? (i + 1) % 7 : i % 7);
+    };
+    const data::Shard part = data::shard_of(kImages, static_cast<std::uint64_t>(world.rank()),
+                                            static_cast<std::uint64_t>(world.size()));
+    std::vector<std::uint8_t> labels, predictions;
+    for (std::uint64_t i = part.first; i < part.first + part.count; ++i) {
+      labels.push_back(label(i));
+      predictions.push_back(prediction(i));
+    }
+    run::EvaluationFile file;
+    gather_wrong_images(
+        world, {part.first, labels, predictions}, image,
+        [](std::uint64_t i) { return std::vector<std::uint8_t>(130, static_cast<std::uint8_t>(i)); }, file);
+    EXPECT_EQ(file.image, (Extent{1, 43, 1}));
+    EXPECT_EQ(file.indices.size(), every == 3 ? 64u : every == 50 ? 10u : 1u);
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < file.indices.size(); ++i) {
+      const std::uint64_t index = file.indices[i];
+      EXPECT_EQ(index % every, 1u);
+      EXPECT_EQ(file.labels[i], label(index));
+      EXPECT_EQ(file.predictions[i], prediction(index));
+      EXPECT_EQ(file.images[i * 43], static_cast<std::uint8_t>(index));
+      sum += index;
+    }
+    EXPECT_TRUE(std::is_sorted(file.labels.begin(), file.labels.end()));
+    EXPECT_TRUE(every != 3 || sum == kChosen) << "another choice than that of one rank: " << sum;
+  }
+}
+
+TEST_F(EvaluatorOfRun, KeepsTheConfusionMatrixAndTheImagesThatWereTakenForOthers) {
+  TrainConfig c = config();
+  run(c);
+  on_rank_zero([&] {
+    const run::EvaluationFile file = run::read_evaluation(c.run_dir + "/evaluation.h5");
+    EXPECT_EQ(file.step, 4u);
+    EXPECT_EQ(file.weights, "ema");
+    EXPECT_EQ(file.label_names, data::cifar10_label_names());
+    ASSERT_EQ(file.confusion.size(), 100u);
+    EXPECT_EQ(std::accumulate(file.confusion.begin(), file.confusion.end(), std::uint64_t{0}), kTestSamples);
+    std::uint64_t wrong = kTestSamples;
+    for (std::size_t i = 0; i < 10; ++i) wrong -= file.confusion[11 * i];
+    ASSERT_EQ(file.labels.size(), wrong);
+    const data::Samples test = data::DatasetFile(c.data).read(data::Split::test, {0, kTestSamples});
+    for (std::size_t i = 0; i < wrong; ++i) {
+      EXPECT_NE(file.labels[i], file.predictions[i]);
+      EXPECT_EQ(file.labels[i], test.labels[file.indices[i]]);
+      EXPECT_EQ(std::memcmp(&file.images[i * 3072], &test.images[file.indices[i] * 3072], 3072), 0);
+    }
+  });
+  EvaluationConfig evaluation;
+  evaluation.data = c.data;
+  const Evaluation found =
+      evaluate_checkpoint(evaluation, run::checkpoint_path(c.run_dir, 4), world(), platform, heart_);
+  on_rank_zero([&] { EXPECT_EQ(found.record, run::read_evaluation(c.run_dir + "/evaluation.h5")); });
 }
 
 TEST(Moments, ComeBackFromSettingsAndMustFitTheChannels) {

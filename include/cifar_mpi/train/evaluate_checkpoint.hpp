@@ -24,6 +24,7 @@ struct Evaluation {
   std::uint64_t step = 0;
   std::vector<std::string> label_names;
   Accuracy accuracy;
+  run::EvaluationFile record;       ///< for RUN_DIR/evaluation.h5
   std::vector<std::string> doubts;  ///< in what the dataset is not the one the checkpoint was trained on
 };
 

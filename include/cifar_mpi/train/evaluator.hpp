@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cifar_mpi/base/buffer.hpp"
@@ -9,6 +10,7 @@
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/lower/tower.hpp"
+#include "cifar_mpi/run/evaluation_file.hpp"
 
 namespace cifar_mpi::train {
 
@@ -43,6 +45,8 @@ struct ClassAccuracy {
 /// The outcome over the whole test split, the same on every rank.
 struct Accuracy {
   std::vector<ClassAccuracy> classes;
+  std::vector<std::uint64_t>
+      confusion;               ///< [classes, classes]: of the class of the row, taken for that of the column
   double cross_entropy = 0.0;  ///< mean
   std::uint64_t correct() const;
   std::uint64_t count() const;
@@ -62,13 +66,19 @@ class Evaluator {
   void show_in(engine::ProgressCounter& counter) { runner_->show_in(counter); }
   /// Collective. Reads the block as it is now.
   Accuracy run();
+  /// Collective; behind `run`. What evaluation.h5 says of that run, but for step and weights; the same on all ranks.
+  run::EvaluationFile record(const Accuracy& accuracy) const;
 
  private:
   engine::Backend& backend_;
   const comm::World& world_;
   int batch_;
   std::size_t classes_;
-  std::vector<std::uint8_t> labels_;  ///< host copy of this rank's
+  std::vector<std::string> label_names_;
+  Extent image_;
+  std::uint64_t first_ = 0;              ///< of this rank's part, in the split
+  std::vector<std::uint8_t> labels_;     ///< host copy of this rank's
+  std::vector<std::uint8_t> predicted_;  ///< of the last run
   ResidentData data_;
   Buffer cursor_;
   Buffer predictions_;

@@ -1,0 +1,91 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "cifar_mpi/base/text.hpp"
+#include "page/images.hpp"
+#include "page/text.hpp"
+
+namespace cifar_mpi::page {
+namespace {
+
+constexpr std::size_t kMostInTable = 24;  // classes; more are no longer read as a table
+constexpr std::size_t kMostMistakes = 20;
+
+std::string name_of(const run::EvaluationFile& evaluation, std::size_t c) {
+  return html(shortened(evaluation.label_names[c], 40));
+}
+
+/// Shares of each row: how much of a class was taken for which.
+std::string matrix(const run::EvaluationFile& evaluation) {
+  const std::size_t classes = evaluation.label_names.size();
+  std::string head = "<tr><th scope=\"col\" class=\"word\">is, taken for →</th>", rows;
+  for (std::size_t c = 0; c < classes; ++c)
+    head += concat("<th scope=\"col\" class=\"up\"><span>", name_of(evaluation, c), "</span></th>");
+  for (std::size_t r = 0; r < classes; ++r) {
+    double total = 0.0;
+    for (std::size_t c = 0; c < classes; ++c)
+      total += static_cast<double>(evaluation.confusion[r * classes + c]);
+    rows += concat("<tr><th scope=\"row\">", name_of(evaluation, r), "</th>");
+    for (std::size_t c = 0; c < classes; ++c) {
+      const auto count = evaluation.confusion[r * classes + c];
+      const double share = total > 0.0 ? static_cast<double>(count) / total : 0.0;
+      rows += concat("<td class=\"", r == c ? "right" : "miss", share > 0.55 ? " strong" : "",
+                     "\" style=\"--share:", fmt::format("{:.0f}%", 100.0 * share), "\">", count, "</td>");
+    }
+    rows += "</tr>";
+  }
+  return concat(
+      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Confusion matrix\"><table "
+      "class=\"matrix\"><thead>",
+      head, "</tr></thead><tbody>", rows, "</tbody></table></div>");
+}
+
+/// The commonest mistakes, for many classes instead of the matrix.
+std::string mistakes(const run::EvaluationFile& evaluation) {
+  const std::size_t classes = evaluation.label_names.size();
+  std::vector<std::tuple<std::uint64_t, std::size_t, std::size_t>> list;
+  for (std::size_t r = 0; r < classes; ++r) {
+    for (std::size_t c = 0; c < classes; ++c) {
+      if (r != c && evaluation.confusion[r * classes + c] > 0)
+        list.emplace_back(evaluation.confusion[r * classes + c], r, c);
+    }
+  }
+  std::stable_sort(list.begin(), list.end(),
+                   [](const auto& a, const auto& b) { return std::get<0>(a) > std::get<0>(b); });
+  std::string rows;
+  for (std::size_t i = 0; i < std::min(list.size(), kMostMistakes); ++i) {
+    const auto& [count, r, c] = list[i];
+    rows += concat("<tr><td class=\"word\">", name_of(evaluation, r), "</td><td class=\"word\">",
+                   name_of(evaluation, c), "</td><td>", count, "</td></tr>");
+  }
+  if (rows.empty()) return {};
+  const bool open = classes > kMostInTable;
+  return concat(
+      "<details", open ? " open" : "",
+      "><summary>The commonest mistakes</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
+      "aria-label=\"The commonest mistakes\"><table><thead><tr><th scope=\"col\" class=\"word\">is</th>"
+      "<th scope=\"col\" class=\"word\">taken for</th><th scope=\"col\">images</th></tr></thead><tbody>",
+      rows, "</tbody></table></div></details>");
+}
+
+}  // namespace
+
+std::string confusion_html(const Run& run) {
+  if (!run.evaluation) return {};
+  const run::EvaluationFile& evaluation = *run.evaluation;
+  std::uint64_t total = 0, right = 0;
+  const std::size_t classes = evaluation.label_names.size();
+  for (std::size_t i = 0; i < evaluation.confusion.size(); ++i) {
+    total += evaluation.confusion[i];
+    if (i % (classes + 1) == 0) right += evaluation.confusion[i];
+  }
+  const std::string note =
+      concat("<p class=\"note\">Step ", evaluation.step, ", ",
+             evaluation.weights == "raw" ? "the weights" : "the averaged weights", ": ", right, " of ", total,
+             " test images right. A row is what the images are, a column what they were taken for.</p>");
+  return concat(note, classes <= kMostInTable ? matrix(evaluation) : std::string(), mistakes(evaluation));
+}
+
+}  // namespace cifar_mpi::page

@@ -1,0 +1,87 @@
+#include "cifar_mpi/run/evaluation_file.hpp"
+
+#include <algorithm>
+
+#include "cifar_mpi/base/text.hpp"
+#include "hdf5/hdf5.hpp"
+
+namespace cifar_mpi::run {
+namespace {
+
+constexpr const char* kFormat = "cifar_mpi evaluation";
+constexpr std::int64_t kVersion = 1;
+constexpr std::size_t kMostClasses = 255;
+
+/// Throws unless what was read fits together.
+void require_sound(const EvaluationFile& e, const hdf5::Dims& confusion, const hdf5::Dims& images,
+                   const std::string& path) {
+  const auto require = [&](bool sound, const char* what) {
+    if (!sound) throw Error(ErrorKind::checkpoint, concat(path, " is damaged: ", what));
+  };
+  const std::size_t classes = e.label_names.size(), n = e.labels.size();
+  require(classes >= 2 && classes <= kMostClasses, "its /label_names are not 2 to 255");
+  require(confusion == hdf5::Dims{classes, classes}, "its /confusion is not as large as its /label_names");
+  require(e.weights == "ema" || e.weights == "raw", "its weights are neither ema nor raw");
+  require(n <= kMostWrongImages && e.predictions.size() == n && e.indices.size() == n && images[0] == n,
+          "its /wrong does not hold the same number of all");
+  const auto a_class = [&](std::uint8_t label) { return label < classes; };
+  require(std::all_of(e.labels.begin(), e.labels.end(), a_class) &&
+              std::all_of(e.predictions.begin(), e.predictions.end(), a_class),
+          "its /wrong names a class that it does not have");
+}
+
+}  // namespace
+
+void write_evaluation(const std::string& path, const EvaluationFile& e) {
+  hdf5::Writer file;
+  file.attribute("/", "format", kFormat);
+  file.attribute("/", "version", kVersion);
+  file.attribute("/", "step", e.step);
+  file.attribute("/", "weights", e.weights);
+  file.write_strings("/label_names", e.label_names);
+  const std::uint64_t classes = e.label_names.size(), n = e.labels.size();
+  file.write("/confusion", {classes, classes}, e.confusion);
+  file.attribute("/confusion", "dims", "[class of the image, class it was taken for]");
+  const auto size = [](int pixels) { return static_cast<std::uint64_t>(pixels); };
+  file.write("/wrong/images", {n, size(e.image.height), size(e.image.width), size(e.image.channels)},
+             e.images);
+  file.write("/wrong/labels", {n}, e.labels);
+  file.write("/wrong/predictions", {n}, e.predictions);
+  file.write("/wrong/indices", {n}, e.indices);
+  file.save(path);
+}
+
+EvaluationFile read_evaluation(const std::string& path) {
+  const hdf5::Reader file(path, ErrorKind::checkpoint);
+  if (!file.has_attribute("/", "format") || file.attribute<std::string>("/", "format") != kFormat)
+    throw Error(ErrorKind::checkpoint, concat(path, " is an HDF5 file, but not a cifar_mpi evaluation"));
+  if (const auto version = file.attribute<std::int64_t>("/", "version"); version != kVersion) {
+    throw Error(ErrorKind::checkpoint,
+                concat(path, " has evaluation version ", version, "; this program reads ", kVersion));
+  }
+  EvaluationFile e;
+  e.step = file.attribute<std::uint64_t>("/", "step");
+  e.weights = file.attribute<std::string>("/", "weights");
+  e.label_names = file.read_strings("/label_names", kMostClasses);
+  const hdf5::Dims confusion = file.dims("/confusion"), images = file.dims("/wrong/images");
+  const bool drawable = images.size() == 4 && images[0] <= kMostWrongImages &&
+                        images[1] <= kMostWrongPixels && images[2] <= kMostWrongPixels && images[3] >= 1 &&
+                        images[3] <= 4;
+  if (!drawable || hdf5::count(confusion) > kMostClasses * kMostClasses)
+    throw Error(ErrorKind::checkpoint,
+                concat(path, " is damaged: /wrong/images are ", hdf5::to_string(images), ", /confusion is ",
+                       hdf5::to_string(confusion)));
+  e.confusion = file.read<std::uint64_t>("/confusion");
+  e.image = {static_cast<int>(images[1]), static_cast<int>(images[2]), static_cast<int>(images[3])};
+  e.images = file.read<std::uint8_t>("/wrong/images");
+  for (const auto& [name, values] :
+       {std::pair{"/wrong/labels", &e.labels}, {"/wrong/predictions", &e.predictions}}) {
+    if (hdf5::count(file.dims(name)) <= kMostWrongImages) *values = file.read<std::uint8_t>(name);
+  }
+  if (hdf5::count(file.dims("/wrong/indices")) <= kMostWrongImages)
+    e.indices = file.read<std::uint64_t>("/wrong/indices");
+  require_sound(e, confusion, images, path);
+  return e;
+}
+
+}  // namespace cifar_mpi::run

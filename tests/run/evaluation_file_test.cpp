@@ -1,0 +1,84 @@
+#include "cifar_mpi/run/evaluation_file.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+
+#include "hdf5/hdf5.hpp"
+#include "support/temp_dir.hpp"
+
+namespace cifar_mpi::run {
+namespace {
+
+EvaluationFile small() {
+  EvaluationFile e;
+  e.step = 781;
+  e.weights = "raw";
+  e.label_names = {"cat", "dog", "<b>"};
+  e.confusion = {7, 1, 0, 0, 9, 0, 2, 0, 3};
+  e.image = {2, 1, 3};
+  e.images = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  e.labels = {0, 2};
+  e.predictions = {1, 0};
+  e.indices = {5, 1ULL << 40};
+  return e;
+}
+
+TEST(EvaluationFile, ComesBackAsItWas) {
+  const TempDir folder;
+  write_evaluation(folder / "e.h5", small());
+  EXPECT_EQ(read_evaluation(folder / "e.h5"), small());
+  EvaluationFile perfect = small();
+  perfect.images.clear();
+  perfect.labels.clear();
+  perfect.predictions.clear();
+  perfect.indices.clear();
+  write_evaluation(folder / "e.h5", perfect);
+  EXPECT_EQ(read_evaluation(folder / "e.h5"), perfect);
+}
+
+TEST(EvaluationFile, IsRefusedWhereItDoesNotFitTogether) {
+  const TempDir folder;
+  const std::string path = folder / "e.h5";
+  const auto refused = [&](const char* part, const std::function<void(EvaluationFile&)>& spoil) {
+    EvaluationFile e = small();
+    spoil(e);
+    write_evaluation(path, e);
+    expect_error(ErrorKind::checkpoint, {path, "damaged", part}, [&] { read_evaluation(path); });
+  };
+  refused("/wrong names a class", [](EvaluationFile& e) { e.predictions[0] = 3; });
+  refused("neither ema nor raw", [](EvaluationFile& e) { e.weights = "my"; });
+  refused("2 to 255", [](EvaluationFile& e) {
+    e.label_names = {"one"};
+    e.confusion = {1};
+  });
+  refused("[2, 65, 1, 1]", [](EvaluationFile& e) {
+    e.image = {65, 1, 1};
+    e.images.assign(130, 0);
+  });
+}
+
+TEST(EvaluationFile, IsRefusedWhereItIsAnotherFile) {
+  const TempDir folder;
+  const std::string path = folder / "e.h5";
+  expect_error(ErrorKind::checkpoint, {path}, [&] { read_evaluation(path); });
+  write_file(path, "text");
+  expect_error(ErrorKind::checkpoint, {path}, [&] { read_evaluation(path); });
+  {
+    hdf5::Writer file;
+    file.attribute("/", "format", "cifar_mpi dataset");
+    file.save(path);
+  }
+  expect_error(ErrorKind::checkpoint, {path, "not a cifar_mpi evaluation"}, [&] { read_evaluation(path); });
+  {
+    hdf5::Writer file;
+    file.attribute("/", "format", "cifar_mpi evaluation");
+    file.attribute("/", "version", 2);
+    file.save(path);
+  }
+  expect_error(ErrorKind::checkpoint, {path, "version 2", "reads 1"}, [&] { read_evaluation(path); });
+}
+
+}  // namespace
+}  // namespace cifar_mpi::run
