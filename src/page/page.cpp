@@ -4,6 +4,7 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "page/assets.hpp"
+#include "page/budget.hpp"
 #include "page/curves.hpp"
 #include "page/events.hpp"
 #include "page/facts.hpp"
@@ -84,6 +85,33 @@ Charts charts_html(const std::vector<Chart>& charts) {
   return all;
 }
 
+/// Of the first run: a figure for each variable, gradient and layer.
+Charts histograms(const Run& run) {
+  Charts all;
+  if (!run.summaries) return all;
+  const Summaries& summaries = *run.summaries;
+  const auto add = [&](const char* title, const std::vector<Chart>& charts, bool open) {
+    if (charts.empty()) return;
+    const Charts kind = charts_html(charts);
+    all.html += concat("<details", open ? " open" : "", "><summary>", title,
+                       "</summary><div class=\"charts\">", kind.html, "</div></details>");
+    all.json += (all.json.empty() ? "" : ",") + kind.json;
+  };
+  add("Weights", distribution_charts(run, summaries.variables, "variable"), true);
+  add("Gradients", distribution_charts(run, summaries.gradients, "gradient"), false);
+  std::vector<Chart> layers = distribution_charts(run, summaries.activations, "activation");
+  if (Chart zeros = zeros_chart(run); !zeros.series.empty()) layers.insert(layers.begin(), std::move(zeros));
+  add("Outputs of layers", layers, false);
+  if (all.html.empty()) return all;
+  const std::string rest =
+      summaries.left_out > 0 ? concat(" ", summaries.left_out, " more are in summaries.h5.") : std::string();
+  all.html = concat(
+      "<section id=\"histograms\"><h2>Weights, gradients and activations</h2><p class=\"note\">How the "
+      "values of a tensor are distributed over time.",
+      rest, "</p>", all.html, "</section>\n");
+  return all;
+}
+
 std::string head(const std::string& title) {
   // Nothing from elsewhere is loaded, whatever stands in the page.
   return concat(
@@ -108,7 +136,12 @@ std::string page_html(const std::vector<Run>& runs, const std::string& path) {
   if (!charts.html.empty())
     body += concat("<section id=\"curves\"><h2>Curves</h2>", kAxisChoice, "<div class=\"charts\">",
                    charts.html, "</div></section>\n");
+  body += for_each_run(runs, "verdict", "How well the ranks are used",
+                       [](const Run& run) { return verdict_html(run.verdict); });
+  body += for_each_run(runs, "budget", "Where the time of a step goes", budget_html);
   body += events_html(runs);
+  const Charts tensors = histograms(runs.front());
+  body += tensors.html;
   body += for_each_run(runs, "confusion", "What is taken for what", confusion_html);
   body += for_each_run(runs, "wrong", "Test images taken for another class", wrong_images_html);
   body += for_each_run(runs, "filters", "Filters of the first layer", filters_html);
@@ -118,6 +151,7 @@ std::string page_html(const std::vector<Run>& runs, const std::string& path) {
   return concat(head(title), "<body>", body, "</main><footer>Written by cifar_mpi_report ", html(version()),
                 " (", html(git_revision()), ") at ", wall_time(),
                 "</footer>\n<script type=\"application/json\" id=\"data\">{\"charts\":[", charts.json,
+                charts.json.empty() || tensors.json.empty() ? "" : ",", tensors.json,
                 "]}</script>\n<script>\n", kScript, "</script></body></html>\n");
 }
 

@@ -2,10 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <optional>
 #include <span>
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "page/budget.hpp"
 #include "page/facts.hpp"
 #include "page/page.hpp"
 #include "page/run.hpp"
@@ -16,6 +18,8 @@ namespace {
 void tell(const Run& run, bool named, const Log& log) {
   if (named) log.info(concat(run.name, ":"));
   for (const auto& [name, text] : key_facts(run)) log.info(fmt::format("{:<14}  {}", name, text));
+  for (const std::string& line : run.verdict)
+    log.info(concat(&line == &run.verdict.front() ? "verdict         " : "  ", line));
   for (const std::string& problem : run.problems) log.warn(problem);
 }
 
@@ -24,6 +28,9 @@ void tell(const Run& run, bool named, const Log& log) {
 void report_runs(const ReportRequest& request, const Log& log) {
   std::vector<Run> runs;
   for (const std::string& dir : request.run_dirs) runs.push_back(load_run(dir));
+  std::optional<report::Timeline> baseline;
+  if (!request.baseline.empty()) baseline = load_baseline(request.baseline);
+  for (Run& run : runs) run.verdict = verdict_of(run, baseline ? &*baseline : nullptr);
   name_runs(runs);
   for (const Run& run : runs) tell(run, runs.size() > 1, log);
   const std::string path = request.html.empty() ? runs.front().dir + "/report.html" : request.html;

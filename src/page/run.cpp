@@ -9,6 +9,7 @@
 
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/report/timeline_file.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "page/text.hpp"
 
@@ -121,9 +122,19 @@ Run load_run(const std::string& dir) {
   try_to(run, [&] { read_newest_checkpoint(run); });
   if (is_there(run, "evaluation.h5"))
     try_to(run, [&] { run.evaluation = run::read_evaluation(run.dir + "/evaluation.h5"); });
+  if (is_there(run, "summaries.h5"))
+    try_to(run, [&] { run.summaries = read_summaries(run.dir + "/summaries.h5"); });
+  if (is_there(run, "timeline.h5"))
+    try_to(run, [&] { run.timeline = report::read_timeline(run.dir + "/timeline.h5"); });
+  if (run.timeline && run.timeline->steps.empty()) run.timeline.reset();
   add_up_seconds(run);
   find_scale(run);
   return run;
+}
+
+report::Timeline load_baseline(const std::string& dir) {
+  require_run_directory(dir);
+  return report::read_timeline(dir + "/timeline.h5");
 }
 
 void name_runs(std::vector<Run>& runs) {

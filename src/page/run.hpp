@@ -4,9 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/report/timeline.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
 #include "cifar_mpi/run/evaluation_file.hpp"
 #include "cifar_mpi/run/run_lock.hpp"
+#include "page/summaries.hpp"
 #include "report/metrics_reader.hpp"
 
 namespace cifar_mpi::page {
@@ -33,11 +35,17 @@ struct Run {
   std::string checkpoint_path;
   std::optional<run::Checkpoint> checkpoint;  ///< the newest that can be read
   std::optional<run::EvaluationFile> evaluation;
+  std::optional<report::Timeline> timeline;
+  std::optional<Summaries> summaries;
+  std::vector<std::string> verdict;   ///< the lines of report::verdict
   std::vector<std::string> problems;  ///< a sentence each
 };
 
 /// Throws Error{checkpoint} when `dir` is no run directory: no folder, or nothing in it that a run leaves.
 Run load_run(const std::string& dir);
+
+/// The timeline of a run that others are compared with. Throws Error{checkpoint} when there is none that can be read.
+report::Timeline load_baseline(const std::string& dir);
 
 /// Gives each run the end of its path that tells it from the others.
 void name_runs(std::vector<Run>& runs);

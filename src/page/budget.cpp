@@ -1,0 +1,184 @@
+#include "page/budget.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/report/efficiencies.hpp"
+#include "cifar_mpi/report/step_budget.hpp"
+#include "cifar_mpi/report/verdict.hpp"
+#include "page/text.hpp"
+#include "report/sampled_steps.hpp"
+
+namespace cifar_mpi::page {
+namespace {
+
+using report::StepBudget;
+
+std::string milliseconds(double value) { return fmt::format("{:.2f}", value); }
+
+std::string scrolled(const std::string& label, const std::string& table) {
+  return concat("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"", label, "\">", table,
+                "</div>");
+}
+
+/// Which ranks are shown, as indices into the budget: all, or of many those with the longest steps of their own work and those with the
+/// shortest.
+std::vector<std::size_t> shown_ranks(const StepBudget& budget) {
+  constexpr std::size_t kMost = 24;
+  std::vector<std::size_t> order(budget.ranks.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (order.size() <= kMost) return order;
+  const auto& exposed = budget.section_ms[static_cast<std::size_t>(report::Section::all_reduce)];
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return budget.step_ms[a] - exposed[a] > budget.step_ms[b] - exposed[b];
+  });
+  order.erase(order.begin() + kMost / 2, order.end() - kMost / 2);
+  return order;
+}
+
+std::string rank_name(const report::Timeline& timeline, int rank) {
+  const auto r = static_cast<std::size_t>(rank);
+  return concat("rank ", rank,
+                r < timeline.hosts.size() ? " on " + shortened(timeline.hosts[r], 40) : std::string());
+}
+
+std::string bars(const report::Timeline& timeline, const StepBudget& budget,
+                 const std::vector<std::size_t>& shown) {
+  const double longest = *std::max_element(budget.step_ms.begin(), budget.step_ms.end());
+  std::string legend = "<ul class=\"legend\">", list;
+  for (const auto& [name, section] : names_of(report::Section{}))
+    legend += concat("<li><span class=\"swatch b", static_cast<int>(section), "\"></span>", name, "</li>");
+  for (const std::size_t r : shown) {
+    std::string parts,
+        words = concat(rank_name(timeline, budget.ranks[r]), ", ", milliseconds(budget.step_ms[r]), " ms:");
+    for (const auto& [name, section] : names_of(report::Section{})) {
+      const double ms = budget.section_ms[static_cast<std::size_t>(section)][r];
+      words += concat(' ', name, ' ', milliseconds(ms), " ms,");
+      if (ms > 0.0)
+        parts += fmt::format("<span class=\"b{}\" style=\"width:{:.2f}%\"></span>", static_cast<int>(section),
+                             100.0 * ms / longest);
+    }
+    words.pop_back();
+    list += concat("<li><span>", html(rank_name(timeline, budget.ranks[r])),
+                   "</span><div class=\"bar\" role=\"img\" tabindex=\"0\" aria-label=\"", html(words),
+                   "\" data-tip=\"", html(words), "\">", parts, "</div><b>", milliseconds(budget.step_ms[r]),
+                   " ms</b></li>");
+  }
+  return concat(legend, "</ul><ul class=\"bars\">", list, "</ul>");
+}
+
+std::string rank_table(const report::Timeline& timeline, const StepBudget& budget,
+                       const std::vector<std::size_t>& shown) {
+  std::string head = "<th scope=\"col\">rank</th>", rows;
+  for (const auto& [name, section] : names_of(report::Section{}))
+    head += concat("<th scope=\"col\">", name, "</th>");
+  for (const std::size_t r : shown) {
+    rows += concat("<tr><th scope=\"row\">", html(rank_name(timeline, budget.ranks[r])), "</th>");
+    for (const auto& section : budget.section_ms) rows += concat("<td>", milliseconds(section[r]), "</td>");
+    rows += concat("<td>", milliseconds(budget.step_ms[r]), "</td></tr>");
+  }
+  return concat("<details><summary>Table: milliseconds of a step by rank</summary>",
+                scrolled("Milliseconds of a step by rank",
+                         concat("<table><thead><tr>", head, "<th scope=\"col\">step</th></tr></thead><tbody>",
+                                rows, "</tbody></table>")),
+                "</details>");
+}
+
+/// Mean milliseconds of a step, by task, then rank.
+std::vector<std::vector<double>> task_times(const report::Timeline& timeline,
+                                            const report::SampledSteps& sampled) {
+  std::vector<std::vector<double>> times(timeline.tasks.size(), std::vector<double>(sampled.ranks.size()));
+  const double to_ms = 1e-6 / static_cast<double>(std::max<std::size_t>(1, sampled.steps.size()));
+  for (const report::SampledSteps::Step& step : sampled.steps) {
+    for (std::size_t r = 0; r < step.ranks.size(); ++r) {
+      for (const report::Stretch& stretch : step.ranks[r]) {
+        if (stretch.task != report::Stretch::kNobody)
+          times[static_cast<std::size_t>(stretch.task)][r] += to_ms * stretch.ns();
+      }
+    }
+  }
+  return times;
+}
+
+std::string task_table(const report::Timeline& timeline) {
+  constexpr std::size_t kMost = 400;
+  const report::SampledSteps sampled = report::sampled_steps(timeline);
+  const std::vector<report::Section> sections = report::sections_of(timeline);
+  const std::vector<std::vector<double>> times = task_times(timeline, sampled);
+  double longest = 0.0;
+  for (const auto& task : times) longest = std::max(longest, *std::max_element(task.begin(), task.end()));
+  std::string rows;
+  for (std::size_t t = 0; t < std::min(times.size(), kMost); ++t) {
+    const auto [least, most] = std::minmax_element(times[t].begin(), times[t].end());
+    const double mean =
+        std::accumulate(times[t].begin(), times[t].end(), 0.0) / static_cast<double>(times[t].size());
+    const double share = longest > 0.0 ? 100.0 * mean / longest : 0.0;
+    rows += concat("<tr><th scope=\"row\">", html(shortened(timeline.tasks[t].name, 80)),
+                   "</th><td class=\"word\">", to_string(sections[t]), "</td><td>", milliseconds(mean),
+                   "</td><td>", milliseconds(*least), "</td><td>", milliseconds(*most), "</td><td>",
+                   sampled.ranks[static_cast<std::size_t>(most - times[t].begin())],
+                   "</td><td class=\"amount\"><span class=\"b", static_cast<int>(sections[t]),
+                   fmt::format("\" style=\"width:{:.1f}%\"></span></td></tr>", share));
+  }
+  return concat(
+      "<details><summary>Table: milliseconds of a step by task</summary>",
+      scrolled(
+          "Milliseconds of a step by task",
+          concat("<table><thead><tr><th scope=\"col\">task</th><th scope=\"col\" class=\"word\">part</th><th "
+                 "scope=\"col\">mean of the ranks</th><th scope=\"col\">least</th>"
+                 "<th scope=\"col\">most</th><th scope=\"col\">on rank</th><td></td></tr></thead><tbody>",
+                 rows, "</tbody></table>")),
+      "</details>");
+}
+
+}  // namespace
+
+std::vector<std::string> verdict_of(const Run& run, const report::Timeline* baseline) {
+  if (!run.timeline) return {};
+  const report::Timeline& timeline = *run.timeline;
+  return report::verdict(
+      baseline == nullptr ? report::efficiencies(timeline) : report::efficiencies(timeline, *baseline),
+      timeline);
+}
+
+std::string verdict_html(const std::vector<std::string>& lines) {
+  if (lines.empty()) return {};
+  std::string rows;
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    // "load balance             1.00  ranks compute about equally long"
+    const std::string& line = lines[i];
+    const std::size_t number = std::min(line.find_first_of("0123456789"), line.size()),
+                      text = std::min(line.find("  ", number), line.size());
+    const std::size_t name = line.find_last_not_of(' ', number == 0 ? 0 : number - 1);
+    rows += concat("<dt>", html(line.substr(0, name == std::string::npos ? 0 : name + 1)), " <b>",
+                   html(line.substr(number, text - number)), "</b></dt><dd>",
+                   html(line.substr(std::min(line.find_first_not_of(' ', text), line.size()))), "</dd>");
+  }
+  const std::string list = rows.empty() ? std::string() : concat("<dl class=\"numbers\">", rows, "</dl>");
+  return concat("<p class=\"verdict\">", html(lines.front()), "</p>", list);
+}
+
+std::string budget_html(const Run& run) {
+  if (!run.timeline) return {};
+  const report::Timeline& timeline = *run.timeline;
+  const StepBudget budget = report::step_budget(timeline);
+  if (budget.ranks.empty() || *std::max_element(budget.step_ms.begin(), budget.step_ms.end()) <= 0.0)
+    return {};
+  const std::vector<std::size_t> shown = shown_ranks(budget);
+  const std::string which = shown.size() < budget.ranks.size()
+                                ? concat(" Of ", budget.ranks.size(),
+                                         " ranks those that work longest, and those that work shortest.")
+                                : std::string();
+  const std::string note =
+      concat("<p class=\"note\">Mean of ", timeline.steps.size(), " sampled steps, ",
+             timeline.steps.front().step, " to ", timeline.steps.back().step, "; all-reduce ",
+             html(timeline.collective), ", sent as ", html(timeline.wire),
+             ". What of the all-reduce runs beside work does not count as exposed.", which, "</p>");
+  return concat("<figure>", note, bars(timeline, budget, shown), rank_table(timeline, budget, shown),
+                task_table(timeline), "</figure>");
+}
+
+}  // namespace cifar_mpi::page
