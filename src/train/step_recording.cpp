@@ -44,11 +44,16 @@ class Unpacked {
   std::span<const std::byte> bytes_;
 };
 
-/// By rank 0's clock.
-Packed pack(const engine::Recorder& recorder, const comm::ClockTranslation& clock) {
+/// Replays [first, first + count), by rank 0's clock; of what a runner did not record, nothing at no time.
+Packed pack(const engine::Recorder& recorder, std::size_t first, std::size_t count,
+            const comm::ClockTranslation& clock) {
   Packed packed;
   packed.put(clock.uncertainty());
-  for (std::size_t i = 0; i < recorder.replays(); ++i) {
+  for (std::size_t i = first; i < first + count; ++i) {
+    if (i >= recorder.replays()) {
+      for (int zero = 0; zero < 4; ++zero) packed.put(0);
+      continue;
+    }
     const engine::Recorder::Replay replay = recorder[i];
     packed.put(clock.to_rank_zero(replay.begin_ns));
     packed.put(clock.to_rank_zero(replay.end_ns));
@@ -171,7 +176,8 @@ void StepRecording::finish() {
 
 void StepRecording::gather() {
   const comm::ClockTranslation clock{clock_, comm::compare_clocks(s_.world)};
-  const std::vector<std::vector<std::byte>> ranks = s_.world.collect(pack(recorder_, clock).bytes());
+  const std::vector<std::vector<std::byte>> ranks =
+      s_.world.collect(pack(recorder_, 0, steps_.size(), clock).bytes());
   const std::vector<std::uint64_t> numbers = std::exchange(steps_, {});
   recorder_.clear();
   if (!file_) return;

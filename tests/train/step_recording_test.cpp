@@ -35,7 +35,7 @@ TEST(SampleSchedule, HasNoMoreThanOneInTenSteps) {
 }
 
 TEST(SampleSchedule, LeavesOutStepsThatWarmUpOrThatABoundaryFollows) {
-  EXPECT_EQ(all_of({100.0, 0, 40, {6, 16}}), (Numbers{6, 16, 25, 35}));
+  EXPECT_EQ(all_of({100.0, 0, 40, {6, 16}}), (Numbers{6, 16, 25, 36}));
   EXPECT_EQ(all_of({100.0, 0, 37, {26, 27, 36}}), (Numbers{5, 15, 27})) << "also not the last one";
   EXPECT_EQ(all_of({100.0, 14, 40, {100}}, 14), (Numbers{16, 25, 35}));
   EXPECT_EQ(all_of({100.0, 0, 40, {1}}), Numbers{});
@@ -168,6 +168,9 @@ TEST_F(Recording, ChangesNoBitOfTheRun) {
   run_loop(*state);
   world().barrier();
   expect_same_tensors(weights_after(c, 30), weights_after(without, 30));
+  const report::Timeline nothing = report::read_timeline(without.run_dir + "/timeline.h5");
+  EXPECT_EQ(steps_of(nothing), (Numbers{6, 15, 25}));
+  for (const report::RankStep& rank : nothing.steps[1].ranks) EXPECT_TRUE(rank.slices.empty());
 }
 
 TEST_F(Recording, GoesOnWhenTheRunDoes) {
@@ -181,7 +184,8 @@ TEST_F(Recording, GoesOnWhenTheRunDoes) {
   run(c);
   world().barrier();
   const report::Timeline after = report::read_timeline(c.run_dir + "/timeline.h5");
-  EXPECT_EQ(steps_of(after), (Numbers{6, 15, 25, 36}));
+  EXPECT_EQ(steps_of(after), (Numbers{6, 15, 22, 25, 36}))
+      << "the stretch of step 15 goes on after the start";
   EXPECT_EQ(after.steps[1], before.steps[1]);
 }
 
