@@ -173,6 +173,12 @@ go_on_later() {
   exit 75
 }
 
+# For people, a page about the run as far as it is; the job goes on in the same way whatever becomes of it.
+write_report() {
+  [ -x "$CIFAR_MPI_BIN/cifar_mpi_report" ] || return 0
+  timeout -k 2 20 "$CIFAR_MPI_BIN/cifar_mpi_report" "$run_dir" </dev/null || say "there is no report: cifar_mpi_report ended with $?."
+}
+
 slurm_ends_us=
 note_signal() { slurm_ends_us=1; }  # one that comes while no ranks run
 trap note_signal USR1 TERM
@@ -189,6 +195,7 @@ count_ranks
 check_layout
 choose_launcher
 train "${own_options[@]}" "$@"
+write_report
 case $code in
   0) rm -f "$run_dir/starts_without_progress"; stop 0 "done." ;;
   75) say "stopped on request: $sentence"; go_on_later ;;

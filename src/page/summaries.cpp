@@ -125,7 +125,7 @@ std::vector<Chart> distribution_charts(const Run& run, const std::vector<Distrib
     Chart chart;
     chart.id = concat(kind, '-', charts.size());
     chart.title = d.name;
-    Series middle{"half lies below", 0, false, "nine tenths of the values", {}},
+    Series middle{"median", 0, false, "5 % to 95 %", {}},
         least{"least", 1, false, "", {}}, most{"largest", 2, false, "", {}};
     for (const std::size_t i : spread(d.steps.size())) {
       const AxisValues x = place_of(run, static_cast<double>(d.steps[i]));

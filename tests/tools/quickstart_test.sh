@@ -22,6 +22,7 @@ touch "$4/checkpoints/step_000000390.h5" "$4/checkpoints/step_000001560.h5"
 printf '%s\n' '{"step":1,"images_per_second":5000.25,"seconds":9}' '{"images_per_second":1e9}' \
   '{"step":3,"epoch":3.998,"images_per_second":5.1e3,"seconds":9}' '{"accuracy": 0.6}' >"$4/metrics.jsonl"
 END
+stand_in "$clone/build/cifar_mpi_report" <<<'echo "page            $1/report.html"'
 stand_in "$clone/build/cifar_mpi_eval" <<<'echo "2026-11-20: precision @ 1 = 0.6001"'
 
 ExplainsItself() {
@@ -38,6 +39,15 @@ EndsWithTheResult() {
   says '--run-dir runs/quickstart --epochs 8'
   grep -q 'fetch_cifar10 .*--from some where' "$calls" || fail "--from was not handed on"
   grep -q 'cifar_mpi_train .*--epochs 4$' "$calls" || fail "trained: $(grep train "$calls")"
+}
+
+EndsWithAReportThatChangesNothing() {
+  ends_with 0 "$clone/tools/quickstart"
+  says "page            $clone/runs/quickstart/report.html"
+  stand_in "$clone/build/cifar_mpi_report" <<<'exit 4'
+  ends_with 0 "$clone/tools/quickstart"
+  says 'test accuracy   0.6001'
+  says 'there is no report, but the result stands'
 }
 
 RepeatsNothing() {

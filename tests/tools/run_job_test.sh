@@ -29,6 +29,25 @@ TrainsThroughTheLauncherThatIsThere() {
   grep -q '^mpirun .*cifar_mpi_train --run-dir run' "$calls" || fail "called: $(cat "$calls")"
 }
 
+EndsWithAReportThatChangesNothing() {
+  with_mpirun
+  local code end
+  for code in 0 4 75 139; do
+    stand_in programs/cifar_mpi_report <<<"echo told of \$1; exit $code"
+    ends_with 0 job
+    says 'told of run'
+    says 'done.'
+    [ "$code" = 0 ] || says "there is no report: cifar_mpi_report ended with $code"
+  done
+  grep -q '^cifar_mpi_report run$' "$calls" || fail "called: $(cat "$calls")"
+  for end in '75 stopped' '8 diverged'; do  # it is made however the ranks end
+    stand_in programs/cifar_mpi_train <<<"rm -f run/exit; echo '$end' >run/exit; exit ${end%% *}"
+    ends_with "${end%% *}" job
+    says 'told of run'
+  done
+  grep -q '^scontrol requeue 7' "$calls" || fail "it was not put back into the queue"
+}
+
 StopsWhereNoLauncherIsThere() {
   ends_with 10 job
   says 'there is no mpirun here'

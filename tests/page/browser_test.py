@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""browser_test.py BIN_DIR: reports of real runs in a headless Chromium, at desktop and phone width, light and dark.
+
+Exit status 77, with a sentence, where Chromium is missing. CIFAR_MPI_PICTURES: a folder for screenshots to look at.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(root, "tools"))
+sys.dont_write_bytecode = True
+import devtools  # noqa: E402
+
+failures = []
+
+
+def expect(right, what):
+    if not right:
+        failures.append(what)
+        print("FAILED:", what)
+
+
+def command(*words):
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(words)} ended with {done.returncode}: {done.stdout}")
+
+
+def make_runs(programs, folder):
+    """Two small runs, the first of them resumed, and a page of the first and of both."""
+    data = os.path.join(folder, "d.h5")
+    command(f"{programs}/cifar_mpi_pack", "--synthetic", "300", "--out", data)
+    for run, steps in ("first", "30"), ("first", "60"), ("second", "40"):
+        command(f"{programs}/cifar_mpi_train", "--data", data, "--run-dir", os.path.join(folder, run), "--batch-size", "8", "--steps", steps,
+                "--eval-every", "0.5", "--log-every", "1", "--threads", "1")
+    with open(os.path.join(folder, "second", "metrics.jsonl"), "a", encoding="utf-8") as file:
+        file.write("</script><b>torn")
+    runs = [os.path.join(folder, "first"), os.path.join(folder, "second")]
+    command(f"{programs}/cifar_mpi_report", runs[0])
+    command(f"{programs}/cifar_mpi_report", *runs, "--html", os.path.join(folder, "both.html"))
+    return [os.path.join(runs[0], "report.html"), os.path.join(folder, "both.html")]
+
+
+def check_structure(page, where, width):
+    """What a screen reader and a narrow screen need."""
+    expect(page.run("document.documentElement.lang") == "en" and page.run("document.title") != "", where + "language and title")
+    # a phone's browser makes its window wider where the page is
+    expect(page.run("Math.max(innerWidth, document.documentElement.scrollWidth)") <= width, where + "the page scrolls sideways")
+    wide = page.run(f"""[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll') && e.getClientRects().length &&
+        e.getBoundingClientRect().right > {width} + 1 && !e.closest('svg')).map(e => e.outerHTML.slice(0, 80))""")
+    expect(not wide, where + f"wider than the screen: {wide[:3]}")
+    expect(page.run("[...document.images].every(i => i.hasAttribute('alt') && i.complete && i.naturalWidth > 0)"), where + "pictures load and have alt")
+    expect(page.run("[...document.querySelectorAll('svg')].every(s => s.getAttribute('aria-hidden') === 'true' || "
+                    "(s.getAttribute('role') === 'img' && s.getAttribute('aria-label').length > 40))"), where + "every drawing has its words")
+    expect(page.run("[...document.querySelectorAll('[role=img], [role=region], [role=group]')].every(e => e.getAttribute('aria-label'))"),
+           where + "roles have names")
+    expect(page.run("[...document.querySelectorAll('.plot')].every(p => p.tabIndex === 0 && p.closest('figure').querySelector('details td'))"),
+           where + "every plot takes the keyboard and has a table behind it")
+    expect(page.run("document.querySelectorAll('.plot').length >= 5"), where + "there are plots")
+    expect(page.run("[...document.querySelectorAll('.scroll')].every(s => s.tabIndex === 0)"), where + "what scrolls takes the keyboard")
+    expect(page.run("""[...document.querySelectorAll('h1, h2, h3')].map(h => +h.tagName[1]).every((n, i, all) => i === 0 ? n === 1 : n <= all[i - 1] + 1)"""),
+           where + "headings are in order")
+    small = page.run("Math.min(...[...document.querySelectorAll('main :not(svg *)')].filter(e => e.getClientRects().length)"
+                     ".map(e => parseFloat(getComputedStyle(e).fontSize)))")
+    expect(small >= 11.5, where + f"the smallest text has {small} pixels")
+    expect(page.run("performance.getEntriesByType('resource').filter(r => !r.name.startsWith('data:')).length") == 0, where + "nothing is loaded")
+    expect(page.run("document.querySelectorAll('b, script').length > 2 && ![...document.querySelectorAll('b')].some(b => b.textContent.startsWith('torn'))"),
+           where + "a name has become markup")
+
+
+def luminance(colour):
+    parts = [int(p) / 255 for p in colour[colour.index("(") + 1:-1].split(",")[:3]]
+    parts = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def check_colours(page, where, dark):
+    """WCAG: 4.5 for text, 3 for lines."""
+    ground = luminance(page.run("getComputedStyle(document.body).backgroundColor"))
+    expect((ground < 0.1) == dark, where + "the ground follows the reader's choice")
+
+    def contrast(colour):
+        light, other = sorted((luminance(colour), ground), reverse=True)
+        return (light + 0.05) / (other + 0.05)
+
+    for colour in page.run("[...new Set([...document.querySelectorAll('h1, dd, dt, .tx, .ty, .note, summary')].map(e => getComputedStyle(e).color))]"):
+        expect(contrast(colour) >= 4.5, where + f"text of {colour} has a contrast of {contrast(colour):.1f}")
+    lines = page.run("[...new Set([...document.querySelectorAll('.line')].map(e => getComputedStyle(e).stroke + '|' + getComputedStyle(e).strokeDasharray))]")
+    for colour in {line.split("|")[0] for line in lines}:
+        expect(contrast(colour) >= 3.0, where + f"lines of {colour} have a contrast of {contrast(colour):.1f}")
+    expect(len({line.split("|")[1] for line in lines}) == len({line.split("|")[0] for line in lines}), where + "lines differ by dashes as by colour")
+
+
+def tip(page, chart):
+    return page.run(f"(() => {{ const t = document.querySelector('#{chart} .tip'); return t.hidden ? '' : t.innerText; }})()")
+
+
+def check_hover(page, where):
+    page.run("document.querySelector('#loss').scrollIntoView()")
+    box = page.run("JSON.stringify(document.querySelector('#loss .plot').getBoundingClientRect())")
+    box = json.loads(box)
+    chart = page.run("JSON.parse(document.getElementById('data').textContent).charts.find(c => c.id === 'loss')")
+    expect(tip(page, "loss") == "", where + "no values without a pointer")
+    for share, index in (0.999, -1), (0.001, 0):
+        page.point_at(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+        series = chart["series"][0]
+        text = tip(page, "loss")
+        expect(text.startswith(f"step {series['step'][index]}"), where + f"the pointer shows {text!r}")
+        value = float("%.4g" % series["value"][index])
+        expect(f"{series['name']}: {value:g}" in text, where + f"{value:g} is not in {text!r}")
+        inside = page.run("(() => { const r = document.querySelector('#loss .tip').getBoundingClientRect(); return r.left >= 0 && r.right <= innerWidth; })()")
+        expect(inside, where + "the values leave the screen")
+    page.point_at(1, 1)
+    expect(tip(page, "loss") == "", where + "the values stay when the pointer has gone")
+    page.run("document.querySelector('#loss .plot').focus()")
+    for key, index in ("ArrowRight", 0), ("ArrowRight", 1), ("End", -1), ("ArrowLeft", -2), ("Home", 0):
+        page.press(key)
+        expect(tip(page, "loss").startswith(f"step {chart['series'][0]['step'][index]}\n"), where + f"{key} shows {tip(page, 'loss')!r}")
+    page.press("Escape")
+    expect(tip(page, "loss") == "", where + "Escape leaves the values")
+    expect(page.run("document.querySelector('#loss .tip').getAttribute('role')") == "status", where + "values are not announced")
+
+
+def check_axes(page, where):
+    for axis in "epoch", "time", "step":
+        page.run(f"document.getElementById('axis-{axis}').click()")
+        shown = page.run("[...document.querySelectorAll('.over')].filter(o => o.getClientRects().length).map(o => o.className)")
+        expect(shown and all(name.endswith(axis) for name in shown), where + f"the axis {axis} shows {set(shown)}")
+    page.run("document.getElementById('axis-time').click(); document.querySelector('#loss .plot').focus()")
+    page.press("End")
+    expect("of training" in tip(page, "loss"), where + "the values follow the axis")
+    page.run("document.getElementById('axis-step').click()")
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    program = devtools.find()
+    if program is None:
+        print("skipped: there is no Chromium here (Debian: apt-get install chromium)")
+        sys.exit(77)
+    pictures = os.environ.get("CIFAR_MPI_PICTURES")
+    with tempfile.TemporaryDirectory(prefix="cifar_mpi_browser_test_") as folder:
+        single, both = make_runs(sys.argv[1], folder)
+        try:
+            browser = devtools.Browser(program)
+        except OSError as error:  # as Ubuntu's, which only says where there is one
+            print(f"skipped: {program} does not start: {error}")
+            sys.exit(77)
+        with browser as page:
+            for path, kind in (single, "one run"), (both, "two runs"):
+                for width, height in (1280, 900), (360, 740):
+                    for dark in False, True:
+                        where = f"{kind}, {width} pixels, {'dark' if dark else 'light'}: "
+                        page.open(path, width, height, dark, phone=width < 600)
+                        check_structure(page, where, width)
+                        check_colours(page, where, dark)
+                        if path == single:
+                            check_hover(page, where)
+                            check_axes(page, where)
+                        expect(not page.console, where + f"the console says {page.console[:2]}")
+                        page.console.clear()
+                        if pictures:
+                            page.picture(os.path.join(pictures, f"{kind.replace(' ', '_')}_{width}_{'dark' if dark else 'light'}.png"))
+                expect(page.run("[...document.querySelectorAll('.flag')].some(f => f.textContent === 'resume')") == (path == single), kind + ": marks")
+            expect(page.run("document.querySelector('#problems').innerText.includes('</script><b>torn') || document.querySelector('#problems').innerText.includes('ends in the middle')"),
+                   "the torn line is told")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
