@@ -1,5 +1,7 @@
 #include "page/bitmap.hpp"
 
+#include <algorithm>
+
 namespace cifar_mpi::page {
 
 void Bitmap::set(int x, int y, std::uint8_t red, std::uint8_t green, std::uint8_t blue) {
@@ -36,6 +38,16 @@ std::string Bitmap::address() const {
     file.resize(file.size() + padded - row_bytes);
   }
   return "data:image/bmp;base64," + base64(file);
+}
+
+Bitmap bitmap_of(const std::uint8_t* pixels, const Extent& image) {
+  Bitmap bitmap(image.width, image.height);
+  const bool colours = image.channels >= 3;
+  for (int y = 0; y < image.height; ++y) {
+    for (int x = 0; x < image.width; ++x, pixels += image.channels)
+      bitmap.set(x, y, pixels[0], pixels[colours ? 1 : 0], pixels[colours ? 2 : 0]);
+  }
+  return bitmap;
 }
 
 std::string base64(const std::vector<std::uint8_t>& bytes) {

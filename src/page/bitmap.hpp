@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/shape.hpp"
+
 namespace cifar_mpi::page {
 
 /// A picture for a page, red, green, blue.
@@ -22,6 +24,9 @@ class Bitmap {
   int height_;
   std::vector<std::uint8_t> pixels_;  ///< [height, width, 3], blue first
 };
+
+/// An image of [h, w, c] bytes. One and two channels are grey; of four the last, which may be transparency, is left out.
+Bitmap bitmap_of(const std::uint8_t* pixels, const Extent& image);
 
 std::string base64(const std::vector<std::uint8_t>& bytes);
 

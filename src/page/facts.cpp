@@ -50,10 +50,16 @@ double recent_speed(const std::vector<report::StepReport>& steps) {
   return values[values.size() / 2];
 }
 
-std::string speed_text(const Run& run) {
-  std::string text = concat(whole(recent_speed(run.metrics.steps)), " images/s");
+/// Of the last start; 0: unknown.
+int ranks_of(const Run& run) {
   int ranks = run.checkpoint ? run.checkpoint->provenance.ranks : 0;
   for (const report::RunEvent& event : run.metrics.events) ranks = event.ranks > 0 ? event.ranks : ranks;
+  return ranks;
+}
+
+std::string speed_text(const Run& run) {
+  std::string text = concat(whole(recent_speed(run.metrics.steps)), " images/s");
+  const int ranks = ranks_of(run);
   if (ranks > 0) text += concat(" over ", ranks, ranks == 1 ? " rank" : " ranks");
   return text + concat("; ", duration(run.seconds.back()), " of training");
 }
@@ -78,6 +84,37 @@ Facts key_facts(const Run& run) {
     facts.emplace_back(
         "starts", concat(resumes + count(report::RunEventKind::start), ", ", resumes, " of them resumed"));
   return facts;
+}
+
+Facts tiles_of(const Run& run) {
+  Facts tiles;
+  const report::Metrics& metrics = run.metrics;
+  if (!metrics.evaluations.empty())
+    tiles.emplace_back("test accuracy", percent(metrics.evaluations.back().test_accuracy));
+  if (metrics.steps.empty()) return tiles;
+  const report::StepReport& last = metrics.steps.back();
+  tiles.emplace_back("loss", figure(last.cross_entropy + last.decay_term));
+  tiles.emplace_back("images per second", whole(recent_speed(metrics.steps)));
+  tiles.emplace_back("epochs", figure(last.epoch));
+  tiles.emplace_back("training time", duration(run.seconds.back()));
+  return tiles;
+}
+
+std::string headline(const Run& run) {
+  std::string text;
+  const auto add = [&](const std::string& part) {
+    if (!part.empty()) text += (text.empty() ? "" : " · ") + part;
+  };
+  if (run.checkpoint) {
+    const std::string* const model = find_item(run.checkpoint->progress.identity, "model");
+    add(model == nullptr ? std::string() : *model);
+  }
+  if (const int ranks = ranks_of(run); ranks > 0) add(concat(ranks, ranks == 1 ? " rank" : " ranks"));
+  if (run.checkpoint) {
+    add(run.checkpoint->provenance.precision);
+    add(run.checkpoint->provenance.backend);
+  }
+  return text;
 }
 
 Facts provenance_facts(const Run& run) {

@@ -14,6 +14,12 @@ using Facts = std::vector<std::pair<std::string, std::string>>;  ///< a name and
 /// How far it is, how good and how fast: what the text begins with, and the page.
 Facts key_facts(const Run& run);
 
+/// The most important of it in few words, for tiles: a name and a figure.
+Facts tiles_of(const Run& run);
+
+/// Model, ranks and machine on one line; empty when nothing is known of them.
+std::string headline(const Run& run);
+
 /// The machine, and where the newest checkpoint came from.
 Facts provenance_facts(const Run& run);
 

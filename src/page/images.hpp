@@ -13,6 +13,9 @@ std::string filters_html(const Run& run);
 /// Test images that were taken for another class.
 std::string wrong_images_html(const Run& run);
 
+/// Training images as the network sees them.
+std::string input_images_html(const Run& run);
+
 /// How many images of each class were taken for which.
 std::string confusion_html(const Run& run);
 

@@ -34,6 +34,16 @@ std::string for_each_run(const std::vector<Run>& runs, const char* id, const cha
   return concat("<section id=\"", id, "\"><h2>", title, "</h2>", text, "</section>\n");
 }
 
+std::string state_html(const Run& run) {
+  std::string tiles;
+  for (const auto& [name, value] : tiles_of(run))
+    tiles += concat("<li><span>", html(name), "</span><b>", html(value), "</b></li>");
+  if (!tiles.empty()) tiles = concat("<ul class=\"tiles\">", tiles, "</ul>");
+  const std::string line = headline(run);
+  return concat(line.empty() ? std::string() : concat("<p class=\"note\">", html(line), "</p>"), tiles,
+                facts_html(key_facts(run)));
+}
+
 std::string problems_html(const Run& run) {
   if (run.problems.empty()) return {};
   std::string list = "<ul>";
@@ -130,20 +140,20 @@ std::string page_html(const std::vector<Run>& runs, const std::string& path) {
   for (std::size_t i = 1; i < runs.size(); ++i) title += " and " + runs[i].name;
   const Charts charts = charts_html(curves(runs));
   std::string body = concat("<header><h1>", html(title), "</h1></header><main>\n");
-  body +=
-      for_each_run(runs, "state", "How it stands", [](const Run& run) { return facts_html(key_facts(run)); });
+  body += for_each_run(runs, "state", "How it stands", state_html);
   body += for_each_run(runs, "problems", "What could not be read", problems_html);
-  if (!charts.html.empty())
-    body += concat("<section id=\"curves\"><h2>Curves</h2>", kAxisChoice, "<div class=\"charts\">",
-                   charts.html, "</div></section>\n");
   body += for_each_run(runs, "verdict", "How well the ranks are used",
                        [](const Run& run) { return verdict_html(run.verdict); });
+  const Charts tensors = histograms(runs.front());
+  if (!charts.html.empty() || !tensors.html.empty())
+    body += concat("<section id=\"curves\"><h2>Curves</h2>", kAxisChoice, "<div class=\"charts\">",
+                   charts.html, "</div></section>\n");
   body += for_each_run(runs, "budget", "Where the time of a step goes", budget_html);
   body += events_html(runs);
-  const Charts tensors = histograms(runs.front());
   body += tensors.html;
   body += for_each_run(runs, "confusion", "What is taken for what", confusion_html);
   body += for_each_run(runs, "wrong", "Test images taken for another class", wrong_images_html);
+  body += for_each_run(runs, "inputs", "What the network sees", input_images_html);
   body += for_each_run(runs, "filters", "Filters of the first layer", filters_html);
   body += for_each_run(runs, "provenance", "Configuration and machine", provenance_html);
   body += for_each_run(runs, "files", "Files",

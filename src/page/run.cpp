@@ -77,6 +77,8 @@ void find_state(Run& run) {
 void read_newest_checkpoint(Run& run) {
   std::vector<run::CheckpointFile> files = run::list_checkpoints(run.dir);
   for (auto file = files.rbegin(); file != files.rend() && !run.checkpoint; ++file) {
+    std::error_code error;
+    if (!fs::exists(file->path, error)) continue;  // retired meanwhile by the run
     try_to(run, [&] {
       run.checkpoint = run::read_checkpoint(file->path);
       run.checkpoint_path = file->path;
@@ -134,7 +136,13 @@ Run load_run(const std::string& dir) {
 
 report::Timeline load_baseline(const std::string& dir) {
   require_run_directory(dir);
-  return report::read_timeline(dir + "/timeline.h5");
+  std::error_code error;
+  const std::string path = dir + "/timeline.h5";
+  if (!fs::exists(path, error))
+    throw Error(ErrorKind::checkpoint,
+                concat("there is no ", path,
+                       ", so nothing can be compared with it; a run of some hundred steps leaves one"));
+  return report::read_timeline(path);
 }
 
 void name_runs(std::vector<Run>& runs) {

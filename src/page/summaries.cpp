@@ -76,6 +76,18 @@ std::vector<Distributions> read_kind(const hdf5::Reader& file, const std::string
   return list;
 }
 
+/// Those that a page can show; others are left out.
+void read_images(const hdf5::Reader& file, Summaries& summaries) {
+  constexpr std::uint64_t kMost = 64, kMostPixels = 256;
+  if (!file.has("/images")) return;
+  const hdf5::Dims dims = file.dims("/images");
+  if (dims.size() != 4 || dims[0] > kMost || dims[1] > kMostPixels || dims[2] > kMostPixels || dims[3] < 1 ||
+      dims[3] > 4)
+    return;
+  summaries.image = {static_cast<int>(dims[1]), static_cast<int>(dims[2]), static_cast<int>(dims[3])};
+  if (summaries.image.count() > 0) summaries.images = file.read<std::uint8_t>("/images");
+}
+
 /// Evenly spread ones of n, the first and the last among them.
 std::vector<std::size_t> spread(std::size_t n) {
   std::vector<std::size_t> picked;
@@ -115,6 +127,7 @@ Summaries read_summaries(const std::string& path) {
   summaries.variables = read_kind(file, "/variables", summaries.left_out);
   summaries.gradients = read_kind(file, "/gradients", summaries.left_out);
   summaries.activations = read_kind(file, "/activations", summaries.left_out);
+  read_images(file, summaries);
   return summaries;
 }
 
@@ -125,8 +138,8 @@ std::vector<Chart> distribution_charts(const Run& run, const std::vector<Distrib
     Chart chart;
     chart.id = concat(kind, '-', charts.size());
     chart.title = d.name;
-    Series middle{"median", 0, false, "5 % to 95 %", {}},
-        least{"least", 1, false, "", {}}, most{"largest", 2, false, "", {}};
+    Series middle{"median", 0, false, "5 % to 95 %", {}}, least{"least", 1, false, "", {}},
+        most{"largest", 2, false, "", {}};
     for (const std::size_t i : spread(d.steps.size())) {
       const AxisValues x = place_of(run, static_cast<double>(d.steps[i]));
       const auto& q = d.quantiles[i];

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/shape.hpp"
 #include "page/chart.hpp"
 
 namespace cifar_mpi::page {
@@ -22,7 +23,9 @@ struct Distributions {
 /// What RUN_DIR/summaries.h5 says, by kind.
 struct Summaries {
   std::vector<Distributions> variables, gradients, activations;
-  std::size_t left_out = 0;  ///< beyond the most that are shown of a kind
+  Extent image;
+  std::vector<std::uint8_t> images;  ///< [n, h, w, c], as training sees them
+  std::size_t left_out = 0;          ///< beyond the most that are shown of a kind
 };
 
 /// Throws Error{checkpoint} when the file is damaged or is none of ours.

@@ -6,41 +6,41 @@
 #include "page/text.hpp"
 
 namespace cifar_mpi::page {
-namespace {
-
-/// One and two channels are grey; of four the last, which may be transparency, is left out.
-Bitmap picture_of(const run::EvaluationFile& evaluation, std::size_t i) {
-  const Extent& image = evaluation.image;
-  Bitmap bitmap(image.width, image.height);
-  const std::uint8_t* pixel = evaluation.images.data() + i * static_cast<std::size_t>(image.count());
-  for (int y = 0; y < image.height; ++y) {
-    for (int x = 0; x < image.width; ++x, pixel += image.channels) {
-      const bool colours = image.channels >= 3;
-      bitmap.set(x, y, pixel[0], pixel[colours ? 1 : 0], pixel[colours ? 2 : 0]);
-    }
-  }
-  return bitmap;
-}
-
-}  // namespace
-
 std::string wrong_images_html(const Run& run) {
   if (!run.evaluation || run.evaluation->labels.empty() || run.evaluation->image.count() == 0) return {};
   const run::EvaluationFile& evaluation = *run.evaluation;
   std::string items;
   for (std::size_t i = 0; i < evaluation.labels.size(); ++i) {
+    const std::uint8_t* const pixels =
+        evaluation.images.data() + i * static_cast<std::size_t>(evaluation.image.count());
     const std::string label = shortened(evaluation.label_names[evaluation.labels[i]], 60),
                       taken = shortened(evaluation.label_names[evaluation.predictions[i]], 60);
     const std::string words = html(concat(label, ", taken for ", taken));
     items += concat("<li><img class=\"pixels\" alt=\"", words, "\" title=\"", words, ", test image ",
                     evaluation.indices[i], "\" width=\"72\" height=\"72\" src=\"",
-                    picture_of(evaluation, i).address(), "\"><span>", html(label), "<br>→\u00a0<b>",
+                    bitmap_of(pixels, evaluation.image).address(), "\"><span>", html(label), "<br>→\u00a0<b>",
                     html(taken), "</b></span></li>");
   }
   return concat("<p class=\"note\">Some of the test images that step ", evaluation.step,
                 " took for another class (", evaluation.weights == "raw" ? "weights" : "averaged weights",
                 "), chosen by a hash: what it is → what it was taken for.</p><ul class=\"wrong\">", items,
                 "</ul>");
+}
+
+std::string input_images_html(const Run& run) {
+  constexpr std::size_t kMost = 16;
+  if (!run.summaries || run.summaries->images.empty()) return {};
+  const Summaries& summaries = *run.summaries;
+  const auto size = static_cast<std::size_t>(summaries.image.count());
+  std::string pictures;
+  for (std::size_t i = 0; i < std::min(kMost, summaries.images.size() / size); ++i)
+    pictures += concat("<img class=\"pixels\" alt=\"\" src=\"",
+                       bitmap_of(&summaries.images[i * size], summaries.image).address(), "\">");
+  return concat(
+      "<p class=\"note\">Some training images, cut, turned and shaded as the network sees them.</p><div "
+      "class=\"filters inputs\" role=\"img\" "
+      "aria-label=\"Some training images as the network sees them\">",
+      pictures, "</div>");
 }
 
 }  // namespace cifar_mpi::page

@@ -98,6 +98,16 @@ TEST(Report, SaysWhereThePageCannotBeWrittenBehindWhatItKnows) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find("warning: there is no"), std::string::npos);
 }
 
+TEST(Report, ComparesOnlyWithARunThatKeptItsTimeline) {
+  const TempDir folder;
+  write_file(folder / "exit", "0 done\n");
+  testing::internal::CaptureStdout();
+  expect_error(ErrorKind::checkpoint, {folder / "timeline.h5", "nothing can be compared"}, [&] {
+    report_runs({{folder.path()}, "", folder.path()}, Log());
+  });
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+}
+
 TEST(Report, TellsNothingWhenOneOfTheRunsIsNone) {
   const TempDir folder;
   write_file(folder / "exit", "0 done\n");

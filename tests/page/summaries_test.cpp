@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "hdf5/hdf5.hpp"
+#include "page/bitmap.hpp"
+#include "page/images.hpp"
 #include "page/run.hpp"
 #include "support/temp_dir.hpp"
 
@@ -52,6 +54,7 @@ TEST(Summaries, BecomeAFigureForEachTensor) {
     put_group(file, "/gradients/conv1/weights");
     put_group(file, "/activations/conv1");
     file.write("/activations/conv1/sparsity", {2}, std::vector<double>{0.25, 0.5});
+    file.write("/images", {2, 1, 1, 3}, std::vector<std::uint8_t>{1, 2, 3, 4, 5, 6});
     file.save(path);
   }
   page::Run run;
@@ -68,6 +71,8 @@ TEST(Summaries, BecomeAFigureForEachTensor) {
   ASSERT_EQ(charts.size(), 1u);
   EXPECT_EQ(charts[0].series.size(), 3u);
   EXPECT_EQ(charts[0].series[0].points[1].value, 0.5);
+  const std::string pictures = input_images_html(run);
+  EXPECT_NE(pictures.find(bitmap_of(&s.images[3], {1, 1, 3}).address()), std::string::npos) << pictures;
   EXPECT_EQ(zeros_chart(run).series[0].points[1].value, 0.5);
 }
 
