@@ -5,11 +5,14 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "cifar_mpi/engine/layout.hpp"
+
 namespace cifar_mpi::app {
 namespace {
 
 // What handlers use must be reachable without an argument: lock-free words, and nothing else.
 std::atomic<std::atomic<int>*> stop_word{nullptr};
+std::atomic<std::atomic<int>*> trace_word{nullptr};
 std::atomic<int> interrupts{0};
 std::atomic<int> launcher_notices{0};
 std::atomic<pid_t> launcher{0};
@@ -23,7 +26,12 @@ constexpr double kStopped = 1.0;
 
 void request_stop() {
   if (std::atomic<int>* const word = stop_word.load(std::memory_order_relaxed))
-    word->store(1, std::memory_order_relaxed);
+    word->fetch_or(engine::kStopRequest, std::memory_order_relaxed);
+}
+
+extern "C" void on_trace(int) {
+  if (std::atomic<int>* const word = trace_word.load(std::memory_order_relaxed))
+    word->fetch_or(engine::kTraceRequest, std::memory_order_relaxed);
 }
 
 extern "C" void on_stop(int) { request_stop(); }
@@ -70,6 +78,11 @@ void handle_stop_signals(std::atomic<int>& stop_request) {
   action.sa_sigaction = on_continue;
   action.sa_flags = SA_RESTART | SA_SIGINFO;
   sigaction(SIGCONT, &action, nullptr);
+}
+
+void handle_trace_signal(std::atomic<int>& requests) {
+  trace_word = &requests;
+  handle(SIGUSR2, on_trace);
 }
 
 void poll_launcher(double seconds_since_last) {

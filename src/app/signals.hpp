@@ -2,13 +2,17 @@
 
 #include <atomic>
 
-/// Being asked to stop.
+/// Being asked to stop, and for a trace.
 namespace cifar_mpi::app {
 
-/// From now on the stop word is set by SIGTERM, SIGUSR1, SIGINT, and SIGHUP unless that is ignored (nohup).
+/// From now on engine::kStopRequest is set in the word by SIGTERM, SIGUSR1, SIGINT, and SIGHUP unless that is ignored (nohup).
 /// A second SIGINT ends the process at once, by that signal. To be called after MPI_Init, which installs
 /// handlers of its own. The word must live as long as the process.
 void handle_stop_signals(std::atomic<int>& stop_request);
+
+/// From now on SIGUSR2, which mpirun passes on to all ranks, sets engine::kTraceRequest in the word, which may be that
+/// of handle_stop_signals.
+void handle_trace_signal(std::atomic<int>& requests);
 
 /// To be called a few times a second with the seconds since the call before; from any one thread.
 ///

@@ -16,11 +16,12 @@ namespace {
 
 using namespace cifar_mpi;
 
-/// Set by a signal, read in every step.
-std::atomic<int> stop_request{0};
+/// Bits of engine::Request, set by signals, read in every step.
+std::atomic<int> requests{0};
 
 int run_training(comm::World& world, train::TrainConfig config) {
-  app::handle_stop_signals(stop_request);
+  app::handle_stop_signals(requests);
+  app::handle_trace_signal(requests);
   std::atomic<bool> holds_directory{false};  // before that it may be another run's, with a record of its own
   watch::Watchdog watchdog(world, {config.timeout_s,
                                    [&, run_dir = config.run_dir](int code, const std::string& sentence) {
@@ -38,7 +39,7 @@ int run_training(comm::World& world, train::TrainConfig config) {
     const Log log(world.rank());
     log.info(app::explain_device(config.device));
     const comm::PlatformFactory platform = app::platform_for(config.device);
-    session.emplace(std::move(config), world, log, platform, stop_request);
+    session.emplace(std::move(config), world, log, platform, requests);
     session->show_to(watchdog);
     session->run(directory.last_end());
   });

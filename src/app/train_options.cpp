@@ -49,7 +49,7 @@ void TrainOptions::add_run(CLI::App& app) {
          "Dataset file; else $CIFAR_MPI_DATA, else data/cifar10.h5 here or beside the binary's folder")
       ->group(group);
   app.add_option("--run-dir", config_.run_dir,
-                 "Folder for checkpoints, metrics.jsonl, config.toml and tensorboard")
+                 "Folder for checkpoints, metrics.jsonl, config.toml, timeline.h5, tensorboard and traces")
       ->capture_default_str()
       ->group(group);
   app.add_option("--resume", config_.resume,
@@ -334,6 +334,13 @@ void TrainOptions::add_reports(CLI::App& app) {
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str()
       ->group(group);
+  app.add_option(
+         "--trace", trace_,
+         "Steps, as in 1000-1009, for which when each task of each rank ran is written to RUN_DIR/trace, "
+         "for ui.perfetto.dev; or none. SIGUSR2 to a run asks for its next 10 steps")
+      ->check(trace_window())
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--eval-every", config_.eval_every,
                  "Epochs between evaluations on the test set; 0: only at the end")
       ->check(number<double>())
@@ -368,6 +375,7 @@ train::TrainConfig TrainOptions::config() const {
   config.side_lane = side_lane_ == "on";
   config.init_from = init_from_ == kNone ? std::string() : init_from_;
   config.tensorboard = tensorboard_ == "on";
+  config.trace = trace_window_of(trace_);
   config.decay_at = numbers_of(decay_at_);
   return config;
 }

@@ -30,6 +30,7 @@ class TrainOptions {
   std::string init_from_ = "none";
   std::string side_lane_ = "on";
   std::string tensorboard_ = "on";
+  std::string trace_ = "none";
   std::string decay_at_;
 };
 

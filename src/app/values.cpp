@@ -49,6 +49,15 @@ std::optional<std::vector<double>> parse_list(const std::string& text) {
   return values;
 }
 
+std::optional<train::TraceWindow> parse_window(const std::string& text) {
+  const std::size_t dash = text.find('-');
+  if (dash == std::string::npos) return std::nullopt;
+  const auto first = parse<std::uint64_t>(text.substr(0, dash));
+  const auto last = parse<std::uint64_t>(text.substr(dash + 1));
+  if (!first || !last || *first == 0) return std::nullopt;
+  return train::TraceWindow{*first, *last};
+}
+
 }  // namespace
 
 template <class T>
@@ -76,6 +85,19 @@ CLI::Validator number_list() {
 
 std::vector<double> numbers_of(const std::string& text) {
   return parse_list(text).value_or(std::vector<double>{});
+}
+
+CLI::Validator trace_window() {
+  const auto check = [](const std::string& text) -> std::string {
+    if (text == "none" || parse_window(text)) return {};
+    return concat("must be the first and the last step to trace, such as 1000-1009, or none, not '", text,
+                  "'");
+  };
+  return CLI::Validator(check, "");
+}
+
+train::TraceWindow trace_window_of(const std::string& text) {
+  return parse_window(text).value_or(train::TraceWindow{});
 }
 
 CLI::Validator bucket_mib() { return number(train::kLeastBucketMib, train::kMostBucketMib); }

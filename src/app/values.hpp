@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/train/config.hpp"
+
 /// What an option's value must look like; the programs check every value with one of these.
 namespace cifar_mpi::app {
 
@@ -19,6 +21,11 @@ CLI::Validator number(T low = std::numeric_limits<T>::is_integer ? T{0} : std::n
 CLI::Validator number_list();
 /// The numbers of a text that number_list accepts.
 std::vector<double> numbers_of(const std::string& text);
+
+/// Two steps as in 1000-1009, or none; whether they make sense train::check says.
+CLI::Validator trace_window();
+/// The steps of a text that trace_window accepts.
+train::TraceWindow trace_window_of(const std::string& text);
 
 /// What --bucket-mib may be, see train::TrainConfig.
 CLI::Validator bucket_mib();

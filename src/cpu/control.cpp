@@ -16,16 +16,17 @@ engine::Task plan_control(const engine::TrainBinding& binding) {
   task.name = "control";
   // What the parts of a batch sum up must stand in one of them only.
   const bool first = binding.part == 0;
-  const auto* const stop_request = first ? binding.stop_request : nullptr;
+  const auto* const requests = first ? binding.requests : nullptr;
   engine::RankFacts* const rank_facts = first ? binding.facts : nullptr;
-  if (stop_request != nullptr) task.reads = {engine::bytes_of(stop_request, 1)};
+  if (requests != nullptr) task.reads = {engine::bytes_of(requests, 1)};
   task.writes = {engine::bytes_of(binding.control, floats)};
   if (rank_facts != nullptr) task.writes.push_back(engine::bytes_of(rank_facts, 1));
-  task.start = [control = binding.control, floats, stop = stop_request, facts = rank_facts,
+  task.start = [control = binding.control, floats, requests, facts = rank_facts,
                 slot = binding.control_layout.slot(binding.rank)](engine::Lane&) {
     std::fill(control, control + floats, 0.0f);
-    const bool asked = stop != nullptr && stop->load(std::memory_order_relaxed) != 0;
-    control[ControlLayout::stop] = asked ? 1.0f : 0.0f;
+    const int asked = requests != nullptr ? requests->load(std::memory_order_relaxed) : 0;
+    control[ControlLayout::stop] = (asked & engine::kStopRequest) != 0 ? 1.0f : 0.0f;
+    control[ControlLayout::trace] = (asked & engine::kTraceRequest) != 0 ? 1.0f : 0.0f;
     if (facts == nullptr) return;
     control[slot + ControlLayout::compute_ms] = facts->compute_ms;
     for (std::size_t piece = 0; piece < 4; ++piece) {
@@ -75,6 +76,7 @@ engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<eng
     record.correct = control[ControlLayout::correct];
     record.samples = control[ControlLayout::samples];
     record.stop_requests = control[ControlLayout::stop];
+    record.trace_requests = control[ControlLayout::trace];
     record.gradient_norm = binding.gradient_norm != nullptr ? *binding.gradient_norm : 0.0;
     record.applied = std::isfinite(control[ControlLayout::loss_sum]) && std::isfinite(record.decay_term) &&
                      std::isfinite(record.gradient_norm);

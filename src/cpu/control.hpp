@@ -9,8 +9,8 @@
 /// The first and the last task of a training step.
 namespace cifar_mpi::cpu {
 
-/// Zeroes the control block and sets its stop word to 1 if this rank has been asked to stop (`stop_request`
-/// not null and not 0), so that the sum over the ranks counts the requests.
+/// Zeroes the control block and sets its words for requests to 1 where this rank asks (`requests`, bits of
+/// engine::Request, not null), so that the sum over the ranks counts the requests.
 ///
 /// The slot of this rank carries its facts: the compute time of the step before (this step's is not over when
 /// the first bucket leaves) and the parameter hash. Also notes when the step began.

@@ -10,8 +10,9 @@ __global__ void begin(Control work) {
   for (std::size_t i = threadIdx.x; i < work.floats; i += blockDim.x) work.control[i] = 0.0f;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  const bool asked = work.stop_word != nullptr && *static_cast<const volatile int*>(work.stop_word) != 0;
-  work.control[ControlLayout::stop] = asked ? 1.0f : 0.0f;
+  const int asked = work.request_word != nullptr ? *static_cast<const volatile int*>(work.request_word) : 0;
+  work.control[ControlLayout::stop] = (asked & engine::kStopRequest) != 0 ? 1.0f : 0.0f;
+  work.control[ControlLayout::trace] = (asked & engine::kTraceRequest) != 0 ? 1.0f : 0.0f;
   if (work.facts == nullptr) return;
   float* const slot = work.control + work.slot;
   slot[ControlLayout::compute_ms] = work.facts->compute_ms;
@@ -45,6 +46,7 @@ __global__ void end(Advance work) {
   record.correct = work.control[ControlLayout::correct];
   record.samples = work.control[ControlLayout::samples];
   record.stop_requests = work.control[ControlLayout::stop];
+  record.trace_requests = work.control[ControlLayout::trace];
   record.applied = applied ? 1 : 0;
   work.entries[place] = record;
   if (applied) ++*work.step;

@@ -11,14 +11,14 @@
 /// The first and the last kernel of a training step. All enqueue and return.
 namespace cifar_mpi::cuda {
 
-/// Zeroes the control block, sets its stop word to 1 when this rank has been asked to stop, and writes this
+/// Zeroes the control block, sets its words for requests to 1 where this rank asks, and writes this
 /// rank's facts into its slot: the compute time of the step before and the parameter hash. Notes when the
 /// step began.
 struct Control {
   float* control = nullptr;
   std::size_t floats = 0;
   std::size_t slot = 0;                ///< of this rank
-  const int* stop_word = nullptr;      ///< pinned host memory; null: nobody may ask
+  const int* request_word = nullptr;   ///< pinned host memory; null: nobody may ask
   engine::RankFacts* facts = nullptr;  ///< null: the slot stays zero
 };
 void begin_step(cudaStream_t stream, const Control& work);

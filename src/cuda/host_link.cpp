@@ -54,13 +54,14 @@ void RecordRing::deliver(std::uint64_t done) {
     to.correct = from.correct;
     to.samples = from.samples;
     to.stop_requests = from.stop_requests;
+    to.trace_requests = from.trace_requests;
     to.applied = from.applied != 0;
     std::copy_n(slots_of(delivered), slot_floats, to.slots.begin());
   }
 }
 
-const int* HostLink::stop_word(const std::atomic<int>* source) {
-  for (const StopWord& word : words_) {
+const int* HostLink::request_word(const std::atomic<int>* source) {
+  for (const RequestWord& word : words_) {
     if (word.source == source) return word.word.as<const int>();
   }
   words_.push_back({source, allocate_pinned(sizeof(int))});
@@ -81,9 +82,9 @@ RecordRing& HostLink::add_ring(std::size_t slot_floats, Buffer counter,
   return rings_.back();
 }
 
-std::vector<const StopWord*> HostLink::words_read_by(const engine::StepProgram& program) const {
-  std::vector<const StopWord*> found;
-  for (const StopWord& word : words_) {
+std::vector<const RequestWord*> HostLink::words_read_by(const engine::StepProgram& program) const {
+  std::vector<const RequestWord*> found;
+  for (const RequestWord& word : words_) {
     if (touches(program, &engine::Task::reads, engine::bytes_of(word.word.data(), sizeof(int)))) {
       found.push_back(&word);
     }

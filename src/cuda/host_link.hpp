@@ -19,7 +19,7 @@ namespace cifar_mpi::cuda {
 Buffer allocate_pinned(std::size_t bytes);
 
 /// A word that tasks read and `before_replay` copies from an atomic of the host.
-struct StopWord {
+struct RequestWord {
   const std::atomic<int>* source = nullptr;
   Buffer word;  ///< pinned, one int
 };
@@ -43,17 +43,17 @@ struct RecordRing {
 class HostLink {
  public:
   /// The pinned word of `source`, made at the first call for it.
-  const int* stop_word(const std::atomic<int>* source);
+  const int* request_word(const std::atomic<int>* source);
   RecordRing& add_ring(std::size_t slot_floats, Buffer counter, std::vector<engine::StepRecord>& records);
 
-  std::vector<const StopWord*> words_read_by(const engine::StepProgram& program) const;
+  std::vector<const RequestWord*> words_read_by(const engine::StepProgram& program) const;
   std::vector<RecordRing*> rings_written_by(const engine::StepProgram& program);
 
   /// Looked at now and then while the host waits for the device: throws when the run cannot go on.
   std::list<std::function<void()>> watches;
 
  private:
-  std::list<StopWord> words_;
+  std::list<RequestWord> words_;
   std::list<RecordRing> rings_;
 };
 

@@ -88,14 +88,13 @@ class CudaEnds final : public engine::Ends {
         classes_(spec.net->classes),
         type_(value_type(spec.precision)),
         image_(activations(spec.batch, spec.net->input, type_)),
-        stop_word_(workshop.stop_word) {}
+        request_word_(workshop.request_word) {}
 
   ValueFormat images() const override { return {image_, image_}; }
   ValueFormat logits(const ValueFormat& have) const override { return have; }
 
   Task control(const engine::TrainBinding& binding) const override {
-    return plan_control(binding,
-                        binding.stop_request != nullptr ? stop_word_(*binding.stop_request) : nullptr);
+    return plan_control(binding, binding.requests != nullptr ? request_word_(*binding.requests) : nullptr);
   }
   Task train_input(const engine::TrainBinding& binding, std::byte* x, std::uint8_t* labels) const override {
     return plan_train_input(binding, batch_, type_, x, labels);
@@ -123,7 +122,7 @@ class CudaEnds final : public engine::Ends {
   int classes_;
   ValueType type_;
   Format image_;
-  std::function<const int*(const std::atomic<int>&)> stop_word_;
+  std::function<const int*(const std::atomic<int>&)> request_word_;
 };
 
 }  // namespace
@@ -138,7 +137,7 @@ Workshop workshop_of(Device& device) {
     }
   };
   return {[&device](std::size_t bytes) { return device.allocate(bytes); }, plan,
-          [&device](const std::atomic<int>& request) { return device.link().stop_word(&request); }};
+          [&device](const std::atomic<int>& request) { return device.link().request_word(&request); }};
 }
 
 engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, Workshop workshop, ConvChoice choice) {

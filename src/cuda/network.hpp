@@ -15,7 +15,7 @@ struct Workshop {
   std::function<Buffer(std::size_t bytes)> allocate;  ///< zeroed
   std::function<void(NetKernels& kernels)> plan;      ///< chooses the libraries' kernels
   /// The pinned word that stands for a binding's stop request.
-  std::function<const int*(const std::atomic<int>& request)> stop_word;
+  std::function<const int*(const std::atomic<int>& request)> request_word;
 };
 
 /// That of a device, which outlives all that is planned.

@@ -126,7 +126,7 @@ class DeviceRunner : public engine::Runner {
   };
 
   void launch(int times) {
-    for (const StopWord* word : words_) {
+    for (const RequestWord* word : words_) {
       const int asked = word->source->load(std::memory_order_relaxed);
       std::atomic_ref<int>(*word->word.as<int>()).store(asked, std::memory_order_relaxed);
     }
@@ -148,7 +148,7 @@ class DeviceRunner : public engine::Runner {
     for (RecordRing* ring : rings_) ring->deliver(finished_);
   }
 
-  std::vector<const StopWord*> words_;
+  std::vector<const RequestWord*> words_;
   std::vector<RecordRing*> rings_;
   std::array<Launch, 2> launches_;  ///< the last two
   std::uint64_t launched_ = 0;      ///< launches

@@ -83,19 +83,19 @@ std::vector<Segments> segments_of(std::size_t begin, std::size_t end, const mode
 
 }  // namespace
 
-Task plan_control(const engine::TrainBinding& binding, const int* stop_word) {
+Task plan_control(const engine::TrainBinding& binding, const int* request_word) {
   // What the parts of a batch sum up must stand in one of them only.
   const bool first = binding.part == 0;
   Control work;
   work.control = binding.control;
   work.floats = binding.control_layout.floats();
   work.slot = binding.control_layout.slot(binding.rank);
-  work.stop_word = first ? stop_word : nullptr;
+  work.request_word = first ? request_word : nullptr;
   work.facts = first ? binding.facts : nullptr;
   Task task;
   task.concurrent = true;
   task.name = "control";
-  if (work.stop_word != nullptr) task.reads.push_back(bytes_of(work.stop_word, 1));
+  if (work.request_word != nullptr) task.reads.push_back(bytes_of(work.request_word, 1));
   task.writes = {bytes_of(work.control, work.floats)};
   if (work.facts != nullptr) {
     task.reads.push_back(bytes_of(work.facts, 1));

@@ -14,8 +14,8 @@
 /// not followed.
 namespace cifar_mpi::cuda {
 
-/// `stop_word` is the pinned word that stands for the binding's stop request, or null.
-engine::Task plan_control(const engine::TrainBinding& binding, const int* stop_word);
+/// `request_word` is the pinned word that stands for the binding's stop request, or null.
+engine::Task plan_control(const engine::TrainBinding& binding, const int* request_word);
 
 /// The last compute task of a step: notes how long the step took since plan_control's task.
 engine::Task plan_compute_time(engine::RankFacts* facts);

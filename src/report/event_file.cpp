@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "cifar_mpi/base/text.hpp"
+#include "report/folder.hpp"
 
 namespace cifar_mpi::report {
 namespace {
@@ -44,26 +45,6 @@ std::string record_of(const Event& event) {
   message.number(1, wall_seconds()).number(2, static_cast<std::int64_t>(event.step));
   message.bytes(static_cast<std::uint32_t>(event.kind), event.content);
   return tf_record(message.text());
-}
-
-std::string last_error() { return std::generic_category().message(errno); }
-
-void close_descriptor(int descriptor) { ::close(descriptor); }
-using Descriptor = Handle<int, close_descriptor, -1>;
-
-/// Makes the folder where it is missing; through a link nothing is written. `why` says why not.
-Descriptor open_folder(const std::string& path, std::string& why) {
-  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
-    why = last_error();
-    return {};
-  }
-  Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (folder) return folder;
-  why = last_error();
-  struct stat found {};
-  if (::lstat(path.c_str(), &found) == 0 && S_ISLNK(found.st_mode))
-    why = "it is a symbolic link, which is not followed";
-  return folder;
 }
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";

@@ -10,7 +10,7 @@ namespace cifar_mpi::report {
 /// A message in the wire format of Protocol Buffers, field by field in the order of the calls
 /// (protobuf.dev/programming-guides/encoding).
 ///
-/// Written by hand: event files need four kinds of fields, which is less than a library to install and to
+/// Written by hand: event files and traces need five kinds of fields, which is less than a library to install and to
 /// match versions with on every cluster, its compiler in the build, and TensorFlow's .proto files.
 class Message {
  public:
@@ -28,6 +28,12 @@ class Message {
   Message& number(std::uint32_t field, float value) {
     key(field, 5);
     little_endian(std::bit_cast<std::uint32_t>(value), 4);
+    return *this;
+  }
+  /// fixed64
+  Message& fixed(std::uint32_t field, std::uint64_t value) {
+    key(field, 1);
+    little_endian(value, 8);
     return *this;
   }
   /// string, bytes, and a message inside this one.

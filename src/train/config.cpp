@@ -181,7 +181,22 @@ void add_augment(RunFingerprint& items, const TrainConfig& config, const data::D
   items.emplace_back("--cutout", std::to_string(config.cutout));
 }
 
+void check_trace(const TraceWindow& window) {
+  if (window.first == 0) return;
+  const std::string given = concat("--trace ", describe(window));
+  if (window.last < window.first)
+    refuse(concat(given, " ends before it begins; give the smaller step first"));
+  if (window.last - window.first >= kMostTracedSteps) {
+    refuse(concat(given, " is ", window.last - window.first + 1, " steps, of which at most ",
+                  kMostTracedSteps, " can be traced; give fewer"));
+  }
+}
+
 }  // namespace
+
+std::string describe(const TraceWindow& window) {
+  return window.first == 0 ? "none" : concat(window.first, '-', window.last);
+}
 
 void check(const TrainConfig& config) {
   // An option given as "--run-dir=" takes the next word for its value.
@@ -222,6 +237,7 @@ void check(const TrainConfig& config) {
   require_in("--graph-steps", config.graph_steps, 1, kMostGraphSteps);
   require_in("--eval-every", config.eval_every, 0.0, kMany);
   require_positive("--log-every", config.log_every);
+  check_trace(config.trace);
   require_positive("--checkpoint-every", config.checkpoint_every);
   require_positive("--keep", config.keep);
   if (config.keep_every < 0) refuse(concat("--keep-every must not be negative, but is ", config.keep_every));
@@ -267,6 +283,10 @@ Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInf
   if (sizes.total_steps == 0) {
     refuse(concat("--epochs ", config.epochs, " is less than one step of ", sizes.global_batch, " of ",
                   samples, " samples"));
+  }
+  if (config.trace.last > sizes.total_steps) {
+    refuse(concat("--trace ", describe(config.trace), " ends behind the last step of the run, ",
+                  sizes.total_steps, "; give earlier steps"));
   }
   return sizes;
 }

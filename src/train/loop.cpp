@@ -211,6 +211,7 @@ void Loop::note_done() {
 
 void Loop::finish() {
   s_.step->finish();
+  recording_->pause();
   note_done();
   absorb(launched_);
 }
@@ -231,18 +232,19 @@ int Loop::steps_of_launch() const {
   return due ? 1 : config.graph_steps;
 }
 
-/// Shows the watchdogs where this rank is, and passes on why it would stop; the sum over the ranks decides.
+/// Shows the watchdogs where this rank is, and passes on what it is asked, or why it would stop; the sum over the ranks decides.
 void Loop::begin_step() {
   s_.heart->step.store(launched_, std::memory_order_relaxed);
-  bool stop = s_.stop_request.load(std::memory_order_relaxed) != 0;
-  if (s_.world.rank() == 0 && s_.stop_word.load(std::memory_order_relaxed) == 0) {
+  int asked = s_.requests.load(std::memory_order_relaxed);
+  const bool stops = (s_.request_word.load(std::memory_order_relaxed) & engine::kStopRequest) != 0;
+  if (s_.world.rank() == 0 && !stops) {
     deadline_.checkpoint_took(checkpoints_.last_seconds());
     if (const auto reason = deadline_.due(steady_seconds())) {
       view_.event(*reason);
-      stop = true;
+      asked |= engine::kStopRequest;
     }
   }
-  if (stop) s_.stop_word.store(1, std::memory_order_relaxed);
+  s_.request_word.fetch_or(asked, std::memory_order_relaxed);
 }
 
 void Loop::save() {
@@ -292,6 +294,12 @@ void Loop::absorb(std::uint64_t until) {
       if (!difference.empty()) throw comm::AgreedError(ErrorKind::desync, difference);
     }
     if (record.stop_requests > 0.0) stopping_ = true;
+    if (record.trace_requests > 0.0) {
+      s_.requests.fetch_and(~engine::kTraceRequest, std::memory_order_relaxed);
+      s_.request_word.fetch_and(~engine::kTraceRequest, std::memory_order_relaxed);
+      recording_->trace_next();
+    }
+    recording_->note(absorbed_, record);
     reporter_.add(absorbed_, record);
   }
 }
@@ -299,6 +307,7 @@ void Loop::absorb(std::uint64_t until) {
 /// The hash travels in the control block of the next step; every rank then compares all of them.
 void Loop::note_parameter_hash() {
   s_.step->finish();
+  recording_->pause();
   require_finite();
   if (board_) board_.write(launched_ + 1, weight_losses(s_));
   const std::uint64_t hash = s_.state.hash(*s_.backend);

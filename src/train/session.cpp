@@ -171,9 +171,8 @@ void describe_run(const SessionState& state, const run::Start& start) {
 }  // namespace
 
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,
-                                     const comm::PlatformFactory& make_platform,
-                                     const std::atomic<int>& stop_request) {
-  auto owner = std::make_unique<SessionState>(std::move(config), world, log, stop_request);
+                                     const comm::PlatformFactory& make_platform, std::atomic<int>& requests) {
+  auto owner = std::make_unique<SessionState>(std::move(config), world, log, requests);
   SessionState& state = *owner;
   world.together([&] { open_dataset(state); });
   require_equal_data(world, *state.dataset, state.config.data);
@@ -209,8 +208,8 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
 }
 
 Session::Session(TrainConfig config, const comm::World& world, const Log& log,
-                 const comm::PlatformFactory& make_platform, const std::atomic<int>& stop_request)
-    : state_(set_up(std::move(config), world, log, make_platform, stop_request)) {}
+                 const comm::PlatformFactory& make_platform, std::atomic<int>& requests)
+    : state_(set_up(std::move(config), world, log, make_platform, requests)) {}
 
 Session::~Session() = default;
 

@@ -16,15 +16,15 @@ namespace cifar_mpi::train {
 /// What a run owns on one rank. Members stand in the order in which they are made; they go in the reverse
 /// order: programs, then memory, then the device.
 struct SessionState {
-  SessionState(TrainConfig chosen, const comm::World& the_world, const Log& the_log,
-               const std::atomic<int>& stop)
-      : config(std::move(chosen)), world(the_world), log(the_log), stop_request(stop) {}
+  SessionState(TrainConfig chosen, const comm::World& the_world, const Log& the_log, std::atomic<int>& asked)
+      : config(std::move(chosen)), world(the_world), log(the_log), requests(asked) {}
 
   TrainConfig config;
   const comm::World& world;
   Log log;
-  const std::atomic<int>& stop_request;
-  std::atomic<int> stop_word{0};  ///< what the control task reads: set by the loop, on request or by itself
+  std::atomic<int>& requests;
+  std::atomic<int> request_word{
+      0};  ///< what the control task reads: set by the loop, on request or by itself
   comm::Heartbeat unwatched;
   comm::Heartbeat* heart = &unwatched;
 
@@ -78,8 +78,7 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
 
 /// Everything Session's constructor does; see there.
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,
-                                     const comm::PlatformFactory& make_platform,
-                                     const std::atomic<int>& stop_request);
+                                     const comm::PlatformFactory& make_platform, std::atomic<int>& requests);
 
 /// The loop over steps, from state.progress.step to the end. `last_end` as Session::run has it.
 void run_loop(SessionState& state, const std::string& last_end = {});

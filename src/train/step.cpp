@@ -25,7 +25,7 @@ engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout
   binding.seed = config.seed;
   binding.global_batch = state.sizes.global_batch;
   binding.label_smoothing = state.config.label_smoothing;
-  binding.stop_request = &state.stop_word;
+  binding.requests = &state.request_word;
   return binding;
 }
 

@@ -233,8 +233,8 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
                              const comm::PlatformFactory& make_platform,
                              const MeasureLimits& measure_limits) {
-  static const std::atomic<int> kNoStop{0};
-  SessionState state(train_config(config), world, Log(world.rank()), kNoStop);
+  static std::atomic<int> nothing_asked{0};
+  SessionState state(train_config(config), world, Log(world.rank()), nothing_asked);
   resolve_threads(state);
   world.together([&] { build(state, make_platform); });
   open_update(state);

@@ -15,7 +15,7 @@ namespace {
 constexpr double kSamplesPerEpoch = 10.0;
 constexpr double kLeastDistance = 10.0;  // steps
 constexpr std::uint64_t kWarmUp = 2;
-constexpr std::size_t kGathered = 10;  // samples
+constexpr std::size_t kGathered = 10;  // steps
 
 /// Of a replay. A task lets collectives move between its pieces, and is charged anew behind each time.
 std::size_t most_slices(const engine::StepProgram& program) { return 4096 + 16 * program.tasks().size(); }
@@ -82,6 +82,10 @@ report::RankStep unpack(Unpacked& from) {
   return step;
 }
 
+std::unique_ptr<engine::Recorder> make_recorder(const SessionState& state, std::size_t replays) {
+  return std::make_unique<engine::Recorder>(replays, most_slices(state.step->program()));
+}
+
 /// What the task sums, where it is a collective.
 std::uint64_t summed_bytes(const engine::Task& task) {
   std::uint64_t most = 0;
@@ -146,50 +150,124 @@ StepRecording::StepRecording(SessionState& state, std::vector<std::uint64_t> bou
       schedule_(state.sizes.steps_per_epoch, state.progress.step, state.sizes.total_steps,
                 std::move(boundaries)),
       next_(schedule_.next(state.progress.step)),
-      recorder_(kGathered, most_slices(state.step->program())) {
+      recorder_(make_recorder(state, kGathered)) {
+  if (const TraceWindow& asked = s_.config.trace; asked.first > 0) asked_ = {asked.first - 1, asked.last};
+  if (asked_.end > 0 && asked_.end <= s_.progress.step) {
+    s_.log.info(concat("note: --trace ", describe(s_.config.trace), " lies before step ",
+                       s_.progress.step + 1, ", with which this start begins: nothing is traced"));
+  }
   if (s_.world.rank() != 0) return;
   file_ = std::make_unique<report::TimelineFile>(s_.config.run_dir + "/timeline.h5", timeline_head(s_),
                                                  s_.progress.step, s_.log);
 }
 
 void StepRecording::before_launch(std::uint64_t step) {
-  if (recording_) stop_recording();
-  if (recorder_.full()) gather();
+  // A step later than it could: then the loss of the last one is known, too.
+  if (tracing_ && (step > tracing_->end || (step == tracing_->end && traces(step)))) end_trace();
+  if (!records(step)) pause();
+  if (!tracing_ && recorder_->full()) {
+    pause();
+    gather();
+  }
   if (!records(step)) return;
-  if (steps_.empty()) clock_ = comm::compare_clocks(s_.world);
-  next_ = schedule_.next(step + 1);
-  steps_.push_back(step);
+  if (!tracing_ && traces(step)) begin_trace(step);
+  if (recorded_.empty()) clock_ = comm::compare_clocks(s_.world);
+  const bool sample = step == next_;
+  if (sample) next_ = schedule_.next(step + 1);
+  recorded_.push_back({step, sample, {}});
+  if (recording_) return;
   recording_ = true;
-  s_.step->observe({&recorder_});
+  s_.step->observe({recorder_.get()});
 }
 
-void StepRecording::stop_recording() {
-  s_.step->observe({});
+void StepRecording::note(std::uint64_t step, const engine::StepRecord& record) {
+  for (Recorded& recorded : recorded_) {
+    if (recorded.step == step) recorded.loss = record.cross_entropy + record.decay_term;
+  }
+}
+
+void StepRecording::pause() {
+  if (recording_) s_.step->observe({});
   recording_ = false;
 }
 
 void StepRecording::finish() {
-  if (recording_) stop_recording();
-  if (!steps_.empty()) gather();
+  pause();
+  if (tracing_) {
+    end_trace();
+  } else if (!recorded_.empty()) {
+    gather();
+  }
   if (file_) file_->finish();
 }
 
-void StepRecording::gather() {
-  const comm::ClockTranslation clock{clock_, comm::compare_clocks(s_.world)};
+/// With room for all of its steps, and for a sample behind them.
+void StepRecording::begin_trace(std::uint64_t step) {
+  pause();
+  if (!recorded_.empty()) gather();
+  const std::uint64_t end = requested_ ? step + kTracedOnRequest : asked_.end;
+  requested_ = false;
+  tracing_ = Window{step, std::min(end, s_.sizes.total_steps)};
+  recorder_ = make_recorder(s_, tracing_->end - tracing_->begin + 1);
+  s_.log.info(concat("tracing steps ", step + 1, " to ", tracing_->end,
+                     s_.step->replays_graphs()
+                         ? "; meanwhile the step's graph is split into its tasks, which takes longer"
+                         : ""));
+}
+
+void StepRecording::end_trace() {
+  pause();
+  gather();
+  tracing_.reset();
+  recorder_ = make_recorder(s_, kGathered);
+}
+
+std::vector<report::Timeline::Step> StepRecording::collect(std::size_t first, std::size_t count,
+                                                           const comm::ClockTranslation& clock) {
   const std::vector<std::vector<std::byte>> ranks =
-      s_.world.collect(pack(recorder_, 0, steps_.size(), clock).bytes());
-  const std::vector<std::uint64_t> numbers = std::exchange(steps_, {});
-  recorder_.clear();
-  if (!file_) return;
-  std::vector<report::Timeline::Step> steps(numbers.size());
-  std::vector<std::int64_t> uncertainty;
-  for (std::size_t i = 0; i < steps.size(); ++i) steps[i].step = numbers[i];
+      s_.world.collect(pack(*recorder_, first, count, clock).bytes());
+  std::vector<report::Timeline::Step> steps(s_.world.rank() == 0 ? count : 0);
+  clock_uncertainty_.clear();
   for (const std::vector<std::byte>& bytes : ranks) {
     Unpacked from(bytes);
-    uncertainty.push_back(from.take());
+    clock_uncertainty_.push_back(from.take());
     for (report::Timeline::Step& step : steps) step.ranks.push_back(unpack(from));
   }
-  file_->add(std::move(steps), uncertainty);
+  for (std::size_t i = 0; i < steps.size(); ++i) steps[i].step = recorded_[first + i].step;
+  return steps;
+}
+
+/// A few steps at a time, so that rank 0 needs memory for no more of those of all ranks.
+void StepRecording::gather() {
+  const comm::ClockTranslation clock{clock_, comm::compare_clocks(s_.world)};
+  const bool traced = tracing_ && s_.world.rank() == 0;
+  report::TraceFile trace;
+  std::optional<report::PerfettoTrace> perfetto;
+  std::vector<report::Timeline::Step> samples;
+  if (traced) trace = report::TraceFile(s_.config.run_dir, recorded_.front().step + 1, s_.log);
+  for (std::size_t first = 0; first < recorded_.size(); first += kGathered) {
+    std::vector<report::Timeline::Step> steps =
+        collect(first, std::min(kGathered, recorded_.size() - first), clock);
+    if (traced && !perfetto) {
+      report::Timeline head = timeline_head(s_);
+      head.clock_uncertainty_ns = clock_uncertainty_;
+      perfetto.emplace(std::move(head));
+      trace.append(perfetto->begin());
+    }
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const Recorded& recorded = recorded_[first + i];
+      if (traced && tracing_->has(recorded.step)) trace.append(perfetto->step(steps[i], recorded.loss));
+      if (recorded.sample) samples.push_back(std::move(steps[i]));
+    }
+  }
+  if (const std::string path = trace.finish(); !path.empty()) {
+    const std::uint64_t last = std::min(recorded_.back().step + 1, tracing_->end);
+    s_.log.info(concat("trace: steps ", recorded_.front().step + 1, " to ", last, " of all ranks in ", path,
+                       "; https://ui.perfetto.dev shows it"));
+  }
+  recorded_.clear();
+  recorder_->clear();
+  if (file_ && !samples.empty()) file_->add(std::move(samples), clock_uncertainty_);
 }
 
 }  // namespace cifar_mpi::train

@@ -8,6 +8,8 @@
 #include "cifar_mpi/comm/clock.hpp"
 #include "cifar_mpi/engine/recorder.hpp"
 #include "cifar_mpi/report/timeline_file.hpp"
+#include "report/perfetto.hpp"
+#include "report/trace_file.hpp"
 #include "train/state.hpp"
 
 namespace cifar_mpi::train {
@@ -37,34 +39,68 @@ class SampleSchedule {
 /// The tasks of the step program, and what else does not change in a run.
 report::Timeline timeline_head(const SessionState& state);
 
-/// Records the sampled steps on this rank; rank 0 gathers them for RUN_DIR/timeline.h5, ten at a time.
+/// Records steps on this rank; rank 0 gathers them: samples for RUN_DIR/timeline.h5, ten at a time, and the steps of
+/// a trace for RUN_DIR/trace when its last one is done.
 ///
 /// Every rank has one, and calls it at the same steps. Beside the gathering, which is a few messages, it costs what
 /// the runner's recorder does.
 class StepRecording {
  public:
+  /// Steps that SIGUSR2 asks for.
+  static constexpr std::uint64_t kTracedOnRequest = 10;
+
   /// On rank 0 reads what an earlier start has left. `state` must outlive this object.
   StepRecording(SessionState& state, std::vector<std::uint64_t> boundaries);
 
   /// Whether step number `step`, from 0 on, is to be launched by itself.
-  bool records(std::uint64_t step) const { return step == next_; }
+  bool records(std::uint64_t step) const { return step == next_ || traces(step); }
   /// Right before the launch that begins with this step; collective.
   void before_launch(std::uint64_t step);
+  /// Any rank was asked for a trace, as all ranks know now: it begins with the next launch, unless one is being made.
+  void trace_next() { requested_ = !tracing_.has_value(); }
+  /// The record of a step; in order, and before the launch of the step number step + 2.
+  void note(std::uint64_t step, const engine::StepRecord& record);
+  /// All launched steps are done, and what follows is no part of them.
+  void pause();
   /// After the last step, when all are done; collective.
   void finish();
 
  private:
-  void stop_recording();
+  /// Steps [begin, end), from 0 on.
+  struct Window {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    bool has(std::uint64_t step) const { return step >= begin && step < end; }
+  };
+  /// A replay of the recorder.
+  struct Recorded {
+    std::uint64_t step = 0;
+    bool sample = false;
+    std::optional<double> loss;
+  };
+
+  bool traces(std::uint64_t step) const {
+    return requested_ || (tracing_ && tracing_->has(step)) || asked_.has(step);
+  }
+  void begin_trace(std::uint64_t step);
+  void end_trace();
   void gather();
+  std::vector<report::Timeline::Step> collect(std::size_t first, std::size_t count,
+                                              const comm::ClockTranslation& clock);
 
   SessionState& s_;
   SampleSchedule schedule_;
   std::optional<std::uint64_t> next_;  ///< the next sample
-  engine::Recorder recorder_;
-  std::vector<std::uint64_t> steps_;  ///< of the recorder's replays
+  Window asked_;                       ///< --trace
+  bool requested_ = false;
+  std::optional<Window> tracing_;
+  std::unique_ptr<engine::Recorder> recorder_;
+  std::vector<Recorded> recorded_;
   bool recording_ = false;
-  comm::ClockReading clock_;                    ///< when `steps_` began
-  std::unique_ptr<report::TimelineFile> file_;  ///< rank 0's
+  comm::ClockReading clock_;  ///< when the first of them began
+  std::vector<std::int64_t>
+      clock_uncertainty_;  ///< by rank, of what was collected last; rank 0's, as the next
+  std::unique_ptr<report::TimelineFile> file_;
 };
 
 }  // namespace cifar_mpi::train

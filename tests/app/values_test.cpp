@@ -58,6 +58,19 @@ TEST(Timeout, IsNoneOrLongEnoughToBeSeen) {
     EXPECT_EQ(checked(timeout(), bad), std::string("must be 0 or a number from 2 to 1e9, not '") + bad + "'");
 }
 
+TEST(TraceWindow, IsTwoStepsOrNone) {
+  for (const char* good : {"none", "1-1", "1000-1009"}) EXPECT_EQ(checked(trace_window(), good), good);
+  for (const char* bad :
+       {"", "-", "5", "5-", "-5", "0-5", "1-2-3", "1 - 2", "a-b", "1-99999999999999999999"}) {
+    EXPECT_EQ(checked(trace_window(), bad),
+              std::string("must be the first and the last step to trace, such as 1000-1009, or none, not '") +
+                  bad + "'");
+  }
+  EXPECT_EQ(trace_window_of("1000-1009").first, 1000u);
+  EXPECT_EQ(trace_window_of("1000-1009").last, 1009u);
+  EXPECT_EQ(trace_window_of("none").first, 0u);
+}
+
 TEST(NotEmpty, RefusesNothingElse) {
   EXPECT_EQ(checked(not_empty(), " "), " ");
   EXPECT_EQ(checked(not_empty(), ""), "must not be empty");

@@ -15,20 +15,21 @@ namespace {
 using engine::ControlLayout;
 using engine::StepRecord;
 
-TEST(Control, ZeroesTheBlockAndSaysWhetherToStop) {
+TEST(Control, ZeroesTheBlockAndSaysWhatThisRankAsks) {
   std::atomic<int> request = 0;
   for (const std::atomic<int>* stop :
        {static_cast<const std::atomic<int>*>(nullptr), static_cast<const std::atomic<int>*>(&request)}) {
-    for (const int asked : {0, 1, 15}) {
+    for (const int asked : {0, 1, 2, 3}) {
       request = asked;
       engine::TrainBinding binding;
       binding.control_layout.ranks = 3;
       std::vector<float> control(binding.control_layout.floats(), 7.0f);
       binding.control = control.data();
-      binding.stop_request = stop;
+      binding.requests = stop;
       testing::run_audited(plan_control(binding), {testing::region(control)});
       std::vector<float> wanted(control.size(), 0.0f);
-      wanted[ControlLayout::stop] = stop != nullptr && asked != 0 ? 1.0f : 0.0f;
+      wanted[ControlLayout::stop] = stop != nullptr && (asked & engine::kStopRequest) != 0 ? 1.0f : 0.0f;
+      wanted[ControlLayout::trace] = stop != nullptr && (asked & engine::kTraceRequest) != 0 ? 1.0f : 0.0f;
       EXPECT_EQ(control, wanted) << asked;
     }
   }
@@ -42,7 +43,7 @@ struct OwnFacts {
     binding.control = control.data();
     binding.rank = 1;
     binding.facts = &facts;
-    binding.stop_request = &request;
+    binding.requests = &request;
   }
   void run(const engine::Task& task) {
     testing::run_audited(task, {testing::region(control), engine::bytes_of(&facts, 1)});
@@ -116,6 +117,7 @@ TEST_F(Advance, LeavesTheSumsOfTheStepForTheHost) {
   control[ControlLayout::correct] = 100.0f;
   control[ControlLayout::samples] = 256.0f;
   control[ControlLayout::stop] = 2.0f;
+  control[ControlLayout::trace] = 1.0f;
   ASSERT_EQ(records.size(), engine::kRecordRing);
   const StepRecord& record = records[300 % engine::kRecordRing];
   const float* slots = record.slots.data();
@@ -127,6 +129,7 @@ TEST_F(Advance, LeavesTheSumsOfTheStepForTheHost) {
   EXPECT_EQ(record.correct, 100.0);
   EXPECT_EQ(record.samples, 256.0);
   EXPECT_EQ(record.stop_requests, 2.0);
+  EXPECT_EQ(record.trace_requests, 1.0);
   EXPECT_TRUE(record.applied);
   EXPECT_EQ(record.slots, std::vector<float>(control.begin() + ControlLayout::header_floats,
                                              control.begin() + ControlLayout::header_floats + 16));

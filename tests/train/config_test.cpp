@@ -109,6 +109,8 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--micro-shards", "0", [](auto& c) { c.micro_shards = 0; });
   refuse("--bucket-mib", "1e-09", [](auto& c) { c.bucket_mib = 1e-9; });
   refuse("--bucket-mib", "4097", [](auto& c) { c.bucket_mib = 4097.0; });
+  refuse("--trace 9-8", "ends before it begins", [](auto& c) { c.trace = {9, 8}; });
+  refuse("--trace 1-1001", "at most 1000", [](auto& c) { c.trace = {1, 1001}; });
   refuse("--log-every", "0", [](auto& c) { c.log_every = 0; });
   refuse("--checkpoint-every", "0", [](auto& c) { c.checkpoint_every = 0; });
   refuse("--check-every", "0", [](auto& c) { c.check_every = 0; });

@@ -4,8 +4,10 @@
 #include <filesystem>
 #include <map>
 #include <numeric>
+#include <string>
 
-#include "support/launch_counter.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "support/trace_reader.hpp"
 #include "train/run_fixture.hpp"
 
 /// Which steps are samples, and what a run leaves of them.
@@ -196,6 +198,117 @@ TEST_F(Recording, HoldsUpNoRunWhereItCannotBeWritten) {
   world().barrier();
   EXPECT_TRUE(std::filesystem::exists(run::checkpoint_path(c.run_dir, 30)));
   EXPECT_TRUE(std::filesystem::exists(c.run_dir + "/timeline.h5/mine"));
+}
+
+/// RUN_DIR/trace/step_N.perfetto-trace.
+class Trace : public Recording {
+ protected:
+  static test::TraceRead read(const TrainConfig& config, int first) {
+    return test::read_trace(read_file(concat(config.run_dir, "/trace/step_", first, ".perfetto-trace")));
+  }
+  /// The steps that rank r shows.
+  static Numbers steps(const test::TraceRead& trace, int rank) {
+    Numbers numbers;
+    const std::string host = world().hosts()[static_cast<std::size_t>(rank)];
+    for (const test::TraceSlice& slice : trace.on(concat("rank ", rank, " on ", host, "/steps")))
+      numbers.push_back(std::stoull(slice.name.substr(5)));
+    return numbers;
+  }
+  static Numbers from_to(std::uint64_t first, std::uint64_t last) {
+    Numbers numbers(last - first + 1);
+    std::iota(numbers.begin(), numbers.end(), first);
+    return numbers;
+  }
+};
+
+TEST_F(Trace, HasTheStepsThatItWasAskedForOfAllRanksAndChangesNoBit) {
+  TrainConfig c = thirty_steps();
+  c.trace = {11, 24};  // with a comparison in between, and more than are gathered at once
+  run(c);
+  TrainConfig without = thirty_steps();
+  without.run_dir = path("without");
+  run(without);
+  world().barrier();
+  expect_same_tensors(weights_after(c, 30), weights_after(without, 30));
+  EXPECT_FALSE(std::filesystem::exists(without.run_dir + "/trace"));
+  EXPECT_EQ(steps_of(report::read_timeline(c.run_dir + "/timeline.h5")), (Numbers{6, 15, 25}))
+      << "samples are what they were";
+  const test::TraceRead trace = read(c, 11);
+  for (int rank = 0; rank < world().size(); ++rank) EXPECT_EQ(steps(trace, rank), from_to(11, 24));
+  EXPECT_EQ(trace.values("loss").size(), 14u);
+  EXPECT_EQ(trace.values("images per second").size(), 14u);
+  // On every rank each collective of each step hangs on the task before it and on the other ranks.
+  std::map<std::uint64_t, std::vector<test::TraceSlice>> arrows;
+  std::size_t collectives = 0;
+  for (const test::TraceSlice& slice : trace.slices) {
+    collectives += slice.category == "collective" && slice.depth == 0 ? 1 : 0;
+    for (const std::uint64_t id : slice.flows) arrows[id].push_back(slice);
+  }
+  const auto ranks = static_cast<std::size_t>(world().size());
+  EXPECT_EQ(arrows.size(), collectives + (ranks > 1 ? collectives / ranks : 0));
+  EXPECT_EQ(collectives > 0, ranks > 1);
+  for (const auto& [id, stations] : arrows) {
+    if (stations[0].category == "work") {
+      ASSERT_EQ(stations.size(), 2u);
+      EXPECT_LE(stations[0].end, stations[1].begin) << "a sum begins behind the last writer of its bucket";
+    } else {
+      ASSERT_EQ(stations.size(), ranks);
+      std::uint64_t first_end = UINT64_MAX, last_begin = 0;
+      for (const test::TraceSlice& slice : stations) {
+        first_end = std::min(first_end, slice.end);
+        last_begin = std::max(last_begin, slice.begin);
+      }
+      EXPECT_LE(last_begin, first_end) << "no sum ends before all ranks are in it";
+    }
+  }
+}
+
+TEST_F(Trace, IsMadeOfTheNextTenStepsWhenAnyRankIsAskedAndOnce) {
+  TrainConfig c = thirty_steps();
+  if (world().rank() == world().size() - 1) stop_ = engine::kTraceRequest;
+  run(c);
+  world().barrier();
+  EXPECT_EQ(stop_, 0) << "the request was granted";
+  const auto files = std::distance(std::filesystem::directory_iterator(c.run_dir + "/trace"), {});
+  EXPECT_EQ(files, 1);
+  for (int rank = 0; rank < world().size(); ++rank)
+    EXPECT_EQ(steps(read(c, 3), rank), from_to(3, 12)) << "step 1 asks, which is known behind step 2";
+}
+
+TEST_F(Trace, EndsWithTheRun) {
+  TrainConfig c = config();
+  c.steps = 6;
+  stop_ = engine::kTraceRequest;
+  run(c);
+  world().barrier();
+  EXPECT_EQ(steps(read(c, 3), 0), from_to(3, 6));
+}
+
+TEST_F(Trace, IsRefusedBehindTheEndOfTheRunAndLeftOutBeforeItsStart) {
+  TrainConfig c = config();
+  c.steps = 6;
+  c.trace = {4, 7};
+  expect_agreed(ErrorKind::usage, "--trace 4-7 ends behind the last step of the run, 6", [&] { start(c); });
+  c.trace = {};
+  run(c);
+  c.steps = 8;
+  c.trace = {2, 3};
+  run(c);
+  world().barrier();
+  EXPECT_FALSE(std::filesystem::exists(c.run_dir + "/trace"));
+}
+
+TEST_F(Trace, HoldsUpNoRunWhereItCannotBeWritten) {
+  TrainConfig c = config();
+  c.trace = {2, 3};
+  on_rank_zero([&] {
+    std::filesystem::create_directories(c.run_dir);
+    write_file(c.run_dir + "/trace", "mine");
+  });
+  run(c);
+  world().barrier();
+  EXPECT_TRUE(std::filesystem::exists(run::checkpoint_path(c.run_dir, 4)));
+  EXPECT_EQ(read_file(c.run_dir + "/trace"), "mine");
 }
 
 }  // namespace

@@ -75,8 +75,8 @@ struct TrainBinding {
   int parts = 1;           ///< … of this many parts; the first carries the rank's facts and stop word
   std::uint64_t global_batch = 0;  ///< the loss task scales its gradient by 1/global_batch
   double label_smoothing = 0.0;    ///< E of the target (1 − E)·onehot + E/classes
-  const std::atomic<int>* stop_request =
-      nullptr;  ///< host memory: the one word that may change under a finalized program
+  /// Bits of Request in host memory: the one word that may change under a finalized program.
+  const std::atomic<int>* requests = nullptr;
 };
 
 /// The update of the floats [begin, end) of the blocks: whole parameters of the layout.

@@ -36,7 +36,7 @@ void append(ParamLayout& layout, std::size_t floats, model::ParamRole role = mod
 /// the slots stand the statistics of the batch, in the order of the layout's running parameters, each rank's
 /// divided by the number of ranks and of parts of its batch, so the sum is their mean.
 struct ControlLayout {
-  enum : std::size_t { loss_sum, correct, samples, stop, header_floats = 8 };
+  enum : std::size_t { loss_sum, correct, samples, stop, trace, header_floats = 8 };
   enum : std::size_t {
     compute_ms,
     hash_pieces,
@@ -53,6 +53,10 @@ struct ControlLayout {
   std::size_t floats() const { return statistics() + statistics_floats; }
 };
 
+/// What a rank may ask of all, as bits of a word of the host; in the control block each has a float of its own, which
+/// then says how many ranks ask.
+enum Request : int { kStopRequest = 1, kTraceRequest = 2 };
+
 /// Facts of one rank that travel in its slot of the next step's control block; backend memory.
 struct RankFacts {
   double started_s = 0.0;  ///< when the control task of the step began
@@ -68,8 +72,9 @@ struct StepRecord {
   double decay_term = 0.0;
   double correct = 0.0;
   double samples = 0.0;
-  double stop_requests = 0.0;  ///< how many ranks have been asked to stop
-  double gradient_norm = 0.0;  ///< of the summed gradient before it is clipped; 0 where it is not
+  double stop_requests = 0.0;   ///< how many ranks have been asked to stop
+  double trace_requests = 0.0;  ///< how many ranks have been asked for a trace
+  double gradient_norm = 0.0;   ///< of the summed gradient before it is clipped; 0 where it is not
   bool applied =
       false;  ///< false: the loss, its decay term or the norm was not finite; the step does not count
   std::vector<float> slots;  ///< of the control block

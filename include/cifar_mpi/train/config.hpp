@@ -23,6 +23,15 @@ inline constexpr double kMostBucketMib = 4096.0;
 /// What `graph_steps` may be: the records of two launches lie on the device.
 inline constexpr int kMostGraphSteps = engine::kRecordRing / 2;
 
+/// Steps as log lines count them, the last one included; none where the first is 0.
+struct TraceWindow {
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+};
+inline constexpr std::uint64_t kMostTracedSteps = 1000;
+/// "1000-1009", or "none".
+std::string describe(const TraceWindow& window);
+
 struct TrainConfig {
   std::string data;  ///< path of the dataset file; already searched for, never empty
   std::string run_dir = "runs/tutorial";
@@ -85,6 +94,7 @@ struct TrainConfig {
 
   std::int64_t log_every = 10;           ///< steps
   bool tensorboard = true;               ///< event files in the run directory
+  TraceWindow trace;                     ///< whose tasks are written to the run directory
   double eval_every = 0.0;               ///< epochs; 0: only at the end
   std::int64_t checkpoint_every = 1000;  ///< steps
   std::int64_t check_every = 500;        ///< steps between comparisons of the ranks' parameters

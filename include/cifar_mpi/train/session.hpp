@@ -21,10 +21,11 @@ struct SessionState;
 class Session {
  public:
   /// Sets the run up, from the newest checkpoint of the run directory where there is one of the same
-  /// configuration. `stop_request` is set by a signal handler; it and `world` must outlive the session.
+  /// configuration. `requests` are bits of engine::Request that signal handlers set; that for a
+  /// trace is taken back when all ranks know of it. It and `world` must outlive the session.
   /// Throws Error{usage, data, checkpoint, io, device}, see the kinds.
   Session(TrainConfig config, const comm::World& world, const Log& log,
-          const comm::PlatformFactory& make_platform, const std::atomic<int>& stop_request);
+          const comm::PlatformFactory& make_platform, std::atomic<int>& requests);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -288,7 +288,7 @@ TEST_F(CudaNetwork, HandsRecordsOverOneStepLate) {
             2 * engine::kRecordRing - 1);
 }
 
-TEST_F(CudaNetwork, CarriesAStopRequestIntoASealedGraph) {
+TEST_F(CudaNetwork, CarriesRequestsIntoASealedGraph) {
   const auto backend = make_backend({});
   TrainingRun run(*backend, {.net = test::orders_of_layers().front(), .batch = 8});
   const auto runner = run.runner(run.step_program(), RunnerKind::graph);
@@ -296,13 +296,14 @@ TEST_F(CudaNetwork, CarriesAStopRequestIntoASealedGraph) {
   runner->finish();
   EXPECT_EQ(run.records[2].stop_requests, 0.0);
   EXPECT_EQ(run.records[1].slots[ControlLayout::hash_pieces], 0.0f);
-  run.stop_request = 1;
+  run.requests = engine::kStopRequest | engine::kTraceRequest;
   for (std::uint64_t step = 3; step < 7; ++step) {
     const std::uint64_t hash = 0x1234'5678'9ABC'DEF0u + 0x1111'1111'1111'1111u * (step - 3);
     run.set_facts({0.0, 12.5f, hash});
     runner->replay();
     runner->finish();
     EXPECT_EQ(run.records[step].stop_requests, 1.0);
+    EXPECT_EQ(run.records[step].trace_requests, 1.0);
     EXPECT_EQ(run.records[step].slots[ControlLayout::compute_ms], 12.5f);
     for (std::size_t piece = 0; piece < 4; ++piece) {
       EXPECT_EQ(run.records[step].slots[ControlLayout::hash_pieces + piece],

@@ -88,7 +88,7 @@ class TrainingRun {
     b.augment = augment();
     b.seed = 9;
     b.global_batch = global_batch();
-    b.stop_request = &stop_request;
+    b.requests = &requests;
     return b;
   }
 
@@ -255,7 +255,7 @@ class TrainingRun {
   comm::AllReduceUpdate alone;  ///< of one bucket
   engine::ControlLayout control{1, tower->layout().running_floats};
   std::vector<engine::StepRecord> records;
-  std::atomic<int> stop_request{0};
+  std::atomic<int> requests{0};
   std::vector<std::uint8_t> images, labels;
 
  private:

@@ -58,7 +58,7 @@ struct StepRun {
               counters.begin = made.data();
               return made;
             },
-            [](NetKernels&) {}, [this](const std::atomic<int>&) { return &stop_word; }};
+            [](NetKernels&) {}, [this](const std::atomic<int>&) { return &request_word; }};
   }
 
   engine::TrainBinding binding() {
@@ -69,7 +69,7 @@ struct StepRun {
     b.control_layout = control;
     b.step = &step;
     b.facts = &facts;
-    b.stop_request = &stop_request;
+    b.requests = &requests;
     b.data = {images.data(), labels.data(), 100};
     b.order = data::SampleOrder(data::Shuffle::shard, 1, 100, 0, 2, kBatch);
     b.augment.source = net.input;
@@ -121,7 +121,7 @@ struct StepRun {
   model::NetSpec net;
   model::ParamTable table;
   Bytes counters;  ///< of the column sums
-  int stop_word = 0;
+  int request_word = 0;
   lower::Tower tower;
   engine::ControlLayout control{2, tower.layout().running_floats};
   Buffer blocks, reduced;
@@ -130,7 +130,7 @@ struct StepRun {
   std::vector<engine::StepRecord> records;
   std::uint64_t step = 0, replays = 0;
   engine::RankFacts facts;
-  std::atomic<int> stop_request{0};
+  std::atomic<int> requests{0};
   unsigned update_counter = 0;
   double partials[kUpdateBlocks] = {};
   DeviceRecord entries[engine::kRecordRing];
@@ -305,7 +305,7 @@ TEST(CudaProgram, KeepsToItsOwnMemory) {
     known.push_back(engine::bytes_of(run.labels.data(), run.labels.size()));
     known.push_back(engine::bytes_of(&run.step, 1));
     known.push_back(engine::bytes_of(&run.facts, 1));
-    known.push_back(engine::bytes_of(&run.stop_word, 1));
+    known.push_back(engine::bytes_of(&run.request_word, 1));
     known.push_back(run.counters);
     for (const Task& task : tasks) {
       for (const auto* ranges : {&task.reads, &task.writes}) {

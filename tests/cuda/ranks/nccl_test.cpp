@@ -98,8 +98,8 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   config.runner = kind;
   config.reproducible = reproducible;
   config.micro_shards = 4;
-  static const std::atomic<int> kAsked{1};
-  train::SessionState state(config, world(), Log(world().rank()), kAsked);
+  static std::atomic<int> asked{1};
+  train::SessionState state(config, world(), Log(world().rank()), asked);
   state.info.image = {32, 32, 3};
   state.info.label_names = data::cifar10_label_names();
   state.info.train_count = 96;
@@ -113,7 +113,7 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   state.samples = train::ResidentData(*state.backend, images);
   train::open_update(state);
   train::allocate_blocks(state);
-  state.stop_word = 1;
+  state.request_word = engine::kStopRequest;
   state.step = train::plan_step(state, *state.update, {});
   const auto initial = initial_model();
   state.state.write(*state.backend, *state.tower, run::initial_state(state.config.optimizer.kind, initial));

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/report/timeline.hpp"
+#include "report/protobuf.hpp"
+
+namespace cifar_mpi::report {
+
+/// A timeline in the format of Perfetto's traces (perfetto.dev; messages of perfetto/trace/trace_packet.proto), in
+/// pieces that belong one behind another into one file.
+///
+/// A process for each rank, named after its host, with a track of its steps and one for each lane. A task is a
+/// slice from its first stretch to its last; a collective has these stretches, in which the thread started or
+/// polled it, inside. A task that was interrupted says how long it ran itself. Arrows lead from the tasks that a
+/// collective follows to it, and through the ranks of one collective in the order in which they started it.
+/// Counters: bytes of the collectives that are under way, by rank; images per second and the loss, of the run.
+///
+/// Times are those of the timeline, rank 0's steady clock. How uncertain its translation to that is, each step says.
+class PerfettoTrace {
+ public:
+  /// `head` is a timeline of which the steps do not count.
+  explicit PerfettoTrace(Timeline head);
+
+  /// The tracks, and the names that the steps refer to.
+  std::string begin() const;
+  /// A step, with the loss that it found, where it is known. Its slice has the number that log lines give it.
+  std::string step(const Timeline::Step& step, std::optional<double> loss) const;
+
+ private:
+  /// Where in a step's slices a task is; nowhere when it is not there.
+  struct Span {
+    std::int64_t begin_ns = 0;
+    std::int64_t end_ns = 0;
+    std::int64_t own_ns = 0;
+    std::vector<Slice> parts;
+  };
+
+  Message tracks_of(std::size_t rank) const;
+  std::vector<Span> spans_of(const RankStep& step) const;
+  void add_rank(Message& trace, const Timeline::Step& step, std::size_t rank) const;
+  void add_task(Message& trace, const Timeline::Step& step, std::size_t rank, std::size_t task,
+                const Span& span) const;
+  void add_bytes_in_flight(Message& trace, std::size_t rank, const std::vector<Span>& spans) const;
+  std::uint64_t flow(std::uint64_t step, std::size_t rank, std::size_t collective, std::size_t which) const;
+  std::vector<std::uint64_t> flows_at(std::uint64_t step, std::size_t rank, std::size_t task) const;
+
+  Timeline head_;
+  engine::LaneId lanes_ = 1;
+};
+
+}  // namespace cifar_mpi::report

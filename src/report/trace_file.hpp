@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "cifar_mpi/base/log.hpp"
+#include "report/folder.hpp"
+
+namespace cifar_mpi::report {
+
+/// RUN_DIR/trace/step_N.perfetto-trace: written in pieces under a temporary name, which `finish` replaces. Rank 0
+/// only.
+///
+/// Nothing here throws an Error. What cannot be written (disk full, folder not writable) is one warning, and there is
+/// no file then; training goes on. Symbolic links are not followed.
+class TraceFile {
+ public:
+  TraceFile() = default;  ///< writes nothing
+  /// `step` as log lines count it.
+  TraceFile(const std::string& run_dir, std::uint64_t step, const Log& log);
+
+  void append(std::string_view bytes);
+  /// The path of the file, which is whole; empty when there is none.
+  std::string finish();
+
+ private:
+  void give_up(const std::string& reason);
+
+  std::string path_;
+  std::string name_;
+  Log log_;
+  Descriptor folder_;
+  Descriptor file_;
+};
+
+}  // namespace cifar_mpi::report
