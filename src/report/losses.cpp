@@ -90,9 +90,15 @@ SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled) {
   std::vector<bool> group;
   for (const double value : useful) group.push_back(value > limit);
   const auto count = static_cast<std::size_t>(std::count(group.begin(), group.end(), true));
-  if (count == 0 || 2 * count > useful.size()) return slow;
-  const double others = mean(useful, group, false);
-  slow.excess = others > 0.0 ? mean(useful, group, true) / others - 1.0 : 0.0;
+  if (count == 0) return slow;
+  slow.others_ms = mean(useful, group, false);
+  slow.excess = slow.others_ms > 0.0 ? mean(useful, group, true) / slow.others_ms - 1.0 : 0.0;
+  for (const SampledSteps::Step& step : sampled.steps) {
+    std::vector<double> of_step;
+    for (const auto& stretches : step.ranks) of_step.push_back(useful_ns(timeline, stretches));
+    const double long_step = (1.0 + 0.5 * slow.excess) * mean(of_step, group, false);
+    slow.steps += mean(of_step, group, true) >= long_step ? 1 : 0;
+  }
   for (std::size_t r = 0; r < group.size(); ++r) {
     if (group[r]) slow.ranks.push_back(sampled.ranks[r]);
   }
@@ -140,11 +146,6 @@ WhatIf what_if(const Timeline& timeline, const SampledSteps& sampled) {
     const Section section = sections[static_cast<std::size_t>(task)];
     return section == Section::update || section == Section::other ? 1.0 : 2.0;
   };
-  const Usage usage = usage_of(timeline, sampled);
-  const double mean_useful = usage.useful_sum / static_cast<double>(sampled.ranks.size());
-  const auto balance = [&](std::size_t rank, std::int32_t) {
-    return usage.useful[rank] > 0.0 ? mean_useful / usage.useful[rank] : 1.0;
-  };
   const auto ms = [&](const Replay& replay) {
     return ms_of_a_step(sampled) * replay_ns(timeline, sampled, replay);
   };
@@ -152,7 +153,6 @@ WhatIf what_if(const Timeline& timeline, const SampledSteps& sampled) {
   result.half_wire = ms({.transfer = 0.5});
   result.twice_batch = ms({.transfer = 1.0, .work = with_batch});
   result.twice_batch_ideal = ms({.transfer = 0.0, .work = with_batch});
-  result.balanced = ms({.transfer = 1.0, .work = balance});
   return result;
 }
 

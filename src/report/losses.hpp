@@ -23,11 +23,13 @@ Losses losses_of(const Timeline& timeline, const SampledSteps& sampled);
 
 /// Ranks that compute longer than the others over all steps.
 struct SlowRanks {
-  std::vector<int> ranks;                ///< empty: no group of less than all stands out
+  std::vector<int> ranks;                ///< empty: most are as slow as the slowest
   double excess = 0.0;                   ///< 0.18: 18 % longer than the others in the mean
   bool every_task = false;               ///< it is about the same share of all tasks
   std::string task;                      ///< otherwise the one with most of it,
   double task_excess_ms = 0.0;           ///< which is this long longer
+  double others_ms = 0.0;                ///< useful time of a step of the other ranks in the mean
+  int steps = 0;                         ///< in which they are at least half as much longer
   double least_ms = 0.0, most_ms = 0.0;  ///< useful time of a step over all ranks
 };
 SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled);
@@ -49,7 +51,6 @@ struct WhatIf {
   double half_wire = 0.0;
   double twice_batch = 0.0;
   double twice_batch_ideal = 0.0;  ///< the same on a network that takes no time
-  double balanced = 0.0;           ///< every rank computes as long as the mean one
 };
 WhatIf what_if(const Timeline& timeline, const SampledSteps& sampled);
 

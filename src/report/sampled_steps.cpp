@@ -131,9 +131,10 @@ void note_transfers(const Timeline& timeline, const std::vector<const RankStep*>
   }
 }
 
+/// And all of it was recorded.
 bool seen(const Timeline::Step& step, int rank) {
   const auto r = static_cast<std::size_t>(rank);
-  return r < step.ranks.size() && !step.ranks[r].slices.empty();
+  return r < step.ranks.size() && !step.ranks[r].slices.empty() && step.ranks[r].dropped == 0;
 }
 
 }  // namespace

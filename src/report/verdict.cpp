@@ -19,6 +19,10 @@ namespace {
 constexpr double kWorthIt = 0.03;
 /// Where so much of a step does not grow with the batch, or is input, that is what to look at first.
 constexpr double kMuch = 0.2;
+/// In steps as short as this a pause or a message costs the same whatever the batch.
+constexpr double kShortStepMs = 20.0;
+/// Of fewer samples one step that was disturbed can be the verdict.
+constexpr int kFewSteps = 5;
 
 /// "a", "a and b", "a, b and c"
 std::string enumerate(const std::vector<std::string>& words) {
@@ -72,6 +76,11 @@ class Verdict {
     return std::max(
         0.0, losses_.useful - ms_of(Section::input) - ms_of(Section::forward) - ms_of(Section::backward));
   }
+  /// What of a step is the same for any batch.
+  double per_step_ms() const {
+    if (losses_.step >= kShortStepMs) return fixed_ms();
+    return fixed_ms() + losses_.wander + losses_.host + losses_.order + losses_.transfer;
+  }
   std::string of_step(double ms) const { return fmt::format("{:.1f} of {:.1f} ms", ms, losses_.step); }
   bool matters(double ms) const { return ms >= kWorthIt * losses_.step; }
 
@@ -86,6 +95,7 @@ class Verdict {
   std::string waited_for() const;
   std::string transfer_advice() const;
   std::string twice_the_batch() const;
+  std::string twice_the_images() const;
   bool can_compress() const;
   bool overlaps() const;
   std::string scaling() const;
@@ -118,12 +128,16 @@ std::string Verdict::imbalance() const {
   const std::string where = slow_.every_task
                                 ? "in every task"
                                 : fmt::format("mostly in {} ({:.1f} ms)", slow_.task, slow_.task_excess_ms);
+  const auto steps = sampled_.steps.size();
+  const std::string when = 4 * static_cast<std::size_t>(slow_.steps) >= 3 * steps
+                               ? ""
+                               : concat(", but only in ", slow_.steps, " of ", steps, " steps");
   return concat(
       who, one ? " computes " : " compute ", fmt::format("{:.0f} % slower ", 100.0 * slow_.excess), where,
-      fmt::format("; with equal ranks a step would take {:.1f} instead of {:.1f} ms: look for other work "
-                  "on {} cores, a lower clock, or fewer --threads than elsewhere",
-                  std::min(losses_.step, losses_.step - what_if_.now + what_if_.balanced), losses_.step,
-                  one ? "its" : "their"));
+      when,
+      fmt::format("; at the others' pace a step would take about {:.1f} instead of {:.1f} ms: look for other "
+                  "work on {} cores, a lower clock, or fewer --threads than elsewhere",
+                  losses_.step - slow_.most_ms + slow_.others_ms, losses_.step, one ? "its" : "their"));
 }
 
 std::string Verdict::wander() const {
@@ -190,17 +204,19 @@ bool Verdict::overlaps() const {
   });
 }
 
+/// " (256 images)"
+std::string Verdict::twice_the_images() const {
+  return timeline_.images_per_rank == 0 ? "" : concat(" (", 2 * timeline_.images_per_rank, " images)");
+}
+
 /// Its exposed time with the batch doubled, in words; empty where it would be no less.
 std::string Verdict::twice_the_batch() const {
   const double exposed = what_if_.twice_batch - what_if_.twice_batch_ideal;
   const double faster = what_if_.twice_batch > 0.0 ? 2.0 * what_if_.now / what_if_.twice_batch : 1.0;
-  if (faster < 1.02) return {};
-  const std::string images =
-      timeline_.images_per_rank == 0 ? "" : concat(" (", 2 * timeline_.images_per_rank, " images)");
-  const std::string effect = exposed <= 0.25 * losses_.transfer
-                                 ? "would hide it"
-                                 : fmt::format("would make {:.1f} times the images/s", faster);
-  return concat("twice the batch per rank", images, ' ', effect);
+  const bool hidden = exposed <= 0.25 * losses_.transfer;
+  if (!hidden && faster < 1.05) return {};
+  return concat("twice the batch per rank", twice_the_images(),
+                hidden ? " would hide it" : fmt::format(" would make {:.1f} times the images/s", faster));
 }
 
 std::string Verdict::transfer_advice() const {
@@ -232,14 +248,14 @@ std::string Verdict::transfer() const {
 }
 
 std::string Verdict::small_batch() const {
+  const double all = per_step_ms(), fixed = fixed_ms();
   const double faster = what_if_.twice_batch > 0.0 ? 2.0 * what_if_.now / what_if_.twice_batch : 1.0;
-  return concat(
-      of_step(fixed_ms()), " of a step are work that does not grow with the batch (update, copies of ",
-      "weights)",
-      fmt::format(
-          "; twice the batch per rank{} would make {:.1f} times the images/s",
-          timeline_.images_per_rank == 0 ? "" : concat(" (", 2 * timeline_.images_per_rank, " images)"),
-          faster));
+  return concat(of_step(all), " of a step do not grow with the batch, ",
+                all - fixed < 0.1 * all
+                    ? std::string("for they are")
+                    : fmt::format("for {:.1f} are waiting and {:.1f}", all - fixed, fixed),
+                " work on weights (update, copies for kernels); twice the batch per rank", twice_the_images(),
+                fmt::format(" would make {:.1f} times the images/s", faster));
 }
 
 std::string Verdict::slow_input() const {
@@ -267,8 +283,8 @@ std::string Verdict::main_sentence() const {
                                        {losses_.order, &Verdict::order},
                                        {losses_.transfer, &Verdict::transfer}};
   // Of these no change saves all: half is what to hope for.
-  if (has_input_ && fixed_ms() >= kMuch * losses_.step)
-    candidates.push_back({0.5 * fixed_ms(), &Verdict::small_batch});
+  if (has_input_ && per_step_ms() >= kMuch * losses_.step)
+    candidates.push_back({0.5 * per_step_ms(), &Verdict::small_batch});
   if (ms_of(Section::input) >= kMuch * losses_.step)
     candidates.push_back({0.5 * ms_of(Section::input), &Verdict::slow_input});
   const auto worst = std::max_element(candidates.begin(), candidates.end(),
@@ -323,6 +339,9 @@ std::vector<std::string> notes(const Efficiencies& e, const Timeline& timeline) 
   if (e.left_out_steps > 0)
     lines.push_back(concat(e.left_out_steps, " of ", e.steps + e.left_out_steps,
                            " sampled steps lack a rank and are left out"));
+  if (e.steps < kFewSteps)
+    lines.push_back(concat("of ", e.steps, e.steps == 1 ? " sampled step" : " sampled steps",
+                           " only: a longer run is surer of it"));
   const auto& uncertain = timeline.clock_uncertainty_ns;
   const auto worst = std::max_element(uncertain.begin(), uncertain.end());
   if (worst != uncertain.end() && 1e-6 * static_cast<double>(*worst) > 0.02 * e.step_ms) {

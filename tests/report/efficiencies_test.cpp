@@ -138,6 +138,24 @@ TEST(Replay, IsTheRunAgainWithTheNetworkAsItWas) {
   EXPECT_NEAR(replay_ns(run, sampled, {.transfer = 0.5}), 111.5e6, 1.0);
 }
 
+// Bucket 0 takes 20 ms from 30 on; the rank looks after it for 2 of them in the middle of backward, which so ends at 52,
+// when bucket 0 has long ended. Looked after for 1 ms only, 51.
+TEST(Replay, KeepsWhatRanksDoForACollectiveBesideWork) {
+  const Line line = {{kBackward1, 30}, {kBackward2, 10}, {kBucket0, 2}, {kBackward2, 8}, {kUpdate0, 2}};
+  const Timeline run = timeline({{line, line}});
+  const SampledSteps sampled = sampled_steps(run);
+  EXPECT_NEAR(replay_ns(run, sampled, {.transfer = 1.0}), 52e6, 1.0);
+  EXPECT_NEAR(replay_ns(run, sampled, {.transfer = 0.5}), 51e6, 1.0);
+}
+
+// Bucket 0 was not seen: it took no time, and bucket 1 waits for it no less. It is ready at 40, where backward ends.
+TEST(Replay, TakesACollectiveThatWasNotSeenForOneThatTookNoTime) {
+  const Line line = {{kBackward2, 20}, {kBackward1, 20}, {kBucket1, 16}, {kUpdate0, 2}, {kUpdate1, 2}};
+  const Timeline run = timeline({{line, line}});
+  EXPECT_NEAR(replay_ns(run, sampled_steps(run), {.transfer = 1.0}), 58e6, 1.0);
+  EXPECT_NEAR(replay_ns(run, sampled_steps(run), {.transfer = 0.5}), 50e6, 1.0);
+}
+
 TEST(Efficiencies, AreSaneOfWhatIsEmpty) {
   for (const Timeline& empty : {Timeline{}, timeline({}), timeline({{Line{}, Line{}}})}) {
     const Efficiencies e = efficiencies(empty);
@@ -169,6 +187,9 @@ TEST(Efficiencies, LeaveOutRanksThatAreMissingAndStepsThatLackOne) {
   EXPECT_EQ(e.steps, 2);
   EXPECT_EQ(e.left_out_steps, 1);
   EXPECT_NEAR(e.parallel, 0.8, 1e-12);
+  Timeline torn = timeline({{line, line}, {line, line}});
+  torn.steps[1].ranks[0].dropped = 1;  // the recorder had no room for all of it
+  EXPECT_EQ(efficiencies(torn).left_out_steps, 1);
   Timeline fewer = timeline({{line, line}});
   fewer.hosts.emplace_back("node1");  // a step may know of fewer ranks than the world has
   EXPECT_EQ(efficiencies(fewer).missing_ranks, std::vector<int>{2});

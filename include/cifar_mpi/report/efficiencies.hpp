@@ -33,7 +33,7 @@ namespace cifar_mpi::report {
 struct Efficiencies {
   int ranks = 0;                   ///< that were seen
   std::vector<int> missing_ranks;  ///< of the world, without a slice in any step
-  int steps = 0;                   ///< of which all `ranks` were seen: the others do not count
+  int steps = 0;                   ///< of which all `ranks` were seen, and all of it: the others do not count
   int left_out_steps = 0;
   double step_ms = 0.0;  ///< T / steps
   double parallel = 1.0;
