@@ -4,6 +4,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <string>
 
@@ -31,6 +33,18 @@ int terminal_columns() {
   // O_NONBLOCK: the parent's output may be a pipe or a device that would make a plain open wait.
   const File output(::open(parent.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
   return output ? columns_of(output.get()) : 0;
+}
+
+bool terminal_takes_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    std::string locale(value);
+    std::transform(locale.begin(), locale.end(), locale.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return locale.find(".utf-8") != std::string::npos || locale.find(".utf8") != std::string::npos;
+  }
+  return false;
 }
 
 }  // namespace cifar_mpi

@@ -1,13 +1,10 @@
 #include "cifar_mpi/report/metrics.hpp"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <span>
 #include <string_view>
@@ -15,7 +12,6 @@
 #include <utility>
 
 #include "cifar_mpi/base/atomic_file.hpp"
-#include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "report/json.hpp"
@@ -78,12 +74,6 @@ std::uint64_t cut_back(const std::string& path, std::uint64_t step, bool evaluat
   return reached;
 }
 
-std::string duration(double seconds) {
-  const auto s = static_cast<long long>(std::llround(seconds));
-  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
-                   : fmt::format("{}:{:02}", s / 60, s % 60);
-}
-
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path, std::uint64_t step, const Log& log, bool evaluates_again)
@@ -136,59 +126,6 @@ void MetricsFile::write(const RunEvent& e) {
   if (e.reached > e.step) text += concat(",\"reached\":", e.reached);
   if (!e.text.empty()) text += concat(",\"text\":", json_text(e.text));
   line(text + "}");
-}
-
-std::string log_line(const StepReport& r, const std::string& time) {
-  return concat(time, ": step ", r.step,
-                fmt::format(", loss = {:.2f} ({:.1f} examples/sec; {:.3f} sec/batch)",
-                            r.cross_entropy + r.decay_term, r.images_per_second, r.seconds_per_step));
-}
-
-std::string progress_bar(const StepReport& r, int columns) {
-  const double done =
-      static_cast<double>(r.step) / static_cast<double>(std::max<std::uint64_t>(r.total_steps, 1));
-  const double left =
-      static_cast<double>(r.total_steps - std::min(r.step, r.total_steps)) * r.seconds_per_step;
-  const std::string head = fmt::format("{:3.0f}% ", 100.0 * done);
-  const std::string tail = concat(" step ", r.step, "/", r.total_steps,
-                                  fmt::format("  epoch {:.2f}  loss {:.2f}  {:.0f} images/s  ", r.epoch,
-                                              r.cross_entropy + r.decay_term, r.images_per_second),
-                                  duration(left), " left");
-  const int room = columns - 1 - static_cast<int>(head.size() + tail.size()) - 2;
-  std::string bar;
-  if (room >= 8) {
-    const int filled = static_cast<int>(std::lround(done * room));
-    bar = concat("[", std::string(static_cast<std::size_t>(filled), '#'),
-                 std::string(static_cast<std::size_t>(room - filled), '.'), "]");
-  }
-  return (head + bar + tail).substr(0, static_cast<std::size_t>(std::max(columns - 1, 1)));
-}
-
-void ProgressView::report(const StepReport& report) {
-  if (columns_ == 0) {
-    log_.info(log_line(report, wall_time()));
-    return;
-  }
-  std::printf("\r\033[K%s", progress_bar(report, columns_).c_str());
-  std::fflush(stdout);
-  drawn_ = true;
-}
-
-void ProgressView::event(const std::string& text) {
-  clear();
-  log_.info(text);
-}
-
-void ProgressView::warning(const std::string& text) {
-  clear();
-  log_.warn(text);
-}
-
-void ProgressView::clear() {
-  if (!drawn_) return;
-  std::printf("\r\033[K");
-  std::fflush(stdout);
-  drawn_ = false;
 }
 
 }  // namespace cifar_mpi::report

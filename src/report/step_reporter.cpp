@@ -56,6 +56,7 @@ void StepReporter::report(std::uint64_t step, const engine::StepRecord& record) 
     r.compute_ms_min = times->least;
     r.compute_ms_median = times->median;
     r.compute_ms_max = times->most;
+    r.slowest_rank = times->slowest;
     if (const std::string text = watch::slowest_text(*times, world_.hosts()); !text.empty())
       out_.view.event(text);
   }

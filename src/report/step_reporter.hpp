@@ -7,6 +7,7 @@
 #include "cifar_mpi/engine/layout.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 #include "cifar_mpi/report/metrics.hpp"
+#include "cifar_mpi/report/progress_view.hpp"
 #include "report/tensorboard.hpp"
 #include "watch/rank_watch.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cifar_mpi/comm/world.hpp"
-#include "cifar_mpi/report/metrics.hpp"
+#include "cifar_mpi/report/progress_view.hpp"
 #include "run/checkpoint_writer.hpp"
 
 namespace cifar_mpi::run {

@@ -47,7 +47,9 @@ class Loop {
  public:
   explicit Loop(SessionState& state)
       : s_(state),
-        view_(state.log, state.world.rank() == 0 ? terminal_columns() : 0),
+        view_(
+            state.log, [rank = state.world.rank()] { return rank == 0 ? terminal_columns() : 0; },
+            terminal_takes_utf8()),
         schedule_(schedule_spec(state.config, state.sizes, state.info.train_count)),
         checkpoints_(
             state.world, state.config.run_dir,

@@ -30,35 +30,6 @@ StepReport report_at(std::uint64_t step) {
   return r;
 }
 
-TEST(LogLine, HasTheFormatOfTheTutorial) {
-  EXPECT_EQ(log_line(report_at(100), "2026-11-20 06:17:35.123"),
-            "2026-11-20 06:17:35.123: step 100, loss = 2.42 (5012.3 examples/sec; 0.250 sec/batch)");
-}
-
-TEST(ProgressBar, ShowsTheShareDoneAndTheTimeLeft) {
-  const std::string bar = progress_bar(report_at(100), 120);
-  EXPECT_TRUE(bar.starts_with(" 25% [")) << bar;
-  EXPECT_TRUE(bar.ends_with("step 100/400  epoch 1.50  loss 2.42  5012 images/s  1:15 left")) << bar;
-  EXPECT_EQ(bar.size(), 119u);
-  const auto filled = static_cast<double>(std::count(bar.begin(), bar.end(), '#'));
-  const auto empty = static_cast<double>(std::count(bar.begin(), bar.end(), '.'));
-  EXPECT_NEAR(filled / (filled + empty), 0.25, 0.05) << bar;
-}
-
-TEST(ProgressBar, CountsHours) {
-  StepReport r = report_at(100);
-  r.seconds_per_step = 12.21;  // 300 steps: 3663 s
-  const std::string bar = progress_bar(r, 120);
-  EXPECT_TRUE(bar.ends_with("  1:01:03 left")) << bar;
-}
-
-TEST(ProgressBar, NeverWraps) {
-  for (const int columns : {1, 2, 20, 60, 80, 200}) {
-    EXPECT_LE(progress_bar(report_at(400), columns).size(),
-              static_cast<std::size_t>(std::max(columns - 1, 1)));
-  }
-}
-
 TEST(MetricsFile, CutsBackToTheResumedStepAndGoesOn) {
   const TempDir folder;
   const std::string path = folder / "metrics.jsonl";

@@ -10,4 +10,7 @@ namespace cifar_mpi {
 /// under a launcher the answer is read off the parent's standard output instead.
 int terminal_columns();
 
+/// Whether the environment's locale (LC_ALL, else LC_CTYPE, else LANG, the first that is set) writes UTF-8.
+bool terminal_takes_utf8();
+
 }  // namespace cifar_mpi

@@ -27,6 +27,7 @@ struct StepReport {
       0.0;  ///< compute per step of the fastest rank, without waiting for others; 0: unknown
   double compute_ms_median = 0.0;
   double compute_ms_max = 0.0;
+  int slowest_rank = -1;  ///< that of compute_ms_max; -1: unknown
 };
 
 /// What an evaluation on the test split found.
@@ -100,35 +101,5 @@ class MetricsFile {
   bool warned_ = false;
   bool torn_ = false;  ///< the last line was written in part
 };
-
-/// What people see: the tutorial's line every few steps, or one moving line when standard output is a
-/// terminal.
-class ProgressView {
- public:
-  /// `columns` 0: plain lines.
-  ProgressView(const Log& log, int columns) : log_(log), columns_(columns) {}
-  ~ProgressView() { clear(); }
-  ProgressView(const ProgressView&) = delete;
-  ProgressView& operator=(const ProgressView&) = delete;
-
-  void report(const StepReport& report);
-  /// A line that stays, above the moving one.
-  void event(const std::string& text);
-  /// The same to standard error.
-  void warning(const std::string& text);
-
- private:
-  void clear();
-
-  Log log_;
-  int columns_;
-  bool drawn_ = false;
-};
-
-/// "2026-11-20 06:17:35.123: step 100, loss = 3.42 (5012.3 examples/sec; 0.051 sec/batch)"
-std::string log_line(const StepReport& report, const std::string& time);
-
-/// A line of at most `columns` characters with a bar, the loss, the rate and the time left.
-std::string progress_bar(const StepReport& report, int columns);
 
 }  // namespace cifar_mpi::report

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/report/metrics.hpp"
+
+namespace cifar_mpi::report {
+
+/// "2026-11-20 06:17:35.123: step 100, loss = 3.42 (5012.3 examples/sec; 0.051 sec/batch)"
+std::string log_line(const StepReport& report, const std::string& time);
+
+/// How a number went on from the first report to the last: a character for each stretch of the way, of equally many
+/// reports, higher where their mean is higher between the least and the greatest of them.
+class Sparkline {
+ public:
+  /// What is not finite is left out.
+  void add(double value);
+  /// Of at most `characters` (each one column wide), fewer while there are fewer values; eighths of a block, or in
+  /// ASCII _ . - = + *.
+  std::string text(int characters, bool utf8) const;
+
+ private:
+  static constexpr std::size_t kMost = 256;
+
+  struct Mean {
+    double sum = 0.0;
+    std::size_t count = 0;
+  };
+  std::vector<Mean> means_;  ///< in order; halved in number when they are kMost
+  std::size_t values_per_mean_ = 1;
+};
+
+/// A line of less than `columns` columns, at least one. What does not fit goes, in this order: the slowest rank, the
+/// epoch, the sparkline, the speed, the loss, the time left, the step. A bar takes what is left over.
+std::string progress_line(const StepReport& report, const Sparkline& loss, int columns, bool utf8);
+
+/// What people see: the tutorial's line every few steps, or one moving line when standard output is a terminal.
+class ProgressView {
+ public:
+  /// `columns` is asked each time, for terminals change their size: 0 for plain lines.
+  ProgressView(const Log& log, std::function<int()> columns, bool utf8)
+      : log_(log), columns_(std::move(columns)), utf8_(utf8) {}
+  ~ProgressView() { clear(); }
+  ProgressView(const ProgressView&) = delete;
+  ProgressView& operator=(const ProgressView&) = delete;
+
+  void report(const StepReport& report);
+  /// A line that stays, above the moving one.
+  void event(const std::string& text);
+  /// The same to standard error.
+  void warning(const std::string& text);
+
+ private:
+  void clear();
+
+  Log log_;
+  std::function<int()> columns_;
+  bool utf8_;
+  Sparkline loss_;
+  bool drawn_ = false;
+};
+
+}  // namespace cifar_mpi::report
