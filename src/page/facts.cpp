@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "cifar_mpi/base/shell_word.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "page/chart.hpp"

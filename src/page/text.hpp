@@ -22,7 +22,4 @@ std::string duration(double seconds);
 /// At most about `most` bytes of it, whole characters, and … where something is missing.
 std::string shortened(const std::string& text, std::size_t most);
 
-/// One word of a shell command.
-std::string shell_word(const std::string& text);
-
 }  // namespace cifar_mpi::page

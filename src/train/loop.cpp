@@ -11,6 +11,7 @@
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "report/run_summary.hpp"
 #include "report/step_reporter.hpp"
 #include "report/tensorboard.hpp"
 #include "run/run_checkpoints.hpp"
@@ -87,6 +88,7 @@ class Loop {
   bool evaluate();
   void keep(const run::EvaluationFile& evaluation);
   void tell_best();
+  void tell_summary();
   std::uint64_t eval_every() const;
 
   SessionState& s_;
@@ -141,6 +143,7 @@ void Loop::run(const std::string& last_end) {
     if (launched_ < total) stop();
     conclude();
     write_event(report::RunEventKind::end);
+    tell_summary();
   } catch (const comm::AgreedError& error) {
     const bool stopped = error.kind() == ErrorKind::stopped;
     write_event(stopped ? report::RunEventKind::stop : report::RunEventKind::fault, error.what());
@@ -365,6 +368,11 @@ void Loop::tell_best() {
     view_.event(concat("best checkpoint: ", run::checkpoint_path(s_.config.run_dir, best->step),
                        fmt::format(", test accuracy {:.2f} %", 100.0 * best->test_accuracy)));
   }
+}
+
+void Loop::tell_summary() {
+  if (s_.world.rank() != 0) return;
+  for (const std::string& line : report::run_summary(s_.config.run_dir)) view_.event(line);
 }
 
 }  // namespace

@@ -33,12 +33,6 @@ TEST(Figures, HaveThreeDigitsThatCount) {
   EXPECT_EQ(duration(11220.0), "3 h 7 min");
 }
 
-TEST(ShellWord, StandsForItselfInAnyShell) {
-  EXPECT_EQ(shell_word("runs/a-1.h5"), "runs/a-1.h5");
-  EXPECT_EQ(shell_word("a b; rm 'c'"), "'a b; rm '\\''c'\\'''");
-  EXPECT_EQ(shell_word(""), "''");
-}
-
 TEST(Shortened, CutsBetweenCharacters) {
   EXPECT_EQ(shortened("abc", 3), "abc");
   EXPECT_EQ(shortened("abcd", 3), "abc…");

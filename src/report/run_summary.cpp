@@ -1,0 +1,99 @@
+#include "report/run_summary.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <string_view>
+#include <system_error>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/shell_word.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/report/efficiencies.hpp"
+#include "cifar_mpi/report/step_budget.hpp"
+#include "cifar_mpi/report/timeline_file.hpp"
+#include "cifar_mpi/report/verdict.hpp"
+
+namespace cifar_mpi::report {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string row(std::string_view name, const std::vector<double>& ms, double step_ms) {
+  const auto [least, most] = std::minmax_element(ms.begin(), ms.end());
+  const double mean = std::accumulate(ms.begin(), ms.end(), 0.0) / static_cast<double>(ms.size());
+  return fmt::format("{:<20}|{:>9.2f} |{:>9.2f} |{:>9.2f} |{:>7.1f}", name, *least, mean, *most,
+                     step_ms > 0.0 ? 100.0 * mean / step_ms : 0.0);
+}
+
+/// The trace that was written last.
+std::string newest_trace(const fs::path& folder) {
+  std::error_code ignored;
+  fs::file_time_type newest{};
+  std::string found;
+  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
+    if (entry->path().extension() != ".perfetto-trace") continue;
+    const fs::file_time_type time = entry->last_write_time(ignored);
+    if (!found.empty() && time <= newest) continue;
+    newest = time;
+    found = entry->path().string();
+  }
+  return found;
+}
+
+std::vector<std::string> ways_to_look(const std::string& run_dir) {
+  std::vector<std::string> lines = {"look at it:", "  cifar_mpi_report " + shell_word(run_dir)};
+  std::error_code ignored;
+  if (fs::is_directory(run_dir + "/tensorboard", ignored))
+    lines.push_back("  tensorboard --logdir " + shell_word(run_dir + "/tensorboard"));
+  if (const std::string trace = newest_trace(run_dir + "/trace"); !trace.empty())
+    lines.push_back(concat("  https://ui.perfetto.dev, Open trace file: ", trace));
+  return lines;
+}
+
+}  // namespace
+
+std::vector<std::string> budget_table(const Timeline& timeline) {
+  const StepBudget budget = step_budget(timeline);
+  const Efficiencies e = efficiencies(timeline);
+  if (e.steps == 0) return {};
+  const double step_ms = std::accumulate(budget.step_ms.begin(), budget.step_ms.end(), 0.0) / e.ranks;
+  std::vector<std::string> lines = {
+      concat("where the time of a step goes: ms of ", e.steps,
+             e.steps == 1 ? " sampled step" : " sampled steps", " on ", e.ranks,
+             e.ranks == 1 ? " rank" : " ranks"),
+      fmt::format("{:<20}|{:>9} |{:>9} |{:>9} |{:>10}", "section", "min", "mean", "max", "% of step"),
+      std::string(64, '-')};
+  for (const auto& section : names_of(Section{})) {
+    lines.push_back(row(section.text, budget.section_ms[static_cast<std::size_t>(section.value)], step_ms));
+  }
+  lines.push_back(row("step", budget.step_ms, step_ms));
+  return lines;
+}
+
+std::vector<std::string> run_summary(const std::string& run_dir) {
+  std::vector<std::string> lines;
+  const std::string file = run_dir + "/timeline.h5";
+  std::error_code ignored;
+  try {
+    // A run that is too short for a sample leaves no file.
+    const Timeline timeline = fs::exists(file, ignored) ? read_timeline(file) : Timeline{};
+    lines = budget_table(timeline);
+    const std::vector<std::string> words = verdict(efficiencies(timeline), timeline);
+    lines.push_back("verdict: " + words.front());
+    const std::string sentence = words.front().substr(words.front().find(' ') + 1);
+    for (std::size_t i = 1; i < words.size(); ++i) {
+      const bool told = words[i].ends_with(sentence);
+      lines.push_back(concat("  ", words[i].substr(0, words[i].size() - (told ? sentence.size() : 0)),
+                             told ? "see the verdict" : ""));
+    }
+  } catch (const Error& error) {
+    lines.push_back(concat("no verdict: ", error.what()));
+  }
+  for (std::string& line : ways_to_look(run_dir)) lines.push_back(std::move(line));
+  return lines;
+}
+
+}  // namespace cifar_mpi::report
