@@ -56,7 +56,9 @@ Scales scales_of(const Chart& chart) {
     scale.high *= unit;
     for (double& tick : scale.ticks) tick *= unit;
   }
-  scales.y = scale_for(low, high, 4, true);
+  const double room = 0.02 * (high - low);  // no line on the upper edge, and no share above 100 %
+  scales.y = scale_for(
+      low, chart.unit == Unit::share && high <= 1.0 ? std::min(1.0, high + room) : high + room, 4, true);
   return scales;
 }
 
@@ -258,7 +260,6 @@ Scale scale_for(double low, double high, int wanted, bool whole_ends) {
     low = low == 0.0 ? 0.0 : low - room;
     high += room;
   }
-  if (whole_ends) high += 0.02 * (high - low);  // no line on the upper edge
   const double raw = (high - low) / wanted, power = std::pow(10.0, std::floor(std::log10(raw)));
   const double distance = power * (raw / power <= 1.0   ? 1.0
                                    : raw / power <= 2.0 ? 2.0

@@ -47,7 +47,7 @@ Series line_of(const Run& run, const Quantity& quantity, std::size_t most) {
     series.points.push_back(
         {place_of(run, static_cast<double>(run.metrics.steps[t.index].step)), t.low, t.mean, t.high});
   if (values.size() > most)
-    series.band = concat("least to most of ", (values.size() + most - 1) / most, " log lines");
+    series.band = concat("range of ", (values.size() + most - 1) / most, " log lines");
   return series;
 }
 

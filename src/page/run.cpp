@@ -147,7 +147,8 @@ report::Timeline load_baseline(const std::string& dir) {
 
 void name_runs(std::vector<Run>& runs) {
   const auto end_of = [](const Run& run, int parts) {
-    const fs::path path = fs::absolute(run.dir).lexically_normal();
+    fs::path path = fs::absolute(run.dir).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();  // of "."
     fs::path name;
     auto part = path.end();
     for (int i = 0; i < parts && part != path.begin(); ++i) name = name.empty() ? *--part : *--part / name;

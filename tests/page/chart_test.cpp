@@ -72,6 +72,16 @@ TEST(Figure, SaysInWordsWhatItShows) {
   EXPECT_EQ(page.find("nan"), std::string::npos) << page;
 }
 
+TEST(Figure, ShowsNoShareBeyondAll) {
+  Chart chart = small_chart();
+  chart.unit = Unit::share;
+  chart.from_zero = true;
+  chart.series[0].points = {{{0, 0, 0}, 0.5, 0.5, 0.5}, {{1, 1, 1}, 1.0, 1.0, 1.0}};
+  const std::string page = figure_html(chart);
+  EXPECT_NE(page.find(">100 %</span>"), std::string::npos) << page;
+  EXPECT_EQ(page.find(">150 %</span>"), std::string::npos) << page;
+}
+
 TEST(Figure, LiftsThePenWhereAValueIsMissing) {
   const std::string page = figure_html(small_chart());
   const std::size_t line = page.find("class=\"line s0\" d=\"M0 ", page.find("class=\"mark\""));

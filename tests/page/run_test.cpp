@@ -100,6 +100,10 @@ TEST(NameRuns, TellsRunsApartByTheEndsOfTheirPaths) {
   name_runs(runs);
   EXPECT_EQ(runs[0].name, "a/x");
   EXPECT_EQ(runs[1].name, "b/x");
+  runs[2].dir = ".";
+  name_runs(runs);
+  EXPECT_EQ(runs[2].name,
+            (fs::current_path().parent_path().filename() / fs::current_path().filename()).string());
   runs[1].dir = "a/x";
   name_runs(runs);
   EXPECT_NE(runs[0].name, runs[1].name);
