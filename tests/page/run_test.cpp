@@ -55,6 +55,8 @@ TEST(LoadRun, ShowsWhatIsThereBesideWhatIsDamaged) {
   write_file(folder / "checkpoints/step_000000100.h5", "no HDF5");
   write_file(folder / "metrics.jsonl", report_line(100, 10) + "garbage\n");
   fs::create_symlink("/etc/passwd", folder / "config.toml");
+  for (const char* name : {"evaluation.h5", "summaries.h5", "timeline.h5"})
+    write_file(folder / name, "no HDF5");
   const page::Run run = load_run(folder.path());
   EXPECT_EQ(run.metrics.steps.size(), 1u);
   EXPECT_TRUE(run.configuration.empty());
@@ -62,7 +64,10 @@ TEST(LoadRun, ShowsWhatIsThereBesideWhatIsDamaged) {
   EXPECT_TRUE(mentions(run.problems, "metrics.jsonl, line 2, is left out"));
   EXPECT_TRUE(mentions(run.problems, "step_000000100.h5"));
   EXPECT_TRUE(mentions(run.problems, "config.toml is left out"));
-  EXPECT_EQ(run.problems.size(), 3u);
+  for (const char* name : {"evaluation.h5", "summaries.h5", "timeline.h5"})
+    EXPECT_TRUE(mentions(run.problems, name)) << name;
+  EXPECT_EQ(run.problems.size(), 6u);
+  EXPECT_FALSE(run.evaluation || run.summaries || run.timeline);
 }
 
 TEST(LoadRun, SaysThatThereAreNoMetrics) {
