@@ -56,6 +56,24 @@ void compare_tasks(const Timeline& timeline, const std::vector<std::vector<doubl
   slow.every_task = alike >= 0.8 * all;
 }
 
+/// In how many steps the group is slow, and how much of the waiting for the slowest rank is for one of it.
+void note_steps(const Timeline& timeline, const SampledSteps& sampled, const std::vector<bool>& group,
+                SlowRanks& slow) {
+  double for_group = 0.0, all = 0.0;
+  for (const SampledSteps::Step& step : sampled.steps) {
+    std::vector<double> useful;
+    for (const auto& stretches : step.ranks) useful.push_back(useful_ns(timeline, stretches));
+    const double limit = (1.0 + 0.5 * slow.excess) * mean(useful, group, false);
+    slow.steps += mean(useful, group, true) >= limit ? 1 : 0;
+    const auto most = std::max_element(useful.begin(), useful.end());
+    const double sum = std::accumulate(useful.begin(), useful.end(), 0.0);
+    const double waiting = *most * static_cast<double>(useful.size()) - sum;
+    all += waiting;
+    if (group[static_cast<std::size_t>(most - useful.begin())]) for_group += waiting;
+  }
+  slow.share_of_waiting = all > 0.0 ? for_group / all : 0.0;
+}
+
 }  // namespace
 
 Losses losses_of(const Timeline& timeline, const SampledSteps& sampled) {
@@ -93,12 +111,7 @@ SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled) {
   if (count == 0) return slow;
   slow.others_ms = mean(useful, group, false);
   slow.excess = slow.others_ms > 0.0 ? mean(useful, group, true) / slow.others_ms - 1.0 : 0.0;
-  for (const SampledSteps::Step& step : sampled.steps) {
-    std::vector<double> of_step;
-    for (const auto& stretches : step.ranks) of_step.push_back(useful_ns(timeline, stretches));
-    const double long_step = (1.0 + 0.5 * slow.excess) * mean(of_step, group, false);
-    slow.steps += mean(of_step, group, true) >= long_step ? 1 : 0;
-  }
+  note_steps(timeline, sampled, group, slow);
   for (std::size_t r = 0; r < group.size(); ++r) {
     if (group[r]) slow.ranks.push_back(sampled.ranks[r]);
   }

@@ -23,13 +23,15 @@ Losses losses_of(const Timeline& timeline, const SampledSteps& sampled);
 
 /// Ranks that compute longer than the others over all steps.
 struct SlowRanks {
-  std::vector<int> ranks;                ///< empty: most are as slow as the slowest
-  double excess = 0.0;                   ///< 0.18: 18 % longer than the others in the mean
-  bool every_task = false;               ///< it is about the same share of all tasks
-  std::string task;                      ///< otherwise the one with most of it,
-  double task_excess_ms = 0.0;           ///< which is this long longer
-  double others_ms = 0.0;                ///< useful time of a step of the other ranks in the mean
-  int steps = 0;                         ///< in which they are at least half as much longer
+  std::vector<int> ranks;       ///< empty: most are as slow as the slowest
+  double excess = 0.0;          ///< 0.18: 18 % longer than the others in the mean
+  bool every_task = false;      ///< it is about the same share of all tasks
+  std::string task;             ///< otherwise the one with most of it,
+  double task_excess_ms = 0.0;  ///< which is this long longer
+  double others_ms = 0.0;       ///< useful time of a step of the other ranks in the mean
+  int steps = 0;                ///< in which they are at least half as much longer
+  /// Of what all ranks together wait for the slowest one of each step, the share for one of these.
+  double share_of_waiting = 0.0;
   double least_ms = 0.0, most_ms = 0.0;  ///< useful time of a step over all ranks
 };
 SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled);

@@ -179,6 +179,19 @@ TEST(Verdict, SaysThatTheSlowestRankIsAnotherInEachStep) {
   EXPECT_EQ(line_of(lines, "serialization"), "serialization            0.90  see load balance per step");
 }
 
+// Rank 0 computes 70, 50 and 70 ms, rank 1 50, 60 and 50: 20 of 25 ms of waiting are for rank 0, which is no slower, it was
+// its turn twice. (190 - 175) / 3 of imbalance and (200 - 190) / 3 of wandering are one matter.
+TEST(Verdict, TakesTheRestOfAWanderingImbalanceForNoSlowRank) {
+  const auto line = [](double ms, double waits) { return Line{{kBackward1, ms}, {kBucket0, waits}}; };
+  const std::vector<std::string> lines = verdict_of(
+      timeline({{line(70, 0), line(50, 20)}, {line(50, 10), line(60, 0)}, {line(70, 0), line(50, 20)}}));
+  EXPECT_TRUE(lines.front().starts_with(
+      "0.88: ranks wait 8.3 of 66.7 ms for one that is another in each step (the slowest "
+      "was rank 0 in 2 and rank 1 in 1 of 3 steps): "))
+      << lines.front();
+  EXPECT_EQ(line_of(lines, "load balance  "), "load balance             0.92  see load balance per step");
+}
+
 TEST(Verdict, SaysThatRanksAreSlowInDifferentTasks) {
   const Line first = {{kBackward1, 30}, {kUpdate0, 10}, {kBucket1, 20}};
   const Line second = {{kBackward1, 10}, {kBucket0, 20}, {kUpdate0, 30}};
@@ -230,6 +243,15 @@ TEST(Verdict, CountsWaitingInShortStepsAsTooSmallABatch) {
       "images/s");
   EXPECT_TRUE(sentence_of(timeline({{step(10), step(10)}}))
                   .starts_with("0.83: ranks wait 10.0 of 60.0 ms for bucket 0"));
+}
+
+// 2 of 5 ms are waiting and 0.5 updates: between nodes that is the network's matter, inside a node nobody's but the batch's.
+TEST(Verdict, BlamesTheBatchForWaitingInsideANodeInShortSteps) {
+  const Line line = {{kAugment, 0.2}, {kForward, 1.3}, {kBackward1, 1.0}, {kBucket0, 2.0}, {kUpdate0, 0.5}};
+  EXPECT_TRUE(sentence_of(timeline({{line, line}}))
+                  .starts_with("0.60: 2.5 of 5.0 ms of a step do not grow with the batch"));
+  EXPECT_TRUE(
+      sentence_of(timeline({{line, line}}, true)).starts_with("0.60: ranks wait 2.0 of 5.0 ms for bucket 0"));
 }
 
 TEST(Verdict, SaysThatInputIsSlow) {
