@@ -221,12 +221,12 @@ TEST_F(Traces, AreThereWhenTheyAreWhole) {
   std::filesystem::create_directory(folder_ / "trace");
   std::filesystem::create_symlink(folder_ / "secret", path_);
   std::filesystem::create_symlink(folder_ / "secret", path_ + ".tmp");
-  {
-    TraceFile file(folder_.path(), 12, Log());
-    file.append("half");
+  const std::string warnings = warnings_of([&] {
+    TraceFile(folder_.path(), 12, Log()).append("half");
     EXPECT_EQ(read_file(path_), "mine");
-  }
-  EXPECT_EQ(warnings_of([&] { EXPECT_EQ(write(), path_); }), "");
+    EXPECT_EQ(write(), path_);
+  });
+  EXPECT_EQ(warnings, "");
   EXPECT_EQ(read_file(path_), std::string(3000, 'x'));
   EXPECT_FALSE(std::filesystem::is_symlink(path_));
   EXPECT_EQ(read_file(folder_ / "secret"), "mine") << "links are not followed";
