@@ -3,12 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <numeric>
 #include <string_view>
 #include <system_error>
 
-#include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/shell_word.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/report/efficiencies.hpp"
@@ -82,14 +82,14 @@ std::vector<std::string> run_summary(const std::string& run_dir) {
     const Timeline timeline = fs::exists(file, ignored) ? read_timeline(file) : Timeline{};
     lines = budget_table(timeline);
     const std::vector<std::string> words = verdict(efficiencies(timeline), timeline);
-    lines.push_back("verdict: " + words.front());
+    lines.push_back((words.size() > 1 ? "verdict: " : "") + words.front());
     const std::string sentence = words.front().substr(words.front().find(' ') + 1);
     for (std::size_t i = 1; i < words.size(); ++i) {
       const bool told = words[i].ends_with(sentence);
       lines.push_back(concat("  ", words[i].substr(0, words[i].size() - (told ? sentence.size() : 0)),
                              told ? "see the verdict" : ""));
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // the run is done, whatever becomes of this
     lines.push_back(concat("no verdict: ", error.what()));
   }
   for (std::string& line : ways_to_look(run_dir)) lines.push_back(std::move(line));

@@ -12,7 +12,7 @@ namespace cifar_mpi::report {
 std::vector<std::string> budget_table(const Timeline& timeline);
 
 /// What a run says at its end: the table and the verdict of RUN_DIR/timeline.h5, and the commands that open what lies
-/// in the run directory. What cannot be read is said in its place; throws nothing that is no lack of memory.
+/// in the run directory. What cannot be read is said in its place.
 std::vector<std::string> run_summary(const std::string& run_dir);
 
 }  // namespace cifar_mpi::report

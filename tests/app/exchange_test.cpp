@@ -45,6 +45,9 @@ TEST_F(Exchange, NamesARankThatIsSlowedDownOnPurpose) {
   }
   EXPECT_GE(named[1], 1) << outcome.output;
   EXPECT_GT(named[1], named[0]) << outcome.output;
+  EXPECT_TRUE(std::regex_search(outcome.output,
+                                std::regex(R"(\nverdict: 0\.\d\d: rank 1 on \S+ computes \d+ % slower )")))
+      << outcome.output;
 }
 
 TEST_F(Exchange, FinishesWithFourTimesAsManyRanksAsCores) {

@@ -15,6 +15,11 @@ TEST_F(Programs, TrainEvaluateAndResume) {
       << trained.output;
   EXPECT_NE(trained.output.find("learning rate: 0.5 from step 1"), std::string::npos) << trained.output;
 
+  EXPECT_NE(trained.output.find("\nno verdict: no step was sampled\nlook at it:\n  cifar_mpi_report " +
+                                file("first") + "\n"),
+            std::string::npos)
+      << trained.output;
+
   // The same pictures on one rank or two; other weights give another cross-entropy.
   const auto evaluate = [](int ranks, const std::string& weights) {
     const Outcome outcome =

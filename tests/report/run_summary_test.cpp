@@ -74,7 +74,7 @@ TEST(RunSummary, SaysInOneLineWhatIsNotThere) {
   const Lines command = {"look at it:", "  cifar_mpi_report " + run};
   Lines lines = run_summary(run);
   ASSERT_EQ(lines.size(), 3u);
-  EXPECT_EQ(lines[0], "verdict: no verdict: no step was sampled");
+  EXPECT_EQ(lines[0], "no verdict: no step was sampled");
   EXPECT_EQ(Lines(lines.begin() + 1, lines.end()), command);
   write_file(run + "/timeline.h5", "no HDF5");
   lines = run_summary(run);
