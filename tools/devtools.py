@@ -107,6 +107,10 @@ class Browser:
     def point_at(self, x, y):
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def touch_at(self, x, y):
+        self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
     def press(self, key):
         for kind in "rawKeyDown", "keyUp":
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)

@@ -76,12 +76,15 @@
       cross.hidden = tip.hidden = false;
     };
 
-    plot.addEventListener("pointermove", (event) => {
+    const follow = (event) => {
       const box = plot.getBoundingClientRect(), [low, high] = chart.range[axis()];
       const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
       tell(low + share * (high - low));
-    });
-    plot.addEventListener("pointerleave", hide);
+    };
+    for (const name of ["pointermove", "pointerdown"]) plot.addEventListener(name, follow);
+    // What a finger has shown stays until it touches something else.
+    plot.addEventListener("pointerleave", (event) => event.pointerType === "touch" || hide());
+    document.addEventListener("pointerdown", (event) => plot.contains(event.target) || hide());
     plot.addEventListener("blur", hide);
     plot.addEventListener("keydown", (event) => {
       const list = chart.series[0][axis()].filter((x) => x !== null);

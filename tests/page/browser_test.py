@@ -114,6 +114,10 @@ def check_hover(page, where):
         inside = page.run("(() => { const r = document.querySelector('#loss .tip').getBoundingClientRect(); return r.left >= 0 && r.right <= innerWidth; })()")
         expect(inside, where + "the values leave the screen")
     page.point_at(1, 1)
+    page.touch_at(box["x"] + 1, box["y"] + box["height"] / 2)
+    expect(tip(page, "loss").startswith(f"step {chart['series'][0]['step'][0]}"), where + f"a finger shows {tip(page, 'loss')!r}")
+    page.touch_at(2, 2)
+    expect(tip(page, "loss") == "", where + "the values stay when a finger is elsewhere")
     expect(tip(page, "loss") == "", where + "the values stay when the pointer has gone")
     page.run("document.querySelector('#loss .plot').focus()")
     for key, index in ("ArrowRight", 0), ("ArrowRight", 1), ("End", -1), ("ArrowLeft", -2), ("Home", 0):

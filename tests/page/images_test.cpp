@@ -58,6 +58,8 @@ TEST(Confusion, IsATableOfFewClassesAndAListOfManyMistakes) {
   EXPECT_NE(few.find("<td class=\"word\">&lt;0&gt;</td><td class=\"word\">&lt;1&gt;</td><td>99</td>"),
             std::string::npos)
       << few;
+  EXPECT_EQ(count(few, "<td class=\"word\">&lt;2&gt;</td><td class=\"word\">&lt;2&gt;</td>"), 0u)
+      << "what is right is no mistake";
   const std::string many = confusion_html(run_with(255));
   EXPECT_EQ(count(many, "class=\"right"), 0u);
   EXPECT_EQ(count(many, "<tr>"), 21u);

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "cifar_mpi/base/clock.hpp"
+#include "page/curves.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::page {
@@ -38,6 +39,12 @@ TEST(Report, OfAHundredThousandLinesIsSmallAndQuick) {
   testing::internal::GetCapturedStdout();
   EXPECT_LT(steady_seconds() - begin, 2.0);
   EXPECT_LT(fs::file_size(folder / "run/report.html"), 3u << 20);
+  const std::vector<Chart> charts = curves({load_run(folder / "run")});
+  ASSERT_EQ(charts.size(), 5u);
+  for (const Chart& chart : charts) {
+    for (const Series& series : chart.series)
+      EXPECT_EQ(series.points.size(), 320u) << chart.id << ' ' << series.name;
+  }
   EXPECT_GT(fs::file_size(folder / "run/report.html"), 100u << 10);
 }
 
