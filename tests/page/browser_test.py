@@ -113,12 +113,15 @@ def check_hover(page, where):
         expect(f"{series['name']}: {value:g}" in text, where + f"{value:g} is not in {text!r}")
         inside = page.run("(() => { const r = document.querySelector('#loss .tip').getBoundingClientRect(); return r.left >= 0 && r.right <= innerWidth; })()")
         expect(inside, where + "the values leave the screen")
+        keys = page.run("""[...document.querySelectorAll('#loss .tip div')].map(d => [d.querySelector('svg'), d.querySelector('span')].map(e => e.getBoundingClientRect()))
+            .every(([svg, words]) => svg.width > 10 && svg.right <= words.left && Math.abs(svg.top - words.top) < 20)""")
+        expect(keys, where + "each value has its line's sample before it")
     page.point_at(1, 1)
+    expect(tip(page, "loss") == "", where + "the values stay when the pointer has gone")
     page.touch_at(box["x"] + 1, box["y"] + box["height"] / 2)
     expect(tip(page, "loss").startswith(f"step {chart['series'][0]['step'][0]}"), where + f"a finger shows {tip(page, 'loss')!r}")
     page.touch_at(2, 2)
     expect(tip(page, "loss") == "", where + "the values stay when a finger is elsewhere")
-    expect(tip(page, "loss") == "", where + "the values stay when the pointer has gone")
     page.run("document.querySelector('#loss .plot').focus()")
     for key, index in ("ArrowRight", 0), ("ArrowRight", 1), ("End", -1), ("ArrowLeft", -2), ("Home", 0):
         page.press(key)
@@ -126,6 +129,14 @@ def check_hover(page, where):
     page.press("Escape")
     expect(tip(page, "loss") == "", where + "Escape leaves the values")
     expect(page.run("document.querySelector('#loss .tip').getAttribute('role')") == "status", where + "values are not announced")
+
+
+def check_bars(page, where):
+    shown = "getComputedStyle(document.querySelector('.bar'), '::after').content"
+    expect(page.run(shown) == "none", where + "no words over a bar that nobody looks at")
+    page.run("document.querySelector('.bar').focus()")
+    expect("all-reduce exposed" in page.run(shown), where + f"a bar in focus shows {page.run(shown)!r}")
+    page.run("document.activeElement.blur()")
 
 
 def check_axes(page, where):
@@ -165,6 +176,7 @@ def main():
                         if path == single:
                             check_hover(page, where)
                             check_axes(page, where)
+                            check_bars(page, where)
                         expect(not page.console, where + f"the console says {page.console[:2]}")
                         page.console.clear()
                         if pictures:
