@@ -68,6 +68,7 @@ class DeviceRunner : public engine::Runner {
   std::vector<double> task_seconds() const override { return {}; }
 
   void observe(const engine::Observation& observation) final {
+    look_ = observation.look;
     if (recorder_ == nullptr && observation.recorder == nullptr) return;
     finish();
     if (recorder_ != nullptr) recorder_->end_replay(device_end_);
@@ -83,6 +84,7 @@ class DeviceRunner : public engine::Runner {
   bool recording() const { return recorder_ != nullptr; }
   cudaStream_t stream(engine::LaneId lane) const { return lanes_[static_cast<std::size_t>(lane)].stream(); }
   const Task& task(engine::TaskId id) const { return program_.tasks()[static_cast<std::size_t>(id)]; }
+  bool skips(engine::TaskId id) const { return !look_ && task(id).observer; }
 
   void start(const Instruction& line) {
     const Range range(task(line.target).name);
@@ -116,6 +118,7 @@ class DeviceRunner : public engine::Runner {
   Device& device_;
   StepProgram program_;
   std::vector<StreamLane> lanes_;
+  bool look_ = false;
 
  private:
   struct Launch {
@@ -182,7 +185,7 @@ class SerialRunner final : public DeviceRunner {
 
   void run_once() {
     for (const Instruction& line : program_.instructions()) {
-      if (line.op != Op::run) continue;
+      if (line.op != Op::run || skips(line.target)) continue;
       if (audit_) audit_->before(line.target);
       // The stream is idle: without it the clock would run while the host enqueues.
       enqueue_delay_kernel(stream(line.lane));
@@ -225,7 +228,7 @@ class LanesRunner : public DeviceRunner {
       const auto target = static_cast<std::size_t>(line.target);
       switch (line.op) {
         case Op::run:
-          start(line);
+          if (!skips(line.target)) start(line);
           break;
         case Op::set:
           check(cudaEventRecord(marks_[target].get(), stream(line.lane)), "setting a mark");
@@ -258,7 +261,7 @@ class LanesRunner : public DeviceRunner {
   std::vector<Event> joins_;  ///< by lane
 };
 
-/// One graph for each number of replays that was asked for, made when it is.
+/// One graph for each number of replays that was asked for, with observers and without, made when it is.
 class GraphRunner final : public LanesRunner {
  public:
   using LanesRunner::LanesRunner;
@@ -267,13 +270,15 @@ class GraphRunner final : public LanesRunner {
 
  private:
   void enqueue(int times) override {
-    if (!warm_ || recording()) {
+    bool& warm = look_ ? observers_warm_ : warm_;
+    if (!warm || recording()) {
       LanesRunner::enqueue(times);
-      warm_ = true;
+      warm = warm_ = true;
       return;
     }
-    auto graph = graphs_.find(times);
-    if (graph == graphs_.end()) graph = graphs_.emplace(times, capture(times)).first;
+    const std::pair wanted(times, look_);
+    auto graph = graphs_.find(wanted);
+    if (graph == graphs_.end()) graph = graphs_.emplace(wanted, capture(times)).first;
     check(cudaGraphLaunch(graph->second.get(), stream(kCompute)), "starting a graph");
   }
 
@@ -296,8 +301,9 @@ class GraphRunner final : public LanesRunner {
     return GraphExec(made);
   }
 
-  bool warm_ = false;
-  std::map<int, GraphExec> graphs_;  ///< by replays
+  bool warm_ = false;                                 ///< every kernel but those of observers has been loaded
+  bool observers_warm_ = false;                       ///< these too
+  std::map<std::pair<int, bool>, GraphExec> graphs_;  ///< by replays and whether observers run
 };
 
 }  // namespace

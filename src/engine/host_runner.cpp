@@ -44,12 +44,16 @@ class HostRunner : public Runner {
   std::uint64_t finished() const override { return finished_; }
   const StepProgram& program() const override { return program_; }
   std::vector<double> task_seconds() const override { return clock_.seconds(); }
-  void observe(const Observation& observation) override { clock_.record_in(observation.recorder); }
+  void observe(const Observation& observation) override {
+    clock_.record_in(observation.recorder);
+    look_ = observation.look;
+  }
   void show_in(ProgressCounter& counter) override { clock_.show_in(counter); }
 
  protected:
   virtual void replay_once() = 0;
   const Task& task(TaskId id) const { return program_.tasks()[static_cast<std::size_t>(id)]; }
+  bool skips(TaskId id) const { return !look_ && task(id).observer; }
 
   StepProgram program_;
   WhileWaiting waiting_;
@@ -57,6 +61,7 @@ class HostRunner : public Runner {
   Lane host_;
 
  private:
+  bool look_ = false;
   std::uint64_t finished_ = 0;
 };
 
@@ -75,7 +80,7 @@ class SerialRunner : public HostRunner {
   void replay_once() override {
     clock_.begin();
     for (const Instruction& line : program_.instructions()) {
-      if (line.op != Op::run) continue;
+      if (line.op != Op::run || skips(line.target)) continue;
       if (audit_) audit_->before(line.target);
       clock_.progress();
       clock_.charge(line.target);
@@ -191,7 +196,7 @@ bool LanesRunner::advance(Queue& queue) {
     if (line.op == Op::run && running_ != nullptr && !task(line.target).poll) return moved;
     if (line.op == Op::wait && mark_set_in_[target] != replay_) return moved;
     if (line.op == Op::set) mark_set_in_[target] = replay_;
-    if (line.op == Op::run) {
+    if (line.op == Op::run && !skips(line.target)) {
       clock_.progress();
       clock_.charge(line.target);
       Queue* const interrupted = std::exchange(running_, &queue);

@@ -74,6 +74,32 @@ TEST(SerialRunner, FinishesEveryTaskBeforeTheNext) {
   EXPECT_EQ(diary.lines, (Lines{"sum", "sum done", "work"}));
 }
 
+/// Also on a lane of its own, whose marks are set all the same.
+TEST(HostRunner, RunsObserversOnlyInReplaysThatAreObserved) {
+  for (const RunnerKind kind : kKinds) {
+    Diary diary;
+    StepProgram program("observed");
+    Task observer = diary.inline_entry("look"), beside = diary.inline_entry("look beside");
+    observer.observer = beside.observer = true;
+    program.run(kCompute, diary.inline_entry("work"));
+    program.run(kCompute, std::move(observer));
+    program.run(kFirstSide, std::move(beside));
+    program.wait(kCompute, program.set(kFirstSide));
+    program.run(kCompute, diary.inline_entry("more"));
+    const auto runner = finalize_and_make(std::move(program), kind);
+    runner->replay();
+    EXPECT_EQ(std::exchange(diary.lines, {}), (Lines{"work", "more"})) << to_string(kind);
+    runner->observe({.look = true});
+    runner->replay(2);
+    EXPECT_EQ(std::exchange(diary.lines, {}),
+              (Lines{"work", "look", "look beside", "more", "work", "look", "look beside", "more"}));
+    runner->observe({});
+    runner->replay();
+    EXPECT_EQ(diary.lines, (Lines{"work", "more"}));
+    EXPECT_EQ(runner->finished(), 4u);
+  }
+}
+
 TEST(LanesRunner, WorksOnWhileACollectiveIsOut) {
   Diary diary;
   StepProgram program("p");

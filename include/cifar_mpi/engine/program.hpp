@@ -63,6 +63,9 @@ struct Task {
   bool concurrent = false;
   Cost cost = {};
   TaskKind kind = TaskKind::work;
+  /// Looks at what others have made, for people: runs only in replays that are observed (Runner::observe), and
+  /// what it writes no task reads that is no observer.
+  bool observer = false;
 };
 
 using LaneId = std::int32_t;

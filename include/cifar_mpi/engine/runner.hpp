@@ -27,7 +27,7 @@ constexpr auto names_of(RunnerKind) {
 /// What is done in some replays beside the program's own work. It changes no bit of what the program computes.
 struct Observation {
   Recorder* recorder = nullptr;  ///< notes when the tasks run; null: nobody does
-  bool look = false;             ///< reserved for tasks that only look at what others have computed
+  bool look = false;             ///< the tasks that say `observer` run too
 };
 
 /// Replays one finalized program. The same bits come out of every kind.
