@@ -13,6 +13,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/control.hpp"
+#include "cpu/count.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/optimizer.hpp"
@@ -109,6 +110,15 @@ class CpuBackend final : public engine::Backend {
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
     return plan_advance(binding, records);
+  }
+
+  engine::Task count_task(std::string name, const std::vector<engine::CountBinding>& bindings) override {
+    std::vector<Counted> tensors;
+    for (const engine::CountBinding& binding : bindings) {
+      tensors.push_back({reinterpret_cast<const std::byte*>(binding.values), data_type_of(Precision::fp32),
+                         binding.runs, binding.counts});
+    }
+    return plan_count(std::move(name), std::move(tensors));
   }
 
   engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,

@@ -17,6 +17,7 @@ using PoolForward = dnnl::pooling_forward;
 using PoolBackward = dnnl::pooling_backward;
 
 void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f); }
+auto type_in(const Desc& desc) { return desc.get_data_type(); }
 
 template <class Primitive, class... Args>
 auto describe_forward(const Dnnl& dnnl, const dnnl::primitive_attr& attr, const Args&... args) {
@@ -33,6 +34,7 @@ using PoolForward = dnnl::pooling_v2_forward;
 using PoolBackward = dnnl::pooling_v2_backward;
 
 void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f); }
+auto type_in(const Desc& desc) { return desc.data_type(); }
 
 template <class Primitive, class... Args>
 auto describe_forward(const Dnnl& dnnl, const dnnl::primitive_attr& attr, const Args&... args) {
@@ -175,6 +177,8 @@ void reorder_now(const Dnnl& dnnl, const Desc& from, const void* src, const Desc
   const dnnl::memory output(to, dnnl.engine, dst);
   dnnl::reorder(input, output).execute(dnnl.stream, {{DNNL_ARG_FROM, input}, {DNNL_ARG_TO, output}});
 }
+
+dnnl::memory::data_type data_type_of(const Desc& desc) { return type_in(desc); }
 
 dnnl::memory::data_type data_type_of(engine::Precision precision) {
   return precision == engine::Precision::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;

@@ -100,6 +100,8 @@ engine::Task kernel_task(std::string name, const Dnnl& dnnl, const Kernel& kerne
 void reorder_now(const Dnnl& dnnl, const Desc& from, const void* src, const Desc& to, void* dst);
 
 dnnl::memory::data_type data_type_of(engine::Precision precision);
+/// Of the values of a tensor.
+dnnl::memory::data_type data_type_of(const Desc& desc);
 
 /// Activations [batch, channels, height, width] in one of oneDNN's formats.
 Desc activations(int batch, const Extent& extent, dnnl::memory::data_type type, dnnl::memory::format_tag tag);

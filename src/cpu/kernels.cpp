@@ -7,6 +7,7 @@
 #include "cpu/add.hpp"
 #include "cpu/augment.hpp"
 #include "cpu/control.hpp"
+#include "cpu/count.hpp"
 #include "cpu/loss.hpp"
 #include "cpu/planning.hpp"
 #include "cpu/relu.hpp"
@@ -59,6 +60,14 @@ class CpuKernels final : public engine::Kernels {
     return plan_relu_mask(name, planning_.values_in(format), planning_.precision, value, grad, dst);
   }
 
+  std::optional<Task> count(std::string name, const Extent& extent, const Format& format,
+                            const std::byte* value, engine::ValueCounts* counts,
+                            engine::Arena&) const override {
+    const Desc& desc = planning_.desc(format);
+    return plan_count(std::move(name), {{value, data_type_of(desc),
+                                         values_of(planning_.dnnl, desc, planning_.batch, extent), counts}});
+  }
+
   std::string finalize() override {
     const int threads = planning_.threads;
     return concat(dnnl_version_text(), ", ", threads, threads == 1 ? " thread, " : " threads, ",
@@ -72,7 +81,10 @@ class CpuKernels final : public engine::Kernels {
 class CpuEnds final : public engine::Ends {
  public:
   CpuEnds(Planning& planning, const model::NetSpec& net)
-      : batch_(planning.batch), precision_(planning.precision), loss_{batch_, net.classes, net.classes} {
+      : batch_(planning.batch),
+        input_(net.input),
+        precision_(planning.precision),
+        loss_{batch_, net.classes, net.classes} {
     const Extent logits = net.extent(net.logits());
     images_ = planning.formats(activations(batch_, net.input, planning.type, dnnl::memory::format_tag::nchw));
     logits_ = planning.formats(planning.nhwc(logits, dnnl::memory::data_type::f32), planning.nhwc(logits));
@@ -84,6 +96,9 @@ class CpuEnds final : public engine::Ends {
   Task control(const engine::TrainBinding& binding) const override { return plan_control(binding); }
   Task train_input(const engine::TrainBinding& binding, std::byte* x, std::uint8_t* labels) const override {
     return plan_train_input(binding, batch_, precision_, x, labels);
+  }
+  std::optional<Task> keep_images(const std::byte* x, int images, float* dst) const override {
+    return plan_keep_images(x, precision_, input_, images, dst);
   }
   Task train_loss(const engine::TrainBinding& binding, const engine::Logits& logits,
                   const std::uint8_t* labels, std::byte* grad_logits) const override {
@@ -102,6 +117,7 @@ class CpuEnds final : public engine::Ends {
 
  private:
   int batch_;
+  Extent input_;
   engine::Precision precision_;
   LossShape loss_;
   ValueFormat images_, logits_;

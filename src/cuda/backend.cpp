@@ -1,12 +1,15 @@
 #include "cifar_mpi/cuda/backend.hpp"
 
+#include <algorithm>
 #include <list>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/collective.hpp"
+#include "cuda/count.hpp"
 #include "cuda/device.hpp"
 #include "cuda/nccl.hpp"
 #include "cuda/network.hpp"
@@ -73,6 +76,20 @@ class CudaBackend final : public engine::Backend {
     place.entries = ring.entries.as<DeviceRecord>();
     place.slots = ring.slots.as<float>();
     return plan_advance(binding, place);
+  }
+
+  /// Parameters lie in logical order, and padding behind them.
+  engine::Task count_task(std::string name, const std::vector<engine::CountBinding>& bindings) override {
+    std::vector<CountPlace> tensors;
+    for (const engine::CountBinding& binding : bindings) {
+      if (binding.runs.size() != 1)
+        throw std::logic_error(concat(name, ": values do not lie one behind another"));
+      const engine::ValueRun& run = binding.runs.front();
+      tensors.push_back({binding.values + run.begin, run.count, binding.counts});
+    }
+    const auto held = static_cast<int>(std::min<std::size_t>(tensors.size(), kMostCounted));
+    const auto* const scratch = keep(device_.allocate(count_scratch_bytes(held)));
+    return plan_count(std::move(name), ValueType::fp32, tensors, scratch->data());
   }
 
   engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,

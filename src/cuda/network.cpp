@@ -6,6 +6,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cuda/conv.hpp"
+#include "cuda/count.hpp"
 #include "cuda/device.hpp"
 #include "cuda/group.hpp"
 #include "cuda/lane.hpp"
@@ -55,6 +56,13 @@ class CudaKernels final : public engine::Kernels {
         {}};
   }
 
+  std::optional<Task> count(std::string name, const Extent&, const Format& format, const std::byte* value,
+                            engine::ValueCounts* counts, engine::Arena& arena) const override {
+    const auto values = static_cast<std::uint64_t>(values_in(format));
+    return plan_count(std::move(name), type_of(format), {{value, values, counts}},
+                      arena.take(count_scratch_bytes(1)));
+  }
+
   std::optional<engine::ParamCopy> copy_params(const float* block, std::size_t floats,
                                                engine::Arena& arena) const override {
     if (shared_.type() == ValueType::fp32) return std::nullopt;
@@ -98,6 +106,10 @@ class CudaEnds final : public engine::Ends {
   }
   Task train_input(const engine::TrainBinding& binding, std::byte* x, std::uint8_t* labels) const override {
     return plan_train_input(binding, batch_, type_, x, labels);
+  }
+  std::optional<Task> keep_images(const std::byte* x, int images, float* dst) const override {
+    const auto values = static_cast<std::size_t>(values_in(image_)) / static_cast<std::size_t>(batch_);
+    return plan_keep_images(x, type_, static_cast<std::size_t>(images) * values, dst);
   }
   Task train_loss(const engine::TrainBinding& binding, const engine::Logits& logits,
                   const std::uint8_t* labels, std::byte* grad_logits) const override {

@@ -6,6 +6,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cuda/augment.hpp"
+#include "cuda/count.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/loss.hpp"
 #include "cuda/sum.hpp"
@@ -208,6 +209,40 @@ Task plan_gradient_norm(const engine::GradientNormBinding& binding, double* part
   task.writes = {bytes_of(binding.norm, 1)};
   task.start = [work = GradientNorm{binding.grads, binding.floats, binding.norm, partials, counter}](
                    Lane& lane) { gradient_norm(stream_of(lane), work); };
+  return task;
+}
+
+Task plan_count(std::string name, ValueType type, const std::vector<CountPlace>& tensors,
+                std::byte* scratch) {
+  const auto held = static_cast<int>(std::min<std::size_t>(tensors.size(), kMostCounted));
+  Task task;
+  task.name = std::move(name);
+  task.writes = {{scratch, count_scratch_bytes(held)}};
+  std::vector<Count> launches;
+  for (const CountPlace& tensor : tensors) {
+    task.reads.push_back({static_cast<const std::byte*>(tensor.values), tensor.count * bytes_per(type)});
+    task.writes.push_back(bytes_of(tensor.counts, 1));
+    if (launches.empty() || launches.back().tensors == kMostCounted) {
+      Count& launch = launches.emplace_back();
+      launch.type = type;
+      launch.ends = reinterpret_cast<ValueEnds*>(scratch);
+      launch.above = reinterpret_cast<unsigned*>(launch.ends + static_cast<std::size_t>(held) * kCountBlocks);
+    }
+    Count& launch = launches.back();
+    launch.items[launch.tensors++] = {tensor.values, tensor.count, tensor.counts};
+  }
+  task.start = [launches = std::move(launches)](Lane& lane) {
+    for (const Count& work : launches) count_values(stream_of(lane), work);
+  };
+  return task;
+}
+
+Task plan_keep_images(const std::byte* x, ValueType type, std::size_t count, float* dst) {
+  Task task;
+  task.name = "keep images";
+  task.reads = {{x, count * bytes_per(type)}};
+  task.writes = {bytes_of(dst, count)};
+  task.start = [=](Lane& lane) { to_fp32(stream_of(lane), type, x, dst, static_cast<std::int64_t>(count)); };
   return task;
 }
 

@@ -50,6 +50,19 @@ engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding, doub
 engine::Task plan_running(const engine::RunningBinding& binding, const model::ParamTable& params,
                           const engine::ParamLayout& layout);
 
+/// A tensor whose values lie one behind another.
+struct CountPlace {
+  const void* values = nullptr;
+  std::uint64_t count = 0;
+  engine::ValueCounts* counts = nullptr;
+};
+/// `scratch` is count_scratch_bytes for as many tensors, or for kMostCounted where there are more.
+engine::Task plan_count(std::string name, ValueType type, const std::vector<CountPlace>& tensors,
+                        std::byte* scratch);
+
+/// dst [count] fp32: the first values of x.
+engine::Task plan_keep_images(const std::byte* x, ValueType type, std::size_t count, float* dst);
+
 /// `ring` says where the record goes; the rest comes from the binding.
 engine::Task plan_advance(const engine::AdvanceBinding& binding, Advance ring);
 

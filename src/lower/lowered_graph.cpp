@@ -128,6 +128,10 @@ class Lowering {
                                     " parameters, its layers have ", node.params.size()));
     }
     const model::Value output = chain.operation(contract.operations - 1).output;
+    std::size_t last = contract.operations - 1;
+    while (last > 0 && chain.as<model::Relu>(last) != nullptr) --last;
+    node.layer = chain.operation(last).name;
+    node.extent = net_.extent(output);
     node.output = first_[output.id] = add_value(contract.dst, output.id);
     add_node(std::move(node));
   }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cifar_mpi/engine/backend.hpp"
@@ -25,6 +26,8 @@ struct Node {
   double flops = 0.0;               ///< of one forward pass over the batch, without taps outside the image
   bool mask_src = false;            ///< as in engine::Operands
   bool mask_dst = false;
+  std::string layer;  ///< whose output it gives: the last that is no ReLU, if there is one; empty: a reorder
+  Extent extent;      ///< of that
 };
 
 /// Value 0 is the image. Each node stands behind those whose outputs it reads.

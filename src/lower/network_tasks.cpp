@@ -126,7 +126,17 @@ void NetworkTasks::append_tasks(std::size_t n) {
   engine::GroupTasks tasks = graph_.nodes[n].group->tasks(operands_of(n), arena_);
   move_behind(prepare, std::move(tasks.prepare));
   move_behind(forward, std::move(tasks.forward));
+  if (blocks_.counts != nullptr && !graph_.nodes[n].layer.empty()) append_observer(graph_.nodes[n]);
   move_behind(grads_[n].before, std::move(tasks.backward));
+}
+
+/// Directly behind what gives the output, so that nothing lives longer for it.
+void NetworkTasks::append_observer(const Node& node) {
+  auto task = kernels_.kernels->count("observe " + node.layer, node.extent, node.group->contract().dst.value,
+                                      values_[node.output], blocks_.counts + observed_++, arena_);
+  if (!task) return;
+  task->observer = true;
+  forward.push_back(std::move(*task));
 }
 
 }  // namespace cifar_mpi::lower

@@ -16,6 +16,7 @@ struct Blocks {
   float* grads = nullptr;
   float* statistics = nullptr;  ///< of the control block
   float statistics_share = 1.0f;
+  engine::ValueCounts* counts = nullptr;  ///< by layer that gives an output, see Tower::observed; null: none
 };
 
 /// Memory and tasks of one program of a lowered network; all it refers to outlives the tasks.
@@ -54,6 +55,7 @@ class NetworkTasks {
   std::byte* complete(std::size_t value, const std::string& name, std::vector<engine::Task>& tasks);
   engine::Operands operands_of(std::size_t node) const;
   void append_tasks(std::size_t node);
+  void append_observer(const Node& node);
 
   const engine::TowerKernels& kernels_;
   const LoweredGraph& graph_;
@@ -65,6 +67,7 @@ class NetworkTasks {
   std::vector<std::byte*> values_;               ///< by value
   std::vector<std::vector<std::byte*>> shares_;  ///< by value: what its readers leave of its gradient
   std::vector<NodeGrads> grads_;                 ///< by node
+  std::size_t observed_ = 0;                     ///< layers so far
   std::byte* grad_logits_ = nullptr;
   std::vector<std::pair<std::byte*, std::byte*>> onto_;
 };

@@ -26,6 +26,12 @@ std::vector<Task> train_recipe(const engine::Ends& ends, const engine::TrainBind
   std::vector<Task> tasks{ends.control(binding)};
   move_behind(tasks, std::move(network.prepare));
   tasks.push_back(ends.train_input(binding, network.image(), labels));
+  if (binding.part == 0 && binding.kept > 0) {
+    if (auto keep = ends.keep_images(network.image(), binding.kept, binding.kept_images)) {
+      keep->observer = true;
+      tasks.push_back(std::move(*keep));
+    }
+  }
   move_behind(tasks, std::move(network.forward));
   tasks.push_back(ends.train_loss(binding, network.logits(), labels, network.grad_logits()));
   move_behind(tasks, std::move(network.backward));
@@ -106,6 +112,22 @@ void Tower::from_logical(std::size_t p, std::span<const float> logical, std::spa
   graph_->nodes[homes_[p].node].group->from_logical(homes_[p].part, logical, physical);
 }
 
+std::vector<std::string> Tower::observed() const {
+  std::vector<std::string> layers;
+  for (const Node& node : graph_->nodes) {
+    if (!node.layer.empty()) layers.push_back(node.layer);
+  }
+  return layers;
+}
+
+/// Padding is what ones do not reach.
+std::vector<engine::ValueRun> Tower::values_of(std::size_t p) const {
+  const std::vector<float> ones(static_cast<std::size_t>(spec_.params->at(p).shape.count()), 1.0f);
+  std::vector<float> physical(layout_.entries[p].floats);
+  from_logical(p, ones, physical);
+  return engine::runs_where(physical.size(), [&](std::size_t i) { return physical[i] != 0.0f; });
+}
+
 /// Of one value there is no variance.
 void Tower::require_statistics() const {
   const model::NetSpec& net = *spec_.net;
@@ -128,7 +150,8 @@ std::vector<Task> Tower::train_tasks(const engine::TrainBinding& binding, Arena&
     throw std::logic_error("the control block has no room for the statistics of the batch");
   }
   const Blocks blocks{binding.params, binding.grads, binding.control + control.statistics(),
-                      1.0f / static_cast<float>(control.ranks * binding.parts)};
+                      1.0f / static_cast<float>(control.ranks * binding.parts),
+                      binding.part == 0 ? binding.activations : nullptr};
   return in_planned_memory(arena, [&](Arena& memory, auto& onto) {
     NetworkTasks network(kernels_, *graph_, layout_, blocks, memory);
     onto = network.onto();

@@ -48,6 +48,9 @@ class NegatingBackend : public engine::Backend {
   engine::Task gradient_norm_task(const engine::GradientNormBinding&) override {
     throw std::logic_error("gradient_norm_task");
   }
+  engine::Task count_task(std::string, const std::vector<engine::CountBinding>&) override {
+    throw std::logic_error("count_task");
+  }
   engine::Task running_task(const engine::RunningBinding&, const model::ParamTable&,
                             const engine::ParamLayout&) override {
     throw std::logic_error("running_task");

@@ -15,6 +15,7 @@
 #include "cifar_mpi/engine/layout.hpp"
 #include "cifar_mpi/engine/program.hpp"
 #include "cifar_mpi/engine/runner.hpp"
+#include "cifar_mpi/engine/value_counts.hpp"
 #include "cifar_mpi/model/net_spec.hpp"
 #include "cifar_mpi/model/param_table.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
@@ -77,6 +78,10 @@ struct TrainBinding {
   double label_smoothing = 0.0;    ///< E of the target (1 − E)·onehot + E/classes
   /// Bits of Request in host memory: the one word that may change under a finalized program.
   const std::atomic<int>* requests = nullptr;
+  /// What observers leave of the batch, or of its first part: [layers of Tower::observed]; null: there are none.
+  ValueCounts* activations = nullptr;
+  float* kept_images = nullptr;  ///< [kept, h, w, c]: its first images, as the network sees them
+  int kept = 0;
 };
 
 /// The update of the floats [begin, end) of the blocks: whole parameters of the layout.
@@ -130,6 +135,13 @@ struct AdvanceBinding {
   const double* gradient_norm = nullptr;  ///< null: gradients are not clipped
 };
 
+/// Values of a fp32 block that are to be counted.
+struct CountBinding {
+  const float* values = nullptr;
+  std::vector<ValueRun> runs;
+  ValueCounts* counts = nullptr;
+};
+
 /// Evaluation of one batch: samples [cursor, cursor + batch) of `data`, past its end padded with label 255.
 struct EvaluateBinding {
   const float* params = nullptr;  ///< the block to evaluate, raw or EMA
@@ -164,6 +176,8 @@ class Backend {
   virtual Task running_task(const RunningBinding& binding, const model::ParamTable& params,
                             const ParamLayout& layout) = 0;
   virtual Task advance_task(const AdvanceBinding& binding, std::vector<StepRecord>& records) = 0;
+  /// Counts the values of each, see ValueCounts; the same on every device.
+  virtual Task count_task(std::string name, const std::vector<CountBinding>& bindings) = 0;
   /// dst[i] = a[i] + b[i] for i < n, or a[i] where b is null; dst may be a or b.
   virtual Task sum_task(std::string name, float* dst, const float* a, const float* b, std::size_t n) = 0;
   virtual std::unique_ptr<Runner> runner(StepProgram program, RunnerKind kind,

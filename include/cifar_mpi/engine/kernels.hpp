@@ -22,6 +22,7 @@ namespace cifar_mpi::engine {
 struct EvaluateBinding;
 struct RankFacts;
 struct TrainBinding;
+struct ValueCounts;
 
 /// How a tensor lies in memory; only the backend that made it knows what an id means. Equal ids: equal bytes
 /// for equal values.
@@ -150,6 +151,13 @@ class Kernels {
   /// dst = grad where value > 0, else 0; all of one format; dst may be grad.
   virtual Task mask(std::string name, const Format& format, const std::byte* value, const std::byte* grad,
                     std::byte* dst) const = 0;
+  /// Counts the values of a tensor, padding left out (see ValueCounts); memory it needs comes from `arena`. None
+  /// where the kernels do not count.
+  virtual std::optional<Task> count(std::string /*name*/, const Extent& /*extent*/, const Format& /*format*/,
+                                    const std::byte* /*value*/, ValueCounts* /*counts*/,
+                                    Arena& /*arena*/) const {
+    return std::nullopt;
+  }
   /// A copy of the whole block that groups want besides their own; none by default.
   virtual std::optional<ParamCopy> copy_params(const float* /*block*/, std::size_t /*floats*/,
                                                Arena& /*arena*/) const {
@@ -175,6 +183,10 @@ class Ends {
   /// Begins a step: the control block.
   virtual Task control(const TrainBinding& binding) const = 0;
   virtual Task train_input(const TrainBinding& binding, std::byte* x, std::uint8_t* labels) const = 0;
+  /// dst [images, h, w, c] fp32: the first ones of what the input task wrote. None where images are not kept.
+  virtual std::optional<Task> keep_images(const std::byte* /*x*/, int /*images*/, float* /*dst*/) const {
+    return std::nullopt;
+  }
   virtual Task train_loss(const TrainBinding& binding, const Logits& logits, const std::uint8_t* labels,
                           std::byte* grad_logits) const = 0;
   /// Ends the computation of a step: notes how long it took since `control`.

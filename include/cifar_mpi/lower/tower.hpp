@@ -36,6 +36,13 @@ class Tower {
   void to_logical(std::size_t p, std::span<const float> physical, std::span<float> logical) const;
   void from_logical(std::size_t p, std::span<const float> logical, std::span<float> physical) const;
 
+  /// Where the values of parameter `p` lie in its span, which may have padding.
+  std::vector<engine::ValueRun> values_of(std::size_t p) const;
+  /// The layers whose outputs stand in memory as a whole, in order; an output that a kernel hands on to the next
+  /// layer piece by piece does not. A ReLU at the end of a group goes by the name of the layer before it, whose
+  /// output then is that of the ReLU.
+  std::vector<std::string> observed() const;
+
   /// The step of one tower, in order: control block, weight preparation, input, forward, loss, backward; the
   /// memory between them is one piece of `arena`. Throws Error{usage} where BatchNorm has one value per channel.
   std::vector<engine::Task> train_tasks(const engine::TrainBinding& binding, engine::Arena& arena) const;

@@ -39,6 +39,9 @@ class CountingBackend final : public engine::Backend {
   engine::Task gradient_norm_task(const engine::GradientNormBinding& binding) override {
     return backend_->gradient_norm_task(binding);
   }
+  engine::Task count_task(std::string name, const std::vector<engine::CountBinding>& bindings) override {
+    return backend_->count_task(std::move(name), bindings);
+  }
   engine::Task running_task(const engine::RunningBinding& binding, const model::ParamTable& params,
                             const engine::ParamLayout& layout) override {
     return backend_->running_task(binding, params, layout);

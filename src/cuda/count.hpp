@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cifar_mpi/engine/value_counts.hpp"
+#include "cuda/value_type.hpp"
+
+/// What is looked at for people, on the device; nothing but counts comes back. All enqueue and return.
+namespace cifar_mpi::cuda {
+
+struct CountedTensor {
+  const void* values = nullptr;
+  std::uint64_t count = 0;
+  engine::ValueCounts* counts = nullptr;
+};
+
+/// So many tensors to a launch: what fits its parameters.
+constexpr int kMostCounted = 64;
+/// Blocks of a tensor, so partial results; no result depends on it.
+constexpr unsigned kCountBlocks = 128;
+
+/// Of some of the values of a tensor.
+struct ValueEnds {
+  float least = 0.0f;
+  float most = 0.0f;
+  unsigned zeros = 0;
+  unsigned finite = 0;
+};
+
+/// Counts each tensor, all of one type, as engine::ValueCounts says: the ends, then how many values are at least
+/// as large as each edge, then the sum over the blocks. Values are read twice; 60 instructions for each value are
+/// the limit, not memory. `ends` has kCountBlocks for each tensor, `above` kHistogramBuckets as often.
+struct Count {
+  ValueType type = ValueType::fp32;
+  int tensors = 0;
+  CountedTensor items[kMostCounted];
+  ValueEnds* ends = nullptr;
+  unsigned* above = nullptr;
+};
+void count_values(cudaStream_t stream, const Count& work);
+
+/// Bytes that `ends`, and behind them `above`, have for so many tensors.
+constexpr std::size_t count_scratch_bytes(int tensors) {
+  return static_cast<std::size_t>(tensors) * kCountBlocks *
+         (sizeof(ValueEnds) + engine::kHistogramBuckets * sizeof(unsigned));
+}
+
+/// dst[i] = x[i] as fp32.
+void to_fp32(cudaStream_t stream, ValueType type, const void* x, float* dst, std::int64_t count);
+
+}  // namespace cifar_mpi::cuda
