@@ -49,7 +49,8 @@ void TrainOptions::add_run(CLI::App& app) {
          "Dataset file; else $CIFAR_MPI_DATA, else data/cifar10.h5 here or beside the binary's folder")
       ->group(group);
   app.add_option("--run-dir", config_.run_dir,
-                 "Folder for checkpoints, metrics.jsonl, config.toml, timeline.h5, tensorboard and traces")
+                 "Folder for checkpoints, metrics.jsonl, config.toml, timeline.h5, summaries.h5, tensorboard "
+                 "and traces")
       ->capture_default_str()
       ->group(group);
   app.add_option("--resume", config_.resume,
@@ -330,8 +331,16 @@ void TrainOptions::add_reports(CLI::App& app) {
       ->group(group);
   app.add_option(
          "--tensorboard", tensorboard_,
-         "Write what TensorBoard shows to RUN_DIR/tensorboard: scalars at the log's lines, the network")
+         "Write what TensorBoard shows to RUN_DIR/tensorboard: scalars at the log's lines, the network, and "
+         "what --summary-every asks for")
       ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--summary-every", config_.summary_every,
+         "Steps between histograms of all variables, gradients and activations, for TensorBoard and in "
+         "RUN_DIR/summaries.h5; 0: none")
+      ->check(number<std::int64_t>())
       ->capture_default_str()
       ->group(group);
   app.add_option(

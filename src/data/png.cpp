@@ -1,3 +1,5 @@
+#include "cifar_mpi/data/png.hpp"
+
 #include <png.h>
 
 #include "cifar_mpi/base/error.hpp"
@@ -57,6 +59,19 @@ Picture decode_png(std::span<const std::uint8_t> file) {
   if (png_image_finish_read(&png.image, &white, picture.rgb.get(), 0, nullptr) == 0)
     throw Misread{png.image.message};
   return picture;
+}
+
+std::string encode_png(int width, int height, int channels, std::span<const std::uint8_t> pixels) {
+  PngImage png;
+  png.image.width = static_cast<png_uint_32>(width);
+  png.image.height = static_cast<png_uint_32>(height);
+  png.image.format = channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
+  std::string file(PNG_IMAGE_PNG_SIZE_MAX(png.image), '\0');
+  png_alloc_size_t bytes = file.size();
+  if (png_image_write_to_memory(&png.image, file.data(), &bytes, 0, pixels.data(), 0, nullptr) == 0)
+    return {};
+  file.resize(bytes);
+  return file;
 }
 
 std::uint64_t read_png_strip(const std::string& path, std::uint64_t first,

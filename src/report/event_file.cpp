@@ -121,6 +121,17 @@ void Summary::tensor(std::string_view tag, const Tensor& tensor) {
   values_.message(1, Message().bytes(1, tag).message(8, content).message(9, metadata));
 }
 
+void Summary::images(std::string_view tag, const Extent& extent, const std::vector<std::string>& pngs) {
+  constexpr std::int64_t kString = 7, kDataClassBlobSequence = 3;
+  Message content, metadata;
+  const auto count = static_cast<std::int64_t>(2 + pngs.size());
+  content.number(1, kString).message(2, Message().message(2, Message().number(1, count)));
+  content.bytes(8, std::to_string(extent.width)).bytes(8, std::to_string(extent.height));
+  for (const std::string& png : pngs) content.bytes(8, png);
+  metadata.message(1, Message().bytes(1, "images")).number(4, kDataClassBlobSequence);
+  values_.message(1, Message().bytes(1, tag).message(8, content).message(9, metadata));
+}
+
 EventFile::EventFile(const std::string& folder, std::uint64_t first_step, const std::vector<Event>& head,
                      const Log& log)
     : path_(folder), log_(log) {

@@ -7,6 +7,7 @@
 
 #include "cifar_mpi/base/handle.hpp"
 #include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/base/shape.hpp"
 #include "report/protobuf.hpp"
 
 /// The files that TensorBoard reads: TensorFlow's event files.
@@ -43,6 +44,8 @@ class Summary {
     std::string_view values;  ///< as they lie in memory: row-major, little-endian
   };
   void tensor(std::string_view tag, const Tensor& tensor);
+  /// For the plugin of images: PNGs, all of one size.
+  void images(std::string_view tag, const Extent& extent, const std::vector<std::string>& pngs);
 
   Event at(std::uint64_t step) const { return {step, EventKind::summary, values_.text()}; }
 

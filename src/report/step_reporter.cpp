@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -9,23 +10,32 @@
 namespace cifar_mpi::report {
 
 StepReporter::StepReporter(const comm::World& world, const StepScale& scale, const optim::Schedule& schedule,
-                           const StepOutputs& out)
-    : world_(world), scale_(scale), schedule_(schedule), out_(out), watch_(world.size()) {}
+                           const StepOutputs& out, Communicated communicated)
+    : world_(world),
+      scale_(scale),
+      schedule_(schedule),
+      out_(out),
+      watch_(world.size()),
+      communicated_(std::move(communicated)) {}
 
 void StepReporter::begin_interval(std::uint64_t completed) {
   interval_started_ = steady_seconds();
   interval_step_ = completed;
+  interval_communicated_ = communicated_();
   if (started_ < 0.0) started_ = interval_started_;
 }
 
-void StepReporter::note_done(std::uint64_t step) { done_at_[step % engine::kRecordRing] = steady_seconds(); }
+void StepReporter::note_done(std::uint64_t step) {
+  done_at_[step % engine::kRecordRing] = steady_seconds();
+  if (is_told(step)) communicated_at_[step % engine::kRecordRing] = communicated_();
+}
 
 void StepReporter::add(std::uint64_t step, const engine::StepRecord& record) {
   if (world_.rank() != 0) return;
   watch_.add(record);
   out_.board.note(record);
   announce_rate(step);
-  if ((step + 1) % scale_.log_every == 0 || step + 1 == scale_.total_steps) report(step, record);
+  if (is_told(step)) report(step, record);
 }
 
 void StepReporter::announce_rate(std::uint64_t step) {
@@ -52,6 +62,8 @@ void StepReporter::report(std::uint64_t step, const engine::StepRecord& record) 
   r.seconds_per_step = (now - interval_started_) / steps;
   r.images_per_second = static_cast<double>(scale_.global_batch) / r.seconds_per_step;
   r.seconds = now - started_;
+  const double communicated = communicated_at_[step % engine::kRecordRing];
+  if (communicated >= 0.0) r.exposed_communication_ms = 1e3 * (communicated - interval_communicated_) / steps;
   if (const std::optional<watch::RankTimes> times = watch_.take()) {
     r.compute_ms_min = times->least;
     r.compute_ms_median = times->median;
@@ -65,6 +77,7 @@ void StepReporter::report(std::uint64_t step, const engine::StepRecord& record) 
   out_.board.write(r);
   interval_started_ = now;
   interval_step_ = r.step;
+  interval_communicated_ = communicated;
 }
 
 }  // namespace cifar_mpi::report

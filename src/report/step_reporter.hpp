@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "cifar_mpi/comm/world.hpp"
@@ -35,9 +36,12 @@ struct StepOutputs {
 /// rank has one; rank 0's speaks.
 class StepReporter {
  public:
-  /// `world` and what `out` refers to must outlive this object.
+  /// Seconds that this rank has been in collectives so far; below 0: unknown.
+  using Communicated = std::function<double()>;
+
+  /// `world` and what `out` refers to must outlive this object, as must what `communicated` does.
   StepReporter(const comm::World& world, const StepScale& scale, const optim::Schedule& schedule,
-               const StepOutputs& out);
+               const StepOutputs& out, Communicated communicated);
 
   /// Time counts from here, after `completed` steps: at start, and after a pause that is none of the steps'.
   void begin_interval(std::uint64_t completed);
@@ -47,6 +51,9 @@ class StepReporter {
   void add(std::uint64_t step, const engine::StepRecord& record);
 
  private:
+  bool is_told(std::uint64_t step) const {
+    return (step + 1) % scale_.log_every == 0 || step + 1 == scale_.total_steps;
+  }
   void announce_rate(std::uint64_t step);
   void report(std::uint64_t step, const engine::StepRecord& record);
 
@@ -55,7 +62,10 @@ class StepReporter {
   optim::Schedule schedule_;
   StepOutputs out_;
   watch::RankWatch watch_;
+  Communicated communicated_;
   std::vector<double> done_at_ = std::vector<double>(engine::kRecordRing);
+  std::vector<double> communicated_at_ = done_at_;  ///< of steps that are told of
+  double interval_communicated_ = 0.0;
   double announced_rate_ = -1.0;
   double started_ = -1.0;
   double interval_started_ = 0.0;

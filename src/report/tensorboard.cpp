@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/data/png.hpp"
 #include "report/graph.hpp"
 
 namespace cifar_mpi::report {
@@ -31,6 +32,32 @@ Event hparams_event(const RunFingerprint& hparams) {
   summary.tensor("_hparams_/session_start_info",
                  {"hparams", content.text(), Summary::Type::float32, {0}, {}});
   return summary.at(0);
+}
+
+/// A tensor [buckets, 3]: where each begins and ends, and how many values it has.
+void histogram(Summary& summary, const std::string& tag, const engine::ValueCounts& counts) {
+  constexpr std::int64_t kColumns = 3;
+  std::vector<double> rows;
+  for (int i = 0; i < engine::kHistogramBuckets; ++i) {
+    rows.insert(rows.end(), {static_cast<double>(counts.edges[i]), static_cast<double>(counts.edges[i + 1]),
+                             static_cast<double>(counts.buckets[i])});
+  }
+  const std::string_view bytes(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(double));
+  summary.tensor(tag,
+                 {"histograms", {}, Summary::Type::float64, {engine::kHistogramBuckets, kColumns}, bytes});
+  if (counts.not_finite > 0) summary.scalar(tag + "/not_finite", static_cast<double>(counts.not_finite));
+}
+
+/// One channel or three of each pixel.
+std::string png_of(const InputImages& images, std::size_t image) {
+  const Extent& extent = images.extent;
+  const int channels = extent.channels < 3 ? 1 : 3;
+  const std::uint8_t* pixel = images.pixels.data() + image * static_cast<std::size_t>(extent.count());
+  std::vector<std::uint8_t> shown;
+  for (int p = 0; p < extent.height * extent.width; ++p, pixel += extent.channels) {
+    shown.insert(shown.end(), pixel, pixel + channels);
+  }
+  return data::encode_png(extent.width, extent.height, channels, shown);
 }
 
 }  // namespace
@@ -68,6 +95,8 @@ void TensorBoard::write(const StepReport& r) {
   summary.scalar("images_per_second", r.images_per_second);
   summary.scalar("train_accuracy", r.train_accuracy);
   if (r.gradient_norm > 0.0) summary.scalar("gradient_norm", r.gradient_norm);
+  if (r.exposed_communication_ms >= 0.0)
+    summary.scalar("exposed_communication_ms", r.exposed_communication_ms);
   if (r.compute_ms_max > 0.0) {
     summary.scalar("compute_ms/min", r.compute_ms_min);
     summary.scalar("compute_ms/median", r.compute_ms_median);
@@ -87,6 +116,31 @@ void TensorBoard::write(std::uint64_t step, const std::vector<WeightLoss>& losse
   if (losses.empty()) return;
   Summary summary;
   for (const WeightLoss& loss : losses) summary.scalar(loss.layer + "/weight_loss (raw)", loss.value);
+  file_.write(summary.at(step));
+}
+
+void TensorBoard::write(const StepSummary& step) {
+  if (!file_) return;
+  Summary summary;
+  for (const NamedCounts& variable : step.variables) histogram(summary, variable.name, variable.counts);
+  for (const NamedCounts& gradient : step.gradients)
+    histogram(summary, gradient.name + "/gradients", gradient.counts);
+  for (const auto& [layer, counts] : step.activations) {
+    histogram(summary, layer + "/activations", counts);
+    summary.scalar(layer + "/sparsity", sparsity(counts));
+  }
+  if (step.gradient_norm > 0.0) summary.scalar("gradient_norm", step.gradient_norm);
+  file_.write(summary.at(step.step));
+}
+
+void TensorBoard::write(std::uint64_t step, const InputImages& images) {
+  if (!file_) return;
+  std::vector<std::string> pngs;
+  for (std::size_t i = 0; i < images.count(); ++i) pngs.push_back(png_of(images, i));
+  std::erase(pngs, std::string());
+  if (pngs.empty()) return;
+  Summary summary;
+  summary.images("images", images.extent, pngs);
   file_.write(summary.at(step));
 }
 

@@ -9,6 +9,7 @@
 #include "cifar_mpi/model/net_spec.hpp"
 #include "cifar_mpi/report/metrics.hpp"
 #include "report/event_file.hpp"
+#include "report/step_summary.hpp"
 
 namespace cifar_mpi::report {
 
@@ -35,9 +36,18 @@ struct RunFacts {
 ///   Precision @ 1                         test accuracy at evaluations, of the averaged weights
 ///
 /// and, as metrics.jsonl calls them, train_accuracy, images_per_second, compute_ms/min, /median and /max,
-/// test_cross_entropy, and gradient_norm where gradients are clipped. Scalars stand at the steps of the log's
-/// lines: TensorBoard keeps 1000 of a tag. (Newer TensorFlows write "(raw)" as "__raw_".) How long communication is
-/// exposed is not among them: a run does not measure it.
+/// test_cross_entropy; gradient_norm where gradients are clipped, else at summaries; exposed_communication_ms, how
+/// long a step of rank 0 was in collectives, in the mean: it starts them, moves them or waits for them, and
+/// computes nothing (where the runner can tell, on the host). Scalars stand at the steps of the log's
+/// lines: TensorBoard keeps 1000 of a tag. (Newer TensorFlows write "(raw)" as "__raw_".)
+///
+/// At summaries, histograms of 30 equal buckets, exact counts (engine::ValueCounts):
+///
+///   LAYER/weights, LAYER/biases …         of each variable
+///   LAYER/weights/gradients …             of its gradient
+///   LAYER/activations, LAYER/sparsity     of a layer's output, and the share of zeros in it
+///   TAG/not_finite                        how many values are in no bucket, where there are any
+///   images                                once per run: what the network sees
 ///
 /// The moving averages take in every step: a' = a + 0.1·(x − a), divided by the share of what has been seen,
 /// so that they begin at the first value, anew at each start of a run; the script's begin at zero.
@@ -53,6 +63,9 @@ class TensorBoard {
   void write(const EvaluationReport& report);
   /// Of the weights with which step number `step`, from 1 on, began.
   void write(std::uint64_t step, const std::vector<WeightLoss>& losses);
+  void write(const StepSummary& step);
+  /// As seen in this step. Nothing in a build without libpng.
+  void write(std::uint64_t step, const InputImages& images);
 
   explicit operator bool() const { return static_cast<bool>(file_); }
 

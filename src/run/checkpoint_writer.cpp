@@ -27,7 +27,18 @@ WriteReport CheckpointWriter::write() {
   }
   report.seconds = steady_seconds() - started;
   if (report.problem.empty()) look_after(report);
+  write_beside(report);
   return report;
+}
+
+void CheckpointWriter::write_beside(WriteReport& report) const {
+  for (const WriteBeside& write : beside_) {
+    try {
+      write();
+    } catch (const std::exception& error) {
+      report.beside = error.what();
+    }
+  }
 }
 
 /// Killed anywhere in here it leaves `best` with a file that was the best before; the next start sets it right.
@@ -53,8 +64,9 @@ void CheckpointWriter::look_after(WriteReport& report) {
   retire_checkpoints(run_dir_, report.step, retention_, step);
 }
 
-void CheckpointWriter::start(Checkpoint checkpoint) {
+void CheckpointWriter::start(Checkpoint checkpoint, std::vector<WriteBeside> beside) {
   pending_ = std::move(checkpoint);
+  beside_ = std::move(beside);
   // Takes no arguments: an attempt to start it that fails would have moved them away.
   const auto task = [this] { return write(); };
   try {
@@ -68,6 +80,7 @@ void CheckpointWriter::start(Checkpoint checkpoint) {
 WriteReport CheckpointWriter::finish() {
   WriteReport report = in_flight_.get();
   pending_ = {};
+  beside_.clear();
   return report;
 }
 

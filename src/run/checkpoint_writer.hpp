@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cifar_mpi/run/checkpoint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
@@ -18,7 +20,11 @@ struct WriteReport {
   double seconds = 0.0;  ///< from making the file's image to the folder's flush
   std::string problem;   ///< why it was not written; empty when it was
   std::string remark;    ///< what else did not work: a link could not be set
+  std::string beside;    ///< what of the files beside it did not work
 };
+
+/// Writes another file. Throws Error.
+using WriteBeside = std::function<void()>;
 
 /// Writes the checkpoints of a run on a thread of its own, one at a time: makes the image, writes, flushes
 /// and renames it, sets `latest` and `best`, retires old files.
@@ -30,8 +36,8 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Returns while the file is being written. None may be: `finish` the one before.
-  void start(Checkpoint checkpoint);
+  /// Returns while the file is being written, and behind it those `beside` it. None may be: `finish` the one before.
+  void start(Checkpoint checkpoint, std::vector<WriteBeside> beside = {});
   bool busy() const { return in_flight_.valid(); }
   /// True when `finish` would not wait.
   bool done() const;
@@ -44,11 +50,13 @@ class CheckpointWriter {
  private:
   WriteReport write();
   void look_after(WriteReport& report);
+  void write_beside(WriteReport& report) const;
 
   std::string run_dir_;
   Retention retention_;
-  TestAccuracies accuracies_;           ///< of the thread while a file is being written
-  Checkpoint pending_;                  ///< what is being written
+  TestAccuracies accuracies_;  ///< of the thread while a file is being written
+  Checkpoint pending_;         ///< what is being written
+  std::vector<WriteBeside> beside_;
   std::future<WriteReport> in_flight_;  ///< its destructor waits
 };
 

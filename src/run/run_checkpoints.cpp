@@ -79,7 +79,9 @@ void RunCheckpoints::save(std::uint64_t step, std::optional<double> test_accurac
     if (world_.rank() != 0) return;
     const double started = steady_seconds();
     collect();
-    writer_.start(snapshot_(step, test_accuracy));
+    std::vector<WriteBeside> beside;
+    for (const Beside& make : beside_) beside.push_back(make());
+    writer_.start(snapshot_(step, test_accuracy), std::move(beside));
     copy_s_ = steady_seconds() - started;
   });
 }
@@ -100,6 +102,10 @@ void RunCheckpoints::collect() {
 }
 
 void RunCheckpoints::report(const WriteReport& report) {
+  if (!report.beside.empty() && !warned_) {
+    view_.warning(concat(report.beside, "; training goes on"));
+    warned_ = true;
+  }
   if (!report.problem.empty()) {
     const std::string newest = written_ ? concat("that of step ", *written_, " is the newest of this process")
                                         : std::string("this process has written none yet");

@@ -4,6 +4,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/report/progress_view.hpp"
@@ -26,6 +28,12 @@ class RunCheckpoints {
   /// `world`, `view` and what `snapshot` refers to must outlive this object.
   RunCheckpoints(const comm::World& world, const std::string& run_dir, const Retention& retention,
                  Snapshot snapshot, report::ProgressView& view);
+  /// Called on rank 0 at each save; what it gives writes another file of the run, which belongs to the checkpoint, on
+  /// the thread that writes this and behind it. It refers to nothing that training changes.
+  using Beside = std::function<WriteBeside()>;
+  /// From now on. A file that cannot be written is one warning for all of the run.
+  void also_write(Beside beside) { beside_.push_back(std::move(beside)); }
+
   /// Waits for the file being written and says how that went.
   ~RunCheckpoints();
   RunCheckpoints(const RunCheckpoints&) = delete;
@@ -67,6 +75,8 @@ class RunCheckpoints {
   report::ProgressView& view_;
   const std::string run_dir_;
   const Retention retention_;
+  std::vector<Beside> beside_;
+  bool warned_ = false;      ///< of files beside the checkpoints
   CheckpointWriter writer_;  ///< idle but on rank 0
   double copy_s_ = 0.0;      ///< for how long the last `save` held training up
   double last_seconds_ = 0.0;

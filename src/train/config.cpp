@@ -238,6 +238,10 @@ void check(const TrainConfig& config) {
   require_in("--eval-every", config.eval_every, 0.0, kMany);
   require_positive("--log-every", config.log_every);
   check_trace(config.trace);
+  if (config.summary_every < 0) {
+    refuse(concat("--summary-every must not be negative, but is ", config.summary_every,
+                  "; 0 turns summaries off"));
+  }
   require_positive("--checkpoint-every", config.checkpoint_every);
   require_positive("--keep", config.keep);
   if (config.keep_every < 0) refuse(concat("--keep-every must not be negative, but is ", config.keep_every));

@@ -21,6 +21,7 @@
 #include "train/snapshot.hpp"
 #include "train/state.hpp"
 #include "train/step_recording.hpp"
+#include "train/summaries.hpp"
 #include "watch/deadline.hpp"
 #include "watch/rank_watch.hpp"
 
@@ -38,6 +39,17 @@ constexpr const char* kAdvice =
 report::StepScale step_scale(const SessionState& state) {
   return {state.sizes.total_steps, state.sizes.steps_per_epoch, state.sizes.global_batch,
           static_cast<std::uint64_t>(state.config.log_every)};
+}
+
+/// Of this rank, since its start; below 0 where its runner cannot tell, and where there is nobody else.
+double communicated_seconds(const SessionState& state) {
+  const std::vector<double> seconds = state.step->task_seconds();
+  double sum = -1.0;
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    if (state.step->program().tasks()[i].kind != engine::TaskKind::collective) continue;
+    sum = std::max(sum, 0.0) + seconds[i];
+  }
+  return sum;
 }
 
 /// Replays the step, reads its records, and acts at boundaries.
@@ -59,7 +71,8 @@ class Loop {
               return snapshot(s_, schedule_, step, test_accuracy);
             },
             view_),
-        reporter_(state.world, step_scale(state), schedule_, {view_, metrics_, board_}),
+        reporter_(state.world, step_scale(state), schedule_, {view_, metrics_, board_},
+                  [&state] { return communicated_seconds(state); }),
         begun_(state.progress.step),
         launched_(begun_),
         finished_(launched_),
@@ -90,6 +103,7 @@ class Loop {
   void tell_best();
   void tell_summary();
   std::uint64_t eval_every() const;
+  std::vector<std::uint64_t> boundaries() const;
 
   SessionState& s_;
   report::ProgressView view_;
@@ -100,11 +114,12 @@ class Loop {
   report::TensorBoard board_;
   report::StepReporter reporter_;
   std::optional<StepRecording> recording_;  ///< while it trains
-  const std::uint64_t begun_;               ///< steps that were done before this start
-  std::uint64_t launched_;                  ///< steps enqueued since the run began
-  std::uint64_t finished_;                  ///< steps that were done when the last launch returned
-  std::uint64_t timed_;                     ///< steps of which the end has been noted
-  std::uint64_t absorbed_;                  ///< steps whose records have been read
+  std::optional<Summaries> summaries_;
+  const std::uint64_t begun_;  ///< steps that were done before this start
+  std::uint64_t launched_;     ///< steps enqueued since the run began
+  std::uint64_t finished_;     ///< steps that were done when the last launch returned
+  std::uint64_t timed_;        ///< steps of which the end has been noted
+  std::uint64_t absorbed_;     ///< steps whose records have been read
   bool stopping_ = false;
   bool warned_of_evaluation_ = false;
   std::optional<double> test_accuracy_;  ///< of the current step, when it was evaluated
@@ -126,17 +141,16 @@ void Loop::run(const std::string& last_end) {
     return;
   }
   s_.world.together([&] {
+    summaries_.emplace(s_, board_, launched_);
     if (s_.world.rank() != 0) return;
+    if (s_.look != nullptr) checkpoints_.also_write([this] { return summaries_->write_file(); });
     metrics_ =
         report::MetricsFile(s_.config.run_dir + "/metrics.jsonl", launched_, s_.log, launched_ >= total);
     if (!s_.config.tensorboard) return;
     board_ = report::TensorBoard(s_.config.run_dir + "/tensorboard", launched_, {s_.network.net, hparams(s_)},
                                  s_.log);
   });
-  s_.world.together([&] {
-    recording_.emplace(s_, std::vector{eval_every(), static_cast<std::uint64_t>(s_.config.checkpoint_every),
-                                       static_cast<std::uint64_t>(s_.config.check_every)});
-  });
+  s_.world.together([&] { recording_.emplace(s_, boundaries()); });
   metrics_.write(start_event(s_, launched_, metrics_.reached(), last_end));
   try {
     train();
@@ -169,6 +183,16 @@ bool Loop::was_concluded() const {
   return known != 0.0;
 }
 
+/// Every so many steps there is more to do than to go on.
+std::vector<std::uint64_t> Loop::boundaries() const {
+  std::vector<std::uint64_t> steps{eval_every()};
+  for (const std::int64_t every :
+       {s_.config.checkpoint_every, s_.config.check_every, s_.config.summary_every}) {
+    if (every > 0) steps.push_back(static_cast<std::uint64_t>(every));
+  }
+  return steps;
+}
+
 /// To the last step, or to the one at which all ranks know that they were asked to stop.
 void Loop::train() {
   const std::uint64_t total = s_.sizes.total_steps;
@@ -190,9 +214,12 @@ void Loop::train() {
     begin_step();
     const int steps = steps_of_launch();
     recording_->before_launch(launched_);
+    const bool looked_at = steps == 1 && summaries_->due(launched_ + 1);
+    if (looked_at) summaries_->begin(recording_->recorder());
     s_.step->replay(steps);
     finished_ = launched_;
     launched_ += static_cast<std::uint64_t>(steps);
+    if (looked_at) summaries_->end(launched_, recording_->recorder());
     note_done();
     test_accuracy_.reset();
     checkpoints_.poll();
@@ -222,7 +249,7 @@ void Loop::finish() {
 }
 
 /// As many as asked for, where no log line, evaluation, checkpoint or comparison is due before their end, and none of them
-/// is recorded.
+/// is recorded or looked at.
 int Loop::steps_of_launch() const {
   const auto wanted = static_cast<std::uint64_t>(s_.config.graph_steps);
   const auto straddles = [&](std::uint64_t every) { return launched_ % every + wanted > every; };
@@ -233,7 +260,8 @@ int Loop::steps_of_launch() const {
   const bool due = straddles(eval_every()) || straddles(s_.sizes.total_steps) ||
                    straddles(static_cast<std::uint64_t>(config.checkpoint_every)) ||
                    straddles(static_cast<std::uint64_t>(config.check_every)) ||
-                   straddles(static_cast<std::uint64_t>(config.log_every));
+                   straddles(static_cast<std::uint64_t>(config.log_every)) ||
+                   summaries_->due_within(launched_, wanted);
   return due ? 1 : config.graph_steps;
 }
 

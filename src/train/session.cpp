@@ -83,6 +83,7 @@ void require_equal_plans(const SessionState& state) {
 void build_programs(SessionState& state, const run::Start& start) {
   allocate_blocks(state);
   state.step = plan_step(state, *state.update, {.branches = state.config.side_lane});
+  if (state.config.summary_every > 0 && state.world.rank() == 0) state.look = plan_look(state);
   state.state.write(*state.backend, *state.tower, start.state);
   state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(&state.progress.step),
                       sizeof state.progress.step);

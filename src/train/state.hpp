@@ -49,10 +49,15 @@ struct SessionState {
   Buffer step_counter;
   Buffer facts;  ///< RankFacts
   Buffer decay_sums;
-  Buffer gradient_norm;  ///< where gradients are clipped
+  Buffer gradient_norm;  ///< double, where gradients are clipped or there are summaries
+  /// ValueCounts: of the layers that the tower observes, of all parameters, of the gradients of the trained ones;
+  /// as the next, where there are summaries.
+  Buffer value_counts;
+  Buffer kept_images;  ///< [kept_images(state), height, width, channels] fp32
   std::vector<engine::StepRecord> records;
 
   std::unique_ptr<engine::Runner> step;
+  std::unique_ptr<engine::Runner> look;  ///< counts parameters and gradients between steps; rank 0's, or null
   std::optional<Evaluator> evaluator;
 };
 
@@ -71,10 +76,19 @@ void open_update(SessionState& state);
 /// Allocates the other blocks; needs the plan and the gradient block.
 void allocate_blocks(SessionState& state);
 
+engine::ControlLayout control_layout(const SessionState& state);
+
+/// How many images of the first part of a batch a summary shows.
+int kept_images(const SessionState& state);
+
 /// Builds and finalizes the training program on these blocks. `update` is the state's, or one of the same spans
 /// that stands in for it.
 std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& update,
                                           comm::Concurrency concurrent);
+
+/// Likewise the one that counts the values of parameters and gradients into `value_counts` and finds the gradient's
+/// norm, between steps.
+std::unique_ptr<engine::Runner> plan_look(SessionState& state);
 
 /// Everything Session's constructor does; see there.
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,

@@ -26,6 +26,11 @@ engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout
   binding.global_batch = state.sizes.global_batch;
   binding.label_smoothing = state.config.label_smoothing;
   binding.requests = &state.request_word;
+  if (state.value_counts.size() > 0) {
+    binding.activations = state.value_counts.as<engine::ValueCounts>();
+    binding.kept_images = state.kept_images.as<float>();
+    binding.kept = kept_images(state);
+  }
   return binding;
 }
 
@@ -69,11 +74,33 @@ engine::Task bind_running(SessionState& state, const engine::TrainBinding& train
   return state.backend->running_task(running, state.network.params, state.tower->layout());
 }
 
-engine::ControlLayout control_layout(const SessionState& state) {
-  return {state.world.size(), state.tower->layout().running_floats};
+void allocate_summaries(SessionState& state) {
+  const std::size_t params = state.network.params.size() + trained_params(state.network.params);
+  const std::size_t counted = state.tower->observed().size() + params;
+  const auto floats = static_cast<std::size_t>(kept_images(state) * state.network.net.input.count());
+  state.value_counts = state.backend->allocate(counted * sizeof(engine::ValueCounts));
+  state.kept_images = state.backend->allocate(floats * sizeof(float));
+}
+
+/// What all memory of a run is, for the runner that watches it.
+std::vector<engine::Bytes> regions_of(const SessionState& state) {
+  std::vector<engine::Bytes> regions = state.arena->regions();
+  const auto watch = [&](const Buffer& block) {
+    if (block.size() > 0) regions.push_back(engine::bytes_of(block.data(), block.size()));
+  };
+  for (const optim::StateRow& row : state.state.rows()) watch(state.state[row.role]);
+  for (const Buffer* block : {&state.gradients, &state.step_counter, &state.facts, &state.decay_sums,
+                              &state.gradient_norm, &state.value_counts, &state.kept_images}) {
+    watch(*block);
+  }
+  return regions;
 }
 
 }  // namespace
+
+engine::ControlLayout control_layout(const SessionState& state) {
+  return {state.world.size(), state.tower->layout().running_floats};
+}
 
 void resolve_threads(SessionState& state) {
   if (state.config.threads > 0) return;
@@ -111,12 +138,19 @@ void open_update(SessionState& state) {
   state.gradients = state.update->allocate(control_layout(state).floats());
 }
 
+int kept_images(const SessionState& state) {
+  constexpr int kImages = 8;
+  return std::min(kImages, state.sizes.batch / state.sizes.parts);
+}
+
 void allocate_blocks(SessionState& state) {
   state.state.allocate(*state.backend, state.tower->layout(), state.config.optimizer.kind);
   state.step_counter = state.backend->allocate(sizeof(std::uint64_t));
   state.facts = state.backend->allocate(sizeof(engine::RankFacts));
   state.decay_sums = state.backend->allocate(state.update->spans().size() * sizeof(double));
-  if (state.config.clip_norm > 0.0) state.gradient_norm = state.backend->allocate(sizeof(double));
+  if (state.config.clip_norm > 0.0 || state.config.summary_every > 0)
+    state.gradient_norm = state.backend->allocate(sizeof(double));
+  if (state.config.summary_every > 0) allocate_summaries(state);
   state.records.resize(engine::kRecordRing);
   for (int parts = 1; parts < state.sizes.parts; parts *= 2)
     state.partials.push_back(state.backend->allocate(state.gradients.size()));
@@ -184,16 +218,30 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
   engine::StepProgram program("train");
   update.append(program, std::move(parts), concurrent);
   program.finalize();
-  std::vector<engine::Bytes> regions = state.arena->regions();
-  const auto watch = [&](const Buffer& block) {
-    regions.push_back(engine::bytes_of(block.data(), block.size()));
-  };
-  for (const optim::StateRow& row : state.state.rows()) watch(state.state[row.role]);
-  for (const Buffer* block :
-       {&state.gradients, &state.step_counter, &state.facts, &state.decay_sums, &state.gradient_norm}) {
-    if (block->size() > 0) watch(*block);
+  return state.backend->runner(std::move(program), state.config.runner, regions_of(state));
+}
+
+/// On one lane: it runs between steps, when nothing else does.
+std::unique_ptr<engine::Runner> plan_look(SessionState& state) {
+  const engine::ParamLayout& layout = state.tower->layout();
+  const auto* const weights = state.state[optim::StateRole::weights].as<const float>();
+  const float* const grads = state.gradients.as<const float>() + control_layout(state).floats();
+  const std::size_t params = layout.entries.size(), trained = trained_params(state.network.params);
+  auto* const counts = state.value_counts.as<engine::ValueCounts>() + state.tower->observed().size();
+  std::vector<engine::CountBinding> variables, gradients;
+  for (std::size_t p = 0; p < params; ++p) {
+    const std::size_t at = layout.entries[p].offset;
+    const std::vector<engine::ValueRun> runs = state.tower->values_of(p);
+    variables.push_back({weights + at, runs, counts + p});
+    if (p < trained) gradients.push_back({grads + at, runs, counts + params + p});
   }
-  return state.backend->runner(std::move(program), state.config.runner, std::move(regions));
+  engine::StepProgram program("summary");
+  program.run(engine::kCompute, state.backend->count_task("count variables", variables));
+  program.run(engine::kCompute, state.backend->count_task("count gradients", gradients));
+  program.run(engine::kCompute, state.backend->gradient_norm_task(
+                                    {grads, layout.trained_floats, state.gradient_norm.as<double>()}));
+  program.finalize();
+  return state.backend->runner(std::move(program), state.config.runner, regions_of(state));
 }
 
 }  // namespace cifar_mpi::train

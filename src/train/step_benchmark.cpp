@@ -41,6 +41,7 @@ TrainConfig train_config(const StepBenchmarkConfig& config) {
   train.bucket_mib = config.bucket_mib;
   train.overlap = comm::Overlap::on;  // `blocking` tells what it is worth
   train.share_gpus = config.share_gpus;
+  train.summary_every = 0;
   // A rate at which nothing diverges however long the measurement takes; the work is the same for any rate.
   train.lr = 1e-6;
   return train;

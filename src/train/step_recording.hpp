@@ -54,6 +54,8 @@ class StepRecording {
 
   /// Whether step number `step`, from 0 on, is to be launched by itself.
   bool records(std::uint64_t step) const { return step == next_ || traces(step); }
+  /// What the runner records in now; null: it does not.
+  engine::Recorder* recorder() const { return recording_ ? recorder_.get() : nullptr; }
   /// Right before the launch that begins with this step; collective.
   void before_launch(std::uint64_t step);
   /// Any rank was asked for a trace, as all ranks know now: it begins with the next launch, unless one is being made.

@@ -86,6 +86,35 @@ std::string scalar_text(const std::string& tag, const std::string& value) {
   return "    value {\n      tag: \"" + tag + "\"\n      simple_value: " + value + "\n    }\n";
 }
 
+TEST_F(Protoc, DecodesHistogramsAndImages) {
+  {
+    TensorBoard board(folder_ / "board", 0, {small_net(), {}}, Log(0));
+    StepSummary summary;
+    summary.step = 3;
+    summary.variables = {{"conv1/weights", {}}};
+    board.write(summary);
+    board.write(4, InputImages{{2, 5, 3}, std::vector<std::uint8_t>(60, 7)});
+  }
+  const std::string text = decoded(event_files(folder_ / "board").at(0));
+  std::string zeros;
+  for (int i = 0; i < 720; ++i) zeros += "\\000";
+  const std::string histogram =
+      "  summary {\n    value {\n      tag: \"conv1/weights\"\n      tensor {\n        dtype: DT_DOUBLE\n"
+      "        tensor_shape {\n          dim {\n            size: 30\n          }\n          dim {\n"
+      "            size: 3\n          }\n        }\n        tensor_content: \"" +
+      zeros +
+      "\"\n      }\n      metadata {\n        plugin_data {\n          plugin_name: \"histograms\"\n"
+      "          content {\n          }\n        }\n        data_class: DATA_CLASS_TENSOR\n      }\n"
+      "    }\n  }\n";
+  EXPECT_NE(text.find(event_text(3, histogram)), std::string::npos) << text;
+  const std::string images = text.substr(std::min(text.size(), text.find("event {\n  step: 4\n")));
+  for (const char* const part :
+       {"tag: \"images\"", "dtype: DT_STRING", "size: 4", "string_val: \"5\"\n", "string_val: \"2\"\n",
+        "string_val: \"\\211PNG\\r\\n", "plugin_name: \"images\"", "data_class: DATA_CLASS_BLOB_SEQUENCE"}) {
+    EXPECT_NE(images.find(part), std::string::npos) << part << " in " << images;
+  }
+}
+
 TEST_F(Protoc, DecodesTheScalarsUnderTheNamesOfTheTutorial) {
   {
     TensorBoard board(folder_ / "board", 10, {small_net(), {}}, Log(0));

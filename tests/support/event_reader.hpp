@@ -108,8 +108,21 @@ struct EventRead {
   std::string file_version, graph_def;
   bool start = false;
   std::vector<std::pair<std::string, float>> scalars;
-  std::vector<std::string> tensors;  ///< tags
+  std::vector<std::string> tensors;                                  ///< tags
+  std::vector<std::pair<std::string, std::vector<double>>> doubles;  ///< tensors of that type
 };
+
+inline void note_doubles(EventRead& event, const std::string& tag, std::string_view tensor) {
+  constexpr std::uint64_t kDouble = 2;
+  std::uint64_t type = 0;
+  for (const Field& field : fields_of(tensor)) {
+    if (field.number == 1) type = little_endian<std::uint64_t>(field.value);
+    if (field.number != 4 || type != kDouble) continue;
+    std::vector<double> values(field.value.size() / sizeof(double));
+    std::memcpy(values.data(), field.value.data(), values.size() * sizeof(double));
+    event.doubles.emplace_back(tag, std::move(values));
+  }
+}
 
 inline EventRead event_of(std::string_view record) {
   EventRead event;
@@ -127,6 +140,7 @@ inline EventRead event_of(std::string_view record) {
         if (part.number == 1) tag = part.value;
         if (part.number == 2) event.scalars.emplace_back(tag, little_endian<float>(part.value));
         if (part.number == 8) event.tensors.push_back(tag);
+        if (part.number == 8) note_doubles(event, tag, part.value);
       }
     }
   }

@@ -114,6 +114,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--log-every", "0", [](auto& c) { c.log_every = 0; });
   refuse("--checkpoint-every", "0", [](auto& c) { c.checkpoint_every = 0; });
   refuse("--check-every", "0", [](auto& c) { c.check_every = 0; });
+  refuse("--summary-every", "-1", [](auto& c) { c.summary_every = -1; });
   refuse("--keep", "0", [](auto& c) { c.keep = 0; });
   refuse("--keep-every", "-1", [](auto& c) { c.keep_every = -1; });
   refuse("--reproducible", "--shuffle global", [](auto& c) { c.reproducible = true; });

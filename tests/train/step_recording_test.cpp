@@ -64,6 +64,7 @@ class Recording : public RunTest {
     c.steps = 30;
     c.check_every = 6;  // behind step 5
     c.bucket_mib = 0.1;
+    c.summary_every = 0;  // observers run in no sample
     return c;
   }
   static std::vector<run::NamedTensor> weights_after(const TrainConfig& config, std::uint64_t step) {

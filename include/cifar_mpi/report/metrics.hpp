@@ -28,6 +28,8 @@ struct StepReport {
   double compute_ms_median = 0.0;
   double compute_ms_max = 0.0;
   int slowest_rank = -1;  ///< that of compute_ms_max; -1: unknown
+  double exposed_communication_ms =
+      -1.0;  ///< of a step, in which rank 0 was in collectives; below 0: unknown
 };
 
 /// What an evaluation on the test split found.

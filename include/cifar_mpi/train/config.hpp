@@ -95,6 +95,7 @@ struct TrainConfig {
   std::int64_t log_every = 10;           ///< steps
   bool tensorboard = true;               ///< event files in the run directory
   TraceWindow trace;                     ///< whose tasks are written to the run directory
+  std::int64_t summary_every = 100;      ///< steps between histograms; 0: there are none
   double eval_every = 0.0;               ///< epochs; 0: only at the end
   std::int64_t checkpoint_every = 1000;  ///< steps
   std::int64_t check_every = 500;        ///< steps between comparisons of the ranks' parameters

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/data/png.hpp"
 #include "support/pictures.hpp"
 #include "support/temp_dir.hpp"
 
@@ -56,6 +57,15 @@ std::string why_refused(Decode decode, const std::string& file) {
     return misread.why;
   }
   return {};
+}
+
+TEST(Png, OfOursComesBackAsItWas) {
+  const Values rgb = random_values(13 * 7 * 3), grey = random_values(13 * 7);
+  const Picture coloured = decode_png(bytes_of(encode_png(13, 7, 3, rgb)));
+  EXPECT_EQ(coloured.width, 13);
+  EXPECT_EQ(coloured.height, 7);
+  EXPECT_EQ(values_of(coloured), rgb);
+  EXPECT_EQ(values_of(decode_png(bytes_of(encode_png(13, 7, 1, grey)))), tripled(grey));
 }
 
 TEST(Png, ComesBackAsItWasWritten) {

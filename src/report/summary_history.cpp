@@ -1,0 +1,151 @@
+#include "report/summary_history.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "hdf5/hdf5.hpp"
+
+namespace cifar_mpi::report {
+namespace {
+
+using engine::kHistogramBuckets;
+using engine::ValueCounts;
+
+constexpr const char* kFormat = "cifar_mpi summaries";
+constexpr std::int64_t kVersion = 1;
+constexpr const char* kKinds[] = {"/variables", "/gradients", "/activations"};
+constexpr std::size_t kMostPoints = 1000, kLeastPoints = 16, kMostBytes = std::size_t{16} << 20;
+constexpr std::size_t kPointBytes = 8 + 8 * (kHistogramBuckets + 1) + 8 * kHistogramBuckets + 8;
+constexpr std::uint64_t kMostExtent = 4096;
+constexpr int kMostDepth = 8;  // of groups in groups, in a file that may be a stranger's
+
+bool has_sparsity(const std::string& group) { return group.starts_with("/activations/"); }
+
+/// The groups below `group` that have steps.
+void find_groups(const hdf5::Reader& file, const std::string& group, int depth,
+                 std::vector<std::string>& found) {
+  if (file.has(group + "/steps") && !file.is_group(group + "/steps")) {
+    found.push_back(group);
+    return;
+  }
+  if (depth == kMostDepth) return;
+  for (const std::string& member : file.members(group)) {
+    const std::string path = concat(group, '/', member);
+    if (file.is_group(path)) find_groups(file, path, depth + 1, found);
+  }
+}
+
+void require(bool holds, const hdf5::Reader& file, const std::string& group, const char* expected) {
+  if (holds) return;
+  throw Error(ErrorKind::data, concat("'", file.path(), "', ", group, ": expected ", expected,
+                                      "; the file is damaged or not of this program, move it away"));
+}
+
+}  // namespace
+
+std::size_t SummaryHistory::most_points() const {
+  const std::size_t groups = std::max<std::size_t>(series_.size(), 1);
+  return std::clamp(kMostBytes / (groups * kPointBytes), kLeastPoints, kMostPoints);
+}
+
+std::size_t SummaryHistory::steps_kept(const std::string& group) const {
+  const auto found = series_.find(group);
+  return found == series_.end() ? 0 : found->second.size();
+}
+
+void SummaryHistory::add(const std::string& group, std::uint64_t step, const ValueCounts& counts) {
+  std::vector<Point>& points = series_[group];
+  points.push_back({step, counts, sparsity(counts)});
+  while (points.size() > most_points()) {
+    std::size_t nearest = 1;
+    const auto gap = [&](std::size_t i) { return points[i + 1].step - points[i - 1].step; };
+    for (std::size_t i = 2; i + 1 < points.size(); ++i) {
+      if (gap(i) < gap(nearest)) nearest = i;
+    }
+    points.erase(points.begin() + static_cast<std::ptrdiff_t>(nearest));
+  }
+}
+
+void SummaryHistory::add(const StepSummary& summary) {
+  for (const auto& [name, counts] : summary.variables) add("/variables/" + name, summary.step, counts);
+  for (const auto& [name, counts] : summary.gradients) add("/gradients/" + name, summary.step, counts);
+  for (const auto& [name, counts] : summary.activations) add("/activations/" + name, summary.step, counts);
+}
+
+void SummaryHistory::write(const std::string& path) const {
+  hdf5::Writer file;
+  file.attribute("/", "format", std::string(kFormat));
+  file.attribute("/", "version", kVersion);
+  for (const char* const kind : kKinds) file.group(kind);
+  for (const auto& [group, points] : series_) {
+    std::vector<std::uint64_t> steps, buckets;
+    std::vector<double> edges, zeros;
+    for (const auto& [step, counts, share] : points) {
+      steps.push_back(step);
+      edges.insert(edges.end(), std::begin(counts.edges), std::end(counts.edges));
+      buckets.insert(buckets.end(), std::begin(counts.buckets), std::end(counts.buckets));
+      zeros.push_back(share);
+    }
+    file.write(group + "/steps", {points.size()}, steps);
+    file.write(group + "/edges", {points.size(), kHistogramBuckets + 1}, edges);
+    file.write(group + "/counts", {points.size(), kHistogramBuckets}, buckets);
+    if (has_sparsity(group)) file.write(group + "/sparsity", {points.size()}, zeros);
+  }
+  if (has_images()) {
+    const auto extent = [](int n) { return static_cast<std::uint64_t>(n); };
+    file.write("/images",
+               {images_.count(), extent(images_.extent.height), extent(images_.extent.width),
+                extent(images_.extent.channels)},
+               images_.pixels);
+  }
+  file.save(path);
+}
+
+SummaryHistory SummaryHistory::read(const std::string& path, std::uint64_t completed) {
+  SummaryHistory history;
+  std::error_code unknown;
+  if (!std::filesystem::exists(path, unknown)) return history;
+  const hdf5::Reader file(path);
+  const bool ours =
+      file.has_attribute("/", "format") && file.attribute<std::string>("/", "format") == kFormat &&
+      file.has_attribute("/", "version") && file.attribute<std::int64_t>("/", "version") == kVersion;
+  require(ours, file, "/", "histograms of a run, version 1");
+  std::vector<std::string> groups;
+  for (const std::string kind : kKinds) {
+    if (file.is_group(kind)) find_groups(file, kind, 0, groups);
+  }
+  for (const std::string& group : groups) {
+    const auto steps = file.read<std::uint64_t>(group + "/steps");
+    const hdf5::Dims edge_dims{steps.size(), kHistogramBuckets + 1}, dims{steps.size(), kHistogramBuckets};
+    require(file.dims(group + "/edges") == edge_dims && file.dims(group + "/counts") == dims, file, group,
+            "31 edges and 30 counts a step");
+    require(std::is_sorted(steps.begin(), steps.end()), file, group, "steps that rise");
+    const auto edges = file.read<double>(group + "/edges");
+    const auto buckets = file.read<std::uint64_t>(group + "/counts");
+    std::vector<double> zeros(steps.size(), 0.0);
+    if (has_sparsity(group)) file.read(group + "/sparsity", std::span<double>(zeros));
+    for (std::size_t i = 0; i < steps.size() && steps[i] <= completed; ++i) {
+      ValueCounts counts;
+      for (std::size_t b = 0; b <= kHistogramBuckets; ++b)
+        counts.edges[b] = static_cast<float>(edges[i * (kHistogramBuckets + 1) + b]);
+      for (std::size_t b = 0; b < kHistogramBuckets; ++b)
+        counts.buckets[b] = buckets[i * kHistogramBuckets + b];
+      history.series_[group].push_back({steps[i], counts, zeros[i]});
+    }
+  }
+  if (file.has("/images")) {
+    const hdf5::Dims dims = file.dims("/images");
+    const bool plain = dims.size() == 4 && std::all_of(dims.begin(), dims.end(), [](std::uint64_t n) {
+                         return n > 0 && n <= kMostExtent;
+                       });
+    require(plain, file, "/images", "[n, height, width, channels], each from 1 to 4096");
+    history.images_ = {{static_cast<int>(dims[1]), static_cast<int>(dims[2]), static_cast<int>(dims[3])},
+                       file.read<std::uint8_t>("/images")};
+  }
+  return history;
+}
+
+}  // namespace cifar_mpi::report

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "report/step_summary.hpp"
+
+namespace cifar_mpi::report {
+
+/// The histograms of a run over its steps: RUN_DIR/summaries.h5.
+///
+///   /variables/LAYER/weights …, /gradients/LAYER/weights …, /activations/LAYER    a group each
+///     steps    [n] uint64, rising: after so many steps
+///     edges    [n, 31] double
+///     counts   [n, 30] uint64: values from edges[i] on, below edges[i + 1]; the last bucket has its end too
+///     sparsity [n] double, of activations: the share of zeros
+///   /images [n, height, width, channels] uint8: some of the first step that was looked at
+///
+/// Root attributes `format` = "cifar_mpi summaries" and `version` = 1. Data sets of one group belong together,
+/// other groups may be missing or have other steps (a run that goes on elsewhere may fuse other layers).
+///
+/// It stays below 16 MiB or so: where there is no more room, and beyond 1000 steps of a group, the step goes that
+/// is nearest to its neighbours; the first and the last stay.
+class SummaryHistory {
+ public:
+  /// What a run has after `completed` steps: the file's steps up to there. Nothing where there is no file. Throws
+  /// Error{data} when it is none of ours.
+  static SummaryHistory read(const std::string& path, std::uint64_t completed);
+  /// Atomically. Throws Error{io}.
+  void write(const std::string& path) const;
+
+  void add(const StepSummary& summary);
+  bool has_images() const { return !images_.empty(); }
+  void keep(InputImages images) { images_ = std::move(images); }
+  std::size_t steps_kept(const std::string& group) const;
+
+ private:
+  struct Point {
+    std::uint64_t step = 0;
+    engine::ValueCounts counts;  ///< the buckets and their edges
+    double sparsity = 0.0;
+  };
+  void add(const std::string& group, std::uint64_t step, const engine::ValueCounts& counts);
+  std::size_t most_points() const;
+
+  std::map<std::string, std::vector<Point>> series_;  ///< by path of the group
+  InputImages images_;
+};
+
+}  // namespace cifar_mpi::report

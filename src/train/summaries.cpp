@@ -1,0 +1,94 @@
+#include "train/summaries.hpp"
+
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/base/text.hpp"
+#include "train/board_facts.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+template <class T>
+std::vector<T> download(engine::Backend& backend, const Buffer& block) {
+  std::vector<T> values(block.size() / sizeof(T));
+  backend.copy(reinterpret_cast<std::byte*>(values.data()), block.data(), values.size() * sizeof(T));
+  return values;
+}
+
+}  // namespace
+
+Summaries::Summaries(SessionState& state, report::TensorBoard& board, std::uint64_t completed)
+    : s_(state), board_(board), path_(state.config.run_dir + "/summaries.h5") {
+  if (s_.look == nullptr) return;
+  try {
+    history_ = report::SummaryHistory::read(path_, completed);
+  } catch (const std::exception& error) {
+    s_.log.warn(concat(error.what(), "; training goes on, and replaces it"));
+  }
+}
+
+bool Summaries::due(std::uint64_t step) const {
+  if (s_.config.summary_every == 0) return false;
+  return step == 1 || step % static_cast<std::uint64_t>(s_.config.summary_every) == 0;
+}
+
+bool Summaries::due_within(std::uint64_t completed, std::uint64_t steps) const {
+  for (std::uint64_t step = completed + 1; step <= completed + steps; ++step) {
+    if (due(step)) return true;
+  }
+  return false;
+}
+
+void Summaries::begin(engine::Recorder* recorder) {
+  if (s_.look != nullptr) s_.step->observe({recorder, true});
+}
+
+void Summaries::end(std::uint64_t step, engine::Recorder* recorder) {
+  if (s_.look == nullptr) return;
+  s_.step->observe({recorder, false});
+  s_.step->finish();  // no record is read here: all ranks read the same ones before they decide
+  s_.look->replay();
+  s_.look->finish();
+  const report::StepSummary summary = read(step);
+  board_.write(summary);
+  if (!history_.has_images()) {
+    report::InputImages seen = images();
+    board_.write(step, seen);
+    history_.keep(std::move(seen));
+  }
+  // The weights with which the next step begins; where the ranks are compared they are told of anyway.
+  if (board_ && step % static_cast<std::uint64_t>(s_.config.check_every) != 0)
+    board_.write(step + 1, weight_losses(s_));
+  history_.add(summary);
+}
+
+report::StepSummary Summaries::read(std::uint64_t step) const {
+  const std::vector<engine::ValueCounts> counts = download<engine::ValueCounts>(*s_.backend, s_.value_counts);
+  report::StepSummary summary;
+  summary.step = step;
+  const std::vector<std::string> layers = s_.tower->observed();
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (counts[i].values() > 0) summary.activations.push_back({layers[i], counts[i]});
+  }
+  const model::ParamTable& params = s_.network.params;
+  const std::size_t trained = trained_params(params);
+  for (std::size_t p = params.size(); p-- > 0;) {  // the table stands in the order of backward
+    summary.variables.push_back({params[p].name, counts[layers.size() + p]});
+    if (p < trained) summary.gradients.push_back({params[p].name, counts[layers.size() + params.size() + p]});
+  }
+  if (s_.config.clip_norm == 0.0) summary.gradient_norm = download<double>(*s_.backend, s_.gradient_norm)[0];
+  return summary;
+}
+
+report::InputImages Summaries::images() const {
+  return report::visible_images(s_.network.net.input, download<float>(*s_.backend, s_.kept_images));
+}
+
+run::WriteBeside Summaries::write_file() const {
+  return [history = history_, path = path_] { history.write(path); };
+}
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+
+#include "report/summary_history.hpp"
+#include "report/tensorboard.hpp"
+#include "run/run_checkpoints.hpp"
+#include "train/state.hpp"
+
+namespace cifar_mpi::train {
+
+/// Histograms of variables, gradients and activations of a run that trains: for TensorBoard, and RUN_DIR/summaries.h5,
+/// which is written beside each checkpoint, so that a run that goes on finds what belongs before it.
+///
+/// Every rank has one, and all agree which steps are looked at, but rank 0 alone does look; the others wait for it
+/// where they meet it in the next sum.
+class Summaries {
+ public:
+  /// After `completed` steps. What is in the run directory and not ours is one warning, and goes with the first
+  /// checkpoint.
+  Summaries(SessionState& state, report::TensorBoard& board, std::uint64_t completed);
+
+  /// Whether step number `step`, from 1 on, is looked at: the run's first and every --summary-every-th.
+  bool due(std::uint64_t step) const;
+  /// Whether one of the `steps` steps behind `completed` is due.
+  bool due_within(std::uint64_t completed, std::uint64_t steps) const;
+  /// Before the replay of a step that is due, which is launched by itself, and behind it; then it is told of.
+  /// `recorder` is the one that the runner has, or null: it goes on.
+  void begin(engine::Recorder* recorder);
+  void end(std::uint64_t step, engine::Recorder* recorder);
+
+  /// What writes the file as it is to be now; for a thread.
+  run::WriteBeside write_file() const;
+
+ private:
+  report::StepSummary read(std::uint64_t step) const;
+  report::InputImages images() const;
+
+  SessionState& s_;
+  report::TensorBoard& board_;
+  std::string path_;
+  report::SummaryHistory history_;
+};
+
+}  // namespace cifar_mpi::train
