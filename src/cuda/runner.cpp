@@ -133,7 +133,7 @@ class DeviceRunner : public engine::Runner {
       const int asked = word->source->load(std::memory_order_relaxed);
       std::atomic_ref<int>(*word->word.as<int>()).store(asked, std::memory_order_relaxed);
     }
-    const Launch& before = launches_[(launched_ + 1) % launches_.size()];
+    Launch& before = launches_[(launched_ + 1) % launches_.size()];
     Launch& launch = launches_[launched_ % launches_.size()];
     launch.recorded = recording();
     enqueue(times);
@@ -143,7 +143,7 @@ class DeviceRunner : public engine::Runner {
     wait_until(before);
   }
 
-  void wait_until(const Launch& launch) {
+  void wait_until(Launch& launch) {
     if (finished_ >= launch.replays) return;
     wait_for(launch.done, concat("running ", program_.name()));
     finished_ = launch.replays;

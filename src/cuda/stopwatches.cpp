@@ -33,16 +33,19 @@ std::int64_t Anchor::host_nanoseconds(const Event& event) const {
 void Stopwatches::make(std::size_t tasks) {
   while (begins_.size() < tasks) begins_.push_back(make_event(true));
   while (ends_.size() < tasks) ends_.push_back(make_event(true));
+  ran_.resize(tasks, false);
 }
 
 void Stopwatches::record(const std::vector<Event>& events, engine::TaskId task, cudaStream_t stream) {
   check(cudaEventRecord(events[static_cast<std::size_t>(task)].get(), stream), "noting a task's time");
 }
 
-std::int64_t Stopwatches::read(const Anchor& anchor, engine::Recorder& recorder) const {
+std::int64_t Stopwatches::read(const Anchor& anchor, engine::Recorder& recorder) {
   std::vector<engine::Recorder::Slice> slices;
   std::int64_t last = 0;
   for (std::size_t task = 0; task < begins_.size(); ++task) {
+    if (!ran_[task]) continue;
+    ran_[task] = false;
     const std::int64_t begin = anchor.host_nanoseconds(begins_[task]);
     const std::int64_t end = std::max(begin, anchor.host_nanoseconds(ends_[task]));
     slices.push_back({static_cast<engine::TaskId>(task), begin, end});

@@ -31,15 +31,19 @@ class Stopwatches {
   /// Nothing when they are there.
   void make(std::size_t tasks);
   void begin(engine::TaskId task, cudaStream_t stream) { record(begins_, task, stream); }
-  void end(engine::TaskId task, cudaStream_t stream) { record(ends_, task, stream); }
-  /// Adds a replay of all tasks, which are done, to the recorder, in the order of their beginnings. When the last
-  /// one ended.
-  std::int64_t read(const Anchor& anchor, engine::Recorder& recorder) const;
+  void end(engine::TaskId task, cudaStream_t stream) {
+    record(ends_, task, stream);
+    ran_[static_cast<std::size_t>(task)] = true;
+  }
+  /// Adds a replay of the tasks that ran since the last time, which are done, to the recorder, in the order of their
+  /// beginnings. When the last one ended.
+  std::int64_t read(const Anchor& anchor, engine::Recorder& recorder);
 
  private:
   static void record(const std::vector<Event>& events, engine::TaskId task, cudaStream_t stream);
 
   std::vector<Event> begins_, ends_;  ///< by task
+  std::vector<bool> ran_;             ///< likewise; an observer does not in every replay
 };
 
 }  // namespace cifar_mpi::cuda

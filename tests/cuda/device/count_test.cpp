@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/engine/recorder.hpp"
 #include "cuda/device/gpu.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/runner.hpp"
@@ -94,7 +96,17 @@ TEST_F(CudaCount, RunsObserversOnlyInReplaysThatAreObserved) {
       runner->replay();
       if (look) wanted += 2.0f;
     }
-    runner->replay(3);
+    engine::Recorder recorder(2, 10);  // what has not run has no times
+    for (const bool look : {false, true}) {
+      runner->observe({&recorder, look});
+      runner->replay();
+      if (look) wanted += 2.0f;
+    }
+    runner->observe({});
+    ASSERT_EQ(recorder.replays(), 2u);
+    EXPECT_EQ(recorder[0].slices.size(), 1u);
+    EXPECT_EQ(recorder[1].slices.size(), 2u);
+    runner->replay(1);
     runner->finish();
     EXPECT_EQ(bench.download(ordinary, 1)[0], 11.0f) << to_string(kind);
     EXPECT_EQ(bench.download(observed, 1)[0], wanted) << to_string(kind);
