@@ -80,8 +80,9 @@ void handle_stop_signals(std::atomic<int>& stop_request) {
   sigaction(SIGCONT, &action, nullptr);
 }
 
-void handle_trace_signal(std::atomic<int>& requests) {
-  trace_word = &requests;
+void handle_user_signals(std::atomic<int>& requests) {
+  stop_word = trace_word = &requests;
+  handle(SIGUSR1, on_stop);
   handle(SIGUSR2, on_trace);
 }
 

@@ -10,9 +10,10 @@ namespace cifar_mpi::app {
 /// handlers of its own. The word must live as long as the process.
 void handle_stop_signals(std::atomic<int>& stop_request);
 
-/// From now on SIGUSR2, which mpirun passes on to all ranks, sets engine::kTraceRequest in the word, which may be that
-/// of handle_stop_signals.
-void handle_trace_signal(std::atomic<int>& requests);
+/// From now on SIGUSR1 sets engine::kStopRequest in the word, and SIGUSR2, which mpirun passes on to all ranks too,
+/// engine::kTraceRequest. May be called before MPI_Init, which leaves both alone: who asks a program that is just
+/// starting is heard, and does not kill it.
+void handle_user_signals(std::atomic<int>& requests);
 
 /// To be called a few times a second with the seconds since the call before; from any one thread.
 ///

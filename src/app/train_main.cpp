@@ -21,7 +21,6 @@ std::atomic<int> requests{0};
 
 int run_training(comm::World& world, train::TrainConfig config) {
   app::handle_stop_signals(requests);
-  app::handle_trace_signal(requests);
   std::atomic<bool> holds_directory{false};  // before that it may be another run's, with a record of its own
   watch::Watchdog watchdog(world, {config.timeout_s,
                                    [&, run_dir = config.run_dir](int code, const std::string& sentence) {
@@ -49,6 +48,7 @@ int run_training(comm::World& world, train::TrainConfig config) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  app::handle_user_signals(requests);
   CLI::App cli(
       "Trains a model of the catalog on a CIFAR-10 style dataset, data parallel over the ranks of mpirun.",
       "cifar_mpi_train");

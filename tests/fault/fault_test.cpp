@@ -43,6 +43,14 @@ TEST_F(Fault, ARankThatIsStoppedWhileMpiStartsEndsTheJobWithinTheLimit) {
   }
 }
 
+TEST_F(Fault, ARankThatIsAskedToStopWhileMpiStartsStopsWithACheckpoint) {
+  const Environment fault{{"LD_PRELOAD", CIFAR_MPI_FAULT_PRELOAD}, {"FAULT", "asked:1:0"}};
+  Process job = start(under_mpirun(endless("asked")), fault, file("asked.log"));
+  EXPECT_GT(job.wait(kTimeout + kLaunchers), 0) << job.output();
+  EXPECT_TRUE(exit_record("asked").starts_with("75 stopped on request at step ")) << exit_record("asked");
+  expect_same_end("asked");
+}
+
 TEST_F(Fault, AStoppedRankOfTheOtherProgramsIsNamedToo) {
   const Words watch{
       kBin + "/cifar_mpi_eval", "--watch",          "--interval", "0.1", "--timeout", "2", "--data",

@@ -17,6 +17,7 @@
 ///
 ///   before-init:R:0     stops itself in front of MPI_Init_thread
 ///   after-init:R:0      stops itself right behind it
+///   asked:R:0           is asked to stop, by SIGUSR1, in front of MPI_Init_thread
 ///   exit:R:N            leaves with code 3, without a word to anybody, when the file $FAULT_WATCH has N lines
 ///   mpi:R:N             the N-th MPI_Test fails
 ///   before-rename:R:N   dies by SIGKILL before the N-th checkpoint gets its name
@@ -63,6 +64,7 @@ int lines_in(const std::string& path) {
 
 extern "C" int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   if (fault().what == "before-init") raise(SIGSTOP);
+  if (fault().what == "asked") raise(SIGUSR1);
   const int status = PMPI_Init_thread(argc, argv, required, provided);
   if (fault().what == "after-init") raise(SIGSTOP);
   return status;
