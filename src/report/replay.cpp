@@ -1,10 +1,16 @@
 #include "report/replay.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 namespace cifar_mpi::report {
 namespace {
+
+/// Of the step on a rank, whose stretches begin with it.
+std::int64_t begin_of(const std::vector<Stretch>& stretches) {
+  return stretches.empty() ? 0 : stretches.front().begin_ns;
+}
 
 /// A task of the program, with what it waits for.
 struct Waits {
@@ -19,7 +25,7 @@ class Replayer {
         sampled_(sampled),
         replay_(replay),
         order_(collectives_of(timeline)),
-        now_(sampled.ranks.size(), 0.0) {
+        took_(sampled.ranks.size(), 0.0) {
     for (std::size_t t = 0; t < timeline.tasks.size(); ++t) {
       const auto task = static_cast<std::int32_t>(t);
       waits_.push_back({predecessors(timeline, task, true), predecessors(timeline, task, false)});
@@ -28,7 +34,7 @@ class Replayer {
 
   double run() {
     for (const SampledSteps::Step& step : sampled_.steps) run(step);
-    return now_.empty() ? 0.0 : *std::max_element(now_.begin(), now_.end());
+    return took_.empty() ? 0.0 : *std::max_element(took_.begin(), took_.end());
   }
 
  private:
@@ -52,9 +58,10 @@ class Replayer {
   const Replay& replay_;
   std::vector<CollectiveOrder> order_;
   std::vector<Waits> waits_;  ///< by task
-  std::vector<double> now_;   ///< by rank
+  std::vector<double> took_;  ///< by rank: all steps so far
   // of the step
   std::vector<double> began_;                    ///< by rank
+  std::vector<double> now_;                      ///< by rank
   std::vector<std::size_t> at_;                  ///< by rank: the stretch to do
   std::vector<std::vector<double>> done_;        ///< by rank and task: when, or kNotDone
   std::vector<std::vector<std::int32_t>> left_;  ///< by rank and task: stretches to come
@@ -62,7 +69,11 @@ class Replayer {
 
 void Replayer::begin(const SampledSteps::Step& step) {
   const std::size_t ranks = step.ranks.size(), tasks = timeline_.tasks.size();
-  began_ = now_;
+  std::int64_t first = INT64_MAX;
+  for (const auto& stretches : step.ranks) first = std::min(first, begin_of(stretches));
+  began_.clear();
+  for (const auto& stretches : step.ranks) began_.push_back(static_cast<double>(begin_of(stretches) - first));
+  now_ = began_;
   at_.assign(ranks, 0);
   done_.assign(ranks, std::vector<double>(tasks, kNotDone));
   left_.assign(ranks, std::vector<std::int32_t>(tasks, 0));
@@ -87,6 +98,7 @@ void Replayer::run(const SampledSteps::Step& step) {
   }
   for (std::size_t r = 0; r < step.ranks.size(); ++r) {
     for (const CollectiveOrder& collective : order_) now_[r] = std::max(now_[r], done(r, collective.task));
+    took_[r] += now_[r] - began_[r];
   }
 }
 

@@ -17,7 +17,8 @@ struct Replay {
   std::function<double(std::size_t rank, std::int32_t task)> work = {};
 };
 
-/// Nanoseconds that the sampled steps take one behind the other, until the last rank is done.
+/// Nanoseconds that the sampled steps take the rank that they take longest. Ranks begin a step as they did, one later
+/// than the other: what made it so lies in front of it, and is no matter of its collectives.
 ///
 /// Each rank walks its stretches in their order. Work waits for the collectives in its `after`. A collective is
 /// ready on a rank when the work in its `after` and the collective before it on its lane are done; it ends on a

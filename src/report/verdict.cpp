@@ -174,8 +174,8 @@ std::string Verdict::host_work() const {
 std::string Verdict::order() const {
   return concat(
       "ranks wait ", of_step(losses_.order),
-      " because they are slow in different tasks of a step: other work on these machines, or ranks that "
-      "share cores; give each its own (mpirun --bind-to core)");
+      " because they begin a step at different times, or are slow in different tasks of it: other work on "
+      "these machines, or ranks that share cores; give each its own (mpirun --bind-to core)");
 }
 
 /// "bucket 1 between nodes"
@@ -304,6 +304,10 @@ std::string Verdict::scaling() const {
   const double times = 1.0 / *e_.computation_scaling;
   const std::string than = concat(" the computing that it took on ", e_.baseline_ranks,
                                   e_.baseline_ranks == 1 ? " rank" : " ranks");
+  if (e_.baseline_ranks >= e_.ranks) {
+    return fmt::format("an image takes {:.2f} times{}; a baseline with fewer ranks would tell how it scales",
+                       times, than);
+  }
   if (times <= 1.05) return fmt::format("an image takes {:.2f} times{}", times, than);
   return fmt::format(
       "an image takes {:.2f} times{}: caches, memory or the clock are shared by more ranks, or a "
@@ -322,6 +326,10 @@ std::vector<std::string> Verdict::number_lines() const {
   line("parallel efficiency", e_.parallel,
        fmt::format("load balance {:.2f} x serialization {:.2f} x transfer {:.2f}: ranks compute {}",
                    e_.load_balance, e_.serialization, e_.transfer, of_step(losses_.useful)));
+  if (e_.ranks == 1) {  // the others are 1, or say the same
+    if (e_.computation_scaling) line("computation scaling", *e_.computation_scaling, scaling());
+    return lines;
+  }
   line("load balance", e_.load_balance,
        wanders() && matters(losses_.imbalance)
            ? "see load balance per step"

@@ -156,6 +156,19 @@ TEST(Replay, TakesACollectiveThatWasNotSeenForOneThatTookNoTime) {
   EXPECT_NEAR(replay_ns(run, sampled_steps(run), {.transfer = 0.5}), 50e6, 1.0);
 }
 
+// Rank 1 begins 10 ms later and computes for 40 ms, rank 0 for 20: bucket 0 can begin at 50 and takes 1 ms. Rank 0 has
+// been in this step for 53 ms then, 52 of them with any network, rank 1 for 43.
+TEST(Efficiencies, DoNotBlameTheNetworkForARankThatBeginsLater) {
+  const Line early = {{kBackward1, 20}, {kBucket0, 31}, {kUpdate0, 2}};
+  const Line late = {{kBackward1, 40}, {kBucket0, 1}, {kUpdate0, 2}};
+  Timeline run = timeline({{early, late}});
+  run.steps[0].ranks[1] = rank_step(late, 10);
+  const Efficiencies e = efficiencies(run);
+  EXPECT_NEAR(e.transfer, 52.0 / 53.0, 1e-12);
+  EXPECT_NEAR(e.serialization, 42.0 / 52.0, 1e-12);
+  EXPECT_NEAR(e.load_balance, 32.0 / 42.0, 1e-12);
+}
+
 TEST(Efficiencies, AreSaneOfWhatIsEmpty) {
   for (const Timeline& empty : {Timeline{}, timeline({}), timeline({{Line{}, Line{}}})}) {
     const Efficiencies e = efficiencies(empty);

@@ -197,8 +197,9 @@ TEST(Verdict, SaysThatRanksAreSlowInDifferentTasks) {
   const Line second = {{kBackward1, 10}, {kBucket0, 20}, {kUpdate0, 30}};
   Timeline run = timeline({{first, second}});
   run.tasks[kBucket1].after = {kUpdate0};
-  EXPECT_TRUE(sentence_of(run).starts_with(
-      "0.67: ranks wait 20.0 of 60.0 ms because they are slow in different tasks of a step: "))
+  EXPECT_TRUE(
+      sentence_of(run).starts_with("0.67: ranks wait 20.0 of 60.0 ms because they begin a step at different "
+                                   "times, or are slow in different tasks of it: "))
       << sentence_of(run);
 }
 
@@ -271,7 +272,8 @@ TEST(Verdict, TellsOfComputationScaling) {
             "or the clock are shared by more ranks, or a smaller batch per rank pays more for what does not "
             "grow with it");
   EXPECT_EQ(line_of(verdict(efficiencies(run, run), run), "computation scaling"),
-            "computation scaling      1.00  an image takes 1.00 times the computing that it took on 2 ranks");
+            "computation scaling      1.00  an image takes 1.00 times the computing that it took on 2 ranks; "
+            "a baseline with fewer ranks would tell how it scales");
 }
 
 TEST(Verdict, SaysWhatItIsNotOf) {
