@@ -125,7 +125,7 @@ Charts histograms(const Run& run) {
 std::string head(const std::string& title) {
   // Nothing from elsewhere is loaded, whatever stands in the page.
   return concat(
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">", kPageMark,
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src "
       "'unsafe-inline'; script-src 'unsafe-inline'\">"

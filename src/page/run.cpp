@@ -1,5 +1,7 @@
 #include "page/run.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -48,9 +50,12 @@ bool is_there(const Run& run, const char* name) {
 void find_state(Run& run) {
   const std::string exit = run::recorded_exit(run.dir);
   const std::optional<SmallFile> lock = read_small_file(run.dir + "/lock");
-  if (!exit.empty()) {
+  const std::size_t digits = std::min(exit.find_first_not_of("0123456789"), exit.size());
+  if (!exit.empty() && (digits == 0 || digits > 3 || digits == exit.size() || exit[digits] != ' ')) {
+    run.problems.push_back(concat(run.dir, "/exit is left out: it does not begin with an exit code"));
+  } else if (!exit.empty()) {
     run.state = State::ended;
-    const std::size_t blank = std::min(exit.find(' '), exit.size());
+    const std::size_t blank = digits;
     run.state_text = concat("the last start ended with code ", exit.substr(0, blank), ": ",
                             exit.substr(std::min(blank + 1, exit.size())));
     return;
@@ -60,15 +65,23 @@ void find_state(Run& run) {
     return;
   }
   const run::LockHolder holder = run::parse_lock(lock->content);
+  if (!lock->readable || holder.host.empty()) {
+    run.problems.push_back(concat(run.dir, "/lock is left out: it names nobody"));
+    run.state_text = "unknown";
+    return;
+  }
   // By the clock of this machine, which is that of the file system or close to it.
-  const double silent = std::max(
-      0.0, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() -
-               lock->modified_s);
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double silent = std::max(0.0, now - lock->modified_s);
   const std::string stale = run::why_stale(holder, run::this_process(), silent);
   if (stale.empty()) {
     run.state = State::running;
     run.state_text =
         concat("a run is going on here, process ", holder.pid, " on ", holder.host, " since ", holder.since);
+    if (const auto metrics = read_small_file(run.dir + "/metrics.jsonl"))
+      run.state_text +=
+          fmt::format("; its last line is {:.0f} s old", std::max(0.0, now - metrics->modified_s));
   } else {
     run.state_text = concat("the last start left its lock behind: ", stale);
   }
@@ -129,6 +142,9 @@ Run load_run(const std::string& dir) {
   if (is_there(run, "timeline.h5"))
     try_to(run, [&] { run.timeline = report::read_timeline(run.dir + "/timeline.h5"); });
   if (run.timeline && run.timeline->steps.empty()) run.timeline.reset();
+  if (run.metrics.steps.empty())
+    run.problems.push_back(
+        concat("there are no curves: no line of ", run.dir, "/metrics.jsonl tells of a step"));
   add_up_seconds(run);
   find_scale(run);
   return run;

@@ -48,6 +48,27 @@ TEST(Report, OfAHundredThousandLinesIsSmallAndQuick) {
   EXPECT_GT(fs::file_size(folder / "run/report.html"), 100u << 10);
 }
 
+TEST(Report, ReplacesAPageAndNothingElse) {
+  const TempDir folder;
+  fs::create_directory(folder / "run");
+  write_file(folder / "run/metrics.jsonl", long_metrics(5));
+  const std::string metrics = read_file(folder / "run/metrics.jsonl");
+  const auto write = [&](const std::string& page) {
+    testing::internal::CaptureStdout();
+    report_runs({{folder / "run"}, page, ""}, Log());
+    testing::internal::GetCapturedStdout();
+  };
+  write("");
+  write("");
+  expect_error(ErrorKind::usage, {folder / "run/metrics.jsonl", "is no page of cifar_mpi_report"}, [&] {
+    report_runs({{folder / "run"}, folder / "run/metrics.jsonl", ""}, Log());
+  });
+  EXPECT_EQ(read_file(folder / "run/metrics.jsonl"), metrics);
+  write_file(folder / "empty.html", "");
+  write(folder / "empty.html");
+  EXPECT_GT(fs::file_size(folder / "empty.html"), 1000u);
+}
+
 TEST(Report, DrawsSeveralRunsOverEachOther) {
   const TempDir folder;
   std::vector<std::string> dirs;

@@ -49,6 +49,19 @@ TEST(LoadRun, AddsTheTimesOfAllStartsUp) {
   EXPECT_TRUE(run.problems.empty());
 }
 
+TEST(LoadRun, DoesNotBelieveARecordThatIsNone) {
+  const TempDir folder;
+  write_file(folder / "metrics.jsonl", "");
+  write_file(folder / "exit", "hello\n");
+  write_file(folder / "lock", "");
+  const page::Run run = load_run(folder.path());
+  EXPECT_EQ(run.state, State::silent);
+  EXPECT_EQ(run.state_text, "unknown");
+  EXPECT_TRUE(mentions(run.problems, "exit is left out: it does not begin with an exit code"));
+  EXPECT_TRUE(mentions(run.problems, "lock is left out: it names nobody"));
+  EXPECT_TRUE(mentions(run.problems, "metrics.jsonl tells of a step"));
+}
+
 TEST(LoadRun, ShowsWhatIsThereBesideWhatIsDamaged) {
   const TempDir folder;
   fs::create_directory(folder / "checkpoints");
