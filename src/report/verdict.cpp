@@ -103,6 +103,7 @@ class Verdict {
   std::string twice_the_batch() const;
   std::string twice_the_images() const;
   bool can_compress() const;
+  bool waits_for_cores() const;
   bool overlaps() const;
   std::string scaling() const;
 
@@ -201,6 +202,16 @@ bool Verdict::can_compress() const {
   });
 }
 
+/// Whether sums in shared memory take longer than any memory does: then ranks are not on their cores when their turn
+/// comes.
+bool Verdict::waits_for_cores() const {
+  constexpr double kSlowestMemory = 1e6;  // bytes per ms
+  if (hosts_.size() != 1 || timeline_.collective.find("window") == std::string::npos) return false;
+  double bytes = 0.0;
+  for (const TimelineTask& task : timeline_.tasks) bytes += static_cast<double>(task.bytes);
+  return bytes > 0.0 && losses_.transfer > bytes / kSlowestMemory;
+}
+
 /// Whether any all-reduce may start before the last of them may.
 bool Verdict::overlaps() const {
   const std::vector<CollectiveOrder> order = collectives_of(timeline_);
@@ -226,6 +237,11 @@ std::string Verdict::twice_the_batch() const {
 }
 
 std::string Verdict::transfer_advice() const {
+  if (waits_for_cores()) {
+    return "; memory alone takes a part of that: ranks share cores, with each other or with other work; give "
+           "each its "
+           "own (mpirun --bind-to core)";
+  }
   std::vector<std::string> advice;
   if (hosts_.size() == 1 && timeline_.collective.find("window") == std::string::npos &&
       timeline_.collective.find("nccl") == std::string::npos)

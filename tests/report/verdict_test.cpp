@@ -113,6 +113,17 @@ TEST(Verdict, RecommendsSharedMemoryInsideANode) {
   EXPECT_EQ(sentence_of(run).find("--all-reduce"), std::string::npos);
 }
 
+// 4 MB in 10 ms is less than any memory does, in 3.9 ms it is not.
+TEST(Verdict, SaysThatRanksWaitForTheirCoresInsideANode) {
+  const auto sentence = [](double ms) {
+    const Line line = {{kForward, 20}, {kBackward1, 20}, {kBucket0, ms}, {kUpdate0, 1}};
+    return sentence_of(timeline({{line, line}}));
+  };
+  const std::string part = "inside the node; memory alone takes a part of that: ranks share cores";
+  EXPECT_NE(sentence(10).find(part), std::string::npos) << sentence(10);
+  EXPECT_EQ(sentence(3.9).find(part), std::string::npos) << sentence(3.9);
+}
+
 // With twice the batch the 4 ms stay, of 196: 1.02 times the images/s.
 TEST(Verdict, RecommendsNothingThatGainsNothing) {
   const Line line = {{kForward, 60}, {kBackward1, 36}, {kBucket0, 4}};
