@@ -121,6 +121,10 @@ void TrainOptions::add_model(CLI::App& app) {
 
 void TrainOptions::add_exchange(CLI::App& app) {
   const std::string group = "Gradient exchange";
+  add_choice(app, "--update", config_.update,
+             "How the gradients of all ranks become new weights; all-reduce: they are summed, and every rank "
+             "makes the same step")
+      ->group(group);
   app.add_option("--all-reduce", config_.all_reduce, "How gradients are summed over the ranks")
       ->check(CLI::IsMember(collective_names()))
       ->capture_default_str()

@@ -212,7 +212,8 @@ void require_same_run(const RunFingerprint& found, const StartRequest& asked, co
 namespace {
 
 bool concerns_sums(const std::string& setting) {
-  return setting == "all-reduce" || setting == "bucket MiB" || setting == "nccl algorithm";
+  return setting == "update" || setting == "all-reduce" || setting == "bucket MiB" ||
+         setting == "nccl algorithm";
 }
 
 }  // namespace

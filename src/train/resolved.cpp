@@ -13,6 +13,7 @@ RunFingerprint resolved_settings(const SessionState& state) {
                           {"ranks", std::to_string(state.world.size())}};
   if (!state.config.reproducible)
     settings.emplace_back("batches per step", std::to_string(state.sizes.parts));
+  settings.emplace_back("update", std::string(to_string(state.config.update)));
   for (auto& setting : state.update->settings()) settings.push_back(std::move(setting));
   if (state.config.nccl_algorithm != "auto")
     settings.emplace_back("nccl algorithm", state.config.nccl_algorithm);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <stdexcept>
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
@@ -126,15 +127,31 @@ void plan_device(SessionState& state, const comm::PlatformFactory& make_platform
   state.arena.emplace([&backend = *state.backend](std::size_t bytes) { return backend.allocate(bytes); });
 }
 
-void open_update(SessionState& state) {
+namespace {
+
+std::unique_ptr<comm::Update> make_all_reduce_update(const SessionState& state) {
   const TrainConfig& config = state.config;
   const std::string name =
       config.reproducible ? std::string(comm::fixed_tree_collective()) : config.all_reduce;
   std::unique_ptr<comm::Collective> collective = state.collectives.make(name, state.world, config.wire);
   const bool overlap = comm::resolve_overlap(config.overlap, state.world, state.collectives.device);
-  state.update = std::make_unique<comm::AllReduceUpdate>(
+  return std::make_unique<comm::AllReduceUpdate>(
       std::move(collective), state.tower->layout(),
       comm::AllReduceSettings{config.bucket_mib, config.wire, overlap});
+}
+
+std::unique_ptr<comm::Update> make_update(const SessionState& state) {
+  switch (state.config.update) {
+    case comm::UpdateKind::all_reduce:
+      return make_all_reduce_update(state);
+  }
+  throw std::logic_error("an unknown way to update");
+}
+
+}  // namespace
+
+void open_update(SessionState& state) {
+  state.update = make_update(state);
   state.gradients = state.update->allocate(control_layout(state).floats());
 }
 

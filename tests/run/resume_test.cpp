@@ -223,7 +223,7 @@ TEST(ResumeNotes, SpeakOfKernelsUnlessAnotherSettingBroughtThem) {
     return resume_notes(
         start, {{{"ranks", "2"}, {setting, "now"}}, "conv1: b\n", false, Shuffle::global, 96, 12, 2});
   };
-  for (const char* setting : {"all-reduce", "bucket MiB", "nccl algorithm"}) {
+  for (const char* setting : {"update", "all-reduce", "bucket MiB", "nccl algorithm"}) {
     const std::vector<std::string> both = notes(setting);
     ASSERT_EQ(both.size(), 2u) << setting;
     EXPECT_TRUE(both[0].starts_with(concat("note: ", setting, " is now,"))) << both[0];

@@ -150,6 +150,7 @@ TEST_F(Step, ResolvesWhatIsLeftOpenAndSaysSo) {
   EXPECT_TRUE(has("threads", "1"));
   EXPECT_TRUE(has("ranks", std::to_string(world().size())));
   EXPECT_TRUE(has("all-reduce", world().size() == 1 ? "ring" : "window"));
+  EXPECT_TRUE(has("update", "all-reduce"));
   EXPECT_TRUE(has("bucket MiB", "0.5"));
   EXPECT_EQ(read_file(c.run_dir + "/config.toml"), c.text);
   TrainConfig open = config();

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -8,11 +10,18 @@
 #include <vector>
 
 #include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
 /// A way to update: from "these gradients are complete" to "the parameters of the next step are there".
 namespace cifar_mpi::comm {
+
+/// The ways there are; README.md of the room says when to use which.
+enum class UpdateKind : std::uint8_t { all_reduce };
+constexpr auto names_of(UpdateKind) {
+  return std::to_array<Name<UpdateKind>>({{"all-reduce", UpdateKind::all_reduce}});
+}
 
 /// Floats [begin, end) of the flat blocks, counted from the first parameter; whole parameters.
 struct ParamSpan {

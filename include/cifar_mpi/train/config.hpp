@@ -77,6 +77,7 @@ struct TrainConfig {
   data::Normalize normalize = data::Normalize::image;
   data::Shuffle shuffle = data::Shuffle::shard;
 
+  comm::UpdateKind update = comm::UpdateKind::all_reduce;
   std::string all_reduce = "auto";
   std::string nccl_algorithm = "auto";  ///< ring, tree or auto; on CUDA
   bool share_gpus = false;              ///< several ranks may have one GPU; for tests
