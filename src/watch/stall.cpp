@@ -115,15 +115,27 @@ std::string describe_place(const RankStatus& rank, const std::vector<WatchedTask
   return concat(text, tasks[task].collective ? ", " : ", task ", tasks[task].name);
 }
 
+const std::vector<WatchedTask>& tasks_of(int rank, const std::vector<WatchedProgram>& programs) {
+  static const std::vector<WatchedTask> unknown;
+  const std::vector<WatchedTask>* found = &unknown;
+  for (const WatchedProgram& program : programs) {
+    if (program.first <= rank) found = &program.tasks;
+  }
+  return *found;
+}
+
 std::string stall_text(const Stall& stall, const std::vector<RankStatus>& ranks, std::size_t self,
-                       const std::string& host, const std::vector<WatchedTask>& tasks) {
+                       const std::string& host, const std::vector<WatchedProgram>& programs) {
+  const auto place = [&](const RankStatus& rank) {
+    return describe_place(rank, tasks_of(rank.rank, programs));
+  };
   const RankStatus& culprit = ranks[stall.culprit];
   const std::string who = name_rank(culprit, host);
-  const std::string where = describe_place(culprit, tasks);
+  const std::string where = place(culprit);
   const std::string since = fmt::format(" for {:.1f} s ", stall.seconds);
   std::string waiter;
   if (stall.culprit != self) {
-    waiter = concat("; rank ", ranks[self].rank, " waits for it ", describe_place(ranks[self], tasks));
+    waiter = concat("; rank ", ranks[self].rank, " waits for it ", place(ranks[self]));
   }
   switch (stall.reason) {
     case Stall::Reason::gone:

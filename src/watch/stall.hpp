@@ -73,13 +73,21 @@ struct WatchedTask {
   bool collective = false;  ///< the rank waits for others in it
 };
 
+/// What ranks replay: those from `first` on, up to the first of the next one.
+struct WatchedProgram {
+  int first = 0;
+  std::vector<WatchedTask> tasks;
+};
+/// That of a rank; without tasks where it is not known. `programs` stand in rank order.
+const std::vector<WatchedTask>& tasks_of(int rank, const std::vector<WatchedProgram>& programs);
+
 /// "rank 2 on host (pid 4711)"; and where it is: "in step 41, task conv2 backward", "while starting".
 std::string name_rank(const RankStatus& rank, const std::string& host);
 std::string describe_place(const RankStatus& rank, const std::vector<WatchedTask>& tasks);
 
 /// The one or two lines for people: who does not move since when and where it is, and for whom the others
-/// wait. `tasks` are the training program's, by TaskId; `self` is who speaks.
+/// wait. `programs` are those of all ranks; `self` is who speaks.
 std::string stall_text(const Stall& stall, const std::vector<RankStatus>& ranks, std::size_t self,
-                       const std::string& host, const std::vector<WatchedTask>& tasks);
+                       const std::string& host, const std::vector<WatchedProgram>& programs);
 
 }  // namespace cifar_mpi::watch

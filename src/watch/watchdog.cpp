@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -31,6 +33,25 @@ std::thread start_thread(Work work) {
   std::thread thread(std::move(work));
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread;
+}
+
+constexpr char kWaits = '=', kWorks = '-';
+
+/// A line for each task.
+std::string text_of(const engine::StepProgram& program) {
+  std::string text;
+  for (const engine::Task& task : program.tasks()) {
+    text.append(1, task.kind == engine::TaskKind::collective ? kWaits : kWorks);
+    text.append(task.name).append(1, '\n');
+  }
+  return text;
+}
+
+std::vector<WatchedTask> tasks_in(const std::string& text) {
+  std::vector<WatchedTask> tasks;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) tasks.push_back({line.substr(1), line[0] == kWaits});
+  return tasks;
 }
 
 }  // namespace
@@ -57,7 +78,7 @@ struct Watchdog::State {
   std::mutex mutex;  ///< of what follows
   std::condition_variable changed;
   bool over = false;
-  std::vector<WatchedTask> tasks;
+  std::vector<WatchedProgram> programs;
   std::thread thread;
 };
 
@@ -83,6 +104,7 @@ std::vector<RankStatus> Watchdog::State::see() const {
 std::vector<bool> Watchdog::State::who_waits(const std::vector<RankStatus>& ranks) const {
   std::vector<bool> waits;
   for (const RankStatus& rank : ranks) {
+    const std::vector<WatchedTask>& tasks = tasks_of(rank.rank, programs);
     const auto task = static_cast<std::size_t>(rank.progress.task);
     if (rank.progress.task == engine::ProgressCounter::kNobody) {
       waits.push_back(rank.activity != comm::Activity::saving || rank.rank != 0);
@@ -116,7 +138,7 @@ void Watchdog::State::end_job(const Stall& stall, const std::vector<RankStatus>&
     std::_Exit(code);
   }
   const auto self = static_cast<std::size_t>(hearts.self());
-  const std::string text = stall_text(stall, ranks, self, world.host(), tasks);
+  const std::string text = stall_text(stall, ranks, self, world.host(), programs);
   const std::string line = concat("cifar_mpi: ", text, "; ending the job, start it again\n");
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   if (options.before_end) {
@@ -151,11 +173,19 @@ Watchdog::~Watchdog() {
 comm::Heartbeat& Watchdog::heart() { return state_->hearts.mine(); }
 
 void Watchdog::name_tasks(const engine::StepProgram& program) {
-  std::vector<WatchedTask> tasks;
-  for (const engine::Task& task : program.tasks())
-    tasks.push_back({task.name, task.kind == engine::TaskKind::collective});
+  const std::string mine = text_of(program);
+  const auto texts = state_->world.collect(std::as_bytes(std::span(mine)));
+  RunFingerprint by_first_rank;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const std::string text(reinterpret_cast<const char*>(texts[rank].data()), texts[rank].size());
+    if (by_first_rank.empty() || by_first_rank.back().second != text)
+      by_first_rank.emplace_back(std::to_string(rank), text);
+  }
+  state_->world.broadcast(by_first_rank);
+  std::vector<WatchedProgram> programs;
+  for (const auto& [first, text] : by_first_rank) programs.push_back({std::stoi(first), tasks_in(text)});
   const std::scoped_lock lock(state_->mutex);
-  state_->tasks = std::move(tasks);
+  state_->programs = std::move(programs);
 }
 
 }  // namespace cifar_mpi::watch

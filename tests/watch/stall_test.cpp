@@ -45,7 +45,7 @@ class StallJudgeOfANode : public testing::Test {
     for (RankStatus& rank : ranks_) ++rank.progress.count;
   }
   std::string text(const Stall& stall, std::size_t self) {
-    return stall_text(stall, ranks_, self, "node1", kTasks);
+    return stall_text(stall, ranks_, self, "node1", {{0, kTasks}});
   }
 
   StallJudge judge_{StallLimits{10.0}};
@@ -192,6 +192,19 @@ TEST_F(StallJudgeOfANode, LeavesRanksThatLeaveAlone) {
   for (RankStatus& rank : ranks_) rank.activity = Activity::leaving;
   look();
   EXPECT_FALSE(pass(1000.0, 1));
+}
+
+/// Servers replay another program than workers.
+TEST_F(StallJudgeOfANode, NamesTheTasksOfEachRanksOwnProgram) {
+  const std::vector<WatchedProgram> programs{{0, kTasks}, {2, {{"wait for pushes", true}, {"update"}}}};
+  EXPECT_EQ(tasks_of(1, programs).front().name, "conv2 backward");
+  EXPECT_TRUE(tasks_of(0, {}).empty());
+  for (RankStatus& rank : ranks_) rank.progress.task = kConv;
+  const Stall stall{Reason::stuck, 0, 7.0};
+  EXPECT_EQ(stall_text(stall, ranks_, 2, "node1", programs),
+            "rank 0 on node1 (pid 100) has not moved for 7.0 s in step 41, task conv2 backward; rank 2 waits "
+            "for it in "
+            "step 41, wait for pushes");
 }
 
 }  // namespace

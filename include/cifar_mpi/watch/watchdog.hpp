@@ -44,7 +44,8 @@ class Watchdog {
 
   /// This rank's, for its loop to fill in.
   comm::Heartbeat& heart();
-  /// The training program, whose tasks' names are printed. Before the first step.
+  /// The program that this rank replays in training; collective: the tasks of all ranks have names then, also where
+  /// some replay another one. Before the first step.
   void name_tasks(const engine::StepProgram& program);
 
  private:
