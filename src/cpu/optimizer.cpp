@@ -108,11 +108,13 @@ std::vector<Chunk> chunks_of(std::size_t begin, std::size_t end, const model::Pa
   std::vector<Chunk> chunks;
   std::size_t covered = begin;
   for (std::size_t p = 0; p < params.size(); ++p) {
-    const std::size_t first = layout.entries[p].offset, last = first + layout.entries[p].floats;
-    if (last <= begin || first >= end) continue;
-    if (first != covered || last > end || first % kLanes != 0 || last % kLanes != 0) {
-      throw std::logic_error(concat("update: [", begin, ", ", end, ") is not made of whole parameters; ",
-                                    params[p].name, " lies at [", first, ", ", last, ")"));
+    const std::size_t first = std::max(layout.entries[p].offset, begin);
+    const std::size_t last = std::min(layout.entries[p].offset + layout.entries[p].floats, end);
+    if (first >= last) continue;
+    if (first != covered || first % kLanes != 0 || last % kLanes != 0) {
+      throw std::logic_error(concat("update: [", begin, ", ", end,
+                                    ") is not made of whole lines of parameters; ", params[p].name, " has [",
+                                    first, ", ", last, ") of it"));
     }
     covered = last;
     for (std::size_t i = first; i < last; i += kChunk) {

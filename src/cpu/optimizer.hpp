@@ -18,7 +18,7 @@ namespace cifar_mpi::cpu {
 ///           keeps keep their bits; decay_sum is still written
 ///   bits    do not depend on the number of threads: the span is cut into fixed chunks, summed in order
 ///   zeros   padding (w = g = ema = 0, and what the optimizer keeps) stays zero
-///   throws  std::logic_error when the table and the layout differ, or [begin, end) cuts a parameter
+///   throws  std::logic_error when the table and the layout differ, or [begin, end) is not of multiples of 16
 engine::Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& params,
                          const engine::ParamLayout& layout);
 

@@ -55,7 +55,7 @@ Task loss_task(const char* name, const LossPlace& place) {
   return task;
 }
 
-/// Whole parameters of floats [begin, end), as many to a launch as fit.
+/// The parameters of floats [begin, end), or the parts of them that lie there, as many to a launch as fit.
 std::vector<Segments> segments_of(std::size_t begin, std::size_t end, const model::ParamTable& params,
                                   const engine::ParamLayout& layout) {
   if (layout.entries.size() != params.size()) {
@@ -65,11 +65,13 @@ std::vector<Segments> segments_of(std::size_t begin, std::size_t end, const mode
   std::vector<Segments> launches;
   std::size_t covered = begin;
   for (std::size_t p = 0; p < params.size(); ++p) {
-    const std::size_t first = layout.entries[p].offset, last = first + layout.entries[p].floats;
-    if (last <= begin || first >= end) continue;
-    if (first != covered || last > end || first % 4 != 0 || last % 4 != 0) {
-      throw std::logic_error(concat("update: [", begin, ", ", end, ") is not made of whole parameters; ",
-                                    params[p].name, " lies at [", first, ", ", last, ")"));
+    const std::size_t first = std::max(layout.entries[p].offset, begin);
+    const std::size_t last = std::min(layout.entries[p].offset + layout.entries[p].floats, end);
+    if (first >= last) continue;
+    if (first != covered || first % 4 != 0 || last % 4 != 0) {
+      throw std::logic_error(concat("update: [", begin, ", ", end,
+                                    ") is not made of whole lines of parameters; ", params[p].name, " has [",
+                                    first, ", ", last, ") of it"));
     }
     covered = last;
     if (launches.empty() || launches.back().count == Segments::kMost) launches.emplace_back();

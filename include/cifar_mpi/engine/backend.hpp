@@ -84,7 +84,7 @@ struct TrainBinding {
   int kept = 0;
 };
 
-/// The update of the floats [begin, end) of the blocks: whole parameters of the layout.
+/// The update of the floats [begin, end) of the blocks, multiples of 16; they may begin and end inside a parameter.
 struct UpdateBinding {
   float* params = nullptr;
   const float* grads = nullptr;
