@@ -123,7 +123,13 @@ void TrainOptions::add_exchange(CLI::App& app) {
   const std::string group = "Gradient exchange";
   add_choice(app, "--update", config_.update,
              "How the gradients of all ranks become new weights; all-reduce: they are summed, and every rank "
-             "makes the same step")
+             "makes the same step; server: the last ranks sum them and make it for all")
+      ->group(group);
+  app.add_option(
+         "--servers", config_.servers,
+         "With --update server: the ranks that hold the weights and compute no gradients, the last ones")
+      ->check(number<int>())
+      ->capture_default_str()
       ->group(group);
   app.add_option("--all-reduce", config_.all_reduce, "How gradients are summed over the ranks")
       ->check(CLI::IsMember(collective_names()))

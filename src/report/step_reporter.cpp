@@ -9,13 +9,14 @@
 
 namespace cifar_mpi::report {
 
-StepReporter::StepReporter(const comm::World& world, const StepScale& scale, const optim::Schedule& schedule,
-                           const StepOutputs& out, Communicated communicated)
-    : world_(world),
+StepReporter::StepReporter(int rank, std::vector<std::string> hosts, const StepScale& scale,
+                           const optim::Schedule& schedule, const StepOutputs& out, Communicated communicated)
+    : rank_(rank),
+      hosts_(std::move(hosts)),
       scale_(scale),
       schedule_(schedule),
       out_(out),
-      watch_(world.size()),
+      watch_(static_cast<int>(hosts_.size())),
       communicated_(std::move(communicated)) {}
 
 void StepReporter::begin_interval(std::uint64_t completed) {
@@ -31,7 +32,7 @@ void StepReporter::note_done(std::uint64_t step) {
 }
 
 void StepReporter::add(std::uint64_t step, const engine::StepRecord& record) {
-  if (world_.rank() != 0) return;
+  if (rank_ != 0) return;
   watch_.add(record);
   out_.board.note(record);
   announce_rate(step);
@@ -69,8 +70,7 @@ void StepReporter::report(std::uint64_t step, const engine::StepRecord& record) 
     r.compute_ms_median = times->median;
     r.compute_ms_max = times->most;
     r.slowest_rank = times->slowest;
-    if (const std::string text = watch::slowest_text(*times, world_.hosts()); !text.empty())
-      out_.view.event(text);
+    if (const std::string text = watch::slowest_text(*times, hosts_); !text.empty()) out_.view.event(text);
   }
   out_.view.report(r);
   out_.metrics.write(r);

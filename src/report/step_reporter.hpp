@@ -2,9 +2,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
-#include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/engine/layout.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 #include "cifar_mpi/report/metrics.hpp"
@@ -39,9 +39,9 @@ class StepReporter {
   /// Seconds that this rank has been in collectives so far; below 0: unknown.
   using Communicated = std::function<double()>;
 
-  /// `world` and what `out` refers to must outlive this object, as must what `communicated` does.
-  StepReporter(const comm::World& world, const StepScale& scale, const optim::Schedule& schedule,
-               const StepOutputs& out, Communicated communicated);
+  /// `hosts`: of the ranks that compute. What `out` refers to must outlive this object, as must what `communicated` does.
+  StepReporter(int rank, std::vector<std::string> hosts, const StepScale& scale,
+               const optim::Schedule& schedule, const StepOutputs& out, Communicated communicated);
 
   /// Time counts from here, after `completed` steps: at start, and after a pause that is none of the steps'.
   void begin_interval(std::uint64_t completed);
@@ -57,7 +57,8 @@ class StepReporter {
   void announce_rate(std::uint64_t step);
   void report(std::uint64_t step, const engine::StepRecord& record);
 
-  const comm::World& world_;
+  int rank_;
+  std::vector<std::string> hosts_;
   StepScale scale_;
   optim::Schedule schedule_;
   StepOutputs out_;

@@ -102,6 +102,7 @@ class Verdict {
   std::string transfer_advice() const;
   std::string twice_the_batch() const;
   std::string twice_the_images() const;
+  bool is_served() const;
   bool can_compress() const;
   bool waits_for_cores() const;
   bool overlaps() const;
@@ -179,6 +180,9 @@ std::string Verdict::order() const {
       "these machines, or ranks that share cores; give each its own (mpirun --bind-to core)");
 }
 
+/// Whether the last ranks make the new weights for all (--update server).
+bool Verdict::is_served() const { return timeline_.collective.starts_with("server"); }
+
 /// "bucket 1 between nodes"
 std::string Verdict::waited_for() const {
   const std::vector<NetworkWait> waits = network_waits(timeline_, sampled_);
@@ -190,6 +194,7 @@ std::string Verdict::waited_for() const {
     constexpr std::string_view kHead = "all-reduce of ";
     if (what.starts_with(kHead)) what.erase(0, kHead.size());
   }
+  if (is_served()) what = "the servers";
   return concat(what, hosts_.size() > 1 ? " between nodes" : hosts_.size() == 1 ? " inside the node" : "");
 }
 
@@ -243,10 +248,13 @@ std::string Verdict::transfer_advice() const {
            "own (mpirun --bind-to core)";
   }
   std::vector<std::string> advice;
-  if (hosts_.size() == 1 && timeline_.collective.find("window") == std::string::npos &&
-      timeline_.collective.find("nccl") == std::string::npos)
+  if (is_served()) {
+    advice.emplace_back("more --servers would share what they do");
+  } else if (hosts_.size() == 1 && timeline_.collective.find("window") == std::string::npos &&
+             timeline_.collective.find("nccl") == std::string::npos) {
     advice.emplace_back("--all-reduce auto would go through shared memory");
-  if (!overlaps()) {
+  }
+  if (!is_served() && !overlaps()) {
     advice.emplace_back(collectives_of(timeline_).size() > 1
                             ? "--overlap on would let it run beside backward"
                             : "a smaller --bucket-mib would let a part of it start "

@@ -134,7 +134,7 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
           initialize_from(asked.init_from, params, asked.classifier, start.state[optim::StateRole::weights]);
       return;
     }
-    require_same_run(found->content.progress.identity, asked, found->path, world.size());
+    require_same_run(found->content.progress.identity, asked, found->path, asked.ranks);
     require_same_beginning(asked, *found);
     if (const auto kind = found->content.optimizer.kind; kind != asked.optimizer) {
       throw Error(ErrorKind::checkpoint, concat(found->path, " holds the state of the optimizer ",
@@ -173,7 +173,7 @@ void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& s
   if (!start.resumed) return;
   world.together([&] {
     if (world.rank() != 0) return;
-    require_same_run(start.progress.identity, asked, start.name, world.size());
+    require_same_run(start.progress.identity, asked, start.name, asked.ranks);
   });
 }
 

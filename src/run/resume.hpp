@@ -25,6 +25,7 @@ struct StartRequest {
   optim::OptimizerKind optimizer = optim::OptimizerKind::sgd;
   std::string init_from;   ///< checkpoint whose weights a new run begins with; empty: with those of its seed
   std::string classifier;  ///< the layer that may then be new; see initialize_from
+  int ranks = 1;           ///< that compute
 };
 
 /// Where a run starts, on every rank.

@@ -77,6 +77,14 @@ void add_optimizer(RunFingerprint& items, const TrainConfig& config) {
     items.emplace_back(concat("--", name), exact(value));
 }
 
+int resolve_workers(const TrainConfig& config, int ranks) {
+  if (config.update != comm::UpdateKind::server) return ranks;
+  if (config.servers < ranks) return ranks - config.servers;
+  refuse(concat("--servers ", config.servers, " of ", ranks, ranks == 1 ? " rank" : " ranks",
+                " leaves none to compute; start at least ", config.servers + 1,
+                " ranks, or give fewer servers"));
+}
+
 /// Samples per rank and step.
 std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
   const std::int64_t accumulate = config.accumulate;
@@ -169,6 +177,32 @@ void check_reproducible(const TrainConfig& config) {
   }
 }
 
+/// What a way to update leaves no room for.
+void check_update(const TrainConfig& config) {
+  const TrainConfig standard;
+  const auto goes_with = [&](const char* option, bool given, const char* way) {
+    if (given) refuse(concat(option, " goes with --update ", way, ", not with ", to_string(config.update)));
+  };
+  if (config.servers < 1) refuse(concat("--servers must be at least 1, not ", config.servers));
+  if (config.update != comm::UpdateKind::server)
+    return goes_with("--servers", config.servers != standard.servers, "server");
+  goes_with("--all-reduce", config.all_reduce != standard.all_reduce, "all-reduce");
+  goes_with("--bucket-mib", config.bucket_mib != standard.bucket_mib, "all-reduce");
+  goes_with("--wire bf16", config.wire != standard.wire, "all-reduce");
+  goes_with("--reproducible", config.reproducible, "all-reduce");
+  if (config.clip_norm > 0.0) {
+    refuse(
+        "--clip-norm does not go with --update server: it needs the norm of the whole gradient, of which "
+        "each "
+        "server has a part; leave it out, or choose --update all-reduce");
+  }
+  if (config.device == "cuda") {
+    refuse(
+        "--update server goes with --device cpu so far, not with cuda; give that, or choose --update "
+        "all-reduce");
+  }
+}
+
 void add_augment(RunFingerprint& items, const TrainConfig& config, const data::DatasetInfo& dataset) {
   items.emplace_back("--augment", std::string(to_string(config.augment)));
   const data::AugmentSpec spec = augment_spec(config, dataset.image);
@@ -233,6 +267,7 @@ void check(const TrainConfig& config) {
   }
   check_augment(config);
   check_reproducible(config);
+  check_update(config);
   require_in("--bucket-mib", config.bucket_mib, kLeastBucketMib, kMostBucketMib);
   require_in("--graph-steps", config.graph_steps, 1, kMostGraphSteps);
   require_in("--eval-every", config.eval_every, 0.0, kMany);
@@ -256,8 +291,10 @@ void check(const TrainConfig& config) {
     refuse(concat("--timeout must be 0 or at least 2 seconds, not ", config.timeout_s));
 }
 
-Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInfo& dataset) {
+Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::DatasetInfo& dataset) {
   Sizes sizes;
+  const int ranks = resolve_workers(config, all_ranks);
+  sizes.workers = ranks;
   const std::int64_t batch = resolve_batch(config, ranks);
   sizes.batch = static_cast<int>(batch);
   sizes.global_batch = static_cast<std::uint64_t>(sizes.batch) * static_cast<std::uint64_t>(ranks);

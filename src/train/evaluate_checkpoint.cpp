@@ -157,7 +157,9 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
     arena.emplace([&](std::size_t bytes) { return backend->allocate(bytes); });
     params = backend->allocate(tower->layout().floats * sizeof(float));
     import_block(*backend, *tower, tensors, params);
-    evaluator.emplace(*backend, *tower, *arena, world, *file, network.augment, config.batch_size,
+    const data::Shard part = data::shard_of(file->info().test_count, static_cast<std::uint64_t>(world.rank()),
+                                            static_cast<std::uint64_t>(world.size()));
+    evaluator.emplace(*backend, *tower, *arena, world, *file, part, network.augment, config.batch_size,
                       params.as<const float>());
   });
   evaluator->show_in(heart.progress);

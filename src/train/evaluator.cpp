@@ -74,7 +74,7 @@ std::uint64_t Accuracy::count() const {
 }
 
 Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
-                     const comm::World& world, const data::DatasetFile& file,
+                     const comm::World& world, const data::DatasetFile& file, data::Shard part,
                      const data::AugmentSpec& augment, int batch, const float* params)
     : backend_(backend),
       world_(world),
@@ -82,8 +82,6 @@ Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine
       classes_(static_cast<std::size_t>(file.info().classes())),
       label_names_(file.info().label_names),
       image_(file.info().image) {
-  const data::Shard part = data::shard_of(file.info().test_count, static_cast<std::uint64_t>(world.rank()),
-                                          static_cast<std::uint64_t>(world.size()));
   data_ = ResidentData(backend, file, data::Split::test, part);
   first_ = part.first;
   labels_.resize(part.count);

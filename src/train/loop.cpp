@@ -41,6 +41,12 @@ report::StepScale step_scale(const SessionState& state) {
           static_cast<std::uint64_t>(state.config.log_every)};
 }
 
+/// Of the ranks that compute, by rank.
+std::vector<std::string> workers_hosts(const SessionState& state) {
+  const std::vector<std::string>& hosts = state.world.hosts();
+  return {hosts.begin(), hosts.begin() + state.sizes.workers};
+}
+
 /// Of this rank, since its start; below 0 where its runner cannot tell, and where there is nobody else.
 double communicated_seconds(const SessionState& state) {
   const std::vector<double> seconds = state.step->task_seconds();
@@ -71,8 +77,8 @@ class Loop {
               return snapshot(s_, schedule_, step, test_accuracy);
             },
             view_),
-        reporter_(state.world, step_scale(state), schedule_, {view_, metrics_, board_},
-                  [&state] { return communicated_seconds(state); }),
+        reporter_(state.world.rank(), workers_hosts(state), step_scale(state), schedule_,
+                  {view_, metrics_, board_}, [&state] { return communicated_seconds(state); }),
         begun_(state.progress.step),
         launched_(begun_),
         finished_(launched_),
@@ -246,6 +252,7 @@ void Loop::finish() {
   recording_->pause();
   note_done();
   absorb(launched_);
+  complete_state(s_);
 }
 
 /// As many as asked for, where no log line, evaluation, checkpoint or comparison is due before their end, and none of them
@@ -323,7 +330,7 @@ void Loop::absorb(std::uint64_t until) {
                  std::isnan(by_loss ? loss : record.gradient_norm) ? "not a number" : "infinite", kAdvice));
     }
     if (absorbed_ % static_cast<std::uint64_t>(s_.config.check_every) == 0) {
-      const std::string difference = watch::desync_text(record, s_.world.hosts());
+      const std::string difference = watch::desync_text(record, workers_hosts(s_));
       if (!difference.empty()) throw comm::AgreedError(ErrorKind::desync, difference);
     }
     if (record.stop_requests > 0.0) stopping_ = true;
@@ -341,6 +348,7 @@ void Loop::absorb(std::uint64_t until) {
 void Loop::note_parameter_hash() {
   s_.step->finish();
   recording_->pause();
+  complete_state(s_);
   require_finite();
   if (board_) board_.write(launched_ + 1, weight_losses(s_));
   const std::uint64_t hash = s_.state.hash(*s_.backend);

@@ -10,7 +10,7 @@ namespace cifar_mpi::train {
 RunFingerprint resolved_settings(const SessionState& state) {
   RunFingerprint settings{{"precision", std::string(to_string(state.config.precision))},
                           {"threads", std::to_string(state.config.threads)},
-                          {"ranks", std::to_string(state.world.size())}};
+                          {"ranks", std::to_string(state.sizes.workers)}};
   if (!state.config.reproducible)
     settings.emplace_back("batches per step", std::to_string(state.sizes.parts));
   settings.emplace_back("update", std::string(to_string(state.config.update)));
@@ -53,7 +53,7 @@ void adopt(SessionState& state, const RunFingerprint& resolved) {
     config.precision = find_name<Precision>(*value).value_or(Precision::automatic);
     state.adopted_precision = config.precision != Precision::automatic;
   }
-  if (find_number(resolved, "ranks") != state.world.size()) return;
+  if (find_number(resolved, "ranks") != state.sizes.workers) return;
   if (const auto threads = find_number(resolved, "threads");
       threads && std::in_range<int>(*threads) && config.threads == 0) {
     config.threads = std::max(static_cast<int>(*threads), 0);

@@ -62,12 +62,9 @@ void open_update_on_these_nodes(SessionState& state) {
 }
 
 void load_samples(SessionState& state) {
-  const int rank = state.world.rank(), ranks = state.world.size();
-  const data::SampleOrder order(state.config.shuffle, state.config.seed, state.info.train_count, rank, ranks,
-                                state.sizes.batch);
-  const data::Shard own = data::shard_of(state.info.train_count, static_cast<std::uint64_t>(rank),
-                                         static_cast<std::uint64_t>(ranks));
-  state.samples = ResidentData(*state.backend, *state.dataset, data::Split::train, order.held(), own);
+  if (state.serves()) return;
+  state.samples = ResidentData(*state.backend, *state.dataset, data::Split::train, sample_order(state).held(),
+                               state.part_of(state.info.train_count));
 }
 
 /// All ranks must have planned the same kernels: the flat blocks are summed as they lie in memory.
@@ -88,7 +85,8 @@ void build_programs(SessionState& state, const run::Start& start) {
   state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(&state.progress.step),
                       sizeof state.progress.step);
   state.evaluator.emplace(*state.backend, *state.tower, *state.arena, state.world, *state.dataset,
-                          state.network.augment, state.sizes.batch / state.sizes.parts,
+                          state.part_of(state.info.test_count), state.network.augment,
+                          state.sizes.batch / state.sizes.parts,
                           state.state[optim::StateRole::average].as<const float>());
   state.dataset.reset();
 }
@@ -103,12 +101,13 @@ run::StartRequest start_request(const SessionState& state) {
           unrecorded_fingerprint(),
           config.optimizer.kind,
           config.init_from,
-          std::string(model::classifier_of(state.network.net))};
+          std::string(model::classifier_of(state.network.net)),
+          state.sizes.workers};
 }
 
 run::StartedRun started_run(const SessionState& state) {
   return {state.progress.resolved, state.tower->plan_text(), state.config.reproducible, state.config.shuffle,
-          state.info.train_count,  state.sizes.global_batch, state.world.size()};
+          state.info.train_count,  state.sizes.global_batch, state.sizes.workers};
 }
 
 /// What is not plain gradient descent on the labels as they are.
@@ -123,8 +122,15 @@ std::string optimizer_text(const TrainConfig& config) {
 
 /// "128 per rank", "4 x 128 per rank".
 std::string batch_text(const SessionState& state) {
-  if (state.config.accumulate == 1) return concat(state.sizes.batch, " per rank");
-  return concat(state.config.accumulate, " x ", state.sizes.batch / state.config.accumulate, " per rank");
+  const char* const each = state.sizes.workers < state.world.size() ? " per worker" : " per rank";
+  if (state.config.accumulate == 1) return concat(state.sizes.batch, each);
+  return concat(state.config.accumulate, " x ", state.sizes.batch / state.config.accumulate, each);
+}
+
+/// "all-reduce window", "update by server, rank 3".
+std::string update_text(const SessionState& state) {
+  const bool sums = state.config.update == comm::UpdateKind::all_reduce;
+  return concat(sums ? "all-reduce " : "update by ", state.update->name());
 }
 
 constexpr double kHighForAdam = 0.02;
@@ -140,7 +146,7 @@ void describe_run(const SessionState& state, const run::Start& start) {
                   to_string(config.shuffle), ", augment ", to_string(config.augment)));
   log.info(concat("model: ", config.model, ", ", model::param_count(state.network.params), " parameters, ",
                   to_string(config.precision), "; batch ", batch_text(state), ", global batch ",
-                  state.sizes.global_batch, "; all-reduce ", state.update->name(), "; seed ", config.seed));
+                  state.sizes.global_batch, "; ", update_text(state), "; seed ", config.seed));
   log.info(concat(
       "learning rate: ", optim::Schedule(schedule_spec(config, state.sizes, info.train_count)).describe(),
       "; EMA ", config.ema_decay, "; weight decay ", config.weight_decay, optimizer_text(config)));

@@ -19,6 +19,15 @@ struct SessionState {
   SessionState(TrainConfig chosen, const comm::World& the_world, const Log& the_log, std::atomic<int>& asked)
       : config(std::move(chosen)), world(the_world), log(the_log), requests(asked) {}
 
+  /// Whether this rank holds weights for others and computes no gradients.
+  bool serves() const { return world.rank() >= sizes.workers; }
+  /// This rank's part of so many samples: a server has none.
+  data::Shard part_of(std::uint64_t count) const {
+    if (serves()) return {};
+    return data::shard_of(count, static_cast<std::uint64_t>(world.rank()),
+                          static_cast<std::uint64_t>(sizes.workers));
+  }
+
   TrainConfig config;
   const comm::World& world;
   Log log;
@@ -77,6 +86,13 @@ void open_update(SessionState& state);
 void allocate_blocks(SessionState& state);
 
 engine::ControlLayout control_layout(const SessionState& state);
+
+/// The samples of this rank's steps; of a rank that computes.
+data::SampleOrder sample_order(const SessionState& state);
+
+/// Between steps, with nothing under way; collective. Every rank then has the rows of the state that change in
+/// steps, also where only servers change them.
+void complete_state(SessionState& state);
 
 /// How many images of the first part of a batch a summary shows.
 int kept_images(const SessionState& state);

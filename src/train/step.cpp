@@ -3,6 +3,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
+#include "cifar_mpi/comm/server_update.hpp"
 #include "train/state.hpp"
 
 /// Builds the training step: the way of one batch, from the sample order to the updated parameters.
@@ -20,8 +21,7 @@ engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout
   binding.step = state.step_counter.as<std::uint64_t>();
   binding.facts = state.facts.as<engine::RankFacts>();
   binding.data = state.samples.view();
-  binding.order = data::SampleOrder(config.shuffle, config.seed, state.info.train_count, state.world.rank(),
-                                    state.world.size(), state.sizes.batch);
+  if (!state.serves()) binding.order = sample_order(state);
   binding.augment = state.network.augment;
   binding.seed = config.seed;
   binding.global_batch = state.sizes.global_batch;
@@ -100,7 +100,23 @@ std::vector<engine::Bytes> regions_of(const SessionState& state) {
 }  // namespace
 
 engine::ControlLayout control_layout(const SessionState& state) {
-  return {state.world.size(), state.tower->layout().running_floats};
+  return {state.sizes.workers, state.tower->layout().running_floats};
+}
+
+data::SampleOrder sample_order(const SessionState& state) {
+  return {state.config.shuffle, state.config.seed,   state.info.train_count,
+          state.world.rank(),   state.sizes.workers, state.sizes.batch};
+}
+
+void complete_state(SessionState& state) {
+  const std::size_t trained = state.tower->layout().trained_floats;
+  std::vector<std::span<float>> blocks;
+  for (const optim::StateRow& row : state.state.rows()) {
+    // All that compute have the weights, and what is wrong with a rank's must not be mended unseen.
+    if (row.role != optim::StateRole::weights)
+      blocks.emplace_back(state.state[row.role].as<float>(), trained);
+  }
+  state.update->complete(blocks);
 }
 
 void resolve_threads(SessionState& state) {
@@ -140,10 +156,24 @@ std::unique_ptr<comm::Update> make_all_reduce_update(const SessionState& state) 
       comm::AllReduceSettings{config.bucket_mib, config.wire, overlap});
 }
 
+std::unique_ptr<comm::Update> make_server_update(const SessionState& state) {
+  if (state.collectives.device) {
+    throw comm::AgreedError(
+        ErrorKind::usage,
+        "--update server goes with --device cpu so far, and --device auto has chosen a GPU; "
+        "give --device cpu, or choose --update all-reduce");
+  }
+  const bool overlap = comm::resolve_overlap(state.config.overlap, state.world, false);
+  return comm::make_server_update(state.world, state.tower->layout(),
+                                  {state.config.servers, overlap, &state.request_word});
+}
+
 std::unique_ptr<comm::Update> make_update(const SessionState& state) {
   switch (state.config.update) {
     case comm::UpdateKind::all_reduce:
       return make_all_reduce_update(state);
+    case comm::UpdateKind::server:
+      return make_server_update(state);
   }
   throw std::logic_error("an unknown way to update");
 }
@@ -212,7 +242,7 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
   const std::span<const comm::ParamSpan> spans = update.spans();
 
   comm::StepParts parts;
-  parts.compute = compute_tasks(state, binding);
+  if (!state.serves()) parts.compute = compute_tasks(state, binding);
   for (std::size_t i = 0; i < spans.size(); ++i) {
     parts.update.push_back(bind_update(state, binding, spans[i], state.decay_sums.as<double>() + i));
   }
@@ -231,6 +261,8 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
   parts.finish.push_back(state.backend->advance_task(advance, state.records));
   parts.control = {binding.control, control.floats()};
   parts.grads = {binding.grads, trained};
+  parts.params = {state.state[optim::StateRole::weights].as<float>(), trained};
+  parts.decay_sums = {state.decay_sums.as<double>(), spans.size()};
 
   engine::StepProgram program("train");
   update.append(program, std::move(parts), concurrent);

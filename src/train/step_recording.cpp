@@ -140,7 +140,7 @@ report::Timeline timeline_head(const SessionState& state) {
     const engine::Task& task = program.tasks()[i];
     head.tasks.push_back({task.name, lanes[i], task.kind, summed_bytes(task), std::move(after[i])});
   }
-  head.hosts = state.world.hosts();
+  head.hosts.assign(state.world.hosts().begin(), state.world.hosts().begin() + state.sizes.workers);
   head.clock_uncertainty_ns.resize(head.hosts.size(), 0);
   return head;
 }
@@ -224,8 +224,9 @@ void StepRecording::end_trace() {
 
 std::vector<report::Timeline::Step> StepRecording::collect(std::size_t first, std::size_t count,
                                                            const comm::ClockTranslation& clock) {
-  const std::vector<std::vector<std::byte>> ranks =
-      s_.world.collect(pack(*recorder_, first, count, clock).bytes());
+  std::vector<std::vector<std::byte>> ranks = s_.world.collect(pack(*recorder_, first, count, clock).bytes());
+  // A server's program is another one.
+  if (!ranks.empty()) ranks.resize(static_cast<std::size_t>(s_.sizes.workers));
   std::vector<report::Timeline::Step> steps(s_.world.rank() == 0 ? count : 0);
   clock_uncertainty_.clear();
   for (const std::vector<std::byte>& bytes : ranks) {

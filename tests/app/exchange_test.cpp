@@ -119,6 +119,29 @@ TEST_F(Exchange, LearnsAlsoWithGradientsInBf16) {
   EXPECT_LT(loss_of("bf16", "--all-reduce ring --wire bf16"), 0.5 * std::log(10.0));
 }
 
+/// Three workers: of two the order of the sum could not be seen.
+TEST_F(Exchange, GivesWithServersTheBitsOfASumInRankOrder) {
+  const std::string common =
+      "--batch-size 8 --steps 50 --log-every 50 --optimizer momentum --lr 0.01 --checkpoint-every 20 ";
+  const auto end_of = [&](const std::string& run, int ranks, const std::string& options) {
+    const Outcome outcome = mpirun(ranks, train(run, common + options));
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return run::read_checkpoint(file(run) + "/checkpoints/step_000000050.h5");
+  };
+  const run::Checkpoint window = end_of("window", 3, "--all-reduce window");
+  for (int servers = 1; servers <= 3; ++servers) {
+    const std::string number = std::to_string(servers);
+    const run::Checkpoint served =
+        end_of("served" + number, 3 + servers, "--update server --servers " + number);
+    for (const optim::StateRow& row : optim::state_rows(optim::OptimizerKind::momentum)) {
+      const auto &a = window.state[row.role], &b = served.state[row.role];
+      ASSERT_EQ(a.size(), b.size());
+      for (std::size_t t = 0; t < a.size(); ++t)
+        EXPECT_TRUE(a[t].values == b[t].values) << row.group << ' ' << a[t].name << ", " << number;
+    }
+  }
+}
+
 TEST_F(Exchange, RefusesAWireThatCannotBe) {
   for (const char* choice : {"--all-reduce window", "--all-reduce mpi", "--reproducible --shuffle global"}) {
     const Outcome outcome = mpirun(2, train("never", std::string("--wire bf16 ") + choice));

@@ -113,6 +113,8 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--optimizer lion", "optimizer"},
       {"--optimizer momentum --beta1 0.5", "--beta1 belongs to --optimizer adamw, not to momentum"},
       {"--clip-norm -1", "--clip-norm"},
+      {"--update ring", "update"},
+      {"--update server --servers 0", "--servers must be at least 1, not 0"},
       {"--label-smoothing 1", "--label-smoothing"},
       {"--schedule steps", "--decay-at must hold fractions of the run"},
       {"--schedule steps --decay-at 0.5,half", "must be numbers with commas between them"},

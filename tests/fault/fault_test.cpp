@@ -104,6 +104,24 @@ TEST_F(Fault, AKilledRankEndsTheJobAtOnce) {
   }
 }
 
+/// Three workers and a server come to the same end as three ranks that sum in rank order, whoever is lost.
+TEST_F(Fault, AServerThatIsStoppedIsNamedAndTheRunGoesOnFromTheCheckpoint) {
+  const Words served{"--update", "server"};
+  Process job = start(under_mpirun(with(endless("served"), served), 4), {}, file("served.log"));
+  const auto ranks = ranks_in_training(job, "served");
+  ASSERT_EQ(ranks.size(), 4u);
+  kill(ranks.at(3), SIGSTOP);
+  EXPECT_EQ(job.wait(kTimeout + kLaunchers), 7) << job.output();
+  const std::regex named("\\(pid " + std::to_string(ranks.at(3)) +
+                         "\\) has shown no sign of life for [0-9.]+ s in step [0-9]+, "
+                         "(wait for pushes|update|compare servers|answer workers|advance|between tasks)");
+  EXPECT_TRUE(std::regex_search(job.output(), named)) << job.output();
+  EXPECT_TRUE(exit_record("served").starts_with("7 rank 3 on ")) << exit_record("served");
+  expect_all_ended(ranks);
+  run_to_end("served", under_mpirun(with(small("served"), served), 4));
+  expect_same_groups("served", "undisturbed", {"/model", "/ema", "/optimizer"});
+}
+
 TEST_F(Fault, RanksStopWithACheckpointWhenTheirMpirunIsKilled) {
   Process job = start(under_mpirun(with(endless("orphans"), {"--checkpoint-every", "1000000"})), {},
                       file("orphans.log"));

@@ -111,6 +111,11 @@ TEST(Verdict, RecommendsSharedMemoryInsideANode) {
             "memory, twice the batch per rank (256 images) would make 1.1 times the images/s");
   run.collective = "window";
   EXPECT_EQ(sentence_of(run).find("--all-reduce"), std::string::npos);
+  run.collective = "server, rank 2";
+  EXPECT_EQ(
+      sentence_of(run),
+      "0.80: ranks wait 10.0 of 51.0 ms for the servers inside the node; more --servers would share what "
+      "they do, twice the batch per rank (256 images) would make 1.1 times the images/s");
 }
 
 // 4 MB in 10 ms is less than any memory does, in 3.9 ms it is not.

@@ -128,6 +128,21 @@ TEST(Check, NamesTheOptionAndTheValue) {
     c.shuffle = data::Shuffle::global;
     c.wire = comm::Wire::bf16;
   });
+  refuse("--servers", "goes with --update server, not with all-reduce", [](auto& c) { c.servers = 2; });
+  const auto refuse_served = [&](const char* option, const char* part, const Change& change) {
+    refuse(option, part, [&](auto& c) {
+      c.update = comm::UpdateKind::server;
+      c.shuffle = data::Shuffle::global;
+      change(c);
+    });
+  };
+  refuse_served("--servers", "0", [](auto& c) { c.servers = 0; });
+  refuse_served("--all-reduce", "with --update all-reduce", [](auto& c) { c.all_reduce = "ring"; });
+  refuse_served("--bucket-mib", "with --update all-reduce", [](auto& c) { c.bucket_mib = 2.0; });
+  refuse_served("--wire bf16", "with --update all-reduce", [](auto& c) { c.wire = comm::Wire::bf16; });
+  refuse_served("--reproducible", "with --update all-reduce", [](auto& c) { c.reproducible = true; });
+  refuse_served("--clip-norm", "of which each server has a part", [](auto& c) { c.clip_norm = 1.0; });
+  refuse_served("--update server", "--device cpu", [](auto& c) { c.device = "cuda"; });
   refuse("--timeout", "1.9", [](auto& c) { c.timeout_s = 1.9; });
   for (const double bad : {nan, inf, 0.0, -1.0}) {
     for (const auto& [option, member] : std::map<std::string, double TrainConfig::*>{

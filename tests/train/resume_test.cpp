@@ -126,6 +126,7 @@ TEST_F(Resume, TakesOverWhatIsLeftAutomatic) {
 
 TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
   SessionState state(config(), world(), Log(1), stop_);
+  state.sizes.workers = world().size();
   const auto adopted = [&](int ranks, TrainConfig asked) {
     state.config = asked;
     state.adopted_all_reduce = state.adopted_precision = false;
@@ -191,6 +192,7 @@ TEST_F(Resume, BelievesNoSettingsThatNoRunHas) {
 
 TEST_F(Resume, AdoptsNoNameThatIsNoChoice) {
   SessionState state(config(), world(), Log(1), stop_);
+  state.sizes.workers = world().size();
   const auto adopted = [&](bool reproducible) {
     state.config = config();
     state.config.reproducible = reproducible;

@@ -18,12 +18,13 @@
 namespace cifar_mpi::comm {
 
 /// The ways there are; README.md of the room says when to use which.
-enum class UpdateKind : std::uint8_t { all_reduce };
+enum class UpdateKind : std::uint8_t { all_reduce, server };
 constexpr auto names_of(UpdateKind) {
-  return std::to_array<Name<UpdateKind>>({{"all-reduce", UpdateKind::all_reduce}});
+  return std::to_array<Name<UpdateKind>>(
+      {{"all-reduce", UpdateKind::all_reduce}, {"server", UpdateKind::server}});
 }
 
-/// Floats [begin, end) of the flat blocks, counted from the first parameter; whole parameters.
+/// Floats [begin, end) of the flat blocks, counted from the first parameter, multiples of 16.
 struct ParamSpan {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -36,6 +37,8 @@ struct StepParts {
   std::vector<engine::Task> finish;   ///< needs everything; in order
   std::span<float> control;           ///< what `allocate` gave: the control block, ...
   std::span<float> grads;             ///< ... which ends where the gradients begin
+  std::span<float> params;            ///< the trained ones, which the update tasks change
+  std::span<double> decay_sums;       ///< what each update task leaves for `finish` besides
   /// Where there is one it reads all that is summed, and stands in front of all updates, which then wait for
   /// the last sum; else each stands behind the sum of its own span.
   std::optional<engine::Task> before_updates;
@@ -53,14 +56,16 @@ struct Concurrency {
 /// All of it is settled while the program is built: `append` puts the exchange between the step's own tasks,
 /// and running is replay. What an update and the loop owe each other:
 ///
-///   drain   when the program's runner has finished, nothing is under way, and all ranks have the same
-///           parameters: evaluation, checkpoints and the comparison of the ranks stand there
-///   agree   before the first task of `update` the control block holds the sums over all ranks: every rank
+///   drain   when the program's runner has finished, nothing is under way, and all ranks that compute have the
+///           same parameters: evaluation, checkpoints and the comparison of the ranks stand there, behind
+///           `complete` where they need what the update tasks keep besides
+///   agree   before the first task of `finish` the control block holds the sums over all ranks: every rank
 ///           finds the same step diverged, and takes every decision at the same step without asking
 ///   stop    a request to stop is a word of the control block, and so takes effect on all ranks at once
 ///
 /// A rank that serves and holds no data gives `append` parts without compute tasks; its update receives the
-/// spans' gradients in their place and sends the parameters behind their update tasks. A way with local steps
+/// gradients of its spans in their place and sends the parameters behind their update tasks, which only it
+/// runs. A way with local steps
 /// appends no exchange, and the loop replays a second program, which one method more appends, every so many
 /// steps and before it drains. Until that program has run the control block holds one rank's sums alone, so
 /// such a way also has to say at which steps the loop may decide.
@@ -82,9 +87,15 @@ class Update {
   virtual Buffer allocate(std::size_t control_floats) = 0;
   /// The parameters in the pieces that are updated by one task each: all of them, without gaps.
   virtual std::span<const ParamSpan> spans() const = 0;
-  /// Appends one step to `program`, which the caller finalizes. Every rank must append the same. The program's
+  /// Appends one step to `program`, which the caller finalizes. Every rank must append the same, but for what
+  /// only some do. The program's
   /// tasks refer to the update. Throws std::logic_error when the parts do not fit each other.
   virtual void append(engine::StepProgram& program, StepParts parts, Concurrency concurrent) = 0;
+
+  /// Between steps, with nothing under way; every rank calls it. What update tasks change besides parameters
+  /// then stands in `blocks`, host memory of the size of the trained parameters each, on every rank, also where
+  /// only some run those tasks. Throws Error{comm}.
+  virtual void complete(std::span<const std::span<float>> /*blocks*/) {}
 };
 
 }  // namespace cifar_mpi::comm

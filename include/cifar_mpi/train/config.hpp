@@ -78,6 +78,7 @@ struct TrainConfig {
   data::Shuffle shuffle = data::Shuffle::shard;
 
   comm::UpdateKind update = comm::UpdateKind::all_reduce;
+  int servers = 1;  ///< of UpdateKind::server: the last ranks
   std::string all_reduce = "auto";
   std::string nccl_algorithm = "auto";  ///< ring, tree or auto; on CUDA
   bool share_gpus = false;              ///< several ranks may have one GPU; for tests
@@ -112,9 +113,10 @@ struct TrainConfig {
 
 /// The sizes that follow from a configuration, the ranks and the dataset.
 struct Sizes {
-  int parts = 1;  ///< pieces a rank computes its batch in: batches of a step, or micro-shards
-  int batch = 0;  ///< samples per rank and step
-  std::uint64_t global_batch = 0;  ///< batch · ranks
+  int workers = 1;  ///< ranks that compute gradients, the first ones; those behind them serve
+  int parts = 1;    ///< pieces a rank computes its batch in: batches of a step, or micro-shards
+  int batch = 0;    ///< samples per worker and step
+  std::uint64_t global_batch = 0;  ///< batch · workers
   std::uint64_t total_steps = 0;
   double steps_per_epoch = 0.0;  ///< N / G
 };
@@ -122,8 +124,8 @@ struct Sizes {
 /// Checks what needs no file: throws Error{usage} naming the option and the value.
 void check(const TrainConfig& config);
 
-/// Throws Error{usage} when the batches do not fit the ranks, Error{data} when the dataset is too small for
-/// them.
+/// Throws Error{usage} when the servers or the batches do not fit the ranks, Error{data} when the dataset is too
+/// small for them.
 Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInfo& dataset);
 
 /// The learning-rate schedule of a run.

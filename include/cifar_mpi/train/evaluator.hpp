@@ -53,14 +53,14 @@ struct Accuracy {
   double precision_at_1() const { return static_cast<double>(correct()) / static_cast<double>(count()); }
 };
 
-/// Evaluates one block of parameters on the test split; each rank takes the contiguous part shard_of gives
-/// it.
+/// Evaluates one block of parameters on the test split; each rank takes a contiguous part.
 class Evaluator {
  public:
-  /// `params` is a block of `tower`'s layout in backend memory. All arguments must outlive the evaluator.
+  /// `part` is this rank's; all parts together are the split. `params` is a block of `tower`'s layout in backend
+  /// memory. All arguments must outlive the evaluator.
   Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
-            const comm::World& world, const data::DatasetFile& file, const data::AugmentSpec& augment,
-            int batch, const float* params);
+            const comm::World& world, const data::DatasetFile& file, data::Shard part,
+            const data::AugmentSpec& augment, int batch, const float* params);
 
   /// As of a runner.
   void show_in(engine::ProgressCounter& counter) { runner_->show_in(counter); }

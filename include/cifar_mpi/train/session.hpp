@@ -30,7 +30,7 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// From now on shows `watchdog`, which must outlive the session, how it gets on. Before `run`.
+  /// From now on shows `watchdog`, which must outlive the session, how it gets on. Collective; before `run`.
   void show_to(watch::Watchdog& watchdog);
 
   /// Trains to the last step, evaluates, and leaves a checkpoint. Returns at once when the run is already

@@ -1,0 +1,235 @@
+#include "cifar_mpi/comm/server_update.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <list>
+#include <stdexcept>
+#include <utility>
+
+#include "cifar_mpi/base/text.hpp"
+#include "comm/collectives.hpp"
+#include "comm/mpi_check.hpp"
+#include "comm/push_pull.hpp"
+#include "comm/span_queue.hpp"
+#include "comm/world_access.hpp"
+
+namespace cifar_mpi::comm {
+namespace {
+
+using engine::ControlLayout;
+using engine::kComm;
+using engine::kCompute;
+using engine::StepProgram;
+using engine::Task;
+
+template <class T>
+engine::Bytes bytes_of(std::span<T> array) {
+  return engine::bytes_of(array.data(), array.size());
+}
+
+/// What the servers tell each other behind their updates, before they answer: of each the decay term of its span, and
+/// how many requests it has. All of them then have the same control block and decay terms.
+class CompareServers {
+ public:
+  struct Word {
+    double decay_sum = 0.0;
+    double stops = 0.0;
+    double traces = 0.0;
+  };
+
+  CompareServers(MPI_Comm servers, int own, std::span<float> control, std::span<double> decay_sums,
+                 const std::atomic<int>* requests)
+      : servers_(servers),
+        own_(static_cast<std::size_t>(own)),
+        control_(control),
+        decay_sums_(decay_sums),
+        requests_(requests),
+        words_(decay_sums.size()) {}
+
+  void start() {
+    const int asked = requests_ != nullptr ? requests_->load(std::memory_order_relaxed) : 0;
+    const auto has = [asked](int request) { return (asked & request) != 0 ? 1.0 : 0.0; };
+    mine_ = {decay_sums_[own_], has(engine::kStopRequest), has(engine::kTraceRequest)};
+    check(MPI_Iallgather(&mine_, kNumbers, MPI_DOUBLE, words_.data(), kNumbers, MPI_DOUBLE, servers_,
+                         under_way_.address()),
+          "comparing the servers");
+  }
+
+  bool poll() {
+    int done = 0;
+    check(MPI_Test(under_way_.address(), &done, MPI_STATUS_IGNORE), "comparing the servers");
+    if (done == 0) return false;
+    for (std::size_t s = 0; s < words_.size(); ++s) {
+      decay_sums_[s] = words_[s].decay_sum;
+      control_[ControlLayout::stop] += static_cast<float>(words_[s].stops);
+      control_[ControlLayout::trace] += static_cast<float>(words_[s].traces);
+    }
+    return true;
+  }
+
+ private:
+  static constexpr int kNumbers = sizeof(Word) / sizeof(double);
+
+  MPI_Comm servers_;
+  std::size_t own_;
+  std::span<float> control_;
+  std::span<double> decay_sums_;
+  const std::atomic<int>* requests_;
+  Word mine_;
+  std::vector<Word> words_;
+  Request under_way_;
+};
+
+class ServerUpdate final : public Update {
+ public:
+  ServerUpdate(const World& world, const engine::ParamLayout& layout, const ServerSettings& settings);
+
+  std::string_view name() const override { return name_; }
+  std::string note() const override { return {}; }
+  RunFingerprint settings() const override { return {{"servers", std::to_string(ranks_.servers)}}; }
+  Buffer allocate(std::size_t control_floats) override {
+    return allocate_together(world_, (control_floats + spans_.back().end) * sizeof(float));
+  }
+  std::span<const ParamSpan> spans() const override { return spans_; }
+  void append(StepProgram& program, StepParts parts, Concurrency concurrent) override;
+  void complete(std::span<const std::span<float>> blocks) override;
+
+ private:
+  void append_working(StepProgram& program, StepParts parts, Concurrency concurrent);
+  void append_serving(StepProgram& program, StepParts parts);
+
+  const World& world_;
+  Communicator all_;
+  Communicator servers_;  ///< none for a worker
+  ServerRanks ranks_;
+  ServerSettings settings_;
+  std::vector<ParamSpan> spans_;
+  std::string name_;
+  // Tasks point into these; they go before the communicators.
+  std::list<Push> pushes_;
+  std::list<Pull> pulls_;
+  std::list<TakePushes> taking_;
+  std::list<CompareServers> comparing_;
+  std::list<StepFacts> facts_;
+  std::list<Answer> answers_;
+};
+
+ServerUpdate::ServerUpdate(const World& world, const engine::ParamLayout& layout,
+                           const ServerSettings& settings)
+    : world_(world),
+      all_(WorldAccess::duplicate(world)),
+      settings_(settings),
+      spans_(cut_for_servers(layout, settings.servers)) {
+  ranks_ = {all_.get(), world.rank(), world.size() - settings.servers, settings.servers};
+  servers_ = WorldAccess::split(world, ranks_.serves() ? 0 : -1);
+  const int first = ranks_.workers, last = world.size() - 1;
+  name_ = first == last ? concat("server, rank ", first) : concat("servers, ranks ", first, " to ", last);
+}
+
+/// A task of a rank that waits in it for others.
+template <class Operation>
+Task waiting(std::string name, std::vector<engine::Bytes> reads, std::vector<engine::Bytes> writes,
+             Operation& operation) {
+  Task task{std::move(name), std::move(reads), std::move(writes),
+            [&operation](engine::Lane&) { operation.start(); }, [&operation] { return operation.poll(); }};
+  task.kind = engine::TaskKind::collective;
+  return task;
+}
+
+void check_parts(const StepParts& parts, std::size_t spans) {
+  if (parts.before_updates) throw std::logic_error("no server has the whole sum of the gradients");
+  if (parts.update.size() != spans || parts.decay_sums.size() != spans)
+    throw std::logic_error("one update task and one decay sum per server");
+  if (parts.control.data() + parts.control.size() != parts.grads.data())
+    throw std::logic_error("the control block does not end where the gradients begin");
+  if (parts.params.size() != parts.grads.size())
+    throw std::logic_error("there are not as many trained parameters as gradients");
+}
+
+void ServerUpdate::append(StepProgram& program, StepParts parts, Concurrency concurrent) {
+  check_parts(parts, spans_.size());
+  if (parts.compute.empty() != ranks_.serves()) throw std::logic_error("workers compute, and servers do not");
+  if (ranks_.serves()) return append_serving(program, std::move(parts));
+  append_working(program, std::move(parts), concurrent);
+}
+
+void ServerUpdate::append_working(StepProgram& program, StepParts parts, Concurrency concurrent) {
+  engine::Branches branches(program, concurrent.branches);
+  std::vector<std::size_t> ready_after;
+  std::vector<Task> tasks;
+  for (std::size_t s = 0; s < spans_.size(); ++s) {
+    const std::span<float> array = array_of(s, spans_[s], parts);
+    const std::size_t last = last_user(parts.compute, array);
+    ready_after.push_back(settings_.overlap && concurrent.exchange ? last : parts.compute.size() - 1);
+    Push& push = pushes_.emplace_back(ranks_, static_cast<int>(s), array);
+    tasks.push_back(waiting(concat("push to server ", s), {bytes_of(array)}, {}, push));
+  }
+  SpanQueue queue(program, branches, std::move(ready_after), std::move(tasks));
+  for (std::size_t i = 0; i < parts.compute.size(); ++i) {
+    branches.run(std::move(parts.compute[i]));
+    queue.run_ready_after(i);
+  }
+  Pull& pull = pulls_.emplace_back(ranks_, spans_, parts.params, StepFacts(parts.control, parts.decay_sums));
+  branches.wait(kComm);
+  program.run(kComm,
+              waiting("pull", {},
+                      {bytes_of(parts.params), bytes_of(parts.control), bytes_of(parts.decay_sums)}, pull));
+  program.wait(kCompute, program.set(kComm));
+  for (Task& task : parts.finish) branches.run(std::move(task));
+  branches.join();
+}
+
+/// In a row: each task needs the one before.
+void ServerUpdate::append_serving(StepProgram& program, StepParts parts) {
+  const auto own = static_cast<std::size_t>(ranks_.server());
+  const ParamSpan& span = spans_[own];
+  const std::span<float> gradients = array_of(own, span, parts);
+  const std::span<float> params = parts.params.subspan(span.begin, span.end - span.begin);
+  TakePushes& taking = taking_.emplace_back(ranks_, gradients, parts.control);
+  CompareServers& comparing = comparing_.emplace_back(servers_.get(), ranks_.server(), parts.control,
+                                                      parts.decay_sums, settings_.requests);
+  StepFacts& facts = facts_.emplace_back(parts.control, parts.decay_sums);
+  Answer& answer = answers_.emplace_back(ranks_, params, own == 0 ? &facts : nullptr);
+
+  program.run(kCompute,
+              waiting("wait for pushes", {}, {bytes_of(gradients), bytes_of(parts.control)}, taking));
+  program.run(kCompute, std::move(parts.update[own]));
+  program.run(kCompute, waiting("compare servers", {bytes_of(parts.control), bytes_of(parts.decay_sums)},
+                                {bytes_of(parts.control), bytes_of(parts.decay_sums)}, comparing));
+  program.run(kCompute,
+              waiting("answer workers",
+                      {bytes_of(params), bytes_of(parts.control), bytes_of(parts.decay_sums)}, {}, answer));
+  for (Task& task : parts.finish) program.run(kCompute, std::move(task));
+}
+
+void ServerUpdate::complete(std::span<const std::span<float>> blocks) {
+  for (const std::span<float> block : blocks) {
+    for (int server = 0; server < ranks_.servers; ++server) {
+      const ParamSpan& span = spans_[static_cast<std::size_t>(server)];
+      const int root = ranks_.rank_of_server(server);
+      check(MPI_Bcast(block.data() + span.begin, static_cast<int>(span.end - span.begin), MPI_FLOAT, root,
+                      all_.get()),
+            "completing the state of the ranks", root);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<ParamSpan> cut_for_servers(const engine::ParamLayout& layout, int servers) {
+  constexpr std::size_t kLine = 16;
+  const std::size_t lines = layout.trained_floats / kLine, parts = static_cast<std::size_t>(servers);
+  std::vector<ParamSpan> spans;
+  for (std::size_t s = 0; s < parts; ++s)
+    spans.push_back({s * lines / parts * kLine, (s + 1) * lines / parts * kLine});
+  return spans;
+}
+
+std::unique_ptr<Update> make_server_update(const World& world, const engine::ParamLayout& layout,
+                                           const ServerSettings& settings) {
+  return std::make_unique<ServerUpdate>(world, layout, settings);
+}
+
+}  // namespace cifar_mpi::comm
