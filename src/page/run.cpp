@@ -3,12 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <functional>
 #include <set>
 
+#include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/report/timeline_file.hpp"
@@ -71,8 +71,7 @@ void find_state(Run& run) {
     return;
   }
   // By the clock of this machine, which is that of the file system or close to it.
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double now = wall_seconds();
   const double silent = std::max(0.0, now - lock->modified_s);
   const std::string stale = run::why_stale(holder, run::this_process(), silent);
   if (stale.empty()) {

@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <memory>
 #include <system_error>
 
+#include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "report/folder.hpp"
 
@@ -34,10 +34,6 @@ constexpr std::array<std::uint32_t, 256> kCrcTable = crc_table();
 template <class T>
 void append_little_endian(std::string& text, T value) {
   for (std::size_t i = 0; i < sizeof value; ++i) text += static_cast<char>(value >> (8 * i));
-}
-
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 std::string record_of(const Event& event) {

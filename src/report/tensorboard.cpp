@@ -1,9 +1,9 @@
 #include "report/tensorboard.hpp"
 
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 
+#include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/png.hpp"
 #include "report/graph.hpp"
@@ -23,10 +23,9 @@ Message hparam(const std::string& text) {
 
 /// What the plugin `hparams` wants to know when a session starts; it looks at no values.
 Event hparams_event(const RunFingerprint& hparams) {
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   Message start;
   for (const auto& [name, text] : hparams) start.entry(1, name, hparam(text));
-  start.number(5, now.count());
+  start.number(5, wall_seconds());
   const Message content = Message().message(3, start);
   Summary summary;
   summary.tensor("_hparams_/session_start_info",

@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <span>
@@ -27,10 +26,6 @@
 
 namespace cifar_mpi::train {
 namespace {
-
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 constexpr const char* kAdvice =
     "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs, in a new "
