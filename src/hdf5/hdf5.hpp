@@ -116,6 +116,10 @@ class Reader {
   std::uint64_t capacity_ = 0;
 };
 
+/// Opens a file that this program leaves in a run directory: no link, of that `format` and `version` (root attributes of
+/// these names). Throws Error{checkpoint} otherwise.
+Reader open_record(const std::string& path, const std::string& format, std::int64_t version);
+
 class Image;
 
 /// Builds a file in memory and writes it in one go.

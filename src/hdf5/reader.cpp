@@ -1,7 +1,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 #include "cifar_mpi/base/input_file.hpp"
@@ -104,6 +106,18 @@ Reader::Reader(std::string path, ErrorKind kind) : path_(std::move(path)), kind_
                 concat("cannot read '", path_, "': the HDF5 file is damaged or incomplete (", reason(), ")"));
   }
   capacity_ = capacity_of(path_, length);
+}
+
+Reader open_record(const std::string& path, const std::string& format, std::int64_t version) {
+  const auto refuse = [&](const std::string& why) { throw Error(ErrorKind::checkpoint, path + why); };
+  std::error_code unknown;
+  if (std::filesystem::is_symlink(path, unknown)) refuse(" is a symbolic link, which is not followed");
+  Reader file(path, ErrorKind::checkpoint);
+  if (!file.has_attribute("/", "format") || file.attribute<std::string>("/", "format") != format)
+    refuse(concat(" is an HDF5 file, but no ", format));
+  if (const auto found = file.attribute<std::int64_t>("/", "version"); found != version)
+    refuse(concat(" has version ", found, " of ", format, "; this program reads ", version));
+  return file;
 }
 
 void Reader::fail(std::string_view object, std::string_view text) const {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "cifar_mpi/base/shape.hpp"
 #include "page/chart.hpp"
+#include "report/step_summary.hpp"
 
 namespace cifar_mpi::page {
 
@@ -17,7 +17,7 @@ struct Distributions {
   std::string name;                              ///< "conv1/weights"
   std::vector<std::uint64_t> steps;              ///< rising
   std::vector<std::array<double, 5>> quantiles;  ///< by step: least, 5 %, half, 95 %, largest
-  std::vector<double> zeros;                     ///< by step, the share of zeros; of activations alone
+  std::vector<double> zeros;                     ///< by step, the share of zeros; of activations
 };
 
 /// What RUN_DIR/summaries.h5 says, by kind.
@@ -31,9 +31,9 @@ struct Summaries {
 /// Throws Error{checkpoint} when the file is damaged or is none of ours.
 Summaries read_summaries(const std::string& path);
 
-/// Values below which `share` of what was counted lies; `edges` has one more than `counts`. Between edges by
-/// interpolation. NaN when nothing was counted.
-double quantile(const std::vector<double>& edges, const std::vector<std::uint64_t>& counts, double share);
+/// The value below which `share` of what was counted lies; between edges by interpolation. NaN when nothing was
+/// counted.
+double quantile(const engine::ValueCounts& counts, double share);
 
 /// A figure for each distribution, over the run's steps.
 std::vector<Chart> distribution_charts(const Run& run, const std::vector<Distributions>& list,

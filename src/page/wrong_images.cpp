@@ -30,12 +30,12 @@ std::string wrong_images_html(const Run& run) {
 std::string input_images_html(const Run& run) {
   constexpr std::size_t kMost = 16;
   if (!run.summaries || run.summaries->images.empty()) return {};
-  const Summaries& summaries = *run.summaries;
-  const auto size = static_cast<std::size_t>(summaries.image.count());
+  const report::InputImages& images = run.summaries->images;
+  const auto size = static_cast<std::size_t>(images.extent.count());
   std::string pictures;
-  for (std::size_t i = 0; i < std::min(kMost, summaries.images.size() / size); ++i)
+  for (std::size_t i = 0; i < std::min(kMost, images.count()); ++i)
     pictures += concat("<img class=\"pixels\" alt=\"\" src=\"",
-                       bitmap_of(&summaries.images[i * size], summaries.image).address(), "\">");
+                       bitmap_of(&images.pixels[i * size], images.extent).address(), "\">");
   return concat(
       "<p class=\"note\">Some training images, cut, turned and shaded as the network sees them.</p><div "
       "class=\"filters inputs\" role=\"img\" "

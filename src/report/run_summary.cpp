@@ -79,7 +79,8 @@ std::vector<std::string> run_summary(const std::string& run_dir) {
   std::error_code ignored;
   try {
     // A run that is too short for a sample leaves no file.
-    const Timeline timeline = fs::exists(file, ignored) ? read_timeline(file) : Timeline{};
+    const Timeline timeline =
+        fs::exists(fs::symlink_status(file, ignored)) ? read_timeline(file) : Timeline{};
     lines = budget_table(timeline);
     const std::vector<std::string> words = verdict(efficiencies(timeline), timeline);
     lines.push_back((words.size() > 1 ? "verdict: " : "") + words.front());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <utility>
 
 #include "cifar_mpi/base/error.hpp"
@@ -40,8 +41,12 @@ void find_groups(const hdf5::Reader& file, const std::string& group, int depth,
 
 void require(bool holds, const hdf5::Reader& file, const std::string& group, const char* expected) {
   if (holds) return;
-  throw Error(ErrorKind::data, concat("'", file.path(), "', ", group, ": expected ", expected,
-                                      "; the file is damaged or not of this program, move it away"));
+  throw Error(ErrorKind::checkpoint,
+              concat(file.path(), " is damaged: ", group, " does not hold ", expected));
+}
+
+bool rises(const std::vector<std::uint64_t>& steps) {
+  return std::adjacent_find(steps.begin(), steps.end(), std::greater_equal<>()) == steps.end();
 }
 
 }  // namespace
@@ -49,11 +54,6 @@ void require(bool holds, const hdf5::Reader& file, const std::string& group, con
 std::size_t SummaryHistory::most_points() const {
   const std::size_t groups = std::max<std::size_t>(series_.size(), 1);
   return std::clamp(kMostBytes / (groups * kPointBytes), kLeastPoints, kMostPoints);
-}
-
-std::size_t SummaryHistory::steps_kept(const std::string& group) const {
-  const auto found = series_.find(group);
-  return found == series_.end() ? 0 : found->second.size();
 }
 
 void SummaryHistory::add(const std::string& group, std::uint64_t step, const ValueCounts& counts) {
@@ -107,22 +107,19 @@ void SummaryHistory::write(const std::string& path) const {
 SummaryHistory SummaryHistory::read(const std::string& path, std::uint64_t completed) {
   SummaryHistory history;
   std::error_code unknown;
-  if (!std::filesystem::exists(path, unknown)) return history;
-  const hdf5::Reader file(path);
-  const bool ours =
-      file.has_attribute("/", "format") && file.attribute<std::string>("/", "format") == kFormat &&
-      file.has_attribute("/", "version") && file.attribute<std::int64_t>("/", "version") == kVersion;
-  require(ours, file, "/", "histograms of a run, version 1");
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, unknown))) return history;
+  const hdf5::Reader file = hdf5::open_record(path, kFormat, kVersion);
   std::vector<std::string> groups;
   for (const std::string kind : kKinds) {
     if (file.is_group(kind)) find_groups(file, kind, 0, groups);
   }
   for (const std::string& group : groups) {
     const auto steps = file.read<std::uint64_t>(group + "/steps");
+    require(hdf5::count(file.dims(group + "/steps")) <= kMostPoints, file, group, "1000 steps at most");
     const hdf5::Dims edge_dims{steps.size(), kHistogramBuckets + 1}, dims{steps.size(), kHistogramBuckets};
     require(file.dims(group + "/edges") == edge_dims && file.dims(group + "/counts") == dims, file, group,
             "31 edges and 30 counts a step");
-    require(std::is_sorted(steps.begin(), steps.end()), file, group, "steps that rise");
+    require(rises(steps), file, group, "steps that rise");
     const auto edges = file.read<double>(group + "/edges");
     const auto buckets = file.read<std::uint64_t>(group + "/counts");
     std::vector<double> zeros(steps.size(), 0.0);

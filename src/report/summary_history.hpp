@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "report/step_summary.hpp"
@@ -26,8 +27,16 @@ namespace cifar_mpi::report {
 class SummaryHistory {
  public:
   /// What a run has after `completed` steps: the file's steps up to there. Nothing where there is no file. Throws
-  /// Error{data} when it is none of ours.
-  static SummaryHistory read(const std::string& path, std::uint64_t completed);
+  /// The counts of one step.
+  struct Point {
+    std::uint64_t step = 0;
+    engine::ValueCounts counts;  ///< the buckets and their edges
+    double sparsity = 0.0;       ///< of activations
+  };
+  using Series = std::map<std::string, std::vector<Point>>;  ///< by path of the group
+
+  /// Error{checkpoint} when it is damaged or none of ours.
+  static SummaryHistory read(const std::string& path, std::uint64_t completed = UINT64_MAX);
   /// Atomically. Throws Error{io}.
   void write(const std::string& path) const;
 
@@ -37,15 +46,10 @@ class SummaryHistory {
   std::size_t steps_kept(const std::string& group) const;
 
  private:
-  struct Point {
-    std::uint64_t step = 0;
-    engine::ValueCounts counts;  ///< the buckets and their edges
-    double sparsity = 0.0;
-  };
   void add(const std::string& group, std::uint64_t step, const engine::ValueCounts& counts);
   std::size_t most_points() const;
 
-  std::map<std::string, std::vector<Point>> series_;  ///< by path of the group
+  Series series_;
   InputImages images_;
 };
 

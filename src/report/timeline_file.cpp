@@ -16,7 +16,7 @@ namespace cifar_mpi::report {
 namespace {
 
 constexpr const char* kFormat = "cifar_mpi timeline";
-constexpr std::uint64_t kVersion = 1;
+constexpr std::int64_t kVersion = 1;
 constexpr std::uint64_t kMostTasks = 1 << 16, kMostRanks = 1 << 16;
 constexpr std::int64_t kMostLanes = 1 << 8;
 /// No clock shows more, and the difference of two times fits.
@@ -82,14 +82,6 @@ void write_steps(hdf5::Writer& file, const Timeline& timeline) {
 
 [[noreturn]] void refuse(const hdf5::Reader& file, const std::string& what) {
   throw Error(ErrorKind::checkpoint, concat("cannot use the timeline '", file.path(), "': ", what));
-}
-
-void require_format(const hdf5::Reader& file) {
-  if (!file.has_attribute("/", "format") || file.attribute<std::string>("/", "format") != kFormat)
-    refuse(file, concat("its format is not \"", kFormat, '"'));
-  const auto version = file.attribute<std::uint64_t>("/", "version");
-  if (version != kVersion)
-    refuse(file, concat("its version is ", version, ", this program reads ", kVersion));
 }
 
 /// A data set of exactly these dims.
@@ -214,8 +206,7 @@ void write_timeline(const std::string& path, const Timeline& timeline) {
 }
 
 Timeline read_timeline(const std::string& path) {
-  const hdf5::Reader file(path, ErrorKind::checkpoint);
-  require_format(file);
+  const hdf5::Reader file = hdf5::open_record(path, kFormat, kVersion);
   Timeline timeline;
   timeline.program = file.attribute<std::string>("/", "program");
   timeline.collective = file.attribute<std::string>("/", "collective");

@@ -52,13 +52,7 @@ void write_evaluation(const std::string& path, const EvaluationFile& e) {
 }
 
 EvaluationFile read_evaluation(const std::string& path) {
-  const hdf5::Reader file(path, ErrorKind::checkpoint);
-  if (!file.has_attribute("/", "format") || file.attribute<std::string>("/", "format") != kFormat)
-    throw Error(ErrorKind::checkpoint, concat(path, " is an HDF5 file, but not a cifar_mpi evaluation"));
-  if (const auto version = file.attribute<std::int64_t>("/", "version"); version != kVersion) {
-    throw Error(ErrorKind::checkpoint,
-                concat(path, " has evaluation version ", version, "; this program reads ", kVersion));
-  }
+  const hdf5::Reader file = hdf5::open_record(path, kFormat, kVersion);
   EvaluationFile e;
   e.step = file.attribute<std::uint64_t>("/", "step");
   e.weights = file.attribute<std::string>("/", "weights");

@@ -42,17 +42,6 @@ std::vector<std::string> workers_hosts(const SessionState& state) {
   return {hosts.begin(), hosts.begin() + state.sizes.workers};
 }
 
-/// Of this rank, since its start; below 0 where its runner cannot tell, and where there is nobody else.
-double communicated_seconds(const SessionState& state) {
-  const std::vector<double> seconds = state.step->task_seconds();
-  double sum = -1.0;
-  for (std::size_t i = 0; i < seconds.size(); ++i) {
-    if (state.step->program().tasks()[i].kind != engine::TaskKind::collective) continue;
-    sum = std::max(sum, 0.0) + seconds[i];
-  }
-  return sum;
-}
-
 /// Replays the step, reads its records, and acts at boundaries.
 ///
 /// Every decision (stop, diverged, evaluate, checkpoint) is a function of the summed control block and of the

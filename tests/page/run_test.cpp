@@ -4,10 +4,12 @@
 
 #include <filesystem>
 
+#include "cifar_mpi/report/timeline_file.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "page/events.hpp"
 #include "page/facts.hpp"
 #include "support/temp_dir.hpp"
+#include "report/summary_history.hpp"
 
 namespace cifar_mpi::page {
 namespace {
@@ -84,6 +86,33 @@ TEST(LoadRun, ShowsWhatIsThereBesideWhatIsDamaged) {
 }
 
 TEST(LoadRun, SaysThatThereAreNoMetrics) {
+TEST(LoadRun, FollowsNoLinkToWhatARunLeaves) {
+  const TempDir folder, elsewhere;
+  write_file(folder / "metrics.jsonl", report_line(100, 10));
+  report::Timeline timeline;
+  timeline.hosts = {"a"};
+  timeline.clock_uncertainty_ns = {0};
+  report::write_timeline(elsewhere / "timeline.h5", timeline);
+  report::SummaryHistory().write(elsewhere / "summaries.h5");
+  run::EvaluationFile evaluation;
+  evaluation.weights = "ema";
+  evaluation.image = {1, 1, 1};
+  evaluation.label_names = {"cat", "dog"};
+  evaluation.confusion = {1, 2, 3, 4};
+  run::write_evaluation(elsewhere / "evaluation.h5", evaluation);
+  for (const char* name : {"evaluation.h5", "summaries.h5", "timeline.h5"}) {
+    fs::copy_file(elsewhere / name, folder / name);
+    EXPECT_TRUE(load_run(folder.path()).problems.empty()) << load_run(folder.path()).problems.front();
+    fs::remove(folder / name);
+    fs::create_symlink(elsewhere / name, folder / name);
+    EXPECT_TRUE(mentions(load_run(folder.path()).problems,
+                         (folder / name) + " is a symbolic link, which is not followed"));
+    fs::remove(folder / name);
+  }
+  fs::create_symlink(elsewhere / "none", folder / "summaries.h5");
+  EXPECT_TRUE(mentions(load_run(folder.path()).problems, "summaries.h5 is a symbolic link"));
+}
+
   const TempDir folder;
   write_file(folder / "exit", "7 rank 2 was lost\n");
   const page::Run run = load_run(folder.path());

@@ -154,13 +154,12 @@ TEST_F(TimelineFiles, AreRefusedWhenTheyAreNone) {
   hdf5::Writer other;
   other.attribute("/", "format", "cifar_mpi dataset");
   other.save(path_);
-  expect_error(ErrorKind::checkpoint, {path_, "its format is not \"cifar_mpi timeline\""},
-               [&] { read_timeline(path_); });
+  expect_error(ErrorKind::checkpoint, {path_, "no cifar_mpi timeline"}, [&] { read_timeline(path_); });
   hdf5::Writer newer;
   newer.attribute("/", "format", "cifar_mpi timeline");
   newer.attribute("/", "version", 2);
   newer.save(path_);
-  expect_error(ErrorKind::checkpoint, {path_, "its version is 2, this program reads 1"},
+  expect_error(ErrorKind::checkpoint, {path_, "has version 2 of cifar_mpi timeline; this program reads 1"},
                [&] { read_timeline(path_); });
 }
 

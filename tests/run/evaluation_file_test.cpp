@@ -70,7 +70,7 @@ TEST(EvaluationFile, IsRefusedWhereItIsAnotherFile) {
     file.attribute("/", "format", "cifar_mpi dataset");
     file.save(path);
   }
-  expect_error(ErrorKind::checkpoint, {path, "not a cifar_mpi evaluation"}, [&] { read_evaluation(path); });
+  expect_error(ErrorKind::checkpoint, {path, "no cifar_mpi evaluation"}, [&] { read_evaluation(path); });
   {
     hdf5::Writer file;
     file.attribute("/", "format", "cifar_mpi evaluation");
