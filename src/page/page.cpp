@@ -100,18 +100,20 @@ Charts histograms(const Run& run) {
   Charts all;
   if (!run.summaries) return all;
   const Summaries& summaries = *run.summaries;
-  const auto add = [&](const char* title, const std::vector<Chart>& charts, bool open) {
+  const auto add = [&](const char* title, const std::vector<Chart>& charts, bool open,
+                       const std::string& note = {}) {
     if (charts.empty()) return;
     const Charts kind = charts_html(charts);
-    all.html += concat("<details", open ? " open" : "", "><summary>", title,
-                       "</summary><div class=\"charts\">", kind.html, "</div></details>");
+    all.html += concat("<details", open ? " open" : "", "><summary>", title, "</summary>",
+                       note.empty() ? std::string() : concat("<p class=\"note\">", html(note), "</p>"),
+                       "<div class=\"charts\">", kind.html, "</div></details>");
     all.json += (all.json.empty() ? "" : ",") + kind.json;
   };
   add("Weights", distribution_charts(run, summaries.variables, "variable"), true);
   add("Gradients", distribution_charts(run, summaries.gradients, "gradient"), false);
   std::vector<Chart> layers = distribution_charts(run, summaries.activations, "activation");
   if (Chart zeros = zeros_chart(run); !zeros.series.empty()) layers.insert(layers.begin(), std::move(zeros));
-  add("Outputs of layers", layers, false);
+  add("Outputs of layers", layers, false, summaries.lacking);
   if (all.html.empty()) return all;
   const std::string rest =
       summaries.left_out > 0 ? concat(" ", summaries.left_out, " more are in summaries.h5.") : std::string();

@@ -78,10 +78,11 @@ double quantile(const engine::ValueCounts& counts, double share) {
 Summaries read_summaries(const std::string& path) {
   const report::SummaryHistory history = report::SummaryHistory::read(path);
   Summaries summaries;
-  summaries.variables = read_kind(file, "/variables", summaries.left_out);
-  summaries.gradients = read_kind(file, "/gradients", summaries.left_out);
-  summaries.activations = read_kind(file, "/activations", summaries.left_out);
-  read_images(file, summaries);
+  summaries.variables = of_kind(history, "/variables/", summaries.left_out);
+  summaries.gradients = of_kind(history, "/gradients/", summaries.left_out);
+  summaries.activations = of_kind(history, "/activations/", summaries.left_out);
+  summaries.lacking = history.lacking();
+  if (fit_a_page(history.images())) summaries.images = history.images();
   return summaries;
 }
 

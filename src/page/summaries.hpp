@@ -23,9 +23,9 @@ struct Distributions {
 /// What RUN_DIR/summaries.h5 says, by kind.
 struct Summaries {
   std::vector<Distributions> variables, gradients, activations;
-  Extent image;
-  std::vector<std::uint8_t> images;  ///< [n, h, w, c], as training sees them
-  std::size_t left_out = 0;          ///< beyond the most that are shown of a kind
+  report::InputImages images;
+  std::string lacking;       ///< which activations there are not, in words
+  std::size_t left_out = 0;  ///< beyond the most that are shown of a kind
 };
 
 /// Throws Error{checkpoint} when the file is damaged or is none of ours.

@@ -117,15 +117,27 @@ void Summary::tensor(std::string_view tag, const Tensor& tensor) {
   values_.message(1, Message().bytes(1, tag).message(8, content).message(9, metadata));
 }
 
-void Summary::images(std::string_view tag, const Extent& extent, const std::vector<std::string>& pngs) {
-  constexpr std::int64_t kString = 7, kDataClassBlobSequence = 3;
+void Summary::strings(std::string_view tag, std::string_view plugin, std::int64_t data_class,
+                      const std::vector<std::string>& values) {
+  constexpr std::int64_t kString = 7;
   Message content, metadata;
-  const auto count = static_cast<std::int64_t>(2 + pngs.size());
+  const auto count = static_cast<std::int64_t>(values.size());
   content.number(1, kString).message(2, Message().message(2, Message().number(1, count)));
-  content.bytes(8, std::to_string(extent.width)).bytes(8, std::to_string(extent.height));
-  for (const std::string& png : pngs) content.bytes(8, png);
-  metadata.message(1, Message().bytes(1, "images")).number(4, kDataClassBlobSequence);
+  for (const std::string& value : values) content.bytes(8, value);
+  metadata.message(1, Message().bytes(1, plugin)).number(4, data_class);
   values_.message(1, Message().bytes(1, tag).message(8, content).message(9, metadata));
+}
+
+void Summary::images(std::string_view tag, const Extent& extent, const std::vector<std::string>& pngs) {
+  constexpr std::int64_t kBlobSequence = 3;
+  std::vector<std::string> values{std::to_string(extent.width), std::to_string(extent.height)};
+  values.insert(values.end(), pngs.begin(), pngs.end());
+  strings(tag, "images", kBlobSequence, values);
+}
+
+void Summary::text(std::string_view tag, const std::string& text) {
+  constexpr std::int64_t kTensor = 2;
+  strings(tag, "text", kTensor, {text});
 }
 
 EventFile::EventFile(const std::string& folder, std::uint64_t first_step, const std::vector<Event>& head,

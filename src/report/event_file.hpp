@@ -46,10 +46,15 @@ class Summary {
   void tensor(std::string_view tag, const Tensor& tensor);
   /// For the plugin of images: PNGs, all of one size.
   void images(std::string_view tag, const Extent& extent, const std::vector<std::string>& pngs);
+  /// For the plugin of texts, in Markdown.
+  void text(std::string_view tag, const std::string& text);
 
   Event at(std::uint64_t step) const { return {step, EventKind::summary, values_.text()}; }
 
  private:
+  void strings(std::string_view tag, std::string_view plugin, std::int64_t data_class,
+               const std::vector<std::string>& values);
+
   Message values_;
 };
 

@@ -80,6 +80,7 @@ void SummaryHistory::write(const std::string& path) const {
   file.attribute("/", "format", std::string(kFormat));
   file.attribute("/", "version", kVersion);
   for (const char* const kind : kKinds) file.group(kind);
+  if (!lacking_.empty()) file.attribute("/activations", "lacking", lacking_);
   for (const auto& [group, points] : series_) {
     std::vector<std::uint64_t> steps, buckets;
     std::vector<double> edges, zeros;
@@ -114,8 +115,8 @@ SummaryHistory SummaryHistory::read(const std::string& path, std::uint64_t compl
     if (file.is_group(kind)) find_groups(file, kind, 0, groups);
   }
   for (const std::string& group : groups) {
-    const auto steps = file.read<std::uint64_t>(group + "/steps");
     require(hdf5::count(file.dims(group + "/steps")) <= kMostPoints, file, group, "1000 steps at most");
+    const auto steps = file.read<std::uint64_t>(group + "/steps");
     const hdf5::Dims edge_dims{steps.size(), kHistogramBuckets + 1}, dims{steps.size(), kHistogramBuckets};
     require(file.dims(group + "/edges") == edge_dims && file.dims(group + "/counts") == dims, file, group,
             "31 edges and 30 counts a step");
@@ -133,6 +134,8 @@ SummaryHistory SummaryHistory::read(const std::string& path, std::uint64_t compl
       history.series_[group].push_back({steps[i], counts, zeros[i]});
     }
   }
+  if (file.is_group("/activations") && file.has_attribute("/activations", "lacking"))
+    history.lacking_ = file.attribute<std::string>("/activations", "lacking");
   if (file.has("/images")) {
     const hdf5::Dims dims = file.dims("/images");
     const bool plain = dims.size() == 4 && std::all_of(dims.begin(), dims.end(), [](std::uint64_t n) {

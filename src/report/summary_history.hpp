@@ -17,6 +17,7 @@ namespace cifar_mpi::report {
 ///     edges    [n, 31] double
 ///     counts   [n, 30] uint64: values from edges[i] on, below edges[i + 1]; the last bucket has its end too
 ///     sparsity [n] double, of activations: the share of zeros
+///   /activations has an attribute `lacking` where there are layers without: which, and why, in words
 ///   /images [n, height, width, channels] uint8: some of the first step that was looked at
 ///
 /// Root attributes `format` = "cifar_mpi summaries" and `version` = 1. Data sets of one group belong together,
@@ -26,7 +27,6 @@ namespace cifar_mpi::report {
 /// is nearest to its neighbours; the first and the last stay.
 class SummaryHistory {
  public:
-  /// What a run has after `completed` steps: the file's steps up to there. Nothing where there is no file. Throws
   /// The counts of one step.
   struct Point {
     std::uint64_t step = 0;
@@ -35,6 +35,7 @@ class SummaryHistory {
   };
   using Series = std::map<std::string, std::vector<Point>>;  ///< by path of the group
 
+  /// What a run has after `completed` steps: the file's steps up to there. Nothing where there is no file. Throws
   /// Error{checkpoint} when it is damaged or none of ours.
   static SummaryHistory read(const std::string& path, std::uint64_t completed = UINT64_MAX);
   /// Atomically. Throws Error{io}.
@@ -43,7 +44,11 @@ class SummaryHistory {
   void add(const StepSummary& summary);
   bool has_images() const { return !images_.empty(); }
   void keep(InputImages images) { images_ = std::move(images); }
-  std::size_t steps_kept(const std::string& group) const;
+  /// Which activations are not added, in words.
+  void lacks(std::string words) { lacking_ = std::move(words); }
+  const std::string& lacking() const { return lacking_; }
+  const InputImages& images() const { return images_; }
+  const Series& series() const { return series_; }
 
  private:
   void add(const std::string& group, std::uint64_t step, const engine::ValueCounts& counts);
@@ -51,6 +56,7 @@ class SummaryHistory {
 
   Series series_;
   InputImages images_;
+  std::string lacking_;
 };
 
 }  // namespace cifar_mpi::report

@@ -64,7 +64,12 @@ std::string png_of(const InputImages& images, std::size_t image) {
 TensorBoard::TensorBoard(const std::string& folder, std::uint64_t completed, const RunFacts& run,
                          const Log& log)
     : file_(folder, completed + 1,
-            {{0, EventKind::graph_def, graph_def(run.net)}, hparams_event(run.hparams)}, log) {}
+            {{0, EventKind::graph_def, graph_def(run.net)}, hparams_event(run.hparams)}, log) {
+  if (run.lacking.empty()) return;
+  Summary summary;
+  summary.text("activations/lacking", run.lacking);
+  file_.write(summary.at(completed + 1));
+}
 
 void TensorBoard::MovingAverage::add(double value) {
   sum_ += kAverageShare * (value - sum_);

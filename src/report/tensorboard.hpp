@@ -22,7 +22,8 @@ struct WeightLoss {
 /// What is told of a run once.
 struct RunFacts {
   const model::NetSpec& net;
-  RunFingerprint hparams;  ///< for the plugin of that name; texts that are numbers become numbers
+  RunFingerprint hparams;    ///< for the plugin of that name; texts that are numbers become numbers
+  std::string lacking = {};  ///< which histograms there will not be, in words
 };
 
 /// RUN_DIR/tensorboard: what people watch in TensorBoard, under the names that the tutorial's script gives
@@ -48,6 +49,7 @@ struct RunFacts {
 ///   LAYER/activations, LAYER/sparsity     of a layer's output, and the share of zeros in it
 ///   TAG/not_finite                        how many values are in no bucket, where there are any
 ///   images                                once per run: what the network sees
+///   activations/lacking                   a text: the layers that have none, and why
 ///
 /// The moving averages take in every step: a' = a + 0.1·(x − a), divided by the share of what has been seen,
 /// so that they begin at the first value, anew at each start of a run; the script's begin at zero.

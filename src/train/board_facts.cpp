@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <span>
+#include <variant>
 
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/model/layer.hpp"
 #include "cifar_mpi/optim/step_math.hpp"
 
 namespace cifar_mpi::train {
@@ -60,6 +63,34 @@ std::vector<report::WeightLoss> weight_losses(const SessionState& state) {
                            square_sum(state, state.tower->layout().entries[p]);
   }
   return losses;
+}
+
+std::string unseen_outputs(const SessionState& state) {
+  constexpr std::size_t kMost = 8;  // named
+  const std::vector<std::string> seen = state.tower->observed();
+  std::string names;
+  std::size_t count = 0;
+  for (const model::Operation& operation : state.network.net.operations) {
+    if (std::holds_alternative<model::Relu>(operation.layer) ||
+        std::holds_alternative<model::SoftmaxCrossEntropy>(operation.layer) ||
+        std::find(seen.begin(), seen.end(), operation.name) != seen.end())
+      continue;
+    if (++count <= kMost) names += concat(count == 1 ? "" : ", ", operation.name);
+  }
+  if (count == 0) return {};
+  return concat("no histogram of the outputs of ", names,
+                count > kMost ? concat(" and ", count - kMost, " more") : std::string(),
+                ": a kernel hands them on to the next layer, they are in no memory as a whole");
+}
+
+double communicated_seconds(const SessionState& state) {
+  const std::vector<double> seconds = state.step->task_seconds();
+  double sum = -1.0;
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    if (state.step->program().tasks()[i].kind != engine::TaskKind::collective) continue;
+    sum = std::max(sum, 0.0) + seconds[i];
+  }
+  return sum;
 }
 
 }  // namespace cifar_mpi::train

@@ -118,6 +118,7 @@ class Loop {
 void Loop::run(const std::string& last_end) {
   const std::uint64_t total = s_.sizes.total_steps;
   checkpoints_.begin(launched_);
+  note_past_trace(s_);
   if (launched_ > total) {
     view_.event(concat("this run is at step ", launched_, " already, more than the ", total,
                        " it was asked for: nothing to train; cifar_mpi_eval evaluates it"));
@@ -137,7 +138,8 @@ void Loop::run(const std::string& last_end) {
     metrics_ =
         report::MetricsFile(s_.config.run_dir + "/metrics.jsonl", launched_, s_.log, launched_ >= total);
     if (!s_.config.tensorboard) return;
-    board_ = report::TensorBoard(s_.config.run_dir + "/tensorboard", launched_, {s_.network.net, hparams(s_)},
+    board_ = report::TensorBoard(s_.config.run_dir + "/tensorboard", launched_,
+                                 {s_.network.net, hparams(s_), s_.look != nullptr ? unseen_outputs(s_) : ""},
                                  s_.log);
   });
   s_.world.together([&] { recording_.emplace(s_, boundaries()); });

@@ -28,6 +28,8 @@ Summaries::Summaries(SessionState& state, report::TensorBoard& board, std::uint6
   } catch (const std::exception& error) {
     s_.log.warn(concat(error.what(), "; training goes on, and replaces it"));
   }
+  history_.lacks(unseen_outputs(s_));
+  if (!history_.lacking().empty()) s_.log.info(concat("note: ", history_.lacking()));
 }
 
 bool Summaries::due(std::uint64_t step) const {

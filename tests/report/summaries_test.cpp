@@ -93,9 +93,11 @@ TEST(SummaryHistory, IsReadAsItWasWrittenUpToTheStepThatARunGoesOnFrom) {
   SummaryHistory history;
   for (const std::uint64_t step : {1u, 100u, 200u, 300u}) history.add(summary_of(step));
   history.keep({{2, 1, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}});
+  history.lacks("no other");
   history.write(path);
   SummaryHistory resumed = SummaryHistory::read(path, 200);
   EXPECT_TRUE(resumed.has_images());
+  EXPECT_EQ(resumed.lacking(), "no other");
   resumed.add(summary_of(250));
   resumed.write(path);
 

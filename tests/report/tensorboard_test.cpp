@@ -88,7 +88,7 @@ std::string scalar_text(const std::string& tag, const std::string& value) {
 
 TEST_F(Protoc, DecodesHistogramsAndImages) {
   {
-    TensorBoard board(folder_ / "board", 0, {small_net(), {}}, Log(0));
+    TensorBoard board(folder_ / "board", 0, {small_net(), {}, "none of conv1"}, Log(0));
     StepSummary summary;
     summary.step = 3;
     summary.variables = {{"conv1/weights", {}}};
@@ -107,6 +107,13 @@ TEST_F(Protoc, DecodesHistogramsAndImages) {
       "          content {\n          }\n        }\n        data_class: DATA_CLASS_TENSOR\n      }\n"
       "    }\n  }\n";
   EXPECT_NE(text.find(event_text(3, histogram)), std::string::npos) << text;
+  EXPECT_NE(
+      text.find("tag: \"activations/lacking\"\n      tensor {\n        dtype: DT_STRING\n        "
+                "tensor_shape {\n          dim {\n            size: 1\n          }\n        }\n        "
+                "string_val: \"none of conv1\"\n      }\n      metadata {\n        plugin_data {\n          "
+                "plugin_name: \"text\"\n        }\n        data_class: DATA_CLASS_TENSOR\n"),
+      std::string::npos)
+      << text;
   const std::string images = text.substr(std::min(text.size(), text.find("event {\n  step: 4\n")));
   for (const char* const part :
        {"tag: \"images\"", "dtype: DT_STRING", "size: 4", "string_val: \"5\"\n", "string_val: \"2\"\n",

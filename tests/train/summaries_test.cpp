@@ -260,6 +260,37 @@ TEST_F(RunSummaries, HoldUpNoRunWhereTheyCannotBeWrittenOrRead) {
   EXPECT_TRUE(hdf5::Reader(other.run_dir + "/summaries.h5").has("/variables/conv1/weights/steps"));
 }
 
+/// Of a rank's batch that is small conv1 is computed by itself.
+TEST_F(RunSummaries, SayWhichLayersTheyLackAndWhy) {
+  TrainConfig c = config();
+  c.steps = 1;
+  for (const int batch : {c.batch_size, static_cast<int>(kTrainSamples) / world().size()}) {
+    c.run_dir = path("batch" + std::to_string(batch));
+    c.batch_size = batch;
+    const auto state = start(c);
+    const std::vector<std::string> seen = state->tower->observed();
+    run_loop(*state);
+    world().barrier();
+    const bool lacks = std::find(seen.begin(), seen.end(), "conv1") == seen.end();
+    if (world().size() == 1) {
+      EXPECT_EQ(lacks, batch > 12);
+    }
+    const hdf5::Reader file(c.run_dir + "/summaries.h5");
+    EXPECT_EQ(file.has("/activations/conv1"), !lacks);
+    ASSERT_EQ(file.has_attribute("/activations", "lacking"), lacks);
+    if (lacks) {
+      const auto words = file.attribute<std::string>("/activations", "lacking");
+      EXPECT_TRUE(words.starts_with("no histogram of the outputs of conv1: a kernel hands them on")) << words;
+    }
+    std::size_t told = 0;
+    for (const EventRead& event : events_of(c))
+      told += static_cast<std::size_t>(
+          std::count(event.tensors.begin(), event.tensors.end(), "activations/lacking"));
+    EXPECT_EQ(told, lacks ? 1u : 0u);
+    world().barrier();
+  }
+}
+
 /// Also with bf16, where activations lie in another type than the sums.
 TEST_F(RunSummaries, CountBf16) {
   TrainConfig c = four_steps();
