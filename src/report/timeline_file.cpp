@@ -185,7 +185,8 @@ std::vector<Timeline::Step> read_steps(const hdf5::Reader& file, std::size_t tas
 /// Whether steps of both can stand in one timeline.
 bool go_together(const Timeline& a, const Timeline& b) {
   return a.program == b.program && a.collective == b.collective && a.wire == b.wire &&
-         a.images_per_rank == b.images_per_rank && a.tasks == b.tasks && a.hosts == b.hosts;
+         a.reproducible == b.reproducible && a.images_per_rank == b.images_per_rank && a.tasks == b.tasks &&
+         a.hosts == b.hosts;
 }
 
 }  // namespace
@@ -197,6 +198,7 @@ void write_timeline(const std::string& path, const Timeline& timeline) {
   file.attribute("/", "program", timeline.program);
   file.attribute("/", "collective", timeline.collective);
   file.attribute("/", "wire", timeline.wire);
+  file.attribute("/", "reproducible", timeline.reproducible);
   file.attribute("/", "images_per_rank", timeline.images_per_rank);
   file.write_strings("/hosts", timeline.hosts);
   file.write("/clock_uncertainty_ns", {timeline.clock_uncertainty_ns.size()}, timeline.clock_uncertainty_ns);
@@ -211,6 +213,8 @@ Timeline read_timeline(const std::string& path) {
   timeline.program = file.attribute<std::string>("/", "program");
   timeline.collective = file.attribute<std::string>("/", "collective");
   timeline.wire = file.attribute<std::string>("/", "wire");
+  if (file.has_attribute("/", "reproducible"))  // later than the first files
+    timeline.reproducible = file.attribute<bool>("/", "reproducible");
   timeline.images_per_rank = file.attribute<std::uint64_t>("/", "images_per_rank");
   timeline.hosts = file.read_strings("/hosts", kMostRanks);
   const std::uint64_t ranks = timeline.hosts.size();

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/report/step_budget.hpp"
 #include "report/losses.hpp"
+#include "report/network_advice.hpp"
 
 namespace cifar_mpi::report {
 namespace {
@@ -60,7 +60,6 @@ class Verdict {
         section_ms_[s] += ms / static_cast<double>(budget.ranks.size());
     }
     for (const Section section : sections_of(timeline)) has_input_ = has_input_ || section == Section::input;
-    for (const int rank : sampled_.ranks) hosts_.insert(host(rank));
   }
 
   std::string main_sentence() const;
@@ -98,14 +97,6 @@ class Verdict {
   std::string small_batch() const;
   std::string slow_input() const;
   std::string all_well() const;
-  std::string waited_for() const;
-  std::string transfer_advice() const;
-  std::string twice_the_batch() const;
-  std::string twice_the_images() const;
-  bool is_served() const;
-  bool can_compress() const;
-  bool waits_for_cores() const;
-  bool overlaps() const;
   std::string scaling() const;
 
   const Efficiencies& e_;
@@ -116,7 +107,6 @@ class Verdict {
   SlowRanks slow_;
   double section_ms_[kSections] = {};  ///< of the mean rank
   bool has_input_ = false;
-  std::set<std::string> hosts_;
 };
 
 /// " on node2" where all of them are there.
@@ -180,101 +170,9 @@ std::string Verdict::order() const {
       "these machines, or ranks that share cores; give each its own (mpirun --bind-to core)");
 }
 
-/// Whether the last ranks make the new weights for all (--update server).
-bool Verdict::is_served() const { return timeline_.collective.starts_with("server"); }
-
-/// "bucket 1 between nodes"
-std::string Verdict::waited_for() const {
-  const std::vector<NetworkWait> waits = network_waits(timeline_, sampled_);
-  double sum = 0.0;
-  for (const NetworkWait& wait : waits) sum += wait.ms;
-  std::string what = "all-reduces";
-  if (!waits.empty() && waits.front().ms >= 0.7 * sum) {
-    what = timeline_.tasks[static_cast<std::size_t>(waits.front().task)].name;
-    constexpr std::string_view kHead = "all-reduce of ";
-    if (what.starts_with(kHead)) what.erase(0, kHead.size());
-  }
-  if (is_served()) what = "the servers";
-  return concat(what, hosts_.size() > 1 ? " between nodes" : hosts_.size() == 1 ? " inside the node" : "");
-}
-
-/// Whether bf16 would halve what travels: not where it does already, nor where nothing is sent.
-bool Verdict::can_compress() const {
-  if (timeline_.wire != to_string(comm::Wire::fp32) || hosts_.size() < 2) return false;
-  return std::any_of(comm::collectives().begin(), comm::collectives().end(), [&](const auto& info) {
-    return info.compresses != comm::Compresses::nothing &&
-           timeline_.collective.find(info.name) != std::string::npos;
-  });
-}
-
-/// Whether sums in shared memory take longer than any memory does: then ranks are not on their cores when their turn
-/// comes.
-bool Verdict::waits_for_cores() const {
-  constexpr double kSlowestMemory = 1e6;  // bytes per ms
-  if (hosts_.size() != 1 || timeline_.collective.find("window") == std::string::npos) return false;
-  double bytes = 0.0;
-  for (const TimelineTask& task : timeline_.tasks) bytes += static_cast<double>(task.bytes);
-  return bytes > 0.0 && losses_.transfer > bytes / kSlowestMemory;
-}
-
-/// Whether any all-reduce may start before the last of them may.
-bool Verdict::overlaps() const {
-  const std::vector<CollectiveOrder> order = collectives_of(timeline_);
-  return std::any_of(order.begin(), order.end(), [&](const CollectiveOrder& collective) {
-    return predecessors(timeline_, collective.task, false) !=
-           predecessors(timeline_, order.back().task, false);
-  });
-}
-
-/// " (256 images)"
-std::string Verdict::twice_the_images() const {
-  return timeline_.images_per_rank == 0 ? "" : concat(" (", 2 * timeline_.images_per_rank, " images)");
-}
-
-/// Its exposed time with the batch doubled, in words; empty where it would be no less.
-std::string Verdict::twice_the_batch() const {
-  const double exposed = what_if_.twice_batch - what_if_.twice_batch_ideal;
-  const double faster = what_if_.twice_batch > 0.0 ? 2.0 * what_if_.now / what_if_.twice_batch : 1.0;
-  const bool hidden = exposed <= 0.25 * losses_.transfer;
-  if (!hidden && faster < 1.05) return {};
-  return concat("twice the batch per rank", twice_the_images(),
-                hidden ? " would hide it" : fmt::format(" would make {:.1f} times the images/s", faster));
-}
-
-std::string Verdict::transfer_advice() const {
-  if (waits_for_cores()) {
-    return "; memory alone takes a part of that: ranks share cores, with each other or with other work; give "
-           "each its "
-           "own (mpirun --bind-to core)";
-  }
-  std::vector<std::string> advice;
-  if (is_served()) {
-    advice.emplace_back("more --servers would share what they do");
-  } else if (hosts_.size() == 1 && timeline_.collective.find("window") == std::string::npos &&
-             timeline_.collective.find("nccl") == std::string::npos) {
-    advice.emplace_back("--all-reduce auto would go through shared memory");
-  }
-  if (!is_served() && !overlaps()) {
-    advice.emplace_back(collectives_of(timeline_).size() > 1
-                            ? "--overlap on would let it run beside backward"
-                            : "a smaller --bucket-mib would let a part of it start "
-                              "sooner");
-  }
-  const double saved = what_if_.now - what_if_.half_wire;
-  if (can_compress() && saved >= 0.1 * losses_.transfer) {
-    advice.push_back(saved >= 0.9 * losses_.transfer ? "--wire bf16 would hide it"
-                     : saved >= 0.4 * losses_.transfer && saved <= 0.6 * losses_.transfer
-                         ? "--wire bf16 would halve that"
-                         : fmt::format("--wire bf16 would save {:.1f} ms", saved));
-  }
-  if (const std::string text = twice_the_batch(); !text.empty()) advice.push_back(text);
-  std::string text;
-  for (const std::string& part : advice) text += (text.empty() ? "; " : ", ") + part;
-  return text;
-}
-
 std::string Verdict::transfer() const {
-  return concat("ranks wait ", of_step(losses_.transfer), " for ", waited_for(), transfer_advice());
+  return concat("ranks wait ", of_step(losses_.transfer), " for ", waited_for(timeline_, sampled_),
+                network_advice(timeline_, sampled_, losses_, what_if_));
 }
 
 std::string Verdict::small_batch() const {
@@ -284,8 +182,8 @@ std::string Verdict::small_batch() const {
                 all - fixed < 0.1 * all
                     ? std::string("for they are")
                     : fmt::format("for {:.1f} are waiting and {:.1f}", all - fixed, fixed),
-                " work on weights (update, copies for kernels); twice the batch per rank", twice_the_images(),
-                fmt::format(" would make {:.1f} times the images/s", faster));
+                " work on weights (update, copies for kernels); twice the batch per rank",
+                twice_the_images(timeline_), fmt::format(" would make {:.1f} times the images/s", faster));
 }
 
 std::string Verdict::slow_input() const {
@@ -313,7 +211,7 @@ std::string Verdict::main_sentence() const {
                                        {losses_.order, &Verdict::order},
                                        {losses_.transfer, &Verdict::transfer}};
   // Of these no change saves all: half is what to hope for. But waiting inside a node in a short step is for nothing else.
-  const bool nothing_else = losses_.step < kShortStepMs && hosts_.size() == 1;
+  const bool nothing_else = losses_.step < kShortStepMs && nodes_of(timeline_, sampled_) == 1;
   if (has_input_ && per_step_ms() >= kMuch * losses_.step)
     candidates.push_back({(nothing_else ? 1.0 : 0.5) * per_step_ms(), &Verdict::small_batch});
   if (ms_of(Section::input) >= kMuch * losses_.step)

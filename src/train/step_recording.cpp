@@ -135,6 +135,7 @@ report::Timeline timeline_head(const SessionState& state) {
   const std::string* const collective = find_item(settings, "all-reduce");
   head.collective = collective != nullptr ? *collective : std::string(state.update->name());
   head.wire = to_string(state.config.wire);
+  head.reproducible = state.config.reproducible;
   head.images_per_rank = static_cast<std::uint64_t>(state.sizes.batch);
   for (std::size_t i = 0; i < program.tasks().size(); ++i) {
     const engine::Task& task = program.tasks()[i];

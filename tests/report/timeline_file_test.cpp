@@ -21,6 +21,7 @@ Timeline head() {
   timeline.program = "train";
   timeline.collective = "ring";
   timeline.wire = "bf16";
+  timeline.reproducible = true;
   timeline.images_per_rank = 128;
   timeline.tasks = {{"forward", 0, engine::TaskKind::work, 0, {}},
                     {"sum", 1, engine::TaskKind::collective, 4096, {0}},

@@ -79,6 +79,9 @@ TEST(Verdict, SaysWhatWouldHideTheNetwork) {
             "images) would "
             "hide it");
   run.wire = "fp32";
+  run.reproducible = true;  // takes no other wire
+  EXPECT_EQ(sentence_of(run).find("--wire"), std::string::npos);
+  run.reproducible = false;
   run.collective = "mpi";  // leaves its messages to the MPI library
   EXPECT_EQ(sentence_of(run).find("--wire"), std::string::npos);
 }
@@ -109,6 +112,11 @@ TEST(Verdict, RecommendsSharedMemoryInsideANode) {
             "0.80: ranks wait 10.0 of 51.0 ms for bucket 0 inside the node; --all-reduce auto would go "
             "through shared "
             "memory, twice the batch per rank (256 images) would make 1.1 times the images/s");
+  run.collective = "doubling";
+  EXPECT_NE(sentence_of(run).find("--all-reduce"), std::string::npos);
+  run.reproducible = true;  // adds in a fixed tree
+  EXPECT_EQ(sentence_of(run).find("--all-reduce"), std::string::npos);
+  run.reproducible = false;
   run.collective = "window";
   EXPECT_EQ(sentence_of(run).find("--all-reduce"), std::string::npos);
   run.collective = "server, rank 2";

@@ -60,9 +60,11 @@ struct Timeline {
     bool operator==(const Step&) const = default;
   };
 
-  std::string program;                             ///< the step program's name
-  std::string collective;                          ///< which algorithm sums the gradients
-  std::string wire;                                ///< the type in which it sends them
+  std::string program;     ///< the step program's name
+  std::string collective;  ///< which algorithm sums the gradients
+  std::string wire;        ///< the type in which it sends them
+  /// --reproducible: sums are the same on any number of ranks, for which other options have to stay as they are.
+  bool reproducible = false;
   std::uint64_t images_per_rank = 0;               ///< of a step
   std::vector<TimelineTask> tasks;                 ///< by TaskId
   std::vector<std::string> hosts;                  ///< by rank

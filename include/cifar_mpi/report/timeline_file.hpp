@@ -11,7 +11,7 @@
 /// The sampled steps of a run on the disk, RUN_DIR/timeline.h5.
 ///
 ///   /                        attributes format = "cifar_mpi timeline", version, program, collective, wire,
-///                            images_per_rank
+///                            reproducible (0 or 1; missing: 0), images_per_rank
 ///   /hosts [P] text          by rank; /clock_uncertainty_ns [P] int64 alike
 ///   /tasks/name [T] text     by task; /tasks/lane [T] int64, /tasks/collective [T] uint8 (0 or 1),
 ///                            /tasks/bytes [T] uint64 alike

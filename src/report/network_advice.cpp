@@ -1,0 +1,129 @@
+#include "report/network_advice.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/collective.hpp"
+
+namespace cifar_mpi::report {
+namespace {
+
+bool sums_with(const Timeline& timeline, std::string_view collective) {
+  return timeline.collective.find(collective) != std::string::npos;
+}
+
+/// Whether the last ranks make the new weights for all (--update server).
+bool is_served(const Timeline& timeline) { return timeline.collective.starts_with("server"); }
+
+/// Whether bf16 would halve what travels: not where it does already, where nothing is sent, or where the sum has to be
+/// the same on any number of ranks.
+bool can_compress(const Timeline& timeline, std::size_t nodes) {
+  if (timeline.reproducible || timeline.wire != to_string(comm::Wire::fp32) || nodes < 2) return false;
+  return std::any_of(comm::collectives().begin(), comm::collectives().end(), [&](const auto& info) {
+    return info.compresses != comm::Compresses::nothing && sums_with(timeline, info.name);
+  });
+}
+
+/// Whether ranks of one node send each other messages that they need not send.
+bool can_share_memory(const Timeline& timeline, std::size_t nodes) {
+  return nodes == 1 && !timeline.reproducible && !is_served(timeline) && !sums_with(timeline, "window") &&
+         !sums_with(timeline, "nccl");
+}
+
+/// Whether sums in shared memory take longer than any memory does: then ranks are not on their cores when their turn
+/// comes.
+bool waits_for_cores(const Timeline& timeline, std::size_t nodes, double transfer_ms) {
+  constexpr double kSlowestMemory = 1e6;  // bytes per ms
+  if (nodes != 1 || !sums_with(timeline, "window")) return false;
+  double bytes = 0.0;
+  for (const TimelineTask& task : timeline.tasks) bytes += static_cast<double>(task.bytes);
+  return bytes > 0.0 && transfer_ms > bytes / kSlowestMemory;
+}
+
+/// Whether any all-reduce may start before the last of them may.
+bool overlaps(const Timeline& timeline) {
+  const std::vector<CollectiveOrder> order = collectives_of(timeline);
+  return std::any_of(order.begin(), order.end(), [&](const CollectiveOrder& collective) {
+    return predecessors(timeline, collective.task, false) != predecessors(timeline, order.back().task, false);
+  });
+}
+
+/// What is left of the exposed time with the batch doubled; empty where that would be no less.
+std::string twice_the_batch(const Timeline& timeline, const Losses& losses, const WhatIf& what_if) {
+  const double exposed = what_if.twice_batch - what_if.twice_batch_ideal;
+  const double faster = what_if.twice_batch > 0.0 ? 2.0 * what_if.now / what_if.twice_batch : 1.0;
+  const bool hidden = exposed <= 0.25 * losses.transfer;
+  if (!hidden && faster < 1.05) return {};
+  return concat("twice the batch per rank", twice_the_images(timeline),
+                hidden ? " would hide it" : fmt::format(" would make {:.1f} times the images/s", faster));
+}
+
+/// Empty where it would save little.
+std::string half_the_bytes(const Losses& losses, const WhatIf& what_if) {
+  const double saved = what_if.now - what_if.half_wire, share = saved / losses.transfer;
+  if (share < 0.1) return {};
+  return share >= 0.9                   ? "--wire bf16 would hide it"
+         : share >= 0.4 && share <= 0.6 ? "--wire bf16 would halve that"
+                                        : fmt::format("--wire bf16 would save {:.1f} ms", saved);
+}
+
+}  // namespace
+
+std::size_t nodes_of(const Timeline& timeline, const SampledSteps& sampled) {
+  std::set<std::string> hosts;
+  for (const int rank : sampled.ranks) {
+    const auto r = static_cast<std::size_t>(rank);
+    hosts.insert(r < timeline.hosts.size() ? timeline.hosts[r] : std::string());
+  }
+  return hosts.size();
+}
+
+std::string waited_for(const Timeline& timeline, const SampledSteps& sampled) {
+  const std::vector<NetworkWait> waits = network_waits(timeline, sampled);
+  double sum = 0.0;
+  for (const NetworkWait& wait : waits) sum += wait.ms;
+  std::string what = "all-reduces";
+  if (!waits.empty() && waits.front().ms >= 0.7 * sum) {
+    what = timeline.tasks[static_cast<std::size_t>(waits.front().task)].name;
+    constexpr std::string_view kHead = "all-reduce of ";
+    if (what.starts_with(kHead)) what.erase(0, kHead.size());
+  }
+  if (is_served(timeline)) what = "the servers";
+  return what + (nodes_of(timeline, sampled) > 1 ? " between nodes" : " inside the node");
+}
+
+std::string twice_the_images(const Timeline& timeline) {
+  return timeline.images_per_rank == 0 ? "" : concat(" (", 2 * timeline.images_per_rank, " images)");
+}
+
+std::string network_advice(const Timeline& timeline, const SampledSteps& sampled, const Losses& losses,
+                           const WhatIf& what_if) {
+  const std::size_t nodes = nodes_of(timeline, sampled);
+  if (waits_for_cores(timeline, nodes, losses.transfer)) {
+    return "; memory alone takes a part of that: ranks share cores, with each other or with other work; give "
+           "each its own (mpirun --bind-to core)";
+  }
+  std::vector<std::string> advice;
+  if (is_served(timeline)) advice.emplace_back("more --servers would share what they do");
+  if (can_share_memory(timeline, nodes))
+    advice.emplace_back("--all-reduce auto would go through shared memory");
+  if (!is_served(timeline) && !overlaps(timeline)) {
+    advice.emplace_back(collectives_of(timeline).size() > 1
+                            ? "--overlap on would let it run beside backward"
+                            : "a smaller --bucket-mib would let a part of it start sooner");
+  }
+  if (can_compress(timeline, nodes)) advice.push_back(half_the_bytes(losses, what_if));
+  advice.push_back(twice_the_batch(timeline, losses, what_if));
+  std::string text;
+  for (const std::string& part : advice) {
+    if (!part.empty()) text += (text.empty() ? "; " : ", ") + part;
+  }
+  return text;
+}
+
+}  // namespace cifar_mpi::report
