@@ -146,6 +146,13 @@ report::Timeline timeline_head(const SessionState& state) {
   return head;
 }
 
+void note_past_trace(const SessionState& state) {
+  const TraceWindow& asked = state.config.trace;
+  if (asked.first == 0 || asked.last > state.progress.step) return;
+  state.log.info(concat("note: the run is at step ", state.progress.step, ", behind those of --trace ",
+                        describe(asked), ": nothing is traced"));
+}
+
 StepRecording::StepRecording(SessionState& state, std::vector<std::uint64_t> boundaries)
     : s_(state),
       schedule_(state.sizes.steps_per_epoch, state.progress.step, state.sizes.total_steps,
@@ -153,10 +160,6 @@ StepRecording::StepRecording(SessionState& state, std::vector<std::uint64_t> bou
       next_(schedule_.next(state.progress.step)),
       recorder_(make_recorder(state, kGathered)) {
   if (const TraceWindow& asked = s_.config.trace; asked.first > 0) asked_ = {asked.first - 1, asked.last};
-  if (asked_.end > 0 && asked_.end <= s_.progress.step) {
-    s_.log.info(concat("note: --trace ", describe(s_.config.trace), " lies before step ",
-                       s_.progress.step + 1, ", with which this start begins: nothing is traced"));
-  }
   if (s_.world.rank() != 0) return;
   file_ = std::make_unique<report::TimelineFile>(s_.config.run_dir + "/timeline.h5", timeline_head(s_),
                                                  s_.progress.step, s_.log);
@@ -206,7 +209,8 @@ void StepRecording::finish() {
 void StepRecording::begin_trace(std::uint64_t step) {
   pause();
   if (!recorded_.empty()) gather();
-  const std::uint64_t end = requested_ ? step + kTracedOnRequest : asked_.end;
+  std::uint64_t end = requested_ ? step + kTracedOnRequest : asked_.end;
+  if (asked_.begin <= end) end = std::max(end, asked_.end);  // one trace of both
   requested_ = false;
   tracing_ = Window{step, std::min(end, s_.sizes.total_steps)};
   recorder_ = make_recorder(s_, tracing_->end - tracing_->begin + 1);

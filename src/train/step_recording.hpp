@@ -39,6 +39,9 @@ class SampleSchedule {
 /// The tasks of the step program, and what else does not change in a run.
 report::Timeline timeline_head(const SessionState& state);
 
+/// Says so where all steps that --trace asks for are done.
+void note_past_trace(const SessionState& state);
+
 /// Records steps on this rank; rank 0 gathers them: samples for RUN_DIR/timeline.h5, ten at a time, and the steps of
 /// a trace for RUN_DIR/trace when its last one is done.
 ///

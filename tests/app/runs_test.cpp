@@ -35,9 +35,13 @@ TEST_F(Programs, TrainEvaluateAndResume) {
   const auto per_class = [](const std::string& output) { return output.substr(output.find("pattern0")); };
   EXPECT_EQ(per_class(evaluate(1, "ema")), per_class(evaluate(2, "ema")));
   EXPECT_NE(evaluate(1, "ema"), evaluate(1, "raw"));
-  const Outcome again = mpirun(2, kTrain + small("first") + " --lr 0.5");
+  const Outcome again = mpirun(2, kTrain + small("first") + " --lr 0.5 --trace 1-2");
   EXPECT_EQ(again.code, 0);
   EXPECT_NE(again.output.find("this run is finished: step 2 of 2"), std::string::npos) << again.output;
+  EXPECT_EQ(count_lines_with(again.output,
+                             "note: the run is at step 2, behind those of --trace 1-2: nothing is traced"),
+            1)
+      << again.output;
 }
 
 TEST_F(Programs, TrainOnAnotherDatasetOfTheSchema) {

@@ -276,6 +276,17 @@ TEST_F(Trace, IsMadeOfTheNextTenStepsWhenAnyRankIsAskedAndOnce) {
     EXPECT_EQ(steps(read(c, 3), rank), from_to(3, 12)) << "step 1 asks, which is known behind step 2";
 }
 
+TEST_F(Trace, IsOneOfTheStepsOfARequestAndOfTheOption) {
+  TrainConfig c = thirty_steps();
+  c.trace = {13, 20};  // the request is for 3 to 12
+  stop_ = engine::kTraceRequest;
+  run(c);
+  world().barrier();
+  const auto files = std::distance(std::filesystem::directory_iterator(c.run_dir + "/trace"), {});
+  EXPECT_EQ(files, 1);
+  EXPECT_EQ(steps(read(c, 3), 0), from_to(3, 20));
+}
+
 TEST_F(Trace, EndsWithTheRun) {
   TrainConfig c = config();
   c.steps = 6;
