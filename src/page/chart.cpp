@@ -178,6 +178,8 @@ std::string description(const Chart& chart, std::size_t axis) {
   return text;
 }
 
+std::string style_of(const Mark& mark) { return mark.style < 0 ? std::string() : concat(" s", mark.style); }
+
 std::string picture(const Chart& chart, const Scales& scales, std::size_t axis) {
   const Canvas canvas(scales.x[axis], scales.y);
   std::string svg = fmt::format(
@@ -188,7 +190,8 @@ std::string picture(const Chart& chart, const Scales& scales, std::size_t axis) 
       svg += concat("<path class=\"band s", series.style, "\" d=\"", band_path(series, canvas, axis), "\"/>");
   }
   for (const Mark& mark : chart.marks)
-    svg += fmt::format("<path class=\"mark\" d=\"M{} 0V{}\"/>", canvas.x(mark.x[axis]), kHeight);
+    svg += fmt::format("<path class=\"mark{}\" d=\"M{} 0V{}\"/>", style_of(mark), canvas.x(mark.x[axis]),
+                       kHeight);
   for (const Series& series : chart.series) {
     svg += concat("<path class=\"line s", series.style, "\" d=\"", line_path(series, canvas, axis), "\"/>");
     if (series.dots)
@@ -200,8 +203,8 @@ std::string picture(const Chart& chart, const Scales& scales, std::size_t axis) 
     svg += concat("<span class=\"tx\" style=\"", left(tick), "\">",
                   tick_text(tick, static_cast<Axis>(axis), scales.x[axis]), "</span>");
   for (const Mark& mark : chart.marks)
-    svg += concat("<span class=\"flag\" style=\"", left(mark.x[axis]), "\" title=\"", html(mark.text), "\">",
-                  html(mark.letter), "</span>");
+    svg += concat("<span class=\"flag", style_of(mark), "\" style=\"", left(mark.x[axis]), "\" title=\"",
+                  html(mark.text), "\">", html(mark.letter), "</span>");
   return concat("<div class=\"over over-", kAxisNames[axis], "\">", svg, "</div>");
 }
 
@@ -212,6 +215,7 @@ std::string legend(const Chart& chart) {
     for (const Point& point : series.points) {
       if (std::isfinite(point.value)) last = show(point.value, chart.unit);
     }
+    if (std::isfinite(series.told)) last = show(series.told, chart.unit);
     list += concat(
         "<li><svg class=\"key\" viewBox=\"0 0 40 10\" aria-hidden=\"true\"><path class=\"line s",
         series.style, "\" d=\"M1 5H39\"/>",

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -20,12 +21,15 @@ struct Point {
   double high = 0.0;
 };
 
+inline constexpr std::size_t kStyles = 8;  ///< of lines: colour and dashes
+
 struct Series {
   std::string name;
-  int style = 0;      ///< colour and dashes
+  int style = 0;      ///< below kStyles
   bool dots = false;  ///< each point has one
   std::string band;   ///< what lies between low and high, for the legend; empty: not drawn
   std::vector<Point> points;
+  double told = std::nan("");  ///< in the legend; NaN: the last value
 };
 
 /// Something that happened, on the axis.
@@ -33,6 +37,7 @@ struct Mark {
   AxisValues x{};
   std::string letter;  ///< beside the line
   std::string text;
+  int style = -1;  ///< below kStyles: the colour of that line
 };
 
 enum class Unit { plain, share, milliseconds, rate };  ///< a share is shown in percent

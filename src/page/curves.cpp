@@ -51,6 +51,12 @@ Series line_of(const Run& run, const Quantity& quantity, std::size_t most) {
   return series;
 }
 
+Series speed_of(const Run& run, std::size_t most) {
+  Series series = line_of(run, kSpeed, most);
+  series.told = recent_speed(run);
+  return series;
+}
+
 /// The median rank with a band from the fastest to the slowest.
 Series ranks_of(const Run& run, std::size_t most) {
   std::vector<double> low, middle, high;
@@ -113,6 +119,7 @@ class Curves {
         Series series = lines[i](runs_[r], most_);
         if (lines.size() > 1) part.title = concat(chart.title, ": ", series.name);
         take(part, std::move(series), runs_[r].name, r);
+        add_marks(part, runs_[r], r);
       }
       finish(std::move(part));
     }
@@ -129,10 +136,18 @@ class Curves {
     chart.marks = marks_of(runs_.front());
     finish(std::move(chart));
   }
+  /// Of one of several runs, in the colour of its line.
+  static void add_marks(Chart& chart, const Run& run, std::size_t style) {
+    for (Mark& mark : marks_of(run)) {
+      mark.style = static_cast<int>(style % kStyles);
+      mark.text = concat(run.name, ": ", mark.text);
+      chart.marks.push_back(std::move(mark));
+    }
+  }
   static void take(Chart& chart, Series series, const std::string& name, std::size_t style) {
     if (!has_values(series)) return;
     series.name = name;
-    series.style = static_cast<int>(style % 8);
+    series.style = static_cast<int>(style % kStyles);
     chart.series.push_back(std::move(series));
   }
   void finish(Chart chart) {
@@ -161,8 +176,10 @@ std::vector<Chart> curves(const std::vector<Run>& runs) {
              {line(kTotalLoss), line(kCrossEntropy), line(kDecayTerm)});
   curves.add(chart_of("accuracy", "Accuracy", Unit::share, true), {test_accuracy_of, line(kTrainAccuracy)});
   curves.add(chart_of("rate", "Learning rate", Unit::plain, true), {line(kRate)});
-  curves.add(chart_of("speed", "Speed", Unit::rate, true, "Images per second over all ranks."),
-             {line(kSpeed)});
+  curves.add(
+      chart_of("speed", "Speed", Unit::rate, true,
+               "Images per second over all ranks; the number is the median of the last ten log lines."),
+      {speed_of});
   curves.add(chart_of("ranks", "Time of a step", Unit::milliseconds, true,
                       "Computing without waiting for other ranks, from the fastest to the slowest rank. What "
                       "the whole step takes beyond the slowest rank is communication that stays exposed, and "

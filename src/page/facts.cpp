@@ -40,17 +40,6 @@ std::string accuracy_text(const std::vector<report::EvaluationReport>& evaluatio
   return text;
 }
 
-/// The median of the last ten log lines.
-double recent_speed(const std::vector<report::StepReport>& steps) {
-  std::vector<double> values;
-  for (auto r = steps.rbegin(); r != steps.rend() && values.size() < 10; ++r) {
-    if (std::isfinite(r->images_per_second)) values.push_back(r->images_per_second);
-  }
-  if (values.empty()) return std::nan("");
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 /// Of the last start; 0: unknown.
 int ranks_of(const Run& run) {
   int ranks = run.checkpoint ? run.checkpoint->provenance.ranks : 0;
@@ -59,7 +48,7 @@ int ranks_of(const Run& run) {
 }
 
 std::string speed_text(const Run& run) {
-  std::string text = concat(whole(recent_speed(run.metrics.steps)), " images/s");
+  std::string text = concat(whole(recent_speed(run)), " images/s");
   const int ranks = ranks_of(run);
   if (ranks > 0) text += concat(" over ", ranks, ranks == 1 ? " rank" : " ranks");
   return text + concat("; ", duration(run.seconds.back()), " of training");
@@ -95,7 +84,7 @@ Facts tiles_of(const Run& run) {
   if (metrics.steps.empty()) return tiles;
   const report::StepReport& last = metrics.steps.back();
   tiles.emplace_back("loss", figure(last.cross_entropy + last.decay_term));
-  tiles.emplace_back("images per second", whole(recent_speed(metrics.steps)));
+  tiles.emplace_back("images per second", whole(recent_speed(run)));
   tiles.emplace_back("epochs", figure(last.epoch));
   tiles.emplace_back("training time", duration(run.seconds.back()));
   return tiles;

@@ -178,6 +178,17 @@ void name_runs(std::vector<Run>& runs) {
   for (std::size_t i = 0; i < runs.size(); ++i) runs[i].name += concat(" (", i + 1, ")");
 }
 
+double recent_speed(const Run& run) {
+  std::vector<double> values;
+  const auto& steps = run.metrics.steps;
+  for (auto r = steps.rbegin(); r != steps.rend() && values.size() < 10; ++r) {
+    if (std::isfinite(r->images_per_second)) values.push_back(r->images_per_second);
+  }
+  if (values.empty()) return std::nan("");
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
 double seconds_at(const Run& run, double step) {
   const auto& reports = run.metrics.steps;
   const auto after =

@@ -6,20 +6,21 @@
 
 #include "cifar_mpi/report/timeline_file.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
+#include "page/curves.hpp"
 #include "page/events.hpp"
 #include "page/facts.hpp"
-#include "support/temp_dir.hpp"
 #include "report/summary_history.hpp"
+#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::page {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string report_line(int step, double seconds) {
+std::string report_line(int step, double seconds, int speed = 100) {
   return "{\"step\":" + std::to_string(step) + ",\"epoch\":" + std::to_string(step / 100.0) +
-         ",\"cross_entropy\":2,\"decay_term\":1,\"images_per_second\":100,\"seconds\":" +
-         std::to_string(seconds) + "}\n";
+         ",\"cross_entropy\":2,\"decay_term\":1,\"images_per_second\":" + std::to_string(speed) +
+         ",\"seconds\":" + std::to_string(seconds) + "}\n";
 }
 
 bool mentions(const std::vector<std::string>& texts, const std::string& part) {
@@ -85,7 +86,6 @@ TEST(LoadRun, ShowsWhatIsThereBesideWhatIsDamaged) {
   EXPECT_FALSE(run.evaluation || run.summaries || run.timeline);
 }
 
-TEST(LoadRun, SaysThatThereAreNoMetrics) {
 TEST(LoadRun, FollowsNoLinkToWhatARunLeaves) {
   const TempDir folder, elsewhere;
   write_file(folder / "metrics.jsonl", report_line(100, 10));
@@ -113,6 +113,7 @@ TEST(LoadRun, FollowsNoLinkToWhatARunLeaves) {
   EXPECT_TRUE(mentions(load_run(folder.path()).problems, "summaries.h5 is a symbolic link"));
 }
 
+TEST(LoadRun, SaysThatThereAreNoMetrics) {
   const TempDir folder;
   write_file(folder / "exit", "7 rank 2 was lost\n");
   const page::Run run = load_run(folder.path());
@@ -178,6 +179,31 @@ TEST(Marks, StandWhereSomethingHappened) {
   EXPECT_NE(table.find("it had come to step 270, 70 steps are done again"), std::string::npos) << table;
 }
 
+TEST(Marks, HaveTheColoursOfTheirRunsWhereThereAreSeveral) {
+  std::vector<page::Run> runs(2);
+  for (std::size_t r = 0; r < 2; ++r) {
+    const TempDir folder;
+    write_file(folder / "metrics.jsonl",
+               report_line(100, 10) + "{\"event\":\"resume\",\"step\":100,\"ranks\":" +
+                   std::to_string(r + 2) + ",\"text\":\"75 stopped\"}\n" + report_line(200, 10));
+    runs[r] = load_run(folder.path());
+    runs[r].name = r == 0 ? "a" : "b";
+  }
+  const std::vector<Chart> charts = curves(runs);
+  ASSERT_FALSE(charts.empty());
+  for (const Chart& chart : charts) {
+    ASSERT_EQ(chart.marks.size(), 2u) << chart.id;
+    EXPECT_EQ(chart.marks[0].text, "a: resumed with 2 ranks");
+    EXPECT_EQ(chart.marks[1].text, "b: resumed with 3 ranks");
+    EXPECT_EQ(chart.marks[1].style, chart.series[1].style);
+    const std::string html = figure_html(chart);
+    EXPECT_NE(html.find("class=\"mark s1\""), std::string::npos) << html;
+    EXPECT_NE(html.find("class=\"flag s1\""), std::string::npos) << html;
+  }
+  runs.pop_back();
+  EXPECT_EQ(curves(runs).at(0).marks.at(0).style, -1);
+}
+
 TEST(KeyFacts, SayHowFarHowGoodAndHowFast) {
   const TempDir folder;
   write_file(folder / "exit", "0 done\n");
@@ -190,6 +216,21 @@ TEST(KeyFacts, SayHowFarHowGoodAndHowFast) {
                        {"test accuracy", "25.00 % at step 200; the best was 50.00 % at step 100"},
                        {"speed", "100 images/s over 2 ranks; 3 min 0 s of training"}};
   EXPECT_EQ(key_facts(load_run(folder.path())), expected);
+}
+
+TEST(Tiles, HaveTheSpeedThatItsCurvesLegendHas) {
+  const TempDir folder;
+  std::string lines;
+  for (int i = 1; i <= 20; ++i) lines += report_line(100 * i, 10 * i, i < 11 ? 100 : i < 20 ? 250 : 10);
+  write_file(folder / "metrics.jsonl", lines);
+  const page::Run run = load_run(folder.path());
+  const Facts tiles = tiles_of(run);
+  EXPECT_NE(std::find(tiles.begin(), tiles.end(), Facts::value_type("images per second", "250")),
+            tiles.end());
+  for (const Chart& chart : curves({run})) {
+    if (chart.id != "speed") continue;
+    EXPECT_NE(figure_html(chart).find("<b>250 /s</b>"), std::string::npos) << "not that of the last line";
+  }
 }
 
 }  // namespace
