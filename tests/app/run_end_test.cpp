@@ -1,6 +1,7 @@
 #include <filesystem>
 
 #include "app/programs.hpp"
+#include "support/trace_reader.hpp"
 
 /// How runs end as a script sees it: RUN_DIR/exit, RUN_DIR/lock and the checkpoints, whatever went wrong.
 namespace cifar_mpi::test {
@@ -69,6 +70,30 @@ TEST_F(RunEnd, IsRecordedWhenTheRunIsStopped) {
   EXPECT_TRUE(exit_record("stopped").starts_with("75 stopped on request at step")) << exit_record("stopped");
   expect_unlocked("stopped");
   EXPECT_TRUE(fs::exists(file("stopped/checkpoints/latest")));
+}
+
+/// The ten steps behind the signal, as other programs decode them, and a run that goes on.
+TEST_F(RunEnd, IsNoneWhereASignalAsksForATrace) {
+  const std::string trace = file("traced/trace");
+  const Outcome outcome =
+      run_command(train("traced", "--steps 100000") + "& child=$!; " +
+                  until("[ -s " + file("traced/metrics.jsonl") + " ]") + "kill -USR2 $child; " +
+                  until("ls " + trace + "/*.perfetto-trace") + "kill -USR1 $child; wait $child");
+  ASSERT_EQ(outcome.code, 75) << outcome.output;
+  EXPECT_TRUE(exit_record("traced").starts_with("75 stopped on request")) << exit_record("traced");
+  std::vector<std::string> files;
+  for (const auto& entry : fs::directory_iterator(trace)) files.push_back(entry.path().string());
+  ASSERT_EQ(files.size(), 1u);
+  const TraceRead read = read_trace(read_file(files.front()));
+  std::vector<std::string> steps;
+  for (const TraceSlice& slice : read.slices) {
+    if (read.path(slice.track).ends_with("/steps")) steps.push_back(slice.name);
+  }
+  ASSERT_EQ(steps.size(), 10u);
+  const int first = std::stoi(steps.front().substr(5));
+  EXPECT_EQ(fs::path(files.front()).filename(), "step_" + std::to_string(first) + ".perfetto-trace");
+  for (int i = 0; i < 10; ++i)
+    EXPECT_EQ(steps[static_cast<std::size_t>(i)], "step " + std::to_string(first + i));
 }
 
 TEST_F(RunEnd, IsThatOfTheFirstRunWhenASecondIsRefused) {
