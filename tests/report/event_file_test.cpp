@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <regex>
 
@@ -40,6 +41,48 @@ TEST(MaskedCrc32c, IsThatOfTensorFlow) {
             0x5794d08au);
   constexpr std::uint32_t kCheck = 0xE3069283;  // CRC-32C of these digits (RFC 3720)
   EXPECT_EQ(masked_crc32c("123456789"), (kCheck >> 15 | kCheck << 17) + 0xa282ead8u);
+}
+
+/// A Python that has crc32c, or nothing: the first in PATH is not always the system's.
+std::string python_with_crc32c() {
+  for (const std::string python : {"python3", "/usr/bin/python3"}) {
+    if (std::system((python + " -c 'import crc32c' 2>/dev/null").c_str()) == 0) return python;
+  }
+  return {};
+}
+
+TEST(EventFile, HasTheChecksumsThatAnotherProgramFinds) {
+  const std::string python = python_with_crc32c();
+  if (python.empty())
+    GTEST_SKIP()
+        << "no Python with crc32c here (Debian and Ubuntu: python3-crc32c), so checksums were not compared";
+  const TempDir folder;
+  {
+    EventFile file(folder / "board", 1, {}, Log(0));
+    for (std::uint64_t step = 1; step <= 50; ++step) {
+      Summary summary;
+      summary.text("text", std::string(7 * step, static_cast<char>(step)));  // of all lengths by eight
+      file.write(summary.at(step));
+    }
+  }
+  write_file(folder / "check.py", R"(
+import crc32c, struct, sys
+data, at, records = open(sys.argv[1], "rb").read(), 0, 0
+def masked(part):
+    crc = crc32c.crc32c(part)
+    return ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff
+while at < len(data):
+    length, crc = struct.unpack_from("<QI", data, at)
+    assert crc == masked(data[at:at + 8]), f"length of record {records}"
+    content = data[at + 12:at + 12 + length]
+    assert struct.unpack_from("<I", data, at + 12 + length)[0] == masked(content), f"record {records}"
+    at += 16 + length
+    records += 1
+sys.exit(records != 52)
+)");
+  const std::string command =
+      python + " '" + folder / "check.py" + "' '" + event_files(folder / "board").at(0) + "'";
+  EXPECT_EQ(std::system(command.c_str()), 0);
 }
 
 TEST(EventFile, BeginsWithTheVersionAndTheStart) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "report/made_report.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/temp_dir.hpp"
 
@@ -17,18 +18,7 @@ using test::FileSizeLimit;
 
 const std::string kHead = "{\"format\":\"cifar_mpi metrics\",\"version\":1}\n";
 
-StepReport report_at(std::uint64_t step) {
-  StepReport r;
-  r.step = step;
-  r.total_steps = 400;
-  r.epoch = 1.5;
-  r.cross_entropy = 2.0;
-  r.decay_term = 0.416;
-  r.learning_rate = 0.1;
-  r.seconds_per_step = 0.25;
-  r.images_per_second = 5012.34;
-  return r;
-}
+using made::report_at;
 
 TEST(MetricsFile, CutsBackToTheResumedStepAndGoesOn) {
   const TempDir folder;

@@ -5,20 +5,12 @@
 #include <algorithm>
 #include <limits>
 
+#include "report/made_report.hpp"
+
 namespace cifar_mpi::report {
 namespace {
 
-StepReport report_at(std::uint64_t step) {
-  StepReport r;
-  r.step = step;
-  r.total_steps = 400;
-  r.epoch = 1.5;
-  r.cross_entropy = 2.0;
-  r.decay_term = 0.416;
-  r.seconds_per_step = 0.25;
-  r.images_per_second = 5012.34;
-  return r;
-}
+using made::report_at;
 
 StepReport with_ranks(StepReport r) {
   r.compute_ms_median = 50.0;
