@@ -10,7 +10,7 @@
 
 namespace cifar_mpi::test {
 
-/// A runner that says of each launch, before it starts, how many steps it takes.
+/// A runner that says of each launch, before it starts, how many steps it takes; `observation` is what holds for it.
 class LaunchCounter final : public engine::Runner {
  public:
   LaunchCounter(std::unique_ptr<engine::Runner> runner, std::function<void(int)> note)
@@ -20,7 +20,11 @@ class LaunchCounter final : public engine::Runner {
     runner_->replay(times);
   }
   void finish() override { runner_->finish(); }
-  void observe(const engine::Observation& observation) override { runner_->observe(observation); }
+  void observe(const engine::Observation& observation) override {
+    observation_ = observation;
+    runner_->observe(observation);
+  }
+  const engine::Observation& observation() const { return observation_; }
   std::uint64_t finished() const override { return runner_->finished(); }
   const engine::StepProgram& program() const override { return runner_->program(); }
   std::vector<double> task_seconds() const override { return runner_->task_seconds(); }
@@ -28,6 +32,7 @@ class LaunchCounter final : public engine::Runner {
  private:
   std::unique_ptr<engine::Runner> runner_;
   std::function<void(int)> note_;
+  engine::Observation observation_;
 };
 
 }  // namespace cifar_mpi::test

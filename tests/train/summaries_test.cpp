@@ -9,6 +9,7 @@
 #include "cifar_mpi/run/run_directory.hpp"
 #include "hdf5/hdf5.hpp"
 #include "support/event_reader.hpp"
+#include "support/launch_counter.hpp"
 #include "support/naive_counts.hpp"
 #include "train/run_fixture.hpp"
 
@@ -258,6 +259,33 @@ TEST_F(RunSummaries, HoldUpNoRunWhereTheyCannotBeWrittenOrRead) {
   run(other);
   world().barrier();
   EXPECT_TRUE(hdf5::Reader(other.run_dir + "/summaries.h5").has("/variables/conv1/weights/steps"));
+}
+
+/// Others cost nothing, and what records goes on.
+TEST_F(RunSummaries, LookAtTheStepsThatAreDueAndAtNoOther) {
+  TrainConfig c = config();
+  c.steps = 5;
+  c.graph_steps = 3;  // 2, 3 and 4 could be launched at once
+  c.summary_every = 4;
+  for (const bool traced : {false, true}) {
+    c.run_dir = path(traced ? "traced" : "untraced");
+    if (traced) c.trace = {3, 5};
+    const auto state = start(c);
+    std::vector<bool> looks, records;
+    const test::LaunchCounter* seen = nullptr;
+    auto counter = std::make_unique<test::LaunchCounter>(std::move(state->step), [&](int times) {
+      looks.insert(looks.end(), static_cast<std::size_t>(times), seen->observation().look);
+      records.insert(records.end(), static_cast<std::size_t>(times), seen->observation().recorder != nullptr);
+    });
+    seen = counter.get();
+    state->step = std::move(counter);
+    run_loop(*state);
+    world().barrier();
+    if (state->look != nullptr) {
+      EXPECT_EQ(looks, (std::vector<bool>{true, false, false, true, false}));
+    }
+    EXPECT_EQ(records, (std::vector<bool>{false, false, traced, traced, traced}));
+  }
 }
 
 /// Of a rank's batch that is small conv1 is computed by itself.
