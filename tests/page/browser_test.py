@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(root, "tools"))
 sys.dont_write_bytecode = True
 import devtools  # noqa: E402
+import report_svg  # noqa: E402
 
 failures = []
 
@@ -150,6 +152,24 @@ def check_axes(page, where):
     page.run("document.getElementById('axis-step').click()")
 
 
+def check_svg(path):
+    """The part of the page that may lie beside a README, against the page."""
+    with open(path, encoding="utf-8") as file:
+        page = file.read()
+    picture = report_svg.svg_of(page)
+    expect(len(picture) < 60_000, f"the SVG has {len(picture)} characters")
+    names = {"s": "http://www.w3.org/2000/svg"}
+    root = xml.etree.ElementTree.fromstring(picture)
+    words = [text.text for text in root.iterfind("s:text", names)]
+    for wanted in "Loss over steps", "Accuracy over steps", "test accuracy", "Where the time of a step goes":
+        expect(wanted in words, f"the SVG lacks {wanted!r}: {words}")
+    lines = [line.get("d") for line in root.iterfind("s:svg/s:path", names) if line.get("class").startswith("line")]
+    expect(len(lines) == 5 and all(f'd="{line}"' in page for line in lines), f"the SVG has {len(lines)} lines of the page")
+    bars = [rect for rect in root.iterfind("s:rect", names) if rect.get("height") == "18"]
+    expect(abs(sum(float(bar.get("width")) for bar in bars) - 600) < 2, "the parts of the rank's step are no whole")
+    expect("prefers-color-scheme: dark" in picture, "the SVG is light alone")
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -160,6 +180,7 @@ def main():
     pictures = os.environ.get("CIFAR_MPI_PICTURES")
     with tempfile.TemporaryDirectory(prefix="cifar_mpi_browser_test_") as folder:
         single, both = make_runs(sys.argv[1], folder)
+        check_svg(single)
         try:
             browser = devtools.Browser(program)
         except OSError as error:  # as Ubuntu's, which only says where there is one
