@@ -40,6 +40,9 @@ StepSummary summary_of(std::uint64_t step) {
   summary.variables = {{"only/weights", counts_from(least)}};
   summary.gradients = {{"only/weights", counts_from(least + 1)}};
   summary.activations = {{"only", counts_from(least + 2)}};
+  // By this the counts of a step are told from those of another.
+  for (auto* list : {&summary.variables, &summary.gradients, &summary.activations})
+    list->front().counts.buckets[29] += step;
   return summary;
 }
 
@@ -72,7 +75,7 @@ TEST(Histograms, StandInEventFilesUnderTheNamesOfTheTutorial) {
       const double left = tags[t].second + 0.5 * static_cast<double>(i);
       EXPECT_EQ(rows[3 * i], left);
       EXPECT_EQ(rows[3 * i + 1], left + 0.5);
-      EXPECT_EQ(rows[3 * i + 2], static_cast<double>(i + 1));
+      EXPECT_EQ(rows[3 * i + 2], static_cast<double>(i + 1 + (i == 29 ? event.step : 0)));
     }
   }
 }
@@ -118,7 +121,7 @@ TEST(SummaryHistory, IsReadAsItWasWrittenUpToTheStepThatARunGoesOnFrom) {
     for (std::size_t i = 0; i < 4; ++i) {
       EXPECT_EQ(edges[i * 31], static_cast<double>(steps[i]) + offset);
       EXPECT_EQ(edges[i * 31 + 30], static_cast<double>(steps[i]) + offset + 15.0);
-      EXPECT_EQ(counts[i * 30 + 29], 30u);
+      EXPECT_EQ(counts[i * 30 + 29], 30u + steps[i]);
     }
   }
   EXPECT_EQ(file.read<double>("/activations/only/sparsity"), std::vector<double>(4, 0.2));

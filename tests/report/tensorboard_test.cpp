@@ -93,7 +93,9 @@ TEST_F(Protoc, DecodesHistogramsAndImages) {
     summary.step = 3;
     summary.variables = {{"conv1/weights", {}}};
     board.write(summary);
-    board.write(4, InputImages{{2, 5, 3}, std::vector<std::uint8_t>(60, 7)});
+    InputImages two{{2, 5, 3}, std::vector<std::uint8_t>(60, 7)};
+    std::fill(two.pixels.begin() + 30, two.pixels.end(), std::uint8_t{200});
+    board.write(4, two);
   }
   const std::string text = decoded(event_files(folder_ / "board").at(0));
   std::string zeros;
@@ -120,6 +122,11 @@ TEST_F(Protoc, DecodesHistogramsAndImages) {
         "string_val: \"\\211PNG\\r\\n", "plugin_name: \"images\"", "data_class: DATA_CLASS_BLOB_SEQUENCE"}) {
     EXPECT_NE(images.find(part), std::string::npos) << part << " in " << images;
   }
+  const std::regex png("\\\\211PNG[^\n]*");
+  std::set<std::string> pngs;
+  for (std::sregex_iterator at(images.begin(), images.end(), png), end; at != end; ++at)
+    pngs.insert(at->str());
+  EXPECT_EQ(pngs.size(), 2u) << "two images";
 }
 
 TEST_F(Protoc, DecodesTheScalarsUnderTheNamesOfTheTutorial) {
