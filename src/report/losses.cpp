@@ -169,15 +169,25 @@ WhatIf what_if(const Timeline& timeline, const SampledSteps& sampled) {
   return result;
 }
 
+std::vector<double> between_steps_ms(const SampledSteps& sampled) {
+  std::vector<double> ms(sampled.ranks.size(), 0.0);
+  for (const SampledSteps::Step& step : sampled.steps) {
+    for (std::size_t r = 0; r < step.ranks.size(); ++r) {
+      if (!step.ranks[r].empty() && step.ranks[r].back().task == Stretch::kNobody)
+        ms[r] += ms_of_a_step(sampled) * step.ranks[r].back().ns();
+    }
+  }
+  return ms;
+}
+
 double share_between_steps(const SampledSteps& sampled) {
-  double behind = 0.0, all = 0.0;
+  const std::vector<double> ms = between_steps_ms(sampled);
+  const double behind = std::accumulate(ms.begin(), ms.end(), 0.0);
+  double all = 0.0;
   for (const SampledSteps::Step& step : sampled.steps) {
     for (const auto& stretches : step.ranks) {
-      for (const Stretch& stretch : stretches) {
-        if (stretch.task != Stretch::kNobody) continue;
-        all += stretch.ns();
-        if (&stretch == &stretches.back()) behind += stretch.ns();
-      }
+      for (const Stretch& stretch : stretches)
+        all += stretch.task == Stretch::kNobody ? ms_of_a_step(sampled) * stretch.ns() : 0.0;
     }
   }
   return all > 0.0 ? behind / all : 0.0;

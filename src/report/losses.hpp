@@ -56,7 +56,9 @@ struct WhatIf {
 };
 WhatIf what_if(const Timeline& timeline, const SampledSteps& sampled);
 
-/// Time of no task behind the last one of a step, as a share of all time of no task.
+/// Time of no task behind the last one of a step, by the index of the rank, in ms of a step.
+std::vector<double> between_steps_ms(const SampledSteps& sampled);
+/// Its share of all time of no task.
 double share_between_steps(const SampledSteps& sampled);
 
 }  // namespace cifar_mpi::report

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -164,6 +165,18 @@ std::string Verdict::host_work() const {
 }
 
 std::string Verdict::order() const {
+  const std::vector<double> between = between_steps_ms(sampled_);
+  const auto most = std::max_element(between.begin(), between.end());
+  const double others = (std::accumulate(between.begin(), between.end(), 0.0) - *most) /
+                        std::max(1.0, static_cast<double>(between.size()) - 1.0);
+  if (*most - others >= 0.5 * losses_.order) {
+    const int rank = sampled_.ranks[static_cast<std::size_t>(most - between.begin())];
+    return concat("ranks wait ", of_step(losses_.order), " for rank ", rank, on_hosts({rank}),
+                  fmt::format(", whose host is at other work between steps ({:.1f} ms): ", *most),
+                  rank == 0 ? "it writes what the run tells; a larger --log-every writes less, and --run-dir "
+                              "may be on a slow file system"
+                            : "look for other work on its cores");
+  }
   return concat(
       "ranks wait ", of_step(losses_.order),
       " because they begin a step at different times, or are slow in different tasks of it: other work on "

@@ -241,6 +241,29 @@ TEST(Verdict, NamesWorkOfTheHostBetweenStepsAndInsideOfThem) {
 }
 
 // 2 of 5 ms are updates: twice the batch makes 256 images in 8 ms of 128 in 5, 1.25 times.
+// Rank 0 begins 30 ms after rank 1, and after its last task does something else for as long.
+TEST(Verdict, NamesTheRankWhoseHostIsAtOtherWorkBetweenSteps) {
+  Timeline run = timeline({{{}, {}}, {{}, {}}});
+  const auto let_wait = [&](std::size_t late) {
+    for (std::size_t s = 0; s < run.steps.size(); ++s) {
+      const double begin = 1e4 * static_cast<double>(s);
+      run.steps[s].ranks[late] = made::rank_step(
+          {{kForward, 20}, {kBackward1, 20}, {kBucket0, 1}, {kUpdate0, 1}, {kNobody, 30}}, begin + 30);
+      run.steps[s].ranks[1 - late] =
+          made::rank_step({{kForward, 20}, {kBackward1, 20}, {kBucket0, 31}, {kUpdate0, 1}}, begin);
+    }
+  };
+  let_wait(0);
+  EXPECT_EQ(sentence_of(run),
+            "0.57: ranks wait 30.0 of 72.0 ms for rank 0 on node1, whose host is at other work between steps "
+            "(30.0 ms): it writes what the run tells; a larger --log-every writes less, and --run-dir may be "
+            "on a slow file system");
+  let_wait(1);
+  EXPECT_EQ(sentence_of(run),
+            "0.57: ranks wait 30.0 of 72.0 ms for rank 1 on node1, whose host is at other work between steps "
+            "(30.0 ms): look for other work on its cores");
+}
+
 TEST(Verdict, SaysThatTheBatchIsTooSmall) {
   const Line line = {{kAugment, 0.2}, {kForward, 1.3}, {kBackward1, 1.5}, {kUpdate0, 1.5}, {kUpdate1, 0.5}};
   Timeline run = timeline({{line, line}});
