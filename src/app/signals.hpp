@@ -5,8 +5,8 @@
 /// Being asked to stop, and for a trace.
 namespace cifar_mpi::app {
 
-/// From now on engine::kStopRequest is set in the word by SIGTERM, SIGUSR1, SIGINT, and SIGHUP unless that is ignored (nohup).
-/// A second SIGINT ends the process at once, by that signal. To be called after MPI_Init, which installs
+/// From now on engine::kStopRequest is set in the word by SIGTERM, SIGUSR1, SIGINT, and SIGHUP unless that is ignored
+/// (nohup). A second SIGINT ends the process at once, by that signal. To be called after MPI_Init, which installs
 /// handlers of its own. The word must live as long as the process.
 void handle_stop_signals(std::atomic<int>& stop_request);
 

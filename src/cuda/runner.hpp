@@ -11,12 +11,12 @@ namespace cifar_mpi::cuda {
 /// A runner for programs of this backend: one stream per lane, events for marks; the device outlives it.
 ///
 /// serial waits for every task and measures what it takes on the device, behind a delay kernel (see
-/// delay_kernel.hpp). lanes enqueues the list in each replay. graph does so in the first call, which loads
-/// every kernel and opens NCCL's connections; later ones start a graph of as many replays as they are asked
-/// for, captured when that number comes first; so once more for replays with observers. A call returns when its replays are enqueued and those of the
-/// call before are done; the records of finished replays then lie where advance_task was told, so no two calls
-/// in a row may be for more than kRecordRing. audit is serial and watches `regions`; see engine::RunnerKind.
-/// Throws std::logic_error when the program is not finalized.
+/// delay_kernel.hpp). lanes enqueues the list in each replay. graph does so in the first call, which loads every
+/// kernel and opens NCCL's connections; later ones start a graph of as many replays as they are asked for, captured
+/// when that number comes first; so once more for replays with observers. A call returns when its replays are
+/// enqueued and those of the call before are done; the records of finished replays then lie where advance_task was
+/// told, so no two calls in a row may be for more than kRecordRing. audit is serial and watches `regions`; see
+/// engine::RunnerKind. Throws std::logic_error when the program is not finalized.
 std::unique_ptr<engine::Runner> make_runner(Device& device, engine::StepProgram program,
                                             engine::RunnerKind kind, std::vector<engine::Bytes> regions);
 

@@ -37,10 +37,10 @@ struct LoweredGraph {
   std::size_t logits = 0;  ///< the value that the loss reads, in its format
 };
 
-/// Asks the backend for the longest match at each operation (what a match reads besides comes first), inserts a reorder where a reader wants another
-/// format than the value has (once per format), and decides who masks the gradient of each ReLU's output: the
-/// only reader on its way if it can, behind a pooling if the reader passes the mask on, else the producer on
-/// its way if it can, else a task of its own behind the sum of the readers' gradients.
+/// Asks the backend for the longest match at each operation (what a match reads besides comes first), inserts a
+/// reorder where a reader wants another format than the value has (once per format), and decides who masks the
+/// gradient of each ReLU's output: the only reader on its way if it can, behind a pooling if the reader passes the
+/// mask on, else the producer on its way if it can, else a task of its own behind the sum of the readers' gradients.
 LoweredGraph lower_graph(const engine::TowerKernels& kernels, const engine::TowerSpec& spec);
 
 }  // namespace cifar_mpi::lower

@@ -24,8 +24,8 @@ std::string scrolled(const std::string& label, const std::string& table) {
                 "</div>");
 }
 
-/// Which ranks are shown, as indices into the budget: all, or of many those with the longest steps of their own work and those with the
-/// shortest.
+/// Which ranks are shown, as indices into the budget: all, or of many those with the longest steps of their own work
+/// and those with the shortest.
 std::vector<std::size_t> shown_ranks(const StepBudget& budget) {
   constexpr std::size_t kMost = 24;
   std::vector<std::size_t> order(budget.ranks.size());

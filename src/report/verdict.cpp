@@ -223,7 +223,8 @@ std::string Verdict::main_sentence() const {
                                        {losses_.host, &Verdict::host_work},
                                        {losses_.order, &Verdict::order},
                                        {losses_.transfer, &Verdict::transfer}};
-  // Of these no change saves all: half is what to hope for. But waiting inside a node in a short step is for nothing else.
+  // Of these no change saves all: half is what to hope for. But waiting inside a node in a short step is for nothing
+  // else.
   const bool nothing_else = losses_.step < kShortStepMs && nodes_of(timeline_, sampled_) == 1;
   if (has_input_ && per_step_ms() >= kMuch * losses_.step)
     candidates.push_back({(nothing_else ? 1.0 : 0.5) * per_step_ms(), &Verdict::small_batch});

@@ -241,8 +241,8 @@ void Loop::finish() {
   complete_state(s_);
 }
 
-/// As many as asked for, where no log line, evaluation, checkpoint or comparison is due before their end, and none of them
-/// is recorded or looked at.
+/// As many as asked for, where no log line, evaluation, checkpoint or comparison is due before their end, and none of
+/// them is recorded or looked at.
 int Loop::steps_of_launch() const {
   const auto wanted = static_cast<std::uint64_t>(s_.config.graph_steps);
   const auto straddles = [&](std::uint64_t every) { return launched_ % every + wanted > every; };
@@ -258,7 +258,8 @@ int Loop::steps_of_launch() const {
   return due ? 1 : config.graph_steps;
 }
 
-/// Shows the watchdogs where this rank is, and passes on what it is asked, or why it would stop; the sum over the ranks decides.
+/// Shows the watchdogs where this rank is, and passes on what it is asked, or why it would stop; the sum over the
+/// ranks decides.
 void Loop::begin_step() {
   s_.heart->step.store(launched_, std::memory_order_relaxed);
   int asked = s_.requests.load(std::memory_order_relaxed);

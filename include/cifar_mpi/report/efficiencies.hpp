@@ -23,10 +23,11 @@ namespace cifar_mpi::report {
 ///   load balance per step     Σ U(r) / (P · Σ_s max_r U(r,s))
 ///   computation scaling       (U / images of the baseline) / (U / images)
 ///
-/// T_ideal is the time on a network that takes none: the work of every rank is replayed with its measured times,
-/// and a collective ends on all ranks when the last of them is ready for it. What the host does between tasks
-/// stays, and so does by how much ranks begin a step one later than the other: both count under serialization. There counts too what the slowest rank costs where it is another in
-/// every step; load balance per step shows that, load balance does not. It is at most load balance.
+/// T_ideal is the time on a network that takes none: the work of every rank is replayed with its measured times, and
+/// a collective ends on all ranks when the last of them is ready for it. What the host does between tasks stays, and
+/// so does by how much ranks begin a step one later than the other: both count under serialization. There counts too
+/// what the slowest rank costs where it is another in every step; load balance per step shows that, load balance does
+/// not. It is at most load balance.
 ///
 /// POP calls 0.8 and more acceptable. All but computation scaling are in (0, 1] where some work was seen (0: none
 /// in a time that is not zero), and 1 where no time was seen at all.
