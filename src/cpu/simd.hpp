@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 /// One loop, compiled for several instruction sets; the best one this processor has is chosen while a task is
 /// planned.
 ///
@@ -26,20 +29,26 @@ template <class Kernel, class Result, class... Args>
   return Kernel::run(args...);
 }
 
+inline bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+inline bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
+}
+
 template <class Kernel, class Result, class... Args>
 auto best_of(Result (*)(Args...)) -> Result (*)(Args...) {
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return &run_avx512<Kernel, Result, Args...>;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-      __builtin_cpu_supports("bmi2")) {
-    return &run_avx2<Kernel, Result, Args...>;
-  }
+  if (has_avx512()) return &run_avx512<Kernel, Result, Args...>;
+  if (has_avx2()) return &run_avx2<Kernel, Result, Args...>;
   return &run_baseline<Kernel, Result, Args...>;
 }
 
 #else
+
+inline bool has_avx512() { return false; }
+inline bool has_avx2() { return false; }
 
 template <class Kernel, class Result, class... Args>
 auto best_of(Result (*)(Args...)) -> Result (*)(Args...) {
@@ -52,6 +61,38 @@ auto best_of(Result (*)(Args...)) -> Result (*)(Args...) {
 template <class Kernel>
 auto best_version() {
   return best_of<Kernel>(static_cast<decltype(&Kernel::run)>(nullptr));
+}
+
+/// For kernels that are written over vectors: which instructions, and with them how many fp32 lanes a vector has.
+enum class VectorSet : std::uint8_t { portable, avx2, avx512 };
+
+constexpr int lanes_of(VectorSet set) {
+  return set == VectorSet::avx512 ? 16 : set == VectorSet::avx2 ? 8 : 4;
+}
+constexpr const char* name_of(VectorSet set) {
+  return set == VectorSet::avx512 ? "AVX-512" : set == VectorSet::avx2 ? "AVX2" : "vectors of 4";
+}
+/// Those that this processor has, the best last.
+inline std::vector<VectorSet> vector_sets_here() {
+  std::vector<VectorSet> sets{VectorSet::portable};
+  if (has_avx2()) sets.push_back(VectorSet::avx2);
+  if (has_avx512()) sets.push_back(VectorSet::avx512);
+  return sets;
+}
+
+template <template <int> class Kernel, class Result, class... Args>
+auto version_of([[maybe_unused]] VectorSet set, Result (*)(Args...)) -> Result (*)(Args...) {
+#if defined(__x86_64__)
+  if (set == VectorSet::avx512) return &run_avx512<Kernel<16>, Result, Args...>;
+  if (set == VectorSet::avx2) return &run_avx2<Kernel<8>, Result, Args...>;
+#endif
+  return &run_baseline<Kernel<4>, Result, Args...>;
+}
+
+/// The version of `Kernel<lanes>::run` for one of these sets.
+template <template <int> class Kernel>
+auto version_for(VectorSet set) {
+  return version_of<Kernel>(set, static_cast<decltype(&Kernel<4>::run)>(nullptr));
 }
 
 }  // namespace cifar_mpi::cpu

@@ -1,0 +1,80 @@
+#include "cpu/fft/products.hpp"
+
+#include "cpu/fft/vectors.hpp"
+
+namespace cifar_mpi::cpu::fft {
+namespace {
+
+/// kRows x (kVectors vectors of columns) of C, which stay in registers while k goes by: 3·4·2 accumulators, 3·2 values of B
+/// and 2 of A fill the 32 registers of AVX-512, 3·4·1, 3 and 1 the 16 of AVX2.
+template <class V, int kRows, int kVectors, bool kConjugate>
+[[gnu::always_inline]] inline void tile(const ProductShape& shape, const float* a, const float* b, float* c) {
+  V first[kRows][kVectors] = {}, second[kRows][kVectors] = {}, third[kRows][kVectors] = {};
+  for (int piece = 0; piece < shape.pieces; ++piece) {
+    const float* from_a = a + piece * shape.a.piece;
+    const float* from_b = b + piece * shape.b.piece;
+    for (int k = 0; k < shape.depth; ++k, from_a += shape.a.depth, from_b += shape.b.depth) {
+      V u[kVectors], sum[kVectors], difference[kVectors];
+      unrolled<kVectors>([&](auto j) __attribute__((always_inline)) {
+        u[j] = load<V>(from_b + j * kLanesIn<V>);
+        const V v = load<V>(from_b + shape.b.im + j * kLanesIn<V>);
+        sum[j] = kConjugate ? u[j] - v : u[j] + v;
+        difference[j] = kConjugate ? u[j] + v : u[j] - v;
+      });
+      unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+        const V x = broadcast<V>(from_a[m * shape.a.row]);
+        const V y = broadcast<V>(from_a[m * shape.a.row + shape.a.im]);
+        unrolled<kVectors>([&](auto j) __attribute__((always_inline)) {
+          second[m][j] += x * difference[j];
+          third[m][j] += y * sum[j];
+        });
+        const V both = x + y;  // last, where it takes the register of x: there is none to spare
+        unrolled<kVectors>([&](auto j) __attribute__((always_inline)) { first[m][j] += both * u[j]; });
+      });
+    }
+  }
+  unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+    unrolled<kVectors>([&](auto j) __attribute__((always_inline)) {
+      float* const to = c + m * shape.c.row + j * kLanesIn<V>;
+      store(to, first[m][j] - third[m][j]);
+      store(to + shape.c.im, first[m][j] - second[m][j]);
+    });
+  });
+}
+
+template <class V, int kVectors, bool kConjugate>
+[[gnu::always_inline]] inline void strip(const ProductShape& shape, const float* a, const float* b,
+                                         float* c) {
+  constexpr int kRows = 4;
+  int m = 0;
+  for (; m + kRows <= shape.rows; m += kRows) {
+    tile<V, kRows, kVectors, kConjugate>(shape, a + m * shape.a.row, b, c + m * shape.c.row);
+  }
+  for (; m < shape.rows; ++m)
+    tile<V, 1, kVectors, kConjugate>(shape, a + m * shape.a.row, b, c + m * shape.c.row);
+}
+
+template <bool kConjugate>
+struct Multiply {
+  template <int kLanes>
+  struct Version {
+    [[gnu::always_inline]] static void run(const ProductShape& shape, const float* a, const float* b,
+                                           float* c) {
+      using V = Vec<kLanes>;
+      int j = 0;
+      if constexpr (kLanes == 16) {
+        for (; j + 2 * kLanes <= shape.columns; j += 2 * kLanes)
+          strip<V, 2, kConjugate>(shape, a, b + j, c + j);
+      }
+      for (; j < shape.columns; j += kLanes) strip<V, 1, kConjugate>(shape, a, b + j, c + j);
+    }
+  };
+};
+
+}  // namespace
+
+Product product_for(VectorSet set, bool conjugate) {
+  return conjugate ? version_for<Multiply<true>::Version>(set) : version_for<Multiply<false>::Version>(set);
+}
+
+}  // namespace cifar_mpi::cpu::fft

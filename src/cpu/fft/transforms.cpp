@@ -1,0 +1,90 @@
+#include "cpu/fft/transforms.hpp"
+
+#include <stdexcept>
+
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::cpu::fft {
+namespace {
+
+template <int kLength, class T>
+struct There {
+  template <int kLanes>
+  struct Version {
+    [[gnu::always_inline]] static void run(const TransformPlace& place, const std::byte* image,
+                                           float* spectrum) {
+      using V = Vec<kLanes>;
+      const T* const values = reinterpret_cast<const T*>(image);
+      ImageFft<V, kLength>::forward(
+          place.at,
+          [&](int y, int x) __attribute__((always_inline)) {
+            const T* const at = values + y * place.row_step + x * place.column_step;
+            return place.lane_step == 1 ? load<V>(at) : load_apart<V>(at, place.lane_step);
+          },
+          [&](int slot, const V& re, const V& im) __attribute__((always_inline)) {
+            float* const to = spectrum + slot * place.slot_step;
+            store(to, re);
+            store(to + place.im_step, im);
+          });
+    }
+  };
+};
+
+template <int kLength, class T>
+struct Back {
+  template <int kLanes>
+  struct Version {
+    [[gnu::always_inline]] static void run(const TransformPlace& place, const float* spectrum,
+                                           const OnTheWay& way, std::byte* image) {
+      using V = Vec<kLanes>;
+      T* const values = reinterpret_cast<T*>(image);
+      const V biases = way.biases != nullptr ? load<V>(way.biases) : V{};
+      const V floor = V{} - (way.relu ? 0.0f : __builtin_inff());
+      ImageFft<V, kLength>::inverse(
+          place.at,
+          [&](int slot, V& re, V& im) __attribute__((always_inline)) {
+            const float* const from = spectrum + slot * place.slot_step;
+            re = load<V>(from);
+            im = load<V>(from + place.im_step);
+          },
+          [&](int y, int x, const V& value) __attribute__((always_inline)) {
+            const V sum = value * way.scale + biases;
+            const V kept = sum < floor ? floor : sum;  // what is not a number stays so
+            store(values + y * place.row_step + x * place.column_step, kept);
+          });
+    }
+  };
+};
+
+template <int kLength, class T>
+Transforms transforms_of(VectorSet set) {
+  return {version_for<There<kLength, T>::template Version>(set),
+          version_for<Back<kLength, T>::template Version>(set)};
+}
+
+template <int kLength>
+Transforms transforms_of(VectorSet set, engine::Precision precision) {
+  return precision == engine::Precision::bf16 ? transforms_of<kLength, bf16>(set)
+                                              : transforms_of<kLength, float>(set);
+}
+
+}  // namespace
+
+Transforms transforms_for(int length, VectorSet set, engine::Precision precision) {
+  switch (length) {
+    case 8:
+      return transforms_of<8>(set, precision);
+    case 14:
+      return transforms_of<14>(set, precision);
+    case 16:
+      return transforms_of<16>(set, precision);
+    case 28:
+      return transforms_of<28>(set, precision);
+    case 32:
+      return transforms_of<32>(set, precision);
+    default:
+      throw std::logic_error(concat("there is no transform of length ", length));
+  }
+}
+
+}  // namespace cifar_mpi::cpu::fft

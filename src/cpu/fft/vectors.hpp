@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "cpu/bf16.hpp"
+
+/// Vectors of fp32 as the compiler has them, and loops that are unrolled while it reads them. All is inlined into kernels
+/// of cpu/simd.hpp, whose instruction set it takes.
+namespace cifar_mpi::cpu::fft {
+
+template <class Value, int kLanes>
+struct LanesOf {
+  typedef Value type __attribute__((vector_size(kLanes * sizeof(Value))));
+};
+template <int kLanes>
+using Vec = typename LanesOf<float, kLanes>::type;
+
+template <class V>
+constexpr int kLanesIn = static_cast<int>(sizeof(V) / sizeof(float));
+
+template <class Body, int... kIndex>
+[[gnu::always_inline]] inline void unrolled_over(const Body& body, std::integer_sequence<int, kIndex...>) {
+  (body(std::integral_constant<int, kIndex>{}), ...);
+}
+/// body(0) … body(kCount − 1), each index a type of its own. Bodies say __attribute__((always_inline)).
+template <int kCount, class Body>
+[[gnu::always_inline]] inline void unrolled(const Body& body) {
+  if constexpr (kCount > 0) unrolled_over(body, std::make_integer_sequence<int, kCount>{});
+}
+
+template <class V>
+[[gnu::always_inline]] inline V load(const float* from) {
+  V values;
+  std::memcpy(&values, from, sizeof values);
+  return values;
+}
+
+template <class V>
+[[gnu::always_inline]] inline V load(const bf16* from) {
+  constexpr int kLanes = kLanesIn<V>;
+  typename LanesOf<std::uint16_t, kLanes>::type halves;
+  std::memcpy(&halves, from, sizeof halves);
+  using Bits = typename LanesOf<std::uint32_t, kLanes>::type;
+  return reinterpret_cast<V>(__builtin_convertvector(halves, Bits) << 16);
+}
+
+/// `value` in all lanes. By way of an array, which becomes one instruction; of what vectors are usually made from one value
+/// with, g++ 12 makes one for each lane when the function is inlined into one of another instruction set.
+template <class V>
+[[gnu::always_inline]] inline V broadcast(float value) {
+  float lanes[kLanesIn<V>];
+  for (float& lane : lanes) lane = value;
+  return load<V>(lanes);
+}
+
+/// Values that lie `step` apart.
+template <class V, class T>
+[[gnu::always_inline]] inline V load_apart(const T* from, std::ptrdiff_t step) {
+  V values;
+  for (int lane = 0; lane < kLanesIn<V>; ++lane) values[lane] = to_float(from[lane * step]);
+  return values;
+}
+
+template <class V>
+[[gnu::always_inline]] inline void store(float* to, const V& values) {
+  std::memcpy(to, &values, sizeof values);
+}
+
+/// As to_bf16 rounds.
+template <class V>
+[[gnu::always_inline]] inline void store(bf16* to, const V& values) {
+  constexpr int kLanes = kLanesIn<V>;
+  using Bits = typename LanesOf<std::uint32_t, kLanes>::type;
+  const Bits bits = reinterpret_cast<Bits>(values);
+  const Bits rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  const Bits quiet_nan = (bits >> 16) | 0x40u;
+  const Bits chosen = (bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet_nan : rounded;
+  const auto halves = __builtin_convertvector(chosen, typename LanesOf<std::uint16_t, kLanes>::type);
+  std::memcpy(&to->bits, &halves, sizeof halves);
+}
+
+}  // namespace cifar_mpi::cpu::fft

@@ -1,0 +1,270 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <complex>
+#include <numbers>
+
+#include "cpu/bf16.hpp"
+#include "cpu/fft/products.hpp"
+#include "cpu/fft/transforms.hpp"
+#include "cpu/task_runs.hpp"
+
+/// The transforms and products of every vector set that is here against sums in double precision.
+namespace cifar_mpi::cpu::fft {
+namespace {
+
+using Complex = std::complex<double>;
+using engine::Precision;
+using testing::kFp32Unit;
+
+/// Relative, of a transform of N² values: at most 2·log2(N) halvings of about 3 roundings each, and twice the sum of an odd
+/// length, 7 at most (Higham, Accuracy and Stability of Numerical Algorithms, 24.1; errors here are of random sign).
+double tolerance(int length) { return kFp32Unit * (6.0 * std::log2(length) + 2.0 * 7.0); }
+
+/// ky and kx of a slot.
+std::pair<int, int> frequency_of(int slot, int length) {
+  const int half = length / 2 + 1;
+  if (slot < 2 * half) return {slot % half, slot / half * (length / 2)};
+  return {(slot - 2 * half) % length, (slot - 2 * half) / length + 1};
+}
+
+/// Σ values[y·columns + x]·e^(∓2πi(ky·y + kx·x)/N), y and x from `first` on.
+Complex sum_of(const Placement& at, int length, std::pair<int, int> frequency,
+               const std::vector<double>& values) {
+  Complex sum;
+  for (int y = 0; y < at.rows; ++y) {
+    for (int x = 0; x < at.columns; ++x) {
+      const int turns = frequency.first * (at.first + y) + frequency.second * (at.first + x);
+      sum += values[static_cast<std::size_t>(y * at.columns + x)] *
+             std::polar(1.0, -2.0 * std::numbers::pi * (turns % length) / length);
+    }
+  }
+  return sum;
+}
+
+/// An image of one vector, [rows, columns, lanes], and its spectrum [slots, 2, lanes].
+struct Fixture {
+  Fixture(int n, VectorSet used, Placement where) : length(n), set(used), lanes(lanes_of(used)) {
+    place.at = where;
+    place.row_step = std::ptrdiff_t{where.columns} * lanes;
+    place.column_step = lanes;
+    place.slot_step = std::ptrdiff_t{2} * lanes;
+    place.im_step = lanes;
+    values = testing::noise_of(static_cast<std::size_t>(where.rows * where.columns * lanes), 3);
+  }
+  std::size_t spectrum_floats() const { return static_cast<std::size_t>(slots_of(length) * 2 * lanes); }
+  std::vector<double> lane_of(const std::vector<float>& all, int lane) const {
+    std::vector<double> one;
+    for (std::size_t i = static_cast<std::size_t>(lane); i < all.size(); i += static_cast<std::size_t>(lanes))
+      one.push_back(all[i]);
+    return one;
+  }
+  /// ‖found − wanted‖/‖wanted‖ of the transform of `image` over all slots of a lane.
+  double error(const std::vector<float>& spectrum, const std::vector<float>& image, int lane) const {
+    double difference = 0.0, size = 0.0;
+    const std::vector<double> one = lane_of(image, lane);
+    for (int slot = 0; slot < slots_of(length); ++slot) {
+      const Complex wanted = sum_of(place.at, length, frequency_of(slot, length), one);
+      const auto at = static_cast<std::size_t>(slot * place.slot_step + lane);
+      const Complex found(spectrum[at], spectrum[at + static_cast<std::size_t>(lanes)]);
+      difference += std::norm(found - wanted);
+      size += std::norm(wanted);
+    }
+    return std::sqrt(difference / size);
+  }
+
+  int length;
+  VectorSet set;
+  int lanes;
+  TransformPlace place;
+  std::vector<float> values;
+};
+
+/// A fixture's image of 3x3 as [lanes, rows, columns].
+std::vector<float> lanes_first(const Fixture& f) {
+  std::vector<float> turned(f.values.size());
+  for (int place = 0; place < 9; ++place) {
+    for (int lane = 0; lane < f.lanes; ++lane) {
+      turned[static_cast<std::size_t>(lane * 9 + place)] =
+          f.values[static_cast<std::size_t>(place * f.lanes + lane)];
+    }
+  }
+  return turned;
+}
+
+void for_all(const auto& body) {
+  for (const int length : kLengths) {
+    for (const VectorSet set : vector_sets_here()) {
+      SCOPED_TRACE(::testing::Message() << "length " << length << ", " << name_of(set));
+      body(length, set);
+    }
+  }
+}
+
+TEST(FourierTransform, OfAnImageIsTheSum) {
+  for_all([](int length, VectorSet set) {
+    for (const auto& [rows, columns] :
+         {std::pair{length, length}, {length - 1, length - 2}, {1, 3}, {2, 1}}) {
+      const Fixture f(length, set, {rows, columns, 0});
+      std::vector<float> spectrum(f.spectrum_floats());
+      transforms_for(length, set, Precision::fp32)
+          .there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
+      for (const int lane : {0, f.lanes - 1})
+        EXPECT_LE(f.error(spectrum, f.values, lane), tolerance(length)) << rows << "x" << columns;
+    }
+  });
+}
+
+TEST(FourierTransform, OfABf16ImageIsThatOfItsValues) {
+  for_all([](int length, VectorSet set) {
+    Fixture f(length, set, {length - 2, length - 3, 0});
+    std::vector<bf16> image;
+    for (float& value : f.values) {
+      image.push_back(to_bf16(value));
+      value = to_float(image.back());
+    }
+    std::vector<float> spectrum(f.spectrum_floats());
+    transforms_for(length, set, Precision::bf16)
+        .there(f.place, reinterpret_cast<const std::byte*>(image.data()), spectrum.data());
+    EXPECT_LE(f.error(spectrum, f.values, 1), tolerance(length));
+  });
+}
+
+TEST(FourierTransform, OfTapsStandsAroundTheOrigin) {
+  for_all([](int length, VectorSet set) {
+    for (const int kernel : {1, 2, 3, 5, 7}) {
+      const int before = (kernel - 1) / 2;
+      const Fixture f(length, set, {kernel, kernel, before == 0 ? 0 : length - before});
+      std::vector<float> spectrum(f.spectrum_floats());
+      transforms_for(length, set, Precision::fp32)
+          .there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
+      EXPECT_LE(f.error(spectrum, f.values, 2), tolerance(length)) << "kernel " << kernel;
+    }
+  });
+}
+
+TEST(FourierTransform, OfImagesReadsLanesApart) {
+  for_all([](int length, VectorSet set) {
+    Fixture f(length, set, {3, 3, 0});
+    const Transforms transforms = transforms_for(length, set, Precision::fp32);
+    const auto spectrum_of = [&](const std::vector<float>& image) {
+      std::vector<float> spectrum(f.spectrum_floats());
+      transforms.there(f.place, reinterpret_cast<const std::byte*>(image.data()), spectrum.data());
+      return spectrum;
+    };
+    const std::vector<float> together = spectrum_of(f.values);
+    f.place.row_step = 3;
+    f.place.column_step = 1;
+    f.place.lane_step = 9;
+    EXPECT_EQ(spectrum_of(lanes_first(f)), together);
+  });
+}
+
+TEST(FourierTransform, BackGivesTheImageWithItsBiasesAndReLU) {
+  for_all([](int length, VectorSet set) {
+    const Fixture f(length, set, {length - 3, length - 1, 0});
+    const Transforms transforms = transforms_for(length, set, Precision::fp32);
+    std::vector<float> spectrum(f.spectrum_floats()), back(f.values.size());
+    transforms.there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
+    const double size = length * length;
+    const std::vector<float> biases(static_cast<std::size_t>(f.lanes), 0.25f);
+    for (const bool relu : {false, true}) {
+      transforms.back(f.place, spectrum.data(), {static_cast<float>(0.5 / size), biases.data(), relu},
+                      reinterpret_cast<std::byte*>(back.data()));
+      double worst = 0.0;
+      for (std::size_t i = 0; i < back.size(); ++i) {
+        const double wanted = f.values[i] + 0.25;
+        worst = std::max(worst, std::abs(back[i] - (relu ? std::max(wanted, 0.0) : wanted)));
+      }
+      EXPECT_LE(worst, 4.0 * tolerance(length))
+          << relu;  // the largest of many, values up to 1.25, there and back
+    }
+  });
+}
+
+TEST(FourierTransform, BackKeepsWhatIsNotANumberBehindAReLU) {
+  for_all([](int length, VectorSet set) {
+    const Fixture f(length, set, {2, 2, 0});
+    const std::vector<float> spectrum(f.spectrum_floats(), std::nanf(""));
+    std::vector<float> back(f.values.size());
+    transforms_for(length, set, Precision::fp32)
+        .back(f.place, spectrum.data(), {1.0f, nullptr, true}, reinterpret_cast<std::byte*>(back.data()));
+    for (const float value : back) EXPECT_TRUE(std::isnan(value));
+  });
+}
+
+TEST(FourierTransform, BackToBf16RoundsToNearest) {
+  for_all([](int length, VectorSet set) {
+    const Fixture f(length, set, {length - 2, length - 2, 0});
+    std::vector<float> spectrum = testing::noise_of(f.spectrum_floats(), 9), whole(f.values.size());
+    std::vector<bf16> half(f.values.size());
+    transforms_for(length, set, Precision::fp32)
+        .back(f.place, spectrum.data(), {}, reinterpret_cast<std::byte*>(whole.data()));
+    transforms_for(length, set, Precision::bf16)
+        .back(f.place, spectrum.data(), {}, reinterpret_cast<std::byte*>(half.data()));
+    for (std::size_t i = 0; i < half.size(); ++i) EXPECT_EQ(half[i].bits, to_bf16(whole[i]).bits);
+  });
+}
+
+TEST(FourierTransform, BackToTapsUndoesTheirTransform) {
+  for_all([](int length, VectorSet set) {
+    for (const int kernel : {1, 3, 4, 5, 7}) {
+      const int before = (kernel - 1) / 2;
+      const Fixture f(length, set, {kernel, kernel, before == 0 ? 0 : length - before});
+      const Transforms transforms = transforms_for(length, set, Precision::fp32);
+      std::vector<float> spectrum(f.spectrum_floats()), back(f.values.size());
+      transforms.there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
+      transforms.back(f.place, spectrum.data(), {0.5f / static_cast<float>(length * length)},
+                      reinterpret_cast<std::byte*>(back.data()));
+      for (std::size_t i = 0; i < back.size(); ++i)
+        EXPECT_NEAR(back[i], f.values[i], 4.0 * tolerance(length)) << "kernel " << kernel;
+    }
+  });
+}
+
+TEST(FourierProduct, IsTheComplexProductOfMatricesForAllSides) {
+  for (const VectorSet set : vector_sets_here()) {
+    const int lanes = lanes_of(set);
+    for (const int rows : {1, 3, 4, 9}) {
+      for (const int vectors : {1, 2, 3}) {
+        for (const bool conjugate : {false, true}) {
+          constexpr int kDepth = 5, kPieces = 3;
+          const int columns = vectors * lanes;
+          const ProductShape shape{rows,
+                                   columns,
+                                   kDepth,
+                                   kPieces,
+                                   {2, 2 * rows + 1, 500, 1},
+                                   {0, 2 * columns, 2 * columns * kDepth + 3, columns},
+                                   {2 * columns + 5, 0, 0, columns + 2}};
+          const std::vector<float> a = testing::noise_of(2000, 1);
+          const std::vector<float> b =
+              testing::noise_of(static_cast<std::size_t>(kPieces * shape.b.piece), 2);
+          std::vector<float> c(static_cast<std::size_t>(rows * shape.c.row + columns), -7.0f);
+          product_for(set, conjugate)(shape, a.data(), b.data(), c.data());
+          const auto at = [](const std::vector<float>& values, std::ptrdiff_t i, std::ptrdiff_t im) {
+            return Complex(values[static_cast<std::size_t>(i)], values[static_cast<std::size_t>(i + im)]);
+          };
+          for (int m = 0; m < rows; ++m) {
+            for (int j = 0; j < columns; ++j) {
+              Complex wanted;
+              for (int p = 0; p < kPieces; ++p) {
+                for (int k = 0; k < kDepth; ++k) {
+                  const Complex right = at(b, p * shape.b.piece + k * shape.b.depth + j, shape.b.im);
+                  wanted += at(a, m * shape.a.row + p * shape.a.piece + k * shape.a.depth, shape.a.im) *
+                            (conjugate ? std::conj(right) : right);
+                }
+              }
+              // Three sums of 15 terms of at most 2·2, and what they give is subtracted.
+              EXPECT_LE(std::abs(at(c, m * shape.c.row + j, shape.c.im) - wanted), 4.0 * 15 * 3 * kFp32Unit)
+                  << name_of(set) << ", row " << m << " of " << rows << ", column " << j << " of " << columns;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cpu::fft
