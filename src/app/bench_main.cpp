@@ -23,6 +23,7 @@ struct StepOptions {
   train::StepBenchmarkConfig config;
   std::string device = "auto";
   std::string precision = "auto";
+  std::string conv = "auto";
   std::string wire = "fp32";
   std::vector<int> batch_sizes{128};
 };
@@ -53,13 +54,25 @@ void print_exchange(const Log& log, const train::StepBenchmark& b, const Unit& u
                   unit.per_second * blocking, unit.name, b.all_reduce));
 }
 
+/// Of all products of a rank's step.
+double flops_of(const train::StepBenchmark& b) {
+  double flops = 0.0;
+  for (const auto& task : b.tasks) flops += task.flops;
+  return flops;
+}
+
 void print_limit(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
   const std::string share = fmt::format("{:.1f} %   ({:.1f} to {:.1f}; ", 100.0 * b.share.median,
                                         100.0 * b.share.least, 100.0 * b.share.most);
   if (!std::isfinite(b.copy_rate.median)) {
     print_spread(log, "FMA limit, GFLOP/s", b.peak_flops, 1e-9, "   (one rank, fp32)");
-    log.info(fmt::format("share of FMA limit: {}{:.1f} MFLOP in the image per image and step)", share,
-                         1e-6 * b.in_image_flops));
+    const double done = flops_of(b) / b.batch_size;
+    log.info(fmt::format("share of FMA limit: {}{:.1f} MFLOP of products per image and step)", share,
+                         1e-6 * done));
+    log.info(fmt::format(
+        "of direct convolution at that limit: {:.2f} times its speed   ({:.1f} MFLOP in the image per image "
+        "and step)",
+        b.in_image_flops * b.batch_size / (b.step_s.median * b.peak_flops.median), 1e-6 * b.in_image_flops));
     return;
   }
   print_spread(log, "product, TFLOP/s", b.peak_flops, 1e-12,
@@ -114,6 +127,7 @@ void print(const Log& log, const train::StepBenchmark& b) {
 int bench_step(StepOptions& options, comm::World& world) {
   const Log log(world.rank());
   options.config.precision = find_name<engine::Precision>(options.precision).value();
+  options.config.conv = find_name<engine::ConvMethod>(options.conv).value();
   options.config.wire = find_name<comm::Wire>(options.wire).value();
   world.together([&] { app::check_collective(options.config.all_reduce, options.device); });
   const bool on_gpu = app::takes_cuda(options.device);
@@ -149,6 +163,9 @@ void add_step(CLI::App& app, StepOptions& options) {
       ->capture_default_str();
   app.add_option("--precision", options.precision)
       ->check(CLI::IsMember({"auto", "fp32", "tf32", "bf16"}))
+      ->capture_default_str();
+  app.add_option("--conv", options.conv, "How convolutions are computed, on the CPU")
+      ->check(CLI::IsMember({"auto", "direct", "fft"}))
       ->capture_default_str();
   app.add_option("--all-reduce", options.config.all_reduce)
       ->check(CLI::IsMember(app::collective_names()))

@@ -101,6 +101,11 @@ void TrainOptions::add_model(CLI::App& app) {
   add_choice(app, "--precision", config_.precision,
              "Arithmetic of activations; weights, gradients and sums are always fp32")
       ->group(group);
+  add_choice(
+      app, "--conv", config_.conv,
+      "On the CPU: how convolutions are computed; auto takes Fourier transforms where they are faster, fft "
+      "wherever there are some for the layer")
+      ->group(group);
   app.add_option(
          "--threads", config_.threads,
          "CPU threads per rank; 0: the cores of this rank's affinity mask divided by the ranks that share it")

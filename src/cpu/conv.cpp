@@ -5,6 +5,7 @@
 
 #include "cpu/affine_group.hpp"
 #include "cpu/conv_pool.hpp"
+#include "cpu/fft/fft_group.hpp"
 #include "cpu/pieces.hpp"
 
 namespace cifar_mpi::cpu {
@@ -113,6 +114,7 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) 
   // Of one channel images are NHWC in any order.
   place.choose_dst = first && !(place.src == nhwc);
   if (!place.choose_dst) place.src = activations(planning.batch, place.in, planning.type, place.format);
+  if (PlannedGroupPtr by_fft = plan_fft_group(planning, *layer, place)) return by_fft;
   if (PlannedGroupPtr fused = plan_conv_pool_group(planning, chain, place)) return fused;
 
   const Desc src = place.src, logical = conv_logical_weights(*layer, place.in);

@@ -12,6 +12,7 @@ Planning::Planning(const engine::TowerSpec& spec)
     : batch(spec.batch),
       precision(spec.precision),
       type(data_type_of(spec.precision)),
+      conv(spec.conv),
       threads(omp_get_max_threads()) {}
 
 engine::Format Planning::format(const Desc& desc) {

@@ -36,6 +36,7 @@ class Planning {
   int batch;
   engine::Precision precision;
   Type type;         ///< of activations and compute copies
+  engine::ConvMethod conv;
   int threads;       ///< for which kernels are planned
   std::string text;  ///< kernel choices, a line each
 

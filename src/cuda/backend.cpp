@@ -46,6 +46,10 @@ class CudaBackend final : public engine::Backend {
   engine::TowerKernels plan(const engine::TowerSpec& spec) override {
     engine::TowerSpec resolved = spec;
     resolved.precision = resolve(spec.precision);
+    if (spec.conv == engine::ConvMethod::fft) {
+      throw Error(ErrorKind::device,
+                  "--conv fft: only the cpu computes convolutions so; leave it auto on a CUDA device");
+    }
     return plan_kernels(resolved, workshop_of(device_));
   }
 

@@ -9,6 +9,7 @@ namespace cifar_mpi::train {
 
 RunFingerprint resolved_settings(const SessionState& state) {
   RunFingerprint settings{{"precision", std::string(to_string(state.config.precision))},
+                          {"conv", std::string(to_string(state.config.conv))},
                           {"threads", std::to_string(state.config.threads)},
                           {"ranks", std::to_string(state.sizes.workers)}};
   if (!state.config.reproducible)
@@ -46,12 +47,19 @@ void require_possible(const run::Progress& progress, const std::string& path, co
 }
 
 void adopt(SessionState& state, const RunFingerprint& resolved) {
+  using engine::ConvMethod;
   using engine::Precision;
   TrainConfig& config = state.config;
   if (const auto* value = find_item(resolved, "precision");
       value && config.precision == Precision::automatic) {
     config.precision = find_name<Precision>(*value).value_or(Precision::automatic);
     state.adopted_precision = config.precision != Precision::automatic;
+  }
+  if (config.conv == ConvMethod::automatic && !resolved.empty()) {
+    // A run that does not record it is of a time when there was no choice.
+    const auto* const value = find_item(resolved, "conv");
+    config.conv = value ? find_name<ConvMethod>(*value).value_or(ConvMethod::automatic) : ConvMethod::direct;
+    state.adopted_conv = config.conv != ConvMethod::automatic;
   }
   if (find_number(resolved, "ranks") != state.sizes.workers) return;
   if (const auto threads = find_number(resolved, "threads");

@@ -15,7 +15,7 @@ void require_possible(const run::Progress& progress, const std::string& path, co
                       std::uint64_t global_batch);
 
 /// Takes over what the checkpoint's run had resolved wherever this one's user left it automatic: the
-/// precision, and on the same number of ranks the threads and the all-reduce.
+/// precision and the way of convolutions, and on the same number of ranks the threads and the all-reduce.
 void adopt(SessionState& state, const RunFingerprint& resolved);
 
 }  // namespace cifar_mpi::train

@@ -45,8 +45,9 @@ void plan_on_this_device(SessionState& state, const comm::PlatformFactory& make_
   try {
     plan_device(state, make_platform);
   } catch (const Error& error) {
-    if (!state.adopted_precision || error.kind() != ErrorKind::device) throw;
-    state.config.precision = engine::Precision::automatic;
+    if ((!state.adopted_precision && !state.adopted_conv) || error.kind() != ErrorKind::device) throw;
+    if (state.adopted_precision) state.config.precision = engine::Precision::automatic;
+    if (state.adopted_conv) state.config.conv = engine::ConvMethod::automatic;
     plan_device(state, make_platform);
   }
 }

@@ -44,6 +44,7 @@ struct SessionState {
   run::Progress progress;           ///< where the run starts; `step` moves on in the loop
   std::string initialized_from;     ///< of Provenance
   bool adopted_precision = false;   ///< `config` has the checkpoint's, the user left it automatic
+  bool adopted_conv = false;        ///< likewise
   bool adopted_all_reduce = false;  ///< likewise
 
   std::unique_ptr<engine::Backend> backend;

@@ -138,7 +138,7 @@ void plan_device(SessionState& state, const comm::PlatformFactory& make_platform
   state.collectives = std::move(platform.collectives);
   config.precision = state.backend->resolve(config.precision);
   const engine::TowerSpec spec{&state.network.net, &state.network.params,
-                               state.sizes.batch / state.sizes.parts, config.precision};
+                               state.sizes.batch / state.sizes.parts, config.precision, config.conv};
   state.tower = std::make_unique<lower::Tower>(*state.backend, spec);
   state.arena.emplace([&backend = *state.backend](std::size_t bytes) { return backend.allocate(bytes); });
 }

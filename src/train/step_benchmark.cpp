@@ -36,6 +36,7 @@ TrainConfig train_config(const StepBenchmarkConfig& config) {
   train.batch_size = config.batch_size;
   train.threads = config.threads;
   train.precision = config.precision;
+  train.conv = config.conv;
   train.all_reduce = config.all_reduce;
   train.wire = config.wire;
   train.bucket_mib = config.bucket_mib;

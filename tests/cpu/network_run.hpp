@@ -20,6 +20,7 @@ struct RunSpec {
   int batch = 4;
   engine::Precision precision = engine::Precision::fp32;
   int threads = 1;
+  engine::ConvMethod conv = engine::ConvMethod::automatic;
   float weight_scale = 1.0f;  ///< of the random parameters, times 1/sqrt(inputs of the layer)
 };
 
@@ -57,7 +58,7 @@ class NetworkRun {
         table(model::make_param_table(spec.net)),
         backend(make_backend({spec.threads, false})),
         tower(std::make_unique<lower::Tower>(
-            *backend, engine::TowerSpec{&spec.net, &table, spec.batch, spec.precision})),
+            *backend, engine::TowerSpec{&spec.net, &table, spec.batch, spec.precision, spec.conv})),
         arena([this](std::size_t bytes) { return backend->allocate(bytes); }),
         params(backend->allocate(tower->layout().floats * sizeof(float))),
         reduced(backend->allocate((control_layout.floats() + tower->layout().floats) * sizeof(float))) {

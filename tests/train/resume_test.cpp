@@ -1,3 +1,5 @@
+#include "run/resume.hpp"
+
 #include <fmt/core.h>
 
 #include <fstream>
@@ -131,6 +133,7 @@ TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
     state.config = asked;
     state.adopted_all_reduce = state.adopted_precision = false;
     adopt(state, {{"precision", "bf16"},
+                  {"conv", "fft"},
                   {"threads", "3"},
                   {"ranks", std::to_string(ranks)},
                   {"all-reduce", "ring"},
@@ -142,24 +145,49 @@ TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
   automatic.threads = 0;
   const TrainConfig same = adopted(world().size(), automatic);
   EXPECT_EQ(same.precision, engine::Precision::bf16);
+  EXPECT_EQ(same.conv, engine::ConvMethod::fft);
   EXPECT_EQ(same.threads, 3);
   EXPECT_EQ(same.all_reduce, "ring");
   EXPECT_EQ(same.nccl_algorithm, "tree");
   EXPECT_TRUE(state.adopted_precision && state.adopted_all_reduce);
   const TrainConfig other = adopted(world().size() + 1, automatic);
   EXPECT_EQ(other.precision, engine::Precision::bf16);
+  EXPECT_EQ(other.conv, engine::ConvMethod::fft);
   EXPECT_EQ(other.threads, 0);
   EXPECT_EQ(other.all_reduce, "auto");
   EXPECT_EQ(other.nccl_algorithm, "auto");
   TrainConfig chosen = config();
   chosen.precision = engine::Precision::fp32;
+  chosen.conv = engine::ConvMethod::direct;
   chosen.threads = 1;
   chosen.all_reduce = "mpi";
   const TrainConfig kept = adopted(world().size(), chosen);
   EXPECT_EQ(kept.precision, engine::Precision::fp32);
+  EXPECT_EQ(kept.conv, engine::ConvMethod::direct);
   EXPECT_EQ(kept.threads, 1);
   EXPECT_EQ(kept.all_reduce, "mpi");
   EXPECT_FALSE(state.adopted_precision || state.adopted_all_reduce);
+}
+
+TEST_F(Resume, GoesOnWithDirectConvolutionsWhereNoneOtherWereKnown) {
+  SessionState state(config(), world(), Log(1), stop_);
+  adopt(state, {{"precision", "fp32"}});
+  EXPECT_EQ(state.config.conv, engine::ConvMethod::direct);
+}
+
+TEST_F(Resume, SaysThatAnotherWayOfConvolutionsChangesBits) {
+  TrainConfig c = config();
+  c.conv = engine::ConvMethod::direct;
+  run(c);
+  world().barrier();
+  TrainConfig other = config();
+  other.conv = engine::ConvMethod::fft;
+  const auto then = run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)).progress.resolved;
+  const auto changed = run::changed_settings(then, start(other)->progress.resolved);
+  ASSERT_EQ(changed.size(), 1u);
+  EXPECT_EQ(
+      changed.front().note,
+      "note: conv is fft, the checkpoint was made with direct: the run goes on, but not to the same bits");
 }
 
 TEST_F(Resume, BelievesNoSettingsThatNoRunHas) {

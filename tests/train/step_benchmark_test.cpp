@@ -13,8 +13,10 @@ namespace {
 
 constexpr int kBatch = 8;
 
-StepBenchmark benchmark(const engine::RooflineLimits& limits, const std::string& model = "tutorial") {
+StepBenchmark benchmark(const engine::RooflineLimits& limits, const std::string& model = "tutorial",
+                        engine::ConvMethod conv = engine::ConvMethod::automatic) {
   StepBenchmarkConfig config;
+  config.conv = conv;
   config.model = model;
   config.batch_size = kBatch;
   config.threads = 1;
@@ -28,7 +30,7 @@ StepBenchmark benchmark(const engine::RooflineLimits& limits, const std::string&
 }
 
 TEST(StepBenchmark, HasTheModelsOperationsInItsTasks) {
-  const StepBenchmark b = benchmark({.flops = 1e12});
+  const StepBenchmark b = benchmark({.flops = 1e12}, "tutorial", engine::ConvMethod::direct);
   double flops = 0.0;
   for (const auto& row : b.tasks) flops += row.flops;
   const model::NetSpec net = model::make_model("tutorial", {24, 24, 3}, 10);
@@ -56,7 +58,7 @@ TEST(StepBenchmark, GivesAResidualNetworkTheInputAndTheOptimizerOfItsRecipe) {
 }
 
 TEST(StepBenchmark, SaysWhichKernelsItMeasured) {
-  const StepBenchmark b = benchmark({.flops = 1e12});
+  const StepBenchmark b = benchmark({.flops = 1e12}, "tutorial", engine::ConvMethod::direct);
   EXPECT_NE(b.kernels.find("\nconv2 forward: "), std::string::npos) << b.kernels;
 }
 

@@ -35,6 +35,13 @@ constexpr auto names_of(Precision) {
                                          {"bf16", Precision::bf16}});
 }
 
+/// How convolutions are computed, where a backend has more than one way; automatic: by a fixed rule for each layer.
+enum class ConvMethod : std::uint8_t { automatic, direct, fft };
+constexpr auto names_of(ConvMethod) {
+  return std::to_array<Name<ConvMethod>>(
+      {{"auto", ConvMethod::automatic}, {"direct", ConvMethod::direct}, {"fft", ConvMethod::fft}});
+}
+
 struct BackendOptions {
   int threads = 1;              ///< CPU threads of this rank
   bool oversubscribed = false;  ///< more ranks than cores: give way while waiting
@@ -57,6 +64,7 @@ struct TowerSpec {
   const model::ParamTable* params = nullptr;
   int batch = 0;  ///< samples per rank and step
   Precision precision = Precision::fp32;
+  ConvMethod conv = ConvMethod::automatic;
 };
 
 /// What the tasks of a training step work on. Pointers are backend memory and outlive the program.

@@ -42,6 +42,7 @@ struct TrainConfig {
   std::string device = "auto";
   int threads = 0;  ///< 0: this rank's fair share of its cores
   engine::Precision precision = engine::Precision::automatic;
+  engine::ConvMethod conv = engine::ConvMethod::automatic;
   engine::RunnerKind runner = engine::RunnerKind::automatic;
   int graph_steps = 1;  ///< steps in one launch, where none but the last is logged, evaluated or saved
 

@@ -14,6 +14,7 @@ struct StepBenchmarkConfig {
   int batch_size = 128;  ///< per rank
   int threads = 0;       ///< per rank; 0: a fair share
   engine::Precision precision = engine::Precision::automatic;
+  engine::ConvMethod conv = engine::ConvMethod::automatic;
   std::string all_reduce = "auto";
   comm::Wire wire = comm::Wire::fp32;
   double bucket_mib = 1.0;

@@ -1,0 +1,269 @@
+#include "cpu/fft/conv_fft.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "cifar_mpi/model/layer.hpp"
+
+namespace cifar_mpi::cpu::fft {
+namespace {
+
+using engine::Bytes;
+using engine::bytes_of;
+using engine::Lane;
+using engine::Task;
+
+const std::byte* as_bytes(const float* values) { return reinterpret_cast<const std::byte*>(values); }
+std::byte* as_bytes(float* values) { return reinterpret_cast<std::byte*>(values); }
+
+TransformPlace place_of(const ImageShape& shape, const SpectraShape& spectra) {
+  TransformPlace place;
+  place.at = {shape.extent.height, shape.extent.width, 0};
+  place.row_step = std::ptrdiff_t{shape.extent.width} * shape.block;
+  place.column_step = shape.block;
+  place.slot_step = spectra.slot_step();
+  place.im_step = spectra.channels;
+  return place;
+}
+
+/// Of the taps of one pair of channels; lanes are output channels, or input channels of transposed weights.
+TransformPlace place_of_taps(const ConvFft& conv, const SpectraShape& spectra) {
+  const std::ptrdiff_t pairs = std::ptrdiff_t{conv.src.extent.channels} * conv.dst.extent.channels;
+  const int before = model::centred_padding(conv.length, conv.kernel, 1).before;
+  TransformPlace place;
+  place.at = {conv.kernel, conv.kernel, before == 0 ? 0 : conv.length - before};
+  place.row_step = conv.kernel * pairs;
+  place.column_step = pairs;
+  place.slot_step = spectra.slot_step();
+  place.im_step = spectra.channels;
+  return place;
+}
+
+/// The images of a piece, of which the first is `first`.
+void transform(const ConvFft& conv, const ImageShape& shape, const std::byte* images, int first,
+               const SpectraShape& spectra, float* to) {
+  const TransformPlace place = place_of(shape, spectra);
+#pragma omp parallel for collapse(2) schedule(static)
+  for (int n = 0; n < conv.samples; ++n) {
+    for (int c = 0; c < spectra.channels; c += conv.lanes()) {
+      conv.images.there(place, images + shape.offset(first + n, c), to + n * spectra.row_step() + c);
+    }
+  }
+}
+
+void transform_back(const ConvFft& conv, const ImageShape& shape, const SpectraShape& spectra,
+                    const float* from, const float* biases, bool relu, std::byte* images, int first) {
+  const TransformPlace place = place_of(shape, spectra);
+#pragma omp parallel for collapse(2) schedule(static)
+  for (int n = 0; n < conv.samples; ++n) {
+    for (int c = 0; c < spectra.channels; c += conv.lanes()) {
+      conv.images.back(place, from + n * spectra.row_step() + c,
+                       {conv.scale(), biases == nullptr ? nullptr : biases + c, relu},
+                       images + shape.offset(first + n, c));
+    }
+  }
+}
+
+/// Products of a piece's spectra [slots, samples, …] with those of weights.
+void multiply(Product product, const SpectraShape& a, const float* from, const SpectraShape& b,
+              const float* weights, const SpectraShape& c, float* to) {
+  const ProductShape shape{a.rows,
+                           c.channels,
+                           a.channels,
+                           1,
+                           {a.row_step(), 1, 0, a.channels},
+                           {0, b.row_step(), 0, b.channels},
+                           {c.row_step(), 0, 0, c.channels}};
+#pragma omp parallel for schedule(static)
+  for (int slot = 0; slot < a.slots; ++slot) {
+    product(shape, from + slot * a.slot_step(), weights + slot * b.slot_step(), to + slot * c.slot_step());
+  }
+}
+
+double pass_flops(const ConvFft& conv) {
+  return 6.0 * conv.slots() * conv.batch * conv.src.extent.channels * conv.dst.extent.channels;
+}
+
+Bytes images_of(const ConvFft& conv, const ImageShape& shape, const std::byte* images) {
+  return {images, static_cast<std::size_t>(conv.batch) * shape.image_bytes()};
+}
+
+Bytes spectra_of(const SpectraShape& shape, const float* spectra, int pieces) {
+  return bytes_of(spectra, shape.floats() * static_cast<std::size_t>(pieces));
+}
+
+float* piece_of(const SpectraShape& shape, float* spectra, bool kept, int piece) {
+  return kept ? spectra + shape.floats() * static_cast<std::size_t>(piece) : spectra;
+}
+
+/// ĝw of the slots [first, last).
+void multiply_gradients(const ConvFft& conv, const ConvFftMemory& memory, int first, int last) {
+  const SpectraShape x = conv.src_spectra(), g = conv.dst_spectra(), w = conv.weight_spectra();
+  const ProductShape shape{x.channels,
+                           g.channels,
+                           conv.samples,
+                           conv.pieces(),
+                           {1, x.row_step(), static_cast<std::ptrdiff_t>(x.floats()), x.channels},
+                           {0, g.row_step(), static_cast<std::ptrdiff_t>(g.floats()), g.channels},
+                           {w.row_step(), 0, 0, w.channels}};
+#pragma omp parallel for schedule(static)
+  for (int slot = first; slot < last; ++slot) {
+    conv.correlate(shape, memory.src_spectra + slot * x.slot_step(),
+                   memory.grad_dst_spectra + slot * g.slot_step(),
+                   memory.grad_weights_spectra + slot * w.slot_step());
+  }
+}
+
+void transform_back_taps(const ConvFft& conv, const float* spectra, float* taps) {
+  const SpectraShape shape = conv.weight_spectra();
+  const TransformPlace place = place_of_taps(conv, shape);
+#pragma omp parallel for collapse(2) schedule(static)
+  for (int row = 0; row < shape.rows; ++row) {
+    for (int c = 0; c < shape.channels; c += conv.lanes()) {
+      conv.taps.back(place, spectra + row * shape.row_step() + c, {conv.scale()},
+                     as_bytes(taps + std::ptrdiff_t{row} * shape.channels + c));
+    }
+  }
+}
+
+void sum_biases(const ConvFft& conv, const float* spectra, float* grad_biases) {
+  const SpectraShape shape = conv.dst_spectra();
+  std::fill_n(grad_biases, shape.channels, 0.0f);
+  for (int n = 0; n < conv.batch; ++n) {
+    const float* const zero_frequency = spectra +
+                                        n / conv.samples * static_cast<std::ptrdiff_t>(shape.floats()) +
+                                        n % conv.samples * shape.row_step();
+    for (int c = 0; c < shape.channels; ++c) grad_biases[c] += zero_frequency[c];
+  }
+}
+
+}  // namespace
+
+std::size_t ImageShape::offset(int image, int channel) const {
+  const std::ptrdiff_t pixels = std::ptrdiff_t{extent.height} * extent.width;
+  const std::ptrdiff_t values =
+      image * pixels * extent.channels + channel / block * pixels * block + channel % block;
+  return static_cast<std::size_t>(values) * value_bytes;
+}
+
+int length_for(const Extent& image, int kernel) {
+  const int side = std::max(image.height, image.width);
+  const int before = model::centred_padding(side, kernel, 1).before;
+  const int least = side + std::max(before, kernel - 1 - before);
+  const auto* const length = std::find_if(std::begin(kLengths), std::end(kLengths),
+                                          [&](int n) { return n >= least && n >= kernel; });
+  return length == std::end(kLengths) ? 0 : *length;
+}
+
+ConvFft with_kernels(ConvFft conv, engine::Precision precision) {
+  conv.length = length_for(conv.src.extent, conv.kernel);
+  conv.images = transforms_for(conv.length, conv.set, precision);
+  conv.taps = transforms_for(conv.length, conv.set, engine::Precision::fp32);
+  conv.correlate = product_for(conv.set, true);
+  conv.convolve = product_for(conv.set, false);
+  return conv;
+}
+
+Task plan_fft_weights(const std::string& name, const ConvFft& conv, const float* weights,
+                      const ConvFftMemory& memory) {
+  const auto transform_taps = [conv, weights](const SpectraShape& shape, std::ptrdiff_t row_step,
+                                              std::ptrdiff_t lane_step, float* to) {
+    TransformPlace place = place_of_taps(conv, shape);
+    place.lane_step = lane_step;
+    // By row within a vector of channels: of transposed weights neighbours in memory are next to be read.
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int c = 0; c < shape.channels; c += conv.lanes()) {
+      for (int row = 0; row < shape.rows; ++row) {
+        conv.taps.there(place, as_bytes(weights + row * row_step + c * lane_step),
+                        to + row * shape.row_step() + c);
+      }
+    }
+  };
+  Task task{name, {bytes_of(weights, conv.weight_floats())}, {}, {}, {}};
+  task.writes.push_back(spectra_of(conv.weight_spectra(), memory.weights, 1));
+  if (memory.turned_weights != nullptr)
+    task.writes.push_back(spectra_of(conv.turned_spectra(), memory.turned_weights, 1));
+  task.start = [conv, memory, transform_taps](Lane&) {
+    const std::ptrdiff_t outputs = conv.dst.extent.channels;
+    transform_taps(conv.weight_spectra(), outputs, 1, memory.weights);
+    if (memory.turned_weights != nullptr)
+      transform_taps(conv.turned_spectra(), 1, outputs, memory.turned_weights);
+  };
+  return task;
+}
+
+Task plan_fft_forward(const std::string& name, const ConvFft& conv, const ConvFftMemory& memory,
+                      const float* biases) {
+  const SpectraShape x = conv.src_spectra(), y = conv.dst_spectra(), w = conv.weight_spectra();
+  Task task;
+  task.name = name;
+  task.reads = {images_of(conv, conv.src, memory.src), spectra_of(w, memory.weights, 1)};
+  if (biases != nullptr) task.reads.push_back(bytes_of(biases, static_cast<std::size_t>(y.channels)));
+  task.writes = {images_of(conv, conv.dst, memory.dst),
+                 spectra_of(x, memory.src_spectra, memory.keeps_src_spectra ? conv.pieces() : 1),
+                 spectra_of(y, memory.product, 1)};
+  task.cost.flops = pass_flops(conv);
+  task.start = [=](Lane& lane) {
+    for (int p = 0; p < conv.pieces(); ++p) {
+      float* const spectra = piece_of(x, memory.src_spectra, memory.keeps_src_spectra, p);
+      transform(conv, conv.src, memory.src, p * conv.samples, x, spectra);
+      multiply(conv.correlate, x, spectra, w, memory.weights, y, memory.product);
+      transform_back(conv, conv.dst, y, memory.product, biases, conv.relu, memory.dst, p * conv.samples);
+      lane.make_progress();
+    }
+  };
+  return task;
+}
+
+Task plan_fft_data_gradient(const std::string& name, const ConvFft& conv, const ConvFftMemory& memory) {
+  const SpectraShape x = conv.src_spectra(), y = conv.dst_spectra(), w = conv.turned_spectra();
+  const bool back = memory.grad_src != nullptr;
+  Task task;
+  task.name = name;
+  task.reads = {images_of(conv, conv.dst, memory.grad_dst)};
+  task.writes = {spectra_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra ? conv.pieces() : 1)};
+  if (back) {
+    task.reads.push_back(spectra_of(w, memory.turned_weights, 1));
+    task.writes.push_back(images_of(conv, conv.src, memory.grad_src));
+    task.writes.push_back(spectra_of(x, memory.product, 1));
+    task.cost.flops = pass_flops(conv);
+  }
+  task.start = [=](Lane& lane) {
+    for (int p = 0; p < conv.pieces(); ++p) {
+      float* const spectra = piece_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra, p);
+      transform(conv, conv.dst, memory.grad_dst, p * conv.samples, y, spectra);
+      if (back) {
+        multiply(conv.convolve, y, spectra, w, memory.turned_weights, x, memory.product);
+        transform_back(conv, conv.src, x, memory.product, nullptr, false, memory.grad_src, p * conv.samples);
+      }
+      lane.make_progress();
+    }
+  };
+  return task;
+}
+
+Task plan_fft_weight_gradient(const std::string& name, const ConvFft& conv, const ConvFftMemory& memory,
+                              float* grad_weights, float* grad_biases) {
+  const SpectraShape shape = conv.weight_spectra();
+  Task task;
+  task.name = name;
+  task.reads = {spectra_of(conv.src_spectra(), memory.src_spectra, conv.pieces()),
+                spectra_of(conv.dst_spectra(), memory.grad_dst_spectra, conv.pieces())};
+  task.writes = {spectra_of(shape, memory.grad_weights_spectra, 1),
+                 bytes_of(grad_weights, conv.weight_floats())};
+  if (grad_biases != nullptr)
+    task.writes.push_back(bytes_of(grad_biases, static_cast<std::size_t>(shape.channels)));
+  task.cost.flops = pass_flops(conv);
+  task.start = [=](Lane& lane) {
+    constexpr int kParts = 8;  // after each collectives that are out move on
+    for (int part = 0; part < kParts; ++part) {
+      multiply_gradients(conv, memory, shape.slots * part / kParts, shape.slots * (part + 1) / kParts);
+      lane.make_progress();
+    }
+    transform_back_taps(conv, memory.grad_weights_spectra, grad_weights);
+    if (grad_biases != nullptr) sum_biases(conv, memory.grad_dst_spectra, grad_biases);
+  };
+  return task;
+}
+
+}  // namespace cifar_mpi::cpu::fft

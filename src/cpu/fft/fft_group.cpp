@@ -1,0 +1,168 @@
+#include "cpu/fft/fft_group.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cpu/affine_group.hpp"
+#include "cpu/bf16.hpp"
+#include "cpu/fft/conv_fft.hpp"
+#include "cpu/pieces.hpp"
+
+namespace cifar_mpi::cpu {
+namespace {
+
+using engine::Arena;
+using engine::Operands;
+using fft::ConvFft;
+using fft::ConvFftMemory;
+using fft::SpectraShape;
+
+/// Parameters lie in memory in logical order.
+class FftGroup final : public PlannedGroup {
+ public:
+  FftGroup(Planning& planning, const model::Conv2d& layer, const AffinePlace& place, const ConvFft& conv)
+      : PlannedGroup(planning), conv_(conv) {
+    contract_.name = layer.name;
+    contract_.operations = conv.relu ? 2 : 1;
+    contract_.relu_at_end = conv.relu;
+    contract_.masters = {conv.weight_floats()};
+    if (layer.with_bias) contract_.masters.push_back(static_cast<std::size_t>(layer.out_channels));
+    contract_.src = {planning.formats(place.src)};
+    contract_.dst = planning.formats(activations(planning.batch, place.out, place.type, place.format));
+    planning.text +=
+        concat(layer.name, ": FFT of ", conv.length, "x", conv.length, ", ", name_of(conv.set), '\n');
+  }
+
+  engine::GroupTasks tasks(const Operands& operands, Arena& arena) const override {
+    const bool wants_grad_weights = operands.params[0].grad != nullptr;
+    const bool wants_grad_src = operands.grad_src[0] != nullptr;
+    ConvFftMemory memory = memory_for(operands, arena);
+    engine::GroupTasks tasks;
+    tasks.prepare.push_back(plan_fft_weights(name() + " prepare", conv_, weights_of(operands), memory));
+    tasks.forward.push_back(plan_fft_forward(name() + " forward", conv_, memory, biases_of(operands)));
+    if (!wants_grad_weights && !wants_grad_src) return tasks;
+    memory.product = take(arena, conv_.src_spectra(), 1);
+    tasks.backward.push_back(plan_fft_data_gradient(
+        name() + (wants_grad_src ? " data gradient" : " transform of the gradient"), conv_, memory));
+    if (!wants_grad_weights) return tasks;
+    tasks.backward.push_back(plan_fft_weight_gradient(name() + " weight gradient", conv_, memory,
+                                                      operands.params[0].grad, grad_biases_of(operands)));
+    return tasks;
+  }
+
+  void to_logical(std::size_t, std::span<const float> physical, std::span<float> logical) const override {
+    std::copy_n(physical.begin(), logical.size(), logical.begin());  // there may be padding behind them
+  }
+  void from_logical(std::size_t, std::span<const float> logical, std::span<float> physical) const override {
+    std::fill(std::copy(logical.begin(), logical.end(), physical.begin()), physical.end(), 0.0f);
+  }
+
+ private:
+  static float* take(Arena& arena, const SpectraShape& shape, int pieces) {
+    return arena.take_array<float>(shape.floats() * static_cast<std::size_t>(pieces));
+  }
+
+  /// The spectra of the images live from the forward pass to the weight gradient, which need not look at the images again.
+  ConvFftMemory memory_for(const Operands& operands, Arena& arena) const {
+    const bool keeps = operands.params[0].grad != nullptr;
+    ConvFftMemory memory;
+    memory.src = operands.src[0];
+    memory.dst = operands.dst;
+    memory.grad_dst = operands.grad_dst;
+    memory.grad_src = operands.grad_src[0];
+    memory.keeps_src_spectra = memory.keeps_grad_dst_spectra = keeps;
+    memory.weights = take(arena, conv_.weight_spectra(), 1);
+    memory.src_spectra = take(arena, conv_.src_spectra(), keeps ? conv_.pieces() : 1);
+    memory.product = take(arena, conv_.dst_spectra(), 1);
+    if (memory.grad_src != nullptr) memory.turned_weights = take(arena, conv_.turned_spectra(), 1);
+    if (keeps || memory.grad_src != nullptr)
+      memory.grad_dst_spectra = take(arena, conv_.dst_spectra(), keeps ? conv_.pieces() : 1);
+    if (keeps) memory.grad_weights_spectra = take(arena, conv_.weight_spectra(), 1);
+    return memory;
+  }
+
+  ConvFft conv_;
+};
+
+/// Channels that lie together in images of this format.
+int block_of(dnnl::memory::format_tag format, int channels) {
+  if (format == dnnl::memory::format_tag::nChw16c) return 16;
+  return format == dnnl::memory::format_tag::nChw8c ? 8 : channels;
+}
+
+/// The widest vectors that blocks of these sizes fill; none where the portable ones do not.
+std::optional<VectorSet> set_for(int src_block, int dst_block) {
+  const std::vector<VectorSet> sets = vector_sets_here();
+  const auto widest = std::find_if(sets.rbegin(), sets.rend(), [&](VectorSet set) {
+    return src_block % lanes_of(set) == 0 && dst_block % lanes_of(set) == 0;
+  });
+  return widest == sets.rend() ? std::nullopt : std::optional(*widest);
+}
+
+/// Taps that lie inside along one side of an image, over all its places.
+double taps_inside(int side, int kernel) {
+  const int before = model::centred_padding(side, kernel, 1).before;
+  double taps = 0.0;
+  for (int place = 0; place < side; ++place)
+    taps += std::min(side, place - before + kernel) - std::max(0, place - before);
+  return taps;
+}
+
+/// How many times as fast as in fp32 oneDNN's direct kernels are: 2.0 with AVX512_BF16, 2.4 with AMX (conv2 of the tutorial,
+/// all passes, oneDNN 2.6).
+double direct_speed(engine::Precision precision) { return precision == engine::Precision::bf16 ? 2.0 : 1.0; }
+
+/// Counts what each way takes, in operations at the rate of large products, for a training step.
+///
+/// Direct: what falls inside the image. FFT: the products of all frequencies, and transforms, which go by memory: a place of
+/// the square takes as long as 150 operations. Weights are transformed once for all images, so small batches stay direct.
+/// Measured for conv2 of the tutorial, batch 128, on a core with two 512-bit pipes: 17 ms of which products are 10, direct
+/// 62. What is counted so comes within a fifth of that, and by so much the FFT must be ahead.
+bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision precision) {
+  constexpr double kPlace = 150.0;
+  constexpr double kAhead = 1.2;
+  const double passes = wants_grad_src ? 3.0 : 2.0;
+  const double in = conv.src.extent.channels, out = conv.dst.extent.channels, batch = conv.batch;
+  const double pairs = in * out;
+  const double taps =
+      taps_inside(conv.src.extent.height, conv.kernel) * taps_inside(conv.src.extent.width, conv.kernel);
+  const double direct = passes * 2.0 * taps * batch * pairs / direct_speed(precision);
+  const double products = passes * 6.0 * conv.slots() * batch * pairs;
+  const double images = wants_grad_src ? 2.0 * (in + out) : in + 2.0 * out;
+  const double places = conv.length * conv.length * (batch * images + passes * pairs);
+  return conv.set != VectorSet::portable && kAhead * (products + kPlace * places) <= direct;
+}
+
+std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv2d& layer,
+                                     const AffinePlace& place) {
+  const int src_block = block_of(place.format, place.in.channels);
+  const int dst_block = block_of(place.format, place.out.channels);
+  const std::optional<VectorSet> set = set_for(src_block, dst_block);
+  if (layer.stride != 1 || !set || fft::length_for(place.in, layer.kernel) == 0) return std::nullopt;
+  const std::size_t value_bytes =
+      planning.precision == engine::Precision::bf16 ? sizeof(bf16) : sizeof(float);
+  ConvFft conv;
+  conv.set = *set;
+  conv.batch = planning.batch;
+  conv.samples = samples_per_piece(planning.batch, planning.threads);
+  conv.kernel = layer.kernel;
+  conv.src = {place.in, src_block, value_bytes};
+  conv.dst = {place.out, dst_block, value_bytes};
+  conv.relu = place.relu;
+  return fft::with_kernels(std::move(conv), planning.precision);
+}
+
+}  // namespace
+
+PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, const AffinePlace& place) {
+  using engine::ConvMethod;
+  if (planning.conv == ConvMethod::direct || place.choose_dst) return nullptr;
+  const std::optional<ConvFft> conv = plan_conv_fft(planning, layer, place);
+  const bool asked = planning.conv == ConvMethod::fft;
+  if (!conv || (!asked && !is_faster(*conv, place.wants_grad_src, planning.precision))) return nullptr;
+  return std::make_unique<FftGroup>(planning, layer, place, *conv);
+}
+
+}  // namespace cifar_mpi::cpu

@@ -1,0 +1,309 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cpu/bf16.hpp"
+#include "cpu/conv.hpp"
+#include "cpu/fft/conv_fft.hpp"
+#include "cpu/lattice.hpp"
+#include "cpu/network_run.hpp"
+#include "cpu/task_runs.hpp"
+
+/// The passes of a convolution by FFT against the double-precision loops, and against oneDNN's direct ones.
+namespace cifar_mpi::cpu::fft {
+namespace {
+
+using engine::Precision;
+using reference::Array;
+
+struct Case {
+  int batch;
+  Extent in;
+  int out_channels;
+  int kernel;
+  bool relu = false;
+  int pieces = 1;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.batch << "x" << to_string(c.in) << " to " << c.out_channels << ", kernel " << c.kernel
+       << (c.relu ? ", relu" : "") << ", " << c.pieces << " pieces";
+}
+
+Array noise(std::size_t count, std::uint32_t salt) {
+  const std::vector<float> values = testing::noise_of(count, salt);
+  return {values.begin(), values.end()};
+}
+
+/// Relative to the length of the result: as relative_tolerance has it for a sum of `terms`, and three transforms, each of
+/// log2(N) halvings in two directions and odd sums of 7, with random signs of some roundings each.
+double tolerance(int length, double terms) {
+  return 2.0 * testing::kFp32Unit * (std::sqrt(terms) + 3.0 * (std::log2(length) + 7.0));
+}
+
+/// All operands of one convolution, and what the passes give in `block`s of channels (0: NHWC).
+class Fixture {
+ public:
+  Fixture(const Case& c, VectorSet set, Precision precision, int block = 0)
+      : precision_(precision), shape{c.batch, c.in, c.out_channels, c.kernel} {
+    const Extent out{c.in.height, c.in.width, c.out_channels};
+    const std::size_t value_bytes = lattice::bytes_per_value(precision);
+    conv.set = set;
+    conv.batch = c.batch;
+    conv.samples = c.batch / c.pieces;
+    conv.kernel = c.kernel;
+    conv.src = {c.in, block == 0 ? c.in.channels : block, value_bytes};
+    conv.dst = {out, block == 0 ? c.out_channels : block, value_bytes};
+    conv.relu = c.relu;
+    conv = with_kernels(conv, precision);
+    const auto images = static_cast<std::size_t>(c.batch);
+    x = lattice::rounded(noise(images * static_cast<std::size_t>(c.in.count()), 1), precision);
+    grad_y = lattice::rounded(noise(images * static_cast<std::size_t>(out.count()), 2), precision);
+    weights = noise(conv.weight_floats(), 3);
+    biases = noise(static_cast<std::size_t>(c.out_channels), 4);
+  }
+
+  struct Passes {
+    Array y, grad_x, grad_weights, grad_biases;
+  };
+
+  Passes run() {
+    const std::vector<float> taps(weights.begin(), weights.end()), shifts(biases.begin(), biases.end());
+    std::vector<std::byte> src = laid_out(conv.src, x), grad_dst = laid_out(conv.dst, grad_y);
+    std::vector<std::byte> dst(grad_dst.size()), grad_src(src.size());
+    std::vector<float> grad_weights(taps.size()), grad_biases(shifts.size());
+    ConvFftMemory memory;
+    memory.src = src.data();
+    memory.dst = dst.data();
+    memory.grad_dst = grad_dst.data();
+    memory.grad_src = grad_src.data();
+    memory.weights = take(conv.weight_spectra(), 1);
+    memory.turned_weights = take(conv.turned_spectra(), 1);
+    memory.src_spectra = take(conv.src_spectra(), conv.pieces());
+    memory.grad_dst_spectra = take(conv.dst_spectra(), conv.pieces());
+    memory.keeps_src_spectra = memory.keeps_grad_dst_spectra = true;
+    memory.product = take({conv.slots(), conv.samples, std::max(shape.in.channels, shape.out_channels)}, 1);
+    memory.grad_weights_spectra = take(conv.weight_spectra(), 1);
+    testing::run(plan_fft_weights("weights", conv, taps.data(), memory));
+    testing::run(plan_fft_forward("forward", conv, memory, shifts.data()));
+    testing::run(plan_fft_data_gradient("data", conv, memory));
+    testing::run(plan_fft_weight_gradient("weights", conv, memory, grad_weights.data(), grad_biases.data()));
+    return {read(conv.dst, dst),
+            read(conv.src, grad_src),
+            {grad_weights.begin(), grad_weights.end()},
+            {grad_biases.begin(), grad_biases.end()}};
+  }
+
+  Array wanted_y() const {
+    Array y = reference::conv_forward(shape, x, weights, biases);
+    return conv.relu ? reference::relu_forward(y) : y;
+  }
+
+ private:
+  float* take(const SpectraShape& spectra, int pieces) {
+    // Nothing may be read that was not written before.
+    memory_.emplace_back(spectra.floats() * static_cast<std::size_t>(pieces), std::nanf(""));
+    return memory_.back().data();
+  }
+
+  void for_each_value(const ImageShape& image, const auto& body) const {
+    std::size_t i = 0;
+    for (int n = 0; n < shape.batch; ++n) {
+      for (int pixel = 0; pixel < image.extent.height * image.extent.width; ++pixel) {
+        for (int c = 0; c < image.extent.channels; ++c) {
+          body(image.offset(n, c) + static_cast<std::size_t>(pixel) * static_cast<std::size_t>(image.block) *
+                                        image.value_bytes,
+               i++);
+        }
+      }
+    }
+  }
+  std::vector<std::byte> laid_out(const ImageShape& image, const Array& values) const {
+    std::vector<std::byte> bytes(values.size() * image.value_bytes);
+    for_each_value(image, [&](std::size_t at, std::size_t i) {
+      const auto value = static_cast<float>(values[i]);
+      const bf16 half = to_bf16(value);
+      std::memcpy(&bytes[at], precision_ == Precision::bf16 ? static_cast<const void*>(&half) : &value,
+                  image.value_bytes);
+    });
+    return bytes;
+  }
+  Array read(const ImageShape& image, const std::vector<std::byte>& bytes) const {
+    Array values(bytes.size() / image.value_bytes);
+    for_each_value(image, [&](std::size_t at, std::size_t i) {
+      float value = 0.0f;
+      bf16 half;
+      std::memcpy(precision_ == Precision::bf16 ? static_cast<void*>(&half) : &value, &bytes[at],
+                  image.value_bytes);
+      values[i] = precision_ == Precision::bf16 ? to_float(half) : value;
+    });
+    return values;
+  }
+
+  Precision precision_;
+  std::vector<std::vector<float>> memory_;
+
+ public:
+  reference::ConvShape shape;
+  ConvFft conv;
+  Array x, weights, biases, grad_y;
+};
+
+class FftConvolution : public ::testing::TestWithParam<Case> {};
+
+/// What the loops give, computed once for all vector sets.
+struct Wanted {
+  explicit Wanted(const Fixture& f)
+      : y(f.wanted_y()),
+        grad_x(reference::conv_grad_x(f.shape, f.weights, f.grad_y)),
+        grad_weights(reference::conv_grad_weights(f.shape, f.x, f.grad_y)),
+        grad_biases(reference::grad_biases(f.shape.out_channels, f.grad_y)) {}
+  Array y, grad_x, grad_weights, grad_biases;
+};
+
+TEST_P(FftConvolution, HasTheReferenceResultsInAllPasses) {
+  const Case& c = GetParam();
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    const Wanted wanted(Fixture(c, VectorSet::portable, precision));
+    for (const VectorSet set : vector_sets_here()) {
+      if (c.in.channels % lanes_of(set) != 0 || c.out_channels % lanes_of(set) != 0) continue;
+      SCOPED_TRACE(concat(name_of(set), ", ", to_string(precision)));
+      Fixture f(c, set, precision);
+      const Fixture::Passes found = f.run();
+      const double rounding = precision == Precision::bf16 ? testing::kBf16Unit / 2.0 : 0.0;
+      const auto tolerance_of = [&](double terms) { return tolerance(f.conv.length, terms); };
+      EXPECT_LE(relative_distance(found.y, wanted.y), tolerance_of(c.in.channels) + rounding);
+      EXPECT_LE(relative_distance(found.grad_x, wanted.grad_x), tolerance_of(c.out_channels) + rounding);
+      EXPECT_LE(relative_distance(found.grad_weights, wanted.grad_weights), tolerance_of(c.batch));
+      EXPECT_LE(relative_distance(found.grad_biases, wanted.grad_biases), tolerance_of(c.batch));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, FftConvolution,
+    ::testing::Values(Case{3, {12, 12, 64}, 64, 5, true}, Case{16, {12, 12, 16}, 16, 5, true, 2},
+                      Case{1, {7, 7, 16}, 32, 3}, Case{2, {7, 5, 8}, 24, 3, true},
+                      Case{15, {6, 6, 16}, 16, 3, false, 3}, Case{17, {5, 7, 16}, 16, 4},
+                      Case{2, {15, 13, 16}, 48, 3, true}, Case{2, {13, 12, 4}, 12, 4},
+                      Case{2, {11, 9, 16}, 16, 7, true}, Case{1, {25, 25, 16}, 16, 7},
+                      Case{2, {24, 24, 16}, 16, 5, true, 2}, Case{1, {31, 31, 16}, 16, 3},
+                      Case{1, {29, 27, 16}, 16, 7, true}, Case{2, {1, 1, 16}, 16, 3},
+                      Case{2, {2, 3, 16}, 16, 7}, Case{3, {8, 8, 16}, 16, 1}, Case{2, {7, 7, 256}, 16, 3},
+                      Case{2, {7, 7, 16}, 256, 3}, Case{128, {7, 7, 16}, 16, 3, true, 8}));
+
+TEST(FftConv, ReadsAndWritesBlocksOfChannels) {
+  for (const VectorSet set : vector_sets_here()) {
+    const Case c{2, {7, 6, 32}, 48, 3, true};
+    Fixture nhwc(c, set, Precision::fp32), blocks(c, set, Precision::fp32, 16);
+    const Fixture::Passes wanted = nhwc.run(), found = blocks.run();
+    EXPECT_EQ(found.y, wanted.y);
+    EXPECT_EQ(found.grad_x, wanted.grad_x);
+    EXPECT_EQ(found.grad_weights, wanted.grad_weights);
+    EXPECT_EQ(found.grad_biases, wanted.grad_biases);
+  }
+}
+
+TEST(FftConv, GivesTheSameBitsOnAnyNumberOfThreadsAndInAnyPieces) {
+  for (const VectorSet set : vector_sets_here()) {
+    Fixture alone({12, {7, 7, 32}, 16, 3, true}, set, Precision::fp32);
+    const Fixture::Passes wanted = alone.run();
+    const testing::Threads threads(3);
+    Fixture many({12, {7, 7, 32}, 16, 3, true, 4}, set, Precision::fp32);
+    const Fixture::Passes found = many.run();
+    EXPECT_EQ(found.y, wanted.y);
+    EXPECT_EQ(found.grad_x, wanted.grad_x);
+    EXPECT_EQ(found.grad_weights, wanted.grad_weights);
+    EXPECT_EQ(found.grad_biases, wanted.grad_biases);
+  }
+}
+
+/// What oneDNN's direct kernels make of the same operands.
+Fixture::Passes direct(const Fixture& f) {
+  const Dnnl dnnl;
+  const model::Conv2d layer{"conv", f.shape.out_channels, f.shape.kernel};
+  const Extent out = f.conv.dst.extent;
+  constexpr auto kFp32 = dnnl::memory::data_type::f32;
+  constexpr auto kNhwc = dnnl::memory::format_tag::nhwc;
+  AffinePlace place;
+  place.batch = f.shape.batch;
+  place.src = activations(place.batch, f.shape.in, kFp32, kNhwc);
+  place.in = f.shape.in;
+  place.out = out;
+  place.relu = f.conv.relu;
+  place.wants_grad_src = true;
+  const AffineFormats formats{place.src,
+                              Desc({out.channels, place.in.channels, f.shape.kernel, f.shape.kernel}, kFp32,
+                                   dnnl::memory::format_tag::any),
+                              Desc({out.channels, place.in.channels, f.shape.kernel, f.shape.kernel}, kFp32,
+                                   dnnl::memory::format_tag::any),
+                              Desc({out.channels}, kFp32, dnnl::memory::format_tag::a),
+                              activations(place.batch, out, kFp32, kNhwc),
+                              {},
+                              place.relu};
+  const AffineKernels kernels =
+      make_convolution(dnnl, formats, {f.shape.kernel, 1, place.in.height, place.in.width});
+  const Desc logical = conv_logical_weights(layer, place.in);
+  const auto tensor = [&](const Desc& desc, const Desc& plain, const Array& values) {
+    lattice::Tensor made(desc, plain);
+    made.set(dnnl, values);
+    return made;
+  };
+  const lattice::Tensor src = tensor(formats.src, formats.src, f.x);
+  const lattice::Tensor grad_dst = tensor(formats.dst, formats.dst, f.grad_y);
+  const lattice::Tensor biases = tensor(formats.biases, formats.biases, f.biases);
+  const lattice::Tensor dst(formats.dst, formats.dst), grad_src(formats.src, formats.src);
+  const lattice::Tensor grad_weights(kernels.weight_gradient.describe(dnnl::query::diff_weights_md), logical);
+  const lattice::Tensor grad_biases(formats.biases, formats.biases);
+  const lattice::Tensor forward =
+      tensor(kernels.forward.describe(dnnl::query::weights_md), logical, f.weights);
+  const lattice::Tensor backward =
+      tensor(kernels.data_gradient.describe(dnnl::query::weights_md), logical, f.weights);
+  lattice::run_kernel(dnnl, kernels.forward,
+                      {reads(DNNL_ARG_SRC, src.desc, src.buffer.data()),
+                       reads(DNNL_ARG_WEIGHTS, forward.desc, forward.buffer.data()),
+                       reads(DNNL_ARG_BIAS, biases.desc, biases.buffer.data()),
+                       writes(DNNL_ARG_DST, dst.desc, dst.buffer.data())});
+  lattice::run_kernel(dnnl, kernels.data_gradient,
+                      {reads(DNNL_ARG_DIFF_DST, grad_dst.desc, grad_dst.buffer.data()),
+                       reads(DNNL_ARG_WEIGHTS, backward.desc, backward.buffer.data()),
+                       writes(DNNL_ARG_DIFF_SRC, grad_src.desc, grad_src.buffer.data())});
+  lattice::run_kernel(dnnl, kernels.weight_gradient,
+                      {reads(DNNL_ARG_SRC, src.desc, src.buffer.data()),
+                       reads(DNNL_ARG_DIFF_DST, grad_dst.desc, grad_dst.buffer.data()),
+                       writes(DNNL_ARG_DIFF_WEIGHTS, grad_weights.desc, grad_weights.buffer.data()),
+                       writes(DNNL_ARG_DIFF_BIAS, grad_biases.desc, grad_biases.buffer.data())});
+  return {dst.get(dnnl), grad_src.get(dnnl), grad_weights.get(dnnl), grad_biases.get(dnnl)};
+}
+
+TEST(FftConv, OfTheTutorialsSecondLayerErrsNoMoreThanTheDirectOne) {
+  Fixture f({16, {12, 12, 64}, 64, 5, true}, vector_sets_here().back(), Precision::fp32);
+  for (double& value : f.x) value = std::max(value, 0.0);  // what comes behind a ReLU
+  const Fixture::Passes found = f.run(), other = direct(f);
+  const auto no_worse = [](const Array& mine, const Array& theirs, const Array& wanted, const char* what) {
+    EXPECT_LE(relative_distance(mine, wanted), relative_distance(theirs, wanted)) << what;
+  };
+  no_worse(found.y, other.y, f.wanted_y(), "forward");
+  no_worse(found.grad_x, other.grad_x, reference::conv_grad_x(f.shape, f.weights, f.grad_y), "data gradient");
+  no_worse(found.grad_weights, other.grad_weights, reference::conv_grad_weights(f.shape, f.x, f.grad_y),
+           "weight gradient");
+}
+
+TEST(FftConv, TakesTheLeastLengthAroundWhichNothingMeets) {
+  EXPECT_EQ(length_for({12, 12, 64}, 5), 14);
+  EXPECT_EQ(length_for({24, 24, 3}, 5), 28);
+  EXPECT_EQ(length_for({7, 7, 1}, 3), 8);
+  EXPECT_EQ(length_for({8, 7, 1}, 3), 14);
+  EXPECT_EQ(length_for({7, 15, 1}, 3), 16);
+  EXPECT_EQ(length_for({6, 6, 1}, 4), 8);
+  EXPECT_EQ(length_for({7, 7, 1}, 4), 14);
+  EXPECT_EQ(length_for({32, 32, 1}, 1), 32);
+  EXPECT_EQ(length_for({32, 32, 1}, 2), 0);
+  EXPECT_EQ(length_for({1, 1, 1}, 9), 14);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cpu::fft

@@ -1,0 +1,143 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "cpu/dnnl.hpp"
+#include "cpu/network_run.hpp"
+#include "support/networks.hpp"
+
+/// Whole networks whose convolutions go by FFT wherever there is one.
+namespace cifar_mpi::cpu {
+namespace {
+
+using engine::ConvMethod;
+using engine::Precision;
+using engine::RunnerKind;
+
+constexpr double kEps32 = 0x1.0p-24;
+
+/// One that its rule takes and some that it does not, also with a kernel of even size, behind a sum, without biases and frozen.
+std::vector<model::NetSpec> networks() {
+  std::vector<model::NetSpec> nets = test::orders_of_layers(16);
+  nets.push_back(test::network_with_frozen_layers());
+  nets.push_back(test::network_with_blocks(16));
+  return nets;
+}
+
+/// Transforms add up 2·log2(N) times and odd lengths 7 terms, there and back: more roundings in a layer than its longest
+/// sum has in these small networks.
+double tolerance(const model::NetSpec& net) { return 4.0 * relative_tolerance(net, kEps32); }
+
+void expect_reference_gradients(const NetworkRun& run, const reference::LossAndGradients& wanted) {
+  const reference::Params found = run.logical(run.grads());
+  for (std::size_t p = 0; p < found.size(); ++p) {
+    if (run.table[p].role != model::ParamRole::trained) continue;
+    EXPECT_LE(reference::gradient_distance(run.table, found[p], wanted.grads, p), tolerance(run.spec.net))
+        << run.spec.net.name << ", batch " << run.spec.batch << ": " << run.table[p].name;
+  }
+}
+
+bool goes_by_fft(const NetworkRun& run, const std::string& layer) {
+  return run.tower->plan_text().find("\n" + layer + ": FFT") != std::string::npos;
+}
+
+TEST(FftNetwork, HasTheReferenceGradientsForEveryOrderOfLayers) {
+  int layers = 0;
+  for (const model::NetSpec& net : networks()) {
+    for (const int batch : {2, 5, 8, 24, 32}) {
+      NetworkRun run({.net = net, .batch = batch, .conv = ConvMethod::fft});
+      for (const auto& operation : net.operations) layers += goes_by_fft(run, operation.name) ? 1 : 0;
+      const auto wanted = run.wanted();
+      run.run(run.train_program());
+      expect_reference_gradients(run, wanted);
+    }
+  }
+  EXPECT_GE(layers, 5 * 10);
+}
+
+TEST(FftNetwork, HasTheReferenceGradientsOfTheTutorialAndOfResNet20) {
+  for (const auto& [model, size, layer] :
+       {std::tuple{"tutorial", 24, "conv2"}, {"resnet20", 32, "stage3_block2_conv1"}}) {
+    NetworkRun run(
+        {.net = model::make_model(model, {size, size, 3}, 10), .batch = 3, .conv = ConvMethod::fft});
+    EXPECT_TRUE(goes_by_fft(run, layer)) << run.tower->plan_text();
+    const auto wanted = run.wanted();
+    run.run(run.train_program());
+    expect_reference_gradients(run, wanted);
+  }
+}
+
+TEST(FftNetwork, LeavesStridesToTheDirectKernels) {
+  const NetworkRun run(
+      {.net = model::make_model("resnet20", {32, 32, 3}, 10), .batch = 2, .conv = ConvMethod::fft});
+  EXPECT_FALSE(goes_by_fft(run, "stage2_block1_conv1"));
+  EXPECT_NE(run.tower->plan_text().find("stage2_block1_conv1 forward: "), std::string::npos);
+}
+
+TEST(FftNetwork, TakesTheWayThatWasAskedFor) {
+  const model::NetSpec net = model::make_model("tutorial", {24, 24, 3}, 10);
+  EXPECT_FALSE(goes_by_fft(NetworkRun({.net = net, .batch = 16, .conv = ConvMethod::direct}), "conv2"));
+  if (widest_block() != 16) GTEST_SKIP() << "the rule is asked on processors with AVX-512";
+  EXPECT_TRUE(goes_by_fft(NetworkRun({.net = net, .batch = 16}), "conv2"));
+}
+
+/// The bytes that a training step and an evaluation leave.
+std::vector<std::byte> results_of(const RunSpec& spec, RunnerKind kind) {
+  NetworkRun run(spec);
+  run.run(run.train_program(), kind);
+  std::vector<std::byte> bytes(run.reduced.data(), run.reduced.data() + run.reduced.size());
+  run.run(run.evaluate_program(), kind);
+  bytes.insert(bytes.end(), reinterpret_cast<const std::byte*>(&run.loss_sum),
+               reinterpret_cast<const std::byte*>(&run.loss_sum + 1));
+  return bytes;
+}
+
+TEST(FftNetwork, DeclaresEveryByteItTouches) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    if (precision == Precision::bf16 && !has_bf16()) continue;
+    for (const model::NetSpec& net : networks()) {
+      for (const int batch : {3, 16, 24}) {
+        const RunSpec spec{.net = net, .batch = batch, .precision = precision, .conv = ConvMethod::fft};
+        EXPECT_TRUE(results_of(spec, RunnerKind::audit) == results_of(spec, RunnerKind::serial))
+            << net.name << ", batch " << batch << ", " << to_string(precision);
+      }
+    }
+  }
+}
+
+TEST(FftNetwork, GivesTheSameBitsFromEveryRunner) {
+  for (const int threads : {1, 2}) {
+    const RunSpec spec{.net = model::make_model("tutorial", {24, 24, 3}, 10),
+                       .batch = 32,
+                       .threads = threads,
+                       .conv = ConvMethod::fft};
+    const std::vector<std::byte> first = results_of(spec, RunnerKind::serial);
+    for (const RunnerKind kind : {RunnerKind::serial, RunnerKind::lanes, RunnerKind::audit})
+      EXPECT_TRUE(results_of(spec, kind) == first) << threads << " threads";
+  }
+}
+
+// In bf16 the values between layers are rounded as with direct convolutions, so what both come to is as far from the exact
+// gradients: not twice as far, for single roundings decide poolings (see Network.HasTheReferenceGradientsInBf16).
+TEST(FftNetwork, RoundsInBf16NoMoreThanDirectConvolutions) {
+  if (!has_bf16()) GTEST_SKIP() << "LOUD: this cpu has no bf16 arithmetic, bf16 is NOT tested here";
+  const model::NetSpec net = model::make_model("tutorial", {24, 24, 3}, 10);
+  const auto distances = [&](ConvMethod conv) {
+    NetworkRun run({.net = net, .batch = 4, .precision = Precision::bf16, .conv = conv});
+    EXPECT_EQ(goes_by_fft(run, "conv2"), conv == ConvMethod::fft);
+    const auto exact = run.wanted();
+    run.run(run.train_program());
+    const reference::Params found = run.logical(run.grads());
+    std::vector<double> all;
+    for (std::size_t p = 0; p < found.size(); ++p)
+      all.push_back(reference::gradient_distance(run.table, found[p], exact.grads, p));
+    return all;
+  };
+  const std::vector<double> by_fft = distances(ConvMethod::fft), direct = distances(ConvMethod::direct);
+  for (std::size_t p = 0; p < direct.size(); ++p) EXPECT_LE(by_fft[p], 2.0 * direct[p]) << "parameter " << p;
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cpu
