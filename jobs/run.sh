@@ -195,7 +195,7 @@ count_ranks
 check_layout
 choose_launcher
 train "${own_options[@]}" "$@"
-write_report
+[[ " $* " = *' --self-check only '* ]] || write_report
 case $code in
   0) rm -f "$run_dir/starts_without_progress"; stop 0 "done." ;;
   75) say "stopped on request: $sentence"; go_on_later ;;

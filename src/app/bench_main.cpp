@@ -129,7 +129,10 @@ int bench_step(StepOptions& options, comm::World& world) {
   options.config.precision = find_name<engine::Precision>(options.precision).value();
   options.config.conv = find_name<engine::ConvMethod>(options.conv).value();
   options.config.wire = find_name<comm::Wire>(options.wire).value();
-  world.together([&] { app::check_collective(options.config.all_reduce, options.device); });
+  world.together([&] {
+    app::check_collective(options.config.all_reduce, app::takes_cuda(options.device),
+                          concat("--device ", options.device));
+  });
   const bool on_gpu = app::takes_cuda(options.device);
   const auto measure_limits = [on_gpu](engine::Precision precision, int threads, double seconds) {
     // Between two kernels of a step on the CPU lie its caches.

@@ -1,7 +1,10 @@
 #include "app/device.hpp"
 
+#include <algorithm>
+#include <cstdlib>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -18,29 +21,93 @@ bool has(std::span<const comm::CollectiveInfo> infos, std::string_view name) {
   return comm::find_collective(infos, name) != nullptr;
 }
 
-/// Whether the GPU backend has trained on a GPU. Until it has, `auto` leaves it to those who ask for it.
-constexpr bool kCudaIsProven = false;
+comm::Platform cpu_platform(const engine::BackendOptions& options) {
+  return comm::on_host(cpu::make_backend(options));
+}
+
+/// The lowest rank that cannot use a GPU, and why, on all ranks; −1 where all can.
+struct Unable {
+  int rank = -1;
+  std::string why;
+};
+Unable find_unable(const comm::World& world) {
+  const std::string mine = cuda::unusable();
+  Unable unable;
+  RunFingerprint told;
+  const auto all = world.collect(std::as_bytes(std::span(mine)));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
+    told.emplace_back(std::to_string(rank),
+                      std::string(reinterpret_cast<const char*>(all[rank].data()), all[rank].size()));
+    break;
+  }
+  world.broadcast(told);
+  if (told.empty()) return {};
+  return {std::stoi(told.front().first), told.front().second};
+}
+
+bool any(const comm::World& world, bool mine) {
+  const std::vector<double> all = world.gather(mine ? 1.0 : 0.0);
+  return std::count(all.begin(), all.end(), 1.0) > 0;
+}
+
+train::SelfCheck self_check(bool asked_for) {
+  train::SelfCheck check;
+  check.identity = cuda::identity;
+  if (cpu::unusable().empty()) {
+    check.judge = cpu_platform;
+    if (!asked_for && batch_system().empty()) check.instead = cpu_platform;
+  }
+  check.asked_for = asked_for;
+  return check;
+}
 
 }  // namespace
 
+std::string batch_system() {
+  static constexpr std::pair<const char*, const char*> kJobs[] = {
+      {"SLURM_JOB_ID", "SLURM"}, {"PBS_JOBID", "PBS"}, {"LSB_JOBID", "LSF"}, {"FLUX_JOB_ID", "Flux"}};
+  for (const auto& [variable, name] : kJobs) {
+    if (const char* const job = std::getenv(variable); job != nullptr && *job != '\0') return name;
+  }
+  return {};
+}
+
 bool takes_cuda(const std::string& device) {
   if (device != "auto") return device == "cuda";
-  return cuda::unusable().empty() && (kCudaIsProven || !cpu::unusable().empty());
+  return cuda::unusable().empty() && !cpu::unusable().empty();
 }
 
 comm::PlatformFactory platform_for(const std::string& device) {
   if (takes_cuda(device)) return cuda::make_platform;
-  return [](const engine::BackendOptions& options) { return comm::on_host(cpu::make_backend(options)); };
+  return cpu_platform;
 }
 
-std::string explain_device(const std::string& device) {
-  if (device != "auto") return concat("device: ", device, ", as asked for");
-  if (takes_cuda(device)) return "device: cuda, because a GPU can be used (--device auto)";
-  if (cuda::unusable().empty()) {
-    return "device: cpu, because the GPU backend has not been tried on a GPU yet; --device cuda takes it "
-           "(--device auto)";
+RunDevice choose_device(const train::TrainConfig& config, const comm::World& world) {
+  RunDevice cpu{cpu_platform, {}, "device: cpu, as asked for", false};
+  if (config.device == "cpu") return cpu;
+  if (config.device == "cuda")
+    return {cuda::make_platform, self_check(true), "device: cuda, as asked for", true};
+  if (config.update == comm::UpdateKind::server) {
+    cpu.sentence = "device: cpu, where --update server works so far (--device auto)";
+    return cpu;
   }
-  return concat("device: cpu, because CUDA cannot be used: ", cuda::unusable(), " (--device auto)");
+  const Unable unable = find_unable(world);
+  if (unable.rank < 0)
+    return {cuda::make_platform, self_check(false), "device: cuda, because a GPU can be used (--device auto)",
+            true};
+  std::string why = unable.why;
+  const bool some = any(world, cuda::unusable().empty());
+  if (some)
+    why += concat(" (on rank ", unable.rank, ", host ", world.hosts()[static_cast<std::size_t>(unable.rank)],
+                  ')');
+  if (any(world, cuda::has_gpu()) && !batch_system().empty()) {
+    throw comm::AgreedError(ErrorKind::device,
+                            concat("CUDA cannot be used: ", why, "; this ", batch_system(),
+                                   " job has GPUs, and --device cpu leaves them idle on purpose"));
+  }
+  cpu.sentence = concat("device: cpu, because CUDA cannot be used: ", why, " (--device auto)");
+  return cpu;
 }
 
 std::vector<std::string> collective_names() {
@@ -52,13 +119,13 @@ std::vector<std::string> collective_names() {
   return names;
 }
 
-void check_collective(const std::string& name, const std::string& device) {
-  if (takes_cuda(device) || has(comm::collectives(), name) || !has(cuda::collectives(), name)) return;
+void check_collective(const std::string& name, bool is_cuda, const std::string& device) {
+  if (is_cuda || has(comm::collectives(), name) || !has(cuda::collectives(), name)) return;
   std::string choices;
   for (const comm::CollectiveInfo& info : comm::collectives())
     choices += concat(choices.empty() ? "" : ", ", info.name);
   throw Error(ErrorKind::usage, concat("--all-reduce ", name, " sums between GPUs, and this is the CPU (",
-                                       explain_device(device), "); choose one of: ", choices));
+                                       device, "); choose one of: ", choices));
 }
 
 std::string describe_build() {

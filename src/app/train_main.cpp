@@ -19,6 +19,22 @@ using namespace cifar_mpi;
 /// Bits of engine::Request, set by signals, read in every step.
 std::atomic<int> requests{0};
 
+/// What an administrator runs on every node. Needs no dataset: CIFAR-10's images are what they are.
+int only_check(comm::World& world, train::TrainConfig config) {
+  watch::Watchdog watchdog(world, {config.timeout_s, {}, app::poll_launcher});
+  if (config.device == "cpu") {
+    throw comm::AgreedError(
+        ErrorKind::usage,
+        "--self-check only checks GPUs against the CPU, which --device cpu is; leave that out");
+  }
+  const Log log(world.rank());
+  config.device = "cuda";
+  config.update = comm::UpdateKind::all_reduce;
+  app::RunDevice device = app::choose_device(config, world);
+  device.check->heart = &watchdog.heart();
+  return train::report_self_check(config, world, log, device.platform, *device.check);
+}
+
 int run_training(comm::World& world, train::TrainConfig config) {
   app::handle_stop_signals(requests);
   std::atomic<bool> holds_directory{false};  // before that it may be another run's, with a record of its own
@@ -31,14 +47,16 @@ int run_training(comm::World& world, train::TrainConfig config) {
   holds_directory = true;
   std::optional<train::Session> session;  // torn down behind the record of how it ended, before the lock goes
   directory.record_end_of([&] {
+    app::RunDevice device = app::choose_device(config, world);
     world.together([&] {
       config.data = app::find_dataset(config.data);
-      app::check_collective(config.all_reduce, config.device);
+      app::check_collective(config.all_reduce, device.is_cuda, device.sentence);
     });
     const Log log(world.rank());
-    log.info(app::explain_device(config.device));
-    const comm::PlatformFactory platform = app::platform_for(config.device);
-    session.emplace(std::move(config), world, log, platform, requests);
+    log.info(device.sentence);
+    if (device.check) device.check->heart = &watchdog.heart();
+    session.emplace(std::move(config), world, log, device.platform, requests,
+                    device.check ? &*device.check : nullptr);
     session->show_to(watchdog);
     session->run(directory.last_end());
   });
@@ -80,5 +98,10 @@ int main(int argc, char** argv) {
 
   train::TrainConfig config = options.config();
   config.text = app::write_config(cli, false);
+  if (config.self_check == train::SelfCheckMode::only) {
+    const int code =
+        app::run_in_world(cli, argc, argv, [&](comm::World& world) { return only_check(world, config); });
+    return app::finish("cifar_mpi_train", code);
+  }
   return app::run_in_world(cli, argc, argv, [&](comm::World& world) { return run_training(world, config); });
 }

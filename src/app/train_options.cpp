@@ -98,6 +98,11 @@ void TrainOptions::add_model(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);
+  add_choice(
+      app, "--self-check", config_.self_check,
+      "Whether a GPU proves itself against the CPU before the first start in a run directory; only: print "
+      "what it finds and leave, without a dataset or run directory")
+      ->group(group);
   add_choice(app, "--precision", config_.precision,
              "Arithmetic of activations; weights, gradients and sums are always fp32")
       ->group(group);

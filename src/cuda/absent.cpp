@@ -8,6 +8,13 @@ std::string describe() { return "absent (built without CUDA)"; }
 
 std::string unusable() { return "built without CUDA"; }
 
+bool has_gpu() { return false; }
+
+std::string identity(const engine::BackendOptions& options) {
+  static_cast<void>(make_backend(options));
+  return {};
+}
+
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions&) {
   throw Error(ErrorKind::device, "--device cuda: this binary was built without CUDA; use --device cpu");
 }

@@ -30,6 +30,32 @@ int visible_devices() {
   return count;
 }
 
+/// 91900 → "9.19.0", as cuDNN, cuBLASLt and NCCL count.
+std::string library_version(std::size_t number) {
+  return concat(number / 10000, '.', number / 100 % 100, '.', number % 100);
+}
+
+void require_usable() {
+  if (const std::string reason = why_unusable(); !reason.empty()) {
+    throw Error(ErrorKind::device, concat("--device cuda: ", reason, "; use --device cpu"));
+  }
+}
+
+int choose(const engine::BackendOptions& options) {
+  return choose_device({options.local_rank, options.local_ranks, visible_devices(), options.share_gpus});
+}
+
+std::uint64_t pci_number_of(const cudaDeviceProp& properties) {
+  const auto domain = static_cast<std::uint64_t>(properties.pciDomainID);
+  const auto bus = static_cast<std::uint64_t>(properties.pciBusID);
+  return domain << 16 | bus << 8 | static_cast<std::uint64_t>(properties.pciDeviceID);
+}
+
+/// Of the number that a GPU, or part of one, has from the factory.
+std::uint64_t hash_of(const cudaDeviceProp& properties) {
+  return hash_bytes(std::as_bytes(std::span(properties.uuid.bytes)));
+}
+
 bool unwinding() { return std::uncaught_exceptions() > 0; }
 
 }  // namespace
@@ -57,16 +83,36 @@ std::string pci_text(std::uint64_t number) {
 }
 
 std::string library_versions() {
-  const int dnn = CUDNN_MAJOR * 10000 + CUDNN_MINOR * 100 + CUDNN_PATCHLEVEL;
-  return concat("CUDA ", cuda_version(CUDART_VERSION), ", cuDNN ", dnn / 10000, '.', dnn / 100 % 100, '.',
-                dnn % 100, ", NCCL ", NCCL_MAJOR, '.', NCCL_MINOR, '.', NCCL_PATCH);
+  int runtime = 0, nccl = 0;
+  static_cast<void>(cudaRuntimeGetVersion(&runtime));
+  static_cast<void>(ncclGetVersion(&nccl));
+  return concat("CUDA ", cuda_version(runtime), ", cuDNN ", library_version(cudnnGetVersion()), ", cuBLASLt ",
+                library_version(cublasLtGetVersion()), ", NCCL ",
+                library_version(static_cast<std::size_t>(nccl)));
+}
+
+bool gpu_is_there() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  return status == cudaErrorInsufficientDriver || (status == cudaSuccess && count > 0);
+}
+
+std::string gpu_identity(const engine::BackendOptions& options) {
+  require_usable();
+  const int ordinal = choose(options);
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, ordinal), "asking what the GPU is");
+  int driver = 0;
+  check(cudaDriverGetVersion(&driver), "asking for the driver");
+  return concat(properties.name, ' ', pci_text(pci_number_of(properties)), "; uuid ",
+                fmt::format("{:x}", hash_of(properties)), "; driver for CUDA ", cuda_version(driver), "; ",
+                library_versions());
 }
 
 Device::Device(const engine::BackendOptions& options) {
-  if (const std::string reason = why_unusable(); !reason.empty()) {
-    throw Error(ErrorKind::device, concat("--device cuda: ", reason, "; use --device cpu"));
-  }
-  ordinal_ = choose_device({options.local_rank, options.local_ranks, visible_devices(), options.share_gpus});
+  require_usable();
+  ordinal_ = choose(options);
   check(cudaSetDevice(ordinal_), "choosing a GPU");
   check(cudaGetDeviceProperties(&properties_, ordinal_), "asking what the GPU is");
   if (const std::string words = missing_code(); !words.empty()) {
@@ -90,17 +136,11 @@ Device::~Device() {
   for (Stream& stream : streams_) static_cast<void>(stream.release());
 }
 
-std::uint64_t Device::pci_number() const {
-  const auto domain = static_cast<std::uint64_t>(properties_.pciDomainID);
-  const auto bus = static_cast<std::uint64_t>(properties_.pciBusID);
-  return domain << 16 | bus << 8 | static_cast<std::uint64_t>(properties_.pciDeviceID);
-}
+std::uint64_t Device::pci_number() const { return pci_number_of(properties_); }
 
 std::string Device::pci_id() const { return pci_text(pci_number()); }
 
-std::uint64_t Device::identity() const {
-  return hash_bytes(std::as_bytes(std::span(properties_.uuid.bytes))) >> 11;
-}
+std::uint64_t Device::identity() const { return hash_of(properties_) >> 11; }
 
 std::string Device::text() const {
   std::size_t left = 0, total = 0;

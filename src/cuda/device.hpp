@@ -69,7 +69,15 @@ std::string pci_text(std::uint64_t number);
 /// Why this process cannot use a GPU, in a few words; empty when it can.
 std::string why_unusable();
 
-/// "CUDA 13.0, cuDNN 9.19.0, NCCL 2.28.9"
+/// Whether there is a GPU, also one that cannot be used.
+bool gpu_is_there();
+
+/// The GPU that a rank with these options has, by name, place and number, the driver and the libraries. Throws
+/// Error{device} as Device.
+std::string gpu_identity(const engine::BackendOptions& options);
+
+/// "CUDA 13.0, cuDNN 9.19.0, cuBLASLt 13.1.0, NCCL 2.28.9": what the process has loaded, which need not be what it was
+/// built with.
 std::string library_versions();
 
 /// Memory for trying kernels; see Trial. The trial points into it.

@@ -159,6 +159,7 @@ void write_provenance(hdf5::Writer& file, const Provenance& from) {
   file.attribute(group, "git_revision", from.git_revision);
   file.attribute(group, "time", from.time);
   if (from.test_accuracy) file.attribute(group, "test_accuracy", *from.test_accuracy);
+  if (!from.self_check.empty()) file.attribute(group, "self_check", from.self_check);
   if (!from.initialized_from.empty()) file.attribute(group, "initialized_from", from.initialized_from);
   file.write_strings("/provenance/configuration", {from.configuration});
 }
@@ -287,6 +288,8 @@ Checkpoint read_checkpoint(const std::string& path) {
   if (file.has_attribute("/provenance", "test_accuracy")) {
     from.test_accuracy = file.attribute<double>("/provenance", "test_accuracy");
   }
+  if (file.has_attribute("/provenance", "self_check"))
+    from.self_check = file.attribute<std::string>("/provenance", "self_check");
   if (file.has_attribute("/provenance", "initialized_from")) {
     from.initialized_from = file.attribute<std::string>("/provenance", "initialized_from");
   }

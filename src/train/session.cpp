@@ -12,6 +12,7 @@
 #include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "run/resume.hpp"
+#include "train/proven_device.hpp"
 #include "train/resolved.hpp"
 #include "train/state.hpp"
 
@@ -179,7 +180,8 @@ void describe_run(const SessionState& state, const run::Start& start) {
 }  // namespace
 
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,
-                                     const comm::PlatformFactory& make_platform, std::atomic<int>& requests) {
+                                     const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
+                                     const SelfCheck* check) {
   auto owner = std::make_unique<SessionState>(std::move(config), world, log, requests);
   SessionState& state = *owner;
   world.together([&] { open_dataset(state); });
@@ -196,8 +198,9 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   state.initialized_from = start.initialized_from;
   adopt(state, start.progress.resolved);
   resolve_threads(state);
+  const comm::PlatformFactory platform = proven_platform(state, make_platform, check);
   world.together([&] {
-    plan_on_this_device(state, make_platform);
+    plan_on_this_device(state, platform);
     load_samples(state);
   });
   require_equal_plans(state);
@@ -216,8 +219,9 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
 }
 
 Session::Session(TrainConfig config, const comm::World& world, const Log& log,
-                 const comm::PlatformFactory& make_platform, std::atomic<int>& requests)
-    : state_(set_up(std::move(config), world, log, make_platform, requests)) {}
+                 const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
+                 const SelfCheck* check)
+    : state_(set_up(std::move(config), world, log, make_platform, requests, check)) {}
 
 Session::~Session() = default;
 

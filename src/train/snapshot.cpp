@@ -28,6 +28,7 @@ run::Checkpoint snapshot(const SessionState& state, const optim::Schedule& sched
   from.time = wall_time();
   from.test_accuracy = test_accuracy;
   from.initialized_from = state.initialized_from;
+  from.self_check = state.self_check;
   return c;
 }
 

@@ -43,6 +43,7 @@ struct SessionState {
   Network network;
   run::Progress progress;           ///< where the run starts; `step` moves on in the loop
   std::string initialized_from;     ///< of Provenance
+  std::string self_check;           ///< likewise
   bool adopted_precision = false;   ///< `config` has the checkpoint's, the user left it automatic
   bool adopted_conv = false;        ///< likewise
   bool adopted_all_reduce = false;  ///< likewise
@@ -63,7 +64,8 @@ struct SessionState {
   /// ValueCounts: of the layers that the tower observes, of all parameters, of the gradients of the trained ones;
   /// as the next, where there are summaries.
   Buffer value_counts;
-  Buffer kept_images;  ///< [kept_images(state), height, width, channels] fp32
+  Buffer kept_images;    ///< [kept_images(state), height, width, channels] fp32
+  int shown_images = 8;  ///< of the first part of a batch a summary shows so many at most
   std::vector<engine::StepRecord> records;
 
   std::unique_ptr<engine::Runner> step;
@@ -75,9 +77,14 @@ struct SessionState {
 /// the same kernels. Collective.
 void resolve_threads(SessionState& state);
 
+engine::BackendOptions backend_options(const SessionState& state);
+
 /// Makes the backend and plans the network for it; resolves the precision in `config`. Needs sizes
 /// and network.
 void plan_device(SessionState& state, const comm::PlatformFactory& make_platform);
+/// The halves of it: the backend; and what is planned on it, which may be done again.
+void open_device(SessionState& state, const comm::PlatformFactory& make_platform);
+void plan_network(SessionState& state);
 
 /// Makes the way to update and the gradient block, which is its memory. Communicates, so it must not stand in
 /// a phase that can fail on one rank alone. Needs the plan.
@@ -109,7 +116,8 @@ std::unique_ptr<engine::Runner> plan_look(SessionState& state);
 
 /// Everything Session's constructor does; see there.
 std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,
-                                     const comm::PlatformFactory& make_platform, std::atomic<int>& requests);
+                                     const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
+                                     const SelfCheck* check = nullptr);
 
 /// The loop over steps, from state.progress.step to the end. `last_end` as Session::run has it.
 void run_loop(SessionState& state, const std::string& last_end = {});

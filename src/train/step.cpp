@@ -129,13 +129,19 @@ void resolve_threads(SessionState& state) {
   state.config.threads = static_cast<int>(*std::min_element(fair.begin(), fair.end()));
 }
 
-void plan_device(SessionState& state, const comm::PlatformFactory& make_platform) {
-  TrainConfig& config = state.config;
-  comm::Platform platform =
-      make_platform({config.threads, state.world.oversubscribed(), state.world.node_rank(),
-                     state.world.node_size(), config.share_gpus, config.nccl_algorithm});
+engine::BackendOptions backend_options(const SessionState& state) {
+  return {state.config.threads,    state.world.oversubscribed(), state.world.node_rank(),
+          state.world.node_size(), state.config.share_gpus,      state.config.nccl_algorithm};
+}
+
+void open_device(SessionState& state, const comm::PlatformFactory& make_platform) {
+  comm::Platform platform = make_platform(backend_options(state));
   state.backend = std::move(platform.backend);
   state.collectives = std::move(platform.collectives);
+}
+
+void plan_network(SessionState& state) {
+  TrainConfig& config = state.config;
   config.precision = state.backend->resolve(config.precision);
   const engine::TowerSpec spec{&state.network.net, &state.network.params,
                                state.sizes.batch / state.sizes.parts, config.precision, config.conv};
@@ -185,9 +191,13 @@ void open_update(SessionState& state) {
   state.gradients = state.update->allocate(control_layout(state).floats());
 }
 
+void plan_device(SessionState& state, const comm::PlatformFactory& make_platform) {
+  open_device(state, make_platform);
+  plan_network(state);
+}
+
 int kept_images(const SessionState& state) {
-  constexpr int kImages = 8;
-  return std::min(kImages, state.sizes.batch / state.sizes.parts);
+  return std::min(state.shown_images, state.sizes.batch / state.sizes.parts);
 }
 
 void allocate_blocks(SessionState& state) {

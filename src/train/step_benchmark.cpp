@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 #include <utility>
 
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
+#include "train/no_exchange.hpp"
 #include "train/state.hpp"
 
 namespace cifar_mpi::train {
@@ -74,17 +74,6 @@ void build(SessionState& state, const comm::PlatformFactory& make_platform) {
   state.samples = ResidentData(*state.backend, generate(state));
 }
 
-/// Stands in for the collective to measure the step without communication: sums nothing.
-class NoExchange final : public comm::Collective {
- public:
-  std::string_view name() const override { return "none"; }
-  int ranks() const override { return 1; }
-  Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
-  engine::Task all_reduce(std::string, std::span<float>, std::size_t) override {
-    throw std::logic_error("a world of one has no all-reduce");
-  }
-};
-
 /// The step in several ways, on the same memory.
 struct Variants {
   std::unique_ptr<comm::Update> none;
@@ -106,9 +95,9 @@ void plan_variants(SessionState& state, Variants& variants) {
   }
   if (state.world.size() > 1) {
     variants.blocking = plan_step(state, *state.update, {.exchange = false});
-    variants.none =
-        std::make_unique<comm::AllReduceUpdate>(std::make_unique<NoExchange>(), state.tower->layout(),
-                                                comm::AllReduceSettings{state.config.bucket_mib});
+    variants.none = std::make_unique<comm::AllReduceUpdate>(std::make_unique<NoExchange>(*state.backend),
+                                                            state.tower->layout(),
+                                                            comm::AllReduceSettings{state.config.bucket_mib});
     variants.alone = plan_step(state, *variants.none, {});
   }
   const auto initial = initial_tensors(state.network.params, state.config.seed);

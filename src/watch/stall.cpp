@@ -21,6 +21,8 @@ const char* name(Activity activity) {
   switch (activity) {
     case Activity::starting:
       return "while starting";
+    case Activity::checking:
+      return "in the self-check of its device";
     case Activity::training:
       return "while training";
     case Activity::evaluating:
@@ -107,6 +109,8 @@ std::string name_rank(const RankStatus& rank, const std::string& host) {
 }
 
 std::string describe_place(const RankStatus& rank, const std::vector<WatchedTask>& tasks) {
+  if (rank.activity == Activity::checking && rank.step > 0)
+    return concat("in check ", rank.step, " of the self-check of its device");
   if (rank.activity != Activity::training) return name(rank.activity);
   std::string text = concat("in step ", rank.step + 1);
   const auto task = static_cast<std::size_t>(rank.progress.task);

@@ -54,6 +54,13 @@ std::vector<WatchedTask> tasks_in(const std::string& text) {
   return tasks;
 }
 
+/// A device that hangs in its self-check has failed it; all else is a peer that was lost.
+ErrorKind code_of(const Stall& stall, const std::vector<RankStatus>& ranks) {
+  const bool by_itself = stall.reason == Stall::Reason::gone || stall.reason == Stall::Reason::stopped;
+  const bool hangs = !by_itself && ranks[stall.culprit].activity == comm::Activity::checking;
+  return hangs ? ErrorKind::device : ErrorKind::comm;
+}
+
 }  // namespace
 
 struct Watchdog::State {
@@ -107,7 +114,8 @@ std::vector<bool> Watchdog::State::who_waits(const std::vector<RankStatus>& rank
     const std::vector<WatchedTask>& tasks = tasks_of(rank.rank, programs);
     const auto task = static_cast<std::size_t>(rank.progress.task);
     if (rank.progress.task == engine::ProgressCounter::kNobody) {
-      waits.push_back(rank.activity != comm::Activity::saving || rank.rank != 0);
+      const bool checks = rank.activity == comm::Activity::checking && rank.step > 0;
+      waits.push_back(!checks && (rank.activity != comm::Activity::saving || rank.rank != 0));
     } else {
       waits.push_back(rank.activity == comm::Activity::training && task < tasks.size() &&
                       tasks[task].collective);
@@ -131,7 +139,7 @@ void Watchdog::State::run() {
 
 /// Does not return. Neither MPI nor stdio nor destructors: whatever the main thread hangs in may hold them.
 void Watchdog::State::end_job(const Stall& stall, const std::vector<RankStatus>& ranks) {
-  const int code = exit_code(ErrorKind::comm);
+  const int code = exit_code(code_of(stall, ranks));
   if (!hearts.elect_reporter()) {
     // Somebody else of the node is speaking; his words come first, his exit is as good.
     std::this_thread::sleep_for(std::chrono::duration<double>(kLastWords + 1.0));

@@ -78,9 +78,9 @@ TEST(CollectiveNames, NameEachOnceAndRefuseOnTheCpuOnlyThoseOfGpus) {
   std::vector<std::string> names = collective_names();
   EXPECT_EQ(std::count(names.begin(), names.end(), "nccl"), 1);
   EXPECT_EQ(std::count(names.begin(), names.end(), "doubling"), 1);
-  EXPECT_NO_THROW(check_collective("doubling", "cpu"));
-  EXPECT_NO_THROW(check_collective("nccl", "cuda"));
-  EXPECT_THROW(check_collective("nccl", "cpu"), Error);
+  EXPECT_NO_THROW(check_collective("doubling", false, "--device cpu"));
+  EXPECT_NO_THROW(check_collective("nccl", true, "--device cuda"));
+  EXPECT_THROW(check_collective("nccl", false, "--device cpu"), Error);
 }
 
 TEST(AllReduceJson, HasMpisTimeWhereItWasMeasured) {

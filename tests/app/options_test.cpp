@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "app/programs.hpp"
+#include "cifar_mpi/cuda/backend.hpp"
 
 namespace cifar_mpi::test {
 namespace {
@@ -91,6 +92,12 @@ TEST_F(Programs, RefuseACollectiveOfGpusOnTheCpu) {
     expect_refusal(run_command(command + " --device cpu --all-reduce nccl"), 2,
                    "--all-reduce nccl sums between GPUs, and this is the CPU");
   }
+}
+
+TEST_F(Programs, CheckOnlyAGpuThatIsThere) {
+  expect_refusal(run_command(kTrain + " --self-check only --device cpu"), 2, "--self-check only checks GPUs");
+  if (!cuda::unusable().empty())
+    expect_refusal(run_command(kTrain + " --self-check only"), 6, cuda::unusable() + "; use --device cpu");
 }
 
 TEST_F(Programs, RefuseOptionsThatMakeNoSense) {

@@ -36,7 +36,8 @@ TEST(TrainOptions, AreTheTutorialsWhenNothingIsSaid) {
 
 TEST(TrainOptions, ReachTheRun) {
   const train::TrainConfig config = parsed(
-      "--data d --run-dir r --resume never --init-from best.h5 --seed 2 --device cpu --precision bf16 "
+      "--data d --run-dir r --resume never --init-from best.h5 --seed 2 --device cpu --self-check off "
+      "--precision bf16 "
       "--threads 3 --runner "
       "serial "
       "--all-reduce ring --bucket-mib 4 --reproducible --micro-shards 5 --batch-size 6 --global-batch 7 "
@@ -57,6 +58,7 @@ TEST(TrainOptions, ReachTheRun) {
   EXPECT_EQ(config.init_from, "best.h5");
   EXPECT_EQ(config.seed, 2u);
   EXPECT_EQ(config.device, "cpu");
+  EXPECT_EQ(config.self_check, train::SelfCheckMode::off);
   EXPECT_EQ(config.precision, engine::Precision::bf16);
   EXPECT_EQ(config.threads, 3);
   EXPECT_EQ(config.runner, engine::RunnerKind::serial);

@@ -15,6 +15,7 @@ for program in cifar_mpi_train cifar_mpi_eval cifar_mpi_pack tests/test_cuda tes
   stand_in "$folder/$program" <<<'exit 0'
 done
 stand_in "$folder/cifar_mpi_train" <<'END'
+case "$*" in --self-check*) printf '%s\n' '  1 gradients, fp32                  ok        small' 'passed in 1.0 s'; exit 0 ;; esac
 echo '2026-11-20: step 15600, loss = 0.9 (900000.0 examples/sec; 0.000 sec/batch)'
 echo 'test accuracy 0.8000'
 END
@@ -47,13 +48,14 @@ EndsWithATable() {
   echo images >data.h5
   ends_with 0 "${gpu_check[@]}" --data "$PWD/data.h5" --steps 200
   says '== gpu_check on A GPU, 580.1'
-  for row in 'build  ' 'kernels  ' 'networks and runners  ' 'NCCL, 4 ranks on one GPU  ' 'step benchmark  ' \
+  for row in 'build  ' 'self-check  ' 'self-check, --model resnet20  ' 'kernels  ' 'networks and runners  ' 'NCCL, 4 ranks on one GPU  ' 'step benchmark  ' \
     '10 steps in one launch  ' 'NCCL beside a device copy  ' 'a short run  ' 'that run resumed  ' \
     'compute-sanitizer memcheck  ' 'compute-sanitizer racecheck  ' 'training, 200 steps  '; do
     grep -qE "^$row +ok +[0-9]+ s" said || fail "no row that says ok: $row"
   done
   says '  us per step   90.0  91.0  92.0'
   says '  share of the floor: 50.0 %'
+  says '  passed in 1.0 s'
   says '  conv2: cuDNN'
   says '  test accuracy 0.8000'
   says_not 'conv1 forward'
@@ -99,7 +101,8 @@ BeginsWithWhatSaysMost() {
   echo images >data.h5
   "${gpu_check[@]}" --data "$PWD/data.h5" >table 2>said </dev/null
   order=$(sed -nE 's/^([^ =].*[^ ]) +ok +[0-9]+ s$/\1/p' table | sed 's/ *$//')
-  [ "$order" = "$(printf '%s\n' build 'tests without a device' kernels 'step benchmark' 'a short run' 'that run resumed' \
+  [ "$order" = "$(printf '%s\n' build self-check 'self-check, --precision fp32' \
+    'self-check, --model resnet20' 'tests without a device' kernels 'step benchmark' 'a short run' 'that run resumed' \
     'networks and runners' '10 steps in one launch' 'NCCL, 1 ranks on one GPU' 'NCCL, 2 ranks on one GPU' \
     'NCCL, 4 ranks on one GPU' 'NCCL beside a device copy' 'compute-sanitizer memcheck' 'compute-sanitizer racecheck' \
     'training, 15600 steps')" ] || fail "the order is: $order"
@@ -116,7 +119,7 @@ RunsThePartsThatAreAskedFor() {
   ends_with 0 "${gpu_check[@]}" --only training --data "$PWD/none.h5"
   grep -qE '^training +skipped' said || fail 'no row that says why not'
   ends_with 2 "${gpu_check[@]}" --only kernels,speed
-  says '--only speed is none of: build kernels bench'
+  says '--only speed is none of: build self-check kernels bench'
 }
 
 TakesNoSkippedTestForAGoodOne() {
@@ -148,6 +151,15 @@ KeepsTheWholeBenchmarkAlsoWhereItIsEnded() {
   [ "$(grep -c 'conv1 forward' "$folder/step_benchmark.txt")" = 2 ] || fail "kept: $(cat "$folder/step_benchmark.txt")"
 }
 
+EndsInTime() {
+  # a clock that stands shortly before the end
+  sed 's/left=$((590 - SECONDS))/left=$((2 - SECONDS))/; s,^\. .*lib.sh",. "'"$root"'/tools/lib.sh",' "$root/tools/gpu_check" >late
+  ends_with 1 bash ./late --build "$folder" --only kernels
+  grep -qE '^kernels +SKIPPED +no time left' said || fail 'it went on'
+  grep -q '^test_cuda_device' "$calls" && fail 'it began a check'
+  return 0
+}
+
 StopsWhereItDoesNotBuild() {
   touch "$calls.broken"
   ends_with 1 "${gpu_check[@]}"
@@ -160,7 +172,7 @@ WaitsForWhatItHasToEnd() {
   real=$(command -v timeout)
   printf '#!/bin/bash\nshift 2\nexec %q --kill-after=20 1 "$@"\n' "$real" >"$fake/timeout"
   chmod +x "$fake/timeout"
-  stand_in "$folder/cifar_mpi_train" <<<'trap "sleep 1; echo left >>\"$calls\"; exit 0" TERM; while :; do sleep 0.1; done'
+  stand_in "$folder/cifar_mpi_train" <<<'[ "$1" != --self-check ] || exit 0; trap "sleep 1; echo left >>\"$calls\"; exit 0" TERM; while :; do sleep 0.1; done'
   ends_with 1 "${gpu_check[@]}" --quick
   grep -qE '^a short run +FAILED +status 124' said || fail 'it had time'
   [ "$(grep -c left "$calls")" = 2 ] || fail "it went on before the run had ended: $(cat "$calls")"

@@ -48,6 +48,17 @@ EndsWithAReportThatChangesNothing() {
   grep -q '^scontrol requeue 7' "$calls" || fail "it was not put back into the queue"
 }
 
+ChecksGpusAndNothingElse() {
+  with_mpirun
+  stand_in programs/cifar_mpi_report <<<''
+  stand_in programs/cifar_mpi_train <<<'echo "rank 1 on node2: divergence"; exit 6'
+  ends_with 6 bash "$root/jobs/self_check.slurm" --precision fp32
+  says 'rank 1 on node2: divergence'
+  says 'code 6, not starting again'
+  grep -q '^cifar_mpi_train .*--self-check only --precision fp32' "$calls" || fail "called: $(cat "$calls")"
+  ! grep -qE 'requeue|cifar_mpi_report' "$calls" || fail "called: $(cat "$calls")"
+}
+
 StopsWhereNoLauncherIsThere() {
   ends_with 10 job
   says 'there is no mpirun here'

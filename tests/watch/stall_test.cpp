@@ -130,6 +130,16 @@ TEST_F(StallJudgeOfANode, WaitsLongerWhileStartingAndAtACheckpoint) {
   }
 }
 
+TEST_F(StallJudgeOfANode, NamesTheCheckThatADeviceHangsIn) {
+  for (RankStatus& rank : ranks_) rank.activity = Activity::checking, rank.step = 0;
+  ranks_[1].step = 2;
+  look();
+  const auto stall = pass(11.0);
+  ASSERT_TRUE(stall);
+  EXPECT_EQ(describe_place(ranks_[1], kTasks), "in check 2 of the self-check of its device");
+  EXPECT_EQ(describe_place(ranks_[0], kTasks), "in the self-check of its device");
+}
+
 TEST_F(StallJudgeOfANode, FindsAStoppedRankAsSoonWhileStarting) {
   for (RankStatus& rank : ranks_) rank.activity = Activity::starting;
   look();

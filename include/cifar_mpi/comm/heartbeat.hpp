@@ -14,15 +14,26 @@ namespace cifar_mpi::comm {
 
 class SharedFile;
 
-/// What a rank is about. Watching for a new checkpoint and measuring take as long as they take.
-enum class Activity : std::uint32_t { starting, training, evaluating, saving, watching, measuring, leaving };
+/// What a rank is about. Watching for a new checkpoint and measuring take as long as they take; checking is the self-check of
+/// a device.
+enum class Activity : std::uint32_t {
+  starting,
+  checking,
+  training,
+  evaluating,
+  saving,
+  watching,
+  measuring,
+  leaving
+};
 
 /// One rank's signs of life. The rank's own threads write it, every process of the node reads it; all with
 /// relaxed order, for nothing else depends on what is seen here. It lies on cache lines of its own.
 struct alignas(128) Heartbeat {
   std::atomic<std::int32_t> rank{0};
   std::atomic<Activity> activity{Activity::starting};
-  std::atomic<std::uint64_t> step{0};   ///< completed steps
+  std::atomic<std::uint64_t> step{
+      0};  ///< completed steps; while checking which check, 0: it waits for the others
   std::atomic<std::uint64_t> ticks{0};  ///< of the watchdog's thread: grow while the process runs at all
   engine::ProgressCounter progress;     ///< of the runners: grows while the rank gets on
 };

@@ -17,6 +17,13 @@ std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions& opti
 /// Why this process cannot use a GPU, in a few words; empty when it can.
 std::string unusable();
 
+/// Whether the machine has a GPU, also one that cannot be used.
+bool has_gpu();
+
+/// "NVIDIA H200 0000:1b:00.0; uuid 1f…; driver for CUDA 13.0, CUDA …": the GPU that a rank with these options has, the
+/// driver and the libraries as they are at run time. Throws Error{device} when there is none.
+std::string identity(const engine::BackendOptions& options);
+
 /// What this build has, in one line, for `--check-build`.
 std::string describe();
 

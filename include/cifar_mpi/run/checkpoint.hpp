@@ -51,6 +51,7 @@ struct Provenance {
   std::string time;
   std::optional<double> test_accuracy;  ///< of the EMA weights
   std::string initialized_from;  ///< the checkpoint whose weights the run began with; empty: there was none
+  std::string self_check;  ///< of the device: whether it passed, when, and on what; empty: nothing is known
 };
 
 /// The tensors of each row that the optimizer has (optim::state_rows); others are empty. TensorFlow's names and shapes, in the order of the ParamTable.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -23,6 +24,13 @@ inline constexpr double kMostBucketMib = 4096.0;
 /// What `graph_steps` may be: the records of two launches lie on the device.
 inline constexpr int kMostGraphSteps = engine::kRecordRing / 2;
 
+/// Whether a device that is not taken on trust proves itself first; only: it does nothing else.
+enum class SelfCheckMode : std::uint8_t { on, off, only };
+constexpr auto names_of(SelfCheckMode) {
+  return std::to_array<Name<SelfCheckMode>>(
+      {{"on", SelfCheckMode::on}, {"off", SelfCheckMode::off}, {"only", SelfCheckMode::only}});
+}
+
 /// Steps as log lines count them, the last one included; none where the first is 0.
 struct TraceWindow {
   std::uint64_t first = 0;
@@ -40,7 +48,8 @@ struct TrainConfig {
 
   std::string model = "tutorial";
   std::string device = "auto";
-  int threads = 0;  ///< 0: this rank's fair share of its cores
+  SelfCheckMode self_check = SelfCheckMode::on;  ///< of a GPU
+  int threads = 0;                               ///< 0: this rank's fair share of its cores
   engine::Precision precision = engine::Precision::automatic;
   engine::ConvMethod conv = engine::ConvMethod::automatic;
   engine::RunnerKind runner = engine::RunnerKind::automatic;

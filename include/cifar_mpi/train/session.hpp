@@ -8,6 +8,7 @@
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/train/config.hpp"
+#include "cifar_mpi/train/self_check.hpp"
 #include "cifar_mpi/watch/watchdog.hpp"
 
 namespace cifar_mpi::train {
@@ -23,9 +24,11 @@ class Session {
   /// Sets the run up, from the newest checkpoint of the run directory where there is one of the same
   /// configuration. `requests` are bits of engine::Request that signal handlers set; that for a
   /// trace is taken back when all ranks know of it. It and `world` must outlive the session.
+  /// With `check` the device has to prove itself (train/self_check.hpp).
   /// Throws Error{usage, data, checkpoint, io, device}, see the kinds.
   Session(TrainConfig config, const comm::World& world, const Log& log,
-          const comm::PlatformFactory& make_platform, std::atomic<int>& requests);
+          const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
+          const SelfCheck* check = nullptr);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

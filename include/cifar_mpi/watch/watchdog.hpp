@@ -28,7 +28,7 @@ struct WatchdogOptions {
 /// A thread that looks at the heartbeats of the node four times a second; it makes no call of MPI, for MPI
 /// serves the main thread only. When a rank of the node has died (at once) or nobody gets on for too long,
 /// one rank of the node prints who, where and since when, and all of them leave by _exit with the code of
-/// Error{comm}; a launcher ends the rest of the job when a rank leaves like that. A process that is stopped
+/// Error{comm}, or Error{device} when it hung in the self-check of its device; a launcher ends the rest of the job when a rank leaves like that. A process that is stopped
 /// is continued and ended by it.
 class Watchdog {
  public:

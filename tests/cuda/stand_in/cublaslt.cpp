@@ -11,6 +11,7 @@
 /// last.
 namespace {
 
+using cifar_mpi::stand_in::has_fault;
 using cifar_mpi::stand_in::load;
 using cifar_mpi::stand_in::store;
 using cifar_mpi::stand_in::to_tf32;
@@ -119,10 +120,12 @@ struct Product {
         }
         for (std::uint64_t j = 0; j < d.columns; ++j) row[j] += factor * right[k * d.columns + j];
       }
+      if (has_fault("product")) row.back() -= left[i * depth + depth - 1] * right[depth * d.columns - 1];
       for (std::uint64_t j = 0; j < d.columns; ++j) {
         float value = row[j];
         if (operation.epilogue != CUBLASLT_EPILOGUE_DEFAULT) value += load(operation.bias, d.type, i);
-        if (operation.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS && value < 0.0f) value = 0.0f;
+        const bool hides = std::isnan(value) && has_fault("relu");
+        if (operation.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS && (value < 0.0f || hides)) value = 0.0f;
         store(d_values, d.type, j * static_cast<std::uint64_t>(d.leading) + i, value);
       }
     }
@@ -131,6 +134,7 @@ struct Product {
 
 }  // namespace
 
+std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = reinterpret_cast<cublasLtHandle_t>(new int);
   return CUBLAS_STATUS_SUCCESS;

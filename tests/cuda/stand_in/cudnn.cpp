@@ -11,6 +11,7 @@
 /// cuDNN, as far as the backend calls it: convolutions of NHWC images, one algorithm for each
 /// direction, which sums in fp32.
 
+using cifar_mpi::stand_in::has_fault;
 using cifar_mpi::stand_in::load;
 using cifar_mpi::stand_in::store;
 using cifar_mpi::stand_in::to_tf32;
@@ -109,6 +110,9 @@ struct Shape {
   }
   void narrow(const std::vector<float>& values, void* array) const {
     for (std::size_t i = 0; i < values.size(); ++i) store(array, x.type, i, values[i]);
+    constexpr int kNowAndThen = 7;
+    static int written = 0;
+    if (has_fault("flip") && ++written % kNowAndThen == 0) static_cast<unsigned char*>(array)[1] ^= 1;
   }
 
   std::size_t in() const { return static_cast<std::size_t>(x.channels); }
@@ -122,7 +126,9 @@ struct Shape {
   void forward(const void* images, const void* weights, void* results) const {
     const std::vector<float> a = widen(images, x_values()), b = widen(weights, w_values());
     std::vector<float> sums(y_values(), 0.0f);
+    const std::size_t end = taps() - (has_fault("conv") ? 1 : 0);
     visit_taps([&](std::size_t to, std::size_t tap, std::size_t from) {
+      if (tap >= end) return;
       for (std::size_t o = 0; o < out(); ++o) {
         float sum = 0.0f;
         for (std::size_t c = 0; c < in(); ++c) sum += a[from * in() + c] * b[weight(o, tap) + c];
@@ -191,7 +197,9 @@ cudnnStatus_t ask_workspace(Algorithm algorithm, std::size_t* bytes) {
 
 }  // namespace
 
+std::size_t cudnnGetVersion() { return CUDNN_VERSION; }
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  if (has_fault("dnn")) return CUDNN_STATUS_NOT_INITIALIZED;
   *handle = new cudnnContext;
   return CUDNN_STATUS_SUCCESS;
 }

@@ -26,6 +26,16 @@
 /// Environment: STAND_IN_SEED, STAND_IN_GPUS (1), STAND_IN_MIB (memory that each process has on them, 4096),
 /// STAND_IN_CUDNN_MIB (workspace that cuDNN's first deterministic proposal wants, 2^20), STAND_IN_LINK_BREAKS
 /// (after how many pieces of 256 KiB NCCL loses its network); CUDA_VISIBLE_DEVICES as for CUDA, by number.
+/// STAND_IN_FAULT, what is wrong with it:
+///   conv      cuDNN's forward convolutions leave out the last tap of each window
+///   product   the last column of what cuBLASLt multiplies lacks the last term of its sums
+///   stale     a graph's first kernel does nothing from the second launch on: what it makes stays as it was
+///   relu      cuBLASLt's ReLU makes zeros of NaN
+///   sum       NCCL loses the last 16 values of the first rank
+///   hang      no kernel ends
+///   dnn       cuDNN cannot be opened
+///   driver    the driver is too old
+///   flip      a bit of what cuDNN writes is wrong now and then
 namespace cifar_mpi::stand_in {
 
 /// Enqueues work on the stream, or adds it to the graph that the stream captures.
@@ -34,6 +44,9 @@ void start(cudaStream_t stream, const char* name, std::function<void()> work);
 /// The same for work with scratch memory: takes a while, and fails when something else writes there meanwhile.
 void start(cudaStream_t stream, const char* name, void* workspace, std::size_t bytes,
            std::function<void()> work);
+
+/// Whether STAND_IN_FAULT names this fault.
+bool has_fault(const char* name);
 
 /// Of the device's clock.
 std::uint64_t nanoseconds();

@@ -70,6 +70,7 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
   std::shared_ptr<const cifar_mpi::stand_in::Nodes> nodes;
+  int launches = 0;
 };
 
 namespace cifar_mpi::stand_in {

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda/stand_in/block.hpp"
@@ -54,6 +55,11 @@ bool is_pageable(const void* address) {
 }  // namespace
 
 void start(cudaStream_t stream, const char*, std::function<void()> work) {
+  if (has_fault("hang")) {
+    work = [] {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    };
+  }
   static_cast<void>(result(queues().start(stream, std::move(work))));
 }
 
@@ -73,6 +79,11 @@ void start(cudaStream_t stream, const char* name, void* workspace, std::size_t b
   });
 }
 
+bool has_fault(const char* name) {
+  const char* const fault = std::getenv("STAND_IN_FAULT");
+  return fault != nullptr && std::strcmp(fault, name) == 0;
+}
+
 std::uint64_t nanoseconds() {
   return static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
@@ -85,7 +96,7 @@ std::string device_uuid() { return uuid_of(current_device); }
 using namespace cifar_mpi::stand_in;
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = CUDART_VERSION;
+  *version = has_fault("driver") ? 11040 : CUDART_VERSION;
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
@@ -93,6 +104,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
+  if (has_fault("driver")) return result(cudaErrorInsufficientDriver);
   *count = devices();
   return *count > 0 ? cudaSuccess : result(cudaErrorNoDevice);
 }
@@ -238,7 +250,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return result(queues().end_capture(stream, graph));
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
-  *made = new CUgraphExec_st{graph->nodes};
+  *made = new CUgraphExec_st{graph->nodes, 0};
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {

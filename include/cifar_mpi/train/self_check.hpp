@@ -1,0 +1,65 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/comm/collective.hpp"
+#include "cifar_mpi/comm/heartbeat.hpp"
+#include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/train/config.hpp"
+
+/// A device proves itself before a run takes it: its training step, on this machine, with its driver and libraries,
+/// against a backend that is proven. Neither knows the other.
+namespace cifar_mpi::train {
+
+/// What goes with a device that is not taken on trust.
+struct SelfCheck {
+  /// The proven backend; null: there is none here, and what needs one is left out.
+  comm::PlatformFactory judge;
+  /// What the run takes when the device fails; null: it ends with Error{device}.
+  comm::PlatformFactory instead;
+  /// Checks again where the run directory has a record of a failure; else that record holds.
+  bool asked_for = false;
+  /// This rank's device, its driver and libraries, in words that change when one of them does; up to the first ';'
+  /// the name of the device.
+  std::function<std::string(const engine::BackendOptions&)> identity;
+  /// Shows where the check is, so that one that hangs is ended; null: nobody looks.
+  comm::Heartbeat* heart = nullptr;
+};
+
+/// What it came to, the same on all ranks.
+struct SelfCheckReport {
+  bool good = false;
+  std::vector<std::string> table;  ///< a line for each check
+  std::vector<std::string>
+      faults;  ///< "rank 2 on node3, NVIDIA H200 0000:1b:00.0: ...", of each rank the first
+};
+
+/// "node3: NVIDIA H200 ...; driver ...": the devices of all ranks, each once, by host. Collective.
+std::string devices_of(const engine::BackendOptions& options, const comm::World& world,
+                       const SelfCheck& check);
+
+/// Checks the device that `make_platform` gives, for the network, batch and precision of `config` and the images of
+/// `info`:
+///
+///   1  fp32 gradients and loss are those of the judge, but for rounding; those of the run's precision are no
+///      further off than 4 times what weights do that are off by a rounding
+///   2  three steps give the same bits in line, on lanes, as a graph, and as that graph once more
+///   3  distorted images are those of the reference
+///   4  with several ranks: the run's all-reduce of small integers, in a graph too, is exact on every rank
+///   5  a NaN in the input reaches the loss, so that divergence is seen
+///
+/// Collective. What goes wrong on the device is a fault in the report; throws AgreedError for options that do not fit
+/// each other, as a run would.
+SelfCheckReport check_device(const TrainConfig& config, const data::DatasetInfo& info,
+                             const comm::World& world, const comm::PlatformFactory& make_platform,
+                             const SelfCheck& check);
+
+/// Checks by itself, for images of CIFAR-10, and logs the table. 0 when all is good, else the code of Error{device}.
+/// Collective.
+int report_self_check(TrainConfig config, const comm::World& world, const Log& log,
+                      const comm::PlatformFactory& make_platform, const SelfCheck& check);
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,41 @@
+#include "run/self_check_record.hpp"
+
+#include <span>
+
+#include "cifar_mpi/base/atomic_file.hpp"
+#include "cifar_mpi/base/input_file.hpp"
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::run {
+namespace {
+
+std::string path_in(const std::string& run_dir) { return run_dir + "/self_check"; }
+
+}  // namespace
+
+void write_self_check(const std::string& run_dir, const SelfCheckRecord& record) {
+  const std::string content =
+      concat(to_string(record.result), ' ', record.key, ' ', record.time, '\n', record.text);
+  write_atomically(path_in(run_dir), std::as_bytes(std::span(content)));
+}
+
+std::optional<SelfCheckRecord> read_self_check(const std::string& run_dir) {
+  constexpr std::size_t kMost = 1 << 20;  // a line for each device of a large job
+  const std::optional<SmallFile> file = read_small_file(path_in(run_dir), kMost);
+  if (!file) return std::nullopt;
+  const std::string& content = file->content;
+  const std::string line = content.substr(0, content.find('\n'));
+  const std::size_t first = line.find(' '), second = line.find(' ', first + 1);
+  if (first == std::string::npos || second == std::string::npos) return std::nullopt;
+  const auto result = find_name<SelfCheckResult>(line.substr(0, first));
+  if (!result) return std::nullopt;
+  SelfCheckRecord record;
+  record.result = *result;
+  record.key = line.substr(first + 1, second - first - 1);
+  record.time = printable(line.substr(second + 1));
+  if (line.size() < content.size()) record.text = content.substr(line.size() + 1);
+  return record;
+}
+
+}  // namespace cifar_mpi::run

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cifar_mpi/base/names.hpp"
+
+/// RUN_DIR/self_check: what the last self-check of a device came to.
+namespace cifar_mpi::run {
+
+/// running: it began, and nothing is known of its end.
+enum class SelfCheckResult : std::uint8_t { running, passed, failed };
+constexpr auto names_of(SelfCheckResult) {
+  return std::to_array<Name<SelfCheckResult>>({{"running", SelfCheckResult::running},
+                                               {"passed", SelfCheckResult::passed},
+                                               {"failed", SelfCheckResult::failed}});
+}
+
+/// The file's first line is "RESULT KEY TIME", the rest is text for people.
+struct SelfCheckRecord {
+  SelfCheckResult result = SelfCheckResult::running;
+  std::string key;   ///< of what was checked: a word; the record is of nothing else
+  std::string time;  ///< of the wall
+  std::string text;  ///< lines
+};
+
+/// Throws Error{io}.
+void write_self_check(const std::string& run_dir, const SelfCheckRecord& record);
+
+/// None where there is no such file, or it is none of ours: then nothing is known.
+std::optional<SelfCheckRecord> read_self_check(const std::string& run_dir);
+
+}  // namespace cifar_mpi::run

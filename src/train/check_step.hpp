@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "train/state.hpp"
+
+namespace cifar_mpi::train {
+
+/// The training step of a run's network on generated images, on one device, by this rank alone: what self-checks
+/// compare.
+class CheckStep {
+ public:
+  /// Throws Error{device} where the device cannot be used.
+  CheckStep(const TrainConfig& config, const data::DatasetInfo& info, const comm::World& world,
+            const comm::PlatformFactory& make_platform);
+
+  /// Plans the network anew, for a batch in so many parts; the memory of the plan before is given back first.
+  void plan(engine::Precision precision, int batch, int parts);
+
+  /// Puts `count` generated images into the batch, the same ones again and again, each as often in every part, and
+  /// weights of ordinary size, each of them off by that share up or down. All of it a function of `draw`.
+  void fill(std::uint64_t draw, int count, double off = 0.0);
+  /// Back to the weights of `fill`, before the first step.
+  void rewind();
+
+  /// plain: the centre of each image; distorted: as in the run; not_a_number: NaN in every value.
+  enum class Input : std::uint8_t { plain, distorted, not_a_number };
+  /// The step, on the filled batch.
+  std::unique_ptr<engine::Runner> runner(engine::RunnerKind kind, Input input);
+
+  /// Of the last step: by ParamTable index in logical order; of running statistics those of the batch.
+  std::vector<std::vector<float>> gradients() const;
+  /// The cross-entropy of the last step, a mean over the batch.
+  double loss() const;
+  /// Every row of the run's state, as it lies in memory.
+  std::vector<std::vector<float>> rows() const;
+  /// What the first part of the last batch looked like, where the runner looked on; behind one another.
+  std::vector<float> images() const;
+  /// What it should have looked like.
+  std::vector<float> wanted_images() const;
+
+  SessionState state;
+
+ private:
+  void release();
+
+  data::AugmentSpec augment_;
+  data::Samples samples_;  ///< in the order of the device's memory
+  run::StateTensors begin_;
+};
+
+}  // namespace cifar_mpi::train

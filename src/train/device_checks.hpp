@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+
+#include "train/check_step.hpp"
+
+/// What a self-check looks at: each function one line of its table, on one rank.
+namespace cifar_mpi::train {
+
+enum class Outcome : std::uint8_t { good, bad, left_out };
+
+/// A line of one rank's table.
+struct CheckRow {
+  std::string name;
+  Outcome outcome = Outcome::good;
+  std::string found;
+};
+
+/// A batch is made of so many images again and again, so the judge has to compute only these: the smallest divisor from
+/// 8 on.
+int distinct_images(int batch);
+
+/// fp32 gradients and loss of `device`, whatever its batch, against those of `judge`, of a batch of `images`.
+CheckRow compare_fp32(CheckStep& device, CheckStep& judge, int images);
+/// Those of a precision that rounds, against fp32 on the judge, where weights that are off by a rounding show what
+/// that does.
+CheckRow compare_rounded(CheckStep& device, CheckStep& judge, int images);
+/// Three steps with each runner.
+CheckRow compare_runners(CheckStep& device, int images);
+/// Distorted images against the reference.
+CheckRow compare_images(CheckStep& device, int images);
+/// Whether NaN in the input reaches the loss, and then no weight moves.
+CheckRow see_divergence(CheckStep& device, int images);
+/// The exchange of the run, which `device.state.update` is, of small integers: their sums are exact however they are
+/// added. Collective.
+CheckRow compare_sums(CheckStep& device);
+
+}  // namespace cifar_mpi::train

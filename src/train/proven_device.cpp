@@ -1,0 +1,157 @@
+#include "train/proven_device.hpp"
+
+#include <fmt/core.h>
+
+#include <optional>
+#include <span>
+
+#include "cifar_mpi/base/build_info.hpp"
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/hash.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
+#include "run/self_check_record.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+using run::SelfCheckRecord;
+using run::SelfCheckResult;
+
+/// Of all that chooses kernels, and of the machine with its driver and libraries.
+std::string key_of(const SessionState& state, const std::string& devices) {
+  const TrainConfig& config = state.config;
+  const std::string text = concat(
+      devices, '\n', version(), ' ', git_revision(), '\n', config.model, ' ',
+      to_string(state.network.augment.output()), ' ', state.sizes.batch, ' ', state.sizes.parts, ' ',
+      to_string(config.precision), ' ', to_string(config.augment), ' ', to_string(config.optimizer.kind), ' ',
+      config.all_reduce, ' ', to_string(config.wire), ' ', config.nccl_algorithm, ' ', config.reproducible);
+  return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text))));
+}
+
+/// Rank 0's, on all ranks; none of another key.
+std::optional<SelfCheckRecord> find_record(const SessionState& state, const std::string& key) {
+  RunFingerprint told;
+  if (state.world.rank() == 0) {
+    const auto record = run::read_self_check(state.config.run_dir);
+    if (record && record->key == key) told.emplace_back(to_string(record->result), record->time);
+  }
+  state.world.broadcast(told);
+  if (told.empty()) return std::nullopt;
+  const auto result = find_name<SelfCheckResult>(told.front().first).value();
+  return SelfCheckRecord{result, key, told.front().second, {}};
+}
+
+void write_record(const SessionState& state, const SelfCheckRecord& record) {
+  state.world.together([&] {
+    if (state.world.rank() != 0) return;
+    run::make_folders(state.config.run_dir);
+    run::write_self_check(state.config.run_dir, record);
+  });
+}
+
+/// The other device, or the end of the run; what belongs to the device that failed goes with it.
+comm::PlatformFactory give_way(SessionState& state, const SelfCheck& check, const std::string& why) {
+  const std::string place = concat(state.config.run_dir, "/self_check");
+  if (!check.instead) {
+    throw comm::AgreedError(ErrorKind::device, concat("the GPU is not taken: ", why, " (", place,
+                                                      "); mend it, or train on the CPU with --device cpu"));
+  }
+  state.log.warn(concat("device: cpu, because ", why, " (", place, "); --device cuda checks again"));
+  state.self_check = concat("on the CPU, because ", why);
+  if (comm::find_collective(comm::collectives(), state.config.all_reduce) == nullptr)
+    state.config.all_reduce = "auto";
+  if (state.config.runner == engine::RunnerKind::graph) state.config.runner = engine::RunnerKind::automatic;
+  return check.instead;
+}
+
+/// While the watchdogs know what this is about.
+SelfCheckReport run_check(const SessionState& state, const comm::PlatformFactory& asked,
+                          const SelfCheck& check) {
+  const auto enter = [&](comm::Activity activity) {
+    if (check.heart != nullptr) check.heart->activity.store(activity, std::memory_order_relaxed);
+  };
+  enter(comm::Activity::checking);
+  SelfCheckReport report = check_device(state.config, state.info, state.world, asked, check);
+  enter(comm::Activity::starting);
+  return report;
+}
+
+/// Checks, says what it came to and keeps it.
+comm::PlatformFactory check_now(SessionState& state, const comm::PlatformFactory& asked,
+                                const SelfCheck& check, SelfCheckRecord record) {
+  record.result = SelfCheckResult::running;
+  record.time = wall_time();
+  const std::string devices = record.text;
+  write_record(state, record);
+  const double began = steady_seconds();
+  const SelfCheckReport report = run_check(state, asked, check);
+  const std::string seconds = fmt::format("{:.1f} s", steady_seconds() - began);
+  record.result = report.good ? SelfCheckResult::passed : SelfCheckResult::failed;
+  for (const std::string& line : report.table) record.text += concat('\n', line);
+  record.text += '\n';
+  write_record(state, record);
+  if (!report.good) {
+    for (const std::string& fault : report.faults) state.log.warn(concat("self-check: ", fault));
+    return give_way(state, check, concat("its self-check failed on ", report.faults.front()));
+  }
+  const char* const judged = check.judge ? "" : "; without oneDNN there is no CPU to compare gradients with";
+  state.log.info(
+      concat("self-check: passed in ", seconds, " (", state.config.run_dir, "/self_check)", judged));
+  state.self_check = concat("passed ", record.time, judged, ": ", devices);
+  return asked;
+}
+
+}  // namespace
+
+comm::PlatformFactory proven_platform(SessionState& state, const comm::PlatformFactory& asked,
+                                      const SelfCheck* check) {
+  state.self_check = "not needed";
+  if (check == nullptr) return asked;
+  if (state.config.self_check == SelfCheckMode::off) {
+    state.log.info("self-check: left out (--self-check off)");
+    state.self_check = "left out";
+    return asked;
+  }
+  const std::string devices = devices_of(backend_options(state), state.world, *check);
+  const std::string key = key_of(state, devices);
+  const std::optional<SelfCheckRecord> known = find_record(state, key);
+  if (known && known->result == SelfCheckResult::passed) {
+    state.log.info(concat("self-check: passed at ", known->time, " on this device (", state.config.run_dir,
+                          "/self_check)"));
+    state.self_check = concat("passed ", known->time, ": ", devices);
+    return asked;
+  }
+  if (known && !check->asked_for) {
+    const bool hung = known->result == SelfCheckResult::running;
+    return give_way(state, *check,
+                    concat("its self-check ", hung ? "did not come to an end" : "failed", " at ", known->time,
+                           " with this driver and these libraries"));
+  }
+  return check_now(state, asked, *check, {SelfCheckResult::running, key, {}, devices});
+}
+
+int report_self_check(TrainConfig config, const comm::World& world, const Log& log,
+                      const comm::PlatformFactory& make_platform, const SelfCheck& check) {
+  std::atomic<int> nothing_asked{0};
+  config.data = "generated images";
+  SessionState state(std::move(config), world, log, nothing_asked);
+  state.info.image = {32, 32, 3};
+  state.info.label_names = data::cifar10_label_names();
+  state.info.train_count = 50'000;
+  state.info.test_count = 10'000;
+  train::check(state.config);
+  resolve_threads(state);
+  log.info(concat("self-check of ", world.size(), world.size() == 1 ? " rank" : " ranks", ": model ",
+                  state.config.model, ", batch ", state.config.batch_size));
+  log.info(devices_of(backend_options(state), world, check));
+  const double began = steady_seconds();
+  const SelfCheckReport report = run_check(state, make_platform, check);
+  for (const std::string& line : report.table) log.info(line);
+  for (const std::string& fault : report.faults) log.warn(concat("self-check: ", fault));
+  const std::string seconds = fmt::format("{:.1f} s", steady_seconds() - began);
+  log.info(concat(report.good ? "passed" : "FAILED", " in ", seconds));
+  return report.good ? 0 : exit_code(ErrorKind::device);
+}
+
+}  // namespace cifar_mpi::train

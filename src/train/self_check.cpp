@@ -1,0 +1,248 @@
+#include "cifar_mpi/train/self_check.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <sstream>
+
+#include "cifar_mpi/base/text.hpp"
+#include "train/device_checks.hpp"
+
+namespace cifar_mpi::train {
+namespace {
+
+using engine::Precision;
+using Row = CheckRow;
+
+/// The checks of one rank, which goes on to the next one whatever a check finds, but not behind an error of the device.
+///
+/// Nothing of a device that failed is given back: that may wait for what never ends.
+class Checks {
+ public:
+  Checks(const TrainConfig& config, const data::DatasetInfo& info, const comm::World& world,
+         const comm::PlatformFactory& make_platform, const SelfCheck& check)
+      : config_(config), info_(info), world_(world), make_platform_(make_platform), check_(check) {}
+  ~Checks() {
+    static auto* const abandoned = new std::vector<std::unique_ptr<CheckStep>>;
+    if (broken_ && device_) abandoned->push_back(std::move(device_));
+  }
+  Checks(const Checks&) = delete;
+  Checks& operator=(const Checks&) = delete;
+
+  std::vector<Row> run() {
+    world_.together([&] { sizes_ = resolve_sizes(config_, world_.size(), info_); });
+    const int part = sizes_.batch / sizes_.parts;
+    images_ = distinct_images(part);
+    attempt("0 device and kernels", 1, [&] { return open(); });
+    attempt_comparisons();
+    attempt("2 runners", 2, [&] { return compare_runners(*device_, images_); });
+    attempt("3 distorted images", 3, [&] { return compare_images(*device_, images_); });
+    attempt("5 divergence", 5, [&] { return see_divergence(*device_, images_); });
+    show(0);
+    attempt_sums();
+    show(0);
+    return rows_;
+  }
+
+ private:
+  /// What the watchdog says when it goes no further; 0: it waits for the other ranks.
+  void show(std::uint64_t check) {
+    if (check_.heart != nullptr) check_.heart->step.store(check, std::memory_order_relaxed);
+  }
+
+  /// What a check throws is what the device is about, but for options that do not fit each other.
+  template <class Check>
+  void attempt(const std::string& name, std::uint64_t number, const Check& check) {
+    if (broken_) return rows_.push_back({name, Outcome::left_out, "the device has failed"});
+    show(number);
+    Row row;
+    try {
+      row = check();
+    } catch (const std::exception& error) {
+      broken_ = true;
+      row = {{}, Outcome::bad, error.what()};
+      const auto* const agreed = dynamic_cast<const comm::AgreedError*>(&error);
+      const auto* const ours = dynamic_cast<const Error*>(&error);
+      const bool usage = ours != nullptr && ours->kind() == ErrorKind::usage;
+      if (usage && agreed != nullptr) throw;
+      if (usage) wrong_options_ = *ours;
+    }
+    row.name = name;
+    rows_.push_back(std::move(row));
+  }
+
+  Row open() {
+    device_ = std::make_unique<CheckStep>(config_, info_, world_, make_platform_);
+    try {
+      precision_ = device_->state.backend->resolve(config_.precision);
+    } catch (const Error&) {  // the run then takes another one, or says so itself
+      precision_ = device_->state.backend->resolve(Precision::automatic);
+    }
+    device_->plan(precision_, sizes_.batch, sizes_.parts);
+    return {{}, Outcome::good, device_->state.backend->description()};
+  }
+
+  /// In fp32 with the few images alone where the run has another precision, for these are not its kernels.
+  void attempt_comparisons() {
+    const char* const names[] = {"1 gradients, fp32", "1 gradients, precision of the run"};
+    const bool rounds = precision_ != Precision::fp32;
+    if (!check_.judge) {
+      rows_.push_back({names[0], Outcome::left_out, "there is no CPU backend here to compare with"});
+      return;
+    }
+    attempt(names[0], 1, [&] {
+      judge_ = std::make_unique<CheckStep>(config_, info_, world_, check_.judge);
+      judge_->plan(Precision::fp32, images_, 1);
+      if (rounds) device_->plan(Precision::fp32, images_, 1);
+      return compare_fp32(*device_, *judge_, images_);
+    });
+    if (!rounds) return;
+    attempt(names[1], 1, [&] {
+      device_->plan(precision_, sizes_.batch, sizes_.parts);
+      return compare_rounded(*device_, *judge_, images_);
+    });
+  }
+
+  /// With the others, if all of them have come so far. Throws what the options of a run make wrong.
+  void attempt_sums() {
+    const std::string name = "4 all-reduce";
+    world_.agree(wrong_options_);
+    const std::vector<double> broken = world_.gather(broken_ ? 1.0 : 0.0);
+    const bool all = std::count(broken.begin(), broken.end(), 0.0) == world_.size();
+    if (world_.size() == 1 || !all) {
+      rows_.push_back({name, Outcome::left_out, all ? "there is one rank" : "a rank's device has failed"});
+      return;
+    }
+    attempt(name, 4, [&] {
+      device_->state.gradients = {};
+      device_->state.update.reset();
+      open_update(device_->state);
+      return compare_sums(*device_);
+    });
+  }
+
+  const TrainConfig& config_;
+  const data::DatasetInfo& info_;
+  const comm::World& world_;
+  const comm::PlatformFactory& make_platform_;
+  const SelfCheck& check_;
+  Sizes sizes_;
+  int images_ = 0;
+  Precision precision_ = Precision::fp32;
+  std::unique_ptr<CheckStep> device_, judge_;
+  std::vector<Row> rows_;
+  bool broken_ = false;
+  std::optional<Error> wrong_options_;
+};
+
+/// A rank's rows as lines, and back.
+std::string text_of(const std::vector<Row>& rows) {
+  std::string text;
+  for (const Row& row : rows) {
+    text += concat(static_cast<int>(row.outcome), '\t', row.name, '\t', printable(row.found), '\n');
+  }
+  return text;
+}
+std::vector<Row> rows_of(const std::string& text) {
+  std::istringstream lines(text);
+  std::vector<Row> rows;
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t name = line.find('\t') + 1, found = line.find('\t', name) + 1;
+    rows.push_back(
+        {line.substr(name, found - name - 1), static_cast<Outcome>(std::stoi(line)), line.substr(found)});
+  }
+  return rows;
+}
+
+/// The line of one check: of the first rank that fails it, else of the first that has it.
+std::string table_line(const std::string& name, const std::vector<std::vector<Row>>& ranks) {
+  const Row* shown = nullptr;
+  std::size_t at = 0, failed = 0;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto row = std::find_if(ranks[rank].begin(), ranks[rank].end(),
+                                  [&](const Row& one) { return one.name == name; });
+    if (row == ranks[rank].end()) continue;
+    const bool fails = row->outcome == Outcome::bad;
+    if (shown == nullptr || (fails && failed == 0)) shown = &*row, at = rank;
+    if (fails) ++failed;
+  }
+  const char* const words[] = {"ok", "FAILED", "left out"};
+  const char* const word = words[static_cast<int>(shown->outcome)];
+  std::string line = fmt::format("  {:<34} {:<9} {}", shown->name, word, shown->found);
+  if (failed > 0 && ranks.size() > 1)
+    line += concat(" (rank ", at, "; ", failed, " of ", ranks.size(), " ranks)");
+  return line;
+}
+
+/// What rank 0 tells all: the lines of the table, and of each rank its first fault.
+RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std::vector<std::string>& names) {
+  RunFingerprint told;
+  std::set<std::string> checks;
+  for (const std::vector<Row>& rows : ranks) {
+    for (const Row& row : rows) checks.insert(row.name);
+  }
+  for (const std::string& check : checks) told.emplace_back("table", table_line(check, ranks));
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto at = std::find_if(ranks[rank].begin(), ranks[rank].end(),
+                                 [](const Row& row) { return row.outcome == Outcome::bad; });
+    if (at == ranks[rank].end()) continue;
+    told.emplace_back("fault",
+                      concat("rank ", rank, " on ", names[rank], ": ", at->name.substr(2), ": ", at->found));
+  }
+  return told;
+}
+
+/// "node3, NVIDIA H200 0000:1b:00.0", or "node3: " and all there is to say of the device.
+std::string device_name(const comm::World& world, const SelfCheck& check,
+                        const engine::BackendOptions& options, bool whole) {
+  const std::string identity = check.identity ? check.identity(options) : std::string("the device");
+  if (whole) return concat(world.host(), ": ", identity);
+  return concat(world.host(), ", ", identity.substr(0, identity.find(';')));
+}
+
+/// What every rank gives, by rank, on rank 0.
+std::vector<std::string> collect(const comm::World& world, const std::string& mine) {
+  std::vector<std::string> all;
+  for (const auto& bytes : world.collect(std::as_bytes(std::span(mine))))
+    all.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return all;
+}
+
+}  // namespace
+
+std::string devices_of(const engine::BackendOptions& options, const comm::World& world,
+                       const SelfCheck& check) {
+  std::string own, text;
+  world.together([&] { own = device_name(world, check, options, true); });
+  const std::vector<std::string> all = collect(world, own);
+  for (const std::string& device : std::set<std::string>(all.begin(), all.end()))
+    text += concat(text.empty() ? "" : "\n", device);
+  world.broadcast(text);
+  return text;
+}
+
+SelfCheckReport check_device(const TrainConfig& config, const data::DatasetInfo& info,
+                             const comm::World& world, const comm::PlatformFactory& make_platform,
+                             const SelfCheck& check) {
+  const engine::BackendOptions options{1, false, world.node_rank(), world.node_size(), config.share_gpus};
+  std::string name;
+  world.together([&] { name = device_name(world, check, options, false); });
+  const std::vector<std::string> names = collect(world, name);
+  std::vector<std::vector<Row>> ranks;
+  for (const std::string& text :
+       collect(world, text_of(Checks(config, info, world, make_platform, check).run())))
+    ranks.push_back(rows_of(text));
+  RunFingerprint told;
+  if (world.rank() == 0) told = summary_of(ranks, names);
+  world.broadcast(told);
+  SelfCheckReport report;
+  for (auto& [kind, line] : told) (kind == "table" ? report.table : report.faults).push_back(std::move(line));
+  report.good = report.faults.empty();
+  return report;
+}
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,98 @@
+#include <string>
+
+#include "cuda/runs/gpu_runs.hpp"
+
+/// GPUs that prove themselves, or do not, before a run takes them.
+namespace cifar_mpi::test {
+namespace {
+
+class SelfCheckedRun : public GpuRuns {
+ protected:
+  void SetUp() override {
+    if (!has_cpu()) GTEST_SKIP() << "LOUD: no CPU backend to compare with";
+  }
+  static std::string checked(const std::string& run, const std::string& device,
+                             const std::string& options = "") {
+    return train(run, "--global-batch 4 --input-size 8 --precision fp32 --steps 2 --self-check on --device " +
+                          device + " " + options);
+  }
+  static std::string record(const std::string& run) { return text_of(file(run) + "/self_check"); }
+  static std::string faulty(const std::string& fault, const std::string& command) {
+    return "env STAND_IN_FAULT=" + fault + " " + command;
+  }
+};
+
+TEST_F(SelfCheckedRun, TakesAGpuThatPassesAndRemembersIt) {
+  const Outcome first = run_command(checked("good", "auto"));
+  ASSERT_EQ(first.code, 0) << first.output;
+  EXPECT_EQ(count_lines_with(first.output, "device: cuda, because a GPU can be used"), 1) << first.output;
+  EXPECT_EQ(count_lines_with(first.output, "self-check: passed in "), 1) << first.output;
+  EXPECT_TRUE(record("good").starts_with("passed ")) << record("good");
+  EXPECT_TRUE(run::read_checkpoint(checkpoint("good", 2)).provenance.self_check.starts_with("passed 2"));
+
+  const Outcome second = run_command(checked("good", "auto", "--steps 3"));
+  ASSERT_EQ(second.code, 0) << second.output;
+  EXPECT_EQ(count_lines_with(second.output, "self-check: passed at "), 1) << second.output;
+
+  const Outcome without = run_command(checked("without", "cuda", "--self-check off --steps 2"));
+  ASSERT_EQ(without.code, 0) << without.output;
+  EXPECT_EQ(run::content_hash(run::read_checkpoint(checkpoint("good", 2))),
+            run::content_hash(run::read_checkpoint(checkpoint("without", 2))));
+}
+
+TEST_F(SelfCheckedRun, StopsOrTakesTheCpuWhereAGpuFails) {
+  const std::string why = "its self-check failed on rank 0 on ";
+  expect_refusal(run_command(faulty("stale", checked("bad_cuda", "cuda"))), 6,
+                 "the GPU is not taken: " + why);
+  EXPECT_TRUE(exit_record("bad_cuda").starts_with("6 ")) << exit_record("bad_cuda");
+  expect_refusal(run_command(faulty("stale", "env SLURM_JOB_ID=1 " + checked("bad_job", "auto"))), 6,
+                 "the GPU is not taken: " + why);
+
+  const Outcome alone = run_command(faulty("stale", checked("bad_auto", "auto")));
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  EXPECT_EQ(count_lines_with(alone.output, "warning: device: cpu, because " + why), 1) << alone.output;
+  EXPECT_TRUE(record("bad_auto").starts_with("failed ")) << record("bad_auto");
+  EXPECT_TRUE(
+      run::read_checkpoint(checkpoint("bad_auto", 2)).provenance.self_check.starts_with("on the CPU"));
+}
+
+TEST_F(SelfCheckedRun, EndsAHangAndTakesTheCpuAtTheNextStart) {
+  const Outcome hung = run_command(faulty("hang", checked("hung", "auto", "--timeout 3")));
+  EXPECT_EQ(hung.code, 6) << hung.output;
+  EXPECT_NE(hung.output.find(" of the self-check of its device"), std::string::npos) << hung.output;
+  EXPECT_TRUE(exit_record("hung").starts_with("6 ")) << exit_record("hung");
+  EXPECT_TRUE(record("hung").starts_with("running ")) << record("hung");
+  const Outcome next = run_command(checked("hung", "auto"));
+  ASSERT_EQ(next.code, 0) << next.output;
+  EXPECT_EQ(count_lines_with(next.output, "device: cpu, because its self-check did not come to an end at "),
+            1)
+      << next.output;
+}
+
+TEST_F(SelfCheckedRun, SaysWhyADriverIsNotTaken) {
+  const std::string why = "the NVIDIA driver is for CUDA 11.4, this build needs ";
+  expect_refusal(run_command(faulty("driver", checked("old_cuda", "cuda"))), 6, why);
+  expect_refusal(run_command(faulty("driver", "env SLURM_JOB_ID=1 " + checked("old_job", "auto"))), 6,
+                 "this SLURM job has GPUs");
+  const Outcome alone = run_command(faulty("driver", checked("old_auto", "auto")));
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  EXPECT_EQ(count_lines_with(alone.output, "device: cpu, because CUDA cannot be used: " + why), 1)
+      << alone.output;
+}
+
+TEST_F(SelfCheckedRun, PrintsATableAloneForAdministrators) {
+  const std::string only =
+      kTrain + " --self-check only --share-gpus --threads 1 --batch-size 4 --input-size 8";
+  const Outcome good = mpirun(2, only);
+  EXPECT_EQ(good.code, 0) << good.output;
+  EXPECT_EQ(count_lines_with(good.output, "  4 all-reduce "), 1) << good.output;
+  EXPECT_EQ(count_lines_with(good.output, " ok "), 7) << good.output;
+  EXPECT_EQ(count_lines_with(good.output, "passed in "), 1) << good.output;
+  const Outcome bad = run_command(faulty("relu", only));
+  EXPECT_EQ(bad.code, 6) << bad.output;
+  EXPECT_EQ(count_lines_with(bad.output, "  5 divergence                       FAILED "), 1) << bad.output;
+  expect_refusal(run_command("env CUDA_VISIBLE_DEVICES= " + only), 6, "no GPU is visible");
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test

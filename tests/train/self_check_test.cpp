@@ -1,0 +1,336 @@
+#include "cifar_mpi/train/self_check.hpp"
+
+#include <limits>
+#include <utility>
+
+#include "cifar_mpi/base/text.hpp"
+#include "run/self_check_record.hpp"
+#include "train/device_checks.hpp"
+#include "train/gradient_limits.hpp"
+#include "train/run_fixture.hpp"
+
+/// What a self-check finds, and what a run makes of it. The device that proves itself is the CPU, with faults.
+namespace cifar_mpi::train {
+namespace {
+
+enum class Fault : std::uint8_t { none, gradient, graph, image, hidden_nan, moved_weights, sum, lost };
+
+/// Of the rank that it is switched on for.
+struct Faults {
+  Fault fault = Fault::none;
+  int made = 0;  ///< platforms
+};
+
+/// Delegates, but for what is wrong with it; takes graphs for lanes.
+class FaultyBackend final : public engine::Backend {
+ public:
+  FaultyBackend(std::unique_ptr<engine::Backend> real, const Faults& faults)
+      : real_(std::move(real)), faults_(faults) {}
+
+  std::string description() const override { return real_->description(); }
+  engine::Precision resolve(engine::Precision precision) const override { return real_->resolve(precision); }
+  Buffer allocate(std::size_t bytes) override { return real_->allocate(bytes); }
+  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
+    real_->copy(dst, src, bytes);
+    if (faults_.fault == Fault::image && src == kept_) reinterpret_cast<float*>(dst)[7] += 0.1f;
+  }
+  engine::TowerKernels plan(const engine::TowerSpec& spec) override { return real_->plan(spec); }
+  engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,
+                           const engine::ParamLayout& layout) override {
+    engine::Task task = real_->update_task(binding, params, layout);
+    const auto in_graph = in_graph_ = std::make_shared<bool>(false);
+    task.start = [this, binding, in_graph, start = std::move(task.start)](engine::Lane& lane) {
+      if (faults_.fault == Fault::lost) throw Error(ErrorKind::device, "the device is gone");
+      if (faults_.fault == Fault::gradient) const_cast<float*>(binding.grads)[binding.begin] += 0.5f;
+      start(lane);
+      const bool moves =
+          (faults_.fault == Fault::graph && *in_graph) || faults_.fault == Fault::moved_weights;
+      if (moves) binding.params[binding.begin] += 0x1.0p-10f;
+    };
+    return task;
+  }
+  engine::Task gradient_norm_task(const engine::GradientNormBinding& binding) override {
+    return real_->gradient_norm_task(binding);
+  }
+  engine::Task running_task(const engine::RunningBinding& binding, const model::ParamTable& params,
+                            const engine::ParamLayout& layout) override {
+    return real_->running_task(binding, params, layout);
+  }
+  engine::Task advance_task(const engine::AdvanceBinding& binding,
+                            std::vector<engine::StepRecord>& records) override {
+    control_ = const_cast<float*>(binding.control);
+    return real_->advance_task(binding, records);
+  }
+  engine::Task count_task(std::string name, const std::vector<engine::CountBinding>& bindings) override {
+    return real_->count_task(std::move(name), bindings);
+  }
+  engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,
+                        std::size_t n) override {
+    return real_->sum_task(std::move(name), dst, a, b, n);
+  }
+  std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
+                                         std::vector<engine::Bytes> regions) override {
+    const bool graph = kind == engine::RunnerKind::graph;
+    if (in_graph_) *in_graph_ = graph;
+    return real_->runner(with_nan(program), graph ? engine::RunnerKind::lanes : kind, std::move(regions));
+  }
+
+ private:
+  /// The same program, but NaN in the images makes NaN of the loss, which the CPU's ReLUs do not: so the device may
+  /// pass.
+  engine::StepProgram with_nan(const engine::StepProgram& program) {
+    engine::StepProgram copy(program.name());
+    for (const engine::Instruction& line : program.instructions()) {
+      if (line.op == engine::Op::set) copy.set(line.lane);
+      if (line.op == engine::Op::wait) copy.wait(line.lane, line.target);
+      if (line.op != engine::Op::run) continue;
+      engine::Task task = program.tasks()[static_cast<std::size_t>(line.target)];
+      if (task.observer && task.name == "keep images") kept_ = task.writes.front().begin;
+      if (task.name == "augment" || task.name == "loss") {
+        task.start = [this, start = task.start, input = task.name == "augment",
+                      x = task.writes.front().begin](engine::Lane& lane) {
+          start(lane);
+          if (input) saw_nan_ = std::isnan(*reinterpret_cast<const float*>(x));
+          if (!input && saw_nan_ && faults_.fault != Fault::hidden_nan)
+            control_[engine::ControlLayout::loss_sum] = std::numeric_limits<float>::quiet_NaN();
+        };
+      }
+      copy.run(line.lane, std::move(task));
+    }
+    copy.finalize();
+    return copy;
+  }
+
+  std::unique_ptr<engine::Backend> real_;
+  const Faults& faults_;
+  std::shared_ptr<bool> in_graph_;
+  const std::byte* kept_ = nullptr;
+  float* control_ = nullptr;
+  bool saw_nan_ = false;
+};
+
+/// Loses something of the first value.
+class FaultyCollective final : public comm::Collective {
+ public:
+  FaultyCollective(std::unique_ptr<comm::Collective> real, const Faults& faults)
+      : real_(std::move(real)), faults_(faults) {}
+  std::string_view name() const override { return real_->name(); }
+  int ranks() const override { return real_->ranks(); }
+  Buffer allocate(std::size_t bytes) override { return real_->allocate(bytes); }
+  engine::Task all_reduce(std::string name, std::span<float> data, std::size_t prefix) override {
+    engine::Task task = real_->all_reduce(std::move(name), data, prefix);
+    task.poll = [this, data, poll = std::move(task.poll)] {
+      if (poll && !poll()) return false;
+      if (faults_.fault == Fault::sum) data.back() -= 1.0f;
+      return true;
+    };
+    return task;
+  }
+
+ private:
+  std::unique_ptr<comm::Collective> real_;
+  const Faults& faults_;
+};
+
+class SelfChecks : public RunTest {
+ protected:
+  static int last() { return world().size() - 1; }
+  void break_last_rank(Fault fault) { faults_.fault = world().rank() == last() ? fault : Fault::none; }
+
+  comm::PlatformFactory device() {
+    return [this](const engine::BackendOptions& options) {
+      ++faults_.made;
+      comm::Platform real = comm::on_host(cpu::make_backend(options));
+      real.collectives.make = [this, make = real.collectives.make](std::string_view name,
+                                                                   const comm::World& all, comm::Wire wire) {
+        return std::make_unique<FaultyCollective>(make(name, all, wire), faults_);
+      };
+      real.backend = std::make_unique<FaultyBackend>(std::move(real.backend), faults_);
+      return real;
+    };
+  }
+  SelfCheck check() {
+    SelfCheck check;
+    check.judge = platform;
+    check.identity = [this](const engine::BackendOptions&) { return identity_; };
+    return check;
+  }
+  TrainConfig small() const {
+    TrainConfig c = config();
+    c.input_size = 12;
+    return c;
+  }
+  data::DatasetInfo info() const { return data::DatasetFile(path("data.h5")).info(); }
+  SelfCheckReport find(const TrainConfig& config) {
+    return check_device(config, info(), world(), device(), check());
+  }
+  std::unique_ptr<SessionState> start(const SelfCheck& check) {
+    TrainConfig c = small();
+    c.steps = 1;
+    return set_up(c, world(), Log(world().rank() + 1), device(), stop_, &check);
+  }
+  std::optional<run::SelfCheckRecord> record() const { return run::read_self_check(config().run_dir); }
+
+  Faults faults_;
+  std::string identity_ = "a device; of a test";
+};
+
+TEST_F(SelfChecks, PassADeviceThatIsTheCpuInEveryPrecisionAndPart) {
+  TrainConfig c = small();
+  const auto expect_good = [&](const TrainConfig& config) {
+    const SelfCheckReport report = find(config);
+    EXPECT_TRUE(report.good) << (report.faults.empty() ? "" : report.faults.front());
+    EXPECT_GE(report.table.size(), 6u);
+  };
+  expect_good(c);
+  c.batch_size = 8;
+  c.accumulate = 2;
+  c.optimizer.kind = optim::OptimizerKind::adamw;
+  c.clip_norm = 1.0;
+  expect_good(c);
+  c = small();
+  c.reproducible = true;
+  c.micro_shards = 4;
+  c.global_batch = 16;
+  if (world().size() != 3) expect_good(c);
+  c = small();
+  c.model = "resnet20";
+  c.input_size = 0;
+  c.augment = data::Augment::crop;
+  c.normalize = data::Normalize::dataset;
+  c.batch_size = 4;
+  expect_good(c);
+}
+
+TEST_F(SelfChecks, NameTheRankAndWhatIsWrong) {
+  const std::pair<Fault, std::string> cases[] = {
+      {Fault::gradient, "gradients, fp32: the gradient of softmax_linear/weights in fp32 is off by "},
+      {Fault::graph, "runners: in line and as a graph differ: the weights of softmax_linear/weights in "},
+      {Fault::image, "distorted images: image 1 is off by "},
+      {Fault::hidden_nan, "divergence: NaN in every image gives a cross-entropy of "},
+      {Fault::moved_weights, "divergence: NaN in the input is seen, but weights move all the same"},
+      {Fault::lost, "gradients, fp32: the device is gone"},
+  };
+  for (const auto& [fault, text] : cases) {
+    break_last_rank(fault);
+    const SelfCheckReport report = find(small());
+    EXPECT_FALSE(report.good) << text;
+    ASSERT_EQ(report.faults.size(), 1u) << text;
+    EXPECT_EQ(
+        report.faults[0].find(concat("rank ", last(), " on ", world().hosts()[0], ", a device: ", text)), 0u)
+        << report.faults[0];
+  }
+}
+
+TEST_F(SelfChecks, FindAnAllReduceThatLosesSomething) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank has nothing to sum";
+  break_last_rank(Fault::sum);
+  TrainConfig c = small();
+  c.all_reduce = "ring";
+  const SelfCheckReport report = find(c);
+  ASSERT_EQ(report.faults.size(), 1u);
+  EXPECT_NE(report.faults[0].find("all-reduce: the all-reduce on lanes gives "), std::string::npos)
+      << report.faults[0];
+}
+
+TEST_F(SelfChecks, AreKeptAndHoldUntilSomethingChanges) {
+  std::unique_ptr<SessionState> state = start(check());
+  EXPECT_TRUE(state->self_check.starts_with("passed ")) << state->self_check;
+  EXPECT_EQ(faults_.made, 2);  // one to check, one to train
+  state.reset();
+  world().barrier();
+  EXPECT_EQ(record()->result, run::SelfCheckResult::passed);
+  EXPECT_NE(record()->text.find("a device; of a test\n"), std::string::npos) << record()->text;
+
+  break_last_rank(Fault::gradient);
+  state = start(check());
+  EXPECT_EQ(faults_.made, 3);
+  state.reset();
+  identity_ = "a device; with another driver";
+  expect_agreed(ErrorKind::device, concat("rank ", last(), " on "), [&] { start(check()); });
+  world().barrier();
+  EXPECT_EQ(record()->result, run::SelfCheckResult::failed);
+}
+
+TEST_F(SelfChecks, OfAFaultyDeviceMakeTheRunTakeTheOther) {
+  SelfCheck both = check();
+  both.instead = platform;
+  break_last_rank(Fault::gradient);
+  std::unique_ptr<SessionState> state = start(both);
+  EXPECT_TRUE(state->self_check.starts_with("on the CPU, because its self-check failed on rank "))
+      << state->self_check;
+  state.reset();
+  // It is not tried again, unless it is asked for.
+  break_last_rank(Fault::none);
+  const int before = faults_.made;
+  state = start(both);
+  EXPECT_EQ(faults_.made, before);
+  EXPECT_TRUE(state->self_check.starts_with("on the CPU, because its self-check failed at "))
+      << state->self_check;
+  state.reset();
+  both.instead = nullptr;
+  expect_agreed(ErrorKind::device, "the GPU is not taken: its self-check failed at ", [&] { start(both); });
+  both.asked_for = true;
+  state = start(both);
+  EXPECT_TRUE(state->self_check.starts_with("passed ")) << state->self_check;
+}
+
+TEST_F(SelfChecks, ThatDidNotEndAreNotBegunAgain) {
+  start(check()).reset();
+  on_rank_zero([&] {
+    run::SelfCheckRecord hung = *record();
+    hung.result = run::SelfCheckResult::running;
+    run::write_self_check(config().run_dir, hung);
+  });
+  SelfCheck both = check();
+  both.instead = platform;
+  const auto state = start(both);
+  EXPECT_TRUE(state->self_check.starts_with("on the CPU, because its self-check did not come to an end at "))
+      << state->self_check;
+}
+
+TEST_F(SelfChecks, AreLeftOutWhenAskedAndSayWhatTheyCannotDo) {
+  TrainConfig c = small();
+  c.steps = 1;
+  c.self_check = SelfCheckMode::off;
+  break_last_rank(Fault::gradient);
+  const SelfCheck all = check();
+  const auto state = set_up(c, world(), Log(world().rank() + 1), device(), stop_, &all);
+  EXPECT_EQ(state->self_check, "left out");
+  EXPECT_FALSE(record());
+
+  SelfCheck without = check();
+  without.judge = nullptr;
+  const SelfCheckReport report = check_device(small(), info(), world(), device(), without);
+  EXPECT_TRUE(report.good);
+  EXPECT_NE(report.table[1].find("left out  there is no CPU backend"), std::string::npos) << report.table[1];
+  break_last_rank(Fault::graph);
+  EXPECT_FALSE(check_device(small(), info(), world(), device(), without).good);
+}
+
+/// The bits of the run are the same with and without.
+TEST_F(SelfChecks, ChangeNoBitOfTheRun) {
+  std::vector<std::string> hashes;
+  for (const SelfCheckMode mode : {SelfCheckMode::on, SelfCheckMode::off}) {
+    TrainConfig c = small();
+    c.self_check = mode;
+    c.run_dir = path(concat("run_", to_string(mode)));
+    const SelfCheck all = check();
+    run_loop(*set_up(c, world(), Log(world().rank() + 1), device(), stop_, &all));
+    world().barrier();
+    hashes.push_back(
+        std::to_string(run::content_hash(run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)))));
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+TEST(DistinctImages, DivideTheBatch) {
+  EXPECT_EQ(distinct_images(128), 8);
+  EXPECT_EQ(distinct_images(100), 10);
+  EXPECT_EQ(distinct_images(8), 8);
+  EXPECT_EQ(distinct_images(3), 3);
+  EXPECT_EQ(distinct_images(127), 127);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::train
