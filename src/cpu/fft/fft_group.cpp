@@ -119,8 +119,11 @@ double direct_speed(engine::Precision precision) { return precision == engine::P
 /// Direct: what falls inside the image. FFT: the products of all frequencies, and transforms, which go by memory: a place of
 /// the square takes as long as 150 operations. Weights are transformed once for all images, so small batches stay direct.
 /// Measured for conv2 of the tutorial, batch 128, on a core with two 512-bit pipes: 17 ms of which products are 10, direct
-/// 62. What is counted so comes within a fifth of that, and by so much the FFT must be ahead.
+/// 62. What is counted so comes within a fifth of that, and by so much the FFT must be ahead. Kernels of 3x3 are left to
+/// direct convolution: they gain 1.2 to 1.6 times with 32 to 128 channels where a length fits, and nothing with 16, for
+/// which transforms are most of the work, or 256, whose weights' spectra no longer fit the caches.
 bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision precision) {
+  constexpr int kLeastKernel = 5;
   constexpr double kPlace = 150.0;
   constexpr double kAhead = 1.2;
   const double passes = wants_grad_src ? 3.0 : 2.0;
@@ -132,7 +135,8 @@ bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision preci
   const double products = passes * 6.0 * conv.slots() * batch * pairs;
   const double images = wants_grad_src ? 2.0 * (in + out) : in + 2.0 * out;
   const double places = conv.length * conv.length * (batch * images + passes * pairs);
-  return conv.set != VectorSet::portable && kAhead * (products + kPlace * places) <= direct;
+  return conv.set != VectorSet::portable && conv.kernel >= kLeastKernel &&
+         kAhead * (products + kPlace * places) <= direct;
 }
 
 std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv2d& layer,
