@@ -220,7 +220,7 @@ TEST_F(CudaKernel, ConvolvesAsTheReferenceByCudnn) {
   for (const ValueType type : kTypes) {
     for (const int stride : {1, 2}) expect_convolution_by_cudnn(bench, type, stride, left);
   }
-  if (!left.empty()) GTEST_SKIP() << left << "the backend multiplies patches there";
+  if (!left.empty()) GTEST_SKIP() << "LOUD: " << left << "the backend multiplies patches there";
 }
 
 TEST_F(CudaKernel, PoolsAsTheReference) {
