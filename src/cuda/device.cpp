@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <fstream>
 #include <span>
+#include <sstream>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/hash.hpp"
@@ -33,6 +35,19 @@ int visible_devices() {
 /// 91900 → "9.19.0", as cuDNN, cuBLASLt and NCCL count.
 std::string library_version(std::size_t number) {
   return concat(number / 10000, '.', number / 100 % 100, '.', number % 100);
+}
+
+/// "580.95.05 ", the driver's own number where the kernel tells it: the runtime knows only for which CUDA it is.
+std::string driver_number() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  std::string line;
+  std::getline(file, line);
+  std::istringstream words(line);
+  for (std::string word; words >> word;) {
+    const bool number = word.find_first_not_of("0123456789.") == std::string::npos;
+    if (number && word.find('.') != std::string::npos) return word + ' ';
+  }
+  return {};
 }
 
 void require_usable() {
@@ -106,7 +121,7 @@ std::string gpu_identity(const engine::BackendOptions& options) {
   int driver = 0;
   check(cudaDriverGetVersion(&driver), "asking for the driver");
   return concat(properties.name, ' ', pci_text(pci_number_of(properties)), "; uuid ",
-                fmt::format("{:x}", hash_of(properties)), "; driver for CUDA ", cuda_version(driver), "; ",
+                fmt::format("{:x}", hash_of(properties)), "; driver ", driver_number(), "for CUDA ", cuda_version(driver), "; ",
                 library_versions());
 }
 
