@@ -71,6 +71,13 @@ std::uint64_t hash_of(const cudaDeviceProp& properties) {
   return hash_bytes(std::as_bytes(std::span(properties.uuid.bytes)));
 }
 
+/// Of smaller numbers the kernels go first. What runs beside the compute lane must not hold it up, and what others wait
+/// for goes before both.
+int priority_of(engine::LaneId lane, int least, int greatest) {
+  if (lane == engine::kComm) return greatest;
+  return lane == engine::kCompute ? std::min(greatest + 1, least) : least;
+}
+
 bool unwinding() { return std::uncaught_exceptions() > 0; }
 
 }  // namespace
@@ -170,10 +177,9 @@ cudaStream_t Device::stream(engine::LaneId lane) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
   while (static_cast<int>(streams_.size()) <= lane) {
-    const bool comm = static_cast<engine::LaneId>(streams_.size()) == engine::kComm;
+    const int priority = priority_of(static_cast<engine::LaneId>(streams_.size()), least, greatest);
     cudaStream_t made = nullptr;
-    check(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, comm ? greatest : least),
-          "making a stream");
+    check(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, priority), "making a stream");
     streams_.emplace_back(made);
   }
   return streams_[static_cast<std::size_t>(lane)].get();

@@ -39,7 +39,7 @@ class Device {
   /// "NVIDIA H200 (GPU 0, 0000:1b:00.0), compute capability 9.0, …, 1234 of 143771 MiB in use"
   std::string text() const;
 
-  /// The stream of a lane, made at the first call; the comm lane's goes before the others.
+  /// The stream of a lane, made at the first call; the comm lane's goes before compute, and that before what runs beside it.
   cudaStream_t stream(engine::LaneId lane);
   /// All streams that lanes have.
   std::size_t lanes() const { return streams_.size(); }

@@ -54,6 +54,7 @@ struct CUstream_st {
   std::shared_ptr<cifar_mpi::stand_in::Capture> capture;
   std::vector<std::size_t> frontier;  ///< nodes that the next one of a capture comes after
   std::size_t rank = 0;               ///< of streams that can go on, the highest does
+  int priority = 0;
   bool ended = false;
 };
 

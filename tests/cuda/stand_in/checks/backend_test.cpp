@@ -102,6 +102,17 @@ TEST(Matmul, TakesNoWorkspaceThatIsNotThere) {
   EXPECT_EQ(product.text().find("plain"), std::string::npos) << product.text();
 }
 
+TEST(Device, LetsTheCommLaneGoBeforeComputeAndThatBeforeTheSide) {
+  Device device{engine::BackendOptions{}};
+  const auto priority = [&](engine::LaneId lane) {
+    int found = 0;
+    EXPECT_EQ(cudaStreamGetPriority(device.stream(lane), &found), cudaSuccess);
+    return found;
+  };
+  EXPECT_LT(priority(engine::kComm), priority(engine::kCompute));
+  EXPECT_LT(priority(engine::kCompute), priority(engine::kFirstSide));
+}
+
 TEST(TrialMemory, GivesNothingWhereTheDeviceHasNotSoMuchAndGoesOn) {
   Device device{engine::BackendOptions{}};
   const TrialMemory memory(device, 100, false);
