@@ -10,6 +10,7 @@
 #include <fstream>
 #include <span>
 #include <sstream>
+#include <vector>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/hash.hpp"
@@ -22,7 +23,6 @@ namespace cifar_mpi::cuda {
 namespace {
 
 constexpr double kMiB = 1 << 20;
-
 /// 13000 → "13.0"
 std::string cuda_version(int number) { return concat(number / 1000, '.', number % 1000 / 10); }
 
@@ -128,8 +128,8 @@ std::string gpu_identity(const engine::BackendOptions& options) {
   int driver = 0;
   check(cudaDriverGetVersion(&driver), "asking for the driver");
   return concat(properties.name, ' ', pci_text(pci_number_of(properties)), "; uuid ",
-                fmt::format("{:x}", hash_of(properties)), "; driver ", driver_number(), "for CUDA ", cuda_version(driver), "; ",
-                library_versions());
+                fmt::format("{:x}", hash_of(properties)), "; driver ", driver_number(), "for CUDA ",
+                cuda_version(driver), "; ", library_versions());
 }
 
 Device::Device(const engine::BackendOptions& options) {
@@ -153,7 +153,7 @@ Device::Device(const engine::BackendOptions& options) {
 Device::~Device() {
   if (!unwinding()) return;
   static_cast<void>(blas_.release());
-  static_cast<void>(dnn_.release());
+  dnn_.abandon();
   static_cast<void>(copies_.release());
   for (Stream& stream : streams_) static_cast<void>(stream.release());
 }
@@ -222,19 +222,10 @@ cublasLtHandle_t Device::blas() {
   return blas_.get();
 }
 
-cudnnHandle_t Device::dnn() {
-  if (!dnn_) {
-    cudnnHandle_t made = nullptr;
-    check(cudnnCreate(&made), "opening cuDNN");
-    dnn_ = Owned<cudnnHandle_t>(made);
-  }
-  return dnn_.get();
-}
-
-TrialMemory::TrialMemory(Device& device, std::size_t bytes, bool wants_dnn)
+TrialMemory::TrialMemory(Device& device, std::size_t bytes)
     : device_(device), operand_(device.allocate(bytes)), result_(device.allocate(bytes)) {
   trial_.blas = device.blas();
-  trial_.dnn = wants_dnn ? device.dnn() : nullptr;
+  trial_.dnn = &device.dnn();
   trial_.stream = device.stream(engine::kCompute);
   trial_.operand = operand_.data();
   trial_.result = result_.data();

@@ -2,7 +2,6 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
-#include <cudnn.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +10,7 @@
 
 #include "cifar_mpi/base/buffer.hpp"
 #include "cifar_mpi/engine/backend.hpp"
+#include "cuda/dnn_handles.hpp"
 #include "cuda/handles.hpp"
 #include "cuda/host_link.hpp"
 #include "cuda/trial.hpp"
@@ -50,7 +50,7 @@ class Device {
   void copy(std::byte* dst, const std::byte* src, std::size_t bytes);
 
   cublasLtHandle_t blas();
-  cudnnHandle_t dnn();
+  DnnHandles& dnn() { return dnn_; }
   HostLink& link() { return link_; }
 
  private:
@@ -59,7 +59,7 @@ class Device {
   std::vector<Stream> streams_;  ///< by lane
   Stream copies_;
   Owned<cublasLtHandle_t> blas_;
-  Owned<cudnnHandle_t> dnn_;
+  DnnHandles dnn_;
   HostLink link_;
 };
 
@@ -84,7 +84,7 @@ std::string library_versions();
 class TrialMemory {
  public:
   /// Each operand may have `bytes`.
-  TrialMemory(Device& device, std::size_t bytes, bool wants_dnn);
+  TrialMemory(Device& device, std::size_t bytes);
   TrialMemory(const TrialMemory&) = delete;
   TrialMemory& operator=(const TrialMemory&) = delete;
   const Trial& trial() const { return trial_; }

@@ -142,7 +142,12 @@ bool LibraryConv::find(std::size_t most, bool wants_grad_x) {
 }
 
 bool LibraryConv::plan(const Trial& trial, bool wants_grad_x) {
-  dnn_ = trial.dnn;
+  handles_ = trial.dnn;
+  dnn_ = handles_->of(trial.stream);
+  if (dnn_ == nullptr) {
+    text_ = handles_->why();
+    return false;
+  }
   describe();
   void* workspace = nullptr;
   for (std::size_t most = kMostConvWorkspace; workspace == nullptr; most = workspace_bytes_ - 1) {
@@ -166,23 +171,26 @@ bool LibraryConv::plan(const Trial& trial, bool wants_grad_x) {
 
 cudnnStatus_t LibraryConv::start_forward(cudaStream_t stream, const void* x, const void* weights, void* y,
                                          void* workspace) const {
-  check(cudnnSetStream(dnn_, stream), "choosing a stream");
-  return cudnnConvolutionForward(dnn_, &kOne, x_.get(), x, weights_.get(), weights, forward_.conv.get(),
+  cudnnHandle_t const dnn = handles_->of(stream);
+  if (dnn == nullptr) return CUDNN_STATUS_NOT_INITIALIZED;
+  return cudnnConvolutionForward(dnn, &kOne, x_.get(), x, weights_.get(), weights, forward_.conv.get(),
                                  forward_.algorithm, workspace, forward_.workspace, &kZero, y_.get(), y);
 }
 
 cudnnStatus_t LibraryConv::start_weight_gradient(cudaStream_t stream, const void* x, const void* grad_y,
                                                  void* grad_weights, void* workspace) const {
-  check(cudnnSetStream(dnn_, stream), "choosing a stream");
-  return cudnnConvolutionBackwardFilter(dnn_, &kOne, x_.get(), x, y_.get(), grad_y,
+  cudnnHandle_t const dnn = handles_->of(stream);
+  if (dnn == nullptr) return CUDNN_STATUS_NOT_INITIALIZED;
+  return cudnnConvolutionBackwardFilter(dnn, &kOne, x_.get(), x, y_.get(), grad_y,
                                         weight_gradient_.conv.get(), weight_gradient_.algorithm, workspace,
                                         weight_gradient_.workspace, &kZero, weights_.get(), grad_weights);
 }
 
 cudnnStatus_t LibraryConv::start_data_gradient(cudaStream_t stream, const void* weights, const void* grad_y,
                                                void* grad_x, void* workspace) const {
-  check(cudnnSetStream(dnn_, stream), "choosing a stream");
-  return cudnnConvolutionBackwardData(dnn_, &kOne, weights_.get(), weights, y_.get(), grad_y,
+  cudnnHandle_t const dnn = handles_->of(stream);
+  if (dnn == nullptr) return CUDNN_STATUS_NOT_INITIALIZED;
+  return cudnnConvolutionBackwardData(dnn, &kOne, weights_.get(), weights, y_.get(), grad_y,
                                       data_gradient_.conv.get(), data_gradient_.algorithm, workspace,
                                       data_gradient_.workspace, &kZero, x_.get(), grad_x);
 }

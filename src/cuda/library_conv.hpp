@@ -74,7 +74,8 @@ class LibraryConv {
                                     void* grad_x, void* workspace) const;
 
   LibraryConvShape shape_;
-  cudnnHandle_t dnn_ = nullptr;
+  DnnHandles* handles_ = nullptr;
+  cudnnHandle_t dnn_ = nullptr;  ///< that it is planned with
   Owned<cudnnTensorDescriptor_t> x_, y_;
   Owned<cudnnFilterDescriptor_t> weights_;
   Direction<cudnnConvolutionFwdAlgo_t> forward_;

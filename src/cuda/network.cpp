@@ -142,10 +142,10 @@ class CudaEnds final : public engine::Ends {
 Workshop workshop_of(Device& device) {
   const auto plan = [&device](NetKernels& kernels) {
     if (const std::size_t bytes = kernels.library_trial_bytes(); bytes > 0) {
-      kernels.plan_library(TrialMemory(device, bytes, true).trial());
+      kernels.plan_library(TrialMemory(device, bytes).trial());
     }
     if (const std::size_t bytes = kernels.product_trial_bytes(); bytes > 0) {
-      kernels.plan_products(TrialMemory(device, bytes, false).trial());
+      kernels.plan_products(TrialMemory(device, bytes).trial());
     }
   };
   return {[&device](std::size_t bytes) { return device.allocate(bytes); }, plan,

@@ -74,7 +74,7 @@ double measure_peak_flops(engine::Precision precision, double seconds) {
   const Buffer a = random_values(device, type);
   const Buffer d = device.allocate(kValues * bytes_per(type));
   Matmul product({kExtent, kExtent, kExtent, false, false, type, type, precision == engine::Precision::tf32});
-  product.plan(TrialMemory(device, d.size(), false).trial());
+  product.plan(TrialMemory(device, d.size()).trial());
   const Buffer workspace = device.allocate(product.workspace_bytes());
   const cudaStream_t stream = device.stream(engine::kCompute);
   const double once = time_runs(

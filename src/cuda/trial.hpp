@@ -2,10 +2,11 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
-#include <cudnn.h>
 
 #include <cstddef>
 #include <functional>
+
+#include "cuda/dnn_handles.hpp"
 
 namespace cifar_mpi::cuda {
 
@@ -20,7 +21,7 @@ constexpr std::size_t kMostConvWorkspace = std::size_t{512} << 20;
 /// same bytes.
 struct Trial {
   cublasLtHandle_t blas = nullptr;
-  cudnnHandle_t dnn = nullptr;
+  DnnHandles* dnn = nullptr;
   cudaStream_t stream = nullptr;
   const void* operand = nullptr;  ///< zeros; as large as the largest operand
   void* result = nullptr;         ///< as large as the largest result

@@ -97,7 +97,7 @@ TEST_F(CudaKernel, MultipliesByCublas) {
     const Matmul product(shape);
     most = std::max({most, product.bytes_a(), product.bytes_b(), product.bytes_d()});
   }
-  const TrialMemory memory(bench.device, most, false);
+  const TrialMemory memory(bench.device, most);
   for (const MatmulShape& shape : products()) {
     Matmul product(shape);
     product.plan(memory.trial());
@@ -119,7 +119,7 @@ TEST_F(CudaKernel, KeepsNanBehindTheEpilogueSoThatDivergenceIsSeen) {
   for (const ValueType type : kTypes) {
     Matmul product({kM, kN, kK, false, false, type, type, false, Epilogue::bias_relu});
     const TrialMemory memory(bench.device,
-                             std::max({product.bytes_a(), product.bytes_b(), product.bytes_d()}), false);
+                             std::max({product.bytes_a(), product.bytes_b(), product.bytes_d()}));
     product.plan(memory.trial());
     void* const d = bench.take(kM * kN, type);
     const reference::Array nan(kM * kK, std::numeric_limits<double>::quiet_NaN());
@@ -185,7 +185,7 @@ void expect_convolution_by_cudnn(Bench& bench, ValueType type, int stride, std::
   const std::size_t pixels = 6 * 12 * 11, weights = 5 * 5 * 16 * 24;
   const auto outputs = static_cast<std::size_t>(6 * shape.out().count());
   LibraryConv library(shape);
-  const TrialMemory memory(bench.device, pixels * 24 * sizeof(float), true);
+  const TrialMemory memory(bench.device, pixels * 24 * sizeof(float));
   if (!library.plan(memory.trial(), true)) {
     left += concat(name_of(type), ", stride ", stride, ": ", library.text(), "; ");
     return;

@@ -46,7 +46,7 @@ struct Planned {
     setenv("STAND_IN_CUDNN_MIB", mib, 1);
     Device device{engine::BackendOptions{}};
     LibraryConv conv({2, {6, 6, 8}, 8, 5, ValueType::bf16});
-    const TrialMemory memory(device, 20'000, true);
+    const TrialMemory memory(device, 20'000);
     Trial trial = memory.trial();
     trial.workspace = [&](std::size_t bytes) -> void* {
       asked.push_back(bytes);
@@ -92,7 +92,7 @@ TEST(LibraryConv, TakesTheNextAlgorithmWhereTheMemoryIsNotThere) {
 TEST(Matmul, TakesNoWorkspaceThatIsNotThere) {
   Device device{engine::BackendOptions{}};
   Matmul product({128, 64, 80, false, false, ValueType::bf16, ValueType::bf16});
-  const TrialMemory memory(device, 20'480, false);
+  const TrialMemory memory(device, 20'480);
   Trial trial = memory.trial();
   trial.workspace = [](std::size_t) -> void* { return nullptr; };
   product.plan(trial);  // the stand-in has no algorithm without
@@ -113,9 +113,17 @@ TEST(Device, LetsTheCommLaneGoBeforeComputeAndThatBeforeTheSide) {
   EXPECT_LT(priority(engine::kCompute), priority(engine::kFirstSide));
 }
 
+TEST(LibraryConv, SaysWhyThereIsNoneWhereCudnnCannotBeOpened) {
+  setenv("STAND_IN_FAULT", "dnn", 1);
+  const Planned none("100");
+  unsetenv("STAND_IN_FAULT");
+  EXPECT_FALSE(none.good);
+  EXPECT_NE(none.text.find("cuDNN cannot be opened ("), std::string::npos) << none.text;
+}
+
 TEST(TrialMemory, GivesNothingWhereTheDeviceHasNotSoMuchAndGoesOn) {
   Device device{engine::BackendOptions{}};
-  const TrialMemory memory(device, 100, false);
+  const TrialMemory memory(device, 100);
   void* const some = memory.trial().workspace(1000);
   EXPECT_NE(some, nullptr);
   EXPECT_EQ(memory.trial().workspace(10), some);

@@ -90,6 +90,15 @@ TEST_F(GpuSelfCheck, NamesEachFault) {
   expect_fault("flip", Precision::bf16, "/");  // which parameter is by chance
 }
 
+/// What the backend has another way for is no fault.
+TEST_F(GpuSelfCheck, PassesWhereALibraryIsMissing) {
+  if (!alone()) GTEST_SKIP() << "has nothing to do with others";
+  for (const char* const fault : {"dnn"}) {
+    break_last_rank(fault);
+    EXPECT_TRUE(find(Precision::bf16, false).good) << fault;
+  }
+}
+
 TEST_F(GpuSelfCheck, FindsABrokenGraphWithoutAJudge) {
   if (!alone()) GTEST_SKIP() << "has nothing to do with others";
   EXPECT_TRUE(find(Precision::fp32, false).good);
