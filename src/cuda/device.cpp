@@ -23,6 +23,9 @@ namespace cifar_mpi::cuda {
 namespace {
 
 constexpr double kMiB = 1 << 20;
+/// The biases of any layer.
+constexpr std::size_t kNanBytes = std::size_t{1} << 18;
+
 /// 13000 → "13.0"
 std::string cuda_version(int number) { return concat(number / 1000, '.', number % 1000 / 10); }
 
@@ -223,7 +226,17 @@ cublasLtHandle_t Device::blas() {
 }
 
 TrialMemory::TrialMemory(Device& device, std::size_t bytes)
-    : device_(device), operand_(device.allocate(bytes)), result_(device.allocate(bytes)) {
+    : device_(device),
+      operand_(device.allocate(bytes)),
+      result_(device.allocate(bytes)),
+      nans_(device.allocate(kNanBytes)) {
+  const std::vector<std::byte> ones(kNanBytes, std::byte{0xFF});
+  device.copy(nans_.data(), ones.data(), ones.size());
+  trial_.nans = nans_.data();
+  trial_.nan_bytes = nans_.size();
+  trial_.read = [&device](void* dst, const void* src, std::size_t count) {
+    device.copy(static_cast<std::byte*>(dst), static_cast<const std::byte*>(src), count);
+  };
   trial_.blas = device.blas();
   trial_.dnn = &device.dnn();
   trial_.stream = device.stream(engine::kCompute);

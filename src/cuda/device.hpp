@@ -93,7 +93,7 @@ class TrialMemory {
   void* workspace(std::size_t bytes);
 
   Device& device_;
-  Buffer operand_, result_, workspace_;
+  Buffer operand_, result_, nans_, workspace_;
   Trial trial_;
 };
 

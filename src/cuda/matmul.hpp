@@ -36,7 +36,8 @@ class Matmul {
  public:
   explicit Matmul(const MatmulShape& shape) : shape_(shape) {}
 
-  /// Asks cuBLASLt for its best algorithm whose workspace can be had, and runs it once. Throws Error{device}
+  /// Asks cuBLASLt for its best algorithm whose workspace can be had, and runs it once. A ReLU that makes zeros of NaN, as
+  /// max does on a GPU, is left to a kernel of ours: divergence must be seen. Throws Error{device}
   /// only when the device is lost.
   void plan(const Trial& trial);
   /// Enqueues the product; pointers are 16-byte aligned. `bias` is unused without an epilogue.
@@ -55,6 +56,8 @@ class Matmul {
 
  private:
   bool find_algorithm(const Trial& trial);
+  /// Whether NaN in the biases is NaN in the result.
+  bool keeps_nan(const Trial& trial) const;
   /// Asks for an algorithm with a workspace of at most so many bytes; false without one.
   bool propose(std::size_t most_workspace);
   cublasStatus_t launch(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,
@@ -66,7 +69,8 @@ class Matmul {
   Owned<cublasLtMatrixLayout_t> layout_a_, layout_b_, layout_d_;
   cublasLtMatmulAlgo_t algorithm_{};
   std::size_t workspace_bytes_ = 0;
-  bool planned_ = false;  ///< by cuBLASLt
+  bool planned_ = false;      ///< by cuBLASLt
+  bool relu_behind_ = false;  ///< a kernel of ours, because cuBLASLt's ReLU takes NaN for nothing
 };
 
 }  // namespace cifar_mpi::cuda

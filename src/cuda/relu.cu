@@ -27,9 +27,9 @@ __device__ void for_vec8(std::int64_t count, Whole whole, Single single) {
   }
 }
 
-/// One thread per vec8, as mask and shift: the limit is memory.
+/// One thread per vec8, as mask and shift: the limit is memory. `x` may be `y`, so nothing here is restrict.
 template <class T>
-__global__ void rectify(const T* __restrict__ x, T* __restrict__ y, std::int64_t count) {
+__global__ void rectify(const T* x, T* y, std::int64_t count) {
   for_vec8(
       count,
       [=](std::int64_t i) {

@@ -9,7 +9,7 @@
 /// Value by value: ReLUs that no other kernel takes in, biases, sums. All enqueue and return; a NaN stays one.
 namespace cifar_mpi::cuda {
 
-/// y[i] = max(x[i], 0).
+/// y[i] = max(x[i], 0); y may be x.
 void relu_forward(cudaStream_t stream, ValueType type, const void* x, void* y, std::int64_t count);
 
 /// masked[i] = grad[i] where y[i], the ReLU's output, is positive, else 0; masked may be grad.

@@ -25,6 +25,10 @@ struct Trial {
   cudaStream_t stream = nullptr;
   const void* operand = nullptr;  ///< zeros; as large as the largest operand
   void* result = nullptr;         ///< as large as the largest result
+  const void* nans = nullptr;     ///< nothing but NaN, in each type
+  std::size_t nan_bytes = 0;
+  /// Copies from the device, whose stream is done, to the host.
+  std::function<void(void* dst, const void* src, std::size_t bytes)> read;
   /// Memory of so many bytes, until it is asked for more; null where the device has not so much left.
   std::function<void*(std::size_t bytes)> workspace;
 };

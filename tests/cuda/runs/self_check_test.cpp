@@ -88,7 +88,7 @@ TEST_F(SelfCheckedRun, PrintsATableAloneForAdministrators) {
   EXPECT_EQ(count_lines_with(good.output, "  4 all-reduce "), 1) << good.output;
   EXPECT_EQ(count_lines_with(good.output, " ok "), 7) << good.output;
   EXPECT_EQ(count_lines_with(good.output, "passed in "), 1) << good.output;
-  const Outcome bad = run_command(faulty("relu", only));
+  const Outcome bad = run_command(faulty("nan", only));
   EXPECT_EQ(bad.code, 6) << bad.output;
   EXPECT_EQ(count_lines_with(bad.output, "  5 divergence                       FAILED "), 1) << bad.output;
   expect_refusal(run_command("env CUDA_VISIBLE_DEVICES= " + only), 6, "no GPU is visible");

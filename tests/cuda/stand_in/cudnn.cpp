@@ -135,6 +135,9 @@ struct Shape {
         sums[to * out() + o] += sum;
       }
     });
+    if (has_fault("nan"))
+      std::replace_if(
+          sums.begin(), sums.end(), [](float sum) { return sum != sum; }, 0.0f);
     narrow(sums, results);
   }
   void weight_gradient(const void* images, const void* grad, void* results) const {

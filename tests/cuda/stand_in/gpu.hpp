@@ -31,6 +31,7 @@
 ///   product   the last column of what cuBLASLt multiplies lacks the last term of its sums
 ///   stale     a graph's first kernel does nothing from the second launch on: what it makes stays as it was
 ///   relu      cuBLASLt's ReLU makes zeros of NaN
+///   nan       so do cuDNN's forward convolutions
 ///   sum       NCCL loses the last 16 values of the first rank
 ///   hang      no kernel ends
 ///   dnn       cuDNN cannot be opened

@@ -102,6 +102,28 @@ TEST(Matmul, TakesNoWorkspaceThatIsNotThere) {
   EXPECT_EQ(product.text().find("plain"), std::string::npos) << product.text();
 }
 
+TEST(Matmul, PutsAReluBehindOneThatHidesNan) {
+  for (const bool hides : {false, true}) {
+    for (const ValueType type : {ValueType::fp32, ValueType::bf16}) {
+      if (hides) setenv("STAND_IN_FAULT", "relu", 1);
+      Device device{engine::BackendOptions{}};
+      Matmul product({16, 8, 32, false, false, type, type, false, Epilogue::bias_relu});
+      const TrialMemory memory(device, 4096);
+      const Trial trial = memory.trial();
+      product.plan(trial);
+      EXPECT_EQ(product.text().find("our ReLU behind it") != std::string::npos, hides) << product.text();
+      product.run(trial.stream, trial.operand, trial.operand, trial.result, trial.nans,
+                  trial.workspace(product.workspace_bytes()));
+      ASSERT_EQ(cudaStreamSynchronize(trial.stream), cudaSuccess);
+      std::vector<unsigned char> bytes(16 * 8 * bytes_per(type));
+      trial.read(bytes.data(), trial.result, bytes.size());
+      for (std::size_t i = bytes_per(type) - 1; i < bytes.size(); i += bytes_per(type))
+        ASSERT_EQ(bytes[i] & 0x7F, 0x7F) << i;  // the exponent of NaN
+      unsetenv("STAND_IN_FAULT");
+    }
+  }
+}
+
 TEST(Device, LetsTheCommLaneGoBeforeComputeAndThatBeforeTheSide) {
   Device device{engine::BackendOptions{}};
   const auto priority = [&](engine::LaneId lane) {
