@@ -92,6 +92,10 @@ RunDevice choose_device(const train::TrainConfig& config, const comm::World& wor
     cpu.sentence = "device: cpu, where --update server works so far (--device auto)";
     return cpu;
   }
+  if (config.conv == engine::ConvMethod::fft) {
+    cpu.sentence = "device: cpu, which alone has --conv fft (--device auto)";
+    return cpu;
+  }
   const Unable unable = find_unable(world);
   if (unable.rank < 0)
     return {cuda::make_platform, self_check(false), "device: cuda, because a GPU can be used (--device auto)",
