@@ -131,14 +131,39 @@ void TrainOptions::add_model(CLI::App& app) {
 
 void TrainOptions::add_exchange(CLI::App& app) {
   const std::string group = "Gradient exchange";
-  add_choice(app, "--update", config_.update,
-             "How the gradients of all ranks become new weights; all-reduce: they are summed, and every rank "
-             "makes the same step; server: the last ranks sum them and make it for all")
+  add_choice(
+      app, "--update", config_.update,
+      "How the gradients of all ranks become new weights; all-reduce: they are summed, and every rank "
+      "makes the same step; server: the last ranks sum them and make it for all; local: each rank takes "
+      "--local-steps of its own, then their weights are averaged")
       ->group(group);
   app.add_option(
          "--servers", config_.servers,
          "With --update server: the ranks that hold the weights and compute no gradients, the last ones")
       ->check(number<int>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--local-steps", config_.local.steps,
+         "local: steps of a rank between two averagings; log, evaluation, checkpoints and stops wait for one")
+      ->check(number<int>())
+      ->capture_default_str()
+      ->group(group);
+  add_choice(app, "--outer", config_.local.outer,
+             "local: average goes on from the mean of the ranks' weights; nesterov takes what they moved for "
+             "a gradient, for hundreds of local steps")
+      ->group(group);
+  app.add_option("--outer-lr", config_.local.outer_rate, "--outer nesterov: its rate")
+      ->check(number<double>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--outer-momentum", config_.local.outer_momentum, "--outer nesterov: its momentum")
+      ->check(number<double>())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--local-after", config_.local.after_epoch,
+                 "local: epochs in which gradients are summed in every step, before local steps begin")
+      ->check(number<double>())
       ->capture_default_str()
       ->group(group);
   app.add_option("--all-reduce", config_.all_reduce, "How gradients are summed over the ranks")

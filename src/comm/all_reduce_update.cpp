@@ -27,8 +27,26 @@ void check_parts(const StepParts& parts, std::span<const ParamSpan> buckets) {
     throw std::logic_error(
         concat("one update task per bucket: ", parts.update.size(), " tasks, ", buckets.size(), " buckets"));
   }
-  if (buckets.back().end != parts.grads.size())
+  if (buckets.empty() || buckets.back().end != parts.grads.size())
     throw std::logic_error("the buckets do not end with the gradients");
+}
+
+/// Those of so many floats.
+std::span<const ParamSpan> buckets_within(const std::vector<ParamSpan>& buckets, std::size_t floats) {
+  const auto behind = std::find_if(buckets.begin(), buckets.end(),
+                                   [&](const ParamSpan& bucket) { return bucket.end > floats; });
+  return {buckets.begin(), behind};
+}
+
+std::vector<ParamSpan> plan_blocks(const engine::ParamLayout& layout, const AllReduceSettings& settings) {
+  const std::vector<ParamSpan> first =
+      plan_buckets(layout, static_cast<std::size_t>(settings.bucket_mib * (1 << 20)));
+  std::vector<ParamSpan> buckets;
+  for (std::size_t block = 0; block < static_cast<std::size_t>(settings.blocks); ++block) {
+    const std::size_t begin = block * layout.trained_floats;
+    for (const ParamSpan& span : first) buckets.push_back({begin + span.begin, begin + span.end});
+  }
+  return buckets;
 }
 
 /// The step of one rank alone: there is nothing to sum.
@@ -61,9 +79,7 @@ std::vector<ParamSpan> plan_buckets(const engine::ParamLayout& layout, std::size
 
 AllReduceUpdate::AllReduceUpdate(std::unique_ptr<Collective> collective, const engine::ParamLayout& layout,
                                  const AllReduceSettings& settings)
-    : collective_(std::move(collective)),
-      settings_(settings),
-      buckets_(plan_buckets(layout, static_cast<std::size_t>(settings.bucket_mib * (1 << 20)))) {}
+    : collective_(std::move(collective)), settings_(settings), buckets_(plan_blocks(layout, settings)) {}
 
 RunFingerprint AllReduceUpdate::settings() const {
   return {{"all-reduce", std::string(collective_->resolved())},
@@ -76,14 +92,15 @@ Buffer AllReduceUpdate::allocate(std::size_t control_floats) {
 }
 
 void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency concurrent) {
-  check_parts(parts, buckets_);
+  const std::span<const ParamSpan> buckets = buckets_within(buckets_, parts.grads.size());
+  check_parts(parts, buckets);
   engine::Branches branches(program, concurrent.branches);
   if (collective_->ranks() == 1) return append_alone(branches, std::move(parts));
 
   std::vector<std::size_t> ready_after;
   std::vector<Task> all_reduces;
-  for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    const std::span<float> array = array_of(i, buckets_[i], parts);
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    const std::span<float> array = array_of(i, buckets[i], parts);
     const std::size_t last = last_user(parts.compute, array);
     ready_after.push_back(settings_.overlap && concurrent.exchange ? last : parts.compute.size() - 1);
     all_reduces.push_back(collective_->all_reduce(concat("all-reduce of bucket ", i), array,
@@ -101,7 +118,7 @@ void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency 
     program.wait(kCompute, queue.last());
     branches.run(std::move(*parts.before_updates));
   }
-  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
     if (!all_first) program.wait(kCompute, queue.done(i));
     branches.run(std::move(parts.update[i]));
   }

@@ -157,10 +157,9 @@ engine::Task plan_train(const engine::TrainBinding& binding, int batch, T* x, st
                                  reinterpret_cast<const std::byte*>(x), labels);
   task.reads.push_back(engine::bytes_of(binding.step, 1));
   const auto write = choose_write<T>(binding.augment.source.channels);
-  task.start = [write, batch, x, labels,
-                first = static_cast<std::uint64_t>(binding.part) * static_cast<std::uint64_t>(batch),
-                data = binding.data, order = binding.order, spec = binding.augment, seed = binding.seed,
-                step = binding.step, scratch = Scratch(binding.augment)](engine::Lane&) mutable {
+  task.start = [write, batch, x, labels, first = binding.first_sample, data = binding.data,
+                order = binding.order, spec = binding.augment, seed = binding.seed, step = binding.step,
+                scratch = Scratch(binding.augment)](engine::Lane&) mutable {
     const std::uint64_t now = *step;
     const std::ptrdiff_t values = spec.output().count();
 #pragma omp parallel for schedule(static)

@@ -126,6 +126,11 @@ class CpuBackend final : public engine::Backend {
     return plan_sum(std::move(name), dst, a, b, n);
   }
 
+  engine::Task share_task(std::string name, float* dst, const float* a, const float* b, float share,
+                          std::size_t n) override {
+    return plan_share(std::move(name), dst, a, b, share, n);
+  }
+
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, RunnerKind kind,
                                          std::vector<engine::Bytes> regions) override {
     const auto waiting = options_.oversubscribed ? engine::WhileWaiting::yield : engine::WhileWaiting::spin;

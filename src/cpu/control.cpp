@@ -57,18 +57,20 @@ engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<eng
 
   engine::Task task;
   task.name = "advance";
+  const auto steps = static_cast<std::size_t>(binding.steps);
   task.reads = {engine::bytes_of(binding.control, end),
                 engine::bytes_of(binding.decay_sums.data(), binding.decay_sums.size()),
-                engine::bytes_of(binding.step, 1), engine::bytes_of(records.data(), records.size())};
-  task.writes = {engine::bytes_of(binding.step, 1), engine::bytes_of(records.data(), records.size())};
+                engine::bytes_of(binding.step, steps), engine::bytes_of(records.data(), records.size())};
+  task.writes = {engine::bytes_of(binding.step, steps), engine::bytes_of(records.data(), records.size())};
   if (binding.gradient_norm != nullptr) task.reads.push_back(engine::bytes_of(binding.gradient_norm, 1));
   for (engine::StepRecord& record : records) {
     task.writes.push_back(engine::bytes_of(record.slots.data(), record.slots.size()));
   }
-  task.start = [binding, begin, end, ring = records.data()](engine::Lane&) {
+  task.start = [binding, begin, end, steps, ring = records.data()](engine::Lane&) {
     const float* control = binding.control;
-    engine::StepRecord& record = ring[*binding.step % engine::kRecordRing];
-    record.step = *binding.step;
+    const std::uint64_t last = binding.step[steps - 1];
+    engine::StepRecord& record = ring[engine::record_place(last, steps)];
+    record.step = last;
     record.cross_entropy =
         static_cast<double>(control[ControlLayout::loss_sum]) / static_cast<double>(binding.global_batch);
     record.decay_term = 0.0;
@@ -81,7 +83,8 @@ engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<eng
     record.applied = std::isfinite(control[ControlLayout::loss_sum]) && std::isfinite(record.decay_term) &&
                      std::isfinite(record.gradient_norm);
     std::copy(control + begin, control + end, record.slots.begin());
-    if (record.applied) ++*binding.step;
+    if (!record.applied) return;
+    for (std::size_t i = 0; i < steps; ++i) binding.step[i] += steps;
   };
   return task;
 }

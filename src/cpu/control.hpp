@@ -19,7 +19,7 @@ engine::Task plan_control(const engine::TrainBinding& binding);
 /// The last compute task of a step: notes how long the step took since plan_control's task.
 engine::Task plan_compute_time(engine::RankFacts* facts);
 
-/// Writes records[step % kRecordRing] from the summed control block, then moves the step counter on. If the
+/// Writes records[record_place(step, steps)], of the last step of a replay, from the summed control block, then moves the step counter on. If the
 /// summed loss or the decay term is not finite the record says `applied = false` and the counter stays.
 ///
 /// cross_entropy = loss_sum / global_batch, decay_term = Σ decay_sums; the slots are those of the control

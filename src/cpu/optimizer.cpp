@@ -151,10 +151,11 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
                 sums_decay = optim::decays_by_loss(binding.optimizer.kind),
                 chunks = chunks_of(binding.begin, binding.end, params, layout),
                 rule = optim::Schedule(binding.schedule).rule()](engine::Lane&) {
-    const bool apply = std::isfinite(binding.control[engine::ControlLayout::loss_sum]) &&
-                       (!clips || std::isfinite(*binding.gradient_norm));
-    optim::UpdateRates rates =
-        optim::update_rates(rule, binding.optimizer, binding.ema_decay, *binding.step, optim::HostMath{});
+    const bool apply =
+        binding.average_steps == 0 || (std::isfinite(binding.control[engine::ControlLayout::loss_sum]) &&
+                                       (!clips || std::isfinite(*binding.gradient_norm)));
+    optim::UpdateRates rates = optim::update_rates(rule, binding.optimizer, binding.ema_decay, *binding.step,
+                                                   optim::HostMath{}, binding.average_steps);
     if (clips) rates.clip = optim::clip_factor(binding.clip_norm, *binding.gradient_norm);
     const Blocks blocks{binding.params, binding.grads, binding.ema, {binding.states[0], binding.states[1]}};
     *binding.decay_sum = sum_chunks(chunks.size(), [&](std::size_t c) {
@@ -206,7 +207,8 @@ engine::Task plan_running(const engine::RunningBinding& binding, const model::Pa
                 shares = std::move(shares)](engine::Lane&) {
     if (!std::isfinite(binding.control[engine::ControlLayout::loss_sum])) return;
     if (binding.gradient_norm != nullptr && !std::isfinite(*binding.gradient_norm)) return;
-    const auto ema_share = static_cast<float>(1.0 - optim::ema_decay(binding.ema_decay, *binding.step));
+    const auto ema_share =
+        static_cast<float>(1.0 - optim::ema_decay(binding.ema_decay, *binding.step, binding.average_steps));
     float* const now = binding.params + begin;
     float* const average = binding.ema + begin;
     for (std::size_t i = 0; i < shares.size(); ++i) {

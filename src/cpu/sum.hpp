@@ -11,4 +11,8 @@ namespace cifar_mpi::cpu {
 /// number of threads.
 engine::Task plan_sum(std::string name, float* dst, const float* a, const float* b, std::size_t n);
 
+/// Likewise dst[i] = share · (a[i] − b[i]), or share · a[i] where b is null.
+engine::Task plan_share(std::string name, float* dst, const float* a, const float* b, float share,
+                        std::size_t n);
+
 }  // namespace cifar_mpi::cpu

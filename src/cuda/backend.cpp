@@ -73,7 +73,7 @@ class CudaBackend final : public engine::Backend {
 
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
-    const RecordRing& ring = device_.link().add_ring(binding.control_layout.slots_floats(),
+    const RecordRing& ring = device_.link().add_ring(binding.control_layout.slots_floats(), binding.steps,
                                                      device_.allocate(sizeof(std::uint64_t)), records);
     Advance place;
     place.replays = ring.replays.as<std::uint64_t>();
@@ -99,6 +99,11 @@ class CudaBackend final : public engine::Backend {
   engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,
                         std::size_t n) override {
     return plan_sum(std::move(name), dst, a, b, n);
+  }
+
+  engine::Task share_task(std::string name, float* dst, const float* a, const float* b, float share,
+                          std::size_t n) override {
+    return plan_share(std::move(name), dst, a, b, share, n);
   }
 
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,

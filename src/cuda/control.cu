@@ -38,7 +38,7 @@ __global__ void end(Advance work) {
   if (threadIdx.x != 0) return;
   const float loss_sum = work.control[ControlLayout::loss_sum];
   DeviceRecord record;
-  record.step = *work.step;
+  record.step = work.step[work.steps - 1];
   record.cross_entropy = static_cast<double>(loss_sum) / work.global_batch;
   for (int i = 0; i < work.buckets; ++i) record.decay_term += work.decay_sums[i];
   record.gradient_norm = work.gradient_norm != nullptr ? *work.gradient_norm : 0.0;
@@ -49,7 +49,9 @@ __global__ void end(Advance work) {
   record.trace_requests = work.control[ControlLayout::trace];
   record.applied = applied ? 1 : 0;
   work.entries[place] = record;
-  if (applied) ++*work.step;
+  if (applied) {
+    for (int i = 0; i < work.steps; ++i) work.step[i] += static_cast<std::uint64_t>(work.steps);
+  }
   ++*work.replays;
 }
 

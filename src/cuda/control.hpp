@@ -39,6 +39,7 @@ struct Advance {
   std::uint64_t* replays = nullptr;
   DeviceRecord* entries = nullptr;  ///< pinned host memory, kRecordRing of them
   float* slots = nullptr;           ///< pinned host memory, those of the control block, of each
+  int steps = 1;  ///< of a replay; as many counters stand at `step`, the record is of the last
 };
 void end_step(cudaStream_t stream, const Advance& work);
 

@@ -46,7 +46,7 @@ const float* RecordRing::slots_of(std::uint64_t replay) const {
 void RecordRing::deliver(std::uint64_t done) {
   for (; delivered < done; ++delivered) {
     const DeviceRecord& from = entry(delivered);
-    engine::StepRecord& to = (*records)[from.step % kRecordRing];
+    engine::StepRecord& to = (*records)[engine::record_place(from.step, steps)];
     to.step = from.step;
     to.cross_entropy = from.cross_entropy;
     to.decay_term = from.decay_term;
@@ -68,7 +68,7 @@ const int* HostLink::request_word(const std::atomic<int>* source) {
   return words_.back().word.as<const int>();
 }
 
-RecordRing& HostLink::add_ring(std::size_t slot_floats, Buffer counter,
+RecordRing& HostLink::add_ring(std::size_t slot_floats, int steps, Buffer counter,
                                std::vector<engine::StepRecord>& records) {
   records.resize(kRecordRing);
   for (engine::StepRecord& record : records) record.slots.resize(slot_floats);
@@ -77,6 +77,7 @@ RecordRing& HostLink::add_ring(std::size_t slot_floats, Buffer counter,
   ring.slots = allocate_pinned(kRecordRing * slot_floats * sizeof(float));
   ring.replays = std::move(counter);
   ring.slot_floats = slot_floats;
+  ring.steps = static_cast<std::uint64_t>(steps);
   ring.records = &records;
   rings_.push_back(std::move(ring));
   return rings_.back();

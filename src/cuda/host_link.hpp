@@ -30,12 +30,13 @@ struct RecordRing {
   Buffer slots;    ///< pinned, kRecordRing · slot_floats floats
   Buffer replays;  ///< device memory, one counter
   std::size_t slot_floats = 0;
+  std::uint64_t steps = 1;  ///< of a replay
   std::vector<engine::StepRecord>* records = nullptr;
   std::uint64_t delivered = 0;  ///< replays whose record the host has
 
   const DeviceRecord& entry(std::uint64_t replay) const;
   const float* slots_of(std::uint64_t replay) const;
-  /// Copies what the replays before `done` left to records[step % kRecordRing].
+  /// Copies what the replays before `done` left to records[record_place(step, steps)].
   void deliver(std::uint64_t done);
 };
 
@@ -44,7 +45,8 @@ class HostLink {
  public:
   /// The pinned word of `source`, made at the first call for it.
   const int* request_word(const std::atomic<int>* source);
-  RecordRing& add_ring(std::size_t slot_floats, Buffer counter, std::vector<engine::StepRecord>& records);
+  RecordRing& add_ring(std::size_t slot_floats, int steps, Buffer counter,
+                       std::vector<engine::StepRecord>& records);
 
   std::vector<const RequestWord*> words_read_by(const engine::StepProgram& program) const;
   std::vector<RecordRing*> rings_written_by(const engine::StepProgram& program);

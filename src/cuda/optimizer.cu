@@ -90,9 +90,11 @@ __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ U
   std::uint64_t i = segments.items[0].begin + 4 * static_cast<std::uint64_t>(thread_index());
   Four next = {};
   if (i < end) next = load_four<Rule>(work, i);
-  const bool apply = isfinite(*work.loss_sum) && (!kClips || isfinite(*work.gradient_norm));
+  const bool apply =
+      work.average_steps == 0 || (isfinite(*work.loss_sum) && (!kClips || isfinite(*work.gradient_norm)));
   if (threadIdx.x == 0) {
-    rates = optim::update_rates(work.rule, work.optimizer, work.ema_decay, *work.step, DeviceMath{});
+    rates = optim::update_rates(work.rule, work.optimizer, work.ema_decay, *work.step, DeviceMath{},
+                                work.average_steps);
     if (kClips) rates.clip = optim::clip_factor(work.clip_norm, *work.gradient_norm);
   }
   __syncthreads();
@@ -124,7 +126,8 @@ __global__ void update_statistics(const __grid_constant__ Running work) {
   const std::uint64_t i = work.segments.items[0].begin + static_cast<std::uint64_t>(thread_index());
   if (i >= work.segments.items[work.segments.count - 1].end || !isfinite(*work.loss_sum)) return;
   if (work.gradient_norm != nullptr && !isfinite(*work.gradient_norm)) return;
-  const auto ema_share = static_cast<float>(1.0 - optim::ema_decay(work.ema_decay, *work.step));
+  const auto ema_share =
+      static_cast<float>(1.0 - optim::ema_decay(work.ema_decay, *work.step, work.average_steps));
   const float share = segment_of(work.segments, i).rate_factor;
   const float now = optim::updated_running(work.params[i], work.statistics[i - work.begin], share);
   work.params[i] = now;

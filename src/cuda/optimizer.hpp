@@ -14,7 +14,8 @@ constexpr int kUpdateBlocks = 512;
 /// For every float of the segments, with the weight decay λ of its parameter: w' by the optimizer's rule in
 /// optim/step_math.hpp, for sgd w − lr·(g + λ·w); ema' = ema + (1 − d)·(w' − ema); and decay_sum (+)= Σ λ·½w²
 /// of the values before the update, 0 where λ is no part of the loss. Where there is a norm, g is first
-/// multiplied by optim::clip_factor. Nothing but the sum is written when loss_sum or the norm is not finite.
+/// multiplied by optim::clip_factor. Nothing but the sum is written when loss_sum or the norm is not finite, unless
+/// the average moves for no step (engine::UpdateBinding).
 /// Segments lie one behind another and begin and end on multiples of 4 floats. Moves 20 bytes per parameter,
 /// and 8 for each array of the optimizer.
 struct Update {
@@ -34,6 +35,7 @@ struct Update {
   float* states[optim::kMostOptimizerRows] = {};
   double clip_norm = 0.0;
   const double* gradient_norm = nullptr;  ///< null: nothing is clipped
+  int average_steps = 1;
 };
 void update(cudaStream_t stream, const Update& work);
 
@@ -60,6 +62,7 @@ struct Running {
   double ema_decay = 0.0;
   Segments segments;
   const double* gradient_norm = nullptr;  ///< null: there is none
+  int average_steps = 1;
 };
 void update_running(cudaStream_t stream, const Running& work);
 

@@ -55,6 +55,16 @@ Task loss_task(const char* name, const LossPlace& place) {
   return task;
 }
 
+/// It writes `dst` from `a`, and from `b` unless it is null.
+Task elementwise_task(std::string name, const float* dst, const float* a, const float* b, std::size_t n) {
+  Task task;
+  task.name = std::move(name);
+  task.reads = {bytes_of(a, n)};
+  if (b != nullptr) task.reads.push_back(bytes_of(b, n));
+  task.writes = {bytes_of(dst, n)};
+  return task;
+}
+
 /// The parameters of floats [begin, end), or the parts of them that lie there, as many to a launch as fit.
 std::vector<Segments> segments_of(std::size_t begin, std::size_t end, const model::ParamTable& params,
                                   const engine::ParamLayout& layout) {
@@ -119,9 +129,8 @@ Task plan_compute_time(engine::RankFacts* facts) {
 
 Task plan_train_input(const engine::TrainBinding& binding, int batch, ValueType type, std::byte* x,
                       std::uint8_t* labels) {
-  const TrainInput input{
-      place_input(binding.data, binding.augment, batch, type, x, labels), binding.order, binding.seed,
-      static_cast<std::uint64_t>(binding.part) * static_cast<std::uint64_t>(batch), binding.step};
+  const TrainInput input{place_input(binding.data, binding.augment, batch, type, x, labels), binding.order,
+                         binding.seed, binding.first_sample, binding.step};
   Task task = input_task("augment", input.place);
   task.reads.push_back(bytes_of(binding.step, 1));
   task.start = [input](Lane& lane) { train_input(stream_of(lane), input); };
@@ -182,7 +191,8 @@ Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& 
                         binding.optimizer,
                         {binding.states[0], binding.states[1]},
                         binding.clip_norm,
-                        binding.gradient_norm});
+                        binding.gradient_norm,
+                        binding.average_steps});
   }
   const std::size_t floats = binding.end - binding.begin;
   const engine::Bytes weights = bytes_of(binding.params + binding.begin, floats);
@@ -255,7 +265,7 @@ Task plan_running(const engine::RunningBinding& binding, const model::ParamTable
   for (const Segments& segments : segments_of(begin, layout.floats, params, layout)) {
     launches.push_back({binding.params, binding.ema, binding.control + ControlLayout::loss_sum,
                         binding.control + binding.control_layout.statistics(), begin, binding.step,
-                        binding.ema_decay, segments, binding.gradient_norm});
+                        binding.ema_decay, segments, binding.gradient_norm, binding.average_steps});
   }
   const engine::Bytes running = bytes_of(binding.params + begin, layout.running_floats);
   const engine::Bytes ema = bytes_of(binding.ema + begin, layout.running_floats);
@@ -281,13 +291,15 @@ Task plan_advance(const engine::AdvanceBinding& binding, Advance ring) {
   work.buckets = static_cast<int>(binding.decay_sums.size());
   work.gradient_norm = binding.gradient_norm;
   work.step = binding.step;
+  work.steps = binding.steps;
+  const auto steps = static_cast<std::size_t>(binding.steps);
   Task task;
   task.name = "advance";
   task.reads = {bytes_of(work.control, ControlLayout::header_floats + work.slots_floats),
-                bytes_of(work.decay_sums, binding.decay_sums.size()), bytes_of(work.step, 1),
+                bytes_of(work.decay_sums, binding.decay_sums.size()), bytes_of(work.step, steps),
                 bytes_of(work.replays, 1)};
   if (work.gradient_norm != nullptr) task.reads.push_back(bytes_of(work.gradient_norm, 1));
-  task.writes = {bytes_of(work.step, 1), bytes_of(work.replays, 1),
+  task.writes = {bytes_of(work.step, steps), bytes_of(work.replays, 1),
                  bytes_of(work.entries, engine::kRecordRing),
                  bytes_of(work.slots, engine::kRecordRing * work.slots_floats)};
   task.start = [work](Lane& lane) { end_step(stream_of(lane), work); };
@@ -295,12 +307,14 @@ Task plan_advance(const engine::AdvanceBinding& binding, Advance ring) {
 }
 
 Task plan_sum(std::string name, float* dst, const float* a, const float* b, std::size_t n) {
-  Task task;
-  task.name = std::move(name);
-  task.reads = {bytes_of(a, n)};
-  if (b != nullptr) task.reads.push_back(bytes_of(b, n));
-  task.writes = {bytes_of(dst, n)};
+  Task task = elementwise_task(std::move(name), dst, a, b, n);
   task.start = [dst, a, b, n](Lane& lane) { add(stream_of(lane), dst, a, b, n); };
+  return task;
+}
+
+Task plan_share(std::string name, float* dst, const float* a, const float* b, float share, std::size_t n) {
+  Task task = elementwise_task(std::move(name), dst, a, b, n);
+  task.start = [dst, a, b, share, n](Lane& lane) { take_share(stream_of(lane), dst, a, b, share, n); };
   return task;
 }
 

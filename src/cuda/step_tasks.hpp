@@ -68,4 +68,8 @@ engine::Task plan_advance(const engine::AdvanceBinding& binding, Advance ring);
 
 engine::Task plan_sum(std::string name, float* dst, const float* a, const float* b, std::size_t n);
 
+/// dst[i] = share · (a[i] − b[i]) for i < n, or share · a[i] where b is null.
+engine::Task plan_share(std::string name, float* dst, const float* a, const float* b, float share,
+                        std::size_t n);
+
 }  // namespace cifar_mpi::cuda

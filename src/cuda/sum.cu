@@ -11,6 +11,11 @@ __global__ void add_two(float* dst, const float* a, const float* b, std::int64_t
   if (i < count) dst[i] = b == nullptr ? a[i] : a[i] + b[i];
 }
 
+__global__ void share_of(float* dst, const float* a, const float* b, float share, std::int64_t count) {
+  const std::int64_t i = thread_index();
+  if (i < count) dst[i] = share * (b == nullptr ? a[i] : a[i] - b[i]);
+}
+
 __global__ void add_tree(float* __restrict__ dst, const float* __restrict__ gathered, std::int64_t count,
                          int ranks) {
   const std::int64_t i = thread_index();
@@ -147,6 +152,13 @@ void add(cudaStream_t stream, float* dst, const float* a, const float* b, std::s
   if (count == 0) return;
   const auto n = static_cast<std::int64_t>(count);
   launch("sum", stream, grid_for(n), add_two, dst, a, b, n);
+}
+
+void take_share(cudaStream_t stream, float* dst, const float* a, const float* b, float share,
+                std::size_t count) {
+  if (count == 0) return;
+  const auto n = static_cast<std::int64_t>(count);
+  launch("share", stream, grid_for(n), share_of, dst, a, b, share, n);
 }
 
 void add_ranks(cudaStream_t stream, float* dst, const float* gathered, std::size_t count, int ranks) {

@@ -150,8 +150,7 @@ std::vector<Task> Tower::train_tasks(const engine::TrainBinding& binding, Arena&
     throw std::logic_error("the control block has no room for the statistics of the batch");
   }
   const Blocks blocks{binding.params, binding.grads, binding.control + control.statistics(),
-                      1.0f / static_cast<float>(control.ranks * binding.parts),
-                      binding.part == 0 ? binding.activations : nullptr};
+                      binding.statistics_share, binding.part == 0 ? binding.activations : nullptr};
   return in_planned_memory(arena, [&](Arena& memory, auto& onto) {
     NetworkTasks network(kernels_, *graph_, layout_, blocks, memory);
     onto = network.onto();

@@ -9,17 +9,29 @@ constexpr StateRow kWeights{.role = StateRole::weights,
                             .meaning = "weights after `step` updates",
                             .what = "the weights",
                             .compared = true,
-                            .of_optimizer = false};
+                            .of_optimizer = false,
+                            .from_zero = false};
 constexpr StateRow kAverage{.role = StateRole::average,
                             .group = "/ema",
                             .running = "/running_ema",
                             .meaning = "exponential moving averages of /model; what evaluation uses",
                             .what = "the averages",
                             .compared = false,
-                            .of_optimizer = false};
+                            .of_optimizer = false,
+                            .from_zero = false};
+constexpr StateRow kOuterMomentum{.role = StateRole::outer_momentum,
+                                  .group = "/outer_momentum",
+                                  .running = nullptr,
+                                  .meaning =
+                                      "what averagings have gathered of the moves of /model: "
+                                      "v = momentum * v + weights before - mean of weights after",
+                                  .what = "the outer momenta",
+                                  .compared = true,
+                                  .of_optimizer = false,
+                                  .from_zero = true};
 
 constexpr StateRow of_optimizer(StateRole role, const char* group, const char* meaning, const char* what) {
-  return {role, group, nullptr, meaning, what, true, true};
+  return {role, group, nullptr, meaning, what, true, true, true};
 }
 constexpr StateRow kMomentum =
     of_optimizer(StateRole::momentum, "/momentum",
@@ -33,17 +45,22 @@ constexpr StateRow kMoment2 = of_optimizer(
 
 }  // namespace
 
-std::vector<StateRow> state_rows(OptimizerKind optimizer) {
+std::vector<StateRow> state_rows(OptimizerKind optimizer, bool outer_momentum) {
+  std::vector<StateRow> rows{kWeights, kAverage};
   switch (optimizer) {
     case OptimizerKind::sgd:
       break;
     case OptimizerKind::momentum:
     case OptimizerKind::nesterov:
-      return {kWeights, kAverage, kMomentum};
+      rows.push_back(kMomentum);
+      break;
     case OptimizerKind::adamw:
-      return {kWeights, kAverage, kMoment1, kMoment2};
+      rows.push_back(kMoment1);
+      rows.push_back(kMoment2);
+      break;
   }
-  return {kWeights, kAverage};
+  if (outer_momentum) rows.push_back(kOuterMomentum);
+  return rows;
 }
 
 }  // namespace cifar_mpi::optim

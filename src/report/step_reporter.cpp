@@ -26,17 +26,17 @@ void StepReporter::begin_interval(std::uint64_t completed) {
   if (started_ < 0.0) started_ = interval_started_;
 }
 
-void StepReporter::note_done(std::uint64_t step) {
-  done_at_[step % engine::kRecordRing] = steady_seconds();
-  if (is_told(step)) communicated_at_[step % engine::kRecordRing] = communicated_();
+void StepReporter::note_done(std::uint64_t begin, std::uint64_t end) {
+  done_at_[place(begin, end)] = steady_seconds();
+  if (is_told(begin, end)) communicated_at_[place(begin, end)] = communicated_();
 }
 
-void StepReporter::add(std::uint64_t step, const engine::StepRecord& record) {
+void StepReporter::add(std::uint64_t begin, std::uint64_t end, const engine::StepRecord& record) {
   if (rank_ != 0) return;
-  watch_.add(record);
+  watch_.add(record, static_cast<int>(end - begin));
   out_.board.note(record);
-  announce_rate(step);
-  if (is_told(step)) report(step, record);
+  announce_rate(end - 1);
+  if (is_told(begin, end)) report(begin, end, record);
 }
 
 void StepReporter::announce_rate(std::uint64_t step) {
@@ -48,22 +48,22 @@ void StepReporter::announce_rate(std::uint64_t step) {
   announced_rate_ = rate;
 }
 
-void StepReporter::report(std::uint64_t step, const engine::StepRecord& record) {
-  const double now = done_at_[step % engine::kRecordRing];
+void StepReporter::report(std::uint64_t begin, std::uint64_t end, const engine::StepRecord& record) {
+  const double now = done_at_[place(begin, end)];
   StepReport r;
-  r.step = step + 1;
+  r.step = end;
   r.total_steps = scale_.total_steps;
   r.epoch = static_cast<double>(r.step) / scale_.steps_per_epoch;
   r.cross_entropy = record.cross_entropy;
   r.decay_term = record.decay_term;
   r.train_accuracy = record.correct / record.samples;
-  r.learning_rate = schedule_.rate(step);
+  r.learning_rate = schedule_.rate(end - 1);
   r.gradient_norm = record.gradient_norm;
   const auto steps = static_cast<double>(r.step - interval_step_);
   r.seconds_per_step = (now - interval_started_) / steps;
   r.images_per_second = static_cast<double>(scale_.global_batch) / r.seconds_per_step;
   r.seconds = now - started_;
-  const double communicated = communicated_at_[step % engine::kRecordRing];
+  const double communicated = communicated_at_[place(begin, end)];
   if (communicated >= 0.0) r.exposed_communication_ms = 1e3 * (communicated - interval_communicated_) / steps;
   if (const std::optional<watch::RankTimes> times = watch_.take()) {
     r.compute_ms_min = times->least;

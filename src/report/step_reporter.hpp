@@ -45,17 +45,21 @@ class StepReporter {
 
   /// Time counts from here, after `completed` steps: at start, and after a pause that is none of the steps'.
   void begin_interval(std::uint64_t completed);
-  /// Step number `step`, from 0 on, is done.
-  void note_done(std::uint64_t step);
-  /// The record of that step; in order, at most engine::kRecordRing steps later.
-  void add(std::uint64_t step, const engine::StepRecord& record);
+  /// A replay that began after `begin` steps of the run and ends with number `end` is done.
+  void note_done(std::uint64_t begin, std::uint64_t end);
+  /// The record of that replay; in order, at most engine::kRecordRing replays later.
+  void add(std::uint64_t begin, std::uint64_t end, const engine::StepRecord& record);
 
  private:
-  bool is_told(std::uint64_t step) const {
-    return (step + 1) % scale_.log_every == 0 || step + 1 == scale_.total_steps;
+  /// Where a replay has several steps, those that a line is due for are told of together.
+  bool is_told(std::uint64_t begin, std::uint64_t end) const {
+    return begin / scale_.log_every != end / scale_.log_every || end == scale_.total_steps;
+  }
+  static std::size_t place(std::uint64_t begin, std::uint64_t end) {
+    return engine::record_place(end - 1, end - begin);
   }
   void announce_rate(std::uint64_t step);
-  void report(std::uint64_t step, const engine::StepRecord& record);
+  void report(std::uint64_t begin, std::uint64_t end, const engine::StepRecord& record);
 
   int rank_;
   std::vector<std::string> hosts_;

@@ -124,11 +124,15 @@ void put_progress(Content& content, const Progress& progress) {
   content.text("/progress/resolved", "meaning", "chosen at start, affects bits; taken over on resume");
 }
 
+std::vector<optim::StateRow> rows_of(const Checkpoint& checkpoint) {
+  return optim::state_rows(checkpoint.optimizer.kind, checkpoint.outer_momentum);
+}
+
 /// All groups but /provenance; their hash.
 std::uint64_t put_content(hdf5::Writer* file, const Checkpoint& checkpoint) {
   Content content(file);
   const optim::OptimizerKind optimizer = checkpoint.optimizer.kind;
-  for (const optim::StateRow& row : optim::state_rows(optimizer)) {
+  for (const optim::StateRow& row : rows_of(checkpoint)) {
     const std::vector<NamedTensor>& tensors = checkpoint.state[row.role];
     put_tensors(content, row.group, row.meaning, tensors, false);
     if (row.running != nullptr) put_tensors(content, row.running, kRunningMeaning, tensors, true);
@@ -225,7 +229,7 @@ void require_complete(const Checkpoint& checkpoint, const std::string& path) {
   const auto require = [&](bool present, const char* object) {
     if (!present) throw Error(ErrorKind::checkpoint, concat(path, " is damaged: its ", object, " is empty"));
   };
-  for (const optim::StateRow& row : optim::state_rows(checkpoint.optimizer.kind)) {
+  for (const optim::StateRow& row : rows_of(checkpoint)) {
     require(!checkpoint.state[row.role].empty(), row.group);
   }
   require(!checkpoint.progress.identity.empty(), "/progress/identity");
@@ -233,11 +237,12 @@ void require_complete(const Checkpoint& checkpoint, const std::string& path) {
 
 }  // namespace
 
-StateTensors initial_state(optim::OptimizerKind optimizer, const std::vector<NamedTensor>& initial) {
+StateTensors initial_state(const std::vector<optim::StateRow>& rows,
+                           const std::vector<NamedTensor>& initial) {
   StateTensors state;
-  for (const optim::StateRow& row : optim::state_rows(optimizer)) {
+  for (const optim::StateRow& row : rows) {
     state[row.role] = initial;
-    if (!row.of_optimizer) continue;
+    if (!row.from_zero) continue;
     std::erase_if(state[row.role], [](const NamedTensor& tensor) { return tensor.running; });
     for (NamedTensor& tensor : state[row.role]) std::fill(tensor.values.begin(), tensor.values.end(), 0.0f);
   }
@@ -262,7 +267,8 @@ Checkpoint read_checkpoint(const std::string& path) {
   Checkpoint checkpoint;
   std::uint64_t room = file.capacity();
   checkpoint.optimizer = read_optimizer(file);
-  for (const optim::StateRow& row : optim::state_rows(checkpoint.optimizer.kind)) {
+  checkpoint.outer_momentum = file.has("/outer_momentum");
+  for (const optim::StateRow& row : rows_of(checkpoint)) {
     std::vector<NamedTensor>& tensors = checkpoint.state[row.role];
     read_tensors(file, row.group, false, room, tensors);
     if (row.running != nullptr && file.has(row.running)) read_tensors(file, row.running, true, room, tensors);

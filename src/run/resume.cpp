@@ -123,8 +123,8 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const std::string& run_di
 Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,
                  const model::ParamTable& params, const comm::World& world, const Log& log) {
   Start start;
-  start.state = initial_state(asked.optimizer, initial);
-  const std::vector<optim::StateRow> rows = optim::state_rows(asked.optimizer);
+  const std::vector<optim::StateRow> rows = optim::state_rows(asked.optimizer, asked.outer_momentum);
+  start.state = initial_state(rows, initial);
   world.together([&] {
     if (world.rank() != 0) return;
     std::optional<FoundCheckpoint> found = look_for_checkpoint(asked, log);

@@ -23,6 +23,7 @@ struct StartRequest {
   RunFingerprint fingerprint;       ///< what can be compared without the samples; see add_dataset_content
   RunFingerprint unrecorded;        ///< what a checkpoint that lacks an item of it stands for
   optim::OptimizerKind optimizer = optim::OptimizerKind::sgd;
+  bool outer_momentum = false;  ///< as Checkpoint has it
   std::string init_from;   ///< checkpoint whose weights a new run begins with; empty: with those of its seed
   std::string classifier;  ///< the layer that may then be new; see initialize_from
   int ranks = 1;           ///< that compute

@@ -27,6 +27,7 @@ TrainConfig check_config(TrainConfig config) {
   config.final_lr_share = plain.final_lr_share;
   config.lr_scaling = plain.lr_scaling;
   config.warmup_epochs = plain.warmup_epochs;
+  config.update = plain.update;  // of one rank
   config.shuffle = data::Shuffle::shard;
   config.summary_every = 1;  // for the images
   return config;

@@ -10,6 +10,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
+#include "train/update_options.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -34,15 +35,6 @@ void require_in(const char* option, double value, double low, double high) {
   if (!(value >= low && value <= high)) {
     refuse(concat(option, " must lie between ", low, " and ", high, ", not ", value));
   }
-}
-
-/// The shortest text that reads back as the same double.
-std::string exact(double value) {
-  for (int digits = 6; digits < 17; ++digits) {
-    std::string text = fmt::format("{:.{}g}", value, digits);
-    if (std::strtod(text.c_str(), nullptr) == value) return text;  // std::stod throws for subnormals
-  }
-  return fmt::format("{:.17g}", value);
 }
 
 std::string joined(const std::vector<std::string>& names) {
@@ -177,32 +169,6 @@ void check_reproducible(const TrainConfig& config) {
   }
 }
 
-/// What a way to update leaves no room for.
-void check_update(const TrainConfig& config) {
-  const TrainConfig standard;
-  const auto goes_with = [&](const char* option, bool given, const char* way) {
-    if (given) refuse(concat(option, " goes with --update ", way, ", not with ", to_string(config.update)));
-  };
-  if (config.servers < 1) refuse(concat("--servers must be at least 1, not ", config.servers));
-  if (config.update != comm::UpdateKind::server)
-    return goes_with("--servers", config.servers != standard.servers, "server");
-  goes_with("--all-reduce", config.all_reduce != standard.all_reduce, "all-reduce");
-  goes_with("--bucket-mib", config.bucket_mib != standard.bucket_mib, "all-reduce");
-  goes_with("--wire bf16", config.wire != standard.wire, "all-reduce");
-  goes_with("--reproducible", config.reproducible, "all-reduce");
-  if (config.clip_norm > 0.0) {
-    refuse(
-        "--clip-norm does not go with --update server: it needs the norm of the whole gradient, of which "
-        "each "
-        "server has a part; leave it out, or choose --update all-reduce");
-  }
-  if (config.device == "cuda") {
-    refuse(
-        "--update server goes with --device cpu so far, not with cuda; give that, or choose --update "
-        "all-reduce");
-  }
-}
-
 void add_augment(RunFingerprint& items, const TrainConfig& config, const data::DatasetInfo& dataset) {
   items.emplace_back("--augment", std::string(to_string(config.augment)));
   const data::AugmentSpec spec = augment_spec(config, dataset.image);
@@ -267,7 +233,7 @@ void check(const TrainConfig& config) {
   }
   check_augment(config);
   check_reproducible(config);
-  check_update(config);
+  check_update_options(config);
   require_in("--bucket-mib", config.bucket_mib, kLeastBucketMib, kMostBucketMib);
   require_in("--graph-steps", config.graph_steps, 1, kMostGraphSteps);
   require_in("--eval-every", config.eval_every, 0.0, kMany);
@@ -325,6 +291,7 @@ Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::Datase
     refuse(concat("--epochs ", config.epochs, " is less than one step of ", sizes.global_batch, " of ",
                   samples, " samples"));
   }
+  resolve_local_steps(config, static_cast<double>(samples), sizes);
   if (config.trace.last > sizes.total_steps) {
     refuse(concat("--trace ", describe(config.trace), " ends behind the last step of the run, ",
                   sizes.total_steps, "; give earlier steps"));
@@ -394,6 +361,7 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
   items.emplace_back("--shuffle", std::string(to_string(config.shuffle)));
   add_schedule(items, config, sizes);
   add_optimizer(items, config);
+  add_update_options(items, config);
   if (config.reproducible) items.emplace_back("--micro-shards", std::to_string(config.micro_shards));
   return items;
 }

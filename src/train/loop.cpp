@@ -63,8 +63,8 @@ class Loop {
             view_),
         reporter_(state.world.rank(), workers_hosts(state), step_scale(state), schedule_,
                   {view_, metrics_, board_}, [&state] { return communicated_seconds(state); }),
-        begun_(state.progress.step),
-        launched_(begun_),
+        launched_(state.progress.step),
+        replayed_from_(launched_),
         finished_(launched_),
         timed_(launched_),
         absorbed_(launched_) {}
@@ -75,7 +75,7 @@ class Loop {
   double epoch(std::uint64_t step) const { return static_cast<double>(step) / s_.sizes.steps_per_epoch; }
 
   void enter(comm::Activity activity) { s_.heart->activity.store(activity, std::memory_order_relaxed); }
-  int steps_of_launch() const;
+  int replays_of_launch() const;
   void note_done();
   void write_event(report::RunEventKind kind, const std::string& text = {});
   void finish();
@@ -93,6 +93,8 @@ class Loop {
   void tell_best();
   void tell_summary();
   std::uint64_t eval_every() const;
+  bool compares(std::uint64_t done) const;
+  void begin_local_steps();
   std::vector<std::uint64_t> boundaries() const;
 
   SessionState& s_;
@@ -105,11 +107,11 @@ class Loop {
   report::StepReporter reporter_;
   std::optional<StepRecording> recording_;  ///< while it trains
   std::optional<Summaries> summaries_;
-  const std::uint64_t begun_;  ///< steps that were done before this start
-  std::uint64_t launched_;     ///< steps enqueued since the run began
-  std::uint64_t finished_;     ///< steps that were done when the last launch returned
-  std::uint64_t timed_;        ///< steps of which the end has been noted
-  std::uint64_t absorbed_;     ///< steps whose records have been read
+  std::uint64_t launched_;       ///< steps enqueued since the run began
+  std::uint64_t replayed_from_;  ///< steps that were done before the first replay of this runner
+  std::uint64_t finished_;       ///< steps that were done when the last launch returned
+  std::uint64_t timed_;          ///< steps of which the end has been noted
+  std::uint64_t absorbed_;       ///< steps whose records have been read
   bool stopping_ = false;
   bool warned_of_evaluation_ = false;
   std::optional<double> test_accuracy_;  ///< of the current step, when it was evaluated
@@ -142,7 +144,7 @@ void Loop::run(const std::string& last_end) {
                                  {s_.network.net, hparams(s_), s_.look != nullptr ? unseen_outputs(s_) : ""},
                                  s_.log);
   });
-  s_.world.together([&] { recording_.emplace(s_, boundaries()); });
+  s_.world.together([&] { recording_.emplace(s_, boundaries(), launched_); });
   metrics_.write(start_event(s_, launched_, metrics_.reached(), last_end));
   try {
     train();
@@ -175,21 +177,43 @@ bool Loop::was_concluded() const {
   return known != 0.0;
 }
 
-/// Every so many steps there is more to do than to go on.
+/// Every so many steps there is more to do than to go on. What is due behind each replay of local steps tells none from the
+/// others.
 std::vector<std::uint64_t> Loop::boundaries() const {
   std::vector<std::uint64_t> steps{eval_every()};
   for (const std::int64_t every :
        {s_.config.checkpoint_every, s_.config.check_every, s_.config.summary_every}) {
     if (every > 0) steps.push_back(static_cast<std::uint64_t>(every));
   }
+  const std::uint64_t replay = s_.sizes.steps_of_replay(launched_);
+  if (replay > 1) std::erase_if(steps, [&](std::uint64_t every) { return every <= replay; });
   return steps;
+}
+
+/// Whether the ranks' parameters are compared before the replay that begins here.
+bool Loop::compares(std::uint64_t done) const {
+  return done == 0 || s_.sizes.due(static_cast<std::uint64_t>(s_.config.check_every), done);
+}
+
+/// From here on a replay is all the steps between two averagings.
+void Loop::begin_local_steps() {
+  finish();
+  recording_->finish();
+  s_.step = std::move(s_.local_steps);
+  write_step(s_, launched_);
+  replayed_from_ = launched_;
+  s_.show_step();
+  s_.world.together([&] { recording_.emplace(s_, boundaries(), launched_); });
+  view_.event(concat("step ", launched_, ": from here on ", s_.config.local.steps,
+                     " steps of each rank between averagings"));
+  enter(comm::Activity::training);
+  reporter_.begin_interval(launched_);
 }
 
 /// To the last step, or to the one at which all ranks know that they were asked to stop.
 void Loop::train() {
   const std::uint64_t total = s_.sizes.total_steps;
   const auto eval_steps = eval_every();
-  const auto check_steps = static_cast<std::uint64_t>(s_.config.check_every);
   const auto checkpoint_steps = static_cast<std::uint64_t>(s_.config.checkpoint_every);
   reporter_.begin_interval(launched_);
   deadline_ = watch::Deadline(watch::time_limits(s_.config.stop_after_min, std::getenv, wall_seconds()),
@@ -199,24 +223,34 @@ void Loop::train() {
 
   while (launched_ < total && !stopping_) {
     // A launch comes after the records of all but the last one have been read: a device always has one to
-    // work on meanwhile.
+    // work on meanwhile. But of local steps the next averaging is far away, and what this one says holds at once.
+    if (s_.sizes.steps_of_replay(launched_) > 1) {
+      s_.step->finish();
+      note_done();
+      finished_ = launched_;
+    }
     absorb(finished_);
     if (stopping_) break;
-    if (launched_ % check_steps == 0) note_parameter_hash();
+    if (launched_ == s_.sizes.local_from && s_.local_steps) {
+      begin_local_steps();
+      if (stopping_) break;
+    }
+    if (compares(launched_)) note_parameter_hash();
     begin_step();
-    const int steps = steps_of_launch();
+    const int replays = replays_of_launch();
+    const std::uint64_t steps = static_cast<std::uint64_t>(replays) * s_.sizes.steps_of_replay(launched_);
     recording_->before_launch(launched_);
-    const bool looked_at = steps == 1 && summaries_->due(launched_ + 1);
+    const bool looked_at = replays == 1 && summaries_->due_within(launched_, steps);
     if (looked_at) summaries_->begin(recording_->recorder());
-    s_.step->replay(steps);
+    s_.step->replay(replays);
     finished_ = launched_;
-    launched_ += static_cast<std::uint64_t>(steps);
+    launched_ += steps;
     if (looked_at) summaries_->end(launched_, recording_->recorder());
     note_done();
     test_accuracy_.reset();
     checkpoints_.poll();
-    const bool evaluation_due = launched_ % eval_steps == 0;
-    const bool checkpoint_due = launched_ % checkpoint_steps == 0;
+    const bool evaluation_due = s_.sizes.due(eval_steps, launched_);
+    const bool checkpoint_due = s_.sizes.due(checkpoint_steps, launched_);
     if (launched_ == total || (!evaluation_due && !checkpoint_due)) continue;
     finish();
     if (stopping_) break;
@@ -230,7 +264,9 @@ void Loop::train() {
 }
 
 void Loop::note_done() {
-  for (; timed_ < begun_ + s_.step->finished(); ++timed_) reporter_.note_done(timed_);
+  const std::uint64_t replay = s_.sizes.steps_of_replay(replayed_from_);
+  const std::uint64_t done = replayed_from_ + replay * s_.step->finished();
+  for (; timed_ < done; timed_ += replay) reporter_.note_done(timed_, timed_ + replay);
 }
 
 void Loop::finish() {
@@ -242,15 +278,17 @@ void Loop::finish() {
 }
 
 /// As many as asked for, where no log line, evaluation, checkpoint or comparison is due before their end, and none of
-/// them is recorded or looked at.
-int Loop::steps_of_launch() const {
+/// them is recorded or looked at. Of several steps one replay.
+int Loop::replays_of_launch() const {
+  if (s_.sizes.steps_of_replay(launched_) > 1) return 1;
   const auto wanted = static_cast<std::uint64_t>(s_.config.graph_steps);
   const auto straddles = [&](std::uint64_t every) { return launched_ % every + wanted > every; };
   const TrainConfig& config = s_.config;
   for (std::uint64_t step = launched_; step < launched_ + wanted; ++step) {
     if (recording_->records(step)) return 1;
   }
-  const bool due = straddles(eval_every()) || straddles(s_.sizes.total_steps) ||
+  const bool changes = launched_ < s_.sizes.local_from && launched_ + wanted > s_.sizes.local_from;
+  const bool due = changes || straddles(eval_every()) || straddles(s_.sizes.total_steps) ||
                    straddles(static_cast<std::uint64_t>(config.checkpoint_every)) ||
                    straddles(static_cast<std::uint64_t>(config.check_every)) ||
                    straddles(static_cast<std::uint64_t>(config.log_every)) ||
@@ -306,17 +344,19 @@ std::uint64_t Loop::eval_every() const {
 }
 
 void Loop::absorb(std::uint64_t until) {
-  for (; absorbed_ < until; ++absorbed_) {
-    const engine::StepRecord& record = s_.records[absorbed_ % engine::kRecordRing];
+  while (absorbed_ < until) {
+    const std::uint64_t steps = s_.sizes.steps_of_replay(absorbed_), end = absorbed_ + steps;
+    const engine::StepRecord& record = s_.records[engine::record_place(end - 1, steps)];
     if (!record.applied) {
       const double loss = record.cross_entropy + record.decay_term;
       const bool by_loss = !std::isfinite(loss);
       throw comm::AgreedError(
           ErrorKind::diverged,
-          concat("diverged: the ", by_loss ? "loss" : "gradient's norm", " of step ", absorbed_ + 1, " is ",
+          concat("diverged: the ", by_loss ? "loss" : "gradient's norm", " of step ",
+                 steps == 1 ? "" : concat(absorbed_ + 1, " to "), end, " is ",
                  std::isnan(by_loss ? loss : record.gradient_norm) ? "not a number" : "infinite", kAdvice));
     }
-    if (absorbed_ % static_cast<std::uint64_t>(s_.config.check_every) == 0) {
+    if (compares(absorbed_)) {
       const std::string difference = watch::desync_text(record, workers_hosts(s_));
       if (!difference.empty()) throw comm::AgreedError(ErrorKind::desync, difference);
     }
@@ -327,7 +367,8 @@ void Loop::absorb(std::uint64_t until) {
       recording_->trace_next();
     }
     recording_->note(absorbed_, record);
-    reporter_.add(absorbed_, record);
+    reporter_.add(absorbed_, end, record);
+    absorbed_ = end;
   }
 }
 

@@ -23,16 +23,22 @@ RunFingerprint resolved_settings(const SessionState& state) {
 }
 
 void require_possible(const run::Progress& progress, const std::string& path, const TrainConfig& config,
-                      std::uint64_t global_batch) {
+                      const Sizes& sizes) {
   constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 53;  // as far as a schedule counts
   const auto refuse = [&](std::string_view what, std::string_view why) {
     throw Error(ErrorKind::checkpoint, concat(path, " is not of a run of this program: ", what, ": ", why));
   };
   if (progress.step > kMostSteps) refuse(concat("its step is ", progress.step), "nobody trains so long");
+  const auto round = static_cast<std::uint64_t>(sizes.local_steps);
+  if (progress.step > sizes.local_from && (progress.step - sizes.local_from) % round != 0) {
+    refuse(concat("its step is ", progress.step),
+           concat("averagings are ", round, " steps apart from step ", sizes.local_from, " on"));
+  }
   if (const auto* ranks = find_item(progress.resolved, "ranks")) {
     const auto value = find_number(progress.resolved, "ranks");
-    if (!value || *value < 1 || static_cast<std::uint64_t>(*value) > global_batch)
-      refuse(concat("its ranks are ", *ranks), concat("a step of ", global_batch, " samples has 1 for each"));
+    if (!value || *value < 1 || static_cast<std::uint64_t>(*value) > sizes.global_batch)
+      refuse(concat("its ranks are ", *ranks),
+             concat("a step of ", sizes.global_batch, " samples has 1 for each"));
   }
   if (const auto* threads = find_item(progress.resolved, "threads")) {
     const auto value = find_number(progress.resolved, "threads");

@@ -12,7 +12,7 @@ RunFingerprint resolved_settings(const SessionState& state);
 /// What is taken over from a checkpoint meets the checks of the options that it stands for. Throws
 /// Error{checkpoint} naming what no run of this program had: `content_hash` finds damage, not forgery.
 void require_possible(const run::Progress& progress, const std::string& path, const TrainConfig& config,
-                      std::uint64_t global_batch);
+                      const Sizes& sizes);
 
 /// Takes over what the checkpoint's run had resolved wherever this one's user left it automatic: the
 /// precision and the way of convolutions, and on the same number of ranks the threads and the all-reduce.

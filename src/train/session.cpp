@@ -81,11 +81,15 @@ void require_equal_plans(const SessionState& state) {
 /// The blocks, the finalized programs on them, and the values they begin with.
 void build_programs(SessionState& state, const run::Start& start) {
   allocate_blocks(state);
-  state.step = plan_step(state, *state.update, {.branches = state.config.side_lane});
+  const comm::Concurrency concurrent{.branches = state.config.side_lane};
+  const bool local = state.config.update == comm::UpdateKind::local;
+  if (local) state.local_steps = plan_local_steps(state, *state.update, concurrent);
+  state.step = local && state.progress.step >= state.sizes.local_from
+                   ? std::move(state.local_steps)
+                   : plan_step(state, *state.update, concurrent);
   if (state.config.summary_every > 0 && state.world.rank() == 0) state.look = plan_look(state);
   state.state.write(*state.backend, *state.tower, start.state);
-  state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(&state.progress.step),
-                      sizeof state.progress.step);
+  write_step(state, state.progress.step);
   state.evaluator.emplace(*state.backend, *state.tower, *state.arena, state.world, *state.dataset,
                           state.part_of(state.info.test_count), state.network.augment,
                           state.sizes.batch / state.sizes.parts,
@@ -102,6 +106,7 @@ run::StartRequest start_request(const SessionState& state) {
           run_fingerprint(config, state.sizes, state.info),
           unrecorded_fingerprint(),
           config.optimizer.kind,
+          has_outer_momentum(config),
           config.init_from,
           std::string(model::classifier_of(state.network.net)),
           state.sizes.workers};
@@ -131,8 +136,19 @@ std::string batch_text(const SessionState& state) {
 
 /// "all-reduce window", "update by server, rank 3".
 std::string update_text(const SessionState& state) {
-  const bool sums = state.config.update == comm::UpdateKind::all_reduce;
+  const bool sums = state.config.update != comm::UpdateKind::server;
   return concat(sums ? "all-reduce " : "update by ", state.update->name());
+}
+
+std::string local_text(const SessionState& state) {
+  const optim::LocalSteps& local = state.config.local;
+  std::string from;
+  if (state.sizes.local_from > 0)
+    from = concat(" from step ", state.sizes.local_from + 1,
+                  " on, before it gradients are exchanged in every step");
+  return concat("update: local, ", local.steps, local.steps == 1 ? " step" : " steps",
+                " of each rank between averagings, outer ", optim::describe(local), from,
+                "; log, evaluation, checkpoints and stops wait for an averaging");
 }
 
 constexpr double kHighForAdam = 0.02;
@@ -156,6 +172,7 @@ void describe_run(const SessionState& state, const run::Start& start) {
     log.warn(concat("--lr ", config.lr, " is high for --optimizer adamw, whose steps do not shrink with the ",
                     "gradient; 0.001 is usual"));
   }
+  if (config.update == comm::UpdateKind::local) log.info(local_text(state));
   if (const std::string note = state.update->note(); !note.empty()) log.warn(note);
   if (const int unused = state.world.unused_cores(); unused > 0) {
     log.info(concat("note: ", unused,
@@ -191,7 +208,7 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
                                            state.network.params, world, log);
   world.together([&] {
     if (start.resumed) {
-      require_possible(start.progress, start.name, state.config, state.sizes.global_batch);
+      require_possible(start.progress, start.name, state.config, state.sizes);
     }
   });
   state.progress.step = start.progress.step;
@@ -227,8 +244,11 @@ Session::~Session() = default;
 
 void Session::show_to(watch::Watchdog& watchdog) {
   state_->heart = &watchdog.heart();
-  watchdog.name_tasks(state_->step->program());
-  state_->step->show_in(state_->heart->progress);
+  state_->show_step = [state = state_.get(), &watchdog] {
+    watchdog.name_tasks(state->step->program());
+    state->step->show_in(state->heart->progress);
+  };
+  state_->show_step();
   state_->evaluator->show_in(state_->heart->progress);
 }
 

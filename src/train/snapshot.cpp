@@ -10,6 +10,7 @@ run::Checkpoint snapshot(const SessionState& state, const optim::Schedule& sched
                          std::optional<double> test_accuracy) {
   run::Checkpoint c;
   c.optimizer = state.config.optimizer;
+  c.outer_momentum = has_outer_momentum(state.config);
   c.state = state.state.read(*state.backend, *state.tower, state.network.params);
   c.progress = state.progress;
   c.progress.step = step;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "cifar_mpi/comm/heartbeat.hpp"
@@ -36,6 +37,7 @@ struct SessionState {
       0};  ///< what the control task reads: set by the loop, on request or by itself
   comm::Heartbeat unwatched;
   comm::Heartbeat* heart = &unwatched;
+  std::function<void()> show_step = [] {};  ///< to the watchdog, whenever `step` is another
 
   std::optional<data::DatasetFile> dataset;  ///< open during set-up only
   data::DatasetInfo info;
@@ -57,8 +59,10 @@ struct SessionState {
   StateTable state;
   std::vector<Buffer> partials;  ///< sums of 1, 2, 4, … parts of the batch, each of the size of `gradients`
   Buffer gradients;              ///< the control block, then the gradients
-  Buffer step_counter;
-  Buffer facts;  ///< RankFacts
+  Buffer step_counter;           ///< std::uint64_t, one for each step of a replay
+  Buffer weights_before;         ///< local steps: what the last averaging left
+  Buffer round_sums;             ///< local steps: the sums of the control blocks since then
+  Buffer facts;                  ///< RankFacts
   Buffer decay_sums;
   Buffer gradient_norm;  ///< double, where gradients are clipped or there are summaries
   /// ValueCounts: of the layers that the tower observes, of all parameters, of the gradients of the trained ones;
@@ -68,7 +72,9 @@ struct SessionState {
   int shown_images = 8;  ///< of the first part of a batch a summary shows so many at most
   std::vector<engine::StepRecord> records;
 
-  std::unique_ptr<engine::Runner> step;
+  std::unique_ptr<engine::Runner> step;  ///< from the step on that the run starts with
+  std::unique_ptr<engine::Runner>
+      local_steps;                       ///< where gradients are exchanged first: from sizes.local_from on
   std::unique_ptr<engine::Runner> look;  ///< counts parameters and gradients between steps; rank 0's, or null
   std::optional<Evaluator> evaluator;
 };
@@ -102,6 +108,9 @@ data::SampleOrder sample_order(const SessionState& state);
 /// steps, also where only servers change them.
 void complete_state(SessionState& state);
 
+/// Whether averagings have a momentum, a row of the table.
+bool has_outer_momentum(const TrainConfig& config);
+
 /// How many images of the first part of a batch a summary shows.
 int kept_images(const SessionState& state);
 
@@ -109,6 +118,14 @@ int kept_images(const SessionState& state);
 /// that stands in for it.
 std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& update,
                                           comm::Concurrency concurrent);
+
+inline constexpr const char* kLocalSteps = "local steps";
+/// Likewise the one of the steps between two averagings, of this name.
+std::unique_ptr<engine::Runner> plan_local_steps(SessionState& state, comm::Update& update,
+                                                 comm::Concurrency concurrent);
+
+/// Sets the counters of a replay that begins after so many steps.
+void write_step(SessionState& state, std::uint64_t done);
 
 /// Likewise the one that counts the values of parameters and gradients into `value_counts` and finds the gradient's
 /// norm, between steps.

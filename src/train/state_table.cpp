@@ -1,5 +1,7 @@
 #include "train/state_table.hpp"
 
+#include <utility>
+
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/train/network.hpp"
@@ -10,8 +12,8 @@ namespace cifar_mpi::train {
 using optim::StateRow;
 
 void StateTable::allocate(engine::Backend& backend, const engine::ParamLayout& layout,
-                          optim::OptimizerKind optimizer) {
-  rows_ = optim::state_rows(optimizer);
+                          std::vector<StateRow> rows) {
+  rows_ = std::move(rows);
   for (const StateRow& row : rows_) {
     blocks_[static_cast<std::size_t>(row.role)] = backend.allocate(layout.floats * sizeof(float));
   }

@@ -10,10 +10,11 @@
 
 namespace cifar_mpi::train {
 
-/// The rows that a run's optimizer needs (optim::state_rows) as flat blocks of a tower's layout in backend memory.
+/// The rows that a run needs (optim::state_rows) as flat blocks of a tower's layout in backend memory.
 class StateTable {
  public:
-  void allocate(engine::Backend& backend, const engine::ParamLayout& layout, optim::OptimizerKind optimizer);
+  void allocate(engine::Backend& backend, const engine::ParamLayout& layout,
+                std::vector<optim::StateRow> rows);
   std::span<const optim::StateRow> rows() const { return rows_; }
   /// Of a row that there is.
   const Buffer& operator[](optim::StateRole role) const { return blocks_[static_cast<std::size_t>(role)]; }

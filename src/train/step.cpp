@@ -5,13 +5,14 @@
 #include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/comm/server_update.hpp"
 #include "train/state.hpp"
+#include "train/step_parts.hpp"
 
 /// Builds the training step: the way of one batch, from the sample order to the updated parameters.
 namespace cifar_mpi::train {
-namespace {
 
-engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout& control) {
+engine::TrainBinding bind_step(const SessionState& state) {
   const TrainConfig& config = state.config;
+  const engine::ControlLayout control = control_layout(state);
   engine::TrainBinding binding;
   binding.params = state.state[optim::StateRole::weights].as<const float>();
   binding.control = state.gradients.as<float>();
@@ -25,6 +26,7 @@ engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout
   binding.augment = state.network.augment;
   binding.seed = config.seed;
   binding.global_batch = state.sizes.global_batch;
+  binding.statistics_share = 1.0f / static_cast<float>(state.sizes.workers * state.sizes.parts);
   binding.label_smoothing = state.config.label_smoothing;
   binding.requests = &state.request_word;
   if (state.value_counts.size() > 0) {
@@ -35,13 +37,12 @@ engine::TrainBinding bind(const SessionState& state, const engine::ControlLayout
   return binding;
 }
 
-/// Null where gradients are not clipped: nobody then asks for their norm.
 double* gradient_norm(SessionState& state) {
   return state.config.clip_norm > 0.0 ? state.gradient_norm.as<double>() : nullptr;
 }
 
-engine::Task bind_update(SessionState& state, const engine::TrainBinding& train, const comm::ParamSpan& span,
-                         double* decay_sum) {
+engine::UpdateBinding bind_update(SessionState& state, const engine::TrainBinding& train,
+                                  const comm::ParamSpan& span, double* decay_sum) {
   engine::UpdateBinding update;
   update.params = state.state[optim::StateRole::weights].as<float>();
   update.grads = train.grads;
@@ -60,10 +61,10 @@ engine::Task bind_update(SessionState& state, const engine::TrainBinding& train,
   }
   update.clip_norm = state.config.clip_norm;
   update.gradient_norm = gradient_norm(state);
-  return state.backend->update_task(update, state.network.params, state.tower->layout());
+  return update;
 }
 
-engine::Task bind_running(SessionState& state, const engine::TrainBinding& train) {
+engine::RunningBinding bind_running(SessionState& state, const engine::TrainBinding& train) {
   engine::RunningBinding running;
   running.params = state.state[optim::StateRole::weights].as<float>();
   running.ema = state.state[optim::StateRole::average].as<float>();
@@ -72,8 +73,10 @@ engine::Task bind_running(SessionState& state, const engine::TrainBinding& train
   running.step = train.step;
   running.ema_decay = state.config.ema_decay;
   running.gradient_norm = gradient_norm(state);
-  return state.backend->running_task(running, state.network.params, state.tower->layout());
+  return running;
 }
+
+namespace {
 
 void allocate_summaries(SessionState& state) {
   const std::size_t params = state.network.params.size() + trained_params(state.network.params);
@@ -83,21 +86,21 @@ void allocate_summaries(SessionState& state) {
   state.kept_images = state.backend->allocate(floats * sizeof(float));
 }
 
-/// What all memory of a run is, for the runner that watches it.
+}  // namespace
+
 std::vector<engine::Bytes> regions_of(const SessionState& state) {
   std::vector<engine::Bytes> regions = state.arena->regions();
   const auto watch = [&](const Buffer& block) {
     if (block.size() > 0) regions.push_back(engine::bytes_of(block.data(), block.size()));
   };
   for (const optim::StateRow& row : state.state.rows()) watch(state.state[row.role]);
-  for (const Buffer* block : {&state.gradients, &state.step_counter, &state.facts, &state.decay_sums,
-                              &state.gradient_norm, &state.value_counts, &state.kept_images}) {
+  for (const Buffer* block :
+       {&state.gradients, &state.step_counter, &state.facts, &state.decay_sums, &state.gradient_norm,
+        &state.value_counts, &state.kept_images, &state.weights_before, &state.round_sums}) {
     watch(*block);
   }
   return regions;
 }
-
-}  // namespace
 
 engine::ControlLayout control_layout(const SessionState& state) {
   return {state.sizes.workers, state.tower->layout().running_floats};
@@ -117,6 +120,17 @@ void complete_state(SessionState& state) {
       blocks.emplace_back(state.state[row.role].as<float>(), trained);
   }
   state.update->complete(blocks);
+}
+
+bool has_outer_momentum(const TrainConfig& config) {
+  return config.update == comm::UpdateKind::local && config.local.outer == optim::OuterKind::nesterov;
+}
+
+void write_step(SessionState& state, std::uint64_t done) {
+  std::vector<std::uint64_t> counters(state.step_counter.size() / sizeof(std::uint64_t));
+  for (std::uint64_t& counter : counters) counter = done++;
+  state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(counters.data()),
+                      state.step_counter.size());
 }
 
 void resolve_threads(SessionState& state) {
@@ -157,9 +171,9 @@ std::unique_ptr<comm::Update> make_all_reduce_update(const SessionState& state) 
       config.reproducible ? std::string(comm::fixed_tree_collective()) : config.all_reduce;
   std::unique_ptr<comm::Collective> collective = state.collectives.make(name, state.world, config.wire);
   const bool overlap = comm::resolve_overlap(config.overlap, state.world, state.collectives.device);
-  return std::make_unique<comm::AllReduceUpdate>(
-      std::move(collective), state.tower->layout(),
-      comm::AllReduceSettings{config.bucket_mib, config.wire, overlap});
+  comm::AllReduceSettings settings{config.bucket_mib, config.wire, overlap};
+  if (config.update == comm::UpdateKind::local) settings.blocks = exchanged_blocks(state);
+  return std::make_unique<comm::AllReduceUpdate>(std::move(collective), state.tower->layout(), settings);
 }
 
 std::unique_ptr<comm::Update> make_server_update(const SessionState& state) {
@@ -177,6 +191,7 @@ std::unique_ptr<comm::Update> make_server_update(const SessionState& state) {
 std::unique_ptr<comm::Update> make_update(const SessionState& state) {
   switch (state.config.update) {
     case comm::UpdateKind::all_reduce:
+    case comm::UpdateKind::local:
       return make_all_reduce_update(state);
     case comm::UpdateKind::server:
       return make_server_update(state);
@@ -201,16 +216,20 @@ int kept_images(const SessionState& state) {
 }
 
 void allocate_blocks(SessionState& state) {
-  state.state.allocate(*state.backend, state.tower->layout(), state.config.optimizer.kind);
-  state.step_counter = state.backend->allocate(sizeof(std::uint64_t));
+  state.state.allocate(*state.backend, state.tower->layout(),
+                       optim::state_rows(state.config.optimizer.kind, has_outer_momentum(state.config)));
+  state.step_counter =
+      state.backend->allocate(static_cast<std::size_t>(state.sizes.local_steps) * sizeof(std::uint64_t));
   state.facts = state.backend->allocate(sizeof(engine::RankFacts));
-  state.decay_sums = state.backend->allocate(state.update->spans().size() * sizeof(double));
+  // One for each span, and one that nobody reads.
+  state.decay_sums = state.backend->allocate((state.update->spans().size() + 1) * sizeof(double));
   if (state.config.clip_norm > 0.0 || state.config.summary_every > 0)
     state.gradient_norm = state.backend->allocate(sizeof(double));
   if (state.config.summary_every > 0) allocate_summaries(state);
   state.records.resize(engine::kRecordRing);
   for (int parts = 1; parts < state.sizes.parts; parts *= 2)
     state.partials.push_back(state.backend->allocate(state.gradients.size()));
+  if (state.config.update == comm::UpdateKind::local) allocate_local_blocks(state);
 }
 
 /// Control block to last backward task of the rank's whole batch.
@@ -220,19 +239,24 @@ void allocate_blocks(SessionState& state) {
 /// digits; behind the last part all that is left of them is added. Of micro-shards, which are a power of two,
 /// what is added in which order depends on their number alone, for the all-reduce goes on with the same tree
 /// over the ranks.
-std::vector<engine::Task> compute_tasks(SessionState& state, engine::TrainBinding binding) {
+std::vector<engine::Task> compute_tasks(SessionState& state, engine::TrainBinding binding, int step,
+                                        int steps) {
   std::vector<engine::Task> tasks;
-  binding.parts = state.sizes.parts;
-  const std::size_t floats = state.gradients.size() / sizeof(float);
-  for (binding.part = 0; binding.part < binding.parts; ++binding.part) {
+  const int parts = state.sizes.parts;
+  binding.parts = steps * parts;
+  const std::size_t floats = binding.control_layout.floats() + state.tower->layout().trained_floats;
+  for (int part = 0; part < parts; ++part) {
+    binding.part = step * parts + part;
+    binding.first_sample =
+        static_cast<std::uint64_t>(part) * static_cast<std::uint64_t>(state.sizes.batch / parts);
     state.arena->rewind();
     for (engine::Task& task : state.tower->train_tasks(binding, *state.arena))
       tasks.push_back(std::move(task));
     float* const sums = state.gradients.as<float>();
-    const bool last = binding.part + 1 == binding.parts;
+    const bool last = part + 1 == parts;
     std::size_t subtree = 0;
-    for (; (binding.part >> subtree) != 0; ++subtree) {
-      const bool is_there = (binding.part >> subtree & 1) != 0;
+    for (; (part >> subtree) != 0; ++subtree) {
+      const bool is_there = (part >> subtree & 1) != 0;
       if (!is_there && !last) break;
       if (is_there)
         tasks.push_back(state.backend->sum_task(concat("add ", 1 << subtree, " parts"), sums,
@@ -247,16 +271,19 @@ std::vector<engine::Task> compute_tasks(SessionState& state, engine::TrainBindin
 
 std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& update,
                                           comm::Concurrency concurrent) {
-  const engine::ControlLayout control = control_layout(state);
-  const engine::TrainBinding binding = bind(state, control);
-  const std::span<const comm::ParamSpan> spans = update.spans();
+  const engine::TrainBinding binding = bind_step(state);
+  const engine::ControlLayout& control = binding.control_layout;
+  const engine::ParamLayout& layout = state.tower->layout();
+  const std::size_t trained = layout.trained_floats;
 
   comm::StepParts parts;
   if (!state.serves()) parts.compute = compute_tasks(state, binding);
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    parts.update.push_back(bind_update(state, binding, spans[i], state.decay_sums.as<double>() + i));
+  for (const comm::ParamSpan& span : update.spans()) {
+    if (span.end > trained) break;  // what local steps exchange besides
+    parts.update.push_back(state.backend->update_task(
+        bind_update(state, binding, span, state.decay_sums.as<double>() + parts.update.size()),
+        state.network.params, layout));
   }
-  const std::size_t trained = state.tower->layout().trained_floats;
   if (double* const norm = gradient_norm(state)) {
     parts.before_updates = state.backend->gradient_norm_task({binding.grads, trained, norm});
   }
@@ -264,15 +291,18 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
   advance.control = binding.control;
   advance.control_layout = control;
   advance.global_batch = binding.global_batch;
-  advance.decay_sums = {state.decay_sums.as<const double>(), spans.size()};
+  advance.decay_sums = {state.decay_sums.as<const double>(), parts.update.size()};
   advance.step = binding.step;
   advance.gradient_norm = gradient_norm(state);
-  if (state.tower->layout().running_floats > 0) parts.finish.push_back(bind_running(state, binding));
+  if (layout.running_floats > 0) {
+    parts.finish.push_back(
+        state.backend->running_task(bind_running(state, binding), state.network.params, layout));
+  }
   parts.finish.push_back(state.backend->advance_task(advance, state.records));
   parts.control = {binding.control, control.floats()};
   parts.grads = {binding.grads, trained};
   parts.params = {state.state[optim::StateRole::weights].as<float>(), trained};
-  parts.decay_sums = {state.decay_sums.as<double>(), spans.size()};
+  parts.decay_sums = {state.decay_sums.as<double>(), parts.update.size()};
 
   engine::StepProgram program("train");
   update.append(program, std::move(parts), concurrent);

@@ -101,7 +101,8 @@ void plan_variants(SessionState& state, Variants& variants) {
     variants.alone = plan_step(state, *variants.none, {});
   }
   const auto initial = initial_tensors(state.network.params, state.config.seed);
-  state.state.write(*state.backend, *state.tower, run::initial_state(state.config.optimizer.kind, initial));
+  state.state.write(*state.backend, *state.tower,
+                    run::initial_state(optim::state_rows(state.config.optimizer.kind), initial));
 }
 
 /// A step that diverges leaves its updates out, so its times would mean nothing; nor does it count.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <span>
 #include <utility>
 
@@ -44,9 +45,9 @@ class Unpacked {
   std::span<const std::byte> bytes_;
 };
 
-/// Replays [first, first + count), by rank 0's clock; of what a runner did not record, nothing at no time.
+/// Replays [first, first + count), with the timeline's task for each of the program's, by rank 0's clock; of what a runner did not record, nothing at no time.
 Packed pack(const engine::Recorder& recorder, std::size_t first, std::size_t count,
-            const comm::ClockTranslation& clock) {
+            const comm::ClockTranslation& clock, const std::vector<std::int32_t>& rows) {
   Packed packed;
   packed.put(clock.uncertainty());
   for (std::size_t i = first; i < first + count; ++i) {
@@ -60,7 +61,7 @@ Packed pack(const engine::Recorder& recorder, std::size_t first, std::size_t cou
     packed.put(static_cast<std::int64_t>(replay.dropped));
     packed.put(static_cast<std::int64_t>(replay.slices.size()));
     for (const engine::Recorder::Slice& slice : replay.slices) {
-      packed.put(slice.task);
+      packed.put(rows[static_cast<std::size_t>(slice.task)]);
       packed.put(clock.to_rank_zero(slice.begin_ns));
       packed.put(clock.to_rank_zero(slice.end_ns));
     }
@@ -94,18 +95,32 @@ std::uint64_t summed_bytes(const engine::Task& task) {
   return most;
 }
 
+/// Into which of the timeline's tasks each task of the program goes: local steps are told of together, which have the same tasks.
+std::vector<std::int32_t> timeline_rows(const engine::StepProgram& program) {
+  const bool local = program.name() == kLocalSteps;
+  const std::vector<engine::LaneId> lanes = engine::lanes_of(program);
+  std::map<std::pair<std::string, engine::LaneId>, std::int32_t> known;
+  std::vector<std::int32_t> rows;
+  std::int32_t next = 0;
+  for (std::size_t i = 0; i < program.tasks().size(); ++i) {
+    const auto [place, is_new] = known.try_emplace({program.tasks()[i].name, lanes[i]}, next);
+    rows.push_back(is_new || !local ? next++ : place->second);
+  }
+  return rows;
+}
+
 }  // namespace
 
 SampleSchedule::SampleSchedule(double steps_per_epoch, std::uint64_t begun, std::uint64_t total,
-                               std::vector<std::uint64_t> boundaries)
-    : stretch_(std::max(steps_per_epoch / kSamplesPerEpoch, kLeastDistance)),
-      begun_(begun),
+                               std::vector<std::uint64_t> boundaries, std::uint64_t replay)
+    : stretch_(std::max(steps_per_epoch / kSamplesPerEpoch, kLeastDistance * static_cast<double>(replay))),
+      first_(begun + kWarmUp * replay),
       total_(total),
       boundaries_(std::move(boundaries)) {}
 
 bool SampleSchedule::is_ordinary(std::uint64_t step) const {
   const std::uint64_t done = step + 1;
-  return step >= begun_ + kWarmUp && done < total_ &&
+  return step >= first_ && done < total_ &&
          std::none_of(boundaries_.begin(), boundaries_.end(),
                       [&](std::uint64_t every) { return done % every == 0; });
 }
@@ -136,9 +151,14 @@ report::Timeline timeline_head(const SessionState& state) {
   head.collective = collective != nullptr ? *collective : std::string(state.update->name());
   head.wire = to_string(state.config.wire);
   head.reproducible = state.config.reproducible;
-  head.images_per_rank = static_cast<std::uint64_t>(state.sizes.batch);
+  const bool local = program.name() == kLocalSteps;
+  head.images_per_rank =
+      static_cast<std::uint64_t>(state.sizes.batch * (local ? state.sizes.local_steps : 1));
+  const std::vector<std::int32_t> rows = timeline_rows(program);
   for (std::size_t i = 0; i < program.tasks().size(); ++i) {
     const engine::Task& task = program.tasks()[i];
+    if (static_cast<std::size_t>(rows[i]) < head.tasks.size()) continue;
+    for (engine::TaskId& other : after[i]) other = rows[static_cast<std::size_t>(other)];
     head.tasks.push_back({task.name, lanes[i], task.kind, summed_bytes(task), std::move(after[i])});
   }
   head.hosts.assign(state.world.hosts().begin(), state.world.hosts().begin() + state.sizes.workers);
@@ -153,16 +173,19 @@ void note_past_trace(const SessionState& state) {
                         describe(asked), ": nothing is traced"));
 }
 
-StepRecording::StepRecording(SessionState& state, std::vector<std::uint64_t> boundaries)
+StepRecording::StepRecording(SessionState& state, std::vector<std::uint64_t> boundaries, std::uint64_t begun)
     : s_(state),
-      schedule_(state.sizes.steps_per_epoch, state.progress.step, state.sizes.total_steps,
-                std::move(boundaries)),
-      next_(schedule_.next(state.progress.step)),
+      schedule_(state.sizes.steps_per_epoch, begun, state.sizes.total_steps, std::move(boundaries),
+                state.sizes.steps_of_replay(begun)),
+      next_(schedule_.next(begun)),
+      rows_(timeline_rows(state.step->program())),
       recorder_(make_recorder(state, kGathered)) {
-  if (const TraceWindow& asked = s_.config.trace; asked.first > 0) asked_ = {asked.first - 1, asked.last};
+  const TraceWindow& asked = s_.config.trace;
+  const bool first_program = begun == s_.progress.step;
+  if (asked.first > 0 && (first_program || asked.first > begun)) asked_ = {asked.first - 1, asked.last};
   if (s_.world.rank() != 0) return;
-  file_ = std::make_unique<report::TimelineFile>(s_.config.run_dir + "/timeline.h5", timeline_head(s_),
-                                                 s_.progress.step, s_.log);
+  file_ = std::make_unique<report::TimelineFile>(s_.config.run_dir + "/timeline.h5", timeline_head(s_), begun,
+                                                 s_.log);
 }
 
 void StepRecording::before_launch(std::uint64_t step) {
@@ -176,8 +199,8 @@ void StepRecording::before_launch(std::uint64_t step) {
   if (!records(step)) return;
   if (!tracing_ && traces(step)) begin_trace(step);
   if (recorded_.empty()) clock_ = comm::compare_clocks(s_.world);
-  const bool sample = step == next_;
-  if (sample) next_ = schedule_.next(step + 1);
+  const bool sample = samples(step);
+  if (sample) next_ = schedule_.next(step + s_.sizes.steps_of_replay(step));
   recorded_.push_back({step, sample, {}});
   if (recording_) return;
   recording_ = true;
@@ -209,11 +232,14 @@ void StepRecording::finish() {
 void StepRecording::begin_trace(std::uint64_t step) {
   pause();
   if (!recorded_.empty()) gather();
-  std::uint64_t end = requested_ ? step + kTracedOnRequest : asked_.end;
-  if (asked_.begin <= end) end = std::max(end, asked_.end);  // one trace of both
+  std::uint64_t asked = requested_ ? step + kTracedOnRequest : asked_.end;
+  if (asked_.begin <= asked) asked = std::max(asked, asked_.end);  // one trace of both
+  asked = std::min(asked, s_.sizes.total_steps);
   requested_ = false;
-  tracing_ = Window{step, std::min(end, s_.sizes.total_steps)};
-  recorder_ = make_recorder(s_, tracing_->end - tracing_->begin + 1);
+  std::uint64_t end = step, replays = 0;
+  for (; end < asked; ++replays) end += s_.sizes.steps_of_replay(step);
+  tracing_ = Window{step, end};
+  recorder_ = make_recorder(s_, replays + 1);
   s_.log.info(concat("tracing steps ", step + 1, " to ", tracing_->end,
                      s_.step->replays_graphs()
                          ? "; meanwhile the step's graph is split into its tasks, which takes longer"
@@ -229,7 +255,8 @@ void StepRecording::end_trace() {
 
 std::vector<report::Timeline::Step> StepRecording::collect(std::size_t first, std::size_t count,
                                                            const comm::ClockTranslation& clock) {
-  std::vector<std::vector<std::byte>> ranks = s_.world.collect(pack(*recorder_, first, count, clock).bytes());
+  std::vector<std::vector<std::byte>> ranks =
+      s_.world.collect(pack(*recorder_, first, count, clock, rows_).bytes());
   // A server's program is another one.
   if (!ranks.empty()) ranks.resize(static_cast<std::size_t>(s_.sizes.workers));
   std::vector<report::Timeline::Step> steps(s_.world.rank() == 0 ? count : 0);

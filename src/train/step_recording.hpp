@@ -20,9 +20,10 @@ namespace cifar_mpi::train {
 /// start, which warm up, and none that is followed by what the ranks do together between steps.
 class SampleSchedule {
  public:
-  /// Every so many steps the ranks do something together; they also do behind the last step.
+  /// Every so many steps the ranks do something together; they also do behind the last step. Where a replay takes several
+  /// steps it counts as one here.
   SampleSchedule(double steps_per_epoch, std::uint64_t begun, std::uint64_t total,
-                 std::vector<std::uint64_t> boundaries);
+                 std::vector<std::uint64_t> boundaries, std::uint64_t replay = 1);
 
   /// The first sample of the steps numbered `from` and more; nothing when there is none.
   std::optional<std::uint64_t> next(std::uint64_t from) const;
@@ -31,12 +32,12 @@ class SampleSchedule {
   bool is_ordinary(std::uint64_t step) const;
 
   double stretch_;
-  std::uint64_t begun_;
+  std::uint64_t first_;  ///< that may be one
   std::uint64_t total_;
   std::vector<std::uint64_t> boundaries_;
 };
 
-/// The tasks of the step program, and what else does not change in a run.
+/// The tasks of the step program, those of local steps once, and what else does not change while it runs.
 report::Timeline timeline_head(const SessionState& state);
 
 /// Says so where all steps that --trace asks for are done.
@@ -52,18 +53,19 @@ class StepRecording {
   /// Steps that SIGUSR2 asks for.
   static constexpr std::uint64_t kTracedOnRequest = 10;
 
-  /// On rank 0 reads what an earlier start has left. `state` must outlive this object.
-  StepRecording(SessionState& state, std::vector<std::uint64_t> boundaries);
+  /// From step `begun` on, with which the run starts or its program becomes another. On rank 0 reads what was written before.
+  /// `state` must outlive this object.
+  StepRecording(SessionState& state, std::vector<std::uint64_t> boundaries, std::uint64_t begun);
 
-  /// Whether step number `step`, from 0 on, is to be launched by itself.
-  bool records(std::uint64_t step) const { return step == next_ || traces(step); }
+  /// Whether the replay that begins with step number `step`, from 0 on, is to be launched by itself.
+  bool records(std::uint64_t step) const { return samples(step) || traces(step); }
   /// What the runner records in now; null: it does not.
   engine::Recorder* recorder() const { return recording_ ? recorder_.get() : nullptr; }
   /// Right before the launch that begins with this step; collective.
   void before_launch(std::uint64_t step);
   /// Any rank was asked for a trace, as all ranks know now: it begins with the next launch, unless one is being made.
   void trace_next() { requested_ = !tracing_.has_value(); }
-  /// The record of a step; in order, and before the launch of the step number step + 2.
+  /// The record of the replay that began with this step; in order, and before the launch of the second replay behind it.
   void note(std::uint64_t step, const engine::StepRecord& record);
   /// All launched steps are done, and what follows is no part of them.
   void pause();
@@ -79,13 +81,17 @@ class StepRecording {
   };
   /// A replay of the recorder.
   struct Recorded {
-    std::uint64_t step = 0;
+    std::uint64_t step = 0;  ///< with which it begins
     bool sample = false;
     std::optional<double> loss;
   };
 
+  bool samples(std::uint64_t step) const {
+    return next_ && *next_ >= step && *next_ < step + s_.sizes.steps_of_replay(step);
+  }
   bool traces(std::uint64_t step) const {
-    return requested_ || (tracing_ && tracing_->has(step)) || asked_.has(step);
+    if (requested_ || (tracing_ && tracing_->has(step))) return true;
+    return step < asked_.end && step + s_.sizes.steps_of_replay(step) > asked_.begin;
   }
   void begin_trace(std::uint64_t step);
   void end_trace();
@@ -99,6 +105,7 @@ class StepRecording {
   Window asked_;                       ///< --trace
   bool requested_ = false;
   std::optional<Window> tracing_;
+  std::vector<std::int32_t> rows_;  ///< by TaskId: which of the timeline's tasks it is
   std::unique_ptr<engine::Recorder> recorder_;
   std::vector<Recorded> recorded_;
   bool recording_ = false;

@@ -62,7 +62,7 @@ void Summaries::end(std::uint64_t step, engine::Recorder* recorder) {
     history_.keep(std::move(seen));
   }
   // The weights with which the next step begins; where the ranks are compared they are told of anyway.
-  if (board_ && step % static_cast<std::uint64_t>(s_.config.check_every) != 0)
+  if (board_ && !s_.sizes.due(static_cast<std::uint64_t>(s_.config.check_every), step))
     board_.write(step + 1, weight_losses(s_));
   history_.add(summary);
 }

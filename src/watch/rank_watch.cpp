@@ -28,12 +28,12 @@ std::uint64_t hash_of(const engine::StepRecord& record, int rank) {
 
 }  // namespace
 
-void RankWatch::add(const engine::StepRecord& record) {
+void RankWatch::add(const engine::StepRecord& record, int steps) {
   if (slot_value(record, 0, ControlLayout::compute_ms) == 0.0) return;
   for (int rank = 0; rank < layout_.ranks; ++rank) {
     sums_[static_cast<std::size_t>(rank)] += slot_value(record, rank, ControlLayout::compute_ms);
   }
-  ++steps_;
+  steps_ += steps;
 }
 
 std::optional<RankTimes> RankWatch::take() {

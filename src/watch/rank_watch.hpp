@@ -20,13 +20,13 @@ struct RankTimes {
   int slowest = 0;  ///< rank
 };
 
-/// Collects the compute times of an interval. A record carries the times of the step before its own; the
-/// first record of a process carries none and does not count.
+/// Collects the compute times of an interval. A record carries the times of the replay before its own, which took
+/// `steps` steps as this one; the first record of a process carries none and does not count.
 class RankWatch {
  public:
   explicit RankWatch(int ranks) : layout_{ranks}, sums_(static_cast<std::size_t>(ranks)) {}
 
-  void add(const engine::StepRecord& record);
+  void add(const engine::StepRecord& record, int steps = 1);
   /// Means since the last call; nothing when no step was counted.
   std::optional<RankTimes> take();
 

@@ -51,7 +51,15 @@ TEST(TrainOptions, ReachTheRun) {
       "one-cycle --decay-at 0.25,0.5 "
       "--input-size 27 --crop-pad 24 --crop-fill reflect --flip alternate --cutout 25 --normalize dataset "
       "--initial-lr-share 0.125 --final-lr-share 0.0625 --optimizer adamw --momentum 0.5 --beta1 0.25 "
-      "--beta2 0.75 --eps 0.001 --clip-norm 24 --label-smoothing 0.125");
+      "--beta2 0.75 --eps 0.001 --clip-norm 24 --label-smoothing 0.125 "
+      "--update local --local-steps 28 --outer nesterov --outer-lr 29 --outer-momentum 0.375 --local-after "
+      "30");
+  EXPECT_EQ(config.update, comm::UpdateKind::local);
+  EXPECT_EQ(config.local.steps, 28);
+  EXPECT_EQ(config.local.outer, optim::OuterKind::nesterov);
+  EXPECT_EQ(config.local.outer_rate, 29.0);
+  EXPECT_EQ(config.local.outer_momentum, 0.375);
+  EXPECT_EQ(config.local.after_epoch, 30.0);
   EXPECT_EQ(config.data, "d");
   EXPECT_EQ(config.run_dir, "r");
   EXPECT_EQ(config.resume, "never");

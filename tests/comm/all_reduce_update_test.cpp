@@ -320,6 +320,34 @@ TEST(AllReduceUpdate, SumsTheControlBlockWithTheFirstBucket) {
   EXPECT_EQ(exact, (std::vector<std::size_t>{kControl, 0, 0, 0, 0}));
 }
 
+/// Local steps sum what the optimizer keeps as well, and before they begin gradients alone.
+TEST(AllReduceUpdate, SumsSeveralBlocksEachCutAsTheFirstOrTheFirstAlone) {
+  engine::ParamLayout layout;
+  for (const std::size_t floats : {16u, 48u, 1024u}) engine::append(layout, floats);
+  const std::size_t block = layout.trained_floats;
+  AllReduceUpdate update(std::make_unique<ThreeRanks>(), layout,
+                         {.bucket_mib = 64.0 * 4 / (1 << 20), .blocks = 2});
+  const Buffer memory = update.allocate(kControl);
+  EXPECT_EQ(memory.size(), (kControl + 2 * block) * sizeof(float));
+  const auto spans = update.spans();
+  ASSERT_EQ(spans.size(), 4u);
+  EXPECT_EQ(spans[1].end, block);
+  EXPECT_EQ(spans[2].begin, block);
+  EXPECT_EQ(spans[2].end, block + spans[0].end);
+  EXPECT_EQ(spans[3].end, 2 * block);
+  for (const std::size_t blocks : {1u, 2u}) {
+    StepParts parts;
+    parts.control = memory.span<float>().first(kControl);
+    parts.grads = memory.span<float>().subspan(kControl, blocks * block);
+    parts.compute.push_back({"backward", {}, {bytes_of(memory.data(), memory.size())}, [](Lane&) {}, {}});
+    for (std::size_t i = 0; i < 2 * blocks; ++i) parts.update.push_back({"update", {}, {}, [](Lane&) {}, {}});
+    StepProgram program("blocks");
+    update.append(program, std::move(parts), {});
+    program.finalize();
+    EXPECT_EQ(line_of(program, "all-reduce of bucket 3") < program.instructions().size(), blocks == 2);
+  }
+}
+
 TEST(AllReduceUpdate, PlacesNoCommunicationInAWorldOfOne) {
   if (test_world().size() != 1) GTEST_SKIP() << "needs exactly 1 rank";
   TinyStep step(make_collective("ring", test_world()));

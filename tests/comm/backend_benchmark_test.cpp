@@ -23,6 +23,9 @@ class NegatingBackend : public engine::Backend {
     const auto* const from = reinterpret_cast<const float*>(src);
     std::transform(from, from + bytes / sizeof(float), reinterpret_cast<float*>(dst), std::negate<>());
   }
+  engine::Task share_task(std::string, float*, const float*, const float*, float, std::size_t) override {
+    throw std::logic_error("share_task");
+  }
   engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,
                         std::size_t n) override {
     EXPECT_EQ(b, nullptr);

@@ -136,6 +136,24 @@ TEST_F(Advance, LeavesTheSumsOfTheStepForTheHost) {
   EXPECT_EQ(record.slots.data(), slots) << "the slots were allocated during a replay";
 }
 
+TEST_F(Advance, OfSeveralStepsMovesACounterForEachAndLeavesTheRecordOfTheLast) {
+  std::uint64_t steps[] = {300, 301, 302};
+  engine::AdvanceBinding binding{control.data(), layout, 256, decay_sums, steps};
+  binding.steps = 3;
+  task = plan_advance(binding, records);
+  for (int replay = 0; replay < 2; ++replay) {
+    testing::run_audited(task,
+                         {testing::region(control), testing::region(decay_sums), engine::bytes_of(steps, 3)});
+  }
+  EXPECT_EQ(std::vector(steps, steps + 3), (std::vector<std::uint64_t>{306, 307, 308}));
+  EXPECT_EQ(records[100].step, 302u);
+  EXPECT_EQ(records[101].step, 305u);
+  control[ControlLayout::loss_sum] = std::numeric_limits<float>::quiet_NaN();
+  testing::run(task);
+  EXPECT_EQ(steps[2], 308u);
+  EXPECT_FALSE(records[102].applied);
+}
+
 TEST_F(Advance, StaysWhereTheNormOfTheGradientIsNotFinite) {
   double norm = 3.5;
   engine::AdvanceBinding binding{control.data(), layout, 256, decay_sums, &step, &norm};

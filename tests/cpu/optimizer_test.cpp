@@ -214,6 +214,41 @@ TEST(Update, FreezesEveryBitWhenTheNormIsNotFinite) {
   }
 }
 
+/// What is not finite must come as far as the averaging, which all ranks see.
+TEST(Update, OfALocalStepAppliesWhateverIsNotFiniteAndLeavesTheAverage) {
+  Model m;
+  const std::vector<float> weights = m.weights, ema = m.ema;
+  double sum = 0.0;
+  engine::UpdateBinding binding = m.binding(0, m.layout.floats, &sum);
+  binding.average_steps = 0;
+  m.control[engine::ControlLayout::loss_sum] = std::numeric_limits<float>::quiet_NaN();
+  testing::run_audited(plan_update(binding, m.params, m.layout), m.regions());
+  EXPECT_NE(m.weights, weights);
+  EXPECT_EQ(m.ema, ema);
+  m.grads[3] = std::numeric_limits<float>::infinity();
+  m.norm = std::numeric_limits<double>::infinity();
+  binding.clip_norm = 2.0;
+  binding.gradient_norm = &m.norm;
+  testing::run(plan_update(binding, m.params, m.layout));
+  EXPECT_TRUE(std::isnan(m.weights[3]));
+}
+
+TEST(Update, OfSeveralStepsMovesTheAverageAsFarAsTheyWould) {
+  Model m;
+  m.step = 5;
+  const std::vector<float> ema = m.ema;
+  double sum = 0.0;
+  engine::UpdateBinding binding = m.binding(0, m.layout.floats, &sum);
+  binding.average_steps = 3;
+  testing::run(plan_update(binding, m.params, m.layout));
+  const double left = 6.0 / 15 * 7 / 16 * 8 / 17;
+  for (std::size_t i = 0; i < m.ema.size(); ++i) {
+    const double wanted =
+        left * static_cast<double>(ema[i]) + (1.0 - left) * static_cast<double>(m.weights[i]);
+    ASSERT_NEAR(m.ema[i], wanted, 4.0 * 3.0 * kFp32Unit) << i;
+  }
+}
+
 TEST(GradientNorm, IsThatOfAllGradientsWithAnyNumberOfThreads) {
   const std::vector<float> grads = testing::noise_of(3 * 8192 + 48, 4, 1e20f);  // squares no float can hold
   double square = 0.0;

@@ -23,6 +23,21 @@ TEST(Sum, AddsOrCopiesAlsoInPlace) {
   }
 }
 
+TEST(Sum, TakesAShareOfADifferenceOrOfAValueAlsoInPlace) {
+  for (const std::size_t n : {0, 1, 17, 1000}) {
+    std::vector<float> a(n), b(n, 0.5f), dst(n, -1.0f), of_a(n), of_difference(n);
+    std::iota(a.begin(), a.end(), 1.0f);
+    for (std::size_t i = 0; i < n; ++i) of_a[i] = 0.25f * a[i], of_difference[i] = 0.25f * (a[i] - 0.5f);
+    engine::Lane lane;
+    plan_share("move", dst.data(), a.data(), b.data(), 0.25f, n).start(lane);
+    EXPECT_EQ(dst, of_difference);
+    plan_share("share", dst.data(), a.data(), nullptr, 0.25f, n).start(lane);
+    EXPECT_EQ(dst, of_a);
+    plan_share("in place", b.data(), a.data(), b.data(), 0.25f, n).start(lane);
+    EXPECT_EQ(b, of_difference);
+  }
+}
+
 TEST(Sum, DeclaresWhatItTouches) {
   std::vector<float> a(8), b(8), dst(8);
   const engine::Task task = plan_sum("add", dst.data(), a.data(), b.data(), 8);

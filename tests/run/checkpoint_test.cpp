@@ -212,7 +212,7 @@ TEST(CheckpointFile, IsDamagedWithoutWhatItsOptimizerKeeps) {
 
 TEST(InitialState, HasZerosForWhatTheOptimizerKeeps) {
   const std::vector<NamedTensor> initial = make_tensors(make_table(), 1.0f);
-  StateTensors state = initial_state(optim::OptimizerKind::adamw, initial);
+  StateTensors state = initial_state(optim::state_rows(optim::OptimizerKind::adamw), initial);
   expect_same_tensors(state[optim::StateRole::weights], initial);
   expect_same_tensors(state[optim::StateRole::average], initial);
   EXPECT_TRUE(state[optim::StateRole::momentum].empty());

@@ -51,7 +51,7 @@ std::vector<NamedTensor> filled(const model::ParamTable& table, float value) {
 Checkpoint finished_run(const model::ParamTable& table) {
   Checkpoint checkpoint;
   checkpoint.optimizer.kind = optim::OptimizerKind::momentum;
-  checkpoint.state = initial_state(checkpoint.optimizer.kind, filled(table, 10.0f));
+  checkpoint.state = initial_state(optim::state_rows(checkpoint.optimizer.kind), filled(table, 10.0f));
   checkpoint.state[optim::StateRole::average] = filled(table, 20.0f);
   checkpoint.progress.step = 781;
   checkpoint.progress.identity = {{"model", "resnet20"}, {"network input", "32x32"}};

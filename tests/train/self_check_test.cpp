@@ -68,6 +68,10 @@ class FaultyBackend final : public engine::Backend {
                         std::size_t n) override {
     return real_->sum_task(std::move(name), dst, a, b, n);
   }
+  engine::Task share_task(std::string name, float* dst, const float* a, const float* b, float share,
+                          std::size_t n) override {
+    return real_->share_task(std::move(name), dst, a, b, share, n);
+  }
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
                                          std::vector<engine::Bytes> regions) override {
     const bool graph = kind == engine::RunnerKind::graph;

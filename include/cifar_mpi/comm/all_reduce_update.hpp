@@ -41,6 +41,7 @@ struct AllReduceSettings {
   double bucket_mib = 1.0;  ///< as `plan_buckets`, in MiB
   Wire wire = Wire::fp32;   ///< what `collective` was made with
   bool overlap = true;      ///< false: every all-reduce waits for the end of backward
+  int blocks = 1;  ///< of the size of the trained parameters: what `allocate` gives behind the control block
 };
 
 /// One all-reduce per bucket of gradients, and then the same update on every rank.
@@ -49,6 +50,9 @@ struct AllReduceSettings {
 /// touches a bucket a mark, and on the comm lane a wait for it and the bucket's all-reduce; then each update
 /// behind its bucket's sum. The first bucket also carries the control block, which does not count for its
 /// size and travels as fp32.
+///
+/// There may be several blocks to sum, one behind the other and each cut as the first (local steps average what the
+/// optimizer keeps as well); a step may be of the first one alone.
 ///
 /// A later compute task that only reads a bucket also holds its all-reduce back: it means this rank's values.
 /// The all-reduces stand in the order in which their buckets become ready, the updates in bucket order. In a

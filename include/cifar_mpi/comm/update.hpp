@@ -18,10 +18,10 @@
 namespace cifar_mpi::comm {
 
 /// The ways there are; README.md of the room says when to use which.
-enum class UpdateKind : std::uint8_t { all_reduce, server };
+enum class UpdateKind : std::uint8_t { all_reduce, server, local };
 constexpr auto names_of(UpdateKind) {
   return std::to_array<Name<UpdateKind>>(
-      {{"all-reduce", UpdateKind::all_reduce}, {"server", UpdateKind::server}});
+      {{"all-reduce", UpdateKind::all_reduce}, {"server", UpdateKind::server}, {"local", UpdateKind::local}});
 }
 
 /// Floats [begin, end) of the flat blocks, counted from the first parameter, multiples of 16.
@@ -65,10 +65,9 @@ struct Concurrency {
 ///
 /// A rank that serves and holds no data gives `append` parts without compute tasks; its update receives the
 /// gradients of its spans in their place and sends the parameters behind their update tasks, which only it
-/// runs. A way with local steps
-/// appends no exchange, and the loop replays a second program, which one method more appends, every so many
-/// steps and before it drains. Until that program has run the control block holds one rank's sums alone, so
-/// such a way also has to say at which steps the loop may decide.
+/// runs. Local steps are no way of their own: all those between two exchanges are compute tasks of one replay,
+/// and what is summed behind them is what they moved (train/local_step.cpp). So what is said here holds at the
+/// end of each replay.
 class Update {
  public:
   virtual ~Update() = default;
@@ -85,7 +84,7 @@ class Update {
   /// Communicates: every rank calls it, outside World::together; what fails on one is thrown on all
   /// (AgreedError). To be given back before the update goes.
   virtual Buffer allocate(std::size_t control_floats) = 0;
-  /// The parameters in the pieces that are updated by one task each: all of them, without gaps.
+  /// What is exchanged, in the pieces that are updated by one task each: all of it, without gaps.
   virtual std::span<const ParamSpan> spans() const = 0;
   /// Appends one step to `program`, which the caller finalizes. Every rank must append the same, but for what
   /// only some do. The program's

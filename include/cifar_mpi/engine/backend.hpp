@@ -79,9 +79,11 @@ struct TrainBinding {
   DataView data;                  ///< the samples that `order` says this rank holds
   data::SampleOrder order;
   data::AugmentSpec augment;
-  std::uint64_t seed = 0;  ///< of the augmentation
-  int part = 0;            ///< the tasks take samples [part · tower batch, …) of the rank's batch …
-  int parts = 1;           ///< … of this many parts; the first carries the rank's facts and stop word
+  std::uint64_t seed = 0;          ///< of the augmentation
+  int part = 0;                    ///< the tasks are one of this replay's …
+  int parts = 1;                   ///< … this many parts; the first carries the rank's facts and stop word
+  std::uint64_t first_sample = 0;  ///< the part takes those from here on of the rank's batch in that step
+  float statistics_share = 1.0f;   ///< of the part in the batch's statistics
   std::uint64_t global_batch = 0;  ///< the loss task scales its gradient by 1/global_batch
   double label_smoothing = 0.0;    ///< E of the target (1 − E)·onehot + E/classes
   /// Bits of Request in host memory: the one word that may change under a finalized program.
@@ -109,6 +111,9 @@ struct UpdateBinding {
   optim::OptimizerSpec optimizer;
   /// The blocks that the optimizer's rule keeps, as optim::state_rows has them; null behind its last.
   float* states[optim::kMostOptimizerRows] = {};
+  /// For how many steps, from *step on, the average moves. 0: a local step, of this rank alone. The average then
+  /// stays as it is, and the update applies whatever the loss and the norm are: who averages the ranks finds that.
+  int average_steps = 1;
   double clip_norm = 0.0;                 ///< 0: gradients are not clipped
   const double* gradient_norm = nullptr;  ///< where they are; not finite: the update does not apply
 };
@@ -129,7 +134,8 @@ struct RunningBinding {
   ControlLayout control_layout;
   const std::uint64_t* step = nullptr;
   double ema_decay = 0.9999;
-  const double* gradient_norm = nullptr;  ///< as in UpdateBinding
+  int average_steps = 1;  ///< as in UpdateBinding, as is the next
+  const double* gradient_norm = nullptr;
 };
 
 /// The end of a step: the record is left for the host and the step counter moves on, if the loss was finite,
@@ -141,6 +147,8 @@ struct AdvanceBinding {
   std::span<const double> decay_sums;
   std::uint64_t* step = nullptr;
   const double* gradient_norm = nullptr;  ///< null: gradients are not clipped
+  /// That a replay takes. As many counters stand at `step`, one for each; the record is of the last.
+  int steps = 1;
 };
 
 /// Values of a fp32 block that are to be counted.
@@ -188,6 +196,9 @@ class Backend {
   virtual Task count_task(std::string name, const std::vector<CountBinding>& bindings) = 0;
   /// dst[i] = a[i] + b[i] for i < n, or a[i] where b is null; dst may be a or b.
   virtual Task sum_task(std::string name, float* dst, const float* a, const float* b, std::size_t n) = 0;
+  /// dst[i] = share · (a[i] − b[i]) for i < n, or share · a[i] where b is null; dst may be a or b.
+  virtual Task share_task(std::string name, float* dst, const float* a, const float* b, float share,
+                          std::size_t n) = 0;
   virtual std::unique_ptr<Runner> runner(StepProgram program, RunnerKind kind,
                                          std::vector<Bytes> regions) = 0;
 };

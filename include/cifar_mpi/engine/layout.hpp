@@ -68,7 +68,7 @@ struct RankFacts {
 /// What a finished step leaves for the host to read; everything is over all ranks.
 struct StepRecord {
   std::uint64_t step = 0;      ///< the step these figures are of, from 0
-  double cross_entropy = 0.0;  ///< mean over the global batch
+  double cross_entropy = 0.0;  ///< mean over the global batch, or over those of all steps of the replay
   double decay_term = 0.0;
   double correct = 0.0;
   double samples = 0.0;
@@ -82,5 +82,10 @@ struct StepRecord {
 
 /// Records kept before they are overwritten; the host reads block n−2 before it launches block n.
 constexpr std::uint64_t kRecordRing = 256;
+/// Where the record of `step` stands, when a replay takes so many steps and leaves one record, of its last: those of
+/// replays in a row stand side by side.
+constexpr std::size_t record_place(std::uint64_t step, std::uint64_t steps = 1) {
+  return step / steps % kRecordRing;
+}
 
 }  // namespace cifar_mpi::engine

@@ -10,8 +10,8 @@
 /// state walks these rows; nobody names a block by hand.
 namespace cifar_mpi::optim {
 
-enum class StateRole : std::uint8_t { weights, average, momentum, moment1, moment2 };
-inline constexpr std::size_t kStateRoles = 5;
+enum class StateRole : std::uint8_t { weights, average, momentum, moment1, moment2, outer_momentum };
+inline constexpr std::size_t kStateRoles = 6;
 /// At most so many rows belong to an optimizer.
 inline constexpr std::size_t kMostOptimizerRows = 2;
 
@@ -23,11 +23,12 @@ struct StateRow {
   const char* meaning;  ///< an attribute there
   const char* what;     ///< in messages: "the weights"
   bool compared;        ///< ranks compare a hash of it; what follows from compared rows alone is not
-  bool of_optimizer;    ///< begins with zeros; the other rows begin with the initial weights
+  bool of_optimizer;    ///< its rule keeps it
+  bool from_zero;       ///< begins with zeros; the other rows begin with the initial weights
 };
 
 /// Those that a run with this optimizer has, in the order of the checkpoint file. The optimizer's own stand in
-/// the order in which its rule counts them.
-std::vector<StateRow> state_rows(OptimizerKind optimizer);
+/// the order in which its rule counts them; behind them, where local steps have one, the outer momentum.
+std::vector<StateRow> state_rows(OptimizerKind optimizer, bool outer_momentum = false);
 
 }  // namespace cifar_mpi::optim

@@ -96,6 +96,13 @@ constexpr double ema_decay(double decay, std::uint64_t step) {
   return decay < warm ? decay : warm;
 }
 
+/// What so many steps from this one on leave of the average together: the product of their decays; 1 for none.
+constexpr double ema_decay(double decay, std::uint64_t step, int steps) {
+  double left = 1.0;
+  for (int i = 0; i < steps; ++i) left *= ema_decay(decay, step + static_cast<std::uint64_t>(i));
+  return left;
+}
+
 /// How a weight follows from its gradient, see the rules below.
 enum class OptimizerKind : std::uint8_t { sgd, momentum, nesterov, adamw };
 constexpr auto names_of(OptimizerKind) {
@@ -127,10 +134,10 @@ struct UpdateRates {
 
 template <class Math>
 constexpr UpdateRates update_rates(const RateRule& rule, const OptimizerSpec& optimizer, double decay,
-                                   std::uint64_t step, Math math) {
+                                   std::uint64_t step, Math math, int average_steps = 1) {
   UpdateRates rates;
   rates.learning_rate = static_cast<float>(learning_rate(rule, step, math));
-  rates.ema_share = static_cast<float>(1.0 - ema_decay(decay, step));
+  rates.ema_share = static_cast<float>(1.0 - ema_decay(decay, step, average_steps));
   rates.momentum = static_cast<float>(optimizer.momentum);
   if (optimizer.kind != OptimizerKind::adamw) return rates;
   const double steps = static_cast<double>(step) + 1.0;

@@ -54,7 +54,7 @@ struct Provenance {
   std::string self_check;  ///< of the device: whether it passed, when, and on what; empty: nothing is known
 };
 
-/// The tensors of each row that the optimizer has (optim::state_rows); others are empty. TensorFlow's names and shapes, in the order of the ParamTable.
+/// The tensors of each row that a run has (optim::state_rows); others are empty. TensorFlow's names and shapes, in the order of the ParamTable.
 class StateTensors {
  public:
   std::vector<NamedTensor>& operator[](optim::StateRole role) {
@@ -68,18 +68,19 @@ class StateTensors {
   std::array<std::vector<NamedTensor>, optim::kStateRoles> rows_;
 };
 
-/// What a run begins with: the initial weights, or as many zeros where a row is the optimizer's.
-StateTensors initial_state(optim::OptimizerKind optimizer, const std::vector<NamedTensor>& initial);
+/// What a run begins with: the initial weights, or as many zeros where a row begins with them.
+StateTensors initial_state(const std::vector<optim::StateRow>& rows, const std::vector<NamedTensor>& initial);
 
 struct Checkpoint {
   StateTensors state;
-  optim::OptimizerSpec optimizer;  ///< says which rows there are
+  optim::OptimizerSpec optimizer;  ///< says which rows there are, …
+  bool outer_momentum = false;     ///< … as this does
   Progress progress;
   Provenance provenance;
 };
 
-/// 64 bits over the groups /ema, /model, /running and /running_ema where there are such, those of the optimizer's rows,
-/// /optimizer and /progress: equal for two runs that did the same.
+/// 64 bits over the groups /ema, /model, /running and /running_ema where there are such, those of the optimizer's rows
+/// and of the outer momentum, /optimizer and /progress: equal for two runs that did the same.
 ///
 /// Their data sets and attributes are sorted by key, which is PATH for a data set and PATH@NAME for an
 /// attribute; of each, hash_bytes(key) and hash_bytes(value) follow each other as 8 bytes, and hash_bytes of

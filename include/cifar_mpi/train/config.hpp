@@ -13,6 +13,7 @@
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/data/sample_order.hpp"
 #include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/optim/local_steps.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 
 /// Everything a user can choose for a training run; the defaults are the tutorial's.
@@ -88,7 +89,8 @@ struct TrainConfig {
   data::Shuffle shuffle = data::Shuffle::shard;
 
   comm::UpdateKind update = comm::UpdateKind::all_reduce;
-  int servers = 1;  ///< of UpdateKind::server: the last ranks
+  int servers = 1;          ///< of UpdateKind::server: the last ranks
+  optim::LocalSteps local;  ///< of UpdateKind::local
   std::string all_reduce = "auto";
   std::string nccl_algorithm = "auto";  ///< ring, tree or auto; on CUDA
   bool share_gpus = false;              ///< several ranks may have one GPU; for tests
@@ -129,6 +131,22 @@ struct Sizes {
   std::uint64_t global_batch = 0;  ///< batch · workers
   std::uint64_t total_steps = 0;
   double steps_per_epoch = 0.0;  ///< N / G
+  /// A replay of the step program takes one step, but from step `local_from` on `local_steps`: all between two averagings.
+  /// `total_steps` is the end of one.
+  std::uint64_t local_from = 0;
+  int local_steps = 1;
+
+  /// How many steps the replay takes that begins after so many steps.
+  std::uint64_t steps_of_replay(std::uint64_t done) const {
+    return done < local_from ? 1 : static_cast<std::uint64_t>(local_steps);
+  }
+  /// Whether a multiple of `every` lies in the replay that ends after `done` steps: what is due every so many steps is
+  /// then due.
+  bool due(std::uint64_t every, std::uint64_t done) const {
+    if (done == 0) return false;
+    return done / every !=
+           (done - (done <= local_from ? 1 : static_cast<std::uint64_t>(local_steps))) / every;
+  }
 };
 
 /// Checks what needs no file: throws Error{usage} naming the option and the value.

@@ -197,6 +197,24 @@ TEST_F(CudaStep, AddsUnderAudit) {
   }
 }
 
+TEST_F(CudaStep, TakesAShareOfADifferenceOrOfAValue) {
+  const auto backend = make_backend({});
+  const std::vector<float> values{1.0f, 2.0f, 4.0f}, others{0.5f, 4.0f, 4.0f};
+  const Buffer a = backend->allocate(12), b = backend->allocate(12);
+  backend->copy(a.data(), reinterpret_cast<const std::byte*>(values.data()), 12);
+  for (const bool two : {true, false}) {
+    backend->copy(b.data(), reinterpret_cast<const std::byte*>(others.data()), 12);
+    engine::StepProgram program("share");
+    program.run(engine::kCompute, backend->share_task("share", b.as<float>(), a.as<float>(),
+                                                      two ? b.as<float>() : nullptr, 0.25f, 3));
+    program.finalize();
+    backend->runner(std::move(program), RunnerKind::serial, {})->replay();
+    std::vector<float> found(3);
+    backend->copy(reinterpret_cast<std::byte*>(found.data()), b.data(), 12);
+    EXPECT_EQ(found, (two ? std::vector<float>{0.125f, -0.5f, 0.0f} : std::vector<float>{0.25f, 0.5f, 1.0f}));
+  }
+}
+
 TEST_F(CudaStep, GetsMemoryFullOfZeros) {
   const auto backend = make_backend({});
   for (const std::size_t bytes : {1u, 1000u, 10'000'000u}) {

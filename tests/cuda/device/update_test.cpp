@@ -57,6 +57,35 @@ TEST_F(CudaUpdate, TakesEveryFloatOnceAndNoneWhenTheLossIsNotFinite) {
   }
 }
 
+/// A local step, of which the averaging finds what is not finite, and one that stands for several.
+TEST_F(CudaUpdate, OfALocalStepAppliesWhateverTheLossIsAndLeavesTheAverage) {
+  Bench bench;
+  constexpr std::uint64_t kFloats = 64;
+  Update work;
+  work.segments.items[work.segments.count++] = {0, kFloats, 0.0f};
+  work.rule.scaled_rate = 0.5;
+  work.ema_decay = 0.75;
+  work.step = bench.upload(std::vector<std::uint64_t>{1000});
+  work.partials = bench.take<double>(kUpdateBlocks);
+  work.counter = bench.counters(1);
+  work.loss_sum = bench.upload(std::vector{std::numeric_limits<float>::quiet_NaN()});
+  work.decay_sum = bench.upload(std::vector{0.0});
+  work.grads = bench.upload(std::vector<float>(kFloats, 2.0f));
+  work.params = bench.upload(std::vector<float>(kFloats, 3.0f));
+  work.ema = bench.upload(std::vector<float>(kFloats, 10.0f));
+  work.average_steps = 0;
+  update(bench.stream, work);
+  EXPECT_EQ(bench.download(work.params, kFloats), std::vector<float>(kFloats, 2.0f));
+  EXPECT_EQ(bench.download(work.ema, kFloats), std::vector<float>(kFloats, 10.0f));
+  work.average_steps = 2;
+  update(bench.stream, work);
+  EXPECT_EQ(bench.download(work.params, kFloats), std::vector<float>(kFloats, 2.0f));
+  work.loss_sum = bench.upload(std::vector{1.0f});
+  update(bench.stream, work);
+  EXPECT_EQ(bench.download(work.params, kFloats), std::vector<float>(kFloats, 1.0f));
+  EXPECT_EQ(bench.download(work.ema, kFloats), std::vector<float>(kFloats, 10.0f - 9.0f * 0.4375f));
+}
+
 /// Every rule's state, clipped and not, against the formula on the host.
 TEST_F(CudaUpdate, KeepsWhatEveryRuleKeeps) {
   Bench bench;

@@ -86,8 +86,9 @@ std::vector<run::NamedTensor> initial_model() {
       1);
 }
 
-/// Steps of the tutorial on generated images, with the same global batches for any number of ranks.
-std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible = false) {
+/// Steps of the tutorial on generated images, with the same global batches for any number of ranks; or as many replays of local
+/// steps.
+std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible = false, int local_steps = 0) {
   train::TrainConfig config;
   config.data = "generated images";
   config.global_batch = 24;
@@ -98,6 +99,13 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   config.runner = kind;
   config.reproducible = reproducible;
   config.micro_shards = 4;
+  const bool local = local_steps > 0;
+  if (local) {
+    config.update = comm::UpdateKind::local;
+    config.local.steps = local_steps;
+    config.local.outer = local_steps > 1 ? optim::OuterKind::nesterov : optim::OuterKind::average;
+    config.optimizer.kind = local_steps > 1 ? optim::OptimizerKind::momentum : optim::OptimizerKind::sgd;
+  }
   static std::atomic<int> asked{1};
   train::SessionState state(config, world(), Log(world().rank()), asked);
   state.info.image = {32, 32, 3};
@@ -114,16 +122,19 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   train::open_update(state);
   train::allocate_blocks(state);
   state.request_word = engine::kStopRequest;
-  state.step = train::plan_step(state, *state.update, {});
+  state.step =
+      local ? train::plan_local_steps(state, *state.update, {}) : train::plan_step(state, *state.update, {});
   const auto initial = initial_model();
-  state.state.write(*state.backend, *state.tower, run::initial_state(state.config.optimizer.kind, initial));
+  state.state.write(*state.backend, *state.tower,
+                    run::initial_state({state.state.rows().begin(), state.state.rows().end()}, initial));
+  train::write_step(state, 0);
   const engine::RankFacts facts{0.0, 0.0f, 40'000u + static_cast<unsigned>(world().rank())};
   state.backend->copy(state.facts.data(), reinterpret_cast<const std::byte*>(&facts), sizeof facts);
   for (int i = 0; i < steps; ++i) state.step->replay();
   state.step->finish();
   for (int i = 0; i < steps; ++i) {  // each rank counts once, however many parts its batch has
     const engine::StepRecord& record = state.records[static_cast<std::size_t>(i)];
-    EXPECT_EQ(record.samples, 24.0);
+    EXPECT_EQ(record.samples, 24.0 * std::max(1, local_steps));
     EXPECT_EQ(record.stop_requests, world().size());
     for (int rank = 0; rank < world().size(); ++rank) {
       const float* const slot =
@@ -148,6 +159,22 @@ TEST_F(NcclRanks, EndWithIdenticalBitsWhicheverTheRunner) {
   std::vector<float> first = serial;
   world().broadcast(std::as_writable_bytes(std::span(first)));
   EXPECT_EQ(first, serial);
+}
+
+/// Local steps: what each moves is averaged between GPUs as gradients are. With one between averagings they are the all-reduce but
+/// for two roundings of a weight (below 1) per step; the factor 10 is for how those grow in three steps of a small rate.
+TEST_F(NcclRanks, AverageLocalSteps) {
+  const std::vector<float> ring = train(engine::RunnerKind::graph, 3),
+                           one = train(engine::RunnerKind::graph, 3, false, 1);
+  ASSERT_EQ(one.size(), ring.size());
+  for (std::size_t i = 0; i < ring.size(); ++i) ASSERT_NEAR(one[i], ring[i], 3 * 10 * 2 * 0x1.0p-24) << i;
+  const std::vector<float> serial = train(engine::RunnerKind::serial, 2, false, 3);
+  EXPECT_EQ(train(engine::RunnerKind::graph, 2, false, 3), serial);
+  EXPECT_EQ(train(engine::RunnerKind::audit, 2, false, 3), serial);
+  std::vector<float> first = serial;
+  world().broadcast(std::as_writable_bytes(std::span(first)));
+  EXPECT_EQ(first, serial);
+  EXPECT_NE(serial, ring);
 }
 
 /// The model that the run with one rank left in a file of this name; that run leaves it.
