@@ -125,7 +125,8 @@ void CheckStep::fill(std::uint64_t draw, int count, double off) {
     samples_.labels[to] = few.labels[from];
   }
   state.samples = ResidentData(*state.backend, samples_);
-  begin_ = run::initial_state(state.config.optimizer.kind, draw_weights(state.network.params, draw, off));
+  begin_ = run::initial_state(optim::state_rows(state.config.optimizer.kind),
+                              draw_weights(state.network.params, draw, off));
 }
 
 void CheckStep::rewind() {
