@@ -117,7 +117,9 @@ std::string library_versions() {
 }
 
 bool gpu_is_there() {
-  int count = 0;
+  int driver = 0, count = 0;
+  // Of a machine without a driver the runtime says the same as of an old one.
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return false;
   const cudaError_t status = cudaGetDeviceCount(&count);
   static_cast<void>(cudaGetLastError());
   return status == cudaErrorInsufficientDriver || (status == cudaSuccess && count > 0);
