@@ -47,7 +47,9 @@ std::string take_checkpoint(const std::string& path) {
     seen += setting.note;
   seen += run::changed_kernels(checkpoint.provenance.kernels, "conv1: jit\nconv2: jit");
   seen += checkpoint.provenance.configuration + checkpoint.provenance.initialized_from;
-  train::require_possible(checkpoint.progress, path, {}, 12);
+  train::Sizes sizes;
+  sizes.global_batch = 12;
+  train::require_possible(checkpoint.progress, path, {}, sizes);
   for (const auto& [name, value] : checkpoint.progress.resolved) {
     if (name == "ranks") run::shard_change(40, 12, checkpoint.progress.step, std::atoi(value.c_str()), 2);
   }
