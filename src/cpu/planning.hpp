@@ -35,7 +35,7 @@ class Planning {
   Dnnl dnnl;
   int batch;
   engine::Precision precision;
-  Type type;         ///< of activations and compute copies
+  Type type;  ///< of activations and compute copies
   engine::ConvMethod conv;
   int threads;       ///< for which kernels are planned
   std::string text;  ///< kernel choices, a line each
