@@ -51,6 +51,13 @@ bool any(const comm::World& world, bool mine) {
   return std::count(all.begin(), all.end(), 1.0) > 0;
 }
 
+/// Whether there are GPUs that nobody would use: the machine's, or those that SLURM says it gave to the job, where the
+/// driver of a node may be missing altogether.
+bool gpus_stay_idle() {
+  const char* const given = std::getenv("SLURM_GPUS_ON_NODE");
+  return cuda::has_gpu() || (given != nullptr && std::atoi(given) > 0);
+}
+
 train::SelfCheck self_check(bool asked_for) {
   train::SelfCheck check;
   check.identity = cuda::identity;
@@ -105,7 +112,7 @@ RunDevice choose_device(const train::TrainConfig& config, const comm::World& wor
   if (some)
     why += concat(" (on rank ", unable.rank, ", host ", world.hosts()[static_cast<std::size_t>(unable.rank)],
                   ')');
-  if (any(world, cuda::has_gpu()) && !batch_system().empty()) {
+  if (any(world, gpus_stay_idle()) && !batch_system().empty()) {
     throw comm::AgreedError(ErrorKind::device,
                             concat("CUDA cannot be used: ", why, "; this ", batch_system(),
                                    " job has GPUs, and --device cpu leaves them idle on purpose"));

@@ -16,8 +16,8 @@ export CIFAR_MPI_ROOT=$root CIFAR_MPI_BIN=$build CIFAR_MPI_DATA=$here/data.h5 CI
 export OMPI_MCA_odls_base_sigkill_timeout=3 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_orte_tmpdir_base=/run/openmpi PRTE_MCA_prte_tmpdir_base=/run/openmpi
 ulimit -c 0
 steps=240
-# few samples and steps, many checkpoints
-options=(--steps "$steps" --batch-size 8 --threads 1 --checkpoint-every 10 --log-every 5 --check-every 50 --lr 0.01)
+# the GPUs of this cluster are device files; few samples and steps, many checkpoints
+options=(--device cpu --steps "$steps" --batch-size 8 --threads 1 --checkpoint-every 10 --log-every 5 --check-every 50 --lr 0.01)
 "$build/cifar_mpi_pack" --synthetic 400 --out "$here/data.h5" >"$here/pack.log" 2>&1
 
 fail() {
@@ -112,7 +112,7 @@ TrainsToTheSameBitsThroughSrun() {
 
 AddsWithinNodesAndThenBetweenThem() {
   nodes=2 start_cluster "$here/cluster"
-  options=(--steps 2 --batch-size 8 --threads 1)
+  options=(--device cpu --steps 2 --batch-size 8 --threads 1)
   submit cifar10_4node.slurm --nodes=2 --ntasks-per-node=2
   ends_with COMPLETED 0
   log_says '2 nodes, 2 ranks and 1 GPUs on each'
@@ -121,7 +121,7 @@ AddsWithinNodesAndThenBetweenThem() {
 
 TakesTheOtherLauncherWhenRanksDoNotFindEachOther() {
   nodes=2 start_cluster "$here/cluster"
-  options=(--steps 2 --batch-size 8 --threads 1)
+  options=(--device cpu --steps 2 --batch-size 8 --threads 1)
   mkdir programs
   ln -s "$build/cifar_mpi_train" programs/
   printf '#!/bin/sh\necho a launcher of another MPI\nexit 10\n' >programs/mpirun
@@ -174,11 +174,16 @@ DoesNotStartAgainAfterARealError() {
   rm job.log
   submit cifar10_4node.slurm --nodes=2 -- --run-dir run2 --no-such-option
   ends_with FAILED 2
+  rm job.log
+  options=(--device auto --steps 2 --batch-size 8 --threads 1)
+  submit cifar10_4node.slurm --nodes=2 -- --run-dir run3
+  ends_with FAILED 6
+  log_says 'this SLURM job has GPUs, and --device cpu leaves them idle on purpose'
 }
 
 GivesEachGpuARank() {
   nodes=1 gpus_per_node=2 start_cluster "$here/cluster"
-  options=(--steps 2 --batch-size 8 --threads 1)
+  options=(--device cpu --steps 2 --batch-size 8 --threads 1)
   submit cifar10_1node.slurm
   ends_with COMPLETED 0
   log_says '1 nodes, 2 ranks and 2 GPUs on each; run directory runs/cifar10_1node-'
@@ -187,7 +192,7 @@ GivesEachGpuARank() {
 
 TrainsOnTheCpuWhereThereIsNoGpu() {
   nodes=1 gpus_per_node=0 start_cluster "$here/cluster"
-  options=(--steps 2 --batch-size 8 --threads 1)
+  options=(--device auto --steps 2 --batch-size 8 --threads 1)
   submit cifar10_1node.slurm
   ends_with COMPLETED 0
   log_says '1 nodes, [0-9]+ ranks and 0 GPUs on each'
