@@ -38,9 +38,12 @@ std::span<const ParamSpan> buckets_within(const std::vector<ParamSpan>& buckets,
   return {buckets.begin(), behind};
 }
 
-std::vector<ParamSpan> plan_blocks(const engine::ParamLayout& layout, const AllReduceSettings& settings) {
+/// A rank alone has nothing to send in parts, and updates everything at once.
+std::vector<ParamSpan> plan_blocks(const engine::ParamLayout& layout, const AllReduceSettings& settings,
+                                   int ranks) {
   const std::vector<ParamSpan> first =
-      plan_buckets(layout, static_cast<std::size_t>(settings.bucket_mib * (1 << 20)));
+      ranks == 1 ? std::vector<ParamSpan>{{0, layout.trained_floats}}
+                 : plan_buckets(layout, static_cast<std::size_t>(settings.bucket_mib * (1 << 20)));
   std::vector<ParamSpan> buckets;
   for (std::size_t block = 0; block < static_cast<std::size_t>(settings.blocks); ++block) {
     const std::size_t begin = block * layout.trained_floats;
@@ -79,7 +82,9 @@ std::vector<ParamSpan> plan_buckets(const engine::ParamLayout& layout, std::size
 
 AllReduceUpdate::AllReduceUpdate(std::unique_ptr<Collective> collective, const engine::ParamLayout& layout,
                                  const AllReduceSettings& settings)
-    : collective_(std::move(collective)), settings_(settings), buckets_(plan_blocks(layout, settings)) {}
+    : collective_(std::move(collective)),
+      settings_(settings),
+      buckets_(plan_blocks(layout, settings, collective_->ranks())) {}
 
 RunFingerprint AllReduceUpdate::settings() const {
   return {{"all-reduce", std::string(collective_->resolved())},

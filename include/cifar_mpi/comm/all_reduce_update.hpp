@@ -56,7 +56,7 @@ struct AllReduceSettings {
 ///
 /// A later compute task that only reads a bucket also holds its all-reduce back: it means this rank's values.
 /// The all-reduces stand in the order in which their buckets become ready, the updates in bucket order. In a
-/// world of one there is no comm lane: compute, updates, advance. `append` throws std::logic_error also when
+/// world of one there is no comm lane, and one update: compute, update, advance. `append` throws std::logic_error also when
 /// no task writes a bucket.
 class AllReduceUpdate final : public Update {
  public:
