@@ -20,6 +20,20 @@ MatmulShape forward_shape(const Affine& affine, int batch, engine::Precision pre
   return shape;
 }
 
+/// A library makes some 128x128 of a result at once. A weight gradient is small and its sum long, so that whole it would
+/// keep a few of a GPU's hundred multiprocessors busy: its sum is cut. By a fixed rule, because it affects bits.
+int slices_of(const MatmulShape& shape) {
+  constexpr std::int64_t kTile = 128, kTiles = 128, kLeastDepth = 1024, kGroup = 8;
+  constexpr int kMost = 64, kLeast = 4;  // fewer do not pay for adding them
+  const std::int64_t tiles = ((shape.m + kTile - 1) / kTile) * ((shape.n + kTile - 1) / kTile);
+  int slices = 1;
+  while (slices < kMost && 2 * slices * tiles <= kTiles && shape.k % (2 * slices * kGroup) == 0 &&
+         shape.k / (2 * slices) >= kLeastDepth) {
+    slices *= 2;
+  }
+  return slices < kLeast ? 1 : slices;
+}
+
 /// xᵀ · grad_y, fp32 whatever the precision.
 MatmulShape weight_gradient_shape(const Affine& affine, int batch, engine::Precision precision) {
   MatmulShape shape = forward_shape(affine, batch, precision);
@@ -28,6 +42,7 @@ MatmulShape weight_gradient_shape(const Affine& affine, int batch, engine::Preci
   shape.transpose_a = true;
   shape.out = ValueType::fp32;
   shape.epilogue = Epilogue::none;
+  shape.slices = slices_of(shape);
   return shape;
 }
 

@@ -4,9 +4,11 @@
 #include <array>
 #include <bit>
 
+#include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cuda/plain_matmul.hpp"
 #include "cuda/relu.hpp"
+#include "cuda/sum.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -31,13 +33,24 @@ constexpr Setting kSettings[] = {{"tile", CUBLASLT_ALGO_CONFIG_TILE_ID},
                                  {"inner", CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, sizeof(std::uint16_t)},
                                  {"cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, sizeof(std::uint16_t)}};
 
-/// cuBLASLt counts in columns: a row-major matrix is its transpose, and d' = op(b)' · op(a)'.
-Owned<cublasLtMatrixLayout_t> transposed_layout(ValueType type, std::int64_t rows, std::int64_t columns) {
-  cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, data_type(type), static_cast<std::uint64_t>(columns),
+template <class T>
+void set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, T value) {
+  check(cublasLtMatrixLayoutSetAttribute(layout, attribute, &value, sizeof value), "describing a matrix");
+}
+
+/// cuBLASLt counts in columns: a row-major matrix is its transpose, and d' = op(b)' · op(a)'. There are `count` of them,
+/// one behind the other.
+Owned<cublasLtMatrixLayout_t> transposed_layout(ValueType type, std::int64_t rows, std::int64_t columns,
+                                                int count) {
+  cublasLtMatrixLayout_t made = nullptr;
+  check(cublasLtMatrixLayoutCreate(&made, data_type(type), static_cast<std::uint64_t>(columns),
                                    static_cast<std::uint64_t>(rows), columns),
         "describing a matrix");
-  return Owned<cublasLtMatrixLayout_t>(layout);
+  Owned<cublasLtMatrixLayout_t> layout(made);
+  if (count == 1) return layout;
+  set(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, std::int32_t{count});
+  set(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, std::int64_t{rows * columns});
+  return layout;
 }
 
 template <class T>
@@ -103,19 +116,35 @@ PlainMatmul plain(const MatmulShape& shape) {
           shape.in,
           shape.out,
           shape.epilogue != Epilogue::none,
-          shape.epilogue == Epilogue::bias_relu};
+          shape.epilogue == Epilogue::bias_relu,
+          shape.slices};
+}
+
+/// Tensor cores take rows of bf16 in groups of 16 bytes. Other rows are not asked for, so that every GPU does what is tested.
+bool has_whole_groups(const MatmulShape& shape) {
+  const std::int64_t row_a = shape.transpose_a ? shape.m : shape.k,
+                     row_b = shape.transpose_b ? shape.k : shape.n;
+  constexpr std::int64_t kGroup = kAlignment / 2;
+  return shape.in != ValueType::bf16 || (row_a % kGroup == 0 && row_b % kGroup == 0);
 }
 
 }  // namespace
 
+std::size_t Matmul::slices_bytes() const {
+  return shape_.slices == 1 ? 0 : static_cast<std::size_t>(shape_.slices) * bytes_d();
+}
+
 bool Matmul::find_algorithm(const Trial& trial) {
+  if (!has_whole_groups(shape_)) return false;
   operation_ = describe(shape_, relu_behind_ ? Epilogue::bias : shape_.epilogue);
-  layout_a_ = shape_.transpose_a ? transposed_layout(shape_.in, shape_.k, shape_.m)
-                                 : transposed_layout(shape_.in, shape_.m, shape_.k);
-  layout_b_ = shape_.transpose_b ? transposed_layout(shape_.in, shape_.n, shape_.k)
-                                 : transposed_layout(shape_.in, shape_.k, shape_.n);
-  layout_d_ = transposed_layout(shape_.out, shape_.m, shape_.n);
-  for (std::size_t most = kMostProductWorkspace; propose(most); most = workspace_bytes_ - 1) {
+  const int slices = shape_.slices;
+  const std::int64_t depth = shape_.k / slices;
+  layout_a_ = shape_.transpose_a ? transposed_layout(shape_.in, depth, shape_.m, slices)
+                                 : transposed_layout(shape_.in, shape_.m, depth, slices);
+  layout_b_ = shape_.transpose_b ? transposed_layout(shape_.in, shape_.n, depth, slices)
+                                 : transposed_layout(shape_.in, depth, shape_.n, slices);
+  layout_d_ = transposed_layout(shape_.out, shape_.m, shape_.n, slices);
+  for (std::size_t most = kMostProductWorkspace; propose(most); most = workspace_of_library() - 1) {
     void* const workspace = trial.workspace(workspace_bytes_);
     if (workspace == nullptr && workspace_bytes_ > 0) continue;  // with less
     return launch(trial.stream, trial.operand, trial.operand, trial.result, trial.operand, workspace) ==
@@ -150,8 +179,8 @@ bool Matmul::propose(std::size_t most_workspace) {
                                      layout_d_.get(), layout_d_.get(), wanted.get(), 1, &found, &count);
   if (status != CUBLAS_STATUS_SUCCESS || count < 1 || found.state != CUBLAS_STATUS_SUCCESS) return false;
   algorithm_ = found.algo;
-  workspace_bytes_ = found.workspaceSize;
-  return workspace_bytes_ <= most_workspace;
+  workspace_bytes_ = slices_bytes() + found.workspaceSize;
+  return found.workspaceSize <= most_workspace;
 }
 
 void Matmul::plan(const Trial& trial) {
@@ -164,9 +193,13 @@ void Matmul::plan(const Trial& trial) {
   }
   if (!planned_) {
     relu_behind_ = false;
-    workspace_bytes_ = 0;
+    workspace_bytes_ = slices_bytes();
     static_cast<void>(cudaGetLastError());
-    plain_matmul(trial.stream, plain(shape_), trial.operand, trial.operand, trial.result, trial.operand);
+    void* const workspace = trial.workspace(workspace_bytes_);
+    if (workspace == nullptr && workspace_bytes_ > 0)
+      throw Error(ErrorKind::device,
+                  concat("no GPU memory is left for ", workspace_bytes_, " bytes of a product"));
+    run(trial.stream, trial.operand, trial.operand, trial.result, trial.operand, workspace);
   }
   check(cudaStreamSynchronize(trial.stream), "trying a matrix product");
 }
@@ -177,8 +210,10 @@ cublasStatus_t Matmul::launch(cudaStream_t stream, const void* a, const void* b,
   if (shape_.epilogue != Epilogue::none) {
     set(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
+  auto* const library = static_cast<std::byte*>(workspace) + slices_bytes();
+  if (shape_.slices > 1) d = workspace;
   return cublasLtMatmul(blas_, operation_.get(), &one, b, layout_b_.get(), a, layout_a_.get(), &zero, d,
-                        layout_d_.get(), d, layout_d_.get(), &algorithm_, workspace, workspace_bytes_,
+                        layout_d_.get(), d, layout_d_.get(), &algorithm_, library, workspace_of_library(),
                         stream);
 }
 
@@ -188,12 +223,16 @@ void Matmul::run(cudaStream_t stream, const void* a, const void* b, void* d, con
     check(launch(stream, a, b, d, bias, workspace), "starting a matrix product");
     if (relu_behind_) relu_forward(stream, shape_.out, d, d, shape_.m * shape_.n);
   } else {
-    plain_matmul(stream, plain(shape_), a, b, d, bias);
+    plain_matmul(stream, plain(shape_), a, b, shape_.slices > 1 ? workspace : d, bias);
   }
+  if (shape_.slices == 1) return;
+  add_ranks(stream, static_cast<float*>(d), static_cast<const float*>(workspace),
+            static_cast<std::size_t>(shape_.m * shape_.n), shape_.slices);
 }
 
 std::string Matmul::text() const {
-  const std::string shape = concat(shape_.m, 'x', shape_.n, 'x', shape_.k, ' ', name_of(shape_.in));
+  std::string shape = concat(shape_.m, 'x', shape_.n, 'x', shape_.k, ' ', name_of(shape_.in));
+  if (shape_.slices > 1) shape += concat(" in ", shape_.slices, " slices");
   if (!planned_) return concat(shape, ": plain kernel");
   std::string text = concat(shape, ": cuBLASLt ", value_of(algorithm_, {"", CUBLASLT_ALGO_CONFIG_ID}));
   for (const Setting& setting : kSettings)

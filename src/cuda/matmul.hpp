@@ -26,6 +26,8 @@ struct MatmulShape {
   ValueType out = ValueType::fp32;
   bool tf32 = false;
   Epilogue epilogue = Epilogue::none;  ///< adds bias[n] of type `out`, then max(·, 0)
+  /// Parts of k, each a product of its own in fp32, added in a fixed order: a of k rows (transposed), b too, d fp32, no epilogue.
+  int slices = 1;
 };
 
 /// A matrix product by cuBLASLt, or where cuBLASLt has no kernel by a plain one of ours. Sums are fp32.
@@ -62,6 +64,9 @@ class Matmul {
   bool propose(std::size_t most_workspace);
   cublasStatus_t launch(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,
                         void* workspace) const;
+  /// Of the products of the slices, in front of the library's own in the workspace; 0 where there is one.
+  std::size_t slices_bytes() const;
+  std::size_t workspace_of_library() const { return workspace_bytes_ - slices_bytes(); }
 
   MatmulShape shape_;
   cublasLtHandle_t blas_ = nullptr;

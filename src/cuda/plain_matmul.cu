@@ -8,11 +8,12 @@ namespace {
 template <class In, class Out>
 __global__ void multiply(PlainMatmul shape, const In* __restrict__ a, const In* __restrict__ b,
                          Out* __restrict__ d, const Out* __restrict__ bias) {
-  const std::int64_t i = thread_index();
-  if (i >= shape.m * shape.n) return;
-  const std::int64_t row = i / shape.n, column = i - row * shape.n;
+  const std::int64_t i = thread_index(), size = shape.m * shape.n;
+  if (i >= size * shape.slices) return;
+  const std::int64_t slice = i / size, depth = shape.k / shape.slices;
+  const std::int64_t row = (i - slice * size) / shape.n, column = i - slice * size - row * shape.n;
   float sum = 0.0f;
-  for (std::int64_t k = 0; k < shape.k; ++k) {
+  for (std::int64_t k = slice * depth; k < (slice + 1) * depth; ++k) {
     const float left = to_float(a[shape.transpose_a ? k * shape.m + row : row * shape.k + k]);
     const float right = to_float(b[shape.transpose_b ? column * shape.k + k : k * shape.n + column]);
     sum += left * right;
@@ -25,7 +26,7 @@ __global__ void multiply(PlainMatmul shape, const In* __restrict__ a, const In* 
 
 void plain_matmul(cudaStream_t stream, const PlainMatmul& shape, const void* a, const void* b, void* d,
                   const void* bias) {
-  const Grid grid = grid_for(shape.m * shape.n);
+  const Grid grid = grid_for(shape.m * shape.n * shape.slices);
   with_type(shape.in, [&]<class In>(In) {
     with_type(shape.out, [&]<class Out>(Out) {
       launch("plain matrix product", stream, grid, multiply<In, Out>, shape, a, b, d, bias);

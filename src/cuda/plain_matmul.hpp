@@ -19,6 +19,8 @@ struct PlainMatmul {
   ValueType out = ValueType::fp32;
   bool add_bias = false;  ///< bias[n] of type `out`
   bool relu = false;
+  /// Of k, each with a d of its own behind the one before.
+  int slices = 1;
 };
 void plain_matmul(cudaStream_t stream, const PlainMatmul& shape, const void* a, const void* b, void* d,
                   const void* bias);

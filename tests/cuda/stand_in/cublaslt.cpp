@@ -38,6 +38,8 @@ struct Layout {
   std::uint64_t rows = 0;
   std::uint64_t columns = 0;
   std::int64_t leading = 0;
+  std::int32_t count = 1;  ///< of matrices
+  std::int64_t apart = 0;  ///< from one to the next
 };
 
 struct Preference {
@@ -80,7 +82,9 @@ struct Product {
     const bool ta = op.a == CUBLAS_OP_T, tb = op.b == CUBLAS_OP_T;
     const std::uint64_t m = ta ? a.columns : a.rows, k = ta ? a.rows : a.columns;
     const std::uint64_t k2 = tb ? b.columns : b.rows, n = tb ? b.rows : b.columns;
-    if (k == k2 && m == d.rows && n == d.columns && a.type == b.type) depth = k;
+    if (k == k2 && m == d.rows && n == d.columns && a.type == b.type && a.count == d.count &&
+        b.count == d.count)
+      depth = k;
   }
 
   float at(const Layout& layout, const void* array, std::uint64_t row, std::uint64_t column) const {
@@ -99,6 +103,16 @@ struct Product {
       }
     }
     return values;
+  }
+
+  /// All of them.
+  void run_all(const void* a_values, const void* b_values, void* d_values, bool splits) const {
+    const auto nth = [](const Layout& layout, const void* array, std::int32_t i) {
+      const std::size_t bytes = layout.type == Type::bf16 ? 2 : 4;
+      return static_cast<const std::byte*>(array) + static_cast<std::size_t>(i * layout.apart) * bytes;
+    };
+    for (std::int32_t i = 0; i < d.count; ++i)
+      run(nth(a, a_values, i), nth(b, b_values, i), const_cast<std::byte*>(nth(d, d_values, i)), splits);
   }
 
   /// With `splits` the first half of the sum goes through the type of the result.
@@ -181,6 +195,19 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDa
   *layout = reinterpret_cast<cublasLtMatrixLayout_t>(
       new Layout{type == CUDA_R_16BF ? Type::bf16 : Type::fp32, rows, columns, leading});
   return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void* value,
+                                                std::size_t bytes) {
+  auto& matrix = ours<Layout>(layout);
+  switch (attribute) {
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+      return set(matrix.count, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+      return set(matrix.apart, value, bytes);
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
   delete &ours<Layout>(layout);
@@ -269,7 +296,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
       (biased && !aligned(product.operation.bias))) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  cifar_mpi::stand_in::start(stream, "cublasLtMatmul", workspace, workspace_of(product.depth),
-                             [=, splits = algorithm->data[kSplits] != 0] { product.run(a, b, d, splits); });
+  cifar_mpi::stand_in::start(
+      stream, "cublasLtMatmul", workspace, workspace_of(product.depth),
+      [=, splits = algorithm->data[kSplits] != 0] { product.run_all(a, b, d, splits); });
   return CUBLAS_STATUS_SUCCESS;
 }
