@@ -123,7 +123,7 @@ void TrainOptions::add_model(CLI::App& app) {
       ->group(group);
   app.add_option("--graph-steps", config_.graph_steps,
                  "Steps in one launch of a CUDA graph, where none of them but the last is logged, evaluated, "
-                 "saved or compared; other runners take them one by one")
+                 "saved or compared; other runners take them one by one; 0: 5")
       ->check(number<int>())
       ->capture_default_str()
       ->group(group);

@@ -235,7 +235,7 @@ void check(const TrainConfig& config) {
   check_reproducible(config);
   check_update_options(config);
   require_in("--bucket-mib", config.bucket_mib, kLeastBucketMib, kMostBucketMib);
-  require_in("--graph-steps", config.graph_steps, 1, kMostGraphSteps);
+  require_in("--graph-steps", config.graph_steps, 0, kMostGraphSteps);
   require_in("--eval-every", config.eval_every, 0.0, kMany);
   require_positive("--log-every", config.log_every);
   check_trace(config.trace);

@@ -278,12 +278,14 @@ void Loop::finish() {
 }
 
 /// As many as asked for, where no log line, evaluation, checkpoint or comparison is due before their end, and none of
-/// them is recorded or looked at. Of several steps one replay.
+/// them is recorded or looked at. A replay of several steps is a launch of its own.
 int Loop::replays_of_launch() const {
-  if (s_.sizes.steps_of_replay(launched_) > 1) return 1;
-  const auto wanted = static_cast<std::uint64_t>(s_.config.graph_steps);
-  const auto straddles = [&](std::uint64_t every) { return launched_ % every + wanted > every; };
   const TrainConfig& config = s_.config;
+  const int usual = s_.step->replays_graphs() ? kUsualGraphSteps : 1;
+  const int most = config.graph_steps > 0 ? config.graph_steps : usual;
+  if (most == 1 || s_.sizes.steps_of_replay(launched_) > 1) return 1;
+  const auto wanted = static_cast<std::uint64_t>(most);
+  const auto straddles = [&](std::uint64_t every) { return launched_ % every + wanted > every; };
   for (std::uint64_t step = launched_; step < launched_ + wanted; ++step) {
     if (recording_->records(step)) return 1;
   }
@@ -293,7 +295,7 @@ int Loop::replays_of_launch() const {
                    straddles(static_cast<std::uint64_t>(config.check_every)) ||
                    straddles(static_cast<std::uint64_t>(config.log_every)) ||
                    summaries_->due_within(launched_, wanted);
-  return due ? 1 : config.graph_steps;
+  return due ? 1 : most;
 }
 
 /// Shows the watchdogs where this rank is, and passes on what it is asked, or why it would stop; the sum over the

@@ -99,7 +99,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--normalize", "crop or none", [](auto& c) { c.normalize = data::Normalize::dataset; });
   refuse("--weight-decay", "-1", [](auto& c) { c.weight_decay = -1.0; });
   refuse("--warmup-epochs", "-1", [](auto& c) { c.warmup_epochs = -1.0; });
-  refuse("--graph-steps", "0", [](auto& c) { c.graph_steps = 0; });
+  refuse("--graph-steps", "-1", [](auto& c) { c.graph_steps = -1; });
   refuse("--graph-steps", "129", [](auto& c) { c.graph_steps = kMostGraphSteps + 1; });
   refuse("--eval-every", "-1", [](auto& c) { c.eval_every = -1.0; });
   refuse("--ema-decay", "1", [](auto& c) { c.ema_decay = 1.0; });

@@ -24,6 +24,8 @@ inline constexpr double kLeastBucketMib = 1.0 / 1024;
 inline constexpr double kMostBucketMib = 4096.0;
 /// What `graph_steps` may be: the records of two launches lie on the device.
 inline constexpr int kMostGraphSteps = engine::kRecordRing / 2;
+/// What it is where nobody asks: every other launch ends with the usual log line.
+inline constexpr int kUsualGraphSteps = 5;
 
 /// Whether a device that is not taken on trust proves itself first; only: it does nothing else.
 enum class SelfCheckMode : std::uint8_t { on, off, only };
@@ -54,7 +56,7 @@ struct TrainConfig {
   engine::Precision precision = engine::Precision::automatic;
   engine::ConvMethod conv = engine::ConvMethod::automatic;
   engine::RunnerKind runner = engine::RunnerKind::automatic;
-  int graph_steps = 1;  ///< steps in one launch, where none but the last is logged, evaluated or saved
+  int graph_steps = 0;  ///< in one launch, where none but the last is logged, evaluated or saved; 0: as usual
 
   int batch_size = 128;           ///< samples that a rank computes at once
   int accumulate = 1;             ///< batches of a rank per step
