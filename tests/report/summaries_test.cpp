@@ -87,6 +87,8 @@ TEST(VisibleImages, AreMadeAsTheTutorialsSummariesAre) {
   EXPECT_EQ(images.count(), 4u);
   const std::vector<std::uint8_t> wanted{0, 128, 255, 1, 128, 192, 0, 0, 0, 96, 255, 192};
   EXPECT_EQ(images.pixels, wanted);
+  EXPECT_EQ(visible_images(extent, {1.0f, std::nanf(""), 2.0f}).pixels,
+            (std::vector<std::uint8_t>{128, 0, 255}));
 }
 
 TEST(SummaryHistory, IsReadAsItWasWrittenUpToTheStepThatARunGoesOnFrom) {

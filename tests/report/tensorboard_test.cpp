@@ -117,9 +117,10 @@ TEST_F(Protoc, DecodesHistogramsAndImages) {
       std::string::npos)
       << text;
   const std::string images = text.substr(std::min(text.size(), text.find("event {\n  step: 4\n")));
-  for (const char* const part :
-       {"tag: \"images\"", "dtype: DT_STRING", "size: 4", "string_val: \"5\"\n", "string_val: \"2\"\n",
-        "string_val: \"\\211PNG\\r\\n", "plugin_name: \"images\"", "data_class: DATA_CLASS_BLOB_SEQUENCE"}) {
+  for (const char* const part : {"tag: \"images\"", "dtype: DT_STRING", "size: 4", "string_val: \"5\"\n",
+                                 "string_val: \"2\"\n", "string_val: \"\\211PNG\\r\\n",
+                                 "IHDR\\000\\000\\000\\005\\000\\000\\000\\002\\010\\002" /* in colour */,
+                                 "plugin_name: \"images\"", "data_class: DATA_CLASS_BLOB_SEQUENCE"}) {
     EXPECT_NE(images.find(part), std::string::npos) << part << " in " << images;
   }
   const std::regex png("\\\\211PNG[^\n]*");
