@@ -5,6 +5,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "run/self_check_record.hpp"
+#include "support/backend_wrapper.hpp"
 #include "train/device_checks.hpp"
 #include "train/gradient_limits.hpp"
 #include "train/run_fixture.hpp"
@@ -22,22 +23,18 @@ struct Faults {
 };
 
 /// Delegates, but for what is wrong with it; takes graphs for lanes.
-class FaultyBackend final : public engine::Backend {
+class FaultyBackend final : public test::BackendWrapper {
  public:
   FaultyBackend(std::unique_ptr<engine::Backend> real, const Faults& faults)
-      : real_(std::move(real)), faults_(faults) {}
+      : BackendWrapper(std::move(real)), faults_(faults) {}
 
-  std::string description() const override { return real_->description(); }
-  engine::Precision resolve(engine::Precision precision) const override { return real_->resolve(precision); }
-  Buffer allocate(std::size_t bytes) override { return real_->allocate(bytes); }
   void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
-    real_->copy(dst, src, bytes);
+    BackendWrapper::copy(dst, src, bytes);
     if (faults_.fault == Fault::image && src == kept_) reinterpret_cast<float*>(dst)[7] += 0.1f;
   }
-  engine::TowerKernels plan(const engine::TowerSpec& spec) override { return real_->plan(spec); }
   engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,
                            const engine::ParamLayout& layout) override {
-    engine::Task task = real_->update_task(binding, params, layout);
+    engine::Task task = BackendWrapper::update_task(binding, params, layout);
     const auto in_graph = in_graph_ = std::make_shared<bool>(false);
     task.start = [this, binding, in_graph, start = std::move(task.start)](engine::Lane& lane) {
       if (faults_.fault == Fault::lost) throw Error(ErrorKind::device, "the device is gone");
@@ -49,34 +46,17 @@ class FaultyBackend final : public engine::Backend {
     };
     return task;
   }
-  engine::Task gradient_norm_task(const engine::GradientNormBinding& binding) override {
-    return real_->gradient_norm_task(binding);
-  }
-  engine::Task running_task(const engine::RunningBinding& binding, const model::ParamTable& params,
-                            const engine::ParamLayout& layout) override {
-    return real_->running_task(binding, params, layout);
-  }
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
     control_ = const_cast<float*>(binding.control);
-    return real_->advance_task(binding, records);
-  }
-  engine::Task count_task(std::string name, const std::vector<engine::CountBinding>& bindings) override {
-    return real_->count_task(std::move(name), bindings);
-  }
-  engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,
-                        std::size_t n) override {
-    return real_->sum_task(std::move(name), dst, a, b, n);
-  }
-  engine::Task share_task(std::string name, float* dst, const float* a, const float* b, float share,
-                          std::size_t n) override {
-    return real_->share_task(std::move(name), dst, a, b, share, n);
+    return BackendWrapper::advance_task(binding, records);
   }
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
                                          std::vector<engine::Bytes> regions) override {
     const bool graph = kind == engine::RunnerKind::graph;
     if (in_graph_) *in_graph_ = graph;
-    return real_->runner(with_nan(program), graph ? engine::RunnerKind::lanes : kind, std::move(regions));
+    return BackendWrapper::runner(with_nan(program), graph ? engine::RunnerKind::lanes : kind,
+                                  std::move(regions));
   }
 
  private:
@@ -105,7 +85,6 @@ class FaultyBackend final : public engine::Backend {
     return copy;
   }
 
-  std::unique_ptr<engine::Backend> real_;
   const Faults& faults_;
   std::shared_ptr<bool> in_graph_;
   const std::byte* kept_ = nullptr;

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <memory>
 #include <optional>
-#include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,24 +13,10 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/lower/tower.hpp"
 #include "reference/reference.hpp"
+#include "train/no_exchange.hpp"
 
 /// One network with everything a training step, an evaluation and a few dozen steps need, on any backend.
 namespace cifar_mpi::cuda::testing {
-
-/// A world of one.
-class Alone final : public comm::Collective {
- public:
-  explicit Alone(engine::Backend& backend) : backend_(backend) {}
-  std::string_view name() const override { return "none"; }
-  int ranks() const override { return 1; }
-  Buffer allocate(std::size_t bytes) override { return backend_.allocate(bytes); }
-  engine::Task all_reduce(std::string, std::span<float>, std::size_t) override {
-    throw std::logic_error("nothing to sum");
-  }
-
- private:
-  engine::Backend& backend_;
-};
 
 struct TrainingSpec {
   model::NetSpec net;
@@ -55,7 +39,7 @@ class TrainingRun {
         tower(std::make_unique<lower::Tower>(
             backend, engine::TowerSpec{&spec.net, &table, spec.batch, spec.precision})),
         arena([this](std::size_t bytes) { return backend.allocate(bytes); }),
-        alone(std::make_unique<Alone>(backend), tower->layout(), {1 << 20}) {
+        alone(std::make_unique<train::NoExchange>(backend), tower->layout(), {1 << 20}) {
     if (spec.source.count() == 0) spec.source = spec.net.input;
     const std::size_t floats = tower->layout().floats;
     params_ = backend.allocate(floats * sizeof(float));

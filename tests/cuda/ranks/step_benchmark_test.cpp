@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cifar_mpi/cuda/backend.hpp"
+#include "support/backend_wrapper.hpp"
 #include "support/launch_counter.hpp"
 #include "support/mpi_world.hpp"
 
@@ -19,56 +20,20 @@ namespace {
 using Launches = std::vector<std::map<int, int>>;
 
 /// The backend, with runners that count.
-class CountingBackend final : public engine::Backend {
+class CountingBackend final : public test::BackendWrapper {
  public:
-  CountingBackend(std::unique_ptr<engine::Backend> backend, Launches& launches)
-      : backend_(std::move(backend)), launches_(launches) {}
-  std::string description() const override { return backend_->description(); }
-  engine::Precision resolve(engine::Precision precision) const override {
-    return backend_->resolve(precision);
-  }
-  Buffer allocate(std::size_t bytes) override { return backend_->allocate(bytes); }
-  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
-    backend_->copy(dst, src, bytes);
-  }
-  engine::TowerKernels plan(const engine::TowerSpec& spec) override { return backend_->plan(spec); }
-  engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,
-                           const engine::ParamLayout& layout) override {
-    return backend_->update_task(binding, params, layout);
-  }
-  engine::Task gradient_norm_task(const engine::GradientNormBinding& binding) override {
-    return backend_->gradient_norm_task(binding);
-  }
-  engine::Task count_task(std::string name, const std::vector<engine::CountBinding>& bindings) override {
-    return backend_->count_task(std::move(name), bindings);
-  }
-  engine::Task running_task(const engine::RunningBinding& binding, const model::ParamTable& params,
-                            const engine::ParamLayout& layout) override {
-    return backend_->running_task(binding, params, layout);
-  }
-  engine::Task advance_task(const engine::AdvanceBinding& binding,
-                            std::vector<engine::StepRecord>& records) override {
-    return backend_->advance_task(binding, records);
-  }
-  engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,
-                        std::size_t n) override {
-    return backend_->sum_task(std::move(name), dst, a, b, n);
-  }
-  engine::Task share_task(std::string name, float* dst, const float* a, const float* b, float share,
-                          std::size_t n) override {
-    return backend_->share_task(std::move(name), dst, a, b, share, n);
-  }
+  CountingBackend(std::unique_ptr<engine::Backend> real, Launches& launches)
+      : BackendWrapper(std::move(real)), launches_(launches) {}
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
                                          std::vector<engine::Bytes> regions) override {
     const std::size_t place = launches_.size();
     launches_.emplace_back();
     return std::make_unique<test::LaunchCounter>(
-        backend_->runner(std::move(program), kind, std::move(regions)),
+        BackendWrapper::runner(std::move(program), kind, std::move(regions)),
         [this, place](int times) { ++launches_[place][times]; });
   }
 
  private:
-  std::unique_ptr<engine::Backend> backend_;
   Launches& launches_;
 };
 
