@@ -213,11 +213,12 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
     result.tasks = timed_rows(step, before, static_cast<double>(steps) * config.rounds);
     return;
   }
-  constexpr int kToldSteps = 50;
+  constexpr int kEnough = 50;
+  const int told = std::min(kEnough, steps * config.rounds);
   time_steps(world, *variants.told, 3);
   const std::vector<double> start = variants.told->task_seconds();
-  time_steps(world, *variants.told, kToldSteps);
-  result.tasks = timed_rows(*variants.told, start, kToldSteps);
+  time_steps(world, *variants.told, told);
+  result.tasks = timed_rows(*variants.told, start, told);
 }
 
 }  // namespace

@@ -77,19 +77,27 @@ TEST_F(NcclRanks, SumsSmallIntegersExactly) {
   }
 }
 
-std::vector<run::NamedTensor> initial_model() {
+constexpr int kSmall = 8;   ///< pixels: two buckets
+constexpr int kWhole = 24;  ///< five
+
+std::vector<run::NamedTensor> initial_model(int input_size) {
   data::DatasetInfo info;
   info.image = {32, 32, 3};
   info.label_names = data::cifar10_label_names();
+  train::TrainConfig config;
+  config.input_size = input_size;
   return train::initial_tensors(
-      train::make_network("tutorial", info, train::augment_spec({}, info.image), "generated images").params,
+      train::make_network("tutorial", info, train::augment_spec(config, info.image), "generated images")
+          .params,
       1);
 }
 
 /// Steps of the tutorial on generated images, with the same global batches for any number of ranks; or as many replays of local
 /// steps.
-std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible = false, int local_steps = 0) {
+std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible = false, int local_steps = 0,
+                         int input_size = kSmall) {
   train::TrainConfig config;
+  config.input_size = input_size;
   config.data = "generated images";
   config.global_batch = 24;
   config.shuffle = data::Shuffle::global;
@@ -124,7 +132,7 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   state.request_word = engine::kStopRequest;
   state.step =
       local ? train::plan_local_steps(state, *state.update, {}) : train::plan_step(state, *state.update, {});
-  const auto initial = initial_model();
+  const auto initial = initial_model(input_size);
   state.state.write(*state.backend, *state.tower,
                     run::initial_state({state.state.rows().begin(), state.state.rows().end()}, initial));
   train::write_step(state, 0);
@@ -153,9 +161,9 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
 }
 
 TEST_F(NcclRanks, EndWithIdenticalBitsWhicheverTheRunner) {
-  const std::vector<float> serial = train(engine::RunnerKind::serial, 5);
-  EXPECT_EQ(train(engine::RunnerKind::lanes, 5), serial);
-  EXPECT_EQ(train(engine::RunnerKind::graph, 5), serial);
+  const std::vector<float> serial = train(engine::RunnerKind::serial, 4);
+  EXPECT_EQ(train(engine::RunnerKind::lanes, 4), serial);
+  EXPECT_EQ(train(engine::RunnerKind::graph, 4), serial);
   std::vector<float> first = serial;
   world().broadcast(std::as_writable_bytes(std::span(first)));
   EXPECT_EQ(first, serial);
@@ -168,9 +176,11 @@ TEST_F(NcclRanks, AverageLocalSteps) {
                            one = train(engine::RunnerKind::graph, 3, false, 1);
   ASSERT_EQ(one.size(), ring.size());
   for (std::size_t i = 0; i < ring.size(); ++i) ASSERT_NEAR(one[i], ring[i], 3 * 10 * 2 * 0x1.0p-24) << i;
-  const std::vector<float> serial = train(engine::RunnerKind::serial, 2, false, 3);
-  EXPECT_EQ(train(engine::RunnerKind::graph, 2, false, 3), serial);
-  EXPECT_EQ(train(engine::RunnerKind::audit, 2, false, 3), serial);
+  const std::vector<float> serial = train(engine::RunnerKind::serial, 2, false, 2);
+  EXPECT_EQ(train(engine::RunnerKind::graph, 2, false, 2), serial);
+  if (world().size() == 2) {  // the tasks of four ranks are the same
+    EXPECT_EQ(train(engine::RunnerKind::audit, 2, false, 2), serial);
+  }
   std::vector<float> first = serial;
   world().broadcast(std::as_writable_bytes(std::span(first)));
   EXPECT_EQ(first, serial);
@@ -207,7 +217,7 @@ class ModelOfOneRank {
 /// of one of four ranks is off by 1/4 where the parts agree, and by more where they do not.
 void expect_same_step(const std::vector<float>& found, const std::vector<float>& one) {
   std::size_t at = 0;
-  for (const run::NamedTensor& tensor : initial_model()) {
+  for (const run::NamedTensor& tensor : initial_model(kWhole)) {
     double difference = 0.0, update = 0.0, size = 0.0;
     for (const float before : tensor.values) {
       const auto start = static_cast<double>(before), wanted = static_cast<double>(one.at(at));
@@ -223,7 +233,7 @@ void expect_same_step(const std::vector<float>& found, const std::vector<float>&
 }
 
 TEST_F(NcclRanks, TakeTheStepThatOneRankTakes) {
-  const std::vector<float> found = train(engine::RunnerKind::graph, 1);
+  const std::vector<float> found = train(engine::RunnerKind::graph, 1, false, 0, kWhole);
   const std::vector<float> reproducible = train(engine::RunnerKind::graph, 3, true);
   const char* const folder = std::getenv("CIFAR_MPI_GPU_CHECK");
   if (folder == nullptr) GTEST_SKIP() << "set CIFAR_MPI_GPU_CHECK to a folder in which 1, 2 and 4 ranks meet";

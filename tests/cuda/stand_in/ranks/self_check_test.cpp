@@ -3,107 +3,131 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "support/mpi_world.hpp"
+#include "train/device_checks.hpp"
 
 /// What the self-check says of a GPU with faults: those of the stand-in, switched on for one rank.
 namespace cifar_mpi::train {
 namespace {
 
+using engine::Precision;
+
 const comm::World& world() { return test::test_world(); }
+bool alone() { return world().size() == 1; }
+bool has_judge() { return cpu::unusable().empty(); }
+
+comm::Platform judge_platform(const engine::BackendOptions& options) {
+  return comm::on_host(cpu::make_backend(options));
+}
 
 class GpuSelfCheck : public testing::Test {
  protected:
+  static constexpr int kImages = 4;
+
   void TearDown() override { unsetenv("STAND_IN_FAULT"); }
 
-  static void break_last_rank(const char* fault) {
-    if (world().rank() == world().size() - 1) setenv("STAND_IN_FAULT", fault, 1);
-  }
-  static SelfCheckReport find(engine::Precision precision, bool judged = true) {
+  static TrainConfig config(Precision precision) {
     TrainConfig config;
     config.data = "generated images";
     config.input_size = 8;
-    config.batch_size = 4;
+    config.batch_size = kImages;
     config.threads = 1;
     config.share_gpus = true;
     config.precision = precision;
+    return config;
+  }
+  static data::DatasetInfo info() {
     data::DatasetInfo info;
     info.image = {32, 32, 3};
     info.label_names = data::cifar10_label_names();
     info.train_count = 1000;
     info.test_count = 10;
-    SelfCheck check;
-    if (judged && cpu::unusable().empty()) {
-      check.judge = [](const engine::BackendOptions& options) {
-        return comm::on_host(cpu::make_backend(options));
-      };
-    }
-    check.identity = cuda::identity;
-    return check_device(config, info, world(), cuda::make_platform, check);
+    return info;
   }
-  static void expect_fault(const char* fault, engine::Precision precision, const std::string& text) {
-    break_last_rank(fault);
-    const SelfCheckReport report = find(precision);
-    unsetenv("STAND_IN_FAULT");
-    ASSERT_EQ(report.faults.size(), 1u) << fault;
-    const std::string who =
-        concat("rank ", world().size() - 1, " on ", world().hosts()[0], ", stand-in GPU 0000:");
-    EXPECT_TRUE(report.faults[0].starts_with(who)) << report.faults[0];
-    EXPECT_NE(report.faults[0].find(text), std::string::npos) << fault << ": " << report.faults[0];
+  static SelfCheckReport find(Precision precision, bool judged = true) {
+    SelfCheck check;
+    if (judged && has_judge()) check.judge = judge_platform;
+    check.identity = cuda::identity;
+    return check_device(config(precision), info(), world(), cuda::make_platform, check);
+  }
+  /// For one of the checks by itself, which takes a part of the time of all.
+  static std::unique_ptr<CheckStep> open(Precision precision,
+                                         const comm::PlatformFactory& platform = cuda::make_platform) {
+    auto step = std::make_unique<CheckStep>(config(precision), info(), world(), platform);
+    step->plan(precision, kImages, 1);
+    return step;
   }
 };
 
-using engine::Precision;
-
-bool alone() { return world().size() == 1; }
-
 TEST_F(GpuSelfCheck, PassesTheBackend) {
-  const auto expect_good = [](Precision precision) {
-    const SelfCheckReport report = find(precision);
-    EXPECT_TRUE(report.good) << to_string(precision) << ": " << (report.good ? "" : report.faults.front());
-    EXPECT_EQ(report.table.size(), precision == Precision::fp32 || !cpu::unusable().empty() ? 6u : 7u);
-  };
-  expect_good(Precision::bf16);
-  if (!alone()) return;  // what follows has nothing to do with others
-  expect_good(Precision::fp32);
-  expect_good(Precision::tf32);
+  const SelfCheckReport report = find(Precision::bf16);
+  EXPECT_TRUE(report.good) << report.faults.front();
+  EXPECT_EQ(report.table.size(), has_judge() ? 7u : 6u);
 }
 
-TEST_F(GpuSelfCheck, NamesEachFault) {
-  if (!alone()) {
-    expect_fault("sum", Precision::fp32, ": all-reduce: the all-reduce on lanes gives ");
-    expect_fault("stale", Precision::fp32, ": runners: in line and as a graph");
-    return;
+/// But for the runners, which take most of the time.
+TEST_F(GpuSelfCheck, PassesTheBackendInOtherPrecisions) {
+  if (!alone()) GTEST_SKIP() << "has nothing to do with others";
+  for (const Precision precision : {Precision::fp32, Precision::tf32}) {
+    const auto device = open(precision);
+    std::vector<CheckRow> rows{compare_images(*device, kImages), see_divergence(*device, kImages)};
+    if (has_judge()) {
+      const auto compare = precision == Precision::fp32 ? compare_fp32 : compare_rounded;
+      rows.push_back(compare(*device, *open(Precision::fp32, judge_platform), kImages));
+    }
+    for (const CheckRow& row : rows) EXPECT_EQ(row.outcome, Outcome::good) << row.found;
   }
-  if (cpu::unusable().empty()) {
-    expect_fault("product", Precision::fp32, ": gradients, fp32: the gradient of ");
-    expect_fault("conv", Precision::bf16, ": gradients, precision of the run: the gradient of ");
+}
+
+TEST_F(GpuSelfCheck, NamesTheRankAndItsGpu) {
+  if (world().size() != 2) GTEST_SKIP() << "two ranks have a sum to lose";
+  if (world().rank() == 1) setenv("STAND_IN_FAULT", "sum", 1);
+  const SelfCheckReport report = find(Precision::fp32, false);
+  ASSERT_EQ(report.faults.size(), 1u);
+  EXPECT_TRUE(report.faults[0].starts_with(concat("rank 1 on ", world().hosts()[1], ", stand-in GPU 0000:")))
+      << report.faults[0];
+  EXPECT_NE(report.faults[0].find(": all-reduce: the all-reduce on lanes gives "), std::string::npos)
+      << report.faults[0];
+}
+
+/// Each in the check that is made for it.
+TEST_F(GpuSelfCheck, FindsEachFault) {
+  if (!alone()) GTEST_SKIP() << "has nothing to do with others";
+  const auto expect_bad = [](const char* fault, const std::string& text, const auto& check) {
+    setenv("STAND_IN_FAULT", fault, 1);
+    const CheckRow row = check();
+    unsetenv("STAND_IN_FAULT");
+    EXPECT_EQ(row.outcome, Outcome::bad) << fault << ": " << row.found;
+    EXPECT_NE(row.found.find(text), std::string::npos) << fault << ": " << row.found;
+  };
+  const auto fp32 = open(Precision::fp32), bf16 = open(Precision::bf16);
+  if (has_judge()) {
+    const auto judge = open(Precision::fp32, judge_platform);
+    expect_bad("product", "the gradient of ", [&] { return compare_fp32(*fp32, *judge, kImages); });
+    expect_bad("conv", "the gradient of ", [&] { return compare_rounded(*bf16, *judge, kImages); });
   }
-  expect_fault("stale", Precision::fp32, ": runners: in line and as a graph");
-  expect_fault("nan", Precision::bf16, ": divergence: NaN in every image gives a cross-entropy of ");
-  expect_fault("flip", Precision::bf16, "/");  // which parameter is by chance
+  expect_bad("stale", "in line and as a graph", [&] { return compare_runners(*fp32, kImages); });
+  expect_bad("nan", "NaN in every image gives a cross-entropy of ",
+             [&] { return see_divergence(*bf16, kImages); });
+  expect_bad("flip", " differ: ", [&] { return compare_runners(*bf16, kImages); });
 }
 
 /// What the backend has another way for is no fault.
 TEST_F(GpuSelfCheck, PassesWhereLibrariesAreMissingOrHideNan) {
   if (!alone()) GTEST_SKIP() << "has nothing to do with others";
-  for (const char* const fault : {"dnn", "relu"}) {
-    break_last_rank(fault);
-    EXPECT_TRUE(find(Precision::bf16, false).good) << fault;
-  }
-}
-
-TEST_F(GpuSelfCheck, FindsABrokenGraphWithoutAJudge) {
-  if (!alone()) GTEST_SKIP() << "has nothing to do with others";
-  EXPECT_TRUE(find(Precision::fp32, false).good);
-  break_last_rank("stale");
-  EXPECT_FALSE(find(Precision::fp32, false).good);
+  setenv("STAND_IN_FAULT", "dnn", 1);
+  const SelfCheckReport report = find(Precision::bf16);
+  EXPECT_TRUE(report.good) << report.faults.front();
+  setenv("STAND_IN_FAULT", "relu", 1);
+  const CheckRow row = see_divergence(*open(Precision::bf16), kImages);
+  EXPECT_EQ(row.outcome, Outcome::good) << row.found;
 }
 
 }  // namespace
