@@ -1,6 +1,6 @@
 #include "cpu/fft/products.hpp"
 
-#include "cpu/fft/vectors.hpp"
+#include "cpu/vectors.hpp"
 
 namespace cifar_mpi::cpu::fft {
 namespace {

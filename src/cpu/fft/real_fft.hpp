@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cpu/fft/vectors.hpp"
+#include "cpu/vectors.hpp"
 
 /// The discrete Fourier transform of N real numbers, lane by lane of vectors, and back.
 ///

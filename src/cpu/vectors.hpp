@@ -3,13 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "cpu/bf16.hpp"
 
 /// Vectors of fp32 as the compiler has them, and loops that are unrolled while it reads them. All is inlined into kernels
 /// of cpu/simd.hpp, whose instruction set it takes.
-namespace cifar_mpi::cpu::fft {
+namespace cifar_mpi::cpu {
 
 template <class Value, int kLanes>
 struct LanesOf {
@@ -20,6 +21,10 @@ using Vec = typename LanesOf<float, kLanes>::type;
 
 template <class V>
 constexpr int kLanesIn = static_cast<int>(sizeof(V) / sizeof(float));
+template <class V>
+using BitsOf = typename LanesOf<std::uint32_t, kLanesIn<V>>::type;
+template <class V>
+using IndicesOf = typename LanesOf<std::int32_t, kLanesIn<V>>::type;
 
 template <class Body, int... kIndex>
 [[gnu::always_inline]] inline void unrolled_over(const Body& body, std::integer_sequence<int, kIndex...>) {
@@ -72,14 +77,32 @@ template <class V>
 /// As to_bf16 rounds.
 template <class V>
 [[gnu::always_inline]] inline void store(bf16* to, const V& values) {
-  constexpr int kLanes = kLanesIn<V>;
-  using Bits = typename LanesOf<std::uint32_t, kLanes>::type;
-  const Bits bits = reinterpret_cast<Bits>(values);
-  const Bits rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  const Bits quiet_nan = (bits >> 16) | 0x40u;
-  const Bits chosen = (bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet_nan : rounded;
-  const auto halves = __builtin_convertvector(chosen, typename LanesOf<std::uint16_t, kLanes>::type);
+  const BitsOf<V> bits = reinterpret_cast<BitsOf<V>>(values);
+  const BitsOf<V> rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  const BitsOf<V> quiet_nan = (bits >> 16) | 0x40u;
+  const BitsOf<V> chosen = (bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet_nan : rounded;
+  const auto halves = __builtin_convertvector(chosen, typename LanesOf<std::uint16_t, kLanesIn<V>>::type);
   std::memcpy(&to->bits, &halves, sizeof halves);
 }
 
-}  // namespace cifar_mpi::cpu::fft
+/// What a value of type T keeps of the results of arithmetic, whose NaNs have zeros in the lower half.
+template <class T, class V>
+[[gnu::always_inline]] inline V as_stored(const V& values) {
+  if constexpr (std::is_same_v<T, float>) return values;
+  const BitsOf<V> bits = reinterpret_cast<BitsOf<V>>(values);
+  return reinterpret_cast<V>((bits + 0x7FFFu + ((bits >> 16) & 1u)) & 0xFFFF0000u);
+}
+
+/// values[indices[lane]] in each lane; of an index only what is below the number of lanes counts, a power of two.
+template <class V>
+[[gnu::always_inline]] inline V permuted(const V& values, const IndicesOf<V>& indices) {
+#if __has_builtin(__builtin_shuffle)
+  return __builtin_shuffle(values, indices);
+#else
+  V taken;
+  for (int lane = 0; lane < kLanesIn<V>; ++lane) taken[lane] = values[indices[lane] & (kLanesIn<V> - 1)];
+  return taken;
+#endif
+}
+
+}  // namespace cifar_mpi::cpu
