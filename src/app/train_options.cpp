@@ -106,10 +106,11 @@ void TrainOptions::add_model(CLI::App& app) {
   add_choice(app, "--precision", config_.precision,
              "Arithmetic of activations; weights, gradients and sums are always fp32")
       ->group(group);
-  add_choice(
-      app, "--conv", config_.conv,
-      "On the CPU: how convolutions are computed; auto takes Fourier transforms where they are faster, fft "
-      "wherever there are some for the layer")
+  add_choice(app, "--conv", config_.conv,
+             "On the CPU: how convolutions are computed; auto takes Fourier transforms or own kernels where "
+             "they are "
+             "faster than oneDNN's, fft transforms wherever there are some for the layer, direct oneDNN's "
+             "kernels alone")
       ->group(group);
   app.add_option(
          "--threads", config_.threads,

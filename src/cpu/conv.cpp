@@ -6,6 +6,7 @@
 #include "cpu/affine_group.hpp"
 #include "cpu/conv_pool.hpp"
 #include "cpu/fft/fft_group.hpp"
+#include "cpu/image_conv/image_conv_group.hpp"
 #include "cpu/pieces.hpp"
 
 namespace cifar_mpi::cpu {
@@ -107,6 +108,7 @@ memory::format_tag format_of(const Planning& planning, const model::Conv2d& laye
 PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::Conv2d>(0);
   if (layer == nullptr) return nullptr;
+  if (PlannedGroupPtr own = plan_image_conv_group(planning, chain)) return own;
   AffinePlace place = place_of(planning, chain);
   const Desc nhwc = planning.nhwc(place.in);
   place.format = format_of(planning, *layer, place);

@@ -11,8 +11,8 @@
 /// kernels.cpp lists them. Each gives null where the chain does not begin with its layer, and throws
 /// dnnl::error where oneDNN has no kernel.
 ///
-/// The formats are those that measured fastest: the first convolution reads the NCHW input and chooses its
-/// output (blocked by 16 channels with AVX-512), as do the poolings behind it. A local response normalization turns
+/// The formats are those that measured fastest: the first convolution reads the NCHW input and, by oneDNN, chooses its
+/// output (blocked by 16 channels with AVX-512), as do the poolings behind it; own kernels give NHWC. A local response normalization turns
 /// to NHWC, which all further layers use but convolutions of 3x3 in fp32: those want blocks, which BatchNorm,
 /// shortcuts and sums keep. Where a layer wants another format than its input has, the lowering puts a reorder.
 /// Master weights have the format of the weight gradient.

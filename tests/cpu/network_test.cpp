@@ -20,6 +20,7 @@ namespace cifar_mpi::cpu {
 namespace {
 
 using engine::ControlLayout;
+using engine::ConvMethod;
 using engine::Precision;
 using engine::RunnerKind;
 
@@ -49,11 +50,13 @@ void expect_reference_gradients(const NetworkRun& run, const reference::LossAndG
 
 TEST(Network, HasTheReferenceGradientsForEveryOrderOfLayers) {
   for (const model::NetSpec& net : variants()) {
-    for (const int batch : {1, 5, 20}) {  // 20 goes through the first pooling in pieces of 10
-      NetworkRun run({.net = net, .batch = batch});
-      const auto wanted = run.wanted();
-      run.run(run.train_program());
-      expect_reference_gradients(run, wanted, relative_tolerance(net, kEps32));
+    for (const int batch : {1, 5, 20}) {  // oneDNN goes through the first pooling of 20 in pieces of 10
+      for (const ConvMethod conv : {ConvMethod::automatic, ConvMethod::direct}) {
+        NetworkRun run({.net = net, .batch = batch, .conv = conv});
+        const auto wanted = run.wanted();
+        run.run(run.train_program());
+        expect_reference_gradients(run, wanted, relative_tolerance(net, kEps32));
+      }
     }
   }
 }
@@ -129,10 +132,13 @@ TEST(Network, HasTheReferenceGradientsInBf16) {
   std::vector<model::NetSpec> nets = variants();
   nets.push_back(model::make_model("tutorial", {24, 24, 3}, 10));
   for (const model::NetSpec& net : nets) {
-    NetworkRun run({.net = net, .batch = net.input.height < 24 ? 20 : 4, .precision = Precision::bf16});
-    const auto wanted = run.wanted(to_bf16_values);
-    run.run(run.train_program());
-    expect_reference_gradients(run, wanted, bf16_tolerance(net));
+    for (const ConvMethod conv : {ConvMethod::automatic, ConvMethod::direct}) {
+      NetworkRun run(
+          {.net = net, .batch = net.input.height < 24 ? 20 : 4, .precision = Precision::bf16, .conv = conv});
+      const auto wanted = run.wanted(to_bf16_values);
+      run.run(run.train_program());
+      expect_reference_gradients(run, wanted, bf16_tolerance(net));
+    }
   }
 }
 
@@ -182,9 +188,11 @@ TEST(Network, DeclaresEveryByteItTouches) {
     nets.push_back(test::network_with_blocks(16));
     for (const model::NetSpec& net : nets) {
       for (const int batch : {3, 20}) {
-        const RunSpec spec{.net = net, .batch = batch, .precision = precision};
-        EXPECT_TRUE(results_of(spec, RunnerKind::audit) == results_of(spec, RunnerKind::serial))
-            << net.name << ", batch " << batch << ", " << to_string(precision);
+        for (const ConvMethod conv : {ConvMethod::automatic, ConvMethod::direct}) {
+          const RunSpec spec{.net = net, .batch = batch, .precision = precision, .conv = conv};
+          EXPECT_TRUE(results_of(spec, RunnerKind::audit) == results_of(spec, RunnerKind::serial))
+              << net.name << ", batch " << batch << ", " << to_string(precision);
+        }
       }
     }
   }
@@ -271,7 +279,7 @@ TEST(Network, NeedsNoReferenceLoopForImagesOfOneToFourChannels) {
   for (const int channels : {1, 2, 3, 4}) {
     const model::NetSpec net = model::make_model("tutorial", {24, 24, channels}, 10);
     for (const int batch : {3, 20}) {
-      NetworkRun run({.net = net, .batch = batch});
+      NetworkRun run({.net = net, .batch = batch, .conv = ConvMethod::direct});
       EXPECT_EQ(run.tower->plan_text().find(": ref"), std::string::npos)
           << channels << " channels, batch " << batch << '\n'
           << run.tower->plan_text();
@@ -289,7 +297,8 @@ TEST(Network, NamesThePiecesOfEveryConvolution) {
       {.net = make_net("two convolutions", {7, 9, 3}, 7,
                        {Conv2d{"c1", 16, 3}, Relu{}, MaxPool{"p1", 3, 2}, Conv2d{"c2", 20, 5}, Relu{},
                         Linear{"l1", 7}, SoftmaxCrossEntropy{}}),
-       .batch = 20});
+       .batch = 20,
+       .conv = ConvMethod::direct});
   std::istringstream plan(run.tower->plan_text());
   int sums = 0;
   for (std::string line; std::getline(plan, line);) {

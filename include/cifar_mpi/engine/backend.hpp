@@ -35,7 +35,7 @@ constexpr auto names_of(Precision) {
                                          {"bf16", Precision::bf16}});
 }
 
-/// How convolutions are computed, where a backend has more than one way; automatic: by a fixed rule for each layer.
+/// How convolutions are computed; automatic: by a rule for each layer; fft: so where that exists, else by the rule.
 enum class ConvMethod : std::uint8_t { automatic, direct, fft };
 constexpr auto names_of(ConvMethod) {
   return std::to_array<Name<ConvMethod>>(
