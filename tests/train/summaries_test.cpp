@@ -271,6 +271,8 @@ TEST_F(RunSummaries, LookAtTheStepsThatAreDueAndAtNoOther) {
     c.run_dir = path(traced ? "traced" : "untraced");
     if (traced) c.trace = {3, 5};
     const auto state = start(c);
+    for (const engine::Task& task : state->step->program().tasks())
+      EXPECT_EQ(task.observer, task.name == "keep images" || task.name.starts_with("observe ")) << task.name;
     std::vector<bool> looks, records;
     const test::LaunchCounter* seen = nullptr;
     auto counter = std::make_unique<test::LaunchCounter>(std::move(state->step), [&](int times) {
