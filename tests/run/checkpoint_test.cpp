@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <limits>
@@ -14,75 +13,13 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/hdf5.hpp"
+#include "run/made_checkpoint.hpp"
 #include "run/tensors.hpp"
 #include "support/damage.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::run {
 namespace {
-
-/// A table as `make_param_table` gives it, of few weights: last layer first, weights before biases. More than
-/// eight layers.
-model::ParamTable make_table() {
-  model::ParamTable table;
-  const auto add = [&](const std::string& name, Shape shape, const std::string& dims) {
-    model::Param param;
-    param.name = name;
-    param.shape = shape;
-    param.dims = dims;
-    table.push_back(std::move(param));
-  };
-  add("softmax_linear/weights", {6, 10}, "[in, out]");
-  add("softmax_linear/biases", {10}, "[out]");
-  for (int i = 10; i > 0; --i) {
-    add(concat("conv", i, "/weights"), {3, 3, 2, 4}, "[height, width, in, out]");
-    add(concat("conv", i, "/biases"), {4}, "[out]");
-  }
-  return table;
-}
-
-/// No two tensors begin alike, so that each is found in the file by its bytes.
-std::vector<NamedTensor> make_tensors(const model::ParamTable& table, float first) {
-  std::vector<NamedTensor> tensors;
-  for (const model::Param& param : table) {
-    NamedTensor tensor{param.name, param.shape, param.dims, {}};
-    for (std::int64_t i = 0; i < param.shape.count(); ++i) {
-      tensor.values.push_back(first + static_cast<float>(i) / 128.0f);
-    }
-    tensors.push_back(std::move(tensor));
-    first += 3.0f;
-  }
-  tensors.front().values.back() = std::numeric_limits<float>::denorm_min();
-  tensors.back().values.back() = -0.0f;
-  return tensors;
-}
-
-Checkpoint make_checkpoint() {
-  Checkpoint checkpoint;
-  checkpoint.state[optim::StateRole::weights] = make_tensors(make_table(), 1.0f);
-  checkpoint.state[optim::StateRole::average] = make_tensors(make_table(), 1000.0f);
-  Progress& progress = checkpoint.progress;
-  progress.step = 18'000'000'000'000'000'001u;
-  progress.epoch = 0.1;
-  progress.samples_seen = 384'000;
-  progress.seed = std::numeric_limits<std::uint64_t>::max();
-  progress.identity = {{"model", "tutorial"}, {"note", "a = b"}, {"empty", ""}};
-  progress.resolved = {{"collective", "ring"}, {"threads", "2"}};
-  Provenance& from = checkpoint.provenance;
-  from.ranks = 8;
-  from.global_batch = 1024;
-  from.learning_rate = 0.1;
-  from.learning_rate_rule = "0.1 to the end";
-  from.precision = "bf16";
-  from.backend = "cpu";
-  from.kernels = std::string(9000, 'k') + "\nconv1: jit";
-  from.configuration = "# größer\nsteps = 4\n" + std::string(20'000, 'c');
-  from.git_revision = "0123abc";
-  from.time = "2024-05-06 07:08:09";
-  from.test_accuracy = 0.861;
-  from.initialized_from = "step_000000781.h5, step 781";
-  return checkpoint;
-}
 
 /// Everything a checkpoint holds, one fact an entry; the order of its tensors is not one.
 std::vector<std::string> facts(const Checkpoint& checkpoint) {
@@ -161,16 +98,6 @@ TEST(CheckpointFile, KeepsRunningStatisticsInGroupsOfTheirOwn) {
   EXPECT_EQ(momenta.front().values, wanted.state[optim::StateRole::momentum].front().values);
   expect_error(ErrorKind::checkpoint, {"lacks bn/mean"},
                [&] { match_tensors(found.state[optim::StateRole::momentum], table, "file"); });
-}
-
-Checkpoint with_optimizer(const optim::OptimizerSpec& optimizer) {
-  Checkpoint checkpoint = make_checkpoint();
-  checkpoint.optimizer = optimizer;
-  float first = 2000.0f;
-  for (const optim::StateRow& row : optim::state_rows(optimizer.kind)) {
-    if (row.of_optimizer) checkpoint.state[row.role] = make_tensors(make_table(), first += 1000.0f);
-  }
-  return checkpoint;
 }
 
 TEST(CheckpointFile, HoldsWhatItsOptimizerKeepsAndNoMore) {
@@ -399,62 +326,6 @@ TEST(CheckpointFile, CarriesItsContentHashInWords) {
   const hdf5::Reader file(dir / "one.h5");
   EXPECT_EQ(file.attribute<std::string>("/", "content_hash"),
             fmt::format("{:016x}", content_hash(checkpoint)));
-}
-
-/// What the program that wrote version 2 gave this content: those files stay readable.
-constexpr const char* kVersion2Hash = "2211e0d9fdff7e07";
-
-TEST(ContentHash, OfPlainDescentIsThatOfVersion2) {
-  EXPECT_EQ(fmt::format("{:016x}", content_hash(make_checkpoint())), kVersion2Hash);
-}
-
-TEST(ContentHash, IsThatOfTheComparedGroupsAlone) {
-  const Checkpoint checkpoint = make_checkpoint();
-  Checkpoint other = checkpoint;
-  other.provenance = {};
-  std::reverse(other.state[optim::StateRole::weights].begin(), other.state[optim::StateRole::weights].end());
-  EXPECT_EQ(content_hash(other), content_hash(checkpoint));
-}
-
-TEST(ContentHash, DependsOnEveryFactOfThem) {
-  const std::uint64_t original = content_hash(make_checkpoint());
-  const std::vector<std::pair<const char*, std::function<void(Checkpoint&)>>> changes{
-      {"a weight's last bit",
-       [](Checkpoint& c) {
-         c.state[optim::StateRole::weights][3].values[1] =
-             std::nextafter(c.state[optim::StateRole::weights][3].values[1], 9e9f);
-       }},
-      {"the sign of a zero",
-       [](Checkpoint& c) { c.state[optim::StateRole::weights].back().values.back() = 0.0f; }},
-      {"an average", [](Checkpoint& c) { c.state[optim::StateRole::average][5].values[0] += 1.0f; }},
-      {"model and averages exchanged",
-       [](Checkpoint& c) {
-         std::swap(c.state[optim::StateRole::weights], c.state[optim::StateRole::average]);
-       }},
-      {"two tensors' values exchanged",
-       [](Checkpoint& c) {
-         std::swap(c.state[optim::StateRole::weights][2].values,
-                   c.state[optim::StateRole::weights][4].values);
-       }},
-      {"a name", [](Checkpoint& c) { c.state[optim::StateRole::weights][2].name += "x"; }},
-      {"a tensor less", [](Checkpoint& c) { c.state[optim::StateRole::average].pop_back(); }},
-      {"dims", [](Checkpoint& c) { c.state[optim::StateRole::weights][2].dims += "x"; }},
-      {"optimizer", [](Checkpoint& c) { c = with_optimizer({.kind = optim::OptimizerKind::momentum}); }},
-      {"step", [](Checkpoint& c) { ++c.progress.step; }},
-      {"epoch", [](Checkpoint& c) { c.progress.epoch += 1e-9; }},
-      {"samples seen", [](Checkpoint& c) { ++c.progress.samples_seen; }},
-      {"seed", [](Checkpoint& c) { --c.progress.seed; }},
-      {"identity", [](Checkpoint& c) { c.progress.identity[0].second = "other"; }},
-      {"resolved", [](Checkpoint& c) { c.progress.resolved[0].second = "other"; }},
-      {"an item that moved", [](Checkpoint& c) {
-         c.progress.resolved.insert(c.progress.resolved.begin(), c.progress.identity.back());
-         c.progress.identity.pop_back();
-       }}};
-  for (const auto& [what, change] : changes) {
-    Checkpoint other = make_checkpoint();
-    change(other);
-    EXPECT_NE(content_hash(other), original) << what;
-  }
 }
 
 TEST(RecordedTestAccuracy, IsThereOnlyWhenTheCheckpointHasOne) {
