@@ -83,7 +83,7 @@ TEST_F(ResumedRun, SaysWhatIsNotAsItWas) {
   ASSERT_EQ(train(2, "run", "--steps 2 --all-reduce ring").code, 0);
   const Outcome adopted = train(2, "run", "--steps 3");
   ASSERT_EQ(adopted.code, 0) << adopted.output;
-  EXPECT_EQ(count_lines_with(adopted.output, "note: "), 0) << adopted.output;
+  EXPECT_EQ(count_lines_with(adopted.output, "the checkpoint was made with"), 0) << adopted.output;
   EXPECT_EQ(count_lines_with(adopted.output, "all-reduce ring;"), 1) << adopted.output;
   const Outcome other = train(2, "run", "--steps 4 --all-reduce mpi --threads 2");
   ASSERT_EQ(other.code, 0) << other.output;
