@@ -49,14 +49,15 @@ std::string bars(const report::Timeline& timeline, const StepBudget& budget,
                  const std::vector<std::size_t>& shown) {
   const double longest = *std::max_element(budget.step_ms.begin(), budget.step_ms.end());
   std::string legend = "<ul class=\"legend\">", list;
-  for (const auto& [name, section] : names_of(report::Section{}))
-    legend += concat("<li><span class=\"swatch b", static_cast<int>(section), "\"></span>", name, "</li>");
+  for (const auto& [_, section] : names_of(report::Section{}))
+    legend += concat("<li><span class=\"swatch b", static_cast<int>(section), "\"></span>",
+                     title_of(section, timeline), "</li>");
   for (const std::size_t r : shown) {
     std::string parts,
         words = concat(rank_name(timeline, budget.ranks[r]), ", ", milliseconds(budget.step_ms[r]), " ms:");
-    for (const auto& [name, section] : names_of(report::Section{})) {
+    for (const auto& [_, section] : names_of(report::Section{})) {
       const double ms = budget.section_ms[static_cast<std::size_t>(section)][r];
-      words += concat(' ', name, ' ', milliseconds(ms), " ms,");
+      words += concat(' ', title_of(section, timeline), ' ', milliseconds(ms), " ms,");
       if (ms > 0.0)
         parts += fmt::format("<span class=\"b{}\" style=\"width:{:.2f}%\"></span>", static_cast<int>(section),
                              100.0 * ms / longest);
@@ -73,8 +74,8 @@ std::string bars(const report::Timeline& timeline, const StepBudget& budget,
 std::string rank_table(const report::Timeline& timeline, const StepBudget& budget,
                        const std::vector<std::size_t>& shown) {
   std::string head = "<th scope=\"col\">rank</th>", rows;
-  for (const auto& [name, section] : names_of(report::Section{}))
-    head += concat("<th scope=\"col\">", name, "</th>");
+  for (const auto& [_, section] : names_of(report::Section{}))
+    head += concat("<th scope=\"col\">", title_of(section, timeline), "</th>");
   for (const std::size_t r : shown) {
     rows += concat("<tr><th scope=\"row\">", html(rank_name(timeline, budget.ranks[r])), "</th>");
     for (const auto& section : budget.section_ms) rows += concat("<td>", milliseconds(section[r]), "</td>");
@@ -117,9 +118,9 @@ std::string task_table(const report::Timeline& timeline) {
         std::accumulate(times[t].begin(), times[t].end(), 0.0) / static_cast<double>(times[t].size());
     const double share = longest > 0.0 ? 100.0 * mean / longest : 0.0;
     rows += concat("<tr><th scope=\"row\">", html(shortened(timeline.tasks[t].name, 80)),
-                   "</th><td class=\"word\">", to_string(sections[t]), "</td><td>", milliseconds(mean),
-                   "</td><td>", milliseconds(*least), "</td><td>", milliseconds(*most), "</td><td>",
-                   sampled.ranks[static_cast<std::size_t>(most - times[t].begin())],
+                   "</th><td class=\"word\">", title_of(sections[t], timeline), "</td><td>",
+                   milliseconds(mean), "</td><td>", milliseconds(*least), "</td><td>", milliseconds(*most),
+                   "</td><td>", sampled.ranks[static_cast<std::size_t>(most - times[t].begin())],
                    "</td><td class=\"amount\"><span class=\"b", static_cast<int>(sections[t]),
                    fmt::format("\" style=\"width:{:.1f}%\"></span></td></tr>", share));
   }
@@ -172,11 +173,12 @@ std::string budget_html(const Run& run) {
                                 ? concat(" Of ", budget.ranks.size(),
                                          " ranks those that work longest, and those that work shortest.")
                                 : std::string();
-  const std::string note =
-      concat("<p class=\"note\">Mean of ", timeline.steps.size(), " sampled steps, ",
-             timeline.steps.front().step, " to ", timeline.steps.back().step, "; all-reduce ",
-             html(timeline.collective), ", sent as ", html(timeline.wire),
-             ". What of the all-reduce runs beside work does not count as exposed.", which, "</p>");
+  const bool served = is_served(timeline);
+  const std::string note = concat(
+      "<p class=\"note\">Mean of ", timeline.steps.size(), " sampled steps, ", timeline.steps.front().step,
+      " to ", timeline.steps.back().step, served ? "; update by " : "; all-reduce ",
+      html(timeline.collective), ", sent as ", html(timeline.wire), ". What of ",
+      served ? "pushes" : "the all-reduce", " runs beside work does not count as exposed.", which, "</p>");
   return concat("<figure>", note, bars(timeline, budget, shown), rank_table(timeline, budget, shown),
                 task_table(timeline), "</figure>");
 }

@@ -17,9 +17,6 @@ bool sums_with(const Timeline& timeline, std::string_view collective) {
   return timeline.collective.find(collective) != std::string::npos;
 }
 
-/// Whether the last ranks make the new weights for all (--update server).
-bool is_served(const Timeline& timeline) { return timeline.collective.starts_with("server"); }
-
 /// Whether bf16 would halve what travels: not where it does already, where nothing is sent, or where the sum has to be
 /// the same on any number of ranks.
 bool can_compress(const Timeline& timeline, std::size_t nodes) {

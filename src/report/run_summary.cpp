@@ -67,7 +67,8 @@ std::vector<std::string> budget_table(const Timeline& timeline) {
       fmt::format("{:<20}|{:>9} |{:>9} |{:>9} |{:>10}", "section", "min", "mean", "max", "% of step"),
       std::string(64, '-')};
   for (const auto& section : names_of(Section{})) {
-    lines.push_back(row(section.text, budget.section_ms[static_cast<std::size_t>(section.value)], step_ms));
+    lines.push_back(row(title_of(section.value, timeline),
+                        budget.section_ms[static_cast<std::size_t>(section.value)], step_ms));
   }
   lines.push_back(row("step", budget.step_ms, step_ms));
   return lines;

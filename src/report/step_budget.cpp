@@ -28,6 +28,10 @@ const Section* section_of(std::string_view name) {
 
 /// A program has its tasks in order: what stands behind the input is forward, what stands behind the loss
 /// backward.
+std::string_view title_of(Section section, const Timeline& timeline) {
+  return section == Section::all_reduce && is_served(timeline) ? "push, pull exposed" : to_string(section);
+}
+
 std::vector<Section> sections_of(const Timeline& timeline) {
   std::vector<Section> sections;
   Section layers = Section::other;

@@ -30,6 +30,8 @@ Summaries::Summaries(SessionState& state, report::TensorBoard& board, std::uint6
   }
   history_.lacks(unseen_outputs(s_));
   if (!history_.lacking().empty()) s_.log.info(concat("note: ", history_.lacking()));
+  if (s_.config.update == comm::UpdateKind::server)
+    s_.log.info("note: summaries have of gradients what rank 0 computed, its share of the mean");
 }
 
 bool Summaries::due(std::uint64_t step) const {

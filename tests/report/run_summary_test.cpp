@@ -34,6 +34,9 @@ TEST(BudgetTable, HasALineForEachSection) {
                                           "other               |     1.00 |     1.00 |     1.00 |    2.0",
                                           "step                |    50.00 |    50.00 |    50.00 |  100.0"}));
   EXPECT_EQ(budget_table({}), Lines{});
+  Timeline served = small();
+  served.collective = "server, rank 2";
+  EXPECT_EQ(budget_table(served)[6], "push, pull exposed  |     0.00 |     1.00 |     2.00 |    2.0");
 }
 
 TEST(RunSummary, HasTableVerdictAndTheWaysToLookAtTheRun) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "cifar_mpi/base/names.hpp"
@@ -20,6 +21,9 @@ constexpr auto names_of(Section) {
                                        {"update", Section::update},
                                        {"other", Section::other}});
 }
+
+/// What people call it in a report of this run: where servers make the updates, nothing is all-reduced.
+std::string_view title_of(Section section, const Timeline& timeline);
 
 /// To which section each task of the timeline belongs.
 std::vector<Section> sections_of(const Timeline& timeline);

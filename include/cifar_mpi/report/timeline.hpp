@@ -74,4 +74,7 @@ struct Timeline {
   bool operator==(const Timeline&) const = default;
 };
 
+/// Whether servers make the updates, and ranks push and pull.
+inline bool is_served(const Timeline& timeline) { return timeline.collective.starts_with("server"); }
+
 }  // namespace cifar_mpi::report
