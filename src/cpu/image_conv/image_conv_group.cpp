@@ -71,14 +71,15 @@ class ImageConvGroup final : public PlannedGroup {
 /// otherwise (a Xeon with two 512-bit pipes, beside other work):
 ///
 ///   channels, kernel, pooling (size/stride)          AVX-512  AVX2
-///   3 to 64, 5x5, 3/2, the tutorial's                    2.1   2.1
+///   3 to 64, 5x5, 3/2, the tutorial's                 2.1  (1.15)
 ///   the same with a batch of 1, of 4                1.9, 2.1   2.1
 ///   3 to 64, 3x3, 3/2; 7x7                          2.7, 1.7   3.1
 ///   3 to 16, to 32, to 128, 5x5, 3/2           1.5, 1.5, 2.4   2.0
 ///   1 to 64, 5x5, 3/2                                    3.2   3.0
 ///   3 to 64, 5x5, pooling 3/1, as many gradients         1.4   1.4
 ///
-/// In bf16, where oneDNN is slower, more. AVX2 has no table of 16 candidates.
+/// In brackets: one run beside a compiler, to be measured again. In bf16, where oneDNN is slower, more. AVX2 has no table of 16
+/// candidates.
 bool is_faster(const ImageConvShape& shape, VectorSet set) {
   constexpr int kMostChannels = 4;
   constexpr int kLeastKernel = 3, kMostKernel = 7;
