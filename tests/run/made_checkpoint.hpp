@@ -66,7 +66,7 @@ inline Checkpoint make_checkpoint() {
   from.learning_rate_rule = "0.1 to the end";
   from.precision = "bf16";
   from.backend = "cpu";
-  from.kernels = std::string(9000, 'k') + "\nconv1: jit";
+  from.kernels = std::string(9000, 'k').append("\nconv1: jit");
   from.configuration = "# größer\nsteps = 4\n" + std::string(20'000, 'c');
   from.git_revision = "0123abc";
   from.time = "2024-05-06 07:08:09";
