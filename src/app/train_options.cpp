@@ -145,6 +145,31 @@ void TrainOptions::add_exchange(CLI::App& app) {
       ->capture_default_str()
       ->group(group);
   app.add_option(
+         "--aggregate", aggregate_,
+         "With --update server: how many workers' gradients make a step, those that come first; what comes "
+         "late is dropped and counted. all: those of all workers; async: each makes a step, as it comes")
+      ->check(aggregate())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-staleness", max_staleness_,
+                 "async: a worker waits while it has computed so many batches more than another; none: never")
+      ->check(number_or_none())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--staleness-lr", staleness_rate_,
+         "async: divides the rate of a step by its staleness, the steps since its worker had the weights")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--arrival-order", arrival_order_,
+         "async: gradients are applied in an order drawn from this seed, whoever comes first, for the "
+         "same bits each time; none: as they come")
+      ->check(number_or_none())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
          "--local-steps", config_.local.steps,
          "local: steps of a rank between two averagings; log, evaluation, checkpoints and stops wait for one")
       ->check(number<int>())
@@ -430,6 +455,10 @@ train::TrainConfig TrainOptions::config() const {
   config.side_lane = side_lane_ == "on";
   config.init_from = init_from_ == kNone ? std::string() : init_from_;
   config.tensorboard = tensorboard_ == "on";
+  config.aggregation = aggregation_of(aggregate_);
+  config.aggregation.most_drift = number_or_none_of(max_staleness_);
+  config.aggregation.scales_rate = staleness_rate_ == "on";
+  config.aggregation.arrival_order = number_or_none_of(arrival_order_);
   config.trace = trace_window_of(trace_);
   config.decay_at = numbers_of(decay_at_);
   return config;

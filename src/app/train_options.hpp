@@ -31,6 +31,10 @@ class TrainOptions {
   std::string side_lane_ = "on";
   std::string tensorboard_ = "on";
   std::string trace_ = "none";
+  std::string aggregate_ = "all";
+  std::string max_staleness_ = "none";
+  std::string staleness_rate_ = "off";
+  std::string arrival_order_ = "none";
   std::string decay_at_;
 };
 

@@ -100,6 +100,29 @@ train::TraceWindow trace_window_of(const std::string& text) {
   return parse_window(text).value_or(train::TraceWindow{});
 }
 
+CLI::Validator aggregate() {
+  const auto check = [](const std::string& text) -> std::string {
+    const std::optional<int> value = parse<int>(text);
+    if (text == "all" || text == "async" || (value && *value >= 1)) return {};
+    return concat("must be a number of at least 1, all or async, not '", text, "'");
+  };
+  return CLI::Validator(check, "");
+}
+
+comm::Aggregation aggregation_of(const std::string& text) {
+  return {.pushes = parse<int>(text).value_or(0), .asynchronous = text == "async"};
+}
+
+CLI::Validator number_or_none() {
+  const auto check = [](const std::string& text) -> std::string {
+    if (text == "none" || parse<std::uint64_t>(text)) return {};
+    return concat("must be a number from 0 on, or none, not '", text, "'");
+  };
+  return CLI::Validator(check, "");
+}
+
+std::optional<std::uint64_t> number_or_none_of(const std::string& text) { return parse<std::uint64_t>(text); }
+
 CLI::Validator bucket_mib() { return number(train::kLeastBucketMib, train::kMostBucketMib); }
 
 CLI::Validator timeout() {

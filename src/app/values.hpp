@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,16 @@ std::vector<double> numbers_of(const std::string& text);
 CLI::Validator trace_window();
 /// The steps of a text that trace_window accepts.
 train::TraceWindow trace_window_of(const std::string& text);
+
+/// What --aggregate may be: a number of at least 1, all or async.
+CLI::Validator aggregate();
+/// What a text says that `aggregate` accepts.
+comm::Aggregation aggregation_of(const std::string& text);
+
+/// A number from 0 on, or none.
+CLI::Validator number_or_none();
+/// The number of a text that number_or_none accepts.
+std::optional<std::uint64_t> number_or_none_of(const std::string& text);
 
 /// What --bucket-mib may be, see train::TrainConfig.
 CLI::Validator bucket_mib();

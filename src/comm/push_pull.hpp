@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -11,9 +12,15 @@
 #include "comm/mpi_handle.hpp"
 #include "comm/request_list.hpp"
 
-/// The messages between workers and servers. Each is a state machine that a task starts and polls; nothing is
+/// The messages between workers and servers, seen by a worker. Each is a state machine that a task starts and polls; nothing is
 /// allocated after it is made.
 namespace cifar_mpi::comm {
+
+/// By what a message is known, so that none is taken for another.
+enum Tag : int { kPush = 1, kParams, kFacts, kOrder };
+
+/// The count of a message. Throws Error{usage} for more than one carries.
+int count_of(std::size_t items);
 
 /// The ranks of a communicator: `workers` of them, then `servers`.
 struct ServerRanks {
@@ -27,19 +34,19 @@ struct ServerRanks {
   int rank_of_server(int server) const { return workers + server; }
 };
 
-/// What all ranks know at the end of a step, besides parameters: the summed control block, and what each
-/// update task has left (StepParts::decay_sums). It travels as one message.
+/// What all ranks know at the end of a step, besides parameters: the summed control block, what each update task has
+/// left (StepParts::decay_sums), which step it was, and the counts of pushes. It travels as one message.
 class StepFacts {
  public:
-  StepFacts(std::span<float> control, std::span<double> decay_sums);
+  /// Arrays that outlive it.
+  explicit StepFacts(std::vector<std::span<std::byte>> arrays);
 
   std::span<std::byte> message() const { return {memory_.data(), memory_.size()}; }
   void pack();
   void unpack();
 
  private:
-  std::span<float> control_;
-  std::span<double> decay_sums_;
+  std::vector<std::span<std::byte>> arrays_;
   Buffer memory_;
 };
 
@@ -65,42 +72,6 @@ class Pull {
  private:
   StepFacts facts_;
   RequestList receives_;
-};
-
-/// A server's wait for the pushes of all workers: `gradients` becomes their sum in rank order. It is the server's span,
-/// headed by the control block for server 0, which hands that on to the other servers when it is summed; they receive
-/// it in `control`.
-class TakePushes {
- public:
-  TakePushes(const ServerRanks& ranks, std::span<float> gradients, std::span<float> control);
-  void start();
-  bool poll();
-
- private:
-  std::span<float> arrival(int worker) const;
-  void add_arrived();
-
-  ServerRanks ranks_;
-  std::span<float> gradients_;
-  Buffer arrivals_;  ///< of the workers behind the first, whose push arrives where the sum is made
-  RequestList receives_;
-  std::vector<bool> here_;
-  int added_ = 0;
-  RequestList orders_;  ///< server 0: sends of the control block; else its receive
-  bool ordered_ = false;
-};
-
-/// A server's answer to all workers.
-class Answer {
- public:
-  /// `facts` on server 0 only.
-  Answer(const ServerRanks& ranks, std::span<const float> params, StepFacts* facts);
-  void start();
-  bool poll();
-
- private:
-  StepFacts* facts_;
-  RequestList sends_;
 };
 
 }  // namespace cifar_mpi::comm

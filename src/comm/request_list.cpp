@@ -19,6 +19,10 @@ void RequestList::start_all(const char* purpose) {
   if (!values_.empty()) check(MPI_Startall(static_cast<int>(values_.size()), values_.data()), purpose);
 }
 
+void RequestList::start(int i, const char* purpose) {
+  check(MPI_Start(&values_[static_cast<std::size_t>(i)]), purpose);
+}
+
 bool RequestList::all_done(const char* purpose) {
   int done = 0;
   check(MPI_Testall(static_cast<int>(values_.size()), values_.data(), &done, MPI_STATUSES_IGNORE), purpose);

@@ -22,6 +22,7 @@ class RequestList {
   /// For the MPI call that makes the next.
   MPI_Request* add();
   void start_all(const char* purpose);
+  void start(int i, const char* purpose);
   /// True once all that were started are done. `purpose` as for `check`.
   bool all_done(const char* purpose);
   /// Calls `done(i)` for each that has ended since it was started or last asked for.

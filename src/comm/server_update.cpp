@@ -12,6 +12,7 @@
 #include "comm/collectives.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/push_pull.hpp"
+#include "comm/serving.hpp"
 #include "comm/span_queue.hpp"
 #include "comm/world_access.hpp"
 
@@ -40,12 +41,14 @@ class CompareServers {
   };
 
   CompareServers(MPI_Comm servers, int own, std::span<float> control, std::span<double> decay_sums,
-                 const std::atomic<int>* requests)
+                 const std::atomic<int>* requests, Serving& serving, bool waits_for_all)
       : servers_(servers),
         own_(static_cast<std::size_t>(own)),
         control_(control),
         decay_sums_(decay_sums),
         requests_(requests),
+        serving_(serving),
+        waits_for_all_(waits_for_all),
         words_(decay_sums.size()) {}
 
   void start() {
@@ -63,8 +66,12 @@ class CompareServers {
     if (done == 0) return false;
     for (std::size_t s = 0; s < words_.size(); ++s) {
       decay_sums_[s] = words_[s].decay_sum;
-      control_[ControlLayout::stop] += static_cast<float>(words_[s].stops);
-      control_[ControlLayout::trace] += static_cast<float>(words_[s].traces);
+      if (waits_for_all_) {
+        control_[ControlLayout::stop] += static_cast<float>(words_[s].stops);
+        control_[ControlLayout::trace] += static_cast<float>(words_[s].traces);
+      } else if (own_ == 0 && words_[s].stops > 0.0) {
+        serving_.note_stop();
+      }
     }
     return true;
   }
@@ -77,6 +84,8 @@ class CompareServers {
   std::span<float> control_;
   std::span<double> decay_sums_;
   const std::atomic<int>* requests_;
+  Serving& serving_;
+  bool waits_for_all_;
   Word mine_;
   std::vector<Word> words_;
   Request under_way_;
@@ -88,17 +97,20 @@ class ServerUpdate final : public Update {
 
   std::string_view name() const override { return name_; }
   std::string note() const override { return {}; }
-  RunFingerprint settings() const override { return {{"servers", std::to_string(ranks_.servers)}}; }
+  RunFingerprint settings() const override;
   Buffer allocate(std::size_t control_floats) override {
     return allocate_together(world_, (control_floats + spans_.back().end) * sizeof(float));
   }
   std::span<const ParamSpan> spans() const override { return spans_; }
   void append(StepProgram& program, StepParts parts, Concurrency concurrent) override;
-  void complete(std::span<const std::span<float>> blocks) override;
+  void complete(std::span<const std::span<float>> blocks, std::span<const std::span<float>> shared) override;
+  std::optional<PushCounts> push_counts() const override;
 
  private:
   void append_working(StepProgram& program, StepParts parts, Concurrency concurrent);
   void append_serving(StepProgram& program, StepParts parts);
+  StepFacts facts_of(const StepParts& parts);
+  bool waits_for_all() const { return settings_.aggregation.of(ranks_.workers) == ranks_.workers; }
 
   const World& world_;
   Communicator all_;
@@ -107,13 +119,15 @@ class ServerUpdate final : public Update {
   ServerSettings settings_;
   std::vector<ParamSpan> spans_;
   std::string name_;
+  PushTally tally_;
+  std::size_t control_bytes_ = 0, facts_bytes_ = 0;
   // Tasks point into these; they go before the communicators.
   std::list<Push> pushes_;
   std::list<Pull> pulls_;
-  std::list<TakePushes> taking_;
-  std::list<CompareServers> comparing_;
   std::list<StepFacts> facts_;
-  std::list<Answer> answers_;
+  std::list<PushPolicy> policies_;
+  std::list<Serving> serving_;
+  std::list<CompareServers> comparing_;
 };
 
 ServerUpdate::ServerUpdate(const World& world, const engine::ParamLayout& layout,
@@ -121,21 +135,46 @@ ServerUpdate::ServerUpdate(const World& world, const engine::ParamLayout& layout
     : world_(world),
       all_(WorldAccess::duplicate(world)),
       settings_(settings),
-      spans_(cut_for_servers(layout, settings.servers)) {
+      spans_(cut_for_servers(layout, settings.servers)),
+      tally_(world.size() - settings.servers) {
   ranks_ = {all_.get(), world.rank(), world.size() - settings.servers, settings.servers};
   servers_ = WorldAccess::split(world, ranks_.serves() ? 0 : -1);
   const int first = ranks_.workers, last = world.size() - 1;
   name_ = first == last ? concat("server, rank ", first) : concat("servers, ranks ", first, " to ", last);
+  if (settings.aggregation.asynchronous) {
+    name_ += ", asynchronously";
+  } else if (!waits_for_all()) {
+    name_ += concat(", of the first ", settings.aggregation.pushes, " of ", first, " workers");
+  }
+}
+
+RunFingerprint ServerUpdate::settings() const {
+  const Aggregation& of = settings_.aggregation;
+  const std::string aggregate = of.asynchronous   ? "async"
+                                : waits_for_all() ? "all"
+                                                  : std::to_string(of.pushes);
+  RunFingerprint settings{{"servers", std::to_string(ranks_.servers)}, {"aggregate", aggregate}};
+  if (of.most_drift) settings.emplace_back("max staleness", std::to_string(*of.most_drift));
+  if (of.scales_rate) settings.emplace_back("rate by staleness", "on");
+  if (of.arrival_order) settings.emplace_back("arrival order", std::to_string(*of.arrival_order));
+  return settings;
 }
 
 /// A task of a rank that waits in it for others.
+template <class Start, class Poll>
+Task waiting(std::string name, std::vector<engine::Bytes> reads, std::vector<engine::Bytes> writes,
+             Start start, Poll poll) {
+  Task task{std::move(name), std::move(reads), std::move(writes), [start](engine::Lane&) { start(); }, poll};
+  task.kind = engine::TaskKind::collective;
+  return task;
+}
+
 template <class Operation>
 Task waiting(std::string name, std::vector<engine::Bytes> reads, std::vector<engine::Bytes> writes,
              Operation& operation) {
-  Task task{std::move(name), std::move(reads), std::move(writes),
-            [&operation](engine::Lane&) { operation.start(); }, [&operation] { return operation.poll(); }};
-  task.kind = engine::TaskKind::collective;
-  return task;
+  return waiting(
+      std::move(name), std::move(reads), std::move(writes), [&operation] { operation.start(); },
+      [&operation] { return operation.poll(); });
 }
 
 void check_parts(const StepParts& parts, std::size_t spans) {
@@ -144,6 +183,8 @@ void check_parts(const StepParts& parts, std::size_t spans) {
     throw std::logic_error("one update task and one decay sum per server");
   if (parts.control.data() + parts.control.size() != parts.grads.data())
     throw std::logic_error("the control block does not end where the gradients begin");
+  if (parts.step == nullptr || !parts.next_meeting)
+    throw std::logic_error("servers count steps, and must know where all ranks meet");
   if (parts.params.size() != parts.grads.size())
     throw std::logic_error("there are not as many trained parameters as gradients");
 }
@@ -151,6 +192,9 @@ void check_parts(const StepParts& parts, std::size_t spans) {
 void ServerUpdate::append(StepProgram& program, StepParts parts, Concurrency concurrent) {
   check_parts(parts, spans_.size());
   if (parts.compute.empty() != ranks_.serves()) throw std::logic_error("workers compute, and servers do not");
+  control_bytes_ = parts.control.size_bytes();
+  facts_bytes_ =
+      control_bytes_ + parts.decay_sums.size_bytes() + sizeof *parts.step + tally_.values().size_bytes();
   if (ranks_.serves()) return append_serving(program, std::move(parts));
   append_working(program, std::move(parts), concurrent);
 }
@@ -171,11 +215,12 @@ void ServerUpdate::append_working(StepProgram& program, StepParts parts, Concurr
     branches.run(std::move(parts.compute[i]));
     queue.run_ready_after(i);
   }
-  Pull& pull = pulls_.emplace_back(ranks_, spans_, parts.params, StepFacts(parts.control, parts.decay_sums));
+  Pull& pull = pulls_.emplace_back(ranks_, spans_, parts.params, facts_of(parts));
   branches.wait(kComm);
-  program.run(kComm,
-              waiting("pull", {},
-                      {bytes_of(parts.params), bytes_of(parts.control), bytes_of(parts.decay_sums)}, pull));
+  program.run(kComm, waiting("pull", {},
+                             {bytes_of(parts.params), bytes_of(parts.control), bytes_of(parts.decay_sums),
+                              engine::bytes_of(parts.step, 1)},
+                             pull));
   program.wait(kCompute, program.set(kComm));
   for (Task& task : parts.finish) branches.run(std::move(task));
   branches.join();
@@ -187,33 +232,79 @@ void ServerUpdate::append_serving(StepProgram& program, StepParts parts) {
   const ParamSpan& span = spans_[own];
   const std::span<float> gradients = array_of(own, span, parts);
   const std::span<float> params = parts.params.subspan(span.begin, span.end - span.begin);
-  TakePushes& taking = taking_.emplace_back(ranks_, gradients, parts.control);
-  CompareServers& comparing = comparing_.emplace_back(servers_.get(), ranks_.server(), parts.control,
-                                                      parts.decay_sums, settings_.requests);
-  StepFacts& facts = facts_.emplace_back(parts.control, parts.decay_sums);
-  Answer& answer = answers_.emplace_back(ranks_, params, own == 0 ? &facts : nullptr);
-
+  Serving::First first;
+  if (own == 0) {
+    first.facts = &facts_.emplace_back(facts_of(parts));
+    first.policy = &policies_.emplace_back(ranks_.workers, settings_.aggregation, *parts.step,
+                                           std::move(parts.next_meeting), settings_.pushed);
+    first.tally = &tally_;
+  }
+  const Serving::Arrays arrays{gradients, parts.control, params, parts.decay_sums};
+  Serving& serving = serving_.emplace_back(ranks_, arrays, first, waits_for_all());
+  CompareServers& comparing =
+      comparing_.emplace_back(servers_.get(), ranks_.server(), parts.control, parts.decay_sums,
+                              settings_.requests, serving, waits_for_all());
+  const engine::Bytes control = bytes_of(parts.control), decay_sums = bytes_of(parts.decay_sums);
+  const engine::Bytes step = engine::bytes_of(parts.step, 1);
   program.run(kCompute,
-              waiting("wait for pushes", {}, {bytes_of(gradients), bytes_of(parts.control)}, taking));
+              waiting(
+                  "wait for pushes", {bytes_of(params)}, {bytes_of(gradients), control},
+                  [&serving] { serving.start_round(); }, [&serving] { return serving.poll_round(); }));
   program.run(kCompute, std::move(parts.update[own]));
-  program.run(kCompute, waiting("compare servers", {bytes_of(parts.control), bytes_of(parts.decay_sums)},
-                                {bytes_of(parts.control), bytes_of(parts.decay_sums)}, comparing));
+  program.run(kCompute, waiting("compare servers", {control, decay_sums}, {control, decay_sums}, comparing));
   program.run(kCompute,
-              waiting("answer workers",
-                      {bytes_of(params), bytes_of(parts.control), bytes_of(parts.decay_sums)}, {}, answer));
+              waiting(
+                  "answer workers", {bytes_of(params), control, decay_sums, step}, {},
+                  [&serving] { serving.start_answers(); }, [&serving] { return serving.poll_answers(); }));
   for (Task& task : parts.finish) program.run(kCompute, std::move(task));
 }
 
-void ServerUpdate::complete(std::span<const std::span<float>> blocks) {
+void ServerUpdate::complete(std::span<const std::span<float>> blocks,
+                            std::span<const std::span<float>> shared) {
+  const auto from = [this](int server, std::span<float> values) {
+    const int root = ranks_.rank_of_server(server);
+    check(MPI_Bcast(values.data(), count_of(values.size()), MPI_FLOAT, root, all_.get()),
+          "completing the state of the ranks", root);
+  };
   for (const std::span<float> block : blocks) {
     for (int server = 0; server < ranks_.servers; ++server) {
       const ParamSpan& span = spans_[static_cast<std::size_t>(server)];
-      const int root = ranks_.rank_of_server(server);
-      check(MPI_Bcast(block.data() + span.begin, static_cast<int>(span.end - span.begin), MPI_FLOAT, root,
-                      all_.get()),
-            "completing the state of the ranks", root);
+      from(server, block.subspan(span.begin, span.end - span.begin));
     }
   }
+  for (const std::span<float> block : shared) from(0, block);
+  const std::span<std::uint64_t> counts = tally_.values();
+  check(MPI_Bcast(counts.data(), count_of(counts.size()), MPI_UINT64_T, ranks_.rank_of_server(0), all_.get()),
+        "completing the counts of the servers", ranks_.rank_of_server(0));
+}
+
+StepFacts ServerUpdate::facts_of(const StepParts& parts) {
+  return StepFacts({std::as_writable_bytes(parts.control), std::as_writable_bytes(parts.decay_sums),
+                    std::as_writable_bytes(std::span(parts.step, 1)),
+                    std::as_writable_bytes(tally_.values())});
+}
+
+std::optional<PushCounts> ServerUpdate::push_counts() const {
+  PushCounts counts;
+  counts.applied = tally_.applied();
+  counts.dropped = tally_.dropped();
+  if (settings_.aggregation.asynchronous) counts.staleness = tally_.staleness();
+  counts.most_stale = tally_.most_stale();
+  const auto moved = [&](std::size_t span) {  // by a push and its answer
+    const std::size_t floats = spans_[span].end - spans_[span].begin;
+    return 2 * floats * sizeof(float) + (span == 0 ? control_bytes_ + facts_bytes_ : 0);
+  };
+  counts.server_bytes.resize(spans_.size());
+  for (std::size_t w = 0; w < counts.applied.size(); ++w) {
+    const std::uint64_t pushes = counts.applied[w] + counts.dropped[w];
+    std::uint64_t bytes = 0;
+    for (std::size_t s = 0; s < spans_.size(); ++s) {
+      bytes += pushes * moved(s);
+      counts.server_bytes[s] += pushes * moved(s);
+    }
+    counts.worker_bytes.push_back(bytes);
+  }
+  return counts;
 }
 
 }  // namespace

@@ -144,6 +144,8 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
     task.reads.push_back(engine::bytes_of(state + binding.begin, floats));
     task.writes.push_back(engine::bytes_of(state + binding.begin, floats));
   }
+  if (binding.divides_by_staleness)
+    task.reads.push_back(engine::bytes_of(binding.control + engine::ControlLayout::staleness, 1));
   const bool clips = binding.gradient_norm != nullptr;
   if (clips) task.reads.push_back(engine::bytes_of(binding.gradient_norm, 1));
   const auto update_chunk = version_of(binding.optimizer.kind, clips);
@@ -156,6 +158,8 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
                                        (!clips || std::isfinite(*binding.gradient_norm)));
     optim::UpdateRates rates = optim::update_rates(rule, binding.optimizer, binding.ema_decay, *binding.step,
                                                    optim::HostMath{}, binding.average_steps);
+    if (binding.divides_by_staleness)
+      rates.learning_rate /= std::max(1.0f, binding.control[engine::ControlLayout::staleness]);
     if (clips) rates.clip = optim::clip_factor(binding.clip_norm, *binding.gradient_norm);
     const Blocks blocks{binding.params, binding.grads, binding.ema, {binding.states[0], binding.states[1]}};
     *binding.decay_sum = sum_chunks(chunks.size(), [&](std::size_t c) {

@@ -1,11 +1,14 @@
 #include "cifar_mpi/report/metrics.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <numeric>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -25,6 +28,45 @@ std::string compute_ms(const StepReport& r) {
   if (r.compute_ms_max <= 0.0) return "null";
   return concat("{\"min\":", json_number(r.compute_ms_min), ",\"median\":", json_number(r.compute_ms_median),
                 ",\"max\":", json_number(r.compute_ms_max), "}");
+}
+
+/// {"0":12,"3":1}: those that are not zero, or all.
+std::string by_index(const std::vector<std::uint64_t>& values, bool all) {
+  std::string text;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (all || values[i] > 0) text += concat(text.empty() ? "" : ",", '"', i, "\":", values[i]);
+  }
+  return concat('{', text, '}');
+}
+
+std::uint64_t sum_of(const std::vector<std::uint64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+}
+
+/// The least staleness that this share of the pushes does not exceed.
+std::size_t quantile(const std::vector<std::uint64_t>& counts, double share) {
+  const double wanted = share * static_cast<double>(sum_of(counts));
+  std::uint64_t below = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    below += counts[i];
+    if (below > 0 && static_cast<double>(below) >= wanted) return i;
+  }
+  return 0;
+}
+
+std::string pushes(const StepReport& r) {
+  if (!r.pushes) return {};
+  const comm::PushCounts& p = *r.pushes;
+  std::string text =
+      concat(",\"pushes\":{\"applied\":", by_index(p.applied, true),
+             ",\"dropped\":", by_index(p.dropped, true), ",\"worker_bytes\":", by_index(p.worker_bytes, true),
+             ",\"server_bytes\":", by_index(p.server_bytes, true));
+  if (!p.staleness.empty()) {
+    text += concat(",\"staleness\":{\"p50\":", quantile(p.staleness, 0.5),
+                   ",\"p95\":", quantile(p.staleness, 0.95), ",\"max\":", p.most_stale,
+                   ",\"histogram\":", by_index(p.staleness, false), '}');
+  }
+  return text + '}';
 }
 
 constexpr std::string_view kHeader = "{\"format\":\"cifar_mpi metrics\",\"version\":";
@@ -108,7 +150,28 @@ void MetricsFile::write(const StepReport& r) {
               json_number(r.cross_entropy), ",\"decay_term\":", json_number(r.decay_term),
               ",\"train_accuracy\":", json_number(r.train_accuracy), ",\"lr\":", json_number(r.learning_rate),
               ",\"images_per_second\":", json_number(r.images_per_second),
-              ",\"seconds\":", json_number(r.seconds), ",\"compute_ms\":", compute_ms(r), "}"));
+              ",\"seconds\":", json_number(r.seconds), ",\"compute_ms\":", compute_ms(r), pushes(r), "}"));
+}
+
+std::string pushes_text(const comm::PushCounts& pushes) {
+  const std::uint64_t applied = sum_of(pushes.applied), dropped = sum_of(pushes.dropped);
+  const auto most_mib = [](const std::vector<std::uint64_t>& bytes) {
+    return static_cast<double>(*std::max_element(bytes.begin(), bytes.end())) / (1 << 20);
+  };
+  std::string text =
+      fmt::format("pushes: {} applied ({} by worker)", applied, fmt::join(pushes.applied, ", "));
+  if (dropped > 0) {
+    text += fmt::format(", {} late ones dropped, {:.1f} % ({} by worker)", dropped,
+                        100.0 * static_cast<double>(dropped) / static_cast<double>(applied + dropped),
+                        fmt::join(pushes.dropped, ", "));
+  }
+  if (!pushes.staleness.empty()) {
+    text += fmt::format("; staleness: half at most {}, 95 % at most {}, most {}",
+                        quantile(pushes.staleness, 0.5), quantile(pushes.staleness, 0.95), pushes.most_stale);
+  }
+  return text +
+         fmt::format("; pushes and answers of the busiest worker {:.1f} MiB, of the busiest server {:.1f}",
+                     most_mib(pushes.worker_bytes), most_mib(pushes.server_bytes));
 }
 
 void MetricsFile::write(const EvaluationReport& r) {

@@ -10,14 +10,16 @@
 namespace cifar_mpi::report {
 
 StepReporter::StepReporter(int rank, std::vector<std::string> hosts, const StepScale& scale,
-                           const optim::Schedule& schedule, const StepOutputs& out, Communicated communicated)
+                           const optim::Schedule& schedule, const StepOutputs& out, Communicated communicated,
+                           Pushes pushes)
     : rank_(rank),
       hosts_(std::move(hosts)),
       scale_(scale),
       schedule_(schedule),
       out_(out),
       watch_(static_cast<int>(hosts_.size())),
-      communicated_(std::move(communicated)) {}
+      communicated_(std::move(communicated)),
+      pushes_(std::move(pushes)) {}
 
 void StepReporter::begin_interval(std::uint64_t completed) {
   interval_started_ = steady_seconds();
@@ -33,7 +35,7 @@ void StepReporter::note_done(std::uint64_t begin, std::uint64_t end) {
 
 void StepReporter::add(std::uint64_t begin, std::uint64_t end, const engine::StepRecord& record) {
   if (rank_ != 0) return;
-  watch_.add(record, static_cast<int>(end - begin));
+  watch_.add(record, scale_.skips ? 1 : static_cast<int>(end - begin));
   out_.board.note(record);
   announce_rate(end - 1);
   if (is_told(begin, end)) report(begin, end, record);
@@ -72,6 +74,7 @@ void StepReporter::report(std::uint64_t begin, std::uint64_t end, const engine::
     r.slowest_rank = times->slowest;
     if (const std::string text = watch::slowest_text(*times, hosts_); !text.empty()) out_.view.event(text);
   }
+  r.pushes = pushes_();
   out_.view.report(r);
   out_.metrics.write(r);
   out_.board.write(r);

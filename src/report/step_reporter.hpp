@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/comm/update.hpp"
 #include "cifar_mpi/engine/layout.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 #include "cifar_mpi/report/metrics.hpp"
@@ -20,6 +22,8 @@ struct StepScale {
   double steps_per_epoch = 0.0;
   std::uint64_t global_batch = 0;  ///< samples of a step over all ranks
   std::uint64_t log_every = 10;    ///< steps
+  /// A replay is one batch of this rank, however many steps others have made by its end.
+  bool skips = false;
 };
 
 /// Where it is told.
@@ -38,10 +42,13 @@ class StepReporter {
  public:
   /// Seconds that this rank has been in collectives so far; below 0: unknown.
   using Communicated = std::function<double()>;
+  /// What servers made of the pushes so far, where there are any.
+  using Pushes = std::function<std::optional<comm::PushCounts>()>;
 
-  /// `hosts`: of the ranks that compute. What `out` refers to must outlive this object, as must what `communicated` does.
-  StepReporter(int rank, std::vector<std::string> hosts, const StepScale& scale,
-               const optim::Schedule& schedule, const StepOutputs& out, Communicated communicated);
+  /// `hosts`: of the ranks that compute. What `out` refers to must outlive this object, as must what the functions do.
+  StepReporter(
+      int rank, std::vector<std::string> hosts, const StepScale& scale, const optim::Schedule& schedule,
+      const StepOutputs& out, Communicated communicated, Pushes pushes = [] { return std::nullopt; });
 
   /// Time counts from here, after `completed` steps: at start, and after a pause that is none of the steps'.
   void begin_interval(std::uint64_t completed);
@@ -68,6 +75,7 @@ class StepReporter {
   StepOutputs out_;
   watch::RankWatch watch_;
   Communicated communicated_;
+  Pushes pushes_;
   std::vector<double> done_at_ = std::vector<double>(engine::kRecordRing);
   std::vector<double> communicated_at_ = done_at_;  ///< of steps that are told of
   double interval_communicated_ = 0.0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <limits>
 #include <map>
 #include <span>
@@ -22,6 +23,7 @@ constexpr std::int64_t kOldestVersion = 2;  ///< has no optimizer but sgd, which
 constexpr const char* kRunningMeaning =
     "means and variances that BatchNorm has seen, which evaluation uses with the weights of the same average";
 constexpr std::string_view kSeparator = " = ";
+constexpr const char* kBatches = "/progress/batches";
 
 std::vector<std::string> as_lines(const RunFingerprint& items) {
   std::vector<std::string> lines;
@@ -118,6 +120,12 @@ void put_progress(Content& content, const Progress& progress) {
   content.attribute(group, "epoch", progress.epoch);
   content.attribute(group, "samples_seen", progress.samples_seen);
   content.attribute(group, "seed", progress.seed);
+  if (!progress.batches.empty()) {
+    std::vector<std::string> batches;
+    for (const std::uint64_t count : progress.batches) batches.push_back(std::to_string(count));
+    content.lines(kBatches, batches);
+    content.text(kBatches, "meaning", "batches that each worker has computed; its samples go on from there");
+  }
   content.lines("/progress/identity", as_lines(progress.identity));
   content.text("/progress/identity", "meaning", "what makes a run this run; must be equal on resume");
   content.lines("/progress/resolved", as_lines(progress.resolved));
@@ -224,6 +232,22 @@ optim::OptimizerSpec read_optimizer(const hdf5::Reader& file) {
   return spec;
 }
 
+std::vector<std::uint64_t> read_batches(const hdf5::Reader& file) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 53;  // what ranks tell each other
+  std::vector<std::uint64_t> batches;
+  if (!file.has(kBatches)) return batches;
+  for (const std::string& line : file.read_strings(kBatches)) {
+    std::uint64_t count = 0;
+    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), count);
+    if (error != std::errc() || end != line.data() + line.size() || count > kMost) {
+      throw Error(ErrorKind::checkpoint, concat(file.path(), " is damaged: ", kBatches, " holds \"", line,
+                                                "\", which is no number of batches"));
+    }
+    batches.push_back(count);
+  }
+  return batches;
+}
+
 /// What every run has: its hash is right, too, where the writer was given nothing.
 void require_complete(const Checkpoint& checkpoint, const std::string& path) {
   const auto require = [&](bool present, const char* object) {
@@ -278,6 +302,7 @@ Checkpoint read_checkpoint(const std::string& path) {
   progress.epoch = file.attribute<double>("/progress", "epoch");
   progress.samples_seen = file.attribute<std::uint64_t>("/progress", "samples_seen");
   progress.seed = file.attribute<std::uint64_t>("/progress", "seed");
+  progress.batches = read_batches(file);
   progress.identity = from_lines(file.read_strings("/progress/identity"), path);
   progress.resolved = from_lines(file.read_strings("/progress/resolved"), path);
   Provenance& from = checkpoint.provenance;

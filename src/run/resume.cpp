@@ -160,6 +160,10 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
 
   for (const optim::StateRow& row : rows) broadcast(world, start.state[row.role]);
   world.broadcast(std::as_writable_bytes(std::span(&start.progress.step, 1)));
+  std::uint64_t workers = start.progress.batches.size();
+  world.broadcast(std::as_writable_bytes(std::span(&workers, 1)));
+  start.progress.batches.resize(workers);
+  world.broadcast(std::as_writable_bytes(std::span(start.progress.batches)));
   world.broadcast(start.progress.identity);
   world.broadcast(start.progress.resolved);
   world.broadcast(start.kernels);

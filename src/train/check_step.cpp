@@ -95,7 +95,7 @@ void CheckStep::plan(engine::Precision precision, int batch, int parts) {
   state.sizes = {};
   state.sizes.parts = parts;
   state.sizes.batch = batch;
-  state.sizes.workers = state.world.size();
+  state.sizes.workers = state.sizes.aggregated = state.world.size();
   state.sizes.global_batch = static_cast<std::uint64_t>(batch);
   state.sizes.total_steps = 100;
   state.sizes.steps_per_epoch = 1.0;

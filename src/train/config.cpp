@@ -77,7 +77,17 @@ int resolve_workers(const TrainConfig& config, int ranks) {
                 " ranks, or give fewer servers"));
 }
 
-/// Samples per rank and step.
+/// How many workers' gradients make a step.
+int resolve_aggregated(const TrainConfig& config, int workers) {
+  if (config.update != comm::UpdateKind::server) return workers;
+  const int aggregated = config.aggregation.of(workers);
+  if (aggregated <= workers) return aggregated;
+  refuse(concat("--aggregate ", aggregated, " waits for more gradients than ", workers,
+                workers == 1 ? " worker computes" : " workers compute", "; give at most ", workers,
+                ", or all"));
+}
+
+/// Samples per rank and step, of which so many ranks' make a step.
 std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
   const std::int64_t accumulate = config.accumulate;
   if (config.global_batch == 0) return config.batch_size * accumulate;
@@ -86,8 +96,10 @@ std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
         config.model == TrainConfig{}.model
             ? std::string()
             : concat(" (unless you gave it, it is that of the recipe of ", config.model, ')');
+    const bool serves = config.update == comm::UpdateKind::server;
     refuse(concat("--global-batch ", config.global_batch, " cannot be divided by ", ranks,
-                  " ranks; give another, or --batch-size, the samples of each rank", of_recipe));
+                  serves ? " workers" : " ranks", "; give another, or --batch-size, the samples of each ",
+                  serves ? "worker" : "rank", of_recipe));
   }
   const std::int64_t batch = config.global_batch / ranks;
   if (batch % accumulate != 0) {
@@ -261,9 +273,10 @@ Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::Datase
   Sizes sizes;
   const int ranks = resolve_workers(config, all_ranks);
   sizes.workers = ranks;
-  const std::int64_t batch = resolve_batch(config, ranks);
+  sizes.aggregated = resolve_aggregated(config, ranks);
+  const std::int64_t batch = resolve_batch(config, sizes.aggregated);
   sizes.batch = static_cast<int>(batch);
-  sizes.global_batch = static_cast<std::uint64_t>(sizes.batch) * static_cast<std::uint64_t>(ranks);
+  sizes.global_batch = static_cast<std::uint64_t>(sizes.batch) * static_cast<std::uint64_t>(sizes.aggregated);
 
   sizes.parts = config.accumulate;
   if (config.reproducible) sizes.parts = resolve_parts(config, sizes.batch, ranks);
@@ -290,6 +303,11 @@ Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::Datase
   if (sizes.total_steps == 0) {
     refuse(concat("--epochs ", config.epochs, " is less than one step of ", sizes.global_batch, " of ",
                   samples, " samples"));
+  }
+  if (config.trace.first > 0 && sizes.aggregated < sizes.workers) {
+    refuse(
+        "--trace does not go with --aggregate, where workers are in different steps at a time; leave one of "
+        "them out");
   }
   resolve_local_steps(config, static_cast<double>(samples), sizes);
   if (config.trace.last > sizes.total_steps) {

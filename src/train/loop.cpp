@@ -33,7 +33,7 @@ constexpr const char* kAdvice =
 
 report::StepScale step_scale(const SessionState& state) {
   return {state.sizes.total_steps, state.sizes.steps_per_epoch, state.sizes.global_batch,
-          static_cast<std::uint64_t>(state.config.log_every)};
+          static_cast<std::uint64_t>(state.config.log_every), state.skips()};
 }
 
 /// Of the ranks that compute, by rank.
@@ -61,13 +61,16 @@ class Loop {
               return snapshot(s_, schedule_, step, test_accuracy);
             },
             view_),
-        reporter_(state.world.rank(), workers_hosts(state), step_scale(state), schedule_,
-                  {view_, metrics_, board_}, [&state] { return communicated_seconds(state); }),
+        reporter_(
+            state.world.rank(), workers_hosts(state), step_scale(state), schedule_, {view_, metrics_, board_},
+            [&state] { return communicated_seconds(state); },
+            [&state] { return state.update->push_counts(); }),
         launched_(state.progress.step),
         replayed_from_(launched_),
         finished_(launched_),
         timed_(launched_),
-        absorbed_(launched_) {}
+        absorbed_(launched_),
+        looked_(launched_) {}
 
   void run(const std::string& last_end);
 
@@ -76,6 +79,8 @@ class Loop {
 
   void enter(comm::Activity activity) { s_.heart->activity.store(activity, std::memory_order_relaxed); }
   int replays_of_launch() const;
+  bool reads_at_once() const;
+  std::uint64_t steps_made() const;
   void note_done();
   void write_event(report::RunEventKind kind, const std::string& text = {});
   void finish();
@@ -90,9 +95,10 @@ class Loop {
   void require_finite();
   bool evaluate();
   void keep(const run::EvaluationFile& evaluation);
+  void compare(std::uint64_t hash);
+  void tell_pushes();
   void tell_best();
   void tell_summary();
-  std::uint64_t eval_every() const;
   bool compares(std::uint64_t done) const;
   void begin_local_steps();
   std::vector<std::uint64_t> boundaries() const;
@@ -112,6 +118,7 @@ class Loop {
   std::uint64_t finished_;       ///< steps that were done when the last launch returned
   std::uint64_t timed_;          ///< steps of which the end has been noted
   std::uint64_t absorbed_;       ///< steps whose records have been read
+  std::uint64_t looked_;         ///< steps for which it is known whether there is a summary
   bool stopping_ = false;
   bool warned_of_evaluation_ = false;
   std::optional<double> test_accuracy_;  ///< of the current step, when it was evaluated
@@ -180,7 +187,7 @@ bool Loop::was_concluded() const {
 /// Every so many steps there is more to do than to go on. What is due behind each replay of local steps tells none from the
 /// others.
 std::vector<std::uint64_t> Loop::boundaries() const {
-  std::vector<std::uint64_t> steps{eval_every()};
+  std::vector<std::uint64_t> steps{eval_every(s_)};
   for (const std::int64_t every :
        {s_.config.checkpoint_every, s_.config.check_every, s_.config.summary_every}) {
     if (every > 0) steps.push_back(static_cast<std::uint64_t>(every));
@@ -213,7 +220,7 @@ void Loop::begin_local_steps() {
 /// To the last step, or to the one at which all ranks know that they were asked to stop.
 void Loop::train() {
   const std::uint64_t total = s_.sizes.total_steps;
-  const auto eval_steps = eval_every();
+  const auto eval_steps = eval_every(s_);
   const auto checkpoint_steps = static_cast<std::uint64_t>(s_.config.checkpoint_every);
   reporter_.begin_interval(launched_);
   deadline_ = watch::Deadline(watch::time_limits(s_.config.stop_after_min, std::getenv, wall_seconds()),
@@ -224,7 +231,7 @@ void Loop::train() {
   while (launched_ < total && !stopping_) {
     // A launch comes after the records of all but the last one have been read: a device always has one to
     // work on meanwhile. But of local steps the next averaging is far away, and what this one says holds at once.
-    if (s_.sizes.steps_of_replay(launched_) > 1) {
+    if (reads_at_once()) {
       s_.step->finish();
       note_done();
       finished_ = launched_;
@@ -240,11 +247,12 @@ void Loop::train() {
     const int replays = replays_of_launch();
     const std::uint64_t steps = static_cast<std::uint64_t>(replays) * s_.sizes.steps_of_replay(launched_);
     recording_->before_launch(launched_);
-    const bool looked_at = replays == 1 && summaries_->due_within(launched_, steps);
+    const bool looked_at = replays == 1 && summaries_->due_within(looked_, launched_ + steps - looked_);
+    looked_ = launched_ + steps;
     if (looked_at) summaries_->begin(recording_->recorder());
     s_.step->replay(replays);
     finished_ = launched_;
-    launched_ += steps;
+    launched_ = s_.skips() ? steps_made() : launched_ + steps;
     if (looked_at) summaries_->end(launched_, recording_->recorder());
     note_done();
     test_accuracy_.reset();
@@ -261,9 +269,27 @@ void Loop::train() {
   }
   finish();
   recording_->finish();
+  tell_pushes();
+}
+
+bool Loop::reads_at_once() const { return s_.skips() || s_.sizes.steps_of_replay(launched_) > 1; }
+
+/// Behind a replay that may end later than with the next step: the counter knows the last one. One that did not apply
+/// is known by its record, and counts here like any other.
+std::uint64_t Loop::steps_made() const {
+  std::uint64_t counter = 0;
+  s_.backend->copy(reinterpret_cast<std::byte*>(&counter), s_.step_counter.data(), sizeof counter);
+  const engine::StepRecord& record = s_.records[engine::record_place(counter, 1)];
+  const bool failed = record.step == counter && record.samples > 0.0 && !record.applied;
+  return failed ? counter + 1 : counter;
 }
 
 void Loop::note_done() {
+  if (s_.skips()) {
+    if (timed_ < launched_) reporter_.note_done(timed_, launched_);
+    timed_ = launched_;
+    return;
+  }
   const std::uint64_t replay = s_.sizes.steps_of_replay(replayed_from_);
   const std::uint64_t done = replayed_from_ + replay * s_.step->finished();
   for (; timed_ < done; timed_ += replay) reporter_.note_done(timed_, timed_ + replay);
@@ -283,14 +309,14 @@ int Loop::replays_of_launch() const {
   const TrainConfig& config = s_.config;
   const int usual = s_.step->replays_graphs() ? kUsualGraphSteps : 1;
   const int most = config.graph_steps > 0 ? config.graph_steps : usual;
-  if (most == 1 || s_.sizes.steps_of_replay(launched_) > 1) return 1;
+  if (most == 1 || reads_at_once()) return 1;
   const auto wanted = static_cast<std::uint64_t>(most);
   const auto straddles = [&](std::uint64_t every) { return launched_ % every + wanted > every; };
   for (std::uint64_t step = launched_; step < launched_ + wanted; ++step) {
     if (recording_->records(step)) return 1;
   }
   const bool changes = launched_ < s_.sizes.local_from && launched_ + wanted > s_.sizes.local_from;
-  const bool due = changes || straddles(eval_every()) || straddles(s_.sizes.total_steps) ||
+  const bool due = changes || straddles(eval_every(s_)) || straddles(s_.sizes.total_steps) ||
                    straddles(static_cast<std::uint64_t>(config.checkpoint_every)) ||
                    straddles(static_cast<std::uint64_t>(config.check_every)) ||
                    straddles(static_cast<std::uint64_t>(config.log_every)) ||
@@ -339,15 +365,10 @@ void Loop::conclude() {
   tell_best();
 }
 
-std::uint64_t Loop::eval_every() const {
-  if (s_.config.eval_every <= 0.0) return s_.sizes.total_steps;
-  return std::max<std::uint64_t>(
-      1, static_cast<std::uint64_t>(std::llround(s_.config.eval_every * s_.sizes.steps_per_epoch)));
-}
-
 void Loop::absorb(std::uint64_t until) {
   while (absorbed_ < until) {
-    const std::uint64_t steps = s_.sizes.steps_of_replay(absorbed_), end = absorbed_ + steps;
+    const std::uint64_t steps = s_.sizes.steps_of_replay(absorbed_);
+    const std::uint64_t end = s_.skips() ? launched_ : absorbed_ + steps;
     const engine::StepRecord& record = s_.records[engine::record_place(end - 1, steps)];
     if (!record.applied) {
       const double loss = record.cross_entropy + record.decay_term;
@@ -358,7 +379,7 @@ void Loop::absorb(std::uint64_t until) {
                  steps == 1 ? "" : concat(absorbed_ + 1, " to "), end, " is ",
                  std::isnan(by_loss ? loss : record.gradient_norm) ? "not a number" : "infinite", kAdvice));
     }
-    if (compares(absorbed_)) {
+    if (compares(absorbed_) && !s_.skips()) {
       const std::string difference = watch::desync_text(record, workers_hosts(s_));
       if (!difference.empty()) throw comm::AgreedError(ErrorKind::desync, difference);
     }
@@ -374,7 +395,8 @@ void Loop::absorb(std::uint64_t until) {
   }
 }
 
-/// The hash travels in the control block of the next step; every rank then compares all of them.
+/// The hash travels in the control block of the next step; every rank then compares all of them. Where that may be the
+/// sum of a few ranks they are compared here.
 void Loop::note_parameter_hash() {
   s_.step->finish();
   recording_->pause();
@@ -382,8 +404,20 @@ void Loop::note_parameter_hash() {
   require_finite();
   if (board_) board_.write(launched_ + 1, weight_losses(s_));
   const std::uint64_t hash = s_.state.hash(*s_.backend);
+  if (s_.skips()) return compare(hash);
   std::byte* const place = s_.facts.data() + offsetof(engine::RankFacts, param_hash);
   s_.backend->copy(place, reinterpret_cast<const std::byte*>(&hash), sizeof hash);
+}
+
+/// Collective.
+void Loop::compare(std::uint64_t hash) {
+  const std::vector<double> high = s_.world.gather(static_cast<double>(hash >> 32));
+  const std::vector<double> low = s_.world.gather(static_cast<double>(hash & 0xFFFFFFFFu));
+  std::vector<std::uint64_t> hashes;
+  for (std::size_t rank = 0; rank < high.size(); ++rank)
+    hashes.push_back(static_cast<std::uint64_t>(high[rank]) << 32 | static_cast<std::uint64_t>(low[rank]));
+  const std::string difference = watch::desync_text(hashes, workers_hosts(s_), launched_ + 1);
+  if (!difference.empty()) throw comm::AgreedError(ErrorKind::desync, difference);
 }
 
 /// Collective; between steps. Throws an AgreedError{diverged} unless what a checkpoint would hold is finite.
@@ -426,6 +460,11 @@ void Loop::keep(const run::EvaluationFile& evaluation) {
     if (!std::exchange(warned_of_evaluation_, true))
       view_.warning(concat(error.what(), "; training goes on"));
   }
+}
+
+void Loop::tell_pushes() {
+  if (s_.world.rank() != 0) return;
+  if (const auto pushes = s_.update->push_counts()) view_.event(report::pushes_text(*pushes));
 }
 
 void Loop::tell_best() {

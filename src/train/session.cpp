@@ -78,9 +78,23 @@ void require_equal_plans(const SessionState& state) {
   state.world.require_equal(ErrorKind::device, plan, "run on machines of one kind");
 }
 
+/// Where this worker's samples go on. A run that did not count them by worker gave as many to each.
+void write_batches(SessionState& state) {
+  if (!state.skips()) return;
+  const Sizes& sizes = state.sizes;
+  const auto workers = static_cast<std::uint64_t>(sizes.workers);
+  std::uint64_t mine =
+      (state.progress.step * static_cast<std::uint64_t>(sizes.aggregated) + workers - 1) / workers;
+  if (!state.progress.batches.empty() && !state.serves())
+    mine = state.progress.batches[static_cast<std::size_t>(state.world.rank())];
+  state.backend->copy(state.batch_counter.data(), reinterpret_cast<const std::byte*>(&mine), sizeof mine);
+}
+
 /// The blocks, the finalized programs on them, and the values they begin with.
 void build_programs(SessionState& state, const run::Start& start) {
   allocate_blocks(state);
+  write_step(state, state.progress.step);  // before the step is planned: servers count from there
+  write_batches(state);
   const comm::Concurrency concurrent{.branches = state.config.side_lane};
   const bool local = state.config.update == comm::UpdateKind::local;
   if (local) state.local_steps = plan_local_steps(state, *state.update, concurrent);
@@ -89,7 +103,6 @@ void build_programs(SessionState& state, const run::Start& start) {
                    : plan_step(state, *state.update, concurrent);
   if (state.config.summary_every > 0 && state.world.rank() == 0) state.look = plan_look(state);
   state.state.write(*state.backend, *state.tower, start.state);
-  write_step(state, state.progress.step);
   state.evaluator.emplace(*state.backend, *state.tower, *state.arena, state.world, *state.dataset,
                           state.part_of(state.info.test_count), state.network.augment,
                           state.sizes.batch / state.sizes.parts,
@@ -212,6 +225,8 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
     }
   });
   state.progress.step = start.progress.step;
+  if (start.progress.batches.size() == static_cast<std::size_t>(state.sizes.workers) && state.skips())
+    state.progress.batches = start.progress.batches;
   state.initialized_from = start.initialized_from;
   adopt(state, start.progress.resolved);
   resolve_threads(state);

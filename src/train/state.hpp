@@ -22,6 +22,8 @@ struct SessionState {
 
   /// Whether this rank holds weights for others and computes no gradients.
   bool serves() const { return world.rank() >= sizes.workers; }
+  /// Whether a worker may find that steps were made without it: a replay then ends with the last of them.
+  bool skips() const { return sizes.aggregated < sizes.workers; }
   /// This rank's part of so many samples: a server has none.
   data::Shard part_of(std::uint64_t count) const {
     if (serves()) return {};
@@ -60,9 +62,10 @@ struct SessionState {
   std::vector<Buffer> partials;  ///< sums of 1, 2, 4, … parts of the batch, each of the size of `gradients`
   Buffer gradients;              ///< the control block, then the gradients
   Buffer step_counter;           ///< std::uint64_t, one for each step of a replay
-  Buffer weights_before;         ///< local steps: what the last averaging left
-  Buffer round_sums;             ///< local steps: the sums of the control blocks since then
-  Buffer facts;                  ///< RankFacts
+  Buffer batch_counter;   ///< std::uint64_t: how many batches this worker has computed, where it skips()
+  Buffer weights_before;  ///< local steps: what the last averaging left
+  Buffer round_sums;      ///< local steps: the sums of the control blocks since then
+  Buffer facts;           ///< RankFacts
   Buffer decay_sums;
   Buffer gradient_norm;  ///< double, where gradients are clipped or there are summaries
   /// ValueCounts: of the layers that the tower observes, of all parameters, of the gradients of the trained ones;
@@ -104,8 +107,11 @@ engine::ControlLayout control_layout(const SessionState& state);
 /// The samples of this rank's steps; of a rank that computes.
 data::SampleOrder sample_order(const SessionState& state);
 
+/// Steps between evaluations.
+std::uint64_t eval_every(const SessionState& state);
+
 /// Between steps, with nothing under way; collective. Every rank then has the rows of the state that change in
-/// steps, also where only servers change them.
+/// steps, also where only servers change them, and knows how many batches each worker has computed.
 void complete_state(SessionState& state);
 
 /// Whether averagings have a momentum, a row of the table.

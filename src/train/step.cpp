@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 #include "cifar_mpi/base/text.hpp"
@@ -26,7 +27,7 @@ engine::TrainBinding bind_step(const SessionState& state) {
   binding.augment = state.network.augment;
   binding.seed = config.seed;
   binding.global_batch = state.sizes.global_batch;
-  binding.statistics_share = 1.0f / static_cast<float>(state.sizes.workers * state.sizes.parts);
+  binding.statistics_share = 1.0f / static_cast<float>(state.sizes.aggregated * state.sizes.parts);
   binding.label_smoothing = state.config.label_smoothing;
   binding.requests = &state.request_word;
   if (state.value_counts.size() > 0) {
@@ -55,6 +56,7 @@ engine::UpdateBinding bind_update(SessionState& state, const engine::TrainBindin
   update.schedule = schedule_spec(state.config, state.sizes, state.info.train_count);
   update.ema_decay = state.config.ema_decay;
   update.optimizer = state.config.optimizer;
+  update.divides_by_staleness = state.config.aggregation.scales_rate;
   std::size_t states = 0;
   for (const optim::StateRow& row : state.state.rows()) {
     if (row.of_optimizer) update.states[states++] = state.state[row.role].as<float>();
@@ -94,9 +96,9 @@ std::vector<engine::Bytes> regions_of(const SessionState& state) {
     if (block.size() > 0) regions.push_back(engine::bytes_of(block.data(), block.size()));
   };
   for (const optim::StateRow& row : state.state.rows()) watch(state.state[row.role]);
-  for (const Buffer* block :
-       {&state.gradients, &state.step_counter, &state.facts, &state.decay_sums, &state.gradient_norm,
-        &state.value_counts, &state.kept_images, &state.weights_before, &state.round_sums}) {
+  for (const Buffer* block : {&state.gradients, &state.step_counter, &state.batch_counter, &state.facts,
+                              &state.decay_sums, &state.gradient_norm, &state.value_counts,
+                              &state.kept_images, &state.weights_before, &state.round_sums}) {
     watch(*block);
   }
   return regions;
@@ -111,15 +113,39 @@ data::SampleOrder sample_order(const SessionState& state) {
           state.world.rank(),   state.sizes.workers, state.sizes.batch};
 }
 
+std::uint64_t eval_every(const SessionState& state) {
+  if (state.config.eval_every <= 0.0) return state.sizes.total_steps;
+  return std::max<std::uint64_t>(
+      1, static_cast<std::uint64_t>(std::llround(state.config.eval_every * state.sizes.steps_per_epoch)));
+}
+
+namespace {
+
+/// By worker; collective. Empty where each has computed one for every step.
+std::vector<std::uint64_t> batches_computed(const SessionState& state) {
+  if (!state.skips()) return {};
+  const auto mine = *state.batch_counter.as<const std::uint64_t>();
+  std::vector<std::uint64_t> batches;
+  for (const double count : state.world.gather(static_cast<double>(mine)))  // exact below 2^53
+    batches.push_back(static_cast<std::uint64_t>(count));
+  batches.resize(static_cast<std::size_t>(state.sizes.workers));
+  return batches;
+}
+
+}  // namespace
+
 void complete_state(SessionState& state) {
-  const std::size_t trained = state.tower->layout().trained_floats;
-  std::vector<std::span<float>> blocks;
+  const engine::ParamLayout& layout = state.tower->layout();
+  std::vector<std::span<float>> blocks, shared;
   for (const optim::StateRow& row : state.state.rows()) {
+    float* const block = state.state[row.role].as<float>();
     // All that compute have the weights, and what is wrong with a rank's must not be mended unseen.
-    if (row.role != optim::StateRole::weights)
-      blocks.emplace_back(state.state[row.role].as<float>(), trained);
+    if (row.role != optim::StateRole::weights) blocks.emplace_back(block, layout.trained_floats);
+    if (state.skips() && row.running != nullptr)
+      shared.emplace_back(block + layout.running_begin(), layout.running_floats);
   }
-  state.update->complete(blocks);
+  state.update->complete(blocks, shared);
+  state.progress.batches = batches_computed(state);
 }
 
 bool has_outer_momentum(const TrainConfig& config) {
@@ -184,8 +210,9 @@ std::unique_ptr<comm::Update> make_server_update(const SessionState& state) {
         "give --device cpu, or choose --update all-reduce");
   }
   const bool overlap = comm::resolve_overlap(state.config.overlap, state.world, false);
-  return comm::make_server_update(state.world, state.tower->layout(),
-                                  {state.config.servers, overlap, &state.request_word});
+  return comm::make_server_update(
+      state.world, state.tower->layout(),
+      {state.config.servers, overlap, &state.request_word, state.config.aggregation, state.progress.batches});
 }
 
 std::unique_ptr<comm::Update> make_update(const SessionState& state) {
@@ -220,6 +247,7 @@ void allocate_blocks(SessionState& state) {
                        optim::state_rows(state.config.optimizer.kind, has_outer_momentum(state.config)));
   state.step_counter =
       state.backend->allocate(static_cast<std::size_t>(state.sizes.local_steps) * sizeof(std::uint64_t));
+  if (state.skips()) state.batch_counter = state.backend->allocate(sizeof(std::uint64_t));
   state.facts = state.backend->allocate(sizeof(engine::RankFacts));
   // One for each span, and one that nobody reads.
   state.decay_sums = state.backend->allocate((state.update->spans().size() + 1) * sizeof(double));
@@ -269,6 +297,32 @@ std::vector<engine::Task> compute_tasks(SessionState& state, engine::TrainBindin
   return tasks;
 }
 
+namespace {
+
+/// Of the steps behind `done` the first at which there is more to do than to go on.
+std::function<std::uint64_t(std::uint64_t)> meetings(const SessionState& state) {
+  std::vector<std::uint64_t> every{eval_every(state)};
+  for (const std::int64_t steps : {state.config.checkpoint_every, state.config.check_every})
+    every.push_back(static_cast<std::uint64_t>(steps));
+  return [every, total = state.sizes.total_steps](std::uint64_t done) {
+    std::uint64_t next = done < total ? total : done + 1;
+    for (const std::uint64_t steps : every) next = std::min(next, (done / steps + 1) * steps);
+    return next;
+  };
+}
+
+/// A worker's own count, where versions are made without it: its samples go on where it has come to.
+engine::Task count_batch(const SessionState& state) {
+  auto* const counter = state.batch_counter.as<std::uint64_t>();
+  return {"count batch",
+          {engine::bytes_of(counter, 1)},
+          {engine::bytes_of(counter, 1)},
+          [counter](engine::Lane&) { ++*counter; },
+          {}};
+}
+
+}  // namespace
+
 std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& update,
                                           comm::Concurrency concurrent) {
   const engine::TrainBinding binding = bind_step(state);
@@ -277,7 +331,11 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
   const std::size_t trained = layout.trained_floats;
 
   comm::StepParts parts;
-  if (!state.serves()) parts.compute = compute_tasks(state, binding);
+  if (!state.serves()) {
+    engine::TrainBinding computing = binding;
+    if (state.skips()) computing.step = state.batch_counter.as<std::uint64_t>();
+    parts.compute = compute_tasks(state, computing);
+  }
   for (const comm::ParamSpan& span : update.spans()) {
     if (span.end > trained) break;  // what local steps exchange besides
     parts.update.push_back(state.backend->update_task(
@@ -299,10 +357,13 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
         state.backend->running_task(bind_running(state, binding), state.network.params, layout));
   }
   parts.finish.push_back(state.backend->advance_task(advance, state.records));
+  if (state.skips() && !state.serves()) parts.finish.push_back(count_batch(state));
   parts.control = {binding.control, control.floats()};
   parts.grads = {binding.grads, trained};
   parts.params = {state.state[optim::StateRole::weights].as<float>(), trained};
   parts.decay_sums = {state.decay_sums.as<double>(), parts.update.size()};
+  parts.step = binding.step;
+  parts.next_meeting = meetings(state);
 
   engine::StepProgram program("train");
   update.append(program, std::move(parts), concurrent);

@@ -177,13 +177,13 @@ StepRecording::StepRecording(SessionState& state, std::vector<std::uint64_t> bou
     : s_(state),
       schedule_(state.sizes.steps_per_epoch, begun, state.sizes.total_steps, std::move(boundaries),
                 state.sizes.steps_of_replay(begun)),
-      next_(schedule_.next(begun)),
+      next_(state.skips() ? std::nullopt : schedule_.next(begun)),
       rows_(timeline_rows(state.step->program())),
       recorder_(make_recorder(state, kGathered)) {
   const TraceWindow& asked = s_.config.trace;
   const bool first_program = begun == s_.progress.step;
   if (asked.first > 0 && (first_program || asked.first > begun)) asked_ = {asked.first - 1, asked.last};
-  if (s_.world.rank() != 0) return;
+  if (s_.world.rank() != 0 || s_.skips()) return;
   file_ = std::make_unique<report::TimelineFile>(s_.config.run_dir + "/timeline.h5", timeline_head(s_), begun,
                                                  s_.log);
 }

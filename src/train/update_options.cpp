@@ -53,8 +53,18 @@ void check_update_options(const TrainConfig& config) {
   };
   if (config.servers < 1) refuse(concat("--servers must be at least 1, not ", config.servers));
   optim::check(config.local);
-  if (config.update != UpdateKind::server)
+  if (config.update != UpdateKind::server) {
     goes_with("--servers", config.servers != standard.servers, "server");
+    goes_with("--aggregate", config.aggregation.pushes != 0 || config.aggregation.asynchronous, "server");
+  }
+  const auto goes_with_async = [&](const char* option, bool given) {
+    if (given && !config.aggregation.asynchronous)
+      refuse(concat(option,
+                    " goes with --update server --aggregate async, where each push is a step of its own"));
+  };
+  goes_with_async("--max-staleness", config.aggregation.most_drift.has_value());
+  goes_with_async("--staleness-lr", config.aggregation.scales_rate);
+  goes_with_async("--arrival-order", config.aggregation.arrival_order.has_value());
   if (config.update != UpdateKind::local) {
     goes_with("--local-steps", config.local.steps != standard.local.steps, "local");
     goes_with("--outer", config.local.outer != standard.local.outer, "local");

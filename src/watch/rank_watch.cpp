@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "cifar_mpi/base/text.hpp"
 
@@ -29,25 +30,31 @@ std::uint64_t hash_of(const engine::StepRecord& record, int rank) {
 }  // namespace
 
 void RankWatch::add(const engine::StepRecord& record, int steps) {
-  if (slot_value(record, 0, ControlLayout::compute_ms) == 0.0) return;
   for (int rank = 0; rank < layout_.ranks; ++rank) {
-    sums_[static_cast<std::size_t>(rank)] += slot_value(record, rank, ControlLayout::compute_ms);
+    const double ms = slot_value(record, rank, ControlLayout::compute_ms);
+    if (ms == 0.0) continue;
+    Times& times = times_[static_cast<std::size_t>(rank)];
+    times.sum += ms;
+    times.steps += steps;
   }
-  steps_ += steps;
 }
 
 std::optional<RankTimes> RankWatch::take() {
-  if (steps_ == 0) return std::nullopt;
-  for (double& sum : sums_) sum /= steps_;
-  RankTimes times;
-  times.slowest = static_cast<int>(std::max_element(sums_.begin(), sums_.end()) - sums_.begin());
-  std::sort(sums_.begin(), sums_.end());
-  times.least = sums_.front();
-  times.median = sums_[(sums_.size() - 1) / 2];
-  times.most = sums_.back();
-  std::fill(sums_.begin(), sums_.end(), 0.0);
-  steps_ = 0;
-  return times;
+  RankTimes found;
+  std::vector<double> means;
+  for (std::size_t rank = 0; rank < times_.size(); ++rank) {
+    const Times times = std::exchange(times_[rank], {});
+    if (times.steps == 0) continue;
+    means.push_back(times.sum / times.steps);
+    if (means.back() <= found.most) continue;
+    found.most = means.back();
+    found.slowest = static_cast<int>(rank);
+  }
+  if (means.empty()) return std::nullopt;
+  std::sort(means.begin(), means.end());
+  found.least = means.front();
+  found.median = means[(means.size() - 1) / 2];
+  return found;
 }
 
 std::string slowest_text(const RankTimes& times, const std::vector<std::string>& hosts) {
@@ -58,9 +65,16 @@ std::string slowest_text(const RankTimes& times, const std::vector<std::string>&
 }
 
 std::string desync_text(const engine::StepRecord& record, const std::vector<std::string>& hosts) {
+  std::vector<std::uint64_t> hashes;
+  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) hashes.push_back(hash_of(record, rank));
+  return desync_text(hashes, hosts, record.step + 1);
+}
+
+std::string desync_text(const std::vector<std::uint64_t>& hashes, const std::vector<std::string>& hosts,
+                        std::uint64_t step) {
   std::map<std::uint64_t, std::vector<int>> groups;
-  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank)
-    groups[hash_of(record, rank)].push_back(rank);
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank)
+    groups[hashes[rank]].push_back(static_cast<int>(rank));
   if (groups.size() == 1) return {};
   // The largest group is right; of equally large ones, that of the lowest rank.
   const auto& right = std::max_element(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
@@ -75,7 +89,7 @@ std::string desync_text(const engine::StepRecord& record, const std::vector<std:
     }
   }
   return concat("the parameters of rank ", others, " are no longer those of rank ", right.front(),
-                " before step ", record.step + 1);
+                " before step ", step);
 }
 
 }  // namespace cifar_mpi::watch

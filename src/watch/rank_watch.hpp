@@ -21,19 +21,23 @@ struct RankTimes {
 };
 
 /// Collects the compute times of an interval. A record carries the times of the replay before its own, which took
-/// `steps` steps as this one; the first record of a process carries none and does not count.
+/// `steps` steps as this one. The first record of a process carries none and does not count, as a rank does not in one
+/// whose sum is without it.
 class RankWatch {
  public:
-  explicit RankWatch(int ranks) : layout_{ranks}, sums_(static_cast<std::size_t>(ranks)) {}
+  explicit RankWatch(int ranks) : layout_{ranks}, times_(static_cast<std::size_t>(ranks)) {}
 
   void add(const engine::StepRecord& record, int steps = 1);
   /// Means since the last call; nothing when no step was counted.
   std::optional<RankTimes> take();
 
  private:
+  struct Times {
+    double sum = 0.0;
+    int steps = 0;
+  };
   engine::ControlLayout layout_;
-  std::vector<double> sums_;
-  int steps_ = 0;
+  std::vector<Times> times_;  ///< by rank
 };
 
 /// "rank 3 on node2 is the slowest: 61.2 ms of compute per step, the median is 54.0", empty when it is at
@@ -43,5 +47,8 @@ std::string slowest_text(const RankTimes& times, const std::vector<std::string>&
 /// Compares the parameter hashes of all ranks in a record. Empty when all are equal, else a sentence that
 /// names the ranks that differ from the largest group of equal ones.
 std::string desync_text(const engine::StepRecord& record, const std::vector<std::string>& hosts);
+/// Likewise of these hashes, by rank, which the ranks had before step number `step`, from 1.
+std::string desync_text(const std::vector<std::uint64_t>& hashes, const std::vector<std::string>& hosts,
+                        std::uint64_t step);
 
 }  // namespace cifar_mpi::watch

@@ -214,6 +214,21 @@ TEST(Update, FreezesEveryBitWhenTheNormIsNotFinite) {
   }
 }
 
+TEST(Update, DividesTheRateByTheStalenessAboveOne) {
+  for (const auto& [staleness, divisor] : {std::pair{0.0f, 1.0}, {1.0f, 1.0}, {4.0f, 4.0}}) {
+    Model plain, divided;
+    double sum = 0.0;
+    engine::UpdateBinding binding = plain.binding(0, plain.layout.floats, &sum);
+    binding.schedule.base_rate /= divisor;  // a power of two: exact
+    testing::run(plan_update(binding, plain.params, plain.layout));
+    binding = divided.binding(0, divided.layout.floats, &sum);
+    binding.divides_by_staleness = true;
+    divided.control[engine::ControlLayout::staleness] = staleness;
+    testing::run_audited(plan_update(binding, divided.params, divided.layout), divided.regions());
+    EXPECT_EQ(divided.weights, plain.weights) << staleness;
+  }
+}
+
 /// What is not finite must come as far as the averaging, which all ranks see.
 TEST(Update, OfALocalStepAppliesWhateverIsNotFiniteAndLeavesTheAverage) {
   Model m;

@@ -129,6 +129,8 @@ TEST(Check, NamesTheOptionAndTheValue) {
     c.wire = comm::Wire::bf16;
   });
   refuse("--servers", "goes with --update server, not with all-reduce", [](auto& c) { c.servers = 2; });
+  refuse("--aggregate", "goes with --update server, not with all-reduce",
+         [](auto& c) { c.aggregation.pushes = 2; });
   const auto refuse_served = [&](const char* option, const char* part, const Change& change) {
     refuse(option, part, [&](auto& c) {
       c.update = comm::UpdateKind::server;
@@ -141,6 +143,14 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse_served("--bucket-mib", "with --update all-reduce", [](auto& c) { c.bucket_mib = 2.0; });
   refuse_served("--wire bf16", "with --update all-reduce", [](auto& c) { c.wire = comm::Wire::bf16; });
   refuse_served("--reproducible", "with --update all-reduce", [](auto& c) { c.reproducible = true; });
+  refuse_served("--max-staleness", "goes with --update server --aggregate async",
+                [](auto& c) { c.aggregation.most_drift = 3; });
+  refuse_served("--staleness-lr", "goes with --update server --aggregate async",
+                [](auto& c) { c.aggregation.scales_rate = true; });
+  refuse_served("--arrival-order", "goes with --update server --aggregate async",
+                [](auto& c) { c.aggregation.arrival_order = 3; });
+  refuse_served("--reproducible", "with --update all-reduce",
+                [](auto& c) { c.aggregation.asynchronous = true, c.reproducible = true; });
   refuse_served("--clip-norm", "of which each server has a part", [](auto& c) { c.clip_norm = 1.0; });
   refuse_served("--update server", "--device cpu", [](auto& c) { c.device = "cuda"; });
   refuse("--timeout", "1.9", [](auto& c) { c.timeout_s = 1.9; });

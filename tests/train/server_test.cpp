@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "cifar_mpi/base/text.hpp"
 #include "train/run_fixture.hpp"
@@ -20,6 +22,12 @@ class ServedRun : public RunTest {
     c.batch_size = 12 / (world().size() - servers);
     c.run_dir = path(run_dir);
     return c;
+  }
+  /// What a run begins with.
+  std::vector<run::NamedTensor> initial_weights(const TrainConfig& config) {
+    const auto state = start(config);
+    return state->state.read(*state->backend, *state->tower,
+                             state->network.params)[optim::StateRole::weights];
   }
   run::Checkpoint saved(const TrainConfig& config, std::uint64_t step) {
     world().barrier();
@@ -103,26 +111,174 @@ TEST_F(ServedRun, HasTheSameWeightsAndRecordsOnEveryWorker) {
   }
 }
 
-TEST_F(ServedRun, StopsOnRequestOfItsLastServerWithACheckpoint) {
-  TrainConfig c = served("stopped");
-  c.steps = 1000;
+/// One worker fewer than there are makes a step. All come to the evaluations, and to the end.
+TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
+  if (world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
+  TrainConfig c = served("first_ones");
+  c.model = "resnet20";
+  c.augment = data::Augment::crop;
+  c.input_size = 8;
+  c.aggregation.pushes = world().size() - 2;
+  c.batch_size = 4;
+  c.steps = 20;
+  c.checkpoint_every = 7;
+  c.check_every = 5;
+  c.eval_every = 0.5;
+  c.keep = 10;
   const auto state = start(c);
-  if (world().rank() == world().size() - 1) stop_ = engine::kStopRequest;
-  expect_agreed(ErrorKind::stopped, "stopped on request at step", [&] { run_loop(*state); });
-  world().barrier();
-  EXPECT_FALSE(run::list_checkpoints(c.run_dir).empty());
+  run_loop(*state);
+  const comm::PushCounts counts = state->update->push_counts().value();
+  const auto computed = static_cast<std::uint64_t>(
+      std::accumulate(counts.applied.begin(), counts.applied.end(), std::uint64_t{0}));
+  EXPECT_EQ(computed, 20u * static_cast<std::uint64_t>(c.aggregation.pushes));
+  for (const optim::StateRow& row : state->state.rows()) {
+    const Buffer& block = state->state[row.role];
+    std::string mine(reinterpret_cast<const char*>(block.data()), block.size());
+    std::string first = mine;
+    world().broadcast(first);
+    const bool has = !state->serves() || row.role != optim::StateRole::weights;
+    EXPECT_TRUE(!has || mine == first) << row.group;
+  }
+  const run::Checkpoint end = saved(c, 20);
+  const std::uint64_t samples = 4 * static_cast<std::uint64_t>(c.aggregation.pushes);
+  EXPECT_EQ(end.progress.samples_seen, 20 * samples) << "those that were applied";
+  EXPECT_EQ(state->records[19].samples, static_cast<double>(samples));
+  ASSERT_EQ(end.progress.batches.size(), counts.applied.size());
+  for (std::size_t w = 0; w < counts.applied.size(); ++w)
+    EXPECT_EQ(end.progress.batches[w], counts.applied[w] + counts.dropped[w]);
+  for (const std::uint64_t step : {7u, 14u})
+    EXPECT_TRUE(std::filesystem::exists(run::checkpoint_path(c.run_dir, step))) << step;
+  c.steps = 25;
+  const auto resumed = start(c);
+  EXPECT_EQ(resumed->progress.batches, end.progress.batches);
+  EXPECT_TRUE(resumed->serves() || *resumed->batch_counter.as<std::uint64_t>() ==
+                                       end.progress.batches[static_cast<std::size_t>(world().rank())]);
+  run_loop(*resumed);
+  EXPECT_EQ(saved(c, 25).progress.step, 25u);
+}
+
+/// Each worker's batch by itself, one after the other, is the same as all at once where the rate is that of one of them and
+/// nobody goes on before all are applied: what is rounded, and nothing else, is another.
+TEST_F(ServedRun, StepsAsynchronouslyInStepAsItDoesSynchronously) {
+  const int workers = world().size() - 1;
+  TrainConfig together = served("together"), each = served("each");
+  together.lr = 0.01;
+  together.weight_decay = 0.0;
+  together.steps = 3;
+  each = together;
+  each.run_dir = path("each");
+  each.lr = together.lr / workers;
+  each.steps = 3 * workers;
+  each.aggregation = {.asynchronous = true, .most_drift = 0};
+  const std::vector<run::NamedTensor> before = initial_weights(together);
+  run(together);
+  run(each);
+  const run::Checkpoint of_together = saved(together, 3);
+  const run::Checkpoint of_each = saved(each, static_cast<std::uint64_t>(each.steps));
+  const auto& a = of_together.state[optim::StateRole::weights];
+  const auto& b = of_each.state[optim::StateRole::weights];
+  double largest = 0.0, moved = 0.0, apart = 0.0;
+  for (std::size_t t = 0; t < a.size(); ++t) {
+    for (std::size_t i = 0; i < a[t].values.size(); ++i) {
+      const double w = a[t].values[i];
+      largest = std::max(largest, std::abs(w));
+      moved = std::max(moved, std::abs(w - before[t].values[i]));
+      apart = std::max(apart, std::abs(w - b[t].values[i]));
+    }
+  }
+  // Half a unit in the last place of the largest weight for each of the two, in each step; the gradients that follow from
+  // such weights differ by as much again, times the rate, which is small.
+  const double bound = 2.0 * 0x1.0p-24 * largest * 3.0 * (workers + 1);
+  EXPECT_LE(apart, bound);
+  EXPECT_GT(moved, 1000.0 * bound) << "else the bound says nothing";
+}
+
+TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderAlsoAcrossAResume) {
+  TrainConfig whole = served("whole");
+  whole.aggregation = {.asynchronous = true, .most_drift = 2, .arrival_order = 3, .scales_rate = true};
+  whole.shuffle = data::Shuffle::shard;
+  whole.lr = 0.01;
+  whole.checkpoint_every = 8;
+  whole.keep = 5;
+  whole.steps = 24;
+  run(whole);
+  TrainConfig parts = whole;
+  parts.run_dir = path("parts");
+  for (const std::int64_t steps : {16, 24}) {
+    parts.steps = steps;
+    run(parts);
+  }
+  const run::Checkpoint a = saved(whole, 24), b = saved(parts, 24);
+  expect_same_state(a, b, whole.optimizer.kind);
+  EXPECT_EQ(a.progress.batches, b.progress.batches);
+  EXPECT_EQ(a.progress.samples_seen, 24u * static_cast<std::uint64_t>(whole.batch_size));
+}
+
+/// With one worker it is the run of one rank.
+TEST_F(ServedRun, StepsAsynchronouslyWithOneWorkerAsWithoutServers) {
+  if (world().size() != 2) GTEST_SKIP() << "needs one worker";
+  TrainConfig all = served("all_of_one"), async = served("async_of_one");
+  async.aggregation = {.asynchronous = true, .scales_rate = true};
+  run(all);
+  run(async);
+  expect_same_state(saved(all, 4), saved(async, 4), all.optimizer.kind);
+}
+
+/// The pushes of all workers, asked for by their number, are those of all workers.
+TEST_F(ServedRun, GivesTheSameBitsWhereAllWorkersAreAskedForByNumber) {
+  TrainConfig all = served("all"), number = served("number");
+  number.aggregation.pushes = world().size() - 1;
+  run(all);
+  run(number);
+  expect_same_state(saved(all, 4), saved(number, 4), all.optimizer.kind);
+  EXPECT_TRUE(saved(number, 4).progress.batches.empty());
+}
+
+/// A worker whose weights are others is found, also where it does not take part in each sum.
+TEST_F(ServedRun, FindsAWorkerWithOtherWeightsWhereUpdatesAreOfTheFirstPushes) {
+  if (world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
+  TrainConfig c = served("desync");
+  c.aggregation.pushes = 1;
+  c.checkpoint_every = 3;
+  c.check_every = 1;
+  c.steps = 5;
+  const auto state = start(c);
+  if (world().rank() == world().size() - 2) state->state[optim::StateRole::weights].as<float>()[0] += 1.0f;
+  expect_agreed(ErrorKind::desync, "are no longer those of rank", [&] { run_loop(*state); });
+}
+
+TEST_F(ServedRun, StopsOnRequestOfItsLastServerWithACheckpoint) {
+  for (const int fewer : {0, 1}) {
+    TrainConfig c = served(concat("stopped", fewer));
+    c.steps = 1000;
+    c.aggregation.pushes = fewer * std::max(world().size() - 2, 1);
+    const auto state = start(c);
+    if (world().rank() == world().size() - 1) stop_ = engine::kStopRequest;
+    expect_agreed(ErrorKind::stopped, "stopped on request at step", [&] { run_loop(*state); });
+    world().barrier();
+    EXPECT_FALSE(run::list_checkpoints(c.run_dir).empty());
+  }
 }
 
 TEST_F(ServedRun, EndsAllRanksWhereItDiverges) {
-  TrainConfig c = served("diverged");
-  c.lr = 1e9;
-  c.steps = 50;
-  expect_agreed(ErrorKind::diverged, "diverged: the loss of step", [&] { run(c); });
+  for (const int fewer : {0, 1}) {
+    TrainConfig c = served(concat("diverged", fewer));
+    c.lr = 1e9;
+    c.steps = 50;
+    c.aggregation.pushes = fewer * std::max(world().size() - 2, 1);
+    expect_agreed(ErrorKind::diverged, "diverged: the loss of step", [&] { run(c); });
+  }
 }
 
 TEST_F(ServedRun, RefusesServersWithoutWorkers) {
   TrainConfig c = served("none");
   c.batch_size = 4;
+  c.servers = world().size();
+  c.servers = 1;
+  c.aggregation.pushes = world().size();
+  expect_agreed(ErrorKind::usage,
+                concat("--aggregate ", c.aggregation.pushes, " waits for more gradients than"),
+                [&] { start(c); });
   c.servers = world().size();
   expect_agreed(ErrorKind::usage, concat("--servers ", c.servers, " of ", c.servers, " ranks leaves none"),
                 [&] { start(c); });

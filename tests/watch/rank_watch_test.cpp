@@ -52,6 +52,17 @@ TEST(RankWatch, TakesTheLowerMiddleOfAnEvenNumberAndForgetsWhatItGave) {
   EXPECT_EQ(times.slowest, 2);
 }
 
+TEST(RankWatch, TakesTheMeanOfTheStepsThatARankWasPartOf) {
+  RankWatch watch(3);
+  watch.add(record_of({{50.0f, 0}, {0.0f, 0}, {0.0f, 0}}));
+  watch.add(record_of({{52.0f, 0}, {70.0f, 0}, {0.0f, 0}}));
+  const RankTimes times = watch.take().value();
+  EXPECT_DOUBLE_EQ(times.least, 51.0);
+  EXPECT_DOUBLE_EQ(times.median, 51.0);
+  EXPECT_DOUBLE_EQ(times.most, 70.0);
+  EXPECT_EQ(times.slowest, 1);
+}
+
 TEST(RankWatch, NamesTheRanksWhoseParametersDiffer) {
   const std::uint64_t right = 0xFEDCBA9876543210u;
   EXPECT_TRUE(desync_text(record_of({{0, right}, {0, right}, {0, right}}), {"a", "b", "c"}).empty());

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cifar_mpi/comm/update.hpp"
@@ -15,11 +17,29 @@ namespace cifar_mpi::comm {
 /// some networks on one server. As many spans as servers; some are empty where there is too little.
 std::vector<ParamSpan> cut_for_servers(const engine::ParamLayout& layout, int servers);
 
+/// Of which pushes an update is made.
+struct Aggregation {
+  int pushes = 0;             ///< the first so many of the current version; 0: those of all workers
+  bool asynchronous = false;  ///< each of one push, as it comes
+  /// Asynchronous: a worker computes on only while it has pushed at most so many times more than any other.
+  std::optional<std::uint64_t> most_drift = {};
+  /// Likewise: seed of an order in which pushes are applied, whoever comes first.
+  std::optional<std::uint64_t> arrival_order = {};
+  /// Likewise: an update's rate is divided by its staleness, where that is above 1.
+  bool scales_rate = false;
+
+  /// How many pushes of so many workers make an update. Fewer than all: a worker may find that some were made without it.
+  int of(int workers) const { return asynchronous ? 1 : pushes == 0 ? workers : pushes; }
+};
+
 struct ServerSettings {
   int servers = 1;      ///< fewer than ranks
   bool overlap = true;  ///< false: every push waits for the end of backward
   /// Bits of engine::Request of this rank; what a server is asked is added to what the workers are.
   const std::atomic<int>* requests = nullptr;
+  Aggregation aggregation = {};
+  /// How many batches each worker has computed, where a run goes on; empty: equally many.
+  std::vector<std::uint64_t> pushed = {};
 };
 
 /// With N workers, ranks 0 to N − 1, and S servers behind them, of which server s (rank N + s) has span s.
@@ -37,8 +57,15 @@ struct ServerSettings {
 /// answer, and what finishes the step. Workers have the control block of all ranks behind the step, but the
 /// gradients they computed; a server has its own span of the gradients.
 ///
-///   bits    those of a sum in rank order on every rank (`window` on one node), whatever S and the timing
-///   memory  a server keeps a copy of its span for each worker but the first; nothing is taken per step
+/// Where pushes of fewer than all workers make an update (`aggregation`), the first server says whose; the others do in the
+/// same sequence what it says, and a push that is not used is answered too (src/comm/push_policy.hpp). A worker may then
+/// find several steps done behind one of its own, and knows the last one's control block. All ranks have each step that
+/// StepParts::next_meeting names, and one behind a request to stop, at which they are told of that; traces are not
+/// asked for.
+///
+///   bits    with the pushes of all workers those of a sum in rank order on every rank (`window` on one node), whatever S
+///           and the timing; with `arrival_order` the same in each run, for the same meetings
+///   memory  a server keeps a copy of its span for each worker; nothing is taken per step
 ///   throws  Error{comm} from the runner, naming the peer
 ///
 /// Making one communicates: every rank calls it, outside World::together. `world` outlives it. `append` throws

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -39,6 +40,11 @@ struct StepParts {
   std::span<float> grads;             ///< ... which ends where the gradients begin
   std::span<float> params;            ///< the trained ones, which the update tasks change
   std::span<double> decay_sums;       ///< what each update task leaves for `finish` besides
+  /// For servers. Host memory: the step to do next, which `finish` moves on. A worker without which steps were made finds
+  /// there the last of them, before `finish`.
+  std::uint64_t* step = nullptr;
+  /// The first step behind `done` after which all ranks must have the same parameters.
+  std::function<std::uint64_t(std::uint64_t done)> next_meeting;
   /// Where there is one it reads all that is summed, and stands in front of all updates, which then wait for
   /// the last sum; else each stands behind the sum of its own span.
   std::optional<engine::Task> before_updates;
@@ -49,6 +55,16 @@ struct Concurrency {
   bool exchange =
       true;  ///< false: what is exchanged waits for the end of backward, to measure what that costs
   bool branches = true;  ///< false: tasks that say `concurrent` run in their place all the same
+};
+
+/// What servers have made of the workers' pushes, and what that took, since the program was built.
+struct PushCounts {
+  static constexpr std::size_t kStalenesses = 256;
+  std::vector<std::uint64_t> applied, dropped;  ///< pushes, by worker
+  /// Of asynchronous updates, how many were of each staleness, the last with all above it; else empty.
+  std::vector<std::uint64_t> staleness;
+  std::uint64_t most_stale = 0;
+  std::vector<std::uint64_t> worker_bytes, server_bytes;  ///< of pushes and answers, by worker and by server
 };
 
 /// Everything between a step's gradients and its new parameters that depends on there being other ranks.
@@ -93,8 +109,13 @@ class Update {
 
   /// Between steps, with nothing under way; every rank calls it. What update tasks change besides parameters
   /// then stands in `blocks`, host memory of the size of the trained parameters each, on every rank, also where
-  /// only some run those tasks. Throws Error{comm}.
-  virtual void complete(std::span<const std::span<float>> /*blocks*/) {}
+  /// only some run those tasks; and in `shared`, host memory too, what a rank has that took part in every step.
+  /// Throws Error{comm}.
+  virtual void complete(std::span<const std::span<float>> /*blocks*/,
+                        std::span<const std::span<float>> /*shared*/) {}
+
+  /// Where servers make the updates: as of this rank's last step, behind `complete` of all pushes so far.
+  virtual std::optional<PushCounts> push_counts() const { return std::nullopt; }
 };
 
 }  // namespace cifar_mpi::comm

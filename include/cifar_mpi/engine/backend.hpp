@@ -114,7 +114,9 @@ struct UpdateBinding {
   /// For how many steps, from *step on, the average moves. 0: a local step, of this rank alone. The average then
   /// stays as it is, and the update applies whatever the loss and the norm are: who averages the ranks finds that.
   int average_steps = 1;
-  double clip_norm = 0.0;                 ///< 0: gradients are not clipped
+  double clip_norm = 0.0;  ///< 0: gradients are not clipped
+  /// Divides the rate by max(1, staleness) of the control block; for servers, so far on the CPU alone.
+  bool divides_by_staleness = false;
   const double* gradient_norm = nullptr;  ///< where they are; not finite: the update does not apply
 };
 

@@ -36,7 +36,8 @@ void append(ParamLayout& layout, std::size_t floats, model::ParamRole role = mod
 /// the slots stand the statistics of the batch, in the order of the layout's running parameters, each rank's
 /// divided by the number of ranks and of parts of its batch, so the sum is their mean.
 struct ControlLayout {
-  enum : std::size_t { loss_sum, correct, samples, stop, trace, header_floats = 8 };
+  /// staleness: of an update that servers make of one push, how many versions were made since that worker had its own.
+  enum : std::size_t { loss_sum, correct, samples, stop, trace, staleness, header_floats = 8 };
   enum : std::size_t {
     compute_ms,
     hash_pieces,

@@ -2,11 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "cifar_mpi/base/handle.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/names.hpp"
+#include "cifar_mpi/comm/update.hpp"
 
 namespace cifar_mpi::report {
 
@@ -30,7 +32,11 @@ struct StepReport {
   int slowest_rank = -1;  ///< that of compute_ms_max; -1: unknown
   double exposed_communication_ms =
       -1.0;  ///< of a step, in which rank 0 was in collectives; below 0: unknown
+  std::optional<comm::PushCounts> pushes;  ///< since this process began to train, where there are servers
 };
+
+/// For people: what servers made of the pushes, and the bytes of those of the busiest worker and server.
+std::string pushes_text(const comm::PushCounts& pushes);
 
 /// What an evaluation on the test split found.
 struct EvaluationReport {

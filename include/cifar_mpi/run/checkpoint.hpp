@@ -28,9 +28,11 @@ inline constexpr const char* kLength = "length in steps";
 
 /// Where a run stands and what it is; equal for two runs that did the same.
 struct Progress {
-  std::uint64_t step = 0;  ///< completed steps; also the cursor of the sample order
+  std::uint64_t step = 0;  ///< completed steps; also the cursor of the sample order, but for `batches`
   double epoch = 0.0;
   std::uint64_t samples_seen = 0;  ///< over all ranks: step · global batch
+  /// Where steps are made without the gradients of some: by worker, how many batches it has computed; else empty.
+  std::vector<std::uint64_t> batches;
   std::uint64_t seed = 0;
   RunFingerprint identity;  ///< must match on resume
   RunFingerprint

@@ -9,6 +9,7 @@
 #include "cifar_mpi/base/run_fingerprint.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/comm/collective.hpp"
+#include "cifar_mpi/comm/server_update.hpp"
 #include "cifar_mpi/data/augment.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/data/sample_order.hpp"
@@ -91,8 +92,9 @@ struct TrainConfig {
   data::Shuffle shuffle = data::Shuffle::shard;
 
   comm::UpdateKind update = comm::UpdateKind::all_reduce;
-  int servers = 1;          ///< of UpdateKind::server: the last ranks
-  optim::LocalSteps local;  ///< of UpdateKind::local
+  int servers = 1;                ///< of UpdateKind::server: the last ranks
+  comm::Aggregation aggregation;  ///< likewise
+  optim::LocalSteps local;        ///< of UpdateKind::local
   std::string all_reduce = "auto";
   std::string nccl_algorithm = "auto";  ///< ring, tree or auto; on CUDA
   bool share_gpus = false;              ///< several ranks may have one GPU; for tests
@@ -127,10 +129,11 @@ struct TrainConfig {
 
 /// The sizes that follow from a configuration, the ranks and the dataset.
 struct Sizes {
-  int workers = 1;  ///< ranks that compute gradients, the first ones; those behind them serve
-  int parts = 1;    ///< pieces a rank computes its batch in: batches of a step, or micro-shards
-  int batch = 0;    ///< samples per worker and step
-  std::uint64_t global_batch = 0;  ///< batch · workers
+  int workers = 1;     ///< ranks that compute gradients, the first ones; those behind them serve
+  int aggregated = 1;  ///< workers whose gradients make an update
+  int parts = 1;       ///< pieces a rank computes its batch in: batches of a step, or micro-shards
+  int batch = 0;       ///< samples per worker and step
+  std::uint64_t global_batch = 0;  ///< batch · aggregated: what a step is the mean over
   std::uint64_t total_steps = 0;
   double steps_per_epoch = 0.0;  ///< N / G
   /// A replay of the step program takes one step, but from step `local_from` on `local_steps`: all between two averagings.

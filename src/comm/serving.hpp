@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cifar_mpi/base/buffer.hpp"
+#include "comm/push_policy.hpp"
+#include "comm/push_pull.hpp"
+#include "comm/push_tally.hpp"
+#include "comm/request_list.hpp"
+
+namespace cifar_mpi::comm {
+
+/// What a server does with the pushes of the workers, in two tasks around its update: `start_round` and `poll_round` end
+/// when `gradients` has the sum that the next version is made of, `start_answers` and `poll_answers` when those who are
+/// due have that version.
+///
+/// The first server asks its PushPolicy and hands each order to the others, which do them in the same sequence: each
+/// takes the one push that a named worker has under way. Receives are posted from the moment a worker is answered. With
+/// the order of an update goes the summed control block. Memory for messages is taken when it is made.
+class Serving {
+ public:
+  struct Arrays {
+    std::span<float> gradients;  ///< of the span; of the first server headed by the control block
+    std::span<float> control;
+    std::span<const float> params;  ///< of the span
+    std::span<const double> decay_sums;
+  };
+  /// What the first server alone has; it outlives this.
+  struct First {
+    PushPolicy* policy = nullptr;
+    StepFacts* facts = nullptr;
+    PushTally* tally = nullptr;
+  };
+  /// `waits_for_all`: each update is made of the pushes of all workers.
+  Serving(const ServerRanks& ranks, const Arrays& arrays, const First& first, bool waits_for_all);
+
+  void start_round();
+  bool poll_round();
+  void start_answers();
+  bool poll_answers();
+
+  /// First server: one of the servers is asked to stop.
+  void note_stop();
+
+ private:
+  enum class Phase : std::uint8_t { looking, ordered, taking, answering };
+
+  std::span<float> arrival(int worker) const;
+  void listen(int worker);
+  void take_arrivals();
+  bool look();
+  void read_order();
+  void write_order();
+  bool all_here() const;
+  void sum();
+  void begin_answers();
+  bool advance();
+  bool gathered() const;
+  bool applied() const;
+  bool is_first() const { return first_.policy != nullptr; }
+  std::byte* flags() const { return order_memory_.data() + kOrderHead; }
+
+  static constexpr std::size_t kOrderHead = 2 * sizeof(std::uint64_t);
+
+  ServerRanks ranks_;
+  Arrays arrays_;
+  First first_;
+  bool waits_for_all_;
+  Buffer arrivals_;  ///< by worker
+  Buffer
+      order_memory_;  ///< updates and meets, staleness, flags of taken and answered by worker, the control block
+  RequestList receives_;
+  RequestList orders_;   ///< first server: its sends, else the receive
+  RequestList answers_;  ///< by worker: parameters; first server: by worker parameters, then facts
+  PushOrder order_;
+  std::vector<bool> here_;
+  std::vector<std::uint64_t> answered_in_;  ///< by worker: `round_` as it was
+  std::uint64_t round_ = 0;                 ///< versions made
+  double stops_ = 0.0;                      ///< requests that no version has told of
+  Phase phase_ = Phase::looking;
+  bool in_round_ = false;  ///< before the update
+  bool meets_ = false;     ///< all are to be answered with this version
+  bool met_ = true;        ///< they were, and nobody is listened to
+};
+
+}  // namespace cifar_mpi::comm
