@@ -255,6 +255,20 @@ TEST(CheckpointFile, IsDamagedWithoutTensorsOrIdentityWhateverItsHash) {
   }
 }
 
+TEST(CheckpointFile, KeepsHowManyBatchesEachWorkerHasComputed) {
+  const TempDir dir;
+  Checkpoint checkpoint = make_checkpoint();
+  const std::uint64_t without = content_hash(checkpoint);
+  checkpoint.progress.batches = {12, 0, 9};
+  EXPECT_NE(content_hash(checkpoint), without);
+  write_checkpoint(dir / "file.h5", checkpoint);
+  EXPECT_EQ(read_checkpoint(dir / "file.h5").progress.batches, checkpoint.progress.batches);
+  checkpoint.progress.batches[1] = std::uint64_t{1} << 60;
+  write_checkpoint(dir / "file.h5", checkpoint);
+  expect_error(ErrorKind::checkpoint, {dir / "file.h5", "no number of batches"},
+               [&] { read_checkpoint(dir / "file.h5"); });
+}
+
 TEST(CheckpointFile, HasNoSettingsOfSeveralLines) {
   const TempDir dir;
   for (RunFingerprint Progress::*list : {&Progress::identity, &Progress::resolved}) {
