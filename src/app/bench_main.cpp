@@ -40,6 +40,8 @@ void print_spread(const Log& log, const std::string& name, const train::Spread& 
                        scale * s.most, remark));
 }
 
+bool ran_on_gpu(const train::StepBenchmark& b) { return b.backend.starts_with("cuda"); }
+
 void print_exchange(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
   const auto row = [&](const char* name, const train::Spread& s) {
     print_spread(log, concat("  ", name, ", ", unit.name), s, unit.per_second);
@@ -54,34 +56,26 @@ void print_exchange(const Log& log, const train::StepBenchmark& b, const Unit& u
                   unit.per_second * blocking, unit.name, b.all_reduce));
 }
 
-/// Of all products of a rank's step.
-double flops_of(const train::StepBenchmark& b) {
-  double flops = 0.0;
-  for (const auto& task : b.tasks) flops += task.flops;
-  return flops;
-}
-
 void print_limit(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
-  const std::string share = fmt::format("{:.1f} %   ({:.1f} to {:.1f}; ", 100.0 * b.share.median,
-                                        100.0 * b.share.least, 100.0 * b.share.most);
-  if (!std::isfinite(b.copy_rate.median)) {
+  if (ran_on_gpu(b)) {
+    print_spread(log, "product, TFLOP/s", b.peak_flops, 1e-12,
+                 concat("   (4096^3 in ", b.precision, ", one GPU)"));
+    print_spread(log, "copy, TB/s", b.copy_rate, 1e-12, "   (read and written)");
+    log.info(fmt::format("nominal rate:       {:.2f} TFLOP/s   ({:.1f} MFLOP per image and step)",
+                         1e-12 * b.nominal_flops * b.batch_size / b.step_s.median, 1e-6 * b.nominal_flops));
+  } else {
     print_spread(log, "FMA limit, GFLOP/s", b.peak_flops, 1e-9, "   (one rank, fp32)");
-    const double done = flops_of(b) / b.batch_size;
-    log.info(fmt::format("share of FMA limit: {}{:.1f} MFLOP of products per image and step)", share,
-                         1e-6 * done));
+    print_spread(log, "copy, GB/s", b.copy_rate, 1e-9, "   (memory, read and written, one rank)");
     log.info(fmt::format(
-        "of direct convolution at that limit: {:.2f} times its speed   ({:.1f} MFLOP in the image per image "
-        "and step)",
+        "of direct convolution at the FMA limit: {:.2f} times its speed   ({:.1f} MFLOP in the image per "
+        "image and step)",
         b.in_image_flops * b.batch_size / (b.step_s.median * b.peak_flops.median), 1e-6 * b.in_image_flops));
-    return;
   }
-  print_spread(log, "product, TFLOP/s", b.peak_flops, 1e-12,
-               concat("   (4096^3 in ", b.precision, ", one GPU)"));
-  print_spread(log, "copy, TB/s", b.copy_rate, 1e-12, "   (read and written)");
-  log.info(fmt::format("nominal rate:       {:.2f} TFLOP/s   ({:.1f} MFLOP per image and step)",
-                       1e-12 * b.nominal_flops * b.batch_size / b.step_s.median, 1e-6 * b.nominal_flops));
-  log.info(fmt::format("share of the floor: {}floor {:.3f} {}: each task's products or bytes at these rates)",
-                       share, unit.per_second * b.floor_s, unit.name));
+  log.info(fmt::format(
+      "share of the floor: {:.1f} %   ({:.1f} to {:.1f}; floor {:.3f} {}: each task's operations or bytes at "
+      "these rates)",
+      100.0 * b.share.median, 100.0 * b.share.least, 100.0 * b.share.most, unit.per_second * b.floor_s,
+      unit.name));
 }
 
 void print_tasks(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
@@ -107,7 +101,7 @@ void print_tasks(const Log& log, const train::StepBenchmark& b, const Unit& unit
 }
 
 void print(const Log& log, const train::StepBenchmark& b) {
-  const Unit unit = b.backend.starts_with("cuda") ? Unit{"us", 1e6} : Unit{"ms", 1e3};
+  const Unit unit = ran_on_gpu(b) ? Unit{"us", 1e6} : Unit{"ms", 1e3};
   log.info(concat(b.model, " on ", b.backend, ", ", b.precision, ", ", b.ranks,
                   b.ranks == 1 ? " rank" : " ranks", ", batch ", b.batch_size, " per rank"));
   std::istringstream kernels(b.kernels);
@@ -135,8 +129,10 @@ int bench_step(StepOptions& options, comm::World& world) {
   });
   const bool on_gpu = app::takes_cuda(options.device);
   const auto measure_limits = [on_gpu](engine::Precision precision, int threads, double seconds) {
-    // Between two kernels of a step on the CPU lie its caches.
-    if (!on_gpu) return engine::RooflineLimits{.flops = cpu::measure_peak_flops(threads, seconds)};
+    if (!on_gpu) {
+      return engine::RooflineLimits{cpu::measure_peak_flops(threads, seconds),
+                                    cpu::measure_copy_rate(threads, seconds)};
+    }
     return engine::RooflineLimits{cuda::measure_peak_flops(precision, seconds),
                                   cuda::measure_copy_rate(seconds)};
   };

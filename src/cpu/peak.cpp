@@ -1,7 +1,10 @@
 #include "cifar_mpi/cpu/peak.hpp"
 
 #include <algorithm>
-#include <cstdint>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -31,39 +34,45 @@ struct Fma {
   }
 };
 
-/// Rounds per second of one thread, at its best moment: the ceiling is what the core can do, not what a
-/// neighbour left.
-double best_rate(double seconds, float& keep) {
-  const auto fma = best_version<Fma>();
-  double best = 0.0;
-  const double end = steady_seconds() + seconds;
-  while (true) {
-    const double begin = steady_seconds();
-    if (begin >= end) return best;
-    keep += fma(0.001f);
-    best = std::max(best, kRounds / (steady_seconds() - begin));
-  }
+/// How often in a second `threads` threads together do what `make_work()` gives each of them, at their best moments: the
+/// ceiling is what cores can do, not what a neighbour left.
+template <class MakeWork>
+double best_rate(int threads, double seconds, const MakeWork& make_work) {
+  std::vector<double> rates(static_cast<std::size_t>(threads));
+  const auto measure = [&](double& rate) {
+    const auto work = make_work();
+    const double end = steady_seconds() + seconds;
+    for (double begin = steady_seconds(); begin < end; begin = steady_seconds()) {
+      work();
+      rate = std::max(rate, 1.0 / (steady_seconds() - begin));
+    }
+  };
+  std::vector<std::thread> workers;
+  for (std::size_t t = 1; t < rates.size(); ++t) workers.emplace_back([&, t] { measure(rates[t]); });
+  measure(rates[0]);
+  for (std::thread& worker : workers) worker.join();
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
 }
 
 }  // namespace
 
 double measure_peak_flops(int threads, double seconds) {
-  std::vector<double> rates(static_cast<std::size_t>(threads));
-  std::vector<float> keep(rates.size());
-  std::vector<std::thread> workers;
-  for (std::size_t t = 1; t < rates.size(); ++t) {
-    workers.emplace_back([&, t] { rates[t] = best_rate(seconds, keep[t]); });
-  }
-  rates[0] = best_rate(seconds, keep[0]);
-  for (std::thread& worker : workers) worker.join();
-  volatile float sink = 0.0f;
-  double sum = 0.0;
-  for (std::size_t t = 0; t < rates.size(); ++t) {
-    sum += rates[t];
-    sink = sink + keep[t];
-  }
-  constexpr double kFlopsPerRound = 2.0 * kChains * (sizeof(Vector) / sizeof(float));
-  return sum * kFlopsPerRound;
+  constexpr double kFlops = 2.0 * kRounds * kChains * (sizeof(Vector) / sizeof(float));
+  return kFlops * best_rate(threads, seconds, [] {
+           return [fma = best_version<Fma>()] {
+             volatile float sink = fma(0.001f);
+             static_cast<void>(sink);
+           };
+         });
+}
+
+double measure_copy_rate(int threads, double seconds) {
+  constexpr std::size_t kBytes = std::size_t{32} << 20;
+  return 2.0 * kBytes * best_rate(threads, seconds, [] {
+           return
+               [from = std::vector<std::byte>(kBytes, std::byte{1}),
+                to = std::make_unique<std::byte[]>(kBytes)] { std::memcpy(to.get(), from.data(), kBytes); };
+         });
 }
 
 }  // namespace cifar_mpi::cpu

@@ -115,6 +115,16 @@ TEST(FourierTransform, OfAnImageIsTheSum) {
   });
 }
 
+/// Of eight real numbers there are 24, 14 of them on four that are two times two, and back 30. Of one row of eight: that
+/// row, two real columns and three complex ones, which are two real ones and 12 for putting them together; back a real
+/// column is doubled, and of a complex one the two frequencies that are real.
+TEST(FourierTransform, CountsItsOperations) {
+  const TransformFlops flops = transform_flops(8, {1, 8, 0});
+  EXPECT_EQ(flops.there, 24 + 2 * 24 + 3 * (2 * 24 + 12));
+  EXPECT_EQ(flops.back, 2 * (30 + 8) + 3 * (4 + 12 + 2 * 30) + 30);
+  EXPECT_EQ(transform_flops(8, {5, 8, 3}).there, flops.there + 4 * 24);
+}
+
 TEST(FourierTransform, OfABf16ImageIsThatOfItsValues) {
   for_all([](int length, VectorSet set) {
     Fixture f(length, set, {length - 2, length - 3, 0});

@@ -41,7 +41,7 @@ class Lane {
 
 /// The least that a task can do with in one replay: a limit to measure it against, it changes nothing.
 struct Cost {
-  double flops = 0.0;  ///< of its products, without taps that fall outside the image
+  double flops = 0.0;  ///< of products, without taps that fall outside the image, and of Fourier transforms
   double bytes = 0.0;  ///< read from memory and written to it; 0: as many as it declares
 };
 

@@ -42,7 +42,7 @@ struct StepBenchmark {
   Spread step_s;                ///< seconds per step, of the slowest rank
   Spread images_per_s;          ///< over all ranks
   Spread peak_flops;            ///< ceiling of one rank, lowest rank of each round
-  Spread copy_rate;             ///< likewise; infinite where the device's bytes limit nothing
+  Spread copy_rate;             ///< likewise
   Spread share;                 ///< sum of the tasks' floors over step_s, at the rates of the same round
   Spread in_a_row_s;            ///< the step without a side lane; zeros where it has none
   Spread alone_s;               ///< the step without any all-reduce; P > 1 only, as are the next two
@@ -53,7 +53,7 @@ struct StepBenchmark {
   struct Row {
     std::string task;
     double seconds = 0.0;  ///< mean per step, rank 0
-    double flops = 0.0;    ///< of its products
+    double flops = 0.0;    ///< of products and Fourier transforms
     double bytes = 0.0;    ///< that it moves at least; 0 for an all-reduce, which other limits hold up
     double floor_s = 0.0;  ///< at the median rates (see engine/roofline.hpp)
   };

@@ -80,8 +80,21 @@ void multiply(Product product, const SpectraShape& a, const float* from, const S
   }
 }
 
-double pass_flops(const ConvFft& conv) {
-  return 6.0 * conv.slots() * conv.batch * conv.src.extent.channels * conv.dst.extent.channels;
+/// Of a pass over the batch; all three multiply as often.
+double products_flops(const ConvFft& conv) {
+  const ProductShape shape{
+      conv.batch, conv.dst.extent.channels, conv.src.extent.channels, 1, {}, {}, {}};
+  return conv.slots() * product_flops(shape);
+}
+TransformFlops taps_flops(const ConvFft& conv) {
+  const double pairs = static_cast<double>(conv.src.extent.channels) * conv.dst.extent.channels;
+  const TransformFlops one = transform_flops(conv.length, place_of_taps(conv, conv.weight_spectra()).at);
+  return {pairs * one.there, pairs * one.back};
+}
+TransformFlops images_flops(const ConvFft& conv, const ImageShape& shape) {
+  const double images = static_cast<double>(conv.batch) * shape.extent.channels;
+  const TransformFlops one = transform_flops(conv.length, {shape.extent.height, shape.extent.width, 0});
+  return {images * one.there, images * one.back};
 }
 
 Bytes images_of(const ConvFft& conv, const ImageShape& shape, const std::byte* images) {
@@ -181,6 +194,7 @@ Task plan_fft_weights(const std::string& name, const ConvFft& conv, const float*
   };
   Task task{name, {bytes_of(weights, conv.weight_floats())}, {}, {}, {}};
   task.writes.push_back(spectra_of(conv.weight_spectra(), memory.weights, 1));
+  task.cost.flops = taps_flops(conv).there * (memory.turned_weights != nullptr ? 2.0 : 1.0);
   if (memory.turned_weights != nullptr)
     task.writes.push_back(spectra_of(conv.turned_spectra(), memory.turned_weights, 1));
   task.start = [conv, memory, transform_taps](Lane&) {
@@ -202,7 +216,8 @@ Task plan_fft_forward(const std::string& name, const ConvFft& conv, const ConvFf
   task.writes = {images_of(conv, conv.dst, memory.dst),
                  spectra_of(x, memory.src_spectra, memory.keeps_src_spectra ? conv.pieces() : 1),
                  spectra_of(y, memory.product, 1)};
-  task.cost.flops = pass_flops(conv);
+  task.cost.flops =
+      images_flops(conv, conv.src).there + products_flops(conv) + images_flops(conv, conv.dst).back;
   task.start = [=](Lane& lane) {
     for (int p = 0; p < conv.pieces(); ++p) {
       float* const spectra = piece_of(x, memory.src_spectra, memory.keeps_src_spectra, p);
@@ -222,11 +237,12 @@ Task plan_fft_data_gradient(const std::string& name, const ConvFft& conv, const 
   task.name = name;
   task.reads = {images_of(conv, conv.dst, memory.grad_dst)};
   task.writes = {spectra_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra ? conv.pieces() : 1)};
+  task.cost.flops = images_flops(conv, conv.dst).there;
   if (back) {
     task.reads.push_back(spectra_of(w, memory.turned_weights, 1));
     task.writes.push_back(images_of(conv, conv.src, memory.grad_src));
     task.writes.push_back(spectra_of(x, memory.product, 1));
-    task.cost.flops = pass_flops(conv);
+    task.cost.flops += products_flops(conv) + images_flops(conv, conv.src).back;
   }
   task.start = [=](Lane& lane) {
     for (int p = 0; p < conv.pieces(); ++p) {
@@ -253,7 +269,7 @@ Task plan_fft_weight_gradient(const std::string& name, const ConvFft& conv, cons
                  bytes_of(grad_weights, conv.weight_floats())};
   if (grad_biases != nullptr)
     task.writes.push_back(bytes_of(grad_biases, static_cast<std::size_t>(shape.channels)));
-  task.cost.flops = pass_flops(conv);
+  task.cost.flops = products_flops(conv) + taps_flops(conv).back;
   task.start = [=](Lane& lane) {
     constexpr int kParts = 8;  // after each collectives that are out move on
     for (int part = 0; part < kParts; ++part) {

@@ -1,6 +1,8 @@
 #include "cpu/fft/transforms.hpp"
 
 #include <stdexcept>
+#include <type_traits>
+#include <utility>
 
 #include "cifar_mpi/base/text.hpp"
 
@@ -68,23 +70,63 @@ Transforms transforms_of(VectorSet set, engine::Precision precision) {
                                               : transforms_of<kLength, float>(set);
 }
 
-}  // namespace
+/// A number that stands in for a vector and counts what is done with it; signs cost nothing.
+struct Counted {
+  inline static thread_local double flops = 0.0;
 
-Transforms transforms_for(int length, VectorSet set, engine::Precision precision) {
+  friend Counted operator+(Counted, Counted) { return counted(); }
+  friend Counted operator-(Counted, Counted) { return counted(); }
+  friend Counted operator*(float, Counted) { return counted(); }
+  friend Counted operator-(Counted number) { return number; }
+  friend Counted& operator+=(Counted& number, Counted) { return number = counted(); }
+
+ private:
+  static Counted counted() {
+    ++flops;
+    return {};
+  }
+};
+
+template <int kLength>
+TransformFlops flops_of(const Placement& at) {
+  TransformFlops flops;
+  Counted::flops = 0.0;
+  ImageFft<Counted, kLength>::forward(
+      at, [](int, int) { return Counted{}; }, [](int, Counted, Counted) {});
+  flops.there = std::exchange(Counted::flops, 0.0);
+  ImageFft<Counted, kLength>::inverse(
+      at, [](int, Counted&, Counted&) {}, [](int, int, Counted) {});
+  flops.back = Counted::flops;
+  return flops;
+}
+
+/// What `body` returns for the length, which it takes as a type.
+template <class Body>
+auto with_length(int length, const Body& body) {
   switch (length) {
     case 8:
-      return transforms_of<8>(set, precision);
+      return body(std::integral_constant<int, 8>{});
     case 14:
-      return transforms_of<14>(set, precision);
+      return body(std::integral_constant<int, 14>{});
     case 16:
-      return transforms_of<16>(set, precision);
+      return body(std::integral_constant<int, 16>{});
     case 28:
-      return transforms_of<28>(set, precision);
+      return body(std::integral_constant<int, 28>{});
     case 32:
-      return transforms_of<32>(set, precision);
+      return body(std::integral_constant<int, 32>{});
     default:
       throw std::logic_error(concat("there is no transform of length ", length));
   }
+}
+
+}  // namespace
+
+Transforms transforms_for(int length, VectorSet set, engine::Precision precision) {
+  return with_length(length, [&](auto n) { return transforms_of<n>(set, precision); });
+}
+
+TransformFlops transform_flops(int length, const Placement& at) {
+  return with_length(length, [&](auto n) { return flops_of<n>(at); });
 }
 
 }  // namespace cifar_mpi::cpu::fft

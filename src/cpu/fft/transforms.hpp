@@ -42,4 +42,12 @@ struct Transforms {
 /// `length` is one of kLengths, `precision` fp32 or bf16.
 Transforms transforms_for(int length, VectorSet set, engine::Precision precision);
 
+/// Additions and multiplications of the transform of one image.
+struct TransformFlops {
+  double there = 0.0;
+  double back = 0.0;
+};
+
+TransformFlops transform_flops(int length, const Placement& at);
+
 }  // namespace cifar_mpi::cpu::fft
