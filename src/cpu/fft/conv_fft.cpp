@@ -82,8 +82,7 @@ void multiply(Product product, const SpectraShape& a, const float* from, const S
 
 /// Of a pass over the batch; all three multiply as often.
 double products_flops(const ConvFft& conv) {
-  const ProductShape shape{
-      conv.batch, conv.dst.extent.channels, conv.src.extent.channels, 1, {}, {}, {}};
+  const ProductShape shape{conv.batch, conv.dst.extent.channels, conv.src.extent.channels, 1, {}, {}, {}};
   return conv.slots() * product_flops(shape);
 }
 TransformFlops taps_flops(const ConvFft& conv) {
