@@ -142,7 +142,7 @@ void PushPolicy::release() {
     return found;
   };
   for (auto w = next_held(); w; w = next_held()) {
-    const bool drifts = aggregation_.most_drift && at(*w).pushed > least + *aggregation_.most_drift;
+    const bool drifts = aggregation_.most_drift && at(*w).pushed - least > *aggregation_.most_drift;
     if (!order_.meets && (drifts || version_ + under_way() >= meeting_)) break;
     answer(*w);
   }

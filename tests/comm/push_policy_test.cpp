@@ -110,6 +110,12 @@ TEST(PushPolicy, HoldsAWorkerThatIsTooFarAhead) {
   }
 }
 
+/// A bound of nearly 2^64 is none.
+TEST(PushPolicy, TakesABoundThatNobodyComesTo) {
+  PushPolicy wide(2, {.asynchronous = true, .most_drift = ~std::uint64_t{0}}, 0, never, {700, 4});
+  EXPECT_EQ(after(wide, {0}), Texts{"update 0, answer 0"});
+}
+
 TEST(PushPolicy, DropsNothingOfAsynchronousWorkersBeforeTheyMeet) {
   PushPolicy policy(3, {.asynchronous = true}, 0, every(5));
   EXPECT_EQ(after(policy, {0, 1}), (Texts{"update 0, answer 0", "update 1, answer 1"}));
