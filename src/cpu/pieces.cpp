@@ -8,15 +8,14 @@ namespace {
 
 using engine::Task;
 
-constexpr int kMostPerThread = 16;
 constexpr int kLeastPerThread = 4;
 
 }  // namespace
 
-int samples_per_piece(int batch, int threads) {
-  int samples = std::min(batch, kMostPerThread * threads);
+int samples_per_piece(int batch, int threads, int rows, int most) {
+  int samples = std::min(batch, std::max(1, most / rows) * threads);
   while (batch % samples != 0) --samples;
-  return samples < kLeastPerThread * threads ? batch : samples;
+  return samples * rows < kLeastPerThread * threads ? batch : samples;
 }
 
 std::size_t offset_of_piece(const Desc& desc, int piece) {

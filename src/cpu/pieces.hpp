@@ -10,9 +10,10 @@
 /// and collectives that are out can move on after every piece.
 namespace cifar_mpi::cpu {
 
-/// How many samples a piece has: the largest divisor of `batch` of at most 16 per thread; the whole batch
-/// when that is below 4 per thread, which would not be worth it.
-int samples_per_piece(int batch, int threads);
+/// How many samples a piece has: the largest divisor of `batch` with at most `most` rows per thread, or one sample per thread
+/// where that has more; the whole batch when that is below 4 rows per thread, which would not be worth it. `rows` are of a sample,
+/// the units in which it is worked on.
+int samples_per_piece(int batch, int threads, int rows = 1, int most = 16);
 
 /// Bytes before piece `piece` of a tensor whose pieces are `desc`.
 std::size_t offset_of_piece(const Desc& desc, int piece);

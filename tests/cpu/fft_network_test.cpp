@@ -4,8 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/model/net_builder.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/network_run.hpp"
+#include "cpu/simd.hpp"
 #include "support/networks.hpp"
 
 /// Whole networks whose convolutions go by FFT wherever there is one.
@@ -58,11 +60,13 @@ TEST(FftNetwork, HasTheReferenceGradientsForEveryOrderOfLayers) {
 }
 
 TEST(FftNetwork, HasTheReferenceGradientsOfTheTutorialAndOfResNet20) {
-  for (const auto& [model, size, layer] :
-       {std::tuple{"tutorial", 24, "conv2"}, {"resnet20", 32, "stage3_block2_conv1"}}) {
+  const std::vector<std::string> by_fft{"stage1_block1_conv1", "stage2_block1_conv2", "stage3_block2_conv1"};
+  for (const auto& [model, size, layers] :
+       {std::tuple{"tutorial", 24, std::vector<std::string>{"conv2"}}, {"resnet20", 32, by_fft}}) {
     NetworkRun run(
         {.net = model::make_model(model, {size, size, 3}, 10), .batch = 3, .conv = ConvMethod::fft});
-    EXPECT_TRUE(goes_by_fft(run, layer)) << run.tower->plan_text();
+    for (const std::string& layer : layers)
+      EXPECT_TRUE(goes_by_fft(run, layer)) << layer << '\n' << run.tower->plan_text();
     const auto wanted = run.wanted();
     run.run(run.train_program());
     expect_reference_gradients(run, wanted);
@@ -81,6 +85,39 @@ TEST(FftNetwork, TakesTheWayThatWasAskedFor) {
   EXPECT_FALSE(goes_by_fft(NetworkRun({.net = net, .batch = 16, .conv = ConvMethod::direct}), "conv2"));
   if (widest_block() != 16) GTEST_SKIP() << "the rule is asked on processors with AVX-512";
   EXPECT_TRUE(goes_by_fft(NetworkRun({.net = net, .batch = 16}), "conv2"));
+}
+
+/// Two convolutions of 3x3.
+model::NetSpec network_of_3x3(int side, int channels) {
+  model::NetBuilder net("3x3", {side, side, 3}, 10);
+  model::Value x = net.image();
+  for (const char* const name : {"first", "second"})
+    x = net.relu(net.conv(x, {.name = name, .out_channels = channels, .kernel = 3}));
+  return net.softmax_cross_entropy(
+      net.linear(net.global_avg_pool(x, {"pool"}), {.name = "classifier", .outputs = 10}));
+}
+
+TEST(FftNetwork, TakesKernelsOf3x3WhereTheyWereMeasuredToBeFaster) {
+  if (!has_avx2()) GTEST_SKIP() << "the rule takes portable vectors nowhere";
+  struct Measured {
+    int side, channels, batch;
+    bool by_fft;
+    Precision precision = Precision::fp32;
+  };
+  for (const Measured& m : {Measured{8, 64, 64, true},
+                            {8, 64, 4, false},
+                            {16, 32, 64, true},
+                            {32, 16, 16, false},
+                            {8, 256, 4, false},
+                            {8, 512, 64, false},
+                            {7, 64, 64, true},
+                            {7, 64, 64, false, Precision::bf16}}) {
+    if (m.precision == Precision::bf16 && !has_bf16()) continue;
+    const NetworkRun run(
+        {.net = network_of_3x3(m.side, m.channels), .batch = m.batch, .precision = m.precision});
+    EXPECT_EQ(goes_by_fft(run, "second"), m.by_fft)
+        << m.side << " pixels, " << m.channels << " channels, batch " << m.batch;
+  }
 }
 
 /// The bytes that a training step and an evaluation leave.

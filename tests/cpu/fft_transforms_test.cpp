@@ -28,13 +28,13 @@ std::pair<int, int> frequency_of(int slot, int length) {
   return {(slot - 2 * half) % length, (slot - 2 * half) / length + 1};
 }
 
-/// Σ values[y·columns + x]·e^(∓2πi(ky·y + kx·x)/N), y and x from `first` on.
+/// Σ values[y·columns + x]·e^(∓2πi(ky·y + kx·x)/N), y and x from the first row and column on.
 Complex sum_of(const Placement& at, int length, std::pair<int, int> frequency,
                const std::vector<double>& values) {
   Complex sum;
   for (int y = 0; y < at.rows; ++y) {
     for (int x = 0; x < at.columns; ++x) {
-      const int turns = frequency.first * (at.first + y) + frequency.second * (at.first + x);
+      const int turns = frequency.first * (at.first_row + y) + frequency.second * (at.first_column + x);
       sum += values[static_cast<std::size_t>(y * at.columns + x)] *
              std::polar(1.0, -2.0 * std::numbers::pi * (turns % length) / length);
     }
@@ -92,6 +92,12 @@ std::vector<float> lanes_first(const Fixture& f) {
   return turned;
 }
 
+/// Of taps.
+Placement around_origin(int kernel, int length) {
+  const int before = (kernel - 1) / 2, first = before == 0 ? 0 : length - before;
+  return {kernel, kernel, first, first};
+}
+
 void for_all(const auto& body) {
   for (const int length : kLengths) {
     for (const VectorSet set : vector_sets_here()) {
@@ -103,14 +109,14 @@ void for_all(const auto& body) {
 
 TEST(FourierTransform, OfAnImageIsTheSum) {
   for_all([](int length, VectorSet set) {
-    for (const auto& [rows, columns] :
-         {std::pair{length, length}, {length - 1, length - 2}, {1, 3}, {2, 1}}) {
-      const Fixture f(length, set, {rows, columns, 0});
+    for (const Placement& at :
+         {Placement{length, length}, {length - 1, length - 2}, {1, 3}, {2, 1}, {3, 5, length - 1, 2}}) {
+      const Fixture f(length, set, at);
       std::vector<float> spectrum(f.spectrum_floats());
       transforms_for(length, set, Precision::fp32)
           .there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
       for (const int lane : {0, f.lanes - 1})
-        EXPECT_LE(f.error(spectrum, f.values, lane), tolerance(length)) << rows << "x" << columns;
+        EXPECT_LE(f.error(spectrum, f.values, lane), tolerance(length)) << at.rows << "x" << at.columns;
     }
   });
 }
@@ -119,15 +125,15 @@ TEST(FourierTransform, OfAnImageIsTheSum) {
 /// row, two real columns and three complex ones, which are two real ones and 12 for putting them together; back a real
 /// column is doubled, and of a complex one the two frequencies that are real.
 TEST(FourierTransform, CountsItsOperations) {
-  const TransformFlops flops = transform_flops(8, {1, 8, 0});
+  const TransformFlops flops = transform_flops(8, {1, 8});
   EXPECT_EQ(flops.there, 24 + 2 * 24 + 3 * (2 * 24 + 12));
   EXPECT_EQ(flops.back, 2 * (30 + 8) + 3 * (4 + 12 + 2 * 30) + 30);
-  EXPECT_EQ(transform_flops(8, {5, 8, 3}).there, flops.there + 4 * 24);
+  EXPECT_EQ(transform_flops(8, {5, 8, 3, 3}).there, flops.there + 4 * 24);
 }
 
 TEST(FourierTransform, OfABf16ImageIsThatOfItsValues) {
   for_all([](int length, VectorSet set) {
-    Fixture f(length, set, {length - 2, length - 3, 0});
+    Fixture f(length, set, {length - 2, length - 3});
     std::vector<bf16> image;
     for (float& value : f.values) {
       image.push_back(to_bf16(value));
@@ -143,8 +149,7 @@ TEST(FourierTransform, OfABf16ImageIsThatOfItsValues) {
 TEST(FourierTransform, OfTapsStandsAroundTheOrigin) {
   for_all([](int length, VectorSet set) {
     for (const int kernel : {1, 2, 3, 5, 7}) {
-      const int before = (kernel - 1) / 2;
-      const Fixture f(length, set, {kernel, kernel, before == 0 ? 0 : length - before});
+      const Fixture f(length, set, around_origin(kernel, length));
       std::vector<float> spectrum(f.spectrum_floats());
       transforms_for(length, set, Precision::fp32)
           .there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
@@ -155,7 +160,7 @@ TEST(FourierTransform, OfTapsStandsAroundTheOrigin) {
 
 TEST(FourierTransform, OfImagesReadsLanesApart) {
   for_all([](int length, VectorSet set) {
-    Fixture f(length, set, {3, 3, 0});
+    Fixture f(length, set, {3, 3});
     const Transforms transforms = transforms_for(length, set, Precision::fp32);
     const auto spectrum_of = [&](const std::vector<float>& image) {
       std::vector<float> spectrum(f.spectrum_floats());
@@ -172,14 +177,14 @@ TEST(FourierTransform, OfImagesReadsLanesApart) {
 
 TEST(FourierTransform, BackGivesTheImageWithItsBiasesAndReLU) {
   for_all([](int length, VectorSet set) {
-    const Fixture f(length, set, {length - 3, length - 1, 0});
+    const Fixture f(length, set, {length - 3, length - 1});
     const Transforms transforms = transforms_for(length, set, Precision::fp32);
     std::vector<float> spectrum(f.spectrum_floats()), back(f.values.size());
     transforms.there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
     const double size = length * length;
     const std::vector<float> biases(static_cast<std::size_t>(f.lanes), 0.25f);
     for (const bool relu : {false, true}) {
-      transforms.back(f.place, spectrum.data(), {static_cast<float>(0.5 / size), biases.data(), relu},
+      transforms.back(f.place, spectrum.data(), {static_cast<float>(0.5 / size), biases.data(), false, relu},
                       reinterpret_cast<std::byte*>(back.data()));
       double worst = 0.0;
       for (std::size_t i = 0; i < back.size(); ++i) {
@@ -192,20 +197,34 @@ TEST(FourierTransform, BackGivesTheImageWithItsBiasesAndReLU) {
   });
 }
 
+TEST(FourierTransform, BackAddsToWhatIsThere) {
+  for_all([](int length, VectorSet set) {
+    const Fixture f(length, set, {length - 1, 2, length - 1, 3});
+    const std::vector<float> spectrum = testing::noise_of(f.spectrum_floats(), 9);
+    const Transforms transforms = transforms_for(length, set, Precision::fp32);
+    std::vector<float> alone(f.values.size()), sum = f.values;
+    transforms.back(f.place, spectrum.data(), {}, reinterpret_cast<std::byte*>(alone.data()));
+    transforms.back(f.place, spectrum.data(), {1.0f, nullptr, true},
+                    reinterpret_cast<std::byte*>(sum.data()));
+    for (std::size_t i = 0; i < sum.size(); ++i) EXPECT_EQ(sum[i], alone[i] + f.values[i]);
+  });
+}
+
 TEST(FourierTransform, BackKeepsWhatIsNotANumberBehindAReLU) {
   for_all([](int length, VectorSet set) {
-    const Fixture f(length, set, {2, 2, 0});
+    const Fixture f(length, set, {2, 2});
     const std::vector<float> spectrum(f.spectrum_floats(), std::nanf(""));
     std::vector<float> back(f.values.size());
     transforms_for(length, set, Precision::fp32)
-        .back(f.place, spectrum.data(), {1.0f, nullptr, true}, reinterpret_cast<std::byte*>(back.data()));
+        .back(f.place, spectrum.data(), {1.0f, nullptr, false, true},
+              reinterpret_cast<std::byte*>(back.data()));
     for (const float value : back) EXPECT_TRUE(std::isnan(value));
   });
 }
 
 TEST(FourierTransform, BackToBf16RoundsToNearest) {
   for_all([](int length, VectorSet set) {
-    const Fixture f(length, set, {length - 2, length - 2, 0});
+    const Fixture f(length, set, {length - 2, length - 2});
     std::vector<float> spectrum = testing::noise_of(f.spectrum_floats(), 9), whole(f.values.size());
     std::vector<bf16> half(f.values.size());
     transforms_for(length, set, Precision::fp32)
@@ -219,8 +238,7 @@ TEST(FourierTransform, BackToBf16RoundsToNearest) {
 TEST(FourierTransform, BackToTapsUndoesTheirTransform) {
   for_all([](int length, VectorSet set) {
     for (const int kernel : {1, 3, 4, 5, 7}) {
-      const int before = (kernel - 1) / 2;
-      const Fixture f(length, set, {kernel, kernel, before == 0 ? 0 : length - before});
+      const Fixture f(length, set, around_origin(kernel, length));
       const Transforms transforms = transforms_for(length, set, Precision::fp32);
       std::vector<float> spectrum(f.spectrum_floats()), back(f.values.size());
       transforms.there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());

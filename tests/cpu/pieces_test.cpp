@@ -16,6 +16,15 @@ TEST(Pieces, HaveAFewSamplesPerThreadWhereTheBatchAllowsIt) {
   EXPECT_EQ(samples_per_piece(1, 4), 1);
 }
 
+TEST(Pieces, HaveAFewRowsPerThreadWhereSamplesHaveSeveral) {
+  EXPECT_EQ(samples_per_piece(128, 1, 4, 32), 8);
+  EXPECT_EQ(samples_per_piece(128, 2, 4, 32), 16);
+  EXPECT_EQ(samples_per_piece(128, 1, 25, 16), 1);
+  EXPECT_EQ(samples_per_piece(128, 2, 25, 16), 2);
+  EXPECT_EQ(samples_per_piece(127, 2, 25, 16), 1);
+  EXPECT_EQ(samples_per_piece(127, 1, 3, 16), 127);
+}
+
 TEST(Pieces, BreatheAfterEveryPartAndDeclareWhatAllTouch) {
   struct Breaths : engine::Lane {
     void make_progress() override { ++count; }

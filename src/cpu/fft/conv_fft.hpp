@@ -18,7 +18,12 @@
 /// zero-padded image as soon as N ≥ n + max(before, after): what goes around reads or lands in places that are zero or not
 /// looked at. The sum of gy over an image, of which the bias gradient is made, is the real part of ĝy at frequency zero.
 ///
-/// Spectra are fp32 and all lie alike: [slot][row][real parts of the channels, imaginary parts], see SpectraShape.
+/// Larger images go in tiles of N − kernel + 1 places a side, each with a square of its own. x̂ has of x what the outputs of a
+/// tile read, also beyond its edges (overlap-save), ĝy the tile of gy and zeros. So the data gradient of a tile reaches beyond
+/// it, and is added to its neighbours' (overlap-add), and both spectra serve the weight gradient as they are.
+///
+/// Spectra are fp32 and all lie alike: [slot][row][real parts of the channels, imaginary parts], see SpectraShape. A row of an
+/// activation's is a tile of an image.
 namespace cifar_mpi::cpu::fft {
 
 struct SpectraShape {
@@ -54,14 +59,18 @@ struct ConvFft {
   Product correlate = nullptr;  ///< with the conjugate of the second
   Product convolve = nullptr;
   int length = 0;
+  int tile = 0;  ///< places a side; no less than the image has: it is not cut
 
   int pieces() const { return batch / samples; }
+  int tiles_across() const { return (src.extent.width + tile - 1) / tile; }
+  int tiles() const { return (src.extent.height + tile - 1) / tile * tiles_across(); }  ///< of an image
   int slots() const { return slots_of(length); }
   /// Of what comes back.
   float scale() const { return 0.5f / static_cast<float>(length * length); }
   int lanes() const { return lanes_of(set); }
-  SpectraShape src_spectra() const { return {slots(), samples, src.extent.channels}; }  ///< of a piece
-  SpectraShape dst_spectra() const { return {slots(), samples, dst.extent.channels}; }
+  /// Of a piece.
+  SpectraShape src_spectra() const { return {slots(), samples * tiles(), src.extent.channels}; }
+  SpectraShape dst_spectra() const { return {slots(), samples * tiles(), dst.extent.channels}; }
   SpectraShape weight_spectra() const { return {slots(), src.extent.channels, dst.extent.channels}; }
   SpectraShape turned_spectra() const { return {slots(), dst.extent.channels, src.extent.channels}; }
   std::size_t weight_floats() const {
@@ -69,10 +78,16 @@ struct ConvFft {
   }
 };
 
-/// The least of kLengths on which a square kernel over the image goes around without touching it; 0: none.
-int length_for(const Extent& image, int kernel);
+struct Tiling {
+  int length = 0;  ///< one of kLengths; 0: there is none
+  int tile = 0;
+};
 
-/// Fills in what follows from the rest: the length, which there must be, and the functions.
+/// For a square kernel over the image: that with the fewest places to transform, of these the shortest length. In bf16 images
+/// are not cut: the sums of tiles would be rounded more than once.
+Tiling tiling_for(const Extent& image, int kernel, engine::Precision precision);
+
+/// Fills in what follows from the rest: the tiling, which there must be, and the functions.
 ConvFft with_kernels(ConvFft conv, engine::Precision precision);
 
 /// Where one program has it. Weights and their gradient are [kernel, kernel, in, out]; images are of the whole batch, their

@@ -32,7 +32,8 @@ class FftGroup final : public PlannedGroup {
     contract_.src = {planning.formats(place.src)};
     contract_.dst = planning.formats(activations(planning.batch, place.out, place.type, place.format));
     planning.text +=
-        concat(layer.name, ": FFT of ", conv.length, "x", conv.length, ", ", name_of(conv.set), '\n');
+        concat(layer.name, ": FFT of ", conv.length, "x", conv.length,
+               conv.tiles() > 1 ? concat(" in ", conv.tiles(), " tiles") : "", ", ", name_of(conv.set), '\n');
   }
 
   engine::GroupTasks tasks(const Operands& operands, Arena& arena) const override {
@@ -114,17 +115,43 @@ double taps_inside(int side, int kernel) {
 /// all passes, oneDNN 2.6).
 double direct_speed(engine::Precision precision) { return precision == engine::Precision::bf16 ? 2.0 : 1.0; }
 
+/// Whether the rule was held against measurements for layers like this. With 512 channels of 8x8 pixels, batch 64, kernels of
+/// 3x3 take as long as direct: the spectra of the weights are 109 MB, read once for each piece.
+bool is_measured(const ConvFft& conv, engine::Precision precision) {
+  constexpr int kMostPairs = 256 * 256;
+  if (conv.kernel >= 5) return true;
+  return conv.kernel == 3 && precision == engine::Precision::fp32 &&
+         conv.src.extent.channels * conv.dst.extent.channels <= kMostPairs;
+}
+
 /// Counts what each way takes, in operations at the rate of large products, for a training step.
 ///
 /// Direct: what falls inside the image. FFT: the products of all frequencies, and transforms, which go by memory: a place of
-/// the square takes as long as 150 operations. Weights are transformed once for all images, so small batches stay direct.
-/// Measured for conv2 of the tutorial, batch 128, on a core with two 512-bit pipes: 17 ms of which products are 10, direct
-/// 62. What is counted so comes within a fifth of that, and by so much the FFT must be ahead. Kernels of 3x3 are left to
-/// direct convolution: they gain 1.2 to 1.6 times with 32 to 128 channels where a length fits, and nothing with 16, for
-/// which transforms are most of the work, or 256, whose weights' spectra no longer fit the caches.
+/// the square takes as long as 90 operations where it is an image's, and 175 where it is the weights', whose spectra lie
+/// further apart. Weights are transformed once for all images, so small batches stay direct. Measured for conv2 of the
+/// tutorial, batch 128, on a core with two 512-bit pipes: 17 ms of which products are 10, direct 62.
+///
+/// Kernels of 3x3, fp32, all three passes and the weights' transforms, on one thread of such a core beside other work of the
+/// machine: how many times as fast as oneDNN 2.6 (medians of 3 to 9 pairs of replays in turn, with AVX-512 of three such
+/// medians, which are up to 0.2 apart), and what is counted.
+///
+///   image  channels   AVX-512, batch 16, 64, 128   AVX2, 64, 128    counted, batch 16, 64, 128
+///   32x32        16        1.2   1.0   0.9           1.1   1.0           1.0   1.0   1.0
+///   32x32        64        1.6   1.5   1.4           1.5    -            2.0   2.1   2.2
+///   28x28        32        1.7   1.5   1.4           1.3    -            1.4   1.8   1.8
+///   16x16        32        1.5   1.5   1.3           1.4   1.3           1.1   1.4   1.5
+///   16x16       128        1.4   1.5   1.7           1.5    -            1.6   2.2   2.4
+///   14x14        64        0.9   1.5   1.6           1.4    -            0.8   1.6   2.0
+///    8x8         64        0.9   1.5   1.5           1.5   1.5           0.6   1.2   1.5
+///    8x8        256        0.6   1.3   1.5           1.3   1.9           0.7   1.5   1.9
+///    7x7        128        0.8   1.6   1.7           2.0    -            0.8   1.6   2.1
+///
+/// What it takes, from 1.2 on, was faster by as much; it leaves some that were too. 16 channels stay direct: transforms are most
+/// of the work, and the spectra that are kept for the weight gradient, 1.6 times the images, go to memory and back. Also a
+/// forward pass that keeps none is only 1.08 times as fast.
 bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision precision) {
-  constexpr int kLeastKernel = 5;
-  constexpr double kPlace = 150.0;
+  constexpr double kImagePlace = 90.0;
+  constexpr double kWeightPlace = 175.0;
   constexpr double kAhead = 1.2;
   const double passes = wants_grad_src ? 3.0 : 2.0;
   const double in = conv.src.extent.channels, out = conv.dst.extent.channels, batch = conv.batch;
@@ -132,11 +159,13 @@ bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision preci
   const double taps =
       taps_inside(conv.src.extent.height, conv.kernel) * taps_inside(conv.src.extent.width, conv.kernel);
   const double direct = passes * 2.0 * taps * batch * pairs / direct_speed(precision);
-  const double products = passes * 6.0 * conv.slots() * batch * pairs;
+  const double products = passes * 6.0 * conv.slots() * batch * conv.tiles() * pairs;
   const double images = wants_grad_src ? 2.0 * (in + out) : in + 2.0 * out;
-  const double places = conv.length * conv.length * (batch * images + passes * pairs);
-  return conv.set != VectorSet::portable && conv.kernel >= kLeastKernel &&
-         kAhead * (products + kPlace * places) <= direct;
+  const double square = conv.length * conv.length;
+  const double transforms =
+      square * (kImagePlace * batch * conv.tiles() * images + kWeightPlace * passes * pairs);
+  return conv.set != VectorSet::portable && is_measured(conv, precision) &&
+         kAhead * (products + transforms) <= direct;
 }
 
 std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv2d& layer,
@@ -144,18 +173,24 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
   const int src_block = block_of(place.format, place.in.channels);
   const int dst_block = block_of(place.format, place.out.channels);
   const std::optional<VectorSet> set = set_for(src_block, dst_block);
-  if (layer.stride != 1 || !set || fft::length_for(place.in, layer.kernel) == 0) return std::nullopt;
+  if (layer.stride != 1 || !set || fft::tiling_for(place.in, layer.kernel, planning.precision).length == 0)
+    return std::nullopt;
   const std::size_t value_bytes =
       planning.precision == engine::Precision::bf16 ? sizeof(bf16) : sizeof(float);
   ConvFft conv;
   conv.set = *set;
   conv.batch = planning.batch;
-  conv.samples = samples_per_piece(planning.batch, planning.threads);
   conv.kernel = layer.kernel;
   conv.src = {place.in, src_block, value_bytes};
   conv.dst = {place.out, dst_block, value_bytes};
   conv.relu = place.relu;
-  return fft::with_kernels(std::move(conv), planning.precision);
+  conv = fft::with_kernels(std::move(conv), planning.precision);
+  // The spectra of the weights are read once for each piece: where there are more of them pieces are larger. With 256 channels
+  // on 8x8 pixels, batch 128, pieces of 16 images took 1.27 times as long as of 64.
+  constexpr int kLeastRows = 16;
+  const int rows = std::max(kLeastRows, std::min(place.in.channels, place.out.channels) / 4);
+  conv.samples = samples_per_piece(planning.batch, planning.threads, conv.tiles(), rows);
+  return conv;
 }
 
 }  // namespace

@@ -15,11 +15,12 @@ namespace cifar_mpi::cpu::fft {
 /// each kx between all N.
 constexpr int slots_of(int length) { return length + 2 + (length / 2 - 1) * length; }
 
-/// Where an image lies on its square of N places: row y on place (first + y) modulo N, columns likewise; elsewhere it is zero.
+/// Where an image lies on its square of N places: row y on place (first_row + y) modulo N, columns likewise; elsewhere it is zero.
 struct Placement {
   int rows = 0;
   int columns = 0;
-  int first = 0;
+  int first_row = 0;
+  int first_column = 0;
 };
 
 template <class V, int N>
@@ -30,15 +31,15 @@ class ImageFft {
   [[gnu::always_inline]] static void forward(const Placement& at, const Read& read, const Write& write) {
     V lines[N][N];  // of kx = 0 and N/2, then re and im of each kx between
     for (int y = at.rows; y < N; ++y) {
-      const int place = wrapped(at.first + y);
+      const int place = wrapped(at.first_row + y);
       for (int c = 0; c < N; ++c) lines[c][place] = V{};
     }
     V row[N] = {};
     for (int y = 0; y < at.rows; ++y) {
-      for (int x = 0; x < at.columns; ++x) row[wrapped(at.first + x)] = read(y, x);
+      for (int x = 0; x < at.columns; ++x) row[wrapped(at.first_column + x)] = read(y, x);
       Spectrum<V, N> X;
       RealFft<V, N>::forward(row, X);
-      const int place = wrapped(at.first + y);
+      const int place = wrapped(at.first_row + y);
       lines[0][place] = X.re[0];
       lines[1][place] = X.re[N / 2];
       unrolled<N / 2 - 1>([&](auto k) __attribute__((always_inline)) {
@@ -58,7 +59,7 @@ class ImageFft {
     for (int kx = 1; kx < N / 2; ++kx) read_column(lines[2 * kx], lines[2 * kx + 1], slot_of(kx), read);
     V row[N];
     for (int y = 0; y < at.rows; ++y) {
-      const int place = wrapped(at.first + y);
+      const int place = wrapped(at.first_row + y);
       Spectrum<V, N> X;
       X.re[0] = lines[0][place];
       X.re[N / 2] = lines[1][place];
@@ -68,7 +69,7 @@ class ImageFft {
         X.im[k + 1] = lines[2 * k + 3][place];
       });
       RealFft<V, N>::inverse(X, row);
-      for (int x = 0; x < at.columns; ++x) write(y, x, row[wrapped(at.first + x)]);
+      for (int x = 0; x < at.columns; ++x) write(y, x, row[wrapped(at.first_column + x)]);
     }
   }
 

@@ -50,9 +50,11 @@ struct Back {
             im = load<V>(from + place.im_step);
           },
           [&](int y, int x, const V& value) __attribute__((always_inline)) {
-            const V sum = value * way.scale + biases;
+            T* const at = values + y * place.row_step + x * place.column_step;
+            V sum = value * way.scale + biases;
+            if (way.adds) sum += load<V>(at);
             const V kept = sum < floor ? floor : sum;  // what is not a number stays so
-            store(values + y * place.row_step + x * place.column_step, kept);
+            store(at, kept);
           });
     }
   };
@@ -106,6 +108,8 @@ auto with_length(int length, const Body& body) {
   switch (length) {
     case 8:
       return body(std::integral_constant<int, 8>{});
+    case 10:
+      return body(std::integral_constant<int, 10>{});
     case 14:
       return body(std::integral_constant<int, 14>{});
     case 16:

@@ -11,7 +11,7 @@
 namespace cifar_mpi::cpu::fft {
 
 /// The lengths there are, ascending.
-inline constexpr int kLengths[] = {8, 14, 16, 28, 32};
+inline constexpr int kLengths[] = {8, 10, 14, 16, 28, 32};
 
 /// How the images that one call transforms, a vector of them, lie in memory; steps are in values on the one side and in floats
 /// on the other.
@@ -24,10 +24,12 @@ struct TransformPlace {
   std::ptrdiff_t im_step = 0;  ///< from real to imaginary parts
 };
 
-/// What is done to each value of an image on its way out: times `scale`, + bias of its lane, and then a ReLU.
+/// What is done to each value of an image on its way out: times `scale`, + bias of its lane, + what is there already, and then
+/// a ReLU.
 struct OnTheWay {
   float scale = 1.0f;
   const float* biases = nullptr;  ///< [lanes]; null: none
+  bool adds = false;              ///< what is there already
   bool relu = false;
 };
 
