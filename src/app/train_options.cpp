@@ -152,7 +152,8 @@ void TrainOptions::add_exchange(CLI::App& app) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--max-staleness", max_staleness_,
-                 "async: a worker waits while it has computed so many batches more than another; none: never")
+                 "async: a worker waits while it has computed more than so many batches more than another; "
+                 "none: never")
       ->check(number_or_none())
       ->capture_default_str()
       ->group(group);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <limits>
 #include <utility>
 
 #include "cifar_mpi/base/hash.hpp"
@@ -21,7 +20,23 @@ PushPolicy::PushPolicy(int workers, const Aggregation& aggregation, std::uint64_
     workers_[w].has = version;
     if (!pushed.empty()) workers_[w].pushed = pushed[w];
   }
+  if (aggregation_.most_drift) bound_drift();
   for (std::vector<int>* list : {&queue_, &order_.taken, &order_.answered}) list->reserve(workers_.size());
+}
+
+/// A run that did not bound it before may have a worker far ahead of another, which is not to wait until that one has come
+/// as far. At a meeting of one that does, none is ahead by more than one above the bound.
+void PushPolicy::bound_drift() {
+  const std::uint64_t least = least_pushed(), drift = *aggregation_.most_drift;
+  for (Worker& worker : workers_) {
+    if (worker.pushed - least > drift) worker.pushed = least + drift + 1;
+  }
+}
+
+std::uint64_t PushPolicy::least_pushed() const {
+  const auto least = std::min_element(workers_.begin(), workers_.end(),
+                                      [](const Worker& a, const Worker& b) { return a.pushed < b.pushed; });
+  return least->pushed;
 }
 
 void PushPolicy::arrived(int worker) {
@@ -132,8 +147,7 @@ bool PushPolicy::one() {
 
 /// Answers those that wait: as many as have a place before the meeting, those first that have pushed least.
 void PushPolicy::release() {
-  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
-  for (const Worker& worker : workers_) least = std::min(least, worker.pushed);
+  const std::uint64_t least = least_pushed();
   const auto next_held = [this]() -> std::optional<int> {
     std::optional<int> found;
     for (int w = 0; w < static_cast<int>(workers_.size()); ++w) {

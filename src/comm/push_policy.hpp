@@ -28,8 +28,9 @@ struct PushOrder {
 ///                version is dropped and answered at once with the current one. So nobody who is late, or lost time
 ///                once, stays behind, and a gradient is never of an older version than the weights it changes.
 /// asynchronous   every push makes an update, as it comes, or in a drawn order; its worker is answered with the version
-///                that it made. With a bound s on the drift a worker that has pushed s times more than the slowest
-///                waits for its answer until that one has pushed again.
+///                that it made. With a bound s on the drift a worker that has pushed more than s times more than the
+///                slowest waits for its answer until that one has pushed again. A meeting, at which all are answered,
+///                lets it begin one batch more.
 ///
 /// Before a meeting of asynchronous workers there are only so many answers that the pushes under way make just the versions
 /// up to it. Where meetings are fewer versions apart than there are workers, the pushes that are left over are dropped.
@@ -63,6 +64,8 @@ class PushPolicy {
     std::uint64_t pushed = 0;  ///< pushes of it that were taken
   };
 
+  void bound_drift();
+  std::uint64_t least_pushed() const;
   bool drop(int worker);
   bool gather_one();
   bool first_ones();

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "comm/collectives.hpp"
 #include "comm/mpi_check.hpp"
@@ -109,6 +110,7 @@ class ServerUpdate final : public Update {
  private:
   void append_working(StepProgram& program, StepParts parts, Concurrency concurrent);
   void append_serving(StepProgram& program, StepParts parts);
+  void require_same_step() const;
   StepFacts facts_of(const StepParts& parts);
   bool waits_for_all() const { return settings_.aggregation.of(ranks_.workers) == ranks_.workers; }
 
@@ -121,6 +123,7 @@ class ServerUpdate final : public Update {
   std::string name_;
   PushTally tally_;
   std::size_t control_bytes_ = 0, facts_bytes_ = 0;
+  const std::uint64_t* step_ = nullptr;  ///< StepParts::step, once there are any
   // Tasks point into these; they go before the communicators.
   std::list<Push> pushes_;
   std::list<Pull> pulls_;
@@ -192,6 +195,7 @@ void check_parts(const StepParts& parts, std::size_t spans) {
 void ServerUpdate::append(StepProgram& program, StepParts parts, Concurrency concurrent) {
   check_parts(parts, spans_.size());
   if (parts.compute.empty() != ranks_.serves()) throw std::logic_error("workers compute, and servers do not");
+  step_ = parts.step;
   control_bytes_ = parts.control.size_bytes();
   facts_bytes_ =
       control_bytes_ + parts.decay_sums.size_bytes() + sizeof *parts.step + tally_.values().size_bytes();
@@ -259,8 +263,17 @@ void ServerUpdate::append_serving(StepProgram& program, StepParts parts) {
   for (Task& task : parts.finish) program.run(kCompute, std::move(task));
 }
 
+/// Else what the ranks call together would not be the same call.
+void ServerUpdate::require_same_step() const {
+  if (step_ == nullptr) return;
+  world_.require_equal(
+      ErrorKind::internal, {{"the step", std::to_string(*step_)}},
+      "all must have the same where they evaluate, save or compare: an error of this program");
+}
+
 void ServerUpdate::complete(std::span<const std::span<float>> blocks,
                             std::span<const std::span<float>> shared) {
+  require_same_step();
   const auto from = [this](int server, std::span<float> values) {
     const int root = ranks_.rank_of_server(server);
     check(MPI_Bcast(values.data(), count_of(values.size()), MPI_FLOAT, root, all_.get()),

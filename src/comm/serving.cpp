@@ -27,25 +27,28 @@ Serving::Serving(const ServerRanks& ranks, const Arrays& arrays, const First& fi
       arrays_(arrays),
       first_(first),
       waits_for_all_(waits_for_all),
-      arrivals_(
+      places_(
           allocate_message_memory(static_cast<std::size_t>(ranks.workers) * arrays.gradients.size_bytes())),
       order_memory_(allocate_message_memory(kOrderHead + 2 * static_cast<std::size_t>(ranks.workers) +
                                             arrays.control.size_bytes())),
       here_(static_cast<std::size_t>(ranks.workers)),
+      sending_(here_.size()),
       answered_in_(here_.size()) {
   order_.taken.reserve(here_.size());
   order_.answered.reserve(here_.size());
   for (int worker = 0; worker < ranks.workers; ++worker) {
-    const std::span<float> at = arrival(worker);
+    const std::span<float> at = place_of(worker);
+    const float* const params = waits_for_all ? arrays.params.data() : at.data();
     check(
         MPI_Recv_init(at.data(), count_of(at.size()), MPI_FLOAT, worker, kPush, ranks.comm, receives_.add()),
         "planning the push of a worker", worker);
-    check(MPI_Send_init(arrays.params.data(), count_of(arrays.params.size()), MPI_FLOAT, worker, kParams,
-                        ranks.comm, answers_.add()),
+    check(MPI_Send_init(params, count_of(arrays.params.size()), MPI_FLOAT, worker, kParams, ranks.comm,
+                        answers_.add()),
           "planning an answer to a worker", worker);
   }
+  if (is_first()) sent_facts_ = allocate_message_memory(here_.size() * first_.facts->message().size());
   for (int worker = 0; is_first() && worker < ranks.workers; ++worker) {
-    const std::span<std::byte> message = first_.facts->message();
+    const std::span<std::byte> message = facts_for(worker);
     check(MPI_Send_init(message.data(), count_of(message.size()), MPI_BYTE, worker, kFacts, ranks.comm,
                         answers_.add()),
           "planning an answer to a worker", worker);
@@ -63,9 +66,14 @@ Serving::Serving(const ServerRanks& ranks, const Arrays& arrays, const First& fi
   }
 }
 
-std::span<float> Serving::arrival(int worker) const {
+std::span<float> Serving::place_of(int worker) const {
   const std::size_t floats = arrays_.gradients.size();
-  return arrivals_.span<float>().subspan(static_cast<std::size_t>(worker) * floats, floats);
+  return places_.span<float>().subspan(static_cast<std::size_t>(worker) * floats, floats);
+}
+
+std::span<std::byte> Serving::facts_for(int worker) const {
+  const std::size_t bytes = first_.facts->message().size();
+  return sent_facts_.span<std::byte>().subspan(static_cast<std::size_t>(worker) * bytes, bytes);
 }
 
 void Serving::note_stop() {
@@ -79,9 +87,22 @@ void Serving::take_arrivals() {
   receives_.each_done(kWaiting, [this](int worker) {
     here_[static_cast<std::size_t>(worker)] = true;
     if (!is_first()) return;
-    if (arrival(worker)[ControlLayout::stop] > 0.0f) note_stop();
+    if (place_of(worker)[ControlLayout::stop] > 0.0f) note_stop();
     first_.policy->arrived(worker);
   });
+}
+
+/// Whose answer has left may push again, but for one at a meeting.
+void Serving::note_sent() {
+  answers_.each_done(kAnswering, [this](int message) {
+    const int worker = message % ranks_.workers;
+    const auto w = static_cast<std::size_t>(worker);
+    if (--sending_[w] == 0 && !(meets_ && answered_in_[w] == round_)) listen(worker);
+  });
+}
+
+bool Serving::all_sent() const {
+  return std::all_of(sending_.begin(), sending_.end(), [](int messages) { return messages == 0; });
 }
 
 /// Nobody is listened to where all have met, so that no receive is left over when a run ends there.
@@ -106,6 +127,7 @@ bool Serving::poll_round() {
 
 /// True when it got on: to an order whose pushes are all here, or past one that updates nothing.
 bool Serving::advance() {
+  note_sent();
   take_arrivals();
   switch (phase_) {
     case Phase::looking:
@@ -122,7 +144,7 @@ bool Serving::advance() {
       phase_ = Phase::answering;
       return true;
     case Phase::answering:
-      if (!answers_.all_done(kAnswering)) return false;
+      if ((waits_for_all_ || meets_) && !all_sent()) return false;
       phase_ = Phase::looking;
       if (!is_first() && (in_round_ || (meets_ && !gathered()))) orders_.start_all(kOrdering);
       return true;
@@ -183,13 +205,13 @@ bool Serving::all_here() const {
 /// The pushes that were taken, in rank order.
 void Serving::sum() {
   const std::span<float> total = arrays_.gradients;
-  const std::span<float> first = arrival(order_.taken.front());
+  const std::span<float> first = place_of(order_.taken.front());
   if (order_.taken.size() == 1) {
     std::copy(first.begin(), first.end(), total.begin());
   } else {
-    add(total.data(), first.data(), arrival(order_.taken[1]).data(), total.size());
+    add(total.data(), first.data(), place_of(order_.taken[1]).data(), total.size());
     for (std::size_t i = 2; i < order_.taken.size(); ++i)
-      add(total.data(), arrival(order_.taken[i]).data(), total.size());
+      add(total.data(), place_of(order_.taken[i]).data(), total.size());
   }
   if (!is_first()) return;
   for (const int worker : order_.taken) first_.tally->count_applied(worker, order_.staleness);
@@ -206,10 +228,15 @@ void Serving::begin_answers() {
     if (!order_.updates && is_first()) first_.tally->count_dropped(worker);
   }
   for (const int worker : order_.answered) {
-    answered_in_[static_cast<std::size_t>(worker)] = round_;
-    if (!meets_) listen(worker);
+    const auto w = static_cast<std::size_t>(worker);
+    answered_in_[w] = round_;
+    sending_[w] = is_first() ? 2 : 1;
+    if (!waits_for_all_) std::copy(arrays_.params.begin(), arrays_.params.end(), place_of(worker).begin());
     answers_.start(worker, kAnswering);
-    if (is_first()) answers_.start(ranks_.workers + worker, kAnswering);
+    if (!is_first()) continue;
+    const std::span<const std::byte> facts = first_.facts->message();
+    std::copy(facts.begin(), facts.end(), facts_for(worker).begin());
+    answers_.start(ranks_.workers + worker, kAnswering);
   }
 }
 

@@ -19,8 +19,10 @@ namespace cifar_mpi::comm {
 /// due have that version.
 ///
 /// The first server asks its PushPolicy and hands each order to the others, which do them in the same sequence: each
-/// takes the one push that a named worker has under way. Receives are posted from the moment a worker is answered. With
-/// the order of an update goes the summed control block. Memory for messages is taken when it is made.
+/// takes the one push that a named worker has under way. With the order of an update goes the summed control block.
+/// A worker's push, and then a copy of the version that it is answered with, lie in memory of its own, so one that does
+/// not take its answer (it was stopped, its link is slow) holds up nobody before the next meeting; where each update
+/// waits for all, their one answer needs no copies. Memory for messages is taken when it is made.
 class Serving {
  public:
   struct Arrays {
@@ -49,9 +51,12 @@ class Serving {
  private:
   enum class Phase : std::uint8_t { looking, ordered, taking, answering };
 
-  std::span<float> arrival(int worker) const;
+  std::span<float> place_of(int worker) const;
+  std::span<std::byte> facts_for(int worker) const;
   void listen(int worker);
   void take_arrivals();
+  void note_sent();
+  bool all_sent() const;
   bool look();
   void read_order();
   void write_order();
@@ -70,7 +75,8 @@ class Serving {
   Arrays arrays_;
   First first_;
   bool waits_for_all_;
-  Buffer arrivals_;  ///< by worker
+  Buffer places_;      ///< by worker: its push, or the parameters on their way to it
+  Buffer sent_facts_;  ///< first server: by worker, on their way to it
   Buffer
       order_memory_;  ///< updates and meets, staleness, flags of taken and answered by worker, the control block
   RequestList receives_;
@@ -78,6 +84,7 @@ class Serving {
   RequestList answers_;  ///< by worker: parameters; first server: by worker parameters, then facts
   PushOrder order_;
   std::vector<bool> here_;
+  std::vector<int> sending_;                ///< by worker: messages of its answer that have not left
   std::vector<std::uint64_t> answered_in_;  ///< by worker: `round_` as it was
   std::uint64_t round_ = 0;                 ///< versions made
   double stops_ = 0.0;                      ///< requests that no version has told of

@@ -64,7 +64,11 @@ Facts key_facts(const Run& run) {
     facts.emplace_back("loss", loss_text(metrics.steps.back()));
   }
   if (!metrics.evaluations.empty()) facts.emplace_back("test accuracy", accuracy_text(metrics.evaluations));
-  if (!metrics.steps.empty()) facts.emplace_back("speed", speed_text(run));
+  if (!metrics.steps.empty()) {
+    facts.emplace_back("speed", speed_text(run));
+    if (const auto& pushes = metrics.steps.back().pushes)
+      facts.emplace_back("pushes", report::pushes_text(*pushes));
+  }
   const auto& events = metrics.events;
   const auto count = [&](report::RunEventKind kind) {
     return std::count_if(events.begin(), events.end(),

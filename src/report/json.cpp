@@ -89,10 +89,14 @@ class Parser {
       std::string text;
       if (!string(text)) return false;
       value = std::move(text);
-    } else if (first == '-' || (first >= '0' && first <= '9')) {
+    } else if (starts_number()) {
       double number = 0.0;
       if (!read_number(number)) return false;
       value = number;
+    } else if (first == '[') {
+      JsonObject::Numbers numbers;
+      if (!read_list(numbers)) return false;
+      value = std::move(numbers);
     } else if (take("true")) {
       value = true;
     } else if (take("false")) {
@@ -102,6 +106,21 @@ class Parser {
     }
     members_.emplace_back(name, std::move(value));
     return true;
+  }
+
+  bool starts_number() const {
+    return !rest_.empty() && (rest_.front() == '-' || (rest_.front() >= '0' && rest_.front() <= '9'));
+  }
+
+  bool read_list(JsonObject::Numbers& numbers) {
+    take("[");
+    if (take("]")) return true;
+    do {
+      skip_blanks();
+      if (!starts_number()) return fail("a number");
+      if (!read_number(numbers.emplace_back())) return false;
+    } while (take(","));
+    return take("]") || fail(", or ]");
   }
 
   /// from_chars also takes "inf", "1.", and zeros in front, of which the first cannot come here and the others do no
@@ -211,6 +230,12 @@ std::string JsonObject::text(std::string_view name) const {
   const Value* const value = find(name);
   const std::string* const text = value == nullptr ? nullptr : std::get_if<std::string>(value);
   return text == nullptr ? std::string() : *text;
+}
+
+JsonObject::Numbers JsonObject::numbers(std::string_view name) const {
+  const Value* const value = find(name);
+  const Numbers* const numbers = value == nullptr ? nullptr : std::get_if<Numbers>(value);
+  return numbers == nullptr ? Numbers() : *numbers;
 }
 
 }  // namespace cifar_mpi::report

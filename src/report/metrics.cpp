@@ -30,41 +30,30 @@ std::string compute_ms(const StepReport& r) {
                 ",\"max\":", json_number(r.compute_ms_max), "}");
 }
 
-/// {"0":12,"3":1}: those that are not zero, or all.
-std::string by_index(const std::vector<std::uint64_t>& values, bool all) {
-  std::string text;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (all || values[i] > 0) text += concat(text.empty() ? "" : ",", '"', i, "\":", values[i]);
-  }
-  return concat('{', text, '}');
+std::string list(const std::vector<std::uint64_t>& values) {
+  return fmt::format("[{}]", fmt::join(values, ","));
+}
+
+/// Without the zeros at the end.
+std::vector<std::uint64_t> trimmed(std::vector<std::uint64_t> counts) {
+  while (!counts.empty() && counts.back() == 0) counts.pop_back();
+  return counts;
 }
 
 std::uint64_t sum_of(const std::vector<std::uint64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
 }
 
-/// The least staleness that this share of the pushes does not exceed.
-std::size_t quantile(const std::vector<std::uint64_t>& counts, double share) {
-  const double wanted = share * static_cast<double>(sum_of(counts));
-  std::uint64_t below = 0;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    below += counts[i];
-    if (below > 0 && static_cast<double>(below) >= wanted) return i;
-  }
-  return 0;
-}
-
 std::string pushes(const StepReport& r) {
   if (!r.pushes) return {};
   const comm::PushCounts& p = *r.pushes;
   std::string text =
-      concat(",\"pushes\":{\"applied\":", by_index(p.applied, true),
-             ",\"dropped\":", by_index(p.dropped, true), ",\"worker_bytes\":", by_index(p.worker_bytes, true),
-             ",\"server_bytes\":", by_index(p.server_bytes, true));
+      concat(",\"pushes\":{\"applied\":", list(p.applied), ",\"dropped\":", list(p.dropped),
+             ",\"worker_bytes\":", list(p.worker_bytes), ",\"server_bytes\":", list(p.server_bytes));
   if (!p.staleness.empty()) {
-    text += concat(",\"staleness\":{\"p50\":", quantile(p.staleness, 0.5),
-                   ",\"p95\":", quantile(p.staleness, 0.95), ",\"max\":", p.most_stale,
-                   ",\"histogram\":", by_index(p.staleness, false), '}');
+    text += concat(",\"staleness\":{\"p50\":", staleness_quantile(p, 0.5),
+                   ",\"p95\":", staleness_quantile(p, 0.95), ",\"max\":", p.most_stale,
+                   ",\"histogram\":", list(trimmed(p.staleness)), '}');
   }
   return text + '}';
 }
@@ -153,13 +142,22 @@ void MetricsFile::write(const StepReport& r) {
               ",\"seconds\":", json_number(r.seconds), ",\"compute_ms\":", compute_ms(r), pushes(r), "}"));
 }
 
+std::uint64_t staleness_quantile(const comm::PushCounts& pushes, double share) {
+  const double wanted = share * static_cast<double>(sum_of(pushes.staleness));
+  std::uint64_t below = 0;
+  for (std::size_t i = 0; i < pushes.staleness.size(); ++i) {
+    below += pushes.staleness[i];
+    if (below > 0 && static_cast<double>(below) >= wanted) return i;
+  }
+  return 0;
+}
+
 std::string pushes_text(const comm::PushCounts& pushes) {
   const std::uint64_t applied = sum_of(pushes.applied), dropped = sum_of(pushes.dropped);
   const auto most_mib = [](const std::vector<std::uint64_t>& bytes) {
     return static_cast<double>(*std::max_element(bytes.begin(), bytes.end())) / (1 << 20);
   };
-  std::string text =
-      fmt::format("pushes: {} applied ({} by worker)", applied, fmt::join(pushes.applied, ", "));
+  std::string text = fmt::format("{} applied ({} by worker)", applied, fmt::join(pushes.applied, ", "));
   if (dropped > 0) {
     text += fmt::format(", {} late ones dropped, {:.1f} % ({} by worker)", dropped,
                         100.0 * static_cast<double>(dropped) / static_cast<double>(applied + dropped),
@@ -167,11 +165,12 @@ std::string pushes_text(const comm::PushCounts& pushes) {
   }
   if (!pushes.staleness.empty()) {
     text += fmt::format("; staleness: half at most {}, 95 % at most {}, most {}",
-                        quantile(pushes.staleness, 0.5), quantile(pushes.staleness, 0.95), pushes.most_stale);
+                        staleness_quantile(pushes, 0.5), staleness_quantile(pushes, 0.95), pushes.most_stale);
   }
   return text +
-         fmt::format("; pushes and answers of the busiest worker {:.1f} MiB, of the busiest server {:.1f}",
-                     most_mib(pushes.worker_bytes), most_mib(pushes.server_bytes));
+         fmt::format(
+             "; {:.1f} MiB of pushes and answers for the busiest worker, {:.1f} for the busiest server",
+             most_mib(pushes.worker_bytes), most_mib(pushes.server_bytes));
 }
 
 void MetricsFile::write(const EvaluationReport& r) {

@@ -94,7 +94,24 @@ class MetricsReader {
     r.compute_ms_min = figure("compute_ms.min");
     r.compute_ms_median = figure("compute_ms.median");
     r.compute_ms_max = figure("compute_ms.max");
-    metrics_.steps.push_back(r);
+    r.pushes = pushes();
+    if (!metrics_.steps.empty()) metrics_.steps.back().pushes.reset();  // they hold all that came before
+    metrics_.steps.push_back(std::move(r));
+  }
+
+  /// Nothing where they are not those of workers and servers.
+  std::optional<comm::PushCounts> pushes() const {
+    comm::PushCounts found;
+    found.applied = counts("pushes.applied");
+    found.dropped = counts("pushes.dropped");
+    found.worker_bytes = counts("pushes.worker_bytes");
+    found.server_bytes = counts("pushes.server_bytes");
+    found.staleness = counts("pushes.staleness.histogram");
+    found.most_stale = count("pushes.staleness.max", 1ULL << 53);
+    const std::size_t workers = found.applied.size();
+    if (workers == 0 || found.dropped.size() != workers || found.worker_bytes.size() != workers) return {};
+    if (found.server_bytes.empty() || found.staleness.size() > comm::PushCounts::kStalenesses) return {};
+    return found;
   }
 
   std::string take_event(std::uint64_t step) {
@@ -127,6 +144,15 @@ class MetricsReader {
   std::uint64_t count(std::string_view name, std::uint64_t most) const {
     const double value = object_.number(name);
     return value >= 0.0 && value <= static_cast<double>(most) ? static_cast<std::uint64_t>(value) : 0;
+  }
+  /// Empty where one of them is none.
+  std::vector<std::uint64_t> counts(std::string_view name) const {
+    std::vector<std::uint64_t> found;
+    for (const double value : object_.numbers(name)) {
+      if (!(value >= 0.0 && value < 0x1p53)) return {};
+      found.push_back(static_cast<std::uint64_t>(value));
+    }
+    return found;
   }
 
   const std::string path_;

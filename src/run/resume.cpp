@@ -63,17 +63,16 @@ void require_same_beginning(const StartRequest& asked, const FoundCheckpoint& fo
 }
 
 /// What to do about a global batch that is not the checkpoint's.
-std::string batch_advice(const RunFingerprint& found, const StartRequest& asked, int ranks) {
+std::string batch_advice(const RunFingerprint& found, const StartRequest& asked, int ranks_of_a_step) {
   const auto batch = find_number(found, kGlobalBatch);
   if (!batch || asked.global_batch_given) return {};
   const std::string rule =
-      "; unless --global-batch is given, it is --batch-size times --accumulate times the ranks: ";
-  if (*batch % ranks == 0) {
-    return concat(rule, "give --global-batch ", *batch, " to go on with ", ranks,
-                  ranks == 1 ? " rank" : " ranks");
-  }
-  return concat(rule, "to go on, start a number of ranks that divides ", *batch, " and give --global-batch ",
-                *batch);
+      "; unless --global-batch is given, it is --batch-size times --accumulate times the ranks that make a "
+      "step, here ";
+  if (*batch % ranks_of_a_step == 0)
+    return concat(rule, ranks_of_a_step, ": give --global-batch ", *batch, " to go on with so many");
+  return concat(rule, ranks_of_a_step, ": to go on, let a number of ranks that divides ", *batch,
+                " make one and give --global-batch ", *batch);
 }
 
 /// Each rank fingerprints what no other does, also where all hold everything.
@@ -134,7 +133,7 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
           initialize_from(asked.init_from, params, asked.classifier, start.state[optim::StateRole::weights]);
       return;
     }
-    require_same_run(found->content.progress.identity, asked, found->path, asked.ranks);
+    require_same_run(found->content.progress.identity, asked, found->path, asked.of_a_step);
     require_same_beginning(asked, *found);
     if (const auto kind = found->content.optimizer.kind; kind != asked.optimizer) {
       throw Error(ErrorKind::checkpoint, concat(found->path, " holds the state of the optimizer ",
@@ -177,12 +176,12 @@ void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& s
   if (!start.resumed) return;
   world.together([&] {
     if (world.rank() != 0) return;
-    require_same_run(start.progress.identity, asked, start.name, asked.ranks);
+    require_same_run(start.progress.identity, asked, start.name, asked.of_a_step);
   });
 }
 
 void require_same_run(const RunFingerprint& found, const StartRequest& asked, const std::string& path,
-                      int ranks) {
+                      int ranks_of_a_step) {
   const auto refuse = [&](const std::string& item, const std::string& then, const std::string& now,
                           const std::string& advice) {
     throw Error(ErrorKind::checkpoint, concat(path, " holds a run of another configuration: its ", item,
@@ -200,7 +199,7 @@ void require_same_run(const RunFingerprint& found, const StartRequest& asked, co
                     "with --data, or choose another --run-dir"));
     }
     std::string advice;
-    if (name == kGlobalBatch) advice = batch_advice(found, asked, ranks);
+    if (name == kGlobalBatch) advice = batch_advice(found, asked, ranks_of_a_step);
     if (name == kLength) {
       advice = concat("; its learning rate depends on it: give --steps ", *then,
                       " to resume, or choose another --run-dir");
@@ -293,8 +292,15 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   const std::string kernels = changed_kernels(start.kernels, now.kernels);
   if (!explained && !kernels.empty()) notes.push_back(kernels);
   const std::int64_t then = find_number(start.progress.resolved, "ranks").value_or(0);
+  if (then < 1 || then == now.ranks) return notes;
+  if (now.by_worker || !start.progress.batches.empty()) {
+    notes.push_back(concat("note: the samples of each of ", now.ranks,
+                           now.ranks == 1 ? " worker" : " workers", " go on where those of ", then,
+                           " had come to on average: in the pass in progress some may repeat or be skipped"));
+    return notes;
+  }
   const auto most = static_cast<std::int64_t>(now.global_batch);  // a rank has a sample of each step
-  if (then < 1 || then > most || then == now.ranks || now.shuffle != data::Shuffle::shard) return notes;
+  if (then > most || now.shuffle != data::Shuffle::shard) return notes;
   const ShardChange change =
       shard_change(now.samples, now.global_batch, start.progress.step, static_cast<int>(then), now.ranks);
   if (change.seamless) return notes;

@@ -26,7 +26,7 @@ struct StartRequest {
   bool outer_momentum = false;  ///< as Checkpoint has it
   std::string init_from;   ///< checkpoint whose weights a new run begins with; empty: with those of its seed
   std::string classifier;  ///< the layer that may then be new; see initialize_from
-  int ranks = 1;           ///< that compute
+  int of_a_step = 1;       ///< ranks whose batches make a step
 };
 
 /// Where a run starts, on every rank.
@@ -62,7 +62,7 @@ void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& s
 /// Throws Error{checkpoint} naming the first item in which the run of `path` and this one differ, and what to
 /// do.
 void require_same_run(const RunFingerprint& found, const StartRequest& asked, const std::string& path,
-                      int ranks);
+                      int ranks_of_a_step);
 
 /// A setting that affects bits and is not the checkpoint's.
 struct ChangedSetting {
@@ -91,6 +91,7 @@ struct StartedRun {
   std::uint64_t samples = 0;  ///< of the training set
   std::uint64_t global_batch = 0;
   int ranks = 1;
+  bool by_worker = false;  ///< each worker's samples go on from its own count of batches
 };
 
 /// Everything the user must know about what changed; empty for a new run.

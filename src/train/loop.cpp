@@ -337,6 +337,11 @@ void Loop::begin_step() {
       asked |= engine::kStopRequest;
     }
   }
+  if (s_.skips() && (asked & engine::kTraceRequest) != 0) {
+    s_.log.info("note: with --aggregate workers are in different steps at a time: nothing is traced");
+    s_.requests.fetch_and(~engine::kTraceRequest, std::memory_order_relaxed);
+    asked &= ~engine::kTraceRequest;
+  }
   s_.request_word.fetch_or(asked, std::memory_order_relaxed);
 }
 
@@ -464,7 +469,8 @@ void Loop::keep(const run::EvaluationFile& evaluation) {
 
 void Loop::tell_pushes() {
   if (s_.world.rank() != 0) return;
-  if (const auto pushes = s_.update->push_counts()) view_.event(report::pushes_text(*pushes));
+  if (const auto pushes = s_.update->push_counts())
+    view_.event(concat("pushes: ", report::pushes_text(*pushes)));
 }
 
 void Loop::tell_best() {

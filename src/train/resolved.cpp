@@ -36,7 +36,10 @@ void require_possible(const run::Progress& progress, const std::string& path, co
   }
   if (const auto* ranks = find_item(progress.resolved, "ranks")) {
     const auto value = find_number(progress.resolved, "ranks");
-    if (!value || *value < 1 || static_cast<std::uint64_t>(*value) > sizes.global_batch)
+    const std::size_t counted = progress.batches.size();
+    if (counted > 0 && value != static_cast<std::int64_t>(counted))
+      refuse(concat("its ranks are ", *ranks), concat("it counts the batches of ", counted, " workers"));
+    if (counted == 0 && (!value || *value < 1 || static_cast<std::uint64_t>(*value) > sizes.global_batch))
       refuse(concat("its ranks are ", *ranks),
              concat("a step of ", sizes.global_batch, " samples has 1 for each"));
   }

@@ -122,12 +122,12 @@ run::StartRequest start_request(const SessionState& state) {
           has_outer_momentum(config),
           config.init_from,
           std::string(model::classifier_of(state.network.net)),
-          state.sizes.workers};
+          state.sizes.aggregated};
 }
 
 run::StartedRun started_run(const SessionState& state) {
   return {state.progress.resolved, state.tower->plan_text(), state.config.reproducible, state.config.shuffle,
-          state.info.train_count,  state.sizes.global_batch, state.sizes.workers};
+          state.info.train_count,  state.sizes.global_batch, state.sizes.workers,       state.skips()};
 }
 
 /// What is not plain gradient descent on the labels as they are.

@@ -31,6 +31,15 @@ TEST_F(Programs, SayWhichRankFoundTheError) {
   expect_refusal(mpirun(2, "bash " + file("by_rank.sh")), 3, "rank 1");
 }
 
+/// No driver at all, or no CUDA in the program: an allocation of GPUs is not spent on processors.
+TEST_F(Programs, LeaveNoGpuOfAJobIdleUnasked) {
+  const std::string job = "env CUDA_VISIBLE_DEVICES= SLURM_JOB_ID=1 SLURM_GPUS_ON_NODE=";
+  const std::string train = " " + kTrain + small("job") + " --device ";
+  expect_refusal(run_command(job + "2" + train + "auto"), 6, "this SLURM job has GPUs, and --device cpu");
+  EXPECT_EQ(run_command(job + "0" + train + "auto").code, 0);
+  EXPECT_EQ(run_command(job + "2" + train + "cpu --steps 3").code, 0);
+}
+
 TEST_F(Programs, RefuseWhereNothingCanBeWritten) {
   write_file(file("a_file"), "");
   expect_refusal(mpirun(2, kTrain + small("a_file/run")), 5, file("a_file/run"));

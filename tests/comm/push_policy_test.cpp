@@ -110,10 +110,14 @@ TEST(PushPolicy, HoldsAWorkerThatIsTooFarAhead) {
   }
 }
 
-/// A bound of nearly 2^64 is none.
-TEST(PushPolicy, TakesABoundThatNobodyComesTo) {
+/// As far as it was when the drift was not bounded, a worker need not wait for another to come.
+TEST(PushPolicy, BoundsTheDriftOfARunThatGoesOnWithoutWaitingForWhatWasBefore) {
+  PushPolicy policy(2, {.asynchronous = true, .most_drift = 1}, 0, never, {700, 4});
+  EXPECT_EQ(after(policy, {0}), Texts{"update 0, answer"});
+  EXPECT_EQ(after(policy, {1}), Texts{"update 1, answer 1"});
+  EXPECT_EQ(after(policy, {1}), Texts{"update 1, answer 0 1"});
   PushPolicy wide(2, {.asynchronous = true, .most_drift = ~std::uint64_t{0}}, 0, never, {700, 4});
-  EXPECT_EQ(after(wide, {0}), Texts{"update 0, answer 0"});
+  EXPECT_EQ(after(wide, {0}), Texts{"update 0, answer 0"}) << "a bound that nobody comes to";
 }
 
 TEST(PushPolicy, DropsNothingOfAsynchronousWorkersBeforeTheyMeet) {
@@ -197,6 +201,7 @@ Counts simulate(int workers, const Aggregation& aggregation, std::uint64_t meet_
   std::mt19937_64 random(seed);
   PushPolicy policy(workers, aggregation, 0, every(meet_every));
   Counts counts;
+  std::vector<std::uint64_t> pushed(static_cast<std::size_t>(workers));
   std::vector<int> pushes_here(static_cast<std::size_t>(workers)), computing(pushes_here.size(), 1);
   while (counts.versions < versions) {
     Workers ready;
@@ -212,8 +217,17 @@ Counts simulate(int workers, const Aggregation& aggregation, std::uint64_t meet_
     ++pushes_here[static_cast<std::size_t>(comes)];
     policy.arrived(comes);
     while (const PushOrder* const order = policy.next()) {
-      for (const int w : order->taken) EXPECT_EQ(pushes_here[static_cast<std::size_t>(w)]--, 1);
-      for (const int w : order->answered) EXPECT_EQ(computing[static_cast<std::size_t>(w)]++, 0);
+      for (const int w : order->taken) {
+        EXPECT_EQ(pushes_here[static_cast<std::size_t>(w)]--, 1);
+        ++pushed[static_cast<std::size_t>(w)];
+      }
+      const std::uint64_t least = *std::min_element(pushed.begin(), pushed.end());
+      for (const int w : order->answered) {
+        EXPECT_EQ(computing[static_cast<std::size_t>(w)]++, 0);
+        if (!aggregation.most_drift) continue;
+        EXPECT_LE(pushed[static_cast<std::size_t>(w)] - least,
+                  *aggregation.most_drift + (order->meets ? 1 : 0));
+      }
       counts.dropped += order->updates ? 0 : order->taken.size();
       if (order->updates) counts.applied.push_back(order->taken), ++counts.versions;
       if (!order->meets) continue;

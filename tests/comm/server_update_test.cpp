@@ -5,6 +5,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -14,6 +16,7 @@
 #include "comm/world_access.hpp"
 #include "support/allocation_count.hpp"
 #include "support/mpi_world.hpp"
+#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
@@ -96,6 +99,7 @@ class TinyServerStep {
   std::vector<std::uint64_t> steps;
   std::uint64_t step = 0, meet_every = 1000;
   std::atomic<int> requests{0};
+  std::function<bool()> pause;  ///< true when it is over; behind the pushes, with nothing received yet
 
  private:
   void add_compute(StepParts& parts) {
@@ -119,6 +123,7 @@ class TinyServerStep {
                                },
                                {}});
     }
+    if (pause) parts.compute.push_back({"pause", {}, {}, [](Lane&) {}, pause});
   }
 
   Task update_task(std::size_t s) {
@@ -317,6 +322,49 @@ TEST_F(ServerUpdate, AppliesInTheDrawnOrderWhateverTheDelays) {
     found.push_back(step.params);
   }
   EXPECT_EQ(found[0], found[1]);
+}
+
+/// The last worker has pushed and does not take its answer, as one that was stopped or has a slow link. The answer is longer
+/// than MPI sends unasked, so it leaves when that worker goes on: behind ten steps of the others.
+TEST_F(ServerUpdate, IsNotHeldUpByAWorkerThatDoesNotTakeItsAnswer) {
+  const int workers = test_world().size() - 1;
+  if (workers < 2) GTEST_SKIP() << "needs two workers and a server";
+  std::unique_ptr<TempDir> folder;
+  std::string path;
+  if (test_world().rank() == 0) {
+    folder = std::make_unique<TempDir>();
+    path = folder->path();
+  }
+  test_world().broadcast(path);
+  for (const bool asynchronous : {false, true}) {
+    const std::string others_went_on = path + (asynchronous ? "/async" : "/first_ones");
+    TinyServerStep step(1, true, {.pushes = workers - 1, .asynchronous = asynchronous});
+    step.meet_every = 20;
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    bool waited_in_vain = false;
+    const bool pauses = test_world().rank() == workers - 1;
+    if (pauses) {
+      step.pause = [&] {
+        waited_in_vain = waited_in_vain || std::chrono::steady_clock::now() > limit;
+        return waited_in_vain || std::filesystem::exists(others_went_on);
+      };
+    }
+    const auto runner = step.runner();
+    std::vector<double> sum_at(step.meet_every + 1,
+                               -1.0);  // of the parameters, by version; not all come to all workers
+    while (step.step < step.meet_every) {
+      runner->replay();
+      sum_at.at(step.step) = std::accumulate(step.params.begin(), step.params.end(), 0.0);
+      if (!pauses && step.step >= 10) write_file(others_went_on, "");
+    }
+    EXPECT_FALSE(waited_in_vain) << "asynchronous " << asynchronous;
+    for (std::size_t version = 0; version < sum_at.size(); ++version) {
+      const std::vector<double> sums = test_world().gather(sum_at[version]);
+      for (const double sum : sums)
+        EXPECT_TRUE(sum == -1.0 || sum == sums.back()) << "the weights are not of version " << version;
+    }
+  }
+  test_world().barrier();
 }
 
 TEST_F(ServerUpdate, TellsAllRanksWhatOneServerIsAsked) {

@@ -51,7 +51,8 @@ std::string take_checkpoint(const std::string& path) {
   sizes.global_batch = 12;
   train::require_possible(checkpoint.progress, path, {}, sizes);
   for (const auto& [name, value] : checkpoint.progress.resolved) {
-    if (name == "ranks") run::shard_change(40, 12, checkpoint.progress.step, std::atoi(value.c_str()), 2);
+    if (name == "ranks" && checkpoint.progress.batches.empty())
+      run::shard_change(40, 12, checkpoint.progress.step, std::atoi(value.c_str()), 2);
   }
   run::StartRequest asked;
   asked.fingerprint = {{"model", "tutorial"}, {"--lr", "0.1"}};

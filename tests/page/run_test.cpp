@@ -218,6 +218,18 @@ TEST(KeyFacts, SayHowFarHowGoodAndHowFast) {
   EXPECT_EQ(key_facts(load_run(folder.path())), expected);
 }
 
+TEST(KeyFacts, SayWhatServersMadeOfThePushes) {
+  const TempDir folder;
+  write_file(folder / "metrics.jsonl",
+             "{\"step\":5,\"cross_entropy\":1,\"pushes\":{\"applied\":[3,2],\"dropped\":[0,5],"
+             "\"worker_bytes\":[1048576,0],\"server_bytes\":[2097152]}}\n");
+  const Facts facts = key_facts(load_run(folder.path()));
+  EXPECT_EQ(facts.back().first, "pushes");
+  EXPECT_EQ(facts.back().second,
+            "5 applied (3, 2 by worker), 5 late ones dropped, 50.0 % (0, 5 by worker); 1.0 MiB of pushes and "
+            "answers for the busiest worker, 2.0 for the busiest server");
+}
+
 TEST(Tiles, HaveTheSpeedThatItsCurvesLegendHas) {
   const TempDir folder;
   std::string lines;

@@ -33,7 +33,11 @@ TEST(JsonObject, RefusesWhatIsNoneAndSaysWhere) {
   EXPECT_EQ(object.parse("[1]"), "expected { at character 1");
   EXPECT_EQ(object.parse(R"({"a":1)"), "expected , or } at character 7");
   EXPECT_EQ(object.parse(R"({"a":1}{)"), "expected nothing more at character 8");
-  EXPECT_EQ(object.parse(R"({"a":[1]})"), "expected a value at character 6");
+  EXPECT_EQ(object.parse(R"({"a":["b"]})"), "expected a number at character 7");
+  EXPECT_EQ(object.parse(R"({"a":[1,]})"), "expected a number at character 9");
+  EXPECT_EQ(object.parse(R"({"a":[1,2})"), "expected , or ] at character 10");
+  EXPECT_EQ(object.parse(R"({"a":[1)"), "expected , or ] at character 8");
+  EXPECT_EQ(object.parse(R"({"a":[1,1e999]})"), "expected a number of double precision at character 9");
   EXPECT_EQ(object.parse(R"({"a":NaN})"), "expected a value at character 6");
   EXPECT_EQ(object.parse(R"({"a":-Infinity})"), "expected a number of double precision at character 6");
   EXPECT_EQ(object.parse(R"({"a":1e999})"), "expected a number of double precision at character 6");

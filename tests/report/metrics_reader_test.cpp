@@ -30,6 +30,12 @@ TEST(MetricsReader, ReadsWhatMetricsFileWrites) {
   step.compute_ms_min = 1.0;
   step.compute_ms_median = 2.0;
   step.compute_ms_max = 4.0;
+  step.pushes.emplace();
+  const std::vector<std::uint64_t> hundred(100, 7);  // workers
+  step.pushes->applied = step.pushes->dropped = step.pushes->worker_bytes = hundred;
+  step.pushes->server_bytes = {9, 8};
+  step.pushes->staleness = {0, 5, 0, 1};
+  step.pushes->most_stale = 300;
   RunEvent event;
   event.kind = RunEventKind::resume;
   event.step = 8;
@@ -42,12 +48,22 @@ TEST(MetricsReader, ReadsWhatMetricsFileWrites) {
     MetricsFile file(path, 0);
     file.write(event);
     file.write(step);
-    file.write(EvaluationReport{10, 0.5, 0.75, 1.5});
+    step.step = 12;
+    file.write(step);
+    file.write(EvaluationReport{12, 0.5, 0.75, 1.5});
   }
   const Metrics metrics = read_metrics(path);
   EXPECT_TRUE(metrics.problems.empty()) << metrics.problems.front();
-  ASSERT_EQ(metrics.steps.size(), 1u);
+  ASSERT_EQ(metrics.steps.size(), 2u);
   EXPECT_EQ(metrics.steps[0].step, 10u);
+  EXPECT_FALSE(metrics.steps[0].pushes);
+  ASSERT_TRUE(metrics.steps[1].pushes);
+  const comm::PushCounts& pushes = *metrics.steps[1].pushes;
+  for (const auto* const counts : {&pushes.applied, &pushes.dropped, &pushes.worker_bytes})
+    EXPECT_EQ(*counts, hundred);
+  EXPECT_EQ(pushes.server_bytes, step.pushes->server_bytes);
+  EXPECT_EQ(pushes.staleness, step.pushes->staleness);
+  EXPECT_EQ(pushes.most_stale, 300u);
   EXPECT_EQ(metrics.steps[0].cross_entropy, 2.25);
   EXPECT_TRUE(std::isnan(metrics.steps[0].decay_term));
   EXPECT_EQ(metrics.steps[0].compute_ms_max, 4.0);
@@ -99,6 +115,20 @@ TEST(MetricsReader, KeepsNoFiguresThatCannotBeDrawn) {
   ASSERT_EQ(metrics.steps.size(), 1u);
   EXPECT_TRUE(std::isnan(metrics.steps[0].cross_entropy));
   EXPECT_TRUE(std::isnan(metrics.steps[0].learning_rate));
+}
+
+TEST(MetricsReader, KeepsNoPushesThatAreNotOfWorkersAndServers) {
+  const auto has_pushes = [](const std::string& applied, const std::string& bytes) {
+    const Metrics metrics =
+        read("{\"step\":1,\"cross_entropy\":1,\"pushes\":{\"applied\":" + applied +
+             ",\"dropped\":[0,1],\"worker_bytes\":[1,1],\"server_bytes\":" + bytes + "}}\n");
+    EXPECT_EQ(metrics.steps.size(), 1u);
+    return metrics.steps.back().pushes.has_value();
+  };
+  EXPECT_TRUE(has_pushes("[1,2]", "[3]"));
+  for (const char* applied : {"[1]", "[1,2,3]", "[]", "[1,-2]", "[1,1e300]", "\"1\"", "{\"0\":1,\"1\":2}"})
+    EXPECT_FALSE(has_pushes(applied, "[3]")) << applied;
+  EXPECT_FALSE(has_pushes("[1,2]", "[]"));
 }
 
 TEST(MetricsReader, RefusesWhatItCannotRead) {

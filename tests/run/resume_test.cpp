@@ -86,8 +86,10 @@ TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {
     }
     return std::string("nothing was thrown");
   };
-  EXPECT_NE(text(4).find("give --global-batch 256 to go on with 4 ranks"), std::string::npos) << text(4);
-  EXPECT_NE(text(3).find("start a number of ranks that divides 256 and give --global-batch 256"),
+  EXPECT_NE(text(4).find("times the ranks that make a step, here 4: give --global-batch 256 to go on"),
+            std::string::npos)
+      << text(4);
+  EXPECT_NE(text(3).find("let a number of ranks that divides 256 make one and give --global-batch 256"),
             std::string::npos)
       << text(3);
   asked.global_batch_given = true;  // the user has chosen it: no advice to choose another
@@ -252,6 +254,25 @@ TEST(ResumeNotes, SpeakOfShardsWhereTheNumberOfRanksChanged) {
   now.reproducible = false;
   EXPECT_EQ(resume_notes(start, now).size(), 1u);  // other bits
   start.resumed = false;
+  EXPECT_TRUE(resume_notes(start, now).empty());
+}
+
+/// More workers than a step has samples: each has its own count of batches.
+TEST(ResumeNotes, SpeakOfSamplesWhereWorkersThatAreCountedByThemselvesBecameOthers) {
+  Start start;
+  start.resumed = true;
+  start.progress.resolved = {{"ranks", "3"}};
+  start.progress.batches = {7, 8, 9};
+  StartedRun now{{}, "", false, Shuffle::shard, 96, 2, 4, true};
+  const std::string note =
+      "note: the samples of each of 4 workers go on where those of 3 had come to on average";
+  for (const Shuffle shuffle : {Shuffle::shard, Shuffle::global}) {
+    now.shuffle = shuffle;
+    const std::vector<std::string> notes = resume_notes(start, now);
+    ASSERT_EQ(notes.size(), 1u);
+    EXPECT_TRUE(notes[0].starts_with(note)) << notes[0];
+  }
+  now.ranks = 3;
   EXPECT_TRUE(resume_notes(start, now).empty());
 }
 

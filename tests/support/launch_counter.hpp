@@ -13,8 +13,9 @@ namespace cifar_mpi::test {
 /// A runner that says of each launch, before it starts, how many steps it takes; `observation` is what holds for it.
 class LaunchCounter final : public engine::Runner {
  public:
-  LaunchCounter(std::unique_ptr<engine::Runner> runner, std::function<void(int)> note)
-      : runner_(std::move(runner)), note_(std::move(note)) {}
+  /// `graphs`: it says that it replays graphs, whatever `runner` does.
+  LaunchCounter(std::unique_ptr<engine::Runner> runner, std::function<void(int)> note, bool graphs = false)
+      : runner_(std::move(runner)), note_(std::move(note)), graphs_(graphs || runner_->replays_graphs()) {}
   void replay(int times) override {
     note_(times);
     runner_->replay(times);
@@ -28,10 +29,12 @@ class LaunchCounter final : public engine::Runner {
   std::uint64_t finished() const override { return runner_->finished(); }
   const engine::StepProgram& program() const override { return runner_->program(); }
   std::vector<double> task_seconds() const override { return runner_->task_seconds(); }
+  bool replays_graphs() const override { return graphs_; }
 
  private:
   std::unique_ptr<engine::Runner> runner_;
   std::function<void(int)> note_;
+  bool graphs_;
   engine::Observation observation_;
 };
 

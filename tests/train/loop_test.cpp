@@ -27,16 +27,19 @@ TEST_F(Loop, LeavesAtAStopWithoutTheEvaluationThatWasDue) {
 TEST_F(Loop, LaunchesSeveralStepsWhereNothingIsDueBeforeTheirEnd) {
   TrainConfig c = config();
   c.steps = 30;
-  const auto launches_of = [&](const char* name) {
+  const auto launches_of = [&](const char* name, bool graphs = false) {
     c.run_dir = path(name);
     const auto state = start(c);
     std::vector<int> launches;
-    state->step = std::make_unique<test::LaunchCounter>(std::move(state->step),
-                                                        [&](int times) { launches.push_back(times); });
+    state->step = std::make_unique<test::LaunchCounter>(
+        std::move(state->step), [&](int times) { launches.push_back(times); }, graphs);
     run_loop(*state);
     return launches;
   };
   EXPECT_EQ(launches_of("single"), std::vector<int>(30, 1));
+  // log 10, 20, 30; recorded are 5, 15 and 25, counted from 0
+  EXPECT_EQ(launches_of("graphs", true),
+            (std::vector<int>{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1}));
   c.graph_steps = 3;
   c.log_every = 9;
   c.checkpoint_every = 14;

@@ -197,9 +197,11 @@ TEST_F(Resume, BelievesNoSettingsThatNoRunHas) {
     return run::read_checkpoint(run::checkpoint_path(config().run_dir, 4));
   }();
   const std::string forged = path("forged.h5");
-  const auto refused = [&](const std::string& name, const std::string& value) {
+  const auto refused = [&](const std::string& name, const std::string& value,
+                           const std::vector<std::uint64_t>& batches = {}) {
     on_rank_zero([&] {
       run::Checkpoint other = good;
+      other.progress.batches = batches;
       if (name == "step") other.progress.step = UINT64_MAX;
       for (auto& [key, text] : other.progress.resolved) {
         if (key == name) text = value;
@@ -215,6 +217,7 @@ TEST_F(Resume, BelievesNoSettingsThatNoRunHas) {
   };
   for (const char* threads : {"100000", "-1", "99999999999999999999", "two", ""}) refused("threads", threads);
   for (const char* ranks : {"0", "-2", "13", "2147483647", "x"}) refused("ranks", ranks);
+  refused("ranks", "3", {4, 4});
   refused("step", "18446744073709551615");
 }
 

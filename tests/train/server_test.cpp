@@ -125,8 +125,10 @@ TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
   c.check_every = 5;
   c.eval_every = 0.5;
   c.keep = 10;
+  if (world().rank() == 0) stop_ = engine::kTraceRequest;
   const auto state = start(c);
   run_loop(*state);
+  EXPECT_EQ(stop_, 0) << "a trace is refused, not asked for ever";
   const comm::PushCounts counts = state->update->push_counts().value();
   const auto computed = static_cast<std::uint64_t>(
       std::accumulate(counts.applied.begin(), counts.applied.end(), std::uint64_t{0}));
@@ -155,6 +157,26 @@ TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
                                        end.progress.batches[static_cast<std::size_t>(world().rank())]);
   run_loop(*resumed);
   EXPECT_EQ(saved(c, 25).progress.step, 25u);
+}
+
+/// A step of fewer samples than there are workers, and from a checkpoint on others of them: of each the samples go on where all
+/// had come to on average.
+TEST_F(ServedRun, GoesOnWithAnotherNumberOfWorkersThanAStepHasSamples) {
+  if (world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
+  TrainConfig c = served("few_samples", 2);
+  c.aggregation = {.asynchronous = true};
+  c.shuffle = data::Shuffle::shard;
+  c.batch_size = 1;
+  c.lr = 0.001;
+  for (const auto& [servers, steps] : {std::pair(2, 6), {1, 12}, {1, 18}, {2, 24}}) {
+    c.servers = servers;
+    c.steps = steps;
+    run(c);
+    const run::Checkpoint end = saved(c, static_cast<std::uint64_t>(steps));
+    const auto workers = static_cast<std::size_t>(world().size() - servers);
+    EXPECT_EQ(end.progress.batches.size(), workers == 1 ? 0 : workers);
+    EXPECT_EQ(end.progress.samples_seen, static_cast<std::uint64_t>(steps));
+  }
 }
 
 /// Each worker's batch by itself, one after the other, is the same as all at once where the rate is that of one of them and

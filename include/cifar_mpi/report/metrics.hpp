@@ -32,11 +32,15 @@ struct StepReport {
   int slowest_rank = -1;  ///< that of compute_ms_max; -1: unknown
   double exposed_communication_ms =
       -1.0;  ///< of a step, in which rank 0 was in collectives; below 0: unknown
-  std::optional<comm::PushCounts> pushes;  ///< since this process began to train, where there are servers
+  /// Since this process began to train, where there are servers. Of those read from a file the last report alone has them.
+  std::optional<comm::PushCounts> pushes;
 };
 
 /// For people: what servers made of the pushes, and the bytes of those of the busiest worker and server.
 std::string pushes_text(const comm::PushCounts& pushes);
+
+/// The least staleness that this share of the pushes does not exceed.
+std::uint64_t staleness_quantile(const comm::PushCounts& pushes, double share);
 
 /// What an evaluation on the test split found.
 struct EvaluationReport {
