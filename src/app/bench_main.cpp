@@ -5,6 +5,7 @@
 #include <string>
 
 #include "app/bench_allreduce.hpp"
+#include "app/bench_ways.hpp"
 #include "app/device.hpp"
 #include "app/program.hpp"
 #include "app/values.hpp"
@@ -202,12 +203,23 @@ int main(int argc, char** argv) {
       "allreduce",
       "The ways to sum over ranks: time, bandwidth and exactness by size, beside the MPI library's");
   app::add_all_reduce(*all_reduce_command, all_reduce);
+  app::WaysOptions ways;
+  CLI::App* const ways_command = cli.add_subcommand(
+      "ways",
+      "The ways to update: time and bytes of a step, dropped and stale pushes, also with a slow worker");
+  app::add_ways(*ways_command, ways);
   cli.require_subcommand(1);
   app::add_version(cli);
-  if (const auto code = app::parse(cli, argc, argv, [&] { app::check(all_reduce); })) return *code;
+  if (const auto code = app::parse(cli, argc, argv, [&] {
+        app::check(all_reduce);
+        app::check(ways);
+      })) {
+    return *code;
+  }
   const int code = app::run_in_world(cli, argc, argv, [&](comm::World& world) {
     watch::Watchdog watchdog(world, {});
     watchdog.heart().activity = comm::Activity::measuring;
+    if (ways_command->parsed()) return app::bench_ways(ways, world);
     return all_reduce_command->parsed() ? app::bench_all_reduce(all_reduce, world) : bench_step(step, world);
   });
   return app::finish("cifar_mpi_bench", code);

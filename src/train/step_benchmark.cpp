@@ -9,8 +9,8 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
+#include "train/benchmark_parts.hpp"
 #include "train/no_exchange.hpp"
-#include "train/state.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -25,14 +25,7 @@ double least(const std::vector<double>& values) { return *std::min_element(value
 double most(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
 
 TrainConfig train_config(const StepBenchmarkConfig& config) {
-  TrainConfig train;
-  train.data = "generated images";
-  train.model = config.model;
-  if (config.model != TrainConfig{}.model) {
-    train.augment = data::Augment::crop;
-    train.normalize = data::Normalize::dataset;
-    train.optimizer.kind = optim::OptimizerKind::momentum;
-  }
+  TrainConfig train = benchmark_config(config.model);
   train.batch_size = config.batch_size;
   train.threads = config.threads;
   train.precision = config.precision;
@@ -42,36 +35,7 @@ TrainConfig train_config(const StepBenchmarkConfig& config) {
   train.bucket_mib = config.bucket_mib;
   train.overlap = comm::Overlap::on;  // `blocking` tells what it is worth
   train.share_gpus = config.share_gpus;
-  train.summary_every = 0;
-  // A rate at which nothing diverges however long the measurement takes; the work is the same for any rate.
-  train.lr = 1e-6;
   return train;
-}
-
-/// Enough images that a step does not find its own in the cache, as in a run.
-data::Samples generate(SessionState& state) {
-  data::Samples train, test;
-  const Extent image{32, 32, 3};
-  const auto count = static_cast<std::uint64_t>(std::max(4096, 8 * state.sizes.batch));
-  data::make_synthetic(image, 10, count, state.config.seed, train, test);
-  return train;
-}
-
-void build(SessionState& state, const comm::PlatformFactory& make_platform) {
-  state.info.image = {32, 32, 3};
-  state.info.label_names = data::cifar10_label_names();
-  state.info.test_count = 1;
-  state.info.train_count = static_cast<std::uint64_t>(state.world.size()) *
-                           static_cast<std::uint64_t>(std::max(4096, 8 * state.config.batch_size));
-  check(state.config);
-  state.sizes = resolve_sizes(state.config, state.world.size(), state.info);
-  state.network = make_network(state.config.model, state.info, augment_spec(state.config, state.info.image),
-                               state.config.data);
-  // Of any images: a run reads these off its own.
-  std::fill_n(state.network.augment.mean, data::kMostChannels, 120.0f);
-  std::fill_n(state.network.augment.deviation, data::kMostChannels, 60.0f);
-  plan_device(state, make_platform);
-  state.samples = ResidentData(*state.backend, generate(state));
 }
 
 /// The step in several ways, on the same memory.
@@ -100,9 +64,7 @@ void plan_variants(SessionState& state, Variants& variants) {
                                                             comm::AllReduceSettings{state.config.bucket_mib});
     variants.alone = plan_step(state, *variants.none, {});
   }
-  const auto initial = initial_tensors(state.network.params, state.config.seed);
-  state.state.write(*state.backend, *state.tower,
-                    run::initial_state(optim::state_rows(state.config.optimizer.kind), initial));
+  write_initial_state(state);
 }
 
 /// A step that diverges leaves its updates out, so its times would mean nothing; nor does it count.
@@ -229,7 +191,7 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   static std::atomic<int> nothing_asked{0};
   SessionState state(train_config(config), world, Log(world.rank()), nothing_asked);
   resolve_threads(state);
-  world.together([&] { build(state, make_platform); });
+  world.together([&] { build_on_generated_images(state, make_platform); });
   open_update(state);
   Variants variants;
   world.together([&] { plan_variants(state, variants); });

@@ -6,6 +6,7 @@
 #include "app/device.hpp"
 #include "app/programs.hpp"
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 
 namespace cifar_mpi::app {
@@ -102,6 +103,25 @@ TEST_F(Bench, SaysWhichKernelsItMeasuresAboveEachTable) {
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_EQ(test::count_lines_with(outcome.output, "  conv2 forward: "), 2) << outcome.output;
   EXPECT_LT(outcome.output.find("  conv2 forward: "), outcome.output.find("ms per step"));
+}
+
+TEST_F(Bench, ComparesWaysWithAndWithoutASlowWorkerInColumnsThatProgramsCanRead) {
+  const test::Outcome outcome = test::run_command(
+      test::kBench + " ways --ways all-reduce,local:2 --compute-ms 5 --seconds 0.01 --batch-size 2");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  for (const char* row :
+       {"all-reduce +1 +2 +no", "all-reduce +1 +2 +x3", "local:2 +1 +2 +no", "local:2 +1 +2 +x3"}) {
+    const std::regex line(concat("\n", row, " +[0-9.]+ +[0-9]+ +[0-9]+ +- +- +0.0% +-  "));
+    EXPECT_TRUE(std::regex_search(outcome.output, line)) << row << " in " << outcome.output;
+  }
+}
+
+TEST_F(Bench, RefusesWaysThatThereAreNotOrTheRanksCannotGo) {
+  expect_refusal(test::run_command(test::kBench + " ways --ways all-reduce,ring"),
+                 exit_code(ErrorKind::usage), "not 'ring'");
+  const test::Outcome outcome = test::run_command(test::kBench + " ways --ways all-reduce,server:1");
+  expect_refusal(outcome, exit_code(ErrorKind::usage), "--servers 1");
+  EXPECT_EQ(outcome.output.find("ms/step"), std::string::npos) << "something was measured before";
 }
 
 TEST_F(Bench, RefusesGpusInOneSentenceWhereThereAreNone) {

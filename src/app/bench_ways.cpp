@@ -1,0 +1,106 @@
+#include "app/bench_ways.hpp"
+
+#include <fmt/core.h>
+
+#include "app/device.hpp"
+#include "app/values.hpp"
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::app {
+namespace {
+
+constexpr const char* kRow = "{:<22} {:>5} {:>11} {:>4} {:>9} {:>10} {:>9} {:>10} {:>10} {:>8} {:>11}   {}";
+
+std::string megabytes(const std::optional<double>& bytes) {
+  return bytes ? fmt::format("{:.3f}", 1e-6 * *bytes) : "-";
+}
+
+/// A row of the table; its columns have no spaces in them, but for the last.
+std::string row(const std::string& way, double slow_factor, const train::WayBenchmark& b) {
+  const auto per_worker = b.servers == 0 ? std::to_string(b.workers) : concat(b.workers, '+', b.servers);
+  const std::string staleness =
+      b.staleness ? concat(b.staleness->half, ',', b.staleness->most_of_all, ',', b.staleness->most) : "-";
+  return fmt::format(
+      kRow, way, per_worker, b.images_per_step, slow_factor > 1.0 ? fmt::format("x{:g}", slow_factor) : "no",
+      fmt::format("{:.2f}", 1e3 * b.step_s), fmt::format("{:.0f}", b.computed_per_s),
+      fmt::format("{:.0f}", b.applied_per_s), megabytes(b.worker_bytes), megabytes(b.server_bytes),
+      fmt::format("{:.1f}%", 100.0 * b.dropped), staleness, b.exchange);
+}
+
+}  // namespace
+
+void add_ways(CLI::App& app, WaysOptions& options) {
+  app.add_option("--ways", options.ways,
+                 "Which: all-reduce, local:STEPS, local:STEPS:nesterov, server:SERVERS, "
+                 "server:SERVERS:AGGREGATE, server:SERVERS:async, server:SERVERS:async:STALENESS")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--model", options.config.model, "Model of the catalog")
+      ->check(model_name())
+      ->capture_default_str();
+  app.add_option("--batch-size", options.config.batch_size, "Samples of a worker")
+      ->check(number(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option(
+         "--compute-ms", options.compute_ms,
+         "Milliseconds that a worker computes for a batch, which it sleeps here; `step` measures them")
+      ->check(number(0.1, 1e6))
+      ->capture_default_str();
+  app.add_option("--slow-factor", options.slow_factor,
+                 "How many times longer the last worker computes where there is a slow one; 1: nowhere")
+      ->check(number(1.0, 1000.0))
+      ->capture_default_str();
+  app.add_option("--seconds", options.config.seconds, "That a worker computes in each measurement")
+      ->check(number(0.001, 3600.0))
+      ->capture_default_str();
+  app.add_option("--all-reduce", options.config.all_reduce,
+                 "Who sums; as --wire and --bucket-mib for the ways without servers")
+      ->check(CLI::IsMember(collective_names()))
+      ->capture_default_str();
+  app.add_option("--wire", options.wire, "What gradients look like in messages")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  app.add_option("--bucket-mib", options.config.bucket_mib,
+                 "Least size of the spans in which gradients are summed")
+      ->check(bucket_mib())
+      ->capture_default_str();
+}
+
+void check(const WaysOptions& options) {
+  for (const std::string& way : options.ways) {
+    train::TrainConfig config;
+    train::choose_way(config, way);
+  }
+}
+
+int bench_ways(WaysOptions& options, comm::World& world) {
+  const Log log(world.rank());
+  train::WaysBenchmarkConfig& config = options.config;
+  config.wire = find_name<comm::Wire>(options.wire).value();
+  config.compute_s = 1e-3 * options.compute_ms;
+  world.together([&] {
+    check_collective(config.all_reduce, false, "cifar_mpi_bench ways");
+    for (const std::string& way : options.ways) train::require_possible(config, way, world.size());
+  });
+  log.info(concat(config.model, " on ", world.size(), world.size() == 1 ? " rank" : " ranks", ", batch ",
+                  config.batch_size, " of each worker; the ", options.compute_ms,
+                  " ms that it computes for a batch are slept"));
+  log.info(fmt::format(kRow, "way", "ranks", "images/step", "slow", "ms/step", "computed/s", "applied/s",
+                       "MB worker", "MB server", "dropped", "staleness", "exchange"));
+  for (const std::string& way : options.ways) {
+    std::vector<double> factors{1.0};
+    if (options.slow_factor > 1.0) factors.push_back(options.slow_factor);
+    for (const double factor : factors)
+      log.info(row(way, factor, train::benchmark_way(config, way, factor, world, platform_for("cpu"))));
+  }
+  log.info(
+      "slow: how many times longer the last worker computes; computed, applied: images; MB: sent and "
+      "received per "
+      "step of the busiest worker and server, of pushes and answers, or by a node's network devices where "
+      "ranks "
+      "sum; staleness: of 50 %, 95 % and all pushes");
+  return 0;
+}
+
+}  // namespace cifar_mpi::app

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/train/ways_benchmark.hpp"
+
+/// `cifar_mpi_bench ways`: its options, and its table.
+namespace cifar_mpi::app {
+
+struct WaysOptions {
+  train::WaysBenchmarkConfig config;
+  std::vector<std::string> ways{"all-reduce", "server:1", "server:1:async", "local:16"};
+  double compute_ms = 60.0;
+  double slow_factor = 3.0;
+  std::string wire = "fp32";
+};
+
+void add_ways(CLI::App& app, WaysOptions& options);
+
+/// Throws Error{usage} for a way that there is none of.
+void check(const WaysOptions& options);
+
+int bench_ways(WaysOptions& options, comm::World& world);
+
+}  // namespace cifar_mpi::app

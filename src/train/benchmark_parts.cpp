@@ -1,0 +1,59 @@
+#include "train/benchmark_parts.hpp"
+
+#include <algorithm>
+
+namespace cifar_mpi::train {
+namespace {
+
+/// Of each rank.
+std::uint64_t images_of(const TrainConfig& config) {
+  return static_cast<std::uint64_t>(std::max(4096, 8 * config.batch_size));
+}
+
+}  // namespace
+
+TrainConfig benchmark_config(const std::string& model) {
+  TrainConfig train;
+  train.data = "generated images";
+  train.model = model;
+  if (model != TrainConfig{}.model) {
+    train.augment = data::Augment::crop;
+    train.normalize = data::Normalize::dataset;
+    train.optimizer.kind = optim::OptimizerKind::momentum;
+  }
+  train.summary_every = 0;
+  train.lr = 1e-6;  // the work is the same for any rate
+  return train;
+}
+
+data::DatasetInfo generated_images(const TrainConfig& config, int ranks) {
+  data::DatasetInfo info;
+  info.image = {32, 32, 3};
+  info.label_names = data::cifar10_label_names();
+  info.test_count = 1;
+  info.train_count = static_cast<std::uint64_t>(ranks) * images_of(config);
+  return info;
+}
+
+void build_on_generated_images(SessionState& state, const comm::PlatformFactory& make_platform) {
+  state.info = generated_images(state.config, state.world.size());
+  check(state.config);
+  state.sizes = resolve_sizes(state.config, state.world.size(), state.info);
+  state.network = make_network(state.config.model, state.info, augment_spec(state.config, state.info.image),
+                               state.config.data);
+  // Of any images: a run reads these off its own.
+  std::fill_n(state.network.augment.mean, data::kMostChannels, 120.0f);
+  std::fill_n(state.network.augment.deviation, data::kMostChannels, 60.0f);
+  plan_device(state, make_platform);
+  data::Samples train, test;
+  data::make_synthetic(state.info.image, 10, images_of(state.config), state.config.seed, train, test);
+  state.samples = ResidentData(*state.backend, train);
+}
+
+void write_initial_state(SessionState& state) {
+  const std::vector<optim::StateRow> rows(state.state.rows().begin(), state.state.rows().end());
+  const auto initial = initial_tensors(state.network.params, state.config.seed);
+  state.state.write(*state.backend, *state.tower, run::initial_state(rows, initial));
+}
+
+}  // namespace cifar_mpi::train

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "train/state.hpp"
+
+/// What benchmarks of whole steps have in common.
+namespace cifar_mpi::train {
+
+/// A model on generated images of 32x32x3: the tutorial's with the tutorial's input and SGD, the others with what their
+/// recipes give them, the whole image and momentum; at a rate at which nothing diverges.
+TrainConfig benchmark_config(const std::string& model);
+
+/// Those images, enough that a step does not find its own in the cache, as in a run.
+data::DatasetInfo generated_images(const TrainConfig& config, int ranks);
+
+/// Everything up to the plan for the device. Not all ranks may fail alike.
+void build_on_generated_images(SessionState& state, const comm::PlatformFactory& make_platform);
+
+/// The initial values of all rows.
+void write_initial_state(SessionState& state);
+
+}  // namespace cifar_mpi::train
