@@ -157,9 +157,13 @@ RunFingerprint ServerUpdate::settings() const {
                                 : waits_for_all() ? "all"
                                                   : std::to_string(of.pushes);
   RunFingerprint settings{{"servers", std::to_string(ranks_.servers)}, {"aggregate", aggregate}};
-  if (of.most_drift) settings.emplace_back("max staleness", std::to_string(*of.most_drift));
-  if (of.scales_rate) settings.emplace_back("rate by staleness", "on");
-  if (of.arrival_order) settings.emplace_back("arrival order", std::to_string(*of.arrival_order));
+  if (!of.asynchronous) return settings;
+  const auto or_none = [](const std::optional<std::uint64_t>& value) {
+    return value ? std::to_string(*value) : std::string("none");
+  };
+  settings.emplace_back("max staleness", or_none(of.most_drift));
+  settings.emplace_back("rate by staleness", of.scales_rate ? "on" : "off");
+  settings.emplace_back("arrival order", or_none(of.arrival_order));
   return settings;
 }
 

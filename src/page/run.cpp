@@ -180,8 +180,10 @@ void name_runs(std::vector<Run>& runs) {
 
 double recent_speed(const Run& run) {
   std::vector<double> values;
+  std::uint64_t began = 0;  // the last start; others may have been on other machines, or another way
+  for (const report::RunEvent& event : run.metrics.events) began = event.ranks > 0 ? event.step : began;
   const auto& steps = run.metrics.steps;
-  for (auto r = steps.rbegin(); r != steps.rend() && values.size() < 10; ++r) {
+  for (auto r = steps.rbegin(); r != steps.rend() && r->step > began && values.size() < 10; ++r) {
     if (std::isfinite(r->images_per_second)) values.push_back(r->images_per_second);
   }
   if (values.empty()) return std::nan("");

@@ -50,7 +50,8 @@ report::Timeline load_baseline(const std::string& dir);
 /// Gives each run the end of its path that tells it from the others.
 void name_runs(std::vector<Run>& runs);
 
-/// Images per second, the median of the last ten log lines: the last one may be of a single step. NaN: unknown.
+/// Images per second, the median of the last ten log lines of the last start: the last one may be of a single step. NaN:
+/// unknown.
 double recent_speed(const Run& run);
 
 /// Seconds of training until `step`, between the reports by interpolation.

@@ -105,6 +105,19 @@ std::uint64_t cut_back(const std::string& path, std::uint64_t step, bool evaluat
   return reached;
 }
 
+/// Of whose pushes less than a quarter as many were applied as of all in the mean, where there were enough to know.
+std::vector<int> late_workers(const comm::PushCounts& pushes) {
+  constexpr std::uint64_t kFew = 20, kTimesFewer = 4;  // of fewer pushes nothing is known
+  const std::uint64_t applied = sum_of(pushes.applied);
+  std::vector<int> late;
+  for (std::size_t w = 0; w < pushes.applied.size(); ++w) {
+    const bool known = pushes.applied[w] + pushes.dropped[w] >= kFew;
+    if (known && kTimesFewer * pushes.applied.size() * pushes.applied[w] < applied)
+      late.push_back(static_cast<int>(w));
+  }
+  return late;
+}
+
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path, std::uint64_t step, const Log& log, bool evaluates_again)
@@ -162,6 +175,10 @@ std::string pushes_text(const comm::PushCounts& pushes) {
     text += fmt::format(", {} late ones dropped, {:.1f} % ({} by worker)", dropped,
                         100.0 * static_cast<double>(dropped) / static_cast<double>(applied + dropped),
                         fmt::join(pushes.dropped, ", "));
+    if (const std::vector<int> late = late_workers(pushes); !late.empty()) {
+      text += fmt::format("; nearly always late: worker {}, whose samples --shuffle shard hardly learns",
+                          fmt::join(late, ", "));
+    }
   }
   if (!pushes.staleness.empty()) {
     text += fmt::format("; staleness: half at most {}, 95 % at most {}, most {}",

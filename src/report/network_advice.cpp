@@ -52,6 +52,7 @@ bool overlaps(const Timeline& timeline) {
 
 /// What is left of the exposed time with the batch doubled; empty where that would be no less.
 std::string twice_the_batch(const Timeline& timeline, const Losses& losses, const WhatIf& what_if) {
+  if (is_local(timeline)) return "twice the --local-steps would halve its share";
   const double exposed = what_if.twice_batch - what_if.twice_batch_ideal;
   const double faster = what_if.twice_batch > 0.0 ? 2.0 * what_if.now / what_if.twice_batch : 1.0;
   const bool hidden = exposed <= 0.25 * losses.transfer;

@@ -37,7 +37,7 @@ void StepReporter::add(std::uint64_t begin, std::uint64_t end, const engine::Ste
   if (rank_ != 0) return;
   watch_.add(record, scale_.skips ? 1 : static_cast<int>(end - begin));
   out_.board.note(record);
-  announce_rate(end - 1);
+  for (std::uint64_t step = begin; step < end; ++step) announce_rate(step);
   if (is_told(begin, end)) report(begin, end, record);
 }
 

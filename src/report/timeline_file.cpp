@@ -236,7 +236,10 @@ TimelineFile::TimelineFile(std::string path, Timeline head, std::uint64_t step, 
   if (!std::filesystem::exists(status)) return;
   try {
     Timeline found = read_timeline(path_);
-    if (!go_together(found, timeline_)) return;
+    if (!go_together(found, timeline_)) {
+      std::filesystem::remove(path_, unknown);  // what the run was says nothing of what it is
+      return;
+    }
     timeline_ = std::move(found);
     std::erase_if(timeline_.steps, [&](const Timeline::Step& kept) { return kept.step >= step; });
   } catch (const Error& error) {

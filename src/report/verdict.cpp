@@ -226,7 +226,8 @@ std::string Verdict::main_sentence() const {
   // Of these no change saves all: half is what to hope for. But waiting inside a node in a short step is for nothing
   // else.
   const bool nothing_else = losses_.step < kShortStepMs && nodes_of(timeline_, sampled_) == 1;
-  if (has_input_ && per_step_ms() >= kMuch * losses_.step)
+  // of local steps updates are so many as batches, whatever grows
+  if (has_input_ && !is_local(timeline_) && per_step_ms() >= kMuch * losses_.step)
     candidates.push_back({(nothing_else ? 1.0 : 0.5) * per_step_ms(), &Verdict::small_batch});
   if (ms_of(Section::input) >= kMuch * losses_.step)
     candidates.push_back({0.5 * ms_of(Section::input), &Verdict::slow_input});
@@ -286,6 +287,8 @@ std::vector<std::string> Verdict::number_lines() const {
 /// What the numbers are of, where that is not everything.
 std::vector<std::string> notes(const Efficiencies& e, const Timeline& timeline) {
   std::vector<std::string> lines;
+  if (is_local(timeline))
+    lines.emplace_back("a step here is all local steps between two averagings, and the averaging");
   if (!e.missing_ranks.empty())
     lines.push_back(concat(rank_list(e.missing_ranks), " left no samples: the numbers are of the other ",
                            e.ranks, e.ranks == 1 ? " rank" : " ranks"));

@@ -208,7 +208,8 @@ void require_same_run(const RunFingerprint& found, const StartRequest& asked, co
   }
   for (const auto& [name, value] : found) {
     if (name == kContent || find_item(asked.fingerprint, name) != nullptr) continue;
-    refuse(name, value, "not set", usual);
+    const std::string* const now = find_item(asked.unrecorded, name);
+    refuse(name, value, now != nullptr ? *now : "not set", usual);
   }
 }
 
@@ -229,7 +230,8 @@ std::vector<ChangedSetting> changed_settings(const RunFingerprint& then, const R
     const std::string* const before = find_item(then, name);
     if (before == nullptr || *before == value) continue;
     if (alone && concerns_sums(name)) continue;  // nothing is summed
-    changed.push_back({name, concat("note: ", name, " is ", value, ", the checkpoint was made with ", *before,
+    const std::string what = name == "ranks" ? "the number of ranks that compute" : name;
+    changed.push_back({name, concat("note: ", what, " is ", value, ", the checkpoint was made with ", *before,
                                     ": the run goes on, but not to the same bits")});
   }
   return changed;

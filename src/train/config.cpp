@@ -385,9 +385,10 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
 }
 
 RunFingerprint unrecorded_fingerprint() {
-  return {{"--optimizer", "sgd"},     {"--clip-norm", "0"},       {"--schedule", "staircase"},
-          {"--label-smoothing", "0"}, {"network input", "24x24"}, {"--flip", "random"},
-          {"--normalize", "image"}};
+  return {{"--optimizer", "sgd"},      {"--clip-norm", "0"},
+          {"--schedule", "staircase"}, {"--label-smoothing", "0"},
+          {"network input", "24x24"},  {"--flip", "random"},
+          {"--normalize", "image"},    {"--update", "all-reduce or server"}};
 }
 
 }  // namespace cifar_mpi::train

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/report/timeline.hpp"
 #include "train/state.hpp"
 #include "train/step_parts.hpp"
 
@@ -59,7 +60,7 @@ class LocalProgram {
     const std::size_t blocks = update_.spans().back().end;
     parts.control = {train_.control, train_.control_layout.floats()};
     parts.grads = {train_.grads, blocks};
-    engine::StepProgram program(kLocalSteps);
+    engine::StepProgram program(report::kLocalSteps);
     update_.append(program, std::move(parts), concurrent);
     program.finalize();
     return program;

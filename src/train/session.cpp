@@ -187,6 +187,12 @@ void describe_run(const SessionState& state, const run::Start& start) {
   }
   if (config.update == comm::UpdateKind::local) log.info(local_text(state));
   if (const std::string note = state.update->note(); !note.empty()) log.warn(note);
+  if (state.skips() && !config.aggregation.asynchronous && config.shuffle == data::Shuffle::shard) {
+    log.info(
+        "note: with --aggregate below all workers one that is always late never makes a step, and with "
+        "--shuffle shard nobody else has its samples; --shuffle global hands out all samples anew in each "
+        "pass");
+  }
   if (const int unused = state.world.unused_cores(); unused > 0) {
     log.info(concat("note: ", unused,
                     " cores of this node are in no rank's affinity mask; mpirun --bind-to none frees them"));

@@ -125,8 +125,7 @@ int kept_images(const SessionState& state);
 std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& update,
                                           comm::Concurrency concurrent);
 
-inline constexpr const char* kLocalSteps = "local steps";
-/// Likewise the one of the steps between two averagings, of this name.
+/// Likewise the one of the steps between two averagings, report::kLocalSteps.
 std::unique_ptr<engine::Runner> plan_local_steps(SessionState& state, comm::Update& update,
                                                  comm::Concurrency concurrent);
 

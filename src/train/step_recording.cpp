@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include "cifar_mpi/base/text.hpp"
@@ -97,7 +99,7 @@ std::uint64_t summed_bytes(const engine::Task& task) {
 
 /// Into which of the timeline's tasks each task of the program goes: local steps are told of together, which have the same tasks.
 std::vector<std::int32_t> timeline_rows(const engine::StepProgram& program) {
-  const bool local = program.name() == kLocalSteps;
+  const bool local = program.name() == report::kLocalSteps;
   const std::vector<engine::LaneId> lanes = engine::lanes_of(program);
   std::map<std::pair<std::string, engine::LaneId>, std::int32_t> known;
   std::vector<std::int32_t> rows;
@@ -151,7 +153,7 @@ report::Timeline timeline_head(const SessionState& state) {
   head.collective = collective != nullptr ? *collective : std::string(state.update->name());
   head.wire = to_string(state.config.wire);
   head.reproducible = state.config.reproducible;
-  const bool local = program.name() == kLocalSteps;
+  const bool local = program.name() == report::kLocalSteps;
   head.images_per_rank =
       static_cast<std::uint64_t>(state.sizes.batch * (local ? state.sizes.local_steps : 1));
   const std::vector<std::int32_t> rows = timeline_rows(program);
@@ -183,9 +185,14 @@ StepRecording::StepRecording(SessionState& state, std::vector<std::uint64_t> bou
   const TraceWindow& asked = s_.config.trace;
   const bool first_program = begun == s_.progress.step;
   if (asked.first > 0 && (first_program || asked.first > begun)) asked_ = {asked.first - 1, asked.last};
-  if (s_.world.rank() != 0 || s_.skips()) return;
-  file_ = std::make_unique<report::TimelineFile>(s_.config.run_dir + "/timeline.h5", timeline_head(s_), begun,
-                                                 s_.log);
+  if (s_.world.rank() != 0) return;
+  const std::string path = s_.config.run_dir + "/timeline.h5";
+  if (s_.skips()) {  // ranks are in different steps: what an earlier start left says nothing of this one
+    std::error_code unknown;
+    std::filesystem::remove(path, unknown);
+    return;
+  }
+  file_ = std::make_unique<report::TimelineFile>(path, timeline_head(s_), begun, s_.log);
 }
 
 void StepRecording::before_launch(std::uint64_t step) {

@@ -28,7 +28,9 @@ TEST_F(ResumedRun, GoesOnAtTheSameSamplesOnFourThreeTwoAndFourRanks) {
     const Outcome leg = train(ranks, "changing", common + "--steps " + std::to_string(steps += 3));
     ASSERT_EQ(leg.code, 0) << leg.output;
     if (steps == 3) continue;
-    EXPECT_EQ(count_lines_with(leg.output, "note: ranks is " + std::to_string(ranks)), 1) << leg.output;
+    EXPECT_EQ(
+        count_lines_with(leg.output, "note: the number of ranks that compute is " + std::to_string(ranks)), 1)
+        << leg.output;
     EXPECT_EQ(count_lines_with(leg.output, "--shuffle shard"), 0) << leg.output;
   }
   const std::vector<double> wanted = losses("straight"), found = losses("changing");

@@ -218,6 +218,15 @@ TEST(KeyFacts, SayHowFarHowGoodAndHowFast) {
   EXPECT_EQ(key_facts(load_run(folder.path())), expected);
 }
 
+TEST(KeyFacts, HaveTheSpeedOfTheLastStart) {
+  const TempDir folder;
+  std::string lines = "{\"event\":\"start\",\"step\":0,\"ranks\":2}\n";
+  for (int step = 10; step <= 50; step += 10) lines += report_line(step, step, 500);
+  lines += "{\"event\":\"resume\",\"step\":50,\"ranks\":2}\n" + report_line(60, 60, 100);
+  write_file(folder / "metrics.jsonl", lines);
+  EXPECT_EQ(recent_speed(load_run(folder.path())), 100.0);
+}
+
 TEST(KeyFacts, SayWhatServersMadeOfThePushes) {
   const TempDir folder;
   write_file(folder / "metrics.jsonl",

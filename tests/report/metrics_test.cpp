@@ -239,6 +239,16 @@ TEST(PushesText, NamesDropsAndStalenessWhereThereAreAny) {
       "answers for the busiest worker, 4.0 for the busiest server");
 }
 
+TEST(PushesText, NamesWorkersThatAreNearlyAlwaysLate) {
+  comm::PushCounts pushes = some_pushes();
+  pushes.applied = {30, 3, 25, 2};
+  pushes.dropped = {0, 17, 5, 17};  // a quarter of the mean of 15 is 3.75; of the last one little is known
+  EXPECT_NE(pushes_text(pushes).find("; nearly always late: worker 1, whose samples"), std::string::npos)
+      << pushes_text(pushes);
+  pushes.applied[1] = 4;
+  EXPECT_EQ(pushes_text(pushes).find("always late"), std::string::npos) << pushes_text(pushes);
+}
+
 TEST(MetricsFile, SaysWhereItCannotWriteAndWhy) {
   const TempDir folder;
   expect_error(ErrorKind::io, {folder / "none/metrics.jsonl", "No such file"},

@@ -231,6 +231,7 @@ TEST_F(TimelineOfARun, IsBegunAnewWithOtherTasksOrHosts) {
   other.hosts = {"node1", "node3"};
   for (const Timeline& next : {other, head()}) {
     TimelineFile file(path_, next, 100, Log());
+    EXPECT_FALSE(std::filesystem::exists(path_)) << "a run without a sample shows another one's";
     file.add(steps(3, 1), sharp());
     file.finish();
     EXPECT_EQ(numbers(read_timeline(path_)), Numbers{3});

@@ -126,6 +126,25 @@ TEST(Verdict, RecommendsSharedMemoryInsideANode) {
       "they do, twice the batch per rank (256 images) would make 1.1 times the images/s");
 }
 
+// What is in every local step is not made rarer by another batch.
+TEST(Verdict, RecommendsMoreLocalSteps) {
+  const Line slow = {{kForward, 20}, {kBackward1, 20}, {kBucket0, 10}, {kUpdate0, 1}};
+  Timeline run = timeline({{slow, slow}}, true);
+  run.program = kLocalSteps;
+  const std::string sentence = sentence_of(run);
+  EXPECT_TRUE(sentence.ends_with("twice the --local-steps would halve its share")) << sentence;
+  EXPECT_NE(sentence_of(timeline({{slow, slow}}, true)), sentence);
+  const Line work = {{kAugment, 0.2}, {kForward, 1.3}, {kBackward1, 1.5}, {kUpdate0, 1.5}, {kUpdate1, 0.5}};
+  run = timeline({{work, work}});
+  EXPECT_NE(sentence_of(run).find("batch"), std::string::npos) << sentence_of(run);
+  run.program = kLocalSteps;
+  EXPECT_EQ(sentence_of(run).find("batch"), std::string::npos) << sentence_of(run);
+  const std::vector<std::string> lines = verdict_of(run);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(),
+                       "a step here is all local steps between two averagings, and the averaging"),
+            1);
+}
+
 // 4 MB in 10 ms is less than any memory does, in 3.9 ms it is not.
 TEST(Verdict, SaysThatRanksWaitForTheirCoresInsideANode) {
   const auto sentence = [](double ms) {

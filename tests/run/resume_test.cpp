@@ -51,6 +51,10 @@ TEST(RequireSameRun, TakesWhatWasNotYetRecordedForWhatItWas) {
   asked.fingerprint[1].second = "cosine";
   expect_error(ErrorKind::checkpoint, {"its --schedule is staircase, this one's is cosine"},
                [&] { require_same_run(before, asked, "file", 1); });
+  asked.fingerprint = before;
+  expect_error(ErrorKind::checkpoint, {"its --schedule is linear, this one's is staircase"}, [&] {
+    require_same_run({{"model", "tutorial"}, {"--schedule", "linear"}}, asked, "file", 1);
+  });
 }
 
 TEST(RequireSameRun, RefusesAnotherOptimizer) {
@@ -104,16 +108,18 @@ TEST(ChangedSettings, SaysOneLineForEach) {
   EXPECT_TRUE(changed_settings(then, then).empty());
   RunFingerprint now = then;
   now[0].second = "fp32";
+  now[2].second = "3";
   now[3].second = "window";
   const std::vector<ChangedSetting> changed = changed_settings(then, now);
-  ASSERT_EQ(changed.size(), 2u);
+  ASSERT_EQ(changed.size(), 3u);
   EXPECT_EQ(changed[0].name, "precision");
   EXPECT_EQ(
       changed[0].note,
       "note: precision is fp32, the checkpoint was made with bf16: the run goes on, but not to the same "
       "bits");
-  EXPECT_EQ(changed[1].name, "all-reduce");
-  EXPECT_TRUE(changed[1].note.starts_with("note: all-reduce is window, the checkpoint was made with ring:"));
+  EXPECT_TRUE(changed[1].note.starts_with("note: the number of ranks that compute is 3, the checkpoint"));
+  EXPECT_EQ(changed[2].name, "all-reduce");
+  EXPECT_TRUE(changed[2].note.starts_with("note: all-reduce is window, the checkpoint was made with ring:"));
 }
 
 TEST(ChangedSettings, IgnoresHowNothingIsSummed) {

@@ -237,7 +237,7 @@ TEST_F(LocalSteps, GoOnToTheSameBits) {
     other = parts;
     other.update = comm::UpdateKind::all_reduce;
     other.local = {};
-    expect_agreed(ErrorKind::checkpoint, "its --update is local, this one's is not set",
+    expect_agreed(ErrorKind::checkpoint, "its --update is local, this one's is all-reduce or server",
                   [&] { start(other); });
   }
 }
@@ -254,6 +254,11 @@ TEST_F(LocalSteps, BeginAfterEpochsOfAllReducesAndGoOnToTheSameBits) {
   straight.keep = 10;
   straight.check_every = 1;
   run(straight);
+  expect_agreed(ErrorKind::checkpoint, "its --update is all-reduce or server, this one's is local", [&] {
+    TrainConfig other = straight;
+    other.run_dir = ring.run_dir;
+    start(other);
+  });
   world().barrier();
   expect_same_tensors(
       run::read_checkpoint(run::checkpoint_path(straight.run_dir, 3)).state[StateRole::weights],

@@ -125,10 +125,17 @@ TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
   c.check_every = 5;
   c.eval_every = 0.5;
   c.keep = 10;
-  if (world().rank() == 0) stop_ = engine::kTraceRequest;
+  const std::string timeline = c.run_dir + "/timeline.h5";
+  if (world().rank() == 0) {
+    stop_ = engine::kTraceRequest;
+    std::filesystem::create_directories(c.run_dir);
+    write_file(timeline, "of a start that updated in another way");
+  }
+  world().barrier();
   const auto state = start(c);
   run_loop(*state);
   EXPECT_EQ(stop_, 0) << "a trace is refused, not asked for ever";
+  EXPECT_FALSE(std::filesystem::exists(timeline));
   const comm::PushCounts counts = state->update->push_counts().value();
   const auto computed = static_cast<std::uint64_t>(
       std::accumulate(counts.applied.begin(), counts.applied.end(), std::uint64_t{0}));
@@ -234,6 +241,12 @@ TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderAlsoAcrossAResume) {
   expect_same_state(a, b, whole.optimizer.kind);
   EXPECT_EQ(a.progress.batches, b.progress.batches);
   EXPECT_EQ(a.progress.samples_seen, 24u * static_cast<std::uint64_t>(whole.batch_size));
+  // what a resume that leaves these out is told of
+  const auto is = [&](const char* setting, const char* value) {
+    const std::string* const found = find_item(a.progress.resolved, setting);
+    return found != nullptr && *found == value;
+  };
+  EXPECT_TRUE(is("max staleness", "2") && is("rate by staleness", "on") && is("arrival order", "3"));
 }
 
 /// With one worker it is the run of one rank.
@@ -243,7 +256,12 @@ TEST_F(ServedRun, StepsAsynchronouslyWithOneWorkerAsWithoutServers) {
   async.aggregation = {.asynchronous = true, .scales_rate = true};
   run(all);
   run(async);
-  expect_same_state(saved(all, 4), saved(async, 4), all.optimizer.kind);
+  const run::Checkpoint last = saved(async, 4);
+  expect_same_state(saved(all, 4), last, all.optimizer.kind);
+  for (const char* const setting : {"max staleness", "arrival order"}) {
+    const std::string* const found = find_item(last.progress.resolved, setting);
+    EXPECT_TRUE(found != nullptr && *found == "none") << setting;
+  }
 }
 
 /// The pushes of all workers, asked for by their number, are those of all workers.

@@ -74,6 +74,10 @@ struct Timeline {
   bool operator==(const Timeline&) const = default;
 };
 
+/// Name of a program that is all local steps between two averagings.
+inline constexpr const char* kLocalSteps = "local steps";
+inline bool is_local(const Timeline& timeline) { return timeline.program == kLocalSteps; }
+
 /// Whether servers make the updates, and ranks push and pull.
 inline bool is_served(const Timeline& timeline) { return timeline.collective.starts_with("server"); }
 
