@@ -88,6 +88,22 @@ TellsWhatFailed() {
   says 'did not tell of all ways'
 }
 
+EndsWhatItStartedWhenItIsEnded() {
+  programs
+  stand_in "$here/tree/tools/shaped_nodes" <<EOS
+trap 'touch "$here/ended"; exit 143' TERM
+touch "$here/begun"
+for i in {1..300}; do sleep 0.1; done
+EOS
+  "$compare" --build "$fake/build" --ways all-reduce --part speed --compute-ms 1 2>/dev/null &
+  local pid=$! status=0
+  until [ -e "$here/begun" ]; do sleep 0.05; done
+  kill "$pid"
+  wait "$pid" || status=$?
+  [ "$status" = 143 ] || fail "ended with $status"
+  [ -e "$here/ended" ] || fail "what it had started went on"
+}
+
 RefusesNonsense() {
   programs
   run 2 --ranks 1
