@@ -166,9 +166,7 @@ void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
                  "Default: all that this run's nodes or GPUs allow")
       ->delimiter(',')
       ->check(CLI::IsMember(collective_names()));
-  app.add_option("--wire", options.wire, "What messages carry; bf16 halves them")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+  add_wire(app, options.wire);
   app.add_option("--seconds", options.config.seconds, "Per size, about")
       ->check(number(0.001, 3600.0))
       ->capture_default_str();

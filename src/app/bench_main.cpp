@@ -170,13 +170,8 @@ void add_step(CLI::App& app, StepOptions& options) {
   app.add_option("--all-reduce", options.config.all_reduce)
       ->check(CLI::IsMember(app::collective_names()))
       ->capture_default_str();
-  app.add_option("--wire", options.wire, "What gradients look like in messages")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
-  app.add_option("--bucket-mib", options.config.bucket_mib,
-                 "Least size of the spans in which gradients are summed")
-      ->check(app::bucket_mib())
-      ->capture_default_str();
+  app::add_wire(app, options.wire);
+  app::add_bucket_mib(app, options.config.bucket_mib);
   app.add_option("--graph-steps", options.config.graph_steps, "Steps in one launch of a CUDA graph")
       ->check(app::number(1, train::kMostGraphSteps))
       ->capture_default_str();

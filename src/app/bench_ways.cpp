@@ -58,13 +58,8 @@ void add_ways(CLI::App& app, WaysOptions& options) {
                  "Who sums; as --wire and --bucket-mib for the ways without servers")
       ->check(CLI::IsMember(collective_names()))
       ->capture_default_str();
-  app.add_option("--wire", options.wire, "What gradients look like in messages")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
-  app.add_option("--bucket-mib", options.config.bucket_mib,
-                 "Least size of the spans in which gradients are summed")
-      ->check(bucket_mib())
-      ->capture_default_str();
+  add_wire(app, options.wire);
+  add_bucket_mib(app, options.config.bucket_mib);
 }
 
 void check(const WaysOptions& options) {

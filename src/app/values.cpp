@@ -125,6 +125,18 @@ std::optional<std::uint64_t> number_or_none_of(const std::string& text) { return
 
 CLI::Validator bucket_mib() { return number(train::kLeastBucketMib, train::kMostBucketMib); }
 
+void add_wire(CLI::App& app, std::string& wire) {
+  app.add_option("--wire", wire, "What messages carry; bf16 halves them")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+}
+
+void add_bucket_mib(CLI::App& app, double& mib) {
+  app.add_option("--bucket-mib", mib, "Least size of the spans in which gradients are summed")
+      ->check(bucket_mib())
+      ->capture_default_str();
+}
+
 CLI::Validator timeout() {
   const auto check = [](const std::string& text) -> std::string {
     const std::optional<double> value = parse<double>(text);

@@ -41,6 +41,10 @@ std::optional<std::uint64_t> number_or_none_of(const std::string& text);
 /// What --bucket-mib may be, see train::TrainConfig.
 CLI::Validator bucket_mib();
 
+/// Those of the benchmarks that a run has, too.
+void add_wire(CLI::App& app, std::string& wire);
+void add_bucket_mib(CLI::App& app, double& mib);
+
 /// What --timeout may be, in seconds: 0, or at least 2, for a watchdog looks only now and then.
 CLI::Validator timeout();
 
