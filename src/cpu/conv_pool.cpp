@@ -7,7 +7,6 @@
 #include "cpu/affine_group.hpp"
 #include "cpu/conv.hpp"
 #include "cpu/pieces.hpp"
-#include "cpu/pool.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {
@@ -18,40 +17,28 @@ using Tag = dnnl::memory::format_tag;
 }  // namespace
 
 std::optional<ConvPool> plan_conv_pool(const Dnnl& dnnl, const model::Conv2d& conv,
-                                       const model::MaxPool& pool, const AffinePlace& place,
-                                       const Extent& out, int pieces) {
-  ConvPool stage{plan_conv(dnnl, conv, place), {}, {}, {}};
-  stage.conv.pieces = pieces;
-  stage.pool = plan_pool(dnnl, pool, place.batch, stage.conv.dst, place.out, out, place.type);
-  stage.piece_dst = stage.pool.kernels.forward.describe(dnnl::query::dst_md);
-  for (const Tag tag : {Tag::nChw16c, Tag::nChw8c, Tag::nhwc, Tag::nchw}) {
-    if (!(stage.piece_dst == activations(place.batch, out, place.type, tag))) continue;
-    stage.dst = activations(place.batch * pieces, out, place.type, tag);
-    return stage;
-  }
-  return std::nullopt;
+                                       const model::MaxPool& pool, const AffinePlace& place, int pieces) {
+  Affine affine = plan_conv(dnnl, conv, place);
+  affine.pieces = pieces;
+  const std::optional<PlannedPool> planned = plan_pool(pool, place.batch, affine.dst, place.out);
+  if (!planned) return std::nullopt;
+  const Desc dst = activations(place.batch * pieces, planned->pool.out(), place.type, planned->format);
+  return ConvPool{std::move(affine), planned->pool, dst};
 }
 
 Task plan_conv_pool_forward(const std::string& name, const Dnnl& dnnl, const ConvPool& stage,
                             const ConvPoolMemory& memory, const void* weights, const float* biases) {
   const Affine& conv = stage.conv;
-  const PoolKernels& pool = stage.pool.kernels;
-  const bool training = memory.workspace != nullptr;
+  const Pool& pool = stage.pool;
   std::vector<Task> parts;
   for (int p = 0; p < conv.pieces; ++p) {
     parts.push_back(kernel_task(
         name, dnnl, conv.kernels.forward,
         conv.forward_operands(memory.src + offset_of_piece(conv.src, p), weights, biases, memory.piece),
         memory.scratch));
-    std::vector<Operand> operands{
-        reads(DNNL_ARG_SRC, conv.dst, memory.piece),
-        writes(DNNL_ARG_DST, stage.piece_dst, memory.dst + offset_of_piece(stage.piece_dst, p))};
-    if (training) {
-      std::byte* const workspace = memory.workspace + offset_of_piece(stage.pool.workspace, p);
-      operands.push_back(writes(DNNL_ARG_WORKSPACE, stage.pool.workspace, workspace));
-    }
-    parts.push_back(kernel_task(name, dnnl, training ? pool.forward : pool.inference, std::move(operands),
-                                memory.scratch));
+    const std::size_t pooled = stage.pooled_before(p);
+    parts.push_back(plan_pool_forward(name, pool, memory.piece, memory.dst + pooled * pool.value_bytes(),
+                                      memory.choices == nullptr ? nullptr : memory.choices + pooled));
   }
   return in_one(name, std::move(parts));
 }
@@ -62,13 +49,9 @@ Task plan_conv_pool_backward(const std::string& name, const Dnnl& dnnl, const Co
   const PieceSums sums(conv, memory.partial, grad_weights, grad_biases);
   std::vector<Task> parts;
   for (int p = 0; p < conv.pieces; ++p) {
-    parts.push_back(kernel_task(
-        name, dnnl, stage.pool.kernels.backward,
-        {reads(DNNL_ARG_DIFF_DST, stage.piece_dst, memory.grad_dst + offset_of_piece(stage.piece_dst, p)),
-         reads(DNNL_ARG_WORKSPACE, stage.pool.workspace,
-               memory.workspace + offset_of_piece(stage.pool.workspace, p)),
-         writes(DNNL_ARG_DIFF_SRC, conv.dst, memory.piece)},
-        memory.scratch));
+    const std::size_t pooled = stage.pooled_before(p);
+    parts.push_back(plan_pool_backward(name, stage.pool, memory.grad_dst + pooled * stage.pool.value_bytes(),
+                                       memory.choices + pooled, memory.piece));
     std::vector<Operand> operands = sums.operands(p);
     operands.push_back(reads(DNNL_ARG_SRC, conv.src, memory.src + offset_of_piece(conv.src, p)));
     operands.push_back(reads(DNNL_ARG_DIFF_DST, conv.grad_dst, memory.piece));
@@ -83,20 +66,18 @@ namespace {
 
 class ConvPoolGroup final : public AffineGroup {
  public:
-  ConvPoolGroup(Planning& planning, const model::Conv2d& conv, const model::MaxPool& pool, ConvPool stage,
-                const Extent& in)
+  ConvPoolGroup(Planning& planning, const model::Conv2d& conv, ConvPool stage, const Extent& in)
       : AffineGroup(planning, conv.name, std::move(stage.conv), conv_logical_weights(conv, in)),
-        pool_(std::move(stage.pool)),
-        piece_dst_(std::move(stage.piece_dst)) {
-    note_pool(planning, pool.name, pool_);
-    contract_.name = conv.name + " + " + pool.name;
+        pool_(stage.pool) {
+    note_pool(planning, pool_);
+    contract_.name = conv.name + " + " + pool_.layer.name;
     ++contract_.operations;
     contract_.src = {planning.formats(activations(planning.batch, in, planning.type, Tag::nchw))};
     contract_.dst = planning.formats(stage.dst);
   }
 
   engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena& arena) const override {
-    const ConvPool stage{affine_, pool_, piece_dst_, {}};
+    const ConvPool stage{affine_, pool_, {}};
     engine::GroupTasks tasks;
     const Weights weights = prepare(operands, arena, tasks.prepare);
     ConvPoolMemory memory;
@@ -105,7 +86,7 @@ class ConvPoolGroup final : public AffineGroup {
     memory.grad_dst = operands.grad_dst;
     memory.piece = arena.take(affine_.dst.get_size());
     if (operands.training) {
-      memory.workspace = arena.take(static_cast<std::size_t>(affine_.pieces) * pool_.workspace.get_size());
+      memory.choices = arena.take_array<std::uint8_t>(stage.pooled_before(affine_.pieces));
     }
     memory.scratch = arena.take(scratch_bytes());
     tasks.forward.push_back(plan_conv_pool_forward(name() + " forward", planning_.dnnl, stage, memory,
@@ -124,24 +105,17 @@ class ConvPoolGroup final : public AffineGroup {
 
  private:
   std::size_t scratch_bytes() const {
-    std::size_t most = 0;
-    for (const Kernel* kernel : {&affine_.kernels.forward, &affine_.kernels.weight_gradient,
-                                 &pool_.kernels.forward, &pool_.kernels.inference, &pool_.kernels.backward}) {
-      most = std::max(most, kernel->scratch_bytes());
-    }
-    return most;
+    return std::max(affine_.kernels.forward.scratch_bytes(), affine_.kernels.weight_gradient.scratch_bytes());
   }
 
   Pool pool_;
-  Desc piece_dst_;
 };
 
 }  // namespace
 
 PlannedGroupPtr plan_conv_pool_group(Planning& planning, const engine::Chain& chain, AffinePlace place) {
   const auto* const conv = chain.as<model::Conv2d>(0);
-  const std::size_t next = place.relu ? 2 : 1;
-  const auto* const pool = chain.as<model::MaxPool>(next);
+  const auto* const pool = chain.as<model::MaxPool>(place.relu ? 2 : 1);
   const int samples = samples_per_piece(planning.batch, planning.threads);
   if (pool == nullptr || samples == planning.batch || !place.choose_dst ||
       !planning.is(place.src, place.in, Tag::nchw)) {
@@ -150,9 +124,9 @@ PlannedGroupPtr plan_conv_pool_group(Planning& planning, const engine::Chain& ch
   place.batch = samples;
   place.src = activations(samples, place.in, planning.type, Tag::nchw);
   std::optional<ConvPool> fused =
-      plan_conv_pool(planning.dnnl, *conv, *pool, place, chain.out(next), planning.batch / samples);
+      plan_conv_pool(planning.dnnl, *conv, *pool, place, planning.batch / samples);
   if (!fused) return nullptr;
-  return std::make_unique<ConvPoolGroup>(planning, *conv, *pool, std::move(*fused), place.in);
+  return std::make_unique<ConvPoolGroup>(planning, *conv, std::move(*fused), place.in);
 }
 
 }  // namespace cifar_mpi::cpu

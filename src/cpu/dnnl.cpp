@@ -11,11 +11,8 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-// Version 2 describes the operation first and has the pooling that takes a dilation under another name.
+// Version 2 describes the operation first.
 #if DNNL_VERSION_MAJOR >= 3
-using PoolForward = dnnl::pooling_forward;
-using PoolBackward = dnnl::pooling_backward;
-
 void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f); }
 auto type_in(const Desc& desc) { return desc.get_data_type(); }
 
@@ -30,9 +27,6 @@ auto describe_backward(const Dnnl& dnnl, const dnnl::primitive_attr& attr, const
   return typename Primitive::primitive_desc(dnnl.engine, args..., hint, attr);
 }
 #else
-using PoolForward = dnnl::pooling_v2_forward;
-using PoolBackward = dnnl::pooling_v2_backward;
-
 void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f); }
 auto type_in(const Desc& desc) { return desc.data_type(); }
 
@@ -63,15 +57,14 @@ Kernel kernel_of(const dnnl::primitive_desc_base& desc) { return {dnnl::primitiv
 
 /// oneDNN's lists of {height, width}.
 struct Spread {
-  Spread(const Window& window, model::Padding (*padding_of)(int size, int kernel, int stride))
-      : kernel{window.kernel, window.kernel}, strides{window.stride, window.stride} {
+  explicit Spread(const Window& window) : strides{window.stride, window.stride} {
     for (const int size : {window.height, window.width}) {
-      const model::Padding padding = padding_of(size, window.kernel, window.stride);
+      const model::Padding padding = model::centred_padding(size, window.kernel, window.stride);
       before.push_back(padding.before);
       after.push_back(padding.after);
     }
   }
-  dnnl::memory::dims kernel, strides, before, after;
+  dnnl::memory::dims strides, before, after;
 };
 
 Kernel unless(bool unwanted, const auto& make) { return unwanted ? Kernel{} : kernel_of(make()); }
@@ -86,7 +79,7 @@ bool may_use(dnnl::cpu_isa wanted) {
 
 AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& f, const Window& window) {
   constexpr auto kDirect = dnnl::algorithm::convolution_direct;
-  const Spread s(window, model::centred_padding);
+  const Spread s(window);
   const dnnl::primitive_attr plain = attributes(false);
   const auto forward = describe_forward<dnnl::convolution_forward>(
       dnnl, attributes(f.relu), dnnl::prop_kind::forward_training, kDirect, f.src, f.weights, f.biases, f.dst,
@@ -102,7 +95,7 @@ AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& f, const W
 
 Kernel make_rotated_convolution(const Dnnl& dnnl, const Desc& src, const Desc& weights, const Desc& dst,
                                 const Window& window) {
-  const Spread s(window, model::centred_padding);
+  const Spread s(window);
   return kernel_of(describe_forward<dnnl::convolution_forward>(
       dnnl, attributes(false), dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, src,
       weights, dst, s.strides, s.after, s.before));
@@ -119,21 +112,6 @@ AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& f) {
             return describe_backward<dnnl::inner_product_backward_data>(dnnl, plain, forward, f.src,
                                                                         f.weights, grad_dst);
           })};
-}
-
-PoolKernels make_max_pool(const Dnnl& dnnl, const Desc& src, const Desc& dst, const Window& window) {
-  constexpr auto kMax = dnnl::algorithm::pooling_max;
-  const Spread s(window, model::same_padding);
-  const dnnl::memory::dims dilation{0, 0};
-  const dnnl::primitive_attr plain = attributes(false);
-  const auto describe = [&](dnnl::prop_kind kind) {
-    return describe_forward<PoolForward>(dnnl, plain, kind, kMax, src, dst, s.strides, s.kernel, dilation,
-                                         s.before, s.after);
-  };
-  const auto forward = describe(dnnl::prop_kind::forward_training);
-  const auto backward = describe_backward<PoolBackward>(dnnl, plain, forward, kMax, src, forward.dst_desc(),
-                                                        s.strides, s.kernel, dilation, s.before, s.after);
-  return {kernel_of(forward), kernel_of(describe(dnnl::prop_kind::forward_inference)), kernel_of(backward)};
 }
 
 Kernel make_reorder(const Dnnl& dnnl, const Desc& from, const Desc& to) {

@@ -35,8 +35,7 @@ struct Kernel {
   bool is_reference() const { return implementation().starts_with("ref"); }
 };
 
-/// A square window over an image of `height` × `width`; a convolution pads it as model::centred_padding, a
-/// pooling as model::same_padding.
+/// A square window over an image of `height` × `width`, padded as model::centred_padding.
 struct Window {
   int kernel = 1;
   int stride = 1;
@@ -69,15 +68,6 @@ AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& formats, c
 Kernel make_rotated_convolution(const Dnnl& dnnl, const Desc& src, const Desc& weights, const Desc& dst,
                                 const Window& window);
 AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& formats);
-
-struct PoolKernels {
-  Kernel forward;    ///< SRC → DST, WORKSPACE
-  Kernel inference;  ///< SRC → DST
-  Kernel backward;   ///< DIFF_DST, WORKSPACE → DIFF_SRC
-};
-
-/// `dst` may have format `any`; the gradients have the formats of `src` and `dst`.
-PoolKernels make_max_pool(const Dnnl& dnnl, const Desc& src, const Desc& dst, const Window& window);
 
 /// FROM → TO: another format, another type, or both.
 Kernel make_reorder(const Dnnl& dnnl, const Desc& from, const Desc& to);

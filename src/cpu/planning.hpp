@@ -12,8 +12,8 @@
 /// dnnl::error where oneDNN has no kernel.
 ///
 /// The formats are those that measured fastest: the first convolution reads the NCHW input and, by oneDNN, chooses its
-/// output (blocked by 16 channels with AVX-512), as do the poolings behind it; own kernels give NHWC. A local response normalization turns
-/// to NHWC, which all further layers use but convolutions of 3x3 in fp32: those want blocks, which BatchNorm,
+/// output (blocked by 16 channels with AVX-512); own kernels give NHWC. Poolings keep what they read. A local response
+/// normalization turns to NHWC, which all further layers use but convolutions of 3x3 in fp32: those want blocks, which BatchNorm,
 /// shortcuts and sums keep. Where a layer wants another format than its input has, the lowering puts a reorder.
 /// Master weights have the format of the weight gradient.
 namespace cifar_mpi::cpu {

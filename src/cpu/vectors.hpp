@@ -45,11 +45,11 @@ template <class V>
 
 template <class V>
 [[gnu::always_inline]] inline V load(const bf16* from) {
-  constexpr int kLanes = kLanesIn<V>;
-  typename LanesOf<std::uint16_t, kLanes>::type halves;
-  std::memcpy(&halves, from, sizeof halves);
-  using Bits = typename LanesOf<std::uint32_t, kLanes>::type;
-  return reinterpret_cast<V>(__builtin_convertvector(halves, Bits) << 16);
+  std::uint32_t lanes[kLanesIn<V>];
+  for (int lane = 0; lane < kLanesIn<V>; ++lane) lanes[lane] = std::uint32_t{from[lane].bits} << 16;
+  V values;
+  std::memcpy(&values, lanes, sizeof values);
+  return values;
 }
 
 /// `value` in all lanes. By way of an array, which becomes one instruction; of what vectors are usually made from one value
@@ -59,6 +59,16 @@ template <class V>
   float lanes[kLanesIn<V>];
   for (float& lane : lanes) lane = value;
   return load<V>(lanes);
+}
+
+/// The same of a number.
+template <class V>
+[[gnu::always_inline]] inline BitsOf<V> broadcast_bits(std::uint32_t bits) {
+  std::uint32_t lanes[kLanesIn<V>];
+  for (std::uint32_t& lane : lanes) lane = bits;
+  BitsOf<V> values;
+  std::memcpy(&values, lanes, sizeof values);
+  return values;
 }
 
 /// Values that lie `step` apart.
@@ -83,6 +93,23 @@ template <class V>
   const BitsOf<V> chosen = (bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet_nan : rounded;
   const auto halves = __builtin_convertvector(chosen, typename LanesOf<std::uint16_t, kLanesIn<V>>::type);
   std::memcpy(&to->bits, &halves, sizeof halves);
+}
+
+/// Bytes as numbers, and back: of each the lowest 8 bits.
+template <class V>
+[[gnu::always_inline]] inline BitsOf<V> load_bytes(const std::uint8_t* from) {
+  std::uint32_t lanes[kLanesIn<V>];
+  for (int lane = 0; lane < kLanesIn<V>; ++lane) lanes[lane] = from[lane];
+  BitsOf<V> numbers;
+  std::memcpy(&numbers, lanes, sizeof numbers);
+  return numbers;
+}
+template <class V>
+[[gnu::always_inline]] inline void store_bytes(std::uint8_t* to, const BitsOf<V>& numbers) {
+  std::uint32_t lanes[kLanesIn<V>];
+  std::memcpy(lanes, &numbers, sizeof lanes);
+#pragma omp simd
+  for (int lane = 0; lane < kLanesIn<V>; ++lane) to[lane] = static_cast<std::uint8_t>(lanes[lane]);
 }
 
 /// What a value of type T keeps of the results of arithmetic, whose NaNs have zeros in the lower half.
