@@ -1,4 +1,4 @@
-#include "cifar_mpi/cpu/peak.hpp"
+#include "cpu/peak.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -9,22 +9,24 @@
 #include <vector>
 
 #include "cifar_mpi/base/clock.hpp"
-#include "cpu/simd.hpp"
+#include "cifar_mpi/cpu/peak.hpp"
+#include "cpu/vectors.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {
 
-using Vector =
-    float __attribute__((vector_size(64)));  // one AVX-512 register, two AVX2 registers, four of SSE or NEON
-constexpr int kChains = 12;  // more than latency (4) times pipes (2), few enough for 32 registers
+constexpr int kChains =
+    12;  // more than latency (4) times pipes (2); with both operands few enough for 16 registers
 constexpr int kRounds = 20'000;
 
+template <int kLanes>
 struct Fma {
   [[gnu::always_inline]] static float run(float start) {
+    using Vector = Vec<kLanes>;
     Vector chains[kChains];
-    for (int c = 0; c < kChains; ++c) chains[c] = Vector{} + (start + static_cast<float>(c));
-    const Vector a = Vector{} + 0.999f;
-    const Vector b = Vector{} + start;
+    for (int c = 0; c < kChains; ++c) chains[c] = broadcast<Vector>(start + static_cast<float>(c));
+    const Vector a = broadcast<Vector>(0.999f);
+    const Vector b = broadcast<Vector>(start);
     for (int round = 0; round < kRounds; ++round) {
 #pragma GCC unroll 12
       for (int c = 0; c < kChains; ++c) chains[c] = chains[c] * a + b;
@@ -56,14 +58,18 @@ double best_rate(int threads, double seconds, const MakeWork& make_work) {
 
 }  // namespace
 
-double measure_peak_flops(int threads, double seconds) {
-  constexpr double kFlops = 2.0 * kRounds * kChains * (sizeof(Vector) / sizeof(float));
-  return kFlops * best_rate(threads, seconds, [] {
-           return [fma = best_version<Fma>()] {
+double measure_peak_flops(VectorSet set, int threads, double seconds) {
+  const double flops = 2.0 * kRounds * kChains * lanes_of(set);
+  return flops * best_rate(threads, seconds, [set] {
+           return [fma = version_for<Fma>(set)] {
              volatile float sink = fma(0.001f);
              static_cast<void>(sink);
            };
          });
+}
+
+double measure_peak_flops(int threads, double seconds) {
+  return measure_peak_flops(vector_sets_here().back(), threads, seconds);
 }
 
 double measure_copy_rate(int threads, double seconds) {
