@@ -97,20 +97,21 @@ template <class T, class V>
     V sum{};
     for (int p = 0; p < places; ++p) {
       const V grad = load<V>(grad_dst + p * outputs + c);
+      float* const grads = block.grads + p * step + c;
       sum += grad;
-      store(block.grads + p * step + c, grad);
+      store(grads, grad);
+      if constexpr (kLanesIn<V> < kEntries) {
+        if (block.beyond == 0) continue;
+        BitsOf<V> choice;
+        std::memcpy(&choice, block.choices + p * outputs + c, sizeof choice);
+        store(grads, choice < broadcast_bits<V>(kLanesIn<V>) ? grad : V{});
+        for (int b = 0; b < block.beyond; ++b) {
+          const BitsOf<V> candidate = broadcast_bits<V>(static_cast<std::uint32_t>(kLanesIn<V> + b));
+          store(grads + (1 + b) * outputs, choice == candidate ? grad : V{});
+        }
+      }
     }
     if (sum_biases != nullptr) store(sum_biases + c, load<V>(sum_biases + c) + sum);
-  }
-  if constexpr (kLanesIn<V> < kEntries) {
-    for (int i = 0; block.beyond != 0 && i < places * outputs; ++i) {
-      float* const grads = block.grads + i / outputs * step + i % outputs;
-      const float grad = grads[0];
-      const int choice = block.choices[i];
-      if (choice >= kLanesIn<V>) grads[0] = 0.0f;
-      for (int b = 0; b < block.beyond; ++b)
-        grads[(1 + b) * outputs] = choice == kLanesIn<V> + b ? grad : 0.0f;
-    }
   }
 }
 
