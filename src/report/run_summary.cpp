@@ -43,6 +43,20 @@ std::string newest_trace(const fs::path& folder) {
   return found;
 }
 
+/// The table, the verdict, and its numbers without repeating the sentence.
+std::vector<std::string> verdict_lines(const Timeline& timeline) {
+  std::vector<std::string> lines = budget_table(timeline);
+  const std::vector<std::string> words = verdict(efficiencies(timeline), timeline);
+  lines.push_back((words.size() > 1 ? "verdict: " : "") + words.front());
+  const std::string sentence = words.front().substr(words.front().find(' ') + 1);
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const bool told = words[i].ends_with(sentence);
+    lines.push_back(concat("  ", words[i].substr(0, words[i].size() - (told ? sentence.size() : 0)),
+                           told ? "see the verdict" : ""));
+  }
+  return lines;
+}
+
 std::vector<std::string> ways_to_look(const std::string& run_dir) {
   std::vector<std::string> lines = {"look at it:", "  cifar_mpi_report " + shell_word(run_dir)};
   std::error_code ignored;
@@ -74,22 +88,15 @@ std::vector<std::string> budget_table(const Timeline& timeline) {
   return lines;
 }
 
-std::vector<std::string> run_summary(const std::string& run_dir) {
+std::vector<std::string> run_summary(const std::string& run_dir, std::string_view why_none) {
   std::vector<std::string> lines;
   const std::string file = run_dir + "/timeline.h5";
   std::error_code ignored;
   try {
-    // A run that is too short for a sample leaves no file.
-    const Timeline timeline =
-        fs::exists(fs::symlink_status(file, ignored)) ? read_timeline(file) : Timeline{};
-    lines = budget_table(timeline);
-    const std::vector<std::string> words = verdict(efficiencies(timeline), timeline);
-    lines.push_back((words.size() > 1 ? "verdict: " : "") + words.front());
-    const std::string sentence = words.front().substr(words.front().find(' ') + 1);
-    for (std::size_t i = 1; i < words.size(); ++i) {
-      const bool told = words[i].ends_with(sentence);
-      lines.push_back(concat("  ", words[i].substr(0, words[i].size() - (told ? sentence.size() : 0)),
-                             told ? "see the verdict" : ""));
+    if (fs::exists(fs::symlink_status(file, ignored))) {
+      lines = verdict_lines(read_timeline(file));
+    } else {  // the run was too short for a sample, or has none
+      lines.push_back(concat("no verdict: ", why_none));
     }
   } catch (const std::exception& error) {  // the run is done, whatever becomes of this
     lines.push_back(concat("no verdict: ", error.what()));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cifar_mpi/report/timeline.hpp"
@@ -12,7 +13,8 @@ namespace cifar_mpi::report {
 std::vector<std::string> budget_table(const Timeline& timeline);
 
 /// What a run says at its end: the table and the verdict of RUN_DIR/timeline.h5, and the commands that open what lies
-/// in the run directory. What cannot be read is said in its place.
-std::vector<std::string> run_summary(const std::string& run_dir);
+/// in the run directory. What cannot be read is said in its place, and where there is no such file what says why.
+std::vector<std::string> run_summary(const std::string& run_dir,
+                                     std::string_view why_none = "no step was sampled");
 
 }  // namespace cifar_mpi::report

@@ -483,7 +483,9 @@ void Loop::tell_best() {
 
 void Loop::tell_summary() {
   if (s_.world.rank() != 0) return;
-  for (const std::string& line : report::run_summary(s_.config.run_dir)) view_.event(line);
+  const char* const why_none =
+      s_.skips() ? "workers are in different steps at a time, so none is sampled" : "no step was sampled";
+  for (const std::string& line : report::run_summary(s_.config.run_dir, why_none)) view_.event(line);
 }
 
 }  // namespace

@@ -78,6 +78,7 @@ TEST(RunSummary, SaysInOneLineWhatIsNotThere) {
   Lines lines = run_summary(run);
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0], "no verdict: no step was sampled");
+  EXPECT_EQ(run_summary(run, "nobody looked")[0], "no verdict: nobody looked");
   EXPECT_EQ(Lines(lines.begin() + 1, lines.end()), command);
   write_file(run + "/timeline.h5", "no HDF5");
   lines = run_summary(run);
