@@ -13,6 +13,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/control.hpp"
+#include "cpu/copy.hpp"
 #include "cpu/count.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/kernels.hpp"
@@ -82,6 +83,8 @@ class CpuBackend final : public engine::Backend {
 
   Buffer allocate(std::size_t bytes) override { return allocate_on_huge_pages(bytes); }
 
+  Buffer allocate_pinned(std::size_t bytes) override { return allocate_host(bytes); }
+
   void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
     if (bytes != 0) std::memcpy(dst, src, bytes);
   }
@@ -129,6 +132,14 @@ class CpuBackend final : public engine::Backend {
   engine::Task share_task(std::string name, float* dst, const float* a, const float* b, float share,
                           std::size_t n) override {
     return plan_share(std::move(name), dst, a, b, share, n);
+  }
+
+  engine::Task copy_task(std::string name, const std::vector<engine::CopyBinding>& bindings) override {
+    return plan_copy(std::move(name), bindings);
+  }
+
+  engine::Task increment_task(std::string name, std::uint64_t* counter) override {
+    return plan_increment(std::move(name), counter);
   }
 
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, RunnerKind kind,

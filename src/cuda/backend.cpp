@@ -11,6 +11,7 @@
 #include "cifar_mpi/comm/collective.hpp"
 #include "cuda/count.hpp"
 #include "cuda/device.hpp"
+#include "cuda/device_comparison.hpp"
 #include "cuda/nccl.hpp"
 #include "cuda/network.hpp"
 #include "cuda/runner.hpp"
@@ -39,6 +40,7 @@ class CudaBackend final : public engine::Backend {
   }
 
   Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
+  Buffer allocate_pinned(std::size_t bytes) override { return cuda::allocate_pinned(bytes); }
   void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
     device_.copy(dst, src, bytes);
   }
@@ -106,6 +108,14 @@ class CudaBackend final : public engine::Backend {
     return plan_share(std::move(name), dst, a, b, share, n);
   }
 
+  engine::Task copy_task(std::string name, const std::vector<engine::CopyBinding>& bindings) override {
+    return plan_copy(std::move(name), bindings);
+  }
+
+  engine::Task increment_task(std::string name, std::uint64_t* counter) override {
+    return plan_increment(std::move(name), counter);
+  }
+
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
                                          std::vector<engine::Bytes> regions) override {
     return make_runner(device_, std::move(program), kind, std::move(regions));
@@ -115,6 +125,8 @@ class CudaBackend final : public engine::Backend {
                                                     comm::Wire wire) {
     return make_nccl(device_, name, world, wire, nccl_);
   }
+
+  void compare_devices(const comm::World& world) { cuda::compare_devices(device_, world, nccl_.share_gpus); }
 
  private:
   const Buffer* keep(Buffer buffer) {
@@ -146,7 +158,8 @@ comm::Platform make_platform(const engine::BackendOptions& options) {
   auto make = [device = backend.get()](std::string_view name, const comm::World& world, comm::Wire wire) {
     return device->make_collective(name, world, wire);
   };
-  return {std::move(backend), {std::move(make), true}};
+  auto compare = [device = backend.get()](const comm::World& world) { device->compare_devices(world); };
+  return {std::move(backend), {std::move(make), true, std::move(compare)}};
 }
 
 }  // namespace cifar_mpi::cuda

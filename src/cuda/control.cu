@@ -55,6 +55,8 @@ __global__ void end(Advance work) {
   ++*work.replays;
 }
 
+__global__ void add_one(std::uint64_t* counter) { ++*counter; }
+
 }  // namespace
 
 void begin_step(cudaStream_t stream, const Control& work) {
@@ -67,6 +69,10 @@ void note_compute_time(cudaStream_t stream, engine::RankFacts* facts) {
 
 void end_step(cudaStream_t stream, const Advance& work) {
   launch("advance", stream, {1, kThreads}, end, work);
+}
+
+void count_up(cudaStream_t stream, std::uint64_t* counter) {
+  launch("count", stream, {1, 1}, add_one, counter);
 }
 
 const char* missing_code() {

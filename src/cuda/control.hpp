@@ -43,6 +43,9 @@ struct Advance {
 };
 void end_step(cudaStream_t stream, const Advance& work);
 
+/// ++*counter
+void count_up(cudaStream_t stream, std::uint64_t* counter);
+
 /// Whether this binary has code for the current device. Empty, or the runtime's words.
 const char* missing_code();
 

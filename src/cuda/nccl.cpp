@@ -10,7 +10,6 @@
 #include <functional>
 #include <future>
 #include <list>
-#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -21,7 +20,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cuda/check.hpp"
-#include "cuda/device_choice.hpp"
+#include "cuda/device_comparison.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/sum.hpp"
 
@@ -162,33 +161,6 @@ void prepare_environment(const comm::World& world, const NcclOptions& options, b
                   [&](const std::string& host) { return host == hosts.front(); })) {
     set_default("NCCL_SOCKET_IFNAME", "lo");
   }
-}
-
-/// Logs who has which GPU, and lets all ranks fail together where two have one and may not.
-void compare_devices(const Device& device, const comm::World& world, bool share) {
-  const std::vector<double> gpus = world.gather(static_cast<double>(device.identity()));
-  const std::vector<double> ordinals = world.gather(static_cast<double>(device.ordinal()));
-  const std::vector<double> places = world.gather(static_cast<double>(device.pci_number()));
-  const auto& hosts = world.hosts();
-  std::vector<DeviceIdentity> ranks;
-  std::map<std::string, std::string> lines;
-  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-    const auto first = std::find(hosts.begin(), hosts.end(), hosts[rank]) - hosts.begin();
-    ranks.push_back({static_cast<double>(first), gpus[rank]});
-    std::string& line = lines[hosts[rank]];
-    line += concat(line.empty() ? "" : ", ", "rank ", rank, " GPU ", ordinals[rank], " ",
-                   pci_text(static_cast<std::uint64_t>(places[rank])));
-  }
-  for (const auto& [host, line] : lines) Log(world.rank()).info(concat("GPUs of ", host, ": ", line));
-  const SharedDevice shared = find_shared_device(ranks);
-  world.together([&] {
-    if (shared.rank < 0 || share || world.rank() != 0) return;
-    throw Error(ErrorKind::device,
-                concat("ranks ", shared.other, " and ", shared.rank, " on ",
-                       hosts[static_cast<std::size_t>(shared.rank)],
-                       " have the same GPU; give each rank one of its own, or allow sharing for a test with "
-                       "--share-gpus"));
-  });
 }
 
 Communicator connect(const comm::World& world) {

@@ -16,7 +16,9 @@ namespace cifar_mpi::cuda {
 /// when that number comes first; so once more for replays with observers. A call returns when its replays are
 /// enqueued and those of the call before are done; the records of finished replays then lie where advance_task was
 /// told, so no two calls in a row may be for more than kRecordRing. audit is serial and watches `regions`; see
-/// engine::RunnerKind. Throws std::logic_error when the program is not finalized.
+/// engine::RunnerKind. A program with tasks of the host (engine::Task::poll) is
+/// no graph: `graph` is `lanes` then, in which the call returns when these tasks are done and all behind them is
+/// enqueued. Throws std::logic_error when the program is not finalized.
 std::unique_ptr<engine::Runner> make_runner(Device& device, engine::StepProgram program,
                                             engine::RunnerKind kind, std::vector<engine::Bytes> regions);
 

@@ -6,6 +6,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cuda/augment.hpp"
+#include "cuda/check.hpp"
 #include "cuda/count.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/loss.hpp"
@@ -316,6 +317,28 @@ Task plan_share(std::string name, float* dst, const float* a, const float* b, fl
   Task task = elementwise_task(std::move(name), dst, a, b, n);
   task.start = [dst, a, b, share, n](Lane& lane) { take_share(stream_of(lane), dst, a, b, share, n); };
   return task;
+}
+
+Task plan_copy(std::string name, const std::vector<engine::CopyBinding>& bindings) {
+  Task task;
+  task.name = std::move(name);
+  for (const engine::CopyBinding& copy : bindings) {
+    task.reads.push_back({copy.src, copy.bytes});
+    task.writes.push_back({copy.dst, copy.bytes});
+  }
+  task.start = [bindings](Lane& lane) {
+    for (const engine::CopyBinding& copy : bindings) {
+      if (copy.bytes == 0) continue;
+      check(cudaMemcpyAsync(copy.dst, copy.src, copy.bytes, cudaMemcpyDefault, stream_of(lane)), "copying");
+    }
+  };
+  return task;
+}
+
+Task plan_increment(std::string name, std::uint64_t* counter) {
+  const engine::Bytes bytes = bytes_of(counter, 1);
+  return {
+      std::move(name), {bytes}, {bytes}, [counter](Lane& lane) { count_up(stream_of(lane), counter); }, {}};
 }
 
 }  // namespace cifar_mpi::cuda

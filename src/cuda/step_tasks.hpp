@@ -72,4 +72,10 @@ engine::Task plan_sum(std::string name, float* dst, const float* a, const float*
 engine::Task plan_share(std::string name, float* dst, const float* a, const float* b, float share,
                         std::size_t n);
 
+/// Between device memory and pinned host memory, in either direction, by the device's copy engines.
+engine::Task plan_copy(std::string name, const std::vector<engine::CopyBinding>& bindings);
+
+/// ++*counter
+engine::Task plan_increment(std::string name, std::uint64_t* counter);
+
 }  // namespace cifar_mpi::cuda

@@ -61,6 +61,13 @@ class NegatingBackend : public engine::Backend {
   engine::Task advance_task(const engine::AdvanceBinding&, std::vector<engine::StepRecord>&) override {
     throw std::logic_error("advance_task");
   }
+  Buffer allocate_pinned(std::size_t) override { throw std::logic_error("allocate_pinned"); }
+  engine::Task copy_task(std::string, const std::vector<engine::CopyBinding>&) override {
+    throw std::logic_error("copy_task");
+  }
+  engine::Task increment_task(std::string, std::uint64_t*) override {
+    throw std::logic_error("increment_task");
+  }
 
   std::vector<std::pair<std::string, std::size_t>> tasks_of_programs;
 };

@@ -17,6 +17,7 @@ class BackendWrapper : public engine::Backend {
   std::string description() const override { return real_->description(); }
   engine::Precision resolve(engine::Precision precision) const override { return real_->resolve(precision); }
   Buffer allocate(std::size_t bytes) override { return real_->allocate(bytes); }
+  Buffer allocate_pinned(std::size_t bytes) override { return real_->allocate_pinned(bytes); }
   void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
     real_->copy(dst, src, bytes);
   }
@@ -46,6 +47,12 @@ class BackendWrapper : public engine::Backend {
   engine::Task share_task(std::string name, float* dst, const float* a, const float* b, float share,
                           std::size_t n) override {
     return real_->share_task(std::move(name), dst, a, b, share, n);
+  }
+  engine::Task copy_task(std::string name, const std::vector<engine::CopyBinding>& bindings) override {
+    return real_->copy_task(std::move(name), bindings);
+  }
+  engine::Task increment_task(std::string name, std::uint64_t* counter) override {
+    return real_->increment_task(std::move(name), counter);
   }
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
                                          std::vector<engine::Bytes> regions) override {

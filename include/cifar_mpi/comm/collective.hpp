@@ -104,6 +104,9 @@ struct CollectiveSource {
   /// As the function of the same name; the world and the backend outlive the result.
   std::function<std::unique_ptr<Collective>(std::string_view name, const World& world, Wire wire)> make;
   bool device = false;  ///< the arrays lie in a device's memory and cross what it has
+  /// Lets all of these ranks fail together where two have one device and may not; says who has which. `make` does so
+  /// by itself. Null where there is nothing to compare.
+  std::function<void(const World& world)> compare_devices = {};
 };
 
 /// A backend, and what sums over the ranks in its memory.

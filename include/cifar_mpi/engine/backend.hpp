@@ -49,6 +49,7 @@ struct BackendOptions {
   int local_ranks = 1;
   bool share_gpus = false;              ///< ranks may share a GPU; for tests
   std::string nccl_algorithm = "auto";  ///< ring, tree or auto
+  bool serves = false;                  ///< holds weights for others, who compute: takes no GPU
 };
 
 /// Images as they came from the file, resident in backend memory.
@@ -115,7 +116,7 @@ struct UpdateBinding {
   /// stays as it is, and the update applies whatever the loss and the norm are: who averages the ranks finds that.
   int average_steps = 1;
   double clip_norm = 0.0;  ///< 0: gradients are not clipped
-  /// Divides the rate by max(1, staleness) of the control block; for servers, so far on the CPU alone.
+  /// Divides the rate by max(1, staleness) of the control block; for servers, which are hosts: on the CPU alone.
   bool divides_by_staleness = false;
   const double* gradient_norm = nullptr;  ///< where they are; not finite: the update does not apply
 };
@@ -160,6 +161,13 @@ struct CountBinding {
   ValueCounts* counts = nullptr;
 };
 
+/// Bytes that go from one place to another, in host memory or a device's.
+struct CopyBinding {
+  std::byte* dst = nullptr;
+  const std::byte* src = nullptr;
+  std::size_t bytes = 0;
+};
+
 /// Evaluation of one batch: samples [cursor, cursor + batch) of `data`, past its end padded with label 255.
 struct EvaluateBinding {
   const float* params = nullptr;  ///< the block to evaluate, raw or EMA
@@ -181,6 +189,8 @@ class Backend {
   virtual Precision resolve(Precision precision) const = 0;
   /// Zeroed memory of this device, 64-byte aligned.
   virtual Buffer allocate(std::size_t bytes) = 0;
+  /// Zeroed host memory, 64-byte aligned, that messages can lie in and copy_task reaches without detours.
+  virtual Buffer allocate_pinned(std::size_t bytes) = 0;
   /// Copies between host and this device's memory, in either direction; returns when done.
   virtual void copy(std::byte* dst, const std::byte* src, std::size_t bytes) = 0;
   /// The kernels for a network, which lower::Tower makes programs of.
@@ -201,6 +211,10 @@ class Backend {
   /// dst[i] = share · (a[i] − b[i]) for i < n, or share · a[i] where b is null; dst may be a or b.
   virtual Task share_task(std::string name, float* dst, const float* a, const float* b, float share,
                           std::size_t n) = 0;
+  /// All of these, in host memory of allocate_pinned or the device's.
+  virtual Task copy_task(std::string name, const std::vector<CopyBinding>& bindings) = 0;
+  /// ++*counter, in this device's memory.
+  virtual Task increment_task(std::string name, std::uint64_t* counter) = 0;
   virtual std::unique_ptr<Runner> runner(StepProgram program, RunnerKind kind,
                                          std::vector<Bytes> regions) = 0;
 };

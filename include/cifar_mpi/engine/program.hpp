@@ -55,8 +55,9 @@ struct Task {
   std::vector<Bytes> writes;
   /// Does the work, or enqueues it on the lane, or starts it when there is a `poll`. Throws Error.
   std::function<void(Lane&)> start;
-  /// Only for work that goes on by itself after `start` (a collective): moves it forward, true when it is
-  /// done.
+  /// Only for work of the host that goes on by itself after `start` (a message, a collective): moves it forward,
+  /// true when it is done. On a lane of a device it begins when all before it in the lane is done there, and what
+  /// stands behind it in the lane is enqueued when it is done.
   std::function<bool()> poll;
   /// May run beside the tasks that follow, as far as they touch other bytes (see Branches): another kernel
   /// finds room next to it.

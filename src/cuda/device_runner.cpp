@@ -1,0 +1,135 @@
+#include "cuda/device_runner.hpp"
+
+#include <nvtx3/nvToolsExt.h>
+#include <sched.h>
+
+#include <atomic>
+#include <utility>
+
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cuda/check.hpp"
+
+namespace cifar_mpi::cuda {
+namespace {
+
+using engine::Instruction;
+using engine::kCompute;
+
+/// How often a waiting host looks whether the run can still go on.
+constexpr double kWatchSeconds = 0.1;
+
+/// Names a stretch of the host's time for profilers.
+class Range {
+ public:
+  explicit Range(const std::string& name) { nvtxRangePushA(name.c_str()); }
+  ~Range() { nvtxRangePop(); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+};
+
+}  // namespace
+
+DeviceRunner::DeviceRunner(Device& device, engine::StepProgram program)
+    : device_(device),
+      program_(std::move(program)),
+      words_(device.link().words_read_by(program_)),
+      rings_(device.link().rings_written_by(program_)),
+      clock_(program_.tasks().size()) {
+  for (engine::LaneId lane = 0; lane < program_.lanes(); ++lane) lanes_.emplace_back(device.stream(lane));
+  for (Launch& launch : launches_) launch.done = make_event();
+}
+
+void DeviceRunner::replay(int times) {
+  const int launches = recorder_ != nullptr ? times : 1;
+  for (int i = 0; i < launches; ++i) launch(times / launches);
+}
+
+void DeviceRunner::finish() {
+  wait_until(launches_[launched_ % launches_.size()]);  // the older one
+  wait_until(launches_[(launched_ + 1) % launches_.size()]);
+}
+
+void DeviceRunner::observe(const engine::Observation& observation) {
+  look_ = observation.look;
+  if (recorder_ == nullptr && observation.recorder == nullptr) return;
+  finish();
+  if (recorder_ != nullptr) recorder_->end_replay(device_end_);
+  recorder_ = observation.recorder;
+  if (recorder_ == nullptr) return;
+  for (Launch& launch : launches_) launch.watches.make(program_.tasks().size());
+  anchor_.set(stream(kCompute));
+}
+
+void DeviceRunner::start(const Instruction& line) {
+  const Range range(task(line.target).name);
+  const cudaStream_t lane = stream(line.lane);
+  if (recording()) watches().begin(line.target, lane);
+  if (is_of_host(line.target)) {
+    clock_.progress();
+    clock_.charge(line.target);
+  }
+  try {
+    task(line.target).start(lanes_[static_cast<std::size_t>(line.lane)]);
+  } catch (const Error& error) {
+    throw Error(error.kind(), concat("task '", task(line.target).name, "': ", error.what()));
+  }
+  if (recording() && !is_of_host(line.target)) watches().end(line.target, lane);
+}
+
+bool DeviceRunner::poll(const Instruction& line) {
+  clock_.charge(line.target);
+  if (!task(line.target).poll()) return false;
+  clock_.progress();
+  clock_.charge_nobody();
+  if (recording()) watches().end(line.target, stream(line.lane));
+  return true;
+}
+
+bool DeviceRunner::has_happened(const Event& event, const std::string& what) {
+  const cudaError_t status = cudaEventQuery(event.get());
+  if (status == cudaSuccess) return true;
+  if (status != cudaErrorNotReady) check(status, what.c_str());
+  static_cast<void>(cudaGetLastError());  // "not ready" must not be taken for an error of the next launch
+  return false;
+}
+
+void DeviceRunner::wait_for(const Event& event, const std::string& what) {
+  looked_ = steady_seconds();
+  while (!has_happened(event, what)) give_way();
+}
+
+void DeviceRunner::give_way() {
+  sched_yield();
+  const double now = steady_seconds();
+  if (now - looked_ < kWatchSeconds) return;
+  looked_ = now;
+  for (const auto& watch : device_.link().watches) watch();
+}
+
+void DeviceRunner::launch(int times) {
+  for (const RequestWord* word : words_) {
+    const int asked = word->source->load(std::memory_order_relaxed);
+    std::atomic_ref<int>(*word->word.as<int>()).store(asked, std::memory_order_relaxed);
+  }
+  Launch& before = launches_[(launched_ + 1) % launches_.size()];
+  Launch& launch = launches_[launched_ % launches_.size()];
+  launch.recorded = recording();
+  clock_.begin();
+  enqueue(times);
+  check(cudaEventRecord(launch.done.get(), stream(kCompute)), "marking the end of a replay");
+  launch.replays = before.replays + static_cast<std::uint64_t>(times);
+  ++launched_;
+  wait_until(before);
+}
+
+void DeviceRunner::wait_until(Launch& launch) {
+  if (finished_ >= launch.replays) return;
+  wait_for(launch.done, concat("running ", program_.name()));
+  finished_ = launch.replays;
+  if (launch.recorded) device_end_ = launch.watches.read(anchor_, *recorder_);
+  for (RecordRing* ring : rings_) ring->deliver(finished_);
+}
+
+}  // namespace cifar_mpi::cuda
