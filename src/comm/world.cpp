@@ -38,6 +38,7 @@ struct World::State {
   std::thread::id thread = std::this_thread::get_id();  ///< the one that may call MPI
   int exceptions_at_start = std::uncaught_exceptions();
   bool vote_failed = false;  ///< the exception in flight, if any, is known to all ranks
+  bool is_part = false;      ///< of the world that MPI began with
 };
 
 namespace {
@@ -182,7 +183,28 @@ World::World(int& argc, char**& argv, double limit_s) {
   state_ = std::move(state);
 }
 
+World::World(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+std::unique_ptr<World> World::first(const World& world, int ranks) {
+  auto state = std::make_unique<State>();
+  state->is_part = true;
+  state->all = WorldAccess::split(world, world.rank() < ranks ? 0 : -1);
+  if (world.rank() >= ranks) return nullptr;
+  state->rank = world.rank();
+  state->size = ranks;
+  state->host = world.host();
+  state->hosts.assign(world.hosts().begin(), world.hosts().begin() + ranks);
+  state->node = split_by_node(state->all.get(), state->rank);
+  check(MPI_Comm_size(state->node.get(), &state->node_size), "asking for the node's number of ranks");
+  check(MPI_Comm_rank(state->node.get(), &state->node_rank), "asking for the rank on the node");
+  state->peers = NodePeers(state->node.get());
+  state->cores = world.state_->cores;
+  state->thread = world.state_->thread;
+  return std::unique_ptr<World>(new World(std::move(state)));
+}
+
 World::~World() {
+  if (state_->is_part) return;
   const bool unwinding = std::uncaught_exceptions() > state_->exceptions_at_start;
   if (unwinding && !state_->vote_failed && state_->size > 1) {
     // MPI_Finalize waits for all ranks, and the others do not know that this one is leaving.
@@ -331,7 +353,7 @@ void World::abort(int code) const {
   // Other threads may not call MPI; the launcher ends the other ranks when this one has left.
   if (std::this_thread::get_id() == state_->thread) {
     // Nobody waits for a world of one: it leaves without MPI's banner, but tidy.
-    state_->size > 1 ? MPI_Abort(MPI_COMM_WORLD, code) : MPI_Finalize();
+    state_->size > 1 || state_->is_part ? MPI_Abort(MPI_COMM_WORLD, code) : MPI_Finalize();
   }
   std::_Exit(code);
 }

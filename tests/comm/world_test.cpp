@@ -44,6 +44,25 @@ TEST(World, DoesNotStartTwice) {
   EXPECT_THROW(World(argc, argv), Error);
 }
 
+TEST(World, HasItsFirstRanksAsAWorldOfTheirOwn) {
+  const World& world = test_world();
+  for (int ranks = 1; ranks <= world.size(); ++ranks) {
+    const std::unique_ptr<World> first = World::first(world, ranks);
+    ASSERT_EQ(first != nullptr, world.rank() < ranks);
+    if (first == nullptr) continue;
+    EXPECT_EQ(first->rank(), world.rank());
+    EXPECT_EQ(first->size(), ranks);
+    EXPECT_EQ(first->node_rank(), world.rank()) << "all are on one host";
+    EXPECT_EQ(first->node_size(), ranks);
+    EXPECT_EQ(first->hosts().size(), static_cast<std::size_t>(ranks));
+    EXPECT_EQ(first->gather(2.0), std::vector<double>(static_cast<std::size_t>(ranks), 2.0));
+    std::optional<Error> mine;
+    if (world.rank() == ranks - 1) mine.emplace(ErrorKind::device, "no GPU");
+    EXPECT_THROW(first->agree(mine), AgreedError);
+  }
+  EXPECT_NO_THROW(world.agree(std::nullopt)) << "what fails in a part is its own business";
+}
+
 TEST(Vote, PassesWhenAllIsWell) { EXPECT_NO_THROW(test_world().agree(std::nullopt)); }
 
 TEST(Vote, BringsTheLowestFailingRanksErrorToAll) {

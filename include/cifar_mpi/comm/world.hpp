@@ -41,6 +41,10 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
+  /// The first `ranks` ranks as a world of their own, which goes before `world`; null on the others. What fails in it is
+  /// thrown on its ranks alone. Collective over `world`.
+  static std::unique_ptr<World> first(const World& world, int ranks);
+
   /// From here on others see to it that nobody waits for ever.
   void started() const;
 
@@ -103,6 +107,7 @@ class World {
 
   friend struct WorldAccess;  // src/comm: gives the collectives the communicator
   struct State;
+  explicit World(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
