@@ -25,13 +25,27 @@ comm::Platform cpu_platform(const engine::BackendOptions& options) {
   return comm::on_host(cpu::make_backend(options));
 }
 
-/// The lowest rank that cannot use a GPU, and why, on all ranks; −1 where all can.
+/// Servers hold their part of the weights on the host.
+comm::Platform cuda_platform(const engine::BackendOptions& options) {
+  return options.serves ? cpu_platform(options) : cuda::make_platform(options);
+}
+
+/// Whether this rank holds weights for others, who compute.
+bool serves(const train::TrainConfig& config, const comm::World& world) {
+  return config.update == comm::UpdateKind::server && world.rank() >= world.size() - config.servers;
+}
+
+/// Why this rank cannot use the GPU that it needs; empty when it can, or needs none.
+std::string what_lacks(const train::TrainConfig& config, const comm::World& world) {
+  return serves(config, world) ? std::string() : cuda::unusable();
+}
+
+/// The lowest rank that lacks something, and what, on all ranks; −1 where none does.
 struct Unable {
   int rank = -1;
   std::string why;
 };
-Unable find_unable(const comm::World& world) {
-  const std::string mine = cuda::unusable();
+Unable find_unable(const comm::World& world, const std::string& mine) {
   Unable unable;
   RunFingerprint told;
   const auto all = world.collect(std::as_bytes(std::span(mine)));
@@ -86,33 +100,30 @@ bool takes_cuda(const std::string& device) {
 }
 
 comm::PlatformFactory platform_for(const std::string& device) {
-  if (takes_cuda(device)) return cuda::make_platform;
+  if (takes_cuda(device)) return cuda_platform;
   return cpu_platform;
 }
 
 RunDevice choose_device(const train::TrainConfig& config, const comm::World& world) {
   RunDevice cpu{cpu_platform, {}, "device: cpu, as asked for", false};
   if (config.device == "cpu") return cpu;
-  if (config.device == "cuda")
-    return {cuda::make_platform, self_check(true), "device: cuda, as asked for", true};
-  if (config.update == comm::UpdateKind::server) {
-    cpu.sentence = "device: cpu, where --update server works so far (--device auto)";
-    return cpu;
-  }
+  if (config.device == "cuda") return {cuda_platform, self_check(true), "device: cuda, as asked for", true};
   if (config.conv == engine::ConvMethod::fft) {
     cpu.sentence = "device: cpu, which alone has --conv fft (--device auto)";
     return cpu;
   }
-  const Unable unable = find_unable(world);
+  const std::string lacks = what_lacks(config, world);
+  const Unable unable = find_unable(world, lacks);
   if (unable.rank < 0)
-    return {cuda::make_platform, self_check(false), "device: cuda, because a GPU can be used (--device auto)",
+    return {cuda_platform, self_check(false), "device: cuda, because a GPU can be used (--device auto)",
             true};
   std::string why = unable.why;
-  const bool some = any(world, cuda::unusable().empty());
+  const bool computes = !serves(config, world);
+  const bool some = any(world, computes && lacks.empty());
   if (some)
     why += concat(" (on rank ", unable.rank, ", host ", world.hosts()[static_cast<std::size_t>(unable.rank)],
                   ')');
-  if (any(world, gpus_stay_idle()) && !batch_system().empty()) {
+  if (any(world, computes && gpus_stay_idle()) && !batch_system().empty()) {
     throw comm::AgreedError(ErrorKind::device,
                             concat("CUDA cannot be used: ", why, "; this ", batch_system(),
                                    " job has GPUs, and --device cpu leaves them idle on purpose"));

@@ -26,7 +26,8 @@ struct RunDevice {
 
 /// `auto` takes the GPUs, which then have to prove themselves, when every rank can use one; it gives way to the CPU,
 /// but not under a batch system, where an allocation of GPUs must not be spent on CPUs. Collective; throws
-/// AgreedError{device} where a GPU is there, or was given to the job, that cannot be used, under a batch system. Parameter servers are on the CPU.
+/// AgreedError{device} where a GPU is there, or was given to the job, that cannot be used, under a batch system. Parameter
+/// servers need no GPU, and take none.
 RunDevice choose_device(const train::TrainConfig& config, const comm::World& world);
 
 /// The batch system that this job runs under, "SLURM"; empty when there is none.

@@ -10,7 +10,8 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "comm/collectives.hpp"
+#include "comm/host_image.hpp"
+#include "comm/message_memory.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/push_pull.hpp"
 #include "comm/serving.hpp"
@@ -99,9 +100,7 @@ class ServerUpdate final : public Update {
   std::string_view name() const override { return name_; }
   std::string note() const override { return {}; }
   RunFingerprint settings() const override;
-  Buffer allocate(std::size_t control_floats) override {
-    return allocate_together(world_, (control_floats + spans_.back().end) * sizeof(float));
-  }
+  Buffer allocate(std::size_t control_floats) override;
   std::span<const ParamSpan> spans() const override { return spans_; }
   void append(StepProgram& program, StepParts parts, Concurrency concurrent) override;
   void complete(std::span<const std::span<float>> blocks, std::span<const std::span<float>> shared) override;
@@ -125,6 +124,7 @@ class ServerUpdate final : public Update {
   std::size_t control_bytes_ = 0, facts_bytes_ = 0;
   const std::uint64_t* step_ = nullptr;  ///< StepParts::step, once there are any
   // Tasks point into these; they go before the communicators.
+  std::list<HostImage> images_;
   std::list<Push> pushes_;
   std::list<Pull> pulls_;
   std::list<StepFacts> facts_;
@@ -165,6 +165,15 @@ RunFingerprint ServerUpdate::settings() const {
   settings.emplace_back("rate by staleness", of.scales_rate ? "on" : "off");
   settings.emplace_back("arrival order", or_none(of.arrival_order));
   return settings;
+}
+
+Buffer ServerUpdate::allocate(std::size_t control_floats) {
+  const std::size_t bytes = (control_floats + spans_.back().end) * sizeof(float);
+  Buffer block;
+  world_.together([&] {
+    block = settings_.device != nullptr ? settings_.device->allocate(bytes) : allocate_message_memory(bytes);
+  });
+  return block;
 }
 
 /// A task of a rank that waits in it for others.
@@ -209,26 +218,35 @@ void ServerUpdate::append(StepProgram& program, StepParts parts, Concurrency con
 
 void ServerUpdate::append_working(StepProgram& program, StepParts parts, Concurrency concurrent) {
   engine::Branches branches(program, concurrent.branches);
+  const HostImage* const image =
+      settings_.device != nullptr ? &images_.emplace_back(*settings_.device, parts) : nullptr;
+  const StepParts& host = image != nullptr ? image->parts() : parts;
   std::vector<std::size_t> ready_after;
   std::vector<Task> tasks;
+  const auto add = [&](std::size_t ready, Task task) {
+    ready_after.push_back(ready);
+    tasks.push_back(std::move(task));
+  };
   for (std::size_t s = 0; s < spans_.size(); ++s) {
-    const std::span<float> array = array_of(s, spans_[s], parts);
+    const std::span<float> array = array_of(s, spans_[s], parts), sent = array_of(s, spans_[s], host);
     const std::size_t last = last_user(parts.compute, array);
-    ready_after.push_back(settings_.overlap && concurrent.exchange ? last : parts.compute.size() - 1);
-    Push& push = pushes_.emplace_back(ranks_, static_cast<int>(s), array);
-    tasks.push_back(waiting(concat("push to server ", s), {bytes_of(array)}, {}, push));
+    const std::size_t ready = settings_.overlap && concurrent.exchange ? last : parts.compute.size() - 1;
+    if (image != nullptr) add(ready, image->fetch(concat("copy for server ", s), sent, array));
+    Push& push = pushes_.emplace_back(ranks_, static_cast<int>(s), sent);
+    add(ready, waiting(concat("push to server ", s), {bytes_of(sent)}, {}, push));
   }
   SpanQueue queue(program, branches, std::move(ready_after), std::move(tasks));
   for (std::size_t i = 0; i < parts.compute.size(); ++i) {
     branches.run(std::move(parts.compute[i]));
     queue.run_ready_after(i);
   }
-  Pull& pull = pulls_.emplace_back(ranks_, spans_, parts.params, facts_of(parts));
+  Pull& pull = pulls_.emplace_back(ranks_, spans_, host.params, facts_of(host));
   branches.wait(kComm);
   program.run(kComm, waiting("pull", {},
-                             {bytes_of(parts.params), bytes_of(parts.control), bytes_of(parts.decay_sums),
-                              engine::bytes_of(parts.step, 1)},
+                             {bytes_of(host.params), bytes_of(host.control), bytes_of(host.decay_sums),
+                              engine::bytes_of(host.step, 1)},
                              pull));
+  if (image != nullptr) program.run(kComm, image->deliver("copy the answer"));
   program.wait(kCompute, program.set(kComm));
   for (Task& task : parts.finish) branches.run(std::move(task));
   branches.join();
@@ -270,8 +288,15 @@ void ServerUpdate::append_serving(StepProgram& program, StepParts parts) {
 /// Else what the ranks call together would not be the same call.
 void ServerUpdate::require_same_step() const {
   if (step_ == nullptr) return;
+  std::uint64_t step = 0;
+  if (settings_.device != nullptr) {
+    settings_.device->copy(reinterpret_cast<std::byte*>(&step), reinterpret_cast<const std::byte*>(step_),
+                           sizeof step);
+  } else {
+    step = *step_;
+  }
   world_.require_equal(
-      ErrorKind::internal, {{"the step", std::to_string(*step_)}},
+      ErrorKind::internal, {{"the step", std::to_string(step)}},
       "all must have the same where they evaluate, save or compare: an error of this program");
 }
 

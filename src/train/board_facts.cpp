@@ -59,8 +59,8 @@ std::vector<report::WeightLoss> weight_losses(const SessionState& state) {
       operation = params[p].operation;
       losses.push_back({state.network.net.operations[operation].name, 0.0});
     }
-    losses.back().value += 0.5 * static_cast<double>(params[p].weight_decay) *
-                           square_sum(state, state.tower->layout().entries[p]);
+    losses.back().value +=
+        0.5 * static_cast<double>(params[p].weight_decay) * square_sum(state, state.layout.entries[p]);
   }
   return losses;
 }

@@ -28,6 +28,7 @@ TrainConfig check_config(TrainConfig config) {
   config.lr_scaling = plain.lr_scaling;
   config.warmup_epochs = plain.warmup_epochs;
   config.update = plain.update;  // of one rank
+  config.aggregation = plain.aggregation;
   config.shuffle = data::Shuffle::shard;
   config.summary_every = 1;  // for the images
   return config;
@@ -66,6 +67,7 @@ CheckStep::CheckStep(const TrainConfig& config, const data::DatasetInfo& info, c
                      const comm::PlatformFactory& make_platform)
     : state(check_config(config), world, Log(world.rank()), nothing_asked) {
   state.info = info;
+  state.sizes.workers = world.size();
   augment_ = augment_spec(config, info.image);
   std::fill_n(augment_.mean, data::kMostChannels, 120.0f);  // of any images
   std::fill_n(augment_.deviation, data::kMostChannels, 60.0f);
@@ -102,9 +104,9 @@ void CheckStep::plan(engine::Precision precision, int batch, int parts) {
   state.info.train_count = static_cast<std::uint64_t>(batch) * static_cast<std::uint64_t>(state.world.size());
   state.shown_images = batch / parts;
   plan_network(state);
-  state.update = std::make_unique<comm::AllReduceUpdate>(std::make_unique<NoExchange>(*state.backend),
-                                                         state.tower->layout(),
-                                                         comm::AllReduceSettings{state.config.bucket_mib});
+  state.update =
+      std::make_unique<comm::AllReduceUpdate>(std::make_unique<NoExchange>(*state.backend), state.layout,
+                                              comm::AllReduceSettings{state.config.bucket_mib});
   state.gradients = state.update->allocate(control_layout(state).floats());
   allocate_blocks(state);
 }
@@ -153,7 +155,7 @@ std::unique_ptr<engine::Runner> CheckStep::runner(engine::RunnerKind kind, Input
 
 std::vector<std::vector<float>> CheckStep::gradients() const {
   const engine::ControlLayout control = control_layout(state);
-  const engine::ParamLayout& layout = state.tower->layout();
+  const engine::ParamLayout& layout = state.layout;
   const std::vector<float> block = read<float>(*state.backend, state.gradients);
   std::vector<std::vector<float>> all;
   for (std::size_t p = 0; p < layout.entries.size(); ++p) {

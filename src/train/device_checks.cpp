@@ -98,7 +98,7 @@ Trace trace_of(CheckStep& step, engine::Runner& runner) {
 /// Where two traces differ, in words; empty when they do not.
 std::string difference(const CheckStep& step, const Trace& a, const Trace& b) {
   for (std::size_t r = 0; r < a.rows.size(); ++r) {
-    const auto& entries = step.state.tower->layout().entries;
+    const auto& entries = step.state.layout.entries;
     for (std::size_t p = 0; p < entries.size(); ++p) {
       std::size_t differ = 0;
       double most = 0.0;
@@ -249,7 +249,7 @@ CheckRow compare_sums(CheckStep& device) {
     mine[i] = term(i, own);
     for (std::size_t rank = 0; rank < ranks; ++rank) wanted[i] += term(i, rank);
   }
-  const std::size_t control = control_layout(state).floats(), trained = state.tower->layout().trained_floats;
+  const std::size_t control = control_layout(state).floats(), trained = state.layout.trained_floats;
   const auto nothing = [](std::string name, std::vector<engine::Bytes> reads,
                           std::vector<engine::Bytes> writes) {
     return engine::Task{std::move(name), std::move(reads), std::move(writes), [](engine::Lane&) {}, {}};

@@ -73,15 +73,18 @@ std::uint64_t Accuracy::count() const {
   return sum;
 }
 
+Evaluator::Evaluator(engine::Backend& backend, const comm::World& world, const data::DatasetFile& file)
+    : backend_(backend),
+      world_(world),
+      classes_(static_cast<std::size_t>(file.info().classes())),
+      label_names_(file.info().label_names),
+      image_(file.info().image) {}
+
 Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
                      const comm::World& world, const data::DatasetFile& file, data::Shard part,
                      const data::AugmentSpec& augment, int batch, const float* params)
-    : backend_(backend),
-      world_(world),
-      batch_(batch),
-      classes_(static_cast<std::size_t>(file.info().classes())),
-      label_names_(file.info().label_names),
-      image_(file.info().image) {
+    : Evaluator(backend, world, file) {
+  batch_ = batch;
   data_ = ResidentData(backend, file, data::Split::test, part);
   first_ = part.first;
   labels_.resize(part.count);
@@ -110,7 +113,7 @@ Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine
 
 Accuracy Evaluator::run() {
   const std::uint64_t zero = 0;
-  backend_.copy(cursor_.data(), reinterpret_cast<const std::byte*>(&zero), sizeof zero);
+  backend_.copy(cursor_.data(), reinterpret_cast<const std::byte*>(&zero), cursor_.size());
   // One flat array of doubles for the sum over ranks: the confusion matrix, then the loss. Counts are exact.
   std::vector<double> sums(classes_ * classes_ + 1);
   std::vector<std::uint8_t> predictions(static_cast<std::size_t>(batch_));

@@ -40,7 +40,7 @@ class LocalProgram {
       : s_(state),
         update_(update),
         train_(bind_step(state)),
-        layout_(state.tower->layout()),
+        layout_(state.layout),
         trained_(layout_.trained_floats),
         steps_(state.sizes.local_steps),
         share_(1.0f / static_cast<float>(state.sizes.workers)) {
@@ -188,7 +188,7 @@ int exchanged_blocks(const SessionState& state) {
 }
 
 void allocate_local_blocks(SessionState& state) {
-  state.weights_before = state.backend->allocate(state.tower->layout().trained_floats * sizeof(float));
+  state.weights_before = state.backend->allocate(state.layout.trained_floats * sizeof(float));
   state.round_sums = state.backend->allocate(control_layout(state).statistics() * sizeof(float));
 }
 

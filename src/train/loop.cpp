@@ -277,6 +277,7 @@ bool Loop::reads_at_once() const { return s_.skips() || s_.sizes.steps_of_replay
 /// Behind a replay that may end later than with the next step: the counter knows the last one. One that did not apply
 /// is known by its record, and counts here like any other.
 std::uint64_t Loop::steps_made() const {
+  s_.step->finish();
   std::uint64_t counter = 0;
   s_.backend->copy(reinterpret_cast<std::byte*>(&counter), s_.step_counter.data(), sizeof counter);
   const engine::StepRecord& record = s_.records[engine::record_place(counter, 1)];
@@ -428,7 +429,7 @@ void Loop::compare(std::uint64_t hash) {
 /// Collective; between steps. Throws an AgreedError{diverged} unless what a checkpoint would hold is finite.
 void Loop::require_finite() {
   std::optional<Error> mine;
-  const std::string what = s_.state.first_not_finite(*s_.backend, s_.tower->layout(), s_.network.params);
+  const std::string what = s_.state.first_not_finite(*s_.backend, s_.layout, s_.network.params);
   if (!what.empty()) {
     mine.emplace(ErrorKind::diverged,
                  concat("diverged: after step ", launched_, ' ', what, " are not finite", kAdvice));

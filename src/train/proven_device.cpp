@@ -31,21 +31,22 @@ std::string key_of(const SessionState& state, const std::string& devices) {
 }
 
 /// Rank 0's, on all ranks; none of another key.
-std::optional<SelfCheckRecord> find_record(const SessionState& state, const std::string& key) {
+std::optional<SelfCheckRecord> find_record(const SessionState& state, const comm::World& ranks,
+                                           const std::string& key) {
   RunFingerprint told;
-  if (state.world.rank() == 0) {
+  if (ranks.rank() == 0) {
     const auto record = run::read_self_check(state.config.run_dir);
     if (record && record->key == key) told.emplace_back(to_string(record->result), record->time);
   }
-  state.world.broadcast(told);
+  ranks.broadcast(told);
   if (told.empty()) return std::nullopt;
   const auto result = find_name<SelfCheckResult>(told.front().first).value();
   return SelfCheckRecord{result, key, told.front().second, {}};
 }
 
-void write_record(const SessionState& state, const SelfCheckRecord& record) {
-  state.world.together([&] {
-    if (state.world.rank() != 0) return;
+void write_record(const SessionState& state, const comm::World& ranks, const SelfCheckRecord& record) {
+  ranks.together([&] {
+    if (ranks.rank() != 0) return;
     run::make_folders(state.config.run_dir);
     run::write_self_check(state.config.run_dir, record);
   });
@@ -67,31 +68,32 @@ comm::PlatformFactory give_way(SessionState& state, const SelfCheck& check, cons
 }
 
 /// While the watchdogs know what this is about.
-SelfCheckReport run_check(const SessionState& state, const comm::PlatformFactory& asked,
-                          const SelfCheck& check) {
+SelfCheckReport run_check(const SessionState& state, const comm::World& ranks,
+                          const comm::PlatformFactory& asked, const SelfCheck& check) {
   const auto enter = [&](comm::Activity activity) {
     if (check.heart != nullptr) check.heart->activity.store(activity, std::memory_order_relaxed);
   };
   enter(comm::Activity::checking);
-  SelfCheckReport report = check_device(state.config, state.info, state.world, asked, check);
+  SelfCheckReport report = check_device(state.config, state.info, ranks, asked, check);
   enter(comm::Activity::starting);
   return report;
 }
 
 /// Checks, says what it came to and keeps it.
-comm::PlatformFactory check_now(SessionState& state, const comm::PlatformFactory& asked,
-                                const SelfCheck& check, SelfCheckRecord record) {
+comm::PlatformFactory check_now(SessionState& state, const comm::World& ranks,
+                                const comm::PlatformFactory& asked, const SelfCheck& check,
+                                SelfCheckRecord record) {
   record.result = SelfCheckResult::running;
   record.time = wall_time();
   const std::string devices = record.text;
-  write_record(state, record);
+  write_record(state, ranks, record);
   const double began = steady_seconds();
-  const SelfCheckReport report = run_check(state, asked, check);
+  const SelfCheckReport report = run_check(state, ranks, asked, check);
   const std::string seconds = fmt::format("{:.1f} s", steady_seconds() - began);
   record.result = report.good ? SelfCheckResult::passed : SelfCheckResult::failed;
   for (const std::string& line : report.table) record.text += concat('\n', line);
   record.text += '\n';
-  write_record(state, record);
+  write_record(state, ranks, record);
   if (!report.good) {
     for (const std::string& fault : report.faults) state.log.warn(concat("self-check: ", fault));
     return give_way(state, check, concat("its self-check failed on ", report.faults.front()));
@@ -101,6 +103,27 @@ comm::PlatformFactory check_now(SessionState& state, const comm::PlatformFactory
       concat("self-check: passed in ", seconds, " (", state.config.run_dir, "/self_check)", judged));
   state.self_check = concat("passed ", record.time, judged, ": ", devices);
   return asked;
+}
+
+/// Of the ranks that compute.
+comm::PlatformFactory platform_proven_on(const comm::World& ranks, SessionState& state,
+                                         const comm::PlatformFactory& asked, const SelfCheck& check) {
+  const std::string devices = devices_of(backend_options(state), ranks, check);
+  const std::string key = key_of(state, devices);
+  const std::optional<SelfCheckRecord> known = find_record(state, ranks, key);
+  if (known && known->result == SelfCheckResult::passed) {
+    state.log.info(concat("self-check: passed at ", known->time, " on this device (", state.config.run_dir,
+                          "/self_check)"));
+    state.self_check = concat("passed ", known->time, ": ", devices);
+    return asked;
+  }
+  if (known && !check.asked_for) {
+    const bool hung = known->result == SelfCheckResult::running;
+    return give_way(state, check,
+                    concat("its self-check ", hung ? "did not come to an end" : "failed", " at ", known->time,
+                           " with this driver and these libraries"));
+  }
+  return check_now(state, ranks, asked, check, {SelfCheckResult::running, key, {}, devices});
 }
 
 }  // namespace
@@ -114,22 +137,13 @@ comm::PlatformFactory proven_platform(SessionState& state, const comm::PlatformF
     state.self_check = "left out";
     return asked;
   }
-  const std::string devices = devices_of(backend_options(state), state.world, *check);
-  const std::string key = key_of(state, devices);
-  const std::optional<SelfCheckRecord> known = find_record(state, key);
-  if (known && known->result == SelfCheckResult::passed) {
-    state.log.info(concat("self-check: passed at ", known->time, " on this device (", state.config.run_dir,
-                          "/self_check)"));
-    state.self_check = concat("passed ", known->time, ": ", devices);
-    return asked;
-  }
-  if (known && !check->asked_for) {
-    const bool hung = known->result == SelfCheckResult::running;
-    return give_way(state, *check,
-                    concat("its self-check ", hung ? "did not come to an end" : "failed", " at ", known->time,
-                           " with this driver and these libraries"));
-  }
-  return check_now(state, asked, *check, {SelfCheckResult::running, key, {}, devices});
+  if (state.sizes.workers == state.world.size()) return platform_proven_on(state.world, state, asked, *check);
+  // What the workers agree on is an error of the servers, too.
+  comm::PlatformFactory taken = asked;
+  state.world.together([&] {
+    if (state.workers) taken = platform_proven_on(*state.workers, state, asked, *check);
+  });
+  return taken;
 }
 
 int report_self_check(TrainConfig config, const comm::World& world, const Log& log,
@@ -137,6 +151,7 @@ int report_self_check(TrainConfig config, const comm::World& world, const Log& l
   std::atomic<int> nothing_asked{0};
   config.data = "generated images";
   SessionState state(std::move(config), world, log, nothing_asked);
+  state.sizes.workers = world.size();
   state.info.image = {32, 32, 3};
   state.info.label_names = data::cifar10_label_names();
   state.info.train_count = 50'000;
@@ -147,7 +162,7 @@ int report_self_check(TrainConfig config, const comm::World& world, const Log& l
                   state.config.model, ", batch ", state.config.batch_size));
   log.info(devices_of(backend_options(state), world, check));
   const double began = steady_seconds();
-  const SelfCheckReport report = run_check(state, make_platform, check);
+  const SelfCheckReport report = run_check(state, world, make_platform, check);
   for (const std::string& line : report.table) log.info(line);
   for (const std::string& fault : report.faults) log.warn(concat("self-check: ", fault));
   const std::string seconds = fmt::format("{:.1f} s", steady_seconds() - began);

@@ -34,7 +34,8 @@ class Checks {
   Checks& operator=(const Checks&) = delete;
 
   std::vector<Row> run() {
-    world_.together([&] { sizes_ = resolve_sizes(config_, world_.size(), info_); });
+    const int servers = has_servers() ? config_.servers : 0;
+    world_.together([&] { sizes_ = resolve_sizes(config_, world_.size() + servers, info_); });
     const int part = sizes_.batch / sizes_.parts;
     images_ = distinct_images(part);
     attempt("0 device and kernels", 1, [&] { return open(); });
@@ -49,6 +50,8 @@ class Checks {
   }
 
  private:
+  bool has_servers() const { return config_.update == comm::UpdateKind::server; }
+
   /// What the watchdog says when it goes no further; 0: it waits for the other ranks.
   void show(std::uint64_t check) {
     if (check_.heart != nullptr) check_.heart->step.store(check, std::memory_order_relaxed);
@@ -115,8 +118,11 @@ class Checks {
     world_.agree(wrong_options_);
     const std::vector<double> broken = world_.gather(broken_ ? 1.0 : 0.0);
     const bool all = std::count(broken.begin(), broken.end(), 0.0) == world_.size();
-    if (world_.size() == 1 || !all) {
-      rows_.push_back({name, Outcome::left_out, all ? "there is one rank" : "a rank's device has failed"});
+    if (world_.size() == 1 || has_servers() || !all) {
+      const char* const why = !all            ? "a rank's device has failed"
+                              : has_servers() ? "servers add, and they are hosts"
+                                              : "there is one rank";
+      rows_.push_back({name, Outcome::left_out, why});
       return;
     }
     attempt(name, 4, [&] {

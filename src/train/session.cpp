@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <span>
-#include <sstream>
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
@@ -14,6 +13,7 @@
 #include "run/resume.hpp"
 #include "train/proven_device.hpp"
 #include "train/resolved.hpp"
+#include "train/roles.hpp"
 #include "train/state.hpp"
 
 namespace cifar_mpi::train {
@@ -69,15 +69,6 @@ void load_samples(SessionState& state) {
                                state.part_of(state.info.train_count));
 }
 
-/// All ranks must have planned the same kernels: the flat blocks are summed as they lie in memory.
-void require_equal_plans(const SessionState& state) {
-  RunFingerprint plan{{"the precision", std::string(to_string(state.config.precision))}};
-  std::istringstream lines(state.tower->plan_text());
-  for (std::string line; std::getline(lines, line);)
-    plan.emplace_back(concat("line ", plan.size(), " of the kernel plan"), line);
-  state.world.require_equal(ErrorKind::device, plan, "run on machines of one kind");
-}
-
 /// Where this worker's samples go on. A run that did not count them by worker gave as many to each.
 void write_batches(SessionState& state) {
   if (!state.skips()) return;
@@ -102,6 +93,11 @@ void build_programs(SessionState& state, const run::Start& start) {
                    ? std::move(state.local_steps)
                    : plan_step(state, *state.update, concurrent);
   if (state.config.summary_every > 0 && state.world.rank() == 0) state.look = plan_look(state);
+  if (state.serves()) {
+    state.evaluator.emplace(*state.backend, state.world, *state.dataset);
+    state.dataset.reset();
+    return;
+  }
   state.state.write(*state.backend, *state.tower, start.state);
   state.evaluator.emplace(*state.backend, *state.tower, *state.arena, state.world, *state.dataset,
                           state.part_of(state.info.test_count), state.network.augment,
@@ -166,7 +162,9 @@ std::string local_text(const SessionState& state) {
 
 constexpr double kHighForAdam = 0.02;
 
+/// In the words of rank 0: what a server has is none of them.
 void describe_run(const SessionState& state, const run::Start& start) {
+  if (state.serves()) return;
   const TrainConfig& config = state.config;
   const data::DatasetInfo& info = state.info;
   const Log& log = state.log;
@@ -236,12 +234,13 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   state.initialized_from = start.initialized_from;
   adopt(state, start.progress.resolved);
   resolve_threads(state);
+  part_workers(state);
   const comm::PlatformFactory platform = proven_platform(state, make_platform, check);
   world.together([&] {
     plan_on_this_device(state, platform);
     load_samples(state);
   });
-  require_equal_plans(state);
+  share_plan(state);
   find_dataset_moments(state.network.augment, *state.dataset, world);
   run::add_dataset_content(asked, state.samples.fingerprint(), start, world);
   state.progress.seed = state.config.seed;
@@ -251,6 +250,7 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   });
   open_update_on_these_nodes(state);
   world.together([&] { build_programs(state, start); });
+  share_state(state);
   state.progress.resolved = resolved_settings(state);
   describe_run(state, start);
   return owner;

@@ -41,6 +41,9 @@ struct SessionState {
   comm::Heartbeat* heart = &unwatched;
   std::function<void()> show_step = [] {};  ///< to the watchdog, whenever `step` is another
 
+  /// Those of `world` that compute, where others serve; null on a server, and where all compute.
+  std::unique_ptr<comm::World> workers;
+
   std::optional<data::DatasetFile> dataset;  ///< open during set-up only
   data::DatasetInfo info;
   Sizes sizes;
@@ -55,8 +58,9 @@ struct SessionState {
   std::unique_ptr<engine::Backend> backend;
   comm::CollectiveSource collectives;  ///< for memory of `backend`
   std::unique_ptr<comm::Update> update;
-  std::unique_ptr<lower::Tower> tower;
+  std::unique_ptr<lower::Tower> tower;  ///< null on a server, as is the arena: it computes nothing
   std::optional<engine::Arena> arena;
+  engine::ParamLayout layout;  ///< of all flat blocks: the tower's, or on a server that of the workers
   ResidentData samples;
   StateTable state;
   std::vector<Buffer> partials;  ///< sums of 1, 2, 4, … parts of the batch, each of the size of `gradients`
@@ -86,10 +90,11 @@ struct SessionState {
 /// the same kernels. Collective.
 void resolve_threads(SessionState& state);
 
+/// Ranks of a host share its GPUs, those that serve apart.
 engine::BackendOptions backend_options(const SessionState& state);
 
 /// Makes the backend and plans the network for it; resolves the precision in `config`. Needs sizes
-/// and network.
+/// and network. A server has a backend of the host, and plans nothing (see roles.hpp).
 void plan_device(SessionState& state, const comm::PlatformFactory& make_platform);
 /// The halves of it: the backend; and what is planned on it, which may be done again.
 void open_device(SessionState& state, const comm::PlatformFactory& make_platform);

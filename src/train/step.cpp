@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <list>
 #include <stdexcept>
 
 #include "cifar_mpi/base/text.hpp"
@@ -91,7 +92,8 @@ void allocate_summaries(SessionState& state) {
 }  // namespace
 
 std::vector<engine::Bytes> regions_of(const SessionState& state) {
-  std::vector<engine::Bytes> regions = state.arena->regions();
+  std::vector<engine::Bytes> regions;
+  if (state.arena) regions = state.arena->regions();
   const auto watch = [&](const Buffer& block) {
     if (block.size() > 0) regions.push_back(engine::bytes_of(block.data(), block.size()));
   };
@@ -105,7 +107,7 @@ std::vector<engine::Bytes> regions_of(const SessionState& state) {
 }
 
 engine::ControlLayout control_layout(const SessionState& state) {
-  return {state.sizes.workers, state.tower->layout().running_floats};
+  return {state.sizes.workers, state.layout.running_floats};
 }
 
 data::SampleOrder sample_order(const SessionState& state) {
@@ -124,7 +126,8 @@ namespace {
 /// By worker; collective. Empty where each has computed one for every step.
 std::vector<std::uint64_t> batches_computed(const SessionState& state) {
   if (!state.skips()) return {};
-  const auto mine = *state.batch_counter.as<const std::uint64_t>();
+  std::uint64_t mine = 0;
+  state.backend->copy(reinterpret_cast<std::byte*>(&mine), state.batch_counter.data(), sizeof mine);
   std::vector<std::uint64_t> batches;
   for (const double count : state.world.gather(static_cast<double>(mine)))  // exact below 2^53
     batches.push_back(static_cast<std::uint64_t>(count));
@@ -132,19 +135,43 @@ std::vector<std::uint64_t> batches_computed(const SessionState& state) {
   return batches;
 }
 
+/// Floats of a block on the host, and back.
+class HostCopy {
+ public:
+  HostCopy(engine::Backend& backend, std::span<float> block)
+      : backend_(backend), block_(std::as_writable_bytes(block)), values_(block.size()) {
+    backend_.copy(bytes().data(), block_.data(), block_.size());
+  }
+  std::span<float> values() { return values_; }
+  void write_back() { backend_.copy(block_.data(), bytes().data(), block_.size()); }
+
+ private:
+  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(values_)); }
+
+  engine::Backend& backend_;
+  std::span<std::byte> block_;
+  std::vector<float> values_;
+};
+
 }  // namespace
 
 void complete_state(SessionState& state) {
-  const engine::ParamLayout& layout = state.tower->layout();
+  if (state.config.update != comm::UpdateKind::server) return;  // every rank has made all of it
+  const engine::ParamLayout& layout = state.layout;
+  std::list<HostCopy> copies;
   std::vector<std::span<float>> blocks, shared;
+  const auto copy = [&](float* block, std::size_t floats) {
+    return copies.emplace_back(*state.backend, std::span(block, floats)).values();
+  };
   for (const optim::StateRow& row : state.state.rows()) {
     float* const block = state.state[row.role].as<float>();
     // All that compute have the weights, and what is wrong with a rank's must not be mended unseen.
-    if (row.role != optim::StateRole::weights) blocks.emplace_back(block, layout.trained_floats);
+    if (row.role != optim::StateRole::weights) blocks.push_back(copy(block, layout.trained_floats));
     if (state.skips() && row.running != nullptr)
-      shared.emplace_back(block + layout.running_begin(), layout.running_floats);
+      shared.push_back(copy(block + layout.running_begin(), layout.running_floats));
   }
   state.update->complete(blocks, shared);
+  for (HostCopy& changed : copies) changed.write_back();
   state.progress.batches = batches_computed(state);
 }
 
@@ -170,8 +197,12 @@ void resolve_threads(SessionState& state) {
 }
 
 engine::BackendOptions backend_options(const SessionState& state) {
-  return {state.config.threads,    state.world.oversubscribed(), state.world.node_rank(),
-          state.world.node_size(), state.config.share_gpus,      state.config.nccl_algorithm};
+  const comm::World& computing = state.workers ? *state.workers : state.world;
+  engine::BackendOptions options{state.config.threads,    state.world.oversubscribed(),
+                                 computing.node_rank(),   computing.node_size(),
+                                 state.config.share_gpus, state.config.nccl_algorithm};
+  options.serves = state.serves();
+  return options;
 }
 
 void open_device(SessionState& state, const comm::PlatformFactory& make_platform) {
@@ -186,6 +217,7 @@ void plan_network(SessionState& state) {
   const engine::TowerSpec spec{&state.network.net, &state.network.params,
                                state.sizes.batch / state.sizes.parts, config.precision, config.conv};
   state.tower = std::make_unique<lower::Tower>(*state.backend, spec);
+  state.layout = state.tower->layout();
   state.arena.emplace([&backend = *state.backend](std::size_t bytes) { return backend.allocate(bytes); });
 }
 
@@ -199,20 +231,18 @@ std::unique_ptr<comm::Update> make_all_reduce_update(const SessionState& state) 
   const bool overlap = comm::resolve_overlap(config.overlap, state.world, state.collectives.device);
   comm::AllReduceSettings settings{config.bucket_mib, config.wire, overlap};
   if (config.update == comm::UpdateKind::local) settings.blocks = exchanged_blocks(state);
-  return std::make_unique<comm::AllReduceUpdate>(std::move(collective), state.tower->layout(), settings);
+  return std::make_unique<comm::AllReduceUpdate>(std::move(collective), state.layout, settings);
 }
 
 std::unique_ptr<comm::Update> make_server_update(const SessionState& state) {
-  if (state.collectives.device) {
-    throw comm::AgreedError(
-        ErrorKind::usage,
-        "--update server goes with --device cpu so far, and --device auto has chosen a GPU; "
-        "give --device cpu, or choose --update all-reduce");
-  }
-  const bool overlap = comm::resolve_overlap(state.config.overlap, state.world, false);
+  state.world.together([&] {
+    if (state.workers && state.collectives.compare_devices) state.collectives.compare_devices(*state.workers);
+  });
+  const bool overlap = comm::resolve_overlap(state.config.overlap, state.world, false);  // through the hosts
   return comm::make_server_update(
-      state.world, state.tower->layout(),
-      {state.config.servers, overlap, &state.request_word, state.config.aggregation, state.progress.batches});
+      state.world, state.layout,
+      {state.config.servers, overlap, &state.request_word, state.config.aggregation, state.progress.batches,
+       state.collectives.device ? state.backend.get() : nullptr});
 }
 
 std::unique_ptr<comm::Update> make_update(const SessionState& state) {
@@ -235,7 +265,7 @@ void open_update(SessionState& state) {
 
 void plan_device(SessionState& state, const comm::PlatformFactory& make_platform) {
   open_device(state, make_platform);
-  plan_network(state);
+  if (!state.serves()) plan_network(state);
 }
 
 int kept_images(const SessionState& state) {
@@ -243,7 +273,7 @@ int kept_images(const SessionState& state) {
 }
 
 void allocate_blocks(SessionState& state) {
-  state.state.allocate(*state.backend, state.tower->layout(),
+  state.state.allocate(*state.backend, state.layout,
                        optim::state_rows(state.config.optimizer.kind, has_outer_momentum(state.config)));
   state.step_counter =
       state.backend->allocate(static_cast<std::size_t>(state.sizes.local_steps) * sizeof(std::uint64_t));
@@ -253,7 +283,7 @@ void allocate_blocks(SessionState& state) {
   state.decay_sums = state.backend->allocate((state.update->spans().size() + 1) * sizeof(double));
   if (state.config.clip_norm > 0.0 || state.config.summary_every > 0)
     state.gradient_norm = state.backend->allocate(sizeof(double));
-  if (state.config.summary_every > 0) allocate_summaries(state);
+  if (state.config.summary_every > 0 && !state.serves()) allocate_summaries(state);
   state.records.resize(engine::kRecordRing);
   for (int parts = 1; parts < state.sizes.parts; parts *= 2)
     state.partials.push_back(state.backend->allocate(state.gradients.size()));
@@ -272,7 +302,7 @@ std::vector<engine::Task> compute_tasks(SessionState& state, engine::TrainBindin
   std::vector<engine::Task> tasks;
   const int parts = state.sizes.parts;
   binding.parts = steps * parts;
-  const std::size_t floats = binding.control_layout.floats() + state.tower->layout().trained_floats;
+  const std::size_t floats = binding.control_layout.floats() + state.layout.trained_floats;
   for (int part = 0; part < parts; ++part) {
     binding.part = step * parts + part;
     binding.first_sample =
@@ -311,14 +341,10 @@ std::function<std::uint64_t(std::uint64_t)> meetings(const SessionState& state) 
   };
 }
 
-/// A worker's own count, where versions are made without it: its samples go on where it has come to.
-engine::Task count_batch(const SessionState& state) {
-  auto* const counter = state.batch_counter.as<std::uint64_t>();
-  return {"count batch",
-          {engine::bytes_of(counter, 1)},
-          {engine::bytes_of(counter, 1)},
-          [counter](engine::Lane&) { ++*counter; },
-          {}};
+/// A server's program is one of the host, whatever the workers' is.
+engine::RunnerKind runner_of(const SessionState& state) {
+  const engine::RunnerKind asked = state.config.runner;
+  return state.serves() && asked == engine::RunnerKind::graph ? engine::RunnerKind::lanes : asked;
 }
 
 }  // namespace
@@ -327,7 +353,7 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
                                           comm::Concurrency concurrent) {
   const engine::TrainBinding binding = bind_step(state);
   const engine::ControlLayout& control = binding.control_layout;
-  const engine::ParamLayout& layout = state.tower->layout();
+  const engine::ParamLayout& layout = state.layout;
   const std::size_t trained = layout.trained_floats;
 
   comm::StepParts parts;
@@ -357,7 +383,11 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
         state.backend->running_task(bind_running(state, binding), state.network.params, layout));
   }
   parts.finish.push_back(state.backend->advance_task(advance, state.records));
-  if (state.skips() && !state.serves()) parts.finish.push_back(count_batch(state));
+  if (state.skips() && !state.serves()) {
+    // Versions are made without this worker: its samples go on where it has come to.
+    parts.finish.push_back(
+        state.backend->increment_task("count batch", state.batch_counter.as<std::uint64_t>()));
+  }
   parts.control = {binding.control, control.floats()};
   parts.grads = {binding.grads, trained};
   parts.params = {state.state[optim::StateRole::weights].as<float>(), trained};
@@ -368,12 +398,12 @@ std::unique_ptr<engine::Runner> plan_step(SessionState& state, comm::Update& upd
   engine::StepProgram program("train");
   update.append(program, std::move(parts), concurrent);
   program.finalize();
-  return state.backend->runner(std::move(program), state.config.runner, regions_of(state));
+  return state.backend->runner(std::move(program), runner_of(state), regions_of(state));
 }
 
 /// On one lane: it runs between steps, when nothing else does.
 std::unique_ptr<engine::Runner> plan_look(SessionState& state) {
-  const engine::ParamLayout& layout = state.tower->layout();
+  const engine::ParamLayout& layout = state.layout;
   const auto* const weights = state.state[optim::StateRole::weights].as<const float>();
   const float* const grads = state.gradients.as<const float>() + control_layout(state).floats();
   const std::size_t params = layout.entries.size(), trained = trained_params(state.network.params);

@@ -59,9 +59,9 @@ void plan_variants(SessionState& state, Variants& variants) {
   }
   if (state.world.size() > 1) {
     variants.blocking = plan_step(state, *state.update, {.exchange = false});
-    variants.none = std::make_unique<comm::AllReduceUpdate>(std::make_unique<NoExchange>(*state.backend),
-                                                            state.tower->layout(),
-                                                            comm::AllReduceSettings{state.config.bucket_mib});
+    variants.none =
+        std::make_unique<comm::AllReduceUpdate>(std::make_unique<NoExchange>(*state.backend), state.layout,
+                                                comm::AllReduceSettings{state.config.bucket_mib});
     variants.alone = plan_step(state, *variants.none, {});
   }
   write_initial_state(state);

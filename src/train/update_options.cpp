@@ -28,11 +28,6 @@ void check_server(const TrainConfig& config) {
         "--clip-norm does not go with --update server: it needs the norm of the whole gradient, of which "
         "each server has a part; leave it out, or choose --update all-reduce");
   }
-  if (config.device == "cuda") {
-    refuse(
-        "--update server goes with --device cpu so far, not with cuda; give that, or choose --update "
-        "all-reduce");
-  }
 }
 
 }  // namespace

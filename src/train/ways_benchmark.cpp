@@ -15,6 +15,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/report/metrics.hpp"
 #include "train/benchmark_parts.hpp"
+#include "train/roles.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -138,6 +139,7 @@ void build(SessionState& state, const double* seconds, const comm::PlatformFacto
     return make_platform(options);
   };
   state.world.together([&] { build_on_generated_images(state, gives_way); });
+  share_plan(state);
   open_update(state);
   state.world.together([&] {
     allocate_blocks(state);
@@ -145,10 +147,13 @@ void build(SessionState& state, const double* seconds, const comm::PlatformFacto
     const bool local = state.config.update == comm::UpdateKind::local;
     const auto step =
         local ? plan_local_steps(state, *state.update, {}) : plan_step(state, *state.update, {});
-    state.step = state.backend->runner(asleep(step->program(), state.arena->regions(), seconds),
+    const std::vector<engine::Bytes> activations =
+        state.arena ? state.arena->regions() : std::vector<engine::Bytes>();
+    state.step = state.backend->runner(asleep(step->program(), activations, seconds),
                                        engine::RunnerKind::automatic, {});
-    write_initial_state(state);
+    if (!state.serves()) write_initial_state(state);
   });
+  share_state(state);
 }
 
 /// What this node's network devices have sent and received so far, the loopback apart.

@@ -152,7 +152,6 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse_served("--reproducible", "with --update all-reduce",
                 [](auto& c) { c.aggregation.asynchronous = true, c.reproducible = true; });
   refuse_served("--clip-norm", "of which each server has a part", [](auto& c) { c.clip_norm = 1.0; });
-  refuse_served("--update server", "--device cpu", [](auto& c) { c.device = "cuda"; });
   refuse("--timeout", "1.9", [](auto& c) { c.timeout_s = 1.9; });
   for (const double bad : {nan, inf, 0.0, -1.0}) {
     for (const auto& [option, member] : std::map<std::string, double TrainConfig::*>{

@@ -23,12 +23,24 @@ class ServedRun : public RunTest {
     c.run_dir = path(run_dir);
     return c;
   }
-  /// What a run begins with.
+  /// What a run begins with; of a worker.
   std::vector<run::NamedTensor> initial_weights(const TrainConfig& config) {
     const auto state = start(config);
+    if (state->serves()) return {};
     return state->state.read(*state->backend, *state->tower,
                              state->network.params)[optim::StateRole::weights];
   }
+  /// Workers have what passes for a device: arrays that are copied to and from the host.
+  void run_on_devices(const TrainConfig& config) {
+    const auto with_device = [this](const engine::BackendOptions& options) {
+      comm::Platform made = platform(options);
+      made.collectives.device = !options.serves;
+      options_ = options;
+      return made;
+    };
+    run_loop(*set_up(config, world(), Log(world().rank() + 1), with_device, stop_));
+  }
+  engine::BackendOptions options_;
   run::Checkpoint saved(const TrainConfig& config, std::uint64_t step) {
     world().barrier();
     return run::read_checkpoint(run::checkpoint_path(config.run_dir, step));
@@ -50,6 +62,59 @@ TEST_F(ServedRun, GivesTheSameBitsFromEveryRunner) {
   second.runner = engine::RunnerKind::audit;
   run(second);
   expect_same_state(saved(first, 4), saved(second, 4), first.optimizer.kind);
+}
+
+TEST_F(ServedRun, GivesTheSameBitsWhereWorkersCopyToTheHostAndBack) {
+  for (const int servers : {1, 2}) {
+    if (servers >= world().size()) continue;
+    TrainConfig host = served(concat("host", servers), servers);
+    host.model = "resnet20";
+    host.augment = data::Augment::crop;
+    host.input_size = 8;
+    host.optimizer.kind = optim::OptimizerKind::adamw;
+    host.lr = 0.001;
+    TrainConfig device = host;
+    run(host);
+    for (const engine::RunnerKind runner : {engine::RunnerKind::lanes, engine::RunnerKind::audit}) {
+      device.runner = runner;
+      device.run_dir = path(concat("device", servers, to_string(runner)));
+      run_on_devices(device);
+      expect_same_state(saved(host, 4), saved(device, 4), host.optimizer.kind);
+    }
+  }
+}
+
+TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderWhereWorkersCopyToTheHostAndBack) {
+  TrainConfig host = served("host");
+  host.aggregation = {.asynchronous = true, .most_drift = 2, .arrival_order = 5};
+  host.lr = 0.01;
+  host.steps = 12;
+  host.checkpoint_every = 6;
+  TrainConfig device = host;
+  device.run_dir = path("device");
+  run(host);
+  for (const std::int64_t steps : {6, 12}) {
+    device.steps = steps;
+    run_on_devices(device);
+  }
+  const run::Checkpoint a = saved(host, 12), b = saved(device, 12);
+  expect_same_state(a, b, host.optimizer.kind);
+  EXPECT_EQ(a.progress.batches, b.progress.batches);
+}
+
+/// A server takes no place among those that share the GPUs of a host, and plans no kernels.
+TEST_F(ServedRun, CountsTheWorkersOfAHostForItsDevices) {
+  TrainConfig c = served("run", std::min(2, world().size() - 1));
+  run_on_devices(c);
+  const int workers = world().size() - c.servers;
+  EXPECT_EQ(options_.serves, world().rank() >= workers);
+  if (options_.serves) {
+    EXPECT_EQ(start(c)->tower, nullptr);
+    return;
+  }
+  EXPECT_EQ(options_.local_rank, world().rank());
+  EXPECT_EQ(options_.local_ranks, workers);
+  EXPECT_NE(start(c)->tower, nullptr);
 }
 
 /// Whoever updates, what a checkpoint holds is of all ranks: averages, momentum, statistics.
@@ -204,6 +269,7 @@ TEST_F(ServedRun, StepsAsynchronouslyInStepAsItDoesSynchronously) {
   run(each);
   const run::Checkpoint of_together = saved(together, 3);
   const run::Checkpoint of_each = saved(each, static_cast<std::uint64_t>(each.steps));
+  if (before.empty()) return;  // a server
   const auto& a = of_together.state[optim::StateRole::weights];
   const auto& b = of_each.state[optim::StateRole::weights];
   double largest = 0.0, moved = 0.0, apart = 0.0;

@@ -8,6 +8,7 @@
 
 #include "cifar_mpi/comm/update.hpp"
 #include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/engine/layout.hpp"
 
 /// The update of a parameter server: the last ranks hold the parameters, the others compute gradients for them.
@@ -40,6 +41,8 @@ struct ServerSettings {
   Aggregation aggregation = {};
   /// How many batches each worker has computed, where a run goes on; empty: equally many.
   std::vector<std::uint64_t> pushed = {};
+  /// Of a worker whose arrays lie in a device's memory: they are copied to and from the host. It outlives the update.
+  engine::Backend* device = nullptr;
 };
 
 /// With N workers, ranks 0 to N − 1, and S servers behind them, of which server s (rank N + s) has span s.
@@ -53,7 +56,8 @@ struct ServerSettings {
 /// parameters.
 ///
 /// A worker's program: its compute tasks; on the comm lane the pushes and, behind everything, the wait for the
-/// answers; then what finishes the step. A server's: the wait for the pushes, its update, the comparison, the
+/// answers; then what finishes the step. Where it has a device a copy to the host stands before each push, and one
+/// of the answer back behind the wait. A server's: the wait for the pushes, its update, the comparison, the
 /// answer, and what finishes the step. Workers have the control block of all ranks behind the step, but the
 /// gradients they computed; a server has its own span of the gradients.
 ///

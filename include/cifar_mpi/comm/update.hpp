@@ -40,8 +40,8 @@ struct StepParts {
   std::span<float> grads;             ///< ... which ends where the gradients begin
   std::span<float> params;            ///< the trained ones, which the update tasks change
   std::span<double> decay_sums;       ///< what each update task leaves for `finish` besides
-  /// For servers. Host memory: the step to do next, which `finish` moves on. A worker without which steps were made finds
-  /// there the last of them, before `finish`.
+  /// For servers: the step to do next, which `finish` moves on. A worker without which steps were made finds there the
+  /// last of them, before `finish`.
   std::uint64_t* step = nullptr;
   /// The first step behind `done` after which all ranks must have the same parameters.
   std::function<std::uint64_t(std::uint64_t done)> next_meeting;

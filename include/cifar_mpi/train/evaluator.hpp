@@ -61,9 +61,13 @@ class Evaluator {
   Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
             const comm::World& world, const data::DatasetFile& file, data::Shard part,
             const data::AugmentSpec& augment, int batch, const float* params);
+  /// Of a rank that has no samples: it takes part in the sums of the others.
+  Evaluator(engine::Backend& backend, const comm::World& world, const data::DatasetFile& file);
 
   /// As of a runner.
-  void show_in(engine::ProgressCounter& counter) { runner_->show_in(counter); }
+  void show_in(engine::ProgressCounter& counter) {
+    if (runner_ != nullptr) runner_->show_in(counter);
+  }
   /// Collective. Reads the block as it is now.
   Accuracy run();
   /// Collective; behind `run`. What evaluation.h5 says of that run, but for step and weights; the same on all ranks.
@@ -72,7 +76,7 @@ class Evaluator {
  private:
   engine::Backend& backend_;
   const comm::World& world_;
-  int batch_;
+  int batch_ = 0;
   std::size_t classes_;
   std::vector<std::string> label_names_;
   Extent image_;

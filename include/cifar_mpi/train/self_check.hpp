@@ -42,13 +42,14 @@ std::string devices_of(const engine::BackendOptions& options, const comm::World&
                        const SelfCheck& check);
 
 /// Checks the device that `make_platform` gives, for the network, batch and precision of `config` and the images of
-/// `info`:
+/// `info`, on the ranks of `world`, which are those that compute:
 ///
 ///   1  fp32 gradients and loss are those of the judge, but for rounding; those of the run's precision are no
 ///      further off than 4 times what weights do that are off by a rounding
 ///   2  three steps give the same bits in line, on lanes, as a graph, and as that graph once more
 ///   3  distorted images are those of the reference
-///   4  with several ranks: the run's all-reduce of small integers, in a graph too, is exact on every rank
+///   4  with several ranks: the run's all-reduce of small integers, in a graph too, is exact on every rank; not where
+///      servers add
 ///   5  a NaN in the input reaches the loss, so that divergence is seen
 ///
 /// Collective. What goes wrong on the device is a fault in the report; throws AgreedError for options that do not fit
