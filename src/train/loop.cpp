@@ -16,6 +16,7 @@
 #include "run/run_checkpoints.hpp"
 #include "train/board_facts.hpp"
 #include "train/finite.hpp"
+#include "train/roles.hpp"
 #include "train/run_events.hpp"
 #include "train/snapshot.hpp"
 #include "train/state.hpp"

@@ -1,5 +1,6 @@
 #include "train/roles.hpp"
 
+#include <list>
 #include <span>
 #include <sstream>
 #include <string>
@@ -34,6 +35,36 @@ void adopt_plan(SessionState& state, const RunFingerprint& plan) {
   }
 }
 
+/// By worker; collective. Empty where each has computed one for every step.
+std::vector<std::uint64_t> batches_computed(const SessionState& state) {
+  if (!state.skips()) return {};
+  std::uint64_t mine = 0;
+  state.backend->copy(reinterpret_cast<std::byte*>(&mine), state.batch_counter.data(), sizeof mine);
+  std::vector<std::uint64_t> batches;
+  for (const double count : state.world.gather(static_cast<double>(mine)))  // exact below 2^53
+    batches.push_back(static_cast<std::uint64_t>(count));
+  batches.resize(static_cast<std::size_t>(state.sizes.workers));
+  return batches;
+}
+
+/// Floats of a block on the host, and back.
+class HostCopy {
+ public:
+  HostCopy(engine::Backend& backend, std::span<float> block)
+      : backend_(backend), block_(std::as_writable_bytes(block)), values_(block.size()) {
+    backend_.copy(bytes().data(), block_.data(), block_.size());
+  }
+  std::span<float> values() { return values_; }
+  void write_back() { backend_.copy(block_.data(), bytes().data(), block_.size()); }
+
+ private:
+  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(values_)); }
+
+  engine::Backend& backend_;
+  std::span<std::byte> block_;
+  std::vector<float> values_;
+};
+
 }  // namespace
 
 void part_workers(SessionState& state) {
@@ -62,6 +93,26 @@ void share_state(SessionState& state) {
     state.world.broadcast(bytes);
     if (state.serves()) state.backend->copy(block.data(), bytes.data(), bytes.size());
   }
+}
+
+void complete_state(SessionState& state) {
+  if (state.config.update != comm::UpdateKind::server) return;  // every rank has made all of it
+  const engine::ParamLayout& layout = state.layout;
+  std::list<HostCopy> copies;
+  std::vector<std::span<float>> blocks, shared;
+  const auto copy = [&](float* block, std::size_t floats) {
+    return copies.emplace_back(*state.backend, std::span(block, floats)).values();
+  };
+  for (const optim::StateRow& row : state.state.rows()) {
+    float* const block = state.state[row.role].as<float>();
+    // All that compute have the weights, and what is wrong with a rank's must not be mended unseen.
+    if (row.role != optim::StateRole::weights) blocks.push_back(copy(block, layout.trained_floats));
+    if (state.skips() && row.running != nullptr)
+      shared.push_back(copy(block + layout.running_begin(), layout.running_floats));
+  }
+  state.update->complete(blocks, shared);
+  for (HostCopy& changed : copies) changed.write_back();
+  state.progress.batches = batches_computed(state);
 }
 
 }  // namespace cifar_mpi::train

@@ -15,4 +15,8 @@ void share_plan(SessionState& state);
 /// Servers begin with what the first worker begins with: how values lie in a block its kernels know.
 void share_state(SessionState& state);
 
+/// Between steps, with nothing under way. Every rank then has the rows of the state that change in
+/// steps, also where only servers change them, and knows how many batches each worker has computed.
+void complete_state(SessionState& state);
+
 }  // namespace cifar_mpi::train

@@ -115,10 +115,6 @@ data::SampleOrder sample_order(const SessionState& state);
 /// Steps between evaluations.
 std::uint64_t eval_every(const SessionState& state);
 
-/// Between steps, with nothing under way; collective. Every rank then has the rows of the state that change in
-/// steps, also where only servers change them, and knows how many batches each worker has computed.
-void complete_state(SessionState& state);
-
 /// Whether averagings have a momentum, a row of the table.
 bool has_outer_momentum(const TrainConfig& config);
 
