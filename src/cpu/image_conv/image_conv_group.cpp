@@ -68,18 +68,20 @@ class ImageConvGroup final : public PlannedGroup {
 };
 
 /// Both passes against oneDNN 2.6's with the same instructions, one thread, times as fast, at 24x24 and batch 128 unless said
-/// otherwise (a Xeon with two 512-bit pipes, beside other work):
+/// otherwise (a Xeon with two 512-bit pipes, beside other work; behind oneDNN's convolution then its own pooling, which takes
+/// twice our time with AVX2):
 ///
 ///   channels, kernel, pooling (size/stride)          AVX-512  AVX2
-///   3 to 64, 5x5, 3/2, the tutorial's                 2.1  (1.15)
+///   3 to 64, 5x5, 3/2, the tutorial's                    2.1
 ///   the same with a batch of 1, of 4                1.9, 2.1   2.1
 ///   3 to 64, 3x3, 3/2; 7x7                          2.7, 1.7   3.1
 ///   3 to 16, to 32, to 128, 5x5, 3/2           1.5, 1.5, 2.4   2.0
 ///   1 to 64, 5x5, 3/2                                    3.2   3.0
 ///   3 to 64, 5x5, pooling 3/1, as many gradients         1.4   1.4
 ///
-/// In brackets: one run beside a compiler, to be measured again. In bf16, where oneDNN is slower, more. AVX2 has no table of 16
-/// candidates.
+/// The first row on Zen 4 (256-bit pipes), with our pooling on both sides, the least of 12 and 16 runs in turn: 1.34, AVX2 1.38.
+/// All of it is the weight gradient (2.05, 1.6). In bf16 there 0.97: oneDNN's forward pass multiplies bf16 in 0.7 of our time, its
+/// gradient takes 1.6 times ours. AVX2 has no table of 16 candidates.
 bool is_faster(const ImageConvShape& shape, VectorSet set) {
   constexpr int kMostChannels = 4;
   constexpr int kLeastKernel = 3, kMostKernel = 7;
