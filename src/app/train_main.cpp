@@ -29,7 +29,12 @@ int only_check(comm::World& world, train::TrainConfig config) {
   }
   const Log log(world.rank());
   config.device = "cuda";
-  config.update = comm::UpdateKind::all_reduce;
+  // Whoever is started checks its GPU, whatever it would do in a run.
+  const train::TrainConfig plain;
+  config.update = plain.update;
+  config.servers = plain.servers;
+  config.aggregation = plain.aggregation;
+  config.local = plain.local;
   app::RunDevice device = app::choose_device(config, world);
   device.check->heart = &watchdog.heart();
   return train::report_self_check(config, world, log, device.platform, *device.check);

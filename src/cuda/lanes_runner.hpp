@@ -35,8 +35,7 @@ class LanesRunner : public DeviceRunner {
 ///
 /// One thread walks the lanes. Each is enqueued on its stream as far as it goes: up to a task of the host, which begins
 /// when the stream is done with all before it, and up to a wait for a mark that is not set, because a task of the host
-/// stands before it. Between tasks of the host the streams are never empty for the host's sake alone: what follows
-/// on other lanes is enqueued already. A step that waits for messages is no graph.
+/// stands before it. The device so has all to work on that waits for no message.
 class HostLanesRunner final : public LanesRunner {
  public:
   HostLanesRunner(Device& device, engine::StepProgram program);

@@ -162,7 +162,7 @@ std::string local_text(const SessionState& state) {
 
 constexpr double kHighForAdam = 0.02;
 
-/// In the words of rank 0: what a server has is none of them.
+/// Rank 0 says it, and it is a worker: a server does not know all of this.
 void describe_run(const SessionState& state, const run::Start& start) {
   if (state.serves()) return;
   const TrainConfig& config = state.config;
