@@ -84,6 +84,9 @@ template <class V>
   std::memcpy(to, &values, sizeof values);
 }
 
+/// Has the cache line of `at` brought into the second-level cache, to be read or written later; it need not exist.
+[[gnu::always_inline]] inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
+
 /// As to_bf16 rounds.
 template <class V>
 [[gnu::always_inline]] inline void store(bf16* to, const V& values) {

@@ -53,6 +53,8 @@ TransformPlace place_of(const ImageShape& shape, const SpectraShape& spectra) {
   place.column_step = shape.block;
   place.slot_step = spectra.slot_step();
   place.im_step = spectra.channels;
+  place.image_next = std::ptrdiff_t{shape.extent.height} * shape.extent.width * shape.block;
+  place.spectrum_next = spectra.row_step();
   return place;
 }
 
@@ -66,6 +68,7 @@ TransformPlace place_of_taps(const ConvFft& conv, const SpectraShape& spectra) {
   place.column_step = pairs;
   place.slot_step = spectra.slot_step();
   place.im_step = spectra.channels;
+  place.spectrum_next = spectra.row_step();
   return place;
 }
 
@@ -134,7 +137,7 @@ void multiply(Product product, const SpectraShape& a, const float* from, const S
                            a.channels,
                            1,
                            {a.row_step(), 1, 0, a.channels},
-                           {0, b.row_step(), 0, b.channels},
+                           {0, b.row_step(), 0, b.channels, b.slot_step()},
                            {c.row_step(), 0, 0, c.channels}};
 #pragma omp parallel for schedule(static)
   for (int slot = 0; slot < a.slots; ++slot) {
@@ -179,13 +182,14 @@ float* piece_of(const SpectraShape& shape, float* spectra, bool kept, int piece)
 /// ĝw of the slots [first, last).
 void multiply_gradients(const ConvFft& conv, const ConvFftMemory& memory, int first, int last) {
   const SpectraShape x = conv.src_spectra(), g = conv.dst_spectra(), w = conv.weight_spectra();
-  const ProductShape shape{x.channels,
-                           g.channels,
-                           x.rows,
-                           conv.pieces(),
-                           {1, x.row_step(), static_cast<std::ptrdiff_t>(x.floats()), x.channels},
-                           {0, g.row_step(), static_cast<std::ptrdiff_t>(g.floats()), g.channels},
-                           {w.row_step(), 0, 0, w.channels}};
+  const ProductShape shape{
+      x.channels,
+      g.channels,
+      x.rows,
+      conv.pieces(),
+      {1, x.row_step(), static_cast<std::ptrdiff_t>(x.floats()), x.channels, x.slot_step()},
+      {0, g.row_step(), static_cast<std::ptrdiff_t>(g.floats()), g.channels, g.slot_step()},
+      {w.row_step(), 0, 0, w.channels}};
 #pragma omp parallel for schedule(static)
   for (int slot = first; slot < last; ++slot) {
     conv.correlate(shape, memory.src_spectra + slot * x.slot_step(),

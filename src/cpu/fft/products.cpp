@@ -5,15 +5,55 @@
 namespace cifar_mpi::cpu::fft {
 namespace {
 
+/// A cache line of each row of an operand; the first is `at`.
+struct LineOfRows {
+  const float* at = nullptr;
+  std::ptrdiff_t depth = 0;
+  std::ptrdiff_t piece = 0;
+};
+
+/// Which lines of the next product's operands the tiles of C fetch while they are computed: those of B, then those of A.
+/// When none are left, tiles fetch what they have.
+class NextLines {
+ public:
+  [[gnu::always_inline]] NextLines(const ProductShape& shape, const float* a, const float* b)
+      : shape_(shape), a_(a), b_(b) {}
+
+  [[gnu::always_inline]] LineOfRows take() {
+    const int of_b = lines(shape_.b), of_a = lines(shape_.a), number = taken_++;
+    if (number < of_b) return line(shape_.b, b_, number);
+    if (number < of_b + of_a) return line(shape_.a, a_, number - of_b);
+    return {b_, 0, 0};
+  }
+
+ private:
+  static constexpr int kFloats = 16;  // of a cache line
+
+  static int lines(const ProductSide& side) {
+    return side.next == 0 ? 0 : static_cast<int>(2 * side.im / kFloats);
+  }
+  static LineOfRows line(const ProductSide& side, const float* operand, int number) {
+    return {operand + side.next + number * kFloats, side.depth, side.piece};
+  }
+
+  const ProductShape& shape_;
+  const float* a_;
+  const float* b_;
+  int taken_ = 0;
+};
+
 /// kRows x (kVectors vectors of columns) of C, which stay in registers while k goes by: 3·4·2 accumulators, 3·2 values of B
 /// and 2 of A fill the 32 registers of AVX-512, 3·4·1, 3 and 1 the 16 of AVX2.
 template <class V, int kRows, int kVectors, bool kConjugate>
-[[gnu::always_inline]] inline void tile(const ProductShape& shape, const float* a, const float* b, float* c) {
+[[gnu::always_inline]] inline void tile(const ProductShape& shape, const LineOfRows& next, const float* a,
+                                        const float* b, float* c) {
   V first[kRows][kVectors] = {}, second[kRows][kVectors] = {}, third[kRows][kVectors] = {};
   for (int piece = 0; piece < shape.pieces; ++piece) {
     const float* from_a = a + piece * shape.a.piece;
     const float* from_b = b + piece * shape.b.piece;
-    for (int k = 0; k < shape.depth; ++k, from_a += shape.a.depth, from_b += shape.b.depth) {
+    const float* fetched = next.at + piece * next.piece;
+    for (int k = 0; k < shape.depth; ++k) {
+      fetch(fetched);
       V u[kVectors], sum[kVectors], difference[kVectors];
       unrolled<kVectors>([&](auto j) __attribute__((always_inline)) {
         u[j] = load<V>(from_b + j * kLanesIn<V>);
@@ -31,6 +71,9 @@ template <class V, int kRows, int kVectors, bool kConjugate>
         const V both = x + y;  // last, where it takes the register of x: there is none to spare
         unrolled<kVectors>([&](auto j) __attribute__((always_inline)) { first[m][j] += both * u[j]; });
       });
+      from_a += shape.a.depth;
+      from_b += shape.b.depth;
+      fetched += next.depth;
     }
   }
   unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
@@ -43,15 +86,15 @@ template <class V, int kRows, int kVectors, bool kConjugate>
 }
 
 template <class V, int kVectors, bool kConjugate>
-[[gnu::always_inline]] inline void strip(const ProductShape& shape, const float* a, const float* b,
-                                         float* c) {
+[[gnu::always_inline]] inline void strip(const ProductShape& shape, NextLines& next, const float* a,
+                                         const float* b, float* c) {
   constexpr int kRows = 4;
   int m = 0;
   for (; m + kRows <= shape.rows; m += kRows) {
-    tile<V, kRows, kVectors, kConjugate>(shape, a + m * shape.a.row, b, c + m * shape.c.row);
+    tile<V, kRows, kVectors, kConjugate>(shape, next.take(), a + m * shape.a.row, b, c + m * shape.c.row);
   }
   for (; m < shape.rows; ++m)
-    tile<V, 1, kVectors, kConjugate>(shape, a + m * shape.a.row, b, c + m * shape.c.row);
+    tile<V, 1, kVectors, kConjugate>(shape, next.take(), a + m * shape.a.row, b, c + m * shape.c.row);
 }
 
 template <bool kConjugate>
@@ -61,12 +104,13 @@ struct Multiply {
     [[gnu::always_inline]] static void run(const ProductShape& shape, const float* a, const float* b,
                                            float* c) {
       using V = Vec<kLanes>;
+      NextLines next(shape, a, b);
       int j = 0;
       if constexpr (kLanes == 16) {
         for (; j + 2 * kLanes <= shape.columns; j += 2 * kLanes)
-          strip<V, 2, kConjugate>(shape, a, b + j, c + j);
+          strip<V, 2, kConjugate>(shape, next, a, b + j, c + j);
       }
-      for (; j < shape.columns; j += kLanes) strip<V, 1, kConjugate>(shape, a, b + j, c + j);
+      for (; j < shape.columns; j += kLanes) strip<V, 1, kConjugate>(shape, next, a, b + j, c + j);
     }
   };
 };

@@ -24,6 +24,7 @@ struct ProductSide {
   std::ptrdiff_t depth = 0;  ///< of A and B: over k, within a piece
   std::ptrdiff_t piece = 0;  ///< of A and B: over the pieces in which k is cut
   std::ptrdiff_t im = 0;     ///< from real to imaginary parts
+  std::ptrdiff_t next = 0;   ///< of A and B: to the next product's, which is fetched meanwhile; 0: it is not
 };
 
 /// One product. k goes over `pieces` times `depth` values, in this order for each element of C; the columns of B and C lie

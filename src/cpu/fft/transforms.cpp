@@ -21,10 +21,13 @@ struct There {
           place.at,
           [&](int y, int x) __attribute__((always_inline)) {
             const T* const at = values + y * place.row_step + x * place.column_step;
+            fetch(at + place.image_next);
             return place.lane_step == 1 ? load<V>(at) : load_apart<V>(at, place.lane_step);
           },
           [&](int slot, const V& re, const V& im) __attribute__((always_inline)) {
             float* const to = spectrum + slot * place.slot_step;
+            fetch(to + place.spectrum_next);
+            fetch(to + place.spectrum_next + place.im_step);
             store(to, re);
             store(to + place.im_step, im);
           });
@@ -46,11 +49,14 @@ struct Back {
           place.at,
           [&](int slot, V& re, V& im) __attribute__((always_inline)) {
             const float* const from = spectrum + slot * place.slot_step;
+            fetch(from + place.spectrum_next);
+            fetch(from + place.spectrum_next + place.im_step);
             re = load<V>(from);
             im = load<V>(from + place.im_step);
           },
           [&](int y, int x, const V& value) __attribute__((always_inline)) {
             T* const at = values + y * place.row_step + x * place.column_step;
+            fetch(at + place.image_next);
             V sum = value * way.scale + biases;
             if (way.adds) sum += load<V>(at);
             const V kept = sum < floor ? floor : sum;  // what is not a number stays so
