@@ -93,10 +93,12 @@ template <class T, class V>
   const int outputs = shape.out_channels;
   const std::ptrdiff_t step = std::ptrdiff_t{1 + block.beyond} * outputs;
   for (int i = 0; i < places * outputs; ++i) block.choices[i] = choices[i];
+  for (int i = 0; i < places * outputs; i += 64) fetch(choices + places * outputs + i);
   for (int c = 0; c < outputs; c += kLanesIn<V>) {
     V sum{};
     for (int p = 0; p < places; ++p) {
       const V grad = load<V>(grad_dst + p * outputs + c);
+      fetch(grad_dst + (places + p) * outputs + c);
       float* const grads = block.grads + p * step + c;
       sum += grad;
       store(grads, grad);
