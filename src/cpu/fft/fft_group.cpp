@@ -127,31 +127,27 @@ bool is_measured(const ConvFft& conv, engine::Precision precision) {
 /// Counts what each way takes, in operations at the rate of large products, for a training step.
 ///
 /// Direct: what falls inside the image. FFT: the products of all frequencies, and transforms, which go by memory: a place of
-/// the square takes as long as 90 operations where it is an image's, and 175 where it is the weights', whose spectra lie
-/// further apart. Weights are transformed once for all images, so small batches stay direct. Measured for conv2 of the
-/// tutorial, batch 128, on a core with two 512-bit pipes: 17 ms of which products are 10, direct 62.
+/// the square takes as long as 70 operations where it is an image's (90 with AVX2), and 100 where it is the weights', whose
+/// spectra lie further apart. Weights are transformed once for all images, so small batches stay direct.
 ///
-/// Kernels of 3x3, fp32, all three passes and the weights' transforms, on one thread of such a core beside other work of the
-/// machine: how many times as fast as oneDNN 2.6 (medians of 3 to 9 pairs of replays in turn, with AVX-512 of three such
-/// medians, which are up to 0.2 apart), and what is counted.
+/// Kernels of 3x3, fp32, all three passes and the weights' transforms, on one thread of Zen 4 (256-bit pipes): how many times
+/// as fast as oneDNN 2.6 (medians of 2 to 5 pairs in turn, with AVX2 up to 0.3 apart), and what is counted.
 ///
-///   image  channels   AVX-512, batch 16, 64, 128   AVX2, 64, 128    counted, batch 16, 64, 128
-///   32x32        16        1.2   1.0   0.9           1.1   1.0           1.0   1.0   1.0
-///   32x32        64        1.6   1.5   1.4           1.5    -            2.0   2.1   2.2
-///   28x28        32        1.7   1.5   1.4           1.3    -            1.4   1.8   1.8
-///   16x16        32        1.5   1.5   1.3           1.4   1.3           1.1   1.4   1.5
-///   16x16       128        1.4   1.5   1.7           1.5    -            1.6   2.2   2.4
-///   14x14        64        0.9   1.5   1.6           1.4    -            0.8   1.6   2.0
-///    8x8         64        0.9   1.5   1.5           1.5   1.5           0.6   1.2   1.5
-///    8x8        256        0.6   1.3   1.5           1.3   1.9           0.7   1.5   1.9
-///    7x7        128        0.8   1.6   1.7           2.0    -            0.8   1.6   2.1
+///   image  channels   AVX-512, batch 16, 64, 128   counted        AVX2, batch 16, 64, 128   counted
+///   32x32        16        1.5   1.6   1.6      1.2  1.2  1.2        1.2   1.2   1.2       1.0  1.0  1.0
+///   32x32        64        2.7   2.5   2.4      2.2  2.4  2.4        1.4   1.5    -        2.1  2.2  2.2
+///   16x16        32        1.9   2.2   2.1      1.4  1.6  1.7        1.5   1.4   1.4       1.3  1.5  1.5
+///   16x16       128        2.2   2.5   2.6      2.0  2.5  2.6        1.4   1.8    -        1.9  2.4  2.5
+///    8x8         64        1.6   2.4   2.4      0.9  1.6  1.8        1.4   1.7   1.8       0.9  1.5  1.7
+///    8x8        256        1.1   2.0   2.3      1.0  1.9  2.3        1.0   1.4    -        1.0  1.9  2.2
+///    4x4        512        0.4   0.9   1.0      0.3  0.6  0.8        0.4   0.6    -        0.3  0.6  0.7
 ///
-/// What it takes, from 1.2 on, was faster by as much; it leaves some that were too. 16 channels stay direct: transforms are most
-/// of the work, and the spectra that are kept for the weight gradient, 1.6 times the images, go to memory and back. Also a
-/// forward pass that keeps none is only 1.08 times as fast.
+/// What it takes, from 1.2 on, was faster by as much; it leaves some that were too. On a Xeon with two 512-bit pipes an earlier
+/// version, which waited for memory more often, was 1.3 to 1.7 times as fast from 32 channels and batch 64 on. A forward pass
+/// that keeps no spectra gains less.
 bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision precision) {
-  constexpr double kImagePlace = 90.0;
-  constexpr double kWeightPlace = 175.0;
+  const double image_place = conv.set == VectorSet::avx512 ? 70.0 : 90.0;
+  constexpr double kWeightPlace = 100.0;
   constexpr double kAhead = 1.2;
   const double passes = wants_grad_src ? 3.0 : 2.0;
   const double in = conv.src.extent.channels, out = conv.dst.extent.channels, batch = conv.batch;
@@ -163,7 +159,7 @@ bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision preci
   const double images = wants_grad_src ? 2.0 * (in + out) : in + 2.0 * out;
   const double square = conv.length * conv.length;
   const double transforms =
-      square * (kImagePlace * batch * conv.tiles() * images + kWeightPlace * passes * pairs);
+      square * (image_place * batch * conv.tiles() * images + kWeightPlace * passes * pairs);
   return conv.set != VectorSet::portable && is_measured(conv, precision) &&
          kAhead * (products + transforms) <= direct;
 }
