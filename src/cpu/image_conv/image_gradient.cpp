@@ -93,7 +93,7 @@ template <class T, class V>
   const int outputs = shape.out_channels;
   const std::ptrdiff_t step = std::ptrdiff_t{1 + block.beyond} * outputs;
   for (int i = 0; i < places * outputs; ++i) block.choices[i] = choices[i];
-  for (int i = 0; i < places * outputs; i += 64) fetch(choices + places * outputs + i);
+  for (int i = 0; i < places * outputs; i += 64) fetch(choices + places * outputs + i);  // the next block's
   for (int c = 0; c < outputs; c += kLanesIn<V>) {
     V sum{};
     for (int p = 0; p < places; ++p) {
