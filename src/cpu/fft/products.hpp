@@ -17,8 +17,9 @@
 /// products took 10 ms for all passes at 85 % of the FMA peak, which four cannot reach (12.6 at 90 %). oneDNN 2.6's batched
 /// matmul, of real matrices twice as wide, which is four, takes 4.8 ms in the same pieces of 16 images, half the FMA peak.
 ///
-/// The operands of a product lie in the third cache or in memory, so each product has those of the next one fetched: a cache
-/// line for each k. All passes took 13.5 ms instead of 10 without it (Zen 4, one thread, within a training step).
+/// The operands of a product lie in the third cache or in memory, so each product has those of the next one fetched, whose rows
+/// are 2·im floats: a cache line for each k. All passes took 13.5 ms instead of 10 without it (Zen 4, one thread, within a
+/// training step).
 namespace cifar_mpi::cpu::fft {
 
 /// Steps in floats from one element of an operand to the next.
@@ -27,8 +28,7 @@ struct ProductSide {
   std::ptrdiff_t depth = 0;  ///< of A and B: over k, within a piece
   std::ptrdiff_t piece = 0;  ///< of A and B: over the pieces in which k is cut
   std::ptrdiff_t im = 0;     ///< from real to imaginary parts
-  std::ptrdiff_t next =
-      0;  ///< of A and B: to the next product's, whose rows of 2·im floats are fetched meanwhile; 0: they are not
+  std::ptrdiff_t next = 0;   ///< of A and B: to the next product's; 0: that is not fetched
 };
 
 /// One product. k goes over `pieces` times `depth` values, in this order for each element of C; the columns of B and C lie

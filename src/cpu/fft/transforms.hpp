@@ -21,10 +21,9 @@ struct TransformPlace {
   std::ptrdiff_t column_step = 0;
   std::ptrdiff_t lane_step = 1;  ///< of what is read; lanes are written together
   std::ptrdiff_t slot_step = 0;
-  std::ptrdiff_t im_step = 0;     ///< from real to imaginary parts
-  std::ptrdiff_t image_next = 0;  ///< to the image of a later call, which is fetched meanwhile
-  std::ptrdiff_t spectrum_next =
-      0;  ///< to that of a later call, fetched likewise; behind the last there may be nothing
+  std::ptrdiff_t im_step = 0;        ///< from real to imaginary parts
+  std::ptrdiff_t image_next = 0;     ///< to the image of a later call, which is fetched meanwhile
+  std::ptrdiff_t spectrum_next = 0;  ///< likewise
 };
 
 /// What is done to each value of an image on its way out: times `scale`, + bias of its lane, + what is there already, and then
