@@ -24,8 +24,8 @@ class Exchange : public Programs {
 };
 
 TEST_F(Exchange, NamesARankThatIsSlowedDownOnPurpose) {
-  // Rank 1 is stopped for three quarters of the time from outside.
-  const std::string run = train("slow", "--batch-size 16 --steps 40 --log-every 10");
+  // Rank 1 is stopped for three quarters of the time from outside, more than once in each step: four steps are sampled.
+  const std::string run = train("slow", "--batch-size 64 --steps 40 --log-every 10");
   write_file(
       file("slow.sh"),
       "[ \"$OMPI_COMM_WORLD_RANK\" = 1 ] || exec " + run + "\n" + run +
