@@ -131,10 +131,11 @@ bool is_measured(const ConvFft& conv, engine::Precision precision) {
 /// spectra lie further apart. Weights are transformed once for all images, so small batches stay direct.
 ///
 /// Kernels of 3x3, fp32, all three passes and the weights' transforms, on one thread of Zen 4 (256-bit pipes): how many times
-/// as fast as oneDNN 2.6 (medians of 2 to 5 pairs in turn, with AVX2 up to 0.3 apart), and what is counted.
+/// as fast as oneDNN 2.6 (medians of 2 to 5 pairs in turn; single ones with AVX2 were up to 0.5 apart, at batch 16 up to 1.0),
+/// and what is counted.
 ///
 ///   image  channels   AVX-512, batch 16, 64, 128   counted        AVX2, batch 16, 64, 128   counted
-///   32x32        16        1.5   1.6   1.6      1.2  1.2  1.2        1.2   1.2   1.2       1.0  1.0  1.0
+///   32x32        16        1.5   1.6   1.6      1.18 1.22 1.23       1.2   1.2   1.2       1.0  1.0  1.0
 ///   32x32        64        2.7   2.5   2.4      2.2  2.4  2.4        1.4   1.5    -        2.1  2.2  2.2
 ///   16x16        32        1.9   2.2   2.1      1.4  1.6  1.7        1.5   1.4   1.4       1.3  1.5  1.5
 ///   16x16       128        2.2   2.5   2.6      2.0  2.5  2.6        1.4   1.8    -        1.9  2.4  2.5
@@ -143,8 +144,7 @@ bool is_measured(const ConvFft& conv, engine::Precision precision) {
 ///    4x4        512        0.4   0.9   1.0      0.3  0.6  0.8        0.4   0.6    -        0.3  0.6  0.7
 ///
 /// What it takes, from 1.2 on, was faster by as much; it leaves some that were too. On a Xeon with two 512-bit pipes an earlier
-/// version, which waited for memory more often, was 1.3 to 1.7 times as fast from 32 channels and batch 64 on. A forward pass
-/// that keeps no spectra gains less.
+/// version, which waited for memory more often, was 1.3 to 1.7 times as fast from 32 channels and batch 64 on.
 bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision precision) {
   const double image_place = conv.set == VectorSet::avx512 ? 70.0 : 90.0;
   constexpr double kWeightPlace = 100.0;
