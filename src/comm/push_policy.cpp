@@ -20,23 +20,28 @@ PushPolicy::PushPolicy(int workers, const Aggregation& aggregation, std::uint64_
     workers_[w].has = version;
     if (!pushed.empty()) workers_[w].pushed = pushed[w];
   }
-  if (aggregation_.most_drift) bound_drift();
+  bound_drift();
   for (std::vector<int>* list : {&queue_, &order_.taken, &order_.answered}) list->reserve(workers_.size());
 }
 
-/// A run that did not bound it before may have a worker far ahead of another, which is not to wait until that one has come
-/// as far. At a meeting of one that does, none is ahead by more than one above the bound.
+/// A run that adds the bound when it resumes may have a worker far ahead of another; it need not wait until the other has
+/// caught up. At a meeting the lead of a bounded worker is at most one above the bound, and any more is forgiven. That is
+/// decided anew at each meeting, from `pushed` alone, which a checkpoint holds: a run that resumes there decides the same.
 void PushPolicy::bound_drift() {
-  const std::uint64_t least = least_pushed(), drift = *aggregation_.most_drift;
+  if (!aggregation_.most_drift) return;
+  for (Worker& worker : workers_) worker.forgiven = 0;
+  const std::uint64_t least = least_counted(), drift = *aggregation_.most_drift;
   for (Worker& worker : workers_) {
-    if (worker.pushed - least > drift) worker.pushed = least + drift + 1;
+    const std::uint64_t lead = worker.pushed - least;
+    if (lead > drift) worker.forgiven = lead - drift - 1;
   }
 }
 
-std::uint64_t PushPolicy::least_pushed() const {
-  const auto least = std::min_element(workers_.begin(), workers_.end(),
-                                      [](const Worker& a, const Worker& b) { return a.pushed < b.pushed; });
-  return least->pushed;
+std::uint64_t PushPolicy::least_counted() const {
+  const auto least = std::min_element(workers_.begin(), workers_.end(), [](const Worker& a, const Worker& b) {
+    return a.counted() < b.counted();
+  });
+  return least->counted();
 }
 
 void PushPolicy::arrived(int worker) {
@@ -61,6 +66,7 @@ const PushOrder* PushPolicy::next() {
   order_.updates = order_.meets = false;
   order_.staleness = 0;
   const bool gathers = gathering_ && !gathered();
+  if (gathering_ && !gathers) bound_drift();
   gathering_ = gathers;
   const bool found = gathers ? gather_one() : aggregation_.asynchronous ? one() : first_ones();
   return found ? &order_ : nullptr;
@@ -147,16 +153,16 @@ bool PushPolicy::one() {
 
 /// Answers those that wait: as many as have a place before the meeting, those first that have pushed least.
 void PushPolicy::release() {
-  const std::uint64_t least = least_pushed();
+  const std::uint64_t least = least_counted();
   const auto next_held = [this]() -> std::optional<int> {
     std::optional<int> found;
     for (int w = 0; w < static_cast<int>(workers_.size()); ++w) {
-      if (at(w).place == Place::held && (!found || at(w).pushed < at(*found).pushed)) found = w;
+      if (at(w).place == Place::held && (!found || at(w).counted() < at(*found).counted())) found = w;
     }
     return found;
   };
   for (auto w = next_held(); w; w = next_held()) {
-    const bool drifts = aggregation_.most_drift && at(*w).pushed - least > *aggregation_.most_drift;
+    const bool drifts = aggregation_.most_drift && at(*w).counted() - least > *aggregation_.most_drift;
     if (!order_.meets && (drifts || version_ + under_way() >= meeting_)) break;
     answer(*w);
   }

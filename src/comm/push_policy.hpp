@@ -35,8 +35,8 @@ struct PushOrder {
 /// Before a meeting of asynchronous workers there are only so many answers that the pushes under way make just the versions
 /// up to it. Where meetings are fewer versions apart than there are workers, the pushes that are left over are dropped.
 ///
-/// What follows a meeting depends on `pushed` and on what comes then, so a run that goes on from there with the same
-/// `pushed` and order of pushes does the same.
+/// What follows a meeting depends on `pushed` and on what comes then, so a run that resumes there with the same `pushed`
+/// and order of pushes does the same.
 class PushPolicy {
  public:
   /// `version`: what all workers have. `next_meeting(v)`: the first version behind v that all workers are to have
@@ -60,12 +60,14 @@ class PushPolicy {
   enum class Place : std::uint8_t { computing, here, held };
   struct Worker {
     Place place = Place::computing;
-    std::uint64_t has = 0;     ///< the version it was answered with
-    std::uint64_t pushed = 0;  ///< pushes of it that were taken
+    std::uint64_t has = 0;       ///< the version it was answered with
+    std::uint64_t pushed = 0;    ///< pushes of it that were taken
+    std::uint64_t forgiven = 0;  ///< of these, the lead that the bound on the drift ignores
+    std::uint64_t counted() const { return pushed - forgiven; }
   };
 
   void bound_drift();
-  std::uint64_t least_pushed() const;
+  std::uint64_t least_counted() const;
   bool drop(int worker);
   bool gather_one();
   bool first_ones();

@@ -137,7 +137,7 @@ TEST(PushPolicy, DropsAsynchronouslyWhatIsLeftOverWhereMeetingsAreClose) {
   EXPECT_EQ(after(policy, {2, 0}), (Texts{"drop 0, answer 0", "update 2, answer"}));
 }
 
-/// Behind a meeting it matters how often each has pushed, and nothing else that was before.
+/// After a meeting only the number of pushes of each worker matters.
 TEST(PushPolicy, GoesOnFromAMeetingAsItWouldHaveWithoutAnEnd) {
   const Aggregation aggregation{.asynchronous = true, .most_drift = 1, .arrival_order = 5};
   const auto run = [](PushPolicy& policy, std::vector<std::uint64_t>& pushed, int meetings) {
@@ -160,15 +160,20 @@ TEST(PushPolicy, GoesOnFromAMeetingAsItWouldHaveWithoutAnEnd) {
     EXPECT_TRUE(policy.gathered());
     return done;
   };
-  std::vector<std::uint64_t> pushed(3), again(3);
-  PushPolicy whole(3, aggregation, 0, every(30)), first(3, aggregation, 0, every(30));
-  const Texts both = run(whole, pushed, 2);
-  Texts parts = run(first, again, 1);
-  PushPolicy second(3, aggregation, 30, every(30), again);
-  const Texts rest = run(second, again, 1);
-  parts.insert(parts.end(), rest.begin(), rest.end());
-  EXPECT_EQ(parts, both);
-  EXPECT_EQ(again, pushed);
+  // The second began without the bound, so one worker is far ahead.
+  for (const std::vector<std::uint64_t>& begun : {std::vector<std::uint64_t>{0, 0, 0}, {2, 900, 4}}) {
+    std::vector<std::uint64_t> pushed = begun, again = begun;
+    PushPolicy whole(3, aggregation, 0, every(30), begun), first(3, aggregation, 0, every(30), begun);
+    const Texts both = run(whole, pushed, 3);
+    Texts parts = run(first, again, 1);
+    for (const std::uint64_t version : {30, 60}) {
+      PushPolicy next(3, aggregation, version, every(30), again);
+      const Texts rest = run(next, again, 1);
+      parts.insert(parts.end(), rest.begin(), rest.end());
+    }
+    EXPECT_EQ(parts, both);
+    EXPECT_EQ(again, pushed);
+  }
 }
 
 TEST(PushPolicy, MeetsAsynchronouslyWhenItIsAskedToAndDropsNothing) {
