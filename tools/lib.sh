@@ -2,7 +2,7 @@
 # What quickstart, run_tests and .ci/run share; sourced. $root is the checkout, $build the build folder.
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build
-settings=(-DCMAKE_BUILD_TYPE=Release -DCIFAR_MPI_TESTS=ON)
+settings=(-DCMAKE_BUILD_TYPE=Release -DCIFAR_MPI_TESTS=ON ${CI:+-DCIFAR_MPI_WERROR=ON})  # warnings are errors in CI alone
 dataset=$root/data/cifar10.h5
 fetch_options=()
 # shellcheck source=env/mpirun.sh
