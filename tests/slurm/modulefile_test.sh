@@ -32,7 +32,7 @@ SaysWhereTheCheckoutIs() { loads_from "$root/env/modulefiles"; }
 
 FollowsALinkFromTheClustersOwnFolder() {
   mkdir "$here/cifar_mpi"
-  ln -s "$root/env/modulefiles/cifar_mpi" "$here/cifar_mpi/0.1.0"
+  ln -s "$root/env/modulefiles/cifar_mpi" "$here/cifar_mpi/any_version"
   loads_from "$here"
 }
 

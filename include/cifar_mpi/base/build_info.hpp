@@ -5,7 +5,7 @@
 /// What this binary was built from; fixed when CMake configures.
 namespace cifar_mpi {
 
-std::string_view version();       ///< "0.1.0"
+std::string_view version();       ///< that of CMakeLists.txt
 std::string_view git_revision();  ///< `git describe --always --dirty`, or "unknown" outside a checkout
 std::string_view build_type();    ///< "Release", "Debug", ...
 std::string_view compiler();      ///< "GNU 12.2.0"
