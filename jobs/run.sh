@@ -117,7 +117,6 @@ start() {
 
 exit_mark() { stat -c '%i %y' "$run_dir/exit" 2>/dev/null; }
 exit_known() { [[ "$(first_line_of "$run_dir/exit")" =~ ^([0-9]{1,3})\ (.*) ]]; }  # and what is known, in BASH_REMATCH
-newest_checkpoint() { find "$run_dir/checkpoints" -name 'step_*.h5' 2>/dev/null | sort | tail -n 1; }
 job_state() { squeue -h -j "$SLURM_JOB_ID" -o %T 2>/dev/null; }
 
 # train OPTION...: sets code and sentence, the program's own where it could still write them. mpirun changes codes.
@@ -161,13 +160,13 @@ go_on_later() {
   local state barren=0 counter=$run_dir/starts_without_progress
   state=$(job_state)
   [ "$state" = RUNNING ] || stop 75 "Slurm itself is ending this job (${state:-gone})."
-  if [ "$(newest_checkpoint)" = "$checkpoint_before" ]; then
+  if [ "$(newest_checkpoint "$run_dir")" = "$checkpoint_before" ]; then
     barren=$(number_in "$counter")
     barren=$((${barren:-0} + 1))
     [ "$barren" -lt 3 ] || { rm -f "$counter"; stop "${code:-7}" "three starts without a new checkpoint: not starting again."; }
   fi
   replace "$counter" <<<"$barren"
-  say "back into the queue, to go on from $(basename "$(newest_checkpoint)" .h5)."
+  say "back into the queue, to go on from $(basename "$(newest_checkpoint "$run_dir")" .h5)."
   scontrol requeue "$SLURM_JOB_ID" || [ "$(job_state)" != RUNNING ] ||
     say "Slurm did not requeue the job; submit it again with --run-dir $run_dir."
   exit 75
@@ -190,7 +189,7 @@ restarts=${SLURM_RESTART_COUNT:-0}
 [ -x "$CIFAR_MPI_BIN/cifar_mpi_train" ] ||
   stop 2 "there is no cifar_mpi_train in $CIFAR_MPI_BIN; build it, or set CIFAR_MPI_BIN in env/site.sh."
 find_run_dir "$@"
-checkpoint_before=$(newest_checkpoint)
+checkpoint_before=$(newest_checkpoint "$run_dir")
 count_ranks
 check_layout
 choose_launcher

@@ -6,7 +6,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
 # Nothing of this machine's MPI and Slurm: PATH is the stand-ins and the tools that the job files use.
-for tool in bash basename cat chmod date dirname env find grep head ln mkdir mkfifo mktemp mv rm sed sleep sort stat tail \
+for tool in bash basename cat chmod date dd dirname env find grep ln mkdir mkfifo mktemp mv rm sed sleep sort stat tail \
   timeout touch wc; do
   ln -s "$(command -v "$tool")" "$fake/$tool"
 done
@@ -130,12 +130,42 @@ WritesThroughNoLinkInTheRunDirectory() {
   done
 }
 
+WritesThroughNoLinkThatAppearsBeforeItWrites() {
+  with_mpirun
+  stopped_run
+  local target
+  echo mine >precious
+  for target in precious made; do
+    rm "$fake/mktemp"
+    stand_in "$fake/mktemp" <<<"ln -sfn '$here/$target' run/planted; echo run/planted"
+    ends_with 75 job
+    says 'cannot overwrite existing file'
+    [ "$(cat precious)" = mine ] || fail "the link was written through: $(cat precious)"
+    [ ! -e made ] || fail "the link was written through: $(cat made)"
+    [ ! -e run/layout ] || fail "the link became the file"
+  done
+}
+
 WaitsForNoPipeInTheRunDirectory() {
   with_mpirun
   stand_in programs/cifar_mpi_train <<<'exit 75'
   mkdir run
   mkfifo run/layout run/starts_without_progress run/exit
   SLURM_RESTART_COUNT=1 ends_with 75 timeout 20 bash "$root/jobs/cifar10_1node.slurm" --run-dir run
+}
+
+CountsOnlyFilesNamedAsCheckpoints() {
+  with_mpirun
+  stopped_run
+  mkdir run/checkpoints
+  touch run/checkpoints/step_000000010.h5 run/checkpoints/step_good.h5 run/checkpoints/step_9.h5.h5
+  ln -s /dev/null run/checkpoints/step_000000020.h5
+  ends_with 75 job
+  says 'to go on from step_000000010.'
+  mv run/checkpoints elsewhere
+  ln -s ../elsewhere run/checkpoints
+  ends_with 75 job
+  says 'to go on from .'
 }
 
 ShowsNoControlCharactersOfTheRunDirectory() {
