@@ -2,7 +2,7 @@
 # Sourced by the jobs and the tools: how they read and write files in folders where others may write too, such as a run
 # directory. Nothing that stands in such a file is computed with, and no link that lies there is written through.
 
-# start_of FILE BYTES: what a regular file begins with. Of a link, a pipe without a writer or a folder: nothing, without waiting.
+# start_of FILE BYTES: the start of a file. Opens it once; of a link, a folder or a pipe without a writer it prints nothing and does not wait.
 start_of() { dd if="$1" iflag=nofollow,nonblock bs="$2" count=1 status=none 2>/dev/null; }
 
 # number_in FILE: what stands there when that is a whole number of at most six digits, else nothing.
@@ -24,8 +24,8 @@ newest_checkpoint() {
   find "$1/checkpoints" -maxdepth 1 -type f -regextype posix-extended -regex '.*/step_[0-9]+\.h5' 2>/dev/null | sort -V | tail -n 1
 }
 
-# replace FILE: its content becomes what standard input has, at once; a link that bears its name goes. Under set -C the shell makes
-# and opens the new file in one call that fails where something has its name, which nobody can guess.
+# replace FILE: makes standard input its content, at once; a link of that name is replaced. The new file has a name that nobody can
+# guess, and under set -C the shell creates and opens it in one call, which fails where that name exists.
 replace() {
   local new
   new=$(mktemp -u -- "$1.XXXXXXXXXXXX") || return

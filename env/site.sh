@@ -13,12 +13,12 @@ export CIFAR_MPI_BIN=${CIFAR_MPI_BIN:-$root/build}
 export CIFAR_MPI_DATA=${CIFAR_MPI_DATA:-$root/data/cifar10.h5}
 # mpirun, srun, or auto: the mpirun the programs were built with, or else srun --mpi=pmix.
 export CIFAR_MPI_LAUNCHER=${CIFAR_MPI_LAUNCHER:-auto}
-# More options for srun, such as those of a container; mpirun is then not used. Paths in the image or its mounts, as the programs see them:
+# More options for srun, such as a container's; the job then starts its ranks by srun. CIFAR_MPI_BIN is a folder inside the container.
 # CIFAR_MPI_SRUN_OPTIONS="--container-image=/images/cifar_mpi.sqsh --container-mounts=$root,/data"
 export CIFAR_MPI_SRUN_OPTIONS=${CIFAR_MPI_SRUN_OPTIONS-}
-# What a rank is bound to: none, core, numa or socket. With none the system moves its threads over all cores of the job on the node.
+# What each rank is bound to: none, core, numa or socket. With none its threads may use all cores of the job on the node.
 export CIFAR_MPI_BIND=${CIFAR_MPI_BIND:-none}
-# Where nodes have several network cards: which one MPI takes, and which one NCCL takes to meet.
+# On nodes with several network cards: the one for MPI over TCP, and the one that NCCL's ranks meet on.
 # export OMPI_MCA_btl_tcp_if_include=eth0
 # export NCCL_SOCKET_IFNAME=eth0
 

@@ -2,7 +2,7 @@
 # What the job files share; they source it inside a SLURM job:  . jobs/run.sh [OPTION OF cifar_mpi_train...]
 #
 # Starts the ranks, hands SIGUSR1 and SIGTERM on to them, and decides by RUN_DIR/exit how the job goes on: ended, stopped
-# by an error that a restart would meet again, or put back into the queue. jobs/README.md tells it to users.
+# by an error that a restart would meet again, or put back into the queue. jobs/README.md is for users.
 set -u
 
 say() { printf '== %s job %s, start %s: %s\n' "$(date '+%F %T')" "$SLURM_JOB_ID" "$((restarts + 1))" "$(plain "$*")"; }
@@ -25,7 +25,7 @@ find_run_dir() {
   mkdir -p "$run_dir" || stop 5 "the run directory $run_dir cannot be made; name another one with --run-dir."
 }
 
-# The GPUs of a node that Slurm does not count (no GRES): its device files, or as many as CUDA_VISIBLE_DEVICES names.
+# The GPUs of a node where Slurm counts none (no GRES): its device files, but no more than CUDA_VISIBLE_DEVICES names.
 uncounted_gpus() {
   local files visible
   if [[ $(scontrol show node "${SLURMD_NODENAME:-$HOSTNAME}" 2>/dev/null) = *Gres=*gpu* ]]; then
@@ -60,7 +60,6 @@ count_ranks() {
   fi
 }
 
-# A rank takes one GPU: fewer ranks leave some idle, more ranks than GPUs find none.
 warn_of_idle_gpus() {
   [ "$ranks_per_node" -ge "$gpus" ] || [[ " $* " = *' --device cpu '* || " $* " = *' --device=cpu '* ]] ||
     say "warning: $ranks_per_node ranks leave $((gpus - ranks_per_node)) of the $gpus GPUs of a node idle; leave out --ntasks-per-node."
@@ -82,7 +81,7 @@ choose_launcher() {
   local launcher
   mpirun=$(sed -n 's/^MPIEXEC_EXECUTABLE:FILEPATH=//p' "$CIFAR_MPI_BIN/CMakeCache.txt" 2>/dev/null)
   case $mpirun in
-    */srun) mpirun= ;;  # CMake takes it for an MPI's launcher where there is no other; it has other options
+    */srun) mpirun= ;;  # FindMPI falls back to srun, whose options differ
     *) [ -x "$mpirun" ] || mpirun=$(command -v mpirun) ;;
   esac
   read -ra srun_options <<<"$CIFAR_MPI_SRUN_OPTIONS"
@@ -93,7 +92,7 @@ choose_launcher() {
     *) stop 2 "CIFAR_MPI_LAUNCHER is auto, mpirun or srun, not '$CIFAR_MPI_LAUNCHER'." ;;
   esac
   if [ ${#srun_options[@]} -gt 0 ]; then
-    [ "$CIFAR_MPI_LAUNCHER" != mpirun ] || stop 2 "mpirun has no use for CIFAR_MPI_SRUN_OPTIONS; set CIFAR_MPI_LAUNCHER=srun."
+    [ "$CIFAR_MPI_LAUNCHER" != mpirun ] || stop 2 "CIFAR_MPI_SRUN_OPTIONS needs srun; set CIFAR_MPI_LAUNCHER=srun."
     set -- srun
   fi
   case $CIFAR_MPI_BIND in
@@ -156,7 +155,7 @@ start() {
   return "$status"
 }
 
-mark_of() { stat -c '%i %y' "$@" 2>/dev/null; }  # of files of the run: another one when the program wrote them since
+mark_of() { stat -c '%i %y' "$@" 2>/dev/null; }  # changes when one of these files is written
 exit_known() { [[ "$(first_line_of "$run_dir/exit")" =~ ^([0-9]{1,3})\ (.*) ]]; }  # and what is known, in BASH_REMATCH
 job_state() { squeue -h -j "$SLURM_JOB_ID" -o %T 2>/dev/null; }
 
@@ -176,7 +175,7 @@ train() {
   done
 }
 
-# judge_launcher MARK OPTION...: what the launcher's code means, where MARK is that of the program's files before.
+# judge_launcher MARK OPTION...: sets code by that of the launcher; MARK is the mark of the program's files before the start.
 judge_launcher() {
   local mark=$1
   shift
@@ -187,7 +186,7 @@ judge_launcher() {
     *)
       # A rank takes the run directory as soon as MPI is up.
       if [ "$(mark_of "$run_dir"/{exit,lock})" = "$mark" ] && nodes_answer; then
-        sentence="$launcher ended with $code before any rank took the run directory; see its own words above, and use the launcher of the MPI that the programs were built with."
+        sentence="$launcher ended with $code before any rank took the run directory; see its messages above, and use the launcher of the MPI that the programs were built with."
         code=10
         return
       fi ;;
@@ -245,7 +244,7 @@ restarts=${SLURM_RESTART_COUNT:-0}
 . "$root/env/shared_files.sh"
 # shellcheck source=env/site.sh
 . "$root/env/site.sh"
-[ -x "$CIFAR_MPI_BIN/cifar_mpi_train" ] || [ -n "$CIFAR_MPI_SRUN_OPTIONS" ] ||  # in a container it may be there
+[ -x "$CIFAR_MPI_BIN/cifar_mpi_train" ] || [ -n "$CIFAR_MPI_SRUN_OPTIONS" ] ||  # a container may have it
   stop 2 "there is no cifar_mpi_train in $CIFAR_MPI_BIN; build it, or set CIFAR_MPI_BIN in env/site.sh."
 find_run_dir "$@"
 checkpoint_before=$(newest_checkpoint "$run_dir")

@@ -207,7 +207,7 @@ StartsRanksInAContainer() {
   stand_in "$fake/srun" <<<'case $* in *--mpi=list*) echo pmix ;; *container*) echo "0 done" >run/exit ;; esac'
   ends_with 0 job
   CIFAR_MPI_LAUNCHER=mpirun ends_with 2 job
-  says 'mpirun has no use for CIFAR_MPI_SRUN_OPTIONS'
+  says 'CIFAR_MPI_SRUN_OPTIONS needs srun'
 }
 
 BindsRanksAsTold() {
