@@ -167,6 +167,7 @@ unplug() { unplug_node 2; wait_for 90 'Slurm to take the job back' not_running; 
 GoesOnAfterACableWasPulled() { interrupted mpirun unplug; }
 
 DoesNotStartAgainAfterARealError() {
+  export OMPI_MCA_odls_base_sigkill_timeout=0  # nothing has to be written before these ends
   nodes=2 start_cluster "$here/cluster"
   submit cifar10_4node.slurm --nodes=2 -- --run-dir run --data nowhere.h5
   ends_with FAILED 3
