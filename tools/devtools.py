@@ -25,7 +25,7 @@ class Browser:
         self.console, self.count, self.rest = [], 0, b""
         to_browser, self.write_end = os.pipe()
         self.read_end, from_browser = os.pipe()
-        # Chromium refuses its sandbox to root, and runs without one only if told
+        # Chromium refuses to run its sandbox as root
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         command = [program, "--headless", *sandbox, "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
                    "--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={self.profile}", "about:blank"]
@@ -44,8 +44,8 @@ class Browser:
             targets = self.call("Target.getTargets")["targetInfos"]
         except OSError as error:
             self.close()
-            raise OSError(f"{program} does not start ({error}); its sandbox needs user namespaces (/proc/sys/user/max_user_namespaces), or "
-                          "its own chrome-sandbox") from error
+            needs = "" if sandbox else "; its sandbox needs user namespaces: see /proc/sys/user/max_user_namespaces"
+            raise OSError(f"{program} does not start: {error}{needs}") from error
         target = next(t for t in targets if t["type"] == "page")
         self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in "Page", "Runtime", "Log":

@@ -114,6 +114,8 @@ RunsTheBrowserInItsSandboxUnlessItIsRoot() {
   [ "$EUID" = 0 ] || return 0
   rm arguments
   ends_with 0 browser_of 0
+  says 'chromium does not start'
+  says_not namespaces
   grep -qx -- --no-sandbox arguments || fail "root's has a sandbox, with which it does not start: $(cat arguments)"
 }
 
