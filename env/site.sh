@@ -5,6 +5,7 @@
 # Modules that the program was built with, if the cluster has modules:
 # module purge
 # module load gcc openmpi hdf5 onednn
+# module load cuda cudnn nccl     # for GPUs: CUDA 12.4 or later, and cuDNN 9 and NCCL for that CUDA
 
 # Folder of cifar_mpi_train and the other programs.
 export CIFAR_MPI_BIN=${CIFAR_MPI_BIN:-$root/build}
@@ -12,7 +13,14 @@ export CIFAR_MPI_BIN=${CIFAR_MPI_BIN:-$root/build}
 export CIFAR_MPI_DATA=${CIFAR_MPI_DATA:-$root/data/cifar10.h5}
 # mpirun, srun, or auto: the mpirun the programs were built with, or else srun --mpi=pmix.
 export CIFAR_MPI_LAUNCHER=${CIFAR_MPI_LAUNCHER:-auto}
-# Where it matters which network card MPI takes: export OMPI_MCA_btl_tcp_if_include=eth0
+# More options for srun, such as a container's; the job then starts its ranks by srun. CIFAR_MPI_BIN is a folder inside the container.
+# CIFAR_MPI_SRUN_OPTIONS="--container-image=/images/cifar_mpi.sqsh --container-mounts=$root,/data"
+export CIFAR_MPI_SRUN_OPTIONS=${CIFAR_MPI_SRUN_OPTIONS-}
+# What each rank is bound to: none, core, numa or socket. With none its threads may use all cores of the job on the node.
+export CIFAR_MPI_BIND=${CIFAR_MPI_BIND:-none}
+# On nodes with several network cards: the one for MPI over TCP, and the one that NCCL's ranks meet on.
+# export OMPI_MCA_btl_tcp_if_include=eth0
+# export NCCL_SOCKET_IFNAME=eth0
 
 # shellcheck source=env/mpirun.sh
 . "$root/env/mpirun.sh"

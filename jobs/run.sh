@@ -2,7 +2,7 @@
 # What the job files share; they source it inside a SLURM job:  . jobs/run.sh [OPTION OF cifar_mpi_train...]
 #
 # Starts the ranks, hands SIGUSR1 and SIGTERM on to them, and decides by RUN_DIR/exit how the job goes on: ended, stopped
-# by an error that a restart would meet again, or put back into the queue. jobs/README.md tells it to users.
+# by an error that a restart would meet again, or put back into the queue. jobs/README.md is for users.
 set -u
 
 say() { printf '== %s job %s, start %s: %s\n' "$(date '+%F %T')" "$SLURM_JOB_ID" "$((restarts + 1))" "$(plain "$*")"; }
@@ -25,9 +25,32 @@ find_run_dir() {
   mkdir -p "$run_dir" || stop 5 "the run directory $run_dir cannot be made; name another one with --run-dir."
 }
 
+# The GPUs of a node where Slurm counts none (no GRES): its device files, but no more than CUDA_VISIBLE_DEVICES names.
+uncounted_gpus() {
+  local files visible
+  if [[ $(scontrol show node "${SLURMD_NODENAME:-$HOSTNAME}" 2>/dev/null) = *Gres=*gpu* ]]; then
+    echo 0  # Slurm counts this node's GPUs, and gave the job none
+    return
+  fi
+  files=$(find /dev -maxdepth 1 -name 'nvidia[0-9]*' -type c | wc -l)
+  visible=$(wc -w <<<"${CUDA_VISIBLE_DEVICES//,/ }")
+  if [ -n "${CUDA_VISIBLE_DEVICES+set}" ] && [ "$visible" -lt "$files" ]; then files=$visible; fi
+  echo "$files"
+}
+
 # One rank per GPU; without GPUs one per NUMA domain, whose cores its threads share. --ntasks-per-node overrules both.
 count_ranks() {
+  local total=${SLURM_GPUS-}
   gpus=${SLURM_GPUS_ON_NODE:-0}
+  total=${total##*:}  # of TYPE:NUMBER
+  if [[ $total =~ ^[0-9]+$ ]] && [ "$total" != $((gpus * SLURM_JOB_NUM_NODES)) ]; then
+    stop 2 "--gpus=$SLURM_GPUS gives the $SLURM_JOB_NUM_NODES nodes different numbers of GPUs; ask for --gpus-per-node instead."
+  fi
+  # mpirun starts its daemons with srun, which must ask for the GPUs that --exclusive gave
+  [ "$gpus" = 0 ] || export SLURM_GPUS_PER_NODE=${SLURM_GPUS_PER_NODE:-$gpus}
+  # With these, srun would hide from a rank the GPUs of its neighbours, which NCCL must reach.
+  unset SLURM_GPUS SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_NTASKS_PER_GPU SLURM_GPU_BIND SLURM_TRES_BIND
+  [ "$gpus" != 0 ] || gpus=$(uncounted_gpus)
   if [ -n "${SLURM_NTASKS_PER_NODE-}" ]; then
     ranks_per_node=$SLURM_NTASKS_PER_NODE
   elif [ "$gpus" -gt 0 ]; then
@@ -35,8 +58,11 @@ count_ranks() {
   else
     ranks_per_node=$(lscpu -p=NODE | grep -v '^#' | sort -u | wc -l)
   fi
-  # mpirun starts its daemons with srun, which must ask for the GPUs that --exclusive gave
-  [ "$gpus" = 0 ] || export SLURM_GPUS_PER_NODE=${SLURM_GPUS_PER_NODE:-$gpus}
+}
+
+warn_of_idle_gpus() {
+  [ "$ranks_per_node" -ge "$gpus" ] || [[ " $* " = *' --device cpu '* || " $* " = *' --device=cpu '* ]] ||
+    say "warning: $ranks_per_node ranks leave $((gpus - ranks_per_node)) of the $gpus GPUs of a node idle; leave out --ntasks-per-node."
 }
 
 # Slurm has restarted jobs without their GPUs after a node failure; the run would go on as another one, on CPUs.
@@ -54,12 +80,26 @@ check_layout() {
 choose_launcher() {
   local launcher
   mpirun=$(sed -n 's/^MPIEXEC_EXECUTABLE:FILEPATH=//p' "$CIFAR_MPI_BIN/CMakeCache.txt" 2>/dev/null)
-  [ -x "$mpirun" ] || mpirun=$(command -v mpirun)
+  case $mpirun in
+    */srun) mpirun= ;;  # FindMPI falls back to srun, whose options differ
+    *) [ -x "$mpirun" ] || mpirun=$(command -v mpirun) ;;
+  esac
+  read -ra srun_options <<<"$CIFAR_MPI_SRUN_OPTIONS"
   launchers=()
   case $CIFAR_MPI_LAUNCHER in
     auto) set -- mpirun srun ;;
     mpirun | srun) set -- "$CIFAR_MPI_LAUNCHER" ;;
     *) stop 2 "CIFAR_MPI_LAUNCHER is auto, mpirun or srun, not '$CIFAR_MPI_LAUNCHER'." ;;
+  esac
+  if [ ${#srun_options[@]} -gt 0 ]; then
+    [ "$CIFAR_MPI_LAUNCHER" != mpirun ] || stop 2 "CIFAR_MPI_SRUN_OPTIONS needs srun; set CIFAR_MPI_LAUNCHER=srun."
+    set -- srun
+  fi
+  case $CIFAR_MPI_BIND in
+    none) cpu_bind=none ;;
+    core | socket) cpu_bind=${CIFAR_MPI_BIND}s ;;
+    numa) cpu_bind=ldoms ;;
+    *) stop 2 "CIFAR_MPI_BIND is none, core, numa or socket, not '$CIFAR_MPI_BIND'." ;;
   esac
   for launcher in "$@"; do ! can_start_with "$launcher" || launchers+=("$launcher"); done
   [ ${#launchers[@]} -gt 0 ] ||
@@ -88,12 +128,12 @@ start() {
   local launcher=$1 child='' status=0 signalled='' command
   shift
   case $launcher in
-    mpirun) command=("$mpirun" --map-by "ppr:$ranks_per_node:node:oversubscribe" --bind-to none) ;;
+    mpirun) command=("$mpirun" --map-by "ppr:$ranks_per_node:node:oversubscribe" --bind-to "$CIFAR_MPI_BIND") ;;
     srun)
       skip_used_steps
       command=(srun --mpi=pmix --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node="$ranks_per_node" --overcommit
-        --ntasks="$((SLURM_JOB_NUM_NODES * ranks_per_node))" --cpu-bind=none --kill-on-bad-exit=1
-        ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}) ;;
+        --ntasks="$((SLURM_JOB_NUM_NODES * ranks_per_node))" --cpu-bind="$cpu_bind" --gpu-bind=none --kill-on-bad-exit=1
+        ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "${srun_options[@]}") ;;
   esac
   trap 'signalled=1; [ -z "$child" ] || kill -USR1 "$child" 2>/dev/null' USR1 TERM
   if [ -n "$slurm_ends_us" ]; then  # before there was anybody to hand it on to
@@ -115,26 +155,43 @@ start() {
   return "$status"
 }
 
-exit_mark() { stat -c '%i %y' "$run_dir/exit" 2>/dev/null; }
+mark_of() { stat -c '%i %y' "$@" 2>/dev/null; }  # changes when one of these files is written
 exit_known() { [[ "$(first_line_of "$run_dir/exit")" =~ ^([0-9]{1,3})\ (.*) ]]; }  # and what is known, in BASH_REMATCH
-newest_checkpoint() { find "$run_dir/checkpoints" -name 'step_*.h5' 2>/dev/null | sort | tail -n 1; }
 job_state() { squeue -h -j "$SLURM_JOB_ID" -o %T 2>/dev/null; }
 
 # train OPTION...: sets code and sentence, the program's own where it could still write them. mpirun changes codes.
 train() {
-  local launcher mark
+  local launcher end all
   for launcher in "${launchers[@]}"; do
-    mark=$(exit_mark)
+    end=$(mark_of "$run_dir/exit") all=$(mark_of "$run_dir"/{exit,lock})
     start "$launcher" "$@"
     code=$? sentence="$launcher ended with $code and the program left no word."
-    if [ "$(exit_mark)" != "$mark" ] && exit_known; then
+    if [ "$(mark_of "$run_dir/exit")" != "$end" ] && exit_known; then
       code=$((10#${BASH_REMATCH[1]})) sentence=${BASH_REMATCH[2]}
     else
-      # killed, or a code of the launcher: Open MPI 5 has returned 0 after a node was lost
-      case $code in [2-6] | 8 | 9 | 10 | 75) ;; *) code=7 ;; esac
+      judge_launcher "$all" "$@"
     fi
     [ "$code" = 10 ] || break  # these ranks did not find each other: the other launcher may do better
   done
+}
+
+# judge_launcher MARK OPTION...: sets code by that of the launcher; MARK is the mark of the program's files before the start.
+judge_launcher() {
+  local mark=$1
+  shift
+  case $code in
+    [2-9] | 10 | 75) return ;;  # the program's
+    0) [[ " $* " != *' --self-check only '* ]] || return ;;  # which writes no record
+    129 | 1[3-8][0-9] | 19[0-2]) ;;  # a signal ended it
+    *)
+      # A rank takes the run directory as soon as MPI is up.
+      if [ "$(mark_of "$run_dir"/{exit,lock})" = "$mark" ] && nodes_answer; then
+        sentence="$launcher ended with $code before any rank took the run directory; see its messages above, and use the launcher of the MPI that the programs were built with."
+        code=10
+        return
+      fi ;;
+  esac
+  code=7  # killed, or lost: Open MPI 5 has returned 0 after a node was lost
 }
 
 # Whether every node of the job still starts a program.
@@ -161,13 +218,13 @@ go_on_later() {
   local state barren=0 counter=$run_dir/starts_without_progress
   state=$(job_state)
   [ "$state" = RUNNING ] || stop 75 "Slurm itself is ending this job (${state:-gone})."
-  if [ "$(newest_checkpoint)" = "$checkpoint_before" ]; then
+  if [ "$(newest_checkpoint "$run_dir")" = "$checkpoint_before" ]; then
     barren=$(number_in "$counter")
     barren=$((${barren:-0} + 1))
     [ "$barren" -lt 3 ] || { rm -f "$counter"; stop "${code:-7}" "three starts without a new checkpoint: not starting again."; }
   fi
   replace "$counter" <<<"$barren"
-  say "back into the queue, to go on from $(basename "$(newest_checkpoint)" .h5)."
+  say "back into the queue, to go on from $(basename "$(newest_checkpoint "$run_dir")" .h5)."
   scontrol requeue "$SLURM_JOB_ID" || [ "$(job_state)" != RUNNING ] ||
     say "Slurm did not requeue the job; submit it again with --run-dir $run_dir."
   exit 75
@@ -187,12 +244,13 @@ restarts=${SLURM_RESTART_COUNT:-0}
 . "$root/env/shared_files.sh"
 # shellcheck source=env/site.sh
 . "$root/env/site.sh"
-[ -x "$CIFAR_MPI_BIN/cifar_mpi_train" ] ||
+[ -x "$CIFAR_MPI_BIN/cifar_mpi_train" ] || [ -n "$CIFAR_MPI_SRUN_OPTIONS" ] ||  # a container may have it
   stop 2 "there is no cifar_mpi_train in $CIFAR_MPI_BIN; build it, or set CIFAR_MPI_BIN in env/site.sh."
 find_run_dir "$@"
-checkpoint_before=$(newest_checkpoint)
+checkpoint_before=$(newest_checkpoint "$run_dir")
 count_ranks
 check_layout
+warn_of_idle_gpus "$@"
 choose_launcher
 train "${own_options[@]}" "$@"
 [[ " $* " = *' --self-check only '* ]] || write_report

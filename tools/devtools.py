@@ -25,7 +25,9 @@ class Browser:
         self.console, self.count, self.rest = [], 0, b""
         to_browser, self.write_end = os.pipe()
         self.read_end, from_browser = os.pipe()
-        command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+        # Chromium refuses to run its sandbox as root
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        command = [program, "--headless", *sandbox, "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
                    "--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={self.profile}", "about:blank"]
 
         def take_pipes():  # the protocol wants descriptors 3 and 4
@@ -38,7 +40,13 @@ class Browser:
         os.close(to_browser)
         os.close(from_browser)
         self.session = None
-        target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
+        try:
+            targets = self.call("Target.getTargets")["targetInfos"]
+        except OSError as error:
+            self.close()
+            needs = "" if sandbox else "; its sandbox needs user namespaces: see /proc/sys/user/max_user_namespaces"
+            raise OSError(f"{program} does not start: {error}{needs}") from error
+        target = next(t for t in targets if t["type"] == "page")
         self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in "Page", "Runtime", "Log":
             self.call(domain + ".enable")
@@ -116,7 +124,7 @@ class Browser:
         for kind in "rawKeyDown", "keyUp":
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
-    def picture(self, path, whole=True, clip=None):
+    def picture(self, whole=True, clip=None):
+        """The bytes of a PNG."""
         picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **({"clip": clip} if clip else {}))
-        with open(path, "wb") as file:
-            file.write(base64.b64decode(picture["data"]))
+        return base64.b64decode(picture["data"])

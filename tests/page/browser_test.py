@@ -14,6 +14,7 @@ root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(root, "tools"))
 sys.dont_write_bytecode = True
 import devtools  # noqa: E402
+import files  # noqa: E402
 import report_svg  # noqa: E402
 
 failures = []
@@ -184,7 +185,7 @@ def main():
         try:
             browser = devtools.Browser(program)
         except OSError as error:  # as Ubuntu's, which only says where there is one
-            print(f"skipped: {program} does not start: {error}")
+            print(f"skipped: {error}")
             sys.exit(77)
         with browser as page:
             for path, kind in (single, "one run"), (both, "two runs"):
@@ -201,7 +202,8 @@ def main():
                         expect(not page.console, where + f"the console says {page.console[:2]}")
                         page.console.clear()
                         if pictures:
-                            page.picture(os.path.join(pictures, f"{kind.replace(' ', '_')}_{width}_{'dark' if dark else 'light'}.png"))
+                            name = f"{kind.replace(' ', '_')}_{width}_{'dark' if dark else 'light'}.png"
+                            files.replace(os.path.join(pictures, name), page.picture())
                 expect(page.run("[...document.querySelectorAll('.flag')].some(f => f.textContent === 'resume')"), kind + ": marks")
             expect(page.run("document.querySelector('#problems').innerText.includes('</script><b>torn') || document.querySelector('#problems').innerText.includes('ends in the middle')"),
                    "the torn line is told")

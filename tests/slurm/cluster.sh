@@ -7,7 +7,8 @@
 #   kill_node N | fail_node N | boot_node N | unplug_node N     faults, and the way back
 #
 # Everything lives in namespaces below one process, so it ends with that process, however that ends: no address, host
-# name or mount is seen outside, and two clusters do not meet. Settings: nodes, gpus_per_node, cpus_per_node.
+# name or mount is seen outside, and two clusters do not meet. Settings: nodes, gpus_per_node, cpus_per_node, device_files (/dev/nvidiaN
+# of which Slurm knows nothing).
 nodes=${nodes:-4}
 gpus_per_node=${gpus_per_node:-1}
 cpus_per_node=${cpus_per_node:-4}
@@ -30,7 +31,7 @@ become_controller() {
 
 start_cluster() {  # start_cluster FOLDER: configuration, logs and state go there
   cluster=$1
-  export cluster
+  export cluster device_files=${device_files:-0}
   mkdir -p "$cluster"/{etc/slurm,log,state,spool,dev}
   chmod 755 "$cluster" "$cluster"/*  # slurmd refuses spool folders that others may write
   (umask 077; head -c 128 /dev/urandom >"$cluster/etc/munge.key")

@@ -124,6 +124,7 @@ TakesTheOtherLauncherWhenRanksDoNotFindEachOther() {
   options=(--device cpu --steps 2 --batch-size 8 --threads 1)
   mkdir programs
   ln -s "$build/cifar_mpi_train" programs/
+  # shellcheck disable=SC2016  # for a later sh
   printf '#!/bin/sh\necho a launcher of another MPI\nexit 10\n' >programs/mpirun
   chmod +x programs/mpirun
   echo "MPIEXEC_EXECUTABLE:FILEPATH=$here/programs/mpirun" >programs/CMakeCache.txt
@@ -166,6 +167,7 @@ unplug() { unplug_node 2; wait_for 90 'Slurm to take the job back' not_running; 
 GoesOnAfterACableWasPulled() { interrupted mpirun unplug; }
 
 DoesNotStartAgainAfterARealError() {
+  export OMPI_MCA_odls_base_sigkill_timeout=0  # nothing has to be written before these ends
   nodes=2 start_cluster "$here/cluster"
   submit cifar10_4node.slurm --nodes=2 -- --run-dir run --data nowhere.h5
   ends_with FAILED 3
@@ -181,13 +183,41 @@ DoesNotStartAgainAfterARealError() {
   log_says 'this SLURM job has GPUs, and --device cpu leaves them idle on purpose'
 }
 
+# A rank for each of a node's two GPUs, however the job asked for them, and each rank sees both.
 GivesEachGpuARank() {
-  nodes=1 gpus_per_node=2 start_cluster "$here/cluster"
+  local asked
+  nodes=2 gpus_per_node=2 start_cluster "$here/cluster"
   options=(--device cpu --steps 2 --batch-size 8 --threads 1)
-  submit cifar10_1node.slurm
-  ends_with COMPLETED 0
-  log_says '1 nodes, 2 ranks and 2 GPUs on each; run directory runs/cifar10_1node-'
-  log_says 'cifar_mpi [0-9.]*: 2 ranks'
+  mkdir programs
+  ln -s "$build/CMakeCache.txt" programs/
+  # shellcheck disable=SC2016  # for a later sh
+  printf '#!/bin/sh\necho "a rank sees GPUs ${CUDA_VISIBLE_DEVICES-all}"\nexec %q "$@"\n' "$build/cifar_mpi_train" >programs/cifar_mpi_train
+  chmod +x programs/cifar_mpi_train
+  export CIFAR_MPI_BIN=$here/programs
+  for asked in '--gpus-per-task=1 --ntasks=4' 'srun --gpus-per-task=1 --ntasks=4' 'srun --gres=gpu:2 --gpu-bind=map_gpu:1'; do
+    rm -f job.log
+    # shellcheck disable=SC2086  # options
+    CIFAR_MPI_LAUNCHER=$([[ $asked = srun* ]] && echo srun || echo mpirun) submit cifar10_4node.slurm --nodes=2 ${asked#srun }
+    ends_with COMPLETED 0
+    log_says '2 nodes, 2 ranks and 2 GPUs on each; run directory runs/cifar10_4node-'
+    log_says 'cifar_mpi [0-9.]*: 4 ranks'
+    [ "$(grep -cxE 'a rank sees GPUs (all|0,1)' job.log)" = 4 ] || fail "with '$asked' ranks see other GPUs"
+  done
+}
+
+# From a folder that is not the checkout: the job file finds its own.
+CountsTheGpusThatSlurmDoesNot() {
+  nodes=1 gpus_per_node=0 device_files=2 start_cluster "$here/cluster"
+  options=(--device cpu --steps 2 --batch-size 8 --threads 1)
+  unset CIFAR_MPI_ROOT
+  local launcher
+  for launcher in mpirun srun; do
+    rm -f job.log
+    CIFAR_MPI_LAUNCHER=$launcher submit cifar10_1node.slurm
+    ends_with COMPLETED 0
+    log_says '1 nodes, 2 ranks and 2 GPUs on each'
+    log_says 'cifar_mpi [0-9.]*: 2 ranks'
+  done
 }
 
 TrainsOnTheCpuWhereThereIsNoGpu() {

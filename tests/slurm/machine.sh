@@ -8,6 +8,7 @@ become_machine() {  # become_machine NAME: a mount namespace becomes that of a m
   mount -t tmpfs -o mode=1777 tmpfs /dev/shm  # machines share no memory
   mkdir -m 755 /run/munge /run/mungelog
   mkdir -m 1777 /run/pmix /run/openmpi
+  [ "$device_files" = 0 ] || add_device_files
   mount --bind "$cluster/etc/hosts" /etc/hosts
   mount --bind "$cluster/etc/slurm" /etc/slurm
   munged --force --foreground --key-file="$cluster/etc/munge.key" --socket=/run/munge/munge.socket.2 \
@@ -19,6 +20,18 @@ become_machine() {  # become_machine NAME: a mount namespace becomes that of a m
   done
   echo "munged did not start on $name" >&2
   return 1
+}
+
+add_device_files() {  # to a /dev of its own, for that of the host is everyone's
+  local g
+  mkdir -m 755 /run/dev
+  cp -a /dev/{null,zero,full,random,urandom,tty,ptmx,fd,stdin,stdout,stderr} /run/dev/
+  for ((g = 0; g < device_files; ++g)); do mknod -m 666 "/run/dev/nvidia$g" c 1 3; done
+  for g in pts shm; do
+    mkdir "/run/dev/$g"
+    mount --rbind "/dev/$g" "/run/dev/$g"
+  done
+  mount --rbind /run/dev /dev
 }
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then

@@ -111,6 +111,24 @@ ChecksWhatBecameOfTheStrips() {
   [ ! -e cifar ] || fail "wrong files were put in place"
 }
 
+# Whoever can write the source may change it after its sums were looked at.
+ChecksTheFilesThatItUses() {
+  make_files from
+  local whole=$here/whole
+  cp -r from "$whole"
+  # whatever reads the sums of the source is followed by a change there, which the copy made of it must not have
+  fake_program sha1sum <<<"printf '%s  -\\n' \"\$(cat)\"; echo changed >$here/from/data_batch_5.bin"
+  ends_with 0 "$fetch" --from from --out cifar
+  cmp cifar/data_batch_5.bin "$whole/data_batch_5.bin" || fail "a file was put in place that was not checked"
+}
+
+DecodesTheStripsThatItChecked() {
+  make_strips strips
+  fake_program sha256sum <<<"printf '%s  -\\n' \"\$(cat)\"; echo changed >$here/strips/test_batch.png"
+  fake_program packer <<<"grep -q changed \"\$2\"/test_batch.png && exit 1; exec $here/pack \"\$@\""
+  ends_with 0 "$fetch" --from strips --out cifar --pack "$fake/packer"
+}
+
 SaysThatStripsNeedThePacker() {
   make_strips strips
   ends_with 3 "$fetch" --from strips --out cifar --pack "$here/nothing"
@@ -124,6 +142,24 @@ RepairsAFolderThatIsIncomplete() {
   ends_with 0 "$fetch" --from from --out cifar
   # shellcheck disable=SC2086
   holds_only cifar batches.meta.txt $files
+}
+
+WritesThroughNoLinkInTheFolder() {
+  make_files from
+  make_files cifar
+  echo mine >precious
+  : >empty
+  ln -sf ../precious cifar/data_batch_2.bin
+  ln -s ../empty cifar/batches.meta.txt
+  ends_with 0 "$fetch" --from from --out cifar
+  ln -sf ../made cifar/batches.meta.txt
+  ends_with 0 "$fetch" --out cifar
+  rm cifar/batches.meta.txt
+  mkfifo cifar/batches.meta.txt
+  ends_with 0 timeout 20 "$fetch" --out cifar
+  [ "$(cat precious)" = mine ] || fail "a link was written through: $(cat precious)"
+  { [ ! -s empty ] && [ ! -e made ]; } || fail "the list of names was written through a link"
+  [ "$(sed -n 10p cifar/batches.meta.txt)" = truck ] || fail "the tenth name is not truck"
 }
 
 AsksNobodyWhenTheFilesAreThere() {
@@ -185,8 +221,9 @@ UnpacksOnlyWhatItWantsAndAsItsOwn() {
 
 LoadsNoEndlessFile() {
   sed -i 's/^most_kib=.*/most_kib=64/' "$(cp "$fetch" . && echo fetch_cifar10)"
-  mkdir -p tools
+  mkdir -p tools env
   mv fetch_cifar10 tools/
+  cp "$root/env/shared_files.sh" env/
   fake_program curl <<<'while [ "$1" != --output ]; do shift; done; head -c 1000000 /dev/zero >"$2"; exit 0'
   ends_with 69 tools/fetch_cifar10 --out cifar --pack "$here/pack"
   says 'does not have the MD5'

@@ -85,6 +85,16 @@ ShowsTheResultOfACheckpointThatWasReplaced() {
   says 'test accuracy   0.7002'
 }
 
+TakesOnlyFilesNamedAsCheckpoints() {
+  ends_with 0 "$clone/tools/quickstart"
+  local checkpoints=$clone/runs/quickstart/checkpoints
+  touch -d '1 hour' "$checkpoints/step_good.h5" "$checkpoints/step_9999999990.h5.h5"
+  ln -s /dev/null "$checkpoints/step_000009999.h5"
+  : >"$calls"
+  ends_with 0 "$clone/tools/quickstart"
+  ! grep -q '^cifar_mpi_eval' "$calls" || fail "it evaluated $(grep '^cifar_mpi_eval' "$calls")"
+}
+
 TrainsWhereTheCheckpointsAreGone() {
   ends_with 0 "$clone/tools/quickstart"
   rm -r "$clone/runs/quickstart/checkpoints"

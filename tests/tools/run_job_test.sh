@@ -6,7 +6,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
 # Nothing of this machine's MPI and Slurm: PATH is the stand-ins and the tools that the job files use.
-for tool in bash basename cat chmod date dirname env find grep head ln mkdir mkfifo mktemp mv rm sed sleep sort stat tail \
+for tool in bash basename cat chmod cp date dd dirname env find grep ln mkdir mkfifo mktemp mv readlink rm sed sleep sort stat tail \
   timeout touch wc; do
   ln -s "$(command -v "$tool")" "$fake/$tool"
 done
@@ -17,6 +17,7 @@ stand_in "$fake/lscpu" <<<'echo 0'
 stand_in "$fake/srun" <<<'case $* in *--mpi=list*) echo "none pmi2" ;; esac'
 mkdir programs
 stand_in programs/cifar_mpi_train <<<'echo "0 done" >run/exit'
+unset "${!SLURM_@}" CUDA_VISIBLE_DEVICES CIFAR_MPI_LAUNCHER CIFAR_MPI_BIND CIFAR_MPI_SRUN_OPTIONS
 export SLURM_JOB_ID=7 SLURM_JOB_NAME=job SLURM_JOB_NUM_NODES=1 CIFAR_MPI_ROOT=$root CIFAR_MPI_BIN=$here/programs
 with_mpirun() { stand_in "$fake/mpirun" <<<'shift 4; exec "$@"'; }
 # the job's process number is in the file `job`
@@ -76,6 +77,154 @@ StopsWhereTheChosenLauncherIsNotThere() {
   says "not 'ssh'"
 }
 
+with_srun() { stand_in "$fake/srun" <<<'case $* in *--mpi=list*) echo "none pmix" ;; *cifar_mpi_train*) while [[ $1 = -* ]]; do shift; done; exec "$@" ;; esac'; }
+called() { grep -qE -- "$1" "$calls" || fail "expected a call like $1: $(cat "$calls")"; }
+called_not() { ! grep -qE -- "$1" "$calls" || fail "expected no call like $1: $(cat "$calls")"; }
+
+FindsTheCheckoutByTheJobFile() {
+  with_mpirun
+  ln -s "$root" 'a checkout'
+  unset CIFAR_MPI_ROOT
+  mkdir spool
+  cp "$root/jobs/cifar10_1node.slurm" spool/slurm_script
+  export SLURM_SUBMIT_DIR=$here
+  stand_in "$fake/scontrol" <<<"echo '   Command=$here/a checkout/jobs/cifar10_1node.slurm --run-dir run/jobs/x.slurm'"
+  ends_with 0 bash spool/slurm_script --run-dir run
+  says 'done.'
+  stand_in "$fake/scontrol" <<<"echo '   Command=$here/copy.slurm'"
+  ends_with 2 bash spool/slurm_script --run-dir run
+  says "no jobs/run.sh in '', '', '$here'; set CIFAR_MPI_ROOT"
+  SLURM_SUBMIT_DIR=$root ends_with 0 bash spool/slurm_script --run-dir run
+  CIFAR_MPI_ROOT=$root ends_with 0 bash spool/slurm_script --run-dir run
+}
+
+GivesEachRankOneGpuWhateverAskedForThem() {
+  local name
+  export SLURM_GPUS_ON_NODE=4 SLURM_GPUS=a100:4
+  with_mpirun
+  stand_in programs/cifar_mpi_train <<<'echo "${!SLURM_*}" >>"$calls"; echo "0 done" >run/exit'
+  for name in GPUS_PER_TASK TRES_PER_TASK NTASKS_PER_GPU GPU_BIND TRES_BIND; do export "SLURM_$name=1"; done
+  ends_with 0 job
+  says '4 ranks and 4 GPUs on each'
+  says '--map-by ppr:4:node'
+  called 'SLURM_GPUS_PER_NODE'
+  called_not 'SLURM_(GPUS|TRES)_PER_TASK|SLURM_(GPU|TRES)_BIND|NTASKS_PER_GPU'
+  with_srun
+  CIFAR_MPI_LAUNCHER=srun ends_with 0 job
+  called '^srun --mpi=pmix .*--gpu-bind=none .*cifar_mpi_train'
+}
+
+RefusesNodesWithDifferentNumbersOfGpus() {
+  with_mpirun
+  SLURM_GPUS_ON_NODE=2 SLURM_JOB_NUM_NODES=2 SLURM_GPUS=3 ends_with 2 job
+  says '--gpus=3 gives the 2 nodes different numbers of GPUs; ask for --gpus-per-node'
+  called_not '^cifar_mpi_train'
+}
+
+CountsGpusThatSlurmDoesNot() {
+  local find
+  find=$(readlink "$fake/find")
+  with_mpirun
+  rm "$fake/find"
+  fake_program find <<<"[ \"\$1\" != /dev ] || { printf '/dev/nvidia%s\n' 0 1 2; exit; }; exec $find \"\$@\""
+  stand_in programs/cifar_mpi_train <<<'echo "${!SLURM_*}" >>"$calls"; echo "0 done" >run/exit'
+  ends_with 0 job
+  says '3 ranks and 3 GPUs on each'
+  called_not 'SLURM_GPUS_PER_NODE'  # srun refuses what Slurm does not count
+  CUDA_VISIBLE_DEVICES=1,2 ends_with 0 job
+  says '2 ranks and 2 GPUs on each'
+  CUDA_VISIBLE_DEVICES='' ends_with 0 job
+  says '1 ranks and 0 GPUs on each'
+  stand_in "$fake/scontrol" <<<'echo "   Gres=gpu:3"'
+  ends_with 0 job
+  says '1 ranks and 0 GPUs on each'
+}
+
+WarnsOfGpusThatNoRankTakes() {
+  with_mpirun
+  export SLURM_GPUS_ON_NODE=4
+  SLURM_NTASKS_PER_NODE=3 ends_with 0 job
+  says 'warning: 3 ranks leave 1 of the 4 GPUs of a node idle; leave out --ntasks-per-node.'
+  ends_with 0 job
+  says_not warning
+  SLURM_NTASKS_PER_NODE=1 ends_with 0 bash "$root/jobs/cifar10_1node.slurm" --run-dir run --device cpu
+  says_not warning
+}
+
+TakesSrunForNoMpirun() {
+  with_mpirun
+  with_srun
+  echo "MPIEXEC_EXECUTABLE:FILEPATH=$fake/srun" >programs/CMakeCache.txt
+  ends_with 0 job
+  called '^srun --mpi=pmix .*cifar_mpi_train'
+  called_not '^mpirun|^srun --map-by'
+  CIFAR_MPI_LAUNCHER=mpirun ends_with 10 job
+  says 'there is no mpirun here'
+}
+
+StopsWhereTheLauncherEndsBeforeTheRanks() {
+  local code
+  for code in 1 127 255; do
+    stand_in "$fake/mpirun" <<<"echo 'unknown option --map-by'; exit $code"
+    ends_with 10 job
+    says "mpirun ended with $code before any rank took the run directory"
+    called_not requeue
+  done
+  # the other launcher is tried
+  with_srun
+  ends_with 0 job
+  called '^srun .*cifar_mpi_train'
+  # an end that a lost node may have caused is none of the launcher's
+  stand_in "$fake/srun" <<<'exit 1'
+  stand_in "$fake/squeue" <<<'echo REQUEUED'
+  ends_with 75 job
+  says 'code 7'
+  says 'a node does not answer'
+}
+
+GoesOnWhereRanksEndWithoutAWord() {
+  local how
+  with_mpirun
+  for how in 'touch run/lock; exit 1' 'exit 137' 'exit 0'; do
+    rm -rf run
+    : >"$calls"
+    stand_in programs/cifar_mpi_train <<<"$how"
+    ends_with 75 job
+    says 'code 7'
+    called requeue
+  done
+  ends_with 0 bash "$root/jobs/self_check.slurm" --run-dir run  # which leaves none when all is well
+}
+
+StartsRanksInAContainer() {
+  with_mpirun
+  with_srun
+  export CIFAR_MPI_SRUN_OPTIONS='--container-image=/images/a.sqsh --container-mounts=/data'
+  ends_with 0 job
+  called '^srun --mpi=pmix .* --container-image=/images/a.sqsh --container-mounts=/data .*cifar_mpi_train'
+  called_not '^mpirun'
+  mv programs inside
+  stand_in "$fake/srun" <<<'case $* in *--mpi=list*) echo pmix ;; *container*) echo "0 done" >run/exit ;; esac'
+  ends_with 0 job
+  CIFAR_MPI_LAUNCHER=mpirun ends_with 2 job
+  says 'CIFAR_MPI_SRUN_OPTIONS needs srun'
+}
+
+BindsRanksAsTold() {
+  with_mpirun
+  ends_with 0 job
+  called '^mpirun .*--bind-to none '
+  CIFAR_MPI_BIND=numa ends_with 0 job
+  called '^mpirun .*--bind-to numa '
+  with_srun
+  CIFAR_MPI_LAUNCHER=srun CIFAR_MPI_BIND=numa ends_with 0 job
+  called '^srun .*--cpu-bind=ldoms '
+  CIFAR_MPI_LAUNCHER=srun CIFAR_MPI_BIND=core ends_with 0 job
+  called '^srun .*--cpu-bind=cores '
+  CIFAR_MPI_BIND=disk ends_with 2 job
+  says "not 'disk'"
+}
+
 LeavesWhenItIsAskedToBeforeTheRanksStart() {
   with_mpirun
   stand_in "$fake/lscpu" <<<'kill -USR1 "$(cat job)"; echo 0'
@@ -130,12 +279,42 @@ WritesThroughNoLinkInTheRunDirectory() {
   done
 }
 
+WritesThroughNoLinkThatAppearsBeforeItWrites() {
+  with_mpirun
+  stopped_run
+  local target
+  echo mine >precious
+  for target in precious made; do
+    rm "$fake/mktemp"
+    stand_in "$fake/mktemp" <<<"ln -sfn '$here/$target' run/planted; echo run/planted"
+    ends_with 75 job
+    says 'cannot overwrite existing file'
+    [ "$(cat precious)" = mine ] || fail "the link was written through: $(cat precious)"
+    [ ! -e made ] || fail "the link was written through: $(cat made)"
+    [ ! -e run/layout ] || fail "the link became the file"
+  done
+}
+
 WaitsForNoPipeInTheRunDirectory() {
   with_mpirun
   stand_in programs/cifar_mpi_train <<<'exit 75'
   mkdir run
   mkfifo run/layout run/starts_without_progress run/exit
   SLURM_RESTART_COUNT=1 ends_with 75 timeout 20 bash "$root/jobs/cifar10_1node.slurm" --run-dir run
+}
+
+CountsOnlyFilesNamedAsCheckpoints() {
+  with_mpirun
+  stopped_run
+  mkdir run/checkpoints
+  touch run/checkpoints/step_000000010.h5 run/checkpoints/step_good.h5 run/checkpoints/step_9.h5.h5
+  ln -s /dev/null run/checkpoints/step_000000020.h5
+  ends_with 75 job
+  says 'to go on from step_000000010.'
+  mv run/checkpoints elsewhere
+  ln -s ../elsewhere run/checkpoints
+  ends_with 75 job
+  says 'to go on from .'
 }
 
 ShowsNoControlCharactersOfTheRunDirectory() {
