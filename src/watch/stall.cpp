@@ -267,8 +267,14 @@ std::string culprit_text(const Stall& stall, const StallScene& scene) {
       return concat(who, " has shown no sign of life", since, ' ', where, ", it is probably stopped");
     case Stall::Reason::stuck:
       return concat(who, " has not moved", since, ' ', where);
-    default:
-      return concat(who, " has waited", since, ' ', where, "; ", why_all_wait(scene));
+    default: {
+      // In a step whose tasks are a GPU's.
+      const bool between =
+          culprit.progress.task == engine::ProgressCounter::kNobody &&
+          (culprit.activity == Activity::training || culprit.activity == Activity::evaluating);
+      return concat(who, " has waited", since, ' ', where, "; ", why_all_wait(scene),
+                    between ? ", or a GPU hangs" : "");
+    }
   }
 }
 

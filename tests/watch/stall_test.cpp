@@ -115,6 +115,16 @@ TEST_F(StallJudgeOfANode, EndsAJobInWhichAllRanksWait) {
             "moves: they wait for each other");
 }
 
+/// The host of a GPU sees none of its tasks.
+TEST_F(StallJudgeOfANode, ThinksOfAGpuWhereRanksWaitBetweenTasks) {
+  for (RankStatus& rank : ranks_) rank.progress.task = engine::ProgressCounter::kNobody, rank.waits = true;
+  look();
+  const std::string line = text({Reason::waiting, 0, 10.0}, 0);
+  EXPECT_TRUE(
+      line.ends_with("between tasks; no rank of this job moves: they wait for each other, or a GPU hangs"))
+      << line;
+}
+
 /// A server while its workers compute; ranks with local steps behind which a slower one is still computing.
 TEST_F(StallJudgeOfANode, LetsRanksWaitForOneThatComputesAsLongAsItMakesProgress) {
   ranks_[2].progress.task = kConv;
