@@ -90,7 +90,7 @@ void NodeReports::send(double quiet, int code, const std::string& text) {
   report.node = mine_.node;
   report.code = code;
   report.quiet = quiet;
-  text.copy(report.text.data(), report.text.size() - 1);
+  text.copy(report.text.data(), report.text.size());
   for (const Peer& peer : peers_) {
     for (const sockaddr_in& at : peer.at)
       ::sendto(socket_, &report, sizeof report, MSG_DONTWAIT | MSG_NOSIGNAL,
@@ -112,7 +112,7 @@ void NodeReports::receive(const std::function<void(std::size_t, const NodeReport
     if (static_cast<std::size_t>(length) != sizeof report) continue;
     std::memcpy(&report, bytes.data(), sizeof report);
     if (report.token != token_) continue;
-    report.text.back() = '\0';
+    report.text.back() = '\0';  // whatever was sent
     const auto peer =
         std::find_if(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.node == report.node; });
     if (peer == peers_.end()) continue;

@@ -20,6 +20,12 @@ bool moved(const RankStatus& now, const RankStatus& before) {
          now.progress.count != before.progress.count;
 }
 
+/// Has reported, and does so no longer although its ranks have not left.
+bool is_silent(const OtherNode& node, double seconds) {
+  return node.heard && std::isfinite(node.quiet) &&
+         node.silent_s >= std::max(seconds, StallJudge::kReportIsValid);
+}
+
 const char* name(Activity activity) {
   switch (activity) {
     case Activity::starting:
@@ -79,6 +85,7 @@ void StallJudge::hear(std::size_t node, double quiet) {
   others_[node].heard = true;
   others_[node].quiet = quiet;
   others_[node].silent_s = 0.0;
+  others_[node].missed = false;
 }
 
 bool StallJudge::speaks() const {
@@ -153,14 +160,12 @@ std::optional<Stall> StallJudge::held_up_while_all_wait() const {
   });
   if (found && found->reason != Stall::Reason::waiting) return found;
   for (std::size_t n = 0; n < others_.size(); ++n) {
-    const OtherNode& node = others_[n];
-    if (node.heard && std::isfinite(node.quiet) && node.silent_s >= std::max(late_s, kReportIsValid))
-      return Stall{Stall::Reason::unheard, n, node.silent_s};
+    if (is_silent(others_[n], late_s)) return Stall{Stall::Reason::unheard, n, others_[n].silent_s};
   }
   return found;
 }
 
-/// A rank that others do not need and that is stopped: once.
+/// A rank that is stopped and that the others do not need, or a node that may be stopped: once.
 std::optional<Stall> StallJudge::missing() {
   if (!speaks()) return std::nullopt;
   for (std::size_t i = 0; i < watched_.size(); ++i) {
@@ -168,6 +173,10 @@ std::optional<Stall> StallJudge::missing() {
     if (w.last.spare && w.last.activity != Activity::leaving && w.no_tick_s >= limits_.timeout_s &&
         !std::exchange(w.reported, true))
       return Stall{Stall::Reason::stopped, i, w.no_tick_s, false};
+  }
+  for (std::size_t n = 0; n < others_.size(); ++n) {
+    if (is_silent(others_[n], limits_.timeout_s) && !std::exchange(others_[n].missed, true))
+      return Stall{Stall::Reason::unheard, n, others_[n].silent_s, false};
   }
   return std::nullopt;
 }
@@ -279,7 +288,10 @@ std::string culprit_text(const Stall& stall, const StallScene& scene) {
 }
 
 std::string stall_text(const Stall& stall, const StallScene& scene) {
-  if (!stall.ends) return concat(culprit_text(stall, scene), "; the run goes on without it");
+  if (!stall.ends) {
+    const bool other_node = stall.reason == Stall::Reason::unheard;
+    return concat(culprit_text(stall, scene), "; the run goes on", other_node ? "" : " without it");
+  }
   if (stall.reason == Stall::Reason::waiting) return culprit_text(stall, scene);
   std::optional<std::size_t> culprit;
   if (stall.reason != Stall::Reason::unheard) culprit = stall.culprit;

@@ -29,6 +29,7 @@ struct OtherNode {
   bool heard = false;   ///< at least one report has come
   double quiet = 0.0;   ///< StallJudge::quiet of the last report
   double silent_s = 0;  ///< since the last report
+  bool missed = false;  ///< it was said that it reports no longer
 };
 
 struct StallLimits {
@@ -45,17 +46,17 @@ struct Stall {
   /// In the order of blame. `unheard`: another node reports no longer.
   enum class Reason : std::uint8_t { gone, stopped, stuck, unheard, waiting };
   Reason reason = Reason::waiting;
-  std::size_t culprit =
-      0;  ///< place of the rank that holds the others up, or (`unheard`) of the other node; with `waiting` one that waits
+  /// Place of the rank that holds the others up, with `waiting` of one that waits; with `unheard` that of the node.
+  std::size_t culprit = 0;
   double seconds = 0.0;  ///< without a sign of it
-  bool ends = true;      ///< false: the run goes on without that rank, and this is only worth a line
+  bool ends = true;      ///< false: the run goes on, and this is only worth a line
 };
 
 /// Looks at the ranks of a node again and again, and finds what must end the job:
 ///
-///   gone, stopped    a rank has ended; or not even its watchdog moves for `timeout_s`, and others need it
-///   stuck            a rank makes no progress in work of its own for `timeout_s`
-///   unheard, waiting no rank of the whole job makes progress for `timeout_s`
+///   gone, stopped     a rank has ended; or not even its watchdog moves for `timeout_s`, and others need it
+///   stuck             a rank makes no progress in work of its own for `timeout_s`
+///   unheard, waiting  no rank of the whole job makes progress for `timeout_s`
 ///
 /// A rank that waits for others is so never blamed while any rank of the job makes progress.
 ///

@@ -99,6 +99,7 @@ struct Watchdog::State {
   void say_that_all_leave();
   void end_job(const Stall& stall, const std::vector<RankStatus>& ranks);
   void follow(std::size_t sender, const NodeReport& ending, const std::vector<RankStatus>& ranks);
+  bool is_first_besides(std::size_t other) const;
   void tell(int code, const std::string& text) const;
   void leave_to_reporter(int code) const;
 
@@ -145,7 +146,8 @@ void Watchdog::State::run() {
     hear(ranks);
     if (const std::optional<Stall> stall = judge.look(now, ranks)) {
       if (stall->ends) end_job(*stall, ranks);
-      print(stall_text(*stall, scene(ranks)));
+      if (stall->reason != Stall::Reason::unheard || is_first_besides(stall->culprit))
+        print(stall_text(*stall, scene(ranks)));
     }
     report(now);
     if (options.at_look) options.at_look(now - last);
@@ -204,7 +206,17 @@ void Watchdog::State::end_job(const Stall& stall, const std::vector<RankStatus>&
     for (int times = 0; times < 3; ++times) others.link->send(judge.quiet(), code, text);
   }
   tell(code, stall_text(stall, scene(ranks)));
+  if (others.link)
+    sleep_s(2 * kBetweenLooks);  // another node says who waits there, before the launcher ends it
   std::_Exit(code);
+}
+
+/// What all nodes but one would say, one says.
+bool Watchdog::State::is_first_besides(std::size_t other) const {
+  for (std::size_t i = 0; i < others.first_ranks.size(); ++i) {
+    if (i != other && others.first_ranks[i] < node) return false;
+  }
+  return true;
 }
 
 /// Another node ends the job. Of the others one says who waits on it for the rank that is to blame, and leaves the first
@@ -212,10 +224,8 @@ void Watchdog::State::end_job(const Stall& stall, const std::vector<RankStatus>&
 void Watchdog::State::follow(std::size_t sender, const NodeReport& ending,
                              const std::vector<RankStatus>& ranks) {
   if (!hearts.elect_reporter()) leave_to_reporter(ending.code);
-  bool speaks = ending.text.front() != '\0';
-  for (std::size_t i = 0; i < others.first_ranks.size(); ++i)
-    speaks = speaks && (i == sender || node < others.first_ranks[i]);
-  if (speaks) tell(ending.code, ending.text.data() + waiter_text(scene(ranks), " on " + world.host()));
+  if (ending.text.front() != '\0' && is_first_besides(sender))
+    tell(ending.code, ending.text.data() + waiter_text(scene(ranks), " on " + world.host()));
   leave_to_reporter(ending.code);
 }
 

@@ -399,10 +399,17 @@ TEST_F(StallJudgeOfAJob, NamesANodeThatReportsNoLongerWhenAllWait) {
 TEST_F(StallJudgeOfAJob, EndsNothingByLostReportsAlone) {
   look();
   EXPECT_FALSE(pass_with(5.0, 0.2, 0.2));
+  std::vector<std::string> lines;
   for (int i = 0; i < 100; ++i) {
     all_move();
-    EXPECT_FALSE(pass_with(9.0, -1.0, -1.0));
+    const auto stall = pass_with(9.0, 0.2, -1.0);
+    if (!stall) continue;
+    EXPECT_FALSE(stall->ends);
+    lines.push_back(text(*stall, 0));
   }
+  EXPECT_EQ(lines, (std::vector<std::string>{
+                       "node3 (rank 4) has given no sign of life for 10.0 s: its processes are "
+                       "stopped, or the network is gone; the run goes on"}));
 }
 
 TEST_F(StallJudgeOfAJob, DoesNotWaitForReportsOfANodeWhoseRanksHaveAllLeft) {
