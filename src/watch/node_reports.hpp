@@ -17,7 +17,8 @@
 ///
 /// By UDP, each node to each other one: nothing is connected, so nothing can refuse, block or need a middleman that may be
 /// stopped itself. A report that is lost is replaced a second later. Every process has a socket of its own, and the one
-/// that speaks for its node uses it; an answer goes to where the last report came from.
+/// that speaks for its node uses it; an answer goes to where the last report came from. Of N nodes each sends and receives
+/// N - 1 datagrams a second, which costs nothing up to many hundreds of nodes.
 namespace cifar_mpi::watch {
 
 /// One report, as it travels; between processes of one build.
