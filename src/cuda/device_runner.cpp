@@ -128,6 +128,7 @@ void DeviceRunner::wait_until(Launch& launch) {
   if (finished_ >= launch.replays) return;
   wait_for(launch.done, concat("running ", program_.name()));
   finished_ = launch.replays;
+  clock_.show_progress();
   if (launch.recorded) device_end_ = launch.watches.read(anchor_, *recorder_);
   for (RecordRing* ring : rings_) ring->deliver(finished_);
 }

@@ -70,7 +70,7 @@ class DeviceRunner : public engine::Runner {
   std::array<Launch, 2> launches_;  ///< the last two
   std::uint64_t launched_ = 0;      ///< launches
   std::uint64_t finished_ = 0;      ///< replays
-  engine::TaskClock clock_;         ///< shows the tasks of the host
+  engine::TaskClock clock_;         ///< shows the tasks of the host, and that a launch is done
   double looked_ = 0.0;             ///< when the watches were looked at
   engine::Recorder* recorder_ = nullptr;
   Anchor anchor_;                ///< where there is a recorder

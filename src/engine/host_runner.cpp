@@ -223,6 +223,7 @@ void LanesRunner::make_progress() {
     if (&queue != running_) advance(queue);
   }
   clock_.charge(charged);
+  clock_.show_progress();
 }
 
 bool LanesRunner::all_idle() const {

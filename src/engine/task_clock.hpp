@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -30,6 +31,11 @@ class TaskClock {
   void charge_nobody() { charge(kNobody); }
   /// A task begins or has ended; shown with the next change, and that a task begins is one.
   void progress() { ++count_; }
+  /// Something is done though no task begins or ends here: a piece of a task, or a replay of a device. Shown at once.
+  void show_progress() {
+    count_ = std::max(count_, counter_->snapshot().count) + 1;
+    counter_->show(count_, owner_);
+  }
   /// Shows the changes in `counter` from now on; it must outlive the clock.
   void show_in(ProgressCounter& counter) { counter_ = &counter; }
   /// Notes stretches in `recorder` from the next `begin` on, or, with null, none; what the recorder before has open ends.

@@ -265,6 +265,7 @@ Session::~Session() = default;
 
 void Session::show_to(watch::Watchdog& watchdog) {
   state_->heart = &watchdog.heart();
+  state_->heart->spare = state_->skips() && !state_->serves();
   state_->show_step = [state = state_.get(), &watchdog] {
     watchdog.name_tasks(state->step->program());
     state->step->show_in(state->heart->progress);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "cifar_mpi/base/text.hpp"
 
@@ -13,8 +14,16 @@ namespace {
 
 using comm::Activity;
 
+/// By the count: the task changes also where collectives are polled in turn and in vain.
 bool moved(const RankStatus& now, const RankStatus& before) {
-  return now.step != before.step || now.activity != before.activity || !(now.progress == before.progress);
+  return now.step != before.step || now.activity != before.activity ||
+         now.progress.count != before.progress.count;
+}
+
+/// Has reported, and does so no longer although its ranks have not left.
+bool is_silent(const OtherNode& node, double seconds) {
+  return node.heard && std::isfinite(node.quiet) &&
+         node.silent_s >= std::max(seconds, StallJudge::kReportIsValid);
 }
 
 const char* name(Activity activity) {
@@ -58,15 +67,121 @@ void StallJudge::note(const std::vector<RankStatus>& ranks, double passed) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     Watched& w = watched_[i];
     const RankStatus& now = ranks[i];
+    const bool ticked = now.ticks != w.last.ticks;
     w.gone_s = now.gone ? w.gone_s + passed : 0.0;
-    w.no_tick_s = now.ticks == w.last.ticks ? w.no_tick_s + passed : 0.0;
     w.no_progress_s = moved(now, w.last) ? 0.0 : w.no_progress_s + passed;
+    if (ticked) {
+      // A process that was stopped goes on where it was: it is not late by that time.
+      if (w.no_tick_s > kMostPerLook) w.no_progress_s = std::max(0.0, w.no_progress_s - w.no_tick_s);
+      w.reported = false;
+    }
+    w.no_tick_s = ticked ? 0.0 : w.no_tick_s + passed;
     w.last = now;
   }
+  for (OtherNode& node : others_) node.silent_s += passed;
 }
 
-std::optional<Stall> StallJudge::look(double now, const std::vector<RankStatus>& ranks,
-                                      const std::vector<bool>& waits) {
+void StallJudge::hear(std::size_t node, double quiet) {
+  others_[node].heard = true;
+  others_[node].quiet = quiet;
+  others_[node].silent_s = 0.0;
+  others_[node].missed = false;
+}
+
+bool StallJudge::speaks() const {
+  for (std::size_t i = 0; i < self_ && i < watched_.size(); ++i) {
+    const Watched& w = watched_[i];
+    if (!w.last.gone && w.last.activity != Activity::leaving && w.no_tick_s < kAbsent) return false;
+  }
+  return true;
+}
+
+double StallJudge::quiet() const {
+  double least = std::numeric_limits<double>::infinity();
+  if (limits_.timeout_s <= 0.0) return 0.0;
+  for (const Watched& w : watched_) {
+    if (w.last.activity == Activity::leaving) continue;
+    const double stopped = w.no_tick_s >= kAbsent ? w.no_tick_s / limits_.timeout_s : 0.0;
+    least = std::min(least, std::max(stopped, w.no_progress_s / limit(w.last.activity)));
+  }
+  return least;
+}
+
+/// Without reports all its processes are stopped, as far as is known here.
+double StallJudge::quiet_of(const OtherNode& node) const {
+  const double silent = node.silent_s >= kReportIsValid ? node.silent_s / limits_.timeout_s : 0.0;
+  return std::max(node.quiet, silent);
+}
+
+/// A node that has never reported may be behind a firewall and hard at work.
+bool StallJudge::job_is_quiet() const {
+  const double own = quiet();
+  if (!speaks() || own < 1.0 || std::isinf(own)) return false;
+  return std::all_of(others_.begin(), others_.end(), [&](const OtherNode& node) {
+    return node.heard ? quiet_of(node) >= 1.0 : own >= limits_.patience;
+  });
+}
+
+/// Of what `blame` finds at each place the first by reason, and of equals the one furthest behind.
+template <class Blame>
+std::optional<Stall> StallJudge::worst(const Blame& blame) const {
+  std::optional<Stall> worst;
+  for (std::size_t i = 0; i < watched_.size(); ++i) {
+    const std::optional<Stall> found = blame(i, watched_[i]);
+    if (!found) continue;
+    const bool worse =
+        !worst || found->reason < worst->reason ||
+        (found->reason == worst->reason && watched_[i].last.step < watched_[worst->culprit].last.step);
+    if (worse) worst = found;
+  }
+  return worst;
+}
+
+/// By one rank of this node, whatever the others do.
+std::optional<Stall> StallJudge::held_up() const {
+  return worst([this](std::size_t i, const Watched& w) -> std::optional<Stall> {
+    if (w.last.activity == Activity::leaving) return std::nullopt;
+    if (w.no_tick_s >= limits_.timeout_s && !w.last.spare)
+      return Stall{Stall::Reason::stopped, i, w.no_tick_s};
+    const bool lives = w.no_tick_s < 0.5 * limits_.timeout_s;
+    if (lives && !w.last.waits && w.no_progress_s >= limit(w.last.activity))
+      return Stall{Stall::Reason::stuck, i, w.no_progress_s};
+    return std::nullopt;
+  });
+}
+
+/// The rank that all wait for is about as late as they are.
+std::optional<Stall> StallJudge::held_up_while_all_wait() const {
+  const double late_s = 0.5 * limits_.timeout_s;
+  std::optional<Stall> found = worst([&](std::size_t i, const Watched& w) -> std::optional<Stall> {
+    if (w.last.activity == Activity::leaving) return std::nullopt;
+    if (w.no_tick_s >= late_s) return Stall{Stall::Reason::stopped, i, w.no_tick_s};
+    return Stall{w.last.waits ? Stall::Reason::waiting : Stall::Reason::stuck, i, w.no_progress_s};
+  });
+  if (found && found->reason != Stall::Reason::waiting) return found;
+  for (std::size_t n = 0; n < others_.size(); ++n) {
+    if (is_silent(others_[n], late_s)) return Stall{Stall::Reason::unheard, n, others_[n].silent_s};
+  }
+  return found;
+}
+
+/// A rank that is stopped and that the others do not need, or a node that may be stopped: once.
+std::optional<Stall> StallJudge::missing() {
+  if (!speaks()) return std::nullopt;
+  for (std::size_t i = 0; i < watched_.size(); ++i) {
+    Watched& w = watched_[i];
+    if (w.last.spare && w.last.activity != Activity::leaving && w.no_tick_s >= limits_.timeout_s &&
+        !std::exchange(w.reported, true))
+      return Stall{Stall::Reason::stopped, i, w.no_tick_s, false};
+  }
+  for (std::size_t n = 0; n < others_.size(); ++n) {
+    if (is_silent(others_[n], limits_.timeout_s) && !std::exchange(others_[n].missed, true))
+      return Stall{Stall::Reason::unheard, n, others_[n].silent_s, false};
+  }
+  return std::nullopt;
+}
+
+std::optional<Stall> StallJudge::look(double now, const std::vector<RankStatus>& ranks) {
   if (!last_look_) {
     last_look_ = now;
     for (const RankStatus& rank : ranks) watched_.push_back({rank});
@@ -74,34 +189,14 @@ std::optional<Stall> StallJudge::look(double now, const std::vector<RankStatus>&
   }
   note(ranks, std::clamp(now - *last_look_, 0.0, kMostPerLook));
   last_look_ = now;
-
-  using Reason = Stall::Reason;
-  std::optional<Stall> worst;
-  const auto blame = [&](Reason reason, std::size_t place, double seconds) {
-    // Reasons stand in the order of blame; of equals the one furthest behind.
-    const bool worse = !worst || reason < worst->reason ||
-                       (reason == worst->reason && ranks[place].step < ranks[worst->culprit].step);
-    if (worse) worst = Stall{reason, place, seconds};
-  };
-  bool late = false;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const Watched& w = watched_[i];
-    late = late || (limits_.timeout_s > 0.0 && ranks[i].activity != Activity::leaving &&
-                    (w.no_progress_s >= limit(ranks[i].activity) || w.no_tick_s >= limits_.timeout_s));
-    if (w.gone_s >= limits_.gone_s) blame(Reason::gone, i, w.gone_s);
-  }
-  if (worst || !late) return worst;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const Watched& w = watched_[i];
-    if (ranks[i].activity == Activity::leaving) continue;
-    // One that is late makes the others wait, so all of them are about as late; a stopped one shows at once.
-    if (w.no_tick_s >= 0.5 * limits_.timeout_s) {
-      blame(Reason::stopped, i, w.no_tick_s);
-    } else if (w.no_progress_s >= 0.5 * limits_.timeout_s && std::isfinite(limit(ranks[i].activity))) {
-      blame(waits[i] ? Reason::waiting : Reason::stuck, i, w.no_progress_s);
-    }
-  }
-  return worst;
+  const auto gone = worst([this](std::size_t i, const Watched& w) -> std::optional<Stall> {
+    if (w.gone_s < limits_.gone_s) return std::nullopt;
+    return Stall{Stall::Reason::gone, i, w.gone_s};
+  });
+  if (gone || limits_.timeout_s <= 0.0) return gone;
+  if (const auto stall = held_up()) return stall;
+  if (job_is_quiet()) return held_up_while_all_wait();
+  return missing();
 }
 
 std::string name_rank(const RankStatus& rank, const std::string& host) {
@@ -119,6 +214,15 @@ std::string describe_place(const RankStatus& rank, const std::vector<WatchedTask
   return concat(text, tasks[task].collective ? ", " : ", task ", tasks[task].name);
 }
 
+bool waits_for_others(const RankStatus& rank, const std::vector<WatchedTask>& tasks) {
+  const auto task = static_cast<std::size_t>(rank.progress.task);
+  if (rank.progress.task != engine::ProgressCounter::kNobody)
+    return rank.activity == Activity::training && task < tasks.size() && tasks[task].collective;
+  const bool checks = rank.activity == Activity::checking && rank.step > 0;
+  const bool writes = rank.activity == Activity::saving && rank.rank == 0;
+  return !checks && !writes;
+}
+
 const std::vector<WatchedTask>& tasks_of(int rank, const std::vector<WatchedProgram>& programs) {
   static const std::vector<WatchedTask> unknown;
   const std::vector<WatchedTask>* found = &unknown;
@@ -128,31 +232,70 @@ const std::vector<WatchedTask>& tasks_of(int rank, const std::vector<WatchedProg
   return *found;
 }
 
-std::string stall_text(const Stall& stall, const std::vector<RankStatus>& ranks, std::size_t self,
-                       const std::string& host, const std::vector<WatchedProgram>& programs) {
-  const auto place = [&](const RankStatus& rank) {
-    return describe_place(rank, tasks_of(rank.rank, programs));
-  };
-  const RankStatus& culprit = ranks[stall.culprit];
-  const std::string who = name_rank(culprit, host);
-  const std::string where = place(culprit);
-  const std::string since = fmt::format(" for {:.1f} s ", stall.seconds);
-  std::string waiter;
-  if (stall.culprit != self) {
-    waiter = concat("; rank ", ranks[self].rank, " waits for it ", place(ranks[self]));
+std::string waiter_text(const StallScene& scene, const std::string& on, std::optional<std::size_t> culprit) {
+  const auto waits = [&](std::size_t place) { return place != culprit && scene.ranks[place].waits; };
+  std::size_t place = scene.self;
+  if (!waits(place)) {
+    for (place = 0; place < scene.ranks.size() && !waits(place);) ++place;
+    if (place == scene.ranks.size()) return {};
   }
+  const RankStatus& rank = scene.ranks[place];
+  return concat("; rank ", rank.rank, on, " waits for it ",
+                describe_place(rank, tasks_of(rank.rank, scene.programs)));
+}
+
+namespace {
+
+std::string why_all_wait(const StallScene& scene) {
+  if (scene.others.empty()) return "no rank of this job moves: they wait for each other";
+  std::string unknown;
+  for (const OtherNode& node : scene.others) {
+    if (!node.heard) unknown += concat(unknown.empty() ? "" : ", ", node.name);
+  }
+  if (unknown.empty())
+    return concat("no rank of the ", scene.others.size() + 1,
+                  " nodes of this job moves: they wait for each other, or the network between them is gone");
+  return concat("no rank of ", scene.host, " moves, and no report has ever come from ", unknown,
+                ": they wait for ranks there, or for each other");
+}
+
+}  // namespace
+
+std::string culprit_text(const Stall& stall, const StallScene& scene) {
+  const std::string since = fmt::format(" for {:.1f} s", stall.seconds);
+  if (stall.reason == Stall::Reason::unheard)
+    return concat(scene.others[stall.culprit].name, " has given no sign of life", since,
+                  ": its processes are stopped, or the network is gone");
+  const RankStatus& culprit = scene.ranks[stall.culprit];
+  const std::string who = name_rank(culprit, scene.host);
+  const std::string where = describe_place(culprit, tasks_of(culprit.rank, scene.programs));
   switch (stall.reason) {
     case Stall::Reason::gone:
-      return concat(who, " has ended ", where, waiter);
+      return concat(who, " has ended ", where);
     case Stall::Reason::stopped:
-      return concat(who, " has shown no sign of life", since, where, ", it is probably stopped", waiter);
+      return concat(who, " has shown no sign of life", since, ' ', where, ", it is probably stopped");
     case Stall::Reason::stuck:
-      return concat(who, " has not moved", since, where, waiter);
-    case Stall::Reason::waiting:
-      return concat(who, " has waited", since, where, "; no rank of ", host,
-                    " moves: they wait for another node, or for each other");
+      return concat(who, " has not moved", since, ' ', where);
+    default: {
+      // In a step whose tasks are a GPU's.
+      const bool between =
+          culprit.progress.task == engine::ProgressCounter::kNobody &&
+          (culprit.activity == Activity::training || culprit.activity == Activity::evaluating);
+      return concat(who, " has waited", since, ' ', where, "; ", why_all_wait(scene),
+                    between ? ", or a GPU hangs" : "");
+    }
   }
-  return {};
+}
+
+std::string stall_text(const Stall& stall, const StallScene& scene) {
+  if (!stall.ends) {
+    const bool other_node = stall.reason == Stall::Reason::unheard;
+    return concat(culprit_text(stall, scene), "; the run goes on", other_node ? "" : " without it");
+  }
+  if (stall.reason == Stall::Reason::waiting) return culprit_text(stall, scene);
+  std::optional<std::size_t> culprit;
+  if (stall.reason != Stall::Reason::unheard) culprit = stall.culprit;
+  return culprit_text(stall, scene) + waiter_text(scene, {}, culprit);
 }
 
 }  // namespace cifar_mpi::watch

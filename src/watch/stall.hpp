@@ -7,50 +7,84 @@
 
 #include "cifar_mpi/comm/heartbeat.hpp"
 
-/// Who does not get on: the watchdog's judgement, without threads and without a clock of its own.
+/// Which ranks make no progress: the watchdog's judgement, without threads and without a clock of its own.
 namespace cifar_mpi::watch {
 
 /// What one look at a rank of this node shows.
 struct RankStatus {
   int rank = 0;
   int pid = 0;
-  bool gone = false;  ///< its process has ended
+  bool gone = false;   ///< its process has ended
+  bool waits = false;  ///< for other ranks, in what it does at the moment
+  bool spare = false;  ///< comm::Heartbeat::spare
   comm::Activity activity = comm::Activity::starting;
   std::uint64_t step = 0;  ///< completed steps
   std::uint64_t ticks = 0;
   engine::ProgressCounter::Snapshot progress;
 };
 
+/// A node of the job other than this one, as far as its watchdogs have reported.
+struct OtherNode {
+  std::string name;     ///< "node2 (rank 4 and 3 others)"
+  bool heard = false;   ///< at least one report has come
+  double quiet = 0.0;   ///< StallJudge::quiet of the last report
+  double silent_s = 0;  ///< since the last report
+  bool missed = false;  ///< it was said that it reports no longer
+};
+
 struct StallLimits {
-  double timeout_s = 120.0;  ///< without getting on; 0: for ever
-  /// That many times as long while starting and while a checkpoint is written: both wait for file systems.
+  double timeout_s = 120.0;  ///< without progress; 0: never
+  /// That many times as long while starting and while a checkpoint is written, both of which wait for file systems, and
+  /// where another node has never reported.
   double patience = 5.0;
   /// A rank that ends by itself is mostly dealt with by the launcher, and says more than its peers can.
   double gone_s = 1.0;
 };
 
-/// Somebody of this node does not get on.
+/// Why a run is held up.
 struct Stall {
-  enum class Reason : std::uint8_t { gone, stopped, stuck, waiting };
+  /// In the order of blame. `unheard`: another node reports no longer.
+  enum class Reason : std::uint8_t { gone, stopped, stuck, unheard, waiting };
   Reason reason = Reason::waiting;
-  std::size_t culprit = 0;  ///< place of the rank that holds the others up; with `waiting` one that waits
-  double seconds = 0.0;     ///< without a sign of it
+  /// Place of the rank that holds the others up, with `waiting` of one that waits; with `unheard` that of the node.
+  std::size_t culprit = 0;
+  double seconds = 0.0;  ///< without a sign of it
+  bool ends = true;      ///< false: the run goes on, and this is only worth a line
 };
 
-/// Looks at the ranks of a node again and again, and says when one has not moved for too long.
+/// Looks at the ranks of a node again and again, and finds what must end the job:
+///
+///   gone, stopped     a rank has ended; or not even its watchdog moves for `timeout_s`, and others need it
+///   stuck             a rank makes no progress in work of its own for `timeout_s`
+///   unheard, waiting  no rank of the whole job makes progress for `timeout_s`
+///
+/// A rank that waits for others is so never blamed while any rank of the job makes progress.
 ///
 /// Time is added up from look to look, at most kMostPerLook each: a process that was stopped and goes on, or
-/// a clock that jumps, does not make everybody late; a clock that goes back adds nothing.
+/// a clock that jumps, does not make all ranks late; a clock that goes back adds nothing.
 class StallJudge {
  public:
   static constexpr double kMostPerLook = 1.0;
+  /// Reports come once a second; a rank whose watchdog does not move for so long reports none.
+  static constexpr double kAbsent = 2.0;
+  static constexpr double kReportIsValid = 5.0;
 
-  explicit StallJudge(const StallLimits& limits) : limits_(limits) {}
+  /// `self`: this rank's place. `others`: all other nodes of the job.
+  explicit StallJudge(const StallLimits& limits, std::size_t self = 0, std::vector<OtherNode> others = {})
+      : limits_(limits), self_(self), others_(std::move(others)) {}
 
-  /// `now` in seconds; `ranks` are always the same, in the same order; `waits(place)` says whether what that
-  /// rank is in is waiting for others. Of several that do not move the one to blame is, in this order: gone;
-  /// stopped (not even its watchdog moves); stuck in work of its own; else all wait for another node.
-  std::optional<Stall> look(double now, const std::vector<RankStatus>& ranks, const std::vector<bool>& waits);
+  /// `now` in seconds; `ranks` are always the same, in the same order. Of several ranks that make no progress one is
+  /// blamed, by the order of Stall::Reason and then by the lowest step.
+  std::optional<Stall> look(double now, const std::vector<RankStatus>& ranks);
+
+  /// A report of `others[node]`.
+  void hear(std::size_t node, double quiet);
+  const std::vector<OtherNode>& others() const { return others_; }
+  /// Whether this rank reports for its node and judges waits: the first whose watchdog moves.
+  bool speaks() const;
+  /// The part of its patience that the most active rank of the node has used up. At 1 no rank of the node makes progress;
+  /// infinite when all are leaving.
+  double quiet() const;
 
  private:
   struct Watched {
@@ -58,11 +92,21 @@ class StallJudge {
     double gone_s = 0.0;
     double no_tick_s = 0.0;
     double no_progress_s = 0.0;
+    bool reported = false;  ///< that the run goes on without it
   };
   void note(const std::vector<RankStatus>& ranks, double passed);
   double limit(comm::Activity activity) const;
+  double quiet_of(const OtherNode& node) const;
+  bool job_is_quiet() const;
+  template <class Blame>
+  std::optional<Stall> worst(const Blame& blame) const;
+  std::optional<Stall> held_up() const;
+  std::optional<Stall> held_up_while_all_wait() const;
+  std::optional<Stall> missing();
 
   StallLimits limits_;
+  std::size_t self_;
+  std::vector<OtherNode> others_;
   std::optional<double> last_look_;
   std::vector<Watched> watched_;
 };
@@ -81,13 +125,30 @@ struct WatchedProgram {
 /// That of a rank; without tasks where it is not known. `programs` stand in rank order.
 const std::vector<WatchedTask>& tasks_of(int rank, const std::vector<WatchedProgram>& programs);
 
+/// Whether a rank that is where `rank` says waits for others: in a task, if that is a collective; outside of one in a vote
+/// or another call of all ranks, except rank 0 at a checkpoint, which writes it, and a rank in a check of its device.
+bool waits_for_others(const RankStatus& rank, const std::vector<WatchedTask>& tasks);
+
 /// "rank 2 on host (pid 4711)"; and where it is: "in step 41, task conv2 backward", "while starting".
 std::string name_rank(const RankStatus& rank, const std::string& host);
 std::string describe_place(const RankStatus& rank, const std::vector<WatchedTask>& tasks);
 
-/// The one or two lines for people: who does not move since when and where it is, and for whom the others
-/// wait. `programs` are those of all ranks; `self` is who speaks.
-std::string stall_text(const Stall& stall, const std::vector<RankStatus>& ranks, std::size_t self,
-                       const std::string& host, const std::vector<WatchedProgram>& programs);
+/// What the sentence on a stall is made of.
+struct StallScene {
+  const std::vector<RankStatus>& ranks;
+  std::size_t self = 0;  ///< the rank that speaks
+  const std::string& host;
+  const std::vector<WatchedProgram>& programs;  ///< of all ranks
+  const std::vector<OtherNode>& others;
+};
+
+/// Which rank makes no progress, since when, and where it is.
+std::string culprit_text(const Stall& stall, const StallScene& scene);
+/// "; rank 0 waits for it in step 41, …" of a rank of this node that waits, this one if it does; empty when none does.
+/// `on` stands behind the rank.
+std::string waiter_text(const StallScene& scene, const std::string& on = {},
+                        std::optional<std::size_t> culprit = std::nullopt);
+/// Both.
+std::string stall_text(const Stall& stall, const StallScene& scene);
 
 }  // namespace cifar_mpi::watch

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -16,12 +17,14 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "watch/node_reports.hpp"
 #include "watch/stall.hpp"
 
 namespace cifar_mpi::watch {
 namespace {
 
 constexpr double kBetweenLooks = 0.25;
+constexpr double kBetweenReports = 1.0;
 
 /// Starts a thread to which no signal is delivered: they are to interrupt what the main thread waits in.
 template <class Work>
@@ -54,10 +57,18 @@ std::vector<WatchedTask> tasks_in(const std::string& text) {
   return tasks;
 }
 
+void print(const std::string& text) {
+  const std::string line = concat("cifar_mpi: ", text, '\n');
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
 /// A device that hangs in its self-check has failed it; all else is a peer that was lost.
 ErrorKind code_of(const Stall& stall, const std::vector<RankStatus>& ranks) {
-  const bool by_itself = stall.reason == Stall::Reason::gone || stall.reason == Stall::Reason::stopped;
-  const bool hangs = !by_itself && ranks[stall.culprit].activity == comm::Activity::checking;
+  using Reason = Stall::Reason;
+  const bool in_work = stall.reason == Reason::stuck || stall.reason == Reason::waiting;
+  const bool hangs = in_work && ranks[stall.culprit].activity == comm::Activity::checking;
   return hangs ? ErrorKind::device : ErrorKind::comm;
 }
 
@@ -65,7 +76,12 @@ ErrorKind code_of(const Stall& stall, const std::vector<RankStatus>& ranks) {
 
 struct Watchdog::State {
   State(const comm::World& the_world, WatchdogOptions chosen)
-      : world(the_world), options(std::move(chosen)), hearts(the_world), judge(limits(options)) {}
+      : world(the_world),
+        options(std::move(chosen)),
+        hearts(the_world),
+        node(hearts.of(0).rank),
+        others(find_other_nodes(the_world, node)),
+        judge(limits(options), static_cast<std::size_t>(hearts.self()), others.nodes) {}
 
   static StallLimits limits(const WatchdogOptions& options) {
     StallLimits limits;
@@ -75,14 +91,26 @@ struct Watchdog::State {
 
   void run();
   std::vector<RankStatus> see() const;
-  std::vector<bool> who_waits(const std::vector<RankStatus>& ranks) const;
+  StallScene scene(const std::vector<RankStatus>& ranks) const {
+    return {ranks, static_cast<std::size_t>(hearts.self()), world.host(), programs, judge.others()};
+  }
+  void hear(const std::vector<RankStatus>& ranks);
+  void report(double now);
+  void say_that_all_leave();
   void end_job(const Stall& stall, const std::vector<RankStatus>& ranks);
+  void follow(std::size_t sender, const NodeReport& ending, const std::vector<RankStatus>& ranks);
+  bool is_first_besides(std::size_t other) const;
+  void tell(int code, const std::string& text) const;
+  void leave_to_reporter(int code) const;
 
   const comm::World& world;
   WatchdogOptions options;
   comm::Heartbeats hearts;
+  int node;  ///< its lowest rank
+  OtherNodes others;
   StallJudge judge;
-  std::mutex mutex;  ///< of what follows
+  double reported = 0.0;  ///< when this rank last reported for its node
+  std::mutex mutex;       ///< of what follows
   std::condition_variable changed;
   bool over = false;
   std::vector<WatchedProgram> programs;
@@ -97,31 +125,15 @@ std::vector<RankStatus> Watchdog::State::see() const {
     status.gone = hearts.gone(place);
     status.rank = heart.rank.load(std::memory_order_relaxed);
     status.pid = hearts.pid(place);
+    status.spare = heart.spare.load(std::memory_order_relaxed);
     status.activity = heart.activity.load(std::memory_order_relaxed);
     status.step = heart.step.load(std::memory_order_relaxed);
     status.ticks = heart.ticks.load(std::memory_order_relaxed);
     status.progress = heart.progress.snapshot();
+    status.waits = waits_for_others(status, tasks_of(status.rank, programs));
     ranks.push_back(status);
   }
   return ranks;
-}
-
-/// In a step a rank waits in a collective; outside of one it takes part in a vote or another call of all
-/// ranks, but for rank 0 at a checkpoint, which writes it.
-std::vector<bool> Watchdog::State::who_waits(const std::vector<RankStatus>& ranks) const {
-  std::vector<bool> waits;
-  for (const RankStatus& rank : ranks) {
-    const std::vector<WatchedTask>& tasks = tasks_of(rank.rank, programs);
-    const auto task = static_cast<std::size_t>(rank.progress.task);
-    if (rank.progress.task == engine::ProgressCounter::kNobody) {
-      const bool checks = rank.activity == comm::Activity::checking && rank.step > 0;
-      waits.push_back(!checks && (rank.activity != comm::Activity::saving || rank.rank != 0));
-    } else {
-      waits.push_back(rank.activity == comm::Activity::training && task < tasks.size() &&
-                      tasks[task].collective);
-    }
-  }
-  return waits;
 }
 
 void Watchdog::State::run() {
@@ -131,35 +143,90 @@ void Watchdog::State::run() {
     hearts.mine().ticks.fetch_add(1, std::memory_order_relaxed);
     const double now = steady_seconds();
     const std::vector<RankStatus> ranks = see();
-    if (const std::optional<Stall> stall = judge.look(now, ranks, who_waits(ranks))) end_job(*stall, ranks);
+    hear(ranks);
+    if (const std::optional<Stall> stall = judge.look(now, ranks)) {
+      if (stall->ends) end_job(*stall, ranks);
+      if (stall->reason != Stall::Reason::unheard || is_first_besides(stall->culprit))
+        print(stall_text(*stall, scene(ranks)));
+    }
+    report(now);
     if (options.at_look) options.at_look(now - last);
     last = now;
   }
+  say_that_all_leave();
+}
+
+void Watchdog::State::hear(const std::vector<RankStatus>& ranks) {
+  if (!others.link) return;
+  others.link->receive([&](std::size_t sender, const NodeReport& report) {
+    judge.hear(sender, report.quiet);
+    if (report.code != 0) follow(sender, report, ranks);
+  });
+}
+
+void Watchdog::State::report(double now) {
+  if (!others.link || !judge.speaks() || now - reported < kBetweenReports) return;
+  others.link->send(judge.quiet());
+  reported = now;
+}
+
+/// The last rank of the node to leave: nobody waits for a report of it any more.
+void Watchdog::State::say_that_all_leave() {
+  if (!others.link) return;
+  for (int place = 0; place < hearts.ranks(); ++place) {
+    if (hearts.of(place).activity.load(std::memory_order_relaxed) != comm::Activity::leaving) return;
+  }
+  others.link->send(std::numeric_limits<double>::infinity());
+}
+
+/// Another rank of the node speaks, or another node's: its words come first, this exit is as good.
+void Watchdog::State::leave_to_reporter(int code) const {
+  sleep_s(kLastWords + 1.0);
+  std::_Exit(code);
+}
+
+void Watchdog::State::tell(int code, const std::string& text) const {
+  print(concat(text, "; ending the job, start it again"));
+  if (!options.before_end) return;
+  std::atomic<bool> done{false};
+  start_thread([&] {
+    options.before_end(code, text);
+    done = true;
+  }).detach();
+  for (double waited = 0.0; !done && waited < kLastWords; waited += 0.01) sleep_s(0.01);
 }
 
 /// Does not return. Neither MPI nor stdio nor destructors: whatever the main thread hangs in may hold them.
 void Watchdog::State::end_job(const Stall& stall, const std::vector<RankStatus>& ranks) {
   const int code = exit_code(code_of(stall, ranks));
-  if (!hearts.elect_reporter()) {
-    // Somebody else of the node is speaking; his words come first, his exit is as good.
-    std::this_thread::sleep_for(std::chrono::duration<double>(kLastWords + 1.0));
-    std::_Exit(code);
+  if (!hearts.elect_reporter()) leave_to_reporter(code);
+  if (others.link) {
+    const bool all_wait = stall.reason == Stall::Reason::waiting;
+    const std::string text = all_wait ? std::string() : culprit_text(stall, scene(ranks));
+    for (int times = 0; times < 3; ++times) others.link->send(judge.quiet(), code, text);
   }
-  const auto self = static_cast<std::size_t>(hearts.self());
-  const std::string text = stall_text(stall, ranks, self, world.host(), programs);
-  const std::string line = concat("cifar_mpi: ", text, "; ending the job, start it again\n");
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-  if (options.before_end) {
-    std::atomic<bool> done{false};
-    start_thread([&] {
-      options.before_end(code, text);
-      done = true;
-    }).detach();
-    for (double waited = 0.0; !done && waited < kLastWords; waited += 0.01) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-  }
+  tell(code, stall_text(stall, scene(ranks)));
+  if (others.link)
+    sleep_s(2 * kBetweenLooks);  // another node says who waits there, before the launcher ends it
   std::_Exit(code);
+}
+
+/// What all nodes but one would say, one says.
+bool Watchdog::State::is_first_besides(std::size_t other) const {
+  for (std::size_t i = 0; i < others.first_ranks.size(); ++i) {
+    if (i != other && others.first_ranks[i] < node) return false;
+  }
+  return true;
+}
+
+/// Another node ends the job. Of the others one says who waits on it for the rank that is to blame, and leaves the first
+/// exit to that node: the launcher ends the rest at once.
+void Watchdog::State::follow(std::size_t sender, const NodeReport& ending,
+                             const std::vector<RankStatus>& ranks) {
+  if (!hearts.elect_reporter()) leave_to_reporter(ending.code);
+  if (ending.text.front() != '\0' && is_first_besides(sender))
+    tell(ending.code, ending.text.data() + waiter_text(scene(ranks), " on " + world.host()));
+  leave_to_reporter(ending.code);
 }
 
 Watchdog::Watchdog(const comm::World& world, WatchdogOptions options)

@@ -108,6 +108,27 @@ TEST(ProgressCounter, StandsStillWhileTwoCollectivesArePolledInTurn) {
   for (std::size_t i = 4; i < 50; ++i) EXPECT_EQ(counts[i], counts[4]) << i;
 }
 
+/// So that a rank in a long task is not taken for one that hangs.
+TEST(ProgressCounter, CountsThePiecesOfATask) {
+  ProgressCounter counter;
+  StepProgram program("p");
+  program.run(kComm, late_task(
+                         "all-reduce 0", {}, {}, [] {}, [] { return 50; }));
+  std::vector<ProgressCounter::Snapshot> seen;
+  Task task = inline_task("convolution", {}, {});
+  task.start = [&](Lane& lane) {
+    for (int piece = 0; piece < 3; ++piece) {
+      lane.make_progress();
+      seen.push_back(counter.snapshot());
+    }
+  };
+  const TaskId id = program.run(kCompute, std::move(task));
+  program.wait(kCompute, program.set(kComm));
+  make(std::move(program), RunnerKind::lanes, counter)->replay();
+  const std::uint64_t first = seen.at(0).count;
+  EXPECT_EQ(seen, (std::vector<ProgressCounter::Snapshot>{{first, id}, {first + 1, id}, {first + 2, id}}));
+}
+
 TEST(ProgressCounter, IsSharedByTheRunnersOfOneThread) {
   ProgressCounter counter;
   std::vector<std::unique_ptr<Runner>> runners;

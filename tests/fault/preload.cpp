@@ -23,6 +23,8 @@
 ///   before-rename:R:N   dies by SIGKILL before the N-th checkpoint gets its name
 ///   after-rename:R:N    the same, right behind it
 ///   lock:R:0            waits for ever when it is about to take the lock of a run directory
+///   slow:R:N            every call of oneDNN takes N milliseconds longer
+///   hang:R:N            the N-th call of oneDNN does not return
 ///   clock:R:N           every N-th look at the wall clock is one at the year 2001, and a day ahead the next
 namespace {
 
@@ -74,6 +76,18 @@ extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   static int calls = 0;
   if (fault().what == "mpi" && ++calls == fault().when) return MPI_ERR_OTHER;
   return PMPI_Test(request, flag, status);
+}
+
+/// In the midst of a task. (Of types that need no header of oneDNN.)
+extern "C" int dnnl_primitive_execute(const void* primitive, void* stream, int count, const void* arguments) {
+  static auto* const real = reinterpret_cast<int (*)(const void*, void*, int, const void*)>(
+      dlsym(RTLD_NEXT, "dnnl_primitive_execute"));
+  static int calls = 0;
+  if (fault().what == "slow") usleep(static_cast<useconds_t>(fault().when) * 1000);
+  if (fault().what == "hang" && ++calls == fault().when) {
+    for (;;) pause();
+  }
+  return real(primitive, stream, count, arguments);
 }
 
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {

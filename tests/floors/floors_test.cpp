@@ -112,9 +112,12 @@ std::string wrong_angled(std::string_view file, std::string_view target) {
     return file.starts_with(known->place) ? "" : "belongs in " + std::string(known->place) + " alone";
   }
   if (file.starts_with("include/")) return "is no standard C++ header, and include/ holds nothing else";
+  constexpr std::array<std::string_view, 5> kFolders{"sys/", "linux/", "arpa/", "net/", "netinet/"};
   const bool of_the_system =
-      target.ends_with(".h") &&
-      (target.find('/') == target.npos || target.starts_with("sys/") || target.starts_with("linux/"));
+      target.ends_with(".h") && (target.find('/') == target.npos ||
+                                 std::any_of(kFolders.begin(), kFolders.end(), [&](std::string_view folder) {
+                                   return target.starts_with(folder);
+                                 }));
   return of_the_system ? "" : "is a third-party header without a room; give it one in this test";
 }
 

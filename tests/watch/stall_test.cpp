@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace cifar_mpi::watch {
 namespace {
 
@@ -28,9 +30,8 @@ class StallJudgeOfANode : public testing::Test {
   }
 
   std::optional<Stall> look() {
-    std::vector<bool> waits;
-    for (const RankStatus& rank : ranks_) waits.push_back(rank.progress.task == kReduce);
-    return judge_.look(now_, ranks_, waits);
+    for (RankStatus& rank : ranks_) rank.waits = rank.progress.task == kReduce;
+    return judge_.look(now_, ranks_);
   }
   /// Looks every quarter of a second, all watchdogs alive but those of `stopped`; the first verdict ends it.
   std::optional<Stall> pass(double seconds, std::optional<std::size_t> stopped = std::nullopt) {
@@ -45,12 +46,14 @@ class StallJudgeOfANode : public testing::Test {
     for (RankStatus& rank : ranks_) ++rank.progress.count;
   }
   std::string text(const Stall& stall, std::size_t self) {
-    return stall_text(stall, ranks_, self, "node1", {{0, kTasks}});
+    return stall_text(stall, {ranks_, self, host_, programs_, judge_.others()});
   }
 
   StallJudge judge_{StallLimits{10.0}};
   std::vector<RankStatus> ranks_;
   double now_ = 1e6;
+  std::string host_ = "node1";
+  std::vector<WatchedProgram> programs_{{0, kTasks}};
 };
 
 TEST_F(StallJudgeOfANode, IsSilentWhileAllMove) {
@@ -101,12 +104,109 @@ TEST_F(StallJudgeOfANode, NamesARankThatHasEndedWithinSeconds) {
       "41, all-reduce of bucket 1");
 }
 
-TEST_F(StallJudgeOfANode, BlamesAnotherNodeWhenAllOfThisOneWait) {
+TEST_F(StallJudgeOfANode, EndsAJobInWhichAllRanksWait) {
   look();
   const auto stall = pass(11.0);
   ASSERT_TRUE(stall);
   EXPECT_EQ(stall->reason, Reason::waiting);
-  EXPECT_NE(text(*stall, 0).find("no rank of node1 moves: they wait for another node"), std::string::npos);
+  EXPECT_EQ(text(*stall, 0),
+            "rank 0 on node1 (pid 100) has waited for 10.0 s in step 41, all-reduce of bucket 1; no rank of "
+            "this job "
+            "moves: they wait for each other");
+}
+
+/// The host of a GPU sees none of its tasks.
+TEST_F(StallJudgeOfANode, ThinksOfAGpuWhereRanksWaitBetweenTasks) {
+  for (RankStatus& rank : ranks_) rank.progress.task = engine::ProgressCounter::kNobody, rank.waits = true;
+  look();
+  const std::string line = text({Reason::waiting, 0, 10.0}, 0);
+  EXPECT_TRUE(
+      line.ends_with("between tasks; no rank of this job moves: they wait for each other, or a GPU hangs"))
+      << line;
+}
+
+/// A server while its workers compute; ranks with local steps behind which a slower one is still computing.
+TEST_F(StallJudgeOfANode, LetsRanksWaitForOneThatComputesAsLongAsItMakesProgress) {
+  ranks_[2].progress.task = kConv;
+  look();
+  for (int task = 0; task < 20; ++task) {
+    EXPECT_FALSE(pass(9.0)) << task;
+    ++ranks_[2].progress.count;
+  }
+  const auto stall = pass(11.0);
+  ASSERT_TRUE(stall);
+  EXPECT_EQ(stall->reason, Reason::stuck);
+  EXPECT_EQ(stall->culprit, 2u);
+}
+
+TEST_F(StallJudgeOfANode, GivesRankZeroItsTimeAtACheckpointThatTheOthersWaitFor) {
+  ranks_[0].activity = Activity::saving;
+  look();
+  EXPECT_FALSE(pass(49.0));
+  EXPECT_TRUE(pass(2.0));
+}
+
+TEST_F(StallJudgeOfANode, ReportsOnceThatTheRunGoesOnWithoutAStoppedRankThatIsSpare) {
+  ranks_[1].spare = true;
+  look();
+  int lines = 0;
+  for (int i = 0; i < 100; ++i) {
+    ++ranks_[0].progress.count;
+    const auto stall = pass(1.0, 1);
+    if (!stall) continue;
+    ++lines;
+    EXPECT_FALSE(stall->ends);
+    EXPECT_EQ(text(*stall, 0),
+              "rank 1 on node1 (pid 101) has shown no sign of life for 10.0 s in step 41, all-reduce of "
+              "bucket 1, it "
+              "is probably stopped; the run goes on without it");
+  }
+  EXPECT_EQ(lines, 1);
+  // All steps are done, and the others wait for it alone.
+  const auto stall = pass(11.0, 1);
+  ASSERT_TRUE(stall);
+  EXPECT_TRUE(stall->ends);
+  EXPECT_EQ(stall->reason, Reason::stopped);
+  EXPECT_EQ(stall->culprit, 1u);
+}
+
+TEST_F(StallJudgeOfANode, DoesNotBlameARankForTheTimeInWhichItWasStopped) {
+  ranks_[1].spare = true;
+  ranks_[1].progress.task = kConv;
+  look();
+  for (int i = 0; i < 30; ++i) {
+    ++ranks_[0].progress.count;
+    const auto stall = pass(1.0, 1);
+    EXPECT_FALSE(stall && stall->ends);
+  }
+  for (int i = 0; i < 9; ++i) {  // it goes on
+    ++ranks_[0].progress.count;
+    EXPECT_FALSE(pass(1.0));
+  }
+  ++ranks_[0].progress.count;
+  const auto stall = pass(2.0);
+  ASSERT_TRUE(stall);
+  EXPECT_EQ(stall->reason, Reason::stuck);
+  EXPECT_EQ(stall->culprit, 1u);
+}
+
+TEST_F(StallJudgeOfANode, NamesAWaiterOnlyWhereOneWaits) {
+  for (RankStatus& rank : ranks_) rank.progress.task = kConv;
+  look();
+  const Stall stall{Reason::stuck, 1, 7.0};
+  EXPECT_EQ(text(stall, 0).find("waits for it"), std::string::npos) << text(stall, 0);
+  ranks_[2].waits = true;
+  EXPECT_NE(text(stall, 0).find("; rank 2 waits for it in step 41"), std::string::npos) << text(stall, 0);
+}
+
+TEST_F(StallJudgeOfANode, TakesCollectivesThatArePolledInTurnForNoProgress) {
+  look();
+  std::optional<Stall> stall;
+  for (int i = 0; i < 50 && !stall; ++i) {
+    for (RankStatus& rank : ranks_) rank.progress.task = i % 2 == 0 ? kReduce + 1 : kReduce;
+    stall = pass(0.25);
+  }
+  EXPECT_TRUE(stall);
 }
 
 TEST_F(StallJudgeOfANode, BlamesTheOneFurthestBehind) {
@@ -209,12 +309,131 @@ TEST_F(StallJudgeOfANode, NamesTheTasksOfEachRanksOwnProgram) {
   const std::vector<WatchedProgram> programs{{0, kTasks}, {2, {{"wait for pushes", true}, {"update"}}}};
   EXPECT_EQ(tasks_of(1, programs).front().name, "conv2 backward");
   EXPECT_TRUE(tasks_of(0, {}).empty());
+  programs_ = programs;
   for (RankStatus& rank : ranks_) rank.progress.task = kConv;
+  ranks_[2].waits = true;
   const Stall stall{Reason::stuck, 0, 7.0};
-  EXPECT_EQ(stall_text(stall, ranks_, 2, "node1", programs),
+  EXPECT_EQ(text(stall, 2),
             "rank 0 on node1 (pid 100) has not moved for 7.0 s in step 41, task conv2 backward; rank 2 waits "
-            "for it in "
-            "step 41, wait for pushes");
+            "for it in step 41, wait for pushes");
+}
+
+TEST(WaitsForOthers, IsSaidOfCollectivesAndOfCallsOfAllRanksBetweenTasks) {
+  constexpr int kNobody = engine::ProgressCounter::kNobody;
+  RankStatus worker, server, writer;
+  worker.activity = server.activity = Activity::evaluating;
+  worker.progress.task = kConv, server.progress.task = kNobody;  // it holds no images
+  EXPECT_FALSE(waits_for_others(worker, kTasks));
+  EXPECT_TRUE(waits_for_others(server, kTasks));
+  worker.progress.task = kReduce;  // the number of another program's task
+  EXPECT_FALSE(waits_for_others(worker, kTasks));
+  worker.activity = Activity::training;
+  EXPECT_TRUE(waits_for_others(worker, kTasks));
+  writer.activity = Activity::saving, writer.progress.task = kNobody;
+  EXPECT_FALSE(waits_for_others(writer, kTasks));
+  writer.rank = 1;
+  EXPECT_TRUE(waits_for_others(writer, kTasks));
+}
+
+/// The same node as one of three.
+class StallJudgeOfAJob : public StallJudgeOfANode {
+ protected:
+  StallJudgeOfAJob() { judge_ = StallJudge(StallLimits{10.0}, 0, {{"node2 (rank 3)"}, {"node3 (rank 4)"}}); }
+
+  /// `node2` and `node3` report once a second, with so much of their patience used up; below 0: they do not.
+  std::optional<Stall> pass_with(double seconds, double node2, double node3) {
+    for (double passed = 0.0; passed < seconds; passed += 1.0) {
+      if (node2 >= 0.0) judge_.hear(0, node2);
+      if (node3 >= 0.0) judge_.hear(1, node3);
+      if (const auto stall = pass(1.0)) return stall;
+    }
+    return std::nullopt;
+  }
+};
+
+TEST_F(StallJudgeOfAJob, LetsANodeWaitWhileARankOfAnotherOneMoves) {
+  look();
+  EXPECT_FALSE(pass_with(1000.0, 2.0, 0.9));
+  EXPECT_GE(judge_.quiet(), 99.0);
+  const auto stall = pass_with(2.0, 2.0, 1.0);
+  ASSERT_TRUE(stall);
+  EXPECT_EQ(stall->reason, Reason::waiting);
+  EXPECT_NE(text(*stall, 0).find("; no rank of the 3 nodes of this job moves: they wait for each other, or "),
+            std::string::npos)
+      << text(*stall, 0);
+}
+
+TEST_F(StallJudgeOfAJob, StillEndsByItsOwnStuckRank) {
+  ranks_[2].progress.task = kConv;
+  look();
+  const auto stall = pass_with(11.0, 0.0, 0.0);
+  ASSERT_TRUE(stall);
+  EXPECT_EQ(stall->reason, Reason::stuck);
+}
+
+TEST_F(StallJudgeOfAJob, WaitsFiveTimesAsLongForANodeThatHasNeverReported) {
+  look();
+  EXPECT_FALSE(pass_with(49.0, 5.0, -1.0));
+  const auto stall = pass_with(2.0, 5.0, -1.0);
+  ASSERT_TRUE(stall);
+  EXPECT_EQ(stall->reason, Reason::waiting);
+  EXPECT_NE(text(*stall, 0).find(
+                "; no rank of node1 moves, and no report has ever come from node3 (rank 4): they wait "),
+            std::string::npos)
+      << text(*stall, 0);
+}
+
+TEST_F(StallJudgeOfAJob, NamesANodeThatReportsNoLongerWhenAllWait) {
+  look();
+  EXPECT_FALSE(pass_with(60.0, 5.0, 0.2));
+  EXPECT_FALSE(pass_with(8.0, 5.0, -1.0));
+  const auto stall = pass_with(3.0, 5.0, -1.0);
+  ASSERT_TRUE(stall);
+  EXPECT_EQ(stall->reason, Reason::unheard);
+  EXPECT_EQ(text(*stall, 0),
+            "node3 (rank 4) has given no sign of life for 10.0 s: its processes are stopped, or the network "
+            "is gone; "
+            "rank 0 waits for it in step 41, all-reduce of bucket 1");
+}
+
+TEST_F(StallJudgeOfAJob, EndsNothingByLostReportsAlone) {
+  look();
+  EXPECT_FALSE(pass_with(5.0, 0.2, 0.2));
+  std::vector<std::string> lines;
+  for (int i = 0; i < 100; ++i) {
+    all_move();
+    const auto stall = pass_with(9.0, 0.2, -1.0);
+    if (!stall) continue;
+    EXPECT_FALSE(stall->ends);
+    lines.push_back(text(*stall, 0));
+  }
+  EXPECT_EQ(lines, (std::vector<std::string>{
+                       "node3 (rank 4) has given no sign of life for 10.0 s: its processes are "
+                       "stopped, or the network is gone; the run goes on"}));
+}
+
+TEST_F(StallJudgeOfAJob, DoesNotWaitForReportsOfANodeWhoseRanksHaveAllLeft) {
+  look();
+  EXPECT_FALSE(pass_with(5.0, 1.0, std::numeric_limits<double>::infinity()));
+  const auto stall = pass_with(7.0, 1.0, -1.0);
+  ASSERT_TRUE(stall);
+  EXPECT_EQ(stall->reason, Reason::waiting);
+}
+
+TEST_F(StallJudgeOfAJob, IsSpokenForByTheFirstRankWhoseWatchdogMoves) {
+  StallJudge second(StallLimits{10.0}, 1, {{"node2 (rank 3)"}});
+  const auto look_as_second = [&](std::uint64_t ticks_of_first) {
+    now_ += 0.25;
+    ranks_[0].ticks += ticks_of_first;
+    ++ranks_[1].ticks;
+    second.look(now_, ranks_);
+  };
+  for (int i = 0; i < 20; ++i) look_as_second(1);
+  EXPECT_FALSE(second.speaks());
+  for (int i = 0; i < 12; ++i) look_as_second(0);
+  EXPECT_TRUE(second.speaks());
+  look_as_second(1);
+  EXPECT_FALSE(second.speaks());
 }
 
 }  // namespace

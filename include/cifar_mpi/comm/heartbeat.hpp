@@ -31,6 +31,7 @@ enum class Activity : std::uint32_t {
 /// relaxed order, for nothing else depends on what is seen here. It lies on cache lines of its own.
 struct alignas(128) Heartbeat {
   std::atomic<std::int32_t> rank{0};
+  std::atomic<bool> spare{false};  ///< the others train on without this rank, until all of them meet
   std::atomic<Activity> activity{Activity::starting};
   std::atomic<std::uint64_t> step{
       0};  ///< completed steps; while checking which check, 0: it waits for the others

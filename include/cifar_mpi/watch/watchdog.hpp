@@ -11,8 +11,9 @@
 namespace cifar_mpi::watch {
 
 struct WatchdogOptions {
-  /// Seconds without progress of any rank of this node after which the job is ended; five times as long while
-  /// starting and at a checkpoint, without end while watching and measuring; 0: never.
+  /// Seconds after which the job is ended: without progress of any rank of the job, or of one rank in a task in which it
+  /// waits for nobody, or without a sign of life of a rank that others need. Five times as long while starting and at a
+  /// checkpoint, without end while watching and measuring; 0: never. The same on all ranks.
   double timeout_s = 120.0;
   /// Called once, on the rank that speaks for its node, before the job is ended, with the exit code and the
   /// sentence that was printed. It has kLastWords seconds. Runs on a thread of its own; not to be waited for
@@ -23,13 +24,14 @@ struct WatchdogOptions {
   std::function<void(double)> at_look;
 };
 
-/// Sees to it that no rank waits for ever. Every rank of a program has one.
+/// Ends a job that would wait for ever. Every rank of a program has one.
 ///
-/// A thread that looks at the heartbeats of the node four times a second; it makes no call of MPI, for MPI
-/// serves the main thread only. When a rank of the node has died (at once) or nobody gets on for too long,
-/// one rank of the node prints who, where and since when, and all of them leave by _exit with the code of
-/// Error{comm}, or Error{device} when it hung in the self-check of its device; a launcher ends the rest of the job when a rank leaves like that. A process that is stopped
-/// is continued and ended by it.
+/// A thread looks at the heartbeats of the node four times a second and makes no MPI call, for MPI serves the main thread
+/// only. One rank of each node tells the other nodes once a second how long its ranks have made no progress, by UDP
+/// (watch/node_reports.hpp). What ends a job, and when, is said in watch/stall.hpp. One rank of the node then prints who, where
+/// and since when, and all ranks exit by _exit with the code of Error{comm}, or Error{device} when a rank hung in the
+/// self-check of its device; a launcher ends the rest of the job when a rank exits like that. A process that is stopped is
+/// continued and ended by the launcher.
 class Watchdog {
  public:
   static constexpr double kLastWords = 5.0;

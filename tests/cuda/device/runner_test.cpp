@@ -99,6 +99,23 @@ engine::StepProgram holding_program() {
   return program;
 }
 
+/// No task of the host stands in the program; an evaluation is many such launches.
+TEST_F(CudaRunner, ShowsThatALaunchIsDone) {
+  for (const engine::RunnerKind kind :
+       {engine::RunnerKind::serial, engine::RunnerKind::lanes, engine::RunnerKind::graph}) {
+    Bench bench;
+    const auto runner = make_runner(bench.device, holding_program(), kind, {});
+    engine::ProgressCounter counter;
+    runner->show_in(counter);
+    for (int launch = 0; launch < 3; ++launch) {
+      const std::uint64_t before = counter.snapshot().count;
+      runner->replay();
+      runner->finish();
+      EXPECT_GT(counter.snapshot().count, before);
+    }
+  }
+}
+
 TEST_F(CudaRunner, RecordsWhenTheTasksOfAllLanesRan) {
   constexpr auto kHeld = static_cast<std::int64_t>(kDelayNanoseconds) - 2'000;
   constexpr std::int64_t kClock =
