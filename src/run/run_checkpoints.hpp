@@ -25,8 +25,8 @@ class RunCheckpoints {
   /// Copies the state after `step` steps out of the device. Called on rank 0, between steps.
   using Snapshot = std::function<Checkpoint(std::uint64_t step, std::optional<double> test_accuracy)>;
 
-  /// `world`, `view` and what `snapshot` refers to must outlive this object.
-  RunCheckpoints(const comm::World& world, const std::string& run_dir, const Retention& retention,
+  /// `world`, `run`, `view` and what `snapshot` refers to must outlive this object.
+  RunCheckpoints(const comm::World& world, const Directory& run, const Retention& retention,
                  Snapshot snapshot, report::ProgressView& view);
   /// Called on rank 0 at each save; what it gives writes another file of the run, which belongs to the checkpoint, on
   /// the thread that writes this and behind it. It refers to nothing that training changes.
@@ -73,7 +73,7 @@ class RunCheckpoints {
   const comm::World& world_;
   Snapshot snapshot_;
   report::ProgressView& view_;
-  const std::string run_dir_;
+  const Directory& run_;
   const Retention retention_;
   std::vector<Beside> beside_;
   bool warned_ = false;      ///< of files beside the checkpoints
