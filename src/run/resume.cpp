@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
+#include <new>
 #include <span>
 
 #include "cifar_mpi/base/text.hpp"
@@ -106,12 +106,20 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, con
   std::string first_problem;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const InputFile file = open_checkpoint(run, *step);
+    const auto refuse = [&](ErrorKind kind, const std::string& why) {
+      throw Error(kind, concat("cannot read ", file.path(), ": ", why,
+                               "; mend that, or move the file away to go on from an older checkpoint"));
+    };
     try {
       FoundCheckpoint found{file.path(), read_checkpoint(file)};
       if (found.content.progress.step == *step) return found;
       throw Error(ErrorKind::checkpoint, concat(file.path(), " is of step ", found.content.progress.step,
                                                 ", which is not what its name says"));
-    } catch (const std::exception& error) {
+    } catch (const std::bad_alloc&) {
+      refuse(ErrorKind::device, "there is too little memory for it");
+    } catch (const Error& error) {
+      if (const std::string why = file.fault(); !why.empty() && !file.missing()) refuse(ErrorKind::io, why);
+      if (error.kind() != ErrorKind::checkpoint) throw;
       if (first_problem.empty()) first_problem = error.what();
       log.warn(concat("skipping a damaged checkpoint: ", error.what()));
     }

@@ -41,8 +41,9 @@ struct Start {
 };
 
 /// The newest checkpoint of a run directory that can be read and is of the step its name says; nothing when
-/// it holds no file of such a name. Others are reported and left alone. Throws Error{checkpoint} when none of
-/// them can be read.
+/// it holds no file of such a name. Damaged ones are reported and left alone. Throws Error{checkpoint} when all are
+/// damaged, Error{io} or Error{device} when the system cannot read one or has too little memory for it: nothing is then
+/// known of what stands in it, and a run that goes on from an older one would write over it.
 struct FoundCheckpoint {
   std::string path;
   Checkpoint content;
