@@ -1,9 +1,14 @@
 #include "cifar_mpi/run/run_directory.hpp"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdio>
+#include <string_view>
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/input_file.hpp"
@@ -31,10 +36,13 @@ std::string unfinished(const std::string& name) {
   return ours ? name.substr(0, dot) : std::string();
 }
 
-/// RUN_DIR/checkpoints; none when there is no such folder. Throws Error{io} when it cannot be opened.
+/// RUN_DIR/checkpoints; none only when nothing bears that name. Throws Error{io} when it cannot be opened.
 std::optional<Directory> find_checkpoints(const Directory& run) {
   const DirectoryEntry folder = run / "checkpoints";
-  return exists(folder) ? std::optional<Directory>(folder) : std::nullopt;
+  struct stat found {};
+  const bool known = ::fstatat(folder.folder(), folder.name(), &found, AT_SYMLINK_NOFOLLOW) == 0;
+  if (!known && errno == ENOENT) return std::nullopt;
+  return Directory(folder);
 }
 
 std::vector<std::uint64_t> steps_in(const Directory& checkpoints) {
@@ -111,6 +119,13 @@ void link_best(const Directory& run, std::optional<std::uint64_t> step) {
 }
 
 void remove_temporary_files(const Directory& run) {
+  // Not those of `lock` and report.html, which others make without the lock.
+  constexpr std::array<std::string_view, 6> kOfTheRun{"config.toml", "metrics.jsonl", "self_check",
+                                                      "timeline.h5", "summaries.h5",  "evaluation.h5"};
+  for (const std::string& name : run.names()) {
+    const std::string finished = unfinished(name);
+    if (std::find(kOfTheRun.begin(), kOfTheRun.end(), finished) != kOfTheRun.end()) remove_file(run / name);
+  }
   const std::optional<Directory> checkpoints = find_checkpoints(run);
   if (!checkpoints) return;
   for (const std::string& name : checkpoints->names()) {

@@ -65,6 +65,7 @@ TEST(ListCheckpoints, SaysThatItCannotLook) {
     EXPECT_NE(std::string(error.what()).find(dir / "checkpoints: "), std::string::npos) << error.what();
   }
   EXPECT_NO_THROW(retire_checkpoints(dir.opened(), 100, {5, 0}));
+  EXPECT_THROW(list_checkpoints(Directory()), Error) << "nobody knows whether there are some";
 }
 
 TEST(RetireCheckpoints, KeepsTheNewestAndTouchesNothingElse) {
@@ -145,7 +146,7 @@ TEST(LinkBest, IsSetAndRemovedAndFollowsNothing) {
   EXPECT_EQ(read_file(link), "a file of the user's");
 }
 
-TEST(RemoveTemporaryFiles, TakesOnlyThoseOfCheckpoints) {
+TEST(RemoveTemporaryFiles, TakesOnlyThoseOfARun) {
   const TempDir dir;
   make_files(dir.path(), {1});
   link_latest(dir.opened(), 1);
@@ -157,7 +158,16 @@ TEST(RemoveTemporaryFiles, TakesOnlyThoseOfCheckpoints) {
   }
   for (const std::string& name : ours) write_file(dir / ("checkpoints/" + name), "content");
   for (const std::string& name : others) write_file(dir / ("checkpoints/" + name), "content");
+  const std::vector<std::string> beside{"timeline.h5.7-0.tmp", "summaries.h5.7-0.tmp",
+                                        "evaluation.h5.7-0.tmp", "config.toml.7-0.tmp",
+                                        "metrics.jsonl.7-0.tmp"};
+  const std::vector<std::string> not_ours{"lock.7-0.tmp", "report.html.7-0.tmp", "timeline.h5",
+                                          "timeline.h5.tmp"};
+  for (const std::string& name : beside) write_file(dir / name, "content");
+  for (const std::string& name : not_ours) write_file(dir / name, "content");
   remove_temporary_files(dir.opened());
+  for (const std::string& name : beside) EXPECT_FALSE(fs::exists(dir / name)) << name;
+  for (const std::string& name : not_ours) EXPECT_TRUE(fs::exists(dir / name)) << name;
   for (const std::string& name : ours) EXPECT_FALSE(fs::exists(dir / ("checkpoints/" + name))) << name;
   for (const std::string& name : others) EXPECT_TRUE(fs::exists(dir / ("checkpoints/" + name))) << name;
   EXPECT_TRUE(fs::exists(checkpoint_path(dir.path(), 1)));

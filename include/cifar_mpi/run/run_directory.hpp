@@ -55,7 +55,8 @@ void link_latest(const Directory& run, std::uint64_t step);
 /// is left as it is.
 void link_best(const Directory& run, std::optional<std::uint64_t> step);
 
-/// Removes what killed writers left: temporary files of checkpoints, of `latest` and of `best`. Only under the lock.
+/// Removes what killed writers left: temporary files of checkpoints and their links, and of the other files that a run
+/// replaces at once. Only under the lock. Throws Error{io}.
 void remove_temporary_files(const Directory& run);
 
 /// Writes RUN_DIR/exit, "CODE sentence" on one line, unless it is there: the first to know how a run ended is
