@@ -26,6 +26,15 @@ std::string without_paths(const std::string& configuration) {
   return kept;
 }
 
+void begin_retention(const Directory& run, std::uint64_t step, const Retention& retention) {
+  std::optional<std::uint64_t> best;
+  if (retention.keep_best) {
+    if (const auto found = TestAccuracies(run).best(step)) best = found->step;
+    link_best(run, best);
+  }
+  if (!open_checkpoint(run, step).missing()) retire_checkpoints(run, step, retention, best);
+}
+
 RunCheckpoints::RunCheckpoints(const comm::World& world, const Directory& run, const Retention& retention,
                                Snapshot snapshot, report::ProgressView& view)
     : world_(world),
@@ -44,20 +53,6 @@ std::optional<BestCheckpoint> RunCheckpoints::best(std::uint64_t newest) {
     view_.warning(error.what());
   }
   return std::nullopt;
-}
-
-void RunCheckpoints::begin(std::uint64_t step) {
-  if (world_.rank() != 0) return;
-  try {
-    std::optional<std::uint64_t> best;
-    if (retention_.keep_best) {
-      if (const auto found = writer_.best(step)) best = found->step;
-      link_best(run_, best);
-    }
-    if (!open_checkpoint(run_, step).missing()) retire_checkpoints(run_, step, retention_, best);
-  } catch (const Error& error) {
-    view_.warning(error.what());
-  }
 }
 
 bool RunCheckpoints::would_be_best(std::uint64_t step, double test_accuracy) {

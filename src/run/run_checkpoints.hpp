@@ -17,6 +17,12 @@ namespace cifar_mpi::run {
 /// users and places. config.toml in the run directory has them.
 std::string without_paths(const std::string& configuration);
 
+/// Keeps of the checkpoints up to `step`, with which the run goes on, what is to be kept now, and sets the link to the
+/// best: it may not have been asked for until now, the last start may have been killed before it had done so, and a
+/// smaller Retention::keep makes room on a full disk, so nothing is written before. Nothing is removed where `step` has no
+/// file here. Throws Error{io}.
+void begin_retention(const Directory& run, std::uint64_t step, const Retention& retention);
+
 /// The checkpoints of a run that trains: copied out at a step boundary, written while training goes on.
 ///
 /// A checkpoint that cannot be written is a warning on standard error, each time; training goes on.
@@ -38,12 +44,6 @@ class RunCheckpoints {
   ~RunCheckpoints();
   RunCheckpoints(const RunCheckpoints&) = delete;
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
-
-  /// Keeps of the checkpoints up to `step`, with which the run goes on, what is to be kept now, and sets the link to the
-  /// best: it may not have been asked for until now, the last start may have been killed before it had done so, and a
-  /// smaller Retention::keep makes room on a full disk. Rank 0's; nothing is removed where `step`
-  /// has no file here.
-  void begin(std::uint64_t step);
 
   /// Collective; between steps. Whether a checkpoint of `step` with this test accuracy, which is not written yet, would be
   /// better than all that are on the disk. Waits for the file being written. The same on all ranks.

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <mutex>
 #include <random>
+#include <span>
 #include <sstream>
 #include <stop_token>
 #include <system_error>
@@ -164,13 +165,29 @@ void put_in_place(const DirectoryEntry& mine, const DirectoryEntry& lock) {
               concat(lock.path(), " is stale, but cannot be replaced: ", why, "; remove it"));
 }
 
-/// Makes the lock this one's, or throws.
-void acquire(const Directory& run, const LockHolder& me, const RunLock::Listener& took_over) {
+enum class Created : std::uint8_t { no, empty, whole };
+
+/// On a full disk a file can often still be made, only nothing be written to it. Without content it is as good a lock:
+/// its holder is not known, so it is left alone while it is renewed.
+Created create(const DirectoryEntry& file, const std::string& text) {
+  try {
+    return create_atomically(file, text) ? Created::whole : Created::no;
+  } catch (const Error&) {
+    const int how = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    const Descriptor empty(::openat(file.folder(), file.name(), how, 0666));
+    if (empty) return Created::empty;
+    if (errno == EEXIST) return Created::no;
+    throw;
+  }
+}
+
+/// Makes the lock this one's, or throws. False when its text is still to be written.
+bool acquire(const Directory& run, const LockHolder& me, const RunLock::Listener& took_over) {
   constexpr int kRounds = 100;  // in each some other starter was faster
   const DirectoryEntry lock = run / "lock";
   const std::string text = to_text(me);
   for (int round = 0; round < kRounds; ++round) {
-    if (create_atomically(lock, text)) return;
+    if (const Created created = create(lock, text); created != Created::no) return created == Created::whole;
     const std::vector<Claim> claims = read_claims(lock);
     if (claims.empty()) continue;
     const Claim& last = claims.back();
@@ -178,9 +195,11 @@ void acquire(const Directory& run, const LockHolder& me, const RunLock::Listener
     const std::string stale = why_stale(last.holder, me, silent_s);
     if (stale.empty()) refuse(run, last.holder, silent_s);
     const DirectoryEntry mine = lock + concat(".after.", last.holder.token);
-    if (!create_atomically(mine, text)) continue;
+    const Created created = create(mine, text);
+    if (created == Created::no) continue;
     std::vector<Claim> expected = claims;
     expected.push_back({mine, me, 0.0});
+    if (created == Created::empty) expected.back().holder.token = concat(kUnreadable, '-', claims.size());
     if (!same_claims(read_claims(lock), expected)) {
       remove_file(mine);
       continue;
@@ -188,7 +207,7 @@ void acquire(const Directory& run, const LockHolder& me, const RunLock::Listener
     put_in_place(mine, lock);
     for (std::size_t i = 1; i < claims.size(); ++i) remove_file(claims[i].file);
     took_over(concat("took over the lock of ", name_of(last.holder), ": ", stale));
-    return;
+    return created == Created::whole;
   }
   throw Error(ErrorKind::checkpoint,
               concat(lock.path(), " changes all the time; are several runs being started?"));
@@ -272,7 +291,7 @@ struct RunLock::Heart {
 
 RunLock::RunLock(const Directory& run, LockHolder me, const Listener& took_over)
     : lock_(run / "lock"), me_(std::move(me)), heart_(std::make_unique<Heart>()) {
-  acquire(run, me_, took_over);
+  signed_ = acquire(run, me_, took_over);
 }
 
 RunLock::RunLock(const Directory& run, LockHolder me, const Listener& took_over, Listener lost)
@@ -296,6 +315,7 @@ RunLock::RunLock(const Directory& run, LockHolder me, const Listener& took_over,
             lost(name_of(parse_lock(read_all(lock_))));
             return;
           }
+          if (!signed_) sign();
           ::utimensat(lock_.folder(), lock_.name(), nullptr, AT_SYMLINK_NOFOLLOW);
         }
       });
@@ -303,7 +323,17 @@ RunLock::RunLock(const Directory& run, LockHolder me, const Listener& took_over,
 
 RunLock::~RunLock() {
   heart_.reset();
-  if (parse_lock(read_all(lock_)).token == me_.token) remove_file(lock_);
+  const std::string token = parse_lock(read_all(lock_)).token;
+  if (token == me_.token || (!signed_ && token == kUnreadable)) remove_file(lock_);
+}
+
+void RunLock::sign() {
+  try {
+    const std::string text = to_text(me_);
+    write_atomically(lock_, std::as_bytes(std::span(text)));
+    signed_ = true;
+  } catch (const Error&) {  // there is still no room
+  }
 }
 
 bool RunLock::held() const {

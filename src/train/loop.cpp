@@ -56,7 +56,7 @@ class Loop {
             terminal_takes_utf8()),
         schedule_(schedule_spec(state.config, state.sizes, state.info.train_count)),
         checkpoints_(
-            state.world, *state.run, {state.config.keep, state.config.keep_every, state.config.keep_best},
+            state.world, *state.run, retention_of(state.config),
             [this](std::uint64_t step, std::optional<double> test_accuracy) {
               return snapshot(s_, schedule_, step, test_accuracy);
             },
@@ -126,7 +126,6 @@ class Loop {
 
 void Loop::run(const std::string& last_end) {
   const std::uint64_t total = s_.sizes.total_steps;
-  checkpoints_.begin(launched_);
   note_past_trace(s_);
   if (launched_ > total) {
     view_.event(concat("this run is at step ", launched_, " already, more than the ", total,

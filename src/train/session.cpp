@@ -11,6 +11,7 @@
 #include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "run/resume.hpp"
+#include "run/run_checkpoints.hpp"
 #include "train/proven_device.hpp"
 #include "train/resolved.hpp"
 #include "train/roles.hpp"
@@ -18,6 +19,15 @@
 
 namespace cifar_mpi::train {
 namespace {
+
+/// Before anything is written: what is not to be kept any more may take the room for it.
+void make_room(const SessionState& state) {
+  try {
+    run::begin_retention(*state.run, state.progress.step, retention_of(state.config));
+  } catch (const Error& error) {
+    state.log.warn(error.what());
+  }
+}
 
 /// Keeps the configuration for people, and so proves that files can be written to the run directory before
 /// hours of work depend on it. Every start has its own; that of the start before stays until then.
@@ -246,7 +256,9 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, c
   state.progress.seed = state.config.seed;
   state.progress.identity = std::move(asked.fingerprint);
   world.together([&] {
-    if (world.rank() == 0) write_configuration(state);
+    if (world.rank() != 0) return;
+    make_room(state);
+    write_configuration(state);
   });
   open_update_on_these_nodes(state);
   world.together([&] { build_programs(state, start); });

@@ -116,6 +116,9 @@ data::SampleOrder sample_order(const SessionState& state);
 /// Steps between evaluations.
 std::uint64_t eval_every(const SessionState& state);
 
+/// Which checkpoints the run keeps.
+run::Retention retention_of(const TrainConfig& config);
+
 /// Whether averagings have a momentum, a row of the table.
 bool has_outer_momentum(const TrainConfig& config);
 

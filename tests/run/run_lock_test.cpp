@@ -14,12 +14,14 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"
+#include "support/file_size_limit.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::run {
@@ -188,6 +190,32 @@ TEST(RunLock, TakesOverAStaleLockAndSaysWhy) {
   write_file(dir / "lock", "");
   set_age(dir / "lock", 31.0);
   EXPECT_NO_THROW(lock(dir));
+  EXPECT_EQ(dir.files(), 0u);
+}
+
+TEST(RunLock, IsAnEmptyFileOnAFullDiskUntilThereIsRoom) {
+  for (const bool stale : {false, true}) {
+    const TempDir dir;
+    LockHolder gone = this_process();
+    gone.pid = ended_process();
+    if (stale) leave_lock(dir, gone);
+    const LockHolder me = this_process(0.02);
+    std::optional<test::FileSizeLimit> full(0);
+    std::optional<RunLock> mine(std::in_place, dir.opened(), me, ignore, ignore);
+    EXPECT_EQ(read_file(dir / "lock"), "");
+    EXPECT_TRUE(mine->held());
+    expect_error(ErrorKind::checkpoint, {"cannot be read as a lock"}, [&] { lock(dir); });
+    EXPECT_EQ(dir.files(), 1u);
+    full.reset();
+    const auto token = [&] { return parse_lock(read_file(dir / "lock")).token; };
+    for (int i = 0; i < 500 && token() != me.token; ++i) std::this_thread::sleep_for(10ms);
+    EXPECT_EQ(token(), me.token);
+    mine.reset();
+    EXPECT_EQ(dir.files(), 0u);
+  }
+  const TempDir dir;
+  const test::FileSizeLimit full(0);
+  lock(dir);  // held and left while the disk is full
   EXPECT_EQ(dir.files(), 0u);
 }
 

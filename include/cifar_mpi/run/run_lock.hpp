@@ -42,6 +42,9 @@ std::string why_stale(const LockHolder& holder, const LockHolder& me, double sil
 
 /// Holds RUN_DIR/lock from construction to destruction, with a thread that renews it.
 ///
+/// On a full disk the lock is an empty file until there is room, which the thread tries again at each heartbeat: a start
+/// with a smaller --keep can make some.
+///
 /// Of several starters that find a stale lock, one gets it: to replace the lock with token T one must first
 /// create `lock.after.T`, which only one can, and find the lock still to be T's.
 class RunLock {
@@ -64,8 +67,11 @@ class RunLock {
   RunLock(const Directory& run, LockHolder me, const Listener& took_over);
 
   struct Heart;
+  void sign();
+
   DirectoryEntry lock_;
   LockHolder me_;
+  bool signed_ = false;  ///< the lock says whose it is: on a full disk it is empty at first
   std::unique_ptr<Heart> heart_;
 };
 
