@@ -53,10 +53,12 @@ class NewestCheckpoint : public testing::Test {
 
 TEST_F(NewestCheckpoint, IsAnOlderOneWhereTheNewestIsDamagedALinkOrNoFile) {
   EXPECT_EQ(newest(), 2u);
-  fs::resize_file(path(2), 1000);
+  fs::rename(path(2), dir_ / "aside.h5");
+  fs::create_symlink("../aside.h5", path(2));
   EXPECT_EQ(newest(), 1u);
   fs::remove(path(2));
-  fs::create_symlink("step_000000001.h5", path(2));
+  fs::copy_file(dir_ / "aside.h5", path(2));
+  fs::resize_file(path(2), 1000);
   EXPECT_EQ(newest(), 1u);
   fs::remove(path(2));
   fs::create_directory(path(2));
