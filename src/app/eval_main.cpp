@@ -5,9 +5,11 @@
 #include <chrono>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "app/device.hpp"
 #include "app/program.hpp"
@@ -49,25 +51,25 @@ void print(const Log& log, const std::string& path, const train::Evaluation& eva
 }
 
 /// Keeps in a run directory what was found there; another's may be read-only, and then it is only said.
-void keep(const EvalOptions& options, const comm::World& world, const Log& log,
-          const train::Evaluation& evaluation) {
-  std::error_code error;
-  if (world.rank() != 0 || !std::filesystem::is_directory(options.checkpoint, error)) return;
+void keep(const Directory& run, const Log& log, const train::Evaluation& evaluation) {
+  if (!run) return;
   try {
-    run::write_evaluation(options.checkpoint + "/evaluation.h5", evaluation.record);
+    run::write_evaluation(run / "evaluation.h5", evaluation.record);
   } catch (const Error& reason) {
     log.warn(concat("what was found is not kept: ", reason.what()));
   }
 }
 
-/// Rank 0's answer to "which checkpoint now", on all ranks.
-std::string newest(const EvalOptions& options, const comm::World& world) {
-  std::string path;
-  world.together([&] {
-    if (world.rank() == 0) path = train::resolve_checkpoint(options.checkpoint);
-  });
-  world.broadcast(path);
-  return path;
+bool is_folder(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
+/// A checkpoint of a run directory as this rank sees it.
+InputFile open_on_this_rank(const std::string& run_dir, std::uint64_t step) try {
+  return run::open_checkpoint(Directory(run_dir), step);
+} catch (const Error& error) {
+  return {run::checkpoint_path(run_dir, step), error.what()};
 }
 
 /// Set by a signal.
@@ -91,43 +93,67 @@ class Follower {
  public:
   explicit Follower(std::string run_dir) : run_dir_(std::move(run_dir)) {}
 
-  /// The newest one unless it was evaluated before; else empty.
-  std::string look() const {
-    std::vector<run::CheckpointFile> files;
+  /// The step of the newest one unless it was evaluated before. Opens the directory anew, which may not have been there.
+  std::optional<std::uint64_t> look() {
+    std::vector<std::uint64_t> steps;
     try {
-      files = run::list_checkpoints(run_dir_);
+      run_ = Directory(run_dir_);
+      steps = run::list_checkpoints(run_);
     } catch (const Error&) {  // a file system that is away may come back
     }
-    return files.empty() || files.back().path == evaluated_ ? std::string() : files.back().path;
+    return steps.empty() || steps.back() == evaluated_ ? std::nullopt : std::optional(steps.back());
   }
-  void note_evaluated(const std::string& path) { evaluated_ = path; }
+  /// As it was opened for the last look.
+  const Directory& run() const { return run_; }
+  void note_evaluated(std::uint64_t step) { evaluated_ = step; }
   /// Says, once for each file that stood under this name, that it could not be read. It stays the next one: a
   /// node may not see it yet, or it is written anew.
-  void note_unreadable(const std::string& path, const std::string& why, const Log& log) {
-    std::error_code gone;
-    const Version version{path, std::filesystem::last_write_time(path, gone)};
+  void note_unreadable(std::uint64_t step, const std::string& why, const Log& log) {
+    if (!run_) return;
+    const Version version{step, run::open_checkpoint(run_, step).modified_s()};
     if (version != reported_) log.warn(concat("skipping a checkpoint that cannot be read: ", why));
     reported_ = version;
   }
 
  private:
-  using Version = std::pair<std::string, std::filesystem::file_time_type>;
+  using Version = std::pair<std::optional<std::uint64_t>, double>;
 
   std::string run_dir_;
-  std::string evaluated_;
+  Directory run_;
+  std::optional<std::uint64_t> evaluated_;
   Version reported_;
 };
 
+/// Rank 0's answer to "which step now", on all ranks.
+std::optional<std::uint64_t> agreed(std::optional<std::uint64_t> step, const comm::World& world) {
+  std::array<std::uint64_t, 2> told{step.has_value() ? 1u : 0u, step.value_or(0)};
+  world.broadcast(std::as_writable_bytes(std::span(told)));
+  return told[0] == 0 ? std::nullopt : std::optional(told[1]);
+}
+
 /// The checkpoint on all ranks; nothing, with a warning, when one of them cannot read it or reads another.
-std::optional<run::Checkpoint> try_to_read(const std::string& path, const comm::World& world, const Log& log,
-                                           comm::Heartbeat& heart, Follower& follower) {
+std::optional<run::Checkpoint> try_to_read(std::uint64_t step, const InputFile& file,
+                                           const comm::World& world, const Log& log, comm::Heartbeat& heart,
+                                           Follower& follower) {
   try {
-    return train::read_on_all_ranks(path, world, heart);
+    return train::read_on_all_ranks(file, world, heart);
   } catch (const comm::AgreedError& error) {
     if (error.kind() != ErrorKind::checkpoint && error.kind() != ErrorKind::usage) throw;
-    follower.note_unreadable(path, error.what(), log);
+    follower.note_unreadable(step, error.what(), log);
     return std::nullopt;
   }
+}
+
+/// What would else be found only when there is a checkpoint, perhaps hours later. Whether there is none yet.
+bool prepare_to_watch(const EvalOptions& options) {
+  std::error_code error;
+  const bool there = std::filesystem::exists(options.checkpoint, error);
+  if (there && !is_folder(options.checkpoint)) {
+    throw Error(ErrorKind::usage,
+                concat("--watch follows a run directory, but ", options.checkpoint, " is none"));
+  }
+  static_cast<void>(data::DatasetFile(options.config.data));
+  return !there || run::list_checkpoints(Directory(options.checkpoint)).empty();
 }
 
 /// Evaluates each new checkpoint of a run directory until it is asked to stop, which is its regular end; a
@@ -135,23 +161,20 @@ std::optional<run::Checkpoint> try_to_read(const std::string& path, const comm::
 void watch(const EvalOptions& options, comm::World& world, const Log& log, comm::Heartbeat& heart) {
   app::handle_stop_signals(stop_request);
   bool waits = false;
-  world.together([&] {  // what would else be found only when there is a checkpoint, perhaps hours later
-    std::error_code error;
-    if (std::filesystem::exists(options.checkpoint, error) &&
-        !std::filesystem::is_directory(options.checkpoint, error)) {
-      throw Error(ErrorKind::usage,
-                  concat("--watch follows a run directory, but ", options.checkpoint, " is none"));
-    }
-    static_cast<void>(data::DatasetFile(options.config.data));
-    waits = run::list_checkpoints(options.checkpoint).empty();
-  });
+  world.together([&] { waits = prepare_to_watch(options); });
   if (waits)
     log.info(concat("waiting for the first checkpoint, ", options.checkpoint, "/checkpoints/step_*.h5"));
   Follower follower(options.checkpoint);
   while (heart.activity = comm::Activity::watching, !stop_asked(world)) {
-    std::string path = world.rank() == 0 ? follower.look() : std::string();
-    world.broadcast(path);
-    auto checkpoint = path.empty() ? std::nullopt : try_to_read(path, world, log, heart, follower);
+    const auto step = agreed(world.rank() == 0 ? follower.look() : std::nullopt, world);
+    std::optional<run::Checkpoint> checkpoint;
+    std::string path;
+    if (step) {
+      const InputFile file = world.rank() == 0 ? run::open_checkpoint(follower.run(), *step)
+                                               : open_on_this_rank(options.checkpoint, *step);
+      path = file.path();
+      checkpoint = try_to_read(*step, file, world, log, heart, follower);
+    }
     if (!checkpoint) {
       sleep_unless_asked(options.interval_s);
       continue;
@@ -159,9 +182,22 @@ void watch(const EvalOptions& options, comm::World& world, const Log& log, comm:
     const train::Evaluation found = train::evaluate_checkpoint(
         options.config, std::move(*checkpoint), path, world, app::platform_for(options.device), heart);
     print(log, path, found);
-    keep(options, world, log, found);
-    follower.note_evaluated(path);
+    keep(follower.run(), log, found);
+    follower.note_evaluated(*step);
   }
+}
+
+/// What the user named: a file, or the newest checkpoint of a run directory, which rank 0 opens as `run`.
+InputFile open_asked(const EvalOptions& options, const comm::World& world, Directory& run) {
+  std::optional<std::uint64_t> newest;
+  world.together([&] {
+    if (world.rank() != 0 || !is_folder(options.checkpoint)) return;
+    run = Directory(options.checkpoint);
+    newest = train::newest_checkpoint(run);
+  });
+  const auto step = agreed(newest, world);
+  if (!step) return options.checkpoint;
+  return run ? run::open_checkpoint(run, *step) : open_on_this_rank(options.checkpoint, *step);
 }
 
 int evaluate(EvalOptions options, comm::World& world) {
@@ -169,11 +205,12 @@ int evaluate(EvalOptions options, comm::World& world) {
   const Log log(world.rank());
   world.together([&] { options.config.data = app::find_dataset(options.config.data); });
   if (options.watch) return watch(options, world, log, watchdog.heart()), 0;
-  const std::string path = newest(options, world);
+  Directory run;
+  const InputFile file = open_asked(options, world, run);
   const train::Evaluation found = train::evaluate_checkpoint(
-      options.config, path, world, app::platform_for(options.device), watchdog.heart());
-  print(log, path, found);
-  keep(options, world, log, found);
+      options.config, file, world, app::platform_for(options.device), watchdog.heart());
+  print(log, file.path(), found);
+  keep(run, log, found);
   return 0;
 }
 

@@ -42,16 +42,18 @@ int only_check(comm::World& world, train::TrainConfig config) {
 
 int run_training(comm::World& world, train::TrainConfig config) {
   app::handle_stop_signals(requests);
+  std::optional<run::RunDirectory> directory;  // outlives the watchdog, which records what it ends
   std::atomic<bool> holds_directory{false};  // before that it may be another run's, with a record of its own
   watch::Watchdog watchdog(world, {config.timeout_s,
-                                   [&, run_dir = config.run_dir](int code, const std::string& sentence) {
-                                     if (holds_directory) run::record_exit(run_dir, code, sentence);
+                                   [&](int code, const std::string& sentence) {
+                                     if (holds_directory)
+                                       run::record_exit(directory->directory(), code, sentence);
                                    },
                                    app::poll_launcher});
-  const run::RunDirectory directory(config.run_dir, world);
+  directory.emplace(config.run_dir, world);
   holds_directory = true;
   std::optional<train::Session> session;  // torn down behind the record of how it ended, before the lock goes
-  directory.record_end_of([&] {
+  directory->record_end_of([&] {
     app::RunDevice device = app::choose_device(config, world);
     world.together([&] {
       config.data = app::find_dataset(config.data);
@@ -60,10 +62,10 @@ int run_training(comm::World& world, train::TrainConfig config) {
     const Log log(world.rank());
     log.info(device.sentence);
     if (device.check) device.check->heart = &watchdog.heart();
-    session.emplace(std::move(config), world, log, device.platform, requests,
+    session.emplace(std::move(config), directory->directory(), world, log, device.platform, requests,
                     device.check ? &*device.check : nullptr);
     session->show_to(watchdog);
-    session->run(directory.last_end());
+    session->run(directory->last_end());
   });
   return 0;
 }

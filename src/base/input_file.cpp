@@ -5,60 +5,104 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
-#include <iterator>
-#include <system_error>
 #include <utility>
+#include <vector>
 
-#include "cifar_mpi/base/handle.hpp"
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi {
 namespace {
 
-void close_descriptor(int descriptor) { ::close(descriptor); }
+/// What is no regular file, in words; empty for one.
+std::string other_kind(const struct stat& found) {
+  if (S_ISREG(found.st_mode)) return {};
+  if (S_ISDIR(found.st_mode)) return "it is a folder, not a file";
+  if (S_ISFIFO(found.st_mode)) return "it is a pipe, not a file";
+  if (S_ISLNK(found.st_mode)) return "it is a symbolic link, which is not followed";
+  return "it is a device or socket, not a file";
+}
+
+double seconds(const timespec& time) {
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// Reads from its beginning until `buffer` is full or the file ends; how many bytes, below 0 when that fails.
+ssize_t read_some(int descriptor, char* buffer, std::size_t size, off_t from = 0) {
+  std::size_t got = 0;
+  while (got < size) {
+    const ssize_t n = ::pread(descriptor, buffer + got, size - got, from + static_cast<off_t>(got));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return n;
+    if (n == 0) break;
+    got += static_cast<std::size_t>(n);
+  }
+  return static_cast<ssize_t>(got);
+}
+
+/// All of a file of at most `most` bytes; nothing of a larger one, or when reading fails.
+std::optional<std::string> read_all(int descriptor, std::size_t most) {
+  std::string content(most + 1, '\0');
+  const ssize_t size = read_some(descriptor, content.data(), content.size());
+  if (size < 0 || static_cast<std::size_t>(size) > most) return std::nullopt;
+  content.resize(static_cast<std::size_t>(size));
+  return content;
+}
 
 }  // namespace
 
-std::string why_unreadable(const std::string& path) {
-  const auto reason = [] { return std::generic_category().message(errno); };
-  if (path.empty()) return "the name is empty";
+/// Devices are not opened: it is looked at first, and again when it is open, for it may have been exchanged.
+InputFile::InputFile(const DirectoryEntry& file, int flags) : path_(file.path()) {
+  constexpr int kCarefully = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   struct stat found {};
-  if (::stat(path.c_str(), &found) != 0) return reason();
-  if (S_ISDIR(found.st_mode)) return "it is a folder, not a file";
-  if (S_ISFIFO(found.st_mode)) return "it is a pipe, not a file";
-  if (!S_ISREG(found.st_mode)) return "it is a device or socket, not a file";
-  // Opened rather than asked with access(), which network file systems answer wrongly; without waiting,
-  // should it have become a pipe.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-  if (descriptor < 0) return reason();
-  ::close(descriptor);
-  return {};
+  const int no_link = (flags & O_NOFOLLOW) != 0 ? AT_SYMLINK_NOFOLLOW : 0;
+  bool known = ::fstatat(file.folder(), file.name(), &found, no_link) == 0;
+  if (known) problem_ = other_kind(found);
+  if (known && problem_.empty()) {
+    descriptor_ = Descriptor(::openat(file.folder(), file.name(), kCarefully | flags));
+    known = descriptor_ && ::fstat(descriptor_.get(), &found) == 0;
+    if (known) problem_ = other_kind(found);
+  }
+  if (known) return;
+  missing_ = errno == ENOENT;
+  fault_ = errno != ELOOP || no_link == 0;
+  problem_ = fault_ ? last_error() : "it is a symbolic link, which is not followed";
+  if (path_.empty()) problem_ = "the name is empty";
 }
 
-std::optional<SmallFile> read_small_file(const std::string& path, std::size_t most) {
-  constexpr int kCarefully = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-  const Handle<int, close_descriptor, -1> descriptor(::open(path.c_str(), kCarefully));
+InputFile::InputFile(const std::string& path) : InputFile(DirectoryEntry(path), 0) {}
+
+InputFile::InputFile(const DirectoryEntry& file) : InputFile(file, O_NOFOLLOW) {}
+
+double InputFile::modified_s() const {
   struct stat found {};
-  const bool there = descriptor ? ::fstat(descriptor.get(), &found) == 0 : ::lstat(path.c_str(), &found) == 0;
+  return descriptor_ && ::fstat(descriptor_.get(), &found) == 0 ? seconds(found.st_mtim) : 0.0;
+}
+
+std::string InputFile::fault() const {
+  if (!problem_.empty()) return fault_ ? problem_ : std::string();
+  std::vector<char> chunk(1 << 20);
+  ssize_t size = 0;
+  for (off_t from = 0; (size = read_some(descriptor_.get(), chunk.data(), chunk.size(), from)) > 0;)
+    from += size;
+  return size < 0 ? last_error() : std::string();
+}
+
+std::string why_unreadable(const std::string& path) { return InputFile(path).problem(); }
+
+std::optional<SmallFile> read_small_file(const DirectoryEntry& entry, std::size_t most) {
+  constexpr int kCarefully = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  const Descriptor descriptor(::openat(entry.folder(), entry.name(), kCarefully));
+  struct stat found {};
+  const bool there = descriptor ? ::fstat(descriptor.get(), &found) == 0
+                                : ::fstatat(entry.folder(), entry.name(), &found, AT_SYMLINK_NOFOLLOW) == 0;
   if (!there) return std::nullopt;
   SmallFile file;
-  file.modified_s =
-      static_cast<double>(found.st_mtim.tv_sec) + 1e-9 * static_cast<double>(found.st_mtim.tv_nsec);
+  file.modified_s = seconds(found.st_mtim);
   if (!descriptor || !S_ISREG(found.st_mode)) return file;
-  std::string content(most + 1, '\0');
-  std::size_t size = 0;
-  while (size <= most) {
-    const ssize_t got = ::read(descriptor.get(), content.data() + size, content.size() - size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return file;
-    if (got == 0) break;
-    size += static_cast<std::size_t>(got);
+  if (auto content = read_all(descriptor.get(), most)) {
+    file.content = *std::move(content);
+    file.readable = true;
   }
-  if (size > most) return file;
-  content.resize(size);
-  file.content = std::move(content);
-  file.readable = true;
   return file;
 }
 
@@ -67,13 +111,12 @@ std::string read_text_file(const std::string& path, ErrorKind kind) {
   const auto fail = [&](const std::string& why) {
     throw Error(kind, concat("cannot read '", path, "': ", why));
   };
-  if (const std::string why = why_unreadable(path); !why.empty()) fail(why);
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMost + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || !file.eof()) fail(file.bad() ? "reading failed" : "it is larger than 1 MiB");
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return text;
+  const InputFile file(path);
+  if (!file.problem().empty()) fail(file.problem());
+  errno = 0;
+  std::optional<std::string> text = read_all(file.descriptor(), kMost);
+  if (!text) fail(errno != 0 ? last_error() : "it is larger than 1 MiB");
+  return *std::move(text);
 }
 
 }  // namespace cifar_mpi

@@ -11,14 +11,12 @@
 #include <system_error>
 #include <vector>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/error.hpp"
-#include "cifar_mpi/base/handle.hpp"
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi::data {
 namespace {
-
-void close_descriptor(int descriptor) { ::close(descriptor); }
 
 [[noreturn]] void fail_by_system() { throw Misread{std::generic_category().message(errno)}; }
 
@@ -29,8 +27,7 @@ std::vector<std::uint8_t> read_file(const std::string& path) {
   if (S_ISLNK(found.st_mode))
     throw Misread{"it is a symbolic link, which is not followed; copy what it points to"};
   if (!S_ISREG(found.st_mode)) throw Misread{"it is no regular file"};
-  const Handle<int, close_descriptor, -1> file(
-      ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!file || ::fstat(file.get(), &found) != 0) fail_by_system();
   const auto size = static_cast<std::uint64_t>(found.st_size);
   if (size == 0) throw Misread{"it is empty"};

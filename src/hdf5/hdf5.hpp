@@ -11,6 +11,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/handle.hpp"
+#include "cifar_mpi/base/input_file.hpp"
 
 /// The few HDF5 calls this project needs, checked; works with HDF5 1.10.7 and later, 1.12 and 1.14.
 ///
@@ -57,8 +58,8 @@ std::uint64_t count(const Dims& dims);
 class Reader {
  public:
   /// `kind` says what the file is to its user: data or checkpoint. Throws when it is missing, not HDF5 or
-  /// truncated.
-  explicit Reader(std::string path, ErrorKind kind = ErrorKind::data);
+  /// truncated. `file` is needed no longer than that.
+  explicit Reader(const InputFile& file, ErrorKind kind = ErrorKind::data);
 
   const std::string& path() const { return path_; }
   /// The most bytes that all its objects together can have.
@@ -118,7 +119,7 @@ class Reader {
 
 /// Opens a file that this program leaves in a run directory: no link, of that `format` and `version` (root attributes of
 /// these names). Throws Error{checkpoint} otherwise.
-Reader open_record(const std::string& path, const std::string& format, std::int64_t version);
+Reader open_record(const DirectoryEntry& file, const std::string& format, std::int64_t version);
 
 class Image;
 
@@ -171,9 +172,9 @@ class Writer {
     }
   }
 
-  /// Writes the file as `write_atomically` does: `path` is afterwards complete or what it was before. Nothing
-  /// can be added to the file after that.
-  void save(const std::string& path);
+  /// Writes the file as `write_atomically` does: `file` is afterwards complete or what it was before. Nothing
+  /// can be added to it after that.
+  void save(const DirectoryEntry& file);
 
  private:
   void write(std::string_view object, const Dims& dims, Type type, const void* values, std::size_t size);

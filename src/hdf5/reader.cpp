@@ -1,9 +1,7 @@
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
 #include <utility>
 
 #include "cifar_mpi/base/input_file.hpp"
@@ -16,20 +14,21 @@ namespace {
 
 constexpr hsize_t kMostMembers = 1 << 16;
 
-/// Says what is wrong with a file before HDF5 sees it, which waits for pipes; empty when it begins as an HDF5
-/// file does.
-std::string first_look(const std::string& path) {
-  if (const std::string why = why_unreadable(path); !why.empty()) return why;
+/// Says what is wrong with a file before HDF5 sees it; empty when it begins as an HDF5 file does.
+std::string first_look(const InputFile& file) {
+  if (!file.problem().empty()) return file.problem();
   char head[8] = {};
-  std::ifstream file(path, std::ios::binary);
-  file.read(head, sizeof(head));
-  if (file.bad()) return "reading failed";
-  if (file.gcount() == 0) return "the file is empty";
-  if (std::string_view(head, static_cast<std::size_t>(file.gcount())) !=
-      std::string_view("\x89HDF\r\n\x1a\n", 8))
+  const ssize_t size = ::pread(file.descriptor(), head, sizeof(head), 0);
+  if (size < 0) return last_error();
+  if (size == 0) return "the file is empty";
+  if (std::string_view(head, static_cast<std::size_t>(size)) != std::string_view("\x89HDF\r\n\x1a\n", 8))
     return "it is not an HDF5 file";
   return {};
 }
+
+/// The name under which HDF5, which takes no descriptors, opens the very file that was looked at, whatever has become of
+/// its path. HDF5 has a descriptor of its own then.
+std::string name_of_opened(const InputFile& file) { return concat("/proc/self/fd/", file.descriptor()); }
 
 Dims dims_of(hid_t space) {
   const int rank = H5Sget_simple_extent_ndims(space);
@@ -38,13 +37,13 @@ Dims dims_of(hid_t space) {
   return {extents.begin(), extents.end()};
 }
 
-/// The most bytes that an object of the file at `path` can have: those of the file. Of a file of holes that
+/// The most bytes that an object of the file can have: those of the file. Of a file of holes that
 /// is little, too, however long it calls itself; some room is left for file systems that compress, or that
 /// have not yet counted what was just written.
-std::uint64_t capacity_of(const std::string& path, std::uint64_t length) {
+std::uint64_t capacity_of(const InputFile& file, std::uint64_t length) {
   constexpr std::uint64_t kUncounted = 1 << 20, kMostShrinking = 64, kBlock = 512;
   struct stat found {};
-  if (::stat(path.c_str(), &found) != 0) return 0;
+  if (::fstat(file.descriptor(), &found) != 0) return 0;
   return std::min(length,
                   kMostShrinking * (static_cast<std::uint64_t>(found.st_blocks) * kBlock + kUncounted));
 }
@@ -91,28 +90,28 @@ bool fits(Value value) {
 
 }  // namespace
 
-Reader::Reader(std::string path, ErrorKind kind) : path_(std::move(path)), kind_(kind) {
+Reader::Reader(const InputFile& file, ErrorKind kind) : path_(file.path()), kind_(kind) {
   const Lock lock;
   start_library();
-  if (const std::string problem = first_look(path_); !problem.empty()) {
-    throw Error(kind_, concat("cannot read '", path_, "': ", problem));
-  }
+  const auto refuse = [&](const std::string& why) {
+    throw Error(kind_, concat("cannot read '", path_, "': ", why));
+  };
+  if (const std::string problem = first_look(file); !problem.empty()) refuse(problem);
+  const std::string name = name_of_opened(file);
+  if (::access(name.c_str(), F_OK) != 0)
+    refuse("HDF5 files are opened through /proc, which is not mounted here");
   const Hid access(H5Pcreate(H5P_FILE_ACCESS));
   H5Pset_file_locking(access.get(), false, true);
-  file_ = Hid(H5Fopen(path_.c_str(), H5F_ACC_RDONLY, access.get()));
+  file_ = Hid(H5Fopen(name.c_str(), H5F_ACC_RDONLY, access.get()));
   hsize_t length = 0;
-  if (!file_ || H5Fget_filesize(file_.get(), &length) < 0) {
-    throw Error(kind_,
-                concat("cannot read '", path_, "': the HDF5 file is damaged or incomplete (", reason(), ")"));
-  }
-  capacity_ = capacity_of(path_, length);
+  if (!file_ || H5Fget_filesize(file_.get(), &length) < 0)
+    refuse(concat("the HDF5 file is damaged or incomplete (", reason(), ")"));
+  capacity_ = capacity_of(file, length);
 }
 
-Reader open_record(const std::string& path, const std::string& format, std::int64_t version) {
-  const auto refuse = [&](const std::string& why) { throw Error(ErrorKind::checkpoint, path + why); };
-  std::error_code unknown;
-  if (std::filesystem::is_symlink(path, unknown)) refuse(" is a symbolic link, which is not followed");
-  Reader file(path, ErrorKind::checkpoint);
+Reader open_record(const DirectoryEntry& entry, const std::string& format, std::int64_t version) {
+  Reader file(InputFile(entry), ErrorKind::checkpoint);
+  const auto refuse = [&](const std::string& why) { throw Error(ErrorKind::checkpoint, entry.path() + why); };
   if (!file.has_attribute("/", "format") || file.attribute<std::string>("/", "format") != format)
     refuse(concat(" is an HDF5 file, but no ", format));
   if (const auto found = file.attribute<std::int64_t>("/", "version"); found != version)

@@ -161,12 +161,12 @@ void Writer::write_text(std::string_view object, const std::string& name, std::s
   put_attribute(file_.get(), object, name, text_type(text.size()).get(), stored.data());
 }
 
-void Writer::save(const std::string& path) {
+void Writer::save(const DirectoryEntry& file) {
   {
     const Lock lock;
     check(H5Fclose(file_.release()), "/", "close");
   }
-  write_atomically(path, image_->content());
+  write_atomically(file, image_->content());
 }
 
 }  // namespace cifar_mpi::hdf5

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "cifar_mpi/base/shell_word.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -132,22 +131,23 @@ Facts provenance_facts(const Run& run) {
 }
 
 Facts files_of(const Run& run, const std::string& page) {
-  const std::string dir = run.dir;
   Facts files;
-  std::error_code error;
-  const auto add = [&](const std::string& path, const std::string& command) {
-    if (std::filesystem::exists(path, error)) files.emplace_back(path, command);
+  const auto add = [&](const char* name, const std::string& command, const std::string& of = {}) {
+    const DirectoryEntry file = run.directory / name;
+    if (!exists(file)) return;
+    files.emplace_back(file.path(),
+                       command.empty() ? of : concat(command, shell_word(of.empty() ? file.path() : of)));
   };
   files.emplace_back(page, concat("xdg-open ", shell_word(page)));
-  add(dir + "/metrics.jsonl", concat("tail -f ", shell_word(dir + "/metrics.jsonl")));
+  add("metrics.jsonl", "tail -f ");
   if (run.checkpoint)
     files.emplace_back(run.checkpoint_path, concat("h5dump -n ", shell_word(run.checkpoint_path)));
-  add(dir + "/evaluation.h5", concat("h5dump -d /confusion ", shell_word(dir + "/evaluation.h5")));
-  add(dir + "/timeline.h5", concat("h5dump -n ", shell_word(dir + "/timeline.h5")));
-  add(dir + "/summaries.h5", concat("h5dump -n ", shell_word(dir + "/summaries.h5")));
-  add(dir + "/tensorboard", concat("tensorboard --logdir ", shell_word(dir)));
-  add(dir + "/trace", "open a file of it on https://ui.perfetto.dev");
-  add(dir + "/config.toml", concat("cifar_mpi_train --config ", shell_word(dir + "/config.toml")));
+  add("evaluation.h5", "h5dump -d /confusion ");
+  add("timeline.h5", "h5dump -n ");
+  add("summaries.h5", "h5dump -n ");
+  add("tensorboard", "tensorboard --logdir ", run.dir);
+  add("trace", "", "open a file of it on https://ui.perfetto.dev");
+  add("config.toml", "cifar_mpi_train --config ");
   return files;
 }
 

@@ -1,14 +1,15 @@
 #include "cifar_mpi/page/report.hpp"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
+#include <algorithm>
 #include <optional>
 #include <span>
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "page/budget.hpp"
 #include "page/facts.hpp"
@@ -27,15 +28,14 @@ void tell(const Run& run, bool named, const Log& log) {
 }
 
 /// A page may take the place of a page, and of nothing else: it is easily given the name of a checkpoint.
-void require_page_or_nothing(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return;  // what else is wrong writing it says
+void require_page_or_nothing(const DirectoryEntry& page) {
+  const InputFile file(page);
+  if (!file.problem().empty()) return;  // what else is wrong writing it says
   std::string head(512, '\0');
-  std::ifstream file(path, std::ios::binary);
-  file.read(head.data(), static_cast<std::streamsize>(head.size()));
-  head.resize(static_cast<std::size_t>(file.gcount()));
+  head.resize(static_cast<std::size_t>(
+      std::max<ssize_t>(::pread(file.descriptor(), head.data(), head.size(), 0), 0)));
   if (head.empty() || head.find(kPageMark) != std::string::npos) return;
-  throw Error(ErrorKind::usage, concat(path,
+  throw Error(ErrorKind::usage, concat(page.path(),
                                        " is there, and is no page of cifar_mpi_report; give another "
                                        "name with --html, or remove it"));
 }
@@ -43,20 +43,19 @@ void require_page_or_nothing(const std::string& path) {
 }  // namespace
 
 void report_runs(const ReportRequest& request, const Log& log) {
-  const std::string path = request.html.empty()
-                               ? (std::filesystem::path(request.run_dirs.front()) / "report.html").string()
-                               : request.html;
-  require_page_or_nothing(path);
   std::vector<Run> runs;
   for (const std::string& dir : request.run_dirs) runs.push_back(load_run(dir));
+  const DirectoryEntry page =
+      request.html.empty() ? runs.front().directory / "report.html" : DirectoryEntry(request.html);
+  require_page_or_nothing(page);
   std::optional<report::Timeline> baseline;
   if (!request.baseline.empty()) baseline = load_baseline(request.baseline);
   for (Run& run : runs) run.verdict = verdict_of(run, baseline ? &*baseline : nullptr);
   name_runs(runs);
   for (const Run& run : runs) tell(run, runs.size() > 1, log);
-  const std::string page = page_html(runs, path);
-  write_atomically(path, std::as_bytes(std::span(page)));
-  log.info(fmt::format("{:<14}  {}", "page", path));
+  const std::string text = page_html(runs, page.path());
+  write_atomically(page, std::as_bytes(std::span(text)));
+  log.info(fmt::format("{:<14}  {}", "page", page.path()));
 }
 
 }  // namespace cifar_mpi::page

@@ -20,17 +20,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void require_run_directory(const std::string& dir) {
-  std::error_code error;
+/// Throws Error{checkpoint} when it is not there or nothing in it is of a run.
+Directory open_run_directory(const std::string& dir) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::checkpoint, concat(dir, why, "; name the --run-dir of a cifar_mpi_train"));
+    throw Error(ErrorKind::checkpoint, concat(why, "; name the --run-dir of a cifar_mpi_train"));
   };
-  if (!fs::exists(dir, error)) refuse(" is not there");
-  if (!fs::is_directory(dir, error)) refuse(" is no folder");
-  for (const char* name : {"metrics.jsonl", "config.toml", "exit", "lock", "checkpoints"}) {
-    if (fs::exists(fs::symlink_status(fs::path(dir) / name, error))) return;
+  Directory opened;
+  if (!exists(dir)) refuse(concat(dir, " is not there"));
+  try {
+    opened = Directory(dir);
+  } catch (const Error& error) {
+    refuse(error.what());
   }
-  refuse(" is no run directory: it has neither metrics.jsonl nor checkpoints");
+  for (const char* name : {"metrics.jsonl", "config.toml", "exit", "lock", "checkpoints"}) {
+    if (exists(opened / name)) return opened;
+  }
+  refuse(concat(dir, " is no run directory: it has neither metrics.jsonl nor checkpoints"));
+  return opened;
 }
 
 /// Runs `read`; what it throws becomes a problem of the run.
@@ -42,17 +48,13 @@ void try_to(Run& run, const std::function<void()>& read) {
   }
 }
 
-bool is_there(const Run& run, const char* name) {
-  std::error_code error;
-  return fs::exists(fs::symlink_status(fs::path(run.dir) / name, error));
-}
-
 void find_state(Run& run) {
-  const std::string exit = run::recorded_exit(run.dir);
-  const std::optional<SmallFile> lock = read_small_file(run.dir + "/lock");
+  const std::string exit = run::recorded_exit(run.directory);
+  const std::optional<SmallFile> lock = read_small_file(run.directory / "lock");
   const std::size_t digits = std::min(exit.find_first_not_of("0123456789"), exit.size());
   if (!exit.empty() && (digits == 0 || digits > 3 || digits == exit.size() || exit[digits] != ' ')) {
-    run.problems.push_back(concat(run.dir, "/exit is left out: it does not begin with an exit code"));
+    run.problems.push_back(
+        concat((run.directory / "exit").path(), " is left out: it does not begin with an exit code"));
   } else if (!exit.empty()) {
     run.state = State::ended;
     const std::size_t blank = digits;
@@ -66,7 +68,7 @@ void find_state(Run& run) {
   }
   const run::LockHolder holder = run::parse_lock(lock->content);
   if (!lock->readable || holder.host.empty()) {
-    run.problems.push_back(concat(run.dir, "/lock is left out: it names nobody"));
+    run.problems.push_back(concat((run.directory / "lock").path(), " is left out: it names nobody"));
     run.state_text = "unknown";
     return;
   }
@@ -78,7 +80,7 @@ void find_state(Run& run) {
     run.state = State::running;
     run.state_text =
         concat("a run is going on here, process ", holder.pid, " on ", holder.host, " since ", holder.since);
-    if (const auto metrics = read_small_file(run.dir + "/metrics.jsonl"))
+    if (const auto metrics = read_small_file(run.directory / "metrics.jsonl"))
       run.state_text +=
           fmt::format("; its last line is {:.0f} s old", std::max(0.0, now - metrics->modified_s));
   } else {
@@ -87,15 +89,22 @@ void find_state(Run& run) {
 }
 
 void read_newest_checkpoint(Run& run) {
-  std::vector<run::CheckpointFile> files = run::list_checkpoints(run.dir);
-  for (auto file = files.rbegin(); file != files.rend() && !run.checkpoint; ++file) {
-    std::error_code error;
-    if (!fs::exists(file->path, error)) continue;  // retired meanwhile by the run
+  const std::vector<std::uint64_t> steps = run::list_checkpoints(run.directory);
+  for (auto step = steps.rbegin(); step != steps.rend() && !run.checkpoint; ++step) {
+    const InputFile file = run::open_checkpoint(run.directory, *step);
+    if (file.missing()) continue;  // retired meanwhile by the run
     try_to(run, [&] {
-      run.checkpoint = run::read_checkpoint(file->path);
-      run.checkpoint_path = file->path;
+      run.checkpoint = run::read_checkpoint(file);
+      run.checkpoint_path = file.path();
     });
   }
+}
+
+/// Reads a file of the run directory when it is there.
+template <class Value, class Read>
+void try_to_read(Run& run, const char* name, std::optional<Value>& value, Read read) {
+  const DirectoryEntry file = run.directory / name;
+  if (exists(file)) try_to(run, [&] { value = read(file); });
 }
 
 /// Each start counts its seconds from 0.
@@ -121,43 +130,39 @@ void find_scale(Run& run) {
 }  // namespace
 
 Run load_run(const std::string& dir) {
-  require_run_directory(dir);
   Run run;
-  run.dir = dir;
-  while (run.dir.size() > 1 && run.dir.back() == '/') run.dir.pop_back();
+  run.directory = open_run_directory(dir);
+  run.dir = run.directory.path();
   find_state(run);
-  try_to(run, [&] { run.metrics = report::read_metrics(run.dir + "/metrics.jsonl"); });
+  try_to(run, [&] { run.metrics = report::read_metrics(run.directory / "metrics.jsonl"); });
   run.problems.insert(run.problems.end(), run.metrics.problems.begin(), run.metrics.problems.end());
-  if (const std::optional<SmallFile> file = read_small_file(run.dir + "/config.toml", 1 << 20)) {
+  if (const std::optional<SmallFile> file = read_small_file(run.directory / "config.toml", 1 << 20)) {
     run.configuration = file->content;
     if (!file->readable)
-      run.problems.push_back(concat(run.dir, "/config.toml is left out: it is no file of at most 1 MiB"));
+      run.problems.push_back(
+          concat((run.directory / "config.toml").path(), " is left out: it is no file of at most 1 MiB"));
   }
   try_to(run, [&] { read_newest_checkpoint(run); });
-  if (is_there(run, "evaluation.h5"))
-    try_to(run, [&] { run.evaluation = run::read_evaluation(run.dir + "/evaluation.h5"); });
-  if (is_there(run, "summaries.h5"))
-    try_to(run, [&] { run.summaries = read_summaries(run.dir + "/summaries.h5"); });
-  if (is_there(run, "timeline.h5"))
-    try_to(run, [&] { run.timeline = report::read_timeline(run.dir + "/timeline.h5"); });
+  try_to_read(run, "evaluation.h5", run.evaluation, run::read_evaluation);
+  try_to_read(run, "summaries.h5", run.summaries, read_summaries);
+  try_to_read(run, "timeline.h5", run.timeline, report::read_timeline);
   if (run.timeline && run.timeline->steps.empty()) run.timeline.reset();
   if (run.metrics.steps.empty())
-    run.problems.push_back(
-        concat("there are no curves: no line of ", run.dir, "/metrics.jsonl tells of a step"));
+    run.problems.push_back(concat("there are no curves: no line of ",
+                                  (run.directory / "metrics.jsonl").path(), " tells of a step"));
   add_up_seconds(run);
   find_scale(run);
   return run;
 }
 
 report::Timeline load_baseline(const std::string& dir) {
-  require_run_directory(dir);
-  std::error_code error;
-  const std::string path = dir + "/timeline.h5";
-  if (!fs::exists(path, error))
+  const Directory opened = open_run_directory(dir);
+  const DirectoryEntry file = opened / "timeline.h5";
+  if (!exists(file))
     throw Error(ErrorKind::checkpoint,
-                concat("there is no ", path,
+                concat("there is no ", file.path(),
                        ", so nothing can be compared with it; a run of some hundred steps leaves one"));
-  return report::read_timeline(path);
+  return report::read_timeline(file);
 }
 
 void name_runs(std::vector<Run>& runs) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/report/timeline.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
 #include "cifar_mpi/run/evaluation_file.hpp"
@@ -22,8 +23,9 @@ enum class State {
 
 /// All that is known of a run directory. What is missing is empty, what is damaged stands in `problems`.
 struct Run {
-  std::string dir;   ///< as it was given
-  std::string name;  ///< for people; different for each of several
+  Directory directory;  ///< opened for all that is read here
+  std::string dir;      ///< its path, as it was given
+  std::string name;     ///< for people; different for each of several
   State state = State::silent;
   std::string state_text;  ///< a sentence
   std::string configuration;

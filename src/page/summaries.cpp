@@ -75,8 +75,8 @@ double quantile(const engine::ValueCounts& counts, double share) {
   return counts.edges[engine::kHistogramBuckets];
 }
 
-Summaries read_summaries(const std::string& path) {
-  const report::SummaryHistory history = report::SummaryHistory::read(path);
+Summaries read_summaries(const DirectoryEntry& file) {
+  const report::SummaryHistory history = report::SummaryHistory::read(file);
   Summaries summaries;
   summaries.variables = of_kind(history, "/variables/", summaries.left_out);
   summaries.gradients = of_kind(history, "/gradients/", summaries.left_out);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "page/chart.hpp"
 #include "report/step_summary.hpp"
 
@@ -29,7 +30,7 @@ struct Summaries {
 };
 
 /// Throws Error{checkpoint} when the file is damaged or is none of ours.
-Summaries read_summaries(const std::string& path);
+Summaries read_summaries(const DirectoryEntry& file);
 
 /// The value below which `share` of what was counted lies; between edges by interpolation. NaN when nothing was
 /// counted.

@@ -1,20 +1,16 @@
 #include "report/event_file.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <memory>
-#include <system_error>
 
 #include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "report/folder.hpp"
 
 namespace cifar_mpi::report {
 namespace {
@@ -59,14 +55,10 @@ std::int64_t seconds_of(std::string_view name) {
 }
 
 /// Now, or a second behind the newest file there.
-std::int64_t next_seconds(int folder) {
+std::int64_t next_seconds(const Directory& folder) {
   auto next = static_cast<std::int64_t>(wall_seconds());
-  Descriptor copy(::dup(folder));
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(copy.get()), ::closedir);
-  if (entries == nullptr) return next;
-  copy.release();
-  while (const dirent* entry = ::readdir(entries.get())) {
-    const std::int64_t seconds = seconds_of(entry->d_name);
+  for (const std::string& name : folder.names()) {
+    const std::int64_t seconds = seconds_of(name);
     if (seconds < kMostSeconds) next = std::max(next, seconds + 1);
   }
   return next;
@@ -140,11 +132,15 @@ void Summary::text(std::string_view tag, const std::string& text) {
   strings(tag, "text", kTensor, {text});
 }
 
-EventFile::EventFile(const std::string& folder, std::uint64_t first_step, const std::vector<Event>& head,
+EventFile::EventFile(const DirectoryEntry& folder, std::uint64_t first_step, const std::vector<Event>& head,
                      const Log& log)
-    : path_(folder), log_(log) {
+    : path_(folder.path()), log_(log) {
   constexpr std::int64_t kStart = 1;
-  open(folder);
+  try {
+    open(folder);
+  } catch (const Error& error) {
+    warn(error.what());
+  }
   if (!file_) return;
   head_ = record_of({0, EventKind::file_version, "brain.Event:2"});
   head_ += record_of({first_step, EventKind::session_log, Message().number(1, kStart).text()});
@@ -152,20 +148,16 @@ EventFile::EventFile(const std::string& folder, std::uint64_t first_step, const 
   put({});
 }
 
-void EventFile::close(int descriptor) { ::close(descriptor); }
-
-void EventFile::open(const std::string& folder) {
+void EventFile::open(const DirectoryEntry& entry) {
   constexpr int kAttempts = 1000;
-  std::string why;
-  const Descriptor parent = open_folder(folder, why);
-  if (!parent) return warn(why);
+  const Directory folder = Directory::make(entry);
   const std::string stem =
-      concat(kPrefix, fmt::format("{:010}", next_seconds(parent.get())), '.', host_name(), '.', ::getpid());
+      concat(kPrefix, fmt::format("{:010}", next_seconds(folder)), '.', host_name(), '.', ::getpid());
   for (int attempt = 0; attempt < kAttempts && !file_; ++attempt) {
-    const std::string name = concat(stem, '.', attempt);
+    const DirectoryEntry file = folder / concat(stem, '.', attempt);
     const int how = O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    file_ = Handle<int, close, -1>(::openat(parent.get(), name.c_str(), how, 0666));
-    if (file_) path_ = concat(folder, '/', name);
+    file_ = Descriptor(::openat(file.folder(), file.name(), how, 0666));
+    if (file_) path_ = file.path();
     if (!file_ && errno != EEXIST) break;
   }
   if (!file_) warn(last_error());

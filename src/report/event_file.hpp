@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cifar_mpi/base/handle.hpp"
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/shape.hpp"
 #include "report/protobuf.hpp"
@@ -78,7 +78,7 @@ class EventFile {
   EventFile() = default;  ///< writes nothing
   /// `first_step` is the first one that this start will tell of; `head` follows the first two events. The head
   /// comes before all else, also when there was no room for it at once.
-  EventFile(const std::string& folder, std::uint64_t first_step, const std::vector<Event>& head,
+  EventFile(const DirectoryEntry& folder, std::uint64_t first_step, const std::vector<Event>& head,
             const Log& log);
 
   void write(const Event& event);
@@ -86,14 +86,13 @@ class EventFile {
   explicit operator bool() const { return static_cast<bool>(file_); }
 
  private:
-  static void close(int descriptor);
-  void open(const std::string& folder);
+  void open(const DirectoryEntry& entry);
   void put(const std::string& records);
   void warn(const std::string& reason);
 
   std::string path_;
   Log log_;
-  Handle<int, close, -1> file_;
+  Descriptor file_;
   std::int64_t size_ = 0;  ///< of the whole records in the file
   std::string head_;       ///< what of the head is not in the file yet
   bool warned_ = false;

@@ -1,12 +1,10 @@
 #include "report/lines.hpp"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
@@ -18,26 +16,7 @@ namespace {
 constexpr std::size_t kLongestLine = 1 << 16;  // far more than MetricsFile writes
 constexpr off_t kMostBytes = off_t{1} << 30;
 
-std::string last_error() { return std::generic_category().message(errno); }
-
 }  // namespace
-
-void close_descriptor(int descriptor) { ::close(descriptor); }
-
-Descriptor open_file(const std::string& path, int flags) {
-  Descriptor file(::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
-  const auto fail = [&](const std::string& why) {
-    throw Error(ErrorKind::io,
-                concat("cannot ", (flags & O_CREAT) == 0 ? "read " : "write ", path, ": ", why));
-  };
-  if (!file && errno == ENOENT && (flags & O_CREAT) == 0) return file;
-  if (!file) fail(errno == ELOOP ? "it is a symbolic link, which is not followed" : last_error());
-  struct stat found {};
-  if (::fstat(file.get(), &found) != 0) fail(last_error());
-  if (S_ISDIR(found.st_mode)) fail("Is a directory");
-  if (!S_ISREG(found.st_mode)) fail("it is a pipe, device or socket");
-  return file;
-}
 
 void for_each_line(const Descriptor& file, const std::string& path,
                    const std::function<bool(const std::string& line, LineEnd end)>& take) {

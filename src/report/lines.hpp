@@ -4,17 +4,10 @@
 #include <string>
 #include <string_view>
 
-#include "cifar_mpi/base/handle.hpp"
+#include "cifar_mpi/base/directory.hpp"
 
 /// Files of lines that a program appends to, and others may have had in their hands.
 namespace cifar_mpi::report {
-
-void close_descriptor(int descriptor);
-using Descriptor = Handle<int, close_descriptor, -1>;
-
-/// Opens what is a regular file, with open's `flags`; links are not followed and pipes not waited for. Nothing when
-/// there is none and O_CREAT is not among the flags. Throws Error{io}: "cannot read PATH: …".
-Descriptor open_file(const std::string& path, int flags);
 
 /// How a line ended.
 enum class LineEnd {

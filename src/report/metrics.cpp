@@ -11,7 +11,6 @@
 #include <numeric>
 #include <span>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "cifar_mpi/base/atomic_file.hpp"
@@ -82,9 +81,10 @@ void require_version(const std::string& line, const std::string& path) {
 }
 
 /// Keeps the first line and the complete lines up to `step`; overlong ones go. The largest step that the file had come to.
-std::uint64_t cut_back(const std::string& path, std::uint64_t step, bool evaluates_again) {
-  const auto file = open_file(path, O_RDONLY);
+std::uint64_t cut_back(const DirectoryEntry& entry, std::uint64_t step, bool evaluates_again) {
+  const Descriptor file = open_file(entry, O_RDONLY);
   if (!file) return 0;
+  const std::string& path = entry.path();
   std::string kept;
   bool changed = false, first = true;
   std::uint64_t reached = 0;
@@ -101,7 +101,7 @@ std::uint64_t cut_back(const std::string& path, std::uint64_t step, bool evaluat
     changed = changed || !keep;
     return true;
   });
-  if (changed) write_atomically(path, std::as_bytes(std::span(kept)));
+  if (changed) write_atomically(entry, std::as_bytes(std::span(kept)));
   return reached;
 }
 
@@ -120,13 +120,11 @@ std::vector<int> late_workers(const comm::PushCounts& pushes) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path, std::uint64_t step, const Log& log, bool evaluates_again)
-    : path_(path), log_(log), reached_(cut_back(path, step, evaluates_again)) {
-  file_ = Handle<int, close, -1>(open_file(path, O_WRONLY | O_APPEND | O_CREAT).release());
+MetricsFile::MetricsFile(const DirectoryEntry& file, std::uint64_t step, const Log& log, bool evaluates_again)
+    : path_(file.path()), log_(log), reached_(cut_back(file, step, evaluates_again)) {
+  file_ = open_file(file, O_WRONLY | O_APPEND | O_CREAT);
   if (::lseek(file_.get(), 0, SEEK_END) == 0) line(concat(kHeader, kVersion, "}"));
 }
-
-void MetricsFile::close(int descriptor) { close_descriptor(descriptor); }
 
 void MetricsFile::line(std::string json) {
   if (!file_) return;
@@ -139,7 +137,7 @@ void MetricsFile::line(std::string json) {
   }
   torn_ = torn_ || written > 0;
   // A disk that fills up takes a part first and says so only for the next byte.
-  const std::string reason = written < 0 ? std::generic_category().message(errno) : "the disk is full";
+  const std::string reason = written < 0 ? last_error() : "the disk is full";
   if (!warned_) {
     log_.warn(
         concat("cannot write ", path_, ": ", reason, "; training goes on, but lines are missing there"));

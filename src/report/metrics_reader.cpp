@@ -19,10 +19,10 @@ constexpr std::uint64_t kMostBadLines = 1000;  // then the file is none of ours
 
 class MetricsReader {
  public:
-  explicit MetricsReader(const std::string& path) : path_(path) {}
+  explicit MetricsReader(const DirectoryEntry& file) : entry_(file), path_(file.path()) {}
 
   Metrics read() {
-    const Descriptor file = open_file(path_, O_RDONLY);
+    const Descriptor file = open_file(entry_, O_RDONLY);
     if (!file) throw Error(ErrorKind::io, concat("there is no ", path_));
     for_each_line(file, path_, [&](const std::string& line, LineEnd end) { return take(line, end); });
     if (bad_lines_ > kMostProblems) {
@@ -155,7 +155,8 @@ class MetricsReader {
     return found;
   }
 
-  const std::string path_;
+  const DirectoryEntry& entry_;
+  const std::string& path_;
   Metrics metrics_;
   JsonObject object_;
   std::uint64_t number_ = 0;  ///< of the line, from 1 on
@@ -164,6 +165,6 @@ class MetricsReader {
 
 }  // namespace
 
-Metrics read_metrics(const std::string& path) { return MetricsReader(path).read(); }
+Metrics read_metrics(const DirectoryEntry& file) { return MetricsReader(file).read(); }
 
 }  // namespace cifar_mpi::report

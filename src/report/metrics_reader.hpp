@@ -20,6 +20,6 @@ struct Metrics {
 /// Throws Error{io} when it is missing, no file, of more than 1 GiB, or cannot be read, Error{data} for a version that
 /// is not known; lines that mean nothing are told in `problems` and left out, and so is what lies behind the first two
 /// million reports. Unknown members mean nothing.
-Metrics read_metrics(const std::string& path);
+Metrics read_metrics(const DirectoryEntry& file);
 
 }  // namespace cifar_mpi::report

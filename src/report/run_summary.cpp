@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <exception>
-#include <filesystem>
 #include <numeric>
 #include <string_view>
-#include <system_error>
 
+#include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/shell_word.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/report/efficiencies.hpp"
@@ -19,8 +18,6 @@
 namespace cifar_mpi::report {
 namespace {
 
-namespace fs = std::filesystem;
-
 std::string row(std::string_view name, const std::vector<double>& ms, double step_ms) {
   const auto [least, most] = std::minmax_element(ms.begin(), ms.end());
   const double mean = std::accumulate(ms.begin(), ms.end(), 0.0) / static_cast<double>(ms.size());
@@ -28,19 +25,22 @@ std::string row(std::string_view name, const std::vector<double>& ms, double ste
                      step_ms > 0.0 ? 100.0 * mean / step_ms : 0.0);
 }
 
-/// The trace that was written last.
-std::string newest_trace(const fs::path& folder) {
-  std::error_code ignored;
-  fs::file_time_type newest{};
+/// The trace in this folder that was written last.
+std::string newest_trace(const DirectoryEntry& entry) try {
+  const Directory folder(entry);
+  double newest = 0.0;
   std::string found;
-  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
-    if (entry->path().extension() != ".perfetto-trace") continue;
-    const fs::file_time_type time = entry->last_write_time(ignored);
+  for (const std::string& name : folder.names()) {
+    if (!name.ends_with(".perfetto-trace")) continue;
+    const DirectoryEntry file = folder / name;
+    const double time = modified_s(file).value_or(0.0);
     if (!found.empty() && time <= newest) continue;
     newest = time;
-    found = entry->path().string();
+    found = file.path();
   }
   return found;
+} catch (const Error&) {
+  return {};
 }
 
 /// The table, the verdict, and its numbers without repeating the sentence.
@@ -57,12 +57,11 @@ std::vector<std::string> verdict_lines(const Timeline& timeline) {
   return lines;
 }
 
-std::vector<std::string> ways_to_look(const std::string& run_dir) {
-  std::vector<std::string> lines = {"look at it:", "  cifar_mpi_report " + shell_word(run_dir)};
-  std::error_code ignored;
-  if (fs::is_directory(run_dir + "/tensorboard", ignored))
-    lines.push_back("  tensorboard --logdir " + shell_word(run_dir + "/tensorboard"));
-  if (const std::string trace = newest_trace(run_dir + "/trace"); !trace.empty())
+std::vector<std::string> ways_to_look(const Directory& run) {
+  std::vector<std::string> lines = {"look at it:", "  cifar_mpi_report " + shell_word(run.path())};
+  if (const DirectoryEntry board = run / "tensorboard"; exists(board))
+    lines.push_back("  tensorboard --logdir " + shell_word(board.path()));
+  if (const std::string trace = newest_trace(run / "trace"); !trace.empty())
     lines.push_back(concat("  https://ui.perfetto.dev, Open trace file: ", trace));
   return lines;
 }
@@ -88,12 +87,11 @@ std::vector<std::string> budget_table(const Timeline& timeline) {
   return lines;
 }
 
-std::vector<std::string> run_summary(const std::string& run_dir, std::string_view why_none) {
+std::vector<std::string> run_summary(const Directory& run, std::string_view why_none) {
   std::vector<std::string> lines;
-  const std::string file = run_dir + "/timeline.h5";
-  std::error_code ignored;
+  const DirectoryEntry file = run / "timeline.h5";
   try {
-    if (fs::exists(fs::symlink_status(file, ignored))) {
+    if (exists(file)) {
       lines = verdict_lines(read_timeline(file));
     } else {  // the run was too short for a sample, or has none
       lines.push_back(concat("no verdict: ", why_none));
@@ -101,7 +99,7 @@ std::vector<std::string> run_summary(const std::string& run_dir, std::string_vie
   } catch (const std::exception& error) {  // the run is done, whatever becomes of this
     lines.push_back(concat("no verdict: ", error.what()));
   }
-  for (std::string& line : ways_to_look(run_dir)) lines.push_back(std::move(line));
+  for (std::string& line : ways_to_look(run)) lines.push_back(std::move(line));
   return lines;
 }
 

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/report/timeline.hpp"
 
 namespace cifar_mpi::report {
@@ -14,7 +15,6 @@ std::vector<std::string> budget_table(const Timeline& timeline);
 
 /// What a run says at its end: the table and the verdict of RUN_DIR/timeline.h5, and the commands that open what lies
 /// in the run directory. What cannot be read is said in its place, and where there is no such file what says why.
-std::vector<std::string> run_summary(const std::string& run_dir,
-                                     std::string_view why_none = "no step was sampled");
+std::vector<std::string> run_summary(const Directory& run, std::string_view why_none = "no step was sampled");
 
 }  // namespace cifar_mpi::report

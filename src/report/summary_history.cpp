@@ -1,7 +1,6 @@
 #include "report/summary_history.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
 #include <utility>
 
@@ -75,7 +74,7 @@ void SummaryHistory::add(const StepSummary& summary) {
   for (const auto& [name, counts] : summary.activations) add("/activations/" + name, summary.step, counts);
 }
 
-void SummaryHistory::write(const std::string& path) const {
+void SummaryHistory::write(const DirectoryEntry& target) const {
   hdf5::Writer file;
   file.attribute("/", "format", std::string(kFormat));
   file.attribute("/", "version", kVersion);
@@ -102,14 +101,13 @@ void SummaryHistory::write(const std::string& path) const {
                 extent(images_.extent.channels)},
                images_.pixels);
   }
-  file.save(path);
+  file.save(target);
 }
 
-SummaryHistory SummaryHistory::read(const std::string& path, std::uint64_t completed) {
+SummaryHistory SummaryHistory::read(const DirectoryEntry& entry, std::uint64_t completed) {
   SummaryHistory history;
-  std::error_code unknown;
-  if (!std::filesystem::exists(std::filesystem::symlink_status(path, unknown))) return history;
-  const hdf5::Reader file = hdf5::open_record(path, kFormat, kVersion);
+  if (!exists(entry)) return history;
+  const hdf5::Reader file = hdf5::open_record(entry, kFormat, kVersion);
   std::vector<std::string> groups;
   for (const std::string kind : kKinds) {
     if (file.is_group(kind)) find_groups(file, kind, 0, groups);

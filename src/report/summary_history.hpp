@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "report/step_summary.hpp"
 
 namespace cifar_mpi::report {
@@ -37,9 +38,9 @@ class SummaryHistory {
 
   /// What a run has after `completed` steps: the file's steps up to there. Nothing where there is no file. Throws
   /// Error{checkpoint} when it is damaged or none of ours.
-  static SummaryHistory read(const std::string& path, std::uint64_t completed = UINT64_MAX);
+  static SummaryHistory read(const DirectoryEntry& entry, std::uint64_t completed = UINT64_MAX);
   /// Atomically. Throws Error{io}.
-  void write(const std::string& path) const;
+  void write(const DirectoryEntry& target) const;
 
   void add(const StepSummary& summary);
   bool has_images() const { return !images_.empty(); }

@@ -61,7 +61,7 @@ std::string png_of(const InputImages& images, std::size_t image) {
 
 }  // namespace
 
-TensorBoard::TensorBoard(const std::string& folder, std::uint64_t completed, const RunFacts& run,
+TensorBoard::TensorBoard(const DirectoryEntry& folder, std::uint64_t completed, const RunFacts& run,
                          const Log& log)
     : file_(folder, completed + 1,
             {{0, EventKind::graph_def, graph_def(run.net)}, hparams_event(run.hparams)}, log) {

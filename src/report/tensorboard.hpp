@@ -57,7 +57,7 @@ class TensorBoard {
  public:
   TensorBoard() = default;  ///< off
   /// After `completed` steps. Throws no Error: see EventFile.
-  TensorBoard(const std::string& folder, std::uint64_t completed, const RunFacts& run, const Log& log);
+  TensorBoard(const DirectoryEntry& folder, std::uint64_t completed, const RunFacts& run, const Log& log);
 
   /// Every step, in order.
   void note(const engine::StepRecord& record);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <filesystem>
 #include <iterator>
 #include <system_error>
 #include <utility>
@@ -191,7 +190,7 @@ bool go_together(const Timeline& a, const Timeline& b) {
 
 }  // namespace
 
-void write_timeline(const std::string& path, const Timeline& timeline) {
+void write_timeline(const DirectoryEntry& target, const Timeline& timeline) {
   hdf5::Writer file;
   file.attribute("/", "format", kFormat);
   file.attribute("/", "version", kVersion);
@@ -204,11 +203,11 @@ void write_timeline(const std::string& path, const Timeline& timeline) {
   file.write("/clock_uncertainty_ns", {timeline.clock_uncertainty_ns.size()}, timeline.clock_uncertainty_ns);
   write_tasks(file, timeline.tasks);
   write_steps(file, timeline);
-  file.save(path);
+  file.save(target);
 }
 
-Timeline read_timeline(const std::string& path) {
-  const hdf5::Reader file = hdf5::open_record(path, kFormat, kVersion);
+Timeline read_timeline(const DirectoryEntry& entry) {
+  const hdf5::Reader file = hdf5::open_record(entry, kFormat, kVersion);
   Timeline timeline;
   timeline.program = file.attribute<std::string>("/", "program");
   timeline.collective = file.attribute<std::string>("/", "collective");
@@ -228,16 +227,14 @@ Timeline read_timeline(const std::string& path) {
   return timeline;
 }
 
-TimelineFile::TimelineFile(std::string path, Timeline head, std::uint64_t step, const Log& log,
+TimelineFile::TimelineFile(DirectoryEntry file, Timeline head, std::uint64_t step, const Log& log,
                            std::uint64_t most_bytes)
-    : path_(std::move(path)), log_(log), most_bytes_(most_bytes), timeline_(std::move(head)) {
-  std::error_code unknown;
-  const auto status = std::filesystem::symlink_status(path_, unknown);
-  if (!std::filesystem::exists(status)) return;
+    : entry_(std::move(file)), log_(log), most_bytes_(most_bytes), timeline_(std::move(head)) {
+  if (!exists(entry_)) return;
   try {
-    Timeline found = read_timeline(path_);
+    Timeline found = read_timeline(entry_);
     if (!go_together(found, timeline_)) {
-      std::filesystem::remove(path_, unknown);  // what the run was says nothing of what it is
+      remove_file(entry_);  // what the run was says nothing of what it is
       return;
     }
     timeline_ = std::move(found);
@@ -266,7 +263,7 @@ void TimelineFile::write_next() {
   for (Added& added : std::exchange(waiting_, {})) take(std::move(added));
   const auto task = [this]() -> std::string {
     try {
-      write_timeline(path_, timeline_);
+      write_timeline(entry_, timeline_);
     } catch (const std::exception& error) {
       return error.what();
     }

@@ -1,12 +1,12 @@
 #include "report/trace_file.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 
+#include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi::report {
@@ -16,20 +16,20 @@ constexpr std::string_view kUnfinished = ".tmp";
 
 }  // namespace
 
-TraceFile::TraceFile(const std::string& run_dir, std::uint64_t step, const Log& log)
-    : name_(concat("step_", step, ".perfetto-trace")), log_(log) {
-  path_ = concat(run_dir, "/trace/", name_);
-  std::string why;
-  folder_ = open_folder(run_dir + "/trace", why);
-  if (!folder_) {
-    give_up(why);
+TraceFile::TraceFile(const DirectoryEntry& folder, std::uint64_t step, const Log& log)
+    : path_(concat(folder.path(), "/step_", step, ".perfetto-trace")), log_(log) {
+  try {
+    folder_ = Directory::make(folder);
+  } catch (const Error& error) {
+    give_up(error.what());
     return;
   }
-  const std::string unfinished = concat(name_, kUnfinished);
+  name_ = concat("step_", step, ".perfetto-trace");
+  const DirectoryEntry unfinished = folder_ / concat(name_, kUnfinished);
   // What an earlier start was killed at. No file that exists is written to: it might be a link, or a pipe.
-  ::unlinkat(folder_.get(), unfinished.c_str(), 0);
+  remove_file(unfinished);
   const int how = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  file_ = Descriptor(::openat(folder_.get(), unfinished.c_str(), how, 0666));
+  file_ = Descriptor(::openat(unfinished.folder(), unfinished.name(), how, 0666));
   if (!file_) give_up(last_error());
 }
 
@@ -48,15 +48,16 @@ void TraceFile::append(std::string_view bytes) {
 std::string TraceFile::finish() {
   if (!file_) return {};
   file_.reset();
-  const std::string unfinished = concat(name_, kUnfinished);
-  if (::renameat(folder_.get(), unfinished.c_str(), folder_.get(), name_.c_str()) == 0) return path_;
+  const DirectoryEntry unfinished = folder_ / concat(name_, kUnfinished);
+  if (::renameat(unfinished.folder(), unfinished.name(), unfinished.folder(), name_.c_str()) == 0)
+    return path_;
   give_up(last_error());
   return {};
 }
 
 void TraceFile::give_up(const std::string& reason) {
   file_.reset();
-  if (folder_) ::unlinkat(folder_.get(), concat(name_, kUnfinished).c_str(), 0);
+  if (folder_) remove_file(folder_ / concat(name_, kUnfinished));
   log_.warn(concat("cannot write ", path_, ": ", reason, "; training goes on without that trace"));
 }
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/log.hpp"
-#include "report/folder.hpp"
 
 namespace cifar_mpi::report {
 
@@ -17,8 +17,8 @@ namespace cifar_mpi::report {
 class TraceFile {
  public:
   TraceFile() = default;  ///< writes nothing
-  /// `step` as log lines count it.
-  TraceFile(const std::string& run_dir, std::uint64_t step, const Log& log);
+  /// In `folder`, RUN_DIR/trace; `step` as log lines count it.
+  TraceFile(const DirectoryEntry& folder, std::uint64_t step, const Log& log);
 
   void append(std::string_view bytes);
   /// The path of the file, which is whole; empty when there is none.
@@ -30,7 +30,7 @@ class TraceFile {
   std::string path_;
   std::string name_;
   Log log_;
-  Descriptor folder_;
+  Directory folder_;
   Descriptor file_;
 };
 

@@ -1,7 +1,6 @@
 #include "run/best_checkpoint.hpp"
 
 #include <exception>
-#include <utility>
 #include <vector>
 
 #include "cifar_mpi/run/checkpoint.hpp"
@@ -11,39 +10,34 @@ namespace cifar_mpi::run {
 namespace {
 
 /// Nothing where it is no share of images.
-std::optional<double> accuracy_in(const std::string& path) {
-  const std::optional<double> recorded = recorded_test_accuracy(path);
+std::optional<double> accuracy_in(const InputFile& file) {
+  const std::optional<double> recorded = recorded_test_accuracy(file);
   return recorded && *recorded >= 0.0 && *recorded <= 1.0 ? recorded : std::nullopt;
 }
 
 }  // namespace
 
-TestAccuracies::TestAccuracies(std::string run_dir) : run_dir_(std::move(run_dir)) {}
-
 std::optional<BestCheckpoint> TestAccuracies::best(std::uint64_t newest) {
-  const std::vector<CheckpointFile> files = list_checkpoints(run_dir_);
+  const std::vector<std::uint64_t> steps = list_checkpoints(run_);
   while (true) {
-    const CheckpointFile* first = nullptr;
     std::optional<BestCheckpoint> best;
-    for (const CheckpointFile& file : files) {
-      if (file.step > newest) break;
-      const auto [known, is_new] = known_.try_emplace(file.step);
-      if (is_new) known->second.test_accuracy = accuracy_in(file.path);
+    for (const std::uint64_t step : steps) {
+      if (step > newest) break;
+      const auto [known, is_new] = known_.try_emplace(step);
+      if (is_new) known->second.test_accuracy = accuracy_in(open_checkpoint(run_, step));
       const std::optional<double>& accuracy = known->second.test_accuracy;
-      if (!accuracy || (best && *accuracy <= best->test_accuracy)) continue;
-      best = {file.step, *accuracy};
-      first = &file;
+      if (accuracy && (!best || *accuracy > best->test_accuracy)) best = {step, *accuracy};
     }
     if (!best || known_[best->step].proved) return best;
-    prove(best->step, first->path);
+    prove(best->step);
   }
 }
 
-void TestAccuracies::prove(std::uint64_t step, const std::string& path) {
+void TestAccuracies::prove(std::uint64_t step) {
   Known& known = known_[step];
   known.proved = true;
   try {
-    if (read_checkpoint(path).progress.step != step) known.test_accuracy.reset();
+    if (read_checkpoint(open_checkpoint(run_, step)).progress.step != step) known.test_accuracy.reset();
   } catch (const std::exception&) {
     known.test_accuracy.reset();
   }

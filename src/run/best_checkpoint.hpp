@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <string>
+
+#include "cifar_mpi/base/directory.hpp"
 
 /// Which checkpoint of a run has the best test accuracy.
 namespace cifar_mpi::run {
@@ -17,7 +18,8 @@ struct BestCheckpoint {
 /// was killed and goes on knows it too; each file is looked at once.
 class TestAccuracies {
  public:
-  explicit TestAccuracies(std::string run_dir);
+  /// `run`, the opened run directory, must outlive this object.
+  explicit TestAccuracies(const Directory& run) : run_(run) {}
 
   /// The best of those up to step `newest`, of equal ones the earliest; nothing when none of them was evaluated. A
   /// file counts only when all of it can be read and it is of the step that its name says. Throws Error{io} as
@@ -32,9 +34,9 @@ class TestAccuracies {
     std::optional<double> test_accuracy;
     bool proved = false;  ///< the whole file is good
   };
-  void prove(std::uint64_t step, const std::string& path);
+  void prove(std::uint64_t step);
 
-  std::string run_dir_;
+  const Directory& run_;
   std::map<std::uint64_t, Known> known_;  ///< by step
 };
 

@@ -275,18 +275,19 @@ StateTensors initial_state(const std::vector<optim::StateRow>& rows,
 
 std::uint64_t content_hash(const Checkpoint& checkpoint) { return put_content(nullptr, checkpoint); }
 
-void write_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
+void write_checkpoint(const DirectoryEntry& target, const Checkpoint& checkpoint) {
   hdf5::Writer file;
   file.attribute("/", "format", kFormat);
   file.attribute("/", "version", kVersion);
   file.attribute("/", "step", checkpoint.progress.step);
   file.attribute("/", "content_hash", hash_text(put_content(&file, checkpoint)));
   write_provenance(file, checkpoint.provenance);
-  file.save(path);
+  file.save(target);
 }
 
-Checkpoint read_checkpoint(const std::string& path) {
-  const hdf5::Reader file(path, ErrorKind::checkpoint);
+Checkpoint read_checkpoint(const InputFile& opened) {
+  const hdf5::Reader file(opened, ErrorKind::checkpoint);
+  const std::string& path = file.path();
   require_format(file);
   Checkpoint checkpoint;
   std::uint64_t room = file.capacity();
@@ -335,8 +336,8 @@ Checkpoint read_checkpoint(const std::string& path) {
   return checkpoint;
 }
 
-std::optional<double> recorded_test_accuracy(const std::string& path) try {
-  const hdf5::Reader file(path, ErrorKind::checkpoint);
+std::optional<double> recorded_test_accuracy(const InputFile& opened) try {
+  const hdf5::Reader file(opened, ErrorKind::checkpoint);
   if (!file.has_attribute("/provenance", "test_accuracy")) return std::nullopt;
   return file.attribute<double>("/provenance", "test_accuracy");
 } catch (const Error&) {

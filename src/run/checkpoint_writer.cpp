@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <exception>
-#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -10,18 +9,17 @@
 
 namespace cifar_mpi::run {
 
-CheckpointWriter::CheckpointWriter(std::string run_dir, const Retention& retention)
-    : run_dir_(std::move(run_dir)), retention_(retention), accuracies_(run_dir_) {}
+CheckpointWriter::CheckpointWriter(const Directory& run, const Retention& retention)
+    : run_(run), retention_(retention), accuracies_(run) {}
 
 WriteReport CheckpointWriter::write() {
   const double started = steady_seconds();
   WriteReport report;
   report.step = pending_.progress.step;
-  report.path = checkpoint_path(run_dir_, report.step);
+  report.path = checkpoint_path(run_.path(), report.step);
   try {
-    std::error_code ignored;  // the next line says what is wrong
-    std::filesystem::create_directory(run_dir_ + "/checkpoints", ignored);
-    write_checkpoint(report.path, pending_);
+    const Directory checkpoints = checkpoint_folder(run_);
+    write_checkpoint(checkpoints / checkpoint_name(report.step), pending_);
   } catch (const std::exception& error) {
     report.problem = error.what();
   }
@@ -52,7 +50,7 @@ void CheckpointWriter::look_after(WriteReport& report) {
       return false;
     }
   };
-  done([&] { link_latest(run_dir_, report.step); });
+  done([&] { link_latest(run_, report.step); });
   accuracies_.note_written(report.step, pending_.provenance.test_accuracy);
   std::optional<BestCheckpoint> best;
   const bool looked = done([&] {
@@ -60,8 +58,8 @@ void CheckpointWriter::look_after(WriteReport& report) {
   });
   if (!looked) return;  // any of the files may be the best
   const std::optional<std::uint64_t> step = best ? std::optional(best->step) : std::nullopt;
-  done([&] { link_best(run_dir_, step); });
-  retire_checkpoints(run_dir_, report.step, retention_, step);
+  done([&] { link_best(run_, step); });
+  retire_checkpoints(run_, report.step, retention_, step);
 }
 
 void CheckpointWriter::start(Checkpoint checkpoint, std::vector<WriteBeside> beside) {

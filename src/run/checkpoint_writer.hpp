@@ -30,7 +30,8 @@ using WriteBeside = std::function<void()>;
 /// and renames it, sets `latest` and `best`, retires old files.
 class CheckpointWriter {
  public:
-  CheckpointWriter(std::string run_dir, const Retention& retention);
+  /// `run`, the opened run directory, must outlive this object.
+  CheckpointWriter(const Directory& run, const Retention& retention);
   /// Waits for the file being written.
   ~CheckpointWriter() = default;
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -52,7 +53,7 @@ class CheckpointWriter {
   void look_after(WriteReport& report);
   void write_beside(WriteReport& report) const;
 
-  std::string run_dir_;
+  const Directory& run_;
   Retention retention_;
   TestAccuracies accuracies_;  ///< of the thread while a file is being written
   Checkpoint pending_;         ///< what is being written

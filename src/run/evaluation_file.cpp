@@ -32,7 +32,7 @@ void require_sound(const EvaluationFile& e, const hdf5::Dims& confusion, const h
 
 }  // namespace
 
-void write_evaluation(const std::string& path, const EvaluationFile& e) {
+void write_evaluation(const DirectoryEntry& target, const EvaluationFile& e) {
   hdf5::Writer file;
   file.attribute("/", "format", kFormat);
   file.attribute("/", "version", kVersion);
@@ -48,11 +48,11 @@ void write_evaluation(const std::string& path, const EvaluationFile& e) {
   file.write("/wrong/labels", {n}, e.labels);
   file.write("/wrong/predictions", {n}, e.predictions);
   file.write("/wrong/indices", {n}, e.indices);
-  file.save(path);
+  file.save(target);
 }
 
-EvaluationFile read_evaluation(const std::string& path) {
-  const hdf5::Reader file = hdf5::open_record(path, kFormat, kVersion);
+EvaluationFile read_evaluation(const DirectoryEntry& entry) {
+  const hdf5::Reader file = hdf5::open_record(entry, kFormat, kVersion);
   EvaluationFile e;
   e.step = file.attribute<std::uint64_t>("/", "step");
   e.weights = file.attribute<std::string>("/", "weights");
@@ -63,8 +63,8 @@ EvaluationFile read_evaluation(const std::string& path) {
                         images[3] <= 4;
   if (!drawable || hdf5::count(confusion) > kMostClasses * kMostClasses)
     throw Error(ErrorKind::checkpoint,
-                concat(path, " is damaged: /wrong/images are ", hdf5::to_string(images), ", /confusion is ",
-                       hdf5::to_string(confusion)));
+                concat(file.path(), " is damaged: /wrong/images are ", hdf5::to_string(images),
+                       ", /confusion is ", hdf5::to_string(confusion)));
   e.confusion = file.read<std::uint64_t>("/confusion");
   e.image = {static_cast<int>(images[1]), static_cast<int>(images[2]), static_cast<int>(images[3])};
   e.images = file.read<std::uint8_t>("/wrong/images");
@@ -74,7 +74,7 @@ EvaluationFile read_evaluation(const std::string& path) {
   }
   if (hdf5::count(file.dims("/wrong/indices")) <= kMostWrongImages)
     e.indices = file.read<std::uint64_t>("/wrong/indices");
-  require_sound(e, confusion, images, path);
+  require_sound(e, confusion, images, file.path());
   return e;
 }
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
+#include <new>
 #include <span>
 
 #include "cifar_mpi/base/text.hpp"
@@ -17,18 +17,18 @@ namespace {
 constexpr std::string_view kGlobalBatch = "--global-batch";
 constexpr std::string_view kContent = "dataset content";  ///< known only when the samples have been read
 
-std::string newest_later_than(const std::string& run_dir, std::uint64_t step) {
-  const std::vector<CheckpointFile> files = list_checkpoints(run_dir);
-  return files.empty() || files.back().step <= step ? std::string() : files.back().path;
+std::string newest_later_than(const Directory& run, std::uint64_t step) {
+  const std::vector<std::uint64_t> steps = list_checkpoints(run);
+  return steps.empty() || steps.back() <= step ? std::string() : checkpoint_path(run.path(), steps.back());
 }
 
 /// The checkpoint that --resume asks for; nothing when the run is new.
 std::optional<FoundCheckpoint> look_for_checkpoint(const StartRequest& asked, const Log& log) {
-  if (asked.resume == "auto") return newest_valid_checkpoint(asked.run_dir, log);
+  if (asked.resume == "auto") return newest_valid_checkpoint(*asked.run, log);
   if (asked.resume != "never") {
     FoundCheckpoint found{asked.resume, read_checkpoint(asked.resume)};
     // Started again, the run would go on from those.
-    if (const std::string later = newest_later_than(asked.run_dir, found.content.progress.step);
+    if (const std::string later = newest_later_than(*asked.run, found.content.progress.step);
         !later.empty()) {
       throw Error(ErrorKind::checkpoint,
                   concat(later, " is of a later step than ", asked.resume, " (step ",
@@ -37,11 +37,11 @@ std::optional<FoundCheckpoint> look_for_checkpoint(const StartRequest& asked, co
     }
     return found;
   }
-  const std::vector<CheckpointFile> files = list_checkpoints(asked.run_dir);
-  if (files.empty()) return std::nullopt;
+  const std::vector<std::uint64_t> steps = list_checkpoints(*asked.run);
+  if (steps.empty()) return std::nullopt;
   throw Error(
       ErrorKind::checkpoint,
-      concat(asked.run_dir, " already holds a run at step ", files.back().step,
+      concat(asked.run->path(), " already holds a run at step ", steps.back(),
              ", which --resume never will not overwrite; remove the directory or choose another --run-dir"));
 }
 
@@ -100,23 +100,32 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 }  // namespace
 
-std::optional<FoundCheckpoint> newest_valid_checkpoint(const std::string& run_dir, const Log& log) {
-  const std::vector<CheckpointFile> files = list_checkpoints(run_dir);
-  if (files.empty()) return std::nullopt;
+std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, const Log& log) {
+  const std::vector<std::uint64_t> steps = list_checkpoints(run);
+  if (steps.empty()) return std::nullopt;
   std::string first_problem;
-  for (auto file = files.rbegin(); file != files.rend(); ++file) {
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const InputFile file = open_checkpoint(run, *step);
+    const auto refuse = [&](ErrorKind kind, const std::string& why) {
+      throw Error(kind, concat("cannot read ", file.path(), ": ", why,
+                               "; mend that, or move the file away to go on from an older checkpoint"));
+    };
     try {
-      FoundCheckpoint found{file->path, read_checkpoint(file->path)};
-      if (found.content.progress.step == file->step) return found;
-      throw Error(ErrorKind::checkpoint, concat(file->path, " is of step ", found.content.progress.step,
+      FoundCheckpoint found{file.path(), read_checkpoint(file)};
+      if (found.content.progress.step == *step) return found;
+      throw Error(ErrorKind::checkpoint, concat(file.path(), " is of step ", found.content.progress.step,
                                                 ", which is not what its name says"));
-    } catch (const std::exception& error) {
+    } catch (const std::bad_alloc&) {
+      refuse(ErrorKind::device, "there is too little memory for it");
+    } catch (const Error& error) {
+      if (const std::string why = file.fault(); !why.empty() && !file.missing()) refuse(ErrorKind::io, why);
+      if (error.kind() != ErrorKind::checkpoint) throw;
       if (first_problem.empty()) first_problem = error.what();
       log.warn(concat("skipping a damaged checkpoint: ", error.what()));
     }
   }
   throw Error(ErrorKind::checkpoint,
-              concat(run_dir, " holds no checkpoint that can be read; the newest: ", first_problem));
+              concat(run.path(), " holds no checkpoint that can be read; the newest: ", first_problem));
 }
 
 Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,

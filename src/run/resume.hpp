@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/data/sample_order.hpp"
@@ -16,7 +17,7 @@ namespace cifar_mpi::run {
 
 /// How a run was asked to start, and what it is.
 struct StartRequest {
-  std::string run_dir;
+  const Directory* run = nullptr;   ///< the opened run directory; rank 0's
   std::string resume = "auto";      ///< "auto", "never" or the path of a checkpoint
   std::string data;                 ///< path of the dataset, for messages
   bool global_batch_given = false;  ///< it does not follow the ranks
@@ -40,13 +41,14 @@ struct Start {
 };
 
 /// The newest checkpoint of a run directory that can be read and is of the step its name says; nothing when
-/// it holds no file of such a name. Others are reported and left alone. Throws Error{checkpoint} when none of
-/// them can be read.
+/// it holds no file of such a name. Damaged ones are reported and left alone. Throws Error{checkpoint} when all are
+/// damaged, Error{io} or Error{device} when the system cannot read one or has too little memory for it: nothing is then
+/// known of what stands in it, and a run that goes on from an older one would write over it.
 struct FoundCheckpoint {
   std::string path;
   Checkpoint content;
 };
-std::optional<FoundCheckpoint> newest_valid_checkpoint(const std::string& run_dir, const Log& log);
+std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, const Log& log);
 
 /// `initial` values, or the weights of another run that a new one begins with, or the checkpoint that was asked for,
 /// read and checked on rank 0 and sent to all. Collective. Tensors are in the order of `params`. A run that goes on

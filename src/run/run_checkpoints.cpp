@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <span>
 #include <sstream>
 #include <utility>
@@ -27,14 +26,23 @@ std::string without_paths(const std::string& configuration) {
   return kept;
 }
 
-RunCheckpoints::RunCheckpoints(const comm::World& world, const std::string& run_dir,
-                               const Retention& retention, Snapshot snapshot, report::ProgressView& view)
+void begin_retention(const Directory& run, std::uint64_t step, const Retention& retention) {
+  std::optional<std::uint64_t> best;
+  if (retention.keep_best) {
+    if (const auto found = TestAccuracies(run).best(step)) best = found->step;
+    link_best(run, best);
+  }
+  if (!open_checkpoint(run, step).missing()) retire_checkpoints(run, step, retention, best);
+}
+
+RunCheckpoints::RunCheckpoints(const comm::World& world, const Directory& run, const Retention& retention,
+                               Snapshot snapshot, report::ProgressView& view)
     : world_(world),
       snapshot_(std::move(snapshot)),
       view_(view),
-      run_dir_(run_dir),
+      run_(run),
       retention_(retention),
-      writer_(run_dir, retention) {}
+      writer_(run, retention) {}
 
 RunCheckpoints::~RunCheckpoints() { collect(); }
 
@@ -45,22 +53,6 @@ std::optional<BestCheckpoint> RunCheckpoints::best(std::uint64_t newest) {
     view_.warning(error.what());
   }
   return std::nullopt;
-}
-
-void RunCheckpoints::begin(std::uint64_t step) {
-  if (world_.rank() != 0) return;
-  std::error_code unknown;
-  try {
-    std::optional<std::uint64_t> best;
-    if (retention_.keep_best) {
-      if (const auto found = writer_.best(step)) best = found->step;
-      link_best(run_dir_, best);
-    }
-    if (std::filesystem::exists(checkpoint_path(run_dir_, step), unknown))
-      retire_checkpoints(run_dir_, step, retention_, best);
-  } catch (const Error& error) {
-    view_.warning(error.what());
-  }
 }
 
 bool RunCheckpoints::would_be_best(std::uint64_t step, double test_accuracy) {

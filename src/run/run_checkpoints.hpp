@@ -17,6 +17,12 @@ namespace cifar_mpi::run {
 /// users and places. config.toml in the run directory has them.
 std::string without_paths(const std::string& configuration);
 
+/// Keeps of the checkpoints up to `step`, with which the run goes on, what is to be kept now, and sets the link to the
+/// best: it may not have been asked for until now, the last start may have been killed before it had done so, and a
+/// smaller Retention::keep makes room on a full disk, so nothing is written before. Nothing is removed where `step` has no
+/// file here. Throws Error{io}.
+void begin_retention(const Directory& run, std::uint64_t step, const Retention& retention);
+
 /// The checkpoints of a run that trains: copied out at a step boundary, written while training goes on.
 ///
 /// A checkpoint that cannot be written is a warning on standard error, each time; training goes on.
@@ -25,8 +31,8 @@ class RunCheckpoints {
   /// Copies the state after `step` steps out of the device. Called on rank 0, between steps.
   using Snapshot = std::function<Checkpoint(std::uint64_t step, std::optional<double> test_accuracy)>;
 
-  /// `world`, `view` and what `snapshot` refers to must outlive this object.
-  RunCheckpoints(const comm::World& world, const std::string& run_dir, const Retention& retention,
+  /// `world`, `run`, `view` and what `snapshot` refers to must outlive this object.
+  RunCheckpoints(const comm::World& world, const Directory& run, const Retention& retention,
                  Snapshot snapshot, report::ProgressView& view);
   /// Called on rank 0 at each save; what it gives writes another file of the run, which belongs to the checkpoint, on
   /// the thread that writes this and behind it. It refers to nothing that training changes.
@@ -38,12 +44,6 @@ class RunCheckpoints {
   ~RunCheckpoints();
   RunCheckpoints(const RunCheckpoints&) = delete;
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
-
-  /// Keeps of the checkpoints up to `step`, with which the run goes on, what is to be kept now, and sets the link to the
-  /// best: it may not have been asked for until now, the last start may have been killed before it had done so, and a
-  /// smaller Retention::keep makes room on a full disk. Rank 0's; nothing is removed where `step`
-  /// has no file here.
-  void begin(std::uint64_t step);
 
   /// Collective; between steps. Whether a checkpoint of `step` with this test accuracy, which is not written yet, would be
   /// better than all that are on the disk. Waits for the file being written. The same on all ranks.
@@ -73,7 +73,7 @@ class RunCheckpoints {
   const comm::World& world_;
   Snapshot snapshot_;
   report::ProgressView& view_;
-  const std::string run_dir_;
+  const Directory& run_;
   const Retention retention_;
   std::vector<Beside> beside_;
   bool warned_ = false;      ///< of files beside the checkpoints

@@ -1,10 +1,14 @@
 #include "cifar_mpi/run/run_directory.hpp"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdio>
-#include <filesystem>
+#include <string_view>
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/input_file.hpp"
@@ -13,10 +17,6 @@
 
 namespace cifar_mpi::run {
 namespace {
-
-namespace fs = std::filesystem;
-
-std::string checkpoint_name(std::uint64_t step) { return concat("step_", fmt::format("{:09}", step), ".h5"); }
 
 /// The step of a name that `checkpoint_name` gives, and of no other.
 std::optional<std::uint64_t> step_of(const std::string& name) {
@@ -36,37 +36,34 @@ std::string unfinished(const std::string& name) {
   return ours ? name.substr(0, dot) : std::string();
 }
 
-/// Names in a folder; when it cannot be read those found so far, and `error` says why.
-std::vector<std::string> names_in(const fs::path& folder, std::error_code& error) {
-  std::vector<std::string> names;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    names.push_back(at->path().filename().string());
-  }
-  return names;
+/// RUN_DIR/checkpoints; none only when nothing bears that name. Throws Error{io} when it cannot be opened.
+std::optional<Directory> find_checkpoints(const Directory& run) {
+  const DirectoryEntry folder = run / "checkpoints";
+  struct stat found {};
+  const bool known = ::fstatat(folder.folder(), folder.name(), &found, AT_SYMLINK_NOFOLLOW) == 0;
+  if (!known && errno == ENOENT) return std::nullopt;
+  return Directory(folder);
 }
 
-std::vector<CheckpointFile> checkpoints_in(const fs::path& folder, std::error_code& error) {
-  std::vector<CheckpointFile> files;
-  for (const std::string& name : names_in(folder, error)) {
-    if (const auto step = step_of(name)) files.push_back({*step, (folder / name).string()});
+std::vector<std::uint64_t> steps_in(const Directory& checkpoints) {
+  std::vector<std::uint64_t> steps;
+  for (const std::string& name : checkpoints.names()) {
+    if (const auto step = step_of(name)) steps.push_back(*step);
   }
-  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
-  return files;
+  std::sort(steps.begin(), steps.end());
+  return steps;
 }
 
 }  // namespace
 
-void make_folders(const std::string& run_dir) {
-  std::error_code error;
-  const fs::path folder = fs::path(run_dir) / "checkpoints";
-  if (fs::is_symlink(folder, error)) {
-    throw Error(ErrorKind::io, concat(folder.string(),
-                                      " is a symbolic link, through which this run would write and remove "
-                                      "files elsewhere; name the run directory itself with --run-dir"));
-  }
-  fs::create_directories(folder, error);
-  if (!error) return;
-  throw Error(ErrorKind::io, concat("cannot make the run directory ", run_dir, ": ", error.message(),
+std::string checkpoint_name(std::uint64_t step) { return concat("step_", fmt::format("{:09}", step), ".h5"); }
+
+Directory make_folders(const std::string& run_dir) try {
+  Directory run = Directory::make(run_dir);
+  checkpoint_folder(run);
+  return run;
+} catch (const Error& error) {
+  throw Error(ErrorKind::io, concat("cannot use the run directory ", run_dir, ": ", error.what(),
                                     "; choose another with --run-dir"));
 }
 
@@ -74,102 +71,119 @@ std::string checkpoint_path(const std::string& run_dir, std::uint64_t step) {
   return concat(run_dir, "/checkpoints/", checkpoint_name(step));
 }
 
-std::vector<CheckpointFile> list_checkpoints(const std::string& run_dir) {
-  const fs::path folder = fs::path(run_dir) / "checkpoints";
-  std::error_code error;
-  std::vector<CheckpointFile> files = checkpoints_in(folder, error);
-  if (!error || error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) {
-    return files;
-  }
-  throw Error(ErrorKind::io, concat("cannot look for checkpoints in ", folder.string(), ": ", error.message(),
+InputFile open_checkpoint(const Directory& run, std::uint64_t step) try {
+  const Directory checkpoints(run / "checkpoints");
+  return checkpoints / checkpoint_name(step);
+} catch (const Error& error) {
+  return {checkpoint_path(run.path(), step), error.what()};
+}
+
+Directory checkpoint_folder(const Directory& run) { return Directory::make(run / "checkpoints"); }
+
+std::vector<std::uint64_t> list_checkpoints(const Directory& run) try {
+  const std::optional<Directory> checkpoints = find_checkpoints(run);
+  return checkpoints ? steps_in(*checkpoints) : std::vector<std::uint64_t>();
+} catch (const Error& error) {
+  throw Error(ErrorKind::io, concat("cannot look for checkpoints: ", error.what(),
                                     "; make it readable, or name another run directory"));
 }
 
-void retire_checkpoints(const std::string& run_dir, std::uint64_t newest, const Retention& retention,
-                        std::optional<std::uint64_t> best) {
-  std::error_code unreadable;
-  std::vector<CheckpointFile> files = checkpoints_in(fs::path(run_dir) / "checkpoints", unreadable);
-  std::erase_if(files, [&](const CheckpointFile& file) { return file.step > newest; });
+void retire_checkpoints(const Directory& run, std::uint64_t newest, const Retention& retention,
+                        std::optional<std::uint64_t> best) try {
+  const std::optional<Directory> checkpoints = find_checkpoints(run);
+  if (!checkpoints) return;
+  std::vector<std::uint64_t> steps = steps_in(*checkpoints);
+  std::erase_if(steps, [&](std::uint64_t step) { return step > newest; });
   const auto every = static_cast<std::uint64_t>(retention.keep_every);
-  for (std::size_t i = 0; i + static_cast<std::size_t>(retention.keep) < files.size(); ++i) {
-    if ((every > 0 && files[i].step % every == 0) || files[i].step == best) continue;
-    std::error_code ignored;
-    fs::remove(files[i].path, ignored);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(retention.keep) < steps.size(); ++i) {
+    if ((every > 0 && steps[i] % every == 0) || steps[i] == best) continue;
+    remove_file(*checkpoints / checkpoint_name(steps[i]));
   }
+} catch (const Error&) {  // what cannot be read stays
 }
 
-void link_latest(const std::string& run_dir, std::uint64_t step) {
-  link_atomically(run_dir + "/checkpoints/latest", checkpoint_name(step));
+void link_latest(const Directory& run, std::uint64_t step) {
+  const Directory checkpoints(run / "checkpoints");
+  link_atomically(checkpoints / "latest", checkpoint_name(step));
 }
 
-void link_best(const std::string& run_dir, std::optional<std::uint64_t> step) {
-  const std::string link = run_dir + "/checkpoints/best";
-  std::error_code error;
-  const fs::path target = fs::read_symlink(link, error);  // empty when it is none
+void link_best(const Directory& run, std::optional<std::uint64_t> step) {
+  const Directory checkpoints(run / "checkpoints");
+  const DirectoryEntry link = checkpoints / "best";
+  const std::string target = read_link(link);
   if (step) {
     if (target != checkpoint_name(*step)) link_atomically(link, checkpoint_name(*step));
   } else if (!target.empty()) {
-    fs::remove(link, error);
+    remove_file(link);
   }
 }
 
-void remove_temporary_files(const std::string& run_dir) {
-  const fs::path folder = fs::path(run_dir) / "checkpoints";
-  std::error_code unreadable;
-  for (const std::string& name : names_in(folder, unreadable)) {
+void remove_temporary_files(const Directory& run) {
+  // Not those of `lock` and report.html, which others make without the lock.
+  constexpr std::array<std::string_view, 6> kOfTheRun{"config.toml", "metrics.jsonl", "self_check",
+                                                      "timeline.h5", "summaries.h5",  "evaluation.h5"};
+  for (const std::string& name : run.names()) {
     const std::string finished = unfinished(name);
-    std::error_code ignored;
-    if (finished == "latest" || finished == "best" || step_of(finished)) fs::remove(folder / name, ignored);
+    if (std::find(kOfTheRun.begin(), kOfTheRun.end(), finished) != kOfTheRun.end()) remove_file(run / name);
+  }
+  const std::optional<Directory> checkpoints = find_checkpoints(run);
+  if (!checkpoints) return;
+  for (const std::string& name : checkpoints->names()) {
+    const std::string finished = unfinished(name);
+    if (finished == "latest" || finished == "best" || step_of(finished)) remove_file(*checkpoints / name);
   }
 }
 
-void record_exit(const std::string& run_dir, int code, const std::string& sentence) noexcept {
+void record_exit(const Directory& run, int code, const std::string& sentence) noexcept {
   try {
-    create_atomically(run_dir + "/exit", concat(code, ' ', printable(sentence), '\n'));
+    create_atomically(run / "exit", concat(code, ' ', printable(sentence), '\n'));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "warning: how the run ended could not be recorded: %s\n",
                  printable(error.what()).c_str());
   }
 }
 
-std::string recorded_exit(const std::string& run_dir) {
-  const std::optional<SmallFile> file = read_small_file(run_dir + "/exit");
+std::string recorded_exit(const Directory& run) {
+  const std::optional<SmallFile> file = read_small_file(run / "exit");
   return file ? printable(file->content.substr(0, file->content.find('\n'))) : std::string();
 }
 
-RunDirectory::RunDirectory(std::string path, const comm::World& world)
-    : path_(std::move(path)), world_(world) {
+RunDirectory::RunDirectory(std::string path, const comm::World& world) : world_(world) {
   const Log log(world.rank());
   world.together([&] {
     if (world.rank() != 0) return;
-    make_folders(path_);
+    directory_ = make_folders(path);
     lock_.emplace(
-        path_, this_process(), [&](const std::string& why) { log.info(why); },
+        directory_, this_process(), [&](const std::string& why) { log.info(why); },
         [this](const std::string& holder) {
           Log(world_.rank())
-              .every_rank(concat(path_, " was taken over by ", holder,
+              .every_rank(concat(directory_.path(), " was taken over by ", holder,
                                  " while this run stood still; this run ends without a record"));
           world_.abort(exit_code(ErrorKind::checkpoint));
         });
-    last_end_ = recorded_exit(path_);
-    std::error_code ignored;
-    fs::remove(path_ + "/exit", ignored);
-    remove_temporary_files(path_);
+    last_end_ = recorded_exit(directory_);
+    remove_file(directory_ / "exit");
+    remove_temporary_files(directory_);
   });
+  if (world.rank() == 0) return;
+  try {
+    directory_ = Directory(path);
+  } catch (const Error&) {  // it needs it only to record how it fails, and says then that it cannot
+  }
 }
 
 void RunDirectory::record_end_of(const std::function<void()>& body) const {
   try {
     body();
-    if (world_.rank() == 0) record_exit(path_, 0, "done");
+    if (world_.rank() == 0) record_exit(directory_, 0, "done");
   } catch (const comm::AgreedError& error) {
-    if (world_.rank() == 0) record_exit(path_, exit_code(error.kind()), error.what());
+    if (world_.rank() == 0) record_exit(directory_, exit_code(error.kind()), error.what());
     throw;
   } catch (const Error& error) {
-    record_exit(path_, exit_code(error.kind()), concat("rank ", world_.rank(), ": ", error.what()));
+    record_exit(directory_, exit_code(error.kind()), concat("rank ", world_.rank(), ": ", error.what()));
     throw;
   } catch (const std::exception& error) {
-    record_exit(path_, exit_code(ErrorKind::internal),
+    record_exit(directory_, exit_code(ErrorKind::internal),
                 concat("rank ", world_.rank(), ": internal error: ", error.what()));
     throw;
   }

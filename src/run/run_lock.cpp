@@ -11,11 +11,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
 #include <random>
+#include <span>
 #include <sstream>
 #include <stop_token>
 #include <system_error>
@@ -25,22 +25,20 @@
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
-#include "cifar_mpi/base/handle.hpp"
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi::run {
 namespace {
 
-void close_descriptor(int descriptor) { ::close(descriptor); }
-using Descriptor = Handle<int, close_descriptor, -1>;
-
 constexpr const char* kUnreadable = "unreadable";
 
 constexpr std::size_t kMostClaims = 100;
 
 /// Empty for what cannot be read.
-std::string read_all(const std::string& path) { return read_small_file(path).value_or(SmallFile()).content; }
+std::string read_all(const DirectoryEntry& file) {
+  return read_small_file(file).value_or(SmallFile()).content;
+}
 
 std::string environment(const char* name) {
   const char* const value = std::getenv(name);
@@ -82,32 +80,34 @@ double seconds(const timespec& time) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// The time now by the clock of the file system of `folder`.
-double file_system_now(const std::string& probe) {
-  const Descriptor file(::open(probe.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+/// The time now by the clock of the file system on which `probe` is made for it.
+double file_system_now(const DirectoryEntry& probe) {
+  const Descriptor file(
+      ::openat(probe.folder(), probe.name(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   struct stat found {};
   const bool known = file && ::futimens(file.get(), nullptr) == 0 && ::fstat(file.get(), &found) == 0;
-  ::unlink(probe.c_str());
-  if (!known) throw Error(ErrorKind::io, concat("cannot write '", probe, "'; check the run directory"));
+  remove_file(probe);
+  if (!known)
+    throw Error(ErrorKind::io, concat("cannot write '", probe.path(), "'; check the run directory"));
   return seconds(found.st_mtim);
 }
 
 /// A lock and the claims to replace it that were left by starters who died over it; the last one counts.
 struct Claim {
-  std::string path;
+  DirectoryEntry file;
   LockHolder holder;
   double modified = 0.0;
 };
 
 /// Each token leads on once; a claim of a token that was there before, or of none, by its place alone.
-std::vector<Claim> read_claims(const std::string& lock) {
+std::vector<Claim> read_claims(const DirectoryEntry& lock) {
   std::vector<Claim> claims;
-  std::string path = lock;
-  while (const std::optional<SmallFile> file = read_small_file(path)) {
+  DirectoryEntry at = lock;
+  while (const std::optional<SmallFile> file = read_small_file(at)) {
     if (claims.size() == kMostClaims) {
       throw Error(ErrorKind::checkpoint,
-                  concat("beside ", lock, " lie more than ", kMostClaims,
-                         " claims to it, which no starts of runs leave; remove ", lock, "*"));
+                  concat("beside ", lock.path(), " lie more than ", kMostClaims,
+                         " claims to it, which no starts of runs leave; remove ", lock.path(), "*"));
     }
     LockHolder holder = parse_lock(file->content);
     const auto known = [&](const Claim& claim) { return claim.holder.token == holder.token; };
@@ -116,16 +116,15 @@ std::vector<Claim> read_claims(const std::string& lock) {
       holder.token = kUnreadable;
       if (!claims.empty()) holder.token += concat('-', claims.size());
     }
-    path = concat(lock, ".after.", holder.token);
-    claims.push_back({claims.empty() ? lock : concat(lock, ".after.", claims.back().holder.token),
-                      std::move(holder), file->modified_s});
+    DirectoryEntry next = lock + concat(".after.", holder.token);
+    claims.push_back({std::exchange(at, std::move(next)), std::move(holder), file->modified_s});
   }
   return claims;
 }
 
 bool same_claims(const std::vector<Claim>& a, const std::vector<Claim>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Claim& x, const Claim& y) {
-    return x.path == y.path && x.holder.token == y.holder.token;
+    return x.file.path() == y.file.path() && x.holder.token == y.holder.token;
   });
 }
 
@@ -134,60 +133,84 @@ std::string name_of(const LockHolder& holder) {
                 holder.job.empty() ? "" : concat(" (SLURM job ", holder.job, ")"));
 }
 
-[[noreturn]] void refuse(const std::string& lock, const LockHolder& holder, double silent_s) {
+[[noreturn]] void refuse(const Directory& run, const LockHolder& holder, double silent_s) {
   const double wait_s = std::max(3.0 * holder.heartbeat_s - silent_s, 0.0) + 1.0;
   if (holder.token.starts_with(kUnreadable)) {
     throw Error(ErrorKind::checkpoint,
-                concat(lock,
+                concat((run / "lock").path(),
                        " cannot be read as a lock, so who uses the run directory is not known; remove it if "
                        "nobody does, or start again in ",
                        fmt::format("{:.0f}", wait_s), " s"));
   }
   throw Error(ErrorKind::checkpoint,
-              concat(std::filesystem::path(lock).parent_path().string(), " is in use by ", name_of(holder),
-                     " since ", holder.since, ", heard of ", fmt::format("{:.0f}", std::max(silent_s, 0.0)),
+              concat(run.path(), " is in use by ", name_of(holder), " since ", holder.since, ", heard of ",
+                     fmt::format("{:.0f}", std::max(silent_s, 0.0)),
                      " s ago; let it end or choose another --run-dir (if it is dead, start again in ",
                      fmt::format("{:.0f}", wait_s), " s)"));
 }
 
 /// Replaces the lock by the claim `mine`, whatever the lock is. A folder is no lock of ours; it is moved aside.
-void put_in_place(const std::string& mine, const std::string& lock) {
-  if (std::rename(mine.c_str(), lock.c_str()) == 0) return;
+void put_in_place(const DirectoryEntry& mine, const DirectoryEntry& lock) {
+  const auto renamed = [](const DirectoryEntry& from, const DirectoryEntry& to) {
+    return ::renameat(from.folder(), from.name(), to.folder(), to.name()) == 0;
+  };
+  if (renamed(mine, lock)) return;
   if (errno == EISDIR || errno == ENOTEMPTY || errno == EEXIST) {
-    const std::string aside = concat(lock, ".folder.", random_token());
-    if (std::rename(lock.c_str(), aside.c_str()) == 0 && std::rename(mine.c_str(), lock.c_str()) == 0) return;
+    const DirectoryEntry aside = lock + concat(".folder.", random_token());
+    if (renamed(lock, aside) && renamed(mine, lock)) return;
   }
-  const std::string why = std::generic_category().message(errno);
-  ::unlink(mine.c_str());
-  throw Error(ErrorKind::checkpoint, concat(lock, " is stale, but cannot be replaced: ", why, "; remove it"));
+  const std::string why = last_error();
+  remove_file(mine);
+  throw Error(ErrorKind::checkpoint,
+              concat(lock.path(), " is stale, but cannot be replaced: ", why, "; remove it"));
 }
 
-/// Makes the lock this one's, or throws.
-void acquire(const std::string& lock, const LockHolder& me, const RunLock::Listener& took_over) {
+enum class Created : std::uint8_t { no, empty, whole };
+
+/// On a full disk a file can often still be made, only nothing be written to it. Without content it is as good a lock:
+/// its holder is not known, so it is left alone while it is renewed.
+Created create(const DirectoryEntry& file, const std::string& text) {
+  try {
+    return create_atomically(file, text) ? Created::whole : Created::no;
+  } catch (const Error&) {
+    const int how = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    const Descriptor empty(::openat(file.folder(), file.name(), how, 0666));
+    if (empty) return Created::empty;
+    if (errno == EEXIST) return Created::no;
+    throw;
+  }
+}
+
+/// Makes the lock this one's, or throws. False when its text is still to be written.
+bool acquire(const Directory& run, const LockHolder& me, const RunLock::Listener& took_over) {
   constexpr int kRounds = 100;  // in each some other starter was faster
+  const DirectoryEntry lock = run / "lock";
   const std::string text = to_text(me);
   for (int round = 0; round < kRounds; ++round) {
-    if (create_atomically(lock, text)) return;
+    if (const Created created = create(lock, text); created != Created::no) return created == Created::whole;
     const std::vector<Claim> claims = read_claims(lock);
     if (claims.empty()) continue;
     const Claim& last = claims.back();
-    const double silent_s = file_system_now(concat(lock, ".", me.token, ".now")) - last.modified;
+    const double silent_s = file_system_now(lock + concat(".", me.token, ".now")) - last.modified;
     const std::string stale = why_stale(last.holder, me, silent_s);
-    if (stale.empty()) refuse(lock, last.holder, silent_s);
-    const std::string mine = concat(lock, ".after.", last.holder.token);
-    if (!create_atomically(mine, text)) continue;
+    if (stale.empty()) refuse(run, last.holder, silent_s);
+    const DirectoryEntry mine = lock + concat(".after.", last.holder.token);
+    const Created created = create(mine, text);
+    if (created == Created::no) continue;
     std::vector<Claim> expected = claims;
     expected.push_back({mine, me, 0.0});
+    if (created == Created::empty) expected.back().holder.token = concat(kUnreadable, '-', claims.size());
     if (!same_claims(read_claims(lock), expected)) {
-      ::unlink(mine.c_str());
+      remove_file(mine);
       continue;
     }
     put_in_place(mine, lock);
-    for (std::size_t i = 1; i < claims.size(); ++i) ::unlink(claims[i].path.c_str());
+    for (std::size_t i = 1; i < claims.size(); ++i) remove_file(claims[i].file);
     took_over(concat("took over the lock of ", name_of(last.holder), ": ", stale));
-    return;
+    return created == Created::whole;
   }
-  throw Error(ErrorKind::checkpoint, concat(lock, " changes all the time; are several runs being started?"));
+  throw Error(ErrorKind::checkpoint,
+              concat(lock.path(), " changes all the time; are several runs being started?"));
 }
 
 }  // namespace
@@ -266,13 +289,13 @@ struct RunLock::Heart {
   std::jthread thread;  ///< last: it ends first
 };
 
-RunLock::RunLock(const std::string& run_dir, LockHolder me, const Listener& took_over)
-    : path_(run_dir + "/lock"), me_(std::move(me)), heart_(std::make_unique<Heart>()) {
-  acquire(path_, me_, took_over);
+RunLock::RunLock(const Directory& run, LockHolder me, const Listener& took_over)
+    : lock_(run / "lock"), me_(std::move(me)), heart_(std::make_unique<Heart>()) {
+  signed_ = acquire(run, me_, took_over);
 }
 
-RunLock::RunLock(const std::string& run_dir, LockHolder me, const Listener& took_over, Listener lost)
-    : RunLock(run_dir, std::move(me), took_over) {
+RunLock::RunLock(const Directory& run, LockHolder me, const Listener& took_over, Listener lost)
+    : RunLock(run, std::move(me), took_over) {
   heart_->thread =
       std::jthread([this, &heart = *heart_, lost = std::move(lost)](const std::stop_token& over) {
         using Clock = std::chrono::steady_clock;
@@ -289,22 +312,33 @@ RunLock::RunLock(const std::string& run_dir, LockHolder me, const Listener& took
           if (now - beaten < period && !stood_still) continue;
           beaten = now;
           if (!held()) {
-            lost(name_of(parse_lock(read_all(path_))));
+            lost(name_of(parse_lock(read_all(lock_))));
             return;
           }
-          ::utimensat(AT_FDCWD, path_.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+          if (!signed_) sign();
+          ::utimensat(lock_.folder(), lock_.name(), nullptr, AT_SYMLINK_NOFOLLOW);
         }
       });
 }
 
 RunLock::~RunLock() {
   heart_.reset();
-  if (parse_lock(read_all(path_)).token == me_.token) ::unlink(path_.c_str());
+  const std::string token = parse_lock(read_all(lock_)).token;
+  if (token == me_.token || (!signed_ && token == kUnreadable)) remove_file(lock_);
+}
+
+void RunLock::sign() {
+  try {
+    const std::string text = to_text(me_);
+    write_atomically(lock_, std::as_bytes(std::span(text)));
+    signed_ = true;
+  } catch (const Error&) {  // there is still no room
+  }
 }
 
 bool RunLock::held() const {
   // A lock that cannot be read (folder removed, server away) is no sign of another run.
-  const std::string token = parse_lock(read_all(path_)).token;
+  const std::string token = parse_lock(read_all(lock_)).token;
   return token == me_.token || token == kUnreadable;
 }
 

@@ -8,21 +8,18 @@
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi::run {
-namespace {
 
-std::string path_in(const std::string& run_dir) { return run_dir + "/self_check"; }
+std::string self_check_path(const std::string& run_dir) { return concat(run_dir, "/self_check"); }
 
-}  // namespace
-
-void write_self_check(const std::string& run_dir, const SelfCheckRecord& record) {
+void write_self_check(const Directory& run, const SelfCheckRecord& record) {
   const std::string content =
       concat(to_string(record.result), ' ', record.key, ' ', record.time, '\n', record.text);
-  write_atomically(path_in(run_dir), std::as_bytes(std::span(content)));
+  write_atomically(run / "self_check", std::as_bytes(std::span(content)));
 }
 
-std::optional<SelfCheckRecord> read_self_check(const std::string& run_dir) {
+std::optional<SelfCheckRecord> read_self_check(const Directory& run) {
   constexpr std::size_t kMost = 1 << 20;  // a line for each device of a large job
-  const std::optional<SmallFile> file = read_small_file(path_in(run_dir), kMost);
+  const std::optional<SmallFile> file = read_small_file(run / "self_check", kMost);
   if (!file) return std::nullopt;
   const std::string& content = file->content;
   const std::string line = content.substr(0, content.find('\n'));

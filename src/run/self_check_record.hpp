@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/names.hpp"
 
 /// RUN_DIR/self_check: what the last self-check of a device came to.
@@ -26,10 +27,13 @@ struct SelfCheckRecord {
   std::string text;  ///< lines
 };
 
+/// RUN_DIR/self_check, for people.
+std::string self_check_path(const std::string& run_dir);
+
 /// Throws Error{io}.
-void write_self_check(const std::string& run_dir, const SelfCheckRecord& record);
+void write_self_check(const Directory& run, const SelfCheckRecord& record);
 
 /// None where there is no such file, or it is none of ours: then nothing is known.
-std::optional<SelfCheckRecord> read_self_check(const std::string& run_dir);
+std::optional<SelfCheckRecord> read_self_check(const Directory& run);
 
 }  // namespace cifar_mpi::run

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -90,34 +89,29 @@ RunFingerprint fingerprint_of(const run::Checkpoint& checkpoint) {
 
 }  // namespace
 
-std::string resolve_checkpoint(const std::string& path, const Log& log) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return path;
-  const std::optional<run::FoundCheckpoint> found = run::newest_valid_checkpoint(path, log);
-  if (!found) {
-    throw Error(ErrorKind::checkpoint, concat(path, " holds no checkpoint (", path,
-                                              "/checkpoints/step_*.h5); "
-                                              "has the run written one yet?"));
-  }
-  return found->path;
+std::uint64_t newest_checkpoint(const Directory& run, const Log& log) {
+  const std::optional<run::FoundCheckpoint> found = run::newest_valid_checkpoint(run, log);
+  if (found) return found->content.progress.step;
+  throw Error(ErrorKind::checkpoint, concat(run.path(), " holds no checkpoint (", run.path(),
+                                            "/checkpoints/step_*.h5); has the run written one yet?"));
 }
 
-run::Checkpoint read_on_all_ranks(const std::string& path, const comm::World& world, comm::Heartbeat& heart) {
+run::Checkpoint read_on_all_ranks(const InputFile& file, const comm::World& world, comm::Heartbeat& heart) {
   heart.activity = comm::Activity::starting;
   run::Checkpoint checkpoint;
   RunFingerprint mine;
   world.together([&] {
-    checkpoint = run::read_checkpoint(path);
+    checkpoint = run::read_checkpoint(file);
     mine = fingerprint_of(checkpoint);
   });
   world.require_equal(ErrorKind::usage, mine, "start all ranks with the same checkpoint");
   return checkpoint;
 }
 
-Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path,
+Evaluation evaluate_checkpoint(const EvaluationConfig& config, const InputFile& file,
                                const comm::World& world, const comm::PlatformFactory& make_platform,
                                comm::Heartbeat& heart) {
-  return evaluate_checkpoint(config, read_on_all_ranks(path, world, heart), path, world, make_platform,
+  return evaluate_checkpoint(config, read_on_all_ranks(file, world, heart), file.path(), world, make_platform,
                              heart);
 }
 

@@ -56,8 +56,7 @@ class Loop {
             terminal_takes_utf8()),
         schedule_(schedule_spec(state.config, state.sizes, state.info.train_count)),
         checkpoints_(
-            state.world, state.config.run_dir,
-            {state.config.keep, state.config.keep_every, state.config.keep_best},
+            state.world, *state.run, retention_of(state.config),
             [this](std::uint64_t step, std::optional<double> test_accuracy) {
               return snapshot(s_, schedule_, step, test_accuracy);
             },
@@ -127,7 +126,6 @@ class Loop {
 
 void Loop::run(const std::string& last_end) {
   const std::uint64_t total = s_.sizes.total_steps;
-  checkpoints_.begin(launched_);
   note_past_trace(s_);
   if (launched_ > total) {
     view_.event(concat("this run is at step ", launched_, " already, more than the ", total,
@@ -145,10 +143,9 @@ void Loop::run(const std::string& last_end) {
     summaries_.emplace(s_, board_, launched_);
     if (s_.world.rank() != 0) return;
     if (s_.look != nullptr) checkpoints_.also_write([this] { return summaries_->write_file(); });
-    metrics_ =
-        report::MetricsFile(s_.config.run_dir + "/metrics.jsonl", launched_, s_.log, launched_ >= total);
+    metrics_ = report::MetricsFile(*s_.run / "metrics.jsonl", launched_, s_.log, launched_ >= total);
     if (!s_.config.tensorboard) return;
-    board_ = report::TensorBoard(s_.config.run_dir + "/tensorboard", launched_,
+    board_ = report::TensorBoard(*s_.run / "tensorboard", launched_,
                                  {s_.network.net, hparams(s_), s_.look != nullptr ? unseen_outputs(s_) : ""},
                                  s_.log);
   });
@@ -180,7 +177,7 @@ void Loop::write_event(report::RunEventKind kind, const std::string& text) {
 bool Loop::was_concluded() const {
   double known = 0.0;
   if (s_.world.rank() == 0)
-    known = run::recorded_test_accuracy(run::checkpoint_path(s_.config.run_dir, launched_)) ? 1 : 0;
+    known = run::recorded_test_accuracy(run::open_checkpoint(*s_.run, launched_)) ? 1 : 0;
   s_.world.broadcast(std::as_writable_bytes(std::span(&known, 1)));
   return known != 0.0;
 }
@@ -462,7 +459,7 @@ bool Loop::evaluate() {
 /// For people and reports: training goes on without.
 void Loop::keep(const run::EvaluationFile& evaluation) {
   try {
-    run::write_evaluation(s_.config.run_dir + "/evaluation.h5", evaluation);
+    run::write_evaluation(*s_.run / "evaluation.h5", evaluation);
   } catch (const Error& error) {
     if (!std::exchange(warned_of_evaluation_, true))
       view_.warning(concat(error.what(), "; training goes on"));
@@ -487,7 +484,7 @@ void Loop::tell_summary() {
   if (s_.world.rank() != 0) return;
   const char* const why_none =
       s_.skips() ? "workers are in different steps at a time, so none is sampled" : "no step was sampled";
-  for (const std::string& line : report::run_summary(s_.config.run_dir, why_none)) view_.event(line);
+  for (const std::string& line : report::run_summary(*s_.run, why_none)) view_.event(line);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ std::optional<SelfCheckRecord> find_record(const SessionState& state, const comm
                                            const std::string& key) {
   RunFingerprint told;
   if (ranks.rank() == 0) {
-    const auto record = run::read_self_check(state.config.run_dir);
+    const auto record = run::read_self_check(*state.run);
     if (record && record->key == key) told.emplace_back(to_string(record->result), record->time);
   }
   ranks.broadcast(told);
@@ -47,14 +47,13 @@ std::optional<SelfCheckRecord> find_record(const SessionState& state, const comm
 void write_record(const SessionState& state, const comm::World& ranks, const SelfCheckRecord& record) {
   ranks.together([&] {
     if (ranks.rank() != 0) return;
-    run::make_folders(state.config.run_dir);
-    run::write_self_check(state.config.run_dir, record);
+    run::write_self_check(*state.run, record);
   });
 }
 
 /// The other device, or the end of the run; what belongs to the device that failed goes with it.
 comm::PlatformFactory give_way(SessionState& state, const SelfCheck& check, const std::string& why) {
-  const std::string place = concat(state.config.run_dir, "/self_check");
+  const std::string place = run::self_check_path(state.config.run_dir);
   if (!check.instead) {
     throw comm::AgreedError(ErrorKind::device, concat("the GPU is not taken: ", why, " (", place,
                                                       "); mend it, or train on the CPU with --device cpu"));
@@ -99,8 +98,8 @@ comm::PlatformFactory check_now(SessionState& state, const comm::World& ranks,
     return give_way(state, check, concat("its self-check failed on ", report.faults.front()));
   }
   const char* const judged = check.judge ? "" : "; without oneDNN there is no CPU to compare gradients with";
-  state.log.info(
-      concat("self-check: passed in ", seconds, " (", state.config.run_dir, "/self_check)", judged));
+  state.log.info(concat("self-check: passed in ", seconds, " (", run::self_check_path(state.config.run_dir),
+                        ")", judged));
   state.self_check = concat("passed ", record.time, judged, ": ", devices);
   return asked;
 }
@@ -112,8 +111,8 @@ comm::PlatformFactory platform_proven_on(const comm::World& ranks, SessionState&
   const std::string key = key_of(state, devices);
   const std::optional<SelfCheckRecord> known = find_record(state, ranks, key);
   if (known && known->result == SelfCheckResult::passed) {
-    state.log.info(concat("self-check: passed at ", known->time, " on this device (", state.config.run_dir,
-                          "/self_check)"));
+    state.log.info(concat("self-check: passed at ", known->time, " on this device (",
+                          run::self_check_path(state.config.run_dir), ")"));
     state.self_check = concat("passed ", known->time, ": ", devices);
     return asked;
   }

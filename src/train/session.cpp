@@ -11,6 +11,7 @@
 #include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "run/resume.hpp"
+#include "run/run_checkpoints.hpp"
 #include "train/proven_device.hpp"
 #include "train/resolved.hpp"
 #include "train/roles.hpp"
@@ -19,11 +20,19 @@
 namespace cifar_mpi::train {
 namespace {
 
+/// Before anything is written: what is not to be kept any more may take the room for it.
+void make_room(const SessionState& state) {
+  try {
+    run::begin_retention(*state.run, state.progress.step, retention_of(state.config));
+  } catch (const Error& error) {
+    state.log.warn(error.what());
+  }
+}
+
 /// Keeps the configuration for people, and so proves that files can be written to the run directory before
 /// hours of work depend on it. Every start has its own; that of the start before stays until then.
-void write_configuration(const TrainConfig& config) {
-  run::make_folders(config.run_dir);
-  write_atomically(config.run_dir + "/config.toml", std::as_bytes(std::span(config.text)));
+void write_configuration(const SessionState& state) {
+  write_atomically(*state.run / "config.toml", std::as_bytes(std::span(state.config.text)));
 }
 
 void open_dataset(SessionState& state) {
@@ -108,7 +117,7 @@ void build_programs(SessionState& state, const run::Start& start) {
 
 run::StartRequest start_request(const SessionState& state) {
   const TrainConfig& config = state.config;
-  return {config.run_dir,
+  return {state.run,
           config.resume,
           config.data,
           config.global_batch != 0,
@@ -213,11 +222,12 @@ void describe_run(const SessionState& state, const run::Start& start) {
 
 }  // namespace
 
-std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,
-                                     const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
-                                     const SelfCheck* check) {
+std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, const comm::World& world,
+                                     const Log& log, const comm::PlatformFactory& make_platform,
+                                     std::atomic<int>& requests, const SelfCheck* check) {
   auto owner = std::make_unique<SessionState>(std::move(config), world, log, requests);
   SessionState& state = *owner;
+  state.run = &run;
   world.together([&] { open_dataset(state); });
   require_equal_data(world, *state.dataset, state.config.data);
   run::StartRequest asked = start_request(state);
@@ -246,7 +256,9 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   state.progress.seed = state.config.seed;
   state.progress.identity = std::move(asked.fingerprint);
   world.together([&] {
-    if (world.rank() == 0) write_configuration(state.config);
+    if (world.rank() != 0) return;
+    make_room(state);
+    write_configuration(state);
   });
   open_update_on_these_nodes(state);
   world.together([&] { build_programs(state, start); });
@@ -256,10 +268,10 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   return owner;
 }
 
-Session::Session(TrainConfig config, const comm::World& world, const Log& log,
+Session::Session(TrainConfig config, const Directory& run, const comm::World& world, const Log& log,
                  const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
                  const SelfCheck* check)
-    : state_(set_up(std::move(config), world, log, make_platform, requests, check)) {}
+    : state_(set_up(std::move(config), run, world, log, make_platform, requests, check)) {}
 
 Session::~Session() = default;
 

@@ -32,6 +32,7 @@ struct SessionState {
   }
 
   TrainConfig config;
+  const Directory* run = nullptr;  ///< the opened run directory of a run; rank 0 alone writes there
   const comm::World& world;
   Log log;
   std::atomic<int>& requests;
@@ -115,6 +116,9 @@ data::SampleOrder sample_order(const SessionState& state);
 /// Steps between evaluations.
 std::uint64_t eval_every(const SessionState& state);
 
+/// Which checkpoints the run keeps.
+run::Retention retention_of(const TrainConfig& config);
+
 /// Whether averagings have a momentum, a row of the table.
 bool has_outer_momentum(const TrainConfig& config);
 
@@ -138,9 +142,9 @@ void write_step(SessionState& state, std::uint64_t done);
 std::unique_ptr<engine::Runner> plan_look(SessionState& state);
 
 /// Everything Session's constructor does; see there.
-std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& world, const Log& log,
-                                     const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
-                                     const SelfCheck* check = nullptr);
+std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, const comm::World& world,
+                                     const Log& log, const comm::PlatformFactory& make_platform,
+                                     std::atomic<int>& requests, const SelfCheck* check = nullptr);
 
 /// The loop over steps, from state.progress.step to the end. `last_end` as Session::run has it.
 void run_loop(SessionState& state, const std::string& last_end = {});

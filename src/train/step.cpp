@@ -114,6 +114,10 @@ data::SampleOrder sample_order(const SessionState& state) {
           state.world.rank(),   state.sizes.workers, state.sizes.batch};
 }
 
+run::Retention retention_of(const TrainConfig& config) {
+  return {config.keep, config.keep_every, config.keep_best};
+}
+
 std::uint64_t eval_every(const SessionState& state) {
   if (state.config.eval_every <= 0.0) return state.sizes.total_steps;
   return std::max<std::uint64_t>(

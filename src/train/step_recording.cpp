@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <span>
 #include <system_error>
@@ -186,13 +185,12 @@ StepRecording::StepRecording(SessionState& state, std::vector<std::uint64_t> bou
   const bool first_program = begun == s_.progress.step;
   if (asked.first > 0 && (first_program || asked.first > begun)) asked_ = {asked.first - 1, asked.last};
   if (s_.world.rank() != 0) return;
-  const std::string path = s_.config.run_dir + "/timeline.h5";
+  const DirectoryEntry file = *s_.run / "timeline.h5";
   if (s_.skips()) {  // ranks are in different steps: what an earlier start left says nothing of this one
-    std::error_code unknown;
-    std::filesystem::remove(path, unknown);
+    remove_file(file);
     return;
   }
-  file_ = std::make_unique<report::TimelineFile>(path, timeline_head(s_), begun, s_.log);
+  file_ = std::make_unique<report::TimelineFile>(file, timeline_head(s_), begun, s_.log);
 }
 
 void StepRecording::before_launch(std::uint64_t step) {
@@ -284,7 +282,7 @@ void StepRecording::gather() {
   report::TraceFile trace;
   std::optional<report::PerfettoTrace> perfetto;
   std::vector<report::Timeline::Step> samples;
-  if (traced) trace = report::TraceFile(s_.config.run_dir, recorded_.front().step + 1, s_.log);
+  if (traced) trace = report::TraceFile(*s_.run / "trace", recorded_.front().step + 1, s_.log);
   for (std::size_t first = 0; first < recorded_.size(); first += kGathered) {
     std::vector<report::Timeline::Step> steps =
         collect(first, std::min(kGathered, recorded_.size() - first), clock);

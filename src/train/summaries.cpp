@@ -21,10 +21,10 @@ std::vector<T> download(engine::Backend& backend, const Buffer& block) {
 }  // namespace
 
 Summaries::Summaries(SessionState& state, report::TensorBoard& board, std::uint64_t completed)
-    : s_(state), board_(board), path_(state.config.run_dir + "/summaries.h5") {
+    : s_(state), board_(board), file_(*state.run / "summaries.h5") {
   if (s_.look == nullptr) return;
   try {
-    history_ = report::SummaryHistory::read(path_, completed);
+    history_ = report::SummaryHistory::read(file_, completed);
   } catch (const std::exception& error) {
     s_.log.warn(concat(error.what(), "; training goes on, and replaces it"));
   }
@@ -92,7 +92,7 @@ report::InputImages Summaries::images() const {
 }
 
 run::WriteBeside Summaries::write_file() const {
-  return [history = history_, path = path_] { history.write(path); };
+  return [history = history_, file = file_] { history.write(file); };
 }
 
 }  // namespace cifar_mpi::train

@@ -38,7 +38,7 @@ class Summaries {
 
   SessionState& s_;
   report::TensorBoard& board_;
-  std::string path_;
+  DirectoryEntry file_;
   report::SummaryHistory history_;
 };
 

@@ -22,12 +22,13 @@ FileSystem file_system;
 
 }  // namespace
 
-// The linker sends our own library's calls of link here (--wrap).
+// The linker sends our own library's calls of linkat here (--wrap).
 extern "C" {
-int __real_link(const char* from, const char* to);
-int __wrap_link(const char* from, const char* to) {
-  if (file_system.neighbour) __real_link(from, (std::string(to) + ".neighbours").c_str());
-  if (file_system.has_links) return __real_link(from, to);
+int __real_linkat(int from_folder, const char* from, int to_folder, const char* to, int flags);
+int __wrap_linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) {
+  if (file_system.neighbour)
+    __real_linkat(from_folder, from, to_folder, (std::string(to) + ".neighbours").c_str(), flags);
+  if (file_system.has_links) return __real_linkat(from_folder, from, to_folder, to, flags);
   const rlimit limit{10, 10};
   if (file_system.fills) setrlimit(RLIMIT_FSIZE, &limit);
   errno = EPERM;

@@ -96,6 +96,31 @@ TEST_F(Fault, AFullDiskLosesNothingThatWasWrittenBefore) {
   expect_same_groups("full_copy", "undisturbed");
 }
 
+TEST_F(Fault, ASmallerKeepMakesRoomOnAFullDisk) {
+  fs::create_directory(file("filled"));
+  const auto train = [&](const std::string& keep) {
+    std::string command;
+    for (const std::string& word : under_mpirun(with(small("filled"), {"--steps", "14", "--keep", keep})))
+      command += word + ' ';
+    return command;
+  };
+  const std::string dir = file("filled");
+  Process job = start({"unshare", "-m", "sh", "-c",
+                       "mount -t tmpfs -o size=60m none " + dir + " || exit 77; " + train("5") + "; ls " +
+                           dir + "/checkpoints; cat /dev/zero > " + dir + "/filler; " + train("1") + "; ls " +
+                           dir + "/checkpoints; cat " + dir + "/exit; ls " + dir},
+                      {}, file("filled.log"));
+  const int code = job.wait(100.0);
+  if (code == 77 || code == 1) GTEST_SKIP() << "this machine does not allow to mount a tmpfs in a namespace";
+  const std::string log = job.output();
+  const std::size_t filled = log.find("No space left on device");
+  EXPECT_LT(log.find("latest\nstep_000000007.h5\nstep_000000014.h5\n"), filled) << log;
+  ASSERT_NE(filled, std::string::npos) << log;
+  EXPECT_NE(log.find("this run is finished: step 14", filled), std::string::npos) << log;
+  EXPECT_NE(log.find("latest\nstep_000000014.h5\n0 done\n", filled), std::string::npos) << log;
+  EXPECT_EQ(log.find("\nlock", filled), std::string::npos) << log;
+}
+
 TEST_F(Fault, ASecondRunInTheDirectoryIsRefusedAndTheFirstGoesOn) {
   // The audit changes no bit and takes its time.
   Process job = start(under_mpirun(with(small("busy"), {"--runner", "audit"})), {}, file("busy.log"));

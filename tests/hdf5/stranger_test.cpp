@@ -215,5 +215,22 @@ TEST_F(Hdf5Stranger, CannotMakeItsReaderLoadAFilter) {
   EXPECT_EQ(allowed, 0u);
 }
 
+/// Between the look at it and HDF5's own opening somebody exchanges the file.
+TEST(Stranger, ExchangesNoFileThatWasOpened) {
+  const TempDir dir;
+  for (const std::uint8_t value : std::vector<std::uint8_t>{1, 2}) {
+    Writer file;
+    file.write("/value", {1}, std::vector<std::uint8_t>{value});
+    file.save(dir / (value == 1 ? "file.h5" : "other.h5"));
+  }
+  const InputFile opened(dir.opened() / "file.h5");
+  std::filesystem::rename(dir / "file.h5", dir / "aside.h5");
+  std::filesystem::create_symlink("other.h5", dir / "file.h5");
+  EXPECT_EQ(Reader(opened).read<std::uint8_t>("/value"), std::vector<std::uint8_t>{1});
+  EXPECT_EQ(Reader(dir / "file.h5").read<std::uint8_t>("/value"), std::vector<std::uint8_t>{2});
+  expect_error(ErrorKind::checkpoint, {dir / "file.h5", "symbolic link"},
+               [&] { open_record(dir / "file.h5", "format", 1); });
+}
+
 }  // namespace
 }  // namespace cifar_mpi::hdf5

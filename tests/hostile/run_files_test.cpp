@@ -277,7 +277,8 @@ TEST_F(Hostile, Lock) {
         return try_to([&] {
           std::string seen;
           const auto hear = [&](const std::string& why) { seen += why; };
-          const run::RunLock lock(folder, run::this_process(), hear, hear);
+          const Directory run(folder);
+          const run::RunLock lock(run, run::this_process(), hear, hear);
           return seen + (lock.held() ? "" : " not held");
         });
       });

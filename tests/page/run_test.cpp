@@ -33,7 +33,7 @@ TEST(LoadRun, RefusesWhatIsNoRunDirectory) {
   expect_error(ErrorKind::checkpoint, {folder / "none is not there", "--run-dir"},
                [&] { load_run(folder / "none"); });
   write_file(folder / "file", "");
-  expect_error(ErrorKind::checkpoint, {folder / "file is no folder"}, [&] { load_run(folder / "file"); });
+  expect_error(ErrorKind::checkpoint, {folder / "file: it is no folder"}, [&] { load_run(folder / "file"); });
   expect_error(ErrorKind::checkpoint, {folder.path(), "is no run directory", "metrics.jsonl"},
                [&] { load_run(folder.path()); });
 }
@@ -106,11 +106,11 @@ TEST(LoadRun, FollowsNoLinkToWhatARunLeaves) {
     fs::remove(folder / name);
     fs::create_symlink(elsewhere / name, folder / name);
     EXPECT_TRUE(mentions(load_run(folder.path()).problems,
-                         (folder / name) + " is a symbolic link, which is not followed"));
+                         (folder / name) + "': it is a symbolic link, which is not followed"));
     fs::remove(folder / name);
   }
   fs::create_symlink(elsewhere / "none", folder / "summaries.h5");
-  EXPECT_TRUE(mentions(load_run(folder.path()).problems, "summaries.h5 is a symbolic link"));
+  EXPECT_TRUE(mentions(load_run(folder.path()).problems, "summaries.h5': it is a symbolic link"));
 }
 
 TEST(LoadRun, SaysThatThereAreNoMetrics) {
@@ -166,7 +166,8 @@ TEST(Marks, StandWhereSomethingHappened) {
                  report_line(200, 10) + "{\"event\":\"resume\",\"step\":200,\"ranks\":4,\"reached\":270}\n" +
                  report_line(300, 10) +
                  "{\"event\":\"resume\",\"step\":300,\"ranks\":4,\"text\":\"7 rank 2 was lost\"}\n");
-  const page::Run run = load_run(folder.path());
+  std::vector<page::Run> runs(1);
+  const page::Run& run = runs[0] = load_run(folder.path());
   EXPECT_TRUE(run.problems.empty()) << run.problems.front();
   const std::vector<Mark> marks = marks_of(run);
   ASSERT_EQ(marks.size(), 3u);
@@ -175,7 +176,7 @@ TEST(Marks, StandWhereSomethingHappened) {
   EXPECT_EQ(marks[1].letter, "fault");
   EXPECT_NE(marks[1].text.find("killed"), std::string::npos);
   EXPECT_EQ(marks[2].text, "the run failed behind this step: 7 rank 2 was lost");
-  const std::string table = events_html({run});
+  const std::string table = events_html(runs);
   EXPECT_NE(table.find("it had come to step 270, 70 steps are done again"), std::string::npos) << table;
 }
 
@@ -244,11 +245,12 @@ TEST(Tiles, HaveTheSpeedThatItsCurvesLegendHas) {
   std::string lines;
   for (int i = 1; i <= 20; ++i) lines += report_line(100 * i, 10 * i, i < 11 ? 100 : i < 20 ? 250 : 10);
   write_file(folder / "metrics.jsonl", lines);
-  const page::Run run = load_run(folder.path());
+  std::vector<page::Run> runs(1);
+  const page::Run& run = runs[0] = load_run(folder.path());
   const Facts tiles = tiles_of(run);
   EXPECT_NE(std::find(tiles.begin(), tiles.end(), Facts::value_type("images per second", "250")),
             tiles.end());
-  for (const Chart& chart : curves({run})) {
+  for (const Chart& chart : curves(runs)) {
     if (chart.id != "speed") continue;
     EXPECT_NE(figure_html(chart).find("<b>250 /s</b>"), std::string::npos) << "not that of the last line";
   }

@@ -208,7 +208,7 @@ class Traces : public testing::Test {
   }
   /// In three pieces.
   std::string write() {
-    TraceFile file(folder_.path(), 12, Log());
+    TraceFile file(folder_ / "trace", 12, Log());
     for (int piece = 0; piece < 3; ++piece) file.append(std::string(1000, 'x'));
     return file.finish();
   }
@@ -222,7 +222,7 @@ TEST_F(Traces, AreThereWhenTheyAreWhole) {
   std::filesystem::create_symlink(folder_ / "secret", path_);
   std::filesystem::create_symlink(folder_ / "secret", path_ + ".tmp");
   const std::string warnings = warnings_of([&] {
-    TraceFile(folder_.path(), 12, Log()).append("half");
+    TraceFile(folder_ / "trace", 12, Log()).append("half");
     EXPECT_EQ(read_file(path_), "mine");
     EXPECT_EQ(write(), path_);
   });
@@ -242,7 +242,7 @@ TEST_F(Traces, AreOneWarningOnAFullDisk) {
 
 TEST_F(Traces, AreOneWarningWhereTheirFolderIsNone) {
   write_file(folder_ / "trace", "mine");
-  expect_one_warning("Not a directory", [&] { EXPECT_EQ(write(), ""); });
+  expect_one_warning("it is no folder", [&] { EXPECT_EQ(write(), ""); });
   std::filesystem::remove(folder_ / "trace");
   std::filesystem::create_directory(folder_ / "elsewhere");
   std::filesystem::create_directory_symlink(folder_ / "elsewhere", folder_ / "trace");

@@ -47,7 +47,7 @@ TEST(RunSummary, HasTableVerdictAndTheWaysToLookAtTheRun) {
   write_file(run + "/trace/step_100.perfetto-trace", "");
   write_file(run + "/trace/notes.txt", "");
   write_timeline(run + "/timeline.h5", small());
-  const Lines lines = run_summary(run);
+  const Lines lines = run_summary(Directory(run));
   ASSERT_EQ(lines.size(), 10u + 1u + 6u + 1u + 4u);
   EXPECT_EQ(lines[0], budget_table(small())[0]);
   EXPECT_TRUE(lines[10].starts_with("verdict: 0.96: ")) << lines[10];
@@ -65,7 +65,7 @@ TEST(RunSummary, SaysNothingTwice) {
   const Line fast = {{kForward, 20}, {kBackward1, 25}, {kBucket0, 9}, {kUpdate0, 5}};
   const Line slow = {{kForward, 24}, {kBackward1, 30}, {kUpdate0, 6}};
   write_timeline(folder / "timeline.h5", timeline({{fast, slow, fast}}));
-  const Lines lines = run_summary(folder / "");
+  const Lines lines = run_summary(folder.opened());
   EXPECT_TRUE(lines[10].starts_with("verdict: 0.89: rank 1 on node1 computes 20 % slower")) << lines[10];
   EXPECT_EQ(lines[12], "  load balance             0.89  see the verdict");
 }
@@ -75,13 +75,13 @@ TEST(RunSummary, SaysInOneLineWhatIsNotThere) {
   const std::string run = folder / "run";
   std::filesystem::create_directories(run);
   const Lines command = {"look at it:", "  cifar_mpi_report " + run};
-  Lines lines = run_summary(run);
+  Lines lines = run_summary(Directory(run));
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0], "no verdict: no step was sampled");
-  EXPECT_EQ(run_summary(run, "nobody looked")[0], "no verdict: nobody looked");
+  EXPECT_EQ(run_summary(Directory(run), "nobody looked")[0], "no verdict: nobody looked");
   EXPECT_EQ(Lines(lines.begin() + 1, lines.end()), command);
   write_file(run + "/timeline.h5", "no HDF5");
-  lines = run_summary(run);
+  lines = run_summary(Directory(run));
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_TRUE(lines[0].starts_with("no verdict: ") && lines[0].find("timeline.h5") != std::string::npos)
       << lines[0];

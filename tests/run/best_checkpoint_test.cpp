@@ -34,7 +34,7 @@ class TestAccuraciesTest : public testing::Test {
   }
   /// The step of the best; 0 when there is none.
   static std::uint64_t step_of(const std::optional<BestCheckpoint>& best) { return best ? best->step : 0; }
-  std::uint64_t best(std::uint64_t newest) { return step_of(TestAccuracies(dir_.path()).best(newest)); }
+  std::uint64_t best(std::uint64_t newest) { return step_of(TestAccuracies(dir_.opened()).best(newest)); }
 
   TempDir dir_;
 };
@@ -48,7 +48,7 @@ TEST_F(TestAccuraciesTest, TakeTheBestAndOfEqualOnesTheEarliest) {
   write(4, 0.75);
   write(5, 0.25);
   EXPECT_EQ(best(100), 3u);
-  EXPECT_EQ(TestAccuracies(dir_.path()).best(100)->test_accuracy, 0.75);
+  EXPECT_EQ(TestAccuracies(dir_.opened()).best(100)->test_accuracy, 0.75);
   EXPECT_EQ(best(2), 2u);  // what lies beyond the step where the run stands is not of it
   write(6, 0.0);
   EXPECT_EQ(best(100), 3u);
@@ -73,7 +73,7 @@ TEST_F(TestAccuraciesTest, BelieveNoFileThatIsDamagedMisnamedOrMakesNoSense) {
 }
 
 TEST_F(TestAccuraciesTest, KnowWhatWasWrittenSince) {
-  TestAccuracies accuracies(dir_.path());
+  TestAccuracies accuracies(dir_.opened());
   write(1, 0.5);
   write_file(checkpoint_path(dir_.path(), 2), "torn");
   EXPECT_EQ(step_of(accuracies.best(2)), 1u);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <optional>
@@ -58,7 +59,7 @@ std::size_t files_in(const std::string& folder) {
 
 TEST(CheckpointWriter, WritesSetsTheLinkAndRetires) {
   const TempDir dir;
-  CheckpointWriter writer(dir.path(), {2, 4});
+  CheckpointWriter writer(dir.opened(), {2, 4});
   for (std::uint64_t step = 1; step <= 7; ++step) {
     const WriteReport report = write(writer, step);
     EXPECT_EQ(report.problem, "");
@@ -73,8 +74,7 @@ TEST(CheckpointWriter, WritesSetsTheLinkAndRetires) {
 
 /// The steps of the files, and behind them that of `best`, 0 when there is none.
 std::vector<std::uint64_t> kept(const TempDir& dir) {
-  std::vector<std::uint64_t> steps;
-  for (const CheckpointFile& file : list_checkpoints(dir.path())) steps.push_back(file.step);
+  std::vector<std::uint64_t> steps = list_checkpoints(dir.opened());
   const std::string link = dir / "checkpoints/best";
   steps.push_back(fs::is_symlink(link) ? read_checkpoint(link).progress.step : 0);
   return steps;
@@ -84,7 +84,7 @@ using Steps = std::vector<std::uint64_t>;
 TEST(CheckpointWriter, KeepsTheBestAndOfEqualOnesTheEarliest) {
   const TempDir dir;
   const Retention one_and_best{1, 0, true};
-  CheckpointWriter writer(dir.path(), one_and_best);
+  CheckpointWriter writer(dir.opened(), one_and_best);
   write(writer, 1);
   EXPECT_EQ(kept(dir), (Steps{1, 0}));
   write(writer, 2, 0.5);
@@ -93,7 +93,7 @@ TEST(CheckpointWriter, KeepsTheBestAndOfEqualOnesTheEarliest) {
   EXPECT_EQ(kept(dir), (Steps{3, 4, 3}));
   write(writer, 5, 0.7);
   EXPECT_EQ(kept(dir), (Steps{3, 5, 3}));
-  CheckpointWriter next(dir.path(), one_and_best);  // of the next start
+  CheckpointWriter next(dir.opened(), one_and_best);  // of the next start
   write(next, 6, 0.6);
   EXPECT_EQ(kept(dir), (Steps{3, 6, 3}));
   write(next, 7, 0.8);
@@ -107,7 +107,7 @@ TEST(CheckpointWriter, KeepsTheBestAndOfEqualOnesTheEarliest) {
 
 TEST(CheckpointWriter, LeavesNoLinkToABestThatItDoesNotKeep) {
   const TempDir dir;
-  CheckpointWriter keeps(dir.path(), {1, 0, true}), forgets(dir.path(), {1, 0, false});
+  CheckpointWriter keeps(dir.opened(), {1, 0, true}), forgets(dir.opened(), {1, 0, false});
   write(keeps, 1, 0.5);
   EXPECT_EQ(kept(dir), (Steps{1, 1}));
   write(forgets, 2, 0.4);
@@ -116,7 +116,7 @@ TEST(CheckpointWriter, LeavesNoLinkToABestThatItDoesNotKeep) {
 
 TEST(CheckpointWriter, KeepsTheOneBeforeWhenTheBestCannotBeWritten) {
   const TempDir dir;
-  CheckpointWriter writer(dir.path(), {1, 0, true});
+  CheckpointWriter writer(dir.opened(), {1, 0, true});
   write(writer, 1, 0.5);
   fs::create_directory(checkpoint_path(dir.path(), 2));
   EXPECT_NE(write(writer, 2, 0.9).problem, "");
@@ -128,7 +128,7 @@ TEST(CheckpointWriter, KeepsTheOneBeforeWhenTheBestCannotBeWritten) {
 TEST(CheckpointWriter, WaitsForTheFileWhenItGoes) {
   const TempDir dir;
   for (std::uint64_t step = 1; step <= 20; ++step) {
-    std::optional<CheckpointWriter> writer(std::in_place, dir.path(), Retention{5, 0});
+    std::optional<CheckpointWriter> writer(std::in_place, dir.opened(), Retention{5, 0});
     writer->start(checkpoint_at(step));
     writer.reset();
     EXPECT_EQ(read_checkpoint(checkpoint_path(dir.path(), step)).progress.step, step);
@@ -137,7 +137,7 @@ TEST(CheckpointWriter, WaitsForTheFileWhenItGoes) {
 
 TEST(CheckpointWriter, WritesTheSameWhereNoThreadIsToBeHad) {
   const TempDir dir;
-  CheckpointWriter writer(dir.path(), {1, 0});
+  CheckpointWriter writer(dir.opened(), {1, 0});
   threads_are_to_be_had = false;
   const WriteReport report = write(writer, 3);
   threads_are_to_be_had = true;
@@ -147,21 +147,77 @@ TEST(CheckpointWriter, WritesTheSameWhereNoThreadIsToBeHad) {
 
 TEST(CheckpointWriter, SaysWhatIsWrongAndCanTryAgain) {
   const TempDir dir;
-  CheckpointWriter writer(dir / "run", {1, 0});
-  EXPECT_NE(write(writer, 1).problem.find(dir / "run/checkpoints/step_000000001.h5"), std::string::npos);
-  fs::create_directory(dir / "run");  // the folder of checkpoints is made again
+  CheckpointWriter writer(dir.opened(), {1, 0});
+  write_file(dir / "checkpoints", "in the place of the folder");
+  EXPECT_NE(write(writer, 1).problem.find(dir / "checkpoints: it is no folder"), std::string::npos);
+  fs::remove(dir / "checkpoints");  // it is made again
   EXPECT_EQ(write(writer, 2).problem, "");
-  fs::create_directory(checkpoint_path(dir / "run", 3));  // in the place of the file
-  EXPECT_NE(write(writer, 3).problem, "");
-  EXPECT_TRUE(fs::exists(checkpoint_path(dir / "run", 2))) << "retired by a file that was not written";
-  EXPECT_EQ(fs::read_symlink(dir / "run/checkpoints/latest"), "step_000000002.h5");
+  fs::create_directory(checkpoint_path(dir.path(), 3));  // in the place of the file
+  EXPECT_NE(write(writer, 3).problem.find(checkpoint_path(dir.path(), 3)), std::string::npos);
+  EXPECT_TRUE(fs::exists(checkpoint_path(dir.path(), 2))) << "retired by a file that was not written";
+  EXPECT_EQ(fs::read_symlink(dir / "checkpoints/latest"), "step_000000002.h5");
   EXPECT_EQ(write(writer, 4).problem, "");
+}
+
+/// Names, targets and content of all that lies below a folder.
+std::string state_of(const std::string& folder) {
+  std::vector<std::string> lines;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const bool link = entry.is_symlink();
+    lines.push_back(entry.path().string() + " " +
+                    (link                      ? fs::read_symlink(entry.path()).string()
+                     : entry.is_regular_file() ? read_file(entry.path().string())
+                                               : ""));
+  }
+  std::sort(lines.begin(), lines.end());
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+/// Somebody else, who may write in the run directory too, puts a link to checkpoints of another run in the place of its
+/// own while it trains.
+TEST(CheckpointWriter, IsNotLedToTheCheckpointsOfAnotherRun) {
+  const TempDir dir, victim;
+  CheckpointWriter mine(dir.opened(), {2, 0, true}), others(victim.opened(), {5, 0, true});
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    write(others, step, 0.5);
+    write(mine, step + 10, 0.5);
+  }
+  const std::string before = state_of(victim.path());
+  fs::rename(dir / "checkpoints", dir / "aside");
+  fs::create_directory_symlink(victim / "checkpoints", dir / "checkpoints");
+  const WriteReport report = write(mine, 14, 0.75);
+  EXPECT_NE(report.problem.find("symbolic link"), std::string::npos) << report.problem;
+  retire_checkpoints(dir.opened(), 100, {1, 0});
+  EXPECT_THROW(link_latest(dir.opened(), 14), Error);
+  EXPECT_THROW(link_best(dir.opened(), std::nullopt), Error);
+  EXPECT_THROW(remove_temporary_files(dir.opened()), Error);
+  EXPECT_THROW(mine.best(100), Error);
+  EXPECT_NE(open_checkpoint(dir.opened(), 1).problem(), "");
+  EXPECT_EQ(state_of(victim.path()), before);
+  fs::remove(dir / "checkpoints");
+  EXPECT_EQ(write(mine, 15, 0.75).problem, "");
+  EXPECT_EQ(list_checkpoints(dir.opened()), Steps{15});
+}
+
+TEST(CheckpointWriter, GoesOnInTheDirectoryThatItOpened) {
+  const TempDir dir;
+  fs::create_directory(dir / "run");
+  const Directory run(dir / "run");
+  CheckpointWriter writer(run, {5, 0});
+  EXPECT_EQ(write(writer, 1).problem, "");
+  fs::rename(dir / "run", dir / "aside");
+  fs::create_directories(dir / "run/checkpoints");
+  EXPECT_EQ(write(writer, 2).problem, "");
+  EXPECT_TRUE(fs::is_empty(dir / "run/checkpoints"));
+  EXPECT_EQ(list_checkpoints(Directory(dir / "aside")), (Steps{1, 2}));
 }
 
 TEST(CheckpointWriter, DoesNotNeedTheLink) {
   const TempDir dir;
   fs::create_directories(dir / "checkpoints/latest/occupied");
-  CheckpointWriter writer(dir.path(), {1, 0});
+  CheckpointWriter writer(dir.opened(), {1, 0});
   const WriteReport report = write(writer, 1);
   EXPECT_EQ(report.problem, "");
   EXPECT_NE(report.remark.find("checkpoints/latest"), std::string::npos) << report.remark;

@@ -14,15 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 using Steps = std::vector<std::uint64_t>;
 
-Steps steps_in(const std::string& run_dir) {
-  Steps steps;
-  for (const CheckpointFile& file : list_checkpoints(run_dir)) {
-    EXPECT_TRUE(fs::exists(file.path)) << file.path;
-    steps.push_back(file.step);
-  }
-  return steps;
-}
-
 void make_files(const std::string& run_dir, const Steps& steps) {
   fs::create_directories(run_dir + "/checkpoints");
   for (const std::uint64_t step : steps) write_file(checkpoint_path(run_dir, step), "content");
@@ -56,106 +47,109 @@ TEST(MakeFolders, FollowsNoLinkToTheCheckpointsOfOthers) {
 
 TEST(ListCheckpoints, GivesTheOldestFirstAndNothingElse) {
   const TempDir dir;
-  EXPECT_TRUE(steps_in(dir.path()).empty());
+  EXPECT_TRUE(list_checkpoints(dir.opened()).empty());
   EXPECT_EQ(checkpoint_path("run", 1000), "run/checkpoints/step_000001000.h5");
   make_files(dir.path(), {2000, 1000, 12'345'678'901u, 0, 999'999'999});
   for (const std::string& other : kOthers) write_file(dir / ("checkpoints/" + other), "content");
-  EXPECT_EQ(steps_in(dir.path()), (Steps{0, 1000, 2000, 999'999'999, 12'345'678'901u}));
+  EXPECT_EQ(list_checkpoints(dir.opened()), (Steps{0, 1000, 2000, 999'999'999, 12'345'678'901u}));
 }
 
 TEST(ListCheckpoints, SaysThatItCannotLook) {
   const TempDir dir;
   fs::create_symlink("checkpoints", dir / "checkpoints");  // unreadable for root too
   try {
-    list_checkpoints(dir.path());
+    list_checkpoints(dir.opened());
     ADD_FAILURE() << "it takes the folder for an empty one";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::io);
     EXPECT_NE(std::string(error.what()).find(dir / "checkpoints: "), std::string::npos) << error.what();
   }
-  EXPECT_NO_THROW(retire_checkpoints(dir.path(), 100, {5, 0}));
+  EXPECT_NO_THROW(retire_checkpoints(dir.opened(), 100, {5, 0}));
+  EXPECT_THROW(list_checkpoints(Directory()), Error) << "nobody knows whether there are some";
 }
 
 TEST(RetireCheckpoints, KeepsTheNewestAndTouchesNothingElse) {
   const TempDir dir;
   make_files(dir.path(), {5, 10, 100, 20, 1});
   for (const std::string& other : kOthers) write_file(dir / ("checkpoints/" + other), "content");
-  retire_checkpoints(dir.path(), 100, {5, 0});
-  EXPECT_EQ(steps_in(dir.path()), (Steps{1, 5, 10, 20, 100}));
-  retire_checkpoints(dir.path(), 100, {2, 0});
-  EXPECT_EQ(steps_in(dir.path()), (Steps{20, 100}));
-  retire_checkpoints(dir.path(), 100, {1, 0});
-  EXPECT_EQ(steps_in(dir.path()), (Steps{100}));
+  retire_checkpoints(dir.opened(), 100, {5, 0});
+  EXPECT_EQ(list_checkpoints(dir.opened()), (Steps{1, 5, 10, 20, 100}));
+  retire_checkpoints(dir.opened(), 100, {2, 0});
+  EXPECT_EQ(list_checkpoints(dir.opened()), (Steps{20, 100}));
+  retire_checkpoints(dir.opened(), 100, {1, 0});
+  EXPECT_EQ(list_checkpoints(dir.opened()), (Steps{100}));
   for (const std::string& other : kOthers) EXPECT_TRUE(fs::exists(dir / ("checkpoints/" + other))) << other;
-  EXPECT_NO_THROW(retire_checkpoints(dir / "none", 100, {1, 0}));
+  fs::remove_all(dir / "checkpoints");
+  EXPECT_NO_THROW(retire_checkpoints(dir.opened(), 100, {1, 0}));
 }
 
 TEST(RetireCheckpoints, KeepsOneEveryNowAndThen) {
   const TempDir dir;
   make_files(dir.path(), {10, 20, 30, 40, 50, 60, 70});
-  retire_checkpoints(dir.path(), 70, {2, 30});
-  EXPECT_EQ(steps_in(dir.path()), (Steps{30, 60, 70}));
+  retire_checkpoints(dir.opened(), 70, {2, 30});
+  EXPECT_EQ(list_checkpoints(dir.opened()), (Steps{30, 60, 70}));
 }
 
 TEST(RetireCheckpoints, KeepsTheBestBesidesTheNewest) {
   const TempDir dir;
   make_files(dir.path(), {10, 20, 30, 40, 50});
-  retire_checkpoints(dir.path(), 50, {2, 0}, 20);
-  EXPECT_EQ(steps_in(dir.path()), (Steps{20, 40, 50}));
-  retire_checkpoints(dir.path(), 50, {2, 0}, 50);
-  EXPECT_EQ(steps_in(dir.path()), (Steps{40, 50}));
+  retire_checkpoints(dir.opened(), 50, {2, 0}, 20);
+  EXPECT_EQ(list_checkpoints(dir.opened()), (Steps{20, 40, 50}));
+  retire_checkpoints(dir.opened(), 50, {2, 0}, 50);
+  EXPECT_EQ(list_checkpoints(dir.opened()), (Steps{40, 50}));
 }
 
 TEST(RetireCheckpoints, NeitherCountsNorRemovesWhatLiesBeyondTheNewest) {
   const TempDir dir;
   make_files(dir.path(), {10, 20, 500, 600});
-  retire_checkpoints(dir.path(), 20, {1, 0});
-  EXPECT_EQ(steps_in(dir.path()), (Steps{20, 500, 600}));
+  retire_checkpoints(dir.opened(), 20, {1, 0});
+  EXPECT_EQ(list_checkpoints(dir.opened()), (Steps{20, 500, 600}));
 }
 
 TEST(LinkLatest, IsRelativeAndReplacesTheOneBefore) {
   const TempDir dir;
   make_files(dir.path(), {1, 2});
-  link_latest(dir.path(), 1);
-  link_latest(dir.path(), 2);
+  link_latest(dir.opened(), 1);
+  link_latest(dir.opened(), 2);
   const std::string link = dir / "checkpoints/latest";
   EXPECT_EQ(fs::read_symlink(link), "step_000000002.h5");
   EXPECT_TRUE(fs::is_regular_file(link));
   EXPECT_EQ(std::distance(fs::directory_iterator(dir / "checkpoints"), {}), 3);
-  expect_error(ErrorKind::io, {"none/checkpoints/latest"}, [&] { link_latest(dir / "none", 1); });
+  fs::remove_all(dir / "checkpoints");
+  expect_error(ErrorKind::io, {dir / "checkpoints"}, [&] { link_latest(dir.opened(), 1); });
 }
 
 TEST(LinkBest, IsSetAndRemovedAndFollowsNothing) {
   const TempDir dir;
   make_files(dir.path(), {1, 2});
   const std::string link = dir / "checkpoints/best";
-  link_best(dir.path(), std::nullopt);
-  link_best(dir.path(), 1);
+  link_best(dir.opened(), std::nullopt);
+  link_best(dir.opened(), 1);
   EXPECT_EQ(fs::read_symlink(link), "step_000000001.h5");
-  link_best(dir.path(), 2);
-  link_best(dir.path(), 2);
+  link_best(dir.opened(), 2);
+  link_best(dir.opened(), 2);
   EXPECT_EQ(fs::read_symlink(link), "step_000000002.h5");
-  link_best(dir.path(), std::nullopt);
+  link_best(dir.opened(), std::nullopt);
   EXPECT_FALSE(fs::is_symlink(link));
-  EXPECT_EQ(steps_in(dir.path()), (Steps{1, 2}));
+  EXPECT_EQ(list_checkpoints(dir.opened()), (Steps{1, 2}));
   // A stranger's, to what is not ours.
   write_file(dir / "precious", "precious");
   for (const auto step : {std::optional<std::uint64_t>(1), std::optional<std::uint64_t>()}) {
     fs::create_symlink("../precious", link);
-    link_best(dir.path(), step);
+    link_best(dir.opened(), step);
     EXPECT_EQ(read_file(dir / "precious"), "precious");
     EXPECT_EQ(fs::is_symlink(link), step.has_value());
     fs::remove(link);
   }
   write_file(link, "a file of the user's");
-  link_best(dir.path(), std::nullopt);
+  link_best(dir.opened(), std::nullopt);
   EXPECT_EQ(read_file(link), "a file of the user's");
 }
 
-TEST(RemoveTemporaryFiles, TakesOnlyThoseOfCheckpoints) {
+TEST(RemoveTemporaryFiles, TakesOnlyThoseOfARun) {
   const TempDir dir;
   make_files(dir.path(), {1});
-  link_latest(dir.path(), 1);
+  link_latest(dir.opened(), 1);
   const std::vector<std::string> ours{"step_000000002.h5.123-0.tmp", "latest.9-11.tmp", "best.9-0.tmp"};
   std::vector<std::string> others = kOthers;
   for (const char* name : {"step_2.h5.123-0.tmp", "step_000000002.h5.123.tmp", "notes.123-0.tmp", "a.tmp",
@@ -164,7 +158,16 @@ TEST(RemoveTemporaryFiles, TakesOnlyThoseOfCheckpoints) {
   }
   for (const std::string& name : ours) write_file(dir / ("checkpoints/" + name), "content");
   for (const std::string& name : others) write_file(dir / ("checkpoints/" + name), "content");
-  remove_temporary_files(dir.path());
+  const std::vector<std::string> beside{"timeline.h5.7-0.tmp", "summaries.h5.7-0.tmp",
+                                        "evaluation.h5.7-0.tmp", "config.toml.7-0.tmp",
+                                        "metrics.jsonl.7-0.tmp"};
+  const std::vector<std::string> not_ours{"lock.7-0.tmp", "report.html.7-0.tmp", "timeline.h5",
+                                          "timeline.h5.tmp"};
+  for (const std::string& name : beside) write_file(dir / name, "content");
+  for (const std::string& name : not_ours) write_file(dir / name, "content");
+  remove_temporary_files(dir.opened());
+  for (const std::string& name : beside) EXPECT_FALSE(fs::exists(dir / name)) << name;
+  for (const std::string& name : not_ours) EXPECT_TRUE(fs::exists(dir / name)) << name;
   for (const std::string& name : ours) EXPECT_FALSE(fs::exists(dir / ("checkpoints/" + name))) << name;
   for (const std::string& name : others) EXPECT_TRUE(fs::exists(dir / ("checkpoints/" + name))) << name;
   EXPECT_TRUE(fs::exists(checkpoint_path(dir.path(), 1)));
@@ -173,11 +176,11 @@ TEST(RemoveTemporaryFiles, TakesOnlyThoseOfCheckpoints) {
 
 TEST(RecordExit, KeepsTheFirstSentence) {
   const TempDir dir;
-  record_exit(dir.path(), 6, "rank 1: no\nsuch device");
-  record_exit(dir.path(), 7, "a peer was lost");
+  record_exit(dir.opened(), 6, "rank 1: no\nsuch device");
+  record_exit(dir.opened(), 7, "a peer was lost");
   EXPECT_EQ(read_file(dir / "exit"), "6 rank 1: no\\nsuch device\n");
   EXPECT_EQ(dir.files(), 1u);
-  EXPECT_NO_THROW(record_exit(dir / "none", 1, "nowhere"));
+  EXPECT_NO_THROW(record_exit(Directory(), 1, "nowhere"));
 }
 
 }  // namespace

@@ -14,12 +14,14 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"
+#include "support/file_size_limit.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::run {
@@ -30,7 +32,7 @@ using namespace std::chrono_literals;
 void ignore(const std::string&) {}
 
 std::unique_ptr<RunLock> lock(const TempDir& dir, const LockHolder& me = this_process()) {
-  return std::make_unique<RunLock>(dir.path(), me, ignore, ignore);
+  return std::make_unique<RunLock>(dir.opened(), me, ignore, ignore);
 }
 
 /// The process number of a child that has ended and been buried.
@@ -177,7 +179,7 @@ TEST(RunLock, TakesOverAStaleLockAndSaysWhy) {
   const LockHolder me = this_process();
   {
     const RunLock mine(
-        dir.path(), me, [&](const std::string& why) { heard = why; }, ignore);
+        dir.opened(), me, [&](const std::string& why) { heard = why; }, ignore);
     EXPECT_NE(heard.find("that process is gone"), std::string::npos) << heard;
     EXPECT_EQ(parse_lock(read_file(dir / "lock")).token, me.token);
     EXPECT_EQ(dir.files(), 1u);
@@ -188,6 +190,32 @@ TEST(RunLock, TakesOverAStaleLockAndSaysWhy) {
   write_file(dir / "lock", "");
   set_age(dir / "lock", 31.0);
   EXPECT_NO_THROW(lock(dir));
+  EXPECT_EQ(dir.files(), 0u);
+}
+
+TEST(RunLock, IsAnEmptyFileOnAFullDiskUntilThereIsRoom) {
+  for (const bool stale : {false, true}) {
+    const TempDir dir;
+    LockHolder gone = this_process();
+    gone.pid = ended_process();
+    if (stale) leave_lock(dir, gone);
+    const LockHolder me = this_process(0.02);
+    std::optional<test::FileSizeLimit> full(0);
+    std::optional<RunLock> mine(std::in_place, dir.opened(), me, ignore, ignore);
+    EXPECT_EQ(read_file(dir / "lock"), "");
+    EXPECT_TRUE(mine->held());
+    expect_error(ErrorKind::checkpoint, {"cannot be read as a lock"}, [&] { lock(dir); });
+    EXPECT_EQ(dir.files(), 1u);
+    full.reset();
+    const auto token = [&] { return parse_lock(read_file(dir / "lock")).token; };
+    for (int i = 0; i < 500 && token() != me.token; ++i) std::this_thread::sleep_for(10ms);
+    EXPECT_EQ(token(), me.token);
+    mine.reset();
+    EXPECT_EQ(dir.files(), 0u);
+  }
+  const TempDir dir;
+  const test::FileSizeLimit full(0);
+  lock(dir);  // held and left while the disk is full
   EXPECT_EQ(dir.files(), 0u);
 }
 
@@ -310,7 +338,7 @@ TEST(RunLock, NoticesThatItWasTakenOverAndDoesNotReleaseAnothers) {
   const TempDir dir;
   std::atomic<int> lost{0};
   {
-    const RunLock mine(dir.path(), this_process(0.05), ignore, [&](const std::string& by) {
+    const RunLock mine(dir.opened(), this_process(0.05), ignore, [&](const std::string& by) {
       EXPECT_NE(by.find("elsewhere"), std::string::npos) << by;
       ++lost;
     });
@@ -328,7 +356,7 @@ TEST(RunLock, NoticesSoonAfterItStoodStill) {
   const TempDir dir;
   const pid_t child = fork();
   if (child == 0) {
-    const RunLock mine(dir.path(), this_process(10.0), ignore, [](const std::string&) { _exit(42); });
+    const RunLock mine(dir.opened(), this_process(10.0), ignore, [](const std::string&) { _exit(42); });
     std::this_thread::sleep_for(20s);
     _exit(1);
   }
@@ -350,7 +378,8 @@ TEST(RunLock, IsNotLostWithItsFolder) {
   const TempDir dir;
   std::filesystem::create_directory(dir / "run");
   std::atomic<int> lost{0};
-  const RunLock mine(dir / "run", this_process(0.02), ignore, [&](const std::string&) { ++lost; });
+  const Directory run(dir / "run");
+  const RunLock mine(run, this_process(0.02), ignore, [&](const std::string&) { ++lost; });
   std::filesystem::remove_all(dir / "run");
   std::this_thread::sleep_for(200ms);
   EXPECT_TRUE(mine.held());

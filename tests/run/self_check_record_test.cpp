@@ -13,11 +13,11 @@ namespace {
 
 TEST(SelfCheckRecord, ComesBackAsItWasWritten) {
   const TempDir folder;
-  EXPECT_FALSE(read_self_check(folder.path()));
-  write_self_check(folder.path(),
+  EXPECT_FALSE(read_self_check(folder.opened()));
+  write_self_check(folder.opened(),
                    {SelfCheckResult::running, "0123", "2026-11-23 02:30:00.123", "node1: a GPU"});
-  write_self_check(folder.path(), {SelfCheckResult::failed, "4567", "2026-11-23 02:31:00.456", "a\nb\n"});
-  const auto record = read_self_check(folder.path());
+  write_self_check(folder.opened(), {SelfCheckResult::failed, "4567", "2026-11-23 02:31:00.456", "a\nb\n"});
+  const auto record = read_self_check(folder.opened());
   ASSERT_TRUE(record);
   EXPECT_EQ(record->result, SelfCheckResult::failed);
   EXPECT_EQ(record->key, "4567");
@@ -30,11 +30,11 @@ TEST(SelfCheckRecord, KnowsNothingOfWhatIsNoRecord) {
   for (const std::string content :
        {"", "passed", "passed 0123", "perhaps 0123 now\n", "\n\n", " passed 0123 now", "pass\0ed 0123 now"}) {
     std::ofstream(folder.path() + "/self_check") << content;
-    EXPECT_FALSE(read_self_check(folder.path())) << content;
+    EXPECT_FALSE(read_self_check(folder.opened())) << content;
   }
   std::filesystem::remove(folder.path() + "/self_check");
   std::filesystem::create_directory(folder.path() + "/self_check");
-  EXPECT_FALSE(read_self_check(folder.path()));
+  EXPECT_FALSE(read_self_check(folder.opened()));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/error.hpp"
 
 namespace cifar_mpi {
@@ -20,6 +21,7 @@ class TempDir {
  public:
   TempDir() : path_((std::filesystem::temp_directory_path() / "cifar_mpi_test_XXXXXX").string()) {
     if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder");
+    opened_ = Directory(path_);
   }
   ~TempDir() {
     std::error_code ignored;
@@ -30,12 +32,14 @@ class TempDir {
 
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
   const std::string& path() const { return path_; }
+  const Directory& opened() const { return opened_; }
   std::size_t files() const {
     return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
   }
 
  private:
   std::string path_;
+  Directory opened_;
 };
 
 inline std::string read_file(const std::string& path) {

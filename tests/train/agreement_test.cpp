@@ -49,7 +49,7 @@ TEST_F(Agreement, RefusesRanksThatPlanOtherKernels) {
     return platform(mine);
   };
   expect_agreed(ErrorKind::device, "of the kernel plan is ",
-                [&] { set_up(c, world(), Log(1), uneven, stop_); });
+                [&] { set_up(c, opened(c), world(), Log(1), uneven, stop_); });
 }
 
 TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
@@ -107,9 +107,9 @@ TEST_F(Agreement, EvaluatesTheNewestValidCheckpointOfARun) {
   c.checkpoint_every = 2;
   run(c);
   on_rank_zero([&] { std::filesystem::resize_file(run::checkpoint_path(c.run_dir, 4), 100); });
-  EXPECT_EQ(resolve_checkpoint(c.run_dir, Log(1)), run::checkpoint_path(c.run_dir, 2));
-  EXPECT_EQ(resolve_checkpoint("some/file.h5"), "some/file.h5");
-  expect_error(ErrorKind::checkpoint, {"holds no checkpoint"}, [&] { resolve_checkpoint(path("")); });
+  EXPECT_EQ(newest_checkpoint(Directory(c.run_dir), Log(1)), 2u);
+  expect_error(ErrorKind::checkpoint, {"holds no checkpoint"},
+               [&] { newest_checkpoint(Directory(path(""))); });
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ TEST_F(InitFrom, IsRefusedOnAllRanks) {
   elsewhere.init_from = c.init_from;
   expect_agreed(ErrorKind::checkpoint, "holds a run that did not begin with the weights of another one",
                 [&] { start(elsewhere); });
-  EXPECT_TRUE(run::list_checkpoints(c.run_dir).empty());
+  EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 
 }  // namespace

@@ -26,9 +26,7 @@ class KeepBest : public RunTest {
   }
   static Steps kept(const TrainConfig& config) {
     world().barrier();
-    Steps steps;
-    for (const run::CheckpointFile& file : run::list_checkpoints(config.run_dir)) steps.push_back(file.step);
-    return steps;
+    return run::list_checkpoints(Directory(config.run_dir));
   }
   /// The step of the checkpoint that `best` is a link to; 0 without a link.
   static std::uint64_t linked(const TrainConfig& config) {

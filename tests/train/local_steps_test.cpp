@@ -326,7 +326,7 @@ TEST_F(LocalSteps, OfOneRankThatDivergesEndAllAtTheNextAveraging) {
   }
   expect_agreed(ErrorKind::diverged, "diverged: the loss of step 1 to 4 is", [&] { run_loop(*state); });
   world().barrier();
-  EXPECT_TRUE(run::list_checkpoints(c.run_dir).empty());
+  EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 
 /// Each rank clips its own gradients; the norm that is told of is that of what the weights have moved.

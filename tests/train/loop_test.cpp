@@ -136,7 +136,7 @@ TEST_F(NotFinite, AveragesAreNotWritten) {
                 [&] { run_loop(*state); });
   EXPECT_TRUE(state->records[1].applied) << "the loss shows it, so this test shows nothing";
   world().barrier();
-  EXPECT_TRUE(run::list_checkpoints(c.run_dir).empty());
+  EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 
 TEST_F(NotFinite, AveragesAreFoundAtTheComparisonOfTheRanks) {
@@ -146,7 +146,7 @@ TEST_F(NotFinite, AveragesAreFoundAtTheComparisonOfTheRanks) {
   expect_agreed(ErrorKind::diverged, "after step 3 the averages of conv2/biases are not finite",
                 [&] { run_loop(*state); });
   world().barrier();
-  EXPECT_TRUE(run::list_checkpoints(c.run_dir).empty());
+  EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 
 /// Where gradients are clipped their norm is known: then nothing is applied, though the loss is finite.
@@ -171,7 +171,7 @@ TEST_F(NotFinite, GradientsOfOneRankEndAllRanksBeforeTheyAreApplied) {
   expect_same_tensors(
       export_block(*state->backend, *state->tower, params, state->state[optim::StateRole::weights]), before);
   world().barrier();
-  EXPECT_TRUE(run::list_checkpoints(c.run_dir).empty());
+  EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 
 TEST_F(NotFinite, WeightsOfOneRankEndAllRanks) {

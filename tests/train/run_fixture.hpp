@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -59,8 +60,16 @@ class RunTest : public testing::Test {
   static comm::Platform platform(const engine::BackendOptions& options) {
     return comm::on_host(cpu::make_backend(options));
   }
+  /// Its run directory, made and opened on rank 0.
+  const Directory& opened(const TrainConfig& config) {
+    Directory& run = opened_[config.run_dir];
+    world().together([&] {
+      if (world().rank() == 0 && !run) run = run::make_folders(config.run_dir);
+    });
+    return run;
+  }
   std::unique_ptr<SessionState> start(const TrainConfig& config) {
-    return set_up(config, world(), Log(world().rank() + 1), platform, stop_);
+    return set_up(config, opened(config), world(), Log(world().rank() + 1), platform, stop_);
   }
   void run(const TrainConfig& config) { run_loop(*start(config)); }
 
@@ -102,6 +111,7 @@ class RunTest : public testing::Test {
  private:
   std::unique_ptr<TempDir> folder_;
   std::string path_;
+  std::map<std::string, Directory> opened_;
 };
 
 }  // namespace cifar_mpi::train

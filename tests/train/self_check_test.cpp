@@ -150,9 +150,11 @@ class SelfChecks : public RunTest {
   std::unique_ptr<SessionState> start(const SelfCheck& check) {
     TrainConfig c = small();
     c.steps = 1;
-    return set_up(c, world(), Log(world().rank() + 1), device(), stop_, &check);
+    return set_up(c, opened(c), world(), Log(world().rank() + 1), device(), stop_, &check);
   }
-  std::optional<run::SelfCheckRecord> record() const { return run::read_self_check(config().run_dir); }
+  std::optional<run::SelfCheckRecord> record() const {
+    return run::read_self_check(Directory(config().run_dir));
+  }
 
   Faults faults_;
   std::string identity_ = "a device; of a test";
@@ -263,7 +265,7 @@ TEST_F(SelfChecks, ThatDidNotEndAreNotBegunAgain) {
   on_rank_zero([&] {
     run::SelfCheckRecord hung = *record();
     hung.result = run::SelfCheckResult::running;
-    run::write_self_check(config().run_dir, hung);
+    run::write_self_check(Directory(config().run_dir), hung);
   });
   SelfCheck both = check();
   both.instead = platform;
@@ -278,7 +280,7 @@ TEST_F(SelfChecks, AreLeftOutWhenAskedAndSayWhatTheyCannotDo) {
   c.self_check = SelfCheckMode::off;
   break_last_rank(Fault::gradient);
   const SelfCheck all = check();
-  const auto state = set_up(c, world(), Log(world().rank() + 1), device(), stop_, &all);
+  const auto state = set_up(c, opened(c), world(), Log(world().rank() + 1), device(), stop_, &all);
   EXPECT_EQ(state->self_check, "left out");
   EXPECT_FALSE(record());
 
@@ -299,7 +301,7 @@ TEST_F(SelfChecks, ChangeNoBitOfTheRun) {
     c.self_check = mode;
     c.run_dir = path(concat("run_", to_string(mode)));
     const SelfCheck all = check();
-    run_loop(*set_up(c, world(), Log(world().rank() + 1), device(), stop_, &all));
+    run_loop(*set_up(c, opened(c), world(), Log(world().rank() + 1), device(), stop_, &all));
     world().barrier();
     hashes.push_back(
         std::to_string(run::content_hash(run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)))));

@@ -43,7 +43,7 @@ class ServedRun : public RunTest {
       options_ = options;
       return made;
     };
-    return records_of(set_up(config, world(), Log(world().rank() + 1), with_device, stop_));
+    return records_of(set_up(config, opened(config), world(), Log(world().rank() + 1), with_device, stop_));
   }
   engine::BackendOptions options_;
   run::Checkpoint saved(const TrainConfig& config, std::uint64_t step) {
@@ -372,7 +372,7 @@ TEST_F(ServedRun, StopsOnRequestOfItsLastServerWithACheckpoint) {
     if (world().rank() == world().size() - 1) stop_ = engine::kStopRequest;
     expect_agreed(ErrorKind::stopped, "stopped on request at step", [&] { run_loop(*state); });
     world().barrier();
-    EXPECT_FALSE(run::list_checkpoints(c.run_dir).empty());
+    EXPECT_FALSE(run::list_checkpoints(Directory(c.run_dir)).empty());
   }
 }
 

@@ -5,26 +5,28 @@
 #include <string>
 #include <string_view>
 
+#include "cifar_mpi/base/directory.hpp"
+
 namespace cifar_mpi {
 
-/// Writes a file so that `path` holds either what it held before or all of `content`, also after a crash.
+/// Writes a file so that it holds either what it held before or all of `content`, also after a crash.
 ///
-/// The bytes go to a new file `path`.PID-N.tmp in the same folder (long names shortened), which is flushed to
-/// the disk, renamed to `path`, and the folder is flushed. On any error the temporary file is removed; only a
-/// killed process leaves one, and it may be deleted. The folder must exist. Throws Error{io} with the path
-/// and the system's reason. A file size limit (`ulimit -f`) is such an error only in a process that ignores
-/// SIGXFSZ.
-void write_atomically(const std::string& path, std::span<const std::byte> content);
+/// The bytes go to a new file NAME.PID-N.tmp in the same folder (long names shortened), which is flushed to
+/// the disk, renamed to the file's name, and the folder is flushed. A symbolic link of that name is replaced. On any
+/// error the temporary file is removed; only a killed process leaves one, and it may be deleted. The folder must
+/// exist. Throws Error{io} with the path and the system's reason. A file size limit (`ulimit -f`) is such an error
+/// only in a process that ignores SIGXFSZ.
+void write_atomically(const DirectoryEntry& file, std::span<const std::byte> content);
 
 /// Throws Error{io} when write_atomically could not even begin, by beginning.
-void require_writable(const std::string& path);
+void require_writable(const DirectoryEntry& file);
 
 /// The same for a file that must not exist: of several callers, on any machines, one gets true; for the
-/// others `path` stays as it is. On file systems without hard links the content may be seen while it is
+/// others the file stays as it is. On file systems without hard links the content may be seen while it is
 /// written.
-bool create_atomically(const std::string& path, std::string_view content);
+bool create_atomically(const DirectoryEntry& file, std::string_view content);
 
 /// Makes `link` a symbolic link to `target`, replacing what stands there, at once as above.
-void link_atomically(const std::string& link, const std::string& target);
+void link_atomically(const DirectoryEntry& link, const std::string& target);
 
 }  // namespace cifar_mpi

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "cifar_mpi/base/handle.hpp"
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/comm/update.hpp"
@@ -92,7 +92,7 @@ class MetricsFile {
   /// and lines that a kill has torn. With `evaluates_again` also the evaluations of `step` itself go, which a
   /// run killed at its very end repeats. Throws Error{io} with the system's reason, or for a file of another version; the
   /// file is then as it was.
-  MetricsFile(const std::string& path, std::uint64_t step, const Log& log = Log(),
+  MetricsFile(const DirectoryEntry& file, std::uint64_t step, const Log& log = Log(),
               bool evaluates_again = false);
 
   void write(const StepReport& report);
@@ -103,13 +103,12 @@ class MetricsFile {
   std::uint64_t reached() const { return reached_; }
 
  private:
-  static void close(int descriptor);
   void line(std::string json);
 
   std::string path_;
   Log log_;
   std::uint64_t reached_ = 0;
-  Handle<int, close, -1> file_;
+  Descriptor file_;
   bool warned_ = false;
   bool torn_ = false;  ///< the last line was written in part
 };

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/report/timeline.hpp"
 
@@ -25,11 +26,11 @@
 namespace cifar_mpi::report {
 
 /// Throws Error{io}.
-void write_timeline(const std::string& path, const Timeline& timeline);
+void write_timeline(const DirectoryEntry& file, const Timeline& timeline);
 
 /// The file may be a stranger's: what it says fits together, or Error{checkpoint} is thrown, which says in a sentence
 /// what does not.
-Timeline read_timeline(const std::string& path);
+Timeline read_timeline(const DirectoryEntry& file);
 
 /// timeline.h5 of a run that trains: written whole, beside training, each time that there is more. Rank 0 only.
 ///
@@ -41,7 +42,7 @@ class TimelineFile {
 
   /// Goes on with the steps before `step` of the file that is there, if they are of the same program on the same hosts;
   /// what cannot be read is a warning, and begun anew. `head` is a timeline without steps.
-  TimelineFile(std::string path, Timeline head, std::uint64_t step, const Log& log,
+  TimelineFile(DirectoryEntry file, Timeline head, std::uint64_t step, const Log& log,
                std::uint64_t most_bytes = kMostBytes);
   /// Waits for what is being written.
   ~TimelineFile() = default;
@@ -64,7 +65,7 @@ class TimelineFile {
   void take(Added added);
   void wait();
 
-  const std::string path_;
+  const DirectoryEntry entry_;
   Log log_;
   const std::uint64_t most_bytes_;
   Timeline timeline_;           ///< the thread's while it writes

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/run_fingerprint.hpp"
 #include "cifar_mpi/base/shape.hpp"
 #include "cifar_mpi/model/param_table.hpp"
@@ -92,17 +93,17 @@ struct Checkpoint {
 /// It finds damage, not forgery: whoever writes a file can write the hash that fits.
 std::uint64_t content_hash(const Checkpoint& checkpoint);
 
-/// Writes under a temporary name, flushes to disk, renames: `path` appears complete or not at all. The root
+/// Writes under a temporary name, flushes to disk, renames: `file` appears complete or not at all. The root
 /// attribute `content_hash` holds that hash in 16 hexadecimal digits. Throws Error{io}.
-void write_checkpoint(const std::string& path, const Checkpoint& checkpoint);
+void write_checkpoint(const DirectoryEntry& file, const Checkpoint& checkpoint);
 
 /// Throws Error{checkpoint} when the file is missing, damaged or not a checkpoint; damage is also a content
 /// that does not have the file's `content_hash`, or has no tensors or no identity. Reads versions 2, which knew
 /// no optimizer but sgd, and 3.
-Checkpoint read_checkpoint(const std::string& path);
+Checkpoint read_checkpoint(const InputFile& file);
 
 /// The test accuracy in a checkpoint's provenance; nothing when it has none or cannot be read.
-std::optional<double> recorded_test_accuracy(const std::string& path);
+std::optional<double> recorded_test_accuracy(const InputFile& file);
 
 /// Copies of `tensors` in the order of `params`, which end with the running statistics; an optimizer's rows are
 /// without. Throws Error{checkpoint} naming `path` and the first parameter that is missing, left over or of another

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/shape.hpp"
 
 /// RUN_DIR/evaluation.h5: what the last evaluation of the test split found, image by image.
@@ -36,9 +37,9 @@ struct EvaluationFile {
 };
 
 /// Whole or not at all. Throws Error{io}.
-void write_evaluation(const std::string& path, const EvaluationFile& evaluation);
+void write_evaluation(const DirectoryEntry& file, const EvaluationFile& evaluation);
 
 /// The file may be a stranger's: what it says fits together, or Error{checkpoint} is thrown.
-EvaluationFile read_evaluation(const std::string& path);
+EvaluationFile read_evaluation(const DirectoryEntry& file);
 
 }  // namespace cifar_mpi::run

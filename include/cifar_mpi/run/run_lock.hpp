@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "cifar_mpi/base/directory.hpp"
+
 /// RUN_DIR/lock: one run at a time in a run directory, also over several machines and after any kind of
 /// death.
 namespace cifar_mpi::run {
@@ -40,6 +42,9 @@ std::string why_stale(const LockHolder& holder, const LockHolder& me, double sil
 
 /// Holds RUN_DIR/lock from construction to destruction, with a thread that renews it.
 ///
+/// On a full disk the lock is an empty file until there is room, which the thread tries again at each heartbeat: a start
+/// with a smaller --keep can make some.
+///
 /// Of several starters that find a stale lock, one gets it: to replace the lock with token T one must first
 /// create `lock.after.T`, which only one can, and find the lock still to be T's.
 class RunLock {
@@ -47,9 +52,9 @@ class RunLock {
   /// Throws Error{checkpoint} when another run holds the directory: who, since when, what to do; Error{io}
   /// when nothing can be written there. `took_over` hears why a stale lock was no obstacle. `lost` is called,
   /// once, on the lock's own thread, when another run took this lock over, which it does only when this
-  /// process stood still for three heartbeats.
+  /// process stood still for three heartbeats. `run`, the opened run directory, must outlive this object.
   using Listener = std::function<void(const std::string&)>;
-  RunLock(const std::string& run_dir, LockHolder me, const Listener& took_over, Listener lost);
+  RunLock(const Directory& run, LockHolder me, const Listener& took_over, Listener lost);
   /// Removes the lock if it is still this one's.
   ~RunLock();
   RunLock(const RunLock&) = delete;
@@ -59,11 +64,14 @@ class RunLock {
   bool held() const;
 
  private:
-  RunLock(const std::string& run_dir, LockHolder me, const Listener& took_over);
+  RunLock(const Directory& run, LockHolder me, const Listener& took_over);
 
   struct Heart;
-  std::string path_;
+  void sign();
+
+  DirectoryEntry lock_;
   LockHolder me_;
+  bool signed_ = false;  ///< the lock says whose it is: on a full disk it is empty at first
   std::unique_ptr<Heart> heart_;
 };
 

@@ -28,13 +28,13 @@ struct Evaluation {
   std::vector<std::string> doubts;  ///< in what the dataset is not the one the checkpoint was trained on
 };
 
-/// The newest valid checkpoint of `path` when it is a run directory, others are reported; else `path` itself.
-/// Throws Error{checkpoint} when there is no such file, or the directory holds no checkpoint.
-std::string resolve_checkpoint(const std::string& path, const Log& log = Log());
+/// The step of the newest valid checkpoint of a run directory; others are reported. Throws Error{checkpoint} when it
+/// holds none.
+std::uint64_t newest_checkpoint(const Directory& run, const Log& log = Log());
 
-/// Reads a checkpoint on every rank; `heart` shows it. Collective; throws on all ranks Error{checkpoint} when
+/// Reads a checkpoint on every rank, which has opened it itself; `heart` shows it. Collective; throws on all ranks Error{checkpoint} when
 /// one of them cannot read it, Error{usage} when they read different ones.
-run::Checkpoint read_on_all_ranks(const std::string& path, const comm::World& world, comm::Heartbeat& heart);
+run::Checkpoint read_on_all_ranks(const InputFile& file, const comm::World& world, comm::Heartbeat& heart);
 
 /// Evaluates a checkpoint, which came from `path`, on the test split over all ranks; `heart` shows how it
 /// gets on. Collective; what goes wrong on one rank is thrown on all: Error{checkpoint} when the dataset is
@@ -43,8 +43,8 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
                                const std::string& path, const comm::World& world,
                                const comm::PlatformFactory& make_platform, comm::Heartbeat& heart);
 
-/// Both: reads the checkpoint of `path` and evaluates it.
-Evaluation evaluate_checkpoint(const EvaluationConfig& config, const std::string& path,
+/// Both: reads the checkpoint and evaluates it.
+Evaluation evaluate_checkpoint(const EvaluationConfig& config, const InputFile& file,
                                const comm::World& world, const comm::PlatformFactory& make_platform,
                                comm::Heartbeat& heart);
 

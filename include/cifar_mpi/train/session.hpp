@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/world.hpp"
@@ -23,10 +24,11 @@ class Session {
  public:
   /// Sets the run up, from the newest checkpoint of the run directory where there is one of the same
   /// configuration. `requests` are bits of engine::Request that signal handlers set; that for a
-  /// trace is taken back when all ranks know of it. It and `world` must outlive the session.
+  /// trace is taken back when all ranks know of it. `run` is the opened run directory, on rank 0. These and `world` must
+  /// outlive the session.
   /// With `check` the device has to prove itself (train/self_check.hpp).
   /// Throws Error{usage, data, checkpoint, io, device}, see the kinds.
-  Session(TrainConfig config, const comm::World& world, const Log& log,
+  Session(TrainConfig config, const Directory& run, const comm::World& world, const Log& log,
           const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
           const SelfCheck* check = nullptr);
   ~Session();

@@ -38,7 +38,7 @@ class CudaServedRun : public RunTest {
     return options.serves ? platform(options) : cuda::make_platform(options);
   }
   void run_on_gpus(const TrainConfig& config) {
-    run_loop(*set_up(config, world(), Log(world().rank() + 1), gpus_for_workers, stop_));
+    run_loop(*set_up(config, opened(config), world(), Log(world().rank() + 1), gpus_for_workers, stop_));
   }
   run::Checkpoint saved(const TrainConfig& config, std::uint64_t step) {
     world().barrier();
@@ -138,7 +138,7 @@ TEST_F(CudaServedRun, StopsOnRequestOfAServerWithACheckpoint) {
   if (world().rank() == world().size() - 1) stop_ = engine::kStopRequest;
   expect_agreed(ErrorKind::stopped, "stopped on request at step", [&] { run_on_gpus(c); });
   world().barrier();
-  EXPECT_FALSE(run::list_checkpoints(c.run_dir).empty());
+  EXPECT_FALSE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 
 }  // namespace

@@ -27,8 +27,9 @@ class GpuRuns : public Programs {
   }
   /// Of the newest checkpoint; 0 without one.
   static int last_step(const std::string& run) {
-    const auto files = run::list_checkpoints(file(run));
-    return files.empty() ? 0 : static_cast<int>(files.back().step);
+    if (!std::filesystem::exists(file(run))) return 0;
+    const auto steps = run::list_checkpoints(Directory(file(run)));
+    return steps.empty() ? 0 : static_cast<int>(steps.back());
   }
   static bool has_logged(const std::string& run, int step) {
     return text_of(file(run) + "/metrics.jsonl").find("{\"step\":" + std::to_string(step) + ",") !=

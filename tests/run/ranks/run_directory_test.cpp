@@ -95,7 +95,7 @@ TEST_F(RunDirectoryTest, RecordsEachKindOfEnd) {
 TEST_F(RunDirectoryTest, RefusesASecondRunAndTouchesNothing) {
   const RunDirectory first(run_dir(), world());
   if (world().rank() == 0) {
-    record_exit(run_dir(), 75, "of the first run");
+    record_exit(first.directory(), 75, "of the first run");
     write_file(run_dir() + "/checkpoints/step_000000001.h5.1-0.tmp", "being written");
   }
   world().barrier();
