@@ -68,7 +68,8 @@ std::string percent(double share) {
 }
 
 std::string duration(double seconds) {
-  if (!std::isfinite(seconds)) return "?";
+  constexpr double kMost = 1e15;  // what is longer may not fit a whole number
+  if (!(std::abs(seconds) < kMost)) return "?";
   const auto s = static_cast<long long>(std::llround(seconds));
   if (s < 10) return fmt::format("{:.1f} s", seconds);
   if (s < 60) return fmt::format("{} s", s);

@@ -31,6 +31,7 @@ TEST(Figures, HaveThreeDigitsThatCount) {
   EXPECT_EQ(duration(42.0), "42 s");
   EXPECT_EQ(duration(725.0), "12 min 5 s");
   EXPECT_EQ(duration(11220.0), "3 h 7 min");
+  EXPECT_EQ(duration(1e100), "?");
 }
 
 TEST(Shortened, CutsBetweenCharacters) {
