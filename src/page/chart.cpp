@@ -204,13 +204,13 @@ std::string picture(const Chart& chart, const Scales& scales, std::size_t axis) 
       svg += concat("<path class=\"dots s", series.style, "\" d=\"", dots_path(series, canvas, axis), "\"/>");
   }
   svg += "</svg>";
-  const auto left = [&](double x) { return fmt::format("left:{:.2f}%", 100.0 * scales.x[axis].place(x)); };
+  const auto place = [&](double x) { return place_class(scales.x[axis].place(x)); };
   for (const double tick : scales.x[axis].ticks)
-    svg += concat("<span class=\"tx\" style=\"", left(tick), "\">",
+    svg += concat("<span class=\"tx ", place(tick), "\">",
                   tick_text(tick, static_cast<Axis>(axis), scales.x[axis]), "</span>");
   for (const Mark& mark : chart.marks) {
     if (has_place(mark.x[axis]))
-      svg += concat("<span class=\"flag", style_of(mark), "\" style=\"", left(mark.x[axis]), "\" title=\"",
+      svg += concat("<span class=\"flag", style_of(mark), ' ', place(mark.x[axis]), "\" title=\"",
                     html(mark.text), "\">", html(mark.letter), "</span>");
   }
   return concat("<div class=\"over over-", kAxisNames[axis], "\">", svg, "</div>");
@@ -312,8 +312,7 @@ std::string figure_html(const Chart& chart) {
     const std::string text = chart.unit == Unit::share ? fmt::format("{:.3g} %", 100.0 * tick)
                              : tick >= 1e4             ? fmt::format("{:.4g}k", tick / 1e3)
                                                        : fmt::format("{:.4g}", tick);
-    pictures += concat("<span class=\"ty\" style=\"",
-                       fmt::format("bottom:{:.2f}%", 100.0 * scales.y.place(tick)), "\">", text, "</span>");
+    pictures += concat("<span class=\"ty ", place_class(scales.y.place(tick)), "\">", text, "</span>");
   }
   const std::string note =
       chart.note.empty() ? std::string() : concat("<p class=\"note\">", html(chart.note), "</p>");

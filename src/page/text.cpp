@@ -67,6 +67,12 @@ std::string percent(double share) {
   return std::isfinite(share) ? fmt::format("{:.2f} %", 100.0 * share) : "?";
 }
 
+std::string place_class(double share) {
+  const long hundredths = std::lround(10'000.0 * (share >= 0.0 ? std::min(share, 1.0) : 0.0));
+  return hundredths % 100 == 0 ? fmt::format("p{}", hundredths / 100)
+                               : fmt::format("p{} q{}", hundredths / 100, hundredths % 100);
+}
+
 std::string duration(double seconds) {
   constexpr double kMost = 1e15;  // what is longer may not fit a whole number
   if (!(std::abs(seconds) < kMost)) return "?";
