@@ -53,8 +53,8 @@ std::uint64_t count(const Dims& dims);
 /// virtual data sets, which all name other files or places, are refused. What a data set announces must
 /// stand in the file before memory is given for it; hence none that is compressed is read, and no text of
 /// variable length, of which many may share one place, and whose lengths HDF5 believes without a look.
-/// An object can have many names (hard links), which is allowed: everything that is read counts against one
-/// `ReadBudget` of the file, each time.
+/// An object may have several names (hard links); what is read through any of them counts against the file's one
+/// `ReadBudget`, each time.
 ///
 /// Everything throws Error{kind} that names the file, the object and HDF5's reason.
 class Reader {
@@ -64,8 +64,6 @@ class Reader {
   explicit Reader(std::string path, ErrorKind kind = ErrorKind::data);
 
   const std::string& path() const { return path_; }
-  /// The most bytes that all its objects together can have.
-  std::uint64_t capacity() const { return capacity_; }
 
   /// Counts `count` times `bytes` of memory against the file's budget; callers do so before they allocate more for
   /// `object` than the functions below return. Throws when the budget is exhausted.
@@ -126,7 +124,7 @@ class Reader {
   std::string path_;
   ErrorKind kind_;
   Hid file_;
-  std::uint64_t capacity_ = 0;
+  std::uint64_t capacity_ = 0;  ///< the most bytes that all objects together can have
   mutable ReadBudget budget_;
 };
 

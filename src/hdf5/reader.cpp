@@ -15,9 +15,9 @@ namespace cifar_mpi::hdf5 {
 namespace {
 
 constexpr hsize_t kMostMembers = 1 << 16;
-/// Charged for each member of a group that is listed, besides its path. It is more than a caller keeps of one (a tensor
-/// with its name, a series), since looking at a member takes some 0.1 ms: a walk through groups that contain themselves
-/// ends after 8000 members and as many as 8 times the file's bytes pay for.
+/// Charged for each member of a group that is listed, in addition to its path. This is more than a caller keeps of one (a
+/// tensor with its name, a series), because to look at a member takes time, too: a walk through groups that contain
+/// themselves ends after about 8000 members and one more for each KiB of the file.
 constexpr std::uint64_t kMemberBytes = 8192;
 
 /// Says what is wrong with a file before HDF5 sees it, which waits for pipes; empty when it begins as an HDF5
@@ -160,8 +160,8 @@ void Reader::charge(std::string_view object, std::uint64_t count, std::uint64_t 
 void Reader::fail_budget(std::string_view object) const {
   fail(object,
        concat("with it the file asks for more memory than ", ReadBudget::kTimesTheFile,
-              " times its size and 64 MB, because it gives one object many names or its lists multiply; "
-              "files that this project writes need less"));
+              " times its size and 64 MB (an object has many names, or the lengths of lists multiply); no "
+              "program of cifar_mpi writes such a file, use another copy"));
 }
 
 // Link by link: HDF5 itself would follow links that lead elsewhere.
@@ -238,7 +238,7 @@ std::vector<std::string> Reader::members(std::string_view group) const {
   if (H5Gget_info(id.get(), &info) < 0) fail(group, "it is not a group");
   if (info.nlinks > kMostMembers)
     fail(group, concat("it has ", info.nlinks, " members, more than ", kMostMembers));
-  // Each path twice: callers keep it in a list, and as a name.
+  // Callers keep each path in a list and as a name.
   charge(group, info.nlinks, 2 * group.size() + kMemberBytes);
   Listing listing{{}, budget_};
   if (H5Literate(id.get(), H5_INDEX_NAME, H5_ITER_INC, nullptr, note_member, &listing) < 0)

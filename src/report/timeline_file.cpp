@@ -121,7 +121,7 @@ std::vector<TimelineTask> read_tasks(const hdf5::Reader& file) {
   const auto first_after = read<std::uint64_t>(file, "/tasks/first_after", {count + 1});
   const auto after = read_list<std::int64_t>(file, "/tasks/after");
   require_parts(file, "/tasks/first_after", first_after, after.size());
-  file.charge("/tasks", count, 2 * sizeof(TimelineTask));  // the second time for the copies of names
+  file.charge("/tasks", count, 2 * sizeof(TimelineTask));  // the second for what a replay keeps of a task
   file.charge("/tasks/after", after.size(), sizeof(std::int32_t));
   std::vector<TimelineTask> tasks(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -159,9 +159,9 @@ std::vector<Slice> read_slices(const hdf5::Reader& file, std::size_t tasks) {
   return slices;
 }
 
-/// What is made of a timeline has a number for each rank and task (what it took), for each of these in each step
-/// (SampledSteps::Step::transfer_ns), and reads `after` for each rank in each step. In a file of ours nearly every rank
-/// has a slice of 24 bytes of each task in each step, in a stranger's file none has to.
+/// The verdict and the page keep a number for each rank and task (its time), another for each rank and task in each step
+/// (SampledSteps::Step::transfer_ns), and read each `after` for each rank in each step. In a file of ours nearly every
+/// rank has a slice of 24 bytes of each task in each step; in a stranger's file none needs to have one.
 void charge_analysis(const hdf5::Reader& file, const std::vector<TimelineTask>& tasks, std::uint64_t ranks,
                      std::uint64_t steps) {
   std::uint64_t after = 0;
