@@ -71,8 +71,10 @@ def text_at(x, y, words, more=""):
     return f'<text x="{x:.1f}" y="{y:.1f}"{more}>{escape(words)}</text>'
 
 
-def percent(node, key):
-    return float(re.search(key + r":([\d.]+)%", node.attributes["style"]).group(1)) / 100
+def share(node):
+    """What the classes p12 and q34 state: 0.1234."""
+    parts = {name[0]: int(name[1:]) for name in self_classes(node) if re.fullmatch(r"[pq]\d+", name)}
+    return (parts["p"] + parts.get("q", 0) / 100) / 100
 
 
 def chart(figure, top, height):
@@ -91,9 +93,9 @@ def chart(figure, top, height):
     parts += [f'<path class="{path.attributes["class"]}" d="{path.attributes["d"]}"/>' for path in picture.all("path")]
     parts.append("</svg>")
     for tick in over.all("span", "tx"):
-        parts.append(text_at(LEFT + percent(tick, "left") * (RIGHT - LEFT), begin + height + 17, tick.text(), ' text-anchor="middle"'))
+        parts.append(text_at(LEFT + share(tick) * (RIGHT - LEFT), begin + height + 17, tick.text(), ' text-anchor="middle"'))
     for tick in figure.all("span", "ty"):
-        parts.append(text_at(LEFT - 7, begin + height * (1 - percent(tick, "bottom")) + 4, tick.text(), ' text-anchor="end"'))
+        parts.append(text_at(LEFT - 7, begin + height * (1 - share(tick)) + 4, tick.text(), ' text-anchor="end"'))
     return parts, begin + height + 17
 
 
@@ -108,7 +110,7 @@ def budget(section, top):
         parts.append(text_at(begin - 8, y + 13, entry.one("span").text(), ' text-anchor="end"'))
         at = begin
         for part in entry.one("div", "bar").all("span"):
-            width = percent(part, "width") * (end - begin)
+            width = share(part) * (end - begin)
             parts.append(f'<rect x="{at:.1f}" y="{y}" width="{width:.1f}" height="18" fill="var({BARS[int(self_classes(part)[0][1:])]})"/>')
             at += width
         parts.append(text_at(end + 8, y + 13, entry.one("b").text()))

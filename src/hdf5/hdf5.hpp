@@ -12,6 +12,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/handle.hpp"
 #include "cifar_mpi/base/input_file.hpp"
+#include "hdf5/read_budget.hpp"
 
 /// The few HDF5 calls this project needs, checked; works with HDF5 1.10.7 and later, 1.12 and 1.14.
 ///
@@ -53,6 +54,8 @@ std::uint64_t count(const Dims& dims);
 /// virtual data sets, which all name other files or places, are refused. What a data set announces must
 /// stand in the file before memory is given for it; hence none that is compressed is read, and no text of
 /// variable length, of which many may share one place, and whose lengths HDF5 believes without a look.
+/// An object may have several names (hard links); what is read through any of them counts against the file's one
+/// `ReadBudget`, each time.
 ///
 /// Everything throws Error{kind} that names the file, the object and HDF5's reason.
 class Reader {
@@ -62,12 +65,15 @@ class Reader {
   explicit Reader(const InputFile& file, ErrorKind kind = ErrorKind::data);
 
   const std::string& path() const { return path_; }
-  /// The most bytes that all its objects together can have.
-  std::uint64_t capacity() const { return capacity_; }
+
+  /// Counts `count` times `bytes` of memory against the file's budget; callers do so before they allocate more for
+  /// `object` than the functions below return. Throws when the budget is exhausted.
+  void charge(std::string_view object, std::uint64_t count, std::uint64_t bytes = 1) const;
 
   bool has(std::string_view object) const;
   bool is_group(std::string_view object) const;
-  /// Names of the members of a group, sorted; 65536 at most.
+  /// Names of the members of a group, sorted; 65536 at most. Charges for the path of each and for what a caller makes
+  /// of it, so that a walk through groups that contain themselves ends.
   std::vector<std::string> members(std::string_view group) const;
 
   Type type(std::string_view object) const;
@@ -81,7 +87,9 @@ class Reader {
   }
   template <Element T>
   std::vector<T> read(std::string_view object) const {
-    std::vector<T> values(count(dims(object)));
+    const std::uint64_t size = count(dims(object));
+    charge(object, size, sizeof(T));
+    std::vector<T> values(size);
     read(object, std::span<T>(values));
     return values;
   }
@@ -100,6 +108,8 @@ class Reader {
   T attribute(std::string_view object, const std::string& name) const;
 
  private:
+  /// None when there is no such object. Unless `open`, what is returned is its group.
+  Hid find(std::string_view object, bool open) const;
   Hid open_object(std::string_view object) const;
   Hid open_dataset(std::string_view object) const;
   Dims dims(const Hid& set, std::string_view object) const;
@@ -109,12 +119,14 @@ class Reader {
   void read_rows(std::string_view object, Type type, std::uint64_t first, std::uint64_t rows, void* values,
                  std::size_t size) const;
   [[noreturn]] void fail(std::string_view object, std::string_view text) const;
+  [[noreturn]] void fail_budget(std::string_view object) const;
   [[noreturn]] void fail_hdf5(std::string_view object, std::string_view doing) const;
 
   std::string path_;
   ErrorKind kind_;
   Hid file_;
-  std::uint64_t capacity_ = 0;
+  std::uint64_t capacity_ = 0;  ///< the most bytes that all objects together can have
+  mutable ReadBudget budget_;
 };
 
 /// Opens a file that this program leaves in a run directory: no link, of that `format` and `version` (root attributes of

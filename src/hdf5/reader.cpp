@@ -13,6 +13,10 @@ namespace cifar_mpi::hdf5 {
 namespace {
 
 constexpr hsize_t kMostMembers = 1 << 16;
+/// Charged for each member of a group that is listed, in addition to its path. This is more than a caller keeps of one (a
+/// tensor with its name, a series), because to look at a member takes time, too: a walk through groups that contain
+/// themselves ends after about 8000 members and one more for each KiB of the file.
+constexpr std::uint64_t kMemberBytes = 8192;
 
 /// Says what is wrong with a file before HDF5 sees it; empty when it begins as an HDF5 file does.
 std::string first_look(const InputFile& file) {
@@ -64,6 +68,9 @@ bool keeps_size(H5Z_filter_t filter) {
   return filter == H5Z_FILTER_FLETCHER32 || filter == H5Z_FILTER_SHUFFLE;
 }
 
+/// What `read_text` needs for each string.
+std::uint64_t text_bytes(hid_t stored) { return 2 * H5Tget_size(stored) + sizeof(std::string); }
+
 /// Reads `size` strings of fixed length through `read(memory type, destination)`; false when that fails.
 template <class Read>
 bool read_text(hid_t stored, std::vector<std::string>& values, Read read) {
@@ -77,6 +84,21 @@ bool read_text(hid_t stored, std::vector<std::string>& values, Read read) {
     if (H5Tget_strpad(stored) == H5T_STR_SPACEPAD) values[i].erase(values[i].find_last_not_of(' ') + 1);
   }
   return true;
+}
+
+/// The names of a group's members, as far as they fit into the budget.
+struct Listing {
+  std::vector<std::string> names;
+  ReadBudget& budget;
+  bool fits = true;
+};
+
+extern "C" herr_t note_member(hid_t, const char* name, const H5L_info_t*, void* to) {
+  Listing& listing = *static_cast<Listing*>(to);
+  const std::string_view text = name;
+  listing.fits = listing.budget.take(text.size(), 2);
+  if (listing.fits) listing.names.emplace_back(text);
+  return listing.fits ? 0 : 1;
 }
 
 template <class T, class Value>
@@ -107,6 +129,7 @@ Reader::Reader(const InputFile& file, ErrorKind kind) : path_(file.path()), kind
   if (!file_ || H5Fget_filesize(file_.get(), &length) < 0)
     refuse(concat("the HDF5 file is damaged or incomplete (", reason(), ")"));
   capacity_ = capacity_of(file, length);
+  budget_ = ReadBudget(capacity_);
 }
 
 Reader open_record(const DirectoryEntry& entry, const std::string& format, std::int64_t version) {
@@ -128,25 +151,50 @@ void Reader::fail_hdf5(std::string_view object, std::string_view doing) const {
                             reason(), ")"));
 }
 
+void Reader::charge(std::string_view object, std::uint64_t count, std::uint64_t bytes) const {
+  const Lock lock;
+  if (!budget_.take(count, bytes)) fail_budget(object);
+}
+
+void Reader::fail_budget(std::string_view object) const {
+  fail(object,
+       concat("with it the file asks for more memory than ", ReadBudget::kTimesTheFile,
+              " times its size and 64 MB (an object has many names, or the lengths of lists multiply); no "
+              "program of cifar_mpi writes such a file, use another copy"));
+}
+
+// Link by link: HDF5 itself would follow links that lead elsewhere.
+Hid Reader::find(std::string_view object, bool open) const {
+  Hid at(H5Oopen(file_.get(), "/", H5P_DEFAULT));
+  if (!at) fail_hdf5("/", "open");
+  for (const std::string& prefix : path_prefixes(object)) {
+    const std::string name = prefix.substr(prefix.rfind('/') + 1);
+    if (name.empty()) continue;
+    const htri_t exists = H5Lexists(at.get(), name.c_str(), H5P_DEFAULT);
+    if (exists < 0) fail_hdf5(prefix, "look for");
+    if (exists == 0) return Hid();
+    H5L_info_t link{};
+    if (H5Lget_info(at.get(), name.c_str(), &link, H5P_DEFAULT) < 0) fail_hdf5(prefix, "look at");
+    if (link.type != H5L_TYPE_HARD) {
+      fail(prefix, concat("it is ", link.type == H5L_TYPE_SOFT ? "a soft link" : "a link to another file",
+                          ", which is not followed; copy what it points to into the file"));
+    }
+    if (!open && prefix.size() == object.size()) break;
+    Hid next(H5Oopen(at.get(), name.c_str(), H5P_DEFAULT));
+    if (!next) fail_hdf5(prefix, "open");
+    at = std::move(next);
+  }
+  return at;
+}
+
 bool Reader::has(std::string_view object) const {
   const Lock lock;
-  for (const std::string& prefix : path_prefixes(object)) {
-    const htri_t exists = H5Lexists(file_.get(), prefix.c_str(), H5P_DEFAULT);
-    if (exists < 0) fail_hdf5(prefix, "look for");
-    if (exists == 0) return false;
-    H5L_info_t link{};
-    if (H5Lget_info(file_.get(), prefix.c_str(), &link, H5P_DEFAULT) < 0) fail_hdf5(prefix, "look at");
-    if (link.type == H5L_TYPE_HARD) continue;
-    fail(prefix, concat("it is ", link.type == H5L_TYPE_SOFT ? "a soft link" : "a link to another file",
-                        ", which is not followed; copy what it points to into the file"));
-  }
-  return true;
+  return bool(find(object, false));
 }
 
 Hid Reader::open_object(std::string_view object) const {
-  if (!has(object)) fail(object, "there is no such object in the file");
-  Hid id(H5Oopen(file_.get(), std::string(object).c_str(), H5P_DEFAULT));
-  if (!id) fail_hdf5(object, "open");
+  Hid id = find(object, true);
+  if (!id) fail(object, "there is no such object in the file");
   return id;
 }
 
@@ -178,7 +226,8 @@ Hid Reader::open_dataset(std::string_view object) const {
 
 bool Reader::is_group(std::string_view object) const {
   const Lock lock;
-  return has(object) && H5Iget_type(open_object(object).get()) == H5I_GROUP;
+  const Hid id = find(object, true);
+  return id && H5Iget_type(id.get()) == H5I_GROUP;
 }
 
 std::vector<std::string> Reader::members(std::string_view group) const {
@@ -188,13 +237,13 @@ std::vector<std::string> Reader::members(std::string_view group) const {
   if (H5Gget_info(id.get(), &info) < 0) fail(group, "it is not a group");
   if (info.nlinks > kMostMembers)
     fail(group, concat("it has ", info.nlinks, " members, more than ", kMostMembers));
-  std::vector<std::string> names;
-  const auto note = [](hid_t, const char* name, const H5L_info_t*, void* list) -> herr_t {
-    static_cast<std::vector<std::string>*>(list)->emplace_back(name);
-    return 0;
-  };
-  if (H5Literate(id.get(), H5_INDEX_NAME, H5_ITER_INC, nullptr, note, &names) < 0) fail_hdf5(group, "list");
-  return names;
+  // Callers keep each path in a list and as a name.
+  charge(group, info.nlinks, 2 * group.size() + kMemberBytes);
+  Listing listing{{}, budget_};
+  if (H5Literate(id.get(), H5_INDEX_NAME, H5_ITER_INC, nullptr, note_member, &listing) < 0)
+    fail_hdf5(group, "list");
+  if (!listing.fits) fail_budget(group);
+  return std::move(listing.names);
 }
 
 Type Reader::type(std::string_view object) const {
@@ -276,6 +325,7 @@ std::vector<std::string> Reader::read_strings(std::string_view object, std::uint
   require_text(object, type.get());
   const Dims found = dims(set, object);
   if (count(found) > most) fail(object, concat("it has ", count(found), " texts, expected at most ", most));
+  charge(object, count(found), text_bytes(type.get()));
   std::vector<std::string> values(count(found));
   const bool good = read_text(type.get(), values, [&](hid_t memory, void* destination) {
     return H5Dread(set.get(), memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, destination) >= 0;
@@ -320,6 +370,7 @@ T Reader::attribute(std::string_view object, const std::string& name) const {
   if constexpr (std::is_same_v<T, std::string>) {
     std::vector<std::string> value(1);
     require_text(concat("attribute '", name, "' of ", object), type.get());
+    charge(object, 1, text_bytes(type.get()));
     if (read_text(type.get(), value, read)) return value[0];
   } else if constexpr (std::is_same_v<T, double>) {
     double value = 0.0;

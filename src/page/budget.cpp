@@ -59,8 +59,8 @@ std::string bars(const report::Timeline& timeline, const StepBudget& budget,
       const double ms = budget.section_ms[static_cast<std::size_t>(section)][r];
       words += concat(' ', title_of(section, timeline), ' ', milliseconds(ms), " ms,");
       if (ms > 0.0)
-        parts += fmt::format("<span class=\"b{}\" style=\"width:{:.2f}%\"></span>", static_cast<int>(section),
-                             100.0 * ms / longest);
+        parts += fmt::format("<span class=\"b{} {}\"></span>", static_cast<int>(section),
+                             place_class(ms / longest));
     }
     words.pop_back();
     list += concat("<li><span>", html(rank_name(timeline, budget.ranks[r])),
@@ -116,13 +116,13 @@ std::string task_table(const report::Timeline& timeline) {
     const auto [least, most] = std::minmax_element(times[t].begin(), times[t].end());
     const double mean =
         std::accumulate(times[t].begin(), times[t].end(), 0.0) / static_cast<double>(times[t].size());
-    const double share = longest > 0.0 ? 100.0 * mean / longest : 0.0;
+    const double share = longest > 0.0 ? mean / longest : 0.0;
     rows += concat("<tr><th scope=\"row\">", html(shortened(timeline.tasks[t].name, 80)),
                    "</th><td class=\"word\">", title_of(sections[t], timeline), "</td><td>",
                    milliseconds(mean), "</td><td>", milliseconds(*least), "</td><td>", milliseconds(*most),
                    "</td><td>", sampled.ranks[static_cast<std::size_t>(most - times[t].begin())],
-                   "</td><td class=\"amount\"><span class=\"b", static_cast<int>(sections[t]),
-                   fmt::format("\" style=\"width:{:.1f}%\"></span></td></tr>", share));
+                   "</td><td class=\"amount\"><span class=\"b", static_cast<int>(sections[t]), ' ',
+                   place_class(share), "\"></span></td></tr>");
   }
   return concat(
       "<details><summary>Table: milliseconds of a step by task</summary>",

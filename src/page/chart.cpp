@@ -22,7 +22,10 @@ struct Scales {
   Scale y;
 };
 
-/// Ranges that hold all values; nothing is NaN in them.
+/// Whether a value has a place in a picture. NaN has none, nor has what is so large that differences of it overflow.
+bool has_place(double value) { return std::abs(value) <= 1e100; }
+
+/// Ranges that hold all values that have a place.
 Scales scales_of(const Chart& chart) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   AxisValues x_low, x_high;
@@ -31,7 +34,7 @@ Scales scales_of(const Chart& chart) {
   double low = chart.from_zero ? 0.0 : kNone, high = -kNone;
   const auto widen = [&](const AxisValues& x) {
     for (std::size_t a = 0; a < kAxes; ++a) {
-      if (!std::isfinite(x[a])) continue;
+      if (!has_place(x[a])) continue;
       x_low[a] = std::min(x_low[a], x[a]);
       x_high[a] = std::max(x_high[a], x[a]);
     }
@@ -39,7 +42,7 @@ Scales scales_of(const Chart& chart) {
   for (const Series& series : chart.series) {
     for (const Point& point : series.points) {
       widen(point.x);
-      if (!std::isfinite(point.low) || !std::isfinite(point.high)) continue;
+      if (!has_place(point.low) || !has_place(point.high)) continue;
       low = std::min(low, point.low);
       high = std::max(high, point.high);
     }
@@ -98,7 +101,7 @@ class Canvas {
 };
 
 bool drawn(const Point& point, std::size_t axis) {
-  return std::isfinite(point.x[axis]) && std::isfinite(point.value);
+  return has_place(point.x[axis]) && has_place(point.value);
 }
 
 std::string line_path(const Series& series, const Canvas& canvas, std::size_t axis) {
@@ -132,8 +135,7 @@ std::string band_path(const Series& series, const Canvas& canvas, std::size_t ax
   std::string path;
   const auto& points = series.points;
   for (std::size_t first = 0, end = 0; first < points.size(); first = end + 1) {
-    for (end = first; end < points.size() && drawn(points[end], axis) && std::isfinite(points[end].low);)
-      ++end;
+    for (end = first; end < points.size() && drawn(points[end], axis) && has_place(points[end].low);) ++end;
     if (end == first) continue;
     for (std::size_t i = first; i < end; ++i)
       path += fmt::format("{}{} {}", i == first ? "M" : "L", canvas.x(points[i].x[axis]),
@@ -173,8 +175,10 @@ std::string description(const Chart& chart, std::size_t axis) {
                    position_text(last->x[axis], kind), ", least ", show(least->low, chart.unit), ", most ",
                    show(most->high, chart.unit), '.');
   }
-  for (const Mark& mark : chart.marks)
-    text += concat(' ', mark.text, " at ", position_text(mark.x[axis], kind), '.');
+  for (const Mark& mark : chart.marks) {
+    if (has_place(mark.x[axis]))
+      text += concat(' ', mark.text, " at ", position_text(mark.x[axis], kind), '.');
+  }
   return text;
 }
 
@@ -189,22 +193,26 @@ std::string picture(const Chart& chart, const Scales& scales, std::size_t axis) 
     if (!series.band.empty())
       svg += concat("<path class=\"band s", series.style, "\" d=\"", band_path(series, canvas, axis), "\"/>");
   }
-  for (const Mark& mark : chart.marks)
-    svg += fmt::format("<path class=\"mark{}\" d=\"M{} 0V{}\"/>", style_of(mark), canvas.x(mark.x[axis]),
-                       kHeight);
+  for (const Mark& mark : chart.marks) {
+    if (has_place(mark.x[axis]))
+      svg += fmt::format("<path class=\"mark{}\" d=\"M{} 0V{}\"/>", style_of(mark), canvas.x(mark.x[axis]),
+                         kHeight);
+  }
   for (const Series& series : chart.series) {
     svg += concat("<path class=\"line s", series.style, "\" d=\"", line_path(series, canvas, axis), "\"/>");
     if (series.dots)
       svg += concat("<path class=\"dots s", series.style, "\" d=\"", dots_path(series, canvas, axis), "\"/>");
   }
   svg += "</svg>";
-  const auto left = [&](double x) { return fmt::format("left:{:.2f}%", 100.0 * scales.x[axis].place(x)); };
+  const auto place = [&](double x) { return place_class(scales.x[axis].place(x)); };
   for (const double tick : scales.x[axis].ticks)
-    svg += concat("<span class=\"tx\" style=\"", left(tick), "\">",
+    svg += concat("<span class=\"tx ", place(tick), "\">",
                   tick_text(tick, static_cast<Axis>(axis), scales.x[axis]), "</span>");
-  for (const Mark& mark : chart.marks)
-    svg += concat("<span class=\"flag", style_of(mark), "\" style=\"", left(mark.x[axis]), "\" title=\"",
-                  html(mark.text), "\">", html(mark.letter), "</span>");
+  for (const Mark& mark : chart.marks) {
+    if (has_place(mark.x[axis]))
+      svg += concat("<span class=\"flag", style_of(mark), ' ', place(mark.x[axis]), "\" title=\"",
+                    html(mark.text), "\">", html(mark.letter), "</span>");
+  }
   return concat("<div class=\"over over-", kAxisNames[axis], "\">", svg, "</div>");
 }
 
@@ -237,8 +245,8 @@ std::string table(const Chart& chart) {
     for (std::size_t i = 0; i < shown; ++i) {
       const Point& point = series.points[shown == 1 ? n - 1 : i * (n - 1) / (shown - 1)];
       rows += concat("<tr><th scope=\"row\">", html(series.name), "</th><td>", whole(point.x[0]), "</td><td>",
-                     fmt::format("{:.2f}", point.x[1]), "</td><td>", duration(point.x[2]), "</td><td>",
-                     show(point.value, chart.unit), "</td>");
+                     has_place(point.x[1]) ? fmt::format("{:.2f}", point.x[1]) : "?", "</td><td>",
+                     duration(point.x[2]), "</td><td>", show(point.value, chart.unit), "</td>");
       rows += series.band.empty() ? std::string("<td></td><td></td>")
                                   : concat("<td>", show(point.low, chart.unit), "</td><td>",
                                            show(point.high, chart.unit), "</td>");
@@ -258,7 +266,11 @@ std::string table(const Chart& chart) {
 }  // namespace
 
 Scale scale_for(double low, double high, int wanted, bool whole_ends) {
-  if (!(low <= high) || !std::isfinite(low) || !std::isfinite(high)) low = 0.0, high = 1.0;
+  // Of smaller numbers no share has all its digits (below 1e-307 the least ones have none), so they count as 0.
+  constexpr double kLeast = 1e-100;
+  if (std::abs(low) < kLeast) low = 0.0;
+  if (std::abs(high) < kLeast) high = 0.0;
+  if (!(low <= high) || !std::isfinite(high - low)) low = 0.0, high = 1.0;
   if (high - low <= 1e-12 * std::max(std::abs(low), std::abs(high))) {
     const double room = low == 0.0 ? 1.0 : 0.1 * std::abs(low);
     low = low == 0.0 ? 0.0 : low - room;
@@ -273,7 +285,8 @@ Scale scale_for(double low, double high, int wanted, bool whole_ends) {
   const double first = whole_ends ? std::floor(low / distance + kSlack) : std::ceil(low / distance - kSlack);
   const double last = whole_ends ? std::ceil(high / distance - kSlack) : std::floor(high / distance + kSlack);
   Scale scale{whole_ends ? first * distance : low, whole_ends ? last * distance : high, {}};
-  for (double i = first; i <= last; i += 1.0) scale.ticks.push_back(i * distance + 0.0);
+  const int lines = static_cast<int>(std::clamp(last - first + 1.0, 0.0, 4.0 * wanted));
+  for (int i = 0; i < lines; ++i) scale.ticks.push_back((first + i) * distance + 0.0);
   return scale;
 }
 
@@ -299,8 +312,7 @@ std::string figure_html(const Chart& chart) {
     const std::string text = chart.unit == Unit::share ? fmt::format("{:.3g} %", 100.0 * tick)
                              : tick >= 1e4             ? fmt::format("{:.4g}k", tick / 1e3)
                                                        : fmt::format("{:.4g}", tick);
-    pictures += concat("<span class=\"ty\" style=\"",
-                       fmt::format("bottom:{:.2f}%", 100.0 * scales.y.place(tick)), "\">", text, "</span>");
+    pictures += concat("<span class=\"ty ", place_class(scales.y.place(tick)), "\">", text, "</span>");
   }
   const std::string note =
       chart.note.empty() ? std::string() : concat("<p class=\"note\">", html(chart.note), "</p>");

@@ -1,5 +1,3 @@
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <tuple>
 
@@ -31,8 +29,8 @@ std::string matrix(const run::EvaluationFile& evaluation) {
     for (std::size_t c = 0; c < classes; ++c) {
       const auto count = evaluation.confusion[r * classes + c];
       const double share = total > 0.0 ? static_cast<double>(count) / total : 0.0;
-      rows += concat("<td class=\"", r == c ? "right" : "miss", share > 0.55 ? " strong" : "",
-                     "\" style=\"--share:", fmt::format("{:.0f}%", 100.0 * share), "\">", count, "</td>");
+      rows += concat("<td class=\"", r == c ? "right" : "miss", share > 0.55 ? " strong " : " ",
+                     place_class(share), "\">", count, "</td>");
     }
     rows += "</tr>";
   }

@@ -67,8 +67,15 @@ std::string percent(double share) {
   return std::isfinite(share) ? fmt::format("{:.2f} %", 100.0 * share) : "?";
 }
 
+std::string place_class(double share) {
+  const long hundredths = std::lround(10'000.0 * (share >= 0.0 ? std::min(share, 1.0) : 0.0));
+  return hundredths % 100 == 0 ? fmt::format("p{}", hundredths / 100)
+                               : fmt::format("p{} q{}", hundredths / 100, hundredths % 100);
+}
+
 std::string duration(double seconds) {
-  if (!std::isfinite(seconds)) return "?";
+  constexpr double kMost = 1e15;  // what is longer may not fit a whole number
+  if (!(std::abs(seconds) < kMost)) return "?";
   const auto s = static_cast<long long>(std::llround(seconds));
   if (s < 10) return fmt::format("{:.1f} s", seconds);
   if (s < 60) return fmt::format("{} s", s);

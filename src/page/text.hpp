@@ -16,6 +16,9 @@ std::string figure(double value);
 std::string whole(double value);
 /// "59.50 %"
 std::string percent(double share);
+/// The classes that tell the style sheet of a place or length: "p12 q34" for 0.1234, to a ten-thousandth. Beyond 0 to 1
+/// the nearer end; NaN is 0.
+std::string place_class(double share);
 /// "42 s", "12 min 5 s", "3 h 7 min"
 std::string duration(double seconds);
 

@@ -45,8 +45,10 @@ bool waits_for_cores(const Timeline& timeline, std::size_t nodes, double transfe
 /// Whether any all-reduce may start before the last of them may.
 bool overlaps(const Timeline& timeline) {
   const std::vector<CollectiveOrder> order = collectives_of(timeline);
+  if (order.empty()) return false;
+  const std::vector<std::int32_t> last = predecessors(timeline, order.back().task, false);
   return std::any_of(order.begin(), order.end(), [&](const CollectiveOrder& collective) {
-    return predecessors(timeline, collective.task, false) != predecessors(timeline, order.back().task, false);
+    return predecessors(timeline, collective.task, false) != last;
   });
 }
 

@@ -12,25 +12,21 @@ std::int64_t begin_of(const std::vector<Stretch>& stretches) {
   return stretches.empty() ? 0 : stretches.front().begin_ns;
 }
 
-/// A task of the program, with what it waits for.
+/// A task of the program, with what it waits for, and what waits for it.
 struct Waits {
   std::vector<std::int32_t> collectives;
   std::vector<std::int32_t> work;
+  std::vector<std::int32_t> feeds;  ///< of work: the collectives that have it in `work`
+  std::int32_t before = -1;         ///< of a collective: the one before it on its lane, or -1
+  std::int32_t next = -1;           ///< of a collective: the one after it on its lane, or -1
 };
 
+/// Each step is replayed from event to event: a rank walks until it waits for a collective, and goes on when that one
+/// ends; a collective ends once all that it waits for has ended. A step takes time for its stretches, and for each rank
+/// as much as tasks and their `after` are long.
 class Replayer {
  public:
-  Replayer(const Timeline& timeline, const SampledSteps& sampled, const Replay& replay)
-      : timeline_(timeline),
-        sampled_(sampled),
-        replay_(replay),
-        order_(collectives_of(timeline)),
-        took_(sampled.ranks.size(), 0.0) {
-    for (std::size_t t = 0; t < timeline.tasks.size(); ++t) {
-      const auto task = static_cast<std::int32_t>(t);
-      waits_.push_back({predecessors(timeline, task, true), predecessors(timeline, task, false)});
-    }
-  }
+  Replayer(const Timeline& timeline, const SampledSteps& sampled, const Replay& replay);
 
   double run() {
     for (const SampledSteps::Step& step : sampled_.steps) run(step);
@@ -42,15 +38,18 @@ class Replayer {
 
   void run(const SampledSteps::Step& step);
   void begin(const SampledSteps::Step& step);
-  bool walk(std::size_t rank, const std::vector<Stretch>& stretches);
+  void begin_collectives();
+  void make_progress(const SampledSteps::Step& step);
+  void walk(std::size_t rank, const std::vector<Stretch>& stretches);
   bool work(std::size_t rank, const Stretch& stretch);
-  bool complete_one(const SampledSteps::Step& step, bool at_any_cost);
-  bool ready(const CollectiveOrder& collective) const;
-  void complete(const SampledSteps::Step& step, const CollectiveOrder& collective);
+  void note_if_ready(std::int32_t collective);
+  void complete(const SampledSteps::Step& step, std::int32_t collective);
   double& done(std::size_t rank, std::int32_t task) { return done_[rank][static_cast<std::size_t>(task)]; }
   double done(std::size_t rank, std::int32_t task) const {
     return done_[rank][static_cast<std::size_t>(task)];
   }
+  /// A collective ends on all ranks at once, as far as others may go on.
+  bool ended(std::int32_t collective) const { return done(0, collective) != kNotDone; }
   const Waits& waits(std::int32_t task) const { return waits_[static_cast<std::size_t>(task)]; }
 
   const Timeline& timeline_;
@@ -63,9 +62,32 @@ class Replayer {
   std::vector<double> began_;                    ///< by rank
   std::vector<double> now_;                      ///< by rank
   std::vector<std::size_t> at_;                  ///< by rank: the stretch to do
+  std::vector<std::size_t> waited_;              ///< by rank: collectives that the stretch has waited for
   std::vector<std::vector<double>> done_;        ///< by rank and task: when, or kNotDone
   std::vector<std::vector<std::int32_t>> left_;  ///< by rank and task: stretches to come
+  std::vector<std::uint64_t> pending_;           ///< by collective: work on all ranks that it still waits for
+  std::vector<std::vector<std::size_t>> sleepers_;  ///< by collective: ranks that wait for it
+  std::vector<std::size_t> awake_;                  ///< ranks that can go on
+  std::vector<std::int32_t> ready_;                 ///< collectives that can end
 };
+
+Replayer::Replayer(const Timeline& timeline, const SampledSteps& sampled, const Replay& replay)
+    : timeline_(timeline),
+      sampled_(sampled),
+      replay_(replay),
+      order_(collectives_of(timeline)),
+      took_(sampled.ranks.size(), 0.0) {
+  for (std::size_t t = 0; t < timeline.tasks.size(); ++t) {
+    const auto task = static_cast<std::int32_t>(t);
+    waits_.push_back({predecessors(timeline, task, true), predecessors(timeline, task, false), {}});
+  }
+  for (const CollectiveOrder& collective : order_) {
+    waits_[static_cast<std::size_t>(collective.task)].before = collective.before;
+    if (collective.before >= 0) waits_[static_cast<std::size_t>(collective.before)].next = collective.task;
+    for (const std::int32_t work : waits(collective.task).work)
+      waits_[static_cast<std::size_t>(work)].feeds.push_back(collective.task);
+  }
+}
 
 void Replayer::begin(const SampledSteps::Step& step) {
   const std::size_t ranks = step.ranks.size(), tasks = timeline_.tasks.size();
@@ -75,6 +97,7 @@ void Replayer::begin(const SampledSteps::Step& step) {
   for (const auto& stretches : step.ranks) began_.push_back(static_cast<double>(begin_of(stretches) - first));
   now_ = began_;
   at_.assign(ranks, 0);
+  waited_.assign(ranks, 0);
   done_.assign(ranks, std::vector<double>(tasks, kNotDone));
   left_.assign(ranks, std::vector<std::int32_t>(tasks, 0));
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -84,17 +107,32 @@ void Replayer::begin(const SampledSteps::Step& step) {
     for (std::size_t t = 0; t < tasks; ++t) {  // nobody waits for work that was not seen
       if (left_[r][t] == 0 && !is_collective(timeline_, static_cast<std::int32_t>(t))) done_[r][t] = now_[r];
     }
+    awake_.push_back(r);
+  }
+  begin_collectives();
+}
+
+void Replayer::begin_collectives() {
+  pending_.assign(timeline_.tasks.size(), 0);
+  sleepers_.assign(timeline_.tasks.size(), {});
+  for (const CollectiveOrder& collective : order_) {
+    std::uint64_t& pending = pending_[static_cast<std::size_t>(collective.task)];
+    for (std::size_t r = 0; r < done_.size(); ++r) {
+      for (const std::int32_t work : waits(collective.task).work)
+        pending += done(r, work) == kNotDone ? 1 : 0;
+    }
+    note_if_ready(collective.task);
   }
 }
 
 void Replayer::run(const SampledSteps::Step& step) {
   begin(step);
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t r = 0; r < step.ranks.size(); ++r) moved = walk(r, step.ranks[r]) || moved;
-    moved = complete_one(step, false) || moved;
-    // A circle of waiting, which only a foreign file has, is cut where it begins.
-    if (!moved) moved = complete_one(step, true);
+  make_progress(step);
+  // A circle of waiting, which only a foreign file has, is cut at its first collective.
+  for (const CollectiveOrder& collective : order_) {
+    if (ended(collective.task)) continue;
+    complete(step, collective.task);
+    make_progress(step);
   }
   for (std::size_t r = 0; r < step.ranks.size(); ++r) {
     for (const CollectiveOrder& collective : order_) now_[r] = std::max(now_[r], done(r, collective.task));
@@ -102,9 +140,23 @@ void Replayer::run(const SampledSteps::Step& step) {
   }
 }
 
-/// As far as it goes; true when it moved.
-bool Replayer::walk(std::size_t rank, const std::vector<Stretch>& stretches) {
-  const std::size_t from = at_[rank];
+/// Until each rank is through or waits, and no collective can end.
+void Replayer::make_progress(const SampledSteps::Step& step) {
+  while (!awake_.empty() || !ready_.empty()) {
+    if (!awake_.empty()) {
+      const std::size_t rank = awake_.back();
+      awake_.pop_back();
+      walk(rank, step.ranks[rank]);
+    } else {
+      const std::int32_t collective = ready_.back();
+      ready_.pop_back();
+      if (!ended(collective)) complete(step, collective);
+    }
+  }
+}
+
+/// As far as it goes.
+void Replayer::walk(std::size_t rank, const std::vector<Stretch>& stretches) {
   for (std::size_t& at = at_[rank]; at < stretches.size(); ++at) {
     const Stretch& stretch = stretches[at];
     if (stretch.task == Stretch::kNobody) {
@@ -112,53 +164,53 @@ bool Replayer::walk(std::size_t rank, const std::vector<Stretch>& stretches) {
     } else if (is_collective(timeline_, stretch.task)) {
       if (!stretch.waited_for) now_[rank] += replay_.transfer * stretch.ns();
     } else if (!work(rank, stretch)) {
-      break;
+      return;
     }
   }
-  return at_[rank] != from;
 }
 
 /// False when it waits for a collective.
 bool Replayer::work(std::size_t rank, const Stretch& stretch) {
   double& now = now_[rank];
-  for (const std::int32_t before : waits(stretch.task).collectives) {
-    if (done(rank, before) == kNotDone) return false;
-    now = std::max(now, done(rank, before));
-  }
-  now += stretch.ns() * (replay_.work ? replay_.work(rank, stretch.task) : 1.0);
-  if (--left_[rank][static_cast<std::size_t>(stretch.task)] == 0) done(rank, stretch.task) = now;
-  return true;
-}
-
-/// The first collective for which all ranks are ready, or the first there is; false when there is none.
-bool Replayer::complete_one(const SampledSteps::Step& step, bool at_any_cost) {
-  for (const CollectiveOrder& collective : order_) {
-    if (done(0, collective.task) != kNotDone || (!at_any_cost && !ready(collective))) continue;
-    complete(step, collective);
-    return true;
-  }
-  return false;
-}
-
-bool Replayer::ready(const CollectiveOrder& collective) const {
-  if (collective.before >= 0 && done(0, collective.before) == kNotDone) return false;
-  for (std::size_t r = 0; r < done_.size(); ++r) {
-    for (const std::int32_t before : waits(collective.task).work) {
-      if (done(r, before) == kNotDone) return false;
+  const std::vector<std::int32_t>& collectives = waits(stretch.task).collectives;
+  for (std::size_t& at = waited_[rank]; stretch.begins && at < collectives.size(); ++at) {
+    if (!ended(collectives[at])) {
+      sleepers_[static_cast<std::size_t>(collectives[at])].push_back(rank);
+      return false;
     }
+    now = std::max(now, done(rank, collectives[at]));
+  }
+  waited_[rank] = 0;
+  now += stretch.ns() * (replay_.work ? replay_.work(rank, stretch.task) : 1.0);
+  if (--left_[rank][static_cast<std::size_t>(stretch.task)] > 0) return true;
+  done(rank, stretch.task) = now;
+  for (const std::int32_t collective : waits(stretch.task).feeds) {
+    --pending_[static_cast<std::size_t>(collective)];
+    note_if_ready(collective);
   }
   return true;
 }
 
-void Replayer::complete(const SampledSteps::Step& step, const CollectiveOrder& collective) {
+void Replayer::note_if_ready(std::int32_t collective) {
+  const std::int32_t before = waits(collective).before;
+  if (pending_[static_cast<std::size_t>(collective)] == 0 && !ended(collective) &&
+      (before < 0 || ended(before)))
+    ready_.push_back(collective);
+}
+
+void Replayer::complete(const SampledSteps::Step& step, std::int32_t collective) {
+  const Waits& own = waits(collective);
   double latest = *std::max_element(began_.begin(), began_.end());
   for (std::size_t r = 0; r < done_.size(); ++r) {
-    for (const std::int32_t before : waits(collective.task).work) latest = std::max(latest, done(r, before));
-    if (collective.before >= 0) latest = std::max(latest, done(r, collective.before));
+    for (const std::int32_t work : own.work) latest = std::max(latest, done(r, work));
+    if (own.before >= 0) latest = std::max(latest, done(r, own.before));
   }
-  const auto task = static_cast<std::size_t>(collective.task);
+  const auto task = static_cast<std::size_t>(collective);
   for (std::size_t r = 0; r < done_.size(); ++r)
     done_[r][task] = latest + replay_.transfer * step.transfer_ns[r][task];
+  awake_.insert(awake_.end(), sleepers_[task].begin(), sleepers_[task].end());
+  sleepers_[task].clear();
+  if (own.next >= 0) note_if_ready(own.next);
 }
 
 }  // namespace

@@ -55,11 +55,16 @@ void fill(std::vector<Stretch>& walk, const std::vector<Stretch>& collectives, s
   }
 }
 
-/// Finds the stretches of collectives in which the rank only waits.
-void mark_waiting(const Timeline& timeline, std::vector<Stretch>& walk) {
+/// By task: whether it waits for collectives.
+std::vector<bool> waiting_tasks(const Timeline& timeline) {
   std::vector<bool> waits(timeline.tasks.size());
   for (std::size_t t = 0; t < waits.size(); ++t)
     waits[t] = !predecessors(timeline, static_cast<std::int32_t>(t), true).empty();
+  return waits;
+}
+
+/// Finds the first stretch of each work task, and the stretches of collectives in which the rank only waits.
+void mark_waiting(const Timeline& timeline, const std::vector<bool>& waits, std::vector<Stretch>& walk) {
   std::vector<std::size_t> first(timeline.tasks.size(), walk.size());
   for (std::size_t i = walk.size(); i-- > 0;) {
     if (walk[i].task != Stretch::kNobody) first[static_cast<std::size_t>(walk[i].task)] = i;
@@ -72,12 +77,13 @@ void mark_waiting(const Timeline& timeline, std::vector<Stretch>& walk) {
     if (is_collective(timeline, stretch.task)) {
       stretch.waited_for = waiting;
     } else {
-      waiting = waits[task] && first[task] == i;
+      stretch.begins = first[task] == i;
+      waiting = waits[task] && stretch.begins;
     }
   }
 }
 
-std::vector<Stretch> walk_of(const Timeline& timeline, const RankStep& step) {
+std::vector<Stretch> walk_of(const Timeline& timeline, const std::vector<bool>& waits, const RankStep& step) {
   std::vector<Stretch> work = slices_of(timeline, step, engine::TaskKind::work);
   std::vector<Stretch> collectives = slices_of(timeline, step, engine::TaskKind::collective);
   cut_overlaps(work);
@@ -92,7 +98,7 @@ std::vector<Stretch> walk_of(const Timeline& timeline, const RankStep& step) {
     at = task.end_ns;
   }
   fill(walk, collectives, next, at, std::max(step.begin_ns, step.end_ns));
-  mark_waiting(timeline, walk);
+  mark_waiting(timeline, waits, walk);
   return walk;
 }
 
@@ -174,6 +180,7 @@ SampledSteps sampled_steps(const Timeline& timeline) {
     (any ? sampled.ranks : sampled.missing).push_back(rank);
   }
   if (sampled.ranks.empty()) return sampled;
+  const std::vector<bool> waits = waiting_tasks(timeline);
   for (const Timeline::Step& step : timeline.steps) {
     if (!std::all_of(sampled.ranks.begin(), sampled.ranks.end(),
                      [&](int rank) { return seen(step, rank); })) {
@@ -183,7 +190,7 @@ SampledSteps sampled_steps(const Timeline& timeline) {
     std::vector<const RankStep*> ranks;
     for (const int rank : sampled.ranks) ranks.push_back(&step.ranks[static_cast<std::size_t>(rank)]);
     SampledSteps::Step& own = sampled.steps.emplace_back();
-    for (const RankStep* const rank : ranks) own.ranks.push_back(walk_of(timeline, *rank));
+    for (const RankStep* const rank : ranks) own.ranks.push_back(walk_of(timeline, waits, *rank));
     note_transfers(timeline, ranks, own);
   }
   return sampled;

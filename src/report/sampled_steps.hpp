@@ -16,6 +16,8 @@ struct Stretch {
   std::int64_t end_ns = 0;
   /// Of a collective: the next work begins a task that waits for collectives, or there is none.
   bool waited_for = false;
+  /// Of work: the first stretch of its task in the step.
+  bool begins = false;
 
   double ns() const { return static_cast<double>(end_ns - begin_ns); }
 };

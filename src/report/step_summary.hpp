@@ -36,7 +36,11 @@ struct InputImages {
   std::vector<std::uint8_t> pixels;
 
   bool empty() const { return pixels.empty(); }
-  std::size_t count() const { return pixels.size() / static_cast<std::size_t>(extent.count()); }
+  /// In std::size_t: of a file's images the pixels of one may be more than an int holds.
+  std::size_t count() const {
+    const auto size = [](int n) { return static_cast<std::size_t>(n); };
+    return pixels.size() / (size(extent.height) * size(extent.width) * size(extent.channels));
+  }
 };
 
 /// Values [n, h, w, c] to 0..255, each image by itself as tf.summary.image does it: what is not negative so that

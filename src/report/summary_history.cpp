@@ -121,6 +121,7 @@ SummaryHistory SummaryHistory::read(const DirectoryEntry& entry, std::uint64_t c
     require(rises(steps), file, group, "steps that rise");
     const auto edges = file.read<double>(group + "/edges");
     const auto buckets = file.read<std::uint64_t>(group + "/counts");
+    file.charge(group, steps.size(), sizeof(double) + sizeof(Point));
     std::vector<double> zeros(steps.size(), 0.0);
     if (has_sparsity(group)) file.read(group + "/sparsity", std::span<double>(zeros));
     for (std::size_t i = 0; i < steps.size() && steps[i] <= completed; ++i) {

@@ -176,9 +176,8 @@ void write_provenance(hdf5::Writer& file, const Provenance& from) {
   file.write_strings("/provenance/configuration", {from.configuration});
 }
 
-/// Appends the tensors of a group. `room` is what the file's tensors may still have: a file that gives many names to
-/// one has more than that.
-void read_tensors(const hdf5::Reader& file, const std::string& group, bool running, std::uint64_t& room,
+/// Appends the tensors of a group.
+void read_tensors(const hdf5::Reader& file, const std::string& group, bool running,
                   std::vector<NamedTensor>& tensors) {
   for (const std::string& layer : file.members(group)) {
     for (const std::string& part : file.members(concat(group, '/', layer))) {
@@ -191,12 +190,6 @@ void read_tensors(const hdf5::Reader& file, const std::string& group, bool runni
         throw Error(ErrorKind::checkpoint, concat(file.path(), ": ", object, " has more than 4 dimensions"));
       for (const std::uint64_t d : dims) tensor.shape.append(static_cast<std::int64_t>(d));
       tensor.dims = file.attribute<std::string>(object, "dims");
-      const std::uint64_t bytes = hdf5::count(dims) * sizeof(float);
-      if (bytes > room) {
-        throw Error(ErrorKind::checkpoint,
-                    concat(file.path(), ": its tensors are larger than the file; several share a place"));
-      }
-      room -= bytes;
       tensor.values = file.read<float>(object);
       tensors.push_back(std::move(tensor));
     }
@@ -290,13 +283,12 @@ Checkpoint read_checkpoint(const InputFile& opened) {
   const std::string& path = file.path();
   require_format(file);
   Checkpoint checkpoint;
-  std::uint64_t room = file.capacity();
   checkpoint.optimizer = read_optimizer(file);
   checkpoint.outer_momentum = file.has("/outer_momentum");
   for (const optim::StateRow& row : rows_of(checkpoint)) {
     std::vector<NamedTensor>& tensors = checkpoint.state[row.role];
-    read_tensors(file, row.group, false, room, tensors);
-    if (row.running != nullptr && file.has(row.running)) read_tensors(file, row.running, true, room, tensors);
+    read_tensors(file, row.group, false, tensors);
+    if (row.running != nullptr && file.has(row.running)) read_tensors(file, row.running, true, tensors);
   }
   Progress& progress = checkpoint.progress;
   progress.step = file.attribute<std::uint64_t>("/progress", "step");

@@ -101,6 +101,37 @@ TEST_F(Hdf5Stranger, CannotLeadItsReaderThroughLinks) {
   expect_error(ErrorKind::data, {path_}, [&] { file.members("/file"); });
 }
 
+TEST_F(Hdf5Stranger, GetsNoMoreMemoryThanEightTimesItsFileAndABit) {
+  const std::string text(1'000'000, 't');
+  {
+    Writer file;
+    file.write("/bytes", {text.size()}, std::vector<std::uint8_t>(text.size()));
+    file.write_strings("/texts", {text});
+    file.attribute("/bytes", "text", text);
+    for (int i = 0; i < 100; ++i) file.group("/groups/g" + std::to_string(i));
+    file.save(path_);
+  }
+  const double bytes = static_cast<double>(std::filesystem::file_size(path_));
+  const auto times = [&](const std::string& object, const auto& read) {
+    const Reader file(path_);
+    int count = 0;
+    expect_error(ErrorKind::data, {path_, object, "asks for more memory than 8 times its size"}, [&] {
+      for (; count < 1000; ++count) read(file);
+    });
+    return count;
+  };
+  const int most = static_cast<int>(8 * bytes / 1e6 + 64);
+  EXPECT_EQ(times("/bytes", [](const Reader& file) { file.read<std::uint8_t>("/bytes"); }), most);
+  EXPECT_EQ(times("/lists", [](const Reader& file) { file.charge("/lists", 1000, 1000); }), most);
+  EXPECT_LE(times("/texts", [](const Reader& file) { file.read_strings("/texts"); }), most);
+  EXPECT_LE(times("/bytes", [](const Reader& file) { file.attribute<std::string>("/bytes", "text"); }), most);
+  EXPECT_LE(times("/groups", [](const Reader& file) { file.members("/groups"); }), 2 * most);
+  const Reader file(path_);
+  expect_error(ErrorKind::data, {"/product"}, [&] { file.charge("/product", UINT64_MAX / 2, 3); });
+  std::vector<std::uint8_t> own(text.size());  // of the caller, however often
+  for (int i = 0; i < 200; ++i) file.read("/bytes", std::span(own));
+}
+
 /// Makes a data set of `bytes` bytes, as `create` says; nothing is written into it.
 void announce(const Hid& file, const char* name, hsize_t bytes, const Hid& create) {
   const Hid space(H5Screate_simple(1, &bytes, nullptr));
@@ -137,7 +168,7 @@ TEST_F(Hdf5Stranger, GetsNoMemoryForHoles) {
   }
   EXPECT_EQ(std::filesystem::file_size(path_) >> 33, 1u);
   const Reader file(path_);
-  EXPECT_LT(file.capacity(), std::uint64_t{128} << 20);
+  expect_error(ErrorKind::data, {path_, "asks for more memory"}, [&] { file.charge("/", 2'000'000'000); });
   expect_error(ErrorKind::data, {path_, "/holes", "8589934592"}, [&] { file.read<std::uint8_t>("/holes"); });
 }
 

@@ -210,6 +210,7 @@ class Maker {
       fill(wanted, set, type, dims);
     }
     for (const Wanted::Attribute& attribute : wanted.attributes) put_attribute(wanted.path, attribute);
+    if (first_.empty() && wanted.path != "/") first_ = wanted.path;
   }
 
   void fill(const Wanted& wanted, const Hid& set, const Hid& type, const Extents& dims) {
@@ -259,7 +260,7 @@ class Maker {
 
   void link(const std::string& path) {
     const std::string up = parent_of(path);
-    switch (dice_.roll(6)) {
+    switch (dice_.roll(8)) {
       case 0:
         H5Lcreate_soft(path.c_str(), file_.get(), path.c_str(), links_.get(), H5P_DEFAULT);  // to itself
         break;
@@ -273,8 +274,18 @@ class Maker {
       case 3:
         H5Lcreate_external(secret_.c_str(), "/", file_.get(), path.c_str(), links_.get(), H5P_DEFAULT);
         break;
+      case 4:  // one object of many names
+        for (std::uint64_t i = dice_.roll(200); i > 0; --i) {
+          const std::string name = path + "/n" + std::to_string(i);
+          H5Lcreate_hard(file_.get(), first_.c_str(), file_.get(), name.c_str(), links_.get(), H5P_DEFAULT);
+        }
+        break;
+      case 5:
+        H5Lcreate_hard(file_.get(), first_.c_str(), file_.get(), path.c_str(), links_.get(), H5P_DEFAULT);
+        break;
       default:  // a group within itself
-        H5Lcreate_hard(file_.get(), "/", file_.get(), path.c_str(), links_.get(), H5P_DEFAULT);
+        H5Lcreate_hard(file_.get(), dice_.one_in(2) ? "/" : up.c_str(), file_.get(), path.c_str(),
+                       links_.get(), H5P_DEFAULT);
     }
   }
 
@@ -311,6 +322,7 @@ class Maker {
   const Hid& file_;
   Dice& dice_;
   std::string secret_, other_;
+  std::string first_;  ///< the first object made
   Hid links_;
   bool chunks_ = false;
   bool odd_attributes_ = false;

@@ -13,15 +13,20 @@
 #include "cifar_mpi/report/verdict.hpp"
 #include "cifar_mpi/run/evaluation_file.hpp"
 #include "cifar_mpi/run/run_lock.hpp"
+#include "hostile/drawing.hpp"
 #include "hostile/fixture.hpp"
-#include "page/budget.hpp"
-#include "page/run.hpp"
 #include "report/metrics_reader.hpp"
 #include "report/summary_history.hpp"
 
 /// What a run leaves in its directory, but for checkpoints.
 namespace cifar_mpi::test {
 namespace {
+
+const std::vector<std::pair<std::string, std::string>> kFigures{
+    {"epoch", "0.5"}, {"cross_entropy", "2"}, {"lr", "0.1"}, {"seconds", "3"}, {"images_per_second", "900"}};
+/// Numbers at the edges of double precision.
+const std::vector<std::string> kOdd{"0",     "-1",   "4.9e-324", "9.9e-324", "-1e-310",
+                                    "1e-99", "9e99", "-9e99",    "1e308"};
 
 void put_metrics(const std::string& folder, std::uint64_t seed, const std::string& secret) {
   Dice dice(seed);
@@ -31,9 +36,14 @@ void put_metrics(const std::string& folder, std::uint64_t seed, const std::strin
   if (dice.one_in(2))
     text = concat("{\"format\":\"cifar_mpi metrics\",\"version\":", dice.one_in(9) ? 2 : 1, "}\n");
   for (std::uint64_t n = 1 + dice.roll(50); n > 0; --n) {
-    const std::string good = dice.one_in(4)
-                                 ? concat("{\"event\":\"resume\",\"step\":", dice.roll(20), ",\"ranks\":2}")
-                                 : concat("{\"step\":", dice.roll(20), ",\"epoch\":0.5,\"cross_entropy\":2}");
+    const bool event = dice.one_in(4);
+    std::string good = concat("{\"step\":", dice.roll(20));
+    if (event) good += ",\"event\":\"resume\",\"ranks\":2,\"global_batch\":8";
+    for (const auto& [name, usual] : kFigures) {
+      const bool odd = seed > 0 && dice.one_in(4);
+      if (!event) good += concat(",\"", name, "\":", odd ? dice.any_of(kOdd) : usual);
+    }
+    good += '}';
     text += dice.one_in(3) && seed > 0 ? odd_text(dice) : good;
     if (seed == 0 || !dice.one_in(9)) text += '\n';
   }
@@ -144,8 +154,8 @@ TEST_F(Hostile, Timeline) {
 
 /// A number of the kinds that a program reckons badly with.
 double odd_number(Dice& dice) {
-  const std::vector<double> numbers{0.0,    -1.0,         1e300,
-                                    -1e300, std::nan(""), std::numeric_limits<double>::infinity()};
+  const std::vector<double> numbers{0.0,    -1.0,    1e300,        -1e300,
+                                    5e-324, -1e-310, std::nan(""), std::numeric_limits<double>::infinity()};
   return dice.any_of(numbers);
 }
 
@@ -238,7 +248,7 @@ TEST_F(Hostile, MetricsForTheReport) {
           const report::Metrics metrics = report::read_metrics(folder + "/metrics.jsonl");
           std::string seen = joined(metrics.problems);
           for (const report::RunEvent& event : metrics.events) seen += event.text + event.hosts;
-          return concat(seen, metrics.steps.size());
+          return seen + page_of(folder);
         });
       });
 }

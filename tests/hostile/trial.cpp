@@ -109,6 +109,14 @@ Trial try_to(const std::function<std::string()>& read) {
   });
 }
 
+Trial try_in_a_gigabyte(const std::function<std::string()>& read) {
+  return try_to([&] {
+    const rlimit limit{1'000'000'000, 1'000'000'000};
+    if (kMeasuresMemory && setrlimit(RLIMIT_AS, &limit) != 0) throw std::runtime_error("no limit");
+    return read();
+  });
+}
+
 bool apart(const std::function<void()>& make) {
   return try_to([&] { return make(), std::string(); }).end == End::read;
 }

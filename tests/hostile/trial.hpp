@@ -41,6 +41,9 @@ struct Trial {
 /// Calls `read` in a child that may crash, hang (5 s) and grow. What `read` returns becomes `seen`.
 Trial try_to(const std::function<std::string()>& read);
 
+/// The same with an address space of 1 GB. (Not under AddressSanitizer, which reserves more.)
+Trial try_in_a_gigabyte(const std::function<std::string()>& read);
+
 /// Calls `make` in a child, so that what HDF5 keeps of it is not among what is measured. False when it did not
 /// come to its end: HDF5 does not survive the making of everything that it can be asked to make.
 bool apart(const std::function<void()>& make);

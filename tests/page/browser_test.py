@@ -3,8 +3,11 @@
 
 Exit status 77, with a sentence, where Chromium is missing. CIFAR_MPI_PICTURES: a folder for screenshots to look at.
 """
+import base64
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -171,6 +174,17 @@ def check_svg(path):
     expect("prefers-color-scheme: dark" in picture, "the SVG is light alone")
 
 
+def check_policy(path):
+    """The hashes of the page's policy are those of its style and script."""
+    with open(path, encoding="utf-8", newline="") as file:
+        page = file.read()
+    for tag in "style", "script":
+        texts = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S)
+        expect(len(texts) == 1, f"the page has {len(texts)} times <{tag}>")
+        digest = base64.b64encode(hashlib.sha256(texts[0].encode()).digest()).decode()
+        expect(f"{tag}-src 'sha256-{digest}'" in page, f"the policy lacks the hash of <{tag}>")
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -182,6 +196,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="cifar_mpi_browser_test_") as folder:
         single, both = make_runs(sys.argv[1], folder)
         check_svg(single)
+        check_policy(single)
         try:
             browser = devtools.Browser(program)
         except OSError as error:  # as Ubuntu's, which only says where there is one

@@ -42,11 +42,7 @@ TEST(Budget, ShowsEachRanksStepAsABarWithWordsAndATable) {
                       "all-reduce exposed 4.00 ms, update 0.00 ms, other 0.00 ms\""),
             std::string::npos)
       << page;
-  EXPECT_NE(
-      page.find(
-          "<span class=\"b0\" style=\"width:60.00%\"></span><span class=\"b3\" style=\"width:40.00%\">"),
-      std::string::npos)
-      << page;
+  EXPECT_NE(page.find("<span class=\"b0 p60\"></span><span class=\"b3 p40\">"), std::string::npos) << page;
   EXPECT_NE(page.find("<tr><th scope=\"row\">augment</th><td "
                       "class=\"word\">input</td><td>5.00</td><td>4.00</td><td>6.00</td><td>1</td>"),
             std::string::npos)

@@ -45,6 +45,10 @@ TEST(Scale, HoldsWhateverThereIs) {
                                                                         {inf, -inf},
                                                                         {-1e99, 1e99},
                                                                         {1e-300, 2e-300},
+                                                                        {5e-324, 1e-323},
+                                                                        {0, 5e-324},
+                                                                        {1e-310, 3e-310},
+                                                                        {-1e307, 1e307},
                                                                         {1, 1 + 1e-15}}) {
     for (const bool whole : {true, false}) {
       const Scale scale = scale_for(low, high, 4, whole);
@@ -70,6 +74,20 @@ TEST(Figure, SaysInWordsWhatItShows) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_EQ(page.find("<more>"), std::string::npos);
   EXPECT_EQ(page.find("nan"), std::string::npos) << page;
+}
+
+TEST(Figure, LeavesOutWhatHasNoPlace) {
+  Chart chart = small_chart();
+  chart.marks.push_back({{3, std::nan(""), 1e300}, "stop", "asked to stop"});
+  chart.series[0].points.push_back({{5, 0.5, 300}, 1e300, 1e300, 1e300});
+  const std::string page = figure_html(chart);
+  EXPECT_NE(page.find("M0 0H2000\"/>"), std::string::npos) << page;
+  EXPECT_EQ(page.find("nan"), std::string::npos) << page;
+  EXPECT_EQ(page.find(std::to_string(std::lround(1e300))), std::string::npos) << page;
+  std::size_t flags = 0;
+  for (std::size_t at = page.find(">stop<"); at != std::string::npos; at = page.find(">stop<", at + 1))
+    ++flags;
+  EXPECT_EQ(flags, 1u) << "over steps alone";
 }
 
 TEST(Figure, ShowsNoShareBeyondAll) {

@@ -71,6 +71,26 @@ TEST(Report, ReplacesAPageAndNothingElse) {
   EXPECT_GT(fs::file_size(folder / "empty.html"), 1000u);
 }
 
+// That the hashes fit, and that the page works with them, browser_test.py sees.
+TEST(Report, LetsItsOwnStyleAndScriptRunAndNothingElse) {
+  const TempDir folder;
+  write_file(folder / "metrics.jsonl", long_metrics(50));
+  testing::internal::CaptureStdout();
+  report_runs({{folder.path()}, "", ""}, Log());
+  testing::internal::GetCapturedStdout();
+  const std::string page = read_file(folder / "report.html");
+  const std::size_t begin = page.find("Content-Security-Policy"), end = page.find('>', begin);
+  ASSERT_NE(begin, std::string::npos);
+  const std::string policy = page.substr(begin, end - begin);
+  for (const char* part : {"default-src 'none'", "base-uri 'none'", "form-action 'none'",
+                           "style-src 'sha256-", "script-src 'sha256-", "img-src data:;"})
+    EXPECT_NE(policy.find(part), std::string::npos) << part << policy;
+  EXPECT_EQ(policy.find("unsafe"), std::string::npos) << policy;
+  EXPECT_LT(end, page.find("<style"));
+  for (const char* inside : {" style=", " onclick=", "javascript:"})
+    EXPECT_EQ(page.find(inside), std::string::npos) << inside;
+}
+
 TEST(Report, DrawsSeveralRunsOverEachOther) {
   const TempDir folder;
   std::vector<std::string> dirs;

@@ -199,7 +199,7 @@ TEST(Marks, HaveTheColoursOfTheirRunsWhereThereAreSeveral) {
     EXPECT_EQ(chart.marks[1].style, chart.series[1].style);
     const std::string html = figure_html(chart);
     EXPECT_NE(html.find("class=\"mark s1\""), std::string::npos) << html;
-    EXPECT_NE(html.find("class=\"flag s1\""), std::string::npos) << html;
+    EXPECT_NE(html.find("class=\"flag s1 "), std::string::npos) << html;
   }
   runs.pop_back();
   EXPECT_EQ(curves(runs).at(0).marks.at(0).style, -1);

@@ -31,6 +31,17 @@ TEST(Figures, HaveThreeDigitsThatCount) {
   EXPECT_EQ(duration(42.0), "42 s");
   EXPECT_EQ(duration(725.0), "12 min 5 s");
   EXPECT_EQ(duration(11220.0), "3 h 7 min");
+  EXPECT_EQ(duration(1e100), "?");
+}
+
+TEST(PlaceClass, IsAShareToATenThousandth) {
+  EXPECT_EQ(place_class(0.0), "p0");
+  EXPECT_EQ(place_class(0.1234), "p12 q34");
+  EXPECT_EQ(place_class(0.07), "p7");
+  EXPECT_EQ(place_class(0.99999), "p100");
+  EXPECT_EQ(place_class(7.0), "p100");
+  EXPECT_EQ(place_class(-7.0), "p0");
+  EXPECT_EQ(place_class(std::nan("")), "p0");
 }
 
 TEST(Shortened, CutsBetweenCharacters) {

@@ -80,6 +80,11 @@ TEST(Histograms, StandInEventFilesUnderTheNamesOfTheTutorial) {
   }
 }
 
+TEST(InputImages, AreCountedAlsoWhereThePixelsOfOneAreMoreThanAnIntHolds) {
+  const InputImages images{{4096, 4096, 256}, std::vector<std::uint8_t>(100)};  // 2^32
+  EXPECT_EQ(images.count(), 0u);
+}
+
 TEST(VisibleImages, AreMadeAsTheTutorialsSummariesAre) {
   const Extent extent{1, 3, 1};
   const InputImages images =

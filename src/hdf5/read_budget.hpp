@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+namespace cifar_mpi::hdf5 {
+
+/// The memory that reading one file may take in all: 8 times the file's bytes and 64 MB.
+///
+/// A file of ours needs less than 8 times its size. A stranger's can name one object often, or state two lists whose
+/// product is large, so each reader takes what it is about to allocate from here first.
+class ReadBudget {
+ public:
+  static constexpr std::uint64_t kTimesTheFile = 8, kBase = 64'000'000;
+
+  explicit ReadBudget(std::uint64_t file_bytes = 0) {
+    if (__builtin_mul_overflow(file_bytes, kTimesTheFile, &left_) ||
+        __builtin_add_overflow(left_, kBase, &left_))
+      left_ = UINT64_MAX;
+  }
+
+  /// Takes `count` times `bytes`. Returns false, and takes nothing, when less is left.
+  [[nodiscard]] bool take(std::uint64_t count, std::uint64_t bytes) {
+    std::uint64_t wanted = 0;
+    if (__builtin_mul_overflow(count, bytes, &wanted) || wanted > left_) return false;
+    left_ -= wanted;
+    return true;
+  }
+
+ private:
+  std::uint64_t left_ = 0;
+};
+
+}  // namespace cifar_mpi::hdf5
