@@ -57,6 +57,16 @@ TEST_F(SameBits, ComeFromEveryRunner) {
   }
 }
 
+/// All ranks capture and launch the same graphs, whichever steps are looked at or traced, also after a resume: else the
+/// stand-in's NCCL ends the run.
+TEST_F(SameBits, ComeWhateverIsLookedAt) {
+  go_on_to(7, "unseen", "--summary-every 0 --runner lanes");
+  const std::string seen = "--summary-every 3 --graph-steps 2 --log-every 7 --trace ";
+  go_on_to(4, "seen", seen + "4-4");
+  go_on_to(7, "seen", seen + "6-6");
+  expect_same_groups("seen", "unseen", 7);
+}
+
 TEST_F(SameBits, ComeBehindAStopOnRequest) {
   const Process job = launch(2, train("stopped", "--steps 1000000"), "stopped.log");
   ASSERT_TRUE(wait_until(60.0, [] { return has_logged("stopped", 2); })) << job.output();
