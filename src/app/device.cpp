@@ -150,12 +150,14 @@ void check_collective(const std::string& name, bool is_cuda, const std::string& 
                                        device, "); choose one of: ", choices));
 }
 
-std::string describe_build() {
+std::string describe_build(bool nccl_nvls) {
   std::string text =
       concat("cifar_mpi ", version(), " (", git_revision(), "), ", build_type(), ", ", compiler(), '\n');
   text += concat("MPI         ", comm::World::library(), '\n');
   text += concat("cpu         ", cpu::describe(), '\n');
   text += concat("cuda        ", cuda::describe(), '\n');
+  if (const std::string note = cuda::nvls_note(nccl_nvls); !note.empty())
+    text += concat("            ", note, '\n');
   text += "models\n";
   for (const model::ModelInfo& info : model::catalog())
     text += concat("  ", info.name, ": ", info.sentence, '\n');

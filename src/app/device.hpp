@@ -39,7 +39,7 @@ std::vector<std::string> collective_names();
 /// Throws Error{usage} for a collective of GPUs when the device is none; `device` says which it is.
 void check_collective(const std::string& name, bool is_cuda, const std::string& device);
 
-/// Versions and abilities of this build, several lines.
-std::string describe_build();
+/// Versions and abilities of this build, several lines; `nccl_nvls`: the option of that name.
+std::string describe_build(bool nccl_nvls);
 
 }  // namespace cifar_mpi::app

@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
     return app::run_alone("cifar_mpi_train", [&] {
       const std::string text = print_config  ? app::write_config(cli, true)
                                : print_model ? app::describe_model(options.config())
-                                             : app::describe_build();
+                                             : app::describe_build(options.config().nccl_nvls);
       if (app::first_rank()) std::fputs(text.c_str(), stdout);
       return app::finish("cifar_mpi_train", 0);
     });

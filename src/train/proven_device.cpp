@@ -21,12 +21,12 @@ using run::SelfCheckResult;
 /// Of all that chooses kernels, and of the machine with its driver and libraries.
 std::string key_of(const SessionState& state, const std::string& devices) {
   const TrainConfig& config = state.config;
-  const std::string text =
-      concat(devices, '\n', version(), ' ', git_revision(), '\n', config.model, ' ',
-             to_string(state.network.augment.output()), ' ', state.sizes.batch, ' ', state.sizes.parts, ' ',
-             to_string(config.precision), ' ', to_string(config.augment), ' ',
-             to_string(config.optimizer.kind), ' ', config.all_reduce, ' ', to_string(config.wire), ' ',
-             config.nccl_algorithm, ' ', config.reproducible, ' ', to_string(config.conv));
+  const std::string text = concat(
+      devices, '\n', version(), ' ', git_revision(), '\n', config.model, ' ',
+      to_string(state.network.augment.output()), ' ', state.sizes.batch, ' ', state.sizes.parts, ' ',
+      to_string(config.precision), ' ', to_string(config.augment), ' ', to_string(config.optimizer.kind), ' ',
+      config.all_reduce, ' ', to_string(config.wire), ' ', config.nccl_algorithm, ' ', config.nccl_nvls, ' ',
+      config.reproducible, ' ', to_string(config.conv));
   return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text))));
 }
 

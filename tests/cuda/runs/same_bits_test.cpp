@@ -104,6 +104,19 @@ TEST_F(SameBits, ComeBehindARankThatWasKilled) {
   expect_same_end("killed");
 }
 
+TEST_F(SameBits, AreNotPromisedWithNvlsInTheLogAndOfTheBuild) {
+  const std::string warning =
+      " lets NCCL sum in NVLink switches (NVLS), whose sums can differ from run to run";
+  const Outcome asked = mpirun(2, train("nvls", "--steps 1 --nccl-nvls"));
+  EXPECT_EQ(asked.code, 0) << asked.output;
+  EXPECT_EQ(count_lines_with(asked.output, "warning: --nccl-nvls" + warning), 1) << asked.output;
+  const Outcome build = run_command(kTrain + " --check-build --nccl-nvls");
+  EXPECT_EQ(count_lines_with(build.output, "--nccl-nvls" + warning), 1) << build.output;
+  const Outcome of_user = run_command("env NCCL_NVLS_ENABLE=2 " + kTrain + " --check-build");
+  EXPECT_EQ(count_lines_with(of_user.output, "NCCL_NVLS_ENABLE=2" + warning), 1) << of_user.output;
+  EXPECT_EQ(run_command(kTrain + " --check-build").output.find("NVLS"), std::string::npos);
+}
+
 TEST_F(SameBits, ComeOnAnyNumberOfRanksWhenAsked) {
   for (const int ranks : {1, 2, 4}) {
     const std::string run = "on_" + std::to_string(ranks);
