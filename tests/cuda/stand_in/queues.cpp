@@ -181,7 +181,7 @@ cudaError_t Queues::start(CUstream_st* stream, Work work) {
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;  // nothing may run on the default stream
   if (stream->capture != nullptr) {
     Nodes& nodes = stream->capture->nodes;
-    nodes.push_back({std::move(work), stream->frontier});
+    nodes.push_back({std::move(work), stream->frontier, stream->priority});
     stream->frontier = {nodes.size() - 1};
     return cudaSuccess;
   }

@@ -21,6 +21,7 @@ using Work = std::function<void()>;
 struct Node {
   Work work;
   std::vector<std::size_t> after;  ///< nodes of the same graph
+  int priority = 0;                ///< of the stream that it was captured from
 };
 using Nodes = std::vector<Node>;
 
