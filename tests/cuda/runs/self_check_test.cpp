@@ -80,6 +80,22 @@ TEST_F(SelfCheckedRun, SaysWhyADriverIsNotTaken) {
       << alone.output;
 }
 
+TEST_F(SelfCheckedRun, TakesTheCpuWhereThereAreMoreRanksThanGpus) {
+  const auto unshared = [](const std::string& run) {
+    std::string command = checked(run, "auto");
+    return command.erase(command.find("--share-gpus "), std::string("--share-gpus ").size());
+  };
+  const std::string why =
+      " have 1 GPU; start one rank per GPU (-np 1 on one host), or let ranks share a GPU for a test with "
+      "--share-gpus";
+  const Outcome alone = mpirun(2, unshared("crowded"));
+  EXPECT_EQ(alone.code, 0) << alone.output;
+  EXPECT_EQ(count_lines_with(alone.output, "device: cpu, because CUDA cannot be used: 2 ranks of "), 1)
+      << alone.output;
+  EXPECT_EQ(count_lines_with(alone.output, why), 1) << alone.output;
+  expect_refusal(mpirun(2, "env SLURM_JOB_ID=1 " + unshared("crowded_job")), 6, why);
+}
+
 TEST_F(SelfCheckedRun, PrintsATableAloneForAdministrators) {
   const std::string only =
       kTrain + " --self-check only --share-gpus --threads 1 --batch-size 4 --input-size 8";
