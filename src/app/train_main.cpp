@@ -11,6 +11,7 @@
 #include "cifar_mpi/run/run_directory.hpp"
 #include "cifar_mpi/train/session.hpp"
 #include "cifar_mpi/watch/watchdog.hpp"
+#include "run/self_check_record.hpp"
 
 namespace {
 
@@ -45,7 +46,11 @@ int run_training(comm::World& world, train::TrainConfig config) {
   std::atomic<bool> holds_directory{false};  // before that it may be another run's, with a record of its own
   watch::Watchdog watchdog(world, {config.timeout_s,
                                    [&, run_dir = config.run_dir](int code, const std::string& sentence) {
-                                     if (holds_directory) run::record_exit(run_dir, code, sentence);
+                                     if (!holds_directory) return;
+                                     run::record_exit(run_dir, code, sentence);
+                                     // the watchdog has this code for a self-check alone
+                                     if (code == exit_code(ErrorKind::device))
+                                       run::note_hung_self_check(run_dir);
                                    },
                                    app::poll_launcher});
   const run::RunDirectory directory(config.run_dir, world);

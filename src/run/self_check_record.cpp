@@ -38,4 +38,11 @@ std::optional<SelfCheckRecord> read_self_check(const std::string& run_dir) {
   return record;
 }
 
+void note_hung_self_check(const std::string& run_dir) {
+  std::optional<SelfCheckRecord> record = read_self_check(run_dir);
+  if (!record || record->result != SelfCheckResult::running) return;
+  record->result = SelfCheckResult::hung;
+  write_self_check(run_dir, *record);
+}
+
 }  // namespace cifar_mpi::run
