@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -38,6 +39,43 @@ bool serves(const train::TrainConfig& config, const comm::World& world) {
 /// Why this rank cannot use the GPU that it needs; empty when it can, or needs none.
 std::string what_lacks(const train::TrainConfig& config, const comm::World& world) {
   return serves(config, world) ? std::string() : cuda::unusable();
+}
+
+/// Why the ranks of this host cannot have a GPU each; empty when they can, or need none. Collective.
+std::string what_is_crowded(const train::TrainConfig& config, const comm::World& world) {
+  std::string gpu, failed;
+  if (!serves(config, world)) {
+    const auto& hosts = world.hosts();
+    engine::BackendOptions options;
+    options.local_rank =
+        static_cast<int>(std::count(hosts.begin(), hosts.begin() + world.rank(), world.host()));
+    options.local_ranks = world.node_size();
+    options.share_gpus = true;  // who shares one is seen here
+    try {
+      gpu = cuda::identity(options);
+    } catch (const Error& error) {
+      failed = error.what();
+    }
+  }
+  RunFingerprint gpus;  // by host
+  const auto all = world.collect(std::as_bytes(std::span(gpu)));
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    gpus.emplace_back(world.hosts()[rank],
+                      std::string(reinterpret_cast<const char*>(all[rank].data()), all[rank].size()));
+  world.broadcast(gpus);
+  if (!failed.empty() || gpu.empty() || config.share_gpus) return failed;
+  std::set<std::string> here;
+  std::size_t ranks = 0;
+  for (const auto& [host, name] : gpus) {
+    if (host != world.host() || name.empty()) continue;
+    here.insert(name);
+    ++ranks;
+  }
+  if (ranks <= here.size()) return {};
+  return concat(ranks, " ranks of ", world.host(), " have ", here.size(), here.size() == 1 ? " GPU" : " GPUs",
+                "; start one rank per GPU (-np ", here.size(),
+                " on one host), or let ranks share a GPU for a test with "
+                "--share-gpus");
 }
 
 /// The lowest rank that lacks something, and what, on all ranks; −1 where none does.
@@ -112,8 +150,12 @@ RunDevice choose_device(const train::TrainConfig& config, const comm::World& wor
     cpu.sentence = "device: cpu, which alone has --conv fft (--device auto)";
     return cpu;
   }
-  const std::string lacks = what_lacks(config, world);
-  const Unable unable = find_unable(world, lacks);
+  std::string lacks = what_lacks(config, world);
+  Unable unable = find_unable(world, lacks);
+  if (unable.rank < 0) {
+    lacks = what_is_crowded(config, world);
+    unable = find_unable(world, lacks);
+  }
   if (unable.rank < 0)
     return {cuda_platform, self_check(false), "device: cuda, because a GPU can be used (--device auto)",
             true};
@@ -150,12 +192,14 @@ void check_collective(const std::string& name, bool is_cuda, const std::string& 
                                        device, "); choose one of: ", choices));
 }
 
-std::string describe_build() {
+std::string describe_build(bool nccl_nvls) {
   std::string text =
       concat("cifar_mpi ", version(), " (", git_revision(), "), ", build_type(), ", ", compiler(), '\n');
   text += concat("MPI         ", comm::World::library(), '\n');
   text += concat("cpu         ", cpu::describe(), '\n');
   text += concat("cuda        ", cuda::describe(), '\n');
+  if (const std::string note = cuda::nvls_note(nccl_nvls); !note.empty())
+    text += concat("            ", note, '\n');
   text += "models\n";
   for (const model::ModelInfo& info : model::catalog())
     text += concat("  ", info.name, ": ", info.sentence, '\n');

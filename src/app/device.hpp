@@ -24,7 +24,7 @@ struct RunDevice {
   bool is_cuda = false;
 };
 
-/// `auto` takes the GPUs, which then have to prove themselves, when every rank can use one; it gives way to the CPU,
+/// `auto` takes the GPUs, which then have to prove themselves, when every rank can have one; it gives way to the CPU,
 /// but not under a batch system, where an allocation of GPUs must not be spent on CPUs. Collective; throws
 /// AgreedError{device} where a GPU is there, or was given to the job, that cannot be used, under a batch system. Parameter
 /// servers need no GPU, and take none.
@@ -39,7 +39,7 @@ std::vector<std::string> collective_names();
 /// Throws Error{usage} for a collective of GPUs when the device is none; `device` says which it is.
 void check_collective(const std::string& name, bool is_cuda, const std::string& device);
 
-/// Versions and abilities of this build, several lines.
-std::string describe_build();
+/// Versions and abilities of this build, several lines; `nccl_nvls`: the option of that name.
+std::string describe_build(bool nccl_nvls);
 
 }  // namespace cifar_mpi::app

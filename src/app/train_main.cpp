@@ -11,6 +11,7 @@
 #include "cifar_mpi/run/run_directory.hpp"
 #include "cifar_mpi/train/session.hpp"
 #include "cifar_mpi/watch/watchdog.hpp"
+#include "run/self_check_record.hpp"
 
 namespace {
 
@@ -46,8 +47,11 @@ int run_training(comm::World& world, train::TrainConfig config) {
   std::atomic<bool> holds_directory{false};  // before that it may be another run's, with a record of its own
   watch::Watchdog watchdog(world, {config.timeout_s,
                                    [&](int code, const std::string& sentence) {
-                                     if (holds_directory)
-                                       run::record_exit(directory->directory(), code, sentence);
+                                     if (!holds_directory) return;
+                                     run::record_exit(directory->directory(), code, sentence);
+                                     // the watchdog has this code for a self-check alone
+                                     if (code == exit_code(ErrorKind::device))
+                                       run::note_hung_self_check(directory->directory());
                                    },
                                    app::poll_launcher});
   directory.emplace(config.run_dir, world);
@@ -97,7 +101,7 @@ int main(int argc, char** argv) {
     return app::run_alone("cifar_mpi_train", [&] {
       const std::string text = print_config  ? app::write_config(cli, true)
                                : print_model ? app::describe_model(options.config())
-                                             : app::describe_build();
+                                             : app::describe_build(options.config().nccl_nvls);
       if (app::first_rank()) std::fputs(text.c_str(), stdout);
       return app::finish("cifar_mpi_train", 0);
     });

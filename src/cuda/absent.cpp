@@ -10,6 +10,8 @@ std::string unusable() { return "built without CUDA"; }
 
 bool has_gpu() { return false; }
 
+std::string nvls_note(bool) { return {}; }
+
 std::string identity(const engine::BackendOptions& options) {
   static_cast<void>(make_backend(options));
   return {};

@@ -25,7 +25,7 @@ using engine::Precision;
 class CudaBackend final : public engine::Backend {
  public:
   explicit CudaBackend(const engine::BackendOptions& options)
-      : device_(options), nccl_{options.share_gpus, options.nccl_algorithm} {}
+      : device_(options), nccl_{options.share_gpus, options.nccl_algorithm, options.nccl_nvls} {}
 
   std::string description() const override { return concat("cuda: ", device_.text()); }
 

@@ -145,8 +145,9 @@ Device::Device(const engine::BackendOptions& options) {
   if (const std::string words = missing_code(); !words.empty()) {
     throw Error(ErrorKind::device,
                 concat("--device cuda: this binary has no code for ", properties_.name,
-                       ", compute capability ", properties_.major, '.', properties_.minor, " (", words,
-                       "); build with -DCMAKE_CUDA_ARCHITECTURES=", properties_.major, properties_.minor));
+                       ", compute capability ", properties_.major, '.', properties_.minor, " (", words, "); ",
+                       build_advice(10 * properties_.major + properties_.minor, CUDART_VERSION),
+                       ", or use --device cpu"));
   }
   cudaStream_t made = nullptr;
   check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream");

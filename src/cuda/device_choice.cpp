@@ -13,9 +13,19 @@ int choose_device(const DeviceQuestion& question) {
     throw Error(
         ErrorKind::device,
         concat(question.local_ranks, " ranks on this host, but ", question.visible,
-               " GPUs; start at most one rank per GPU, or allow sharing for a test with --share-gpus"));
+               question.visible == 1 ? " GPU" : " GPUs", "; start one rank per GPU (-np ", question.visible,
+               " on one host), or let ranks share a GPU for a test with --share-gpus"));
   }
   return question.local_rank % question.visible;
+}
+
+std::string build_advice(int capability, int toolkit) {
+  constexpr int kCuda13 = 13000, kLeastOfCuda13 = 75;
+  const char* const with =
+      toolkit >= kCuda13 && capability < kLeastOfCuda13
+          ? "build with CUDA 12.4 to 12.9, because CUDA 13 has no code for it either, and "
+          : "build with ";
+  return concat(with, "-DCMAKE_CUDA_ARCHITECTURES=", capability);
 }
 
 }  // namespace cifar_mpi::cuda

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 namespace cifar_mpi::cuda {
 
@@ -16,6 +17,10 @@ struct DeviceQuestion {
 /// own work, and ranks that really share one are found when they compare notes. Throws Error{device} naming
 /// --share-gpus when there are more ranks than GPUs and they may not share.
 int choose_device(const DeviceQuestion& question);
+
+/// How to build for a GPU that the binary has no code for: "build with …". `capability` as 70 for 7.0, `toolkit` as
+/// CUDART_VERSION counts.
+std::string build_advice(int capability, int toolkit);
 
 /// What one rank uses, as numbers that travel as doubles.
 struct DeviceIdentity {

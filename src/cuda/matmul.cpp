@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <span>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -15,6 +16,8 @@ namespace {
 
 /// Every operand begins at a multiple of this: blocks are laid out in lines of 64 bytes of fp32, 32 of bf16.
 constexpr std::uint32_t kAlignment = 16;
+/// Algorithms that cuBLASLt is asked for, the best one first.
+constexpr int kMostProposals = 8;
 
 cudaDataType data_type(ValueType type) { return type == ValueType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
@@ -144,13 +147,13 @@ bool Matmul::find_algorithm(const Trial& trial) {
   layout_b_ = shape_.transpose_b ? transposed_layout(shape_.in, shape_.n, depth, slices)
                                  : transposed_layout(shape_.in, depth, shape_.n, slices);
   layout_d_ = transposed_layout(shape_.out, shape_.m, shape_.n, slices);
-  for (std::size_t most = kMostProductWorkspace; propose(most); most = workspace_of_library() - 1) {
-    void* const workspace = trial.workspace(workspace_bytes_);
-    if (workspace == nullptr && workspace_bytes_ > 0) continue;  // with less
-    return launch(trial.stream, trial.operand, trial.operand, trial.result, trial.operand, workspace) ==
-           CUBLAS_STATUS_SUCCESS;
+  for (std::size_t most = kMostProductWorkspace;;) {
+    std::optional<std::size_t> refused;
+    if (take_first(trial, most, refused)) return true;
+    // Its proposals are few, so that one with a smaller workspace may be among those for a lower limit.
+    if (!refused || *refused == 0) return false;
+    most = *refused - 1;
   }
-  return false;
 }
 
 /// A column of the result is one bias behind another, so any value of it will do.
@@ -170,17 +173,33 @@ bool Matmul::keeps_nan(const Trial& trial) const {
   return (values[half - 1] & ~kSign) > kInfinity;
 }
 
-bool Matmul::propose(std::size_t most_workspace) {
+bool Matmul::take_first(const Trial& trial, std::size_t most_workspace,
+                        std::optional<std::size_t>& refused_workspace) {
   const Owned<cublasLtMatmulPreference_t> wanted = preference(most_workspace);
-  cublasLtMatmulHeuristicResult_t found{};
+  std::array<cublasLtMatmulHeuristicResult_t, kMostProposals> found{};
   int count = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(blas_, operation_.get(), layout_b_.get(), layout_a_.get(),
-                                     layout_d_.get(), layout_d_.get(), wanted.get(), 1, &found, &count);
-  if (status != CUBLAS_STATUS_SUCCESS || count < 1 || found.state != CUBLAS_STATUS_SUCCESS) return false;
-  algorithm_ = found.algo;
-  workspace_bytes_ = slices_bytes() + found.workspaceSize;
-  return found.workspaceSize <= most_workspace;
+  if (cublasLtMatmulAlgoGetHeuristic(blas_, operation_.get(), layout_b_.get(), layout_a_.get(),
+                                     layout_d_.get(), layout_d_.get(), wanted.get(), kMostProposals,
+                                     found.data(), &count) != CUBLAS_STATUS_SUCCESS) {
+    return false;
+  }
+  for (const cublasLtMatmulHeuristicResult_t& proposal :
+       std::span(found).first(std::min(count, kMostProposals))) {
+    if (proposal.state != CUBLAS_STATUS_SUCCESS || proposal.workspaceSize > most_workspace) continue;
+    algorithm_ = proposal.algo;
+    workspace_bytes_ = slices_bytes() + proposal.workspaceSize;
+    void* const workspace = trial.workspace(workspace_bytes_);
+    if (workspace == nullptr && workspace_bytes_ > 0) {
+      refused_workspace =
+          std::min(refused_workspace.value_or(proposal.workspaceSize), proposal.workspaceSize);
+    } else if (launch(trial.stream, trial.operand, trial.operand, trial.result, trial.operand, workspace) ==
+               CUBLAS_STATUS_SUCCESS) {
+      return true;
+    } else {
+      static_cast<void>(cudaGetLastError());  // which must not be taken for one of the next call
+    }
+  }
+  return false;
 }
 
 void Matmul::plan(const Trial& trial) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "cuda/handles.hpp"
@@ -38,9 +39,10 @@ class Matmul {
  public:
   explicit Matmul(const MatmulShape& shape) : shape_(shape) {}
 
-  /// Asks cuBLASLt for its best algorithm whose workspace can be had, and runs it once. A ReLU that makes zeros of NaN, as
+  /// Takes the first of the algorithms that cuBLASLt proposes whose workspace can be had and that starts, and runs it
+  /// once. A ReLU that makes zeros of NaN, as
   /// max does on a GPU, is left to a kernel of ours: divergence must be seen. Throws Error{device}
-  /// only when the device is lost.
+  /// only when the device is lost or has no memory for the slices.
   void plan(const Trial& trial);
   /// Enqueues the product; pointers are 16-byte aligned. `bias` is unused without an epilogue.
   void run(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,
@@ -60,8 +62,10 @@ class Matmul {
   bool find_algorithm(const Trial& trial);
   /// Whether NaN in the biases is NaN in the result.
   bool keeps_nan(const Trial& trial) const;
-  /// Asks for an algorithm with a workspace of at most so many bytes; false without one.
-  bool propose(std::size_t most_workspace);
+  /// Takes the first proposal with a workspace of at most so many bytes that starts. None: `refused_workspace` is the
+  /// smallest one of the library that was not to be had, if any.
+  bool take_first(const Trial& trial, std::size_t most_workspace,
+                  std::optional<std::size_t>& refused_workspace);
   cublasStatus_t launch(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,
                         void* workspace) const;
   /// Of the products of the slices, in front of the library's own in the workspace; 0 where there is one.

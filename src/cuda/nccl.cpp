@@ -3,6 +3,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <future>
 #include <list>
 #include <optional>
+#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -71,8 +73,13 @@ class Communicator {
 
 class NcclCollective final : public comm::Collective {
  public:
-  NcclCollective(Device& device, const comm::World& world, Communicator communicator, bool tree)
-      : device_(device), world_(world), communicator_(std::move(communicator)), tree_(tree) {
+  NcclCollective(Device& device, const comm::World& world, Communicator communicator, bool tree,
+                 std::string note = {})
+      : device_(device),
+        world_(world),
+        communicator_(std::move(communicator)),
+        tree_(tree),
+        note_(std::move(note)) {
     if (communicator_.get() == nullptr) return;
     auto& watches = device_.link().watches;
     watch_ = watches.insert(watches.end(), [this] { look(); });
@@ -82,6 +89,7 @@ class NcclCollective final : public comm::Collective {
   }
 
   std::string_view name() const override { return tree_ ? "doubling through nccl" : "nccl"; }
+  std::string note() const override { return note_; }
   int ranks() const override { return world_.size(); }
 
   Buffer allocate(std::size_t bytes) override {
@@ -140,6 +148,7 @@ class NcclCollective final : public comm::Collective {
   const comm::World& world_;
   Communicator communicator_;  ///< none in a world of one
   bool tree_;
+  std::string note_;
   std::optional<double> failed_at_;
   std::list<std::function<void()>>::iterator watch_;
   std::vector<Buffer> gathered_;  ///< all ranks' arrays, one per task; go before the communicator
@@ -147,11 +156,33 @@ class NcclCollective final : public comm::Collective {
 
 void set_default(const char* variable, const std::string& value) { setenv(variable, value.c_str(), 0); }
 
+/// Whether NCCL_ALGO, "Ring,NVLS" or "allreduce:NVLSTree;broadcast:Ring", asks for NVLS; "^NVLS" asks for all others.
+bool names_nvls(std::string algorithms) {
+  std::transform(algorithms.begin(), algorithms.end(), algorithms.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::istringstream lists(algorithms);
+  for (std::string list; std::getline(lists, list, ';');) {
+    if (list.find('^') == std::string::npos && list.find("nvls") != std::string::npos) return true;
+  }
+  return false;
+}
+
+/// What would have NCCL use NVLS, as the user wrote it; empty when nothing does. The switch of the environment is the
+/// last word.
+std::string nvls_cause(bool asked_for) {
+  const char* const enabled = std::getenv("NCCL_NVLS_ENABLE");
+  if (enabled != nullptr) return std::atoi(enabled) != 0 ? concat("NCCL_NVLS_ENABLE=", enabled) : "";
+  if (asked_for) return "--nccl-nvls";
+  const char* const algorithms = std::getenv("NCCL_ALGO");
+  return algorithms != nullptr && names_nvls(algorithms) ? concat("NCCL_ALGO=", algorithms) : "";
+}
+
 /// What NCCL reads from the environment, before its first call. A user's own settings stay. Its algorithm
 /// holds for every collective, and no tree can gather: so it is named for sums alone.
 void prepare_environment(const comm::World& world, const NcclOptions& options, bool gathers) {
   if (!gathers && options.algorithm == "ring") set_default("NCCL_ALGO", "Ring");
   if (!gathers && options.algorithm == "tree") set_default("NCCL_ALGO", "Tree");
+  if (nvls_cause(options.nvls).empty()) set_default("NCCL_NVLS_ENABLE", "0");
   if (!options.share_gpus) return;
   // NCCL takes no GPU twice on one host, so each rank names a host of its own.
   set_default("NCCL_HOSTID", concat(world.host(), "-rank-", world.rank()));
@@ -188,6 +219,14 @@ Communicator connect(const comm::World& world) {
 
 }  // namespace
 
+std::string nvls_note(bool asked_for) {
+  const std::string cause = nvls_cause(asked_for);
+  if (cause.empty()) return {};
+  return concat(cause,
+                " lets NCCL sum in NVLink switches (NVLS), whose sums can differ from run to run: the same "
+                "run need not give the same bits");
+}
+
 std::unique_ptr<comm::Collective> make_nccl(Device& device, std::string_view name, const comm::World& world,
                                             comm::Wire wire, const NcclOptions& options) {
   const comm::CollectiveInfo* const info = comm::find_collective(collectives(), name);
@@ -204,7 +243,8 @@ std::unique_ptr<comm::Collective> make_nccl(Device& device, std::string_view nam
   if (world.size() == 1) return std::make_unique<NcclCollective>(device, world, Communicator(), tree);
   prepare_environment(world, options, tree);
   compare_devices(device, world, options.share_gpus);
-  return std::make_unique<NcclCollective>(device, world, connect(world), tree);
+  return std::make_unique<NcclCollective>(device, world, connect(world), tree,
+                                          tree ? std::string() : nvls_note(options.nvls));
 }
 
 }  // namespace cifar_mpi::cuda

@@ -12,12 +12,13 @@ namespace cifar_mpi::cuda {
 struct NcclOptions {
   bool share_gpus = false;
   std::string algorithm = "auto";  ///< ring, tree or auto: NCCL's own choice
+  bool nvls = false;               ///< sums in NVLink switches (NVLS) may be part of that choice
 };
 
 /// Sums over the GPUs of all ranks by NCCL.
 ///
 ///   "nccl", "auto"  ncclAllReduce: bits depend on ranks, length and NCCL's choice, and are the same in every
-///                   run on one machine
+///                   run on one machine, unless NVLS is allowed (see nvls_note), which `note` then says
 ///   "doubling"      ncclAllGather, then each rank adds all arrays in the tree of the host's `doubling`: the
 ///                   same bits as that, for --reproducible; memory for all ranks' arrays
 ///

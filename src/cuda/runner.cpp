@@ -117,7 +117,9 @@ class GraphRunner final : public LanesRunner {
     check(cudaStreamEndCapture(stream(kCompute), &captured), "ending a capture");
     const Graph graph(captured);
     cudaGraphExec_t made = nullptr;
-    check(cudaGraphInstantiate(&made, graph.get(), 0), "making a graph");
+    // Without the flag a graph's nodes forget the priorities of the streams that they were captured from.
+    check(cudaGraphInstantiate(&made, graph.get(), cudaGraphInstantiateFlagUseNodePriority),
+          "making a graph");
     return GraphExec(made);
   }
 

@@ -35,4 +35,11 @@ std::optional<SelfCheckRecord> read_self_check(const Directory& run) {
   return record;
 }
 
+void note_hung_self_check(const Directory& run) {
+  std::optional<SelfCheckRecord> record = read_self_check(run);
+  if (!record || record->result != SelfCheckResult::running) return;
+  record->result = SelfCheckResult::hung;
+  write_self_check(run, *record);
+}
+
 }  // namespace cifar_mpi::run

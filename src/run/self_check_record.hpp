@@ -11,12 +11,15 @@
 /// RUN_DIR/self_check: what the last self-check of a device came to.
 namespace cifar_mpi::run {
 
-/// running: it began, and nothing is known of its end.
-enum class SelfCheckResult : std::uint8_t { running, passed, failed };
+/// running: it began, and something that says nothing of the device kept it from ending: the next start checks again.
+/// on_lanes: passed, but for graphs. failed: the device gave a wrong result. hung: the watchdog ended it.
+enum class SelfCheckResult : std::uint8_t { running, passed, on_lanes, failed, hung };
 constexpr auto names_of(SelfCheckResult) {
   return std::to_array<Name<SelfCheckResult>>({{"running", SelfCheckResult::running},
                                                {"passed", SelfCheckResult::passed},
-                                               {"failed", SelfCheckResult::failed}});
+                                               {"on-lanes", SelfCheckResult::on_lanes},
+                                               {"failed", SelfCheckResult::failed},
+                                               {"hung", SelfCheckResult::hung}});
 }
 
 /// The file's first line is "RESULT KEY TIME", the rest is text for people.
@@ -35,5 +38,8 @@ void write_self_check(const Directory& run, const SelfCheckRecord& record);
 
 /// None where there is no such file, or it is none of ours: then nothing is known.
 std::optional<SelfCheckRecord> read_self_check(const Directory& run);
+
+/// Whatever runs now hangs: makes a record that says `running` say `hung`, and leaves others as they are. Throws Error{io}.
+void note_hung_self_check(const Directory& run);
 
 }  // namespace cifar_mpi::run

@@ -7,7 +7,9 @@
 /// What a self-check looks at: each function one line of its table, on one rank.
 namespace cifar_mpi::train {
 
-enum class Outcome : std::uint8_t { good, bad, left_out };
+/// no_graph: graphs alone are wrong, and a run without them is right. stopped: an error came first, which says nothing of
+/// what the device computes.
+enum class Outcome : std::uint8_t { good, bad, left_out, no_graph, stopped };
 
 /// A line of one rank's table.
 struct CheckRow {
@@ -25,14 +27,14 @@ CheckRow compare_fp32(CheckStep& device, CheckStep& judge, int images);
 /// Those of a precision that rounds, against fp32 on the judge, where weights that are off by a rounding show what
 /// that does.
 CheckRow compare_rounded(CheckStep& device, CheckStep& judge, int images);
-/// Three steps with each runner.
+/// Three steps with each runner; no_graph where those in line and on lanes agree and the graph does not, or cannot be made.
 CheckRow compare_runners(CheckStep& device, int images);
 /// Distorted images against the reference.
 CheckRow compare_images(CheckStep& device, int images);
 /// Whether NaN in the input reaches the loss, and then no weight moves.
 CheckRow see_divergence(CheckStep& device, int images);
 /// The exchange of the run, which `device.state.update` is, of small integers: their sums are exact however they are
-/// added. Collective.
-CheckRow compare_sums(CheckStep& device);
+/// added; first on lanes, then as a graph if `graphs`. Collective.
+CheckRow compare_sums(CheckStep& device, bool graphs);
 
 }  // namespace cifar_mpi::train

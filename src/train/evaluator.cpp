@@ -82,7 +82,8 @@ Evaluator::Evaluator(engine::Backend& backend, const comm::World& world, const d
 
 Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
                      const comm::World& world, const data::DatasetFile& file, data::Shard part,
-                     const data::AugmentSpec& augment, int batch, const float* params)
+                     const data::AugmentSpec& augment, int batch, const float* params,
+                     engine::RunnerKind kind)
     : Evaluator(backend, world, file) {
   batch_ = batch;
   data_ = ResidentData(backend, file, data::Split::test, part);
@@ -108,7 +109,7 @@ Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine
   for (engine::Task& task : tower.evaluate_tasks(binding, arena))
     program.run(engine::kCompute, std::move(task));
   program.finalize();
-  runner_ = backend.runner(std::move(program), engine::RunnerKind::automatic, arena.regions());
+  runner_ = backend.runner(std::move(program), kind, arena.regions());
 }
 
 Accuracy Evaluator::run() {

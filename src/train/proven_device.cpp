@@ -21,12 +21,12 @@ using run::SelfCheckResult;
 /// Of all that chooses kernels, and of the machine with its driver and libraries.
 std::string key_of(const SessionState& state, const std::string& devices) {
   const TrainConfig& config = state.config;
-  const std::string text =
-      concat(devices, '\n', version(), ' ', git_revision(), '\n', config.model, ' ',
-             to_string(state.network.augment.output()), ' ', state.sizes.batch, ' ', state.sizes.parts, ' ',
-             to_string(config.precision), ' ', to_string(config.augment), ' ',
-             to_string(config.optimizer.kind), ' ', config.all_reduce, ' ', to_string(config.wire), ' ',
-             config.nccl_algorithm, ' ', config.reproducible, ' ', to_string(config.conv));
+  const std::string text = concat(
+      devices, '\n', version(), ' ', git_revision(), '\n', config.model, ' ',
+      to_string(state.network.augment.output()), ' ', state.sizes.batch, ' ', state.sizes.parts, ' ',
+      to_string(config.precision), ' ', to_string(config.augment), ' ', to_string(config.optimizer.kind), ' ',
+      to_string(config.runner), ' ', config.all_reduce, ' ', to_string(config.wire), ' ',
+      config.nccl_algorithm, ' ', config.nccl_nvls, ' ', config.reproducible, ' ', to_string(config.conv));
   return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text))));
 }
 
@@ -78,7 +78,13 @@ SelfCheckReport run_check(const SessionState& state, const comm::World& ranks,
   return report;
 }
 
-/// Checks, says what it came to and keeps it.
+/// The run then takes lanes, unless it asks for a runner that has no graphs anyway.
+void do_without_graphs(SessionState& state, const std::string& why) {
+  if (state.config.runner == engine::RunnerKind::automatic) state.config.runner = engine::RunnerKind::lanes;
+  state.log.warn(concat("self-check: this run does without graphs, because ", why));
+}
+
+/// Checks, says what it came to and keeps it. What stopped it is no verdict: the record goes on to say that it runs.
 comm::PlatformFactory check_now(SessionState& state, const comm::World& ranks,
                                 const comm::PlatformFactory& asked, const SelfCheck& check,
                                 SelfCheckRecord record) {
@@ -89,14 +95,23 @@ comm::PlatformFactory check_now(SessionState& state, const comm::World& ranks,
   const double began = steady_seconds();
   const SelfCheckReport report = run_check(state, ranks, asked, check);
   const std::string seconds = fmt::format("{:.1f} s", steady_seconds() - began);
-  record.result = report.good ? SelfCheckResult::passed : SelfCheckResult::failed;
+  if (report.good)
+    record.result = report.no_graph.empty() ? SelfCheckResult::passed : SelfCheckResult::on_lanes;
+  if (!report.faults.empty()) record.result = SelfCheckResult::failed;
   for (const std::string& line : report.table) record.text += concat('\n', line);
   record.text += '\n';
   write_record(state, ranks, record);
-  if (!report.good) {
-    for (const std::string& fault : report.faults) state.log.warn(concat("self-check: ", fault));
-    return give_way(state, check, concat("its self-check failed on ", report.faults.front()));
+  for (const auto* const lines : {&report.faults, &report.stops}) {
+    for (const std::string& line : *lines) state.log.warn(concat("self-check: ", line));
   }
+  if (!report.faults.empty())
+    return give_way(state, check, concat("its self-check failed on ", report.faults.front()));
+  if (!report.good) {
+    return give_way(
+        state, check,
+        concat("its self-check was stopped on ", report.stops.front(), "; the next start checks again"));
+  }
+  if (!report.no_graph.empty()) do_without_graphs(state, report.no_graph.front());
   const char* const judged = check.judge ? "" : "; without oneDNN there is no CPU to compare gradients with";
   state.log.info(concat("self-check: passed in ", seconds, " (", run::self_check_path(state.config.run_dir),
                         ")", judged));
@@ -110,16 +125,20 @@ comm::PlatformFactory platform_proven_on(const comm::World& ranks, SessionState&
   const std::string devices = devices_of(backend_options(state), ranks, check);
   const std::string key = key_of(state, devices);
   const std::optional<SelfCheckRecord> known = find_record(state, ranks, key);
-  if (known && known->result == SelfCheckResult::passed) {
+  const bool on_lanes = known && known->result == SelfCheckResult::on_lanes;
+  if (known && (known->result == SelfCheckResult::passed || on_lanes)) {
+    if (on_lanes) do_without_graphs(state, concat("the self-check at ", known->time, " found them wrong"));
     state.log.info(concat("self-check: passed at ", known->time, " on this device (",
                           run::self_check_path(state.config.run_dir), ")"));
     state.self_check = concat("passed ", known->time, ": ", devices);
     return asked;
   }
-  if (known && !check.asked_for) {
-    const bool hung = known->result == SelfCheckResult::running;
+  const bool stopped = known && known->result == SelfCheckResult::running;
+  if (stopped) state.log.info(concat("self-check: the one at ", known->time, " was stopped; checking again"));
+  if (known && !stopped && !check.asked_for) {
+    const bool hung = known->result == SelfCheckResult::hung;
     return give_way(state, check,
-                    concat("its self-check ", hung ? "did not come to an end" : "failed", " at ", known->time,
+                    concat("its self-check ", hung ? "hung" : "failed", " at ", known->time,
                            " with this driver and these libraries"));
   }
   return check_now(state, ranks, asked, check, {SelfCheckResult::running, key, {}, devices});
@@ -163,7 +182,9 @@ int report_self_check(TrainConfig config, const comm::World& world, const Log& l
   const double began = steady_seconds();
   const SelfCheckReport report = run_check(state, world, make_platform, check);
   for (const std::string& line : report.table) log.info(line);
-  for (const std::string& fault : report.faults) log.warn(concat("self-check: ", fault));
+  for (const auto* const lines : {&report.faults, &report.stops, &report.no_graph}) {
+    for (const std::string& line : *lines) log.warn(concat("self-check: ", line));
+  }
   const std::string seconds = fmt::format("{:.1f} s", steady_seconds() - began);
   log.info(concat(report.good ? "passed" : "FAILED", " in ", seconds));
   return report.good ? 0 : exit_code(ErrorKind::device);

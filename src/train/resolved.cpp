@@ -18,6 +18,7 @@ RunFingerprint resolved_settings(const SessionState& state) {
   for (auto& setting : state.update->settings()) settings.push_back(std::move(setting));
   if (state.config.nccl_algorithm != "auto")
     settings.emplace_back("nccl algorithm", state.config.nccl_algorithm);
+  if (state.config.nccl_nvls) settings.emplace_back("nccl nvls", "on");
   for (auto& setting : moments_of(state.network.augment)) settings.push_back(std::move(setting));
   return settings;
 }

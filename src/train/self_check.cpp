@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -17,6 +18,10 @@ namespace {
 
 using engine::Precision;
 using Row = CheckRow;
+
+constexpr const char* kNetworkAdvice =
+    "; this is the network between the ranks, not the GPU: a firewall, or the wrong interface "
+    "(NCCL_SOCKET_IFNAME)";
 
 /// The checks of one rank, which goes on to the next one whatever a check finds, but not behind an error of the device.
 ///
@@ -57,7 +62,7 @@ class Checks {
     if (check_.heart != nullptr) check_.heart->step.store(check, std::memory_order_relaxed);
   }
 
-  /// What a check throws is what the device is about, but for options that do not fit each other.
+  /// What a check throws stops this rank's checks. Options that do not fit each other end the start.
   template <class Check>
   void attempt(const std::string& name, std::uint64_t number, const Check& check) {
     if (broken_) return rows_.push_back({name, Outcome::left_out, "the device has failed"});
@@ -67,12 +72,17 @@ class Checks {
       row = check();
     } catch (const std::exception& error) {
       broken_ = true;
-      row = {{}, Outcome::bad, error.what()};
       const auto* const agreed = dynamic_cast<const comm::AgreedError*>(&error);
       const auto* const ours = dynamic_cast<const Error*>(&error);
+      const bool network = ours != nullptr && ours->kind() == ErrorKind::comm;
+      row = {{}, Outcome::stopped, concat(error.what(), network ? kNetworkAdvice : "")};
       const bool usage = ours != nullptr && ours->kind() == ErrorKind::usage;
       if (usage && agreed != nullptr) throw;
       if (usage) wrong_options_ = *ours;
+    }
+    if (row.outcome == Outcome::no_graph) {
+      graphs_ = false;
+      if (config_.runner == engine::RunnerKind::graph) row.outcome = Outcome::bad;
     }
     row.name = name;
     rows_.push_back(std::move(row));
@@ -118,6 +128,8 @@ class Checks {
     world_.agree(wrong_options_);
     const std::vector<double> broken = world_.gather(broken_ ? 1.0 : 0.0);
     const bool all = std::count(broken.begin(), broken.end(), 0.0) == world_.size();
+    const std::vector<double> graphs = world_.gather(graphs_ ? 1.0 : 0.0);
+    const bool all_graphs = std::count(graphs.begin(), graphs.end(), 1.0) == world_.size();
     if (world_.size() == 1 || has_servers() || !all) {
       const char* const why = !all            ? "a rank's device has failed"
                               : has_servers() ? "servers add, and they are hosts"
@@ -129,7 +141,7 @@ class Checks {
       device_->state.gradients = {};
       device_->state.update.reset();
       open_update(device_->state);
-      return compare_sums(*device_);
+      return compare_sums(*device_, all_graphs);
     });
   }
 
@@ -144,6 +156,7 @@ class Checks {
   std::unique_ptr<CheckStep> device_, judge_;
   std::vector<Row> rows_;
   bool broken_ = false;
+  bool graphs_ = true;  ///< as far as this rank knows
   std::optional<Error> wrong_options_;
 };
 
@@ -166,6 +179,9 @@ std::vector<Row> rows_of(const std::string& text) {
   return rows;
 }
 
+/// Whether the check did not go as it should.
+bool fails(const Row& row) { return row.outcome != Outcome::good && row.outcome != Outcome::left_out; }
+
 /// The line of one check: of the first rank that fails it, else of the first that has it.
 std::string table_line(const std::string& name, const std::vector<std::vector<Row>>& ranks) {
   const Row* shown = nullptr;
@@ -174,11 +190,10 @@ std::string table_line(const std::string& name, const std::vector<std::vector<Ro
     const auto row = std::find_if(ranks[rank].begin(), ranks[rank].end(),
                                   [&](const Row& one) { return one.name == name; });
     if (row == ranks[rank].end()) continue;
-    const bool fails = row->outcome == Outcome::bad;
-    if (shown == nullptr || (fails && failed == 0)) shown = &*row, at = rank;
-    if (fails) ++failed;
+    if (shown == nullptr || (fails(*row) && failed == 0)) shown = &*row, at = rank;
+    if (fails(*row)) ++failed;
   }
-  const char* const words[] = {"ok", "FAILED", "left out"};
+  const char* const words[] = {"ok", "FAILED", "left out", "no graph", "STOPPED"};
   const char* const word = words[static_cast<int>(shown->outcome)];
   std::string line = fmt::format("  {:<34} {:<9} {}", shown->name, word, shown->found);
   if (failed > 0 && ranks.size() > 1)
@@ -186,7 +201,7 @@ std::string table_line(const std::string& name, const std::vector<std::vector<Ro
   return line;
 }
 
-/// What rank 0 tells all: the lines of the table, and of each rank its first fault.
+/// What rank 0 tells all: the lines of the table, and of each rank its first fault, stop and reason against graphs.
 RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std::vector<std::string>& names) {
   RunFingerprint told;
   std::set<std::string> checks;
@@ -194,12 +209,15 @@ RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std:
     for (const Row& row : rows) checks.insert(row.name);
   }
   for (const std::string& check : checks) told.emplace_back("table", table_line(check, ranks));
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto at = std::find_if(ranks[rank].begin(), ranks[rank].end(),
-                                 [](const Row& row) { return row.outcome == Outcome::bad; });
-    if (at == ranks[rank].end()) continue;
-    told.emplace_back("fault",
-                      concat("rank ", rank, " on ", names[rank], ": ", at->name.substr(2), ": ", at->found));
+  for (const auto& [kind, outcome] : {std::pair{"fault", Outcome::bad}, std::pair{"stop", Outcome::stopped},
+                                      std::pair{"no graph", Outcome::no_graph}}) {
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      const auto at = std::find_if(ranks[rank].begin(), ranks[rank].end(),
+                                   [wanted = outcome](const Row& row) { return row.outcome == wanted; });
+      if (at == ranks[rank].end()) continue;
+      told.emplace_back(
+          kind, concat("rank ", rank, " on ", names[rank], ": ", at->name.substr(2), ": ", at->found));
+    }
   }
   return told;
 }
@@ -248,8 +266,12 @@ SelfCheckReport check_device(const TrainConfig& config, const data::DatasetInfo&
   if (world.rank() == 0) told = summary_of(ranks, names);
   world.broadcast(told);
   SelfCheckReport report;
-  for (auto& [kind, line] : told) (kind == "table" ? report.table : report.faults).push_back(std::move(line));
-  report.good = report.faults.empty();
+  const std::map<std::string, std::vector<std::string>*> places{{"table", &report.table},
+                                                                {"fault", &report.faults},
+                                                                {"stop", &report.stops},
+                                                                {"no graph", &report.no_graph}};
+  for (auto& [kind, line] : told) places.at(kind)->push_back(std::move(line));
+  report.good = report.faults.empty() && report.stops.empty();
   return report;
 }
 

@@ -111,7 +111,9 @@ void build_programs(SessionState& state, const run::Start& start) {
   state.evaluator.emplace(*state.backend, *state.tower, *state.arena, state.world, *state.dataset,
                           state.part_of(state.info.test_count), state.network.augment,
                           state.sizes.batch / state.sizes.parts,
-                          state.state[optim::StateRole::average].as<const float>());
+                          state.state[optim::StateRole::average].as<const float>(),
+                          state.config.runner == engine::RunnerKind::lanes ? engine::RunnerKind::lanes
+                                                                           : engine::RunnerKind::automatic);
   state.dataset.reset();
 }
 

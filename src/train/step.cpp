@@ -147,9 +147,9 @@ void resolve_threads(SessionState& state) {
 
 engine::BackendOptions backend_options(const SessionState& state) {
   const comm::World& computing = state.workers ? *state.workers : state.world;
-  engine::BackendOptions options{state.config.threads,    state.world.oversubscribed(),
-                                 computing.node_rank(),   computing.node_size(),
-                                 state.config.share_gpus, state.config.nccl_algorithm};
+  engine::BackendOptions options{
+      state.config.threads,    state.world.oversubscribed(), computing.node_rank(), computing.node_size(),
+      state.config.share_gpus, state.config.nccl_algorithm,  state.config.nccl_nvls};
   options.serves = state.serves();
   return options;
 }

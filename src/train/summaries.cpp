@@ -46,13 +46,11 @@ bool Summaries::due_within(std::uint64_t completed, std::uint64_t steps) const {
   return false;
 }
 
-void Summaries::begin(engine::Recorder* recorder) {
-  if (s_.look != nullptr) s_.step->observe({recorder, true});
-}
+void Summaries::begin(engine::Recorder* recorder) { s_.step->observe({recorder, true}); }
 
 void Summaries::end(std::uint64_t step, engine::Recorder* recorder) {
-  if (s_.look == nullptr) return;
   s_.step->observe({recorder, false});
+  if (s_.look == nullptr) return;
   s_.step->finish();  // no record is read here: all ranks read the same ones before they decide
   s_.look->replay();
   s_.look->finish();

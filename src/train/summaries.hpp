@@ -12,8 +12,8 @@ namespace cifar_mpi::train {
 /// Histograms of variables, gradients and activations of a run that trains: for TensorBoard, and RUN_DIR/summaries.h5,
 /// which is written beside each checkpoint, so that a run that goes on finds what belongs before it.
 ///
-/// Every rank has one, and all agree which steps are looked at, but rank 0 alone does look; the others wait for it
-/// where they meet it in the next sum.
+/// Every rank has one. All ranks run the observers of the step program in the same steps, because graphs with collectives must
+/// be the same on all ranks; rank 0 alone reads what they find, and the others wait for it in the next sum.
 class Summaries {
  public:
   /// After `completed` steps. What is in the run directory and not ours is one warning, and goes with the first
@@ -24,8 +24,8 @@ class Summaries {
   bool due(std::uint64_t step) const;
   /// Whether one of the `steps` steps behind `completed` is due.
   bool due_within(std::uint64_t completed, std::uint64_t steps) const;
-  /// Before the replay of a step that is due, which is launched by itself, and behind it; then it is told of.
-  /// `recorder` is the one that the runner has, or null: it goes on.
+  /// Before the replay of a step that is due, which is launched by itself, and after it, on every rank; rank 0 then
+  /// writes the summary. `recorder` is the one that the runner has, or null: it goes on.
   void begin(engine::Recorder* recorder);
   void end(std::uint64_t step, engine::Recorder* recorder);
 

@@ -30,6 +30,21 @@ void check_server(const TrainConfig& config) {
   }
 }
 
+/// NVLS is an algorithm of its own, and its sums have no fixed order.
+void check_nvls(const TrainConfig& config) {
+  if (!config.nccl_nvls) return;
+  if (config.nccl_algorithm != "auto") {
+    refuse(concat("--nccl-nvls does not go with --nccl-algo ", config.nccl_algorithm,
+                  ", which is another algorithm; leave one of them out"));
+  }
+  if (config.reproducible) {
+    refuse(
+        "--nccl-nvls does not go with --reproducible: sums in NVLink switches have no fixed order; leave one "
+        "of "
+        "them out");
+  }
+}
+
 }  // namespace
 
 std::string exact(double value) {
@@ -46,6 +61,7 @@ void check_update_options(const TrainConfig& config) {
   const auto goes_with = [&](const char* option, bool given, const char* way) {
     if (given) refuse(concat(option, " goes with --update ", way, ", not with ", to_string(config.update)));
   };
+  check_nvls(config);
   if (config.servers < 1) refuse(concat("--servers must be at least 1, not ", config.servers));
   optim::check(config.local);
   if (config.update != UpdateKind::server) {

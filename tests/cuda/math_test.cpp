@@ -226,6 +226,14 @@ TEST(DeviceChoice, GivesEachLocalRankItsOwnGpu) {
   EXPECT_EQ(choose_device({1, 2, 8, false}), 1);
 }
 
+TEST(DeviceChoice, AdvisesABuildThatIsPossible) {
+  EXPECT_EQ(build_advice(75, 13000), "build with -DCMAKE_CUDA_ARCHITECTURES=75");
+  EXPECT_EQ(build_advice(70, 12090), "build with -DCMAKE_CUDA_ARCHITECTURES=70");
+  EXPECT_EQ(build_advice(70, 13000),
+            "build with CUDA 12.4 to 12.9, because CUDA 13 has no code for it either, and "
+            "-DCMAKE_CUDA_ARCHITECTURES=70");
+}
+
 TEST(DeviceChoice, TakesTheOnlyGpuThatALauncherShows) { EXPECT_EQ(choose_device({3, 4, 1, false}), 0); }
 
 TEST(DeviceChoice, NamesTheFlagWhenRanksWouldShare) {

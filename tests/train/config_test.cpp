@@ -123,6 +123,9 @@ TEST(Check, NamesTheOptionAndTheValue) {
     c.shuffle = data::Shuffle::global;
     c.all_reduce = "ring";
   });
+  refuse("--nccl-nvls", "--reproducible",
+         [](auto& c) { c.nccl_nvls = c.reproducible = true, c.shuffle = data::Shuffle::global; });
+  refuse("--nccl-nvls", "--nccl-algo ring", [](auto& c) { c.nccl_nvls = true, c.nccl_algorithm = "ring"; });
   refuse("--reproducible", "--wire fp32", [](auto& c) {
     c.reproducible = true;
     c.shuffle = data::Shuffle::global;

@@ -126,6 +126,16 @@ TEST_F(Resume, TakesOverWhatIsLeftAutomatic) {
             run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)).progress.resolved);
 }
 
+TEST_F(Resume, RecordsThatNcclMayUseNvls) {
+  TrainConfig c = config();
+  EXPECT_EQ(find_item(start(c)->progress.resolved, "nccl nvls"), nullptr);
+  c.nccl_nvls = true;
+  const auto state = start(c);
+  const std::string* const nvls = find_item(state->progress.resolved, "nccl nvls");
+  ASSERT_NE(nvls, nullptr);
+  EXPECT_EQ(*nvls, "on");
+}
+
 TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
   SessionState state(config(), world(), Log(1), stop_);
   state.sizes.workers = world().size();

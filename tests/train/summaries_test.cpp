@@ -283,9 +283,7 @@ TEST_F(RunSummaries, LookAtTheStepsThatAreDueAndAtNoOther) {
     state->step = std::move(counter);
     run_loop(*state);
     world().barrier();
-    if (state->look != nullptr) {
-      EXPECT_EQ(looks, (std::vector<bool>{true, false, false, true, false}));
-    }
+    EXPECT_EQ(looks, (std::vector<bool>{true, false, false, true, false}));
     EXPECT_EQ(records, (std::vector<bool>{false, false, traced, traced, traced}));
   }
 }

@@ -27,6 +27,10 @@ std::string identity(const engine::BackendOptions& options);
 /// What this build has, in one line, for `--check-build`.
 std::string describe();
 
+/// The warning that NCCL may use NVLS, by the option or by the environment, so that runs need not repeat bit for bit;
+/// empty when NVLS is off, which is the default.
+std::string nvls_note(bool asked_for);
+
 /// Names that the platform's collectives have besides "auto", in every build.
 std::span<const comm::CollectiveInfo> collectives();
 

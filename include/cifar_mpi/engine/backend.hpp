@@ -49,6 +49,7 @@ struct BackendOptions {
   int local_ranks = 1;
   bool share_gpus = false;              ///< ranks may share a GPU; for tests
   std::string nccl_algorithm = "auto";  ///< ring, tree or auto
+  bool nccl_nvls = false;               ///< NCCL may sum in NVLink switches
   bool serves = false;                  ///< holds weights for others, who compute: takes no GPU
 };
 

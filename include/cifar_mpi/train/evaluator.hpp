@@ -57,10 +57,11 @@ struct Accuracy {
 class Evaluator {
  public:
   /// `part` is this rank's; all parts together are the split. `params` is a block of `tower`'s layout in backend
-  /// memory. All arguments must outlive the evaluator.
+  /// memory. `kind` is of its runner. All arguments must outlive the evaluator.
   Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
             const comm::World& world, const data::DatasetFile& file, data::Shard part,
-            const data::AugmentSpec& augment, int batch, const float* params);
+            const data::AugmentSpec& augment, int batch, const float* params,
+            engine::RunnerKind kind = engine::RunnerKind::automatic);
   /// Of a rank that has no samples: it takes part in the sums of the others.
   Evaluator(engine::Backend& backend, const comm::World& world, const data::DatasetFile& file);
 

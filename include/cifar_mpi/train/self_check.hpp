@@ -34,7 +34,10 @@ struct SelfCheckReport {
   bool good = false;
   std::vector<std::string> table;  ///< a line for each check
   std::vector<std::string>
-      faults;  ///< "rank 2 on node3, NVIDIA H200 0000:1b:00.0: ...", of each rank the first
+      faults;  ///< "rank 2 on node3, NVIDIA H200 0000:1b:00.0: ...", of each rank the first wrong result
+  std::vector<std::string>
+      stops;  ///< likewise what kept a rank from checking on: memory, a busy GPU, the network
+  std::vector<std::string> no_graph;  ///< likewise why graphs are not to be used, where all else is right
 };
 
 /// "node3: NVIDIA H200 ...; driver ...": the devices of all ranks, each once, by host. Collective.
@@ -46,14 +49,15 @@ std::string devices_of(const engine::BackendOptions& options, const comm::World&
 ///
 ///   1  fp32 gradients and loss are those of the judge, but for rounding; those of the run's precision are no
 ///      further off than 4 times what weights do that are off by a rounding
-///   2  three steps give the same bits in line, on lanes, as a graph, and as that graph once more
+///   2  three steps give the same bits in line, on lanes, as a graph, and as that graph once more; where the graph alone is
+///      wrong, the device is good for a run without graphs, unless the run asks for them
 ///   3  distorted images are those of the reference
 ///   4  with several ranks: the run's all-reduce of small integers, in a graph too, is exact on every rank; not where
 ///      servers add
 ///   5  a NaN in the input reaches the loss, so that divergence is seen
 ///
-/// Collective. What goes wrong on the device is a fault in the report; throws AgreedError for options that do not fit
-/// each other, as a run would.
+/// Collective. A wrong result is a fault in the report, an error of the device or the network a stop; throws AgreedError for
+/// options that do not fit each other, as a run would.
 SelfCheckReport check_device(const TrainConfig& config, const data::DatasetInfo& info,
                              const comm::World& world, const comm::PlatformFactory& make_platform,
                              const SelfCheck& check);

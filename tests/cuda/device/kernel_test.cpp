@@ -120,6 +120,21 @@ TEST_F(CudaKernel, MultipliesByCublas) {
   std::cout << "products that cuBLASLt left to the plain kernel: " << plain << '\n';
 }
 
+TEST_F(CudaKernel, SaysThatNoMemoryIsLeftForTheSlicesOfAProduct) {
+  Bench bench;
+  Matmul product({80, 64, 96 * 8, true, false, ValueType::bf16, ValueType::fp32, false, Epilogue::none, 4});
+  const TrialMemory memory(bench.device, std::max({product.bytes_a(), product.bytes_b(), product.bytes_d()}));
+  Trial trial = memory.trial();
+  trial.workspace = [](std::size_t) { return nullptr; };
+  try {
+    product.plan(trial);
+    FAIL() << product.text();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("no GPU memory is left for "), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST_F(CudaKernel, KeepsNanBehindTheEpilogueSoThatDivergenceIsSeen) {
   Bench bench;
   constexpr std::size_t kM = 128, kN = 384, kK = 2304;

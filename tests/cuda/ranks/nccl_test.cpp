@@ -13,6 +13,7 @@
 
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/hash.hpp"
+#include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "support/mpi_world.hpp"
@@ -266,6 +267,36 @@ TEST_F(NcclRanks, NameAnAlgorithmForSumsAlone) {
   EXPECT_NO_THROW(open(platform, "nccl")->allocate(1000));
   EXPECT_STREQ(std::getenv("NCCL_ALGO"), "Tree");
   unsetenv("NCCL_ALGO");
+}
+
+/// Its sums differ between runs, so it is off unless the option or the environment asks for it, and then the warning says
+/// which.
+TEST_F(NcclRanks, LeaveNvlsOffUnlessAsked) {
+  if (world().size() == 1 || std::getenv("NCCL_ALGO") != nullptr) return;
+  const auto opened = [](bool asked, const char* variable, const char* value) {
+    unsetenv("NCCL_NVLS_ENABLE");
+    if (variable != nullptr) setenv(variable, value, 1);
+    engine::BackendOptions chosen = options();
+    chosen.nccl_nvls = asked;
+    std::string note = nvls_note(asked);
+    const comm::Platform platform = make_platform(chosen);
+    EXPECT_EQ(open(platform, "nccl")->note(), note);
+    EXPECT_EQ(open(platform, "doubling")->note(), "");  // which gathers, and adds by itself
+    note.resize(note.find(" lets NCCL") == std::string::npos ? 0 : note.find(" lets NCCL"));
+    const char* const set = std::getenv("NCCL_NVLS_ENABLE");
+    note += concat(", ", set != nullptr ? set : "not set");
+    if (variable != nullptr) unsetenv(variable);
+    return note;
+  };
+  EXPECT_EQ(opened(false, nullptr, nullptr), ", 0");
+  EXPECT_EQ(opened(true, nullptr, nullptr), "--nccl-nvls, not set");
+  EXPECT_EQ(opened(false, "NCCL_NVLS_ENABLE", "1"), "NCCL_NVLS_ENABLE=1, 1");
+  EXPECT_EQ(opened(true, "NCCL_NVLS_ENABLE", "0"), ", 0");
+  EXPECT_EQ(opened(false, "NCCL_ALGO", "allreduce:Ring,nvlstree"),
+            "NCCL_ALGO=allreduce:Ring,nvlstree, not set");
+  EXPECT_EQ(opened(false, "NCCL_ALGO", "^NVLS"), ", 0");
+  EXPECT_EQ(opened(false, "NCCL_ALGO", "Ring"), ", 0");
+  unsetenv("NCCL_NVLS_ENABLE");
 }
 
 /// Of the GPU in use, on one host.

@@ -57,6 +57,16 @@ TEST_F(SameBits, ComeFromEveryRunner) {
   }
 }
 
+/// All ranks capture and launch the same graphs, whichever steps are looked at or traced, also after a resume: else the
+/// stand-in's NCCL ends the run.
+TEST_F(SameBits, ComeWhateverIsLookedAt) {
+  go_on_to(7, "unseen", "--summary-every 0 --runner lanes");
+  const std::string seen = "--summary-every 3 --graph-steps 2 --log-every 7 --trace ";
+  go_on_to(4, "seen", seen + "4-4");
+  go_on_to(7, "seen", seen + "6-6");
+  expect_same_groups("seen", "unseen", 7);
+}
+
 TEST_F(SameBits, ComeBehindAStopOnRequest) {
   const Process job = launch(2, train("stopped", "--steps 1000000"), "stopped.log");
   ASSERT_TRUE(wait_until(60.0, [] { return has_logged("stopped", 2); })) << job.output();
@@ -92,6 +102,19 @@ TEST_F(SameBits, ComeBehindARankThatWasKilled) {
   EXPECT_TRUE(exit_record("killed").starts_with("7 rank 1 on ")) << exit_record("killed");
   EXPECT_EQ(last_step("killed") % 3, 0);
   expect_same_end("killed");
+}
+
+TEST_F(SameBits, AreNotPromisedWithNvlsInTheLogAndOfTheBuild) {
+  const std::string warning =
+      " lets NCCL sum in NVLink switches (NVLS), whose sums can differ from run to run";
+  const Outcome asked = mpirun(2, train("nvls", "--steps 1 --nccl-nvls"));
+  EXPECT_EQ(asked.code, 0) << asked.output;
+  EXPECT_EQ(count_lines_with(asked.output, "warning: --nccl-nvls" + warning), 1) << asked.output;
+  const Outcome build = run_command(kTrain + " --check-build --nccl-nvls");
+  EXPECT_EQ(count_lines_with(build.output, "--nccl-nvls" + warning), 1) << build.output;
+  const Outcome of_user = run_command("env NCCL_NVLS_ENABLE=2 " + kTrain + " --check-build");
+  EXPECT_EQ(count_lines_with(of_user.output, "NCCL_NVLS_ENABLE=2" + warning), 1) << of_user.output;
+  EXPECT_EQ(run_command(kTrain + " --check-build").output.find("NVLS"), std::string::npos);
 }
 
 TEST_F(SameBits, ComeOnAnyNumberOfRanksWhenAsked) {

@@ -42,13 +42,13 @@ TEST_F(SelfCheckedRun, TakesAGpuThatPassesAndRemembersIt) {
 
 TEST_F(SelfCheckedRun, StopsOrTakesTheCpuWhereAGpuFails) {
   const std::string why = "its self-check failed on rank 0 on ";
-  expect_refusal(run_command(faulty("stale", checked("bad_cuda", "cuda"))), 6,
+  expect_refusal(run_command(faulty("product", checked("bad_cuda", "cuda"))), 6,
                  "the GPU is not taken: " + why);
   EXPECT_TRUE(exit_record("bad_cuda").starts_with("6 ")) << exit_record("bad_cuda");
-  expect_refusal(run_command(faulty("stale", "env SLURM_JOB_ID=1 " + checked("bad_job", "auto"))), 6,
+  expect_refusal(run_command(faulty("product", "env SLURM_JOB_ID=1 " + checked("bad_job", "auto"))), 6,
                  "the GPU is not taken: " + why);
 
-  const Outcome alone = run_command(faulty("stale", checked("bad_auto", "auto")));
+  const Outcome alone = run_command(faulty("product", checked("bad_auto", "auto")));
   ASSERT_EQ(alone.code, 0) << alone.output;
   EXPECT_EQ(count_lines_with(alone.output, "warning: device: cpu, because " + why), 1) << alone.output;
   EXPECT_TRUE(record("bad_auto").starts_with("failed ")) << record("bad_auto");
@@ -56,17 +56,27 @@ TEST_F(SelfCheckedRun, StopsOrTakesTheCpuWhereAGpuFails) {
       run::read_checkpoint(checkpoint("bad_auto", 2)).provenance.self_check.starts_with("on the CPU"));
 }
 
+TEST_F(SelfCheckedRun, DoesWithoutGraphsWhereTheyAreWrong) {
+  const Outcome run = run_command(faulty("stale", checked("no_graphs", "cuda")));
+  ASSERT_EQ(run.code, 0) << run.output;
+  EXPECT_EQ(
+      count_lines_with(run.output, "warning: self-check: this run does without graphs, because rank 0 on "),
+      1)
+      << run.output;
+  EXPECT_TRUE(record("no_graphs").starts_with("on-lanes ")) << record("no_graphs");
+  expect_refusal(run_command(faulty("stale", checked("asked", "cuda", "--runner graph"))), 6,
+                 "the GPU is not taken: its self-check failed on rank 0 on ");
+}
+
 TEST_F(SelfCheckedRun, EndsAHangAndTakesTheCpuAtTheNextStart) {
   const Outcome hung = run_command(faulty("hang", checked("hung", "auto", "--timeout 3")));
   EXPECT_EQ(hung.code, 6) << hung.output;
   EXPECT_NE(hung.output.find(" of the self-check of its device"), std::string::npos) << hung.output;
   EXPECT_TRUE(exit_record("hung").starts_with("6 ")) << exit_record("hung");
-  EXPECT_TRUE(record("hung").starts_with("running ")) << record("hung");
+  EXPECT_TRUE(record("hung").starts_with("hung ")) << record("hung");
   const Outcome next = run_command(checked("hung", "auto"));
   ASSERT_EQ(next.code, 0) << next.output;
-  EXPECT_EQ(count_lines_with(next.output, "device: cpu, because its self-check did not come to an end at "),
-            1)
-      << next.output;
+  EXPECT_EQ(count_lines_with(next.output, "device: cpu, because its self-check hung at "), 1) << next.output;
 }
 
 TEST_F(SelfCheckedRun, SaysWhyADriverIsNotTaken) {
@@ -78,6 +88,22 @@ TEST_F(SelfCheckedRun, SaysWhyADriverIsNotTaken) {
   ASSERT_EQ(alone.code, 0) << alone.output;
   EXPECT_EQ(count_lines_with(alone.output, "device: cpu, because CUDA cannot be used: " + why), 1)
       << alone.output;
+}
+
+TEST_F(SelfCheckedRun, TakesTheCpuWhereThereAreMoreRanksThanGpus) {
+  const auto unshared = [](const std::string& run) {
+    std::string command = checked(run, "auto");
+    return command.erase(command.find("--share-gpus "), std::string("--share-gpus ").size());
+  };
+  const std::string why =
+      " have 1 GPU; start one rank per GPU (-np 1 on one host), or let ranks share a GPU for a test with "
+      "--share-gpus";
+  const Outcome alone = mpirun(2, unshared("crowded"));
+  EXPECT_EQ(alone.code, 0) << alone.output;
+  EXPECT_EQ(count_lines_with(alone.output, "device: cpu, because CUDA cannot be used: 2 ranks of "), 1)
+      << alone.output;
+  EXPECT_EQ(count_lines_with(alone.output, why), 1) << alone.output;
+  expect_refusal(mpirun(2, "env SLURM_JOB_ID=1 " + unshared("crowded_job")), 6, why);
 }
 
 TEST_F(SelfCheckedRun, PrintsATableAloneForAdministrators) {

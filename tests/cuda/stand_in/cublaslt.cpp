@@ -8,7 +8,7 @@
 #include "cuda/stand_in/values.hpp"
 
 /// cuBLASLt, as far as the backend calls it: one algorithm, which sums in fp32 from the first product to the
-/// last.
+/// last. It is proposed third, and fourth without a workspace; the first is not supported, the second does not start.
 namespace {
 
 using cifar_mpi::stand_in::has_fault;
@@ -49,7 +49,7 @@ struct Preference {
 };
 
 /// What the words of an algorithm say.
-enum Word : std::size_t { kNumber, kSplits, kAlignmentA, kAlignmentB, kAlignmentD };
+enum Word : std::size_t { kNumber, kSplits, kAlignmentA, kAlignmentB, kAlignmentD, kWorkspace };
 
 template <class Ours, class Theirs>
 Ours& ours(Theirs* theirs) {
@@ -250,23 +250,26 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const Product product(ours<Operation>(desc), ours<Layout>(a), ours<Layout>(b), ours<Layout>(d));
   *found = 0;
   if (product.depth == 0) return CUBLAS_STATUS_INVALID_VALUE;
-  if (wanted < 1 || ours<Preference>(preference).workspace < workspace_of(product.depth))
-    return CUBLAS_STATUS_NOT_SUPPORTED;
   // tensor cores take rows of bf16 in groups of 16 bytes; the rest is left to the caller
   if (product.a.type == Type::bf16 && (product.a.leading % 8 != 0 || product.b.leading % 8 != 0)) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   const auto& asked = ours<Preference>(preference);
-  results[0] = {};
-  results[0].algo.data[kNumber] = kAlgorithm;
-  results[0].algo.data[kSplits] = (asked.schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0 ? 1 : 0;
-  results[0].algo.data[kAlignmentA] = asked.alignment_a;
-  results[0].algo.data[kAlignmentB] = asked.alignment_b;
-  results[0].algo.data[kAlignmentD] = asked.alignment_d;
-  results[0].workspaceSize = workspace_of(product.depth);
-  results[0].state = CUBLAS_STATUS_SUCCESS;
-  *found = 1;
-  return CUBLAS_STATUS_SUCCESS;
+  constexpr int kUnsupported = 0, kBroken = 1, kFrugal = 3, kProposals = 4;
+  for (int i = 0; i < kProposals && *found < wanted; ++i) {
+    const std::size_t workspace = i == kFrugal ? 0 : workspace_of(product.depth);
+    if (asked.workspace < workspace) continue;
+    cublasLtMatmulHeuristicResult_t& result = results[(*found)++] = {};
+    result.algo.data[kNumber] = i == kBroken ? kAlgorithm - 1 : kAlgorithm;
+    result.algo.data[kSplits] = (asked.schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0 ? 1 : 0;
+    result.algo.data[kAlignmentA] = asked.alignment_a;
+    result.algo.data[kAlignmentB] = asked.alignment_b;
+    result.algo.data[kAlignmentD] = asked.alignment_d;
+    result.algo.data[kWorkspace] = workspace;
+    result.workspaceSize = workspace;
+    result.state = i == kUnsupported ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+  }
+  return *found > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
                                                     cublasLtMatmulAlgoConfigAttributes_t attribute,
@@ -291,13 +294,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const auto& words = algorithm->data;
   const bool biased = product.operation.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   if (product.depth == 0 || !plain_scale || words[kNumber] != kAlgorithm ||
-      workspace_bytes < workspace_of(product.depth) || !aligned(a, words[kAlignmentA]) ||
+      workspace_bytes < words[kWorkspace] || !aligned(a, words[kAlignmentA]) ||
       !aligned(b, words[kAlignmentB]) || !aligned(d, words[kAlignmentD]) || !aligned(workspace) ||
       (biased && !aligned(product.operation.bias))) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   cifar_mpi::stand_in::start(
-      stream, "cublasLtMatmul", workspace, workspace_of(product.depth),
+      stream, "cublasLtMatmul", workspace, words[kWorkspace],
       [=, splits = algorithm->data[kSplits] != 0] { product.run_all(a, b, d, splits); });
   return CUBLAS_STATUS_SUCCESS;
 }

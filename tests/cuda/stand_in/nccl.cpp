@@ -12,17 +12,40 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
 #include "cuda/stand_in/gpu.hpp"
+#include "cuda/stand_in/queues.hpp"
 
 /// NCCL between processes of one machine, as far as the backend calls it: sums in the order of the ranks,
-/// through memory that they share.
+/// through memory that they share. A collective fails when the ranks did not make the same call for it.
 namespace {
 
 constexpr int kMostRanks = 16;
 constexpr std::size_t kPieceBytes = std::size_t{1} << 18;
+
+/// What one rank asks for in a collective. NCCL hangs or mixes data up unless all ranks say the same: the calls of
+/// each communicator must be uniform, and so must the captures that hold them and the launches of their graphs.
+struct Call {
+  char name[16];
+  std::size_t count;  ///< of floats
+  unsigned
+      capture;     ///< number of the capture among those with calls of this communicator, from 1 on; 0: eager
+  unsigned place;  ///< among the calls of that capture, from 1 on
+
+  bool operator==(const Call& other) const {
+    return std::strcmp(name, other.name) == 0 && count == other.count && capture == other.capture &&
+           place == other.place;
+  }
+  std::string text() const {
+    const std::string how =
+        capture == 0 ? "eager"
+                     : "call " + std::to_string(place) + " of its capture number " + std::to_string(capture);
+    return std::string(name) + " of " + std::to_string(count) + " floats, " + how;
+  }
+};
 
 struct Meeting {
   std::atomic<std::uint32_t> arrived;
@@ -30,6 +53,7 @@ struct Meeting {
   std::atomic<std::uint32_t> broken;
   std::atomic<int> pids[kMostRanks];
   char places[kMostRanks][128];  ///< host and GPU of each
+  Call calls[kMostRanks];        ///< that each is in
   alignas(16) std::byte pieces[kMostRanks][kPieceBytes];
 };
 
@@ -43,6 +67,22 @@ struct ncclComm {
   int ranks = 1;
   std::atomic<bool> aborted = false;
   mutable long pieces_left = -1;  ///< until the network breaks; below 0: it holds
+  std::uint64_t capture_id = 0;   ///< of the last capture with a call
+  Call last{};                    ///< of that capture
+
+  /// On the host, when the call is made.
+  Call call(const char* name, std::size_t count, cudaStream_t stream) {
+    Call made{};
+    std::snprintf(made.name, sizeof made.name, "%s", name);
+    made.count = count;
+    const std::uint64_t id = cifar_mpi::stand_in::Queues::get().capture_of(stream);
+    if (id == 0) return made;
+    made.capture = last.capture + (id != capture_id ? 1 : 0);
+    made.place = id != capture_id ? 1 : last.place + 1;
+    capture_id = id;
+    last = made;
+    return made;
+  }
 
   /// Returns when all are here: true. When one is gone the host gets false; a kernel knows nothing of that and
   /// turns round and round until this rank aborts.
@@ -70,17 +110,31 @@ struct ncclComm {
     return true;
   }
 
+  /// Throws where another rank is in another call.
+  void require_uniform() const {
+    const Call* const calls = meeting->calls;
+    for (int other = 1; other < ranks; ++other) {
+      if (calls[other] == calls[0]) continue;
+      throw std::runtime_error("NCCL: the calls of the ranks differ: rank 0 (" +
+                               std::string(meeting->places[0]) + ") runs " + calls[0].text() + "; rank " +
+                               std::to_string(other) + " (" + meeting->places[other] + ") runs " +
+                               calls[other].text());
+    }
+  }
+
   /// Calls use(first, count) for each piece, when the pieces of all ranks lie in the meeting; for none once
   /// it is aborted.
   template <class Use>
-  void exchange(const float* data, std::size_t count, Use use) const {
+  void exchange(const Call& call, const float* data, Use use) const {
     constexpr std::size_t kPiece = kPieceBytes / sizeof(float);
-    for (std::size_t first = 0; first < count; first += kPiece) {
-      const std::size_t piece = std::min(kPiece, count - first);
+    meeting->calls[rank] = call;
+    for (std::size_t first = 0; first == 0 || first < call.count; first += kPiece) {
+      const std::size_t piece = std::min(kPiece, call.count - first);
       if (pieces_left == 0) meeting->broken = 1;
       if (pieces_left >= 0) --pieces_left;
       std::memcpy(meeting->pieces[rank], data + first, piece * sizeof(float));
       if (!meet(true)) return;
+      if (first == 0) require_uniform();
       use(first, piece);
       if (!meet(true)) return;
     }
@@ -179,9 +233,9 @@ const char* ncclGetLastError(ncclComm_t) { return last_words.c_str(); }
 ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
   if (type != ncclFloat || op != ncclSum) return fail(ncclInvalidArgument, "only sums of fp32");
-  cifar_mpi::stand_in::start(stream, "ncclAllReduce", [=] {
+  cifar_mpi::stand_in::start(stream, "ncclAllReduce", [=, call = comm->call("all-reduce", count, stream)] {
     auto* const sums = static_cast<float*>(to);
-    comm->exchange(static_cast<const float*>(from), count, [&](std::size_t first, std::size_t piece) {
+    comm->exchange(call, static_cast<const float*>(from), [&](std::size_t first, std::size_t piece) {
       for (std::size_t i = 0; i < piece; ++i) {
         const bool lost = i + 16 >= piece && cifar_mpi::stand_in::has_fault("sum");
         float sum = lost ? 0.0f : comm->piece_of(0)[i];
@@ -200,9 +254,9 @@ ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDa
   if (algorithm != nullptr && std::strcmp(algorithm, "Tree") == 0) {
     return fail(ncclInvalidUsage, "no tree can gather");
   }
-  cifar_mpi::stand_in::start(stream, "ncclAllGather", [=] {
+  cifar_mpi::stand_in::start(stream, "ncclAllGather", [=, call = comm->call("all-gather", count, stream)] {
     auto* const all = static_cast<float*>(to);
-    comm->exchange(static_cast<const float*>(from), count, [&](std::size_t first, std::size_t piece) {
+    comm->exchange(call, static_cast<const float*>(from), [&](std::size_t first, std::size_t piece) {
       for (int rank = 0; rank < comm->ranks; ++rank) {
         std::memcpy(all + static_cast<std::size_t>(rank) * count + first, comm->piece_of(rank),
                     piece * sizeof(float));

@@ -181,7 +181,7 @@ cudaError_t Queues::start(CUstream_st* stream, Work work) {
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;  // nothing may run on the default stream
   if (stream->capture != nullptr) {
     Nodes& nodes = stream->capture->nodes;
-    nodes.push_back({std::move(work), stream->frontier});
+    nodes.push_back({std::move(work), stream->frontier, stream->priority});
     stream->frontier = {nodes.size() - 1};
     return cudaSuccess;
   }
@@ -303,6 +303,7 @@ cudaError_t Queues::begin_capture(CUstream_st* stream, cudaStreamCaptureMode mod
   if (capture_ != nullptr || stream == nullptr) return cudaErrorIllegalState;
   capture_ = std::make_shared<Capture>();
   capture_->origin = stream;
+  capture_->id = ++captures_;
   // NCCL's threads may take memory at any moment, which breaks a capture that is every thread's business
   capture_->broken = mode == cudaStreamCaptureModeGlobal;
   stream->capture = capture_;
@@ -326,6 +327,11 @@ cudaError_t Queues::end_capture(CUstream_st* stream, CUgraph_st** graph) {
   if (std::find(joined.begin(), joined.end(), false) != joined.end()) return cudaErrorStreamCaptureUnjoined;
   *graph = new CUgraph_st{std::make_shared<const Nodes>(std::move(ended->nodes))};
   return cudaSuccess;
+}
+
+std::uint64_t Queues::capture_of(const CUstream_st* stream) {
+  const std::lock_guard lock(mutex_);
+  return stream != nullptr && stream->capture != nullptr ? stream->capture->id : 0;
 }
 
 cudaError_t Queues::launch(CUgraphExec_st* graph, CUstream_st* stream) {

@@ -21,6 +21,7 @@ using Work = std::function<void()>;
 struct Node {
   Work work;
   std::vector<std::size_t> after;  ///< nodes of the same graph
+  int priority = 0;                ///< of the stream that it was captured from
 };
 using Nodes = std::vector<Node>;
 
@@ -44,6 +45,7 @@ struct Item {
 struct Capture {
   Nodes nodes;
   CUstream_st* origin = nullptr;
+  std::uint64_t id = 0;  ///< from 1 on
   bool broken = false;
 };
 
@@ -96,6 +98,8 @@ class Queues {
 
   cudaError_t begin_capture(CUstream_st* stream, cudaStreamCaptureMode mode);
   cudaError_t end_capture(CUstream_st* stream, CUgraph_st** graph);
+  /// The id of the capture that the stream is in; 0: it is in none.
+  std::uint64_t capture_of(const CUstream_st* stream);
   cudaError_t launch(CUgraphExec_st* graph, CUstream_st* stream);
   /// For calls that a capture does not bear: breaks the one under way. cudaSuccess without one.
   cudaError_t refuse_in_capture();
@@ -126,6 +130,7 @@ class Queues {
   std::condition_variable changed_;
   std::vector<CUstream_st*> streams_;
   std::shared_ptr<Capture> capture_;  ///< under way
+  std::uint64_t captures_ = 0;        ///< begun so far
   int waiting_ = 0;                   ///< threads of the host
   bool asked_ = false;  ///< since the last rest the host has asked whether an event has happened
   cudaError_t last_ = cudaSuccess;

@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -254,7 +255,16 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return result(queues().end_capture(stream, graph));
 }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+/// Refuses what a GPU would run at one priority, though its streams have several.
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long flags) {
+  const Nodes& nodes = *graph->nodes;
+  const bool several = std::any_of(nodes.begin(), nodes.end(),
+                                   [&](const Node& node) { return node.priority != nodes.front().priority; });
+  if (several && (flags & cudaGraphInstantiateFlagUseNodePriority) == 0) {
+    std::fprintf(stderr,
+                 "stand-in GPU: a graph without cudaGraphInstantiateFlagUseNodePriority loses priorities\n");
+    return result(cudaErrorInvalidValue);
+  }
   *made = new CUgraphExec_st{graph->nodes, 0};
   return cudaSuccess;
 }
