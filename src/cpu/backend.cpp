@@ -1,6 +1,5 @@
 #include "cifar_mpi/cpu/backend.hpp"
 
-#include <omp.h>
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -18,6 +17,7 @@
 #include "cpu/dnnl.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/optimizer.hpp"
+#include "cpu/parallel.hpp"
 #include "cpu/sum.hpp"
 
 namespace cifar_mpi::cpu {
@@ -150,7 +150,7 @@ class CpuBackend final : public engine::Backend {
 
  private:
   /// oneDNN settles the number of threads of a kernel when it is planned, so it must be set before.
-  void use_threads() const { omp_set_num_threads(options_.threads); }
+  void use_threads() const { set_loop_threads(options_.threads); }
 
   engine::BackendOptions options_;
 };

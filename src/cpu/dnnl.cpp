@@ -7,6 +7,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/model/layer.hpp"
+#include "cpu/parallel.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {
@@ -138,6 +139,8 @@ engine::Task kernel_task(std::string name, const Dnnl& dnnl, const Kernel& kerne
     (operand.written ? task.writes : task.reads).push_back({operand.data, operand.desc.get_size()});
   }
   task.start = [dnnl, kernel, name, arguments = std::move(arguments)](engine::Lane&) {
+    if (LoopObserver* const observer = LoopObserver::here(); observer != nullptr && !observer->on_kernel())
+      return;
     try {
       kernel.primitive.execute(dnnl.stream, arguments);
     } catch (const dnnl::error& error) {
