@@ -2,20 +2,17 @@
 
 #include <omp.h>
 
+#include "cpu/team.hpp"
+
 namespace cifar_mpi::cpu {
 namespace {
 
 thread_local LoopObserver* observer = nullptr;
 
-void share_out(std::ptrdiff_t items, RangeBody body) {
-  const int threads = loop_threads();
-  if (items == 0) return;
-  if (threads == 1) return body({0, items});
-#pragma omp parallel num_threads(threads)
-  {
-    const Range own = range_of(items, omp_get_num_threads(), omp_get_thread_num());
-    if (own.size() > 0) body(own);
-  }
+/// One for the process, as oneDNN's team of OpenMP is; it lives until the process ends.
+Team& team() {
+  static Team* const all = new Team;
+  return *all;
 }
 
 }  // namespace
@@ -34,18 +31,21 @@ double slowdown(std::ptrdiff_t items, int threads) {
   return static_cast<double>(most) * threads / static_cast<double>(items);
 }
 
-int loop_threads() { return omp_get_max_threads(); }
-void set_loop_threads(int threads) { omp_set_num_threads(threads); }
-int loop_thread() { return omp_get_thread_num(); }
+int loop_threads() { return team().size(); }
+void set_loop_threads(int threads) {
+  team().resize(threads);
+  omp_set_num_threads(threads);
+}
+int loop_thread() { return Team::thread_number(); }
 
 void parallel_ranges(std::ptrdiff_t items, RangeBody body) {
   if (observer != nullptr && items > 0) return observer->on_loop(items, items, body);
-  share_out(items, body);
+  team().run(items, body);
 }
 
 void parallel_ranges_of_parts(std::ptrdiff_t items, int parts, RangeBody body) {
   if (observer != nullptr && items > 0) return observer->on_loop(items, parts, body);
-  share_out(parts, body);
+  team().run(parts, body);
 }
 
 }  // namespace cifar_mpi::cpu
