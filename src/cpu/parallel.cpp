@@ -38,9 +38,9 @@ void set_loop_threads(int threads) {
 }
 int loop_thread() { return Team::thread_number(); }
 
-void parallel_ranges(std::ptrdiff_t items, RangeBody body) {
+void parallel_ranges(std::ptrdiff_t items, RangeBody body, std::ptrdiff_t together) {
   if (observer != nullptr && items > 0) return observer->on_loop(items, items, body);
-  team().run(items, body);
+  team().run(items, body, together);
 }
 
 void parallel_ranges_of_parts(std::ptrdiff_t items, int parts, RangeBody body) {

@@ -46,8 +46,9 @@ void set_loop_threads(int threads);
 /// The number of the calling thread inside a loop's body, below loop_threads(); 0 outside.
 int loop_thread();
 
-/// Calls body(Range) until all items are done, on all threads at once; a thread may get several ranges.
-void parallel_ranges(std::ptrdiff_t items, RangeBody body);
+/// Calls body(Range) until all items are done, on all threads at once; a thread may get several ranges. These end, where a thread
+/// has items enough, at multiples of `together`, the items that have operands in common.
+void parallel_ranges(std::ptrdiff_t items, RangeBody body, std::ptrdiff_t together = 1);
 
 /// The same where an item of the loop is one of `parts` ranges of the items that are counted.
 void parallel_ranges_of_parts(std::ptrdiff_t items, int parts, RangeBody body);

@@ -74,25 +74,22 @@ void Team::resize(int threads) {
   workers_.clear();
   ends_ = false;
   size_ = threads;
-}
-
-void Team::start_workers() {
   shares_ = std::make_unique<Share[]>(static_cast<std::size_t>(size_));
   spins_ = size_ <= cores_here();
   for (int number = 1; number < size_; ++number) workers_.emplace_back([this, number] { work(number); });
 }
 
-void Team::run(std::ptrdiff_t items, RangeBody body) {
+void Team::run(std::ptrdiff_t items, RangeBody body, std::ptrdiff_t together) {
   if (items == 0) return;
   if (size_ == 1 || items == 1 || inside || busy_.exchange(true, std::memory_order_acquire))
     return body({0, items});
-  if (workers_.empty()) start_workers();
   for (int t = 0; t < size_; ++t) {
     const Range own = range_of(items, size_, t);
+    const std::ptrdiff_t chunk = std::max<std::ptrdiff_t>(1, own.size() / kChunks);
     Share& share = shares_[static_cast<std::size_t>(t)];
     share.next.store(own.begin, std::memory_order_relaxed);
     share.end = own.end;
-    share.chunk = std::max<std::ptrdiff_t>(1, own.size() / kChunks);
+    share.chunk = own.size() < 2 * together ? chunk : (chunk + together - 1) / together * together;
   }
   body_ = &body;
   state_.store(kOpen, std::memory_order_release);
@@ -120,9 +117,12 @@ void Team::close() {
 void Team::take_chunks(int number, int helped) {
   for (int t = 0; t <= helped; ++t) {
     Share& share = shares_[static_cast<std::size_t>((number + t) % size_)];
-    while (share.next.load(std::memory_order_relaxed) < share.end) {
-      const std::ptrdiff_t begin = share.next.fetch_add(share.chunk, std::memory_order_relaxed);
-      if (begin < share.end) (*body_)({begin, std::min(begin + share.chunk, share.end)});
+    std::ptrdiff_t begin = share.next.load(std::memory_order_relaxed);
+    while (begin < share.end) {
+      const std::ptrdiff_t end = std::min((begin / share.chunk + 1) * share.chunk, share.end);
+      if (!share.next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
+      (*body_)({begin, end});
+      begin = share.next.load(std::memory_order_relaxed);
     }
   }
 }

@@ -28,11 +28,11 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   int size() const { return size_; }
-  /// Takes effect at the next loop. Never while a loop runs.
+  /// Ends the threads and starts as many new ones as are needed, so that loops allocate nothing. Never while a loop runs.
   void resize(int threads);
 
-  /// Does all items and returns. A call from inside a body, or while another thread's loop runs, does them on its own.
-  void run(std::ptrdiff_t items, RangeBody body);
+  /// Does all items and returns; `body` does not throw. A call from inside a body, or while another thread's loop runs, does them on its own.
+  void run(std::ptrdiff_t items, RangeBody body, std::ptrdiff_t together = 1);
 
   /// Of the calling thread inside a body; 0 outside.
   static int thread_number();
@@ -45,7 +45,6 @@ class Team {
     std::ptrdiff_t chunk = 1;
   };
 
-  void start_workers();
   void work(int number);
   bool wait_for_loop(std::uint32_t seen);
   bool join();

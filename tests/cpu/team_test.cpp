@@ -43,6 +43,23 @@ TEST(Team, TakesOverTheShareOfAThreadThatIsStuck) {
   EXPECT_EQ(done, kItems);
 }
 
+TEST(Team, GivesItemsThatBelongTogetherToOneThreadWhereThereAreMany) {
+  Team team;
+  team.resize(2);
+  constexpr std::ptrdiff_t kTogether = 10, kItems = 410;
+  std::vector<int> done(kItems);
+  std::atomic<int> cuts{0};
+  team.run(
+      kItems,
+      [&](Range range) {
+        for (std::ptrdiff_t i = range.begin; i < range.end; ++i) ++done[static_cast<std::size_t>(i)];
+        if (range.end % kTogether != 0) ++cuts;
+      },
+      kTogether);
+  EXPECT_EQ(std::count(done.begin(), done.end(), 1), kItems);
+  EXPECT_EQ(cuts, 1);  // where one thread's share ends
+}
+
 TEST(Team, WakesThreadsThatSleep) {
   Team team;
   team.resize(3);

@@ -48,7 +48,7 @@ struct SlotProducts {
 void multiply_slots(const ConvFft& conv, const SlotProducts& p) {
   const ProductShape& shape = p.shape;
   const int tile = conv.product_rows(), tiles = conv.product_tiles(shape.rows);
-  parallel_ranges(std::ptrdiff_t{p.last - p.first} * tiles, [&](Range range) {
+  const auto multiply_range = [&](Range range) {
     for (std::ptrdiff_t i = range.begin; i < range.end;) {
       const std::ptrdiff_t slot = p.first + i / tiles, first = i % tiles;
       const std::ptrdiff_t count = std::min(tiles - first, range.end - i), row = first * tile;
@@ -59,7 +59,8 @@ void multiply_slots(const ConvFft& conv, const SlotProducts& p) {
                 p.c + slot * p.c_step + row * shape.c.row);
       i += count;
     }
-  });
+  };
+  parallel_ranges(std::ptrdiff_t{p.last - p.first} * tiles, multiply_range, tiles);
 }
 
 /// Products of a piece's spectra [slots, samples, …] with those of weights.
