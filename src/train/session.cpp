@@ -253,6 +253,7 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const comm::World& worl
   share_state(state);
   state.progress.resolved = resolved_settings(state);
   describe_run(state, start);
+  describe_cores(state);
   return owner;
 }
 
