@@ -180,6 +180,11 @@ std::string dnnl_version_text() {
   return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch);
 }
 
+bool limit_dnnl(bool to_sse41) {
+  const dnnl::cpu_isa most = to_sse41 ? dnnl::cpu_isa::sse41 : dnnl::cpu_isa::avx2;
+  return dnnl::set_max_cpu_isa(most) == dnnl::status::success;
+}
+
 bool has_bf16() { return may_use(dnnl::cpu_isa::avx512_core_bf16); }
 
 int widest_block() { return may_use(dnnl::cpu_isa::avx512_core) ? 16 : 8; }
