@@ -116,7 +116,7 @@ Share share_of(const TaskWork& task, int threads) {
   return {(in_loops + task.outside) / threads, longest + task.outside};
 }
 
-/// Of a kernel of oneDNN: what two threads reached on two cores.
+/// Of a kernel of oneDNN: an assumption, no count.
 constexpr double kKernelEfficiency = 0.9;
 
 struct Step {
