@@ -167,11 +167,14 @@ RunSpec network(const std::string& model, int batch) {
   return {.net = model::make_model(model, {side, side, 3}, 10), .batch = batch};
 }
 
+/// 128 images are three for the busiest of 48 threads, 0.89 of perfect; the rest is for what loops share out worse.
+constexpr double kLeast = 0.82;
+
 TEST(ThreadShares, KeepFortyEightThreadsBusyForMostOfAStep) {
   for (const auto& [model, times] : {std::pair{"tutorial", 3}, {"resnet20", 2}}) {
     const RunSpec spec = network(model, 128);
     const Step step = count_step(spec, measure(spec, true, times), 48, times);
-    EXPECT_GE(step.all.efficiency(), 0.7) << model << '\n' << worst_tasks(step);
+    EXPECT_GE(step.all.efficiency(), kLeast) << model << '\n' << worst_tasks(step);
   }
 }
 
