@@ -11,6 +11,7 @@
 #include "app/values.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/collective.hpp"
+#include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/cpu/peak.hpp"
 #include "cifar_mpi/cuda/peak.hpp"
 #include "cifar_mpi/train/step_benchmark.hpp"
@@ -25,6 +26,7 @@ struct StepOptions {
   std::string device = "auto";
   std::string precision = "auto";
   std::string conv = "auto";
+  std::string isa = "auto";
   std::string wire = "fp32";
   std::vector<int> batch_sizes{128};
 };
@@ -125,6 +127,7 @@ int bench_step(StepOptions& options, comm::World& world) {
   options.config.conv = find_name<engine::ConvMethod>(options.conv).value();
   options.config.wire = find_name<comm::Wire>(options.wire).value();
   world.together([&] {
+    cpu::limit_instructions(find_name<cpu::InstructionSet>(options.isa).value());
     app::check_collective(options.config.all_reduce, app::takes_cuda(options.device),
                           concat("--device ", options.device));
   });
@@ -154,6 +157,9 @@ void add_step(CLI::App& app, StepOptions& options) {
   app.add_option("--batch-size", options.batch_sizes, "Samples per rank; several: 128,512")
       ->delimiter(',')
       ->check(app::number(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--isa", options.isa, "Widest CPU instructions that kernels may use")
+      ->check(CLI::IsMember({"auto", "avx2", "portable"}))
       ->capture_default_str();
   app.add_option("--threads", options.config.threads, "CPU threads per rank; 0: a fair share")
       ->check(app::number(0, 4096))

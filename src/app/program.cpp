@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "app/config_file.hpp"
+#include "app/waiting.hpp"
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -138,6 +140,15 @@ double start_limit(const CLI::App& app) {
   return kPatience * (option == nullptr ? kTimeout : std::stod(values_of(*option)));
 }
 
+/// Whether a rank may compute on more than one thread.
+bool may_have_threads(const CLI::App& app) {
+  const CLI::Option* const option = app.get_option_no_throw("--threads");
+  if (option != nullptr) return values_of(*option) != "1";
+  const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
+  return std::any_of(commands.begin(), commands.end(),
+                     [](const CLI::App* command) { return command->parsed() && may_have_threads(*command); });
+}
+
 /// What to say of an exception that is no sentence of ours.
 Error as_error(const std::exception& error) {
   if (const auto* ours = dynamic_cast<const Error*>(&error)) return *ours;
@@ -208,6 +219,7 @@ void add_version(CLI::App& app) {
 }
 
 int run_in_world(const CLI::App& app, int argc, char** argv, const std::function<int(comm::World&)>& body) {
+  if (may_have_threads(app)) limit_spinning(argv);
   ignore_signals_of_writing();
   const std::string program = app.get_name();
   std::optional<comm::World> world;

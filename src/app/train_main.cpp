@@ -41,7 +41,7 @@ int only_check(comm::World& world, train::TrainConfig config) {
   return train::report_self_check(config, world, log, device.platform, *device.check);
 }
 
-int run_training(comm::World& world, train::TrainConfig config) {
+int run_training(comm::World& world, train::TrainConfig config, cpu::InstructionSet instructions) {
   app::handle_stop_signals(requests);
   std::optional<run::RunDirectory> directory;  // outlives the watchdog, which records what it ends
   std::atomic<bool> holds_directory{false};  // before that it may be another run's, with a record of its own
@@ -60,6 +60,7 @@ int run_training(comm::World& world, train::TrainConfig config) {
   directory->record_end_of([&] {
     app::RunDevice device = app::choose_device(config, world);
     world.together([&] {
+      cpu::limit_instructions(instructions);
       config.data = app::find_dataset(config.data);
       app::check_collective(config.all_reduce, device.is_cuda, device.sentence);
     });
@@ -114,5 +115,7 @@ int main(int argc, char** argv) {
         app::run_in_world(cli, argc, argv, [&](comm::World& world) { return only_check(world, config); });
     return app::finish("cifar_mpi_train", code);
   }
-  return app::run_in_world(cli, argc, argv, [&](comm::World& world) { return run_training(world, config); });
+  return app::run_in_world(cli, argc, argv, [&](comm::World& world) {
+    return run_training(world, config, options.instructions());
+  });
 }

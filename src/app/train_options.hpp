@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/train/config.hpp"
 
 namespace cifar_mpi::app {
@@ -14,6 +15,7 @@ class TrainOptions {
   void add_to(CLI::App& app);
   /// What was chosen. `text` is not filled in, `data` is as given.
   train::TrainConfig config() const;
+  cpu::InstructionSet instructions() const { return instructions_; }
 
  private:
   void add_run(CLI::App& app);
@@ -27,6 +29,7 @@ class TrainOptions {
   void add_reports(CLI::App& app);
 
   train::TrainConfig config_;
+  cpu::InstructionSet instructions_ = cpu::InstructionSet::automatic;
   std::string init_from_ = "none";
   std::string side_lane_ = "on";
   std::string tensorboard_ = "on";

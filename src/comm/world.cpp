@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string_view>
 #include <thread>
 
+#include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "comm/cores.hpp"
@@ -35,6 +38,10 @@ struct World::State {
   std::vector<std::string> hosts;
   NodePeers peers;
   CoreShare cores;
+  std::optional<double> quota;
+  std::vector<CoreMask> masks;  ///< of the node's ranks
+  double since = steady_seconds();
+  double busy_before = 0.0;                             ///< of the own mask
   std::thread::id thread = std::this_thread::get_id();  ///< the one that may call MPI
   int exceptions_at_start = std::uncaught_exceptions();
   bool vote_failed = false;  ///< the exception in flight, if any, is known to all ranks
@@ -177,9 +184,12 @@ World::World(int& argc, char**& argv, double limit_s) {
   check(MPI_Comm_size(state->node.get(), &state->node_size), "asking for the node's number of ranks");
   check(MPI_Comm_rank(state->node.get(), &state->node_rank), "asking for the rank on the node");
   state->peers = NodePeers(state->node.get());
-  const std::vector<CoreMask> masks = gather_masks(state->node.get(), state->node_size);
+  state->masks = gather_masks(state->node.get(), state->node_size);
   state->hosts = gather_texts(state->host, state->all.get(), state->size);
-  state->cores = share_cores(masks, static_cast<std::size_t>(state->node_rank), allowed_mask());
+  state->quota = cpu_quota();
+  const auto mine = static_cast<std::size_t>(state->node_rank);
+  state->cores = share_cores(state->masks, mine, allowed_mask(), state->quota);
+  state->busy_before = busy_seconds(state->masks[mine]);
   state_ = std::move(state);
 }
 
@@ -228,6 +238,35 @@ int World::node_size() const { return state_->node_size; }
 const std::string& World::host() const { return state_->host; }
 const std::vector<std::string>& World::hosts() const { return state_->hosts; }
 int World::fair_threads() const { return state_->cores.fair_threads; }
+std::string World::cores_text() const {
+  const CoreShare& share = state_->cores;
+  std::string text =
+      concat(share.cores, share.cores == 1 ? " core" : " cores", " in the affinity mask of a rank");
+  if (share.sharers > 1) text += concat(", shared by ", share.sharers, " ranks");
+  if (state_->quota)
+    text += concat(", a CPU quota of ", *state_->quota, " for the ", state_->node_size,
+                   state_->node_size == 1 ? " rank" : " ranks", " of the node");
+  return text;
+}
+
+double World::cores_lost(int threads) const {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  const double own = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  std::vector<double> all(static_cast<std::size_t>(state_->node_size));
+  check(MPI_Allgather(&own, 1, MPI_DOUBLE, all.data(), 1, MPI_DOUBLE, state_->node.get()),
+        "gathering the CPU time of the node's ranks");
+  const CoreMask& mask = state_->masks[static_cast<std::size_t>(state_->node_rank)];
+  double others = busy_seconds(mask) - state_->busy_before;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (have_common_cores(mask, state_->masks[rank])) others -= all[rank];
+  }
+  constexpr double kWorthIt = 0.5;
+  const double cores = others / std::max(1e-3, steady_seconds() - state_->since);
+  const bool lacks = state_->cores.cores - cores < threads * state_->cores.sharers - kWorthIt;
+  return lacks && cores > kWorthIt ? cores : 0.0;
+}
+
 int World::unused_cores() const { return state_->cores.unused_cores; }
 bool World::oversubscribed() const { return state_->cores.oversubscribed; }
 

@@ -7,6 +7,8 @@ std::string unusable() { return "built without oneDNN"; }
 
 std::string describe() { return "absent (built without oneDNN)"; }
 
+void limit_instructions(InstructionSet) {}
+
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions&) {
   throw Error(
       ErrorKind::device,

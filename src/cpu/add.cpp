@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cpu/bf16.hpp"
+#include "cpu/parallel.hpp"
 #include "cpu/planning.hpp"
 
 namespace cifar_mpi::cpu {
@@ -15,8 +16,10 @@ engine::Task plan_typed_add(std::string name, std::size_t count, std::byte* dst,
   const auto* const left = reinterpret_cast<const T*>(a);
   const auto* const right = reinterpret_cast<const T*>(b);
   const auto add = [=](engine::Lane&) {
-#pragma omp parallel for simd schedule(static)
-    for (std::size_t i = 0; i < count; ++i) to[i] = from_float<T>(to_float(left[i]) + to_float(right[i]));
+    parallel_values(count, [=](std::size_t begin, std::size_t end) {
+#pragma omp simd
+      for (std::size_t i = begin; i < end; ++i) to[i] = from_float<T>(to_float(left[i]) + to_float(right[i]));
+    });
   };
   return {std::move(name),
           {engine::bytes_of(left, count), engine::bytes_of(right, count)},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cpu/parallel.hpp"
 #include "cpu/pieces.hpp"
 
 namespace cifar_mpi::cpu {
@@ -26,10 +27,13 @@ engine::Task rotate_task(const std::string& name, const Rotation& rotation, std:
   const int count = rotation.tap_count;
   const engine::Bytes bytes = engine::bytes_of(first, floats * static_cast<std::size_t>(count));
   const auto turn = [first, floats, count](engine::Lane&) {
-    for (int t = 0; t < count / 2; ++t) {
-      float* const tap = first + floats * static_cast<std::size_t>(t);
-      std::swap_ranges(tap, tap + floats, first + floats * static_cast<std::size_t>(count - 1 - t));
-    }
+    parallel_values(floats, [=](std::size_t begin, std::size_t end) {
+      for (int t = 0; t < count / 2; ++t) {
+        float* const tap = first + floats * static_cast<std::size_t>(t);
+        std::swap_ranges(tap + begin, tap + end,
+                         first + floats * static_cast<std::size_t>(count - 1 - t) + begin);
+      }
+    });
   };
   return {name, {bytes}, {bytes}, turn, {}};
 }

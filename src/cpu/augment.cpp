@@ -1,12 +1,11 @@
 #include "cpu/augment.hpp"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "cpu/bf16.hpp"
+#include "cpu/parallel.hpp"
 #include "cpu/simd.hpp"
 
 namespace cifar_mpi::cpu {
@@ -96,9 +95,9 @@ class Scratch {
  public:
   explicit Scratch(const data::AugmentSpec& spec)
       : crop_bytes_(spec.kind == data::Augment::crop ? static_cast<std::size_t>(spec.output().count()) : 0),
-        bytes_(crop_bytes_ * static_cast<std::size_t>(omp_get_max_threads())) {}
+        bytes_(crop_bytes_ * static_cast<std::size_t>(loop_threads())) {}
   std::uint8_t* of_this_thread() {
-    return bytes_.data() + crop_bytes_ * static_cast<std::size_t>(omp_get_thread_num());
+    return bytes_.data() + crop_bytes_ * static_cast<std::size_t>(loop_thread());
   }
 
  private:
@@ -162,13 +161,12 @@ engine::Task plan_train(const engine::TrainBinding& binding, int batch, T* x, st
                 scratch = Scratch(binding.augment)](engine::Lane&) mutable {
     const std::uint64_t now = *step;
     const std::ptrdiff_t values = spec.output().count();
-#pragma omp parallel for schedule(static)
-    for (int i = 0; i < batch; ++i) {
+    parallel_for(batch, [&](std::ptrdiff_t i) {
       const data::SampleRef sample = order.at(now, first + static_cast<std::uint64_t>(i));
       const data::AugmentDraw draw = draw_augment(spec, seed, sample.epoch, sample.id);
       write(spec, draw, crop_of(spec, draw, data, sample.local, scratch), x + i * values);
       labels[i] = data.labels[sample.local];
-    }
+    });
   };
   return task;
 }
@@ -185,8 +183,7 @@ engine::Task plan_evaluate(const engine::EvaluateBinding& binding, int batch, T*
                 scratch = Scratch(binding.augment)](engine::Lane&) mutable {
     const std::uint64_t begin = *cursor;
     const std::ptrdiff_t values = spec.output().count();
-#pragma omp parallel for schedule(static)
-    for (int i = 0; i < batch; ++i) {
+    parallel_for(batch, [&](std::ptrdiff_t i) {
       const std::uint64_t sample = begin + static_cast<std::uint64_t>(i);
       T* to = x + i * values;
       if (sample < data.count) {
@@ -197,7 +194,7 @@ engine::Task plan_evaluate(const engine::EvaluateBinding& binding, int batch, T*
         std::fill(to, to + values, T{});
         labels[i] = kPaddingLabel;
       }
-    }
+    });
     *cursor = begin + static_cast<std::uint64_t>(batch);
   };
   return task;

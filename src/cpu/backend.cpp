@@ -1,6 +1,5 @@
 #include "cifar_mpi/cpu/backend.hpp"
 
-#include <omp.h>
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -18,6 +17,8 @@
 #include "cpu/dnnl.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/optimizer.hpp"
+#include "cpu/parallel.hpp"
+#include "cpu/simd.hpp"
 #include "cpu/sum.hpp"
 
 namespace cifar_mpi::cpu {
@@ -150,7 +151,7 @@ class CpuBackend final : public engine::Backend {
 
  private:
   /// oneDNN settles the number of threads of a kernel when it is planned, so it must be set before.
-  void use_threads() const { omp_set_num_threads(options_.threads); }
+  void use_threads() const { set_loop_threads(options_.threads); }
 
   engine::BackendOptions options_;
 };
@@ -160,6 +161,20 @@ class CpuBackend final : public engine::Backend {
 std::string unusable() { return {}; }
 
 std::string describe() { return machine_text(); }
+
+void limit_instructions(InstructionSet most) {
+  if (most == InstructionSet::automatic) return;
+  const bool portable = most == InstructionSet::portable;
+  if (!portable && !has_avx2()) {
+    throw Error(ErrorKind::device,
+                "--isa avx2: this processor has not all of AVX2, FMA and BMI; leave --isa at auto");
+  }
+  if (!limit_dnnl(portable)) {
+    throw Error(ErrorKind::device, concat("--isa ", to_string(most), ": ", dnnl_version_text(),
+                                          " takes no limit here; leave --isa at auto"));
+  }
+  limit_vectors(portable ? VectorSet::portable : VectorSet::avx2);
+}
 
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions& options) {
   if (options.threads < 1) {

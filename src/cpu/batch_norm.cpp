@@ -6,6 +6,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/batch_norm_loops.hpp"
 #include "cpu/bf16.hpp"
+#include "cpu/parallel.hpp"
 #include "cpu/simd.hpp"
 
 namespace cifar_mpi::cpu {
@@ -113,14 +114,13 @@ namespace {
 /// The loop over the images that makes y.
 auto plan_apply(const BatchNormLayer& layer, const ChannelMap& map, const BatchNormForward& memory) {
   return [=, plain = choose_with_relu<Forward>(layer), with_sum = choose<ForwardSum>(layer)] {
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < map.shape.batch; ++n) {
+    parallel_for(map.shape.batch, [&](std::ptrdiff_t n) {
       if (memory.other == nullptr) {
-        plain(map, n, memory.src, memory.dst);
+        plain(map, static_cast<int>(n), memory.src, memory.dst);
       } else {
-        with_sum(map, n, memory.src, memory.other, memory.dst);
+        with_sum(map, static_cast<int>(n), memory.src, memory.other, memory.dst);
       }
-    }
+    });
   };
 }
 
@@ -144,18 +144,18 @@ engine::Task plan_batch_norm_forward(const BatchNormLayer& layer, const BatchNor
   const ChannelMap map = map_of(layer, memory.moments);
   task.start = [=, epsilon = layer.epsilon, moments_of = choose<Moments>(layer),
                 apply = plan_apply(layer, map, memory)](engine::Lane&) {
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < map.shape.batch; ++n) {
+    parallel_for(map.shape.batch, [&](std::ptrdiff_t n) {
       float* const own = memory.partials + static_cast<std::size_t>(n) * 2 * channels;
-      moments_of(map.shape, n, memory.src, own, own + channels);
-    }
-    for (std::size_t c = 0; c < channels; ++c) {
+      moments_of(map.shape, static_cast<int>(n), memory.src, own, own + channels);
+    });
+    parallel_for(map.shape.channels, [&](std::ptrdiff_t channel) {
+      const auto c = static_cast<std::size_t>(channel);
       const BatchMoments all = merged(map.shape, memory.partials, c);
       memory.moments[c] = static_cast<float>(all.mean);
       memory.moments[channels + c] = rstd_of(all.variance, epsilon);
       mean[c] = share * static_cast<float>(all.mean);
       variance[c] = share * static_cast<float>(all.variance);
-    }
+    });
     apply();
   };
   return task;
@@ -191,8 +191,8 @@ auto plan_sums(const BatchNormLayer& layer, const ChannelMap& map, const BatchNo
       [=, plain = choose_with_relu<GradSums>(layer),
        joined = memory.more_grad_dst == nullptr ? choose<OneGradSums>(layer) : choose<TwoGradSums>(layer)] {
         const auto channels = static_cast<std::size_t>(map.shape.channels);
-#pragma omp parallel for schedule(static)
-        for (int n = 0; n < map.shape.batch; ++n) {
+        parallel_for(map.shape.batch, [&](std::ptrdiff_t image) {
+          const int n = static_cast<int>(image);
           float* const own = memory.partials + static_cast<std::size_t>(n) * 2 * channels;
           if (memory.dst == nullptr) {
             plain(map, n, memory.src, memory.grad_dst, own, own + channels);
@@ -200,7 +200,7 @@ auto plan_sums(const BatchNormLayer& layer, const ChannelMap& map, const BatchNo
             joined(map, n, memory.src, memory.dst, memory.grad_dst, memory.more_grad_dst, memory.joined, own,
                    own + channels);
           }
-        }
+        });
       };
 }
 
@@ -236,19 +236,19 @@ engine::Task plan_batch_norm_backward(const BatchNormLayer& layer, const BatchNo
     const auto batch = static_cast<std::size_t>(map.shape.batch);
     sum_up();
     float* const means = memory.partials + batch * 2 * channels;
-    for (std::size_t c = 0; c < 2 * channels; ++c) {
+    parallel_for(2 * map.shape.channels, [&](std::ptrdiff_t place) {
+      const auto c = static_cast<std::size_t>(place);
       double sum = 0.0;
       for (std::size_t n = 0; n < batch; ++n)
         sum += static_cast<double>(memory.partials[n * 2 * channels + c]);
       means[c] = static_cast<float>(sum / (static_cast<double>(batch) * map.shape.pixels));
       float* const grad = c < channels ? memory.grad_biases : memory.grad_scale;
       if (grad != nullptr) grad[c % channels] = static_cast<float>(sum);
-    }
+    });
     if (memory.grad_src == nullptr) return;
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < map.shape.batch; ++n) {
-      apply(map, n, memory.src, grad_dst, means, means + channels, memory.grad_src);
-    }
+    parallel_for(map.shape.batch, [&](std::ptrdiff_t n) {
+      apply(map, static_cast<int>(n), memory.src, grad_dst, means, means + channels, memory.grad_src);
+    });
   };
   return task;
 }

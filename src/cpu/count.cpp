@@ -4,9 +4,11 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include "cpu/bf16.hpp"
+#include "cpu/parallel.hpp"
 #include "cpu/simd.hpp"
 
 namespace cifar_mpi::cpu {
@@ -151,15 +153,15 @@ class Tensor {
 
   Ends find_ends(const Loops& loops) const {
     Ends all;
-#pragma omp parallel
-    {
+    std::mutex mutex;
+    parallel_ranges(static_cast<std::ptrdiff_t>(chunks()), [&](Range range) {
       alignas(64) float values[kChunk];
       Ends mine;
-#pragma omp for schedule(static) nowait
-      for (std::size_t c = 0; c < chunks(); ++c) mine.join(loops.find_ends(values, load(loops, c, values)));
-#pragma omp critical
+      for (std::ptrdiff_t c = range.begin; c < range.end; ++c)
+        mine.join(loops.find_ends(values, load(loops, static_cast<std::size_t>(c), values)));
+      const std::lock_guard lock(mutex);
       all.join(mine);
-    }
+    });
     return all;
   }
 
@@ -167,18 +169,17 @@ class Tensor {
     for (int i = 0; i <= kHistogramBuckets; ++i)
       counts.edges[i] = engine::bucket_edge(ends.least, ends.most, i);
     std::uint64_t above[kHistogramBuckets + 1] = {};
-#pragma omp parallel
-    {
+    std::mutex mutex;
+    parallel_ranges(static_cast<std::ptrdiff_t>(chunks()), [&](Range range) {
       alignas(64) float values[kChunk];
       std::uint64_t mine[kHistogramBuckets] = {};
-#pragma omp for schedule(static) nowait
-      for (std::size_t c = 0; c < chunks(); ++c) {
-        const std::size_t loaded = load(loops, c, values);
+      for (std::ptrdiff_t c = range.begin; c < range.end; ++c) {
+        const std::size_t loaded = load(loops, static_cast<std::size_t>(c), values);
         loops.count_above(values, loaded, counts.edges, mine);
       }
-#pragma omp critical
+      const std::lock_guard lock(mutex);
       for (int i = 0; i < kHistogramBuckets; ++i) above[i] += mine[i];
-    }
+    });
     for (int i = 0; i < kHistogramBuckets; ++i) counts.buckets[i] = above[i] - above[i + 1];
   }
 

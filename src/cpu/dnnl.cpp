@@ -7,6 +7,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/model/layer.hpp"
+#include "cpu/parallel.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {
@@ -138,6 +139,8 @@ engine::Task kernel_task(std::string name, const Dnnl& dnnl, const Kernel& kerne
     (operand.written ? task.writes : task.reads).push_back({operand.data, operand.desc.get_size()});
   }
   task.start = [dnnl, kernel, name, arguments = std::move(arguments)](engine::Lane&) {
+    if (LoopObserver* const observer = LoopObserver::here(); observer != nullptr && !observer->on_kernel())
+      return;
     try {
       kernel.primitive.execute(dnnl.stream, arguments);
     } catch (const dnnl::error& error) {
@@ -175,6 +178,11 @@ Desc matrix(std::int64_t rows, std::int64_t columns, dnnl::memory::data_type typ
 std::string dnnl_version_text() {
   const dnnl_version_t* const version = dnnl_version();
   return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch);
+}
+
+bool limit_dnnl(bool to_sse41) {
+  const dnnl::cpu_isa most = to_sse41 ? dnnl::cpu_isa::sse41 : dnnl::cpu_isa::avx2;
+  return dnnl::set_max_cpu_isa(most) == dnnl::status::success;
 }
 
 bool has_bf16() { return may_use(dnnl::cpu_isa::avx512_core_bf16); }

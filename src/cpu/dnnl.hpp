@@ -101,6 +101,8 @@ Desc matrix(std::int64_t rows, std::int64_t columns, dnnl::memory::data_type typ
 
 /// "oneDNN 2.6.3"
 std::string dnnl_version_text();
+/// Before oneDNN's first use: no more than SSE4.1, or than AVX2. False: it was used, or cannot be limited.
+bool limit_dnnl(bool to_sse41);
 /// Whether oneDNN may use the bf16 dot products of this CPU (its own limit, ONEDNN_MAX_CPU_ISA, counts).
 bool has_bf16();
 /// Channels in a block of the formats that oneDNN's fp32 convolutions prefer here.

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "cpu/bf16.hpp"
+#include "cpu/parallel.hpp"
 #include "cpu/planning.hpp"
 
 namespace cifar_mpi::cpu {
@@ -21,10 +22,10 @@ struct Means {
 
   /// Calls body(at, place, count) for runs of channels that lie together: `at` counts them in the means, `place` is where
   /// they lie in the first pixel; the next pixel is `block` further.
-  void for_each_run(int image, const auto& body) const {
+  void for_each_run(std::ptrdiff_t image, const auto& body) const {
     for (int first = 0, count = 0; first < channels; first += count) {
       count = std::min(kStrip, block - first % block);
-      const std::ptrdiff_t at = std::ptrdiff_t{image} * channels;
+      const std::ptrdiff_t at = image * channels;
       body(at + first, at * pixels + std::ptrdiff_t{first / block} * pixels * block + first % block, count);
     }
   }
@@ -36,8 +37,7 @@ engine::Task plan_forward(std::string name, const Means& means, const std::byte*
   auto* const y = reinterpret_cast<T*>(dst);
   const auto run = [=](engine::Lane&) {
     const float share = 1.0f / static_cast<float>(means.pixels);
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < means.batch; ++n) {
+    parallel_for(means.batch, [&](std::ptrdiff_t n) {
       means.for_each_run(n, [&](std::ptrdiff_t at, std::ptrdiff_t place, int count) {
         float sums[kStrip] = {};
         for (int p = 0; p < means.pixels; ++p) {
@@ -47,7 +47,7 @@ engine::Task plan_forward(std::string name, const Means& means, const std::byte*
         }
         for (int c = 0; c < count; ++c) y[at + c] = from_float<T>(sums[c] * share);
       });
-    }
+    });
   };
   return {std::move(name),
           {engine::bytes_of(x, means.inputs())},
@@ -63,8 +63,7 @@ engine::Task plan_backward(std::string name, const Means& means, const std::byte
   auto* const grad_x = reinterpret_cast<T*>(grad_src);
   const auto run = [=](engine::Lane&) {
     const float share = 1.0f / static_cast<float>(means.pixels);
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < means.batch; ++n) {
+    parallel_for(means.batch, [&](std::ptrdiff_t n) {
       means.for_each_run(n, [&](std::ptrdiff_t at, std::ptrdiff_t place, int count) {
         const T* const from = grad_y + at;
         for (int p = 0; p < means.pixels; ++p) {
@@ -73,7 +72,7 @@ engine::Task plan_backward(std::string name, const Means& means, const std::byte
           for (int c = 0; c < count; ++c) to[c] = from_float<T>(to_float(from[c]) * share);
         }
       });
-    }
+    });
   };
   return {std::move(name),
           {engine::bytes_of(grad_y, means.outputs())},

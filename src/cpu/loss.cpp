@@ -6,6 +6,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/bf16.hpp"
+#include "cpu/parallel.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {
@@ -86,13 +87,12 @@ void for_each_sample(const LossShape& shape, const float* logits, const std::uin
   for (int begin = 0; begin < shape.batch; begin += kSamples) {
     const int count = std::min(kSamples, shape.batch - begin);
     Sample samples[kSamples];
-#pragma omp parallel for schedule(static)
-    for (int k = 0; k < count; ++k) {
-      const int i = begin + k;
+    parallel_for(count, [&](std::ptrdiff_t k) {
+      const int i = begin + static_cast<int>(k);
       const Row row(logits + static_cast<std::ptrdiff_t>(i) * shape.logit_stride, shape.classes);
       visit(i, row);
       samples[k] = row.against(labels[i], target);
-    }
+    });
     for (int k = 0; k < count; ++k) add(begin + k, samples[k]);
   }
 }

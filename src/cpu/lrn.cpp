@@ -10,6 +10,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/lrn_versions.hpp"
+#include "cpu/parallel.hpp"
 #include "cpu/simd.hpp"
 
 namespace cifar_mpi::cpu {
@@ -265,8 +266,8 @@ engine::Task plan_lrn_forward(const std::string& name, const model::LocalRespons
   task.reads = {activation(src, shape, precision)};
   task.writes = {activation(dst, shape, precision)};
   task.start = [=](engine::Lane&) {
-#pragma omp parallel for schedule(static)
-    for (int image = 0; image < lrn.shape.batch; ++image) run_image(lrn, image, src, dst);
+    parallel_for(lrn.shape.batch,
+                 [&](std::ptrdiff_t image) { run_image(lrn, static_cast<int>(image), src, dst); });
   };
   return task;
 }
@@ -282,8 +283,9 @@ engine::Task plan_lrn_backward(const std::string& name, const model::LocalRespon
   task.reads = {activation(src, shape, precision), activation(grad_dst, shape, precision)};
   task.writes = {activation(grad_src, shape, precision)};
   task.start = [=](engine::Lane&) {
-#pragma omp parallel for schedule(static)
-    for (int image = 0; image < lrn.shape.batch; ++image) run_image(lrn, image, src, grad_dst, grad_src);
+    parallel_for(lrn.shape.batch, [&](std::ptrdiff_t image) {
+      run_image(lrn, static_cast<int>(image), src, grad_dst, grad_src);
+    });
   };
   return task;
 }

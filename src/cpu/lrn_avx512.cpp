@@ -1,5 +1,6 @@
 #include "cpu/bf16.hpp"
 #include "cpu/lrn_versions.hpp"
+#include "cpu/simd.hpp"
 
 #if defined(__x86_64__)
 
@@ -19,10 +20,8 @@ bool knows(const LrnShape& shape, int block) { return block == kLanes || block =
 bool fits(const Lrn& lrn) {
   constexpr float kLeastBias =
       1e-20f;  // s must not vanish: 1/sqrt(0) is infinite, and Newton's step then NaN
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && lrn.radius == kRadius && lrn.beta == 0.75f &&
-         lrn.bias >= kLeastBias && lrn.alpha >= 0.0f && knows(lrn.shape, lrn.shape.src_block) &&
-         knows(lrn.shape, lrn.shape.dst_block);
+  return has_avx512() && lrn.radius == kRadius && lrn.beta == 0.75f && lrn.bias >= kLeastBias &&
+         lrn.alpha >= 0.0f && knows(lrn.shape, lrn.shape.src_block) && knows(lrn.shape, lrn.shape.dst_block);
 }
 
 /// The vectors of one image: channels 16·v … 16·v + 15 of pixel p.

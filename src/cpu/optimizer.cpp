@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cpu/parallel.hpp"
 #include "cpu/simd.hpp"
 
 namespace cifar_mpi::cpu {
@@ -57,8 +58,7 @@ double sum_chunks(std::size_t count, const SumOf& sum_of) {
   for (std::size_t group = 0; group < count; group += kChunks) {
     const int held = static_cast<int>(std::min<std::size_t>(kChunks, count - group));
     double sums[kChunks];
-#pragma omp parallel for schedule(static)
-    for (int k = 0; k < held; ++k) sums[k] = sum_of(group + static_cast<std::size_t>(k));
+    parallel_for(held, [&](std::ptrdiff_t k) { sums[k] = sum_of(group + static_cast<std::size_t>(k)); });
     for (int k = 0; k < held; ++k) total += sums[k];
   }
   return total;

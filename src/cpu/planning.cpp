@@ -1,10 +1,9 @@
 #include "cpu/planning.hpp"
 
-#include <omp.h>
-
 #include <algorithm>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cpu/parallel.hpp"
 
 namespace cifar_mpi::cpu {
 
@@ -13,7 +12,7 @@ Planning::Planning(const engine::TowerSpec& spec)
       precision(spec.precision),
       type(data_type_of(spec.precision)),
       conv(spec.conv),
-      threads(omp_get_max_threads()) {}
+      threads(loop_threads()) {}
 
 engine::Format Planning::format(const Desc& desc) {
   const auto known = std::find(descs_.begin(), descs_.end(), desc);

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/parallel.hpp"
 #include "cpu/vectors.hpp"
 
 namespace cifar_mpi::cpu {
@@ -274,12 +275,11 @@ Rows backward_rows(const Pool& pool) {
 template <class Body>
 void for_all_runs(const Pool& pool, const Rows& rows, const Side& src, const Side& dst, const Body& body) {
   const std::ptrdiff_t in_all = std::ptrdiff_t{pool.batch} * pool.blocks * dst.height;
-#pragma omp parallel for schedule(static)
-  for (std::ptrdiff_t i = 0; i < in_all; ++i) {
+  parallel_for(in_all, [&](std::ptrdiff_t i) {
     const std::ptrdiff_t block = i / dst.height;
     for (const Run& run : rows[static_cast<std::size_t>(i % dst.height)])
       body(run, block * src.block + run.from, block * dst.block + run.to);
-  }
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cpu/parallel.hpp"
 #include "cpu/planning.hpp"
 
 namespace cifar_mpi::cpu {
@@ -23,8 +24,11 @@ struct ReluPass {
   Bits* dst;
 
   void operator()(engine::Lane&) const {
-#pragma omp parallel for simd schedule(static)
-    for (std::size_t i = 0; i < count; ++i) dst[i] = static_cast<Bits>(src[i] & -Bits{decide[i] > kBound});
+    parallel_values(count, [pass = *this](std::size_t begin, std::size_t end) {
+#pragma omp simd
+      for (std::size_t i = begin; i < end; ++i)
+        pass.dst[i] = static_cast<Bits>(pass.src[i] & -Bits{pass.decide[i] > kBound});
+    });
   }
 };
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/parallel.hpp"
 #include "cpu/planning.hpp"
 
 namespace cifar_mpi::cpu {
@@ -19,7 +20,7 @@ struct Subsample {
     return static_cast<std::size_t>(batch) * static_cast<std::size_t>(extent.count()) * value_bytes;
   }
   /// Bytes before a pixel's channels from `channel`, a multiple of `unit`, on.
-  std::size_t place(const Extent& extent, int n, int channel, int y, int x) const {
+  std::size_t place(const Extent& extent, std::ptrdiff_t n, int channel, int y, int x) const {
     const std::ptrdiff_t pixels = std::ptrdiff_t{extent.height} * extent.width;
     const std::ptrdiff_t pixel = std::ptrdiff_t{y} * extent.width + x;
     const std::ptrdiff_t values = n * pixels * extent.channels + (nhwc ? pixel * extent.channels + channel
@@ -41,8 +42,7 @@ struct Subsample {
 
 engine::Task plan_forward(std::string name, const Subsample& s, const std::byte* src, std::byte* dst) {
   const auto run = [=](engine::Lane&) {
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < s.batch; ++n) {
+    parallel_for(s.batch, [&](std::ptrdiff_t n) {
       s.for_each_run([&](int channel, int y, int x) {
         std::byte* const to = dst + s.place(s.out, n, channel, y, x);
         if (channel < s.in.channels) {
@@ -51,7 +51,7 @@ engine::Task plan_forward(std::string name, const Subsample& s, const std::byte*
           std::memset(to, 0, s.run_bytes(channel));
         }
       });
-    }
+    });
   };
   return {std::move(name), {{src, s.bytes_of(s.in)}}, {{dst, s.bytes_of(s.out)}}, run, {}};
 }
@@ -61,15 +61,14 @@ engine::Task plan_backward(std::string name, const Subsample& s, const std::byte
                            std::byte* grad_src) {
   const auto run = [=](engine::Lane&) {
     const std::size_t image_bytes = s.bytes_of(s.in) / static_cast<std::size_t>(s.batch);
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < s.batch; ++n) {
+    parallel_for(s.batch, [&](std::ptrdiff_t n) {
       std::memset(grad_src + s.place(s.in, n, 0, 0, 0), 0, image_bytes);
       s.for_each_run([&](int channel, int y, int x) {
         if (channel >= s.in.channels) return;
         std::memcpy(grad_src + s.place(s.in, n, channel, y * s.stride, x * s.stride),
                     grad_dst + s.place(s.out, n, channel, y, x), s.run_bytes(channel));
       });
-    }
+    });
   };
   return {std::move(name), {{grad_dst, s.bytes_of(s.out)}}, {{grad_src, s.bytes_of(s.in)}}, run, {}};
 }

@@ -12,6 +12,14 @@
 /// instruction set.
 namespace cifar_mpi::cpu {
 
+/// Which instructions kernels that are written over vectors use, and with that how many fp32 lanes a vector has.
+enum class VectorSet : std::uint8_t { portable, avx2, avx512 };
+
+/// The most that kernels may use, of what the processor has; tasks that are planned already keep what they have. All of it until
+/// it is set. One for the process, as oneDNN's limit is.
+void limit_vectors(VectorSet most);
+VectorSet vector_limit();
+
 template <class Kernel, class Result, class... Args>
 Result run_baseline(Args... args) {
   return Kernel::run(args...);
@@ -29,13 +37,15 @@ template <class Kernel, class Result, class... Args>
   return Kernel::run(args...);
 }
 
-inline bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
+/// All that run_avx2 and run_avx512 are compiled for; a virtual machine may hide some of it.
 inline bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2");
+  return vector_limit() >= VectorSet::avx2 && __builtin_cpu_supports("avx2") &&
+         __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+inline bool has_avx512() {
+  return has_avx2() && vector_limit() >= VectorSet::avx512 && __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
 }
 
 template <class Kernel, class Result, class... Args>
@@ -63,16 +73,13 @@ auto best_version() {
   return best_of<Kernel>(static_cast<decltype(&Kernel::run)>(nullptr));
 }
 
-/// For kernels that are written over vectors: which instructions, and with them how many fp32 lanes a vector has.
-enum class VectorSet : std::uint8_t { portable, avx2, avx512 };
-
 constexpr int lanes_of(VectorSet set) {
   return set == VectorSet::avx512 ? 16 : set == VectorSet::avx2 ? 8 : 4;
 }
 constexpr const char* name_of(VectorSet set) {
   return set == VectorSet::avx512 ? "AVX-512" : set == VectorSet::avx2 ? "AVX2" : "vectors of 4";
 }
-/// Those that this processor has, the best last.
+/// Those that this processor has and the limit lets, the best last.
 inline std::vector<VectorSet> vector_sets_here() {
   std::vector<VectorSet> sets{VectorSet::portable};
   if (has_avx2()) sets.push_back(VectorSet::avx2);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "cpu/parallel.hpp"
+
 namespace cifar_mpi::cpu {
 namespace {
 
@@ -21,11 +23,15 @@ engine::Task plan_sum(std::string name, float* dst, const float* a, const float*
   engine::Task task = elementwise(std::move(name), dst, a, b, n);
   task.start = [dst, a, b, n](engine::Lane&) {
     if (b == nullptr) {
-#pragma omp parallel for simd schedule(static)
-      for (std::size_t i = 0; i < n; ++i) dst[i] = a[i];
+      parallel_values(n, [=](std::size_t begin, std::size_t end) {
+#pragma omp simd
+        for (std::size_t i = begin; i < end; ++i) dst[i] = a[i];
+      });
     } else {
-#pragma omp parallel for simd schedule(static)
-      for (std::size_t i = 0; i < n; ++i) dst[i] = a[i] + b[i];
+      parallel_values(n, [=](std::size_t begin, std::size_t end) {
+#pragma omp simd
+        for (std::size_t i = begin; i < end; ++i) dst[i] = a[i] + b[i];
+      });
     }
   };
   return task;
@@ -36,11 +42,15 @@ engine::Task plan_share(std::string name, float* dst, const float* a, const floa
   engine::Task task = elementwise(std::move(name), dst, a, b, n);
   task.start = [dst, a, b, share, n](engine::Lane&) {
     if (b == nullptr) {
-#pragma omp parallel for simd schedule(static)
-      for (std::size_t i = 0; i < n; ++i) dst[i] = share * a[i];
+      parallel_values(n, [=](std::size_t begin, std::size_t end) {
+#pragma omp simd
+        for (std::size_t i = begin; i < end; ++i) dst[i] = share * a[i];
+      });
     } else {
-#pragma omp parallel for simd schedule(static)
-      for (std::size_t i = 0; i < n; ++i) dst[i] = share * (a[i] - b[i]);
+      parallel_values(n, [=](std::size_t begin, std::size_t end) {
+#pragma omp simd
+        for (std::size_t i = begin; i < end; ++i) dst[i] = share * (a[i] - b[i]);
+      });
     }
   };
   return task;

@@ -481,7 +481,9 @@ void Loop::tell_best() {
 }
 
 void Loop::tell_summary() {
+  const std::string other_work = other_work_text(s_);
   if (s_.world.rank() != 0) return;
+  if (!other_work.empty()) view_.warning(other_work);
   const char* const why_none =
       s_.skips() ? "workers are in different steps at a time, so none is sampled" : "no step was sampled";
   for (const std::string& line : report::run_summary(*s_.run, why_none)) view_.event(line);

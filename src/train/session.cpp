@@ -267,6 +267,7 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, c
   share_state(state);
   state.progress.resolved = resolved_settings(state);
   describe_run(state, start);
+  describe_cores(state);
   return owner;
 }
 

@@ -90,6 +90,12 @@ struct SessionState {
 /// The threads of every rank when the user leaves them open: the smallest fair share, so that all ranks plan
 /// the same kernels. Collective.
 void resolve_threads(SessionState& state);
+/// Whether other processes took cores that the ranks' threads need, in a sentence, of the rank that lost most; empty: none did.
+/// Collective.
+std::string other_work_text(const SessionState& state);
+/// Says on the CPU how many threads there are and what they were chosen from, and warns where there are more than cores, or other
+/// processes on these. Collective.
+void describe_cores(const SessionState& state);
 
 /// Ranks of a host share its GPUs, those that serve apart.
 engine::BackendOptions backend_options(const SessionState& state);

@@ -135,16 +135,6 @@ void write_step(SessionState& state, std::uint64_t done) {
                       state.step_counter.size());
 }
 
-void resolve_threads(SessionState& state) {
-  if (state.config.threads > 0) return;
-  if (state.config.reproducible) {
-    state.config.threads = 1;  // the number of threads is part of the result, and every rank count has one
-    return;
-  }
-  const std::vector<double> fair = state.world.gather(state.world.fair_threads());
-  state.config.threads = static_cast<int>(*std::min_element(fair.begin(), fair.end()));
-}
-
 engine::BackendOptions backend_options(const SessionState& state) {
   const comm::World& computing = state.workers ? *state.workers : state.world;
   engine::BackendOptions options{

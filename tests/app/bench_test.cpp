@@ -97,6 +97,40 @@ TEST(AllReduceJson, HasMpisTimeWhereItWasMeasured) {
 
 class Bench : public test::Programs {};
 
+TEST_F(Bench, LimitsHowLongOpenMpsThreadsSpinUnlessTheEnvironmentSaysIt) {
+  const auto environment_of = [](const std::string& settings, int threads) {
+    return test::run_command(concat("OMP_DISPLAY_ENV=VERBOSE ", settings, " ", test::kBench,
+                                    " step --device cpu --batch-size 2 --rounds 1 --seconds 0.001 --threads ",
+                                    threads))
+        .output;
+  };
+  const std::string limited = "GOMP_SPINCOUNT = '1000'";
+  EXPECT_NE(environment_of("", 2).find(limited), std::string::npos);
+  EXPECT_EQ(environment_of("", 1).find(limited), std::string::npos);
+  const std::string given = environment_of("GOMP_SPINCOUNT=77", 2);
+  EXPECT_NE(given.find("GOMP_SPINCOUNT = '77'"), std::string::npos);
+  EXPECT_EQ(given.find(limited), std::string::npos);
+  EXPECT_EQ(environment_of("OMP_WAIT_POLICY=passive", 2).find(limited), std::string::npos);
+}
+
+TEST_F(Bench, UsesNoMoreInstructionsThanItIsLetTo) {
+  const auto step = [](const std::string& options) {
+    return test::run_command(concat(test::kBench,
+                                    " step --device cpu --batch-size 16 --rounds 1 --seconds 0.001 ",
+                                    "--threads 1 --conv fft ", options));
+  };
+  const test::Outcome portable = step("--isa portable");
+  EXPECT_EQ(portable.code, 0) << portable.output;
+  EXPECT_NE(portable.output.find("SSE4.1"), std::string::npos) << portable.output;
+  EXPECT_NE(portable.output.find("vectors of 4"), std::string::npos) << portable.output;
+  EXPECT_EQ(portable.output.find("avx"), std::string::npos) << portable.output;
+  const test::Outcome avx2 = step("--isa avx2");
+  if (avx2.code == exit_code(ErrorKind::device)) GTEST_SKIP() << "this cpu has no AVX2";
+  EXPECT_NE(avx2.output.find(", AVX2, "), std::string::npos) << avx2.output;
+  EXPECT_EQ(avx2.output.find("avx512"), std::string::npos) << avx2.output;
+  EXPECT_EQ(avx2.output.find("AVX-512"), std::string::npos) << avx2.output;
+}
+
 TEST_F(Bench, SaysWhichKernelsItMeasuresAboveEachTable) {
   const test::Outcome outcome = test::run_command(
       test::kBench + " step --device cpu --threads 1 --batch-size 2,3 --rounds 1 --seconds 0.001");

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "app/programs.hpp"
 
 namespace cifar_mpi::test {
@@ -42,6 +44,18 @@ TEST_F(Programs, TrainEvaluateAndResume) {
                              "note: the run is at step 2, behind those of --trace 1-2: nothing is traced"),
             1)
       << again.output;
+}
+
+TEST_F(Programs, SayHowManyThreadsThereAreAndWhereCoresAreTooFew) {
+  const Outcome fits = run_command(kTrain + small("fits"));
+  EXPECT_EQ(fits.code, 0) << fits.output;
+  EXPECT_NE(fits.output.find("threads: 1 per rank ("), std::string::npos) << fits.output;
+  EXPECT_EQ(fits.output.find("share fewer cores"), std::string::npos) << fits.output;
+  const std::string many = std::to_string(std::thread::hardware_concurrency() + 1);
+  const Outcome crowded = run_command(kTrain + small("crowded") + " --threads " + many);
+  EXPECT_EQ(crowded.code, 0) << crowded.output;
+  EXPECT_EQ(count_lines_with(crowded.output, many + " threads per rank share fewer cores"), 1)
+      << crowded.output;
 }
 
 TEST_F(Programs, TrainOnAnotherDatasetOfTheSchema) {

@@ -3,7 +3,13 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
+
+#include "cifar_mpi/base/clock.hpp"
+#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
@@ -40,6 +46,68 @@ TEST(CoreShare, DividesMasksThatOnlyOverlap) {
 TEST(CoreShare, NeverFallsBelowOneThread) {
   const std::vector<CoreMask> masks(4, cores({0, 1}));
   EXPECT_EQ(share_cores(masks, 3, masks[0]).fair_threads, 1);
+}
+
+TEST(CoreShare, TakesNoMoreThanItsPartOfAQuota) {
+  const std::vector<CoreMask> masks(2, cores({0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(share_cores(masks, 0, masks[0], 5.5).fair_threads, 2);
+  EXPECT_EQ(share_cores(masks, 0, masks[0], 100.0).fair_threads, 4);
+  EXPECT_EQ(share_cores(masks, 0, masks[0], 0.5).fair_threads, 1);
+}
+
+/// A file system of cgroups.
+class CpuQuota : public testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& text) const {
+    const std::filesystem::path file = root() / name;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  std::optional<double> quota(const std::string& own_groups) const {
+    write("own", own_groups);
+    return cpu_quota(root(), root() / "own");
+  }
+
+ private:
+  std::filesystem::path root() const { return folder_.path(); }
+  TempDir folder_;
+};
+
+TEST_F(CpuQuota, IsTheLeastOfTheGroupAndThoseAboveIt) {
+  EXPECT_EQ(quota("0::/job/step\n"), std::nullopt);
+  write("job/step/cpu.max", "max 100000\n");
+  EXPECT_EQ(quota("0::/job/step\n"), std::nullopt);
+  write("job/cpu.max", "250000 100000\n");
+  EXPECT_EQ(quota("0::/job/step\n"), 2.5);
+  write("job/step/cpu.max", "50000 100000\n");
+  EXPECT_EQ(quota("0::/job/step\n"), 0.5);
+}
+
+TEST_F(CpuQuota, IsThatOfTheRootInAContainerThatSeesTheHostsPath) {
+  write("cpu.max", "400000 100000\n");
+  EXPECT_EQ(quota("0::/../../not/here\n"), 4.0);
+}
+
+TEST_F(CpuQuota, IsReadFromVersionOne) {
+  write("cpu,cpuacct/docker/cpu.cfs_quota_us", "-1\n");
+  write("cpu,cpuacct/docker/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(quota("2:memory:/\n4:cpu,cpuacct:/docker\n"), std::nullopt);
+  write("cpu,cpuacct/docker/cpu.cfs_quota_us", "300000\n");
+  EXPECT_EQ(quota("2:memory:/\n4:cpu,cpuacct:/docker\n"), 3.0);
+}
+
+TEST(CpuQuotaHere, IsNoneOrMoreThanNothing) {
+  EXPECT_GT(cpu_quota().value_or(1.0), 0.0);
+  EXPECT_EQ(cpu_quota("/nowhere", "/nowhere/own"), std::nullopt);
+}
+
+TEST(BusySeconds, GrowWithWorkOnTheMasksCores) {
+  const CoreMask mask = affinity_mask();
+  const double before = busy_seconds(mask), end = steady_seconds() + 0.3;
+  while (steady_seconds() < end) {
+  }
+  EXPECT_GT(busy_seconds(mask), before);
+  EXPECT_EQ(busy_seconds(CoreMask(mask.size(), 0)), 0.0);
 }
 
 TEST(CoreShare, CountsCoresNobodyUses) {

@@ -1,7 +1,6 @@
 #include "cpu/count.hpp"
 
 #include <gtest/gtest.h>
-#include <omp.h>
 
 #include <cmath>
 #include <limits>
@@ -9,6 +8,7 @@
 
 #include "cpu/bf16.hpp"
 #include "cpu/planning.hpp"
+#include "cpu/task_runs.hpp"
 #include "support/naive_counts.hpp"
 
 namespace cifar_mpi::cpu {
@@ -70,12 +70,10 @@ TEST(Count, LeavesOutWhatIsInNoRun) {
 
 TEST(Count, DependsNotOnTheNumberOfThreads) {
   const std::vector<float> values = test::value_samples().back();
-  const int threads = omp_get_max_threads();
   for (const int n : {1, 2, 3, 5}) {
-    omp_set_num_threads(n);
+    const testing::Threads with(n);
     expect_counts(counted(values, {{0, values.size()}}), values);
   }
-  omp_set_num_threads(threads);
 }
 
 /// 20 channels in blocks of 16 and 8; of all formats that are used, and of both types.

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <omp.h>
-
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "cifar_mpi/base/random.hpp"
 #include "cifar_mpi/engine/program.hpp"
 #include "cifar_mpi/engine/runner.hpp"
+#include "cpu/parallel.hpp"
 
 /// Ways to run a single task in a test.
 namespace cifar_mpi::cpu::testing {
@@ -35,11 +34,11 @@ engine::Bytes region(const std::vector<T>& values) {
   return engine::bytes_of(values.data(), values.size());
 }
 
-/// OpenMP's number of threads, for as long as this lives.
+/// The number of threads that share loops, for as long as this lives.
 class Threads {
  public:
-  explicit Threads(int count) : before_(omp_get_max_threads()) { omp_set_num_threads(count); }
-  ~Threads() { omp_set_num_threads(before_); }
+  explicit Threads(int count) : before_(loop_threads()) { set_loop_threads(count); }
+  ~Threads() { set_loop_threads(before_); }
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
 

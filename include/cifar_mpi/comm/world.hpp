@@ -57,8 +57,13 @@ class World {
   static std::string library();
 
   /// Cores this rank may run on (its affinity mask) divided by the ranks of this node, itself included, that
-  /// may run on any of them; at least 1.
+  /// may run on any of them, and no more than this rank's part of a CPU quota of its cgroup; at least 1.
   int fair_threads() const;
+  /// What that was found from: "4 cores in the affinity mask of a rank, shared by 2 ranks".
+  std::string cores_text() const;
+  /// How many of this rank's cores processes that are no ranks have used since the World was made, on average, where too few are
+  /// left for `threads` threads of each rank; else 0. Collective over the ranks of this node.
+  double cores_lost(int threads) const;
   /// Cores of this node that the job or container may use and no rank's mask contains; 0 when all are used.
   int unused_cores() const;
   /// More ranks on this node than cores they may run on; also when only some of them crowd on too few. Equal

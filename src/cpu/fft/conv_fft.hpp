@@ -68,6 +68,9 @@ struct ConvFft {
   /// Of what comes back.
   float scale() const { return 0.5f / static_cast<float>(length * length); }
   int lanes() const { return lanes_of(set); }
+  /// Rows that a product computes at once, and how many times that in `rows`.
+  int product_rows() const { return rows_of_tile(lanes()); }
+  int product_tiles(int rows) const { return (rows + product_rows() - 1) / product_rows(); }
   /// Of a piece.
   SpectraShape src_spectra() const { return {slots(), samples * tiles(), src.extent.channels}; }
   SpectraShape dst_spectra() const { return {slots(), samples * tiles(), dst.extent.channels}; }

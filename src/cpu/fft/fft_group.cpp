@@ -8,6 +8,7 @@
 #include "cpu/affine_group.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/fft/conv_fft.hpp"
+#include "cpu/parallel.hpp"
 #include "cpu/pieces.hpp"
 
 namespace cifar_mpi::cpu {
@@ -124,6 +125,26 @@ bool is_measured(const ConvFft& conv, engine::Precision precision) {
          conv.src.extent.channels * conv.dst.extent.channels <= kMostPairs;
 }
 
+/// Vectors of channels in `samples` images, of the side that has fewer.
+std::ptrdiff_t vectors_of_piece(const ConvFft& conv, int samples) {
+  return std::ptrdiff_t{samples} *
+         (std::min(conv.src.extent.channels, conv.dst.extent.channels) / conv.lanes());
+}
+
+/// Larger pieces where those of `samples` leave threads idle while images are transformed.
+int shared_well(const ConvFft& conv, int samples, int threads) {
+  constexpr double kWell = 1.15;
+  int best = samples;
+  double least = slowdown(vectors_of_piece(conv, samples), threads);
+  for (int more = samples + 1; more <= conv.batch && least > kWell; ++more) {
+    const double slow = slowdown(vectors_of_piece(conv, more), threads);
+    if (conv.batch % more != 0 || slow >= least) continue;
+    best = more;
+    least = slow;
+  }
+  return best;
+}
+
 /// Counts what each way takes, in operations at the rate of large products, for a training step.
 ///
 /// Direct: what falls inside the image. FFT: the products of all frequencies, and transforms, which go by memory: a place of
@@ -145,7 +166,10 @@ bool is_measured(const ConvFft& conv, engine::Precision precision) {
 ///
 /// What it takes, from 1.2 on, was faster by as much; it leaves some that were too. On a Xeon with two 512-bit pipes an earlier
 /// version, which waited for memory more often, was 1.3 to 1.7 times as fast from 32 channels and batch 64 on.
-bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision precision) {
+///
+/// Each part counts as many times as its longest thread takes longer than a perfect share; direct kernels share out well.
+bool is_faster(const ConvFft& conv, bool wants_grad_src, const Planning& planning) {
+  const engine::Precision precision = planning.precision;
   const double image_place = conv.set == VectorSet::avx512 ? 70.0 : 90.0;
   constexpr double kWeightPlace = 100.0;
   constexpr double kAhead = 1.2;
@@ -155,11 +179,16 @@ bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision preci
   const double taps =
       taps_inside(conv.src.extent.height, conv.kernel) * taps_inside(conv.src.extent.width, conv.kernel);
   const double direct = passes * 2.0 * taps * batch * pairs / direct_speed(precision);
-  const double products = passes * 6.0 * conv.slots() * batch * conv.tiles() * pairs;
+  const std::ptrdiff_t piece_tiles = conv.product_tiles(conv.samples * conv.tiles());
+  const double products = slowdown(conv.slots() * piece_tiles, planning.threads) * passes * 6.0 *
+                          conv.slots() * batch * conv.tiles() * pairs;
   const double images = wants_grad_src ? 2.0 * (in + out) : in + 2.0 * out;
   const double square = conv.length * conv.length;
-  const double transforms =
-      square * (image_place * batch * conv.tiles() * images + kWeightPlace * passes * pairs);
+  const double of_images = slowdown(vectors_of_piece(conv, conv.samples), planning.threads) * image_place *
+                           batch * conv.tiles() * images;
+  const double of_weights = slowdown(static_cast<std::ptrdiff_t>(pairs) / conv.lanes(), planning.threads) *
+                            kWeightPlace * passes * pairs;
+  const double transforms = square * (of_images + of_weights);
   return conv.set != VectorSet::portable && is_measured(conv, precision) &&
          kAhead * (products + transforms) <= direct;
 }
@@ -185,7 +214,8 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
   // on 8x8 pixels, batch 128, pieces of 16 images took 1.27 times as long as of 64.
   constexpr int kLeastRows = 16;
   const int rows = std::max(kLeastRows, std::min(place.in.channels, place.out.channels) / 4);
-  conv.samples = samples_per_piece(planning.batch, planning.threads, conv.tiles(), rows);
+  conv.samples = shared_well(conv, samples_per_piece(planning.batch, planning.threads, conv.tiles(), rows),
+                             planning.threads);
   return conv;
 }
 
@@ -196,7 +226,7 @@ PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, c
   if (planning.conv == ConvMethod::direct || place.choose_dst) return nullptr;
   const std::optional<ConvFft> conv = plan_conv_fft(planning, layer, place);
   const bool asked = planning.conv == ConvMethod::fft;
-  if (!conv || (!asked && !is_faster(*conv, place.wants_grad_src, planning.precision))) return nullptr;
+  if (!conv || (!asked && !is_faster(*conv, place.wants_grad_src, planning))) return nullptr;
   return std::make_unique<FftGroup>(planning, layer, place, *conv);
 }
 

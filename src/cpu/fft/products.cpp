@@ -89,7 +89,7 @@ template <class V, int kRows, int kVectors, bool kConjugate>
 template <class V, int kVectors, bool kConjugate>
 [[gnu::always_inline]] inline void strip(const ProductShape& shape, NextLines& next, const float* a,
                                          const float* b, float* c) {
-  constexpr int kRows = kLanesIn<V> == 16 ? 4 : 3;
+  constexpr int kRows = rows_of_tile(kLanesIn<V>);
   int m = 0;
   for (; m + kRows <= shape.rows; m += kRows) {
     tile<V, kRows, kVectors, kConjugate>(shape, next.take(), a + m * shape.a.row, b, c + m * shape.c.row);

@@ -45,6 +45,9 @@ using Product = void (*)(const ProductShape& shape, const float* a, const float*
 /// `conjugate`: of B.
 Product product_for(VectorSet set, bool conjugate);
 
+/// Rows of C that are computed at once by vectors of `lanes` floats.
+constexpr int rows_of_tile(int lanes) { return lanes == 16 ? 4 : 3; }
+
 /// Floating-point operations of one product: three real ones, an addition and a multiplication each.
 constexpr double product_flops(const ProductShape& shape) {
   return 6.0 * shape.rows * shape.columns * shape.depth * shape.pieces;

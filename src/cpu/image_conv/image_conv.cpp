@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/bf16.hpp"
+#include "cpu/parallel.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {
@@ -21,24 +22,28 @@ Bytes pooled_of(const ImageConv& conv, const std::byte* pooled) {
   return {pooled, conv.choices() * conv.value_bytes()};
 }
 
-/// Runs `image(n, thread)` for all images, of each piece as many by each thread, and makes progress on the lane.
+/// Calls `images(part, range)` for all images, which go in pieces; of each piece every part has a range, the same in each run.
+/// Makes progress on the lane after each piece.
 template <class Body>
-void for_all_images(const ImageConv& conv, Lane& lane, const Body& image) {
+void for_all_images(const ImageConv& conv, Lane& lane, const Body& images) {
   const int piece = kPieceImages * conv.threads;
   for (int first = 0; first < conv.batch; first += piece) {
-    const int count = std::min(piece, conv.batch - first);
-#pragma omp parallel for schedule(static)
-    for (int thread = 0; thread < conv.threads; ++thread) {
-      const int end = first + count * (thread + 1) / conv.threads;
-      for (int n = first + count * thread / conv.threads; n < end; ++n) image(n, thread);
-    }
+    parallel_parts(std::min(piece, conv.batch - first), conv.threads, [&](int part, Range range) {
+      images(part, Range{first + range.begin, first + range.end});
+    });
     lane.make_progress();
   }
 }
 
-void add(const float* part, float* sum, std::size_t count) {
+/// sum += each of `parts` arrays that are `step` apart, in order.
+void add(const float* parts, int count, std::size_t step, float* sum, std::size_t floats) {
+  parallel_values(floats, [=](std::size_t begin, std::size_t end) {
+    for (int part = 0; part < count; ++part) {
+      const float* const from = parts + static_cast<std::size_t>(part) * step;
 #pragma omp simd
-  for (std::size_t i = 0; i < count; ++i) sum[i] += part[i];
+      for (std::size_t i = begin; i < end; ++i) sum[i] += from[i];
+    }
+  });
 }
 
 /// What is really multiplied: rows of taps inside the image, each over its whole width.
@@ -81,12 +86,13 @@ Task plan_image_conv_forward(const std::string& name, const ImageConv& conv, con
     const ImageConvShape& shape = conv.shape;
     const std::size_t image = shape.image_values(), pooled = shape.pooled_values();
     const std::size_t scratch = conv.forward.scratch_floats(shape);
-    for_all_images(conv, lane, [&](int n, int thread) {
-      const auto at = static_cast<std::size_t>(n);
-      conv.forward.run(shape, memory.src + at * image * conv.value_bytes(), weights, biases,
-                       memory.scratch + static_cast<std::size_t>(thread) * scratch,
-                       memory.dst + at * pooled * conv.value_bytes(),
-                       memory.choices == nullptr ? nullptr : memory.choices + at * pooled);
+    for_all_images(conv, lane, [&](int part, Range range) {
+      float* const own = memory.scratch + static_cast<std::size_t>(part) * scratch;
+      for (auto at = static_cast<std::size_t>(range.begin); at < static_cast<std::size_t>(range.end); ++at) {
+        conv.forward.run(shape, memory.src + at * image * conv.value_bytes(), weights, biases, own,
+                         memory.dst + at * pooled * conv.value_bytes(),
+                         memory.choices == nullptr ? nullptr : memory.choices + at * pooled);
+      }
     });
   };
   return task;
@@ -108,25 +114,27 @@ Task plan_image_conv_gradient(const std::string& name, const ImageConv& conv, co
     const ImageConvShape& shape = conv.shape;
     const std::size_t image = shape.image_values(), pooled = shape.pooled_values();
     const std::size_t scratch = conv.gradient.scratch_floats(shape);
-    const auto partial = [&](int thread) {
-      return memory.partial + static_cast<std::size_t>(thread - 1) * (weights + biases);
-    };
-    std::fill_n(grad_weights, weights, 0.0f);
-    if (grad_biases != nullptr) std::fill_n(grad_biases, biases, 0.0f);
-    if (conv.threads > 1) std::fill_n(memory.partial, conv.partial_floats(), 0.0f);
-    for_all_images(conv, lane, [&](int n, int thread) {
-      const auto at = static_cast<std::size_t>(n);
-      float* const sum_weights = thread == 0 ? grad_weights : partial(thread);
-      float* const sum_biases =
-          grad_biases == nullptr || thread == 0 ? grad_biases : partial(thread) + weights;
-      conv.gradient.run(shape, memory.src + at * image * conv.value_bytes(),
-                        memory.grad_dst + at * pooled * conv.value_bytes(), memory.choices + at * pooled,
-                        memory.scratch + static_cast<std::size_t>(thread) * scratch, sum_weights, sum_biases);
+    const std::size_t step = weights + biases;
+    parallel_values(weights, [=](std::size_t begin, std::size_t end) {
+      std::fill(grad_weights + begin, grad_weights + end, 0.0f);
     });
-    for (int thread = 1; thread < conv.threads; ++thread) {
-      add(partial(thread), grad_weights, weights);
-      if (grad_biases != nullptr) add(partial(thread) + weights, grad_biases, biases);
-    }
+    if (grad_biases != nullptr) std::fill_n(grad_biases, biases, 0.0f);
+    parallel_values(conv.partial_floats(), [&](std::size_t begin, std::size_t end) {
+      std::fill(memory.partial + begin, memory.partial + end, 0.0f);
+    });
+    for_all_images(conv, lane, [&](int part, Range range) {
+      float* const partial = memory.partial + static_cast<std::size_t>(part - 1) * step;
+      float* const sum_weights = part == 0 ? grad_weights : partial;
+      float* const sum_biases = grad_biases == nullptr || part == 0 ? grad_biases : partial + weights;
+      float* const own = memory.scratch + static_cast<std::size_t>(part) * scratch;
+      for (auto at = static_cast<std::size_t>(range.begin); at < static_cast<std::size_t>(range.end); ++at) {
+        conv.gradient.run(shape, memory.src + at * image * conv.value_bytes(),
+                          memory.grad_dst + at * pooled * conv.value_bytes(), memory.choices + at * pooled,
+                          own, sum_weights, sum_biases);
+      }
+    });
+    add(memory.partial, conv.threads - 1, step, grad_weights, weights);
+    if (grad_biases != nullptr) add(memory.partial + weights, conv.threads - 1, step, grad_biases, biases);
   };
   return task;
 }

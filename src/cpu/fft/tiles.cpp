@@ -1,0 +1,168 @@
+#include "cpu/fft/tiles.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "cpu/parallel.hpp"
+
+namespace cifar_mpi::cpu::fft {
+namespace {
+
+int padding_after(int kernel) { return kernel - 1 - padding_before(kernel); }
+
+/// What a tile has of one side of an image.
+struct Places {
+  int begin = 0;
+  int count = 0;
+  int first = 0;  ///< on the circle
+};
+
+/// `number` counts tiles along the side; `reaches`: with what the kernel reaches from the tile.
+Places places_of(const ConvFft& conv, int side, int number, bool reaches) {
+  const int tile = number * conv.tile, end = std::min(tile + conv.tile, side);
+  if (!reaches) return {tile, end - tile, 0};
+  const int begin = std::max(0, tile - padding_before(conv.kernel));
+  return {begin, std::min(end + padding_after(conv.kernel), side) - begin,
+          begin == tile ? 0 : conv.length - (tile - begin)};
+}
+
+struct Tile {
+  Placement at;
+  std::ptrdiff_t first_pixel = 0;
+};
+
+Tile tile_of(const ConvFft& conv, int number, bool reaches) {
+  const Extent& image = conv.src.extent;
+  const Places rows = places_of(conv, image.height, number / conv.tiles_across(), reaches);
+  const Places columns = places_of(conv, image.width, number % conv.tiles_across(), reaches);
+  return {{rows.count, columns.count, rows.first, columns.first},
+          std::ptrdiff_t{rows.begin} * image.width + columns.begin};
+}
+
+TransformPlace place_of(const ImageShape& shape, const SpectraShape& spectra) {
+  TransformPlace place;
+  place.row_step = std::ptrdiff_t{shape.extent.width} * shape.block;
+  place.column_step = shape.block;
+  place.slot_step = spectra.slot_step();
+  place.im_step = spectra.channels;
+  place.image_next = std::ptrdiff_t{shape.extent.height} * shape.extent.width * shape.block;
+  place.spectrum_next = spectra.row_step();
+  return place;
+}
+
+/// Tiles of one vector of channels of an image of a piece.
+struct TileRun {
+  int image = 0;
+  int channel = 0;
+  Range tiles;
+};
+
+/// Shares the tiles of a piece among the threads and calls body(TileRun) for what is of one vector of channels of an image.
+template <class Body>
+void for_all_tiles(const ConvFft& conv, const SpectraShape& spectra, const Body& body) {
+  const int tiles = conv.tiles(), vectors = spectra.channels / conv.lanes();
+  parallel_ranges(std::ptrdiff_t{conv.samples} * vectors * tiles, [&](Range range) {
+    for (std::ptrdiff_t i = range.begin; i < range.end;) {
+      const std::ptrdiff_t first = i % tiles, count = std::min(tiles - first, range.end - i);
+      const int vector = static_cast<int>(i / tiles);
+      body(TileRun{vector / vectors, vector % vectors * conv.lanes(), {first, first + count}});
+      i += count;
+    }
+  });
+}
+
+/// body(row, place, at) for each tile of a run: its row in the spectra, where it lies on its square and in memory, and how many
+/// bytes of the image lie before it.
+template <class Body>
+void for_each_tile(const ConvFft& conv, const ImageShape& shape, const SpectraShape& spectra, bool reaches,
+                   const TileRun& run, const Body& body) {
+  TransformPlace place = place_of(shape, spectra);
+  for (std::ptrdiff_t t = run.tiles.begin; t < run.tiles.end; ++t) {
+    const Tile tile = tile_of(conv, static_cast<int>(t), reaches);
+    place.at = tile.at;
+    body(run.image * conv.tiles() + t, place,
+         static_cast<std::size_t>(tile.first_pixel * shape.block) * shape.value_bytes);
+  }
+}
+
+/// Of a vector of channels of an image.
+void clear(const ConvFft& conv, const ImageShape& shape, std::byte* image) {
+  const std::size_t step = static_cast<std::size_t>(shape.block) * shape.value_bytes;
+  const int pixels = shape.extent.height * shape.extent.width;
+  for (int pixel = 0; pixel < pixels; ++pixel)
+    std::fill_n(image + pixel * step, conv.lanes() * shape.value_bytes, std::byte{});
+}
+
+}  // namespace
+
+std::size_t ImageShape::offset(int image, int channel) const {
+  const std::ptrdiff_t pixels = std::ptrdiff_t{extent.height} * extent.width;
+  const std::ptrdiff_t values =
+      image * pixels * extent.channels + channel / block * pixels * block + channel % block;
+  return static_cast<std::size_t>(values) * value_bytes;
+}
+
+Tiling tiling_for(const Extent& image, int kernel, engine::Precision precision) {
+  const int side = std::max(image.height, image.width);
+  const int whole = side + std::max(padding_before(kernel), padding_after(kernel));
+  Tiling best;
+  int least = std::numeric_limits<int>::max();
+  for (const int length : kLengths) {
+    const bool cut = length < whole;
+    if (length < kernel || (cut && precision != engine::Precision::fp32)) continue;
+    const int tile = cut ? length - kernel + 1 : side;
+    const int places = (image.height + tile - 1) / tile * ((image.width + tile - 1) / tile) * length * length;
+    if (places >= least) continue;
+    least = places;
+    best = {length, tile};
+  }
+  return best;
+}
+
+void transform(const ConvFft& conv, const ImageShape& shape, const std::byte* images, int first, bool reaches,
+               const SpectraShape& spectra, float* to) {
+  for_all_tiles(conv, spectra, [&](const TileRun& run) {
+    const std::byte* const image = images + shape.offset(first + run.image, run.channel);
+    for_each_tile(conv, shape, spectra, reaches, run,
+                  [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at) {
+                    conv.images.there(place, image + at, to + row * spectra.row_step() + run.channel);
+                  });
+  });
+}
+
+void transform_back(const ConvFft& conv, const ImageShape& shape, const SpectraShape& spectra,
+                    const float* from, bool reaches, const float* biases, bool relu, std::byte* images,
+                    int first) {
+  const bool adds = reaches && conv.tiles() > 1;
+  const auto transform_run = [&](const TileRun& run) {
+    const int c = run.channel;
+    std::byte* const image = images + shape.offset(first + run.image, c);
+    if (adds) clear(conv, shape, image);
+    for_each_tile(conv, shape, spectra, reaches, run,
+                  [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at) {
+                    conv.images.back(place, from + row * spectra.row_step() + c,
+                                     {conv.scale(), biases == nullptr ? nullptr : biases + c, adds, relu},
+                                     image + at);
+                  });
+  };
+  if (!adds) return for_all_tiles(conv, spectra, transform_run);
+  // Tiles that are added to each other belong to one thread.
+  const int vectors = spectra.channels / conv.lanes();
+  parallel_for(std::ptrdiff_t{conv.samples} * vectors, [&](std::ptrdiff_t i) {
+    const int vector = static_cast<int>(i);
+    transform_run({vector / vectors, vector % vectors * conv.lanes(), {0, conv.tiles()}});
+  });
+}
+
+TransformFlops images_flops(const ConvFft& conv, const ImageShape& shape, bool reaches) {
+  const double images = static_cast<double>(conv.batch) * shape.extent.channels;
+  TransformFlops sum;
+  for (int t = 0; t < conv.tiles(); ++t) {
+    const TransformFlops one = transform_flops(conv.length, tile_of(conv, t, reaches).at);
+    sum.there += images * one.there;
+    sum.back += images * one.back;
+  }
+  return sum;
+}
+
+}  // namespace cifar_mpi::cpu::fft

@@ -1,0 +1,199 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cpu/network_run.hpp"
+#include "cpu/parallel.hpp"
+
+/// How well the threads of a rank share a training step, counted: the step that is planned for many threads runs on one. Each
+/// loop is timed, and counts as many times as the thread with the most items takes longer than a perfect share. What is outside
+/// of loops counts whole. So two cores are enough to judge 64.
+namespace cifar_mpi::cpu {
+namespace {
+
+struct Loop {
+  std::ptrdiff_t items = 0;
+  double seconds = 0.0;  ///< on one thread
+};
+
+struct TaskWork {
+  std::string name;
+  bool has_kernel = false;  ///< of oneDNN, whose share-out is not ours to count
+  double seconds = 0.0;     ///< on one thread, all of it
+  double outside = 0.0;     ///< of loops
+  std::vector<Loop> loops;
+};
+
+/// Runs the loops of a task on the calling thread, and oneDNN's kernels where asked to.
+class Watch final : public LoopObserver {
+ public:
+  Watch(TaskWork& work, bool runs_kernels) : work_(work), runs_kernels_(runs_kernels) {}
+
+  void on_loop(std::ptrdiff_t items, std::ptrdiff_t ranges, RangeBody body) override {
+    const double begin = steady_seconds();
+    body({0, ranges});
+    work_.loops.push_back({items, steady_seconds() - begin});
+  }
+  bool on_kernel() override {
+    work_.has_kernel = true;
+    return runs_kernels_;
+  }
+
+ private:
+  TaskWork& work_;
+  bool runs_kernels_;
+};
+
+/// A step and the update of all parameters.
+std::vector<engine::Task> tasks_of(NetworkRun& run, std::vector<float>& ema, double& decay_sum) {
+  std::vector<engine::Task> tasks = run.train_program().tasks();
+  const std::size_t trained = run.tower->layout().running_begin();
+  ema.resize(run.tower->layout().floats);
+  engine::UpdateBinding update;
+  update.params = run.params.as<float>();
+  update.grads = run.grads();
+  update.ema = ema.data();
+  update.end = trained;
+  update.control = run.control();
+  update.step = &run.step;
+  update.decay_sum = &decay_sum;
+  tasks.push_back(run.backend->update_task(update, run.table, run.tower->layout()));
+  return tasks;
+}
+
+/// The tasks of a step that is planned for spec.threads, each part at its shortest of `times`.
+std::vector<TaskWork> measure(const RunSpec& spec, bool runs_kernels, int times) {
+  NetworkRun run(spec);
+  std::vector<float> ema;
+  double decay_sum = 0.0;
+  std::vector<TaskWork> shortest;
+  const std::vector<engine::Task> tasks = tasks_of(run, ema, decay_sum);
+  for (int time = 0; time < times; ++time) {
+    for (std::size_t t = 0; t < tasks.size(); ++t) {
+      TaskWork work;
+      work.name = tasks[t].name;
+      const Watch watch(work, runs_kernels);
+      engine::Lane lane;
+      const double begin = steady_seconds();
+      tasks[t].start(lane);
+      work.seconds = steady_seconds() - begin;
+      work.outside = work.seconds;
+      for (const Loop& loop : work.loops) work.outside -= loop.seconds;
+      if (time == 0) shortest.push_back(work);
+      TaskWork& kept = shortest[t];
+      kept.seconds = std::min(kept.seconds, work.seconds);
+      kept.outside = std::min(kept.outside, work.outside);
+      for (std::size_t l = 0; l < work.loops.size(); ++l)
+        kept.loops[l].seconds = std::min(kept.loops[l].seconds, work.loops[l].seconds);
+    }
+  }
+  return shortest;
+}
+
+struct Share {
+  double perfect = 0.0;  ///< seconds on all threads if each had the same
+  double counted = 0.0;
+
+  double efficiency() const { return counted == 0.0 ? 1.0 : perfect / counted; }
+  void add(const Share& other) {
+    perfect += other.perfect;
+    counted += other.counted;
+  }
+};
+
+Share share_of(const TaskWork& task, int threads) {
+  double in_loops = 0.0, longest = 0.0;
+  for (const Loop& loop : task.loops) {
+    in_loops += loop.seconds;
+    longest += loop.seconds * slowdown(loop.items, threads) / threads;
+  }
+  return {(in_loops + task.outside) / threads, longest + task.outside};
+}
+
+/// Of a kernel of oneDNN: an assumption, no count.
+constexpr double kKernelEfficiency = 0.9;
+
+struct Step {
+  std::map<std::string, Share> tasks;
+  Share all;
+  double kernels = 0.0;  ///< of the perfect time, oneDNN's part
+};
+
+/// `on_one_thread` has the times of oneDNN's kernels, which run there alone.
+Step count_step(RunSpec spec, const std::vector<TaskWork>& on_one_thread, int threads, int times) {
+  spec.threads = threads;
+  Step step;
+  for (const TaskWork& task : measure(spec, false, times)) {
+    Share share;
+    if (task.has_kernel) {
+      const auto same = std::find_if(on_one_thread.begin(), on_one_thread.end(),
+                                     [&](const TaskWork& other) { return other.name == task.name; });
+      if (same == on_one_thread.end() || !same->has_kernel) {
+        ADD_FAILURE() << task.name << " has a kernel of oneDNN with " << threads << " threads alone";
+        continue;
+      }
+      share = {same->seconds / threads, same->seconds / (threads * kKernelEfficiency)};
+      step.kernels += share.perfect;
+    } else {
+      share = share_of(task, threads);
+    }
+    step.tasks[task.name] = share;
+    step.all.add(share);
+  }
+  step.kernels /= step.all.perfect;
+  return step;
+}
+
+std::string worst_tasks(const Step& step) {
+  std::vector<std::pair<double, std::string>> lost;
+  for (const auto& [name, share] : step.tasks)
+    lost.emplace_back(share.perfect - share.counted,
+                      concat("  ", name, ": ", share.efficiency(), " of perfect, ",
+                             100.0 * share.counted / step.all.counted, " % of the step\n"));
+  std::sort(lost.begin(), lost.end());
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(lost.size(), 12); ++i) text += lost[i].second;
+  return text;
+}
+
+RunSpec network(const std::string& model, int batch) {
+  const int side = model == "tutorial" ? 24 : 32;
+  return {.net = model::make_model(model, {side, side, 3}, 10), .batch = batch};
+}
+
+/// 128 images are three for the busiest of 48 threads, 0.89 of perfect; the rest is for what loops share out worse.
+constexpr double kLeast = 0.82;
+
+TEST(ThreadShares, KeepFortyEightThreadsBusyForMostOfAStep) {
+  for (const auto& [model, times] : {std::pair{"tutorial", 3}, {"resnet20", 2}}) {
+    const RunSpec spec = network(model, 128);
+    const Step step = count_step(spec, measure(spec, true, times), 48, times);
+    EXPECT_GE(step.all.efficiency(), kLeast) << model << '\n' << worst_tasks(step);
+  }
+}
+
+/// The table of src/cpu/README.md; minutes long.
+TEST(ThreadShares, DISABLED_PrintTheTable) {
+  for (const auto& [model, batch] :
+       {std::pair{"tutorial", 128}, {"tutorial", 512}, {"resnet20", 128}, {"resnet18", 128}}) {
+    const int times = std::string(model) == "resnet18" ? 1 : 3;
+    const RunSpec spec = network(model, batch);
+    const std::vector<TaskWork> on_one_thread = measure(spec, true, times);
+    for (const int threads : {1, 4, 8, 16, 24, 32, 48, 64}) {
+      const Step step = count_step(spec, on_one_thread, threads, times);
+      std::printf("| %s | %d | %d | %.2f | %.0f %% |\n", model, batch, threads, step.all.efficiency(),
+                  100.0 * step.kernels);
+      if (threads == 48) std::printf("%s", worst_tasks(step).c_str());
+      std::fflush(stdout);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::cpu
