@@ -27,12 +27,12 @@ TEST(SelfCheckRecord, ComesBackAsItWasWritten) {
 
 TEST(SelfCheckRecord, SaysHungOfWhatRanOnly) {
   const TempDir folder;
-  note_hung_self_check(folder.path());
-  EXPECT_FALSE(read_self_check(folder.path()));
+  note_hung_self_check(folder.opened());
+  EXPECT_FALSE(read_self_check(folder.opened()));
   for (const auto result : {SelfCheckResult::running, SelfCheckResult::passed, SelfCheckResult::on_lanes}) {
-    write_self_check(folder.path(), {result, "0123", "2026-11-23 02:30:00.123", "node1: a GPU"});
-    note_hung_self_check(folder.path());
-    const SelfCheckRecord record = read_self_check(folder.path()).value();
+    write_self_check(folder.opened(), {result, "0123", "2026-11-23 02:30:00.123", "node1: a GPU"});
+    note_hung_self_check(folder.opened());
+    const SelfCheckRecord record = read_self_check(folder.opened()).value();
     EXPECT_EQ(record.result, result == SelfCheckResult::running ? SelfCheckResult::hung : result);
     EXPECT_EQ(record.text, "node1: a GPU");
   }
