@@ -112,8 +112,7 @@ void TrainOptions::add_model(CLI::App& app) {
              "faster than oneDNN's, fft transforms wherever there are some for the layer, direct oneDNN's "
              "kernels alone")
       ->group(group);
-  add_choice(app, "--isa", instructions_, "Widest CPU instructions that kernels may use")
-      ->group(group);
+  add_choice(app, "--isa", instructions_, "Widest CPU instructions that kernels may use")->group(group);
   app.add_option("--threads", config_.threads,
                  "CPU threads per rank; 0: its fair share of cores and CPU quota")
       ->check(number<int>())
