@@ -11,7 +11,8 @@ namespace cifar_mpi::test {
 
 /// What `cifar_mpi_report` makes of a run directory.
 inline std::string page_of(const std::string& run_dir) {
-  std::vector<page::Run> runs{page::load_run(run_dir)};
+  std::vector<page::Run> runs;
+  runs.push_back(page::load_run(run_dir));
   for (page::Run& run : runs) run.verdict = page::verdict_of(run, nullptr);
   page::name_runs(runs);
   return page::page_html(runs, run_dir + "/report.html");

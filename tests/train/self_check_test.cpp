@@ -213,7 +213,7 @@ TEST_F(SelfChecks, OfADeviceWhoseGraphsAreWrongMakeTheRunTakeLanes) {
   const SelfCheck all = check();
   for (const bool again : {false, true}) {
     const int before = faults_.made;
-    const auto state = set_up(c, world(), Log(world().rank() + 1), device(), stop_, &all);
+    const auto state = set_up(c, opened(c), world(), Log(world().rank() + 1), device(), stop_, &all);
     EXPECT_EQ(faults_.made, before + (again ? 1 : 2));
     EXPECT_TRUE(state->self_check.starts_with("passed ")) << state->self_check;
     EXPECT_EQ(state->config.runner, engine::RunnerKind::lanes);
