@@ -5,6 +5,7 @@
 #include <fstream>
 #include <regex>
 
+#include "cifar_mpi/base/text.hpp"
 #include "fault/disturbed_run.hpp"
 
 /// Whatever happens to the files and clocks of a run, started again it comes to the same end.
@@ -151,6 +152,33 @@ TEST_F(Fault, ALockThatWasLeftOnAnotherHostIsTakenOverWhenItDoesNotChange) {
   expect_same_end("left_locked");
   EXPECT_NE(text_of(file("left_locked.log")).find("elsewhere: it gave no sign of life for 0.3 s"),
             std::string::npos);
+}
+
+TEST_F(Fault, ARunOnFilesAsOfAClusterIsSavedResumedAndEvaluated) {
+  const std::string run = file("network");
+  const auto go = [&](const Words& words, const std::string& shift_s, int code) {
+    const Environment network{
+        {"LD_PRELOAD", CIFAR_MPI_NETWORK_FILES}, {"NETWORK_FILES", run}, {"NETWORK_FILES_SHIFT_S", shift_s}};
+    Process job = start(under_mpirun(words), network, file("network.log"));
+    EXPECT_EQ(job.wait(100.0), code) << job.output();
+    for (const char* met : {"ESTALE", "coarse times", "no O_TMPFILE"})
+      EXPECT_NE(job.output().find(concat("network files: ", met)), std::string::npos) << met;
+    EXPECT_EQ(job.output().find("warning"), std::string::npos) << job.output();
+    return job.output();
+  };
+  const std::string first = go(with(small("network"), {"--steps", "32"}), "-300", 0);
+  EXPECT_NE(first.find("network files: no links"), std::string::npos) << first;
+  // As if a start on another host had been killed.
+  std::ofstream(run + "/lock") << "token=0a\nhost=elsewhere\npid=1\nheartbeat_s=0.1\n";
+  const std::string second = go(small("network"), "300", 0);
+  EXPECT_NE(second.find("waiting up to 0.3 s to see whether process 1 on elsewhere still runs"),
+            std::string::npos)
+      << second;
+  EXPECT_NE(second.find("resuming at step 32 of 60"), std::string::npos) << second;
+  expect_same_groups("network", "undisturbed");
+  const std::string evaluated = go({kBin + "/cifar_mpi_eval", "--data", file("small.h5"), run}, "-300", 0);
+  EXPECT_NE(evaluated.find("precision"), std::string::npos) << evaluated;
+  EXPECT_TRUE(fs::exists(run + "/evaluation.h5"));
 }
 
 TEST_F(Fault, AClockThatJumpsDisturbsNothing) {
