@@ -54,7 +54,7 @@ int run_training(comm::World& world, train::TrainConfig config, cpu::Instruction
                                        run::note_hung_self_check(directory->directory());
                                    },
                                    app::poll_launcher});
-  directory.emplace(config.run_dir, world);
+  directory.emplace(config.run_dir, world, &watchdog.heart());
   holds_directory = true;
   std::optional<train::Session> session;  // torn down behind the record of how it ended, before the lock goes
   directory->record_end_of([&] {

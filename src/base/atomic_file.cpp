@@ -104,7 +104,7 @@ class TemporaryFile {
 
  private:
   Descriptor create(const char* name) const {
-    return Descriptor(::openat(file_.folder(), name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    return open_at(file_.folder(), name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC);
   }
   bool look_at(const char* name, struct stat& found) const {
     return ::fstatat(file_.folder(), name, &found, AT_SYMLINK_NOFOLLOW) == 0;
@@ -124,7 +124,7 @@ void flush_folder_of(const DirectoryEntry& file) {
   const std::string name = file.name();
   const std::size_t folder = name.find_last_of('/') + 1;
   const std::string parent = folder == 0 ? "." : name.substr(0, folder);
-  const Descriptor descriptor(::openat(file.folder(), parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor descriptor = open_at(file.folder(), parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (!descriptor) return;  // writable but not readable folders exist; the file itself is safe
   // Some file systems cannot flush a folder and say EINVAL.
   if (::fsync(descriptor.get()) != 0 && errno != EINVAL) fail(file, "flushing its folder", errno);

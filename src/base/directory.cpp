@@ -42,7 +42,7 @@ std::string last_error() { return std::generic_category().message(errno); }
 DirectoryEntry::DirectoryEntry(std::string path) : folder_(AT_FDCWD), name_(path), path_(std::move(path)) {}
 
 Directory::Directory(int at, const std::string& name, int flags, std::string path)
-    : descriptor_(::openat(at, name.c_str(), flags)), path_(std::move(path)) {
+    : descriptor_(open_at(at, name.c_str(), flags)), path_(std::move(path)) {
   if (descriptor_) return;
   std::string why = errno == ENOTDIR ? "it is no folder" : last_error();
   const auto found = look_at(at, name.c_str());
@@ -80,7 +80,7 @@ std::vector<std::string> Directory::names() const {
   const auto fail = [&] {
     throw Error(ErrorKind::io, concat("cannot read the folder ", path_, ": ", last_error()));
   };
-  Descriptor readable(::openat(descriptor_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Descriptor readable = open_at(descriptor_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(readable ? ::fdopendir(readable.get()) : nullptr,
                                                     ::closedir);
   if (entries == nullptr) fail();
@@ -112,9 +112,14 @@ std::string read_link(const DirectoryEntry& link) {
   return size < 0 ? std::string() : std::string(target.data(), static_cast<std::size_t>(size));
 }
 
+Descriptor open_at(int folder, const char* name, int flags) {
+  const int opened = ::openat(folder, name, flags, 0666);
+  return Descriptor(opened < 0 && errno == ESTALE ? ::openat(folder, name, flags, 0666) : opened);
+}
+
 Descriptor open_file(const DirectoryEntry& entry, int flags) {
   constexpr int kCarefully = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-  Descriptor file(::openat(entry.folder(), entry.name(), flags | kCarefully, 0666));
+  Descriptor file = open_at(entry, flags | kCarefully);
   const auto fail = [&](const std::string& why) {
     throw Error(ErrorKind::io,
                 concat("cannot ", (flags & O_CREAT) == 0 ? "read " : "write ", entry.path(), ": ", why));

@@ -58,7 +58,7 @@ InputFile::InputFile(const DirectoryEntry& file, int flags) : path_(file.path())
   bool known = ::fstatat(file.folder(), file.name(), &found, no_link) == 0;
   if (known) problem_ = other_kind(found);
   if (known && problem_.empty()) {
-    descriptor_ = Descriptor(::openat(file.folder(), file.name(), kCarefully | flags));
+    descriptor_ = open_at(file, kCarefully | flags);
     known = descriptor_ && ::fstat(descriptor_.get(), &found) == 0;
     if (known) problem_ = other_kind(found);
   }
@@ -91,7 +91,7 @@ std::string why_unreadable(const std::string& path) { return InputFile(path).pro
 
 std::optional<SmallFile> read_small_file(const DirectoryEntry& entry, std::size_t most) {
   constexpr int kCarefully = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-  const Descriptor descriptor(::openat(entry.folder(), entry.name(), kCarefully));
+  const Descriptor descriptor = open_at(entry, kCarefully);
   struct stat found {};
   const bool there = descriptor ? ::fstat(descriptor.get(), &found) == 0
                                 : ::fstatat(entry.folder(), entry.name(), &found, AT_SYMLINK_NOFOLLOW) == 0;

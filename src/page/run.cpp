@@ -72,10 +72,13 @@ void find_state(Run& run) {
     run.state_text = "unknown";
     return;
   }
-  // By the clock of this machine, which is that of the file system or close to it.
+  // This machine's clock may differ from the one that time stamps are taken from: a guess, which a report may make.
   const double now = wall_seconds();
   const double silent = std::max(0.0, now - lock->modified_s);
-  const std::string stale = run::why_stale(holder, run::this_process(), silent);
+  const run::LockHolder me = run::this_process();
+  std::string stale = run::why_stale(holder, me);
+  if (stale.empty() && silent > run::patience_s(holder, me))
+    stale = fmt::format("by this machine's clock it was last renewed {:.0f} s ago", silent);
   if (stale.empty()) {
     run.state = State::running;
     run.state_text =

@@ -156,7 +156,7 @@ void EventFile::open(const DirectoryEntry& entry) {
   for (int attempt = 0; attempt < kAttempts && !file_; ++attempt) {
     const DirectoryEntry file = folder / concat(stem, '.', attempt);
     const int how = O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    file_ = Descriptor(::openat(file.folder(), file.name(), how, 0666));
+    file_ = open_at(file, how);
     if (file_) path_ = file.path();
     if (!file_ && errno != EEXIST) break;
   }

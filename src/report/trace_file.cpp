@@ -29,7 +29,7 @@ TraceFile::TraceFile(const DirectoryEntry& folder, std::uint64_t step, const Log
   // What an earlier start was killed at. No file that exists is written to: it might be a link, or a pipe.
   remove_file(unfinished);
   const int how = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  file_ = Descriptor(::openat(unfinished.folder(), unfinished.name(), how, 0666));
+  file_ = open_at(unfinished, how);
   if (!file_) give_up(last_error());
 }
 

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
+#include <span>
 #include <string_view>
 
 #include "cifar_mpi/base/atomic_file.hpp"
@@ -52,6 +54,38 @@ std::vector<std::uint64_t> steps_in(const Directory& checkpoints) {
   }
   std::sort(steps.begin(), steps.end());
   return steps;
+}
+
+/// Runs `alone` on rank 0 and agrees on its outcome. While `alone` pauses, all ranks show in `heart` that they make
+/// progress.
+void lead(const comm::World& world, comm::Heartbeat* heart,
+          const std::function<void(const RunLock::Pause&)>& alone) {
+  std::byte goes_on{1};
+  std::uint64_t pauses = 0;
+  const auto tell = [&] {
+    world.broadcast(std::span(&goes_on, 1));
+    if (heart != nullptr) heart->progress.show(++pauses, engine::ProgressCounter::kNobody);
+  };
+  const auto finish = [&] {
+    goes_on = std::byte{0};
+    tell();
+  };
+  world.together([&] {
+    if (world.rank() != 0) {
+      while (goes_on != std::byte{0}) tell();
+      return;
+    }
+    try {
+      alone([&](double seconds) {
+        RunLock::sleep_for(seconds);
+        tell();
+      });
+    } catch (...) {
+      finish();
+      throw;
+    }
+    finish();
+  });
 }
 
 }  // namespace
@@ -148,10 +182,10 @@ std::string recorded_exit(const Directory& run) {
   return file ? printable(file->content.substr(0, file->content.find('\n'))) : std::string();
 }
 
-RunDirectory::RunDirectory(std::string path, const comm::World& world) : world_(world) {
+RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Heartbeat* heart)
+    : world_(world) {
   const Log log(world.rank());
-  world.together([&] {
-    if (world.rank() != 0) return;
+  lead(world, heart, [&](const RunLock::Pause& pause) {
     directory_ = make_folders(path);
     lock_.emplace(
         directory_, this_process(), [&](const std::string& why) { log.info(why); },
@@ -160,7 +194,8 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world) : world_(
               .every_rank(concat(directory_.path(), " was taken over by ", holder,
                                  " while this run stood still; this run ends without a record"));
           world_.abort(exit_code(ErrorKind::checkpoint));
-        });
+        },
+        pause);
     last_end_ = recorded_exit(directory_);
     remove_file(directory_ / "exit");
     remove_temporary_files(directory_);

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
@@ -66,37 +67,27 @@ std::uint64_t process_start_of(std::uint64_t pid) {
   return number(field);
 }
 
-/// Whether a process of this machine is no longer the one that wrote its start time down.
-bool is_gone(const LockHolder& holder) {
+enum class Process : std::uint8_t { gone, running, unknown };
+
+/// What can be seen from here of the process that wrote a lock. The same number on another machine, before a reboot or in
+/// another container says nothing.
+Process process_of(const LockHolder& holder, const LockHolder& me) {
+  const bool visible = !holder.boot.empty() && holder.host == me.host && holder.boot == me.boot &&
+                       holder.pid_namespace == me.pid_namespace && holder.pid > 0;
+  if (!visible) return Process::unknown;
   if (::kill(static_cast<pid_t>(holder.pid), 0) != 0) {
-    if (errno == ESRCH) return true;
+    if (errno == ESRCH) return Process::gone;
     // Where /proc hides the processes of other users, their start times are unknown.
-    if (read_all(concat("/proc/", holder.pid, "/stat")).empty()) return false;
+    if (read_all(concat("/proc/", holder.pid, "/stat")).empty()) return Process::unknown;
   }
-  return process_start_of(holder.pid) != holder.process_start;
+  return process_start_of(holder.pid) == holder.process_start ? Process::running : Process::gone;
 }
 
-double seconds(const timespec& time) {
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-/// The time now by the clock of the file system on which `probe` is made for it.
-double file_system_now(const DirectoryEntry& probe) {
-  const Descriptor file(
-      ::openat(probe.folder(), probe.name(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
-  struct stat found {};
-  const bool known = file && ::futimens(file.get(), nullptr) == 0 && ::fstat(file.get(), &found) == 0;
-  remove_file(probe);
-  if (!known)
-    throw Error(ErrorKind::io, concat("cannot write '", probe.path(), "'; check the run directory"));
-  return seconds(found.st_mtim);
-}
-
-/// A lock and the claims to replace it that were left by starters who died over it; the last one counts.
+/// A lock, or a claim to replace it that was left by a starter who died over it.
 struct Claim {
   DirectoryEntry file;
   LockHolder holder;
-  double modified = 0.0;
+  SmallFile seen;
 };
 
 /// Each token leads on once; a claim of a token that was there before, or of none, by its place alone.
@@ -112,41 +103,41 @@ std::vector<Claim> read_claims(const DirectoryEntry& lock) {
     LockHolder holder = parse_lock(file->content);
     const auto known = [&](const Claim& claim) { return claim.holder.token == holder.token; };
     if (holder.token == kUnreadable || std::any_of(claims.begin(), claims.end(), known)) {
-      holder = LockHolder();
-      holder.token = kUnreadable;
+      holder = parse_lock("");
       if (!claims.empty()) holder.token += concat('-', claims.size());
     }
     DirectoryEntry next = lock + concat(".after.", holder.token);
-    claims.push_back({std::exchange(at, std::move(next)), std::move(holder), file->modified_s});
+    claims.push_back({std::exchange(at, std::move(next)), std::move(holder), *file});
   }
   return claims;
 }
 
+bool same_claim(const Claim& a, const Claim& b) {
+  return a.holder.token == b.holder.token && a.seen.content == b.seen.content &&
+         a.seen.modified_s == b.seen.modified_s;
+}
+
 bool same_claims(const std::vector<Claim>& a, const std::vector<Claim>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Claim& x, const Claim& y) {
-    return x.file.path() == y.file.path() && x.holder.token == y.holder.token;
-  });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_claim);
 }
 
 std::string name_of(const LockHolder& holder) {
+  if (holder.pid == 0 && holder.host.empty()) return "an unknown process";
   return concat("process ", holder.pid, " on ", holder.host.empty() ? "an unknown host" : holder.host,
                 holder.job.empty() ? "" : concat(" (SLURM job ", holder.job, ")"));
 }
 
-[[noreturn]] void refuse(const Directory& run, const LockHolder& holder, double silent_s) {
-  const double wait_s = std::max(3.0 * holder.heartbeat_s - silent_s, 0.0) + 1.0;
+[[noreturn]] void refuse(const Directory& run, const LockHolder& holder, const char* how_known) {
   if (holder.token.starts_with(kUnreadable)) {
-    throw Error(ErrorKind::checkpoint,
-                concat((run / "lock").path(),
-                       " cannot be read as a lock, so who uses the run directory is not known; remove it if "
-                       "nobody does, or start again in ",
-                       fmt::format("{:.0f}", wait_s), " s"));
+    throw Error(
+        ErrorKind::checkpoint,
+        concat((run / "lock").path(),
+               " cannot be read as a lock, but changed just now, so the run directory is in use; choose "
+               "another --run-dir, or end what changes that file and remove it"));
   }
   throw Error(ErrorKind::checkpoint,
-              concat(run.path(), " is in use by ", name_of(holder), " since ", holder.since, ", heard of ",
-                     fmt::format("{:.0f}", std::max(silent_s, 0.0)),
-                     " s ago; let it end or choose another --run-dir (if it is dead, start again in ",
-                     fmt::format("{:.0f}", wait_s), " s)"));
+              concat(run.path(), " is in use by ", name_of(holder), " since ", holder.since, ", ", how_known,
+                     "; let it end or choose another --run-dir"));
 }
 
 /// Replaces the lock by the claim `mine`, whatever the lock is. A folder is no lock of ours; it is moved aside.
@@ -174,15 +165,56 @@ Created create(const DirectoryEntry& file, const std::string& text) {
     return create_atomically(file, text) ? Created::whole : Created::no;
   } catch (const Error&) {
     const int how = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    const Descriptor empty(::openat(file.folder(), file.name(), how, 0666));
+    const Descriptor empty = open_at(file, how);
     if (empty) return Created::empty;
     if (errno == EEXIST) return Created::no;
     throw;
   }
 }
 
+/// Why none of the claims can be one of a running process, or empty.
+std::string why_all_stale(const std::vector<Claim>& claims, const LockHolder& me) {
+  std::string why;
+  for (const Claim& claim : claims) {
+    why = why_stale(claim.holder, me);
+    if (why.empty()) break;
+  }
+  return why;
+}
+
+/// Throws when a claim is known to be one of a running process.
+void refuse_if_running(const Directory& run, const std::vector<Claim>& claims, const LockHolder& me) {
+  for (const Claim& claim : claims) {
+    if (process_of(claim.holder, me) == Process::running && why_stale(claim.holder, me).empty())
+      refuse(run, claim.holder, "which is running");
+  }
+}
+
+/// Looks at the claims until they have not changed for as long as their holders need for three heartbeats: in words, that
+/// they are stale. Empty when claims went away; throws when one changed. Looks are counted, so time in which this process
+/// is stopped, when nobody may have renewed the lock either, counts as one look.
+std::string watch(const Directory& run, const std::vector<Claim>& claims, const LockHolder& me,
+                  const RunLock::Listener& report, const RunLock::Pause& pause) {
+  double patience = 0.0;
+  for (const Claim& claim : claims) patience = std::max(patience, patience_s(claim.holder, me));
+  const std::string seconds = fmt::format("{:.3g} s", patience);
+  report(concat("waiting up to ", seconds, " to see whether ", name_of(claims.back().holder), " still runs"));
+  const int looks = std::max(30, static_cast<int>(std::ceil(patience)));
+  for (int i = 0; i < looks; ++i) {
+    pause(patience / looks);
+    const std::vector<Claim> now = read_claims(run / "lock");
+    if (same_claims(now, claims)) continue;
+    const auto changed =
+        std::mismatch(now.begin(), now.end(), claims.begin(), claims.end(), same_claim).first;
+    if (changed == now.end()) return {};
+    refuse(run, changed->holder, "seen alive just now");
+  }
+  return concat("it gave no sign of life for ", seconds);
+}
+
 /// Makes the lock this one's, or throws. False when its text is still to be written.
-bool acquire(const Directory& run, const LockHolder& me, const RunLock::Listener& took_over) {
+bool acquire(const Directory& run, const LockHolder& me, const RunLock::Listener& report,
+             const RunLock::Pause& pause) {
   constexpr int kRounds = 100;  // in each some other starter was faster
   const DirectoryEntry lock = run / "lock";
   const std::string text = to_text(me);
@@ -190,23 +222,24 @@ bool acquire(const Directory& run, const LockHolder& me, const RunLock::Listener
     if (const Created created = create(lock, text); created != Created::no) return created == Created::whole;
     const std::vector<Claim> claims = read_claims(lock);
     if (claims.empty()) continue;
-    const Claim& last = claims.back();
-    const double silent_s = file_system_now(lock + concat(".", me.token, ".now")) - last.modified;
-    const std::string stale = why_stale(last.holder, me, silent_s);
-    if (stale.empty()) refuse(run, last.holder, silent_s);
-    const DirectoryEntry mine = lock + concat(".after.", last.holder.token);
+    refuse_if_running(run, claims, me);
+    std::string stale = why_all_stale(claims, me);
+    if (stale.empty()) stale = watch(run, claims, me, report, pause);
+    if (stale.empty()) continue;
+    const DirectoryEntry mine = lock + concat(".after.", claims.back().holder.token);
     const Created created = create(mine, text);
     if (created == Created::no) continue;
-    std::vector<Claim> expected = claims;
-    expected.push_back({mine, me, 0.0});
-    if (created == Created::empty) expected.back().holder.token = concat(kUnreadable, '-', claims.size());
-    if (!same_claims(read_claims(lock), expected)) {
+    std::vector<Claim> now = read_claims(lock);
+    const std::string token = created == Created::whole ? me.token : concat(kUnreadable, '-', claims.size());
+    const bool first = !now.empty() && now.back().holder.token == token;
+    if (first) now.pop_back();
+    if (!first || !same_claims(now, claims)) {
       remove_file(mine);
       continue;
     }
     put_in_place(mine, lock);
     for (std::size_t i = 1; i < claims.size(); ++i) remove_file(claims[i].file);
-    took_over(concat("took over the lock of ", name_of(last.holder), ": ", stale));
+    report(concat("took over the lock of ", name_of(claims.back().holder), ": ", stale));
     return created == Created::whole;
   }
   throw Error(ErrorKind::checkpoint,
@@ -243,6 +276,7 @@ std::string to_text(const LockHolder& h) {
 LockHolder parse_lock(const std::string& text) {
   LockHolder h;
   h.token = kUnreadable;
+  h.heartbeat_s = 0.0;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const std::size_t at = line.find('=');
@@ -265,21 +299,19 @@ LockHolder parse_lock(const std::string& text) {
     if (key == "heartbeat_s") h.heartbeat_s = std::strtod(value.c_str(), nullptr);
   }
   constexpr double kSlowest = 60.0;  // or a lock could keep everybody waiting for years
-  if (!(h.heartbeat_s > 0.0 && h.heartbeat_s <= kSlowest)) h.heartbeat_s = LockHolder().heartbeat_s;
+  if (!(h.heartbeat_s > 0.0 && h.heartbeat_s <= kSlowest)) h.heartbeat_s = 0.0;
   return h;
 }
 
-std::string why_stale(const LockHolder& holder, const LockHolder& me, double silent_s) {
+std::string why_stale(const LockHolder& holder, const LockHolder& me) {
   if (!holder.job.empty() && holder.job == me.job && me.restarts > holder.restarts) {
     return concat("this is restart ", me.restarts, " of that job");
   }
-  const bool visible = !holder.boot.empty() && holder.host == me.host && holder.boot == me.boot &&
-                       holder.pid_namespace == me.pid_namespace && holder.pid > 0;
-  if (visible && is_gone(holder)) return "that process is gone";
-  if (silent_s > 3.0 * holder.heartbeat_s) {
-    return concat("it was last heard of ", fmt::format("{:.0f}", silent_s), " s ago");
-  }
-  return {};
+  return process_of(holder, me) == Process::gone ? "that process is gone" : "";
+}
+
+double patience_s(const LockHolder& holder, const LockHolder& me) {
+  return 3.0 * (holder.heartbeat_s > 0.0 ? holder.heartbeat_s : me.heartbeat_s);
 }
 
 /// Renews the lock, and notices when it is no longer this one's.
@@ -289,13 +321,14 @@ struct RunLock::Heart {
   std::jthread thread;  ///< last: it ends first
 };
 
-RunLock::RunLock(const Directory& run, LockHolder me, const Listener& took_over)
+RunLock::RunLock(const Directory& run, LockHolder me, const Listener& report, const Pause& pause)
     : lock_(run / "lock"), me_(std::move(me)), heart_(std::make_unique<Heart>()) {
-  signed_ = acquire(run, me_, took_over);
+  signed_ = acquire(run, me_, report, pause);
 }
 
-RunLock::RunLock(const Directory& run, LockHolder me, const Listener& took_over, Listener lost)
-    : RunLock(run, std::move(me), took_over) {
+RunLock::RunLock(const Directory& run, LockHolder me, const Listener& report, Listener lost,
+                 const Pause& pause)
+    : RunLock(run, std::move(me), report, pause) {
   heart_->thread =
       std::jthread([this, &heart = *heart_, lost = std::move(lost)](const std::stop_token& over) {
         using Clock = std::chrono::steady_clock;
@@ -334,6 +367,10 @@ void RunLock::sign() {
     signed_ = true;
   } catch (const Error&) {  // there is still no room
   }
+}
+
+void RunLock::sleep_for(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
 bool RunLock::held() const {

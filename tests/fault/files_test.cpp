@@ -3,7 +3,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 
+#include "cifar_mpi/base/text.hpp"
 #include "fault/disturbed_run.hpp"
 
 /// Whatever happens to the files and clocks of a run, started again it comes to the same end.
@@ -134,7 +136,7 @@ TEST_F(Fault, ASecondRunInTheDirectoryIsRefusedAndTheFirstGoesOn) {
   expect_same_groups("busy", "undisturbed");
 }
 
-TEST_F(Fault, ALockThatWasLeftOnAnotherHostIsTakenOverWhenItIsOld) {
+TEST_F(Fault, ALockThatWasLeftOnAnotherHostIsTakenOverWhenItDoesNotChange) {
   Process job = start(under_mpirun(endless("left_locked")), {}, file("left_locked.log"));
   const auto ranks = ranks_in_training(job, "left_locked");
   for (const auto& [rank, pid] : ranks) kill(pid, SIGKILL);
@@ -145,10 +147,38 @@ TEST_F(Fault, ALockThatWasLeftOnAnotherHostIsTakenOverWhenItIsOld) {
   ASSERT_EQ(gethostname(host, sizeof host), 0);
   const std::size_t at = holder.find(host);
   ASSERT_NE(at, std::string::npos) << holder;
-  std::ofstream(lock) << holder.replace(at, std::string(host).size(), "elsewhere");
-  fs::last_write_time(lock, fs::file_time_type::clock::now() - std::chrono::seconds(40));
+  holder.replace(at, std::string(host).size(), "elsewhere");
+  std::ofstream(lock) << std::regex_replace(holder, std::regex("heartbeat_s=.*"), "heartbeat_s=0.1");
   expect_same_end("left_locked");
-  EXPECT_NE(text_of(file("left_locked.log")).find("elsewhere"), std::string::npos);
+  EXPECT_NE(text_of(file("left_locked.log")).find("elsewhere: it gave no sign of life for 0.3 s"),
+            std::string::npos);
+}
+
+TEST_F(Fault, ARunOnFilesAsOfAClusterIsSavedResumedAndEvaluated) {
+  const std::string run = file("network");
+  const auto go = [&](const Words& words, const std::string& shift_s, int code) {
+    const Environment network{
+        {"LD_PRELOAD", CIFAR_MPI_NETWORK_FILES}, {"NETWORK_FILES", run}, {"NETWORK_FILES_SHIFT_S", shift_s}};
+    Process job = start(under_mpirun(words), network, file("network.log"));
+    EXPECT_EQ(job.wait(100.0), code) << job.output();
+    for (const char* met : {"ESTALE", "coarse times", "no O_TMPFILE"})
+      EXPECT_NE(job.output().find(concat("network files: ", met)), std::string::npos) << met;
+    EXPECT_EQ(job.output().find("warning"), std::string::npos) << job.output();
+    return job.output();
+  };
+  const std::string first = go(with(small("network"), {"--steps", "32"}), "-300", 0);
+  EXPECT_NE(first.find("network files: no links"), std::string::npos) << first;
+  // As if a start on another host had been killed.
+  std::ofstream(run + "/lock") << "token=0a\nhost=elsewhere\npid=1\nheartbeat_s=0.1\n";
+  const std::string second = go(small("network"), "300", 0);
+  EXPECT_NE(second.find("waiting up to 0.3 s to see whether process 1 on elsewhere still runs"),
+            std::string::npos)
+      << second;
+  EXPECT_NE(second.find("resuming at step 32 of 60"), std::string::npos) << second;
+  expect_same_groups("network", "undisturbed");
+  const std::string evaluated = go({kBin + "/cifar_mpi_eval", "--data", file("small.h5"), run}, "-300", 0);
+  EXPECT_NE(evaluated.find("precision"), std::string::npos) << evaluated;
+  EXPECT_TRUE(fs::exists(run + "/evaluation.h5"));
 }
 
 TEST_F(Fault, AClockThatJumpsDisturbsNothing) {

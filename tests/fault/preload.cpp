@@ -102,19 +102,20 @@ extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
   return status;
 }
 
-extern "C" int rename(const char* from, const char* to) noexcept {
+extern "C" int renameat(int from_folder, const char* from, int to_folder, const char* to) noexcept {
   static int checkpoints = 0;
-  static auto* const real = reinterpret_cast<int (*)(const char*, const char*)>(dlsym(RTLD_NEXT, "rename"));
-  const bool counts = std::strstr(to, "/step_") != nullptr && ++checkpoints == fault().when;
+  using Call = int (*)(int, const char*, int, const char*);
+  static auto* const real = reinterpret_cast<Call>(dlsym(RTLD_NEXT, "renameat"));
+  const bool counts = std::strncmp(to, "step_", 5) == 0 && ++checkpoints == fault().when;
   if (counts && fault().what == "before-rename") raise(SIGKILL);
-  const int status = real(from, to);
+  const int status = real(from_folder, from, to_folder, to);
   if (counts && fault().what == "after-rename") raise(SIGKILL);
   return status;
 }
 
-extern "C" int link(const char* from, const char* to) noexcept {
-  static auto* const real = reinterpret_cast<int (*)(const char*, const char*)>(dlsym(RTLD_NEXT, "link"));
-  const std::size_t length = std::strlen(to);
-  while (fault().what == "lock" && length > 5 && std::strcmp(to + length - 5, "/lock") == 0) pause();
-  return real(from, to);
+extern "C" int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) noexcept {
+  using Call = int (*)(int, const char*, int, const char*, int);
+  static auto* const real = reinterpret_cast<Call>(dlsym(RTLD_NEXT, "linkat"));
+  while (fault().what == "lock" && std::strcmp(to, "lock") == 0) pause();
+  return real(from_folder, from, to_folder, to, flags);
 }

@@ -218,7 +218,8 @@ void write_step(const Directory& run, std::uint64_t step, std::string& seen) {
 void read_run(const std::string& path, const Directory& run, std::string& seen) {
   goes_well(seen, [&] {
     const run::RunLock lock(
-        run, run::this_process(), [&](const std::string& why) { seen += why; }, [](const std::string&) {});
+        run, run::this_process(), [&](const std::string& why) { seen += why; }, [](const std::string&) {},
+        [](double) {});
   });
   goes_well(seen, [&] {
     if (const auto found = run::newest_valid_checkpoint(run, Log(1)))

@@ -102,8 +102,7 @@ TEST_F(HostileRun, Directory) {
         fs::copy(home("run"), folder + "/run", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
         if (seed == 0) return;
         Dice dice(seed);
-        const std::vector<std::string> names{"lock",
-                                             "exit",
+        const std::vector<std::string> names{"exit",
                                              "metrics.jsonl",
                                              "tensorboard",
                                              "config.toml",

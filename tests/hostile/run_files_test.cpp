@@ -288,7 +288,7 @@ TEST_F(Hostile, Lock) {
           std::string seen;
           const auto hear = [&](const std::string& why) { seen += why; };
           const Directory run(folder);
-          const run::RunLock lock(run, run::this_process(), hear, hear);
+          const run::RunLock lock(run, run::this_process(), hear, hear, [](double) {});
           return seen + (lock.held() ? "" : " not held");
         });
       });

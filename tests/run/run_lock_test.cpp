@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -31,9 +32,25 @@ using namespace std::chrono_literals;
 
 void ignore(const std::string&) {}
 
-std::unique_ptr<RunLock> lock(const TempDir& dir, const LockHolder& me = this_process()) {
-  return std::make_unique<RunLock>(dir.opened(), me, ignore, ignore);
+/// Gives the threads that renew locks some time, not all that a starter would wait.
+void pause_briefly(double seconds) { RunLock::sleep_for(std::min(seconds, 0.05)); }
+
+std::unique_ptr<RunLock> lock(const TempDir& dir, const LockHolder& me = this_process(),
+                              const RunLock::Pause& pause = pause_briefly) {
+  return std::make_unique<RunLock>(dir.opened(), me, ignore, ignore, pause);
 }
+
+/// Waits no time, but counts it, and calls `at_look` with the number of the look that follows.
+struct Watch {
+  std::function<void(int look)> at_look = [](int) {};
+  double waited_s = 0.0;
+  int looks = 0;
+
+  void operator()(double seconds) {
+    waited_s += seconds;
+    at_look(++looks);
+  }
+};
 
 /// The process number of a child that has ended and been buried.
 std::uint64_t ended_process() {
@@ -79,7 +96,7 @@ TEST(LockHolder, IsReadFromAnythingWithoutHarm) {
                            "heartbeat_s=1e300", "heartbeat_s=nan"}) {
     const LockHolder holder = parse_lock(text);
     EXPECT_EQ(holder.token, "unreadable") << text;
-    EXPECT_EQ(holder.heartbeat_s, 10.0) << text;
+    EXPECT_EQ(patience_s(holder, this_process(2.0)), 6.0) << text;
     EXPECT_EQ(holder.pid, 0u) << text;
   }
 }
@@ -90,31 +107,30 @@ TEST(WhyStale, KnowsAnEarlierStartOfTheSameJob) {
   holder.job = me.job = "17";
   holder.restarts = 1;
   me.restarts = 2;
-  EXPECT_EQ(why_stale(holder, me, 0.0), "this is restart 2 of that job");
+  EXPECT_EQ(why_stale(holder, me), "this is restart 2 of that job");
   me.restarts = 1;
-  EXPECT_EQ(why_stale(holder, me, 0.0), "");
+  EXPECT_EQ(why_stale(holder, me), "");
   me.restarts = 2;
   me.job = "18";
-  EXPECT_EQ(why_stale(holder, me, 0.0), "");
+  EXPECT_EQ(why_stale(holder, me), "");
   holder.job = me.job = "";
-  EXPECT_EQ(why_stale(holder, me, 0.0), "");
+  EXPECT_EQ(why_stale(holder, me), "");
 }
 
 TEST(WhyStale, KnowsAProcessThatIsGoneOnThisHost) {
   LockHolder holder = this_process();
   const LockHolder me = this_process();
-  EXPECT_EQ(why_stale(holder, me, 0.0), "");
+  EXPECT_EQ(why_stale(holder, me), "");
   holder.process_start += 1;
-  EXPECT_EQ(why_stale(holder, me, 0.0), "that process is gone");
+  EXPECT_EQ(why_stale(holder, me), "that process is gone");
   holder.process_start = me.process_start;
   holder.pid = ended_process();
-  EXPECT_EQ(why_stale(holder, me, 0.0), "that process is gone");
+  EXPECT_EQ(why_stale(holder, me), "that process is gone");
   // The same number elsewhere, before a reboot or in another container says nothing.
   for (std::string LockHolder::*where : {&LockHolder::host, &LockHolder::boot, &LockHolder::pid_namespace}) {
     LockHolder other = holder;
     other.*where = "another";
-    EXPECT_EQ(why_stale(other, me, 29.0), "");
-    EXPECT_EQ(why_stale(other, me, 31.0), "it was last heard of 31 s ago");
+    EXPECT_EQ(why_stale(other, me), "");
   }
 }
 
@@ -130,20 +146,12 @@ TEST(WhyStale, KnowsAProcessThatIsNotYetBuried) {
   std::string field;
   for (int i = 3; i <= 22; ++i) fields >> field;
   holder.process_start = std::stoull(field);
-  EXPECT_EQ(why_stale(holder, this_process(), 0.0), "");
+  EXPECT_EQ(why_stale(holder, this_process()), "");
   kill(child, SIGKILL);
   siginfo_t ended{};
   waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT);
-  EXPECT_EQ(why_stale(holder, this_process(), 0.0), "that process is gone");
+  EXPECT_EQ(why_stale(holder, this_process()), "that process is gone");
   waitpid(child, nullptr, 0);
-}
-
-TEST(WhyStale, KnowsThreeMissingHeartbeats) {
-  LockHolder holder = on_another_host();
-  holder.heartbeat_s = 2.0;
-  EXPECT_EQ(why_stale(holder, this_process(), 5.9), "");
-  EXPECT_EQ(why_stale(holder, this_process(), 6.1), "it was last heard of 6 s ago");
-  EXPECT_EQ(why_stale(holder, this_process(), -100.0), "");
 }
 
 TEST(RunLock, IsThereWhileItIsHeldAndRefusesAnother) {
@@ -161,13 +169,72 @@ TEST(RunLock, IsThereWhileItIsHeldAndRefusesAnother) {
   EXPECT_NO_THROW(lock(dir));
 }
 
-TEST(RunLock, SaysWhenALockFromElsewhereMayBeTaken) {
+TEST(RunLock, RefusesALockFromElsewhereAsSoonAsItChangesWhateverTheClocks) {
+  for (const double behind_s : {-300.0, 0.0, 300.0}) {
+    for (const int at : {3, 30}) {
+      const TempDir dir;
+      LockHolder holder = on_another_host();
+      holder.job = "99";
+      leave_lock(dir, holder, behind_s);
+      Watch watch;
+      watch.at_look = [&](int look) {
+        if (look == at) set_age(dir / "lock", behind_s - 10.0);
+      };
+      std::string heard;
+      const auto hear = [&](const std::string& text) { heard += text; };
+      expect_error(ErrorKind::checkpoint,
+                   {dir.path(), "in use", "elsewhere", "SLURM job 99", "seen alive just now", "--run-dir"},
+                   [&] { const RunLock mine(dir.opened(), this_process(), hear, ignore, std::ref(watch)); });
+      EXPECT_EQ(watch.looks, at);
+      EXPECT_TRUE(heard.starts_with("waiting up to 30 s to see whether process ")) << heard;
+      EXPECT_EQ(parse_lock(read_file(dir / "lock")).token, holder.token);
+      EXPECT_EQ(dir.files(), 1u);
+    }
+  }
+}
+
+TEST(RunLock, TakesOverALockFromElsewhereThatDoesNotChangeForThreeHeartbeats) {
+  for (const double age_s : {-1000.0, 0.0, 1000.0}) {
+    for (const double heartbeat_s : {2.0, 50.0}) {
+      const TempDir dir;
+      LockHolder holder = on_another_host();
+      holder.heartbeat_s = heartbeat_s;
+      leave_lock(dir, holder, age_s);
+      Watch watch;
+      watch.at_look = [&](int) { EXPECT_EQ(parse_lock(read_file(dir / "lock")).token, holder.token); };
+      std::string heard;
+      const auto hear = [&](const std::string& text) { heard = text; };
+      const RunLock mine(dir.opened(), this_process(), hear, ignore, std::ref(watch));
+      EXPECT_NEAR(watch.waited_s, 3.0 * heartbeat_s, 1e-6);
+      EXPECT_LE(watch.waited_s / watch.looks, 1.0 + 1e-6);
+      const std::string why = concat("no sign of life for ", static_cast<int>(3.0 * heartbeat_s), " s");
+      EXPECT_TRUE(heard.ends_with(why)) << heard;
+      EXPECT_TRUE(mine.held());
+      EXPECT_EQ(dir.files(), 1u);
+    }
+  }
+}
+
+TEST(RunLock, IsTakenWithoutMoreAdoWhenTheWatchedOneIsReleased) {
   const TempDir dir;
-  LockHolder holder = on_another_host();
-  holder.job = "99";
-  leave_lock(dir, holder, 12.0);
-  expect_error(ErrorKind::checkpoint,
-               {"elsewhere", "SLURM job 99", "heard of 12 s ago", "start again in 19 s"}, [&] { lock(dir); });
+  leave_lock(dir, on_another_host());
+  Watch watch;
+  watch.at_look = [&](int) { std::filesystem::remove(dir / "lock"); };
+  EXPECT_TRUE(lock(dir, this_process(), std::ref(watch))->held());
+  EXPECT_EQ(watch.looks, 1);
+}
+
+TEST(RunLock, GoesToTheFasterOfTwoThatWatchedIt) {
+  const TempDir dir;
+  leave_lock(dir, on_another_host());
+  LockHolder faster = on_another_host();
+  faster.host = "faster";
+  Watch watch;
+  watch.at_look = [&](int look) {
+    if (look == 5) leave_lock(dir, faster);
+  };
+  expect_error(ErrorKind::checkpoint, {"on faster", "seen alive just now"},
+               [&] { lock(dir, this_process(), std::ref(watch)); });
 }
 
 TEST(RunLock, TakesOverAStaleLockAndSaysWhy) {
@@ -184,13 +251,6 @@ TEST(RunLock, TakesOverAStaleLockAndSaysWhy) {
     EXPECT_EQ(parse_lock(read_file(dir / "lock")).token, me.token);
     EXPECT_EQ(dir.files(), 1u);
   }
-  leave_lock(dir, on_another_host(), 31.0);
-  EXPECT_NO_THROW(lock(dir));
-  EXPECT_EQ(dir.files(), 0u);
-  write_file(dir / "lock", "");
-  set_age(dir / "lock", 31.0);
-  EXPECT_NO_THROW(lock(dir));
-  EXPECT_EQ(dir.files(), 0u);
 }
 
 TEST(RunLock, IsAnEmptyFileOnAFullDiskUntilThereIsRoom) {
@@ -219,17 +279,8 @@ TEST(RunLock, IsAnEmptyFileOnAFullDiskUntilThereIsRoom) {
   EXPECT_EQ(dir.files(), 0u);
 }
 
-TEST(RunLock, LeavesADamagedLockAloneWhileItIsFresh) {
-  const TempDir dir;
-  write_file(dir / "lock", "to");
-  expect_error(ErrorKind::checkpoint, {dir / "lock", "cannot be read"}, [&] { lock(dir); });
-  std::filesystem::remove(dir / "lock");
-  std::filesystem::create_directory(dir / "lock");
-  expect_error(ErrorKind::checkpoint, {dir / "lock", "cannot be read"}, [&] { lock(dir); });
-}
-
-/// Makes what stands at `path` look as if it had been left there long ago.
-void make_old(const std::string& path) {
+/// Changes the time of what stands at `path`.
+void touch(const std::string& path) {
   const timespec then{std::time(nullptr) - 1000, 0};
   const timespec times[2] = {then, then};
   ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
@@ -237,6 +288,8 @@ void make_old(const std::string& path) {
 
 /// What anyone who can write the run directory may put in the place of the lock.
 const std::vector<std::pair<std::string, std::function<void(const std::string&)>>> kNoLocks{
+    {"an empty file", [](const std::string& path) { write_file(path, ""); }},
+    {"a damaged lock", [](const std::string& path) { write_file(path, "to"); }},
     {"a pipe", [](const std::string& path) { ASSERT_EQ(mkfifo(path.c_str(), 0666), 0); }},
     {"a link to an endless file",
      [](const std::string& path) { std::filesystem::create_symlink("/dev/zero", path); }},
@@ -256,17 +309,23 @@ const std::vector<std::pair<std::string, std::function<void(const std::string&)>
      }},
 };
 
-TEST(RunLock, TakesTheFreshForUnreadableAndTheOldOverWhateverStandsThere) {
+TEST(RunLock, IsTakenOverFromWhateverStandsThereUnlessThatChanges) {
   for (const auto& [what, make] : kNoLocks) {
     SCOPED_TRACE(what);
     const TempDir dir;
     make(dir / "lock");
     const bool readable = ::access((dir / "lock").c_str(), R_OK) == 0 && what == "a file without permissions";
     if (readable) continue;  // this is root, who may read everything
-    expect_error(ErrorKind::checkpoint, {dir / "lock", "cannot be read", "remove it"}, [&] { lock(dir); });
-    make_old(dir / "lock");
-    const LockHolder me = this_process();
-    const auto mine = lock(dir, me);
+    Watch watch;
+    watch.at_look = [&](int look) {
+      if (look == 2) touch(dir / "lock");
+    };
+    expect_error(ErrorKind::checkpoint, {dir / "lock", "cannot be read", "remove it"},
+                 [&] { lock(dir, this_process(), std::ref(watch)); });
+    Watch undisturbed;
+    const LockHolder me = this_process(4.0);
+    const auto mine = lock(dir, me, std::ref(undisturbed));
+    EXPECT_NEAR(undisturbed.waited_s, 12.0, 1e-6);
     EXPECT_EQ(parse_lock(read_file(dir / "lock")).token, me.token);
   }
 }
@@ -276,20 +335,16 @@ TEST(RunLock, FollowsEachTokenOnce) {
   LockHolder a = on_another_host(), b = on_another_host();
   const auto put = [&](const std::string& name, const LockHolder& holder) {
     write_file(dir / name, to_text(holder));
-    make_old(dir / name);
   };
   put("lock", a);
   put("lock.after." + a.token, b);
   put("lock.after." + b.token, a);
-  EXPECT_NO_THROW(lock(dir));
+  EXPECT_NO_THROW(lock(dir, this_process(), Watch()));
   put("lock", a);
   put("lock.after." + a.token, a);
-  EXPECT_NO_THROW(lock(dir));
-  for (const char* name : {"lock", "lock.after.unreadable"}) {
-    write_file(dir / name, "");
-    make_old(dir / name);
-  }
-  EXPECT_NO_THROW(lock(dir));
+  EXPECT_NO_THROW(lock(dir, this_process(), Watch()));
+  for (const char* name : {"lock", "lock.after.unreadable"}) write_file(dir / name, "");
+  EXPECT_NO_THROW(lock(dir, this_process(), Watch()));
   // A long chain, too, ends in a sentence.
   LockHolder holder = on_another_host();
   std::string name = "lock";
@@ -298,7 +353,8 @@ TEST(RunLock, FollowsEachTokenOnce) {
     name = "lock.after." + holder.token;
     holder.token = fmt::format("{:016x}", i + 1);
   }
-  expect_error(ErrorKind::checkpoint, {dir / "lock", "more than 100 claims"}, [&] { lock(dir); });
+  expect_error(ErrorKind::checkpoint, {dir / "lock", "more than 100 claims"},
+               [&] { lock(dir, this_process(), Watch()); });
 }
 
 TEST(RunLock, GoesOnWhereAStarterDiedWhileTakingOver) {
@@ -319,6 +375,22 @@ TEST(RunLock, GoesOnWhereAStarterDiedWhileTakingOver) {
   leave_lock(dir, gone);
   write_file(dir / ("lock.after." + gone.token), to_text(this_process()));
   expect_error(ErrorKind::checkpoint, {"in use"}, [&] { lock(dir); });
+}
+
+TEST(RunLock, IsNotTakenFromAHolderThatRunsOnAfterAStarterDiedWhileTakingOver) {
+  const TempDir dir;
+  const LockHolder holder = on_another_host();
+  LockHolder gone = this_process();
+  gone.pid = ended_process();
+  leave_lock(dir, holder);
+  write_file(dir / ("lock.after." + holder.token), to_text(gone));
+  Watch watch;
+  watch.at_look = [&](int look) {
+    if (look == 10) touch(dir / "lock");
+  };
+  expect_error(ErrorKind::checkpoint, {"elsewhere", "seen alive just now"},
+               [&] { lock(dir, this_process(), std::ref(watch)); });
+  EXPECT_EQ(parse_lock(read_file(dir / "lock")).token, holder.token);
 }
 
 TEST(RunLock, BeatsWhileItIsHeld) {
@@ -389,9 +461,13 @@ TEST(RunLock, IsNotLostWithItsFolder) {
 TEST(RunLock, GoesToOneOfManyWhoFindItStale) {
   for (int round = 0; round < 80; ++round) {
     const TempDir dir;
-    LockHolder gone = this_process();
-    gone.pid = ended_process();
-    leave_lock(dir, gone);
+    LockHolder stale = this_process();
+    if (round % 8 == 0)
+      stale = on_another_host();  // which all watch, 30 ms long
+    else
+      stale.pid = ended_process();
+    stale.heartbeat_s = 0.01;
+    leave_lock(dir, stale);
     std::atomic<int> holding{0};
     std::atomic<int> refused{0};
     std::atomic<bool> go{false};

@@ -91,6 +91,13 @@ bool remove_file(const DirectoryEntry& file);
 /// What a symbolic link says; empty when it is none.
 std::string read_link(const DirectoryEntry& link);
 
+/// What the system's openat gives, none when it fails (see errno). Tries once more after ESTALE: a network file system then
+/// looked where the file was before another node replaced it, and has dropped that knowledge.
+Descriptor open_at(int folder, const char* name, int flags);
+inline Descriptor open_at(const DirectoryEntry& entry, int flags) {
+  return open_at(entry.folder(), entry.name(), flags);
+}
+
 /// Opens a regular file with open's `flags`, for writing with O_CREAT also one that is not there yet; links are not
 /// followed and pipes not waited for. Nothing when there is none and O_CREAT is not among the flags. Throws Error{io}:
 /// "cannot read PATH: …".

@@ -8,6 +8,7 @@
 
 #include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/input_file.hpp"
+#include "cifar_mpi/comm/heartbeat.hpp"
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/run/run_lock.hpp"
 
@@ -72,8 +73,9 @@ class RunDirectory {
   /// Collective. Rank 0 makes the folders, takes the lock, and removes the last record and temporary files;
   /// nothing is touched when another run holds the lock (Error{checkpoint}). Throws Error{io} when nothing
   /// can be written. The other ranks open what rank 0 made, where they see it. `world` must outlive this object; all
-  /// ranks are ended when another run takes the lock over.
-  RunDirectory(std::string path, const comm::World& world);
+  /// ranks are ended when another run takes the lock over. Rank 0 may have to watch a lock that was left behind, half a
+  /// minute long; all ranks meanwhile make progress in `heart`.
+  RunDirectory(std::string path, const comm::World& world, comm::Heartbeat* heart = nullptr);
 
   /// The opened folder; none on another rank than 0 that cannot open it.
   const Directory& directory() const { return directory_; }

@@ -23,38 +23,47 @@ struct LockHolder {
   std::string job;                  ///< of SLURM, or empty
   std::uint64_t restarts = 0;       ///< of that job
   std::string since;                ///< wall time, for people
-  double heartbeat_s = 10.0;        ///< the file's modification time is renewed at least so often
+  double heartbeat_s = 10.0;        ///< the file's modification time is renewed that often; 0: not stated
 };
 
 /// This process, with a fresh token; job and restarts as SLURM's environment has them.
 LockHolder this_process(double heartbeat_s = 10.0);
 
 std::string to_text(const LockHolder& holder);
-/// What cannot be read stays as it is by default.
+/// What cannot be read stays as it is by default, but for the heartbeat, which is 0.
 LockHolder parse_lock(const std::string& text);
 
-/// Why `holder` can no longer be running, in words, or empty. `silent_s` is the time since its last
-/// heartbeat, by the clock of the file system that holds the lock.
-///
-/// It cannot when it was an earlier start of the same SLURM job; when its process is gone and that can be
-/// seen from here (same host, boot and namespace of process numbers); or when three heartbeats are missing.
-std::string why_stale(const LockHolder& holder, const LockHolder& me, double silent_s);
+/// Why `holder` can no longer be running, in words, or empty: it is an earlier start of the same SLURM job, or its
+/// process is gone and that can be seen from here (same host, boot and namespace of process numbers).
+std::string why_stale(const LockHolder& holder, const LockHolder& me);
+
+/// How long a lock must stay unchanged before it is stale: three heartbeats of `holder`, or of `me` when the lock does
+/// not state its heartbeat.
+double patience_s(const LockHolder& holder, const LockHolder& me);
 
 /// Holds RUN_DIR/lock from construction to destruction, with a thread that renews it.
+///
+/// A holder that cannot be judged from here is watched: its lock is stale when it does not change for `patience_s` of this
+/// process's own steady clock. No time stamp is compared with any clock, because a file system may take time stamps from
+/// the clock of the node that writes (Lustre does), and nodes' clocks differ.
 ///
 /// On a full disk the lock is an empty file until there is room, which the thread tries again at each heartbeat: a start
 /// with a smaller --keep can make some.
 ///
 /// Of several starters that find a stale lock, one gets it: to replace the lock with token T one must first
-/// create `lock.after.T`, which only one can, and find the lock still to be T's.
+/// create `lock.after.T`, which only one can, and find the lock still to be T's and unchanged since it was judged.
 class RunLock {
  public:
+  using Listener = std::function<void(const std::string&)>;
+  using Pause = std::function<void(double seconds)>;  ///< returns after that time, a second at most
+
   /// Throws Error{checkpoint} when another run holds the directory: who, since when, what to do; Error{io}
-  /// when nothing can be written there. `took_over` hears why a stale lock was no obstacle. `lost` is called,
+  /// when nothing can be written there. `report` receives, a sentence each, that a lock is being watched and why a stale
+  /// one was no obstacle; `pause` spends the time between two looks at a watched lock. `lost` is called,
   /// once, on the lock's own thread, when another run took this lock over, which it does only when this
   /// process stood still for three heartbeats. `run`, the opened run directory, must outlive this object.
-  using Listener = std::function<void(const std::string&)>;
-  RunLock(const Directory& run, LockHolder me, const Listener& took_over, Listener lost);
+  RunLock(const Directory& run, LockHolder me, const Listener& report, Listener lost,
+          const Pause& pause = sleep_for);
   /// Removes the lock if it is still this one's.
   ~RunLock();
   RunLock(const RunLock&) = delete;
@@ -63,8 +72,10 @@ class RunLock {
   /// False when another run holds the directory now.
   bool held() const;
 
+  static void sleep_for(double seconds);
+
  private:
-  RunLock(const Directory& run, LockHolder me, const Listener& took_over);
+  RunLock(const Directory& run, LockHolder me, const Listener& report, const Pause& pause);
 
   struct Heart;
   void sign();

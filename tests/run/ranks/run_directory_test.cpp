@@ -114,6 +114,18 @@ TEST_F(RunDirectoryTest, RefusesASecondRunAndTouchesNothing) {
   EXPECT_TRUE(fs::exists(run_dir() + "/checkpoints/step_000000001.h5.1-0.tmp"));
 }
 
+TEST_F(RunDirectoryTest, ShowsProgressOnAllRanksWhileALockIsWatched) {
+  if (world().rank() == 0) {
+    LockHolder holder = this_process(0.1);
+    holder.host = "elsewhere";
+    fs::create_directory(run_dir());
+    write_file(run_dir() + "/lock", to_text(holder));
+  }
+  comm::Heartbeat heart;
+  const RunDirectory directory(run_dir(), world(), &heart);
+  EXPECT_EQ(heart.progress.snapshot().count, 31u);  // looks, and the end
+}
+
 TEST_F(RunDirectoryTest, SaysWhereItCannotBeMade) {
   if (world().rank() == 0) write_file(run_dir(), "a file");
   world().barrier();
