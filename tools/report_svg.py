@@ -128,11 +128,11 @@ def lines_of(words, most):
     return lines
 
 
-def style_of(page):
-    """The page's colours and lines."""
-    colours = re.findall(r"--[\w]+: #\w+;", page[page.index(":root"):page.index("* { box-sizing")])
+def style_of(style):
+    """The colours and lines of the page's style; texts of a run's files stand elsewhere in the page, and may look like one."""
+    colours = re.findall(r"--[\w]+: #\w+;", style[style.index(":root"):style.index("* { box-sizing")])
     half = len(colours) // 2
-    rules = re.findall(r"^(?:path|\.grid|\.line|\.dots|\.band|\.mark|\.s\d) \{.*$", page, re.M)
+    rules = re.findall(r"^(?:path|\.grid|\.line|\.dots|\.band|\.mark|\.s\d) \{.*$", style, re.M)
     return (f":root {{ {' '.join(colours[:half])} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {' '.join(colours[half:])} }} }}\n" +
             "\n".join(rules) + "\ntext { font: 12px system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; fill: var(--soft); }\n"
             ".title { font-size: 15px; font-weight: 600; fill: var(--text); }\n.figure { font-size: 20px; font-weight: 600; fill: var(--text); }")
@@ -161,4 +161,4 @@ def svg_of(page):
         parts.append(text_at(LEFT, y, line))
     words = "; ".join(f'{tile.one("span").text()} {tile.one("b").text()}' for tile in root.one("ul", "tiles").all("li"))
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 20:.0f}" role="img" aria-label="{escape(words, {chr(34): "&quot;"})}">\n'
-            f'<style>\n{style_of(page)}\n</style>\n<rect width="100%" height="100%" fill="var(--ground)"/>\n' + "\n".join(parts) + "\n</svg>\n")
+            f'<style>\n{style_of(root.one("style").text())}\n</style>\n<rect width="100%" height="100%" fill="var(--ground)"/>\n' + "\n".join(parts) + "\n</svg>\n")

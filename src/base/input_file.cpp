@@ -39,6 +39,13 @@ ssize_t read_some(int descriptor, char* buffer, std::size_t size, off_t from = 0
   return static_cast<ssize_t>(got);
 }
 
+/// Where data stands, from there on; below 0 when the rest is a hole or nothing. Where the file system does not know of holes
+/// all is data.
+off_t next_data(int descriptor, off_t from) {
+  const off_t found = ::lseek(descriptor, from, SEEK_DATA);
+  return found < 0 && errno != ENXIO ? from : found;
+}
+
 /// All of a file of at most `most` bytes; nothing of a larger one, or when reading fails.
 std::optional<std::string> read_all(int descriptor, std::size_t most) {
   std::string content(most + 1, '\0');
@@ -82,8 +89,11 @@ std::string InputFile::fault() const {
   if (!problem_.empty()) return fault_ ? problem_ : std::string();
   std::vector<char> chunk(1 << 20);
   ssize_t size = 0;
-  for (off_t from = 0; (size = read_some(descriptor_.get(), chunk.data(), chunk.size(), from)) > 0;)
-    from += size;
+  off_t from = 0;
+  do {
+    from = next_data(descriptor_.get(), from + size);  // a file of holes can be longer than anybody can read
+    size = from < 0 ? 0 : read_some(descriptor_.get(), chunk.data(), chunk.size(), from);
+  } while (size > 0);
   return size < 0 ? last_error() : std::string();
 }
 

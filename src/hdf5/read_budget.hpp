@@ -26,6 +26,9 @@ class ReadBudget {
     return true;
   }
 
+  /// Whether `take` would succeed: for memory that is given back at once.
+  bool covers(std::uint64_t count, std::uint64_t bytes) const { return ReadBudget(*this).take(count, bytes); }
+
  private:
   std::uint64_t left_ = 0;
 };

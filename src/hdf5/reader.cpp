@@ -7,6 +7,7 @@
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/call.hpp"
+#include "hdf5/chunks.hpp"
 #include "hdf5/hdf5.hpp"
 
 namespace cifar_mpi::hdf5 {
@@ -60,12 +61,6 @@ bool holds(std::uint64_t bytes, const Dims& dims, std::size_t element_bytes) {
     if (__builtin_mul_overflow(needed, d, &needed)) return false;
   }
   return needed <= bytes;
-}
-
-/// Whether a filter gives as many bytes as it is given. Others, which compress, would let a small file
-/// announce, and a smaller one than it announces unpack, any number of bytes.
-bool keeps_size(H5Z_filter_t filter) {
-  return filter == H5Z_FILTER_FLETCHER32 || filter == H5Z_FILTER_SHUFFLE;
 }
 
 /// What `read_text` needs for each string.
@@ -212,9 +207,7 @@ Hid Reader::open_dataset(std::string_view object) const {
                 "), which are not opened; copy it into this one"));
   }
   for (int i = 0; i < H5Pget_nfilters(made.get()); ++i) {
-    std::size_t values = 0;
-    const H5Z_filter_t filter =
-        H5Pget_filter(made.get(), static_cast<unsigned>(i), nullptr, &values, nullptr, 0, nullptr, nullptr);
+    const H5Z_filter_t filter = filter_of(made, i);
     if (keeps_size(filter)) continue;
     fail(object,
          concat("it is compressed (filter ", filter,
@@ -280,6 +273,8 @@ void Reader::read_whole(std::string_view object, Type wanted, void* values, std:
   }
   if (count(found) != size) fail(object, concat("expected ", size, " values, found dims ", to_string(found)));
   if (size == 0) return;
+  if (const std::string problem = problem_of_chunks(set, all_rows(found), budget_); !problem.empty())
+    fail(object, problem);
   if (H5Dread(set.get(), memory_type(wanted), H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0)
     fail_hdf5(object, "read");
 }
@@ -301,6 +296,8 @@ void Reader::read_rows(std::string_view object, Type wanted, std::uint64_t first
   part[0] = rows;
   if (count(part) != size) fail(object, concat("expected ", size, " values, found dims ", to_string(part)));
   if (size == 0) return;
+  if (const std::string problem = problem_of_chunks(set, {part, first, rows}, budget_); !problem.empty())
+    fail(object, problem);
   const std::vector<hsize_t> extents(part.begin(), part.end());
   std::vector<hsize_t> start(part.size(), 0);
   start[0] = first;
@@ -326,6 +323,8 @@ std::vector<std::string> Reader::read_strings(std::string_view object, std::uint
   const Dims found = dims(set, object);
   if (count(found) > most) fail(object, concat("it has ", count(found), " texts, expected at most ", most));
   charge(object, count(found), text_bytes(type.get()));
+  if (const std::string problem = problem_of_chunks(set, all_rows(found), budget_); !problem.empty())
+    fail(object, problem);
   std::vector<std::string> values(count(found));
   const bool good = read_text(type.get(), values, [&](hid_t memory, void* destination) {
     return H5Dread(set.get(), memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, destination) >= 0;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cifar_mpi/base/text.hpp"
 #include "hdf5/call.hpp"
 #include "hdf5/hdf5.hpp"
 #include "support/temp_dir.hpp"
@@ -187,6 +188,59 @@ TEST_F(Hdf5Stranger, GetsNoMemoryForMoreThanTheFileHas) {
   const Reader file(path_);
   expect_error(ErrorKind::data, {path_, "/little", "614400", "1024 bytes"},
                [&] { file.read<std::uint8_t>("/little"); });
+}
+
+/// Makes /bytes of three chunks of 4096 bytes and writes so many bytes into each, as its filters would have left them.
+void write_chunks(const std::string& path, const Hid& create, const std::vector<std::size_t>& stored) {
+  constexpr hsize_t kChunk = 4096;
+  const Hid file = foreign_file(path);
+  H5Pset_chunk(create.get(), 1, &kChunk);
+  announce(file, "bytes", 3 * kChunk, create);
+  const Hid set(H5Dopen2(file.get(), "bytes", H5P_DEFAULT));
+  for (hsize_t i = 0; i < stored.size(); ++i) {
+    const std::vector<std::uint8_t> part(stored[i], 7);
+    const hsize_t offset = i * kChunk;
+    if (!part.empty()) {
+      ASSERT_GE(H5Dwrite_chunk(set.get(), H5P_DEFAULT, 0, &offset, part.size(), part.data()), 0);
+    }
+  }
+}
+
+TEST_F(Hdf5Stranger, GetsNothingOfTheMemoryBehindAChunkThatIsTooShort) {
+  for (const bool summed : {false, true}) {
+    const Hid create(H5Pcreate(H5P_DATASET_CREATE));
+    ASSERT_GE(summed ? H5Pset_fletcher32(create.get()) : H5Pset_shuffle(create.get()), 0);
+    std::vector<std::uint8_t> rows(4096);
+    for (const std::size_t second : std::vector<std::size_t>{0, 3, 8, summed ? 4099u : 4095u}) {
+      write_chunks(path_, create, {20'000, second, 4100});
+      const Reader file(path_);
+      const std::string problem = concat(second, " of ", summed ? 4100 : 4096, " bytes");
+      expect_error(ErrorKind::data, {path_, "/bytes", problem}, [&] { file.read<std::uint8_t>("/bytes"); });
+      expect_error(ErrorKind::data, {path_, "/bytes", problem},
+                   [&] { file.read_rows("/bytes", 8000, 4096, std::span(rows)); });
+    }
+  }
+  const Hid create(H5Pcreate(H5P_DATASET_CREATE));
+  ASSERT_GE(H5Pset_shuffle(create.get()), 0);
+  write_chunks(path_, create, {4096, 4096, 4096});
+  EXPECT_EQ(Reader(path_).read<std::uint8_t>("/bytes"), std::vector<std::uint8_t>(3 * 4096, 7));
+}
+
+TEST_F(Hdf5Stranger, GetsNoMemoryForVeryManyChunks) {
+  constexpr hsize_t kAnnounced = 1 << 16, kChunk = 1;
+  {
+    const Hid file = foreign_file(path_);
+    const Hid create(H5Pcreate(H5P_DATASET_CREATE));
+    H5Pset_chunk(create.get(), 1, &kChunk);
+    H5Pset_alloc_time(create.get(), H5D_ALLOC_TIME_EARLY);
+    announce(file, "bytes", kAnnounced, create);
+  }
+  const Reader file(path_);
+  expect_error(ErrorKind::data, {path_, "/bytes", "65536 chunks", "h5repack"},
+               [&] { file.read<std::uint8_t>("/bytes"); });
+  std::vector<std::uint8_t> rows(1000, 1);
+  file.read_rows("/bytes", 5, 1000, std::span(rows));
+  EXPECT_EQ(rows, std::vector<std::uint8_t>(1000, 0));
 }
 
 TEST_F(Hdf5Stranger, CannotGiveTextOfVariableLength) {

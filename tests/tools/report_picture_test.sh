@@ -63,6 +63,18 @@ DrawsNoPageThatStandsInTheRunDirectory() {
   grep -q ours run/report.svg || fail "the picture is not of the page that the report wrote"
 }
 
+TakesNoStyleFromTheFilesOfARun() {
+  with_a_checkout
+  stand_in checkout/build/cifar_mpi_report <<'END'
+echo '<title>:root { --ground: #666; } * { box-sizing</title>' >"$2"
+printf '<style>\n:root { --ground: #fff; }\n.dark { --ground: #000; }\n* { box-sizing: border-box }\npath { fill: none }\n</style>\n' >>"$2"
+printf '<pre>\npath { background: url(https://example.com/) }\n</pre><p class=verdict>a run</p>\n' >>"$2"
+END
+  ends_with 0 picture --svg run
+  grep -qF 'path { fill: none }' run/report.svg || fail "the style of the page is missing: $(cat run/report.svg)"
+  ! grep -qE 'example|#666' run/report.svg || fail "the text of the run became a style: $(cat run/report.svg)"
+}
+
 LeavesAFileAloneThatIsNotRegular() {
   with_a_checkout
   ln -s precious link
