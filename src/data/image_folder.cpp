@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -57,6 +58,23 @@ bool has_image_name(const fs::path& path) {
 std::string below(const std::string& root, const std::string& path) {
   const std::string rest = path.substr(std::min(path.size(), root.size()));
   return rest.substr(rest.starts_with('/') ? 1 : 0);
+}
+
+/// Follows no link below `root`: since it was listed somebody may have put one in the place of a folder.
+Picture read_below(const Directory& root, const std::string& path) {
+  Directory opened;
+  const Directory* folder = &root;
+  std::size_t at = 0;
+  for (std::size_t end = 0; (end = path.find('/', at)) != std::string::npos; at = end + 1) {
+    try {
+      Directory next(*folder / path.substr(at, end - at));
+      opened = std::move(next);
+    } catch (const Error& error) {
+      fail(error.what());
+    }
+    folder = &opened;
+  }
+  return read_picture(*folder / path.substr(at));
 }
 
 void note_other(ImageFolder& folder, const fs::path& path) {
@@ -177,9 +195,10 @@ Samples read_images(const ImageFolder& folder, int size, const ReadEvents& event
   samples.images.resize(folder.images.size() * image_bytes);
   samples.labels.reserve(folder.images.size());
   std::uint64_t done = 0;
+  const Directory root(folder.root);
   for (const ListedImage& image : folder.images) {
     try {
-      const Picture picture = read_picture(concat(folder.root, "/", image.path));
+      const Picture picture = read_below(root, image.path);
       const std::span<std::uint8_t> all(samples.images);
       average_centre_square(picture, size, all.subspan(samples.labels.size() * image_bytes, image_bytes));
       samples.labels.push_back(image.label);

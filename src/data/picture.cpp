@@ -21,13 +21,14 @@ namespace {
 [[noreturn]] void fail_by_system() { throw Misread{std::generic_category().message(errno)}; }
 
 /// The whole content of a regular file that is no link.
-std::vector<std::uint8_t> read_file(const std::string& path) {
+std::vector<std::uint8_t> read_file(const DirectoryEntry& entry) {
   struct stat found {};
-  if (::lstat(path.c_str(), &found) != 0) fail_by_system();
+  if (::fstatat(entry.folder(), entry.name(), &found, AT_SYMLINK_NOFOLLOW) != 0) fail_by_system();
   if (S_ISLNK(found.st_mode))
     throw Misread{"it is a symbolic link, which is not followed; copy what it points to"};
   if (!S_ISREG(found.st_mode)) throw Misread{"it is no regular file"};
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  const Descriptor file(
+      ::openat(entry.folder(), entry.name(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!file || ::fstat(file.get(), &found) != 0) fail_by_system();
   const auto size = static_cast<std::uint64_t>(found.st_size);
   if (size == 0) throw Misread{"it is empty"};
@@ -88,14 +89,14 @@ Picture make_picture(std::uint64_t width, std::uint64_t height) {
           std::make_unique_for_overwrite<std::uint8_t[]>(3 * width * height)};
 }
 
-Picture read_picture(const std::string& path) {
+Picture read_picture(const DirectoryEntry& entry) {
   try {
-    const std::vector<std::uint8_t> file = read_file(path);
+    const std::vector<std::uint8_t> file = read_file(entry);
     if (begins_with(file, "\x89PNG\r\n\x1a\n")) return decode_png(file);
     if (begins_with(file, "\xff\xd8\xff")) return decode_jpeg(file);
     throw Misread{"it is neither PNG nor JPEG by its first bytes"};
   } catch (const Misread& misread) {
-    throw Error(ErrorKind::data, concat("cannot read '", path, "': ", misread.why));
+    throw Error(ErrorKind::data, concat("cannot read '", entry.path(), "': ", misread.why));
   }
 }
 

@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 
+#include "cifar_mpi/base/directory.hpp"
+
 /// Pictures of any size, PNG and JPEG, and how they become the square images of a dataset.
 namespace cifar_mpi::data {
 
@@ -39,9 +41,9 @@ Picture decode_png(std::span<const std::uint8_t> file);
 /// without libjpeg Error{device}.
 Picture decode_jpeg(std::span<const std::uint8_t> file);
 
-/// Reads the file at `path` as what its first bytes say, PNG or JPEG. Throws Error{data} naming it. Follows no
+/// Reads the file as what its first bytes say, PNG or JPEG. Throws Error{data} naming it. Follows no
 /// symbolic link and waits for no pipe.
-Picture read_picture(const std::string& path);
+Picture read_picture(const DirectoryEntry& entry);
 
 /// The centre square of `picture`, its side S the shorter side (one line less at the left or top where the rest
 /// is odd), averaged over areas: pixel i of an axis is the mean over [i·S/size, (i + 1)·S/size), source pixels at

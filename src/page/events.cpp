@@ -64,10 +64,11 @@ std::string mark_text(const RunEvent& event) {
 }
 
 std::string row(const Run& run, const RunEvent& event, bool named) {
+  constexpr std::size_t kMost = 4000;  // as much as a line of `exit` has
   return concat("<tr>", named ? concat("<th scope=\"row\">", html(run.name), "</th>") : std::string(), "<td>",
-                html(event.time), "</td><td>", whole(static_cast<double>(event.step)),
+                html(shortened(event.time, 40)), "</td><td>", whole(static_cast<double>(event.step)),
                 "</td><td class=\"word\">", to_string(event.kind), "</td><td class=\"wide\">",
-                html(sentence(event)), "</td></tr>");
+                html(shortened(sentence(event), kMost)), "</td></tr>");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <set>
 
 #include "cifar_mpi/base/clock.hpp"
@@ -91,6 +92,29 @@ void find_state(Run& run) {
   }
 }
 
+/// A page repeats a text, and escaping makes up to six bytes of one. No text of ours is as long as this.
+constexpr std::size_t kLongestText = 4000, kMostItems = 300, kLongestPlan = 1 << 20;
+
+void shorten(std::initializer_list<std::string*> texts) {
+  for (std::string* const text : texts) *text = shortened(*text, kLongestText);
+}
+
+void shorten(run::Checkpoint& checkpoint) {
+  for (RunFingerprint* const items : {&checkpoint.progress.identity, &checkpoint.progress.resolved}) {
+    items->resize(std::min(items->size(), kMostItems));
+    for (auto& [name, value] : *items) shorten({&name, &value});
+  }
+  run::Provenance& from = checkpoint.provenance;
+  shorten({&from.learning_rate_rule, &from.precision, &from.backend, &from.git_revision, &from.time,
+           &from.initialized_from});
+  from.kernels = shortened(from.kernels, kLongestPlan);
+}
+
+void shorten(report::Timeline& timeline) {
+  shorten({&timeline.program, &timeline.collective, &timeline.wire});
+  for (std::string& host : timeline.hosts) shorten({&host});
+}
+
 void read_newest_checkpoint(Run& run) {
   const std::vector<std::uint64_t> steps = run::list_checkpoints(run.directory);
   for (auto step = steps.rbegin(); step != steps.rend() && !run.checkpoint; ++step) {
@@ -98,6 +122,7 @@ void read_newest_checkpoint(Run& run) {
     if (file.missing()) continue;  // retired meanwhile by the run
     try_to(run, [&] {
       run.checkpoint = run::read_checkpoint(file);
+      shorten(*run.checkpoint);
       run.checkpoint_path = file.path();
     });
   }
@@ -150,6 +175,8 @@ Run load_run(const std::string& dir) {
   try_to_read(run, "summaries.h5", run.summaries, read_summaries);
   try_to_read(run, "timeline.h5", run.timeline, report::read_timeline);
   if (run.timeline && run.timeline->steps.empty()) run.timeline.reset();
+  if (run.timeline) shorten(*run.timeline);
+  if (run.summaries) shorten({&run.summaries->lacking});
   if (run.metrics.steps.empty())
     run.problems.push_back(concat("there are no curves: no line of ",
                                   (run.directory / "metrics.jsonl").path(), " tells of a step"));

@@ -6,9 +6,11 @@
 
 #include "cifar_mpi/report/timeline_file.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
+#include "page/budget.hpp"
 #include "page/curves.hpp"
 #include "page/events.hpp"
 #include "page/facts.hpp"
+#include "page/page.hpp"
 #include "report/summary_history.hpp"
 #include "support/temp_dir.hpp"
 
@@ -111,6 +113,39 @@ TEST(LoadRun, FollowsNoLinkToWhatARunLeaves) {
   }
   fs::create_symlink(elsewhere / "none", folder / "summaries.h5");
   EXPECT_TRUE(mentions(load_run(folder.path()).problems, "summaries.h5': it is a symbolic link"));
+}
+
+TEST(LoadRun, KeepsTheBeginningsOfVeryLongTexts) {
+  const TempDir folder;
+  fs::create_directory(folder / "checkpoints");
+  const std::string text(1'000'000, '"');
+  run::Checkpoint checkpoint;
+  for (const optim::StateRow& row : optim::state_rows(checkpoint.optimizer.kind))
+    checkpoint.state[row.role].push_back({"conv1/weights", {0}, "none", {}});
+  checkpoint.progress.step = 1;
+  checkpoint.progress.identity = {{"model", text}};
+  checkpoint.progress.resolved.assign(1000, {"threads", "1"});
+  checkpoint.provenance.backend = checkpoint.provenance.initialized_from = text;
+  checkpoint.provenance.kernels = text + text;
+  run::write_checkpoint(folder / "checkpoints/step_000000001.h5", checkpoint);
+  report::Timeline timeline;
+  timeline.hosts = {text};
+  timeline.clock_uncertainty_ns = {0};
+  timeline.collective = text;
+  timeline.tasks = {{"work", 0, engine::TaskKind::work, 0, {}}};
+  timeline.steps = {{1, {{0, 90, {{0, 0, 50}}, 0}}}};
+  report::write_timeline(folder / "timeline.h5", timeline);
+  std::string metrics = report_line(1, 1);
+  for (int i = 0; i < 200; ++i)
+    metrics += "{\"event\":\"fault\",\"step\":1,\"text\":\"" + std::string(60'000, '&') + "\"}\n";
+  write_file(folder / "metrics.jsonl", metrics);
+  std::vector<page::Run> runs;
+  runs.push_back(load_run(folder.path()));
+  EXPECT_TRUE(runs[0].checkpoint && runs[0].timeline);
+  runs[0].verdict = verdict_of(runs[0], nullptr);
+  const std::string page = page_html(runs, folder / "report.html");
+  EXPECT_NE(page.find("&quot;…</dd>"), std::string::npos);
+  EXPECT_LT(page.size(), 12'000'000u);  // 6 of them are the kernels, 4 the events
 }
 
 TEST(LoadRun, SaysThatThereAreNoMetrics) {

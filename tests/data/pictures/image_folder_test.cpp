@@ -55,6 +55,23 @@ TEST(ImageFolder, TakesSubfoldersAndLeavesOutWhatIsNoImage) {
   EXPECT_EQ(folder.other_file, "5.png");
 }
 
+TEST(ImageFolder, LeadsNowhereElseThroughALinkThatCameAfterTheListing) {
+  const TempDir dir, elsewhere;
+  for (const char* name : {"set/a/deep/1.png", "set/b/2.png"})
+    put(dir, name, png_file(8, 8, filled(8, 8, {1, 2, 3})));
+  put(elsewhere, "deep/1.png", png_file(8, 8, filled(8, 8, {7, 7, 7})));
+  const ImageFolder folder = list_image_folder(dir / "set");
+  EXPECT_EQ(read_images(folder, 8, {}).labels.size(), 2u);
+  for (const auto& [name, target] : {std::pair{"set/a", ""}, {"set/a/deep", "/deep"}}) {
+    fs::rename(dir / name, dir / "aside");
+    fs::create_directory_symlink(elsewhere.path() + target, dir / name);
+    expect_error(ErrorKind::data, {dir / name, "symbolic link, which is not followed"},
+                 [&] { static_cast<void>(read_images(folder, 8, {})); });
+    fs::remove(dir / name);
+    fs::rename(dir / "aside", dir / name);
+  }
+}
+
 TEST(ImageFolder, IsRefusedInASentence) {
   const TempDir dir;
   expect_refused(dir / "none", {dir / "none", "No such file"});
