@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstddef>
 #include <cstdlib>
 
 #include "cifar_mpi/engine/layout.hpp"
@@ -48,11 +49,25 @@ extern "C" void on_continue(int, siginfo_t* info, void*) {
     launcher_notices.fetch_add(1, std::memory_order_relaxed);
 }
 
+/// Gives handlers on this thread a stack of their own. oneDNN's matrix products keep the stack pointer in a buffer of the heap
+/// for a while (with AVX2, where the inner extent is above 8192), and a handler would write over what lies before it.
+void make_signal_stack() {
+  constexpr std::size_t kBytes = 64 << 10;  // the registers that the kernel saves take up to 11 KiB
+  alignas(64) static std::byte memory[kBytes];
+  const stack_t stack{.ss_sp = memory, .ss_flags = 0, .ss_size = kBytes};
+  sigaltstack(&stack, nullptr);
+}
+
+void handle(int signal, struct sigaction action) {
+  make_signal_stack();
+  action.sa_flags |= SA_RESTART | SA_ONSTACK;
+  sigaction(signal, &action, nullptr);
+}
+
 void handle(int signal, void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
-  sigaction(signal, &action, nullptr);
+  handle(signal, action);
 }
 
 bool is_ignored(int signal) {
@@ -76,8 +91,8 @@ void handle_stop_signals(std::atomic<int>& stop_request) {
   if (!is_ignored(SIGHUP)) handle(SIGHUP, on_stop);
   struct sigaction action {};
   action.sa_sigaction = on_continue;
-  action.sa_flags = SA_RESTART | SA_SIGINFO;
-  sigaction(SIGCONT, &action, nullptr);
+  action.sa_flags = SA_SIGINFO;
+  handle(SIGCONT, action);
 }
 
 void handle_user_signals(std::atomic<int>& requests) {

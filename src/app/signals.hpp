@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-/// Being asked to stop, and for a trace.
+/// Requests to stop, and for a trace. The functions are for the main thread: handlers run there, on a stack of their own.
 namespace cifar_mpi::app {
 
 /// From now on engine::kStopRequest is set in the word by SIGTERM, SIGUSR1, SIGINT, and SIGHUP unless that is ignored

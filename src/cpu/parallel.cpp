@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include "cifar_mpi/base/signals.hpp"
 #include "cpu/team.hpp"
 
 namespace cifar_mpi::cpu {
@@ -35,6 +36,9 @@ int loop_threads() { return team().size(); }
 void set_loop_threads(int threads) {
   team().resize(threads);
   omp_set_num_threads(threads);
+  const SignalBlock block;  // oneDNN's threads start here, and get no signals: see app/signals.cpp
+#pragma omp parallel
+  static_cast<void>(omp_get_thread_num());
 }
 int loop_thread() { return Team::thread_number(); }
 

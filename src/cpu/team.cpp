@@ -9,6 +9,7 @@
 #include <climits>
 
 #include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/signals.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {
@@ -76,6 +77,7 @@ void Team::resize(int threads) {
   size_ = threads;
   shares_ = std::make_unique<Share[]>(static_cast<std::size_t>(size_));
   spins_ = size_ <= cores_here();
+  const SignalBlock block;  // workers get no signals
   for (int number = 1; number < size_; ++number) workers_.emplace_back([this, number] { work(number); });
 }
 

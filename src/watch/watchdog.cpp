@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <cstdlib>
 #include <limits>
 #include <mutex>
@@ -16,6 +15,7 @@
 
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/signals.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "watch/node_reports.hpp"
 #include "watch/stall.hpp"
@@ -26,16 +26,11 @@ namespace {
 constexpr double kBetweenLooks = 0.25;
 constexpr double kBetweenReports = 1.0;
 
-/// Starts a thread to which no signal is delivered: they are to interrupt what the main thread waits in.
+/// Starts a thread to which no signal is delivered.
 template <class Work>
 std::thread start_thread(Work work) {
-  sigset_t all{};
-  sigset_t before{};
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(work));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  const SignalBlock block;
+  return std::thread(std::move(work));
 }
 
 constexpr char kWaits = '=', kWorks = '-';
