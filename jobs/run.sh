@@ -21,6 +21,7 @@ find_run_dir() {
   if [ -z "$run_dir" ]; then
     run_dir=runs/$SLURM_JOB_NAME-$SLURM_JOB_ID
     own_options=(--run-dir "$run_dir")
+    [ ! -L "$run_dir" ] || stop 2 "$run_dir is a symbolic link that this job did not make; name the run directory with --run-dir."
   fi
   mkdir -p "$run_dir" || stop 5 "the run directory $run_dir cannot be made; name another one with --run-dir."
 }
@@ -33,7 +34,8 @@ uncounted_gpus() {
     return
   fi
   files=$(find /dev -maxdepth 1 -name 'nvidia[0-9]*' -type c | wc -l)
-  visible=$(wc -w <<<"${CUDA_VISIBLE_DEVICES//,/ }")
+  visible=${CUDA_VISIBLE_DEVICES-}
+  visible=$(wc -w <<<"${visible//,/ }")
   if [ -n "${CUDA_VISIBLE_DEVICES+set}" ] && [ "$visible" -lt "$files" ]; then files=$visible; fi
   echo "$files"
 }

@@ -80,6 +80,18 @@ InputFile::InputFile(const std::string& path) : InputFile(DirectoryEntry(path), 
 
 InputFile::InputFile(const DirectoryEntry& file) : InputFile(file, O_NOFOLLOW) {}
 
+std::uint64_t InputFile::size() const {
+  struct stat found {};
+  return descriptor_ && ::fstat(descriptor_.get(), &found) == 0 ? static_cast<std::uint64_t>(found.st_size)
+                                                                : 0;
+}
+
+bool InputFile::read(std::span<std::byte> content) const {
+  errno = 0;
+  const ssize_t size = read_some(descriptor_.get(), reinterpret_cast<char*>(content.data()), content.size());
+  return size >= 0 && static_cast<std::size_t>(size) == content.size();
+}
+
 double InputFile::modified_s() const {
   struct stat found {};
   return descriptor_ && ::fstat(descriptor_.get(), &found) == 0 ? seconds(found.st_mtim) : 0.0;
@@ -96,8 +108,6 @@ std::string InputFile::fault() const {
   } while (size > 0);
   return size < 0 ? last_error() : std::string();
 }
-
-std::string why_unreadable(const std::string& path) { return InputFile(path).problem(); }
 
 std::optional<SmallFile> read_small_file(const DirectoryEntry& entry, std::size_t most) {
   constexpr int kCarefully = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;

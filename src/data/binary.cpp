@@ -1,8 +1,5 @@
 #include <cstddef>
-#include <filesystem>
-#include <fstream>
 #include <span>
-#include <system_error>
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/error.hpp"
@@ -19,19 +16,16 @@ constexpr std::size_t kImageBytes = 3 * kPixels;
 std::vector<std::uint8_t> read_records(const std::string& path, std::size_t count,
                                        const BinaryRecord& record) {
   const std::size_t size = count * (record.label_bytes + kImageBytes);
-  std::string why = why_unreadable(path);
-  std::error_code error;
-  const std::uintmax_t found = why.empty() ? std::filesystem::file_size(path, error) : 0;
-  if (error) why = error.message();
-  if (!why.empty()) throw Error(ErrorKind::data, concat("cannot read '", path, "': ", why));
-  if (found != size) {
+  const InputFile file(path);
+  if (!file.problem().empty())
+    throw Error(ErrorKind::data, concat("cannot read '", path, "': ", file.problem()));
+  if (const std::uint64_t found = file.size(); found != size) {
     throw Error(ErrorKind::data,
                 concat("'", path, "' has ", found, " bytes, but ", count, " ", record.set, " records have ",
                        size, "; the download is incomplete or another file, fetch it again"));
   }
   std::vector<std::uint8_t> content(size);
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(reinterpret_cast<char*>(content.data()), static_cast<std::streamsize>(size))) {
+  if (!file.read(std::as_writable_bytes(std::span(content)))) {
     throw Error(ErrorKind::data, concat("cannot read '", path, "'; check its permissions and the disk"));
   }
   return content;

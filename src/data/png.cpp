@@ -1,6 +1,10 @@
 #include "cifar_mpi/data/png.hpp"
 
 #include <png.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/input_file.hpp"
@@ -76,9 +80,13 @@ std::string encode_png(int width, int height, int channels, std::span<const std:
 
 std::uint64_t read_png_strip(const std::string& path, std::uint64_t first,
                              std::vector<std::uint8_t>& images) {
-  if (const std::string why = why_unreadable(path); !why.empty()) fail(path, why);
+  const InputFile opened(path);
+  if (!opened.problem().empty()) fail(path, opened.problem());
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(::fdopen(::dup(opened.descriptor()), "rb"),
+                                                             std::fclose);
+  if (!file) fail(path, last_error());
   PngImage png;
-  if (png_image_begin_read_from_file(&png.image, path.c_str()) == 0) fail(path, png.image.message);
+  if (png_image_begin_read_from_stdio(&png.image, file.get()) == 0) fail(path, png.image.message);
   const std::uint64_t pixels = kCifarImage.height * kCifarImage.width;
   if (png.image.width != pixels) fail(path, concat(png.image.width, " pixels per row"));
   if (png.image.format != PNG_FORMAT_RGB) fail(path, concat("pixel format ", png.image.format, " of libpng"));

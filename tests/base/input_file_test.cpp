@@ -20,7 +20,7 @@ TEST(InputFile, ComesWhole) {
   std::filesystem::create_symlink(dir / "file", dir / "link");
   EXPECT_EQ(read_text_file(dir / "file", ErrorKind::usage), text);
   EXPECT_EQ(read_text_file(dir / "link", ErrorKind::usage), text);
-  EXPECT_EQ(why_unreadable(dir / "link"), "");
+  EXPECT_EQ(InputFile(dir / "link").problem(), "");
   write_file(dir / "empty", "");
   EXPECT_EQ(read_text_file(dir / "empty", ErrorKind::usage), "");
 }
@@ -71,10 +71,10 @@ TEST(InputFile, IsNoFolderPipeOrDevice) {
   // The pipe has no writer: whoever opens it for reading waits for ever, and CTest's limit names this test.
   expect_error(ErrorKind::data, {dir / "pipe", "it is a pipe"},
                [&] { read_text_file(dir / "pipe", ErrorKind::data); });
-  EXPECT_NE(why_unreadable(dir.path()).find("folder"), std::string::npos);
-  EXPECT_NE(why_unreadable("/dev/zero").find("device"), std::string::npos);
-  EXPECT_NE(why_unreadable(dir / "none").find("No such file"), std::string::npos);
-  EXPECT_NE(why_unreadable("").find("empty"), std::string::npos);
+  EXPECT_NE(InputFile(dir.path()).problem().find("folder"), std::string::npos);
+  EXPECT_NE(InputFile(std::string("/dev/zero")).problem().find("device"), std::string::npos);
+  EXPECT_NE(InputFile(dir / "none").problem().find("No such file"), std::string::npos);
+  EXPECT_NE(InputFile(std::string()).problem().find("empty"), std::string::npos);
 }
 
 }  // namespace

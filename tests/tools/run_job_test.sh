@@ -279,6 +279,19 @@ WritesThroughNoLinkInTheRunDirectory() {
   done
 }
 
+TakesNoLinkForTheDirectoryThatItNamesItself() {
+  with_mpirun
+  stand_in programs/cifar_mpi_train <<<'echo "0 done" >runs/job-7/exit'
+  mkdir runs other
+  ln -s ../other runs/job-7
+  ends_with 2 bash "$CIFAR_MPI_ROOT/jobs/cifar10_1node.slurm"
+  says 'runs/job-7 is a symbolic link that this job did not make'
+  [ -z "$(find other -mindepth 1)" ] || fail "the other run has $(find other)"
+  rm runs/job-7
+  ends_with 0 bash "$CIFAR_MPI_ROOT/jobs/cifar10_1node.slurm"
+  says_not 'unbound variable'
+}
+
 WritesThroughNoLinkThatAppearsBeforeItWrites() {
   with_mpirun
   stopped_run

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -26,6 +28,10 @@ class InputFile {
   int descriptor() const { return descriptor_.get(); }
   /// Why it cannot be read, in the system's words or ours; empty when it can.
   const std::string& problem() const { return problem_; }
+  /// In bytes; 0 where it cannot be opened.
+  std::uint64_t size() const;
+  /// Fills `content` from the beginning of the file; false, with errno, when that fails (0: the file is shorter).
+  bool read(std::span<std::byte> content) const;
   /// When it was written, by the clock of its file system; 0 where it cannot be opened.
   double modified_s() const;
   /// Nothing bears that name.
@@ -43,9 +49,6 @@ class InputFile {
   bool missing_ = false;
   bool fault_ = false;  ///< `problem_` is the system's
 };
-
-/// InputFile::problem of a path.
-std::string why_unreadable(const std::string& path);
 
 /// A small file in a folder where others may write too, and when it was written.
 struct SmallFile {
