@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <ctime>
 #include <filesystem>
 
-#include "cifar_mpi/base/clock.hpp"
 #include "page/curves.hpp"
 #include "support/temp_dir.hpp"
 
@@ -33,11 +33,11 @@ TEST(Report, OfAHundredThousandLinesIsSmallAndQuick) {
   const TempDir folder;
   fs::create_directory(folder / "run");
   write_file(folder / "run/metrics.jsonl", long_metrics(100'000));
-  const double begin = steady_seconds();
+  const std::clock_t begin = std::clock();  // of the processor: other programs may use it too
   testing::internal::CaptureStdout();
   report_runs({{folder / "run"}, "", ""}, Log());
   testing::internal::GetCapturedStdout();
-  EXPECT_LT(steady_seconds() - begin, 2.0);
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 2.0);
   EXPECT_LT(fs::file_size(folder / "run/report.html"), 3u << 20);
   std::vector<page::Run> runs(1);
   runs[0] = load_run(folder / "run");

@@ -123,9 +123,12 @@ Task plan_image_conv_gradient(const std::string& name, const ImageConv& conv, co
       std::fill(memory.partial + begin, memory.partial + end, 0.0f);
     });
     for_all_images(conv, lane, [&](int part, Range range) {
-      float* const partial = memory.partial + static_cast<std::size_t>(part - 1) * step;
-      float* const sum_weights = part == 0 ? grad_weights : partial;
-      float* const sum_biases = grad_biases == nullptr || part == 0 ? grad_biases : partial + weights;
+      float* sum_weights = grad_weights;
+      float* sum_biases = grad_biases;
+      if (part > 0) {
+        sum_weights = memory.partial + static_cast<std::size_t>(part - 1) * step;
+        if (grad_biases != nullptr) sum_biases = sum_weights + weights;
+      }
       float* const own = memory.scratch + static_cast<std::size_t>(part) * scratch;
       for (auto at = static_cast<std::size_t>(range.begin); at < static_cast<std::size_t>(range.end); ++at) {
         conv.gradient.run(shape, memory.src + at * image * conv.value_bytes(),
