@@ -196,7 +196,7 @@ InputFile open_asked(const EvalOptions& options, const comm::World& world, Direc
     newest = train::newest_checkpoint(run);
   });
   const auto step = agreed(newest, world);
-  if (!step) return options.checkpoint;
+  if (!step) return run::open_checkpoint(options.checkpoint);
   return run ? run::open_checkpoint(run, *step) : open_on_this_rank(options.checkpoint, *step);
 }
 

@@ -10,6 +10,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/run/run_directory.hpp"
 
 namespace cifar_mpi::run {
 namespace {
@@ -75,7 +76,7 @@ std::string describe(const std::string& path, const Checkpoint& source) {
 
 std::string initialize_from(const std::string& path, const model::ParamTable& params,
                             std::string_view classifier, std::vector<NamedTensor>& initial) {
-  Checkpoint source = read_checkpoint(path);
+  Checkpoint source = read_checkpoint(open_checkpoint(path));
   std::string told = describe(path, source);
   TensorsByName tensors;
   for (NamedTensor& tensor : source.state[optim::StateRole::average]) {

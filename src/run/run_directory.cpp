@@ -112,6 +112,16 @@ InputFile open_checkpoint(const Directory& run, std::uint64_t step) try {
   return {checkpoint_path(run.path(), step), error.what()};
 }
 
+InputFile open_checkpoint(const std::string& path) {
+  const std::size_t name = path.rfind('/') + 1;  // 0 when there is none
+  const std::string link =
+      path.substr(name) == "latest" || path.substr(name) == "best" ? read_link(path) : "";
+  if (link.empty()) return path;
+  if (!step_of(link))
+    return {path, concat("it is a link to '", printable(link), "', not to a checkpoint beside it")};
+  return DirectoryEntry(path.substr(0, name) + link);
+}
+
 Directory checkpoint_folder(const Directory& run) { return Directory::make(run / "checkpoints"); }
 
 std::vector<std::uint64_t> list_checkpoints(const Directory& run) try {

@@ -106,6 +106,29 @@ TEST(RetireCheckpoints, NeitherCountsNorRemovesWhatLiesBeyondTheNewest) {
   EXPECT_EQ(list_checkpoints(dir.opened()), (Steps{20, 500, 600}));
 }
 
+/// Whoever may write in a run directory can make `latest` a link to anything.
+TEST(OpenCheckpoint, TakesLatestOnlyForACheckpointInItsOwnFolder) {
+  const TempDir dir;
+  make_files(dir.path(), {1});
+  const std::string latest = dir / "checkpoints/latest";
+  link_latest(dir.opened(), 1);
+  EXPECT_EQ(open_checkpoint(latest).problem(), "");
+  EXPECT_EQ(open_checkpoint(latest).path(), checkpoint_path(dir.path(), 1));
+  write_file(dir / "private.h5", "content");
+  fs::create_directories(dir / "other");
+  fs::create_symlink("../private.h5", dir / "other/step_000000002.h5");
+  for (const char* target :
+       {"../private.h5", "step_1.h5", "/etc/passwd", "../checkpoints/step_000000001.h5"}) {
+    fs::remove(latest);
+    fs::create_symlink(target, latest);
+    EXPECT_NE(open_checkpoint(latest).problem().find("not to a checkpoint beside it"), std::string::npos)
+        << target;
+  }
+  fs::create_symlink("step_000000002.h5", dir / "other/best");
+  EXPECT_NE(open_checkpoint(dir / "other/best").problem().find("symbolic link"), std::string::npos);
+  EXPECT_EQ(open_checkpoint(dir / "other/step_000000002.h5").problem(), "") << "the user typed it";
+}
+
 TEST(LinkLatest, IsRelativeAndReplacesTheOneBefore) {
   const TempDir dir;
   make_files(dir.path(), {1, 2});

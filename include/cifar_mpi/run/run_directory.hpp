@@ -30,6 +30,9 @@ std::string checkpoint_path(const std::string& run_dir, std::uint64_t step);
 
 /// A checkpoint that is to be read. Never throws: the file says why it cannot be opened.
 InputFile open_checkpoint(const Directory& run, std::uint64_t step);
+/// The same of a path that the user typed. It may lead through links, but one called `latest` or `best`, which others may
+/// have put there, must name a checkpoint in its own folder.
+InputFile open_checkpoint(const std::string& path);
 /// RUN_DIR/checkpoints for what is to be written. Throws Error{io}.
 Directory checkpoint_folder(const Directory& run);
 
