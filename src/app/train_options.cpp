@@ -206,8 +206,7 @@ void TrainOptions::add_exchange(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "ring", "tree"}))
       ->capture_default_str()
       ->group(group);
-  app.add_flag("--nccl-nvls", config_.nccl_nvls,
-               "Let NCCL use NVLS; runs then need not repeat bit for bit")
+  app.add_flag("--nccl-nvls", config_.nccl_nvls, "Let NCCL use NVLS; runs then need not repeat bit for bit")
       ->group(group);
   app.add_flag("--share-gpus", config_.share_gpus,
                "Let several ranks have one GPU: works, and is slow; for tests")

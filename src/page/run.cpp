@@ -69,7 +69,7 @@ void find_state(Run& run) {
   }
   const run::LockHolder holder = run::parse_lock(lock->content);
   if (!lock->readable || holder.host.empty()) {
-    run.problems.push_back(concat((run.directory / "lock").path(), " is left out: it names nobody"));
+    run.problems.push_back(concat((run.directory / "lock").path(), " is left out: it names no holder"));
     run.state_text = "unknown";
     return;
   }

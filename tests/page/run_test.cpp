@@ -63,7 +63,7 @@ TEST(LoadRun, DoesNotBelieveARecordThatIsNone) {
   EXPECT_EQ(run.state, State::silent);
   EXPECT_EQ(run.state_text, "unknown");
   EXPECT_TRUE(mentions(run.problems, "exit is left out: it does not begin with an exit code"));
-  EXPECT_TRUE(mentions(run.problems, "lock is left out: it names nobody"));
+  EXPECT_TRUE(mentions(run.problems, "lock is left out: it names no holder"));
   EXPECT_TRUE(mentions(run.problems, "metrics.jsonl tells of a step"));
 }
 

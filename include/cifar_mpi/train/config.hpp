@@ -97,8 +97,8 @@ struct TrainConfig {
   optim::LocalSteps local;        ///< of UpdateKind::local
   std::string all_reduce = "auto";
   std::string nccl_algorithm = "auto";  ///< ring, tree or auto; on CUDA
-  bool nccl_nvls = false;               ///< NCCL may sum in NVLink switches, whose sums differ from run to run
-  bool share_gpus = false;              ///< several ranks may have one GPU; for tests
+  bool nccl_nvls = false;   ///< NCCL may sum in NVLink switches, whose sums differ from run to run
+  bool share_gpus = false;  ///< several ranks may have one GPU; for tests
   /// Gradients are summed in spans of at least this many MiB. For the tutorial 1 makes two: softmax_linear,
   /// local4 and local3 (90 % of the bytes, ready before the convolutions' backward begins), then conv2 and
   /// conv1.
