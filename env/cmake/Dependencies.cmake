@@ -1,4 +1,4 @@
-# Finds what the rooms need. Each library is used by one room only (see src/CMakeLists.txt).
+# Finds the libraries. Each one is used by one module only (see src/CMakeLists.txt).
 
 find_package(Threads REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)

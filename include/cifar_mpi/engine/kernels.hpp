@@ -14,7 +14,7 @@
 
 /// The seam between a network and the kernels of a device.
 ///
-/// The lowering (room lower) knows the graph: what is fused with what is asked chain by chain, and backward
+/// The lowering (module lower) knows the graph: what is fused with what is asked chain by chain, and backward
 /// order, sums of gradients, masks, reorders and memory are its own. A backend knows kernels and formats, and
 /// nothing of graphs.
 namespace cifar_mpi::engine {

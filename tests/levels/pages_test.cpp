@@ -136,7 +136,7 @@ std::string flattened(const std::string& text) {
   return flat;
 }
 
-/// Whether `c` beside a phrase makes it a part of a longer word or of a path, such as tests/floors.
+/// Whether `c` beside a phrase makes it a part of a longer word or of a path, such as tests/room.
 bool continues_word_or_path(char c) { return is_word_character(c) || c == '/'; }
 
 std::vector<std::string> stumbling_phrases(const std::string& text) {
@@ -247,7 +247,7 @@ TEST(PagesChecker, SeesPhrasesThatWrapAndWholeWordsOnly) {
 }
 
 TEST(PagesChecker, AllowsPhrasesInPaths) {
-  EXPECT_TRUE(stumbling_phrases("`tests/floors` and `floors/pages_test.cpp`").empty());
+  EXPECT_TRUE(stumbling_phrases("`tests/room` and `floors/page_test.cpp`").empty());
   EXPECT_EQ(stumbling_phrases("`floors`").size(), 1u);
 }
 

@@ -45,7 +45,7 @@ constexpr Allowed kAllowed[] = {{"src/base/directory.cpp", "the owner of all tha
 constexpr Allowed kForPeople[] = {{"src/run/run_directory.cpp", "\"/checkpoints/"},
                                   {"src/run/self_check_record.cpp", "\"/self_check"}};
 
-/// What takes a name in an opened folder; all but those of the rooms base, hdf5 and data.
+/// What takes a name in an opened folder; all but those of the modules base, hdf5 and data.
 constexpr std::string_view kTakesEntry[] = {"read_checkpoint(",
                                             "write_checkpoint(",
                                             "recorded_test_accuracy(",
@@ -144,7 +144,7 @@ std::vector<std::string> violations(const std::string& file, const std::string& 
       found.push_back(file + ": a path in a run directory is put together with " + literal);
   }
   const bool of_the_run = std::any_of(std::begin(kRunRooms), std::end(kRunRooms),
-                                      [&](std::string_view room) { return file.starts_with(room); });
+                                      [&](std::string_view module) { return file.starts_with(module); });
   for (const std::string_view call : kTakesEntry) {
     for (std::size_t at = 0; of_the_run && (at = text.find(call, at)) != std::string::npos;) {
       const bool whole = at == 0 || !is_word(text[at - 1]);

@@ -12,20 +12,20 @@
 #include <string_view>
 #include <vector>
 
-/// Reads the `#include` lines of the whole source and fails on any that breaks the plan of rooms and floors.
+/// Reads the `#include` lines of the whole source and fails on any that breaks the plan of modules and levels.
 namespace cifar_mpi {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Room {
+struct Module {
   std::string_view name;
-  int floor;
+  int level;
 };
-constexpr Room kRooms[] = {{"base", 0},   {"hdf5", 0},   {"model", 1}, {"data", 1},
-                           {"optim", 1},  {"engine", 2}, {"lower", 3}, {"comm", 3},
-                           {"cpu", 4},    {"cuda", 4},   {"run", 5},   {"watch", 5},
-                           {"report", 5}, {"train", 6},  {"page", 6},  {"app", 7}};
+constexpr Module kModules[] = {{"base", 0},   {"hdf5", 0},   {"model", 1}, {"data", 1},
+                               {"optim", 1},  {"engine", 2}, {"lower", 3}, {"comm", 3},
+                               {"cpu", 4},    {"cuda", 4},   {"run", 5},   {"watch", 5},
+                               {"report", 5}, {"train", 6},  {"page", 6},  {"app", 7}};
 
 /// A third-party header, by how its name begins, and where alone it may be included.
 struct ThirdParty {
@@ -85,15 +85,16 @@ std::vector<Include> includes_of(const std::string& text) {
   return found;
 }
 
-/// "ROOM" of "PREFIX/ROOM/file".
-std::optional<Room> room_in(std::string_view path, std::string_view prefix) {
+/// "MODULE" of "PREFIX/MODULE/file".
+std::optional<Module> module_in(std::string_view path, std::string_view prefix) {
   if (!path.starts_with(prefix)) return std::nullopt;
   path.remove_prefix(prefix.size());
   const auto slash = path.find('/');
-  const auto* const room = std::find_if(std::begin(kRooms), std::end(kRooms), [&](const Room& candidate) {
-    return slash != std::string_view::npos && candidate.name == path.substr(0, slash);
-  });
-  return room == std::end(kRooms) ? std::nullopt : std::optional(*room);
+  const auto* const module =
+      std::find_if(std::begin(kModules), std::end(kModules), [&](const Module& candidate) {
+        return slash != std::string_view::npos && candidate.name == path.substr(0, slash);
+      });
+  return module == std::end(kModules) ? std::nullopt : std::optional(*module);
 }
 
 const ThirdParty* third_party(std::string_view target) {
@@ -118,30 +119,30 @@ std::string wrong_angled(std::string_view file, std::string_view target) {
                                  std::any_of(kFolders.begin(), kFolders.end(), [&](std::string_view folder) {
                                    return target.starts_with(folder);
                                  }));
-  return of_the_system ? "" : "is a third-party header without a room; give it one in this test";
+  return of_the_system ? "" : "is a third-party header without a module; give it one in this test";
 }
 
 /// What is wrong with an include in quotes, or nothing.
-std::string wrong_quoted(std::string_view file, const Room& own, std::string_view target) {
+std::string wrong_quoted(std::string_view file, const Module& own, std::string_view target) {
   const bool in_public_header = file.starts_with("include/");
-  std::optional<Room> other = room_in(target, "cifar_mpi/");
+  std::optional<Module> other = module_in(target, "cifar_mpi/");
   if (!other && in_public_header) return "is not public, but a public header includes it";
-  if (!other) other = room_in(target, "");
-  if (!other) return "names no room; write cifar_mpi/ROOM/file or ROOM/file";
-  if (other->floor > own.floor) return "is of a higher floor";
-  if (other->name != own.name && other->floor == 4 && own.floor == 4) return "is the other backend";
+  if (!other) other = module_in(target, "");
+  if (!other) return "names no module; write cifar_mpi/MODULE/file or MODULE/file";
+  if (other->level > own.level) return "is of a higher level";
+  if (other->name != own.name && other->level == 4 && own.level == 4) return "is the other backend";
   return "";
 }
 
 /// One sentence per include line of `file` (path from the source root) that breaks the plan.
 std::vector<std::string> violations(const std::string& file, const std::string& text) {
-  std::optional<Room> own = room_in(file, "include/cifar_mpi/");
-  if (!own) own = room_in(file, "src/");
-  if (!own) return {file + " lies in no known room"};
+  std::optional<Module> own = module_in(file, "include/cifar_mpi/");
+  if (!own) own = module_in(file, "src/");
+  if (!own) return {file + " lies in no known module"};
   std::vector<std::string> found;
   for (const Include& include : includes_of(text)) {
     const bool ours = !include.angled &&
-                      (room_in(include.target, "").has_value() || third_party(include.target) == nullptr);
+                      (module_in(include.target, "").has_value() || third_party(include.target) == nullptr);
     const std::string wrong =
         ours ? wrong_quoted(file, *own, include.target) : wrong_angled(file, include.target);
     if (!wrong.empty()) found.push_back(file + ": " + include.target + " " + wrong);
@@ -168,7 +169,7 @@ std::vector<std::string> sources(const fs::path& root) {
   return found;
 }
 
-TEST(Floors, AreKeptByEveryIncludeLine) {
+TEST(Levels, AreKeptByEveryIncludeLine) {
   const fs::path root = CIFAR_MPI_SOURCE_ROOT;
   const std::vector<std::string> files = sources(root);
   ASSERT_GT(files.size(), 40u) << "found too few files below " << root;
@@ -179,14 +180,14 @@ TEST(Floors, AreKeptByEveryIncludeLine) {
   }
 }
 
-TEST(Floors, HaveAFileInEveryLowRoom) {
+TEST(Levels, HaveAFileInEveryLowModule) {
   const std::vector<std::string> files = sources(CIFAR_MPI_SOURCE_ROOT);
-  for (const std::string_view room : {"base", "model", "data", "optim", "engine", "comm", "cpu", "cuda"}) {
+  for (const std::string_view module : {"base", "model", "data", "optim", "engine", "comm", "cpu", "cuda"}) {
     const bool found = std::any_of(files.begin(), files.end(), [&](const std::string& file) {
-      const auto of_file = room_in(file, "include/cifar_mpi/");
-      return of_file && of_file->name == room;
+      const auto of_file = module_in(file, "include/cifar_mpi/");
+      return of_file && of_file->name == module;
     });
-    EXPECT_TRUE(found) << room;
+    EXPECT_TRUE(found) << module;
   }
 }
 
@@ -197,7 +198,7 @@ void expect_broken(const std::string& file, const std::string& line) {
   EXPECT_EQ(violations(file, line).size(), 1u) << file << " may include " << line;
 }
 
-TEST(FloorsChecker, SeesAnIncludeOfAHigherFloor) {
+TEST(LevelsChecker, SeesAnIncludeOfAHigherLevel) {
   expect_broken("src/model/a.cpp", "#include \"cifar_mpi/engine/program.hpp\"");
   expect_broken("src/engine/a.cpp", "#include \"comm/ring.hpp\"");
   expect_broken("include/cifar_mpi/base/a.hpp", "#include \"cifar_mpi/model/layer.hpp\"");
@@ -209,14 +210,14 @@ TEST(FloorsChecker, SeesAnIncludeOfAHigherFloor) {
   expect_kept("src/model/a.cpp", "#include \"model/catalog.hpp\"");
 }
 
-TEST(FloorsChecker, SeesBackendsThatKnowEachOther) {
+TEST(LevelsChecker, SeesBackendsThatKnowEachOther) {
   expect_broken("src/cpu/conv.cpp", "#include \"cifar_mpi/cuda/backend.hpp\"");
   expect_broken("src/cuda/conv.cu", "#include \"cpu/conv.hpp\"");
   expect_kept("src/cuda/conv.cu", "#include \"cuda/conv.cuh\"");
   expect_kept("src/app/a.cpp", "#include \"cifar_mpi/cuda/backend.hpp\"");
 }
 
-TEST(FloorsChecker, SeesThirdPartyHeadersInTheWrongRoom) {
+TEST(LevelsChecker, SeesThirdPartyHeadersInTheWrongModule) {
   expect_broken("src/train/a.cpp", "#include <mpi.h>");
   expect_broken("src/data/a.cpp", "#include <hdf5.h>");
   expect_broken("src/data/a.cpp", "#include <hdf5/serial/hdf5.h>");
@@ -240,7 +241,7 @@ TEST(FloorsChecker, SeesThirdPartyHeadersInTheWrongRoom) {
   expect_kept("src/comm/a.cpp", "#include <sched.h>");
 }
 
-TEST(FloorsChecker, SeesAnythingButStandardHeadersInPublicOnes) {
+TEST(LevelsChecker, SeesAnythingButStandardHeadersInPublicOnes) {
   expect_broken("include/cifar_mpi/comm/a.hpp", "#include <mpi.h>");
   expect_broken("include/cifar_mpi/cuda/a.hpp", "#include <cuda_runtime.h>");
   expect_broken("include/cifar_mpi/base/a.hpp", "#include <unistd.h>");
@@ -249,13 +250,13 @@ TEST(FloorsChecker, SeesAnythingButStandardHeadersInPublicOnes) {
   expect_kept("include/cifar_mpi/base/a.hpp", "#include <cstdint>");
 }
 
-TEST(FloorsChecker, SeesFilesAndIncludesWithoutARoom) {
+TEST(LevelsChecker, SeesFilesAndIncludesWithoutAModule) {
   expect_broken("src/helpers/a.cpp", "");
   expect_broken("src/a.cpp", "");
   expect_broken("src/model/a.cpp", "#include \"catalog.hpp\"");
 }
 
-TEST(FloorsChecker, ReadsIndentedLinesAndSkipsComments) {
+TEST(LevelsChecker, ReadsIndentedLinesAndSkipsComments) {
   expect_broken("src/model/a.cpp", "int a;\n  #  include <mpi.h>  // why\n");
   expect_kept("src/model/a.cpp", "// #include <mpi.h>\n");
 }
