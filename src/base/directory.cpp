@@ -19,7 +19,7 @@
 namespace cifar_mpi {
 namespace {
 
-/// Enough to reach what lies in it; also a folder that may be written to and not read can be opened so.
+/// Suffices to reach entries, and opens folders that are writable but not readable.
 constexpr int kFolder = O_PATH | O_DIRECTORY | O_CLOEXEC;
 
 std::optional<struct stat> look_at(int folder, const char* name) {
@@ -44,7 +44,7 @@ DirectoryEntry::DirectoryEntry(std::string path) : folder_(AT_FDCWD), name_(path
 Directory::Directory(int at, const std::string& name, int flags, std::string path)
     : descriptor_(open_at(at, name.c_str(), flags)), path_(std::move(path)) {
   if (descriptor_) return;
-  std::string why = errno == ENOTDIR ? "it is no folder" : last_error();
+  std::string why = errno == ENOTDIR ? "it is not a folder" : last_error();
   const auto found = look_at(at, name.c_str());
   if (found && S_ISLNK(found->st_mode) && (flags & O_NOFOLLOW) != 0)
     why = "it is a symbolic link, which is not followed";

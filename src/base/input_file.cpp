@@ -13,7 +13,7 @@
 namespace cifar_mpi {
 namespace {
 
-/// What is no regular file, in words; empty for one.
+/// Says what a file is that is not a regular one; empty for a regular one.
 std::string other_kind(const struct stat& found) {
   if (S_ISREG(found.st_mode)) return {};
   if (S_ISDIR(found.st_mode)) return "it is a folder, not a file";
@@ -39,14 +39,14 @@ ssize_t read_some(int descriptor, char* buffer, std::size_t size, off_t from = 0
   return static_cast<ssize_t>(got);
 }
 
-/// Where data stands, from there on; below 0 when the rest is a hole or nothing. Where the file system does not know of holes
-/// all is data.
+/// The offset of the next data at or after `from`; negative if only a hole or the end follows. On file
+/// systems without holes all is data.
 off_t next_data(int descriptor, off_t from) {
   const off_t found = ::lseek(descriptor, from, SEEK_DATA);
   return found < 0 && errno != ENXIO ? from : found;
 }
 
-/// All of a file of at most `most` bytes; nothing of a larger one, or when reading fails.
+/// The content of a file of at most `most` bytes; empty if the file is larger or reading fails.
 std::optional<std::string> read_all(int descriptor, std::size_t most) {
   std::string content(most + 1, '\0');
   const ssize_t size = read_some(descriptor, content.data(), content.size());
@@ -57,7 +57,8 @@ std::optional<std::string> read_all(int descriptor, std::size_t most) {
 
 }  // namespace
 
-/// Devices are not opened: it is looked at first, and again when it is open, for it may have been exchanged.
+/// Checks the type before opening, so that no device is opened, and again afterwards, because the file may
+/// have been exchanged.
 InputFile::InputFile(const DirectoryEntry& file, int flags) : path_(file.path()) {
   constexpr int kCarefully = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   struct stat found {};
@@ -103,7 +104,7 @@ std::string InputFile::fault() const {
   ssize_t size = 0;
   off_t from = 0;
   do {
-    from = next_data(descriptor_.get(), from + size);  // a file of holes can be longer than anybody can read
+    from = next_data(descriptor_.get(), from + size);  // a file of holes can be too long to read
     size = from < 0 ? 0 : read_some(descriptor_.get(), chunk.data(), chunk.size(), from);
   } while (size > 0);
   return size < 0 ? last_error() : std::string();

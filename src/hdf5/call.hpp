@@ -19,11 +19,11 @@ static_assert(std::is_same_v<hid_t, Id>, "HDF5 1.10 or later is needed");
 
 /// Before the first other call: turns off HDF5's own printing of errors (of this thread, in a thread-safe
 /// build) and its clean-up at exit, which crashes on a file that could not be closed. Nothing here needs it.
-/// Also turns off plugins: a file names the filters that are to read it, and they would be loaded and run.
+/// Also turns off plugins, because HDF5 would load and run the filters that a file names.
 void start_library();
 
-/// Held while the library is called, and until its message about a failure is read: its usual build has one state for
-/// all threads. A thread may hold several.
+/// Held during each call of the library, and until its error message is read: the usual build has one state
+/// for all threads. A thread may hold several.
 class Lock {
  public:
   Lock() : guard_(mutex()) {}
@@ -36,7 +36,7 @@ class Lock {
 /// HDF5's innermost message about the call that just failed.
 std::string reason();
 
-/// The type of `type` in memory; not owned. Text is not among them.
+/// The type in memory of any `type` but text; not owned.
 hid_t memory_type(Type type);
 
 /// Strings of at most `length` bytes in UTF-8, padded with zeros.

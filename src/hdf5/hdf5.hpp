@@ -17,9 +17,8 @@
 /// The few HDF5 calls this project needs, checked; works with HDF5 1.10.7 and later, 1.12 and 1.14.
 ///
 /// HDF5's own error printing is turned off; its innermost message becomes part of ours. The library's usual
-/// build is not thread-safe: the calls here take turns, so
-/// different threads may have different files. Objects are named by absolute paths, "/train/images"; "/"
-/// is the root group.
+/// build is not thread-safe: the calls here are serialized, so different threads may use different files.
+/// Objects are named by absolute paths, "/train/images"; "/" is the root group.
 namespace cifar_mpi::hdf5 {
 
 using Id = std::int64_t;  ///< hid_t, so that this header needs no HDF5
@@ -50,30 +49,29 @@ std::uint64_t count(const Dims& dims);
 /// A file open for reading, without file locking (parallel file systems refuse locks). It must not change
 /// meanwhile.
 ///
-/// The file may be a stranger's: only what lies in it is read. Soft and external links, external storage and
-/// virtual data sets, which all name other files or places, are refused. What a data set announces must
-/// stand in the file before memory is given for it; hence none that is compressed is read, and no text of
-/// variable length, of which many may share one place, and whose lengths HDF5 believes without a look.
-/// An object may have several names (hard links); what is read through any of them counts against the file's one
-/// `ReadBudget`, each time.
+/// The file is untrusted: nothing outside it is read. Soft and external links, external storage and
+/// virtual data sets, which all name other files or places, are refused. Memory is allocated only for data
+/// that the file contains. Compressed data sets are therefore refused, and so is text of variable length:
+/// many texts may share one place, and HDF5 does not check their lengths. An object may have several names
+/// (hard links); what is read through any of them counts against the file's one `ReadBudget`, each time.
 ///
 /// Everything throws Error{kind} that names the file, the object and HDF5's reason.
 class Reader {
  public:
-  /// `kind` says what the file is to its user: data or checkpoint. Throws when it is missing, not HDF5 or
-  /// truncated. `file` is needed no longer than that.
+  /// `kind` of the errors: data or checkpoint. Throws when the file is missing, not HDF5 or truncated. `file`
+  /// need not outlive this call.
   explicit Reader(const InputFile& file, ErrorKind kind = ErrorKind::data);
 
   const std::string& path() const { return path_; }
 
-  /// Counts `count` times `bytes` of memory against the file's budget; callers do so before they allocate more for
-  /// `object` than the functions below return. Throws when the budget is exhausted.
+  /// Counts `count` times `bytes` of memory against the file's budget; callers do so before they allocate
+  /// more for `object` than the functions below return. Throws when the budget is exhausted.
   void charge(std::string_view object, std::uint64_t count, std::uint64_t bytes = 1) const;
 
   bool has(std::string_view object) const;
   bool is_group(std::string_view object) const;
-  /// Names of the members of a group, sorted; 65536 at most. Charges for the path of each and for what a caller makes
-  /// of it, so that a walk through groups that contain themselves ends.
+  /// Names of the members of a group, sorted; 65536 at most. Charges for the path of each and for what a
+  /// caller makes of it, so that a walk through groups that contain themselves ends.
   std::vector<std::string> members(std::string_view group) const;
 
   Type type(std::string_view object) const;
@@ -108,7 +106,7 @@ class Reader {
   T attribute(std::string_view object, const std::string& name) const;
 
  private:
-  /// None when there is no such object. Unless `open`, what is returned is its group.
+  /// Empty if there is no such object. Unless `open`, returns the group of the object.
   Hid find(std::string_view object, bool open) const;
   Hid open_object(std::string_view object) const;
   Hid open_dataset(std::string_view object) const;
@@ -129,8 +127,8 @@ class Reader {
   mutable ReadBudget budget_;
 };
 
-/// Opens a file that this program leaves in a run directory: no link, of that `format` and `version` (root attributes of
-/// these names). Throws Error{checkpoint} otherwise.
+/// Opens a file that this program wrote into a run directory; it must not be a link and must have this
+/// `format` and `version` (root attributes of these names). Throws Error{checkpoint} otherwise.
 Reader open_record(const DirectoryEntry& file, const std::string& format, std::int64_t version);
 
 class Image;

@@ -4,10 +4,10 @@
 
 namespace cifar_mpi::hdf5 {
 
-/// The memory that reading one file may take in all: 8 times the file's bytes and 64 MB.
+/// The memory that reading one file may take in total: 8 times the file's bytes and 64 MB.
 ///
-/// A file of ours needs less than 8 times its size. A stranger's can name one object often, or state two lists whose
-/// product is large, so each reader takes what it is about to allocate from here first.
+/// A file of ours needs less than 8 times its size. An untrusted one can give an object many names, or hold
+/// two lists whose product is large, so a reader takes each allocation from this budget first.
 class ReadBudget {
  public:
   static constexpr std::uint64_t kTimesTheFile = 8, kBase = 64'000'000;

@@ -14,8 +14,8 @@ namespace cifar_mpi::hdf5 {
 namespace {
 
 constexpr hsize_t kMostMembers = 1 << 16;
-/// Charged for each member of a group that is listed, in addition to its path. This is more than a caller keeps of one (a
-/// tensor with its name, a series), because to look at a member takes time, too: a walk through groups that contain
+/// Charged for each member of a group that is listed, in addition to its path. This is more than a caller keeps of one
+/// (a tensor with its name, a series), because to look at a member takes time, too: a walk through groups that contain
 /// themselves ends after about 8000 members and one more for each KiB of the file.
 constexpr std::uint64_t kMemberBytes = 8192;
 
@@ -31,8 +31,8 @@ std::string first_look(const InputFile& file) {
   return {};
 }
 
-/// The name under which HDF5, which takes no descriptors, opens the very file that was looked at, whatever has become of
-/// its path. HDF5 has a descriptor of its own then.
+/// The name under which HDF5, which takes no descriptors, opens the file that was checked, even if its path
+/// has changed since. HDF5 then has a descriptor of its own.
 std::string name_of_opened(const InputFile& file) { return concat("/proc/self/fd/", file.descriptor()); }
 
 Dims dims_of(hid_t space) {
@@ -42,9 +42,8 @@ Dims dims_of(hid_t space) {
   return {extents.begin(), extents.end()};
 }
 
-/// The most bytes that an object of the file can have: those of the file. Of a file of holes that
-/// is little, too, however long it calls itself; some room is left for file systems that compress, or that
-/// have not yet counted what was just written.
+/// The most bytes that an object of the file can have: those of the file. That is little for a file of holes, whatever
+/// its length. The margin is for file systems that compress, or that have not yet counted recent writes.
 std::uint64_t capacity_of(const InputFile& file, std::uint64_t length) {
   constexpr std::uint64_t kUncounted = 1 << 20, kMostShrinking = 64, kBlock = 512;
   struct stat found {};
@@ -196,7 +195,7 @@ Hid Reader::open_object(std::string_view object) const {
 Hid Reader::open_dataset(std::string_view object) const {
   Hid id = open_object(object);
   if (H5Iget_type(id.get()) != H5I_DATASET) fail(object, "it is not a data set");
-  // Before anything else is asked about it: already its dims would make HDF5 open what a virtual one names.
+  // Before any other query: even a query of the dims makes HDF5 open the files that a virtual data set names.
   const Hid made(H5Dget_create_plist(id.get()));
   if (!made) fail_hdf5(object, "look at");
   const H5D_layout_t layout = H5Pget_layout(made.get());
@@ -211,8 +210,7 @@ Hid Reader::open_dataset(std::string_view object) const {
     if (keeps_size(filter)) continue;
     fail(object,
          concat("it is compressed (filter ", filter,
-                "), so that what the file announces cannot be compared with what it holds; unpack it ",
-                "with h5repack -f NONE"));
+                "), so its size cannot be checked against the file; unpack it ", "with h5repack -f NONE"));
   }
   return id;
 }
@@ -290,7 +288,7 @@ void Reader::read_rows(std::string_view object, Type wanted, std::uint64_t first
     fail(object, concat("expected ", to_string(wanted), ", found ", to_string(classify(type.get()))));
   }
   if (part.empty() || first > part[0] || rows > part[0] - first) {
-    fail(object, concat("entries ", first, " to ", first + rows, " are asked for, but its dims are ",
+    fail(object, concat("entries ", first, " to ", first + rows, " were requested, but its dims are ",
                         to_string(part)));
   }
   part[0] = rows;

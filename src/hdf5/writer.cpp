@@ -26,7 +26,7 @@ Hid check_id(hid_t id, std::string_view object, std::string_view doing) {
   return Hid(id);
 }
 
-/// A property list for objects without time stamps, whose attributes stay in the header: HDF5 would else move
+/// A property list for objects without time stamps, whose attributes stay in the header: otherwise HDF5 moves
 /// more than eight to a heap, where those above 4 KiB have no checksum.
 Hid object_list(hid_t list_class) {
   Hid list = check_id(H5Pcreate(list_class), "a property list", "make");
@@ -35,7 +35,7 @@ Hid object_list(hid_t list_class) {
   return list;
 }
 
-/// For groups and the file: the members stay in the header too. HDF5 would else put more than eight into a
+/// For groups and the file: the members stay in the header too. Otherwise HDF5 puts more than eight into a
 /// B-tree, and HDF5 1.10 crashes on one with a flipped byte though it notices the wrong checksum.
 Hid group_list(hid_t list_class) {
   Hid list = object_list(list_class);
@@ -93,7 +93,7 @@ Writer::Writer() : image_(std::make_unique<Image>()) {
   file_ = check_id(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, create.get(), access.get()), "/", "make");
 }
 
-// A file that cannot be closed, for want of memory, stays open in HDF5: its memory must then stay, too.
+// HDF5 keeps a file open that it cannot close for lack of memory; its memory must then stay, too.
 Writer::~Writer() {
   const Lock lock;
   file_.reset();

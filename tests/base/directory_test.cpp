@@ -74,7 +74,7 @@ TEST(Directory, IsReachedThroughLinksByPathAndThroughNoneByName) {
   expect_error(ErrorKind::io, {"link: it is a symbolic link"},
                [&] { Directory::make(dir.opened() / "link"); });
   write_file(dir / "file", "");
-  expect_error(ErrorKind::io, {dir / "file: it is no folder"}, [&] { Directory(dir / "file"); });
+  expect_error(ErrorKind::io, {dir / "file: it is not a folder"}, [&] { Directory(dir / "file"); });
   expect_error(ErrorKind::io, {dir / "file"}, [&] { Directory::make(dir / "file/in/it"); });
   Directory::make(dir / "a/b/c");
   EXPECT_TRUE(fs::is_directory(dir / "a/b/c"));

@@ -35,7 +35,7 @@ TEST(LoadRun, RefusesWhatIsNoRunDirectory) {
   expect_error(ErrorKind::checkpoint, {folder / "none is not there", "--run-dir"},
                [&] { load_run(folder / "none"); });
   write_file(folder / "file", "");
-  expect_error(ErrorKind::checkpoint, {folder / "file: it is no folder"}, [&] { load_run(folder / "file"); });
+  expect_error(ErrorKind::checkpoint, {folder / "file: it is not a folder"}, [&] { load_run(folder / "file"); });
   expect_error(ErrorKind::checkpoint, {folder.path(), "is no run directory", "metrics.jsonl"},
                [&] { load_run(folder.path()); });
 }

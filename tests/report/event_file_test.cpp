@@ -206,7 +206,7 @@ TEST(EventFile, WarnsWhereItsFolderCannotBeMade) {
   const TempDir folder;
   EXPECT_NE(warning_for(folder / "none/board").find("No such file"), std::string::npos);
   write_file(folder / "file", "mine");
-  EXPECT_NE(warning_for(folder / "file").find("it is no folder"), std::string::npos);
+  EXPECT_NE(warning_for(folder / "file").find("it is not a folder"), std::string::npos);
   EXPECT_EQ(read_file(folder / "file"), "mine");
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0666), 0);
   warning_for(folder / "pipe");

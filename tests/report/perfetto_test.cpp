@@ -242,7 +242,7 @@ TEST_F(Traces, AreOneWarningOnAFullDisk) {
 
 TEST_F(Traces, AreOneWarningWhereTheirFolderIsNone) {
   write_file(folder_ / "trace", "mine");
-  expect_one_warning("it is no folder", [&] { EXPECT_EQ(write(), ""); });
+  expect_one_warning("it is not a folder", [&] { EXPECT_EQ(write(), ""); });
   std::filesystem::remove(folder_ / "trace");
   std::filesystem::create_directory(folder_ / "elsewhere");
   std::filesystem::create_directory_symlink(folder_ / "elsewhere", folder_ / "trace");

@@ -149,7 +149,7 @@ TEST(CheckpointWriter, SaysWhatIsWrongAndCanTryAgain) {
   const TempDir dir;
   CheckpointWriter writer(dir.opened(), {1, 0});
   write_file(dir / "checkpoints", "in the place of the folder");
-  EXPECT_NE(write(writer, 1).problem.find(dir / "checkpoints: it is no folder"), std::string::npos);
+  EXPECT_NE(write(writer, 1).problem.find(dir / "checkpoints: it is not a folder"), std::string::npos);
   fs::remove(dir / "checkpoints");  // it is made again
   EXPECT_EQ(write(writer, 2).problem, "");
   fs::create_directory(checkpoint_path(dir.path(), 3));  // in the place of the file

@@ -12,13 +12,13 @@ namespace cifar_mpi {
 /// Writes a file so that it holds either what it held before or all of `content`, also after a crash.
 ///
 /// The bytes go to a new file NAME.PID-N.tmp in the same folder (long names shortened), which is flushed to
-/// the disk, renamed to the file's name, and the folder is flushed. A symbolic link of that name is replaced. On any
-/// error the temporary file is removed; only a killed process leaves one, and it may be deleted. The folder must
-/// exist. Throws Error{io} with the path and the system's reason. A file size limit (`ulimit -f`) is such an error
-/// only in a process that ignores SIGXFSZ.
+/// the disk, renamed to the file's name, and the folder is flushed. A symbolic link of that name is replaced.
+/// On any error the temporary file is removed; only a killed process leaves one, and it may be deleted. The
+/// folder must exist. Throws Error{io} with the path and the system's reason. A file size limit (`ulimit -f`)
+/// is such an error only in a process that ignores SIGXFSZ.
 void write_atomically(const DirectoryEntry& file, std::span<const std::byte> content);
 
-/// Throws Error{io} when write_atomically could not even begin, by beginning.
+/// Throws Error{io} if write_atomically could not create its temporary file; creates and removes one to find out.
 void require_writable(const DirectoryEntry& file);
 
 /// The same for a file that must not exist: of several callers, on any machines, one gets true; for the
@@ -26,7 +26,7 @@ void require_writable(const DirectoryEntry& file);
 /// written.
 bool create_atomically(const DirectoryEntry& file, std::string_view content);
 
-/// Makes `link` a symbolic link to `target`, replacing what stands there, at once as above.
+/// Makes `link` a symbolic link to `target`, atomically replacing an existing file or link of that name.
 void link_atomically(const DirectoryEntry& link, const std::string& target);
 
 }  // namespace cifar_mpi

@@ -9,7 +9,7 @@ namespace cifar_mpi {
 
 /// Owns one piece of memory, wherever it lives (host, device, shared window); moves and never copies.
 ///
-/// Whoever makes the buffer says how it is given back. A view into it must not outlive it.
+/// The creator supplies the function that releases it. A view into it must not outlive it.
 class Buffer {
  public:
   Buffer() = default;

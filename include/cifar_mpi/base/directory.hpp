@@ -8,9 +8,9 @@
 
 /// Folders that are opened once, and files that are reached through them.
 ///
-/// A path says where to look now; an opened folder stays the same one, whoever renames it or puts a link in its place.
-/// What lies in a folder where others may write is therefore reached through the opened folder and by its bare name,
-/// and no link is followed below it. A path that the user typed may lead through links.
+/// A path is resolved anew at each use; an opened folder stays the same one even if it is renamed or replaced
+/// by a link. Files in folders where others may write are therefore reached through the opened folder by
+/// their bare names, and no link is followed below it. A path that the user typed may lead through links.
 namespace cifar_mpi {
 
 void close_descriptor(int descriptor);
@@ -19,10 +19,9 @@ using Descriptor = Handle<int, close_descriptor, -1>;
 /// The words for `errno`.
 std::string last_error();
 
-/// A name in an opened folder, whether anything bears it or not. A view: the folder must outlive it.
+/// A name in an opened folder; the file may or may not exist. A view: the folder must outlive it.
 ///
-/// A path converts to one and means what it means to the system: only a link in the place of the file itself is then
-/// not followed.
+/// A path converts to an entry. Links among its folders are followed; if the file itself is a link, it is not.
 class DirectoryEntry {
  public:
   DirectoryEntry(
@@ -33,7 +32,7 @@ class DirectoryEntry {
   /// For the system's calls that take an opened folder and a name.
   int folder() const { return folder_; }
   const char* name() const { return name_.c_str(); }
-  /// For people; nothing is opened by it.
+  /// For messages, not for opening.
   const std::string& path() const { return path_; }
   /// The entry of the same folder whose name is this one's followed by `ending`.
   DirectoryEntry operator+(const std::string& ending) const {
@@ -54,16 +53,16 @@ class DirectoryEntry {
 class Directory {
  public:
   Directory() = default;  ///< none
-  /// Opens the folder at `path`, through links where there are any. Throws Error{io}.
+  /// Opens the folder at `path`, following links. Throws Error{io}.
   explicit Directory(const std::string& path);
   /// Opens a folder in a folder; it must not be a link. Throws Error{io}.
   explicit Directory(const DirectoryEntry& folder);
-  /// Makes it first where it is missing; by path also its parents. Throws Error{io}.
+  /// Creates the folder first if it is missing; given a path, also its parents. Throws Error{io}.
   static Directory make(const std::string& path);
   static Directory make(const DirectoryEntry& folder);
 
   explicit operator bool() const { return static_cast<bool>(descriptor_); }
-  const std::string& path() const { return path_; }  ///< as it was given, for people
+  const std::string& path() const { return path_; }  ///< as it was given, for messages
 
   /// Throws std::logic_error when `name` is a path.
   DirectoryEntry operator/(const std::string& name) const&;
@@ -79,28 +78,27 @@ class Directory {
   std::string path_;
 };
 
-/// Whether anything bears that name, also a link that leads nowhere.
+/// Whether the name exists, also as a dangling link.
 bool exists(const DirectoryEntry& entry);
 
-/// When it was written, by the clock of its file system; nothing when there is nothing.
+/// Modification time by the clock of the file system; empty if the entry does not exist.
 std::optional<double> modified_s(const DirectoryEntry& entry);
 
 /// Removes a file or a link; false when that fails.
 bool remove_file(const DirectoryEntry& file);
 
-/// What a symbolic link says; empty when it is none.
+/// The target of a symbolic link; empty if the entry is not a link.
 std::string read_link(const DirectoryEntry& link);
 
-/// What the system's openat gives, none when it fails (see errno). Tries once more after ESTALE: a network file system then
-/// looked where the file was before another node replaced it, and has dropped that knowledge.
+/// Calls openat; returns an empty descriptor if that fails (see errno). Retries once after ESTALE, which a
+/// network file system returns if its cache names a file that another node has replaced.
 Descriptor open_at(int folder, const char* name, int flags);
 inline Descriptor open_at(const DirectoryEntry& entry, int flags) {
   return open_at(entry.folder(), entry.name(), flags);
 }
 
-/// Opens a regular file with open's `flags`, for writing with O_CREAT also one that is not there yet; links are not
-/// followed and pipes not waited for. Nothing when there is none and O_CREAT is not among the flags. Throws Error{io}:
-/// "cannot read PATH: …".
+/// Opens a regular file with the `flags` of open(2). Follows no link and does not block on pipes. Returns an empty
+/// descriptor if the file does not exist and O_CREAT is not given. Throws Error{io}: "cannot read PATH: …".
 Descriptor open_file(const DirectoryEntry& file, int flags);
 
 }  // namespace cifar_mpi

@@ -4,22 +4,22 @@
 #include <string>
 #include <string_view>
 
-/// What can go wrong in the world, and the exit code each kind ends the program with.
+/// The kinds of errors and their exit codes.
 namespace cifar_mpi {
 
 /// The value is the exit code. The table in src/run/README.md repeats it for users.
 enum class ErrorKind : int {
-  internal = 1,    ///< a bug, or an exception nobody expected
-  usage = 2,       ///< an option or a combination of options that makes no sense
+  internal = 1,    ///< a bug, or an unexpected exception
+  usage = 2,       ///< an invalid option or combination of options
   data = 3,        ///< the dataset is missing, damaged, or does not fit the model
   checkpoint = 4,  ///< a checkpoint or run directory is missing, damaged, or of another run
   io = 5,          ///< a file could not be written (permissions, disk full, quota)
-  device = 6,      ///< the asked-for device, precision or memory is not there
+  device = 6,      ///< the requested device, precision or memory is not available
   comm = 7,        ///< a peer was lost or MPI failed
   diverged = 8,    ///< the loss, a weight or an average became NaN or infinite
-  desync = 9,      ///< the ranks' parameters are no longer equal
+  desync = 9,      ///< the parameters of the ranks differ
   launch = 10,     ///< the launcher announced N ranks, but this binary sees a world of one
-  stopped = 75,    ///< stopped on request, resume me (EX_TEMPFAIL, so that SLURM's RequeueExit=75 fits)
+  stopped = 75,    ///< stopped on request; a rerun resumes (EX_TEMPFAIL, for SLURM's RequeueExit=75)
 };
 
 constexpr int exit_code(ErrorKind kind) { return static_cast<int>(kind); }

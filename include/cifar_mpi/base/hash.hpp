@@ -6,8 +6,7 @@
 
 namespace cifar_mpi {
 
-/// 64 bits that change when any bit of `bytes` does, but for chance (2^-64); to compare copies, not to resist
-/// an attacker. Depends on the bytes alone. About as fast as memory.
+/// A 64-bit hash for comparing copies; not cryptographic. Depends on the bytes alone. Runs at about memory speed.
 std::uint64_t hash_bytes(std::span<const std::byte> bytes);
 
 /// 64 bits that depend on both numbers and on their order.

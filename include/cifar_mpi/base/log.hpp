@@ -6,14 +6,14 @@
 
 namespace cifar_mpi {
 
-/// The text on one line, without anything that steers a terminal: control characters (C0, DEL and C1), what
-/// turns the direction of writing round, line separators and bytes that are no UTF-8 come as \n, \t, \xHH.
+/// The text on one line and safe for a terminal: control characters (C0, DEL and C1), marks of writing
+/// direction, line separators and bytes that are not UTF-8 become \n, \t, \xHH.
 ///
-/// Texts come from files, and files from strangers: names of classes, settings of a checkpoint, fields of a
-/// lock, names of files.
+/// Required for all text from untrusted files: names of classes, settings of a checkpoint, fields of a lock,
+/// names of files.
 std::string printable(std::string_view text);
 
-/// Lines for people, each made printable. Rank 0 speaks for all; other ranks are silent but for `every_rank`.
+/// Writes log lines, each made printable. Ranks other than 0 write only with `every_rank`.
 ///
 /// One line is one `fwrite`, so lines of several ranks do not mix inside a line.
 class Log {

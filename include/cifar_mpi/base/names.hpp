@@ -4,11 +4,11 @@
 #include <optional>
 #include <string_view>
 
-/// Enumerations whose values users know by name. Beside such an enumeration E stands
+/// Enumerations whose values users know by name. Next to such an enumeration E, define
 ///
 ///     constexpr auto names_of(E) { return std::to_array<Name<E>>({{"word", E::word}, …}); }
 ///
-/// with all its values; options, logs and checkpoints take the words from there.
+/// with all its values. Options, logs and checkpoints use these words.
 namespace cifar_mpi {
 
 template <class E>

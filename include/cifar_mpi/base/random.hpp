@@ -8,8 +8,8 @@
 /// Everything here is constexpr, so the same code runs on the host, at compile time and in device kernels.
 namespace cifar_mpi {
 
-/// What a random number is for. Part of the key, so no two uses share numbers. Values are part of the result
-/// of a run.
+/// What a random number is for. Part of the key, so no two uses share numbers. Changing a value changes the
+/// results of runs.
 enum class RandomPurpose : std::uint32_t {
   initial_value = 1,
   sample_order = 2,

@@ -4,8 +4,8 @@
 
 namespace cifar_mpi {
 
-/// Blocks all signals in the calling thread while it lives. Threads that are started meanwhile never get one: handlers run
-/// on the main thread, and interrupt what that waits in.
+/// Blocks all signals in the calling thread during its lifetime. Threads started meanwhile receive none, so
+/// handlers run on the main thread and interrupt its system calls.
 class SignalBlock {
  public:
   SignalBlock();
