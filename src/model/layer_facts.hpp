@@ -5,17 +5,17 @@
 
 #include "cifar_mpi/model/net_spec.hpp"
 
-/// What the graph knows of a layer at its place: one function per layer, in layer_facts.cpp.
+/// The properties of a layer in its graph: one function per layer, in layer_facts.cpp.
 namespace cifar_mpi::model {
 
 struct LayerFacts {
-  const char* kind = "";  ///< for people
+  const char* kind = "";  ///< for messages
   Extent out;
   Flops forward;
   std::vector<Param> params;  ///< without places in the table
 };
 
-/// The layer's own name; what it is, where it has none.
+/// The layer's name, or its kind if it has none.
 std::string name_of(const Layer& layer);
 
 /// What is wrong with a layer at its place: "needs a kernel of at least 1, found 0".

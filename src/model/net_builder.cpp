@@ -46,7 +46,7 @@ Value NetBuilder::append(Layer layer, std::vector<Value> inputs) {
   try {
     facts = checked_facts(net_, layer, inputs);
     if (!facts.params.empty() && !names_.insert(name).second) {
-      throw Misfit{"has a name that an earlier layer has; parameters are found by name"};
+      throw Misfit{"has the name of an earlier layer; parameters are found by name"};
     }
   } catch (const Misfit& misfit) {
     throw Error(ErrorKind::usage,
@@ -67,7 +67,7 @@ NetSpec NetBuilder::softmax_cross_entropy(Value logits) {
   for (const Operation& operation : net_.operations) {
     if (&operation == &net_.operations.back() || !readers[operation.output.id].empty()) continue;
     throw Error(ErrorKind::usage,
-                concat("model ", net_.name, ": nobody reads what ", operation.name, " gives"));
+                concat("model ", net_.name, ": no operation reads the output of ", operation.name));
   }
   return std::move(net_);
 }

@@ -3,14 +3,14 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/model/net_builder.hpp"
 
-/// Residual networks for small images (He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition",
-/// CVPR 2016): a 3x3 convolution instead of 7x7 with pooling in front, then stages of blocks of two 3x3
-/// convolutions, each behind the first at half the size and twice the channels.
+/// Residual networks for small images (He, Zhang, Ren and Sun, "Deep Residual Learning for Image
+/// Recognition", CVPR 2016): a 3x3 convolution instead of a 7x7 one with pooling, then stages of blocks of
+/// two 3x3 convolutions, each stage after the first at half the size and twice the channels.
 namespace cifar_mpi::model {
 namespace {
 
-/// A convolution without biases, for the BatchNorm behind it brings one. Initial weights of variance 2/fan-in (He
-/// et al., ICCV 2015); cutting the normal at two deviations leaves 0.8796 of its own.
+/// A convolution without biases, because the BatchNorm after it has one. Initial weights of variance 2/fan-in
+/// (He et al., ICCV 2015); cutting the normal at two deviations leaves 0.8796 of its own.
 Conv2d conv_of(std::string name, int inputs, int outputs, int kernel, int stride, float weight_decay) {
   return {.name = std::move(name),
           .out_channels = outputs,
@@ -21,7 +21,7 @@ Conv2d conv_of(std::string name, int inputs, int outputs, int kernel, int stride
           .weight_decay = weight_decay};
 }
 
-/// What the two networks differ in.
+/// The differences between the two networks.
 struct ResNet {
   NetBuilder net;
   bool projects =
@@ -71,7 +71,7 @@ NetSpec resnet20(Extent image, int classes) {
   return ResNet{NetBuilder("resnet20", image, classes), false, 1e-4f}.make(image.channels, classes, 16, 3, 3);
 }
 
-/// ResNet-18 as everybody trains it on CIFAR: four stages of 64 to 512 channels, projections on the shortcuts;
+/// ResNet-18 as commonly trained on CIFAR: four stages of 64 to 512 channels, projections on the shortcuts;
 /// 11 173 962 parameters for images of 3 channels and 10 classes.
 NetSpec resnet18(Extent image, int classes) {
   return ResNet{NetBuilder("resnet18", image, classes), true, 5e-4f}.make(image.channels, classes, 64, 4, 2);

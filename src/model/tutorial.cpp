@@ -4,13 +4,13 @@ namespace cifar_mpi::model {
 
 /// The network of the TensorFlow CIFAR-10 tutorial; 1 068 298 parameters for 24x24x3 images and 10 classes.
 ///
-/// Its second normalization stands before the second pooling, the first one behind the first.
+/// The first normalization follows the first pooling; the second precedes the second pooling.
 NetSpec tutorial(Extent image, int classes) {
   const auto norm = [](const char* name) {
     return LocalResponseNorm{
         .name = name, .depth_radius = 4, .bias = 1.0f, .alpha = 0.001f / 9.0f, .beta = 0.75f};
   };
-  // The script writes 1/192 whatever the number of classes: it is the width of the layer before.
+  // As in the tutorial, for any number of classes: 192 is the width of the previous layer.
   constexpr float kSoftmaxStddev = 1.0f / 192.0f;
   NetBuilder net("tutorial", image, classes);
   Value x = net.image();

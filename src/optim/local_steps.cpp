@@ -8,7 +8,7 @@
 namespace cifar_mpi::optim {
 namespace {
 
-constexpr double kMany = 1e9;  // more than this is a slip of the keyboard
+constexpr double kMany = 1e9;  // a larger value is a typing error
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(ErrorKind::usage, text); }
 
@@ -18,7 +18,7 @@ void check(const LocalSteps& local) {
   const LocalSteps usual;
   if (local.steps < 1 || local.steps > kMostLocalSteps) {
     refuse(concat("--local-steps must lie between 1 and ", kMostLocalSteps, ", not ", local.steps,
-                  "; it is how many steps a worker takes between two averagings"));
+                  "; it is the number of steps between two averagings"));
   }
   if (!(local.outer_rate > 0.0 && local.outer_rate <= kMany))
     refuse(fmt::format("--outer-lr must be above 0 and at most {:g}, not {:g}", kMany, local.outer_rate));

@@ -11,9 +11,9 @@
 namespace cifar_mpi::optim {
 namespace {
 
-/// Steps are counted exactly in double up to here; nobody trains longer.
+/// Steps are counted exactly in double up to here; no run is longer.
 constexpr double kMostSteps = 0x1.0p53;
-constexpr double kMany = 1e9;  // more than this is a slip of the keyboard
+constexpr double kMany = 1e9;  // a larger value is a typing error
 
 void expect(bool good, const char* option, const char* wanted, double found) {
   if (good) return;
@@ -59,7 +59,7 @@ bool ends_with_the_run(ScheduleKind kind) {
   return kind == ScheduleKind::linear || kind == ScheduleKind::cosine || kind == ScheduleKind::one_cycle;
 }
 
-/// An option that another schedule has must have been left alone.
+/// An option of another schedule must have its default.
 void check_belongs(const ScheduleSpec& spec) {
   const ScheduleSpec usual;
   const bool drops = spec.kind == ScheduleKind::staircase || spec.kind == ScheduleKind::steps;
@@ -89,9 +89,8 @@ void check_boundaries(const std::vector<double>& at) {
     if (!(at[i] > 0.0 && at[i] < 1.0))
       throw Error(ErrorKind::usage, fmt::format("{}, each above 0 and below 1, not {:g}", example, at[i]));
     if (i > 0 && at[i] <= at[i - 1]) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("{}, each larger than the one before: {:g} stands behind {:g}", example, at[i],
-                              at[i - 1]));
+      throw Error(ErrorKind::usage, fmt::format("{}, each larger than the one before: {:g} follows {:g}",
+                                                example, at[i], at[i - 1]));
     }
   }
 }
@@ -166,8 +165,8 @@ Schedule::Schedule(const ScheduleSpec& spec) : spec_(spec) {
   }
   if (ends_with_the_run(spec.kind) && rule_.warmup_steps >= spec.total_steps) {
     throw Error(ErrorKind::usage,
-                fmt::format("--warmup-epochs {:g} is {} steps, but the run has {}, of which --schedule {} "
-                            "needs some behind them; warm up for less or train longer",
+                fmt::format("--warmup-epochs {:g} is {} steps, but the run has {}, and --schedule {} needs "
+                            "steps after them; warm up for less or train longer",
                             spec.warmup_epochs, rule_.warmup_steps, spec.total_steps, to_string(spec.kind)));
   }
 }

@@ -103,7 +103,7 @@ TEST(NetSpec, RefusesASumOfDifferentExtentsAndAValueThatNobodyReads) {
               net.conv(net.image(), conv);
               net.softmax_cross_entropy(net.linear(net.image(), linear(10)));
             }),
-            "model probe: nobody reads what c1 gives");
+            "model probe: no operation reads the output of c1");
 }
 
 TEST(NetSpec, KnowsWhoReadsAValueAndWhetherItWantsAGradient) {

@@ -284,8 +284,8 @@ TEST(Schedule, RefusesBoundariesThatAreNone) {
   expect_refused(at({0.5, 1.0}), "each above 0 and below 1, not 1");
   expect_refused(at({0.0}), "each above 0 and below 1, not 0");
   expect_refused(at({std::numeric_limits<double>::quiet_NaN()}), "each above 0 and below 1, not nan");
-  expect_refused(at({0.75, 0.5}), "each larger than the one before: 0.5 stands behind 0.75");
-  expect_refused(at({0.5, 0.5}), "each larger than the one before: 0.5 stands behind 0.5");
+  expect_refused(at({0.75, 0.5}), "each larger than the one before: 0.5 follows 0.75");
+  expect_refused(at({0.5, 0.5}), "each larger than the one before: 0.5 follows 0.5");
   std::vector<double> many;
   for (int i = 1; i <= RateRule::kMostDrops + 1; ++i) many.push_back(i / 20.0);
   expect_refused(at(many), "at most 16 of them, not 17");

@@ -7,8 +7,8 @@
 /// functions say what they read; each gives one value.
 namespace cifar_mpi::model {
 
-/// Cross-correlation with a square kernel, zero-padded as in `centred_padding`. Weights [k, k, in, out], biases
-/// [out] unless without.
+/// Cross-correlation with a square kernel, zero-padded as in `centred_padding`. Weights [k, k, in, out],
+/// biases [out] unless without.
 struct Conv2d {
   std::string name;
   int out_channels = 0;
@@ -19,22 +19,21 @@ struct Conv2d {
   float bias = 0.0f;           ///< initial biases
   float weight_decay = 0.0f;   ///< adds weight_decay · ½‖weights‖² to the loss
   bool frozen = false;         ///< its parameters keep their values
-  float rate_factor = 1.0f;    ///< of the learning rate of its parameters
+  float rate_factor = 1.0f;    ///< multiplies the learning rate of its parameters
 };
 
 struct Relu {};
 
-/// y = scale · (x − mean) / √(variance + epsilon) + bias, per channel (Ioffe and Szegedy 2015). In training mean
-/// and (biased) variance are those of the batch; evaluation takes the running ones, which move in each step:
-/// running ← momentum · running + (1 − momentum) · batch. Parameters scale, bias, mean and variance, [channels]
-/// each.
+/// y = scale · (x − mean) / √(variance + epsilon) + bias, per channel (Ioffe and Szegedy 2015). In training mean and
+/// (biased) variance are those of the batch; evaluation takes the running ones, which move in each step: running ←
+/// momentum · running + (1 − momentum) · batch. Parameters scale, bias, mean and variance, [channels] each.
 struct BatchNorm {
   std::string name;
   float epsilon = 1e-5f;
   float momentum = 0.9f;
   float weight_decay = 0.0f;  ///< of scale and bias
   bool frozen = false;        ///< scale and bias keep their values; the statistics move
-  float rate_factor = 1.0f;   ///< of the learning rate of scale and bias
+  float rate_factor = 1.0f;   ///< multiplies the learning rate of scale and bias
 };
 
 /// SAME padding; a padded place never wins. With kernel 3 and stride 2 on an even extent nothing is padded at
@@ -60,8 +59,8 @@ struct GlobalAvgPool {
   std::string name;
 };
 
-/// The shortcut without parameters past a block that halves the image and widens it (He et al. 2016, option A):
-/// every stride-th row and column, from the first; channels beyond the input's are zero.
+/// The shortcut without parameters past a block that halves the image and widens it (He et al. 2016, option
+/// A): every stride-th row and column, from the first; channels beyond the input's are zero.
 struct Shortcut {
   std::string name;
   int out_channels = 0;
@@ -107,9 +106,8 @@ struct Padding {
   bool operator==(const Padding&) const = default;
 };
 
-/// (kernel − 1)/2 in front whatever the stride, so that the middle of an odd kernel lies on every stride-th
-/// place from the first, as PyTorch's padding = kernel/2 has it; with stride 1 the same as `same_padding`. All
-/// arguments ≥ 1.
+/// (kernel − 1)/2 at the start for any stride, so that the middle of an odd kernel lies on every stride-th place from
+/// the first, as PyTorch's padding = kernel/2 has it; with stride 1 the same as `same_padding`. All arguments ≥ 1.
 constexpr Padding centred_padding(int n, int kernel, int stride) {
   const int outputs = (n + stride - 1) / stride;
   const int before = (kernel - 1) / 2;
@@ -117,7 +115,7 @@ constexpr Padding centred_padding(int n, int kernel, int stride) {
   return {outputs, before, after > 0 ? after : 0};
 }
 
-/// TensorFlow's SAME padding: what the outputs need in all, split in two, the odd one behind. All arguments ≥ 1.
+/// TensorFlow's SAME padding: what the outputs need in total, split in two, an odd one at the end. All arguments ≥ 1.
 constexpr Padding same_padding(int n, int kernel, int stride) {
   const int outputs = (n + stride - 1) / stride;
   const int span = (outputs - 1) * stride + kernel;

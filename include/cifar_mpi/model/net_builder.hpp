@@ -32,8 +32,7 @@ class NetBuilder {
   /// Any of these, for lists of layers.
   Value append(Layer layer, std::vector<Value> inputs);
 
-  /// Ends the network. Throws Error{usage} when `logits` is not one value per class, or when there is a value
-  /// that nobody reads.
+  /// Ends the network. Throws Error{usage} when `logits` is not one value per class, or when a value has no reader.
   NetSpec softmax_cross_entropy(Value logits);
 
  private:

@@ -12,7 +12,7 @@
 /// A network as a graph: operations over values.
 namespace cifar_mpi::model {
 
-/// What an operation gives, or the image, as a number in NetSpec::values.
+/// The output of an operation, or the image, as an index into NetSpec::values.
 struct Value {
   std::size_t id = 0;
   bool operator==(const Value&) const = default;
@@ -44,7 +44,7 @@ struct NetSpec {
   Extent input;  ///< of the image, which is value 0
   int classes = 0;
   std::vector<Operation>
-      operations;              ///< each behind those whose outputs it reads; SoftmaxCrossEntropy is last
+      operations;              ///< each after those whose outputs it reads; SoftmaxCrossEntropy is last
   std::vector<Extent> values;  ///< by Value::id
 
   const Extent& extent(Value value) const { return values[value.id]; }
@@ -54,14 +54,14 @@ struct NetSpec {
   Value logits() const { return operations.back().inputs.front(); }
 };
 
-/// For each value, the operations that read it; one that reads it twice stands there twice.
+/// For each value, the operations that read it; one that reads it twice appears twice.
 std::vector<std::vector<std::size_t>> readers_of(const NetSpec& net);
 
-/// For each value, whether backward needs its gradient: a trained parameter stands somewhere before it.
+/// For each value, whether backward needs its gradient: a trained parameter precedes it.
 std::vector<bool> wants_gradient(const NetSpec& net);
 
-/// The layer that gives the logits, when it is Linear: the only one whose parameters depend on the number of classes.
-/// Else an empty name.
+/// The layer that gives the logits, when it is Linear: the only one whose parameters depend on the number of
+/// classes. Else an empty name.
 std::string_view classifier_of(const NetSpec& net);
 
 /// A whole training step of one image: forward, weight gradients, and the data gradients that backward needs.
@@ -70,14 +70,14 @@ Flops training_flops(const NetSpec& net);
 /// A model of the catalog.
 struct ModelInfo {
   std::string_view name;
-  std::string_view sentence;  ///< what it is, for people
+  std::string_view sentence;  ///< a description for users
 };
 std::vector<ModelInfo> catalog();
 
 /// The named model for images of `input` and `classes` classes. Throws Error{usage} for an unknown name.
 NetSpec make_model(std::string_view name, Extent input, int classes);
 
-/// The table that people know from Keras: name, operation, output shape, parameters, MFLOP of a forward pass,
+/// A table like that of Keras: name, operation, output shape, parameters, MFLOP of a forward pass,
 /// a line per operation; then the totals.
 std::string summary(const NetSpec& net);
 

@@ -8,15 +8,14 @@
 
 namespace cifar_mpi::model {
 
-/// trained: has a gradient and is updated. frozen: keeps its initial value. running: changes with the steps, but
-/// not by a gradient (statistics).
+/// trained: has a gradient and is updated. frozen: keeps its initial value. running: changes with the steps,
+/// but not by a gradient (statistics).
 enum class ParamRole : std::uint8_t { trained, frozen, running };
 
 /// What a parameter is in the formula of its layer.
 enum class ParamPart : std::uint8_t { weights, biases, scale, mean, variance };
 
-/// One parameter tensor as TensorFlow knows it; where it lies in memory is the backend's business
-/// (engine/layout.hpp).
+/// One parameter tensor in TensorFlow's shape; engine/layout.hpp has its place in memory.
 struct Param {
   std::string name;           ///< "conv1/weights"
   Shape shape;                ///< [k, k, in, out], [in, out], [out] or [channels], row major

@@ -10,7 +10,7 @@
 namespace cifar_mpi::model {
 
 /// All parameters in the order in which the backward pass finishes them (last operation first, weights before
-/// biases), and behind these, in the same order, the frozen ones, and then the running ones.
+/// biases), then, in the same order, the frozen ones, and last the running ones.
 using ParamTable = std::vector<Param>;
 
 ParamTable make_param_table(const NetSpec& net);
@@ -18,7 +18,7 @@ ParamTable make_param_table(const NetSpec& net);
 /// The parameters of one operation as indices of the table, in the order of Operation::params.
 std::vector<std::size_t> params_of(const ParamTable& table, std::size_t operation);
 
-/// How many entries from the first on are trained.
+/// The number of trained entries, which come first.
 std::size_t trained_params(const ParamTable& table);
 
 /// Total number of logical parameters, running statistics not counted, as papers count.

@@ -6,13 +6,13 @@
 #include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 
-/// Local steps: every worker takes some of its own, then all go on from one point.
+/// Local steps: each worker takes several steps alone, then all continue from one point.
 namespace cifar_mpi::optim {
 
-/// What is done with Δ, the mean over the workers of what each has moved, weights before − weights after.
+/// The outer step, where Δ is the mean over the workers of their weights before − weights after.
 ///
-///   average   w' = w − Δ, so the mean of the workers' weights (Stich 2019, Lin et al. 2020)
-///   nesterov  v' = momentum · v + Δ, w' = w − rate · (Δ + momentum · v') (Douillard et al. 2023): NesterovRule
+///   average   w' = w − Δ, which is the mean of the workers' weights (Stich 2019, Lin et al. 2020)
+///   nesterov  v' = momentum · v + Δ, w' = w − rate · (Δ + momentum · v') (Douillard et al. 2023)
 enum class OuterKind : std::uint8_t { average, nesterov };
 constexpr auto names_of(OuterKind) {
   return std::to_array<Name<OuterKind>>({{"average", OuterKind::average}, {"nesterov", OuterKind::nesterov}});
@@ -32,7 +32,7 @@ inline constexpr int kMostLocalSteps = 1024;
 /// Throws Error{usage} naming the option.
 void check(const LocalSteps& local);
 
-/// The outer step as an optimizer and a schedule: of Δ as the gradient.
+/// The outer step as an optimizer whose gradient is Δ.
 OptimizerSpec outer_optimizer(const LocalSteps& local);
 ScheduleSpec outer_schedule(const LocalSteps& local);
 

@@ -7,11 +7,11 @@
 
 #include "cifar_mpi/optim/step_math.hpp"
 
-/// Optimizers as a user chooses them; what they do to a weight stands in step_math.hpp.
+/// Optimizers as a user chooses them; step_math.hpp has their formulas.
 namespace cifar_mpi::optim {
 
-/// Throws Error{usage} naming the option when a number makes no sense, or belongs to another optimizer and is
-/// not its default.
+/// Throws Error{usage} naming the option when a number is out of range, or belongs to another optimizer and
+/// is not its default.
 void check(const OptimizerSpec& spec);
 
 /// The numbers that an optimizer has, by the names of their options without dashes.

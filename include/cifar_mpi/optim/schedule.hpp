@@ -18,7 +18,7 @@ constexpr auto names_of(LrScaling) {
       {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}});
 }
 
-/// What a user says of the learning rate; the defaults are the tutorial's.
+/// The user's settings of the learning rate; the defaults are the tutorial's.
 struct ScheduleSpec {
   double base_rate = 0.1;
   double decay_factor = 0.1;        ///< staircase, steps: rate ×= factor at every boundary
@@ -35,14 +35,14 @@ struct ScheduleSpec {
   std::uint64_t total_steps = 0;      ///< T of the run; all but staircase need it
 };
 
-/// Whether the rate of a step depends on how long the run is: a run of another length is then another run.
+/// Whether the rate of a step depends on the run's length; a run of another length is then another run.
 constexpr bool depends_on_length(ScheduleKind kind) { return kind != ScheduleKind::staircase; }
 
-/// Throws Error{usage} naming the option when a value makes no sense, or belongs to another schedule and is
-/// not its default. Looks at neither the length of the run nor what depends on it.
+/// Throws Error{usage} naming the option when a value is out of range, or belongs to another schedule and is
+/// not its default. Does not check the length of the run or what depends on it.
 void check(const ScheduleSpec& spec);
 
-/// Finds the numbers of a RateRule from what a user says, T being the steps of the run:
+/// Derives a RateRule from a user's settings; T is the number of steps of the run:
 ///
 ///   staircase  base · scale · warmup(t) · factor^floor(t / decay_steps), decay_steps = floor(N/G ·
 ///              epochs_per_decay), at least 1. The TensorFlow CIFAR-10 tutorial (`exponential_decay`,
@@ -55,11 +55,11 @@ void check(const ScheduleSpec& spec);
 ///              "linear", whose div_factor of 25 is initial_share 0.04; the momentum stays as it is.
 ///
 /// warmup(t) = min((t + 1) / warmup_steps, 1), warmup_steps = floor(N/G · warmup_epochs), for all but
-/// one_cycle. No step of a run has the rate of T, the one behind its last.
+/// one_cycle. No step of a run has the rate of T: the last step is T − 1.
 class Schedule {
  public:
-  /// Throws what `check` throws, and also where the scaled rate is none, or the warm-up leaves nothing of
-  /// the run to a schedule that ends with it.
+  /// Throws what `check` throws, also if the scaled rate is not a finite number above 0, or if the warm-up
+  /// leaves no steps for a schedule that depends on the run's length.
   explicit Schedule(const ScheduleSpec& spec);
   /// The rate of step t, counted from 0; a drop takes effect in the step of the boundary itself.
   double rate(std::uint64_t step) const;
@@ -68,7 +68,7 @@ class Schedule {
   /// The steps between two drops of a staircase; at least 1.
   std::uint64_t decay_steps() const { return rule_.decay_steps; }
   std::uint64_t warmup_steps() const { return rule_.warmup_steps; }
-  /// For where a Schedule cannot go.
+  /// The numbers alone, for code that cannot use a Schedule.
   const RateRule& rule() const { return rule_; }
   /// The rule in one line, for the log and the checkpoint.
   std::string describe() const;

@@ -6,8 +6,8 @@
 
 #include "cifar_mpi/optim/step_math.hpp"
 
-/// The table of what a run carries from step to step. Whoever allocates, saves, reads, checks or compares
-/// state walks these rows; nobody names a block by hand.
+/// The table of what a run carries from step to step. All code that allocates, saves, reads, checks or
+/// compares state iterates over its rows.
 namespace cifar_mpi::optim {
 
 enum class StateRole : std::uint8_t { weights, average, momentum, moment1, moment2, outer_momentum };
@@ -22,13 +22,13 @@ struct StateRow {
   const char* running;  ///< the group of its running statistics; null: there are none in this row
   const char* meaning;  ///< an attribute there
   const char* what;     ///< in messages: "the weights"
-  bool compared;        ///< ranks compare a hash of it; what follows from compared rows alone is not
+  bool compared;        ///< ranks compare a hash of it; a row that follows from compared rows is not compared
   bool of_optimizer;    ///< its rule keeps it
   bool from_zero;       ///< begins with zeros; the other rows begin with the initial weights
 };
 
-/// Those that a run with this optimizer has, in the order of the checkpoint file. The optimizer's own stand in
-/// the order in which its rule counts them; behind them, where local steps have one, the outer momentum.
+/// The rows of a run with this optimizer, in the order of the checkpoint file. The optimizer's own rows are
+/// in the order of its rule; the outer momentum of local steps, if any, is last.
 std::vector<StateRow> state_rows(OptimizerKind optimizer, bool outer_momentum = false);
 
 }  // namespace cifar_mpi::optim

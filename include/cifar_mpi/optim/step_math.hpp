@@ -10,7 +10,7 @@
 /// and the kernels of a device compile the same ones.
 namespace cifar_mpi::optim {
 
-/// How the rate goes on from its base, see Schedule.
+/// How the rate changes over a run, see Schedule.
 enum class ScheduleKind : std::uint8_t { staircase, steps, linear, cosine, one_cycle };
 constexpr auto names_of(ScheduleKind) {
   return std::to_array<Name<ScheduleKind>>({{"staircase", ScheduleKind::staircase},
@@ -20,7 +20,7 @@ constexpr auto names_of(ScheduleKind) {
                                             {"one-cycle", ScheduleKind::one_cycle}});
 }
 
-/// A schedule as plain numbers, see Schedule. What its kind does not need is not looked at.
+/// A schedule as plain numbers, see Schedule. Fields that its kind does not need are ignored.
 struct RateRule {
   static constexpr int kMostDrops = 16;
   double scaled_rate = 0.0;        ///< base · scale
@@ -42,7 +42,7 @@ struct HostMath {
   float sqrt(float x) const { return std::sqrt(x); }
 };
 
-/// What is done of the way from the end of the warm-up to the end of the run, from 0 to 1.
+/// The elapsed part of the time between the end of the warm-up and the end of the run, from 0 to 1.
 constexpr double fallen_part(const RateRule& rule, std::uint64_t step) {
   if (step <= rule.warmup_steps) return 0.0;
   if (step >= rule.total_steps) return 1.0;
@@ -50,7 +50,7 @@ constexpr double fallen_part(const RateRule& rule, std::uint64_t step) {
          static_cast<double>(rule.total_steps - rule.warmup_steps);
 }
 
-/// What the schedule leaves of the scaled rate in step t, the warm-up apart; p is fallen_part, s final_share:
+/// The factor of the scaled rate in step t, without warm-up; p is fallen_part, s final_share:
 ///   staircase          factor^floor(t / decay_steps)
 ///   steps              factor^n, n of drop_at being at most t
 ///   linear, one_cycle  1 − (1 − s)·p
@@ -77,7 +77,7 @@ constexpr double remaining_share(const RateRule& rule, std::uint64_t step, Math 
 }
 
 /// The rate of step t, counted from 0: scaled_rate · remaining_share. Before warmup_steps it is multiplied by
-/// (t + 1) / warmup_steps, or, where one_cycle, by initial_share + (1 − initial_share) · t / warmup_steps.
+/// (t + 1) / warmup_steps, or, for one_cycle, by initial_share + (1 − initial_share) · t / warmup_steps.
 template <class Math>
 constexpr double learning_rate(const RateRule& rule, std::uint64_t step, Math math) {
   const double rate = rule.scaled_rate * remaining_share(rule, step, math);
@@ -96,14 +96,14 @@ constexpr double ema_decay(double decay, std::uint64_t step) {
   return decay < warm ? decay : warm;
 }
 
-/// What so many steps from this one on leave of the average together: the product of their decays; 1 for none.
+/// The product of the decays of `steps` steps from `step` on; 1 for none.
 constexpr double ema_decay(double decay, std::uint64_t step, int steps) {
   double left = 1.0;
   for (int i = 0; i < steps; ++i) left *= ema_decay(decay, step + static_cast<std::uint64_t>(i));
   return left;
 }
 
-/// How a weight follows from its gradient, see the rules below.
+/// The update rules; each is a class below.
 enum class OptimizerKind : std::uint8_t { sgd, momentum, nesterov, adamw };
 constexpr auto names_of(OptimizerKind) {
   return std::to_array<Name<OptimizerKind>>({{"sgd", OptimizerKind::sgd},
@@ -112,7 +112,7 @@ constexpr auto names_of(OptimizerKind) {
                                              {"adamw", OptimizerKind::adamw}});
 }
 
-/// An optimizer and its numbers. What its kind does not have is not looked at.
+/// An optimizer and its numbers. Fields of other kinds are ignored.
 struct OptimizerSpec {
   OptimizerKind kind = OptimizerKind::sgd;
   double momentum = 0.9;  ///< momentum, nesterov
@@ -121,11 +121,11 @@ struct OptimizerSpec {
   double eps = 1e-8;
 };
 
-/// What all weights have in common in one step.
+/// Values that all weights share in one step.
 struct UpdateRates {
   float learning_rate = 0.0f;
   float ema_share = 0.0f;  ///< 1 − d
-  float clip = 1.0f;       ///< what the gradient is multiplied by, where it is clipped
+  float clip = 1.0f;       ///< factor of the gradient that clips it
   float momentum = 0.0f;
   float share1 = 0.0f, share2 = 0.0f;    ///< adamw: 1 − beta
   float unbias1 = 1.0f, unbias2 = 1.0f;  ///< adamw: 1 / (1 − beta^(t + 1)) in step t from 0
@@ -149,7 +149,7 @@ constexpr UpdateRates update_rates(const RateRule& rule, const OptimizerSpec& op
   return rates;
 }
 
-/// What a gradient of this norm is multiplied by so that its norm is at most `limit` (Pascanu et al. 2013).
+/// The factor that limits a gradient of this norm to norm `limit` (Pascanu et al. 2013).
 constexpr float clip_factor(double limit, double norm) {
   return norm > limit ? static_cast<float>(limit / norm) : 1.0f;
 }
@@ -162,9 +162,9 @@ constexpr float updated_weight(float w, float grad, float decay, float rate) {
 /// A running statistic: old' = old + share · (batch − old), share = 1 − momentum.
 constexpr float updated_running(float old, float batch, float share) { return old + share * (batch - old); }
 
-/// A rule gives the new weight of (w, grad), with the weight decay and the rate of its parameter, and replaces
-/// what it keeps of that weight: kStates floats, the first in `s`, the second in `q`. Zero stays zero, where
-/// w, grad and what is kept are zero.
+/// A rule gives the new weight of (w, grad), with the weight decay and the rate of its parameter, and updates
+/// the state of that weight: kStates floats, the first in `s`, the second in `q`. A weight stays zero if it,
+/// grad and its state are zero.
 struct SgdRule {
   static constexpr int kStates = 0;
   template <class Math>
@@ -174,8 +174,8 @@ struct SgdRule {
   }
 };
 
-/// s' = momentum · s + (grad + decay · w), w' = w − rate · s'. PyTorch's SGD without dampening; a change of the
-/// rate takes effect at once on all that s has gathered.
+/// s' = momentum · s + (grad + decay · w), w' = w − rate · s'. PyTorch's SGD without dampening; a change of
+/// the rate takes effect at once on all that s has accumulated.
 struct MomentumRule {
   static constexpr int kStates = 1;
   template <class Math>
