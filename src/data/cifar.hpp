@@ -7,7 +7,7 @@
 
 #include "cifar_mpi/data/dataset.hpp"
 
-/// Pieces of the readers of CIFAR-10 and CIFAR-100, in sizes a test can make.
+/// Parts of the readers of CIFAR-10 and CIFAR-100, usable on small test files.
 namespace cifar_mpi::data {
 
 constexpr Extent kCifarImage{32, 32, 3};
@@ -17,13 +17,13 @@ constexpr std::uint64_t kCifarBatch = 10000;
 constexpr std::uint64_t kCifar100Train = 50000;
 constexpr std::uint64_t kCifar100Test = 10000;
 
-/// How a record of an official binary file begins: label bytes, of which one is wanted. 1024 red, green and
+/// How a record of an official binary file begins: label bytes; one of them is used. 1024 red, green and
 /// blue bytes each follow.
 struct BinaryRecord {
   const char* set;
   std::size_t label_bytes;
   std::size_t label_at;
-  int classes;  ///< the wanted label is below
+  int classes;  ///< the label used is below
 };
 constexpr BinaryRecord kCifar10Record{"CIFAR-10", 1, 0, kCifarClasses};
 constexpr BinaryRecord kCifar100Coarse{"CIFAR-100", 2, 0, 20};
@@ -43,13 +43,11 @@ void write_binary_batch(const std::string& path, const Samples& samples, Shard p
 /// A JSON list of labels below ten, "[6,9,9,4]". Throws Error{data} naming the path and the place.
 std::vector<std::uint8_t> read_label_list(const std::string& path);
 
-/// The names of `count` classes, one a line. Throws Error{data} for another number of them and for an empty
-/// one.
+/// The names of `count` classes, one per line. Throws Error{data} for another number of them and for an empty one.
 std::vector<std::string> read_name_list(const std::string& path, int count);
 
 /// Decodes an RGB strip, one image per row, into `images` [n, 32, 32, 3] from image `first` on; returns how
-/// many there were. Throws Error{data} when the file is not such a strip or has more rows than `images` has
-/// room for.
+/// many there were. Throws Error{data} when the file is not such a strip or has more rows than fit `images`.
 std::uint64_t read_png_strip(const std::string& path, std::uint64_t first, std::vector<std::uint8_t>& images);
 
 }  // namespace cifar_mpi::data

@@ -10,7 +10,7 @@
 namespace cifar_mpi::data {
 namespace {
 
-/// The first of `names` that is there in `directory`, or nothing.
+/// The first of `names` that exists in `directory`; empty if none does.
 std::string first_there(const std::string& directory, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     std::error_code ignored;
@@ -32,7 +32,7 @@ std::vector<std::string> read_name_list(const std::string& path, int count) {
   while (!names.empty() && names.back().empty()) names.pop_back();
   if (names.size() != static_cast<std::size_t>(count)) {
     throw Error(ErrorKind::data, concat("'", path, "' has ", names.size(), " names, expected ", count,
-                                        ", one a line; fetch it again"));
+                                        ", one per line; fetch it again"));
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (names[i].empty())

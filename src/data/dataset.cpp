@@ -28,7 +28,7 @@ bool has_control_character(const std::string& name) {
   return std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
 }
 
-/// What no dataset may be, whether it is read or written; empty when all is well.
+/// The problem of a dataset to be read or written; empty if there is none.
 std::string problem_of(const DatasetInfo& info) {
   if (info.label_names.empty()) return "/label_names is empty, expected one name per class";
   if (info.label_names.size() > kMaxClasses) {
@@ -93,7 +93,7 @@ void check_format(const hdf5::Reader& file) {
 }
 
 std::vector<std::string> read_label_names(const hdf5::Reader& file) {
-  // Left to problem_of where there are a few too many; a list of millions is not even read.
+  // problem_of reports a few names too many; a list of millions is not read at all.
   constexpr std::uint64_t kMost = 1000;
   return file.read_strings("/label_names", kMost);
 }
@@ -125,7 +125,7 @@ hdf5::Reader open_reader(const std::string& path) {
     return hdf5::Reader(path, ErrorKind::data);
   } catch (const Error& error) {
     throw Error(error.kind(),
-                concat(error.what(), "; write a dataset with cifar_mpi_pack or name another file"));
+                concat(error.what(), "; write a dataset with cifar_mpi_pack, or name another file"));
   }
 }
 

@@ -14,7 +14,7 @@ std::uint64_t hash_of(std::span<const std::uint8_t> values) { return hash_bytes(
 
 std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
-/// Of `count` images, or all when there are fewer, from the first to the last.
+/// The hash of `count` images spread from the first to the last, or of all if there are fewer.
 std::uint64_t sampled_images(const DatasetFile& file, Split split, std::uint64_t count) {
   const std::uint64_t total = file.info().count(split);
   const std::uint64_t taken = std::min(count, total);

@@ -24,7 +24,7 @@ constexpr std::size_t kMostClasses = 255;  // label 255 is padding
 
 [[noreturn]] void fail(const std::string& text) { throw Error(ErrorKind::data, text); }
 
-/// What lies in `folder` and is not hidden.
+/// The entries of `folder` that are not hidden.
 std::vector<fs::directory_entry> entries_of(const std::string& folder) {
   std::error_code error;
   std::vector<fs::directory_entry> entries;
@@ -54,13 +54,13 @@ bool has_image_name(const fs::path& path) {
   return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
 }
 
-/// `path`, which lies below `root`, from there.
+/// `path`, which is below `root`, relative to it.
 std::string below(const std::string& root, const std::string& path) {
   const std::string rest = path.substr(std::min(path.size(), root.size()));
   return rest.substr(rest.starts_with('/') ? 1 : 0);
 }
 
-/// Follows no link below `root`: since it was listed somebody may have put one in the place of a folder.
+/// Follows no link below `root`: a folder may have been replaced by one since it was listed.
 Picture read_below(const Directory& root, const std::string& path) {
   Directory opened;
   const Directory* folder = &root;
@@ -82,7 +82,7 @@ void note_other(ImageFolder& folder, const fs::path& path) {
   if (folder.other_files++ == 0 || name < folder.other_file) folder.other_file = name;
 }
 
-/// Lists the images of a class, its subfolders included. Without links there is no way round in a circle.
+/// Lists the images of a class, its subfolders included. Without links there are no cycles.
 void list_class(ImageFolder& folder, std::size_t label) {
   const std::size_t before = folder.images.size();
   std::vector<std::string> waiting{concat(folder.root, "/", folder.classes[label])};
@@ -119,7 +119,7 @@ void check_classes(const ImageFolder& folder) {
   };
   if (std::all_of(classes.begin(), classes.end(), is_split)) {
     fail(concat("the folders of '", folder.root, "' are '", classes[0], "' and '", classes[1],
-                "', which are no classes; name the one to train with as --from-folder and the other as "
+                "', which are not classes; name the one to train with as --from-folder and the other as "
                 "--test-folder"));
   }
   for (const std::string& name : classes) {
@@ -164,7 +164,7 @@ ImageFolder split_off(ImageFolder& folder, double share) {
   folder.images.erase(folder.images.begin(), first_kept);
   if (taken.images.empty()) {
     fail(concat("none of the ", folder.images.size(), " images of '", folder.root,
-                "' falls to the test split; give a larger --test-share or a --test-folder"));
+                "' belongs to the test split; give a larger --test-share or a --test-folder"));
   }
   std::vector<bool> trains(folder.classes.size());
   for (const ListedImage& image : folder.images) trains[image.label] = true;
@@ -203,9 +203,9 @@ Samples read_images(const ImageFolder& folder, int size, const ReadEvents& event
       average_centre_square(picture, size, all.subspan(samples.labels.size() * image_bytes, image_bytes));
       samples.labels.push_back(image.label);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::data) throw;  // no fault of the file
+      if (error.kind() != ErrorKind::data) throw;  // not an error of the file
       if (!events.unreadable) {
-        fail(concat(error.what(), "; mend or remove it, or leave such files out with --skip-unreadable"));
+        fail(concat(error.what(), "; repair or remove it, or leave such files out with --skip-unreadable"));
       }
       events.unreadable(error.what());
     }
@@ -218,8 +218,8 @@ Samples read_images(const ImageFolder& folder, int size, const ReadEvents& event
 void require_read_classes(const ImageFolder& folder, const std::vector<std::uint8_t>& read) {
   for (const ListedImage& image : folder.images) {
     if (std::find(read.begin(), read.end(), image.label) != read.end()) continue;
-    fail(concat("of the class '", folder.classes[image.label], "' of '", folder.root,
-                "' no image can be read; mend the files or remove the folder"));
+    fail(concat("no image of the class '", folder.classes[image.label], "' of '", folder.root,
+                "' can be read; repair the files or remove the folder"));
   }
 }
 

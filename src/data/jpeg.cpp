@@ -1,7 +1,7 @@
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>
-// They need FILE, and say so nowhere.
+// These headers use FILE without including its header.
 #include <jerror.h>
 #include <jpeglib.h>
 
@@ -13,10 +13,10 @@
 namespace cifar_mpi::data {
 namespace {
 
-/// An honest progressive file has about ten; each may cost as much time as a whole baseline file.
+/// A usual progressive file has about ten; each may take as long as a whole baseline file.
 constexpr int kMostScans = 100;
 
-/// Libjpeg leaves an error by a jump; its own way is to end the process.
+/// Errors of libjpeg end in a jump, because its default handler ends the process.
 struct Errors {
   jpeg_error_mgr base{};
   std::jmp_buf back{};
@@ -31,13 +31,13 @@ Errors& errors_of(j_common_ptr jpeg) { return *reinterpret_cast<Errors*>(jpeg->e
   std::longjmp(errors.back, 1);
 }
 
-/// Warnings after which all pixels are there: extra bytes, odd but clear headers.
+/// Warnings after which all pixels are valid: extra bytes, unusual headers.
 bool is_harmless(int message) {
   return message == JWRN_EXTRANEOUS_DATA || message == JWRN_NOT_SEQUENTIAL || message == JWRN_JFIF_MAJOR ||
          message == JWRN_ADOBE_XFORM;
 }
 
-/// `level` below 0: a warning, for data that libjpeg has then made up.
+/// `level` below 0: a warning; libjpeg then invents the missing data.
 void hear(j_common_ptr jpeg, int level) {
   if (level < 0 && !is_harmless(jpeg->err->msg_code)) leave(jpeg);
 }
@@ -86,7 +86,7 @@ class Decoder {
   }
 
  private:
-  /// Calls libjpeg. The jump skips frames of `call` and of C alone: nothing in them may need a destructor.
+  /// Calls libjpeg. The jump skips only frames of `call` and of C, which may hold nothing that needs a destructor.
   template <class Call>
   void guarded(Call call) {
     if (setjmp(errors_.back) != 0) throw Misread{errors_.text.data()};
@@ -100,14 +100,14 @@ class Decoder {
       throw Misread{concat("it is a JPEG of ", jpeg_.num_components,
                            " components of an unknown kind, expected grey, colour or CMYK")};
     }
-    // A block of 8x8 values takes a bit at least.
+    // A block of 8x8 values takes at least a bit.
     std::uint64_t blocks = 0;
     for (int c = 0; c < jpeg_.num_components; ++c) {
       const jpeg_component_info& part = jpeg_.comp_info[c];
       blocks += std::uint64_t{part.width_in_blocks} * part.height_in_blocks;
     }
     if (blocks <= 8 * file_.size()) return;
-    throw Misread{concat("it announces ", jpeg_.image_width, "x", jpeg_.image_height,
+    throw Misread{concat("its header states ", jpeg_.image_width, "x", jpeg_.image_height,
                          " pixels, more than its ", file_.size(), " bytes can hold")};
   }
 
@@ -121,7 +121,7 @@ class Decoder {
     });
   }
 
-  /// Programs that write an Adobe marker store how much of an ink is missing.
+  /// Programs that write an Adobe marker store inverted inks.
   void read_cmyk(Picture& picture) {
     const bool inverted = jpeg_.saw_Adobe_marker != FALSE;
     const auto light = [&](unsigned value) { return inverted ? value : 255 - value; };

@@ -20,13 +20,13 @@ namespace {
 
 [[noreturn]] void fail_by_system() { throw Misread{std::generic_category().message(errno)}; }
 
-/// The whole content of a regular file that is no link.
+/// The whole content of a regular file that is not a link.
 std::vector<std::uint8_t> read_file(const DirectoryEntry& entry) {
   struct stat found {};
   if (::fstatat(entry.folder(), entry.name(), &found, AT_SYMLINK_NOFOLLOW) != 0) fail_by_system();
   if (S_ISLNK(found.st_mode))
     throw Misread{"it is a symbolic link, which is not followed; copy what it points to"};
-  if (!S_ISREG(found.st_mode)) throw Misread{"it is no regular file"};
+  if (!S_ISREG(found.st_mode)) throw Misread{"it is not a regular file"};
   const Descriptor file(
       ::openat(entry.folder(), entry.name(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!file || ::fstat(file.get(), &found) != 0) fail_by_system();
@@ -110,7 +110,7 @@ void average_centre_square(const Picture& picture, int size, std::span<std::uint
   for (std::uint64_t i = 0; i < n; ++i) covers.push_back(cover(i, side, n));
   std::vector<std::uint32_t> row(3 * n);
   std::vector<std::uint64_t> sums(3 * n);
-  const std::uint64_t area = side * side;  // what all weights of an output pixel come to
+  const std::uint64_t area = side * side;  // the sum of all weights of an output pixel
   std::uint64_t summed = ~std::uint64_t{0};
   for (std::uint64_t i = 0; i < n; ++i) {
     std::fill(sums.begin(), sums.end(), 0);

@@ -15,7 +15,7 @@
 namespace cifar_mpi::data {
 namespace {
 
-/// libpng's simplified reader; its memory is given back whatever happens.
+/// libpng's simplified reader; the destructor frees its memory.
 struct PngImage {
   PngImage() { image.version = PNG_IMAGE_VERSION; }
   ~PngImage() { png_image_free(&image); }
@@ -30,8 +30,8 @@ struct PngImage {
                      to_string(kCifarImage), " image per row, found ", found, "; fetch it again"));
 }
 
-/// Whether a file of that many bytes can hold the pixels that its header, the first chunk, announces: deflate
-/// packs at most 1032 bytes into one (a match of 258 bytes in two bits). Libpng checks the header itself.
+/// Whether a file of this size can hold the pixels that its header, the first chunk, states: deflate packs at
+/// most 1032 bytes into one (a match of 258 bytes in two bits). Libpng checks the header itself.
 bool can_hold_its_pixels(std::span<const std::uint8_t> file) {
   constexpr std::size_t kWidth = 16, kHeight = 20, kDepth = 24, kColour = 25, kEnd = 33;
   constexpr std::uint64_t kMostPacked = 1032;
@@ -54,8 +54,8 @@ Picture decode_png(std::span<const std::uint8_t> file) {
     throw Misread{png.image.message};
   Picture picture = make_picture(png.image.width, png.image.height);
   if (!can_hold_its_pixels(file)) {
-    throw Misread{concat("it announces ", png.image.width, "x", png.image.height, " pixels, more than its ",
-                         file.size(), " bytes can hold")};
+    throw Misread{concat("its header states ", png.image.width, "x", png.image.height,
+                         " pixels, more than its ", file.size(), " bytes can hold")};
   }
   png.image.format = PNG_FORMAT_RGB;
   png.image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;
@@ -94,9 +94,9 @@ std::uint64_t read_png_strip(const std::string& path, std::uint64_t first,
   const std::uint64_t image_bytes = pixels * 3;
   const std::uint64_t room = images.size() / image_bytes;
   if (first > room || rows > room - first) {
-    fail(path, concat(rows, " rows where the labels leave ", room - first));
+    fail(path, concat(rows, " rows, but the labels leave ", room - first));
   }
-  // A row of the strip is an image in NHWC order, so the decoder writes where the samples stay.
+  // A row of the strip is an image in NHWC order, so the decoder writes directly to the samples.
   if (png_image_finish_read(&png.image, nullptr, images.data() + first * image_bytes, 0, nullptr) == 0) {
     fail(path, png.image.message);
   }

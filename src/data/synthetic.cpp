@@ -14,7 +14,7 @@ constexpr int kMaxFrequency = 3;       // periods per image: smooth, and visible
 constexpr float kPatternSpan = 96.0f;  // of 255, for the sum of all waves
 constexpr float kNoiseSpan = 160.0f;   // of 255, full width of the triangular noise
 
-/// What a random number of this file is for; the top bits of the index, so that no two uses share numbers.
+/// The use of a random number in this file; the top bits of the index, so that no two uses share numbers.
 enum class Use : std::uint64_t { pattern = 0, train = 1, test = 2 };
 
 Random4 draw(std::uint64_t seed, Use use, std::uint64_t index, std::uint32_t sub) {

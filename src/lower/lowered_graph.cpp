@@ -52,8 +52,8 @@ class Lowering {
     std::vector<std::size_t> inputs_behind;  ///< by operation: inputs of those up to it
   };
 
-  /// The operations from `first` on of which each is the only reader of the one before. They are taken, so
-  /// that those that make what they read besides, which come first, leave them alone.
+  /// The operations from `first` on, each the only reader of the one before. They are marked as taken, so
+  /// that the groups of their other inputs, which come first, do not use them.
   Match match_from(std::size_t first) {
     Match match;
     match.chain.net = &net_;
@@ -76,15 +76,15 @@ class Lowering {
     return match;
   }
 
-  /// The operation that alone reads `value`, if a chain may go on with it.
+  /// The only operation that reads `value`, if a chain may continue with it.
   std::optional<std::size_t> behind(model::Value value) const {
     const auto& readers = readers_[value.id];
     if (readers.size() != 1 || taken_[readers.front()]) return std::nullopt;
-    if (readers.front() + 1 == net_.operations.size()) return std::nullopt;  // the loss is no kernel's
+    if (readers.front() + 1 == net_.operations.size()) return std::nullopt;  // no kernel computes the loss
     return readers.front();
   }
 
-  /// Adds the groups that make `value`, unless it is there. Their chains end at it, for what reads it is taken.
+  /// Adds the groups that compute `value`, unless it exists. Their chains end at it, because its readers are taken.
   void make(model::Value value) {
     if (first_[value.id] != kNowhere) return;
     const auto maker = std::find_if(net_.operations.begin(), net_.operations.end(),
@@ -136,7 +136,7 @@ class Lowering {
     add_node(std::move(node));
   }
 
-  /// The value in this format: as it is, or behind a reorder, one for all who want it so.
+  /// The value in this format: itself, or the output of a reorder, one for all readers of that format.
   std::size_t in_format(model::Value value, const ValueFormat& wanted) {
     const std::size_t from = first_[value.id];
     const ValueFormat have = graph_.values[from].format;
@@ -162,7 +162,7 @@ class Lowering {
     return it == graph_.nodes.end() ? nullptr : &*it;
   }
 
-  /// A gradient that is handed on to two is no longer the producer's own to change.
+  /// The producer may not change a gradient that two operations read.
   bool grad_is_shared(const LoweredValue& value) const {
     return std::any_of(value.readers.begin(), value.readers.end(), [&](std::size_t reader) {
       return graph_.nodes[reader].group->contract().hands_grad_on && graph_.nodes[reader].inputs.size() > 1;
@@ -196,7 +196,7 @@ class Lowering {
   const engine::TowerSpec& spec_;
   const model::NetSpec& net_;
   std::vector<std::vector<std::size_t>> readers_;  ///< by value of the network
-  std::vector<bool> wants_grad_;                   ///< likewise
+  std::vector<bool> wants_grad_;                   ///< by value of the network
   std::vector<bool> taken_;                        ///< by operation
   std::vector<std::size_t>
       first_;  ///< by value of the network: the lowered value as it was made, or kNowhere

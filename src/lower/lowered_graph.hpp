@@ -14,8 +14,8 @@ namespace cifar_mpi::lower {
 struct LoweredValue {
   engine::ValueFormat format;
   bool wants_grad = false;
-  std::vector<std::size_t> readers;  ///< nodes; one that reads it twice stands there twice
-  bool masked = false;  ///< its gradient is to be masked where it is not positive, by a task of its own
+  std::vector<std::size_t> readers;  ///< nodes; one that reads it twice appears twice
+  bool masked = false;               ///< a task of its own masks its gradient where the value is not positive
 };
 
 struct Node {
@@ -26,21 +26,21 @@ struct Node {
   double flops = 0.0;               ///< of one forward pass over the batch, without taps outside the image
   bool mask_src = false;            ///< as in engine::Operands
   bool mask_dst = false;
-  std::string layer;  ///< whose output it gives: the last that is no ReLU, if there is one; empty: a reorder
-  Extent extent;      ///< of that
+  std::string layer;  ///< whose output this is: the last that is not a ReLU, if any; empty: a reorder
+  Extent extent;      ///< of that output
 };
 
-/// Value 0 is the image. Each node stands behind those whose outputs it reads.
+/// Value 0 is the image. Each node comes after those whose outputs it reads.
 struct LoweredGraph {
   std::vector<LoweredValue> values;
   std::vector<Node> nodes;
   std::size_t logits = 0;  ///< the value that the loss reads, in its format
 };
 
-/// Asks the backend for the longest match at each operation (what a match reads besides comes first), inserts a
-/// reorder where a reader wants another format than the value has (once per format), and decides who masks the
-/// gradient of each ReLU's output: the only reader on its way if it can, behind a pooling if the reader passes the
-/// mask on, else the producer on its way if it can, else a task of its own behind the sum of the readers' gradients.
+/// Asks the backend for the longest match at each operation (its other inputs come first), inserts a reorder
+/// where a reader needs another format than the value has (once per format), and decides where the gradient
+/// of each ReLU's output is masked: in the only reader if it can, through a pooling if the reader supports
+/// that, else in the producer if it can, else in a task of its own after the sum of the readers' gradients.
 LoweredGraph lower_graph(const engine::TowerKernels& kernels, const engine::TowerSpec& spec);
 
 }  // namespace cifar_mpi::lower

@@ -14,17 +14,17 @@ using engine::Bytes;
 using engine::Task;
 
 constexpr std::size_t kAlignment = 256;
-/// Far from any memory of a process, so that nobody takes one for the other.
+/// Far from any memory of a process, so that the two cannot be confused.
 constexpr std::uintptr_t kNowhere = std::uintptr_t{1} << 60;
 
-/// From its first to its last task, and how tasks that may run concurrently see it.
+/// The lifetime of a piece, from its first to its last task, and whether concurrent tasks touch it.
 struct Life {
   std::size_t size = 0;
   std::size_t first = SIZE_MAX;
   std::size_t last = 0;
   bool concurrent = false;    ///< a concurrent task touches it
-  bool ordered = false;       ///< one that is not does
-  std::size_t on = SIZE_MAX;  ///< lies where this piece lies
+  bool ordered = false;       ///< a task that is not concurrent touches it
+  std::size_t on = SIZE_MAX;  ///< shares the bytes of this piece
 
   bool touched() const { return first != SIZE_MAX; }
 };
@@ -58,7 +58,7 @@ std::size_t root_of(const std::vector<Life>& lives, std::size_t p) {
   return p;
 }
 
-/// Lets `fresh` lie on `old` if the task that makes it is the last to touch what lies there.
+/// Lets `fresh` share the bytes of `old` if the task that writes it is the last to touch `old`.
 void merge(std::vector<Life>& lives, std::size_t fresh, std::size_t old) {
   fresh = root_of(lives, fresh);
   old = root_of(lives, old);
@@ -98,7 +98,7 @@ std::size_t ImaginaryArena::piece_of(const Bytes& bytes) const {
                        [](const std::byte* at, const Piece& piece) { return at < piece.begin; });
   const Piece& piece = *(behind - 1);
   if (bytes.end() > piece.begin + piece.size) {
-    throw std::logic_error("a task takes two pieces of memory for one");
+    throw std::logic_error("a task treats two pieces of memory as one");
   }
   return static_cast<std::size_t>(behind - 1 - pieces_.begin());
 }

@@ -36,7 +36,7 @@ NetworkTasks::NetworkTasks(const engine::TowerKernels& kernels, const LoweredGra
   for (std::size_t n = graph.nodes.size(); n-- > 0;) move_behind(backward, std::move(grads_[n].before));
 }
 
-/// From the loss back: a node's gradient is complete when all its readers, which stand behind it, have left
+/// From the loss back: a node's gradient is complete when all its readers, which come after it, have written
 /// their shares.
 void NetworkTasks::place_grads() {
   const LoweredValue& logits = graph_.values[graph_.logits];
@@ -121,7 +121,7 @@ engine::Operands NetworkTasks::operands_of(std::size_t n) const {
   return operands;
 }
 
-/// Backward tasks wait behind the sums and masks before them, for their turn.
+/// Backward tasks follow the sums and masks that they need.
 void NetworkTasks::append_tasks(std::size_t n) {
   engine::GroupTasks tasks = graph_.nodes[n].group->tasks(operands_of(n), arena_);
   move_behind(prepare, std::move(tasks.prepare));
@@ -130,7 +130,7 @@ void NetworkTasks::append_tasks(std::size_t n) {
   move_behind(grads_[n].before, std::move(tasks.backward));
 }
 
-/// Directly behind what gives the output, so that nothing lives longer for it.
+/// Directly after the task that writes the output, so that no lifetime grows.
 void NetworkTasks::append_observer(const Node& node) {
   auto task = kernels_.kernels->count("observe " + node.layer, node.extent, node.group->contract().dst.value,
                                       values_[node.output], blocks_.counts + observed_++, arena_);

@@ -10,19 +10,19 @@
 
 namespace cifar_mpi::lower {
 
-/// The flat blocks that a program works on; in evaluation there are only parameters.
+/// The flat blocks that a program uses; in evaluation only parameters.
 struct Blocks {
   const float* params = nullptr;
   float* grads = nullptr;
   float* statistics = nullptr;  ///< of the control block
   float statistics_share = 1.0f;
-  engine::ValueCounts* counts = nullptr;  ///< by layer that gives an output, see Tower::observed; null: none
+  engine::ValueCounts* counts = nullptr;  ///< by observed layer, see Tower::observed; null: none
 };
 
-/// Memory and tasks of one program of a lowered network; all it refers to outlives the tasks.
+/// Memory and tasks of one program of a lowered network; everything it refers to must outlive the tasks.
 ///
-/// Every value and every gradient is a piece of the arena of its own, written once: a sum of gradients and a
-/// masked gradient are new pieces. Which pieces lie on the same bytes is for the memory plan.
+/// Every value and every gradient is its own piece of the arena, written once: a sum of gradients and a
+/// masked gradient are new pieces. The memory plan decides which pieces share bytes.
 class NetworkTasks {
  public:
   NetworkTasks(const engine::TowerKernels& kernels, const LoweredGraph& graph,
@@ -34,14 +34,14 @@ class NetworkTasks {
   }
   std::byte* grad_logits() const { return grad_logits_; }
 
-  /// Each group in turn; in evaluation there is no backward.
+  /// The tasks of each group in order; in evaluation there is no backward.
   std::vector<engine::Task> prepare, forward, backward;
 
-  /// Pieces (new, old) of which the new one may lie on the old one; see plan_memory.
+  /// Pairs of pieces (new, old) that may share bytes; see plan_memory.
   const std::vector<std::pair<std::byte*, std::byte*>>& onto() const { return onto_; }
 
  private:
-  /// What a node's backward pass works on, and the tasks that come before it.
+  /// The gradients of a node's backward pass, and the tasks that come before it.
   struct NodeGrads {
     std::byte* dst = nullptr;
     std::byte* more_dst = nullptr;
@@ -51,7 +51,7 @@ class NetworkTasks {
 
   void place_grads();
   void place_grads_of(std::size_t node);
-  /// The gradient of a value from what its readers have left, in that order.
+  /// Sums the gradient of a value from the shares of its readers, in their order.
   std::byte* complete(std::size_t value, const std::string& name, std::vector<engine::Task>& tasks);
   engine::Operands operands_of(std::size_t node) const;
   void append_tasks(std::size_t node);
@@ -64,10 +64,11 @@ class NetworkTasks {
   engine::Arena& arena_;
   const std::byte* copy_ = nullptr;  ///< of the parameter block
   std::size_t bytes_per_float_ = 0;
-  std::vector<std::byte*> values_;               ///< by value
-  std::vector<std::vector<std::byte*>> shares_;  ///< by value: what its readers leave of its gradient
-  std::vector<NodeGrads> grads_;                 ///< by node
-  std::size_t observed_ = 0;                     ///< layers so far
+  std::vector<std::byte*> values_;  ///< by value
+  std::vector<std::vector<std::byte*>>
+      shares_;                    ///< by value: the parts of its gradient that its readers write
+  std::vector<NodeGrads> grads_;  ///< by node
+  std::size_t observed_ = 0;      ///< layers so far
   std::byte* grad_logits_ = nullptr;
   std::vector<std::pair<std::byte*, std::byte*>> onto_;
 };

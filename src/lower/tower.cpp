@@ -20,7 +20,7 @@ void move_behind(std::vector<Task>& tasks, std::vector<Task>&& more) {
   tasks.insert(tasks.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
-/// The recipe of a training step.
+/// The tasks of a training step in order.
 std::vector<Task> train_recipe(const engine::Ends& ends, const engine::TrainBinding& binding,
                                NetworkTasks& network, std::uint8_t* labels) {
   std::vector<Task> tasks{ends.control(binding)};
@@ -49,8 +49,8 @@ std::vector<Task> evaluate_recipe(const engine::Ends& ends, const engine::Evalua
   return tasks;
 }
 
-/// `build` makes the tasks of a program in the memory of an arena, and says what may lie on what. It is
-/// called twice: see MemoryPlan.
+/// `build` makes the tasks of a program in the memory of an arena, and returns which pieces may share bytes.
+/// It is called twice: see MemoryPlan.
 template <class Build>
 std::vector<Task> in_planned_memory(Arena& arena, const Build& build) {
   ImaginaryArena imaginary;
@@ -79,7 +79,7 @@ Tower::Tower(engine::TowerKernels kernels, const engine::TowerSpec& spec)
 Tower::~Tower() = default;
 
 /// The parameters in the order of the table, which is the order in which backward finishes their gradients;
-/// those that are not trained stand behind the others.
+/// those that are not trained come last.
 void Tower::lay_out() {
   homes_.resize(spec_.params->size(), {graph_->nodes.size(), 0});
   for (std::size_t n = 0; n < graph_->nodes.size(); ++n) {
@@ -120,7 +120,7 @@ std::vector<std::string> Tower::observed() const {
   return layers;
 }
 
-/// Padding is what ones do not reach.
+/// Finds padding as the places that ones do not reach.
 std::vector<engine::ValueRun> Tower::values_of(std::size_t p) const {
   const std::vector<float> ones(static_cast<std::size_t>(spec_.params->at(p).shape.count()), 1.0f);
   std::vector<float> physical(layout_.entries[p].floats);
@@ -128,7 +128,7 @@ std::vector<engine::ValueRun> Tower::values_of(std::size_t p) const {
   return engine::runs_where(physical.size(), [&](std::size_t i) { return physical[i] != 0.0f; });
 }
 
-/// Of one value there is no variance.
+/// One value has no variance.
 void Tower::require_statistics() const {
   const model::NetSpec& net = *spec_.net;
   for (std::size_t i = 0; i < net.operations.size(); ++i) {
@@ -147,7 +147,7 @@ std::vector<Task> Tower::train_tasks(const engine::TrainBinding& binding, Arena&
   require_statistics();
   const engine::ControlLayout& control = binding.control_layout;
   if (control.statistics_floats != layout_.running_floats) {
-    throw std::logic_error("the control block has no room for the statistics of the batch");
+    throw std::logic_error("the control block has no space for the statistics of the batch");
   }
   const Blocks blocks{binding.params, binding.grads, binding.control + control.statistics(),
                       binding.statistics_share, binding.part == 0 ? binding.activations : nullptr};

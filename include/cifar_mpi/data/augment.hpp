@@ -8,8 +8,8 @@
 #include "cifar_mpi/base/random.hpp"
 #include "cifar_mpi/base/shape.hpp"
 
-/// From the images of a dataset to the input of a network: which distortions a sample gets, and the reference that
-/// says what they mean.
+/// From the images of a dataset to the input of a network: the distortions of a sample, and a reference that
+/// defines them.
 namespace cifar_mpi::data {
 
 /// What happens to a crop. All end with the normalization.
@@ -23,14 +23,13 @@ constexpr auto names_of(Augment) {
       {{"tutorial", Augment::tutorial}, {"crop", Augment::crop}, {"none", Augment::none}});
 }
 
-/// Pixels beyond the edge: zeros (black), or those inside as in a mirror that stands in the middle of the last
-/// pixel.
+/// Pixels beyond the edge: zeros (black), or a reflection about the centre of the edge pixel.
 enum class Fill : std::uint8_t { zeros, reflect };
 constexpr auto names_of(Fill) {
   return std::to_array<Name<Fill>>({{"zeros", Fill::zeros}, {"reflect", Fill::reflect}});
 }
 
-/// Left and right change places: by chance; in every other epoch, half of the images first (so each comes in both
+/// Horizontal flip: at random; in every other epoch, half of the images first (so each comes in both
 /// orientations in every two epochs; Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024); never.
 enum class Flip : std::uint8_t { random, alternate, off };
 constexpr auto names_of(Flip) {
@@ -38,14 +37,14 @@ constexpr auto names_of(Flip) {
       {{"random", Flip::random}, {"alternate", Flip::alternate}, {"off", Flip::off}});
 }
 
-/// image: each image to mean 0 and deviation 1 over all its values, as the tutorial. dataset: each channel by the
-/// mean and deviation of the training set.
+/// image: each image to mean 0 and deviation 1 over all its values, as the tutorial. dataset: each channel by
+/// the mean and deviation of the training set.
 enum class Normalize : std::uint8_t { image, dataset };
 constexpr auto names_of(Normalize) {
   return std::to_array<Name<Normalize>>({{"image", Normalize::image}, {"dataset", Normalize::dataset}});
 }
 
-/// A sample's channels at most.
+/// The most channels of a sample.
 constexpr int kMostChannels = 4;
 
 struct AugmentSpec {
@@ -58,11 +57,11 @@ struct AugmentSpec {
   int pad = 4;  ///< of `crop`
   Fill fill = Fill::zeros;
   Flip flip = Flip::random;
-  int cutout = 0;  ///< side of a square of zeros in the network's input, its middle anywhere in it
+  int cutout = 0;  ///< side of a square of zeros, centred anywhere in the network's input
                    ///< (DeVries and Taylor 2017)
   Normalize normalize = Normalize::image;
   float mean[kMostChannels] = {};       ///< of the training set's bytes; for Normalize::dataset
-  float deviation[kMostChannels] = {};  ///< likewise
+  float deviation[kMostChannels] = {};  ///< standard deviation, as mean
   // Brightness (uniform in ±63 in the tutorial) adds one number to every value; contrast turns about the
   // channel mean and standardization subtracts the mean of all values, so it cancels exactly and costs no
   // arithmetic.
@@ -70,13 +69,13 @@ struct AugmentSpec {
   constexpr Extent output() const { return {crop_height, crop_width, source.channels}; }
 };
 
-/// Pixels of a crop at most: the sums of its squares fit 32 bits.
+/// The most pixels of a crop: the sums of its squares fit 32 bits.
 constexpr int kMostCropPixels = 66000;
 
 /// Throws Error{usage} unless the crop fits the images and has no more channels and pixels than these.
 void check_crop(const AugmentSpec& spec);
 
-/// What one sample gets in one epoch.
+/// The distortions of one sample in one epoch.
 struct AugmentDraw {
   int top = 0;   ///< first row of the crop; may lie outside the image
   int left = 0;  ///< first column of the crop
@@ -91,7 +90,7 @@ struct AugmentDraw {
   }
 };
 
-/// The row (column) of an image of `n` rows that stands for row `at`, which may lie outside; −1: none, zero.
+/// The row (column) of an image of `n` rows to read for row `at`, which may lie outside; −1: none, use zero.
 /// A reflection reaches at most n − 1 beyond the edge.
 constexpr int source_of(int at, int n, Fill fill) {
   if (at >= 0 && at < n) return at;
@@ -112,8 +111,8 @@ constexpr bool draw_flip(const AugmentSpec& spec, std::uint32_t bits, std::uint6
   return false;
 }
 
-/// A pure function of (seed, epoch, sample id): independent of ranks, threads and timing. `id` is the index in
-/// the file.
+/// A pure function of (seed, epoch, sample id): independent of ranks, threads and timing. `id` is the index
+/// in the file.
 constexpr AugmentDraw draw_augment(const AugmentSpec& spec, std::uint64_t seed, std::uint32_t epoch,
                                    std::uint64_t id) {
   const int spare_rows = spec.source.height - spec.crop_height;
@@ -141,7 +140,7 @@ constexpr AugmentDraw draw_augment(const AugmentSpec& spec, std::uint64_t seed, 
   return draw;
 }
 
-/// The affine map, per channel, that contrast and normalization together are: y = scale[c]·x + shift[c].
+/// Contrast and normalization as one affine map per channel: y = scale[c]·x + shift[c].
 ///
 /// With f the contrast factor, m[c] the mean of channel c of the crop, m the mean of all its n values:
 ///   contrast         x' = (x − m[c])·f + m[c]
@@ -153,7 +152,7 @@ struct AffineMap {
   float shift[kMostChannels] = {};
 };
 
-/// By the training set's mean and deviation, which have nothing to do with the image.
+/// The map by the training set's mean and deviation, independent of the image.
 constexpr AffineMap dataset_map(const AugmentSpec& spec) {
   AffineMap map;
   for (int c = 0; c < spec.source.channels; ++c) {
@@ -189,7 +188,7 @@ constexpr AffineMap affine_map(const std::uint32_t* sum, const std::uint32_t* sq
 }
 
 /// The distortions one after another in double precision, the tutorial's as TensorFlow defines them, brightness
-/// included: what every backend's augment task is tested against. `image` [h, w, c] uint8, `out` [crop_h, crop_w, c].
+/// included. Tests compare every backend's augment task with it. `image` [h, w, c] uint8, `out` [crop_h, crop_w, c].
 void augment_reference(const AugmentSpec& spec, const AugmentDraw& draw, double brightness,
                        std::span<const std::uint8_t> image, std::span<float> out);
 

@@ -8,16 +8,16 @@
 #include "cifar_mpi/data/augment.hpp"
 #include "cifar_mpi/data/sample_order.hpp"
 
-/// The dataset file: HDF5 with /train/images [N,h,w,c] uint8 NHWC, /train/labels [N] uint8, /test/… alike and
-/// /label_names.
+/// The dataset file: HDF5 with /train/images [N,h,w,c] uint8 NHWC, /train/labels [N] uint8, the same for
+/// /test, and /label_names.
 namespace cifar_mpi::data {
 
 enum class Split : std::uint8_t { train, test };
 
 struct DatasetInfo {
   Extent image;
-  std::vector<std::string> label_names;  ///< one a class, without control characters
-  std::string source;                    ///< where the images came from, in words
+  std::vector<std::string> label_names;  ///< one per class, without control characters
+  std::string source;                    ///< a description of where the images came from
   std::uint64_t train_count = 0;
   std::uint64_t test_count = 0;
   int classes() const { return static_cast<int>(label_names.size()); }
@@ -73,8 +73,8 @@ void read_cifar10_binary(const std::string& directory, Samples& train, Samples& 
 std::vector<std::string> read_cifar100_binary(const std::string& directory, bool coarse, Samples& train,
                                               Samples& test);
 
-/// Whose official binary files `directory` holds, by their names: true for CIFAR-100, false for CIFAR-10.
-/// Throws Error{data} where it holds files of neither or of both.
+/// Whether `directory` holds the official binary files of CIFAR-100 (true) or of CIFAR-10 (false), by their
+/// names. Throws Error{data} if it holds files of neither or of both.
 bool holds_cifar100(const std::string& directory);
 
 /// CIFAR-10 as six PNG strips (one image per row, 1024 × 10 000 RGB) with JSON label lists, as the npm
@@ -84,7 +84,7 @@ void read_cifar10_png(const std::string& directory, Samples& train, Samples& tes
 /// Writes the official binary files from samples: 1 label byte, then 1024 red, green and blue bytes each.
 void write_cifar10_binary(const std::string& directory, const Samples& train, const Samples& test);
 
-/// A learnable set without any download: each class is a smooth random pattern, each image that pattern
+/// A learnable set that needs no download: each class is a smooth random pattern, each image that pattern
 /// shifted, scaled and buried in noise. `count` training and `count`/5 (at least `classes`) test images; a
 /// pure function of the arguments.
 void make_synthetic(Extent image, int classes, std::uint64_t count, std::uint64_t seed, Samples& train,

@@ -6,8 +6,7 @@
 #include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/base/random.hpp"
 
-/// Which sample stands where in the endless stream of permutations. No state and no table: the cursor is the
-/// step number.
+/// The order of samples in an endless stream of permutations: a function of the step number, without state or tables.
 namespace cifar_mpi::data {
 
 /// Samples [first, first + count) of the file.
@@ -86,8 +85,7 @@ class SampleOrder {
   /// What this rank must hold in memory.
   constexpr Shard held() const { return held_; }
 
-  /// Sample `i` of this rank's batch in step `step` (both from 0). Any i: a batch may also be asked for in
-  /// parts.
+  /// Sample `i` of this rank's batch in step `step` (both from 0). `i` may be any, so a batch may be read in parts.
   constexpr SampleRef at(std::uint64_t step, std::uint64_t i) const {
     const std::uint64_t position = step * stride_ + offset_ + i;
     const std::uint64_t epoch = position / held_.count;

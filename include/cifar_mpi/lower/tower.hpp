@@ -9,7 +9,7 @@
 #include "cifar_mpi/engine/arena.hpp"
 #include "cifar_mpi/engine/backend.hpp"
 
-/// From a network to the tasks of a step: everything about it that does not depend on a device.
+/// Lowers a network to the tasks of a step, independent of the device.
 namespace cifar_mpi::lower {
 
 struct LoweredGraph;
@@ -21,7 +21,7 @@ class Tower {
  public:
   /// Plans the network. Throws Error{usage} when a layer has no kernel or `spec.batch` is below 1.
   Tower(engine::Backend& backend, const engine::TowerSpec& spec);
-  /// The same with kernels that are there already.
+  /// The same with existing kernels.
   Tower(engine::TowerKernels kernels, const engine::TowerSpec& spec);
   ~Tower();
   Tower(const Tower&) = delete;
@@ -36,22 +36,21 @@ class Tower {
   void to_logical(std::size_t p, std::span<const float> physical, std::span<float> logical) const;
   void from_logical(std::size_t p, std::span<const float> logical, std::span<float> physical) const;
 
-  /// Where the values of parameter `p` lie in its span, which may have padding.
+  /// The places of the values of parameter `p` in its span, which may have padding.
   std::vector<engine::ValueRun> values_of(std::size_t p) const;
-  /// The layers whose outputs stand in memory as a whole, in order; an output that a kernel hands on to the next
-  /// layer piece by piece does not. A ReLU at the end of a group goes by the name of the layer before it, whose
-  /// output then is that of the ReLU.
+  /// The layers whose whole output is stored in memory, in order; an output that a fused kernel consumes piece by piece
+  /// is not. A ReLU at the end of a group has the name of the layer before it, whose output then is that of the ReLU.
   std::vector<std::string> observed() const;
 
-  /// The step of one tower, in order: control block, weight preparation, input, forward, loss, backward; the
-  /// memory between them is one piece of `arena`. Throws Error{usage} where BatchNorm has one value per channel.
+  /// The step of one tower, in order: control block, weight preparation, input, forward, loss, backward; the memory
+  /// between them is one piece of `arena`. Throws Error{usage} if BatchNorm has only one value per channel.
   std::vector<engine::Task> train_tasks(const engine::TrainBinding& binding, engine::Arena& arena) const;
   /// Weight preparation, input, forward and predictions.
   std::vector<engine::Task> evaluate_tasks(const engine::EvaluateBinding& binding,
                                            engine::Arena& arena) const;
 
  private:
-  /// Which group has a parameter, and as which of its own.
+  /// The group of a parameter, and the parameter's index there.
   struct Home {
     std::size_t node = 0;
     std::size_t part = 0;
