@@ -31,14 +31,14 @@ void check_parts(const StepParts& parts, std::span<const ParamSpan> buckets) {
     throw std::logic_error("the buckets do not end with the gradients");
 }
 
-/// Those of so many floats.
+/// The bytes of so many floats.
 std::span<const ParamSpan> buckets_within(const std::vector<ParamSpan>& buckets, std::size_t floats) {
   const auto behind = std::find_if(buckets.begin(), buckets.end(),
                                    [&](const ParamSpan& bucket) { return bucket.end > floats; });
   return {buckets.begin(), behind};
 }
 
-/// A rank alone has nothing to send in parts, and updates everything at once.
+/// A single rank sends nothing, and updates everything at once.
 std::vector<ParamSpan> plan_blocks(const engine::ParamLayout& layout, const AllReduceSettings& settings,
                                    int ranks) {
   const std::vector<ParamSpan> first =
@@ -52,7 +52,7 @@ std::vector<ParamSpan> plan_blocks(const engine::ParamLayout& layout, const AllR
   return buckets;
 }
 
-/// The step of one rank alone: there is nothing to sum.
+/// The step of a single rank, without sums.
 void append_alone(engine::Branches& branches, StepParts parts) {
   for (Task& task : parts.compute) branches.run(std::move(task));
   if (parts.before_updates) branches.run(std::move(*parts.before_updates));
@@ -65,7 +65,7 @@ void append_alone(engine::Branches& branches, StepParts parts) {
 
 std::vector<ParamSpan> plan_buckets(const engine::ParamLayout& layout, std::size_t bucket_bytes) {
   if (bucket_bytes == 0) {
-    throw Error(ErrorKind::usage, "a bucket of 0 bytes holds nothing; use 1 for one bucket per parameter");
+    throw Error(ErrorKind::usage, "a bucket of 0 bytes is empty; use 1 for one bucket per parameter");
   }
   std::vector<ParamSpan> buckets;
   std::size_t begin = 0;

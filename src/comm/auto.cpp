@@ -9,10 +9,10 @@
 namespace cifar_mpi::comm {
 namespace {
 
-/// Up to here recursive doubling is taken on a network. With messages of a + n/b seconds and 4 ranks it takes
-/// 2a + 2n/b against the ring's 6a + 1.5n/b and wins below n = 8ab; with 8 ranks below 8.8ab; with 2 always.
-/// 8ab is about 190 KB on 10 Gbit/s Ethernet (20 us, 1.2 GB/s) and on 100 Gbit/s InfiniBand (2 us, 12 GB/s).
-/// A third of that, because each rank also adds more of the array than on the ring.
+/// The largest array for recursive doubling on a network. With messages of a + n/b seconds and 4 ranks it
+/// takes 2a + 2n/b against the ring's 6a + 1.5n/b and wins below n = 8ab; with 8 ranks below 8.8ab; with 2
+/// always. 8ab is about 190 KB on 10 Gbit/s Ethernet (20 us, 1.2 GB/s) and on 100 Gbit/s InfiniBand (2 us, 12
+/// GB/s). A third of that, because each rank also adds more of the array than on the ring.
 constexpr std::size_t kShort = 64 << 10;
 
 class Auto final : public Collective {

@@ -10,10 +10,10 @@
 namespace cifar_mpi::comm {
 namespace {
 
-/// A run is a program's replay: to hand it over and to see its end may take some 10 us.
+/// A run is a program's replay; launching it and detecting its end may take some 10 us.
 constexpr Pace kPace{1e-3, 256};
 
-/// A task that is replayed by the backend's runner, as a training step is.
+/// A task that the backend's runner replays, like a training step.
 struct Replay {
   const World* world = nullptr;
   engine::Backend* backend = nullptr;
@@ -21,7 +21,7 @@ struct Replay {
   engine::Task task;
   std::unique_ptr<engine::Runner> runner;
 
-  /// Runners settle their plans in the first two replays.
+  /// Runners complete their plans in the first two replays.
   void plan(int times) {
     world->together([&] { runner = backend->runner(repeat(times), engine::RunnerKind::automatic, {}); });
     run();
@@ -51,8 +51,8 @@ Measured measured(Replay& replay) {
   return result;
 }
 
-/// One algorithm, and what it needs at the length that is being measured. Members in the order in which they
-/// may be made; graphs go before memory.
+/// One algorithm, and its data at the current length. The order of the members matters: graphs are destroyed
+/// before memory.
 struct Contender {
   std::string algorithm;
   std::unique_ptr<Collective> collective;
@@ -79,8 +79,8 @@ class BackendArrays {
   const World& world_;
   engine::Backend& backend_;
   std::vector<Contender>& contenders_;
-  std::vector<float> host_;  ///< what goes to the backend and comes back
-  Buffer values_;            ///< what every array is before each run
+  std::vector<float> host_;  ///< data copied to and from the backend
+  Buffer values_;            ///< the content of every array before each run
   Buffer copied_;
   Replay copy_;
 };
@@ -166,7 +166,7 @@ AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, 
     if (!note.empty()) result.notes.push_back(note);
   }
   if (world.size() == 1)
-    result.notes.emplace_back("one rank has nothing to sum: what is timed as a sum is an empty program");
+    result.notes.emplace_back("one rank has nothing to sum: the times are of an empty program");
   return result;
 }
 

@@ -18,7 +18,7 @@ namespace {
 /// Some hundred times the clock's resolution.
 constexpr Pace kPace{20e-6, 1};
 
-/// One algorithm, and what it needs at the length that is being measured.
+/// One algorithm, and its data at the current length.
 struct Contender {
   std::string algorithm;
   std::unique_ptr<Collective> collective;
@@ -30,8 +30,8 @@ void copy(const Buffer& to, const Buffer& from) {
   if (from.size() > 0) std::memcpy(to.data(), from.data(), from.size());
 }
 
-/// The MPI library's blocking call, the yardstick of all: its choice of algorithm differs from that of the
-/// non-blocking one, which `mpi` must use.
+/// The MPI library's blocking call, as a reference: its choice of algorithm differs from that of the
+/// non-blocking call, which `mpi` must use.
 void sum_blocking(const Buffer& data, MPI_Comm comm, int times) {
   for (int i = 0; i < times; ++i) {
     check(MPI_Allreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size() / sizeof(float)), MPI_FLOAT,
@@ -64,7 +64,7 @@ class HostArrays {
   const World& world_;
   std::vector<Contender>& contenders_;
   Communicator comm_;
-  Buffer values_;  ///< what every array is before each run
+  Buffer values_;  ///< the content of every array before each run
   Buffer copy_;
 };
 
@@ -111,7 +111,7 @@ std::vector<AllReduceTiming> HostArrays::measure(double seconds) const {
   return timings;
 }
 
-/// What to measure when the user does not say: everything but what these nodes and the wire rule out.
+/// The default algorithms: all that these nodes and the wire allow.
 std::vector<std::string> all_algorithms(const Nodes& nodes, Wire wire) {
   std::vector<std::string> names;
   for (const CollectiveInfo& info : collectives()) {

@@ -75,7 +75,7 @@ Error no_such_wire(std::string_view name, Wire wire) {
                  choices([&](const CollectiveInfo& info) { return can_have(info, wire); }))};
 }
 
-/// A collective about which there is one thing more to say.
+/// A collective with an additional note.
 class WithNote final : public Collective {
  public:
   WithNote(std::unique_ptr<Collective> inner, std::string note)
@@ -131,7 +131,7 @@ std::unique_ptr<Collective> make_collective(std::string_view name, const World& 
   return std::make_unique<WithNote>(
       row->make(world, nodes, Wire::fp32),
       concat("--wire ", to_string(wire), " has no effect: no gradient leaves this node, and ", name,
-             " sums through its memory; ring and doubling would compress inside the node as well"));
+             " sums in shared memory; ring and doubling would compress inside the node, too"));
 }
 
 Platform on_host(std::unique_ptr<engine::Backend> backend) {

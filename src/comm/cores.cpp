@@ -29,7 +29,7 @@ CoreMask intersect(const CoreMask& a, const CoreMask& b) {
 
 bool is_subset(const CoreMask& part, const CoreMask& whole) { return intersect(part, whole) == part; }
 
-/// The two words of cpu.max, or the files of version 1, as cores; none: no limit here.
+/// The two words of cpu.max, or the files of version 1, as cores; empty: no limit here.
 std::optional<double> quota_in(const std::filesystem::path& group) {
   std::string quota;
   double period = 0.0;
@@ -38,7 +38,7 @@ std::optional<double> quota_in(const std::filesystem::path& group) {
     std::ifstream first(group / "cpu.cfs_quota_us"), second(group / "cpu.cfs_period_us");
     if (!(first >> quota) || !(second >> period)) return std::nullopt;
   }
-  const double limit = std::atof(quota.c_str());  // "max" and -1 are none
+  const double limit = std::atof(quota.c_str());  // "max" and -1 mean no limit
   if (limit <= 0.0 || period <= 0.0) return std::nullopt;
   return limit / period;
 }
@@ -59,7 +59,7 @@ std::optional<double> cpu_quota(const std::filesystem::path& groups,
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     if (!controllers.empty() && !names_cpu(controllers)) continue;
-    // Inside a container the path may be the host's, and only the root is there.
+    // Inside a container the path may be that of the host; then only the root exists.
     const std::filesystem::path root = controllers.empty() ? groups : groups / controllers;
     std::filesystem::path group =
         std::filesystem::path(line.substr(second + 1)).relative_path().lexically_normal();
@@ -110,8 +110,8 @@ CoreMask affinity_mask() {
 
 CoreMask allowed_mask() {
   CoreMask bound = affinity_mask();
-  // The kernel cuts a request down to the cpuset of the container or job: ask for everything, look, and go
-  // back.
+  // The kernel cuts a request down to the cpuset of the container or job: request all cores, read the result,
+  // and restore the mask.
   CoreMask everything(bound.size(), ~std::uint64_t{0});
   if (sched_setaffinity(0, bytes_in(everything), as_set(everything)) != 0) return bound;
   CoreMask allowed = affinity_mask();

@@ -14,7 +14,7 @@
 namespace cifar_mpi::comm {
 namespace {
 
-/// One message each way, or only one way, and what becomes of the arrival.
+/// One message in each direction, or in one only, and the use of the received message.
 struct Stage {
   enum class Arrival { none, added, replaces };
 
@@ -28,7 +28,7 @@ int parts_of(int ranks) { return static_cast<int>(std::bit_floor(static_cast<uns
 /// Ranks 2i and 2i + 1 for i below this act as one part.
 int pairs_of(int ranks) { return ranks - parts_of(ranks); }
 
-/// What `rank` does, stage by stage; see make_doubling.
+/// The stages of `rank`; see make_doubling.
 std::vector<Stage> stages_of(int rank, int ranks) {
   using Arrival = Stage::Arrival;
   const int parts = parts_of(ranks);
@@ -47,15 +47,15 @@ std::vector<Stage> stages_of(int rank, int ranks) {
   return stages;
 }
 
-/// One planned all-reduce: its stages one after the other. A stage ends when its message has left and the
-/// other has arrived; only then is the arrival added to what was sent.
+/// One planned all-reduce: its stages in order. A stage ends when its message is sent and the other received;
+/// only then is the received message added to the sent one.
 ///
 /// Two neighbours in some stage may be a stage, or a whole all-reduce, apart: their messages are sent and
 /// awaited in one order on one communicator, and MPI never lets one overtake another.
 ///
 /// With a 16-bit wire a rank rounds its own partial sum as well before it sends it, so that both ends of an
-/// exchange add the same two numbers. Where a total is sent on to the odd rank of a pair, and so rounded once
-/// more, all ranks round it.
+/// exchange add the same two numbers. If a total is forwarded to the odd rank of a pair, and so rounded
+/// again, all ranks round it.
 class DoublingOperation {
  public:
   DoublingOperation(const Neighbours& neighbours, StagingBuffer image)
@@ -119,7 +119,7 @@ class DoublingOperation {
     }
   }
 
-  /// True for no request and for one that has ended, however often it is asked.
+  /// True if there is no request or it has completed; may be called repeatedly.
   bool test(Request& request) {
     int done = 0;
     check(MPI_Test(request.address(), &done, MPI_STATUS_IGNORE), "exchanging partial sums",
@@ -131,7 +131,7 @@ class DoublingOperation {
   StagingBuffer image_;
   std::vector<Stage> stages_;
   int pairs_ = 0;
-  std::size_t stage_ = 0;  ///< the one under way; past the end when there is none
+  std::size_t stage_ = 0;  ///< the current one; past the end if there is none
   Buffer scratch_;
   std::vector<Request> sends_;     ///< by stage
   std::vector<Request> receives_;  ///< by stage

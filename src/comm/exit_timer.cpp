@@ -11,7 +11,7 @@
 namespace cifar_mpi::comm {
 
 ExitTimer::ExitTimer(double seconds, int code, std::string text) {
-  // Signals belong to the program's own thread: they are to interrupt what it waits in.
+  // Signals must reach the main thread, to interrupt its waits.
   sigset_t all{};
   sigset_t before{};
   sigfillset(&all);

@@ -7,13 +7,12 @@
 
 namespace cifar_mpi::comm {
 
-/// Ends the process hard when what stands in its scope takes too long: for calls of MPI that wait for ranks
-/// that may be gone, such as MPI_Finalize and MPI_Abort.
+/// Exits the process at once if its scope takes too long: for MPI calls that may wait for lost ranks, such as
+/// MPI_Finalize and MPI_Abort.
 class ExitTimer {
  public:
-  /// After `seconds` writes `text` and a newline to stderr and leaves by _exit with `code`, without MPI and
-  /// without destructors; not if this object is gone by then. Time in which this process is stopped does not
-  /// count.
+  /// After `seconds` writes `text` and a newline to stderr and calls _exit with `code`, without MPI and without
+  /// destructors, unless this object has been destroyed. Time in which this process is stopped does not count.
   ExitTimer(double seconds, int code, std::string text);
   ~ExitTimer();
   ExitTimer(const ExitTimer&) = delete;

@@ -16,7 +16,7 @@ namespace {
 static_assert(std::atomic<Activity>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free,
               "they are read by other processes");
 
-/// Before the heartbeats: whether the node has its reporter.
+/// Precedes the heartbeats: whether the node has elected a reporter.
 constexpr std::size_t kHead = alignof(Heartbeat);
 static_assert(sizeof(std::atomic<std::uint32_t>) <= kHead);
 
@@ -26,8 +26,8 @@ std::size_t bytes_for(int ranks) { return kHead + static_cast<std::size_t>(ranks
 
 Heartbeats::Heartbeats(const World& world) : world_(world) {
   MPI_Comm const node = WorldAccess::node(world);
-  // Not MPI's own shared memory: that ends with MPI, and freeing it is collective, but a watchdog must be able
-  // to look to the last moment.
+  // Not MPI's own shared memory: that ends with MPI, and freeing it is collective, but a watchdog must be
+  // able to read to the last moment.
   const std::size_t bytes = bytes_for(world.node_size());
   shared_ = std::make_unique<SharedFile>(node, bytes, bytes);
   alone_ = shared_->data() == nullptr;

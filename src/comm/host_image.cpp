@@ -10,7 +10,7 @@ constexpr std::size_t kLine = 64;
 
 std::size_t lines_of(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-/// Room for an array, behind which `at` then stands.
+/// Reserves space for an array and advances `at` past it.
 template <class T>
 std::span<T> image_of(std::span<T> array, std::byte*& at) {
   auto* const begin = reinterpret_cast<T*>(at);
@@ -36,7 +36,7 @@ HostImage::HostImage(engine::Backend& device, const StepParts& parts) : device_(
   memory_ = device.allocate_pinned(lines_of(gradients) + lines_of(parts.params.size_bytes()) +
                                    lines_of(parts.decay_sums.size_bytes()) + lines_of(sizeof *parts.step));
   std::byte* at = memory_.data();
-  // The gradients go on where the control block ends, as they do on the device.
+  // The gradients follow the control block, as on the device.
   const std::span<float> block =
       image_of(std::span(parts.control.data(), parts.control.size() + parts.grads.size()), at);
   host_.control = block.first(parts.control.size());

@@ -34,9 +34,8 @@ std::optional<Announcement> announced_ranks(const Environment& environment) {
 std::string world_of_one_text(const Announcement& announced, std::string_view library) {
   return concat("the launcher announced ", announced.ranks, " ranks (", announced.variable, "=",
                 announced.ranks,
-                "), but this process is alone in its MPI world, because the launcher does not belong to the "
-                "MPI library "
-                "of this binary, ",
+                "), but this process is alone in its MPI world, because the launcher does not match the MPI "
+                "library of this binary, ",
                 library, "; start it with the mpirun of ", library, ", or under SLURM with srun --mpi=pmix");
 }
 

@@ -15,7 +15,7 @@
 
 namespace cifar_mpi::comm {
 
-/// The task that starts and polls `run`, which outlives it and has `start()` and `poll()`.
+/// The task that starts and polls `run`, which must outlive it and has `start()` and `poll()`.
 template <class Run>
 engine::Task task_of(std::string task_name, std::span<float> data, Run& run) {
   const engine::Bytes bytes = engine::bytes_of(data.data(), data.size());
@@ -51,7 +51,7 @@ class MessageCollective final : public Collective {
   Wire wire_;
   Communicator comm_;
   Neighbours neighbours_;
-  std::vector<std::unique_ptr<Run>> runs_;  ///< tasks point into it; goes before the communicator
+  std::vector<std::unique_ptr<Run>> runs_;  ///< tasks point into it; destroyed before the communicator
 };
 
 }  // namespace cifar_mpi::comm

@@ -6,8 +6,8 @@
 
 namespace cifar_mpi::comm {
 
-/// `allocate_host` for what MPI receives into or sends from. It is not given back while an exception unwinds:
-/// a message that is still under way may then be written into it until MPI ends.
+/// `allocate_host` for buffers of MPI messages. It is not released while an exception unwinds, because MPI
+/// may still write a pending message into it.
 Buffer allocate_message_memory(std::size_t bytes);
 
 }  // namespace cifar_mpi::comm

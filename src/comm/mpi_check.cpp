@@ -20,8 +20,8 @@ void fail(int status, const char* purpose, int peer, const char* file, int line)
                                            : std::string_view("no description");
   throw Error(ErrorKind::comm, concat("MPI failed while ", purpose, whom, ": ", what, ", status ", status,
                                       " at ", name, ":", line,
-                                      "; a rank or the network between the nodes was probably lost, the "
-                                      "first message of the other ranks says more"));
+                                      "; a rank or the network between the nodes was probably lost; see the "
+                                      "first message of the other ranks"));
 }
 
 }  // namespace cifar_mpi::comm

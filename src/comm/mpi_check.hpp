@@ -4,11 +4,10 @@
 
 namespace cifar_mpi::comm {
 
-/// Rank number that stands for "no single peer" in `check`.
+/// Means "no single peer" in `check`.
 constexpr int kNoPeer = -1;
 
-/// Throws the Error{comm} for a failed call: its purpose, the peer if there is one, MPI's own words and the
-/// place.
+/// Throws the Error{comm} for a failed call: its purpose, the peer if any, MPI's description and the source line.
 [[noreturn]] void fail(int status, const char* purpose, int peer, const char* file, int line);
 
 /// Every MPI call goes through here; `purpose` completes "MPI failed while …", for example "sending to the

@@ -5,11 +5,10 @@
 #include <exception>
 #include <utility>
 
-/// Owners of MPI objects. `Handle` does not fit: the null values of MPI are no constant expressions.
+/// Owners of MPI objects. `Handle` does not fit, because the null values of MPI are not constant expressions.
 namespace cifar_mpi::comm {
 
-/// Owns one communicator; moves and never copies. Freeing it is collective: all ranks drop it at the same
-/// place.
+/// Owns one communicator; moves and never copies. Freeing it is collective: all ranks destroy it at the same place.
 class Communicator {
  public:
   Communicator() = default;
@@ -21,8 +20,8 @@ class Communicator {
   }
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
-  /// While an exception unwinds, this rank may be alone here and would wait for the others: then it is left
-  /// to MPI_Finalize or MPI_Abort.
+  /// While an exception unwinds, only this rank may be here, and it would wait for the others: then freeing
+  /// is left to MPI_Finalize or MPI_Abort.
   ~Communicator() {
     if (value_ != MPI_COMM_NULL && std::uncaught_exceptions() == 0) MPI_Comm_free(&value_);
   }
@@ -33,8 +32,7 @@ class Communicator {
   MPI_Comm value_ = MPI_COMM_NULL;
 };
 
-/// Owns one request; moves and never copies. Freeing an active one is allowed, its buffer must then stay
-/// until finalize.
+/// Owns one request; moves and never copies. An active one may be freed; its buffer must then stay until finalize.
 class Request {
  public:
   Request() = default;

@@ -4,7 +4,7 @@
 
 namespace cifar_mpi::comm {
 
-/// A communicator and where the calling rank stands in it, also as a ring.
+/// A communicator and the calling rank's place in it, also as a ring.
 struct Neighbours {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;

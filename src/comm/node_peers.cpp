@@ -14,7 +14,7 @@
 namespace cifar_mpi::comm {
 namespace {
 
-/// Names the space in which process numbers mean something; 0 where it cannot be asked for.
+/// Identifies the PID namespace; 0 if that is unknown.
 std::int64_t number_space() {
   struct stat status {};
   return stat("/proc/self/ns/pid", &status) == 0 ? static_cast<std::int64_t>(status.st_ino) : 0;

@@ -6,7 +6,7 @@
 
 namespace cifar_mpi::comm {
 
-/// The processes of the ranks of this node, to be told apart from others that get their numbers later.
+/// The processes of the ranks of this node, as handles that later processes with the same PIDs do not match.
 class NodePeers {
  public:
   NodePeers() = default;
@@ -20,15 +20,14 @@ class NodePeers {
 
   /// By node rank; as the process sees itself.
   int pid(int node_rank) const { return peers_[static_cast<std::size_t>(node_rank)].pid; }
-  /// True when that process has ended, also when its parent has not yet asked for its status. Always false
-  /// for one that cannot be watched: in another container, or on a kernel before 5.3. May be called from any
-  /// thread.
+  /// True if that process has ended, also as a zombie. Always false if it cannot be watched: in another
+  /// container, or on a kernel before 5.3. May be called from any thread.
   bool gone(int node_rank) const;
 
  private:
   struct Peer {
     int pid = 0;
-    int handle = -1;  ///< a pidfd; stays with the process when its number is given to another
+    int handle = -1;  ///< a pidfd, which never refers to another process
   };
 
   std::vector<Peer> peers_;

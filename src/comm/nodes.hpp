@@ -6,8 +6,7 @@
 
 namespace cifar_mpi::comm {
 
-/// Which ranks share a node, and so memory. Tests make it up: four ranks of one machine then behave as 2 + 2
-/// or as 3 + 1.
+/// Which ranks share a node, and so memory. Tests simulate it: four ranks of one machine then behave as 2 + 2 or 3 + 1.
 struct Nodes {
   std::vector<int> of_rank;  ///< the node of each rank; nodes are numbered by their lowest rank, from 0
 

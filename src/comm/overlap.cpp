@@ -6,19 +6,19 @@ namespace cifar_mpi::comm {
 bool overlap_pays(Path path) {
   switch (path) {
     case Path::device:
-      // A device moves data while it computes: what is in flight before backward ends is free.
+      // A device moves data while it computes, so transfers before the end of backward are free.
       return true;
     case Path::network:
-      // The network carries data while the cores compute, which look after it between tasks and pieces of
-      // tasks. Two nodes of one rank, links held to 1, 3 and 10 Gbit/s, over a step of 51 ms without any
-      // all-reduce: 16 ms more instead of 43, 4.5 instead of 14, and 3.6 instead of 4.6, of which 3.5 are the
-      // processors' own work for TCP: it stays on links without limit, too.
+      // The network carries data while the cores compute, and they poll it between tasks and pieces of tasks.
+      // Two nodes of one rank, links held to 1, 3 and 10 Gbit/s, over a step of 51 ms without any all-reduce:
+      // 16 ms more instead of 43, 4.5 instead of 14, and 3.6 instead of 4.6, where 3.5 ms are the processors'
+      // own work for TCP, which remains on unlimited links, too.
       return true;
     case Path::memory:
-      // The cores that compute also sum, so little runs beside anything. With a core per rank nothing can be
-      // measured: in the same rounds overlapped 52.9 and 54.0 ms a step, blocking 53.2 and 53.1, no
+      // The cores that compute also sum, so little overlaps. With a core per rank there is no measurable
+      // difference: in the same rounds overlapped 52.9 and 54.0 ms a step, blocking 53.2 and 53.1, no
       // all-reduce 53.0 and 54.1. With 4 and 8 ranks on 2 loaded cores overlap took 0.91 of the time: a rank
-      // that waits for its turn holds the others up at the end only, not at every bucket.
+      // that waits for a core delays the others only at the end, not at every bucket.
       return true;
   }
   return true;

@@ -24,9 +24,10 @@ PushPolicy::PushPolicy(int workers, const Aggregation& aggregation, std::uint64_
   for (std::vector<int>* list : {&queue_, &order_.taken, &order_.answered}) list->reserve(workers_.size());
 }
 
-/// A run that adds the bound when it resumes may have a worker far ahead of another; it need not wait until the other has
-/// caught up. At a meeting the lead of a bounded worker is at most one above the bound, and any more is forgiven. That is
-/// decided anew at each meeting, from `pushed` alone, which a checkpoint holds: a run that resumes there decides the same.
+/// A run that adds the bound when it resumes may have a worker far ahead of another; that worker need not
+/// wait until the other has caught up. At a meeting the lead of a bounded worker is at most one above the
+/// bound; any larger lead is ignored. Each meeting decides this from `pushed` alone, which checkpoints store,
+/// so a run resumed there decides the same.
 void PushPolicy::bound_drift() {
   if (!aggregation_.most_drift) return;
   for (Worker& worker : workers_) worker.forgiven = 0;
@@ -78,7 +79,7 @@ void PushPolicy::answer(int worker) {
   order_.answered.push_back(worker);
 }
 
-/// Answers with what there is, and uses nothing.
+/// Answers with the current version, and uses no push.
 bool PushPolicy::drop(int worker) {
   std::erase(queue_, worker);
   ++at(worker).pushed;
@@ -128,7 +129,7 @@ bool PushPolicy::first_ones() {
   return true;
 }
 
-/// Of those that were answered and whose pushes are not used yet.
+/// The workers that were answered and whose pushes are not used yet.
 std::optional<int> PushPolicy::whose_turn() const {
   if (!aggregation_.arrival_order) return queue_.empty() ? std::nullopt : std::optional(queue_.front());
   std::uint64_t place = hash_pair(*aggregation_.arrival_order, version_) % under_way();
@@ -151,7 +152,7 @@ bool PushPolicy::one() {
   return true;
 }
 
-/// Answers those that wait: as many as have a place before the meeting, those first that have pushed least.
+/// Answers waiting workers, those with the fewest pushes first: as many as fit before the meeting.
 void PushPolicy::release() {
   const std::uint64_t least = least_counted();
   const auto next_held = [this]() -> std::optional<int> {

@@ -14,7 +14,7 @@ namespace cifar_mpi::comm {
 int count_of(std::size_t items) {
   if (items <= INT_MAX) return static_cast<int>(items);
   throw Error(ErrorKind::usage, concat("a server's part of the parameters has ", items,
-                                       " values, more than a message carries; give more --servers"));
+                                       " values, too many for one message; give more --servers"));
 }
 
 StepFacts::StepFacts(std::vector<std::span<std::byte>> arrays) : arrays_(std::move(arrays)) {

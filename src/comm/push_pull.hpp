@@ -12,14 +12,14 @@
 #include "comm/mpi_handle.hpp"
 #include "comm/request_list.hpp"
 
-/// The messages between workers and servers, seen by a worker. Each is a state machine that a task starts and polls; nothing is
-/// allocated after it is made.
+/// The messages between workers and servers, from a worker's view. Each is a state machine that a task starts
+/// and polls; it allocates only when it is made.
 namespace cifar_mpi::comm {
 
-/// By what a message is known, so that none is taken for another.
+/// The tags of the messages.
 enum Tag : int { kPush = 1, kParams, kFacts, kOrder };
 
-/// The count of a message. Throws Error{usage} for more than one carries.
+/// The count of a message. Throws Error{usage} if it is too large for one message.
 int count_of(std::size_t items);
 
 /// The ranks of a communicator: `workers` of them, then `servers`.
@@ -30,15 +30,15 @@ struct ServerRanks {
   int servers = 1;
 
   bool serves() const { return rank >= workers; }
-  int server() const { return rank - workers; }  ///< which one this rank is
+  int server() const { return rank - workers; }  ///< the index of this server
   int rank_of_server(int server) const { return workers + server; }
 };
 
-/// What all ranks know at the end of a step, besides parameters: the summed control block, what each update task has
-/// left (StepParts::decay_sums), which step it was, and the counts of pushes. It travels as one message.
+/// The facts that all ranks know at the end of a step, besides parameters: the summed control block, the update tasks'
+/// StepParts::decay_sums, the step's number, and the counts of pushes. They are sent as one message.
 class StepFacts {
  public:
-  /// Arrays that outlive it.
+  /// The arrays must outlive it.
   explicit StepFacts(std::vector<std::span<std::byte>> arrays);
 
   std::span<std::byte> message() const { return {memory_.data(), memory_.size()}; }
@@ -50,7 +50,7 @@ class StepFacts {
   Buffer memory_;
 };
 
-/// A worker's gradients of one span on their way to its server.
+/// Sends a worker's gradients of one span to its server.
 class Push {
  public:
   Push(const ServerRanks& ranks, int server, std::span<const float> gradients);
@@ -62,7 +62,7 @@ class Push {
   Request send_;
 };
 
-/// A worker's wait for the parameters of all spans, and for the facts of the step from the first server.
+/// Receives the parameters of all spans, and the facts of the step from the first server.
 class Pull {
  public:
   Pull(const ServerRanks& ranks, std::span<const ParamSpan> spans, std::span<float> params, StepFacts facts);

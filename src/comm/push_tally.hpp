@@ -10,7 +10,7 @@
 
 namespace cifar_mpi::comm {
 
-/// The first server's counts of pushes, in one piece that travels with its answers.
+/// The first server's counts of pushes, in one block that is sent with its answers.
 class PushTally {
  public:
   explicit PushTally(int workers)

@@ -34,7 +34,7 @@ void RequestList::each_done(const char* purpose, const std::function<void(int)>&
   check(MPI_Testsome(static_cast<int>(values_.size()), values_.data(), &count, ended_.data(),
                      MPI_STATUSES_IGNORE),
         purpose);
-  if (count == MPI_UNDEFINED) return;  // none is under way
+  if (count == MPI_UNDEFINED) return;  // none is active
   for (int i = 0; i < count; ++i) done(ended_[static_cast<std::size_t>(i)]);
 }
 

@@ -16,15 +16,15 @@ namespace {
 /// (where one rank may read the other's memory) and 1.14 (where it may not), 512 KiB 0.96 and 0.97, 256 KiB
 /// 0.98 and 0.94, 128 KiB 1.00 and 0.98, 64 KiB 1.10 and 1.08.
 ///
-/// Between nodes 2 MiB: the word that a long message may come waits behind the chunks that go the other way,
-/// so with small ones the link falls silent. Two nodes over TCP, 4.27 and 16.8 MB: 256 KiB 1.28 and 1.38 on
+/// Between nodes 2 MiB: the clear-to-send of a long message queues after the chunks in the other direction,
+/// so with small chunks the link goes idle. Two nodes over TCP, 4.27 and 16.8 MB: 256 KiB 1.28 and 1.38 on
 /// links held to 10 Gbit/s, 1.38 and 1.52 on free ones; 2 MiB 1.00 and 1.23, 1.00 and 1.05. Four nodes, whose
 /// pieces are shorter: 256 KiB 0.66, 2 MiB 0.73.
 constexpr std::size_t kNodeChunkFloats = 64 << 10;
 constexpr std::size_t kNetworkChunkFloats = 512 << 10;
 /// Per piece, to bound the number of requests.
 constexpr std::size_t kMostChunks = 256;
-/// Receives are posted that many messages ahead, so that a message finds its place when it comes.
+/// The number of receives posted ahead, so that each message has a receive when it arrives.
 constexpr std::size_t kAhead = 3;
 
 std::size_t chunks_of(std::size_t piece_floats, bool network) {
@@ -57,13 +57,13 @@ RingOperation::RingOperation(const Neighbours& neighbours, StagingBuffer image)
   }
 }
 
-/// The number of the piece that a step sends.
+/// The index of the piece that a step sends.
 std::size_t RingOperation::index(std::size_t step) const {
   const std::size_t ranks = static_cast<std::size_t>(neighbours_.ranks);
   return (static_cast<std::size_t>(neighbours_.rank) + 2 * ranks - step) % ranks;
 }
 
-/// What a step sends in one chunk.
+/// The range that a step sends in one chunk.
 Range RingOperation::range(std::size_t step, std::size_t chunk) const {
   const std::size_t ranks = static_cast<std::size_t>(neighbours_.ranks);
   const std::size_t floats = image_.data().size();
@@ -72,8 +72,8 @@ Range RingOperation::range(std::size_t step, std::size_t chunk) const {
   return {begin + chunk * size / chunks_, begin + (chunk + 1) * size / chunks_};
 }
 
-/// Where a message arrives: beside the array while it must be added, in place afterwards, from where the next
-/// step sends it.
+/// The destination of a message: a receive buffer while messages are added, later the array itself, from
+/// which the next step sends it.
 std::byte* RingOperation::receive_buffer(std::size_t message) const {
   if (message >= adding_) return image_.at(received_by(message));
   return scratch_.data() + message % kAhead * slot_bytes_;
@@ -91,9 +91,9 @@ void RingOperation::start() {
   }
 }
 
-/// The place is free when the arrival before in the same slot was added, or, in the array, when the send of
-/// the partial sum that lay there is done: the total cannot come before that partial sum has left, but MPI
-/// allows no receive into what it is still sending.
+/// A slot is free once its previous message has been added; a place in the array, once the send of its
+/// partial sum has completed. The total cannot arrive before that partial sum has been sent, but MPI forbids
+/// receiving into a buffer that is being sent.
 bool RingOperation::may_await(std::size_t message) const {
   if (message >= receives_.size() || message >= arrived_ + kAhead) return false;
   return message < adding_ || sent_ > message - adding_;

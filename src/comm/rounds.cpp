@@ -13,7 +13,7 @@
 namespace cifar_mpi::comm {
 namespace {
 
-/// The values grow by as many times the number of ranks at each sum; speed does not depend on values.
+/// Each sum multiplies the values by the number of ranks; the speed does not depend on values.
 constexpr int kMostSums = 32;
 
 float input(int rank, std::size_t i) {
@@ -76,7 +76,7 @@ void Rounds::time(Measured& measured) {
   measured.seconds.push_back((steady_seconds() - begin) / measured.times);
 }
 
-/// Returns the seconds that all of it took, with the preparation.
+/// Returns the seconds of all of it, including the preparation.
 double Rounds::round() {
   const double begin = steady_seconds();
   time(copy_);
@@ -84,7 +84,7 @@ double Rounds::round() {
   return steady_seconds() - begin;
 }
 
-/// Enough that a run of the fastest is as long as it shall be.
+/// The number of sums that gives the fastest algorithm the required run time.
 void Rounds::choose_times() {
   double fastest_s[] = {copy_.seconds.back(), std::numeric_limits<double>::max()};
   for (const Measured& sum : sums_) fastest_s[1] = std::min(fastest_s[1], sum.seconds.back());

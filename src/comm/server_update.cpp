@@ -32,8 +32,8 @@ engine::Bytes bytes_of(std::span<T> array) {
   return engine::bytes_of(array.data(), array.size());
 }
 
-/// What the servers tell each other behind their updates, before they answer: of each the decay term of its span, and
-/// how many requests it has. All of them then have the same control block and decay terms.
+/// The servers' exchange after their updates and before their answers: the decay term of each span, and the
+/// number of requests. All of them then have the same control block and decay terms.
 class CompareServers {
  public:
   struct Word {
@@ -122,8 +122,8 @@ class ServerUpdate final : public Update {
   std::string name_;
   PushTally tally_;
   std::size_t control_bytes_ = 0, facts_bytes_ = 0;
-  const std::uint64_t* step_ = nullptr;  ///< StepParts::step, once there are any
-  // Tasks point into these; they go before the communicators.
+  const std::uint64_t* step_ = nullptr;  ///< StepParts::step, null before `append`
+  // Tasks point into these; they are destroyed before the communicators.
   std::list<HostImage> images_;
   std::list<Push> pushes_;
   std::list<Pull> pulls_;
@@ -176,7 +176,7 @@ Buffer ServerUpdate::allocate(std::size_t control_floats) {
   return block;
 }
 
-/// A task of a rank that waits in it for others.
+/// A task in which a rank waits for others.
 template <class Start, class Poll>
 Task waiting(std::string name, std::vector<engine::Bytes> reads, std::vector<engine::Bytes> writes,
              Start start, Poll poll) {
@@ -252,7 +252,7 @@ void ServerUpdate::append_working(StepProgram& program, StepParts parts, Concurr
   branches.join();
 }
 
-/// In a row: each task needs the one before.
+/// In sequence: each task needs the previous one.
 void ServerUpdate::append_serving(StepProgram& program, StepParts parts) {
   const auto own = static_cast<std::size_t>(ranks_.server());
   const ParamSpan& span = spans_[own];
@@ -285,7 +285,7 @@ void ServerUpdate::append_serving(StepProgram& program, StepParts parts) {
   for (Task& task : parts.finish) program.run(kCompute, std::move(task));
 }
 
-/// Else what the ranks call together would not be the same call.
+/// Otherwise the ranks would not make the same collective call.
 void ServerUpdate::require_same_step() const {
   if (step_ == nullptr) return;
   std::uint64_t step = 0;
@@ -297,7 +297,7 @@ void ServerUpdate::require_same_step() const {
   }
   world_.require_equal(
       ErrorKind::internal, {{"the step", std::to_string(step)}},
-      "all must have the same where they evaluate, save or compare: an error of this program");
+      "all ranks must be at the same step when they evaluate, save or compare; this is a bug");
 }
 
 void ServerUpdate::complete(std::span<const std::span<float>> blocks,

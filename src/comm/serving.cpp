@@ -17,7 +17,7 @@ using engine::ControlLayout;
 namespace {
 
 constexpr const char* kWaiting = "waiting for the pushes of the workers";
-constexpr const char* kOrdering = "handing an order to the servers";
+constexpr const char* kOrdering = "sending an order to the servers";
 constexpr const char* kAnswering = "answering the workers";
 
 }  // namespace
@@ -92,7 +92,7 @@ void Serving::take_arrivals() {
   });
 }
 
-/// Whose answer has left may push again, but for one at a meeting.
+/// A worker may push again once its answer is sent, except at a meeting.
 void Serving::note_sent() {
   answers_.each_done(kAnswering, [this](int message) {
     const int worker = message % ranks_.workers;
@@ -105,7 +105,7 @@ bool Serving::all_sent() const {
   return std::all_of(sending_.begin(), sending_.end(), [](int messages) { return messages == 0; });
 }
 
-/// Nobody is listened to where all have met, so that no receive is left over when a run ends there.
+/// At a meeting no receives are posted, so that none is left when a run ends there.
 void Serving::start_round() {
   if (met_) {
     for (int worker = 0; worker < ranks_.workers; ++worker) listen(worker);
@@ -125,7 +125,7 @@ bool Serving::poll_round() {
   return false;
 }
 
-/// True when it got on: to an order whose pushes are all here, or past one that updates nothing.
+/// True after progress: to an order whose pushes are all here, or past one that updates nothing.
 bool Serving::advance() {
   note_sent();
   take_arrivals();
@@ -135,7 +135,7 @@ bool Serving::advance() {
       phase_ = Phase::ordered;
       return true;
     case Phase::ordered:
-      // What is sent of it must have left before the next is written.
+      // Its messages must be sent before the next order is written.
       if (!orders_.all_done(kOrdering) || !all_here()) return false;
       phase_ = Phase::taking;
       return true;
@@ -216,7 +216,8 @@ void Serving::sum() {
   if (!is_first()) return;
   for (const int worker : order_.taken) first_.tally->count_applied(worker, order_.staleness);
   arrays_.control[ControlLayout::staleness] = static_cast<float>(order_.staleness);
-  // Told of when all meet, so that all know it at the same version; of traces only where all make every step.
+  // Requests to stop are published at meetings, so that all ranks learn of them at the same version; requests
+  // for traces only if all ranks make every step.
   arrays_.control[ControlLayout::stop] = order_.meets ? static_cast<float>(stops_) : 0.0f;
   if (order_.meets) stops_ = 0.0;
   if (!waits_for_all_) arrays_.control[ControlLayout::trace] = 0.0f;

@@ -14,24 +14,24 @@
 
 namespace cifar_mpi::comm {
 
-/// What a server does with the pushes of the workers, in two tasks around its update: `start_round` and `poll_round` end
-/// when `gradients` has the sum that the next version is made of, `start_answers` and `poll_answers` when those who are
-/// due have that version.
+/// A server's handling of the workers' pushes, in two tasks around its update: `start_round` and `poll_round`
+/// end when `gradients` has the sum for the next version, `start_answers` and `poll_answers` when the workers
+/// that are due have received that version.
 ///
-/// The first server asks its PushPolicy and hands each order to the others, which do them in the same sequence: each
-/// takes the one push that a named worker has under way. With the order of an update goes the summed control block.
-/// A worker's push, and then a copy of the version that it is answered with, lie in memory of its own, so one that does
-/// not take its answer (it was stopped, its link is slow) holds up nobody before the next meeting; where each update
-/// waits for all, their one answer needs no copies. Memory for messages is taken when it is made.
+/// The first server follows its PushPolicy and sends each order to the others, which execute the orders in sequence:
+/// each takes the push in flight of the named workers. The order of an update carries the summed control block. Each
+/// worker has its own memory for its push, and then for a copy of the version of its answer, so a worker that does not
+/// receive its answer (stopped, or on a slow link) delays no other before the next meeting; if each update waits for
+/// all workers, their common answer needs no copies. All memory for messages is allocated at construction.
 class Serving {
  public:
   struct Arrays {
-    std::span<float> gradients;  ///< of the span; of the first server headed by the control block
+    std::span<float> gradients;  ///< of the span; on the first server preceded by the control block
     std::span<float> control;
     std::span<const float> params;  ///< of the span
     std::span<const double> decay_sums;
   };
-  /// What the first server alone has; it outlives this.
+  /// Data of the first server only; it must outlive this object.
   struct First {
     PushPolicy* policy = nullptr;
     StepFacts* facts = nullptr;
@@ -45,7 +45,7 @@ class Serving {
   void start_answers();
   bool poll_answers();
 
-  /// First server: one of the servers is asked to stop.
+  /// First server: one of the servers received a request to stop.
   void note_stop();
 
  private:
@@ -78,7 +78,7 @@ class Serving {
   Buffer places_;      ///< by worker: its push, or the parameters on their way to it
   Buffer sent_facts_;  ///< first server: by worker, on their way to it
   Buffer
-      order_memory_;  ///< updates and meets, staleness, flags of taken and answered by worker, the control block
+      order_memory_;  ///< updates, meets, staleness, flags of taken and answered by worker, control block
   RequestList receives_;
   RequestList orders_;   ///< first server: its sends, else the receive
   RequestList answers_;  ///< by worker: parameters; first server: by worker parameters, then facts
@@ -87,11 +87,11 @@ class Serving {
   std::vector<int> sending_;                ///< by worker: messages of its answer that have not left
   std::vector<std::uint64_t> answered_in_;  ///< by worker: `round_` as it was
   std::uint64_t round_ = 0;                 ///< versions made
-  double stops_ = 0.0;                      ///< requests that no version has told of
+  double stops_ = 0.0;                      ///< requests that no version has published
   Phase phase_ = Phase::looking;
   bool in_round_ = false;  ///< before the update
-  bool meets_ = false;     ///< all are to be answered with this version
-  bool met_ = true;        ///< they were, and nobody is listened to
+  bool meets_ = false;     ///< all workers must receive this version
+  bool met_ = true;        ///< they have, and no receives are posted
 };
 
 }  // namespace cifar_mpi::comm

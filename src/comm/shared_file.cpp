@@ -19,7 +19,7 @@
 namespace cifar_mpi::comm {
 namespace {
 
-/// In which numbers of processes mean something; 0 where that cannot be asked for.
+/// Identifies the PID namespace; 0 if that is unknown.
 std::uint64_t number_space() {
   struct stat found {};
   return ::stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
@@ -27,7 +27,7 @@ std::uint64_t number_space() {
 
 }  // namespace
 
-/// What the first rank tells the others; no path: it could not be made.
+/// The first rank's message to the others; empty path: it could not be made.
 struct SharedFile::Offer {
   std::array<char, 512> path{};
   std::uint64_t device = 0;
@@ -91,7 +91,7 @@ bool SharedFile::try_to_share(MPI_Comm node, std::size_t bytes, std::size_t rese
       offer.space = number_space();
     }
   }
-  check(MPI_Bcast(&offer, sizeof offer, MPI_BYTE, 0, node), "telling where the shared memory stands", 0);
+  check(MPI_Bcast(&offer, sizeof offer, MPI_BYTE, 0, node), "sending the place of the shared memory", 0);
   if (rank != 0 && offer.path[0] != '\0' && (named || offer.space == number_space())) {
     descriptor_ =
         ::open(offer.path.data(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (named ? O_NOFOLLOW : 0));

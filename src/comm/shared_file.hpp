@@ -7,19 +7,18 @@
 
 namespace cifar_mpi::comm {
 
-/// Memory that all ranks of a node map, and nobody else.
+/// Memory that all ranks of a node map, and no other process.
 ///
-/// Made by ourselves and not by MPI_Win_allocate_shared: Open MPI makes its file under a name that can be
-/// guessed, in a folder where everybody may write, and takes over what stands there; it also ends with MPI.
-/// Ours has no name at all (O_TMPFILE; the neighbours open it through /proc, which asks for the same user), so
-/// that nothing is left behind whatever ends the ranks. Where that cannot be (another container each), it has
-/// a random name, is made by nobody else (O_EXCL, mode 0600) and loses the name as soon as all have it open;
-/// everybody compares what he opened with what was made.
+/// Made by ourselves and not by MPI_Win_allocate_shared: Open MPI creates its file under a predictable name in a
+/// world-writable folder, and accepts an existing file; that memory also ends with MPI. Ours has no name (O_TMPFILE;
+/// the other ranks open it through /proc, which requires the same user), so no file remains however the ranks end. If
+/// that is impossible (ranks in different containers), it gets a random name (O_EXCL, mode 0600), which is removed as
+/// soon as all ranks have opened it; every rank compares the opened file with the created one.
 class SharedFile {
  public:
   SharedFile() = default;
-  /// Collective over `node`: `bytes` zeros. Where one rank cannot have them, `data` is null on all. The node's
-  /// first rank takes the pages of the first `reserved` bytes. Throws Error{comm} when MPI fails.
+  /// Collective over `node`: `bytes` zeros. If it fails on one rank, `data` is null on all. The node's first
+  /// rank allocates the pages of the first `reserved` bytes. Throws Error{comm} when MPI fails.
   SharedFile(MPI_Comm node, std::size_t bytes, std::size_t reserved);
   ~SharedFile();
   SharedFile(SharedFile&& other) noexcept { *this = std::move(other); }
@@ -28,9 +27,8 @@ class SharedFile {
   std::byte* data() const { return data_; }
   int descriptor() const { return descriptor_; }
 
-  /// Takes pages, next to the core that calls; they cannot be lost again, whoever fills the folder meanwhile.
-  /// Without that a write to a page that is not there any more ends the process with SIGBUS. False when there
-  /// are too few.
+  /// Allocates pages near the calling core, so that other users who fill the folder cannot take them. A write
+  /// to a page that cannot be allocated ends the process with SIGBUS. False if there are too few.
   bool occupy(std::size_t first, std::size_t bytes) const;
 
  private:

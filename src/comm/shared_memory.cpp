@@ -27,7 +27,7 @@ SharedMemory shared_memory() {
 }
 
 std::uint64_t shared_memory_needed(int ranks, std::uint64_t bytes_each) {
-  constexpr std::uint64_t kLibrary = 4 << 20;  // what Open MPI maps per rank and fills as messages come
+  constexpr std::uint64_t kLibrary = 4 << 20;  // what Open MPI maps per rank and fills as messages arrive
   const std::uint64_t window = static_cast<std::uint64_t>(ranks) * bytes_each;
   return window + window / 8 + static_cast<std::uint64_t>(ranks) * kLibrary;
 }

@@ -5,20 +5,19 @@
 
 namespace cifar_mpi::comm {
 
-/// How much shared memory the MPI library can still get on this node, and where that is.
+/// The free shared memory for the MPI library on this node, and its folder.
 struct SharedMemory {
-  std::string place;  ///< the folder the library backs it with
+  std::string place;  ///< the folder of the library's backing files
   std::uint64_t free_bytes = 0;
 };
 
-/// Containers often have 64 MB there, and writing beyond ends the process with SIGBUS. The folder is
-/// /dev/shm, or what OMPI_MCA_osc_sm_backing_directory names; one that cannot be asked counts as full. (The
-/// MPI library could be asked itself through its tools interface, but Open MPI 4 then loads all its plugins
-/// once more: 0.2 s.)
+/// Containers often have 64 MB there, and writing more ends the process with SIGBUS. The folder is /dev/shm,
+/// or that of OMPI_MCA_osc_sm_backing_directory; one that cannot be queried counts as full. (The MPI
+/// library's tools interface could tell, but Open MPI 4 then loads all its plugins again: 0.2 s.)
 SharedMemory shared_memory();
 
-/// What must be free before `ranks` ranks of a node take `bytes_each`, with room for the MPI library's own
-/// needs.
+/// The bytes that must be free before `ranks` ranks of a node allocate `bytes_each`, including the MPI
+/// library's own needs.
 std::uint64_t shared_memory_needed(int ranks, std::uint64_t bytes_each);
 
 }  // namespace cifar_mpi::comm

@@ -8,18 +8,18 @@
 #include "cifar_mpi/engine/branches.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
-/// What ways to update share that hand spans of gradients on while backward still goes on.
+/// Common code of ways to update that send spans of gradients during backward.
 namespace cifar_mpi::comm {
 
-/// What is handed on of one span; the first also carries the control block, which stands before the gradients.
+/// The array of one span; the first also has the control block, which precedes the gradients.
 std::span<float> array_of(std::size_t index, const ParamSpan& span, const StepParts& parts);
 
-/// The last compute task that touches the array. A task that reads it wants this rank's gradient, not yet
-/// what becomes of it. Throws std::logic_error when no task writes one that is not empty.
+/// The last compute task that touches the array. A task that reads it needs this rank's gradient, not the
+/// sum. Throws std::logic_error when no task writes one that is not empty.
 std::size_t last_user(const std::vector<engine::Task>& compute, std::span<const float> array);
 
-/// Lets the comm lane wait for what there is, and then run the tasks of all spans that are ready after
-/// compute task `position`. Returns through `done` the mark behind each.
+/// Makes the comm lane wait for the spans that are ready after compute task `position`, and then run their
+/// tasks. Returns the mark after each through `done`.
 class SpanQueue {
  public:
   SpanQueue(engine::StepProgram& program, engine::Branches& branches, std::vector<std::size_t> ready_after,
@@ -28,7 +28,7 @@ class SpanQueue {
   void run_ready_after(std::size_t position);
 
   engine::MarkId done(std::size_t span) const { return done_[span]; }
-  /// Behind all of them so far: a lane keeps its order.
+  /// After all tasks so far, because a lane keeps its order.
   engine::MarkId last() const { return last_; }
 
  private:

@@ -78,7 +78,7 @@ Range StagingBuffer::rounded_part(Range range) const {
   return {std::max(range.begin, fp32_prefix_), std::max(range.end, fp32_prefix_)};
 }
 
-/// The image of float `at`, which is none of the fp32 ones.
+/// The image of float `at`, which is not in the fp32 prefix.
 bf16* StagingBuffer::words(std::size_t at) const {
   return reinterpret_cast<bf16*>(image_.data() + offset(at));
 }

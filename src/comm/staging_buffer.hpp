@@ -19,11 +19,11 @@ struct Range {
   std::size_t size() const { return end - begin; }
 };
 
-/// An array as its messages see it.
+/// The form of an array in messages.
 ///
 /// With Wire::fp32 the image is the array itself: it is sent from there and totals arrive there. With
-/// Wire::bf16 it is a second array of half the size; the first `fp32_prefix` floats stay fp32 in it. Any range of
-/// the array is a contiguous range of the image, so that it can be cut in any way.
+/// Wire::bf16 it is a second array of half the size; the first `fp32_prefix` floats stay fp32 in it. Any
+/// range of the array is a contiguous range of the image.
 class StagingBuffer {
  public:
   /// Throws Error{device} without memory. `data` must outlive it.
@@ -31,20 +31,20 @@ class StagingBuffer {
 
   std::span<float> data() const { return data_; }
   std::size_t bytes(Range range) const;
-  /// Where the message of that range lies: to be sent from, or for a total to arrive in.
+  /// The place of that range's message, for sending or for receiving a total.
   std::byte* at(Range range) const;
-  /// What MPI is told about it.
+  /// Its MPI type.
   MPI_Datatype type() const { return wire_ == Wire::fp32 ? MPI_FLOAT : MPI_UINT16_T; }
-  /// Of `type`. Throws Error{usage} when they are too many for one message.
+  /// Its number of elements of `type`. Throws Error{usage} if they are too many for one message.
   int count(Range range) const;
 
-  /// Array and image become the array, rounded to what the image can hold.
+  /// Rounds the array to the image's precision, in both.
   void round(Range range);
   /// array += arrival, a message of that range from another rank, in fp32.
   void add(Range range, const std::byte* arrival);
   /// Both, in one pass.
   void add_and_round(Range range, const std::byte* arrival);
-  /// The array becomes the image, in which a total has arrived.
+  /// Copies the image, which has received a total, to the array.
   void accept(Range range);
 
  private:
@@ -56,7 +56,7 @@ class StagingBuffer {
   Wire wire_;
   std::span<float> data_;
   std::size_t fp32_prefix_;
-  Buffer image_;  ///< nothing with Wire::fp32
+  Buffer image_;  ///< empty with Wire::fp32
 };
 
 }  // namespace cifar_mpi::comm

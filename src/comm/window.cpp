@@ -14,13 +14,13 @@
 namespace cifar_mpi::comm {
 namespace {
 
-/// Lets every rank report what went wrong on it, or nothing; returns what all then know, or nothing.
+/// Exchanges the ranks' errors; returns the agreed one, or none.
 std::string agreed_text(const World& world, const std::optional<Error>& mine) {
   try {
     world.agree(mine);
     return {};
   } catch (const AgreedError& error) {
-    world.agree(std::nullopt);  // it goes no further
+    world.agree(std::nullopt);  // does not return
     return error.what();
   }
 }
@@ -49,11 +49,11 @@ class Window final : public Collective {
   std::string name_;
   std::string note_;
   Communicator node_;
-  Communicator across_;  ///< none for a rank that owns no slice
+  Communicator across_;  ///< empty on a rank that owns no slice
   WindowPlace neighbours_;
   std::vector<std::unique_ptr<WindowBlock>> blocks_;
-  std::unique_ptr<Collective> instead_;                 ///< for arrays that found no shared memory
-  std::vector<std::unique_ptr<WindowOperation>> runs_;  ///< tasks point into it; goes before the rest
+  std::unique_ptr<Collective> instead_;                 ///< for arrays without shared memory
+  std::vector<std::unique_ptr<WindowOperation>> runs_;  ///< tasks point into it; destroyed before the rest
 };
 
 Window::Window(std::string_view name, const World& world, const Nodes& nodes, Wire wire,
@@ -66,23 +66,23 @@ Window::Window(std::string_view name, const World& world, const Nodes& nodes, Wi
   const int slice = static_cast<int>(std::count(nodes.of_rank.begin(), me, *me));
   const bool owner = slice < neighbours_.owners;
   across_ = WorldAccess::split(world, owner ? slice : -1);
-  // The owners of a slice stand in rank order, and nodes are numbered in it: by their first rank for slice 0,
-  // by a later one for the others. Any order will do, as long as it is fixed.
+  // The owners of a slice are in rank order: nodes are numbered by their first rank for slice 0, by a later
+  // rank for the others. Any fixed order works.
   if (owner) neighbours_.across = neighbours_in(across_.get(), true);
 }
 
-/// What is missing for `bytes` more per rank, or nothing.
+/// A text that says what is missing for `bytes` more per rank; empty if there is enough.
 std::optional<Error> Window::too_little(std::size_t bytes) const {
   const int on_node = nodes_.ranks_on(nodes_.of_rank[static_cast<std::size_t>(world_.rank())]);
   const std::uint64_t needed = shared_memory_needed(on_node, NodeMemory::footprint(bytes));
   const SharedMemory found = ask_free_();
   if (found.free_bytes >= needed) return std::nullopt;
   return Error(ErrorKind::device,
-               concat("shared memory is short: ", on_node, " ranks on a node want ", (needed >> 20) + 1,
+               concat("shared memory is short: ", on_node, " ranks on a node need ", (needed >> 20) + 1,
                       " MiB of ", found.place, ", ", found.free_bytes >> 20, " MiB are free"));
 }
 
-/// The block, or null when the ranks agreed that it cannot be; `note_` then says why.
+/// The block, or null if it failed on any rank; `note_` then says why.
 std::unique_ptr<WindowBlock> Window::make_block(std::size_t bytes) {
   std::string reason = agreed_text(world_, too_little(bytes));
   if (!reason.empty()) return instead(reason), nullptr;
@@ -91,7 +91,7 @@ std::unique_ptr<WindowBlock> Window::make_block(std::size_t bytes) {
   try {
     block = std::make_unique<WindowBlock>(node_.get(), bytes);
     if (!block->memory.occupy()) {
-      mine.emplace(ErrorKind::device, "shared memory ran out while its pages were taken");
+      mine.emplace(ErrorKind::device, "shared memory ran out while its pages were allocated");
     }
   } catch (const Error& error) {
     mine = error;
@@ -101,13 +101,13 @@ std::unique_ptr<WindowBlock> Window::make_block(std::size_t bytes) {
   return block;
 }
 
-/// The collective that steps in; makes it at the first call.
+/// The collective used instead; made at the first call.
 Collective& Window::instead(const std::string& reason) {
   if (!instead_) {
     instead_ = make_ring(world_, nodes_, wire_);
     note_ = concat(reason, "; ", name_,
-                   " goes on as ring, which is slower; more shared memory (docker run "
-                   "--shm-size, or remounting /dev/shm) mends that");
+                   " falls back to ring, which is slower; more shared memory (docker run --shm-size, or "
+                   "remounting /dev/shm) avoids that");
     name_ += " as ring";
   }
   return *instead_;

@@ -48,8 +48,8 @@ bool WindowOperation::all_reached(std::uint64_t value) {
   return reached_ == block_.memory.ranks();
 }
 
-/// Adds the slices of all ranks of the node. With other nodes to come the sum is left in the own array;
-/// otherwise it is the total, and while a chunk of it is near it goes to everybody.
+/// Adds the slices of all ranks of the node. With several nodes the sum stays in the own array; otherwise it
+/// is the total, and each chunk is copied to all ranks while it is in cache.
 void WindowOperation::add_slices() {
   const int ranks = block_.memory.ranks();
   float* const own = count_ > 0 ? slice_of(block_.memory.rank()) : nullptr;

@@ -12,7 +12,7 @@
 
 namespace cifar_mpi::comm {
 
-/// Memory that `allocate` handed out, and how many all-reduces were started in it.
+/// Memory from `allocate`, and the number of all-reduces started in it.
 struct WindowBlock {
   WindowBlock(MPI_Comm node, std::size_t bytes) : memory(node, bytes) {}
   WindowBlock(int rank, std::vector<std::byte*> parts, std::size_t bytes)
@@ -25,10 +25,10 @@ struct WindowBlock {
 /// How the ranks of a world divide an array.
 struct WindowPlace {
   int owners = 1;     ///< the ranks of each node that own a slice: as many as the smallest node has
-  Neighbours across;  ///< of an owner: the ring of those who own the same slice on the other nodes
+  Neighbours across;  ///< of an owner: the ring of the owners of the same slice on all nodes
 };
 
-/// One planned all-reduce in a block, moved forward by `poll`.
+/// One planned all-reduce in a block, advanced by `poll`.
 ///
 /// The array is cut into one slice per owner. In run s (1, 2, …) of its block a rank
 ///   1. stores 2s-1 into its counter: its own values are in place;
@@ -38,28 +38,29 @@ struct WindowPlace {
 ///   3. stores 2s: it touches no other rank's array any more;
 ///   4. is done when all counters of the node are at least 2s.
 ///
-/// Why this is free of races. Stores to the counters are releases, loads are acquires, and a counter only
-/// grows, so whoever reads v or more sees everything its owner did before it stored v.
+/// This is free of races. Stores to the counters are releases, loads are acquires, and counters only grow, so
+/// a rank that reads v or more sees everything that the owner did before it stored v.
 ///   - An owner reads another rank's values after it has loaded that rank's 2s-1, which was stored after the
-///     values were written. It overwrites them then, too: the rank stored 2s-1 after its last access to them.
+///     values were written. Overwriting them is safe, too: the rank stored 2s-1 after its last access to
+///     them.
 ///   - No two ranks write the same slice, and between 1 and 4 a rank touches no slice that it does not own:
-///     so the total has one writer and until 4 no reader but him.
+///     so the total has one writer and until 4 no other reader.
 ///   - A rank reads the totals after it has loaded 2s of all ranks, which each stored after writing its
 ///     total.
 ///   - A rank writes new values, for run s+1, after it is done with run s, so after it has loaded 2s of every
-///     rank; that was stored after the last access to this rank's array, and nobody comes back to it before
+///     rank; that was stored after the last access to this rank's array, and no rank accesses it again before
 ///     this rank has stored 2s+1.
 ///   - A rank may be a phase ahead: a counter that is awaited at 2s-1 may be 2s or 2s+1 already. "At least"
-///     is enough, because 2s is stored by a rank only after it needs nothing from the one that waits but that
-///     one's 2s, and 2s+1 not before that one has stored 2s. Nothing is ever reset.
-/// The counter of a rank is its alone to store, so its own view of it needs no order. The thread sanitizer,
-/// which does not see between processes, finds nothing when threads stand for the ranks: see
+///     is enough: a rank stores 2s only when it needs nothing more from the waiting rank but its 2s, and
+///     stores 2s+1 only after the waiting rank has stored 2s. Counters are never reset.
+/// Only its own rank stores a counter, so that rank's view of it needs no ordering. The thread sanitizer,
+/// which does not work across processes, finds no race when threads act as ranks: see
 /// WindowOperation.KeepsThreadsApartAsItKeepsRanks.
 class WindowOperation {
  public:
-  /// `data` lies in this rank's part of `block`, at the same place on all ranks, and is not empty. Does not
-  /// communicate. `wire` is that between nodes; the first `fp32_prefix` floats of `data` travel as fp32. Throws
-  /// Error{usage} when a slice is too long for the messages of MPI.
+  /// `data` is in this rank's part of `block`, at the same offset on all ranks, and not empty. Does not
+  /// communicate. `wire` is used between nodes; the first `fp32_prefix` floats of `data` are sent as fp32.
+  /// Throws Error{usage} if a slice is too long for one MPI message.
   WindowOperation(const WindowPlace& place, WindowBlock& block, std::span<float> data, Wire wire,
                   std::size_t fp32_prefix);
 
@@ -80,7 +81,7 @@ class WindowOperation {
   std::optional<RingOperation> across_;
   Phase phase_ = Phase::done;
   std::uint64_t run_ = 0;
-  int reached_ = 0;  ///< ranks known to have reached what is awaited
+  int reached_ = 0;  ///< ranks known to have reached the awaited value
 };
 
 }  // namespace cifar_mpi::comm

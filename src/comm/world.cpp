@@ -45,16 +45,16 @@ struct World::State {
   std::thread::id thread = std::this_thread::get_id();  ///< the one that may call MPI
   int exceptions_at_start = std::uncaught_exceptions();
   bool vote_failed = false;  ///< the exception in flight, if any, is known to all ranks
-  bool is_part = false;      ///< of the world that MPI began with
+  bool is_part = false;      ///< it is a part of the initial world
 };
 
 namespace {
 
-/// MPI counts with int; longer arrays go in pieces.
+/// MPI counts with int; longer arrays are sent in pieces.
 constexpr std::size_t kPiece = std::size_t{1} << 30;
 
-/// MPI_Finalize and MPI_Abort take milliseconds; for longer than this they wait for ranks that are gone, or
-/// stdio for a thread that hangs.
+/// MPI_Finalize and MPI_Abort take milliseconds; if they take longer, they wait for lost ranks, or stdio
+/// waits for a thread that hangs.
 constexpr double kFinalize = 60.0;
 constexpr double kAbort = 5.0;
 
@@ -63,7 +63,8 @@ const char* environment(const char* variable) { return std::getenv(variable); }
 void start_mpi(int& argc, char**& argv) {
   int started = 0;
   check(MPI_Initialized(&started), "asking whether MPI runs");
-  if (started != 0) throw Error(ErrorKind::internal, "a second World in one process: MPI starts only once");
+  if (started != 0)
+    throw Error(ErrorKind::internal, "a second World in one process: MPI can start only once");
   for (const Setting& setting : settings_before_init(environment, count_cores(affinity_mask()))) {
     setenv(setting.variable.data(), setting.value.data(), 0);
   }
@@ -136,7 +137,7 @@ void broadcast_text(std::string& text, int root, MPI_Comm comm) {
   broadcast_bytes(std::as_writable_bytes(std::span(text)), root, comm);
 }
 
-/// On one line, as it stands in a sentence.
+/// The text on one line, for a sentence.
 std::string shown(const std::string* value) {
   if (value == nullptr) return "missing";
   if (value->empty()) return "empty";
@@ -217,15 +218,15 @@ World::~World() {
   if (state_->is_part) return;
   const bool unwinding = std::uncaught_exceptions() > state_->exceptions_at_start;
   if (unwinding && !state_->vote_failed && state_->size > 1) {
-    // MPI_Finalize waits for all ranks, and the others do not know that this one is leaving.
-    Log(state_->rank).every_rank("leaves with an error that the other ranks do not know of; ending them all");
+    // MPI_Finalize waits for all ranks, and the others do not know that this one is exiting.
+    Log(state_->rank).every_rank("exits with an error that the other ranks do not know; ending all ranks");
     abort(exit_code(ErrorKind::internal));
   }
   state_->node = Communicator();
   state_->all = Communicator();
   const ExitTimer limit(kFinalize, exit_code(ErrorKind::comm),
                         concat("[rank ", state_->rank, "] MPI_Finalize has waited ", kFinalize,
-                               " s for a rank that does not come; leaving without it"));
+                               " s for a missing rank; exiting without it"));
   MPI_Finalize();
 }
 
@@ -387,11 +388,11 @@ void World::broadcast(RunFingerprint& items) const {
 }
 
 void World::abort(int code) const {
-  const ExitTimer limit(kAbort, code, concat("[rank ", state_->rank, "] cannot end in order; leaving hard"));
-  std::fflush(nullptr);  // waits for a thread that stands in stdio
-  // Other threads may not call MPI; the launcher ends the other ranks when this one has left.
+  const ExitTimer limit(kAbort, code, concat("[rank ", state_->rank, "] clean shutdown timed out; exiting"));
+  std::fflush(nullptr);  // may wait for a thread inside stdio
+  // Other threads may not call MPI; the launcher ends the other ranks when this one has exited.
   if (std::this_thread::get_id() == state_->thread) {
-    // Nobody waits for a world of one: it leaves without MPI's banner, but tidy.
+    // A world of one exits cleanly, without MPI's error banner.
     state_->size > 1 || state_->is_part ? MPI_Abort(MPI_COMM_WORLD, code) : MPI_Finalize();
   }
   std::_Exit(code);

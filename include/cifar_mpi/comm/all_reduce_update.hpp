@@ -14,50 +14,52 @@
 #include "cifar_mpi/comm/update.hpp"
 #include "cifar_mpi/engine/layout.hpp"
 
-/// The update of synchronous data-parallel training: every rank sums every gradient and makes the same step.
+/// The update of synchronous data-parallel training: gradients are summed over all ranks, and every rank
+/// makes the same step.
 namespace cifar_mpi::comm {
 
-/// Cuts the gradients of the trained parameters, in the order backward finishes them, into buckets of at least `bucket_bytes` (the last
-/// may be smaller), together all of them without gaps; at least one. Throws Error{usage} for
+/// Cuts the gradients of the trained parameters, in the order backward finishes them, into buckets of at
+/// least `bucket_bytes` (the last may be smaller), without gaps; at least one bucket. Throws Error{usage} for
 /// `bucket_bytes` = 0.
 std::vector<ParamSpan> plan_buckets(const engine::ParamLayout& layout, std::size_t bucket_bytes);
 
-/// Whether all-reduces run while backward goes on: always, never, or as the table says.
+/// Whether all-reduces overlap with backward: always, never, or by the table.
 enum class Overlap : std::uint8_t { automatic, on, off };
 constexpr auto names_of(Overlap) {
   return std::to_array<Name<Overlap>>(
       {{"auto", Overlap::automatic}, {"on", Overlap::on}, {"off", Overlap::off}});
 }
 
-/// What the gradients of a run cross: nothing but a node's memory, a network, or what a device has.
+/// What the gradients of a run cross: a node's memory, a network, or the links of a device.
 enum class Path : std::uint8_t { memory, network, device };
 
-/// The table behind Overlap::automatic; the reasons stand beside its lines.
+/// The table of Overlap::automatic; comments in it give the reasons.
 bool overlap_pays(Path path);
-/// Communicates: every rank calls it. The same answer on all ranks.
+/// Collective; returns the same on all ranks.
 bool resolve_overlap(Overlap asked, const World& world, bool device);
 
 struct AllReduceSettings {
   double bucket_mib = 1.0;  ///< as `plan_buckets`, in MiB
   Wire wire = Wire::fp32;   ///< what `collective` was made with
   bool overlap = true;      ///< false: every all-reduce waits for the end of backward
-  int blocks = 1;  ///< of the size of the trained parameters: what `allocate` gives behind the control block
+  int blocks =
+      1;  ///< blocks of the size of the trained parameters that `allocate` adds after the control block
 };
 
 /// One all-reduce per bucket of gradients, and then the same update on every rank.
 ///
-/// `append` puts the compute tasks on the compute lane and its branches; right behind the last task that
-/// touches a bucket a mark, and on the comm lane a wait for it and the bucket's all-reduce; then each update
-/// behind its bucket's sum. The first bucket also carries the control block, which does not count for its
-/// size and travels as fp32.
+/// `append` puts the compute tasks on the compute lane and its branches; right after the last task that
+/// touches a bucket it sets a mark; the comm lane waits for the mark and runs the bucket's all-reduce; each
+/// update follows its bucket's sum. The first bucket also carries the control block, which does not count
+/// towards its size and is sent as fp32.
 ///
-/// There may be several blocks to sum, one behind the other and each cut as the first (local steps average what the
-/// optimizer keeps as well); a step may be of the first one alone.
+/// Several consecutive blocks may be summed, each cut like the first (local steps also average the
+/// optimizer's state); a step may sum the first one alone.
 ///
-/// A later compute task that only reads a bucket also holds its all-reduce back: it means this rank's values.
-/// The all-reduces stand in the order in which their buckets become ready, the updates in bucket order. In a
-/// world of one there is no comm lane, and one update: compute, update, advance. `append` throws std::logic_error also when
-/// no task writes a bucket.
+/// A later compute task that only reads a bucket also delays its all-reduce, because it needs this rank's
+/// values. The all-reduces are in the order in which their buckets become ready, the updates in bucket order.
+/// In a world of one there is no comm lane, and one update: compute, update, advance. `append` throws
+/// std::logic_error also when no task writes a bucket.
 class AllReduceUpdate final : public Update {
  public:
   AllReduceUpdate(std::unique_ptr<Collective> collective, const engine::ParamLayout& layout,

@@ -8,14 +8,14 @@
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/world.hpp"
 
-/// Measures the collectives against each other: what one all-reduce takes, and whether its sums are exact.
+/// Compares the collectives: the time of an all-reduce, and whether its sums are exact.
 namespace cifar_mpi::comm {
 
 struct AllReduceBenchmarkConfig {
   std::vector<std::size_t> bytes;       ///< lengths of arrays, multiples of 4
   std::vector<std::string> algorithms;  ///< as in `collectives`; empty: all that this run's nodes allow
   double seconds = 1.0;                 ///< per length, about
-  Wire wire = Wire::fp32;               ///< with bf16 those that cannot have it are left out of "all"
+  Wire wire = Wire::fp32;               ///< with bf16, "all" omits those that do not support it
 };
 
 /// One algorithm at one length. Times are those of the slowest rank in each run, in seconds.
@@ -30,25 +30,24 @@ struct AllReduceTiming {
   double median_s = 0.0;
   double p99_s = 0.0;
   double copy_bytes_per_s =
-      0.0;  ///< median of copies of as many bytes, on all ranks at once, in the same rounds
+      0.0;  ///< median of copies of the same size, on all ranks at once, in the same rounds
   std::optional<double> mpi_allreduce_s;  ///< host: median of MPI's blocking call, in the same rounds
   std::size_t wrong = 0;                  ///< elements that are not the exact sum, over all ranks
 
-  /// bytes / median: what a caller sees.
+  /// bytes / median, the speed that a caller sees.
   double algorithm_bandwidth() const;
   /// That times 2·(P-1)/P, the share of the array that any all-reduce must move per rank: comparable between
   /// numbers of ranks and with the speed of a link (as nccl-tests define it).
   double bus_bandwidth() const;
-  /// How many such copies could be made in the median time of a sum.
+  /// The number of such copies in the median time of a sum.
   double copies() const;
 };
 
-/// All lengths in their order, and of each all algorithms in theirs, on arrays in host memory. In every
-/// round each algorithm runs once, so that a disturbance meets all alike; before each run the array is
-/// written anew, as a backward pass does, and all ranks meet at a barrier. Where one sum is as short as the
-/// clock is coarse, a run is several in a row. At the end the sums of one more run are compared with the
-/// exact ones. `notes` are the collectives' own. Collective; throws AgreedError what `make_collective` and
-/// `allocate` throw.
+/// Measures all algorithms at each length, in order, on arrays in host memory. In every round each algorithm runs once,
+/// so that a disturbance affects all of them; before each run the array is rewritten, as by a backward pass, and all
+/// ranks wait at a barrier. If one sum is short compared with the clock's resolution, a run consists of several sums.
+/// At the end the sums of one more run are compared with the exact ones. `notes` are the collectives' own. Collective;
+/// throws AgreedError what `make_collective` and `allocate` throw.
 struct AllReduceBenchmark {
   std::vector<AllReduceTiming> timings;
   std::vector<std::string> notes;
@@ -57,9 +56,9 @@ struct AllReduceBenchmark {
 AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, const World& world);
 
 /// The same for arrays in the memory of the platform's backend, by its collectives; no algorithms means
-/// `auto`. A run is one replay of a program of as many sums by the backend's default runner, so what
-/// starts a replay is in the times, shared by its sums. Copies are the backend's too, and run likewise. Over
-/// one rank nothing is summed; a note says so. Throws also what tasks and runners throw, on one rank alone.
+/// `auto`. A run is one replay of a program of as many sums by the backend's default runner, so the times
+/// include the start of a replay, divided among its sums. Copies use the backend in the same way. One rank
+/// sums nothing; a note says so. Also throws what tasks and runners throw, on a single rank.
 AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, const World& world,
                                         const Platform& platform);
 

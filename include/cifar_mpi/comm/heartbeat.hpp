@@ -14,8 +14,8 @@ namespace cifar_mpi::comm {
 
 class SharedFile;
 
-/// What a rank is about. Watching for a new checkpoint and measuring take as long as they take; checking is the self-check of
-/// a device.
+/// The activity of a rank. Watching for a new checkpoint and measuring have no time limit; checking is the
+/// self-check of a device.
 enum class Activity : std::uint32_t {
   starting,
   checking,
@@ -28,21 +28,21 @@ enum class Activity : std::uint32_t {
 };
 
 /// One rank's signs of life. The rank's own threads write it, every process of the node reads it; all with
-/// relaxed order, for nothing else depends on what is seen here. It lies on cache lines of its own.
+/// relaxed order, because no other data depends on them. It has its own cache lines.
 struct alignas(128) Heartbeat {
   std::atomic<std::int32_t> rank{0};
   std::atomic<bool> spare{false};  ///< the others train on without this rank, until all of them meet
   std::atomic<Activity> activity{Activity::starting};
   std::atomic<std::uint64_t> step{
-      0};  ///< completed steps; while checking which check, 0: it waits for the others
-  std::atomic<std::uint64_t> ticks{0};  ///< of the watchdog's thread: grow while the process runs at all
-  engine::ProgressCounter progress;     ///< of the runners: grows while the rank gets on
+      0};  ///< completed steps; while checking: the number of the check, 0: it waits for the others
+  std::atomic<std::uint64_t> ticks{0};  ///< of the watchdog's thread: grows while the process runs
+  engine::ProgressCounter progress;     ///< of the runners: grows while the rank makes progress
 };
 
 /// The heartbeats of this rank's node.
 class Heartbeats {
  public:
-  /// Collective. Where the node has no memory left to share, each rank sees itself alone, and `ranks` is 1.
+  /// Collective. If the node has no shared memory left, each rank sees only itself, and `ranks` is 1.
   explicit Heartbeats(const World& world);
   ~Heartbeats();
   Heartbeats(const Heartbeats&) = delete;
@@ -53,16 +53,15 @@ class Heartbeats {
   Heartbeat& mine() const { return of(self()); }
   Heartbeat& of(int place) const;
   int pid(int place) const;
-  /// True when that process has ended. False where it cannot be known (another container, kernels before
-  /// 5.3).
+  /// True if that process has ended. False if that is unknown (another container, kernels before 5.3).
   bool gone(int place) const;
-  /// True for the first caller on the node, so that one rank speaks for all.
+  /// True for the first caller on the node, so that one rank reports for all.
   bool elect_reporter() const;
 
  private:
   const World& world_;
   std::unique_ptr<SharedFile> shared_;
-  Buffer own_;  ///< where nothing can be shared
+  Buffer own_;  ///< if no memory can be shared
   std::byte* memory_ = nullptr;
   bool alone_ = false;
 };

@@ -15,10 +15,10 @@
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
-/// A way to update: from "these gradients are complete" to "the parameters of the next step are there".
+/// A way to update: from complete gradients to the parameters of the next step.
 namespace cifar_mpi::comm {
 
-/// The ways there are; README.md of the room says when to use which.
+/// The ways to update; src/comm/README.md says when to use which.
 enum class UpdateKind : std::uint8_t { all_reduce, server, local };
 constexpr auto names_of(UpdateKind) {
   return std::to_array<Name<UpdateKind>>(
@@ -31,90 +31,87 @@ struct ParamSpan {
   std::size_t end = 0;
 };
 
-/// One training step before the exchange between the ranks stands in it.
+/// One training step without the exchange between the ranks.
 struct StepParts {
   std::vector<engine::Task> compute;  ///< control block to last backward task, in order
-  std::vector<engine::Task> update;   ///< one per span of `spans`, in their order; reads what is summed there
+  std::vector<engine::Task> update;   ///< one per span of `spans`, in their order; reads the sum of its span
   std::vector<engine::Task> finish;   ///< needs everything; in order
-  std::span<float> control;           ///< what `allocate` gave: the control block, ...
-  std::span<float> grads;             ///< ... which ends where the gradients begin
+  std::span<float> control;           ///< from `allocate`: the control block, ...
+  std::span<float> grads;             ///< ... and after it the gradients
   std::span<float> params;            ///< the trained ones, which the update tasks change
-  std::span<double> decay_sums;       ///< what each update task leaves for `finish` besides
-  /// For servers: the step to do next, which `finish` moves on. A worker without which steps were made finds there the
-  /// last of them, before `finish`.
+  std::span<double> decay_sums;       ///< a sum from each update task for `finish`
+  /// For servers: the next step, which `finish` increments. If steps were made without a worker, it finds the
+  /// last of them here before `finish`.
   std::uint64_t* step = nullptr;
-  /// The first step behind `done` after which all ranks must have the same parameters.
+  /// The first step after `done` at whose end all ranks must have the same parameters.
   std::function<std::uint64_t(std::uint64_t done)> next_meeting;
-  /// Where there is one it reads all that is summed, and stands in front of all updates, which then wait for
-  /// the last sum; else each stands behind the sum of its own span.
+  /// If set, it reads all sums and precedes all updates, which then wait for the last sum; otherwise each
+  /// update waits only for the sum of its own span.
   std::optional<engine::Task> before_updates;
 };
 
-/// What may run while the compute lane goes on.
+/// What may run concurrently with the compute lane.
 struct Concurrency {
-  bool exchange =
-      true;  ///< false: what is exchanged waits for the end of backward, to measure what that costs
-  bool branches = true;  ///< false: tasks that say `concurrent` run in their place all the same
+  bool exchange = true;  ///< false: exchanges wait for the end of backward, to measure the cost of that
+  bool branches = true;  ///< false: tasks marked `concurrent` run in program order
 };
 
-/// What servers have made of the workers' pushes, and what that took, since the program was built.
+/// The servers' use of pushes, and the bytes sent, since the program was built.
 struct PushCounts {
   static constexpr std::size_t kStalenesses = 256;
   std::vector<std::uint64_t> applied, dropped;  ///< pushes, by worker
-  /// Of asynchronous updates, how many were of each staleness, the last with all above it; else empty.
+  /// The number of asynchronous updates of each staleness; the last entry includes all above. Else empty.
   std::vector<std::uint64_t> staleness;
   std::uint64_t most_stale = 0;
   std::vector<std::uint64_t> worker_bytes, server_bytes;  ///< of pushes and answers, by worker and by server
 };
 
-/// Everything between a step's gradients and its new parameters that depends on there being other ranks.
+/// The part of a step between its gradients and its new parameters that depends on other ranks.
 ///
-/// All of it is settled while the program is built: `append` puts the exchange between the step's own tasks,
-/// and running is replay. What an update and the loop owe each other:
+/// Everything is decided while the program is built: `append` inserts the exchange between the step's own
+/// tasks, and running is a replay. The contract between an update and the loop:
 ///
-///   drain   when the program's runner has finished, nothing is under way, and all ranks that compute have the
-///           same parameters: evaluation, checkpoints and the comparison of the ranks stand there, behind
-///           `complete` where they need what the update tasks keep besides
+///   drain   when the program's runner has finished, nothing is in flight, and all ranks that compute have the
+///           same parameters: evaluation, checkpoints and the comparison of the ranks come then, after
+///           `complete` if they need the state of the update tasks
 ///   agree   before the first task of `finish` the control block holds the sums over all ranks: every rank
-///           finds the same step diverged, and takes every decision at the same step without asking
-///   stop    a request to stop is a word of the control block, and so takes effect on all ranks at once
+///           detects divergence at the same step, and decides at the same step without further messages
+///   stop    a request to stop is a word of the control block, so it takes effect on all ranks at once
 ///
-/// A rank that serves and holds no data gives `append` parts without compute tasks; its update receives the
-/// gradients of its spans in their place and sends the parameters behind their update tasks, which only it
-/// runs. Local steps are no way of their own: all those between two exchanges are compute tasks of one replay,
-/// and what is summed behind them is what they moved (train/local_step.cpp). So what is said here holds at the
-/// end of each replay.
+/// A rank that serves and holds no data gives `append` parts without compute tasks; its update receives the gradients
+/// of its spans instead and sends the parameters after their update tasks, which only it runs. Local steps have no
+/// class of their own: all steps between two exchanges are compute tasks of one replay, and the sum is that of their
+/// moves (train/local_step.cpp). So this contract holds at the end of each replay.
 class Update {
  public:
   virtual ~Update() = default;
 
-  /// For people: how the ranks exchange what they have.
+  /// For messages: how the ranks exchange gradients.
   virtual std::string_view name() const = 0;
-  /// One sentence for the user when something is not as asked, known after `allocate`; else empty. The same
-  /// on all ranks.
+  /// A sentence for the user if something differs from the request, known after `allocate`; else empty. The
+  /// same on all ranks.
   virtual std::string note() const = 0;
-  /// What was settled at start and affects bits, as (setting, value), for checkpoints. After `allocate`.
+  /// The choices at start that affect bits, as (setting, value), for checkpoints. Call it after `allocate`.
   virtual RunFingerprint settings() const = 0;
 
-  /// Zeroed memory for a control block of so many floats and, behind it, the gradients of all parameters.
-  /// Communicates: every rank calls it, outside World::together; what fails on one is thrown on all
-  /// (AgreedError). To be given back before the update goes.
+  /// Zeroed memory for a control block of this many floats, followed by the gradients of all parameters.
+  /// Communicates: every rank calls it, outside World::together; a failure on one is thrown on all
+  /// (AgreedError). It must be released before the update is destroyed.
   virtual Buffer allocate(std::size_t control_floats) = 0;
-  /// What is exchanged, in the pieces that are updated by one task each: all of it, without gaps.
+  /// The exchanged floats, cut without gaps into spans that one task each updates.
   virtual std::span<const ParamSpan> spans() const = 0;
-  /// Appends one step to `program`, which the caller finalizes. Every rank must append the same, but for what
-  /// only some do. The program's
-  /// tasks refer to the update. Throws std::logic_error when the parts do not fit each other.
+  /// Appends one step to `program`, which the caller finalizes. Every rank must append the same, except for
+  /// tasks of special roles. The program's tasks refer to the update. Throws std::logic_error when the parts
+  /// do not fit each other.
   virtual void append(engine::StepProgram& program, StepParts parts, Concurrency concurrent) = 0;
 
-  /// Between steps, with nothing under way; every rank calls it. What update tasks change besides parameters
-  /// then stands in `blocks`, host memory of the size of the trained parameters each, on every rank, also where
-  /// only some run those tasks; and in `shared`, host memory too, what a rank has that took part in every step.
-  /// Throws Error{comm}.
+  /// Collective; between steps, with nothing in flight. Fills `blocks`, host memory of the size of the trained
+  /// parameters each, on every rank with the state that update tasks change, even if only some ranks run those tasks;
+  /// and `shared`, also host memory, with the value of a rank that took part in every step. Throws Error{comm}.
   virtual void complete(std::span<const std::span<float>> /*blocks*/,
                         std::span<const std::span<float>> /*shared*/) {}
 
-  /// Where servers make the updates: as of this rank's last step, behind `complete` of all pushes so far.
+  /// With servers: the counts at this rank's last step; after `complete`, of all pushes so far.
   virtual std::optional<PushCounts> push_counts() const { return std::nullopt; }
 };
 
