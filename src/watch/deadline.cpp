@@ -47,10 +47,10 @@ std::optional<std::string> Deadline::due(double now) {
   }
   const double passed = last_ - began_;
   if (passed >= limits_.stop_after_s)
-    return concat("stopping: --stop-after is over, ", in_words(passed), " of training");
+    return concat("stopping: --stop-after has passed, ", in_words(passed), " of training");
   if (passed >= limits_.job_end_s - margin()) {
     return concat("stopping: the job ends in ", in_words(std::max(0.0, limits_.job_end_s - passed)),
-                  ", and a checkpoint needs some of them");
+                  ", which the last checkpoint needs");
   }
   return std::nullopt;
 }
@@ -62,7 +62,7 @@ std::string Deadline::describe() const {
     text += concat(text.empty() ? "" : ", or ", in_words(margin()), " before the job's end in ",
                    in_words(limits_.job_end_s));
   }
-  return text.empty() ? text : concat("will stop by itself with a checkpoint after ", text);
+  return text.empty() ? text : concat("will stop with a checkpoint after ", text);
 }
 
 }  // namespace cifar_mpi::watch

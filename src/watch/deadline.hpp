@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-/// When a run has to stop by itself, early enough to leave a checkpoint.
+/// Decides when a run must stop to have time for its last checkpoint.
 namespace cifar_mpi::watch {
 
 /// What ends a run, in seconds from the moment at which training begins.
@@ -16,24 +16,24 @@ struct TimeLimits {
   double job_end_s = kNever;     ///< the job's: everything must be written before it
 };
 
-/// `stop_after` minutes (0: no limit) and what is left of a SLURM job: SLURM_JOB_END_TIME, seconds since
-/// 1970, compared once with the wall clock, `wall_now`. An end that is not a number, already over or more
-/// than ten years away is not believed.
+/// `stop_after` minutes (0: no limit) and the remaining time of a SLURM job: SLURM_JOB_END_TIME, seconds
+/// since 1970, compared once with the wall clock, `wall_now`. An end that is not a number, already over or
+/// more than ten years away is ignored.
 TimeLimits time_limits(double stop_after_minutes, const std::function<const char*(const char*)>& environment,
                        double wall_now);
 
-/// Made when training begins, asked before every step by the rank whose stop word decides for all. Keeps no
-/// clock: `now` are seconds on one that does not go back; when it does, the latest time counts.
+/// Made when training begins; before every step, the rank that decides for all asks it. It has no clock of
+/// its own: `now` are seconds on a steady clock; if it goes back, the latest time counts.
 class Deadline {
  public:
-  /// Never less time than this is left for the last steps, the checkpoint and leaving.
+  /// The least time kept for the last steps, the checkpoint and the exit.
   static constexpr double kLeastMargin = 10.0;
 
   Deadline(const TimeLimits& limits, double now) : limits_(limits), began_(now), last_(now) {}
 
-  /// One more checkpoint was written, in so many seconds.
+  /// Records how long a checkpoint took.
   void checkpoint_took(double seconds);
-  /// What is kept free before the job's end: three checkpoints of the longest kind and two of the longest
+  /// The time kept free before the job's end: three checkpoints of the longest kind and two of the longest
   /// pause between questions (a step or an evaluation), at least kLeastMargin.
   double margin() const;
   /// Once true: the sentence to log.

@@ -21,7 +21,7 @@ namespace {
 
 static_assert(std::is_trivially_copyable_v<NodeReport> && std::is_trivially_copyable_v<Endpoint>);
 
-/// Every IPv4 address of this machine, loopback last: which one another node reaches, sending shows.
+/// Every IPv4 address of this machine, loopback last; senders find out which one they can reach.
 std::vector<std::uint32_t> addresses_here() {
   std::vector<std::uint32_t> addresses, loopback;
   ifaddrs* all = nullptr;
@@ -47,7 +47,7 @@ sockaddr_in address_of(std::uint32_t address, std::uint32_t port) {
   return at;
 }
 
-/// A port that the kernel chooses, at every address: which one the others reach is not known here.
+/// A port that the kernel chooses, on all addresses, because it is unknown here which one the others reach.
 int open_socket(std::uint32_t& port) {
   const int descriptor = ::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return -1;
@@ -106,13 +106,13 @@ void NodeReports::receive(const std::function<void(std::size_t, const NodeReport
     socklen_t size = sizeof from;
     const ssize_t length = ::recvfrom(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT,
                                       reinterpret_cast<sockaddr*>(&from), &size);
-    if (length < 0 && errno == ECONNREFUSED) continue;  // of something sent before
+    if (length < 0 && errno == ECONNREFUSED) continue;  // of an earlier datagram
     if (length < 0) return;
     NodeReport report;
     if (static_cast<std::size_t>(length) != sizeof report) continue;
     std::memcpy(&report, bytes.data(), sizeof report);
     if (report.token != token_) continue;
-    report.text.back() = '\0';  // whatever was sent
+    report.text.back() = '\0';  // the sender may not have terminated it
     const auto peer =
         std::find_if(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.node == report.node; });
     if (peer == peers_.end()) continue;

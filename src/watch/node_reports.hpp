@@ -13,15 +13,15 @@
 #include "cifar_mpi/comm/world.hpp"
 #include "watch/stall.hpp"
 
-/// What the watchdogs of a job's nodes tell each other once a second, past MPI and past every rank that hangs.
+/// The reports that the watchdogs of a job's nodes exchange once a second, independent of MPI and of ranks that hang.
 ///
-/// By UDP, each node to each other one: nothing is connected, so nothing can refuse, block or need a middleman that may be
-/// stopped itself. A report that is lost is replaced a second later. Every process has a socket of its own, and the one
-/// that speaks for its node uses it; an answer goes to where the last report came from. Of N nodes each sends and receives
-/// N - 1 datagrams a second, which costs nothing up to many hundreds of nodes.
+/// By UDP, each node to each other one: without connections nothing can refuse or block, and no relay can be
+/// stopped. The next report replaces a lost one. Every process has a socket; only the one that reports for
+/// its node uses it. Replies go to the source of the last report. With N nodes, each sends and receives N - 1
+/// datagrams a second, a negligible cost up to many hundreds of nodes.
 namespace cifar_mpi::watch {
 
-/// One report, as it travels; between processes of one build.
+/// A report as it is sent; all processes are of the same build.
 struct NodeReport {
   static constexpr std::size_t kText = 400;
 
@@ -29,10 +29,10 @@ struct NodeReport {
   std::int32_t node = 0;              ///< its lowest rank
   std::int32_t code = 0;              ///< exit code once the node ends the job, else 0
   double quiet = 0.0;                 ///< StallJudge::quiet
-  std::array<char, kText> text{};     ///< with a code: who is to blame; cut where it is longer
+  std::array<char, kText> text{};     ///< with a code: which rank hangs, truncated to fit
 };
 
-/// Where a process can be reached, and for which node it would speak.
+/// The addresses of a process, and the node it would report for.
 struct Endpoint {
   static constexpr std::size_t kMostAddresses = 8;
 
@@ -46,8 +46,8 @@ class NodeReports {
  public:
   using Token = std::array<std::byte, 16>;
 
-  /// Opens the socket. Where that fails nothing is sent or received, which is no error: a node of which nothing is heard
-  /// is judged more patiently.
+  /// Opens the socket. If that fails, nothing is sent or received. That is not an error: nodes without
+  /// reports get more time.
   explicit NodeReports(int node);
   ~NodeReports();
   NodeReports(const NodeReports&) = delete;
@@ -57,16 +57,16 @@ class NodeReports {
   /// The other nodes, in the order of `others`; each is addressed at its first endpoint until it has reported.
   void connect(const std::vector<Endpoint>& others, const Token& token);
 
-  /// To all other nodes. Does not wait.
+  /// Sends to all other nodes. Does not wait.
   void send(double quiet, int code = 0, const std::string& text = {});
-  /// Calls `take(index of the node, report)` for all reports that have come. Does not wait, and reads no more than a few
-  /// per node.
+  /// Calls `take(index of the node, report)` for the reports that have arrived, at most a few per node. Does not wait.
   void receive(const std::function<void(std::size_t, const NodeReport&)>& take);
 
  private:
   struct Peer {
     std::int32_t node = 0;
-    std::vector<sockaddr_in> at;  ///< all that it may have; the one it has reported from, once it has
+    std::vector<sockaddr_in>
+        at;  ///< all its possible addresses; after its first report, only the source of that report
   };
 
   Endpoint mine_;
@@ -75,14 +75,15 @@ class NodeReports {
   std::vector<Peer> peers_;
 };
 
-/// The nodes other than this one, and a link to their watchdogs; without one (null) where there are none.
+/// The nodes other than this one, and a link to their watchdogs (null if there are none).
 struct OtherNodes {
   std::vector<OtherNode> nodes;
   std::vector<int> first_ranks;  ///< of each
   std::unique_ptr<NodeReports> link;
 };
 
-/// Collective. `node` is the lowest rank whose heartbeats this rank sees: ranks that see the same ones are a node here.
+/// Collective. `node` is the lowest rank whose heartbeats this rank sees; ranks that see the same heartbeats
+/// form a node here.
 OtherNodes find_other_nodes(const comm::World& world, int node);
 
 }  // namespace cifar_mpi::watch

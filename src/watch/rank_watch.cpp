@@ -13,7 +13,7 @@ namespace {
 
 using engine::ControlLayout;
 
-/// The value of a rank's slot; a record's slots are the control block behind its header.
+/// The value of a rank's slot; a record's slots are the control block after its header.
 double slot_value(const engine::StepRecord& record, int rank, std::size_t item) {
   return record.slots[ControlLayout{}.slot(rank) - ControlLayout::header_floats + item];
 }
@@ -76,7 +76,7 @@ std::string desync_text(const std::vector<std::uint64_t>& hashes, const std::vec
   for (std::size_t rank = 0; rank < hosts.size(); ++rank)
     groups[hashes[rank]].push_back(static_cast<int>(rank));
   if (groups.size() == 1) return {};
-  // The largest group is right; of equally large ones, that of the lowest rank.
+  // The largest group is taken as right; of equally large ones, that of the lowest rank.
   const auto& right = std::max_element(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
                         if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
                         return a.second.front() > b.second.front();
@@ -88,7 +88,7 @@ std::string desync_text(const std::vector<std::uint64_t>& hashes, const std::vec
       others += concat(others.empty() ? "" : ", ", rank, " (", hosts[static_cast<std::size_t>(rank)], ")");
     }
   }
-  return concat("the parameters of rank ", others, " are no longer those of rank ", right.front(),
+  return concat("the parameters of rank ", others, " differ from those of rank ", right.front(),
                 " before step ", step);
 }
 

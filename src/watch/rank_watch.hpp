@@ -8,8 +8,7 @@
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/engine/layout.hpp"
 
-/// What the slots of the control block say about single ranks: who is slow, and whether all still hold the
-/// same parameters.
+/// Evaluates the ranks' slots of the control block: which rank is slow, and whether all hold the same parameters.
 namespace cifar_mpi::watch {
 
 /// Milliseconds of compute per step over the ranks.
@@ -20,9 +19,9 @@ struct RankTimes {
   int slowest = 0;  ///< rank
 };
 
-/// Collects the compute times of an interval. A record carries the times of the replay before its own, which took
-/// `steps` steps as this one. The first record of a process carries none and does not count, as a rank does not in one
-/// whose sum is without it.
+/// Collects the compute times of an interval. A record carries the times of the replay before its own, which
+/// took `steps` steps as this one. The first record of a process has no times and does not count; neither
+/// does a rank in a record whose sum excludes it.
 class RankWatch {
  public:
   explicit RankWatch(int ranks) : layout_{ranks}, times_(static_cast<std::size_t>(ranks)) {}
@@ -47,7 +46,7 @@ std::string slowest_text(const RankTimes& times, const std::vector<std::string>&
 /// Compares the parameter hashes of all ranks in a record. Empty when all are equal, else a sentence that
 /// names the ranks that differ from the largest group of equal ones.
 std::string desync_text(const engine::StepRecord& record, const std::vector<std::string>& hosts);
-/// Likewise of these hashes, by rank, which the ranks had before step number `step`, from 1.
+/// The same for these hashes, by rank, from before step number `step`, counted from 1.
 std::string desync_text(const std::vector<std::uint64_t>& hashes, const std::vector<std::string>& hosts,
                         std::uint64_t step);
 

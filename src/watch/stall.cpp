@@ -14,13 +14,13 @@ namespace {
 
 using comm::Activity;
 
-/// By the count: the task changes also where collectives are polled in turn and in vain.
+/// Compares the count, because the task also changes when collectives are polled in turn without progress.
 bool moved(const RankStatus& now, const RankStatus& before) {
   return now.step != before.step || now.activity != before.activity ||
          now.progress.count != before.progress.count;
 }
 
-/// Has reported, and does so no longer although its ranks have not left.
+/// The node has reported, has stopped reporting, and its ranks have not exited.
 bool is_silent(const OtherNode& node, double seconds) {
   return node.heard && std::isfinite(node.quiet) &&
          node.silent_s >= std::max(seconds, StallJudge::kReportIsValid);
@@ -43,7 +43,7 @@ const char* name(Activity activity) {
     case Activity::measuring:
       return "while measuring";
     case Activity::leaving:
-      return "while leaving";
+      return "while exiting";
   }
   return "";
 }
@@ -71,7 +71,7 @@ void StallJudge::note(const std::vector<RankStatus>& ranks, double passed) {
     w.gone_s = now.gone ? w.gone_s + passed : 0.0;
     w.no_progress_s = moved(now, w.last) ? 0.0 : w.no_progress_s + passed;
     if (ticked) {
-      // A process that was stopped goes on where it was: it is not late by that time.
+      // A process that was stopped resumes where it was; that time does not count as late.
       if (w.no_tick_s > kMostPerLook) w.no_progress_s = std::max(0.0, w.no_progress_s - w.no_tick_s);
       w.reported = false;
     }
@@ -107,13 +107,13 @@ double StallJudge::quiet() const {
   return least;
 }
 
-/// Without reports all its processes are stopped, as far as is known here.
+/// A node without reports counts as one whose processes are all stopped.
 double StallJudge::quiet_of(const OtherNode& node) const {
   const double silent = node.silent_s >= kReportIsValid ? node.silent_s / limits_.timeout_s : 0.0;
   return std::max(node.quiet, silent);
 }
 
-/// A node that has never reported may be behind a firewall and hard at work.
+/// A firewall may block the reports of a working node, so a node that has never reported gets more time.
 bool StallJudge::job_is_quiet() const {
   const double own = quiet();
   if (!speaks() || own < 1.0 || std::isinf(own)) return false;
@@ -122,7 +122,7 @@ bool StallJudge::job_is_quiet() const {
   });
 }
 
-/// Of what `blame` finds at each place the first by reason, and of equals the one furthest behind.
+/// Of the results of `blame` for each rank, the first by reason, and of equals the one with the fewest steps.
 template <class Blame>
 std::optional<Stall> StallJudge::worst(const Blame& blame) const {
   std::optional<Stall> worst;
@@ -137,7 +137,7 @@ std::optional<Stall> StallJudge::worst(const Blame& blame) const {
   return worst;
 }
 
-/// By one rank of this node, whatever the others do.
+/// By one rank of this node, independent of the others.
 std::optional<Stall> StallJudge::held_up() const {
   return worst([this](std::size_t i, const Watched& w) -> std::optional<Stall> {
     if (w.last.activity == Activity::leaving) return std::nullopt;
@@ -150,7 +150,7 @@ std::optional<Stall> StallJudge::held_up() const {
   });
 }
 
-/// The rank that all wait for is about as late as they are.
+/// The rank that all wait for has made no progress for about as long as they have.
 std::optional<Stall> StallJudge::held_up_while_all_wait() const {
   const double late_s = 0.5 * limits_.timeout_s;
   std::optional<Stall> found = worst([&](std::size_t i, const Watched& w) -> std::optional<Stall> {
@@ -165,7 +165,7 @@ std::optional<Stall> StallJudge::held_up_while_all_wait() const {
   return found;
 }
 
-/// A rank that is stopped and that the others do not need, or a node that may be stopped: once.
+/// Reports once a stopped rank that the others do not need, or a node that may be stopped.
 std::optional<Stall> StallJudge::missing() {
   if (!speaks()) return std::nullopt;
   for (std::size_t i = 0; i < watched_.size(); ++i) {
@@ -247,15 +247,16 @@ std::string waiter_text(const StallScene& scene, const std::string& on, std::opt
 namespace {
 
 std::string why_all_wait(const StallScene& scene) {
-  if (scene.others.empty()) return "no rank of this job moves: they wait for each other";
+  if (scene.others.empty()) return "no rank of this job makes progress: they wait for each other";
   std::string unknown;
   for (const OtherNode& node : scene.others) {
     if (!node.heard) unknown += concat(unknown.empty() ? "" : ", ", node.name);
   }
   if (unknown.empty())
-    return concat("no rank of the ", scene.others.size() + 1,
-                  " nodes of this job moves: they wait for each other, or the network between them is gone");
-  return concat("no rank of ", scene.host, " moves, and no report has ever come from ", unknown,
+    return concat(
+        "no rank of the ", scene.others.size() + 1,
+        " nodes of this job makes progress: they wait for each other, or the network between them is gone");
+  return concat("no rank of ", scene.host, " makes progress, and no report has ever come from ", unknown,
                 ": they wait for ranks there, or for each other");
 }
 
@@ -275,9 +276,9 @@ std::string culprit_text(const Stall& stall, const StallScene& scene) {
     case Stall::Reason::stopped:
       return concat(who, " has shown no sign of life", since, ' ', where, ", it is probably stopped");
     case Stall::Reason::stuck:
-      return concat(who, " has not moved", since, ' ', where);
+      return concat(who, " has made no progress", since, ' ', where);
     default: {
-      // In a step whose tasks are a GPU's.
+      // In a step that a GPU runs.
       const bool between =
           culprit.progress.task == engine::ProgressCounter::kNobody &&
           (culprit.activity == Activity::training || culprit.activity == Activity::evaluating);
@@ -290,7 +291,7 @@ std::string culprit_text(const Stall& stall, const StallScene& scene) {
 std::string stall_text(const Stall& stall, const StallScene& scene) {
   if (!stall.ends) {
     const bool other_node = stall.reason == Stall::Reason::unheard;
-    return concat(culprit_text(stall, scene), "; the run goes on", other_node ? "" : " without it");
+    return concat(culprit_text(stall, scene), "; the run continues", other_node ? "" : " without it");
   }
   if (stall.reason == Stall::Reason::waiting) return culprit_text(stall, scene);
   std::optional<std::size_t> culprit;

@@ -7,15 +7,15 @@
 
 #include "cifar_mpi/comm/heartbeat.hpp"
 
-/// Which ranks make no progress: the watchdog's judgement, without threads and without a clock of its own.
+/// Decides which ranks make no progress; has no threads and no clock of its own.
 namespace cifar_mpi::watch {
 
-/// What one look at a rank of this node shows.
+/// A snapshot of a rank of this node.
 struct RankStatus {
   int rank = 0;
   int pid = 0;
   bool gone = false;   ///< its process has ended
-  bool waits = false;  ///< for other ranks, in what it does at the moment
+  bool waits = false;  ///< it waits for other ranks at the moment
   bool spare = false;  ///< comm::Heartbeat::spare
   comm::Activity activity = comm::Activity::starting;
   std::uint64_t step = 0;  ///< completed steps
@@ -23,67 +23,67 @@ struct RankStatus {
   engine::ProgressCounter::Snapshot progress;
 };
 
-/// A node of the job other than this one, as far as its watchdogs have reported.
+/// A node of the job other than this one, as its watchdogs have reported it.
 struct OtherNode {
   std::string name;     ///< "node2 (rank 4 and 3 others)"
   bool heard = false;   ///< at least one report has come
   double quiet = 0.0;   ///< StallJudge::quiet of the last report
   double silent_s = 0;  ///< since the last report
-  bool missed = false;  ///< it was said that it reports no longer
+  bool missed = false;  ///< its silence has been reported
 };
 
 struct StallLimits {
   double timeout_s = 120.0;  ///< without progress; 0: never
-  /// That many times as long while starting and while a checkpoint is written, both of which wait for file systems, and
-  /// where another node has never reported.
+  /// Factor of the timeout while starting and while a checkpoint is written, which both wait for file
+  /// systems, and while another node has never reported.
   double patience = 5.0;
-  /// A rank that ends by itself is mostly dealt with by the launcher, and says more than its peers can.
+  /// The launcher usually handles a rank that exits, and that rank has a better message than its peers.
   double gone_s = 1.0;
 };
 
 /// Why a run is held up.
 struct Stall {
-  /// In the order of blame. `unheard`: another node reports no longer.
+  /// In the order of blame. `unheard`: another node has stopped reporting.
   enum class Reason : std::uint8_t { gone, stopped, stuck, unheard, waiting };
   Reason reason = Reason::waiting;
-  /// Place of the rank that holds the others up, with `waiting` of one that waits; with `unheard` that of the node.
+  /// Index of the rank that holds the others up; with `waiting`, of a rank that waits; with `unheard`, of the node.
   std::size_t culprit = 0;
   double seconds = 0.0;  ///< without a sign of it
-  bool ends = true;      ///< false: the run goes on, and this is only worth a line
+  bool ends = true;      ///< false: the run continues, and a line reports it
 };
 
-/// Looks at the ranks of a node again and again, and finds what must end the job:
+/// Watches the ranks of a node and finds what must end the job:
 ///
-///   gone, stopped     a rank has ended; or not even its watchdog moves for `timeout_s`, and others need it
+///   gone, stopped     a rank has ended; or its watchdog, too, is stopped for `timeout_s`, and others need it
 ///   stuck             a rank makes no progress in work of its own for `timeout_s`
 ///   unheard, waiting  no rank of the whole job makes progress for `timeout_s`
 ///
-/// A rank that waits for others is so never blamed while any rank of the job makes progress.
+/// So a rank that waits for others is never blamed while any rank of the job makes progress.
 ///
-/// Time is added up from look to look, at most kMostPerLook each: a process that was stopped and goes on, or
-/// a clock that jumps, does not make all ranks late; a clock that goes back adds nothing.
+/// Each look adds the time since the previous one, at most kMostPerLook: neither a process that was stopped
+/// and resumed nor a clock that jumps makes all ranks late. A clock that goes back adds nothing.
 class StallJudge {
  public:
   static constexpr double kMostPerLook = 1.0;
-  /// Reports come once a second; a rank whose watchdog does not move for so long reports none.
+  /// Reports come once a second; a rank whose watchdog is stopped for this long sends none.
   static constexpr double kAbsent = 2.0;
   static constexpr double kReportIsValid = 5.0;
 
-  /// `self`: this rank's place. `others`: all other nodes of the job.
+  /// `self`: this rank's index. `others`: all other nodes of the job.
   explicit StallJudge(const StallLimits& limits, std::size_t self = 0, std::vector<OtherNode> others = {})
       : limits_(limits), self_(self), others_(std::move(others)) {}
 
-  /// `now` in seconds; `ranks` are always the same, in the same order. Of several ranks that make no progress one is
-  /// blamed, by the order of Stall::Reason and then by the lowest step.
+  /// `now` in seconds; `ranks` are always the same, in the same order. Of several ranks that make no progress
+  /// one is blamed, by the order of Stall::Reason and then by the lowest step.
   std::optional<Stall> look(double now, const std::vector<RankStatus>& ranks);
 
   /// A report of `others[node]`.
   void hear(std::size_t node, double quiet);
   const std::vector<OtherNode>& others() const { return others_; }
-  /// Whether this rank reports for its node and judges waits: the first whose watchdog moves.
+  /// Whether this rank reports for its node and judges waits: it is the first whose watchdog runs.
   bool speaks() const;
-  /// The part of its patience that the most active rank of the node has used up. At 1 no rank of the node makes progress;
-  /// infinite when all are leaving.
+  /// The share of its timeout that the most active rank of the node has used. At 1 no rank of the node makes
+  /// progress; infinite when all are exiting.
   double quiet() const;
 
  private:
@@ -92,7 +92,7 @@ class StallJudge {
     double gone_s = 0.0;
     double no_tick_s = 0.0;
     double no_progress_s = 0.0;
-    bool reported = false;  ///< that the run goes on without it
+    bool reported = false;  ///< that the run continues without it
   };
   void note(const std::vector<RankStatus>& ranks, double passed);
   double limit(comm::Activity activity) const;
@@ -111,32 +111,33 @@ class StallJudge {
   std::vector<Watched> watched_;
 };
 
-/// What is to be known of a task of the training program.
+/// A task of the training program.
 struct WatchedTask {
   std::string name;
-  bool collective = false;  ///< the rank waits for others in it
+  bool collective = false;  ///< in it, the rank waits for others
 };
 
-/// What ranks replay: those from `first` on, up to the first of the next one.
+/// The program that the ranks from `first` on replay, up to the `first` of the next program.
 struct WatchedProgram {
   int first = 0;
   std::vector<WatchedTask> tasks;
 };
-/// That of a rank; without tasks where it is not known. `programs` stand in rank order.
+/// The program of a rank; empty if it is unknown. `programs` are in rank order.
 const std::vector<WatchedTask>& tasks_of(int rank, const std::vector<WatchedProgram>& programs);
 
-/// Whether a rank that is where `rank` says waits for others: in a task, if that is a collective; outside of one in a vote
-/// or another call of all ranks, except rank 0 at a checkpoint, which writes it, and a rank in a check of its device.
+/// Whether a rank with this status waits for others. In a task it does if the task is a collective. Outside
+/// of tasks it does in a vote or another call of all ranks, except for rank 0 at a checkpoint, which it
+/// writes, and a rank in a check of its device.
 bool waits_for_others(const RankStatus& rank, const std::vector<WatchedTask>& tasks);
 
 /// "rank 2 on host (pid 4711)"; and where it is: "in step 41, task conv2 backward", "while starting".
 std::string name_rank(const RankStatus& rank, const std::string& host);
 std::string describe_place(const RankStatus& rank, const std::vector<WatchedTask>& tasks);
 
-/// What the sentence on a stall is made of.
+/// The facts for the message about a stall.
 struct StallScene {
   const std::vector<RankStatus>& ranks;
-  std::size_t self = 0;  ///< the rank that speaks
+  std::size_t self = 0;  ///< the rank that prints
   const std::string& host;
   const std::vector<WatchedProgram>& programs;  ///< of all ranks
   const std::vector<OtherNode>& others;
@@ -144,11 +145,11 @@ struct StallScene {
 
 /// Which rank makes no progress, since when, and where it is.
 std::string culprit_text(const Stall& stall, const StallScene& scene);
-/// "; rank 0 waits for it in step 41, …" of a rank of this node that waits, this one if it does; empty when none does.
-/// `on` stands behind the rank.
+/// "; rank 0 waits for it in step 41, …" of a rank of this node that waits, preferably this one; empty if
+/// none does. `on` follows the rank.
 std::string waiter_text(const StallScene& scene, const std::string& on = {},
                         std::optional<std::size_t> culprit = std::nullopt);
-/// Both.
+/// Both texts.
 std::string stall_text(const Stall& stall, const StallScene& scene);
 
 }  // namespace cifar_mpi::watch

@@ -26,7 +26,7 @@ namespace {
 constexpr double kBetweenLooks = 0.25;
 constexpr double kBetweenReports = 1.0;
 
-/// Starts a thread to which no signal is delivered.
+/// Starts a thread that receives no signals.
 template <class Work>
 std::thread start_thread(Work work) {
   const SignalBlock block;
@@ -59,7 +59,7 @@ void print(const std::string& text) {
 
 void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-/// A device that hangs in its self-check has failed it; all else is a peer that was lost.
+/// A device that hangs in its self-check has failed it; all other stalls count as a lost peer.
 ErrorKind code_of(const Stall& stall, const std::vector<RankStatus>& ranks) {
   using Reason = Stall::Reason;
   const bool in_work = stall.reason == Reason::stuck || stall.reason == Reason::waiting;
@@ -165,7 +165,7 @@ void Watchdog::State::report(double now) {
   reported = now;
 }
 
-/// The last rank of the node to leave: nobody waits for a report of it any more.
+/// Called on the last rank of the node to exit: the other nodes need no more of its reports.
 void Watchdog::State::say_that_all_leave() {
   if (!others.link) return;
   for (int place = 0; place < hearts.ranks(); ++place) {
@@ -174,7 +174,7 @@ void Watchdog::State::say_that_all_leave() {
   others.link->send(std::numeric_limits<double>::infinity());
 }
 
-/// Another rank of the node speaks, or another node's: its words come first, this exit is as good.
+/// Another rank of the node, or of another node, prints the message; this rank exits after it.
 void Watchdog::State::leave_to_reporter(int code) const {
   sleep_s(kLastWords + 1.0);
   std::_Exit(code);
@@ -191,7 +191,7 @@ void Watchdog::State::tell(int code, const std::string& text) const {
   for (double waited = 0.0; !done && waited < kLastWords; waited += 0.01) sleep_s(0.01);
 }
 
-/// Does not return. Neither MPI nor stdio nor destructors: whatever the main thread hangs in may hold them.
+/// Does not return. Uses no MPI, stdio or destructors, because the hanging main thread may hold their locks.
 void Watchdog::State::end_job(const Stall& stall, const std::vector<RankStatus>& ranks) {
   const int code = exit_code(code_of(stall, ranks));
   if (!hearts.elect_reporter()) leave_to_reporter(code);
@@ -201,12 +201,12 @@ void Watchdog::State::end_job(const Stall& stall, const std::vector<RankStatus>&
     for (int times = 0; times < 3; ++times) others.link->send(judge.quiet(), code, text);
   }
   tell(code, stall_text(stall, scene(ranks)));
-  if (others.link)
-    sleep_s(2 * kBetweenLooks);  // another node says who waits there, before the launcher ends it
+  // Lets another node print which rank waits there before the launcher ends it.
+  if (others.link) sleep_s(2 * kBetweenLooks);
   std::_Exit(code);
 }
 
-/// What all nodes but one would say, one says.
+/// Selects the one node, besides `other`, that prints.
 bool Watchdog::State::is_first_besides(std::size_t other) const {
   for (std::size_t i = 0; i < others.first_ranks.size(); ++i) {
     if (i != other && others.first_ranks[i] < node) return false;
@@ -214,8 +214,8 @@ bool Watchdog::State::is_first_besides(std::size_t other) const {
   return true;
 }
 
-/// Another node ends the job. Of the others one says who waits on it for the rank that is to blame, and leaves the first
-/// exit to that node: the launcher ends the rest at once.
+/// Another node ends the job. One of the remaining nodes prints which of its ranks waits for the rank that
+/// hangs. That node exits first, because the launcher then ends the rest at once.
 void Watchdog::State::follow(std::size_t sender, const NodeReport& ending,
                              const std::vector<RankStatus>& ranks) {
   if (!hearts.elect_reporter()) leave_to_reporter(ending.code);

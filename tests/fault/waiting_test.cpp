@@ -58,7 +58,7 @@ TEST_F(Waiting, AStoppedWorkerHoldsUpNobodyWhereTheFirstPushesMakeAStep) {
     kill(ranks.at(1), SIGSTOP);
     const std::string who =
         node_each ? " \\(rank 1\\) has given" : "rank 1 on \\S+ \\(pid [0-9]+\\) has shown";
-    const std::regex line(who + " no sign of life for [0-9.]+ s[^;\n]*; the run goes on");
+    const std::regex line(who + " no sign of life for [0-9.]+ s[^;\n]*; the run continues");
     EXPECT_TRUE(wait_until(15.0, [&] { return std::regex_search(job.output(), line); })) << job.output();
     const std::size_t before = length_of_metrics(aggregate);
     EXPECT_TRUE(wait_until(10.0, [&] { return length_of_metrics(aggregate) > before + 500; }))
@@ -81,7 +81,8 @@ TEST_F(Waiting, ARankThatHangsInATaskIsNamedByItsNodeAndByOneThatWaits) {
   Process job = start(under_mpirun(quick("hung", {}), 2), fault("hang:1:100", kNodeEach), file("hung.log"));
   EXPECT_EQ(job.wait(60.0), 7) << job.output();
   const std::regex named(
-      "rank 1 on (\\S+) \\(pid [0-9]+\\) has not moved for [0-9.]+ s in step [0-9]+, task [^;\n]+; rank 0 "
+      "rank 1 on (\\S+) \\(pid [0-9]+\\) has made no progress for [0-9.]+ s in step [0-9]+, task [^;\n]+; "
+      "rank 0 "
       "on \\1 "
       "waits for it in step [0-9]+, [^;\n]+; ending the job");
   EXPECT_TRUE(std::regex_search(job.output(), named)) << job.output();

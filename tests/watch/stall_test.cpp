@@ -72,10 +72,10 @@ TEST_F(StallJudgeOfANode, BlamesTheRankThatIsInWorkOfItsOwnWhileTheOthersWait) {
   EXPECT_EQ(stall->reason, Reason::stuck);
   EXPECT_EQ(stall->culprit, 2u);
   EXPECT_NEAR(stall->seconds, 10.0, 0.3);
-  EXPECT_EQ(
-      text(*stall, 0),
-      "rank 2 on node1 (pid 102) has not moved for 10.0 s in step 41, task conv2 backward; rank 0 waits "
-      "for it in step 41, all-reduce of bucket 1");
+  EXPECT_EQ(text(*stall, 0),
+            "rank 2 on node1 (pid 102) has made no progress for 10.0 s in step 41, task conv2 backward; rank "
+            "0 waits "
+            "for it in step 41, all-reduce of bucket 1");
 }
 
 TEST_F(StallJudgeOfANode, BlamesTheStoppedRankAlthoughItStopsWhereTheOthersWait) {
@@ -111,8 +111,7 @@ TEST_F(StallJudgeOfANode, EndsAJobInWhichAllRanksWait) {
   EXPECT_EQ(stall->reason, Reason::waiting);
   EXPECT_EQ(text(*stall, 0),
             "rank 0 on node1 (pid 100) has waited for 10.0 s in step 41, all-reduce of bucket 1; no rank of "
-            "this job "
-            "moves: they wait for each other");
+            "this job makes progress: they wait for each other");
 }
 
 /// The host of a GPU sees none of its tasks.
@@ -120,8 +119,8 @@ TEST_F(StallJudgeOfANode, ThinksOfAGpuWhereRanksWaitBetweenTasks) {
   for (RankStatus& rank : ranks_) rank.progress.task = engine::ProgressCounter::kNobody, rank.waits = true;
   look();
   const std::string line = text({Reason::waiting, 0, 10.0}, 0);
-  EXPECT_TRUE(
-      line.ends_with("between tasks; no rank of this job moves: they wait for each other, or a GPU hangs"))
+  EXPECT_TRUE(line.ends_with(
+      "between tasks; no rank of this job makes progress: they wait for each other, or a GPU hangs"))
       << line;
 }
 
@@ -159,7 +158,7 @@ TEST_F(StallJudgeOfANode, ReportsOnceThatTheRunGoesOnWithoutAStoppedRankThatIsSp
     EXPECT_EQ(text(*stall, 0),
               "rank 1 on node1 (pid 101) has shown no sign of life for 10.0 s in step 41, all-reduce of "
               "bucket 1, it "
-              "is probably stopped; the run goes on without it");
+              "is probably stopped; the run continues without it");
   }
   EXPECT_EQ(lines, 1);
   // All steps are done, and the others wait for it alone.
@@ -314,7 +313,8 @@ TEST_F(StallJudgeOfANode, NamesTheTasksOfEachRanksOwnProgram) {
   ranks_[2].waits = true;
   const Stall stall{Reason::stuck, 0, 7.0};
   EXPECT_EQ(text(stall, 2),
-            "rank 0 on node1 (pid 100) has not moved for 7.0 s in step 41, task conv2 backward; rank 2 waits "
+            "rank 0 on node1 (pid 100) has made no progress for 7.0 s in step 41, task conv2 backward; rank "
+            "2 waits "
             "for it in step 41, wait for pushes");
 }
 
@@ -358,7 +358,8 @@ TEST_F(StallJudgeOfAJob, LetsANodeWaitWhileARankOfAnotherOneMoves) {
   const auto stall = pass_with(2.0, 2.0, 1.0);
   ASSERT_TRUE(stall);
   EXPECT_EQ(stall->reason, Reason::waiting);
-  EXPECT_NE(text(*stall, 0).find("; no rank of the 3 nodes of this job moves: they wait for each other, or "),
+  EXPECT_NE(text(*stall, 0).find(
+                "; no rank of the 3 nodes of this job makes progress: they wait for each other, or "),
             std::string::npos)
       << text(*stall, 0);
 }
@@ -377,9 +378,10 @@ TEST_F(StallJudgeOfAJob, WaitsFiveTimesAsLongForANodeThatHasNeverReported) {
   const auto stall = pass_with(2.0, 5.0, -1.0);
   ASSERT_TRUE(stall);
   EXPECT_EQ(stall->reason, Reason::waiting);
-  EXPECT_NE(text(*stall, 0).find(
-                "; no rank of node1 moves, and no report has ever come from node3 (rank 4): they wait "),
-            std::string::npos)
+  EXPECT_NE(
+      text(*stall, 0).find(
+          "; no rank of node1 makes progress, and no report has ever come from node3 (rank 4): they wait "),
+      std::string::npos)
       << text(*stall, 0);
 }
 
@@ -409,7 +411,7 @@ TEST_F(StallJudgeOfAJob, EndsNothingByLostReportsAlone) {
   }
   EXPECT_EQ(lines, (std::vector<std::string>{
                        "node3 (rank 4) has given no sign of life for 10.0 s: its processes are "
-                       "stopped, or the network is gone; the run goes on"}));
+                       "stopped, or the network is gone; the run continues"}));
 }
 
 TEST_F(StallJudgeOfAJob, DoesNotWaitForReportsOfANodeWhoseRanksHaveAllLeft) {

@@ -11,43 +11,41 @@
 namespace cifar_mpi::watch {
 
 struct WatchdogOptions {
-  /// Seconds after which the job is ended: without progress of any rank of the job, or of one rank in a task in which it
-  /// waits for nobody, or without a sign of life of a rank that others need. Five times as long while starting and at a
-  /// checkpoint, without end while watching and measuring; 0: never. The same on all ranks.
+  /// Seconds after which the job is ended: without progress of any rank of the job, or of one rank in a task in which
+  /// it does not wait for other ranks, or without a sign of life of a rank that others need. Five times as long while
+  /// starting and at a checkpoint, unlimited while watching and measuring; 0: never. The same on all ranks.
   double timeout_s = 120.0;
-  /// Called once, on the rank that speaks for its node, before the job is ended, with the exit code and the
-  /// sentence that was printed. It has kLastWords seconds. Runs on a thread of its own; not to be waited for
-  /// by the loop.
+  /// Called once, on the rank that reports for its node, before the job is ended, with the exit code and the sentence
+  /// that was printed. It has kLastWords seconds. Runs on a thread of its own; the loop must not wait for it.
   std::function<void(int, const std::string&)> before_end;
-  /// Called after every look, a few times a second, on the watchdog's thread, with the seconds since the look
-  /// before.
+  /// Called after every look, a few times a second, on the watchdog's thread, with the seconds since the previous look.
   std::function<void(double)> at_look;
 };
 
 /// Ends a job that would wait for ever. Every rank of a program has one.
 ///
-/// A thread looks at the heartbeats of the node four times a second and makes no MPI call, for MPI serves the main thread
-/// only. One rank of each node tells the other nodes once a second how long its ranks have made no progress, by UDP
-/// (watch/node_reports.hpp). What ends a job, and when, is said in watch/stall.hpp. One rank of the node then prints who, where
-/// and since when, and all ranks exit by _exit with the code of Error{comm}, or Error{device} when a rank hung in the
-/// self-check of its device; a launcher ends the rest of the job when a rank exits like that. A process that is stopped is
-/// continued and ended by the launcher.
+/// A thread looks at the heartbeats of the node four times a second and makes no MPI call, because MPI is used from the
+/// main thread only. One rank of each node reports to the other nodes once a second how long its ranks have made no
+/// progress, by UDP (watch/node_reports.hpp). watch/stall.hpp defines what ends a job, and when. One rank of the node
+/// then prints which rank hangs, where and since when, and all ranks exit by _exit with the code of Error{comm}, or
+/// Error{device} when a rank hung in the self-check of its device; a launcher ends the rest of the job when a rank
+/// exits like that. A process that is stopped is continued and ended by the launcher.
 class Watchdog {
  public:
   static constexpr double kLastWords = 5.0;
 
-  /// Collective; the start of `world`, which must outlive it, is over then.
+  /// Collective; ends the start phase of `world`, which must outlive this object.
   Watchdog(const comm::World& world, WatchdogOptions options);
-  /// From here on this rank is leaving and may take its time; the others blame it only when its process ends
-  /// while they still look.
+  /// Marks this rank as exiting, which has no time limit; the others report it only if its process ends while
+  /// they still watch.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
   /// This rank's, for its loop to fill in.
   comm::Heartbeat& heart();
-  /// The program that this rank replays in training; collective: the tasks of all ranks have names then, also where
-  /// some replay another one. Before the first step.
+  /// The program that this rank replays in training; collective: gathers the names of the tasks of all ranks,
+  /// whose programs may differ. Call before the first step.
   void name_tasks(const engine::StepProgram& program);
 
  private:
