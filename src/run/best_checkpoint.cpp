@@ -9,7 +9,7 @@
 namespace cifar_mpi::run {
 namespace {
 
-/// Nothing where it is no share of images.
+/// Empty if the value is not a share of images.
 std::optional<double> accuracy_in(const InputFile& file) {
   const std::optional<double> recorded = recorded_test_accuracy(file);
   return recorded && *recorded >= 0.0 && *recorded <= 1.0 ? recorded : std::nullopt;

@@ -34,7 +34,7 @@ std::vector<std::string> as_lines(const RunFingerprint& items) {
 RunFingerprint from_lines(const std::vector<std::string>& lines, const std::string& path) {
   RunFingerprint items;
   for (const std::string& line : lines) {
-    // They go to the other ranks a line each.
+    // They are sent to the other ranks, one per line.
     if (line.find_first_of("\r\n") != std::string::npos)
       throw Error(ErrorKind::checkpoint, concat(path, " is damaged: a setting in it has a line break"));
     const std::size_t at = std::min(line.find(kSeparator), line.size());
@@ -51,7 +51,7 @@ std::string_view bytes_of(const T& value) {
 }
 std::string_view bytes_of(const std::string& value) { return value; }
 
-/// Puts the groups that are compared into a file, or nowhere, and hashes them as `content_hash` says.
+/// Writes the groups that are compared into a file, or nowhere, and hashes them as `content_hash` defines.
 class Content {
  public:
   explicit Content(hdf5::Writer* file) : file_(file) {}
@@ -100,13 +100,13 @@ class Content {
   std::map<std::string, std::uint64_t> hashes_;
 };
 
-/// Those that are running statistics, if there are any, or those that are not.
+/// Writes either the running statistics, if any, or the other tensors.
 void put_tensors(Content& content, const char* group, const char* meaning,
                  const std::vector<NamedTensor>& tensors, bool running) {
   const auto wanted = [&](const NamedTensor& tensor) { return tensor.running == running; };
   if (running && std::none_of(tensors.begin(), tensors.end(), wanted)) return;
   content.group(group);
-  // In forward order for the reader; the table stands in the order in which backward finishes.
+  // In forward order for the reader; the table has the order in which backward finishes.
   for (auto tensor = tensors.rbegin(); tensor != tensors.rend(); ++tensor) {
     if (wanted(*tensor)) content.tensor(concat(group, '/', tensor->name), *tensor);
   }
@@ -124,12 +124,13 @@ void put_progress(Content& content, const Progress& progress) {
     std::vector<std::string> batches;
     for (const std::uint64_t count : progress.batches) batches.push_back(std::to_string(count));
     content.lines(kBatches, batches);
-    content.text(kBatches, "meaning", "batches that each worker has computed; its samples go on from there");
+    content.text(kBatches, "meaning",
+                 "batches that each worker has computed; its samples continue from there");
   }
   content.lines("/progress/identity", as_lines(progress.identity));
-  content.text("/progress/identity", "meaning", "what makes a run this run; must be equal on resume");
+  content.text("/progress/identity", "meaning", "the identity of the run; must be equal on resume");
   content.lines("/progress/resolved", as_lines(progress.resolved));
-  content.text("/progress/resolved", "meaning", "chosen at start, affects bits; taken over on resume");
+  content.text("/progress/resolved", "meaning", "chosen at start, affects bits; adopted on resume");
 }
 
 std::vector<optim::StateRow> rows_of(const Checkpoint& checkpoint) {
@@ -226,7 +227,7 @@ optim::OptimizerSpec read_optimizer(const hdf5::Reader& file) {
 }
 
 std::vector<std::uint64_t> read_batches(const hdf5::Reader& file) {
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 53;  // what ranks tell each other
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 53;  // the largest number that ranks exchange exactly
   std::vector<std::uint64_t> batches;
   if (!file.has(kBatches)) return batches;
   for (const std::string& line : file.read_strings(kBatches)) {
@@ -234,14 +235,14 @@ std::vector<std::uint64_t> read_batches(const hdf5::Reader& file) {
     const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), count);
     if (error != std::errc() || end != line.data() + line.size() || count > kMost) {
       throw Error(ErrorKind::checkpoint, concat(file.path(), " is damaged: ", kBatches, " holds \"", line,
-                                                "\", which is no number of batches"));
+                                                "\", which is not a number of batches"));
     }
     batches.push_back(count);
   }
   return batches;
 }
 
-/// What every run has: its hash is right, too, where the writer was given nothing.
+/// Requires the parts that every run has, because the hash also matches a file written without them.
 void require_complete(const Checkpoint& checkpoint, const std::string& path) {
   const auto require = [&](bool present, const char* object) {
     if (!present) throw Error(ErrorKind::checkpoint, concat(path, " is damaged: its ", object, " is empty"));

@@ -39,7 +39,7 @@ void CheckpointWriter::write_beside(WriteReport& report) const {
   }
 }
 
-/// Killed anywhere in here it leaves `best` with a file that was the best before; the next start sets it right.
+/// If it is killed here, `best` names an earlier best file; the next start corrects it.
 void CheckpointWriter::look_after(WriteReport& report) {
   const auto done = [&](const auto& action) {
     try {
@@ -65,12 +65,12 @@ void CheckpointWriter::look_after(WriteReport& report) {
 void CheckpointWriter::start(Checkpoint checkpoint, std::vector<WriteBeside> beside) {
   pending_ = std::move(checkpoint);
   beside_ = std::move(beside);
-  // Takes no arguments: an attempt to start it that fails would have moved them away.
+  // Takes no arguments, because a failed attempt to start it would have moved them away.
   const auto task = [this] { return write(); };
   try {
     in_flight_ = std::async(std::launch::async, task);
   } catch (const std::system_error&) {
-    // No thread is to be had: `finish` writes.
+    // No thread can be started: `finish` writes.
     in_flight_ = std::async(std::launch::deferred, task);
   }
 }

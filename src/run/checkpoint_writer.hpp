@@ -13,14 +13,14 @@
 
 namespace cifar_mpi::run {
 
-/// How one attempt to write a checkpoint went.
+/// The result of one attempt to write a checkpoint.
 struct WriteReport {
   std::uint64_t step = 0;
   std::string path;
   double seconds = 0.0;  ///< from making the file's image to the folder's flush
-  std::string problem;   ///< why it was not written; empty when it was
-  std::string remark;    ///< what else did not work: a link could not be set
-  std::string beside;    ///< what of the files beside it did not work
+  std::string problem;   ///< why it was not written; empty if it was
+  std::string remark;    ///< other problems: a link could not be set
+  std::string beside;    ///< problems with the files written with it
 };
 
 /// Writes another file. Throws Error.
@@ -37,15 +37,15 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Returns while the file is being written, and behind it those `beside` it. None may be: `finish` the one before.
+  /// Returns while the file is being written, and after it those of `beside`. Call `finish` for the previous one first.
   void start(Checkpoint checkpoint, std::vector<WriteBeside> beside = {});
   bool busy() const { return in_flight_.valid(); }
   /// True when `finish` would not wait.
   bool done() const;
-  /// Waits. Once for each `start`; never throws for a file that could not be written.
+  /// Waits. Call it once for each `start`; never throws for a file that could not be written.
   WriteReport finish();
 
-  /// The best of the checkpoints up to step `newest`, by the files; while none is being written. Throws Error{io}.
+  /// The best of the checkpoint files up to step `newest`. Call it only while none is being written. Throws Error{io}.
   std::optional<BestCheckpoint> best(std::uint64_t newest) { return accuracies_.best(newest); }
 
  private:
@@ -55,8 +55,8 @@ class CheckpointWriter {
 
   const Directory& run_;
   Retention retention_;
-  TestAccuracies accuracies_;  ///< of the thread while a file is being written
-  Checkpoint pending_;         ///< what is being written
+  TestAccuracies accuracies_;  ///< used by the thread while a file is being written
+  Checkpoint pending_;         ///< the checkpoint being written
   std::vector<WriteBeside> beside_;
   std::future<WriteReport> in_flight_;  ///< its destructor waits
 };

@@ -12,7 +12,7 @@ constexpr const char* kFormat = "cifar_mpi evaluation";
 constexpr std::int64_t kVersion = 1;
 constexpr std::size_t kMostClasses = 255;
 
-/// Throws unless what was read fits together.
+/// Throws unless the content is consistent.
 void require_sound(const EvaluationFile& e, const hdf5::Dims& confusion, const hdf5::Dims& images,
                    const std::string& path) {
   const auto require = [&](bool sound, const char* what) {
@@ -23,7 +23,7 @@ void require_sound(const EvaluationFile& e, const hdf5::Dims& confusion, const h
   require(confusion == hdf5::Dims{classes, classes}, "its /confusion is not as large as its /label_names");
   require(e.weights == "ema" || e.weights == "raw", "its weights are neither ema nor raw");
   require(n <= kMostWrongImages && e.predictions.size() == n && e.indices.size() == n && images[0] == n,
-          "its /wrong does not hold the same number of all");
+          "the data sets of its /wrong differ in length");
   const auto a_class = [&](std::uint8_t label) { return label < classes; };
   require(std::all_of(e.labels.begin(), e.labels.end(), a_class) &&
               std::all_of(e.predictions.begin(), e.predictions.end(), a_class),
@@ -41,7 +41,7 @@ void write_evaluation(const DirectoryEntry& target, const EvaluationFile& e) {
   file.write_strings("/label_names", e.label_names);
   const std::uint64_t classes = e.label_names.size(), n = e.labels.size();
   file.write("/confusion", {classes, classes}, e.confusion);
-  file.attribute("/confusion", "dims", "[class of the image, class it was taken for]");
+  file.attribute("/confusion", "dims", "[class of the image, predicted class]");
   const auto size = [](int pixels) { return static_cast<std::uint64_t>(pixels); };
   file.write("/wrong/images", {n, size(e.image.height), size(e.image.width), size(e.image.channels)},
              e.images);

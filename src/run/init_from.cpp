@@ -17,7 +17,7 @@ namespace {
 
 using TensorsByName = std::map<std::string, NamedTensor, std::less<>>;
 
-/// What the network of the checkpoint was, where it says so.
+/// The network of the checkpoint, if it is recorded.
 std::string advice(const RunFingerprint& identity) {
   const std::string* const model = find_item(identity, "model");
   const std::string* const input = find_item(identity, "network input");
@@ -26,8 +26,8 @@ std::string advice(const RunFingerprint& identity) {
                 model ? ")" : "", ", or choose another");
 }
 
-/// A tensor of a run's network with those of the file. Whether the file has as many classes; throws where they
-/// differ in more than that.
+/// Compares the tensors of a run's network with those of the file. They may differ in the number of classes;
+/// throws for any other difference.
 class Comparison {
  public:
   Comparison(const std::string& path, const RunFingerprint& identity) : path_(path), identity_(identity) {}
@@ -48,7 +48,7 @@ class Comparison {
 
   [[noreturn]] void refuse(const std::string& name, const std::string& there, const std::string& here) const {
     throw Error(ErrorKind::checkpoint,
-                concat("cannot init from a network of other shapes: ", name, " of ", path_, " is ", there,
+                concat("cannot start from a network of other shapes: ", name, " of ", path_, " is ", there,
                        ", this run's is ", here, advice(identity_)));
   }
 

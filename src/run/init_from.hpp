@@ -10,16 +10,16 @@
 /// A new run that begins with the weights of another one.
 namespace cifar_mpi::run {
 
-/// Replaces the values of `initial`, tensors in the order of `params`, by the averages of the checkpoint at `path`
-/// and the running statistics that belong to them: what its test accuracy is of. Names and shapes decide, not the
-/// model's name.
+/// Replaces the values of `initial`, tensors in the order of `params`, by the averages of the checkpoint at
+/// `path` and the running statistics that belong to them, which its test accuracy was measured with. Names
+/// and shapes must match, not the model's name.
 ///
-/// The layer `classifier` may be there for another number of classes, which is the last extent of its tensors; then all
-/// of them stay as they are. An empty name: no layer may differ.
+/// The layer `classifier` may have another number of classes, the last extent of its tensors; then its
+/// tensors keep their initial values. An empty name: no layer may differ.
 ///
-/// Returns what a checkpoint and the log tell of it, without folders: "step_000000781.h5, step 781, test accuracy
-/// 59.50 %, content hash 0123456789abcdef". Throws Error{checkpoint} as `read_checkpoint` does, and naming the first
-/// tensor, in forward order, that differs; `initial` is then unchanged.
+/// Returns a description for the checkpoint and the log, without folders: "step_000000781.h5, step 781, test
+/// accuracy 59.50 %, content hash 0123456789abcdef". Throws Error{checkpoint} as `read_checkpoint` does, and
+/// naming the first tensor, in forward order, that differs; `initial` is then unchanged.
 std::string initialize_from(const std::string& path, const model::ParamTable& params,
                             std::string_view classifier, std::vector<NamedTensor>& initial);
 

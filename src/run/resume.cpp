@@ -15,25 +15,25 @@ namespace cifar_mpi::run {
 namespace {
 
 constexpr std::string_view kGlobalBatch = "--global-batch";
-constexpr std::string_view kContent = "dataset content";  ///< known only when the samples have been read
+constexpr std::string_view kContent = "dataset content";  ///< known only after the samples have been read
 
 std::string newest_later_than(const Directory& run, std::uint64_t step) {
   const std::vector<std::uint64_t> steps = list_checkpoints(run);
   return steps.empty() || steps.back() <= step ? std::string() : checkpoint_path(run.path(), steps.back());
 }
 
-/// The checkpoint that --resume asks for; nothing when the run is new.
+/// The checkpoint for --resume; empty if the run is new.
 std::optional<FoundCheckpoint> look_for_checkpoint(const StartRequest& asked, const Log& log) {
   if (asked.resume == "auto") return newest_valid_checkpoint(*asked.run, log);
   if (asked.resume != "never") {
     FoundCheckpoint found{asked.resume, read_checkpoint(open_checkpoint(asked.resume))};
-    // Started again, the run would go on from those.
+    // A restart would resume from those.
     if (const std::string later = newest_later_than(*asked.run, found.content.progress.step);
         !later.empty()) {
-      throw Error(ErrorKind::checkpoint,
-                  concat(later, " is of a later step than ", asked.resume, " (step ",
-                         found.content.progress.step, "), and the next start would take it; choose another ",
-                         "--run-dir, or move the later checkpoints away"));
+      throw Error(ErrorKind::checkpoint, concat(later, " is of a later step than ", asked.resume, " (step ",
+                                                found.content.progress.step,
+                                                "), and the next start would resume from it; choose another ",
+                                                "--run-dir, or move the later checkpoints away"));
     }
     return found;
   }
@@ -42,7 +42,7 @@ std::optional<FoundCheckpoint> look_for_checkpoint(const StartRequest& asked, co
   throw Error(
       ErrorKind::checkpoint,
       concat(asked.run->path(), " already holds a run at step ", steps.back(),
-             ", which --resume never will not overwrite; remove the directory or choose another --run-dir"));
+             ", which --resume never does not overwrite; remove the directory or choose another --run-dir"));
 }
 
 void broadcast(const comm::World& world, std::vector<NamedTensor>& tensors) {
@@ -58,11 +58,11 @@ void begin_with_weights_of_rank_zero(const comm::World& world, StateTensors& sta
 void require_same_beginning(const StartRequest& asked, const FoundCheckpoint& found) {
   if (asked.init_from.empty() || !found.content.provenance.initialized_from.empty()) return;
   throw Error(ErrorKind::checkpoint,
-              concat(found.path, " holds a run that did not begin with the weights of another one; leave ",
-                     "--init-from out to go on with it, or choose another --run-dir for a new run"));
+              concat(found.path, " holds a run that did not begin with the weights of another one; omit ",
+                     "--init-from to resume it, or choose another --run-dir for a new run"));
 }
 
-/// What to do about a global batch that is not the checkpoint's.
+/// Advice for a global batch that is not the checkpoint's.
 std::string batch_advice(const RunFingerprint& found, const StartRequest& asked, int ranks_of_a_step) {
   const auto batch = find_number(found, kGlobalBatch);
   if (!batch || asked.global_batch_given) return {};
@@ -70,12 +70,12 @@ std::string batch_advice(const RunFingerprint& found, const StartRequest& asked,
       "; unless --global-batch is given, it is --batch-size times --accumulate times the ranks that make a "
       "step, here ";
   if (*batch % ranks_of_a_step == 0)
-    return concat(rule, ranks_of_a_step, ": give --global-batch ", *batch, " to go on with so many");
-  return concat(rule, ranks_of_a_step, ": to go on, let a number of ranks that divides ", *batch,
-                " make one and give --global-batch ", *batch);
+    return concat(rule, ranks_of_a_step, ": give --global-batch ", *batch, " to resume with this number");
+  return concat(rule, ranks_of_a_step, ": to resume, use a number of ranks that divides ", *batch,
+                " and give --global-batch ", *batch);
 }
 
-/// Each rank fingerprints what no other does, also where all hold everything.
+/// Each rank fingerprints its own part, even if all ranks hold all samples.
 std::uint64_t sum_of_fingerprints(std::uint64_t mine, const comm::World& world) {
   constexpr int kPieces = 4;  // of 16 bits: their sums over the ranks are exact as doubles
   std::array<double, kPieces> sums{};
@@ -108,15 +108,15 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, con
     const InputFile file = open_checkpoint(run, *step);
     const auto refuse = [&](ErrorKind kind, const std::string& why) {
       throw Error(kind, concat("cannot read ", file.path(), ": ", why,
-                               "; mend that, or move the file away to go on from an older checkpoint"));
+                               "; repair it, or move the file away to resume from an older checkpoint"));
     };
     try {
       FoundCheckpoint found{file.path(), read_checkpoint(file)};
       if (found.content.progress.step == *step) return found;
       throw Error(ErrorKind::checkpoint, concat(file.path(), " is of step ", found.content.progress.step,
-                                                ", which is not what its name says"));
+                                                ", but its name has another step"));
     } catch (const std::bad_alloc&) {
-      refuse(ErrorKind::device, "there is too little memory for it");
+      refuse(ErrorKind::device, "not enough memory for it");
     } catch (const Error& error) {
       if (const std::string why = file.fault(); !why.empty() && !file.missing()) refuse(ErrorKind::io, why);
       if (error.kind() != ErrorKind::checkpoint) throw;
@@ -241,7 +241,7 @@ std::vector<ChangedSetting> changed_settings(const RunFingerprint& then, const R
     if (alone && concerns_sums(name)) continue;  // nothing is summed
     const std::string what = name == "ranks" ? "the number of ranks that compute" : name;
     changed.push_back({name, concat("note: ", what, " is ", value, ", the checkpoint was made with ", *before,
-                                    ": the run goes on, but not to the same bits")});
+                                    ": the run continues, but its bits will differ")});
   }
   return changed;
 }
@@ -258,15 +258,15 @@ std::string changed_kernels(const std::string& then, const std::string& now) {
   }
   const std::string more = different > 1 ? concat(" (and ", different - 1, " more)") : std::string();
   return concat("note: the kernel plan has \"", is, "\", the checkpoint was made with \"", was, "\"", more,
-                ": the run goes on, but not to the same bits");
+                ": the run continues, but its bits will differ");
 }
 
 ShardChange shard_change(std::uint64_t samples, std::uint64_t global_batch, std::uint64_t step,
                          int ranks_then, int ranks_now) {
   ShardChange change;
   change.seamless = true;
-  // Epochs that any rank has begun, before or after the change, are disturbed, unless all stand at the very
-  // end of the same one.
+  // Epochs that any rank has begun, before or after the change, are affected, unless all ranks are at the end
+  // of the same one.
   std::optional<std::uint64_t> common;
   for (const int ranks : {ranks_then, ranks_now}) {
     const auto p = static_cast<std::uint64_t>(ranks);
@@ -289,14 +289,14 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   if (!start.resumed) return {};
   RunFingerprint resolved = now.resolved;
   if (now.reproducible) {
-    // The fixed tree over micro-shards gives the same bits on any number of ranks, however it is cut.
+    // The fixed tree over micro-shards gives the same bits on any number of ranks and with any buckets.
     std::erase_if(resolved,
                   [](const auto& item) { return item.first == "ranks" || item.first == "bucket MiB"; });
   }
   const std::vector<ChangedSetting> changed = changed_settings(start.progress.resolved, resolved);
   std::vector<std::string> notes;
   for (const ChangedSetting& setting : changed) notes.push_back(setting.note);
-  // Another precision, or other numbers of threads or ranks, bring other kernels with them: said already.
+  // Another precision or number of threads or ranks, already reported, explains other kernels.
   const bool explained = std::any_of(changed.begin(), changed.end(), [](const ChangedSetting& setting) {
     return !concerns_sums(setting.name);
   });
@@ -306,20 +306,20 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   if (then < 1 || then == now.ranks) return notes;
   if (now.by_worker || !start.progress.batches.empty()) {
     notes.push_back(concat("note: the samples of each of ", now.ranks,
-                           now.ranks == 1 ? " worker" : " workers", " go on where those of ", then,
-                           " had come to on average: in the pass in progress some may repeat or be skipped"));
+                           now.ranks == 1 ? " worker" : " workers", " continue where those of ", then,
+                           " were on average: in the current epoch some may repeat or be skipped"));
     return notes;
   }
-  const auto most = static_cast<std::int64_t>(now.global_batch);  // a rank has a sample of each step
+  const auto most = static_cast<std::int64_t>(now.global_batch);  // a rank has at least a sample per step
   if (then > most || now.shuffle != data::Shuffle::shard) return notes;
   const ShardChange change =
       shard_change(now.samples, now.global_batch, start.progress.step, static_cast<int>(then), now.ranks);
   if (change.seamless) return notes;
   notes.push_back(concat(
       "note: with --shuffle shard each of ", now.ranks, now.ranks == 1 ? " rank" : " ranks",
-      " holds other samples than of ", then,
-      ": in the pass in progress some samples may repeat or be skipped; from the next pass ",
-      "on, which all ranks are in after step ", change.step, ", each stands exactly once in every pass"));
+      " holds other samples than each of ", then,
+      " did: in the current epoch some samples may repeat or be skipped; from the next epoch on, ",
+      "which all ranks have reached after step ", change.step, ", each epoch has each sample exactly once"));
   return notes;
 }
 

@@ -12,52 +12,52 @@
 #include "cifar_mpi/model/param_table.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
 
-/// How a run goes on from a checkpoint: which one, whether it is of this run, and what the user is told of it.
+/// Resumes a run: finds its checkpoint, checks that it belongs to this run, and lists what changed.
 namespace cifar_mpi::run {
 
-/// How a run was asked to start, and what it is.
+/// The options of a start, and the identity of the run.
 struct StartRequest {
   const Directory* run = nullptr;   ///< the opened run directory; rank 0's
   std::string resume = "auto";      ///< "auto", "never" or the path of a checkpoint
   std::string data;                 ///< path of the dataset, for messages
-  bool global_batch_given = false;  ///< it does not follow the ranks
+  bool global_batch_given = false;  ///< it does not depend on the number of ranks
   RunFingerprint fingerprint;       ///< what can be compared without the samples; see add_dataset_content
-  RunFingerprint unrecorded;        ///< what a checkpoint that lacks an item of it stands for
+  RunFingerprint unrecorded;        ///< the values of items that an older checkpoint lacks
   optim::OptimizerKind optimizer = optim::OptimizerKind::sgd;
   bool outer_momentum = false;  ///< as Checkpoint has it
-  std::string init_from;   ///< checkpoint whose weights a new run begins with; empty: with those of its seed
+  std::string init_from;   ///< checkpoint whose weights a new run begins with; empty: weights of its seed
   std::string classifier;  ///< the layer that may then be new; see initialize_from
-  int of_a_step = 1;       ///< ranks whose batches make a step
+  int of_a_step = 1;       ///< the number of ranks whose batches form a step
 };
 
 /// Where a run starts, on every rank.
 struct Start {
   StateTensors state;
   std::string initialized_from;  ///< as Provenance has it
-  bool resumed = false;          ///< what follows is empty when not
+  bool resumed = false;          ///< if not, the following is empty
   std::string name;              ///< of the checkpoint, for messages
   Progress progress;
   std::string kernels;  ///< the plan the checkpoint was made with
 };
 
-/// The newest checkpoint of a run directory that can be read and is of the step its name says; nothing when
-/// it holds no file of such a name. Damaged ones are reported and left alone. Throws Error{checkpoint} when all are
-/// damaged, Error{io} or Error{device} when the system cannot read one or has too little memory for it: nothing is then
-/// known of what stands in it, and a run that goes on from an older one would write over it.
+/// The newest checkpoint of a run directory that can be read and is of the step in its name; empty if there
+/// is no checkpoint file. Damaged ones are reported and left alone. Throws Error{checkpoint} when all are
+/// damaged, Error{io} or Error{device} when the system cannot read one or has too little memory for it: that
+/// file may be good, and a run resumed from an older one would overwrite it.
 struct FoundCheckpoint {
   std::string path;
   Checkpoint content;
 };
 std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, const Log& log);
 
-/// `initial` values, or the weights of another run that a new one begins with, or the checkpoint that was asked for,
-/// read and checked on rank 0 and sent to all. Collective. Tensors are in the order of `params`. A run that goes on
-/// does not look at `init_from`, but is refused (Error{checkpoint}) where it began without one.
+/// `initial` values, or the weights of another run for a new one, or the requested checkpoint, read and
+/// checked on rank 0 and sent to all. Collective. Tensors are in the order of `params`. A resumed run does
+/// not read `init_from`, but throws Error{checkpoint} if it began without one.
 Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,
                  const model::ParamTable& params, const comm::World& world, const Log& log);
 
-/// Sums the fingerprints of what the ranks hold (`mine` of this one), adds the total to `asked.fingerprint`,
-/// and compares the training set with the checkpoint's. Collective.
+/// Sums the fingerprints of the samples that the ranks hold (`mine` of this one), adds the total to
+/// `asked.fingerprint`, and compares the training set with the checkpoint's. Collective.
 void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& start,
                          const comm::World& world);
 
@@ -66,7 +66,7 @@ void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& s
 void require_same_run(const RunFingerprint& found, const StartRequest& asked, const std::string& path,
                       int ranks_of_a_step);
 
-/// A setting that affects bits and is not the checkpoint's.
+/// A setting that affects bits and differs from the checkpoint's.
 struct ChangedSetting {
   std::string name;
   std::string note;  ///< one line for the user
@@ -75,16 +75,16 @@ std::vector<ChangedSetting> changed_settings(const RunFingerprint& then, const R
 /// The same for the kernel plans, a choice per line; empty when they are equal.
 std::string changed_kernels(const std::string& then, const std::string& now);
 
-/// What `--shuffle shard` does to the sample order when the number of ranks changes after `step` steps.
+/// The effect on the sample order of `--shuffle shard` when the number of ranks changes after `step` steps.
 struct ShardChange {
-  std::uint64_t whole_epoch = 0;  ///< from this epoch on (counted from 0) each sample stands once in each
+  std::uint64_t whole_epoch = 0;  ///< from this epoch on (counted from 0) each epoch has each sample once
   std::uint64_t step = 0;         ///< after this many steps all ranks are in it
   bool seamless = false;          ///< the change falls between two epochs: nothing is repeated or skipped
 };
 ShardChange shard_change(std::uint64_t samples, std::uint64_t global_batch, std::uint64_t step,
                          int ranks_then, int ranks_now);
 
-/// What a start has come to, as far as a checkpoint's run could be another.
+/// The properties of a started run that may differ from those of the checkpoint's run.
 struct StartedRun {
   RunFingerprint resolved;  ///< as Progress has it
   std::string kernels;      ///< as Provenance has it
@@ -93,10 +93,10 @@ struct StartedRun {
   std::uint64_t samples = 0;  ///< of the training set
   std::uint64_t global_batch = 0;
   int ranks = 1;
-  bool by_worker = false;  ///< each worker's samples go on from its own count of batches
+  bool by_worker = false;  ///< each worker's samples continue from its own count of batches
 };
 
-/// Everything the user must know about what changed; empty for a new run.
+/// Notes to the user about what changed; empty for a new run.
 std::vector<std::string> resume_notes(const Start& start, const StartedRun& now);
 
 }  // namespace cifar_mpi::run

@@ -95,7 +95,7 @@ void RunCheckpoints::collect() {
 
 void RunCheckpoints::report(const WriteReport& report) {
   if (!report.beside.empty() && !warned_) {
-    view_.warning(concat(report.beside, "; training goes on"));
+    view_.warning(concat(report.beside, "; training continues"));
     warned_ = true;
   }
   if (!report.problem.empty()) {
@@ -103,7 +103,7 @@ void RunCheckpoints::report(const WriteReport& report) {
                                         : std::string("this process has written none yet");
     const std::string text = concat("the checkpoint of step ", report.step, " could not be written (", newest,
                                     "): ", report.problem);
-    // When it was written before, only its test accuracy is missing.
+    // If it was written before, only its test accuracy is missing.
     if (written_ != report.step) unwritten_ = text;
     view_.warning(text);
     return;

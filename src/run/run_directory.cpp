@@ -20,7 +20,7 @@
 namespace cifar_mpi::run {
 namespace {
 
-/// The step of a name that `checkpoint_name` gives, and of no other.
+/// The step in a name of the form of `checkpoint_name`; empty for other names.
 std::optional<std::uint64_t> step_of(const std::string& name) {
   unsigned long long step = 0;
   if (std::sscanf(name.c_str(), "step_%llu", &step) != 1 || checkpoint_name(step) != name)
@@ -28,7 +28,7 @@ std::optional<std::uint64_t> step_of(const std::string& name) {
   return step;
 }
 
-/// NAME of "NAME.PID-N.tmp", as write_atomically names what it has not finished; empty for other names.
+/// NAME of "NAME.PID-N.tmp", the name of an unfinished file of write_atomically; empty for other names.
 std::string unfinished(const std::string& name) {
   const std::size_t dot = name.rfind('.', name.size() - std::min<std::size_t>(name.size(), 5));
   if (dot == std::string::npos || !name.ends_with(".tmp")) return {};
@@ -38,7 +38,7 @@ std::string unfinished(const std::string& name) {
   return ours ? name.substr(0, dot) : std::string();
 }
 
-/// RUN_DIR/checkpoints; none only when nothing bears that name. Throws Error{io} when it cannot be opened.
+/// RUN_DIR/checkpoints; empty only if it does not exist. Throws Error{io} when it cannot be opened.
 std::optional<Directory> find_checkpoints(const Directory& run) {
   const DirectoryEntry folder = run / "checkpoints";
   struct stat found {};
@@ -56,8 +56,8 @@ std::vector<std::uint64_t> steps_in(const Directory& checkpoints) {
   return steps;
 }
 
-/// Runs `alone` on rank 0 and agrees on its outcome. While `alone` pauses, all ranks show in `heart` that they make
-/// progress.
+/// Runs `alone` on rank 0 and agrees on its outcome. While `alone` pauses, all ranks show in `heart` that
+/// they make progress.
 void lead(const comm::World& world, comm::Heartbeat* heart,
           const std::function<void(const RunLock::Pause&)>& alone) {
   std::byte goes_on{1};
@@ -118,7 +118,7 @@ InputFile open_checkpoint(const std::string& path) {
       path.substr(name) == "latest" || path.substr(name) == "best" ? read_link(path) : "";
   if (link.empty()) return path;
   if (!step_of(link))
-    return {path, concat("it is a link to '", printable(link), "', not to a checkpoint beside it")};
+    return {path, concat("it is a link to '", printable(link), "', not to a checkpoint next to it")};
   return DirectoryEntry(path.substr(0, name) + link);
 }
 
@@ -143,7 +143,7 @@ void retire_checkpoints(const Directory& run, std::uint64_t newest, const Retent
     if ((every > 0 && steps[i] % every == 0) || steps[i] == best) continue;
     remove_file(*checkpoints / checkpoint_name(steps[i]));
   }
-} catch (const Error&) {  // what cannot be read stays
+} catch (const Error&) {  // if it cannot be read, it stays
 }
 
 void link_latest(const Directory& run, std::uint64_t step) {
@@ -163,7 +163,7 @@ void link_best(const Directory& run, std::optional<std::uint64_t> step) {
 }
 
 void remove_temporary_files(const Directory& run) {
-  // Not those of `lock` and report.html, which others make without the lock.
+  // Not those of `lock` and report.html, which other processes write without the lock.
   constexpr std::array<std::string_view, 6> kOfTheRun{"config.toml", "metrics.jsonl", "self_check",
                                                       "timeline.h5", "summaries.h5",  "evaluation.h5"};
   for (const std::string& name : run.names()) {
@@ -202,7 +202,7 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Hea
         [this](const std::string& holder) {
           Log(world_.rank())
               .every_rank(concat(directory_.path(), " was taken over by ", holder,
-                                 " while this run stood still; this run ends without a record"));
+                                 " while this run was stopped; this run ends without a record"));
           world_.abort(exit_code(ErrorKind::checkpoint));
         },
         pause);
@@ -213,7 +213,7 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Hea
   if (world.rank() == 0) return;
   try {
     directory_ = Directory(path);
-  } catch (const Error&) {  // it needs it only to record how it fails, and says then that it cannot
+  } catch (const Error&) {  // the rank needs it only to record its failure, and reports then that it cannot
   }
 }
 

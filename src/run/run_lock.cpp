@@ -36,7 +36,7 @@ constexpr const char* kUnreadable = "unreadable";
 
 constexpr std::size_t kMostClaims = 100;
 
-/// Empty for what cannot be read.
+/// Empty if it cannot be read.
 std::string read_all(const DirectoryEntry& file) {
   return read_small_file(file).value_or(SmallFile()).content;
 }
@@ -53,8 +53,8 @@ std::string random_token() {
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
-/// Field 22 of /proc/PID/stat, counted behind the command's name, which may hold anything; 0 when the process
-/// is gone or only waits to be buried.
+/// Field 22 of /proc/PID/stat, counted after the command's name, which may contain anything; 0 if the process
+/// is gone or a zombie.
 std::uint64_t process_start_of(std::uint64_t pid) {
   const std::string stat = read_all(concat("/proc/", pid, "/stat"));
   const std::size_t name_end = stat.rfind(')');
@@ -69,8 +69,8 @@ std::uint64_t process_start_of(std::uint64_t pid) {
 
 enum class Process : std::uint8_t { gone, running, unknown };
 
-/// What can be seen from here of the process that wrote a lock. The same number on another machine, before a reboot or in
-/// another container says nothing.
+/// What is known here of the process that wrote a lock. The same PID on another machine, before a reboot or
+/// in another container proves nothing.
 Process process_of(const LockHolder& holder, const LockHolder& me) {
   const bool visible = !holder.boot.empty() && holder.host == me.host && holder.boot == me.boot &&
                        holder.pid_namespace == me.pid_namespace && holder.pid > 0;
@@ -83,22 +83,22 @@ Process process_of(const LockHolder& holder, const LockHolder& me) {
   return process_start_of(holder.pid) == holder.process_start ? Process::running : Process::gone;
 }
 
-/// A lock, or a claim to replace it that was left by a starter who died over it.
+/// A lock, or a claim to replace it that a killed process left.
 struct Claim {
   DirectoryEntry file;
   LockHolder holder;
   SmallFile seen;
 };
 
-/// Each token leads on once; a claim of a token that was there before, or of none, by its place alone.
+/// Each token is followed once; a claim with a repeated token, or without one, is identified by its place alone.
 std::vector<Claim> read_claims(const DirectoryEntry& lock) {
   std::vector<Claim> claims;
   DirectoryEntry at = lock;
   while (const std::optional<SmallFile> file = read_small_file(at)) {
     if (claims.size() == kMostClaims) {
       throw Error(ErrorKind::checkpoint,
-                  concat("beside ", lock.path(), " lie more than ", kMostClaims,
-                         " claims to it, which no starts of runs leave; remove ", lock.path(), "*"));
+                  concat("next to ", lock.path(), " are more than ", kMostClaims,
+                         " claims to it, more than starts of runs leave; remove ", lock.path(), "*"));
     }
     LockHolder holder = parse_lock(file->content);
     const auto known = [&](const Claim& claim) { return claim.holder.token == holder.token; };
@@ -132,15 +132,15 @@ std::string name_of(const LockHolder& holder) {
     throw Error(
         ErrorKind::checkpoint,
         concat((run / "lock").path(),
-               " cannot be read as a lock, but changed just now, so the run directory is in use; choose "
-               "another --run-dir, or end what changes that file and remove it"));
+               " is not a readable lock, but has just changed, so the run directory is in use; choose "
+               "another --run-dir, or stop the process that changes that file and remove it"));
   }
   throw Error(ErrorKind::checkpoint,
               concat(run.path(), " is in use by ", name_of(holder), " since ", holder.since, ", ", how_known,
                      "; let it end or choose another --run-dir"));
 }
 
-/// Replaces the lock by the claim `mine`, whatever the lock is. A folder is no lock of ours; it is moved aside.
+/// Replaces the lock by the claim `mine`. A folder in its place is not a lock of ours; it is renamed.
 void put_in_place(const DirectoryEntry& mine, const DirectoryEntry& lock) {
   const auto renamed = [](const DirectoryEntry& from, const DirectoryEntry& to) {
     return ::renameat(from.folder(), from.name(), to.folder(), to.name()) == 0;
@@ -158,8 +158,8 @@ void put_in_place(const DirectoryEntry& mine, const DirectoryEntry& lock) {
 
 enum class Created : std::uint8_t { no, empty, whole };
 
-/// On a full disk a file can often still be made, only nothing be written to it. Without content it is as good a lock:
-/// its holder is not known, so it is left alone while it is renewed.
+/// On a full disk a file can often be created but not written. An empty file still works as a lock: its
+/// holder is unknown, so other starts respect it while it is renewed.
 Created create(const DirectoryEntry& file, const std::string& text) {
   try {
     return create_atomically(file, text) ? Created::whole : Created::no;
@@ -190,9 +190,9 @@ void refuse_if_running(const Directory& run, const std::vector<Claim>& claims, c
   }
 }
 
-/// Looks at the claims until they have not changed for as long as their holders need for three heartbeats: in words, that
-/// they are stale. Empty when claims went away; throws when one changed. Looks are counted, so time in which this process
-/// is stopped, when nobody may have renewed the lock either, counts as one look.
+/// Watches the claims until they have not changed for three heartbeats of their holders; returns a sentence
+/// that says so. Empty if claims went away; throws if one changed. Looks are counted: time in which this
+/// process is stopped, and perhaps the holder too, counts as one look.
 std::string watch(const Directory& run, const std::vector<Claim>& claims, const LockHolder& me,
                   const RunLock::Listener& report, const RunLock::Pause& pause) {
   double patience = 0.0;
@@ -207,15 +207,15 @@ std::string watch(const Directory& run, const std::vector<Claim>& claims, const 
     const auto changed =
         std::mismatch(now.begin(), now.end(), claims.begin(), claims.end(), same_claim).first;
     if (changed == now.end()) return {};
-    refuse(run, changed->holder, "seen alive just now");
+    refuse(run, changed->holder, "which has just renewed the lock");
   }
   return concat("it gave no sign of life for ", seconds);
 }
 
-/// Makes the lock this one's, or throws. False when its text is still to be written.
+/// Takes the lock, or throws. Returns false if its text is still to be written.
 bool acquire(const Directory& run, const LockHolder& me, const RunLock::Listener& report,
              const RunLock::Pause& pause) {
-  constexpr int kRounds = 100;  // in each some other starter was faster
+  constexpr int kRounds = 100;  // in each, another process was faster
   const DirectoryEntry lock = run / "lock";
   const std::string text = to_text(me);
   for (int round = 0; round < kRounds; ++round) {
@@ -242,8 +242,7 @@ bool acquire(const Directory& run, const LockHolder& me, const RunLock::Listener
     report(concat("took over the lock of ", name_of(claims.back().holder), ": ", stale));
     return created == Created::whole;
   }
-  throw Error(ErrorKind::checkpoint,
-              concat(lock.path(), " changes all the time; are several runs being started?"));
+  throw Error(ErrorKind::checkpoint, concat(lock.path(), " keeps changing; are several runs being started?"));
 }
 
 }  // namespace
@@ -298,7 +297,7 @@ LockHolder parse_lock(const std::string& text) {
     if (key == "since") h.since = value;
     if (key == "heartbeat_s") h.heartbeat_s = std::strtod(value.c_str(), nullptr);
   }
-  constexpr double kSlowest = 60.0;  // or a lock could keep everybody waiting for years
+  constexpr double kSlowest = 60.0;  // limits how long a forged lock can delay a start
   if (!(h.heartbeat_s > 0.0 && h.heartbeat_s <= kSlowest)) h.heartbeat_s = 0.0;
   return h;
 }
@@ -314,7 +313,7 @@ double patience_s(const LockHolder& holder, const LockHolder& me) {
   return 3.0 * (holder.heartbeat_s > 0.0 ? holder.heartbeat_s : me.heartbeat_s);
 }
 
-/// Renews the lock, and notices when it is no longer this one's.
+/// Renews the lock, and notices if another run has taken it over.
 struct RunLock::Heart {
   std::mutex mutex;
   std::condition_variable_any wake;
@@ -339,7 +338,7 @@ RunLock::RunLock(const Directory& run, LockHolder me, const Listener& report, Li
         while (!heart.wake.wait_for(lock, over, std::min(period, kSlice), [] { return false; }) &&
                !over.stop_requested()) {
           const auto now = Clock::now();
-          // A process that stood still looks at once whether its directory was given to another meanwhile.
+          // A process that was stopped checks at once whether another run has taken over its directory.
           const bool stood_still = now - awake > 4 * kSlice;
           awake = now;
           if (now - beaten < period && !stood_still) continue;
@@ -365,7 +364,7 @@ void RunLock::sign() {
     const std::string text = to_text(me_);
     write_atomically(lock_, std::as_bytes(std::span(text)));
     signed_ = true;
-  } catch (const Error&) {  // there is still no room
+  } catch (const Error&) {  // there is still no space
   }
 }
 
@@ -374,7 +373,7 @@ void RunLock::sleep_for(double seconds) {
 }
 
 bool RunLock::held() const {
-  // A lock that cannot be read (folder removed, server away) is no sign of another run.
+  // A lock that cannot be read (folder removed, server unreachable) does not indicate another run.
   const std::string token = parse_lock(read_all(lock_)).token;
   return token == me_.token || token == kUnreadable;
 }

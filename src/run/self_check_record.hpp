@@ -8,11 +8,11 @@
 #include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/names.hpp"
 
-/// RUN_DIR/self_check: what the last self-check of a device came to.
+/// RUN_DIR/self_check: the result of the last self-check of a device.
 namespace cifar_mpi::run {
 
-/// running: it began, and something that says nothing of the device kept it from ending: the next start checks again.
-/// on_lanes: passed, but for graphs. failed: the device gave a wrong result. hung: the watchdog ended it.
+/// running: it began but did not end, for a reason other than the device; the next start checks again.
+/// on_lanes: passed, except for graphs. failed: the device gave a wrong result. hung: the watchdog ended it.
 enum class SelfCheckResult : std::uint8_t { running, passed, on_lanes, failed, hung };
 constexpr auto names_of(SelfCheckResult) {
   return std::to_array<Name<SelfCheckResult>>({{"running", SelfCheckResult::running},
@@ -22,24 +22,24 @@ constexpr auto names_of(SelfCheckResult) {
                                                {"hung", SelfCheckResult::hung}});
 }
 
-/// The file's first line is "RESULT KEY TIME", the rest is text for people.
+/// The file's first line is "RESULT KEY TIME", the rest is text for users.
 struct SelfCheckRecord {
   SelfCheckResult result = SelfCheckResult::running;
-  std::string key;   ///< of what was checked: a word; the record is of nothing else
-  std::string time;  ///< of the wall
+  std::string key;   ///< identifies what was checked, in a word; the record applies to nothing else
+  std::string time;  ///< wall time
   std::string text;  ///< lines
 };
 
-/// RUN_DIR/self_check, for people.
+/// RUN_DIR/self_check, for messages.
 std::string self_check_path(const std::string& run_dir);
 
 /// Throws Error{io}.
 void write_self_check(const Directory& run, const SelfCheckRecord& record);
 
-/// None where there is no such file, or it is none of ours: then nothing is known.
+/// Empty if there is no such file or it is not one of ours.
 std::optional<SelfCheckRecord> read_self_check(const Directory& run);
 
-/// Whatever runs now hangs: makes a record that says `running` say `hung`, and leaves others as they are. Throws Error{io}.
+/// Changes a record of `running` to `hung`; leaves others as they are. Throws Error{io}.
 void note_hung_self_check(const Directory& run);
 
 }  // namespace cifar_mpi::run

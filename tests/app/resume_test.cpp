@@ -50,7 +50,7 @@ TEST_F(ResumedRun, SaysWhatShardsMeanOnAnotherNumberOfRanks) {
     ASSERT_EQ(leg.code, 0) << leg.output;
     // A pass is 8 steps of 12 of 96 samples, so the last change falls between two passes.
     const bool said = steps == 6 || steps == 16;
-    EXPECT_EQ(count_lines_with(leg.output, "each stands exactly once in every pass"), said) << leg.output;
+    EXPECT_EQ(count_lines_with(leg.output, "each epoch has each sample exactly once"), said) << leg.output;
     if (said) {
       EXPECT_EQ(count_lines_with(leg.output, "which all ranks are in after step 8,"), 1) << leg.output;
     }
@@ -90,8 +90,8 @@ TEST_F(ResumedRun, SaysWhatIsNotAsItWas) {
   const Outcome other = train(2, "run", "--steps 4 --all-reduce mpi --threads 2");
   ASSERT_EQ(other.code, 0) << other.output;
   EXPECT_EQ(count_lines_with(other.output,
-                             "note: all-reduce is mpi, the checkpoint was made with ring: the "
-                             "run goes on, but not to the same bits"),
+                             "note: all-reduce is mpi, the checkpoint was made with ring: the run continues, "
+                             "but its bits will differ"),
             1)
       << other.output;
   EXPECT_EQ(count_lines_with(other.output, "note: threads is 2, the checkpoint was made with 1:"), 1)

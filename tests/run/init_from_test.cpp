@@ -80,7 +80,7 @@ class InitializeFrom : public testing::Test {
                       std::vector<std::string> parts, const std::string& classifier = kClassifier) {
     write_checkpoint(path_, source);
     std::vector<NamedTensor> tensors = filled(table, 0.0f);
-    parts.insert(parts.begin(), {"cannot init from a network of other shapes: ", path_});
+    parts.insert(parts.begin(), {"cannot start from a network of other shapes: ", path_});
     expect_error(ErrorKind::checkpoint, parts, [&] { initialize_from(path_, table, classifier, tensors); });
     expect_same_tensors(tensors, filled(table, 0.0f));
   }

@@ -93,7 +93,7 @@ TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {
   EXPECT_NE(text(4).find("times the ranks that make a step, here 4: give --global-batch 256 to go on"),
             std::string::npos)
       << text(4);
-  EXPECT_NE(text(3).find("let a number of ranks that divides 256 make one and give --global-batch 256"),
+  EXPECT_NE(text(3).find("use a number of ranks that divides 256 and give --global-batch 256"),
             std::string::npos)
       << text(3);
   asked.global_batch_given = true;  // the user has chosen it: no advice to choose another
@@ -113,10 +113,9 @@ TEST(ChangedSettings, SaysOneLineForEach) {
   const std::vector<ChangedSetting> changed = changed_settings(then, now);
   ASSERT_EQ(changed.size(), 3u);
   EXPECT_EQ(changed[0].name, "precision");
-  EXPECT_EQ(
-      changed[0].note,
-      "note: precision is fp32, the checkpoint was made with bf16: the run goes on, but not to the same "
-      "bits");
+  EXPECT_EQ(changed[0].note,
+            "note: precision is fp32, the checkpoint was made with bf16: the run continues, but its bits "
+            "will differ");
   EXPECT_TRUE(changed[1].note.starts_with("note: the number of ranks that compute is 3, the checkpoint"));
   EXPECT_EQ(changed[2].name, "all-reduce");
   EXPECT_TRUE(changed[2].note.starts_with("note: all-reduce is window, the checkpoint was made with ring:"));
@@ -136,7 +135,7 @@ TEST(ChangedKernels, NamesTheFirstAndCountsTheOthers) {
   EXPECT_EQ(changed_kernels("a: 1\nb: 2\n", "a: 1\nb: 2\n"), "");
   EXPECT_EQ(changed_kernels("a: 1\nb: 2\nc: 3\n", "a: 1\nb: 5\nc: 6\n"),
             "note: the kernel plan has \"b: 5\", the checkpoint was made with \"b: 2\" (and 1 more): the run "
-            "goes on, but not to the same bits");
+            "continues, but its bits will differ");
   EXPECT_NE(
       changed_kernels("a: 1\n", "a: 1\nb: 2").find("has \"b: 2\", the checkpoint was made with \"nothing\":"),
       std::string::npos);
@@ -270,8 +269,7 @@ TEST(ResumeNotes, SpeakOfSamplesWhereWorkersThatAreCountedByThemselvesBecameOthe
   start.progress.resolved = {{"ranks", "3"}};
   start.progress.batches = {7, 8, 9};
   StartedRun now{{}, "", false, Shuffle::shard, 96, 2, 4, true};
-  const std::string note =
-      "note: the samples of each of 4 workers go on where those of 3 had come to on average";
+  const std::string note = "note: the samples of each of 4 workers continue where those of 3 were on average";
   for (const Shuffle shuffle : {Shuffle::shard, Shuffle::global}) {
     now.shuffle = shuffle;
     const std::vector<std::string> notes = resume_notes(start, now);

@@ -121,7 +121,7 @@ TEST(OpenCheckpoint, TakesLatestOnlyForACheckpointInItsOwnFolder) {
        {"../private.h5", "step_1.h5", "/etc/passwd", "../checkpoints/step_000000001.h5"}) {
     fs::remove(latest);
     fs::create_symlink(target, latest);
-    EXPECT_NE(open_checkpoint(latest).problem().find("not to a checkpoint beside it"), std::string::npos)
+    EXPECT_NE(open_checkpoint(latest).problem().find("not to a checkpoint next to it"), std::string::npos)
         << target;
   }
   fs::create_symlink("step_000000002.h5", dir / "other/best");

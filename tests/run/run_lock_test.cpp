@@ -182,9 +182,10 @@ TEST(RunLock, RefusesALockFromElsewhereAsSoonAsItChangesWhateverTheClocks) {
       };
       std::string heard;
       const auto hear = [&](const std::string& text) { heard += text; };
-      expect_error(ErrorKind::checkpoint,
-                   {dir.path(), "in use", "elsewhere", "SLURM job 99", "seen alive just now", "--run-dir"},
-                   [&] { const RunLock mine(dir.opened(), this_process(), hear, ignore, std::ref(watch)); });
+      expect_error(
+          ErrorKind::checkpoint,
+          {dir.path(), "in use", "elsewhere", "SLURM job 99", "which has just renewed the lock", "--run-dir"},
+          [&] { const RunLock mine(dir.opened(), this_process(), hear, ignore, std::ref(watch)); });
       EXPECT_EQ(watch.looks, at);
       EXPECT_TRUE(heard.starts_with("waiting up to 30 s to see whether process ")) << heard;
       EXPECT_EQ(parse_lock(read_file(dir / "lock")).token, holder.token);
@@ -233,7 +234,7 @@ TEST(RunLock, GoesToTheFasterOfTwoThatWatchedIt) {
   watch.at_look = [&](int look) {
     if (look == 5) leave_lock(dir, faster);
   };
-  expect_error(ErrorKind::checkpoint, {"on faster", "seen alive just now"},
+  expect_error(ErrorKind::checkpoint, {"on faster", "which has just renewed the lock"},
                [&] { lock(dir, this_process(), std::ref(watch)); });
 }
 
@@ -264,7 +265,7 @@ TEST(RunLock, IsAnEmptyFileOnAFullDiskUntilThereIsRoom) {
     std::optional<RunLock> mine(std::in_place, dir.opened(), me, ignore, ignore);
     EXPECT_EQ(read_file(dir / "lock"), "");
     EXPECT_TRUE(mine->held());
-    expect_error(ErrorKind::checkpoint, {"cannot be read as a lock"}, [&] { lock(dir); });
+    expect_error(ErrorKind::checkpoint, {"is not a readable lock"}, [&] { lock(dir); });
     EXPECT_EQ(dir.files(), 1u);
     full.reset();
     const auto token = [&] { return parse_lock(read_file(dir / "lock")).token; };
@@ -388,7 +389,7 @@ TEST(RunLock, IsNotTakenFromAHolderThatRunsOnAfterAStarterDiedWhileTakingOver) {
   watch.at_look = [&](int look) {
     if (look == 10) touch(dir / "lock");
   };
-  expect_error(ErrorKind::checkpoint, {"elsewhere", "seen alive just now"},
+  expect_error(ErrorKind::checkpoint, {"elsewhere", "which has just renewed the lock"},
                [&] { lock(dir, this_process(), std::ref(watch)); });
   EXPECT_EQ(parse_lock(read_file(dir / "lock")).token, holder.token);
 }

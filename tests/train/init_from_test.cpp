@@ -126,7 +126,7 @@ TEST_F(InitFrom, IsRefusedOnAllRanks) {
   c.init_from = finished(source());
   TrainConfig other = c;
   other.model = "resnet20";
-  expect_agreed(ErrorKind::checkpoint, "cannot init from a network of other shapes: conv1/weights of ",
+  expect_agreed(ErrorKind::checkpoint, "cannot start from a network of other shapes: conv1/weights of ",
                 [&] { start(other); });
   // Another run's directory would go on with that run.
   TrainConfig elsewhere = source();

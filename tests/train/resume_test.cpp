@@ -197,7 +197,7 @@ TEST_F(Resume, SaysThatAnotherWayOfConvolutionsChangesBits) {
   ASSERT_EQ(changed.size(), 1u);
   EXPECT_EQ(
       changed.front().note,
-      "note: conv is fft, the checkpoint was made with direct: the run goes on, but not to the same bits");
+      "note: conv is fft, the checkpoint was made with direct: the run continues, but its bits will differ");
 }
 
 TEST_F(Resume, BelievesNoSettingsThatNoRunHas) {

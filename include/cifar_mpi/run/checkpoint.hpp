@@ -13,7 +13,7 @@
 #include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/optim/state.hpp"
 
-/// The checkpoint file: HDF5 that `h5dump` reads like documentation.
+/// The checkpoint file: self-describing HDF5, readable with `h5dump`.
 namespace cifar_mpi::run {
 
 struct NamedTensor {
@@ -24,20 +24,20 @@ struct NamedTensor {
   bool running = false;  ///< a running statistic: has a group of its own in the file
 };
 
-/// Its steps, in the fingerprint of a run whose learning rate depends on them.
+/// The item of the fingerprint that holds the run's length, if its learning rate depends on it.
 inline constexpr const char* kLength = "length in steps";
 
-/// Where a run stands and what it is; equal for two runs that did the same.
+/// The position and the identity of a run; equal for two runs that did the same.
 struct Progress {
-  std::uint64_t step = 0;  ///< completed steps; also the cursor of the sample order, but for `batches`
+  std::uint64_t step = 0;  ///< completed steps; also the position in the sample order, except with `batches`
   double epoch = 0.0;
   std::uint64_t samples_seen = 0;  ///< over all ranks: step · global batch
-  /// Where steps are made without the gradients of some: by worker, how many batches it has computed; else empty.
+  /// With partial aggregation: the batches that each worker has computed; else empty.
   std::vector<std::uint64_t> batches;
   std::uint64_t seed = 0;
   RunFingerprint identity;  ///< must match on resume
   RunFingerprint
-      resolved;  ///< was chosen at start and affects bits: adopted on resume unless the user says otherwise
+      resolved;  ///< chosen at start and affects bits: adopted on resume unless options override it
 };
 
 /// Where a checkpoint came from; never compared.
@@ -53,11 +53,12 @@ struct Provenance {
   std::string git_revision;
   std::string time;
   std::optional<double> test_accuracy;  ///< of the EMA weights
-  std::string initialized_from;  ///< the checkpoint whose weights the run began with; empty: there was none
-  std::string self_check;  ///< of the device: whether it passed, when, and on what; empty: nothing is known
+  std::string initialized_from;         ///< the checkpoint whose weights the run began with; empty: none
+  std::string self_check;  ///< of the device: whether it passed, when, and on what; empty: unknown
 };
 
-/// The tensors of each row that a run has (optim::state_rows); others are empty. TensorFlow's names and shapes, in the order of the ParamTable.
+/// The tensors of each row that a run has (optim::state_rows); others are empty. TensorFlow's names and
+/// shapes, in the order of the ParamTable.
 class StateTensors {
  public:
   std::vector<NamedTensor>& operator[](optim::StateRole role) {
@@ -71,43 +72,41 @@ class StateTensors {
   std::array<std::vector<NamedTensor>, optim::kStateRoles> rows_;
 };
 
-/// What a run begins with: the initial weights, or as many zeros where a row begins with them.
+/// The initial state of a run: the initial weights, or zeros for rows that begin with zeros.
 StateTensors initial_state(const std::vector<optim::StateRow>& rows, const std::vector<NamedTensor>& initial);
 
 struct Checkpoint {
   StateTensors state;
-  optim::OptimizerSpec optimizer;  ///< says which rows there are, …
-  bool outer_momentum = false;     ///< … as this does
+  optim::OptimizerSpec optimizer;  ///< with outer_momentum it decides which rows exist
+  bool outer_momentum = false;
   Progress progress;
   Provenance provenance;
 };
 
-/// 64 bits over the groups /ema, /model, /running and /running_ema where there are such, those of the optimizer's rows
-/// and of the outer momentum, /optimizer and /progress: equal for two runs that did the same.
+/// A 64-bit hash of the groups /ema, /model, /running and /running_ema, those of the optimizer's rows and of
+/// the outer momentum, if they exist, /optimizer and /progress: equal for two runs that did the same.
 ///
 /// Their data sets and attributes are sorted by key, which is PATH for a data set and PATH@NAME for an
-/// attribute; of each, hash_bytes(key) and hash_bytes(value) follow each other as 8 bytes, and hash_bytes of
-/// all that is the result. A value is its float32s in row-major order, its 8-byte number, or its text; of a
-/// list of texts, each with a line feed behind it. All little-endian.
+/// attribute; for each, hash_bytes(key) and then hash_bytes(value) are appended as 8 bytes, and the result is
+/// hash_bytes of all of it. A value is its float32s in row-major order, its 8-byte number, or its text; for a
+/// list of texts, each text and a line feed. All little-endian.
 ///
-/// It finds damage, not forgery: whoever writes a file can write the hash that fits.
+/// It detects damage, not forgery.
 std::uint64_t content_hash(const Checkpoint& checkpoint);
 
 /// Writes under a temporary name, flushes to disk, renames: `file` appears complete or not at all. The root
 /// attribute `content_hash` holds that hash in 16 hexadecimal digits. Throws Error{io}.
 void write_checkpoint(const DirectoryEntry& file, const Checkpoint& checkpoint);
 
-/// Throws Error{checkpoint} when the file is missing, damaged or not a checkpoint; damage is also a content
-/// that does not have the file's `content_hash`, or has no tensors or no identity. Reads versions 2, which knew
-/// no optimizer but sgd, and 3.
+/// Throws Error{checkpoint} when the file is missing, damaged or not a checkpoint; also if the content does
+/// not match the file's `content_hash` or has no tensors or no identity. Reads versions 2 (only sgd) and 3.
 Checkpoint read_checkpoint(const InputFile& file);
 
-/// The test accuracy in a checkpoint's provenance; nothing when it has none or cannot be read.
+/// The test accuracy in a checkpoint's provenance; empty if it has none or cannot be read.
 std::optional<double> recorded_test_accuracy(const InputFile& file);
 
-/// Copies of `tensors` in the order of `params`, which end with the running statistics; an optimizer's rows are
-/// without. Throws Error{checkpoint} naming `path` and the first parameter that is missing, left over or of another
-/// shape.
+/// Copies of `tensors` in the order of `params`, which end with the running statistics (an optimizer's rows have none).
+/// Throws Error{checkpoint} naming `path` and the first parameter that is missing, surplus or of another shape.
 std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const model::ParamTable& params,
                                        const std::string& path, bool with_running = true);
 

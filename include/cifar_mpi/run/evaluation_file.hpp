@@ -8,18 +8,19 @@
 #include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/shape.hpp"
 
-/// RUN_DIR/evaluation.h5: what the last evaluation of the test split found, image by image.
+/// RUN_DIR/evaluation.h5: the result of the last evaluation of the test split, image by image.
 ///
-///   /                 attributes format = "cifar_mpi evaluation", version = 1, step (uint64), weights ("ema" or "raw")
+///   /                 attributes format = "cifar_mpi evaluation", version = 1, step (uint64),
+///                     weights ("ema" or "raw")
 ///   /label_names      [C] text
-///   /confusion        [C, C] uint64, how many images of the class of the row were taken for that of the column
-///   /wrong/images     [n, h, w, c] uint8, some that were taken for another class; /wrong/labels and
-///                     /wrong/predictions [n] uint8, their class and that other; /wrong/indices [n] uint64, their
-///                     place in the test split
+///   /confusion        [C, C] uint64, images by true class (row) and predicted class (column)
+///   /wrong/images     [n, h, w, c] uint8, some misclassified images; /wrong/labels and /wrong/predictions
+///                     [n] uint8, their true and their predicted class; /wrong/indices [n] uint64, their place
+///                     in the test split
 namespace cifar_mpi::run {
 
 inline constexpr std::size_t kMostWrongImages = 64;
-inline constexpr int kMostWrongPixels = 64;  ///< height and width; larger images are made smaller
+inline constexpr int kMostWrongPixels = 64;  ///< height and width; larger images are scaled down
 
 struct EvaluationFile {
   std::uint64_t step = 0;
@@ -27,7 +28,7 @@ struct EvaluationFile {
   std::vector<std::string> label_names;
   std::vector<std::uint64_t> confusion;  ///< [C, C]
 
-  Extent image;                      ///< of those below
+  Extent image;                      ///< of `images`
   std::vector<std::uint8_t> images;  ///< [n, h, w, c]
   std::vector<std::uint8_t> labels;
   std::vector<std::uint8_t> predictions;
@@ -36,10 +37,10 @@ struct EvaluationFile {
   bool operator==(const EvaluationFile&) const = default;
 };
 
-/// Whole or not at all. Throws Error{io}.
+/// Atomic: writes the whole file or nothing. Throws Error{io}.
 void write_evaluation(const DirectoryEntry& file, const EvaluationFile& evaluation);
 
-/// The file may be a stranger's: what it says fits together, or Error{checkpoint} is thrown.
+/// The file is untrusted. Throws Error{checkpoint} unless its content is consistent.
 EvaluationFile read_evaluation(const DirectoryEntry& file);
 
 }  // namespace cifar_mpi::run

@@ -12,82 +12,81 @@
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/run/run_lock.hpp"
 
-/// What lies in a run directory, by name: checkpoints/step_000001000.h5, checkpoints/latest,
-/// checkpoints/best, lock, exit.
+/// The files of a run directory: checkpoints/step_000001000.h5, checkpoints/latest, checkpoints/best, lock, exit.
 ///
-/// A run directory is opened once. Everything in it is reached from there, and no link below it is followed: whoever may
-/// write in it can spoil the run, but lead it to no other place. The folder of checkpoints is opened for each of these
-/// calls anew, so that a run goes on when it was moved away.
+/// A run directory is opened once. All files are reached from there, and no link below it is followed: a user
+/// who may write into it can damage the run, but cannot redirect it to another place. Each of these calls
+/// opens the folder of checkpoints anew, so a run continues if that folder was moved away.
 namespace cifar_mpi::run {
 
-/// Opens RUN_DIR, which it makes, with RUN_DIR/checkpoints, where they are missing. Throws Error{io}.
+/// Opens RUN_DIR; creates it and RUN_DIR/checkpoints if they are missing. Throws Error{io}.
 Directory make_folders(const std::string& run_dir);
 
 /// "step_000001000.h5"
 std::string checkpoint_name(std::uint64_t step);
-/// RUN_DIR/checkpoints/step_000001000.h5, for people.
+/// RUN_DIR/checkpoints/step_000001000.h5, for messages.
 std::string checkpoint_path(const std::string& run_dir, std::uint64_t step);
 
-/// A checkpoint that is to be read. Never throws: the file says why it cannot be opened.
+/// Opens a checkpoint for reading. Never throws: the result says why it cannot be opened.
 InputFile open_checkpoint(const Directory& run, std::uint64_t step);
-/// The same of a path that the user typed. It may lead through links, but one called `latest` or `best`, which others may
-/// have put there, must name a checkpoint in its own folder.
+/// The same for a path that the user typed. Links in it are followed, but a link called `latest` or `best`
+/// must point to a checkpoint in its own folder, because other users may have made it.
 InputFile open_checkpoint(const std::string& path);
-/// RUN_DIR/checkpoints for what is to be written. Throws Error{io}.
+/// Opens RUN_DIR/checkpoints for writing. Throws Error{io}.
 Directory checkpoint_folder(const Directory& run);
 
-/// The steps of the files that bear exactly such a name, ascending; none when there is no such folder. Throws Error{io}
-/// when there is one and it cannot be read: a run must not begin anew beside its own checkpoints.
+/// The steps of the files with exactly such names, ascending; none if the folder does not exist. Throws
+/// Error{io} if it exists but cannot be read, so that a run does not start over next to its own checkpoints.
 std::vector<std::uint64_t> list_checkpoints(const Directory& run);
 
-/// Which checkpoints stay: the newest `keep`, those of steps divisible by `keep_every` (0: none), and that of the best
-/// test accuracy.
+/// Which checkpoints are kept: the newest `keep`, those of steps divisible by `keep_every` (0: none), and
+/// that of the best test accuracy.
 struct Retention {
   int keep = 5;
   std::int64_t keep_every = 0;
   bool keep_best = false;
 };
 
-/// Removes the others among those up to `newest`, the step just written; `best` stays. What lies beyond it (damaged files
-/// that were skipped) neither counts nor goes. Never throws; a file that cannot be removed stays.
+/// Removes the others up to `newest`, the step just written, but not `best`. Later files (damaged ones that
+/// were skipped) are neither counted nor removed. Never throws; a file that cannot be removed stays.
 void retire_checkpoints(const Directory& run, std::uint64_t newest, const Retention& retention,
                         std::optional<std::uint64_t> best = std::nullopt);
 
-/// Sets RUN_DIR/checkpoints/latest, a relative link, for people; no program depends on it. Throws Error{io}.
+/// Sets RUN_DIR/checkpoints/latest, a relative link for users; no program depends on it. Throws Error{io}.
 void link_latest(const Directory& run, std::uint64_t step);
-/// The same for RUN_DIR/checkpoints/best; without a step a link of that name is removed. A link that is right already
-/// is left as it is.
+/// The same for RUN_DIR/checkpoints/best; without a step, such a link is removed. A link that is already
+/// right is not touched.
 void link_best(const Directory& run, std::optional<std::uint64_t> step);
 
-/// Removes what killed writers left: temporary files of checkpoints and their links, and of the other files that a run
-/// replaces at once. Only under the lock. Throws Error{io}.
+/// Removes the temporary files of killed writers: those of checkpoints, links and other files that a run
+/// replaces atomically. Call it only under the lock. Throws Error{io}.
 void remove_temporary_files(const Directory& run);
 
-/// Writes RUN_DIR/exit, "CODE sentence" on one line, unless it is there: the first to know how a run ended is
-/// right. From any rank and thread; never throws, but warns on standard error.
+/// Writes RUN_DIR/exit, "CODE sentence" on one line, unless it exists: the first record is the right one.
+/// Callable from any rank and thread; never throws, but warns on standard error.
 void record_exit(const Directory& run, int code, const std::string& sentence) noexcept;
 
-/// What stands in RUN_DIR/exit, made printable; empty when there is no such file.
+/// The content of RUN_DIR/exit, made printable; empty if there is no such file.
 std::string recorded_exit(const Directory& run);
 
 /// A run's hold on its directory: the lock, and the record of how the run ended.
 class RunDirectory {
  public:
   /// Collective. Rank 0 makes the folders, takes the lock, and removes the last record and temporary files;
-  /// nothing is touched when another run holds the lock (Error{checkpoint}). Throws Error{io} when nothing
-  /// can be written. The other ranks open what rank 0 made, where they see it. `world` must outlive this object; all
-  /// ranks are ended when another run takes the lock over. Rank 0 may have to watch a lock that was left behind, half a
-  /// minute long; all ranks meanwhile make progress in `heart`.
+  /// if another run holds the lock, nothing is changed (Error{checkpoint}). Throws Error{io} if nothing can
+  /// be written. The other ranks open the folder if they see it. `world` must outlive this object; if another
+  /// run takes over the lock, all ranks are ended. Rank 0 may have to watch an abandoned lock for half a
+  /// minute; meanwhile all ranks show progress in `heart`.
   RunDirectory(std::string path, const comm::World& world, comm::Heartbeat* heart = nullptr);
 
-  /// The opened folder; none on another rank than 0 that cannot open it.
+  /// The opened folder; empty on a rank other than 0 that cannot open it.
   const Directory& directory() const { return directory_; }
 
-  /// Runs `body` and records its end before anything of it is torn down that `body` did not make itself:
-  /// success and agreed errors by rank 0, others by the rank that fails. Passes exceptions on.
+  /// Runs `body` and records its end before objects outside of `body` are destroyed: success and agreed
+  /// errors by rank 0, others by the rank that fails. Rethrows exceptions.
   void record_end_of(const std::function<void()>& body) const;
 
-  /// How the start before this one ended, "CODE sentence", on one line; empty when it left no record. Rank 0.
+  /// How the previous start ended, "CODE sentence" on one line; empty if it left no record. Rank 0.
   const std::string& last_end() const { return last_end_; }
 
  private:

@@ -8,21 +8,20 @@
 
 #include "cifar_mpi/base/directory.hpp"
 
-/// RUN_DIR/lock: one run at a time in a run directory, also over several machines and after any kind of
-/// death.
+/// RUN_DIR/lock: one run at a time in a run directory, also across machines and after any kind of crash.
 namespace cifar_mpi::run {
 
-/// Who holds a run directory; what stands in the lock, a `key=value` a line.
+/// Who holds a run directory; the lock's content, one `key=value` per line.
 struct LockHolder {
   std::string token;  ///< of this lock alone
   std::string host;
   std::uint64_t pid = 0;
   std::uint64_t process_start = 0;  ///< of that process, in ticks since its machine started
   std::string boot;                 ///< of that machine
-  std::string pid_namespace;        ///< in which `pid` means something
+  std::string pid_namespace;        ///< to which `pid` belongs
   std::string job;                  ///< of SLURM, or empty
   std::uint64_t restarts = 0;       ///< of that job
-  std::string since;                ///< wall time, for people
+  std::string since;                ///< wall time, for messages
   double heartbeat_s = 10.0;        ///< the file's modification time is renewed that often; 0: not stated
 };
 
@@ -30,46 +29,46 @@ struct LockHolder {
 LockHolder this_process(double heartbeat_s = 10.0);
 
 std::string to_text(const LockHolder& holder);
-/// What cannot be read stays as it is by default, but for the heartbeat, which is 0.
+/// Unreadable fields keep their defaults, except the heartbeat, which becomes 0.
 LockHolder parse_lock(const std::string& text);
 
-/// Why `holder` can no longer be running, in words, or empty: it is an earlier start of the same SLURM job, or its
-/// process is gone and that can be seen from here (same host, boot and namespace of process numbers).
+/// Why `holder` cannot be running any more: it is an earlier start of the same SLURM job, or its process is
+/// visibly gone (same host, boot and PID namespace). Empty if it may be running.
 std::string why_stale(const LockHolder& holder, const LockHolder& me);
 
-/// How long a lock must stay unchanged before it is stale: three heartbeats of `holder`, or of `me` when the lock does
-/// not state its heartbeat.
+/// How long a lock must stay unchanged before it is stale: three heartbeats of `holder`, or of `me` when the
+/// lock does not state its heartbeat.
 double patience_s(const LockHolder& holder, const LockHolder& me);
 
 /// Holds RUN_DIR/lock from construction to destruction, with a thread that renews it.
 ///
-/// A holder that cannot be judged from here is watched: its lock is stale when it does not change for `patience_s` of this
-/// process's own steady clock. No time stamp is compared with any clock, because a file system may take time stamps from
-/// the clock of the node that writes (Lustre does), and nodes' clocks differ.
+/// A holder that may be running is watched: its lock is stale if it does not change for `patience_s` of this
+/// process's own steady clock. No time stamp is compared with any clock, because a file system may take time
+/// stamps from the clock of the node that writes (Lustre does), and nodes' clocks differ.
 ///
-/// On a full disk the lock is an empty file until there is room, which the thread tries again at each heartbeat: a start
-/// with a smaller --keep can make some.
+/// On a full disk the lock is an empty file until there is space, which the thread tries again at each
+/// heartbeat: a start with a smaller --keep can free some.
 ///
-/// Of several starters that find a stale lock, one gets it: to replace the lock with token T one must first
-/// create `lock.after.T`, which only one can, and find the lock still to be T's and unchanged since it was judged.
+/// Of several processes that find a stale lock, one gets it: to replace the lock with token T one must first create
+/// `lock.after.T`, which only one can, and find the lock still to be T's and unchanged since it was judged.
 class RunLock {
  public:
   using Listener = std::function<void(const std::string&)>;
   using Pause = std::function<void(double seconds)>;  ///< returns after that time, a second at most
 
-  /// Throws Error{checkpoint} when another run holds the directory: who, since when, what to do; Error{io}
-  /// when nothing can be written there. `report` receives, a sentence each, that a lock is being watched and why a stale
-  /// one was no obstacle; `pause` spends the time between two looks at a watched lock. `lost` is called,
-  /// once, on the lock's own thread, when another run took this lock over, which it does only when this
-  /// process stood still for three heartbeats. `run`, the opened run directory, must outlive this object.
+  /// Throws Error{checkpoint} if another run holds the directory, naming the holder, since when, and what to
+  /// do; Error{io} if nothing can be written there. `report` receives a sentence when a lock is being watched
+  /// and one when a stale lock is taken over; `pause` waits between two looks at a watched lock. `lost` is
+  /// called once, on the lock's own thread, if another run took over this lock, which happens only after this
+  /// process was stopped for three heartbeats. `run`, the opened run directory, must outlive this object.
   RunLock(const Directory& run, LockHolder me, const Listener& report, Listener lost,
           const Pause& pause = sleep_for);
-  /// Removes the lock if it is still this one's.
+  /// Removes the lock if it still belongs to this object.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  /// False when another run holds the directory now.
+  /// False if another run has taken over the directory.
   bool held() const;
 
   static void sleep_for(double seconds);
@@ -82,7 +81,7 @@ class RunLock {
 
   DirectoryEntry lock_;
   LockHolder me_;
-  bool signed_ = false;  ///< the lock says whose it is: on a full disk it is empty at first
+  bool signed_ = false;  ///< the lock has its content: on a full disk it is empty at first
   std::unique_ptr<Heart> heart_;
 };
 
