@@ -8,10 +8,10 @@
 namespace cifar_mpi::report {
 namespace {
 
-/// Nothing of nothing is all of it.
+/// 1 if `whole` is 0.
 double share(double part, double whole) { return whole > 0.0 ? part / whole : 1.0; }
 
-/// Useful nanoseconds for an image; nothing when the timeline does not say.
+/// Useful nanoseconds per image; empty if the timeline lacks the number of images.
 std::optional<double> per_image(const Timeline& timeline, const SampledSteps& sampled, const Usage& usage) {
   const double images = static_cast<double>(timeline.images_per_rank) *
                         static_cast<double>(sampled.steps.size() * sampled.ranks.size());

@@ -42,7 +42,7 @@ std::string record_of(const Event& event) {
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 constexpr std::int64_t kMostSeconds = 9'999'999'999;  // ten digits, so that names sort by them
 
-/// The seconds of a name that we give; 0 for any other.
+/// The seconds in a name of our form; 0 for any other.
 std::int64_t seconds_of(std::string_view name) {
   constexpr std::size_t kDigits = 10;
   if (!name.starts_with(kPrefix) || name.size() <= kPrefix.size() + kDigits) return 0;
@@ -54,7 +54,7 @@ std::int64_t seconds_of(std::string_view name) {
   return name[kPrefix.size() + kDigits] == '.' ? seconds : 0;
 }
 
-/// Now, or a second behind the newest file there.
+/// Now, or a second after the newest file there.
 std::int64_t next_seconds(const Directory& folder) {
   auto next = static_cast<std::int64_t>(wall_seconds());
   for (const std::string& name : folder.names()) {
@@ -177,16 +177,16 @@ void EventFile::put(const std::string& records) {
     head_.clear();
     return;
   }
-  // A disk that fills up takes a part first and says so only for the next byte.
+  // A disk that fills up accepts a part first and reports the error only for the next byte.
   warn(written < 0 ? last_error() : "the disk is full");
-  // Behind a torn record nothing could be read any more.
+  // No reader could read past a torn record.
   if (written > 0 && ::ftruncate(file_.get(), size_) != 0) file_.reset();
 }
 
 void EventFile::warn(const std::string& reason) {
   if (!warned_) {
     log_.warn(concat("cannot write ", path_, ": ", reason,
-                     "; training goes on, but TensorBoard will lack what belongs there"));
+                     "; training continues, but TensorBoard will lack these values"));
   }
   warned_ = true;
 }

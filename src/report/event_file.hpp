@@ -19,7 +19,7 @@ std::uint32_t masked_crc32c(std::string_view bytes);
 /// A TFRecord: the length of `data` in 8 bytes, the checksum of these, `data`, its checksum; little-endian.
 std::string tf_record(std::string_view data);
 
-/// What an event says; the value is its field in TensorFlow's message Event.
+/// The kind of an event; the value is its field in TensorFlow's message Event.
 enum class EventKind : std::uint32_t { file_version = 3, graph_def = 4, summary = 5, session_log = 7 };
 
 struct Event {
@@ -35,13 +35,13 @@ class Summary {
 
   /// TensorFlow's numbers of its types.
   enum class Type : std::uint32_t { float32 = 1, float64 = 2 };
-  /// Numbers of any shape for the plugin of TensorBoard that shows them, and what this wants to know of them.
+  /// Numbers of any shape for a plugin of TensorBoard, with the plugin's metadata.
   struct Tensor {
     std::string_view plugin;
     std::string_view plugin_content;
     Type type = Type::float32;
     std::vector<std::int64_t> shape;
-    std::string_view values;  ///< as they lie in memory: row-major, little-endian
+    std::string_view values;  ///< as in memory: row-major, little-endian
   };
   void tensor(std::string_view tag, const Tensor& tensor);
   /// For the plugin of images: PNGs, all of one size.
@@ -60,24 +60,23 @@ class Summary {
 
 /// A new file in a folder of event files, for one start of a run.
 ///
-/// Its name is events.out.tfevents.SECONDS.HOST.PID.N, and the seconds are larger than in all names that are
-/// there, whatever clocks say: TensorBoard reads files in the order of their names and never goes back to one.
-/// The first events are the version and SessionLog START at the first step, for which TensorBoard forgets
-/// what an earlier start has written from that step on.
+/// Its name is events.out.tfevents.SECONDS.HOST.PID.N. The seconds are larger than in all existing names,
+/// even if clocks differ: TensorBoard reads files in the order of their names and never goes back to one. The
+/// first events are the version and SessionLog START at the first step, which makes TensorBoard discard the
+/// values of earlier starts from that step on.
 ///
-/// An event is in the system's hands when `write` returns, in one call: a process that is killed loses at most
-/// the event it is writing, and TensorBoard stops before a torn one. There is no thread for it: an event with
-/// all of a log line's scalars takes a few microseconds, and a file system that hangs would also stop the
-/// lines of metrics.jsonl.
+/// `write` hands an event to the system in one call: a process that is killed loses at most the event it is writing,
+/// and TensorBoard stops before a torn one. There is no thread for it: an event with all of a log line's scalars takes
+/// a few microseconds, and a file system that hangs would also stop the lines of metrics.jsonl.
 ///
-/// Nothing here throws an Error. What cannot be written (disk full, folder not writable) is one warning and
-/// missing there; training goes on. A part of an event is cut off again before the next one. Symbolic links
-/// are not followed, and no file that exists is opened.
+/// Nothing here throws an Error. An event that cannot be written (disk full, folder not writable) is dropped;
+/// there is one warning, and training continues. A partly written event is removed before the next one.
+/// Symbolic links are not followed, and no file that exists is opened.
 class EventFile {
  public:
   EventFile() = default;  ///< writes nothing
-  /// `first_step` is the first one that this start will tell of; `head` follows the first two events. The head
-  /// comes before all else, also when there was no room for it at once.
+  /// `first_step` is the first step that this start will report; `head` follows the first two events. The
+  /// head precedes all other events, also if the disk was full at first.
   EventFile(const DirectoryEntry& folder, std::uint64_t first_step, const std::vector<Event>& head,
             const Log& log);
 
@@ -94,7 +93,7 @@ class EventFile {
   Log log_;
   Descriptor file_;
   std::int64_t size_ = 0;  ///< of the whole records in the file
-  std::string head_;       ///< what of the head is not in the file yet
+  std::string head_;       ///< the part of the head that is not in the file yet
   bool warned_ = false;
 };
 

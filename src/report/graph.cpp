@@ -16,7 +16,7 @@ constexpr std::int64_t kAnyBatch = -1;
 
 class Graph {
  public:
-  /// Adds a node and returns its name, which may differ from the one asked for.
+  /// Adds a node and returns its name, which may differ from the requested one.
   std::string add(const std::string& name, std::string_view op, const std::vector<std::string>& inputs,
                   const std::vector<std::int64_t>& shape) {
     const std::string unique = unique_name(name);

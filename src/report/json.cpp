@@ -30,7 +30,7 @@ void append_utf8(std::string& text, std::uint32_t c) {
   put(0x80 | (c & 0x3F));
 }
 
-/// Reads from the front of a text; what goes wrong is kept, and nothing is read after it.
+/// Reads from the front of a text; stores the first error, and reads nothing after it.
 class Parser {
  public:
   using Members = std::vector<std::pair<std::string, JsonObject::Value>>;
@@ -123,8 +123,7 @@ class Parser {
     return take("]") || fail(", or ]");
   }
 
-  /// from_chars also takes "inf", "1.", and zeros in front, of which the first cannot come here and the others do no
-  /// harm.
+  /// from_chars also accepts "inf", which cannot occur here, and "1." and leading zeros, which are harmless.
   bool read_number(double& number) {
     const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), number);
     if (error != std::errc() || !std::isfinite(number)) return fail("a number of double precision");

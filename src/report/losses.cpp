@@ -56,7 +56,7 @@ void compare_tasks(const Timeline& timeline, const std::vector<std::vector<doubl
   slow.every_task = alike >= 0.8 * all;
 }
 
-/// In how many steps the group is slow, and how much of the waiting for the slowest rank is for one of it.
+/// Counts the steps in which the group is slow, and the share of the waiting that is for a rank of the group.
 void note_steps(const Timeline& timeline, const SampledSteps& sampled, const std::vector<bool>& group,
                 SlowRanks& slow) {
   double for_group = 0.0, all = 0.0;

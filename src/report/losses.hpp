@@ -12,53 +12,53 @@ namespace cifar_mpi::report {
 struct Losses {
   double step = 0.0;       ///< T
   double useful = 0.0;     ///< mean U(r)
-  double imbalance = 0.0;  ///< max U(r) - mean: for the rank that computes longest over all steps
+  double imbalance = 0.0;  ///< max U(r) - mean: waiting for the rank that computes longest over all steps
   double wander =
-      0.0;             ///< for the rank that computes longest in this step, where it is another one each time
-  double host = 0.0;   ///< no task runs
-  double order = 0.0;  ///< ranks are slow in different tasks of one step
+      0.0;  ///< waiting for the rank that computes longest in a step, if it changes from step to step
+  double host = 0.0;      ///< no task runs
+  double order = 0.0;     ///< ranks are slow in different tasks of one step
   double transfer = 0.0;  ///< T - T_ideal
 };
 Losses losses_of(const Timeline& timeline, const SampledSteps& sampled);
 
 /// Ranks that compute longer than the others over all steps.
 struct SlowRanks {
-  std::vector<int> ranks;       ///< empty: most are as slow as the slowest
-  double excess = 0.0;          ///< 0.18: 18 % longer than the others in the mean
-  bool every_task = false;      ///< it is about the same share of all tasks
-  std::string task;             ///< otherwise the one with most of it,
-  double task_excess_ms = 0.0;  ///< which is this long longer
-  double others_ms = 0.0;       ///< useful time of a step of the other ranks in the mean
-  int steps = 0;                ///< in which they are at least half as much longer
-  /// Of what all ranks together wait for the slowest one of each step, the share for one of these.
+  std::vector<int> ranks;       ///< empty if most ranks are as slow as the slowest
+  double excess = 0.0;          ///< 0.18: 18 % longer than the mean of the others
+  bool every_task = false;      ///< the excess is about the same share of every task
+  std::string task;             ///< otherwise the task with the largest excess
+  double task_excess_ms = 0.0;  ///< the excess of that task
+  double others_ms = 0.0;       ///< mean useful time of a step on the other ranks
+  int steps = 0;                ///< steps in which the excess is at least half as large
+  /// The share of one of these in the time that all ranks wait for the slowest rank of each step.
   double share_of_waiting = 0.0;
   double least_ms = 0.0, most_ms = 0.0;  ///< useful time of a step over all ranks
 };
 SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled);
 
-/// How long ranks stood in a collective after the last of them was ready for it, in ms of a step on the mean rank.
+/// The time that ranks spent in a collective after the last of them was ready for it, in ms of a step on the mean rank.
 struct NetworkWait {
   std::int32_t task = 0;
   double ms = 0.0;
 };
-/// Longest first; none of those that take no time.
+/// Longest first, without those that take no time.
 std::vector<NetworkWait> network_waits(const Timeline& timeline, const SampledSteps& sampled);
 
-/// Of how many steps each rank computed longest, by its index.
+/// The number of steps in which each rank computed longest, by its index.
 std::vector<int> times_slowest(const Timeline& timeline, const SampledSteps& sampled);
 
-/// What a change would make of a step, replayed, in ms.
+/// Replayed times of a step after a change, in ms.
 struct WhatIf {
-  double now = 0.0;  ///< the step as it is, by the same replay
+  double now = 0.0;  ///< the unchanged step, by the same replay
   double half_wire = 0.0;
   double twice_batch = 0.0;
   double twice_batch_ideal = 0.0;  ///< the same on a network that takes no time
 };
 WhatIf what_if(const Timeline& timeline, const SampledSteps& sampled);
 
-/// Time of no task behind the last one of a step, by the index of the rank, in ms of a step.
+/// Time without a task after the last one of a step, by the index of the rank, in ms of a step.
 std::vector<double> between_steps_ms(const SampledSteps& sampled);
-/// Its share of all time of no task.
+/// Its share of all time without a task.
 double share_between_steps(const SampledSteps& sampled);
 
 }  // namespace cifar_mpi::report

@@ -22,7 +22,7 @@
 namespace cifar_mpi::report {
 namespace {
 
-/// Null where no step of the interval counted.
+/// Null if no step of the interval counted.
 std::string compute_ms(const StepReport& r) {
   if (r.compute_ms_max <= 0.0) return "null";
   return concat("{\"min\":", json_number(r.compute_ms_min), ",\"median\":", json_number(r.compute_ms_median),
@@ -62,11 +62,11 @@ constexpr int kVersion = 1;
 constexpr const char* kEvaluation = "\"test_accuracy\":";
 constexpr const char* kEnd = "{\"event\":\"end\",";
 
-/// Every line but the first begins with {"step":N or {"event":"WORD","step":N, as MetricsFile writes it; the largest number
-/// when it does not.
+/// Every line but the first begins with {"step":N or {"event":"WORD","step":N, as MetricsFile writes it; the
+/// largest number when it does not.
 std::uint64_t step_of(const std::string& line) {
   constexpr std::string_view kEvent = "{\"event\":\"", kStep = "\"step\":";
-  std::size_t at = line.starts_with(kEvent) ? line.find(',') : 0;  // of the character in front
+  std::size_t at = line.starts_with(kEvent) ? line.find(',') : 0;  // of the preceding character
   if (at == std::string::npos || !line.starts_with('{') || line.compare(++at, kStep.size(), kStep) != 0)
     return UINT64_MAX;
   return std::strtoull(line.c_str() + at + kStep.size(), nullptr, 10);
@@ -76,11 +76,12 @@ std::uint64_t step_of(const std::string& line) {
 void require_version(const std::string& line, const std::string& path) {
   const int version = std::atoi(line.c_str() + kHeader.size());
   if (version == kVersion) return;
-  throw Error(ErrorKind::io, concat("cannot go on with ", path, ": it has version ", version,
+  throw Error(ErrorKind::io, concat("cannot append to ", path, ": it has version ", version,
                                     ", this program writes ", kVersion, "; move it away"));
 }
 
-/// Keeps the first line and the complete lines up to `step`; overlong ones go. The largest step that the file had come to.
+/// Keeps the first line and the complete lines up to `step`; removes overlong ones. Returns the largest step
+/// in the file.
 std::uint64_t cut_back(const DirectoryEntry& entry, std::uint64_t step, bool evaluates_again) {
   const Descriptor file = open_file(entry, O_RDONLY);
   if (!file) return 0;
@@ -105,9 +106,9 @@ std::uint64_t cut_back(const DirectoryEntry& entry, std::uint64_t step, bool eva
   return reached;
 }
 
-/// Of whose pushes less than a quarter as many were applied as of all in the mean, where there were enough to know.
+/// The workers whose share of applied pushes is less than a quarter of the mean, if there were enough pushes.
 std::vector<int> late_workers(const comm::PushCounts& pushes) {
-  constexpr std::uint64_t kFew = 20, kTimesFewer = 4;  // of fewer pushes nothing is known
+  constexpr std::uint64_t kFew = 20, kTimesFewer = 4;  // fewer pushes are not judged
   const std::uint64_t applied = sum_of(pushes.applied);
   std::vector<int> late;
   for (std::size_t w = 0; w < pushes.applied.size(); ++w) {
@@ -136,11 +137,11 @@ void MetricsFile::line(std::string json) {
     return;
   }
   torn_ = torn_ || written > 0;
-  // A disk that fills up takes a part first and says so only for the next byte.
+  // A disk that fills up accepts a part first and reports the error only for the next byte.
   const std::string reason = written < 0 ? last_error() : "the disk is full";
   if (!warned_) {
     log_.warn(
-        concat("cannot write ", path_, ": ", reason, "; training goes on, but lines are missing there"));
+        concat("cannot write ", path_, ": ", reason, "; training continues, but the file will lack lines"));
   }
   warned_ = true;
 }
@@ -174,8 +175,9 @@ std::string pushes_text(const comm::PushCounts& pushes) {
                         100.0 * static_cast<double>(dropped) / static_cast<double>(applied + dropped),
                         fmt::join(pushes.dropped, ", "));
     if (const std::vector<int> late = late_workers(pushes); !late.empty()) {
-      text += fmt::format("; nearly always late: worker {}, whose samples --shuffle shard hardly learns",
-                          fmt::join(late, ", "));
+      text += fmt::format(
+          "; nearly always late: worker {}, whose samples get little training with --shuffle shard",
+          fmt::join(late, ", "));
     }
   }
   if (!pushes.staleness.empty()) {

@@ -14,8 +14,8 @@ namespace cifar_mpi::report {
 namespace {
 
 constexpr std::size_t kMostReports = 2'000'000;
-constexpr std::size_t kMostProblems = 10;      // told each
-constexpr std::uint64_t kMostBadLines = 1000;  // then the file is none of ours
+constexpr std::size_t kMostProblems = 10;      // reported one by one
+constexpr std::uint64_t kMostBadLines = 1000;  // then the file is not one of ours
 
 class MetricsReader {
  public:
@@ -44,17 +44,17 @@ class MetricsReader {
     if (!wrong.empty() && ++bad_lines_ <= kMostProblems)
       metrics_.problems.push_back(concat(path_, ", line ", number_, ", is left out: ", wrong));
     if (bad_lines_ >= kMostBadLines) {
-      metrics_.problems.push_back(concat(path_, ": what follows line ", number_, " is not read"));
+      metrics_.problems.push_back(concat(path_, ": lines after line ", number_, " are not read"));
       return false;
     }
     if (metrics_.steps.size() + metrics_.evaluations.size() + metrics_.events.size() < kMostReports)
       return true;
-    metrics_.problems.push_back(concat(path_, ": what follows line ", number_,
-                                       " is left out; more than two million reports are not shown"));
+    metrics_.problems.push_back(concat(path_, ": lines after line ", number_,
+                                       " are left out; at most two million reports are shown"));
     return false;
   }
 
-  /// What is wrong with the object, or nothing.
+  /// The problem of the object; empty if there is none.
   std::string take_object() {
     if (number_ == 1 && object_.find("format") != nullptr) return take_header();
     const double step = object_.number("step");
@@ -76,7 +76,7 @@ class MetricsReader {
   std::string take_header() {
     const double version = object_.number("version");
     if (object_.text("format") != "cifar_mpi metrics" || !(version >= 1.0))
-      return "it is no head of a metrics.jsonl";
+      return "it is not the first line of a metrics.jsonl";
     if (version == 1.0) return {};
     throw Error(ErrorKind::data, concat(path_, " has version ", version, "; this program reads 1"));
   }
@@ -95,11 +95,11 @@ class MetricsReader {
     r.compute_ms_median = figure("compute_ms.median");
     r.compute_ms_max = figure("compute_ms.max");
     r.pushes = pushes();
-    if (!metrics_.steps.empty()) metrics_.steps.back().pushes.reset();  // they hold all that came before
+    if (!metrics_.steps.empty()) metrics_.steps.back().pushes.reset();  // they include all earlier ones
     metrics_.steps.push_back(std::move(r));
   }
 
-  /// Nothing where they are not those of workers and servers.
+  /// Empty unless they are valid counts of workers and servers.
   std::optional<comm::PushCounts> pushes() const {
     comm::PushCounts found;
     found.applied = counts("pushes.applied");
@@ -132,11 +132,9 @@ class MetricsReader {
     return {};
   }
 
-  std::string went_back(std::uint64_t step) const {
-    return concat("step ", step, " stands behind a later one");
-  }
+  std::string went_back(std::uint64_t step) const { return concat("step ", step, " follows a later one"); }
 
-  /// Beyond this nothing of a run lies, and sums of it would not be finite.
+  /// No value of a run is larger, and sums of larger ones might not be finite.
   double figure(std::string_view name) const {
     const double value = object_.number(name);
     return std::abs(value) < 1e100 ? value : std::nan("");
@@ -145,7 +143,7 @@ class MetricsReader {
     const double value = object_.number(name);
     return value >= 0.0 && value <= static_cast<double>(most) ? static_cast<std::uint64_t>(value) : 0;
   }
-  /// Empty where one of them is none.
+  /// Empty if an entry is not a count.
   std::vector<std::uint64_t> counts(std::string_view name) const {
     std::vector<std::uint64_t> found;
     for (const double value : object_.numbers(name)) {

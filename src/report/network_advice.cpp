@@ -17,8 +17,8 @@ bool sums_with(const Timeline& timeline, std::string_view collective) {
   return timeline.collective.find(collective) != std::string::npos;
 }
 
-/// Whether bf16 would halve what travels: not where it does already, where nothing is sent, or where the sum has to be
-/// the same on any number of ranks.
+/// Whether bf16 would halve the bytes sent: not if it is in use, if nothing is sent, or if sums must be the
+/// same on any number of ranks.
 bool can_compress(const Timeline& timeline, std::size_t nodes) {
   if (timeline.reproducible || timeline.wire != to_string(comm::Wire::fp32) || nodes < 2) return false;
   return std::any_of(comm::collectives().begin(), comm::collectives().end(), [&](const auto& info) {
@@ -26,14 +26,13 @@ bool can_compress(const Timeline& timeline, std::size_t nodes) {
   });
 }
 
-/// Whether ranks of one node send each other messages that they need not send.
+/// Whether ranks of one node send messages that shared memory could replace.
 bool can_share_memory(const Timeline& timeline, std::size_t nodes) {
   return nodes == 1 && !timeline.reproducible && !is_served(timeline) && !sums_with(timeline, "window") &&
          !sums_with(timeline, "nccl");
 }
 
-/// Whether sums in shared memory take longer than any memory does: then ranks are not on their cores when their turn
-/// comes.
+/// Whether sums in shared memory take longer than memory can explain: then ranks wait for cores.
 bool waits_for_cores(const Timeline& timeline, std::size_t nodes, double transfer_ms) {
   constexpr double kSlowestMemory = 1e6;  // bytes per ms
   if (nodes != 1 || !sums_with(timeline, "window")) return false;
@@ -52,7 +51,7 @@ bool overlaps(const Timeline& timeline) {
   });
 }
 
-/// What is left of the exposed time with the batch doubled; empty where that would be no less.
+/// The effect of twice the batch on the exposed time; empty if it would not help.
 std::string twice_the_batch(const Timeline& timeline, const Losses& losses, const WhatIf& what_if) {
   if (is_local(timeline)) return "twice the --local-steps would halve its share";
   const double exposed = what_if.twice_batch - what_if.twice_batch_ideal;
@@ -63,7 +62,7 @@ std::string twice_the_batch(const Timeline& timeline, const Losses& losses, cons
                 hidden ? " would hide it" : fmt::format(" would make {:.1f} times the images/s", faster));
 }
 
-/// Empty where it would save little.
+/// Empty if it would save little.
 std::string half_the_bytes(const Losses& losses, const WhatIf& what_if) {
   const double saved = what_if.now - what_if.half_wire, share = saved / losses.transfer;
   if (share < 0.1) return {};
@@ -109,13 +108,13 @@ std::string network_advice(const Timeline& timeline, const SampledSteps& sampled
            "each its own (mpirun --bind-to core)";
   }
   std::vector<std::string> advice;
-  if (is_served(timeline)) advice.emplace_back("more --servers would share what they do");
+  if (is_served(timeline)) advice.emplace_back("more --servers would share their work");
   if (can_share_memory(timeline, nodes))
     advice.emplace_back("--all-reduce auto would go through shared memory");
   if (!is_served(timeline) && !overlaps(timeline)) {
     advice.emplace_back(collectives_of(timeline).size() > 1
-                            ? "--overlap on would let it run beside backward"
-                            : "a smaller --bucket-mib would let a part of it start sooner");
+                            ? "--overlap on would run it concurrently with backward"
+                            : "a smaller --bucket-mib would start a part of it sooner");
   }
   if (can_compress(timeline, nodes)) advice.push_back(half_the_bytes(losses, what_if));
   advice.push_back(twice_the_batch(timeline, losses, what_if));

@@ -19,10 +19,10 @@ constexpr std::int64_t kStateCleared = 1, kNeedsState = 2;
 /// CounterDescriptor.Unit
 constexpr std::int64_t kCount = 2, kBytes = 3;
 
-/// Tracks of the run, which are of no rank.
+/// Tracks of the whole run.
 constexpr std::uint64_t kImagesPerSecond = 1, kLoss = 2;
 
-/// Tracks of a rank, behind its process.
+/// Tracks of a rank, after its process.
 enum Track : std::uint64_t { process, steps, bytes_in_flight, first_lane };
 
 constexpr int kTrackBits = 16;
@@ -35,7 +35,7 @@ std::uint64_t lane_track(std::size_t rank, engine::LaneId lane) {
 
 std::int64_t sequence(std::size_t rank) { return static_cast<std::int64_t>(rank) + 1; }
 
-/// Interned: categories by TaskKind, and a name for every task behind these two.
+/// Interned: categories by TaskKind, and after these a name for every task.
 constexpr std::int64_t kWork = 1, kCollective = 2, kStep = 3;
 constexpr std::int64_t kStart = 1, kPoll = 2, kFirstTask = 3;
 
@@ -83,7 +83,7 @@ PerfettoTrace::PerfettoTrace(Timeline head) : head_(std::move(head)) {
 Message PerfettoTrace::tracks_of(std::size_t rank) const {
   const std::uint64_t parent = uuid(rank, process);
   const std::string name = concat("rank ", rank, " on ", printable(head_.hosts[rank]));
-  // The process of the operating system has no say: two hosts may have the same.
+  // Not the PID: two hosts may have the same.
   const Message of_process = Message().number(1, sequence(rank)).bytes(6, name);
   std::vector<Message> descriptors{
       Message().number(1, static_cast<std::int64_t>(parent)).message(3, of_process),
@@ -129,7 +129,7 @@ std::vector<PerfettoTrace::Span> PerfettoTrace::spans_of(const RankStep& step) c
   return spans;
 }
 
-/// Different for every arrow of a trace.
+/// A unique number for each arrow of a trace.
 std::uint64_t PerfettoTrace::flow(std::uint64_t step, std::size_t rank, std::size_t collective,
                                   std::size_t which) const {
   return ((step * head_.hosts.size() + rank) * head_.tasks.size() + collective) * 8 + which;
@@ -200,7 +200,7 @@ void PerfettoTrace::add_rank(Message& trace, const Timeline::Step& step, std::si
   whole.number(3, kStep).bytes(23, concat("step ", step.step + 1));
   whole.message(4, annotation("clock uncertain by nanoseconds", head_.clock_uncertainty_ns[rank]));
   if (mine.dropped > 0)
-    whole.message(4, annotation("stretches without room", static_cast<std::int64_t>(mine.dropped)));
+    whole.message(4, annotation("stretches dropped", static_cast<std::int64_t>(mine.dropped)));
   add_packet(trace, rank, mine.begin_ns, whole);
   add_packet(trace, rank, mine.end_ns, event_on(uuid(rank, steps), EventType::end));
 

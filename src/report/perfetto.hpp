@@ -10,28 +10,29 @@
 
 namespace cifar_mpi::report {
 
-/// A timeline in the format of Perfetto's traces (perfetto.dev; messages of perfetto/trace/trace_packet.proto), in
-/// pieces that belong one behind another into one file.
+/// A timeline in the format of Perfetto's traces (perfetto.dev; messages of
+/// perfetto/trace/trace_packet.proto), in pieces that form a file when concatenated.
 ///
-/// A process for each rank, named after its host, with a track of its steps and one for each lane. A task is a
-/// slice from its first stretch to its last; a collective has these stretches, in which the thread started or
-/// polled it, inside. A task that was interrupted says how long it ran itself. Arrows lead from the tasks that a
-/// collective follows to it, and through the ranks of one collective in the order in which they started it.
-/// Counters: bytes of the collectives that are under way, by rank; images per second and the loss, of the run.
+/// A process for each rank, named after its host, with a track of its steps and one for each lane. A task is a slice
+/// from its first stretch to its last; a collective has these stretches, in which the thread started or polled it,
+/// inside. An interrupted task has an annotation with its own run time. Arrows lead from the tasks that a collective
+/// follows to it, and through the ranks of one collective in the order in which they started it. Counters: bytes of the
+/// collectives in flight, by rank; images per second and the loss, of the run.
 ///
-/// Times are those of the timeline, rank 0's steady clock. How uncertain its translation to that is, each step says.
+/// Times are those of the timeline, rank 0's steady clock. Each step has an annotation with the uncertainty
+/// of the conversion to it.
 class PerfettoTrace {
  public:
-  /// `head` is a timeline of which the steps do not count.
+  /// `head` is a timeline; its steps are ignored.
   explicit PerfettoTrace(Timeline head);
 
   /// The tracks, and the names that the steps refer to.
   std::string begin() const;
-  /// A step, with the loss that it found, where it is known. Its slice has the number that log lines give it.
+  /// A step, with its loss if that is known. Its slice has the number that log lines give it.
   std::string step(const Timeline::Step& step, std::optional<double> loss) const;
 
  private:
-  /// Where in a step's slices a task is; nowhere when it is not there.
+  /// The first and the last slice of a task in a step; empty if it has none.
   struct Span {
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;

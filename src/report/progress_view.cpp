@@ -40,7 +40,7 @@ std::string slowest(const StepReport& r) {
                 fmt::format(" (+{:.0f} %)", 100.0 * (r.compute_ms_max / r.compute_ms_median - 1.0)));
 }
 
-/// Behind the bar, in the order in which they stand.
+/// The parts after the bar, in order.
 enum Place { kStep, kEpoch, kLoss, kCurve, kSpeed, kSlowest, kLeft, kPlaces };
 constexpr std::array<Place, kPlaces> kByWeight = {kStep, kLeft, kLoss, kSpeed, kCurve, kEpoch, kSlowest};
 
@@ -111,7 +111,7 @@ std::string progress_line(const StepReport& r, const Sparkline& loss, int column
   int room = std::max(columns - 1, 1) - static_cast<int>(head.size());
   bool fits = true;
   for (const Place place :
-       kByWeight) {  // without what follows the first that does not fit: no part comes and goes
+       kByWeight) {  // stops at the first part that does not fit, so that no part flickers
     fits = fits && parts[place].columns <= room;
     if (!fits) parts[place] = {};
     room -= parts[place].columns;

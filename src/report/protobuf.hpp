@@ -10,8 +10,8 @@ namespace cifar_mpi::report {
 /// A message in the wire format of Protocol Buffers, field by field in the order of the calls
 /// (protobuf.dev/programming-guides/encoding).
 ///
-/// Written by hand: event files and traces need five kinds of fields, which is less than a library to install and to
-/// match versions with on every cluster, its compiler in the build, and TensorFlow's .proto files.
+/// Written by hand: event files and traces need five kinds of fields, which costs less than a library to
+/// install and to match on every cluster, its compiler in the build, and TensorFlow's .proto files.
 class Message {
  public:
   /// int32, int64, enum, bool; a negative number takes ten bytes.

@@ -7,12 +7,12 @@
 namespace cifar_mpi::report {
 namespace {
 
-/// Of the step on a rank, whose stretches begin with it.
+/// The beginning of the step on a rank: that of its first stretch.
 std::int64_t begin_of(const std::vector<Stretch>& stretches) {
   return stretches.empty() ? 0 : stretches.front().begin_ns;
 }
 
-/// A task of the program, with what it waits for, and what waits for it.
+/// The dependencies of a task of the program.
 struct Waits {
   std::vector<std::int32_t> collectives;
   std::vector<std::int32_t> work;
@@ -21,9 +21,9 @@ struct Waits {
   std::int32_t next = -1;           ///< of a collective: the one after it on its lane, or -1
 };
 
-/// Each step is replayed from event to event: a rank walks until it waits for a collective, and goes on when that one
-/// ends; a collective ends once all that it waits for has ended. A step takes time for its stretches, and for each rank
-/// as much as tasks and their `after` are long.
+/// Each step is replayed from event to event: a rank runs until it waits for a collective, and continues when
+/// that one ends; a collective ends once everything that it waits for has ended. The cost of a step grows
+/// with its stretches, and per rank with the tasks and their `after`.
 class Replayer {
  public:
   Replayer(const Timeline& timeline, const SampledSteps& sampled, const Replay& replay);
@@ -48,7 +48,7 @@ class Replayer {
   double done(std::size_t rank, std::int32_t task) const {
     return done_[rank][static_cast<std::size_t>(task)];
   }
-  /// A collective ends on all ranks at once, as far as others may go on.
+  /// A collective ends on all ranks at once.
   bool ended(std::int32_t collective) const { return done(0, collective) != kNotDone; }
   const Waits& waits(std::int32_t task) const { return waits_[static_cast<std::size_t>(task)]; }
 
@@ -61,13 +61,13 @@ class Replayer {
   // of the step
   std::vector<double> began_;                    ///< by rank
   std::vector<double> now_;                      ///< by rank
-  std::vector<std::size_t> at_;                  ///< by rank: the stretch to do
-  std::vector<std::size_t> waited_;              ///< by rank: collectives that the stretch has waited for
+  std::vector<std::size_t> at_;                  ///< by rank: its next stretch
+  std::vector<std::size_t> waited_;              ///< by rank: collectives that this stretch has waited for
   std::vector<std::vector<double>> done_;        ///< by rank and task: when, or kNotDone
-  std::vector<std::vector<std::int32_t>> left_;  ///< by rank and task: stretches to come
-  std::vector<std::uint64_t> pending_;           ///< by collective: work on all ranks that it still waits for
+  std::vector<std::vector<std::int32_t>> left_;  ///< by rank and task: remaining stretches
+  std::vector<std::uint64_t> pending_;  ///< by collective: work, on all ranks, that it still waits for
   std::vector<std::vector<std::size_t>> sleepers_;  ///< by collective: ranks that wait for it
-  std::vector<std::size_t> awake_;                  ///< ranks that can go on
+  std::vector<std::size_t> awake_;                  ///< ranks that can continue
   std::vector<std::int32_t> ready_;                 ///< collectives that can end
 };
 
@@ -104,7 +104,7 @@ void Replayer::begin(const SampledSteps::Step& step) {
     for (const Stretch& stretch : step.ranks[r]) {
       if (stretch.task != Stretch::kNobody) ++left_[r][static_cast<std::size_t>(stretch.task)];
     }
-    for (std::size_t t = 0; t < tasks; ++t) {  // nobody waits for work that was not seen
+    for (std::size_t t = 0; t < tasks; ++t) {  // work that was not recorded blocks nothing
       if (left_[r][t] == 0 && !is_collective(timeline_, static_cast<std::int32_t>(t))) done_[r][t] = now_[r];
     }
     awake_.push_back(r);
@@ -128,7 +128,7 @@ void Replayer::begin_collectives() {
 void Replayer::run(const SampledSteps::Step& step) {
   begin(step);
   make_progress(step);
-  // A circle of waiting, which only a foreign file has, is cut at its first collective.
+  // A cycle of waits, which only a forged file has, is cut at its first collective.
   for (const CollectiveOrder& collective : order_) {
     if (ended(collective.task)) continue;
     complete(step, collective.task);
@@ -140,7 +140,7 @@ void Replayer::run(const SampledSteps::Step& step) {
   }
 }
 
-/// Until each rank is through or waits, and no collective can end.
+/// Runs until each rank has finished or waits, and no collective can end.
 void Replayer::make_progress(const SampledSteps::Step& step) {
   while (!awake_.empty() || !ready_.empty()) {
     if (!awake_.empty()) {
@@ -155,7 +155,7 @@ void Replayer::make_progress(const SampledSteps::Step& step) {
   }
 }
 
-/// As far as it goes.
+/// Runs a rank until it waits or has finished.
 void Replayer::walk(std::size_t rank, const std::vector<Stretch>& stretches) {
   for (std::size_t& at = at_[rank]; at < stretches.size(); ++at) {
     const Stretch& stretch = stretches[at];
@@ -169,7 +169,7 @@ void Replayer::walk(std::size_t rank, const std::vector<Stretch>& stretches) {
   }
 }
 
-/// False when it waits for a collective.
+/// Returns false if it waits for a collective.
 bool Replayer::work(std::size_t rank, const Stretch& stretch) {
   double& now = now_[rank];
   const std::vector<std::int32_t>& collectives = waits(stretch.task).collectives;

@@ -25,7 +25,7 @@ std::string row(std::string_view name, const std::vector<double>& ms, double ste
                      step_ms > 0.0 ? 100.0 * mean / step_ms : 0.0);
 }
 
-/// The trace in this folder that was written last.
+/// The newest trace in this folder.
 std::string newest_trace(const DirectoryEntry& entry) try {
   const Directory folder(entry);
   double newest = 0.0;
@@ -93,10 +93,10 @@ std::vector<std::string> run_summary(const Directory& run, std::string_view why_
   try {
     if (exists(file)) {
       lines = verdict_lines(read_timeline(file));
-    } else {  // the run was too short for a sample, or has none
+    } else {  // the run has no sample
       lines.push_back(concat("no verdict: ", why_none));
     }
-  } catch (const std::exception& error) {  // the run is done, whatever becomes of this
+  } catch (const std::exception& error) {  // an error here must not fail a finished run
     lines.push_back(concat("no verdict: ", error.what()));
   }
   for (std::string& line : ways_to_look(run)) lines.push_back(std::move(line));

@@ -9,12 +9,12 @@
 
 namespace cifar_mpi::report {
 
-/// Where the time of a step goes: a line for each section with least, mean and greatest over the ranks, and its share,
-/// as LAMMPS ends its runs. Empty without a step.
+/// The time of a step by section: a line for each with minimum, mean and maximum over the ranks, and its
+/// share, like the table at the end of a LAMMPS run. Empty without a step.
 std::vector<std::string> budget_table(const Timeline& timeline);
 
-/// What a run says at its end: the table and the verdict of RUN_DIR/timeline.h5, and the commands that open what lies
-/// in the run directory. What cannot be read is said in its place, and where there is no such file what says why.
+/// The summary at the end of a run: the table and the verdict of RUN_DIR/timeline.h5, and the commands that open the
+/// files of the run directory. If the timeline cannot be read, a line says why; if it does not exist, `why_none`.
 std::vector<std::string> run_summary(const Directory& run, std::string_view why_none = "no step was sampled");
 
 }  // namespace cifar_mpi::report

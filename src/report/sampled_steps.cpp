@@ -15,7 +15,7 @@ const TimelineTask& task_of(const Timeline& timeline, std::int32_t task) {
   return timeline.tasks[static_cast<std::size_t>(task)];
 }
 
-/// The slices of one kind, cut to the step, without those of tasks that are none; by beginning.
+/// The slices of one kind, cut to the step, without those of invalid tasks; sorted by beginning.
 std::vector<Stretch> slices_of(const Timeline& timeline, const RankStep& step, engine::TaskKind kind) {
   std::vector<Stretch> slices;
   for (const Slice& slice : step.slices) {
@@ -30,7 +30,7 @@ std::vector<Stretch> slices_of(const Timeline& timeline, const RankStep& step, e
   return slices;
 }
 
-/// Leaves each moment to the slice that began first; what is covered stays with no length.
+/// Assigns each moment to the slice that began first; covered slices keep no length.
 void cut_overlaps(std::vector<Stretch>& slices) {
   std::int64_t covered = slices.empty() ? 0 : slices.front().begin_ns;
   for (Stretch& slice : slices) {
@@ -40,8 +40,8 @@ void cut_overlaps(std::vector<Stretch>& slices) {
   }
 }
 
-/// Adds what of [begin, end) the collectives have, and what is left over for nobody. `next` goes on through
-/// them.
+/// Adds the parts of [begin, end) that belong to collectives, and the rest as time without a task. `next`
+/// advances through the collectives.
 void fill(std::vector<Stretch>& walk, const std::vector<Stretch>& collectives, std::size_t& next,
           std::int64_t begin, std::int64_t end) {
   while (begin < end) {
@@ -131,13 +131,13 @@ void note_transfers(const Timeline& timeline, const std::vector<const RankStep*>
     }
     step.ready_ns[task] = ready;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
-      ends[r][task] = std::max(ends[r][task], ready);  // one that took no time may not have been seen
+      ends[r][task] = std::max(ends[r][task], ready);  // a task that took no time may not have been recorded
       step.transfer_ns[r][task] = static_cast<double>(ends[r][task] - ready);
     }
   }
 }
 
-/// And all of it was recorded.
+/// Whether the step was recorded completely on the rank.
 bool seen(const Timeline::Step& step, int rank) {
   const auto r = static_cast<std::size_t>(rank);
   return r < step.ranks.size() && !step.ranks[r].slices.empty() && step.ranks[r].dropped == 0;

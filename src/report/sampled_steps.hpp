@@ -7,7 +7,7 @@
 
 namespace cifar_mpi::report {
 
-/// A stretch of a rank's time that belongs to one task, or to none.
+/// A stretch of a rank's time, of one task or of none.
 struct Stretch {
   static constexpr std::int32_t kNobody = -1;
 
@@ -22,23 +22,23 @@ struct Stretch {
   double ns() const { return static_cast<double>(end_ns - begin_ns); }
 };
 
-/// The steps of a timeline that can be compared over ranks, each rank's as stretches that follow each other without
-/// a gap from the step's beginning to its end.
+/// The steps of a timeline that can be compared over ranks, each rank's as stretches that follow each other
+/// without a gap from the step's beginning to its end.
 ///
-/// Where slices overlap (lanes of a device), work goes before collectives, and what began first before what began
-/// later. A work task that is covered by others keeps one stretch of no length at its end.
+/// If slices overlap (lanes of a device), work takes precedence over collectives, and earlier slices over
+/// later ones. A work task that is covered by others keeps one stretch of no length at its end.
 struct SampledSteps {
-  /// Of the ranks in `ranks`, by their index.
+  /// Indexed like `ranks`.
   struct Step {
     std::vector<std::vector<Stretch>> ranks;
     /// Of each task that is a collective: when the last rank was ready for it; else unspecified.
     std::vector<std::int64_t> ready_ns;
-    /// By rank, then task: how long after that it ended there, 0 when not known.
+    /// By rank, then task: the time from then to its end there; 0 if unknown.
     std::vector<std::vector<double>> transfer_ns;
   };
 
-  std::vector<int> ranks;    ///< seen in any step
-  std::vector<int> missing;  ///< seen in none
+  std::vector<int> ranks;    ///< ranks recorded in any step
+  std::vector<int> missing;  ///< ranks recorded in none
   std::vector<Step> steps;
   int left_out = 0;  ///< steps in which one of `ranks` is missing
 };

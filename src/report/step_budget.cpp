@@ -7,7 +7,7 @@
 namespace cifar_mpi::report {
 namespace {
 
-/// Tasks that have a name of their own, wherever they stand; nothing for those of a layer.
+/// The section of a task with a fixed name; null for tasks of a layer.
 const Section* section_of(std::string_view name) {
   struct Row {
     std::string_view beginning;
@@ -26,8 +26,7 @@ const Section* section_of(std::string_view name) {
 
 }  // namespace
 
-/// A program has its tasks in order: what stands behind the input is forward, what stands behind the loss
-/// backward.
+/// A program has its tasks in order: tasks after the input are forward, tasks after the loss backward.
 std::string_view title_of(Section section, const Timeline& timeline) {
   return section == Section::all_reduce && is_served(timeline) ? "push, pull exposed" : to_string(section);
 }

@@ -16,41 +16,41 @@
 
 namespace cifar_mpi::report {
 
-/// What the number of a step means, and when there is a line about it.
+/// The meaning of a step number, and the interval between log lines.
 struct StepScale {
   std::uint64_t total_steps = 0;
   double steps_per_epoch = 0.0;
   std::uint64_t global_batch = 0;  ///< samples of a step over all ranks
   std::uint64_t log_every = 10;    ///< steps
-  /// A replay is one batch of this rank, however many steps others have made by its end.
+  /// With partial aggregation: a replay is one batch of this rank and may end several steps later.
   bool skips = false;
 };
 
-/// Where it is told.
+/// The outputs for steps.
 struct StepOutputs {
   ProgressView& view;
   MetricsFile& metrics;
   TensorBoard& board;
 };
 
-/// What the log, metrics.jsonl and TensorBoard say about steps: a line every few of them with the mean speed since the
-/// last one, each change of the learning rate but on a slope, who is slow.
+/// Reports steps to the log, metrics.jsonl and TensorBoard: a line every few steps with the mean speed since
+/// the last one, each change of the learning rate except on a slope, and slow ranks.
 ///
-/// A step is timed by when it was known to be done, not by when its record was read, which is later. Every
-/// rank has one; rank 0's speaks.
+/// The time of a step is when it was known to be done, not when its record was read, which is later. Every
+/// rank has a reporter; only rank 0's writes.
 class StepReporter {
  public:
   /// Seconds that this rank has been in collectives so far; below 0: unknown.
   using Communicated = std::function<double()>;
-  /// What servers made of the pushes so far, where there are any.
+  /// The counts of pushes so far, if there are servers.
   using Pushes = std::function<std::optional<comm::PushCounts>()>;
 
-  /// `hosts`: of the ranks that compute. What `out` refers to must outlive this object, as must what the functions do.
+  /// `hosts`: of the ranks that compute. Everything that `out` and the functions refer to must outlive this object.
   StepReporter(
       int rank, std::vector<std::string> hosts, const StepScale& scale, const optim::Schedule& schedule,
       const StepOutputs& out, Communicated communicated, Pushes pushes = [] { return std::nullopt; });
 
-  /// Time counts from here, after `completed` steps: at start, and after a pause that is none of the steps'.
+  /// Starts an interval after `completed` steps: at the start, and after a pause that does not count as time of steps.
   void begin_interval(std::uint64_t completed);
   /// A replay that began after `begin` steps of the run and ends with number `end` is done.
   void note_done(std::uint64_t begin, std::uint64_t end);
@@ -58,7 +58,7 @@ class StepReporter {
   void add(std::uint64_t begin, std::uint64_t end, const engine::StepRecord& record);
 
  private:
-  /// Where a replay has several steps, those that a line is due for are told of together.
+  /// Whether a log line is due in this replay; a replay of several steps has one line.
   bool is_told(std::uint64_t begin, std::uint64_t end) const {
     return begin / scale_.log_every != end / scale_.log_every || end == scale_.total_steps;
   }
@@ -77,7 +77,7 @@ class StepReporter {
   Communicated communicated_;
   Pushes pushes_;
   std::vector<double> done_at_ = std::vector<double>(engine::kRecordRing);
-  std::vector<double> communicated_at_ = done_at_;  ///< of steps that are told of
+  std::vector<double> communicated_at_ = done_at_;  ///< of steps with a log line
   double interval_communicated_ = 0.0;
   double announced_rate_ = -1.0;
   double started_ = -1.0;

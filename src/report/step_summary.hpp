@@ -14,20 +14,19 @@ struct NamedCounts {
   engine::ValueCounts counts;
 };
 
-/// The share of zeros; NaN where there are no values.
+/// The share of zeros; NaN if there are no values.
 inline double sparsity(const engine::ValueCounts& counts) {
   return static_cast<double>(counts.zeros) / static_cast<double>(counts.values());
 }
 
-/// What is looked at every --summary-every steps.
+/// The summary of every --summary-every steps.
 struct StepSummary {
   std::uint64_t step = 0;              ///< completed steps
   std::vector<NamedCounts> variables;  ///< by parameter, as they are after the step
-  std::vector<NamedCounts>
-      gradients;  ///< likewise, of the step, summed over all ranks; before they are clipped
+  std::vector<NamedCounts> gradients;  ///< by parameter, of the step, summed over all ranks, before clipping
   /// By layer, of rank 0's batch in the step, or of its first part.
   std::vector<NamedCounts> activations;
-  double gradient_norm = 0.0;  ///< of all gradients; 0: told at every log line
+  double gradient_norm = 0.0;  ///< of all gradients; 0: every log line has it
 };
 
 /// Some images as the network sees them, made visible: [count, height, width, channels].
@@ -36,15 +35,15 @@ struct InputImages {
   std::vector<std::uint8_t> pixels;
 
   bool empty() const { return pixels.empty(); }
-  /// In std::size_t: of a file's images the pixels of one may be more than an int holds.
+  /// In std::size_t, because an image of a file may have more pixels than an int holds.
   std::size_t count() const {
     const auto size = [](int n) { return static_cast<std::size_t>(n); };
     return pixels.size() / (size(extent.height) * size(extent.width) * size(extent.channels));
   }
 };
 
-/// Values [n, h, w, c] to 0..255, each image by itself as tf.summary.image does it: what is not negative so that
-/// the largest value is 255; else 0 becomes 128, and the value farthest from 0 lies 127 from there.
+/// Values [n, h, w, c] to 0..255, each image by itself, as tf.summary.image does: without negative values,
+/// the largest value becomes 255; otherwise 0 becomes 128, and the value farthest from 0 is 127 away from it.
 InputImages visible_images(const Extent& extent, const std::vector<float>& values);
 
 }  // namespace cifar_mpi::report

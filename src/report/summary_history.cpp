@@ -20,7 +20,7 @@ constexpr const char* kKinds[] = {"/variables", "/gradients", "/activations"};
 constexpr std::size_t kMostPoints = 1000, kLeastPoints = 16, kMostBytes = std::size_t{16} << 20;
 constexpr std::size_t kPointBytes = 8 + 8 * (kHistogramBuckets + 1) + 8 * kHistogramBuckets + 8;
 constexpr std::uint64_t kMostExtent = 4096;
-constexpr int kMostDepth = 8;  // of groups in groups, in a file that may be a stranger's
+constexpr int kMostDepth = 8;  // of nested groups, in an untrusted file
 
 bool has_sparsity(const std::string& group) { return group.starts_with("/activations/"); }
 

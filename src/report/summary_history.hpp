@@ -14,18 +14,18 @@ namespace cifar_mpi::report {
 /// The histograms of a run over its steps: RUN_DIR/summaries.h5.
 ///
 ///   /variables/LAYER/weights …, /gradients/LAYER/weights …, /activations/LAYER    a group each
-///     steps    [n] uint64, rising: after so many steps
+///     steps    [n] uint64, ascending: completed steps
 ///     edges    [n, 31] double
-///     counts   [n, 30] uint64: values from edges[i] on, below edges[i + 1]; the last bucket has its end too
+///     counts   [n, 30] uint64: values from edges[i] on, below edges[i + 1]; the last bucket includes its end
 ///     sparsity [n] double, of activations: the share of zeros
-///   /activations has an attribute `lacking` where there are layers without: which, and why, in words
-///   /images [n, height, width, channels] uint8: some of the first step that was looked at
+///   /activations has an attribute `lacking` if layers are missing: a text that says which, and why
+///   /images [n, height, width, channels] uint8: some images of the first summary
 ///
-/// Root attributes `format` = "cifar_mpi summaries" and `version` = 1. Data sets of one group belong together,
-/// other groups may be missing or have other steps (a run that goes on elsewhere may fuse other layers).
+/// Root attributes `format` = "cifar_mpi summaries" and `version` = 1. Data sets of one group belong
+/// together; groups may be missing or have different steps (a run resumed elsewhere may fuse other layers).
 ///
-/// It stays below 16 MiB or so: where there is no more room, and beyond 1000 steps of a group, the step goes that
-/// is nearest to its neighbours; the first and the last stay.
+/// It stays below about 16 MiB: when that, or 1000 steps of a group, is exceeded, the step nearest to its
+/// neighbours is removed; the first and the last stay.
 class SummaryHistory {
  public:
   /// The counts of one step.
@@ -36,16 +36,16 @@ class SummaryHistory {
   };
   using Series = std::map<std::string, std::vector<Point>>;  ///< by path of the group
 
-  /// What a run has after `completed` steps: the file's steps up to there. Nothing where there is no file. Throws
-  /// Error{checkpoint} when it is damaged or none of ours.
+  /// Reads the file's steps up to `completed`. Empty if there is no file. Throws Error{checkpoint} if it is
+  /// damaged or not one of ours.
   static SummaryHistory read(const DirectoryEntry& entry, std::uint64_t completed = UINT64_MAX);
-  /// Atomically. Throws Error{io}.
+  /// Writes atomically. Throws Error{io}.
   void write(const DirectoryEntry& target) const;
 
   void add(const StepSummary& summary);
   bool has_images() const { return !images_.empty(); }
   void keep(InputImages images) { images_ = std::move(images); }
-  /// Which activations are not added, in words.
+  /// Sets the text that says which activations are missing.
   void lacks(std::string words) { lacking_ = std::move(words); }
   const std::string& lacking() const { return lacking_; }
   const InputImages& images() const { return images_; }

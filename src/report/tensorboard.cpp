@@ -21,7 +21,7 @@ Message hparam(const std::string& text) {
   return Message().bytes(3, text);
 }
 
-/// What the plugin `hparams` wants to know when a session starts; it looks at no values.
+/// The start event for the plugin `hparams`, without metrics.
 Event hparams_event(const RunFingerprint& hparams) {
   Message start;
   for (const auto& [name, text] : hparams) start.entry(1, name, hparam(text));
@@ -33,7 +33,7 @@ Event hparams_event(const RunFingerprint& hparams) {
   return summary.at(0);
 }
 
-/// A tensor [buckets, 3]: where each begins and ends, and how many values it has.
+/// A tensor [buckets, 3]: begin, end and number of values of each.
 void histogram(Summary& summary, const std::string& tag, const engine::ValueCounts& counts) {
   constexpr std::int64_t kColumns = 3;
   std::vector<double> rows;
@@ -47,7 +47,7 @@ void histogram(Summary& summary, const std::string& tag, const engine::ValueCoun
   if (counts.not_finite > 0) summary.scalar(tag + "/not_finite", static_cast<double>(counts.not_finite));
 }
 
-/// One channel or three of each pixel.
+/// A PNG of one or three channels.
 std::string png_of(const InputImages& images, std::size_t image) {
   const Extent& extent = images.extent;
   const int channels = extent.channels < 3 ? 1 : 3;

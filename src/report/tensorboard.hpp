@@ -13,46 +13,45 @@
 
 namespace cifar_mpi::report {
 
-/// The term of the loss that the weight decay of one layer is: Σ decay · ½‖weights‖².
+/// The term of the loss by the weight decay of one layer: Σ decay · ½‖weights‖².
 struct WeightLoss {
   std::string layer;
   double value = 0.0;
 };
 
-/// What is told of a run once.
+/// Facts that are written once per run.
 struct RunFacts {
   const model::NetSpec& net;
-  RunFingerprint hparams;    ///< for the plugin of that name; texts that are numbers become numbers
-  std::string lacking = {};  ///< which histograms there will not be, in words
+  RunFingerprint hparams;    ///< for the plugin of that name; numeric texts become numbers
+  std::string lacking = {};  ///< a text: which histograms are missing
 };
 
-/// RUN_DIR/tensorboard: what people watch in TensorBoard, under the names that the tutorial's script gives
-/// its summaries. Rank 0 only.
+/// RUN_DIR/tensorboard: the values shown in TensorBoard, under the names in the tutorial's script. Rank 0 only.
 ///
 ///   total_loss (raw), total_loss          cross-entropy plus weight decay; and its moving average
 ///   cross_entropy (raw), cross_entropy    of the step's global batch; and so on
-///   weight_loss (raw), weight_loss        the decay of all layers, where it is a part of the loss
-///   LAYER/weight_loss (raw)               of one layer, at the steps where the ranks are compared
+///   weight_loss (raw), weight_loss        the decay of all layers, if it is a part of the loss
+///   LAYER/weight_loss (raw)               of one layer, at steps at which the ranks are compared
 ///   learning_rate, global_step/sec
 ///   Precision @ 1                         test accuracy at evaluations, of the averaged weights
 ///
 /// and, as metrics.jsonl calls them, train_accuracy, images_per_second, compute_ms/min, /median and /max,
-/// test_cross_entropy; gradient_norm where gradients are clipped, else at summaries; exposed_communication_ms, how
-/// long a step of rank 0 was in collectives, in the mean: it starts them, moves them or waits for them, and
-/// computes nothing (where the runner can tell, on the host). Scalars stand at the steps of the log's
-/// lines: TensorBoard keeps 1000 of a tag. (Newer TensorFlows write "(raw)" as "__raw_".)
+/// test_cross_entropy; gradient_norm, with clipping at every line, else at summaries;
+/// exposed_communication_ms, the mean time per step that rank 0 spent in collectives, starting, polling or
+/// awaiting them without computing (on the host, if the runner measures it). Scalars are written with each
+/// log line; TensorBoard keeps 1000 per tag. (Newer TensorFlows write "(raw)" as "__raw_".)
 ///
 /// At summaries, histograms of 30 equal buckets, exact counts (engine::ValueCounts):
 ///
 ///   LAYER/weights, LAYER/biases …         of each variable
 ///   LAYER/weights/gradients …             of its gradient
 ///   LAYER/activations, LAYER/sparsity     of a layer's output, and the share of zeros in it
-///   TAG/not_finite                        how many values are in no bucket, where there are any
-///   images                                once per run: what the network sees
+///   TAG/not_finite                        the number of values in no bucket, if any
+///   images                                once per run: the network's input
 ///   activations/lacking                   a text: the layers that have none, and why
 ///
-/// The moving averages take in every step: a' = a + 0.1·(x − a), divided by the share of what has been seen,
-/// so that they begin at the first value, anew at each start of a run; the script's begin at zero.
+/// The moving averages include every step: a' = a + 0.1·(x − a), divided by the total weight so far, so that
+/// they begin at the first value, anew at each start of a run; the script's begin at zero.
 class TensorBoard {
  public:
   TensorBoard() = default;  ///< off
@@ -63,10 +62,10 @@ class TensorBoard {
   void note(const engine::StepRecord& record);
   void write(const StepReport& report);
   void write(const EvaluationReport& report);
-  /// Of the weights with which step number `step`, from 1 on, began.
+  /// Of the weights at the beginning of step number `step`, counted from 1.
   void write(std::uint64_t step, const std::vector<WeightLoss>& losses);
   void write(const StepSummary& step);
-  /// As seen in this step. Nothing in a build without libpng.
+  /// The images of this step. Does nothing in a build without libpng.
   void write(std::uint64_t step, const InputImages& images);
 
   explicit operator bool() const { return static_cast<bool>(file_); }

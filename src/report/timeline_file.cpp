@@ -18,13 +18,13 @@ constexpr const char* kFormat = "cifar_mpi timeline";
 constexpr std::int64_t kVersion = 1;
 constexpr std::uint64_t kMostTasks = 1 << 16, kMostRanks = 1 << 16;
 constexpr std::int64_t kMostLanes = 1 << 8;
-/// No clock shows more, and the difference of two times fits.
+/// No clock reaches this, and the difference of two times fits.
 constexpr std::int64_t kLatest = std::int64_t{1} << 61;
 
 constexpr std::uint64_t kSliceBytes = 3 * sizeof(std::int64_t);
 constexpr std::uint64_t kRankStepBytes = 4 * sizeof(std::int64_t);
 constexpr std::uint64_t kRankTaskBytes = 3 * sizeof(double);  ///< see charge_analysis
-constexpr std::uint64_t kAfterBytes = 2;                      ///< not kept: a price for the time
+constexpr std::uint64_t kAfterBytes = 2;                      ///< not stored: charged for the time it costs
 
 std::uint64_t bytes_of(const Timeline::Step& step) {
   std::uint64_t bytes = sizeof step.step;
@@ -85,7 +85,7 @@ void write_steps(hdf5::Writer& file, const Timeline& timeline) {
   throw Error(ErrorKind::checkpoint, concat("cannot use the timeline '", file.path(), "': ", what));
 }
 
-/// A data set of exactly these dims.
+/// Reads a data set of exactly these dims.
 template <class T>
 std::vector<T> read(const hdf5::Reader& file, const char* object, const hdf5::Dims& expected) {
   const hdf5::Dims found = file.dims(object);
@@ -96,7 +96,7 @@ std::vector<T> read(const hdf5::Reader& file, const char* object, const hdf5::Di
   return file.read<T>(object);
 }
 
-/// A list of any length.
+/// Reads a list of any length.
 template <class T>
 std::vector<T> read_list(const hdf5::Reader& file, const char* object) {
   if (const hdf5::Dims found = file.dims(object); found.size() != 1)
@@ -104,7 +104,7 @@ std::vector<T> read_list(const hdf5::Reader& file, const char* object) {
   return file.read<T>(object);
 }
 
-/// Where the parts of a list of `size` entries begin, the last one its end.
+/// Checks the offsets of the parts of a list of `size` entries; the last offset is the end.
 void require_parts(const hdf5::Reader& file, const char* object, const std::vector<std::uint64_t>& first,
                    std::uint64_t size) {
   if (first.front() != 0 || first.back() != size || !std::is_sorted(first.begin(), first.end()))
@@ -120,7 +120,7 @@ std::vector<TimelineTask> read_tasks(const hdf5::Reader& file) {
   const auto first_after = read<std::uint64_t>(file, "/tasks/first_after", {count + 1});
   const auto after = read_list<std::int64_t>(file, "/tasks/after");
   require_parts(file, "/tasks/first_after", first_after, after.size());
-  file.charge("/tasks", count, 2 * sizeof(TimelineTask));  // the second for what a replay keeps of a task
+  file.charge("/tasks", count, 2 * sizeof(TimelineTask));  // twice, because a replay keeps as much per task
   file.charge("/tasks/after", after.size(), sizeof(std::int32_t));
   std::vector<TimelineTask> tasks(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -134,7 +134,7 @@ std::vector<TimelineTask> read_tasks(const hdf5::Reader& file) {
                 {}};
     for (std::uint64_t at = first_after[i]; at < first_after[i + 1]; ++at) {
       if (after[at] < 0 || static_cast<std::uint64_t>(after[at]) >= count)
-        refuse(file, concat("task ", i, " stands after task ", after[at], " of ", count));
+        refuse(file, concat("task ", i, " has the predecessor ", after[at], " of ", count));
       tasks[i].after.push_back(static_cast<std::int32_t>(after[at]));
     }
   }
@@ -146,7 +146,7 @@ std::vector<Slice> read_slices(const hdf5::Reader& file, std::size_t tasks) {
   const auto task = read_list<std::int64_t>(file, "/slices/task");
   const auto begin = read<std::int64_t>(file, "/slices/begin_ns", {task.size()});
   const auto end = read<std::int64_t>(file, "/slices/end_ns", {task.size()});
-  file.charge("/slices", task.size(), 2 * sizeof(Slice));  // here, and in their steps
+  file.charge("/slices", task.size(), 2 * sizeof(Slice));  // once here, once in their steps
   std::vector<Slice> slices(task.size());
   for (std::size_t i = 0; i < slices.size(); ++i) {
     if (task[i] < 0 || static_cast<std::uint64_t>(task[i]) >= tasks)
@@ -158,9 +158,9 @@ std::vector<Slice> read_slices(const hdf5::Reader& file, std::size_t tasks) {
   return slices;
 }
 
-/// The verdict and the page keep a number for each rank and task (its time), another for each rank and task in each step
-/// (SampledSteps::Step::transfer_ns), and read each `after` for each rank in each step. In a file of ours nearly every
-/// rank has a slice of 24 bytes of each task in each step; in a stranger's file none needs to have one.
+/// The verdict and the page keep a number for each rank and task (its time), another for each rank and task in each
+/// step (SampledSteps::Step::transfer_ns), and read each `after` for each rank in each step. In a file of ours nearly
+/// every rank has a slice of 24 bytes of each task in each step; an untrusted file may have none.
 void charge_analysis(const hdf5::Reader& file, const std::vector<TimelineTask>& tasks, std::uint64_t ranks,
                      std::uint64_t steps) {
   std::uint64_t after = 0;
@@ -200,14 +200,14 @@ std::vector<Timeline::Step> read_steps(const hdf5::Reader& file, std::size_t tas
       const auto to = slices.begin() + static_cast<std::ptrdiff_t>(first[at + 1]);
       const auto earlier = [](const Slice& a, const Slice& b) { return a.begin_ns < b.begin_ns; };
       if (!std::is_sorted(from, to, earlier))
-        refuse(file, concat("the slices of step ", numbers[i], " are not in the order of their beginnings"));
+        refuse(file, concat("the slices of step ", numbers[i], " are not in order of their beginnings"));
       steps[i].ranks.push_back({begin[at], end[at], {from, to}, dropped[at]});
     }
   }
   return steps;
 }
 
-/// Whether steps of both can stand in one timeline.
+/// Whether steps of both fit in one timeline.
 bool go_together(const Timeline& a, const Timeline& b) {
   return a.program == b.program && a.collective == b.collective && a.wire == b.wire &&
          a.reproducible == b.reproducible && a.images_per_rank == b.images_per_rank && a.tasks == b.tasks &&
@@ -238,7 +238,7 @@ Timeline read_timeline(const DirectoryEntry& entry) {
   timeline.program = file.attribute<std::string>("/", "program");
   timeline.collective = file.attribute<std::string>("/", "collective");
   timeline.wire = file.attribute<std::string>("/", "wire");
-  if (file.has_attribute("/", "reproducible"))  // later than the first files
+  if (file.has_attribute("/", "reproducible"))  // the first files lack it
     timeline.reproducible = file.attribute<bool>("/", "reproducible");
   timeline.images_per_rank = file.attribute<std::uint64_t>("/", "images_per_rank");
   timeline.hosts = file.read_strings("/hosts", kMostRanks);
@@ -261,13 +261,13 @@ TimelineFile::TimelineFile(DirectoryEntry file, Timeline head, std::uint64_t ste
   try {
     Timeline found = read_timeline(entry_);
     if (!go_together(found, timeline_)) {
-      remove_file(entry_);  // what the run was says nothing of what it is
+      remove_file(entry_);  // the old timeline belongs to another program
       return;
     }
     timeline_ = std::move(found);
     std::erase_if(timeline_.steps, [&](const Timeline::Step& kept) { return kept.step >= step; });
   } catch (const Error& error) {
-    log_.warn(concat(error.what(), "; it is begun anew"));
+    log_.warn(concat(error.what(), "; a new one is started"));
   }
 }
 
@@ -299,7 +299,7 @@ void TimelineFile::write_next() {
   try {
     in_flight_ = std::async(std::launch::async, task);
   } catch (const std::system_error&) {
-    in_flight_ = std::async(std::launch::deferred, task);  // no thread is to be had: `wait` writes
+    in_flight_ = std::async(std::launch::deferred, task);  // no thread can be started: `wait` writes
   }
 }
 
@@ -322,7 +322,7 @@ void TimelineFile::wait() {
   const std::string problem = in_flight_.get();
   if (problem.empty() || warned_) return;
   warned_ = true;
-  log_.warn(concat(problem, "; training goes on, but timeline.h5 will lack its latest steps"));
+  log_.warn(concat(problem, "; training continues, but timeline.h5 will lack its latest steps"));
 }
 
 }  // namespace cifar_mpi::report

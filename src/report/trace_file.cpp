@@ -26,7 +26,7 @@ TraceFile::TraceFile(const DirectoryEntry& folder, std::uint64_t step, const Log
   }
   name_ = concat("step_", step, ".perfetto-trace");
   const DirectoryEntry unfinished = folder_ / concat(name_, kUnfinished);
-  // What an earlier start was killed at. No file that exists is written to: it might be a link, or a pipe.
+  // A file that a killed start left. Existing files are never opened: they might be links or pipes.
   remove_file(unfinished);
   const int how = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   file_ = open_at(unfinished, how);
@@ -58,7 +58,7 @@ std::string TraceFile::finish() {
 void TraceFile::give_up(const std::string& reason) {
   file_.reset();
   if (folder_) remove_file(folder_ / concat(name_, kUnfinished));
-  log_.warn(concat("cannot write ", path_, ": ", reason, "; training goes on without that trace"));
+  log_.warn(concat("cannot write ", path_, ": ", reason, "; training continues without that trace"));
 }
 
 }  // namespace cifar_mpi::report

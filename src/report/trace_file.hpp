@@ -9,11 +9,10 @@
 
 namespace cifar_mpi::report {
 
-/// RUN_DIR/trace/step_N.perfetto-trace: written in pieces under a temporary name, which `finish` replaces. Rank 0
-/// only.
+/// RUN_DIR/trace/step_N.perfetto-trace: written in pieces under a temporary name, which `finish` replaces. Rank 0 only.
 ///
-/// Nothing here throws an Error. What cannot be written (disk full, folder not writable) is one warning, and there is
-/// no file then; training goes on. Symbolic links are not followed.
+/// Nothing here throws an Error. If it cannot be written (disk full, folder not writable), there is one
+/// warning and no file; training continues. Symbolic links are not followed.
 class TraceFile {
  public:
   TraceFile() = default;  ///< writes nothing
@@ -21,7 +20,7 @@ class TraceFile {
   TraceFile(const DirectoryEntry& folder, std::uint64_t step, const Log& log);
 
   void append(std::string_view bytes);
-  /// The path of the file, which is whole; empty when there is none.
+  /// Completes the file and returns its path; empty if there is none.
   std::string finish();
 
  private:

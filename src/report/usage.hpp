@@ -6,7 +6,7 @@
 
 namespace cifar_mpi::report {
 
-/// The times that efficiencies and verdict are made from, in ns over all sampled steps.
+/// The times that efficiencies and verdict are computed from, in ns over all sampled steps.
 struct Usage {
   std::vector<double> useful;  ///< U(r), by the index of the rank
   double useful_sum = 0.0;

@@ -16,15 +16,15 @@
 namespace cifar_mpi::report {
 namespace {
 
-/// Less of a step is not worth a word.
+/// Smaller shares of a step are not mentioned.
 constexpr double kWorthIt = 0.03;
-/// Where so much of a step does not grow with the batch, or is input, that is what to look at first.
+/// If input, or work that does not grow with the batch, takes this share of a step, the verdict names it first.
 constexpr double kMuch = 0.2;
-/// In steps as short as this a pause or a message costs the same whatever the batch.
+/// In shorter steps a pause or a message costs the same for any batch.
 constexpr double kShortStepMs = 20.0;
-/// Slow ranks for whom less of the waiting is are not slow themselves: it was their turn more often.
+/// If less of the waiting is for slow ranks, they are not slow themselves, but were disturbed more often.
 constexpr double kTheirOwn = 0.85;
-/// Of fewer samples one step that was disturbed can be the verdict.
+/// With fewer samples one disturbed step can decide the verdict.
 constexpr int kFewSteps = 5;
 
 /// "a", "a and b", "a, b and c"
@@ -45,7 +45,7 @@ std::string rank_list(const std::vector<int>& ranks) {
   return "ranks " + enumerate(words);
 }
 
-/// What stands between the parts of the run.
+/// Chooses and words the verdict.
 class Verdict {
  public:
   Verdict(const Efficiencies& efficiencies, const Timeline& timeline)
@@ -73,16 +73,16 @@ class Verdict {
   }
   std::string on_hosts(const std::vector<int>& ranks) const;
   double ms_of(Section section) const { return section_ms_[static_cast<std::size_t>(section)]; }
-  /// Work of a step that is the same for any batch.
+  /// The work of a step that does not depend on the batch.
   double fixed_ms() const {
     return std::max(
         0.0, losses_.useful - ms_of(Section::input) - ms_of(Section::forward) - ms_of(Section::backward));
   }
-  /// Whether the imbalance over all steps is but what is left of one that wanders.
+  /// Whether the imbalance over all steps is only the remainder of one that moves between ranks.
   bool wanders() const { return !slow_.ranks.empty() && slow_.share_of_waiting < kTheirOwn; }
   double imbalance_ms() const { return wanders() ? 0.0 : losses_.imbalance; }
   double wander_ms() const { return losses_.wander + losses_.imbalance - imbalance_ms(); }
-  /// What of a step is the same for any batch.
+  /// The time of a step that does not depend on the batch.
   double per_step_ms() const {
     if (losses_.step >= kShortStepMs) return fixed_ms();
     return fixed_ms() + losses_.wander + losses_.host + losses_.order + losses_.transfer;
@@ -110,7 +110,7 @@ class Verdict {
   bool has_input_ = false;
 };
 
-/// " on node2" where all of them are there.
+/// " on node2" if all of them are there.
 std::string Verdict::on_hosts(const std::vector<int>& ranks) const {
   std::set<std::string> names;
   for (const int rank : ranks) names.insert(host(rank));
@@ -150,7 +150,7 @@ std::string Verdict::wander() const {
   for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 3); ++i)
     words.push_back(concat("rank ", order[i].second, " in ", -order[i].first));
   return concat(
-      "ranks wait ", of_step(wander_ms()), " for one that is another in each step (the slowest was ",
+      "ranks wait ", of_step(wander_ms()), " for a slowest rank that changes from step to step (it was ",
       enumerate(words), " of ", sampled_.steps.size(),
       " steps): other work on these machines, or ranks that share cores; give each its own (mpirun --bind-to "
       "core) and leave one free");
@@ -159,9 +159,9 @@ std::string Verdict::wander() const {
 std::string Verdict::host_work() const {
   const bool between = share_between_steps(sampled_) > 0.5;
   return concat("in ", of_step(losses_.host), " no task runs, mostly ", between ? "between" : "inside of",
-                " steps: the host is at other work; ",
-                between ? "larger --log-every, --check-every and --checkpoint-every do less of it"
-                        : "other work on its cores takes turns with it");
+                " steps: the host does other work; ",
+                between ? "larger --log-every, --check-every and --checkpoint-every reduce it"
+                        : "other processes use its cores");
 }
 
 std::string Verdict::order() const {
@@ -172,8 +172,8 @@ std::string Verdict::order() const {
   if (*most - others >= 0.5 * losses_.order) {
     const int rank = sampled_.ranks[static_cast<std::size_t>(most - between.begin())];
     return concat("ranks wait ", of_step(losses_.order), " for rank ", rank, on_hosts({rank}),
-                  fmt::format(", whose host is at other work between steps ({:.1f} ms): ", *most),
-                  rank == 0 ? "it writes what the run tells; a larger --log-every writes less, and --run-dir "
+                  fmt::format(", whose host does other work between steps ({:.1f} ms): ", *most),
+                  rank == 0 ? "it writes the run's output; a larger --log-every writes less, and --run-dir "
                               "may be on a slow file system"
                             : "look for other work on its cores");
   }
@@ -193,8 +193,8 @@ std::string Verdict::small_batch() const {
   const double faster = what_if_.twice_batch > 0.0 ? 2.0 * what_if_.now / what_if_.twice_batch : 1.0;
   return concat(of_step(all), " of a step do not grow with the batch, ",
                 all - fixed < 0.1 * all
-                    ? std::string("for they are")
-                    : fmt::format("for {:.1f} are waiting and {:.1f}", all - fixed, fixed),
+                    ? std::string("because they are")
+                    : fmt::format("because {:.1f} are waiting and {:.1f}", all - fixed, fixed),
                 " work on weights (update, copies for kernels); twice the batch per rank",
                 twice_the_images(timeline_), fmt::format(" would make {:.1f} times the images/s", faster));
 }
@@ -202,7 +202,7 @@ std::string Verdict::small_batch() const {
 std::string Verdict::slow_input() const {
   return concat(
       "input takes ", of_step(ms_of(Section::input)),
-      "; more --threads per rank share it, a plainer --augment has less of it, and a node short of memory "
+      "; more --threads per rank share it, a simpler --augment reduces it, and a node short of memory "
       "may be reading its images from swap");
 }
 
@@ -223,10 +223,9 @@ std::string Verdict::main_sentence() const {
                                        {losses_.host, &Verdict::host_work},
                                        {losses_.order, &Verdict::order},
                                        {losses_.transfer, &Verdict::transfer}};
-  // Of these no change saves all: half is what to hope for. But waiting inside a node in a short step is for nothing
-  // else.
+  // A change saves at most about half of these, except for waiting inside a node in a short step.
   const bool nothing_else = losses_.step < kShortStepMs && nodes_of(timeline_, sampled_) == 1;
-  // of local steps updates are so many as batches, whatever grows
+  // with local steps there are as many updates as batches
   if (has_input_ && !is_local(timeline_) && per_step_ms() >= kMuch * losses_.step)
     candidates.push_back({(nothing_else ? 1.0 : 0.5) * per_step_ms(), &Verdict::small_batch});
   if (ms_of(Section::input) >= kMuch * losses_.step)
@@ -242,13 +241,13 @@ std::string Verdict::scaling() const {
   const std::string than = concat(" the computing that it took on ", e_.baseline_ranks,
                                   e_.baseline_ranks == 1 ? " rank" : " ranks");
   if (e_.baseline_ranks >= e_.ranks) {
-    return fmt::format("an image takes {:.2f} times{}; a baseline with fewer ranks would tell how it scales",
+    return fmt::format("an image takes {:.2f} times{}; a baseline with fewer ranks would show how it scales",
                        times, than);
   }
   if (times <= 1.05) return fmt::format("an image takes {:.2f} times{}", times, than);
   return fmt::format(
       "an image takes {:.2f} times{}: caches, memory or the clock are shared by more ranks, or a "
-      "smaller batch per rank pays more for what does not grow with it",
+      "smaller batch per rank pays more for work that does not shrink with it",
       times, than);
 }
 
@@ -263,7 +262,7 @@ std::vector<std::string> Verdict::number_lines() const {
   line("parallel efficiency", e_.parallel,
        fmt::format("load balance {:.2f} x serialization {:.2f} x transfer {:.2f}: ranks compute {}",
                    e_.load_balance, e_.serialization, e_.transfer, of_step(losses_.useful)));
-  if (e_.ranks == 1) {  // the others are 1, or say the same
+  if (e_.ranks == 1) {  // the other factors are 1 or equal
     if (e_.computation_scaling) line("computation scaling", *e_.computation_scaling, scaling());
     return lines;
   }
@@ -284,26 +283,26 @@ std::vector<std::string> Verdict::number_lines() const {
   return lines;
 }
 
-/// What the numbers are of, where that is not everything.
+/// Notes on the data that the numbers cover.
 std::vector<std::string> notes(const Efficiencies& e, const Timeline& timeline) {
   std::vector<std::string> lines;
   if (is_local(timeline))
     lines.emplace_back("a step here is all local steps between two averagings, and the averaging");
   if (!e.missing_ranks.empty())
-    lines.push_back(concat(rank_list(e.missing_ranks), " left no samples: the numbers are of the other ",
+    lines.push_back(concat(rank_list(e.missing_ranks), " left no samples: the numbers cover the other ",
                            e.ranks, e.ranks == 1 ? " rank" : " ranks"));
   if (e.left_out_steps > 0)
     lines.push_back(concat(e.left_out_steps, " of ", e.steps + e.left_out_steps,
                            " sampled steps lack a rank and are left out"));
   if (e.steps < kFewSteps)
     lines.push_back(concat("of ", e.steps, e.steps == 1 ? " sampled step" : " sampled steps",
-                           " only: a longer run is surer of it"));
+                           " only: a longer run gives a more reliable verdict"));
   const auto& uncertain = timeline.clock_uncertainty_ns;
   const auto worst = std::max_element(uncertain.begin(), uncertain.end());
   if (worst != uncertain.end() && 1e-6 * static_cast<double>(*worst) > 0.02 * e.step_ms) {
     lines.push_back(
-        fmt::format("clocks of hosts are compared to {:.2f} ms only: what belongs to transfer and what "
-                    "to serialization is uncertain by as much",
+        fmt::format("the clocks of the hosts are known to within {:.2f} ms only: the split between transfer "
+                    "and serialization is as uncertain",
                     1e-6 * static_cast<double>(*worst)));
   }
   return lines;

@@ -198,7 +198,7 @@ std::string warning_for(const std::string& folder) {
   const std::string warnings = testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
   EXPECT_TRUE(warnings.starts_with("warning: cannot write " + folder + ": ")) << warnings;
-  EXPECT_NE(warnings.find("; training goes on"), std::string::npos) << warnings;
+  EXPECT_NE(warnings.find("; training continues"), std::string::npos) << warnings;
   return warnings;
 }
 

@@ -93,7 +93,7 @@ TEST(MetricsReader, NamesTheLinesThatItLeavesOut) {
   ASSERT_EQ(metrics.steps.size(), 2u);
   EXPECT_EQ(metrics.steps[1].step, 20u);
   const std::vector<std::string> expected{
-      "line 3, is left out: expected {",      "line 4, is left out: step 9 stands behind",
+      "line 3, is left out: expected {",      "line 4, is left out: step 9 follows",
       "line 5, is left out: it has no step",  "line 6, is left out: it is neither",
       "line 7, is left out: it has an event", "line 9, is left out: the file ends"};
   ASSERT_EQ(metrics.problems.size(), expected.size());
@@ -106,7 +106,7 @@ TEST(MetricsReader, SaysShortlyWhatIsWrongWithAFileOfSomebodyElse) {
   for (int i = 0; i < 5000; ++i) text += "no line of ours\n";
   const Metrics metrics = read(text);
   ASSERT_EQ(metrics.problems.size(), 12u);
-  EXPECT_NE(metrics.problems[10].find("what follows line 1000 is not read"), std::string::npos);
+  EXPECT_NE(metrics.problems[10].find("lines after line 1000 are not read"), std::string::npos);
   EXPECT_NE(metrics.problems[11].find("990 more lines"), std::string::npos);
 }
 

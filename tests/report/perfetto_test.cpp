@@ -132,7 +132,7 @@ TEST(Perfetto, LetsTheLanesOfADeviceOverlap) {
     EXPECT_TRUE(trace.path(slice.track).starts_with("rank 0"));
   }
   EXPECT_EQ(trace.slices.size(), 7u);
-  EXPECT_EQ(trace.on("rank 0 on node1/steps")[0].notes.at("stretches without room"), 3);
+  EXPECT_EQ(trace.on("rank 0 on node1/steps")[0].notes.at("stretches dropped"), 3);
 }
 
 TEST(Perfetto, DrawsArrowsFromTheLastWritersToTheirSumAndThroughItsRanks) {
@@ -204,7 +204,7 @@ class Traces : public testing::Test {
     const std::string warnings = warnings_of(action);
     EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
     EXPECT_NE(warnings.find(reason), std::string::npos) << warnings;
-    EXPECT_NE(warnings.find("training goes on"), std::string::npos) << warnings;
+    EXPECT_NE(warnings.find("training continues"), std::string::npos) << warnings;
   }
   /// In three pieces.
   std::string write() {

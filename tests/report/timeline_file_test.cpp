@@ -126,8 +126,8 @@ TEST_F(TimelineFiles, AreRefusedWhereTheirPartsDoNotFit) {
         wrong("/tasks/bytes", {1}, U{0}, "dims [1] instead of [2]"),
         wrong("/tasks/first_after", {3}, U{0, 1, 0}, "does not cut 1 entries"),
         wrong("/tasks/first_after", {3}, U{0, kAll, 1}, "does not cut 1 entries"),
-        wrong("/tasks/after", {1}, I{2}, "stands after task 2 of 2"),
-        wrong("/tasks/after", {1}, I{-1}, "stands after task -1 of 2"),
+        wrong("/tasks/after", {1}, I{2}, "has the predecessor 2 of 2"),
+        wrong("/tasks/after", {1}, I{-1}, "has the predecessor -1 of 2"),
         wrong("/steps/step", {2}, U{4, 5}, "instead of [2, 2]"),
         wrong("/steps/end_ns", {1, 2}, I{9, -1}, "lasts from 0 to -1 ns"),
         wrong("/steps/begin_ns", {1, 2}, I{-kHuge, 0}, "lasts from"),
@@ -247,7 +247,7 @@ TEST_F(TimelineOfARun, IsBegunAnewWithAWarningWhereItCannotBeRead) {
     file.finish();
   });
   EXPECT_EQ(lines(warnings), 1u) << warnings;
-  EXPECT_NE(warnings.find("it is not an HDF5 file; it is begun anew"), std::string::npos) << warnings;
+  EXPECT_NE(warnings.find("it is not an HDF5 file; a new one is started"), std::string::npos) << warnings;
   EXPECT_EQ(numbers(read_timeline(path_)), Numbers{3});
 }
 
@@ -279,7 +279,7 @@ TEST_F(TimelineOfARun, IsOneWarningOnAFullDiskAndThereWhenThereIsRoomAgain) {
   });
   EXPECT_EQ(lines(warnings), 1u) << warnings;
   EXPECT_NE(warnings.find(path_), std::string::npos);
-  EXPECT_NE(warnings.find("training goes on"), std::string::npos);
+  EXPECT_NE(warnings.find("training continues"), std::string::npos);
   EXPECT_EQ(numbers(read_timeline(path_)), (Numbers{0, 10, 20, 30}));
   EXPECT_EQ(dir_.files(), 1u);
 }

@@ -92,14 +92,14 @@ TEST(Verdict, RecommendsOverlapWhereThereIsNone) {
                      {kBucket0, 10}, {kUpdate0, 1},    {kBucket1, 6}};
   Timeline run = timeline({{line, line}}, true);
   run.tasks[kBucket0].after = run.tasks[kBucket1].after = {kBackward2};
-  EXPECT_EQ(
-      sentence_of(run),
-      "0.72: ranks wait 16.0 of 57.0 ms for all-reduces between nodes; --overlap on would let it run beside "
-      "backward, --wire bf16 would halve that, twice the batch per rank (256 images) would make 1.2 times "
-      "the "
-      "images/s");
+  EXPECT_EQ(sentence_of(run),
+            "0.72: ranks wait 16.0 of 57.0 ms for all-reduces between nodes; --overlap on would run it "
+            "concurrently with backward, --wire bf16 would halve that, twice the batch per rank (256 images) "
+            "would make 1.2 times "
+            "the "
+            "images/s");
   run.tasks[kBucket1].kind = engine::TaskKind::work;  // a model with one bucket
-  EXPECT_NE(sentence_of(run).find("a smaller --bucket-mib would let a part of it start sooner"),
+  EXPECT_NE(sentence_of(run).find("a smaller --bucket-mib would start a part of it sooner"),
             std::string::npos)
       << sentence_of(run);
 }
@@ -120,10 +120,9 @@ TEST(Verdict, RecommendsSharedMemoryInsideANode) {
   run.collective = "window";
   EXPECT_EQ(sentence_of(run).find("--all-reduce"), std::string::npos);
   run.collective = "server, rank 2";
-  EXPECT_EQ(
-      sentence_of(run),
-      "0.80: ranks wait 10.0 of 51.0 ms for the servers inside the node; more --servers would share what "
-      "they do, twice the batch per rank (256 images) would make 1.1 times the images/s");
+  EXPECT_EQ(sentence_of(run),
+            "0.80: ranks wait 10.0 of 51.0 ms for the servers inside the node; more --servers would share "
+            "their work, twice the batch per rank (256 images) would make 1.1 times the images/s");
 }
 
 // What is in every local step is not made rarer by another batch.
@@ -212,7 +211,8 @@ TEST(Verdict, SaysThatTheSlowestRankIsAnotherInEachStep) {
   const std::vector<std::string> lines =
       verdict_of(timeline({{slow, fast}, {fast, slow}, {fast, slow}, {slow, fast}}));
   const std::string sentence =
-      "ranks wait 5.0 of 50.0 ms for one that is another in each step (the slowest was rank 0 in 2 and rank "
+      "ranks wait 5.0 of 50.0 ms for a slowest rank that changes from step to step (it was rank 0 in 2 and "
+      "rank "
       "1 in 2 of 4 "
       "steps): other work on these machines, or ranks that share cores; give each its own (mpirun --bind-to "
       "core) and "
@@ -228,9 +228,9 @@ TEST(Verdict, TakesTheRestOfAWanderingImbalanceForNoSlowRank) {
   const auto line = [](double ms, double waits) { return Line{{kBackward1, ms}, {kBucket0, waits}}; };
   const std::vector<std::string> lines = verdict_of(
       timeline({{line(70, 0), line(50, 20)}, {line(50, 10), line(60, 0)}, {line(70, 0), line(50, 20)}}));
-  EXPECT_TRUE(lines.front().starts_with(
-      "0.88: ranks wait 8.3 of 66.7 ms for one that is another in each step (the slowest "
-      "was rank 0 in 2 and rank 1 in 1 of 3 steps): "))
+  EXPECT_TRUE(
+      lines.front().starts_with("0.88: ranks wait 8.3 of 66.7 ms for a slowest rank that changes from step "
+                                "to step (it was rank 0 in 2 and rank 1 in 1 of 3 steps): "))
       << lines.front();
   EXPECT_EQ(line_of(lines, "load balance  "), "load balance             0.92  see load balance per step");
 }
@@ -249,14 +249,13 @@ TEST(Verdict, SaysThatRanksAreSlowInDifferentTasks) {
 TEST(Verdict, NamesWorkOfTheHostBetweenStepsAndInsideOfThem) {
   const Line between = {{kForward, 20}, {kBackward1, 20}, {kUpdate0, 2}, {kNobody, 8}};
   EXPECT_EQ(sentence_of(timeline({{between, between}})),
-            "0.84: in 8.0 of 50.0 ms no task runs, mostly between steps: the host is at other work; larger "
+            "0.84: in 8.0 of 50.0 ms no task runs, mostly between steps: the host does other work; larger "
             "--log-every, "
-            "--check-every and --checkpoint-every do less of it");
+            "--check-every and --checkpoint-every reduce it");
   const Line inside = {{kForward, 20}, {kNobody, 8}, {kBackward1, 20}, {kUpdate0, 2}};
   EXPECT_EQ(sentence_of(timeline({{inside, inside}})),
-            "0.84: in 8.0 of 50.0 ms no task runs, mostly inside of steps: the host is at other work; other "
-            "work on its "
-            "cores takes turns with it");
+            "0.84: in 8.0 of 50.0 ms no task runs, mostly inside of steps: the host does other work; other "
+            "processes use its cores");
 }
 
 // 2 of 5 ms are updates: twice the batch makes 256 images in 8 ms of 128 in 5, 1.25 times.
@@ -274,12 +273,12 @@ TEST(Verdict, NamesTheRankWhoseHostIsAtOtherWorkBetweenSteps) {
   };
   let_wait(0);
   EXPECT_EQ(sentence_of(run),
-            "0.57: ranks wait 30.0 of 72.0 ms for rank 0 on node1, whose host is at other work between steps "
-            "(30.0 ms): it writes what the run tells; a larger --log-every writes less, and --run-dir may be "
+            "0.57: ranks wait 30.0 of 72.0 ms for rank 0 on node1, whose host does other work between steps "
+            "(30.0 ms): it writes the run's output; a larger --log-every writes less, and --run-dir may be "
             "on a slow file system");
   let_wait(1);
   EXPECT_EQ(sentence_of(run),
-            "0.57: ranks wait 30.0 of 72.0 ms for rank 1 on node1, whose host is at other work between steps "
+            "0.57: ranks wait 30.0 of 72.0 ms for rank 1 on node1, whose host does other work between steps "
             "(30.0 ms): look for other work on its cores");
 }
 
@@ -287,10 +286,11 @@ TEST(Verdict, SaysThatTheBatchIsTooSmall) {
   const Line line = {{kAugment, 0.2}, {kForward, 1.3}, {kBackward1, 1.5}, {kUpdate0, 1.5}, {kUpdate1, 0.5}};
   Timeline run = timeline({{line, line}});
   run.images_per_rank = 8;
-  EXPECT_EQ(sentence_of(run),
-            "1.00: 2.0 of 5.0 ms of a step do not grow with the batch, for they are work on weights (update, "
-            "copies for "
-            "kernels); twice the batch per rank (16 images) would make 1.2 times the images/s");
+  EXPECT_EQ(
+      sentence_of(run),
+      "1.00: 2.0 of 5.0 ms of a step do not grow with the batch, because they are work on weights (update, "
+      "copies for "
+      "kernels); twice the batch per rank (16 images) would make 1.2 times the images/s");
   run.tasks[kAugment].name =
       "something else";  // where layers cannot be told from the rest, nothing is said of it
   EXPECT_EQ(sentence_of(run).find("batch"), std::string::npos) << sentence_of(run);
@@ -303,11 +303,11 @@ TEST(Verdict, CountsWaitingInShortStepsAsTooSmallABatch) {
     return Line{{kAugment, 0.2 * k}, {kForward, 1.3 * k}, {kBackward1, k},    {kBackward2, 0.5 * k},
                 {kBucket0, k},       {kUpdate0, 1.5 * k}, {kUpdate1, 0.5 * k}};
   };
-  EXPECT_EQ(
-      sentence_of(timeline({{step(1), step(1)}})),
-      "0.83: 3.0 of 6.0 ms of a step do not grow with the batch, for 1.0 are waiting and 2.0 work on weights "
-      "(update, copies for kernels); twice the batch per rank (256 images) would make 1.4 times the "
-      "images/s");
+  EXPECT_EQ(sentence_of(timeline({{step(1), step(1)}})),
+            "0.83: 3.0 of 6.0 ms of a step do not grow with the batch, because 1.0 are waiting and 2.0 work "
+            "on weights "
+            "(update, copies for kernels); twice the batch per rank (256 images) would make 1.4 times the "
+            "images/s");
   EXPECT_TRUE(sentence_of(timeline({{step(10), step(10)}}))
                   .starts_with("0.83: ranks wait 10.0 of 60.0 ms for bucket 0"));
 }
@@ -324,9 +324,8 @@ TEST(Verdict, BlamesTheBatchForWaitingInsideANodeInShortSteps) {
 TEST(Verdict, SaysThatInputIsSlow) {
   const Line line = {{kAugment, 15}, {kForward, 15}, {kBackward1, 15}, {kUpdate0, 1}};
   EXPECT_EQ(sentence_of(timeline({{line, line}})),
-            "1.00: input takes 15.0 of 46.0 ms; more --threads per rank share it, a plainer --augment has "
-            "less of it, "
-            "and a node short of memory may be reading its images from swap");
+            "1.00: input takes 15.0 of 46.0 ms; more --threads per rank share it, a simpler --augment "
+            "reduces it, and a node short of memory may be reading its images from swap");
 }
 
 TEST(Verdict, TellsOfComputationScaling) {
@@ -335,11 +334,11 @@ TEST(Verdict, TellsOfComputationScaling) {
   EXPECT_EQ(line_of(verdict(efficiencies(run, baseline), run), "computation scaling"),
             "computation scaling      0.83  an image takes 1.20 times the computing that it took on 1 rank: "
             "caches, memory "
-            "or the clock are shared by more ranks, or a smaller batch per rank pays more for what does not "
-            "grow with it");
+            "or the clock are shared by more ranks, or a smaller batch per rank pays more for work that does "
+            "not shrink with it");
   EXPECT_EQ(line_of(verdict(efficiencies(run, run), run), "computation scaling"),
             "computation scaling      1.00  an image takes 1.00 times the computing that it took on 2 ranks; "
-            "a baseline with fewer ranks would tell how it scales");
+            "a baseline with fewer ranks would show how it scales");
 }
 
 TEST(Verdict, SaysWhatItIsNotOf) {
@@ -351,12 +350,11 @@ TEST(Verdict, SaysWhatItIsNotOf) {
   some.clock_uncertainty_ns = {0, 0, 1'500'000, 0};
   const std::vector<std::string> lines = verdict_of(some);
   EXPECT_EQ(std::vector<std::string>(lines.end() - 4, lines.end()),
-            (std::vector<std::string>{
-                "ranks 1 and 3 left no samples: the numbers are of the other 2 ranks",
-                "1 of 2 sampled steps lack a rank and are left out",
-                "of 1 sampled step only: a longer run is surer of it",
-                "clocks of hosts are compared to 1.50 ms only: what belongs to transfer and what "
-                "to serialization is uncertain by as much"}));
+            (std::vector<std::string>{"ranks 1 and 3 left no samples: the numbers cover the other 2 ranks",
+                                      "1 of 2 sampled steps lack a rank and are left out",
+                                      "of 1 sampled step only: a longer run gives a more reliable verdict",
+                                      "the clocks of the hosts are known to within 1.50 ms only: the split "
+                                      "between transfer and serialization is as uncertain"}));
 }
 
 }  // namespace

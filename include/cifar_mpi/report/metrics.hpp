@@ -12,7 +12,7 @@
 
 namespace cifar_mpi::report {
 
-/// What a log line says.
+/// The content of a log line.
 struct StepReport {
   std::uint64_t step = 0;  ///< completed steps
   std::uint64_t total_steps = 0;
@@ -32,17 +32,18 @@ struct StepReport {
   int slowest_rank = -1;  ///< that of compute_ms_max; -1: unknown
   double exposed_communication_ms =
       -1.0;  ///< of a step, in which rank 0 was in collectives; below 0: unknown
-  /// Since this process began to train, where there are servers. Of those read from a file the last report alone has them.
+  /// Since this process began to train, if there are servers. Of the reports read from a file only the last
+  /// one has them.
   std::optional<comm::PushCounts> pushes;
 };
 
-/// For people: what servers made of the pushes, and the bytes of those of the busiest worker and server.
+/// A text for the log: how many pushes servers applied, and the bytes of the busiest worker and server.
 std::string pushes_text(const comm::PushCounts& pushes);
 
 /// The least staleness that this share of the pushes does not exceed.
 std::uint64_t staleness_quantile(const comm::PushCounts& pushes, double share);
 
-/// What an evaluation on the test split found.
+/// The result of an evaluation on the test split.
 struct EvaluationReport {
   std::uint64_t step = 0;
   double epoch = 0.0;
@@ -50,12 +51,12 @@ struct EvaluationReport {
   double cross_entropy = 0.0;
 };
 
-/// What happens to a run as a whole.
+/// Events of a whole run.
 enum class RunEventKind {
   start,
   resume,  ///< from a checkpoint
   stop,    ///< on request, or because time ran out
-  fault,   ///< the ranks agreed that it cannot go on
+  fault,   ///< the ranks agreed that the run cannot continue
   end,     ///< done
 };
 constexpr auto names_of(RunEventKind) {
@@ -69,29 +70,28 @@ constexpr auto names_of(RunEventKind) {
 struct RunEvent {
   RunEventKind kind = RunEventKind::start;
   std::uint64_t step = 0;  ///< completed steps
-  std::string time;        ///< wall time, for people
-  std::string
-      text;  ///< of a stop or a fault: why; of a resume: how the start before it ended, "" when nobody knows
+  std::string time;        ///< wall time, for display
+  std::string text;   ///< of a stop or a fault: why; of a resume: how the previous start ended, "" if unknown
   int ranks = 0;      ///< of a start or resume, like those below
   std::string hosts;  ///< "node1 x 4, node2 x 4"
   std::uint64_t global_batch = 0;
   std::uint64_t total_steps = 0;
   std::uint64_t reached =
-      0;  ///< the last step that the start before told of; what lies behind `step` is done again
+      0;  ///< the last step that the previous start reported; steps after `step` are repeated
 };
 
-/// RUN_DIR/metrics.jsonl: one JSON object per line, training reports, evaluations and events; the first line of a
-/// new file says format and version. Rank 0 only.
+/// RUN_DIR/metrics.jsonl: one JSON object per line, training reports, evaluations and events; the first line
+/// of a new file says format and version. Rank 0 only.
 ///
-/// A line is in the system's hands when `write` returns. When one cannot be written the user is warned once
-/// and the run goes on: a full disk costs lines, not the run.
+/// When `write` returns, the system has the line. If a line cannot be written, one warning is printed and the
+/// run continues: a full disk costs lines, not the run.
 class MetricsFile {
  public:
   MetricsFile() = default;
-  /// Opens for appending, after cutting off what lies behind `step` (a resumed run writes those lines again)
-  /// and lines that a kill has torn. With `evaluates_again` also the evaluations of `step` itself go, which a
-  /// run killed at its very end repeats. Throws Error{io} with the system's reason, or for a file of another version; the
-  /// file is then as it was.
+  /// Opens for appending, after removing the lines of steps after `step` (a resumed run writes them again)
+  /// and lines torn by a kill. With `evaluates_again` also removes the evaluations of `step` itself, which a
+  /// run killed at its very end repeats. Throws Error{io} with the system's reason, or for a file of another
+  /// version; the file is then unchanged.
   MetricsFile(const DirectoryEntry& file, std::uint64_t step, const Log& log = Log(),
               bool evaluates_again = false);
 
@@ -99,7 +99,7 @@ class MetricsFile {
   void write(const EvaluationReport& report);
   void write(const RunEvent& event);
 
-  /// The last step that stood in the file before it was cut back.
+  /// The last step in the file before it was cut back.
   std::uint64_t reached() const { return reached_; }
 
  private:

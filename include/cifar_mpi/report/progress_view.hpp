@@ -12,14 +12,14 @@ namespace cifar_mpi::report {
 /// "2026-11-20 06:17:35.123: step 100, loss = 3.42 (5012.3 examples/sec; 0.051 sec/batch)"
 std::string log_line(const StepReport& report, const std::string& time);
 
-/// How a number went on from the first report to the last: a character for each stretch of the way, of equally many
-/// reports, higher where their mean is higher between the least and the greatest of them.
+/// The course of a number over all reports: each character stands for the same number of reports; its height
+/// is their mean, between the least and the greatest of all.
 class Sparkline {
  public:
-  /// What is not finite is left out.
+  /// Values that are not finite are left out.
   void add(double value);
-  /// Of at most `characters` (each one column wide), fewer while there are fewer values; eighths of a block, or in
-  /// ASCII _ . - = + *.
+  /// Of at most `characters` (each one column wide), fewer while there are fewer values; eighths of a block,
+  /// or in ASCII _ . - = + *.
   std::string text(int characters, bool utf8) const;
 
  private:
@@ -33,14 +33,14 @@ class Sparkline {
   std::size_t values_per_mean_ = 1;
 };
 
-/// A line of less than `columns` columns, at least one. What does not fit goes, in this order: the slowest rank, the
-/// epoch, the sparkline, the speed, the loss, the time left, the step. A bar takes what is left over.
+/// A line of less than `columns` columns, at least one. Parts that do not fit are left out, in this order: the slowest
+/// rank, the epoch, the sparkline, the speed, the loss, the time left, the step. A bar fills the remaining columns.
 std::string progress_line(const StepReport& report, const Sparkline& loss, int columns, bool utf8);
 
-/// What people see: the tutorial's line every few steps, or one moving line when standard output is a terminal.
+/// The output of a run: the tutorial's line every few steps, or one moving line when standard output is a terminal.
 class ProgressView {
  public:
-  /// `columns` is asked each time, for terminals change their size: 0 for plain lines.
+  /// `columns` is called each time, because terminals change their size; 0 means plain lines.
   ProgressView(const Log& log, std::function<int()> columns, bool utf8)
       : log_(log), columns_(std::move(columns)), utf8_(utf8) {}
   ~ProgressView() { clear(); }

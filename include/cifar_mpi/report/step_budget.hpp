@@ -22,23 +22,23 @@ constexpr auto names_of(Section) {
                                        {"other", Section::other}});
 }
 
-/// What people call it in a report of this run: where servers make the updates, nothing is all-reduced.
+/// The title of a section in a report of this run; with servers there is no all-reduce.
 std::string_view title_of(Section section, const Timeline& timeline);
 
-/// To which section each task of the timeline belongs.
+/// The section of each task of the timeline.
 std::vector<Section> sections_of(const Timeline& timeline);
 
 /// Where the time of a step goes on each rank, means over the sampled steps.
 ///
-/// Every moment counts once: under the work that runs, where several tasks run at once under the one that began
-/// first; only where no work runs under an all-reduce, which is then exposed; else under `other`. So the
-/// sections of a rank add up to its step.
+/// Every moment counts once: under the work that runs, where several tasks run at once under the one that
+/// began first; only where no work runs under an all-reduce, which is then exposed; else under `other`. So
+/// the sections of a rank add up to its step.
 struct StepBudget {
-  std::vector<int> ranks;  ///< that were seen, ascending; of the next two the index
+  std::vector<int> ranks;  ///< recorded ranks, ascending; their indices index the next two
   std::array<std::vector<double>, kSections> section_ms;
   std::vector<double> step_ms;
 };
-/// Of the steps in which all ranks that were seen at all are seen, as `efficiencies` takes them.
+/// Over the steps that all recorded ranks have, like `efficiencies`.
 StepBudget step_budget(const Timeline& timeline);
 
 }  // namespace cifar_mpi::report

@@ -6,17 +6,17 @@
 
 #include "cifar_mpi/engine/program.hpp"
 
-/// When each task of each rank ran, in a few steps of a run: what the efficiencies, the verdict and the traces
-/// are made from.
+/// The times at which each task of each rank ran, in a few steps of a run. Efficiencies, verdict and traces
+/// are computed from them.
 ///
-/// All times are nanoseconds on rank 0's steady clock; those of other hosts are translated to it, as exactly as
-/// `Timeline::clock_uncertainty_ns` says.
+/// All times are nanoseconds on rank 0's steady clock; those of other hosts are converted to it with the
+/// uncertainty `Timeline::clock_uncertainty_ns`.
 namespace cifar_mpi::report {
 
 /// A stretch of time of one task on one rank.
 ///
-/// On the host a thread is charged to one task at a time: slices do not overlap, a collective has one for each
-/// stretch in which it was started, polled or waited for, and a task that lets collectives move between its
+/// On the host a thread is charged to one task at a time: slices do not overlap, a collective has one for
+/// each stretch in which it was started, polled or waited for, and a task that polls collectives between its
 /// pieces has several. On a device each task has one, and those of different lanes overlap.
 struct Slice {
   std::int32_t task = 0;  ///< index into Timeline::tasks
@@ -31,21 +31,22 @@ struct TimelineTask {
   std::string name;
   engine::LaneId lane = engine::kCompute;
   engine::TaskKind kind = engine::TaskKind::work;
-  std::uint64_t bytes = 0;  ///< of a collective: what it sums
-  /// Indices into Timeline::tasks. Of a collective: the work tasks behind which its lane may start it (the last
-  /// writer of its bucket). Of a work task: the collectives that its lane has waited for before it.
+  std::uint64_t bytes = 0;  ///< of a collective: the bytes it sums
+  /// Indices into Timeline::tasks. Of a collective: the work tasks after which its lane may start it (the
+  /// last writer of its bucket). Of a work task: the collectives that its lane has waited for.
   std::vector<std::int32_t> after;
 
   bool operator==(const TimelineTask&) const = default;
 };
 
-/// One rank in one step: from the beginning of its first task to the beginning of the next replay's, so what
-/// the host did in between is in it.
+/// One rank in one step: from the beginning of its first task to the beginning of the next replay's, so it
+/// includes the host's work in between.
 struct RankStep {
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
   std::vector<Slice> slices;  ///< in the order of their beginnings; empty: this rank's step is missing
-  std::uint64_t dropped = 0;  ///< stretches that found no room; of such a step times are too small
+  std::uint64_t dropped =
+      0;  ///< stretches for which there was no space; the times of such a step are too small
 
   bool operator==(const RankStep&) const = default;
 };
@@ -61,9 +62,9 @@ struct Timeline {
   };
 
   std::string program;     ///< the step program's name
-  std::string collective;  ///< which algorithm sums the gradients
+  std::string collective;  ///< the algorithm that sums the gradients
   std::string wire;        ///< the type in which it sends them
-  /// --reproducible: sums are the same on any number of ranks, for which other options have to stay as they are.
+  /// --reproducible: sums are the same on any number of ranks, which rules out changes of other options.
   bool reproducible = false;
   std::uint64_t images_per_rank = 0;               ///< of a step
   std::vector<TimelineTask> tasks;                 ///< by TaskId
@@ -74,7 +75,7 @@ struct Timeline {
   bool operator==(const Timeline&) const = default;
 };
 
-/// Name of a program that is all local steps between two averagings.
+/// Name of a program that consists of all local steps between two averagings.
 inline constexpr const char* kLocalSteps = "local steps";
 inline bool is_local(const Timeline& timeline) { return timeline.program == kLocalSteps; }
 

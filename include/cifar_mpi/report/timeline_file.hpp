@@ -28,31 +28,30 @@ namespace cifar_mpi::report {
 /// Throws Error{io}.
 void write_timeline(const DirectoryEntry& file, const Timeline& timeline);
 
-/// The file may be a stranger's: what it says fits together, or Error{checkpoint} is thrown, which says in a sentence
-/// what does not.
+/// The file is untrusted. Throws Error{checkpoint} with a sentence unless its content is consistent.
 Timeline read_timeline(const DirectoryEntry& file);
 
-/// timeline.h5 of a run that trains: written whole, beside training, each time that there is more. Rank 0 only.
+/// timeline.h5 of a run that trains: rewritten in the background each time that steps are added. Rank 0 only.
 ///
-/// It holds the last steps that fit into 64 MiB, at least those of the last `add`. When it cannot be written (disk
-/// full, folder gone) the user is warned once and the run goes on.
+/// It holds the last steps that fit into 64 MiB, at least those of the last `add`. If it cannot be written
+/// (disk full, folder gone), one warning is printed and the run continues.
 class TimelineFile {
  public:
   static constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
 
-  /// Goes on with the steps before `step` of the file that is there, if they are of the same program on the same hosts;
-  /// what cannot be read is a warning, and begun anew. `head` is a timeline without steps.
+  /// Keeps the steps before `step` of an existing file, if they are of the same program on the same hosts.
+  /// Warns about a file that cannot be read and starts a new one. `head` is a timeline without steps.
   TimelineFile(DirectoryEntry file, Timeline head, std::uint64_t step, const Log& log,
                std::uint64_t most_bytes = kMostBytes);
-  /// Waits for what is being written.
+  /// Waits for the file being written.
   ~TimelineFile() = default;
   TimelineFile(const TimelineFile&) = delete;
   TimelineFile& operator=(const TimelineFile&) = delete;
 
-  /// Steps behind all before. Begins to write, unless a file is being written: the next call or `finish` then does.
-  /// The uncertainties hold for these steps; the file has the largest.
+  /// Adds later steps. Begins to write, unless a file is being written: then the next call or `finish` writes
+  /// them. The uncertainties are of these steps; the file has the largest.
   void add(std::vector<Timeline::Step> steps, const std::vector<std::int64_t>& clock_uncertainty_ns);
-  /// Returns when all is on the disk, or was warned of.
+  /// Returns when all steps are on the disk or a warning was printed.
   void finish();
 
  private:
@@ -68,7 +67,7 @@ class TimelineFile {
   const DirectoryEntry entry_;
   Log log_;
   const std::uint64_t most_bytes_;
-  Timeline timeline_;           ///< the thread's while it writes
+  Timeline timeline_;           ///< owned by the thread while it writes
   std::vector<Added> waiting_;  ///< not in the timeline yet
   bool warned_ = false;
   std::future<std::string> in_flight_;  ///< why it could not be written; its destructor waits

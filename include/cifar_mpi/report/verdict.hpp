@@ -10,12 +10,12 @@ namespace cifar_mpi::report {
 
 /// Why more ranks are not faster, and what to try.
 ///
-/// The first line is the parallel efficiency and one sentence that names what costs most, with its time in a step:
-/// "0.71: ranks wait 8.1 of 52.0 ms for bucket 2 between nodes; …". What an option would gain is replayed from the
-/// timeline: what is measured of tasks and of the network is put together anew, half as long or twice as long.
-/// The other lines are one for each number, in the order of Efficiencies.
+/// The first line is the parallel efficiency and one sentence that names what costs most, with its time in a
+/// step: "0.71: ranks wait 8.1 of 52.0 ms for bucket 2 between nodes; …". The gain of an option is replayed
+/// from the timeline, with the measured times of tasks and network halved or doubled. Then follows one line
+/// for each number, in the order of Efficiencies.
 ///
-/// `efficiencies` must be of this timeline. Without a step there is the one line that says so.
+/// `efficiencies` must be of this timeline. Without a step there is one line that says so.
 std::vector<std::string> verdict(const Efficiencies& efficiencies, const Timeline& timeline);
 
 }  // namespace cifar_mpi::report
