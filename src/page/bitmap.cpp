@@ -32,7 +32,7 @@ std::string Bitmap::address() const {
   put(2835, 4);  // pixels of a metre
   put(2835, 4);
   put(0, 8);
-  for (int y = height_ - 1; y >= 0; --y) {  // from below
+  for (int y = height_ - 1; y >= 0; --y) {  // from bottom to top
     const auto row = pixels_.begin() + static_cast<std::ptrdiff_t>(row_bytes * static_cast<std::size_t>(y));
     file.insert(file.end(), row, row + static_cast<std::ptrdiff_t>(row_bytes));
     file.resize(file.size() + padded - row_bytes);

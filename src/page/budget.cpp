@@ -24,8 +24,8 @@ std::string scrolled(const std::string& label, const std::string& table) {
                 "</div>");
 }
 
-/// Which ranks are shown, as indices into the budget: all, or of many those with the longest steps of their own work
-/// and those with the shortest.
+/// The ranks shown, as indices into the budget: all, or, of many, those with the longest and those with the
+/// shortest work in a step.
 std::vector<std::size_t> shown_ranks(const StepBudget& budget) {
   constexpr std::size_t kMost = 24;
   std::vector<std::size_t> order(budget.ranks.size());
@@ -169,16 +169,17 @@ std::string budget_html(const Run& run) {
   if (budget.ranks.empty() || *std::max_element(budget.step_ms.begin(), budget.step_ms.end()) <= 0.0)
     return {};
   const std::vector<std::size_t> shown = shown_ranks(budget);
-  const std::string which = shown.size() < budget.ranks.size()
-                                ? concat(" Of ", budget.ranks.size(),
-                                         " ranks those that work longest, and those that work shortest.")
-                                : std::string();
+  const std::string which =
+      shown.size() < budget.ranks.size()
+          ? concat(" Of ", budget.ranks.size(),
+                   " ranks, those with the longest and those with the shortest work are shown.")
+          : std::string();
   const bool served = is_served(timeline);
   const std::string note = concat(
       "<p class=\"note\">Mean of ", timeline.steps.size(), " sampled steps, ", timeline.steps.front().step,
       " to ", timeline.steps.back().step, served ? "; update by " : "; all-reduce ",
-      html(timeline.collective), ", sent as ", html(timeline.wire), ". What of ",
-      served ? "pushes" : "the all-reduce", " runs beside work does not count as exposed.", which, "</p>");
+      html(timeline.collective), ", sent as ", html(timeline.wire), ". The part of ",
+      served ? "pushes" : "the all-reduce", " that overlaps work does not count as exposed.", which, "</p>");
   return concat("<figure>", note, bars(timeline, budget, shown), rank_table(timeline, budget, shown),
                 task_table(timeline), "</figure>");
 }

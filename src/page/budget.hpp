@@ -7,8 +7,8 @@
 
 namespace cifar_mpi::page {
 
-/// How well the ranks of a run are used, and why not better: the lines of report::verdict; nothing where the run has no
-/// timeline. `baseline` may be null.
+/// The utilization of the ranks of a run: the lines of report::verdict; empty if the run has no timeline.
+/// `baseline` may be null.
 std::vector<std::string> verdict_of(const Run& run, const report::Timeline* baseline);
 
 /// The same for a page: the sentence, and a table of the numbers.

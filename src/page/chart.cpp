@@ -22,10 +22,10 @@ struct Scales {
   Scale y;
 };
 
-/// Whether a value has a place in a picture. NaN has none, nor has what is so large that differences of it overflow.
+/// Whether a value can be drawn: not NaN, and not so large that differences overflow.
 bool has_place(double value) { return std::abs(value) <= 1e100; }
 
-/// Ranges that hold all values that have a place.
+/// The ranges of all values that can be drawn.
 Scales scales_of(const Chart& chart) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   AxisValues x_low, x_high;
@@ -59,7 +59,7 @@ Scales scales_of(const Chart& chart) {
     scale.high *= unit;
     for (double& tick : scale.ticks) tick *= unit;
   }
-  const double room = 0.02 * (high - low);  // no line on the upper edge, and no share above 100 %
+  const double room = 0.02 * (high - low);  // keeps lines off the upper edge, and shares at most 100 %
   scales.y = scale_for(
       low, chart.unit == Unit::share && high <= 1.0 ? std::min(1.0, high + room) : high + room, 4, true);
   return scales;
@@ -88,7 +88,7 @@ std::string position_text(double value, Axis axis) {
   return {};
 }
 
-/// Where points lie in the picture, in whole numbers.
+/// Converts values to whole-number positions in the picture.
 class Canvas {
  public:
   Canvas(const Scale& x, const Scale& y) : x_(x), y_(y) {}
@@ -122,7 +122,7 @@ std::string line_path(const Series& series, const Canvas& canvas, std::size_t ax
   return path;
 }
 
-/// A line of no length with round ends is a dot that stretching leaves round.
+/// A line of length 0 with round ends is a dot that stays round when stretched.
 std::string dots_path(const Series& series, const Canvas& canvas, std::size_t axis) {
   std::string path;
   for (const Point& point : series.points) {
@@ -155,7 +155,7 @@ std::string grid(const Scales& scales, std::size_t axis) {
   return concat("<path class=\"grid\" d=\"", path, "\"/>");
 }
 
-/// What a picture says, for those who do not see it.
+/// The text alternative of a picture.
 std::string description(const Chart& chart, std::size_t axis) {
   const auto kind = static_cast<Axis>(axis);
   std::string text = concat(chart.title, " over ", kAxisNames[axis], ", ", chart.series.size(),
@@ -236,7 +236,7 @@ std::string legend(const Chart& chart) {
   return list + "</ul>";
 }
 
-/// Some of the points of each line: as many as one reads.
+/// A table of some points of each line.
 std::string table(const Chart& chart) {
   constexpr std::size_t kRows = 24;
   std::string rows;
@@ -266,7 +266,7 @@ std::string table(const Chart& chart) {
 }  // namespace
 
 Scale scale_for(double low, double high, int wanted, bool whole_ends) {
-  // Of smaller numbers no share has all its digits (below 1e-307 the least ones have none), so they count as 0.
+  // Fractions of smaller numbers lose digits (below 1e-307 all of them), so these count as 0.
   constexpr double kLeast = 1e-100;
   if (std::abs(low) < kLeast) low = 0.0;
   if (std::abs(high) < kLeast) high = 0.0;
@@ -319,7 +319,7 @@ std::string figure_html(const Chart& chart) {
   return concat("<figure id=\"", chart.id, "\"><figcaption><h3>", html(chart.title), "</h3>", note,
                 "</figcaption>", legend(chart), "<div class=\"plot\" data-chart=\"", chart.id,
                 "\" tabindex=\"0\" role=\"group\" aria-label=\"", html(chart.title),
-                ": the left and right arrow keys tell the values\">", pictures,
+                ": the left and right arrow keys show the values\">", pictures,
                 "<div class=\"cross\" hidden></div><div class=\"tip\" role=\"status\" hidden></div></div>",
                 table(chart), "</figure>\n");
 }

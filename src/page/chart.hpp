@@ -8,7 +8,7 @@
 
 namespace cifar_mpi::page {
 
-/// Over what a curve is drawn; the reader chooses.
+/// The horizontal axis of a curve; the reader chooses it.
 enum class Axis { step, epoch, time };
 inline constexpr std::size_t kAxes = 3;
 using AxisValues = std::array<double, kAxes>;  ///< by Axis; seconds
@@ -16,7 +16,7 @@ using AxisValues = std::array<double, kAxes>;  ///< by Axis; seconds
 /// A point of a curve; NaN: there is none.
 struct Point {
   AxisValues x{};
-  double low = 0.0;  ///< of the values that it stands for
+  double low = 0.0;  ///< of the values that it represents
   double value = 0.0;
   double high = 0.0;
 };
@@ -27,15 +27,15 @@ struct Series {
   std::string name;
   int style = 0;      ///< below kStyles
   bool dots = false;  ///< each point has one
-  std::string band;   ///< what lies between low and high, for the legend; empty: not drawn
+  std::string band;   ///< the meaning of the range from low to high, for the legend; empty: not drawn
   std::vector<Point> points;
-  double told = std::nan("");  ///< in the legend; NaN: the last value
+  double told = std::nan("");  ///< the value in the legend; NaN: the last value
 };
 
-/// Something that happened, on the axis.
+/// An event on the axis.
 struct Mark {
   AxisValues x{};
-  std::string letter;  ///< beside the line
+  std::string letter;  ///< next to the line
   std::string text;
   int style = -1;  ///< below kStyles: the colour of that line
 };
@@ -52,17 +52,17 @@ struct Chart {
   std::vector<Mark> marks;
 };
 
-/// A range that an axis shows, and where it has its lines.
+/// The range of an axis and the places of its grid lines.
 struct Scale {
   double low = 0.0;
   double high = 1.0;
   std::vector<double> ticks;
 
-  /// Where `value` lies, from 0 to 1.
+  /// The relative position of `value`, from 0 to 1.
   double place(double value) const { return (value - low) / (high - low); }
 };
 
-/// About `wanted` lines at 1, 2 or 5 times a power of ten. Where `whole_ends`, the range ends at lines.
+/// About `wanted` lines at 1, 2 or 5 times a power of ten. With `whole_ends`, the range ends at lines.
 Scale scale_for(double low, double high, int wanted, bool whole_ends);
 
 /// The value as the axis, the legend and the table show it.
@@ -71,7 +71,7 @@ std::string show(double value, Unit unit);
 /// The figure: title, legend, a picture for each axis with its text alternative, and a table of some of its values.
 std::string figure_html(const Chart& chart);
 
-/// What the page's script reads for the values under the pointer: a JSON object.
+/// The data for the page's script, which shows the values under the pointer: a JSON object.
 std::string figure_json(const Chart& chart);
 
 }  // namespace cifar_mpi::page

@@ -8,14 +8,14 @@
 namespace cifar_mpi::page {
 namespace {
 
-constexpr std::size_t kMostInTable = 24;  // classes; more are no longer read as a table
+constexpr std::size_t kMostInTable = 24;  // classes; with more, the table is unreadable
 constexpr std::size_t kMostMistakes = 20;
 
 std::string name_of(const run::EvaluationFile& evaluation, std::size_t c) {
   return html(shortened(evaluation.label_names[c], 40));
 }
 
-/// Shares of each row: how much of a class was taken for which.
+/// The share of each prediction in a class, by row.
 std::string matrix(const run::EvaluationFile& evaluation) {
   const std::size_t classes = evaluation.label_names.size();
   std::string head = "<tr><th scope=\"col\" class=\"word\">is, taken for →</th>", rows;
@@ -40,7 +40,7 @@ std::string matrix(const run::EvaluationFile& evaluation) {
       head, "</tr></thead><tbody>", rows, "</tbody></table></div>");
 }
 
-/// The commonest mistakes, for many classes instead of the matrix.
+/// The most common mistakes, which replace the matrix for many classes.
 std::string mistakes(const run::EvaluationFile& evaluation) {
   const std::size_t classes = evaluation.label_names.size();
   std::vector<std::tuple<std::uint64_t, std::size_t, std::size_t>> list;
@@ -82,7 +82,7 @@ std::string confusion_html(const Run& run) {
   const std::string note =
       concat("<p class=\"note\">Step ", evaluation.step, ", ",
              evaluation.weights == "raw" ? "the weights" : "the averaged weights", ": ", right, " of ", total,
-             " test images right. A row is what the images are, a column what they were taken for.</p>");
+             " test images right. Rows are the true classes, columns the predicted ones.</p>");
   return concat(note, classes <= kMostInTable ? matrix(evaluation) : std::string(), mistakes(evaluation));
 }
 

@@ -30,7 +30,7 @@ const Quantity kStepTime{"whole step", [](const Run& run, const auto& r) {
                                       : 1e3 * static_cast<double>(run.global_batch) / r.images_per_second;
                          }};
 
-/// Points of one line; the page gets no larger with more runs.
+/// The points of one line; more runs do not make the page larger.
 std::size_t resolution(std::size_t runs) {
   return std::max<std::size_t>(60, std::min<std::size_t>(320, 1280 / runs));
 }
@@ -102,7 +102,7 @@ Chart chart_of(const char* id, const char* title, Unit unit, bool from_zero, con
   return chart;
 }
 
-/// Collects figures; those without a value are left out.
+/// Collects figures; omits those without a value.
 class Curves {
  public:
   explicit Curves(const std::vector<Run>& runs) : runs_(runs), most_(resolution(runs.size())) {}
@@ -136,7 +136,7 @@ class Curves {
     chart.marks = marks_of(runs_.front());
     finish(std::move(chart));
   }
-  /// Of one of several runs, in the colour of its line.
+  /// Adds the marks of one of several runs, in the colour of its line.
   static void add_marks(Chart& chart, const Run& run, std::size_t style) {
     for (Mark& mark : marks_of(run)) {
       mark.style = static_cast<int>(style % kStyles);
@@ -181,9 +181,8 @@ std::vector<Chart> curves(const std::vector<Run>& runs) {
                "Images per second over all ranks; the number is the median of the last ten log lines."),
       {speed_of});
   curves.add(chart_of("ranks", "Time of a step", Unit::milliseconds, true,
-                      "Computing without waiting for other ranks, from the fastest to the slowest rank. What "
-                      "the whole step takes beyond the slowest rank is communication that stays exposed, and "
-                      "what the host does between steps."),
+                      "Computing without waiting for other ranks, from the fastest to the slowest rank. The "
+                      "rest of the whole step is exposed communication and the host's work between steps."),
              {line(kStepTime), ranks_of});
   return std::move(curves.charts);
 }

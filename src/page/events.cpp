@@ -16,7 +16,7 @@ bool begins(const RunEvent& event) {
   return event.kind == RunEventKind::start || event.kind == RunEventKind::resume;
 }
 
-/// A start at step 0 that nothing went before is no mark.
+/// The first start, at step 0, gets no mark.
 bool is_news(const RunEvent& event) {
   return event.kind != RunEventKind::end && (event.kind != RunEventKind::start || event.reached > event.step);
 }
@@ -24,7 +24,7 @@ bool is_news(const RunEvent& event) {
 std::string letter_of(const RunEvent& event) {
   if (event.kind == RunEventKind::stop) return "stop";
   if (event.kind == RunEventKind::fault) return "fault";
-  // A resume behind an orderly stop; any other end was a fault.
+  // A resume after an orderly stop; any other end was a fault.
   const bool orderly = event.text.starts_with("75 ") || event.text.starts_with("0 ");
   return orderly ? "resume" : "fault";
 }
@@ -44,27 +44,27 @@ std::string sentence(const RunEvent& event) {
              event.hosts, ", global batch ", event.global_batch, ", to step ", event.total_steps);
   if (event.kind == RunEventKind::start) return text;
   const std::size_t blank = std::min(event.text.find(' '), event.text.size());
-  text += event.text.empty() ? "; the start before ended without a word, as by a kill"
-                             : concat("; the start before ended with code ", event.text.substr(0, blank), ":",
-                                      event.text.substr(blank));
+  text += event.text.empty() ? "; the previous start left no exit record: it was probably killed"
+                             : concat("; the previous start ended with code ", event.text.substr(0, blank),
+                                      ":", event.text.substr(blank));
   if (event.reached > event.step)
-    text += concat("; it had come to step ", event.reached, ", ", event.reached - event.step,
-                   " steps are done again");
+    text += concat("; it had reached step ", event.reached, ", ", event.reached - event.step,
+                   " steps are repeated");
   return text;
 }
 
-/// What the mark says: short, because every picture has it.
+/// The text of a mark: short, because every picture has it.
 std::string mark_text(const RunEvent& event) {
   constexpr std::size_t kMost = 120;
   if (!begins(event)) return shortened(event.text, kMost);
   if (letter_of(event) == "resume")
     return concat("resumed with ", event.ranks, event.ranks == 1 ? " rank" : " ranks");
-  if (event.text.empty()) return "the run was killed behind this step";
-  return shortened(concat("the run failed behind this step: ", event.text), kMost);
+  if (event.text.empty()) return "the run was killed after this step";
+  return shortened(concat("the run failed after this step: ", event.text), kMost);
 }
 
 std::string row(const Run& run, const RunEvent& event, bool named) {
-  constexpr std::size_t kMost = 4000;  // as much as a line of `exit` has
+  constexpr std::size_t kMost = 4000;  // the length of a line of `exit`
   return concat("<tr>", named ? concat("<th scope=\"row\">", html(run.name), "</th>") : std::string(), "<td>",
                 html(shortened(event.time, 40)), "</td><td>", whole(static_cast<double>(event.step)),
                 "</td><td class=\"word\">", to_string(event.kind), "</td><td class=\"wide\">",
@@ -79,7 +79,7 @@ std::vector<Mark> marks_of(const Run& run) {
   for (const RunEvent& event : run.metrics.events) {
     if (!is_news(event)) continue;
     const AxisValues x = place_of(run, static_cast<double>(event.step));
-    // A stop and the resume behind it are one place.
+    // A stop and the resume after it share a mark.
     if (!marks.empty() && marks.back().x[0] == x[0]) {
       if (begins(event) && marks.back().letter == "stop") marks.back() = {x, "resume", "stopped and resumed"};
       continue;

@@ -57,7 +57,7 @@ Range range_of(const Filters& filters, int out) {
   return range;
 }
 
-/// On a scale of its own: its least value is black, its largest full.
+/// Each filter has its own scale: its least value is black, its largest is full brightness.
 Bitmap draw(const Filters& filters, int out) {
   const Range range = range_of(filters, out);
   const float scale = range.high > range.low ? 255.0f / (range.high - range.low) : 0.0f;

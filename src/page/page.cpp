@@ -22,7 +22,7 @@ std::string facts_html(const Facts& facts, bool commands = false) {
   return list + "</dl>";
 }
 
-/// One heading for each run where there are several.
+/// One heading for each run if there are several.
 std::string for_each_run(const std::vector<Run>& runs, const char* id, const char* title, const auto& body) {
   std::string text;
   for (const Run& run : runs) {
@@ -57,7 +57,7 @@ std::string configuration_html(const Run& run) {
                 html(run.configuration, true), "</pre></details>");
 }
 
-/// What makes the run this one, and what was chosen for it: long, so it opens on demand.
+/// The identity and the chosen settings of the run; they are long, so they open on demand.
 std::string settings_html(const Run& run) {
   if (!run.checkpoint) return {};
   Facts facts(run.checkpoint->progress.identity.begin(), run.checkpoint->progress.identity.end());
@@ -95,7 +95,7 @@ Charts charts_html(const std::vector<Chart>& charts) {
   return all;
 }
 
-/// Of the first run: a figure for each variable, gradient and layer.
+/// A figure for each variable, gradient and layer of the first run.
 Charts histograms(const Run& run) {
   Charts all;
   if (!run.summaries) return all;
@@ -118,15 +118,15 @@ Charts histograms(const Run& run) {
   const std::string rest =
       summaries.left_out > 0 ? concat(" ", summaries.left_out, " more are in summaries.h5.") : std::string();
   all.html = concat(
-      "<section id=\"histograms\"><h2>Weights, gradients and activations</h2><p class=\"note\">How the "
-      "values of a tensor are distributed over time.",
+      "<section id=\"histograms\"><h2>Weights, gradients and activations</h2><p class=\"note\">The "
+      "distribution of the values of a tensor over time.",
       rest, "</p>", all.html, "</section>\n");
   return all;
 }
 
 std::string head(const std::string& title) {
-  // Nothing is loaded and nothing sent, and no style or script runs but the page's own, whatever text of a run's files
-  // is in the page. The hashes allow no style attributes; the script sets styles through the DOM, which is allowed.
+  // The policy allows no loading or sending, and only the page's own style and script, even if a run's files contain
+  // hostile text. The hashes allow no style attributes; the script sets styles through the DOM, which is allowed.
   return concat("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">", kPageMark,
                 "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
                 "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; base-uri 'none'; "
@@ -143,9 +143,9 @@ std::string page_html(const std::vector<Run>& runs, const std::string& path) {
   for (std::size_t i = 1; i < runs.size(); ++i) title += " and " + runs[i].name;
   const Charts charts = charts_html(curves(runs));
   std::string body = concat("<header><h1>", html(title), "</h1></header><main>\n");
-  body += for_each_run(runs, "state", "How it stands", state_html);
+  body += for_each_run(runs, "state", "Status", state_html);
   body += for_each_run(runs, "problems", "What could not be read", problems_html);
-  body += for_each_run(runs, "verdict", "How well the ranks are used",
+  body += for_each_run(runs, "verdict", "Utilization of the ranks",
                        [](const Run& run) { return verdict_html(run.verdict); });
   const Charts tensors = histograms(runs.front());
   if (!charts.html.empty() || !tensors.html.empty())
@@ -154,8 +154,8 @@ std::string page_html(const std::vector<Run>& runs, const std::string& path) {
   body += for_each_run(runs, "budget", "Where the time of a step goes", budget_html);
   body += events_html(runs);
   body += tensors.html;
-  body += for_each_run(runs, "confusion", "What is taken for what", confusion_html);
-  body += for_each_run(runs, "wrong", "Test images taken for another class", wrong_images_html);
+  body += for_each_run(runs, "confusion", "Confusion matrix", confusion_html);
+  body += for_each_run(runs, "wrong", "Misclassified test images", wrong_images_html);
   body += for_each_run(runs, "inputs", "What the network sees", input_images_html);
   body += for_each_run(runs, "filters", "Filters of the first layer", filters_html);
   body += for_each_run(runs, "provenance", "Configuration and machine", provenance_html);

@@ -8,10 +8,10 @@
 
 namespace cifar_mpi::page {
 
-/// Stands among the first 512 bytes of every page.
+/// Is within the first 512 bytes of every page.
 inline constexpr std::string_view kPageMark = "<meta name=\"generator\" content=\"cifar_mpi_report\">";
 
-/// The whole page. `path` is where it is going to lie. Needs nothing but itself.
+/// The whole page, self-contained. `path` is where it will be written.
 std::string page_html(const std::vector<Run>& runs, const std::string& path);
 
 }  // namespace cifar_mpi::page

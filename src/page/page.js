@@ -1,4 +1,4 @@
-// The values under the pointer, or at the keys' place: nothing else needs this script.
+// Shows the values under the pointer or at the position of the arrow keys. The page works without it.
 (() => {
   "use strict";
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -18,7 +18,7 @@
   const show = (value, unit) =>
     unit === "%" ? (100 * value).toFixed(2) + " %" : digits(value) + (unit ? " " + unit : "");
 
-  // The index of the value of a growing list that lies next to x; what is null does not lie anywhere.
+  // The index of the value of an ascending list that is nearest to x; skips null.
   const nearest = (list, x) => {
     let best = -1;
     for (let i = 0; i < list.length; ++i)
@@ -49,7 +49,7 @@
     };
     const tell = (x) => {
       const kind = axis(), [low, high] = chart.range[kind];
-      // All lines tell of the place of the nearest point of any.
+      // All lines show their values at the nearest point of any line.
       let where = null;
       for (const series of chart.series) {
         const i = nearest(series[kind], x);
@@ -82,7 +82,7 @@
       tell(low + share * (high - low));
     };
     for (const name of ["pointermove", "pointerdown"]) plot.addEventListener(name, follow);
-    // What a finger has shown stays until it touches something else.
+    // On a touch screen the values stay until another touch.
     plot.addEventListener("pointerleave", (event) => event.pointerType === "touch" || hide());
     document.addEventListener("pointerdown", (event) => plot.contains(event.target) || hide());
     plot.addEventListener("blur", hide);

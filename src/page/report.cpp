@@ -27,16 +27,16 @@ void tell(const Run& run, bool named, const Log& log) {
   for (const std::string& problem : run.problems) log.warn(problem);
 }
 
-/// A page may take the place of a page, and of nothing else: it is easily given the name of a checkpoint.
+/// A page may only replace a page, because --html could name a checkpoint by mistake.
 void require_page_or_nothing(const DirectoryEntry& page) {
   const InputFile file(page);
-  if (!file.problem().empty()) return;  // what else is wrong writing it says
+  if (!file.problem().empty()) return;  // writing reports any other problem
   std::string head(512, '\0');
   head.resize(static_cast<std::size_t>(
       std::max<ssize_t>(::pread(file.descriptor(), head.data(), head.size(), 0), 0)));
   if (head.empty() || head.find(kPageMark) != std::string::npos) return;
   throw Error(ErrorKind::usage, concat(page.path(),
-                                       " is there, and is no page of cifar_mpi_report; give another "
+                                       " exists and is not a page of cifar_mpi_report; give another "
                                        "name with --html, or remove it"));
 }
 

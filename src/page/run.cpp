@@ -21,13 +21,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Throws Error{checkpoint} when it is not there or nothing in it is of a run.
+/// Throws Error{checkpoint} if it does not exist or has no file of a run.
 Directory open_run_directory(const std::string& dir) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::checkpoint, concat(why, "; name the --run-dir of a cifar_mpi_train"));
+    throw Error(ErrorKind::checkpoint, concat(why, "; give the --run-dir of a training run"));
   };
   Directory opened;
-  if (!exists(dir)) refuse(concat(dir, " is not there"));
+  if (!exists(dir)) refuse(concat(dir, " does not exist"));
   try {
     opened = Directory(dir);
   } catch (const Error& error) {
@@ -36,11 +36,11 @@ Directory open_run_directory(const std::string& dir) {
   for (const char* name : {"metrics.jsonl", "config.toml", "exit", "lock", "checkpoints"}) {
     if (exists(opened / name)) return opened;
   }
-  refuse(concat(dir, " is no run directory: it has neither metrics.jsonl nor checkpoints"));
+  refuse(concat(dir, " is not a run directory: it has neither metrics.jsonl nor checkpoints"));
   return opened;
 }
 
-/// Runs `read`; what it throws becomes a problem of the run.
+/// Runs `read`; an exception becomes a problem of the run.
 void try_to(Run& run, const std::function<void()>& read) {
   try {
     read();
@@ -64,7 +64,7 @@ void find_state(Run& run) {
     return;
   }
   if (!lock) {
-    run.state_text = "the last start ended without a word: it was killed, or has not come far";
+    run.state_text = "the last start left no exit record: it was killed, or failed early";
     return;
   }
   const run::LockHolder holder = run::parse_lock(lock->content);
@@ -73,7 +73,7 @@ void find_state(Run& run) {
     run.state_text = "unknown";
     return;
   }
-  // This machine's clock may differ from the one that time stamps are taken from: a guess, which a report may make.
+  // This machine's clock may differ from the one of the time stamps, so this is a guess.
   const double now = wall_seconds();
   const double silent = std::max(0.0, now - lock->modified_s);
   const run::LockHolder me = run::this_process();
@@ -83,16 +83,17 @@ void find_state(Run& run) {
   if (stale.empty()) {
     run.state = State::running;
     run.state_text =
-        concat("a run is going on here, process ", holder.pid, " on ", holder.host, " since ", holder.since);
+        concat("a run is active here, process ", holder.pid, " on ", holder.host, " since ", holder.since);
     if (const auto metrics = read_small_file(run.directory / "metrics.jsonl"))
       run.state_text +=
           fmt::format("; its last line is {:.0f} s old", std::max(0.0, now - metrics->modified_s));
   } else {
-    run.state_text = concat("the last start left its lock behind: ", stale);
+    run.state_text = concat("the last start left its lock: ", stale);
   }
 }
 
-/// A page repeats a text, and escaping makes up to six bytes of one. No text of ours is as long as this.
+/// Limits for the page's size: a page repeats texts, and escaping makes up to six bytes of one. No text of
+/// ours is as long.
 constexpr std::size_t kLongestText = 4000, kMostItems = 300, kLongestPlan = 1 << 20;
 
 void shorten(std::initializer_list<std::string*> texts) {
@@ -119,7 +120,7 @@ void read_newest_checkpoint(Run& run) {
   const std::vector<std::uint64_t> steps = run::list_checkpoints(run.directory);
   for (auto step = steps.rbegin(); step != steps.rend() && !run.checkpoint; ++step) {
     const InputFile file = run::open_checkpoint(run.directory, *step);
-    if (file.missing()) continue;  // retired meanwhile by the run
+    if (file.missing()) continue;  // the run has removed it meanwhile
     try_to(run, [&] {
       run.checkpoint = run::read_checkpoint(file);
       shorten(*run.checkpoint);
@@ -128,7 +129,7 @@ void read_newest_checkpoint(Run& run) {
   }
 }
 
-/// Reads a file of the run directory when it is there.
+/// Reads a file of the run directory if it exists.
 template <class Value, class Read>
 void try_to_read(Run& run, const char* name, std::optional<Value>& value, Read read) {
   const DirectoryEntry file = run.directory / name;
@@ -167,8 +168,8 @@ Run load_run(const std::string& dir) {
   if (const std::optional<SmallFile> file = read_small_file(run.directory / "config.toml", 1 << 20)) {
     run.configuration = file->content;
     if (!file->readable)
-      run.problems.push_back(
-          concat((run.directory / "config.toml").path(), " is left out: it is no file of at most 1 MiB"));
+      run.problems.push_back(concat((run.directory / "config.toml").path(),
+                                    " is left out: it is not a regular file of at most 1 MiB"));
   }
   try_to(run, [&] { read_newest_checkpoint(run); });
   try_to_read(run, "evaluation.h5", run.evaluation, run::read_evaluation);
@@ -179,7 +180,7 @@ Run load_run(const std::string& dir) {
   if (run.summaries) shorten({&run.summaries->lacking});
   if (run.metrics.steps.empty())
     run.problems.push_back(concat("there are no curves: no line of ",
-                                  (run.directory / "metrics.jsonl").path(), " tells of a step"));
+                                  (run.directory / "metrics.jsonl").path(), " reports a step"));
   add_up_seconds(run);
   find_scale(run);
   return run;
@@ -215,7 +216,7 @@ void name_runs(std::vector<Run>& runs) {
 
 double recent_speed(const Run& run) {
   std::vector<double> values;
-  std::uint64_t began = 0;  // the last start; others may have been on other machines, or another way
+  std::uint64_t began = 0;  // the last start; earlier ones may have used other machines or options
   for (const report::RunEvent& event : run.metrics.events) began = event.ranks > 0 ? event.step : began;
   const auto& steps = run.metrics.steps;
   for (auto r = steps.rbegin(); r != steps.rend() && r->step > began && values.size() < 10; ++r) {

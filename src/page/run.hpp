@@ -14,24 +14,23 @@
 
 namespace cifar_mpi::page {
 
-/// How a run stands.
+/// The state of a run.
 enum class State {
   running,
-  ended,   ///< and said how
-  silent,  ///< no lock, or one that nobody holds any more, and no record: killed
+  ended,   ///< with an exit record
+  silent,  ///< no lock or a stale one, and no exit record: killed
 };
 
-/// All that is known of a run directory. What is missing is empty, what is damaged stands in `problems`.
+/// The content of a run directory. Missing parts are empty; damaged ones are listed in `problems`.
 struct Run {
-  Directory directory;  ///< opened for all that is read here
+  Directory directory;  ///< opened; all files are read through it
   std::string dir;      ///< its path, as it was given
-  std::string name;     ///< for people; different for each of several
+  std::string name;     ///< for display; unique among several runs
   State state = State::silent;
   std::string state_text;  ///< a sentence
   std::string configuration;
   report::Metrics metrics;
-  std::vector<double>
-      seconds;  ///< of training until each report, over all starts, without what was done twice
+  std::vector<double> seconds;     ///< of training until each report, over all starts, without repeated steps
   double steps_per_epoch = 0.0;    ///< 0: unknown
   std::uint64_t global_batch = 0;  ///< of the last start; 0: unknown
   std::string checkpoint_path;
@@ -43,17 +42,17 @@ struct Run {
   std::vector<std::string> problems;  ///< a sentence each
 };
 
-/// Throws Error{checkpoint} when `dir` is no run directory: no folder, or nothing in it that a run leaves.
+/// Throws Error{checkpoint} if `dir` is not a run directory: not a folder, or without any file of a run.
 Run load_run(const std::string& dir);
 
-/// The timeline of a run that others are compared with. Throws Error{checkpoint} when there is none that can be read.
+/// The timeline of the baseline run. Throws Error{checkpoint} if it cannot be read.
 report::Timeline load_baseline(const std::string& dir);
 
-/// Gives each run the end of its path that tells it from the others.
+/// Names each run by the end of its path that distinguishes it from the others.
 void name_runs(std::vector<Run>& runs);
 
-/// Images per second, the median of the last ten log lines of the last start: the last one may be of a single step. NaN:
-/// unknown.
+/// Images per second, the median of the last ten log lines of the last start: the last one may be of a single
+/// step. NaN: unknown.
 double recent_speed(const Run& run);
 
 /// Seconds of training until `step`, between the reports by interpolation.

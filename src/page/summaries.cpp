@@ -39,7 +39,7 @@ std::vector<Distributions> of_kind(const report::SummaryHistory& history, const 
   return list;
 }
 
-/// Whether a page can show them.
+/// Whether a page can show these images.
 bool fit_a_page(const report::InputImages& images) {
   constexpr int kMost = 64, kMostPixels = 256, kMostChannels = 4;
   const Extent& extent = images.extent;
@@ -47,7 +47,7 @@ bool fit_a_page(const report::InputImages& images) {
          extent.width <= kMostPixels && extent.channels <= kMostChannels;
 }
 
-/// Evenly spread ones of n, the first and the last among them.
+/// Evenly spread indices below n, including the first and the last.
 std::vector<std::size_t> spread(std::size_t n) {
   std::vector<std::size_t> picked;
   const std::size_t shown = std::min(n, kPoints);

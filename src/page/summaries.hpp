@@ -13,33 +13,32 @@ namespace cifar_mpi::page {
 
 struct Run;
 
-/// A distribution at some steps.
+/// The distribution of a tensor's values at some steps.
 struct Distributions {
   std::string name;                              ///< "conv1/weights"
-  std::vector<std::uint64_t> steps;              ///< rising
+  std::vector<std::uint64_t> steps;              ///< ascending
   std::vector<std::array<double, 5>> quantiles;  ///< by step: least, 5 %, half, 95 %, largest
   std::vector<double> zeros;                     ///< by step, the share of zeros; of activations
 };
 
-/// What RUN_DIR/summaries.h5 says, by kind.
+/// The content of RUN_DIR/summaries.h5, by kind.
 struct Summaries {
   std::vector<Distributions> variables, gradients, activations;
   report::InputImages images;
-  std::string lacking;       ///< which activations there are not, in words
-  std::size_t left_out = 0;  ///< beyond the most that are shown of a kind
+  std::string lacking;       ///< a text: which activations are missing
+  std::size_t left_out = 0;  ///< above the limit of each kind
 };
 
-/// Throws Error{checkpoint} when the file is damaged or is none of ours.
+/// Throws Error{checkpoint} if the file is damaged or not one of ours.
 Summaries read_summaries(const DirectoryEntry& file);
 
-/// The value below which `share` of what was counted lies; between edges by interpolation. NaN when nothing was
-/// counted.
+/// The quantile `share` of the counted values, interpolated between edges. NaN if no value was counted.
 double quantile(const engine::ValueCounts& counts, double share);
 
 /// A figure for each distribution, over the run's steps.
 std::vector<Chart> distribution_charts(const Run& run, const std::vector<Distributions>& list,
                                        const std::string& kind);
-/// One for the zeros of all activations; without series where nothing is known of them.
+/// One figure for the zeros of all activations; without series if they are unknown.
 Chart zeros_chart(const Run& run);
 
 }  // namespace cifar_mpi::page

@@ -74,7 +74,7 @@ std::string place_class(double share) {
 }
 
 std::string duration(double seconds) {
-  constexpr double kMost = 1e15;  // what is longer may not fit a whole number
+  constexpr double kMost = 1e15;  // longer times may not fit a whole number
   if (!(std::abs(seconds) < kMost)) return "?";
   const auto s = static_cast<long long>(std::llround(seconds));
   if (s < 10) return fmt::format("{:.1f} s", seconds);

@@ -21,10 +21,9 @@ std::string wrong_images_html(const Run& run) {
                     bitmap_of(pixels, evaluation.image).address(), "\"><span>", html(label), "<br>→\u00a0<b>",
                     html(taken), "</b></span></li>");
   }
-  return concat("<p class=\"note\">Some of the test images that step ", evaluation.step,
-                " took for another class (", evaluation.weights == "raw" ? "weights" : "averaged weights",
-                "), chosen by a hash: what it is → what it was taken for.</p><ul class=\"wrong\">", items,
-                "</ul>");
+  return concat("<p class=\"note\">Some test images that step ", evaluation.step, " misclassified (",
+                evaluation.weights == "raw" ? "weights" : "averaged weights",
+                "), chosen by a hash: true class → predicted class.</p><ul class=\"wrong\">", items, "</ul>");
 }
 
 std::string input_images_html(const Run& run) {
@@ -37,7 +36,7 @@ std::string input_images_html(const Run& run) {
     pictures += concat("<img class=\"pixels\" alt=\"\" src=\"",
                        bitmap_of(&images.pixels[i * size], images.extent).address(), "\">");
   return concat(
-      "<p class=\"note\">Some training images, cut, turned and shaded as the network sees them.</p><div "
+      "<p class=\"note\">Some training images, after augmentation, as the network reads them.</p><div "
       "class=\"filters inputs\" role=\"img\" "
       "aria-label=\"Some training images as the network sees them\">",
       pictures, "</div>");

@@ -62,7 +62,7 @@ TEST(Report, ReplacesAPageAndNothingElse) {
   };
   write("");
   write("");
-  expect_error(ErrorKind::usage, {folder / "run/metrics.jsonl", "is no page of cifar_mpi_report"}, [&] {
+  expect_error(ErrorKind::usage, {folder / "run/metrics.jsonl", "is not a page of cifar_mpi_report"}, [&] {
     report_runs({{folder / "run"}, folder / "run/metrics.jsonl", ""}, Log());
   });
   EXPECT_EQ(read_file(folder / "run/metrics.jsonl"), metrics);

@@ -35,8 +35,9 @@ TEST(LoadRun, RefusesWhatIsNoRunDirectory) {
   expect_error(ErrorKind::checkpoint, {folder / "none is not there", "--run-dir"},
                [&] { load_run(folder / "none"); });
   write_file(folder / "file", "");
-  expect_error(ErrorKind::checkpoint, {folder / "file: it is not a folder"}, [&] { load_run(folder / "file"); });
-  expect_error(ErrorKind::checkpoint, {folder.path(), "is no run directory", "metrics.jsonl"},
+  expect_error(ErrorKind::checkpoint, {folder / "file: it is not a folder"},
+               [&] { load_run(folder / "file"); });
+  expect_error(ErrorKind::checkpoint, {folder.path(), "is not a run directory", "metrics.jsonl"},
                [&] { load_run(folder.path()); });
 }
 
@@ -64,7 +65,7 @@ TEST(LoadRun, DoesNotBelieveARecordThatIsNone) {
   EXPECT_EQ(run.state_text, "unknown");
   EXPECT_TRUE(mentions(run.problems, "exit is left out: it does not begin with an exit code"));
   EXPECT_TRUE(mentions(run.problems, "lock is left out: it names no holder"));
-  EXPECT_TRUE(mentions(run.problems, "metrics.jsonl tells of a step"));
+  EXPECT_TRUE(mentions(run.problems, "metrics.jsonl reports a step"));
 }
 
 TEST(LoadRun, ShowsWhatIsThereBesideWhatIsDamaged) {
@@ -165,14 +166,14 @@ TEST(LoadRun, SeesARunThatIsGoingOn) {
   write_file(folder / "lock", run::to_text(holder));
   page::Run run = load_run(folder.path());
   EXPECT_EQ(run.state, State::running);
-  EXPECT_TRUE(run.state_text.starts_with("a run is going on here, process ")) << run.state_text;
+  EXPECT_TRUE(run.state_text.starts_with("a run is active here, process ")) << run.state_text;
   fs::last_write_time(folder / "lock", fs::file_time_type::clock::now() - std::chrono::hours(1));
   holder.host = "elsewhere";
   write_file(folder / "lock", run::to_text(holder));
   fs::last_write_time(folder / "lock", fs::file_time_type::clock::now() - std::chrono::hours(1));
   run = load_run(folder.path());
   EXPECT_EQ(run.state, State::silent);
-  EXPECT_TRUE(run.state_text.starts_with("the last start left its lock behind: ")) << run.state_text;
+  EXPECT_TRUE(run.state_text.starts_with("the last start left its lock: ")) << run.state_text;
 }
 
 TEST(NameRuns, TellsRunsApartByTheEndsOfTheirPaths) {
@@ -210,9 +211,9 @@ TEST(Marks, StandWhereSomethingHappened) {
   EXPECT_EQ(marks[0].x, (AxisValues{100, 1, 10}));
   EXPECT_EQ(marks[1].letter, "fault");
   EXPECT_NE(marks[1].text.find("killed"), std::string::npos);
-  EXPECT_EQ(marks[2].text, "the run failed behind this step: 7 rank 2 was lost");
+  EXPECT_EQ(marks[2].text, "the run failed after this step: 7 rank 2 was lost");
   const std::string table = events_html(runs);
-  EXPECT_NE(table.find("it had come to step 270, 70 steps are done again"), std::string::npos) << table;
+  EXPECT_NE(table.find("it had reached step 270, 70 steps are repeated"), std::string::npos) << table;
 }
 
 TEST(Marks, HaveTheColoursOfTheirRunsWhereThereAreSeveral) {

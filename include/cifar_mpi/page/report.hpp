@@ -5,20 +5,18 @@
 
 #include "cifar_mpi/base/log.hpp"
 
-/// What a run directory tells people: a few lines of text, and a page that a browser opens without a network.
+/// Reports on run directories: a few lines of text, and a page that a browser opens without a network.
 namespace cifar_mpi::page {
 
 struct ReportRequest {
-  std::vector<std::string> run_dirs;  ///< of the first everything is told, the others are drawn over it
+  std::vector<std::string> run_dirs;  ///< the first is reported in full, the others are drawn over it
   std::string html;                   ///< the page; empty: RUN_DIR/report.html of the first
-  std::string
-      baseline;  ///< a run with fewer ranks, with which the scaling of computation is compared; empty: none
+  std::string baseline;               ///< a run with fewer ranks, for computation scaling; empty: none
 };
 
-/// Tells `log` how the runs stand, then writes the page, whole or not at all. A run may be going on. Files in a run
-/// directory that are missing or damaged are told, on the page too, and the rest is shown; nothing in a run directory is
-/// changed but the page. Throws Error{checkpoint} for what is no run directory, before anything is told, and Error{io}
-/// when the page cannot be written.
+/// Writes the state of the runs to `log`, then writes the page, atomically. A run may be active. Missing or damaged
+/// files are reported, on the page too, and the rest is shown; only the page is changed. Throws Error{checkpoint} for a
+/// folder that is not a run directory, before any output, and Error{io} if the page cannot be written.
 void report_runs(const ReportRequest& request, const Log& log);
 
 }  // namespace cifar_mpi::page
