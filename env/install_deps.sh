@@ -1,11 +1,11 @@
 #!/bin/bash
-# install_deps.sh [--check] [--slurm | PACKAGE...]: installs what is missing to build and run cifar_mpi.
+# install_deps.sh [--check] [--slurm | PACKAGE...]: installs the missing packages to build and run cifar_mpi.
 #
-# For Debian 12, 13 and Ubuntu 24.04. Needs root or a sudo that asks for no password, and asks nothing itself.
-# When everything is there it touches no network.
-#   --check      only names what is missing; exit status 1 if anything is
-#   --slurm      see to what ctest -L slurm needs besides; nothing of it is configured for this machine
-#   PACKAGE...   see to these packages instead of the project's list
+# For Debian 12, 13 and Ubuntu 24.04. Needs root or passwordless sudo. Is non-interactive and safe to rerun.
+# Uses no network if everything is installed.
+#   --check      only lists what is missing; exit status 1 if anything is
+#   --slurm      install what ctest -L slurm also needs; does not configure Slurm on this machine
+#   PACKAGE...   install these packages instead of the project's list
 # Exit status: 0 all there, 1 something missing (--check), 2 usage, 69 cannot install here.
 set -euo pipefail
 
@@ -27,12 +27,12 @@ ca-certificates  https
 curl             downloads CIFAR-10'
 
 slurm_list='slurmctld        SLURM: the controller
-slurmd           SLURM: what runs on a node
+slurmd           SLURM: the daemon of a node
 slurm-client     SLURM: sbatch, srun, squeue, scontrol
 munge            keys of the messages of SLURM
 iproute2         joins the namespaces by a bridge
 hdf5-tools       h5diff, to compare checkpoints
-environment-modules  for the modulefile; Lmod does as well'
+environment-modules  for the modulefile; Lmod works, too'
 
 check_only=
 while [[ ${1-} == -* ]]; do case $1 in
@@ -47,7 +47,7 @@ give_up() {  # give_up REASON: names everything that is needed, for the reader t
   local needed=${missing:-$list}
   printf 'install_deps: %s\nNeeded, under the names Debian and Ubuntu give them:\n' "$1" >&2
   printf '  %s\n' "${needed//$'\n'/$'\n'  }" >&2
-  echo "If all of it is there by other means, set CIFAR_MPI_NO_INSTALL=1 and start again." >&2
+  echo "If all of it is installed in another way, set CIFAR_MPI_NO_INSTALL=1 and start again." >&2
   exit 69
 }
 
@@ -55,7 +55,7 @@ for tool in dpkg-query apt-get; do
   command -v "$tool" >/dev/null || give_up "this system has no $tool, so nothing was installed."
 done
 
-# dpkg-query fails when it has never heard of a package, but still prints the others
+# dpkg-query fails for an unknown package, but still prints the others
 mapfile -t names < <(cut -d' ' -f1 <<<"$list")
 installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${names[@]}" 2>/dev/null || true)
 missing=$(while read -r name purpose; do
@@ -75,7 +75,7 @@ fi
 mapfile -t names < <(cut -d' ' -f1 <<<"$missing")
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-apt() {  # apt COMMAND...: waits for another apt to finish, asks nothing
+apt() {  # apt COMMAND...: waits for another apt to finish; non-interactive
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
     apt-get -qq -o DPkg::Lock::Timeout=300 "$@" </dev/null >>"$log" 2>&1
 }
@@ -83,5 +83,5 @@ echo "install_deps: installing with apt (a minute or so): ${names[*]}" >&2
 apt update || true  # one broken source among several is no reason to stop; install decides
 if ! apt install -y --no-install-recommends "${names[@]}"; then
   tail -20 "$log" >&2
-  give_up "apt-get could not install the packages (its last words are above)."
+  give_up "apt-get could not install the packages (its last lines are above)."
 fi

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The one place that says where things are on this cluster; the job files source it on every node they start on, with
+# The paths and settings of this cluster; the job files source it on every node they start on, with
 # $root set to the checkout. Edit it, or set the variables before sbatch, or load env/modulefiles/cifar_mpi, which sets them too.
 
 # Modules that the program was built with, if the cluster has modules:

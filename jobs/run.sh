@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# What the job files share; they source it inside a SLURM job:  . jobs/run.sh [OPTION OF cifar_mpi_train...]
+# Shared by the job files, which source it inside a SLURM job:  . jobs/run.sh [OPTION OF cifar_mpi_train...]
 #
-# Starts the ranks, hands SIGUSR1 and SIGTERM on to them, and decides by RUN_DIR/exit how the job goes on: ended, stopped
-# by an error that a restart would meet again, or put back into the queue. jobs/README.md is for users.
+# Starts the ranks, forwards SIGUSR1 and SIGTERM to them, and decides by RUN_DIR/exit whether the job ends, fails with a
+# permanent error, or returns to the queue. jobs/README.md is for users.
 set -u
 
 say() { printf '== %s job %s, start %s: %s\n' "$(date '+%F %T')" "$SLURM_JOB_ID" "$((restarts + 1))" "$(plain "$*")"; }
@@ -48,7 +48,7 @@ count_ranks() {
   if [[ $total =~ ^[0-9]+$ ]] && [ "$total" != $((gpus * SLURM_JOB_NUM_NODES)) ]; then
     stop 2 "--gpus=$SLURM_GPUS gives the $SLURM_JOB_NUM_NODES nodes different numbers of GPUs; ask for --gpus-per-node instead."
   fi
-  # mpirun starts its daemons with srun, which must ask for the GPUs that --exclusive gave
+  # mpirun starts its daemons with srun, which must request the GPUs that --exclusive gave
   [ "$gpus" = 0 ] || export SLURM_GPUS_PER_NODE=${SLURM_GPUS_PER_NODE:-$gpus}
   # With these, srun would hide from a rank the GPUs of its neighbours, which NCCL must reach.
   unset SLURM_GPUS SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_NTASKS_PER_GPU SLURM_GPU_BIND SLURM_TRES_BIND
@@ -67,7 +67,7 @@ warn_of_idle_gpus() {
     say "warning: $ranks_per_node ranks leave $((gpus - ranks_per_node)) of the $gpus GPUs of a node idle; leave out --ntasks-per-node."
 }
 
-# Slurm has restarted jobs without their GPUs after a node failure; the run would go on as another one, on CPUs.
+# Slurm has restarted jobs without their GPUs after a node failure; the run would then continue on CPUs.
 check_layout() {
   local layout="$SLURM_JOB_NUM_NODES nodes, $ranks_per_node ranks and $gpus GPUs on each" before
   before=$(first_line_of "$run_dir/layout")
@@ -116,16 +116,16 @@ skip_used_steps() {
   for ((n = 0; n < restarts; ++n)); do srun_quietly --nodes=1 --ntasks=1 true; done
 }
 
-# srun_quietly OPTION... COMMAND: beside whatever else runs, without GPUs and MPI.
+# srun_quietly OPTION... COMMAND: concurrently with other steps, without GPUs and MPI.
 srun_quietly() { env -u SLURM_GPUS_PER_NODE timeout 30 srun --overlap --mpi=none --gres=none "$@" >/dev/null 2>&1; }
 
 # An mpirun that is asked to stop gives the ranks twice this many seconds: SIGCONT, which cifar_mpi_train takes as the
-# notice, then SIGTERM, then SIGKILL. It also sleeps that long after any failure, which a job can afford and a person at a
-# terminal cannot. Only OpenMPI 4 has it.
+# notice, then SIGTERM, then SIGKILL. It also sleeps that long after any failure, which is acceptable in a job but not
+# at a terminal. Only OpenMPI 4 has it.
 export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-15}
 
 # start LAUNCHER OPTION...: the ranks; returns the launcher's status, or 75 if the job was asked to stop before. SIGUSR1
-# asks them for a checkpoint and to leave.
+# requests a checkpoint and an exit.
 start() {
   local launcher=$1 child='' status=0 signalled='' command
   shift
@@ -138,7 +138,7 @@ start() {
         ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "${srun_options[@]}") ;;
   esac
   trap 'signalled=1; [ -z "$child" ] || kill -USR1 "$child" 2>/dev/null' USR1 TERM
-  if [ -n "$slurm_ends_us" ]; then  # before there was anybody to hand it on to
+  if [ -n "$slurm_ends_us" ]; then  # before the ranks existed
     trap note_signal USR1 TERM
     say "asked to stop before the ranks were started."
     return 75
@@ -158,22 +158,22 @@ start() {
 }
 
 mark_of() { stat -c '%i %y' "$@" 2>/dev/null; }  # changes when one of these files is written
-exit_known() { [[ "$(first_line_of "$run_dir/exit")" =~ ^([0-9]{1,3})\ (.*) ]]; }  # and what is known, in BASH_REMATCH
+exit_known() { [[ "$(first_line_of "$run_dir/exit")" =~ ^([0-9]{1,3})\ (.*) ]]; }  # with the fields in BASH_REMATCH
 job_state() { squeue -h -j "$SLURM_JOB_ID" -o %T 2>/dev/null; }
 
-# train OPTION...: sets code and sentence, the program's own where it could still write them. mpirun changes codes.
+# train OPTION...: sets code and sentence, from the program's record if it could write one. mpirun changes codes.
 train() {
   local launcher end all
   for launcher in "${launchers[@]}"; do
     end=$(mark_of "$run_dir/exit") all=$(mark_of "$run_dir"/{exit,lock})
     start "$launcher" "$@"
-    code=$? sentence="$launcher ended with $code and the program left no word."
+    code=$? sentence="$launcher ended with $code and the program left no record."
     if [ "$(mark_of "$run_dir/exit")" != "$end" ] && exit_known; then
       code=$((10#${BASH_REMATCH[1]})) sentence=${BASH_REMATCH[2]}
     else
       judge_launcher "$all" "$@"
     fi
-    [ "$code" = 10 ] || break  # these ranks did not find each other: the other launcher may do better
+    [ "$code" = 10 ] || break  # these ranks did not find each other: try the other launcher
   done
 }
 
@@ -196,11 +196,11 @@ judge_launcher() {
   code=7  # killed, or lost: Open MPI 5 has returned 0 after a node was lost
 }
 
-# Whether every node of the job still starts a program.
+# Whether every node of the job can still start a program.
 nodes_answer() { srun_quietly --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 true; }
 
-# After a failure that a node may have caused. A job that puts itself back before Slurm has noticed the dead node starts
-# again without its GPUs, so then Slurm must do it.
+# After a failure that a node may have caused. A job that requeues itself before Slurm has noticed a dead node restarts
+# without its GPUs, so Slurm must requeue it then.
 go_on_after_failure() {
   local limit
   if ! nodes_answer; then
@@ -215,7 +215,7 @@ go_on_after_failure() {
   go_on_later
 }
 
-# Back into the queue, unless Slurm is already at it, or three starts in a row came no further.
+# Returns to the queue, unless Slurm already does that, or three starts in a row made no checkpoint.
 go_on_later() {
   local state barren=0 counter=$run_dir/starts_without_progress
   state=$(job_state)
@@ -232,21 +232,21 @@ go_on_later() {
   exit 75
 }
 
-# For people, a page about the run as far as it is; the job goes on in the same way whatever becomes of it.
+# Writes a page about the run for users; a failure does not affect the job.
 write_report() {
   [ -x "$CIFAR_MPI_BIN/cifar_mpi_report" ] || return 0
   timeout -k 2 20 "$CIFAR_MPI_BIN/cifar_mpi_report" "$run_dir" </dev/null || say "there is no report: cifar_mpi_report ended with $?."
 }
 
 slurm_ends_us=
-note_signal() { slurm_ends_us=1; }  # one that comes while no ranks run
+note_signal() { slurm_ends_us=1; }  # a signal while no ranks run
 trap note_signal USR1 TERM
 restarts=${SLURM_RESTART_COUNT:-0}
 # shellcheck source=env/shared_files.sh
 . "$root/env/shared_files.sh"
 # shellcheck source=env/site.sh
 . "$root/env/site.sh"
-[ -x "$CIFAR_MPI_BIN/cifar_mpi_train" ] || [ -n "$CIFAR_MPI_SRUN_OPTIONS" ] ||  # a container may have it
+[ -x "$CIFAR_MPI_BIN/cifar_mpi_train" ] || [ -n "$CIFAR_MPI_SRUN_OPTIONS" ] ||  # the container may have it
   stop 2 "there is no cifar_mpi_train in $CIFAR_MPI_BIN; build it, or set CIFAR_MPI_BIN in env/site.sh."
 find_run_dir "$@"
 checkpoint_before=$(newest_checkpoint "$run_dir")

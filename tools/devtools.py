@@ -18,7 +18,7 @@ def find():
 
 
 class Browser:
-    """One page. `console` collects what it complains of."""
+    """One page. `console` collects its errors and warnings."""
 
     def __init__(self, program):
         self.profile = tempfile.mkdtemp(prefix="cifar_mpi_browser_")

@@ -1,10 +1,10 @@
-"""How the Python tools write files into folders where others may write too, such as a run directory."""
+"""Lets the Python tools write files safely into folders where others may write, such as a run directory."""
 import os
 import secrets
 
 
 def replace(path, data):
-    """Makes the bytes `data` the content of `path` at once. A link or pipe of that name is replaced, not opened."""
+    """Atomically replaces the content of `path` by the bytes `data`. A link or pipe of that name is replaced, not opened."""
     folder, name = os.path.split(path)
     directory = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

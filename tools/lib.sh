@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What quickstart, run_tests and .ci/run share; sourced. $root is the checkout, $build the build folder.
+# Shared by quickstart, run_tests and .ci/run; sourced. $root is the checkout, $build the build folder.
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build
 settings=(-DCMAKE_BUILD_TYPE=Release -DCIFAR_MPI_TESTS=ON ${CI:+-DCIFAR_MPI_WERROR=ON})  # warnings are errors in CI alone
@@ -43,7 +43,7 @@ show_progress() {  # the last "[done/all] what" of ninja, on one line of the ter
   [ -z "$moving" ] || printf '\r\033[K' >&2
 }
 
-# make_dataset: fetches CIFAR-10 with $fetch_options and packs it into $dataset, unless that is there. Returns 69 when no
+# make_dataset: fetches CIFAR-10 with $fetch_options and packs it into $dataset, unless that exists. Returns 69 when no
 # source answers, else the status of what failed.
 make_dataset() {
   local files=$root/downloads/cifar-10-batches-bin
@@ -53,14 +53,14 @@ make_dataset() {
 }
 
 # run_ranks N PROGRAM [ARG...]: N ranks on this machine, with the mpirun of the MPI that $build uses. A signal asks the
-# ranks to stop at the next step and leave a checkpoint, a second one ends them; without this mpirun would outlive us.
+# ranks to stop at the next step and leave a checkpoint, a second one ends them; otherwise mpirun would outlive this script.
 run_ranks() {
   local ranks=$1 mpirun child signalled=1 gently=USR1 status=0
   shift
   mpirun=$(sed -n 's/^MPIEXEC_EXECUTABLE:FILEPATH=//p' "$build/CMakeCache.txt")
   (
     [ "$ranks" -le "$(nproc)" ] || export OMPI_MCA_mpi_yield_when_idle=1
-    # one machine needs shared memory alone; without tcp OpenMPI 5 does not complain that it found no network
+    # one machine needs shared memory alone; without tcp, OpenMPI 5 does not warn about a missing network
     OMPI_MCA_btl='^tcp' exec "${mpirun:-mpirun}" -np "$ranks" "$@" </dev/null
   ) &
   child=$!

@@ -1,4 +1,4 @@
-"""A part of a report's page as one SVG file: how good, the curves of loss and accuracy, and where the time of a step goes.
+"""A part of a report's page as one SVG file: the accuracy, the curves of loss and accuracy, and the time of a step by section.
 
 Text, so that it may lie beside a README; light or dark as the reader's screen is.
 """
@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 
 WIDTH, LEFT, RIGHT = 860, 62, 838
 VOID = {"meta", "input", "img", "br", "path", "link"}
-# What the page paints with gradients.
+# Colours that the page paints with gradients.
 BARS = ("--c1", "--c0", "--c5", "--bad", "--c2", "--soft")
 
 
@@ -72,7 +72,7 @@ def text_at(x, y, words, more=""):
 
 
 def share(node):
-    """What the classes p12 and q34 state: 0.1234."""
+    """The value of the classes p12 and q34: 0.1234."""
     parts = {name[0]: int(name[1:]) for name in self_classes(node) if re.fullmatch(r"[pq]\d+", name)}
     return (parts["p"] + parts.get("q", 0) / 100) / 100
 
@@ -129,7 +129,7 @@ def lines_of(words, most):
 
 
 def style_of(style):
-    """The colours and lines of the page's style; texts of a run's files stand elsewhere in the page, and may look like one."""
+    """The colours and lines of the page's style; ignores texts of a run's files elsewhere in the page that look like styles."""
     colours = re.findall(r"--[\w]+: #\w+;", style[style.index(":root"):style.index("* { box-sizing")])
     half = len(colours) // 2
     rules = re.findall(r"^(?:path|\.grid|\.line|\.dots|\.band|\.mark|\.s\d) \{.*$", style, re.M)
@@ -139,7 +139,7 @@ def style_of(style):
 
 
 def svg_of(page):
-    """The page's text in, the SVG's out."""
+    """Converts the text of the page to that of the SVG."""
     root = Tree(page).root
     parts, x = [], LEFT
     for tile in root.one("ul", "tiles").all("li"):

@@ -1,8 +1,8 @@
 # Finds nvcc (CUDA 12.4 or newer), cuDNN 9, cuBLASLt and NCCL, without using them; also in script mode, for its test.
 # cifar_mpi_find_cuda() sets CIFAR_MPI_CUDA_FOUND to the versions, or CIFAR_MPI_CUDA_MISSING to the reason.
 
-# Where CUDA's libraries may be, beside the toolkit of the nvcc at ROOT: NVIDIA's HPC SDK keeps math_libs and comm_libs next to
-# its toolkits, and Python wheels keep cuDNN and NCCL in folders of their own. Sets ${result}.
+# The folders of CUDA's libraries besides the toolkit of the nvcc at ROOT: NVIDIA's HPC SDK keeps math_libs and
+# comm_libs next to its toolkits, and Python wheels keep cuDNN and NCCL in folders of their own. Sets ${result}.
 function(cifar_mpi_cuda_places result root release)
   set(places ${root} $ENV{CUDNN_PATH} $ENV{CUDNN_HOME} $ENV{NCCL_HOME})
   foreach(sdk ${root}/.. ${root}/../..)
@@ -15,10 +15,10 @@ function(cifar_mpi_cuda_places result root release)
   set(${result} ${places} PARENT_SCOPE)
 endfunction()
 
-# Refuses libraries made for another major version of CUDA than nvcc's. One whose version cannot be read is taken.
+# Refuses libraries made for another major version of CUDA than nvcc's. Accepts a library whose version cannot be read.
 function(cifar_mpi_check_cuda_majors release)
   string(REGEX REPLACE "\\..*" "" major ${release})
-  # NCCL says so in a string, cuDNN when it is asked; both without a driver.
+  # NCCL has it in a string, cuDNN returns it from a function; neither needs a driver.
   file(STRINGS ${NCCL_LIBRARY} text REGEX "NCCL version [0-9.]+.?[+]cuda[0-9]+" LIMIT_COUNT 1)
   string(REGEX MATCH "cuda([0-9]+)" text "${text}")
   set(NCCL_major ${CMAKE_MATCH_1})

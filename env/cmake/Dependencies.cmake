@@ -10,7 +10,7 @@ find_package(fmt REQUIRED)
 find_package(PNG)
 find_package(JPEG)
 
-# toml++ is headers alone; not every package of it comes with CMake files.
+# toml++ is header-only; not every package of it has CMake files.
 find_package(PkgConfig QUIET)
 if(PkgConfig_FOUND)
   pkg_check_modules(TOMLPLUSPLUS QUIET tomlplusplus)

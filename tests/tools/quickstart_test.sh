@@ -47,7 +47,7 @@ EndsWithAReportThatChangesNothing() {
   stand_in "$clone/build/cifar_mpi_report" <<<'exit 4'
   ends_with 0 "$clone/tools/quickstart"
   says 'test accuracy   0.6001'
-  says 'there is no report, but the result stands'
+  says 'there is no report, but the result is valid'
 }
 
 RepeatsNothing() {
