@@ -4,16 +4,14 @@
 #include <string>
 #include <string_view>
 
-#include "cifar_mpi/base/directory.hpp"
-#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/report/best_effort_file.hpp"
 
 namespace cifar_mpi::report {
 
 /// RUN_DIR/trace/step_N.perfetto-trace: written in pieces under a temporary name, which `finish` replaces. Rank 0
 /// only.
 ///
-/// Nothing here throws an Error. What cannot be written (disk full, folder not writable) is one warning, and there is
-/// no file then; training goes on. Symbolic links are not followed.
+/// It is a BestEffortFile of which nothing is left when a part of it cannot be written. Symbolic links are not followed.
 class TraceFile {
  public:
   TraceFile() = default;  ///< writes nothing
@@ -25,13 +23,11 @@ class TraceFile {
   std::string finish();
 
  private:
-  void give_up(const std::string& reason);
+  void give_up();
 
-  std::string path_;
   std::string name_;
-  Log log_;
   Directory folder_;
-  Descriptor file_;
+  BestEffortFile file_;
 };
 
 }  // namespace cifar_mpi::report
