@@ -57,18 +57,13 @@ std::string what_is_crowded(const train::TrainConfig& config, const comm::World&
       failed = error.what();
     }
   }
-  RunFingerprint gpus;  // by host
-  const auto all = world.collect(std::as_bytes(std::span(gpu)));
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    gpus.emplace_back(world.hosts()[rank],
-                      std::string(reinterpret_cast<const char*>(all[rank].data()), all[rank].size()));
-  world.broadcast(gpus);
+  const std::vector<std::string> gpus = world.gather(gpu);
   if (!failed.empty() || gpu.empty() || config.share_gpus) return failed;
   std::set<std::string> here;
   std::size_t ranks = 0;
-  for (const auto& [host, name] : gpus) {
-    if (host != world.host() || name.empty()) continue;
-    here.insert(name);
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    if (world.hosts()[rank] != world.host() || gpus[rank].empty()) continue;
+    here.insert(gpus[rank]);
     ++ranks;
   }
   if (ranks <= here.size()) return {};
@@ -84,23 +79,11 @@ struct Unable {
   std::string why;
 };
 Unable find_unable(const comm::World& world, const std::string& mine) {
-  Unable unable;
-  RunFingerprint told;
-  const auto all = world.collect(std::as_bytes(std::span(mine)));
+  const std::vector<std::string> all = world.gather(mine);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].empty()) continue;
-    told.emplace_back(std::to_string(rank),
-                      std::string(reinterpret_cast<const char*>(all[rank].data()), all[rank].size()));
-    break;
+    if (!all[rank].empty()) return {static_cast<int>(rank), all[rank]};
   }
-  world.broadcast(told);
-  if (told.empty()) return {};
-  return {std::stoi(told.front().first), told.front().second};
-}
-
-bool any(const comm::World& world, bool mine) {
-  const std::vector<double> all = world.gather(mine ? 1.0 : 0.0);
-  return std::count(all.begin(), all.end(), 1.0) > 0;
+  return {};
 }
 
 /// Whether there are GPUs that nobody would use: the machine's, or those that SLURM says it gave to the job, where the
@@ -161,11 +144,11 @@ RunDevice choose_device(const train::TrainConfig& config, const comm::World& wor
             true};
   std::string why = unable.why;
   const bool computes = !serves(config, world);
-  const bool some = any(world, computes && lacks.empty());
+  const bool some = world.any(computes && lacks.empty());
   if (some)
     why += concat(" (on rank ", unable.rank, ", host ", world.hosts()[static_cast<std::size_t>(unable.rank)],
                   ')');
-  if (any(world, computes && gpus_stay_idle()) && !batch_system().empty()) {
+  if (world.any(computes && gpus_stay_idle()) && !batch_system().empty()) {
     throw comm::AgreedError(ErrorKind::device,
                             concat("CUDA cannot be used: ", why, "; this ", batch_system(),
                                    " job has GPUs, and --device cpu leaves them idle on purpose"));

@@ -1,11 +1,9 @@
 #include <fmt/core.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <optional>
-#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -77,9 +75,7 @@ std::atomic<int> stop_request{0};
 
 /// Whether any rank was asked to stop; asked and answered on all of them.
 bool stop_asked(const comm::World& world) {
-  std::array<double, 1> asked{static_cast<double>(stop_request.load(std::memory_order_relaxed))};
-  world.sum(asked);
-  return asked[0] > 0.0;
+  return world.any(stop_request.load(std::memory_order_relaxed) != 0);
 }
 
 void sleep_unless_asked(double seconds) {
@@ -126,9 +122,8 @@ class Follower {
 
 /// Rank 0's answer to "which step now", on all ranks.
 std::optional<std::uint64_t> agreed(std::optional<std::uint64_t> step, const comm::World& world) {
-  std::array<std::uint64_t, 2> told{step.has_value() ? 1u : 0u, step.value_or(0)};
-  world.broadcast(std::as_writable_bytes(std::span(told)));
-  return told[0] == 0 ? std::nullopt : std::optional(told[1]);
+  world.broadcast(step);
+  return step;
 }
 
 /// The checkpoint on all ranks; nothing, with a warning, when one of them cannot read it or reads another.

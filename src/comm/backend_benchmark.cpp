@@ -112,7 +112,7 @@ BackendArrays::~BackendArrays() {
 }
 
 engine::Task BackendArrays::copy_task(const Buffer& to) const {
-  return backend_.sum_task("copy", to.as<float>(), values_.as<const float>(), nullptr, host_.size());
+  return backend_.sum_task("copy", {to.as<float>(), values_.as<const float>(), nullptr, host_.size()});
 }
 
 /// Over one rank there is nothing to sum, and collectives need no task for it.

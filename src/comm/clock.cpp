@@ -74,10 +74,10 @@ ClockReading compare_clocks(const World& world) {
   const MPI_Comm all = WorldAccess::all(world), node = WorldAccess::node(world);
   int leader = world.rank();
   check(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "comparing clocks");
-  const std::vector<double> leaders = world.gather(leader);
+  const std::vector<int> leaders = world.gather(leader);
   ClockReading found{steady_nanoseconds(), 0, 0};
   for (int rank = 1; world.rank() == 0 && rank < world.size(); ++rank) {
-    if (static_cast<int>(leaders[static_cast<std::size_t>(rank)]) == rank) ask(all, rank);
+    if (leaders[static_cast<std::size_t>(rank)] == rank) ask(all, rank);
   }
   if (leader == 0) return found;
   if (leader == world.rank()) found = answer(all);

@@ -33,12 +33,9 @@ int Nodes::most_ranks() const {
 Nodes nodes_of(const World& world) {
   int lowest = world.rank();
   check(MPI_Bcast(&lowest, 1, MPI_INT, 0, WorldAccess::node(world)), "naming the nodes", 0);
-  std::vector<int> lowest_of(static_cast<std::size_t>(world.size()));
-  check(MPI_Allgather(&lowest, 1, MPI_INT, lowest_of.data(), 1, MPI_INT, WorldAccess::all(world)),
-        "gathering the nodes");
   Nodes nodes;
   std::map<int, int> numbers;
-  for (const int leader : lowest_of) {
+  for (const int leader : world.gather(lowest)) {
     nodes.of_rank.push_back(numbers.emplace(leader, static_cast<int>(numbers.size())).first->second);
   }
   return nodes;

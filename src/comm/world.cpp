@@ -10,6 +10,7 @@
 #include <ctime>
 #include <exception>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -110,16 +111,19 @@ std::string host_name() {
   return {name.data(), static_cast<std::size_t>(length)};
 }
 
-/// Texts of up to 255 bytes, by rank.
+/// By rank.
 std::vector<std::string> gather_texts(const std::string& mine, MPI_Comm comm, int ranks) {
-  using Fixed = std::array<char, 256>;
-  Fixed own{};
-  mine.copy(own.data(), own.size() - 1);
-  std::vector<Fixed> all(static_cast<std::size_t>(ranks));
-  check(MPI_Allgather(own.data(), own.size(), MPI_CHAR, all.data(), own.size(), MPI_CHAR, comm),
-        "gathering host names");
+  const int own = static_cast<int>(mine.size());
+  std::vector<int> sizes(static_cast<std::size_t>(ranks)), places(sizes.size());
+  check(MPI_Allgather(&own, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm), "gathering lengths of texts");
+  std::exclusive_scan(sizes.begin(), sizes.end(), places.begin(), 0);
+  std::string all(static_cast<std::size_t>(places.back() + sizes.back()), ' ');
+  check(MPI_Allgatherv(mine.data(), own, MPI_CHAR, all.data(), sizes.data(), places.data(), MPI_CHAR, comm),
+        "gathering texts");
   std::vector<std::string> texts;
-  for (const Fixed& text : all) texts.emplace_back(text.data());
+  for (std::size_t rank = 0; rank < sizes.size(); ++rank)
+    texts.push_back(
+        all.substr(static_cast<std::size_t>(places[rank]), static_cast<std::size_t>(sizes[rank])));
   return texts;
 }
 
@@ -344,10 +348,20 @@ void World::sum(std::span<double> values) const {
   broadcast(std::as_writable_bytes(values));
 }
 
-std::vector<double> World::gather(double mine) const {
-  std::vector<double> values(static_cast<std::size_t>(state_->size));
-  check(MPI_Allgather(&mine, 1, MPI_DOUBLE, values.data(), 1, MPI_DOUBLE, state_->all.get()), "gathering");
-  return values;
+void World::gather(std::span<const std::byte> mine, std::span<std::byte> all) const {
+  const int bytes = static_cast<int>(mine.size());
+  check(MPI_Allgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, state_->all.get()),
+        "gathering");
+}
+
+std::vector<std::string> World::gather(const std::string& mine) const {
+  return gather_texts(mine, state_->all.get(), state_->size);
+}
+
+bool World::any(bool mine) const {
+  int found = mine ? 1 : 0;
+  check(MPI_Allreduce(MPI_IN_PLACE, &found, 1, MPI_INT, MPI_MAX, state_->all.get()), "asking all ranks");
+  return found != 0;
 }
 
 std::vector<std::vector<std::byte>> World::collect(std::span<const std::byte> mine) const {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "cifar_mpi/engine/step_tasks.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/simd.hpp"
@@ -135,26 +136,9 @@ Crop crop_of(const data::AugmentSpec& spec, const data::AugmentDraw& draw, const
   return {own, std::ptrdiff_t{out.width} * out.channels, out.height, out.width, out.channels};
 }
 
-/// What both tasks touch besides the step counter or cursor.
-engine::Task input_task(const char* name, const engine::DataView& data, const data::AugmentSpec& spec,
-                        int batch, std::size_t value_bytes, const std::byte* x, const std::uint8_t* labels) {
-  const auto image = static_cast<std::size_t>(spec.source.count());
-  const auto values = static_cast<std::size_t>(batch) * static_cast<std::size_t>(spec.output().count());
-  engine::Task task;
-  task.name = name;
-  task.reads = {engine::bytes_of(data.images, data.count * image), engine::bytes_of(data.labels, data.count)};
-  task.writes = {engine::bytes_of(x, values * value_bytes),
-                 engine::bytes_of(labels, static_cast<std::size_t>(batch))};
-  task.cost.bytes = static_cast<double>(values * (1 + value_bytes) + 2 * static_cast<std::size_t>(batch));
-  return task;
-}
-
 template <class T>
 engine::Task plan_train(const engine::TrainBinding& binding, int batch, T* x, std::uint8_t* labels) {
-  data::check_crop(binding.augment);
-  engine::Task task = input_task("augment", binding.data, binding.augment, batch, sizeof(T),
-                                 reinterpret_cast<const std::byte*>(x), labels);
-  task.reads.push_back(engine::bytes_of(binding.step, 1));
+  engine::Task task = engine::declare_train_input(binding, batch, sizeof(T), x, labels);
   const auto write = choose_write<T>(binding.augment.source.channels);
   task.start = [write, batch, x, labels, first = binding.first_sample, data = binding.data,
                 order = binding.order, spec = binding.augment, seed = binding.seed, step = binding.step,
@@ -173,11 +157,7 @@ engine::Task plan_train(const engine::TrainBinding& binding, int batch, T* x, st
 
 template <class T>
 engine::Task plan_evaluate(const engine::EvaluateBinding& binding, int batch, T* x, std::uint8_t* labels) {
-  data::check_crop(binding.augment);
-  engine::Task task = input_task("evaluation input", binding.data, binding.augment, batch, sizeof(T),
-                                 reinterpret_cast<const std::byte*>(x), labels);
-  task.reads.push_back(engine::bytes_of(binding.cursor, 1));
-  task.writes.push_back(engine::bytes_of(binding.cursor, 1));
+  engine::Task task = engine::declare_evaluate_input(binding, batch, sizeof(T), x, labels);
   const auto write = choose_write<T>(binding.augment.source.channels);
   task.start = [write, batch, x, labels, data = binding.data, spec = binding.augment, cursor = binding.cursor,
                 scratch = Scratch(binding.augment)](engine::Lane&) mutable {

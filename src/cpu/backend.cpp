@@ -125,14 +125,8 @@ class CpuBackend final : public engine::Backend {
     return plan_count(std::move(name), std::move(tensors));
   }
 
-  engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,
-                        std::size_t n) override {
-    return plan_sum(std::move(name), dst, a, b, n);
-  }
-
-  engine::Task share_task(std::string name, float* dst, const float* a, const float* b, float share,
-                          std::size_t n) override {
-    return plan_share(std::move(name), dst, a, b, share, n);
+  engine::Task sum_task(std::string name, const engine::SumBinding& binding) override {
+    return plan_sum(std::move(name), binding);
   }
 
   engine::Task copy_task(std::string name, const std::vector<engine::CopyBinding>& bindings) override {

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "cpu/batch_norm.hpp"
 #include "cpu/planning.hpp"
 
@@ -51,13 +49,6 @@ class BatchNormGroup final : public PlannedGroup {
                                                     params[kVariance].grad, operands.statistics_share));
     add_backward(layer, operands, forward.moments, arena, tasks);
     return tasks;
-  }
-
-  void to_logical(std::size_t, std::span<const float> physical, std::span<float> logical) const override {
-    std::copy_n(physical.begin(), logical.size(), logical.begin());
-  }
-  void from_logical(std::size_t, std::span<const float> logical, std::span<float> physical) const override {
-    std::fill(std::copy(logical.begin(), logical.end(), physical.begin()), physical.end(), 0.0f);
   }
 
  private:

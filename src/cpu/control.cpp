@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/engine/step_tasks.hpp"
 
 namespace cifar_mpi::cpu {
 
@@ -12,16 +13,9 @@ using engine::ControlLayout;
 
 engine::Task plan_control(const engine::TrainBinding& binding) {
   const std::size_t floats = binding.control_layout.floats();
-  engine::Task task;
-  task.name = "control";
-  // What the parts of a batch sum up must stand in one of them only.
-  const bool first = binding.part == 0;
-  const auto* const requests = first ? binding.requests : nullptr;
-  engine::RankFacts* const rank_facts = first ? binding.facts : nullptr;
-  if (requests != nullptr) task.reads = {engine::bytes_of(requests, 1)};
-  task.writes = {engine::bytes_of(binding.control, floats)};
-  if (rank_facts != nullptr) task.writes.push_back(engine::bytes_of(rank_facts, 1));
-  task.start = [control = binding.control, floats, requests, facts = rank_facts,
+  const auto* const requests = binding.own_requests();
+  engine::Task task = engine::declare_control(binding, engine::bytes_of(requests, 1));
+  task.start = [control = binding.control, floats, requests, facts = binding.own_facts(),
                 slot = binding.control_layout.slot(binding.rank)](engine::Lane&) {
     std::fill(control, control + floats, 0.0f);
     const int asked = requests != nullptr ? requests->load(std::memory_order_relaxed) : 0;
@@ -39,10 +33,7 @@ engine::Task plan_control(const engine::TrainBinding& binding) {
 }
 
 engine::Task plan_compute_time(engine::RankFacts* facts) {
-  engine::Task task;
-  task.name = "compute time";
-  task.reads = {engine::bytes_of(facts, 1)};
-  task.writes = {engine::bytes_of(facts, 1)};
+  engine::Task task = engine::declare_compute_time(facts);
   task.start = [facts](engine::Lane&) {
     facts->compute_ms = static_cast<float>(1e3 * (steady_seconds() - facts->started_s));
   };
@@ -55,14 +46,10 @@ engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<eng
   records.resize(engine::kRecordRing);
   for (engine::StepRecord& record : records) record.slots.resize(end - begin);
 
-  engine::Task task;
-  task.name = "advance";
   const auto steps = static_cast<std::size_t>(binding.steps);
-  task.reads = {engine::bytes_of(binding.control, end),
-                engine::bytes_of(binding.decay_sums.data(), binding.decay_sums.size()),
-                engine::bytes_of(binding.step, steps), engine::bytes_of(records.data(), records.size())};
-  task.writes = {engine::bytes_of(binding.step, steps), engine::bytes_of(records.data(), records.size())};
-  if (binding.gradient_norm != nullptr) task.reads.push_back(engine::bytes_of(binding.gradient_norm, 1));
+  engine::Task task = engine::declare_advance(binding);
+  task.reads.push_back(engine::bytes_of(records.data(), records.size()));
+  task.writes.push_back(engine::bytes_of(records.data(), records.size()));
   for (engine::StepRecord& record : records) {
     task.writes.push_back(engine::bytes_of(record.slots.data(), record.slots.size()));
   }

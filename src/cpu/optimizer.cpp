@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 #include <vector>
 
-#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/engine/step_tasks.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/simd.hpp"
 
@@ -19,14 +18,6 @@ constexpr std::size_t kChunk = 8192;
 constexpr int kChunks = 256;
 /// Independent partial sums inside a chunk; layouts are multiples of 16 floats.
 constexpr std::size_t kLanes = 16;
-
-/// Floats [begin, end) of the blocks, all of one parameter.
-struct Chunk {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-  float decay = 0.0f;
-  float rate_factor = 1.0f;
-};
 
 struct Blocks {
   float* params = nullptr;
@@ -67,7 +58,7 @@ double sum_chunks(std::size_t count, const SumOf& sum_of) {
 /// Without clipping there is no multiplication: it could be fused with what follows, and change bits.
 template <class Rule, bool kClips>
 struct Update {
-  [[gnu::always_inline]] static void run(const Chunk& chunk, const Blocks& blocks,
+  [[gnu::always_inline]] static void run(const engine::Segment& chunk, const Blocks& blocks,
                                          const optim::UpdateRates& given) {
     const optim::UpdateRates rates = given;  // nothing that is written can be meant by it
     float* __restrict params = blocks.params;
@@ -91,7 +82,7 @@ struct Update {
   }
 };
 
-using UpdateChunk = void (*)(const Chunk&, const Blocks&, const optim::UpdateRates&);
+using UpdateChunk = void (*)(const engine::Segment&, const Blocks&, const optim::UpdateRates&);
 
 UpdateChunk version_of(optim::OptimizerKind kind, bool clips) {
   return optim::with_rule(kind, [&]<class Rule>(Rule) -> UpdateChunk {
@@ -99,30 +90,14 @@ UpdateChunk version_of(optim::OptimizerKind kind, bool clips) {
   });
 }
 
-std::vector<Chunk> chunks_of(std::size_t begin, std::size_t end, const model::ParamTable& params,
-                             const engine::ParamLayout& layout) {
-  if (layout.entries.size() != params.size()) {
-    throw std::logic_error(concat("update: ", params.size(), " parameters, but ", layout.entries.size(),
-                                  " entries in the layout"));
+/// Parameters of [begin, end), cut into chunks.
+std::vector<engine::Segment> chunks_of(std::size_t begin, std::size_t end, const model::ParamTable& params,
+                                       const engine::ParamLayout& layout) {
+  std::vector<engine::Segment> chunks;
+  for (const engine::Segment& s : engine::segments_of(begin, end, params, layout)) {
+    for (std::size_t i = s.begin; i < s.end; i += kChunk)
+      chunks.push_back({i, std::min(i + kChunk, s.end), s.decay, s.rate_factor});
   }
-  std::vector<Chunk> chunks;
-  std::size_t covered = begin;
-  for (std::size_t p = 0; p < params.size(); ++p) {
-    const std::size_t first = std::max(layout.entries[p].offset, begin);
-    const std::size_t last = std::min(layout.entries[p].offset + layout.entries[p].floats, end);
-    if (first >= last) continue;
-    if (first != covered || first % kLanes != 0 || last % kLanes != 0) {
-      throw std::logic_error(concat("update: [", begin, ", ", end,
-                                    ") is not made of whole lines of parameters; ", params[p].name, " has [",
-                                    first, ", ", last, ") of it"));
-    }
-    covered = last;
-    for (std::size_t i = first; i < last; i += kChunk) {
-      chunks.push_back({i, std::min(i + kChunk, last), params[p].weight_decay, params[p].rate_factor});
-    }
-  }
-  if (covered != end)
-    throw std::logic_error(concat("update: [", covered, ", ", end, ") belongs to no parameter"));
   return chunks;
 }
 
@@ -130,24 +105,8 @@ std::vector<Chunk> chunks_of(std::size_t begin, std::size_t end, const model::Pa
 
 engine::Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& params,
                          const engine::ParamLayout& layout) {
-  const std::size_t floats = binding.end - binding.begin;
-  const engine::Bytes weights = engine::bytes_of(binding.params + binding.begin, floats);
-  const engine::Bytes ema = engine::bytes_of(binding.ema + binding.begin, floats);
-  engine::Task task;
-  task.name = concat("update ", binding.begin, "..", binding.end);
-  task.reads = {weights, ema, engine::bytes_of(binding.grads + binding.begin, floats),
-                engine::bytes_of(binding.control + engine::ControlLayout::loss_sum, 1),
-                engine::bytes_of(binding.step, 1)};
-  task.writes = {weights, ema, engine::bytes_of(binding.decay_sum, 1)};
-  for (const float* const state : binding.states) {
-    if (state == nullptr) continue;
-    task.reads.push_back(engine::bytes_of(state + binding.begin, floats));
-    task.writes.push_back(engine::bytes_of(state + binding.begin, floats));
-  }
-  if (binding.divides_by_staleness)
-    task.reads.push_back(engine::bytes_of(binding.control + engine::ControlLayout::staleness, 1));
+  engine::Task task = engine::declare_update(binding);
   const bool clips = binding.gradient_norm != nullptr;
-  if (clips) task.reads.push_back(engine::bytes_of(binding.gradient_norm, 1));
   const auto update_chunk = version_of(binding.optimizer.kind, clips);
   task.start = [binding, squares = best_version<SquareSum>(), update_chunk, clips,
                 sums_decay = optim::decays_by_loss(binding.optimizer.kind),
@@ -163,7 +122,7 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
     if (clips) rates.clip = optim::clip_factor(binding.clip_norm, *binding.gradient_norm);
     const Blocks blocks{binding.params, binding.grads, binding.ema, {binding.states[0], binding.states[1]}};
     *binding.decay_sum = sum_chunks(chunks.size(), [&](std::size_t c) {
-      const Chunk& chunk = chunks[c];
+      const engine::Segment& chunk = chunks[c];
       const bool sums = sums_decay && chunk.decay != 0.0f;
       const double sum =
           sums ? 0.5 * static_cast<double>(chunk.decay) * squares(binding.params, chunk.begin, chunk.end)
@@ -176,10 +135,7 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
 }
 
 engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding) {
-  engine::Task task;
-  task.name = "gradient norm";
-  task.reads = {engine::bytes_of(binding.grads, binding.floats)};
-  task.writes = {engine::bytes_of(binding.norm, 1)};
+  engine::Task task = engine::declare_gradient_norm(binding);
   task.start = [binding, squares = best_version<SquareSum>()](engine::Lane&) {
     const std::size_t chunks = (binding.floats + kChunk - 1) / kChunk;
     *binding.norm = std::sqrt(sum_chunks(chunks, [&](std::size_t c) {
@@ -192,22 +148,11 @@ engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding) {
 engine::Task plan_running(const engine::RunningBinding& binding, const model::ParamTable& params,
                           const engine::ParamLayout& layout) {
   const std::size_t begin = layout.running_begin();
-  const std::size_t statistics = binding.control_layout.statistics();
-  const engine::Bytes running = engine::bytes_of(binding.params + begin, layout.running_floats);
-  const engine::Bytes ema = engine::bytes_of(binding.ema + begin, layout.running_floats);
   std::vector<float> shares;  // by float
-  for (std::size_t p = 0; p < params.size(); ++p) {
-    if (layout.entries[p].offset >= begin)
-      shares.resize(shares.size() + layout.entries[p].floats, params[p].rate_factor);
-  }
-  engine::Task task;
-  task.name = "running statistics";
-  task.reads = {running, ema, engine::bytes_of(binding.control, 1),
-                engine::bytes_of(binding.control + statistics, layout.running_floats),
-                engine::bytes_of(binding.step, 1)};
-  if (binding.gradient_norm != nullptr) task.reads.push_back(engine::bytes_of(binding.gradient_norm, 1));
-  task.writes = {running, ema};
-  task.start = [binding, begin, batch = binding.control + statistics,
+  for (const engine::Segment& s : engine::segments_of(begin, layout.floats, params, layout))
+    shares.resize(s.end - begin, s.rate_factor);
+  engine::Task task = engine::declare_running(binding, layout);
+  task.start = [binding, begin, batch = binding.control + binding.control_layout.statistics(),
                 shares = std::move(shares)](engine::Lane&) {
     if (!std::isfinite(binding.control[engine::ControlLayout::loss_sum])) return;
     if (binding.gradient_norm != nullptr && !std::isfinite(*binding.gradient_norm)) return;

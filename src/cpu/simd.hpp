@@ -48,30 +48,12 @@ inline bool has_avx512() {
          __builtin_cpu_supports("avx512vl");
 }
 
-template <class Kernel, class Result, class... Args>
-auto best_of(Result (*)(Args...)) -> Result (*)(Args...) {
-  if (has_avx512()) return &run_avx512<Kernel, Result, Args...>;
-  if (has_avx2()) return &run_avx2<Kernel, Result, Args...>;
-  return &run_baseline<Kernel, Result, Args...>;
-}
-
 #else
 
 inline bool has_avx512() { return false; }
 inline bool has_avx2() { return false; }
 
-template <class Kernel, class Result, class... Args>
-auto best_of(Result (*)(Args...)) -> Result (*)(Args...) {
-  return &run_baseline<Kernel, Result, Args...>;
-}
-
 #endif
-
-/// The version of `Kernel::run` to call on this processor.
-template <class Kernel>
-auto best_version() {
-  return best_of<Kernel>(static_cast<decltype(&Kernel::run)>(nullptr));
-}
 
 constexpr int lanes_of(VectorSet set) {
   return set == VectorSet::avx512 ? 16 : set == VectorSet::avx2 ? 8 : 4;
@@ -87,19 +69,27 @@ inline std::vector<VectorSet> vector_sets_here() {
   return sets;
 }
 
-template <template <int> class Kernel, class Result, class... Args>
+/// The version for one of these sets, of kernels with vectors of 4, 8 and 16 lanes.
+template <class Kernel4, class Kernel8, class Kernel16, class Result, class... Args>
 auto version_of([[maybe_unused]] VectorSet set, Result (*)(Args...)) -> Result (*)(Args...) {
 #if defined(__x86_64__)
-  if (set == VectorSet::avx512) return &run_avx512<Kernel<16>, Result, Args...>;
-  if (set == VectorSet::avx2) return &run_avx2<Kernel<8>, Result, Args...>;
+  if (set == VectorSet::avx512) return &run_avx512<Kernel16, Result, Args...>;
+  if (set == VectorSet::avx2) return &run_avx2<Kernel8, Result, Args...>;
 #endif
-  return &run_baseline<Kernel<4>, Result, Args...>;
+  return &run_baseline<Kernel4, Result, Args...>;
+}
+
+/// The version of `Kernel::run` to call on this processor.
+template <class Kernel>
+auto best_version() {
+  return version_of<Kernel, Kernel, Kernel>(vector_sets_here().back(),
+                                            static_cast<decltype(&Kernel::run)>(nullptr));
 }
 
 /// The version of `Kernel<lanes>::run` for one of these sets.
 template <template <int> class Kernel>
 auto version_for(VectorSet set) {
-  return version_of<Kernel>(set, static_cast<decltype(&Kernel<4>::run)>(nullptr));
+  return version_of<Kernel<4>, Kernel<8>, Kernel<16>>(set, static_cast<decltype(&Kernel<4>::run)>(nullptr));
 }
 
 }  // namespace cifar_mpi::cpu

@@ -17,7 +17,7 @@ using engine::Lane;
 using engine::Operands;
 using engine::Task;
 
-class AffineGroup final : public ParamGroup {
+class AffineGroup final : public engine::Group {
  public:
   AffineGroup(SharedPlan& shared, engine::Contract contract, const Affine& affine)
       : shared_(shared),

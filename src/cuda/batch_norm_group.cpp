@@ -14,7 +14,7 @@ using engine::Lane;
 using engine::Operands;
 using engine::Task;
 
-class BatchNormGroup final : public ParamGroup {
+class BatchNormGroup final : public engine::Group {
  public:
   BatchNormGroup(SharedPlan& shared, engine::Contract contract, const BatchNorm& norm)
       : shared_(shared),

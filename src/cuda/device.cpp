@@ -168,7 +168,7 @@ std::uint64_t Device::pci_number() const { return pci_number_of(properties_); }
 
 std::string Device::pci_id() const { return pci_text(pci_number()); }
 
-std::uint64_t Device::identity() const { return hash_of(properties_) >> 11; }
+std::uint64_t Device::identity() const { return hash_of(properties_); }
 
 std::string Device::text() const {
   std::size_t left = 0, total = 0;

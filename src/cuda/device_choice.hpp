@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace cifar_mpi::cuda {
@@ -22,10 +23,10 @@ int choose_device(const DeviceQuestion& question);
 /// CUDART_VERSION counts.
 std::string build_advice(int capability, int toolkit);
 
-/// What one rank uses, as numbers that travel as doubles.
+/// What one rank uses.
 struct DeviceIdentity {
-  double host = 0.0;  ///< equal on one host
-  double gpu = 0.0;   ///< equal for one GPU of a host
+  std::ptrdiff_t host = 0;  ///< equal on one host
+  std::uint64_t gpu = 0;    ///< equal for one GPU of a host
 };
 
 /// The first rank that uses the GPU of a rank before it, and that rank; both −1 when there is none.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,18 +14,18 @@
 namespace cifar_mpi::cuda {
 
 void compare_devices(const Device& device, const comm::World& world, bool share) {
-  const std::vector<double> gpus = world.gather(static_cast<double>(device.identity()));
-  const std::vector<double> ordinals = world.gather(static_cast<double>(device.ordinal()));
-  const std::vector<double> places = world.gather(static_cast<double>(device.pci_number()));
+  const std::vector<std::uint64_t> gpus = world.gather(device.identity());
+  const std::vector<int> ordinals = world.gather(device.ordinal());
+  const std::vector<std::uint64_t> places = world.gather(device.pci_number());
   const auto& hosts = world.hosts();
   std::vector<DeviceIdentity> ranks;
   std::map<std::string, std::string> lines;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     const auto first = std::find(hosts.begin(), hosts.end(), hosts[rank]) - hosts.begin();
-    ranks.push_back({static_cast<double>(first), gpus[rank]});
+    ranks.push_back({first, gpus[rank]});
     std::string& line = lines[hosts[rank]];
-    line += concat(line.empty() ? "" : ", ", "rank ", rank, " GPU ", ordinals[rank], " ",
-                   pci_text(static_cast<std::uint64_t>(places[rank])));
+    line +=
+        concat(line.empty() ? "" : ", ", "rank ", rank, " GPU ", ordinals[rank], " ", pci_text(places[rank]));
   }
   for (const auto& [host, line] : lines) Log(world.rank()).info(concat("GPUs of ", host, ": ", line));
   const SharedDevice shared = find_shared_device(ranks);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <memory>
 
 #include "cifar_mpi/engine/backend.hpp"
@@ -19,17 +18,6 @@ struct SharedPlan {
   Buffer counters;        ///< zero before and after every program; there when all groups are planned
 
   ValueType type() const { return value_type(precision); }
-};
-
-/// Parameters lie as in logical order, followed by zeros where there is more memory.
-class ParamGroup : public engine::Group {
- public:
-  void to_logical(std::size_t, std::span<const float> physical, std::span<float> logical) const override {
-    std::copy_n(physical.begin(), logical.size(), logical.begin());
-  }
-  void from_logical(std::size_t, std::span<const float> logical, std::span<float> physical) const override {
-    std::fill(std::copy(logical.begin(), logical.end(), physical.begin()), physical.end(), 0.0f);
-  }
 };
 
 /// Makes the group of a plan; takes a ReLU's mask by the same kernels that do its work.

@@ -199,7 +199,7 @@ Communicator connect(const comm::World& world) {
   world.together([&] {
     if (world.rank() == 0) check(ncclGetUniqueId(&id), "making an id");
   });
-  world.broadcast(std::as_writable_bytes(std::span(id.internal)));
+  world.broadcast(id);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
   config.maxCTAs = kMostChannels;

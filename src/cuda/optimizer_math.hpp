@@ -2,17 +2,13 @@
 
 #include <cstdint>
 
+#include "cifar_mpi/engine/layout.hpp"
+
 /// Which weight decay and share of the rate each float of a launch has; runs on the host and on the device. What happens to one
 /// weight stands in cifar_mpi/optim/step_math.hpp.
 namespace cifar_mpi::cuda {
 
-/// Floats [begin, end) of the blocks, all of one parameter.
-struct Segment {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-  float decay = 0.0f;
-  float rate_factor = 1.0f;
-};
+using engine::Segment;
 
 /// What one launch takes by value, so that nothing lies in memory that a replay could lose.
 struct Segments {

@@ -66,11 +66,7 @@ engine::Task plan_keep_images(const std::byte* x, ValueType type, std::size_t co
 /// `ring` says where the record goes; the rest comes from the binding.
 engine::Task plan_advance(const engine::AdvanceBinding& binding, Advance ring);
 
-engine::Task plan_sum(std::string name, float* dst, const float* a, const float* b, std::size_t n);
-
-/// dst[i] = share · (a[i] − b[i]) for i < n, or share · a[i] where b is null.
-engine::Task plan_share(std::string name, float* dst, const float* a, const float* b, float share,
-                        std::size_t n);
+engine::Task plan_sum(std::string name, const engine::SumBinding& binding);
 
 /// Between device memory and pinned host memory, in either direction, by the device's copy engines.
 engine::Task plan_copy(std::string name, const std::vector<engine::CopyBinding>& bindings);

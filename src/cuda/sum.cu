@@ -6,14 +6,10 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-__global__ void add_two(float* dst, const float* a, const float* b, std::int64_t count) {
+__global__ void add_two(float* dst, const float* a, const float* b, std::int64_t count, float share,
+                        float sign) {
   const std::int64_t i = thread_index();
-  if (i < count) dst[i] = b == nullptr ? a[i] : a[i] + b[i];
-}
-
-__global__ void share_of(float* dst, const float* a, const float* b, float share, std::int64_t count) {
-  const std::int64_t i = thread_index();
-  if (i < count) dst[i] = share * (b == nullptr ? a[i] : a[i] - b[i]);
+  if (i < count) dst[i] = share * (b == nullptr ? a[i] : a[i] + sign * b[i]);
 }
 
 __global__ void add_tree(float* __restrict__ dst, const float* __restrict__ gathered, std::int64_t count,
@@ -148,17 +144,11 @@ void launch_sum(cudaStream_t stream, const ColumnSum& work) {
 
 }  // namespace
 
-void add(cudaStream_t stream, float* dst, const float* a, const float* b, std::size_t count) {
+void add(cudaStream_t stream, float* dst, const float* a, const float* b, std::size_t count, float share,
+         float sign) {
   if (count == 0) return;
   const auto n = static_cast<std::int64_t>(count);
-  launch("sum", stream, grid_for(n), add_two, dst, a, b, n);
-}
-
-void take_share(cudaStream_t stream, float* dst, const float* a, const float* b, float share,
-                std::size_t count) {
-  if (count == 0) return;
-  const auto n = static_cast<std::int64_t>(count);
-  launch("share", stream, grid_for(n), share_of, dst, a, b, share, n);
+  launch("sum", stream, grid_for(n), add_two, dst, a, b, n, share, sign);
 }
 
 void add_ranks(cudaStream_t stream, float* dst, const float* gathered, std::size_t count, int ranks) {

@@ -11,12 +11,9 @@
 /// Sums in a fixed order. All enqueue and return.
 namespace cifar_mpi::cuda {
 
-/// dst[i] = a[i] + b[i], or a[i] where b is null; dst may be a or b.
-void add(cudaStream_t stream, float* dst, const float* a, const float* b, std::size_t count);
-
-/// dst[i] = share · (a[i] − b[i]), or share · a[i] where b is null; dst may be a or b.
-void take_share(cudaStream_t stream, float* dst, const float* a, const float* b, float share,
-                std::size_t count);
+/// See engine::SumBinding.
+void add(cudaStream_t stream, float* dst, const float* a, const float* b, std::size_t count, float share,
+         float sign);
 
 /// dst[i] = tree_sum over rank r of gathered[r · count + i].
 void add_ranks(cudaStream_t stream, float* dst, const float* gathered, std::size_t count, int ranks);

@@ -1,17 +1,15 @@
 #include "cifar_mpi/engine/kernels.hpp"
 
-#include <stdexcept>
-
-#include "cifar_mpi/base/text.hpp"
+#include <algorithm>
 
 namespace cifar_mpi::engine {
 
-void Group::to_logical(std::size_t, std::span<const float>, std::span<float>) const {
-  throw std::logic_error(concat(contract().name, " has no parameters"));
+void Group::to_logical(std::size_t, std::span<const float> physical, std::span<float> logical) const {
+  std::copy_n(physical.begin(), logical.size(), logical.begin());
 }
 
-void Group::from_logical(std::size_t, std::span<const float>, std::span<float>) const {
-  throw std::logic_error(concat(contract().name, " has no parameters"));
+void Group::from_logical(std::size_t, std::span<const float> logical, std::span<float> physical) const {
+  std::fill(std::copy(logical.begin(), logical.end(), physical.begin()), physical.end(), 0.0f);
 }
 
 }  // namespace cifar_mpi::engine

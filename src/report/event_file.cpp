@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
@@ -134,12 +135,12 @@ void Summary::text(std::string_view tag, const std::string& text) {
 
 EventFile::EventFile(const DirectoryEntry& folder, std::uint64_t first_step, const std::vector<Event>& head,
                      const Log& log)
-    : path_(folder.path()), log_(log) {
+    : file_(folder.path(), "TensorBoard will lack what belongs there", log) {
   constexpr std::int64_t kStart = 1;
   try {
     open(folder);
   } catch (const Error& error) {
-    warn(error.what());
+    file_.warn(error.what());
   }
   if (!file_) return;
   head_ = record_of({0, EventKind::file_version, "brain.Event:2"});
@@ -156,11 +157,10 @@ void EventFile::open(const DirectoryEntry& entry) {
   for (int attempt = 0; attempt < kAttempts && !file_; ++attempt) {
     const DirectoryEntry file = folder / concat(stem, '.', attempt);
     const int how = O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    file_ = open_at(file, how);
-    if (file_) path_ = file.path();
+    if (Descriptor made = open_at(file, how)) file_.open(std::move(made), file.path());
     if (!file_ && errno != EEXIST) break;
   }
-  if (!file_) warn(last_error());
+  if (!file_) file_.warn(last_error());
 }
 
 void EventFile::write(const Event& event) {
@@ -168,27 +168,7 @@ void EventFile::write(const Event& event) {
 }
 
 void EventFile::put(const std::string& records) {
-  const std::string bytes = head_ + records;
-  ssize_t written = 0;
-  do written = ::write(file_.get(), bytes.data(), bytes.size());
-  while (written < 0 && errno == EINTR);
-  if (written == static_cast<ssize_t>(bytes.size())) {
-    size_ += written;
-    head_.clear();
-    return;
-  }
-  // A disk that fills up accepts a part first and reports the error only for the next byte.
-  warn(written < 0 ? last_error() : "the disk is full");
-  // No reader could read past a torn record.
-  if (written > 0 && ::ftruncate(file_.get(), size_) != 0) file_.reset();
-}
-
-void EventFile::warn(const std::string& reason) {
-  if (!warned_) {
-    log_.warn(concat("cannot write ", path_, ": ", reason,
-                     "; training continues, but TensorBoard will lack these values"));
-  }
-  warned_ = true;
+  if (file_.write(head_ + records)) head_.clear();
 }
 
 }  // namespace cifar_mpi::report

@@ -5,9 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cifar_mpi/base/directory.hpp"
-#include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/shape.hpp"
+#include "cifar_mpi/report/best_effort_file.hpp"
 #include "report/protobuf.hpp"
 
 /// The files that TensorBoard reads: TensorFlow's event files.
@@ -65,13 +64,10 @@ class Summary {
 /// first events are the version and SessionLog START at the first step, which makes TensorBoard discard the
 /// values of earlier starts from that step on.
 ///
-/// `write` hands an event to the system in one call: a process that is killed loses at most the event it is writing,
-/// and TensorBoard stops before a torn one. There is no thread for it: an event with all of a log line's scalars takes
-/// a few microseconds, and a file system that hangs would also stop the lines of metrics.jsonl.
-///
-/// Nothing here throws an Error. An event that cannot be written (disk full, folder not writable) is dropped;
-/// there is one warning, and training continues. A partly written event is removed before the next one.
-/// Symbolic links are not followed, and no file that exists is opened.
+/// It is a BestEffortFile: a process that is killed loses at most the event it is writing, and TensorBoard stops
+/// before a torn one. There is no thread for it: an event with all of a log line's scalars takes a few
+/// microseconds, and a file system that hangs would also stop the lines of metrics.jsonl. Symbolic links are not
+/// followed, and no file that exists is opened.
 class EventFile {
  public:
   EventFile() = default;  ///< writes nothing
@@ -87,14 +83,9 @@ class EventFile {
  private:
   void open(const DirectoryEntry& entry);
   void put(const std::string& records);
-  void warn(const std::string& reason);
 
-  std::string path_;
-  Log log_;
-  Descriptor file_;
-  std::int64_t size_ = 0;  ///< of the whole records in the file
-  std::string head_;       ///< the part of the head that is not in the file yet
-  bool warned_ = false;
+  BestEffortFile file_;
+  std::string head_;  ///< the part of the head that is not in the file yet
 };
 
 }  // namespace cifar_mpi::report

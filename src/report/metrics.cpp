@@ -3,10 +3,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <numeric>
 #include <span>
@@ -122,29 +120,12 @@ std::vector<int> late_workers(const comm::PushCounts& pushes) {
 }  // namespace
 
 MetricsFile::MetricsFile(const DirectoryEntry& file, std::uint64_t step, const Log& log, bool evaluates_again)
-    : path_(file.path()), log_(log), reached_(cut_back(file, step, evaluates_again)) {
-  file_ = open_file(file, O_WRONLY | O_APPEND | O_CREAT);
-  if (::lseek(file_.get(), 0, SEEK_END) == 0) line(concat(kHeader, kVersion, "}"));
+    : reached_(cut_back(file, step, evaluates_again)), file_(file.path(), "lines are missing there", log) {
+  file_.open(open_file(file, O_WRONLY | O_APPEND | O_CREAT), file.path());
+  if (file_.empty()) line(concat(kHeader, kVersion, "}"));
 }
 
-void MetricsFile::line(std::string json) {
-  if (!file_) return;
-  json += '\n';
-  if (torn_) json.insert(0, 1, '\n');
-  const ssize_t written = ::write(file_.get(), json.data(), json.size());
-  if (written == static_cast<ssize_t>(json.size())) {
-    torn_ = false;
-    return;
-  }
-  torn_ = torn_ || written > 0;
-  // A disk that fills up accepts a part first and reports the error only for the next byte.
-  const std::string reason = written < 0 ? last_error() : "the disk is full";
-  if (!warned_) {
-    log_.warn(
-        concat("cannot write ", path_, ": ", reason, "; training continues, but the file will lack lines"));
-  }
-  warned_ = true;
-}
+void MetricsFile::line(std::string json) { file_.write(json += '\n'); }
 
 void MetricsFile::write(const StepReport& r) {
   line(concat("{\"step\":", r.step, ",\"epoch\":", json_number(r.epoch), ",\"cross_entropy\":",

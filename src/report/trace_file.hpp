@@ -4,15 +4,13 @@
 #include <string>
 #include <string_view>
 
-#include "cifar_mpi/base/directory.hpp"
-#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/report/best_effort_file.hpp"
 
 namespace cifar_mpi::report {
 
 /// RUN_DIR/trace/step_N.perfetto-trace: written in pieces under a temporary name, which `finish` replaces. Rank 0 only.
 ///
-/// Nothing here throws an Error. If it cannot be written (disk full, folder not writable), there is one
-/// warning and no file; training continues. Symbolic links are not followed.
+/// It is a BestEffortFile that is removed if a part of it cannot be written. Symbolic links are not followed.
 class TraceFile {
  public:
   TraceFile() = default;  ///< writes nothing
@@ -24,13 +22,11 @@ class TraceFile {
   std::string finish();
 
  private:
-  void give_up(const std::string& reason);
+  void give_up();
 
-  std::string path_;
   std::string name_;
-  Log log_;
   Directory folder_;
-  Descriptor file_;
+  BestEffortFile file_;
 };
 
 }  // namespace cifar_mpi::report

@@ -3,9 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <new>
-#include <span>
+#include <numeric>
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
@@ -46,7 +45,7 @@ std::optional<FoundCheckpoint> look_for_checkpoint(const StartRequest& asked, co
 }
 
 void broadcast(const comm::World& world, std::vector<NamedTensor>& tensors) {
-  for (NamedTensor& tensor : tensors) world.broadcast(std::as_writable_bytes(std::span(tensor.values)));
+  for (NamedTensor& tensor : tensors) world.broadcast(tensor.values);
 }
 
 /// Rows that are not the optimizer's begin with the same values, also on ranks that could not read the file.
@@ -73,19 +72,6 @@ std::string batch_advice(const RunFingerprint& found, const StartRequest& asked,
     return concat(rule, ranks_of_a_step, ": give --global-batch ", *batch, " to resume with this number");
   return concat(rule, ranks_of_a_step, ": to resume, use a number of ranks that divides ", *batch,
                 " and give --global-batch ", *batch);
-}
-
-/// Each rank fingerprints its own part, even if all ranks hold all samples.
-std::uint64_t sum_of_fingerprints(std::uint64_t mine, const comm::World& world) {
-  constexpr int kPieces = 4;  // of 16 bits: their sums over the ranks are exact as doubles
-  std::array<double, kPieces> sums{};
-  for (std::size_t i = 0; i < kPieces; ++i) {
-    sums[i] = static_cast<double>(mine >> (16 * i) & 0xFFFF);
-  }
-  world.sum(sums);
-  std::uint64_t total = 0;
-  for (std::size_t i = 0; i < kPieces; ++i) total += static_cast<std::uint64_t>(sums[i]) << (16 * i);
-  return total;
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -167,11 +153,8 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
   }
 
   for (const optim::StateRow& row : rows) broadcast(world, start.state[row.role]);
-  world.broadcast(std::as_writable_bytes(std::span(&start.progress.step, 1)));
-  std::uint64_t workers = start.progress.batches.size();
-  world.broadcast(std::as_writable_bytes(std::span(&workers, 1)));
-  start.progress.batches.resize(workers);
-  world.broadcast(std::as_writable_bytes(std::span(start.progress.batches)));
+  world.broadcast(start.progress.step);
+  world.broadcast(start.progress.batches);
   world.broadcast(start.progress.identity);
   world.broadcast(start.progress.resolved);
   world.broadcast(start.kernels);
@@ -180,7 +163,9 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
 
 void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& start,
                          const comm::World& world) {
-  const auto total = sum_of_fingerprints(mine, world);
+  // Each rank fingerprints what no other does, also where all hold everything.
+  const std::vector<std::uint64_t> all = world.gather(mine);
+  const std::uint64_t total = std::accumulate(all.begin(), all.end(), std::uint64_t{0});
   asked.fingerprint.emplace_back(kContent, fmt::format("{:016x}", total));
   if (!start.resumed) return;
   world.together([&] {

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <span>
 #include <sstream>
 #include <utility>
 
@@ -56,14 +55,14 @@ std::optional<BestCheckpoint> RunCheckpoints::best(std::uint64_t newest) {
 }
 
 bool RunCheckpoints::would_be_best(std::uint64_t step, double test_accuracy) {
-  double better = 0.0;
+  bool better = false;
   if (world_.rank() == 0) {
     collect();
     const std::optional<BestCheckpoint> found = best(step);
-    better = !found || found->step == step || test_accuracy > found->test_accuracy ? 1.0 : 0.0;
+    better = !found || found->step == step || test_accuracy > found->test_accuracy;
   }
-  world_.broadcast(std::as_writable_bytes(std::span(&better, 1)));
-  return better != 0.0;
+  world_.broadcast(better);
+  return better;
 }
 
 void RunCheckpoints::save(std::uint64_t step, std::optional<double> test_accuracy) {

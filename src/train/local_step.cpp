@@ -50,7 +50,7 @@ class LocalProgram {
 
   engine::StepProgram build(comm::Concurrency concurrent) {
     comm::StepParts parts;
-    parts.compute.push_back(s_.backend->sum_task("weights before", before(), weights(), nullptr, trained_));
+    parts.compute.push_back(s_.backend->sum_task("weights before", {before(), weights(), nullptr, trained_}));
     for (int step = 0; step < steps_; ++step) add_step(parts.compute, step);
     add_moves(parts.compute);
     add_updates(parts.update);
@@ -96,27 +96,27 @@ class LocalProgram {
     float* const sums = s_.round_sums.as<float>();
     if (steps_ == 1) return;
     if (step == 0) {
-      tasks.push_back(s_.backend->sum_task("keep sums", sums, train_.control, nullptr, floats));
+      tasks.push_back(s_.backend->sum_task("keep sums", {sums, train_.control, nullptr, floats}));
     } else {
       float* const to = step + 1 < steps_ ? sums : train_.control;
-      tasks.push_back(s_.backend->sum_task("add sums", to, sums, train_.control, floats));
+      tasks.push_back(s_.backend->sum_task("add sums", {to, sums, train_.control, floats}));
     }
   }
 
   void add_moves(std::vector<engine::Task>& tasks) {
-    tasks.push_back(
-        s_.backend->share_task("moves of weights", train_.grads, before(), weights(), share_, trained_));
+    tasks.push_back(s_.backend->sum_task("moves of weights",
+                                         {train_.grads, before(), weights(), trained_, share_, -1.0f}));
     float* block = train_.grads;
     for (const optim::StateRow& row : optimizer_rows(s_)) {
       block += trained_;
-      tasks.push_back(s_.backend->share_task(concat("share of ", row.what), block,
-                                             s_.state[row.role].as<const float>(), nullptr, share_,
-                                             trained_));
+      tasks.push_back(
+          s_.backend->sum_task(concat("share of ", row.what),
+                               {block, s_.state[row.role].as<const float>(), nullptr, trained_, share_}));
     }
     if (layout_.running_floats == 0) return;
-    tasks.push_back(s_.backend->share_task("share of statistics", statistics(),
-                                           weights() + layout_.running_begin(), nullptr, share_,
-                                           layout_.running_floats));
+    tasks.push_back(s_.backend->sum_task(
+        "share of statistics",
+        {statistics(), weights() + layout_.running_begin(), nullptr, layout_.running_floats, share_}));
   }
 
   /// One for each span that is exchanged: of the first block by the outer rule, of the others the mean is taken over.
@@ -131,8 +131,8 @@ class LocalProgram {
       const std::size_t block = span.begin / trained_;
       const optim::StateRow& row = rows[block - 1];
       tasks.push_back(s_.backend->sum_task(concat("mean of ", row.what),
-                                           s_.state[row.role].as<float>() + span.begin - block * trained_,
-                                           train_.grads + span.begin, nullptr, span.end - span.begin));
+                                           {s_.state[row.role].as<float>() + span.begin - block * trained_,
+                                            train_.grads + span.begin, nullptr, span.end - span.begin}));
     }
   }
 
@@ -150,10 +150,11 @@ class LocalProgram {
   }
 
   void add_finish(std::vector<engine::Task>& tasks) {
-    tasks.push_back(s_.backend->sum_task("weights after", weights(), before(), nullptr, trained_));
+    tasks.push_back(s_.backend->sum_task("weights after", {weights(), before(), nullptr, trained_}));
     if (layout_.running_floats > 0) {
-      tasks.push_back(s_.backend->sum_task("mean of statistics", weights() + layout_.running_begin(),
-                                           statistics(), nullptr, layout_.running_floats));
+      tasks.push_back(s_.backend->sum_task(
+          "mean of statistics",
+          {weights() + layout_.running_begin(), statistics(), nullptr, layout_.running_floats}));
       engine::RunningBinding running = bind_running(s_, train_);
       running.average_steps = steps_;
       // They are there already, and only their averages move.

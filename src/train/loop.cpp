@@ -175,11 +175,8 @@ void Loop::write_event(report::RunEventKind kind, const std::string& text) {
 
 /// Whether a run at its last step was also evaluated, before it ended or was killed.
 bool Loop::was_concluded() const {
-  double known = 0.0;
-  if (s_.world.rank() == 0)
-    known = run::recorded_test_accuracy(run::open_checkpoint(*s_.run, launched_)) ? 1 : 0;
-  s_.world.broadcast(std::as_writable_bytes(std::span(&known, 1)));
-  return known != 0.0;
+  return s_.world.any(s_.world.rank() == 0 &&
+                      run::recorded_test_accuracy(run::open_checkpoint(*s_.run, launched_)).has_value());
 }
 
 /// Every so many steps there is more to do than to go on. What is due behind each replay of local steps tells none from the
@@ -415,12 +412,7 @@ void Loop::note_parameter_hash() {
 
 /// Collective.
 void Loop::compare(std::uint64_t hash) {
-  const std::vector<double> high = s_.world.gather(static_cast<double>(hash >> 32));
-  const std::vector<double> low = s_.world.gather(static_cast<double>(hash & 0xFFFFFFFFu));
-  std::vector<std::uint64_t> hashes;
-  for (std::size_t rank = 0; rank < high.size(); ++rank)
-    hashes.push_back(static_cast<std::uint64_t>(high[rank]) << 32 | static_cast<std::uint64_t>(low[rank]));
-  const std::string difference = watch::desync_text(hashes, workers_hosts(s_), launched_ + 1);
+  const std::string difference = watch::desync_text(s_.world.gather(hash), workers_hosts(s_), launched_ + 1);
   if (!difference.empty()) throw comm::AgreedError(ErrorKind::desync, difference);
 }
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <numeric>
 #include <span>
 #include <string_view>
 
@@ -63,13 +62,11 @@ void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& d
   });
   const double count =
       static_cast<double>(dataset.info().train_count) * augment.source.height * augment.source.width;
-  const auto total = [&](double mine) {
-    const std::vector<double> all = world.gather(mine);
-    return std::accumulate(all.begin(), all.end(), 0.0);
-  };
+  world.sum(sums);
+  world.sum(squares);
   for (std::size_t c = 0; c < channels; ++c) {
-    const double mean = total(sums[c]) / count;
-    const double variance = total(squares[c]) / count - mean * mean;
+    const double mean = sums[c] / count;
+    const double variance = squares[c] / count - mean * mean;
     augment.mean[c] = static_cast<float>(mean);
     augment.deviation[c] =
         static_cast<float>(std::sqrt(std::max(variance, 1.0)));  // a channel of one value: 1

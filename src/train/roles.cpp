@@ -40,9 +40,7 @@ std::vector<std::uint64_t> batches_computed(const SessionState& state) {
   if (!state.skips()) return {};
   std::uint64_t mine = 0;
   state.backend->copy(reinterpret_cast<std::byte*>(&mine), state.batch_counter.data(), sizeof mine);
-  std::vector<std::uint64_t> batches;
-  for (const double count : state.world.gather(static_cast<double>(mine)))  // exact below 2^53
-    batches.push_back(static_cast<std::uint64_t>(count));
+  std::vector<std::uint64_t> batches = state.world.gather(mine);
   batches.resize(static_cast<std::size_t>(state.sizes.workers));
   return batches;
 }

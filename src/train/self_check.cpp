@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <span>
 #include <sstream>
 
 #include "cifar_mpi/base/text.hpp"
@@ -126,10 +125,7 @@ class Checks {
   void attempt_sums() {
     const std::string name = "4 all-reduce";
     world_.agree(wrong_options_);
-    const std::vector<double> broken = world_.gather(broken_ ? 1.0 : 0.0);
-    const bool all = std::count(broken.begin(), broken.end(), 0.0) == world_.size();
-    const std::vector<double> graphs = world_.gather(graphs_ ? 1.0 : 0.0);
-    const bool all_graphs = std::count(graphs.begin(), graphs.end(), 1.0) == world_.size();
+    const bool all = !world_.any(broken_), all_graphs = !world_.any(!graphs_);
     if (world_.size() == 1 || has_servers() || !all) {
       const char* const why = !all            ? "a rank's device has failed"
                               : has_servers() ? "servers add, and they are hosts"
@@ -201,7 +197,7 @@ std::string table_line(const std::string& name, const std::vector<std::vector<Ro
   return line;
 }
 
-/// What rank 0 tells all: the lines of the table, and of each rank its first fault, stop and reason against graphs.
+/// For people: the lines of the table, and of each rank its first fault, stop and reason against graphs.
 RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std::vector<std::string>& names) {
   RunFingerprint told;
   std::set<std::string> checks;
@@ -230,24 +226,15 @@ std::string device_name(const comm::World& world, const SelfCheck& check,
   return concat(world.host(), ", ", identity.substr(0, identity.find(';')));
 }
 
-/// What every rank gives, by rank, on rank 0.
-std::vector<std::string> collect(const comm::World& world, const std::string& mine) {
-  std::vector<std::string> all;
-  for (const auto& bytes : world.collect(std::as_bytes(std::span(mine))))
-    all.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  return all;
-}
-
 }  // namespace
 
 std::string devices_of(const engine::BackendOptions& options, const comm::World& world,
                        const SelfCheck& check) {
   std::string own, text;
   world.together([&] { own = device_name(world, check, options, true); });
-  const std::vector<std::string> all = collect(world, own);
+  const std::vector<std::string> all = world.gather(own);
   for (const std::string& device : std::set<std::string>(all.begin(), all.end()))
     text += concat(text.empty() ? "" : "\n", device);
-  world.broadcast(text);
   return text;
 }
 
@@ -257,20 +244,17 @@ SelfCheckReport check_device(const TrainConfig& config, const data::DatasetInfo&
   const engine::BackendOptions options{1, false, world.node_rank(), world.node_size(), config.share_gpus};
   std::string name;
   world.together([&] { name = device_name(world, check, options, false); });
-  const std::vector<std::string> names = collect(world, name);
+  const std::vector<std::string> names = world.gather(name);
   std::vector<std::vector<Row>> ranks;
   for (const std::string& text :
-       collect(world, text_of(Checks(config, info, world, make_platform, check).run())))
+       world.gather(text_of(Checks(config, info, world, make_platform, check).run())))
     ranks.push_back(rows_of(text));
-  RunFingerprint told;
-  if (world.rank() == 0) told = summary_of(ranks, names);
-  world.broadcast(told);
   SelfCheckReport report;
   const std::map<std::string, std::vector<std::string>*> places{{"table", &report.table},
                                                                 {"fault", &report.faults},
                                                                 {"stop", &report.stops},
                                                                 {"no graph", &report.no_graph}};
-  for (auto& [kind, line] : told) places.at(kind)->push_back(std::move(line));
+  for (auto& [kind, line] : summary_of(ranks, names)) places.at(kind)->push_back(std::move(line));
   report.good = report.faults.empty() && report.stops.empty();
   return report;
 }

@@ -256,12 +256,13 @@ std::vector<engine::Task> compute_tasks(SessionState& state, engine::TrainBindin
       const bool is_there = (part >> subtree & 1) != 0;
       if (!is_there && !last) break;
       if (is_there)
-        tasks.push_back(state.backend->sum_task(concat("add ", 1 << subtree, " parts"), sums,
-                                                state.partials[subtree].as<const float>(), sums, floats));
+        tasks.push_back(
+            state.backend->sum_task(concat("add ", 1 << subtree, " parts"),
+                                    {sums, state.partials[subtree].as<const float>(), sums, floats}));
     }
     if (last) break;
     tasks.push_back(state.backend->sum_task(concat("keep ", 1 << subtree, " parts"),
-                                            state.partials[subtree].as<float>(), sums, nullptr, floats));
+                                            {state.partials[subtree].as<float>(), sums, nullptr, floats}));
   }
   return tasks;
 }

@@ -12,16 +12,11 @@ namespace {
 
 /// The same on all ranks; servers have a backend of the host anyway.
 bool computes_on_cpu(const SessionState& state) {
-  const std::vector<double> all =
-      state.world.gather(state.backend->description().starts_with("cpu") ? 1.0 : 0.0);
-  return *std::min_element(all.begin(), all.end()) > 0.0;
+  return !state.world.any(!state.backend->description().starts_with("cpu"));
 }
 
 /// The least of all ranks, so that all plan the same kernels.
-int fair_threads(const comm::World& world) {
-  const std::vector<double> fair = world.gather(world.fair_threads());
-  return static_cast<int>(*std::min_element(fair.begin(), fair.end()));
-}
+int fair_threads(const comm::World& world) { return std::ranges::min(world.gather(world.fair_threads())); }
 
 }  // namespace
 

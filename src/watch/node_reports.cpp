@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <span>
 #include <type_traits>
 
 #include "cifar_mpi/base/text.hpp"
@@ -123,22 +122,17 @@ void NodeReports::receive(const std::function<void(std::size_t, const NodeReport
 
 OtherNodes find_other_nodes(const comm::World& world, int node) {
   OtherNodes found;
-  const std::vector<double> node_of = world.gather(node);
+  const std::vector<int> node_of = world.gather(node);
   std::map<int, std::vector<int>> ranks;
   for (std::size_t rank = 0; rank < node_of.size(); ++rank)
-    ranks[static_cast<int>(node_of[rank])].push_back(static_cast<int>(rank));
+    ranks[node_of[rank]].push_back(static_cast<int>(rank));
   if (ranks.size() == 1) return found;
 
   found.link = std::make_unique<NodeReports>(node);
   NodeReports::Token token{};
   static_cast<void>(::getrandom(token.data(), token.size(), 0));
   world.broadcast(token);
-  const Endpoint mine = found.link->endpoint();
-  const auto gathered = world.collect(std::as_bytes(std::span(&mine, 1)));
-  std::vector<Endpoint> endpoints(node_of.size());
-  for (std::size_t rank = 0; rank < gathered.size(); ++rank)
-    std::memcpy(&endpoints[rank], gathered[rank].data(), sizeof(Endpoint));
-  world.broadcast(std::as_writable_bytes(std::span(endpoints)));
+  const std::vector<Endpoint> endpoints = world.gather(found.link->endpoint());
 
   std::vector<Endpoint> others;
   for (const auto& [first, members] : ranks) {

@@ -8,7 +8,6 @@
 #include <limits>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <sstream>
 #include <thread>
 #include <vector>
@@ -243,17 +242,12 @@ Watchdog::~Watchdog() {
 comm::Heartbeat& Watchdog::heart() { return state_->hearts.mine(); }
 
 void Watchdog::name_tasks(const engine::StepProgram& program) {
-  const std::string mine = text_of(program);
-  const auto texts = state_->world.collect(std::as_bytes(std::span(mine)));
-  RunFingerprint by_first_rank;
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const std::string text(reinterpret_cast<const char*>(texts[rank].data()), texts[rank].size());
-    if (by_first_rank.empty() || by_first_rank.back().second != text)
-      by_first_rank.emplace_back(std::to_string(rank), text);
-  }
-  state_->world.broadcast(by_first_rank);
+  const std::vector<std::string> texts = state_->world.gather(text_of(program));
   std::vector<WatchedProgram> programs;
-  for (const auto& [first, text] : by_first_rank) programs.push_back({std::stoi(first), tasks_in(text)});
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (rank == 0 || texts[rank] != texts[rank - 1])
+      programs.push_back({static_cast<int>(rank), tasks_in(texts[rank])});
+  }
   const std::scoped_lock lock(state_->mutex);
   state_->programs = std::move(programs);
 }

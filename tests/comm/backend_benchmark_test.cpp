@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cifar_mpi/comm/benchmark.hpp"
+#include "cifar_mpi/engine/step_tasks.hpp"
 #include "support/mpi_world.hpp"
 
 namespace cifar_mpi::comm {
@@ -23,17 +24,11 @@ class NegatingBackend : public engine::Backend {
     const auto* const from = reinterpret_cast<const float*>(src);
     std::transform(from, from + bytes / sizeof(float), reinterpret_cast<float*>(dst), std::negate<>());
   }
-  engine::Task share_task(std::string, float*, const float*, const float*, float, std::size_t) override {
-    throw std::logic_error("share_task");
-  }
-  engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,
-                        std::size_t n) override {
-    EXPECT_EQ(b, nullptr);
-    return {std::move(name),
-            {engine::bytes_of(a, n)},
-            {engine::bytes_of(dst, n)},
-            [=](engine::Lane&) { std::copy_n(a, n, dst); },
-            {}};
+  engine::Task sum_task(std::string name, const engine::SumBinding& binding) override {
+    EXPECT_EQ(binding.b, nullptr);
+    engine::Task task = engine::declare_sum(std::move(name), binding);
+    task.start = [binding](engine::Lane&) { std::copy_n(binding.a, binding.floats, binding.dst); };
+    return task;
   }
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
                                          std::vector<engine::Bytes> regions) override {

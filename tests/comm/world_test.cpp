@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <new>
+#include <optional>
 #include <stdexcept>
 
 #include "cifar_mpi/base/text.hpp"
@@ -175,11 +176,32 @@ TEST(World, BroadcastsRankZerosText) {
   }
 }
 
-TEST(World, BroadcastsRankZerosBytes) {
-  std::vector<int> values(3, test_world().rank() + 5);
-  test_world().broadcast(std::as_writable_bytes(std::span(values)));
+TEST(World, BroadcastsRankZerosValues) {
+  const bool first = test_world().rank() == 0;
+  std::vector<int> values(first ? 3 : 7, test_world().rank() + 5);
+  test_world().broadcast(values);
   EXPECT_EQ(values, std::vector<int>(3, 5));
+  std::optional<std::uint64_t> step;
+  if (first) step = 1ull << 60 | 1;
+  test_world().broadcast(step);
+  EXPECT_EQ(step, 1ull << 60 | 1);
   test_world().broadcast(std::span<std::byte>());
+}
+
+TEST(World, GathersAValueOrATextOfEveryRankByRank) {
+  const int rank = test_world().rank(), size = test_world().size();
+  const auto large = [](int of) { return ~std::uint64_t{0} - static_cast<std::uint64_t>(of); };
+  const std::vector<std::uint64_t> numbers = test_world().gather(large(rank));
+  const std::vector<std::string> texts =
+      test_world().gather(std::string(static_cast<std::size_t>(rank), 'a'));
+  ASSERT_EQ(numbers.size(), static_cast<std::size_t>(size));
+  ASSERT_EQ(texts.size(), numbers.size());
+  for (int of = 0; of < size; ++of) {
+    EXPECT_EQ(numbers[static_cast<std::size_t>(of)], large(of));
+    EXPECT_EQ(texts[static_cast<std::size_t>(of)], std::string(static_cast<std::size_t>(of), 'a'));
+  }
+  EXPECT_TRUE(test_world().any(rank == size - 1));
+  EXPECT_FALSE(test_world().any(false));
 }
 
 }  // namespace

@@ -40,13 +40,8 @@ class BackendWrapper : public engine::Backend {
   engine::Task count_task(std::string name, const std::vector<engine::CountBinding>& bindings) override {
     return real_->count_task(std::move(name), bindings);
   }
-  engine::Task sum_task(std::string name, float* dst, const float* a, const float* b,
-                        std::size_t n) override {
-    return real_->sum_task(std::move(name), dst, a, b, n);
-  }
-  engine::Task share_task(std::string name, float* dst, const float* a, const float* b, float share,
-                          std::size_t n) override {
-    return real_->share_task(std::move(name), dst, a, b, share, n);
+  engine::Task sum_task(std::string name, const engine::SumBinding& binding) override {
+    return real_->sum_task(std::move(name), binding);
   }
   engine::Task copy_task(std::string name, const std::vector<engine::CopyBinding>& bindings) override {
     return real_->copy_task(std::move(name), bindings);

@@ -1,17 +1,25 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/run_fingerprint.hpp"
 
 namespace cifar_mpi::comm {
+
+/// A value that travels between ranks of one build as its bytes.
+template <class T>
+concept Plain = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> &&
+                !std::is_convertible_v<T&, std::span<std::byte>>;
 
 /// An error that every rank throws at the same place: rank 0 prints it, and all exit cleanly.
 class AgreedError : public Error {
@@ -88,14 +96,32 @@ class World {
   /// Element-wise sums over all ranks, in place, the same bits on every rank.
   void sum(std::span<double> values) const;
   /// Gathers one value of every rank, by rank, on every rank.
-  std::vector<double> gather(double mine) const;
+  template <Plain T>
+  std::vector<T> gather(const T& mine) const {
+    std::vector<T> all(static_cast<std::size_t>(size()));
+    gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    return all;
+  }
+  std::vector<std::string> gather(const std::string& mine) const;
+  /// Whether it holds on any rank.
+  bool any(bool mine) const;
   /// Gathers the data of every rank, of any length, by rank, on rank 0; empty on the others, which do not wait for it.
   std::vector<std::vector<std::byte>> collect(std::span<const std::byte> mine) const;
   /// The host of every rank, by rank; gathered once at start.
   const std::vector<std::string>& hosts() const;
-  /// Copies `bytes` from rank 0 to all.
+  /// Replaces the argument with rank 0's. All ranks pass equally many bytes; vectors, texts and items may differ in size.
   void broadcast(std::span<std::byte> bytes) const;
-  /// Replaces `text` by rank 0's.
+  template <Plain T>
+  void broadcast(T& value) const {
+    broadcast(std::as_writable_bytes(std::span(&value, 1)));
+  }
+  template <Plain T>
+  void broadcast(std::vector<T>& values) const {
+    std::uint64_t count = values.size();
+    broadcast(count);
+    values.resize(count);
+    broadcast(std::as_writable_bytes(std::span(values)));
+  }
   void broadcast(std::string& text) const;
   void broadcast(RunFingerprint& items) const;
   /// Flushes stdio and ends all ranks at once, for errors inside the loop that only this rank knows. mpirun
@@ -106,6 +132,8 @@ class World {
  private:
   /// `agree` on an error whose text already names its rank.
   void vote(const std::optional<Error>& mine) const;
+  /// `all` has as many bytes for each rank as `mine` has.
+  void gather(std::span<const std::byte> mine, std::span<std::byte> all) const;
 
   friend struct WorldAccess;  // src/comm: gives the collectives the communicator
   struct State;

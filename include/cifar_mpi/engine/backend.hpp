@@ -94,6 +94,10 @@ struct TrainBinding {
   ValueCounts* activations = nullptr;
   float* kept_images = nullptr;  ///< [kept, h, w, c]: its first images, as the network sees them
   int kept = 0;
+
+  /// What the parts of a batch sum up must stand in one of them only.
+  RankFacts* own_facts() const { return part == 0 ? facts : nullptr; }
+  const std::atomic<int>* own_requests() const { return part == 0 ? requests : nullptr; }
 };
 
 /// The update of the floats [begin, end) of the blocks, multiples of 16; they may begin and end inside a parameter.
@@ -162,6 +166,16 @@ struct CountBinding {
   ValueCounts* counts = nullptr;
 };
 
+/// dst[i] = share · (a[i] + sign · b[i]) for i < floats, or share · a[i] where b is null; dst may be a or b.
+struct SumBinding {
+  float* dst = nullptr;
+  const float* a = nullptr;
+  const float* b = nullptr;
+  std::size_t floats = 0;
+  float share = 1.0f;
+  float sign = 1.0f;  ///< 1 or −1
+};
+
 /// Bytes that go from one place to another, in host memory or a device's.
 struct CopyBinding {
   std::byte* dst = nullptr;
@@ -207,11 +221,7 @@ class Backend {
   virtual Task advance_task(const AdvanceBinding& binding, std::vector<StepRecord>& records) = 0;
   /// Counts the values of each, see ValueCounts; the same on every device.
   virtual Task count_task(std::string name, const std::vector<CountBinding>& bindings) = 0;
-  /// dst[i] = a[i] + b[i] for i < n, or a[i] where b is null; dst may be a or b.
-  virtual Task sum_task(std::string name, float* dst, const float* a, const float* b, std::size_t n) = 0;
-  /// dst[i] = share · (a[i] − b[i]) for i < n, or share · a[i] where b is null; dst may be a or b.
-  virtual Task share_task(std::string name, float* dst, const float* a, const float* b, float share,
-                          std::size_t n) = 0;
+  virtual Task sum_task(std::string name, const SumBinding& binding) = 0;
   /// All of these, in host memory of allocate_pinned or the device's.
   virtual Task copy_task(std::string name, const std::vector<CopyBinding>& bindings) = 0;
   /// ++*counter, in this device's memory.

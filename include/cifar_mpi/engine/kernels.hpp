@@ -122,7 +122,7 @@ class Group {
   /// they touch. Called more than once, with other addresses that only the last call's tasks follow.
   virtual GroupTasks tasks(const Operands& operands, Arena& arena) const = 0;
   /// Parameter `part` (as in Contract::masters) between its span of a block in host memory and logical order;
-  /// `from_logical` zeroes the padding. For groups with parameters.
+  /// `from_logical` zeroes the padding. By default both orders are the same, and the padding follows the values.
   virtual void to_logical(std::size_t part, std::span<const float> physical, std::span<float> logical) const;
   virtual void from_logical(std::size_t part, std::span<const float> logical,
                             std::span<float> physical) const;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cifar_mpi/engine/program.hpp"
-#include "cifar_mpi/model/param.hpp"
+#include "cifar_mpi/model/param_table.hpp"
 
 /// The flat blocks of a run: parameters, gradients and EMA have one layout, in the order of the ParamTable.
 namespace cifar_mpi::engine {
@@ -28,6 +28,19 @@ struct ParamLayout {
 /// Appends a span of at least `floats` floats, rounded up to 16 (64 bytes), to the layout: first those that are
 /// trained, then the frozen, then the running.
 void append(ParamLayout& layout, std::size_t floats, model::ParamRole role = model::ParamRole::trained);
+
+/// Floats [begin, end) of the blocks, all of one parameter.
+struct Segment {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  float decay = 0.0f;
+  float rate_factor = 1.0f;
+};
+
+/// The parameters of floats [begin, end), or the parts of them that lie there, in order. Throws std::logic_error when the
+/// table and the layout differ, or the floats are not made of whole lines of 16 of parameters.
+std::vector<Segment> segments_of(std::size_t begin, std::size_t end, const model::ParamTable& params,
+                                 const ParamLayout& layout);
 
 /// The control block: fp32 values at the head of the gradient block that the all-reduce sums with the first
 /// bucket.

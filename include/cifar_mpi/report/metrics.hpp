@@ -9,6 +9,7 @@
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/comm/update.hpp"
+#include "cifar_mpi/report/best_effort_file.hpp"
 
 namespace cifar_mpi::report {
 
@@ -83,8 +84,7 @@ struct RunEvent {
 /// RUN_DIR/metrics.jsonl: one JSON object per line, training reports, evaluations and events; the first line
 /// of a new file says format and version. Rank 0 only.
 ///
-/// When `write` returns, the system has the line. If a line cannot be written, one warning is printed and the
-/// run continues: a full disk costs lines, not the run.
+/// Lines go to a BestEffortFile: a full disk costs lines, not the run.
 class MetricsFile {
  public:
   MetricsFile() = default;
@@ -105,12 +105,8 @@ class MetricsFile {
  private:
   void line(std::string json);
 
-  std::string path_;
-  Log log_;
   std::uint64_t reached_ = 0;
-  Descriptor file_;
-  bool warned_ = false;
-  bool torn_ = false;  ///< the last line was written in part
+  BestEffortFile file_;
 };
 
 }  // namespace cifar_mpi::report

@@ -56,13 +56,6 @@ class ImageConvGroup final : public PlannedGroup {
     return tasks;
   }
 
-  void to_logical(std::size_t, std::span<const float> physical, std::span<float> logical) const override {
-    std::copy_n(physical.begin(), logical.size(), logical.begin());  // there may be padding behind them
-  }
-  void from_logical(std::size_t, std::span<const float> logical, std::span<float> physical) const override {
-    std::fill(std::copy(logical.begin(), logical.end(), physical.begin()), physical.end(), 0.0f);
-  }
-
  private:
   ImageConv conv_;
 };

@@ -84,8 +84,8 @@ TEST_F(CudaCount, RunsObserversOnlyInReplaysThatAreObserved) {
     float* const observed = bench.upload(std::vector{0.0f});
     float* const one = bench.upload(std::vector{1.0f});
     engine::StepProgram program("observed");
-    program.run(engine::kCompute, plan_sum("work", ordinary, ordinary, one, 1));
-    engine::Task observer = plan_sum("look", observed, observed, values + 1, 1);
+    program.run(engine::kCompute, plan_sum("work", {ordinary, ordinary, one, 1}));
+    engine::Task observer = plan_sum("look", {observed, observed, values + 1, 1});
     observer.observer = true;
     program.run(engine::kCompute, std::move(observer));
     program.finalize();

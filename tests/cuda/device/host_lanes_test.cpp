@@ -42,9 +42,9 @@ struct Exchange {
 
   engine::StepProgram program() {
     engine::StepProgram program("exchange");
-    program.run(kCompute, plan_sum("make", value, value, ones, kFloats));
+    program.run(kCompute, plan_sum("make", {value, value, ones, kFloats}));
     program.wait(kComm, program.set(kCompute));
-    program.run(kCompute, plan_sum("beside", beside, beside, ones, kFloats));
+    program.run(kCompute, plan_sum("beside", {beside, beside, ones, kFloats}));
     program.run(kComm, plan_copy("fetch", {{bytes(sent), bytes(value), kFloats * sizeof(float)}}));
     engine::Task host{"host", {bytes_of(sent, kFloats)}, {bytes_of(got, kFloats)}, {}, {}};
     host.start = [this](engine::Lane&) { polls = 0; };
@@ -56,7 +56,7 @@ struct Exchange {
     program.run(kComm, std::move(host));
     program.run(kComm, plan_copy("deliver", {{bytes(answer), bytes(got), kFloats * sizeof(float)}}));
     program.wait(kCompute, program.set(kComm));
-    program.run(kCompute, plan_sum("take", value, value, answer, kFloats));
+    program.run(kCompute, plan_sum("take", {value, value, answer, kFloats}));
     program.run(kCompute, plan_increment("count", counter));
     program.finalize();
     return program;

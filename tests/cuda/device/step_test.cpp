@@ -29,10 +29,10 @@ TEST_F(CudaStep, StartsALaneThatWaitsForNothing) {
   for (const RunnerKind kind : {RunnerKind::serial, RunnerKind::lanes, RunnerKind::graph}) {
     const Buffer sum = backend->allocate(one.size());
     engine::StepProgram program("two lanes");
-    program.run(engine::kCompute, backend->sum_task("copy", one.as<float>(), one.as<float>(), nullptr, 1));
+    program.run(engine::kCompute, backend->sum_task("copy", {one.as<float>(), one.as<float>(), nullptr, 1}));
     for (int i = 0; i < 3; ++i) {
-      program.run(engine::kComm, backend->sum_task("add", sum.as<float>(), sum.as<float>(),
-                                                   one.as<float>() + 1, kCount - 1));
+      program.run(engine::kComm, backend->sum_task("add", {sum.as<float>(), sum.as<float>(),
+                                                           one.as<float>() + 1, kCount - 1}));
     }
     program.wait(engine::kCompute, program.set(engine::kComm));
     program.finalize();
@@ -185,7 +185,7 @@ TEST_F(CudaStep, AddsUnderAudit) {
   for (const bool two : {false, true}) {
     engine::StepProgram program("sum");
     program.run(engine::kCompute,
-                backend->sum_task("sum", sum.as<float>(), a.as<float>(), two ? b.as<float>() : nullptr, 3));
+                backend->sum_task("sum", {sum.as<float>(), a.as<float>(), two ? b.as<float>() : nullptr, 3}));
     program.finalize();
     const auto runner =
         backend->runner(std::move(program), RunnerKind::audit,
@@ -205,8 +205,9 @@ TEST_F(CudaStep, TakesAShareOfADifferenceOrOfAValue) {
   for (const bool two : {true, false}) {
     backend->copy(b.data(), reinterpret_cast<const std::byte*>(others.data()), 12);
     engine::StepProgram program("share");
-    program.run(engine::kCompute, backend->share_task("share", b.as<float>(), a.as<float>(),
-                                                      two ? b.as<float>() : nullptr, 0.25f, 3));
+    program.run(engine::kCompute,
+                backend->sum_task(
+                    "share", {b.as<float>(), a.as<float>(), two ? b.as<float>() : nullptr, 3, 0.25f, -1.0f}));
     program.finalize();
     backend->runner(std::move(program), RunnerKind::serial, {})->replay();
     std::vector<float> found(3);

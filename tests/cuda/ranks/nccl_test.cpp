@@ -300,15 +300,14 @@ TEST_F(NcclRanks, LeaveNvlsOffUnlessAsked) {
 }
 
 /// Of the GPU in use, on one host.
-double identity_of_gpu() {
+std::uint64_t identity_of_gpu() {
   int device = -1;
   cudaDeviceProp properties{};
   EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
   EXPECT_EQ(cudaGetDeviceProperties(&properties, device), cudaSuccess);
   const std::string host = world().host();
-  return static_cast<double>((hash_bytes(std::as_bytes(std::span(properties.uuid.bytes))) ^
-                              hash_bytes(std::as_bytes(std::span(host)))) >>
-                             11);
+  return hash_bytes(std::as_bytes(std::span(properties.uuid.bytes))) ^
+         hash_bytes(std::as_bytes(std::span(host)));
 }
 
 TEST_F(NcclRanks, RefuseToShareAGpuUnlessAsked) {
@@ -321,7 +320,7 @@ TEST_F(NcclRanks, RefuseToShareAGpuUnlessAsked) {
   try {
     platform = make_platform(alone);
     open(platform, "nccl");
-    std::vector<double> found = world().gather(identity_of_gpu());
+    std::vector<std::uint64_t> found = world().gather(identity_of_gpu());
     std::sort(found.begin(), found.end());
     EXPECT_EQ(std::adjacent_find(found.begin(), found.end()), found.end()) << "two ranks have one GPU";
   } catch (const Error& error) {

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "cifar_mpi/base/directory.hpp"
+#include "cifar_mpi/base/log.hpp"
+
+namespace cifar_mpi::report {
+
+/// A file that training can do without. Nothing here throws: whatever cannot be written is one warning per file, and training
+/// goes on.
+///
+/// A piece is in the system's hands when `write` returns. A piece that found no room is cut off again, so the file always
+/// ends with a whole one.
+class BestEffortFile {
+ public:
+  BestEffortFile() = default;  ///< writes nothing
+  /// `path` and `loss`, what the run lacks without the file, are for the warning.
+  BestEffortFile(std::string path, std::string loss, const Log& log)
+      : path_(std::move(path)), loss_(std::move(loss)), log_(log) {}
+
+  /// Pieces go to the end of this file, which is opened with O_APPEND.
+  void open(Descriptor file, const std::string& path);
+  /// Whether the piece is in the file.
+  bool write(std::string_view piece);
+  void warn(const std::string& reason);
+  void close() { file_.reset(); }
+  explicit operator bool() const { return static_cast<bool>(file_); }
+  const std::string& path() const { return path_; }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  std::string path_;
+  std::string loss_;
+  Log log_;
+  Descriptor file_;
+  std::int64_t size_ = 0;  ///< of the whole pieces in the file
+  bool warned_ = false;
+};
+
+}  // namespace cifar_mpi::report
