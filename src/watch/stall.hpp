@@ -34,8 +34,8 @@ struct OtherNode {
 
 struct StallLimits {
   double timeout_s = 120.0;  ///< without progress; 0: never
-  /// That many times as long while starting and while a checkpoint is written, both of which wait for file systems, and
-  /// where another node has never reported.
+  /// That many times as long while starting, in each check of a device and while a checkpoint is written, all of which wait for
+  /// file systems, and where another node has never reported.
   double patience = 5.0;
   /// A rank that ends by itself is mostly dealt with by the launcher, and says more than its peers can.
   double gone_s = 1.0;

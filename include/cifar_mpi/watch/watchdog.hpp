@@ -12,8 +12,8 @@ namespace cifar_mpi::watch {
 
 struct WatchdogOptions {
   /// Seconds after which the job is ended: without progress of any rank of the job, or of one rank in a task in which it
-  /// waits for nobody, or without a sign of life of a rank that others need. Five times as long while starting and at a
-  /// checkpoint, without end while watching and measuring; 0: never. The same on all ranks.
+  /// waits for nobody, or without a sign of life of a rank that others need. Five times as long while starting, in
+  /// each check of a device and at a checkpoint, without end while watching and measuring; 0: never. The same on all ranks.
   double timeout_s = 120.0;
   /// Called once, on the rank that speaks for its node, before the job is ended, with the exit code and the
   /// sentence that was printed. It has kLastWords seconds. Runs on a thread of its own; not to be waited for
