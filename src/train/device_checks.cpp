@@ -366,7 +366,7 @@ std::string training_fault(CheckStep& device, const Trace& wanted, RunnerKind ki
   const std::string where = difference(device, wanted, {device.rows(), {}});
   return where.empty()
              ? where
-             : concat("steps with summaries, in graphs, traced or resumed differ from others: ", where);
+             : concat("steps with summaries, in graphs, traced or resumed differ from plain ones: ", where);
 }
 
 }  // namespace
@@ -401,7 +401,7 @@ CheckRow compare_training(CheckStep& device, int images, bool graphs) {
   }
   if (!fault.empty()) return no_graph(fault);
   return good(concat(kTrainingReplays, " replays with summaries, ", graphs ? "in graphs, " : "",
-                     "traced and resumed have the bits of others (", state.update->name(), ")"));
+                     "traced and resumed have the bits of plain ones (", state.update->name(), ")"));
 }
 
 }  // namespace cifar_mpi::train

@@ -47,7 +47,7 @@ class FaultyBackend final : public test::BackendWrapper {
   engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,
                            const engine::ParamLayout& layout) override {
     engine::Task task = BackendWrapper::update_task(binding, params, layout);
-    weight_ = binding.params + binding.begin;
+    if (weight_ == nullptr) weight_ = binding.params + binding.begin;
     const auto in_graph = in_graph_ = std::make_shared<bool>(false);
     task.start = [this, binding, in_graph, start = std::move(task.start)](engine::Lane& lane) {
       if (faults_.fault == Fault::lost) throw Error(ErrorKind::device, "the device is gone");
@@ -71,9 +71,10 @@ class FaultyBackend final : public test::BackendWrapper {
     auto real = BackendWrapper::runner(with_nan(program), graph ? engine::RunnerKind::lanes : kind,
                                        std::move(regions));
     auto seen = std::make_shared<const test::LaunchCounter*>(nullptr);
-    auto runner = std::make_unique<test::LaunchCounter>(std::move(real), [this, seen](int) {
-      if (faults_.fault == Fault::observed && (*seen)->observation().look) weight_[0] += 0x1.0p-10f;
-    });
+    auto runner = std::make_unique<test::LaunchCounter>(
+        std::move(real), [this, seen, weight = std::exchange(weight_, nullptr)](int) {
+          if (faults_.fault == Fault::observed && (*seen)->observation().look) *weight += 0x1.0p-10f;
+        });
     *seen = runner.get();
     return runner;
   }
@@ -106,7 +107,7 @@ class FaultyBackend final : public test::BackendWrapper {
 
   const Faults& faults_;
   std::shared_ptr<bool> in_graph_;
-  float* weight_ = nullptr;
+  float* weight_ = nullptr;  ///< the first that the next program's updates move
   const std::byte* kept_ = nullptr;
   float* control_ = nullptr;
   bool saw_nan_ = false;
