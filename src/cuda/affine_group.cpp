@@ -63,7 +63,8 @@ class AffineGroup final : public engine::Group {
   Task library_forward(const Operands& o, const Kept& kept, Arena& arena) const;
   void product_forward(const Operands& o, Kept& kept, Arena& arena, std::vector<Task>& tasks) const;
   Task bias_gradient(const Operands& o, Arena& arena) const;
-  Task weight_gradient(const Operands& o, const Kept& kept, Arena& arena) const;
+  Task patches(const Operands& o, Kept& kept, Arena& arena) const;
+  void weight_gradient(const Operands& o, Kept& kept, Arena& arena, std::vector<Task>& tasks) const;
   void data_gradient(const Operands& o, const Kept& kept, Arena& arena, std::vector<Task>& tasks) const;
 
   SharedPlan& shared_;
@@ -78,7 +79,7 @@ engine::GroupTasks AffineGroup::tasks(const Operands& o, Arena& arena) const {
   engine::GroupTasks tasks;
   Kept kept;
   prepare(o, arena, kept, tasks.prepare);
-  if (kernels_.library) {
+  if (kernels_.library_for(ConvDirection::forward) != nullptr) {
     tasks.forward.push_back(library_forward(o, kept, arena));
   } else {
     product_forward(o, kept, arena, tasks.forward);
@@ -87,7 +88,7 @@ engine::GroupTasks AffineGroup::tasks(const Operands& o, Arena& arena) const {
   // gradient run beside the data gradient and what follows it.
   if (o.params[0].grad != nullptr) {
     if (affine_.biased) tasks.backward.push_back(bias_gradient(o, arena));
-    tasks.backward.push_back(weight_gradient(o, kept, arena));
+    weight_gradient(o, kept, arena, tasks.backward);
   }
   if (o.grad_src[0] != nullptr) data_gradient(o, kept, arena, tasks.backward);
   return tasks;
@@ -97,7 +98,9 @@ void AffineGroup::prepare(const Operands& o, Arena& arena, Kept& kept, std::vect
   if (!affine_.is_conv()) return;
   const float* const master = o.params[0].master;
   const Bytes read = bytes_of(master, affine_.weights());
-  if (kernels_.library) {
+  const bool turns_back = o.training && affine_.wants_grad_x;
+  const bool library_back = kernels_.library_for(ConvDirection::data_gradient) != nullptr;
+  if (kernels_.library_for(ConvDirection::forward) != nullptr || (turns_back && library_back)) {
     kept.weights = arena.take(bytes(affine_.weights()));
     tasks.push_back({name() + " weights",
                      {read},
@@ -106,7 +109,8 @@ void AffineGroup::prepare(const Operands& o, Arena& arena, Kept& kept, std::vect
                          Lane& lane) { transpose_weights(stream_of(lane), master, to, type, rows, columns); },
                      {},
                      true});
-  } else if (o.training && affine_.wants_grad_x) {
+  }
+  if (turns_back && !library_back) {
     const RotatedWeights shape{affine_.kernel, affine_.in.channels, affine_.outputs,
                                affine_.backward_patches(shared_.batch).row};
     const std::size_t size = bytes(static_cast<std::size_t>(shape.row) * static_cast<std::size_t>(shape.in));
@@ -123,7 +127,7 @@ void AffineGroup::prepare(const Operands& o, Arena& arena, Kept& kept, std::vect
 }
 
 Task AffineGroup::library_forward(const Operands& o, const Kept& kept, Arena& arena) const {
-  const LibraryConv* const conv = &*kernels_.library;
+  const LibraryConv* const conv = kernels_.library_for(ConvDirection::forward);
   std::byte* const space = arena.take(conv->workspace_bytes());
   const float* const biases = affine_.biased ? o.params[1].master : nullptr;
   const auto outputs = static_cast<std::size_t>(affine_.biased ? affine_.outputs : 0);
@@ -140,19 +144,24 @@ Task AffineGroup::library_forward(const Operands& o, const Kept& kept, Arena& ar
       o, space, conv->workspace_bytes());
 }
 
+Task AffineGroup::patches(const Operands& o, Kept& kept, Arena& arena) const {
+  const std::size_t size = kernels_.forward.bytes_a();
+  kept.patches = arena.take(size);
+  return {name() + " patches",
+          {x(o)},
+          {{kept.patches, size}},
+          [shape = affine_.forward_patches(shared_.batch), type = type_, from = o.src[0],
+           to = kept.patches](Lane& lane) { im2col(stream_of(lane), shape, type, from, to); },
+          {}};
+}
+
 void AffineGroup::product_forward(const Operands& o, Kept& kept, Arena& arena,
                                   std::vector<Task>& tasks) const {
   const Matmul* const matmul = &kernels_.forward;
   Bytes rows = x(o);
   if (affine_.is_conv()) {
-    kept.patches = arena.take(matmul->bytes_a());
-    rows = {kept.patches, matmul->bytes_a()};
-    tasks.push_back({name() + " patches",
-                     {x(o)},
-                     {rows},
-                     [shape = affine_.forward_patches(shared_.batch), type = type_, from = o.src[0],
-                      to = kept.patches](Lane& lane) { im2col(stream_of(lane), shape, type, from, to); },
-                     {}});
+    tasks.push_back(patches(o, kept, arena));
+    rows = tasks.back().writes.front();
   }
   Bytes bias;
   if (affine_.biased) {
@@ -201,42 +210,48 @@ Task AffineGroup::bias_gradient(const Operands& o, Arena& arena) const {
   return task;
 }
 
-Task AffineGroup::weight_gradient(const Operands& o, const Kept& kept, Arena& arena) const {
+void AffineGroup::weight_gradient(const Operands& o, Kept& kept, Arena& arena,
+                                  std::vector<Task>& tasks) const {
   float* const to = o.params[0].grad;
   const bool concurrent = affine_.wants_grad_x;  // else nothing is left to run beside
-  if (const LibraryConv* const conv = kernels_.library ? &*kernels_.library : nullptr) {
+  if (const LibraryConv* const conv = kernels_.library_for(ConvDirection::weight_gradient)) {
     std::byte* const copy = arena.take(bytes(affine_.weights()));
     std::byte* const space = arena.take(conv->workspace_bytes());
-    return product({name() + " weight gradient",
-                    {x(o), grad_y(o)},
-                    {bytes_of(to, affine_.weights()), {copy, bytes(affine_.weights())}},
-                    [=, from = o.src[0], grad = o.grad_dst, type = type_, rows = affine_.inner,
-                     columns = affine_.outputs](Lane& lane) {
-                      conv->weight_gradient(stream_of(lane), from, grad, copy, space);
-                      transpose_gradient(stream_of(lane), copy, type, to, rows, columns);
-                    },
-                    {},
-                    concurrent},
-                   o, space, conv->workspace_bytes());
+    tasks.push_back(product({name() + " weight gradient",
+                             {x(o), grad_y(o)},
+                             {bytes_of(to, affine_.weights()), {copy, bytes(affine_.weights())}},
+                             [=, from = o.src[0], grad = o.grad_dst, type = type_, rows = affine_.inner,
+                              columns = affine_.outputs](Lane& lane) {
+                               conv->weight_gradient(stream_of(lane), from, grad, copy, space);
+                               transpose_gradient(stream_of(lane), copy, type, to, rows, columns);
+                             },
+                             {},
+                             concurrent},
+                            o, space, conv->workspace_bytes()));
+    return;
+  }
+  if (affine_.is_conv() && kept.patches == nullptr) {  // cuDNN computes the forward pass without them
+    tasks.push_back(patches(o, kept, arena));
+    tasks.back().concurrent = concurrent;
   }
   const Matmul* const matmul = &kernels_.weight_gradient;
   const Bytes rows = affine_.is_conv() ? Bytes{kept.patches, matmul->bytes_a()} : x(o);
   std::byte* const space = arena.take(matmul->workspace_bytes());
-  return product({name() + " weight gradient",
-                  {rows, grad_y(o)},
-                  {bytes_of(to, affine_.weights_in_memory())},
-                  [=, grad = o.grad_dst](Lane& lane) {
-                    matmul->run(stream_of(lane), rows.begin, grad, to, nullptr, space);
-                  },
-                  {},
-                  concurrent},
-                 o, space, matmul->workspace_bytes());
+  tasks.push_back(product({name() + " weight gradient",
+                           {rows, grad_y(o)},
+                           {bytes_of(to, affine_.weights_in_memory())},
+                           [=, grad = o.grad_dst](Lane& lane) {
+                             matmul->run(stream_of(lane), rows.begin, grad, to, nullptr, space);
+                           },
+                           {},
+                           concurrent},
+                          o, space, matmul->workspace_bytes()));
 }
 
 void AffineGroup::data_gradient(const Operands& o, const Kept& kept, Arena& arena,
                                 std::vector<Task>& tasks) const {
   const std::string full = name() + " data gradient";
-  if (const LibraryConv* const conv = kernels_.library ? &*kernels_.library : nullptr) {
+  if (const LibraryConv* const conv = kernels_.library_for(ConvDirection::data_gradient)) {
     std::byte* const space = arena.take(conv->workspace_bytes());
     tasks.push_back(product({full,
                              {grad_y(o), {kept.weights, bytes(affine_.weights())}},

@@ -52,7 +52,7 @@ class CudaBackend final : public engine::Backend {
       throw Error(ErrorKind::device,
                   "--conv fft: only the cpu computes convolutions so; leave it auto on a CUDA device");
     }
-    return plan_kernels(resolved, workshop_of(device_));
+    return plan_kernels(resolved, workshop_of(device_, ladder_));
   }
 
   engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,
@@ -120,6 +120,8 @@ class CudaBackend final : public engine::Backend {
     return make_nccl(device_, name, world, wire, nccl_);
   }
 
+  Ladder& ladder() { return ladder_; }
+
   void compare_devices(const comm::World& world) { cuda::compare_devices(device_, world, nccl_.share_gpus); }
 
  private:
@@ -130,6 +132,7 @@ class CudaBackend final : public engine::Backend {
 
   Device device_;
   NcclOptions nccl_;
+  Ladder ladder_;              ///< of the last plan
   std::list<Buffer> scratch_;  ///< of tasks, which know its address
 };
 
@@ -153,7 +156,11 @@ comm::Platform make_platform(const engine::BackendOptions& options) {
     return device->make_collective(name, world, wire);
   };
   auto compare = [device = backend.get()](const comm::World& world) { device->compare_devices(world); };
-  return {std::move(backend), {std::move(make), true, std::move(compare)}};
+  auto agree = [ladder = &backend->ladder()](const comm::World& world) {
+    const bool again = ladder->agree(world);
+    return comm::KernelAgreement{again, ladder->lines()};
+  };
+  return {std::move(backend), {std::move(make), true, std::move(compare), std::move(agree)}};
 }
 
 }  // namespace cifar_mpi::cuda

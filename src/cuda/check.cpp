@@ -47,7 +47,9 @@ void check(ncclResult_t status, const char* purpose, const char* file, int line)
   const char* const more = ncclGetLastError(nullptr);
   const std::string words = more != nullptr && *more != '\0' ? concat(ncclGetErrorString(status), ", ", more)
                                                              : ncclGetErrorString(status);
-  fail(ErrorKind::comm, "NCCL", purpose, words, file, line);
+  const bool local =
+      status == ncclUnhandledCudaError || status == ncclInvalidArgument || status == ncclInvalidUsage;
+  fail(local ? ErrorKind::device : ErrorKind::comm, "NCCL", purpose, words, file, line);
 }
 
 }  // namespace cifar_mpi::cuda

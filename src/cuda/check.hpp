@@ -8,7 +8,7 @@
 /// Every call of the CUDA runtime, cuDNN, cuBLASLt and NCCL goes through here.
 namespace cifar_mpi::cuda {
 
-/// Throw Error{device}, for NCCL Error{comm}: the purpose, the library's own words and the place. `purpose`
+/// Throw Error{device}, for NCCL Error{comm} unless the call itself or this GPU is to blame: the purpose, the library's own words and the place. `purpose`
 /// completes "CUDA failed while …", for example "starting a kernel".
 void check(cudaError_t status, const char* purpose, const char* file = __builtin_FILE(),
            int line = __builtin_LINE());

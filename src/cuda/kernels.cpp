@@ -66,6 +66,11 @@ bool suits_library(const Affine& affine, engine::Precision precision, ConvChoice
          (precision != engine::Precision::fp32 && affine.in.channels % 8 == 0 && affine.outputs % 8 == 0);
 }
 
+constexpr std::pair<ConvDirection, const char*> kDirections[] = {
+    {ConvDirection::forward, "forward"},
+    {ConvDirection::weight_gradient, "weight gradient"},
+    {ConvDirection::data_gradient, "data gradient"}};
+
 std::size_t largest(const Matmul& product) {
   return std::max({product.bytes_a(), product.bytes_b(), product.bytes_d()});
 }
@@ -76,7 +81,6 @@ const AffineKernels& NetKernels::add(const std::string& name, const Affine& affi
   Entry entry{name,
               {std::nullopt, Matmul(forward_shape(affine, batch_, precision_)),
                Matmul(weight_gradient_shape(affine, batch_, precision_)), std::nullopt},
-              "",
               affine.wants_grad_x,
               0};
   if (affine.wants_grad_x) {
@@ -103,48 +107,79 @@ std::size_t NetKernels::library_trial_bytes() const {
   return most;
 }
 
-void NetKernels::plan_library(const Trial& trial) {
+void NetKernels::plan_library(const Trial& trial, Ladder& ladder) {
   for (auto& entry : entries_) {
     if (!entry.kernels.library) continue;
-    if (entry.kernels.library->plan(trial, entry.wants_grad_x)) continue;
-    entry.remark = entry.kernels.library->text();
-    entry.kernels.library.reset();
+    LibraryConv& library = *entry.kernels.library;
+    bool some = false;
+    for (const auto& [direction, what] : kDirections) {
+      if (direction == ConvDirection::data_gradient && !entry.wants_grad_x) continue;
+      const std::string kernel = concat(entry.name, ' ', what);
+      const int start = ladder.start_of(kernel), rung = library.plan(direction, trial, start);
+      some = some || rung < kConvRungs;
+      if (rung == 0) continue;
+      const std::string why = library.why().empty() ? "another rank needs it" : library.why();
+      ladder.step_down(kernel, rung,
+                       rung == kConvRungs
+                           ? concat("a product of windows and weights instead of cuDNN, an estimated 4 times "
+                                    "slower, because ",
+                                    why)
+                           : concat("cuDNN's candidate ", rung + 1,
+                                    " instead of 1, which it expects to be slower, "
+                                    "because ",
+                                    why));
+    }
+    if (!some) entry.kernels.library.reset();
+  }
+}
+
+template <class AnyEntry, class Visit>
+void NetKernels::visit_products(AnyEntry& entry, Visit visit) {
+  auto& kernels = entry.kernels;
+  for (const auto& [direction, what] : kDirections) {
+    if (kernels.library_for(direction) != nullptr) continue;
+    const std::string name = concat(entry.name, ' ', what);
+    if (direction == ConvDirection::forward) {
+      visit(name, kernels.forward);
+    } else if (direction == ConvDirection::weight_gradient) {
+      visit(name, kernels.weight_gradient);
+    } else if (kernels.data_gradient) {
+      visit(name, *kernels.data_gradient);
+    }
   }
 }
 
 std::size_t NetKernels::product_trial_bytes() const {
   std::size_t most = 0;
   for (const auto& entry : entries_) {
-    if (entry.kernels.library) continue;
-    const AffineKernels& kernels = entry.kernels;
-    most = std::max({most, largest(kernels.forward), largest(kernels.weight_gradient)});
-    if (kernels.data_gradient) most = std::max(most, largest(*kernels.data_gradient));
+    visit_products(
+        entry, [&](const std::string&, const Matmul& product) { most = std::max(most, largest(product)); });
   }
   return most;
 }
 
-void NetKernels::plan_products(const Trial& trial) {
-  for (auto& entry : entries_) {
-    if (entry.kernels.library) continue;
-    entry.kernels.forward.plan(trial);
-    entry.kernels.weight_gradient.plan(trial);
-    if (entry.kernels.data_gradient) entry.kernels.data_gradient->plan(trial);
-  }
+void NetKernels::plan_products(const Trial& trial, Ladder& ladder) {
+  const auto plan = [&](const std::string& name, Matmul& product) {
+    const std::string kernel = name + " product";
+    product.plan(trial, ladder.start_of(kernel));
+    if (product.rung() == 0) return;
+    const bool plain = product.rung() == kPlainRung;
+    ladder.step_down(
+        kernel, product.rung(),
+        plain ? "our plain kernel, about 40 times slower, because cuBLASLt has no algorithm that runs"
+              : concat("cuBLASLt's candidate ", product.rung() + 1,
+                       ", which it expects to be slower, because those before do not run"));
+  };
+  for (auto& entry : entries_) visit_products(entry, plan);
 }
 
 std::string NetKernels::text() const {
   std::string text;
   for (const auto& entry : entries_) {
-    const AffineKernels& kernels = entry.kernels;
-    if (kernels.library) {
-      text += concat(entry.name, ": ", kernels.library->text(), '\n');
-      continue;
-    }
-    if (!entry.remark.empty()) text += concat(entry.name, ": ", entry.remark, ", so products\n");
-    text += concat(entry.name, " forward: ", kernels.forward.text(), '\n');
-    text += concat(entry.name, " weight gradient: ", kernels.weight_gradient.text(), '\n');
-    if (kernels.data_gradient)
-      text += concat(entry.name, " data gradient: ", kernels.data_gradient->text(), '\n');
+    if (entry.kernels.library) text += concat(entry.name, ": ", entry.kernels.library->text(), '\n');
+    visit_products(entry, [&](const std::string& name, const Matmul& product) {
+      text += concat(name, ": ", product.text(), '\n');
+    });
   }
   return text;
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "cuda/ladder.hpp"
 #include "cuda/library_conv.hpp"
 #include "cuda/matmul.hpp"
 #include "cuda/planner.hpp"
@@ -13,10 +14,15 @@ namespace cifar_mpi::cuda {
 
 /// The libraries' kernels of one convolution or linear layer.
 struct AffineKernels {
-  std::optional<LibraryConv> library;  ///< where there is one, the products are not used
+  std::optional<LibraryConv> library;  ///< where it has a direction, that product is not used
   Matmul forward;
   Matmul weight_gradient;
   std::optional<Matmul> data_gradient;
+
+  /// Null where the direction is a product.
+  const LibraryConv* library_for(ConvDirection direction) const {
+    return library && library->has(direction) ? &*library : nullptr;
+  }
 };
 
 /// How convolutions are done: automatic lets cuDNN have those that suit it (odd kernel, channels in multiples
@@ -34,10 +40,10 @@ class NetKernels {
 
   /// Memory that a trial of cuDNN's kernels needs for each operand; 0 when there are none.
   std::size_t library_trial_bytes() const;
-  /// Asks cuDNN; convolutions it cannot do become products.
-  void plan_library(const Trial& trial);
+  /// Asks cuDNN; directions of convolutions that it cannot do become products. Tells the ladder what is not the first choice.
+  void plan_library(const Trial& trial, Ladder& ladder);
   std::size_t product_trial_bytes() const;
-  void plan_products(const Trial& trial);
+  void plan_products(const Trial& trial, Ladder& ladder);
 
   /// One line per kernel.
   std::string text() const;
@@ -46,10 +52,13 @@ class NetKernels {
   struct Entry {
     std::string name;
     AffineKernels kernels;
-    std::string remark;  ///< why cuDNN was not taken
     bool wants_grad_x = false;
     std::size_t library_bytes = 0;
   };
+  /// Calls visit("conv2 forward", product) for each product that is used.
+  template <class AnyEntry, class Visit>
+  static void visit_products(AnyEntry& entry, Visit visit);
+
   int batch_;
   engine::Precision precision_;
   ConvChoice choice_;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <stdexcept>
+#include <vector>
 
 #include "cifar_mpi/base/text.hpp"
 
@@ -37,24 +40,25 @@ Owned<cudnnConvolutionDescriptor_t> convolution(int padding, int stride) {
   return desc;
 }
 
-/// The first of cuDNN's proposals that is deterministic and content with the workspace; null without one.
-template <class Proposals>
-auto* first_fit(Proposals& proposals, int count, std::size_t most) {
-  const auto end = proposals.begin() + std::min<int>(count, kMostAlgorithms);
-  const auto it = std::find_if(proposals.begin(), end, [&](const auto& proposal) {
-    return proposal.status == CUDNN_STATUS_SUCCESS && proposal.determinism == CUDNN_DETERMINISTIC &&
-           proposal.memory <= most;
-  });
-  return it == end ? nullptr : &*it;
-}
+/// What cuDNN proposes for one direction.
+template <class Proposal>
+struct Proposals {
+  std::array<Proposal, kMostAlgorithms> all{};
+  int count = 0;
 
-/// Takes over a proposal; false without one.
-template <class Direction, class Proposal>
-bool adopt(Direction& direction, const Proposal* proposal) {
-  if (proposal == nullptr) return false;
-  direction.algorithm = proposal->algo;
-  return cudnnSetConvolutionMathType(direction.conv.get(), proposal->mathType) == CUDNN_STATUS_SUCCESS;
-}
+  /// Of those that suit; none where cuDNN cannot be asked.
+  std::vector<Proposal> candidates(cudnnStatus_t status) const {
+    std::vector<Proposal> suitable;
+    if (status != CUDNN_STATUS_SUCCESS) return suitable;
+    const auto end = all.begin() + std::min(count, kMostAlgorithms);
+    std::copy_if(all.begin(), end, std::back_inserter(suitable), [](const Proposal& proposal) {
+      return proposal.status == CUDNN_STATUS_SUCCESS && proposal.determinism == CUDNN_DETERMINISTIC &&
+             proposal.memory <= kMostConvWorkspace;
+    });
+    if (suitable.size() > kConvRungs) suitable.resize(kConvRungs);
+    return suitable;
+  }
+};
 
 }  // namespace
 
@@ -78,95 +82,118 @@ void LibraryConv::describe() {
   }
 }
 
-bool LibraryConv::find_forward(std::size_t most) {
-  std::array<cudnnConvolutionFwdAlgoPerf_t, kMostAlgorithms> proposals{};
-  int count = 0;
-  if (cudnnGetConvolutionForwardAlgorithm_v7(dnn_, x_.get(), weights_.get(), forward_.conv.get(), y_.get(),
-                                             kMostAlgorithms, &count,
-                                             proposals.data()) != CUDNN_STATUS_SUCCESS ||
-      !adopt(forward_, first_fit(proposals, count, most))) {
-    return false;
+template <class Algorithm, class Proposals, class FindSize, class Start>
+int LibraryConv::choose(Direction<Algorithm>& direction, const Proposals& proposals, const Trial& trial,
+                        int rung, const FindSize& find_size, const Start& start) {
+  if (proposals.empty()) why_ = "cuDNN has no deterministic algorithm";
+  for (; rung < static_cast<int>(proposals.size()); ++rung) {
+    const auto& proposal = proposals[static_cast<std::size_t>(rung)];
+    direction.algorithm = proposal.algo;
+    std::string wrong = "cuDNN's algorithm does not run";
+    if (cudnnSetConvolutionMathType(direction.conv.get(), proposal.mathType) == CUDNN_STATUS_SUCCESS &&
+        find_size(&direction.workspace) == CUDNN_STATUS_SUCCESS &&
+        direction.workspace <= kMostConvWorkspace) {
+      void* const workspace = trial.workspace(direction.workspace);
+      if (workspace == nullptr && direction.workspace > 0) {
+        wrong = concat("the GPU has no ", direction.workspace >> 20, " MiB left for cuDNN's algorithm");
+      } else {
+        const cudnnStatus_t status = start(workspace);
+        check(cudaStreamSynchronize(trial.stream), "trying a convolution");
+        if (status == CUDNN_STATUS_SUCCESS) {
+          workspace_bytes_ = std::max(workspace_bytes_, direction.workspace);
+          return rung;
+        }
+      }
+    }
+    static_cast<void>(cudaGetLastError());  // which must not be taken for one of the next call
+    if (why_.empty()) why_ = wrong;
   }
-  return cudnnGetConvolutionForwardWorkspaceSize(dnn_, x_.get(), weights_.get(), forward_.conv.get(),
-                                                 y_.get(), forward_.algorithm,
-                                                 &forward_.workspace) == CUDNN_STATUS_SUCCESS;
+  return kConvRungs;
 }
 
-bool LibraryConv::find_weight_gradient(std::size_t most) {
-  std::array<cudnnConvolutionBwdFilterAlgoPerf_t, kMostAlgorithms> proposals{};
-  int count = 0;
+int LibraryConv::plan_forward(const Trial& trial, int rung) {
+  Proposals<cudnnConvolutionFwdAlgoPerf_t> found;
+  auto& d = forward_;
+  const cudnnStatus_t status =
+      cudnnGetConvolutionForwardAlgorithm_v7(dnn_, x_.get(), weights_.get(), d.conv.get(), y_.get(),
+                                             kMostAlgorithms, &found.count, found.all.data());
+  return choose(
+      d, found.candidates(status), trial, rung,
+      [&](std::size_t* bytes) {
+        return cudnnGetConvolutionForwardWorkspaceSize(dnn_, x_.get(), weights_.get(), d.conv.get(), y_.get(),
+                                                       d.algorithm, bytes);
+      },
+      [&](void* workspace) {
+        return start_forward(trial.stream, trial.operand, trial.operand, trial.result, workspace);
+      });
+}
+
+int LibraryConv::plan_weight_gradient(const Trial& trial, int rung) {
+  Proposals<cudnnConvolutionBwdFilterAlgoPerf_t> found;
   auto& d = weight_gradient_;
-  if (cudnnGetConvolutionBackwardFilterAlgorithm_v7(dnn_, x_.get(), y_.get(), d.conv.get(), weights_.get(),
-                                                    kMostAlgorithms, &count,
-                                                    proposals.data()) != CUDNN_STATUS_SUCCESS ||
-      !adopt(d, first_fit(proposals, count, most))) {
-    return false;
-  }
-  return cudnnGetConvolutionBackwardFilterWorkspaceSize(dnn_, x_.get(), y_.get(), d.conv.get(),
-                                                        weights_.get(), d.algorithm,
-                                                        &d.workspace) == CUDNN_STATUS_SUCCESS;
+  const cudnnStatus_t status =
+      cudnnGetConvolutionBackwardFilterAlgorithm_v7(dnn_, x_.get(), y_.get(), d.conv.get(), weights_.get(),
+                                                    kMostAlgorithms, &found.count, found.all.data());
+  return choose(
+      d, found.candidates(status), trial, rung,
+      [&](std::size_t* bytes) {
+        return cudnnGetConvolutionBackwardFilterWorkspaceSize(dnn_, x_.get(), y_.get(), d.conv.get(),
+                                                              weights_.get(), d.algorithm, bytes);
+      },
+      [&](void* workspace) {
+        return start_weight_gradient(trial.stream, trial.operand, trial.operand, trial.result, workspace);
+      });
 }
 
-bool LibraryConv::find_data_gradient(std::size_t most) {
-  std::array<cudnnConvolutionBwdDataAlgoPerf_t, kMostAlgorithms> proposals{};
-  int count = 0;
+int LibraryConv::plan_data_gradient(const Trial& trial, int rung) {
+  Proposals<cudnnConvolutionBwdDataAlgoPerf_t> found;
   auto& d = data_gradient_;
-  if (cudnnGetConvolutionBackwardDataAlgorithm_v7(dnn_, weights_.get(), y_.get(), d.conv.get(), x_.get(),
-                                                  kMostAlgorithms, &count,
-                                                  proposals.data()) != CUDNN_STATUS_SUCCESS ||
-      !adopt(d, first_fit(proposals, count, most))) {
-    return false;
-  }
-  return cudnnGetConvolutionBackwardDataWorkspaceSize(dnn_, weights_.get(), y_.get(), d.conv.get(), x_.get(),
-                                                      d.algorithm, &d.workspace) == CUDNN_STATUS_SUCCESS;
+  const cudnnStatus_t status =
+      cudnnGetConvolutionBackwardDataAlgorithm_v7(dnn_, weights_.get(), y_.get(), d.conv.get(), x_.get(),
+                                                  kMostAlgorithms, &found.count, found.all.data());
+  return choose(
+      d, found.candidates(status), trial, rung,
+      [&](std::size_t* bytes) {
+        return cudnnGetConvolutionBackwardDataWorkspaceSize(dnn_, weights_.get(), y_.get(), d.conv.get(),
+                                                            x_.get(), d.algorithm, bytes);
+      },
+      [&](void* workspace) {
+        return start_data_gradient(trial.stream, trial.operand, trial.operand, trial.result, workspace);
+      });
 }
 
-bool LibraryConv::runs(const Trial& trial, bool wants_grad_x, void* workspace) const {
-  const bool started =
-      start_forward(trial.stream, trial.operand, trial.operand, trial.result, workspace) ==
-          CUDNN_STATUS_SUCCESS &&
-      start_weight_gradient(trial.stream, trial.operand, trial.operand, trial.result, workspace) ==
-          CUDNN_STATUS_SUCCESS &&
-      (!wants_grad_x || start_data_gradient(trial.stream, trial.operand, trial.operand, trial.result,
-                                            workspace) == CUDNN_STATUS_SUCCESS);
-  check(cudaStreamSynchronize(trial.stream), "trying a convolution");
-  return started;
-}
-
-bool LibraryConv::find(std::size_t most, bool wants_grad_x) {
-  if (!find_forward(most) || !find_weight_gradient(most) || (wants_grad_x && !find_data_gradient(most))) {
-    return false;
-  }
-  workspace_bytes_ = std::max({forward_.workspace, weight_gradient_.workspace, data_gradient_.workspace});
-  return workspace_bytes_ <= most;
-}
-
-bool LibraryConv::plan(const Trial& trial, bool wants_grad_x) {
+int LibraryConv::plan(ConvDirection direction, const Trial& trial, int rung) {
+  why_.clear();
   handles_ = trial.dnn;
   dnn_ = handles_->of(trial.stream);
+  int& taken = rungs_[static_cast<std::size_t>(direction)];
+  taken = kConvRungs;
   if (dnn_ == nullptr) {
-    text_ = handles_->why();
-    return false;
+    why_ = handles_->why();
+    return taken;
   }
-  describe();
-  void* workspace = nullptr;
-  for (std::size_t most = kMostConvWorkspace; workspace == nullptr; most = workspace_bytes_ - 1) {
-    if (!find(most, wants_grad_x)) {
-      text_ = concat("cuDNN has no deterministic algorithm with ", most >> 20, " MiB");
-      return false;
-    }
-    workspace = trial.workspace(workspace_bytes_);
-    if (workspace_bytes_ == 0) break;
+  if (!x_) describe();
+  switch (direction) {
+    case ConvDirection::forward:
+      return taken = plan_forward(trial, rung);
+    case ConvDirection::weight_gradient:
+      return taken = plan_weight_gradient(trial, rung);
+    case ConvDirection::data_gradient:
+      return taken = plan_data_gradient(trial, rung);
   }
-  if (!runs(trial, wants_grad_x, workspace)) {
-    static_cast<void>(cudaGetLastError());
-    text_ = "cuDNN's algorithms do not run";
-    return false;
-  }
-  text_ = concat("cuDNN ", name_of(shape_.type), ", algorithms ", static_cast<int>(forward_.algorithm),
-                 " forward, ", static_cast<int>(weight_gradient_.algorithm), " weight gradient");
-  if (wants_grad_x) text_ += concat(", ", static_cast<int>(data_gradient_.algorithm), " data gradient");
-  return true;
+  throw std::logic_error("a convolution has three directions");
+}
+
+std::string LibraryConv::text() const {
+  std::string algorithms;
+  const auto add = [&](ConvDirection direction, int algorithm, const char* name) {
+    if (has(direction) && rungs_[static_cast<std::size_t>(direction)] >= 0)
+      algorithms += concat(algorithms.empty() ? "" : ", ", algorithm, ' ', name);
+  };
+  add(ConvDirection::forward, static_cast<int>(forward_.algorithm), "forward");
+  add(ConvDirection::weight_gradient, static_cast<int>(weight_gradient_.algorithm), "weight gradient");
+  add(ConvDirection::data_gradient, static_cast<int>(data_gradient_.algorithm), "data gradient");
+  return concat("cuDNN ", name_of(shape_.type), ", algorithms ", algorithms);
 }
 
 cudnnStatus_t LibraryConv::start_forward(cudaStream_t stream, const void* x, const void* weights, void* y,

@@ -3,7 +3,9 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "cifar_mpi/base/shape.hpp"
@@ -27,6 +29,11 @@ struct LibraryConvShape {
   }
 };
 
+enum class ConvDirection : std::uint8_t { forward, weight_gradient, data_gradient };
+
+/// The rung of a direction that cuDNN does not compute: behind all candidates that it is asked for.
+constexpr int kConvRungs = 8;
+
 /// A convolution by cuDNN: images NHWC, weights and their gradient [outputs, kernel, kernel, channels], all
 /// of one type; sums are fp32 (with fp32 values the products are tf32). So in bf16 the weight gradient is
 /// rounded once to bf16 before it is widened: the library has no kernel from bf16 values to an fp32 gradient.
@@ -37,9 +44,12 @@ class LibraryConv {
  public:
   explicit LibraryConv(const LibraryConvShape& shape) : shape_(shape) {}
 
-  /// Chooses an algorithm for each direction and runs it once: the first of cuDNN's proposals whose workspace
-  /// is at most kMostConvWorkspace and can be had. False, and says why in `text`, when cuDNN has none.
-  bool plan(const Trial& trial, bool wants_grad_x);
+  /// Chooses an algorithm for the direction: of cuDNN's deterministic proposals with a workspace of at most
+  /// kMostConvWorkspace, the first from `rung` on (below kConvRungs) whose workspace can be had and that runs. Returns its
+  /// rung, or kConvRungs when there is none; above `rung`, `why` says what was wrong with the first.
+  int plan(ConvDirection direction, const Trial& trial, int rung = 0);
+  /// Whether cuDNN computes this direction.
+  bool has(ConvDirection direction) const { return rungs_[static_cast<std::size_t>(direction)] < kConvRungs; }
 
   void forward(cudaStream_t stream, const void* x, const void* weights, void* y, void* workspace) const;
   void weight_gradient(cudaStream_t stream, const void* x, const void* grad_y, void* grad_weights,
@@ -48,7 +58,9 @@ class LibraryConv {
                      void* workspace) const;
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }
-  const std::string& text() const { return text_; }
+  const std::string& why() const { return why_; }
+  /// "cuDNN bf16, algorithms 1 forward, 0 weight gradient": those that it computes.
+  std::string text() const;
 
  private:
   /// One of the three: its own descriptor, because the kind of arithmetic belongs to it.
@@ -60,12 +72,13 @@ class LibraryConv {
   };
 
   void describe();
-  /// With workspaces of at most so many bytes; false where there is none.
-  bool find(std::size_t most, bool wants_grad_x);
-  bool find_forward(std::size_t most);
-  bool find_weight_gradient(std::size_t most);
-  bool find_data_gradient(std::size_t most);
-  bool runs(const Trial& trial, bool wants_grad_x, void* workspace) const;
+  /// `find_size` asks for the workspace of the direction's algorithm, and `start` starts it.
+  template <class Algorithm, class Proposals, class FindSize, class Start>
+  int choose(Direction<Algorithm>& direction, const Proposals& proposals, const Trial& trial, int rung,
+             const FindSize& find_size, const Start& start);
+  int plan_forward(const Trial& trial, int rung);
+  int plan_weight_gradient(const Trial& trial, int rung);
+  int plan_data_gradient(const Trial& trial, int rung);
   cudnnStatus_t start_forward(cudaStream_t stream, const void* x, const void* weights, void* y,
                               void* workspace) const;
   cudnnStatus_t start_weight_gradient(cudaStream_t stream, const void* x, const void* grad_y,
@@ -81,8 +94,9 @@ class LibraryConv {
   Direction<cudnnConvolutionFwdAlgo_t> forward_;
   Direction<cudnnConvolutionBwdFilterAlgo_t> weight_gradient_;
   Direction<cudnnConvolutionBwdDataAlgo_t> data_gradient_;
+  std::array<int, 3> rungs_{-1, -1, -1};  ///< by ConvDirection; below 0: not planned
   std::size_t workspace_bytes_ = 0;
-  std::string text_;
+  std::string why_;
 };
 
 }  // namespace cifar_mpi::cuda

@@ -138,6 +138,7 @@ std::size_t Matmul::slices_bytes() const {
 }
 
 bool Matmul::find_algorithm(const Trial& trial) {
+  rung_ = 0;
   if (!has_whole_groups(shape_)) return false;
   operation_ = describe(shape_, relu_behind_ ? Epilogue::bias : shape_.epilogue);
   const int slices = shape_.slices;
@@ -147,6 +148,7 @@ bool Matmul::find_algorithm(const Trial& trial) {
   layout_b_ = shape_.transpose_b ? transposed_layout(shape_.in, shape_.n, depth, slices)
                                  : transposed_layout(shape_.in, depth, shape_.n, slices);
   layout_d_ = transposed_layout(shape_.out, shape_.m, shape_.n, slices);
+  if (first_rung_ >= kPlainRung) return false;
   for (std::size_t most = kMostProductWorkspace;;) {
     std::optional<std::size_t> refused;
     if (take_first(trial, most, refused)) return true;
@@ -186,6 +188,10 @@ bool Matmul::take_first(const Trial& trial, std::size_t most_workspace,
   for (const cublasLtMatmulHeuristicResult_t& proposal :
        std::span(found).first(std::min(count, kMostProposals))) {
     if (proposal.state != CUBLAS_STATUS_SUCCESS || proposal.workspaceSize > most_workspace) continue;
+    if (rung_ < first_rung_) {
+      ++rung_;
+      continue;
+    }
     algorithm_ = proposal.algo;
     workspace_bytes_ = slices_bytes() + proposal.workspaceSize;
     void* const workspace = trial.workspace(workspace_bytes_);
@@ -198,12 +204,14 @@ bool Matmul::take_first(const Trial& trial, std::size_t most_workspace,
     } else {
       static_cast<void>(cudaGetLastError());  // which must not be taken for one of the next call
     }
+    ++rung_;
   }
   return false;
 }
 
-void Matmul::plan(const Trial& trial) {
+void Matmul::plan(const Trial& trial, int rung) {
   blas_ = trial.blas;
+  first_rung_ = rung;
   relu_behind_ = false;
   planned_ = find_algorithm(trial);
   if (planned_ && shape_.epilogue == Epilogue::bias_relu && !keeps_nan(trial)) {
@@ -212,6 +220,7 @@ void Matmul::plan(const Trial& trial) {
   }
   if (!planned_) {
     relu_behind_ = false;
+    rung_ = has_whole_groups(shape_) ? kPlainRung : 0;
     workspace_bytes_ = slices_bytes();
     static_cast<void>(cudaGetLastError());
     void* const workspace = trial.workspace(workspace_bytes_);

@@ -31,6 +31,9 @@ struct MatmulShape {
   int slices = 1;
 };
 
+/// Behind all proposals of cuBLASLt.
+constexpr int kPlainRung = 1000;
+
 /// A matrix product by cuBLASLt, or where cuBLASLt has no kernel by a plain one of ours. Sums are fp32.
 ///
 ///   bits    the same in every run on the same kind of GPU: one algorithm, chosen by shape and kept
@@ -43,7 +46,10 @@ class Matmul {
   /// once. A ReLU that makes zeros of NaN, as
   /// max does on a GPU, is left to a kernel of ours: divergence must be seen. Throws Error{device}
   /// only when the device is lost or has no memory for the slices.
-  void plan(const Trial& trial);
+  /// `rung` counts the proposals from 0: those before it are left out, and kPlainRung leaves out all.
+  void plan(const Trial& trial, int rung = 0);
+  /// That of the algorithm; kPlainRung where cuBLASLt was asked and none runs.
+  int rung() const { return rung_; }
   /// Enqueues the product; pointers are 16-byte aligned. `bias` is unused without an epilogue.
   void run(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,
            void* workspace) const;
@@ -78,6 +84,7 @@ class Matmul {
   Owned<cublasLtMatrixLayout_t> layout_a_, layout_b_, layout_d_;
   cublasLtMatmulAlgo_t algorithm_{};
   std::size_t workspace_bytes_ = 0;
+  int first_rung_ = 0, rung_ = 0;
   bool planned_ = false;      ///< by cuBLASLt
   bool relu_behind_ = false;  ///< a kernel of ours, because cuBLASLt's ReLU takes NaN for nothing
 };

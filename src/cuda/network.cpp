@@ -139,13 +139,14 @@ class CudaEnds final : public engine::Ends {
 
 }  // namespace
 
-Workshop workshop_of(Device& device) {
-  const auto plan = [&device](NetKernels& kernels) {
+Workshop workshop_of(Device& device, Ladder& ladder) {
+  const auto plan = [&device, &ladder](NetKernels& kernels) {
+    ladder.begin();
     if (const std::size_t bytes = kernels.library_trial_bytes(); bytes > 0) {
-      kernels.plan_library(TrialMemory(device, bytes).trial());
+      kernels.plan_library(TrialMemory(device, bytes).trial(), ladder);
     }
     if (const std::size_t bytes = kernels.product_trial_bytes(); bytes > 0) {
-      kernels.plan_products(TrialMemory(device, bytes).trial());
+      kernels.plan_products(TrialMemory(device, bytes).trial(), ladder);
     }
   };
   return {[&device](std::size_t bytes) { return device.allocate(bytes); }, plan,

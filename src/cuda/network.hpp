@@ -18,8 +18,8 @@ struct Workshop {
   std::function<const int*(const std::atomic<int>& request)> request_word;
 };
 
-/// That of a device, which outlives all that is planned.
-Workshop workshop_of(Device& device);
+/// That of a device and its ladder, which outlive all that is planned.
+Workshop workshop_of(Device& device, Ladder& ladder);
 
 /// The kernels for a network; `spec.precision` is fp32, tf32 or bf16. Throws Error{usage} when the batch is
 /// below 1.

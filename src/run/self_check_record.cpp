@@ -37,8 +37,14 @@ std::optional<SelfCheckRecord> read_self_check(const Directory& run) {
 
 void note_hung_self_check(const Directory& run) {
   std::optional<SelfCheckRecord> record = read_self_check(run);
-  if (!record || record->result != SelfCheckResult::running) return;
-  record->result = SelfCheckResult::hung;
+  if (!record) return;
+  if (record->result == SelfCheckResult::running) {
+    record->result = SelfCheckResult::hung;
+  } else if (record->result == SelfCheckResult::running_again) {
+    record->result = SelfCheckResult::hung_twice;
+  } else {
+    return;
+  }
   write_self_check(run, *record);
 }
 

@@ -12,14 +12,25 @@
 namespace cifar_mpi::run {
 
 /// running: it began but did not end, for a reason other than the device; the next start checks again.
-/// on_lanes: passed, except for graphs. failed: the device gave a wrong result. hung: the watchdog ended it.
-enum class SelfCheckResult : std::uint8_t { running, passed, on_lanes, failed, hung };
+/// on_lanes: passed, except for graphs. failed: the device gave a wrong result. hung: the watchdog ended it; the next
+/// start checks once more (running_again). hung_twice: the watchdog ended that check, too.
+enum class SelfCheckResult : std::uint8_t {
+  running,
+  passed,
+  on_lanes,
+  failed,
+  hung,
+  running_again,
+  hung_twice
+};
 constexpr auto names_of(SelfCheckResult) {
   return std::to_array<Name<SelfCheckResult>>({{"running", SelfCheckResult::running},
                                                {"passed", SelfCheckResult::passed},
                                                {"on-lanes", SelfCheckResult::on_lanes},
                                                {"failed", SelfCheckResult::failed},
-                                               {"hung", SelfCheckResult::hung}});
+                                               {"hung", SelfCheckResult::hung},
+                                               {"running-again", SelfCheckResult::running_again},
+                                               {"hung-twice", SelfCheckResult::hung_twice}});
 }
 
 /// The file's first line is "RESULT KEY TIME", the rest is text for users.
@@ -39,7 +50,8 @@ void write_self_check(const Directory& run, const SelfCheckRecord& record);
 /// Empty if there is no such file or it is not one of ours.
 std::optional<SelfCheckRecord> read_self_check(const Directory& run);
 
-/// Changes a record of `running` to `hung`; leaves others as they are. Throws Error{io}.
+/// Changes a record of `running` to `hung` and of `running_again` to `hung_twice`; leaves others as they are. Throws
+/// Error{io}.
 void note_hung_self_check(const Directory& run);
 
 }  // namespace cifar_mpi::run

@@ -27,7 +27,6 @@ TrainConfig check_config(TrainConfig config) {
   config.final_lr_share = plain.final_lr_share;
   config.lr_scaling = plain.lr_scaling;
   config.warmup_epochs = plain.warmup_epochs;
-  config.update = plain.update;  // of one rank
   config.aggregation = plain.aggregation;
   config.shuffle = data::Shuffle::shard;
   config.summary_every = 1;  // for the images
@@ -65,7 +64,7 @@ std::vector<T> read(engine::Backend& backend, const Buffer& from) {
 
 CheckStep::CheckStep(const TrainConfig& config, const data::DatasetInfo& info, const comm::World& world,
                      const comm::PlatformFactory& make_platform)
-    : state(check_config(config), world, Log(world.rank()), nothing_asked) {
+    : state(check_config(config), world, Log(world.rank()), nothing_asked), update_(config.update) {
   state.info = info;
   state.sizes.workers = world.size();
   augment_ = augment_spec(config, info.image);
@@ -80,8 +79,9 @@ CheckStep::CheckStep(const TrainConfig& config, const data::DatasetInfo& info, c
 
 void CheckStep::release() {
   state.step.reset();
-  for (Buffer* block : {&state.step_counter, &state.facts, &state.decay_sums, &state.gradient_norm,
-                        &state.value_counts, &state.kept_images, &state.gradients})
+  for (Buffer* block :
+       {&state.step_counter, &state.facts, &state.decay_sums, &state.gradient_norm, &state.value_counts,
+        &state.kept_images, &state.weights_before, &state.round_sums, &state.gradients})
     *block = {};
   state.partials.clear();
   state.state = {};
@@ -91,24 +91,41 @@ void CheckStep::release() {
   state.tower.reset();
 }
 
-void CheckStep::plan(engine::Precision precision, int batch, int parts) {
+void CheckStep::plan_network_for(engine::Precision precision, const Sizes& sizes) {
   release();
   state.config.precision = precision;
-  state.sizes = {};
-  state.sizes.parts = parts;
-  state.sizes.batch = batch;
+  state.sizes = sizes;
   state.sizes.workers = state.sizes.aggregated = state.world.size();
-  state.sizes.global_batch = static_cast<std::uint64_t>(batch);
   state.sizes.total_steps = 100;
   state.sizes.steps_per_epoch = 1.0;
-  state.info.train_count = static_cast<std::uint64_t>(batch) * static_cast<std::uint64_t>(state.world.size());
-  state.shown_images = batch / parts;
+  state.sizes.local_from = 0;
+  state.info.train_count =
+      static_cast<std::uint64_t>(sizes.batch) * static_cast<std::uint64_t>(state.world.size());
+  state.shown_images = sizes.batch / sizes.parts;
   plan_network(state);
+}
+
+void CheckStep::plan(engine::Precision precision, int batch, int parts) {
+  state.config.update = comm::UpdateKind::all_reduce;  // of one rank
+  Sizes alone;
+  alone.parts = parts;
+  alone.batch = batch;
+  alone.global_batch = static_cast<std::uint64_t>(batch);
+  plan_network_for(precision, alone);
   state.update =
       std::make_unique<comm::AllReduceUpdate>(std::make_unique<NoExchange>(*state.backend), state.layout,
                                               comm::AllReduceSettings{state.config.bucket_mib});
   state.gradients = state.update->allocate(control_layout(state).floats());
   allocate_blocks(state);
+}
+
+std::vector<std::string> CheckStep::plan_run(engine::Precision precision, const Sizes& sizes) {
+  state.config.update = update_;
+  state.world.together([&] { plan_network_for(precision, sizes); });
+  std::vector<std::string> slower = agree_on_kernels(state);
+  open_update(state);
+  state.world.together([&] { allocate_blocks(state); });
+  return slower;
 }
 
 void CheckStep::fill(std::uint64_t draw, int count, double off) {
@@ -133,8 +150,13 @@ void CheckStep::fill(std::uint64_t draw, int count, double off) {
 
 void CheckStep::rewind() {
   state.state.write(*state.backend, *state.tower, begin_);
-  const std::uint64_t first = 0;
-  state.backend->copy(state.step_counter.data(), reinterpret_cast<const std::byte*>(&first), sizeof first);
+  write_step(state, 0);
+}
+
+void CheckStep::resume(std::uint64_t step) {
+  const run::StateTensors tensors = state.state.read(*state.backend, *state.tower, state.network.params);
+  state.state.write(*state.backend, *state.tower, tensors);
+  write_step(state, step);
 }
 
 std::unique_ptr<engine::Runner> CheckStep::runner(engine::RunnerKind kind, Input input) {
@@ -151,6 +173,14 @@ std::unique_ptr<engine::Runner> CheckStep::runner(engine::RunnerKind kind, Input
   state.network.augment = augment;
   state.config.runner = kind;
   return plan_step(state, *state.update, {.branches = state.config.side_lane});
+}
+
+std::unique_ptr<engine::Runner> CheckStep::run_runner(engine::RunnerKind kind) {
+  state.network.augment = augment_;
+  state.config.runner = kind;
+  const comm::Concurrency concurrent{.branches = state.config.side_lane};
+  return update_ == comm::UpdateKind::local ? plan_local_steps(state, *state.update, concurrent)
+                                            : plan_step(state, *state.update, concurrent);
 }
 
 std::vector<std::vector<float>> CheckStep::gradients() const {

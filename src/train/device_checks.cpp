@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <exception>
 
 #include "cifar_mpi/base/text.hpp"
 #include "train/gradient_limits.hpp"
@@ -253,6 +254,24 @@ CheckRow see_divergence(CheckStep& device, int images) {
                                  : bad("NaN in the input is seen, but weights move all the same");
 }
 
+namespace {
+
+/// Lets the other ranks fail too, instead of waiting for this one, when an error unwinds an exchange between GPUs.
+class ExchangeGuard {
+ public:
+  explicit ExchangeGuard(SessionState& state) : state_(state) {}
+  ~ExchangeGuard() {
+    if (std::uncaught_exceptions() > 0 && state_.collectives.device) state_.update.reset();
+  }
+  ExchangeGuard(const ExchangeGuard&) = delete;
+  ExchangeGuard& operator=(const ExchangeGuard&) = delete;
+
+ private:
+  SessionState& state_;
+};
+
+}  // namespace
+
 CheckRow compare_sums(CheckStep& device, bool graphs) {
   SessionState& state = device.state;
   const auto ranks = static_cast<std::size_t>(state.world.size());
@@ -266,7 +285,7 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
     mine[i] = term(i, own);
     for (std::size_t rank = 0; rank < ranks; ++rank) wanted[i] += term(i, rank);
   }
-  const std::size_t control = control_layout(state).floats(), trained = state.layout.trained_floats;
+  const std::size_t control = control_layout(state).floats(), trained = state.update->spans().back().end;
   const auto nothing = [](std::string name, std::vector<engine::Bytes> reads,
                           std::vector<engine::Bytes> writes) {
     return engine::Task{std::move(name), std::move(reads), std::move(writes), [](engine::Lane&) {}, {}};
@@ -289,8 +308,14 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
     const char* const how = first_time ? "on lanes" : graphs ? "in a graph" : "on lanes again";
     state.backend->copy(state.gradients.data(), reinterpret_cast<const std::byte*>(mine.data()),
                         state.gradients.size());
-    runner->replay();
-    runner->finish();
+    try {
+      const ExchangeGuard guard(state);
+      runner->replay();
+      runner->finish();
+    } catch (const Error& error) {
+      if (first_time || !graphs || error.kind() == ErrorKind::comm) throw;
+      return no_graph(concat("no graph of the all-reduce can be made: ", error.what()));
+    }
     state.backend->copy(reinterpret_cast<std::byte*>(found.data()), state.gradients.data(),
                         state.gradients.size());
     const std::size_t summed = control + trained;
@@ -307,6 +332,76 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
   }
   if (!wrong.found.empty()) return wrong;
   return good(concat("sums of ", ranks, " ranks are exact (", state.update->name(), ")"));
+}
+
+namespace {
+
+constexpr int kTrainingReplays = 2 + 2 + kUsualGraphSteps + 1 + 2;
+
+/// kTrainingReplays in all the ways that a loop replays. A runner of graphs makes one in the second replay of each kind.
+void train_in_all_ways(CheckStep& device, RunnerKind kind) {
+  device.rewind();
+  const auto steps = static_cast<std::uint64_t>(device.state.sizes.local_steps);
+  auto runner = device.run_runner(kind);
+  engine::Recorder recorder(1, 4096 + 16 * runner->program().tasks().size());
+  for (int i = 0; i < 2; ++i) runner->replay();
+  runner->observe({nullptr, true});
+  for (int i = 0; i < 2; ++i) runner->replay();
+  runner->observe({});
+  runner->replay(kUsualGraphSteps);
+  runner->observe({&recorder});
+  runner->replay();
+  runner->observe({});
+  runner->finish();
+  constexpr int kBefore = kTrainingReplays - 2;
+  device.resume(steps * kBefore);
+  runner = device.run_runner(kind);
+  for (int i = kBefore; i < kTrainingReplays; ++i) runner->replay();
+  runner->finish();
+}
+
+/// Why a run cannot do as `kind` does; empty when it can.
+std::string training_fault(CheckStep& device, const Trace& wanted, RunnerKind kind) {
+  train_in_all_ways(device, kind);
+  const std::string where = difference(device, wanted, {device.rows(), {}});
+  return where.empty()
+             ? where
+             : concat("steps with summaries, in graphs, traced or resumed differ from plain ones: ", where);
+}
+
+}  // namespace
+
+CheckRow compare_training(CheckStep& device, int images, bool graphs) {
+  SessionState& state = device.state;
+  state.world.together([&] { device.fill(1, images); });
+  Trace wanted;
+  std::string fault;
+  {
+    const ExchangeGuard guard(state);
+    device.rewind();
+    const auto lanes = device.run_runner(RunnerKind::lanes);
+    for (int i = 0; i < kTrainingReplays; ++i) lanes->replay();
+    lanes->finish();
+    wanted.rows = device.rows();
+    if (!graphs) fault = training_fault(device, wanted, RunnerKind::lanes);
+  }
+  const auto hash = static_cast<double>(state.state.hash(*state.backend) >> 12);  // exact
+  if (state.world.gather(hash).front() != hash)
+    return bad("weights after steps of the run are not those of rank 0");
+  if (!state.records.front().applied) return bad("a step of the run over all ranks is not finite");
+  if (!fault.empty()) return bad(fault);
+  if (graphs) {
+    try {
+      const ExchangeGuard guard(state);
+      fault = training_fault(device, wanted, RunnerKind::graph);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::comm) throw;
+      fault = concat("no graph can be made: ", error.what());
+    }
+  }
+  if (!fault.empty()) return no_graph(fault);
+  return good(concat(kTrainingReplays, " replays with summaries, ", graphs ? "in graphs, " : "",
+                     "traced and resumed have the bits of plain ones (", state.update->name(), ")"));
 }
 
 }  // namespace cifar_mpi::train

@@ -8,8 +8,8 @@
 namespace cifar_mpi::train {
 
 /// no_graph: graphs alone are wrong, and a run without them is right. stopped: an error came first, which says nothing of
-/// what the device computes.
-enum class Outcome : std::uint8_t { good, bad, left_out, no_graph, stopped };
+/// what the device computes. cut_off: that error is the network's.
+enum class Outcome : std::uint8_t { good, bad, left_out, no_graph, stopped, cut_off };
 
 /// A line of one rank's table.
 struct CheckRow {
@@ -36,5 +36,10 @@ CheckRow see_divergence(CheckStep& device, int images);
 /// The exchange of the run, which `device.state.update` is, of small integers: their sums are exact however they are
 /// added; first on lanes, then as a graph if `graphs`. Collective.
 CheckRow compare_sums(CheckStep& device, bool graphs);
+/// The steps of the run over all ranks, as `device.plan_run` has planned them: one by one, with a summary, several in a graph,
+/// traced, and after a resume, against as many on lanes; bits must be equal, and weights on all ranks. Without `graphs` all on
+/// lanes. no_graph where graphs alone differ or cannot be made; the ranks that wait for one that cannot make them throw
+/// Error{comm}. Collective.
+CheckRow compare_training(CheckStep& device, int images, bool graphs);
 
 }  // namespace cifar_mpi::train

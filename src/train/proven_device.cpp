@@ -25,8 +25,9 @@ std::string key_of(const SessionState& state, const std::string& devices) {
       devices, '\n', version(), ' ', git_revision(), '\n', config.model, ' ',
       to_string(state.network.augment.output()), ' ', state.sizes.batch, ' ', state.sizes.parts, ' ',
       to_string(config.precision), ' ', to_string(config.augment), ' ', to_string(config.optimizer.kind), ' ',
-      to_string(config.runner), ' ', config.all_reduce, ' ', to_string(config.wire), ' ',
-      config.nccl_algorithm, ' ', config.nccl_nvls, ' ', config.reproducible, ' ', to_string(config.conv));
+      to_string(config.runner), ' ', config.all_reduce, ' ', to_string(config.update), ' ',
+      config.local.steps, ' ', to_string(config.wire), ' ', config.nccl_algorithm, ' ', config.nccl_nvls, ' ',
+      config.reproducible, ' ', to_string(config.conv));
   return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text))));
 }
 
@@ -52,11 +53,14 @@ void write_record(const SessionState& state, const comm::World& ranks, const Sel
 }
 
 /// The other device, or the end of the run; what belongs to the device that failed goes with it.
-comm::PlatformFactory give_way(SessionState& state, const SelfCheck& check, const std::string& why) {
+comm::PlatformFactory give_way(SessionState& state, const SelfCheck& check, const std::string& why,
+                               ErrorKind kind = ErrorKind::device) {
   const std::string place = run::self_check_path(state.config.run_dir);
   if (!check.instead) {
-    throw comm::AgreedError(ErrorKind::device, concat("the GPU is not taken: ", why, " (", place,
-                                                      "); mend it, or train on the CPU with --device cpu"));
+    if (kind == ErrorKind::comm)
+      throw comm::AgreedError(kind, concat("no GPU is used: ", why, " (", place, ')'));
+    throw comm::AgreedError(kind, concat("the GPU is not taken: ", why, " (", place,
+                                         "); mend it, or train on the CPU with --device cpu"));
   }
   state.log.warn(concat("device: cpu, because ", why, " (", place, "); --device cuda checks again"));
   state.self_check = concat("on the CPU, because ", why);
@@ -88,7 +92,6 @@ void do_without_graphs(SessionState& state, const std::string& why) {
 comm::PlatformFactory check_now(SessionState& state, const comm::World& ranks,
                                 const comm::PlatformFactory& asked, const SelfCheck& check,
                                 SelfCheckRecord record) {
-  record.result = SelfCheckResult::running;
   record.time = wall_time();
   const std::string devices = record.text;
   write_record(state, ranks, record);
@@ -109,7 +112,8 @@ comm::PlatformFactory check_now(SessionState& state, const comm::World& ranks,
   if (!report.good) {
     return give_way(
         state, check,
-        concat("its self-check was stopped on ", report.stops.front(), "; the next start checks again"));
+        concat("its self-check was stopped on ", report.stops.front(), "; the next start checks again"),
+        report.stopped_by);
   }
   if (!report.no_graph.empty()) do_without_graphs(state, report.no_graph.front());
   const char* const judged = check.judge ? "" : "; without oneDNN there is no CPU to compare gradients with";
@@ -133,15 +137,23 @@ comm::PlatformFactory platform_proven_on(const comm::World& ranks, SessionState&
     state.self_check = concat("passed ", known->time, ": ", devices);
     return asked;
   }
-  const bool stopped = known && known->result == SelfCheckResult::running;
-  if (stopped) state.log.info(concat("self-check: the one at ", known->time, " was stopped; checking again"));
-  if (known && !stopped && !check.asked_for) {
-    const bool hung = known->result == SelfCheckResult::hung;
-    return give_way(state, check,
-                    concat("its self-check ", hung ? "hung" : "failed", " at ", known->time,
-                           " with this driver and these libraries"));
+  SelfCheckRecord begun{SelfCheckResult::running, key, {}, devices};
+  if (known) {
+    const SelfCheckResult last = known->result;
+    const bool final = last == SelfCheckResult::failed || last == SelfCheckResult::hung_twice;
+    if (final && !check.asked_for) {
+      const char* const what = last == SelfCheckResult::failed ? "failed" : "hung twice, the last time";
+      return give_way(
+          state, check,
+          concat("its self-check ", what, " at ", known->time, " with this driver and these libraries"));
+    }
+    const bool stopped = last == SelfCheckResult::running || last == SelfCheckResult::running_again;
+    const char* const what = stopped ? "was stopped" : last == SelfCheckResult::failed ? "failed" : "hung";
+    state.log.info(concat("self-check: the one at ", known->time, ' ', what, "; checking again"));
+    if (last != SelfCheckResult::running && last != SelfCheckResult::failed)
+      begun.result = SelfCheckResult::running_again;
   }
-  return check_now(state, ranks, asked, check, {SelfCheckResult::running, key, {}, devices});
+  return check_now(state, ranks, asked, check, std::move(begun));
 }
 
 }  // namespace
@@ -187,7 +199,8 @@ int report_self_check(TrainConfig config, const comm::World& world, const Log& l
   }
   const std::string seconds = fmt::format("{:.1f} s", steady_seconds() - began);
   log.info(concat(report.good ? "passed" : "FAILED", " in ", seconds));
-  return report.good ? 0 : exit_code(ErrorKind::device);
+  if (report.good) return 0;
+  return exit_code(report.faults.empty() ? report.stopped_by : ErrorKind::device);
 }
 
 }  // namespace cifar_mpi::train

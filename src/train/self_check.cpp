@@ -15,8 +15,14 @@
 namespace cifar_mpi::train {
 namespace {
 
+using comm::DeviceCheck;
 using engine::Precision;
 using Row = CheckRow;
+
+/// "4 runners".
+std::string name_of(DeviceCheck check) {
+  return concat(static_cast<std::uint64_t>(check), ' ', to_string(check));
+}
 
 constexpr const char* kNetworkAdvice =
     "; this is the network between the ranks, not the GPU: a firewall, or the wrong interface "
@@ -42,14 +48,12 @@ class Checks {
     world_.together([&] { sizes_ = resolve_sizes(config_, world_.size() + servers, info_); });
     const int part = sizes_.batch / sizes_.parts;
     images_ = distinct_images(part);
-    attempt("0 device and kernels", 1, [&] { return open(); });
+    attempt(DeviceCheck::device, [&] { return open(); });
     attempt_comparisons();
-    attempt("2 runners", 2, [&] { return compare_runners(*device_, images_); });
-    attempt("3 distorted images", 3, [&] { return compare_images(*device_, images_); });
-    attempt("5 divergence", 5, [&] { return see_divergence(*device_, images_); });
-    show(0);
-    attempt_sums();
-    show(0);
+    attempt(DeviceCheck::runners, [&] { return compare_runners(*device_, images_); });
+    attempt(DeviceCheck::images, [&] { return compare_images(*device_, images_); });
+    attempt(DeviceCheck::divergence, [&] { return see_divergence(*device_, images_); });
+    attempt_exchange();
     return rows_;
   }
 
@@ -63,9 +67,9 @@ class Checks {
 
   /// What a check throws stops this rank's checks. Options that do not fit each other end the start.
   template <class Check>
-  void attempt(const std::string& name, std::uint64_t number, const Check& check) {
-    if (broken_) return rows_.push_back({name, Outcome::left_out, "the device has failed"});
-    show(number);
+  void attempt(DeviceCheck number, const Check& check) {
+    if (broken_) return leave_out(number, "the device has failed");
+    show(static_cast<std::uint64_t>(number));
     Row row;
     try {
       row = check();
@@ -74,7 +78,9 @@ class Checks {
       const auto* const agreed = dynamic_cast<const comm::AgreedError*>(&error);
       const auto* const ours = dynamic_cast<const Error*>(&error);
       const bool network = ours != nullptr && ours->kind() == ErrorKind::comm;
-      row = {{}, Outcome::stopped, concat(error.what(), network ? kNetworkAdvice : "")};
+      row = {{},
+             network ? Outcome::cut_off : Outcome::stopped,
+             concat(error.what(), network ? kNetworkAdvice : "")};
       const bool usage = ours != nullptr && ours->kind() == ErrorKind::usage;
       if (usage && agreed != nullptr) throw;
       if (usage) wrong_options_ = *ours;
@@ -83,8 +89,12 @@ class Checks {
       graphs_ = false;
       if (config_.runner == engine::RunnerKind::graph) row.outcome = Outcome::bad;
     }
-    row.name = name;
+    show(0);
+    row.name = name_of(number);
     rows_.push_back(std::move(row));
+  }
+  void leave_out(DeviceCheck number, const char* why) {
+    rows_.push_back({name_of(number), Outcome::left_out, why});
   }
 
   Row open() {
@@ -100,13 +110,11 @@ class Checks {
 
   /// In fp32 with the few images alone where the run has another precision, for these are not its kernels.
   void attempt_comparisons() {
-    const char* const names[] = {"1 gradients, fp32", "1 gradients, precision of the run"};
     const bool rounds = precision_ != Precision::fp32;
     if (!check_.judge) {
-      rows_.push_back({names[0], Outcome::left_out, "there is no CPU backend here to compare with"});
-      return;
+      return leave_out(DeviceCheck::fp32_gradients, "there is no CPU backend here to compare with");
     }
-    attempt(names[0], 1, [&] {
+    attempt(DeviceCheck::fp32_gradients, [&] {
       judge_ = std::make_unique<CheckStep>(config_, info_, world_, check_.judge);
       judge_->state.config.conv =
           engine::ConvMethod::direct;  // its sums are those that limits are derived for
@@ -115,29 +123,37 @@ class Checks {
       return compare_fp32(*device_, *judge_, images_);
     });
     if (!rounds) return;
-    attempt(names[1], 1, [&] {
+    attempt(DeviceCheck::run_gradients, [&] {
       device_->plan(precision_, sizes_.batch, sizes_.parts);
       return compare_rounded(*device_, *judge_, images_);
     });
   }
 
+  bool on_all_ranks(bool mine) const { return !world_.any(!mine); }
+
   /// With the others, if all of them have come so far. Throws what the options of a run make wrong.
-  void attempt_sums() {
-    const std::string name = "4 all-reduce";
+  void attempt_exchange() {
     world_.agree(wrong_options_);
-    const bool all = !world_.any(broken_), all_graphs = !world_.any(!graphs_);
-    if (world_.size() == 1 || has_servers() || !all) {
-      const char* const why = !all            ? "a rank's device has failed"
-                              : has_servers() ? "servers add, and they are hosts"
-                                              : "there is one rank";
-      rows_.push_back({name, Outcome::left_out, why});
-      return;
+    const bool all = on_all_ranks(!broken_), sums_graphs = on_all_ranks(graphs_);
+    if (has_servers() || !all) {
+      const char* const why = all ? "servers add, and they are hosts" : "a rank's device has failed";
+      leave_out(DeviceCheck::all_reduce, why);
+      return leave_out(DeviceCheck::training, why);
     }
-    attempt(name, 4, [&] {
-      device_->state.gradients = {};
-      device_->state.update.reset();
-      open_update(device_->state);
-      return compare_sums(*device_, all_graphs);
+    if (world_.size() == 1) {
+      leave_out(DeviceCheck::all_reduce, "there is one rank");
+    } else {
+      attempt(DeviceCheck::all_reduce, [&] {
+        device_->plan_run(precision_, sizes_);
+        return compare_sums(*device_, sums_graphs);
+      });
+    }
+    const bool graphs = on_all_ranks(graphs_), refused = sums_graphs && !graphs;
+    if (refused && rows_.back().outcome == Outcome::cut_off) broken_ = false;  // by a rank that has no graph
+    if (!on_all_ranks(!broken_)) return leave_out(DeviceCheck::training, "a rank's device has failed");
+    attempt(DeviceCheck::training, [&] {
+      if (world_.size() == 1 || refused) device_->plan_run(precision_, sizes_);
+      return compare_training(*device_, images_, graphs);
     });
   }
 
@@ -189,7 +205,7 @@ std::string table_line(const std::string& name, const std::vector<std::vector<Ro
     if (shown == nullptr || (fails(*row) && failed == 0)) shown = &*row, at = rank;
     if (fails(*row)) ++failed;
   }
-  const char* const words[] = {"ok", "FAILED", "left out", "no graph", "STOPPED"};
+  const char* const words[] = {"ok", "FAILED", "left out", "no graph", "STOPPED", "STOPPED"};
   const char* const word = words[static_cast<int>(shown->outcome)];
   std::string line = fmt::format("  {:<34} {:<9} {}", shown->name, word, shown->found);
   if (failed > 0 && ranks.size() > 1)
@@ -197,7 +213,14 @@ std::string table_line(const std::string& name, const std::vector<std::vector<Ro
   return line;
 }
 
-/// For people: the lines of the table, and of each rank its first fault, stop and reason against graphs.
+bool no_graph_in(const std::string& check, const std::vector<std::vector<Row>>& ranks) {
+  return std::any_of(ranks.begin(), ranks.end(), [&](const std::vector<Row>& rows) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [&](const Row& row) { return row.name == check && row.outcome == Outcome::no_graph; });
+  });
+}
+
+/// For users: the lines of the table, and of each rank its first fault, stop and reason against graphs.
 RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std::vector<std::string>& names) {
   RunFingerprint told;
   std::set<std::string> checks;
@@ -205,12 +228,14 @@ RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std:
     for (const Row& row : rows) checks.insert(row.name);
   }
   for (const std::string& check : checks) told.emplace_back("table", table_line(check, ranks));
-  for (const auto& [kind, outcome] : {std::pair{"fault", Outcome::bad}, std::pair{"stop", Outcome::stopped},
-                                      std::pair{"no graph", Outcome::no_graph}}) {
+  for (const auto& [kind, outcome] :
+       {std::pair{"fault", Outcome::bad}, std::pair{"stop", Outcome::stopped},
+        std::pair{"network", Outcome::cut_off}, std::pair{"no graph", Outcome::no_graph}}) {
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const auto at = std::find_if(ranks[rank].begin(), ranks[rank].end(),
                                    [wanted = outcome](const Row& row) { return row.outcome == wanted; });
       if (at == ranks[rank].end()) continue;
+      if (outcome == Outcome::cut_off && no_graph_in(at->name, ranks)) continue;  // that rank left them
       told.emplace_back(
           kind, concat("rank ", rank, " on ", names[rank], ": ", at->name.substr(2), ": ", at->found));
     }
@@ -253,8 +278,12 @@ SelfCheckReport check_device(const TrainConfig& config, const data::DatasetInfo&
   const std::map<std::string, std::vector<std::string>*> places{{"table", &report.table},
                                                                 {"fault", &report.faults},
                                                                 {"stop", &report.stops},
+                                                                {"network", &report.stops},
                                                                 {"no graph", &report.no_graph}};
-  for (auto& [kind, line] : summary_of(ranks, names)) places.at(kind)->push_back(std::move(line));
+  const RunFingerprint told = summary_of(ranks, names);
+  if (find_item(told, "network") != nullptr && find_item(told, "stop") == nullptr)
+    report.stopped_by = ErrorKind::comm;
+  for (const auto& [kind, line] : told) places.at(kind)->push_back(line);
   report.good = report.faults.empty() && report.stops.empty();
   return report;
 }

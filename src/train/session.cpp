@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <span>
+#include <sstream>
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
@@ -222,6 +223,15 @@ void describe_run(const SessionState& state, const run::Start& start) {
   for (const std::string& note : run::resume_notes(start, started_run(state))) log.info(note);
 }
 
+/// Rank 0 says it, and it computes.
+void describe_kernels(const SessionState& state, const std::vector<std::string>& slower) {
+  if (state.serves()) return;
+  state.log.info("kernels:");
+  std::istringstream lines(state.tower->plan_text());
+  for (std::string line; std::getline(lines, line);) state.log.info(concat("  ", line));
+  for (const std::string& line : slower) state.log.warn(concat("slower kernel: ", line));
+}
+
 }  // namespace
 
 std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, const comm::World& world,
@@ -248,10 +258,9 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, c
   resolve_threads(state);
   part_workers(state);
   const comm::PlatformFactory platform = proven_platform(state, make_platform, check);
-  world.together([&] {
-    plan_on_this_device(state, platform);
-    load_samples(state);
-  });
+  world.together([&] { plan_on_this_device(state, platform); });
+  const std::vector<std::string> slower = agree_on_kernels(state);
+  world.together([&] { load_samples(state); });
   share_plan(state);
   find_dataset_moments(state.network.augment, *state.dataset, world);
   run::add_dataset_content(asked, state.samples.fingerprint(), start, world);
@@ -267,6 +276,7 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, c
   share_state(state);
   state.progress.resolved = resolved_settings(state);
   describe_run(state, start);
+  describe_kernels(state, slower);
   describe_cores(state);
   return owner;
 }

@@ -107,6 +107,10 @@ void plan_device(SessionState& state, const comm::PlatformFactory& make_platform
 void open_device(SessionState& state, const comm::PlatformFactory& make_platform);
 void plan_network(SessionState& state);
 
+/// Plans the network again until all ranks that compute have the same kernels: the first that run on all of them. Returns a
+/// line for each that is not the first choice. Collective over all ranks.
+std::vector<std::string> agree_on_kernels(SessionState& state);
+
 /// Makes the way to update and the gradient block, which is its memory. Communicates, so it must not stand in
 /// a phase that can fail on one rank alone. Needs the plan.
 void open_update(SessionState& state);

@@ -160,6 +160,21 @@ void plan_network(SessionState& state) {
   state.arena.emplace([&backend = *state.backend](std::size_t bytes) { return backend.allocate(bytes); });
 }
 
+std::vector<std::string> agree_on_kernels(SessionState& state) {
+  std::vector<std::string> slower;
+  const comm::World& computing = state.workers ? *state.workers : state.world;
+  state.world.together([&] {
+    if (state.serves() || !state.collectives.agree_on_kernels) return;
+    for (bool again = true; again;) {
+      comm::KernelAgreement agreed = state.collectives.agree_on_kernels(computing);
+      slower = std::move(agreed.slower);
+      again = agreed.again;
+      if (again) computing.together([&] { plan_network(state); });
+    }
+  });
+  return slower;
+}
+
 namespace {
 
 std::unique_ptr<comm::Update> make_all_reduce_update(const SessionState& state) {

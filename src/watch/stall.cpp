@@ -53,6 +53,7 @@ const char* name(Activity activity) {
 double StallJudge::limit(Activity activity) const {
   switch (activity) {
     case Activity::starting:
+    case Activity::checking:
     case Activity::saving:
       return limits_.timeout_s * limits_.patience;
     case Activity::watching:
@@ -205,7 +206,8 @@ std::string name_rank(const RankStatus& rank, const std::string& host) {
 
 std::string describe_place(const RankStatus& rank, const std::vector<WatchedTask>& tasks) {
   if (rank.activity == Activity::checking && rank.step > 0)
-    return concat("in check ", rank.step, " of the self-check of its device");
+    return concat("in check ", rank.step, " (", to_string(static_cast<comm::DeviceCheck>(rank.step)),
+                  ") of the self-check of its device");
   if (rank.activity != Activity::training) return name(rank.activity);
   std::string text = concat("in step ", rank.step + 1);
   const auto task = static_cast<std::size_t>(rank.progress.task);
@@ -262,6 +264,21 @@ std::string why_all_wait(const StallScene& scene) {
 
 }  // namespace
 
+namespace {
+
+constexpr const char* kMeetingAdvice =
+    ", where the GPUs of all ranks exchange data: the GPU hangs, or a firewall or the wrong interface "
+    "(NCCL_SOCKET_IFNAME) keeps NCCL from the other ranks, or GPUs of this node cannot read each other's "
+    "memory "
+    "(NCCL_P2P_DISABLE=1 avoids that)";
+
+bool exchanges_in_check(const RankStatus& rank) {
+  return rank.activity == Activity::checking &&
+         rank.step >= static_cast<std::uint64_t>(comm::DeviceCheck::all_reduce);
+}
+
+}  // namespace
+
 std::string culprit_text(const Stall& stall, const StallScene& scene) {
   const std::string since = fmt::format(" for {:.1f} s", stall.seconds);
   if (stall.reason == Stall::Reason::unheard)
@@ -276,7 +293,8 @@ std::string culprit_text(const Stall& stall, const StallScene& scene) {
     case Stall::Reason::stopped:
       return concat(who, " has shown no sign of life", since, ' ', where, ", it is probably stopped");
     case Stall::Reason::stuck:
-      return concat(who, " has made no progress", since, ' ', where);
+      return concat(who, " has made no progress", since, ' ', where,
+                    exchanges_in_check(culprit) ? kMeetingAdvice : "");
     default: {
       // In a step that a GPU runs.
       const bool between =

@@ -34,8 +34,8 @@ struct OtherNode {
 
 struct StallLimits {
   double timeout_s = 120.0;  ///< without progress; 0: never
-  /// Factor of the timeout while starting and while a checkpoint is written, which both wait for file
-  /// systems, and while another node has never reported.
+  /// Factor of the timeout while starting, in each check of a device and while a checkpoint is written, which all
+  /// wait for file systems, and while another node has never reported.
   double patience = 5.0;
   /// The launcher usually handles a rank that exits, and that rank has a better message than its peers.
   double gone_s = 1.0;

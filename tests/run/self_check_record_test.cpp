@@ -29,11 +29,13 @@ TEST(SelfCheckRecord, SaysHungOfWhatRanOnly) {
   const TempDir folder;
   note_hung_self_check(folder.opened());
   EXPECT_FALSE(read_self_check(folder.opened()));
-  for (const auto result : {SelfCheckResult::running, SelfCheckResult::passed, SelfCheckResult::on_lanes}) {
+  using enum SelfCheckResult;
+  for (const auto& [result, hung_now] :
+       {std::pair{running, hung}, {running_again, hung_twice}, {passed, passed}, {on_lanes, on_lanes}}) {
     write_self_check(folder.opened(), {result, "0123", "2026-11-23 02:30:00.123", "node1: a GPU"});
     note_hung_self_check(folder.opened());
     const SelfCheckRecord record = read_self_check(folder.opened()).value();
-    EXPECT_EQ(record.result, result == SelfCheckResult::running ? SelfCheckResult::hung : result);
+    EXPECT_EQ(record.result, hung_now);
     EXPECT_EQ(record.text, "node1: a GPU");
   }
 }

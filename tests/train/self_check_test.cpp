@@ -6,6 +6,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "run/self_check_record.hpp"
 #include "support/backend_wrapper.hpp"
+#include "support/launch_counter.hpp"
 #include "train/device_checks.hpp"
 #include "train/gradient_limits.hpp"
 #include "train/run_fixture.hpp"
@@ -14,7 +15,18 @@
 namespace cifar_mpi::train {
 namespace {
 
-enum class Fault : std::uint8_t { none, gradient, graph, image, hidden_nan, moved_weights, sum, lost };
+enum class Fault : std::uint8_t {
+  none,
+  gradient,
+  graph,
+  image,
+  hidden_nan,
+  moved_weights,
+  sum,
+  lost,
+  network,
+  observed
+};
 
 /// Of the rank that it is switched on for.
 struct Faults {
@@ -35,6 +47,7 @@ class FaultyBackend final : public test::BackendWrapper {
   engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,
                            const engine::ParamLayout& layout) override {
     engine::Task task = BackendWrapper::update_task(binding, params, layout);
+    if (weight_ == nullptr) weight_ = binding.params + binding.begin;
     const auto in_graph = in_graph_ = std::make_shared<bool>(false);
     task.start = [this, binding, in_graph, start = std::move(task.start)](engine::Lane& lane) {
       if (faults_.fault == Fault::lost) throw Error(ErrorKind::device, "the device is gone");
@@ -55,8 +68,15 @@ class FaultyBackend final : public test::BackendWrapper {
                                          std::vector<engine::Bytes> regions) override {
     const bool graph = kind == engine::RunnerKind::graph;
     if (in_graph_) *in_graph_ = graph;
-    return BackendWrapper::runner(with_nan(program), graph ? engine::RunnerKind::lanes : kind,
-                                  std::move(regions));
+    auto real = BackendWrapper::runner(with_nan(program), graph ? engine::RunnerKind::lanes : kind,
+                                       std::move(regions));
+    auto seen = std::make_shared<const test::LaunchCounter*>(nullptr);
+    auto runner = std::make_unique<test::LaunchCounter>(
+        std::move(real), [this, seen, weight = std::exchange(weight_, nullptr)](int) {
+          if (faults_.fault == Fault::observed && (*seen)->observation().look) *weight += 0x1.0p-10f;
+        });
+    *seen = runner.get();
+    return runner;
   }
 
  private:
@@ -87,6 +107,7 @@ class FaultyBackend final : public test::BackendWrapper {
 
   const Faults& faults_;
   std::shared_ptr<bool> in_graph_;
+  float* weight_ = nullptr;  ///< the first that the next program's updates move
   const std::byte* kept_ = nullptr;
   float* control_ = nullptr;
   bool saw_nan_ = false;
@@ -105,6 +126,7 @@ class FaultyCollective final : public comm::Collective {
     task.poll = [this, data, poll = std::move(task.poll)] {
       if (poll && !poll()) return false;
       if (faults_.fault == Fault::sum) data.back() -= 1.0f;
+      if (faults_.fault == Fault::network) throw Error(ErrorKind::comm, "the network is gone");
       return true;
     };
     return task;
@@ -165,7 +187,7 @@ TEST_F(SelfChecks, PassADeviceThatIsTheCpuInEveryPrecisionAndPart) {
   const auto expect_good = [&](const TrainConfig& config) {
     const SelfCheckReport report = find(config);
     EXPECT_TRUE(report.good) << (report.faults.empty() ? "" : report.faults.front());
-    EXPECT_GE(report.table.size(), 6u);
+    EXPECT_GE(report.table.size(), 7u);
   };
   expect_good(c);
   c.batch_size = 8;
@@ -246,6 +268,23 @@ TEST_F(SelfChecks, ThatAreStoppedAreNoVerdict) {
   EXPECT_TRUE(start(check())->self_check.starts_with("passed "));
 }
 
+/// Only the steps of the run itself are observed.
+TEST_F(SelfChecks, FindAStepThatASummaryChanges) {
+  break_last_rank(Fault::observed);
+  TrainConfig c = small();
+  c.runner = engine::RunnerKind::graph;  // without which the run would take lanes
+  for (const auto update : {comm::UpdateKind::all_reduce, comm::UpdateKind::local}) {
+    c.update = update;
+    c.local.steps = 2;
+    const SelfCheckReport report = find(c);
+    ASSERT_FALSE(report.faults.empty()) << to_string(update);
+    EXPECT_NE(
+        report.faults.back().find("training: steps with summaries, in graphs, traced or resumed differ "),
+        std::string::npos)
+        << report.faults.back();
+  }
+}
+
 TEST_F(SelfChecks, FindAnAllReduceThatLosesSomething) {
   if (world().size() == 1) GTEST_SKIP() << "one rank has nothing to sum";
   break_last_rank(Fault::sum);
@@ -255,6 +294,16 @@ TEST_F(SelfChecks, FindAnAllReduceThatLosesSomething) {
   ASSERT_EQ(report.faults.size(), 1u);
   EXPECT_NE(report.faults[0].find("all-reduce: the all-reduce on lanes gives "), std::string::npos)
       << report.faults[0];
+}
+
+/// Which is no fault of the device, and has the code of the network.
+TEST_F(SelfChecks, ThatTheNetworkStopsBlameTheNetwork) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank has no network";
+  faults_.fault = Fault::network;
+  expect_agreed(ErrorKind::comm, "this is the network between the ranks, not the GPU",
+                [&] { start(check()); });
+  world().barrier();
+  EXPECT_EQ(record()->result, run::SelfCheckResult::running);
 }
 
 TEST_F(SelfChecks, AreKeptAndHoldUntilSomethingChanges) {
@@ -299,17 +348,33 @@ TEST_F(SelfChecks, OfAFaultyDeviceMakeTheRunTakeTheOther) {
   EXPECT_TRUE(state->self_check.starts_with("passed ")) << state->self_check;
 }
 
-TEST_F(SelfChecks, ThatHungAreNotBegunAgain) {
+TEST_F(SelfChecks, ThatHungAreBegunOnceMore) {
   start(check()).reset();
-  on_rank_zero([&] {
-    run::SelfCheckRecord hung = *record();
-    hung.result = run::SelfCheckResult::hung;
-    run::write_self_check(Directory(config().run_dir), hung);
-  });
+  const auto hang = [&](run::SelfCheckResult before) {  // as the watchdog leaves it
+    world().barrier();
+    on_rank_zero([&] {
+      run::SelfCheckRecord hung = *record();
+      hung.result = before;
+      run::write_self_check(Directory(config().run_dir), hung);
+      run::note_hung_self_check(Directory(config().run_dir));
+    });
+    world().barrier();
+  };
   SelfCheck both = check();
   both.instead = platform;
+  hang(run::SelfCheckResult::running);
+  break_last_rank(Fault::lost);  // stops the second one: how often it hung is known all the same
+  start(both).reset();
+  world().barrier();
+  EXPECT_EQ(record()->result, run::SelfCheckResult::running_again);
+  break_last_rank(Fault::none);
+  EXPECT_TRUE(start(both)->self_check.starts_with("passed "));
+  hang(run::SelfCheckResult::running_again);
+  const int before = faults_.made;
   const auto state = start(both);
-  EXPECT_TRUE(state->self_check.starts_with("on the CPU, because its self-check hung at "))
+  EXPECT_EQ(faults_.made, before);
+  EXPECT_TRUE(
+      state->self_check.starts_with("on the CPU, because its self-check hung twice, the last time at "))
       << state->self_check;
 }
 

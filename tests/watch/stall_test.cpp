@@ -231,11 +231,19 @@ TEST_F(StallJudgeOfANode, WaitsLongerWhileStartingAndAtACheckpoint) {
 
 TEST_F(StallJudgeOfANode, NamesTheCheckThatADeviceHangsIn) {
   for (RankStatus& rank : ranks_) rank.activity = Activity::checking, rank.step = 0;
-  ranks_[1].step = 2;
+  ranks_[1].step = 4;
+  ranks_[1].progress.task = engine::ProgressCounter::kNobody;
   look();
-  const auto stall = pass(11.0);
+  EXPECT_FALSE(pass(49.0));  // each check may load libraries from a slow file system
+  const auto stall = pass(2.0);
   ASSERT_TRUE(stall);
-  EXPECT_EQ(describe_place(ranks_[1], kTasks), "in check 2 of the self-check of its device");
+  EXPECT_EQ(describe_place(ranks_[1], kTasks), "in check 4 (runners) of the self-check of its device");
+  EXPECT_EQ(culprit_text(*stall, {ranks_, 0, "node1", {}, {}}).find("NCCL_SOCKET_IFNAME"), std::string::npos);
+  ranks_[1].step = 7;
+  EXPECT_NE(culprit_text(*stall, {ranks_, 0, "node1", {}, {}})
+                .find(" (all-reduce) of the self-check of its device, where "
+                      "the GPUs of all ranks exchange data"),
+            std::string::npos);
   EXPECT_EQ(describe_place(ranks_[0], kTasks), "in the self-check of its device");
 }
 

@@ -98,6 +98,13 @@ std::string_view fixed_tree_collective();
 std::unique_ptr<Collective> make_collective(std::string_view name, const World& world,
                                             Wire wire = Wire::fp32);
 
+/// What ranks need of each other's kernels.
+struct KernelAgreement {
+  bool again = false;  ///< the network must be planned again: other ranks need slower kernels
+  std::vector<std::string>
+      slower;  ///< a line for each kernel that is not the first choice; the same on all ranks
+};
+
 /// Collectives for arrays in the memory of one backend.
 struct CollectiveSource {
   /// Like the function of the same name; the world and the backend must outlive the result.
@@ -106,6 +113,9 @@ struct CollectiveSource {
   /// Fails on all of these ranks together if two of them share a device and must not, and lists the device of
   /// each. `make` calls it itself. Null if there is nothing to compare.
   std::function<void(const World& world)> compare_devices = {};
+  /// Compares the kernels of the last plan over these ranks, which all have a plan. Null where every rank has the same
+  /// anyway.
+  std::function<KernelAgreement(const World& world)> agree_on_kernels = {};
 };
 
 /// A backend, and the collectives for its memory.

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/base/names.hpp"
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/engine/progress_counter.hpp"
 
@@ -27,14 +28,36 @@ enum class Activity : std::uint32_t {
   leaving
 };
 
+/// The checks of a device, in order. Those from `all_reduce` on are collective.
+enum class DeviceCheck : std::uint64_t {
+  device = 1,
+  fp32_gradients,
+  run_gradients,
+  runners,
+  images,
+  divergence,
+  all_reduce,
+  training
+};
+constexpr auto names_of(DeviceCheck) {
+  return std::to_array<Name<DeviceCheck>>({{"device and kernels", DeviceCheck::device},
+                                           {"gradients, fp32", DeviceCheck::fp32_gradients},
+                                           {"gradients, precision of the run", DeviceCheck::run_gradients},
+                                           {"runners", DeviceCheck::runners},
+                                           {"distorted images", DeviceCheck::images},
+                                           {"divergence", DeviceCheck::divergence},
+                                           {"all-reduce", DeviceCheck::all_reduce},
+                                           {"training", DeviceCheck::training}});
+}
+
 /// One rank's signs of life. The rank's own threads write it, every process of the node reads it; all with
 /// relaxed order, because no other data depends on them. It has its own cache lines.
 struct alignas(128) Heartbeat {
   std::atomic<std::int32_t> rank{0};
   std::atomic<bool> spare{false};  ///< the others train on without this rank, until all of them meet
   std::atomic<Activity> activity{Activity::starting};
-  std::atomic<std::uint64_t> step{
-      0};  ///< completed steps; while checking: the number of the check, 0: it waits for the others
+  /// Completed steps; while checking: the DeviceCheck, 0: the rank waits for the others.
+  std::atomic<std::uint64_t> step{0};
   std::atomic<std::uint64_t> ticks{0};  ///< of the watchdog's thread: grows while the process runs
   engine::ProgressCounter progress;     ///< of the runners: grows while the rank makes progress
 };

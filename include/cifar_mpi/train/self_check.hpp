@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/heartbeat.hpp"
@@ -18,7 +19,8 @@ namespace cifar_mpi::train {
 struct SelfCheck {
   /// The proven backend; null: there is none here, and what needs one is left out.
   comm::PlatformFactory judge;
-  /// What the run takes when the device fails; null: it ends with Error{device}.
+  /// What the run takes when the device fails; null: it ends with Error{device}, or Error{comm} where the
+  /// network is to blame.
   comm::PlatformFactory instead;
   /// Checks again where the run directory has a record of a failure; else that record holds.
   bool asked_for = false;
@@ -37,6 +39,8 @@ struct SelfCheckReport {
       faults;  ///< "rank 2 on node3, NVIDIA H200 0000:1b:00.0: ...", of each rank the first wrong result
   std::vector<std::string>
       stops;  ///< likewise what kept a rank from checking on: memory, a busy GPU, the network
+  /// What the first of `stops` is: comm where all of them are the network's.
+  ErrorKind stopped_by = ErrorKind::device;
   std::vector<std::string> no_graph;  ///< likewise why graphs are not to be used, where all else is right
 };
 
@@ -47,14 +51,17 @@ std::string devices_of(const engine::BackendOptions& options, const comm::World&
 /// Checks the device that `make_platform` gives, for the network, batch and precision of `config` and the images of
 /// `info`, on the ranks of `world`, which are those that compute:
 ///
-///   1  fp32 gradients and loss are those of the judge, but for rounding; those of the run's precision are no
-///      further off than 4 times what weights do that are off by a rounding
-///   2  three steps give the same bits in line, on lanes, as a graph, and as that graph once more; where the graph alone is
+///   1  the device can be opened, and kernels can be planned
+///   2  fp32 gradients and loss are those of the judge, but for rounding
+///   3  those of the run's precision are no further off than 4 times what weights do that are off by a rounding
+///   4  three steps give the same bits in line, on lanes, as a graph, and as that graph once more; where the graph alone is
 ///      wrong, the device is good for a run without graphs, unless the run asks for them
-///   3  distorted images are those of the reference
-///   4  with several ranks: the run's all-reduce of small integers, in a graph too, is exact on every rank; not where
+///   5  distorted images are those of the reference
+///   6  a NaN in the input reaches the loss, so that divergence is seen
+///   7  with several ranks: the run's all-reduce of small integers, in a graph too, is exact on every rank; not where
 ///      servers add
-///   5  a NaN in the input reaches the loss, so that divergence is seen
+///   8  the run's own step over all ranks gives the same bits one by one, with a summary, several in a graph, traced and after a
+///      resume; not where servers add; of graphs as in 4
 ///
 /// Collective. A wrong result is a fault in the report, an error of the device or the network a stop; throws AgreedError for
 /// options that do not fit each other, as a run would.
@@ -62,7 +69,8 @@ SelfCheckReport check_device(const TrainConfig& config, const data::DatasetInfo&
                              const comm::World& world, const comm::PlatformFactory& make_platform,
                              const SelfCheck& check);
 
-/// Checks by itself, for images of CIFAR-10, and logs the table. 0 when all is good, else the code of Error{device}.
+/// Checks by itself, for images of CIFAR-10, and logs the table. 0 when all is good, else the code of Error{device}, or of
+/// Error{comm} where the network kept the ranks from checking.
 /// Collective.
 int report_self_check(TrainConfig config, const comm::World& world, const Log& log,
                       const comm::PlatformFactory& make_platform, const SelfCheck& check);

@@ -13,7 +13,8 @@ namespace cifar_mpi::watch {
 struct WatchdogOptions {
   /// Seconds after which the job is ended: without progress of any rank of the job, or of one rank in a task in which
   /// it does not wait for other ranks, or without a sign of life of a rank that others need. Five times as long while
-  /// starting and at a checkpoint, unlimited while watching and measuring; 0: never. The same on all ranks.
+  /// starting, in each check of a device and at a checkpoint, unlimited while watching and measuring; 0: never. The
+  /// same on all ranks.
   double timeout_s = 120.0;
   /// Called once, on the rank that reports for its node, before the job is ended, with the exit code and the sentence
   /// that was printed. It has kLastWords seconds. Runs on a thread of its own; the loop must not wait for it.

@@ -15,12 +15,6 @@ class GpuRunEnd : public GpuRuns {
     expect_refusal(mpirun(ranks, command), 6, part);
     EXPECT_LT(seconds_now() - began, 30.0);
   }
-  /// `command` with settings of its own on rank `rank`.
-  static std::string where_rank(int rank, const std::string& setting, const std::string& command) {
-    write_file(file("by_rank.sh"), "[ \"$OMPI_COMM_WORLD_RANK\" != " + std::to_string(rank) +
-                                       " ] || export " + setting + "\nexec \"$@\"\n");
-    return "bash " + file("by_rank.sh") + " " + command;
-  }
   static std::string unshared(const std::string& run, const std::string& options = "") {
     return kTrain + small(run) + " --device cuda --self-check off " + options;
   }

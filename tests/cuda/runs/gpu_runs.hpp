@@ -37,6 +37,13 @@ class GpuRuns : public Programs {
   }
   static std::string exit_record(const std::string& run) { return text_of(file(run) + "/exit"); }
 
+  /// `command` with settings of its own on rank `rank`.
+  static std::string where_rank(int rank, const std::string& setting, const std::string& command) {
+    write_file(file("by_rank.sh"), "[ \"$OMPI_COMM_WORLD_RANK\" != " + std::to_string(rank) +
+                                       " ] || export " + setting + "\nexec \"$@\"\n");
+    return "bash " + file("by_rank.sh") + " " + command;
+  }
+
   /// Runs that did the same, group by group.
   static void expect_same_groups(const std::string& run, const std::string& reference, int step,
                                  bool same_ranks = true) {

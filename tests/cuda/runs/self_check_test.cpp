@@ -1,3 +1,5 @@
+#include <csignal>
+#include <map>
 #include <string>
 
 #include "cuda/runs/gpu_runs.hpp"
@@ -68,15 +70,92 @@ TEST_F(SelfCheckedRun, DoesWithoutGraphsWhereTheyAreWrong) {
                  "the GPU is not taken: its self-check failed on rank 0 on ");
 }
 
-TEST_F(SelfCheckedRun, EndsAHangAndTakesTheCpuAtTheNextStart) {
-  const Outcome hung = run_command(faulty("hang", checked("hung", "auto", "--timeout 3")));
+TEST_F(SelfCheckedRun, EndsAHangAndChecksOnceMoreAtTheNextStart) {
+  const Outcome hung = run_command(faulty("hang", checked("hung", "auto", "--timeout 1")));
   EXPECT_EQ(hung.code, 6) << hung.output;
-  EXPECT_NE(hung.output.find(" of the self-check of its device"), std::string::npos) << hung.output;
+  EXPECT_NE(hung.output.find(" in check 1 (device and kernels) of the self-check of its device"),
+            std::string::npos)
+      << hung.output;
   EXPECT_TRUE(exit_record("hung").starts_with("6 ")) << exit_record("hung");
   EXPECT_TRUE(record("hung").starts_with("hung ")) << record("hung");
   const Outcome next = run_command(checked("hung", "auto"));
   ASSERT_EQ(next.code, 0) << next.output;
-  EXPECT_EQ(count_lines_with(next.output, "device: cpu, because its self-check hung at "), 1) << next.output;
+  EXPECT_EQ(count_lines_with(next.output, " hung; checking again"), 1) << next.output;
+  EXPECT_TRUE(record("hung").starts_with("passed ")) << record("hung");
+}
+
+/// Whatever keeps it from ending says nothing of the GPU, and the next start checks again.
+TEST_F(SelfCheckedRun, ChecksAgainAfterWhatIsNoVerdict) {
+  const std::string two = checked("again", "cuda", "--timeout 1");
+  expect_refusal(mpirun(2, where_rank(1, "STAND_IN_MIB=1", two)), 6, " MiB asked for, ");
+  EXPECT_TRUE(record("again").starts_with("running ")) << record("again");
+
+  Process job = launch(2, where_rank(1, "STAND_IN_FAULT=hang", checked("again", "cuda")), "killed.log");
+  std::map<int, int> ranks;
+  ASSERT_TRUE(wait_until(60.0, [&] {
+    ranks = ranks_of(job.pid());
+    return ranks.size() == 2 && job.output().find("; checking again") != std::string::npos;
+  })) << job.output();
+  kill(ranks.at(1), SIGKILL);
+  EXPECT_NE(job.wait(60.0), 0) << job.output();
+  EXPECT_TRUE(record("again").starts_with("running ")) << record("again");
+
+  const Outcome cut = mpirun(2, "env STAND_IN_LINK_BREAKS=2 " + two);
+  expect_refusal(cut, 7, "this is the network between the ranks, not the GPU");
+  EXPECT_TRUE(record("again").starts_with("running ")) << record("again");
+
+  const Outcome silent = mpirun(2, faulty("init", two));
+  EXPECT_EQ(silent.code, 6) << silent.output;
+  EXPECT_NE(silent.output.find(
+                " in check 7 (all-reduce) of the self-check of its device, where the GPUs of all ranks "),
+            std::string::npos)
+      << silent.output;
+  EXPECT_TRUE(record("again").starts_with("hung ")) << record("again");
+
+  const Outcome good = mpirun(2, two);
+  EXPECT_EQ(good.code, 0) << good.output;
+  EXPECT_TRUE(record("again").starts_with("passed ")) << record("again");
+}
+
+/// A rank whose graphs have no sums: all take lanes, and none waits for it.
+TEST_F(SelfCheckedRun, TakesLanesOnAllRanksWhereOneHasNoGraph) {
+  const Outcome run = mpirun(2, where_rank(1, "STAND_IN_FAULT=nccl_graph", checked("one_graph", "cuda")));
+  ASSERT_EQ(run.code, 0) << run.output;
+  EXPECT_EQ(count_lines_with(run.output, "this run does without graphs, because rank 1 on "), 1)
+      << run.output;
+  EXPECT_TRUE(record("one_graph").starts_with("on-lanes ")) << record("one_graph");
+}
+
+/// Each kernel is the first choice that runs on all ranks, whichever rank lacks which.
+TEST_F(SelfCheckedRun, TakesTheFastestKernelsThatAllRanksHave) {
+  write_file(
+      file("faults.sh"),
+      "[ \"$OMPI_COMM_WORLD_RANK\" = 0 ] && export STAND_IN_FAULT=best || export STAND_IN_FAULT=backward\n"
+      "STAND_IN_CUDNN_MIB=1 exec \"$@\"\n");
+  const std::string options = "--global-batch 4 --input-size 8 --precision bf16 --steps 2";
+  const Outcome run = mpirun(2, "bash " + file("faults.sh") + " " + train("ladder", options));
+  ASSERT_EQ(run.code, 0) << run.output;
+  const std::string slower = "warning: slower kernel: conv2 ";
+  for (const std::string line :
+       {"forward: cuDNN's candidate 2 instead of 1, which it expects to be slower, because cuDNN's algorithm "
+        "does not "
+        "run (rank 0 on ",
+        "data gradient: a product of windows and weights instead of cuDNN, an estimated 4 times slower, "
+        "because cuDNN's "
+        "algorithm does not run (rank 1 on ",
+        "data gradient product: cuBLASLt's candidate 2, which it expects to be slower"})
+    EXPECT_EQ(count_lines_with(run.output, slower + line), 1) << run.output;
+  const std::string plan = "conv2: cuDNN bf16, algorithms 3 forward, 3 weight gradient\n";
+  EXPECT_NE(run.output.find("  " + plan), std::string::npos) << run.output;
+  EXPECT_NE(run::read_checkpoint(checkpoint("ladder", 2)).provenance.kernels.find(plan), std::string::npos);
+
+  const Outcome plain = run_command(faulty("blas", train("plain", options)));
+  ASSERT_EQ(plain.code, 0) << plain.output;
+  EXPECT_EQ(
+      count_lines_with(plain.output,
+                       "slower kernel: local3 forward product: our plain kernel, about 40 times slower"),
+      1)
+      << plain.output;
 }
 
 TEST_F(SelfCheckedRun, SaysWhyADriverIsNotTaken) {
@@ -111,12 +190,12 @@ TEST_F(SelfCheckedRun, PrintsATableAloneForAdministrators) {
       kTrain + " --self-check only --share-gpus --threads 1 --batch-size 4 --input-size 8";
   const Outcome good = mpirun(2, only);
   EXPECT_EQ(good.code, 0) << good.output;
-  EXPECT_EQ(count_lines_with(good.output, "  4 all-reduce "), 1) << good.output;
-  EXPECT_EQ(count_lines_with(good.output, " ok "), 7) << good.output;
+  EXPECT_EQ(count_lines_with(good.output, "  7 all-reduce "), 1) << good.output;
+  EXPECT_EQ(count_lines_with(good.output, " ok "), 8) << good.output;
   EXPECT_EQ(count_lines_with(good.output, "passed in "), 1) << good.output;
   const Outcome bad = run_command(faulty("nan", only));
   EXPECT_EQ(bad.code, 6) << bad.output;
-  EXPECT_EQ(count_lines_with(bad.output, "  5 divergence                       FAILED "), 1) << bad.output;
+  EXPECT_EQ(count_lines_with(bad.output, "  6 divergence                       FAILED "), 1) << bad.output;
   expect_refusal(run_command("env CUDA_VISIBLE_DEVICES= " + only), 6, "no GPU is visible");
 }
 

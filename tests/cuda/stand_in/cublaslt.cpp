@@ -250,6 +250,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const Product product(ours<Operation>(desc), ours<Layout>(a), ours<Layout>(b), ours<Layout>(d));
   *found = 0;
   if (product.depth == 0) return CUBLAS_STATUS_INVALID_VALUE;
+  if (has_fault("blas")) return CUBLAS_STATUS_NOT_SUPPORTED;
   // tensor cores take rows of bf16 in groups of 16 bytes; the rest is left to the caller
   if (product.a.type == Type::bf16 && (product.a.leading % 8 != 0 || product.b.leading % 8 != 0)) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -260,7 +261,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     const std::size_t workspace = i == kFrugal ? 0 : workspace_of(product.depth);
     if (asked.workspace < workspace) continue;
     cublasLtMatmulHeuristicResult_t& result = results[(*found)++] = {};
-    result.algo.data[kNumber] = i == kBroken ? kAlgorithm - 1 : kAlgorithm;
+    result.algo.data[kNumber] = i == kBroken && has_fault("best") ? kAlgorithm - 1 : kAlgorithm;
     result.algo.data[kSplits] = (asked.schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0 ? 1 : 0;
     result.algo.data[kAlignmentA] = asked.alignment_a;
     result.algo.data[kAlignmentB] = asked.alignment_b;

@@ -59,7 +59,8 @@ constexpr std::size_t workspace_of<cudnnConvolutionBwdDataAlgo_t> = 30'000;
 /// 0 where it does not run.
 template <class Algorithm>
 std::size_t wanted_by(Algorithm algorithm) {
-  return algorithm == kChosen ? workspace_of<Algorithm> : algorithm == kGreedy ? greed() : 0;
+  if (algorithm == kGreedy) return has_fault("best") ? 0 : greed();
+  return algorithm == kChosen ? workspace_of<Algorithm> : 0;
 }
 
 Type type_of(cudnnDataType_t type) { return type == CUDNN_DATA_BFLOAT16 ? Type::bf16 : Type::fp32; }
@@ -348,6 +349,7 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alp
                                            cudnnConvolutionBwdDataAlgo_t algorithm, void* workspace,
                                            std::size_t workspace_bytes, const void* beta,
                                            const cudnnTensorDescriptor_t x, void* results) {
+  if (has_fault("backward")) return CUDNN_STATUS_EXECUTION_FAILED;
   const Shape shape{*x, *y, *w, *conv};
   return start(handle, shape, algorithm, alpha, beta, workspace, workspace_bytes,
                [=] { shape.data_gradient(weights, grad, results); });

@@ -36,6 +36,12 @@
 ///   hang      no kernel ends
 ///   dnn       cuDNN cannot be opened
 ///   driver    the driver is too old
+///   best      the first algorithm that cuDNN (with STAND_IN_CUDNN_MIB=1) and cuBLASLt propose does not run
+///   backward  none of cuDNN's data gradients runs
+///   blas      cuBLASLt has no algorithm for any product
+///   capture   no stream can be captured
+///   nccl_graph  no call of NCCL can be captured
+///   init      NCCL never connects the ranks
 ///   flip      a bit of what cuDNN writes is wrong now and then
 namespace cifar_mpi::stand_in {
 

@@ -183,6 +183,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t*) {
+  while (cifar_mpi::stand_in::has_fault("init")) std::this_thread::sleep_for(std::chrono::hours(1));
   if (ranks > kMostRanks) return fail(ncclInvalidArgument, "too many ranks for the stand-in GPU");
   Meeting* const meeting = open_meeting(id.internal);
   if (meeting == nullptr) return fail(ncclSystemError, "no shared memory");
@@ -233,6 +234,9 @@ const char* ncclGetLastError(ncclComm_t) { return last_words.c_str(); }
 ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
   if (type != ncclFloat || op != ncclSum) return fail(ncclInvalidArgument, "only sums of fp32");
+  if (cifar_mpi::stand_in::has_fault("nccl_graph") &&
+      cifar_mpi::stand_in::Queues::get().capture_of(stream) != 0)
+    return fail(ncclInvalidUsage, "no call can be captured");
   cifar_mpi::stand_in::start(stream, "ncclAllReduce", [=, call = comm->call("all-reduce", count, stream)] {
     auto* const sums = static_cast<float*>(to);
     comm->exchange(call, static_cast<const float*>(from), [&](std::size_t first, std::size_t piece) {
