@@ -2,9 +2,13 @@
 
 #include <mpi.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace cifar_mpi::comm {
+
+/// Names the space in which process numbers mean something; 0 where it cannot be asked for.
+std::int64_t pid_namespace();
 
 /// The processes of the ranks of this node, to be told apart from others that get their numbers later.
 class NodePeers {

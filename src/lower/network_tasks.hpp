@@ -19,6 +19,9 @@ struct Blocks {
   engine::ValueCounts* counts = nullptr;  ///< by layer that gives an output, see Tower::observed; null: none
 };
 
+/// Appends `more` to `tasks`.
+void move_behind(std::vector<engine::Task>& tasks, std::vector<engine::Task>&& more);
+
 /// Memory and tasks of one program of a lowered network; all it refers to outlives the tasks.
 ///
 /// Every value and every gradient is a piece of the arena of its own, written once: a sum of gradients and a

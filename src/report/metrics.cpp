@@ -58,7 +58,7 @@ std::string pushes(const StepReport& r) {
 }
 
 constexpr std::string_view kHeader = "{\"format\":\"cifar_mpi metrics\",\"version\":";
-constexpr int kVersion = 1;
+constexpr int kMetricsVersion = 1;
 constexpr const char* kEvaluation = "\"test_accuracy\":";
 constexpr const char* kEnd = "{\"event\":\"end\",";
 
@@ -75,9 +75,9 @@ std::uint64_t step_of(const std::string& line) {
 /// Throws when the file is of a version that this program does not write.
 void require_version(const std::string& line, const std::string& path) {
   const int version = std::atoi(line.c_str() + kHeader.size());
-  if (version == kVersion) return;
+  if (version == kMetricsVersion) return;
   throw Error(ErrorKind::io, concat("cannot go on with ", path, ": it has version ", version,
-                                    ", this program writes ", kVersion, "; move it away"));
+                                    ", this program writes ", kMetricsVersion, "; move it away"));
 }
 
 /// Keeps the first line and the complete lines up to `step`; overlong ones go. The largest step that the file had come to.
@@ -123,7 +123,7 @@ std::vector<int> late_workers(const comm::PushCounts& pushes) {
 MetricsFile::MetricsFile(const DirectoryEntry& file, std::uint64_t step, const Log& log, bool evaluates_again)
     : path_(file.path()), log_(log), reached_(cut_back(file, step, evaluates_again)) {
   file_ = open_file(file, O_WRONLY | O_APPEND | O_CREAT);
-  if (::lseek(file_.get(), 0, SEEK_END) == 0) line(concat(kHeader, kVersion, "}"));
+  if (::lseek(file_.get(), 0, SEEK_END) == 0) line(concat(kHeader, kMetricsVersion, "}"));
 }
 
 void MetricsFile::line(std::string json) {
