@@ -27,11 +27,31 @@ build() {
   if cmake "${restart[@]}" -S "$root" -B "$build" -G Ninja "${settings[@]}" >"$log" 2>&1 &&
     cmake --build "$build" -j "$(nproc)" ${1:+--target "$@"} 2>&1 | tee -a "$log" | show_progress; then
     say "built in $((SECONDS - started)) s"
+    [ -z "${CI:-}" ] || [ ! -e "$build/.ninja_log" ] || slowest_files
   else
     tail -n 40 "$log" >&2
     say "the build failed; the whole log is $log"
     return 1
   fi
+}
+
+slowest_files() {
+  say "seconds of the ten files that took longest to compile, of all $(($(wc -l <"$build/.ninja_log") - 1)):"
+  awk '/\.(o|gch)\t/ { took[$4] = $2 - $1 } END { for (file in took) printf "%7.1f  %s\n", took[file] / 1000, file }' \
+    "$build/.ninja_log" | sort -rn | sed 10q >&2
+}
+
+# run_ctest ARGUMENT...: the tests of $build; returns CTest's status. With $CI, what took longest is printed before CTest's summary.
+run_ctest() {
+  local all=(ctest --test-dir "$build" --output-on-failure --no-tests=error "$@") log=$build/ctest.log status=0 minutes
+  [ -n "${CI:-}" ] || { "${all[@]}"; return; }
+  "${all[@]}" | tee "$log" | sed -u '/^[0-9]*% tests passed/,$d' || status=$?
+  say "seconds of the ten tests that took longest:"
+  sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .* \([0-9.]*\) sec *$/\2  \1/p' "$log" | sort -rn | sed 10q >&2
+  minutes=$((($(date +%s) - ${CI_STARTED:-$(date +%s)}) / 60))
+  say "$minutes minutes since the start$([ "$minutes" -le 35 ] || echo ': WARNING: the limit is 35 on two quiet cores')"
+  sed -n '/^[0-9]*% tests passed/,$p' "$log"
+  return "$status"
 }
 
 show_progress() {  # the last "[done/all] what" of ninja, on one line of the terminal

@@ -11,7 +11,7 @@ namespace cifar_mpi::comm {
 namespace {
 
 /// A run is a program's replay; launching it and detecting its end may take some 10 us.
-constexpr Pace kPace{1e-3, 256};
+constexpr Pace kBackendPace{1e-3, 256};
 
 /// A task that the backend's runner replays, like a training step.
 struct Replay {
@@ -53,7 +53,7 @@ Measured measured(Replay& replay) {
 
 /// One algorithm, and its data at the current length. The order of the members matters: graphs are destroyed
 /// before memory.
-struct Contender {
+struct BackendContender {
   std::string algorithm;
   std::unique_ptr<Collective> collective;
   Buffer buffer;
@@ -64,7 +64,7 @@ struct Contender {
 /// All algorithms at one length.
 class BackendArrays {
  public:
-  BackendArrays(const World& world, engine::Backend& backend, std::vector<Contender>& contenders,
+  BackendArrays(const World& world, engine::Backend& backend, std::vector<BackendContender>& contenders,
                 std::size_t bytes);
   ~BackendArrays();
   BackendArrays(const BackendArrays&) = delete;
@@ -74,21 +74,21 @@ class BackendArrays {
 
  private:
   engine::Task copy_task(const Buffer& to) const;
-  engine::Task sum_task(const Contender& contender) const;
+  engine::Task sum_task(const BackendContender& contender) const;
 
   const World& world_;
   engine::Backend& backend_;
-  std::vector<Contender>& contenders_;
+  std::vector<BackendContender>& contenders_;
   std::vector<float> host_;  ///< data copied to and from the backend
   Buffer values_;            ///< the content of every array before each run
   Buffer copied_;
   Replay copy_;
 };
 
-BackendArrays::BackendArrays(const World& world, engine::Backend& backend, std::vector<Contender>& contenders,
-                             std::size_t bytes)
+BackendArrays::BackendArrays(const World& world, engine::Backend& backend,
+                             std::vector<BackendContender>& contenders, std::size_t bytes)
     : world_(world), backend_(backend), contenders_(contenders) {
-  for (Contender& c : contenders_) c.buffer = c.collective->allocate(bytes);
+  for (BackendContender& c : contenders_) c.buffer = c.collective->allocate(bytes);
   world_.together([&] {
     host_.resize(bytes / sizeof(float));
     fill_inputs(host_, world_.rank());
@@ -96,7 +96,7 @@ BackendArrays::BackendArrays(const World& world, engine::Backend& backend, std::
     copied_ = backend_.allocate(bytes);
     backend_.copy(values_.data(), reinterpret_cast<const std::byte*>(host_.data()), bytes);
     copy_ = {&world_, &backend_, engine::kCompute, copy_task(copied_), {}};
-    for (Contender& c : contenders_) {
+    for (BackendContender& c : contenders_) {
       c.sum = {&world_, &backend_, engine::kComm, sum_task(c), {}};
       c.refill = {&world_, &backend_, engine::kCompute, copy_task(c.buffer), {}};
     }
@@ -104,7 +104,7 @@ BackendArrays::BackendArrays(const World& world, engine::Backend& backend, std::
 }
 
 BackendArrays::~BackendArrays() {
-  for (Contender& c : contenders_) {
+  for (BackendContender& c : contenders_) {
     c.refill = {};
     c.sum = {};
     c.buffer = {};
@@ -116,7 +116,7 @@ engine::Task BackendArrays::copy_task(const Buffer& to) const {
 }
 
 /// Over one rank there is nothing to sum, and collectives need no task for it.
-engine::Task BackendArrays::sum_task(const Contender& contender) const {
+engine::Task BackendArrays::sum_task(const BackendContender& contender) const {
   if (contender.collective->ranks() > 1)
     return contender.collective->all_reduce(contender.algorithm, contender.buffer.span<float>(), 0);
   return {contender.algorithm, {}, {}, [](engine::Lane&) {}, {}};
@@ -124,16 +124,16 @@ engine::Task BackendArrays::sum_task(const Contender& contender) const {
 
 std::vector<AllReduceTiming> BackendArrays::measure(double seconds) {
   std::vector<Measured> sums;
-  for (Contender& c : contenders_) {
+  for (BackendContender& c : contenders_) {
     c.refill.plan(1);
     sums.push_back(measured(c.sum));
     sums.back().prepare = [&] { c.refill.run(); };
   }
-  Rounds rounds(world_, kPace, measured(copy_), std::move(sums));
+  Rounds rounds(world_, kBackendPace, measured(copy_), std::move(sums));
   rounds.run(seconds);
   std::vector<AllReduceTiming> timings;
   for (std::size_t i = 0; i < contenders_.size(); ++i) {
-    const Contender& c = contenders_[i];
+    const BackendContender& c = contenders_[i];
     backend_.copy(reinterpret_cast<std::byte*>(host_.data()), c.buffer.data(), c.buffer.size());
     AllReduceTiming& t = timings.emplace_back(rounds.timing(rounds.sums()[i], c.buffer.size()));
     t.algorithm = c.algorithm;
@@ -149,10 +149,10 @@ AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, 
                                         const Platform& platform) {
   AllReduceBenchmark result;
   result.nodes = nodes_of(world).count();
-  std::vector<Contender> contenders;
+  std::vector<BackendContender> contenders;
   for (const std::string& name :
        config.algorithms.empty() ? std::vector<std::string>{"auto"} : config.algorithms) {
-    Contender& contender = contenders.emplace_back();
+    BackendContender& contender = contenders.emplace_back();
     contender.algorithm = name;
     contender.collective = platform.collectives.make(name, world, config.wire);
   }
@@ -161,7 +161,7 @@ AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, 
     for (AllReduceTiming& timing : arrays.measure(config.seconds))
       result.timings.push_back(std::move(timing));
   }
-  for (const Contender& contender : contenders) {
+  for (const BackendContender& contender : contenders) {
     const std::string note = contender.collective->note();
     if (!note.empty()) result.notes.push_back(note);
   }

@@ -16,7 +16,7 @@ namespace cifar_mpi::comm {
 namespace {
 
 /// Some hundred times the clock's resolution.
-constexpr Pace kPace{20e-6, 1};
+constexpr Pace kHostPace{20e-6, 1};
 
 /// One algorithm, and its data at the current length.
 struct Contender {
@@ -97,7 +97,7 @@ std::vector<AllReduceTiming> HostArrays::measure(double seconds) const {
     sums.back().prepare = [&] { copy(c.buffer, values_); };
     sums.back().run = [&, yields = world_.oversubscribed()](int times) { sum(c.task, yields, times); };
   }
-  Rounds rounds(world_, kPace, std::move(copying), std::move(sums));
+  Rounds rounds(world_, kHostPace, std::move(copying), std::move(sums));
   rounds.run(seconds);
   std::vector<AllReduceTiming> timings;
   for (std::size_t i = 0; i < contenders_.size(); ++i) {

@@ -15,16 +15,16 @@ namespace cifar_mpi::comm {
 namespace {
 
 constexpr int kProbes = 32;
-constexpr int kTag = 2;
+constexpr int kClockTag = 2;
 
 std::int64_t receive(MPI_Comm comm, int from) {
   std::int64_t value = 0;
-  check(MPI_Recv(&value, 1, MPI_INT64_T, from, kTag, comm, MPI_STATUS_IGNORE), "comparing clocks", from);
+  check(MPI_Recv(&value, 1, MPI_INT64_T, from, kClockTag, comm, MPI_STATUS_IGNORE), "comparing clocks", from);
   return value;
 }
 
 void send(MPI_Comm comm, int to, std::int64_t value) {
-  check(MPI_Send(&value, 1, MPI_INT64_T, to, kTag, comm), "comparing clocks", to);
+  check(MPI_Send(&value, 1, MPI_INT64_T, to, kClockTag, comm), "comparing clocks", to);
 }
 
 /// Rank 0's part, for one other host.

@@ -17,10 +17,10 @@ static_assert(std::atomic<Activity>::is_always_lock_free && std::atomic<std::uin
               "they are read by other processes");
 
 /// Precedes the heartbeats: whether the node has elected a reporter.
-constexpr std::size_t kHead = alignof(Heartbeat);
-static_assert(sizeof(std::atomic<std::uint32_t>) <= kHead);
+constexpr std::size_t kFirstBeat = alignof(Heartbeat);
+static_assert(sizeof(std::atomic<std::uint32_t>) <= kFirstBeat);
 
-std::size_t bytes_for(int ranks) { return kHead + static_cast<std::size_t>(ranks) * sizeof(Heartbeat); }
+std::size_t bytes_for(int ranks) { return kFirstBeat + static_cast<std::size_t>(ranks) * sizeof(Heartbeat); }
 
 }  // namespace
 
@@ -38,7 +38,7 @@ Heartbeats::Heartbeats(const World& world) : world_(world) {
     std::size_t space = own_.size();
     memory_ = static_cast<std::byte*>(std::align(alignof(Heartbeat), bytes_for(1), begin, space));
   }
-  new (memory_ + kHead + static_cast<std::size_t>(self()) * sizeof(Heartbeat)) Heartbeat;
+  new (memory_ + kFirstBeat + static_cast<std::size_t>(self()) * sizeof(Heartbeat)) Heartbeat;
   mine().rank = world.rank();
   check(MPI_Barrier(node), "waiting for the first heartbeats");
 }
@@ -50,7 +50,7 @@ int Heartbeats::ranks() const { return alone_ ? 1 : world_.node_size(); }
 int Heartbeats::self() const { return alone_ ? 0 : world_.node_rank(); }
 
 Heartbeat& Heartbeats::of(int place) const {
-  std::byte* const at = memory_ + kHead + static_cast<std::size_t>(place) * sizeof(Heartbeat);
+  std::byte* const at = memory_ + kFirstBeat + static_cast<std::size_t>(place) * sizeof(Heartbeat);
   return *std::launder(reinterpret_cast<Heartbeat*>(at));
 }
 

@@ -14,12 +14,6 @@
 namespace cifar_mpi::comm {
 namespace {
 
-/// Identifies the PID namespace; 0 if that is unknown.
-std::int64_t number_space() {
-  struct stat status {};
-  return stat("/proc/self/ns/pid", &status) == 0 ? static_cast<std::int64_t>(status.st_ino) : 0;
-}
-
 /// A handle of a process, or -1. (glibc 2.36 declares pidfd_open so that C++ cannot link it.)
 int open_process(int pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
@@ -30,11 +24,16 @@ bool ended(int handle) {
 
 }  // namespace
 
+std::int64_t pid_namespace() {
+  struct stat status {};
+  return stat("/proc/self/ns/pid", &status) == 0 ? static_cast<std::int64_t>(status.st_ino) : 0;
+}
+
 NodePeers::NodePeers(MPI_Comm node) {
   int ranks = 0;
   check(MPI_Comm_size(node, &ranks), "asking for the node's number of ranks");
   using Entry = std::array<std::int64_t, 2>;
-  const Entry mine{getpid(), number_space()};
+  const Entry mine{getpid(), pid_namespace()};
   std::vector<Entry> all(static_cast<std::size_t>(ranks));
   check(MPI_Allgather(mine.data(), 2, MPI_INT64_T, all.data(), 2, MPI_INT64_T, node),
         "gathering the processes of the node");

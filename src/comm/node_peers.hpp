@@ -2,9 +2,13 @@
 
 #include <mpi.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace cifar_mpi::comm {
+
+/// Identifies the PID namespace; 0 if that is unknown.
+std::int64_t pid_namespace();
 
 /// The processes of the ranks of this node, as handles that later processes with the same PIDs do not match.
 class NodePeers {

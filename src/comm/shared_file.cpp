@@ -14,25 +14,16 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "comm/mpi_check.hpp"
+#include "comm/node_peers.hpp"
 #include "comm/shared_memory.hpp"
 
 namespace cifar_mpi::comm {
-namespace {
-
-/// Identifies the PID namespace; 0 if that is unknown.
-std::uint64_t number_space() {
-  struct stat found {};
-  return ::stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
-}
-
-}  // namespace
-
 /// The first rank's message to the others; empty path: it could not be made.
 struct SharedFile::Offer {
   std::array<char, 512> path{};
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
-  std::uint64_t space = 0;
+  std::int64_t space = 0;
 
   /// True when `descriptor` is the file that was offered, and this user's alone.
   bool is(int descriptor) const {
@@ -88,11 +79,11 @@ bool SharedFile::try_to_share(MPI_Comm node, std::size_t bytes, std::size_t rese
       std::copy(path.begin(), path.end(), offer.path.begin());
       offer.device = made.st_dev;
       offer.inode = made.st_ino;
-      offer.space = number_space();
+      offer.space = pid_namespace();
     }
   }
   check(MPI_Bcast(&offer, sizeof offer, MPI_BYTE, 0, node), "sending the place of the shared memory", 0);
-  if (rank != 0 && offer.path[0] != '\0' && (named || offer.space == number_space())) {
+  if (rank != 0 && offer.path[0] != '\0' && (named || offer.space == pid_namespace())) {
     descriptor_ =
         ::open(offer.path.data(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (named ? O_NOFOLLOW : 0));
   }

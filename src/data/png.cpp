@@ -24,7 +24,7 @@ struct PngImage {
   png_image image{};
 };
 
-[[noreturn]] void fail(const std::string& path, const std::string& found) {
+[[noreturn]] void refuse_strip(const std::string& path, const std::string& found) {
   throw Error(ErrorKind::data,
               concat("cannot read '", path, "': expected an 8-bit RGB strip with one ",
                      to_string(kCifarImage), " image per row, found ", found, "; fetch it again"));
@@ -81,24 +81,25 @@ std::string encode_png(int width, int height, int channels, std::span<const std:
 std::uint64_t read_png_strip(const std::string& path, std::uint64_t first,
                              std::vector<std::uint8_t>& images) {
   const InputFile opened(path);
-  if (!opened.problem().empty()) fail(path, opened.problem());
+  if (!opened.problem().empty()) refuse_strip(path, opened.problem());
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(::fdopen(::dup(opened.descriptor()), "rb"),
                                                              std::fclose);
-  if (!file) fail(path, last_error());
+  if (!file) refuse_strip(path, last_error());
   PngImage png;
-  if (png_image_begin_read_from_stdio(&png.image, file.get()) == 0) fail(path, png.image.message);
+  if (png_image_begin_read_from_stdio(&png.image, file.get()) == 0) refuse_strip(path, png.image.message);
   const std::uint64_t pixels = kCifarImage.height * kCifarImage.width;
-  if (png.image.width != pixels) fail(path, concat(png.image.width, " pixels per row"));
-  if (png.image.format != PNG_FORMAT_RGB) fail(path, concat("pixel format ", png.image.format, " of libpng"));
+  if (png.image.width != pixels) refuse_strip(path, concat(png.image.width, " pixels per row"));
+  if (png.image.format != PNG_FORMAT_RGB)
+    refuse_strip(path, concat("pixel format ", png.image.format, " of libpng"));
   const std::uint64_t rows = png.image.height;
   const std::uint64_t image_bytes = pixels * 3;
   const std::uint64_t room = images.size() / image_bytes;
   if (first > room || rows > room - first) {
-    fail(path, concat(rows, " rows, but the labels leave ", room - first));
+    refuse_strip(path, concat(rows, " rows, but the labels leave ", room - first));
   }
   // A row of the strip is an image in NHWC order, so the decoder writes directly to the samples.
   if (png_image_finish_read(&png.image, nullptr, images.data() + first * image_bytes, 0, nullptr) == 0) {
-    fail(path, png.image.message);
+    refuse_strip(path, png.image.message);
   }
   return rows;
 }

@@ -13,14 +13,14 @@ bool overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
 }
 
 /// Whether one writes what the other touches.
-bool conflict(const Task& a, const Task& b) {
+bool conflicting(const Task& a, const Task& b) {
   return overlap(a.writes, b.writes) || overlap(a.writes, b.reads) || overlap(a.reads, b.writes);
 }
 
 }  // namespace
 
 bool Branches::touches_open(const Task& task) const {
-  return std::any_of(open_.begin(), open_.end(), [&](const Task& other) { return conflict(task, other); });
+  return std::any_of(open_.begin(), open_.end(), [&](const Task& other) { return conflicting(task, other); });
 }
 
 void Branches::run(Task task) {

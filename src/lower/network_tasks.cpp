@@ -10,11 +10,11 @@ namespace {
 using engine::Contract;
 using engine::Task;
 
+}  // namespace
+
 void move_behind(std::vector<Task>& tasks, std::vector<Task>&& more) {
   tasks.insert(tasks.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
-
-}  // namespace
 
 NetworkTasks::NetworkTasks(const engine::TowerKernels& kernels, const LoweredGraph& graph,
                            const engine::ParamLayout& layout, const Blocks& blocks, engine::Arena& arena)

@@ -19,6 +19,9 @@ struct Blocks {
   engine::ValueCounts* counts = nullptr;  ///< by observed layer, see Tower::observed; null: none
 };
 
+/// Appends `more` to `tasks`.
+void move_behind(std::vector<engine::Task>& tasks, std::vector<engine::Task>&& more);
+
 /// Memory and tasks of one program of a lowered network; everything it refers to must outlive the tasks.
 ///
 /// Every value and every gradient is its own piece of the arena, written once: a sum of gradients and a

@@ -16,10 +16,6 @@ namespace {
 using engine::Arena;
 using engine::Task;
 
-void move_behind(std::vector<Task>& tasks, std::vector<Task>&& more) {
-  tasks.insert(tasks.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-}
-
 /// The tasks of a training step in order.
 std::vector<Task> train_recipe(const engine::Ends& ends, const engine::TrainBinding& binding,
                                NetworkTasks& network, std::uint8_t* labels) {

@@ -8,7 +8,7 @@
 namespace cifar_mpi::optim {
 namespace {
 
-constexpr double kMany = 1e9;  // a larger value is a typing error
+constexpr double kLargest = 1e9;  // a larger value is a typing error
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(ErrorKind::usage, text); }
 
@@ -20,12 +20,12 @@ void check(const LocalSteps& local) {
     refuse(concat("--local-steps must lie between 1 and ", kMostLocalSteps, ", not ", local.steps,
                   "; it is the number of steps between two averagings"));
   }
-  if (!(local.outer_rate > 0.0 && local.outer_rate <= kMany))
-    refuse(fmt::format("--outer-lr must be above 0 and at most {:g}, not {:g}", kMany, local.outer_rate));
+  if (!(local.outer_rate > 0.0 && local.outer_rate <= kLargest))
+    refuse(fmt::format("--outer-lr must be above 0 and at most {:g}, not {:g}", kLargest, local.outer_rate));
   if (!(local.outer_momentum >= 0.0 && local.outer_momentum < 1.0))
     refuse(fmt::format("--outer-momentum must lie in [0, 1), not {:g}", local.outer_momentum));
-  if (!(local.after_epoch >= 0.0 && local.after_epoch <= kMany))
-    refuse(fmt::format("--local-after must lie between 0 and {:g}, not {:g}", kMany, local.after_epoch));
+  if (!(local.after_epoch >= 0.0 && local.after_epoch <= kLargest))
+    refuse(fmt::format("--local-after must lie between 0 and {:g}, not {:g}", kLargest, local.after_epoch));
   const auto belongs = [&](double value, double as_usual, const char* option) {
     if (local.outer == OuterKind::nesterov || value == as_usual) return;
     refuse(concat(option, " belongs to --outer nesterov, not to ", to_string(local.outer), "; leave it out"));

@@ -56,7 +56,7 @@ std::string pushes(const StepReport& r) {
 }
 
 constexpr std::string_view kHeader = "{\"format\":\"cifar_mpi metrics\",\"version\":";
-constexpr int kVersion = 1;
+constexpr int kMetricsVersion = 1;
 constexpr const char* kEvaluation = "\"test_accuracy\":";
 constexpr const char* kEnd = "{\"event\":\"end\",";
 
@@ -73,9 +73,9 @@ std::uint64_t step_of(const std::string& line) {
 /// Throws when the file is of a version that this program does not write.
 void require_version(const std::string& line, const std::string& path) {
   const int version = std::atoi(line.c_str() + kHeader.size());
-  if (version == kVersion) return;
+  if (version == kMetricsVersion) return;
   throw Error(ErrorKind::io, concat("cannot append to ", path, ": it has version ", version,
-                                    ", this program writes ", kVersion, "; move it away"));
+                                    ", this program writes ", kMetricsVersion, "; move it away"));
 }
 
 /// Keeps the first line and the complete lines up to `step`; removes overlong ones. Returns the largest step
@@ -122,7 +122,7 @@ std::vector<int> late_workers(const comm::PushCounts& pushes) {
 MetricsFile::MetricsFile(const DirectoryEntry& file, std::uint64_t step, const Log& log, bool evaluates_again)
     : reached_(cut_back(file, step, evaluates_again)), file_(file.path(), "lines are missing there", log) {
   file_.open(open_file(file, O_WRONLY | O_APPEND | O_CREAT), file.path());
-  if (file_.empty()) line(concat(kHeader, kVersion, "}"));
+  if (file_.empty()) line(concat(kHeader, kMetricsVersion, "}"));
 }
 
 void MetricsFile::line(std::string json) { file_.write(json += '\n'); }

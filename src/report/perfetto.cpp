@@ -20,7 +20,7 @@ constexpr std::int64_t kStateCleared = 1, kNeedsState = 2;
 constexpr std::int64_t kCount = 2, kBytes = 3;
 
 /// Tracks of the whole run.
-constexpr std::uint64_t kImagesPerSecond = 1, kLoss = 2;
+constexpr std::uint64_t kImagesPerSecond = 1, kLossCounter = 2;
 
 /// Tracks of a rank, after its process.
 enum Track : std::uint64_t { process, steps, bytes_in_flight, first_lane };
@@ -36,7 +36,7 @@ std::uint64_t lane_track(std::size_t rank, engine::LaneId lane) {
 std::int64_t sequence(std::size_t rank) { return static_cast<std::int64_t>(rank) + 1; }
 
 /// Interned: categories by TaskKind, and after these a name for every task.
-constexpr std::int64_t kWork = 1, kCollective = 2, kStep = 3;
+constexpr std::int64_t kWork = 1, kCollective = 2, kWholeStep = 3;
 constexpr std::int64_t kStart = 1, kPoll = 2, kFirstTask = 3;
 
 std::string lane_name(engine::LaneId lane) {
@@ -93,12 +93,12 @@ Message PerfettoTrace::tracks_of(std::size_t rank) const {
     descriptors.push_back(track(lane_track(rank, lane), lane_name(lane), parent));
   if (rank == 0) {
     descriptors.push_back(counter(kImagesPerSecond, "images per second", kCount));
-    descriptors.push_back(counter(kLoss, "loss", kCount));
+    descriptors.push_back(counter(kLossCounter, "loss", kCount));
   }
 
   Message names;
   for (const auto& [id, text] :
-       {std::pair{kWork, "work"}, std::pair{kCollective, "collective"}, std::pair{kStep, "step"}})
+       {std::pair{kWork, "work"}, std::pair{kCollective, "collective"}, std::pair{kWholeStep, "step"}})
     names.message(1, interned(id, text));
   names.message(2, interned(kStart, "start")).message(2, interned(kPoll, "poll"));
   for (std::size_t task = 0; task < head_.tasks.size(); ++task)
@@ -197,7 +197,7 @@ void PerfettoTrace::add_rank(Message& trace, const Timeline::Step& step, std::si
   const RankStep& mine = step.ranks[rank];
   if (mine.slices.empty()) return;
   Message whole = event_on(uuid(rank, steps), EventType::begin);
-  whole.number(3, kStep).bytes(23, concat("step ", step.step + 1));
+  whole.number(3, kWholeStep).bytes(23, concat("step ", step.step + 1));
   whole.message(4, annotation("clock uncertain by nanoseconds", head_.clock_uncertainty_ns[rank]));
   if (mine.dropped > 0)
     whole.message(4, annotation("stretches dropped", static_cast<std::int64_t>(mine.dropped)));
@@ -225,7 +225,7 @@ std::string PerfettoTrace::step(const Timeline::Step& step, std::optional<double
     add_packet(trace, 0, first.begin_ns,
                event_on(kImagesPerSecond, EventType::counter).number(44, images / seconds));
   }
-  if (loss) add_packet(trace, 0, first.end_ns, event_on(kLoss, EventType::counter).number(44, *loss));
+  if (loss) add_packet(trace, 0, first.end_ns, event_on(kLossCounter, EventType::counter).number(44, *loss));
   return trace.text();
 }
 

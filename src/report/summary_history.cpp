@@ -14,10 +14,10 @@ namespace {
 using engine::kHistogramBuckets;
 using engine::ValueCounts;
 
-constexpr const char* kFormat = "cifar_mpi summaries";
-constexpr std::int64_t kVersion = 1;
+constexpr const char* kSummaryFormat = "cifar_mpi summaries";
+constexpr std::int64_t kSummaryVersion = 1;
 constexpr const char* kKinds[] = {"/variables", "/gradients", "/activations"};
-constexpr std::size_t kMostPoints = 1000, kLeastPoints = 16, kMostBytes = std::size_t{16} << 20;
+constexpr std::size_t kMostPoints = 1000, kLeastPoints = 16, kMostHistoryBytes = std::size_t{16} << 20;
 constexpr std::size_t kPointBytes = 8 + 8 * (kHistogramBuckets + 1) + 8 * kHistogramBuckets + 8;
 constexpr std::uint64_t kMostExtent = 4096;
 constexpr int kMostDepth = 8;  // of nested groups, in an untrusted file
@@ -52,7 +52,7 @@ bool rises(const std::vector<std::uint64_t>& steps) {
 
 std::size_t SummaryHistory::most_points() const {
   const std::size_t groups = std::max<std::size_t>(series_.size(), 1);
-  return std::clamp(kMostBytes / (groups * kPointBytes), kLeastPoints, kMostPoints);
+  return std::clamp(kMostHistoryBytes / (groups * kPointBytes), kLeastPoints, kMostPoints);
 }
 
 void SummaryHistory::add(const std::string& group, std::uint64_t step, const ValueCounts& counts) {
@@ -76,8 +76,8 @@ void SummaryHistory::add(const StepSummary& summary) {
 
 void SummaryHistory::write(const DirectoryEntry& target) const {
   hdf5::Writer file;
-  file.attribute("/", "format", std::string(kFormat));
-  file.attribute("/", "version", kVersion);
+  file.attribute("/", "format", std::string(kSummaryFormat));
+  file.attribute("/", "version", kSummaryVersion);
   for (const char* const kind : kKinds) file.group(kind);
   if (!lacking_.empty()) file.attribute("/activations", "lacking", lacking_);
   for (const auto& [group, points] : series_) {
@@ -107,7 +107,7 @@ void SummaryHistory::write(const DirectoryEntry& target) const {
 SummaryHistory SummaryHistory::read(const DirectoryEntry& entry, std::uint64_t completed) {
   SummaryHistory history;
   if (!exists(entry)) return history;
-  const hdf5::Reader file = hdf5::open_record(entry, kFormat, kVersion);
+  const hdf5::Reader file = hdf5::open_record(entry, kSummaryFormat, kSummaryVersion);
   std::vector<std::string> groups;
   for (const std::string kind : kKinds) {
     if (file.is_group(kind)) find_groups(file, kind, 0, groups);

@@ -14,8 +14,8 @@
 namespace cifar_mpi::report {
 namespace {
 
-constexpr const char* kFormat = "cifar_mpi timeline";
-constexpr std::int64_t kVersion = 1;
+constexpr const char* kTimelineFormat = "cifar_mpi timeline";
+constexpr std::int64_t kTimelineVersion = 1;
 constexpr std::uint64_t kMostTasks = 1 << 16, kMostRanks = 1 << 16;
 constexpr std::int64_t kMostLanes = 1 << 8;
 /// No clock reaches this, and the difference of two times fits.
@@ -218,8 +218,8 @@ bool go_together(const Timeline& a, const Timeline& b) {
 
 void write_timeline(const DirectoryEntry& target, const Timeline& timeline) {
   hdf5::Writer file;
-  file.attribute("/", "format", kFormat);
-  file.attribute("/", "version", kVersion);
+  file.attribute("/", "format", kTimelineFormat);
+  file.attribute("/", "version", kTimelineVersion);
   file.attribute("/", "program", timeline.program);
   file.attribute("/", "collective", timeline.collective);
   file.attribute("/", "wire", timeline.wire);
@@ -233,7 +233,7 @@ void write_timeline(const DirectoryEntry& target, const Timeline& timeline) {
 }
 
 Timeline read_timeline(const DirectoryEntry& entry) {
-  const hdf5::Reader file = hdf5::open_record(entry, kFormat, kVersion);
+  const hdf5::Reader file = hdf5::open_record(entry, kTimelineFormat, kTimelineVersion);
   Timeline timeline;
   timeline.program = file.attribute<std::string>("/", "program");
   timeline.collective = file.attribute<std::string>("/", "collective");

@@ -8,8 +8,8 @@
 namespace cifar_mpi::run {
 namespace {
 
-constexpr const char* kFormat = "cifar_mpi evaluation";
-constexpr std::int64_t kVersion = 1;
+constexpr const char* kEvaluationFormat = "cifar_mpi evaluation";
+constexpr std::int64_t kEvaluationVersion = 1;
 constexpr std::size_t kMostClasses = 255;
 
 /// Throws unless the content is consistent.
@@ -34,8 +34,8 @@ void require_sound(const EvaluationFile& e, const hdf5::Dims& confusion, const h
 
 void write_evaluation(const DirectoryEntry& target, const EvaluationFile& e) {
   hdf5::Writer file;
-  file.attribute("/", "format", kFormat);
-  file.attribute("/", "version", kVersion);
+  file.attribute("/", "format", kEvaluationFormat);
+  file.attribute("/", "version", kEvaluationVersion);
   file.attribute("/", "step", e.step);
   file.attribute("/", "weights", e.weights);
   file.write_strings("/label_names", e.label_names);
@@ -52,7 +52,7 @@ void write_evaluation(const DirectoryEntry& target, const EvaluationFile& e) {
 }
 
 EvaluationFile read_evaluation(const DirectoryEntry& entry) {
-  const hdf5::Reader file = hdf5::open_record(entry, kFormat, kVersion);
+  const hdf5::Reader file = hdf5::open_record(entry, kEvaluationFormat, kEvaluationVersion);
   EvaluationFile e;
   e.step = file.attribute<std::uint64_t>("/", "step");
   e.weights = file.attribute<std::string>("/", "weights");

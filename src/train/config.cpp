@@ -19,8 +19,6 @@ constexpr std::int64_t kLargestBatch = 1 << 20;
 constexpr int kMostAccumulated = 1024;  // so that the samples of a rank and step fit an int
 constexpr double kMany = 1e9;           // more than this is a slip of the keyboard
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorKind::usage, text); }
-
 void require_positive(const char* option, std::int64_t value) {
   if (value < 1) refuse(concat(option, " must be at least 1, not ", value));
 }

@@ -9,7 +9,7 @@
 namespace cifar_mpi::train {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{1} << 16;  // floats; a copy of so many stays in the cache
+constexpr std::size_t kFloatsAtOnce = std::size_t{1} << 16;  // floats; a copy of so many stays in the cache
 
 /// An exponent of all ones, and no other, carries into the sign's place. Without a branch, so that compilers
 /// make vector instructions of it.
@@ -24,7 +24,7 @@ bool all_finite(std::span<const float> values) {
 
 std::string first_not_finite(engine::Backend& backend, const engine::ParamLayout& layout,
                              const model::ParamTable& params, const Buffer& block) {
-  std::vector<float> piece(std::min(kPiece, layout.floats));
+  std::vector<float> piece(std::min(kFloatsAtOnce, layout.floats));
   for (std::size_t p = params.size(); p-- > 0;) {  // the table stands in the order in which backward finishes
     const auto& entry = layout.entries[p];
     for (std::size_t at = 0; at < entry.floats; at += piece.size()) {

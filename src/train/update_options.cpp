@@ -9,9 +9,10 @@
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi::train {
-namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorKind::usage, text); }
+void refuse(const std::string& text) { throw Error(ErrorKind::usage, text); }
+
+namespace {
 
 /// What servers leave no room for.
 void check_server(const TrainConfig& config) {

@@ -11,6 +11,9 @@ namespace cifar_mpi::train {
 /// The shortest text that reads back as the same double.
 std::string exact(double value);
 
+/// Throws Error{usage}.
+[[noreturn]] void refuse(const std::string& text);
+
 /// Throws Error{usage} naming the option, also for one of a way that was not chosen.
 void check_update_options(const TrainConfig& config);
 

@@ -28,10 +28,10 @@ using engine::StepProgram;
 using engine::Task;
 using test::test_world;
 
-constexpr std::size_t kControl = 16;
+constexpr std::size_t kControlFloats = 16;
 
 /// Of many magnitudes: added in another order they give other bits.
-float gradient(int worker, std::size_t i, float param) {
+float worker_gradient(int worker, std::size_t i, float param) {
   const int k = static_cast<int>(i % 13) * 5 + worker * 11;
   return (static_cast<float>(k % 17) - 8.0f) * std::ldexp(1.1f, k % 23) + 1e-3f * param;
 }
@@ -50,7 +50,7 @@ class TinyServerStep {
   explicit TinyServerStep(int servers, bool overlap = true, const Aggregation& aggregation = {})
       : workers_(test_world().size() - servers),
         update_(make_server_update(test_world(), layout_, {servers, overlap, &requests, aggregation})),
-        block_(update_->allocate(kControl)),
+        block_(update_->allocate(kControlFloats)),
         decay_sums_(static_cast<std::size_t>(servers), -1.0) {
     params.resize(layout_.floats);
     std::iota(params.begin(), params.end(), 1.0f);
@@ -58,8 +58,8 @@ class TinyServerStep {
 
   bool serves() const { return test_world().rank() >= workers_; }
   Update& update() { return *update_; }
-  std::span<float> control() const { return block_.span<float>().first(kControl); }
-  std::span<float> grads() const { return block_.span<float>().subspan(kControl); }
+  std::span<float> control() const { return block_.span<float>().first(kControlFloats); }
+  std::span<float> grads() const { return block_.span<float>().subspan(kControlFloats); }
 
   StepParts parts() {
     StepParts parts;
@@ -72,8 +72,8 @@ class TinyServerStep {
     if (!serves()) add_compute(parts);
     for (std::size_t s = 0; s < update_->spans().size(); ++s) parts.update.push_back(update_task(s));
     parts.finish = {{"advance",
-                     {bytes_of(control().data(), kControl), bytes_of(decay_sums_.data(), decay_sums_.size()),
-                      bytes_of(&step, 1)},
+                     {bytes_of(control().data(), kControlFloats),
+                      bytes_of(decay_sums_.data(), decay_sums_.size()), bytes_of(&step, 1)},
                      {bytes_of(&step, 1)},
                      [this](Lane&) {
                        totals.push_back(control()[0]);
@@ -105,7 +105,7 @@ class TinyServerStep {
   void add_compute(StepParts& parts) {
     parts.compute.push_back({"control",
                              {},
-                             {bytes_of(control().data(), kControl)},
+                             {bytes_of(control().data(), kControlFloats)},
                              [this](Lane&) { std::fill(control().begin(), control().end(), 0.0f); },
                              {}});
     parts.compute.push_back({"loss",
@@ -119,7 +119,7 @@ class TinyServerStep {
                                {bytes_of(grads().data() + offset, floats)},
                                [this, begin = offset, end = offset + floats](Lane&) {
                                  for (std::size_t i = begin; i < end; ++i)
-                                   grads()[i] = gradient(test_world().rank(), i, params[i]);
+                                   grads()[i] = worker_gradient(test_world().rank(), i, params[i]);
                                },
                                {}});
     }
@@ -130,7 +130,7 @@ class TinyServerStep {
     const ParamSpan span = update_->spans()[s];
     const std::size_t count = span.end - span.begin;
     return {"update",
-            {bytes_of(control().data(), kControl), bytes_of(grads().data() + span.begin, count),
+            {bytes_of(control().data(), kControlFloats), bytes_of(grads().data() + span.begin, count),
              bytes_of(params.data() + span.begin, count)},
             {bytes_of(params.data() + span.begin, count), bytes_of(&decay_sums_[s], 1)},
             [this, span, s](Lane&) {
@@ -157,8 +157,8 @@ std::vector<float> expected_params(std::size_t count, const std::vector<std::pai
     float total = 0.0f;
     for (int w = first; w < end; ++w) total += static_cast<float>(w + 1);
     for (std::size_t i = 0; i < count; ++i) {
-      float sum = gradient(first, i, params[i]);
-      for (int w = first + 1; w < end; ++w) sum += gradient(w, i, params[i]);
+      float sum = worker_gradient(first, i, params[i]);
+      for (int w = first + 1; w < end; ++w) sum += worker_gradient(w, i, params[i]);
       params[i] = updated(params[i], sum, total);
     }
   }

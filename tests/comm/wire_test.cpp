@@ -23,10 +23,10 @@ using test::test_world;
 
 constexpr double kUnit = 1.0 / 256;  // of bf16
 
-int ranks() { return test_world().size(); }
+int world_size() { return test_world().size(); }
 
 /// Values between 2^-6 and 2^6, most of them with more digits than bf16 has; half of the arrays of one sign.
-float value(int rank, std::size_t i) {
+float wire_value(int rank, std::size_t i) {
   const Random4 bits = random4(static_cast<std::uint64_t>(rank), RandomPurpose::synthetic, i, 7);
   const float size = (0.5f + uniform01(bits[0])) * std::exp2(static_cast<float>(bits[1] % 12) - 6.0f);
   return i % 2 == 0 && bits[2] % 2 == 0 ? -size : size;
@@ -38,19 +38,19 @@ std::vector<float> sum(const std::string& name, const Nodes& nodes, std::size_t 
   const Buffer buffer = collective->allocate(count * sizeof(float));
   const std::span<float> data = buffer.span<float>();
   const engine::Task task = collective->all_reduce("sum", data, exact);
-  for (std::size_t i = 0; i < count; ++i) data[i] = value(test_world().rank(), i);
+  for (std::size_t i = 0; i < count; ++i) data[i] = wire_value(test_world().rank(), i);
   engine::Lane lane;
   task.start(lane);
   while (!task.poll()) sched_yield();
   return {data.begin(), data.end()};
 }
 
-Nodes one_node() { return {std::vector<int>(static_cast<std::size_t>(ranks()), 0)}; }
+Nodes single_node() { return {std::vector<int>(static_cast<std::size_t>(world_size()), 0)}; }
 
 /// Ranks 0, 2, 4, … on the first node, the others on the second.
 Nodes two_nodes() {
   Nodes nodes;
-  for (int r = 0; r < ranks(); ++r) nodes.of_rank.push_back(r % 2);
+  for (int r = 0; r < world_size(); ++r) nodes.of_rank.push_back(r % 2);
   return nodes;
 }
 
@@ -64,9 +64,9 @@ Deviation deviation(const std::vector<float>& sums, std::size_t begin, std::size
   for (std::size_t i = begin; i < end; ++i) {
     double exact = 0.0;
     double magnitude = 0.0;
-    for (int r = 0; r < ranks(); ++r) {
-      exact += value(r, i);
-      magnitude += std::abs(value(r, i));
+    for (int r = 0; r < world_size(); ++r) {
+      exact += wire_value(r, i);
+      magnitude += std::abs(wire_value(r, i));
     }
     found.largest = std::max(found.largest, std::abs(sums[i] - exact) / magnitude);
     found.rounded += sums[i] != static_cast<float>(exact) ? 1 : 0;
@@ -76,31 +76,31 @@ Deviation deviation(const std::vector<float>& sums, std::size_t begin, std::size
 
 /// As derived at Wire.
 double bound(int roundings) {
-  return std::pow(1.0 + kUnit, roundings) * std::pow(1.0 + std::exp2(-24), ranks() - 1) - 1.0;
+  return std::pow(1.0 + kUnit, roundings) * std::pow(1.0 + std::exp2(-24), world_size() - 1) - 1.0;
 }
 
 int doubling_roundings() {
-  const auto p = static_cast<unsigned>(ranks());
+  const auto p = static_cast<unsigned>(world_size());
   return std::bit_width(p) - 1 + (std::has_single_bit(p) ? 0 : 2);
 }
 
 constexpr std::size_t kCount = 100'003;
 
 TEST(Bf16Wire, KeepsTheSumsWithinTheDerivedBound) {
-  if (ranks() == 1) GTEST_SKIP() << "needs 2 ranks or more";
+  if (world_size() == 1) GTEST_SKIP() << "needs 2 ranks or more";
   const auto expect = [](const std::vector<float>& sums, int roundings, const char* what) {
     const Deviation found = deviation(sums, 0, kCount);
     EXPECT_LE(found.largest, bound(roundings)) << what;
     // And something was compressed: of the values most are no bf16.
     EXPECT_GT(found.rounded, kCount / 2) << what;
   };
-  expect(sum("ring", one_node(), kCount, 0), ranks(), "ring");
-  expect(sum("doubling", one_node(), kCount, 0), doubling_roundings(), "doubling");
+  expect(sum("ring", single_node(), kCount, 0), world_size(), "ring");
+  expect(sum("doubling", single_node(), kCount, 0), doubling_roundings(), "doubling");
   expect(sum("two-level", two_nodes(), kCount, 0), 2, "two-level");
 }
 
 TEST(Bf16Wire, LeavesTheHeadOfTheArrayExact) {
-  if (ranks() == 1) GTEST_SKIP() << "needs 2 ranks or more";
+  if (world_size() == 1) GTEST_SKIP() << "needs 2 ranks or more";
   // The whole array, none of it, and a part that ends inside a piece and a slice.
   for (const std::size_t exact : {std::size_t{0}, std::size_t{1}, std::size_t{40'001}, kCount}) {
     for (const char* name : {"ring", "doubling", "two-level"}) {
@@ -128,7 +128,7 @@ TEST(Bf16Wire, KeepsItsHeadInFp32AndPacksTheRest) {
 TEST(Bf16Wire, CutsAnArrayAnywhere) {
   // Any cut into ranges packs to the same bytes, in a row.
   std::vector<float> whole(101), pieces(101);
-  for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = pieces[i] = value(3, i);
+  for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = pieces[i] = wire_value(3, i);
   StagingBuffer one(Wire::bf16, whole, 17);
   StagingBuffer many(Wire::bf16, pieces, 17);
   one.round({0, 101});
@@ -155,9 +155,9 @@ TEST(Bf16Wire, CutsAnArrayAnywhere) {
 }
 
 TEST(Bf16Wire, CarriesWhatIsNotFinite) {
-  if (ranks() == 1) GTEST_SKIP() << "needs 2 ranks or more";
+  if (world_size() == 1) GTEST_SKIP() << "needs 2 ranks or more";
   for (const char* name : {"ring", "doubling"}) {
-    const auto collective = make_collective(name, test_world(), one_node(), Wire::bf16);
+    const auto collective = make_collective(name, test_world(), single_node(), Wire::bf16);
     const Buffer buffer = collective->allocate(3 * sizeof(float));
     const std::span<float> data = buffer.span<float>();
     const engine::Task task = collective->all_reduce("sum", data, 0);
@@ -189,15 +189,15 @@ TEST(Bf16Wire, IsRefusedWhereItCannotBe) {
 
 TEST(Bf16Wire, IsLeftOutOnOneNodeWithANote) {
   for (const char* name : {"auto", "two-level"}) {
-    const auto collective = make_collective(name, test_world(), one_node(), Wire::bf16);
+    const auto collective = make_collective(name, test_world(), single_node(), Wire::bf16);
     EXPECT_NE(collective->note().find("--wire bf16 has no effect"), std::string::npos) << collective->note();
     EXPECT_EQ(collective->name().find("bf16"), std::string::npos) << collective->name();
-    if (ranks() == 1) continue;
+    if (world_size() == 1) continue;
     const auto across = make_collective(name, test_world(), two_nodes(), Wire::bf16);
     EXPECT_EQ(across->note(), "");
     EXPECT_NE(across->name().find("bf16"), std::string::npos) << across->name();
   }
-  EXPECT_EQ(make_collective("ring", test_world(), one_node(), Wire::bf16)->name(), "ring in bf16");
+  EXPECT_EQ(make_collective("ring", test_world(), single_node(), Wire::bf16)->name(), "ring in bf16");
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ using reference::Array;
 using Type = dnnl::memory::data_type;
 using Tag = dnnl::memory::format_tag;
 
-struct Case {
+struct ConvCase {
   int batch;
   Extent in;
   int out_channels;
@@ -27,14 +27,14 @@ struct Case {
   int pieces = 1;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const ConvCase& c, std::ostream* out) {
   *out << c.batch << "x" << to_string(c.in) << " to " << c.out_channels << ", kernel " << c.kernel
        << (c.first ? ", first" : "") << (c.relu ? ", relu" : "") << ", " << c.pieces << " pieces";
 }
 
 /// One convolution with operands for which every sum is exact.
 struct Fixture {
-  Fixture(const Case& c, Precision asked)
+  Fixture(const ConvCase& c, Precision asked)
       : precision(asked), shape{c.batch, c.in, c.out_channels, c.kernel}, relu(c.relu), first(c.first) {
     const Extent out{c.in.height, c.in.width, c.out_channels};
     const Type type = data_type_of(precision);
@@ -121,7 +121,7 @@ struct Fixture {
   Array x, weights, biases, grad_y;
 };
 
-class Convolution : public ::testing::TestWithParam<Case> {};
+class Convolution : public ::testing::TestWithParam<ConvCase> {};
 
 TEST_P(Convolution, GivesTheExactSumsOfTheReference) {
   for (const Precision precision : lattice::precisions_here()) {
@@ -180,14 +180,18 @@ TEST_P(Convolution, GivesTheExactGradientOfItsInputUnlessItIsTheFirst) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sizes, Convolution,
-    ::testing::Values(Case{2, {24, 24, 3}, 64, 5, true, true}, Case{2, {12, 12, 64}, 64, 5, false, true},
-                      Case{1, {7, 9, 1}, 16, 3, true, false}, Case{3, {7, 9, 4}, 65, 5, true, true},
-                      Case{2, {7, 9, 65}, 17, 3, false, false}, Case{2, {6, 5, 16}, 64, 4, false, true},
-                      Case{5, {5, 5, 20}, 10, 2, false, false}, Case{2, {3, 2, 8}, 8, 5, false, true},
-                      Case{4, {1, 1, 33}, 7, 1, false, false}, Case{6, {12, 12, 64}, 64, 5, false, true, 3},
-                      Case{6, {7, 9, 65}, 17, 3, false, false, 2}));
+INSTANTIATE_TEST_SUITE_P(Sizes, Convolution,
+                         ::testing::Values(ConvCase{2, {24, 24, 3}, 64, 5, true, true},
+                                           ConvCase{2, {12, 12, 64}, 64, 5, false, true},
+                                           ConvCase{1, {7, 9, 1}, 16, 3, true, false},
+                                           ConvCase{3, {7, 9, 4}, 65, 5, true, true},
+                                           ConvCase{2, {7, 9, 65}, 17, 3, false, false},
+                                           ConvCase{2, {6, 5, 16}, 64, 4, false, true},
+                                           ConvCase{5, {5, 5, 20}, 10, 2, false, false},
+                                           ConvCase{2, {3, 2, 8}, 8, 5, false, true},
+                                           ConvCase{4, {1, 1, 33}, 7, 1, false, false},
+                                           ConvCase{6, {12, 12, 64}, 64, 5, false, true, 3},
+                                           ConvCase{6, {7, 9, 65}, 17, 3, false, false, 2}));
 
 }  // namespace
 }  // namespace cifar_mpi::cpu

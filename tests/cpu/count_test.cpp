@@ -14,6 +14,8 @@
 namespace cifar_mpi::cpu {
 namespace {
 
+using Tag = dnnl::memory::format_tag;
+
 using engine::ValueCounts;
 using engine::ValueRun;
 using test::expect_counts;
@@ -78,7 +80,6 @@ TEST(Count, DependsNotOnTheNumberOfThreads) {
 
 /// 20 channels in blocks of 16 and 8; of all formats that are used, and of both types.
 TEST(Count, FindsTheValuesAmongThePaddingOfBlockedFormats) {
-  using Tag = dnnl::memory::format_tag;
   constexpr int kBatch = 3;
   const Extent extent{5, 7, 20};
   const auto count = static_cast<std::size_t>(kBatch * extent.count());

@@ -43,8 +43,8 @@ Complex sum_of(const Placement& at, int length, std::pair<int, int> frequency,
 }
 
 /// An image of one vector, [rows, columns, lanes], and its spectrum [slots, 2, lanes].
-struct Fixture {
-  Fixture(int n, VectorSet used, Placement where) : length(n), set(used), lanes(lanes_of(used)) {
+struct TransformFixture {
+  TransformFixture(int n, VectorSet used, Placement where) : length(n), set(used), lanes(lanes_of(used)) {
     place.at = where;
     place.row_step = std::ptrdiff_t{where.columns} * lanes;
     place.column_step = lanes;
@@ -81,7 +81,7 @@ struct Fixture {
 };
 
 /// A fixture's image of 3x3 as [lanes, rows, columns].
-std::vector<float> lanes_first(const Fixture& f) {
+std::vector<float> lanes_first(const TransformFixture& f) {
   std::vector<float> turned(f.values.size());
   for (int place = 0; place < 9; ++place) {
     for (int lane = 0; lane < f.lanes; ++lane) {
@@ -111,7 +111,7 @@ TEST(FourierTransform, OfAnImageIsTheSum) {
   for_all([](int length, VectorSet set) {
     for (const Placement& at :
          {Placement{length, length}, {length - 1, length - 2}, {1, 3}, {2, 1}, {3, 5, length - 1, 2}}) {
-      const Fixture f(length, set, at);
+      const TransformFixture f(length, set, at);
       std::vector<float> spectrum(f.spectrum_floats());
       transforms_for(length, set, Precision::fp32)
           .there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
@@ -133,7 +133,7 @@ TEST(FourierTransform, CountsItsOperations) {
 
 TEST(FourierTransform, OfABf16ImageIsThatOfItsValues) {
   for_all([](int length, VectorSet set) {
-    Fixture f(length, set, {length - 2, length - 3});
+    TransformFixture f(length, set, {length - 2, length - 3});
     std::vector<bf16> image;
     for (float& value : f.values) {
       image.push_back(to_bf16(value));
@@ -149,7 +149,7 @@ TEST(FourierTransform, OfABf16ImageIsThatOfItsValues) {
 TEST(FourierTransform, OfTapsStandsAroundTheOrigin) {
   for_all([](int length, VectorSet set) {
     for (const int kernel : {1, 2, 3, 5, 7}) {
-      const Fixture f(length, set, around_origin(kernel, length));
+      const TransformFixture f(length, set, around_origin(kernel, length));
       std::vector<float> spectrum(f.spectrum_floats());
       transforms_for(length, set, Precision::fp32)
           .there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
@@ -160,7 +160,7 @@ TEST(FourierTransform, OfTapsStandsAroundTheOrigin) {
 
 TEST(FourierTransform, OfImagesReadsLanesApart) {
   for_all([](int length, VectorSet set) {
-    Fixture f(length, set, {3, 3});
+    TransformFixture f(length, set, {3, 3});
     const Transforms transforms = transforms_for(length, set, Precision::fp32);
     const auto spectrum_of = [&](const std::vector<float>& image) {
       std::vector<float> spectrum(f.spectrum_floats());
@@ -177,7 +177,7 @@ TEST(FourierTransform, OfImagesReadsLanesApart) {
 
 TEST(FourierTransform, BackGivesTheImageWithItsBiasesAndReLU) {
   for_all([](int length, VectorSet set) {
-    const Fixture f(length, set, {length - 3, length - 1});
+    const TransformFixture f(length, set, {length - 3, length - 1});
     const Transforms transforms = transforms_for(length, set, Precision::fp32);
     std::vector<float> spectrum(f.spectrum_floats()), back(f.values.size());
     transforms.there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
@@ -199,7 +199,7 @@ TEST(FourierTransform, BackGivesTheImageWithItsBiasesAndReLU) {
 
 TEST(FourierTransform, BackAddsToWhatIsThere) {
   for_all([](int length, VectorSet set) {
-    const Fixture f(length, set, {length - 1, 2, length - 1, 3});
+    const TransformFixture f(length, set, {length - 1, 2, length - 1, 3});
     const std::vector<float> spectrum = testing::noise_of(f.spectrum_floats(), 9);
     const Transforms transforms = transforms_for(length, set, Precision::fp32);
     std::vector<float> alone(f.values.size()), sum = f.values;
@@ -212,7 +212,7 @@ TEST(FourierTransform, BackAddsToWhatIsThere) {
 
 TEST(FourierTransform, BackKeepsWhatIsNotANumberBehindAReLU) {
   for_all([](int length, VectorSet set) {
-    const Fixture f(length, set, {2, 2});
+    const TransformFixture f(length, set, {2, 2});
     const std::vector<float> spectrum(f.spectrum_floats(), std::nanf(""));
     std::vector<float> back(f.values.size());
     transforms_for(length, set, Precision::fp32)
@@ -224,7 +224,7 @@ TEST(FourierTransform, BackKeepsWhatIsNotANumberBehindAReLU) {
 
 TEST(FourierTransform, BackToBf16RoundsToNearest) {
   for_all([](int length, VectorSet set) {
-    const Fixture f(length, set, {length - 2, length - 2});
+    const TransformFixture f(length, set, {length - 2, length - 2});
     std::vector<float> spectrum = testing::noise_of(f.spectrum_floats(), 9), whole(f.values.size());
     std::vector<bf16> half(f.values.size());
     transforms_for(length, set, Precision::fp32)
@@ -238,7 +238,7 @@ TEST(FourierTransform, BackToBf16RoundsToNearest) {
 TEST(FourierTransform, BackToTapsUndoesTheirTransform) {
   for_all([](int length, VectorSet set) {
     for (const int kernel : {1, 3, 4, 5, 7}) {
-      const Fixture f(length, set, around_origin(kernel, length));
+      const TransformFixture f(length, set, around_origin(kernel, length));
       const Transforms transforms = transforms_for(length, set, Precision::fp32);
       std::vector<float> spectrum(f.spectrum_floats()), back(f.values.size());
       transforms.there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());

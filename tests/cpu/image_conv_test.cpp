@@ -21,7 +21,7 @@ using engine::ConvMethod;
 using engine::Precision;
 using reference::Array;
 
-struct Case {
+struct ImageConvCase {
   int batch;
   Extent in;
   int out_channels;
@@ -32,7 +32,7 @@ struct Case {
   bool biases = true;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const ImageConvCase& c, std::ostream* out) {
   *out << c.batch << "x" << to_string(c.in) << " to " << c.out_channels << ", kernel " << c.kernel
        << ", pooling " << c.pool_kernel << "/" << c.pool_stride << (c.relu ? ", relu" : "")
        << (c.biases ? "" : ", no biases");
@@ -77,10 +77,10 @@ Array planes_of(const Array& x, const Extent& in) {
 }
 
 /// A convolution with operands, and what the passes make of them.
-struct Fixture {
+struct ImageConvFixture {
   using Values = Array (*)(std::size_t count, std::uint32_t salt);
 
-  Fixture(const Case& c, VectorSet set, Precision precision, Values values, int threads = 1)
+  ImageConvFixture(const ImageConvCase& c, VectorSet set, Precision precision, Values values, int threads = 1)
       : with_biases(c.biases),
         conv_shape{c.batch, c.in, c.out_channels, c.kernel},
         pool_shape{c.batch, {c.in.height, c.in.width, c.out_channels}, c.pool_kernel, c.pool_stride} {
@@ -147,23 +147,23 @@ struct Fixture {
   Array x, weights, biases, y, pooled, grad, grad_y;
 };
 
-class ImageConvolution : public ::testing::TestWithParam<Case> {};
+class ImageConvolution : public ::testing::TestWithParam<ImageConvCase> {};
 
 // Sums are exact and many values are equal, in bf16 after rounding: the same choices as the reference's are needed too.
 TEST_P(ImageConvolution, GivesTheExactValuesOfTheReferenceInBothPasses) {
-  const Case& c = GetParam();
+  const ImageConvCase& c = GetParam();
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    const Fixture wanted(c, VectorSet::portable, precision, lattice::values);
+    const ImageConvFixture wanted(c, VectorSet::portable, precision, lattice::values);
     const Array grad_weights = wanted.wanted_grad_weights(), grad_biases = wanted.wanted_grad_biases();
     for (const VectorSet set : vector_sets_here()) {
       if (c.out_channels % lanes_of(set) != 0) continue;
       for (const int threads : {1, 3}) {
         const std::string what =
             concat(name_of(set), ", ", to_string(precision), ", ", threads, " threads: ");
-        Fixture f = wanted;
+        ImageConvFixture f = wanted;
         f.use(set);
         f.conv.threads = threads;
-        const Fixture::Passes found = f.run();
+        const ImageConvFixture::Passes found = f.run();
         lattice::expect_equal(found.pooled, wanted.pooled, what + "forward");
         lattice::expect_equal(found.grad_weights, grad_weights, what + "weight gradient");
         lattice::expect_equal(found.grad_biases, grad_biases, what + "bias gradient");
@@ -174,13 +174,14 @@ TEST_P(ImageConvolution, GivesTheExactValuesOfTheReferenceInBothPasses) {
 
 INSTANTIATE_TEST_SUITE_P(
     Sizes, ImageConvolution,
-    ::testing::Values(Case{2, {24, 24, 3}, 64, 5, 3, 2}, Case{17, {8, 8, 3}, 16, 5, 3, 2},
-                      Case{15, {7, 9, 1}, 32, 3, 2, 2}, Case{16, {9, 7, 4}, 16, 7, 3, 2, false},
-                      Case{128, {5, 6, 2}, 16, 3, 3, 3}, Case{1, {13, 11, 3}, 80, 5, 4, 3, true, false},
-                      Case{2, {15, 17, 3}, 48, 3, 4, 4}, Case{2, {6, 5, 3}, 24, 4, 3, 2, false, false},
-                      Case{3, {5, 5, 4}, 12, 6, 2, 1}, Case{2, {7, 7, 1}, 16, 7, 1, 1},
-                      Case{2, {9, 9, 2}, 16, 3, 2, 3}, Case{2, {1, 1, 3}, 16, 5, 3, 2},
-                      Case{2, {2, 3, 3}, 32, 7, 2, 2}, Case{1, {32, 32, 3}, 128, 3, 2, 2}));
+    ::testing::Values(
+        ImageConvCase{2, {24, 24, 3}, 64, 5, 3, 2}, ImageConvCase{17, {8, 8, 3}, 16, 5, 3, 2},
+        ImageConvCase{15, {7, 9, 1}, 32, 3, 2, 2}, ImageConvCase{16, {9, 7, 4}, 16, 7, 3, 2, false},
+        ImageConvCase{128, {5, 6, 2}, 16, 3, 3, 3}, ImageConvCase{1, {13, 11, 3}, 80, 5, 4, 3, true, false},
+        ImageConvCase{2, {15, 17, 3}, 48, 3, 4, 4}, ImageConvCase{2, {6, 5, 3}, 24, 4, 3, 2, false, false},
+        ImageConvCase{3, {5, 5, 4}, 12, 6, 2, 1}, ImageConvCase{2, {7, 7, 1}, 16, 7, 1, 1},
+        ImageConvCase{2, {9, 9, 2}, 16, 3, 2, 3}, ImageConvCase{2, {1, 1, 3}, 16, 5, 3, 2},
+        ImageConvCase{2, {2, 3, 3}, 32, 7, 2, 2}, ImageConvCase{1, {32, 32, 3}, 128, 3, 2, 2}));
 
 Array noise(std::size_t count, std::uint32_t salt) {
   const std::vector<float> values = testing::noise_of(count, salt);
@@ -190,8 +191,8 @@ Array noise(std::size_t count, std::uint32_t salt) {
 // A sum of k terms of random sign is off by about eps·sqrt(k) of its size.
 TEST(ImageConv, OfTheTutorialErrsAsItsSumsAreLong) {
   for (const VectorSet set : vector_sets_here()) {
-    const Fixture f({16, {24, 24, 3}, 64, 5, 3, 2}, set, Precision::fp32, noise);
-    const Fixture::Passes found = f.run();
+    const ImageConvFixture f({16, {24, 24, 3}, 64, 5, 3, 2}, set, Precision::fp32, noise);
+    const ImageConvFixture::Passes found = f.run();
     EXPECT_LE(relative_distance(found.pooled, f.pooled), testing::kFp32Unit * std::sqrt(75.0))
         << name_of(set);
     EXPECT_LE(relative_distance(found.grad_weights, f.wanted_grad_weights()),
@@ -202,7 +203,7 @@ TEST(ImageConv, OfTheTutorialErrsAsItsSumsAreLong) {
 
 TEST(ImageConv, PassesOnWhatIsNotANumber) {
   for (const VectorSet set : vector_sets_here()) {
-    Fixture f({1, {6, 6, 3}, 16, 3, 3, 2}, set, Precision::fp32, noise);
+    ImageConvFixture f({1, {6, 6, 3}, 16, 3, 3, 2}, set, Precision::fp32, noise);
     for (std::size_t tap = 0; tap < 27; ++tap) f.weights[tap * 16 + 5] = kNaN;
     const Array found = f.run().pooled;
     for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(std::isnan(found[i]), i % 16 == 5) << i;

@@ -13,7 +13,7 @@ using reference::Array;
 using Type = dnnl::memory::data_type;
 using Tag = dnnl::memory::format_tag;
 
-struct Case {
+struct LinearCase {
   int batch;
   Extent in;
   int outputs;
@@ -21,13 +21,13 @@ struct Case {
   bool logits;  ///< fp32 output in every precision
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const LinearCase& c, std::ostream* out) {
   *out << c.batch << "x" << to_string(c.in) << " to " << c.outputs << (c.relu ? ", relu" : "")
        << (c.logits ? ", logits" : "");
 }
 
-struct Fixture {
-  Fixture(const Case& c, Precision asked)
+struct LinearFixture {
+  LinearFixture(const LinearCase& c, Precision asked)
       : precision(asked),
         dst_precision(c.logits ? Precision::fp32 : asked),
         shape{c.batch, c.in.count(), c.outputs} {
@@ -69,11 +69,11 @@ struct Fixture {
   Array x, weights, biases, grad_y;
 };
 
-class LinearLayer : public ::testing::TestWithParam<Case> {};
+class LinearLayer : public ::testing::TestWithParam<LinearCase> {};
 
 TEST_P(LinearLayer, GivesTheExactSumsOfTheReference) {
   for (const Precision precision : lattice::precisions_here()) {
-    const Fixture s(GetParam(), precision);
+    const LinearFixture s(GetParam(), precision);
     const lattice::Tensor src = s.tensor(s.affine.src, s.plain_src, s.x);
     const lattice::Tensor w = s.tensor(s.affine.forward_weights.desc, s.plain_weights, s.weights);
     const lattice::Tensor b = s.tensor(s.affine.bias, s.affine.bias, s.biases);
@@ -91,7 +91,7 @@ TEST_P(LinearLayer, GivesTheExactSumsOfTheReference) {
 
 TEST_P(LinearLayer, GivesTheExactGradientsOfTheReference) {
   for (const Precision precision : lattice::precisions_here()) {
-    const Fixture s(GetParam(), precision);
+    const LinearFixture s(GetParam(), precision);
     const std::string text = concat(to_string(precision));
     const lattice::Tensor src = s.tensor(s.affine.src, s.plain_src, s.x);
     const lattice::Tensor grad_dst = s.tensor(s.affine.grad_dst, s.plain_dst, s.grad_y);
@@ -118,11 +118,13 @@ TEST_P(LinearLayer, GivesTheExactGradientsOfTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sizes, LinearLayer,
-    ::testing::Values(Case{5, {6, 6, 64}, 384, true, false}, Case{128, {1, 1, 192}, 10, false, true},
-                      Case{3, {2, 3, 5}, 65, true, false}, Case{1, {1, 1, 17}, 7, false, true},
-                      Case{33, {1, 1, 65}, 16, false, false}, Case{2, {7, 9, 3}, 10, false, true}));
+INSTANTIATE_TEST_SUITE_P(Sizes, LinearLayer,
+                         ::testing::Values(LinearCase{5, {6, 6, 64}, 384, true, false},
+                                           LinearCase{128, {1, 1, 192}, 10, false, true},
+                                           LinearCase{3, {2, 3, 5}, 65, true, false},
+                                           LinearCase{1, {1, 1, 17}, 7, false, true},
+                                           LinearCase{33, {1, 1, 65}, 16, false, false},
+                                           LinearCase{2, {7, 9, 3}, 10, false, true}));
 
 }  // namespace
 }  // namespace cifar_mpi::cpu

@@ -21,7 +21,7 @@ using engine::Precision;
 using testing::kBf16Unit;
 using testing::kFp32Unit;
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kBatch = 300;
 constexpr int kClasses = 10;
@@ -32,7 +32,7 @@ constexpr std::uint64_t kGlobalBatch = 1200;
 /// A batch with every kind of row: ordinary, huge, equal logits, without a label. What stands behind the
 /// classes is NaN.
 struct Batch {
-  Batch() : logits(kBatch * kStride, kNaN), labels(kBatch), control(16) {
+  Batch() : logits(kBatch * kStride, kNotANumber), labels(kBatch), control(16) {
     for (std::size_t i = 0; i < kBatch; ++i) {
       labels[i] = static_cast<std::uint8_t>(i % 17 == 3 ? 255 : i % 23 == 5 ? kClasses : (i * 7) % kClasses);
       for (std::size_t j = 0; j < kClasses; ++j) {
@@ -141,7 +141,7 @@ TEST(TrainLoss, LeavesTheSameBitsWithAnyNumberOfThreads) {
 }
 
 TEST(TrainLoss, IsNotFiniteWhenALogitIsNot) {
-  for (const float bad : {kNaN, kInfinity}) {
+  for (const float bad : {kNotANumber, kInfinity}) {
     for (const std::size_t column : {0, 4, 9}) {
       Batch batch;
       batch.labels[11] = 4;
@@ -176,7 +176,7 @@ TEST(EvaluateLoss, EqualsTheReferenceAndPredictsTheFirstOfEquals) {
 
 TEST(EvaluateLoss, PredictsSomeClassForNaN) {
   Batch batch;
-  for (std::size_t j = 0; j < kClasses; ++j) batch.logits[j] = kNaN;
+  for (std::size_t j = 0; j < kClasses; ++j) batch.logits[j] = kNotANumber;
   std::vector<std::uint8_t> predictions(kBatch, 99);
   float loss_sum = 0.0f;
   engine::EvaluateBinding binding;

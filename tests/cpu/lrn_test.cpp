@@ -79,21 +79,21 @@ class Activation {
   std::vector<std::byte> bytes_;
 };
 
-struct Case {
+struct LrnCase {
   LocalResponseNorm layer;
   LrnShape shape;
   Precision precision = Precision::fp32;
 };
 
-std::string text(const Case& c) {
+std::string lrn_text(const LrnCase& c) {
   return concat(c.shape.channels, " channels, ", c.shape.pixels, " pixels, block ", c.shape.src_block, " to ",
                 c.shape.dst_block, ", radius ", c.layer.depth_radius, ", bias ", c.layer.bias, ", beta ",
                 c.layer.beta, ", ", to_string(c.precision));
 }
 
 /// Both element types, every pair of block sizes that oneDNN gives, exponents with and without a fast path.
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<LrnCase> lrn_cases() {
+  std::vector<LrnCase> all;
   const auto add = [&](const LocalResponseNorm& layer, const LrnShape& shape) {
     for (const Precision precision : {Precision::fp32, Precision::bf16})
       all.push_back({layer, shape, precision});
@@ -122,8 +122,8 @@ std::vector<Case> cases() {
 double roundings(const LocalResponseNorm& layer) { return 2.0 * (2.0 * layer.depth_radius + 1.0) + 16.0; }
 
 TEST(LrnForward, EqualsTheReferenceForAnyBlockSizeAndElementType) {
-  for (const Case& c : cases()) {
-    SCOPED_TRACE(text(c));
+  for (const LrnCase& c : lrn_cases()) {
+    SCOPED_TRACE(lrn_text(c));
     Activation src(c.shape, c.shape.src_block, c.precision), dst(c.shape, c.shape.dst_block, c.precision);
     src.set(testing::noise_of(count_of(c.shape), 1, 2.0f));
     testing::run_audited(plan_lrn_forward("lrn", c.layer, c.shape, c.precision, src.data(), dst.data()),
@@ -139,7 +139,7 @@ TEST(LrnForward, EqualsTheReferenceForAnyBlockSizeAndElementType) {
 
 /// |g_c|·s_c^(−beta) + 2·alpha·beta·|x_c|·Σ |g·x|·s^(−beta−1): what rounding errors of the gradient are
 /// relative to.
-Array gradient_magnitude(const Case& c, const Array& x, const Array& g) {
+Array gradient_magnitude(const LrnCase& c, const Array& x, const Array& g) {
   const int channels = c.shape.channels, radius = c.layer.depth_radius;
   Array base(x.size()), magnitude(x.size());
   const auto each = [&](auto visit) {
@@ -161,8 +161,8 @@ Array gradient_magnitude(const Case& c, const Array& x, const Array& g) {
   return magnitude;
 }
 
-void expect_backward(const Case& c, const std::vector<float>& x_values, bool mask_relu) {
-  SCOPED_TRACE(text(c));
+void expect_backward(const LrnCase& c, const std::vector<float>& x_values, bool mask_relu) {
+  SCOPED_TRACE(lrn_text(c));
   Activation src(c.shape, c.shape.src_block, c.precision), grad_src(c.shape, c.shape.src_block, c.precision);
   Activation grad_dst(c.shape, c.shape.dst_block, c.precision);
   src.set(x_values);
@@ -184,11 +184,12 @@ void expect_backward(const Case& c, const std::vector<float>& x_values, bool mas
 }
 
 TEST(LrnBackward, EqualsTheReferenceForAnyBlockSizeAndElementType) {
-  for (const Case& c : cases()) expect_backward(c, testing::noise_of(count_of(c.shape), 1, 2.0f), false);
+  for (const LrnCase& c : lrn_cases())
+    expect_backward(c, testing::noise_of(count_of(c.shape), 1, 2.0f), false);
 }
 
 TEST(LrnBackward, WithTheMaskIsZeroWhereTheReluGaveZero) {
-  for (const Case& c : cases()) {
+  for (const LrnCase& c : lrn_cases()) {
     std::vector<float> x = testing::noise_of(count_of(c.shape), 3, 2.0f);
     for (std::size_t i = 0; i < x.size(); i += 3) x[i] = 0.0f;
     expect_backward(c, x, true);
@@ -196,8 +197,8 @@ TEST(LrnBackward, WithTheMaskIsZeroWhereTheReluGaveZero) {
 }
 
 TEST(LrnBackward, MayReplaceItsSource) {
-  for (const Case& c : cases()) {
-    SCOPED_TRACE(text(c));
+  for (const LrnCase& c : lrn_cases()) {
+    SCOPED_TRACE(lrn_text(c));
     Activation src(c.shape, c.shape.src_block, c.precision), apart(c.shape, c.shape.src_block, c.precision);
     Activation grad_dst(c.shape, c.shape.dst_block, c.precision);
     src.set(testing::noise_of(count_of(c.shape), 9, 2.0f));
@@ -211,14 +212,14 @@ TEST(LrnBackward, MayReplaceItsSource) {
 }
 
 TEST(LrnBackward, IsFiniteBesideLanesThatAreNoChannelWithoutABias) {
-  const Case c{{"lrn", 4, 0.0f, 1.0f, 0.75f}, {2, 9, 5, 5, 5}};
+  const LrnCase c{{"lrn", 4, 0.0f, 1.0f, 0.75f}, {2, 9, 5, 5, 5}};
   std::vector<float> x = testing::noise_of(count_of(c.shape), 8, 2.0f);
   for (std::size_t i = 4; i < x.size(); i += 5) x[i] = 0.0f;  // the lane four behind it has s = 0
   expect_backward(c, x, false);
 }
 
 TEST(LrnBackward, IsTheSlopeOfTheForwardPass) {
-  const Case c{{"lrn", 4, 1.0f, 0.3f, 0.75f}, {1, 5, 16, 16, 16}};
+  const LrnCase c{{"lrn", 4, 1.0f, 0.3f, 0.75f}, {1, 5, 16, 16, 16}};
   Activation src(c.shape, 16, c.precision), grad_dst(c.shape, 16, c.precision),
       grad_src(c.shape, 16, c.precision);
   src.set(testing::noise_of(count_of(c.shape), 4, 2.0f));
@@ -247,7 +248,7 @@ TEST(LrnBackward, IsTheSlopeOfTheForwardPass) {
 }
 
 TEST(LrnBackward, LeavesTheSameBitsWithAnyNumberOfThreads) {
-  const Case c{{"lrn", 4, 1.0f, 0.3f, 0.75f}, {7, 19, 64, 16, 64}};
+  const LrnCase c{{"lrn", 4, 1.0f, 0.3f, 0.75f}, {7, 19, 64, 16, 64}};
   std::vector<std::byte> first;
   for (const int threads : {1, 2, 3}) {
     const testing::Threads with(threads);

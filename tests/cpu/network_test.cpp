@@ -24,7 +24,7 @@ using engine::ConvMethod;
 using engine::Precision;
 using engine::RunnerKind;
 
-constexpr double kEps32 = 0x1.0p-24;  // one rounding to nearest
+constexpr double kFloatEps = 0x1.0p-24;  // one rounding to nearest
 constexpr double kEpsBf16 = 0x1.0p-9;
 
 /// 20 channels of the second convolution fill no block of a blocked format.
@@ -55,7 +55,7 @@ TEST(Network, HasTheReferenceGradientsForEveryOrderOfLayers) {
         NetworkRun run({.net = net, .batch = batch, .conv = conv});
         const auto wanted = run.wanted();
         run.run(run.train_program());
-        expect_reference_gradients(run, wanted, relative_tolerance(net, kEps32));
+        expect_reference_gradients(run, wanted, relative_tolerance(net, kFloatEps));
       }
     }
   }
@@ -69,7 +69,7 @@ TEST(Network, HasTheReferenceGradientsOfRandomGraphs) {
     NetworkRun run({.net = net, .batch = i % 5 == 0 ? 20 : 3});
     const auto wanted = run.wanted();
     run.run(run.train_program());
-    expect_reference_gradients(run, wanted, relative_tolerance(net, kEps32));
+    expect_reference_gradients(run, wanted, relative_tolerance(net, kFloatEps));
   }
 }
 
@@ -77,7 +77,7 @@ TEST(Network, HasTheReferenceGradientsOfTheTutorial) {
   NetworkRun run({.net = model::make_model("tutorial", {24, 24, 3}, 10), .batch = 3});
   const auto wanted = run.wanted();
   run.run(run.train_program());
-  expect_reference_gradients(run, wanted, relative_tolerance(run.spec.net, kEps32));
+  expect_reference_gradients(run, wanted, relative_tolerance(run.spec.net, kFloatEps));
 }
 
 TEST(Network, HasTheReferenceGradientsAndStatisticsOfResidualNetworks) {
@@ -87,7 +87,7 @@ TEST(Network, HasTheReferenceGradientsAndStatisticsOfResidualNetworks) {
       NetworkRun run({.net = net, .batch = batch});
       const auto wanted = run.wanted();
       run.run(run.train_program());
-      expect_reference_gradients(run, wanted, relative_tolerance(net, kEps32));
+      expect_reference_gradients(run, wanted, relative_tolerance(net, kFloatEps));
     }
   }
 }
@@ -108,7 +108,7 @@ TEST(Network, HasTheReferenceGradientsOfResNet20) {
   NetworkRun run({.net = model::make_model("resnet20", {32, 32, 3}, 10), .batch = 3});
   const auto wanted = run.wanted();
   run.run(run.train_program());
-  expect_reference_gradients(run, wanted, relative_tolerance(run.spec.net, kEps32));
+  expect_reference_gradients(run, wanted, relative_tolerance(run.spec.net, kFloatEps));
 }
 
 /// Without the roundings of bf16 training in the reference its test would be blunt: they send a few per cent
@@ -123,7 +123,7 @@ reference::Array to_bf16_values(reference::Array values) {
 // decides a pooling when another of the 9 in its window lies within two roundings (2^-7) of it, and then a
 // whole gradient goes elsewhere; in length that is the square root of its share.
 double bf16_tolerance(const model::NetSpec& net) {
-  const double undecided = relative_tolerance(net, kEps32) / kEpsBf16;
+  const double undecided = relative_tolerance(net, kFloatEps) / kEpsBf16;
   return std::sqrt(undecided * 9.0 * 0x1.0p-7);
 }
 
@@ -166,7 +166,7 @@ TEST(Network, RoundsInBf16BehindBatchNormNoMoreThanTheReference) {
 }
 
 /// The bytes that a training step and an evaluation leave.
-std::vector<std::byte> results_of(const RunSpec& spec, RunnerKind kind) {
+std::vector<std::byte> bytes_after(const RunSpec& spec, RunnerKind kind) {
   NetworkRun run(spec);
   run.run(run.train_program(), kind);
   std::vector<std::byte> bytes(run.reduced.data(), run.reduced.data() + run.reduced.size());
@@ -190,7 +190,7 @@ TEST(Network, DeclaresEveryByteItTouches) {
       for (const int batch : {3, 20}) {
         for (const ConvMethod conv : {ConvMethod::automatic, ConvMethod::direct}) {
           const RunSpec spec{.net = net, .batch = batch, .precision = precision, .conv = conv};
-          EXPECT_TRUE(results_of(spec, RunnerKind::audit) == results_of(spec, RunnerKind::serial))
+          EXPECT_TRUE(bytes_after(spec, RunnerKind::audit) == bytes_after(spec, RunnerKind::serial))
               << net.name << ", batch " << batch << ", " << to_string(precision);
         }
       }
@@ -201,7 +201,7 @@ TEST(Network, DeclaresEveryByteItTouches) {
 TEST(Network, DeclaresEveryByteItTouchesInRandomGraphs) {
   for (std::uint64_t seed = 200; seed < 230; ++seed) {
     const RunSpec spec{.net = test::RandomNetwork(seed).make(), .batch = 3};
-    EXPECT_TRUE(results_of(spec, RunnerKind::audit) == results_of(spec, RunnerKind::serial))
+    EXPECT_TRUE(bytes_after(spec, RunnerKind::audit) == bytes_after(spec, RunnerKind::serial))
         << spec.net.name << '\n'
         << model::summary(spec.net);
   }
@@ -242,7 +242,7 @@ TEST(Network, PredictsWhatTheReferencePredicts) {
     const auto loss = reference::softmax_cross_entropy(net.classes, logits, labels, 1.0);
     run.run(run.evaluate_program());
     const double worst_size = loss.samples * std::log(net.classes);
-    EXPECT_NEAR(run.loss_sum, loss.sum, relative_tolerance(net, kEps32) * worst_size) << net.name;
+    EXPECT_NEAR(run.loss_sum, loss.sum, relative_tolerance(net, kFloatEps) * worst_size) << net.name;
     double correct = 0.0;
     for (std::size_t i = 0; i < labels.size(); ++i) correct += run.predictions[i] == labels[i] ? 1.0 : 0.0;
     EXPECT_EQ(correct, loss.correct) << net.name;
@@ -286,7 +286,7 @@ TEST(Network, NeedsNoReferenceLoopForImagesOfOneToFourChannels) {
       if (batch > 3) continue;
       const auto wanted = run.wanted();
       run.run(run.train_program());
-      expect_reference_gradients(run, wanted, relative_tolerance(net, kEps32));
+      expect_reference_gradients(run, wanted, relative_tolerance(net, kFloatEps));
     }
   }
 }

@@ -21,7 +21,7 @@ using reference::Array;
 using Type = dnnl::memory::data_type;
 using Tag = dnnl::memory::format_tag;
 
-struct Case {
+struct PoolCase {
   int batch;
   Extent in;
   int kernel;
@@ -29,7 +29,7 @@ struct Case {
   Tag format;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const PoolCase& c, std::ostream* out) {
   *out << c.batch << "x" << to_string(c.in) << ", kernel " << c.kernel << ", stride " << c.stride
        << ", format "
        << (c.format == Tag::nhwc   ? "nhwc"
@@ -37,7 +37,7 @@ void PrintTo(const Case& c, std::ostream* out) {
                                    : "blocked");
 }
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kPoolNaN = std::numeric_limits<float>::quiet_NaN();
 
 /// Few different values, so that most windows have several largest ones.
 Array with_ties(std::size_t count, std::uint32_t salt) {
@@ -54,8 +54,8 @@ Array exact_gradients(std::size_t count) {
 }
 
 /// One pooling with memory for all of its operands.
-struct Fixture {
-  Fixture(const Case& c, Precision precision)
+struct PoolFixture {
+  PoolFixture(const PoolCase& c, Precision precision)
       : shape{c.batch, c.in, c.kernel, c.stride},
         src(activations(c.batch, c.in, data_type_of(precision), c.format),
             activations(c.batch, c.in, Type::f32, Tag::nhwc)),
@@ -105,11 +105,11 @@ std::vector<VectorSet> sets_for(const Pool& pool) {
   return sets;
 }
 
-class MaxPooling : public ::testing::TestWithParam<Case> {};
+class MaxPooling : public ::testing::TestWithParam<PoolCase> {};
 
 TEST_P(MaxPooling, GivesTheReferencesValuesAndGradientsOfTheFirstMaximum) {
   for (const Precision precision : lattice::precisions_here()) {
-    Fixture f(GetParam(), precision);
+    PoolFixture f(GetParam(), precision);
     const Array x = with_ties(f.inputs(), 1), grad_y = exact_gradients(f.outputs());
     const Array wanted = reference::pool_forward(f.shape, x);
     const Array wanted_grad = reference::pool_grad_x(f.shape, x, grad_y);
@@ -130,7 +130,7 @@ TEST_P(MaxPooling, GivesTheReferencesValuesAndGradientsOfTheFirstMaximum) {
 
 TEST_P(MaxPooling, HasTheSameBitsWithAnyVectorsAndThreads) {
   for (const Precision precision : lattice::precisions_here()) {
-    Fixture f(GetParam(), precision);
+    PoolFixture f(GetParam(), precision);
     const std::vector<float> x = testing::noise_of(f.inputs(), 1), grad_y = testing::noise_of(f.outputs(), 2);
     f.src.set(f.dnnl, {x.begin(), x.end()});
     f.grad_dst.set(f.dnnl, {grad_y.begin(), grad_y.end()});
@@ -153,24 +153,25 @@ TEST_P(MaxPooling, HasTheSameBitsWithAnyVectorsAndThreads) {
 
 INSTANTIATE_TEST_SUITE_P(
     Sizes, MaxPooling,
-    ::testing::Values(Case{2, {12, 12, 64}, 3, 2, Tag::nhwc}, Case{2, {16, 16, 64}, 3, 2, Tag::nChw16c},
-                      Case{3, {7, 9, 65}, 3, 2, Tag::nhwc}, Case{17, {7, 9, 3}, 2, 2, Tag::nhwc},
-                      Case{1, {7, 9, 4}, 3, 2, Tag::nchw}, Case{2, {9, 7, 20}, 3, 2, Tag::nChw16c},
-                      Case{17, {5, 5, 16}, 3, 1, Tag::nhwc}, Case{2, {7, 7, 16}, 2, 3, Tag::nhwc},
-                      Case{2, {6, 6, 16}, 5, 2, Tag::nhwc}, Case{2, {1, 1, 8}, 3, 2, Tag::nhwc},
-                      Case{1, {11, 13, 1}, 5, 1, Tag::nhwc}, Case{2, {8, 5, 24}, 5, 3, Tag::nChw8c},
-                      Case{17, {3, 4, 9}, 2, 1, Tag::nhwc}, Case{1, {5, 6, 33}, 3, 3, Tag::nhwc},
-                      Case{2, {20, 17, 8}, 16, 1, Tag::nhwc}, Case{2, {2, 3, 7}, 5, 2, Tag::nhwc}));
+    ::testing::Values(PoolCase{2, {12, 12, 64}, 3, 2, Tag::nhwc},
+                      PoolCase{2, {16, 16, 64}, 3, 2, Tag::nChw16c}, PoolCase{3, {7, 9, 65}, 3, 2, Tag::nhwc},
+                      PoolCase{17, {7, 9, 3}, 2, 2, Tag::nhwc}, PoolCase{1, {7, 9, 4}, 3, 2, Tag::nchw},
+                      PoolCase{2, {9, 7, 20}, 3, 2, Tag::nChw16c}, PoolCase{17, {5, 5, 16}, 3, 1, Tag::nhwc},
+                      PoolCase{2, {7, 7, 16}, 2, 3, Tag::nhwc}, PoolCase{2, {6, 6, 16}, 5, 2, Tag::nhwc},
+                      PoolCase{2, {1, 1, 8}, 3, 2, Tag::nhwc}, PoolCase{1, {11, 13, 1}, 5, 1, Tag::nhwc},
+                      PoolCase{2, {8, 5, 24}, 5, 3, Tag::nChw8c}, PoolCase{17, {3, 4, 9}, 2, 1, Tag::nhwc},
+                      PoolCase{1, {5, 6, 33}, 3, 3, Tag::nhwc}, PoolCase{2, {20, 17, 8}, 16, 1, Tag::nhwc},
+                      PoolCase{2, {2, 3, 7}, 5, 2, Tag::nhwc}));
 
 bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 // As in the reference: what is not a number is the maximum of a window that begins with it, and of no other.
 TEST(MaxPool, TreatsWhatIsNotANumberAsTheReferenceDoes) {
   for (const Precision precision : lattice::precisions_here()) {
-    Fixture f({2, {7, 9, 20}, 3, 2, Tag::nhwc}, precision);
+    PoolFixture f({2, {7, 9, 20}, 3, 2, Tag::nhwc}, precision);
     Array x = with_ties(f.inputs(), 1);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      if (random4(5, RandomPurpose::synthetic, i, 0)[0] % 3 == 0) x[i] = kNaN;
+      if (random4(5, RandomPurpose::synthetic, i, 0)[0] % 3 == 0) x[i] = kPoolNaN;
     }
     const Array grad_y = exact_gradients(f.outputs());
     f.src.set(f.dnnl, x);
@@ -189,7 +190,7 @@ TEST(MaxPool, TreatsWhatIsNotANumberAsTheReferenceDoes) {
 
 // What is not declared is overwritten while a task runs, so it would give other results.
 TEST(MaxPool, DeclaresTheBytesItTouches) {
-  Fixture f({2, {5, 7, 20}, 3, 2, Tag::nhwc}, Precision::fp32);
+  PoolFixture f({2, {5, 7, 20}, 3, 2, Tag::nhwc}, Precision::fp32);
   const Array x = with_ties(f.inputs(), 1), grad_y = exact_gradients(f.outputs());
   f.src.set(f.dnnl, x);
   f.grad_dst.set(f.dnnl, grad_y);

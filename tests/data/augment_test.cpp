@@ -11,7 +11,7 @@
 namespace cifar_mpi::data {
 namespace {
 
-constexpr std::uint64_t kSeed = 5;
+constexpr std::uint64_t kAugmentSeed = 5;
 constexpr double kHalfUlp = 0x1.0p-24;  // relative rounding error of one fp32 operation
 
 AugmentSpec tutorial() {
@@ -78,7 +78,7 @@ TEST(DrawAugment, CoversAllCropPositionsAboutEvenly) {
   const int draws = 81000;
   std::vector<int> count(81);
   for (int i = 0; i < draws; ++i) {
-    const AugmentDraw draw = draw_augment(spec, kSeed, 0, static_cast<std::uint64_t>(i));
+    const AugmentDraw draw = draw_augment(spec, kAugmentSeed, 0, static_cast<std::uint64_t>(i));
     ASSERT_GE(std::min(draw.top, draw.left), 0);
     ASSERT_LE(std::max(draw.top, draw.left), 8);
     ++count[static_cast<std::size_t>(draw.top * 9 + draw.left)];
@@ -94,7 +94,7 @@ TEST(DrawAugment, FlipsAboutHalfAndSpreadsTheContrast) {
   int flips = 0;
   double sum = 0.0, square_sum = 0.0;
   for (int i = 0; i < draws; ++i) {
-    const AugmentDraw draw = draw_augment(spec, kSeed, 3, static_cast<std::uint64_t>(i));
+    const AugmentDraw draw = draw_augment(spec, kAugmentSeed, 3, static_cast<std::uint64_t>(i));
     flips += draw.flip ? 1 : 0;
     sum += draw.contrast;
     square_sum += draw.contrast * draw.contrast;
@@ -123,15 +123,15 @@ TEST(DrawAugment, ChangesWithPassSampleAndSeed) {
 
 TEST(DrawAugment, DoesNotDependOnTheNumberOfRanks) {
   const AugmentSpec spec = tutorial();
-  const SampleOrder alone(Shuffle::global, kSeed, 500, 0, 1, 84);
+  const SampleOrder alone(Shuffle::global, kAugmentSeed, 500, 0, 1, 84);
   for (const int ranks : {2, 3, 4, 7}) {
     for (std::uint64_t place = 0; place < 84; ++place) {
       const auto batch = static_cast<std::uint64_t>(84 / ranks);
-      const SampleOrder order(Shuffle::global, kSeed, 500, static_cast<int>(place / batch), ranks,
+      const SampleOrder order(Shuffle::global, kAugmentSeed, 500, static_cast<int>(place / batch), ranks,
                               static_cast<int>(batch));
       const SampleRef one = alone.at(9, place), other = order.at(9, place % batch);
-      const AugmentDraw a = draw_augment(spec, kSeed, one.epoch, one.id);
-      const AugmentDraw b = draw_augment(spec, kSeed, other.epoch, other.id);
+      const AugmentDraw a = draw_augment(spec, kAugmentSeed, one.epoch, one.id);
+      const AugmentDraw b = draw_augment(spec, kAugmentSeed, other.epoch, other.id);
       ASSERT_EQ(a.top, b.top);
       ASSERT_EQ(a.left, b.left);
       ASSERT_EQ(a.flip, b.flip);
@@ -143,7 +143,7 @@ TEST(DrawAugment, DoesNotDependOnTheNumberOfRanks) {
 TEST(DrawAugment, TakesTheCentreForEvaluation) {
   AugmentSpec spec = tutorial();
   spec.kind = Augment::none;
-  const AugmentDraw draw = draw_augment(spec, kSeed, 7, 11);
+  const AugmentDraw draw = draw_augment(spec, kAugmentSeed, 7, 11);
   EXPECT_EQ(draw.top, 4);
   EXPECT_EQ(draw.left, 4);
   EXPECT_FALSE(draw.flip);
@@ -156,7 +156,7 @@ TEST(DrawAugment, MovesACropByUpToThePadInEachDirection) {
   int count[5][5] = {}, flips = 0;
   const int draws = 25'000;
   for (int i = 0; i < draws; ++i) {
-    const AugmentDraw draw = draw_augment(spec, kSeed, 0, static_cast<std::uint64_t>(i));
+    const AugmentDraw draw = draw_augment(spec, kAugmentSeed, 0, static_cast<std::uint64_t>(i));
     ASSERT_LE(std::abs(draw.top), 2);
     ASSERT_LE(std::abs(draw.left - 1), 2);
     ++count[draw.top + 2][draw.left + 1];
@@ -174,14 +174,14 @@ TEST(DrawAugment, ShowsEveryImageInBothOrientationsInEveryTwoEpochs) {
   spec.flip = Flip::alternate;
   int flips = 0;
   for (std::uint64_t id = 0; id < 10'000; ++id) {
-    const bool first = draw_augment(spec, kSeed, 4, id).flip;
-    EXPECT_NE(first, draw_augment(spec, kSeed, 5, id).flip);
-    EXPECT_EQ(first, draw_augment(spec, kSeed, 6, id).flip);
+    const bool first = draw_augment(spec, kAugmentSeed, 4, id).flip;
+    EXPECT_NE(first, draw_augment(spec, kAugmentSeed, 5, id).flip);
+    EXPECT_EQ(first, draw_augment(spec, kAugmentSeed, 6, id).flip);
     flips += first ? 1 : 0;
   }
   EXPECT_NEAR(flips, 5'000, 5.0 * 50.0);
   spec.flip = Flip::off;
-  for (std::uint64_t id = 0; id < 100; ++id) EXPECT_FALSE(draw_augment(spec, kSeed, 4, id).flip);
+  for (std::uint64_t id = 0; id < 100; ++id) EXPECT_FALSE(draw_augment(spec, kAugmentSeed, 4, id).flip);
 }
 
 TEST(DrawAugment, PutsTheMiddleOfACutAnywhere) {
@@ -190,7 +190,7 @@ TEST(DrawAugment, PutsTheMiddleOfACutAnywhere) {
   int cut[8][8] = {};
   const int draws = 6'400;
   for (int i = 0; i < draws; ++i) {
-    const AugmentDraw draw = draw_augment(spec, kSeed, 0, static_cast<std::uint64_t>(i));
+    const AugmentDraw draw = draw_augment(spec, kAugmentSeed, 0, static_cast<std::uint64_t>(i));
     for (int y = 0; y < 8; ++y) {
       for (int x = 0; x < 8; ++x) cut[y][x] += draw.is_cut(spec, y, x) ? 1 : 0;
     }
@@ -257,7 +257,7 @@ TEST(AffineMap, EqualsTheDistortionsOneAfterAnother) {
     for (std::uint64_t id = 0; id < 50; ++id) {
       const std::vector<std::uint8_t> image = random_image(source, id);
       const double brightness = 126.0 * uniform01(random4(id, RandomPurpose::synthetic, 0, 1)[0]) - 63.0;
-      expect_map_matches(spec, draw_augment(spec, kSeed, 0, id), brightness, image);
+      expect_map_matches(spec, draw_augment(spec, kAugmentSeed, 0, id), brightness, image);
     }
   }
 }
@@ -265,7 +265,7 @@ TEST(AffineMap, EqualsTheDistortionsOneAfterAnother) {
 TEST(AffineMap, EqualsThemForImagesOfAlmostOneColour) {
   AugmentSpec spec = tutorial();
   for (std::uint64_t id = 0; id < 50; ++id) {
-    expect_map_matches(spec, draw_augment(spec, kSeed, 0, id), 31.0, random_image(spec.source, id, 2));
+    expect_map_matches(spec, draw_augment(spec, kAugmentSeed, 0, id), 31.0, random_image(spec.source, id, 2));
   }
 }
 

@@ -21,7 +21,7 @@ std::pair<Samples, Samples> make_samples() {
   return both;
 }
 
-Samples part_of(const Samples& all, std::uint64_t begin, std::uint64_t end) {
+Samples slice_of(const Samples& all, std::uint64_t begin, std::uint64_t end) {
   const auto at = [](std::uint64_t i) { return static_cast<std::ptrdiff_t>(i); };
   return {{all.images.begin() + at(begin * kImageBytes), all.images.begin() + at(end * kImageBytes)},
           {all.labels.begin() + at(begin), all.labels.begin() + at(end)}};
@@ -38,7 +38,7 @@ TEST(Fingerprint, AddsUpToTheSameOverAnyPartition) {
     std::uint64_t sum = 0;
     for (std::uint64_t rank = 0; rank < ranks; ++rank) {
       const Shard shard = shard_of(kCount, rank, ranks);
-      sum += fingerprint(part_of(all, shard.first, shard.first + shard.count), shard.first);
+      sum += fingerprint(slice_of(all, shard.first, shard.first + shard.count), shard.first);
     }
     EXPECT_EQ(sum, whole) << ranks;
   }
@@ -93,9 +93,9 @@ TEST(Summarize, NamesWhatDiffersBetweenTwoFiles) {
     EXPECT_NE(was->second, is->second);
   };
   expect_changed("the number of training images",
-                 [](auto&, Samples& train, auto&) { train = part_of(train, 0, kCount - 1); });
+                 [](auto&, Samples& train, auto&) { train = slice_of(train, 0, kCount - 1); });
   expect_changed("the number of test images",
-                 [](auto&, auto&, Samples& test) { test = part_of(test, 0, test.labels.size() - 1); });
+                 [](auto&, auto&, Samples& test) { test = slice_of(test, 0, test.labels.size() - 1); });
   expect_changed("the shape of the images", [](auto& info, auto&, auto&) { info.image = {4, 5, 3}; });
   expect_changed("the name of class 2", [](auto& info, auto&, auto&) { info.label_names[2] = "eel"; });
   expect_changed("the hash of the training labels",

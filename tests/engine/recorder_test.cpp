@@ -16,7 +16,7 @@
 namespace cifar_mpi::engine {
 namespace {
 
-constexpr RunnerKind kKinds[] = {RunnerKind::serial, RunnerKind::lanes, RunnerKind::audit};
+constexpr RunnerKind kHostKinds[] = {RunnerKind::serial, RunnerKind::lanes, RunnerKind::audit};
 
 /// Two tasks, a collective that is polled many times beside the second, and what waits for it. The second lets it move
 /// between its pieces.
@@ -39,7 +39,7 @@ std::unique_ptr<Runner> make(RunnerKind kind) {
 }
 
 TEST(Recorder, HasEveryTaskInOrderWithoutOverlapInsideItsReplay) {
-  for (const RunnerKind kind : kKinds) {
+  for (const RunnerKind kind : kHostKinds) {
     const auto runner = make(kind);
     runner->replay();
     Recorder recorder(3, 1000);
@@ -74,7 +74,7 @@ TEST(Recorder, HasEveryTaskInOrderWithoutOverlapInsideItsReplay) {
 }
 
 TEST(Recorder, SumsUpToTheSecondsThatTheRunnerTells) {
-  for (const RunnerKind kind : kKinds) {
+  for (const RunnerKind kind : kHostKinds) {
     const auto runner = make(kind);
     Recorder recorder(4, 1000);
     runner->observe({&recorder});
@@ -139,7 +139,7 @@ TEST(Recorder, IsAskedForAndGivenBackBetweenReplays) {
 }
 
 TEST(Recorder, AllocatesNothingInAReplay) {
-  for (const RunnerKind kind : kKinds) {
+  for (const RunnerKind kind : kHostKinds) {
     const auto runner = make(kind);
     Recorder recorder(20, 50);
     runner->observe({&recorder});

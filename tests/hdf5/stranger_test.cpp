@@ -18,7 +18,7 @@ namespace {
 const std::vector<std::uint8_t> kBytes{1, 2, 3, 4, 5, 6, 7, 8};
 
 /// Makes a file with the C library itself.
-Hid foreign_file(const std::string& path) {
+Hid strangers_file(const std::string& path) {
   return Hid(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
 }
 
@@ -39,7 +39,7 @@ class Hdf5Stranger : public testing::Test {
 
 TEST_F(Hdf5Stranger, CannotMakeItsReaderReadOtherFilesAsExternalStorage) {
   {
-    const Hid file = foreign_file(path_);
+    const Hid file = strangers_file(path_);
     const Hid create(H5Pcreate(H5P_DATASET_CREATE));
     ASSERT_GE(H5Pset_external(create.get(), secret_.c_str(), 0, 16), 0);
     const hsize_t size = 2;
@@ -58,7 +58,7 @@ TEST_F(Hdf5Stranger, CannotMakeItsReaderReadOtherFilesAsExternalStorage) {
 
 TEST_F(Hdf5Stranger, CannotMakeItsReaderReadOtherFilesAsAVirtualDataSet) {
   {
-    const Hid file = foreign_file(path_);
+    const Hid file = strangers_file(path_);
     const Hid create(H5Pcreate(H5P_DATASET_CREATE));
     const hsize_t size = 8;
     const Hid space(H5Screate_simple(1, &size, nullptr));
@@ -144,7 +144,7 @@ void announce(const Hid& file, const char* name, hsize_t bytes, const Hid& creat
 TEST_F(Hdf5Stranger, GetsNoMemoryForWhatIsCompressed) {
   constexpr hsize_t kAnnounced = 64 << 20;
   {
-    const Hid file = foreign_file(path_);
+    const Hid file = strangers_file(path_);
     const Hid create(H5Pcreate(H5P_DATASET_CREATE));
     H5Pset_chunk(create.get(), 1, &kAnnounced);
     for (int i = 0; i < 2; ++i) ASSERT_GE(H5Pset_deflate(create.get(), 9), 0);
@@ -161,7 +161,7 @@ TEST_F(Hdf5Stranger, GetsNoMemoryForWhatIsCompressed) {
 
 TEST_F(Hdf5Stranger, GetsNoMemoryForHoles) {
   {
-    const Hid file = foreign_file(path_);
+    const Hid file = strangers_file(path_);
     const Hid create(H5Pcreate(H5P_DATASET_CREATE));
     H5Pset_alloc_time(create.get(), H5D_ALLOC_TIME_EARLY);
     H5Pset_fill_time(create.get(), H5D_FILL_TIME_NEVER);
@@ -175,7 +175,7 @@ TEST_F(Hdf5Stranger, GetsNoMemoryForHoles) {
 
 TEST_F(Hdf5Stranger, GetsNoMemoryForMoreThanTheFileHas) {
   {
-    const Hid file = foreign_file(path_);
+    const Hid file = strangers_file(path_);
     const Hid create(H5Pcreate(H5P_DATASET_CREATE));
     const hsize_t chunk = 1024;
     H5Pset_chunk(create.get(), 1, &chunk);
@@ -193,7 +193,7 @@ TEST_F(Hdf5Stranger, GetsNoMemoryForMoreThanTheFileHas) {
 /// Makes /bytes of three chunks of 4096 bytes and writes so many bytes into each, as its filters would have left them.
 void write_chunks(const std::string& path, const Hid& create, const std::vector<std::size_t>& stored) {
   constexpr hsize_t kChunk = 4096;
-  const Hid file = foreign_file(path);
+  const Hid file = strangers_file(path);
   H5Pset_chunk(create.get(), 1, &kChunk);
   announce(file, "bytes", 3 * kChunk, create);
   const Hid set(H5Dopen2(file.get(), "bytes", H5P_DEFAULT));
@@ -229,7 +229,7 @@ TEST_F(Hdf5Stranger, GetsNothingOfTheMemoryBehindAChunkThatIsTooShort) {
 TEST_F(Hdf5Stranger, GetsNoMemoryForVeryManyChunks) {
   constexpr hsize_t kAnnounced = 1 << 16, kChunk = 1;
   {
-    const Hid file = foreign_file(path_);
+    const Hid file = strangers_file(path_);
     const Hid create(H5Pcreate(H5P_DATASET_CREATE));
     H5Pset_chunk(create.get(), 1, &kChunk);
     H5Pset_alloc_time(create.get(), H5D_ALLOC_TIME_EARLY);
@@ -245,7 +245,7 @@ TEST_F(Hdf5Stranger, GetsNoMemoryForVeryManyChunks) {
 
 TEST_F(Hdf5Stranger, CannotGiveTextOfVariableLength) {
   {
-    const Hid file = foreign_file(path_);
+    const Hid file = strangers_file(path_);
     const Hid type(H5Tcopy(H5T_C_S1));
     H5Tset_size(type.get(), H5T_VARIABLE);
     const hsize_t size = 2;
@@ -275,7 +275,7 @@ TEST_F(Hdf5Stranger, CannotGiveMoreTextThanAskedFor) {
 
 TEST_F(Hdf5Stranger, CannotGiveNumbersThatFillTheirBytesInPart) {
   {
-    const Hid file = foreign_file(path_);
+    const Hid file = strangers_file(path_);
     const Hid number(H5Tcopy(H5T_NATIVE_INT64)), real(H5Tcopy(H5T_NATIVE_FLOAT));
     ASSERT_GE(H5Tset_precision(number.get(), 33), 0);
     ASSERT_GE(H5Tset_ebias(real.get(), 3), 0);

@@ -15,7 +15,7 @@ namespace cifar_mpi::test {
 namespace {
 
 constexpr const char* kCheckpoint = "/checkpoints/step_000000001.h5";
-constexpr const char* kRefused = "asks for more memory than 8 times its size";
+constexpr const char* kAsksTooMuch = "asks for more memory than 8 times its size";
 
 class SmallFile : public Hostile {
  protected:
@@ -34,7 +34,7 @@ class SmallFile : public Hostile {
 };
 
 void expect_refused(const Trial& trial, const std::string& object) {
-  EXPECT_NE(trial.seen.find(kRefused), std::string::npos);
+  EXPECT_NE(trial.seen.find(kAsksTooMuch), std::string::npos);
   EXPECT_NE(trial.seen.find(object), std::string::npos);
 }
 

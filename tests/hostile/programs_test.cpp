@@ -11,8 +11,8 @@
 namespace cifar_mpi::test {
 namespace {
 
-const std::string kBin = CIFAR_MPI_BIN;
-const std::string kRoot = CIFAR_MPI_SOURCE_ROOT;
+const std::string kPrograms = CIFAR_MPI_BIN;
+const std::string kSourceRoot = CIFAR_MPI_SOURCE_ROOT;
 
 TEST_F(Hostile, Configuration) {
   const std::vector<std::string> keys{"data",       "run-dir",    "steps",  "lr",          "seed",
@@ -37,7 +37,7 @@ TEST_F(Hostile, Configuration) {
       },
       [&](const std::string& folder) {
         return try_program(
-            concat("cd ", folder, " && ", kBin, "/cifar_mpi_train --config c.toml --print-config"));
+            concat("cd ", folder, " && ", kPrograms, "/cifar_mpi_train --config c.toml --print-config"));
       });
 }
 
@@ -68,7 +68,7 @@ TEST_F(Hostile, FilesOfCifar10) {
         }
       },
       [&](const std::string& folder) {
-        return try_program(concat("cd ", folder, " && ", kBin, "/cifar_mpi_pack --out new.h5 ",
+        return try_program(concat("cd ", folder, " && ", kPrograms, "/cifar_mpi_pack --out new.h5 ",
                                   fs::exists(folder + "/strips") ? "--from-png" : "--from", " ."));
       });
 }
@@ -78,7 +78,7 @@ class HostileRun : public Hostile {
  protected:
   static void SetUpTestSuite() {
     home_ = std::make_unique<TempDir>();
-    const Trial made = try_program(concat("cd ", home_->path(), " && ", kBin,
+    const Trial made = try_program(concat("cd ", home_->path(), " && ", kPrograms,
                                           "/cifar_mpi_pack --synthetic 64 --out data.h5 && ", train(""),
                                           " --data data.h5 --run-dir run"));
     ASSERT_EQ(to_string(made.end), std::string("read")) << made.seen;
@@ -86,9 +86,9 @@ class HostileRun : public Hostile {
   static void TearDownTestSuite() { home_.reset(); }
   static std::string home(const std::string& name) { return *home_ / name; }
   static std::string train(const std::string& more) {
-    return concat(". ", kRoot,
-                  "/env/mpirun.sh; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; unset CIFAR_MPI_DATA; ", kBin,
-                  "/cifar_mpi_train --batch-size 8 --steps 2 --threads 1 ", more);
+    return concat(". ", kSourceRoot,
+                  "/env/mpirun.sh; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; unset CIFAR_MPI_DATA; ",
+                  kPrograms, "/cifar_mpi_train --batch-size 8 --steps 2 --threads 1 ", more);
   }
 
  private:
@@ -131,7 +131,7 @@ TEST_F(HostileRun, Directory) {
       },
       [&](const std::string& folder) {
         Trial trial = try_program(concat(
-            "cd ", folder, " && { ", kBin,
+            "cd ", folder, " && { ", kPrograms,
             "/cifar_mpi_report run --html page.html || [ $? -lt 6 ] || exit 139; cat page.html; ",
             train("--steps 4 --keep-best --eval-every 0.125 --run-dir run --data "), home("data.h5"), "; }"));
         return trial;
@@ -164,9 +164,9 @@ TEST_F(HostileRun, CheckpointToEvaluate) {
         }
       },
       [&](const std::string& folder) {
-        return try_program(
-            concat(". ", kRoot, "/env/mpirun.sh; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; cd ", folder,
-                   " && ", kBin, "/cifar_mpi_eval file.h5 --threads 1 --data ", home("data.h5")));
+        return try_program(concat(
+            ". ", kSourceRoot, "/env/mpirun.sh; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; cd ", folder,
+            " && ", kPrograms, "/cifar_mpi_eval file.h5 --threads 1 --data ", home("data.h5")));
       });
 }
 
@@ -178,9 +178,9 @@ TEST_F(HostileRun, ResultOfABenchmark) {
         if (seed > 0) put_no_file(folder + "/result.json", dice, secret_);
       },
       [&](const std::string& folder) {
-        return try_program(
-            concat(". ", kRoot, "/env/mpirun.sh; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; cd ", folder,
-                   " && ", kBin, "/cifar_mpi_bench allreduce --sizes 4K --seconds 0.01 --json result.json"));
+        return try_program(concat(
+            ". ", kSourceRoot, "/env/mpirun.sh; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; cd ", folder,
+            " && ", kPrograms, "/cifar_mpi_bench allreduce --sizes 4K --seconds 0.01 --json result.json"));
       });
 }
 
@@ -195,7 +195,7 @@ TEST_F(Hostile, RecordOfTheEndInAJob) {
                    (dice.one_in(2) ? std::to_string(dice.roll(300)) + " " : "") + odd_text(dice));
       },
       [&](const std::string& folder) {
-        return try_program(concat("cd ", folder, " && . ", kRoot,
+        return try_program(concat("cd ", folder, " && . ", kSourceRoot,
                                   "/env/shared_files.sh && plain \"$(first_line_of exit)\" && ",
                                   "n=$(number_in exit); : $((${n:-0} + 1)); [ ! -e executed ]"));
       });

@@ -51,7 +51,7 @@ void put_metrics(const std::string& folder, std::uint64_t seed, const std::strin
 }
 
 /// Some bits turned over, and for some seeds its end missing.
-void damage(const std::string& path, Dice& dice) {
+void damage_file(const std::string& path, Dice& dice) {
   std::string bytes = read_file(path);
   for (std::uint64_t n = 1 + dice.roll(8); n > 0; --n)
     bytes[dice.roll(bytes.size())] ^= static_cast<char>(1 << dice.roll(8));
@@ -80,7 +80,7 @@ TEST_F(Hostile, Evaluation) {
         const std::string path = folder + "/file.h5";
         run::write_evaluation(path, file);
         if (seed == 0 || dice.one_in(2)) return;
-        damage(path, dice);
+        damage_file(path, dice);
       },
       [](const std::string& folder) {
         return try_to([&] { return joined(run::read_evaluation(folder + "/file.h5").label_names); });
@@ -141,7 +141,7 @@ TEST_F(Hostile, Timeline) {
         write_file(folder + "/metrics.jsonl", "");
         if (seed > 0 && put_no_file(path, dice, secret_)) return;
         report::write_timeline(path, forged_timeline(seed, dice));
-        if (seed > 0 && dice.one_in(3)) damage(path, dice);
+        if (seed > 0 && dice.one_in(3)) damage_file(path, dice);
       },
       [](const std::string& folder) {
         return try_to([&] {
@@ -208,7 +208,7 @@ TEST_F(Hostile, Summaries) {
         const hdf5::Dims dims{extent(8), extent(24), extent(24), odd && dice.one_in(5) ? dice.roll(6) : 3};
         file.write("/images", dims, std::vector<std::uint8_t>(hdf5::count(dims)));
         file.save(path);
-        if (odd && dice.one_in(3)) damage(path, dice);
+        if (odd && dice.one_in(3)) damage_file(path, dice);
       },
       [](const std::string& folder) {
         return try_to([&] {

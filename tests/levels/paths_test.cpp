@@ -118,7 +118,7 @@ bool continues_run_directory(const std::string& text, std::size_t at) {
 }
 
 /// One sentence for each place in `file` (path from the source root) that goes round opened folders.
-std::vector<std::string> violations(const std::string& file, const std::string& source) {
+std::vector<std::string> path_violations(const std::string& file, const std::string& source) {
   std::vector<std::string> found;
   const std::string text = without_comments(source);
   const auto* const allowed =
@@ -163,7 +163,7 @@ std::vector<std::string> violations(const std::string& file, const std::string& 
   return found;
 }
 
-bool is_source(const fs::path& path) {
+bool is_code(const fs::path& path) {
   constexpr std::array<std::string_view, 4> endings{".cpp", ".hpp", ".cu", ".cuh"};
   return std::find(endings.begin(), endings.end(), path.extension().string()) != endings.end();
 }
@@ -173,12 +173,12 @@ TEST(Paths, AreOpenedOnlyWhereTheUserNamesThem) {
   int files = 0;
   for (const char* top : {"include", "src"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / top)) {
-      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      if (!entry.is_regular_file() || !is_code(entry.path())) continue;
       ++files;
       std::ifstream in(entry.path());
       const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
       for (const std::string& violation :
-           violations(entry.path().lexically_relative(root).generic_string(), text))
+           path_violations(entry.path().lexically_relative(root).generic_string(), text))
         ADD_FAILURE() << violation;
     }
   }
@@ -190,27 +190,28 @@ TEST(Paths, OfTheTableAreThere) {
   for (const Allowed& entry : kAllowed) EXPECT_TRUE(fs::exists(root / entry.file)) << entry.file;
 }
 
-void expect_broken(const std::string& file, const std::string& line) {
-  EXPECT_EQ(violations(file, line).size(), 1u) << file << " may say " << line;
+void expect_path_refused(const std::string& file, const std::string& line) {
+  EXPECT_EQ(path_violations(file, line).size(), 1u) << file << " may say " << line;
 }
-void expect_kept(const std::string& file, const std::string& line) {
-  EXPECT_TRUE(violations(file, line).empty()) << violations(file, line).front();
+void expect_path_allowed(const std::string& file, const std::string& line) {
+  EXPECT_TRUE(path_violations(file, line).empty()) << path_violations(file, line).front();
 }
 
 TEST(PathsChecker, SeesWhoGoesRoundAnOpenedFolder) {
-  expect_broken("src/report/a.cpp", "std::ifstream file(name);");
-  expect_broken("src/run/a.cpp", "std::filesystem::remove(name);");
-  expect_broken("src/run/a.cpp", "::open(name.c_str(), 0);");
-  expect_broken("src/train/a.cpp", "use(config.run_dir + \"/exit\");");
-  expect_broken("src/train/a.cpp", "use(concat(s_.config.run_dir, \"/exit\"));");
-  expect_broken("src/train/a.cpp", "use(run.path() +\n    \"/exit\");");
-  expect_broken("src/train/a.cpp", "read_timeline(file.path());");
-  expect_broken("src/page/a.cpp", "run::read_checkpoint(run.checkpoint_path);");
-  expect_broken("src/app/a.cpp", "InputFile(run::checkpoint_path(dir, 1));");
-  expect_kept("src/run/a.cpp", "#include <filesystem>\n// std::filesystem::remove(run_dir + \"/exit\")\n");
-  expect_kept("src/run/a.cpp", "write_atomically(run / \"exit\", text); log(file.path(), \"/\");");
-  expect_kept("src/app/a.cpp", "std::filesystem::exists(options.out);");
-  expect_kept("src/run/a.cpp", "read_small_file(concat(\"/proc/\", pid));");
+  expect_path_refused("src/report/a.cpp", "std::ifstream file(name);");
+  expect_path_refused("src/run/a.cpp", "std::filesystem::remove(name);");
+  expect_path_refused("src/run/a.cpp", "::open(name.c_str(), 0);");
+  expect_path_refused("src/train/a.cpp", "use(config.run_dir + \"/exit\");");
+  expect_path_refused("src/train/a.cpp", "use(concat(s_.config.run_dir, \"/exit\"));");
+  expect_path_refused("src/train/a.cpp", "use(run.path() +\n    \"/exit\");");
+  expect_path_refused("src/train/a.cpp", "read_timeline(file.path());");
+  expect_path_refused("src/page/a.cpp", "run::read_checkpoint(run.checkpoint_path);");
+  expect_path_refused("src/app/a.cpp", "InputFile(run::checkpoint_path(dir, 1));");
+  expect_path_allowed("src/run/a.cpp",
+                      "#include <filesystem>\n// std::filesystem::remove(run_dir + \"/exit\")\n");
+  expect_path_allowed("src/run/a.cpp", "write_atomically(run / \"exit\", text); log(file.path(), \"/\");");
+  expect_path_allowed("src/app/a.cpp", "std::filesystem::exists(options.out);");
+  expect_path_allowed("src/run/a.cpp", "read_small_file(concat(\"/proc/\", pid));");
 }
 
 }  // namespace

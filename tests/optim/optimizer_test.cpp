@@ -139,7 +139,7 @@ TEST(Optimizer, IsFoundByItsName) {
 }
 
 TEST(Optimizer, DescribesItself) {
-  EXPECT_EQ(describe({}), "sgd");
+  EXPECT_EQ(describe(OptimizerSpec{}), "sgd");
   EXPECT_EQ(describe({.kind = OptimizerKind::momentum}), "momentum (0.9)");
   EXPECT_EQ(describe({.kind = OptimizerKind::nesterov, .momentum = 0.85}), "nesterov (momentum 0.85)");
   EXPECT_EQ(describe({.kind = OptimizerKind::adamw}), "adamw (beta1 0.9, beta2 0.999, eps 1e-08)");

@@ -10,9 +10,9 @@
 namespace cifar_mpi::reference {
 namespace {
 
-constexpr double kEps = std::numeric_limits<double>::epsilon();
+constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
 
-Array uniform(std::size_t count, std::uint64_t seed) {
+Array random_values(std::size_t count, std::uint64_t seed) {
   Array values(count);
   for (std::size_t i = 0; i < count; ++i) {
     values[i] = 2.0 * uniform01(random4(seed, RandomPurpose::synthetic, i, 0)[0]) - 1.0;
@@ -75,7 +75,7 @@ TEST(ReferenceNetwork, GradientsMatchCentralDifferences) {
   const model::ParamTable table = model::make_param_table(net);
   constexpr int kBatch = 3;
   constexpr double kGlobalBatch = 7.0, kStep = 1e-4;
-  const Array x = uniform(3 * 60, 21);
+  const Array x = random_values(3 * 60, 21);
   const std::uint8_t labels[kBatch] = {3, 255, 0};
   Params params = initial_params(table, 5);
   const LossAndGradients result = loss_and_gradients(net, table, params, x, labels, kBatch, kGlobalBatch);
@@ -92,7 +92,7 @@ TEST(ReferenceNetwork, GradientsMatchCentralDifferences) {
   };
   // The loss is about 0.4 and summed from some 100 terms along the longest path: 8·eps·sqrt(100)·0.4/h is
   // 7e-12; the fourth order term h⁴/30 · f⁽⁵⁾ is below 1e-12 as long as the fifth derivative is below 3e5.
-  const double tolerance = 1e-12 + 8.0 * kEps * 10.0 * 0.4 / kStep;
+  const double tolerance = 1e-12 + 8.0 * kEpsilon * 10.0 * 0.4 / kStep;
   for (std::size_t p = 0; p < params.size(); ++p) {
     const bool trained = table[p].role == model::ParamRole::trained;
     if (table[p].role == model::ParamRole::running) continue;
@@ -110,7 +110,7 @@ TEST(ReferenceNetwork, GradientsMatchCentralDifferences) {
 TEST(ReferenceNetwork, EndsWithProbabilitiesBehindTheLogits) {
   const model::NetSpec net = small_net();
   const Params params = initial_params(model::make_param_table(net), 5);
-  const std::vector<Array> activations = forward(net, params, uniform(2 * 60, 3), 2);
+  const std::vector<Array> activations = forward(net, params, random_values(2 * 60, 3), 2);
   ASSERT_EQ(activations.size(), net.operations.size());
   for (std::size_t i = 0; i < activations.size(); ++i) {
     EXPECT_EQ(activations[i].size(), 2u * static_cast<std::size_t>(net.output_of(i).count()))
@@ -118,7 +118,7 @@ TEST(ReferenceNetwork, EndsWithProbabilitiesBehindTheLogits) {
   }
   const Array& logits = activations[activations.size() - 2];
   const Array& probabilities = activations.back();
-  EXPECT_NEAR(probabilities[1] / probabilities[0], std::exp(logits[1] - logits[0]), 16.0 * kEps);
+  EXPECT_NEAR(probabilities[1] / probabilities[0], std::exp(logits[1] - logits[0]), 16.0 * kEpsilon);
 }
 
 TEST(ReferenceNetwork, SplitsABatchIntoSums) {
@@ -127,17 +127,17 @@ TEST(ReferenceNetwork, SplitsABatchIntoSums) {
   const model::NetSpec net = small_net(false);
   const model::ParamTable table = model::make_param_table(net);
   const Params params = initial_params(table, 5);
-  const Array x = uniform(2 * 60, 3), first(x.begin(), x.begin() + 60), second(x.begin() + 60, x.end());
+  const Array x = random_values(2 * 60, 3), first(x.begin(), x.begin() + 60), second(x.begin() + 60, x.end());
   const std::uint8_t labels[] = {1, 2};
   const auto run = [&](const Array& images, std::span<const std::uint8_t> part) {
     return loss_and_gradients(net, table, params, images, part, static_cast<int>(part.size()), 2.0);
   };
   const auto both = run(x, labels), a = run(first, {labels, 1}), b = run(second, {labels + 1, 1});
-  EXPECT_NEAR(both.loss_sum, a.loss_sum + b.loss_sum, 4.0 * kEps * both.loss_sum);
+  EXPECT_NEAR(both.loss_sum, a.loss_sum + b.loss_sum, 4.0 * kEpsilon * both.loss_sum);
   for (std::size_t p = 0; p < table.size(); ++p) {
     for (std::size_t i = 0; i < both.grads[p].size(); ++i) {
       // At most 60 terms of size below 1, added in another order.
-      EXPECT_NEAR(both.grads[p][i], a.grads[p][i] + b.grads[p][i], 8.0 * kEps * std::sqrt(60.0))
+      EXPECT_NEAR(both.grads[p][i], a.grads[p][i] + b.grads[p][i], 8.0 * kEpsilon * std::sqrt(60.0))
           << table[p].name;
     }
   }
@@ -147,7 +147,7 @@ TEST(ReferenceNetwork, FallsAlongTheGradientOfTheTutorial) {
   const model::NetSpec net = model::make_model("tutorial", {24, 24, 3}, 10);
   const model::ParamTable table = model::make_param_table(net);
   const Params params = initial_params(table, 1);
-  const Array x = uniform(2 * 1728, 4);
+  const Array x = random_values(2 * 1728, 4);
   const std::uint8_t labels[] = {3, 8};
   const LossAndGradients result = loss_and_gradients(net, table, params, x, labels, 2, 2.0);
   double square = 0.0;

@@ -16,7 +16,7 @@ namespace {
 
 using test::FileSizeLimit;
 
-const std::string kHead = "{\"format\":\"cifar_mpi metrics\",\"version\":1}\n";
+const std::string kFirstLine = "{\"format\":\"cifar_mpi metrics\",\"version\":1}\n";
 
 using made::report_at;
 
@@ -34,7 +34,7 @@ TEST(MetricsFile, CutsBackToTheResumedStepAndGoesOn) {
   }
   const std::string text = read_file(path);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4) << text;
-  EXPECT_TRUE(text.starts_with(kHead)) << text;
+  EXPECT_TRUE(text.starts_with(kFirstLine)) << text;
   std::size_t at = 0;
   for (const char* step : {"{\"step\":10,", "{\"step\":20,", "{\"step\":30,"}) {
     at = text.find(step, at);
@@ -55,7 +55,7 @@ TEST(MetricsFile, DropsTornAndForeignLinesAndKeepsTheRestByteForByte) {
   { const MetricsFile file(path, 10, Log(1), true); }
   EXPECT_EQ(read_file(path), good) << "a run killed at its end evaluates again";
   { const MetricsFile file(path, 9); }
-  EXPECT_EQ(read_file(path), kHead);
+  EXPECT_EQ(read_file(path), kFirstLine);
 }
 
 TEST(MetricsFile, GoesOnWithAFileOfBeforeTheFirstLineSaidAVersion) {
@@ -105,7 +105,8 @@ TEST(MetricsFile, KeepsEventsUpToTheStepAndTellsHowFarItHadCome) {
   resume.reached = 37;
   file.write(resume);
   const std::string text = read_file(path);
-  EXPECT_TRUE(text.starts_with(kHead + "{\"event\":\"start\",\"step\":0,\"time\":\"now\"}\n{\"step\":10,"))
+  EXPECT_TRUE(
+      text.starts_with(kFirstLine + "{\"event\":\"start\",\"step\":0,\"time\":\"now\"}\n{\"step\":10,"))
       << text;
   EXPECT_EQ(text.find("fault"), std::string::npos) << text;
   EXPECT_TRUE(
@@ -156,7 +157,7 @@ TEST(MetricsFile, PutsEveryFigureUnderItsName) {
     file.write(r);
     file.write(EvaluationReport{20, 2.5, 0.75, 1.5});
   }
-  EXPECT_EQ(read_file(path), kHead +
+  EXPECT_EQ(read_file(path), kFirstLine +
                                  "{\"step\":10,\"epoch\":1.5,\"cross_entropy\":2,\"decay_term\":0.416,"
                                  "\"train_accuracy\":0.25,\"lr\":0."
                                  "1,"

@@ -37,7 +37,7 @@ engine::StepRecord record_of(double cross_entropy, double decay_term) {
   return record;
 }
 
-StepReport report_at(std::uint64_t step) {
+StepReport scalars_at(std::uint64_t step) {
   StepReport r;
   r.step = step;
   r.cross_entropy = 2.0;
@@ -135,7 +135,7 @@ TEST_F(Protoc, DecodesTheScalarsUnderTheNamesOfTheTutorial) {
     TensorBoard board(folder_ / "board", 10, {small_net(), {}}, Log(0));
     board.write(11, {{"local3", 0.25}, {"local4", 0.125}});
     board.note(record_of(2.0, 0.5));
-    StepReport r = report_at(20);
+    StepReport r = scalars_at(20);
     board.write(r);
     r.step = 30;
     r.decay_term = 0.0;
@@ -293,7 +293,7 @@ TEST(TensorBoard, AveragesTheLossOverEveryStepFromTheFirstOn) {
     TensorBoard board(folder / "board", 0, {small_net(), {}}, Log(0));
     for (std::size_t i = 0; i < losses.size(); ++i) {
       board.note(record_of(losses[i], 2.0 * losses[i]));
-      StepReport r = report_at(i + 1);
+      StepReport r = scalars_at(i + 1);
       if (i == 0 || i == 4) board.write(r);
     }
   }
@@ -320,7 +320,7 @@ TEST(TensorBoard, ShowsEveryTagOfAResumedRunAsOneLine) {
     TensorBoard board(folder / "board", from, {small_net(), {}}, Log(0));
     for (std::uint64_t step = from + 1; step <= to; ++step) {
       board.note(record_of(1.0, 0.5));
-      StepReport r = report_at(step);
+      StepReport r = scalars_at(step);
       r.learning_rate = static_cast<double>(to);  // tells the starts apart
       board.write(r);
       if (step % 3 == 0) board.write(EvaluationReport{step, 0.0, static_cast<double>(to), 0.0});
@@ -347,7 +347,7 @@ TEST(TensorBoard, ShowsEveryTagOfAResumedRunAsOneLine) {
 TEST(TensorBoard, WritesNothingWhenItIsOff) {
   TensorBoard board;
   board.note(record_of(1.0, 0.5));
-  board.write(report_at(10));
+  board.write(scalars_at(10));
   board.write(EvaluationReport{});
   board.write(1, {{"local3", 1.0}});
   EXPECT_FALSE(board);

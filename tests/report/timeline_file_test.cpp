@@ -16,7 +16,7 @@
 namespace cifar_mpi::report {
 namespace {
 
-Timeline head() {
+Timeline recorded() {
   Timeline timeline;
   timeline.program = "train";
   timeline.collective = "ring";
@@ -60,12 +60,12 @@ class TimelineFiles : public testing::Test {
 };
 
 TEST_F(TimelineFiles, HoldAllOfATimeline) {
-  Timeline written = head();
+  Timeline written = recorded();
   written.steps = steps(3, 4);
   written.steps[1].ranks[1].slices.clear();  // that rank's is missing
   write_timeline(path_, written);
   EXPECT_EQ(read_timeline(path_), written);
-  const Timeline empty = head();
+  const Timeline empty = recorded();
   write_timeline(path_, empty);
   EXPECT_EQ(read_timeline(path_), empty);
 }
@@ -165,7 +165,7 @@ TEST_F(TimelineFiles, AreRefusedWhenTheyAreNone) {
 }
 
 TEST_F(TimelineFiles, AreReadAsBeforeOrRefusedWithOneWrongByteAndWhereverTheyEnd) {
-  Timeline written = head();
+  Timeline written = recorded();
   written.steps = steps(3, 2);
   write_timeline(path_, written);
   const std::string good = read_file(path_);
@@ -203,7 +203,7 @@ class TimelineOfARun : public TimelineFiles {
 
 TEST_F(TimelineOfARun, GrowsAndKnowsItsLargestUncertainty) {
   {
-    TimelineFile file(path_, head(), 0, Log());
+    TimelineFile file(path_, recorded(), 0, Log());
     file.add(steps(3, 2), {0, 4000});
     file.add(steps(10, 1), {0, 20});
     file.add(steps(20, 1), {0, 20});
@@ -216,9 +216,9 @@ TEST_F(TimelineOfARun, GrowsAndKnowsItsLargestUncertainty) {
 }
 
 TEST_F(TimelineOfARun, GoesOnWithWhatLiesBeforeTheStepItIsResumedAt) {
-  TimelineFile(path_, head(), 0, Log()).add(steps(3, 5), sharp());
+  TimelineFile(path_, recorded(), 0, Log()).add(steps(3, 5), sharp());
   EXPECT_EQ(warnings_of([&] {
-              TimelineFile file(path_, head(), 5, Log());
+              TimelineFile file(path_, recorded(), 5, Log());
               file.add({step(6)}, sharp());
               file.finish();
             }),
@@ -227,9 +227,9 @@ TEST_F(TimelineOfARun, GoesOnWithWhatLiesBeforeTheStepItIsResumedAt) {
 }
 
 TEST_F(TimelineOfARun, IsBegunAnewWithOtherTasksOrHosts) {
-  Timeline other = head();
+  Timeline other = recorded();
   other.hosts = {"node1", "node3"};
-  for (const Timeline& next : {other, head()}) {
+  for (const Timeline& next : {other, recorded()}) {
     TimelineFile file(path_, next, 100, Log());
     EXPECT_FALSE(std::filesystem::exists(path_)) << "a run without a sample shows another one's";
     file.add(steps(3, 1), sharp());
@@ -242,7 +242,7 @@ TEST_F(TimelineOfARun, IsBegunAnewWithOtherTasksOrHosts) {
 TEST_F(TimelineOfARun, IsBegunAnewWithAWarningWhereItCannotBeRead) {
   write_file(path_, "something else");
   const std::string warnings = warnings_of([&] {
-    TimelineFile file(path_, head(), 100, Log());
+    TimelineFile file(path_, recorded(), 100, Log());
     file.add(steps(3, 1), sharp());
     file.finish();
   });
@@ -253,7 +253,7 @@ TEST_F(TimelineOfARun, IsBegunAnewWithAWarningWhereItCannotBeRead) {
 
 TEST_F(TimelineOfARun, HoldsTheLastStepsThatFitAndAllOfTheLastTime) {
   const std::uint64_t room = 8 + 2 * 4 * 8 + 4 * 3 * 8;  // of a step
-  TimelineFile file(path_, head(), 0, Log(), 3 * room);
+  TimelineFile file(path_, recorded(), 0, Log(), 3 * room);
   file.add(steps(0, 2), sharp());
   file.finish();
   file.add(steps(10, 2), sharp());
@@ -266,7 +266,7 @@ TEST_F(TimelineOfARun, HoldsTheLastStepsThatFitAndAllOfTheLastTime) {
 
 TEST_F(TimelineOfARun, IsOneWarningOnAFullDiskAndThereWhenThereIsRoomAgain) {
   const std::string warnings = warnings_of([&] {
-    TimelineFile file(path_, head(), 0, Log());
+    TimelineFile file(path_, recorded(), 0, Log());
     {
       const test::FileSizeLimit full(1000);
       for (std::uint64_t i = 0; i < 3; ++i) {

@@ -12,7 +12,11 @@ cp "$root"/env/{mpirun,shared_files}.sh "$clone/env/"
 export CIFAR_MPI_NO_INSTALL=1
 stand_in "$fake/cmake" <<<'[ "$1" = --build ] || touch "${4:?}/CMakeCache.txt"; echo "[1/1] Building"; [ ! -e "$calls.broken" ]'
 stand_in "$fake/mpirun" <<<'shift 2; "$@"'
-stand_in "$fake/ctest" <<<'echo "data=$CIFAR_MPI_DATA"; exit 8'
+stand_in "$fake/ctest" <<'END'
+printf '%s\n' '1/2 Test  #7: Ring.Sums ....   Passed    1.25 sec' '2/2 Test #12: Tree.Sums ....***Failed   20.50 sec' \
+  '50% tests passed, 1 tests failed out of 2' "data=$CIFAR_MPI_DATA"
+exit 8
+END
 stand_in "$clone/tools/fetch_cifar10" <<<'exit 0'
 mkdir "$clone/build"
 stand_in "$clone/build/cifar_mpi_pack" <<<'mkdir -p "${4%/*}"; echo packed >"$4"'
@@ -191,6 +195,22 @@ RunTestsEndsWithCTestsStatus() {
   ends_with 8 "$clone/tools/run_tests" -R Ring
   [ "$(tail -n 1 said)" = "data=$clone/data/cifar10.h5" ] || fail "something follows CTest's output"
   grep -q 'ctest .* -R Ring$' "$calls" || fail "called: $(cat "$calls")"
+}
+
+RunTestsSaysInCiWhereTheTimeWent() {
+  printf '# ninja log v5\n10\t2510\t9\ta.cpp.o\t1\n2510\t42510\t9\tb.cpp.o\t1\n0\t99999\t9\tlib.a\t1\n' >"$clone/build/.ninja_log"
+  CI=true CI_STARTED=$(($(date +%s) - 3600)) ends_with 8 "$clone/tools/run_tests"
+  [ "$(grep -n '\.o$\|Sums$' said | sed 's/[0-9]*: *//' | tr -s ' ' | tr '\n' ,)" = '40.0 b.cpp.o,2.5 a.cpp.o,20.50 Tree.Sums,1.25 Ring.Sums,' ] ||
+    fail "the slowest are not named: $(cat said)"
+  says_not lib.a
+  [ "$(grep -c 'tests passed' said)" = 1 ] || fail "CTest's summary is there twice"
+  says '60 minutes since the start: WARNING: the limit is 35'
+  [ "$(tail -n 2 said)" = "50% tests passed, 1 tests failed out of 2
+data=$clone/data/cifar10.h5" ] || fail "something follows CTest's output"
+  CI=true ends_with 8 "$clone/tools/run_tests"
+  says_not WARNING
+  CI='' ends_with 8 "$clone/tools/run_tests"
+  says_not '2.5  a.cpp.o'
 }
 
 RunTestsGoesOnWithoutData() {

@@ -67,13 +67,13 @@ TEST(WaysBenchmark, RefusesWaysThatSoManyRanksCannotGo) {
 }
 
 constexpr double kCompute = 0.04;
-constexpr int kBatch = 4;
+constexpr int kWorkerBatch = 4;
 /// 1 068 298 parameters.
 constexpr double kModelBytes = 4.0 * 1068298;
 
 WayBenchmark benchmark(const std::string& way, double slow_factor = 1.0, int rounds = 3) {
   WaysBenchmarkConfig config;
-  config.batch_size = kBatch;
+  config.batch_size = kWorkerBatch;
   config.compute_s = kCompute;
   config.seconds = rounds * kCompute;
   return benchmark_way(config, way, slow_factor, test_world(), [](const engine::BackendOptions& options) {
@@ -90,7 +90,7 @@ TEST(WaysBenchmark, SleepsWhatEachRankWouldCompute) {
     EXPECT_GE(slow.step_s, 3.0 * kCompute);
     EXPECT_EQ(b.workers, test_world().size());
     EXPECT_EQ(b.servers, 0);
-    EXPECT_EQ(b.images_per_step, static_cast<std::uint64_t>(kBatch * b.workers));
+    EXPECT_EQ(b.images_per_step, static_cast<std::uint64_t>(kWorkerBatch * b.workers));
     EXPECT_EQ(b.applied_per_s, static_cast<double>(b.images_per_step) / b.step_s);
     EXPECT_EQ(b.computed_per_s, b.applied_per_s);
     EXPECT_FALSE(b.worker_bytes) << "on one node no network is used";
@@ -120,7 +120,7 @@ TEST_F(ServedWays, CountBytesOfTheBusiestWorkerAndServer) {
 
 TEST_F(ServedWays, DropThePushesOfASlowWorkerThatIsNotWaitedFor) {
   const WayBenchmark b = benchmark(concat("server:1:", workers_ - 1), 8.0, 16);
-  EXPECT_EQ(b.images_per_step, static_cast<std::uint64_t>(kBatch * (workers_ - 1)));
+  EXPECT_EQ(b.images_per_step, static_cast<std::uint64_t>(kWorkerBatch * (workers_ - 1)));
   EXPECT_LT(b.step_s, 6.0 * kCompute);
   EXPECT_GT(b.dropped, 0.0);
   EXPECT_NEAR(b.computed_per_s * (1.0 - b.dropped), b.applied_per_s, 1e-6 * b.applied_per_s);
@@ -128,7 +128,7 @@ TEST_F(ServedWays, DropThePushesOfASlowWorkerThatIsNotWaitedFor) {
 
 TEST_F(ServedWays, WaitForNobodyWhereEachPushIsAStep) {
   const WayBenchmark b = benchmark("server:1:async", 8.0, 16);
-  EXPECT_EQ(b.images_per_step, static_cast<std::uint64_t>(kBatch));
+  EXPECT_EQ(b.images_per_step, static_cast<std::uint64_t>(kWorkerBatch));
   EXPECT_LT(b.step_s, 6.0 * kCompute);
   EXPECT_NEAR(*b.worker_bytes, 2 * kModelBytes, 2 * kModelBytes);
   ASSERT_TRUE(b.staleness);

@@ -13,7 +13,6 @@
 namespace cifar_mpi::cuda::testing {
 namespace {
 
-constexpr ValueType kTypes[] = {ValueType::fp32, ValueType::bf16};
 constexpr float kEpsilon = 1e-3f;
 constexpr float kShare = 0.25f;
 

@@ -16,6 +16,8 @@
 
 namespace cifar_mpi::cuda::testing {
 
+inline constexpr ValueType kTypes[] = {ValueType::fp32, ValueType::bf16};
+
 /// Skips, loudly, where there is no GPU.
 class GpuTest : public ::testing::Test {
  protected:

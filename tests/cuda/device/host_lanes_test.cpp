@@ -22,41 +22,41 @@ using engine::kCompute;
 using engine::RunnerKind;
 
 constexpr RunnerKind kKinds[] = {RunnerKind::serial, RunnerKind::lanes, RunnerKind::graph, RunnerKind::audit};
-constexpr std::size_t kFloats = 4096;
+constexpr std::size_t kLaneFloats = 4096;
 
 /// A step as a worker's: the device makes values, the host doubles them, and the device adds what it then gets. Beside
 /// that, on the compute lane, it works on.
 struct Exchange {
   Bench bench;
-  Buffer sent_memory = allocate_pinned(kFloats * sizeof(float));
-  Buffer got_memory = allocate_pinned(kFloats * sizeof(float));
+  Buffer sent_memory = allocate_pinned(kLaneFloats * sizeof(float));
+  Buffer got_memory = allocate_pinned(kLaneFloats * sizeof(float));
   float* sent = sent_memory.as<float>();
   float* got = got_memory.as<float>();
-  float* ones = bench.upload(std::vector<float>(kFloats, 1.0f));
-  float* value = bench.upload(std::vector<float>(kFloats, 3.0f));
-  float* answer = bench.upload(std::vector<float>(kFloats, 0.0f));
-  float* beside = bench.upload(std::vector<float>(kFloats, 0.0f));
+  float* ones = bench.upload(std::vector<float>(kLaneFloats, 1.0f));
+  float* value = bench.upload(std::vector<float>(kLaneFloats, 3.0f));
+  float* answer = bench.upload(std::vector<float>(kLaneFloats, 0.0f));
+  float* beside = bench.upload(std::vector<float>(kLaneFloats, 0.0f));
   std::uint64_t* counter = bench.upload(std::vector<std::uint64_t>{41});
   int polls = 0;
   std::function<bool()> may_end = [] { return true; };
 
   engine::StepProgram program() {
     engine::StepProgram program("exchange");
-    program.run(kCompute, plan_sum("make", {value, value, ones, kFloats}));
+    program.run(kCompute, plan_sum("make", {value, value, ones, kLaneFloats}));
     program.wait(kComm, program.set(kCompute));
-    program.run(kCompute, plan_sum("beside", {beside, beside, ones, kFloats}));
-    program.run(kComm, plan_copy("fetch", {{bytes(sent), bytes(value), kFloats * sizeof(float)}}));
-    engine::Task host{"host", {bytes_of(sent, kFloats)}, {bytes_of(got, kFloats)}, {}, {}};
+    program.run(kCompute, plan_sum("beside", {beside, beside, ones, kLaneFloats}));
+    program.run(kComm, plan_copy("fetch", {{bytes(sent), bytes(value), kLaneFloats * sizeof(float)}}));
+    engine::Task host{"host", {bytes_of(sent, kLaneFloats)}, {bytes_of(got, kLaneFloats)}, {}, {}};
     host.start = [this](engine::Lane&) { polls = 0; };
     host.poll = [this] {
       if (++polls < 3 || !may_end()) return false;
-      for (std::size_t i = 0; i < kFloats; ++i) got[i] = 2.0f * sent[i];
+      for (std::size_t i = 0; i < kLaneFloats; ++i) got[i] = 2.0f * sent[i];
       return true;
     };
     program.run(kComm, std::move(host));
-    program.run(kComm, plan_copy("deliver", {{bytes(answer), bytes(got), kFloats * sizeof(float)}}));
+    program.run(kComm, plan_copy("deliver", {{bytes(answer), bytes(got), kLaneFloats * sizeof(float)}}));
     program.wait(kCompute, program.set(kComm));
-    program.run(kCompute, plan_sum("take", {value, value, answer, kFloats}));
+    program.run(kCompute, plan_sum("take", {value, value, answer, kLaneFloats}));
     program.run(kCompute, plan_increment("count", counter));
     program.finalize();
     return program;
@@ -64,7 +64,7 @@ struct Exchange {
 
   static std::byte* bytes(float* array) { return reinterpret_cast<std::byte*>(array); }
   std::vector<engine::Bytes> regions() const {
-    return {bytes_of(value, kFloats), bytes_of(answer, kFloats), bytes_of(beside, kFloats),
+    return {bytes_of(value, kLaneFloats), bytes_of(answer, kLaneFloats), bytes_of(beside, kLaneFloats),
             bytes_of(counter, 1)};
   }
 };
@@ -84,8 +84,8 @@ TEST_F(CudaHostLanes, GivesTheHostWhatTheDeviceMadeAndTheDeviceWhatTheHostMade) 
     }
     runner->finish();
     EXPECT_EQ(runner->finished(), 7u);
-    EXPECT_EQ(step.bench.download(step.value, kFloats), std::vector<float>(kFloats, expected));
-    EXPECT_EQ(step.bench.download(step.beside, kFloats), std::vector<float>(kFloats, 7.0f));
+    EXPECT_EQ(step.bench.download(step.value, kLaneFloats), std::vector<float>(kLaneFloats, expected));
+    EXPECT_EQ(step.bench.download(step.beside, kLaneFloats), std::vector<float>(kLaneFloats, 7.0f));
     EXPECT_EQ(step.bench.download(step.counter, 1)[0], 48u);
   }
 }
@@ -120,7 +120,7 @@ TEST_F(CudaHostLanes, LetTheDeviceGoOnBesideATaskOfTheHost) {
   const auto runner = make_runner(step.bench.device, std::move(noting), RunnerKind::lanes, {});
   runner->replay();
   runner->finish();
-  EXPECT_EQ(step.bench.download(step.value, kFloats), std::vector<float>(kFloats, 12.0f));
+  EXPECT_EQ(step.bench.download(step.value, kLaneFloats), std::vector<float>(kLaneFloats, 12.0f));
 }
 
 TEST_F(CudaHostLanes, MoveAllLanesOnWhileTheHostWaitsInOne) {

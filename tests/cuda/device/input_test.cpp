@@ -12,8 +12,6 @@
 namespace cifar_mpi::cuda::testing {
 namespace {
 
-constexpr ValueType kTypes[] = {ValueType::fp32, ValueType::bf16};
-
 class CudaInput : public GpuTest {};
 
 /// As Im2colShape defines them.

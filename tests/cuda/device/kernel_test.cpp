@@ -20,8 +20,6 @@
 namespace cifar_mpi::cuda::testing {
 namespace {
 
-constexpr ValueType kTypes[] = {ValueType::fp32, ValueType::bf16};
-
 class CudaKernel : public GpuTest {};
 
 reference::Array transposed(const reference::Array& matrix, std::size_t rows, std::size_t columns) {

@@ -14,7 +14,7 @@
 namespace cifar_mpi::cuda::testing {
 namespace {
 
-struct Case {
+struct LrnPoolCase {
   ValueType type = ValueType::fp32;
   Extent in;
   int kernel = 0;
@@ -38,8 +38,8 @@ struct Case {
   }
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<LrnPoolCase> lrn_pool_cases() {
+  std::vector<LrnPoolCase> all;
   for (const ValueType type : {ValueType::fp32, ValueType::bf16}) {
     // more pixels than a block takes, odd and even; one vec8 of channels, several, and as many as one block
     for (const Extent in : {Extent{12, 12, 64}, Extent{9, 7, 8}, Extent{5, 11, 32}, Extent{13, 4, 128},
@@ -53,7 +53,7 @@ std::vector<Case> cases() {
 }
 
 /// Values for the input: behind a ReLU where the case has one.
-reference::Array input(const Case& c, std::size_t count, std::uint32_t salt) {
+reference::Array input(const LrnPoolCase& c, std::size_t count, std::uint32_t salt) {
   reference::Array values = lattice(count, salt);
   if (c.relu) values = reference::relu_forward(values);
   for (std::size_t i = 5; c.nan && i < count; i += 37) values[i] = NAN;
@@ -70,7 +70,7 @@ class CudaLrnPool : public GpuTest {};
 
 TEST_F(CudaLrnPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
   Bench bench;
-  for (const Case& c : cases()) {
+  for (const LrnPoolCase& c : lrn_pool_cases()) {
     SCOPED_TRACE(c.text());
     const PoolPlace place = c.place();
     ASSERT_TRUE(fits_lrn_pool(place, c.rule));
@@ -103,7 +103,7 @@ TEST_F(CudaLrnPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
 
 TEST_F(CudaLrnPool, NormalizesThenPoolsAsTheTwoKernelsDo) {
   Bench bench;
-  for (const Case& c : cases()) {
+  for (const LrnPoolCase& c : lrn_pool_cases()) {
     SCOPED_TRACE(c.text());
     const PoolPlace place = c.place();
     const auto inputs = static_cast<std::size_t>(place.in_values()),
