@@ -61,6 +61,9 @@ class World {
   int fair_threads() const;
   /// What that was found from: "4 cores in the affinity mask of a rank, shared by 2 ranks".
   std::string cores_text() const;
+  /// Where the ranks may run, on rank 0, one line for ranks of a host with the same cores: "ranks 0-3 on node1: cores 0-7, NUMA
+  /// domain 0"; nothing on the others. Collective.
+  std::vector<std::string> place_lines() const;
   /// How many of this rank's cores processes that are no ranks have used since the World was made, on average, where too few are
   /// left for `threads` threads of each rank; else 0. Collective over the ranks of this node.
   double cores_lost(int threads) const;
