@@ -140,6 +140,7 @@ int bench_step(StepOptions& options, comm::World& world) {
     return engine::RooflineLimits{cuda::measure_peak_flops(precision, seconds),
                                   cuda::measure_copy_rate(seconds)};
   };
+  for (const std::string& line : world.place_lines()) log.info(line);
   for (const int batch : options.batch_sizes) {
     options.config.batch_size = batch;
     print(log,

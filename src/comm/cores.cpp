@@ -21,12 +21,6 @@ cpu_set_t* as_set(CoreMask& mask) { return reinterpret_cast<cpu_set_t*>(mask.dat
 
 std::size_t bytes_in(const CoreMask& mask) { return mask.size() * sizeof(CoreMask::value_type); }
 
-CoreMask intersect(const CoreMask& a, const CoreMask& b) {
-  CoreMask both(std::min(a.size(), b.size()));
-  for (std::size_t i = 0; i < both.size(); ++i) both[i] = a[i] & b[i];
-  return both;
-}
-
 bool is_subset(const CoreMask& part, const CoreMask& whole) { return intersect(part, whole) == part; }
 
 /// The two words of cpu.max, or the files of version 1, as cores; empty: no limit here.
@@ -49,6 +43,12 @@ bool names_cpu(const std::string& controllers) {
 }
 
 }  // namespace
+
+CoreMask intersect(const CoreMask& a, const CoreMask& b) {
+  CoreMask both(std::min(a.size(), b.size()));
+  for (std::size_t i = 0; i < both.size(); ++i) both[i] = a[i] & b[i];
+  return both;
+}
 
 std::optional<double> cpu_quota(const std::filesystem::path& groups,
                                 const std::filesystem::path& own_groups) {

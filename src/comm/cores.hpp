@@ -15,6 +15,9 @@ using CoreMask = std::vector<std::uint64_t>;
 
 int count_cores(const CoreMask& mask);
 
+/// As long as the shorter one.
+CoreMask intersect(const CoreMask& a, const CoreMask& b);
+
 bool have_common_cores(const CoreMask& a, const CoreMask& b);
 
 /// The cores the calling thread may run on.

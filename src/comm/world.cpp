@@ -23,6 +23,7 @@
 #include "comm/launch.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/node_peers.hpp"
+#include "comm/numa.hpp"
 #include "comm/world_access.hpp"
 
 namespace cifar_mpi::comm {
@@ -41,6 +42,7 @@ struct World::State {
   CoreShare cores;
   std::optional<double> quota;
   std::vector<CoreMask> masks;  ///< of the node's ranks
+  bool at_home = false;         ///< kept to a part of the mask it was started with
   double since = steady_seconds();
   double busy_before = 0.0;                             ///< of the own mask
   std::thread::id thread = std::this_thread::get_id();  ///< the one that may call MPI
@@ -102,6 +104,15 @@ std::vector<CoreMask> gather_masks(MPI_Comm node, int node_size) {
   std::vector<CoreMask> masks;
   for (auto at = flat.begin(); at != flat.end(); at += words) masks.emplace_back(at, at + words);
   return masks;
+}
+
+/// Keeps this rank to its NUMA domains where nothing else has placed the ranks; whether it did.
+bool stay_at_home(MPI_Comm node, int node_size, std::size_t mine, const CoreMask& allowed) {
+  const std::vector<CoreMask> masks = gather_masks(node, node_size);
+  const CoreMask home = home_mask(masks, mine, allowed, numa_domains());
+  if (home == masks[mine]) return false;
+  keep_to(home);
+  return true;
 }
 
 std::string host_name() {
@@ -189,11 +200,13 @@ World::World(int& argc, char**& argv, double limit_s) {
   check(MPI_Comm_size(state->node.get(), &state->node_size), "asking for the node's number of ranks");
   check(MPI_Comm_rank(state->node.get(), &state->node_rank), "asking for the rank on the node");
   state->peers = NodePeers(state->node.get());
-  state->masks = gather_masks(state->node.get(), state->node_size);
   state->hosts = gather_texts(state->host, state->all.get(), state->size);
   state->quota = cpu_quota();
   const auto mine = static_cast<std::size_t>(state->node_rank);
-  state->cores = share_cores(state->masks, mine, allowed_mask(), state->quota);
+  const CoreMask allowed = allowed_mask();
+  state->at_home = stay_at_home(state->node.get(), state->node_size, mine, allowed);
+  state->masks = gather_masks(state->node.get(), state->node_size);
+  state->cores = share_cores(state->masks, mine, allowed, state->quota);
   state->busy_before = busy_seconds(state->masks[mine]);
   state_ = std::move(state);
 }
@@ -247,11 +260,21 @@ std::string World::cores_text() const {
   const CoreShare& share = state_->cores;
   std::string text =
       concat(share.cores, share.cores == 1 ? " core" : " cores", " in the affinity mask of a rank");
+  if (state_->at_home) text += ", kept to its NUMA domain";
   if (share.sharers > 1) text += concat(", shared by ", share.sharers, " ranks");
   if (state_->quota)
     text += concat(", a CPU quota of ", *state_->quota, " for the ", state_->node_size,
                    state_->node_size == 1 ? " rank" : " ranks", " of the node");
   return text;
+}
+
+std::vector<std::string> World::place_lines() const {
+  const std::string mine =
+      place_text(state_->masks[static_cast<std::size_t>(state_->node_rank)], numa_domains());
+  std::vector<std::string> places;
+  for (const auto& bytes : collect(std::as_bytes(std::span(mine))))
+    places.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return places.empty() ? places : comm::place_lines(state_->hosts, places);
 }
 
 double World::cores_lost(int threads) const {

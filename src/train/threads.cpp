@@ -47,7 +47,9 @@ void describe_cores(const SessionState& state) {
   if (!computes_on_cpu(state)) return;
   const int threads = state.config.threads, fair = fair_threads(state.world);
   const std::string other_work = other_work_text(state), cores = state.world.cores_text();
-  state.log.info(concat("threads: ", threads, " per rank (", cores, ")"));
+  const std::vector<std::string> places = state.world.place_lines();
+  state.log.info(
+      concat("threads: ", threads, " per rank (", cores, places.size() == 1 ? "; " + places[0] : "", ")"));
   if (threads > fair) {
     state.log.warn(concat(threads, " threads per rank share fewer cores, so a step takes longer; --threads ",
                           fair, " uses each core once"));

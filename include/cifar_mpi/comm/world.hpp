@@ -68,6 +68,9 @@ class World {
   int fair_threads() const;
   /// A description of how that was computed: "4 cores in the affinity mask of a rank, shared by 2 ranks".
   std::string cores_text() const;
+  /// Where the ranks may run, on rank 0, one line for ranks of a host with the same cores: "ranks 0-3 on node1: cores 0-7, NUMA
+  /// domain 0"; empty on the others. Collective.
+  std::vector<std::string> place_lines() const;
   /// The average number of this rank's cores that processes other than ranks have used since the World was made, if too
   /// few are left for `threads` threads of each rank; else 0. Collective over the ranks of this node.
   double cores_lost(int threads) const;
