@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "app/device.hpp"
+#include "app/onnx.hpp"
 #include "app/program.hpp"
 #include "app/signals.hpp"
 #include "app/values.hpp"
+#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
@@ -30,6 +32,7 @@ struct EvalOptions {
   std::string weights = "ema";
   std::string precision = "auto";
   bool watch = false;
+  std::string export_onnx;
   double interval_s = 5.0;
   double timeout_s = 120.0;
   train::EvaluationConfig config;
@@ -195,9 +198,37 @@ InputFile open_asked(const EvalOptions& options, const comm::World& world, Direc
   return run ? run::open_checkpoint(run, *step) : open_on_this_rank(options.checkpoint, *step);
 }
 
+/// Writes the checkpoint's network and weights as ONNX; rank 0 alone. Needs no dataset.
+void export_onnx(const EvalOptions& options, const comm::World& world, const Log& log) {
+  Directory run;
+  const InputFile file = open_asked(options, world, run);
+  world.together([&] {
+    if (world.rank() != 0) return;
+    run::Checkpoint checkpoint = run::read_checkpoint(file);
+    const auto [network, knows_moments] = train::recorded_network(checkpoint, file.path());
+    if (!knows_moments) {
+      throw Error(ErrorKind::checkpoint,
+                  concat(file.path(), " does not state the moments that its images are normalized by; ",
+                         "resume its run for a step to write a newer checkpoint"));
+    }
+    const auto role =
+        options.config.weights == train::Weights::ema ? optim::StateRole::average : optim::StateRole::weights;
+    const std::string* const labels = find_item(checkpoint.progress.identity, "dataset label names");
+    const std::string model = app::onnx_model(
+        network, run::match_tensors(std::move(checkpoint.state[role]), network.params, file.path()),
+        {{"classes", labels == nullptr ? "" : *labels},
+         {"weights", options.weights},
+         {"step", std::to_string(checkpoint.progress.step)}});
+    write_atomically(options.export_onnx, std::as_bytes(std::span(model)));
+    log.info(concat("wrote ", options.export_onnx, ": ", network.net.name, " with the ", options.weights,
+                    " weights of step ", checkpoint.progress.step));
+  });
+}
+
 int evaluate(EvalOptions options, comm::World& world) {
   watch::Watchdog watchdog(world, {options.timeout_s, {}, app::poll_launcher});
   const Log log(world.rank());
+  if (!options.export_onnx.empty()) return export_onnx(options, world, log), 0;
   world.together([&] { options.config.data = app::find_dataset(options.config.data); });
   if (options.watch) return watch(options, world, log, watchdog.heart()), 0;
   Directory run;
@@ -237,8 +268,12 @@ int main(int argc, char** argv) {
   cli.add_option("--batch-size", options.config.batch_size, "Images per rank and replay; affects speed only")
       ->check(app::number(1, 1 << 16))
       ->capture_default_str();
-  cli.add_flag("--watch", options.watch,
-               "Follow a run directory and evaluate each new checkpoint until interrupted");
+  auto* const watch = cli.add_flag(
+      "--watch", options.watch, "Follow a run directory and evaluate each new checkpoint until interrupted");
+  cli.add_option("--export-onnx", options.export_onnx, "Write the network as an ONNX model instead")
+      ->option_text("FILE")
+      ->check(app::not_empty())
+      ->excludes(watch);
   cli.add_option("--interval", options.interval_s, "Seconds between looks with --watch")
       ->check(app::number(0.05, 86400.0))
       ->capture_default_str();

@@ -2,7 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <charconv>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "cifar_mpi/base/hash.hpp"
@@ -19,21 +22,29 @@ std::string recorded(const RunFingerprint& identity, std::string_view key, const
               concat(path, " does not say its ", key, "; is it a cifar_mpi checkpoint?"));
 }
 
-/// 0 where it is no number of pixels.
-int size_in(const std::string& text) {
-  const auto value = find_number({{"size", text}}, "size");
-  return value && *value > 0 && std::in_range<int>(*value) ? static_cast<int>(*value) : 0;
+/// "32x32x3" as {32, 32, 3}; empty unless all its parts are positive numbers.
+std::vector<int> extents_in(std::string_view text) {
+  std::vector<int> extents;
+  for (const char* at = text.data();; ++at) {
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(at, end, extents.emplace_back());
+    if (error != std::errc() || extents.back() <= 0 || (stop != end && *stop != 'x')) return {};
+    if (stop == end) return extents;
+    at = stop;
+  }
 }
 
 /// As evaluation shows images to the checkpoint's network. Checkpoints that do not say were cut to 24x24.
-data::AugmentSpec augment_of(const RunFingerprint& identity, const Extent& image) {
+data::AugmentSpec augment_of(const RunFingerprint& identity, const Extent& image, const std::string& path) {
   data::AugmentSpec augment;
   augment.kind = data::Augment::none;
   augment.source = image;
   if (const std::string* const input = find_item(identity, "network input")) {
-    const std::size_t by = input->find('x');
-    augment.crop_height = size_in(input->substr(0, by));
-    augment.crop_width = by == std::string::npos ? 0 : size_in(input->substr(by + 1));
+    const std::vector<int> size = extents_in(*input);
+    if (size.size() != 2)
+      throw Error(ErrorKind::checkpoint, concat(path, " is damaged: its network input is no size"));
+    augment.crop_height = size[0];
+    augment.crop_width = size[1];
   }
   const std::string* const normalize = find_item(identity, "--normalize");
   if (normalize != nullptr && *normalize == to_string(data::Normalize::dataset)) {
@@ -42,9 +53,9 @@ data::AugmentSpec augment_of(const RunFingerprint& identity, const Extent& image
   return augment;
 }
 
-/// The checkpoint's model on this dataset; throws when the two do not belong together.
-Network network_of(const run::Checkpoint& checkpoint, const std::string& path, const data::DatasetInfo& info,
-                   const std::string& data) {
+/// Throws unless the checkpoint was trained on images and classes like those of `data`.
+void require_same_shape(const run::Checkpoint& checkpoint, const std::string& path,
+                        const data::DatasetInfo& info, const std::string& data) {
   const std::string image = recorded(checkpoint.progress.identity, "dataset image", path);
   const std::string classes = recorded(checkpoint.progress.identity, "dataset classes", path);
   if (image != to_string(info.image) || classes != std::to_string(info.classes())) {
@@ -53,11 +64,6 @@ Network network_of(const run::Checkpoint& checkpoint, const std::string& path, c
         concat(path, " was trained on ", image, " images of ", classes, " classes, but ", data, " has ",
                to_string(info.image), " images of ", info.classes(), "; name its dataset with --data"));
   }
-  const data::AugmentSpec augment = augment_of(checkpoint.progress.identity, info.image);
-  if (augment.crop_height < 1 || augment.crop_width < 1) {
-    throw Error(ErrorKind::checkpoint, concat(path, " is damaged: its network input is no size"));
-  }
-  return make_network(recorded(checkpoint.progress.identity, "model", path), info, augment, data);
 }
 
 /// In what `info` differs from the dataset that the checkpoint was trained on, though it can be evaluated on.
@@ -88,6 +94,23 @@ RunFingerprint fingerprint_of(const run::Checkpoint& checkpoint) {
 }
 
 }  // namespace
+
+RecordedNetwork recorded_network(const run::Checkpoint& checkpoint, const std::string& path) {
+  const RunFingerprint& identity = checkpoint.progress.identity;
+  const std::vector<int> image = extents_in(recorded(identity, "dataset image", path));
+  const std::vector<int> classes = extents_in(recorded(identity, "dataset classes", path));
+  if (image.size() != 3 || classes.size() != 1)
+    throw Error(ErrorKind::checkpoint, concat(path, " is damaged: it does not say what its images are"));
+  data::DatasetInfo info;
+  info.image = {image[0], image[1], image[2]};
+  info.label_names.resize(static_cast<std::size_t>(std::min(classes[0], 256)));  // more are refused below
+  RecordedNetwork result;
+  result.network =
+      make_network(recorded(identity, "model", path), info, augment_of(identity, info.image, path), path);
+  result.knows_moments = take_moments(result.network.augment, checkpoint.progress.resolved, path) ||
+                         result.network.augment.normalize != data::Normalize::dataset;
+  return result;
+}
 
 std::uint64_t newest_checkpoint(const Directory& run, const Log& log) {
   const std::optional<run::FoundCheckpoint> found = run::newest_valid_checkpoint(run, log);
@@ -126,8 +149,10 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
   bool knows_moments = false;
   world.together([&] {
     file.emplace(config.data);
-    network = network_of(checkpoint, path, file->info(), config.data);
-    knows_moments = take_moments(network.augment, checkpoint.progress.resolved, path);
+    require_same_shape(checkpoint, path, file->info(), config.data);
+    RecordedNetwork recorded = recorded_network(checkpoint, path);
+    network = std::move(recorded.network);
+    knows_moments = recorded.knows_moments;
     const auto role = config.weights == Weights::ema ? optim::StateRole::average : optim::StateRole::weights;
     tensors = run::match_tensors(std::move(checkpoint.state[role]), network.params, path);
     result.step = checkpoint.progress.step;

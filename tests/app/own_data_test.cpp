@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "app/programs.hpp"
+#include "app/python.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 
 /// Datasets that other programs write.
@@ -16,18 +17,10 @@ std::string python_of(const std::string& page) {
   return text.substr(first, text.find("\n```\n", first) + 1 - first);
 }
 
-/// A Python that has h5py, or nothing: the first in PATH is not always the system's.
-std::string python_with_h5py() {
-  for (const std::string python : {"python3", "/usr/bin/python3"}) {
-    if (run_command(python + " -c 'import h5py, numpy'").code == 0) return python;
-  }
-  return {};
-}
-
 TEST_F(Programs, ReadWhatThePageWritesWithH5py) {
   const std::string program = python_of(std::string(CIFAR_MPI_SOURCE_ROOT) + "/src/run/README.md");
   ASSERT_NE(program.find("h5py"), std::string::npos) << "src/run/README.md has no example in Python";
-  const std::string python = python_with_h5py();
+  const std::string python = python_with("h5py, numpy");
   if (python.empty())
     GTEST_SKIP()
         << "no h5py here (Debian and Ubuntu: python3-h5py), so the example of src/run/README.md was not run";

@@ -6,6 +6,7 @@
 #include "cifar_mpi/comm/heartbeat.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
 #include "cifar_mpi/train/evaluator.hpp"
+#include "cifar_mpi/train/network.hpp"
 #include "cifar_mpi/train/session.hpp"
 
 namespace cifar_mpi::train {
@@ -27,6 +28,15 @@ struct Evaluation {
   run::EvaluationFile record;       ///< for RUN_DIR/evaluation.h5
   std::vector<std::string> doubts;  ///< in what the dataset is not the one the checkpoint was trained on
 };
+
+/// The network that a checkpoint holds the weights of, with the preprocessing of its evaluation.
+struct RecordedNetwork {
+  Network network;
+  bool knows_moments = false;  ///< false: it normalizes by moments of the training set, and does not state them
+};
+
+/// Throws Error{checkpoint} naming `path` when the checkpoint does not state them.
+RecordedNetwork recorded_network(const run::Checkpoint& checkpoint, const std::string& path);
 
 /// The step of the newest valid checkpoint of a run directory; others are reported. Throws Error{checkpoint} when it
 /// holds none.
