@@ -12,6 +12,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "train/device_checks.hpp"
+#include "train/speed_check.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -48,6 +49,7 @@ class Checks {
     attempt("2 runners", 2, [&] { return compare_runners(*device_, images_); });
     attempt("3 distorted images", 3, [&] { return compare_images(*device_, images_); });
     attempt("5 divergence", 5, [&] { return see_divergence(*device_, images_); });
+    attempt("6 speed", 6, [&] { return measure_speed(); });
     show(0);
     attempt_sums();
     show(0);
@@ -97,6 +99,18 @@ class Checks {
     }
     device_->plan(precision_, sizes_.batch, sizes_.parts);
     return {{}, Outcome::good, device_->state.backend->description()};
+  }
+
+  /// Limits that cannot be measured, for want of memory maybe, are no reason against the device.
+  Row measure_speed() {
+    if (!check_.measure_limits) return {{}, Outcome::left_out, "the limits of this device are not measured"};
+    engine::RooflineLimits limits;
+    try {
+      limits = check_.measure_limits(precision_);
+    } catch (const Error& error) {
+      return {{}, Outcome::left_out, error.what()};
+    }
+    return check_speed(*device_, limits, images_);
   }
 
   /// In fp32 with the few images alone where the run has another precision, for these are not its kernels.
@@ -193,7 +207,7 @@ std::string table_line(const std::string& name, const std::vector<std::vector<Ro
     if (shown == nullptr || (fails(*row) && failed == 0)) shown = &*row, at = rank;
     if (fails(*row)) ++failed;
   }
-  const char* const words[] = {"ok", "FAILED", "left out", "no graph", "STOPPED"};
+  const char* const words[] = {"ok", "FAILED", "left out", "no graph", "STOPPED", "slow"};
   const char* const word = words[static_cast<int>(shown->outcome)];
   std::string line = fmt::format("  {:<34} {:<9} {}", shown->name, word, shown->found);
   if (failed > 0 && ranks.size() > 1)
@@ -209,8 +223,9 @@ RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std:
     for (const Row& row : rows) checks.insert(row.name);
   }
   for (const std::string& check : checks) told.emplace_back("table", table_line(check, ranks));
-  for (const auto& [kind, outcome] : {std::pair{"fault", Outcome::bad}, std::pair{"stop", Outcome::stopped},
-                                      std::pair{"no graph", Outcome::no_graph}}) {
+  for (const auto& [kind, outcome] :
+       {std::pair{"fault", Outcome::bad}, std::pair{"stop", Outcome::stopped},
+        std::pair{"no graph", Outcome::no_graph}, std::pair{"slow", Outcome::slow}}) {
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const auto at = std::find_if(ranks[rank].begin(), ranks[rank].end(),
                                    [wanted = outcome](const Row& row) { return row.outcome == wanted; });
@@ -269,7 +284,8 @@ SelfCheckReport check_device(const TrainConfig& config, const data::DatasetInfo&
   const std::map<std::string, std::vector<std::string>*> places{{"table", &report.table},
                                                                 {"fault", &report.faults},
                                                                 {"stop", &report.stops},
-                                                                {"no graph", &report.no_graph}};
+                                                                {"no graph", &report.no_graph},
+                                                                {"slow", &report.slow}};
   for (auto& [kind, line] : told) places.at(kind)->push_back(std::move(line));
   report.good = report.faults.empty() && report.stops.empty();
   return report;
