@@ -12,6 +12,7 @@
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
+#include "cifar_mpi/cuda/peak.hpp"
 #include "cifar_mpi/model/net_spec.hpp"
 
 namespace cifar_mpi::app {
@@ -96,6 +97,7 @@ bool gpus_stay_idle() {
 train::SelfCheck self_check(bool asked_for) {
   train::SelfCheck check;
   check.identity = cuda::identity;
+  check.measure_limits = cuda::measure_limits;
   if (cpu::unusable().empty()) {
     check.judge = cpu_platform;
     if (!asked_for && batch_system().empty()) check.instead = cpu_platform;

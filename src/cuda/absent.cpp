@@ -27,4 +27,6 @@ double measure_peak_flops(engine::Precision, double) { throw Error(ErrorKind::de
 
 double measure_copy_rate(double) { throw Error(ErrorKind::device, unusable()); }
 
+engine::RooflineLimits measure_limits(engine::Precision) { throw Error(ErrorKind::device, unusable()); }
+
 }  // namespace cifar_mpi::cuda

@@ -6,6 +6,7 @@
 #include "cuda/lane.hpp"
 #include "cuda/relu.hpp"
 #include "cuda/sum.hpp"
+#include "cuda/tail_group.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {
@@ -30,7 +31,14 @@ class AffineGroup final : public engine::Group {
   }
 
   const engine::Contract& contract() const override { return contract_; }
+  /// Known once the kernels are planned: products add the biases, cuDNN does not.
+  bool leaves_bias() const {
+    return affine_.has_tail && kernels_.library_for(ConvDirection::forward) != nullptr;
+  }
   engine::GroupTasks tasks(const Operands& operands, Arena& arena) const override;
+  void to_logical(std::size_t part, std::span<const float> physical, std::span<float> logical) const override;
+  void from_logical(std::size_t part, std::span<const float> logical,
+                    std::span<float> physical) const override;
 
  private:
   /// What the forward pass of one program leaves for its backward pass.
@@ -60,6 +68,13 @@ class AffineGroup final : public engine::Group {
   }
 
   void prepare(const Operands& o, Arena& arena, Kept& kept, std::vector<Task>& tasks) const;
+  /// Whether the bias gradient is a row of the weight gradient: where the windows have a column to spare, nothing is
+  /// masked on the way, and the product does not round more than a sum would.
+  bool sums_by_product(const Operands& o) const {
+    return o.training && affine_.is_conv() && affine_.biased && affine_.row > affine_.inner &&
+           kernels_.library_for(ConvDirection::weight_gradient) == nullptr && !o.mask_dst && o.params[0].grad != nullptr &&
+           shared_.precision != engine::Precision::tf32;
+  }
   Task library_forward(const Operands& o, const Kept& kept, Arena& arena) const;
   void product_forward(const Operands& o, Kept& kept, Arena& arena, std::vector<Task>& tasks) const;
   Task bias_gradient(const Operands& o, Arena& arena) const;
@@ -75,6 +90,21 @@ class AffineGroup final : public engine::Group {
   int first_counter_;
 };
 
+void AffineGroup::to_logical(std::size_t, std::span<const float> physical, std::span<float> logical) const {
+  const auto columns = static_cast<std::size_t>(affine_.columns);
+  const auto pitch = static_cast<std::size_t>(affine_.outputs);
+  for (std::size_t row = 0; row < logical.size() / columns; ++row)
+    std::copy_n(&physical[row * pitch], columns, &logical[row * columns]);
+}
+
+void AffineGroup::from_logical(std::size_t, std::span<const float> logical, std::span<float> physical) const {
+  const auto columns = static_cast<std::size_t>(affine_.columns);
+  const auto pitch = static_cast<std::size_t>(affine_.outputs);
+  std::fill(physical.begin(), physical.end(), 0.0f);
+  for (std::size_t row = 0; row < logical.size() / columns; ++row)
+    std::copy_n(&logical[row * columns], columns, &physical[row * pitch]);
+}
+
 engine::GroupTasks AffineGroup::tasks(const Operands& o, Arena& arena) const {
   engine::GroupTasks tasks;
   Kept kept;
@@ -87,7 +117,7 @@ engine::GroupTasks AffineGroup::tasks(const Operands& o, Arena& arena) const {
   // The bias gradient, where there is one, comes first where it also masks what the other two read; else it and the weight
   // gradient run beside the data gradient and what follows it.
   if (o.params[0].grad != nullptr) {
-    if (affine_.biased) tasks.backward.push_back(bias_gradient(o, arena));
+    if (affine_.biased && !sums_by_product(o)) tasks.backward.push_back(bias_gradient(o, arena));
     weight_gradient(o, kept, arena, tasks.backward);
   }
   if (o.grad_src[0] != nullptr) data_gradient(o, kept, arena, tasks.backward);
@@ -129,8 +159,9 @@ void AffineGroup::prepare(const Operands& o, Arena& arena, Kept& kept, std::vect
 Task AffineGroup::library_forward(const Operands& o, const Kept& kept, Arena& arena) const {
   const LibraryConv* const conv = kernels_.library_for(ConvDirection::forward);
   std::byte* const space = arena.take(conv->workspace_bytes());
-  const float* const biases = affine_.biased ? o.params[1].master : nullptr;
-  const auto outputs = static_cast<std::size_t>(affine_.biased ? affine_.outputs : 0);
+  const bool adds = affine_.biased && !leaves_bias();
+  const float* const biases = adds ? o.params[1].master : nullptr;
+  const auto outputs = static_cast<std::size_t>(adds ? affine_.outputs : 0);
   return product(
       {name() + " forward",
        {x(o), {kept.weights, bytes(affine_.weights())}, bytes_of(biases, outputs)},
@@ -147,11 +178,14 @@ Task AffineGroup::library_forward(const Operands& o, const Kept& kept, Arena& ar
 Task AffineGroup::patches(const Operands& o, Kept& kept, Arena& arena) const {
   const std::size_t size = kernels_.forward.bytes_a();
   kept.patches = arena.take(size);
+  Im2colShape shape = affine_.forward_patches(shared_.batch);
+  shape.ones = sums_by_product(o);
   return {name() + " patches",
           {x(o)},
           {{kept.patches, size}},
-          [shape = affine_.forward_patches(shared_.batch), type = type_, from = o.src[0],
-           to = kept.patches](Lane& lane) { im2col(stream_of(lane), shape, type, from, to); },
+          [shape, type = type_, from = o.src[0], to = kept.patches](Lane& lane) {
+            im2col(stream_of(lane), shape, type, from, to);
+          },
           {}};
 }
 
@@ -237,11 +271,15 @@ void AffineGroup::weight_gradient(const Operands& o, Kept& kept, Arena& arena,
   const Matmul* const matmul = &kernels_.weight_gradient;
   const Bytes rows = affine_.is_conv() ? Bytes{kept.patches, matmul->bytes_a()} : x(o);
   std::byte* const space = arena.take(matmul->workspace_bytes());
+  float* const biases = sums_by_product(o) ? o.params[1].grad : nullptr;
+  const int outputs = affine_.outputs;
   tasks.push_back(product({name() + " weight gradient",
                            {rows, grad_y(o)},
-                           {bytes_of(to, affine_.weights_in_memory())},
-                           [=, grad = o.grad_dst](Lane& lane) {
+                           {bytes_of(to, affine_.weights_in_memory()),
+                            bytes_of(biases, static_cast<std::size_t>(biases != nullptr ? outputs : 0))},
+                           [=, grad = o.grad_dst, row = to + affine_.weights()](Lane& lane) {
                              matmul->run(stream_of(lane), rows.begin, grad, to, nullptr, space);
+                             if (biases != nullptr) move_values(stream_of(lane), row, biases, outputs);
                            },
                            {},
                            concurrent},
@@ -290,8 +328,11 @@ void AffineGroup::data_gradient(const Operands& o, const Kept& kept, Arena& aren
 }  // namespace
 
 std::unique_ptr<engine::Group> make_affine_group(SharedPlan& shared, engine::Contract contract,
-                                                 const Affine& affine) {
-  return std::make_unique<AffineGroup>(shared, std::move(contract), affine);
+                                                 const Affine& affine, std::unique_ptr<engine::Group> tail) {
+  auto layer = std::make_unique<AffineGroup>(shared, std::move(contract), affine);
+  if (!tail) return layer;
+  const AffineGroup* const made = layer.get();
+  return join_tail(std::move(layer), std::move(tail), [made] { return made->leaves_bias(); });
 }
 
 }  // namespace cifar_mpi::cuda

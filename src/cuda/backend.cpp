@@ -84,14 +84,19 @@ class CudaBackend final : public engine::Backend {
     return plan_advance(binding, place);
   }
 
-  /// Parameters lie in logical order, and padding behind them.
+  /// Parameters lie in logical order, and padding behind them or behind each row.
   engine::Task count_task(std::string name, const std::vector<engine::CountBinding>& bindings) override {
-    std::vector<CountPlace> tensors;
+    std::vector<CountedTensor> tensors;
     for (const engine::CountBinding& binding : bindings) {
-      if (binding.runs.size() != 1)
-        throw std::logic_error(concat(name, ": values do not lie one behind another"));
-      const engine::ValueRun& run = binding.runs.front();
-      tensors.push_back({binding.values + run.begin, run.count, binding.counts});
+      const auto& runs = binding.runs;
+      const std::size_t columns = runs.front().count, rows = runs.size();
+      const std::size_t pitch = rows > 1 ? runs[1].begin - runs[0].begin : columns;
+      for (std::size_t i = 1; i < rows; ++i) {
+        if (!(runs[i] == engine::ValueRun{runs[0].begin + i * pitch, columns}))
+          throw std::logic_error(concat(name, ": values do not lie in rows"));
+      }
+      tensors.push_back({binding.values + runs[0].begin, rows * columns, binding.counts,
+                         static_cast<unsigned>(columns), static_cast<unsigned>(pitch)});
     }
     const auto held = static_cast<int>(std::min<std::size_t>(tensors.size(), kMostCounted));
     const auto* const scratch = keep(device_.allocate(count_scratch_bytes(held)));

@@ -8,6 +8,15 @@ namespace {
 /// Bytes that a block may share without asking for more.
 constexpr int kMostShared = 48 << 10;
 
+template <class Unit>
+__device__ Unit unit_of_ones() {
+  if constexpr (requires { Unit::values; }) {
+    return {};  // vec8s of channels fill a row, so it has no place for a 1
+  } else {
+    return from_float<Unit>(1.0f);
+  }
+}
+
 /// One thread per value, or per vec8 of channels of one pixel. Blocks belong to one image, so that indexes
 /// within it are 32 bits wide. Vec8s are limited by writing the patches, single values by instructions.
 template <class Unit>
@@ -18,7 +27,9 @@ __global__ void gather(Im2colPlace place, Divisor blocks, const Unit* __restrict
   const int i = blocks.remainder(block) * kThreads + static_cast<int>(threadIdx.x);
   if (i >= place.patch_units()) return;
   const int source = place.source(i);
-  patches[b * place.patch_units() + i] = source < 0 ? Unit{} : image[b * place.image_units() + source];
+  patches[b * place.patch_units() + i] = source >= 0 ? image[b * place.image_units() + source]
+                                         : source == Im2colPlace::kOne ? unit_of_ones<Unit>()
+                                                                       : Unit{};
 }
 
 /// The same group of every `band.lanes`-th pixel from `lane` on: where its values lie in a window, in bytes, is
@@ -31,8 +42,10 @@ __device__ void write_group(const Im2colPlace& place, const PatchBand& band, con
   int steps[kVec8];
   for (int j = 0; j < kVec8; ++j) {
     const int k = group * kVec8 + j;
-    steps[j] = k < place.inner ? kBytes : 0;  // what fills the row up is the last zero, whatever the pixel
-    firsts[j] = reinterpret_cast<const char*>(kept + (k < place.inner ? band.offset(place, k) : band.kept));
+    steps[j] =
+        k < place.inner ? kBytes : 0;  // what fills the row up is the 1 or the last zero, whatever the pixel
+    const int filler = k == place.one ? band.kept + 1 : band.kept;
+    firsts[j] = reinterpret_cast<const char*>(kept + (k < place.inner ? band.offset(place, k) : filler));
   }
   const std::int64_t row = place.row.value();
   T* to = patches + lane * row + group * kVec8;
@@ -58,9 +71,9 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t b = band.bands.quotient(block);
   const int top = band.bands.remainder(block) * band.rows;
   image += b * place.image_units();
-  for (int i = me; i <= band.kept; i += kThreads) {
+  for (int i = me; i <= band.kept + 1; i += kThreads) {
     const int source = i < band.kept ? band.source(place, top, i) : -1;
-    kept[i] = source < 0 ? from_float<T>(0.0f) : image[source];
+    kept[i] = source >= 0 ? image[source] : from_float<T>(i > band.kept ? 1.0f : 0.0f);
   }
   __syncthreads();
   const int lane = band.groups.quotient(me);
@@ -84,7 +97,7 @@ template <class T>
 void gather_bands(cudaStream_t stream, const Im2colShape& shape, const PatchBand& band, const void* image,
                   void* patches) {
   const Grid grid{static_cast<unsigned>(shape.batch) * static_cast<unsigned>(band.bands.value()), kThreads,
-                  (static_cast<std::size_t>(band.kept) + 1) * sizeof(T)};
+                  (static_cast<std::size_t>(band.kept) + 2) * sizeof(T)};
   launch("patches", stream, grid, gather_band<T>, Im2colPlace(shape), band, image, patches);
 }
 
@@ -108,6 +121,13 @@ __global__ void transpose_from(const T* __restrict__ src, float* __restrict__ ds
   if (i >= static_cast<std::int64_t>(rows) * columns) return;
   const std::int64_t row = i / columns;
   dst[i] = to_float(src[(i - row * columns) * rows + row]);
+}
+
+__global__ void move(float* __restrict__ src, float* __restrict__ dst, int count) {
+  const auto i = static_cast<int>(thread_index());
+  if (i >= count) return;
+  dst[i] = src[i];
+  src[i] = 0.0f;
 }
 
 template <class T>
@@ -152,6 +172,10 @@ void transpose_gradient(cudaStream_t stream, const void* src, ValueType type, fl
   with_type(type, [&]<class T>(T) {
     launch("transposing a gradient", stream, grid, transpose_from<T>, src, dst, rows, columns);
   });
+}
+
+void move_values(cudaStream_t stream, float* src, float* dst, int count) {
+  launch("moving a row", stream, grid_for(count), move, src, dst, count);
 }
 
 void rotate_weights(cudaStream_t stream, const RotatedWeights& shape, const float* src, void* dst,

@@ -25,6 +25,9 @@ void transpose_weights(cudaStream_t stream, const float* src, void* dst, ValueTy
 void transpose_gradient(cudaStream_t stream, const void* src, ValueType type, float* dst, int rows,
                         int columns);
 
+/// dst[i] = src[i], and src[i] = 0.
+void move_values(cudaStream_t stream, float* src, float* dst, int count);
+
 /// Weights [kernel, kernel, in, out] as [kernel, kernel, out, in] rotated by 180 degrees, followed by zeros up
 /// to `row` rows of `in` values.
 struct RotatedWeights {

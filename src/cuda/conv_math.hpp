@@ -10,9 +10,10 @@ namespace cifar_mpi::cuda {
 /// The windows of an NHWC image as rows of a matrix, [batch · out_height · out_width, row] values.
 ///
 /// The image's pixels lie `spread` places apart, with zeros between and around them. Value k = (ky · kernel + kx) ·
-/// channels + c of the row of window (b, y, x) is channel c of the place (stride · y + ky − before, stride · x + kx −
-/// before) of image b; values from `inner` on are zero. A convolution has a spread of 1, the data gradient of one
-/// with a stride has that as its spread: of its product only one part in stride² is not zero.
+/// channels + c of the row of window (b, y, x) is channel c of the place (stride · y + ky − before, stride · x +
+/// kx − before) of image b; values from `inner` on are zero, or with `ones` the first of them is 1: then the
+/// transposed windows times the gradient have the bias gradient as row `inner`. A convolution has a spread of 1, the
+/// data gradient of one with a stride has that as its spread: of its product only one part in stride² is not zero.
 struct Im2colShape {
   int batch = 0;
   int height = 0;
@@ -25,6 +26,7 @@ struct Im2colShape {
   int spread = 1;
   int out_height = height;
   int out_width = width;
+  bool ones = false;
 
   constexpr int inner() const { return kernel * kernel * channels; }
   constexpr std::int64_t rows() const { return std::int64_t{batch} * out_height * out_width; }
@@ -45,6 +47,7 @@ struct Im2colPlace {
   int inner = 0;
   int stride = 1;
   int windows = 0;  ///< of one image
+  int one = -1;     ///< the place in a row that holds a 1
   Divisor spread;
   Divisor width;  ///< windows in a line
   Divisor run;    ///< units of one row of a window
@@ -59,6 +62,7 @@ struct Im2colPlace {
         inner(shape.inner() / unit),
         stride(shape.stride),
         windows(shape.out_height * shape.out_width),
+        one(shape.ones ? inner : -1),
         spread(shape.spread),
         width(shape.out_width),
         run(shape.kernel * channels),
@@ -69,9 +73,11 @@ struct Im2colPlace {
   constexpr std::int64_t image_units() const { return std::int64_t{height} * line(); }
   constexpr std::int64_t patch_units() const { return std::int64_t{windows} * row.value(); }
 
-  /// Where unit `i` of the image's patches comes from, or −1 when it is zero.
+  static constexpr int kOne = -2;
+  /// Where unit `i` of the image's patches comes from, −1 when it is zero, or kOne.
   constexpr int source(int i) const {
     const int pixel = row.quotient(i), k = i - pixel * row.value();
+    if (k == one) return kOne;
     const int y = width.quotient(pixel), ky = run.quotient(k);
     const int from_row = y * stride - before + ky, x = (pixel - y * width.value()) * stride - before;
     if (spread.value() > 1) return k < inner ? spread_source(from_row, x, k - ky * run.value()) : -1;
@@ -91,11 +97,11 @@ struct Im2colPlace {
 };
 
 /// What a block keeps of an image to write the patches of `rows` rows of pixels, each with its window (stride and
-/// spread 1): the rows of the image that their windows see, with the zeros beside and between, and one more zero. A window's value then lies as far
-/// from the window's first one whatever the pixel, and is never outside.
+/// spread 1): the rows of the image that their windows see, with the zeros beside and between, then one more zero and
+/// a 1. A window's value then lies as far from the window's first one whatever the pixel, and is never outside.
 struct PatchBand {
   int rows = 0;
-  int kept = 0;    ///< values without the last zero
+  int kept = 0;    ///< values without the last zero and the 1
   int lanes = 1;   ///< pixels that the threads write at once
   Divisor bands;   ///< per image
   Divisor pitch;   ///< values of one row
@@ -106,7 +112,7 @@ struct PatchBand {
   /// does.
   constexpr PatchBand(const Im2colShape& shape, int threads, int most)
       : pitch((shape.width + shape.kernel - 1) * shape.channels), groups(shape.row / kIm2colGroup) {
-    const int fit = (most - 1) / pitch.value() - (shape.kernel - 1);
+    const int fit = (most - 2) / pitch.value() - (shape.kernel - 1);
     const int apiece = 8 * threads / (shape.width * groups.value());
     const std::int64_t spread = std::int64_t{shape.batch} * shape.height / 1000;
     const int least = apiece < 1 ? 1 : apiece;

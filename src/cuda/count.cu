@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) find_ends(const __grid_constant__ Co
   ValueEnds mine;
   const std::uint64_t stride = std::uint64_t{kThreads} * blocks;
   for (auto i = static_cast<std::uint64_t>(thread_index()); i < tensor.count; i += stride) {
-    const float value = to_float(values[i]);
+    const float value = to_float(values[tensor.place(i)]);
     if (!is_finite(value)) continue;
     join(mine, {value, value, value == 0.0f ? 1u : 0u, 1u});
   }
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) count_above(const __grid_constant__ 
   const T* const values = static_cast<const T*>(tensor.values);
   const std::uint64_t stride = std::uint64_t{kThreads} * blocks;
   for (auto i = static_cast<std::uint64_t>(thread_index()); i < tensor.count; i += stride) {
-    const float value = to_float(values[i]);
+    const float value = to_float(values[tensor.place(i)]);
     const bool counts = is_finite(value);
 #pragma unroll
     for (int e = 0; e < kHistogramBuckets; ++e) above[e] += counts && value >= edges[e] ? 1u : 0u;

@@ -11,10 +11,17 @@
 /// What is looked at for people, on the device; nothing but counts comes back. All enqueue and return.
 namespace cifar_mpi::cuda {
 
+/// Values one behind another, or in rows of `columns` that begin `pitch` places from each other.
 struct CountedTensor {
   const void* values = nullptr;
   std::uint64_t count = 0;
   engine::ValueCounts* counts = nullptr;
+  unsigned columns = 0;
+  unsigned pitch = 0;
+
+  constexpr std::uint64_t place(std::uint64_t i) const {
+    return columns == pitch ? i : i / columns * pitch + i % columns;
+  }
 };
 
 /// So many tensors to a launch: what fits its parameters.

@@ -15,6 +15,7 @@ namespace {
 
 using engine::Arena;
 using engine::Bytes;
+using engine::bytes_of;
 using engine::GroupTasks;
 using engine::Lane;
 using engine::Operands;
@@ -41,6 +42,13 @@ class PlainGroup final : public engine::Group {
   Bytes y(const Operands& o) const { return {o.dst, contract_.dst.value.bytes}; }
   Bytes grad_x(const Operands& o) const { return {o.grad_src[0], contract_.src[0].grad.bytes}; }
   Bytes grad_y(const Operands& o) const { return {o.grad_dst, contract_.dst.grad.bytes}; }
+  /// Of an input that is to be read through biases and a ReLU (join_tail).
+  Activation activation(const Operands& o) const {
+    return {o.mask_src, o.params.empty() ? nullptr : o.params[0].master};
+  }
+  Bytes bias(const Operands& o, int channels) const {
+    return o.params.empty() ? Bytes{} : bytes_of(o.params[0].master, static_cast<std::size_t>(channels));
+  }
   std::size_t outputs() const { return static_cast<std::size_t>(values_in(contract_.dst.value)); }
 
   void add_forward(GroupTasks& tasks, std::vector<Bytes> reads, std::vector<Bytes> writes,
@@ -63,10 +71,10 @@ class PlainGroup final : public engine::Group {
 
   void build(const Pool& pool, const Operands& o, Arena& arena, GroupTasks& tasks) const {
     const Bytes argmax = take_argmax(o, arena);
-    add_forward(tasks, {x(o)}, {y(o), argmax},
-                [=, type = type_, place = pool.place, mask = o.mask_src, from = o.src[0], to = o.dst,
+    add_forward(tasks, {x(o), bias(o, pool.place.channels)}, {y(o), argmax},
+                [=, type = type_, place = pool.place, read = activation(o), from = o.src[0], to = o.dst,
                  at = argmax_at(argmax)](Lane& lane) {
-                  pool_forward(stream_of(lane), place, type, mask, from, to, at);
+                  pool_forward(stream_of(lane), place, type, read, from, to, at);
                 });
     if (o.grad_src[0] == nullptr) return;
     add_backward(
@@ -77,22 +85,23 @@ class PlainGroup final : public engine::Group {
 
   void build(const Lrn& lrn, const Operands& o, Arena&, GroupTasks& tasks) const {
     const LrnShape shape{lrn.rule, lrn.pixels, lrn.channels, type_};
-    add_forward(tasks, {x(o)}, {y(o)}, [=, from = o.src[0], to = o.dst](Lane& lane) {
-      lrn_forward(stream_of(lane), shape, from, to);
+    const Activation read = activation(o);
+    add_forward(tasks, {x(o), bias(o, lrn.channels)}, {y(o)}, [=, from = o.src[0], to = o.dst](Lane& lane) {
+      lrn_forward(stream_of(lane), shape, read, from, to);
     });
     if (o.grad_src[0] == nullptr) return;
-    add_backward(tasks, {x(o), grad_y(o)}, o,
-                 [=, mask = o.mask_src, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0]](Lane& lane) {
-                   lrn_backward(stream_of(lane), shape, mask, from, grad, to);
+    add_backward(tasks, {x(o), bias(o, lrn.channels), grad_y(o)}, o,
+                 [=, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0]](Lane& lane) {
+                   lrn_backward(stream_of(lane), shape, read, from, grad, to);
                  });
   }
 
   void build(const PoolLrn& both, const Operands& o, Arena& arena, GroupTasks& tasks) const {
-    const LrnPoolShape shape{both.pool.place, both.lrn.rule, type_, o.mask_src};
+    const LrnPoolShape shape{both.pool.place, both.lrn.rule, type_, activation(o)};
     const Bytes argmax = take_argmax(o, arena);
     const std::size_t size = o.training ? contract_.dst.value.bytes : 0;
     std::byte* const pooled = o.training ? arena.take(size) : nullptr;
-    add_forward(tasks, {x(o)}, {y(o), argmax, {pooled, size}},
+    add_forward(tasks, {x(o), bias(o, both.lrn.channels)}, {y(o), argmax, {pooled, size}},
                 [=, from = o.src[0], to = o.dst, at = argmax_at(argmax)](Lane& lane) {
                   pool_lrn_forward(stream_of(lane), shape, from, pooled, at, to);
                 });
@@ -104,14 +113,14 @@ class PlainGroup final : public engine::Group {
   }
 
   void build(const LrnPool& both, const Operands& o, Arena& arena, GroupTasks& tasks) const {
-    const LrnPoolShape shape{both.pool.place, both.lrn.rule, type_, o.mask_src};
+    const LrnPoolShape shape{both.pool.place, both.lrn.rule, type_, activation(o)};
     const Bytes argmax = take_argmax(o, arena);
-    add_forward(tasks, {x(o)}, {y(o), argmax},
+    add_forward(tasks, {x(o), bias(o, both.lrn.channels)}, {y(o), argmax},
                 [=, from = o.src[0], to = o.dst, at = argmax_at(argmax)](Lane& lane) {
                   lrn_pool_forward(stream_of(lane), shape, from, at, to);
                 });
     if (o.grad_src[0] == nullptr) return;
-    add_backward(tasks, {x(o), argmax, grad_y(o)}, o,
+    add_backward(tasks, {x(o), bias(o, both.lrn.channels), argmax, grad_y(o)}, o,
                  [=, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0], at = argmax_at(argmax)](
                      Lane& lane) { lrn_pool_backward(stream_of(lane), shape, from, at, grad, to); });
   }
@@ -163,7 +172,8 @@ std::unique_ptr<engine::Group> make_group(SharedPlan& shared, GroupPlan plan) {
   return std::visit(
       [&]<class W>(const W& work) -> std::unique_ptr<engine::Group> {
         if constexpr (std::is_same_v<W, Affine>) {
-          return make_affine_group(shared, std::move(plan.contract), work);
+          auto tail = plan.tail.empty() ? nullptr : make_group(shared, std::move(plan.tail.front()));
+          return make_affine_group(shared, std::move(plan.contract), work, std::move(tail));
         } else if constexpr (std::is_same_v<W, BatchNorm>) {
           return make_batch_norm_group(shared, std::move(plan.contract), work);
         } else {

@@ -23,9 +23,9 @@ struct SharedPlan {
 /// Makes the group of a plan; takes a ReLU's mask by the same kernels that do its work.
 std::unique_ptr<engine::Group> make_group(SharedPlan& shared, GroupPlan plan);
 
-/// A convolution or a linear layer.
+/// A convolution or a linear layer, and its tail where not null.
 std::unique_ptr<engine::Group> make_affine_group(SharedPlan& shared, engine::Contract contract,
-                                                 const Affine& affine);
+                                                 const Affine& affine, std::unique_ptr<engine::Group> tail);
 
 std::unique_ptr<engine::Group> make_batch_norm_group(SharedPlan& shared, engine::Contract contract,
                                                      const BatchNorm& norm);

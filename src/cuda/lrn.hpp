@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/activation.hpp"
 #include "cuda/lrn_math.hpp"
 #include "cuda/value_type.hpp"
 
@@ -18,10 +19,11 @@ struct LrnShape {
 };
 
 /// x and y [pixels, channels].
-void lrn_forward(cudaStream_t stream, const LrnShape& shape, const void* x, void* y);
+void lrn_forward(cudaStream_t stream, const LrnShape& shape, const Activation& activation, const void* x,
+                 void* y);
 
-/// With `relu` x is the output of a ReLU, whose mask is applied: grad_x is zero where x is not positive.
-void lrn_backward(cudaStream_t stream, const LrnShape& shape, bool relu, const void* x, const void* grad_y,
-                  void* grad_x);
+/// With a ReLU its mask is applied: grad_x is zero where what it gives is not positive.
+void lrn_backward(cudaStream_t stream, const LrnShape& shape, const Activation& activation, const void* x,
+                  const void* grad_y, void* grad_x);
 
 }  // namespace cifar_mpi::cuda

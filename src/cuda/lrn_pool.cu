@@ -16,7 +16,7 @@ struct Cut {
   PoolPlace place;
   float bias = 1.0f;
   float alpha = 0.0f;
-  bool relu = false;
+  Activation activation;
   int groups_log = 0;  ///< of the vec8s of a pixel
   Divisor pieces;      ///< blocks of an image
   Divisor in_width;
@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(kLrnPoolThreads)
   if (inside) {
     const T* const image = x + cut.image() * cut.in_values() + group * kVec8;
     const Vec8Choice<T> choice =
-        choose<T>(cut.place, cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), cut.relu,
-                  [&](int row, int column) {
+        choose<T>(cut.place, cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), cut.activation,
+                  group, [&](int row, int column) {
                     return load_vec8(image + (row * cut.place.in_width + column) * cut.place.channels);
                   });
     shared[threadIdx.x] = choice.values;
@@ -145,7 +145,8 @@ __global__ void __launch_bounds__(kLrnPoolThreads)
   const int in_items = in.count() * place.in_width << cut.groups_log;
   for (int item = static_cast<int>(threadIdx.x); item < in_items; item += kLrnPoolThreads) {
     store_vec8(values + item * kVec8,
-               normalize<T>(cut.rule(), neighbours_of(from + item * kVec8, cut.group(item), cut.groups())));
+               normalize<T>(cut.rule(), activated_neighbours(cut.activation, from + item * kVec8,
+                                                             cut.group(item), cut.groups())));
   }
   __syncthreads();
   const int row_items = place.out_width << cut.groups_log;
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kLrnPoolThreads)
   for (int item = static_cast<int>(threadIdx.x); item < out.count() * row_items; item += kLrnPoolThreads) {
     const int pixel = item >> cut.groups_log;
     const Vec8Choice<T> choice =
-        choose<T>(place, out.begin + cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), false,
+        choose<T>(place, out.begin + cut.out_width.quotient(pixel), cut.out_width.remainder(pixel), {}, 0,
                   [&](int row, int column) {
                     const int at = (row - in.begin) * place.in_width + column;
                     return load_vec8(values + at * place.channels + cut.group(item) * kVec8);
@@ -191,16 +192,17 @@ __global__ void __launch_bounds__(kLrnPoolThreads)
       }
     }
     through_memory<T>(grad);
-    const Vec8Terms terms = terms_of(cut.rule(), neighbours_of(x + at, group, cut.groups()), grad);
+    const Vec8Terms terms =
+        terms_of(cut.rule(), activated_neighbours(cut.activation, x + at, group, cut.groups()), grad);
     directs = terms.directs;
     shared[threadIdx.x] = terms.shares;
   }
   __syncthreads();
   if (!inside) return;
-  const Vec8<float> values = to_floats(load_vec8(x + at));
+  const Vec8<float> values = activated<T>(cut.activation, group, to_floats(load_vec8(x + at)));
   Vec8<float> grad = gradient_of(cut.rule(), values, directs,
                                  neighbours_of(shared[threadIdx.x].values, group, cut.groups()));
-  mask(cut.relu, values, grad);
+  mask(cut.activation.relu, values, grad);
   store_vec8(grad_x + at, from_floats<T>(grad));
 }
 
@@ -210,7 +212,7 @@ Cut cut_of(const LrnPoolShape& shape, int pieces_of_image) {
   return {shape.place,
           shape.rule.bias,
           shape.rule.alpha,
-          shape.relu,
+          shape.activation,
           log,
           Divisor(pieces_of_image),
           Divisor(shape.place.in_width),

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/activation.hpp"
 #include "cuda/lrn_pool_math.hpp"
 #include "cuda/value_type.hpp"
 
@@ -15,7 +16,7 @@ struct LrnPoolShape {
   PoolPlace place;  ///< with the rule: fits_lrn_pool
   LrnRule rule;
   ValueType type = ValueType::fp32;
-  bool relu = false;  ///< the first of the two stands behind a ReLU, and its backward pass masks
+  Activation activation;  ///< how the first of the two reads its input; with a ReLU its backward pass masks
 };
 
 /// Pools x, then normalizes: y. Also leaves the pooled values, where not null, and the argmax, where not null.

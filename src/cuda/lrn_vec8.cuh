@@ -31,6 +31,18 @@ __device__ Neighbours neighbours_of(const T* vec8, int group, int groups) {
   return all;
 }
 
+/// The same, read as `activation` says.
+template <class T>
+__device__ Neighbours activated_neighbours(const Activation& activation, const T* vec8, int group,
+                                           int groups) {
+  Neighbours x = neighbours_of(vec8, group, groups);
+  if (!activation.relu) return x;
+  Neighbours bias{};
+  if (activation.bias != nullptr) bias = neighbours_of(activation.bias + group * kVec8, group, groups);
+  activate<T>(bias.values, x.values);
+  return x;
+}
+
 template <class T>
 __device__ Vec8<T> normalize(const LrnRule& rule, const Neighbours& x) {
   const auto read = [&](int i) { return x.values[i]; };

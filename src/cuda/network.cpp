@@ -56,10 +56,14 @@ class CudaKernels final : public engine::Kernels {
         {}};
   }
 
-  std::optional<Task> count(std::string name, const Extent&, const Format& format, const std::byte* value,
-                            engine::ValueCounts* counts, engine::Arena& arena) const override {
-    const auto values = static_cast<std::uint64_t>(values_in(format));
-    return plan_count(std::move(name), type_of(format), {{value, values, counts}},
+  std::optional<Task> count(std::string name, const Extent& extent, const Format& format,
+                            const std::byte* value, engine::ValueCounts* counts,
+                            engine::Arena& arena) const override {
+    const auto rows =
+        static_cast<std::uint64_t>(shared_.batch) * static_cast<unsigned>(extent.height * extent.width);
+    const auto columns = static_cast<unsigned>(extent.channels);
+    const auto pitch = static_cast<unsigned>(static_cast<std::uint64_t>(values_in(format)) / rows);
+    return plan_count(std::move(name), type_of(format), {{value, rows * columns, counts, columns, pitch}},
                       arena.take(count_scratch_bytes(1)));
   }
 
@@ -96,6 +100,7 @@ class CudaEnds final : public engine::Ends {
         classes_(spec.net->classes),
         type_(value_type(spec.precision)),
         image_(activations(spec.batch, spec.net->input, type_)),
+        scratch_(workshop.allocate(sizeof(unsigned) + loss_partials(spec.batch) * sizeof(float))),
         request_word_(workshop.request_word) {}
 
   ValueFormat images() const override { return {image_, image_}; }
@@ -113,7 +118,7 @@ class CudaEnds final : public engine::Ends {
   }
   Task train_loss(const engine::TrainBinding& binding, const engine::Logits& logits,
                   const std::uint8_t* labels, std::byte* grad_logits) const override {
-    return plan_train_loss(binding, place(logits, labels), grad_logits, type_);
+    return plan_train_loss(binding, input_of(logits, labels), grad_logits, type_);
   }
   Task compute_time(engine::RankFacts* facts) const override { return plan_compute_time(facts); }
   Task evaluate_input(const engine::EvaluateBinding& binding, std::byte* x,
@@ -122,18 +127,22 @@ class CudaEnds final : public engine::Ends {
   }
   Task evaluate_loss(const engine::EvaluateBinding& binding, const engine::Logits& logits,
                      const std::uint8_t* labels) const override {
-    return plan_evaluate_loss(binding, place(logits, labels));
+    return plan_evaluate_loss(binding, input_of(logits, labels));
   }
 
  private:
-  LossPlace place(const engine::Logits& logits, const std::uint8_t* labels) const {
-    return {batch_, classes_, logits.at, type_of(logits.format), labels};
+  LossInput input_of(const engine::Logits& logits, const std::uint8_t* labels) const {
+    const auto columns = static_cast<int>(values_in(logits.format) / batch_);
+    auto* const counter = scratch_.as<unsigned>();
+    return {batch_, classes_, columns, type_of(logits.format), logits.at, labels, scratch_.as<float>() + 1,
+            counter};
   }
 
   int batch_;
   int classes_;
   ValueType type_;
   Format image_;
+  Buffer scratch_;  ///< of the loss: its counter and the partial sums
   std::function<const int*(const std::atomic<int>&)> request_word_;
 };
 

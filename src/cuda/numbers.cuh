@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "cuda/activation.hpp"
+
 /// Values of either type as floats, in kernels.
 namespace cifar_mpi::cuda {
 
@@ -23,6 +25,14 @@ __device__ inline Bf16 from_float<Bf16>(float value) {
   return __float2bfloat16_rn(value);
 }
 
+/// x of that channel as a T, read as `activation` says.
+template <class T>
+__device__ float activated(const Activation& activation, float x, int channel) {
+  if (!activation.relu) return x;
+  if (activation.bias != nullptr) x = to_float(from_float<T>(x + activation.bias[channel]));
+  return rectified(x);
+}
+
 /// This thread's number in the grid.
 __device__ inline std::int64_t thread_index() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -35,7 +45,7 @@ struct DeviceMath {
   __device__ double pow(double x, double y) const { return ::pow(x, y); }
   __device__ double cos(double x) const { return ::cos(x); }
   __device__ float exp(float x) const { return expf(x); }
-  __device__ double log(double x) const { return ::log(x); }
+  __device__ float log1p(float x) const { return log1pf(x); }
 };
 
 }  // namespace cifar_mpi::cuda

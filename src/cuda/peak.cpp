@@ -11,12 +11,12 @@
 #include "cuda/device.hpp"
 #include "cuda/matmul.hpp"
 #include "cuda/planner.hpp"
+#include "cuda/sum.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {
 
 constexpr std::int64_t kExtent = 4096;
-constexpr std::size_t kValues = std::size_t{kExtent} * kExtent;
 
 /// Seconds that one `run` takes on the stream: the mean over as many as fit into `seconds`.
 double time_runs(cudaStream_t stream, double seconds, const std::function<void()>& run) {
@@ -37,17 +37,17 @@ double time_runs(cudaStream_t stream, double seconds, const std::function<void()
 }
 
 /// Zeros run faster than what a step multiplies.
-Buffer random_values(Device& device, ValueType type) {
-  std::vector<float> values(kValues);
-  for (std::size_t i = 0; i < kValues; ++i) {
+Buffer random_values(Device& device, ValueType type, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
     values[i] = uniform01(static_cast<std::uint32_t>(i * 2654435761u)) - 0.5f;
   }
-  Buffer wide = device.allocate(kValues * sizeof(float));
+  Buffer wide = device.allocate(count * sizeof(float));
   device.copy(wide.data(), reinterpret_cast<const std::byte*>(values.data()), wide.size());
   if (type == ValueType::fp32) return wide;
-  Buffer narrow = device.allocate(kValues * bytes_per(ValueType::bf16));
+  Buffer narrow = device.allocate(count * bytes_per(ValueType::bf16));
   round_to_bf16(device.stream(engine::kCompute), wide.as<float>(), narrow.data(),
-                static_cast<std::int64_t>(kValues));
+                static_cast<std::int64_t>(count));
   check(cudaStreamSynchronize(device.stream(engine::kCompute)), "writing random values");
   return narrow;
 }
@@ -66,20 +66,49 @@ engine::BackendOptions current_device() {
   return options;
 }
 
-}  // namespace
-
-double measure_peak_flops(engine::Precision precision, double seconds) {
+/// Seconds of a product of matrices of extent · extent.
+double time_product(Device& device, engine::Precision precision, std::int64_t extent, double seconds) {
   const ValueType type = value_type(precision);
-  Device device(current_device());
-  const Buffer a = random_values(device, type);
-  const Buffer d = device.allocate(kValues * bytes_per(type));
-  Matmul product({kExtent, kExtent, kExtent, false, false, type, type, precision == engine::Precision::tf32});
+  const auto values = static_cast<std::size_t>(extent * extent);
+  const Buffer a = random_values(device, type, values);
+  const Buffer d = device.allocate(values * bytes_per(type));
+  Matmul product({extent, extent, extent, false, false, type, type, precision == engine::Precision::tf32});
   product.plan(TrialMemory(device, d.size()).trial());
   const Buffer workspace = device.allocate(product.workspace_bytes());
   const cudaStream_t stream = device.stream(engine::kCompute);
-  const double once = time_runs(
-      stream, seconds, [&] { product.run(stream, a.data(), a.data(), d.data(), nullptr, workspace.data()); });
-  return 2.0 * static_cast<double>(kValues) * kExtent / once;
+  return time_runs(stream, seconds,
+                   [&] { product.run(stream, a.data(), a.data(), d.data(), nullptr, workspace.data()); });
+}
+
+/// The rate at which `run(n)` does `work(n)`, of the first n that takes kLong_s, or of the last.
+template <class Work, class Run>
+double rate_of(std::int64_t n, std::int64_t last, const Work& work, const Run& run) {
+  constexpr double kLong_s = 0.2e-3;
+  double took = run(n);
+  while (took < kLong_s && n < last) took = run(n *= 2);
+  return work(n) / took;
+}
+
+}  // namespace
+
+double measure_peak_flops(engine::Precision precision, double seconds) {
+  Device device(current_device());
+  return 2.0 * kExtent * kExtent * kExtent / time_product(device, precision, kExtent, seconds);
+}
+
+engine::RooflineLimits measure_limits(engine::Precision precision) {
+  Device device(current_device());
+  const cudaStream_t stream = device.stream(engine::kCompute);
+  const auto cube = [](std::int64_t n) { return 2.0 * static_cast<double>(n * n * n); };
+  const auto moved = [](std::int64_t n) { return 8.0 * static_cast<double>(n); };
+  return {
+      rate_of(256, kExtent, cube, [&](std::int64_t n) { return time_product(device, precision, n, 0.0); }),
+      rate_of(1 << 16, 1 << 25, moved, [&](std::int64_t n) {
+        const Buffer values = device.allocate(static_cast<std::size_t>(n) * 2 * sizeof(float));
+        float* const to = values.as<float>() + n;
+        return time_runs(stream, 0.0,
+                         [&] { add(stream, to, values.as<float>(), nullptr, static_cast<std::size_t>(n)); });
+      })};
 }
 
 double measure_copy_rate(double seconds) {

@@ -17,7 +17,7 @@ constexpr int kMostLrnChannels = 4096;
 class Planner {
  public:
   Planner(const engine::Chain& chain, int batch, engine::Precision precision)
-      : chain_(chain), batch_(batch), type_(value_type(precision)) {}
+      : chain_(chain), batch_(batch), precision_(precision), type_(value_type(precision)) {}
 
   GroupPlan run() {
     plan_.contract.name = chain_.operation(0).name;
@@ -35,9 +35,10 @@ class Planner {
                           [&](const model::Shortcut& layer) { add_shortcut(layer); },
                           [](const model::SoftmaxCrossEntropy&) {}},
         chain_.operation(0).layer);
-    plan_.contract.dst = formats(chain_.out(plan_.contract.operations - 1));
+    plan_.contract.dst = formats(chain_.out(plan_.contract.operations - 1));  // of a tail its own says that
     if (const auto* const affine = std::get_if<Affine>(&plan_.work); affine != nullptr && affine->logits) {
-      plan_.contract.dst.value = activations(batch_, chain_.out(0), ValueType::fp32);
+      const Extent extent{1, 1, affine->outputs};
+      plan_.contract.dst = {activations(batch_, extent, ValueType::fp32), activations(batch_, extent, type_)};
     }
     return std::move(plan_);
   }
@@ -59,6 +60,14 @@ class Planner {
     affine.relu = affine.biased && chain_.as<model::Relu>(1) != nullptr;
     affine.wants_grad_x = chain_.wants_grad[0];
     plan_.contract.operations = affine.relu ? 2 : 1;
+    if (affine.relu &&
+        (chain_.as<model::MaxPool>(2) != nullptr || chain_.as<model::LocalResponseNorm>(2) != nullptr)) {
+      affine.relu = false;
+      affine.has_tail = true;
+      engine::Chain rest = chain_;
+      rest.operations.erase(rest.operations.begin(), rest.operations.begin() + 2);
+      plan_.tail.push_back(plan_group(rest, batch_, precision_));
+    }
     plan_.contract.relu_at_end = affine.relu;
     // The gradient of the biases masks on its way; a frozen layer has none.
     plan_.contract.can_mask_dst = affine.relu && chain_.operation(0).trains();
@@ -69,7 +78,7 @@ class Planner {
 
   void add_conv(const model::Conv2d& conv) {
     Affine affine;
-    affine.outputs = conv.out_channels;
+    affine.outputs = affine.columns = conv.out_channels;
     affine.kernel = conv.kernel;
     affine.stride = conv.stride;
     affine.before = model::centred_padding(chain_.in().height, conv.kernel, conv.stride).before;
@@ -81,9 +90,11 @@ class Planner {
 
   void add_linear(const model::Linear& linear) {
     Affine affine;
-    affine.outputs = linear.outputs;
+    affine.columns = linear.outputs;
     affine.inner = affine.row = chain_.in().count();
     affine.logits = chain_.operation(0).output == chain_.net->logits();
+    const bool pads = affine.logits && type_ == ValueType::bf16;
+    affine.outputs = pads ? round_up(affine.columns, kIm2colGroup) : affine.columns;
     add_affine(affine);
   }
 
@@ -167,6 +178,7 @@ class Planner {
 
   const engine::Chain& chain_;
   int batch_;
+  engine::Precision precision_;
   ValueType type_;
   GroupPlan plan_;
 };

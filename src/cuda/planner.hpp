@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "cifar_mpi/engine/backend.hpp"
 #include "cuda/conv_math.hpp"
@@ -24,14 +25,17 @@ constexpr ValueType value_type(engine::Precision precision) {
 struct Affine {
   Extent in;
   Extent out;
-  int outputs = 0;
-  int kernel = 0;  ///< 0 for a linear layer
+  int outputs =
+      0;  ///< in memory: of bf16 logits rounded up to kIm2colGroup, because tensor cores take whole groups
+  int columns = 0;  ///< of `outputs`; the others are zero
+  int kernel = 0;   ///< 0 for a linear layer
   int stride = 1;
   int before = 0;  ///< padding of a convolution, rows and columns in front
   int inner = 0;
   int row = 0;  ///< `inner` rounded up for a convolution: rows of the weights in memory, the last ones zero
   bool biased = true;
   bool relu = false;
+  bool has_tail = false;  ///< which adds the biases if the product does not
   bool wants_grad_x = false;
   bool logits = false;  ///< the output is fp32 whatever the precision
 
@@ -112,6 +116,7 @@ using Work = std::variant<Affine, Pool, Lrn, PoolLrn, LrnPool, Relu, Sum, BatchN
 struct GroupPlan {
   Work work;
   engine::Contract contract;
+  std::vector<GroupPlan> tail;  ///< of an Affine, at most one: what is behind its ReLU and takes that in
 };
 
 /// The format of activations: NHWC without gaps.
@@ -119,10 +124,11 @@ engine::Format activations(int batch, const Extent& extent, ValueType type);
 ValueType type_of(const engine::Format& format);
 std::int64_t values_in(const engine::Format& format);
 
-/// A ReLU joins the convolution or linear layer with biases before it, and the BatchNorm. The mask of the former moves into the pooling or normalization
-/// behind it, max(relu(x)) = relu(max(x)). Parameters lie as TensorFlow has them; the weights of a
-/// convolution are followed by zero rows up to a multiple of kIm2colGroup. Throws Error{usage} naming the
-/// layer when it is of a size that no kernel here takes.
+/// A ReLU joins the pooling or normalization behind it if a convolution or linear layer with biases is before it,
+/// which is then one group with them (join_tail); else it joins that layer, or the BatchNorm. Parameters lie as
+/// TensorFlow has them; the weights of a convolution are followed by zero rows up to a multiple of kIm2colGroup,
+/// and rows of the last layer in bf16 by zeros likewise. Throws Error{usage} naming the layer when it is of a size
+/// that no kernel here takes.
 GroupPlan plan_group(const engine::Chain& chain, int batch, engine::Precision precision);
 
 }  // namespace cifar_mpi::cuda

@@ -4,15 +4,16 @@
 
 #include <cstdint>
 
+#include "cuda/activation.hpp"
 #include "cuda/pool_math.hpp"
 #include "cuda/value_type.hpp"
 
 /// Max-pooling of NHWC images. Both enqueue and return.
 namespace cifar_mpi::cuda {
 
-/// y = the maximum of each window; argmax, where not null, say which place it was (pool_choose).
-void pool_forward(cudaStream_t stream, const PoolPlace& place, ValueType type, bool relu, const void* x,
-                  void* y, std::uint8_t* argmax);
+/// y = the maximum of each window; argmax, where not null, say which place it was (pool_choose, through_relu).
+void pool_forward(cudaStream_t stream, const PoolPlace& place, ValueType type, const Activation& activation,
+                  const void* x, void* y, std::uint8_t* argmax);
 
 /// grad_x[place] = the sum of grad_y over the windows whose maximum it was, gathered: no two threads write
 /// one place.

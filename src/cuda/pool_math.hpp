@@ -32,11 +32,9 @@ struct PoolChoice {
   std::uint8_t tap = kNoTap;  ///< ky · kernel + kx of the first maximum in row-major order
 };
 
-/// The maximum of the window of (oy, ox); `read(y, x)` gives the value of one place inside the image. With
-/// `relu` the values went through a ReLU, whose mask is taken in here: a maximum that is not positive has no
-/// tap.
+/// The maximum of the window of (oy, ox); `read(y, x)` gives the value of one place inside the image.
 template <class Read>
-constexpr PoolChoice pool_choose(const PoolPlace& place, int oy, int ox, bool relu, Read read) {
+constexpr PoolChoice pool_choose(const PoolPlace& place, int oy, int ox, Read read) {
   PoolChoice best;
   for (int ky = 0; ky < place.kernel; ++ky) {
     const int y = place.stride * oy - place.before_y + ky;
@@ -50,8 +48,13 @@ constexpr PoolChoice pool_choose(const PoolPlace& place, int oy, int ox, bool re
       best.tap = static_cast<std::uint8_t>(ky * place.kernel + kx);
     }
   }
-  if (relu && !(best.value > 0.0f)) best.tap = kNoTap;
   return best;
+}
+
+/// The choice where the values go through biases and a ReLU first; `y` is what they make of its maximum. Neither, nor
+/// rounding, changes an order: max(relu(x + b)) = relu(max(x) + b). What is not positive has no tap, which masks.
+constexpr PoolChoice through_relu(const PoolChoice& choice, float y) {
+  return {y, y > 0.0f ? choice.tap : kNoTap};
 }
 
 /// The first output whose window holds place `i` of an axis.

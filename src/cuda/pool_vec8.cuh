@@ -70,10 +70,11 @@ struct Vec8Choice {
   Vec8<std::uint8_t> argmax;
 };
 
-/// pool_choose for an vec8; `read(y, x)` gives one. Places outside the image are replaced by the nearest
-/// inside, which the window holds too: a second time it does not win, and its tap is its own.
+/// pool_choose and through_relu for the vec8 of channels `group`; `read(y, x)` gives one. Places outside the image are
+/// replaced by the nearest inside, which the window holds too: a second time it does not win, and its tap is its own.
 template <class T, class Read>
-__device__ Vec8Choice<T> choose(const PoolPlace& place, int oy, int ox, bool relu, Read read) {
+__device__ Vec8Choice<T> choose(const PoolPlace& place, int oy, int ox, const Activation& activation,
+                                int group, Read read) {
   const int top = kPoolStride * oy - place.before_y, left = kPoolStride * ox - place.before_x;
   Vec8<T> best;
   Halves argmax;
@@ -89,7 +90,10 @@ __device__ Vec8Choice<T> choose(const PoolPlace& place, int oy, int ox, bool rel
       argmax = first ? tap : select(wins, tap, argmax);
     }
   }
-  if (relu) argmax = select(greater(best, Vec8<T>{}), argmax, halves_of(kNoTap));
+  if (activation.relu) {
+    best = from_floats<T>(activated<T>(activation, group, to_floats(best)));
+    argmax = select(greater(best, Vec8<T>{}), argmax, halves_of(kNoTap));
+  }
   return {best, bytes_of(argmax)};
 }
 

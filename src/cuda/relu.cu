@@ -1,3 +1,4 @@
+#include "cuda/activation.hpp"
 #include "cuda/divisor.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/relu.hpp"
@@ -5,9 +6,6 @@
 
 namespace cifar_mpi::cuda {
 namespace {
-
-/// A NaN stays one.
-__device__ float rectified(float value) { return value < 0.0f ? 0.0f : value; }
 
 template <class T>
 __device__ T masked(T y, T grad) {

@@ -28,16 +28,16 @@ InputPlace place_input(const engine::DataView& data, const data::AugmentSpec& sp
   return {spec, data.images, data.labels, data.count, batch, type, x, labels};
 }
 
-LossInput input_of(const LossPlace& place) {
-  return {place.batch, place.classes, place.logit_type, place.logits, place.labels};
+std::size_t logits_of(const LossInput& input) {
+  return static_cast<std::size_t>(input.batch) * static_cast<std::size_t>(input.columns);
 }
 
-Task loss_task(const char* name, const LossPlace& place) {
-  const auto batch = static_cast<std::size_t>(place.batch);
+Task loss_task(const char* name, const LossInput& input) {
   Task task;
   task.name = name;
-  task.reads = {{place.logits, batch * static_cast<std::size_t>(place.classes) * bytes_per(place.logit_type)},
-                bytes_of(place.labels, batch)};
+  task.reads = {{static_cast<const std::byte*>(input.logits), logits_of(input) * bytes_per(input.logit_type)},
+                bytes_of(input.labels, static_cast<std::size_t>(input.batch))};
+  task.writes = {bytes_of(input.partials, loss_partials(input.batch)), bytes_of(input.counter, 1)};
   return task;
 }
 
@@ -92,13 +92,13 @@ Task plan_evaluate_input(const engine::EvaluateBinding& binding, int batch, Valu
   return task;
 }
 
-Task plan_train_loss(const engine::TrainBinding& binding, const LossPlace& place, std::byte* grad_logits,
+Task plan_train_loss(const engine::TrainBinding& binding, const LossInput& input, std::byte* grad_logits,
                      ValueType grad_type) {
-  Task task = loss_task("loss", place);
-  const std::size_t values = static_cast<std::size_t>(place.batch) * static_cast<std::size_t>(place.classes);
+  Task task = loss_task("loss", input);
   task.reads.push_back(bytes_of(binding.control, kFigures));
-  task.writes = {bytes_of(binding.control, kFigures), {grad_logits, values * bytes_per(grad_type)}};
-  task.start = [input = input_of(place),
+  task.writes.push_back(bytes_of(binding.control, kFigures));
+  task.writes.push_back({grad_logits, logits_of(input) * bytes_per(grad_type)});
+  task.start = [input,
                 rule = LossRule{1.0 / static_cast<double>(binding.global_batch), binding.label_smoothing},
                 grad_type, grad_logits, sums = binding.control](Lane& lane) {
     train_loss(stream_of(lane), input, rule, grad_type, grad_logits, sums);
@@ -106,12 +106,13 @@ Task plan_train_loss(const engine::TrainBinding& binding, const LossPlace& place
   return task;
 }
 
-Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossPlace& place) {
-  Task task = loss_task("evaluation loss", place);
-  task.writes = {bytes_of(binding.predictions, static_cast<std::size_t>(place.batch)),
-                 bytes_of(binding.loss_sum, 1)};
-  task.start = [input = input_of(place), predictions = binding.predictions, loss_sum = binding.loss_sum](
-                   Lane& lane) { evaluate_loss(stream_of(lane), input, predictions, loss_sum); };
+Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossInput& input) {
+  Task task = loss_task("evaluation loss", input);
+  task.writes.push_back(bytes_of(binding.predictions, static_cast<std::size_t>(input.batch)));
+  task.writes.push_back(bytes_of(binding.loss_sum, 1));
+  task.start = [input, predictions = binding.predictions, loss_sum = binding.loss_sum](Lane& lane) {
+    evaluate_loss(stream_of(lane), input, predictions, loss_sum);
+  };
   return task;
 }
 
@@ -152,15 +153,16 @@ Task plan_gradient_norm(const engine::GradientNormBinding& binding, double* part
   return task;
 }
 
-Task plan_count(std::string name, ValueType type, const std::vector<CountPlace>& tensors,
+Task plan_count(std::string name, ValueType type, const std::vector<CountedTensor>& tensors,
                 std::byte* scratch) {
   const auto held = static_cast<int>(std::min<std::size_t>(tensors.size(), kMostCounted));
   Task task;
   task.name = std::move(name);
   task.writes = {{scratch, count_scratch_bytes(held)}};
   std::vector<Count> launches;
-  for (const CountPlace& tensor : tensors) {
-    task.reads.push_back({static_cast<const std::byte*>(tensor.values), tensor.count * bytes_per(type)});
+  for (const CountedTensor& tensor : tensors) {
+    task.reads.push_back({static_cast<const std::byte*>(tensor.values),
+                          (tensor.place(tensor.count - 1) + 1) * bytes_per(type)});
     task.writes.push_back(bytes_of(tensor.counts, 1));
     if (launches.empty() || launches.back().tensors == kMostCounted) {
       Count& launch = launches.emplace_back();
@@ -169,7 +171,7 @@ Task plan_count(std::string name, ValueType type, const std::vector<CountPlace>&
       launch.above = reinterpret_cast<unsigned*>(launch.ends + static_cast<std::size_t>(held) * kCountBlocks);
     }
     Count& launch = launches.back();
-    launch.items[launch.tensors++] = {tensor.values, tensor.count, tensor.counts};
+    launch.items[launch.tensors++] = tensor;
   }
   task.start = [launches = std::move(launches)](Lane& lane) {
     for (const Count& work : launches) count_values(stream_of(lane), work);

@@ -7,6 +7,8 @@
 
 #include "cifar_mpi/engine/backend.hpp"
 #include "cuda/control.hpp"
+#include "cuda/count.hpp"
+#include "cuda/loss.hpp"
 #include "cuda/optimizer.hpp"
 #include "cuda/value_type.hpp"
 
@@ -27,16 +29,9 @@ engine::Task plan_train_input(const engine::TrainBinding& binding, int batch, Va
 engine::Task plan_evaluate_input(const engine::EvaluateBinding& binding, int batch, ValueType type,
                                  std::byte* x, std::uint8_t* labels);
 
-struct LossPlace {
-  int batch = 0;
-  int classes = 0;
-  const std::byte* logits = nullptr;
-  ValueType logit_type = ValueType::fp32;
-  const std::uint8_t* labels = nullptr;
-};
-engine::Task plan_train_loss(const engine::TrainBinding& binding, const LossPlace& place,
+engine::Task plan_train_loss(const engine::TrainBinding& binding, const LossInput& input,
                              std::byte* grad_logits, ValueType grad_type);
-engine::Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossPlace& place);
+engine::Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossInput& input);
 
 /// `partials` is kUpdateBlocks doubles, `counter` a word that is zero before and after; both belong to this
 /// task alone.
@@ -50,14 +45,8 @@ engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding, doub
 engine::Task plan_running(const engine::RunningBinding& binding, const model::ParamTable& params,
                           const engine::ParamLayout& layout);
 
-/// A tensor whose values lie one behind another.
-struct CountPlace {
-  const void* values = nullptr;
-  std::uint64_t count = 0;
-  engine::ValueCounts* counts = nullptr;
-};
 /// `scratch` is count_scratch_bytes for as many tensors, or for kMostCounted where there are more.
-engine::Task plan_count(std::string name, ValueType type, const std::vector<CountPlace>& tensors,
+engine::Task plan_count(std::string name, ValueType type, const std::vector<CountedTensor>& tensors,
                         std::byte* scratch);
 
 /// dst [count] fp32: the first values of x.

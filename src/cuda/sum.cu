@@ -18,6 +18,32 @@ __global__ void add_tree(float* __restrict__ dst, const float* __restrict__ gath
   if (i < count) dst[i] = tree_sum(ranks, [&](int rank) { return gathered[rank * count + i]; });
 }
 
+/// The same for a power of two: registers hold all values of a thread, so its reads overlap. add_tree has one
+/// read after another and keeps its subtotals in memory. The launch bounds leave the compiler the registers.
+template <int kRanks>
+__global__ void __launch_bounds__(kThreads, 2)
+    add_tree_of(float* __restrict__ dst, const float* __restrict__ gathered, std::int64_t count) {
+  const std::int64_t i = thread_index();
+  if (i >= count) return;
+  float values[kRanks];
+#pragma unroll
+  for (int rank = 0; rank < kRanks; ++rank) values[rank] = gathered[rank * count + i];
+  dst[i] = tree_of<kRanks>(values);
+}
+
+constexpr int kMostInRegisters = 64;
+
+template <int kRanks = 2>
+void launch_tree(cudaStream_t stream, float* dst, const float* gathered, std::int64_t count, int ranks) {
+  if (ranks == kRanks) {
+    launch("sum over ranks", stream, grid_for(count), add_tree_of<kRanks>, dst, gathered, count);
+  } else if constexpr (kRanks < kMostInRegisters) {
+    launch_tree<2 * kRanks>(stream, dst, gathered, count, ranks);
+  } else {
+    launch("sum over ranks", stream, grid_for(count), add_tree, dst, gathered, count, ranks);
+  }
+}
+
 /// A thread takes an vec8 of a row where the columns make vec8s, one value elsewhere. A block: threads side
 /// by side for the columns of a tile, and as many of these for rows as make kThreads.
 template <int kWidth>
@@ -153,8 +179,7 @@ void add(cudaStream_t stream, float* dst, const float* a, const float* b, std::s
 
 void add_ranks(cudaStream_t stream, float* dst, const float* gathered, std::size_t count, int ranks) {
   if (count == 0) return;
-  const auto n = static_cast<std::int64_t>(count);
-  launch("sum over ranks", stream, grid_for(n), add_tree, dst, gathered, n, ranks);
+  launch_tree(stream, dst, gathered, static_cast<std::int64_t>(count), ranks);
 }
 
 void sum_columns(cudaStream_t stream, const ColumnSum& work) {

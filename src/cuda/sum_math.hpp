@@ -28,6 +28,16 @@ constexpr float tree_sum(int ranks, Read read) {
   return sum;
 }
 
+/// tree_sum of `kRanks` values, a power of two, that have all been read.
+template <int kRanks>
+constexpr float tree_of(const float* values) {
+  if constexpr (kRanks == 1) {
+    return *values;
+  } else {
+    return tree_of<kRanks / 2>(values) + tree_of<kRanks / 2>(values + kRanks / 2);
+  }
+}
+
 /// How the sum over the rows of a matrix is cut: each chunk of rows is summed by one block, the chunks in
 /// order by the last. Constants, because they affect bits: enough chunks for each multiprocessor to have
 /// several blocks, and so few that the last block adds them in a microsecond.

@@ -57,4 +57,18 @@ __device__ inline Vec8<Bf16> from_floats<Bf16>(const Vec8<float>& floats) {
   return vec8;
 }
 
+/// Channels x of a pixel as Ts, with their biases, behind the ReLU; zero biases change nothing.
+template <class T, int kWidth>
+__device__ void activate(const float (&bias)[kWidth], float (&x)[kWidth]) {
+  for (int i = 0; i < kWidth; ++i) x[i] = rectified(to_float(from_float<T>(x[i] + bias[i])));
+}
+template <class T>
+__device__ Vec8<float> activated(const Activation& activation, int group, Vec8<float> x) {
+  if (!activation.relu) return x;
+  Vec8<float> bias = {};
+  if (activation.bias != nullptr) bias = load_vec8(activation.bias + group * kVec8);
+  activate<T>(bias.values, x.values);
+  return x;
+}
+
 }  // namespace cifar_mpi::cuda

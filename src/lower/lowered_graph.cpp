@@ -90,7 +90,8 @@ class Lowering {
     const auto maker = std::find_if(net_.operations.begin(), net_.operations.end(),
                                     [&](const model::Operation& o) { return o.output == value; });
     for (const model::Value input : maker->inputs) make(input);
-    if (first_[value.id] == kNowhere) add_group(static_cast<std::size_t>(maker - net_.operations.begin()));
+    const auto operation = static_cast<std::size_t>(maker - net_.operations.begin());
+    if (!taken_[operation]) add_group(operation);  // else the group of an operation before it goes on to it
   }
 
   std::size_t add_value(const ValueFormat& format, std::size_t value) {

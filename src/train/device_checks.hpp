@@ -8,8 +8,8 @@
 namespace cifar_mpi::train {
 
 /// no_graph: graphs alone are wrong, and a run without them is right. stopped: an error came first, which says nothing of
-/// what the device computes. cut_off: that error is the network's.
-enum class Outcome : std::uint8_t { good, bad, left_out, no_graph, stopped, cut_off };
+/// what the device computes. cut_off: that error is the network's. slow: right, but far from the device's limits.
+enum class Outcome : std::uint8_t { good, bad, left_out, no_graph, stopped, cut_off, slow };
 
 /// A line of one rank's table.
 struct CheckRow {

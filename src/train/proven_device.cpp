@@ -104,7 +104,7 @@ comm::PlatformFactory check_now(SessionState& state, const comm::World& ranks,
   for (const std::string& line : report.table) record.text += concat('\n', line);
   record.text += '\n';
   write_record(state, ranks, record);
-  for (const auto* const lines : {&report.faults, &report.stops}) {
+  for (const auto* const lines : {&report.faults, &report.stops, &report.slow}) {
     for (const std::string& line : *lines) state.log.warn(concat("self-check: ", line));
   }
   if (!report.faults.empty())
@@ -194,7 +194,7 @@ int report_self_check(TrainConfig config, const comm::World& world, const Log& l
   const double began = steady_seconds();
   const SelfCheckReport report = run_check(state, world, make_platform, check);
   for (const std::string& line : report.table) log.info(line);
-  for (const auto* const lines : {&report.faults, &report.stops, &report.no_graph}) {
+  for (const auto* const lines : {&report.faults, &report.stops, &report.no_graph, &report.slow}) {
     for (const std::string& line : *lines) log.warn(concat("self-check: ", line));
   }
   const std::string seconds = fmt::format("{:.1f} s", steady_seconds() - began);

@@ -11,6 +11,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "train/device_checks.hpp"
+#include "train/speed_check.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -53,6 +54,7 @@ class Checks {
     attempt(DeviceCheck::runners, [&] { return compare_runners(*device_, images_); });
     attempt(DeviceCheck::images, [&] { return compare_images(*device_, images_); });
     attempt(DeviceCheck::divergence, [&] { return see_divergence(*device_, images_); });
+    attempt(DeviceCheck::speed, [&] { return measure_speed(); });
     attempt_exchange();
     return rows_;
   }
@@ -106,6 +108,18 @@ class Checks {
     }
     device_->plan(precision_, sizes_.batch, sizes_.parts);
     return {{}, Outcome::good, device_->state.backend->description()};
+  }
+
+  /// Limits that cannot be measured, for want of memory maybe, are no reason against the device.
+  Row measure_speed() {
+    if (!check_.measure_limits) return {{}, Outcome::left_out, "the limits of this device are not measured"};
+    engine::RooflineLimits limits;
+    try {
+      limits = check_.measure_limits(precision_);
+    } catch (const Error& error) {
+      return {{}, Outcome::left_out, error.what()};
+    }
+    return check_speed(*device_, limits, images_);
   }
 
   /// In fp32 with the few images alone where the run has another precision, for these are not its kernels.
@@ -205,7 +219,7 @@ std::string table_line(const std::string& name, const std::vector<std::vector<Ro
     if (shown == nullptr || (fails(*row) && failed == 0)) shown = &*row, at = rank;
     if (fails(*row)) ++failed;
   }
-  const char* const words[] = {"ok", "FAILED", "left out", "no graph", "STOPPED", "STOPPED"};
+  const char* const words[] = {"ok", "FAILED", "left out", "no graph", "STOPPED", "STOPPED", "slow"};
   const char* const word = words[static_cast<int>(shown->outcome)];
   std::string line = fmt::format("  {:<34} {:<9} {}", shown->name, word, shown->found);
   if (failed > 0 && ranks.size() > 1)
@@ -230,7 +244,8 @@ RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std:
   for (const std::string& check : checks) told.emplace_back("table", table_line(check, ranks));
   for (const auto& [kind, outcome] :
        {std::pair{"fault", Outcome::bad}, std::pair{"stop", Outcome::stopped},
-        std::pair{"network", Outcome::cut_off}, std::pair{"no graph", Outcome::no_graph}}) {
+        std::pair{"network", Outcome::cut_off}, std::pair{"no graph", Outcome::no_graph},
+        std::pair{"slow", Outcome::slow}}) {
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const auto at = std::find_if(ranks[rank].begin(), ranks[rank].end(),
                                    [wanted = outcome](const Row& row) { return row.outcome == wanted; });
@@ -279,7 +294,8 @@ SelfCheckReport check_device(const TrainConfig& config, const data::DatasetInfo&
                                                                 {"fault", &report.faults},
                                                                 {"stop", &report.stops},
                                                                 {"network", &report.stops},
-                                                                {"no graph", &report.no_graph}};
+                                                                {"no graph", &report.no_graph},
+                                                                {"slow", &report.slow}};
   const RunFingerprint told = summary_of(ranks, names);
   if (find_item(told, "network") != nullptr && find_item(told, "stop") == nullptr)
     report.stopped_by = ErrorKind::comm;

@@ -15,7 +15,7 @@ struct HostMath {
   float divide(float x, float y) const { return x / y; }
   float pow(float x, float y) const { return std::pow(x, y); }
   float exp(float x) const { return std::exp(x); }
-  double log(double x) const { return std::log(x); }
+  float log1p(float x) const { return std::log1p(x); }
 };
 
 /// Uniform in [-1, 1); a pure function of the arguments.

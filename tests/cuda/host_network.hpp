@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "cifar_mpi/lower/tower.hpp"
+#include "cuda/activation.hpp"
 #include "cuda/batch_norm_math.hpp"
 #include "cuda/host_math.hpp"
 #include "cuda/loss_math.hpp"
 #include "cuda/planner.hpp"
 #include "cuda/sum_math.hpp"
+#include "cuda/tail_group.hpp"
 
 /// Planned groups done on the host, by the formulas that the kernels take: shows without a toolkit that plan,
 /// index arithmetic and formulas together give the gradients of the reference.
@@ -93,6 +95,7 @@ class HostGroup final : public engine::Group {
     }
   }
   Array x(const Operands& o) const { return read_array({o.src[0], plan_.contract.src[0].value.bytes}); }
+  Array activated(const Operands& o) const { return o.mask_src ? reference::relu_forward(x(o)) : x(o); }
   Array y(const Operands& o) const { return read_array({o.dst, plan_.contract.dst.value.bytes}); }
   Array grad_y(const Operands& o) const { return read_array({o.grad_dst, plan_.contract.dst.grad.bytes}); }
   Array param(const Operands& o, std::size_t p) const {
@@ -128,14 +131,14 @@ class HostGroup final : public engine::Group {
   Array run(const Pool& pool, const Operands& o, const Kept& kept) const {
     return pooled(pool, o.mask_src, x(o), kept);
   }
-  Array run(const Lrn& lrn, const Operands& o, const Kept&) const { return normalized(lrn, x(o)); }
+  Array run(const Lrn& lrn, const Operands& o, const Kept&) const { return normalized(lrn, activated(o)); }
   Array run(const PoolLrn& both, const Operands& o, const Kept& kept) const {
     const Array between = pooled(both.pool, o.mask_src, x(o), kept);
     write_array(between, const_cast<std::byte*>(kept.between.begin));
     return normalized(both.lrn, between);
   }
   Array run(const LrnPool& both, const Operands& o, const Kept& kept) const {
-    return pooled(both.pool, false, normalized(both.lrn, x(o)), kept);
+    return pooled(both.pool, false, normalized(both.lrn, activated(o)), kept);
   }
   Array run(const Relu&, const Operands& o, const Kept&) const { return reference::relu_forward(x(o)); }
   Array run(const Sum&, const Operands& o, const Kept&) const {
@@ -205,10 +208,11 @@ class HostGroup final : public engine::Group {
       for (int oy = 0; oy < p.out_height; ++oy) {
         for (int ox = 0; ox < p.out_width; ++ox) {
           for (int c = 0; c < p.channels; ++c) {
-            const PoolChoice choice = pool_choose(p, oy, ox, relu, [&](int row, int column) {
+            PoolChoice choice = pool_choose(p, oy, ox, [&](int row, int column) {
               return static_cast<float>(
                   source[index(p.in_height, p.in_width, p.channels, b, row, column, c)]);
             });
+            if (relu) choice = through_relu(choice, rectified(choice.value));
             argmax_of(kept)[y.size()] = choice.tap;
             y.push_back(static_cast<double>(choice.value));
           }
@@ -263,7 +267,7 @@ class HostGroup final : public engine::Group {
   }
   void run_backward(const Lrn& lrn, const Operands& o, const Kept&) const {
     if (o.grad_src[0] == nullptr) return;
-    write_array(lrn_backward(lrn, o.mask_src, x(o), grad_y(o)), o.grad_src[0]);
+    write_array(lrn_backward(lrn, o.mask_src, activated(o), grad_y(o)), o.grad_src[0]);
   }
   void run_backward(const PoolLrn& both, const Operands& o, const Kept& kept) const {
     if (o.grad_src[0] == nullptr) return;
@@ -272,7 +276,7 @@ class HostGroup final : public engine::Group {
   }
   void run_backward(const LrnPool& both, const Operands& o, const Kept& kept) const {
     if (o.grad_src[0] == nullptr) return;
-    write_array(lrn_backward(both.lrn, o.mask_src, x(o), unpooled(both.pool, grad_y(o), kept)),
+    write_array(lrn_backward(both.lrn, o.mask_src, activated(o), unpooled(both.pool, grad_y(o), kept)),
                 o.grad_src[0]);
   }
   void run_backward(const Relu&, const Operands&, const Kept&) const {}
@@ -372,10 +376,18 @@ class HostKernels final : public engine::Kernels {
  public:
   explicit HostKernels(int batch) : batch_(batch) {}
 
-  std::unique_ptr<engine::Group> plan(const engine::Chain& chain) override {
-    auto group = std::make_unique<HostGroup>(plan_group(chain, batch_, engine::Precision::fp32), batch_);
+  std::unique_ptr<engine::Group> make(GroupPlan plan) {
+    auto group = std::make_unique<HostGroup>(std::move(plan), batch_);
     groups.push_back(group.get());
     return group;
+  }
+
+  std::unique_ptr<engine::Group> plan(const engine::Chain& chain) override {
+    GroupPlan plan = plan_group(chain, batch_, engine::Precision::fp32);
+    const std::vector<GroupPlan> tail = std::exchange(plan.tail, {});
+    auto group = make(std::move(plan));
+    return tail.empty() ? std::move(group)
+                        : join_tail(std::move(group), make(tail.front()), [] { return false; });
   }
   std::unique_ptr<engine::Group> reorder(std::string, const Extent&, const engine::ValueFormat&,
                                          const engine::ValueFormat&, bool) override {
@@ -469,7 +481,7 @@ class HostEnds final : public engine::Ends {
           [&](int j) { return static_cast<float>(logits[row + static_cast<std::size_t>(j)]); },
           [&](int j, float g) { grad[row + static_cast<std::size_t>(j)] = static_cast<double>(g); },
           HostMath{});
-      loss_sum_ += sample.loss;
+      loss_sum_ += static_cast<double>(sample.loss);
     }
     return grad;
   }

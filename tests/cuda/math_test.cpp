@@ -94,7 +94,7 @@ TEST(SampleLoss, SpreadsAShareOfTheTarget) {
   const SampleLoss sample = sample_loss(
       3, 1, {.scale = 1.0, .smoothing = 0.3}, [&](int j) { return logits[static_cast<std::size_t>(j)]; },
       [&](int j, float grad) { grads[static_cast<std::size_t>(j)] = grad; }, testing::HostMath{});
-  EXPECT_NEAR(sample.loss, 0.1 * std::log(2.0) + 0.9 * std::log(4.0), 8 * 0x1.0p-24);
+  EXPECT_NEAR(static_cast<double>(sample.loss), 0.1 * std::log(2.0) + 0.9 * std::log(4.0), 8 * 0x1.0p-24);
   EXPECT_NEAR(grads[0], 0.4, 4 * 0x1.0p-24);
   EXPECT_NEAR(grads[1], -0.55, 4 * 0x1.0p-24);
   EXPECT_NEAR(grads[2], 0.15, 4 * 0x1.0p-24);

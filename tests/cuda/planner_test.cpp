@@ -149,11 +149,12 @@ TEST(CudaPlan, LaysParametersInTheOrderOfTheTableOnWholeCacheLines) {
   EXPECT_EQ(layout.floats, end);
 }
 
-TEST(CudaPlan, TakesARectifierIntoTheLayerBeforeAndOffersItsMaskBehind) {
+TEST(CudaPlan, TakesARectifierIntoThePoolingOrNormalizationBehindElseIntoTheLayerBefore) {
   const Planned plan(model::make_model("tutorial", {24, 24, 3}, 10));
   ASSERT_EQ(plan.kernels->groups.size(), 7u);
   const auto& conv1 = std::get<Affine>(plan.group(0).work());
-  EXPECT_TRUE(conv1.relu);
+  EXPECT_FALSE(conv1.relu);
+  EXPECT_TRUE(conv1.has_tail);
   EXPECT_FALSE(conv1.wants_grad_x);
   EXPECT_EQ(conv1.row, 80);
   EXPECT_TRUE(std::holds_alternative<PoolLrn>(plan.group(1).work()));
@@ -162,6 +163,7 @@ TEST(CudaPlan, TakesARectifierIntoTheLayerBeforeAndOffersItsMaskBehind) {
     EXPECT_EQ(plan.group(i).contract().mask_src, engine::ReluMask::takes);
     EXPECT_EQ(plan.group(i).contract().operations, 2u);
   }
+  EXPECT_TRUE(std::get<Affine>(plan.group(4).work()).relu);
   EXPECT_TRUE(plan.group(4).contract().can_mask_dst);
   EXPECT_EQ(plan.group(4).contract().operations, 2u);
   EXPECT_TRUE(std::get<Affine>(plan.group(6).work()).logits);

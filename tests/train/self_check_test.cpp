@@ -1,6 +1,8 @@
 #include "cifar_mpi/train/self_check.hpp"
 
+#include <chrono>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "cifar_mpi/base/text.hpp"
@@ -10,6 +12,7 @@
 #include "train/device_checks.hpp"
 #include "train/gradient_limits.hpp"
 #include "train/run_fixture.hpp"
+#include "train/speed_check.hpp"
 
 /// What a self-check finds, and what a run makes of it. The device that proves itself is the CPU, with faults.
 namespace cifar_mpi::train {
@@ -25,7 +28,8 @@ enum class Fault : std::uint8_t {
   sum,
   lost,
   network,
-  observed
+  observed,
+  slow
 };
 
 /// Of the rank that it is switched on for.
@@ -62,7 +66,13 @@ class FaultyBackend final : public test::BackendWrapper {
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
     control_ = const_cast<float*>(binding.control);
-    return BackendWrapper::advance_task(binding, records);
+    engine::Task task = BackendWrapper::advance_task(binding, records);
+    task.cost.bytes = 64.0;
+    task.start = [this, start = std::move(task.start)](engine::Lane& lane) {
+      if (faults_.fault == Fault::slow) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      start(lane);
+    };
+    return task;
   }
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
                                          std::vector<engine::Bytes> regions) override {
@@ -225,6 +235,58 @@ TEST_F(SelfChecks, NameTheRankAndWhatIsWrong) {
         report.faults[0].find(concat("rank ", last(), " on ", world().hosts()[0], ", a device: ", text)), 0u)
         << report.faults[0];
   }
+}
+
+/// Of a device that works at a millionth of what any does, no task is slow, but the one that sleeps.
+TEST_F(SelfChecks, NameASlowTaskAndPassTheDevice) {
+  SelfCheck timed = check();
+  timed.measure_limits = [](engine::Precision) { return engine::RooflineLimits{1e6, 1e6}; };
+  SelfCheckReport report = check_device(small(), info(), world(), device(), timed);
+  EXPECT_TRUE(report.slow.empty()) << report.slow.front();
+  EXPECT_TRUE(report.good);
+  break_last_rank(Fault::slow);
+  report = check_device(small(), info(), world(), device(), timed);
+  EXPECT_TRUE(report.good);
+  ASSERT_EQ(report.slow.size(), 1u);
+  EXPECT_EQ(report.slow[0].find(concat("rank ", last(), " on ", world().hosts()[0], ", a device: speed: ")),
+            0u)
+      << report.slow[0];
+  EXPECT_NE(report.slow[0].find(" takes "), std::string::npos) << report.slow[0];
+  EXPECT_EQ(report.slow[0].find(';'), std::string::npos) << report.slow[0];
+
+  timed.measure_limits = [](engine::Precision) -> engine::RooflineLimits {
+    throw Error(ErrorKind::device, "no memory is left");
+  };
+  report = check_device(small(), info(), world(), device(), timed);
+  EXPECT_TRUE(report.good);
+  EXPECT_NE(report.table.back().find("left out  no memory is left"), std::string::npos)
+      << report.table.back();
+}
+
+/// More than 20 times the floor, over 100 µs, and no collective.
+TEST(SlowTasks, AreFarFromTheirFloorAndLong) {
+  engine::StepProgram program("step");
+  std::vector<float> memory(250'000);
+  const auto add = [&](const char* name, double flops, std::size_t floats, engine::TaskKind kind = {}) {
+    engine::Task task{name, {engine::bytes_of(memory.data(), floats)}, {}, [](engine::Lane&) {}, {}};
+    task.cost.flops = flops;
+    task.kind = kind;
+    program.run(engine::kCompute, std::move(task));
+  };
+  add("by bytes", 0.0, 250'000);  // at least 1 ms
+  add("by operations", 2e6, 1);   // at least 2 ms
+  add("short", 0.0, 1);
+  add("sum", 0.0, 1, engine::TaskKind::collective);
+  program.finalize();
+  const engine::RooflineLimits limits{1e9, 1e9};
+  const auto names = [&](const std::vector<double>& seconds) {
+    std::string text;
+    for (const SlowTask& slow : slow_tasks(program, seconds, limits)) text += slow.task + ", ";
+    return text;
+  };
+  EXPECT_EQ(names({0.0199, 0.0399, 99e-6, 1.0}), "");
+  EXPECT_EQ(names({0.0201, 0.0399, 99e-6, 1.0}), "by bytes, ");
+  EXPECT_EQ(names({0.0201, 0.0401, 101e-6, 1.0}), "by operations, by bytes, short, ");
 }
 
 /// Weights that only graphs move wrongly: the run takes lanes, now and at the next start; but not where it asks for graphs.

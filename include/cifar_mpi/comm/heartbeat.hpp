@@ -36,6 +36,7 @@ enum class DeviceCheck : std::uint64_t {
   runners,
   images,
   divergence,
+  speed,
   all_reduce,
   training
 };
@@ -46,6 +47,7 @@ constexpr auto names_of(DeviceCheck) {
                                            {"runners", DeviceCheck::runners},
                                            {"distorted images", DeviceCheck::images},
                                            {"divergence", DeviceCheck::divergence},
+                                            {"speed", DeviceCheck::speed},
                                            {"all-reduce", DeviceCheck::all_reduce},
                                            {"training", DeviceCheck::training}});
 }

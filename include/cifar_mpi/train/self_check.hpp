@@ -9,6 +9,7 @@
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/heartbeat.hpp"
 #include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/engine/roofline.hpp"
 #include "cifar_mpi/train/config.hpp"
 
 /// A device proves itself before a run takes it: its training step, on this machine, with its driver and libraries,
@@ -27,6 +28,8 @@ struct SelfCheck {
   /// This rank's device, its driver and libraries, in words that change when one of them does; up to the first ';'
   /// the name of the device.
   std::function<std::string(const engine::BackendOptions&)> identity;
+  /// What this rank's device does at most in a precision; null: its speed is not checked.
+  std::function<engine::RooflineLimits(engine::Precision)> measure_limits;
   /// Shows where the check is, so that one that hangs is ended; null: nobody looks.
   comm::Heartbeat* heart = nullptr;
 };
@@ -42,6 +45,7 @@ struct SelfCheckReport {
   /// What the first of `stops` is: comm where all of them are the network's.
   ErrorKind stopped_by = ErrorKind::device;
   std::vector<std::string> no_graph;  ///< likewise why graphs are not to be used, where all else is right
+  std::vector<std::string> slow;      ///< likewise the tasks that are slow
 };
 
 /// "node3: NVIDIA H200 ...; driver ...": the devices of all ranks, each once, by host. Collective.
@@ -58,9 +62,10 @@ std::string devices_of(const engine::BackendOptions& options, const comm::World&
 ///      wrong, the device is good for a run without graphs, unless the run asks for them
 ///   5  distorted images are those of the reference
 ///   6  a NaN in the input reaches the loss, so that divergence is seen
-///   7  with several ranks: the run's all-reduce of small integers, in a graph too, is exact on every rank; not where
+///   7  no task takes more than 20 times its floor (engine/roofline.hpp) and over 100 µs; those that do are named
+///   8  with several ranks: the run's all-reduce of small integers, in a graph too, is exact on every rank; not where
 ///      servers add
-///   8  the run's own step over all ranks gives the same bits one by one, with a summary, several in a graph, traced and after a
+///   9  the run's own step over all ranks gives the same bits one by one, with a summary, several in a graph, traced and after a
 ///      resume; not where servers add; of graphs as in 4
 ///
 /// Collective. A wrong result is a fault in the report, an error of the device or the network a stop; throws AgreedError for

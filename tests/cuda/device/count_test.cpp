@@ -18,7 +18,7 @@ using engine::ValueCounts;
 
 class CudaCount : public GpuTest {};
 
-std::vector<ValueCounts> counted(Bench& bench, ValueType type, const std::vector<CountPlace>& tensors,
+std::vector<ValueCounts> counted(Bench& bench, ValueType type, const std::vector<CountedTensor>& tensors,
                                  const ValueCounts* counts) {
   const auto held = static_cast<int>(std::min<std::size_t>(tensors.size(), kMostCounted));
   auto* const scratch = bench.take<std::byte>(count_scratch_bytes(held));
@@ -40,7 +40,7 @@ TEST_F(CudaCount, FindsWhatANaiveLoopFindsInBothTypes) {
     samples.emplace_back(many.begin(), many.begin() + static_cast<std::ptrdiff_t>(length));
   for (const ValueType type : {ValueType::fp32, ValueType::bf16}) {
     ValueCounts* const counts = bench.take<ValueCounts>(samples.size());
-    std::vector<CountPlace> tensors;
+    std::vector<CountedTensor> tensors;
     std::vector<std::vector<float>> seen;
     for (const std::vector<float>& values : samples) {
       std::vector<std::uint16_t> narrow;
@@ -63,6 +63,20 @@ TEST_F(CudaCount, FindsWhatANaiveLoopFindsInBothTypes) {
       test::expect_counts(found[t], seen[t]);
     }
   }
+}
+
+TEST_F(CudaCount, LeavesOutThePaddingOfRows) {
+  Bench bench;
+  std::vector<float> padded, values;
+  for (int i = 0; i < 37 * 16; ++i) {
+    const bool counts = i % 16 < 10;
+    padded.push_back(counts ? noise(static_cast<std::uint64_t>(i), 3) : 1000.0f);
+    if (counts) values.push_back(padded.back());
+  }
+  ValueCounts* const counts = bench.take<ValueCounts>(1);
+  const auto found =
+      counted(bench, ValueType::fp32, {{bench.upload(padded), values.size(), counts, 10, 16}}, counts);
+  test::expect_counts(found[0], values);
 }
 
 TEST_F(CudaCount, KeepsImagesAsFp32) {

@@ -11,6 +11,7 @@
 #include "cuda/kernels.hpp"
 #include "cuda/loss.hpp"
 #include "cuda/lrn.hpp"
+#include "cuda/lrn_pool.hpp"
 #include "cuda/plain_matmul.hpp"
 #include "cuda/pool.hpp"
 #include "cuda/relu.hpp"
@@ -174,6 +175,22 @@ void expect_convolution(Bench& bench, ValueType type, int kernel, int stride) {
                what);
 
   const reference::Array grad = lattice(outputs * 9, 7);
+  if (row > static_cast<std::size_t>(forward.inner())) {
+    Im2colShape with_ones = forward;
+    with_ones.ones = true;
+    im2col(bench.stream, with_ones, type, bench.upload(x, type), patches);
+    auto* const grad_w = bench.take<float>(row * 9);
+    auto* const grad_bias = bench.take<float>(9);
+    plain_matmul(bench.stream,
+                 {forward.row, 9, forward.rows(), true, false, type, ValueType::fp32, false, false}, patches,
+                 bench.upload(grad, type), grad_w, nullptr);
+    move_values(bench.stream, grad_w + forward.inner() * 9, grad_bias, 9);
+    reference::Array wanted = reference::conv_grad_weights(conv, x, grad);
+    wanted.resize(row * 9, 0.0);
+    expect_equal(bench.download(grad_w, row * 9, ValueType::fp32), wanted, "weight gradient, " + what);
+    expect_equal(bench.download(grad_bias, 9, ValueType::fp32), reference::grad_biases(9, grad),
+                 "bias gradient, " + what);
+  }
   const Im2colShape back{
       3, height, width, 9, kernel, kernel - 1 - before, round_up(kernel * kernel * 9, kIm2colGroup),
       1, stride, 7,     5};
@@ -245,7 +262,13 @@ TEST_F(CudaKernel, ConvolvesAsTheReferenceByCudnn) {
   if (!left.empty()) GTEST_SKIP() << "LOUD: " << left << "the backend multiplies patches there";
 }
 
-TEST_F(CudaKernel, PoolsAsTheReference) {
+/// Values with a bias for each of the last dimension; of a lattice exact in either type.
+reference::Array shifted(reference::Array values, const reference::Array& bias) {
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] += bias[i % bias.size()];
+  return values;
+}
+
+TEST_F(CudaKernel, PoolsAsTheReferenceBehindBiasesAndRelu) {
   Bench bench;
   for (const ValueType type : kTypes) {
     for (const auto& [kernel, stride] :
@@ -257,12 +280,14 @@ TEST_F(CudaKernel, PoolsAsTheReference) {
       const reference::PoolShape shape{4, in, kernel, stride};
       const auto inputs = static_cast<std::size_t>(place.in_values());
       const auto outputs = static_cast<std::size_t>(place.out_values());
-      const reference::Array x = reference::relu_forward(lattice(inputs, 21));
+      const reference::Array raw = lattice(inputs, 21), bias = lattice(5, 23);
+      const reference::Array x = reference::relu_forward(shifted(raw, bias));
       const reference::Array grad = lattice(outputs, 22);
+      const Activation activation{true, bench.upload(std::vector<float>(bias.begin(), bias.end()))};
       void* const y = bench.take(outputs, type);
       auto* const taps = bench.take<std::uint8_t>(outputs);
       void* const grad_x = bench.take(inputs, type);
-      pool_forward(bench.stream, place, type, true, bench.upload(x, type), y, taps);
+      pool_forward(bench.stream, place, type, activation, bench.upload(raw, type), y, taps);
       pool_backward(bench.stream, place, type, taps, bench.upload(grad, type), grad_x);
       expect_equal(bench.download(y, outputs, type), reference::pool_forward(shape, x), "pooled");
       expect_equal(bench.download(grad_x, inputs, type),
@@ -272,7 +297,7 @@ TEST_F(CudaKernel, PoolsAsTheReference) {
   }
 }
 
-TEST_F(CudaKernel, NormalizesAsTheReference) {
+TEST_F(CudaKernel, NormalizesAsTheReferenceBehindBiasesAndRelu) {
   Bench bench;
   for (const ValueType type : kTypes) {
     for (const int channels : {1, 10, 64, 200, 1500}) {
@@ -280,11 +305,14 @@ TEST_F(CudaKernel, NormalizesAsTheReference) {
         const model::LocalResponseNorm layer{"n", 4, 1.0f, 0.05f, beta};
         const std::size_t pixels = 37, count = pixels * static_cast<std::size_t>(channels);
         const LrnShape shape{{4, 1.0f, 0.05f, beta}, 37, channels, type};
-        const reference::Array x = reference::relu_forward(lattice(count, 31)), grad = lattice(count, 32);
+        const reference::Array raw = lattice(count, 31), grad = lattice(count, 32);
+        const reference::Array bias = lattice(static_cast<std::size_t>(channels), 33);
+        const reference::Array x = reference::relu_forward(shifted(raw, bias));
+        const Activation activation{true, bench.upload(std::vector<float>(bias.begin(), bias.end()))};
         void *const y = bench.take(count, type), *const grad_x = bench.take(count, type);
-        const void* const dx = bench.upload(x, type);
-        lrn_forward(bench.stream, shape, dx, y);
-        lrn_backward(bench.stream, shape, true, dx, bench.upload(grad, type), grad_x);
+        const void* const dx = bench.upload(raw, type);
+        lrn_forward(bench.stream, shape, activation, dx, y);
+        lrn_backward(bench.stream, shape, activation, dx, bench.upload(grad, type), grad_x);
         // sums of 9 squares, two roots and a division; then one rounding of the type
         const double tolerance = 16 * unit_of(ValueType::fp32) + unit_of(type);
         EXPECT_LE(
@@ -373,6 +401,24 @@ TEST_F(CudaKernel, KeepsNanThroughRectifiers) {
     void* const vec8s = bench.upload(nan, type);
     add_bias(bench.stream, type, vec8s, bench.upload(std::vector<float>(24, 1.0f)), 12, 24, true);
     expect_nan(vec8s, 12 * 24, type, "bias of vec8s");
+    // the input is NaN, or the biases are
+    const PoolPlace place{1, 3, 3, 2, 2, 16, 3, 2, 0, 0};
+    const LrnRule rule{4, 1.0f, 0.1f, 0.75f};
+    const float* const nans = bench.upload(std::vector<float>(16, NAN));
+    const float* const ones = bench.upload(std::vector<float>(16, 1.0f));
+    for (const bool input : {true, false}) {
+      const Activation activation{true, input ? ones : nans};
+      const void* const x = bench.upload(input ? nan : lattice(300, 4), type);
+      void* const out = bench.upload(reference::Array(9 * 16, 1.0), type);
+      pool_forward(bench.stream, place, type, activation, x, out, nullptr);
+      expect_nan(out, 4 * 16, type, "pooling");
+      lrn_forward(bench.stream, {rule, 9, 16, type}, activation, x, out);
+      expect_nan(out, 9 * 16, type, "normalization");
+      pool_lrn_forward(bench.stream, {place, rule, type, activation}, x, nullptr, nullptr, out);
+      expect_nan(out, 4 * 16, type, "pooling and normalization");
+      lrn_pool_forward(bench.stream, {place, rule, type, activation}, x, nullptr, out);
+      expect_nan(out, 4 * 16, type, "normalization and pooling");
+    }
     void* const d = bench.upload(reference::Array(100, 1.0), type);
     plain_matmul(bench.stream, {10, 10, 30, false, false, type, type, true, true}, bench.upload(nan, type),
                  bench.upload(lattice(300, 1), type), d, bench.upload(lattice(10, 2), type));
@@ -380,20 +426,40 @@ TEST_F(CudaKernel, KeepsNanThroughRectifiers) {
   }
 }
 
+/// Rows of `columns` values, the last of them `filler`.
+reference::Array padded(const reference::Array& values, int width, int columns, double filler) {
+  reference::Array result;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    result.push_back(values[i]);
+    if ((i + 1) % static_cast<std::size_t>(width) == 0)
+      result.insert(result.end(), static_cast<std::size_t>(columns - width), filler);
+  }
+  return result;
+}
+
 TEST_F(CudaKernel, FindsTheLossOfTheReference) {
   Bench bench;
-  for (const auto& [batch, classes] : {std::pair{3, 10}, std::pair{1500, 10}, std::pair{130, 255}}) {
-    const auto count = static_cast<std::size_t>(batch * classes);
-    const reference::Array logits = noise_of(count, 61, 8.0);
+  // batches of one block, of several, and of more than a block has threads
+  for (const auto& [batch, classes] : {std::pair{3, 10}, std::pair{16600, 10}, std::pair{130, 255}}) {
+    const int columns = round_up(classes, kIm2colGroup);
+    const auto count = static_cast<std::size_t>(batch * columns);
+    const reference::Array logits = noise_of(static_cast<std::size_t>(batch * classes), 61, 8.0);
     std::vector<std::uint8_t> labels;
     for (int i = 0; i < batch; ++i) {
       const std::uint32_t bits = random4(62, RandomPurpose::synthetic, static_cast<std::uint64_t>(i), 0)[0];
       const auto label = static_cast<std::uint8_t>(uniform_below(bits, static_cast<std::uint32_t>(classes)));
       labels.push_back(i % 7 == 3 ? kPaddingLabel : label);
     }
-    const auto wanted = reference::softmax_cross_entropy(classes, logits, labels, 4000.0);
-    const LossInput input{batch, classes, ValueType::fp32, bench.upload(logits, ValueType::fp32),
-                          bench.upload(labels)};
+    auto wanted = reference::softmax_cross_entropy(classes, logits, labels, 4000.0);
+    wanted.grad_logits = padded(wanted.grad_logits, classes, columns, 0.0);
+    const LossInput input{batch,
+                          classes,
+                          columns,
+                          ValueType::fp32,
+                          bench.upload(padded(logits, classes, columns, 100.0), ValueType::fp32),
+                          bench.upload(labels),
+                          bench.take<float>(loss_partials(batch)),
+                          bench.counters(1)};
     float* const sums = bench.upload(std::vector<float>{0.0f, 0.0f, 0.0f});
     float* const added = bench.upload(std::vector<float>{50.0f, 100.0f, 200.0f});
     auto* const grad = bench.take<float>(count);
@@ -402,8 +468,8 @@ TEST_F(CudaKernel, FindsTheLossOfTheReference) {
     train_loss(bench.stream, input, {1.0 / 4000.0}, ValueType::fp32, grad, sums);
     evaluate_loss(bench.stream, input, predictions, loss_sum);
     const std::vector<float> found = bench.download(sums, 3);
-    // an exponential of 2 ulp of a difference of up to 16, and the rounding of the sum
-    const double tolerance = 24.0 * 0x1.0p-24;
+    // loss_math.hpp and loss.hpp, of logits up to 16 from each other
+    const double tolerance = (16.0 + std::sqrt(classes) + 7.0 + 14.0 + batch / 128.0 / 128.0) * 0x1.0p-24;
     EXPECT_NEAR(static_cast<double>(found[0]), wanted.sum, tolerance * wanted.sum);
     EXPECT_EQ(static_cast<double>(found[1]), wanted.correct);
     EXPECT_EQ(static_cast<double>(found[2]), wanted.samples);
@@ -411,7 +477,8 @@ TEST_F(CudaKernel, FindsTheLossOfTheReference) {
     EXPECT_EQ(bench.download(added, 3),
               (std::vector<float>{found[0] + 50.0f, found[1] + 100.0f, found[2] + 200.0f}));
     EXPECT_EQ(bench.download(loss_sum, 1)[0], found[0]);
-    const auto smooth = reference::softmax_cross_entropy(classes, logits, labels, 4000.0, 0.25);
+    auto smooth = reference::softmax_cross_entropy(classes, logits, labels, 4000.0, 0.25);
+    smooth.grad_logits = padded(smooth.grad_logits, classes, columns, 0.0);
     float* const smooth_sums = bench.upload(std::vector<float>{0.0f, 0.0f, 0.0f});
     auto* const smooth_grad = bench.take<float>(count);
     train_loss(bench.stream, input, {1.0 / 4000.0, 0.25}, ValueType::fp32, smooth_grad, smooth_sums);
@@ -428,7 +495,7 @@ TEST_F(CudaKernel, FindsTheLossOfTheReference) {
 
 TEST_F(CudaKernel, AddsRanksInTheTree) {
   Bench bench;
-  for (const int ranks : {1, 2, 3, 4, 7, 8}) {
+  for (const int ranks : {1, 2, 3, 4, 7, 8, 16, 32, 64, 100}) {
     constexpr std::size_t kCount = 1000;
     const reference::Array all = noise_of(kCount * static_cast<std::size_t>(ranks), 71);
     auto* const sums = bench.take<float>(kCount);

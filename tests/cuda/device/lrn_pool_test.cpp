@@ -22,23 +22,29 @@ struct LrnPoolCase {
   LrnRule rule;
   bool relu = false;
   bool nan = false;  ///< here and there among the values
+  const float* bias = nullptr;
+
+  Activation activation() const { return {relu, bias}; }
 
   PoolPlace place() const {
     const model::Padding y = model::same_padding(in.height, kernel, stride),
                          x = model::same_padding(in.width, kernel, stride);
     return {3, in.height, in.width, y.outputs, x.outputs, in.channels, kernel, stride, y.before, x.before};
   }
-  LrnPoolShape both() const { return {place(), rule, type, relu}; }
+  LrnPoolShape both() const { return {place(), rule, type, activation()}; }
   LrnShape lrn(std::size_t values) const {
     return {rule, static_cast<std::int64_t>(values) / in.channels, in.channels, type};
   }
   std::string text() const {
     return concat(name_of(type), ", ", to_string(in), ", ", kernel, '/', stride, relu ? ", relu" : "",
-                  nan ? ", NaN" : "");
+                  bias != nullptr ? ", bias" : "", nan ? ", NaN" : "");
   }
 };
 
-std::vector<LrnPoolCase> lrn_pool_cases() {
+std::vector<LrnPoolCase> lrn_pool_cases(Bench& bench) {
+  // biases that round to bf16 together with a value
+  const reference::Array noise = noise_of(512, 9);
+  const float* const bias = bench.upload(std::vector<float>(noise.begin(), noise.end()));
   std::vector<LrnPoolCase> all;
   for (const ValueType type : {ValueType::fp32, ValueType::bf16}) {
     // more pixels than a block takes, odd and even; one vec8 of channels, several, and as many as one block
@@ -47,15 +53,15 @@ std::vector<LrnPoolCase> lrn_pool_cases() {
       all.push_back({type, in, 3, 2, {4, 1.0f, 0.1f, 0.75f}, true});
       all.push_back({type, in, 3, 2, {4, 2.0f, 0.1f, 0.75f}, false});
       all.push_back({type, in, 3, 2, {4, 1.0f, 0.1f, 0.75f}, true, true});
+      all.push_back({type, in, 3, 2, {4, 1.0f, 0.1f, 0.75f}, true, true, bias});
     }
   }
   return all;
 }
 
-/// Values for the input: behind a ReLU where the case has one.
+/// Values for the input.
 reference::Array input(const LrnPoolCase& c, std::size_t count, std::uint32_t salt) {
   reference::Array values = lattice(count, salt);
-  if (c.relu) values = reference::relu_forward(values);
   for (std::size_t i = 5; c.nan && i < count; i += 37) values[i] = NAN;
   return values;
 }
@@ -70,7 +76,8 @@ class CudaLrnPool : public GpuTest {};
 
 TEST_F(CudaLrnPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
   Bench bench;
-  for (const LrnPoolCase& c : lrn_pool_cases()) {
+  Bench biases;
+  for (const LrnPoolCase& c : lrn_pool_cases(biases)) {
     SCOPED_TRACE(c.text());
     const PoolPlace place = c.place();
     ASSERT_TRUE(fits_lrn_pool(place, c.rule));
@@ -82,8 +89,8 @@ TEST_F(CudaLrnPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
     void *const y1 = bench.take(outputs, c.type), *const y2 = bench.take(outputs, c.type),
                 *const y3 = bench.take(outputs, c.type);
     auto *const t1 = bench.take<std::uint8_t>(outputs), *const t2 = bench.take<std::uint8_t>(outputs);
-    pool_forward(bench.stream, place, c.type, c.relu, x, p1, t1);
-    lrn_forward(bench.stream, c.lrn(outputs), p1, y1);
+    pool_forward(bench.stream, place, c.type, c.activation(), x, p1, t1);
+    lrn_forward(bench.stream, c.lrn(outputs), {}, p1, y1);
     pool_lrn_forward(bench.stream, c.both(), x, p2, t2, y2);
     pool_lrn_forward(bench.stream, c.both(), x, nullptr, nullptr, y3);
     EXPECT_EQ(marked(bench.download(p2, outputs, c.type)), marked(bench.download(p1, outputs, c.type)));
@@ -93,7 +100,7 @@ TEST_F(CudaLrnPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
 
     void *const g = bench.take(outputs, c.type), *const g1 = bench.take(inputs, c.type),
                 *const g2 = bench.take(inputs, c.type);
-    lrn_backward(bench.stream, c.lrn(outputs), false, p1, grad, g);
+    lrn_backward(bench.stream, c.lrn(outputs), {}, p1, grad, g);
     pool_backward(bench.stream, place, c.type, t1, g, g1);
     pool_lrn_backward(bench.stream, c.both(), p1, t1, grad, g2);
     EXPECT_EQ(marked(bench.download(g2, inputs, c.type)), marked(bench.download(g1, inputs, c.type)));
@@ -103,7 +110,8 @@ TEST_F(CudaLrnPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
 
 TEST_F(CudaLrnPool, NormalizesThenPoolsAsTheTwoKernelsDo) {
   Bench bench;
-  for (const LrnPoolCase& c : lrn_pool_cases()) {
+  Bench biases;
+  for (const LrnPoolCase& c : lrn_pool_cases(biases)) {
     SCOPED_TRACE(c.text());
     const PoolPlace place = c.place();
     const auto inputs = static_cast<std::size_t>(place.in_values()),
@@ -114,8 +122,8 @@ TEST_F(CudaLrnPool, NormalizesThenPoolsAsTheTwoKernelsDo) {
     void *const y1 = bench.take(outputs, c.type), *const y2 = bench.take(outputs, c.type),
                 *const y3 = bench.take(outputs, c.type);
     auto *const t1 = bench.take<std::uint8_t>(outputs), *const t2 = bench.take<std::uint8_t>(outputs);
-    lrn_forward(bench.stream, c.lrn(inputs), x, n);
-    pool_forward(bench.stream, place, c.type, false, n, y1, t1);
+    lrn_forward(bench.stream, c.lrn(inputs), c.activation(), x, n);
+    pool_forward(bench.stream, place, c.type, {}, n, y1, t1);
     lrn_pool_forward(bench.stream, c.both(), x, t2, y2);
     lrn_pool_forward(bench.stream, c.both(), x, nullptr, y3);
     EXPECT_EQ(bench.download(t2, outputs), bench.download(t1, outputs));
@@ -125,7 +133,7 @@ TEST_F(CudaLrnPool, NormalizesThenPoolsAsTheTwoKernelsDo) {
     void *const g = bench.take(inputs, c.type), *const g1 = bench.take(inputs, c.type),
                 *const g2 = bench.take(inputs, c.type);
     pool_backward(bench.stream, place, c.type, t1, grad, g);
-    lrn_backward(bench.stream, c.lrn(inputs), c.relu, x, g, g1);
+    lrn_backward(bench.stream, c.lrn(inputs), c.activation(), x, g, g1);
     lrn_pool_backward(bench.stream, c.both(), x, t1, grad, g2);
     EXPECT_EQ(marked(bench.download(g2, inputs, c.type)), marked(bench.download(g1, inputs, c.type)));
     bench.clear();

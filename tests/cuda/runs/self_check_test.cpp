@@ -107,7 +107,7 @@ TEST_F(SelfCheckedRun, ChecksAgainAfterWhatIsNoVerdict) {
   const Outcome silent = mpirun(2, faulty("init", two));
   EXPECT_EQ(silent.code, 6) << silent.output;
   EXPECT_NE(silent.output.find(
-                " in check 7 (all-reduce) of the self-check of its device, where the GPUs of all ranks "),
+                " in check 8 (all-reduce) of the self-check of its device, where the GPUs of all ranks "),
             std::string::npos)
       << silent.output;
   EXPECT_TRUE(record("again").starts_with("hung ")) << record("again");
@@ -190,7 +190,7 @@ TEST_F(SelfCheckedRun, PrintsATableAloneForAdministrators) {
       kTrain + " --self-check only --share-gpus --threads 1 --batch-size 4 --input-size 8";
   const Outcome good = mpirun(2, only);
   EXPECT_EQ(good.code, 0) << good.output;
-  EXPECT_EQ(count_lines_with(good.output, "  7 all-reduce "), 1) << good.output;
+  EXPECT_EQ(count_lines_with(good.output, "  8 all-reduce "), 1) << good.output;
   EXPECT_EQ(count_lines_with(good.output, " ok "), 8) << good.output;
   EXPECT_EQ(count_lines_with(good.output, "passed in "), 1) << good.output;
   const Outcome bad = run_command(faulty("nan", only));
