@@ -69,7 +69,7 @@ const PushOrder* PushPolicy::next() {
   const bool gathers = gathering_ && !gathered();
   if (gathering_ && !gathers) bound_drift();
   gathering_ = gathers;
-  const bool found = gathers ? gather_one() : aggregation_.asynchronous ? one() : first_ones();
+  const bool found = gathers ? gather_one() : aggregation_.asynchronous ? one() : take_first();
   return found ? &order_ : nullptr;
 }
 
@@ -113,7 +113,7 @@ void PushPolicy::note_version() {
   asked_ = false;
 }
 
-bool PushPolicy::first_ones() {
+bool PushPolicy::take_first() {
   for (const int worker : queue_) {
     if (at(worker).has != version_) return drop(worker);
   }

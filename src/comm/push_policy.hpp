@@ -69,7 +69,7 @@ class PushPolicy {
   std::uint64_t least_counted() const;
   bool drop(int worker);
   bool gather_one();
-  bool first_ones();
+  bool take_first();
   bool one();
   void update_by(int worker);
   void answer(int worker);

@@ -30,7 +30,7 @@ void StepReporter::begin_interval(std::uint64_t completed) {
 
 void StepReporter::note_done(std::uint64_t begin, std::uint64_t end) {
   done_at_[place(begin, end)] = steady_seconds();
-  if (is_told(begin, end)) communicated_at_[place(begin, end)] = communicated_();
+  if (has_line(begin, end)) communicated_at_[place(begin, end)] = communicated_();
 }
 
 void StepReporter::add(std::uint64_t begin, std::uint64_t end, const engine::StepRecord& record) {
@@ -38,7 +38,7 @@ void StepReporter::add(std::uint64_t begin, std::uint64_t end, const engine::Ste
   watch_.add(record, scale_.skips ? 1 : static_cast<int>(end - begin));
   out_.board.note(record);
   for (std::uint64_t step = begin; step < end; ++step) announce_rate(step);
-  if (is_told(begin, end)) report(begin, end, record);
+  if (has_line(begin, end)) report(begin, end, record);
 }
 
 void StepReporter::announce_rate(std::uint64_t step) {

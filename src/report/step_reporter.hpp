@@ -59,7 +59,7 @@ class StepReporter {
 
  private:
   /// Whether a log line is due in this replay; a replay of several steps has one line.
-  bool is_told(std::uint64_t begin, std::uint64_t end) const {
+  bool has_line(std::uint64_t begin, std::uint64_t end) const {
     return begin / scale_.log_every != end / scale_.log_every || end == scale_.total_steps;
   }
   static std::size_t place(std::uint64_t begin, std::uint64_t end) {

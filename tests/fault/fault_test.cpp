@@ -296,7 +296,7 @@ TEST_F(Fault, AKillAroundTheRenamingOfACheckpointLosesNothing) {
 TEST_F(Fault, ARunStopsByItselfWhenItsTimeOrItsJobIsOver) {
   Process job = start(under_mpirun(with(endless("time"), {"--stop-after", "0.005"})), {}, file("time.log"));
   EXPECT_EQ(job.wait(40.0), 75) << job.output();
-  EXPECT_NE(job.output().find("stopping: --stop-after is over"), std::string::npos) << job.output();
+  EXPECT_NE(job.output().find("stopping: --stop-after has passed"), std::string::npos) << job.output();
   expect_same_end("time");
   // Twenty seconds to train in, and the margin: its own run, for it comes further than the undisturbed one.
   const Environment slurm{{"SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 30)}};

@@ -32,7 +32,7 @@ bool mentions(const std::vector<std::string>& texts, const std::string& part) {
 
 TEST(LoadRun, RefusesWhatIsNoRunDirectory) {
   const TempDir folder;
-  expect_error(ErrorKind::checkpoint, {folder / "none is not there", "--run-dir"},
+  expect_error(ErrorKind::checkpoint, {folder / "none does not exist", "--run-dir"},
                [&] { load_run(folder / "none"); });
   write_file(folder / "file", "");
   expect_error(ErrorKind::checkpoint, {folder / "file: it is not a folder"},

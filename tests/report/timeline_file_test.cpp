@@ -138,7 +138,7 @@ TEST_F(TimelineFiles, AreRefusedWhereTheirPartsDoNotFit) {
         wrong("/slices/task", {2}, I{0, 2}, "of task 2 of 2"),
         wrong("/slices/task", {1, 2}, I{0, 1}, "it must be a list"),
         wrong("/slices/begin_ns", {2}, I{3, 0}, "slice 0 lasts from 3 to 2 ns"),
-        wrong("/slices/begin_ns", {2}, I{2, 1}, "not in the order"),
+        wrong("/slices/begin_ns", {2}, I{2, 1}, "not in order"),
         wrong("/slices/end_ns", {2}, I{2, kHuge}, "lasts from"),
         wrong("/slices/end_ns", {2}, std::vector<double>{1.0, 2.0}, "expected int64, found float64")}) {
     write_with(path_, changed);

@@ -265,7 +265,7 @@ TEST(CheckpointFile, KeepsHowManyBatchesEachWorkerHasComputed) {
   EXPECT_EQ(read_checkpoint(dir / "file.h5").progress.batches, checkpoint.progress.batches);
   checkpoint.progress.batches[1] = std::uint64_t{1} << 60;
   write_checkpoint(dir / "file.h5", checkpoint);
-  expect_error(ErrorKind::checkpoint, {dir / "file.h5", "no number of batches"},
+  expect_error(ErrorKind::checkpoint, {dir / "file.h5", "not a number of batches"},
                [&] { read_checkpoint(dir / "file.h5"); });
 }
 

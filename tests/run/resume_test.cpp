@@ -248,8 +248,8 @@ TEST(ResumeNotes, SpeakOfShardsWhereTheNumberOfRanksChanged) {
   StartedRun now{{{"ranks", "3"}}, "", true, Shuffle::shard, 96, 12, 3};
   const std::vector<std::string> notes = resume_notes(start, now);
   ASSERT_EQ(notes.size(), 1u);
-  EXPECT_TRUE(
-      notes[0].starts_with("note: with --shuffle shard each of 3 ranks holds other samples than of 4:"))
+  EXPECT_TRUE(notes[0].starts_with(
+      "note: with --shuffle shard each of 3 ranks holds other samples than each of 4 did:"))
       << notes[0];
   start.progress.resolved[0].second = "13";  // more than a step has samples: no such run was
   EXPECT_TRUE(resume_notes(start, now).empty());

@@ -244,7 +244,7 @@ TEST(ReadImages, RefusesOrLeavesOutWhatCannotBeRead) {
   EXPECT_NO_THROW(require_read_classes(folder, samples.labels));
   for (const char* name : {"class_1/1.png", "class_1/5.png"}) put(dir, name, good.substr(0, 40));
   const Samples rest = read_images(folder, 8, events);
-  expect_error(ErrorKind::data, {"of the class 'class_1'", "no image can be read"},
+  expect_error(ErrorKind::data, {"no image of the class 'class_1'", "can be read"},
                [&] { require_read_classes(folder, rest.labels); });
 }
 

@@ -220,8 +220,8 @@ TEST(ReadPicture, NamesTheFileThatIsNone) {
   expect_bad("empty.png", "it is empty");
   expect_bad("text.png", "neither PNG nor JPEG");
   expect_bad("link.png", "symbolic link");
-  expect_bad("folder.png", "no regular file");
-  expect_bad("pipe.png", "no regular file");
+  expect_bad("folder.png", "not a regular file");
+  expect_bad("pipe.png", "not a regular file");
   expect_bad("large.png", "268435457 bytes");
   expect_bad("none.png", "No such file");
 }
