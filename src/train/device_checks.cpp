@@ -336,7 +336,8 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
 
 namespace {
 
-constexpr int kTrainingReplays = 2 + 2 + kUsualGraphSteps + 1 + 2;
+constexpr int kGraphSteps = 2;  ///< of a graph of several; more take more time and show no more
+constexpr int kTrainingReplays = 2 + 2 + kGraphSteps + 1 + 2;
 
 /// kTrainingReplays in all the ways that a loop replays. A runner of graphs makes one in the second replay of each kind.
 void train_in_all_ways(CheckStep& device, RunnerKind kind) {
@@ -348,7 +349,7 @@ void train_in_all_ways(CheckStep& device, RunnerKind kind) {
   runner->observe({nullptr, true});
   for (int i = 0; i < 2; ++i) runner->replay();
   runner->observe({});
-  runner->replay(kUsualGraphSteps);
+  runner->replay(kGraphSteps);
   runner->observe({&recorder});
   runner->replay();
   runner->observe({});

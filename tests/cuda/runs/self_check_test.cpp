@@ -71,7 +71,7 @@ TEST_F(SelfCheckedRun, DoesWithoutGraphsWhereTheyAreWrong) {
 }
 
 TEST_F(SelfCheckedRun, EndsAHangAndChecksOnceMoreAtTheNextStart) {
-  const Outcome hung = run_command(faulty("hang", checked("hung", "auto", "--timeout 1")));
+  const Outcome hung = run_command(faulty("hang", checked("hung", "auto", "--timeout 2")));
   EXPECT_EQ(hung.code, 6) << hung.output;
   EXPECT_NE(hung.output.find(" in check 1 (device and kernels) of the self-check of its device"),
             std::string::npos)
@@ -86,7 +86,7 @@ TEST_F(SelfCheckedRun, EndsAHangAndChecksOnceMoreAtTheNextStart) {
 
 /// Whatever keeps it from ending says nothing of the GPU, and the next start checks again.
 TEST_F(SelfCheckedRun, ChecksAgainAfterWhatIsNoVerdict) {
-  const std::string two = checked("again", "cuda", "--timeout 1");
+  const std::string two = checked("again", "cuda", "--timeout 2");
   expect_refusal(mpirun(2, where_rank(1, "STAND_IN_MIB=1", two)), 6, " MiB asked for, ");
   EXPECT_TRUE(record("again").starts_with("running ")) << record("again");
 
@@ -98,10 +98,6 @@ TEST_F(SelfCheckedRun, ChecksAgainAfterWhatIsNoVerdict) {
   })) << job.output();
   kill(ranks.at(1), SIGKILL);
   EXPECT_NE(job.wait(60.0), 0) << job.output();
-  EXPECT_TRUE(record("again").starts_with("running ")) << record("again");
-
-  const Outcome cut = mpirun(2, "env STAND_IN_LINK_BREAKS=2 " + two);
-  expect_refusal(cut, 7, "this is the network between the ranks, not the GPU");
   EXPECT_TRUE(record("again").starts_with("running ")) << record("again");
 
   const Outcome silent = mpirun(2, faulty("init", two));
