@@ -31,6 +31,7 @@ struct SampledSteps {
   /// Of the ranks in `ranks`, by their index.
   struct Step {
     std::vector<std::vector<Stretch>> ranks;
+    std::vector<std::int64_t> work_cpu_ns;  ///< RankStep's
     /// Of each task that is a collective: when the last rank was ready for it; else unspecified.
     std::vector<std::int64_t> ready_ns;
     /// By rank, then task: how long after that it ended there, 0 when not known.

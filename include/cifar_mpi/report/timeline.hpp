@@ -46,6 +46,8 @@ struct RankStep {
   std::int64_t end_ns = 0;
   std::vector<Slice> slices;  ///< in the order of their beginnings; empty: this rank's step is missing
   std::uint64_t dropped = 0;  ///< stretches that found no room; of such a step times are too small
+  /// For how long the runner's thread was on a core in its work tasks; -1: unknown, as on a device.
+  std::int64_t work_cpu_ns = -1;
 
   bool operator==(const RankStep&) const = default;
 };
