@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <iterator>
+#include <functional>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "cifar_mpi/base/text.hpp"
 

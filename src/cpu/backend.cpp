@@ -94,7 +94,7 @@ class CpuBackend final : public engine::Backend {
     use_threads();
     engine::TowerSpec resolved = spec;
     resolved.precision = resolve(spec.precision);
-    return plan_kernels(resolved);
+    return plan_kernels(resolved, options_.conv_threads);
   }
 
   engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,

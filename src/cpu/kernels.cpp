@@ -26,7 +26,7 @@ constexpr PlannedGroupPtr (*kPlans[])(Planning&, const engine::Chain&) = {
 
 class CpuKernels final : public engine::Kernels {
  public:
-  explicit CpuKernels(const engine::TowerSpec& spec) : planning_(spec) {}
+  CpuKernels(const engine::TowerSpec& spec, int conv_threads) : planning_(spec, conv_threads) {}
   Planning& planning() { return planning_; }
 
   std::unique_ptr<engine::Group> plan(const engine::Chain& chain) override {
@@ -125,12 +125,12 @@ class CpuEnds final : public engine::Ends {
 
 }  // namespace
 
-engine::TowerKernels plan_kernels(const engine::TowerSpec& spec) {
+engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, int conv_threads) {
   if (spec.batch < 1) {
     throw Error(ErrorKind::usage,
                 concat("a step needs at least 1 sample per rank, found a batch of ", spec.batch));
   }
-  auto kernels = std::make_unique<CpuKernels>(spec);
+  auto kernels = std::make_unique<CpuKernels>(spec, conv_threads);
   auto ends = std::make_unique<CpuEnds>(kernels->planning(), *spec.net);
   return {std::move(kernels), std::move(ends)};
 }

@@ -30,7 +30,8 @@ class Planning {
  public:
   using Type = dnnl::memory::data_type;
 
-  explicit Planning(const engine::TowerSpec& spec);
+  /// `choose_for`: conv_threads of BackendOptions.
+  Planning(const engine::TowerSpec& spec, int choose_for);
 
   Dnnl dnnl;
   int batch;
@@ -38,6 +39,7 @@ class Planning {
   Type type;  ///< of activations and compute copies
   engine::ConvMethod conv;
   int threads;       ///< for which kernels are planned
+  int conv_threads;  ///< for which `automatic` chooses between FFT and direct
   std::string text;  ///< kernel choices, a line each
 
   /// Formats as the lowering knows them, and back. A value and its gradient differ in type alone.

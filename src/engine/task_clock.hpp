@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <ctime>
 #include <vector>
 
 #include "cifar_mpi/base/clock.hpp"
@@ -14,7 +16,7 @@ namespace cifar_mpi::engine {
 ///
 /// The clock is read only when the charged task changes, so polling one collective in a loop reads it not at
 /// all. Each change is also shown in a ProgressCounter: an addition and a store beside the reading of the
-/// clock. What a Recorder is given costs one store more.
+/// clock. What a Recorder is given costs one store more, and a reading of the thread's CPU clock.
 class TaskClock {
  public:
   explicit TaskClock(std::size_t tasks) : seconds_(tasks, 0.0) {}
@@ -23,7 +25,9 @@ class TaskClock {
   /// in it.
   void begin() {
     owner_ = kNobody, since_ = steady_nanoseconds(), count_ = counter_->snapshot().count;
-    if (recorder_ != nullptr) recorder_->begin_replay(since_);
+    if (recorder_ == nullptr) return;
+    recorder_->begin_replay(since_);
+    cpu_since_ = thread_cpu_nanoseconds();
   }
   void charge(TaskId task) {
     if (task != owner_) hand_over(task);
@@ -49,11 +53,22 @@ class TaskClock {
  private:
   static constexpr TaskId kNobody = ProgressCounter::kNobody;
 
+  /// For how long the thread has been on a core.
+  static std::int64_t thread_cpu_nanoseconds() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return std::int64_t{1'000'000'000} * time.tv_sec + time.tv_nsec;
+  }
+
   void hand_over(TaskId task) {
     const std::int64_t now = steady_nanoseconds();
     if (owner_ != kNobody) {
       seconds_[static_cast<std::size_t>(owner_)] += 1e-9 * static_cast<double>(now - since_);
-      if (recorder_ != nullptr) recorder_->add(owner_, since_, now);
+    }
+    if (recorder_ != nullptr) {
+      const std::int64_t cpu = thread_cpu_nanoseconds();
+      if (owner_ != kNobody) recorder_->add(owner_, since_, now, cpu - cpu_since_);
+      cpu_since_ = cpu;
     }
     owner_ = task;
     since_ = now;
@@ -66,6 +81,7 @@ class TaskClock {
   std::uint64_t count_ = 0;
   TaskId owner_ = kNobody;
   std::int64_t since_ = 0;
+  std::int64_t cpu_since_ = 0;  ///< where there is a recorder
   Recorder* recorder_ = nullptr;
 };
 

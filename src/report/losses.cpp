@@ -119,6 +119,20 @@ SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled) {
   return slow;
 }
 
+LostCores lost_cores(const Timeline& timeline, const SampledSteps& sampled) {
+  LostCores most;
+  for (std::size_t r = 0; r < sampled.ranks.size(); ++r) {
+    double ms = 0.0;
+    for (const SampledSteps::Step& step : sampled.steps) {
+      if (step.work_cpu_ns[r] < 0) return {};
+      const double lost = useful_ns(timeline, step.ranks[r]) - static_cast<double>(step.work_cpu_ns[r]);
+      ms += ms_of_a_step(sampled) * std::max(lost, 0.0);
+    }
+    if (ms > most.ms) most = {sampled.ranks[r], ms};
+  }
+  return most;
+}
+
 std::vector<NetworkWait> network_waits(const Timeline& timeline, const SampledSteps& sampled) {
   std::vector<NetworkWait> waits;
   std::vector<double> ms(timeline.tasks.size(), 0.0);

@@ -36,6 +36,15 @@ struct SlowRanks {
 };
 SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled);
 
+/// The rank whose work tasks waited longest for a core, which other work had: their wall time without the CPU time of the
+/// thread that runs them, in ms of a step. Waiting in collectives does not count, nor do other threads of the rank, which may
+/// sleep. Rank -1 where it is not known.
+struct LostCores {
+  int rank = -1;
+  double ms = 0.0;
+};
+LostCores lost_cores(const Timeline& timeline, const SampledSteps& sampled);
+
 /// The time that ranks spent in a collective after the last of them was ready for it, in ms of a step on the mean rank.
 struct NetworkWait {
   std::int32_t task = 0;

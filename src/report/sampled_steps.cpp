@@ -190,7 +190,10 @@ SampledSteps sampled_steps(const Timeline& timeline) {
     std::vector<const RankStep*> ranks;
     for (const int rank : sampled.ranks) ranks.push_back(&step.ranks[static_cast<std::size_t>(rank)]);
     SampledSteps::Step& own = sampled.steps.emplace_back();
-    for (const RankStep* const rank : ranks) own.ranks.push_back(walk_of(timeline, waits, *rank));
+    for (const RankStep* const rank : ranks) {
+      own.ranks.push_back(walk_of(timeline, waits, *rank));
+      own.work_cpu_ns.push_back(rank->work_cpu_ns);
+    }
     note_transfers(timeline, ranks, own);
   }
   return sampled;

@@ -31,6 +31,7 @@ struct SampledSteps {
   /// Indexed like `ranks`.
   struct Step {
     std::vector<std::vector<Stretch>> ranks;
+    std::vector<std::int64_t> work_cpu_ns;  ///< RankStep's
     /// Of each task that is a collective: when the last rank was ready for it; else unspecified.
     std::vector<std::int64_t> ready_ns;
     /// By rank, then task: the time from then to its end there; 0 if unknown.

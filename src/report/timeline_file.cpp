@@ -22,7 +22,7 @@ constexpr std::int64_t kMostLanes = 1 << 8;
 constexpr std::int64_t kLatest = std::int64_t{1} << 61;
 
 constexpr std::uint64_t kSliceBytes = 3 * sizeof(std::int64_t);
-constexpr std::uint64_t kRankStepBytes = 4 * sizeof(std::int64_t);
+constexpr std::uint64_t kRankStepBytes = 5 * sizeof(std::int64_t);
 constexpr std::uint64_t kRankTaskBytes = 3 * sizeof(double);  ///< see charge_analysis
 constexpr std::uint64_t kAfterBytes = 2;                      ///< not stored: charged for the time it costs
 
@@ -55,13 +55,14 @@ void write_tasks(hdf5::Writer& file, const std::vector<TimelineTask>& tasks) {
 
 void write_steps(hdf5::Writer& file, const Timeline& timeline) {
   std::vector<std::uint64_t> steps, dropped, first_slice{0};
-  std::vector<std::int64_t> begins, ends, tasks, slice_begins, slice_ends;
+  std::vector<std::int64_t> begins, ends, work_cpu, tasks, slice_begins, slice_ends;
   for (const Timeline::Step& step : timeline.steps) {
     steps.push_back(step.step);
     for (const RankStep& rank : step.ranks) {
       begins.push_back(rank.begin_ns);
       ends.push_back(rank.end_ns);
       dropped.push_back(rank.dropped);
+      work_cpu.push_back(rank.work_cpu_ns);
       for (const Slice& slice : rank.slices) {
         tasks.push_back(slice.task);
         slice_begins.push_back(slice.begin_ns);
@@ -75,6 +76,7 @@ void write_steps(hdf5::Writer& file, const Timeline& timeline) {
   file.write("/steps/begin_ns", by_rank, begins);
   file.write("/steps/end_ns", by_rank, ends);
   file.write("/steps/dropped", by_rank, dropped);
+  file.write("/steps/work_cpu_ns", by_rank, work_cpu);
   file.write("/steps/first_slice", {first_slice.size()}, first_slice);
   file.write("/slices/task", {tasks.size()}, tasks);
   file.write("/slices/begin_ns", {slice_begins.size()}, slice_begins);
@@ -184,6 +186,9 @@ std::vector<Timeline::Step> read_steps(const hdf5::Reader& file, std::size_t tas
   const auto begin = read<std::int64_t>(file, "/steps/begin_ns", {count, ranks});
   const auto end = read<std::int64_t>(file, "/steps/end_ns", {count, ranks});
   const auto dropped = read<std::uint64_t>(file, "/steps/dropped", {count, ranks});
+  std::vector<std::int64_t> work_cpu(count * ranks, -1);
+  if (file.has("/steps/work_cpu_ns"))  // later than the first files
+    work_cpu = read<std::int64_t>(file, "/steps/work_cpu_ns", {count, ranks});
   const auto first = read<std::uint64_t>(file, "/steps/first_slice", {count * ranks + 1});
   const std::vector<Slice> slices = read_slices(file, tasks);
   require_parts(file, "/steps/first_slice", first, slices.size());
@@ -196,12 +201,14 @@ std::vector<Timeline::Step> read_steps(const hdf5::Reader& file, std::size_t tas
     for (std::size_t at = i * ranks; at < (i + 1) * ranks; ++at) {
       if (begin[at] < -kLatest || end[at] > kLatest || begin[at] > end[at])
         refuse(file, concat("step ", numbers[i], " lasts from ", begin[at], " to ", end[at], " ns"));
+      if (work_cpu[at] < -1 || work_cpu[at] > kLatest)
+        refuse(file, concat("step ", numbers[i], " has ", work_cpu[at], " ns on a core"));
       const auto from = slices.begin() + static_cast<std::ptrdiff_t>(first[at]);
       const auto to = slices.begin() + static_cast<std::ptrdiff_t>(first[at + 1]);
       const auto earlier = [](const Slice& a, const Slice& b) { return a.begin_ns < b.begin_ns; };
       if (!std::is_sorted(from, to, earlier))
         refuse(file, concat("the slices of step ", numbers[i], " are not in order of their beginnings"));
-      steps[i].ranks.push_back({begin[at], end[at], {from, to}, dropped[at]});
+      steps[i].ranks.push_back({begin[at], end[at], {from, to}, dropped[at], work_cpu[at]});
     }
   }
   return steps;

@@ -20,6 +20,8 @@ namespace {
 constexpr double kWorthIt = 0.03;
 /// If input, or work that does not grow with the batch, takes this share of a step, the verdict names it first.
 constexpr double kMuch = 0.2;
+/// On an idle machine, interrupts and threads that wait for each other cost a smaller share of a step than this.
+constexpr double kCoresLost = 0.1;
 /// In shorter steps a pause or a message costs the same for any batch.
 constexpr double kShortStepMs = 20.0;
 /// If less of the waiting is for slow ranks, they are not slow themselves, but were disturbed more often.
@@ -54,7 +56,8 @@ class Verdict {
         sampled_(sampled_steps(timeline)),
         losses_(losses_of(timeline, sampled_)),
         what_if_(what_if(timeline, sampled_)),
-        slow_(slow_ranks(timeline, sampled_)) {
+        slow_(slow_ranks(timeline, sampled_)),
+        lost_cores_(report::lost_cores(timeline, sampled_)) {
     const StepBudget budget = step_budget(timeline);
     for (std::size_t s = 0; s < kSections; ++s) {
       for (const double ms : budget.section_ms[s])
@@ -90,6 +93,7 @@ class Verdict {
   std::string of_step(double ms) const { return fmt::format("{:.1f} of {:.1f} ms", ms, losses_.step); }
   bool matters(double ms) const { return ms >= kWorthIt * losses_.step; }
 
+  std::string lost_cores() const;
   std::string imbalance() const;
   std::string wander() const;
   std::string host_work() const;
@@ -106,6 +110,7 @@ class Verdict {
   Losses losses_;
   WhatIf what_if_;
   SlowRanks slow_;
+  LostCores lost_cores_;
   double section_ms_[kSections] = {};  ///< of the mean rank
   bool has_input_ = false;
 };
@@ -115,6 +120,14 @@ std::string Verdict::on_hosts(const std::vector<int>& ranks) const {
   std::set<std::string> names;
   for (const int rank : ranks) names.insert(host(rank));
   return names.size() == 1 && !names.begin()->empty() ? " on " + *names.begin() : std::string();
+}
+
+std::string Verdict::lost_cores() const {
+  return concat(
+      "the work of rank ", lost_cores_.rank, on_hosts({lost_cores_.rank}), " has no core in ",
+      of_step(lost_cores_.ms),
+      ", because other work or other threads of this run have it: end that work, start fewer ranks or "
+      "--threads, or give each rank its own cores (mpirun --bind-to core)");
 }
 
 std::string Verdict::imbalance() const {
@@ -223,6 +236,8 @@ std::string Verdict::main_sentence() const {
                                        {losses_.host, &Verdict::host_work},
                                        {losses_.order, &Verdict::order},
                                        {losses_.transfer, &Verdict::transfer}};
+  if (lost_cores_.ms >= kCoresLost * losses_.step)
+    candidates.push_back({lost_cores_.ms, &Verdict::lost_cores});
   // A change saves at most about half of these, except for waiting inside a node in a short step.
   const bool nothing_else = losses_.step < kShortStepMs && nodes_of(timeline_, sampled_) == 1;
   // with local steps there are as many updates as batches

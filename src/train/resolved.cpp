@@ -8,10 +8,12 @@
 namespace cifar_mpi::train {
 
 RunFingerprint resolved_settings(const SessionState& state) {
-  RunFingerprint settings{{"precision", std::string(to_string(state.config.precision))},
-                          {"conv", std::string(to_string(state.config.conv))},
-                          {"threads", std::to_string(state.config.threads)},
-                          {"ranks", std::to_string(state.sizes.workers)}};
+  RunFingerprint settings{
+      {"precision", std::string(to_string(state.config.precision))},
+      {"conv", std::string(to_string(state.config.conv))},
+      {"threads", std::to_string(state.config.threads)},
+      {"conv threads", std::to_string(state.conv_threads > 0 ? state.conv_threads : state.config.threads)},
+      {"ranks", std::to_string(state.sizes.workers)}};
   if (!state.config.reproducible)
     settings.emplace_back("batches per step", std::to_string(state.sizes.parts));
   settings.emplace_back("update", std::string(to_string(state.config.update)));
@@ -44,14 +46,16 @@ void require_possible(const run::Progress& progress, const std::string& path, co
       refuse(concat("its ranks are ", *ranks),
              concat("a step of ", sizes.global_batch, " samples has 1 for each"));
   }
-  if (const auto* threads = find_item(progress.resolved, "threads")) {
-    const auto value = find_number(progress.resolved, "threads");
+  for (const char* const item : {"threads", "conv threads"}) {
+    const auto* const threads = find_item(progress.resolved, item);
+    if (threads == nullptr) continue;
+    const auto value = find_number(progress.resolved, item);
     TrainConfig adopted = config;
     adopted.threads = value && std::in_range<int>(*value) ? static_cast<int>(*value) : -1;
     try {
       check(adopted);
     } catch (const Error& error) {
-      refuse(concat("its threads are ", *threads), error.what());
+      refuse(concat("its ", item, " are ", *threads), error.what());
     }
   }
 }
@@ -72,10 +76,14 @@ void adopt(SessionState& state, const RunFingerprint& resolved) {
     state.adopted_conv = config.conv != ConvMethod::automatic;
   }
   if (find_number(resolved, "ranks") != state.sizes.workers) return;
-  if (const auto threads = find_number(resolved, "threads");
-      threads && std::in_range<int>(*threads) && config.threads == 0) {
-    config.threads = std::max(static_cast<int>(*threads), 0);
-  }
+  const auto threads_of = [&](const char* item) {
+    const auto value = find_number(resolved, item);
+    return value && std::in_range<int>(*value) ? std::max(static_cast<int>(*value), 0) : 0;
+  };
+  const int threads = threads_of("threads"), conv_threads = threads_of("conv threads");
+  if (config.threads == 0) config.threads = threads;
+  // Of its own, because a start with other threads keeps the convolutions of the first.
+  state.conv_threads = conv_threads > 0 ? conv_threads : threads;
   const auto* nccl = find_item(resolved, "nccl algorithm");
   if (nccl && config.nccl_algorithm == "auto" && (*nccl == "ring" || *nccl == "tree")) {
     config.nccl_algorithm = *nccl;

@@ -55,6 +55,7 @@ struct SessionState {
   bool adopted_precision = false;   ///< `config` has the checkpoint's, the user left it automatic
   bool adopted_conv = false;        ///< likewise
   bool adopted_all_reduce = false;  ///< likewise
+  int conv_threads = 0;             ///< of BackendOptions, from the first start of the run; 0: this is it
 
   std::unique_ptr<engine::Backend> backend;
   comm::CollectiveSource collectives;  ///< for memory of `backend`

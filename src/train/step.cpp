@@ -141,6 +141,7 @@ engine::BackendOptions backend_options(const SessionState& state) {
       state.config.threads,    state.world.oversubscribed(), computing.node_rank(), computing.node_size(),
       state.config.share_gpus, state.config.nccl_algorithm,  state.config.nccl_nvls};
   options.serves = state.serves();
+  options.conv_threads = state.conv_threads;
   return options;
 }
 

@@ -46,20 +46,33 @@ class Unpacked {
   std::span<const std::byte> bytes_;
 };
 
+/// Of a replay's work tasks; -1 where one of them is not known.
+std::int64_t work_cpu_ns(const engine::StepProgram& program, const engine::Recorder::Replay& replay) {
+  std::int64_t sum = 0;
+  for (const engine::Recorder::Slice& slice : replay.slices) {
+    if (program.tasks()[static_cast<std::size_t>(slice.task)].kind != engine::TaskKind::work) continue;
+    if (slice.cpu_ns < 0) return -1;
+    sum += slice.cpu_ns;
+  }
+  return sum;
+}
+
 /// Replays [first, first + count), with the timeline's task for each of the program's, by rank 0's clock; of what a runner did not record, nothing at no time.
 Packed pack(const engine::Recorder& recorder, std::size_t first, std::size_t count,
-            const comm::ClockTranslation& clock, const std::vector<std::int32_t>& rows) {
+            const comm::ClockTranslation& clock, const engine::StepProgram& program,
+            const std::vector<std::int32_t>& rows) {
   Packed packed;
   packed.put(clock.uncertainty());
   for (std::size_t i = first; i < first + count; ++i) {
     if (i >= recorder.replays()) {
-      for (int zero = 0; zero < 4; ++zero) packed.put(0);
+      for (int zero = 0; zero < 5; ++zero) packed.put(0);
       continue;
     }
     const engine::Recorder::Replay replay = recorder[i];
     packed.put(clock.to_rank_zero(replay.begin_ns));
     packed.put(clock.to_rank_zero(replay.end_ns));
     packed.put(static_cast<std::int64_t>(replay.dropped));
+    packed.put(work_cpu_ns(program, replay));
     packed.put(static_cast<std::int64_t>(replay.slices.size()));
     for (const engine::Recorder::Slice& slice : replay.slices) {
       packed.put(rows[static_cast<std::size_t>(slice.task)]);
@@ -75,6 +88,7 @@ report::RankStep unpack(Unpacked& from) {
   step.begin_ns = from.take();
   step.end_ns = from.take();
   step.dropped = static_cast<std::uint64_t>(from.take());
+  step.work_cpu_ns = from.take();
   step.slices.resize(static_cast<std::size_t>(from.take()));
   for (report::Slice& slice : step.slices) {
     slice.task = static_cast<std::int32_t>(from.take());
@@ -261,7 +275,7 @@ void StepRecording::end_trace() {
 std::vector<report::Timeline::Step> StepRecording::collect(std::size_t first, std::size_t count,
                                                            const comm::ClockTranslation& clock) {
   std::vector<std::vector<std::byte>> ranks =
-      s_.world.collect(pack(*recorder_, first, count, clock, rows_).bytes());
+      s_.world.collect(pack(*recorder_, first, count, clock, s_.step->program(), rows_).bytes());
   // A server's program is another one.
   if (!ranks.empty()) ranks.resize(static_cast<std::size_t>(s_.sizes.workers));
   std::vector<report::Timeline::Step> steps(s_.world.rank() == 0 ? count : 0);

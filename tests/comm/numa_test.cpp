@@ -61,6 +61,8 @@ TEST(HomeMask, LeavesAllRanksOpenWhereOneWouldGetLessThanAnEvenShare) {
 TEST(HomeMask, StaysInsideTheCoresOfTheContainer) {
   EXPECT_EQ(homes(2, range(4, 11), topology(2, 8)),
             (Places{"cores 4-7, NUMA domain 0", "cores 8-11, NUMA domain 1"}));
+  EXPECT_EQ(homes(2, range(4, 11), topology(3, 4)),
+            (Places{"cores 4-7, NUMA domain 1", "cores 8-11, NUMA domain 2"}));
 }
 
 TEST(HomeMask, NeedsSeveralRanksAndSeveralDomainsWithCores) {

@@ -91,6 +91,34 @@ TEST(Recorder, SumsUpToTheSecondsThatTheRunnerTells) {
   }
 }
 
+TEST(Recorder, TellsHowLongTheThreadWasOnACoreInATask) {
+  const auto compute = [] {
+    for (const double end = steady_seconds() + 0.02; steady_seconds() < end;) {
+    }
+  };
+  for (const RunnerKind kind : kKinds) {
+    StepProgram program("p");
+    program.run(kCompute, inline_task("computes", {}, {}, compute));
+    program.run(kCompute, inline_task("sleeps", {}, {},
+                                      [] { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }));
+    program.finalize();
+    const auto runner = make_host_runner(std::move(program), kind, WhileWaiting::spin, {});
+    Recorder recorder(1, 10);
+    runner->observe({&recorder});
+    runner->replay();
+    runner->observe({});
+    ASSERT_EQ(recorder[0].slices.size(), 2u);
+    const auto of_a_core = [&](std::size_t i) {
+      const Recorder::Slice& slice = recorder[0].slices[i];
+      return static_cast<double>(slice.cpu_ns) / static_cast<double>(slice.end_ns - slice.begin_ns);
+    };
+    EXPECT_GT(of_a_core(0), 0.02);  // beside much other work
+    EXPECT_LT(of_a_core(0), 1.1);
+    EXPECT_GE(of_a_core(1), 0.0);
+    EXPECT_LT(of_a_core(1), 0.5);
+  }
+}
+
 TEST(Recorder, HasAStretchForEachTimeThatACollectiveMoves) {
   const auto runner = make(RunnerKind::lanes);
   Recorder recorder(1, 1000);

@@ -63,6 +63,7 @@ TEST_F(TimelineFiles, HoldAllOfATimeline) {
   Timeline written = recorded();
   written.steps = steps(3, 4);
   written.steps[1].ranks[1].slices.clear();  // that rank's is missing
+  written.steps[2].ranks[0].work_cpu_ns = 7;
   write_timeline(path_, written);
   EXPECT_EQ(read_timeline(path_), written);
   const Timeline empty = recorded();
@@ -132,6 +133,8 @@ TEST_F(TimelineFiles, AreRefusedWhereTheirPartsDoNotFit) {
         wrong("/steps/end_ns", {1, 2}, I{9, -1}, "lasts from 0 to -1 ns"),
         wrong("/steps/begin_ns", {1, 2}, I{-kHuge, 0}, "lasts from"),
         wrong("/steps/dropped", {2}, U{0, 0}, "instead of [1, 2]"),
+        wrong("/steps/work_cpu_ns", {1, 2}, I{0, -2}, "has -2 ns on a core"),
+        wrong("/steps/work_cpu_ns", {2}, I{0, 0}, "instead of [1, 2]"),
         wrong("/steps/first_slice", {3}, U{0, 3, 2}, "does not cut 2 entries"),
         wrong("/steps/first_slice", {3}, U{1, 2, 2}, "does not cut 2 entries"),
         wrong("/steps/first_slice", {3}, U{0, 1, 1}, "does not cut 2 entries"),
@@ -252,7 +255,7 @@ TEST_F(TimelineOfARun, IsBegunAnewWithAWarningWhereItCannotBeRead) {
 }
 
 TEST_F(TimelineOfARun, HoldsTheLastStepsThatFitAndAllOfTheLastTime) {
-  const std::uint64_t room = 8 + 2 * 4 * 8 + 4 * 3 * 8;  // of a step
+  const std::uint64_t room = 8 + 2 * 5 * 8 + 4 * 3 * 8;  // of a step
   TimelineFile file(path_, recorded(), 0, Log(), 3 * room);
   file.add(steps(0, 2), sharp());
   file.finish();

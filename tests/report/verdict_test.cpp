@@ -258,6 +258,49 @@ TEST(Verdict, NamesWorkOfTheHostBetweenStepsAndInsideOfThem) {
             "processes use its cores");
 }
 
+/// The CPU time of each rank's work in all steps, in ms.
+void set_work_cpu(Timeline& run, const std::vector<double>& ms) {
+  for (Timeline::Step& step : run.steps) {
+    for (std::size_t r = 0; r < ms.size(); ++r) step.ranks[r].work_cpu_ns = ns(ms[r]);
+  }
+}
+
+// Rank 1 shares its core; a rank alone does, too.
+TEST(Verdict, NamesTheRankWhoseWorkHasNoCore) {
+  const Line line = {{kForward, 30}, {kBackward1, 20}, {kBucket0, 3}, {kUpdate0, 5}};
+  Timeline run = timeline({{line, line}, {line, line}}, true);
+  set_work_cpu(run, {54.2, 36.5});
+  EXPECT_EQ(
+      sentence_of(run),
+      "0.95: the work of rank 1 on node2 has no core in 18.5 of 58.0 ms, because other work or other "
+      "threads of this run have it: end that work, start fewer ranks or --threads, or give each rank its "
+      "own cores (mpirun --bind-to core)");
+  Timeline alone = timeline({{line}});
+  set_work_cpu(alone, {30.0});
+  EXPECT_NE(sentence_of(alone).find("the work of rank 0 on node1 has no core in 25.0 of 58.0 ms"),
+            std::string::npos)
+      << sentence_of(alone);
+}
+
+TEST(Verdict, FindsNoLostCoresInAHealthyRun) {
+  const Line waits = {{kForward, 20}, {kBackward1, 20}, {kBucket0, 30}, {kUpdate0, 2}};
+  for (const std::vector<double>& cpu : {std::vector<double>{41.8, 41.8},  // one thread; waiting is no work
+                                         {36.0, 35.5},  // a team, for whose threads this one sleeps at times
+                                         {44.0, 43.0},  // the clocks differ
+                                         {-1.0, -1.0}}) {  // a GPU, or an old file
+    Timeline run = timeline({{waits, waits}}, true);
+    set_work_cpu(run, cpu);
+    if (cpu[0] < 0.0) {
+      for (RankStep& rank : run.steps[0].ranks) rank.work_cpu_ns = -1;
+    }
+    EXPECT_TRUE(sentence_of(run).starts_with("0.58: ranks wait 30.0 of 72.0 ms for bucket 0"))
+        << sentence_of(run);
+  }
+  Timeline run = timeline({{good_line()}});
+  set_work_cpu(run, {46.0});
+  EXPECT_EQ(sentence_of(run), "0.99: one rank, which computes 49.5 of 50.0 ms: nothing is exchanged");
+}
+
 // 2 of 5 ms are updates: twice the batch makes 256 images in 8 ms of 128 in 5, 1.25 times.
 // Rank 0 begins 30 ms after rank 1, and after its last task does something else for as long.
 TEST(Verdict, NamesTheRankWhoseHostIsAtOtherWorkBetweenSteps) {

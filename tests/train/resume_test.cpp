@@ -7,6 +7,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/fingerprint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
+#include "cpu/simd.hpp"
 #include "train/resolved.hpp"
 #include "train/run_fixture.hpp"
 
@@ -226,9 +227,52 @@ TEST_F(Resume, BelievesNoSettingsThatNoRunHas) {
                   [&] { start(c); });
   };
   for (const char* threads : {"100000", "-1", "99999999999999999999", "two", ""}) refused("threads", threads);
+  refused("conv threads", "-1");
   for (const char* ranks : {"0", "-2", "13", "2147483647", "x"}) refused("ranks", ranks);
   refused("ranks", "3", {4, 4});
   refused("step", "18446744073709551615");
+}
+
+TEST_F(Resume, KeepsTheConvolutionsOfTheFirstStartWithOtherThreads) {
+  if (!cpu::has_avx2()) GTEST_SKIP() << "there is no choice without AVX2";
+  TrainConfig c = config();
+  c.model = "resnet20";
+  c.augment = data::Augment::crop;
+  c.batch_size = 96 / world().size();
+  c.steps = 1;
+  run(c);
+  world().barrier();
+  const run::Checkpoint first = run::read_checkpoint(run::checkpoint_path(c.run_dir, 1));
+  // Of as many threads that transforms pay for none of the layers.
+  c.resume = path("many.h5");
+  on_rank_zero([&] {
+    run::Checkpoint many = first;
+    for (auto& [name, value] : many.progress.resolved) {
+      if (name == "conv threads") value = "4096";
+    }
+    run::write_checkpoint(c.resume, many);
+  });
+  const auto by_fft = [](const SessionState& state) {
+    return state.tower->plan_text().find(": FFT of ") != std::string::npos;
+  };
+  const auto conv_threads = [](const SessionState& state) {
+    return *find_item(state.progress.resolved, "conv threads");
+  };
+  c.steps = 2;
+  c.threads = 2;
+  c.run_dir = path("other");
+  const auto of_many = start(c);
+  EXPECT_FALSE(by_fft(*of_many));
+  EXPECT_EQ(conv_threads(*of_many), "4096");
+  c.resume = run::checkpoint_path(config().run_dir, 1);
+  c.run_dir = path("third");
+  const auto of_one = start(c);
+  EXPECT_TRUE(by_fft(*of_one));
+  EXPECT_EQ(conv_threads(*of_one), "1");
+  const auto changed = run::changed_settings(first.progress.resolved, of_one->progress.resolved);
+  ASSERT_EQ(changed.size(), 1u);
+  EXPECT_EQ(changed.front().note,
+            "note: threads is 2, the checkpoint was made with 1: the run goes on, but not to the same bits");
 }
 
 TEST_F(Resume, AdoptsNoNameThatIsNoChoice) {

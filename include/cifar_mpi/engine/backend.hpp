@@ -51,6 +51,7 @@ struct BackendOptions {
   std::string nccl_algorithm = "auto";  ///< ring, tree or auto
   bool nccl_nvls = false;               ///< NCCL may sum in NVLink switches
   bool serves = false;                  ///< holds weights for others, who compute: takes no GPU
+  int conv_threads = 0;  ///< CPU threads for which convolution methods are chosen; 0: `threads`
 };
 
 /// Images as they came from the file, resident in backend memory.

@@ -24,6 +24,7 @@ class Recorder {
     TaskId task = 0;
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
+    std::int64_t cpu_ns = -1;  ///< of it, on a core; -1: unknown, as on a device
   };
   /// From the beginning of a replay to the beginning of the next one.
   struct Replay {
@@ -47,14 +48,14 @@ class Recorder {
     open_ = !full();
     if (open_) replays_.push_back({now, now, 0, 0});
   }
-  void add(TaskId task, std::int64_t begin_ns, std::int64_t end_ns) {
+  void add(TaskId task, std::int64_t begin_ns, std::int64_t end_ns, std::int64_t cpu_ns = -1) {
     if (!open_) return;
     Kept& replay = replays_.back();
     if (replay.slices == most_slices_) {
       ++replay.dropped;
       return;
     }
-    slices_[(replays_.size() - 1) * most_slices_ + replay.slices++] = {task, begin_ns, end_ns};
+    slices_[(replays_.size() - 1) * most_slices_ + replay.slices++] = {task, begin_ns, end_ns, cpu_ns};
   }
   /// Nothing when none is open.
   void end_replay(std::int64_t now) {

@@ -161,8 +161,7 @@ int shared_well(const ConvFft& conv, int samples, int threads) {
 /// version, which waited for memory more often, was 1.3 to 1.7 times as fast from 32 channels and batch 64 on.
 ///
 /// Each part counts as many times as its longest thread takes longer than a perfect share; direct kernels share out well.
-bool is_faster(const ConvFft& conv, bool wants_grad_src, const Planning& planning) {
-  const engine::Precision precision = planning.precision;
+bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision precision, int threads) {
   const double image_place = conv.set == VectorSet::avx512 ? 70.0 : 90.0;
   constexpr double kWeightPlace = 100.0;
   constexpr double kAhead = 1.2;
@@ -173,21 +172,21 @@ bool is_faster(const ConvFft& conv, bool wants_grad_src, const Planning& plannin
       taps_inside(conv.src.extent.height, conv.kernel) * taps_inside(conv.src.extent.width, conv.kernel);
   const double direct = passes * 2.0 * taps * batch * pairs / direct_speed(precision);
   const std::ptrdiff_t piece_tiles = conv.product_tiles(conv.samples * conv.tiles());
-  const double products = slowdown(conv.slots() * piece_tiles, planning.threads) * passes * 6.0 *
-                          conv.slots() * batch * conv.tiles() * pairs;
+  const double products = slowdown(conv.slots() * piece_tiles, threads) * passes * 6.0 * conv.slots() *
+                          batch * conv.tiles() * pairs;
   const double images = wants_grad_src ? 2.0 * (in + out) : in + 2.0 * out;
   const double square = conv.length * conv.length;
-  const double of_images = slowdown(vectors_of_piece(conv, conv.samples), planning.threads) * image_place *
-                           batch * conv.tiles() * images;
-  const double of_weights = slowdown(static_cast<std::ptrdiff_t>(pairs) / conv.lanes(), planning.threads) *
-                            kWeightPlace * passes * pairs;
+  const double of_images =
+      slowdown(vectors_of_piece(conv, conv.samples), threads) * image_place * batch * conv.tiles() * images;
+  const double of_weights =
+      slowdown(static_cast<std::ptrdiff_t>(pairs) / conv.lanes(), threads) * kWeightPlace * passes * pairs;
   const double transforms = square * (of_images + of_weights);
   return conv.set != VectorSet::portable && is_measured(conv, precision) &&
          kAhead * (products + transforms) <= direct;
 }
 
 std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv2d& layer,
-                                     const AffinePlace& place) {
+                                     const AffinePlace& place, int threads) {
   const int src_block = block_of(place.format, place.in.channels);
   const int dst_block = block_of(place.format, place.out.channels);
   const std::optional<VectorSet> set = set_for(src_block, dst_block);
@@ -207,8 +206,7 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
   // on 8x8 pixels, batch 128, pieces of 16 images took 1.27 times as long as of 64.
   constexpr int kLeastRows = 16;
   const int rows = std::max(kLeastRows, std::min(place.in.channels, place.out.channels) / 4);
-  conv.samples = shared_well(conv, samples_per_piece(planning.batch, planning.threads, conv.tiles(), rows),
-                             planning.threads);
+  conv.samples = shared_well(conv, samples_per_piece(planning.batch, threads, conv.tiles(), rows), threads);
   return conv;
 }
 
@@ -217,9 +215,12 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
 PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, const AffinePlace& place) {
   using engine::ConvMethod;
   if (planning.conv == ConvMethod::direct || place.choose_dst) return nullptr;
-  const std::optional<ConvFft> conv = plan_conv_fft(planning, layer, place);
+  const int threads = planning.conv_threads;
+  const std::optional<ConvFft> judged = plan_conv_fft(planning, layer, place, threads);
   const bool asked = planning.conv == ConvMethod::fft;
-  if (!conv || (!asked && !is_faster(*conv, place.wants_grad_src, planning))) return nullptr;
+  if (!judged || (!asked && !is_faster(*judged, place.wants_grad_src, planning.precision, threads)))
+    return nullptr;
+  const std::optional<ConvFft> conv = plan_conv_fft(planning, layer, place, planning.threads);
   return std::make_unique<FftGroup>(planning, layer, place, *conv);
 }
 
