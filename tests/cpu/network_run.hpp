@@ -11,6 +11,7 @@
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/lower/tower.hpp"
 #include "reference/reference.hpp"
+#include "support/network_data.hpp"
 
 /// One network with everything a training step and an evaluation need, and the reference's view of the same.
 namespace cifar_mpi::cpu {
@@ -24,37 +25,14 @@ struct RunSpec {
   float weight_scale = 1.0f;  ///< of the random parameters, times 1/sqrt(inputs of the layer)
 };
 
-/// A layer adds about eps·sqrt(k) of the size of its result, k the terms of its longest sum (rounding errors
-/// of random sign). A gradient has passed every layer forward and backward; errors of random sign add up as
-/// the square root of their number.
-inline double relative_tolerance(const model::NetSpec& net, double eps) {
-  double longest = 1.0;
-  for (std::size_t i = 0; i < net.operations.size(); ++i) {
-    const Extent in = net.input_of(i);
-    if (const auto* const conv = std::get_if<model::Conv2d>(&net.operations[i].layer)) {
-      longest = std::max(longest, 1.0 * conv->kernel * conv->kernel * in.channels);
-    } else if (std::holds_alternative<model::Linear>(net.operations[i].layer)) {
-      longest = std::max(longest, 1.0 * in.count());
-    } else if (std::holds_alternative<model::GlobalAvgPool>(net.operations[i].layer)) {
-      longest = std::max(longest, 1.0 * in.height * in.width);
-    }
-  }
-  return std::sqrt(2.0 * static_cast<double>(net.operations.size())) * eps * std::sqrt(longest);
-}
+using reference::relative_distance;
+using reference::relative_tolerance;
 
-inline double relative_distance(const reference::Array& found, const reference::Array& wanted) {
-  double difference = 0.0, size = 0.0;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    difference += (found[i] - wanted[i]) * (found[i] - wanted[i]);
-    size += wanted[i] * wanted[i];
-  }
-  return std::sqrt(difference / std::max(size, 1e-300));
-}
-
-class NetworkRun {
+class NetworkRun : public test::NetworkData {
  public:
   explicit NetworkRun(RunSpec asked)
-      : spec(std::move(asked)),
+      : NetworkData(asked.net, asked.batch),
+        spec(std::move(asked)),
         table(model::make_param_table(spec.net)),
         backend(make_backend({spec.threads, false})),
         tower(std::make_unique<lower::Tower>(
@@ -62,8 +40,7 @@ class NetworkRun {
         arena([this](std::size_t bytes) { return backend->allocate(bytes); }),
         params(backend->allocate(tower->layout().floats * sizeof(float))),
         reduced(backend->allocate((control_layout.floats() + tower->layout().floats) * sizeof(float))) {
-    fill_images();
-    fill_params();
+    test::draw_params(*tower, table, spec.weight_scale, 0.0, params.as<float>());
   }
 
   float* control() const { return reduced.as<float>(); }
@@ -90,11 +67,11 @@ class NetworkRun {
 
   engine::StepProgram train_program() {
     arena.rewind();
-    return finalized("train", tower->train_tasks(train_binding(), arena));
+    return test::program_of("train", tower->train_tasks(train_binding(), arena));
   }
   engine::StepProgram evaluate_program() {
     arena.rewind();
-    return finalized("evaluate", tower->evaluate_tasks(evaluate_binding(), arena));
+    return test::program_of("evaluate", tower->evaluate_tasks(evaluate_binding(), arena));
   }
 
   /// Everything a task of a program may touch.
@@ -116,56 +93,17 @@ class NetworkRun {
     runner->finish();
   }
 
-  /// A block in logical order, by ParamTable index.
-  reference::Params logical(const float* block) const {
-    reference::Params arrays;
-    for (std::size_t p = 0; p < table.size(); ++p) {
-      const auto& entry = tower->layout().entries[p];
-      std::vector<float> values(static_cast<std::size_t>(table[p].shape.count()));
-      tower->to_logical(p, {block + entry.offset, entry.floats}, values);
-      arrays.emplace_back(values.begin(), values.end());
-    }
-    return arrays;
-  }
-
+  reference::Params logical(const float* block) const { return test::logical_params(*tower, table, block); }
   /// The batch's statistics of running parameter `p` as the last step left them.
   reference::Array statistics(std::size_t p) const {
-    const engine::ParamLayout& layout = tower->layout();
-    const auto& entry = layout.entries[p];
-    std::vector<float> values(static_cast<std::size_t>(table[p].shape.count()));
-    tower->to_logical(
-        p, {control() + control_layout.statistics() + (entry.offset - layout.running_begin()), entry.floats},
-        values);
-    return {values.begin(), values.end()};
-  }
-
-  /// Images [first, first + batch) in file order, or of the training step, as the network sees them; NHWC.
-  reference::Array input(bool training) const {
-    reference::Array x;
-    std::vector<float> image(pixels());
-    const Extent in = spec.net.input;
-    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(spec.batch); ++i) {
-      const std::size_t sample = training ? order().at(step, i).local : i;
-      data::augment_reference(augment(), {0, 0, false, 1.0f}, 0.0,
-                              {images.data() + sample * static_cast<std::size_t>(in.count()), pixels()},
-                              image);
-      x.insert(x.end(), image.begin(), image.end());
-    }
-    return x;
-  }
-  std::vector<std::uint8_t> batch_labels() const {
-    std::vector<std::uint8_t> result;
-    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(spec.batch); ++i) {
-      result.push_back(labels[order().at(step, i).local]);
-    }
-    return result;
+    return test::logical_param(*tower, table, p, control() + control_layout.statistics(),
+                               tower->layout().running_begin());
   }
   reference::LossAndGradients wanted(const reference::Rounding& round = reference::as_it_is) const {
-    return reference::loss_and_gradients(spec.net, table, logical(params.as<float>()), input(true),
-                                         batch_labels(), spec.batch, static_cast<double>(global_batch()),
+    return reference::loss_and_gradients(spec.net, table, logical(params.as<float>()), input(step),
+                                         batch_labels(step), spec.batch, static_cast<double>(global_batch()),
                                          round);
   }
-  std::uint64_t global_batch() const { return static_cast<std::uint64_t>(2 * spec.batch); }
 
   RunSpec spec;
   model::ParamTable table;
@@ -175,60 +113,13 @@ class NetworkRun {
   engine::ControlLayout control_layout{1, tower->layout().running_floats};
   Buffer params;
   Buffer reduced;
-  std::vector<std::uint8_t> images;
-  std::vector<std::uint8_t> labels;
   std::vector<std::uint8_t> predictions;
   std::uint64_t step = 3;
   std::uint64_t cursor = 0;
   float loss_sum = 0.0f;
 
  private:
-  std::size_t pixels() const { return static_cast<std::size_t>(spec.net.input.count()); }
-  std::uint64_t count() const { return static_cast<std::uint64_t>(3 * spec.batch + 1); }
   engine::DataView view() const { return {images.data(), labels.data(), count()}; }
-  data::SampleOrder order() const { return {data::Shuffle::shard, 5, count(), 0, 1, spec.batch}; }
-  data::AugmentSpec augment() const {
-    data::AugmentSpec augment;
-    augment.kind = data::Augment::none;
-    augment.source = spec.net.input;
-    augment.crop_height = spec.net.input.height;
-    augment.crop_width = spec.net.input.width;
-    return augment;
-  }
-
-  void fill_images() {
-    for (std::size_t i = 0; i < count() * pixels(); ++i) {
-      images.push_back(static_cast<std::uint8_t>(random4(11, RandomPurpose::synthetic, i, 0)[0]));
-    }
-    for (std::size_t i = 0; i < count(); ++i) {
-      const auto classes = static_cast<std::uint32_t>(spec.net.classes);
-      labels.push_back(
-          static_cast<std::uint8_t>(uniform_below(random4(12, RandomPurpose::synthetic, i, 0)[0], classes)));
-    }
-  }
-
-  void fill_params() {
-    for (std::size_t p = 0; p < table.size(); ++p) {
-      const Shape& shape = table[p].shape;
-      const std::int64_t inputs = shape.rank() == 1 ? 16 : shape.count() / shape[shape.rank() - 1];
-      const float scale = spec.weight_scale / std::sqrt(static_cast<float>(inputs));
-      std::vector<float> values(static_cast<std::size_t>(shape.count()));
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] = scale * truncated_normal(21, static_cast<std::uint32_t>(p), i);
-        if (table[p].part == model::ParamPart::scale) values[i] += 1.0f;
-        if (table[p].part == model::ParamPart::variance) values[i] = 0.5f + std::abs(values[i]);
-      }
-      const auto& entry = tower->layout().entries[p];
-      tower->from_logical(p, values, {params.as<float>() + entry.offset, entry.floats});
-    }
-  }
-
-  static engine::StepProgram finalized(std::string name, std::vector<engine::Task> tasks) {
-    engine::StepProgram program(std::move(name));
-    for (engine::Task& task : tasks) program.run(engine::kCompute, std::move(task));
-    program.finalize();
-    return program;
-  }
 };
 
 }  // namespace cifar_mpi::cpu

@@ -234,7 +234,7 @@ TEST(Network, OverwritesGradientsInsteadOfAddingToThem) {
 TEST(Network, PredictsWhatTheReferencePredicts) {
   for (const model::NetSpec& net : {variants().front(), test::network_with_blocks(16)}) {
     NetworkRun run({.net = net, .batch = 20});
-    const auto x = run.input(false);
+    const auto x = run.input(std::nullopt);
     const auto activations = reference::forward(net, run.logical(run.params.as<float>()), x, run.spec.batch,
                                                 reference::as_it_is, reference::Statistics::running);
     const std::vector<std::uint8_t> labels(run.labels.begin(), run.labels.begin() + run.spec.batch);

@@ -8,6 +8,8 @@
 
 namespace cifar_mpi::cuda::testing {
 
+using reference::relative_distance;
+
 /// The host's functions where a kernel takes the device's.
 struct HostMath {
   float sqrt(float x) const { return std::sqrt(x); }
@@ -28,16 +30,6 @@ inline reference::Array noise_of(std::size_t count, std::uint32_t salt, double s
   for (std::size_t i = 0; i < count; ++i)
     values[i] = static_cast<float>(scale * static_cast<double>(noise(i, salt)));
   return values;
-}
-
-inline double relative_distance(const reference::Array& found, const reference::Array& wanted) {
-  if (found.size() != wanted.size()) return INFINITY;
-  double difference = 0.0, size = 0.0;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    difference += (found[i] - wanted[i]) * (found[i] - wanted[i]);
-    size += wanted[i] * wanted[i];
-  }
-  return size == 0.0 ? std::sqrt(difference) : std::sqrt(difference / size);
 }
 
 }  // namespace cifar_mpi::cuda::testing

@@ -39,9 +39,7 @@ struct Planned {
 
 /// Sums are made in double here and single steps in fp32, so a value passes a few roundings of 2^-24 per
 /// layer; a gradient passes every layer twice.
-double tolerance(const model::NetSpec& net) {
-  return 8.0 * 0x1.0p-24 * std::sqrt(2.0 * static_cast<double>(net.operations.size()));
-}
+double tolerance(const model::NetSpec& net) { return 8.0 * 0x1.0p-24 * reference::layers_passed(net); }
 
 /// What groups hand on is fp32; so that both sides choose alike where two values of a window, or zero and a
 /// value, are nearly equal.

@@ -216,4 +216,33 @@ double gradient_distance(const model::ParamTable& table, const Array& found, con
   return length(difference) / std::max(scale, 1e-300);
 }
 
+double layers_passed(const model::NetSpec& net) {
+  return std::sqrt(2.0 * static_cast<double>(net.operations.size()));
+}
+
+double relative_tolerance(const model::NetSpec& net, double eps) {
+  double longest = 1.0;
+  for (std::size_t i = 0; i < net.operations.size(); ++i) {
+    const Extent in = net.input_of(i);
+    if (const auto* const conv = std::get_if<model::Conv2d>(&net.operations[i].layer)) {
+      longest = std::max(longest, 1.0 * conv->kernel * conv->kernel * in.channels);
+    } else if (std::holds_alternative<model::Linear>(net.operations[i].layer)) {
+      longest = std::max(longest, 1.0 * in.count());
+    } else if (std::holds_alternative<model::GlobalAvgPool>(net.operations[i].layer)) {
+      longest = std::max(longest, 1.0 * in.height * in.width);
+    }
+  }
+  return layers_passed(net) * eps * std::sqrt(longest);
+}
+
+double relative_distance(const Array& found, const Array& wanted) {
+  if (found.size() != wanted.size()) return INFINITY;
+  double difference = 0.0, size = 0.0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    difference += (found[i] - wanted[i]) * (found[i] - wanted[i]);
+    size += wanted[i] * wanted[i];
+  }
+  return std::sqrt(difference / std::max(size, 1e-300));
+}
+
 }  // namespace cifar_mpi::reference

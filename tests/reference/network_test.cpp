@@ -168,5 +168,21 @@ TEST(ReferenceNetwork, FallsAlongTheGradientOfTheTutorial) {
   EXPECT_NEAR((mean_loss(t) - mean_loss(-t)) / (2.0 * t) / square, 1.0, 1e-4);
 }
 
+TEST(RelativeTolerance, IsThatOfTheLongestSumAndOfAllLayersPassed) {
+  model::NetBuilder net("one", {4, 4, 3}, 2);
+  const model::Value x = net.conv(net.image(), {.name = "conv", .out_channels = 2, .kernel = 5});
+  const model::NetSpec spec = net.softmax_cross_entropy(net.linear(x, {.name = "out", .outputs = 2}));
+  const double layers = static_cast<double>(spec.operations.size());
+  EXPECT_DOUBLE_EQ(layers_passed(spec), std::sqrt(2.0 * layers));
+  EXPECT_DOUBLE_EQ(relative_tolerance(spec, kEpsilon), kEpsilon * std::sqrt(2.0 * layers * 5 * 5 * 3));
+}
+
+TEST(RelativeDistance, IsOfTheLengthThatIsWanted) {
+  EXPECT_DOUBLE_EQ(relative_distance({3.0, 5.0}, {3.0, 4.0}), 0.2);
+  EXPECT_EQ(relative_distance({0.0}, {0.0}), 0.0);
+  EXPECT_GT(relative_distance({1e-9}, {0.0}), 1.0);
+  EXPECT_EQ(relative_distance({1.0, 0.0}, {1.0}), std::numeric_limits<double>::infinity());
+}
+
 }  // namespace
 }  // namespace cifar_mpi::reference

@@ -139,4 +139,14 @@ LossAndGradients loss_and_gradients(const model::NetSpec& net, const model::Para
 double gradient_distance(const model::ParamTable& table, const Array& found, const Params& wanted,
                          std::size_t p);
 
+/// A gradient has passed every layer forward and backward; errors of random sign add up as the square root of their number.
+double layers_passed(const model::NetSpec& net);
+
+/// What rounding adds in a network, relative to the size of a gradient: in a layer about eps·sqrt(k), k the terms of the longest
+/// sum of all layers, times layers_passed.
+double relative_tolerance(const model::NetSpec& net, double eps);
+
+/// The length of the difference, relative to that of `wanted`; infinite where sizes differ.
+double relative_distance(const Array& found, const Array& wanted);
+
 }  // namespace cifar_mpi::reference

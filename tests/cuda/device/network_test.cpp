@@ -22,29 +22,13 @@ model::NetSpec tutorial() { return model::make_model("tutorial", {24, 24, 3}, 10
 
 class CudaNetwork : public GpuTest {};
 
-/// A layer adds about eps·sqrt(k) of the size of its result, k the terms of its longest sum; a gradient has
-/// passed every layer forward and backward, and errors of random sign add up as the square root of their
-/// number. (fp32: eps is that of the sums. tf32 and bf16: of the operands, each rounded once, whatever the
-/// length.)
-///
-/// A rounded value decides a pooling when another of the 9 in its window lies within two roundings of it, and
-/// then a whole gradient goes elsewhere; in length that is the square root of its share.
+/// In fp32 as relative_tolerance has it. tf32 and bf16 round the operands, each once, whatever the length of a sum; and a rounded
+/// value decides a pooling when another of the 9 in its window lies within two roundings of it, and then a whole gradient goes
+/// elsewhere; in length that is the square root of its share.
 double tolerance_of(const model::NetSpec& net, Precision precision) {
-  double longest = 1.0;
-  for (std::size_t i = 0; i < net.operations.size(); ++i) {
-    const Extent in = net.input_of(i);
-    if (const auto* const conv = std::get_if<model::Conv2d>(&net.operations[i].layer)) {
-      longest = std::max(longest, 1.0 * conv->kernel * conv->kernel * in.channels);
-    } else if (std::holds_alternative<model::Linear>(net.operations[i].layer)) {
-      longest = std::max(longest, 1.0 * in.count());
-    } else if (std::holds_alternative<model::GlobalAvgPool>(net.operations[i].layer)) {
-      longest = std::max(longest, 1.0 * in.height * in.width);
-    }
-  }
-  const double passes = std::sqrt(2.0 * static_cast<double>(net.operations.size()));
-  if (precision == Precision::fp32) return passes * 0x1.0p-24 * std::sqrt(longest);
+  if (precision == Precision::fp32) return reference::relative_tolerance(net, 0x1.0p-24);
   const double eps = precision == Precision::bf16 ? 0x1.0p-9 : 0x1.0p-11;
-  return 2.0 * passes * eps + std::sqrt(9.0 * 2.0 * eps);
+  return 2.0 * reference::layers_passed(net) * eps + std::sqrt(9.0 * 2.0 * eps);
 }
 
 void expect_reference_gradients(const TrainingRun& run, double tolerance) {

@@ -13,6 +13,7 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/lower/tower.hpp"
 #include "reference/reference.hpp"
+#include "support/network_data.hpp"
 #include "train/no_exchange.hpp"
 
 /// One network with everything a training step, an evaluation and a few dozen steps need, on any backend.
@@ -30,17 +31,17 @@ struct TrainingSpec {
   double clip_norm = 0.0;
 };
 
-class TrainingRun {
+class TrainingRun : public test::NetworkData {
  public:
   TrainingRun(engine::Backend& device, TrainingSpec asked)
-      : spec(std::move(asked)),
+      : NetworkData(asked.net, asked.batch, asked.augment, asked.source),
+        spec(std::move(asked)),
         backend(device),
         table(model::make_param_table(spec.net)),
         tower(std::make_unique<lower::Tower>(
             backend, engine::TowerSpec{&spec.net, &table, spec.batch, spec.precision})),
         arena([this](std::size_t bytes) { return backend.allocate(bytes); }),
         alone(std::make_unique<train::NoExchange>(backend), tower->layout(), {1 << 20}) {
-    if (spec.source.count() == 0) spec.source = spec.net.input;
     const std::size_t floats = tower->layout().floats;
     params_ = backend.allocate(floats * sizeof(float));
     ema_ = backend.allocate(floats * sizeof(float));
@@ -55,8 +56,14 @@ class TrainingRun {
     cursor_ = backend.allocate(sizeof(std::uint64_t));
     loss_ = backend.allocate(sizeof(float));
     predictions_ = backend.allocate(static_cast<std::size_t>(spec.batch));
-    fill_images();
-    fill_params();
+    device_images_ = backend.allocate(images.size());
+    device_labels_ = backend.allocate(labels.size());
+    write(device_images_, images.data(), images.size());
+    write(device_labels_, labels.data(), labels.size());
+    std::vector<float> block(floats);
+    test::draw_params(*tower, table, 1.0f, spec.ulps, block.data());
+    write(params_, block.data(), block.size());
+    write(ema_, block.data(), block.size());
   }
 
   engine::TrainBinding binding() {
@@ -70,7 +77,7 @@ class TrainingRun {
     b.data = view();
     b.order = order();
     b.augment = augment();
-    b.seed = 9;
+    b.seed = kSeed;
     b.global_batch = global_batch();
     b.requests = &requests;
     return b;
@@ -79,7 +86,7 @@ class TrainingRun {
   /// Control block, forward, loss and backward alone.
   engine::StepProgram gradient_program() {
     arena.rewind();
-    return finalized("gradient", tower->train_tasks(binding(), arena));
+    return test::program_of("gradient", tower->train_tasks(binding(), arena));
   }
 
   engine::StepProgram step_program() {
@@ -117,7 +124,7 @@ class TrainingRun {
   engine::StepProgram record_program() {
     std::vector<engine::Task> tasks;
     tasks.push_back(advance_task());
-    return finalized("record", std::move(tasks));
+    return test::program_of("record", std::move(tasks));
   }
 
   engine::StepProgram evaluate_program() {
@@ -126,7 +133,7 @@ class TrainingRun {
         params_.as<float>(), view(), augment(), cursor_.as<std::uint64_t>(), predictions_.as<std::uint8_t>(),
         loss_.as<float>()};
     b.augment.kind = data::Augment::none;
-    return finalized("evaluate", tower->evaluate_tasks(b, arena));
+    return test::program_of("evaluate", tower->evaluate_tasks(b, arena));
   }
 
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind) {
@@ -171,51 +178,13 @@ class TrainingRun {
   void set_params(const std::vector<float>& values) { write(params_, values.data(), values.size()); }
   void set_facts(const engine::RankFacts& facts) { write(facts_, &facts, 1); }
 
-  /// A block in logical order, by ParamTable index.
   reference::Params logical(const std::vector<float>& block) const {
-    reference::Params arrays;
-    for (std::size_t p = 0; p < table.size(); ++p) {
-      const auto& entry = tower->layout().entries[p];
-      std::vector<float> values(static_cast<std::size_t>(table[p].shape.count()));
-      tower->to_logical(p, {block.data() + entry.offset, entry.floats}, values);
-      arrays.emplace_back(values.begin(), values.end());
-    }
-    return arrays;
+    return test::logical_params(*tower, table, block.data());
   }
-
   /// The batch's statistics of running parameter `p` as the last step left them.
   reference::Array statistics(std::size_t p) const {
-    const engine::ParamLayout& layout = tower->layout();
-    const auto& entry = layout.entries[p];
-    const std::vector<float> all = reduced();
-    std::vector<float> values(static_cast<std::size_t>(table[p].shape.count()));
-    tower->to_logical(
-        p, {all.data() + control.statistics() + (entry.offset - layout.running_begin()), entry.floats},
-        values);
-    return {values.begin(), values.end()};
-  }
-
-  /// Images [0, batch) in file order, or those of a training step, as the network sees them; NHWC.
-  reference::Array input(std::optional<std::uint64_t> step) const {
-    reference::Array x;
-    std::vector<float> image(static_cast<std::size_t>(spec.net.input.count()));
-    const auto bytes = static_cast<std::size_t>(spec.source.count());
-    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(spec.batch); ++i) {
-      data::SampleRef ref{i, i, 0};
-      if (step) ref = order().at(*step, i);
-      data::AugmentSpec how = augment();
-      if (!step) how.kind = data::Augment::none;
-      data::augment_reference(how, data::draw_augment(how, 9, ref.epoch, ref.id), 0.0,
-                              {images.data() + ref.local * bytes, bytes}, image);
-      x.insert(x.end(), image.begin(), image.end());
-    }
-    return x;
-  }
-  std::vector<std::uint8_t> batch_labels(std::uint64_t step) const {
-    std::vector<std::uint8_t> result;
-    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(spec.batch); ++i)
-      result.push_back(labels[order().at(step, i).local]);
-    return result;
+    return test::logical_param(*tower, table, p, reduced().data() + control.statistics(),
+                               tower->layout().running_begin());
   }
   reference::LossAndGradients wanted(const reference::Rounding& round = reference::as_it_is) const {
     return reference::loss_and_gradients(spec.net, table, logical(params()), input(0), batch_labels(0),
@@ -229,7 +198,6 @@ class TrainingRun {
     schedule.global_batch = global_batch();
     return schedule;
   }
-  std::uint64_t global_batch() const { return static_cast<std::uint64_t>(2 * spec.batch); }
 
   TrainingSpec spec;
   engine::Backend& backend;
@@ -240,23 +208,11 @@ class TrainingRun {
   engine::ControlLayout control{1, tower->layout().running_floats};
   std::vector<engine::StepRecord> records;
   std::atomic<int> requests{0};
-  std::vector<std::uint8_t> images, labels;
 
  private:
-  std::uint64_t count() const { return static_cast<std::uint64_t>(3 * spec.batch + 1); }
   engine::DataView view() const {
     return {device_images_.as<const std::uint8_t>(), device_labels_.as<const std::uint8_t>(), count()};
   }
-  data::SampleOrder order() const { return {data::Shuffle::shard, 5, count(), 0, 1, spec.batch}; }
-  data::AugmentSpec augment() const {
-    data::AugmentSpec how;
-    how.kind = spec.augment;
-    how.source = spec.source;
-    how.crop_height = spec.net.input.height;
-    how.crop_width = spec.net.input.width;
-    return how;
-  }
-
   engine::Task running_task() {
     engine::RunningBinding running;
     running.params = params_.as<float>();
@@ -283,49 +239,6 @@ class TrainingRun {
   template <class T>
   void write(const Buffer& to, const T* values, std::size_t n) {
     backend.copy(to.data(), reinterpret_cast<const std::byte*>(values), n * sizeof(T));
-  }
-
-  void fill_images() {
-    const auto bytes = static_cast<std::size_t>(count()) * static_cast<std::size_t>(spec.source.count());
-    for (std::size_t i = 0; i < bytes; ++i) {
-      images.push_back(static_cast<std::uint8_t>(random4(11, RandomPurpose::synthetic, i, 0)[0]));
-    }
-    for (std::size_t i = 0; i < count(); ++i) {
-      labels.push_back(static_cast<std::uint8_t>(uniform_below(
-          random4(12, RandomPurpose::synthetic, i, 0)[0], static_cast<std::uint32_t>(spec.net.classes))));
-    }
-    device_images_ = backend.allocate(images.size());
-    device_labels_ = backend.allocate(labels.size());
-    write(device_images_, images.data(), images.size());
-    write(device_labels_, labels.data(), labels.size());
-  }
-
-  void fill_params() {
-    std::vector<float> block(tower->layout().floats);
-    for (std::size_t p = 0; p < table.size(); ++p) {
-      const Shape& shape = table[p].shape;
-      const std::int64_t inputs = shape.rank() == 1 ? 16 : shape.count() / shape[shape.rank() - 1];
-      const float scale = 1.0f / std::sqrt(static_cast<float>(inputs));
-      std::vector<float> values(static_cast<std::size_t>(shape.count()));
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] = scale * truncated_normal(21, static_cast<std::uint32_t>(p), i);
-        if (table[p].part == model::ParamPart::scale) values[i] += 1.0f;
-        if (table[p].part == model::ParamPart::variance) values[i] = 0.5f + std::abs(values[i]);
-        const std::uint32_t bits = random4(31, RandomPurpose::synthetic, i, static_cast<std::uint32_t>(p))[0];
-        values[i] *= 1.0f + static_cast<float>((bits & 1 ? 1.0 : -1.0) * spec.ulps * 0x1.0p-23);
-      }
-      const auto& entry = tower->layout().entries[p];
-      tower->from_logical(p, values, {block.data() + entry.offset, entry.floats});
-    }
-    write(params_, block.data(), block.size());
-    write(ema_, block.data(), block.size());
-  }
-
-  static engine::StepProgram finalized(std::string name, std::vector<engine::Task> tasks) {
-    engine::StepProgram program(std::move(name));
-    for (engine::Task& task : tasks) program.run(engine::kCompute, std::move(task));
-    program.finalize();
-    return program;
   }
 
   std::vector<Buffer> states_;
