@@ -75,10 +75,9 @@ class Serving {
   Arrays arrays_;
   First first_;
   bool waits_for_all_;
-  Buffer places_;      ///< by worker: its push, or the parameters on their way to it
-  Buffer sent_facts_;  ///< first server: by worker, on their way to it
-  Buffer
-      order_memory_;  ///< updates, meets, staleness, flags of taken and answered by worker, control block
+  Buffer places_;        ///< by worker: its push, or the parameters on their way to it
+  Buffer sent_facts_;    ///< first server: by worker, on their way to it
+  Buffer order_memory_;  ///< updates, meets, staleness, flags of taken and answered by worker, control block
   RequestList receives_;
   RequestList orders_;   ///< first server: its sends, else the receive
   RequestList answers_;  ///< by worker: parameters; first server: by worker parameters, then facts

@@ -72,8 +72,8 @@ class AffineGroup final : public engine::Group {
   /// masked on the way, and the product does not round more than a sum would.
   bool sums_by_product(const Operands& o) const {
     return o.training && affine_.is_conv() && affine_.biased && affine_.row > affine_.inner &&
-           kernels_.library_for(ConvDirection::weight_gradient) == nullptr && !o.mask_dst && o.params[0].grad != nullptr &&
-           shared_.precision != engine::Precision::tf32;
+           kernels_.library_for(ConvDirection::weight_gradient) == nullptr && !o.mask_dst &&
+           o.params[0].grad != nullptr && shared_.precision != engine::Precision::tf32;
   }
   Task library_forward(const Operands& o, const Kept& kept, Arena& arena) const;
   void product_forward(const Operands& o, Kept& kept, Arena& arena, std::vector<Task>& tasks) const;

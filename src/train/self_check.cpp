@@ -290,12 +290,9 @@ SelfCheckReport check_device(const TrainConfig& config, const data::DatasetInfo&
        world.gather(text_of(Checks(config, info, world, make_platform, check).run())))
     ranks.push_back(rows_of(text));
   SelfCheckReport report;
-  const std::map<std::string, std::vector<std::string>*> places{{"table", &report.table},
-                                                                {"fault", &report.faults},
-                                                                {"stop", &report.stops},
-                                                                {"network", &report.stops},
-                                                                {"no graph", &report.no_graph},
-                                                                {"slow", &report.slow}};
+  const std::map<std::string, std::vector<std::string>*> places{
+      {"table", &report.table},   {"fault", &report.faults},      {"stop", &report.stops},
+      {"network", &report.stops}, {"no graph", &report.no_graph}, {"slow", &report.slow}};
   const RunFingerprint told = summary_of(ranks, names);
   if (find_item(told, "network") != nullptr && find_item(told, "stop") == nullptr)
     report.stopped_by = ErrorKind::comm;

@@ -47,7 +47,7 @@ constexpr auto names_of(DeviceCheck) {
                                            {"runners", DeviceCheck::runners},
                                            {"distorted images", DeviceCheck::images},
                                            {"divergence", DeviceCheck::divergence},
-                                            {"speed", DeviceCheck::speed},
+                                           {"speed", DeviceCheck::speed},
                                            {"all-reduce", DeviceCheck::all_reduce},
                                            {"training", DeviceCheck::training}});
 }

@@ -32,7 +32,8 @@ struct Evaluation {
 /// The network that a checkpoint holds the weights of, with the preprocessing of its evaluation.
 struct RecordedNetwork {
   Network network;
-  bool knows_moments = false;  ///< false: it normalizes by moments of the training set, and does not state them
+  bool knows_moments =
+      false;  ///< false: it normalizes by moments of the training set, and does not state them
 };
 
 /// Throws Error{checkpoint} naming `path` when the checkpoint does not state them.
