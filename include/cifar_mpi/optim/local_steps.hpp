@@ -29,9 +29,6 @@ struct LocalSteps {
 /// Memory and planning grow with the steps of a replay.
 inline constexpr int kMostLocalSteps = 1024;
 
-/// Throws Error{usage} naming the option.
-void check(const LocalSteps& local);
-
 /// The outer step as an optimizer and a schedule: of Δ as the gradient.
 OptimizerSpec outer_optimizer(const LocalSteps& local);
 ScheduleSpec outer_schedule(const LocalSteps& local);

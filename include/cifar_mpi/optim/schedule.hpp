@@ -38,8 +38,8 @@ struct ScheduleSpec {
 /// Whether the rate of a step depends on how long the run is: a run of another length is then another run.
 constexpr bool depends_on_length(ScheduleKind kind) { return kind != ScheduleKind::staircase; }
 
-/// Throws Error{usage} naming the option when a value makes no sense, or belongs to another schedule and is
-/// not its default. Looks at neither the length of the run nor what depends on it.
+/// Throws Error{usage} naming the option when the values do not make a schedule: boundaries, or a warm-up that is missing.
+/// The range of a single value is the option's affair. Looks at neither the length of the run nor what depends on it.
 void check(const ScheduleSpec& spec);
 
 /// Finds the numbers of a RateRule from what a user says, T being the steps of the run:
