@@ -28,9 +28,10 @@ AllReduceBenchmark measure_on_gpus(const AllReduceOptions& options, const comm::
   comm::Platform platform;
   world.together([&] {
     platform = platform_for(options.device)({1, world.oversubscribed(), world.node_rank(), world.node_size(),
-                                             options.share_gpus, options.nccl_algorithm});
+                                             options.share_gpus, options.nccl_algorithm, options.nccl_nvls});
     Log(world.rank())
-        .info(concat(platform.backend->description(), "; NCCL's algorithm: ", options.nccl_algorithm));
+        .info(concat(platform.backend->description(), "; NCCL's algorithm: ", options.nccl_algorithm,
+                     options.nccl_nvls ? ", with NVLS" : ""));
   });
   AllReduceBenchmark benchmark = comm::benchmark_all_reduce(options.config, world, platform);
   if (options.share_gpus)
@@ -82,9 +83,13 @@ void write_json(const AllReduceOptions& options, const AllReduceBenchmark& bench
 
 /// What the host's arrays do not know.
 void check_on_host(const AllReduceOptions& options) {
-  if (options.share_gpus || options.nccl_algorithm != "auto")
-    throw Error(ErrorKind::usage, concat(options.share_gpus ? "--share-gpus" : "--nccl-algo",
-                                         " is about GPUs, and the sums are the host's; add --device cuda"));
+  const char* const of_gpus = options.share_gpus                 ? "--share-gpus"
+                              : options.nccl_nvls                ? "--nccl-nvls"
+                              : options.nccl_algorithm != "auto" ? "--nccl-algo"
+                                                                 : nullptr;
+  if (of_gpus != nullptr)
+    throw Error(ErrorKind::usage,
+                concat(of_gpus, " is for GPUs, but the arrays are in host memory; add --device cuda"));
   for (const std::string& name : options.config.algorithms) {
     if (comm::find_collective(comm::collectives(), name) == nullptr)
       throw Error(ErrorKind::usage, concat("--algorithms ", name, " sums between GPUs; add --device cuda"));
@@ -106,6 +111,9 @@ void check_on_gpus(AllReduceOptions& options) {
     throw Error(ErrorKind::usage, concat("--wire ", options.wire,
                                          " is for messages between hosts; with --device cuda sums travel as "
                                          "fp32"));
+  if (options.nccl_nvls && options.nccl_algorithm != "auto")
+    throw Error(ErrorKind::usage, concat("--nccl-nvls does not go with --nccl-algo ", options.nccl_algorithm,
+                                         ", which is another algorithm; leave one of them out"));
   // NCCL takes an algorithm for the whole process; what adds in a fixed tree gathers, and a tree cannot gather.
   const bool gathers = options.nccl_algorithm == "auto";
   auto& names = options.config.algorithms;
@@ -163,22 +171,22 @@ void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--algorithms", options.config.algorithms,
-                 "Default: all that this run's nodes or GPUs allow")
+                 "Algorithms to measure [all that these nodes or GPUs allow]")
       ->delimiter(',')
       ->check(CLI::IsMember(collective_names()));
   add_wire(app, options.wire);
-  app.add_option("--seconds", options.config.seconds, "Per size, about")
+  app.add_option("--seconds", options.config.seconds, "Seconds per size, about")
       ->check(number(0.001, 3600.0))
       ->capture_default_str();
-  app.add_option("--device", options.device, "Where the arrays lie")
+  app.add_option("--device", options.device, "Memory that holds the arrays")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  app.add_option("--nccl-algo", options.nccl_algorithm, "How NCCL sums between GPUs; auto: its own choice")
+  app.add_option("--nccl-algo", options.nccl_algorithm, "Algorithm of NCCL")
       ->check(CLI::IsMember({"auto", "ring", "tree"}))
       ->capture_default_str();
-  app.add_flag("--share-gpus", options.share_gpus,
-               "Let several ranks have one GPU: works, and is slow; for tests");
-  app.add_option("--json", options.json, "Also write this file: one object per line, size and algorithm")
+  app.add_flag("--nccl-nvls", options.nccl_nvls, "Let NCCL use NVLS");
+  app.add_flag("--share-gpus", options.share_gpus, "Let several ranks use one GPU: slow, for tests");
+  app.add_option("--json", options.json, "File to write as well: one object per size and algorithm")
       ->check(not_empty());
 }
 

@@ -16,6 +16,7 @@ struct AllReduceOptions {
   std::string device = "cpu";
   bool share_gpus = false;
   std::string nccl_algorithm = "auto";
+  bool nccl_nvls = false;
   std::string json;  ///< path; empty: no file
 };
 

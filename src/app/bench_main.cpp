@@ -7,6 +7,7 @@
 #include "app/bench_allreduce.hpp"
 #include "app/bench_ways.hpp"
 #include "app/device.hpp"
+#include "app/help.hpp"
 #include "app/program.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -150,44 +151,43 @@ int bench_step(StepOptions& options, comm::World& world) {
 }
 
 void add_step(CLI::App& app, StepOptions& options) {
-  app.add_option(
-         "--model", options.config.model,
-         "Model of the catalog; each but the tutorial's sees the whole image and learns with momentum")
+  app.add_option("--model", options.config.model,
+                 "Network; all but tutorial see the whole image and use momentum")
       ->check(app::model_name())
       ->capture_default_str();
-  app.add_option("--batch-size", options.batch_sizes, "Samples per rank; several: 128,512")
+  app.add_option("--batch-size", options.batch_sizes, "Samples per rank; one or more, such as 128,512")
       ->delimiter(',')
       ->check(app::number(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--isa", options.isa, "Widest CPU instructions that kernels may use")
+  app.add_option("--isa", options.isa, "Widest CPU instructions to use")
       ->check(CLI::IsMember({"auto", "avx2", "portable"}))
       ->capture_default_str();
-  app.add_option("--threads", options.config.threads, "CPU threads per rank; 0: a fair share")
-      ->check(app::number(0, 4096))
-      ->capture_default_str();
-  app.add_option("--device", options.device)
+  app.add_option("--threads", options.config.threads, "CPU threads per rank; auto: a fair share of the cores")
+      ->transform(app::threads())
+      ->default_str("auto");
+  app.add_option("--device", options.device, "Device; auto: a GPU if usable, else the CPU")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
-  app.add_option("--precision", options.precision)
+  app.add_option("--precision", options.precision, "Arithmetic of the network")
       ->check(CLI::IsMember({"auto", "fp32", "tf32", "bf16"}))
       ->capture_default_str();
-  app.add_option("--conv", options.conv, "How convolutions are computed, on the CPU")
+  app.add_option("--conv", options.conv, "Convolutions on the CPU")
       ->check(CLI::IsMember({"auto", "direct", "fft"}))
       ->capture_default_str();
-  app.add_option("--all-reduce", options.config.all_reduce)
+  app.add_option("--all-reduce", options.config.all_reduce, "Algorithm that sums gradients over ranks")
       ->check(CLI::IsMember(app::collective_names()))
       ->capture_default_str();
   app::add_wire(app, options.wire);
   app::add_bucket_mib(app, options.config.bucket_mib);
-  app.add_option("--graph-steps", options.config.graph_steps, "Steps in one launch of a CUDA graph")
+  app.add_option("--graph-steps", options.config.graph_steps, "Steps per launch of a CUDA graph")
       ->check(app::number(1, train::kMostGraphSteps))
       ->capture_default_str();
-  app.add_flag("--share-gpus", options.config.share_gpus, "Let several ranks of a host use one GPU");
+  app.add_flag("--share-gpus", options.config.share_gpus, "Let several ranks use one GPU: slow, for tests");
   app.add_option("--rounds", options.config.rounds,
-                 "Each round measures the device's limits, then some steps")
+                 "Rounds; each measures the limits of the device, then steps")
       ->check(app::number(1, 10000))
       ->capture_default_str();
-  app.add_option("--seconds", options.config.round_s, "Steps per round, in seconds")
+  app.add_option("--seconds", options.config.round_s, "Seconds of steps per round")
       ->check(app::number(0.001, 3600.0))
       ->capture_default_str();
 }
@@ -195,23 +195,21 @@ void add_step(CLI::App& app, StepOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App cli("Measures what this machine makes of the program's parts.", "cifar_mpi_bench");
+  CLI::App cli("Measure parts of the program on this machine.", "cifar_mpi_bench");
   StepOptions step;
-  CLI::App* step_command = cli.add_subcommand(
-      "step", "The whole training step: images/s, time per task, share of the machine's limits");
+  CLI::App* step_command =
+      cli.add_subcommand("step", "Training step: images/s, time per task, share of the machine's limits");
   add_step(*step_command, step);
   app::AllReduceOptions all_reduce;
   CLI::App* const all_reduce_command = cli.add_subcommand(
-      "allreduce",
-      "The ways to sum over ranks: time, bandwidth and exactness by size, beside the MPI library's");
+      "allreduce", "Sums over ranks: time, bandwidth and exactness by size, against the MPI library");
   app::add_all_reduce(*all_reduce_command, all_reduce);
   app::WaysOptions ways;
   CLI::App* const ways_command = cli.add_subcommand(
-      "ways",
-      "The ways to update: time and bytes of a step, dropped and stale pushes, also with a slow worker");
+      "ways", "Ways to update: time and bytes of a step, dropped and stale pushes, also with a slow worker");
   app::add_ways(*ways_command, ways);
   cli.require_subcommand(1);
-  app::add_version(cli);
+  app::add_help(cli, "Options of a command: cifar_mpi_bench COMMAND --help\n");
   if (const auto code = app::parse(cli, argc, argv, [&] {
         app::check(all_reduce);
         app::check(ways);

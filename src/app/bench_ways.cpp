@@ -32,30 +32,27 @@ std::string row(const std::string& way, double slow_factor, const train::WayBenc
 
 void add_ways(CLI::App& app, WaysOptions& options) {
   app.add_option("--ways", options.ways,
-                 "Which: all-reduce, local:STEPS, local:STEPS:nesterov, server:SERVERS, "
+                 "Ways to measure: all-reduce, local:STEPS, local:STEPS:nesterov, server:SERVERS, "
                  "server:SERVERS:AGGREGATE, server:SERVERS:async, server:SERVERS:async:STALENESS")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--model", options.config.model, "Model of the catalog")
-      ->check(model_name())
-      ->capture_default_str();
-  app.add_option("--batch-size", options.config.batch_size, "Samples of a worker")
+  app.add_option("--model", options.config.model, "Network")->check(model_name())->capture_default_str();
+  app.add_option("--batch-size", options.config.batch_size, "Samples per worker")
       ->check(number(1, 1 << 20))
       ->capture_default_str();
-  app.add_option(
-         "--compute-ms", options.compute_ms,
-         "Milliseconds that a worker computes for a batch, which it sleeps here; `step` measures them")
+  app.add_option("--compute-ms", options.compute_ms,
+                 "Milliseconds per batch of a worker, simulated by sleeping")
       ->check(number(0.1, 1e6))
       ->capture_default_str();
   app.add_option("--slow-factor", options.slow_factor,
-                 "How many times longer the last worker computes where there is a slow one; 1: nowhere")
+                 "Slowdown of the last worker in a second run; 1: no second run")
       ->check(number(1.0, 1000.0))
       ->capture_default_str();
-  app.add_option("--seconds", options.config.seconds, "That a worker computes in each measurement")
+  app.add_option("--seconds", options.config.seconds, "Seconds of computing per measurement")
       ->check(number(0.001, 3600.0))
       ->capture_default_str();
   app.add_option("--all-reduce", options.config.all_reduce,
-                 "Who sums; as --wire and --bucket-mib for the ways without servers")
+                 "Algorithm that sums gradients; for ways without servers")
       ->check(CLI::IsMember(collective_names()))
       ->capture_default_str();
   add_wire(app, options.wire);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/help.hpp"
 #include "app/toml.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/error.hpp"
@@ -14,14 +15,12 @@ namespace {
 
 constexpr const char* kOption = "--config";
 
-bool is_flag(const CLI::Option& option) { return option.get_items_expected_max() == 0; }
-
 bool may_stand_in_file(const CLI::Option* option) {
   return option != nullptr && option->get_configurable() && !option->get_lnames().empty() &&
          !option->check_name("--help");
 }
 
-/// Whether it may stand in a file without quotes: on the command line numbers may be written in more ways.
+/// Whether it needs no quotes: whole numbers of TOML have 64 bits with a sign, and auto is none.
 bool is_toml_number(const std::string& value) {
   try {
     return parse_toml(concat("value = ", value), "").size() == 1;
@@ -91,17 +90,15 @@ std::vector<TomlItem> without_replaced_blocks(const CLI::App& app, const std::ve
 std::string value_text(const CLI::Option& option) {
   if (is_flag(option)) return option.count() > 0 && option.as<bool>() ? "true" : "false";
   const std::string value = option.count() > 0 ? option.results().back() : option.get_default_str();
-  // CLI11's name for an option's type, before what the checks add.
-  const bool is_text = option.get_type_name().rfind("TEXT", 0) == 0;
-  return is_text || !is_toml_number(value) ? toml_text(value) : value;
+  const bool is_number = option.get_type_name() == "N" || option.get_type_name() == "X";
+  return is_number && is_toml_number(value) ? value : toml_text(value);
 }
 
 }  // namespace
 
 void add_config(CLI::App& app) {
   app.add_option_function<std::string>(
-         kOption, [](const std::string&) {},
-         "Read options from a file, lines of key = value (TOML); the command line overrides it")
+         kOption, [](const std::string&) {}, "File of lines key = value (TOML); options override it")
       ->type_name("FILE")
       ->check(not_empty())
       ->configurable(false);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/device.hpp"
+#include "app/help.hpp"
 #include "app/onnx.hpp"
 #include "app/program.hpp"
 #include "app/signals.hpp"
@@ -243,46 +244,43 @@ int evaluate(EvalOptions options, comm::World& world) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App cli(
-      "Prints the test accuracy of a checkpoint, over all classes and per class; on one rank or more.",
-      "cifar_mpi_eval");
+  CLI::App cli("Print the test accuracy of a checkpoint, in total and per class, on one or more ranks.",
+               "cifar_mpi_eval");
   EvalOptions options;
-  cli.add_option("checkpoint", options.checkpoint, "A checkpoint, or a run directory (its newest one)")
+  cli.add_option("checkpoint", options.checkpoint, "Checkpoint, or run directory for its newest one")
       ->check(app::not_empty())
       ->capture_default_str();
-  cli.add_option(
-      "--data", options.config.data,
-      "Dataset file; else $CIFAR_MPI_DATA, else data/cifar10.h5 here or beside the binary's folder");
-  cli.add_option("--weights", options.weights, "ema: the moving averages; raw: the weights themselves")
+  cli.add_option("--data", options.config.data, "Dataset file [$CIFAR_MPI_DATA, data/cifar10.h5]");
+  cli.add_option("--weights", options.weights, "Moving averages of the weights (ema), or the weights")
       ->check(CLI::IsMember({"ema", "raw"}))
       ->capture_default_str();
-  cli.add_option("--device", options.device)
+  cli.add_option("--device", options.device, "Device; auto: a GPU if usable, else the CPU")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
-  cli.add_option("--precision", options.precision, "Arithmetic of activations")
+  cli.add_option("--precision", options.precision, "Arithmetic of the network")
       ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
       ->capture_default_str();
-  cli.add_option("--threads", options.config.threads, "CPU threads per rank; 0: a fair share")
-      ->check(app::number(0, 4096))
-      ->capture_default_str();
-  cli.add_option("--batch-size", options.config.batch_size, "Images per rank and replay; affects speed only")
+  cli.add_option("--threads", options.config.threads, "CPU threads per rank; auto: a fair share of the cores")
+      ->transform(app::threads())
+      ->default_str("auto");
+  cli.add_option("--batch-size", options.config.batch_size, "Images per rank at once; affects speed only")
       ->check(app::number(1, 1 << 16))
       ->capture_default_str();
-  auto* const watch = cli.add_flag(
-      "--watch", options.watch, "Follow a run directory and evaluate each new checkpoint until interrupted");
+  auto* const watch = cli.add_flag("--watch", options.watch,
+                                   "Evaluate each new checkpoint of a run directory until interrupted");
   cli.add_option("--export-onnx", options.export_onnx, "Write the network as an ONNX model instead")
       ->option_text("FILE")
       ->check(app::not_empty())
       ->excludes(watch);
-  cli.add_option("--interval", options.interval_s, "Seconds between looks with --watch")
+  cli.add_option("--interval", options.interval_s, "Seconds between two searches with --watch")
       ->check(app::number(0.05, 86400.0))
       ->capture_default_str();
-  cli.add_option("--timeout", options.timeout_s,
-                 "Seconds without progress after which the job is ended and the rank that does not move "
-                 "named; five times as long while starting; 0: never")
-      ->check(app::timeout())
+  cli.add_option("--timeout", options.timeout_s, "Seconds without progress before the job is ended, or never")
+      ->transform(app::timeout())
       ->capture_default_str();
-  app::add_version(cli);
+  app::add_help(cli,
+                "Examples:\n  mpirun -np 2 cifar_mpi_eval runs/tutorial\n"
+                "  cifar_mpi_eval --weights raw runs/tutorial/checkpoints/latest\n");
   if (const auto code = app::parse(cli, argc, argv)) return *code;
   options.config.weights = options.weights == "raw" ? train::Weights::raw : train::Weights::ema;
   options.config.precision = find_name<engine::Precision>(options.precision).value();

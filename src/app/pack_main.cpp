@@ -8,6 +8,7 @@
 #include <string>
 #include <system_error>
 
+#include "app/help.hpp"
 #include "app/pack_options.hpp"
 #include "app/pack_progress.hpp"
 #include "app/program.hpp"
@@ -222,10 +223,12 @@ void pack(const PackOptions& options) {
 int main(int argc, char** argv) {
   using namespace cifar_mpi;
   constexpr const char* kProgram = "cifar_mpi_pack";
-  CLI::App cli("Writes a dataset file for cifar_mpi_train.", kProgram);
+  CLI::App cli("Write a dataset file for cifar_mpi_train.", kProgram);
   PackOptions options;
   app::add_options(cli, options);
-  app::add_version(cli);
+  app::add_help(cli,
+                "Examples:\n  cifar_mpi_pack --from cifar-10-batches-bin --out data/cifar10.h5\n"
+                "  cifar_mpi_pack --from-folder photos --size 32 --out data/photos.h5\n");
   if (const auto code = app::parse(cli, argc, argv)) return *code;
   return app::finish(kProgram, app::run_alone(kProgram, [&] {
                        pack(options);

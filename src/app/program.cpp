@@ -92,6 +92,15 @@ void check_with_places(const std::function<void()>& check, const Places& places)
   }
 }
 
+/// For a help text that shows the values of the model and the file that were named with it.
+void show_what_holds(CLI::App& app, const std::function<std::optional<Recipe>()>& find_recipe) {
+  try {
+    Places places = read_config(app);
+    if (const std::optional<Recipe> recipe = find_recipe()) take_recipe(app, *recipe, places);
+  } catch (const Error&) {  // help is printed all the same
+  }
+}
+
 /// CLI11 asks for a command before it says that it does not know the word that stands there, and names words
 /// that it does not know from the last to the first.
 std::string explain(const CLI::ParseError& error, const CLI::App& app) {
@@ -137,7 +146,8 @@ RunFingerprint fingerprint_of_start(const CLI::App& app) {
 double start_limit(const CLI::App& app) {
   constexpr double kTimeout = 120.0, kPatience = 5.0;
   const CLI::Option* const option = app.get_option_no_throw("--timeout");
-  return kPatience * (option == nullptr ? kTimeout : std::stod(values_of(*option)));
+  if (option == nullptr) return kPatience * kTimeout;
+  return kPatience * std::strtod(values_of(*option).c_str(), nullptr);  // 0 for "never"
 }
 
 /// Whether a rank may compute on more than one thread.
@@ -194,6 +204,7 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::functi
     check_with_places(check, places);
     return std::nullopt;
   } catch (const CLI::Success& done) {
+    show_what_holds(app, find_recipe);
     return first_rank() ? finish(program, app.exit(done)) : 0;
   } catch (const CLI::ParseError& error) {
     print_before_mpi(program, concat(explain(error, app), "; see --help"));
@@ -211,11 +222,6 @@ int finish(const std::string& program, int code) {
         "standard output could not be written, so the result is lost or incomplete; check the disk, pipe or "
         "terminal that it goes to");
   return exit_code(ErrorKind::io);
-}
-
-void add_version(CLI::App& app) {
-  app.set_version_flag("--version", concat(app.get_name(), ' ', version(), " (", git_revision(), ')'))
-      ->configurable(false);
 }
 
 int run_in_world(const CLI::App& app, int argc, char** argv, const std::function<int(comm::World&)>& body) {

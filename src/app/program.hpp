@@ -27,9 +27,6 @@ int finish(const std::string& program, int code);
 /// True for the rank that may speak before MPI is up, by what the launcher says.
 bool first_rank();
 
-/// Adds --version, which prints the version and the git revision.
-void add_version(CLI::App& app);
-
 /// Runs `body` inside an MPI world, and turns errors into one sentence and the exit code of their kind: an
 /// error that all ranks agreed on is printed by rank 0 and every rank leaves; one that only this rank knows
 /// of ends all ranks. Ranks that run another program or build than rank 0, or with other options than

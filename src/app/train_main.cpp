@@ -1,13 +1,17 @@
 #include <atomic>
 #include <cstdio>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "app/config_file.hpp"
 #include "app/describe_model.hpp"
 #include "app/device.hpp"
+#include "app/help.hpp"
 #include "app/program.hpp"
 #include "app/signals.hpp"
 #include "app/train_options.hpp"
+#include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "cifar_mpi/train/session.hpp"
 #include "cifar_mpi/watch/watchdog.hpp"
@@ -16,6 +20,24 @@
 namespace {
 
 using namespace cifar_mpi;
+
+constexpr const char* kHelpEnding =
+    R"(The value in brackets holds unless the option is given. With --model or --config,
+--help shows the values that these set.
+
+Examples:
+  mpirun -np 2 cifar_mpi_train --epochs 4 --run-dir runs/first
+  mpirun -np 2 cifar_mpi_train --model resnet20 --eval-every 10
+  mpirun -np 8 cifar_mpi_train --global-batch 1024 --lr-scaling sqrt \
+    --warmup-epochs 5
+
+Exit codes: 0 done, 2 usage, 3 data, 4 checkpoint, 5 write, 6 device, 7 rank lost
+or no progress, 8 diverged, 9 ranks differ, 10 wrong launcher, 75 stopped on
+request: rerun the same command to resume. 1 is an error of the program.
+
+Signals: SIGUSR1 to mpirun, or SIGINT, SIGTERM or SIGHUP to a rank, makes all
+ranks write a checkpoint and exit with code 75. SIGUSR2 traces 10 steps.
+)";
 
 /// Bits of engine::Request, set by signals, read in every step.
 std::atomic<int> requests{0};
@@ -41,7 +63,7 @@ int only_check(comm::World& world, train::TrainConfig config) {
   return train::report_self_check(config, world, log, device.platform, *device.check);
 }
 
-int run_training(comm::World& world, train::TrainConfig config, cpu::InstructionSet instructions) {
+int run_training(comm::World& world, train::TrainConfig config) {
   app::handle_stop_signals(requests);
   std::optional<run::RunDirectory> directory;  // outlives the watchdog, which records what it ends
   std::atomic<bool> holds_directory{false};  // before that it may be another run's, with a record of its own
@@ -60,7 +82,7 @@ int run_training(comm::World& world, train::TrainConfig config, cpu::Instruction
   directory->record_end_of([&] {
     app::RunDevice device = app::choose_device(config, world);
     world.together([&] {
-      cpu::limit_instructions(instructions);
+      cpu::limit_instructions(find_name<cpu::InstructionSet>(config.isa).value());
       config.data = app::find_dataset(config.data);
       app::check_collective(config.all_reduce, device.is_cuda, device.sentence);
     });
@@ -80,21 +102,22 @@ int run_training(comm::World& world, train::TrainConfig config, cpu::Instruction
 int main(int argc, char** argv) {
   app::handle_user_signals(requests);
   CLI::App cli(
-      "Trains a model of the catalog on a CIFAR-10 style dataset, data parallel over the ranks of mpirun.",
+      "Train an image classifier on a CIFAR-10 style dataset, data parallel over the ranks of mpirun.",
       "cifar_mpi_train");
   app::TrainOptions options;
   options.add_to(cli);
-  app::add_version(cli);
   app::add_config(cli);
   bool print_config = false;
   bool print_model = false;
   bool check_build = false;
-  cli.add_flag("--print-config", print_config, "Print the configuration as TOML and leave")
+  cli.add_flag("--print-config", print_config, "Print all options as a file for --config and exit")
       ->configurable(false);
-  cli.add_flag("--print-model", print_model, "Print the layers of the model for this dataset and leave")
+  cli.add_flag("--print-model", print_model, "Print the layers of the model and exit")->configurable(false);
+  cli.add_flag("--check-build", check_build, "Print what this program was built with and exit")
       ->configurable(false);
-  cli.add_flag("--check-build", check_build, "Print what this binary was built with and leave")
-      ->configurable(false);
+  std::set<std::string> everyday = app::TrainOptions::everyday();
+  everyday.insert({"--config", "--print-config"});
+  app::add_help(cli, kHelpEnding, everyday);
   const auto check = [&] { train::check(options.config()); };
   const auto find_recipe = [&] { return app::recipe_of(options.config().model); };
   if (const auto code = app::parse(cli, argc, argv, check, find_recipe)) return *code;
@@ -115,7 +138,5 @@ int main(int argc, char** argv) {
         app::run_in_world(cli, argc, argv, [&](comm::World& world) { return only_check(world, config); });
     return app::finish("cifar_mpi_train", code);
   }
-  return app::run_in_world(cli, argc, argv, [&](comm::World& world) {
-    return run_training(world, config, options.instructions());
-  });
+  return app::run_in_world(cli, argc, argv, [&](comm::World& world) { return run_training(world, config); });
 }

@@ -13,7 +13,6 @@ namespace {
 
 /// Steps are counted exactly in double up to here; no run is longer.
 constexpr double kMostSteps = 0x1.0p53;
-constexpr double kMany = 1e9;  // a larger value is a typing error
 
 void expect(bool good, const char* option, const char* wanted, double found) {
   if (good) return;
@@ -57,25 +56,6 @@ std::string scaling_text(const ScheduleSpec& spec, double scaled_rate) {
 
 bool ends_with_the_run(ScheduleKind kind) {
   return kind == ScheduleKind::linear || kind == ScheduleKind::cosine || kind == ScheduleKind::one_cycle;
-}
-
-/// An option of another schedule must have its default.
-void check_belongs(const ScheduleSpec& spec) {
-  const ScheduleSpec usual;
-  const bool drops = spec.kind == ScheduleKind::staircase || spec.kind == ScheduleKind::steps;
-  const auto belongs = [&](bool has, bool as_usual, const char* option, const char* whose) {
-    if (has || as_usual) return;
-    throw Error(ErrorKind::usage, concat(option, " belongs to --schedule ", whose, ", not to ",
-                                         to_string(spec.kind), "; leave it out"));
-  };
-  belongs(drops, spec.decay_factor == usual.decay_factor, "--lr-decay-factor", "staircase and steps");
-  belongs(spec.kind == ScheduleKind::staircase, spec.epochs_per_decay == usual.epochs_per_decay,
-          "--epochs-per-decay", "staircase");
-  belongs(spec.kind == ScheduleKind::steps, spec.decay_at.empty(), "--decay-at", "steps");
-  belongs(spec.kind == ScheduleKind::one_cycle, spec.initial_share == usual.initial_share,
-          "--initial-lr-share", "one-cycle");
-  belongs(ends_with_the_run(spec.kind), spec.final_share == usual.final_share, "--final-lr-share",
-          "linear, cosine and one-cycle");
 }
 
 void check_boundaries(const std::vector<double>& at) {
@@ -125,21 +105,9 @@ std::string course_text(const ScheduleSpec& spec, const RateRule& rule) {
 }  // namespace
 
 void check(const ScheduleSpec& spec) {
-  const auto above_zero = [](double value) { return value > 0.0 && value <= kMany; };
-  const auto share = [](double value) { return value >= 0.0 && value <= 1.0; };
-  expect(above_zero(spec.base_rate), "--lr", "above 0 and at most 1e9", spec.base_rate);
-  expect(spec.decay_factor > 0.0 && spec.decay_factor <= 1.0, "--lr-decay-factor", "above 0 and at most 1",
-         spec.decay_factor);
-  expect(above_zero(spec.epochs_per_decay), "--epochs-per-decay", "above 0 and at most 1e9",
-         spec.epochs_per_decay);
-  expect(spec.warmup_epochs >= 0.0 && spec.warmup_epochs <= kMany, "--warmup-epochs", "from 0 to 1e9",
-         spec.warmup_epochs);
-  expect(share(spec.initial_share), "--initial-lr-share", "from 0 to 1", spec.initial_share);
-  expect(share(spec.final_share), "--final-lr-share", "from 0 to 1", spec.final_share);
   expect(spec.samples > 0, "the training set of a schedule", "of at least 1 sample", 0.0);
   expect(spec.global_batch > 0, "the global batch of a schedule", "of at least 1", 0.0);
   expect(spec.reference_batch > 0, "the reference batch of --lr-scaling", "of at least 1", 0.0);
-  check_belongs(spec);
   if (spec.kind == ScheduleKind::steps) check_boundaries(spec.decay_at);
   expect(
       spec.kind != ScheduleKind::one_cycle || spec.warmup_epochs > 0.0, "--warmup-epochs",

@@ -1,70 +1,25 @@
 #include "cifar_mpi/train/config.hpp"
 
-#include <fmt/core.h>
-
-#include <algorithm>
 #include <cmath>
-#include <cstdlib>
+#include <map>
+#include <utility>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
-#include "train/update_options.hpp"
+#include "cifar_mpi/train/options.hpp"
 
 namespace cifar_mpi::train {
 namespace {
 
 constexpr std::int64_t kLargestBatch = 1 << 20;
-constexpr int kMostAccumulated = 1024;  // so that the samples of a rank and step fit an int
-constexpr double kMany = 1e9;           // more than this is a slip of the keyboard
 
-void require_positive(const char* option, std::int64_t value) {
-  if (value < 1) refuse(concat(option, " must be at least 1, not ", value));
-}
-
-void require_above_zero(const char* option, double value) {
-  if (!(value > 0.0 && value <= kMany)) {
-    refuse(concat(option, " must be above 0 and at most ", kMany, ", not ", value));
-  }
-}
-
-void require_in(const char* option, double value, double low, double high) {
-  if (!(value >= low && value <= high)) {
-    refuse(concat(option, " must lie between ", low, " and ", high, ", not ", value));
-  }
-}
+[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorKind::usage, text); }
 
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
-}
-
-std::string joined(const std::vector<double>& values) {
-  std::vector<std::string> texts;
-  for (const double value : values) texts.push_back(exact(value));
-  return joined(texts);
-}
-
-/// What only some schedules have.
-void add_schedule(RunFingerprint& items, const TrainConfig& config, const Sizes& sizes) {
-  using optim::ScheduleKind;
-  if (config.schedule == ScheduleKind::staircase) return;
-  items.emplace_back(run::kLength, std::to_string(sizes.total_steps));
-  if (config.schedule == ScheduleKind::steps) {
-    items.emplace_back("--decay-at", joined(config.decay_at));
-    return;
-  }
-  items.emplace_back("--final-lr-share", exact(config.final_lr_share));
-  if (config.schedule == ScheduleKind::one_cycle)
-    items.emplace_back("--initial-lr-share", exact(config.initial_lr_share));
-}
-
-/// What only some optimizers have.
-void add_optimizer(RunFingerprint& items, const TrainConfig& config) {
-  for (const auto& [name, value] : optim::numbers_of(config.optimizer))
-    items.emplace_back(concat("--", name), exact(value));
 }
 
 int resolve_workers(const TrainConfig& config, int ranks) {
@@ -130,29 +85,6 @@ int resolve_parts(const TrainConfig& config, int batch, int ranks) {
   return parts;
 }
 
-void check_augment(const TrainConfig& config) {
-  using data::Augment;
-  require_in("--input-size", config.input_size, 0, 4096);
-  require_in("--crop-pad", config.crop_pad, 0, 1024);
-  require_in("--cutout", config.cutout, 0, 4096);
-  const TrainConfig standard;
-  const auto needs_crop = [&](const char* option, bool changed) {
-    if (changed && config.augment != Augment::crop)
-      refuse(concat(option, " goes with --augment crop, not with ", to_string(config.augment)));
-  };
-  needs_crop("--crop-pad", config.crop_pad != standard.crop_pad);
-  needs_crop("--crop-fill", config.crop_fill != standard.crop_fill);
-  needs_crop("--cutout", config.cutout != standard.cutout);
-  if (config.augment == Augment::none && config.flip != standard.flip)
-    refuse("--flip goes with --augment tutorial or crop: none flips no image");
-  if (config.augment == Augment::tutorial && config.normalize == data::Normalize::dataset) {
-    refuse(
-        "--normalize dataset goes with --augment crop or none: the tutorial's brightness only cancels where "
-        "each "
-        "image is standardized");
-  }
-}
-
 void check_reproducible(const TrainConfig& config) {
   if (config.micro_shards < 1 || config.micro_shards > 4096 ||
       (config.micro_shards & (config.micro_shards - 1)) != 0) {
@@ -179,16 +111,18 @@ void check_reproducible(const TrainConfig& config) {
   }
 }
 
-void add_augment(RunFingerprint& items, const TrainConfig& config, const data::DatasetInfo& dataset) {
-  items.emplace_back("--augment", std::string(to_string(config.augment)));
-  const data::AugmentSpec spec = augment_spec(config, dataset.image);
-  items.emplace_back("network input", concat(spec.crop_height, 'x', spec.crop_width));
-  items.emplace_back("--flip", std::string(to_string(config.flip)));
-  items.emplace_back("--normalize", std::string(to_string(config.normalize)));
-  if (config.augment != data::Augment::crop) return;
-  items.emplace_back("--crop-pad", std::to_string(config.crop_pad));
-  items.emplace_back("--crop-fill", std::string(to_string(config.crop_fill)));
-  items.emplace_back("--cutout", std::to_string(config.cutout));
+/// NVLS is an algorithm of its own, and its sums have no fixed order.
+void check_nvls(const TrainConfig& config) {
+  if (!config.nccl_nvls) return;
+  if (config.nccl_algorithm != "auto") {
+    refuse(concat("--nccl-nvls does not go with --nccl-algo ", config.nccl_algorithm,
+                  ", which is another algorithm; leave one of them out"));
+  }
+  if (config.reproducible) {
+    refuse(
+        "--nccl-nvls does not go with --reproducible: sums in NVLink switches have no fixed order; leave one "
+        "of them out");
+  }
 }
 
 void check_trace(const TraceWindow& window) {
@@ -200,6 +134,26 @@ void check_trace(const TraceWindow& window) {
     refuse(concat(given, " is ", window.last - window.first + 1, " steps, of which at most ",
                   kMostTracedSteps, " can be traced; give fewer"));
   }
+}
+
+/// Where local steps begin, and that the run ends with an averaging.
+void resolve_local_steps(const TrainConfig& config, double samples, Sizes& sizes) {
+  if (config.update != comm::UpdateKind::local) return;
+  sizes.local_steps = config.local.steps;
+  const double exchanged = config.local.after_epoch * samples / static_cast<double>(sizes.global_batch);
+  sizes.local_from = static_cast<std::uint64_t>(std::ceil(exchanged));
+  const auto round = static_cast<std::uint64_t>(sizes.local_steps);
+  if (sizes.local_from + round > sizes.total_steps) {
+    refuse(concat("--local-steps ", round, " from step ", sizes.local_from + 1, " on (--local-after ",
+                  config.local.after_epoch, ") end after the last step of the run, ", sizes.total_steps,
+                  "; give fewer, an earlier epoch or a longer run"));
+  }
+  const std::uint64_t left = (sizes.total_steps - sizes.local_from) % round;
+  if (config.steps > 0 && left > 0) {
+    refuse(concat("--steps ", config.steps, " does not end with an averaging of --local-steps ", round,
+                  "; give ", sizes.total_steps - left, " or ", sizes.total_steps - left + round));
+  }
+  sizes.total_steps -= left;
 }
 
 }  // namespace
@@ -218,53 +172,18 @@ void check(const TrainConfig& config) {
     refuse(concat("--init-from ", config.init_from, " begins a new run, --resume ", config.resume,
                   " goes on with one; give one of them"));
   }
-  if (config.batch_size < 1 || config.batch_size > kLargestBatch) {
-    refuse(concat("--batch-size must lie between 1 and ", kLargestBatch, ", not ", config.batch_size));
-  }
-  require_in("--accumulate", config.accumulate, 1, kMostAccumulated);
-  if (config.global_batch < 0)
-    refuse(concat("--global-batch must not be negative, but is ", config.global_batch));
-  if (config.steps < 0) refuse(concat("--steps must not be negative, but is ", config.steps));
-  if (config.threads < 0 || config.threads > 4096) {
-    refuse(concat("--threads must lie between 1 and 4096 (0: chosen), not ", config.threads));
-  }
-  require_above_zero("--epochs", config.epochs);
+  check_options(config);
   Sizes any;  // what the schedule's own options may be does not depend on it
   any.global_batch = 1;
   optim::check(schedule_spec(config, any, 1));
-  optim::check(config.optimizer);
-  require_in("--clip-norm", config.clip_norm, 0.0, kMany);
-  require_in("--weight-decay", config.weight_decay, 0.0, kMany);
-  if (!(config.label_smoothing >= 0.0 && config.label_smoothing < 1.0)) {
-    refuse(concat("--label-smoothing must lie in [0, 1), not ", config.label_smoothing));
-  }
-  if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
-    refuse(concat("--ema-decay must lie in [0, 1), not ", config.ema_decay));
-  }
-  check_augment(config);
   check_reproducible(config);
-  check_update_options(config);
-  require_in("--bucket-mib", config.bucket_mib, kLeastBucketMib, kMostBucketMib);
-  require_in("--graph-steps", config.graph_steps, 0, kMostGraphSteps);
-  require_in("--eval-every", config.eval_every, 0.0, kMany);
-  require_positive("--log-every", config.log_every);
+  check_nvls(config);
   check_trace(config.trace);
-  if (config.summary_every < 0) {
-    refuse(concat("--summary-every must not be negative, but is ", config.summary_every,
-                  "; 0 turns summaries off"));
-  }
-  require_positive("--checkpoint-every", config.checkpoint_every);
-  require_positive("--keep", config.keep);
-  if (config.keep_every < 0) refuse(concat("--keep-every must not be negative, but is ", config.keep_every));
   if (config.keep_best && config.eval_every == 0.0) {
     refuse(
         "--keep-best chooses among evaluations, and without --eval-every there is only the last; give "
         "--eval-every as well, the epochs between them");
   }
-  require_positive("--check-every", config.check_every);
-  require_in("--stop-after", config.stop_after_min, 0.0, kMany);
-  if (config.timeout_s != 0.0 && !(config.timeout_s >= 2.0 && config.timeout_s <= kMany))
-    refuse(concat("--timeout must be 0 or at least 2 seconds, not ", config.timeout_s));
 }
 
 Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::DatasetInfo& dataset) {
@@ -309,7 +228,7 @@ Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::Datase
   }
   resolve_local_steps(config, static_cast<double>(samples), sizes);
   if (config.trace.last > sizes.total_steps) {
-    refuse(concat("--trace ", describe(config.trace), " ends behind the last step of the run, ",
+    refuse(concat("--trace ", describe(config.trace), " ends after the last step of the run, ",
                   sizes.total_steps, "; give earlier steps"));
   }
   return sizes;
@@ -353,40 +272,35 @@ data::AugmentSpec augment_spec(const TrainConfig& config, const Extent& image) {
 
 RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
                                const data::DatasetInfo& dataset) {
-  RunFingerprint items{
-      {"model", config.model},
-      {"dataset image", to_string(dataset.image)},
-      {"dataset classes", std::to_string(dataset.classes())},
-      {"dataset label names", joined(dataset.label_names)},
-      {"dataset training samples", std::to_string(dataset.train_count)},
-      {"--seed", std::to_string(config.seed)},
-      {"--global-batch", std::to_string(sizes.global_batch)},
-      {"--lr", exact(config.lr)},
-      {"--optimizer", std::string(to_string(config.optimizer.kind))},
-      {"--clip-norm", exact(config.clip_norm)},
-      {"--schedule", std::string(to_string(config.schedule))},
-      {"--lr-decay-factor", exact(config.lr_decay_factor)},
-      {"--epochs-per-decay", exact(config.epochs_per_decay)},
-      {"--lr-scaling", std::string(to_string(config.lr_scaling))},
-      {"--warmup-epochs", exact(config.warmup_epochs)},
-      {"--weight-decay", exact(config.weight_decay)},
-      {"--label-smoothing", exact(config.label_smoothing)},
-      {"--ema-decay", exact(config.ema_decay)},
-  };
-  add_augment(items, config, dataset);
-  items.emplace_back("--shuffle", std::string(to_string(config.shuffle)));
-  add_schedule(items, config, sizes);
-  add_optimizer(items, config);
-  add_update_options(items, config);
-  if (config.reproducible) items.emplace_back("--micro-shards", std::to_string(config.micro_shards));
+  const data::AugmentSpec input = augment_spec(config, dataset.image);
+  std::multimap<int, std::pair<std::string, std::string>> by_place{
+      {1, {"model", config.model}},
+      {2, {"dataset image", to_string(dataset.image)}},
+      {3, {"dataset classes", std::to_string(dataset.classes())}},
+      {4, {"dataset label names", joined(dataset.label_names)}},
+      {5, {"dataset training samples", std::to_string(dataset.train_count)}},
+      {20, {"--global-batch", std::to_string(sizes.global_batch)}},
+      {150, {"network input", concat(input.crop_height, 'x', input.crop_width)}}};
+  if (optim::depends_on_length(config.schedule))
+    by_place.insert({220, {run::kLength, std::to_string(sizes.total_steps)}});
+  if (config.update == comm::UpdateKind::local)  // a run may change between the others
+    by_place.insert({300, {"--update", std::string(to_string(config.update))}});
+  for (const Option& option : options()) {
+    const Identity& identity = option.identity;
+    if (identity.place > 0 && (identity.always || is_used(option, config)))
+      by_place.insert({identity.place, {std::string(option.name), option.value.text(config)}});
+  }
+  RunFingerprint items;
+  for (auto& [place, item] : by_place) items.push_back(std::move(item));
   return items;
 }
 
 RunFingerprint unrecorded_fingerprint() {
-  return {{"--optimizer", "sgd"},      {"--clip-norm", "0"},
-          {"--schedule", "staircase"}, {"--label-smoothing", "0"},
-          {"network input", "24x24"},  {"--flip", "random"},
-          {"--normalize", "image"},    {"--update", "all-reduce or server"}};
+  RunFingerprint items{{"network input", "24x24"}, {"--update", "all-reduce or server"}};
+  for (const Option& option : options()) {
+    if (option.identity.unrecorded != nullptr) items.emplace_back(option.name, option.identity.unrecorded);
+  }
+  return items;
 }
 
 }  // namespace cifar_mpi::train

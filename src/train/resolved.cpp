@@ -31,7 +31,7 @@ void require_possible(const run::Progress& progress, const std::string& path, co
   const auto refuse = [&](std::string_view what, std::string_view why) {
     throw Error(ErrorKind::checkpoint, concat(path, " is not of a run of this program: ", what, ": ", why));
   };
-  if (progress.step > kMostSteps) refuse(concat("its step is ", progress.step), "nobody trains so long");
+  if (progress.step > kMostSteps) refuse(concat("its step is ", progress.step), "no run is that long");
   const auto round = static_cast<std::uint64_t>(sizes.local_steps);
   if (progress.step > sizes.local_from && (progress.step - sizes.local_from) % round != 0) {
     refuse(concat("its step is ", progress.step),

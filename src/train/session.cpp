@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <sstream>
@@ -172,6 +173,17 @@ std::string local_text(const SessionState& state) {
                 "; log, evaluation, checkpoints and stops wait for an averaging");
 }
 
+/// What several ranks make of the default batch, which is one of each rank.
+std::string global_batch_text(const SessionState& state) {
+  const Sizes& sizes = state.sizes;
+  const int one = sizes.batch;
+  return concat("batch: ", sizes.aggregated, " ranks with ", one, " samples each make a global batch of ",
+                sizes.global_batch, ", so an epoch has ", std::llround(sizes.steps_per_epoch),
+                " steps; --global-batch ", one,
+                " trains with the batch and the steps of one rank, --lr-scaling sqrt ",
+                "--warmup-epochs 5 adapts the rate to the larger batch");
+}
+
 constexpr double kHighForAdam = 0.02;
 
 /// Rank 0 says it, and it is a worker: a server does not know all of this.
@@ -212,6 +224,8 @@ void describe_run(const SessionState& state, const run::Start& start) {
           ? std::string()
           : concat("; initialized from the averaged weights of ", start.initialized_from);
   if (!start.resumed) {
+    if (state.sizes.aggregated > 1 && config.global_batch == 0 && config.lr_scaling == optim::LrScaling::none)
+      log.info(global_batch_text(state));
     log.info(concat(
         "starting: ", state.sizes.total_steps, " steps, ",
         fmt::format("{:.1f}", static_cast<double>(state.sizes.total_steps) / state.sizes.steps_per_epoch),

@@ -73,6 +73,11 @@ TEST(AllReduceOptions, RefuseWhatTheDeviceCannot) {
   options.device = "cuda";
   options.share_gpus = true;
   EXPECT_EQ(refusal(options), "");
+  options.nccl_nvls = true;
+  EXPECT_NE(refusal(options).find("--nccl-nvls does not go with --nccl-algo tree"), std::string::npos);
+  options = on("cpu");
+  options.nccl_nvls = true;
+  EXPECT_NE(refusal(options).find("--nccl-nvls is for GPUs"), std::string::npos);
 }
 
 TEST(CollectiveNames, NameEachOnceAndRefuseOnTheCpuOnlyThoseOfGpus) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <fstream>
+#include <sstream>
 
 #include "app/programs.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
@@ -26,6 +27,42 @@ TEST_F(Programs, AnswerWithoutMpi) {
   for (const char* part : {"MPI", "cpu", "cuda", "ring", "tutorial"}) {
     EXPECT_NE(build.output.find(part), std::string::npos) << build.output;
   }
+}
+
+/// The lines of --help that begin an option.
+int options_in(const std::string& help) { return count_lines_with(help, "  --"); }
+
+TEST_F(Programs, FitTheirHelpIntoATerminal) {
+  for (const std::string& command :
+       {kTrain, kEval, kPack, kReport, kBench, kBench + " step", kBench + " allreduce", kBench + " ways"}) {
+    for (const std::string& option :
+         {std::string(" --help"), std::string(command == kTrain ? " --help-all" : " -h")}) {
+      SCOPED_TRACE(command + option);
+      std::istringstream help(run_command(command + option).output);
+      int lines = 0;
+      for (std::string line; std::getline(help, line); ++lines) EXPECT_LE(line.size(), 80u) << line;
+      EXPECT_GT(lines, 8);
+    }
+  }
+  const std::string usual = run_command(kTrain + " --help").output;
+  const std::string all = run_command(kTrain + " --help-all").output;
+  EXPECT_LE(options_in(usual), 24) << usual;
+  EXPECT_GT(options_in(all), 75) << all;
+  for (const char* part : {"--lr X                  Learning rate [0.1]\n", "  --schedule NAME",
+                           "Examples:", "Exit codes:", "Signals:"})
+    EXPECT_NE(usual.find(part), std::string::npos) << part << usual;
+}
+
+TEST_F(Programs, ShowInTheirHelpWhatAModelAndAFileSet) {
+  const auto expect = [](const std::string& options, const std::vector<std::string>& parts) {
+    const std::string help = run_command(kTrain + options + " --help-all").output;
+    for (const std::string& part : parts) EXPECT_NE(help.find(part), std::string::npos) << part << help;
+  };
+  expect("", {"[runs/tutorial]", "tutorial, resnet", "[staircase]", "[256]"});
+  expect(" --model resnet20", {"[resnet20]", "[runs/resnet20]", "[steps]", "[0.5,0.75]", "[163.84]"});
+  write_file(file("help.toml"), "lr = 0.25\nmodel = \"resnet18\"\n");
+  expect(" --epochs 7 --config " + file("help.toml"),
+         {"Learning rate [0.25]", "[7]", "[cosine]", "[0.0005]"});
 }
 
 TEST_F(Programs, NameTheFirstWordThatTheyDoNotKnow) {
@@ -118,11 +155,11 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--epochs-per-decay 0", "--epochs-per-decay"},
       {"--schedule sideways", "schedule"},
       {"--optimizer lion", "optimizer"},
-      {"--optimizer momentum --beta1 0.5", "--beta1 belongs to --optimizer adamw, not to momentum"},
+      {"--optimizer momentum --beta1 0.5", "--beta1 0.5 goes with --optimizer adamw, not with momentum"},
       {"--clip-norm -1", "--clip-norm"},
       {"--update ring", "update"},
       {"--update server --aggregate 0", "must be a number of at least 1, all or async, not '0'"},
-      {"--update server --arrival-order 3", "--arrival-order goes with --update server --aggregate async"},
+      {"--update server --arrival-order 3", "--arrival-order 3 goes with --update server --aggregate async"},
       {"--update server --aggregate async --max-staleness -1",
        "must be a number from 0 on, or none, not '-1'"},
       {"--update server --aggregate async --reproducible --shuffle global",
@@ -131,7 +168,7 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--label-smoothing 1", "--label-smoothing"},
       {"--schedule steps", "--decay-at must hold fractions of the run"},
       {"--schedule steps --decay-at 0.5,half", "must be numbers with commas between them"},
-      {"--schedule cosine --decay-at 0.5", "--decay-at belongs to --schedule steps, not to cosine"},
+      {"--schedule cosine --decay-at 0.5", "--decay-at 0.5 goes with --schedule steps, not with cosine"},
       {"--steps -1", "--steps"},
       {"--ema-decay 1", "--ema-decay"},
       {"--shuffle sideways", "shuffle"},
@@ -161,7 +198,7 @@ TEST_F(Programs, DetectSeparateWorldsOfOne) {
 
 /// All options that --help says take a number.
 std::vector<std::string> numeric_options(const std::string& help) {
-  static const std::regex kOption("\n +(--[a-z-]+) (INT|UINT|FLOAT|N|S)\\b");
+  static const std::regex kOption("\n +(--[a-z-]+) (N|X)(?=[ \n])");
   std::vector<std::string> options;
   for (std::sregex_iterator at(help.begin(), help.end(), kOption), end; at != end; ++at)
     options.push_back((*at)[1]);
@@ -175,7 +212,8 @@ TEST_F(Programs, RefuseInEveryNumericOptionWhatIsNoNumber) {
                                                                   {kBench + " step", 5},
                                                                   {kBench + " allreduce", 1}};
   for (const auto& [program, at_least] : programs) {
-    const std::vector<std::string> options = numeric_options(run_command(program + " --help").output);
+    const std::vector<std::string> options =
+        numeric_options(run_command(program + (program == kTrain ? " --help-all" : " --help")).output);
     EXPECT_GE(options.size(), at_least) << program;
     for (const std::string& option : options) {
       // --classes and --seed of pack are for synthetic sets only.
@@ -197,7 +235,7 @@ TEST_F(Programs, RefuseNumbersOutOfRange) {
       {kTrain + " --steps 9223372036854775808", "'9223372036854775808'"},
       {kTrain + " --batch-size 010", "'010'"},  // 8 to those who read it as C does
       {kTrain + " --lr 1e400", "'1e400'"},
-      {kTrain + " --bucket-mib 0.00097", "--bucket-mib must lie between 0.000976562 and 4096"},
+      {kTrain + " --bucket-mib 0.00097", "--bucket-mib must lie between 0.000976562 and 4096, not"},
       {kTrain + " --threads 5000", "--threads must lie between 1 and 4096"},
       {kBench + " step --bucket-mib 0.00097", "from 0.000976562 to 4096"},
       {pack + " --synthetic 8 --seed -1", "'-1'"},

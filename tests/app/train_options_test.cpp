@@ -2,10 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <string>
 #include <vector>
 
-#include "cifar_mpi/optim/optimizer.hpp"
+#include "cifar_mpi/train/options.hpp"
 
 namespace cifar_mpi::app {
 namespace {
@@ -116,17 +117,49 @@ TEST(TrainOptions, ReachTheRun) {
   EXPECT_EQ(config.label_smoothing, 0.125);
 }
 
-TEST(TrainOptions, NameEveryOptimizer) {
-  using Kind = optim::OptimizerKind;
-  for (const Kind kind : {Kind::sgd, Kind::momentum, Kind::nesterov, Kind::adamw}) {
-    EXPECT_EQ(parsed("--optimizer " + std::string(to_string(kind))).optimizer.kind, kind);
+TEST(TrainOptions, TakeEveryValueBackAsTheyShowIt) {
+  for (const train::Option& option : train::options()) {
+    train::TrainConfig config;
+    for (const std::string& name : option.value.names) {
+      EXPECT_EQ(train::read(option, config, name), "") << option.name;
+      EXPECT_EQ(train::shown(option, config), name) << option.name;
+    }
+    const train::TrainConfig standard;
+    EXPECT_EQ(train::read(option, config, train::shown(option, standard)), "") << option.name;
+    EXPECT_EQ(train::shown(option, config), train::shown(option, standard)) << option.name;
   }
 }
 
-TEST(TrainOptions, NameEverySchedule) {
-  using Kind = optim::ScheduleKind;
-  for (const Kind kind : {Kind::staircase, Kind::steps, Kind::linear, Kind::cosine, Kind::one_cycle}) {
-    EXPECT_EQ(parsed("--schedule " + std::string(to_string(kind))).schedule, kind);
+TEST(TrainOptions, RefuseWhatTheyCannotRead) {
+  const auto refusal = [](const std::string& words) {
+    try {
+      parsed(words);
+    } catch (const CLI::ParseError& error) {
+      return std::string(error.what());
+    }
+    return "accepted: " + words;
+  };
+  for (const char* bad : {",", "0.5,", ",0.5", "0.5,,1", "0.5;0.75", "a", "nan", "0.5,inf"})
+    EXPECT_NE(refusal(std::string("--decay-at ") + bad).find("such as 0.5,0.75, not '"), std::string::npos)
+        << bad;
+  for (const char* bad : {"-", "5", "5-", "0-5", "1-2-3", "a-b", "1-99999999999999999999"})
+    EXPECT_NE(refusal(std::string("--trace=") + bad).find("such as 1000-1009, or none, not '"),
+              std::string::npos)
+        << bad;
+  EXPECT_NE(refusal("--steps 1.5")
+                .find("must be a whole number of at most 9223372036854775807, or auto, not '1.5'"),
+            std::string::npos);
+  EXPECT_NE(refusal("--lr nan").find("must be a finite number, not 'nan'"), std::string::npos);
+  EXPECT_NE(refusal("--flip up").find("must be one of random, alternate, off, not 'up'"), std::string::npos);
+  EXPECT_NE(refusal("--max-staleness -1").find("or none, not '-1'"), std::string::npos);
+}
+
+TEST(TrainOptions, AreDescribedByOneShortPhrase) {
+  for (const train::Option& option : train::options()) {
+    EXPECT_LE(option.help.size(), 60u) << option.name;
+    EXPECT_TRUE(!option.help.empty() && std::isupper(static_cast<unsigned char>(option.help.front())))
+        << option.name;
+    EXPECT_NE(option.help.back(), '.') << option.name;
   }
 }
 

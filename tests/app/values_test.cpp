@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace cifar_mpi::app {
 namespace {
@@ -40,35 +39,11 @@ TEST(Number, RefusesEverythingElseAndSaysWhy) {
     EXPECT_NE(checked(number(0.1, 2.0), text).find("from 0.1 to 2, not"), std::string::npos) << text;
 }
 
-TEST(NumberList, TakesNumbersBetweenCommasAndNothingElse) {
-  EXPECT_EQ(numbers_of(""), std::vector<double>{});
-  EXPECT_EQ(numbers_of("0.5"), std::vector<double>{0.5});
-  EXPECT_EQ(numbers_of("0.5,.75,1e-3"), (std::vector<double>{0.5, 0.75, 1e-3}));
-  for (const char* good : {"", "0.5", "0.5,0.75"}) EXPECT_EQ(checked(number_list(), good), good);
-  for (const char* bad :
-       {",", "0.5,", ",0.5", "0.5,,1", "0.5 0.75", "0.5;0.75", "a", "nan", "0.5,inf", " "}) {
-    EXPECT_EQ(checked(number_list(), bad),
-              std::string("must be numbers with commas between them, such as 0.5,0.75, not '") + bad + "'");
-  }
-}
-
 TEST(Timeout, IsNoneOrLongEnoughToBeSeen) {
   for (const char* good : {"0", "2", "0.2e1", "86400"}) EXPECT_EQ(checked(timeout(), good), good);
   for (const char* bad : {"", "1.9", "-2", "nan", "2e9", "2 s"})
-    EXPECT_EQ(checked(timeout(), bad), std::string("must be 0 or a number from 2 to 1e9, not '") + bad + "'");
-}
-
-TEST(TraceWindow, IsTwoStepsOrNone) {
-  for (const char* good : {"none", "1-1", "1000-1009"}) EXPECT_EQ(checked(trace_window(), good), good);
-  for (const char* bad :
-       {"", "-", "5", "5-", "-5", "0-5", "1-2-3", "1 - 2", "a-b", "1-99999999999999999999"}) {
-    EXPECT_EQ(checked(trace_window(), bad),
-              std::string("must be the first and the last step to trace, such as 1000-1009, or none, not '") +
-                  bad + "'");
-  }
-  EXPECT_EQ(trace_window_of("1000-1009").first, 1000u);
-  EXPECT_EQ(trace_window_of("1000-1009").last, 1009u);
-  EXPECT_EQ(trace_window_of("none").first, 0u);
+    EXPECT_EQ(checked(timeout(), bad),
+              std::string("must be never or a number from 2 to 1e9, not '") + bad + "'");
 }
 
 TEST(NotEmpty, RefusesNothingElse) {

@@ -47,34 +47,5 @@ TEST(LocalSteps, SayWhatTheyAre) {
   EXPECT_EQ(describe(local), "nesterov (rate 0.7, momentum 0.9)");
 }
 
-TEST(LocalSteps, RefuseNumbersThatMakeNoSense) {
-  const auto refused = [](const char* text, const auto& change) {
-    LocalSteps local;
-    local.outer = OuterKind::nesterov;
-    change(local);
-    try {
-      check(local);
-      ADD_FAILURE() << text;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-    }
-  };
-  refused("--local-steps must lie between 1 and 1024, not 0", [](LocalSteps& l) { l.steps = 0; });
-  refused("--local-steps must lie between 1 and 1024, not 1025", [](LocalSteps& l) { l.steps = 1025; });
-  refused("--outer-lr must be above 0", [](LocalSteps& l) { l.outer_rate = 0.0; });
-  refused("--outer-momentum must lie in [0, 1), not 1", [](LocalSteps& l) { l.outer_momentum = 1.0; });
-  refused("--local-after must lie between 0", [](LocalSteps& l) { l.after_epoch = -1.0; });
-  const auto of_nesterov = [](const auto& change) {
-    return [change](LocalSteps& l) {
-      l.outer = OuterKind::average;
-      change(l);
-    };
-  };
-  refused("--outer-lr belongs to --outer nesterov, not to average",
-          of_nesterov([](LocalSteps& l) { l.outer_rate = 0.5; }));
-  refused("--outer-momentum belongs to --outer nesterov, not to average",
-          of_nesterov([](LocalSteps& l) { l.outer_momentum = 0.5; }));
-}
-
 }  // namespace
 }  // namespace cifar_mpi::optim

@@ -44,7 +44,10 @@ TEST(Check, TakesTheDefaultsAndTheEdges) {
                                  [](auto& c) { c.lr_decay_factor = 1.0; },
                                  [](auto& c) { c.ema_decay = 0.0; },
                                  [](auto& c) { c.weight_decay = 0.0; },
-                                 [](auto& c) { c.micro_shards = 4096; },
+                                 [](auto& c) {
+                                   c.reproducible = true, c.shuffle = data::Shuffle::global;
+                                   c.micro_shards = 4096;
+                                 },
                                  [](auto& c) { c.bucket_mib = 1.0 / 1024; },
                                  [](auto& c) { c.bucket_mib = 4096.0; },
                                  [](auto& c) { c.run_dir = "./-run"; },
@@ -88,13 +91,37 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--clip-norm", "nan", [nan](auto& c) { c.clip_norm = nan; });
   refuse("--label-smoothing", "1", [](auto& c) { c.label_smoothing = 1.0; });
   refuse("--label-smoothing", "-0.1", [](auto& c) { c.label_smoothing = -0.1; });
-  refuse("--beta1", "--optimizer adamw", [](auto& c) { c.optimizer.beta1 = 0.5; });
+  refuse("--beta1 0.5", "goes with --optimizer adamw, not with sgd",
+         [](auto& c) { c.optimizer.beta1 = 0.5; });
+  for (const double bad : {-0.1, 1.0, nan}) {
+    refuse("--momentum", "at least 0 and below 1", [=](auto& c) { c.optimizer.momentum = bad; });
+    refuse("--beta1", "at least 0 and below 1", [=](auto& c) { c.optimizer.beta1 = bad; });
+    refuse("--beta2", "at least 0 and below 1", [=](auto& c) { c.optimizer.beta2 = bad; });
+    refuse("--outer-momentum", "at least 0 and below 1", [=](auto& c) { c.local.outer_momentum = bad; });
+  }
+  for (const double bad : {-0.1, 1.1, nan}) {
+    refuse("--initial-lr-share", "between 0 and 1", [=](auto& c) { c.initial_lr_share = bad; });
+    refuse("--final-lr-share", "between 0 and 1", [=](auto& c) { c.final_lr_share = bad; });
+    refuse("--eps", "between 1e-30 and 1", [=](auto& c) { c.optimizer.eps = bad < 0.0 ? 0.0 : bad; });
+  }
+  refuse("--local-steps", "between 1 and 1024, not 0", [](auto& c) { c.local.steps = 0; });
+  refuse("--local-steps", "between 1 and 1024, not 1025", [](auto& c) { c.local.steps = 1025; });
+  refuse("--local-after", "between 0 and", [](auto& c) { c.local.after_epoch = -1.0; });
+  refuse("--outer-lr 0.5", "goes with --update local --outer nesterov, not with average", [](auto& c) {
+    c.update = comm::UpdateKind::local;
+    c.local.outer_rate = 0.5;
+  });
+  refuse("--decay-at 0.5", "goes with --schedule steps, not with staircase",
+         [](auto& c) { c.decay_at = {0.5}; });
+  refuse("--final-lr-share 0.5", "--schedule linear or cosine or one-cycle, not with staircase",
+         [](auto& c) { c.final_lr_share = 0.5; });
+  refuse("--micro-shards 16", "goes with --reproducible; leave it out", [](auto& c) { c.micro_shards = 16; });
   refuse("--input-size", "-1", [](auto& c) { c.input_size = -1; });
   refuse("--crop-pad", "--augment crop", [](auto& c) { c.crop_pad = 2; });
   refuse("--crop-fill", "--augment crop", [](auto& c) { c.crop_fill = data::Fill::reflect; });
   refuse("--cutout", "--augment crop", [](auto& c) { c.cutout = 8; });
   refuse("--cutout", "-1", [](auto& c) { c.augment = data::Augment::crop, c.cutout = -1; });
-  refuse("--flip", "tutorial or crop",
+  refuse("--flip alternate", "--augment tutorial or crop, not with none: none flips no image",
          [](auto& c) { c.augment = data::Augment::none, c.flip = data::Flip::alternate; });
   refuse("--normalize", "crop or none", [](auto& c) { c.normalize = data::Normalize::dataset; });
   refuse("--weight-decay", "-1", [](auto& c) { c.weight_decay = -1.0; });
@@ -104,9 +131,12 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--eval-every", "-1", [](auto& c) { c.eval_every = -1.0; });
   refuse("--ema-decay", "1", [](auto& c) { c.ema_decay = 1.0; });
   refuse("--ema-decay", "-0.1", [](auto& c) { c.ema_decay = -0.1; });
-  refuse("--micro-shards", "6", [](auto& c) { c.micro_shards = 6; });
-  refuse("--micro-shards", "8192", [](auto& c) { c.micro_shards = 8192; });
-  refuse("--micro-shards", "0", [](auto& c) { c.micro_shards = 0; });
+  for (const int bad : {0, 6, 8192}) {
+    refuse("--micro-shards must be a power of two", std::to_string(bad).c_str(), [bad](auto& c) {
+      c.reproducible = true, c.shuffle = data::Shuffle::global;
+      c.micro_shards = bad;
+    });
+  }
   refuse("--bucket-mib", "1e-09", [](auto& c) { c.bucket_mib = 1e-9; });
   refuse("--bucket-mib", "4097", [](auto& c) { c.bucket_mib = 4097.0; });
   refuse("--trace 9-8", "ends before it begins", [](auto& c) { c.trace = {9, 8}; });
@@ -131,7 +161,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
     c.shuffle = data::Shuffle::global;
     c.wire = comm::Wire::bf16;
   });
-  refuse("--servers", "goes with --update server, not with all-reduce", [](auto& c) { c.servers = 2; });
+  refuse("--servers 2", "goes with --update server, not with all-reduce", [](auto& c) { c.servers = 2; });
   refuse("--aggregate", "goes with --update server, not with all-reduce",
          [](auto& c) { c.aggregation.pushes = 2; });
   const auto refuse_served = [&](const char* option, const char* part, const Change& change) {
@@ -146,7 +176,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse_served("--bucket-mib", "with --update all-reduce", [](auto& c) { c.bucket_mib = 2.0; });
   refuse_served("--wire bf16", "with --update all-reduce", [](auto& c) { c.wire = comm::Wire::bf16; });
   refuse_served("--reproducible", "with --update all-reduce", [](auto& c) { c.reproducible = true; });
-  refuse_served("--max-staleness", "goes with --update server --aggregate async",
+  refuse_served("--max-staleness 3", "goes with --update server --aggregate async, not with all",
                 [](auto& c) { c.aggregation.most_drift = 3; });
   refuse_served("--staleness-lr", "goes with --update server --aggregate async",
                 [](auto& c) { c.aggregation.scales_rate = true; });
@@ -349,28 +379,6 @@ TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
   EXPECT_EQ(reproducible.back(), (std::pair<std::string, std::string>{"--micro-shards", "8"}));
 }
 
-TEST(RunFingerprintOfAConfig, HasTheNumbersThatItsOptimizerHas) {
-  using Kind = optim::OptimizerKind;
-  const auto items = [](const optim::OptimizerSpec& optimizer) {
-    const RunFingerprint found =
-        run_fingerprint(changed([&](auto& c) { c.optimizer = optimizer; }), {}, dataset_of(1000));
-    RunFingerprint of_optimizer;
-    for (const auto& item : found) {
-      if (item.first == "--optimizer" || item.first == "--momentum" || item.first == "--eps" ||
-          item.first.starts_with("--beta")) {
-        of_optimizer.push_back(item);
-      }
-    }
-    return of_optimizer;
-  };
-  EXPECT_EQ(items({}), (RunFingerprint{{"--optimizer", "sgd"}}));
-  EXPECT_EQ(items({.kind = Kind::nesterov, .momentum = 0.85}),
-            (RunFingerprint{{"--optimizer", "nesterov"}, {"--momentum", "0.85"}}));
-  EXPECT_EQ(items({.kind = Kind::adamw}),
-            (RunFingerprint{
-                {"--optimizer", "adamw"}, {"--beta1", "0.9"}, {"--beta2", "0.999"}, {"--eps", "1e-08"}}));
-}
-
 /// A checkpoint that lacks them was made with the defaults of the time, which are those of today. The way to update is not
 /// recorded where a run may go on by another.
 TEST(RunFingerprintOfAConfig, KnowsWhatWasNotRecorded) {
@@ -383,40 +391,6 @@ TEST(RunFingerprintOfAConfig, KnowsWhatWasNotRecorded) {
       EXPECT_TRUE(recorded != nullptr && *recorded == item.second) << item.first;
     }
   }
-}
-
-TEST(RunFingerprintOfAConfig, HasTheLengthWhereTheRateDependsOnIt) {
-  using Kind = optim::ScheduleKind;
-  const auto items = [](Kind kind, const Change& change) {
-    Sizes sizes;
-    sizes.total_steps = 640;
-    const TrainConfig config = changed([&](auto& c) {
-      c.schedule = kind;
-      change(c);
-    });
-    RunFingerprint found = run_fingerprint(config, sizes, dataset_of(1000));
-    const auto schedule =
-        std::find(found.begin(), found.end(),
-                  std::pair<std::string, std::string>("--schedule", std::string(to_string(kind))));
-    EXPECT_NE(schedule, found.end()) << to_string(kind);
-    const auto behind =
-        std::find_if(found.begin(), found.end(), [](const auto& i) { return i.first == "--shuffle"; });
-    return RunFingerprint(behind + 1, found.end());
-  };
-  const auto nothing = [](auto&) {};
-  EXPECT_EQ(items(Kind::staircase, nothing), RunFingerprint{});
-  EXPECT_EQ(items(Kind::steps,
-                  [](auto& c) {
-                    c.decay_at = {0.5, 0.75};
-                  }),
-            (RunFingerprint{{"length in steps", "640"}, {"--decay-at", "0.5, 0.75"}}));
-  EXPECT_EQ(items(Kind::linear, nothing),
-            (RunFingerprint{{"length in steps", "640"}, {"--final-lr-share", "0"}}));
-  EXPECT_EQ(items(Kind::cosine, [](auto& c) { c.final_lr_share = 0.1; }),
-            (RunFingerprint{{"length in steps", "640"}, {"--final-lr-share", "0.1"}}));
-  EXPECT_EQ(items(Kind::one_cycle, nothing),
-            (RunFingerprint{
-                {"length in steps", "640"}, {"--final-lr-share", "0"}, {"--initial-lr-share", "0.04"}}));
 }
 
 }  // namespace

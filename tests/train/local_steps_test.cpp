@@ -366,7 +366,7 @@ TEST_F(LocalSteps, RefuseALengthThatEndsBetweenAveragings) {
                 "--steps 12 does not end with an averaging of --local-steps 5; give 10 or 15",
                 [&] { start(c); });
   c.local.after_epoch = 1.0;
-  expect_agreed(ErrorKind::usage, "--local-steps 5 from step 9 on (--local-after 1) end behind the last step",
+  expect_agreed(ErrorKind::usage, "--local-steps 5 from step 9 on (--local-after 1) end after the last step",
                 [&] { start(c); });
   c.local.after_epoch = 0.0;
   c.steps = 0;

@@ -300,7 +300,7 @@ TEST_F(Trace, IsRefusedBehindTheEndOfTheRunAndLeftOutBeforeItsStart) {
   TrainConfig c = config();
   c.steps = 6;
   c.trace = {4, 7};
-  expect_agreed(ErrorKind::usage, "--trace 4-7 ends behind the last step of the run, 6", [&] { start(c); });
+  expect_agreed(ErrorKind::usage, "--trace 4-7 ends after the last step of the run, 6", [&] { start(c); });
   c.trace = {};
   run(c);
   c.steps = 8;

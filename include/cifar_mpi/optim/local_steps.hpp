@@ -29,10 +29,7 @@ struct LocalSteps {
 /// Memory and planning grow with the steps of a replay.
 inline constexpr int kMostLocalSteps = 1024;
 
-/// Throws Error{usage} naming the option.
-void check(const LocalSteps& local);
-
-/// The outer step as an optimizer whose gradient is Δ.
+/// The outer step as an optimizer whose gradient is Δ, and as a schedule.
 OptimizerSpec outer_optimizer(const LocalSteps& local);
 ScheduleSpec outer_schedule(const LocalSteps& local);
 

@@ -10,10 +10,6 @@
 /// Optimizers as a user chooses them; step_math.hpp has their formulas.
 namespace cifar_mpi::optim {
 
-/// Throws Error{usage} naming the option when a number is out of range, or belongs to another optimizer and
-/// is not its default.
-void check(const OptimizerSpec& spec);
-
 /// The numbers that an optimizer has, by the names of their options without dashes.
 std::vector<std::pair<std::string, double>> numbers_of(const OptimizerSpec& spec);
 

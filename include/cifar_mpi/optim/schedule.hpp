@@ -38,8 +38,8 @@ struct ScheduleSpec {
 /// Whether the rate of a step depends on the run's length; a run of another length is then another run.
 constexpr bool depends_on_length(ScheduleKind kind) { return kind != ScheduleKind::staircase; }
 
-/// Throws Error{usage} naming the option when a value is out of range, or belongs to another schedule and is
-/// not its default. Does not check the length of the run or what depends on it.
+/// Throws Error{usage} naming the option when the values do not make a schedule: boundaries, or a missing warm-up. The
+/// option's row checks the range of a single value. Does not check the length of the run or what depends on it.
 void check(const ScheduleSpec& spec);
 
 /// Derives a RateRule from a user's settings; T is the number of steps of the run:

@@ -25,10 +25,10 @@ inline constexpr double kLeastBucketMib = 1.0 / 1024;
 inline constexpr double kMostBucketMib = 4096.0;
 /// What `graph_steps` may be: the records of two launches lie on the device.
 inline constexpr int kMostGraphSteps = engine::kRecordRing / 2;
-/// What it is where nobody asks: every other launch ends with the usual log line.
+/// Default: every other launch ends with the usual log line.
 inline constexpr int kUsualGraphSteps = 5;
 
-/// Whether a device that is not taken on trust proves itself first; only: it does nothing else.
+/// Whether a GPU is checked against the CPU before it trains; only: the program does nothing else.
 enum class SelfCheckMode : std::uint8_t { on, off, only };
 constexpr auto names_of(SelfCheckMode) {
   return std::to_array<Name<SelfCheckMode>>(
@@ -52,6 +52,7 @@ struct TrainConfig {
 
   std::string model = "tutorial";
   std::string device = "auto";
+  std::string isa = "auto";  ///< widest instructions of the CPU: a name of cpu::InstructionSet
   SelfCheckMode self_check = SelfCheckMode::on;  ///< of a GPU
   int threads = 0;                               ///< 0: this rank's fair share of its cores
   engine::Precision precision = engine::Precision::automatic;
@@ -130,7 +131,7 @@ struct TrainConfig {
 
 /// The sizes that follow from a configuration, the ranks and the dataset.
 struct Sizes {
-  int workers = 1;     ///< ranks that compute gradients, the first ones; those behind them serve
+  int workers = 1;     ///< ranks that compute gradients, the first ones; those after them serve
   int aggregated = 1;  ///< workers whose gradients make an update
   int parts = 1;       ///< pieces a rank computes its batch in: batches of a step, or micro-shards
   int batch = 0;       ///< samples per worker and step

@@ -1,0 +1,90 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "app/program.hpp"
+#include "app/train_options.hpp"
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::app {
+namespace {
+
+constexpr int kRanks = 4;
+
+data::DatasetInfo some_dataset() {
+  data::DatasetInfo info;
+  info.image = {32, 40, 3};
+  info.label_names = {"cat", "dog", "sea gull"};
+  info.train_count = 51234;
+  info.test_count = 10;
+  return info;
+}
+
+/// What identifies the run of `cifar_mpi_train OPTIONS`.
+RunFingerprint fingerprint_of(const std::string& options) {
+  std::istringstream words("cifar_mpi_train " + options);
+  std::vector<std::string> held(std::istream_iterator<std::string>(words), {});
+  std::vector<char*> argv;
+  for (std::string& word : held) argv.push_back(word.data());
+  CLI::App cli("", "cifar_mpi_train");
+  TrainOptions chosen;
+  chosen.add_to(cli);
+  const auto code = parse(
+      cli, static_cast<int>(argv.size()), argv.data(), [&] { train::check(chosen.config()); },
+      [&] { return recipe_of(chosen.config().model); });
+  if (code) return {{"refused with code", std::to_string(*code)}};
+  const train::TrainConfig config = chosen.config();
+  const data::DatasetInfo info = some_dataset();
+  return train::run_fingerprint(config, train::resolve_sizes(config, kRanks, info), info);
+}
+
+std::string text_of(RunFingerprint::const_iterator begin, RunFingerprint::const_iterator end) {
+  std::string text;
+  for (auto item = begin; item != end; ++item) text += concat(" ", item->first, '=', item->second, " |");
+  return text;
+}
+
+/// `items` as what they share with `plain` at both ends, and what stands between.
+std::string against(const RunFingerprint& plain, const RunFingerprint& items) {
+  const auto front = std::mismatch(plain.begin(), plain.end(), items.begin(), items.end());
+  const auto back = std::mismatch(plain.rbegin(), std::make_reverse_iterator(front.first), items.rbegin(),
+                                  std::make_reverse_iterator(front.second));
+  return concat(front.second - items.begin(), " |", text_of(front.second, back.second.base()), ' ',
+                back.second - items.rbegin());
+}
+
+/// Checkpoints hold these texts, so a change makes runs that exist unresumable. The first line of the file is the
+/// fingerprint of a run without options; each other one has options, " => ", and how theirs differs from it.
+TEST(Fingerprints, StayAsCheckpointsHaveThem) {
+  std::ifstream file(CIFAR_MPI_SOURCE_ROOT "/tests/app/fingerprints.txt");
+  const RunFingerprint plain = fingerprint_of("");
+  std::string line;
+  std::getline(file, line);
+  EXPECT_EQ(text_of(plain.begin(), plain.end()), line);
+  int lines = 0;
+  for (const std::string arrow = " => "; std::getline(file, line); ++lines) {
+    const std::string options = line.substr(0, line.find(arrow));
+    EXPECT_EQ(concat(options, arrow, against(plain, fingerprint_of(options))), line);
+  }
+  EXPECT_GE(lines, 60);
+}
+
+/// What a checkpoint that lacks an item is taken to have.
+TEST(Fingerprints, StandForWhatOldCheckpointsLack) {
+  RunFingerprint found = train::unrecorded_fingerprint();
+  std::sort(found.begin(), found.end());
+  EXPECT_EQ(found, (RunFingerprint{{"--clip-norm", "0"},
+                                   {"--flip", "random"},
+                                   {"--label-smoothing", "0"},
+                                   {"--normalize", "image"},
+                                   {"--optimizer", "sgd"},
+                                   {"--schedule", "staircase"},
+                                   {"--update", "all-reduce or server"},
+                                   {"network input", "24x24"}}));
+}
+
+}  // namespace
+}  // namespace cifar_mpi::app
