@@ -91,7 +91,7 @@ class Help : public CLI::FormatterBase {
     std::string commands;
     for (const CLI::App* part : app->get_subcommands([](const CLI::App*) { return true; })) {
       if (part->get_name().empty()) {
-        text += concat("\n", part->get_group(), ":\n", options_of(*part, part->get_group(), all));
+        text += concat("\n", part->get_description(), ":\n", options_of(*part, "", all));
       } else {
         commands += wrapped("  " + part->get_name(), part->get_description(), 14);
       }
@@ -113,10 +113,11 @@ class Help : public CLI::FormatterBase {
   }
 
  private:
+  /// Those of a group, or of all groups where `group` is empty.
   std::string options_of(const CLI::App& app, const std::string& group, bool all) const {
     std::string text;
     for (const CLI::Option* option : app.get_options()) {
-      if (option->get_group() == group && (all || everyday_.count(option->get_name()) > 0))
+      if ((group.empty() || option->get_group() == group) && (all || everyday_.count(option->get_name()) > 0))
         text += describe(*option);
     }
     return text;

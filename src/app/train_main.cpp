@@ -22,8 +22,8 @@ namespace {
 using namespace cifar_mpi;
 
 constexpr const char* kHelpEnding =
-    R"(The value in brackets holds unless the option is given. With --model or --config,
---help shows the values that these set.
+    R"(The value in brackets holds unless the option is given. With --model or
+--config, --help shows the values that these set.
 
 Examples:
   mpirun -np 2 cifar_mpi_train --epochs 4 --run-dir runs/first
@@ -31,9 +31,9 @@ Examples:
   mpirun -np 8 cifar_mpi_train --global-batch 1024 --lr-scaling sqrt \
     --warmup-epochs 5
 
-Exit codes: 0 done, 2 usage, 3 data, 4 checkpoint, 5 write, 6 device, 7 rank lost
-or no progress, 8 diverged, 9 ranks differ, 10 wrong launcher, 75 stopped on
-request: rerun the same command to resume. 1 is an error of the program.
+Exit codes: 0 done, 1 internal error, 2 usage, 3 data, 4 checkpoint, 5 write,
+6 device, 7 rank lost or no progress, 8 diverged, 9 ranks differ, 10 wrong
+launcher, 75 stopped on request: rerun the same command to resume.
 
 Signals: SIGUSR1 to mpirun, or SIGINT, SIGTERM or SIGHUP to a rank, makes all
 ranks write a checkpoint and exit with code 75. SIGUSR2 traces 10 steps.
