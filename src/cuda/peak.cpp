@@ -106,8 +106,9 @@ engine::RooflineLimits measure_limits(engine::Precision precision) {
       rate_of(1 << 16, 1 << 25, moved, [&](std::int64_t n) {
         const Buffer values = device.allocate(static_cast<std::size_t>(n) * 2 * sizeof(float));
         float* const to = values.as<float>() + n;
-        return time_runs(stream, 0.0,
-                         [&] { add(stream, to, values.as<float>(), nullptr, static_cast<std::size_t>(n)); });
+        return time_runs(stream, 0.0, [&] {
+          add(stream, to, values.as<float>(), nullptr, static_cast<std::size_t>(n), 1.0f, 1.0f);
+        });
       })};
 }
 

@@ -96,7 +96,7 @@ TEST(Recorder, TellsHowLongTheThreadWasOnACoreInATask) {
     for (const double end = steady_seconds() + 0.02; steady_seconds() < end;) {
     }
   };
-  for (const RunnerKind kind : kKinds) {
+  for (const RunnerKind kind : kHostKinds) {
     StepProgram program("p");
     program.run(kCompute, inline_task("computes", {}, {}, compute));
     program.run(kCompute, inline_task("sleeps", {}, {},
