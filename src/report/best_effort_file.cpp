@@ -33,7 +33,7 @@ bool BestEffortFile::write(std::string_view piece) {
 
 void BestEffortFile::warn(const std::string& reason) {
   if (!std::exchange(warned_, true))
-    log_.warn(concat("cannot write ", path_, ": ", reason, "; training goes on, but ", loss_));
+    log_.warn(concat("cannot write ", path_, ": ", reason, "; training continues, but ", loss_));
 }
 
 }  // namespace cifar_mpi::report

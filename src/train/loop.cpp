@@ -454,7 +454,7 @@ void Loop::keep(const run::EvaluationFile& evaluation) {
     run::write_evaluation(*s_.run / "evaluation.h5", evaluation);
   } catch (const Error& error) {
     if (!std::exchange(warned_of_evaluation_, true))
-      view_.warning(concat(error.what(), "; training goes on"));
+      view_.warning(concat(error.what(), "; training continues"));
   }
 }
 

@@ -26,7 +26,7 @@ Summaries::Summaries(SessionState& state, report::TensorBoard& board, std::uint6
   try {
     history_ = report::SummaryHistory::read(file_, completed);
   } catch (const std::exception& error) {
-    s_.log.warn(concat(error.what(), "; training goes on, and replaces it"));
+    s_.log.warn(concat(error.what(), "; training continues and replaces it"));
   }
   history_.lacks(unseen_outputs(s_));
   if (!history_.lacking().empty()) s_.log.info(concat("note: ", history_.lacking()));

@@ -90,7 +90,7 @@ TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {
     }
     return std::string("nothing was thrown");
   };
-  EXPECT_NE(text(4).find("times the ranks that make a step, here 4: give --global-batch 256 to go on"),
+  EXPECT_NE(text(4).find("times the ranks that make a step, here 4: give --global-batch 256 to resume"),
             std::string::npos)
       << text(4);
   EXPECT_NE(text(3).find("use a number of ranks that divides 256 and give --global-batch 256"),

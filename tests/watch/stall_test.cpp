@@ -239,7 +239,7 @@ TEST_F(StallJudgeOfANode, NamesTheCheckThatADeviceHangsIn) {
   ASSERT_TRUE(stall);
   EXPECT_EQ(describe_place(ranks_[1], kTasks), "in check 4 (runners) of the self-check of its device");
   EXPECT_EQ(culprit_text(*stall, {ranks_, 0, "node1", {}, {}}).find("NCCL_SOCKET_IFNAME"), std::string::npos);
-  ranks_[1].step = 7;
+  ranks_[1].step = static_cast<std::uint64_t>(comm::DeviceCheck::all_reduce);
   EXPECT_NE(culprit_text(*stall, {ranks_, 0, "node1", {}, {}})
                 .find(" (all-reduce) of the self-check of its device, where "
                       "the GPUs of all ranks exchange data"),

@@ -9,10 +9,10 @@
 
 namespace cifar_mpi::report {
 
-/// A file that training can do without. Nothing here throws: whatever cannot be written is one warning per file, and training
-/// goes on.
+/// A file that training can do without. Nothing here throws: the first write that fails gives one warning, and training
+/// continues.
 ///
-/// A piece is in the system's hands when `write` returns. A piece that found no room is cut off again, so the file always
+/// A piece is in the system's hands when `write` returns. A piece that did not fit is cut off again, so the file always
 /// ends with a whole one.
 class BestEffortFile {
  public:
