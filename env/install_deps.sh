@@ -1,10 +1,11 @@
 #!/bin/bash
-# install_deps.sh [--check] [--slurm | PACKAGE...]: installs what is missing to build and run cifar_mpi.
+# install_deps.sh [--check] [--slurm | --simgrid | PACKAGE...]: installs what is missing to build and run cifar_mpi.
 #
 # For Debian 12, 13 and Ubuntu 24.04. Needs root or a sudo that asks for no password, and asks nothing itself.
 # When everything is there it touches no network.
 #   --check      only names what is missing; exit status 1 if anything is
 #   --slurm      see to what ctest -L slurm needs besides; nothing of it is configured for this machine
+#   --simgrid    see to what the comparison with simulated ranks (tests/simgrid) needs besides
 #   PACKAGE...   see to these packages instead of the project's list
 # Exit status: 0 all there, 1 something missing (--check), 2 usage, 69 cannot install here.
 set -euo pipefail
@@ -39,6 +40,7 @@ while [[ ${1-} == -* ]]; do case $1 in
   -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
   --check) check_only=1; shift ;;
   --slurm) list=$slurm_list; shift ;;
+  --simgrid) list='libsimgrid-dev   SimGrid: smpirun and its MPI'; shift ;;
   *) echo "install_deps: unknown option '$1'; see --help" >&2; exit 2 ;;
 esac; done
 [ $# = 0 ] || list=$(printf '%s\n' "$@")

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cifar_mpi/base/directory.hpp"
@@ -46,8 +47,8 @@ struct Run {
 /// Throws Error{checkpoint} when `dir` is no run directory: no folder, or nothing in it that a run leaves.
 Run load_run(const std::string& dir);
 
-/// The timeline of a run that others are compared with. Throws Error{checkpoint} when there is none that can be read.
-report::Timeline load_baseline(const std::string& dir);
+/// Throws Error{checkpoint} when there is none that can be read; `without_it` is what is then impossible.
+report::Timeline load_timeline(const std::string& dir, std::string_view without_it);
 
 /// Gives each run the end of its path that tells it from the others.
 void name_runs(std::vector<Run>& runs);

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/forecast/forecast.hpp"
 
 /// What a run directory tells people: a few lines of text, and a page that a browser opens without a network.
 namespace cifar_mpi::page {
@@ -13,6 +15,7 @@ struct ReportRequest {
   std::string html;                   ///< the page; empty: RUN_DIR/report.html of the first
   std::string
       baseline;  ///< a run with fewer ranks, with which the scaling of computation is compared; empty: none
+  std::optional<forecast::Request> forecast;  ///< of the first run on more ranks
 };
 
 /// Tells `log` how the runs stand, then writes the page, whole or not at all. A run may be going on. Files in a run
