@@ -73,13 +73,13 @@ class Recorder {
 /// The ranks, each somewhere in its step.
 class Replay {
  public:
-  Replay(const Recording& recording, int ranks, double batch)
+  Replay(const Recording& recording, std::size_t ranks, double batch)
       : recording_(recording),
         batch_(batch),
-        steps_(static_cast<std::size_t>(ranks)),
-        now_(steps_.size(), 0.0),
-        at_(steps_.size(), 0),
-        ends_(recording.collectives.size(), now_) {}
+        steps_(ranks),
+        now_(ranks),
+        at_(ranks),
+        ends_(recording.collectives.size(), std::vector<double>(ranks)) {}
 
   void run(int step, const Collectives& collectives) {
     for (std::size_t r = 0; r < steps_.size(); ++r) {
@@ -146,7 +146,7 @@ Recording record_of(const report::Timeline& timeline) {
 
 double step_seconds(const Recording& recording, int ranks, double batch, int steps,
                     const Collectives& collectives) {
-  Replay replay(recording, ranks, batch);
+  Replay replay(recording, static_cast<std::size_t>(ranks), batch);
   for (int step = 0; step < steps; ++step) replay.run(step, collectives);
   return replay.latest() / steps;
 }
