@@ -22,13 +22,14 @@ int main(int argc, char** argv) {
   std::string link, links;
   std::vector<int> ranks;
   auto* const forecast =
-      cli.add_option("--forecast", ranks, "Forecast the first run on so many ranks: 16,256,4096")
+      cli.add_option("--forecast", ranks, "Numbers of ranks to forecast the first run on: 16,256")
           ->delimiter(',')
           ->check(app::number(1, forecast::kMostRanks));
   auto* const link_option =
-      cli.add_option("--link", link, "Latency and bandwidth of a node's link: 20us,10gbit")->needs(forecast);
+      cli.add_option("--link", link, "Latency and bandwidth between nodes: 20us,10gbit")->needs(forecast);
   auto* const links_option =
-      cli.add_option("--links", links, "Links that cifar_mpi_bench links --json measured")->needs(forecast);
+      cli.add_option("--links", links, "File of cifar_mpi_bench links --json, instead of --link")
+          ->needs(forecast);
   link_option->excludes(links_option);
   app::add_help(cli,
                 "Examples:\n  cifar_mpi_report runs/tutorial\n"
@@ -37,7 +38,7 @@ int main(int argc, char** argv) {
         if (ranks.empty()) return;
         if (link.empty() && links.empty())
           throw Error(ErrorKind::usage,
-                      "--forecast needs the links between nodes: --link 20us,10gbit, or --links FILE");
+                      "--forecast needs the speed of the links: add --link 20us,10gbit or --links FILE");
         request.forecast = {ranks, links.empty() ? forecast::parse_links(link) : forecast::read_links(links)};
       })) {
     return *code;

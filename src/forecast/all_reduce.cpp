@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kFloat = sizeof(float);
 
-/// What a message costs on its way.
+/// The cost of a message.
 struct Edge {
   double takes = 0.0;     ///< from its start to its arrival
   double occupies = 0.0;  ///< before the sender's next message can start
@@ -28,8 +28,8 @@ double add_s(const Cluster& cluster, double floats) {
   return 3.0 * kFloat * floats / cluster.links.memory_bytes_per_s;
 }
 
-/// Places 0, 1, … of a ring; place i sends over edges[i] to place i + 1. One message per chunk of a piece and round,
-/// which a place sends as soon as the one before it in the same chunk is there and added, and its link is free.
+/// Places 0, 1, … of a ring; place i sends over edges[i] to place i + 1. A place sends one message per chunk and round:
+/// as soon as it has added the chunk that arrived in the round before, and its link is free.
 void ring(const std::vector<Edge>& edges, std::size_t chunks, double chunk_add_s, std::vector<double>& when) {
   const std::size_t places = when.size();
   if (places < 2) return;
@@ -66,7 +66,8 @@ void ring_of_ranks(double floats, double float_bytes, const Cluster& cluster, st
   ring(edges, chunks, add_s(cluster, chunk), when);
 }
 
-/// Each rank of a node adds a slice of all its arrays, sums that around a ring of nodes, and writes it to all of them.
+/// Each rank of a node adds one slice of the node's arrays, sums it around a ring of nodes, and writes it to all arrays of the
+/// node.
 void two_level(double floats, double float_bytes, const Cluster& cluster, std::vector<double>& when) {
   const auto per_node = static_cast<std::size_t>(cluster.per_node);
   const int owners = cluster.owners();
@@ -84,7 +85,7 @@ void two_level(double floats, double float_bytes, const Cluster& cluster, std::v
   for (std::size_t r = 0; r < when.size(); ++r) when[r] = nodes[r / per_node] + (shares ? memory_s : 0.0);
 }
 
-/// Both ranks of each pair have the other's array, and the sum, when the exchange is over.
+/// In each exchange, both ranks of a pair receive the other's array and add it.
 class Doubling {
  public:
   Doubling(double floats, double float_bytes, const Cluster& cluster, std::vector<double>& when)
@@ -104,7 +105,7 @@ class Doubling {
   std::size_t rank_of(std::size_t part) const { return part < pairs_ ? 2 * part : part + pairs_; }
   std::size_t node_of(std::size_t rank) const { return rank / static_cast<std::size_t>(cluster_.per_node); }
 
-  /// From or to the odd rank of a pair.
+  /// Seconds of a message from or to the odd rank of a pair.
   double one_way_s(std::size_t even) const {
     return edge(cluster_, bytes_, node_of(even) == node_of(even + 1) ? 0 : 1).takes;
   }

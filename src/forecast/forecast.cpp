@@ -19,12 +19,12 @@
 namespace cifar_mpi::forecast {
 namespace {
 
-/// Twice the ranks must make a step this much faster to pay.
+/// Doubling the ranks pays if it makes a step this much faster.
 constexpr double kPays = 1.2;
-/// A loss of less of a step is not a limit.
+/// A loss below this share of a step is not a limit.
 constexpr double kMatters = 0.03;
 
-/// What limits a step, with its seconds.
+/// A limit of a step, and the seconds it costs.
 struct Limit {
   std::string_view name;
   double seconds = 0.0;
@@ -33,11 +33,11 @@ struct Limit {
 struct Row {
   int ranks = 1;
   double step_s = 0.0;
-  double efficiency = 0.0;  ///< work that one rank would need for the batch, over ranks times step
+  double efficiency = 0.0;  ///< time of one rank for the whole batch, over ranks times step
   Limit limit;
 };
 
-/// The busiest recorded node's.
+/// Of the largest recorded node.
 int ranks_per_node(const report::Timeline& timeline) {
   std::map<std::string, int> counts;
   int most = 1;
@@ -82,7 +82,7 @@ Forecaster::Forecaster(const report::Timeline& timeline, const Links& links)
       per_node_(ranks_per_node(timeline)),
       float_bytes_(timeline.wire == to_string(comm::Wire::fp32) ? 4.0 : 2.0) {}
 
-/// Few steps of many ranks: the spread over ranks is then that of many steps.
+/// Many ranks need few steps: the variation over ranks is as large as over many steps.
 int steps_of(const Cluster& cluster) { return cluster.ranks <= 1024 ? 10 : 2; }
 
 double Forecaster::step(const Cluster& cluster, double batch, const std::vector<Pattern>& patterns) const {
@@ -108,7 +108,7 @@ Pattern Forecaster::best(const Cluster& cluster, std::size_t bucket) const {
   return found->second;
 }
 
-/// What the program would take on these ranks; the best of all for collectives whose messages are not ours.
+/// The pattern that the program would use on these ranks; the fastest one for collectives of MPI and NCCL.
 Pattern Forecaster::chosen(const Cluster& cluster, std::size_t bucket) const {
   std::string_view collective = timeline_.collective;
   if (collective.starts_with("auto")) {
@@ -161,7 +161,7 @@ std::string Forecaster::name(const Cluster& cluster, const std::vector<Pattern>&
 
 std::string Forecaster::head() const {
   return fmt::format("{:>8} {:>8} {:>10} {:>11} {:>11}  {:<34} {}", "ranks", "nodes", "step, ms",
-                     "efficiency", "images/s", "limited first by", "best all-reduce of each bucket");
+                     "efficiency", "images/s", "main limit", "fastest all-reduce for each bucket");
 }
 
 std::string Forecaster::line(int ranks) const {
@@ -190,22 +190,21 @@ std::string Forecaster::fixed_batch() const {
     const double faster = last.step_s / next.step_s;
     if (faster < kPays) {
       return fmt::format(
-          "with a fixed global batch of {:.0f} images more than {} ranks (step {:.2f} ms, efficiency {:.2f}) "
-          "do not "
-          "pay: {} would be {:.2f} times as fast, limited first by {}, {:.2f} of {:.2f} ms; beyond that use "
-          "a larger "
-          "batch, as in the table, or several independent runs, which exchange nothing",
+          "with a fixed global batch of {:.0f} images, more than {} ranks (step {:.2f} ms, efficiency "
+          "{:.2f}) "
+          "do not pay: {} ranks would be {:.2f} times as fast; the main limit is {}, {:.2f} of {:.2f} ms; to "
+          "use "
+          "more ranks, use a larger batch, as in the table, or several independent runs",
           images, last.ranks, 1e3 * last.step_s, last.efficiency, ranks, faster, next.limit.name,
           1e3 * next.limit.seconds, 1e3 * next.step_s);
     }
     last = next;
   }
   return fmt::format(
-      "with a fixed global batch of {:.0f} images ranks pay up to {} (step {:.2f} ms, efficiency {:.2f}), "
-      "where doubling "
-      "them leaves less than an image per rank; beyond that use a larger batch, as in the table, or several "
-      "independent "
-      "runs, which exchange nothing",
+      "with a fixed global batch of {:.0f} images, up to {} ranks pay (step {:.2f} ms, efficiency {:.2f}); "
+      "doubling them again would leave less than one image per rank; to use more ranks, use a larger batch, "
+      "as in "
+      "the table, or several independent runs",
       images, last.ranks, 1e3 * last.step_s, last.efficiency);
 }
 
@@ -216,12 +215,11 @@ std::string Forecaster::fixed_batch() const {
 }  // namespace
 
 std::vector<std::string> forecast(const report::Timeline& timeline, const Request& request) {
-  if (is_served(timeline))
-    refuse("parameter servers made its updates; record a run with --update all-reduce");
+  if (is_served(timeline)) refuse("it used parameter servers; record a run with --update all-reduce");
   if (report::collectives_of(timeline).empty())
     refuse("it recorded no all-reduces; record a run on at least two ranks");
   if (report::sampled_steps(timeline).steps.empty())
-    refuse("no recorded step has all ranks; let it run for longer");
+    refuse("no step was recorded on all ranks; record a run with more steps");
   const Forecaster forecaster(timeline, request.links);
   std::vector<std::string> lines{
       concat("forecast from the steps recorded on ", timeline.hosts.size(),

@@ -20,7 +20,7 @@ using Unit = std::pair<std::string_view, double>;
 constexpr std::array kTimes = {Unit{"ns", 1e-9}, Unit{"us", 1e-6}, Unit{"ms", 1e-3}, Unit{"s", 1.0}};
 constexpr std::array kSpeeds = {Unit{"kbit", 125.0}, Unit{"mbit", 125e3}, Unit{"gbit", 125e6}};
 
-/// NaN when it is no number with one of the units.
+/// NaN if `text` is not a number with one of the units.
 template <class Units>
 double read_quantity(std::string_view text, const Units& units) {
   double value = 0.0;
@@ -73,10 +73,10 @@ Links parse_links(const std::string& text) {
   const double bytes_per_s = words.size() > 1 ? read_quantity(words[1], kSpeeds) : 0.0;
   const double message_s = words.size() > 2 ? read_quantity(words[2], kTimes) : 0.0;
   if (!(latency_s >= 0.0) || !positive(bytes_per_s) || !(message_s >= 0.0) || words.size() > 3)
-    throw Error(ErrorKind::usage, concat("--link is a latency and a bandwidth above zero, such as "
-                                         "20us,10gbit, and if you like what each end "
-                                         "spends on a message, such as 20us,10gbit,1us; not '",
-                                         text, "'"));
+    throw Error(ErrorKind::usage,
+                concat("--link takes a latency and a bandwidth above zero, as in 20us,10gbit, and optionally "
+                       "the time that each end spends on a message, as in 20us,10gbit,1us; not '",
+                       text, "'"));
   return {.message = {{0.0, latency_s + 2.0 * message_s}}, .bytes_per_s = bytes_per_s};
 }
 
@@ -86,11 +86,11 @@ Links read_links(const std::string& path) {
                                          "; write it with cifar_mpi_bench links --json on the cluster"));
   };
   const auto file = read_small_file(DirectoryEntry(path), 1 << 20);
-  if (!file || !file->readable) refuse("there is no such file of at most 1 MiB");
+  if (!file || !file->readable) refuse("no such file, or it is larger than 1 MiB");
   report::JsonObject object;
   if (const std::string problem = object.parse(file->content); !problem.empty()) refuse(problem);
   if (object.text("format") != "cifar_mpi links" || object.number("version") != 1.0)
-    refuse("it is not a file of links of version 1");
+    refuse("not a file of links in format version 1");
   Links links{.message = {},
               .bytes_per_s = 125e6 * object.number("bandwidth_gbit_s"),
               .memory_bytes_per_s = 1e9 * object.number("memory_gb_s")};
@@ -101,7 +101,7 @@ Links read_links(const std::string& path) {
     links.message.emplace_back(bytes[i], 1e-6 * us[i]);
   }
   if (!good || !positive(links.bytes_per_s) || !positive(links.memory_bytes_per_s))
-    refuse("its messages do not ascend, or a time or a bandwidth is not above zero");
+    refuse("message lengths do not ascend, or a time or a bandwidth is not above zero");
   return links;
 }
 

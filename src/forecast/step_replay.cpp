@@ -12,7 +12,7 @@ using Kind = RecordedStep::Kind;
 using report::Section;
 using report::Stretch;
 
-/// Turns the stretches of ranks into actions.
+/// Turns the recorded stretches of a rank into actions.
 class Recorder {
  public:
   explicit Recorder(const report::Timeline& timeline)
@@ -39,7 +39,7 @@ class Recorder {
   }
 
  private:
-  /// The collectives, in order, whose work is done.
+  /// Adds the next collectives whose inputs are complete.
   void add_ready(const std::vector<int>& left, RecordedStep& step) {
     for (; next_ < order_.size(); ++next_) {
       for (const std::int32_t work : report::predecessors(timeline_, order_[next_].task, false))
@@ -70,7 +70,7 @@ class Recorder {
   std::size_t next_ = 0;
 };
 
-/// The ranks, each somewhere in its step.
+/// Simulated ranks, each with its own clock and position in its step.
 class Replay {
  public:
   Replay(const Recording& recording, std::size_t ranks, double batch)
@@ -104,7 +104,7 @@ class Replay {
   double latest() const { return *std::max_element(now_.begin(), now_.end()); }
 
  private:
-  /// Until the rank is ready for collective `until`, or through.
+  /// Runs a rank until it is ready for collective `until`, or to the end of its step.
   void advance(std::size_t rank, std::size_t until) {
     const auto& actions = steps_[rank]->actions;
     for (std::size_t& at = at_[rank]; at < actions.size();) {
@@ -118,10 +118,10 @@ class Replay {
 
   const Recording& recording_;
   double batch_;
-  std::vector<const RecordedStep*> steps_;  ///< by rank: what it repeats
-  std::vector<double> now_;                 ///< by rank
-  std::vector<std::size_t> at_;             ///< by rank: the action to do
-  std::vector<std::vector<double>> ends_;   ///< by collective and rank
+  std::vector<const RecordedStep*> steps_;  ///< by rank: the recorded step that it repeats
+  std::vector<double> now_;                 ///< by rank: its clock in seconds
+  std::vector<std::size_t> at_;             ///< by rank: its next action
+  std::vector<std::vector<double>> ends_;   ///< by collective and rank: seconds
 };
 
 }  // namespace

@@ -9,14 +9,14 @@
 
 namespace cifar_mpi::forecast {
 
-/// What a rank did in a recorded step: work, and where it meets the collectives of the step.
+/// The work of a rank in a recorded step, and the points where it is ready for a collective or waits for one.
 struct RecordedStep {
   enum class Kind : std::uint8_t { work, ready, wait };
   struct Action {
     Kind kind = Kind::work;
-    std::size_t collective = 0;  ///< of `ready` and `wait`: which of the step's, in the order of their lane
-    double fixed_s = 0.0;        ///< of `work`: the same for any batch,
-    double batch_s = 0.0;        ///< and in proportion to the batch
+    std::size_t collective = 0;  ///< of `ready` and `wait`: index in the order of the lane
+    double fixed_s = 0.0;        ///< of `work`: does not depend on the batch
+    double batch_s = 0.0;        ///< of `work`: proportional to the batch
   };
   std::vector<Action> actions;
 };
@@ -24,14 +24,14 @@ struct RecordedStep {
 struct Recording {
   std::vector<RecordedStep> steps;  ///< of each rank in each complete step
   std::vector<report::CollectiveOrder> collectives;
-  double fixed_s = 0.0, batch_s = 0.0;  ///< work of the mean rank in a step
+  double fixed_s = 0.0, batch_s = 0.0;  ///< mean work of a rank in a step
 };
 Recording record_of(const report::Timeline& timeline);
 
-/// Runs collective `index`: `when` is when each rank is ready for it, and becomes when it ends there.
+/// Runs collective `index`; `when` has the time at which each rank is ready for it, and then the time at which it ends there.
 using Collectives = std::function<void(std::size_t index, std::vector<double>& when)>;
 
-/// Seconds per step over `steps` steps of `ranks` ranks, whose batch is `batch` times the recorded one.
+/// Mean seconds of a step over `steps` steps on `ranks` ranks, with `batch` times the recorded batch per rank.
 double step_seconds(const Recording& recording, int ranks, double batch, int steps,
                     const Collectives& collectives);
 

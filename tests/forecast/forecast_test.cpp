@@ -18,7 +18,7 @@ using report::made::Line;
 
 constexpr double kLatency = 1e-4, kSpeed = 1e9;
 
-/// 1e-4 s and 1 GB/s, with memory that takes no time.
+/// Links of 1e-4 s and 1 GB/s; memory takes no time.
 Links links() { return {.message = {{0.0, kLatency}}, .bytes_per_s = kSpeed, .memory_bytes_per_s = 1e18}; }
 Cluster cluster(int ranks, int per_node = 1) { return {links(), ranks, per_node}; }
 
@@ -33,20 +33,20 @@ TEST(ForecastAllReduce, TakesAsLongAsTheFormulasOfItsPatterns) {
     EXPECT_NEAR(seconds(Pattern::ring, kBytes, cluster(ranks)), rounds * (kLatency + kAll / ranks), 1e-9);
   }
   EXPECT_NEAR(seconds(Pattern::doubling, kBytes, cluster(64)), 6 * (kLatency + kAll), 1e-9);
-  // 13 ranks: 8 parts, of which five are pairs
+  // 13 ranks: 8 parts, five of them pairs
   EXPECT_NEAR(seconds(Pattern::doubling, kBytes, cluster(13)), 5 * (kLatency + kAll), 1e-9);
-  // four ranks of a node share its link, and each has a quarter of the array
+  // the four ranks of a node share its link, and each sums a quarter of the array
   EXPECT_NEAR(seconds(Pattern::two_level, kBytes, cluster(64, 4)), 30 * (kLatency + kAll / 16), 1e-9);
   EXPECT_NEAR(seconds(Pattern::doubling, kBytes, cluster(16, 4)), 2 * (kLatency + 4 * kAll), 1e-9);
 }
 
-TEST(ForecastAllReduce, CutsLongPiecesIntoChunksThatFollowEachOther) {
-  // 32 MB on 2 ranks: pieces of 16 MB in 7 chunks; a chunk is sent on while the next arrives
+TEST(ForecastAllReduce, PipelinesTheChunksOfLongPieces) {
+  // 32 MB on 2 ranks: pieces of 16 MB in 7 chunks; a rank sends a chunk while the next arrives
   constexpr double kBytes = 32e6, kChunk = 16e6 / 7 / kSpeed;
   EXPECT_NEAR(seconds(Pattern::ring, kBytes, cluster(2)), 2 * 7 * kChunk + kLatency, kLatency);
 }
 
-TEST(ForecastAllReduce, EndsNowhereBeforeTheLastRankIsReady) {
+TEST(ForecastAllReduce, EndsOnNoRankBeforeTheLastIsReady) {
   for (const auto& [_, pattern] : names_of(Pattern{})) {
     std::vector<double> when(12, 0.0);
     when[7] = 1.0;
@@ -55,11 +55,11 @@ TEST(ForecastAllReduce, EndsNowhereBeforeTheLastRankIsReady) {
   }
 }
 
-TEST(ForecastAllReduce, OfTenThousandRanksTakesSecondsToReplay) {
+TEST(ForecastAllReduce, ReplaysTenThousandRanksInSeconds) {
   EXPECT_GT(seconds(Pattern::ring, 4e6, cluster(10000)), 19998 * kLatency);
 }
 
-/// Two ranks whose backward of bucket 1 takes `slow_ms` and `fast_ms`.
+/// A timeline of two ranks; the backward pass of bucket 1 takes `slow_ms` and `fast_ms`.
 report::Timeline two_ranks(double slow_ms, double fast_ms) {
   using namespace report::made;
   const auto line = [](double ms) {
@@ -69,7 +69,7 @@ report::Timeline two_ranks(double slow_ms, double fast_ms) {
   return timeline({{line(slow_ms), line(fast_ms)}, {line(slow_ms), line(fast_ms)}}, true);
 }
 
-TEST(Forecast, HidesABucketBesideBackwardAndWaitsForTheLast) {
+TEST(Forecast, OverlapsABucketWithBackwardAndWaitsForTheLast) {
   const report::Timeline timeline = two_ranks(5.0, 5.0);
   const Recording recording = record_of(timeline);
   const auto lasts = [](double first_s, double second_s) {
@@ -85,14 +85,14 @@ TEST(Forecast, HidesABucketBesideBackwardAndWaitsForTheLast) {
 
 double step_ms(const std::string& line) { return std::stod(line.substr(18, 10)); }
 
-TEST(Forecast, WaitsForTheSlowestRankOfManyAndSaysSo) {
+TEST(Forecast, NamesTheSlowestRankAsTheLimit) {
   const auto even = forecast(two_ranks(5.0, 5.0), {{16}, parse_links("0ns,10000gbit")});
   const auto uneven = forecast(two_ranks(20.0, 5.0), {{16}, parse_links("0ns,10000gbit")});
   EXPECT_NEAR(step_ms(uneven[2]) - step_ms(even[2]), 15.0, 0.1) << uneven[2];
   EXPECT_NE(uneven[2].find("the slowest rank"), std::string::npos) << uneven[2];
 }
 
-TEST(Forecast, NamesWhatTheLinksLackAndTheBestAllReduce) {
+TEST(Forecast, NamesTheLimitOfTheLinksAndTheFastestAllReduce) {
   const report::Timeline timeline = two_ranks(5.0, 5.0);
   const auto slow = forecast(timeline, {{64}, parse_links("1us,100mbit")});
   EXPECT_NE(slow[2].find("bandwidth of the links"), std::string::npos) << slow[2];
@@ -105,11 +105,11 @@ TEST(Forecast, NamesWhatTheLinksLackAndTheBestAllReduce) {
   EXPECT_NE(fast[2].find("computation"), std::string::npos) << fast[2];
 }
 
-TEST(Forecast, SaysFromWhereMoreRanksDoNotPay) {
+TEST(Forecast, GivesTheNumberOfRanksAboveWhichMoreDoNotPay) {
   const auto slow = forecast(two_ranks(5.0, 5.0), {{4}, parse_links("2ms,10gbit")});
-  EXPECT_NE(slow.back().find("256 images more than 2 ranks"), std::string::npos) << slow.back();
+  EXPECT_NE(slow.back().find("256 images, more than 2 ranks"), std::string::npos) << slow.back();
   const auto fast = forecast(two_ranks(5.0, 5.0), {{4}, parse_links("0ns,10000gbit")});
-  EXPECT_NE(fast.back().find("256 images more than 16 ranks"), std::string::npos) << fast.back();
+  EXPECT_NE(fast.back().find("256 images, more than 16 ranks"), std::string::npos) << fast.back();
   EXPECT_NE(fast.back().find("work that does not shrink"), std::string::npos) << fast.back();
 }
 
@@ -131,7 +131,7 @@ TEST(Forecast, RefusesARunWithoutAllReduces) {
   EXPECT_NE(refusal([&] { forecast(alone, {{4}, links()}); }).find("at least two ranks"), std::string::npos);
 }
 
-TEST(Links, AreReadFromAWordAndRefusedInASentence) {
+TEST(Links, AreReadFromTheCommandLine) {
   const Links read = parse_links("20us,10gbit,1us");
   EXPECT_DOUBLE_EQ(read.seconds(1.25e9, 1), 1.0 + 22e-6);
   EXPECT_DOUBLE_EQ(read.seconds(1.25e9, 3), 3.0 + 22e-6);

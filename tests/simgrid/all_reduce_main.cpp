@@ -10,18 +10,18 @@
 #include "cifar_mpi/comm/world.hpp"
 
 /// Runs an all-reduce of src/comm on simulated ranks: all_reduce_main COLLECTIVE BYTES WIRE. Rank 0 prints the simulated
-/// seconds of one sum that all ranks begin at once, and how many elements are wrong on any rank.
+/// seconds of one sum that all ranks begin at once, and the largest number of wrong elements on any rank.
 ///
-/// The sources are those of the program. Only waiting differs: a simulated rank that polled would be asked again and
-/// again in no simulated time, so MPI_Test, which the linker redirects to here, notes what is not done, and `wait` blocks
-/// until one of that is.
+/// The sources are those of the program. Only waiting differs: polling takes no simulated time, so a rank that polls would
+/// never end. The linker therefore redirects MPI_Test to this file, which collects unfinished requests, and `wait` blocks
+/// until one of them is finished.
 namespace {
 
-std::vector<MPI_Request*> g_unfinished;  // of this rank: each has its own globals
+std::vector<MPI_Request*> g_unfinished;  // of this rank: smpirun gives each rank its own globals
 
 void wait() {
   int done = MPI_UNDEFINED;
-  if (g_unfinished.size() == 1) {  // MPI_Waitany does not know the library's own all-reduces
+  if (g_unfinished.size() == 1) {  // MPI_Waitany does not handle requests of MPI_Iallreduce
     MPI_Wait(g_unfinished.front(), MPI_STATUS_IGNORE);
     return;
   }
@@ -29,7 +29,7 @@ void wait() {
   for (MPI_Request* const request : g_unfinished) requests.push_back(*request);
   MPI_Waitany(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUS_IGNORE);
   if (done == MPI_UNDEFINED) {
-    usleep(1);  // for other ranks of the node, in shared memory
+    usleep(1);  // the rank waits for shared memory, not for a message
   } else {
     *g_unfinished[static_cast<std::size_t>(done)] = requests[static_cast<std::size_t>(done)];
   }
@@ -41,7 +41,7 @@ void sum(const cifar_mpi::engine::Task& task) {
   for (task.start(lane); !task.poll(); g_unfinished.clear()) wait();
 }
 
-/// From -1 to 1, so that sums are exact in any order, also in bf16 up to 256 ranks.
+/// -1, 0 or 1, so that sums are exact in any order, in bf16 for up to 256 ranks.
 float value(int rank, std::size_t i) {
   return static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 11) % 3) - 1.0f;
 }
@@ -50,7 +50,7 @@ float value(int rank, std::size_t i) {
 
 extern "C" int __real_MPI_Test(MPI_Request* request, int* done, MPI_Status* status);
 extern "C" int __wrap_MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
-  *done = 1;  // which SMPI leaves as it is when there is no request
+  *done = 1;  // SMPI does not set it if there is no request
   const int result = __real_MPI_Test(request, done, status);
   if (*done == 0) g_unfinished.push_back(request);
   return result;
@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
     for (int run = 0; run < 2; ++run) {
       for (std::size_t i = 0; i < floats; ++i) data[i] = value(world.rank(), i);
       world.barrier();
-      begin = MPI_Wtime();  // the simulation's clock is the same everywhere
+      begin = MPI_Wtime();  // all ranks read the same simulated clock
       sum(task);
       end = MPI_Wtime();
     }

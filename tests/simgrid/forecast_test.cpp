@@ -9,8 +9,8 @@
 #include "cifar_mpi/base/text.hpp"
 #include "forecast/all_reduce.hpp"
 
-/// The program's all-reduces on ranks that SimGrid simulates, against the forecast of them. CIFAR_MPI_SIMGRID_SIZES=all
-/// runs up to 256 ranks, for the table in src/forecast/README.md.
+/// Compares the forecast of the all-reduces with SimGrid, which simulates ranks that run them. CIFAR_MPI_SIMGRID_SIZES=all
+/// uses up to 256 ranks, for the table in src/forecast/README.md.
 namespace cifar_mpi::forecast {
 namespace {
 
@@ -29,7 +29,7 @@ struct Simulated {
   double wrong = -1.0;
 };
 
-/// A switch without limits joins nodes whose links carry both directions at once; ranks add in no time.
+/// The switch has no limits, the links of the nodes carry both directions at once, and additions take no time.
 Simulated simulate(const Case& c) {
   const TempDir dir;
   const int nodes = (c.ranks + c.per_node - 1) / c.per_node;
