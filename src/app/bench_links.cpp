@@ -30,24 +30,24 @@ void write_json(const std::string& path, const comm::LinkBenchmark& links) {
 }  // namespace
 
 void add_links(CLI::App& app, LinksOptions& options) {
-  app.add_option("--seconds", options.seconds, "Per length of messages, about")
+  app.add_option("--seconds", options.seconds, "Measuring time for each length of messages")
       ->check(number(0.001, 3600.0))
       ->capture_default_str();
-  app.add_option("--json", options.json, "Also write this file, for cifar_mpi_report --links")
+  app.add_option("--json", options.json, "Also write the file for cifar_mpi_report --links")
       ->check(not_empty());
 }
 
 int bench_links(const LinksOptions& options, comm::World& world) {
-  world.together([&] {  // found before anything is measured
+  world.together([&] {  // before the measurement
     if (world.rank() == 0 && !options.json.empty()) require_writable(options.json);
   });
   const comm::LinkBenchmark links = comm::benchmark_links(options.seconds, world);
   const Log log(world.rank());
-  log.info(concat("messages around a ring of ", links.nodes, " nodes, all links at once; medians"));
+  log.info(concat("messages around a ring of ", links.nodes, " nodes, on all links at once (median)"));
   log.info("     bytes          us");
   for (const auto& [bytes, seconds] : links.message)
     log.info(fmt::format("{:10} {:11.2f}", bytes, 1e6 * seconds));
-  log.info(fmt::format("bandwidth {:.2f} Gbit/s each way; memory {:.1f} GB/s on each rank",
+  log.info(fmt::format("bandwidth {:.2f} Gbit/s in each direction; memory {:.1f} GB/s for each rank",
                        8e-9 * links.bytes_per_s, 1e-9 * links.memory_bytes_per_s));
   world.together([&] {
     if (world.rank() == 0 && !options.json.empty()) write_json(options.json, links);

@@ -207,7 +207,7 @@ int main(int argc, char** argv) {
   app::add_all_reduce(*all_reduce_command, all_reduce);
   app::LinksOptions links;
   CLI::App* const links_command =
-      cli.add_subcommand("links", "Messages between nodes: time by length, and bandwidth");
+      cli.add_subcommand("links", "Messages between nodes: time by length, bandwidth");
   app::add_links(*links_command, links);
   app::WaysOptions ways;
   CLI::App* const ways_command = cli.add_subcommand(

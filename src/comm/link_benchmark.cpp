@@ -19,7 +19,7 @@ constexpr std::size_t kLengths[] = {4, 4 << 10, 32 << 10, 64 << 10, 128 << 10, 5
 
 double slowest(double mine, const World& world) { return std::ranges::max(world.gather(mine)); }
 
-/// Seconds of a round; ranks without a place on the ring only wait.
+/// Seconds of a round on the slowest rank; ranks outside the ring only wait.
 double time_rounds(const Neighbours& ring, std::size_t bytes, int rounds, const World& world) {
   std::vector<std::byte> out(bytes), in(bytes);
   world.barrier();
@@ -34,13 +34,17 @@ double time_rounds(const Neighbours& ring, std::size_t bytes, int rounds, const 
 }
 
 double median_round(const Neighbours& ring, std::size_t bytes, double seconds, const World& world) {
-  constexpr int kRuns = 9;
-  const double once = time_rounds(ring, bytes, 3, world);  // connections and caches warm up
-  const int rounds = static_cast<int>(std::clamp(seconds / kRuns / once, 5.0, 1000.0));
+  constexpr std::size_t kFewestRuns = 3, kMostRuns = 9;
+  const double once = time_rounds(ring, bytes, 2, world);  // also opens connections and warms the caches
+  const int rounds = static_cast<int>(std::clamp(seconds / kMostRuns / once, 1.0, 1000.0));
   std::vector<double> times;
-  for (int run = 0; run < kRuns; ++run) times.push_back(time_rounds(ring, bytes, rounds, world));
+  double spent = 0.0;  // the same on all ranks, so that all measure as often
+  while (times.size() < kFewestRuns || (times.size() < kMostRuns && spent < seconds)) {
+    times.push_back(time_rounds(ring, bytes, rounds, world));
+    spent += rounds * times.back();
+  }
   std::ranges::sort(times);
-  return times[kRuns / 2];
+  return times[times.size() / 2];
 }
 
 double measure_memory(const World& world) {
@@ -59,8 +63,9 @@ LinkBenchmark benchmark_links(double seconds, const World& world) {
   const Nodes nodes = nodes_of(world);
   std::optional<Error> problem;
   if (nodes.count() < 2)
-    problem.emplace(ErrorKind::usage,
-                    "all ranks are on one node, which has no links to others; start at least two nodes");
+    problem.emplace(
+        ErrorKind::usage,
+        "links are measured between nodes, and all ranks are on one node; start ranks on at least two nodes");
   world.agree(problem);
   const auto own = nodes.of_rank.begin() + world.rank();
   const bool first = std::find(nodes.of_rank.begin(), own, *own) == own;
@@ -69,7 +74,7 @@ LinkBenchmark benchmark_links(double seconds, const World& world) {
   LinkBenchmark result{.nodes = nodes.count(), .message = {}};
   for (const std::size_t bytes : kLengths)
     result.message.emplace_back(bytes, median_round(ring, bytes, seconds, world));
-  const auto& [shorter, shorter_s] = *(result.message.end() - 2);
+  const auto& [shorter, shorter_s] = result.message.front();
   const auto& [longer, longer_s] = result.message.back();
   result.bytes_per_s = static_cast<double>(longer - shorter) / std::max(longer_s - shorter_s, 1e-9);
   result.memory_bytes_per_s = measure_memory(world);

@@ -8,17 +8,17 @@
 
 namespace cifar_mpi::comm {
 
-/// What messages between nodes cost, measured on all links at once: the first rank of each node sends to that of the next
-/// node and receives from that of the one before, in rounds that follow each other.
+/// The cost of messages between nodes, measured on all links at once: in each round the first rank of a node sends a
+/// message to the first rank of the next node and receives one from the first rank of the node before.
 struct LinkBenchmark {
   int nodes = 1;
   std::vector<std::pair<std::size_t, double>>
-      message;                      ///< bytes, median seconds of a round of the slowest rank
-  double bytes_per_s = 0.0;         ///< what the two longest messages differ by, each way
-  double memory_bytes_per_s = 0.0;  ///< read and written by the slowest rank while all add arrays
+      message;                      ///< bytes, seconds of a round on the slowest rank (median)
+  double bytes_per_s = 0.0;         ///< from the shortest and the longest message, in each direction
+  double memory_bytes_per_s = 0.0;  ///< read plus written by the slowest rank while all add arrays
 };
 
-/// About `seconds` for each length. Collective. Throws AgreedError{usage} on one node.
+/// Takes about `seconds` for each length, and at least five rounds. Collective. Throws AgreedError{usage} on one node.
 LinkBenchmark benchmark_links(double seconds, const World& world);
 
 }  // namespace cifar_mpi::comm
