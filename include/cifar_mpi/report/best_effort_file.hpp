@@ -12,8 +12,8 @@ namespace cifar_mpi::report {
 /// A file that training can do without. Nothing here throws: whatever cannot be written is one warning per file, and training
 /// goes on.
 ///
-/// A piece is in the system's hands when `write` returns. A piece that found no room is cut off again, so the file always
-/// ends with a whole one.
+/// A piece is in the system's hands when `write` returns. A piece that does not fit on the disk is removed again, so
+/// the file always ends with a whole piece.
 class BestEffortFile {
  public:
   BestEffortFile() = default;  ///< writes nothing
