@@ -1,10 +1,11 @@
 #!/bin/bash
-# install_deps.sh [--check] [--slurm | PACKAGE...]: installs the missing packages to build and run cifar_mpi.
+# install_deps.sh [--check] [--slurm | --simgrid | PACKAGE...]: installs the missing packages to build and run cifar_mpi.
 #
 # For Debian 12, 13 and Ubuntu 24.04. Needs root or passwordless sudo. Is non-interactive and safe to rerun.
 # Uses no network if everything is installed.
 #   --check      only lists what is missing; exit status 1 if anything is
 #   --slurm      install what ctest -L slurm also needs; does not configure Slurm on this machine
+#   --simgrid    install what the comparison with simulated ranks (tests/simgrid) also needs
 #   PACKAGE...   install these packages instead of the project's list
 # Exit status: 0 all there, 1 something missing (--check), 2 usage, 69 cannot install here.
 set -euo pipefail
@@ -39,6 +40,7 @@ while [[ ${1-} == -* ]]; do case $1 in
   -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
   --check) check_only=1; shift ;;
   --slurm) list=$slurm_list; shift ;;
+  --simgrid) list='libsimgrid-dev   SimGrid: smpirun and its MPI'; shift ;;
   *) echo "install_deps: unknown option '$1'; see --help" >&2; exit 2 ;;
 esac; done
 [ $# = 0 ] || list=$(printf '%s\n' "$@")

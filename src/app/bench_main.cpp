@@ -5,6 +5,7 @@
 #include <string>
 
 #include "app/bench_allreduce.hpp"
+#include "app/bench_links.hpp"
 #include "app/bench_ways.hpp"
 #include "app/device.hpp"
 #include "app/help.hpp"
@@ -204,6 +205,10 @@ int main(int argc, char** argv) {
   CLI::App* const all_reduce_command = cli.add_subcommand(
       "allreduce", "Sums over ranks: time, bandwidth and exactness by size, against the MPI library");
   app::add_all_reduce(*all_reduce_command, all_reduce);
+  app::LinksOptions links;
+  CLI::App* const links_command =
+      cli.add_subcommand("links", "Messages between nodes: time by length, bandwidth");
+  app::add_links(*links_command, links);
   app::WaysOptions ways;
   CLI::App* const ways_command = cli.add_subcommand(
       "ways", "Ways to update: time and bytes of a step, dropped and stale pushes, also with a slow worker");
@@ -219,6 +224,7 @@ int main(int argc, char** argv) {
   const int code = app::run_in_world(cli, argc, argv, [&](comm::World& world) {
     watch::Watchdog watchdog(world, {});
     watchdog.heart().activity = comm::Activity::measuring;
+    if (links_command->parsed()) return app::bench_links(links, world);
     if (ways_command->parsed()) return app::bench_ways(ways, world);
     return all_reduce_command->parsed() ? app::bench_all_reduce(all_reduce, world) : bench_step(step, world);
   });

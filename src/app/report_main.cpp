@@ -3,6 +3,7 @@
 #include "app/help.hpp"
 #include "app/program.hpp"
 #include "app/values.hpp"
+#include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/page/report.hpp"
 
 /// cifar_mpi_report: summarizes runs, and writes a page about them.
@@ -18,8 +19,30 @@ int main(int argc, char** argv) {
       ->check(app::not_empty());
   cli.add_option("--baseline", request.baseline, "Run with fewer ranks to compare the time per image with")
       ->check(app::not_empty());
-  app::add_help(cli, "Example:\n  cifar_mpi_report runs/tutorial\n");
-  if (const auto code = app::parse(cli, argc, argv)) return *code;
+  std::string link, links;
+  std::vector<int> ranks;
+  auto* const forecast =
+      cli.add_option("--forecast", ranks, "Numbers of ranks to forecast the first run on: 16,256")
+          ->delimiter(',')
+          ->check(app::number(1, forecast::kMostRanks));
+  auto* const link_option =
+      cli.add_option("--link", link, "Latency and bandwidth between nodes: 20us,10gbit")->needs(forecast);
+  auto* const links_option =
+      cli.add_option("--links", links, "File of cifar_mpi_bench links --json, instead of --link")
+          ->needs(forecast);
+  link_option->excludes(links_option);
+  app::add_help(cli,
+                "Examples:\n  cifar_mpi_report runs/tutorial\n"
+                "  cifar_mpi_report runs/tutorial --forecast 16,256 --link 20us,10gbit\n");
+  if (const auto code = app::parse(cli, argc, argv, [&] {
+        if (ranks.empty()) return;
+        if (link.empty() && links.empty())
+          throw Error(ErrorKind::usage,
+                      "--forecast needs the speed of the links: add --link 20us,10gbit or --links FILE");
+        request.forecast = {ranks, links.empty() ? forecast::parse_links(link) : forecast::read_links(links)};
+      })) {
+    return *code;
+  }
   return app::finish(kProgram, app::run_alone(kProgram, [&] {
                        page::report_runs(request, Log());
                        return 0;

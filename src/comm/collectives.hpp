@@ -59,6 +59,9 @@ std::unique_ptr<Collective> make_two_level(const World& world, const Nodes& node
 ///          when the task is made; nothing per run
 std::unique_ptr<Collective> make_ring(const World& world, const Nodes& nodes, Wire wire);
 
+/// Into how many messages the ring cuts each P-th of an array; `network`: they cross from node to node.
+std::size_t ring_chunks(std::size_t piece_floats, bool network);
+
 /// Recursive doubling: in stage s the rank exchanges its whole partial sum with the one 2^s away, so that
 /// after log2(P) stages all have the total (Thakur, Rabenseifner, Gropp 2005). Few messages, but all of the
 /// array in each: for short arrays.

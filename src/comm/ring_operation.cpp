@@ -4,6 +4,7 @@
 #include <cassert>
 #include <utility>
 
+#include "comm/collectives.hpp"
 #include "comm/message_memory.hpp"
 #include "comm/mpi_check.hpp"
 
@@ -27,12 +28,12 @@ constexpr std::size_t kMostChunks = 256;
 /// The number of receives posted ahead, so that each message has a receive when it arrives.
 constexpr std::size_t kAhead = 3;
 
-std::size_t chunks_of(std::size_t piece_floats, bool network) {
+}  // namespace
+
+std::size_t ring_chunks(std::size_t piece_floats, bool network) {
   return std::clamp<std::size_t>(piece_floats / (network ? kNetworkChunkFloats : kNodeChunkFloats), 1,
                                  kMostChunks);
 }
-
-}  // namespace
 
 RingOperation::RingOperation(const Neighbours& neighbours, StagingBuffer image)
     : neighbours_(neighbours), image_(std::move(image)) {
@@ -40,7 +41,7 @@ RingOperation::RingOperation(const Neighbours& neighbours, StagingBuffer image)
   if (neighbours_.ranks == 1 || image_.data().empty()) return;
   const std::size_t hops = static_cast<std::size_t>(neighbours_.ranks) - 1;
   chunks_ =
-      chunks_of(image_.data().size() / static_cast<std::size_t>(neighbours_.ranks), neighbours_.network);
+      ring_chunks(image_.data().size() / static_cast<std::size_t>(neighbours_.ranks), neighbours_.network);
   adding_ = hops * chunks_;
   sends_.resize(2 * adding_);
   receives_.resize(2 * adding_);

@@ -49,10 +49,16 @@ void report_runs(const ReportRequest& request, const Log& log) {
       request.html.empty() ? runs.front().directory / "report.html" : DirectoryEntry(request.html);
   require_page_or_nothing(page);
   std::optional<report::Timeline> baseline;
-  if (!request.baseline.empty()) baseline = load_baseline(request.baseline);
+  if (!request.baseline.empty())
+    baseline = load_timeline(request.baseline, "nothing can be compared with it");
+  std::vector<std::string> forecast;
+  if (request.forecast)
+    forecast = forecast::forecast(load_timeline(request.run_dirs.front(), "nothing can be forecast from it"),
+                                  *request.forecast);
   for (Run& run : runs) run.verdict = verdict_of(run, baseline ? &*baseline : nullptr);
   name_runs(runs);
   for (const Run& run : runs) tell(run, runs.size() > 1, log);
+  for (const std::string& line : forecast) log.info(line);
   const std::string text = page_html(runs, page.path());
   write_atomically(page, std::as_bytes(std::span(text)));
   log.info(fmt::format("{:<14}  {}", "page", page.path()));

@@ -186,13 +186,12 @@ Run load_run(const std::string& dir) {
   return run;
 }
 
-report::Timeline load_baseline(const std::string& dir) {
+report::Timeline load_timeline(const std::string& dir, std::string_view without_it) {
   const Directory opened = open_run_directory(dir);
   const DirectoryEntry file = opened / "timeline.h5";
   if (!exists(file))
-    throw Error(ErrorKind::checkpoint,
-                concat("there is no ", file.path(),
-                       ", so nothing can be compared with it; a run of some hundred steps leaves one"));
+    throw Error(ErrorKind::checkpoint, concat("there is no ", file.path(), ", so ", without_it,
+                                              "; a run of some hundred steps leaves one"));
   return report::read_timeline(file);
 }
 

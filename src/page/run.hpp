@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cifar_mpi/base/directory.hpp"
@@ -45,8 +46,8 @@ struct Run {
 /// Throws Error{checkpoint} if `dir` is not a run directory: not a folder, or without any file of a run.
 Run load_run(const std::string& dir);
 
-/// The timeline of the baseline run. Throws Error{checkpoint} if it cannot be read.
-report::Timeline load_baseline(const std::string& dir);
+/// Throws Error{checkpoint} if it cannot be read; `without_it` says what is then impossible.
+report::Timeline load_timeline(const std::string& dir, std::string_view without_it);
 
 /// Names each run by the end of its path that distinguishes it from the others.
 void name_runs(std::vector<Run>& runs);

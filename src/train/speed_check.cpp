@@ -42,7 +42,8 @@ CheckRow check_speed(CheckStep& device, const engine::RooflineLimits& limits, in
     text += fmt::format("{}{} takes {:.3g} ms, {:.0f} times what it should", text.empty() ? "" : "; ",
                         slow.task, 1e3 * slow.seconds, slow.seconds / slow.floor_s);
   }
-  if (text.empty()) return {{}, Outcome::good, "every task takes at most 20 times its floor, or 100 us"};
+  if (text.empty())
+    return {{}, Outcome::good, "every task takes at most 20 times its roofline time, or 100 us"};
   return {{}, Outcome::slow, text};
 }
 

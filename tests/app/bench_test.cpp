@@ -8,6 +8,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
+#include "cifar_mpi/forecast/links.hpp"
 
 namespace cifar_mpi::app {
 namespace {
@@ -161,6 +162,28 @@ TEST_F(Bench, RefusesWaysThatThereAreNotOrTheRanksCannotGo) {
   const test::Outcome outcome = test::run_command(test::kBench + " ways --ways all-reduce,server:1");
   expect_refusal(outcome, exit_code(ErrorKind::usage), "--servers 1");
   EXPECT_EQ(outcome.output.find("ms/step"), std::string::npos) << "something was measured before";
+}
+
+TEST_F(Bench, MeasuresLinksOnEmulatedNodesForTheForecast) {
+  for (const std::string nodes : {"2", "4"}) {
+    const std::string json = file("links" + nodes + ".json");
+    const test::Outcome outcome =
+        test::run_command(concat("exec ", CIFAR_MPI_SOURCE_ROOT "/tools/shaped_nodes --rate 1gbit --nodes ",
+                                 nodes, " -- ", test::kBench, " links --seconds 0.01 --json ", json));
+    if (outcome.code == 77) GTEST_SKIP() << outcome.output;
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find("ring of " + nodes + " nodes"), std::string::npos) << outcome.output;
+    const forecast::Links links = forecast::read_links(json);
+    EXPECT_EQ(links.message.size(), 8u);
+    // 8 MiB take 67 ms at 1 Gbit/s, less at most 256 kB for each of the two token buckets on the way; busy cores add to it
+    EXPECT_GT(links.message.back().second, 0.060) << outcome.output;
+    EXPECT_LT(links.bytes_per_s, 2.0 * 125e6) << outcome.output;
+  }
+}
+
+TEST_F(Bench, RefusesToMeasureLinksOnOneNode) {
+  expect_refusal(mpirun(2, test::kBench + " links"), exit_code(ErrorKind::usage),
+                 "all ranks are on one node");
 }
 
 TEST_F(Bench, RefusesGpusInOneSentenceWhereThereAreNone) {

@@ -22,10 +22,10 @@ struct Module {
   std::string_view name;
   int level;
 };
-constexpr Module kModules[] = {{"base", 0},   {"hdf5", 0},   {"model", 1}, {"data", 1},
-                               {"optim", 1},  {"engine", 2}, {"lower", 3}, {"comm", 3},
-                               {"cpu", 4},    {"cuda", 4},   {"run", 5},   {"watch", 5},
-                               {"report", 5}, {"train", 6},  {"page", 6},  {"app", 7}};
+constexpr Module kModules[] = {{"base", 0},     {"hdf5", 0},  {"model", 1},  {"data", 1},  {"optim", 1},
+                               {"engine", 2},   {"lower", 3}, {"comm", 3},   {"cpu", 4},   {"cuda", 4},
+                               {"run", 5},      {"watch", 5}, {"report", 5}, {"train", 6}, {"page", 6},
+                               {"forecast", 6}, {"app", 7}};
 
 /// A third-party header, by how its name begins, and where alone it may be included.
 struct ThirdParty {

@@ -21,9 +21,9 @@ namespace fs = std::filesystem;
 
 /// The pages whose phrases and links are checked.
 constexpr std::string_view kPages[] = {
-    "README.md",         "jobs/README.md",     "src/README.md",        "src/comm/README.md",
-    "src/cpu/README.md", "src/cuda/README.md", "src/report/README.md", "src/run/README.md",
-    "tests/MEASURED.md", "tests/README.md"};
+    "README.md",         "jobs/README.md",     "src/README.md",          "src/comm/README.md",
+    "src/cpu/README.md", "src/cuda/README.md", "src/forecast/README.md", "src/report/README.md",
+    "src/run/README.md", "tests/MEASURED.md",  "tests/README.md"};
 /// The pages whose table cells must be short, too.
 constexpr std::string_view kPagesOfShortCells[] = {"README.md", "tests/MEASURED.md"};
 constexpr std::size_t kMostReadmeLines = 130;
@@ -80,6 +80,7 @@ constexpr std::string_view kPhrases[] = {"absorb",
 constexpr std::string_view kFolders[] = {"include/cifar_mpi/base",
                                          "include/cifar_mpi/comm",
                                          "include/cifar_mpi/data",
+                                         "include/cifar_mpi/forecast",
                                          "include/cifar_mpi/lower",
                                          "include/cifar_mpi/model",
                                          "include/cifar_mpi/optim",
@@ -90,6 +91,7 @@ constexpr std::string_view kFolders[] = {"include/cifar_mpi/base",
                                          "src/base",
                                          "src/comm",
                                          "src/data",
+                                         "src/forecast",
                                          "src/hdf5",
                                          "src/lower",
                                          "src/model",
@@ -98,6 +100,8 @@ constexpr std::string_view kFolders[] = {"include/cifar_mpi/base",
                                          "src/report",
                                          "src/run",
                                          "src/watch",
+                                         "tests/forecast",
+                                         "tests/simgrid",
                                          "env",
                                          "jobs",
                                          "tools"};

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/forecast/forecast.hpp"
 
 /// Reports on run directories: a few lines of text, and a page that a browser opens without a network.
 namespace cifar_mpi::page {
@@ -12,6 +14,7 @@ struct ReportRequest {
   std::vector<std::string> run_dirs;  ///< the first is reported in full, the others are drawn over it
   std::string html;                   ///< the page; empty: RUN_DIR/report.html of the first
   std::string baseline;               ///< a run with fewer ranks, for computation scaling; empty: none
+  std::optional<forecast::Request> forecast = {};  ///< of the first run, on more ranks
 };
 
 /// Writes the state of the runs to `log`, then writes the page, atomically. A run may be active. Missing or damaged

@@ -12,8 +12,8 @@ namespace cifar_mpi::report {
 /// A file that training can do without. Nothing here throws: the first write that fails gives one warning, and training
 /// continues.
 ///
-/// A piece is in the system's hands when `write` returns. A piece that did not fit is cut off again, so the file always
-/// ends with a whole one.
+/// A piece is in the system's hands when `write` returns. A piece that does not fit on the disk is removed again, so
+/// the file always ends with a whole piece.
 class BestEffortFile {
  public:
   BestEffortFile() = default;  ///< writes nothing

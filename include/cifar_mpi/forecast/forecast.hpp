@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/forecast/links.hpp"
+#include "cifar_mpi/report/timeline.hpp"
+
+/// Forecasts a run on more ranks by a replay of its recorded steps.
+namespace cifar_mpi::forecast {
+
+constexpr int kMostRanks = 1 << 17;
+
+struct Request {
+  std::vector<int> ranks;  ///< 1 to kMostRanks each
+  Links links;
+};
+
+/// Text for the terminal: a row for each number of ranks with the recorded batch per rank, then a line with the number of
+/// ranks above which more ranks do not pay if the global batch is fixed.
+///
+/// Every simulated rank repeats, step after step, the recorded work of one rank in one step, drawn at random, so that compute
+/// times vary as recorded. It waits for collectives where the step program does. A collective is replayed message by message
+/// (forecast/all_reduce.hpp) on nodes with as many ranks as the largest recorded node.
+///
+/// The model leaves out switches that are slower than the links, processor time that messages take from concurrent
+/// computation, and the lower efficiency of kernels on small batches.
+///
+/// Throws Error{usage} if the timeline has no all-reduces to replay: one rank, parameter servers, or no complete step.
+std::vector<std::string> forecast(const report::Timeline& timeline, const Request& request);
+
+}  // namespace cifar_mpi::forecast

@@ -1,0 +1,58 @@
+#include "app/bench_links.hpp"
+
+#include <fmt/core.h>
+
+#include <span>
+
+#include "app/values.hpp"
+#include "cifar_mpi/base/atomic_file.hpp"
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/link_benchmark.hpp"
+
+namespace cifar_mpi::app {
+namespace {
+
+void write_json(const std::string& path, const comm::LinkBenchmark& links) {
+  std::string bytes, us;
+  for (const auto& [length, seconds] : links.message) {
+    bytes += fmt::format("{}{}", bytes.empty() ? "" : ", ", length);
+    us += fmt::format("{}{:.3f}", us.empty() ? "" : ", ", 1e6 * seconds);
+  }
+  const std::string text = fmt::format(
+      "{{\"format\": \"cifar_mpi links\", \"version\": 1, \"nodes\": {}, \"message_bytes\": [{}], "
+      "\"message_us\": [{}], "
+      "\"bandwidth_gbit_s\": {:.6g}, \"memory_gb_s\": {:.6g}}}\n",
+      links.nodes, bytes, us, 8e-9 * links.bytes_per_s, 1e-9 * links.memory_bytes_per_s);
+  write_atomically(path, std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+void add_links(CLI::App& app, LinksOptions& options) {
+  app.add_option("--seconds", options.seconds, "Measuring time for each length of messages")
+      ->check(number(0.001, 3600.0))
+      ->capture_default_str();
+  app.add_option("--json", options.json, "Also write the file for cifar_mpi_report --links")
+      ->check(not_empty());
+}
+
+int bench_links(const LinksOptions& options, comm::World& world) {
+  world.together([&] {  // before the measurement
+    if (world.rank() == 0 && !options.json.empty()) require_writable(options.json);
+  });
+  const comm::LinkBenchmark links = comm::benchmark_links(options.seconds, world);
+  const Log log(world.rank());
+  log.info(concat("messages around a ring of ", links.nodes, " nodes, on all links at once (median)"));
+  log.info("     bytes          us");
+  for (const auto& [bytes, seconds] : links.message)
+    log.info(fmt::format("{:10} {:11.2f}", bytes, 1e6 * seconds));
+  log.info(fmt::format("bandwidth {:.2f} Gbit/s in each direction; memory {:.1f} GB/s for each rank",
+                       8e-9 * links.bytes_per_s, 1e-9 * links.memory_bytes_per_s));
+  world.together([&] {
+    if (world.rank() == 0 && !options.json.empty()) write_json(options.json, links);
+  });
+  return 0;
+}
+
+}  // namespace cifar_mpi::app

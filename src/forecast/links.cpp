@@ -1,0 +1,108 @@
+#include "cifar_mpi/forecast/links.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include "cifar_mpi/base/directory.hpp"
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/input_file.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "report/json.hpp"
+
+namespace cifar_mpi::forecast {
+namespace {
+
+using Unit = std::pair<std::string_view, double>;
+constexpr std::array kTimes = {Unit{"ns", 1e-9}, Unit{"us", 1e-6}, Unit{"ms", 1e-3}, Unit{"s", 1.0}};
+constexpr std::array kSpeeds = {Unit{"kbit", 125.0}, Unit{"mbit", 125e3}, Unit{"gbit", 125e6}};
+
+/// NaN if `text` is not a number with one of the units.
+template <class Units>
+double read_quantity(std::string_view text, const Units& units) {
+  double value = 0.0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view unit(rest, static_cast<std::size_t>(text.data() + text.size() - rest));
+  const auto found = std::find_if(units.begin(), units.end(), [&](const Unit& u) { return u.first == unit; });
+  if (error != std::errc{} || found == units.end()) return std::numeric_limits<double>::quiet_NaN();
+  return value * found->second;
+}
+
+std::vector<std::string_view> words_of(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (std::size_t comma = 0; comma != text.npos; text.remove_prefix(comma == text.npos ? 0 : comma + 1)) {
+    comma = text.find(',');
+    words.push_back(text.substr(0, comma));
+  }
+  return words;
+}
+
+bool positive(double value) { return value > 0.0 && std::isfinite(value); }
+
+}  // namespace
+
+double Links::seconds(double bytes, int flows) const {
+  const auto above =
+      std::find_if(message.begin(), message.end(), [&](const auto& m) { return m.first > bytes; });
+  const double others = occupied_s(bytes, flows - 1);
+  if (above == message.begin()) return above->second + others;
+  const auto& [low, low_s] = *(above - 1);
+  if (above == message.end()) return low_s + (bytes - low) / bytes_per_s + others;
+  return low_s + (bytes - low) / (above->first - low) * (above->second - low_s) + others;
+}
+
+Links Links::without_bytes() const {
+  Links links = *this;
+  links.message.resize(1);
+  links.bytes_per_s = std::numeric_limits<double>::infinity();
+  return links;
+}
+
+Links Links::without_latency() const {
+  Links links = *this;
+  for (auto& [bytes, seconds] : links.message) seconds = bytes / bytes_per_s;
+  return links;
+}
+
+Links parse_links(const std::string& text) {
+  const std::vector<std::string_view> words = words_of(text);
+  const double latency_s = read_quantity(words[0], kTimes);
+  const double bytes_per_s = words.size() > 1 ? read_quantity(words[1], kSpeeds) : 0.0;
+  const double message_s = words.size() > 2 ? read_quantity(words[2], kTimes) : 0.0;
+  if (!(latency_s >= 0.0) || !positive(bytes_per_s) || !(message_s >= 0.0) || words.size() > 3)
+    throw Error(ErrorKind::usage,
+                concat("--link takes a latency and a bandwidth above zero, as in 20us,10gbit, and optionally "
+                       "the time that each end spends on a message, as in 20us,10gbit,1us; not '",
+                       text, "'"));
+  return {.message = {{0.0, latency_s + 2.0 * message_s}}, .bytes_per_s = bytes_per_s};
+}
+
+Links read_links(const std::string& path) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::usage, concat("--links ", path, ": ", what,
+                                         "; write it with cifar_mpi_bench links --json on the cluster"));
+  };
+  const auto file = read_small_file(DirectoryEntry(path), 1 << 20);
+  if (!file || !file->readable) refuse("no such file, or it is larger than 1 MiB");
+  report::JsonObject object;
+  if (const std::string problem = object.parse(file->content); !problem.empty()) refuse(problem);
+  if (object.text("format") != "cifar_mpi links" || object.number("version") != 1.0)
+    refuse("not a file of links in format version 1");
+  Links links{.message = {},
+              .bytes_per_s = 125e6 * object.number("bandwidth_gbit_s"),
+              .memory_bytes_per_s = 1e9 * object.number("memory_gb_s")};
+  const auto bytes = object.numbers("message_bytes"), us = object.numbers("message_us");
+  bool good = !bytes.empty() && bytes.size() == us.size();
+  for (std::size_t i = 0; good && i < bytes.size(); ++i) {
+    good = positive(us[i]) && (i == 0 ? bytes[i] >= 0.0 : bytes[i] > bytes[i - 1]);
+    links.message.emplace_back(bytes[i], 1e-6 * us[i]);
+  }
+  if (!good || !positive(links.bytes_per_s) || !positive(links.memory_bytes_per_s))
+    refuse("message lengths do not ascend, or a time or a bandwidth is not above zero");
+  return links;
+}
+
+}  // namespace cifar_mpi::forecast

@@ -1,0 +1,163 @@
+#include "cifar_mpi/forecast/forecast.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <regex>
+
+#include "../report/made_timeline.hpp"
+#include "../support/temp_dir.hpp"
+#include "cifar_mpi/base/error.hpp"
+#include "forecast/all_reduce.hpp"
+#include "forecast/step_replay.hpp"
+
+namespace cifar_mpi::forecast {
+namespace {
+
+using report::made::Line;
+
+constexpr double kLatency = 1e-4, kSpeed = 1e9;
+
+/// Links of 1e-4 s and 1 GB/s; memory takes no time.
+Links links() { return {.message = {{0.0, kLatency}}, .bytes_per_s = kSpeed, .memory_bytes_per_s = 1e18}; }
+Cluster cluster(int ranks, int per_node = 1) { return {links(), ranks, per_node}; }
+
+double seconds(Pattern pattern, double bytes, const Cluster& cluster) {
+  return all_reduce_seconds(pattern, bytes / 4.0, 4.0, cluster);
+}
+
+TEST(ForecastAllReduce, TakesAsLongAsTheFormulasOfItsPatterns) {
+  constexpr double kBytes = 4e6, kAll = kBytes / kSpeed;
+  for (const int ranks : {2, 4, 64, 1000}) {
+    const double rounds = 2.0 * (ranks - 1);
+    EXPECT_NEAR(seconds(Pattern::ring, kBytes, cluster(ranks)), rounds * (kLatency + kAll / ranks), 1e-9);
+  }
+  EXPECT_NEAR(seconds(Pattern::doubling, kBytes, cluster(64)), 6 * (kLatency + kAll), 1e-9);
+  // 13 ranks: 8 parts, five of them pairs
+  EXPECT_NEAR(seconds(Pattern::doubling, kBytes, cluster(13)), 5 * (kLatency + kAll), 1e-9);
+  // the four ranks of a node share its link, and each sums a quarter of the array
+  EXPECT_NEAR(seconds(Pattern::two_level, kBytes, cluster(64, 4)), 30 * (kLatency + kAll / 16), 1e-9);
+  EXPECT_NEAR(seconds(Pattern::doubling, kBytes, cluster(16, 4)), 2 * (kLatency + 4 * kAll), 1e-9);
+}
+
+TEST(ForecastAllReduce, PipelinesTheChunksOfLongPieces) {
+  // 32 MB on 2 ranks: pieces of 16 MB in 7 chunks; a rank sends a chunk while the next arrives
+  constexpr double kBytes = 32e6, kChunk = 16e6 / 7 / kSpeed;
+  EXPECT_NEAR(seconds(Pattern::ring, kBytes, cluster(2)), 2 * 7 * kChunk + kLatency, kLatency);
+}
+
+TEST(ForecastAllReduce, EndsOnNoRankBeforeTheLastIsReady) {
+  for (const auto& [_, pattern] : names_of(Pattern{})) {
+    std::vector<double> when(12, 0.0);
+    when[7] = 1.0;
+    all_reduce(pattern, 1000.0, 4.0, cluster(12, 2), when);
+    for (const double end : when) EXPECT_GT(end, 1.0) << to_string(pattern);
+  }
+}
+
+TEST(ForecastAllReduce, ReplaysTenThousandRanksInSeconds) {
+  EXPECT_GT(seconds(Pattern::ring, 4e6, cluster(10000)), 19998 * kLatency);
+}
+
+/// A timeline of two ranks; the backward pass of bucket 1 takes `slow_ms` and `fast_ms`.
+report::Timeline two_ranks(double slow_ms, double fast_ms) {
+  using namespace report::made;
+  const auto line = [](double ms) {
+    return Line{{kForward, 4.0},  {kLoss, 1.0},    {kBackward1, 5.0}, {kBucket0, 0.1},
+                {kBackward2, ms}, {kBucket1, 7.0}, {kUpdate0, 1.0},   {kUpdate1, 1.0}};
+  };
+  return timeline({{line(slow_ms), line(fast_ms)}, {line(slow_ms), line(fast_ms)}}, true);
+}
+
+TEST(Forecast, OverlapsABucketWithBackwardAndWaitsForTheLast) {
+  const report::Timeline timeline = two_ranks(5.0, 5.0);
+  const Recording recording = record_of(timeline);
+  const auto lasts = [](double first_s, double second_s) {
+    return [=](std::size_t bucket, std::vector<double>& when) {
+      for (double& at : when) at += bucket == 0 ? first_s : second_s;
+    };
+  };
+  // 4 + 1 + 5 + 5 ms of work, then both updates
+  EXPECT_NEAR(step_seconds(recording, 8, 1.0, 3, lasts(4e-3, 1e-3)), 17e-3, 1e-9);
+  EXPECT_NEAR(step_seconds(recording, 8, 1.0, 3, lasts(9e-3, 1e-3)), 21e-3, 1e-9);
+  EXPECT_NEAR(step_seconds(recording, 8, 2.0, 3, lasts(4e-3, 1e-3)), 32e-3, 1e-9);
+}
+
+double step_ms(const std::string& line) { return std::stod(line.substr(18, 10)); }
+
+TEST(Forecast, NamesTheSlowestRankAsTheLimit) {
+  const auto even = forecast(two_ranks(5.0, 5.0), {{16}, parse_links("0ns,10000gbit")});
+  const auto uneven = forecast(two_ranks(20.0, 5.0), {{16}, parse_links("0ns,10000gbit")});
+  EXPECT_NEAR(step_ms(uneven[2]) - step_ms(even[2]), 15.0, 0.1) << uneven[2];
+  EXPECT_NE(uneven[2].find("the slowest rank"), std::string::npos) << uneven[2];
+}
+
+TEST(Forecast, NamesTheLimitOfTheLinksAndTheFastestAllReduce) {
+  const report::Timeline timeline = two_ranks(5.0, 5.0);
+  const auto slow = forecast(timeline, {{64}, parse_links("1us,100mbit")});
+  EXPECT_NE(slow[2].find("bandwidth of the links"), std::string::npos) << slow[2];
+  const auto late = forecast(timeline, {{64}, parse_links("5ms,100gbit")});
+  EXPECT_NE(late[2].find("latency of messages"), std::string::npos) << late[2];
+  EXPECT_TRUE(
+      std::regex_search(late[2], std::regex(R"(doubling, doubling \([\d.]+ ms instead of ring, ring\))")))
+      << late[2];
+  const auto fast = forecast(timeline, {{4}, parse_links("0ns,10000gbit")});
+  EXPECT_NE(fast[2].find("computation"), std::string::npos) << fast[2];
+}
+
+TEST(Forecast, GivesTheNumberOfRanksAboveWhichMoreDoNotPay) {
+  const auto slow = forecast(two_ranks(5.0, 5.0), {{4}, parse_links("2ms,10gbit")});
+  EXPECT_NE(slow.back().find("256 images, more than 2 ranks"), std::string::npos) << slow.back();
+  const auto fast = forecast(two_ranks(5.0, 5.0), {{4}, parse_links("0ns,10000gbit")});
+  EXPECT_NE(fast.back().find("256 images, more than 16 ranks"), std::string::npos) << fast.back();
+  EXPECT_NE(fast.back().find("work that does not shrink"), std::string::npos) << fast.back();
+}
+
+std::string refusal(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Forecast, RefusesARunWithoutAllReduces) {
+  report::Timeline served = two_ranks(5.0, 5.0);
+  served.collective = "server, 1";
+  EXPECT_NE(refusal([&] { forecast(served, {{4}, links()}); }).find("parameter servers"), std::string::npos);
+  report::Timeline alone = two_ranks(5.0, 5.0);
+  for (report::TimelineTask& task : alone.tasks) task.kind = engine::TaskKind::work;
+  EXPECT_NE(refusal([&] { forecast(alone, {{4}, links()}); }).find("at least two ranks"), std::string::npos);
+}
+
+TEST(Links, AreReadFromTheCommandLine) {
+  const Links read = parse_links("20us,10gbit,1us");
+  EXPECT_DOUBLE_EQ(read.seconds(1.25e9, 1), 1.0 + 22e-6);
+  EXPECT_DOUBLE_EQ(read.seconds(1.25e9, 3), 3.0 + 22e-6);
+  for (const char* const text :
+       {"20us,0gbit", "20us", "", "20,10gbit", "-1us,1gbit", "20us,infgbit", "1us,1gbit,1us,1us"})
+    EXPECT_NE(refusal([&] { parse_links(text); }).find("above zero"), std::string::npos) << text;
+}
+
+TEST(Links, AreInterpolatedBetweenMeasuredLengths) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/links.json";
+  const auto write = [&](const std::string& messages, const std::string& bandwidth) {
+    std::ofstream(path) << R"({"format": "cifar_mpi links", "version": 1, "bandwidth_gbit_s": )" << bandwidth
+                        << R"(, "memory_gb_s": 10, "message_bytes": [4, 1004], "message_us": )" << messages
+                        << "}";
+  };
+  write("[10, 20]", "8");
+  EXPECT_NEAR(read_links(path).seconds(504.0, 1), 15e-6, 1e-12);
+  EXPECT_NEAR(read_links(path).seconds(2004.0, 1), 21e-6, 1e-12);
+  for (const auto& [messages, bandwidth] :
+       {std::pair("[10]", "8"), std::pair("[10, 0]", "8"), std::pair("[10, 20]", "0")}) {
+    write(messages, bandwidth);
+    EXPECT_NE(refusal([&] { read_links(path); }).find("not above zero"), std::string::npos) << messages;
+  }
+  EXPECT_NE(refusal([&] { read_links(path + "x"); }).find("no such file"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::forecast

@@ -1,0 +1,100 @@
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+
+#include "../support/temp_dir.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "forecast/all_reduce.hpp"
+
+/// Compares the forecast of the all-reduces with SimGrid, which simulates ranks that run them. CIFAR_MPI_SIMGRID_SIZES=all
+/// uses up to 256 ranks, for the table in src/forecast/README.md.
+namespace cifar_mpi::forecast {
+namespace {
+
+constexpr double kLatency = 100e-6, kSpeed = 125e6, kCopySpeed = 1e12;
+
+struct Case {
+  Pattern pattern = Pattern::ring;
+  int ranks = 2;
+  int per_node = 1;
+  std::size_t bytes = 65536;
+  std::string_view wire = "fp32";
+};
+
+struct Simulated {
+  double seconds = 0.0;
+  double wrong = -1.0;
+};
+
+/// The switch has no limits, the links of the nodes carry both directions at once, and additions take no time.
+Simulated simulate(const Case& c) {
+  const TempDir dir;
+  const int nodes = (c.ranks + c.per_node - 1) / c.per_node;
+  std::ofstream(dir / "platform.xml")
+      << "<?xml version='1.0'?><!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\"><platform "
+         "version=\"4.1\"><cluster id=\"c\" prefix=\"n\" suffix=\"\" radical=\"0-"
+      << nodes - 1
+      << "\" speed=\"1Gf\" bw=\"125MBps\" lat=\"50us\" loopback_bw=\"1000GBps\" loopback_lat=\"0us\" "
+         "sharing_policy=\"SPLITDUPLEX\"/></platform>";
+  {
+    std::ofstream hosts(dir / "hosts");
+    for (int r = 0; r < c.ranks; ++r) hosts << "n" << r / c.per_node << "\n";
+  }
+  const std::string command = concat(
+      "cd ", dir.path(), " && timeout 300 smpirun -np ", c.ranks,
+      " -platform platform.xml -hostfile hosts --cfg=smpi/simulate-computation:no --cfg=smpi/test:0 "
+      "--cfg=network/crosstraffic:0 --cfg=network/TCP-gamma:0 --cfg=smpi/bw-factor:0:1.0 "
+      "--cfg=smpi/lat-factor:0:1.0 --cfg=smpi/allgather:bruck --log=root.thresh:error " CIFAR_MPI_ON_SMPI " ",
+      to_string(c.pattern), " ", c.bytes, " ", c.wire);
+  Simulated found;
+  FILE* const output = popen(command.c_str(), "r");
+  if (std::fscanf(output, "%lf %lf", &found.seconds, &found.wrong) != 2) found.wrong = -1.0;
+  pclose(output);
+  return found;
+}
+
+void compare(const Case& c) {
+  const Links links{
+      .message = {{0.0, kLatency}}, .bytes_per_s = kSpeed, .memory_bytes_per_s = 2.0 * kCopySpeed};
+  Cluster cluster{links, c.ranks, c.per_node};
+  const double float_bytes = c.wire == "fp32" ? 4.0 : 2.0;
+  const Simulated found = simulate(c);
+  const double forecast =
+      all_reduce_seconds(c.pattern, static_cast<double>(c.bytes) / 4.0, float_bytes, cluster);
+  const std::string what = concat(to_string(c.pattern), ", ", c.ranks, " ranks, ", c.per_node, " per node, ",
+                                  c.bytes, " bytes, ", c.wire);
+  std::printf("%-60s SMPI %10.6f ms, forecast %10.6f ms, %+.1f %%\n", what.c_str(), 1e3 * found.seconds,
+              1e3 * forecast, 100.0 * (forecast / found.seconds - 1.0));
+  EXPECT_EQ(found.wrong, 0.0) << what;
+  EXPECT_LT(std::abs(forecast / found.seconds - 1.0), 0.1) << what;
+}
+
+TEST(ForecastAgainstSimGrid, IsWithinATenthForEveryAllReduce) {
+  compare({Pattern::ring, 2});
+  compare({Pattern::ring, 16});
+  compare({Pattern::ring, 5, 1, 1 << 20, "bf16"});
+  compare({Pattern::doubling, 5});
+  compare({Pattern::doubling, 16});
+  compare({Pattern::doubling, 8, 2});
+  compare({Pattern::two_level, 8, 2});
+  compare({Pattern::two_level, 16, 4, 1 << 20});
+}
+
+TEST(ForecastAgainstSimGrid, IsWithinATenthOnManyRanks) {
+  const char* const sizes = getenv("CIFAR_MPI_SIMGRID_SIZES");
+  if (sizes == nullptr) GTEST_SKIP() << "takes minutes; set CIFAR_MPI_SIMGRID_SIZES=all";
+  for (const auto& [_, pattern] : names_of(Pattern{})) {
+    for (const int per_node : {1, 4}) {
+      for (const int ranks : {2, 3, 4, 8, 13, 16, 64, 128, 256}) {
+        for (const std::size_t bytes : {4096, 65536})
+          if (ranks > per_node) compare({pattern, ranks, per_node, bytes});
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::forecast
