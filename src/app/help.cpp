@@ -65,7 +65,7 @@ std::string describe(const CLI::Option& option) {
   std::string start = "  " + option.get_name(option.get_positional());
   if (!type.word.empty() && !option.get_positional()) start += " " + type.word;
   std::string text = option.get_description();
-  if (!type.names.empty()) text += ": " + type.names;
+  if (!type.names.empty()) text += concat(" (", type.names, ')');
   if (option.get_required()) text += " (required)";
   return wrapped(std::move(start), text + value_of(option), kIndent);
 }

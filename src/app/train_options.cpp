@@ -41,7 +41,8 @@ void TrainOptions::add_to(CLI::App& app) {
     const std::string name(row.name);
     std::string help(row.help);
     for (const std::string& choice : row.value.names)
-      help += concat(choice == row.value.names.front() ? ": " : ", ", choice);
+      help += concat(choice == row.value.names.front() ? " (" : ", ", choice);
+    if (!row.value.names.empty()) help += ')';
     const auto set = [this, row](const std::string& text) { train::read(row, config_, text); };
     CLI::Option* const option =
         row.value.takes.empty()

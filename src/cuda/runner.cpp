@@ -98,7 +98,10 @@ class GraphRunner final : public LanesRunner {
     }
     const std::pair wanted(times, look_);
     auto graph = graphs_.find(wanted);
-    if (graph == graphs_.end()) graph = graphs_.emplace(wanted, capture(times)).first;
+    if (graph == graphs_.end()) {
+      finish();  // where no graph can be made, the caller goes on with the device at once
+      graph = graphs_.emplace(wanted, capture(times)).first;
+    }
     check(cudaGraphLaunch(graph->second.get(), stream(kCompute)), "starting a graph");
   }
 

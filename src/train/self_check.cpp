@@ -113,6 +113,7 @@ class Checks {
   /// Limits that cannot be measured, for want of memory maybe, are no reason against the device.
   Row measure_speed() {
     if (!check_.measure_limits) return {{}, Outcome::left_out, "the limits of this device are not measured"};
+    if (config_.share_gpus) return {{}, Outcome::left_out, "ranks that share a GPU slow each other down"};
     engine::RooflineLimits limits;
     try {
       limits = check_.measure_limits(precision_);

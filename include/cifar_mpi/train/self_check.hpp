@@ -62,7 +62,8 @@ std::string devices_of(const engine::BackendOptions& options, const comm::World&
 ///      wrong, the device is good for a run without graphs, unless the run asks for them
 ///   5  distorted images are those of the reference
 ///   6  a NaN in the input reaches the loss, so that divergence is seen
-///   7  no task takes more than 20 times its roofline time (engine/roofline.hpp) and over 100 µs; those that do are named
+///   7  no task takes more than 20 times its roofline time (engine/roofline.hpp) and over 100 µs; those that do are named; not
+///      where ranks may share a GPU
 ///   8  with several ranks: the run's all-reduce of small integers, in a graph too, is exact on every rank; not where
 ///      servers add
 ///   9  the run's own step over all ranks gives the same bits one by one, with a summary, several in a graph, traced and after a

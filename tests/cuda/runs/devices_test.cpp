@@ -89,11 +89,12 @@ TEST_F(BothDevices, TrainAResidualNetworkAlike) {
 
 TEST_F(BothDevices, WriteTheSameObjects) {
   for (const std::string device : {"cpu", "cuda"}) {
-    const Outcome outcome = mpirun(2, train(device, "--precision fp32 --steps 1 --device " + device));
+    const Outcome outcome =
+        mpirun(2, train("objects_" + device, "--precision fp32 --steps 1 --device " + device));
     ASSERT_EQ(outcome.code, 0) << outcome.output;
   }
   const auto objects = [](const std::string& device) {
-    const Outcome dump = run_command("h5dump -n 1 " + checkpoint(device, 1) + " | tail -n +2");
+    const Outcome dump = run_command("h5dump -n 1 " + checkpoint("objects_" + device, 1) + " | tail -n +2");
     EXPECT_EQ(dump.code, 0) << dump.output;
     EXPECT_GE(count_lines_with(dump.output, "/model/"), 10) << dump.output;
     return dump.output;

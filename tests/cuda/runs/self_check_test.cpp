@@ -100,6 +100,10 @@ TEST_F(SelfCheckedRun, ChecksAgainAfterWhatIsNoVerdict) {
   EXPECT_NE(job.wait(60.0), 0) << job.output();
   EXPECT_TRUE(record("again").starts_with("running ")) << record("again");
 
+  expect_refusal(mpirun(2, "env STAND_IN_LINK_BREAKS=2 " + two), 7,
+                 "this is the network between the ranks, not the GPU");
+  EXPECT_TRUE(record("again").starts_with("running ")) << record("again");
+
   const Outcome silent = mpirun(2, faulty("init", two));
   EXPECT_EQ(silent.code, 6) << silent.output;
   EXPECT_NE(silent.output.find(

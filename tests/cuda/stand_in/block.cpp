@@ -69,9 +69,10 @@ class Processor {
   std::vector<unsigned char> shared_;
 };
 
+/// Lives to the end of the process: the GPU's thread may run kernels while it exits.
 Processor& processor() {
-  static Processor only;
-  return only;
+  static auto* const only = new Processor;
+  return *only;
 }
 
 void Processor::run(const char* kernel, const dim3& blocks, const dim3& threads, std::size_t shared_bytes,
