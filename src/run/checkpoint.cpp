@@ -51,7 +51,8 @@ std::string_view bytes_of(const T& value) {
 }
 std::string_view bytes_of(const std::string& value) { return value; }
 
-/// Writes the groups that are compared into a file, or nowhere, and hashes them as `content_hash` defines.
+/// Writes the groups that are compared into a file, or nowhere, and hashes them as `content_hash` defines. The texts
+/// are hashed, too: if one changed, the files that hold the old one would be refused as damaged.
 class Content {
  public:
   explicit Content(hdf5::Writer* file) : file_(file) {}
@@ -124,13 +125,12 @@ void put_progress(Content& content, const Progress& progress) {
     std::vector<std::string> batches;
     for (const std::uint64_t count : progress.batches) batches.push_back(std::to_string(count));
     content.lines(kBatches, batches);
-    content.text(kBatches, "meaning",
-                 "batches that each worker has computed; its samples continue from there");
+    content.text(kBatches, "meaning", "batches that each worker has computed; its samples go on from there");
   }
   content.lines("/progress/identity", as_lines(progress.identity));
-  content.text("/progress/identity", "meaning", "the identity of the run; must be equal on resume");
+  content.text("/progress/identity", "meaning", "what makes a run this run; must be equal on resume");
   content.lines("/progress/resolved", as_lines(progress.resolved));
-  content.text("/progress/resolved", "meaning", "chosen at start, affects bits; adopted on resume");
+  content.text("/progress/resolved", "meaning", "chosen at start, affects bits; taken over on resume");
 }
 
 std::vector<optim::StateRow> rows_of(const Checkpoint& checkpoint) {
