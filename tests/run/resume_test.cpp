@@ -90,14 +90,14 @@ TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {
     }
     return std::string("nothing was thrown");
   };
-  EXPECT_NE(text(4).find("times the ranks that make a step, here 4: give --global-batch 256 to go on"),
+  EXPECT_NE(text(4).find("times the ranks that make a step, here 4: give --global-batch 256 to resume"),
             std::string::npos)
       << text(4);
   EXPECT_NE(text(3).find("use a number of ranks that divides 256 and give --global-batch 256"),
             std::string::npos)
       << text(3);
   asked.global_batch_given = true;  // the user has chosen it: no advice to choose another
-  EXPECT_EQ(text(4).find("to go on"), std::string::npos) << text(4);
+  EXPECT_EQ(text(4).find("--global-batch 256 to resume"), std::string::npos) << text(4);
 }
 
 // What may change, and what is said of it.
