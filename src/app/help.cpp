@@ -142,10 +142,10 @@ void add_help(CLI::App& app, const std::string& ending, const std::set<std::stri
                        "Print the version and the git revision and exit")
       ->configurable(false);
   app.formatter(std::make_shared<Help>(ending, names));
-  for (CLI::App* command :
-       app.get_subcommands([](const CLI::App* part) { return !part->get_name().empty(); })) {
-    command->formatter(std::make_shared<Help>("", std::set<std::string>()));
-    command->set_help_flag("-h,--help", "Print this help and exit");
+  for (CLI::App* part : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const bool is_command = !part->get_name().empty();  // else a group of options, which took over a --help
+    part->formatter(std::make_shared<Help>("", std::set<std::string>()));
+    part->set_help_flag(is_command ? "-h,--help" : "", "Print this help and exit");
   }
 }
 

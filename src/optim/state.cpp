@@ -33,8 +33,9 @@ constexpr StateRow kOuterMomentum{.role = StateRole::outer_momentum,
 constexpr StateRow of_optimizer(StateRole role, const char* group, const char* meaning, const char* what) {
   return {role, group, nullptr, meaning, what, true, true, true};
 }
-constexpr StateRow kMomentum = of_optimizer(StateRole::momentum, "/momentum",
-                                            "what the optimizer has gathered of the gradients of /model; see /optimizer", "the momenta");
+constexpr StateRow kMomentum =
+    of_optimizer(StateRole::momentum, "/momentum",
+                 "what the optimizer has gathered of the gradients of /model; see /optimizer", "the momenta");
 constexpr StateRow kMoment1 = of_optimizer(
     StateRole::moment1, "/moment1", "moving averages of the gradients of /model, from zero; see /optimizer",
     "the first moments");

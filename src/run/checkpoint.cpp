@@ -51,8 +51,8 @@ std::string_view bytes_of(const T& value) {
 }
 std::string_view bytes_of(const std::string& value) { return value; }
 
-/// Writes the groups that are compared into a file, or nowhere, and hashes them as `content_hash` defines. The texts are
-/// part of the content: changing one would make every older file look damaged.
+/// Writes the groups that are compared into a file, or nowhere, and hashes them as `content_hash` defines. The texts
+/// are hashed, too: if one changed, the files that hold the old one would be refused as damaged.
 class Content {
  public:
   explicit Content(hdf5::Writer* file) : file_(file) {}
@@ -125,8 +125,7 @@ void put_progress(Content& content, const Progress& progress) {
     std::vector<std::string> batches;
     for (const std::uint64_t count : progress.batches) batches.push_back(std::to_string(count));
     content.lines(kBatches, batches);
-    content.text(kBatches, "meaning",
-                 "batches that each worker has computed; its samples go on from there");
+    content.text(kBatches, "meaning", "batches that each worker has computed; its samples go on from there");
   }
   content.lines("/progress/identity", as_lines(progress.identity));
   content.text("/progress/identity", "meaning", "what makes a run this run; must be equal on resume");

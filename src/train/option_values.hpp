@@ -57,7 +57,7 @@ struct Range {
                                : without_low    ? concat("be above ", low, " and at most ", high)
                                : without_high   ? concat("be at least ", low, " and below ", high)
                                                 : concat("lie between ", low, " and ", high);
-    return concat("must ", limits, or_zero ? " (or 0)" : "");
+    return concat("must ", limits);
   }
 };
 inline Range at_least(double low) { return {low}; }
@@ -87,8 +87,7 @@ OptionValue number(M member, Range range = {}) {
     return {};
   };
   value.out_of_range = [=](const TrainConfig& c) {
-    return range.has(static_cast<double>(member.of(c))) ? std::string()
-                                                        : concat(range.text(), ", not ", member.of(c));
+    return range.has(static_cast<double>(member.of(c))) ? std::string() : range.text();
   };
   return value;
 }

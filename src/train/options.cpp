@@ -355,6 +355,11 @@ std::string text_of(const Needs& needs) {
   return text;
 }
 
+/// What a value must be, also where a word is taken for 0.
+std::string or_word(const Option& option, const std::string& must) {
+  return option.zero.empty() ? must : concat(must, ", or ", option.zero);
+}
+
 void refuse_unused(const Option& option, const TrainConfig& config) {
   const std::string given = shown(option, config);
   const std::string value = option.value.takes.empty() ? "" : " " + given;
@@ -385,7 +390,7 @@ std::string shown(const Option& option, const TrainConfig& config) {
 std::string read(const Option& option, TrainConfig& config, const std::string& text) {
   if (option.zero.empty()) return option.value.read(config, text);
   const std::string refusal = option.value.read(config, text == option.zero ? "0" : text);
-  return refusal.empty() ? refusal : concat(refusal, ", or ", option.zero);
+  return refusal.empty() ? refusal : or_word(option, refusal);
 }
 
 bool is_used(const Option& option, const TrainConfig& config) {
@@ -398,7 +403,8 @@ void check_options(const TrainConfig& config) {
   const TrainConfig standard;
   for (const Option& option : options()) {
     if (const std::string wrong = option.value.out_of_range(config); !wrong.empty())
-      throw Error(ErrorKind::usage, concat(option.name, ' ', wrong));
+      throw Error(ErrorKind::usage,
+                  concat(option.name, ' ', or_word(option, wrong), ", not ", shown(option, config)));
   }
   for (const Option& option : options()) {
     if (!is_used(option, config) && option.value.text(config) != option.value.text(standard))

@@ -111,7 +111,7 @@ TEST_F(Programs, PrintEveryOptionSoThatItReadsBack) {
   write_file(file("all.toml"), printed.output);
   EXPECT_EQ(run_command(kTrain + " --config " + file("all.toml") + " --print-config").output, printed.output);
   for (const char* line :
-       {"seed=\"18446744073709551615\"\n", "bucket-mib=0.12345678901234568\n", "reproducible=true\n",
+       {"seed=\"18446744073709551615\"\n", "bucket-mib=0.12345678901234566\n", "reproducible=true\n",
         "epochs=0.30000000000000004\n", "lr=1e-300\n", "overlap=\"off\"\n", "decay-at=\"0.5,0.75\"\n"}) {
     EXPECT_EQ(defaults.find(line), std::string::npos) << line;
     EXPECT_NE(printed.output.find(line), std::string::npos) << line << printed.output;

@@ -12,7 +12,7 @@ namespace {
 
 TEST_F(Programs, AnswerWithoutMpi) {
   const std::vector<std::pair<std::string, std::string>> words{
-      {kTrain, "--lr-decay-factor"}, {kEval, "--weights"}, {kPack, "--synthetic"}, {kBench, "allreduce"}};
+      {kTrain, "--lr X"}, {kEval, "--weights"}, {kPack, "--synthetic"}, {kBench, "allreduce"}};
   for (const auto& [program, word] : words) {
     const Outcome help = run_command(program + " --help");
     EXPECT_EQ(help.code, 0);
@@ -30,7 +30,12 @@ TEST_F(Programs, AnswerWithoutMpi) {
 }
 
 /// The lines of --help that begin an option.
-int options_in(const std::string& help) { return count_lines_with(help, "  --"); }
+int options_in(const std::string& help) {
+  std::istringstream lines(help);
+  int options = 0;
+  for (std::string line; std::getline(lines, line);) options += line.rfind("  --", 0) == 0;
+  return options;
+}
 
 TEST_F(Programs, FitTheirHelpIntoATerminal) {
   for (const std::string& command :

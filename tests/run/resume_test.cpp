@@ -97,7 +97,7 @@ TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {
             std::string::npos)
       << text(3);
   asked.global_batch_given = true;  // the user has chosen it: no advice to choose another
-  EXPECT_EQ(text(4).find("to go on"), std::string::npos) << text(4);
+  EXPECT_EQ(text(4).find("--global-batch 256 to resume"), std::string::npos) << text(4);
 }
 
 // What may change, and what is said of it.

@@ -321,7 +321,7 @@ TEST(RunLock, IsTakenOverFromWhateverStandsThereUnlessThatChanges) {
     watch.at_look = [&](int look) {
       if (look == 2) touch(dir / "lock");
     };
-    expect_error(ErrorKind::checkpoint, {dir / "lock", "is not a readable lock", "remove it"},
+    expect_error(ErrorKind::checkpoint, {dir / "lock", "not a readable lock", "remove it"},
                  [&] { lock(dir, this_process(), std::ref(watch)); });
     Watch undisturbed;
     const LockHolder me = this_process(4.0);

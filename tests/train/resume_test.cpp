@@ -271,8 +271,9 @@ TEST_F(Resume, KeepsTheConvolutionsOfTheFirstStartWithOtherThreads) {
   EXPECT_EQ(conv_threads(*of_one), "1");
   const auto changed = run::changed_settings(first.progress.resolved, of_one->progress.resolved);
   ASSERT_EQ(changed.size(), 1u);
-  EXPECT_EQ(changed.front().note,
-            "note: threads is 2, the checkpoint was made with 1: the run goes on, but not to the same bits");
+  EXPECT_EQ(
+      changed.front().note,
+      "note: threads is 2, the checkpoint was made with 1: the run continues, but its bits will differ");
 }
 
 TEST_F(Resume, AdoptsNoNameThatIsNoChoice) {
