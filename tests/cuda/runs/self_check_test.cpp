@@ -86,7 +86,7 @@ TEST_F(SelfCheckedRun, EndsAHangAndChecksOnceMoreAtTheNextStart) {
 
 /// Whatever keeps it from ending says nothing of the GPU, and the next start checks again.
 TEST_F(SelfCheckedRun, ChecksAgainAfterWhatIsNoVerdict) {
-  const std::string two = checked("again", "cuda", "--timeout 2");
+  const std::string two = checked("again", "cuda");
   expect_refusal(mpirun(2, where_rank(1, "STAND_IN_MIB=1", two)), 6, " MiB asked for, ");
   EXPECT_TRUE(record("again").starts_with("running ")) << record("again");
 
@@ -104,7 +104,7 @@ TEST_F(SelfCheckedRun, ChecksAgainAfterWhatIsNoVerdict) {
                  "this is the network between the ranks, not the GPU");
   EXPECT_TRUE(record("again").starts_with("running ")) << record("again");
 
-  const Outcome silent = mpirun(2, faulty("init", two));
+  const Outcome silent = mpirun(2, faulty("init", two + " --timeout 2"));
   EXPECT_EQ(silent.code, 6) << silent.output;
   EXPECT_NE(silent.output.find(
                 " in check 8 (all-reduce) of the self-check of its device, where the GPUs of all ranks "),

@@ -327,6 +327,7 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha,
                                       cudnnConvolutionFwdAlgo_t algorithm, void* workspace,
                                       std::size_t workspace_bytes, const void* beta,
                                       const cudnnTensorDescriptor_t y, void* results) {
+  if (has_fault("no_forward")) return CUDNN_STATUS_EXECUTION_FAILED;
   const Shape shape{*x, *y, *w, *conv};
   return start(handle, shape, algorithm, alpha, beta, workspace, workspace_bytes,
                [=] { shape.forward(images, weights, results); });
@@ -338,6 +339,7 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* a
                                              cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace,
                                              std::size_t workspace_bytes, const void* beta,
                                              const cudnnFilterDescriptor_t w, void* results) {
+  if (has_fault("no_weights")) return CUDNN_STATUS_EXECUTION_FAILED;
   const Shape shape{*x, *y, *w, *conv};
   return start(handle, shape, algorithm, alpha, beta, workspace, workspace_bytes,
                [=] { shape.weight_gradient(images, grad, results); });

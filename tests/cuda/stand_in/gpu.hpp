@@ -37,7 +37,7 @@
 ///   dnn       cuDNN cannot be opened
 ///   driver    the driver is too old
 ///   best      the first algorithm that cuDNN (with STAND_IN_CUDNN_MIB=1) and cuBLASLt propose does not run
-///   backward  none of cuDNN's data gradients runs
+///   backward  none of cuDNN's data gradients runs; no_forward, no_weights: none of its forward passes, weight gradients
 ///   blas      cuBLASLt has no algorithm for any product
 ///   capture   no stream can be captured
 ///   nccl_graph  no call of NCCL can be captured
