@@ -149,6 +149,9 @@ void CheckStep::fill(std::uint64_t draw, int count, double off) {
 }
 
 void CheckStep::rewind() {
+  // No task writes the padding of gradients, and an all-reduce in place would double in every step what a check left there.
+  const std::vector<std::byte> zeros(state.gradients.size());
+  state.backend->copy(state.gradients.data(), zeros.data(), zeros.size());
   state.state.write(*state.backend, *state.tower, begin_);
   write_step(state, 0);
 }

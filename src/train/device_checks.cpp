@@ -387,8 +387,10 @@ CheckRow compare_training(CheckStep& device, int images, bool graphs) {
     if (!graphs) fault = training_fault(device, wanted, RunnerKind::lanes);
   }
   const std::uint64_t hash = state.state.hash(*state.backend);
-  if (state.world.gather(hash).front() != hash)
-    return bad("weights after steps of the run are not those of rank 0");
+  const std::vector<std::uint64_t> hashes = state.world.gather(hash);
+  if (hashes.front() != hash) return bad("weights after steps of the run are not those of rank 0");
+  if (std::count(hashes.begin(), hashes.end(), hash) < state.world.size())  // that rank does not go on
+    return {{}, Outcome::left_out, "weights of another rank are not those of rank 0"};
   if (!state.records.front().applied) return bad("a step of the run over all ranks is not finite");
   if (!fault.empty()) return bad(fault);
   if (graphs) {

@@ -115,7 +115,8 @@ TEST(Check, NamesTheOptionAndTheValue) {
          [](auto& c) { c.decay_at = {0.5}; });
   refuse("--final-lr-share 0.5", "--schedule linear or cosine or one-cycle, not with staircase",
          [](auto& c) { c.final_lr_share = 0.5; });
-  refuse("--micro-shards 16", "goes with --reproducible; leave it out", [](auto& c) { c.micro_shards = 16; });
+  refuse("--micro-shards 16", "goes with --update all-reduce --reproducible; leave it out",
+         [](auto& c) { c.micro_shards = 16; });
   refuse("--input-size", "-1", [](auto& c) { c.input_size = -1; });
   refuse("--crop-pad", "--augment crop", [](auto& c) { c.crop_pad = 2; });
   refuse("--crop-fill", "--augment crop", [](auto& c) { c.crop_fill = data::Fill::reflect; });
