@@ -13,7 +13,7 @@
 namespace cifar_mpi {
 namespace {
 
-/// Says what a file is that is not a regular one; empty for a regular one.
+/// The kind of a file that is not a regular one; empty for a regular one.
 std::string other_kind(const struct stat& found) {
   if (S_ISREG(found.st_mode)) return {};
   if (S_ISDIR(found.st_mode)) return "it is a folder, not a file";

@@ -84,7 +84,7 @@ class CudaBackend final : public engine::Backend {
     return plan_advance(binding, place);
   }
 
-  /// Parameters lie in logical order, and padding behind them or behind each row.
+  /// Parameters are in logical order, with padding after them or after each row.
   engine::Task count_task(std::string name, const std::vector<engine::CountBinding>& bindings) override {
     std::vector<CountedTensor> tensors;
     for (const engine::CountBinding& binding : bindings) {

@@ -31,7 +31,7 @@ struct LibraryConvShape {
 
 enum class ConvDirection : std::uint8_t { forward, weight_gradient, data_gradient };
 
-/// The rung of a direction that cuDNN does not compute: behind all candidates that it is asked for.
+/// The rung of a direction that cuDNN does not compute: after all of its candidates.
 constexpr int kConvRungs = 8;
 
 /// A convolution by cuDNN: images NHWC, weights and their gradient [outputs, kernel, kernel, channels], all

@@ -22,7 +22,7 @@ struct LrnShape {
 void lrn_forward(cudaStream_t stream, const LrnShape& shape, const Activation& activation, const void* x,
                  void* y);
 
-/// With a ReLU its mask is applied: grad_x is zero where what it gives is not positive.
+/// With a ReLU, grad_x is zero where the output of the ReLU is not positive.
 void lrn_backward(cudaStream_t stream, const LrnShape& shape, const Activation& activation, const void* x,
                   const void* grad_y, void* grad_x);
 

@@ -96,7 +96,7 @@ struct TrainBinding {
   float* kept_images = nullptr;  ///< [kept, h, w, c]: its first images, as the network sees them
   int kept = 0;
 
-  /// What the parts of a batch sum up must stand in one of them only.
+  /// Only one part of a batch may hold what the parts sum up.
   RankFacts* own_facts() const { return part == 0 ? facts : nullptr; }
   const std::atomic<int>* own_requests() const { return part == 0 ? requests : nullptr; }
 };

@@ -11,7 +11,7 @@
 /// adds `start`, and whatever memory of its own the task touches.
 namespace cifar_mpi::engine {
 
-/// `request_word` holds the requests of the binding where the device reads them; empty: nobody may ask.
+/// `request_word` holds the requests of the binding where the device reads them; empty: there are no requests.
 Task declare_control(const TrainBinding& binding, const Bytes& request_word);
 Task declare_compute_time(const RankFacts* facts);
 /// The tasks write `batch` images of the size that the binding's AugmentSpec gives, of `value_bytes` per value, and their

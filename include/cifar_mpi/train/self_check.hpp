@@ -45,7 +45,7 @@ struct SelfCheckReport {
   /// What the first of `stops` is: comm where all of them are the network's.
   ErrorKind stopped_by = ErrorKind::device;
   std::vector<std::string> no_graph;  ///< likewise why graphs are not to be used, where all else is right
-  std::vector<std::string> slow;      ///< likewise the tasks that are slow
+  std::vector<std::string> slow;      ///< one line for each slow task
 };
 
 /// "node3: NVIDIA H200 ...; driver ...": the devices of all ranks, each once, by host. Collective.
