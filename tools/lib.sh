@@ -35,10 +35,13 @@ build() {
   fi
 }
 
+# The first ten lines. Reads the others too: a writer that was cut off would end the script (pipefail).
+first_ten() { sed -n 1,10p; }
+
 slowest_files() {
   say "seconds of the ten files that took longest to compile, of all $(($(wc -l <"$build/.ninja_log") - 1)):"
   awk '/\.(o|gch)\t/ { took[$4] = $2 - $1 } END { for (file in took) printf "%7.1f  %s\n", took[file] / 1000, file }' \
-    "$build/.ninja_log" | sort -rn | sed 10q >&2
+    "$build/.ninja_log" | sort -rn | first_ten >&2
 }
 
 # run_ctest ARGUMENT...: the tests of $build; returns CTest's status. With $CI, what took longest is printed before CTest's summary.
@@ -47,7 +50,7 @@ run_ctest() {
   [ -n "${CI:-}" ] || { "${all[@]}"; return; }
   "${all[@]}" | tee "$log" | sed -u '/^[0-9]*% tests passed/,$d' || status=$?
   say "seconds of the ten tests that took longest:"
-  sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .* \([0-9.]*\) sec *$/\2  \1/p' "$log" | sort -rn | sed 10q >&2
+  sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .* \([0-9.]*\) sec *$/\2  \1/p' "$log" | sort -rn | first_ten >&2
   minutes=$((($(date +%s) - ${CI_STARTED:-$(date +%s)}) / 60))
   say "$minutes minutes since the start$([ "$minutes" -le 35 ] || echo ': WARNING: the limit is 35 on two quiet cores')"
   sed -n '/^[0-9]*% tests passed/,$p' "$log"

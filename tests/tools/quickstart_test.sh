@@ -207,10 +207,17 @@ RunTestsSaysInCiWhereTheTimeWent() {
   says '60 minutes since the start: WARNING: the limit is 35'
   [ "$(tail -n 2 said)" = "50% tests passed, 1 tests failed out of 2
 data=$clone/data/cifar10.h5" ] || fail "something follows CTest's output"
-  CI=true ends_with 8 "$clone/tools/run_tests"
+  CI=true CI_STARTED='' ends_with 8 "$clone/tools/run_tests"
   says_not WARNING
   CI='' ends_with 8 "$clone/tools/run_tests"
   says_not '2.5  a.cpp.o'
+}
+
+RunTestsEndsInCiWithCTestsStatusAfterThousandsOfTests() {
+  stand_in "$fake/ctest" <<<'for ((i = 1; i <= 4000; ++i)); do echo "$i/4000 Test #$i: Ring.Sums_$i ....   Passed    1.25 sec"; done
+    echo "100% tests passed, 0 tests failed out of 4000"'
+  CI=true ends_with 0 "$clone/tools/run_tests"
+  [ "$(tail -n 1 said)" = '100% tests passed, 0 tests failed out of 4000' ] || fail "CTest's summary is not last: $(tail -n 3 said)"
 }
 
 RunTestsGoesOnWithoutData() {
