@@ -18,24 +18,16 @@ using engine::kCompute;
 using engine::StepProgram;
 using engine::Task;
 
-void check_parts(const StepParts& parts, std::span<const ParamSpan> buckets) {
+/// The buckets that this step sums: those of all blocks, or of the first alone.
+std::span<const ParamSpan> buckets_of(const StepParts& parts, const std::vector<ParamSpan>& buckets,
+                                      int blocks) {
   if (parts.compute.empty()) throw std::logic_error("a step without compute tasks");
-  if (parts.control.data() + parts.control.size() != parts.grads.data()) {
-    throw std::logic_error("the control block does not end where the gradients begin");
-  }
-  if (parts.update.size() != buckets.size()) {
+  const std::size_t tasks = parts.update.size();
+  if (tasks != buckets.size() && tasks != buckets.size() / static_cast<std::size_t>(blocks)) {
     throw std::logic_error(
-        concat("one update task per bucket: ", parts.update.size(), " tasks, ", buckets.size(), " buckets"));
+        concat("one update task per bucket: ", tasks, " tasks, ", buckets.size(), " buckets"));
   }
-  if (buckets.empty() || buckets.back().end != parts.grads.size())
-    throw std::logic_error("the buckets do not end with the gradients");
-}
-
-/// The bytes of so many floats.
-std::span<const ParamSpan> buckets_within(const std::vector<ParamSpan>& buckets, std::size_t floats) {
-  const auto behind = std::find_if(buckets.begin(), buckets.end(),
-                                   [&](const ParamSpan& bucket) { return bucket.end > floats; });
-  return {buckets.begin(), behind};
+  return std::span(buckets).first(tasks);
 }
 
 /// A single rank sends nothing, and updates everything at once.
@@ -92,24 +84,23 @@ RunFingerprint AllReduceUpdate::settings() const {
           {"bucket MiB", fmt::format("{:g}", settings_.bucket_mib)}};
 }
 
-Buffer AllReduceUpdate::allocate(std::size_t control_floats) {
-  return collective_->allocate((control_floats + buckets_.back().end) * sizeof(float));
+void AllReduceUpdate::allocate(std::size_t control_floats) {
+  block_ = {collective_->allocate((control_floats + buckets_.back().end) * sizeof(float)), control_floats};
 }
 
 void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency concurrent) {
-  const std::span<const ParamSpan> buckets = buckets_within(buckets_, parts.grads.size());
-  check_parts(parts, buckets);
+  const std::span<const ParamSpan> buckets = buckets_of(parts, buckets_, settings_.blocks);
   engine::Branches branches(program, concurrent.branches);
   if (collective_->ranks() == 1) return append_alone(branches, std::move(parts));
 
   std::vector<std::size_t> ready_after;
   std::vector<Task> all_reduces;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
-    const std::span<float> array = array_of(i, buckets[i], parts);
+    const std::span<float> array = block_.array_of(i, buckets[i]);
     const std::size_t last = last_user(parts.compute, array);
     ready_after.push_back(settings_.overlap && concurrent.exchange ? last : parts.compute.size() - 1);
     all_reduces.push_back(collective_->all_reduce(concat("all-reduce of bucket ", i), array,
-                                                  i == 0 ? parts.control.size() : 0));
+                                                  i == 0 ? block_.control().size() : 0));
     all_reduces.back().kind = engine::TaskKind::collective;
   }
 

@@ -26,24 +26,18 @@ engine::CopyBinding copy(std::span<T> dst, std::span<T> src) {
 
 }  // namespace
 
-HostImage::HostImage(engine::Backend& device, const StepParts& parts) : device_(device) {
-  device_parts_.control = parts.control;
-  device_parts_.grads = parts.grads;
-  device_parts_.params = parts.params;
-  device_parts_.decay_sums = parts.decay_sums;
-  device_parts_.step = parts.step;
-  const std::size_t gradients = parts.control.size_bytes() + parts.grads.size_bytes();
-  memory_ = device.allocate_pinned(lines_of(gradients) + lines_of(parts.params.size_bytes()) +
-                                   lines_of(parts.decay_sums.size_bytes()) + lines_of(sizeof *parts.step));
+HostImage::HostImage(engine::Backend& device, const GradientBlock& block, const StepState& state)
+    : device_(device),
+      device_control_(block.control()),
+      device_state_(state),
+      block_(device.allocate_pinned(block.all().size_bytes()), block.control().size()),
+      memory_(device.allocate_pinned(lines_of(state.params.size_bytes()) +
+                                     lines_of(state.decay_sums.size_bytes()) +
+                                     lines_of(sizeof *state.step))) {
   std::byte* at = memory_.data();
-  // The gradients follow the control block, as on the device.
-  const std::span<float> block =
-      image_of(std::span(parts.control.data(), parts.control.size() + parts.grads.size()), at);
-  host_.control = block.first(parts.control.size());
-  host_.grads = block.subspan(parts.control.size());
-  host_.params = image_of(parts.params, at);
-  host_.decay_sums = image_of(parts.decay_sums, at);
-  host_.step = image_of(std::span(parts.step, 1), at).data();
+  state_.params = image_of(state.params, at);
+  state_.decay_sums = image_of(state.decay_sums, at);
+  state_.step = image_of(std::span(state.step, 1), at).data();
 }
 
 engine::Task HostImage::fetch(std::string name, std::span<float> host, std::span<float> device) const {
@@ -52,9 +46,9 @@ engine::Task HostImage::fetch(std::string name, std::span<float> host, std::span
 
 engine::Task HostImage::deliver(std::string name) const {
   return device_.copy_task(
-      std::move(name), {copy(device_parts_.params, host_.params), copy(device_parts_.control, host_.control),
-                        copy(device_parts_.decay_sums, host_.decay_sums),
-                        copy(std::span(device_parts_.step, 1), std::span(host_.step, 1))});
+      std::move(name), {copy(device_state_.params, state_.params), copy(device_control_, block_.control()),
+                        copy(device_state_.decay_sums, state_.decay_sums),
+                        copy(std::span(device_state_.step, 1), std::span(state_.step, 1))});
 }
 
 }  // namespace cifar_mpi::comm

@@ -13,21 +13,24 @@ namespace cifar_mpi::comm {
 /// and received into them. Also the tasks that copy to and from the device.
 class HostImage {
  public:
-  /// For the arrays of `parts`, in the memory of `device`, which must outlive the tasks.
-  HostImage(engine::Backend& device, const StepParts& parts);
+  /// For a block and arrays in the memory of `device`, which must outlive the tasks, like `block`.
+  HostImage(engine::Backend& device, const GradientBlock& block, const StepState& state);
 
-  /// The same arrays on the host, without tasks.
-  const StepParts& parts() const { return host_; }
-  /// Fills a part of the host's gradients, or control block; both spans as of `array_of`.
+  /// The same on the host.
+  const GradientBlock& block() const { return block_; }
+  const StepState& state() const { return state_; }
+  /// Fills a part of the host's block; both spans as of GradientBlock::array_of.
   engine::Task fetch(std::string name, std::span<float> host, std::span<float> device) const;
   /// Copies the content of an answer (parameters, control block, decay terms, step) to the device.
   engine::Task deliver(std::string name) const;
 
  private:
   engine::Backend& device_;
-  StepParts device_parts_;  ///< only arrays, like host_parts_
-  StepParts host_;
-  Buffer memory_;
+  std::span<float> device_control_;
+  StepState device_state_;
+  GradientBlock block_;
+  StepState state_;
+  Buffer memory_;  ///< of `state_`
 };
 
 }  // namespace cifar_mpi::comm

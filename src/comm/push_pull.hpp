@@ -35,7 +35,7 @@ struct ServerRanks {
 };
 
 /// The facts that all ranks know at the end of a step, besides parameters: the summed control block, the update tasks'
-/// StepParts::decay_sums, the step's number, and the counts of pushes. They are sent as one message.
+/// StepState::decay_sums, the step's number, and the counts of pushes. They are sent as one message.
 class StepFacts {
  public:
   /// The arrays must outlive it.

@@ -24,6 +24,7 @@ class PushTally {
   void count_dropped(int worker) { ++values_[workers_ + static_cast<std::size_t>(worker)]; }
 
   std::span<std::uint64_t> values() { return values_; }
+  std::span<const std::uint64_t> values() const { return values_; }
 
   std::vector<std::uint64_t> applied() const { return part(0, workers_); }
   std::vector<std::uint64_t> dropped() const { return part(workers_, workers_); }

@@ -100,7 +100,9 @@ class ServerUpdate final : public Update {
   std::string_view name() const override { return name_; }
   std::string note() const override { return {}; }
   RunFingerprint settings() const override;
-  Buffer allocate(std::size_t control_floats) override;
+  void allocate(std::size_t control_floats) override;
+  GradientBlock& block() override { return block_; }
+  void bind(const StepState& state) override { state_ = state; }
   std::span<const ParamSpan> spans() const override { return spans_; }
   void append(StepProgram& program, StepParts parts, Concurrency concurrent) override;
   void complete(std::span<const std::span<float>> blocks, std::span<const std::span<float>> shared) override;
@@ -110,7 +112,8 @@ class ServerUpdate final : public Update {
   void append_working(StepProgram& program, StepParts parts, Concurrency concurrent);
   void append_serving(StepProgram& program, StepParts parts);
   void require_same_step() const;
-  StepFacts facts_of(const StepParts& parts);
+  void check_parts(const StepParts& parts) const;
+  StepFacts facts_of(std::span<float> control, const StepState& state);
   bool waits_for_all() const { return settings_.aggregation.of(ranks_.workers) == ranks_.workers; }
 
   const World& world_;
@@ -121,8 +124,8 @@ class ServerUpdate final : public Update {
   std::vector<ParamSpan> spans_;
   std::string name_;
   PushTally tally_;
-  std::size_t control_bytes_ = 0, facts_bytes_ = 0;
-  const std::uint64_t* step_ = nullptr;  ///< StepParts::step, null before `append`
+  GradientBlock block_;
+  StepState state_;
   // Tasks point into these; they are destroyed before the communicators.
   std::list<HostImage> images_;
   std::list<Push> pushes_;
@@ -167,13 +170,13 @@ RunFingerprint ServerUpdate::settings() const {
   return settings;
 }
 
-Buffer ServerUpdate::allocate(std::size_t control_floats) {
+void ServerUpdate::allocate(std::size_t control_floats) {
   const std::size_t bytes = (control_floats + spans_.back().end) * sizeof(float);
-  Buffer block;
   world_.together([&] {
-    block = settings_.device != nullptr ? settings_.device->allocate(bytes) : allocate_message_memory(bytes);
+    block_ = {
+        settings_.device != nullptr ? settings_.device->allocate(bytes) : allocate_message_memory(bytes),
+        control_floats};
   });
-  return block;
 }
 
 /// A task in which a rank waits for others.
@@ -193,25 +196,19 @@ Task waiting(std::string name, std::vector<engine::Bytes> reads, std::vector<eng
       [&operation] { return operation.poll(); });
 }
 
-void check_parts(const StepParts& parts, std::size_t spans) {
+void ServerUpdate::check_parts(const StepParts& parts) const {
   if (parts.before_updates) throw std::logic_error("no server has the whole sum of the gradients");
-  if (parts.update.size() != spans || parts.decay_sums.size() != spans)
+  if (parts.update.size() != spans_.size() || state_.decay_sums.size() != spans_.size())
     throw std::logic_error("one update task and one decay sum per server");
-  if (parts.control.data() + parts.control.size() != parts.grads.data())
-    throw std::logic_error("the control block does not end where the gradients begin");
-  if (parts.step == nullptr || !parts.next_meeting)
+  if (state_.step == nullptr || !settings_.next_meeting)
     throw std::logic_error("servers count steps, and must know where all ranks meet");
-  if (parts.params.size() != parts.grads.size())
+  if (state_.params.size() != block_.grads().size())
     throw std::logic_error("there are not as many trained parameters as gradients");
+  if (parts.compute.empty() != ranks_.serves()) throw std::logic_error("workers compute, and servers do not");
 }
 
 void ServerUpdate::append(StepProgram& program, StepParts parts, Concurrency concurrent) {
-  check_parts(parts, spans_.size());
-  if (parts.compute.empty() != ranks_.serves()) throw std::logic_error("workers compute, and servers do not");
-  step_ = parts.step;
-  control_bytes_ = parts.control.size_bytes();
-  facts_bytes_ =
-      control_bytes_ + parts.decay_sums.size_bytes() + sizeof *parts.step + tally_.values().size_bytes();
+  check_parts(parts);
   if (ranks_.serves()) return append_serving(program, std::move(parts));
   append_working(program, std::move(parts), concurrent);
 }
@@ -219,8 +216,9 @@ void ServerUpdate::append(StepProgram& program, StepParts parts, Concurrency con
 void ServerUpdate::append_working(StepProgram& program, StepParts parts, Concurrency concurrent) {
   engine::Branches branches(program, concurrent.branches);
   const HostImage* const image =
-      settings_.device != nullptr ? &images_.emplace_back(*settings_.device, parts) : nullptr;
-  const StepParts& host = image != nullptr ? image->parts() : parts;
+      settings_.device != nullptr ? &images_.emplace_back(*settings_.device, block_, state_) : nullptr;
+  const GradientBlock& block = image != nullptr ? image->block() : block_;
+  const StepState& state = image != nullptr ? image->state() : state_;
   std::vector<std::size_t> ready_after;
   std::vector<Task> tasks;
   const auto add = [&](std::size_t ready, Task task) {
@@ -228,7 +226,7 @@ void ServerUpdate::append_working(StepProgram& program, StepParts parts, Concurr
     tasks.push_back(std::move(task));
   };
   for (std::size_t s = 0; s < spans_.size(); ++s) {
-    const std::span<float> array = array_of(s, spans_[s], parts), sent = array_of(s, spans_[s], host);
+    const std::span<float> array = block_.array_of(s, spans_[s]), sent = block.array_of(s, spans_[s]);
     const std::size_t last = last_user(parts.compute, array);
     const std::size_t ready = settings_.overlap && concurrent.exchange ? last : parts.compute.size() - 1;
     if (image != nullptr) add(ready, image->fetch(concat("copy for server ", s), sent, array));
@@ -240,11 +238,11 @@ void ServerUpdate::append_working(StepProgram& program, StepParts parts, Concurr
     branches.run(std::move(parts.compute[i]));
     queue.run_ready_after(i);
   }
-  Pull& pull = pulls_.emplace_back(ranks_, spans_, host.params, facts_of(host));
+  Pull& pull = pulls_.emplace_back(ranks_, spans_, state.params, facts_of(block.control(), state));
   branches.wait(kComm);
   program.run(kComm, waiting("pull", {},
-                             {bytes_of(host.params), bytes_of(host.control), bytes_of(host.decay_sums),
-                              engine::bytes_of(host.step, 1)},
+                             {bytes_of(state.params), bytes_of(block.control()), bytes_of(state.decay_sums),
+                              engine::bytes_of(state.step, 1)},
                              pull));
   if (image != nullptr) program.run(kComm, image->deliver("copy the answer"));
   program.wait(kCompute, program.set(kComm));
@@ -256,22 +254,22 @@ void ServerUpdate::append_working(StepProgram& program, StepParts parts, Concurr
 void ServerUpdate::append_serving(StepProgram& program, StepParts parts) {
   const auto own = static_cast<std::size_t>(ranks_.server());
   const ParamSpan& span = spans_[own];
-  const std::span<float> gradients = array_of(own, span, parts);
-  const std::span<float> params = parts.params.subspan(span.begin, span.end - span.begin);
+  const std::span<float> gradients = block_.array_of(own, span);
+  const std::span<float> params = state_.params.subspan(span.begin, span.end - span.begin);
   Serving::First first;
   if (own == 0) {
-    first.facts = &facts_.emplace_back(facts_of(parts));
-    first.policy = &policies_.emplace_back(ranks_.workers, settings_.aggregation, *parts.step,
-                                           std::move(parts.next_meeting), settings_.pushed);
+    first.facts = &facts_.emplace_back(facts_of(block_.control(), state_));
+    first.policy = &policies_.emplace_back(ranks_.workers, settings_.aggregation, *state_.step,
+                                           settings_.next_meeting, settings_.pushed);
     first.tally = &tally_;
   }
-  const Serving::Arrays arrays{gradients, parts.control, params, parts.decay_sums};
+  const Serving::Arrays arrays{gradients, block_.control(), params, state_.decay_sums};
   Serving& serving = serving_.emplace_back(ranks_, arrays, first, waits_for_all());
   CompareServers& comparing =
-      comparing_.emplace_back(servers_.get(), ranks_.server(), parts.control, parts.decay_sums,
+      comparing_.emplace_back(servers_.get(), ranks_.server(), block_.control(), state_.decay_sums,
                               settings_.requests, serving, waits_for_all());
-  const engine::Bytes control = bytes_of(parts.control), decay_sums = bytes_of(parts.decay_sums);
-  const engine::Bytes step = engine::bytes_of(parts.step, 1);
+  const engine::Bytes control = bytes_of(block_.control()), decay_sums = bytes_of(state_.decay_sums);
+  const engine::Bytes step = engine::bytes_of(state_.step, 1);
   program.run(kCompute,
               waiting(
                   "wait for pushes", {bytes_of(params)}, {bytes_of(gradients), control},
@@ -287,13 +285,13 @@ void ServerUpdate::append_serving(StepProgram& program, StepParts parts) {
 
 /// Otherwise the ranks would not make the same collective call.
 void ServerUpdate::require_same_step() const {
-  if (step_ == nullptr) return;
+  if (state_.step == nullptr) return;
   std::uint64_t step = 0;
   if (settings_.device != nullptr) {
-    settings_.device->copy(reinterpret_cast<std::byte*>(&step), reinterpret_cast<const std::byte*>(step_),
-                           sizeof step);
+    settings_.device->copy(reinterpret_cast<std::byte*>(&step),
+                           reinterpret_cast<const std::byte*>(state_.step), sizeof step);
   } else {
-    step = *step_;
+    step = *state_.step;
   }
   world_.require_equal(
       ErrorKind::internal, {{"the step", std::to_string(step)}},
@@ -320,9 +318,9 @@ void ServerUpdate::complete(std::span<const std::span<float>> blocks,
         "completing the counts of the servers", ranks_.rank_of_server(0));
 }
 
-StepFacts ServerUpdate::facts_of(const StepParts& parts) {
-  return StepFacts({std::as_writable_bytes(parts.control), std::as_writable_bytes(parts.decay_sums),
-                    std::as_writable_bytes(std::span(parts.step, 1)),
+StepFacts ServerUpdate::facts_of(std::span<float> control, const StepState& state) {
+  return StepFacts({std::as_writable_bytes(control), std::as_writable_bytes(state.decay_sums),
+                    std::as_writable_bytes(std::span(state.step, 1)),
                     std::as_writable_bytes(tally_.values())});
 }
 
@@ -332,9 +330,12 @@ std::optional<PushCounts> ServerUpdate::push_counts() const {
   counts.dropped = tally_.dropped();
   if (settings_.aggregation.asynchronous) counts.staleness = tally_.staleness();
   counts.most_stale = tally_.most_stale();
+  // A push to the first server has the control block, and its answer that and the other facts.
+  const std::size_t with_first = 2 * block_.control().size_bytes() + state_.decay_sums.size_bytes() +
+                                 sizeof *state_.step + tally_.values().size_bytes();
   const auto moved = [&](std::size_t span) {  // by a push and its answer
     const std::size_t floats = spans_[span].end - spans_[span].begin;
-    return 2 * floats * sizeof(float) + (span == 0 ? control_bytes_ + facts_bytes_ : 0);
+    return 2 * floats * sizeof(float) + (span == 0 ? with_first : 0);
   };
   counts.server_bytes.resize(spans_.size());
   for (std::size_t w = 0; w < counts.applied.size(); ++w) {

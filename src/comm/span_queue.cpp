@@ -16,11 +16,6 @@ bool any_overlaps(const std::vector<Bytes>& ranges, const Bytes& bytes) {
 
 }  // namespace
 
-std::span<float> array_of(std::size_t index, const ParamSpan& span, const StepParts& parts) {
-  if (index == 0) return {parts.control.data(), parts.control.size() + span.end};
-  return parts.grads.subspan(span.begin, span.end - span.begin);
-}
-
 std::size_t last_user(const std::vector<engine::Task>& compute, std::span<const float> array) {
   const Bytes bytes = engine::bytes_of(array.data(), array.size());
   std::size_t last = compute.size();

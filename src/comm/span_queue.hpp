@@ -11,9 +11,6 @@
 /// Common code of ways to update that send spans of gradients during backward.
 namespace cifar_mpi::comm {
 
-/// The array of one span; the first also has the control block, which precedes the gradients.
-std::span<float> array_of(std::size_t index, const ParamSpan& span, const StepParts& parts);
-
 /// The last compute task that touches the array. A task that reads it needs this rank's gradient, not the
 /// sum. Throws std::logic_error when no task writes one that is not empty.
 std::size_t last_user(const std::vector<engine::Task>& compute, std::span<const float> array);

@@ -28,17 +28,16 @@ void StepReporter::begin_interval(std::uint64_t completed) {
   if (started_ < 0.0) started_ = interval_started_;
 }
 
-void StepReporter::note_done(std::uint64_t begin, std::uint64_t end) {
-  done_at_[place(begin, end)] = steady_seconds();
-  if (has_line(begin, end)) communicated_at_[place(begin, end)] = communicated_();
+StepReporter::Done StepReporter::note_done(const engine::Replay& replay) const {
+  return {steady_seconds(), has_line(replay) ? communicated_() : -1.0};
 }
 
-void StepReporter::add(std::uint64_t begin, std::uint64_t end, const engine::StepRecord& record) {
+void StepReporter::add(const engine::Replay& replay, const Done& done, const engine::StepRecord& record) {
   if (rank_ != 0) return;
-  watch_.add(record, scale_.skips ? 1 : static_cast<int>(end - begin));
+  watch_.add(record, scale_.partial_aggregation ? 1 : static_cast<int>(replay.steps()));
   out_.board.note(record);
-  for (std::uint64_t step = begin; step < end; ++step) announce_rate(step);
-  if (has_line(begin, end)) report(begin, end, record);
+  for (std::uint64_t step = replay.begin; step < replay.end; ++step) announce_rate(step);
+  if (has_line(replay)) report(replay.end, done, record);
 }
 
 void StepReporter::announce_rate(std::uint64_t step) {
@@ -50,8 +49,8 @@ void StepReporter::announce_rate(std::uint64_t step) {
   announced_rate_ = rate;
 }
 
-void StepReporter::report(std::uint64_t begin, std::uint64_t end, const engine::StepRecord& record) {
-  const double now = done_at_[place(begin, end)];
+void StepReporter::report(std::uint64_t end, const Done& done, const engine::StepRecord& record) {
+  const double now = done.seconds;
   StepReport r;
   r.step = end;
   r.total_steps = scale_.total_steps;
@@ -65,7 +64,7 @@ void StepReporter::report(std::uint64_t begin, std::uint64_t end, const engine::
   r.seconds_per_step = (now - interval_started_) / steps;
   r.images_per_second = static_cast<double>(scale_.global_batch) / r.seconds_per_step;
   r.seconds = now - started_;
-  const double communicated = communicated_at_[place(begin, end)];
+  const double communicated = done.communicated;
   if (communicated >= 0.0) r.exposed_communication_ms = 1e3 * (communicated - interval_communicated_) / steps;
   if (const std::optional<watch::RankTimes> times = watch_.take()) {
     r.compute_ms_min = times->least;

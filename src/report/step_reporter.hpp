@@ -8,6 +8,7 @@
 
 #include "cifar_mpi/comm/update.hpp"
 #include "cifar_mpi/engine/layout.hpp"
+#include "cifar_mpi/engine/replay.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 #include "cifar_mpi/report/metrics.hpp"
 #include "cifar_mpi/report/progress_view.hpp"
@@ -22,8 +23,8 @@ struct StepScale {
   double steps_per_epoch = 0.0;
   std::uint64_t global_batch = 0;  ///< samples of a step over all ranks
   std::uint64_t log_every = 10;    ///< steps
-  /// With partial aggregation: a replay is one batch of this rank and may end several steps later.
-  bool skips = false;
+  /// A replay is one batch of this rank and may end several steps later.
+  bool partial_aggregation = false;
 };
 
 /// The outputs for steps.
@@ -40,6 +41,11 @@ struct StepOutputs {
 /// rank has a reporter; only rank 0's writes.
 class StepReporter {
  public:
+  /// When a replay was known to be done.
+  struct Done {
+    double seconds = 0.0;
+    double communicated = -1.0;  ///< as of Communicated, if the replay has a log line
+  };
   /// Seconds that this rank has been in collectives so far; below 0: unknown.
   using Communicated = std::function<double()>;
   /// The counts of pushes so far, if there are servers.
@@ -52,21 +58,18 @@ class StepReporter {
 
   /// Starts an interval after `completed` steps: at the start, and after a pause that does not count as time of steps.
   void begin_interval(std::uint64_t completed);
-  /// A replay that began after `begin` steps of the run and ends with number `end` is done.
-  void note_done(std::uint64_t begin, std::uint64_t end);
-  /// The record of that replay; in order, at most engine::kRecordRing replays later.
-  void add(std::uint64_t begin, std::uint64_t end, const engine::StepRecord& record);
+  /// This replay is done.
+  Done note_done(const engine::Replay& replay) const;
+  /// The record of that replay; in order.
+  void add(const engine::Replay& replay, const Done& done, const engine::StepRecord& record);
 
  private:
   /// Whether a log line is due in this replay; a replay of several steps has one line.
-  bool has_line(std::uint64_t begin, std::uint64_t end) const {
-    return begin / scale_.log_every != end / scale_.log_every || end == scale_.total_steps;
-  }
-  static std::size_t place(std::uint64_t begin, std::uint64_t end) {
-    return engine::record_place(end - 1, end - begin);
+  bool has_line(const engine::Replay& replay) const {
+    return replay.crosses(scale_.log_every) || replay.end == scale_.total_steps;
   }
   void announce_rate(std::uint64_t step);
-  void report(std::uint64_t begin, std::uint64_t end, const engine::StepRecord& record);
+  void report(std::uint64_t end, const Done& done, const engine::StepRecord& record);
 
   int rank_;
   std::vector<std::string> hosts_;
@@ -76,8 +79,6 @@ class StepReporter {
   watch::RankWatch watch_;
   Communicated communicated_;
   Pushes pushes_;
-  std::vector<double> done_at_ = std::vector<double>(engine::kRecordRing);
-  std::vector<double> communicated_at_ = done_at_;  ///< of steps with a log line
   double interval_communicated_ = 0.0;
   double announced_rate_ = -1.0;
   double started_ = -1.0;

@@ -35,25 +35,21 @@ data::DatasetInfo generated_images(const TrainConfig& config, int ranks) {
   return info;
 }
 
-void build_on_generated_images(SessionState& state, const comm::PlatformFactory& make_platform) {
-  state.info = generated_images(state.config, state.world.size());
-  check(state.config);
-  state.sizes = resolve_sizes(state.config, state.world.size(), state.info);
-  state.network = make_network(state.config.model, state.info, augment_spec(state.config, state.info.image),
-                               state.config.data);
+void BenchmarkRun::build(const comm::PlatformFactory& make_platform) {
+  plan_for(plan, generated_images(plan.config, plan.world.size()));
   // Of any images: a run reads these off its own.
-  std::fill_n(state.network.augment.mean, data::kMostChannels, 120.0f);
-  std::fill_n(state.network.augment.deviation, data::kMostChannels, 60.0f);
-  plan_device(state, make_platform);
+  std::fill_n(plan.network.augment.mean, data::kMostChannels, 120.0f);
+  std::fill_n(plan.network.augment.deviation, data::kMostChannels, 60.0f);
+  plan_device(plan, device, make_platform);
   data::Samples train, test;
-  data::make_synthetic(state.info.image, 10, images_of(state.config), state.config.seed, train, test);
-  state.samples = ResidentData(*state.backend, train);
+  data::make_synthetic(plan.info.image, 10, images_of(plan.config), plan.config.seed, train, test);
+  device.samples = ResidentData(*device.backend, train);
 }
 
-void write_initial_state(SessionState& state) {
-  const std::vector<optim::StateRow> rows(state.state.rows().begin(), state.state.rows().end());
-  const auto initial = initial_tensors(state.network.params, state.config.seed);
-  state.state.write(*state.backend, *state.tower, run::initial_state(rows, initial));
+void BenchmarkRun::write_initial_state() {
+  const std::vector<optim::StateRow> rows(blocks.state.rows().begin(), blocks.state.rows().end());
+  const auto initial = initial_tensors(plan.network.params, plan.config.seed);
+  blocks.state.write(*device.backend, *device.tower, run::initial_state(rows, initial));
 }
 
 }  // namespace cifar_mpi::train

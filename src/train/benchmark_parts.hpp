@@ -1,6 +1,6 @@
 #pragma once
 
-#include "train/state.hpp"
+#include "train/step.hpp"
 
 /// What benchmarks of whole steps have in common.
 namespace cifar_mpi::train {
@@ -12,10 +12,20 @@ TrainConfig benchmark_config(const std::string& model);
 /// Those images, enough that a step does not find its own in the cache, as in a run.
 data::DatasetInfo generated_images(const TrainConfig& config, int ranks);
 
-/// Everything up to the plan for the device. Not all ranks may fail alike.
-void build_on_generated_images(SessionState& state, const comm::PlatformFactory& make_platform);
+/// The steps of a run on those images, without a run directory.
+struct BenchmarkRun {
+  BenchmarkRun(TrainConfig config, const comm::World& world)
+      : plan(std::move(config), world, Log(world.rank())) {}
 
-/// The initial values of all rows.
-void write_initial_state(SessionState& state);
+  /// Everything up to the planned network. Not all ranks may fail alike.
+  void build(const comm::PlatformFactory& make_platform);
+  /// The initial values of all rows.
+  void write_initial_state();
+  StepContext context() { return {plan, device, blocks, *blocks.update}; }
+
+  Plan plan;
+  Device device;
+  Blocks blocks;
+};
 
 }  // namespace cifar_mpi::train

@@ -2,9 +2,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
-#include "train/state.hpp"
+#include "train/step.hpp"
 
 namespace cifar_mpi::train {
 
@@ -17,7 +18,7 @@ class CheckStep {
 
   /// Plans the network anew for a step of this rank alone, of a batch in so many parts; the memory of the plan before is given
   /// back first.
-  void plan(engine::Precision precision, int batch, int parts);
+  void plan_alone(engine::Precision precision, int batch, int parts);
 
   /// Plans what the run would replay, with its way to update, which must not be that of servers. Collective; an error of one
   /// rank is thrown on all. Returns a line for each kernel that is not the first choice.
@@ -49,10 +50,14 @@ class CheckStep {
   /// What it should have looked like.
   std::vector<float> wanted_images() const;
 
-  SessionState state;
+  StepContext context() { return {plan, device, *blocks, *blocks->update}; }
+
+  Plan plan;
+  Device device;
+  std::optional<Blocks> blocks;        ///< of the last plan
+  comm::GradientBlock left_in_flight;  ///< of an exchange that failed; until the next plan
 
  private:
-  void release();
   void plan_network_for(engine::Precision precision, const Sizes& sizes);
 
   comm::UpdateKind update_;  ///< of the run

@@ -94,13 +94,13 @@ Trace trace_of(CheckStep& step, engine::Runner& runner) {
   step.rewind();
   for (int i = 0; i < kSteps; ++i) runner.replay();
   runner.finish();
-  return {step.rows(), {step.state.records.begin(), step.state.records.begin() + kSteps}};
+  return {step.rows(), {step.blocks->records.begin(), step.blocks->records.begin() + kSteps}};
 }
 
 /// Where two traces differ, in words; empty when they do not.
 std::string difference(const CheckStep& step, const Trace& a, const Trace& b) {
   for (std::size_t r = 0; r < a.rows.size(); ++r) {
-    const auto& entries = step.state.layout.entries;
+    const auto& entries = step.device.layout.entries;
     for (std::size_t p = 0; p < entries.size(); ++p) {
       std::size_t differ = 0;
       double most = 0.0;
@@ -111,7 +111,7 @@ std::string difference(const CheckStep& step, const Trace& a, const Trace& b) {
             std::max(most, std::abs(static_cast<double>(a.rows[r][i]) - static_cast<double>(b.rows[r][i])));
       }
       if (differ == 0) continue;
-      return concat(step.state.state.rows()[r].what, " of ", step.state.network.params[p].name, " in ",
+      return concat(step.blocks->state.rows()[r].what, " of ", step.plan.network.params[p].name, " in ",
                     differ, " places, by up to ", fmt::format("{:.2g}", most));
     }
   }
@@ -140,8 +140,8 @@ int distinct_images(int batch) {
 }
 
 CheckRow compare_fp32(CheckStep& device, CheckStep& judge, int images) {
-  const model::ParamTable& params = judge.state.network.params;
-  const RoundingLimits limits = fp32_limits(judge.state.network.net, device.state.sizes.batch);
+  const model::ParamTable& params = judge.plan.network.params;
+  const RoundingLimits limits = fp32_limits(judge.plan.network.net, device.plan.sizes.batch);
   return twice([&](std::uint64_t draw) {
     device.fill(draw, images);
     judge.fill(draw, images);
@@ -152,8 +152,8 @@ CheckRow compare_fp32(CheckStep& device, CheckStep& judge, int images) {
 }
 
 CheckRow compare_rounded(CheckStep& device, CheckStep& judge, int images) {
-  const model::ParamTable& params = judge.state.network.params;
-  const Precision precision = device.state.config.precision;
+  const model::ParamTable& params = judge.plan.network.params;
+  const Precision precision = device.plan.config.precision;
   const double eps = rounding_of(precision);
   constexpr double kRoom = 4.0;
   return twice([&](std::uint64_t draw) {
@@ -220,8 +220,8 @@ CheckRow compare_images(CheckStep& device, int images) {
   const std::vector<float> found = device.images(), wanted = device.wanted_images();
   // values of up to 255 times a scale, and a shift of that size; then one rounding
   const double allowed =
-      0x1.0p-20 + (device.state.config.precision == Precision::bf16 ? rounding_of(Precision::bf16) : 0.0);
-  const auto values = static_cast<std::size_t>(device.state.network.net.input.count());
+      0x1.0p-20 + (device.plan.config.precision == Precision::bf16 ? rounding_of(Precision::bf16) : 0.0);
+  const auto values = static_cast<std::size_t>(device.plan.network.net.input.count());
   Worst worst{"", 0.0, allowed};
   for (std::size_t begin = 0; begin < wanted.size(); begin += values) {
     double square = 0.0, length = 0.0;
@@ -245,7 +245,7 @@ CheckRow see_divergence(CheckStep& device, int images) {
   const auto runner = device.runner(RunnerKind::serial, Input::not_a_number);
   runner->replay();
   runner->finish();
-  const engine::StepRecord& record = device.state.records.front();
+  const engine::StepRecord& record = device.blocks->records.front();
   if (std::isfinite(record.cross_entropy) || record.applied) {
     return bad(concat("NaN in every image gives a cross-entropy of ", record.cross_entropy,
                       "; some kernel hides it, and a run that diverges would go on"));
@@ -259,24 +259,30 @@ namespace {
 /// Lets the other ranks fail too, instead of waiting for this one, when an error unwinds an exchange between GPUs.
 class ExchangeGuard {
  public:
-  explicit ExchangeGuard(SessionState& state) : state_(state) {}
+  explicit ExchangeGuard(CheckStep& step) : step_(step) {}
   ~ExchangeGuard() {
-    if (std::uncaught_exceptions() > 0 && state_.collectives.device) state_.update.reset();
+    if (std::uncaught_exceptions() == 0 || !step_.device.collectives.device) return;
+    // Freeing it would wait for what is in flight.
+    step_.left_in_flight = std::move(step_.blocks->update->block());
+    step_.blocks->update.reset();
   }
   ExchangeGuard(const ExchangeGuard&) = delete;
   ExchangeGuard& operator=(const ExchangeGuard&) = delete;
 
  private:
-  SessionState& state_;
+  CheckStep& step_;
 };
 
 }  // namespace
 
 CheckRow compare_sums(CheckStep& device, bool graphs) {
-  SessionState& state = device.state;
-  const auto ranks = static_cast<std::size_t>(state.world.size());
-  const auto own = static_cast<std::size_t>(state.world.rank());
-  const std::size_t floats = state.gradients.size() / sizeof(float), most = 255 / ranks + 1;
+  const Plan& plan = device.plan;
+  engine::Backend& backend = *device.device.backend;
+  comm::Update& update = *device.blocks->update;
+  const std::span<float> block = update.block().all();
+  const auto ranks = static_cast<std::size_t>(plan.world.size());
+  const auto own = static_cast<std::size_t>(plan.world.rank());
+  const std::size_t floats = block.size(), most = 255 / ranks + 1;
   const auto term = [&](std::size_t i, std::size_t rank) {
     return static_cast<float>((i * 7 + rank * 3) % most);  // sums of at most 255 + ranks, exact in bf16 too
   };
@@ -285,39 +291,36 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
     mine[i] = term(i, own);
     for (std::size_t rank = 0; rank < ranks; ++rank) wanted[i] += term(i, rank);
   }
-  const std::size_t control = control_layout(state).floats(), trained = state.update->spans().back().end;
+  const std::size_t control = update.block().control().size(), trained = update.spans().back().end;
   const auto nothing = [](std::string name, std::vector<engine::Bytes> reads,
                           std::vector<engine::Bytes> writes) {
     return engine::Task{std::move(name), std::move(reads), std::move(writes), [](engine::Lane&) {}, {}};
   };
   comm::StepParts parts;
-  parts.control = {state.gradients.as<float>(), control};
-  parts.grads = {state.gradients.as<float>() + control, trained};
-  parts.compute.push_back(nothing("terms", {}, {engine::bytes_of(state.gradients.as<float>(), floats)}));
-  for (const comm::ParamSpan& span : state.update->spans()) {
+  parts.compute.push_back(nothing("terms", {}, {engine::bytes_of(block.data(), floats)}));
+  for (const comm::ParamSpan& span : update.spans()) {
     parts.update.push_back(
-        nothing("sums", {engine::bytes_of(parts.grads.data() + span.begin, span.end - span.begin)}, {}));
+        nothing("sums", {engine::bytes_of(block.data() + control + span.begin, span.end - span.begin)}, {}));
   }
   engine::StepProgram program("self-check");
-  state.update->append(program, std::move(parts), {});
+  update.append(program, std::move(parts), {});
   program.finalize();
-  const auto runner =
-      state.backend->runner(std::move(program), graphs ? RunnerKind::graph : RunnerKind::lanes, {});
+  const auto runner = backend.runner(std::move(program), graphs ? RunnerKind::graph : RunnerKind::lanes, {});
   CheckRow wrong;                                // the first; a rank that finds it goes on with the others
   for (const bool first_time : {true, false}) {  // a runner of graphs makes one in the second replay
     const char* const how = first_time ? "on lanes" : graphs ? "in a graph" : "on lanes again";
-    state.backend->copy(state.gradients.data(), reinterpret_cast<const std::byte*>(mine.data()),
-                        state.gradients.size());
+    backend.copy(std::as_writable_bytes(block).data(), std::as_bytes(std::span(mine)).data(),
+                 block.size_bytes());
     try {
-      const ExchangeGuard guard(state);
+      const ExchangeGuard guard(device);
       runner->replay();
       runner->finish();
     } catch (const Error& error) {
       if (first_time || !graphs || error.kind() == ErrorKind::comm) throw;
       return no_graph(concat("no graph of the all-reduce can be made: ", error.what()));
     }
-    state.backend->copy(reinterpret_cast<std::byte*>(found.data()), state.gradients.data(),
-                        state.gradients.size());
+    backend.copy(std::as_writable_bytes(std::span(found)).data(), std::as_bytes(block).data(),
+                 block.size_bytes());
     const std::size_t summed = control + trained;
     std::size_t differ = 0, first = summed;
     for (std::size_t i = summed; i-- > 0;) {
@@ -331,7 +334,7 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
                first, ", and ", differ, " of ", summed, " sums are wrong"));
   }
   if (!wrong.found.empty()) return wrong;
-  return good(concat("sums of ", ranks, " ranks are exact (", state.update->name(), ")"));
+  return good(concat("sums of ", ranks, " ranks are exact (", update.name(), ")"));
 }
 
 namespace {
@@ -342,7 +345,7 @@ constexpr int kTrainingReplays = 2 + 2 + kGraphSteps + 1 + 2;
 /// kTrainingReplays in all the ways that a loop replays. A runner of graphs makes one in the second replay of each kind.
 void train_in_all_ways(CheckStep& device, RunnerKind kind) {
   device.rewind();
-  const auto steps = static_cast<std::uint64_t>(device.state.sizes.local_steps);
+  const auto steps = static_cast<std::uint64_t>(device.plan.sizes.local_steps);
   auto runner = device.run_runner(kind);
   engine::Recorder recorder(1, 4096 + 16 * runner->program().tasks().size());
   for (int i = 0; i < 2; ++i) runner->replay();
@@ -373,12 +376,12 @@ std::string training_fault(CheckStep& device, const Trace& wanted, RunnerKind ki
 }  // namespace
 
 CheckRow compare_training(CheckStep& device, int images, bool graphs) {
-  SessionState& state = device.state;
-  state.world.together([&] { device.fill(1, images); });
+  const comm::World& world = device.plan.world;
+  world.together([&] { device.fill(1, images); });
   Trace wanted;
   std::string fault;
   {
-    const ExchangeGuard guard(state);
+    const ExchangeGuard guard(device);
     device.rewind();
     const auto lanes = device.run_runner(RunnerKind::lanes);
     for (int i = 0; i < kTrainingReplays; ++i) lanes->replay();
@@ -386,16 +389,16 @@ CheckRow compare_training(CheckStep& device, int images, bool graphs) {
     wanted.rows = device.rows();
     if (!graphs) fault = training_fault(device, wanted, RunnerKind::lanes);
   }
-  const std::uint64_t hash = state.state.hash(*state.backend);
-  const std::vector<std::uint64_t> hashes = state.world.gather(hash);
+  const std::uint64_t hash = device.blocks->state.hash(*device.device.backend);
+  const std::vector<std::uint64_t> hashes = world.gather(hash);
   if (hashes.front() != hash) return bad("weights after steps of the run are not those of rank 0");
-  if (std::count(hashes.begin(), hashes.end(), hash) < state.world.size())  // that rank does not go on
+  if (std::count(hashes.begin(), hashes.end(), hash) < world.size())  // that rank does not go on
     return {{}, Outcome::left_out, "weights of another rank are not those of rank 0"};
-  if (!state.records.front().applied) return bad("a step of the run over all ranks is not finite");
+  if (!device.blocks->records.front().applied) return bad("a step of the run over all ranks is not finite");
   if (!fault.empty()) return bad(fault);
   if (graphs) {
     try {
-      const ExchangeGuard guard(state);
+      const ExchangeGuard guard(device);
       fault = training_fault(device, wanted, RunnerKind::graph);
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::comm) throw;
@@ -404,7 +407,7 @@ CheckRow compare_training(CheckStep& device, int images, bool graphs) {
   }
   if (!fault.empty()) return no_graph(fault);
   return good(concat(kTrainingReplays, " replays with summaries, ", graphs ? "in graphs, " : "",
-                     "traced and resumed have the bits of plain ones (", state.update->name(), ")"));
+                     "traced and resumed have the bits of plain ones (", device.blocks->update->name(), ")"));
 }
 
 }  // namespace cifar_mpi::train

@@ -33,7 +33,7 @@ CheckRow compare_runners(CheckStep& device, int images);
 CheckRow compare_images(CheckStep& device, int images);
 /// Whether NaN in the input reaches the loss, and then no weight moves.
 CheckRow see_divergence(CheckStep& device, int images);
-/// The exchange of the run, which `device.state.update` is, of small integers: their sums are exact however they are
+/// The exchange of the run, which the update of `device.blocks` is, of small integers: their sums are exact however they are
 /// added; first on lanes, then as a graph if `graphs`. Collective.
 CheckRow compare_sums(CheckStep& device, bool graphs);
 /// The steps of the run over all ranks, as `device.plan_run` has planned them: one by one, with a summary, several in a graph,

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
+
+#include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -36,6 +39,16 @@ std::string first_not_finite(engine::Backend& backend, const engine::ParamLayout
     }
   }
   return {};
+}
+
+void require_finite(const Plan& plan, const Device& device, const StateTable& state, std::uint64_t steps) {
+  std::optional<Error> mine;
+  const std::string what = state.first_not_finite(*device.backend, device.layout, plan.network.params);
+  if (!what.empty()) {
+    mine.emplace(ErrorKind::diverged,
+                 concat("diverged: after step ", steps, ' ', what, " are not finite", kDivergedAdvice));
+  }
+  plan.world.agree(mine);
 }
 
 }  // namespace cifar_mpi::train

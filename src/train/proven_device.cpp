@@ -19,11 +19,11 @@ using run::SelfCheckRecord;
 using run::SelfCheckResult;
 
 /// Of all that chooses kernels, and of the machine with its driver and libraries.
-std::string key_of(const SessionState& state, const std::string& devices) {
-  const TrainConfig& config = state.config;
+std::string key_of(const Plan& plan, const std::string& devices) {
+  const TrainConfig& config = plan.config;
   const std::string text = concat(
       devices, '\n', version(), ' ', git_revision(), '\n', config.model, ' ',
-      to_string(state.network.augment.output()), ' ', state.sizes.batch, ' ', state.sizes.parts, ' ',
+      to_string(plan.network.augment.output()), ' ', plan.sizes.batch, ' ', plan.sizes.parts, ' ',
       to_string(config.precision), ' ', to_string(config.augment), ' ', to_string(config.optimizer.kind), ' ',
       to_string(config.runner), ' ', config.all_reduce, ' ', to_string(config.update), ' ',
       config.local.steps, ' ', to_string(config.wire), ' ', config.nccl_algorithm, ' ', config.nccl_nvls, ' ',
@@ -32,11 +32,11 @@ std::string key_of(const SessionState& state, const std::string& devices) {
 }
 
 /// Rank 0's, on all ranks; none of another key.
-std::optional<SelfCheckRecord> find_record(const SessionState& state, const comm::World& ranks,
+std::optional<SelfCheckRecord> find_record(const Plan& plan, const comm::World& ranks,
                                            const std::string& key) {
   RunFingerprint told;
   if (ranks.rank() == 0) {
-    const auto record = run::read_self_check(*state.run);
+    const auto record = run::read_self_check(*plan.run);
     if (record && record->key == key) told.emplace_back(to_string(record->result), record->time);
   }
   ranks.broadcast(told);
@@ -45,96 +45,95 @@ std::optional<SelfCheckRecord> find_record(const SessionState& state, const comm
   return SelfCheckRecord{result, key, told.front().second, {}};
 }
 
-void write_record(const SessionState& state, const comm::World& ranks, const SelfCheckRecord& record) {
+void write_record(const Plan& plan, const comm::World& ranks, const SelfCheckRecord& record) {
   ranks.together([&] {
     if (ranks.rank() != 0) return;
-    run::write_self_check(*state.run, record);
+    run::write_self_check(*plan.run, record);
   });
 }
 
 /// The other device, or the end of the run; what belongs to the device that failed goes with it.
-comm::PlatformFactory give_way(SessionState& state, const SelfCheck& check, const std::string& why,
+comm::PlatformFactory give_way(Plan& plan, const SelfCheck& check, const std::string& why,
                                ErrorKind kind = ErrorKind::device) {
-  const std::string place = run::self_check_path(state.config.run_dir);
+  const std::string place = run::self_check_path(plan.config.run_dir);
   if (!check.instead) {
     if (kind == ErrorKind::comm)
       throw comm::AgreedError(kind, concat("no GPU is used: ", why, " (", place, ')'));
     throw comm::AgreedError(kind, concat("the GPU is not taken: ", why, " (", place,
                                          "); mend it, or train on the CPU with --device cpu"));
   }
-  state.log.warn(concat("device: cpu, because ", why, " (", place, "); --device cuda checks again"));
-  state.self_check = concat("on the CPU, because ", why);
-  if (comm::find_collective(comm::collectives(), state.config.all_reduce) == nullptr)
-    state.config.all_reduce = "auto";
-  if (state.config.runner == engine::RunnerKind::graph) state.config.runner = engine::RunnerKind::automatic;
+  plan.log.warn(concat("device: cpu, because ", why, " (", place, "); --device cuda checks again"));
+  plan.self_check = concat("on the CPU, because ", why);
+  if (comm::find_collective(comm::collectives(), plan.config.all_reduce) == nullptr)
+    plan.config.all_reduce = "auto";
+  if (plan.config.runner == engine::RunnerKind::graph) plan.config.runner = engine::RunnerKind::automatic;
   return check.instead;
 }
 
 /// While the watchdogs know what this is about.
-SelfCheckReport run_check(const SessionState& state, const comm::World& ranks,
-                          const comm::PlatformFactory& asked, const SelfCheck& check) {
+SelfCheckReport run_check(const Plan& plan, const comm::World& ranks, const comm::PlatformFactory& asked,
+                          const SelfCheck& check) {
   const auto enter = [&](comm::Activity activity) {
     if (check.heart != nullptr) check.heart->activity.store(activity, std::memory_order_relaxed);
   };
   enter(comm::Activity::checking);
-  SelfCheckReport report = check_device(state.config, state.info, ranks, asked, check);
+  SelfCheckReport report = check_device(plan.config, plan.info, ranks, asked, check);
   enter(comm::Activity::starting);
   return report;
 }
 
 /// The run then takes lanes, unless it asks for a runner that has no graphs anyway.
-void do_without_graphs(SessionState& state, const std::string& why) {
-  if (state.config.runner == engine::RunnerKind::automatic) state.config.runner = engine::RunnerKind::lanes;
-  state.log.warn(concat("self-check: this run does without graphs, because ", why));
+void do_without_graphs(Plan& plan, const std::string& why) {
+  if (plan.config.runner == engine::RunnerKind::automatic) plan.config.runner = engine::RunnerKind::lanes;
+  plan.log.warn(concat("self-check: this run does without graphs, because ", why));
 }
 
 /// Checks, says what it came to and keeps it. What stopped it is no verdict: the record goes on to say that it runs.
-comm::PlatformFactory check_now(SessionState& state, const comm::World& ranks,
-                                const comm::PlatformFactory& asked, const SelfCheck& check,
-                                SelfCheckRecord record) {
+comm::PlatformFactory check_now(Plan& plan, const comm::World& ranks, const comm::PlatformFactory& asked,
+                                const SelfCheck& check, SelfCheckRecord record) {
   record.time = wall_time();
   const std::string devices = record.text;
-  write_record(state, ranks, record);
+  write_record(plan, ranks, record);
   const double began = steady_seconds();
-  const SelfCheckReport report = run_check(state, ranks, asked, check);
+  const SelfCheckReport report = run_check(plan, ranks, asked, check);
   const std::string seconds = fmt::format("{:.1f} s", steady_seconds() - began);
   if (report.good)
     record.result = report.no_graph.empty() ? SelfCheckResult::passed : SelfCheckResult::on_lanes;
   if (!report.faults.empty()) record.result = SelfCheckResult::failed;
   for (const std::string& line : report.table) record.text += concat('\n', line);
   record.text += '\n';
-  write_record(state, ranks, record);
+  write_record(plan, ranks, record);
   for (const auto* const lines : {&report.faults, &report.stops, &report.slow}) {
-    for (const std::string& line : *lines) state.log.warn(concat("self-check: ", line));
+    for (const std::string& line : *lines) plan.log.warn(concat("self-check: ", line));
   }
   if (!report.faults.empty())
-    return give_way(state, check, concat("its self-check failed on ", report.faults.front()));
+    return give_way(plan, check, concat("its self-check failed on ", report.faults.front()));
   if (!report.good) {
     return give_way(
-        state, check,
+        plan, check,
         concat("its self-check was stopped on ", report.stops.front(), "; the next start checks again"),
         report.stopped_by);
   }
-  if (!report.no_graph.empty()) do_without_graphs(state, report.no_graph.front());
+  if (!report.no_graph.empty()) do_without_graphs(plan, report.no_graph.front());
   const char* const judged = check.judge ? "" : "; without oneDNN there is no CPU to compare gradients with";
-  state.log.info(concat("self-check: passed in ", seconds, " (", run::self_check_path(state.config.run_dir),
-                        ")", judged));
-  state.self_check = concat("passed ", record.time, judged, ": ", devices);
+  plan.log.info(concat("self-check: passed in ", seconds, " (", run::self_check_path(plan.config.run_dir),
+                       ")", judged));
+  plan.self_check = concat("passed ", record.time, judged, ": ", devices);
   return asked;
 }
 
 /// Of the ranks that compute.
-comm::PlatformFactory platform_proven_on(const comm::World& ranks, SessionState& state,
+comm::PlatformFactory platform_proven_on(const comm::World& ranks, Plan& plan,
                                          const comm::PlatformFactory& asked, const SelfCheck& check) {
-  const std::string devices = devices_of(backend_options(state), ranks, check);
-  const std::string key = key_of(state, devices);
-  const std::optional<SelfCheckRecord> known = find_record(state, ranks, key);
+  const std::string devices = devices_of(backend_options(plan), ranks, check);
+  const std::string key = key_of(plan, devices);
+  const std::optional<SelfCheckRecord> known = find_record(plan, ranks, key);
   const bool on_lanes = known && known->result == SelfCheckResult::on_lanes;
   if (known && (known->result == SelfCheckResult::passed || on_lanes)) {
-    if (on_lanes) do_without_graphs(state, concat("the self-check at ", known->time, " found them wrong"));
-    state.log.info(concat("self-check: passed at ", known->time, " on this device (",
-                          run::self_check_path(state.config.run_dir), ")"));
-    state.self_check = concat("passed ", known->time, ": ", devices);
+    if (on_lanes) do_without_graphs(plan, concat("the self-check at ", known->time, " found them wrong"));
+    plan.log.info(concat("self-check: passed at ", known->time, " on this device (",
+                         run::self_check_path(plan.config.run_dir), ")"));
+    plan.self_check = concat("passed ", known->time, ": ", devices);
     return asked;
   }
   SelfCheckRecord begun{SelfCheckResult::running, key, {}, devices};
@@ -144,55 +143,53 @@ comm::PlatformFactory platform_proven_on(const comm::World& ranks, SessionState&
     if (final && !check.asked_for) {
       const char* const what = last == SelfCheckResult::failed ? "failed" : "hung twice, the last time";
       return give_way(
-          state, check,
+          plan, check,
           concat("its self-check ", what, " at ", known->time, " with this driver and these libraries"));
     }
     const bool stopped = last == SelfCheckResult::running || last == SelfCheckResult::running_again;
     const char* const what = stopped ? "was stopped" : last == SelfCheckResult::failed ? "failed" : "hung";
-    state.log.info(concat("self-check: the one at ", known->time, ' ', what, "; checking again"));
+    plan.log.info(concat("self-check: the one at ", known->time, ' ', what, "; checking again"));
     if (last != SelfCheckResult::running && last != SelfCheckResult::failed)
       begun.result = SelfCheckResult::running_again;
   }
-  return check_now(state, ranks, asked, check, std::move(begun));
+  return check_now(plan, ranks, asked, check, std::move(begun));
 }
 
 }  // namespace
 
-comm::PlatformFactory proven_platform(SessionState& state, const comm::PlatformFactory& asked,
+comm::PlatformFactory proven_platform(Plan& plan, const comm::PlatformFactory& asked,
                                       const SelfCheck* check) {
-  state.self_check = "not needed";
+  plan.self_check = "not needed";
   if (check == nullptr) return asked;
-  if (state.config.self_check == SelfCheckMode::off) {
-    state.log.info("self-check: left out (--self-check off)");
-    state.self_check = "left out";
+  if (plan.config.self_check == SelfCheckMode::off) {
+    plan.log.info("self-check: left out (--self-check off)");
+    plan.self_check = "left out";
     return asked;
   }
-  if (state.sizes.workers == state.world.size()) return platform_proven_on(state.world, state, asked, *check);
+  if (plan.sizes.workers == plan.world.size()) return platform_proven_on(plan.world, plan, asked, *check);
   // What the workers agree on is an error of the servers, too.
   comm::PlatformFactory taken = asked;
-  state.world.together([&] {
-    if (state.workers) taken = platform_proven_on(*state.workers, state, asked, *check);
+  plan.world.together([&] {
+    if (plan.workers) taken = platform_proven_on(*plan.workers, plan, asked, *check);
   });
   return taken;
 }
 
 int report_self_check(TrainConfig config, const comm::World& world, const Log& log,
                       const comm::PlatformFactory& make_platform, const SelfCheck& check) {
-  std::atomic<int> nothing_asked{0};
   config.data = "generated images";
-  SessionState state(std::move(config), world, log, nothing_asked);
-  state.sizes.workers = world.size();
-  state.info.image = {32, 32, 3};
-  state.info.label_names = data::cifar10_label_names();
-  state.info.train_count = 50'000;
-  state.info.test_count = 10'000;
-  train::check(state.config);
-  resolve_threads(state);
+  Plan plan(std::move(config), world, log);
+  plan.info.image = {32, 32, 3};
+  plan.info.label_names = data::cifar10_label_names();
+  plan.info.train_count = 50'000;
+  plan.info.test_count = 10'000;
+  train::check(plan.config);
+  resolve_threads(plan);
   log.info(concat("self-check of ", world.size(), world.size() == 1 ? " rank" : " ranks", ": model ",
-                  state.config.model, ", batch ", state.config.batch_size));
-  log.info(devices_of(backend_options(state), world, check));
+                  plan.config.model, ", batch ", plan.config.batch_size));
+  log.info(devices_of(backend_options(plan), world, check));
   const double began = steady_seconds();
-  const SelfCheckReport report = run_check(state, world, make_platform, check);
+  const SelfCheckReport report = run_check(plan, world, make_platform, check);
   for (const std::string& line : report.table) log.info(line);
   for (const auto* const lines : {&report.faults, &report.stops, &report.no_graph, &report.slow}) {
     for (const std::string& line : *lines) log.warn(concat("self-check: ", line));

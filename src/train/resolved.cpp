@@ -7,21 +7,20 @@
 
 namespace cifar_mpi::train {
 
-RunFingerprint resolved_settings(const SessionState& state) {
+RunFingerprint resolved_settings(const Plan& plan, const comm::Update& update) {
   RunFingerprint settings{
-      {"precision", std::string(to_string(state.config.precision))},
-      {"conv", std::string(to_string(state.config.conv))},
-      {"threads", std::to_string(state.config.threads)},
-      {"conv threads", std::to_string(state.conv_threads > 0 ? state.conv_threads : state.config.threads)},
-      {"ranks", std::to_string(state.sizes.workers)}};
-  if (!state.config.reproducible)
-    settings.emplace_back("batches per step", std::to_string(state.sizes.parts));
-  settings.emplace_back("update", std::string(to_string(state.config.update)));
-  for (auto& setting : state.update->settings()) settings.push_back(std::move(setting));
-  if (state.config.nccl_algorithm != "auto")
-    settings.emplace_back("nccl algorithm", state.config.nccl_algorithm);
-  if (state.config.nccl_nvls) settings.emplace_back("nccl nvls", "on");
-  for (auto& setting : moments_of(state.network.augment)) settings.push_back(std::move(setting));
+      {"precision", std::string(to_string(plan.config.precision))},
+      {"conv", std::string(to_string(plan.config.conv))},
+      {"threads", std::to_string(plan.config.threads)},
+      {"conv threads", std::to_string(plan.conv_threads > 0 ? plan.conv_threads : plan.config.threads)},
+      {"ranks", std::to_string(plan.sizes.workers)}};
+  if (!plan.config.reproducible) settings.emplace_back("batches per step", std::to_string(plan.sizes.parts));
+  settings.emplace_back("update", std::string(to_string(plan.config.update)));
+  for (auto& setting : update.settings()) settings.push_back(std::move(setting));
+  if (plan.config.nccl_algorithm != "auto")
+    settings.emplace_back("nccl algorithm", plan.config.nccl_algorithm);
+  if (plan.config.nccl_nvls) settings.emplace_back("nccl nvls", "on");
+  for (auto& setting : moments_of(plan.network.augment)) settings.push_back(std::move(setting));
   return settings;
 }
 
@@ -60,22 +59,23 @@ void require_possible(const run::Progress& progress, const std::string& path, co
   }
 }
 
-void adopt(SessionState& state, const RunFingerprint& resolved) {
+Adopted adopt(Plan& plan, const RunFingerprint& resolved) {
   using engine::ConvMethod;
   using engine::Precision;
-  TrainConfig& config = state.config;
+  TrainConfig& config = plan.config;
+  Adopted adopted;
   if (const auto* value = find_item(resolved, "precision");
       value && config.precision == Precision::automatic) {
     config.precision = find_name<Precision>(*value).value_or(Precision::automatic);
-    state.adopted_precision = config.precision != Precision::automatic;
+    adopted.precision = config.precision != Precision::automatic;
   }
   if (config.conv == ConvMethod::automatic && !resolved.empty()) {
     // A run that does not record it is of a time when there was no choice.
     const auto* const value = find_item(resolved, "conv");
     config.conv = value ? find_name<ConvMethod>(*value).value_or(ConvMethod::automatic) : ConvMethod::direct;
-    state.adopted_conv = config.conv != ConvMethod::automatic;
+    adopted.conv = config.conv != ConvMethod::automatic;
   }
-  if (find_number(resolved, "ranks") != state.sizes.workers) return;
+  if (find_number(resolved, "ranks") != plan.sizes.workers) return adopted;
   const auto threads_of = [&](const char* item) {
     const auto value = find_number(resolved, item);
     return value && std::in_range<int>(*value) ? std::max(static_cast<int>(*value), 0) : 0;
@@ -83,7 +83,7 @@ void adopt(SessionState& state, const RunFingerprint& resolved) {
   const int threads = threads_of("threads"), conv_threads = threads_of("conv threads");
   if (config.threads == 0) config.threads = threads;
   // Of its own, because a start with other threads keeps the convolutions of the first.
-  state.conv_threads = conv_threads > 0 ? conv_threads : threads;
+  plan.conv_threads = conv_threads > 0 ? conv_threads : threads;
   const auto* nccl = find_item(resolved, "nccl algorithm");
   if (nccl && config.nccl_algorithm == "auto" && (*nccl == "ring" || *nccl == "tree")) {
     config.nccl_algorithm = *nccl;
@@ -93,8 +93,9 @@ void adopt(SessionState& state, const RunFingerprint& resolved) {
   if (all_reduce && config.all_reduce == "auto" && (!config.reproducible || *all_reduce == "doubling") &&
       comm::find_collective(comm::collectives(), *all_reduce) != nullptr) {
     config.all_reduce = *all_reduce;
-    state.adopted_all_reduce = true;
+    adopted.all_reduce = true;
   }
+  return adopted;
 }
 
 }  // namespace cifar_mpi::train

@@ -1,21 +1,28 @@
 #pragma once
 
 #include "cifar_mpi/base/run_fingerprint.hpp"
-#include "train/state.hpp"
+#include "train/plan.hpp"
 
 /// Settings that are resolved at start and affect bits.
 namespace cifar_mpi::train {
 
 /// All of them; what `auto` chose stands there as the choice.
-RunFingerprint resolved_settings(const SessionState& state);
+RunFingerprint resolved_settings(const Plan& plan, const comm::Update& update);
 
 /// What is taken over from a checkpoint meets the checks of the options that it stands for. Throws
 /// Error{checkpoint} naming what no run of this program had: `content_hash` finds damage, not forgery.
 void require_possible(const run::Progress& progress, const std::string& path, const TrainConfig& config,
                       const Sizes& sizes);
 
+/// Which settings the plan has of a checkpoint because the user left them automatic.
+struct Adopted {
+  bool precision = false;
+  bool conv = false;
+  bool all_reduce = false;
+};
+
 /// Takes over what the checkpoint's run had resolved wherever this one's user left it automatic: the
 /// precision and the way of convolutions, and on the same number of ranks the threads and the all-reduce.
-void adopt(SessionState& state, const RunFingerprint& resolved);
+Adopted adopt(Plan& plan, const RunFingerprint& resolved);
 
 }  // namespace cifar_mpi::train

@@ -17,31 +17,31 @@ constexpr std::string_view kPrecision = "the precision";
 
 std::string room_of(const model::Param& param) { return concat("the room of ", param.name); }
 
-RunFingerprint plan_of(const SessionState& state) {
-  RunFingerprint plan{{std::string(kPrecision), std::string(to_string(state.config.precision))}};
-  std::istringstream lines(state.tower->plan_text());
+RunFingerprint kernels_of(const Plan& plan, const Device& device) {
+  RunFingerprint kernels{{std::string(kPrecision), std::string(to_string(plan.config.precision))}};
+  std::istringstream lines(device.tower->plan_text());
   for (std::string line; std::getline(lines, line);)
-    plan.emplace_back(concat("line ", plan.size(), " of the kernel plan"), line);
-  for (std::size_t p = 0; p < state.network.params.size(); ++p)
-    plan.emplace_back(room_of(state.network.params[p]), std::to_string(state.layout.entries[p].floats));
-  return plan;
+    kernels.emplace_back(concat("line ", kernels.size(), " of the kernel plan"), line);
+  for (std::size_t p = 0; p < plan.network.params.size(); ++p)
+    kernels.emplace_back(room_of(plan.network.params[p]), std::to_string(device.layout.entries[p].floats));
+  return kernels;
 }
 
-void adopt_plan(SessionState& state, const RunFingerprint& plan) {
-  state.config.precision = find_name<engine::Precision>(*find_item(plan, kPrecision)).value();
-  for (const model::Param& param : state.network.params) {
-    const auto floats = static_cast<std::size_t>(find_number(plan, room_of(param)).value());
-    engine::append(state.layout, floats, param.role);
+void adopt_kernels(Plan& plan, Device& device, const RunFingerprint& kernels) {
+  plan.config.precision = find_name<engine::Precision>(*find_item(kernels, kPrecision)).value();
+  for (const model::Param& param : plan.network.params) {
+    const auto floats = static_cast<std::size_t>(find_number(kernels, room_of(param)).value());
+    engine::append(device.layout, floats, param.role);
   }
 }
 
 /// By worker; collective. Empty where each has computed one for every step.
-std::vector<std::uint64_t> batches_computed(const SessionState& state) {
-  if (!state.skips()) return {};
+std::vector<std::uint64_t> batches_computed(const Plan& plan, const Device& device, const Blocks& blocks) {
+  if (!plan.sizes.partial_aggregation()) return {};
   std::uint64_t mine = 0;
-  state.backend->copy(reinterpret_cast<std::byte*>(&mine), state.batch_counter.data(), sizeof mine);
-  std::vector<std::uint64_t> batches = state.world.gather(mine);
-  batches.resize(static_cast<std::size_t>(state.sizes.workers));
+  device.backend->copy(reinterpret_cast<std::byte*>(&mine), blocks.batch_counter.data(), sizeof mine);
+  std::vector<std::uint64_t> batches = plan.world.gather(mine);
+  batches.resize(static_cast<std::size_t>(plan.sizes.workers));
   return batches;
 }
 
@@ -65,52 +65,52 @@ class HostCopy {
 
 }  // namespace
 
-void part_workers(SessionState& state) {
-  if (state.sizes.workers < state.world.size())
-    state.workers = comm::World::first(state.world, state.sizes.workers);
+void part_workers(Plan& plan) {
+  if (plan.sizes.workers < plan.world.size())
+    plan.workers = comm::World::first(plan.world, plan.sizes.workers);
 }
 
-void share_plan(SessionState& state) {
-  RunFingerprint plan;
-  if (!state.serves()) plan = plan_of(state);
-  RunFingerprint first = plan;
-  state.world.broadcast(first);
-  if (state.serves()) {
-    adopt_plan(state, first);
-    plan = std::move(first);
+void share_kernels(Plan& plan, Device& device) {
+  RunFingerprint kernels;
+  if (!plan.serves()) kernels = kernels_of(plan, device);
+  RunFingerprint first = kernels;
+  plan.world.broadcast(first);
+  if (plan.serves()) {
+    adopt_kernels(plan, device, first);
+    kernels = std::move(first);
   }
-  state.world.require_equal(ErrorKind::device, plan, "run on machines of one kind");
+  plan.world.require_equal(ErrorKind::device, kernels, "run on machines of one kind");
 }
 
-void share_state(SessionState& state) {
-  if (state.sizes.workers == state.world.size()) return;
-  for (const optim::StateRow& row : state.state.rows()) {
-    const Buffer& block = state.state[row.role];
+void share_state(const Plan& plan, const Device& device, const StateTable& state) {
+  if (plan.sizes.workers == plan.world.size()) return;
+  for (const optim::StateRow& row : state.rows()) {
+    const Buffer& block = state[row.role];
     std::vector<std::byte> bytes(block.size());
-    if (state.world.rank() == 0) state.backend->copy(bytes.data(), block.data(), bytes.size());
-    state.world.broadcast(bytes);
-    if (state.serves()) state.backend->copy(block.data(), bytes.data(), bytes.size());
+    if (plan.world.rank() == 0) device.backend->copy(bytes.data(), block.data(), bytes.size());
+    plan.world.broadcast(bytes);
+    if (plan.serves()) device.backend->copy(block.data(), bytes.data(), bytes.size());
   }
 }
 
-void complete_state(SessionState& state) {
-  if (state.config.update != comm::UpdateKind::server) return;  // every rank has made all of it
-  const engine::ParamLayout& layout = state.layout;
+void complete_state(Plan& plan, const Device& device, Blocks& blocks) {
+  if (plan.config.update != comm::UpdateKind::server) return;  // every rank has made all of it
+  const engine::ParamLayout& layout = device.layout;
   std::list<HostCopy> copies;
-  std::vector<std::span<float>> blocks, shared;
+  std::vector<std::span<float>> changed, shared;
   const auto copy = [&](float* block, std::size_t floats) {
-    return copies.emplace_back(*state.backend, std::span(block, floats)).values();
+    return copies.emplace_back(*device.backend, std::span(block, floats)).values();
   };
-  for (const optim::StateRow& row : state.state.rows()) {
-    float* const block = state.state[row.role].as<float>();
+  for (const optim::StateRow& row : blocks.state.rows()) {
+    float* const block = blocks.state[row.role].as<float>();
     // All that compute have the weights, and what is wrong with a rank's must not be mended unseen.
-    if (row.role != optim::StateRole::weights) blocks.push_back(copy(block, layout.trained_floats));
-    if (state.skips() && row.running != nullptr)
+    if (row.role != optim::StateRole::weights) changed.push_back(copy(block, layout.trained_floats));
+    if (plan.sizes.partial_aggregation() && row.running != nullptr)
       shared.push_back(copy(block + layout.running_begin(), layout.running_floats));
   }
-  state.update->complete(blocks, shared);
-  for (HostCopy& changed : copies) changed.write_back();
-  state.progress.batches = batches_computed(state);
+  blocks.update->complete(changed, shared);
+  for (HostCopy& one : copies) one.write_back();
+  plan.progress.batches = batches_computed(plan, device, blocks);
 }
 
 }  // namespace cifar_mpi::train

@@ -102,12 +102,12 @@ class Checks {
   Row open() {
     device_ = std::make_unique<CheckStep>(config_, info_, world_, make_platform_);
     try {
-      precision_ = device_->state.backend->resolve(config_.precision);
+      precision_ = device_->device.backend->resolve(config_.precision);
     } catch (const Error&) {  // the run then takes another one, or says so itself
-      precision_ = device_->state.backend->resolve(Precision::automatic);
+      precision_ = device_->device.backend->resolve(Precision::automatic);
     }
-    device_->plan(precision_, sizes_.batch, sizes_.parts);
-    return {{}, Outcome::good, device_->state.backend->description()};
+    device_->plan_alone(precision_, sizes_.batch, sizes_.parts);
+    return {{}, Outcome::good, device_->device.backend->description()};
   }
 
   /// Limits that cannot be measured, for want of memory maybe, are no reason against the device.
@@ -131,15 +131,15 @@ class Checks {
     }
     attempt(DeviceCheck::fp32_gradients, [&] {
       judge_ = std::make_unique<CheckStep>(config_, info_, world_, check_.judge);
-      judge_->state.config.conv =
+      judge_->plan.config.conv =
           engine::ConvMethod::direct;  // its sums are those that limits are derived for
-      judge_->plan(Precision::fp32, images_, 1);
-      if (rounds) device_->plan(Precision::fp32, images_, 1);
+      judge_->plan_alone(Precision::fp32, images_, 1);
+      if (rounds) device_->plan_alone(Precision::fp32, images_, 1);
       return compare_fp32(*device_, *judge_, images_);
     });
     if (!rounds) return;
     attempt(DeviceCheck::run_gradients, [&] {
-      device_->plan(precision_, sizes_.batch, sizes_.parts);
+      device_->plan_alone(precision_, sizes_.batch, sizes_.parts);
       return compare_rounded(*device_, *judge_, images_);
     });
   }

@@ -17,126 +17,123 @@
 #include "train/proven_device.hpp"
 #include "train/resolved.hpp"
 #include "train/roles.hpp"
-#include "train/state.hpp"
+#include "train/session_state.hpp"
 
 namespace cifar_mpi::train {
 namespace {
 
 /// Before anything is written: what is not to be kept any more may take the room for it.
-void make_room(const SessionState& state) {
+void make_room(const Plan& plan) {
   try {
-    run::begin_retention(*state.run, state.progress.step, retention_of(state.config));
+    run::begin_retention(*plan.run, plan.progress.step, retention_of(plan.config));
   } catch (const Error& error) {
-    state.log.warn(error.what());
+    plan.log.warn(error.what());
   }
 }
 
 /// Keeps the configuration for people, and so proves that files can be written to the run directory before
 /// hours of work depend on it. Every start has its own; that of the start before stays until then.
-void write_configuration(const SessionState& state) {
-  write_atomically(*state.run / "config.toml", std::as_bytes(std::span(state.config.text)));
+void write_configuration(const Plan& plan) {
+  write_atomically(*plan.run / "config.toml", std::as_bytes(std::span(plan.config.text)));
 }
 
-void open_dataset(SessionState& state) {
-  check(state.config);
-  state.dataset.emplace(state.config.data);
-  state.info = state.dataset->info();
-  state.sizes = resolve_sizes(state.config, state.world.size(), state.info);
-  state.network = make_network(state.config.model, state.info, augment_spec(state.config, state.info.image),
-                               state.config.data);
-  for (model::Param& param : state.network.params) {
-    if (param.weight_decay > 0.0f) param.weight_decay = static_cast<float>(state.config.weight_decay);
-  }
+void open_dataset(Plan& plan, std::optional<data::DatasetFile>& dataset) {
+  check(plan.config);
+  dataset.emplace(plan.config.data);
+  plan_for(plan, dataset->info());
   // Builds the schedule once, so that its own checks are part of this phase.
-  optim::Schedule(schedule_spec(state.config, state.sizes, state.info.train_count));
+  optim::Schedule(schedule_spec(plan.config, plan.sizes, plan.info.train_count));
 }
 
 /// What was adopted from a checkpoint gives way where it does not work here; the user is told of it as of any
 /// other change.
-void plan_on_this_device(SessionState& state, const comm::PlatformFactory& make_platform) {
+void plan_on_this_device(Plan& plan, Device& device, const Adopted& adopted,
+                         const comm::PlatformFactory& make_platform) {
   try {
-    plan_device(state, make_platform);
+    plan_device(plan, device, make_platform);
   } catch (const Error& error) {
-    if ((!state.adopted_precision && !state.adopted_conv) || error.kind() != ErrorKind::device) throw;
-    if (state.adopted_precision) state.config.precision = engine::Precision::automatic;
-    if (state.adopted_conv) state.config.conv = engine::ConvMethod::automatic;
-    plan_device(state, make_platform);
+    if ((!adopted.precision && !adopted.conv) || error.kind() != ErrorKind::device) throw;
+    if (adopted.precision) plan.config.precision = engine::Precision::automatic;
+    if (adopted.conv) plan.config.conv = engine::ConvMethod::automatic;
+    plan_device(plan, device, make_platform);
   }
 }
 
-void open_update_on_these_nodes(SessionState& state) {
+void open_update_on_these_nodes(Plan& plan, const Device& device, Blocks& blocks, const Adopted& adopted) {
   try {
-    open_update(state);
+    open_update(plan, device, blocks);
   } catch (const comm::AgreedError&) {
-    if (!state.adopted_all_reduce) throw;
-    state.config.all_reduce = "auto";
-    open_update(state);
+    if (!adopted.all_reduce) throw;
+    plan.config.all_reduce = "auto";
+    open_update(plan, device, blocks);
   }
 }
 
-void load_samples(SessionState& state) {
-  if (state.serves()) return;
-  state.samples = ResidentData(*state.backend, *state.dataset, data::Split::train, sample_order(state).held(),
-                               state.part_of(state.info.train_count));
+void load_samples(const Plan& plan, Device& device, const data::DatasetFile& dataset) {
+  if (plan.serves()) return;
+  device.samples = ResidentData(*device.backend, dataset, data::Split::train, sample_order(plan).held(),
+                                plan.part_of(plan.info.train_count));
 }
 
 /// Where this worker's samples go on. A run that did not count them by worker gave as many to each.
-void write_batches(SessionState& state) {
-  if (!state.skips()) return;
-  const Sizes& sizes = state.sizes;
+void write_batches(const Plan& plan, const Device& device, Blocks& blocks) {
+  if (!plan.sizes.partial_aggregation()) return;
+  const Sizes& sizes = plan.sizes;
   const auto workers = static_cast<std::uint64_t>(sizes.workers);
   std::uint64_t mine =
-      (state.progress.step * static_cast<std::uint64_t>(sizes.aggregated) + workers - 1) / workers;
-  if (!state.progress.batches.empty() && !state.serves())
-    mine = state.progress.batches[static_cast<std::size_t>(state.world.rank())];
-  state.backend->copy(state.batch_counter.data(), reinterpret_cast<const std::byte*>(&mine), sizeof mine);
+      (plan.progress.step * static_cast<std::uint64_t>(sizes.aggregated) + workers - 1) / workers;
+  if (!plan.progress.batches.empty() && !plan.serves())
+    mine = plan.progress.batches[static_cast<std::size_t>(plan.world.rank())];
+  device.backend->copy(blocks.batch_counter.data(), reinterpret_cast<const std::byte*>(&mine), sizeof mine);
 }
 
 /// The blocks, the finalized programs on them, and the values they begin with.
-void build_programs(SessionState& state, const run::Start& start) {
-  allocate_blocks(state);
-  write_step(state, state.progress.step);  // before the step is planned: servers count from there
-  write_batches(state);
-  const comm::Concurrency concurrent{.branches = state.config.side_lane};
-  const bool local = state.config.update == comm::UpdateKind::local;
-  if (local) state.local_steps = plan_local_steps(state, *state.update, concurrent);
-  state.step = local && state.progress.step >= state.sizes.local_from
-                   ? std::move(state.local_steps)
-                   : plan_step(state, *state.update, concurrent);
-  if (state.config.summary_every > 0 && state.world.rank() == 0) state.look = plan_look(state);
-  if (state.serves()) {
-    state.evaluator.emplace(*state.backend, state.world, *state.dataset);
-    state.dataset.reset();
+void build_programs(SessionState& state, const run::Start& start, const data::DatasetFile& dataset) {
+  auto& [plan, device, blocks, programs, requests, unwatched, heart, show_step] = state;
+  allocate_blocks(plan, device, blocks);
+  write_step(device, blocks, plan.progress.step);  // before the step is planned: servers count from there
+  write_batches(plan, device, blocks);
+  const comm::Concurrency concurrent{.branches = plan.config.side_lane};
+  const bool local = plan.config.update == comm::UpdateKind::local;
+  if (local) programs.local_steps = plan_local_steps(state.context(), concurrent);
+  programs.step = local && plan.progress.step >= plan.sizes.local_from
+                      ? std::move(programs.local_steps)
+                      : plan_step(state.context(), concurrent);
+  if (plan.config.summary_every > 0 && plan.world.rank() == 0)
+    programs.histograms = plan_histograms(state.context());
+  if (plan.serves()) {
+    programs.evaluator.emplace(*device.backend, plan.world, dataset);
     return;
   }
-  state.state.write(*state.backend, *state.tower, start.state);
-  state.evaluator.emplace(*state.backend, *state.tower, *state.arena, state.world, *state.dataset,
-                          state.part_of(state.info.test_count), state.network.augment,
-                          state.sizes.batch / state.sizes.parts,
-                          state.state[optim::StateRole::average].as<const float>(),
-                          state.config.runner == engine::RunnerKind::lanes ? engine::RunnerKind::lanes
-                                                                           : engine::RunnerKind::automatic);
-  state.dataset.reset();
+  blocks.state.write(*device.backend, *device.tower, start.state);
+  programs.evaluator.emplace(*device.backend, *device.tower, *device.arena, plan.world, dataset,
+                             plan.part_of(plan.info.test_count), plan.network.augment,
+                             plan.sizes.batch / plan.sizes.parts,
+                             blocks.state[optim::StateRole::average].as<const float>(),
+                             plan.config.runner == engine::RunnerKind::lanes ? engine::RunnerKind::lanes
+                                                                             : engine::RunnerKind::automatic);
 }
 
-run::StartRequest start_request(const SessionState& state) {
-  const TrainConfig& config = state.config;
-  return {state.run,
+run::StartRequest start_request(const Plan& plan) {
+  const TrainConfig& config = plan.config;
+  return {plan.run,
           config.resume,
           config.data,
           config.global_batch != 0,
-          run_fingerprint(config, state.sizes, state.info),
+          run_fingerprint(config, plan.sizes, plan.info),
           unrecorded_fingerprint(),
           config.optimizer.kind,
           has_outer_momentum(config),
           config.init_from,
-          std::string(model::classifier_of(state.network.net)),
-          state.sizes.aggregated};
+          std::string(model::classifier_of(plan.network.net)),
+          plan.sizes.aggregated};
 }
 
-run::StartedRun started_run(const SessionState& state) {
-  return {state.progress.resolved, state.tower->plan_text(), state.config.reproducible, state.config.shuffle,
-          state.info.train_count,  state.sizes.global_batch, state.sizes.workers,       state.skips()};
+run::StartedRun started_run(const Plan& plan, const lower::Tower& tower) {
+  return {plan.progress.resolved,   tower.plan_text(),
+          plan.config.reproducible, plan.config.shuffle,
+          plan.info.train_count,    plan.sizes.global_batch,
+          plan.sizes.workers,       plan.sizes.partial_aggregation()};
 }
 
 /// What is not plain gradient descent on the labels as they are.
@@ -150,23 +147,23 @@ std::string optimizer_text(const TrainConfig& config) {
 }
 
 /// "128 per rank", "4 x 128 per rank".
-std::string batch_text(const SessionState& state) {
-  const char* const each = state.sizes.workers < state.world.size() ? " per worker" : " per rank";
-  if (state.config.accumulate == 1) return concat(state.sizes.batch, each);
-  return concat(state.config.accumulate, " x ", state.sizes.batch / state.config.accumulate, each);
+std::string batch_text(const Plan& plan) {
+  const char* const each = plan.sizes.workers < plan.world.size() ? " per worker" : " per rank";
+  if (plan.config.accumulate == 1) return concat(plan.sizes.batch, each);
+  return concat(plan.config.accumulate, " x ", plan.sizes.batch / plan.config.accumulate, each);
 }
 
 /// "all-reduce window", "update by server, rank 3".
-std::string update_text(const SessionState& state) {
-  const bool sums = state.config.update != comm::UpdateKind::server;
-  return concat(sums ? "all-reduce " : "update by ", state.update->name());
+std::string update_text(const Plan& plan, const comm::Update& update) {
+  const bool sums = plan.config.update != comm::UpdateKind::server;
+  return concat(sums ? "all-reduce " : "update by ", update.name());
 }
 
-std::string local_text(const SessionState& state) {
-  const optim::LocalSteps& local = state.config.local;
+std::string local_text(const Plan& plan) {
+  const optim::LocalSteps& local = plan.config.local;
   std::string from;
-  if (state.sizes.local_from > 0)
-    from = concat(" from step ", state.sizes.local_from + 1,
+  if (plan.sizes.local_from > 0)
+    from = concat(" from step ", plan.sizes.local_from + 1,
                   " on, before it gradients are exchanged in every step");
   return concat("update: local, ", local.steps, local.steps == 1 ? " step" : " steps",
                 " of each rank between averagings, outer ", optim::describe(local), from,
@@ -174,8 +171,8 @@ std::string local_text(const SessionState& state) {
 }
 
 /// What several ranks make of the default batch, which is one of each rank.
-std::string global_batch_text(const SessionState& state) {
-  const Sizes& sizes = state.sizes;
+std::string global_batch_text(const Plan& plan) {
+  const Sizes& sizes = plan.sizes;
   const int one = sizes.batch;
   return concat("batch: ", sizes.aggregated, " ranks with ", one, " samples each make a global batch of ",
                 sizes.global_batch, ", so an epoch has ", std::llround(sizes.steps_per_epoch),
@@ -187,35 +184,37 @@ std::string global_batch_text(const SessionState& state) {
 constexpr double kHighForAdam = 0.02;
 
 /// Rank 0 says it, and it is a worker: a server does not know all of this.
-void describe_run(const SessionState& state, const run::Start& start) {
-  if (state.serves()) return;
-  const TrainConfig& config = state.config;
-  const data::DatasetInfo& info = state.info;
-  const Log& log = state.log;
-  log.info(concat("cifar_mpi ", version(), ": ", state.world.size(), " rank",
-                  state.world.size() == 1 ? "" : "s", " on ", state.backend->description()));
+void describe_run(const Plan& plan, const Device& device, const comm::Update& update,
+                  const run::Start& start) {
+  if (plan.serves()) return;
+  const TrainConfig& config = plan.config;
+  const data::DatasetInfo& info = plan.info;
+  const Log& log = plan.log;
+  log.info(concat("cifar_mpi ", version(), ": ", plan.world.size(), " rank",
+                  plan.world.size() == 1 ? "" : "s", " on ", device.backend->description()));
   log.info(concat("data: ", config.data, ", ", info.train_count, " training and ", info.test_count,
                   " test images of ", to_string(info.image), ", ", info.classes(), " classes, shuffle ",
                   to_string(config.shuffle), ", augment ", to_string(config.augment)));
-  log.info(concat("model: ", config.model, ", ", model::param_count(state.network.params), " parameters, ",
-                  to_string(config.precision), "; batch ", batch_text(state), ", global batch ",
-                  state.sizes.global_batch, "; ", update_text(state), "; seed ", config.seed));
+  log.info(concat("model: ", config.model, ", ", model::param_count(plan.network.params), " parameters, ",
+                  to_string(config.precision), "; batch ", batch_text(plan), ", global batch ",
+                  plan.sizes.global_batch, "; ", update_text(plan, update), "; seed ", config.seed));
   log.info(concat(
-      "learning rate: ", optim::Schedule(schedule_spec(config, state.sizes, info.train_count)).describe(),
+      "learning rate: ", optim::Schedule(schedule_spec(config, plan.sizes, info.train_count)).describe(),
       "; EMA ", config.ema_decay, "; weight decay ", config.weight_decay, optimizer_text(config)));
   if (config.optimizer.kind == optim::OptimizerKind::adamw && config.lr > kHighForAdam) {
     log.warn(concat("--lr ", config.lr, " is high for --optimizer adamw, whose steps do not shrink with the ",
                     "gradient; 0.001 is usual"));
   }
-  if (config.update == comm::UpdateKind::local) log.info(local_text(state));
-  if (const std::string note = state.update->note(); !note.empty()) log.warn(note);
-  if (state.skips() && !config.aggregation.asynchronous && config.shuffle == data::Shuffle::shard) {
+  if (config.update == comm::UpdateKind::local) log.info(local_text(plan));
+  if (const std::string note = update.note(); !note.empty()) log.warn(note);
+  if (plan.sizes.partial_aggregation() && !config.aggregation.asynchronous &&
+      config.shuffle == data::Shuffle::shard) {
     log.info(
         "note: with --aggregate below all workers one that is always late never makes a step, and with "
         "--shuffle shard nobody else has its samples; --shuffle global hands out all samples anew in each "
         "pass");
   }
-  if (const int unused = state.world.unused_cores(); unused > 0) {
+  if (const int unused = plan.world.unused_cores(); unused > 0) {
     log.info(concat("note: ", unused,
                     " cores of this node are in no rank's affinity mask; mpirun --bind-to none frees them"));
   }
@@ -224,26 +223,26 @@ void describe_run(const SessionState& state, const run::Start& start) {
           ? std::string()
           : concat("; initialized from the averaged weights of ", start.initialized_from);
   if (!start.resumed) {
-    if (state.sizes.aggregated > 1 && config.global_batch == 0 && config.lr_scaling == optim::LrScaling::none)
-      log.info(global_batch_text(state));
+    if (plan.sizes.aggregated > 1 && config.global_batch == 0 && config.lr_scaling == optim::LrScaling::none)
+      log.info(global_batch_text(plan));
     log.info(concat(
-        "starting: ", state.sizes.total_steps, " steps, ",
-        fmt::format("{:.1f}", static_cast<double>(state.sizes.total_steps) / state.sizes.steps_per_epoch),
+        "starting: ", plan.sizes.total_steps, " steps, ",
+        fmt::format("{:.1f}", static_cast<double>(plan.sizes.total_steps) / plan.sizes.steps_per_epoch),
         " epochs; run directory ", config.run_dir, from));
     return;
   }
-  log.info(concat("resuming at step ", state.progress.step, " of ", state.sizes.total_steps, from,
+  log.info(concat("resuming at step ", plan.progress.step, " of ", plan.sizes.total_steps, from,
                   config.init_from.empty() ? "" : "; --init-from is not read again"));
-  for (const std::string& note : run::resume_notes(start, started_run(state))) log.info(note);
+  for (const std::string& note : run::resume_notes(start, started_run(plan, *device.tower))) log.info(note);
 }
 
 /// Rank 0 says it, and it computes.
-void describe_kernels(const SessionState& state, const std::vector<std::string>& slower) {
-  if (state.serves()) return;
-  state.log.info("kernels:");
-  std::istringstream lines(state.tower->plan_text());
-  for (std::string line; std::getline(lines, line);) state.log.info(concat("  ", line));
-  for (const std::string& line : slower) state.log.warn(concat("slower kernel: ", line));
+void describe_kernels(const Plan& plan, const Device& device, const std::vector<std::string>& slower) {
+  if (plan.serves()) return;
+  plan.log.info("kernels:");
+  std::istringstream lines(device.tower->plan_text());
+  for (std::string line; std::getline(lines, line);) plan.log.info(concat("  ", line));
+  for (const std::string& line : slower) plan.log.warn(concat("slower kernel: ", line));
 }
 
 }  // namespace
@@ -253,45 +252,50 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, c
                                      std::atomic<int>& requests, const SelfCheck* check) {
   auto owner = std::make_unique<SessionState>(std::move(config), world, log, requests);
   SessionState& state = *owner;
-  state.run = &run;
-  world.together([&] { open_dataset(state); });
-  require_equal_data(world, *state.dataset, state.config.data);
-  run::StartRequest asked = start_request(state);
-  const run::Start start = run::find_start(asked, initial_tensors(state.network.params, state.config.seed),
-                                           state.network.params, world, log);
+  Plan& plan = state.plan;
+  Device& device = state.device;
+  Blocks& blocks = state.blocks;
+  std::optional<data::DatasetFile> dataset;  // open during set-up only
+  plan.run = &run;
+  world.together([&] { open_dataset(plan, dataset); });
+  require_equal_data(world, *dataset, plan.config.data);
+  run::StartRequest asked = start_request(plan);
+  const run::Start start = run::find_start(asked, initial_tensors(plan.network.params, plan.config.seed),
+                                           plan.network.params, world, log);
   world.together([&] {
     if (start.resumed) {
-      require_possible(start.progress, start.name, state.config, state.sizes);
+      require_possible(start.progress, start.name, plan.config, plan.sizes);
     }
   });
-  state.progress.step = start.progress.step;
-  if (start.progress.batches.size() == static_cast<std::size_t>(state.sizes.workers) && state.skips())
-    state.progress.batches = start.progress.batches;
-  state.initialized_from = start.initialized_from;
-  adopt(state, start.progress.resolved);
-  resolve_threads(state);
-  part_workers(state);
-  const comm::PlatformFactory platform = proven_platform(state, make_platform, check);
-  world.together([&] { plan_on_this_device(state, platform); });
-  const std::vector<std::string> slower = agree_on_kernels(state);
-  world.together([&] { load_samples(state); });
-  share_plan(state);
-  find_dataset_moments(state.network.augment, *state.dataset, world);
-  run::add_dataset_content(asked, state.samples.fingerprint(), start, world);
-  state.progress.seed = state.config.seed;
-  state.progress.identity = std::move(asked.fingerprint);
+  plan.progress.step = start.progress.step;
+  if (start.progress.batches.size() == static_cast<std::size_t>(plan.sizes.workers) &&
+      plan.sizes.partial_aggregation())
+    plan.progress.batches = start.progress.batches;
+  plan.initialized_from = start.initialized_from;
+  const Adopted adopted = adopt(plan, start.progress.resolved);
+  resolve_threads(plan);
+  part_workers(plan);
+  const comm::PlatformFactory platform = proven_platform(plan, make_platform, check);
+  world.together([&] { plan_on_this_device(plan, device, adopted, platform); });
+  const std::vector<std::string> slower = agree_on_kernels(plan, device);
+  world.together([&] { load_samples(plan, device, *dataset); });
+  share_kernels(plan, device);
+  find_dataset_moments(plan.network.augment, *dataset, world);
+  run::add_dataset_content(asked, device.samples.fingerprint(), start, world);
+  plan.progress.seed = plan.config.seed;
+  plan.progress.identity = std::move(asked.fingerprint);
   world.together([&] {
     if (world.rank() != 0) return;
-    make_room(state);
-    write_configuration(state);
+    make_room(plan);
+    write_configuration(plan);
   });
-  open_update_on_these_nodes(state);
-  world.together([&] { build_programs(state, start); });
-  share_state(state);
-  state.progress.resolved = resolved_settings(state);
-  describe_run(state, start);
-  describe_kernels(state, slower);
-  describe_cores(state);
+  open_update_on_these_nodes(plan, device, blocks, adopted);
+  world.together([&] { build_programs(state, start, *dataset); });
+  share_state(plan, device, blocks.state);
+  plan.progress.resolved = resolved_settings(plan, *blocks.update);
+  describe_run(plan, device, *blocks.update, start);
+  describe_kernels(plan, device, slower);
+  describe_cores(plan, *device.backend);
   return owner;
 }
 
@@ -304,13 +308,13 @@ Session::~Session() = default;
 
 void Session::show_to(watch::Watchdog& watchdog) {
   state_->heart = &watchdog.heart();
-  state_->heart->spare = state_->skips() && !state_->serves();
+  state_->heart->spare = state_->plan.sizes.partial_aggregation() && !state_->plan.serves();
   state_->show_step = [state = state_.get(), &watchdog] {
-    watchdog.name_tasks(state->step->program());
-    state->step->show_in(state->heart->progress);
+    watchdog.name_tasks(state->programs.step->program());
+    state->programs.step->show_in(state->heart->progress);
   };
   state_->show_step();
-  state_->evaluator->show_in(state_->heart->progress);
+  state_->programs.evaluator->show_in(state_->heart->progress);
 }
 
 void Session::run(const std::string& last_end) { run_loop(*state_, last_end); }

@@ -46,35 +46,38 @@ struct Variants {
   std::unique_ptr<engine::Runner> told;      ///< task by task, where the first cannot tell their times
 };
 
-void plan_variants(SessionState& state, Variants& variants) {
-  allocate_blocks(state);
-  variants.overlapped = plan_step(state, *state.update, {});
+void plan_variants(BenchmarkRun& run, Variants& variants) {
+  allocate_blocks(run.plan, run.device, run.blocks);
+  const StepContext context = run.context();
+  variants.overlapped = plan_step(context, {});
   if (variants.overlapped->program().lanes() > engine::kFirstSide) {
-    variants.in_a_row = plan_step(state, *state.update, {.branches = false});
+    variants.in_a_row = plan_step(context, {.branches = false});
   }
   if (variants.overlapped->task_seconds().empty()) {
-    const engine::RunnerKind chosen = std::exchange(state.config.runner, engine::RunnerKind::serial);
-    variants.told = plan_step(state, *state.update, {});
-    state.config.runner = chosen;
+    const engine::RunnerKind chosen = std::exchange(run.plan.config.runner, engine::RunnerKind::serial);
+    variants.told = plan_step(context, {});
+    run.plan.config.runner = chosen;
   }
-  if (state.world.size() > 1) {
-    variants.blocking = plan_step(state, *state.update, {.exchange = false});
-    variants.none =
-        std::make_unique<comm::AllReduceUpdate>(std::make_unique<NoExchange>(*state.backend), state.layout,
-                                                comm::AllReduceSettings{state.config.bucket_mib});
-    variants.alone = plan_step(state, *variants.none, {});
+  if (run.plan.world.size() > 1) {
+    variants.blocking = plan_step(context, {.exchange = false});
+    variants.none = std::make_unique<comm::AllReduceUpdate>(
+        std::make_unique<NoExchange>(*run.device.backend), run.device.layout,
+        comm::AllReduceSettings{run.plan.config.bucket_mib});
+    variants.none->allocate(control_layout(run.plan, run.device).floats());
+    variants.alone = plan_step({run.plan, run.device, run.blocks, *variants.none}, {});
   }
-  write_initial_state(state);
+  run.write_initial_state();
 }
 
 /// A step that diverges leaves its updates out, so its times would mean nothing; nor does it count.
-void require_applied(const SessionState& state, const Variants& variants) {
+void require_applied(const BenchmarkRun& run, const Variants& variants) {
   std::uint64_t done = 0, counted = 0;
   for (const auto* const runner :
        {&variants.overlapped, &variants.blocking, &variants.alone, &variants.in_a_row, &variants.told}) {
     if (*runner) done += (*runner)->finished();
   }
-  state.backend->copy(reinterpret_cast<std::byte*>(&counted), state.step_counter.data(), sizeof counted);
+  run.device.backend->copy(reinterpret_cast<std::byte*>(&counted), run.blocks.step_counter.data(),
+                           sizeof counted);
   if (counted == done) return;
   throw Error(ErrorKind::diverged, concat("the loss of the measured steps is not finite from step ",
                                           counted + 1, " of ", done, " on"));
@@ -132,9 +135,9 @@ std::vector<StepBenchmark::Row> timed_rows(const engine::Runner& runner, const s
 
 /// The rounds: each measures the ceiling, then the step in each of its ways, so that all see the same
 /// machine.
-void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& variants,
+void measure(const StepBenchmarkConfig& config, BenchmarkRun& run, Variants& variants,
              const MeasureLimits& measure_limits, StepBenchmark& result) {
-  const comm::World& world = state.world;
+  const comm::World& world = run.plan.world;
   engine::Runner& step = *variants.overlapped;
   const int together = config.graph_steps;
   for (engine::Runner* const runner :
@@ -150,11 +153,12 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
       exposed_s;
   for (int round = 0; round < config.rounds; ++round) {
     world.barrier();
-    const engine::RooflineLimits mine = measure_limits(state.config.precision, state.config.threads, 0.05);
+    const engine::RooflineLimits mine =
+        measure_limits(run.plan.config.precision, run.plan.config.threads, 0.05);
     products.push_back(least(world.gather(mine.flops)));
     copies.push_back(least(world.gather(mine.bytes)));
     step_times.push_back(time_steps(world, step, steps, together));
-    images_per_s.push_back(static_cast<double>(state.sizes.global_batch) / step_times.back());
+    images_per_s.push_back(static_cast<double>(run.plan.sizes.global_batch) / step_times.back());
     shares.push_back(floor_s(rows, {products.back(), copies.back()}) / step_times.back());
     if (variants.in_a_row) in_a_row_s.push_back(time_steps(world, *variants.in_a_row, steps, together));
     if (world.size() == 1) continue;
@@ -188,26 +192,25 @@ void measure(const StepBenchmarkConfig& config, SessionState& state, Variants& v
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
                              const comm::PlatformFactory& make_platform,
                              const MeasureLimits& measure_limits) {
-  static std::atomic<int> nothing_asked{0};
-  SessionState state(train_config(config), world, Log(world.rank()), nothing_asked);
-  resolve_threads(state);
-  world.together([&] { build_on_generated_images(state, make_platform); });
-  open_update(state);
+  BenchmarkRun run(train_config(config), world);
+  resolve_threads(run.plan);
+  world.together([&] { run.build(make_platform); });
+  open_update(run.plan, run.device, run.blocks);
   Variants variants;
-  world.together([&] { plan_variants(state, variants); });
+  world.together([&] { plan_variants(run, variants); });
 
   StepBenchmark result;
-  result.model = state.config.model;
-  result.backend = state.backend->description();
-  result.precision = to_string(state.config.precision);
-  result.all_reduce = state.update->name();
+  result.model = run.plan.config.model;
+  result.backend = run.device.backend->description();
+  result.precision = to_string(run.plan.config.precision);
+  result.all_reduce = run.blocks.update->name();
   result.ranks = world.size();
-  result.batch_size = state.sizes.batch;
-  result.kernels = state.tower->plan_text();
-  result.in_image_flops = model::training_flops(state.network.net).in_image;
-  result.nominal_flops = model::training_flops(state.network.net).nominal;
-  measure(config, state, variants, measure_limits, result);
-  world.together([&] { require_applied(state, variants); });
+  result.batch_size = run.plan.sizes.batch;
+  result.kernels = run.device.tower->plan_text();
+  result.in_image_flops = model::training_flops(run.plan.network.net).in_image;
+  result.nominal_flops = model::training_flops(run.plan.network.net).nominal;
+  measure(config, run, variants, measure_limits, result);
+  world.together([&] { require_applied(run, variants); });
   const engine::RooflineLimits limits{result.peak_flops.median, result.copy_rate.median};
   for (auto& row : result.tasks) row.floor_s = engine::floor_seconds(row.flops, row.bytes, limits);
   result.floor_s = floor_s(result.tasks, limits);

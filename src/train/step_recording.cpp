@@ -98,8 +98,8 @@ report::RankStep unpack(Unpacked& from) {
   return step;
 }
 
-std::unique_ptr<engine::Recorder> make_recorder(const SessionState& state, std::size_t replays) {
-  return std::make_unique<engine::Recorder>(replays, most_slices(state.step->program()));
+std::unique_ptr<engine::Recorder> make_recorder(const engine::StepProgram& program, std::size_t replays) {
+  return std::make_unique<engine::Recorder>(replays, most_slices(program));
 }
 
 /// What the task sums, where it is a collective.
@@ -155,20 +155,19 @@ std::optional<std::uint64_t> SampleSchedule::next(std::uint64_t from) const {
   return std::nullopt;
 }
 
-report::Timeline timeline_head(const SessionState& state) {
-  const engine::StepProgram& program = state.step->program();
+report::Timeline timeline_head(const Plan& plan, const comm::Update& update,
+                               const engine::StepProgram& program) {
   const std::vector<engine::LaneId> lanes = engine::lanes_of(program);
   std::vector<std::vector<engine::TaskId>> after = engine::find_dependencies(program);
   report::Timeline head;
   head.program = program.name();
-  const RunFingerprint settings = state.update->settings();
+  const RunFingerprint settings = update.settings();
   const std::string* const collective = find_item(settings, "all-reduce");
-  head.collective = collective != nullptr ? *collective : std::string(state.update->name());
-  head.wire = to_string(state.config.wire);
-  head.reproducible = state.config.reproducible;
+  head.collective = collective != nullptr ? *collective : std::string(update.name());
+  head.wire = to_string(plan.config.wire);
+  head.reproducible = plan.config.reproducible;
   const bool local = program.name() == report::kLocalSteps;
-  head.images_per_rank =
-      static_cast<std::uint64_t>(state.sizes.batch * (local ? state.sizes.local_steps : 1));
+  head.images_per_rank = static_cast<std::uint64_t>(plan.sizes.batch * (local ? plan.sizes.local_steps : 1));
   const std::vector<std::int32_t> rows = timeline_rows(program);
   for (std::size_t i = 0; i < program.tasks().size(); ++i) {
     const engine::Task& task = program.tasks()[i];
@@ -176,54 +175,59 @@ report::Timeline timeline_head(const SessionState& state) {
     for (engine::TaskId& other : after[i]) other = rows[static_cast<std::size_t>(other)];
     head.tasks.push_back({task.name, lanes[i], task.kind, summed_bytes(task), std::move(after[i])});
   }
-  head.hosts.assign(state.world.hosts().begin(), state.world.hosts().begin() + state.sizes.workers);
+  head.hosts.assign(plan.world.hosts().begin(), plan.world.hosts().begin() + plan.sizes.workers);
   head.clock_uncertainty_ns.resize(head.hosts.size(), 0);
   return head;
 }
 
-void note_past_trace(const SessionState& state) {
-  const TraceWindow& asked = state.config.trace;
-  if (asked.first == 0 || asked.last > state.progress.step) return;
-  state.log.info(concat("note: the run is at step ", state.progress.step, ", behind those of --trace ",
-                        describe(asked), ": nothing is traced"));
+void note_past_trace(const Plan& plan) {
+  const TraceWindow& asked = plan.config.trace;
+  if (asked.first == 0 || asked.last > plan.progress.step) return;
+  plan.log.info(concat("note: the run is at step ", plan.progress.step, ", behind those of --trace ",
+                       describe(asked), ": nothing is traced"));
 }
 
-StepRecording::StepRecording(SessionState& state, std::vector<std::uint64_t> boundaries, std::uint64_t begun)
-    : s_(state),
-      schedule_(state.sizes.steps_per_epoch, begun, state.sizes.total_steps, std::move(boundaries),
-                state.sizes.steps_of_replay(begun)),
-      next_(state.skips() ? std::nullopt : schedule_.next(begun)),
-      rows_(timeline_rows(state.step->program())),
-      recorder_(make_recorder(state, kGathered)) {
-  const TraceWindow& asked = s_.config.trace;
-  const bool first_program = begun == s_.progress.step;
-  if (asked.first > 0 && (first_program || asked.first > begun)) asked_ = {asked.first - 1, asked.last};
-  if (s_.world.rank() != 0) return;
-  const DirectoryEntry file = *s_.run / "timeline.h5";
-  if (s_.skips()) {  // ranks are in different steps: what an earlier start left says nothing of this one
+StepRecording::StepRecording(const Plan& plan, const comm::Update& update, engine::Runner& step,
+                             std::vector<std::uint64_t> boundaries, const engine::Replay& first)
+    : plan_(plan),
+      update_(update),
+      step_(step),
+      schedule_(plan.sizes.steps_per_epoch, first.begin, plan.sizes.total_steps, std::move(boundaries),
+                first.steps()),
+      next_(plan.sizes.partial_aggregation() ? std::nullopt : schedule_.next(first.begin)),
+      rows_(timeline_rows(step_.program())),
+      recorder_(make_recorder(step_.program(), kGathered)) {
+  const TraceWindow& asked = plan_.config.trace;
+  const bool first_program = first.begin == plan_.progress.step;
+  if (asked.first > 0 && (first_program || asked.first > first.begin)) asked_ = {asked.first - 1, asked.last};
+  if (plan_.world.rank() != 0) return;
+  const DirectoryEntry file = *plan_.run / "timeline.h5";
+  if (plan_.sizes
+          .partial_aggregation()) {  // ranks are in different steps: what an earlier start left says nothing of this one
     remove_file(file);
     return;
   }
-  file_ = std::make_unique<report::TimelineFile>(file, timeline_head(s_), begun, s_.log);
+  file_ = std::make_unique<report::TimelineFile>(file, timeline_head(plan_, update_, step_.program()),
+                                                 first.begin, plan_.log);
 }
 
-void StepRecording::before_launch(std::uint64_t step) {
+void StepRecording::before_launch(const engine::Replay& next) {
   // A step later than it could: then the loss of the last one is known, too.
-  if (tracing_ && (step > tracing_->end || (step == tracing_->end && traces(step)))) end_trace();
-  if (!records(step)) pause();
+  if (tracing_ && (next.begin > tracing_->end || (next.begin == tracing_->end && traces(next)))) end_trace();
+  if (!records(next)) pause();
   if (!tracing_ && recorder_->full()) {
     pause();
     gather();
   }
-  if (!records(step)) return;
-  if (!tracing_ && traces(step)) begin_trace(step);
-  if (recorded_.empty()) clock_ = comm::compare_clocks(s_.world);
-  const bool sample = samples(step);
-  if (sample) next_ = schedule_.next(step + s_.sizes.steps_of_replay(step));
-  recorded_.push_back({step, sample, {}});
+  if (!records(next)) return;
+  if (!tracing_ && traces(next)) begin_trace(next);
+  if (recorded_.empty()) clock_ = comm::compare_clocks(plan_.world);
+  const bool sample = samples(next);
+  if (sample) next_ = schedule_.next(next.end);
+  recorded_.push_back({next.begin, sample, {}});
   if (recording_) return;
   recording_ = true;
-  s_.step->observe({recorder_.get()});
+  step_.observe({recorder_.get()});
 }
 
 void StepRecording::note(std::uint64_t step, const engine::StepRecord& record) {
@@ -233,7 +237,7 @@ void StepRecording::note(std::uint64_t step, const engine::StepRecord& record) {
 }
 
 void StepRecording::pause() {
-  if (recording_) s_.step->observe({});
+  if (recording_) step_.observe({});
   recording_ = false;
 }
 
@@ -248,37 +252,37 @@ void StepRecording::finish() {
 }
 
 /// With room for all of its steps, and for a sample behind them.
-void StepRecording::begin_trace(std::uint64_t step) {
+void StepRecording::begin_trace(const engine::Replay& first) {
   pause();
   if (!recorded_.empty()) gather();
-  std::uint64_t asked = requested_ ? step + kTracedOnRequest : asked_.end;
+  std::uint64_t asked = requested_ ? first.begin + kTracedOnRequest : asked_.end;
   if (asked_.begin <= asked) asked = std::max(asked, asked_.end);  // one trace of both
-  asked = std::min(asked, s_.sizes.total_steps);
+  asked = std::min(asked, plan_.sizes.total_steps);
   requested_ = false;
-  std::uint64_t end = step, replays = 0;
-  for (; end < asked; ++replays) end += s_.sizes.steps_of_replay(step);
-  tracing_ = Window{step, end};
-  recorder_ = make_recorder(s_, replays + 1);
-  s_.log.info(concat("tracing steps ", step + 1, " to ", tracing_->end,
-                     s_.step->replays_graphs()
-                         ? "; meanwhile the step's graph is split into its tasks, which takes longer"
-                         : ""));
+  std::uint64_t end = first.begin, replays = 0;
+  for (; end < asked; ++replays) end += first.steps();
+  tracing_ = engine::Replay{first.begin, end};
+  recorder_ = make_recorder(step_.program(), replays + 1);
+  plan_.log.info(concat("tracing steps ", first.begin + 1, " to ", tracing_->end,
+                        step_.replays_graphs()
+                            ? "; meanwhile the step's graph is split into its tasks, which takes longer"
+                            : ""));
 }
 
 void StepRecording::end_trace() {
   pause();
   gather();
   tracing_.reset();
-  recorder_ = make_recorder(s_, kGathered);
+  recorder_ = make_recorder(step_.program(), kGathered);
 }
 
 std::vector<report::Timeline::Step> StepRecording::collect(std::size_t first, std::size_t count,
                                                            const comm::ClockTranslation& clock) {
   std::vector<std::vector<std::byte>> ranks =
-      s_.world.collect(pack(*recorder_, first, count, clock, s_.step->program(), rows_).bytes());
+      plan_.world.collect(pack(*recorder_, first, count, clock, step_.program(), rows_).bytes());
   // A server's program is another one.
-  if (!ranks.empty()) ranks.resize(static_cast<std::size_t>(s_.sizes.workers));
-  std::vector<report::Timeline::Step> steps(s_.world.rank() == 0 ? count : 0);
+  if (!ranks.empty()) ranks.resize(static_cast<std::size_t>(plan_.sizes.workers));
+  std::vector<report::Timeline::Step> steps(plan_.world.rank() == 0 ? count : 0);
   clock_uncertainty_.clear();
   for (const std::vector<std::byte>& bytes : ranks) {
     Unpacked from(bytes);
@@ -291,17 +295,17 @@ std::vector<report::Timeline::Step> StepRecording::collect(std::size_t first, st
 
 /// A few steps at a time, so that rank 0 needs memory for no more of those of all ranks.
 void StepRecording::gather() {
-  const comm::ClockTranslation clock{clock_, comm::compare_clocks(s_.world)};
-  const bool traced = tracing_ && s_.world.rank() == 0;
+  const comm::ClockTranslation clock{clock_, comm::compare_clocks(plan_.world)};
+  const bool traced = tracing_ && plan_.world.rank() == 0;
   report::TraceFile trace;
   std::optional<report::PerfettoTrace> perfetto;
   std::vector<report::Timeline::Step> samples;
-  if (traced) trace = report::TraceFile(*s_.run / "trace", recorded_.front().step + 1, s_.log);
+  if (traced) trace = report::TraceFile(*plan_.run / "trace", recorded_.front().step + 1, plan_.log);
   for (std::size_t first = 0; first < recorded_.size(); first += kGathered) {
     std::vector<report::Timeline::Step> steps =
         collect(first, std::min(kGathered, recorded_.size() - first), clock);
     if (traced && !perfetto) {
-      report::Timeline head = timeline_head(s_);
+      report::Timeline head = timeline_head(plan_, update_, step_.program());
       head.clock_uncertainty_ns = clock_uncertainty_;
       perfetto.emplace(std::move(head));
       trace.append(perfetto->begin());
@@ -314,8 +318,8 @@ void StepRecording::gather() {
   }
   if (const std::string path = trace.finish(); !path.empty()) {
     const std::uint64_t last = std::min(recorded_.back().step + 1, tracing_->end);
-    s_.log.info(concat("trace: steps ", recorded_.front().step + 1, " to ", last, " of all ranks in ", path,
-                       "; https://ui.perfetto.dev shows it"));
+    plan_.log.info(concat("trace: steps ", recorded_.front().step + 1, " to ", last, " of all ranks in ",
+                          path, "; https://ui.perfetto.dev shows it"));
   }
   recorded_.clear();
   recorder_->clear();

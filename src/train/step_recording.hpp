@@ -10,7 +10,7 @@
 #include "cifar_mpi/report/timeline_file.hpp"
 #include "report/perfetto.hpp"
 #include "report/trace_file.hpp"
-#include "train/state.hpp"
+#include "train/step.hpp"
 
 namespace cifar_mpi::train {
 
@@ -38,10 +38,11 @@ class SampleSchedule {
 };
 
 /// The tasks of the step program, those of local steps once, and what else does not change while it runs.
-report::Timeline timeline_head(const SessionState& state);
+report::Timeline timeline_head(const Plan& plan, const comm::Update& update,
+                               const engine::StepProgram& program);
 
 /// Says so where all steps that --trace asks for are done.
-void note_past_trace(const SessionState& state);
+void note_past_trace(const Plan& plan);
 
 /// Records steps on this rank; rank 0 gathers them: samples for RUN_DIR/timeline.h5, ten at a time, and the steps of
 /// a trace for RUN_DIR/trace when its last one is done.
@@ -53,16 +54,17 @@ class StepRecording {
   /// Steps that SIGUSR2 asks for.
   static constexpr std::uint64_t kTracedOnRequest = 10;
 
-  /// From step `begun` on, with which the run starts or its program becomes another. On rank 0 reads what was written before.
-  /// `state` must outlive this object.
-  StepRecording(SessionState& state, std::vector<std::uint64_t> boundaries, std::uint64_t begun);
+  /// From the replay `first` on, with which the run starts or its program becomes another. On rank 0 reads what was written before.
+  /// `plan`, `update` and `step` must outlive this object.
+  StepRecording(const Plan& plan, const comm::Update& update, engine::Runner& step,
+                std::vector<std::uint64_t> boundaries, const engine::Replay& first);
 
-  /// Whether the replay that begins with step number `step`, from 0 on, is to be launched by itself.
-  bool records(std::uint64_t step) const { return samples(step) || traces(step); }
+  /// Whether a replay of these steps is recorded, and so has to be launched by itself.
+  bool records(const engine::Replay& steps) const { return samples(steps) || traces(steps); }
   /// What the runner records in now; null: it does not.
   engine::Recorder* recorder() const { return recording_ ? recorder_.get() : nullptr; }
-  /// Right before the launch that begins with this step; collective.
-  void before_launch(std::uint64_t step);
+  /// Right before the launch that begins with this replay; collective.
+  void before_launch(const engine::Replay& next);
   /// Any rank was asked for a trace, as all ranks know now: it begins with the next launch, unless one is being made.
   void trace_next() { requested_ = !tracing_.has_value(); }
   /// The record of the replay that began with this step; in order, and before the launch of the second replay behind it.
@@ -73,12 +75,6 @@ class StepRecording {
   void finish();
 
  private:
-  /// Steps [begin, end), from 0 on.
-  struct Window {
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-    bool has(std::uint64_t step) const { return step >= begin && step < end; }
-  };
   /// A replay of the recorder.
   struct Recorded {
     std::uint64_t step = 0;  ///< with which it begins
@@ -86,25 +82,24 @@ class StepRecording {
     std::optional<double> loss;
   };
 
-  bool samples(std::uint64_t step) const {
-    return next_ && *next_ >= step && *next_ < step + s_.sizes.steps_of_replay(step);
+  bool samples(const engine::Replay& steps) const { return next_ && steps.has(*next_); }
+  bool traces(const engine::Replay& steps) const {
+    return requested_ || (tracing_ && tracing_->overlaps(steps)) || asked_.overlaps(steps);
   }
-  bool traces(std::uint64_t step) const {
-    if (requested_ || (tracing_ && tracing_->has(step))) return true;
-    return step < asked_.end && step + s_.sizes.steps_of_replay(step) > asked_.begin;
-  }
-  void begin_trace(std::uint64_t step);
+  void begin_trace(const engine::Replay& first);
   void end_trace();
   void gather();
   std::vector<report::Timeline::Step> collect(std::size_t first, std::size_t count,
                                               const comm::ClockTranslation& clock);
 
-  SessionState& s_;
+  const Plan& plan_;
+  const comm::Update& update_;
+  engine::Runner& step_;
   SampleSchedule schedule_;
   std::optional<std::uint64_t> next_;  ///< the next sample
-  Window asked_;                       ///< --trace
+  engine::Replay asked_;               ///< --trace
   bool requested_ = false;
-  std::optional<Window> tracing_;
+  std::optional<engine::Replay> tracing_;
   std::vector<std::int32_t> rows_;  ///< by TaskId: which of the timeline's tasks it is
   std::unique_ptr<engine::Recorder> recorder_;
   std::vector<Recorded> recorded_;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"
-#include "train/board_facts.hpp"
+#include "train/run_facts.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -20,73 +20,76 @@ std::vector<T> download(engine::Backend& backend, const Buffer& block) {
 
 }  // namespace
 
-Summaries::Summaries(SessionState& state, report::TensorBoard& board, std::uint64_t completed)
-    : s_(state), board_(board), file_(*state.run / "summaries.h5") {
-  if (s_.look == nullptr) return;
+Summaries::Summaries(const Plan& plan, const Device& device, const Blocks& blocks, Programs& programs,
+                     report::TensorBoard& board, std::uint64_t completed)
+    : plan_(plan),
+      device_(device),
+      blocks_(blocks),
+      programs_(programs),
+      board_(board),
+      asked_(completed),
+      file_(*plan.run / "summaries.h5") {
+  if (programs_.histograms == nullptr) return;
   try {
     history_ = report::SummaryHistory::read(file_, completed);
   } catch (const std::exception& error) {
-    s_.log.warn(concat(error.what(), "; training continues and replaces it"));
+    plan_.log.warn(concat(error.what(), "; training continues and replaces it"));
   }
-  history_.lacks(unseen_outputs(s_));
-  if (!history_.lacking().empty()) s_.log.info(concat("note: ", history_.lacking()));
-  if (s_.config.update == comm::UpdateKind::server)
-    s_.log.info("note: summaries have of gradients what rank 0 computed, its share of the mean");
+  history_.lacks(unseen_outputs(plan_.network.net, *device_.tower));
+  if (!history_.lacking().empty()) plan_.log.info(concat("note: ", history_.lacking()));
+  if (plan_.config.update == comm::UpdateKind::server)
+    plan_.log.info("note: summaries have of gradients what rank 0 computed, its share of the mean");
 }
 
-bool Summaries::due(std::uint64_t step) const {
-  if (s_.config.summary_every == 0) return false;
-  return step == 1 || step % static_cast<std::uint64_t>(s_.config.summary_every) == 0;
+bool Summaries::due_within(const engine::Replay& steps) const {
+  if (plan_.config.summary_every == 0 || steps.steps() == 0) return false;
+  return steps.begin == 0 || steps.crosses(static_cast<std::uint64_t>(plan_.config.summary_every));
 }
 
-bool Summaries::due_within(std::uint64_t completed, std::uint64_t steps) const {
-  for (std::uint64_t step = completed + 1; step <= completed + steps; ++step) {
-    if (due(step)) return true;
-  }
-  return false;
-}
+void Summaries::begin(engine::Recorder* recorder) { programs_.step->observe({recorder, true}); }
 
-void Summaries::begin(engine::Recorder* recorder) { s_.step->observe({recorder, true}); }
-
-void Summaries::end(std::uint64_t step, engine::Recorder* recorder) {
-  s_.step->observe({recorder, false});
-  if (s_.look == nullptr) return;
-  s_.step->finish();  // no record is read here: all ranks read the same ones before they decide
-  s_.look->replay();
-  s_.look->finish();
-  const report::StepSummary summary = read(step);
+void Summaries::end(const engine::Replay& replay, engine::Recorder* recorder) {
+  programs_.step->observe({recorder, false});
+  if (programs_.histograms == nullptr) return;
+  programs_.step->finish();  // no record is read here: all ranks read the same ones before they decide
+  programs_.histograms->replay();
+  programs_.histograms->finish();
+  const report::StepSummary summary = read(replay.end);
   board_.write(summary);
   if (!history_.has_images()) {
     report::InputImages seen = images();
-    board_.write(step, seen);
+    board_.write(replay.end, seen);
     history_.keep(std::move(seen));
   }
   // The weights with which the next step begins; where the ranks are compared they are told of anyway.
-  if (board_ && !s_.sizes.due(static_cast<std::uint64_t>(s_.config.check_every), step))
-    board_.write(step + 1, weight_losses(s_));
+  if (board_ && !replay.crosses(static_cast<std::uint64_t>(plan_.config.check_every)))
+    board_.write(replay.end + 1, weight_losses(plan_, device_, blocks_.state));
   history_.add(summary);
 }
 
 report::StepSummary Summaries::read(std::uint64_t step) const {
-  const std::vector<engine::ValueCounts> counts = download<engine::ValueCounts>(*s_.backend, s_.value_counts);
+  const std::vector<engine::ValueCounts> counts =
+      download<engine::ValueCounts>(*device_.backend, blocks_.value_counts);
   report::StepSummary summary;
   summary.step = step;
-  const std::vector<std::string> layers = s_.tower->observed();
+  const std::vector<std::string> layers = device_.tower->observed();
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (counts[i].values() > 0) summary.activations.push_back({layers[i], counts[i]});
   }
-  const model::ParamTable& params = s_.network.params;
+  const model::ParamTable& params = plan_.network.params;
   const std::size_t trained = trained_params(params);
   for (std::size_t p = params.size(); p-- > 0;) {  // the table stands in the order of backward
     summary.variables.push_back({params[p].name, counts[layers.size() + p]});
     if (p < trained) summary.gradients.push_back({params[p].name, counts[layers.size() + params.size() + p]});
   }
-  if (s_.config.clip_norm == 0.0) summary.gradient_norm = download<double>(*s_.backend, s_.gradient_norm)[0];
+  if (plan_.config.clip_norm == 0.0)
+    summary.gradient_norm = download<double>(*device_.backend, blocks_.gradient_norm)[0];
   return summary;
 }
 
 report::InputImages Summaries::images() const {
-  return report::visible_images(s_.network.net.input, download<float>(*s_.backend, s_.kept_images));
+  return report::visible_images(plan_.network.net.input,
+                                download<float>(*device_.backend, blocks_.kept_images));
 }
 
 run::WriteBeside Summaries::write_file() const {

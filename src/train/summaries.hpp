@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "report/summary_history.hpp"
 #include "report/tensorboard.hpp"
 #include "run/run_checkpoints.hpp"
-#include "train/state.hpp"
+#include "train/session_state.hpp"
 
 namespace cifar_mpi::train {
 
@@ -18,16 +19,17 @@ class Summaries {
  public:
   /// After `completed` steps. What is in the run directory and not ours is one warning, and goes with the first
   /// checkpoint.
-  Summaries(SessionState& state, report::TensorBoard& board, std::uint64_t completed);
+  Summaries(const Plan& plan, const Device& device, const Blocks& blocks, Programs& programs,
+            report::TensorBoard& board, std::uint64_t completed);
 
-  /// Whether step number `step`, from 1 on, is looked at: the run's first and every --summary-every-th.
-  bool due(std::uint64_t step) const;
-  /// Whether one of the `steps` steps behind `completed` is due.
-  bool due_within(std::uint64_t completed, std::uint64_t steps) const;
+  /// Whether a step of these has a summary: the run's first and every --summary-every-th.
+  bool due_within(const engine::Replay& steps) const;
+  /// Likewise of all steps up to `end` since the last call.
+  bool take_due(std::uint64_t end) { return due_within({std::exchange(asked_, end), end}); }
   /// Before the replay of a step that is due, which is launched by itself, and after it, on every rank; rank 0 then
   /// writes the summary. `recorder` is the one that the runner has, or null: it goes on.
   void begin(engine::Recorder* recorder);
-  void end(std::uint64_t step, engine::Recorder* recorder);
+  void end(const engine::Replay& replay, engine::Recorder* recorder);
 
   /// What writes the file as it is to be now; for a thread.
   run::WriteBeside write_file() const;
@@ -36,8 +38,12 @@ class Summaries {
   report::StepSummary read(std::uint64_t step) const;
   report::InputImages images() const;
 
-  SessionState& s_;
+  const Plan& plan_;
+  const Device& device_;
+  const Blocks& blocks_;
+  Programs& programs_;
   report::TensorBoard& board_;
+  std::uint64_t asked_;  ///< steps for which it is known whether there is a summary
   DirectoryEntry file_;
   report::SummaryHistory history_;
 };

@@ -133,27 +133,31 @@ engine::StepProgram asleep(const engine::StepProgram& program, const std::vector
   return copy;
 }
 
-void build(SessionState& state, const double* seconds, const comm::PlatformFactory& make_platform) {
+/// Returns the runner of its steps.
+std::unique_ptr<engine::Runner> build(BenchmarkRun& run, const double* seconds,
+                                      const comm::PlatformFactory& make_platform) {
+  auto& [plan, device, blocks] = run;
   const auto gives_way = [&](engine::BackendOptions options) {
     options.oversubscribed = true;  // nodes that are made up on one machine do not know of each other
     return make_platform(options);
   };
-  state.world.together([&] { build_on_generated_images(state, gives_way); });
-  share_plan(state);
-  open_update(state);
-  state.world.together([&] {
-    allocate_blocks(state);
-    write_step(state, 0);
-    const bool local = state.config.update == comm::UpdateKind::local;
-    const auto step =
-        local ? plan_local_steps(state, *state.update, {}) : plan_step(state, *state.update, {});
+  plan.world.together([&] { run.build(gives_way); });
+  share_kernels(plan, device);
+  open_update(plan, device, blocks);
+  std::unique_ptr<engine::Runner> runner;
+  plan.world.together([&] {
+    allocate_blocks(plan, device, blocks);
+    write_step(device, blocks, 0);
+    const bool local = plan.config.update == comm::UpdateKind::local;
+    const auto step = local ? plan_local_steps(run.context(), {}) : plan_step(run.context(), {});
     const std::vector<engine::Bytes> activations =
-        state.arena ? state.arena->regions() : std::vector<engine::Bytes>();
-    state.step = state.backend->runner(asleep(step->program(), activations, seconds),
-                                       engine::RunnerKind::automatic, {});
-    if (!state.serves()) write_initial_state(state);
+        device.arena ? device.arena->regions() : std::vector<engine::Bytes>();
+    runner = device.backend->runner(asleep(step->program(), activations, seconds),
+                                    engine::RunnerKind::automatic, {});
+    if (!plan.serves()) run.write_initial_state();
   });
-  share_state(state);
+  share_state(plan, device, blocks.state);
+  return runner;
 }
 
 /// What this node's network devices have sent and received so far, the loopback apart.
@@ -178,11 +182,11 @@ struct Moment {
   double bytes = 0.0;
 };
 
-Moment replay_until(SessionState& state, std::uint64_t step) {
-  const auto* const counter = state.step_counter.as<const std::uint64_t>();
+Moment replay_until(engine::Runner& runner, const Buffer& step_counter, std::uint64_t step) {
+  const auto* const counter = step_counter.as<const std::uint64_t>();
   while (*counter < step) {
-    state.step->replay();
-    state.step->finish();
+    runner.replay();
+    runner.finish();
   }
   return {*counter, steady_seconds(), network_bytes()};
 }
@@ -235,28 +239,32 @@ void require_possible(const WaysBenchmarkConfig& config, const std::string& way,
 
 WayBenchmark benchmark_way(const WaysBenchmarkConfig& config, const std::string& way, double slow_factor,
                            const comm::World& world, const comm::PlatformFactory& make_platform) {
-  static std::atomic<int> nothing_asked{0};
   const Steps steps = steps_of(config, way, world.size());
   double seconds = config.compute_s;  // that a replay computes; in the first ones not for each local step
-  SessionState state(steps.config, world, Log(world.rank()), nothing_asked);
-  build(state, &seconds, make_platform);
-  if (world.rank() + 1 == state.sizes.workers) seconds *= slow_factor;
+  BenchmarkRun run(steps.config, world);
+  const std::unique_ptr<engine::Runner> runner = build(run, &seconds, make_platform);
+  const Sizes& sizes = run.plan.sizes;
+  const comm::Update& update = *run.blocks.update;
+  if (world.rank() + 1 == sizes.workers) seconds *= slow_factor;
+  const auto replay_to = [&](std::uint64_t step) {
+    return replay_until(*runner, run.blocks.step_counter, step);
+  };
 
-  const Moment begin = replay_until(state, steps.before);
+  const Moment begin = replay_to(steps.before);
   seconds *= static_cast<double>(steps.of_replay);
-  const Moment end = replay_until(state, steps.before + steps.measured);
-  replay_until(state, steps.all());
-  state.update->complete({}, {});
+  const Moment end = replay_to(steps.before + steps.measured);
+  replay_to(steps.all());
+  run.blocks.update->complete({}, {});
 
   WayBenchmark result;
-  result.exchange = state.update->name();
-  result.workers = state.sizes.workers;
-  result.servers = world.size() - state.sizes.workers;
-  result.images_per_step = state.sizes.global_batch;
+  result.exchange = update.name();
+  result.workers = sizes.workers;
+  result.servers = world.size() - sizes.workers;
+  result.images_per_step = sizes.global_batch;
   result.step_s =
       world.gather((end.seconds - begin.seconds) / static_cast<double>(end.step - begin.step)).front();
   result.applied_per_s = result.computed_per_s = static_cast<double>(result.images_per_step) / result.step_s;
-  if (const auto pushes = state.update->push_counts()) {
+  if (const auto pushes = update.push_counts()) {
     add_pushes(*pushes, steps.all(), result);
     return result;
   }

@@ -37,15 +37,15 @@ class TinyStep {
  public:
   explicit TinyStep(std::unique_ptr<Collective> collective, std::size_t bucket_bytes = 1, bool overlap = true)
       : update_(std::move(collective), layout_,
-                {static_cast<double>(bucket_bytes) / (1 << 20), Wire::fp32, overlap}),
-        block_(update_.allocate(kControl)) {
+                {static_cast<double>(bucket_bytes) / (1 << 20), Wire::fp32, overlap}) {
+    update_.allocate(kControl);
     params_.resize(layout_.floats);
     std::iota(params_.begin(), params_.end(), 1.0f);
   }
 
   AllReduceUpdate& update() { return update_; }
-  std::span<float> control() const { return block_.span<float>().first(kControl); }
-  std::span<float> grads() const { return block_.span<float>().subspan(kControl); }
+  std::span<float> control() { return update_.block().control(); }
+  std::span<float> grads() { return update_.block().grads(); }
   const std::vector<float>& params() const { return params_; }
   const std::vector<float>& totals() const { return totals_; }
   StepProgram program(StepParts parts, Concurrency concurrent = {}) {
@@ -54,15 +54,14 @@ class TinyStep {
     program.finalize();
     return program;
   }
-  std::vector<engine::Bytes> regions() const {
-    return {{block_.data(), block_.size()}, param_bytes(0, params_.size())};
+  std::vector<engine::Bytes> regions() {
+    const std::span<float> block = update_.block().all();
+    return {bytes_of(block.data(), block.size()), param_bytes(0, params_.size())};
   }
 
   /// `order` is the order in which backward finishes the parameters.
   StepParts parts(const std::vector<std::size_t>& order = {0, 1, 2, 3, 4}) {
     StepParts parts;
-    parts.control = control();
-    parts.grads = grads();
     parts.compute.push_back({"control",
                              {},
                              {bytes_of(control().data(), kControl)},
@@ -125,7 +124,6 @@ class TinyStep {
 
   const engine::ParamLayout layout_ = five_parameters();
   AllReduceUpdate update_;
-  Buffer block_;
   std::vector<float> params_;
   std::vector<float> totals_;
   int step_ = 0;
@@ -327,8 +325,10 @@ TEST(AllReduceUpdate, SumsSeveralBlocksEachCutAsTheFirstOrTheFirstAlone) {
   const std::size_t block = layout.trained_floats;
   AllReduceUpdate update(std::make_unique<ThreeRanks>(), layout,
                          {.bucket_mib = 64.0 * 4 / (1 << 20), .blocks = 2});
-  const Buffer memory = update.allocate(kControl);
-  EXPECT_EQ(memory.size(), (kControl + 2 * block) * sizeof(float));
+  update.allocate(kControl);
+  const std::span<float> memory = update.block().all();
+  EXPECT_EQ(memory.size(), kControl + 2 * block);
+  EXPECT_EQ(update.block().grads().data(), memory.data() + kControl);
   const auto spans = update.spans();
   ASSERT_EQ(spans.size(), 4u);
   EXPECT_EQ(spans[1].end, block);
@@ -337,8 +337,6 @@ TEST(AllReduceUpdate, SumsSeveralBlocksEachCutAsTheFirstOrTheFirstAlone) {
   EXPECT_EQ(spans[3].end, 2 * block);
   for (const std::size_t blocks : {1u, 2u}) {
     StepParts parts;
-    parts.control = memory.span<float>().first(kControl);
-    parts.grads = memory.span<float>().subspan(kControl, blocks * block);
     parts.compute.push_back({"backward", {}, {bytes_of(memory.data(), memory.size())}, [](Lane&) {}, {}});
     for (std::size_t i = 0; i < 2 * blocks; ++i) parts.update.push_back({"update", {}, {}, [](Lane&) {}, {}});
     StepProgram program("blocks");
@@ -368,8 +366,7 @@ TEST(AllReduceUpdate, RefusesPartsThatDoNotFit) {
   refuses("a bucket nobody writes", [](StepParts& parts) { parts.compute.pop_back(); });
   refuses("nothing computed", [](StepParts& parts) { parts.compute.clear(); });
   refuses("no updates", [](StepParts& parts) { parts.update.clear(); });
-  refuses("control apart", [](StepParts& parts) { parts.control = parts.control.first(8); });
-  refuses("gradients of fewer parameters", [](StepParts& parts) { parts.grads = parts.grads.first(16); });
+  refuses("an update for fewer buckets", [](StepParts& parts) { parts.update.pop_back(); });
 }
 
 TEST(AllReduceUpdate, MarksTheTasksInWhichARankWaitsForOthers) {

@@ -49,26 +49,25 @@ class TinyServerStep {
  public:
   explicit TinyServerStep(int servers, bool overlap = true, const Aggregation& aggregation = {})
       : workers_(test_world().size() - servers),
-        update_(make_server_update(test_world(), layout_, {servers, overlap, &requests, aggregation})),
-        block_(update_->allocate(kControlFloats)),
+        update_(make_server_update(
+            test_world(), layout_,
+            {servers, overlap, &requests, aggregation,
+             [this](std::uint64_t done) { return (done / meet_every + 1) * meet_every; }})),
         decay_sums_(static_cast<std::size_t>(servers), -1.0) {
+    update_->allocate(kControlFloats);
     params.resize(layout_.floats);
+    update_->bind(state());
     std::iota(params.begin(), params.end(), 1.0f);
   }
 
   bool serves() const { return test_world().rank() >= workers_; }
   Update& update() { return *update_; }
-  std::span<float> control() const { return block_.span<float>().first(kControlFloats); }
-  std::span<float> grads() const { return block_.span<float>().subspan(kControlFloats); }
+  std::span<float> control() const { return update_->block().control(); }
+  std::span<float> grads() const { return update_->block().grads(); }
+  StepState state() { return {params, decay_sums_, &step}; }
 
   StepParts parts() {
     StepParts parts;
-    parts.control = control();
-    parts.grads = grads();
-    parts.params = params;
-    parts.decay_sums = decay_sums_;
-    parts.step = &step;
-    parts.next_meeting = [this](std::uint64_t done) { return (done / meet_every + 1) * meet_every; };
     if (!serves()) add_compute(parts);
     for (std::size_t s = 0; s < update_->spans().size(); ++s) parts.update.push_back(update_task(s));
     parts.finish = {{"advance",
@@ -89,8 +88,10 @@ class TinyServerStep {
     StepProgram program("train");
     update_->append(program, parts(), concurrent);
     program.finalize();
-    return engine::make_host_runner(std::move(program), kind, engine::WhileWaiting::yield,
-                                    {{block_.data(), block_.size()}, bytes_of(params.data(), params.size())});
+    const std::span<float> block = update_->block().all();
+    return engine::make_host_runner(
+        std::move(program), kind, engine::WhileWaiting::yield,
+        {bytes_of(block.data(), block.size()), bytes_of(params.data(), params.size())});
   }
 
   std::vector<float> params;
@@ -144,7 +145,6 @@ class TinyServerStep {
   const engine::ParamLayout layout_ = three_parameters();
   int workers_;
   std::unique_ptr<Update> update_;
-  Buffer block_;
   std::vector<double> decay_sums_;
 };
 
@@ -434,9 +434,16 @@ TEST_F(ServerUpdate, RefusesPartsThatDoNotFit) {
     EXPECT_THROW(step.update().append(program, std::move(parts), {}), std::logic_error) << what;
   };
   refuses("no updates", [](StepParts& parts) { parts.update.clear(); });
-  refuses("no decay sums", [](StepParts& parts) { parts.decay_sums = {}; });
-  refuses("control apart", [](StepParts& parts) { parts.control = parts.control.first(8); });
-  refuses("fewer parameters", [](StepParts& parts) { parts.params = parts.params.first(16); });
+  const auto refuses_state = [&](const char* what, auto spoil) {
+    StepState state = step.state();
+    spoil(state);
+    step.update().bind(state);
+    refuses(what, [](StepParts&) {});
+    step.update().bind(step.state());
+  };
+  refuses_state("no decay sums", [](StepState& state) { state.decay_sums = {}; });
+  refuses_state("fewer parameters", [](StepState& state) { state.params = state.params.first(16); });
+  refuses_state("no step", [](StepState& state) { state.step = nullptr; });
   refuses("a norm", [](StepParts& parts) { parts.before_updates = Task{"norm", {}, {}, [](Lane&) {}, {}}; });
   refuses("a server that computes, or a worker that does not", [&](StepParts& parts) {
     if (step.serves()) {

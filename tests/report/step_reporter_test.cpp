@@ -32,8 +32,8 @@ TEST(StepReporter, AnnouncesARateFromItsFirstStepAlsoInsideAReplay) {
   reporter.begin_interval(0);
   testing::internal::CaptureStdout();
   for (std::uint64_t begin = 0; begin < 8; begin += 4) {
-    reporter.note_done(begin, begin + 4);
-    reporter.add(begin, begin + 4, record);
+    const engine::Replay replay{begin, begin + 4};
+    reporter.add(replay, reporter.note_done(replay), record);
   }
   const std::string said = testing::internal::GetCapturedStdout();
   for (const char* const line : {"0.5 from step 1\n", "0.05 from step 4\n", "0.005 from step 7\n"})

@@ -62,10 +62,10 @@ using EvaluatorOfRun = RunTest;
 TEST_F(EvaluatorOfRun, ShowsTheNetworkWholeImagesWhereTrainingCutsThem) {
   TrainConfig c = config();
   c.augment = data::Augment::crop;
-  const Accuracy whole = start(c)->evaluator->run();
+  const Accuracy whole = start(c)->programs.evaluator->run();
   c.run_dir = path("cut");
   c.cutout = 16;
-  const Accuracy same = start(c)->evaluator->run();
+  const Accuracy same = start(c)->programs.evaluator->run();
   EXPECT_EQ(same.cross_entropy, whole.cross_entropy);
   EXPECT_EQ(same.correct(), whole.correct());
 }

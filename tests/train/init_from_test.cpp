@@ -29,7 +29,8 @@ class InitFrom : public RunTest {
     return c;
   }
   static std::vector<run::NamedTensor> block(const SessionState& state, StateRole role) {
-    return export_block(*state.backend, *state.tower, state.network.params, state.state[role]);
+    return export_block(*state.device.backend, *state.device.tower, state.plan.network.params,
+                        state.blocks.state[role]);
   }
 };
 
@@ -53,9 +54,9 @@ TEST_F(InitFrom, BeginsOnEveryRankWithTheAveragesOfTheOtherAndNothingElse) {
   c.steps = 3;
   c.init_from = file;
   const auto state = start(c);
-  EXPECT_EQ(state->progress.step, 0u);
+  EXPECT_EQ(state->plan.progress.step, 0u);
   const auto averages =
-      run::match_tensors(before.state[StateRole::average], state->network.params, "the source");
+      run::match_tensors(before.state[StateRole::average], state->plan.network.params, "the source");
   EXPECT_TRUE(
       std::any_of(averages.begin(), averages.end(), [](const auto& tensor) { return tensor.running; }));
   expect_same_tensors(block(*state, StateRole::weights), averages);
@@ -66,7 +67,7 @@ TEST_F(InitFrom, BeginsOnEveryRankWithTheAveragesOfTheOtherAndNothingElse) {
         << tensor.name;
   }
   run_loop(*state);
-  EXPECT_EQ(state->records[0].samples, 12.0);
+  EXPECT_EQ(state->blocks.records[0].samples, 12.0);
 }
 
 TEST_F(InitFrom, GoesOnWithoutTheFileToTheSameBits) {
@@ -90,7 +91,7 @@ TEST_F(InitFrom, GoesOnWithoutTheFileToTheSameBits) {
   without.init_from.clear();
   without.steps = 4;
   const auto state = start(without);
-  EXPECT_EQ(state->progress.step, 3u);
+  EXPECT_EQ(state->plan.progress.step, 3u);
   run_loop(*state);
   world().barrier();
   const run::Checkpoint found = run::read_checkpoint(run::checkpoint_path(c.run_dir, 4));
@@ -109,7 +110,7 @@ TEST_F(InitFrom, TakesAnotherNumberOfClassesAndOtherNames) {
     }
   });
   const auto state = start(c);
-  const std::vector<run::NamedTensor> fresh = initial_tensors(state->network.params, c.seed);
+  const std::vector<run::NamedTensor> fresh = initial_tensors(state->plan.network.params, c.seed);
   const std::vector<run::NamedTensor> averages = run::read_checkpoint(file).state[StateRole::average];
   for (const run::NamedTensor& tensor : block(*state, StateRole::weights)) {
     const auto named = [&](const run::NamedTensor& other) { return other.name == tensor.name; };

@@ -35,7 +35,7 @@ class LocalSteps : public RunTest {
   }
 
   static std::vector<float> row(const SessionState& state, StateRole role) {
-    const auto values = state.state[role].span<float>();
+    const auto values = state.blocks.state[role].span<float>();
     return {values.begin(), values.end()};
   }
 
@@ -76,7 +76,7 @@ TEST_F(LocalSteps, OfOneStepAreTheAllReduce) {
     const auto a = start(ring), b = start(own);
     run_loop(*a);
     run_loop(*b);
-    for (const optim::StateRow& kept : a->state.rows()) {
+    for (const optim::StateRow& kept : a->blocks.state.rows()) {
       const std::vector<float> wanted = row(*a, kept.role), found = row(*b, kept.role);
       double largest = 0.0;
       for (const float w : wanted) largest = std::max(largest, std::abs(static_cast<double>(w)));
@@ -86,9 +86,9 @@ TEST_F(LocalSteps, OfOneStepAreTheAllReduce) {
         ASSERT_NEAR(found[i], wanted[i], tolerance) << kept.group << ' ' << i;
     }
     for (std::size_t step = 0; step < 4; ++step) {
-      EXPECT_NEAR(b->records[step].cross_entropy, a->records[step].cross_entropy, 1e-5) << step;
-      EXPECT_NEAR(b->records[step].decay_term, a->records[step].decay_term, 1e-5) << step;
-      EXPECT_EQ(b->records[step].samples, 12.0);
+      EXPECT_NEAR(b->blocks.records[step].cross_entropy, a->blocks.records[step].cross_entropy, 1e-5) << step;
+      EXPECT_NEAR(b->blocks.records[step].decay_term, a->blocks.records[step].decay_term, 1e-5) << step;
+      EXPECT_EQ(b->blocks.records[step].samples, 12.0);
     }
   }
 }
@@ -113,12 +113,13 @@ TEST_F(LocalSteps, GoOnFromWhatIsMadeOfAllRanksMoves) {
     own.lr = c.lr * world().size();  // its loss is divided by the global batch, not by that of its rank
     own.run_dir = path("alone");
     const auto state = start(own);
-    comm::AllReduceUpdate alone(std::make_unique<Alone>(), state->tower->layout(), {own.bucket_mib});
-    const auto step = plan_step(*state, alone, {});
-    const std::size_t trained = state->tower->layout().trained_floats;
-    const auto weights = state->state[StateRole::weights].span<float>();
+    comm::AllReduceUpdate alone(std::make_unique<Alone>(), state->device.tower->layout(), {own.bucket_mib});
+    alone.allocate(control_layout(state->plan, state->device).floats());
+    const auto step = plan_step({state->plan, state->device, state->blocks, alone}, {});
+    const std::size_t trained = state->device.tower->layout().trained_floats;
+    const auto weights = state->blocks.state[StateRole::weights].span<float>();
     // The program's momenta have gathered gradients divided by the global batch: one of `ranks` parts of the other run's.
-    const auto momenta = state->state[StateRole::momentum].span<float>();
+    const auto momenta = state->blocks.state[StateRole::momentum].span<float>();
     const double ranks = world().size();
     std::vector<double> ema(trained), v(trained);
     for (std::size_t i = 0; i < trained; ++i) ema[i] = weights[i];
@@ -177,7 +178,7 @@ TEST_F(LocalSteps, LeaveTheSameBitsOnEveryRankFromEveryRunner) {
     const auto state = start(c);
     run_loop(*state);
     std::vector<float> all;
-    for (const optim::StateRow& kept : state->state.rows()) {
+    for (const optim::StateRow& kept : state->blocks.state.rows()) {
       const std::vector<float> values = row(*state, kept.role);
       all.insert(all.end(), values.begin(), values.end());
     }
@@ -205,7 +206,7 @@ TEST_F(LocalSteps, OfAResidualNetworkHaveTheMeanOfAllRanksStatistics) {
   const auto a = start(ring), b = start(own);
   run_loop(*a);
   run_loop(*b);
-  const std::size_t begin = a->tower->layout().running_begin();
+  const std::size_t begin = a->device.tower->layout().running_begin();
   for (const auto role : {StateRole::weights, StateRole::average}) {
     const std::vector<float> wanted = row(*a, role), found = row(*b, role);
     ASSERT_GT(wanted.size(), begin);
@@ -293,10 +294,13 @@ TEST_F(LocalSteps, AreToldOfAndSavedAtAveragings) {
 TEST_F(LocalSteps, AreOneStepOfTheTimelineWithEveryTaskOnce) {
   TrainConfig all = config();
   all.run_dir = path("all_reduce");
-  const report::Timeline ring = timeline_head(*start(all));
+  const auto head_of = [](const auto& run) {
+    return timeline_head(run->plan, *run->blocks.update, run->programs.step->program());
+  };
+  const report::Timeline ring = head_of(start(all));
   const auto state = start(local(4, "timeline"));
-  const report::Timeline head = timeline_head(*state);
-  EXPECT_GT(state->step->program().tasks().size(), 3 * ring.tasks.size());
+  const report::Timeline head = head_of(state);
+  EXPECT_GT(state->programs.step->program().tasks().size(), 3 * ring.tasks.size());
   EXPECT_LT(head.tasks.size(), ring.tasks.size() + 10);
   EXPECT_EQ(head.images_per_rank, 4 * ring.images_per_rank);
   std::set<std::string> names;
@@ -310,18 +314,18 @@ TEST_F(LocalSteps, AreOneStepOfTheTimelineWithEveryTaskOnce) {
   }
   EXPECT_EQ(names.count("all-reduce of bucket 0"), world().size() > 1 ? 1u : 0u);
   run_loop(*state);
-  EXPECT_EQ(state->records[0].samples, 4 * 12.0);
-  EXPECT_EQ(state->records[2].step, 11u);
+  EXPECT_EQ(state->blocks.records[0].samples, 4 * 12.0);
+  EXPECT_EQ(state->blocks.records[2].step, 11u);
 }
 
 TEST_F(LocalSteps, OfOneRankThatDivergesEndAllAtTheNextAveraging) {
   TrainConfig c = local(4, "diverged");
   const auto state = start(c);
-  const model::ParamTable& params = state->network.params;
+  const model::ParamTable& params = state->plan.network.params;
   for (std::size_t p = 0; p < params.size(); ++p) {
     if (params[p].name != "softmax_linear/weights" || world().rank() + 1 != world().size()) continue;
-    const auto& entry = state->tower->layout().entries[p];
-    float* const weights = state->state[StateRole::weights].as<float>() + entry.offset;
+    const auto& entry = state->device.tower->layout().entries[p];
+    float* const weights = state->blocks.state[StateRole::weights].as<float>() + entry.offset;
     std::fill_n(weights, entry.floats, 3e38f);  // finite, but what comes of them is not
   }
   expect_agreed(ErrorKind::diverged, "diverged: the loss of step 1 to 4 is", [&] { run_loop(*state); });
@@ -339,11 +343,11 @@ TEST_F(LocalSteps, TellTheNormOfWhatTheWeightsMoved) {
   run_loop(*state);
   const std::vector<float> after = row(*state, StateRole::weights);
   double squares = 0.0;
-  for (std::size_t i = 0; i < state->tower->layout().trained_floats; ++i) {
+  for (std::size_t i = 0; i < state->device.tower->layout().trained_floats; ++i) {
     const double move = static_cast<double>(before[i]) - static_cast<double>(after[i]);
     squares += move * move;
   }
-  const double norm = state->records[0].gradient_norm;
+  const double norm = state->blocks.records[0].gradient_norm;
   EXPECT_NEAR(norm, std::sqrt(squares), 1e-3 * norm);
   EXPECT_LT(norm, 4 * c.lr *
                       (c.clip_norm +
@@ -356,7 +360,7 @@ TEST_F(LocalSteps, CatchARankThatDiffersBehindAnAveraging) {
   TrainConfig c = local(4, "differs");
   c.check_every = 4;
   const auto state = start(c);
-  if (world().rank() == 1) state->state[StateRole::weights].as<float>()[1000] += 1e-3f;
+  if (world().rank() == 1) state->blocks.state[StateRole::weights].as<float>()[1000] += 1e-3f;
   expect_agreed(ErrorKind::desync, "rank 1", [&] { run_loop(*state); });
 }
 
@@ -371,7 +375,7 @@ TEST_F(LocalSteps, RefuseALengthThatEndsBetweenAveragings) {
   c.local.after_epoch = 0.0;
   c.steps = 0;
   c.epochs = 1.5;  // twelve steps: whole rounds of them
-  EXPECT_EQ(start(c)->sizes.total_steps, 10u);
+  EXPECT_EQ(start(c)->plan.sizes.total_steps, 10u);
 }
 
 }  // namespace

@@ -31,8 +31,8 @@ TEST_F(Loop, LaunchesSeveralStepsWhereNothingIsDueBeforeTheirEnd) {
     c.run_dir = path(name);
     const auto state = start(c);
     std::vector<int> launches;
-    state->step = std::make_unique<test::LaunchCounter>(
-        std::move(state->step), [&](int times) { launches.push_back(times); }, graphs);
+    state->programs.step = std::make_unique<test::LaunchCounter>(
+        std::move(state->programs.step), [&](int times) { launches.push_back(times); }, graphs);
     run_loop(*state);
     return launches;
   };
@@ -83,7 +83,7 @@ TEST_F(Loop, TimesStepsThatAreDoneAfterTheirLaunch) {
   c.log_every = 1;
   c.checkpoint_every = 3;
   const auto state = start(c);
-  state->step = std::make_unique<LaggingRunner>(std::move(state->step));
+  state->programs.step = std::make_unique<LaggingRunner>(std::move(state->programs.step));
   run_loop(*state);
   world().barrier();
   std::istringstream lines(read_file(c.run_dir + "/metrics.jsonl"));
@@ -115,14 +115,14 @@ class NotFinite : public RunTest {
  protected:
   std::unique_ptr<SessionState> start_with_overflow(const TrainConfig& config) {
     auto state = start(config);
-    for (const auto& [block, value] : {std::pair{&state->state[optim::StateRole::weights], -3e38f},
-                                       std::pair{&state->state[optim::StateRole::average], 3e38f}}) {
+    for (const auto& [block, value] : {std::pair{&state->blocks.state[optim::StateRole::weights], -3e38f},
+                                       std::pair{&state->blocks.state[optim::StateRole::average], 3e38f}}) {
       std::vector<run::NamedTensor> tensors =
-          export_block(*state->backend, *state->tower, state->network.params, *block);
+          export_block(*state->device.backend, *state->device.tower, state->plan.network.params, *block);
       for (run::NamedTensor& tensor : tensors) {
         if (tensor.name == "conv2/biases") tensor.values.back() = value;
       }
-      import_block(*state->backend, *state->tower, tensors, *block);
+      import_block(*state->device.backend, *state->device.tower, tensors, *block);
     }
     return state;
   }
@@ -134,7 +134,7 @@ TEST_F(NotFinite, AveragesAreNotWritten) {
   const auto state = start_with_overflow(c);
   expect_agreed(ErrorKind::diverged, "after step 2 the averages of conv2/biases are not finite",
                 [&] { run_loop(*state); });
-  EXPECT_TRUE(state->records[1].applied) << "the loss shows it, so this test shows nothing";
+  EXPECT_TRUE(state->blocks.records[1].applied) << "the loss shows it, so this test shows nothing";
   world().barrier();
   EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
@@ -154,22 +154,22 @@ TEST_F(NotFinite, GradientsOfOneRankEndAllRanksBeforeTheyAreApplied) {
   TrainConfig c = config();
   c.clip_norm = 1.0;
   const auto state = start(c);
-  const model::ParamTable& params = state->network.params;
+  const model::ParamTable& params = state->plan.network.params;
   std::size_t p = 0;
   while (params[p].name != "softmax_linear/biases") ++p;
-  const auto& entry = state->tower->layout().entries[p];
+  const auto& entry = state->device.tower->layout().entries[p];
   ASSERT_GT(entry.floats, 10u) << "no padding, which backward leaves as it is";
-  const std::size_t control = engine::ControlLayout{world().size()}.floats();
   if (world().rank() == world().size() - 1) {
-    state->gradients.as<float>()[control + entry.offset + entry.floats - 1] =
+    state->blocks.update->block().grads()[entry.offset + entry.floats - 1] =
         std::numeric_limits<float>::infinity();
   }
   const std::vector<run::NamedTensor> before = initial_tensors(params, c.seed);
   expect_agreed(ErrorKind::diverged, "the gradient's norm of step 1 is infinite", [&] { run_loop(*state); });
-  EXPECT_TRUE(std::isfinite(state->records[0].cross_entropy));
-  EXPECT_FALSE(state->records[0].applied);
-  expect_same_tensors(
-      export_block(*state->backend, *state->tower, params, state->state[optim::StateRole::weights]), before);
+  EXPECT_TRUE(std::isfinite(state->blocks.records[0].cross_entropy));
+  EXPECT_FALSE(state->blocks.records[0].applied);
+  expect_same_tensors(export_block(*state->device.backend, *state->device.tower, params,
+                                   state->blocks.state[optim::StateRole::weights]),
+                      before);
   world().barrier();
   EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
@@ -179,11 +179,12 @@ TEST_F(NotFinite, WeightsOfOneRankEndAllRanks) {
   if (world().rank() == world().size() - 1) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     // The first two layers: the name is that of the first.
-    for (const std::size_t p : {state->network.params.size() - 3, state->network.params.size() - 1}) {
-      float* const weight =
-          state->state[optim::StateRole::weights].as<float>() + state->tower->layout().entries[p].offset;
-      state->backend->copy(reinterpret_cast<std::byte*>(weight), reinterpret_cast<const std::byte*>(&nan),
-                           sizeof nan);
+    for (const std::size_t p :
+         {state->plan.network.params.size() - 3, state->plan.network.params.size() - 1}) {
+      float* const weight = state->blocks.state[optim::StateRole::weights].as<float>() +
+                            state->device.tower->layout().entries[p].offset;
+      state->device.backend->copy(reinterpret_cast<std::byte*>(weight),
+                                  reinterpret_cast<const std::byte*>(&nan), sizeof nan);
     }
   }
   expect_agreed(ErrorKind::diverged, "after step 0 the weights of conv1/", [&] { run_loop(*state); });

@@ -14,7 +14,7 @@ TEST_F(RankWatchOfARun, CatchesACorruptedRankAndNamesIt) {
   c.check_every = 4;
   const auto state = start(c);
   const int last = world().size() - 1;
-  if (world().rank() == last) state->state[optim::StateRole::weights].as<float>()[1000] += 1e-6f;
+  if (world().rank() == last) state->blocks.state[optim::StateRole::weights].as<float>()[1000] += 1e-6f;
   expect_agreed(ErrorKind::desync, "rank " + std::to_string(last) + " (", [&] { run_loop(*state); });
 }
 
@@ -27,11 +27,11 @@ TEST_F(RankWatchOfARun, FindsTheFirstDifferenceAtALaterCheck) {
   c.steps = 12;
   const auto state = start(c);
   // What only this rank has wrong in its averages is not compared; in its parameters it is.
-  if (world().rank() == 1) state->state[optim::StateRole::average].as<float>()[0] += 1.0f;
+  if (world().rank() == 1) state->blocks.state[optim::StateRole::average].as<float>()[0] += 1.0f;
   run_loop(*state);
   c.steps = 20;
   const auto again = start(c);
-  if (world().rank() == 1) again->state[optim::StateRole::weights].as<float>()[0] += 1.0f;
+  if (world().rank() == 1) again->blocks.state[optim::StateRole::weights].as<float>()[0] += 1.0f;
   expect_agreed(ErrorKind::desync, "before step 13", [&] { run_loop(*again); });
 }
 

@@ -50,7 +50,7 @@ TEST_F(Resume, TakesTheNewestThatIsOfTheStepItsNameSays) {
     before = read_file(run::checkpoint_path(c.run_dir, 9));
   });
   const auto state = start(c);
-  EXPECT_EQ(state->progress.step, 4u);
+  EXPECT_EQ(state->plan.progress.step, 4u);
   on_rank_zero([&] {
     EXPECT_EQ(read_file(run::checkpoint_path(c.run_dir, 9)), before) << "a skipped file is left alone";
     EXPECT_TRUE(std::filesystem::exists(run::checkpoint_path(c.run_dir, 8)));
@@ -69,7 +69,7 @@ TEST_F(Resume, GoesOnFromANamedCheckpointButNotInFrontOfLaterOnes) {
   from.resume = run::checkpoint_path(c.run_dir, 2);
   expect_agreed(ErrorKind::checkpoint, "step_000000004.h5 is of a later step than", [&] { start(from); });
   from.run_dir = path("branch");
-  EXPECT_EQ(start(from)->progress.step, 2u);
+  EXPECT_EQ(start(from)->plan.progress.step, 2u);
   from.resume = path("nowhere.h5");
   expect_agreed(ErrorKind::checkpoint, "nowhere.h5", [&] { start(from); });
 }
@@ -105,7 +105,7 @@ TEST_F(Resume, FingerprintsTheSetAlikeForAnyRanksAndOrder) {
     TrainConfig c = config();
     c.shuffle = shuffle;
     c.run_dir = path(std::string("run_") + std::string(to_string(shuffle)));
-    EXPECT_EQ(start(c)->progress.identity.back(),
+    EXPECT_EQ(start(c)->plan.progress.identity.back(),
               (std::pair<std::string, std::string>{"dataset content", wanted}));
   }
 }
@@ -120,36 +120,35 @@ TEST_F(Resume, TakesOverWhatIsLeftAutomatic) {
   automatic.precision = engine::Precision::automatic;
   automatic.threads = 0;
   const auto state = start(automatic);
-  EXPECT_EQ(state->config.precision, engine::Precision::fp32);
-  EXPECT_EQ(state->config.threads, 1);
-  EXPECT_EQ(state->update->name(), "mpi");
-  EXPECT_EQ(state->progress.resolved,
+  EXPECT_EQ(state->plan.config.precision, engine::Precision::fp32);
+  EXPECT_EQ(state->plan.config.threads, 1);
+  EXPECT_EQ(state->blocks.update->name(), "mpi");
+  EXPECT_EQ(state->plan.progress.resolved,
             run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)).progress.resolved);
 }
 
 TEST_F(Resume, RecordsThatNcclMayUseNvls) {
   TrainConfig c = config();
-  EXPECT_EQ(find_item(start(c)->progress.resolved, "nccl nvls"), nullptr);
+  EXPECT_EQ(find_item(start(c)->plan.progress.resolved, "nccl nvls"), nullptr);
   c.nccl_nvls = true;
   const auto state = start(c);
-  const std::string* const nvls = find_item(state->progress.resolved, "nccl nvls");
+  const std::string* const nvls = find_item(state->plan.progress.resolved, "nccl nvls");
   ASSERT_NE(nvls, nullptr);
   EXPECT_EQ(*nvls, "on");
 }
 
 TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
-  SessionState state(config(), world(), Log(1), stop_);
-  state.sizes.workers = world().size();
+  Plan plan(config(), world(), Log(1));
+  Adopted what;
   const auto adopted = [&](int ranks, TrainConfig asked) {
-    state.config = asked;
-    state.adopted_all_reduce = state.adopted_precision = false;
-    adopt(state, {{"precision", "bf16"},
-                  {"conv", "fft"},
-                  {"threads", "3"},
-                  {"ranks", std::to_string(ranks)},
-                  {"all-reduce", "ring"},
-                  {"nccl algorithm", "tree"}});
-    return state.config;
+    plan.config = asked;
+    what = adopt(plan, {{"precision", "bf16"},
+                        {"conv", "fft"},
+                        {"threads", "3"},
+                        {"ranks", std::to_string(ranks)},
+                        {"all-reduce", "ring"},
+                        {"nccl algorithm", "tree"}});
+    return plan.config;
   };
   TrainConfig automatic = config();
   automatic.precision = engine::Precision::automatic;
@@ -160,7 +159,7 @@ TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
   EXPECT_EQ(same.threads, 3);
   EXPECT_EQ(same.all_reduce, "ring");
   EXPECT_EQ(same.nccl_algorithm, "tree");
-  EXPECT_TRUE(state.adopted_precision && state.adopted_all_reduce);
+  EXPECT_TRUE(what.precision && what.all_reduce);
   const TrainConfig other = adopted(world().size() + 1, automatic);
   EXPECT_EQ(other.precision, engine::Precision::bf16);
   EXPECT_EQ(other.conv, engine::ConvMethod::fft);
@@ -177,13 +176,13 @@ TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
   EXPECT_EQ(kept.conv, engine::ConvMethod::direct);
   EXPECT_EQ(kept.threads, 1);
   EXPECT_EQ(kept.all_reduce, "mpi");
-  EXPECT_FALSE(state.adopted_precision || state.adopted_all_reduce);
+  EXPECT_FALSE(what.precision || what.all_reduce);
 }
 
 TEST_F(Resume, GoesOnWithDirectConvolutionsWhereNoneOtherWereKnown) {
-  SessionState state(config(), world(), Log(1), stop_);
-  adopt(state, {{"precision", "fp32"}});
-  EXPECT_EQ(state.config.conv, engine::ConvMethod::direct);
+  Plan plan(config(), world(), Log(1));
+  adopt(plan, {{"precision", "fp32"}});
+  EXPECT_EQ(plan.config.conv, engine::ConvMethod::direct);
 }
 
 TEST_F(Resume, SaysThatAnotherWayOfConvolutionsChangesBits) {
@@ -194,7 +193,7 @@ TEST_F(Resume, SaysThatAnotherWayOfConvolutionsChangesBits) {
   TrainConfig other = config();
   other.conv = engine::ConvMethod::fft;
   const auto then = run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)).progress.resolved;
-  const auto changed = run::changed_settings(then, start(other)->progress.resolved);
+  const auto changed = run::changed_settings(then, start(other)->plan.progress.resolved);
   ASSERT_EQ(changed.size(), 1u);
   EXPECT_EQ(
       changed.front().note,
@@ -253,10 +252,10 @@ TEST_F(Resume, KeepsTheConvolutionsOfTheFirstStartWithOtherThreads) {
     run::write_checkpoint(c.resume, many);
   });
   const auto by_fft = [](const SessionState& state) {
-    return state.tower->plan_text().find(": FFT of ") != std::string::npos;
+    return state.device.tower->plan_text().find(": FFT of ") != std::string::npos;
   };
   const auto conv_threads = [](const SessionState& state) {
-    return *find_item(state.progress.resolved, "conv threads");
+    return *find_item(state.plan.progress.resolved, "conv threads");
   };
   c.steps = 2;
   c.threads = 2;
@@ -269,7 +268,7 @@ TEST_F(Resume, KeepsTheConvolutionsOfTheFirstStartWithOtherThreads) {
   const auto of_one = start(c);
   EXPECT_TRUE(by_fft(*of_one));
   EXPECT_EQ(conv_threads(*of_one), "1");
-  const auto changed = run::changed_settings(first.progress.resolved, of_one->progress.resolved);
+  const auto changed = run::changed_settings(first.progress.resolved, of_one->plan.progress.resolved);
   ASSERT_EQ(changed.size(), 1u);
   EXPECT_EQ(
       changed.front().note,
@@ -277,16 +276,15 @@ TEST_F(Resume, KeepsTheConvolutionsOfTheFirstStartWithOtherThreads) {
 }
 
 TEST_F(Resume, AdoptsNoNameThatIsNoChoice) {
-  SessionState state(config(), world(), Log(1), stop_);
-  state.sizes.workers = world().size();
+  Plan plan(config(), world(), Log(1));
   const auto adopted = [&](bool reproducible) {
-    state.config = config();
-    state.config.reproducible = reproducible;
-    adopt(state, {{"precision", "int4"},
-                  {"ranks", std::to_string(world().size())},
-                  {"all-reduce", "ring"},
-                  {"nccl algorithm", "/etc/passwd"}});
-    return state.config;
+    plan.config = config();
+    plan.config.reproducible = reproducible;
+    adopt(plan, {{"precision", "int4"},
+                 {"ranks", std::to_string(world().size())},
+                 {"all-reduce", "ring"},
+                 {"nccl algorithm", "/etc/passwd"}});
+    return plan.config;
   };
   EXPECT_EQ(adopted(false).nccl_algorithm, "auto");
   EXPECT_EQ(adopted(false).all_reduce, "ring");

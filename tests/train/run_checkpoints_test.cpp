@@ -78,7 +78,7 @@ TEST_F(RunCheckpointsTest, EndTheRunWithAnErrorWhenItsLastStateIsNotOnTheDisk) {
   obstruct(c.run_dir, 4);
   expect_agreed(ErrorKind::io, "the checkpoint of step 4 could not be written (that of step 2 is the newest",
                 [&] { run_loop(*state); });
-  EXPECT_EQ(state->records[3].samples, 12.0);  // it trained to its end
+  EXPECT_EQ(state->blocks.records[3].samples, 12.0);  // it trained to its end
 }
 
 TEST_F(RunCheckpointsTest, SayAtAStopThatTheStateIsNotOnTheDisk) {

@@ -1,8 +1,7 @@
-#include "train/run_events.hpp"
-
 #include <gtest/gtest.h>
 
 #include "report/metrics_reader.hpp"
+#include "train/run_facts.hpp"
 #include "train/run_fixture.hpp"
 
 namespace cifar_mpi::train {

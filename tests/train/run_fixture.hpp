@@ -12,7 +12,7 @@
 #include "run/tensors.hpp"
 #include "support/mpi_world.hpp"
 #include "support/temp_dir.hpp"
-#include "train/state.hpp"
+#include "train/session_state.hpp"
 
 namespace cifar_mpi::train {
 

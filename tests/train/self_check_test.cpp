@@ -302,8 +302,8 @@ TEST_F(SelfChecks, OfADeviceWhoseGraphsAreWrongMakeTheRunTakeLanes) {
     const int before = faults_.made;
     const auto state = set_up(c, opened(c), world(), Log(world().rank() + 1), device(), stop_, &all);
     EXPECT_EQ(faults_.made, before + (again ? 1 : 2));
-    EXPECT_TRUE(state->self_check.starts_with("passed ")) << state->self_check;
-    EXPECT_EQ(state->config.runner, engine::RunnerKind::lanes);
+    EXPECT_TRUE(state->plan.self_check.starts_with("passed ")) << state->plan.self_check;
+    EXPECT_EQ(state->plan.config.runner, engine::RunnerKind::lanes);
   }
   world().barrier();
   EXPECT_EQ(record()->result, run::SelfCheckResult::on_lanes);
@@ -330,7 +330,7 @@ TEST_F(SelfChecks, ThatAreStoppedAreNoVerdict) {
   world().barrier();
   EXPECT_EQ(record()->result, run::SelfCheckResult::running);
   break_last_rank(Fault::none);
-  EXPECT_TRUE(start(check())->self_check.starts_with("passed "));
+  EXPECT_TRUE(start(check())->plan.self_check.starts_with("passed "));
 }
 
 /// Only the steps of the run itself are observed.
@@ -373,7 +373,7 @@ TEST_F(SelfChecks, ThatTheNetworkStopsBlameTheNetwork) {
 
 TEST_F(SelfChecks, AreKeptAndHoldUntilSomethingChanges) {
   std::unique_ptr<SessionState> state = start(check());
-  EXPECT_TRUE(state->self_check.starts_with("passed ")) << state->self_check;
+  EXPECT_TRUE(state->plan.self_check.starts_with("passed ")) << state->plan.self_check;
   EXPECT_EQ(faults_.made, 2);  // one to check, one to train
   state.reset();
   world().barrier();
@@ -395,22 +395,22 @@ TEST_F(SelfChecks, OfAFaultyDeviceMakeTheRunTakeTheOther) {
   both.instead = platform;
   break_last_rank(Fault::gradient);
   std::unique_ptr<SessionState> state = start(both);
-  EXPECT_TRUE(state->self_check.starts_with("on the CPU, because its self-check failed on rank "))
-      << state->self_check;
+  EXPECT_TRUE(state->plan.self_check.starts_with("on the CPU, because its self-check failed on rank "))
+      << state->plan.self_check;
   state.reset();
   // It is not tried again, unless it is asked for.
   break_last_rank(Fault::none);
   const int before = faults_.made;
   state = start(both);
   EXPECT_EQ(faults_.made, before);
-  EXPECT_TRUE(state->self_check.starts_with("on the CPU, because its self-check failed at "))
-      << state->self_check;
+  EXPECT_TRUE(state->plan.self_check.starts_with("on the CPU, because its self-check failed at "))
+      << state->plan.self_check;
   state.reset();
   both.instead = nullptr;
   expect_agreed(ErrorKind::device, "the GPU is not taken: its self-check failed at ", [&] { start(both); });
   both.asked_for = true;
   state = start(both);
-  EXPECT_TRUE(state->self_check.starts_with("passed ")) << state->self_check;
+  EXPECT_TRUE(state->plan.self_check.starts_with("passed ")) << state->plan.self_check;
 }
 
 TEST_F(SelfChecks, ThatHungAreBegunOnceMore) {
@@ -433,14 +433,14 @@ TEST_F(SelfChecks, ThatHungAreBegunOnceMore) {
   world().barrier();
   EXPECT_EQ(record()->result, run::SelfCheckResult::running_again);
   break_last_rank(Fault::none);
-  EXPECT_TRUE(start(both)->self_check.starts_with("passed "));
+  EXPECT_TRUE(start(both)->plan.self_check.starts_with("passed "));
   hang(run::SelfCheckResult::running_again);
   const int before = faults_.made;
   const auto state = start(both);
   EXPECT_EQ(faults_.made, before);
   EXPECT_TRUE(
-      state->self_check.starts_with("on the CPU, because its self-check hung twice, the last time at "))
-      << state->self_check;
+      state->plan.self_check.starts_with("on the CPU, because its self-check hung twice, the last time at "))
+      << state->plan.self_check;
 }
 
 TEST_F(SelfChecks, AreLeftOutWhenAskedAndSayWhatTheyCannotDo) {
@@ -450,7 +450,7 @@ TEST_F(SelfChecks, AreLeftOutWhenAskedAndSayWhatTheyCannotDo) {
   break_last_rank(Fault::gradient);
   const SelfCheck all = check();
   const auto state = set_up(c, opened(c), world(), Log(world().rank() + 1), device(), stop_, &all);
-  EXPECT_EQ(state->self_check, "left out");
+  EXPECT_EQ(state->plan.self_check, "left out");
   EXPECT_FALSE(record());
 
   break_last_rank(Fault::none);

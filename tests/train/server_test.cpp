@@ -26,14 +26,14 @@ class ServedRun : public RunTest {
   /// What a run begins with; of a worker.
   std::vector<run::NamedTensor> initial_weights(const TrainConfig& config) {
     const auto state = start(config);
-    if (state->serves()) return {};
-    return state->state.read(*state->backend, *state->tower,
-                             state->network.params)[optim::StateRole::weights];
+    if (state->plan.serves()) return {};
+    return state->blocks.state.read(*state->device.backend, *state->device.tower,
+                                    state->plan.network.params)[optim::StateRole::weights];
   }
   using Records = std::vector<engine::StepRecord>;
   static Records records_of(const std::unique_ptr<SessionState>& state) {
     run_loop(*state);
-    return state->records;
+    return state->blocks.records;
   }
   /// Workers have what passes for a device: arrays that are copied to and from the host.
   Records run_on_devices(const TrainConfig& config) {
@@ -119,12 +119,12 @@ TEST_F(ServedRun, CountsTheWorkersOfAHostForItsDevices) {
   const int workers = world().size() - c.servers;
   EXPECT_EQ(options_.serves, world().rank() >= workers);
   if (options_.serves) {
-    EXPECT_EQ(start(c)->tower, nullptr);
+    EXPECT_EQ(start(c)->device.tower, nullptr);
     return;
   }
   EXPECT_EQ(options_.local_rank, world().rank());
   EXPECT_EQ(options_.local_ranks, workers);
-  EXPECT_NE(start(c)->tower, nullptr);
+  EXPECT_NE(start(c)->device.tower, nullptr);
 }
 
 /// Whoever updates, what a checkpoint holds is of all ranks: averages, momentum, statistics.
@@ -166,16 +166,16 @@ TEST_F(ServedRun, HasTheSameWeightsAndRecordsOnEveryWorker) {
   c.steps = 6;
   const auto state = start(c);
   run_loop(*state);
-  for (const optim::StateRow& row : state->state.rows()) {
-    const Buffer& block = state->state[row.role];
+  for (const optim::StateRow& row : state->blocks.state.rows()) {
+    const Buffer& block = state->blocks.state[row.role];
     std::string mine(reinterpret_cast<const char*>(block.data()), block.size());
     std::string first = mine;
     world().broadcast(first);
-    const bool has = !state->serves() || row.role != optim::StateRole::weights;
+    const bool has = !state->plan.serves() || row.role != optim::StateRole::weights;
     EXPECT_TRUE(!has || mine == first) << row.group;
   }
   for (std::size_t step = 0; step < 6; ++step) {
-    const engine::StepRecord& record = state->records[step];
+    const engine::StepRecord& record = state->blocks.records[step];
     EXPECT_EQ(record.samples, 12.0);
     for (const double value : {record.cross_entropy, record.decay_term, record.correct}) {
       double first = value;
@@ -211,22 +211,22 @@ TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
   run_loop(*state);
   EXPECT_EQ(stop_, 0) << "a trace is refused, not asked for ever";
   EXPECT_FALSE(std::filesystem::exists(timeline));
-  const comm::PushCounts counts = state->update->push_counts().value();
+  const comm::PushCounts counts = state->blocks.update->push_counts().value();
   const auto computed = static_cast<std::uint64_t>(
       std::accumulate(counts.applied.begin(), counts.applied.end(), std::uint64_t{0}));
   EXPECT_EQ(computed, 20u * static_cast<std::uint64_t>(c.aggregation.pushes));
-  for (const optim::StateRow& row : state->state.rows()) {
-    const Buffer& block = state->state[row.role];
+  for (const optim::StateRow& row : state->blocks.state.rows()) {
+    const Buffer& block = state->blocks.state[row.role];
     std::string mine(reinterpret_cast<const char*>(block.data()), block.size());
     std::string first = mine;
     world().broadcast(first);
-    const bool has = !state->serves() || row.role != optim::StateRole::weights;
+    const bool has = !state->plan.serves() || row.role != optim::StateRole::weights;
     EXPECT_TRUE(!has || mine == first) << row.group;
   }
   const run::Checkpoint end = saved(c, 20);
   const std::uint64_t samples = 4 * static_cast<std::uint64_t>(c.aggregation.pushes);
   EXPECT_EQ(end.progress.samples_seen, 20 * samples) << "those that were applied";
-  EXPECT_EQ(state->records[19].samples, static_cast<double>(samples));
+  EXPECT_EQ(state->blocks.records[19].samples, static_cast<double>(samples));
   ASSERT_EQ(end.progress.batches.size(), counts.applied.size());
   for (std::size_t w = 0; w < counts.applied.size(); ++w)
     EXPECT_EQ(end.progress.batches[w], counts.applied[w] + counts.dropped[w]);
@@ -234,9 +234,9 @@ TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
     EXPECT_TRUE(std::filesystem::exists(run::checkpoint_path(c.run_dir, step))) << step;
   c.steps = 25;
   const auto resumed = start(c);
-  EXPECT_EQ(resumed->progress.batches, end.progress.batches);
-  EXPECT_TRUE(resumed->serves() || *resumed->batch_counter.as<std::uint64_t>() ==
-                                       end.progress.batches[static_cast<std::size_t>(world().rank())]);
+  EXPECT_EQ(resumed->plan.progress.batches, end.progress.batches);
+  EXPECT_TRUE(resumed->plan.serves() || *resumed->blocks.batch_counter.as<std::uint64_t>() ==
+                                            end.progress.batches[static_cast<std::size_t>(world().rank())]);
   run_loop(*resumed);
   EXPECT_EQ(saved(c, 25).progress.step, 25u);
 }
@@ -359,7 +359,8 @@ TEST_F(ServedRun, FindsAWorkerWithOtherWeightsWhereUpdatesAreOfTheFirstPushes) {
   c.check_every = 1;
   c.steps = 5;
   const auto state = start(c);
-  if (world().rank() == world().size() - 2) state->state[optim::StateRole::weights].as<float>()[0] += 1.0f;
+  if (world().rank() == world().size() - 2)
+    state->blocks.state[optim::StateRole::weights].as<float>()[0] += 1.0f;
   expect_agreed(ErrorKind::desync, "differ from those of rank", [&] { run_loop(*state); });
 }
 

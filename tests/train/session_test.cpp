@@ -22,18 +22,18 @@ TrainConfig in_batches(TrainConfig config, int ranks) {
 }
 
 ReferenceBatch first_global_batch(const SessionState& state) {
-  const data::DatasetFile file(state.config.data);
-  const data::Samples samples = file.read(data::Split::train, {0, state.info.train_count});
-  const data::SampleOrder order(data::Shuffle::global, state.config.seed, state.info.train_count, 0, 1,
-                                static_cast<int>(state.sizes.global_batch));
-  const auto image_bytes = static_cast<std::size_t>(state.info.image.count());
-  std::vector<float> image(static_cast<std::size_t>(state.network.augment.output().count()));
+  const data::DatasetFile file(state.plan.config.data);
+  const data::Samples samples = file.read(data::Split::train, {0, state.plan.info.train_count});
+  const data::SampleOrder order(data::Shuffle::global, state.plan.config.seed, state.plan.info.train_count, 0,
+                                1, static_cast<int>(state.plan.sizes.global_batch));
+  const auto image_bytes = static_cast<std::size_t>(state.plan.info.image.count());
+  std::vector<float> image(static_cast<std::size_t>(state.plan.network.augment.output().count()));
   ReferenceBatch batch;
-  for (std::uint64_t i = 0; i < state.sizes.global_batch; ++i) {
+  for (std::uint64_t i = 0; i < state.plan.sizes.global_batch; ++i) {
     const data::SampleRef sample = order.at(0, i);
     data::augment_reference(
-        state.network.augment,
-        data::draw_augment(state.network.augment, state.config.seed, sample.epoch, sample.id), 0.0,
+        state.plan.network.augment,
+        data::draw_augment(state.plan.network.augment, state.plan.config.seed, sample.epoch, sample.id), 0.0,
         std::span(samples.images).subspan(sample.id * image_bytes, image_bytes), image);
     batch.x.insert(batch.x.end(), image.begin(), image.end());
     batch.labels.push_back(samples.labels[sample.id]);
@@ -53,29 +53,28 @@ using Session = RunTest;
 void expect_reference_gradient(SessionState& state) {
   const ReferenceBatch batch = first_global_batch(state);
   const auto expected = reference::loss_and_gradients(
-      state.network.net, state.network.params,
-      reference::initial_params(state.network.params, state.config.seed), batch.x, batch.labels,
+      state.plan.network.net, state.plan.network.params,
+      reference::initial_params(state.plan.network.params, state.plan.config.seed), batch.x, batch.labels,
       static_cast<int>(batch.labels.size()), static_cast<double>(batch.labels.size()));
   run_loop(state);
 
   // Behind the control block stand the sums of the step, in the physical layout.
-  const std::size_t control = engine::ControlLayout{state.world.size()}.floats();
-  const auto& layout = state.tower->layout();
-  for (std::size_t p = 0; p < state.network.params.size(); ++p) {
+  const std::span<const float> grads = state.blocks.update->block().grads();
+  const auto& layout = state.device.tower->layout();
+  for (std::size_t p = 0; p < state.plan.network.params.size(); ++p) {
     std::vector<float> sum(expected.grads[p].size());
-    state.tower->to_logical(
-        p, {state.gradients.as<const float>() + control + layout.entries[p].offset, layout.entries[p].floats},
-        sum);
+    state.device.tower->to_logical(p, grads.subspan(layout.entries[p].offset, layout.entries[p].floats), sum);
     reference::Array difference(sum.size());
     for (std::size_t i = 0; i < sum.size(); ++i) difference[i] = sum[i] - expected.grads[p][i];
     // Rounding errors of a chain of sums of up to k terms add up like a random walk: eps·sqrt(k), k the 576
     // pixels of conv1 times the 12 samples; 4 for the nine layers between loss and conv1, whose errors add in
     // squares (3) and some room.
     const double tolerance = 4.0 * std::numeric_limits<float>::epsilon() * std::sqrt(576.0 * 12.0);
-    EXPECT_LE(norm(difference), tolerance * norm(expected.grads[p])) << state.network.params[p].name;
+    EXPECT_LE(norm(difference), tolerance * norm(expected.grads[p])) << state.plan.network.params[p].name;
   }
-  EXPECT_NEAR(state.records[0].cross_entropy, expected.loss_sum / 12.0, 1e-5 * expected.loss_sum / 12.0);
-  EXPECT_EQ(state.records[0].samples, 12.0);
+  EXPECT_NEAR(state.blocks.records[0].cross_entropy, expected.loss_sum / 12.0,
+              1e-5 * expected.loss_sum / 12.0);
+  EXPECT_EQ(state.blocks.records[0].samples, 12.0);
 }
 
 TEST_F(Session, SumsTheGradientOfTheGlobalBatchAsTheDoubleReferenceHasIt) {
@@ -101,14 +100,14 @@ TEST_F(Session, AveragesTheStatisticsOfAllBatchesOfAStep) {
   c.steps = 1;
   const auto state = start(c);
   const ReferenceBatch batch = first_global_batch(*state);
-  const model::ParamTable& params = state->network.params;
+  const model::ParamTable& params = state->plan.network.params;
   const std::size_t pieces = 12 / static_cast<std::size_t>(c.batch_size), image = batch.x.size() / 12;
   const auto size = static_cast<std::size_t>(c.batch_size);
   reference::Params mean;
   for (std::size_t piece = 0; piece < pieces; ++piece) {
     const auto x = batch.x.begin() + static_cast<std::ptrdiff_t>(piece * size * image);
     const auto found = reference::loss_and_gradients(
-        state->network.net, params, reference::initial_params(params, c.seed),
+        state->plan.network.net, params, reference::initial_params(params, c.seed),
         {x, x + static_cast<std::ptrdiff_t>(size * image)},
         std::span(batch.labels).subspan(piece * size, size), c.batch_size, 12.0);
     if (mean.empty()) mean = found.grads;
@@ -117,7 +116,8 @@ TEST_F(Session, AveragesTheStatisticsOfAllBatchesOfAStep) {
     }
   }
   run_loop(*state);
-  const run::StateTensors after = state->state.read(*state->backend, *state->tower, params);
+  const run::StateTensors after =
+      state->blocks.state.read(*state->device.backend, *state->device.tower, params);
   std::size_t statistics = 0;
   for (std::size_t p = 0; p < params.size(); ++p) {
     if (params[p].role != model::ParamRole::running) continue;
@@ -140,7 +140,7 @@ TEST_F(Session, LeavesIdenticalBitsOnEveryRankAfterFiftySteps) {
   const auto state = start(c);
   run_loop(*state);
   for (const Buffer* block :
-       {&state->state[optim::StateRole::weights], &state->state[optim::StateRole::average]}) {
+       {&state->blocks.state[optim::StateRole::weights], &state->blocks.state[optim::StateRole::average]}) {
     std::string mine(reinterpret_cast<const char*>(block->data()), block->size());
     std::string first = mine;
     world().broadcast(first);
@@ -355,7 +355,7 @@ TEST_F(Session, GoesOnFromTheCheckpointBeforeADamagedOne) {
     std::filesystem::resize_file(newest, std::filesystem::file_size(newest) / 2);
   }
   world().barrier();
-  EXPECT_EQ(start(c)->progress.step, 2u);
+  EXPECT_EQ(start(c)->plan.progress.step, 2u);
 }
 
 TEST_F(Session, KeepsTheNewestCheckpointsOnly) {
@@ -370,9 +370,9 @@ TEST_F(Session, KeepsTheNewestCheckpointsOnly) {
 
 TEST_F(Session, CountsEveryTestImageOnceOnAnyNumberOfRanks) {
   const auto state = start(config());
-  const Accuracy accuracy = state->evaluator->run();
+  const Accuracy accuracy = state->programs.evaluator->run();
   EXPECT_EQ(accuracy.count(), kTestSamples);
-  const Accuracy again = state->evaluator->run();
+  const Accuracy again = state->programs.evaluator->run();
   EXPECT_EQ(accuracy.correct(), again.correct());
   EXPECT_EQ(accuracy.cross_entropy, again.cross_entropy);
   EXPECT_TRUE(std::isfinite(accuracy.cross_entropy));
@@ -386,7 +386,7 @@ TEST_F(Session, LearnsASimpleSet) {
   const auto state = start(c);
   run_loop(*state);
   double late = 0.0;
-  for (std::uint64_t s = 110; s < 120; ++s) late += state->records[s].cross_entropy / 10.0;
+  for (std::uint64_t s = 110; s < 120; ++s) late += state->blocks.records[s].cross_entropy / 10.0;
   // Chance is ln 10 = 2.3; the set is eight batches that come back in every pass.
   EXPECT_LT(late, 0.5 * std::log(10.0));
 }

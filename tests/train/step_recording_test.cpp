@@ -120,7 +120,8 @@ TEST_F(Recording, LeavesTheTasksOfAllRanksInItsSamples) {
 
 TEST_F(Recording, KnowsWhichTaskEachCollectiveFollowsAndWhatItSums) {
   const auto state = start(thirty_steps());
-  const report::Timeline head = timeline_head(*state);
+  const report::Timeline head =
+      timeline_head(state->plan, *state->blocks.update, state->programs.step->program());
   EXPECT_FALSE(head.collective.empty());
   std::uint64_t bytes = 0, updates = 0, collectives = 0;
   for (std::size_t i = 0; i < head.tasks.size(); ++i) {
@@ -143,7 +144,8 @@ TEST_F(Recording, KnowsWhichTaskEachCollectiveFollowsAndWhatItSums) {
   }
   EXPECT_GT(collectives, 1u);
   EXPECT_EQ(updates, collectives);
-  EXPECT_EQ(bytes, state->gradients.size()) << "each byte of the gradient block once";
+  EXPECT_EQ(bytes, state->blocks.update->block().all().size_bytes())
+      << "each byte of the gradient block once";
 }
 
 /// Records nothing, whatever it is asked for.
@@ -167,7 +169,7 @@ TEST_F(Recording, ChangesNoBitOfTheRun) {
   TrainConfig without = c;
   without.run_dir = path("without");
   const auto state = start(without);
-  state->step = std::make_unique<BlindRunner>(std::move(state->step));
+  state->programs.step = std::make_unique<BlindRunner>(std::move(state->programs.step));
   run_loop(*state);
   world().barrier();
   expect_same_tensors(weights_after(c, 30), weights_after(without, 30));

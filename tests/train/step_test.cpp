@@ -34,9 +34,10 @@ TEST_F(Step, ReportsTheDecayTermOfAllBuckets) {
     c.run_dir = path("decay_" + std::to_string(factor));
     const auto state = start(c);
     const double wanted =
-        decay_term(state->network.params, initial_tensors(state->network.params, c.seed), factor);
+        decay_term(state->plan.network.params, initial_tensors(state->plan.network.params, c.seed), factor);
     run_loop(*state);
-    EXPECT_NEAR(state->records[0].decay_term, wanted, 1e-5 * wanted) << factor;  // the factor is a float
+    EXPECT_NEAR(state->blocks.records[0].decay_term, wanted, 1e-5 * wanted)
+        << factor;  // the factor is a float
     world().barrier();
   }
 }
@@ -55,10 +56,10 @@ TEST_F(Step, MovesByTheRateThatWasAskedFor) {
     const run::Checkpoint after = run::read_checkpoint(run::checkpoint_path(c.run_dir, 1));
     const auto state = start(c);
     const std::vector<run::NamedTensor> now =
-        run::match_tensors(after.state[optim::StateRole::weights], state->network.params, "it");
-    const std::vector<run::NamedTensor> before = initial_tensors(state->network.params, c.seed);
+        run::match_tensors(after.state[optim::StateRole::weights], state->plan.network.params, "it");
+    const std::vector<run::NamedTensor> before = initial_tensors(state->plan.network.params, c.seed);
     const std::vector<run::NamedTensor> average =
-        run::match_tensors(after.state[optim::StateRole::average], state->network.params, "it");
+        run::match_tensors(after.state[optim::StateRole::average], state->plan.network.params, "it");
     for (std::size_t i = 0; i < 10; ++i) EXPECT_FLOAT_EQ(average[1].values[i], now[1].values[i]);
     EXPECT_EQ(after.progress.seed, c.seed);
     moves.emplace_back();
@@ -78,11 +79,11 @@ TEST_F(Step, BeginsWithTheValuesOfItsSeed) {
   c.seed = 5;
   c.steps = 1;
   const auto state = start(c);
-  const std::vector<run::NamedTensor> one = initial_tensors(state->network.params, 1);
-  const std::vector<run::NamedTensor> five = initial_tensors(state->network.params, 5);
+  const std::vector<run::NamedTensor> one = initial_tensors(state->plan.network.params, 1);
+  const std::vector<run::NamedTensor> five = initial_tensors(state->plan.network.params, 5);
   EXPECT_NE(one[0].values, five[0].values);
-  expect_same_tensors(export_block(*state->backend, *state->tower, state->network.params,
-                                   state->state[optim::StateRole::weights]),
+  expect_same_tensors(export_block(*state->device.backend, *state->device.tower, state->plan.network.params,
+                                   state->blocks.state[optim::StateRole::weights]),
                       five);
 }
 
@@ -95,9 +96,9 @@ TEST_F(Step, DistortsOnlyWhereItIsAskedTo) {
     c.steps = 1;
     c.run_dir = path(std::string("augment_") + std::string(to_string(augment)));
     const auto state = start(c);
-    tests.push_back(state->evaluator->run().cross_entropy);
+    tests.push_back(state->programs.evaluator->run().cross_entropy);
     run_loop(*state);
-    losses.push_back(state->records[0].cross_entropy);
+    losses.push_back(state->blocks.records[0].cross_entropy);
     world().barrier();
   }
   EXPECT_NE(losses[0], losses[1]);
@@ -110,7 +111,7 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
   TrainConfig c = config();
   c.steps = 6;
   const auto state = start(c);
-  const Accuracy untrained = state->evaluator->run();
+  const Accuracy untrained = state->programs.evaluator->run();
   EXPECT_LT(untrained.correct(), untrained.count());
   EXPECT_GE(untrained.classes[3].count, kTestSamples - 20u);
   run_loop(*state);
@@ -133,7 +134,7 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
     const std::string file = run::checkpoint_path(c.run_dir, 6);
     found.push_back(evaluate_checkpoint(evaluation, file, world(), platform, heart_).accuracy.cross_entropy);
   }
-  const double ema = state->evaluator->run().cross_entropy;
+  const double ema = state->programs.evaluator->run().cross_entropy;
   EXPECT_NEAR(found[0], ema, 1e-4 * ema);  // another batch size, other kernels
   EXPECT_GT(std::abs(found[1] - ema), 1e-2 * ema);
 }
@@ -141,7 +142,7 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
 TEST_F(Step, ResolvesWhatIsLeftOpenAndSaysSo) {
   TrainConfig c = config();
   c.bucket_mib = 0.5;
-  const RunFingerprint resolved = start(c)->progress.resolved;
+  const RunFingerprint resolved = start(c)->plan.progress.resolved;
   const auto has = [&](const char* name, const std::string& value) {
     return std::find(resolved.begin(), resolved.end(), std::pair<std::string, std::string>{name, value}) !=
            resolved.end();
@@ -156,12 +157,12 @@ TEST_F(Step, ResolvesWhatIsLeftOpenAndSaysSo) {
   TrainConfig open = config();
   open.threads = 0;
   open.run_dir = path("open");
-  EXPECT_GE(start(open)->config.threads, 1);
+  EXPECT_GE(start(open)->plan.config.threads, 1);
   if (world().size() == 3) return;
   open.reproducible = true;
   open.micro_shards = 4;
   open.run_dir = path("reproducible");
-  EXPECT_EQ(start(open)->config.threads, 1);
+  EXPECT_EQ(start(open)->plan.config.threads, 1);
 }
 
 TEST_F(Step, ChecksItsConfigurationOnItsOwn) {
@@ -184,9 +185,9 @@ TEST_F(Step, GoesOnWhereWhatItWouldTakeOverDoesNotWork) {
   other.precision = engine::Precision::automatic;
   other.wire = comm::Wire::bf16;  // which the window does not know
   const auto state = start(other);
-  EXPECT_NE(state->config.precision, engine::Precision::automatic);
-  EXPECT_NE(state->config.precision, engine::Precision::tf32);
-  EXPECT_TRUE(state->update->name().starts_with("auto")) << state->update->name();
+  EXPECT_NE(state->plan.config.precision, engine::Precision::automatic);
+  EXPECT_NE(state->plan.config.precision, engine::Precision::tf32);
+  EXPECT_TRUE(state->blocks.update->name().starts_with("auto")) << state->blocks.update->name();
   other.all_reduce = "window";
   expect_agreed(ErrorKind::usage, "--wire bf16", [&] { start(other); });
   other.wire = comm::Wire::fp32;

@@ -148,11 +148,11 @@ TEST_F(RunSummaries, FindTheGradientsWhereEveryCollectiveLeavesThem) {
     c.steps = 1;
     const auto state = start(c);
     run_loop(*state);
-    if (state->look == nullptr) continue;
-    const double inside = state->records[0].gradient_norm;
-    state->gradient_norm.as<double>()[0] = 0.0;
-    state->look->replay();
-    EXPECT_EQ(state->gradient_norm.as<double>()[0], inside) << collective.name;
+    if (state->programs.histograms == nullptr) continue;
+    const double inside = state->blocks.records[0].gradient_norm;
+    state->blocks.gradient_norm.as<double>()[0] = 0.0;
+    state->programs.histograms->replay();
+    EXPECT_EQ(state->blocks.gradient_norm.as<double>()[0], inside) << collective.name;
     EXPECT_GT(inside, 1e-3) << "it is clipped";
   }
 }
@@ -271,16 +271,16 @@ TEST_F(RunSummaries, LookAtTheStepsThatAreDueAndAtNoOther) {
     c.run_dir = path(traced ? "traced" : "untraced");
     if (traced) c.trace = {3, 5};
     const auto state = start(c);
-    for (const engine::Task& task : state->step->program().tasks())
+    for (const engine::Task& task : state->programs.step->program().tasks())
       EXPECT_EQ(task.observer, task.name == "keep images" || task.name.starts_with("observe ")) << task.name;
     std::vector<bool> looks, records;
     const test::LaunchCounter* seen = nullptr;
-    auto counter = std::make_unique<test::LaunchCounter>(std::move(state->step), [&](int times) {
+    auto counter = std::make_unique<test::LaunchCounter>(std::move(state->programs.step), [&](int times) {
       looks.insert(looks.end(), static_cast<std::size_t>(times), seen->observation().look);
       records.insert(records.end(), static_cast<std::size_t>(times), seen->observation().recorder != nullptr);
     });
     seen = counter.get();
-    state->step = std::move(counter);
+    state->programs.step = std::move(counter);
     run_loop(*state);
     world().barrier();
     EXPECT_EQ(looks, (std::vector<bool>{true, false, false, true, false}));
@@ -297,7 +297,7 @@ TEST_F(RunSummaries, SayWhichLayersTheyLackAndWhy) {
     c.run_dir = path("batch" + std::to_string(batch));
     c.batch_size = batch;
     const auto state = start(c);
-    const std::vector<std::string> seen = state->tower->observed();
+    const std::vector<std::string> seen = state->device.tower->observed();
     run_loop(*state);
     world().barrier();
     const bool lacks = std::find(seen.begin(), seen.end(), "conv1") == seen.end();

@@ -4,7 +4,7 @@
 
 #include "cifar_mpi/run/run_directory.hpp"
 #include "support/event_reader.hpp"
-#include "train/board_facts.hpp"
+#include "train/run_facts.hpp"
 #include "train/run_fixture.hpp"
 
 /// What a run leaves for TensorBoard.
@@ -64,7 +64,7 @@ TEST_F(TensorBoard, ShowsTheTermsOfTheLossThatTheRecordsHave) {
   c.clip_norm = 100.0;
   const auto state = start(c);
   double decay_of_local3 = 0.0;
-  for (const run::NamedTensor& tensor : initial_tensors(state->network.params, c.seed)) {
+  for (const run::NamedTensor& tensor : initial_tensors(state->plan.network.params, c.seed)) {
     if (tensor.name != "local3/weights") continue;
     for (const float w : tensor.values)
       decay_of_local3 += 0.5 * static_cast<double>(0.004f) * std::pow(w, 2.0);
@@ -82,7 +82,7 @@ TEST_F(TensorBoard, ShowsTheTermsOfTheLossThatTheRecordsHave) {
   constexpr double kRounding = 4 * 0x1.0p-24;  // values are floats
   EXPECT_NEAR(value("local3/weight_loss (raw)", 0), decay_of_local3, kRounding * decay_of_local3);
   for (std::size_t i = 0; i < 6; ++i) {
-    const engine::StepRecord& record = state->records[i];
+    const engine::StepRecord& record = state->blocks.records[i];
     EXPECT_FLOAT_EQ(lines.at("cross_entropy (raw)").at(i).second, static_cast<float>(record.cross_entropy));
     EXPECT_FLOAT_EQ(lines.at("gradient_norm").at(i).second, static_cast<float>(record.gradient_norm));
     const double layers = value("local3/weight_loss (raw)", i) + value("local4/weight_loss (raw)", i);
@@ -121,7 +121,7 @@ TEST_F(TensorBoard, ShowsARunThatIsKilledAndResumedAsOneLine) {
 
 TEST_F(TensorBoard, KnowsTheHyperparametersByTheNamesOfTheOptions) {
   const auto state = start(config());
-  const RunFingerprint chosen = hparams(*state);
+  const RunFingerprint chosen = hparams(state->plan);
   const auto value = [&](const char* item) {
     const std::string* const found = find_item(chosen, item);
     return found == nullptr ? std::string("none") : *found;
@@ -137,7 +137,8 @@ TEST_F(TensorBoard, KnowsTheHyperparametersByTheNamesOfTheOptions) {
 TEST_F(TensorBoard, HasNoDecayInTheLossWhereTheOptimizerHasItsOwn) {
   TrainConfig c = config();
   c.optimizer.kind = optim::OptimizerKind::adamw;
-  EXPECT_TRUE(weight_losses(*start(c)).empty());
+  const auto adamw = start(c);
+  EXPECT_TRUE(weight_losses(adamw->plan, adamw->device, adamw->blocks.state).empty());
 }
 
 }  // namespace

@@ -16,7 +16,8 @@ class UniformReplays : public RunTest {
   std::string launches_of(const TrainConfig& config) {
     const auto state = start(config);
     std::string lines;
-    for (std::unique_ptr<engine::Runner>* const runner : {&state->step, &state->local_steps}) {
+    for (std::unique_ptr<engine::Runner>* const runner :
+         {&state->programs.step, &state->programs.local_steps}) {
       if (*runner != nullptr) *runner = noted(std::move(*runner), lines);
     }
     run_loop(*state);

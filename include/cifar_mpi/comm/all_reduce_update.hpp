@@ -42,8 +42,7 @@ struct AllReduceSettings {
   double bucket_mib = 1.0;  ///< as `plan_buckets`, in MiB
   Wire wire = Wire::fp32;   ///< what `collective` was made with
   bool overlap = true;      ///< false: every all-reduce waits for the end of backward
-  int blocks =
-      1;  ///< blocks of the size of the trained parameters that `allocate` adds after the control block
+  int blocks = 1;           ///< blocks of the size of the trained parameters, after the control block
 };
 
 /// One all-reduce per bucket of gradients, and then the same update on every rank.
@@ -68,7 +67,8 @@ class AllReduceUpdate final : public Update {
   std::string_view name() const override { return collective_->name(); }
   std::string note() const override { return collective_->note(); }
   RunFingerprint settings() const override;
-  Buffer allocate(std::size_t control_floats) override;
+  void allocate(std::size_t control_floats) override;
+  GradientBlock& block() override { return block_; }
   std::span<const ParamSpan> spans() const override { return buckets_; }
   void append(engine::StepProgram& program, StepParts parts, Concurrency concurrent) override;
 
@@ -76,6 +76,7 @@ class AllReduceUpdate final : public Update {
   std::unique_ptr<Collective> collective_;
   AllReduceSettings settings_;
   std::vector<ParamSpan> buckets_;
+  GradientBlock block_;  ///< in memory of `collective_`
 };
 
 }  // namespace cifar_mpi::comm

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -40,6 +41,8 @@ struct ServerSettings {
   /// Bits of engine::Request of this rank; requests to servers are added to those to workers.
   const std::atomic<int>* requests = nullptr;
   Aggregation aggregation = {};
+  /// The first step after `done` at whose end all ranks must have the same parameters.
+  std::function<std::uint64_t(std::uint64_t done)> next_meeting = {};
   /// On resume: the batches that each worker has computed; empty: equally many.
   std::vector<std::uint64_t> pushed = {};
   /// Of a worker whose arrays are in a device's memory: they are copied to and from the host. It must outlive
@@ -65,7 +68,7 @@ struct ServerSettings {
 /// If fewer than all workers form an update (`aggregation`), the first server chooses the pushes, and the
 /// others follow its decisions in the same order; unused pushes are answered, too (src/comm/push_policy.hpp).
 /// Several steps may then end during one batch of a worker, which receives the control block of the last one.
-/// All ranks have each step that StepParts::next_meeting names, and a step after a request to stop, at which
+/// All ranks have each step that `next_meeting` names, and a step after a request to stop, at which
 /// they learn of the request; traces cannot be requested.
 ///
 ///   bits    with the pushes of all workers those of a sum in rank order on every rank (`window` on one node),

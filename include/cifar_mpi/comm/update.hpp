@@ -3,11 +3,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/buffer.hpp"
@@ -31,20 +31,41 @@ struct ParamSpan {
   std::size_t end = 0;
 };
 
+/// What the ranks exchange: the control block and, after it in the same memory, the gradients.
+class GradientBlock {
+ public:
+  GradientBlock() = default;
+  GradientBlock(Buffer memory, std::size_t control_floats)
+      : memory_(std::move(memory)), control_floats_(control_floats) {}
+
+  std::span<float> all() const { return memory_.span<float>(); }
+  std::span<float> control() const { return all().first(control_floats_); }
+  std::span<float> grads() const { return all().subspan(control_floats_); }
+  /// The gradients of one span; those of the first, which begins at 0, with the control block before them.
+  std::span<float> array_of(std::size_t index, const ParamSpan& span) const {
+    if (index == 0) return all().first(control_floats_ + span.end);
+    return grads().subspan(span.begin, span.end - span.begin);
+  }
+
+ private:
+  Buffer memory_;
+  std::size_t control_floats_ = 0;
+};
+
+/// What the tasks of a step change besides the gradient block.
+struct StepState {
+  std::span<float> params;       ///< the trained ones, which the update tasks change
+  std::span<double> decay_sums;  ///< a sum from each update task for `finish`
+  /// The next step, which `finish` increments. If steps were made without a worker, an update by servers leaves the last
+  /// of them here before `finish`.
+  std::uint64_t* step = nullptr;
+};
+
 /// One training step without the exchange between the ranks.
 struct StepParts {
   std::vector<engine::Task> compute;  ///< control block to last backward task, in order
   std::vector<engine::Task> update;   ///< one per span of `spans`, in their order; reads the sum of its span
   std::vector<engine::Task> finish;   ///< needs everything; in order
-  std::span<float> control;           ///< from `allocate`: the control block, ...
-  std::span<float> grads;             ///< ... and after it the gradients
-  std::span<float> params;            ///< the trained ones, which the update tasks change
-  std::span<double> decay_sums;       ///< a sum from each update task for `finish`
-  /// For servers: the next step, which `finish` increments. If steps were made without a worker, it finds the
-  /// last of them here before `finish`.
-  std::uint64_t* step = nullptr;
-  /// The first step after `done` at whose end all ranks must have the same parameters.
-  std::function<std::uint64_t(std::uint64_t done)> next_meeting;
   /// If set, it reads all sums and precedes all updates, which then wait for the last sum; otherwise each
   /// update waits only for the sum of its own span.
   std::optional<engine::Task> before_updates;
@@ -94,10 +115,13 @@ class Update {
   /// The choices at start that affect bits, as (setting, value), for checkpoints. Call it after `allocate`.
   virtual RunFingerprint settings() const = 0;
 
-  /// Zeroed memory for a control block of this many floats, followed by the gradients of all parameters.
-  /// Communicates: every rank calls it, outside World::together; a failure on one is thrown on all
-  /// (AgreedError). It must be released before the update is destroyed.
-  virtual Buffer allocate(std::size_t control_floats) = 0;
+  /// Makes `block`, zeroed, with a control block of this many floats. Communicates: every rank calls it, outside
+  /// World::together; a failure on one is thrown on all (AgreedError).
+  virtual void allocate(std::size_t control_floats) = 0;
+  /// The memory that the step's tasks write and the ranks exchange; it lasts as long as the update.
+  virtual GradientBlock& block() = 0;
+  /// Called once before `append`, for an update that sends or receives these arrays, too.
+  virtual void bind(const StepState& /*state*/) {}
   /// The exchanged floats, cut without gaps into spans that one task each updates.
   virtual std::span<const ParamSpan> spans() const = 0;
   /// Appends one step to `program`, which the caller finalizes. Every rank must append the same, except for

@@ -14,6 +14,7 @@
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/data/sample_order.hpp"
 #include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/engine/replay.hpp"
 #include "cifar_mpi/optim/local_steps.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 
@@ -143,16 +144,15 @@ struct Sizes {
   std::uint64_t local_from = 0;
   int local_steps = 1;
 
-  /// How many steps the replay takes that begins after so many steps.
-  std::uint64_t steps_of_replay(std::uint64_t done) const {
-    return done < local_from ? 1 : static_cast<std::uint64_t>(local_steps);
+  /// Whether a worker may find that steps were made without it: a replay then ends with the last of them.
+  bool partial_aggregation() const { return aggregated < workers; }
+  /// The replay that begins after so many steps, and the one that ends after so many, which is empty at the start.
+  engine::Replay replay_after(std::uint64_t done) const {
+    return {done, done + (done < local_from ? 1 : static_cast<std::uint64_t>(local_steps))};
   }
-  /// Whether a multiple of `every` lies in the replay that ends after `done` steps: what is due every so many steps is
-  /// then due.
-  bool due(std::uint64_t every, std::uint64_t done) const {
-    if (done == 0) return false;
-    return done / every !=
-           (done - (done <= local_from ? 1 : static_cast<std::uint64_t>(local_steps))) / every;
+  engine::Replay replay_before(std::uint64_t done) const {
+    if (done == 0) return {};
+    return {done - (done <= local_from ? 1 : static_cast<std::uint64_t>(local_steps)), done};
   }
 };
 

@@ -49,7 +49,9 @@ class TrainingRun : public test::NetworkData {
       if (row.of_optimizer) states_.push_back(backend.allocate(floats * sizeof(float)));
     }
     if (spec.clip_norm > 0.0) norm_ = backend.allocate(sizeof(double));
-    reduced_ = alone.allocate(control.floats());
+    alone.allocate(control.floats());
+    const std::span<std::byte> block = std::as_writable_bytes(alone.block().all());
+    reduced_ = Buffer(block.data(), block.size(), {});  // of `alone`
     step_ = backend.allocate(sizeof(std::uint64_t));
     facts_ = backend.allocate(sizeof(engine::RankFacts));
     decay_ = backend.allocate(sizeof(double));
@@ -112,8 +114,6 @@ class TrainingRun : public test::NetworkData {
     parts.update.push_back(backend.update_task(update, table, tower->layout()));
     if (tower->layout().running_floats > 0) parts.finish.push_back(running_task());
     parts.finish.push_back(advance_task());
-    parts.control = {binding().control, control.floats()};
-    parts.grads = {binding().grads, tower->layout().trained_floats};
     engine::StepProgram program("train");
     alone.append(program, std::move(parts), {});
     program.finalize();

@@ -182,6 +182,7 @@ class Written {
 TEST(CudaProgram, HasNoRaceBetweenLanesNorBetweenReplays) {
   for_each_run([](StepRun& run) {
     comm::AllReduceUpdate update(std::make_unique<TwoRanks>(), run.tower.layout(), {1000.0 / (1 << 20)});
+    update.block() = {Buffer(run.reduced.data(), run.reduced.size(), {}), run.control.floats()};
     const std::span<const comm::ParamSpan> buckets = update.spans();
     std::vector<double> sums(buckets.size());
     comm::StepParts parts;
@@ -189,8 +190,6 @@ TEST(CudaProgram, HasNoRaceBetweenLanesNorBetweenReplays) {
     for (std::size_t b = 0; b < buckets.size(); ++b) parts.update.push_back(run.update(buckets[b], &sums[b]));
     parts.finish.push_back(run.running());
     parts.finish.push_back(run.advance(sums));
-    parts.grads = {run.binding().grads, run.tower.layout().trained_floats};
-    parts.control = {run.reduced.as<float>(), run.control.floats()};
     engine::StepProgram program("train");
     update.append(program, std::move(parts), {});
     EXPECT_NO_THROW(program.finalize());

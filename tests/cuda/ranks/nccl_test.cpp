@@ -17,7 +17,7 @@
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "support/mpi_world.hpp"
-#include "train/state.hpp"
+#include "train/step.hpp"
 
 /// Several ranks on one GPU through NCCL. Slow, because the ranks take turns, but what is summed is the same.
 namespace cifar_mpi::cuda {
@@ -115,34 +115,35 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
     config.local.outer = local_steps > 1 ? optim::OuterKind::nesterov : optim::OuterKind::average;
     config.optimizer.kind = local_steps > 1 ? optim::OptimizerKind::momentum : optim::OptimizerKind::sgd;
   }
-  static std::atomic<int> asked{1};
-  train::SessionState state(config, world(), Log(world().rank()), asked);
-  state.info.image = {32, 32, 3};
-  state.info.label_names = data::cifar10_label_names();
-  state.info.train_count = 96;
-  state.info.test_count = 1;
+  train::Plan plan(config, world(), Log(world().rank()));
+  train::Device device;
+  train::Blocks blocks;
+  data::DatasetInfo info;
+  info.image = {32, 32, 3};
+  info.label_names = data::cifar10_label_names();
+  info.train_count = 96;
+  info.test_count = 1;
   data::Samples images, test;
   data::make_synthetic({32, 32, 3}, 10, 96, 7, images, test);
-  state.sizes = train::resolve_sizes(state.config, world().size(), state.info);
-  state.network = train::make_network(
-      "tutorial", state.info, train::augment_spec(state.config, state.info.image), "generated images");
-  train::plan_device(state, make_platform);
-  state.samples = train::ResidentData(*state.backend, images);
-  train::open_update(state);
-  train::allocate_blocks(state);
-  state.request_word = engine::kStopRequest;
-  state.step =
-      local ? train::plan_local_steps(state, *state.update, {}) : train::plan_step(state, *state.update, {});
+  plan.config.data = "generated images";
+  train::plan_for(plan, info);
+  train::plan_device(plan, device, make_platform);
+  device.samples = train::ResidentData(*device.backend, images);
+  train::open_update(plan, device, blocks);
+  train::allocate_blocks(plan, device, blocks);
+  blocks.request_word = engine::kStopRequest;
+  const train::StepContext context{plan, device, blocks, *blocks.update};
+  const auto step = local ? train::plan_local_steps(context, {}) : train::plan_step(context, {});
   const auto initial = initial_model(input_size);
-  state.state.write(*state.backend, *state.tower,
-                    run::initial_state({state.state.rows().begin(), state.state.rows().end()}, initial));
-  train::write_step(state, 0);
+  blocks.state.write(*device.backend, *device.tower,
+                     run::initial_state({blocks.state.rows().begin(), blocks.state.rows().end()}, initial));
+  train::write_step(device, blocks, 0);
   const engine::RankFacts facts{0.0, 0.0f, 40'000u + static_cast<unsigned>(world().rank())};
-  state.backend->copy(state.facts.data(), reinterpret_cast<const std::byte*>(&facts), sizeof facts);
-  for (int i = 0; i < steps; ++i) state.step->replay();
-  state.step->finish();
+  device.backend->copy(blocks.facts.data(), reinterpret_cast<const std::byte*>(&facts), sizeof facts);
+  for (int i = 0; i < steps; ++i) step->replay();
+  step->finish();
   for (int i = 0; i < steps; ++i) {  // each rank counts once, however many parts its batch has
-    const engine::StepRecord& record = state.records[static_cast<std::size_t>(i)];
+    const engine::StepRecord& record = blocks.records[static_cast<std::size_t>(i)];
     EXPECT_EQ(record.samples, 24.0 * std::max(1, local_steps));
     EXPECT_EQ(record.stop_requests, world().size());
     for (int rank = 0; rank < world().size(); ++rank) {
@@ -155,8 +156,8 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
     }
   }
   std::vector<float> all;
-  for (const auto& tensor : train::export_block(*state.backend, *state.tower, state.network.params,
-                                                state.state[optim::StateRole::weights]))
+  for (const auto& tensor : train::export_block(*device.backend, *device.tower, plan.network.params,
+                                                blocks.state[optim::StateRole::weights]))
     all.insert(all.end(), tensor.values.begin(), tensor.values.end());
   return all;
 }

@@ -61,7 +61,7 @@ class GpuSelfCheck : public testing::Test {
   static std::unique_ptr<CheckStep> open(Precision precision,
                                          const comm::PlatformFactory& platform = cuda::make_platform) {
     auto step = std::make_unique<CheckStep>(config(precision), info(), world(), platform);
-    step->plan(precision, kImages, 1);
+    step->plan_alone(precision, kImages, 1);
     return step;
   }
 };
