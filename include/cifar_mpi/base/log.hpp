@@ -30,4 +30,7 @@ class Log {
   std::FILE* out_;
 };
 
+/// True while a line of this process is being written, which takes as long as nobody reads it.
+bool is_logging();
+
 }  // namespace cifar_mpi
