@@ -254,7 +254,7 @@ TEST_F(Fault, ControlCOnMpirunStopsWithACheckpoint) {
   expect_same_end("mpirun_c");
 }
 
-/// While mpirun is stopped nobody reads the log, so rank 0 soon waits to write its next line.
+/// A stopped mpirun does not read the log, so rank 0 soon waits to write its next line.
 TEST_F(Fault, NoPauseOfMpirunOrOfTheWholeJobStopsARun) {
   Process job = start(under_mpirun(with(endless("slept"), {"--timeout", "2"})), {}, file("slept.log"));
   const auto ranks = ranks_in_training(job, "slept");

@@ -30,7 +30,7 @@ class Log {
   std::FILE* out_;
 };
 
-/// True while a line of this process is being written, which takes as long as nobody reads it.
+/// True while this process writes a line, which takes long if the reader is stopped.
 bool is_logging();
 
 }  // namespace cifar_mpi
