@@ -19,9 +19,9 @@ void handle_user_signals(std::atomic<int>& requests);
 ///
 /// Open MPI's mpirun, itself asked to stop, sends its ranks SIGCONT at once, SIGTERM one kill timeout later
 /// and SIGKILL after one more. So a SIGCONT from mpirun is the first notice, and sets the stop word. An mpirun that resumes
-/// passes its own SIGCONT on, too: no notice is one that comes soon after mpirun or this process was stopped. The daemons of
-/// other nodes pass both on and are never stopped themselves, so their SIGCONT is no notice; ranks on the node of mpirun
-/// take it. A launcher that is gone, killed, sets the stop word as well.
+/// passes its own SIGCONT on, too, so one that comes soon after mpirun or this process was stopped is no notice. The
+/// daemons of other nodes pass on both and are not stopped themselves, so theirs is never a notice: the ranks on the node of
+/// mpirun take it. A launcher that is gone, killed, sets the stop word as well.
 void poll_launcher(double seconds_since_last);
 
 }  // namespace cifar_mpi::app
