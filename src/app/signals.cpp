@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>
@@ -22,7 +23,7 @@ std::atomic<int> launcher_notices{0};
 std::atomic<pid_t> launcher{0};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::atomic<int>*>::is_always_lock_free);
 
-/// Since this process or its launcher was last stopped, as far as is known.
+/// Since this process was last stopped, as far as is known; negative soon after its launcher was stopped.
 std::atomic<double> awake_s{1e9};
 
 /// A process that looks a few times a second and has not for so long was stopped.
@@ -131,10 +132,11 @@ void poll_launcher(double seconds_since_last) {
   const bool launcher_stopped = process.state == 'T' || process.state == 't';
   const bool told = launcher_notices.exchange(0, std::memory_order_relaxed) > 0;
   // The thread that calls may resume before the one to which the signal is delivered: a stop counts for a while.
-  const bool stopped = launcher_stopped || seconds_since_last >= kStopped;
-  const double awake = stopped ? 0.0 : awake_s.load() + seconds_since_last;
+  double awake = awake_s.load() + seconds_since_last;
+  if (seconds_since_last >= kStopped) awake = std::min(awake, 0.0);
+  if (launcher_stopped) awake = kStopped - kResumes;
   awake_s = awake;
-  if (told && !daemon && awake >= kResumes) request_stop();
+  if (told && !daemon && awake >= kStopped) request_stop();
 }
 
 }  // namespace cifar_mpi::app
