@@ -2,10 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 
+#include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/engine/layout.hpp"
 
 namespace cifar_mpi::app {
@@ -19,11 +23,13 @@ std::atomic<int> launcher_notices{0};
 std::atomic<pid_t> launcher{0};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::atomic<int>*>::is_always_lock_free);
 
-/// Since this process was last stopped, as far as is known.
+/// Since this process was last stopped, as far as is known; negative soon after its launcher was stopped.
 std::atomic<double> awake_s{1e9};
 
 /// A process that looks a few times a second and has not for so long was stopped.
 constexpr double kStopped = 1.0;
+/// A launcher that resumes passes its SIGCONT on within this time, also on a loaded machine.
+constexpr double kResumes = 3.0;
 
 void request_stop() {
   if (std::atomic<int>* const word = stop_word.load(std::memory_order_relaxed))
@@ -80,6 +86,21 @@ pid_t find_launcher() {
   return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && getpgrp() == getpid() ? getppid() : 0;
 }
 
+/// From /proc; empty if the process is gone.
+struct Process {
+  std::string name;
+  char state = ' ';
+};
+
+Process look_up(pid_t pid) {
+  std::ifstream file(concat("/proc/", pid, "/stat"));
+  std::string line;
+  std::getline(file, line);
+  const std::size_t begin = line.find('('), end = line.rfind(") ");
+  if (begin == std::string::npos || end == std::string::npos) return {};
+  return {line.substr(begin + 1, end - begin - 1), line[end + 2]};
+}
+
 }  // namespace
 
 void handle_stop_signals(std::atomic<int>& stop_request) {
@@ -102,14 +123,20 @@ void handle_user_signals(std::atomic<int>& requests) {
 }
 
 void poll_launcher(double seconds_since_last) {
+  const pid_t parent = launcher;
+  if (parent == 0) return;
   // The ranks of an mpirun that was killed would train on unseen.
-  if (const pid_t parent = launcher; parent != 0 && getppid() != parent) request_stop();
+  if (getppid() != parent) request_stop();
+  const Process process = look_up(parent);
+  const bool daemon = process.name == "orted" || process.name == "prted";
+  const bool launcher_stopped = process.state == 'T' || process.state == 't';
   const bool told = launcher_notices.exchange(0, std::memory_order_relaxed) > 0;
-  // The thread that calls may go on before the one to which the signal is delivered: the gap counts for a
-  // while.
-  const double awake = seconds_since_last < kStopped ? awake_s.load() + seconds_since_last : 0.0;
+  // The thread that calls may resume before the one to which the signal is delivered: a stop counts for a while.
+  double awake = awake_s.load() + seconds_since_last;
+  if (seconds_since_last >= kStopped) awake = std::min(awake, 0.0);
+  if (launcher_stopped) awake = kStopped - kResumes;
   awake_s = awake;
-  if (told && awake >= kStopped) request_stop();
+  if (told && !daemon && awake >= kStopped) request_stop();
 }
 
 }  // namespace cifar_mpi::app

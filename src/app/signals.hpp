@@ -18,9 +18,10 @@ void handle_user_signals(std::atomic<int>& requests);
 /// To be called a few times a second with the seconds since the call before; from any one thread.
 ///
 /// Open MPI's mpirun, itself asked to stop, sends its ranks SIGCONT at once, SIGTERM one kill timeout later
-/// and SIGKILL after one more. So a SIGCONT from the launcher is the first notice, and sets the stop word. It
-/// also comes when mpirun goes on after Ctrl-Z; then this process was stopped, too, and the calls show a gap.
-/// A launcher that is gone, killed, sets the stop word as well.
+/// and SIGKILL after one more. So a SIGCONT from mpirun is the first notice, and sets the stop word. An mpirun that resumes
+/// passes its own SIGCONT on, too, so one that comes soon after mpirun or this process was stopped is no notice. The
+/// daemons of other nodes pass on both and are not stopped themselves, so theirs is never a notice: the ranks on the node of
+/// mpirun take it. A launcher that is gone, killed, sets the stop word as well.
 void poll_launcher(double seconds_since_last);
 
 }  // namespace cifar_mpi::app

@@ -2,12 +2,15 @@
 
 #include <fmt/core.h>
 
+#include <atomic>
 #include <string>
 
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi {
 namespace {
+
+std::atomic<int> lines_being_written{0};
 
 /// Whether a character in UTF-8 may be shown.
 bool is_shown(std::string_view character) {
@@ -23,8 +26,10 @@ bool is_shown(std::string_view character) {
 void write_line(std::FILE* out, std::string_view text) {
   std::string line = printable(text);
   line += '\n';
+  ++lines_being_written;
   std::fwrite(line.data(), 1, line.size(), out);
   std::fflush(out);
+  --lines_being_written;
 }
 
 }  // namespace
@@ -59,5 +64,7 @@ void Log::warn(std::string_view line) const {
 }
 
 void Log::every_rank(std::string_view line) const { write_line(stderr, concat("[rank ", rank_, "] ", line)); }
+
+bool is_logging() { return lines_being_written > 0; }
 
 }  // namespace cifar_mpi

@@ -16,7 +16,7 @@ using comm::Activity;
 
 /// Compares the count, because the task also changes when collectives are polled in turn without progress.
 bool moved(const RankStatus& now, const RankStatus& before) {
-  return now.step != before.step || now.activity != before.activity ||
+  return now.logs || now.step != before.step || now.activity != before.activity ||
          now.progress.count != before.progress.count;
 }
 

@@ -17,6 +17,7 @@ struct RankStatus {
   bool gone = false;   ///< its process has ended
   bool waits = false;  ///< it waits for other ranks at the moment
   bool spare = false;  ///< comm::Heartbeat::spare
+  bool logs = false;   ///< comm::Heartbeat::logs
   comm::Activity activity = comm::Activity::starting;
   std::uint64_t step = 0;  ///< completed steps
   std::uint64_t ticks = 0;
@@ -58,7 +59,8 @@ struct Stall {
 ///   stuck             a rank makes no progress in work of its own for `timeout_s`
 ///   unheard, waiting  no rank of the whole job makes progress for `timeout_s`
 ///
-/// So a rank that waits for others is never blamed while any rank of the job makes progress.
+/// So a rank that waits for others is never blamed while any rank of the job makes progress. A rank that is writing
+/// its log counts as making progress: the reader may be stopped.
 ///
 /// Each look adds the time since the previous one, at most kMostPerLook: neither a process that was stopped
 /// and resumed nor a clock that jumps makes all ranks late. A clock that goes back adds nothing.

@@ -14,6 +14,7 @@
 
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/signals.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "watch/node_reports.hpp"
@@ -120,6 +121,7 @@ std::vector<RankStatus> Watchdog::State::see() const {
     status.rank = heart.rank.load(std::memory_order_relaxed);
     status.pid = hearts.pid(place);
     status.spare = heart.spare.load(std::memory_order_relaxed);
+    status.logs = heart.logs.load(std::memory_order_relaxed);
     status.activity = heart.activity.load(std::memory_order_relaxed);
     status.step = heart.step.load(std::memory_order_relaxed);
     status.ticks = heart.ticks.load(std::memory_order_relaxed);
@@ -135,6 +137,7 @@ void Watchdog::State::run() {
   double last = steady_seconds();
   while (!changed.wait_for(lock, std::chrono::duration<double>(kBetweenLooks), [this] { return over; })) {
     hearts.mine().ticks.fetch_add(1, std::memory_order_relaxed);
+    hearts.mine().logs.store(is_logging(), std::memory_order_relaxed);
     const double now = steady_seconds();
     const std::vector<RankStatus> ranks = see();
     hear(ranks);

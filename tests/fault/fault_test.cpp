@@ -254,19 +254,33 @@ TEST_F(Fault, ControlCOnMpirunStopsWithACheckpoint) {
   expect_same_end("mpirun_c");
 }
 
-TEST_F(Fault, AnMpirunThatSleepsAndGoesOnStopsNothing) {
-  Process job = start(under_mpirun(endless("slept")), {}, file("slept.log"));
-  ranks_in_training(job, "slept");
-  job.signal(SIGTSTP);
-  sleep_s(2.0);
-  job.signal(SIGCONT);
+/// A stopped mpirun does not read the log, so rank 0 soon waits to write its next line.
+TEST_F(Fault, NoPauseOfMpirunOrOfTheWholeJobStopsARun) {
+  Process job = start(under_mpirun(with(endless("slept"), {"--timeout", "2"})), {}, file("slept.log"));
+  const auto ranks = ranks_in_training(job, "slept");
   const auto step = [&] { return text_of(file("slept") + "/metrics.jsonl").size(); };
-  const auto before = step();
-  EXPECT_TRUE(wait_until(20.0, [&] { return step() > before + 2000; })) << job.output();
-  EXPECT_EQ(job.wait(0.0), -1);
+  const auto makes_no_step = [&] {
+    const auto before = step();
+    sleep_s(1.0);
+    return step() == before;
+  };
+  const auto pause = [&](const char* what, const std::vector<pid_t>& processes, int signal, double seconds) {
+    for (const pid_t process : processes) kill(process, signal);
+    EXPECT_TRUE(wait_until(40.0, makes_no_step)) << what;
+    sleep_s(seconds);
+    for (const pid_t process : processes) kill(process, SIGCONT);
+    const auto before = step();
+    EXPECT_TRUE(wait_until(20.0, [&] { return step() > before + 2000; })) << what << ": " << job.output();
+    EXPECT_EQ(job.wait(0.0), -1) << what;
+  };
+  pause("Ctrl-Z", {job.pid()}, SIGTSTP, 0.5);
+  pause("mpirun", {job.pid()}, SIGSTOP, 2.5);
+  std::vector<pid_t> all{job.pid()};
+  for (const auto& [rank, pid] : ranks) all.push_back(pid);
+  pause("all", all, SIGSTOP, 1.5);
   job.signal(SIGUSR1);
   EXPECT_EQ(job.wait(kLaunchers), 75) << job.output();
-  expect_same_end("slept");
+  expect_all_ended(ranks);
 }
 
 TEST_F(Fault, AnMpirunThatIsAskedToStopLosesNothing) {

@@ -169,6 +169,15 @@ TEST_F(StallJudgeOfANode, ReportsOnceThatTheRunGoesOnWithoutAStoppedRankThatIsSp
   EXPECT_EQ(stall->culprit, 1u);
 }
 
+TEST_F(StallJudgeOfANode, LetsARankWaitForTheReaderOfItsLogAndTheOthersForThatRank) {
+  ranks_[0].logs = true;
+  look();
+  EXPECT_FALSE(pass(100.0));
+  ranks_[0].logs = false;
+  EXPECT_FALSE(pass(9.0));
+  EXPECT_TRUE(pass(1.5));
+}
+
 TEST_F(StallJudgeOfANode, DoesNotBlameARankForTheTimeInWhichItWasStopped) {
   ranks_[1].spare = true;
   ranks_[1].progress.task = kConv;

@@ -30,4 +30,7 @@ class Log {
   std::FILE* out_;
 };
 
+/// True while this process writes a line, which takes long if the reader is stopped.
+bool is_logging();
+
 }  // namespace cifar_mpi

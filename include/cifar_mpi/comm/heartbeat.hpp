@@ -57,6 +57,7 @@ constexpr auto names_of(DeviceCheck) {
 struct alignas(128) Heartbeat {
   std::atomic<std::int32_t> rank{0};
   std::atomic<bool> spare{false};  ///< the others train on without this rank, until all of them meet
+  std::atomic<bool> logs{false};   ///< it is writing a line of its log, which may wait for a reader
   std::atomic<Activity> activity{Activity::starting};
   /// Completed steps; while checking: the DeviceCheck, 0: the rank waits for the others.
   std::atomic<std::uint64_t> step{0};
