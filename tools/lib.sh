@@ -24,6 +24,7 @@ build() {
     grep -qx 'CMAKE_GENERATOR:INTERNAL=Ninja' "$cache"; }; then
     restart=(--fresh)
   fi
+  say "building; the log is $log"
   if cmake "${restart[@]}" -S "$root" -B "$build" -G Ninja "${settings[@]}" >"$log" 2>&1 &&
     cmake --build "$build" -j "$(nproc)" ${1:+--target "$@"} 2>&1 | tee -a "$log" | show_progress; then
     say "built in $((SECONDS - started)) s"
@@ -77,16 +78,19 @@ make_dataset() {
 
 # run_ranks N PROGRAM [ARG...]: N ranks on this machine, with the mpirun of the MPI that $build uses. A signal asks the
 # ranks to stop at the next step and leave a checkpoint, a second one ends them; otherwise mpirun would outlive this script.
+# mpirun has a process group of its own: the terminal's Ctrl-C would make it kill the ranks after two seconds.
 run_ranks() {
   local ranks=$1 mpirun child signalled=1 gently=USR1 status=0
   shift
   mpirun=$(sed -n 's/^MPIEXEC_EXECUTABLE:FILEPATH=//p' "$build/CMakeCache.txt")
+  set -m
   (
     [ "$ranks" -le "$(nproc)" ] || export OMPI_MCA_mpi_yield_when_idle=1
     # one machine needs shared memory alone; without tcp, OpenMPI 5 does not warn about a missing network
     OMPI_MCA_btl='^tcp' exec "${mpirun:-mpirun}" -np "$ranks" "$@" </dev/null
   ) &
   child=$!
+  set +m
   trap 'signalled=1; kill -"$gently" "$child" 2>/dev/null || true; gently=TERM' HUP INT TERM
   while [ -n "$signalled" ]; do  # a signal ends the wait, not the ranks
     signalled=''

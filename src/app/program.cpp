@@ -1,6 +1,7 @@
 #include "app/program.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -218,9 +219,14 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::functi
 int finish(const std::string& program, int code) {
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (written || code != 0) return code;
-  print(program,
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  const bool reader_left = poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;  // as in `... | head`
+  if (!reader_left) {
+    print(
+        program,
         "standard output could not be written, so the result is lost or incomplete; check the disk, pipe or "
         "terminal that it goes to");
+  }
   return exit_code(ErrorKind::io);
 }
 

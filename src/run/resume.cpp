@@ -111,7 +111,8 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, con
     }
   }
   throw Error(ErrorKind::checkpoint,
-              concat(run.path(), " holds no checkpoint that can be read; the newest: ", first_problem));
+              concat(run.path(), " holds no checkpoint that can be read; the newest: ", first_problem,
+                     "; to start over, remove the directory or choose another --run-dir"));
 }
 
 Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,

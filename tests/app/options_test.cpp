@@ -302,6 +302,12 @@ TEST_F(Programs, EndWithFiveWhenTheirOutputIsLost) {
   }
 }
 
+TEST_F(Programs, SayNothingWhereTheReaderOfTheirOutputLeaves) {
+  const std::string said = file("said");
+  run_command("{ sleep 0.2; " + kTrain + " --check-build; echo code $? >&2; } 2>" + said + " | true");
+  EXPECT_EQ(read_file(said), "code 5\n");
+}
+
 TEST_F(Programs, KeepTheirFilesCleanWhenTheStandardStreamsAreClosed) {
   const std::string closed = " <&- >&- 2>&-";
   EXPECT_EQ(run_command(kTrain + small("quiet") + " --log-every 1" + closed).code, 0);

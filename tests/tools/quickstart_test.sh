@@ -172,6 +172,20 @@ LeavesNoRanksBehindWhenStopped() {
   [ -e "$calls.asked" ] || fail "the ranks were not asked to stop"
 }
 
+LeavesACheckpointAfterCtrlC() {
+  stand_in "$fake/mpirun" <<<'trap "touch $calls.asked; exit 75" USR1; trap "exit 1" INT; touch "$calls.started"; for i in {1..300}; do sleep 0.1; done'
+  set -m  # so that it has a process group of its own, as in a terminal
+  "$clone/tools/quickstart" >said 2>&1 &
+  set +m
+  for ((i = 0; i < 100; ++i)); do [ ! -e "$calls.started" ] || break; sleep 0.1; done
+  kill -INT -- -$!
+  status=0
+  wait $! || status=$?
+  [ "$status" = 75 ] || fail "expected the status of the ranks, 75, not $status"
+  [ -e "$calls.asked" ] || fail "the ranks were not asked to stop"
+  says 'before its first checkpoint; quickstart starts over'
+}
+
 EndsWhereTheDatasetCannotBeWritten() {
   stand_in "$clone/build/cifar_mpi_pack" <<<'exit 5'
   ends_with 5 "$clone/tools/quickstart"

@@ -59,6 +59,8 @@ TEST_F(Resume, TakesTheNewestThatIsOfTheStepItsNameSays) {
   });
   expect_agreed(ErrorKind::checkpoint,
                 "holds no checkpoint that can be read; the newest: ", [&] { start(c); });
+  expect_agreed(ErrorKind::checkpoint, "; to start over, remove the directory or choose another --run-dir",
+                [&] { start(c); });
 }
 
 TEST_F(Resume, GoesOnFromANamedCheckpointButNotInFrontOfLaterOnes) {
