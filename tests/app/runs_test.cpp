@@ -13,7 +13,7 @@ TEST_F(Programs, TrainEvaluateAndResume) {
   EXPECT_TRUE(std::regex_search(
       trained.output,
       std::regex(
-          R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}: step 2, loss = \d+\.\d\d \(\d+\.\d examples/sec; \d+\.\d{3} sec/batch\))")))
+          R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}: step 2, loss = \d+\.\d\d \(\d+\.\d examples/sec; \d+\.\d{3} sec/batch; 0:00 left\))")))
       << trained.output;
   EXPECT_NE(trained.output.find("learning rate: 0.5 from step 1"), std::string::npos) << trained.output;
 
