@@ -11,7 +11,7 @@ namespace cifar_mpi::cuda {
 class Device;
 
 /// What planning a network needs of a device; tests have one of their own.
-struct Workshop {
+struct PlanContext {
   std::function<Buffer(std::size_t bytes)> allocate;  ///< zeroed
   std::function<void(NetKernels& kernels)> plan;      ///< chooses the libraries' kernels
   /// The pinned word that stands for a binding's stop request.
@@ -19,11 +19,11 @@ struct Workshop {
 };
 
 /// That of a device and its ladder, which outlive all that is planned.
-Workshop workshop_of(Device& device, Ladder& ladder);
+PlanContext plan_context(Device& device, Ladder& ladder);
 
 /// The kernels for a network; `spec.precision` is fp32, tf32 or bf16. Throws Error{usage} when the batch is
 /// below 1.
-engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, Workshop workshop,
+engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, PlanContext context,
                                   ConvChoice choice = ConvChoice::automatic);
 
 }  // namespace cifar_mpi::cuda

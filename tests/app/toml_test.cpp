@@ -69,7 +69,7 @@ TEST(Toml, NamesFileAndLineOfWhatItRefuses) {
       {"lr", "key = value"},
       {"= 1", "key = value"},
       {"a.b = 1", "key = value"},
-      {"\"l r\" = 1", "'l r' is no name of an option"},
+      {"\"l r\" = 1", "'l r' is not an option name"},
       {"\"\xc3\xa4\" = 1", "is no name of an option"},
       {"[train]", "sections"},
       {"[[train]]", "lists"},

@@ -83,7 +83,7 @@ class Fixture {
     memory.grad_dst = grad_dst.data();
     memory.grad_src = grad_src.data();
     memory.weights = take(conv.weight_spectra(), 1);
-    memory.turned_weights = take(conv.turned_spectra(), 1);
+    memory.transposed_weights = take(conv.transposed_spectra(), 1);
     memory.src_spectra = take(conv.src_spectra(), conv.pieces());
     memory.grad_dst_spectra = take(conv.dst_spectra(), conv.pieces());
     memory.keeps_src_spectra = memory.keeps_grad_dst_spectra = true;
