@@ -31,7 +31,7 @@ class CudaKernels final : public engine::Kernels {
     return make_group(shared_, plan_group(chain, shared_.batch, shared_.precision));
   }
 
-  /// All values lie alike, and the loss takes logits of either type.
+  /// All values have the same layout, and the loss accepts logits of either type.
   std::unique_ptr<engine::Group> reorder(std::string name, const Extent&, const ValueFormat&,
                                          const ValueFormat&, bool) override {
     throw std::logic_error(concat("cuda: ", name, ": there are no other formats"));
