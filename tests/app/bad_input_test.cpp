@@ -49,7 +49,7 @@ TEST_F(Programs, KeepTheLastCheckpointWhenTheDiskIsFull) {
   ASSERT_EQ(mpirun(1, kTrain + small("full")).code, 0);
   const std::string before = read_file(file("full/checkpoints/step_000000002.h5"));
   // A file-size limit stands in for a full disk: the write itself fails, as it does there. It is smaller than
-  // a checkpoint (8.15 MiB). One rank that talks to nobody, because the limit also holds for MPI's shared
+  // a checkpoint (8.15 MiB). One rank without others, because the limit also holds for MPI's shared
   // memory.
   const Outcome outcome =
       run_command("ulimit -f 8192; OMPI_MCA_btl=self " + kTrain + small("full") + " --steps 4");

@@ -72,7 +72,7 @@ TEST_F(RunEnd, IsRecordedWhenTheRunIsStopped) {
   EXPECT_TRUE(fs::exists(file("stopped/checkpoints/latest")));
 }
 
-/// The ten steps behind the signal, as other programs decode them, and a run that goes on.
+/// The ten steps after the signal, as other programs decode them, and a run that goes on.
 TEST_F(RunEnd, IsNoneWhereASignalAsksForATrace) {
   const std::string trace = file("traced/trace");
   const Outcome outcome =
@@ -146,7 +146,7 @@ TEST_F(RunEnd, InTheLastEvaluationLosesNothing) {
 }
 
 TEST_F(RunEnd, OnAFullDiskComesAfterTheLastStep) {
-  // A file-size limit smaller than a checkpoint (8.15 MiB). One rank that talks to nobody, because the limit
+  // A file-size limit smaller than a checkpoint (8.15 MiB). One rank without others, because the limit
   // also holds for MPI's shared memory.
   const Outcome outcome = run_command("ulimit -f 8192; OMPI_MCA_btl=self " +
                                       train("limited", "--steps 4 --checkpoint-every 1 --log-every 1"));

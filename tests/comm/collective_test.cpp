@@ -222,7 +222,7 @@ TEST_P(AllReduce, DoesNotWaitInStart) {
   const Task task = collective_->all_reduce("sum", buffer.span<float>(), 0);
   fill(buffer.span<float>(), 0);
   Lane lane;
-  // One rank after the other starts and tells the next: were `start` to wait for a peer, nobody would come
+  // One rank after the other starts and tells the next: were `start` to wait for a peer, none would come
   // this far.
   for (int turn = 0; turn < ranks(); ++turn) {
     if (turn == rank()) task.start(lane);
@@ -237,7 +237,7 @@ TEST_P(AllReduce, DoesNotWaitInPoll) {
   const Task task = collective_->all_reduce("sum", buffer.span<float>(), 0);
   fill(buffer.span<float>(), 0);
   Lane lane;
-  // Were `poll` to wait for a peer itself, nobody could give way for it, and the peers would never start.
+  // Were `poll` to wait for a peer itself, no rank could yield to it, and the peers would never start.
   for (int turn = 0; turn < ranks(); ++turn) {
     if (turn == rank()) {
       task.start(lane);
@@ -304,7 +304,7 @@ INSTANTIATE_TEST_SUITE_P(Collective, AllReduce, testing::ValuesIn(choices()),
 
 TEST(RingAllReduce, NamesThePeerWhenAMessageIsTooLong) {
   if (ranks() != 2) GTEST_SKIP() << "needs exactly 2 ranks";
-  // The ranks disagree on the length, which no program should: rank 0 is sent more than it has room for.
+  // The ranks disagree on the length, which no program should: rank 0 is sent more than it can hold.
   const std::unique_ptr<Collective> ring = make_collective("ring", test_world());
   const Buffer buffer = ring->allocate(20 * sizeof(float));
   const Task task = ring->all_reduce("sum", buffer.span<float>().first(rank() == 0 ? 2 : 20), 0);

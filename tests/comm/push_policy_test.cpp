@@ -16,7 +16,7 @@ std::function<std::uint64_t(std::uint64_t)> every(std::uint64_t steps) {
   return [steps](std::uint64_t version) { return (version / steps + 1) * steps; };
 }
 
-/// "update 0 2, answer 0 2", "drop 1, answer 1", with "!" behind an update that meets; "-" where nothing is to be done.
+/// "update 0 2, answer 0 2", "drop 1, answer 1", with "!" after an update that meets; "-" where nothing is to be done.
 std::string text(const PushOrder* order) {
   if (!order) return "-";
   const auto list = [](const Workers& workers) {
@@ -55,7 +55,7 @@ TEST(PushPolicy, TakesTheFirstOfTheCurrentVersionAndDropsTheLate) {
   EXPECT_EQ(after(policy, {2, 0}), Texts{"update 0 2, answer 0 2"});
   EXPECT_EQ(after(policy, {1}), Texts{"drop 1, answer 1"});
   EXPECT_EQ(after(policy, {1, 2}), Texts{"update 1 2, answer 1 2"});
-  // 0 is late now; of the three behind it the first two make an update, and the third is late by nothing but its turn.
+  // 0 is late now; of the three after it the first two make an update, and the third is late by nothing but its turn.
   EXPECT_EQ(after(policy, {0, 1}), Texts{"drop 0, answer 0"});
   EXPECT_EQ(after(policy, {0, 2}), (Texts{"update 0 1, answer 0 1", "drop 2, answer 2"}));
 }
@@ -117,7 +117,7 @@ TEST(PushPolicy, BoundsTheDriftOfARunThatGoesOnWithoutWaitingForWhatWasBefore) {
   EXPECT_EQ(after(policy, {1}), Texts{"update 1, answer 1"});
   EXPECT_EQ(after(policy, {1}), Texts{"update 1, answer 0 1"});
   PushPolicy wide(2, {.asynchronous = true, .most_drift = ~std::uint64_t{0}}, 0, never, {700, 4});
-  EXPECT_EQ(after(wide, {0}), Texts{"update 0, answer 0"}) << "a bound that nobody comes to";
+  EXPECT_EQ(after(wide, {0}), Texts{"update 0, answer 0"}) << "a bound that is never reached";
 }
 
 TEST(PushPolicy, DropsNothingOfAsynchronousWorkersBeforeTheyMeet) {
@@ -129,7 +129,7 @@ TEST(PushPolicy, DropsNothingOfAsynchronousWorkersBeforeTheyMeet) {
   EXPECT_TRUE(policy.gathered());
 }
 
-/// Three are under way, and there is room for two versions before the meeting.
+/// Three are under way, and two more versions fit before the meeting.
 TEST(PushPolicy, DropsAsynchronouslyWhatIsLeftOverWhereMeetingsAreClose) {
   PushPolicy policy(3, {.asynchronous = true}, 0, every(2), {7, 7, 7});
   EXPECT_EQ(after(policy, {1, 2}), (Texts{"update 1, answer", "update 2, answer 1 2 !"}));

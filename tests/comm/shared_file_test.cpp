@@ -20,7 +20,7 @@ namespace {
 
 using test::test_world;
 
-/// Names in the folder of shared memory of which somebody else could open the file, or could have made it.
+/// Names in the folder of shared memory whose files another user could open or could have made.
 std::set<std::string> names() {
   std::set<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator(shared_memory().place)) {

@@ -13,7 +13,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "support/mpi_world.hpp"
 
-/// The address sanitizer ends a program that asks for too much memory, unless it is told not to.
+/// The address sanitizer ends a program that asks for too much memory, unless an option forbids it.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
 /// What the window does where it cannot be: on several nodes, and where shared memory is short.

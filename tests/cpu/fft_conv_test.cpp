@@ -296,7 +296,7 @@ Fixture::Passes direct(const Fixture& f) {
 
 TEST(FftConv, OfTheTutorialsSecondLayerErrsNoMoreThanTheDirectOne) {
   Fixture f({16, {12, 12, 64}, 64, 5, true}, vector_sets_here().back(), Precision::fp32);
-  for (double& value : f.x) value = std::max(value, 0.0);  // what comes behind a ReLU
+  for (double& value : f.x) value = std::max(value, 0.0);  // the output of a ReLU
   const Fixture::Passes found = f.run(), other = direct(f);
   const auto no_worse = [](const Array& mine, const Array& theirs, const Array& wanted, const char* what) {
     EXPECT_LE(relative_distance(mine, wanted), relative_distance(theirs, wanted)) << what;

@@ -214,7 +214,7 @@ TEST(LrnBackward, MayReplaceItsSource) {
 TEST(LrnBackward, IsFiniteBesideLanesThatAreNoChannelWithoutABias) {
   const LrnCase c{{"lrn", 4, 0.0f, 1.0f, 0.75f}, {2, 9, 5, 5, 5}};
   std::vector<float> x = testing::noise_of(count_of(c.shape), 8, 2.0f);
-  for (std::size_t i = 4; i < x.size(); i += 5) x[i] = 0.0f;  // the lane four behind it has s = 0
+  for (std::size_t i = 4; i < x.size(); i += 5) x[i] = 0.0f;  // the lane four after it has s = 0
   expect_backward(c, x, false);
 }
 

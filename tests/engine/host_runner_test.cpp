@@ -115,7 +115,7 @@ TEST(LanesRunner, WorksOnWhileACollectiveIsOut) {
   for (int replay = 0; replay < 2; ++replay) {
     diary.lines.clear();
     runner->replay();
-    // Two polls while its own lines are walked, then one behind each task.
+    // Two polls while its own lines are walked, then one after each task.
     EXPECT_EQ(diary.lines,
               (Lines{"backward 1", "sum", "backward 2", "backward 3", "sum done", "backward 4", "update"}));
   }

@@ -19,7 +19,7 @@ namespace {
 constexpr int kCells = 10;
 constexpr int kLanes = 4;
 
-/// What a program leaves behind, and when its tasks began and ended.
+/// The results of a program, and when its tasks began and ended.
 struct World {
   std::array<std::uint64_t, kCells> cells{};
   std::mt19937_64 chance;  ///< of the completion delays
@@ -104,7 +104,7 @@ struct Plan {
     for (LaneId lane = 1; lane < kLanes; ++lane) join(kCompute, lane, marks);
     ++marks;
     const int count = 2 + pick(14);
-    std::vector<MarkId> behind;  // task → the mark right behind it
+    std::vector<MarkId> behind;  // task → the mark right after it
     for (int i = 0; i < count; ++i) {
       Sketch sketch{static_cast<LaneId>(pick(kLanes)), false, {}, {}};
       sketch.late = sketch.lane == kCompute ? pick(8) == 0 : pick(3) != 0;

@@ -136,7 +136,7 @@ TEST(Recorder, CountsWhatFindsNoRoom) {
   runner->observe({&recorder});
   runner->replay(3);
   runner->observe({});
-  ASSERT_EQ(recorder.replays(), 2u) << "the third replay found no room";
+  ASSERT_EQ(recorder.replays(), 2u) << "the third replay did not fit";
   EXPECT_TRUE(recorder.full());
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(recorder[i].slices.size(), 3u);
@@ -155,7 +155,7 @@ TEST(Recorder, IsAskedForAndGivenBackBetweenReplays) {
   runner->replay();
   runner->observe({&recorder});
   runner->replay();
-  EXPECT_TRUE(recorder.open()) << "what the host does behind a step belongs to it";
+  EXPECT_TRUE(recorder.open()) << "work of the host after a step belongs to it";
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   runner->observe({&other});
   EXPECT_GT(recorder[0].end_ns - recorder[0].slices.back().end_ns, 2'000'000);

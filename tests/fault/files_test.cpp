@@ -8,7 +8,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "fault/disturbed_run.hpp"
 
-/// Whatever happens to the files and clocks of a run, started again it comes to the same end.
+/// Whatever happens to the files and clocks of a run, rerunning it gives the same result.
 namespace cifar_mpi::test {
 namespace {
 
@@ -79,7 +79,7 @@ TEST_F(Fault, AFullDiskLosesNothingThatWasWrittenBefore) {
   for (const std::string& word : under_mpirun(small("full"))) train += word + ' ';
   const std::string end = checkpoint(file("full"), 60);
   const std::string say_end = "; cat " + file("full") + "/exit; ls " + file("full") + "/checkpoints; ";
-  // Room for one checkpoint, then for all.
+  // First the disk holds one checkpoint, then all.
   Process job = start({"unshare", "-m", "sh", "-c",
                        script("14m", train + say_end + "mount -o remount,size=100m " + file("full") + "; " +
                                          train + say_end + "cp " + end + " " + file("full_end.h5"))},

@@ -28,7 +28,7 @@ class Waiting : public Fault {
 };
 
 /// Each oneDNN call of rank 0 takes 60 ms: a step of four batches is longer than the timeout, the evaluation too, and so is
-/// what another rank waits for it behind four local steps.
+/// what another rank waits for it after four local steps.
 TEST_F(Waiting, RanksThatWaitForASlowOneEndNothing) {
   const Words served{"--update", "server", "--accumulate", "4", "--steps", "1"};
   const Words local{"--update", "local", "--local-steps", "4", "--steps", "4"};

@@ -26,7 +26,7 @@ void* __wrap_realloc(void* memory, std::size_t size) {
 namespace cifar_mpi::hdf5 {
 namespace {
 
-/// Writes a file whose memory refuses before it is closed, or in its closing; leaves with 42 when that became
+/// Writes a file whose memory refuses before it is closed, or in its closing; exits with 42 when that became
 /// an error.
 [[noreturn]] void write_refused(bool in_closing, bool saves, const std::string& path) {
   bool failed = false;

@@ -39,7 +39,7 @@ void write_changed(const std::string& path, const std::vector<Wanted>& plan, Dic
 /// an empty one. False for none of them: the caller writes its own.
 bool put_no_file(const std::string& path, Dice& dice, const std::string& secret);
 
-/// A line or a word that nobody expects.
+/// An unexpected line or word.
 std::string odd_text(Dice& dice);
 
 }  // namespace cifar_mpi::test

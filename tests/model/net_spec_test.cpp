@@ -210,7 +210,7 @@ TEST(Catalog, HoldsTheResidualNetworksOfThePapersSizes) {
 TEST(Catalog, NamesTheChoicesForAnUnknownModel) {
   try {
     make_model("alexnet", kCrop, 10);
-    FAIL() << "made a model nobody wrote";
+    FAIL() << "made an unknown model";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
     EXPECT_NE(std::string(error.what()).find("\"alexnet\""), std::string::npos) << error.what();

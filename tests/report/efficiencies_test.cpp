@@ -51,7 +51,7 @@ TEST(Efficiencies, PutOneSlowRankUnderLoadBalance) {
   EXPECT_NEAR(e.transfer, 1.0, 1e-12);
 }
 
-// Rank 0 works 30 ms before bucket 0 and 10 behind it, rank 1 10 and 30: each 40, and 60 together, of which rank 0
+// Rank 0 works 30 ms before bucket 0 and 10 after it, rank 1 10 and 30: each 40, and 60 together; of these rank 0
 // waits 20 at the end (in bucket 1), rank 1 20 in bucket 0. Nothing is lost on the network.
 TEST(Efficiencies, PutTurnTakingUnderSerialization) {
   const Line first = {{kBackward1, 30}, {kUpdate0, 10}, {kBucket1, 20}};
@@ -201,7 +201,7 @@ TEST(Efficiencies, LeaveOutRanksThatAreMissingAndStepsThatLackOne) {
   EXPECT_EQ(e.left_out_steps, 1);
   EXPECT_NEAR(e.parallel, 0.8, 1e-12);
   Timeline torn = timeline({{line, line}, {line, line}});
-  torn.steps[1].ranks[0].dropped = 1;  // the recorder had no room for all of it
+  torn.steps[1].ranks[0].dropped = 1;  // the recorder could not hold all of it
   EXPECT_EQ(efficiencies(torn).left_out_steps, 1);
   Timeline fewer = timeline({{line, line}});
   fewer.hosts.emplace_back("node1");  // a step may know of fewer ranks than the world has

@@ -121,7 +121,7 @@ TEST(EventFile, IsReadUpToTheLastWholeEventWhereverItIsCut) {
         std::count_if(ends.begin() + 1, ends.end(), [&](std::size_t end) { return end <= cut; });
     ASSERT_EQ(test::read_records(std::string_view(whole).substr(0, cut)).size(),
               2u + static_cast<std::size_t>(there))
-        << "cut behind byte " << cut;
+        << "cut after byte " << cut;
   }
   for (std::size_t cut = 0; cut < ends[1]; ++cut)
     ASSERT_LE(test::read_records(std::string_view(whole).substr(0, cut)).size(), 2u);
@@ -143,7 +143,7 @@ TEST(EventFile, ComesBehindAllOthersByNameWhateverClocksSay) {
     for (const std::string& path : event_files(folder / "board")) {
       if (std::filesystem::file_size(path) > 0 && path > before) mine = path;
     }
-    ASSERT_FALSE(mine.empty()) << "start " << start << " wrote no file behind " << before;
+    ASSERT_FALSE(mine.empty()) << "start " << start << " wrote no file after " << before;
     EXPECT_EQ(steps_in(mine), std::vector<std::uint64_t>{static_cast<std::uint64_t>(start) + 1});
     before = mine;
   }

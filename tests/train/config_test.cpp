@@ -371,7 +371,7 @@ TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
     }
     EXPECT_EQ(changed_items, std::vector<std::string>{name});
   }
-  // How long a run is, how it reports and where it lies are none of it; so are micro-shards that nobody uses.
+  // How long a run is, how it reports and where it is stored do not count, nor do unused micro-shards.
   EXPECT_EQ(
       items([](auto& c) { c.steps = 5, c.epochs = 9.0, c.keep = 1, c.run_dir = "x", c.micro_shards = 2; }),
       plain);

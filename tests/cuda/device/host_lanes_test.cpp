@@ -135,7 +135,7 @@ TEST_F(CudaHostLanes, MoveAllLanesOnWhileTheHostWaitsInOne) {
                    {},
                    [](engine::Lane&) {},
                    [&] {
-                     if (++polls == 100'000) throw std::runtime_error("the other does not get on");
+                     if (++polls == 100'000) throw std::runtime_error("the other makes no progress");
                      return other_done;
                    }};
   engine::Task other{"other", {}, {}, [](engine::Lane&) {}, [&] { return other_done = polls > 2; }};

@@ -9,7 +9,7 @@ namespace {
 
 class GpuRunEnd : public GpuRuns {
  protected:
-  /// One sentence of the kind `device` that all ranks leave with, within seconds.
+  /// One sentence of the kind `device` with which all ranks exit within seconds.
   static void expect_no_device(int ranks, const std::string& command, const std::string& part) {
     const double began = seconds_now();
     expect_refusal(mpirun(ranks, command), 6, part);
@@ -53,7 +53,7 @@ TEST_F(GpuRunEnd, RefusesToStartWithoutAGpu) {
 
 TEST_F(GpuRunEnd, SaysInOneSentenceThatMemoryIsShort) {
   expect_no_device(2, "env STAND_IN_MIB=1 " + train("tiny", "--steps 1"), " MiB asked for, ");
-  // On one rank: its 73.2 MiB of samples do not fit; they do, and what comes behind them does not.
+  // On one rank: its 73.2 MiB of samples do not fit; they do, and what follows them does not.
   ASSERT_EQ(run_command(kPack + " --synthetic 25000 --out " + file("large.h5")).code, 0);
   for (const std::string mib : {"72", "80"}) {
     const std::string run = train("short_" + mib, "--steps 1 --shuffle global --data " + file("large.h5"));

@@ -15,7 +15,7 @@ class ServedGpuRuns : public GpuRuns {
   static std::string served(const std::string& run, const std::string& options) {
     return train(run, "--update server " + options);
   }
-  /// `command` on three ranks, of which the last has no GPU, and each of the others one of its own.
+  /// `command` on three ranks; the last has no GPU, each other one its own.
   static std::string with_two_gpus(const std::string& command) {
     write_file(file("gpus.sh"),
                "[ \"$OMPI_COMM_WORLD_RANK\" != 2 ] || export CUDA_VISIBLE_DEVICES=\n"

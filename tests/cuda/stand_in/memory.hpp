@@ -6,13 +6,13 @@
 
 namespace cifar_mpi::stand_in {
 
-/// The memory of the GPU: addresses that fault while no work runs, and behind each array and after its end.
+/// The memory of the GPU: addresses that fault while no work runs, after each array, and once it is freed.
 /// Thread-safe.
 class DeviceMemory {
  public:
   /// `bytes` of 0xFF that end less than 256 bytes before a forbidden page; null when there is not enough.
   void* take(std::size_t bytes);
-  /// False when it is not the begin of an array, or when something wrote behind the array.
+  /// False when it is not the begin of an array, or when something wrote past its end.
   bool give(void* begin);
   bool holds(const void* address) const;
   std::size_t used() const;

@@ -82,7 +82,7 @@ std::vector<CUstream_st*> Queues::able_streams() const {
   return able;
 }
 
-/// One stream stays ahead for a while: drawn anew for each entry, none would ever fall far behind.
+/// One stream stays ahead for a while: drawn anew for each entry, none would ever lag far.
 CUstream_st* Queues::choose(const std::vector<CUstream_st*>& able) {
   if (chance(kStaysAhead) == 0) {
     for (CUstream_st* const stream : streams_) stream->rank = chance(kRanks);
@@ -142,7 +142,7 @@ void Queues::run_one(CUstream_st* stream, std::unique_lock<std::mutex>& lock) {
   if (stream->ended && stream->items.empty()) remove(stream);
 }
 
-/// Each replay draws one order of its nodes, so that some stay behind for long.
+/// Each replay draws one order of its nodes, so that some lag for long.
 void Queues::run_node(Item& item, std::unique_lock<std::mutex>& lock) {
   const Nodes& nodes = *item.graph;
   if (item.ranks.empty()) {

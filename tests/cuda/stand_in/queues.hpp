@@ -36,7 +36,7 @@ struct Item {
   enum class Kind : std::uint8_t { work, note, wait, graph };
   Kind kind = Kind::work;
   Work work;
-  std::shared_ptr<Moment> moment;      ///< null: of an event that nobody has recorded
+  std::shared_ptr<Moment> moment;      ///< null: of an event that was not recorded
   std::shared_ptr<const Nodes> graph;  ///< and what of it is done
   std::vector<bool> done;
   std::vector<std::size_t> ranks;  ///< of its nodes: of those that may run, the highest does
@@ -63,7 +63,7 @@ struct CUstream_st {
 struct CUevent_st {
   bool timed = false;
   std::shared_ptr<cifar_mpi::stand_in::Moment> last;      ///< null: never recorded
-  std::shared_ptr<cifar_mpi::stand_in::Capture> capture;  ///< it was recorded in, and behind which nodes
+  std::shared_ptr<cifar_mpi::stand_in::Capture> capture;  ///< it was recorded in, and after which nodes
   std::vector<std::size_t> frontier;
 };
 
