@@ -1,6 +1,6 @@
 #include "app/programs.hpp"
 
-/// cifar_mpi_report as a user starts it; what it says and shows is tested in tests/page.
+/// cifar_mpi_report as users start it; tests/page tests its text and drawings.
 namespace cifar_mpi::test {
 namespace {
 

@@ -12,14 +12,14 @@
 #include "fake_tasks.hpp"
 #include "support/allocation_count.hpp"
 
-/// What a host runner writes down.
+/// The records of a host runner.
 namespace cifar_mpi::engine {
 namespace {
 
 constexpr RunnerKind kHostKinds[] = {RunnerKind::serial, RunnerKind::lanes, RunnerKind::audit};
 
-/// Two tasks, a collective that is polled many times beside the second, and what waits for it. The second lets it move
-/// between its pieces.
+/// Two tasks, a collective that is polled many times during the second, and a task that waits for it. The
+/// second lets it progress between its pieces.
 std::unique_ptr<Runner> make(RunnerKind kind) {
   StepProgram program("p");
   program.run(kCompute, inline_task("first", {}, {}));

@@ -13,7 +13,7 @@ namespace {
 
 constexpr Extent kCrop{24, 24, 3};
 
-/// The text of the Error{usage} that making this net throws.
+/// The text of the Error{usage} when this net is made.
 std::string refusal(Extent input, int classes, std::vector<Layer> layers) {
   try {
     make_net("probe", input, classes, std::move(layers));
