@@ -78,7 +78,7 @@ extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   return PMPI_Test(request, flag, status);
 }
 
-/// In the midst of a task. (Of types that need no header of oneDNN.)
+/// Inside a task. (With types that need no header of oneDNN.)
 extern "C" int dnnl_primitive_execute(const void* primitive, void* stream, int count, const void* arguments) {
   static auto* const real = reinterpret_cast<int (*)(const void*, void*, int, const void*)>(
       dlsym(RTLD_NEXT, "dnnl_primitive_execute"));

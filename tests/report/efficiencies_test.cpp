@@ -208,7 +208,8 @@ TEST(Efficiencies, LeaveOutRanksThatAreMissingAndStepsThatLackOne) {
   EXPECT_EQ(efficiencies(fewer).missing_ranks, std::vector<int>{2});
 }
 
-// With indices that point nowhere, slices beyond their step or turned round, and tasks that wait for each other in a circle.
+// With out-of-range indices, slices outside their step or reversed, and tasks that wait for each other in a
+// circle.
 TEST(Efficiencies, AreSaneOfAForeignFile) {
   const Line line = {{kBackward1, 40}, {kBucket0, 10}, {kUpdate0, 5}, {kBucket1, 5}};
   Timeline foreign = timeline({{line, line}, {line, line}});

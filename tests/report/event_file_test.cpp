@@ -189,7 +189,7 @@ TEST(EventFile, HasItsHeadFirstAlsoWhenThereWasNoRoomForItAtOnce) {
   EXPECT_EQ(steps_in(path), (std::vector<std::uint64_t>{8, 9}));
 }
 
-/// What it says on standard error where its folder is not one that it can write to.
+/// The message on standard error when its folder is not writable.
 std::string warning_for(const std::string& folder) {
   testing::internal::CaptureStderr();
   EventFile file(folder, 1, {}, Log(0));
@@ -218,7 +218,7 @@ TEST(EventFile, WritesThroughNoLinkAndIntoNothingThatIsThere) {
   std::filesystem::create_directory_symlink(folder / "elsewhere", folder / "board");
   EXPECT_NE(warning_for(folder / "board").find("symbolic link"), std::string::npos);
   EXPECT_TRUE(event_files(folder / "elsewhere").empty());
-  // Names that it could take next.
+  // Names that it could use next.
   std::filesystem::create_directory(folder / "names");
   const std::string first = folder / "names";
   { const EventFile file(first, 1, {}, Log(0)); }
