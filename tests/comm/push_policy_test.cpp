@@ -29,7 +29,7 @@ std::string text(const PushOrder* order) {
   return words + "answer" + list(order->answered) + (order->meets ? " !" : "");
 }
 
-/// Lets them come and asks what is to be done, until nothing is.
+/// Lets pushes arrive and asks for actions until there are none.
 std::vector<std::string> after(PushPolicy& policy, const Workers& arrivals) {
   for (const int worker : arrivals) policy.arrived(worker);
   std::vector<std::string> done;
@@ -55,7 +55,8 @@ TEST(PushPolicy, TakesTheFirstOfTheCurrentVersionAndDropsTheLate) {
   EXPECT_EQ(after(policy, {2, 0}), Texts{"update 0 2, answer 0 2"});
   EXPECT_EQ(after(policy, {1}), Texts{"drop 1, answer 1"});
   EXPECT_EQ(after(policy, {1, 2}), Texts{"update 1 2, answer 1 2"});
-  // 0 is late now; of the three after it the first two make an update, and the third is late by nothing but its turn.
+  // Now 0 is late; of the three after it the first two make an update, and the third is late only by its
+  // position.
   EXPECT_EQ(after(policy, {0, 1}), Texts{"drop 0, answer 0"});
   EXPECT_EQ(after(policy, {0, 2}), (Texts{"update 0 1, answer 0 1", "drop 2, answer 2"}));
 }
@@ -87,7 +88,7 @@ TEST(PushPolicy, TakesEveryAsynchronousPushAndTellsItsStaleness) {
                 order->answered == Workers{worker});
     return order != nullptr ? order->staleness : 99;
   };
-  // 0 pushes three times while 1 computes once; 2 has missed all of that.
+  // 0 pushes three times while 1 computes once; 2 missed all of these.
   EXPECT_EQ(staleness_of(0), 0u);
   EXPECT_EQ(staleness_of(0), 0u);
   EXPECT_EQ(staleness_of(0), 0u);
@@ -110,7 +111,7 @@ TEST(PushPolicy, HoldsAWorkerThatIsTooFarAhead) {
   }
 }
 
-/// As far as it was when the drift was not bounded, a worker need not wait for another to come.
+/// Within the unbounded drift, a worker need not wait for another to arrive.
 TEST(PushPolicy, BoundsTheDriftOfARunThatGoesOnWithoutWaitingForWhatWasBefore) {
   PushPolicy policy(2, {.asynchronous = true, .most_drift = 1}, 0, never, {700, 4});
   EXPECT_EQ(after(policy, {0}), Texts{"update 0, answer"});
@@ -195,7 +196,8 @@ TEST(PushPolicy, AnswersAllWhereAnUpdateDidNotApply) {
   EXPECT_TRUE(policy.gathered());
 }
 
-/// Whoever comes when: of each worker every push leaves once, in the order in which it pushed, and is answered once.
+/// In any order of arrival, every push of a worker leaves once, in the order of pushing, and is answered
+/// once.
 struct Counts {
   std::uint64_t versions = 0, dropped = 0, meetings = 0;
   std::vector<Workers> applied;

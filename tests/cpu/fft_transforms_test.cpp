@@ -9,7 +9,7 @@
 #include "cpu/fft/transforms.hpp"
 #include "cpu/task_runs.hpp"
 
-/// The transforms and products of every vector set that is here against sums in double precision.
+/// The transforms and products of every available vector set against sums in double precision.
 namespace cifar_mpi::cpu::fft {
 namespace {
 
@@ -121,9 +121,10 @@ TEST(FourierTransform, OfAnImageIsTheSum) {
   });
 }
 
-/// Of eight real numbers there are 24, 14 of them on four that are two times two, and back 30. Of one row of eight: that
-/// row, two real columns and three complex ones, which are two real ones and 12 for putting them together; back a real
-/// column is doubled, and of a complex one the two frequencies that are real.
+/// Eight real numbers take 24 operations: 14 of these for four numbers, which are two times two; the inverse
+/// takes 30. One row of eight: that row, two real columns and three complex ones, each of two real ones and
+/// 12 operations to combine them; the inverse doubles a real column, and of a complex one the two real
+/// frequencies.
 TEST(FourierTransform, CountsItsOperations) {
   const TransformFlops flops = transform_flops(8, {1, 8});
   EXPECT_EQ(flops.forward, 24 + 2 * 24 + 3 * (2 * 24 + 12));

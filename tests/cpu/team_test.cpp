@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kPatience = 20.0;
 
-/// Waits for `condition`; false: it never came.
+/// Waits for `condition`; false if it never holds.
 template <class Condition>
 bool wait_for(const Condition& condition) {
   const double end = steady_seconds() + kPatience;

@@ -37,8 +37,8 @@ class CountingBackend final : public test::BackendWrapper {
   Launches& launches_;
 };
 
-/// A runner of graphs enqueues in its first launch and captures in the first of so many steps after it: what
-/// the rounds time must be none of these.
+/// A graph runner enqueues in its first launch and captures in the first launch of so many steps after it:
+/// the rounds must time neither.
 TEST(NcclStepBenchmark, TimesNoLaunchThatStillHasToCaptureItsGraph) {
   if (const std::string reason = unusable(); !reason.empty())
     GTEST_SKIP() << "LOUD: nothing of this test ran: " << reason;

@@ -62,7 +62,7 @@ TEST_F(ServedGpuRuns, GoOnToTheSameBitsBehindAWorkerThatWasKilled) {
   expect_same_groups("lost", "undisturbed", end);
 }
 
-/// The task of the host that it waits in, of the program of a worker.
+/// The host task of a worker's program in which it waits.
 TEST_F(ServedGpuRuns, NameTheServerThatIsStopped) {
   Process job = launch(3, served("frozen_server", "--steps 1000000 --timeout 3"), "frozen_server.log");
   ASSERT_TRUE(wait_until(60.0, [] { return has_logged("frozen_server", 3); })) << job.output();
