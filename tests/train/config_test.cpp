@@ -380,8 +380,8 @@ TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
   EXPECT_EQ(reproducible.back(), (std::pair<std::string, std::string>{"--micro-shards", "8"}));
 }
 
-/// A checkpoint that lacks them was made with the defaults of the time, which are those of today. The way to update is not
-/// recorded where a run may go on by another.
+/// A checkpoint that lacks them was made with the defaults of its time, which still hold. The way to update
+/// is not recorded where a run may resume with another.
 TEST(RunFingerprintOfAConfig, KnowsWhatWasNotRecorded) {
   const RunFingerprint plain = run_fingerprint(changed([](auto&) {}), {}, dataset_of(1000));
   for (const auto& item : unrecorded_fingerprint()) {
