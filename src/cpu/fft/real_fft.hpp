@@ -69,7 +69,7 @@ struct RealFft {
     }
   }
 
-  /// x[n] = Σ X[k]·e^(2πi·kn/N) over all N: N times the numbers of which X is the spectrum.
+  /// x[n] = Σ X[k]·e^(2πi·kn/N) over all N: N times the numbers with spectrum X.
   [[gnu::always_inline]] static void inverse(const Spectrum<V, N>& X, V* x) {
     if constexpr (N % 2 == 1) {
       inverse_odd(X, x);
