@@ -46,7 +46,7 @@ CLI::Option& option_of(CLI::App& app, const TomlItem& item, const std::string& p
   CLI::Option* const option = app.get_option_no_throw(name);
   if (!may_stand_in_file(option)) {
     throw Error(ErrorKind::usage,
-                concat(place, ": '", item.key, "' is not an option for files; --print-config lists them"));
+                concat(place, ": '", item.key, "' is no option that a file can hold; --print-config lists them"));
   }
   if (is_flag(*option) && item.value != "true" && item.value != "false")
     throw Error(ErrorKind::usage,

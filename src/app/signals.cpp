@@ -19,7 +19,7 @@ std::atomic<int> launcher_notices{0};
 std::atomic<pid_t> launcher{0};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::atomic<int>*>::is_always_lock_free);
 
-/// Time since this process was last stopped, as far as known.
+/// Since this process was last stopped, as far as is known.
 std::atomic<double> awake_s{1e9};
 
 /// A gap of this length between polls means that the process was stopped.
@@ -103,10 +103,10 @@ void handle_user_signals(std::atomic<int>& requests) {
 }
 
 void poll_launcher(double seconds_since_last) {
-  // If mpirun was killed, its ranks would continue to train unnoticed.
+  // The ranks of an mpirun that was killed would train on unseen.
   if (const pid_t parent = launcher; parent != 0 && getppid() != parent) request_stop();
   const bool told = launcher_notices.exchange(0, std::memory_order_relaxed) > 0;
-  // The calling thread may continue before the one that receives the signal, so a gap remains valid for a
+  // The thread that calls may go on before the one to which the signal is delivered: the gap counts for a
   // while.
   const double awake = seconds_since_last < kStopped ? awake_s.load() + seconds_since_last : 0.0;
   awake_s = awake;

@@ -18,10 +18,10 @@ void handle_user_signals(std::atomic<int>& requests);
 
 /// To be called from any one thread a few times a second, with the seconds since the previous call.
 ///
-/// When Open MPI's mpirun is asked to stop, it sends its ranks SIGCONT at once, SIGTERM one kill timeout
-/// later, and SIGKILL after another. So SIGCONT from the launcher is the first notice and sets the stop word.
-/// It also arrives when mpirun resumes after Ctrl-Z; then this process was stopped too, and the calls show a
-/// gap. The death of the launcher also sets the stop word.
+/// Open MPI's mpirun, itself asked to stop, sends its ranks SIGCONT at once, SIGTERM one kill timeout later
+/// and SIGKILL after one more. So a SIGCONT from the launcher is the first notice, and sets the stop word. It
+/// also comes when mpirun goes on after Ctrl-Z; then this process was stopped, too, and the calls show a gap.
+/// A launcher that is gone, killed, sets the stop word as well.
 void poll_launcher(double seconds_since_last);
 
 }  // namespace cifar_mpi::app

@@ -32,8 +32,8 @@ engine::Task plan_train_loss(const engine::TrainBinding& binding, const LossShap
                              const std::uint8_t* labels, std::byte* grad_logits, int grad_stride,
                              engine::Precision grad_precision);
 
-/// Labels are not smoothed. predictions[i] is the class with the largest logit, the first of equals; loss_sum
-/// is the sum of loss_i over the samples whose label is a class. Both are overwritten in every replay.
+/// Labels are not smoothed here. predictions[i] is the class with the largest logit, the first of equals; loss_sum is the sum of loss_i
+/// over the samples whose label is a class. Both are overwritten in every replay.
 engine::Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossShape& shape,
                                 const float* logits, const std::uint8_t* labels);
 

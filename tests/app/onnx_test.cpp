@@ -37,7 +37,7 @@ TEST_P(Onnx, PredictsAsTheProgramDoes) {
   ASSERT_EQ(predicted.code, 0) << predicted.output;
   std::filesystem::remove_all(run);
 
-  // Both print four digits; sums differ by rounding, about 1e-6 of the logits, which may change a tie.
+  // Both print four digits; their sums differ by rounding, about 1e-6 of the logits, which may turn a tie.
   const std::string& wanted = evaluated.output;
   EXPECT_NEAR(number_in(predicted.output, "cross-entropy ([0-9.]+)"),
               number_in(wanted, "cross-entropy ([0-9.]+)"), 2e-4)

@@ -193,7 +193,7 @@ struct EvaluateBinding {
   data::AugmentSpec augment;            ///< kind none
   std::uint64_t* cursor = nullptr;      ///< advances by `batch` in every replay
   std::uint8_t* predictions = nullptr;  ///< [batch]; the class with the largest logit, the first of equals
-  float* loss_sum = nullptr;  ///< [1]; cross-entropy summed over the samples without padding, not divided
+  float* loss_sum = nullptr;  ///< [1]; cross-entropy summed over the samples that count, not divided
 };
 
 /// A device with its memory, kernels and runners.
