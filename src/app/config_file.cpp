@@ -45,8 +45,8 @@ CLI::Option& option_of(CLI::App& app, const TomlItem& item, const std::string& p
   const std::string name = "--" + item.key;
   CLI::Option* const option = app.get_option_no_throw(name);
   if (!may_stand_in_file(option)) {
-    throw Error(ErrorKind::usage,
-                concat(place, ": '", item.key, "' is no option that a file can hold; --print-config lists them"));
+    throw Error(ErrorKind::usage, concat(place, ": '", item.key,
+                                         "' is no option that a file can hold; --print-config lists them"));
   }
   if (is_flag(*option) && item.value != "true" && item.value != "false")
     throw Error(ErrorKind::usage,
