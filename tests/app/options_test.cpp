@@ -137,7 +137,7 @@ TEST_F(Programs, RefuseACollectiveOfGpusOnTheCpu) {
 }
 
 TEST_F(Programs, CheckOnlyAGpuThatIsThere) {
-  expect_refusal(run_command(kTrain + " --self-check only --device cpu"), 2, "--self-check only checks GPUs");
+  expect_refusal(run_command(kTrain + " --self-check only --device cpu"), 2, "--self-check compares GPUs");
   if (!cuda::unusable().empty())
     expect_refusal(run_command(kTrain + " --self-check only"), 6, cuda::unusable() + "; use --device cpu");
 }

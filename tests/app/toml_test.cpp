@@ -70,7 +70,7 @@ TEST(Toml, NamesFileAndLineOfWhatItRefuses) {
       {"= 1", "key = value"},
       {"a.b = 1", "key = value"},
       {"\"l r\" = 1", "'l r' is not an option name"},
-      {"\"\xc3\xa4\" = 1", "is no name of an option"},
+      {"\"\xc3\xa4\" = 1", "is not an option name"},
       {"[train]", "sections"},
       {"[[train]]", "lists"},
       {"lr = [1, 2]", "lists"},
