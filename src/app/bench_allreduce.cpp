@@ -81,7 +81,7 @@ void write_json(const AllReduceOptions& options, const AllReduceBenchmark& bench
   write_atomically(options.json, std::as_bytes(std::span(text)));
 }
 
-/// What the host's arrays do not know.
+/// Properties that only the communication module knows for host arrays.
 void check_on_host(const AllReduceOptions& options) {
   const char* const of_gpus = options.share_gpus                 ? "--share-gpus"
                               : options.nccl_nvls                ? "--nccl-nvls"
@@ -96,7 +96,7 @@ void check_on_host(const AllReduceOptions& options) {
   }
 }
 
-/// What the collectives of GPUs do not know; names nobody gave are all that there are.
+/// The same for collectives on GPUs; without names, all that exist.
 void check_on_gpus(AllReduceOptions& options) {
   const auto infos = cuda::collectives();
   std::string choices = "auto";
@@ -114,7 +114,7 @@ void check_on_gpus(AllReduceOptions& options) {
   if (options.nccl_nvls && options.nccl_algorithm != "auto")
     throw Error(ErrorKind::usage, concat("--nccl-nvls does not go with --nccl-algo ", options.nccl_algorithm,
                                          ", which is another algorithm; leave one of them out"));
-  // NCCL takes an algorithm for the whole process; what adds in a fixed tree gathers, and a tree cannot gather.
+  // NCCL uses one algorithm for the whole process; the fixed-tree sum gathers, which NCCL's tree cannot.
   const bool gathers = options.nccl_algorithm == "auto";
   auto& names = options.config.algorithms;
   const bool all = names.empty();
@@ -146,7 +146,7 @@ std::size_t parse_bytes(const std::string& text) {
       (value << shift) % sizeof(float) != 0) {
     throw Error(ErrorKind::usage,
                 concat("--sizes: '", text,
-                       "' is no length of fp32 arrays; give bytes, a multiple of 4 up to 4G, such as "
+                       "' is not a length of fp32 arrays; give bytes, a multiple of 4 up to 4G, such as "
                        "4K, 1M or 4273192"));
   }
   return value << shift;
@@ -201,7 +201,7 @@ void check(AllReduceOptions& options) {
 }
 
 int bench_all_reduce(const AllReduceOptions& options, comm::World& world) {
-  world.together([&] {  // found before anything is measured
+  world.together([&] {  // fails before the measurement
     if (world.rank() == 0 && !options.json.empty()) require_writable(options.json);
   });
   const bool on_gpus = takes_cuda(options.device);

@@ -6,7 +6,7 @@
 
 #include "cifar_mpi/comm/benchmark.hpp"
 
-/// `cifar_mpi_bench allreduce`: its options, and its table.
+/// `cifar_mpi_bench allreduce`: its options and its table.
 namespace cifar_mpi::app {
 
 struct AllReduceOptions {
@@ -22,13 +22,13 @@ struct AllReduceOptions {
 
 void add_all_reduce(CLI::App& app, AllReduceOptions& options);
 
-/// Fills `config`. Throws Error{usage} for what is no length and for what that device has not.
+/// Fills `config`. Throws Error{usage} for an invalid length or a collective that the device lacks.
 void check(AllReduceOptions& options);
 
-/// Prints the table, writes the file. Returns the exit code: 1 when a sum was wrong.
+/// Prints the table and writes the file. Returns the exit code: 1 when a sum was wrong.
 int bench_all_reduce(const AllReduceOptions& options, comm::World& world);
 
-/// Bytes from digits and an optional K, M or G (times 1024). Throws Error{usage}, also for what is no
+/// Bytes from digits and an optional K, M or G (times 1024). Throws Error{usage}, also unless it is a
 /// multiple of 4.
 std::size_t parse_bytes(const std::string& text);
 

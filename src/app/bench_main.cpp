@@ -33,7 +33,7 @@ struct StepOptions {
   std::vector<int> batch_sizes{128};
 };
 
-/// Steps of a GPU take microseconds, those of a processor milliseconds.
+/// A step takes microseconds on a GPU, milliseconds on a CPU.
 struct Unit {
   const char* name;
   double per_second;

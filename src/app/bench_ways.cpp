@@ -16,7 +16,7 @@ std::string megabytes(const std::optional<double>& bytes) {
   return bytes ? fmt::format("{:.3f}", 1e-6 * *bytes) : "-";
 }
 
-/// A row of the table; its columns have no spaces in them, but for the last.
+/// A row of the table; only its last column may contain spaces.
 std::string row(const std::string& way, double slow_factor, const train::WayBenchmark& b) {
   const auto per_worker = b.servers == 0 ? std::to_string(b.workers) : concat(b.workers, '+', b.servers);
   const std::string staleness =
@@ -77,7 +77,7 @@ int bench_ways(WaysOptions& options, comm::World& world) {
   });
   log.info(concat(config.model, " on ", world.size(), world.size() == 1 ? " rank" : " ranks", ", batch ",
                   config.batch_size, " of each worker; the ", options.compute_ms,
-                  " ms that it computes for a batch are slept"));
+                  " ms of computing a batch are replaced by a sleep"));
   log.info(fmt::format(kRow, "way", "ranks", "images/step", "slow", "ms/step", "computed/s", "applied/s",
                        "MB worker", "MB server", "dropped", "staleness", "exchange"));
   for (const std::string& way : options.ways) {

@@ -7,7 +7,7 @@
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/train/ways_benchmark.hpp"
 
-/// `cifar_mpi_bench ways`: its options, and its table.
+/// `cifar_mpi_bench ways`: its options and its table.
 namespace cifar_mpi::app {
 
 struct WaysOptions {
@@ -20,7 +20,7 @@ struct WaysOptions {
 
 void add_ways(CLI::App& app, WaysOptions& options);
 
-/// Throws Error{usage} for a way that there is none of.
+/// Throws Error{usage} for an unknown way.
 void check(const WaysOptions& options);
 
 int bench_ways(WaysOptions& options, comm::World& world);

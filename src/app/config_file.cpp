@@ -20,7 +20,7 @@ bool may_stand_in_file(const CLI::Option* option) {
          !option->check_name("--help");
 }
 
-/// Whether it needs no quotes: whole numbers of TOML have 64 bits with a sign, and auto is none.
+/// Whether it needs no quotes: TOML's integers have 64 bits with a sign, and auto is no number.
 bool is_toml_number(const std::string& value) {
   try {
     return parse_toml(concat("value = ", value), "").size() == 1;
@@ -34,8 +34,8 @@ bool is_given(const CLI::App& app, const std::string& name) {
   return option != nullptr && option->count() > 0;
 }
 
-/// Whether `name` would override another option that is given already: of two ways to say one thing the nearer
-/// one holds.
+/// Whether `name` would override another option that is already set: of two options for the same thing, the
+/// one from the nearer source holds.
 bool overrides_given(const CLI::App& app, const std::string& name) {
   return (name == "--global-batch" && (is_given(app, "--batch-size") || is_given(app, "--accumulate"))) ||
          (name == "--steps" && is_given(app, "--epochs"));
@@ -54,7 +54,7 @@ CLI::Option& option_of(CLI::App& app, const TomlItem& item, const std::string& p
   return *option;
 }
 
-/// Gives options that are not given yet their values from lines of the text called `name`.
+/// Sets options that are still unset from lines of the text called `name`.
 void take(CLI::App& app, const std::vector<TomlItem>& items, const std::string& name, Places& places) {
   std::vector<std::pair<CLI::Option*, const TomlItem*>> chosen;
   for (const TomlItem& item : items) {
@@ -73,7 +73,7 @@ void take(CLI::App& app, const std::vector<TomlItem>& items, const std::string& 
   }
 }
 
-/// Without the blocks whose first option is given another value.
+/// Drops blocks whose first option is already set to another value.
 std::vector<TomlItem> without_replaced_blocks(const CLI::App& app, const std::vector<TomlItem>& items) {
   std::vector<TomlItem> kept;
   bool replaced = false;

@@ -6,29 +6,29 @@
 
 #include "app/recipes.hpp"
 
-/// Options from a file, and as a file. Our own reader, so that what is accepted does not depend on CLI11's
-/// version; see toml.hpp for what a file may hold.
+/// Reads options from a file and writes them to one. We have our own reader, so that the accepted files do
+/// not depend on CLI11's version; toml.hpp describes the format.
 namespace cifar_mpi::app {
 
 /// Adds --config FILE; `parse` of program.hpp then reads it.
 void add_config(CLI::App& app);
 
-/// Where the value of an option stands that was not given on the command line: "--lr" to "FILE:LINE".
+/// Source of an option that was not set on the command line: "--lr" to "FILE:LINE".
 using Places = std::map<std::string, std::string>;
 
-/// Gives the options of `app` that the command line left out their values from the file of --config, if any. Where
-/// the command line has --batch-size or --epochs, the file's --global-batch or --steps does not override it.
+/// Sets the options of `app` that the command line left unset from the file of --config, if any. With
+/// --batch-size or --epochs on the command line, the file's --global-batch or --steps does not override it.
 ///
-/// Throws Error{usage} that begins "FILE:LINE: " for what is no option and for a value that the option
-/// refuses.
+/// Throws Error{usage} that begins "FILE:LINE: " for an unknown option and for a value that the option
+/// rejects.
 Places read_config(CLI::App& app);
 
-/// The same from a recipe for what is still left out, and notes the places. Lines of a recipe without an empty one
-/// between them are a block that belongs together: where its first option has been given another value, none of
-/// the block is taken (the boundaries of a schedule that was replaced, say).
+/// The same from a recipe for options that are still unset; records their sources. Consecutive lines of a
+/// recipe are a block: if its first option has another value, the whole block is dropped (for example, the
+/// boundaries of a replaced schedule).
 void take_recipe(CLI::App& app, const Recipe& recipe, Places& places);
 
-/// All options as a file that reads back to the same values; `explained` adds headings and descriptions.
+/// All options as a file that sets the same values; `explained` adds headings and descriptions.
 std::string write_config(const CLI::App& app, bool explained);
 
 }  // namespace cifar_mpi::app

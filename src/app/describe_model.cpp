@@ -8,7 +8,7 @@
 namespace cifar_mpi::app {
 namespace {
 
-/// Where the description of the images comes from; empty: CIFAR-10's.
+/// Source of the images' description; empty: CIFAR-10.
 std::string dataset_of(const train::TrainConfig& config) {
   try {
     return find_dataset(config.data);
@@ -34,8 +34,8 @@ std::string describe_model(const train::TrainConfig& config) {
       config.model, info, train::augment_spec(config, info.image), path.empty() ? "CIFAR-10" : path);
   const std::string source =
       path.empty() ? "no dataset found, so for CIFAR-10's images" : concat("for ", path);
-  return concat(model::summary(network.net), source, " of ", to_string(info.image),
-                ", of which the model takes ", to_string(network.net.input), '\n');
+  return concat(model::summary(network.net), source, " of ", to_string(info.image), ", cropped to ",
+                to_string(network.net.input), '\n');
 }
 
 }  // namespace cifar_mpi::app

@@ -6,8 +6,8 @@
 
 namespace cifar_mpi::app {
 
-/// The layers of the model that this configuration trains, as a table; for CIFAR-10's images where no dataset
-/// was named and none is found. Throws what naming a wrong model or dataset throws.
+/// The layers of the configured model as a table, for CIFAR-10's images if no dataset was named and none is
+/// found. Throws if the named model or dataset is wrong.
 std::string describe_model(const train::TrainConfig& config);
 
 }  // namespace cifar_mpi::app

@@ -27,12 +27,12 @@ comm::Platform cpu_platform(const engine::BackendOptions& options) {
   return comm::on_host(cpu::make_backend(options));
 }
 
-/// Servers hold their part of the weights on the host.
+/// Servers keep their part of the weights on the host.
 comm::Platform cuda_platform(const engine::BackendOptions& options) {
   return options.serves ? cpu_platform(options) : cuda::make_platform(options);
 }
 
-/// Whether this rank holds weights for others, who compute.
+/// Whether this rank is a parameter server.
 bool serves(const train::TrainConfig& config, const comm::World& world) {
   return config.update == comm::UpdateKind::server && world.rank() >= world.size() - config.servers;
 }
@@ -42,7 +42,7 @@ std::string what_lacks(const train::TrainConfig& config, const comm::World& worl
   return serves(config, world) ? std::string() : cuda::unusable();
 }
 
-/// Why the ranks of this host cannot have a GPU each; empty when they can, or need none. Collective.
+/// Why the ranks of this host cannot have one GPU each; empty when they can, or need none. Collective.
 std::string what_is_crowded(const train::TrainConfig& config, const comm::World& world) {
   std::string gpu, failed;
   if (!serves(config, world)) {
@@ -51,7 +51,7 @@ std::string what_is_crowded(const train::TrainConfig& config, const comm::World&
     options.local_rank =
         static_cast<int>(std::count(hosts.begin(), hosts.begin() + world.rank(), world.host()));
     options.local_ranks = world.node_size();
-    options.share_gpus = true;  // who shares one is seen here
+    options.share_gpus = true;  // sharing is detected here
     try {
       gpu = cuda::identity(options);
     } catch (const Error& error) {
@@ -74,7 +74,7 @@ std::string what_is_crowded(const train::TrainConfig& config, const comm::World&
                 "--share-gpus");
 }
 
-/// The lowest rank that lacks something, and what, on all ranks; −1 where none does.
+/// The lowest rank that lacks something, and what it lacks, on all ranks; −1 if none does.
 struct Unable {
   int rank = -1;
   std::string why;
@@ -87,8 +87,8 @@ Unable find_unable(const comm::World& world, const std::string& mine) {
   return {};
 }
 
-/// Whether there are GPUs that nobody would use: the machine's, or those that SLURM says it gave to the job, where the
-/// driver of a node may be missing altogether.
+/// Whether there are GPUs that the run would leave idle: this machine's, or those that SLURM assigned to the
+/// job, even on a node without a driver.
 bool gpus_stay_idle() {
   const char* const given = std::getenv("SLURM_GPUS_ON_NODE");
   return cuda::has_gpu() || (given != nullptr && std::atoi(given) > 0);
@@ -128,9 +128,9 @@ comm::PlatformFactory platform_for(const std::string& device) {
 }
 
 RunDevice choose_device(const train::TrainConfig& config, const comm::World& world) {
-  RunDevice cpu{cpu_platform, {}, "device: cpu, as asked for", false};
+  RunDevice cpu{cpu_platform, {}, "device: cpu, as requested", false};
   if (config.device == "cpu") return cpu;
-  if (config.device == "cuda") return {cuda_platform, self_check(true), "device: cuda, as asked for", true};
+  if (config.device == "cuda") return {cuda_platform, self_check(true), "device: cuda, as requested", true};
   if (config.conv == engine::ConvMethod::fft) {
     cpu.sentence = "device: cpu, which alone has --conv fft (--device auto)";
     return cpu;

@@ -9,8 +9,8 @@
 
 namespace cifar_mpi::app {
 
-/// The backend and the collectives for --device auto|cpu|cuda of a program that does not check a GPU: `auto` takes one
-/// only where there is no CPU backend.
+/// The backend and the collectives for --device auto|cpu|cuda of a program that does not check a GPU: `auto`
+/// uses a GPU only if there is no CPU backend.
 comm::PlatformFactory platform_for(const std::string& device);
 
 /// True when that device is a GPU.
@@ -24,22 +24,22 @@ struct RunDevice {
   bool is_cuda = false;
 };
 
-/// `auto` takes the GPUs, which then have to prove themselves, when every rank can have one; it gives way to the CPU,
-/// but not under a batch system, where an allocation of GPUs must not be spent on CPUs. Collective; throws
-/// AgreedError{device} where a GPU is there, or was given to the job, that cannot be used, under a batch system. Parameter
-/// servers need no GPU, and take none.
+/// `auto` uses GPUs, which must then pass a self-check, if every rank can have one, and otherwise the CPU.
+/// Under a batch system it does not fall back to the CPU, so that an allocation of GPUs is not wasted: then
+/// this throws AgreedError{device} if a GPU exists or was assigned to the job but cannot be used. Parameter
+/// servers use no GPU. Collective.
 RunDevice choose_device(const train::TrainConfig& config, const comm::World& world);
 
-/// The batch system that this job runs under, "SLURM"; empty when there is none.
+/// The name of the batch system of this job, such as "SLURM"; empty if there is none.
 std::string batch_system();
 
-/// What --all-reduce takes, whatever the device.
+/// The values of --all-reduce, for any device.
 std::vector<std::string> collective_names();
 
-/// Throws Error{usage} for a collective of GPUs when the device is none; `device` says which it is.
+/// Throws Error{usage} for a GPU collective on another device; `device` names that device.
 void check_collective(const std::string& name, bool is_cuda, const std::string& device);
 
-/// Versions and abilities of this build, several lines; `nccl_nvls`: the option of that name.
+/// Versions and features of this build, on several lines; `nccl_nvls`: the option of that name.
 std::string describe_build(bool nccl_nvls);
 
 }  // namespace cifar_mpi::app

@@ -52,13 +52,13 @@ void print(const Log& log, const std::string& path, const train::Evaluation& eva
   log.info(fmt::format("precision @ 1 = {:.4f}", accuracy.precision_at_1()));
 }
 
-/// Keeps in a run directory what was found there; another's may be read-only, and then it is only said.
+/// Stores results in the run directory; if it is read-only, only logs that.
 void keep(const Directory& run, const Log& log, const train::Evaluation& evaluation) {
   if (!run) return;
   try {
     run::write_evaluation(run / "evaluation.h5", evaluation.record);
   } catch (const Error& reason) {
-    log.warn(concat("what was found is not kept: ", reason.what()));
+    log.warn(concat("the result is not stored: ", reason.what()));
   }
 }
 
@@ -67,7 +67,7 @@ bool is_folder(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
-/// A checkpoint of a run directory as this rank sees it.
+/// A checkpoint of a run directory as seen by this rank.
 InputFile open_on_this_rank(const std::string& run_dir, std::uint64_t step) try {
   return run::open_checkpoint(Directory(run_dir), step);
 } catch (const Error& error) {
@@ -77,7 +77,7 @@ InputFile open_on_this_rank(const std::string& run_dir, std::uint64_t step) try 
 /// Set by a signal.
 std::atomic<int> stop_request{0};
 
-/// Whether any rank was asked to stop; asked and answered on all of them.
+/// Whether a stop was requested on any rank; collective.
 bool stop_asked(const comm::World& world) {
   return world.any(stop_request.load(std::memory_order_relaxed) != 0);
 }
@@ -88,26 +88,27 @@ void sleep_unless_asked(double seconds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
-/// Rank 0's view of a run directory: which checkpoint is the next.
+/// Rank 0's view of a run directory: finds the next checkpoint.
 class Follower {
  public:
   explicit Follower(std::string run_dir) : run_dir_(std::move(run_dir)) {}
 
-  /// The step of the newest one unless it was evaluated before. Opens the directory anew, which may not have been there.
+  /// The step of the newest checkpoint, unless it was evaluated. Reopens the directory, which may not have
+  /// existed.
   std::optional<std::uint64_t> look() {
     std::vector<std::uint64_t> steps;
     try {
       run_ = Directory(run_dir_);
       steps = run::list_checkpoints(run_);
-    } catch (const Error&) {  // a file system that is away may come back
+    } catch (const Error&) {  // the file system may come back
     }
     return steps.empty() || steps.back() == evaluated_ ? std::nullopt : std::optional(steps.back());
   }
-  /// As it was opened for the last look.
+  /// As opened for the last check.
   const Directory& run() const { return run_; }
   void note_evaluated(std::uint64_t step) { evaluated_ = step; }
-  /// Says, once for each file that stood under this name, that it could not be read. It stays the next one: a
-  /// node may not see it yet, or it is written anew.
+  /// Warns, once per file of this name, that it could not be read. It remains the next one: it may not be
+  /// visible on a node yet, or may be rewritten.
   void note_unreadable(std::uint64_t step, const std::string& why, const Log& log) {
     if (!run_) return;
     const Version version{step, run::open_checkpoint(run_, step).modified_s()};
@@ -124,13 +125,13 @@ class Follower {
   Version reported_;
 };
 
-/// Rank 0's answer to "which step now", on all ranks.
+/// Rank 0's answer on all ranks: the next step.
 std::optional<std::uint64_t> agreed(std::optional<std::uint64_t> step, const comm::World& world) {
   world.broadcast(step);
   return step;
 }
 
-/// The checkpoint on all ranks; nothing, with a warning, when one of them cannot read it or reads another.
+/// The checkpoint on all ranks; empty, with a warning, when a rank cannot read it or reads another.
 std::optional<run::Checkpoint> try_to_read(std::uint64_t step, const InputFile& file,
                                            const comm::World& world, const Log& log, comm::Heartbeat& heart,
                                            Follower& follower) {
@@ -143,20 +144,21 @@ std::optional<run::Checkpoint> try_to_read(std::uint64_t step, const InputFile& 
   }
 }
 
-/// What would else be found only when there is a checkpoint, perhaps hours later. Whether there is none yet.
+/// Checks early what would otherwise fail at the first checkpoint, perhaps hours later. Returns whether there
+/// is no checkpoint yet.
 bool prepare_to_watch(const EvalOptions& options) {
   std::error_code error;
   const bool there = std::filesystem::exists(options.checkpoint, error);
   if (there && !is_folder(options.checkpoint)) {
     throw Error(ErrorKind::usage,
-                concat("--watch follows a run directory, but ", options.checkpoint, " is none"));
+                concat("--watch follows a run directory, but ", options.checkpoint, " is not one"));
   }
   static_cast<void>(data::DatasetFile(options.config.data));
   return !there || run::list_checkpoints(Directory(options.checkpoint)).empty();
 }
 
-/// Evaluates each new checkpoint of a run directory until it is asked to stop, which is its regular end; a
-/// directory without any is waited for.
+/// Evaluates each new checkpoint of a run directory until a stop request, which is its regular end; waits for
+/// the first checkpoint.
 void watch(const EvalOptions& options, comm::World& world, const Log& log, comm::Heartbeat& heart) {
   app::handle_stop_signals(stop_request);
   bool waits = false;
@@ -186,7 +188,7 @@ void watch(const EvalOptions& options, comm::World& world, const Log& log, comm:
   }
 }
 
-/// What the user named: a file, or the newest checkpoint of a run directory, which rank 0 opens as `run`.
+/// The named file, or the newest checkpoint of a run directory, which rank 0 opens as `run`.
 InputFile open_asked(const EvalOptions& options, const comm::World& world, Directory& run) {
   std::optional<std::uint64_t> newest;
   world.together([&] {

@@ -12,9 +12,9 @@ namespace cifar_mpi::app {
 namespace {
 
 constexpr std::size_t kColumns = 80, kIndent = 26;
-constexpr const char* kUsualGroup = "Options";  // that of options without a group
+constexpr const char* kUsualGroup = "Options";  // of options without a group
 
-/// `text` in lines of at most kColumns that begin at column `indent`, the first one after `start`.
+/// `text` in lines of at most kColumns, indented by `indent` after the first, which begins at column `start`.
 std::string wrapped(std::string start, const std::string& text, std::size_t indent) {
   std::string lines = start.size() + 2 > indent && indent > 0 ? start + "\n" : "";
   std::string line = lines.empty() ? std::move(start) : "";
@@ -32,7 +32,7 @@ std::string wrapped(std::string start, const std::string& text, std::size_t inde
   return lines + line + "\n";
 }
 
-/// CLI11 writes "TEXT:{a,b}" for one of some names.
+/// CLI11 writes "TEXT:{a,b}" for a choice of names.
 struct Type {
   std::string word;
   std::string names;
@@ -113,7 +113,7 @@ class Help : public CLI::FormatterBase {
   }
 
  private:
-  /// Those of a group, or of all groups where `group` is empty.
+  /// The options of a group, or of all groups if `group` is empty.
   std::string options_of(const CLI::App& app, const std::string& group, bool all) const {
     std::string text;
     for (const CLI::Option* option : app.get_options()) {
@@ -143,7 +143,7 @@ void add_help(CLI::App& app, const std::string& ending, const std::set<std::stri
       ->configurable(false);
   app.formatter(std::make_shared<Help>(ending, names));
   for (CLI::App* part : app.get_subcommands([](const CLI::App*) { return true; })) {
-    const bool is_command = !part->get_name().empty();  // else a group of options, which took over a --help
+    const bool is_command = !part->get_name().empty();  // else an option group, which inherited --help
     part->formatter(std::make_shared<Help>("", std::set<std::string>()));
     part->set_help_flag(is_command ? "-h,--help" : "", "Print this help and exit");
   }

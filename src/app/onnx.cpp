@@ -58,7 +58,7 @@ Message value_info(const char* name, ElementType type, const Ints& dims) {
       2, Message().message(1, Message().number(1, std::int64_t{type}).message(2, shape)));
 }
 
-/// [k, k, in, out] to ONNX's [out, in, k, k].
+/// [k, k, in, out] to ONNX's order [out, in, k, k].
 std::vector<float> filters_of(const std::vector<float>& from, const Ints& dims) {
   const auto [outputs, inputs, height, width] = std::array{dims[0], dims[1], dims[2], dims[3]};
   std::vector<float> to;
@@ -72,7 +72,7 @@ std::vector<float> filters_of(const std::vector<float>& from, const Ints& dims) 
   return to;
 }
 
-/// The graph while it is put together. Nodes are named after the value that they give.
+/// The graph under construction. Nodes are named after their output.
 class Graph {
  public:
   Graph(const train::Network& network, const std::vector<run::NamedTensor>& tensors) : net_(network.net) {
@@ -126,7 +126,7 @@ class Graph {
     return names_[operation.inputs[i].id];
   }
 
-  /// As the evaluation does: crops the centre and normalizes (data/augment.hpp).
+  /// As in evaluation: crops the centre and normalizes (data/augment.hpp).
   std::string preprocess(const data::AugmentSpec& spec) {
     std::string x = node("Cast", {"images"}, "float images", {attribute("to", std::int64_t{kFloat})});
     if (spec.output() != spec.source) {

@@ -21,8 +21,8 @@
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/data/image_folder.hpp"
 
-/// cifar_mpi_pack: writes a dataset file from the official binary files, from PNG strips, from folders of
-/// images, or from nothing.
+/// cifar_mpi_pack: writes a dataset file from the official binary files, PNG strips, folders of images, or
+/// synthetic images.
 namespace cifar_mpi {
 namespace {
 
@@ -36,8 +36,8 @@ void make_folder(const std::filesystem::path& folder) {
   }
 }
 
-/// More than the machine has would not be refused by the system, but end in its choice of a process to kill.
-/// `count` images are held, and the file in memory.
+/// The system would grant more memory than the machine has, and then kill a process. `count` images and the
+/// file are held in memory.
 void require_memory(const std::string& what, Extent image, double count, const std::string& advice) {
   const double needed = 2.0 * count * static_cast<double>(image.count());
   const double there =
@@ -115,13 +115,13 @@ Loaded load_cifar(const PackOptions& options) {
   return set;
 }
 
-/// What is left out is told: every file that cannot be read, but not more than some.
+/// Lists skipped files, up to a limit.
 class LeftOut {
  public:
   void unreadable(const std::string& sentence) {
     constexpr std::uint64_t kTold = 10;
     if (++unreadable_ <= kTold) Log().warn(concat(sentence, "; left out"));
-    if (unreadable_ == kTold + 1) Log().warn("more files cannot be read; they are counted, not named");
+    if (unreadable_ == kTold + 1) Log().warn("more files cannot be read; the rest are only counted");
   }
   void others(const data::ImageFolder& folder) {
     if (folder.other_files == 0) return;
@@ -182,7 +182,7 @@ Loaded load_folder(const PackOptions& options) {
   set.test = data::read_images(test, options.size, events);
   if (set.test.labels.empty())
     throw Error(ErrorKind::data,
-                concat("of the test images of '", test.root, "' none can be read; mend the files"));
+                concat("none of the test images of '", test.root, "' can be read; repair the files"));
   progress.clear();
   left_out.sum_up();
   if (left_out.count() > 0) set.info.source += concat("; ", left_out.count(), " files could not be read");

@@ -20,7 +20,7 @@ void add_cifar_options(CLI::App& app, CLI::Option_group& sources, PackOptions& o
                                     "Folder with the binary files of CIFAR-10 (data_batch_1..5.bin, "
                                     "test_batch.bin) or CIFAR-100 (train.bin, test.bin, *_label_names.txt)");
   binary->type_name("DIR")->check(not_empty());
-  app.add_flag("--coarse", options.coarse, "Of CIFAR-100 the 20 superclasses, not the 100 classes")
+  app.add_flag("--coarse", options.coarse, "Use CIFAR-100's 20 superclasses, not its 100 classes")
       ->needs(binary);
   auto* png = sources.add_option("--from-png", options.png_dir,
                                  "Folder with data_batch_1..5.png, test_batch.png, {train,test}_lables.json");
@@ -33,22 +33,22 @@ void add_cifar_options(CLI::App& app, CLI::Option_group& sources, PackOptions& o
 
 void add_folder_options(CLI::App& app, CLI::Option_group& sources, PackOptions& options) {
   auto* folder = sources.add_option("--from-folder", options.image_dir,
-                                    "Folder with a folder per class, PNG and JPEG in them");
+                                    "Folder with one folder of PNG and JPEG files per class");
   folder->type_name("DIR")->check(not_empty());
   auto* size = app.add_option("--size", options.size,
-                              "Of each image of --from-folder the centre square, averaged to NxN RGB");
+                              "Size of images of --from-folder: the centre square, averaged to NxN RGB");
   size->type_name("N")->check(number(kLeastSide, kMostSide))->needs(folder);
   folder->needs(size);
   auto* share = app.add_option("--test-share", options.test_share,
-                               "Share of the images of --from-folder to test with, by a hash of their paths");
+                               "Share of --from-folder for the test split, by path hash");
   share->capture_default_str()->type_name("FLOAT")->check(number(0.001, 0.9))->needs(folder);
-  app.add_option("--test-folder", options.test_dir, "Another folder of the same classes to test with")
+  app.add_option("--test-folder", options.test_dir, "Separate folder of test images with the same classes")
       ->type_name("DIR")
       ->check(not_empty())
       ->needs(folder)
       ->excludes(share);
   app.add_flag("--skip-unreadable", options.skip_unreadable,
-               "Leave out images of --from-folder that cannot be read, with a warning, and go on")
+               "Skip unreadable images of --from-folder with a warning")
       ->needs(folder);
 }
 

@@ -6,7 +6,7 @@
 
 #include "cifar_mpi/base/shape.hpp"
 
-/// What cifar_mpi_pack is asked for.
+/// The options of cifar_mpi_pack.
 namespace cifar_mpi::app {
 
 struct PackOptions {

@@ -4,13 +4,13 @@
 #include <cstdio>
 #include <string>
 
-/// How far the reading of many images has come.
+/// Progress of reading many images.
 namespace cifar_mpi::app {
 
 /// "reading: 1234 of 30000 images (4 %), 310 images/s, 1:33 left"
 std::string progress_text(std::uint64_t done, std::uint64_t total, double seconds);
 
-/// One moving line on a terminal; elsewhere a line every `interval_s` seconds.
+/// One updated line on a terminal; elsewhere a line every `interval_s` seconds.
 class PackProgress {
  public:
   /// `columns` 0: no terminal. `out` must outlive it.
@@ -20,7 +20,7 @@ class PackProgress {
   PackProgress& operator=(const PackProgress&) = delete;
 
   void show(std::uint64_t done);
-  /// Takes the moving line away, for something else to be printed.
+  /// Removes the updated line before other output.
   void clear();
 
  private:

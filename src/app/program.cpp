@@ -33,8 +33,8 @@ void print(const std::string& program, const std::string& text) {
   std::fflush(stderr);
 }
 
-/// What all ranks know is said by one. The others wait a moment: a launcher that sees a rank leave with a code
-/// ends the rest, who may not have spoken yet, and Open MPI 5 may drop what was said just before.
+/// One rank prints what all ranks know. The others wait a moment: a launcher that sees a rank exit with a
+/// nonzero code ends the rest, which may not have printed yet, and Open MPI 5 may drop recent output.
 void print_once(bool speaks, const std::string& program, const std::string& text) {
   constexpr std::chrono::milliseconds kHeadStart{200};
   if (speaks) {
@@ -44,8 +44,8 @@ void print_once(bool speaks, const std::string& program, const std::string& text
   }
 }
 
-/// Of what is wrong before MPI starts a rank does not know whether others know it. Where rank 0 does, the
-/// launcher ends the rest when that leaves; who is still there then knows it alone.
+/// Before MPI starts, a rank cannot know whether an error is common to all. If rank 0 has it too, the
+/// launcher ends all ranks when rank 0 exits; a rank that is still alive then is the only one with the error.
 void print_before_mpi(const std::string& program, const std::string& text) {
   constexpr std::chrono::seconds kLaunchersTime{2};
   if (first_rank()) return print(program, text);
@@ -55,8 +55,8 @@ void print_before_mpi(const std::string& program, const std::string& text) {
   print(program, concat(text, " (on a rank other than 0, host ", host.data(), ")"));
 }
 
-/// A descriptor below 3 that is closed would go to the next file that is opened, and what is printed into
-/// that file. Standard output stays unwritable, so that `finish` notices.
+/// The next opened file would get a closed descriptor below 3, and printed text would go into that file.
+/// Standard output stays unwritable, so that `finish` notices.
 void take_standard_descriptors() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF)
@@ -64,7 +64,7 @@ void take_standard_descriptors() {
   }
 }
 
-/// CLI11 would take the next word for the value of "--option=".
+/// CLI11 would use the next word as the value of "--option=".
 void refuse_missing_values(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -81,7 +81,7 @@ void let_the_last_count(CLI::App& app) {
   for (CLI::App* command : app.get_subcommands({})) let_the_last_count(*command);
 }
 
-/// Runs `check`; what it refuses and came from a file is told with its place.
+/// Runs `check`, and adds the source to its errors for values from a file.
 void check_with_places(const std::function<void()>& check, const Places& places) {
   try {
     check();
@@ -93,24 +93,24 @@ void check_with_places(const std::function<void()>& check, const Places& places)
   }
 }
 
-/// For a help text that shows the values of the model and the file that were named with it.
+/// For a help text that shows the values of the named model and file.
 void show_what_holds(CLI::App& app, const std::function<std::optional<Recipe>()>& find_recipe) {
   try {
     Places places = read_config(app);
     if (const std::optional<Recipe> recipe = find_recipe()) take_recipe(app, *recipe, places);
-  } catch (const Error&) {  // help is printed all the same
+  } catch (const Error&) {  // print help anyway
   }
 }
 
-/// CLI11 asks for a command before it says that it does not know the word that stands there, and names words
-/// that it does not know from the last to the first.
+/// CLI11 reports a missing command before an unknown word in its place, and lists unknown words in reverse
+/// order.
 std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   const std::vector<std::string> rest = app.remaining(true);
   const bool extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   if (rest.empty() || (!extra && dynamic_cast<const CLI::RequiredError*>(&error) == nullptr))
     return error.what();
   const bool has_commands = !app.get_subcommands([](const CLI::App* command) {
-                                  return !command->get_name().empty();  // a group of options has no name
+                                  return !command->get_name().empty();  // an option group has no name
                                 })
                                  .empty();
   const char* const kind = rest.front().starts_with('-') ? "option" : has_commands ? "command" : "word";
@@ -136,14 +136,14 @@ void add_options(const CLI::App& app, RunFingerprint& items) {
   }
 }
 
-/// What all ranks must have been started with.
+/// Options that must be equal on all ranks.
 RunFingerprint fingerprint_of_start(const CLI::App& app) {
   RunFingerprint items{{"the program", concat(app.get_name(), ' ', version(), " (", git_revision(), ')')}};
   add_options(app, items);
   return items;
 }
 
-/// Seconds that a start may take: as a watchdog has it while starting; 0: any time.
+/// Time limit of a start in seconds, as that of a watchdog while it starts; 0: none.
 double start_limit(const CLI::App& app) {
   constexpr double kTimeout = 120.0, kPatience = 5.0;
   const CLI::Option* const option = app.get_option_no_throw("--timeout");
@@ -160,7 +160,7 @@ bool may_have_threads(const CLI::App& app) {
                      [](const CLI::App* command) { return command->parsed() && may_have_threads(*command); });
 }
 
-/// What to say of an exception that is no sentence of ours.
+/// The message for an exception that is not our Error.
 Error as_error(const std::exception& error) {
   if (const auto* ours = dynamic_cast<const Error*>(&error)) return *ours;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
@@ -177,8 +177,8 @@ Error as_error(const std::exception& error) {
   return {ErrorKind::internal, concat("internal error: ", error.what())};
 }
 
-/// Writing past a file-size limit, or to a pipe whose reader has gone, must come back as an error of the
-/// write, not end the process.
+/// Writing beyond a file-size limit, or to a pipe without a reader, must return an error instead of ending
+/// the process.
 void ignore_signals_of_writing() {
   for (const int signal : {SIGXFSZ, SIGPIPE}) std::signal(signal, SIG_IGN);
 }

@@ -3,16 +3,16 @@
 #include <optional>
 #include <string_view>
 
-/// The files of jobs/recipes, which are part of the programs.
+/// The files of jobs/recipes, compiled into the programs.
 namespace cifar_mpi::app {
 
-/// What a model brings as its own defaults, as a text of the form that --config reads.
+/// The defaults of a model, in the format of --config files.
 struct Recipe {
   std::string_view name;  ///< "resnet20.toml", for messages
   std::string_view text;
 };
 
-/// Of a model by its name; nothing where it is trained with the defaults of the options.
+/// The recipe of a model; null if the model uses the defaults of the options.
 std::optional<Recipe> recipe_of(std::string_view model);
 
 }  // namespace cifar_mpi::app

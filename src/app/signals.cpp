@@ -15,7 +15,7 @@
 namespace cifar_mpi::app {
 namespace {
 
-// What handlers use must be reachable without an argument: lock-free words, and nothing else.
+// Handlers take no argument, so their data are global: lock-free words only.
 std::atomic<std::atomic<int>*> stop_word{nullptr};
 std::atomic<std::atomic<int>*> trace_word{nullptr};
 std::atomic<int> interrupts{0};
@@ -26,7 +26,7 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::atomic<i
 /// Since this process was last stopped, as far as is known; negative soon after its launcher was stopped.
 std::atomic<double> awake_s{1e9};
 
-/// A process that looks a few times a second and has not for so long was stopped.
+/// A gap of this length between polls means that the process was stopped.
 constexpr double kStopped = 1.0;
 /// A launcher that resumes passes its SIGCONT on within this time, also on a loaded machine.
 constexpr double kResumes = 3.0;
@@ -55,10 +55,11 @@ extern "C" void on_continue(int, siginfo_t* info, void*) {
     launcher_notices.fetch_add(1, std::memory_order_relaxed);
 }
 
-/// Gives handlers on this thread a stack of their own. oneDNN's matrix products keep the stack pointer in a buffer of the heap
-/// for a while (with AVX2, where the inner extent is above 8192), and a handler would write over what lies before it.
+/// Gives handlers on this thread their own stack. oneDNN's matrix products temporarily point the stack
+/// pointer into a heap buffer (with AVX2, if the inner extent is above 8192), and a handler would overwrite
+/// the memory before it.
 void make_signal_stack() {
-  constexpr std::size_t kBytes = 64 << 10;  // the registers that the kernel saves take up to 11 KiB
+  constexpr std::size_t kBytes = 64 << 10;  // saved registers take up to 11 KiB
   alignas(64) static std::byte memory[kBytes];
   const stack_t stack{.ss_sp = memory, .ss_flags = 0, .ss_size = kBytes};
   sigaltstack(&stack, nullptr);
@@ -81,7 +82,7 @@ bool is_ignored(int signal) {
   return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
-/// mpirun or its daemon, where they started this process; else 0, which sends no signals.
+/// mpirun or its daemon, if it started this process; else 0, which sends no signals.
 pid_t find_launcher() {
   return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && getpgrp() == getpid() ? getppid() : 0;
 }
@@ -108,7 +109,7 @@ void handle_stop_signals(std::atomic<int>& stop_request) {
   launcher = find_launcher();
   handle(SIGTERM, on_stop);
   handle(SIGUSR1, on_stop);
-  handle(SIGINT, on_interrupt);  // also where a shell has it ignored for what it starts in the background
+  handle(SIGINT, on_interrupt);  // even if a shell ignores it for background processes
   if (!is_ignored(SIGHUP)) handle(SIGHUP, on_stop);
   struct sigaction action {};
   action.sa_sigaction = on_continue;

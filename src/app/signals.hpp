@@ -2,20 +2,21 @@
 
 #include <atomic>
 
-/// Requests to stop, and for a trace. The functions are for the main thread: handlers run there, on a stack of their own.
+/// Requests to stop, and for a trace. Only the main thread may call these functions: handlers run on it, with
+/// their own stack.
 namespace cifar_mpi::app {
 
-/// From now on engine::kStopRequest is set in the word by SIGTERM, SIGUSR1, SIGINT, and SIGHUP unless that is ignored
-/// (nohup). A second SIGINT ends the process at once, by that signal. To be called after MPI_Init, which installs
-/// handlers of its own. The word must live as long as the process.
+/// From now on SIGTERM, SIGUSR1, SIGINT and, unless it is ignored (nohup), SIGHUP set engine::kStopRequest in
+/// the word. A second SIGINT ends the process at once. Call this after MPI_Init, which installs its own
+/// handlers. The word must outlive the process's last signal.
 void handle_stop_signals(std::atomic<int>& stop_request);
 
-/// From now on SIGUSR1 sets engine::kStopRequest in the word, and SIGUSR2, which mpirun passes on to all ranks too,
-/// engine::kTraceRequest. May be called before MPI_Init, which leaves both alone: who asks a program that is just
-/// starting is heard, and does not kill it.
+/// From now on SIGUSR1 sets engine::kStopRequest in the word, and SIGUSR2, which mpirun also forwards to all
+/// ranks, sets engine::kTraceRequest. This may precede MPI_Init, which changes neither, so these signals do
+/// not kill a program that is just starting.
 void handle_user_signals(std::atomic<int>& requests);
 
-/// To be called a few times a second with the seconds since the call before; from any one thread.
+/// To be called from any one thread a few times a second, with the seconds since the previous call.
 ///
 /// Open MPI's mpirun, itself asked to stop, sends its ranks SIGCONT at once, SIGTERM one kill timeout later
 /// and SIGKILL after one more. So a SIGCONT from mpirun is the first notice, and sets the stop word. An mpirun that resumes

@@ -18,8 +18,7 @@ bool is_key_char(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
-/// `text` from one place to another on the same line. Columns count characters from 1; all that stands before
-/// the number of an option is ASCII.
+/// Part of a line of `text`. Columns count characters from 1; everything before an option's number is ASCII.
 std::string written(std::string_view text, const toml::source_region& source) {
   for (toml::source_index line = 1; line < source.begin.line; ++line) text.remove_prefix(text.find('\n') + 1);
   return std::string(text.substr(source.begin.column - 1, source.end.column - source.begin.column));
@@ -34,9 +33,9 @@ class Reader {
   TomlItem item(const toml::key& key, const toml::node& node) const {
     const std::string name(key.str());
     const auto line = static_cast<int>(key.source().begin.line);
-    if (!std::ranges::all_of(name, is_key_char)) fail(key, concat("'", name, "' is no name of an option"));
+    if (!std::ranges::all_of(name, is_key_char)) fail(key, concat("'", name, "' is not an option name"));
     if (node.is_table())
-      fail(node, "sections and tables are not known here; give one option per line as key = value");
+      fail(node, "sections and tables are not supported; give one option per line as key = value");
     if (node.is_string()) {
       std::string value = node.ref<std::string>();
       if (value.find('\0') != std::string::npos) fail(key, concat("the text of '", name, "' holds a NUL"));
@@ -46,8 +45,8 @@ class Reader {
     if (!node.is_number())
       fail(key,
            concat("the value of '", name,
-                  "' must be a number, true, false or a text in quotes; lists and dates are not known here"));
-    // What a number is to be is the option's affair: its text goes on as it is.
+                  "' must be a number, true, false or a text in quotes; lists and dates are not supported"));
+    // Passes a number on as text, because the option checks it.
     std::string value = written(text_, node.source());
     if (value.find_first_not_of("0123456789+-.eE") != std::string::npos)
       fail(key, concat("the number of '", name, "' must be decimal, like 1000 or 1e-3, not ", value));

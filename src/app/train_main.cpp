@@ -42,17 +42,16 @@ ranks write a checkpoint and exit with code 75. SIGUSR2 traces 10 steps.
 /// Bits of engine::Request, set by signals, read in every step.
 std::atomic<int> requests{0};
 
-/// What an administrator runs on every node. Needs no dataset: CIFAR-10's images are what they are.
+/// A check that administrators run on every node. Needs no dataset: it uses the format of CIFAR-10.
 int only_check(comm::World& world, train::TrainConfig config) {
   watch::Watchdog watchdog(world, {config.timeout_s, {}, app::poll_launcher});
   if (config.device == "cpu") {
-    throw comm::AgreedError(
-        ErrorKind::usage,
-        "--self-check only checks GPUs against the CPU, which --device cpu is; leave that out");
+    throw comm::AgreedError(ErrorKind::usage,
+                            "--self-check compares GPUs with the CPU; leave out --device cpu");
   }
   const Log log(world.rank());
   config.device = "cuda";
-  // Whoever is started checks its GPU, whatever it would do in a run.
+  // Every rank checks its GPU, whatever its role in a run.
   const train::TrainConfig plain;
   config.update = plain.update;
   config.servers = plain.servers;
@@ -65,8 +64,9 @@ int only_check(comm::World& world, train::TrainConfig config) {
 
 int run_training(comm::World& world, train::TrainConfig config) {
   app::handle_stop_signals(requests);
-  std::optional<run::RunDirectory> directory;  // outlives the watchdog, which records what it ends
-  std::atomic<bool> holds_directory{false};  // before that it may be another run's, with a record of its own
+  std::optional<run::RunDirectory> directory;  // outlives the watchdog, which writes its record
+  std::atomic<bool> holds_directory{
+      false};  // before that, the directory and its record may belong to another run
   watch::Watchdog watchdog(world, {config.timeout_s,
                                    [&](int code, const std::string& sentence) {
                                      if (!holds_directory) return;
@@ -78,7 +78,7 @@ int run_training(comm::World& world, train::TrainConfig config) {
                                    app::poll_launcher});
   directory.emplace(config.run_dir, world, &watchdog.heart());
   holds_directory = true;
-  std::optional<train::Session> session;  // torn down behind the record of how it ended, before the lock goes
+  std::optional<train::Session> session;  // destroyed after the exit record, before the lock
   directory->record_end_of([&] {
     app::RunDevice device = app::choose_device(config, world);
     world.together([&] {

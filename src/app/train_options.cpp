@@ -10,7 +10,7 @@
 namespace cifar_mpi::app {
 namespace {
 
-/// The table, with the collectives of GPUs, which only the programs know.
+/// The table, plus the collectives of GPUs, which only the programs know.
 std::vector<train::Option> rows() {
   std::vector<train::Option> rows = train::options();
   for (train::Option& row : rows) {
@@ -20,7 +20,8 @@ std::vector<train::Option> rows() {
   return rows;
 }
 
-/// Refuses what `row` refuses, and spells numbers in one way: that of --print-config, which ranks compare.
+/// Rejects what `row` rejects, and normalizes numbers to the form of --print-config, because ranks compare
+/// them.
 CLI::Validator validator(const train::Option& row) {
   const bool is_number = row.value.takes == "N" || row.value.takes == "X";
   return CLI::Validator(

@@ -13,7 +13,7 @@ class TrainOptions {
  public:
   /// Adds the options to `app`; this object must outlive the parse.
   void add_to(CLI::App& app);
-  /// What was chosen. `text` is not filled in, `data` is as given.
+  /// The chosen configuration. `text` is empty, `data` is as given.
   const train::TrainConfig& config() const { return config_; }
   /// The names of those that --help shows.
   static std::set<std::string> everyday();

@@ -14,7 +14,7 @@ void limit_spinning(char** argv) {
   if (::setenv(kVariable, kSpins, 1) != 0) return;
   std::fflush(nullptr);
   ::execv("/proc/self/exe", argv);
-  // Without /proc the run goes on, slower beside other work.
+  // Without /proc the run continues, but is slower beside other programs.
 }
 
 }  // namespace cifar_mpi::app

@@ -54,7 +54,7 @@ engine::Task plan_add(std::string name, std::size_t count, engine::Precision pre
                                               : plan_typed_add<float>(std::move(name), count, dst, a, b);
 }
 
-/// In the format of the first value where both lie so, else in NHWC.
+/// In the format of the first value if both have it, else in NHWC.
 PlannedGroupPtr plan_add_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::Add>(0);
   if (layer == nullptr) return nullptr;

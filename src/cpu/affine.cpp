@@ -20,7 +20,7 @@ WeightCopy plan_rotated_copy(const Dnnl& dnnl, const Desc& master, const Desc& w
   return {wanted, std::move(rotation), std::move(reorder)};
 }
 
-/// Puts the taps into reverse order, in place.
+/// Reverses the order of the taps in place.
 engine::Task rotate_task(const std::string& name, const Rotation& rotation, std::byte* taps) {
   auto* const first = reinterpret_cast<float*>(taps);
   const std::size_t floats = rotation.tap_floats;
@@ -134,7 +134,7 @@ engine::Task plan_weight_gradient(const std::string& name, const Dnnl& dnnl, con
 
 engine::Task plan_data_gradient(const std::string& name, const Dnnl& dnnl, const Affine& affine,
                                 const AffineMemory& memory, const void* weights) {
-  // Turned, it is a convolution of the gradient (see conv.hpp).
+  // The data gradient is a convolution of the gradient with rotated weights (see conv.hpp).
   const bool rotated = affine.is_rotated();
   std::vector<engine::Task> parts;
   for (int p = 0; p < affine.pieces; ++p) {

@@ -6,27 +6,27 @@
 
 #include "cpu/dnnl.hpp"
 
-/// What convolutions and linear layers have in common: weights, biases, and three kernels.
+/// The common part of convolutions and linear layers: weights, biases, and three kernels.
 namespace cifar_mpi::cpu {
 
-/// Weights of a convolution rotated by 180 degrees with in and out swapped, fp32, tap by tap.
+/// Weights of a convolution, rotated by 180 degrees with in and out swapped: fp32, tap by tap.
 struct Rotation {
   Kernel unpack;  ///< master → taps
   Desc taps;      ///< {out, in, k, k} in the order [k, k, out, in]
-  Desc rotated;   ///< {in, out, k, k}: the same bytes when the taps stand in reverse order
+  Desc rotated;   ///< {in, out, k, k}: the bytes of `taps` in reverse order of taps
   int tap_count = 0;
   std::size_t tap_floats = 0;
 };
 
-/// A compute copy of weights in the format a kernel wants; without `reorder` the master copy serves as it is.
+/// A compute copy of weights in a kernel's format; without `reorder` the kernel reads the master copy.
 struct WeightCopy {
   Desc desc;
   std::optional<Rotation> rotation;
   std::optional<Kernel> reorder;  ///< master → desc, or rotated → desc
 };
 
-/// Conv2d or Linear, with the ReLU behind it if there is one. A linear layer sees its values as matrices. A
-/// convolution goes through the batch in `pieces`; its formats and kernels are then of one piece.
+/// Conv2d or Linear, with the ReLU after it if there is one. A linear layer sees its values as matrices. A
+/// convolution processes the batch in `pieces`; its formats and kernels then describe one piece.
 struct Affine {
   Desc src;
   Desc dst;
@@ -46,67 +46,67 @@ struct Affine {
   std::size_t weight_floats() const { return master.get_size() / sizeof(float); }
   bool has_bias() const { return !(bias == Desc()); }
   std::size_t bias_floats() const { return bias.get_size() / sizeof(float); }
-  /// Of the parameters' gradients of one piece.
+  /// Gradients of the parameters from one piece.
   std::size_t partial_bytes() const { return master.get_size() + bias.get_size(); }
-  /// The data gradient is a convolution of the gradient (see conv.hpp).
+  /// A convolution of the gradient (see conv.hpp).
   bool is_rotated() const { return backward_weights.rotation.has_value(); }
   bool shares_weights() const { return !is_rotated() && forward_weights.desc == backward_weights.desc; }
 };
 
-/// What a layer with parameters is planned from.
+/// Inputs to the planning of a layer with parameters.
 struct AffinePlace {
   int batch = 0;
-  Desc src;  ///< in `format`; for the first layer with parameters also NCHW
+  Desc src;  ///< in `format`; the first layer with parameters also accepts NCHW
   Extent in;
   Extent out;
   dnnl::memory::format_tag format = dnnl::memory::format_tag::nhwc;  ///< of the output
-  bool choose_dst = false;  ///< a convolution chooses the format of its output instead
+  bool choose_dst = false;  ///< a convolution chooses its output format instead
   dnnl::memory::data_type type = dnnl::memory::data_type::f32;      ///< of activations and compute copies
   dnnl::memory::data_type dst_type = dnnl::memory::data_type::f32;  ///< of the output
   bool relu = false;
   bool wants_grad_src = false;
 };
 
-/// Formats as the kernels settled them. `rotation` is set when `kernels.data_gradient` wants rotated weights.
+/// Formats as the kernels chose them. `rotation` is set when `kernels.data_gradient` needs rotated weights.
 Affine make_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
                    std::optional<Rotation> rotation = std::nullopt);
 
-/// The tasks that make the copy at `weights` from the master copy; `taps` is only used by a rotated copy, and
-/// has as many bytes as its `taps`. None when the master copy serves.
+/// The tasks that make the copy at `weights` from the master copy; empty if the kernel reads the master copy.
+/// Only a rotated copy uses `taps`, which has the size of its `taps`.
 std::vector<engine::Task> prepare_tasks(const std::string& name, const Dnnl& dnnl, const Desc& master_desc,
                                         const WeightCopy& copy, const float* master, std::byte* taps,
                                         std::byte* weights, std::byte* scratch);
 
-/// Where one program has the layer's memory; sizes are those of the whole batch where not said otherwise.
+/// Addresses of the layer's memory in one program; sizes are those of the whole batch unless noted.
 struct AffineMemory {
   const std::byte* src = nullptr;
   std::byte* dst = nullptr;
   const std::byte* grad_dst = nullptr;
   std::byte* grad_src = nullptr;
-  std::byte* partial = nullptr;  ///< [partial_bytes()] gradients of one piece; unused when there is but one
+  std::byte* partial = nullptr;  ///< [partial_bytes()] gradients of one piece; unused with one piece
   std::byte* scratch = nullptr;
 };
 
 engine::Task plan_affine_forward(const std::string& name, const Dnnl& dnnl, const Affine& affine,
                                  const AffineMemory& memory, const void* weights, const float* biases);
 
-/// Each piece's gradient is added to the sum of those before it, in order.
+/// Gradients of pieces are summed in order.
 engine::Task plan_weight_gradient(const std::string& name, const Dnnl& dnnl, const Affine& affine,
                                   const AffineMemory& memory, float* grad_weights, float* grad_biases);
 
 engine::Task plan_data_gradient(const std::string& name, const Dnnl& dnnl, const Affine& affine,
                                 const AffineMemory& memory, const void* weights);
 
-/// Gradients of the parameters as the pieces give them: the first writes the sum, the others `partial`, which
-/// is then added.
+/// Where pieces write the parameters' gradients: the first into the sum, the others into `partial`, which is
+/// then added.
 class PieceSums {
  public:
   PieceSums(const Affine& affine, std::byte* partial, float* grad_weights, float* grad_biases)
       : affine_(affine), partial_(reinterpret_cast<float*>(partial)), sums_{grad_weights, grad_biases} {}
 
-  /// The operands that piece `piece` writes.
+  /// The operands that `piece` writes.
   std::vector<Operand> operands(int piece) const;
-  /// Appends the additions behind it.
+  /// Appends the additions that follow `piece`.
   void add(int piece, std::vector<engine::Task>& parts) const;
 
  private:

@@ -18,7 +18,7 @@ AffineGroup::AffineGroup(Planning& planning, std::string name, Affine affine, De
   contract_.relu_at_end = affine_.relu;
   contract_.masters = {affine_.weight_floats()};
   if (affine_.has_bias()) contract_.masters.push_back(affine_.bias_floats());
-  // The pieces decide in which order gradients are added.
+  // The number of pieces determines the order in which gradients are added.
   const std::string remark =
       affine_.pieces > 1 ? concat(", ", planning.batch / affine_.pieces, " samples at a time") : "";
   planning.note(name + " forward", affine_.kernels.forward, remark);

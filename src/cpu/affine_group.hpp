@@ -8,10 +8,10 @@
 
 namespace cifar_mpi::cpu {
 
-/// A group with one layer with parameters, a convolution or a linear layer.
+/// A group with one layer with parameters: a convolution or a linear layer.
 class AffineGroup : public PlannedGroup {
  public:
-  /// Notes the kernels of `affine`; src and dst, of the whole batch, are left to the caller.
+  /// Logs the kernels of `affine`; the caller sets src and dst, of the whole batch.
   AffineGroup(Planning& planning, std::string name, Affine affine, Desc logical_weights);
 
   engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena& arena) const override;
@@ -22,7 +22,7 @@ class AffineGroup : public PlannedGroup {
   engine::Contract& contract_to_fill() { return contract_; }
 
  protected:
-  /// Compute copies of the weights; the master copy itself where that serves.
+  /// Compute copies of the weights, or the master copy where kernels read it.
   struct Weights {
     const void* forward = nullptr;
     const void* backward = nullptr;
@@ -41,7 +41,7 @@ class AffineGroup : public PlannedGroup {
   Desc logical_weights_;
 };
 
-/// Of the parameters; null for biases that there are none of.
+/// Of the parameters; null for absent biases.
 inline const float* weights_of(const engine::Operands& operands) { return operands.params[0].master; }
 inline const float* biases_of(const engine::Operands& operands) {
   return operands.params.size() > 1 ? operands.params[1].master : nullptr;

@@ -12,8 +12,8 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-/// Bytes of a row summed at once: a multiple of 1, 2, 3 and 4 channels, so that a column of bytes is one
-/// channel's.
+/// Bytes of a row summed at once: a multiple of 1, 2, 3 and 4 channels, so that each column of bytes belongs
+/// to one channel.
 constexpr int kColumns = 192;
 
 /// One crop inside a source image.
@@ -60,8 +60,8 @@ struct Sums {
                           [](double square) { return std::sqrt(square); });
 }
 
-/// out[c, y, x] = scale[c]·crop[y, x, c] + shift[c], mirrored in x if asked for, and zero where it is cut;
-/// kChannels is 0 when not known here.
+/// out[c, y, x] = scale[c]·crop[y, x, c] + shift[c], optionally mirrored in x, and zero in the cutout;
+/// kChannels is 0 when only known at run time.
 template <class T, int kChannels>
 struct Write {
   [[gnu::always_inline]] static void run(const data::AugmentSpec& spec, const data::AugmentDraw& draw,
@@ -91,7 +91,7 @@ auto choose_write(int channels) {
   return channels == 3 ? best_version<Write<T, 3>>() : best_version<Write<T, 0>>();
 }
 
-/// Where crops that leave their image are put together: one per thread.
+/// Buffers in which crops that leave their image are assembled, one per thread.
 class Scratch {
  public:
   explicit Scratch(const data::AugmentSpec& spec)
@@ -106,7 +106,7 @@ class Scratch {
   std::vector<std::uint8_t> bytes_;
 };
 
-/// The crop with what stands for the pixels outside the image.
+/// The crop, with fill values for pixels outside the image.
 void assemble(const data::AugmentSpec& spec, const data::AugmentDraw& draw, const std::uint8_t* image,
               std::uint8_t* to) {
   const int channels = spec.source.channels;

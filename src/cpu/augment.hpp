@@ -6,16 +6,15 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
-/// From resident uint8 images to the input of a network: crop, flip, contrast, normalization and cutout in two
-/// passes.
+/// Turns resident uint8 images into the input of a network: crop, flip, contrast, normalization and cutout in
+/// two passes.
 namespace cifar_mpi::cpu {
 
-/// The batch of the current step: sample i is `order.at(step, i)` with the distortions `draw_augment` gives
-/// it.
+/// The batch of the current step: sample i is `order.at(step, i)`, distorted as `draw_augment` says.
 ///
 /// The first pass over a crop sums values and squares as exact integers; `data::affine_map` turns the sums
-/// into a scale and a shift per channel; the second pass writes scale[c]·x + shift[c] (formulas there). A crop
-/// that leaves its image is put together before.
+/// into a scale and a shift per channel; the second pass writes scale[c]·x + shift[c] (formulas there). A
+/// crop that leaves its image is assembled first.
 ///
 ///   x       [batch, c, crop_h, crop_w] fp32, or bf16 when `precision` is bf16
 ///   labels  [batch]
@@ -24,12 +23,12 @@ namespace cifar_mpi::cpu {
 engine::Task plan_train_input(const engine::TrainBinding& binding, int batch, engine::Precision precision,
                               std::byte* x, std::uint8_t* labels);
 
-/// Samples [cursor, cursor + batch) in file order, then cursor += batch. Past the end of the data an image is
-/// zeros and its label kPaddingLabel. Otherwise as above.
+/// Samples [cursor, cursor + batch) in file order, then cursor += batch. After the end of the data images are
+/// zeros with label kPaddingLabel. Otherwise as above.
 engine::Task plan_evaluate_input(const engine::EvaluateBinding& binding, int batch,
                                  engine::Precision precision, std::byte* x, std::uint8_t* labels);
 
-/// The label of an image that is not there; the loss leaves it out.
+/// The label of padding; the loss ignores it.
 constexpr std::uint8_t kPaddingLabel = 255;
 
 }  // namespace cifar_mpi::cpu

@@ -42,8 +42,8 @@ std::string machine_text() {
   return concat(processor_name(), ", ", instruction_set_text(), ", ", dnnl_version_text());
 }
 
-/// Large pieces stand on huge pages where the kernel gives them: a step of the tutorial at batch 128 is 1 to
-/// 2 % shorter (one thread, three alternating runs).
+/// Large allocations use huge pages if the kernel provides them: a step of the tutorial at batch 128 takes 1
+/// to 2 % less time (one thread, three alternating runs).
 Buffer allocate_on_huge_pages(std::size_t bytes) {
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   if (bytes < kHugePage) return allocate_host(bytes);
@@ -53,7 +53,7 @@ Buffer allocate_on_huge_pages(std::size_t bytes) {
     throw Error(ErrorKind::device, concat("out of host memory asking for ", bytes >> 20,
                                           " MiB; use a smaller --batch-size or fewer ranks per node"));
   }
-  // A refusal costs speed only.
+  // A failure only costs speed.
   static_cast<void>(madvise(memory, rounded, MADV_HUGEPAGE));
   std::memset(memory, 0, rounded);
   return {static_cast<std::byte*>(memory), bytes, [memory] { std::free(memory); }};
@@ -144,7 +144,7 @@ class CpuBackend final : public engine::Backend {
   }
 
  private:
-  /// oneDNN settles the number of threads of a kernel when it is planned, so it must be set before.
+  /// oneDNN fixes a kernel's number of threads at planning, so set it first.
   void use_threads() const { set_loop_threads(options_.threads); }
 
   engine::BackendOptions options_;
@@ -160,12 +160,11 @@ void limit_instructions(InstructionSet most) {
   if (most == InstructionSet::automatic) return;
   const bool portable = most == InstructionSet::portable;
   if (!portable && !has_avx2()) {
-    throw Error(ErrorKind::device,
-                "--isa avx2: this processor has not all of AVX2, FMA and BMI; leave --isa at auto");
+    throw Error(ErrorKind::device, "--isa avx2: this processor lacks AVX2, FMA or BMI; leave --isa at auto");
   }
   if (!limit_dnnl(portable)) {
     throw Error(ErrorKind::device, concat("--isa ", to_string(most), ": ", dnnl_version_text(),
-                                          " takes no limit here; leave --isa at auto"));
+                                          " cannot be limited here; leave --isa at auto"));
   }
   limit_vectors(portable ? VectorSet::portable : VectorSet::avx2);
 }

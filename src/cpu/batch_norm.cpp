@@ -14,7 +14,7 @@ namespace {
 
 using namespace batch_norm;
 
-/// `Loop` for the widest vector that fits both layouts.
+/// `Loop` for the widest vectors that fit both layouts.
 template <template <class, int> class Loop, class T>
 auto choose_lanes(const BatchNormShape& shape) {
   const int blocks[] = {shape.src_block, shape.dst_block};
@@ -111,7 +111,7 @@ std::size_t partials_floats(const BatchNormShape& shape) {
 
 namespace {
 
-/// The loop over the images that makes y.
+/// The loop over the images that computes y.
 auto plan_apply(const BatchNormLayer& layer, const ChannelMap& map, const BatchNormForward& memory) {
   return [=, plain = choose_with_relu<Forward>(layer), with_sum = choose<ForwardSum>(layer)] {
     parallel_for(map.shape.batch, [&](std::ptrdiff_t n) {
@@ -185,7 +185,7 @@ using OneGradSums = JoinedGradSums<T, kLanes, false>;
 template <class T, int kLanes>
 using TwoGradSums = JoinedGradSums<T, kLanes, true>;
 
-/// The loop over the images that leaves the sums of each at `partials`.
+/// The loop over the images that stores the sums of each at `partials`.
 auto plan_sums(const BatchNormLayer& layer, const ChannelMap& map, const BatchNormBackward& memory) {
   return
       [=, plain = choose_with_relu<GradSums>(layer),
@@ -226,7 +226,7 @@ engine::Task plan_batch_norm_backward(const BatchNormLayer& layer, const BatchNo
   const std::size_t channels = channels_of(layer);
   engine::Task task = begin_backward(layer, memory);
   const ChannelMap map = map_of(layer, memory.moments);
-  // What was joined is masked already.
+  // The joined gradient is already masked.
   const bool masks = layer.relu && memory.dst == nullptr;
   const std::byte* const grad_dst = memory.dst == nullptr ? memory.grad_dst : memory.joined;
   BatchNormLayer behind = layer;

@@ -6,8 +6,8 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
-/// Batch normalization, with the ReLU behind it where there is one, or the sum with another value and the ReLU behind
-/// that, in any blocked layout.
+/// Batch normalization, optionally followed by a ReLU, or by the sum with another value and a ReLU, in any
+/// blocked layout.
 namespace cifar_mpi::cpu {
 
 /// An activation of `batch` images of `pixels` = height·width pixels, in blocks of channels as LrnShape counts
@@ -20,57 +20,56 @@ struct BatchNormShape {
   int dst_block = 0;
 };
 
-/// What all three tasks have in common. Element type of activations: bf16, or fp32 for anything else; arithmetic
-/// is fp32, sums over images double. Bits do not depend on the number of threads.
+/// The common part of all three tasks. Activations are bf16 or fp32 (any other precision); arithmetic is
+/// fp32, sums over images double. Bits do not depend on the number of threads.
 struct BatchNormLayer {
   std::string name;
   BatchNormShape shape;
   engine::Precision precision = engine::Precision::fp32;
   float epsilon = 0.0f;
-  bool relu = false;              ///< y = max(y, 0); a NaN stays one
+  bool relu = false;              ///< y = max(y, 0); NaN stays NaN
   const float* scale = nullptr;   ///< [channels]
   const float* biases = nullptr;  ///< [channels]
 };
 
-/// `moments` [2, channels] are the mean and 1/√(variance + epsilon), as the forward pass leaves them for the backward
+/// The forward pass stores the mean and 1/√(variance + epsilon) in `moments` [2, channels] for the backward
 /// pass; `partials` [batch + 1, 2, channels] is scratch memory of one task.
 std::size_t moments_floats(const BatchNormShape& shape);
 std::size_t partials_floats(const BatchNormShape& shape);
 
-/// What the forward pass works on.
+/// Operands of the forward pass.
 struct BatchNormForward {
   const std::byte* src = nullptr;
-  const std::byte* other = nullptr;  ///< in dst_block; added in front of the ReLU. Null: none
+  const std::byte* other = nullptr;  ///< in dst_block; added before the ReLU. Null: none
   std::byte* dst = nullptr;
   float* moments = nullptr;
-  float* partials = nullptr;  ///< unused with given statistics
+  float* partials = nullptr;  ///< unused if statistics are given
 };
 
-/// y = scale · (x − mean) · rstd + bias with the moments of this batch; the variance is biased. With a ReLU y = max(y, 0),
-/// behind the sum with `other`. Leaves share · mean and share · variance at `mean` and `variance`.
+/// y = scale · (x − mean) · rstd + bias with the moments of this batch and biased variance. With a ReLU y =
+/// max(y, 0), after the sum with `other`. Stores share · mean and share · variance at `mean` and `variance`.
 ///
-/// An image's moments are taken around its first pixel, in one pass; the images' are merged in order (Chan, Golub
-/// and LeVeque 1979), so a mean that is large against the deviation costs no digits.
+/// One pass computes an image's moments relative to its first pixel; they are merged in the order of the
+/// images (Chan, Golub and LeVeque 1979), so a mean much larger than the deviation loses no digits.
 engine::Task plan_batch_norm_forward(const BatchNormLayer& layer, const BatchNormForward& memory, float* mean,
                                      float* variance, float share);
 
-/// The same with given statistics.
+/// The same with the given statistics.
 engine::Task plan_batch_norm_inference(const BatchNormLayer& layer, const BatchNormForward& memory,
                                        const float* mean, const float* variance);
 
-/// What the backward pass works on.
+/// Operands of the backward pass.
 struct BatchNormBackward {
-  const std::byte* src =
-      nullptr;  ///< x as in the forward pass; without `dst` the sign of y is computed again
-  const std::byte* dst = nullptr;  ///< y, where another value was added; else null
+  const std::byte* src = nullptr;  ///< x as in the forward pass; without `dst` the sign of y is recomputed
+  const std::byte* dst = nullptr;  ///< y, if another value was added; else null
   const std::byte* grad_dst = nullptr;
   const std::byte* more_grad_dst = nullptr;  ///< added to it; only with `dst`. Null: none
   const float* moments = nullptr;
   float* partials = nullptr;
-  float* grad_scale = nullptr;   ///< null: not wanted
-  float* grad_biases = nullptr;  ///< likewise
+  float* grad_scale = nullptr;   ///< null: not computed
+  float* grad_biases = nullptr;  ///< null: not computed
   std::byte* grad_src =
-      nullptr;  ///< in src_block; null: not wanted. May be src, otherwise must not overlap the others
+      nullptr;  ///< in src_block; null: not computed. May be src, otherwise must not overlap the others
   std::byte* joined = nullptr;  ///< with `dst`: g, the gradient of `other`. May be grad_dst or more_grad_dst
 };
 

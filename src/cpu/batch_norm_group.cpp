@@ -4,7 +4,7 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-/// How many operations it takes.
+/// Number of operations that the group takes.
 enum class Match : std::uint8_t { plain = 1, relu = 2, add_relu = 3 };
 
 class BatchNormGroup final : public PlannedGroup {

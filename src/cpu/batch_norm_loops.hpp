@@ -7,8 +7,8 @@
 #include "cpu/batch_norm.hpp"
 #include "cpu/bf16.hpp"
 
-/// The loops of batch normalization over one image, kLanes neighbouring channels at a time. Each is a kernel as
-/// simd.hpp has them.
+/// The loops of batch normalization over one image, kLanes neighbouring channels at a time. Each is a kernel
+/// in the sense of simd.hpp.
 namespace cifar_mpi::cpu::batch_norm {
 
 /// kLanes neighbouring channels. Passed by reference: by value a vector's ABI depends on the instruction set.
@@ -39,7 +39,7 @@ template <int kLanes>
   std::memcpy(to, &from, sizeof(from));
 }
 
-/// To the nearest, ties to even; a NaN stays one.
+/// Rounds to nearest, ties to even; NaN stays NaN.
 template <int kLanes>
 [[gnu::always_inline]] inline void store(const Vec<kLanes>& from, bf16* to) {
   typename Vectors<kLanes>::Word word;
@@ -50,7 +50,7 @@ template <int kLanes>
   std::memcpy(static_cast<void*>(to), &half, sizeof(half));
 }
 
-/// kLanes channels from `channel` on, in the pixels of one image: `[p]` is where they lie in pixel p.
+/// kLanes channels from `channel` on, in the pixels of one image: `[p]` is their address in pixel p.
 template <class T>
 struct Pixels {
   T* first;
@@ -75,7 +75,7 @@ template <class T>
   return {shape, image, block, channel, reinterpret_cast<T*>(activation)};
 }
 
-/// What the loops over an image read besides activations.
+/// Inputs of the loops over an image besides activations.
 struct ChannelMap {
   BatchNormShape shape;
   const float* mean = nullptr;
@@ -98,13 +98,13 @@ struct Map {
   }
 };
 
-/// Two sums over the pixels of an image, each in four chains, so that additions need not wait for each other.
+/// Two sums over the pixels of an image, each in four chains, so that additions do not wait for each other.
 template <int kLanes>
 struct TwoSums {
   static constexpr int kChains = 4;
   Vec<kLanes> first[kChains] = {}, second[kChains] = {};
 
-  /// `terms(pixel, a, b)` gives what a pixel adds to each.
+  /// `terms(pixel, a, b)` computes the terms of a pixel for both sums.
   template <class Terms>
   [[gnu::always_inline]] TwoSums(int pixels, const Terms& terms) {
     const auto add = [&](int chain, int pixel) __attribute__((always_inline)) {
@@ -124,7 +124,7 @@ struct TwoSums {
   }
 };
 
-/// Of each channel of one image: its mean, and the sum of squares around it.
+/// For each channel of one image: its mean, and the sum of squares around it.
 template <class T, int kLanes>
 struct Moments {
   [[gnu::always_inline]] static void run(const BatchNormShape& shape, int image, const std::byte* src,
@@ -166,7 +166,7 @@ struct Forward {
   }
 };
 
-/// y = max(scale · (x − mean) · rstd + bias + other, 0); `other` lies as `dst`.
+/// y = max(scale · (x − mean) · rstd + bias + other, 0); `other` has the layout of `dst`.
 template <class T, int kLanes>
 struct ForwardSum {
   [[gnu::always_inline]] static void run(const ChannelMap& channel_map, int image, const std::byte* src,
@@ -188,7 +188,7 @@ struct ForwardSum {
   }
 };
 
-/// The gradient of kLanes channels of one pixel behind the mask of the ReLU, and x − mean.
+/// The gradient of kLanes channels of one pixel after the ReLU's mask, and x − mean.
 template <bool kRelu, int kLanes, class T>
 [[gnu::always_inline]] inline void load_pair(const Map<kLanes>& map, const T* x, const T* g,
                                              Vec<kLanes>& centred, Vec<kLanes>& grad) {
@@ -219,8 +219,8 @@ struct GradSums {
   }
 };
 
-/// The same where g is the sum of two gradients (of one: kTwo = false) where y > 0, else 0: it goes to `joined`, which
-/// may be either of them.
+/// The same where g is the sum of two gradients (of one: kTwo = false) if y > 0, else 0. It is stored in
+/// `joined`, which may be either of them.
 template <class T, int kLanes, bool kTwo>
 struct JoinedGradSums {
   [[gnu::always_inline]] static void run(const ChannelMap& channel_map, int image, const std::byte* src,
@@ -246,7 +246,7 @@ struct JoinedGradSums {
             }
             grad = output > 0.0f ? grad : Vec<kLanes>{};
             store<kLanes>(grad, g[p]);
-            load<kLanes>(g[p], grad);  // rounded, as the other loop finds it
+            load<kLanes>(g[p], grad);  // rounded, as the other loop reads it
             load<kLanes>(x[p], product);
             product = (product - map.mean) * grad;
           });

@@ -2,7 +2,7 @@
 
 #include "cifar_mpi/base/bf16.hpp"
 
-/// So that one loop serves both element types.
+/// Overloads that let one loop serve both element types.
 namespace cifar_mpi::cpu {
 
 using cifar_mpi::bf16;

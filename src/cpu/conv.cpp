@@ -30,7 +30,7 @@ Rotation plan_rotation(const model::Conv2d& layer, const Extent& in) {
   return rotation;
 }
 
-/// Replaces the data gradient by a rotated convolution where that is the faster kernel.
+/// Replaces the data gradient by a rotated convolution if that is faster.
 std::optional<Rotation> rotate_data_gradient(const Dnnl& dnnl, const model::Conv2d& layer, const Extent& in,
                                              const AffineFormats& formats, const Window& window,
                                              AffineKernels& kernels) {
@@ -63,7 +63,7 @@ Affine plan_conv(const Dnnl& dnnl, const model::Conv2d& layer, const AffinePlace
   const Window window{layer.kernel, layer.stride, place.in.height, place.in.width};
   AffineKernels kernels = make_convolution(dnnl, formats, window);
   std::optional<Rotation> rotation;
-  // In bf16 both kernels take the same time, and rotation would cost.
+  // In bf16 both kernels take the same time, and rotation adds to it.
   if (place.type == kFp32) rotation = rotate_data_gradient(dnnl, layer, place.in, formats, window, kernels);
   return make_affine(dnnl, formats, std::move(kernels), std::move(rotation));
 }
@@ -86,9 +86,8 @@ AffinePlace place_of(const Planning& planning, const engine::Chain& chain) {
   return place;
 }
 
-/// Whether oneDNN has more than reference loops for images that lie channel by channel. Of three channels
-/// those kernels are its fastest; of four it has none for the weight gradient: 10 s a step at batch 128
-/// instead of 62 ms.
+/// Whether oneDNN has more than reference loops for NCHW images. With three channels these kernels are its
+/// fastest; with four it has none for the weight gradient: 10 s a step at batch 128 instead of 62 ms.
 bool has_kernels_for_planes(const Planning& planning, const model::Conv2d& layer, AffinePlace place) {
   place.choose_dst = true;
   const Affine affine = plan_conv(planning.dnnl, layer, place);
@@ -113,7 +112,7 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) 
   const Desc nhwc = planning.nhwc(place.in);
   place.format = format_of(planning, *layer, place);
   const bool first = !place.wants_grad_src && has_kernels_for_planes(planning, *layer, place);
-  // Of one channel images are NHWC in any order.
+  // One-channel images are NHWC in any order.
   place.choose_dst = first && !(place.src == nhwc);
   if (!place.choose_dst) place.src = activations(planning.batch, place.in, planning.type, place.format);
   if (PlannedGroupPtr by_fft = plan_fft_group(planning, *layer, place)) return by_fft;

@@ -18,13 +18,13 @@ using engine::kHistogramBuckets;
 using engine::ValueCounts;
 using engine::ValueRun;
 
-/// Values that a thread takes at a time: as floats they stay in the innermost cache.
+/// Values per chunk of a thread: as floats they fit the L1 cache.
 constexpr std::size_t kChunk = 4096;
 constexpr std::size_t kLanes = 16;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-/// As floats; what is not finite becomes NaN, which no comparison finds.
+/// Converts to floats; non-finite values become NaN, for which no comparison holds.
 template <class T>
 struct Load {
   [[gnu::always_inline]] static void run(const T* from, std::size_t count, float* to) {
@@ -50,7 +50,7 @@ struct Ends {
   }
 };
 
-/// Of a multiple of kLanes values.
+/// The number of values is a multiple of kLanes.
 struct FindEnds {
   [[gnu::always_inline]] static Ends run(const float* values, std::size_t count) {
     float least[kLanes], most[kLanes];
@@ -61,7 +61,7 @@ struct FindEnds {
         const float value = values[i + j];
         least[j] = value < least[j] ? value : least[j];
         most[j] = value > most[j] ? value : most[j];
-        // By its bits, for a processor may be told to take denormals for 0.
+        // Tests bits, because a processor may be set to treat denormals as 0.
         zeros[j] += (std::bit_cast<std::uint32_t>(value) << 1) == 0 ? 1u : 0u;
         finite[j] += value == value ? 1u : 0u;
       }
@@ -72,8 +72,8 @@ struct FindEnds {
   }
 };
 
-/// above[e] += how many of the values are at least edges[e]. One edge after the other, the values stay in the cache:
-/// compilers keep a plain sum in registers, but not several at once.
+/// above[e] += number of values that are at least edges[e], one edge after the other while the values stay in
+/// the cache: compilers keep one sum in registers, but not several.
 struct CountAbove {
   [[gnu::always_inline]] static void run(const float* values, std::size_t count, const float* edges,
                                          std::uint64_t* above) {
@@ -134,7 +134,8 @@ class Tensor {
   bool is_bf16() const { return counted_.type == dnnl::memory::data_type::bf16; }
   std::size_t value_bytes() const { return is_bf16() ? sizeof(bf16) : sizeof(float); }
 
-  /// The values of a chunk as floats, behind them NaNs up to a multiple of kLanes; how many with these.
+  /// Converts the values of a chunk to floats and pads them with NaNs to a multiple of kLanes; returns the
+  /// padded number.
   std::size_t load(const Loops& loops, std::size_t chunk, float* to) const {
     std::size_t loaded = 0;
     for (std::size_t p = first_[chunk]; p < first_[chunk + 1]; ++p) {
@@ -185,7 +186,7 @@ class Tensor {
 
   Counted counted_;
   std::vector<ValueRun> pieces_;
-  std::vector<std::size_t> first_;  ///< by chunk, and behind the last
+  std::vector<std::size_t> first_;  ///< by chunk, and past the last
   std::size_t values_ = 0;
 };
 
@@ -225,7 +226,7 @@ std::vector<ValueRun> values_of(const Dnnl& dnnl, const Desc& desc, int batch, c
   const std::size_t in_memory = desc.get_size() / (is_bf16 ? sizeof(bf16) : sizeof(float));
   const std::size_t values = static_cast<std::size_t>(batch) * static_cast<std::size_t>(extent.count());
   if (in_memory == values) return {{0, values}};
-  // Padding is what ones do not reach.
+  // A reorder of ones leaves padding zero.
   const std::vector<float> ones(values, 1.0f);
   std::vector<std::byte> physical(desc.get_size());
   reorder_now(dnnl, activations(batch, extent, Type::f32, dnnl::memory::format_tag::nchw), ones.data(), desc,

@@ -56,7 +56,7 @@ dnnl::primitive_attr attributes(bool relu) {
 
 Kernel kernel_of(const dnnl::primitive_desc_base& desc) { return {dnnl::primitive(desc.get()), desc}; }
 
-/// oneDNN's lists of {height, width}.
+/// {height, width} as oneDNN takes them.
 struct Spread {
   explicit Spread(const Window& window) : strides{window.stride, window.stride} {
     for (const int size : {window.height, window.width}) {
@@ -70,7 +70,7 @@ struct Spread {
 
 Kernel unless(bool unwanted, const auto& make) { return unwanted ? Kernel{} : kernel_of(make()); }
 
-/// oneDNN gives every instruction set one bit, on top of those it includes.
+/// In oneDNN each instruction set is one bit in addition to those of the sets that it includes.
 bool may_use(dnnl::cpu_isa wanted) {
   const auto bits = static_cast<unsigned>(wanted);
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;

@@ -8,21 +8,21 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "oneapi/dnnl/dnnl.hpp"
 
-/// oneDNN as this room uses it: what differs between versions 2 and 3 is in dnnl.cpp and nowhere else.
+/// oneDNN as this module uses it; only dnnl.cpp knows the differences between versions 2 and 3.
 ///
-/// Functions that make kernels throw dnnl::error when oneDNN has none. All kernels take their scratch memory
+/// Functions that make kernels throw dnnl::error when oneDNN has none. All kernels get their scratch memory
 /// from the caller, so running one allocates nothing.
 namespace cifar_mpi::cpu {
 
 using Desc = dnnl::memory::desc;
 
-/// oneDNN's engine and its stream that runs at once; a copy shares both.
+/// oneDNN's engine and its immediate stream; a copy shares both.
 struct Dnnl {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
 };
 
-/// A kernel with its formats settled, without its operands; a copy shares the code.
+/// A kernel with fixed formats, without its operands; a copy shares the code.
 struct Kernel {
   dnnl::primitive primitive;
   dnnl::primitive_desc_base desc;
@@ -31,7 +31,7 @@ struct Kernel {
   std::size_t scratch_bytes() const { return describe(dnnl::query::scratchpad_md).get_size(); }
   /// "brgconv:avx512_core"
   std::string implementation() const { return desc.impl_info_str(); }
-  /// Plain loops, a hundred times slower than the others.
+  /// True for plain loops, which are a hundred times slower than other kernels.
   bool is_reference() const { return implementation().starts_with("ref"); }
 };
 
@@ -45,12 +45,12 @@ struct Window {
 
 /// Formats of a convolution or a linear layer; biases and the gradients of parameters are fp32.
 struct AffineFormats {
-  Desc src;           ///< settled
+  Desc src;           ///< fixed
   Desc weights;       ///< {out, in, height, width} or {out, in}, format `any`: each kernel chooses its own
   Desc grad_weights;  ///< the same, fp32
   Desc biases;        ///< {out} fp32; empty: none
-  Desc dst;           ///< settled, or format `any`
-  Desc grad_dst;      ///< settled; an empty one stands for the format the forward kernel gave `dst`
+  Desc dst;           ///< fixed, or format `any`
+  Desc grad_dst;      ///< fixed; empty: the format that the forward kernel chose for `dst`
   bool relu = false;  ///< the forward kernel ends with a ReLU
   bool wants_grad_src = true;  ///< false: no data-gradient kernel
 };
@@ -62,8 +62,8 @@ struct AffineKernels {
 };
 
 AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& formats, const Window& window);
-/// A convolution SRC, WEIGHTS → DST without biases whose padding before and after is swapped: with the
-/// weights rotated by 180 degrees and their channels swapped it is the data gradient of the convolution over
+/// A convolution SRC, WEIGHTS → DST without biases, with padding before and after swapped: with weights
+/// rotated by 180 degrees and channels swapped, it computes the data gradient of the convolution over
 /// `window`.
 Kernel make_rotated_convolution(const Dnnl& dnnl, const Desc& src, const Desc& weights, const Desc& dst,
                                 const Window& window);
@@ -72,7 +72,7 @@ AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& formats)
 /// FROM → TO: another format, another type, or both.
 Kernel make_reorder(const Dnnl& dnnl, const Desc& from, const Desc& to);
 
-/// One operand of a kernel; `data` has as many bytes as `desc` says.
+/// One operand of a kernel; `data` has the size of `desc`.
 struct Operand {
   int argument = 0;  ///< DNNL_ARG_…
   Desc desc;
@@ -101,11 +101,11 @@ Desc matrix(std::int64_t rows, std::int64_t columns, dnnl::memory::data_type typ
 
 /// "oneDNN 2.6.3"
 std::string dnnl_version_text();
-/// Before oneDNN's first use: no more than SSE4.1, or than AVX2. False: it was used, or cannot be limited.
+/// Limits oneDNN to SSE4.1 or AVX2, before its first use. False: it was already used, or cannot be limited.
 bool limit_dnnl(bool to_sse41);
 /// Whether oneDNN may use the bf16 dot products of this CPU (its own limit, ONEDNN_MAX_CPU_ISA, counts).
 bool has_bf16();
-/// Channels in a block of the formats that oneDNN's fp32 convolutions prefer here.
+/// Channels per block in the formats that oneDNN's fp32 convolutions prefer here.
 int widest_block();
 /// "AVX-512 + bf16", "AVX-512", "AVX2" or "SSE4.1": the widest instructions oneDNN may use here.
 std::string instruction_set_text();

@@ -10,7 +10,8 @@ namespace {
 /// Channels that are summed at once.
 constexpr int kStrip = 64;
 
-/// An activation of `pixels` per image in blocks of channels as LrnShape counts them, and what its images' means are.
+/// An activation with `pixels` per image, in blocks of channels as LrnShape counts them, and the layout of
+/// the images' means.
 struct Means {
   int batch = 0;
   int pixels = 0;
@@ -20,8 +21,8 @@ struct Means {
   std::size_t outputs() const { return static_cast<std::size_t>(batch) * static_cast<std::size_t>(channels); }
   std::size_t inputs() const { return outputs() * static_cast<std::size_t>(pixels); }
 
-  /// Calls body(at, place, count) for runs of channels that lie together: `at` counts them in the means, `place` is where
-  /// they lie in the first pixel; the next pixel is `block` further.
+  /// Calls body(at, place, count) for runs of contiguous channels: `at` is their index in the means, `place`
+  /// that in the first pixel; the next pixel is `block` further.
   void for_each_run(std::ptrdiff_t image, const auto& body) const {
     for (int first = 0, count = 0; first < channels; first += count) {
       count = std::min(kStrip, block - first % block);

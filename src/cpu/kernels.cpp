@@ -19,7 +19,7 @@ using engine::Format;
 using engine::Task;
 using engine::ValueFormat;
 
-/// Every kind of group there is; at most one knows how a chain begins.
+/// All kinds of groups; at most one accepts a chain.
 constexpr PlannedGroupPtr (*kPlans[])(Planning&, const engine::Chain&) = {
     plan_conv_group,       plan_linear_group,          plan_pool_group,     plan_lrn_group, plan_relu_group,
     plan_batch_norm_group, plan_global_avg_pool_group, plan_shortcut_group, plan_add_group};

@@ -13,7 +13,7 @@ namespace {
 
 using engine::ControlLayout;
 
-/// Samples whose figures are held on the stack until they are added in order.
+/// Samples whose results are kept on the stack until they are added in order.
 constexpr int kSamples = 256;
 
 struct Sample {
@@ -22,7 +22,7 @@ struct Sample {
   bool counts = false;
 };
 
-/// What a sample's probabilities are to be: `hit` for its class, `spread` for each other one.
+/// Target probabilities of a sample: `hit` for its class, `spread` for each other one.
 struct Target {
   double hit = 1.0;
   double spread = 0.0;
@@ -33,7 +33,7 @@ Target target_of(double smoothing, int classes) {
   return {1.0 - smoothing + spread, spread};
 }
 
-/// The softmax of one row of logits before it is normalised: exp(z − largest), whose sum is `sum`.
+/// The unnormalized softmax of one row of logits: exp(z − largest), with sum `sum`.
 struct Row {
   const float* logits = nullptr;
   int classes = 0;
@@ -48,16 +48,16 @@ struct Row {
   }
   double power(int j) const { return static_cast<double>(std::exp(logits[j] - logits[best])); }
 
-  double behind(int j) const { return static_cast<double>(logits[j]) - logits[best]; }
+  double below_largest(int j) const { return static_cast<double>(logits[j]) - logits[best]; }
 
   Sample against(std::uint8_t label, const Target& target) const {
     Sample sample;
     sample.predicted = static_cast<std::uint8_t>(best);
     sample.counts = label < classes;
     if (!sample.counts) return sample;
-    sample.loss = std::log(sum) - (target.hit - target.spread) * behind(label);
-    // Where nothing is spread a logit of −∞ is nobody's target.
-    for (int j = 0; target.spread > 0.0 && j < classes; ++j) sample.loss -= target.spread * behind(j);
+    sample.loss = std::log(sum) - (target.hit - target.spread) * below_largest(label);
+    // Skipped without smoothing, because 0 · (−∞) is NaN.
+    for (int j = 0; target.spread > 0.0 && j < classes; ++j) sample.loss -= target.spread * below_largest(j);
     return sample;
   }
 };

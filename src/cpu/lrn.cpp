@@ -16,10 +16,10 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-// A tile is a few pixels of one image as rows of channels. Rows begin on a cache line and have zeros before,
-// between and behind them, so that a window that leaves its row reads zeros and the loops need no edges. The
-// lanes of a vector are channels, kLanes of them in the innermost loops. Rows packed without alignment (68
-// floats apart instead of 80) and calls of memset for the gaps of every tile took a third more time.
+// A tile is a few pixels of one image as rows of channels. Rows are aligned to cache lines and surrounded by
+// zeros, so that a window that leaves its row reads zeros and the loops need no edges. The lanes of a vector
+// are channels, kLanes of them in the innermost loops. Unaligned packed rows (68 floats apart instead of 80)
+// and memset for the gaps of every tile took a third more time.
 constexpr int kTilePixels = 16;
 constexpr int kLanes = 16;
 constexpr int kTileFloats = 2048;
@@ -43,7 +43,7 @@ struct Place {
   int count = 0;
 };
 
-/// Where `channel` lies for the first pixel of a tile in an activation of block size `block`; the next is
+/// Place of `channel` at the first pixel of a tile in an activation of block size `block`; the next pixel is
 /// `block` further.
 [[gnu::always_inline]] inline std::ptrdiff_t offset_of(const Lrn& lrn, const Place& at, int block,
                                                        int channel) {
@@ -102,8 +102,8 @@ template <class T>
   }
 }
 
-/// Where results go straight to, or null when they must go through a tile: channels are not side by side, or
-/// bf16 (to convert in the loop that computes makes g++ 12 leave the vectors: 0.67 ms instead of 0.33).
+/// Where results can be written directly, or null if they need a tile: channels are not contiguous, or bf16
+/// (converting in the computing loop makes g++ 12 give up vectors: 0.67 ms instead of 0.33).
 template <class T>
 [[gnu::always_inline]] inline float* direct_target(int block, std::byte* data) {
   return std::is_same_v<T, float> && block % kLanes == 0 ? reinterpret_cast<float*>(data) : nullptr;
@@ -128,7 +128,7 @@ template <int kRadius>
   return sum;
 }
 
-/// s^(−beta), by two square roots when beta is 3/4.
+/// s^(−beta), with two square roots when beta is 3/4.
 template <bool kThreeQuarters>
 [[gnu::always_inline]] inline float power(float s, float beta) {
   if constexpr (!kThreeQuarters) return std::pow(s, -beta);
@@ -177,7 +177,7 @@ struct Backward {
         const float s = bias + alpha * squares_around<kRadius>(x + i, lrn.radius);
         const float weighted = g[i] * power<kThreeQuarters>(s, beta);
         g[i] = weighted;
-        // Lanes that are no channel stay zero, also with a bias of 0.
+        // Padding lanes stay zero, even with a bias of 0.
         q[i] = x[i] == 0.0f ? 0.0f : weighted * x[i] / s;
       }
     }

@@ -38,7 +38,7 @@ engine::Task plan_lrn_forward(const std::string& name, const model::LocalRespons
 /// grad_x_c = g_c · s_c^(−beta) − 2·alpha·beta · x_c · Σ g_c' · x_c' · s_c'^(−beta−1), the sum over the same
 /// window.
 ///
-///   src        x as in the forward pass, in src_block; s is computed again (cheaper than to store it)
+///   src        x as in the forward pass, in src_block; s is recomputed, which is cheaper than storing it
 ///   grad_dst   g in dst_block
 ///   grad_src   in src_block; may be src itself, otherwise must not overlap the others
 ///   mask_relu  src is the output of a ReLU: grad_src is zero where src <= 0, which is that ReLU's backward

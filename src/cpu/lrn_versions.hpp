@@ -5,7 +5,7 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "cpu/lrn.hpp"
 
-/// What the versions of the normalization share; formulas and layouts are in lrn.hpp.
+/// Common declarations of the versions of the normalization; formulas and layouts are in lrn.hpp.
 namespace cifar_mpi::cpu {
 
 struct Lrn {
@@ -23,9 +23,8 @@ using LrnForwardImage = void (*)(const Lrn& lrn, int image, const std::byte* src
 using LrnBackwardImage = void (*)(const Lrn& lrn, int image, const std::byte* src, const std::byte* grad_dst,
                                   std::byte* grad_src);
 
-/// Versions for AVX-512 that keep the channels of a pixel in registers: radius 4, exponent 3/4, a bias above
-/// 0, and 16, 32, 64 or 128 channels, NHWC or in blocks of 16. Null for anything else and on other
-/// processors.
+/// Versions for AVX-512 that keep the channels of a pixel in registers: radius 4, exponent 3/4, a positive
+/// bias, and 16, 32, 64 or 128 channels, NHWC or in blocks of 16. Null for other shapes and processors.
 LrnForwardImage lrn_forward_avx512(const Lrn& lrn, engine::Precision precision);
 LrnBackwardImage lrn_backward_avx512(const Lrn& lrn, engine::Precision precision);
 

@@ -11,10 +11,9 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-/// Floats of a chunk: what one thread takes at a time, and what one partial sum covers. A constant, because
-/// it affects bits.
+/// Floats of a chunk: the unit of work of a thread and of a partial sum. A constant, because it affects bits.
 constexpr std::size_t kChunk = 8192;
-/// Chunks whose sums are held on the stack until they are added in order.
+/// Chunks whose sums are kept on the stack until they are added in order.
 constexpr int kChunks = 256;
 /// Independent partial sums inside a chunk; layouts are multiples of 16 floats.
 constexpr std::size_t kLanes = 16;
@@ -42,7 +41,8 @@ struct SquareSum {
   }
 };
 
-/// Calls `sum_of(chunk)` for every chunk below `count`, on all threads; what it gives, added in order.
+/// Calls `sum_of(chunk)` for every chunk below `count`, on all threads; returns the sum of the results, in
+/// order.
 template <class SumOf>
 double sum_chunks(std::size_t count, const SumOf& sum_of) {
   double total = 0.0;
@@ -55,12 +55,12 @@ double sum_chunks(std::size_t count, const SumOf& sum_of) {
   return total;
 }
 
-/// Without clipping there is no multiplication: it could be fused with what follows, and change bits.
+/// Without clipping there is no multiplication, because the compiler could fuse it and change bits.
 template <class Rule, bool kClips>
 struct Update {
   [[gnu::always_inline]] static void run(const engine::Segment& chunk, const Blocks& blocks,
                                          const optim::UpdateRates& given) {
-    const optim::UpdateRates rates = given;  // nothing that is written can be meant by it
+    const optim::UpdateRates rates = given;  // a copy, which stores cannot alias
     float* __restrict params = blocks.params;
     const float* __restrict grads = blocks.grads;
     float* __restrict ema = blocks.ema;

@@ -10,20 +10,20 @@ namespace cifar_mpi::cpu {
 
 /// For every float of [begin, end), with the weight decay λ of its parameter:
 ///   w' by the optimizer's rule in optim/step_math.hpp, at lr = Schedule(schedule).rate(step); for sgd
-///        w − lr·(g + λ·w). Where gradients are clipped g is first multiplied by optim::clip_factor
+///        w − lr·(g + λ·w). With clipping, g is first multiplied by optim::clip_factor
 ///   ema' = ema + (1 − d)·(w' − ema)  d = optim::ema_decay(ema_decay, step, average_steps)
-/// and decay_sum = Σ λ·½w² of the values before the update, in double; 0 where λ is no part of the loss.
+/// and decay_sum = Σ λ·½w² of the values before the update, in double; 0 if λ is not part of the loss.
 ///
-///   freeze  when control[loss_sum] or the gradient's norm is not finite, params, ema and what the optimizer
-///           keeps keep their bits, but for a local step (average_steps = 0); decay_sum is still written
+///   freeze  if control[loss_sum] or the gradient's norm is not finite, params, ema and the optimizer's state
+///           keep their bits, except in a local step (average_steps = 0); decay_sum is still written
 ///   bits    do not depend on the number of threads: the span is cut into fixed chunks, summed in order
-///   zeros   padding (w = g = ema = 0, and what the optimizer keeps) stays zero
+///   zeros   padding (w = g = ema = 0, and the optimizer's state) stays zero
 ///   throws  std::logic_error when the table and the layout differ, or [begin, end) is not of multiples of 16
 engine::Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& params,
                          const engine::ParamLayout& layout);
 
-/// norm = √Σ grads². The same chunks, in order: bits do not depend on the number of threads. `floats` is a
-/// multiple of 16.
+/// norm = √Σ grads². It sums the same chunks in order, so bits do not depend on the number of threads.
+/// `floats` is a multiple of 16.
 engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding);
 
 /// The running statistics of a step (see RunningBinding).

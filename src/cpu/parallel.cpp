@@ -10,7 +10,7 @@ namespace {
 
 thread_local LoopObserver* observer = nullptr;
 
-/// One for the process, as oneDNN's team of OpenMP is; it lives until the process ends.
+/// One per process, like oneDNN's OpenMP team; it lives until the process ends.
 Team& team() {
   static Team* const all = new Team;
   return *all;
@@ -36,7 +36,7 @@ int loop_threads() { return team().size(); }
 void set_loop_threads(int threads) {
   team().resize(threads);
   omp_set_num_threads(threads);
-  const SignalBlock block;  // oneDNN's threads start here, and get no signals: see app/signals.cpp
+  const SignalBlock block;  // oneDNN's threads start here with signals blocked: see app/signals.cpp
 #pragma omp parallel
   static_cast<void>(omp_get_thread_num());
 }

@@ -5,9 +5,9 @@
 
 /// Loops whose items the threads of a rank share.
 ///
-/// Items are equal pieces of work: images, vectors of channels, rows of a product. Each thread gets one range of
-/// neighbouring items. Bodies write what no other item writes and add in the order of the items within it, so results
-/// have the same bits for any number of threads.
+/// Items are equal pieces of work: images, vectors of channels, rows of a product. Each thread gets one range
+/// of neighbouring items. An item writes only its own results and adds in a fixed order, so results have the
+/// same bits for any number of threads.
 namespace cifar_mpi::cpu {
 
 /// Items [begin, end).
@@ -18,15 +18,15 @@ struct Range {
   std::ptrdiff_t size() const { return end - begin; }
 };
 
-/// The part of one of `threads` threads.
+/// The share of one of `threads` threads.
 constexpr Range range_of(std::ptrdiff_t items, int threads, int thread) {
   return {items * thread / threads, items * (thread + 1) / threads};
 }
 
-/// How many times as long as perfectly shared work the thread with the most items takes; at least 1.
+/// Time of the busiest thread relative to perfectly shared work; at least 1.
 double slowdown(std::ptrdiff_t items, int threads);
 
-/// A view of a callable; it outlives the call.
+/// A view of a callable, which must outlive the call.
 class RangeBody {
  public:
   template <class Body>
@@ -40,17 +40,18 @@ class RangeBody {
   void (*call_)(const void*, Range);
 };
 
-/// The number of threads that share a loop, and that oneDNN plans kernels for.
+/// Number of threads that share a loop, and for which oneDNN plans kernels.
 int loop_threads();
 void set_loop_threads(int threads);
-/// The number of the calling thread inside a loop's body, below loop_threads(); 0 outside.
+/// Number of the calling thread inside a loop's body, below loop_threads(); 0 outside.
 int loop_thread();
 
-/// Calls body(Range) until all items are done, on all threads at once; a thread may get several ranges. These end, where a thread
-/// has items enough, at multiples of `together`, the items that have operands in common.
+/// Calls body(Range) until all items are done, on all threads at once; a thread may get several ranges. If
+/// each thread has enough items, ranges end at multiples of `together`, the number of items that share
+/// operands.
 void parallel_ranges(std::ptrdiff_t items, RangeBody body, std::ptrdiff_t together = 1);
 
-/// The same where an item of the loop is one of `parts` ranges of the items that are counted.
+/// The same for loops where each item is one of `parts` ranges of the counted items.
 void parallel_ranges_of_parts(std::ptrdiff_t items, int parts, RangeBody body);
 
 /// Calls body(i) for each item.
@@ -61,8 +62,8 @@ void parallel_for(std::ptrdiff_t items, const Body& body) {
   });
 }
 
-/// Calls body(part, Range) once for each of `parts` parts of the items, which are the same in each run: for sums whose bits depend
-/// on the parts, and for memory that each part has for itself.
+/// Calls body(part, Range) once for each of `parts` parts of the items, which are the same in each run: for
+/// sums whose bits depend on the parts, and for memory that belongs to a part.
 template <class Body>
 void parallel_parts(std::ptrdiff_t items, int parts, const Body& body) {
   parallel_ranges_of_parts(items, parts, [&](Range range) {
@@ -71,7 +72,7 @@ void parallel_parts(std::ptrdiff_t items, int parts, const Body& body) {
   });
 }
 
-/// Calls body(begin, end) for stretches of an array of `count` values; all but the last are whole blocks.
+/// Calls body(begin, end) for stretches of an array of `count` values; all except the last are whole blocks.
 template <class Body>
 void parallel_values(std::size_t count, const Body& body) {
   constexpr std::size_t kBlock = 256;
@@ -82,7 +83,8 @@ void parallel_values(std::size_t count, const Body& body) {
   });
 }
 
-/// Gets the loops of its thread instead of the team while it lives, and oneDNN's kernels. It may run them or not.
+/// While it lives, it receives the loops and oneDNN kernels of its thread instead of the team. It may skip
+/// them.
 class LoopObserver {
  public:
   LoopObserver();
@@ -90,12 +92,12 @@ class LoopObserver {
   LoopObserver(const LoopObserver&) = delete;
   LoopObserver& operator=(const LoopObserver&) = delete;
 
-  /// `items` are counted, `body` takes ranges of [0, ranges).
+  /// `items` is the number of items, `body` takes ranges of [0, ranges).
   virtual void on_loop(std::ptrdiff_t items, std::ptrdiff_t ranges, RangeBody body) = 0;
-  /// Whether the kernel is to run.
+  /// Whether to run the kernel.
   virtual bool on_kernel() = 0;
 
-  /// The calling thread's; null: none.
+  /// That of the calling thread; null: none.
   static LoopObserver* here();
 };
 

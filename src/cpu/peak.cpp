@@ -16,7 +16,7 @@ namespace cifar_mpi::cpu {
 namespace {
 
 constexpr int kChains =
-    12;  // more than latency (4) times pipes (2); with both operands few enough for 16 registers
+    12;  // more than latency (4) times pipes (2), and few enough for 16 registers with both operands
 constexpr int kRounds = 20'000;
 
 template <int kLanes>
@@ -36,8 +36,8 @@ struct Fma {
   }
 };
 
-/// How often in a second `threads` threads together do what `make_work()` gives each of them, at their best moments: the
-/// ceiling is what cores can do, not what a neighbour left.
+/// The best rate per second at which `threads` threads together do the work that `make_work()` gives each of
+/// them: the ceiling of the cores, without losses to other processes.
 template <class MakeWork>
 double best_rate(int threads, double seconds, const MakeWork& make_work) {
   std::vector<double> rates(static_cast<std::size_t>(threads));

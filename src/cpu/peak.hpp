@@ -4,7 +4,7 @@
 
 namespace cifar_mpi::cpu {
 
-/// As the public function, with these instructions instead of the best.
+/// As the public function, with these instructions instead of the best ones.
 double measure_peak_flops(VectorSet set, int threads, double seconds);
 
 }  // namespace cifar_mpi::cpu

@@ -6,19 +6,19 @@
 
 #include "cpu/dnnl.hpp"
 
-/// Going through the batch in equal pieces inside one task: what is between two kernels stays in the cache,
-/// and collectives that are out can move on after every piece.
+/// Processing the batch in equal pieces inside one task: data between two kernels stays in the cache, and
+/// outstanding collectives can make progress after every piece.
 namespace cifar_mpi::cpu {
 
-/// How many samples a piece has: the largest divisor of `batch` with at most `most` rows per thread, or one sample per thread
-/// where that has more; the whole batch when that is below 4 rows per thread, which would not be worth it. `rows` are of a sample,
-/// the units in which it is worked on.
+/// Number of samples in a piece: the largest divisor of `batch` with at most `most` rows per thread, or one
+/// sample per thread if that has more; the whole batch if a piece had fewer than 4 rows per thread. `rows` is
+/// the number of rows, the units of work, per sample.
 int samples_per_piece(int batch, int threads, int rows = 1, int most = 16);
 
 /// Bytes before piece `piece` of a tensor whose pieces are `desc`.
 std::size_t offset_of_piece(const Desc& desc, int piece);
 
-/// One task that does what all of `parts` do, in order, and makes progress on the lane after each.
+/// One task that executes all of `parts` in order and makes progress on the lane after each.
 engine::Task in_one(const std::string& name, std::vector<engine::Task> parts);
 
 /// sum += part over `count` floats.

@@ -7,25 +7,25 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "cpu/dnnl.hpp"
 
-/// From chains of layers to groups with kernels: one function per kind of group, in the file of its layer;
-/// kernels.cpp lists them. Each gives null where the chain does not begin with its layer, and throws
-/// dnnl::error where oneDNN has no kernel.
+/// Plans chains of layers as groups with kernels, with one function per kind of group in the file of its
+/// layer; kernels.cpp lists them. Each returns null if the chain does not begin with its layer, and throws
+/// dnnl::error if oneDNN has no kernel.
 ///
-/// The formats are those that measured fastest: the first convolution reads the NCHW input and, by oneDNN, chooses its
-/// output (blocked by 16 channels with AVX-512); own kernels give NHWC. Poolings keep what they read. A local response
-/// normalization turns to NHWC, which all further layers use but convolutions of 3x3 in fp32: those want blocks, which BatchNorm,
-/// shortcuts and sums keep. Where a layer wants another format than its input has, the lowering puts a reorder.
-/// Master weights have the format of the weight gradient.
+/// Formats are those that measured fastest. The first convolution reads NCHW; oneDNN chooses its output
+/// (blocked by 16 channels with AVX-512), our kernels write NHWC. Poolings keep their input's format. A local
+/// response normalization writes NHWC, which all later layers use, except 3x3 convolutions in fp32, which
+/// prefer blocks; BatchNorm, shortcuts and sums keep them. If a layer needs another format than its input
+/// has, the lowering inserts a reorder. Master weights have the format of the weight gradient.
 namespace cifar_mpi::cpu {
 
-/// Activations whose channels lie together in blocks of `block` (LrnShape counts them so).
+/// Activations in blocks of `block` channels, as LrnShape counts them.
 struct ChannelBlocks {
   Desc desc;
   int block = 0;
   bool nhwc = false;
 };
 
-/// What the groups of one network share while they are planned and after.
+/// Data that the groups of one network share during and after planning.
 class Planning {
  public:
   using Type = dnnl::memory::data_type;
@@ -40,9 +40,9 @@ class Planning {
   engine::ConvMethod conv;
   int threads;       ///< for which kernels are planned
   int conv_threads;  ///< for which `automatic` chooses between FFT and direct
-  std::string text;  ///< kernel choices, a line each
+  std::string text;  ///< kernel choices, one per line
 
-  /// Formats as the lowering knows them, and back. A value and its gradient differ in type alone.
+  /// Conversion to and from formats of the lowering. A value and its gradient differ only in type.
   engine::Format format(const Desc& desc);
   const Desc& desc(const engine::Format& format) const {
     return descs_.at(static_cast<std::size_t>(format.id));
@@ -54,12 +54,12 @@ class Planning {
   Desc nhwc(const Extent& extent) const { return nhwc(extent, type); }
   /// Whether `desc` holds activations of `extent` in the tower's type as `tag` says.
   bool is(const Desc& desc, const Extent& extent, dnnl::memory::format_tag tag) const;
-  /// Channels per block as LrnShape counts them; 0 for a format that is none of these.
+  /// Channels per block as LrnShape counts them; 0 for any other format.
   int block_of(const Desc& desc, const Extent& extent) const;
-  /// The format of a value of `extent` as it lies if it is one of these, else NHWC.
+  /// The format of a value of `extent`, if it is one of these, else NHWC.
   ChannelBlocks known_blocks(const engine::Format& value, const Extent& extent) const;
-  /// What a layer gives that keeps channels apart: blocks as those of its input, where that has blocks of 8 or 16 that
-  /// `extent` can have too, else NHWC.
+  /// The output format of a layer that keeps channels separate: the blocks of its input, if these are of 8 or
+  /// 16 channels and fit `extent`, else NHWC.
   ChannelBlocks blocks_like(const ChannelBlocks& src, const Extent& extent) const;
 
   /// Values of the tower's type in a tensor, padding included.
@@ -86,17 +86,17 @@ class PlannedGroup : public engine::Group {
 
 using PlannedGroupPtr = std::unique_ptr<engine::Group>;
 
-/// Conv2d, with the ReLU and the pooling behind it where they fuse.
+/// Conv2d, fused with the ReLU and the pooling after it where possible.
 PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain);
-/// Linear, with the ReLU behind it.
+/// Linear, with the ReLU after it.
 PlannedGroupPtr plan_linear_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_pool_group(Planning& planning, const engine::Chain& chain);
-/// BatchNorm, with the ReLU behind it, or the sum and the ReLU.
+/// BatchNorm, with the ReLU after it, or the sum and the ReLU.
 PlannedGroupPtr plan_batch_norm_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_global_avg_pool_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_shortcut_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_lrn_group(Planning& planning, const engine::Chain& chain);
-/// A ReLU that no layer before it could take in.
+/// A ReLU that is not fused with a layer.
 PlannedGroupPtr plan_relu_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_add_group(Planning& planning, const engine::Chain& chain);
 

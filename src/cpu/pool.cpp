@@ -43,14 +43,14 @@ struct Axis {
   int kernel, stride, size, outputs, before;
 };
 
-/// Results `step` apart in a row whose reach is that of the first, moved on.
+/// Results at distance `step` in a row; the first has this reach, and each later reach is shifted.
 struct Columns {
   int first = 0;
   int length = 0;
   Span reach;
 };
 
-/// All `count` results of a row as such; those `step` apart may have reaches that are `shift` apart.
+/// All `count` results of a row in this form; reaches of results at distance `step` may differ by `shift`.
 template <class ReachOf>
 std::vector<Columns> columns_of(int count, int step, int shift, const ReachOf& reach_of) {
   std::vector<Columns> all;
@@ -66,18 +66,19 @@ std::vector<Columns> columns_of(int count, int step, int shift, const ReachOf& r
   return all;
 }
 
-/// A value that a result reads, from the first that it reads on, and the place in the window.
+/// A value that a result reads, relative to its first one, and its place in the window.
 struct Reach {
   std::ptrdiff_t at = 0;
   std::uint32_t number = 0;
 };
 
-/// Results in a row of a block, `length` of them: each reads `from_step` further than the one before and lies `to_step` further.
+/// `length` results in a row of a block; from one to the next, inputs advance by `from_step` and outputs by
+/// `to_step`.
 struct Run {
   std::vector<Reach> reaches;
   int length = 0;
   std::ptrdiff_t from = 0;  ///< the first value that the first one reads
-  std::ptrdiff_t to = 0;    ///< where it lies
+  std::ptrdiff_t to = 0;    ///< address of the first one
   std::ptrdiff_t from_step = 0;
   std::ptrdiff_t to_step = 0;
 };
@@ -125,7 +126,7 @@ struct Forward {
         for (; c + 4 * kLanes <= pool.block; c += 4 * kLanes)
           tile<4>(run, from + c, to + c, chosen == nullptr ? nullptr : chosen + c);
         for (; c < pool.block; c += kLanes) {
-          const int last = std::min(c, pool.block - kLanes);  // computes some values again
+          const int last = std::min(c, pool.block - kLanes);  // recomputes some values
           tile<1>(run, from + last, to + last, chosen == nullptr ? nullptr : chosen + last);
         }
       }
@@ -139,14 +140,14 @@ struct Backward {
   struct Version {
     using V = Vec<kLanes>;
 
-    /// What a window gives, or zeros: its choices are at `choices`, its gradients at `from`.
+    /// The value of a window, or zeros; `choices` and `from` point to its choices and gradients.
     [[gnu::always_inline]] static V taken(const std::uint8_t* choices, const T* from,
                                           const BitsOf<V>& number) {
       return load_bytes<V>(choices) == number ? load<V>(from) : V{};
     }
 
-    /// Windows are as many as the type says, or any number when that is 0. (What stays the same is copied: whatever is stored
-    /// might change it otherwise.)
+    /// The type fixes the number of windows, unless it is 0. (Constants are copied, because stores could
+    /// alias them.)
     template <int kCount>
     [[gnu::always_inline]] static void gather(const Pool& pool, const Run& run, const T* from,
                                               const std::uint8_t* choices, T* to) {
@@ -218,7 +219,8 @@ struct Side {
   int height;
 };
 
-/// The runs of one row of results that reads these rows of a block; number(y, x) is of a value for the first result of a run.
+/// The runs of one row of results that reads these rows of a block; number(y, x) is the index of a value for
+/// the first result of a run.
 template <class NumberOf>
 std::vector<Run> runs_of(int y, const Span& rows, const std::vector<Columns>& columns, const Side& src,
                          const Side& dst, int step, int shift, const NumberOf& number_of) {
@@ -270,8 +272,8 @@ Rows backward_rows(const Pool& pool) {
   return rows;
 }
 
-/// Calls body(run, from, to) for the runs of all blocks of the batch, rows of them in parallel; `from` and `to` are where the
-/// first result of the run reads and lies, in values.
+/// Calls body(run, from, to) for the runs of all blocks of the batch, with rows in parallel; `from` and `to`
+/// are the input and output indices of the run's first result.
 template <class Body>
 void for_all_runs(const Pool& pool, const Rows& rows, const Side& src, const Side& dst, const Body& body) {
   const std::ptrdiff_t in_all = std::ptrdiff_t{pool.batch} * pool.blocks * dst.height;

@@ -12,17 +12,18 @@
 
 /// Max-pooling in any blocked layout, over vectors of channels.
 ///
-/// Limit: memory. The forward pass reads each value once and leaves a byte for each pooled one: which place of its window was
-/// the largest. The backward pass reads these bytes instead of the values. Each input adds up, in the order of the windows, the
-/// gradients of those that chose it, so nothing is written twice and threads need not agree. Both passes of the tutorial's
-/// pool2 at batch 128, one thread of Zen 4, ms (oneDNN's): AVX-512 0.63 (0.58), in bf16 0.79 (0.47), AVX2 1.1 (4.2).
+/// Limit: memory. The forward pass reads each value once and stores a byte per pooled value: the place of the
+/// largest value in its window. The backward pass reads these bytes instead of the values. Each input sums,
+/// in the order of the windows, the gradients of the windows that chose it, so each is written once and
+/// threads need no synchronization. Both passes of the tutorial's pool2 at batch 128, one thread of Zen 4, ms
+/// (oneDNN's): AVX-512 0.63 (0.58), in bf16 0.79 (0.47), AVX2 1.1 (4.2).
 namespace cifar_mpi::cpu {
 
 /// Places of a window are numbered row by row, in a byte.
 inline constexpr int kMostPoolWindow = 16;
 
-/// One layer for one batch. An image is [blocks][height][width][block], padding included: one block of all channels is NHWC,
-/// as many blocks as channels are NCHW, and blocks of 8 and 16 are oneDNN's formats.
+/// One layer for one batch. An image is [blocks][height][width][block], padding included: NHWC is one block
+/// of all channels, NCHW has one block per channel, and blocks of 8 and 16 are oneDNN's formats.
 struct Pool {
   model::MaxPool layer;  ///< a kernel of at most kMostPoolWindow; SAME padding
   Extent in;
@@ -30,9 +31,9 @@ struct Pool {
   int blocks = 0;
   int block = 0;
   engine::Precision precision =
-      engine::Precision::fp32;  ///< of values and gradients: bf16, or fp32 for anything else
+      engine::Precision::fp32;  ///< of values and gradients: bf16 or fp32 (any other)
   VectorSet set =
-      VectorSet::portable;  ///< no more lanes than `block`; one of less than 4 goes value by value
+      VectorSet::portable;  ///< no more lanes than `block`; blocks below 4 are processed value by value
 
   Extent out() const {
     return {model::same_padding(in.height, layer.kernel, layer.stride).outputs,
@@ -48,17 +49,16 @@ struct Pool {
 /// The widest vectors here that a block fills.
 VectorSet pool_vectors(int block);
 
-/// The largest value of each window, the first of equals; what is not a number is larger than nothing, and nothing is larger
-/// than it.
+/// The largest value of each window, the first of equals; comparisons with NaN are false.
 ///
 ///   src      [values_in(in)]
 ///   dst      [values_in(out())]
-///   choices  likewise, receives the place that was the largest; null: nobody asks for the gradient
+///   choices  [values_in(out())], receives the place of the largest value; null: no gradient is needed
 ///   bits     do not depend on the number of threads or the vectors, in both passes
 engine::Task plan_pool_forward(const std::string& name, const Pool& pool, const std::byte* src,
                                std::byte* dst, std::uint8_t* choices);
 
-/// Each input receives the sum, in fp32, of the gradients of the windows that chose it, row by row of these.
+/// Each input receives the fp32 sum of the gradients of the windows that chose it, in their row-by-row order.
 engine::Task plan_pool_backward(const std::string& name, const Pool& pool, const std::byte* grad_dst,
                                 const std::uint8_t* choices, std::byte* grad_src);
 

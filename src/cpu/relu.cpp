@@ -8,9 +8,9 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-// The bits of bf16 and fp32 values, compared as signed integers: values from 0 on are not below 0, and the
-// negative ones run from -0 (the least) to -infinity, above which only the NaNs with a sign bit lie. One
-// comparison so drops the negative numbers alone.
+// Bounds for bf16 and fp32 bits compared as signed integers: nonnegative values are at least 0, and negative
+// ones run from -0 (the least) to -infinity, followed only by NaNs with a sign bit. So one comparison drops
+// exactly the negative numbers.
 template <class Bits>
 constexpr Bits kMinusInfinity = sizeof(Bits) == 4 ? static_cast<Bits>(0xFF800000u)
                                                   : static_cast<Bits>(0xFF80);

@@ -7,19 +7,19 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-/// The same blocks of channels on both sides, or NHWC; the pixels that are taken keep their bytes.
+/// The same blocks of channels on both sides, or NHWC; selected pixels keep their bytes.
 struct Subsample {
   int batch = 0;
   Extent in, out;
   int stride = 1;
-  int unit = 0;  ///< channels that lie together in both
+  int unit = 0;  ///< contiguous channels on both sides
   bool nhwc = false;
   std::size_t value_bytes = 0;
 
   std::size_t bytes_of(const Extent& extent) const {
     return static_cast<std::size_t>(batch) * static_cast<std::size_t>(extent.count()) * value_bytes;
   }
-  /// Bytes before a pixel's channels from `channel`, a multiple of `unit`, on.
+  /// Byte offset of a pixel's channels from `channel` on, a multiple of `unit`.
   std::size_t place(const Extent& extent, std::ptrdiff_t n, int channel, int y, int x) const {
     const std::ptrdiff_t pixels = std::ptrdiff_t{extent.height} * extent.width;
     const std::ptrdiff_t pixel = std::ptrdiff_t{y} * extent.width + x;
@@ -56,7 +56,7 @@ engine::Task plan_forward(std::string name, const Subsample& s, const std::byte*
   return {std::move(name), {{src, s.bytes_of(s.in)}}, {{dst, s.bytes_of(s.out)}}, run, {}};
 }
 
-/// The gradient of the pixels that were taken; zero elsewhere.
+/// The gradient of the selected pixels; zero elsewhere.
 engine::Task plan_backward(std::string name, const Subsample& s, const std::byte* grad_dst,
                            std::byte* grad_src) {
   const auto run = [=](engine::Lane&) {

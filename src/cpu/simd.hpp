@@ -3,20 +3,19 @@
 #include <cstdint>
 #include <vector>
 
-/// One loop, compiled for several instruction sets; the best one this processor has is chosen while a task is
-/// planned.
+/// One loop, compiled for several instruction sets; planning a task chooses the best one for this processor.
 ///
-/// A kernel is a type with a static, always-inlined `run(args...)`. Against `target_clones` this costs three
-/// lines more, but it takes templates, needs no ifunc (whose resolver runs before a sanitizer is ready), and
-/// the choice is a plain pointer. Everything `run` calls must be inlined too, or it stays in the baseline
-/// instruction set.
+/// A kernel is a type with a static, always-inlined `run(args...)`. Compared with `target_clones` this costs
+/// three more lines, but it supports templates, needs no ifunc (whose resolver runs before a sanitizer is
+/// ready), and the choice is a plain pointer. Everything that `run` calls must be inlined too, or it stays in
+/// the baseline instruction set.
 namespace cifar_mpi::cpu {
 
-/// Which instructions kernels that are written over vectors use, and with that how many fp32 lanes a vector has.
+/// Instruction set of vector kernels, which fixes the number of fp32 lanes.
 enum class VectorSet : std::uint8_t { portable, avx2, avx512 };
 
-/// The most that kernels may use, of what the processor has; tasks that are planned already keep what they have. All of it until
-/// it is set. One for the process, as oneDNN's limit is.
+/// Upper limit for kernels on this processor, at first its best set; planned tasks keep theirs. One per
+/// process, like oneDNN's limit.
 void limit_vectors(VectorSet most);
 VectorSet vector_limit();
 
@@ -37,7 +36,7 @@ template <class Kernel, class Result, class... Args>
   return Kernel::run(args...);
 }
 
-/// All that run_avx2 and run_avx512 are compiled for; a virtual machine may hide some of it.
+/// Everything that run_avx2 and run_avx512 are compiled for; a virtual machine may hide some of it.
 inline bool has_avx2() {
   return vector_limit() >= VectorSet::avx2 && __builtin_cpu_supports("avx2") &&
          __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
@@ -61,7 +60,7 @@ constexpr int lanes_of(VectorSet set) {
 constexpr const char* name_of(VectorSet set) {
   return set == VectorSet::avx512 ? "AVX-512" : set == VectorSet::avx2 ? "AVX2" : "vectors of 4";
 }
-/// Those that this processor has and the limit lets, the best last.
+/// The sets that this processor has and the limit allows, the best last.
 inline std::vector<VectorSet> vector_sets_here() {
   std::vector<VectorSet> sets{VectorSet::portable};
   if (has_avx2()) sets.push_back(VectorSet::avx2);

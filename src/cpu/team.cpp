@@ -17,9 +17,11 @@ namespace {
 constexpr std::uint32_t kOpen = 1u << 31;    // workers may join
 constexpr std::uint32_t kAsleep = 1u << 30;  // the caller sleeps until the last worker has left
 constexpr double kSpinSeconds = 50e-6;
-/// Of a thread's share: fine enough that the last one is short, and that a thread without a core holds little.
+/// Chunks of a thread's share: small, so that the last one ends soon and a thread without a core holds up
+/// little work.
 constexpr std::ptrdiff_t kChunks = 8;
-/// Threads whose shares a worker looks at when its own is done; all of them would cost much where there are many.
+/// Number of other threads whose shares an idle worker tries; trying all would be expensive with many
+/// threads.
 constexpr int kHelped = 8;
 
 thread_local int number_here = 0;
@@ -42,7 +44,7 @@ void pause() {
 #endif
 }
 
-/// Spins until `done()`, at most for kSpinSeconds; whether it is.
+/// Spins until `done()`, for at most kSpinSeconds; returns whether it is.
 template <class Done>
 bool spin_until(bool spins, const Done& done) {
   if (done()) return true;
@@ -104,7 +106,7 @@ void Team::run(std::ptrdiff_t items, RangeBody body, std::ptrdiff_t together) {
   busy_.store(false, std::memory_order_release);
 }
 
-/// All chunks are begun: nobody joins from here on. Waits for those that are in the loop.
+/// All chunks have begun, so closes the loop to new workers, then waits for those inside.
 void Team::close() {
   state_.fetch_and(~kOpen, std::memory_order_acq_rel);
   const auto alone = [this] { return state_.load(std::memory_order_acquire) == 0; };
@@ -156,7 +158,7 @@ bool Team::wait_for_loop(std::uint32_t seen) {
 void Team::work(int number) {
   number_here = number;
   inside = true;
-  // A loop that was posted before the thread came to run is still open, or done.
+  // A loop that was posted before this thread ran is still open, or done.
   for (std::uint32_t seen = posted_.load(std::memory_order_acquire);;
        seen = posted_.load(std::memory_order_acquire)) {
     if (ends_) return;

@@ -11,13 +11,14 @@
 
 /// The threads that share the loops of a rank.
 ///
-/// OpenMP's end of a loop waits for every thread, also for one whose core another process has: on two cores beside two busy
-/// processes a step took four to eight times as long as on two ranks of one thread. Here a thread begins with its own range of
-/// the items, chunk by chunk, and then helps the others, and the end of a loop waits only for chunks that were begun. A thread
-/// that has no core takes no chunks. Which thread does which chunk changes, what a chunk computes does not.
+/// The end of an OpenMP loop waits for every thread, even for one whose core runs another process: on two
+/// cores beside two busy processes a step took four to eight times as long as on two ranks of one thread.
+/// Here a thread starts with its own range of the items, chunk by chunk, and then helps the others, and the
+/// end of a loop waits only for chunks that have begun. A thread without a core takes no chunks. The
+/// assignment of chunks to threads varies; the results do not.
 ///
-/// Who waits spins for kSpinSeconds, which covers the serial work between two loops, and then sleeps: a core that others want is
-/// given away, and a thread that slept gets it back at once when there is work.
+/// A waiting thread spins for kSpinSeconds, which covers the serial work between two loops, and then sleeps.
+/// This frees its core for other processes, and the scheduler returns a core quickly to a thread that slept.
 namespace cifar_mpi::cpu {
 
 class Team {
@@ -28,17 +29,19 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   int size() const { return size_; }
-  /// Ends the threads and starts as many new ones as are needed, so that loops allocate nothing. Never while a loop runs.
+  /// Ends the threads and starts as many new ones as needed, so that loops allocate nothing. Never while a
+  /// loop runs.
   void resize(int threads);
 
-  /// Does all items and returns; `body` does not throw. A call from inside a body, or while another thread's loop runs, does them on its own.
+  /// Executes all items and returns; `body` does not throw. A call from inside a body, or during another
+  /// thread's loop, runs serially.
   void run(std::ptrdiff_t items, RangeBody body, std::ptrdiff_t together = 1);
 
   /// Of the calling thread inside a body; 0 outside.
   static int thread_number();
 
  private:
-  /// The items of one thread that nobody has begun.
+  /// The items of one thread that have not begun.
   struct alignas(64) Share {
     std::atomic<std::ptrdiff_t> next{0};
     std::ptrdiff_t end = 0;

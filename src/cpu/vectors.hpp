@@ -8,8 +8,8 @@
 
 #include "cpu/bf16.hpp"
 
-/// Vectors of fp32 as the compiler has them, and loops that are unrolled while it reads them. All is inlined into kernels
-/// of cpu/simd.hpp, whose instruction set it takes.
+/// fp32 vectors as compiler extensions, and loops that unroll at compile time. All functions are inlined into
+/// kernels of cpu/simd.hpp and take over their instruction set.
 namespace cifar_mpi::cpu {
 
 template <class Value, int kLanes>
@@ -30,7 +30,7 @@ template <class Body, int... kIndex>
 [[gnu::always_inline]] inline void unrolled_over(const Body& body, std::integer_sequence<int, kIndex...>) {
   (body(std::integral_constant<int, kIndex>{}), ...);
 }
-/// body(0) … body(kCount − 1), each index a type of its own. Bodies say __attribute__((always_inline)).
+/// body(0) … body(kCount − 1), with each index a distinct type. Bodies need __attribute__((always_inline)).
 template <int kCount, class Body>
 [[gnu::always_inline]] inline void unrolled(const Body& body) {
   if constexpr (kCount > 0) unrolled_over(body, std::make_integer_sequence<int, kCount>{});
@@ -52,8 +52,8 @@ template <class V>
   return values;
 }
 
-/// `value` in all lanes. By way of an array, which becomes one instruction; of what vectors are usually made from one value
-/// with, g++ 12 makes one for each lane when the function is inlined into one of another instruction set.
+/// `value` in all lanes. The array compiles to one instruction; with the usual ways to broadcast a value, g++
+/// 12 emits one per lane when it inlines the function into one for another instruction set.
 template <class V>
 [[gnu::always_inline]] inline V broadcast(float value) {
   float lanes[kLanesIn<V>];
@@ -61,7 +61,7 @@ template <class V>
   return load<V>(lanes);
 }
 
-/// The same of a number.
+/// The same for a number.
 template <class V>
 [[gnu::always_inline]] inline BitsOf<V> broadcast_bits(std::uint32_t bits) {
   std::uint32_t lanes[kLanesIn<V>];
@@ -84,10 +84,10 @@ template <class V>
   std::memcpy(to, &values, sizeof values);
 }
 
-/// Has the cache line of `at` brought into the second-level cache, to be read or written later; it need not exist.
+/// Prefetches the cache line of `at` into the L2 cache for reading or writing; the address may be invalid.
 [[gnu::always_inline]] inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 
-/// As to_bf16 rounds.
+/// Rounds like to_bf16.
 template <class V>
 [[gnu::always_inline]] inline void store(bf16* to, const V& values) {
   const BitsOf<V> bits = reinterpret_cast<BitsOf<V>>(values);
@@ -98,7 +98,7 @@ template <class V>
   std::memcpy(&to->bits, &halves, sizeof halves);
 }
 
-/// Bytes as numbers, and back: of each the lowest 8 bits.
+/// Converts bytes to numbers, and numbers to bytes by their lowest 8 bits.
 template <class V>
 [[gnu::always_inline]] inline BitsOf<V> load_bytes(const std::uint8_t* from) {
   std::uint32_t lanes[kLanesIn<V>];
@@ -115,7 +115,7 @@ template <class V>
   for (int lane = 0; lane < kLanesIn<V>; ++lane) to[lane] = static_cast<std::uint8_t>(lanes[lane]);
 }
 
-/// What a value of type T keeps of the results of arithmetic, whose NaNs have zeros in the lower half.
+/// Rounds results of arithmetic, whose NaNs have zeros in the lower half, to type T.
 template <class T, class V>
 [[gnu::always_inline]] inline V as_stored(const V& values) {
   if constexpr (std::is_same_v<T, float>) return values;
@@ -123,7 +123,8 @@ template <class T, class V>
   return reinterpret_cast<V>((bits + 0x7FFFu + ((bits >> 16) & 1u)) & 0xFFFF0000u);
 }
 
-/// values[indices[lane]] in each lane; of an index only what is below the number of lanes counts, a power of two.
+/// values[indices[lane]] in each lane; only the bits of an index below the number of lanes count, which is a
+/// power of two.
 template <class V>
 [[gnu::always_inline]] inline V permuted(const V& values, const IndicesOf<V>& indices) {
 #if __has_builtin(__builtin_shuffle)

@@ -41,7 +41,7 @@ class AffineGroup final : public engine::Group {
                     std::span<float> physical) const override;
 
  private:
-  /// What the forward pass of one program leaves for its backward pass.
+  /// Results of the forward pass that its backward pass reads.
   struct Kept {
     std::byte* weights = nullptr;  ///< for cuDNN
     std::byte* rotated = nullptr;  ///< for the data gradient as a product
@@ -54,13 +54,12 @@ class AffineGroup final : public engine::Group {
   Bytes y(const Operands& o) const { return {o.dst, contract_.dst.value.bytes}; }
   Bytes grad_x(const Operands& o) const { return {o.grad_src[0], contract_.src[0].grad.bytes}; }
   Bytes grad_y(const Operands& o) const { return {o.grad_dst, contract_.dst.grad.bytes}; }
-  /// Weights as products read them: the block itself, or its copy in bf16.
+  /// Weights as products read them: the block itself, or its bf16 copy.
   Bytes weights_of(const Operands& o) const {
     if (type_ == ValueType::fp32) return bytes_of(o.params[0].master, affine_.weights_in_memory());
     return {o.params[0].copy, bytes(affine_.weights_in_memory())};
   }
-  /// `task` is one of the three products; adds what it needs at least, and the workspace, of which it leaves
-  /// nothing.
+  /// `task` is one of the three products; adds its least cost, and the workspace, whose content is scratch.
   Task product(Task task, const Operands& o, std::byte* space, std::size_t space_bytes) const {
     task.cost = {o.flops, engine::bytes_moved(task)};
     task.writes.push_back({space, space_bytes});
@@ -68,8 +67,8 @@ class AffineGroup final : public engine::Group {
   }
 
   void prepare(const Operands& o, Arena& arena, Kept& kept, std::vector<Task>& tasks) const;
-  /// Whether the bias gradient is a row of the weight gradient: where the windows have a column to spare, nothing is
-  /// masked on the way, and the product does not round more than a sum would.
+  /// Whether the bias gradient is a row of the weight gradient: the windows have a spare column, no masking
+  /// is needed, and the product does not round more than a sum would.
   bool sums_by_product(const Operands& o) const {
     return o.training && affine_.is_conv() && affine_.biased && affine_.row > affine_.inner &&
            kernels_.library_for(ConvDirection::weight_gradient) == nullptr && !o.mask_dst &&
@@ -114,8 +113,8 @@ engine::GroupTasks AffineGroup::tasks(const Operands& o, Arena& arena) const {
   } else {
     product_forward(o, kept, arena, tasks.forward);
   }
-  // The bias gradient, where there is one, comes first where it also masks what the other two read; else it and the weight
-  // gradient run beside the data gradient and what follows it.
+  // If the bias gradient also masks what the other two read, it comes first; else it and the weight gradient
+  // run beside the data gradient and what follows it.
   if (o.params[0].grad != nullptr) {
     if (affine_.biased && !sums_by_product(o)) tasks.backward.push_back(bias_gradient(o, arena));
     weight_gradient(o, kept, arena, tasks.backward);
@@ -247,7 +246,7 @@ Task AffineGroup::bias_gradient(const Operands& o, Arena& arena) const {
 void AffineGroup::weight_gradient(const Operands& o, Kept& kept, Arena& arena,
                                   std::vector<Task>& tasks) const {
   float* const to = o.params[0].grad;
-  const bool concurrent = affine_.wants_grad_x;  // else nothing is left to run beside
+  const bool concurrent = affine_.wants_grad_x;  // else there is nothing to run beside
   if (const LibraryConv* const conv = kernels_.library_for(ConvDirection::weight_gradient)) {
     std::byte* const copy = arena.take(bytes(affine_.weights()));
     std::byte* const space = arena.take(conv->workspace_bytes());

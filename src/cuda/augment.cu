@@ -7,19 +7,19 @@ namespace {
 
 using data::kMostChannels;
 
-/// The threads of a warp add to a word each: one that many add to takes them one by one.
+/// Each thread of a warp adds to its own word, because additions to a shared word are serialized.
 constexpr int kWords = 32;
 
 struct Sums {
   std::uint32_t values[kWords], squares[kWords];
 };
 
-/// All loads of a pixel are under way before anything is made of the first.
+/// Issues all loads of a pixel before the first use.
 struct Pixel {
   std::uint32_t v[kMostChannels];
 };
 
-/// `source` as crop_source gives it.
+/// `source` as returned by crop_source.
 __device__ Pixel pixel_of(const std::uint8_t* image, int source, int channels) {
   Pixel pixel;
   for (int c = 0; c < kMostChannels; ++c) pixel.v[c] = c < channels && source >= 0 ? image[source + c] : 0;
@@ -46,7 +46,7 @@ __device__ void add_pixels(const data::AugmentSpec& spec, const data::AugmentDra
   }
 }
 
-/// The map of the crop whose sums these are, for all after a barrier.
+/// The map of the crop with these sums, for all threads after a barrier.
 __device__ void find_map(const data::AugmentSpec& spec, float contrast, const Sums* sums,
                          data::AffineMap* map) {
   __shared__ std::uint32_t totals[2][kMostChannels];
@@ -63,7 +63,7 @@ __device__ void find_map(const data::AugmentSpec& spec, float contrast, const Su
                           [](double square) { return sqrt(square); });
 }
 
-/// Writes one sample by one block. The sums are integers, so the order in which the threads add them does not
+/// One block writes one sample. The sums are integers, so the order of the threads' additions does not
 /// matter.
 template <class T>
 __device__ void write_sample(const InputPlace& place, const Divisor& width, std::uint64_t sample,
@@ -104,8 +104,8 @@ __device__ void write_sample(const InputPlace& place, const Divisor& width, std:
   }
 }
 
-/// One block per sample. Reads a crop twice, the second time from the cache, and writes it once; with little
-/// to move, the limit is what one thread does alone: the draw and the map.
+/// One block per sample. Reads a crop twice, the second time from the cache, and writes it once. Little data
+/// moves, so the limit is the serial work of one thread: the draw and the map.
 template <class T>
 __global__ void __launch_bounds__(kThreads) train(TrainInput input, Divisor width) {
   __shared__ data::SampleRef sample;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) train(TrainInput input, Divisor widt
     draw = data::draw_augment(place.spec, input.seed, sample.epoch, sample.id);
   }
   __syncthreads();
-  // on its way while the sample is written
+  // loads while the sample is written
   const std::uint8_t label = threadIdx.x == 0 ? place.labels[sample.local] : kPaddingLabel;
   write_sample(
       place, width, sample.local, draw,

@@ -8,11 +8,11 @@
 #include "cifar_mpi/data/sample_order.hpp"
 #include "cuda/value_type.hpp"
 
-/// From resident uint8 images to the input of a network: crop, flip, contrast and standardization in two
+/// Turns resident uint8 images into the input of a network: crop, flip, contrast and standardization in two
 /// passes. Both enqueue and return.
 namespace cifar_mpi::cuda {
 
-/// The label of an image that is not there; the loss leaves it out.
+/// The label of padding; the loss ignores it.
 constexpr std::uint8_t kPaddingLabel = 255;
 
 struct InputPlace {
@@ -26,7 +26,7 @@ struct InputPlace {
   std::uint8_t* batch_labels = nullptr;  ///< [batch]
 };
 
-/// Sample i is order.at(*step, first + i) with the distortions draw_augment gives it.
+/// Sample i is order.at(*step, first + i), distorted as draw_augment says.
 struct TrainInput {
   InputPlace place;
   data::SampleOrder order;
@@ -36,7 +36,7 @@ struct TrainInput {
 };
 void train_input(cudaStream_t stream, const TrainInput& input);
 
-/// Samples [*cursor, *cursor + batch), then the cursor moves on. Past the end an image is zeros and its label
+/// Samples [*cursor, *cursor + batch), then the cursor advances. After the end images are zeros with label
 /// kPaddingLabel.
 void evaluate_input(cudaStream_t stream, const InputPlace& place, std::uint64_t* cursor);
 

@@ -5,11 +5,11 @@
 #include "cifar_mpi/data/augment.hpp"
 #include "cuda/divisor.hpp"
 
-/// Where the values of a crop lie in the image; runs on the host and on the device.
+/// Position of a crop's values in the image; runs on the host and on the device.
 namespace cifar_mpi::cuda {
 
 /// Source of the first channel of a pixel of a crop, [crop_height, crop_width, channels], within its image
-/// [height, width, channels]; below 0 where it has none and is zero. `width` divides by crop_width.
+/// [height, width, channels]; negative for pixels outside, which are zero. `width` divides by crop_width.
 constexpr int crop_source(const data::AugmentSpec& spec, const data::AugmentDraw& draw, const Divisor& width,
                           int pixel) {
   const int y = width.quotient(pixel);

@@ -52,7 +52,7 @@ class CudaBackend final : public engine::Backend {
       throw Error(ErrorKind::device,
                   "--conv fft: only the cpu computes convolutions so; leave it auto on a CUDA device");
     }
-    return plan_kernels(resolved, workshop_of(device_, ladder_));
+    return plan_kernels(resolved, plan_context(device_, ladder_));
   }
 
   engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,

@@ -9,7 +9,7 @@ __device__ float rstd_from(float variance, float epsilon) {
   return rstd_of(variance, epsilon, [](float x) { return sqrtf(x); });
 }
 
-/// What all blocks of a kernel read.
+/// Inputs of all blocks of a kernel.
 struct Layer {
   std::int64_t rows;
   int channels;
@@ -32,7 +32,7 @@ struct Layer {
   }
 };
 
-/// Where sums of chunks meet: [chunks, 2, channels] and a counter per tile.
+/// Where the sums of chunks are merged: [chunks, 2, channels] and a counter per tile.
 struct Meeting {
   float* partials;
   unsigned* counters;
@@ -49,7 +49,7 @@ struct BatchMoments {
   float share;
 };
 
-/// Which moments the channels have, from those of the chunks; by the threads of a tile's last block.
+/// Merges the chunks' moments of each channel; called by the threads of a tile's last block.
 template <int kWidth>
 __device__ void merge_moments(const Layer& layer, const Meeting& meeting, int column,
                               const BatchMoments& to) {
@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(kThreads) apply(Layer layer, const T* __restri
 }
 
 struct ParamGrads {
-  float* scale;   ///< null: not wanted
-  float* biases;  ///< likewise
+  float* scale;   ///< null: not computed
+  float* biases;  ///< null: not computed
   float* means;   ///< [2, channels]: grad_means
 };
 

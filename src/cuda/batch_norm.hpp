@@ -8,12 +8,13 @@
 #include "cuda/sum.hpp"
 #include "cuda/value_type.hpp"
 
-/// Batch normalization of activations [rows, channels], rows being the pixels of the batch, with the ReLU behind it
-/// where there is one. Arithmetic is fp32. All enqueue and return.
+/// Batch normalization of activations [rows, channels], where rows are the pixels of the batch, optionally
+/// with the ReLU after it. Arithmetic is fp32. All functions enqueue and return.
 ///
-/// All kernels have one grid: blocks take a tile of channels and a chunk of rows (column_tile.cuh, column_chunks), so
-/// channels read once what belongs to them. In bytes of one activation the forward pass moves 3 (2 in evaluation) and
-/// the backward pass 5, less what stays in the cache from the first kernel to the second. The limit is memory.
+/// All kernels have one grid: a block takes a tile of channels and a chunk of rows (column_tile.cuh,
+/// column_chunks), so data of a channel is read once. Relative to the bytes of one activation the forward
+/// pass moves 3 (2 in evaluation) and the backward pass 5, less what stays in the cache from the first kernel
+/// to the second. The limit is memory.
 ///
 ///   bits   the same in every run: a chunk's sums are added in a fixed order, the chunks' by the last block
 namespace cifar_mpi::cuda {
@@ -35,18 +36,18 @@ struct BatchNormWork {
   }
 };
 
-/// y = scale · (x − mean) · rstd + bias with the moments of this batch, which it leaves in `moments`; and share · mean
-/// and share · (biased) variance at `mean` and `variance`. A chunk's moments are taken around its first row, and
-/// merged around the first chunk's mean.
+/// y = scale · (x − mean) · rstd + bias with the moments of this batch, which are stored in `moments`; share
+/// · mean and share · (biased) variance go to `mean` and `variance`. A chunk's moments are relative to its
+/// first row, and merged relative to the first chunk's mean.
 void batch_norm_forward(cudaStream_t stream, const BatchNormWork& work, const void* x, void* y, float* mean,
                         float* variance, float share);
 
-/// The same with given statistics; `moments` are not touched.
+/// The same with given statistics; `moments` are unchanged.
 void batch_norm_inference(cudaStream_t stream, const BatchNormWork& work, const void* x, void* y,
                           const float* mean, const float* variance);
 
-/// The gradients as batch_norm_math.hpp has them, with the moments as the forward pass left them. `grad_scale` and
-/// `grad_biases` may be null, and `grad_x`, when it is not wanted.
+/// The gradients of batch_norm_math.hpp, with the moments of the forward pass. `grad_scale` and `grad_biases`
+/// may be null, and so may `grad_x` if it is not needed.
 void batch_norm_backward(cudaStream_t stream, const BatchNormWork& work, const void* x, const void* grad_y,
                          float* grad_scale, float* grad_biases, void* grad_x);
 

@@ -5,22 +5,22 @@
 /// Batch normalization of one channel; runs on the host and on the device.
 namespace cifar_mpi::cuda {
 
-/// Of so many values: their mean, and the sum of the squares of their distances from it.
+/// The mean of `count` values, and the sum of their squared distances from it.
 struct Moments {
   float count = 0.0f;
   float mean = 0.0f;
   float squares = 0.0f;
 
-  /// The biased variance; never below 0, a NaN stays one.
+  /// The biased variance; never negative, NaN stays NaN.
   constexpr float variance() const {
     const float biased = squares / count;
     return biased < 0.0f ? 0.0f : biased;
   }
 };
 
-/// Sums over values, or over the moments of parts of them, as seen from `around`. When that is one of the values, or
-/// the mean of one part, a mean that is large against the deviation costs no digits (T. F. Chan, G. H. Golub, R. J.
-/// LeVeque, "Algorithms for computing the sample variance", The American Statistician 37(3), 1983).
+/// Sums over values, or over the moments of their parts, relative to `around`. If that is one of the values,
+/// or the mean of one part, a mean much larger than the deviation loses no digits (T. F. Chan, G. H. Golub,
+/// R. J. LeVeque, "Algorithms for computing the sample variance", The American Statistician 37(3), 1983).
 struct MomentSums {
   float sum = 0.0f;
   float squares = 0.0f;
@@ -35,13 +35,13 @@ constexpr Moments moments_of(float count, float around, const MomentSums& sums) 
   return {count, around + shift, sums.squares - sums.sum * shift};
 }
 
-/// 1/√(variance + epsilon); `root_of(x)` gives √x.
+/// 1/√(variance + epsilon); `root_of(x)` returns √x.
 template <class Root>
 constexpr float rstd_of(float variance, float epsilon, Root root_of) {
   return 1.0f / root_of(variance + epsilon);
 }
 
-/// y = (x − mean) · slope + bias, slope = scale · rstd, and max(y, 0) where a ReLU is behind; a NaN stays one.
+/// y = (x − mean) · slope + bias, slope = scale · rstd, and max(y, 0) if a ReLU follows; NaN stays NaN.
 struct ChannelMap {
   float mean = 0.0f;
   float slope = 0.0f;
@@ -52,7 +52,7 @@ struct ChannelMap {
     const float y = (*this)(x);
     return relu && y < 0.0f ? 0.0f : y;
   }
-  /// The gradient of y behind the mask of the ReLU; the sign of y is found again.
+  /// The gradient of y after the ReLU's mask; the sign of y is recomputed.
   constexpr float masked(float x, float grad_y, bool relu) const {
     return relu && !((*this)(x) > 0.0f) ? 0.0f : grad_y;
   }

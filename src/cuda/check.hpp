@@ -5,11 +5,12 @@
 #include <cudnn.h>
 #include <nccl.h>
 
-/// Every call of the CUDA runtime, cuDNN, cuBLASLt and NCCL goes through here.
+/// Error checks for all calls of the CUDA runtime, cuDNN, cuBLASLt and NCCL.
 namespace cifar_mpi::cuda {
 
-/// Throw Error{device}, for NCCL Error{comm} unless the call itself or this GPU is to blame: the purpose, the library's own words and the place. `purpose`
-/// completes "CUDA failed while …", for example "starting a kernel".
+/// Throw Error{device}, or for NCCL Error{comm} unless the call itself or this GPU is at fault, with the
+/// purpose, the library's message and the place. `purpose` completes "CUDA failed while …", for example
+/// "starting a kernel".
 void check(cudaError_t status, const char* purpose, const char* file = __builtin_FILE(),
            int line = __builtin_LINE());
 void check(cudnnStatus_t status, const char* purpose, const char* file = __builtin_FILE(),

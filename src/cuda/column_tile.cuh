@@ -6,9 +6,9 @@
 #include "cuda/sum.hpp"
 #include "cuda/vec8.cuh"
 
-/// Kernels over a matrix [rows, channels] that do the same with all values of a column: a block takes a tile of at
-/// most kColumnTile columns and some of the rows. Threads side by side have a slice of a row each, kVec8 values where
-/// the columns make vec8s and one elsewhere, and as many of these for rows as make kThreads.
+/// Kernels over a matrix [rows, channels] that treat all values of a column alike: a block takes a tile of at
+/// most kColumnTile columns and some of the rows. Each thread along x has a slice of a row, kVec8 values if
+/// the columns form vec8s and one otherwise; y counts rows, up to kThreads threads.
 namespace cifar_mpi::cuda {
 
 constexpr int tile_columns(int columns) { return columns < kColumnTile ? columns : kColumnTile; }
@@ -35,8 +35,8 @@ __device__ int tile_column(unsigned tile) {
   return static_cast<int>(tile) * kColumnTile + static_cast<int>(threadIdx.x) * kWidth;
 }
 
-/// Calls `use(place, slices)` for this thread's rows of [begin, end): where its slice of the row begins in each of
-/// the arrays, and what these have there. Loads those of some rows before it uses the first.
+/// Calls `use(place, slices)` for this thread's rows of [begin, end): the offset of its slice in each array,
+/// and the values there. Loads some rows ahead of the first use.
 template <int kWidth, int kArrays, class T, class Use>
 __device__ void visit_rows(const T* const (&arrays)[kArrays], std::int64_t begin, std::int64_t end,
                            int columns, int column, Use use) {
@@ -61,8 +61,8 @@ __device__ void visit_rows(const T* const (&arrays)[kArrays], std::int64_t begin
   }
 }
 
-/// Adds each of the values over the threads of the block with the same threadIdx.x, in an order that depends on their
-/// number alone; threads with threadIdx.y = 0 get the sums. All threads call it.
+/// Sums each value over the threads of the block with the same threadIdx.x, in an order that depends only on
+/// their number; threads with threadIdx.y = 0 get the sums. All threads call it.
 template <int kValues>
 __device__ void add_over_rows(float (&mine)[kValues]) {
   __shared__ float all[kValues][kThreads];

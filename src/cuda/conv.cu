@@ -5,20 +5,20 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-/// Bytes that a block may share without asking for more.
+/// Shared memory that a block gets without a special request.
 constexpr int kMostShared = 48 << 10;
 
 template <class Unit>
 __device__ Unit unit_of_ones() {
   if constexpr (requires { Unit::values; }) {
-    return {};  // vec8s of channels fill a row, so it has no place for a 1
+    return {};  // vec8s of channels fill a row, so there is no place for a 1
   } else {
     return from_float<Unit>(1.0f);
   }
 }
 
-/// One thread per value, or per vec8 of channels of one pixel. Blocks belong to one image, so that indexes
-/// within it are 32 bits wide. Vec8s are limited by writing the patches, single values by instructions.
+/// One thread per value, or per vec8 of channels of one pixel. Each block belongs to one image, so indexes
+/// within it have 32 bits. vec8s are limited by writing the patches, single values by instructions.
 template <class Unit>
 __global__ void gather(Im2colPlace place, Divisor blocks, const Unit* __restrict__ image,
                        Unit* __restrict__ patches) {
@@ -32,8 +32,8 @@ __global__ void gather(Im2colPlace place, Divisor blocks, const Unit* __restrict
                                                                        : Unit{};
 }
 
-/// The same group of every `band.lanes`-th pixel from `lane` on: where its values lie in a window, in bytes, is
-/// found once. `patches` is where the row of the band's first pixel begins.
+/// The same group of every `band.lanes`-th pixel from `lane` on; the byte offsets of its values in a window
+/// are computed once. `patches` points to the row of the band's first pixel.
 template <class T>
 __device__ void write_group(const Im2colPlace& place, const PatchBand& band, const T* kept, int group,
                             int lane, int pixels, T* patches) {
@@ -42,8 +42,7 @@ __device__ void write_group(const Im2colPlace& place, const PatchBand& band, con
   int steps[kVec8];
   for (int j = 0; j < kVec8; ++j) {
     const int k = group * kVec8 + j;
-    steps[j] =
-        k < place.inner ? kBytes : 0;  // what fills the row up is the 1 or the last zero, whatever the pixel
+    steps[j] = k < place.inner ? kBytes : 0;  // padding of the row is the 1 or the last zero for every pixel
     const int filler = k == place.one ? band.kept + 1 : band.kept;
     firsts[j] = reinterpret_cast<const char*>(kept + (k < place.inner ? band.offset(place, k) : filler));
   }
@@ -60,9 +59,9 @@ __device__ void write_group(const Im2colPlace& place, const PatchBand& band, con
   }
 }
 
-/// For any number of channels: one block per band of an image, which it keeps in shared memory; each thread
-/// writes vec8s. Some 40 instructions for each, and as many again for the band where blocks have to be small:
-/// the limit is writing the patches.
+/// For any number of channels: one block per band of an image, kept in shared memory; each thread writes
+/// vec8s. Each takes some 40 instructions, and as many for the band if blocks must be small: the limit is
+/// writing the patches.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     gather_band(Im2colPlace place, PatchBand band, const T* __restrict__ image, T* __restrict__ patches) {
@@ -106,7 +105,7 @@ __global__ void round_values(const float* __restrict__ src, Bf16* __restrict__ d
   if (i < count) dst[i] = from_float<Bf16>(src[i]);
 }
 
-/// Reads side by side and writes in strides; a few hundred KB that stay in the cache.
+/// Contiguous reads and strided writes of a few hundred KB, which stay in the cache.
 template <class T>
 __global__ void transpose_to(const float* __restrict__ src, T* __restrict__ dst, int rows, int columns) {
   const std::int64_t i = thread_index();

@@ -7,8 +7,8 @@
 #include "cuda/conv_math.hpp"
 #include "cuda/value_type.hpp"
 
-/// Around convolutions: windows as rows of a matrix, and the orders in which weights lie. All enqueue and
-/// return.
+/// Helpers of convolutions: windows as rows of a matrix, and conversions between weight orders. All enqueue
+/// and return.
 namespace cifar_mpi::cuda {
 
 /// patches[row, k] as Im2colShape says; image and patches of `type`.

@@ -9,11 +9,12 @@ namespace cifar_mpi::cuda {
 
 /// The windows of an NHWC image as rows of a matrix, [batch · out_height · out_width, row] values.
 ///
-/// The image's pixels lie `spread` places apart, with zeros between and around them. Value k = (ky · kernel + kx) ·
-/// channels + c of the row of window (b, y, x) is channel c of the place (stride · y + ky − before, stride · x +
-/// kx − before) of image b; values from `inner` on are zero, or with `ones` the first of them is 1: then the
-/// transposed windows times the gradient have the bias gradient as row `inner`. A convolution has a spread of 1, the
-/// data gradient of one with a stride has that as its spread: of its product only one part in stride² is not zero.
+/// The image's pixels are `spread` places apart, with zeros between and around them. Value k = (ky · kernel +
+/// kx) · channels + c of the row of window (b, y, x) is channel c of the place (stride · y + ky − before,
+/// stride · x + kx − before) of image b. Values from `inner` on are zero, or with `ones` the first of them is
+/// 1: then the transposed windows times the gradient have the bias gradient as row `inner`. A convolution has
+/// a spread of 1; the data gradient of a convolution with a stride has that stride as its spread, so only one
+/// in stride² terms of its product is not zero.
 struct Im2colShape {
   int batch = 0;
   int height = 0;
@@ -37,8 +38,8 @@ constexpr int kIm2colGroup = 8;
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/// A Im2colShape as kernels count in it: within one image, in units of one channel or of several. The rows of
-/// a window are runs of values that lie side by side in the image.
+/// An Im2colShape in the units of kernels: within one image, in units of one or several channels. The rows of
+/// a window are runs of contiguous values of the image.
 struct Im2colPlace {
   int height = 0;
   int columns = 0;  ///< of the image
@@ -74,7 +75,7 @@ struct Im2colPlace {
   constexpr std::int64_t patch_units() const { return std::int64_t{windows} * row.value(); }
 
   static constexpr int kOne = -2;
-  /// Where unit `i` of the image's patches comes from, −1 when it is zero, or kOne.
+  /// Source of unit `i` of the image's patches, −1 when it is zero, or kOne.
   constexpr int source(int i) const {
     const int pixel = row.quotient(i), k = i - pixel * row.value();
     if (k == one) return kOne;
@@ -96,9 +97,9 @@ struct Im2colPlace {
   }
 };
 
-/// What a block keeps of an image to write the patches of `rows` rows of pixels, each with its window (stride and
-/// spread 1): the rows of the image that their windows see, with the zeros beside and between, then one more zero and
-/// a 1. A window's value then lies as far from the window's first one whatever the pixel, and is never outside.
+/// The part of an image that a block keeps to write the patches of `rows` rows of pixels (stride and spread
+/// 1): the rows that their windows cover, with zeros beside and between them, then one more zero and a 1. So
+/// the offset of a value from its window's first value is the same for every pixel, and never outside.
 struct PatchBand {
   int rows = 0;
   int kept = 0;    ///< values without the last zero and the 1
@@ -107,9 +108,8 @@ struct PatchBand {
   Divisor pitch;   ///< values of one row
   Divisor groups;  ///< of kIm2colGroup values per row of the patches
 
-  /// As many rows as give each of `threads` threads eight groups to write, or more where that still leaves
-  /// the batch a thousand blocks, and as leave the band within `most` values; `rows` is 0 when not even one
-  /// does.
+  /// The number of rows that gives each of `threads` threads eight groups to write, or more if the batch
+  /// still has a thousand blocks, within `most` values per band; `rows` is 0 when not even one row fits.
   constexpr PatchBand(const Im2colShape& shape, int threads, int most)
       : pitch((shape.width + shape.kernel - 1) * shape.channels), groups(shape.row / kIm2colGroup) {
     const int fit = (most - 2) / pitch.value() - (shape.kernel - 1);
@@ -127,7 +127,7 @@ struct PatchBand {
     kept = (rows + shape.kernel - 1) * pitch.value();
   }
 
-  /// Where kept value `i` of the band whose first row is `top` comes from in the image, or −1 when it is zero.
+  /// Source of kept value `i` of the band whose first row is `top`, or −1 when it is zero.
   constexpr int source(const Im2colPlace& place, int top, int i) const {
     const int row = pitch.quotient(i);
     const int from_row = top - place.before + row;
@@ -135,11 +135,11 @@ struct PatchBand {
     const bool inside = from_row >= 0 && from_row < place.height && from >= 0 && from < place.line();
     return inside ? from_row * place.line() + from : -1;
   }
-  /// Where the window of the band's pixel begins among what is kept.
+  /// Index of the first kept value of a pixel's window.
   constexpr int window(const Im2colPlace& place, int pixel) const {
     return pixel * place.channels + place.width.quotient(pixel) * (pitch.value() - place.line());
   }
-  /// How far behind that value k lies, for k < inner.
+  /// Offset of value k from there, for k < inner.
   constexpr int offset(const Im2colPlace& place, int k) const {
     const int ky = place.run.quotient(k);
     return k + ky * (pitch.value() - place.run.value());

@@ -13,13 +13,13 @@ using engine::ValueCounts;
 
 constexpr std::uint64_t kLeastPerThread = 8;
 
-/// Blocks that have values; the others of the grid leave at once.
+/// Blocks with values; the other blocks of the grid return at once.
 __device__ unsigned blocks_of(std::uint64_t count) {
   const std::uint64_t wanted = (count + kThreads * kLeastPerThread - 1) / (kThreads * kLeastPerThread);
   return wanted < kCountBlocks ? static_cast<unsigned>(wanted) : kCountBlocks;
 }
 
-/// Neither is true of NaN.
+/// Both comparisons are false for NaN.
 __device__ bool is_finite(float value) { return value >= -FLT_MAX && value <= FLT_MAX; }
 
 __device__ void join(ValueEnds& ends, const ValueEnds& other) {
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) find_ends(const __grid_constant__ Co
   if (threadIdx.x == 0) work.ends[blockIdx.y * kCountBlocks + blockIdx.x] = ends;
 }
 
-/// The ends that the blocks of the tensor have found, in all threads.
+/// Minimum and maximum over the tensor's blocks, in all threads.
 __device__ ValueEnds join_blocks(const Count& work, unsigned blocks) {
   static_assert(kCountBlocks <= kThreads);
   ValueEnds mine;
@@ -72,11 +72,12 @@ __device__ ValueEnds join_blocks(const Count& work, unsigned blocks) {
   return join_threads(mine);
 }
 
-/// Likewise; each thread keeps its counts in registers, and they are added through shared memory.
+/// The counts; each thread keeps its own in registers, and shared memory adds them.
 template <class T>
 __global__ void __launch_bounds__(kThreads) count_above(const __grid_constant__ Count work) {
   __shared__ float shared_edges[kHistogramBuckets];
-  __shared__ unsigned sums[kHistogramBuckets][kThreads + 1];  // one more, so that columns lie in other banks
+  __shared__ unsigned sums[kHistogramBuckets]
+                          [kThreads + 1];  // one more, so that columns are in different banks
   const CountedTensor& tensor = work.items[blockIdx.y];
   const unsigned blocks = blocks_of(tensor.count);
   if (blockIdx.x >= blocks) return;
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) count_above(const __grid_constant__ 
   work.above[(blockIdx.y * kCountBlocks + blockIdx.x) * kHistogramBuckets + me] = sum;
 }
 
-/// A block for each tensor: adds what the others have left.
+/// One block per tensor sums the results of the others.
 __global__ void __launch_bounds__(kThreads) finish_counts(const __grid_constant__ Count work) {
   __shared__ std::uint64_t totals[kHistogramBuckets + 1];
   const CountedTensor& tensor = work.items[blockIdx.y];

@@ -8,10 +8,10 @@
 #include "cifar_mpi/engine/value_counts.hpp"
 #include "cuda/value_type.hpp"
 
-/// What is looked at for people, on the device; nothing but counts comes back. All enqueue and return.
+/// Observations for people, on the device; only counts are copied back. All enqueue and return.
 namespace cifar_mpi::cuda {
 
-/// Values one behind another, or in rows of `columns` that begin `pitch` places from each other.
+/// Contiguous values, or rows of `columns` values at distance `pitch`.
 struct CountedTensor {
   const void* values = nullptr;
   std::uint64_t count = 0;
@@ -24,9 +24,9 @@ struct CountedTensor {
   }
 };
 
-/// So many tensors to a launch: what fits its parameters.
+/// Tensors per launch, limited by the size of its parameters.
 constexpr int kMostCounted = 64;
-/// Blocks of a tensor, so partial results; no result depends on it.
+/// Blocks per tensor, and so partial results; no result depends on it.
 constexpr unsigned kCountBlocks = 128;
 
 /// Of some of the values of a tensor.
@@ -37,9 +37,9 @@ struct ValueEnds {
   unsigned finite = 0;
 };
 
-/// Counts each tensor, all of one type, as engine::ValueCounts says: the ends, then how many values are at least
-/// as large as each edge, then the sum over the blocks. Values are read twice; 60 instructions for each value are
-/// the limit, not memory. `ends` has kCountBlocks for each tensor, `above` kHistogramBuckets as often.
+/// Counts each tensor, all of one type, as engine::ValueCounts says: the ends, then the number of values at
+/// or above each edge, then the sum over the blocks. Values are read twice; 60 instructions per value are the
+/// limit, not memory. `ends` has kCountBlocks elements per tensor, `above` kHistogramBuckets times as many.
 struct Count {
   ValueType type = ValueType::fp32;
   int tensors = 0;
@@ -49,7 +49,7 @@ struct Count {
 };
 void count_values(cudaStream_t stream, const Count& work);
 
-/// Bytes that `ends`, and behind them `above`, have for so many tensors.
+/// Bytes for `ends` followed by `above`, for so many tensors.
 constexpr std::size_t count_scratch_bytes(int tensors) {
   return static_cast<std::size_t>(tensors) * kCountBlocks *
          (sizeof(ValueEnds) + engine::kHistogramBuckets * sizeof(unsigned));

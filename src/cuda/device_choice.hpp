@@ -6,7 +6,7 @@
 
 namespace cifar_mpi::cuda {
 
-/// Who asks for a GPU, and what there is.
+/// A rank that needs a GPU, and the GPUs available.
 struct DeviceQuestion {
   int local_rank = 0;  ///< among the ranks of this host
   int local_ranks = 1;
@@ -14,13 +14,13 @@ struct DeviceQuestion {
   bool share = false;  ///< ranks may share a GPU
 };
 
-/// The GPU, by local order. A process that sees one takes it: so launchers that give each task a GPU of its
-/// own work, and ranks that really share one are found when they compare notes. Throws Error{device} naming
+/// The GPU, by local order. A process that sees one GPU uses it, which supports launchers that give each task
+/// its own; ranks that share one by mistake are found when they compare GPUs. Throws Error{device} naming
 /// --share-gpus when there are more ranks than GPUs and they may not share.
 int choose_device(const DeviceQuestion& question);
 
-/// How to build for a GPU that the binary has no code for: "build with …". `capability` as 70 for 7.0, `toolkit` as
-/// CUDART_VERSION counts.
+/// How to build for a GPU that the binary has no code for: "build with …". `capability` is 70 for 7.0,
+/// `toolkit` is a CUDART_VERSION.
 std::string build_advice(int capability, int toolkit);
 
 /// What one rank uses.
@@ -29,7 +29,7 @@ struct DeviceIdentity {
   std::uint64_t gpu = 0;    ///< equal for one GPU of a host
 };
 
-/// The first rank that uses the GPU of a rank before it, and that rank; both −1 when there is none.
+/// The first rank that uses the GPU of an earlier rank, and that earlier rank; both −1 when there is none.
 struct SharedDevice {
   int rank = -1;
   int other = -1;

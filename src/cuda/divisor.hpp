@@ -4,9 +4,9 @@
 
 namespace cifar_mpi::cuda {
 
-/// Divides by a number that is known when a kernel starts: a product and a shift, where a division is some
-/// twenty instructions (T. Granlund, P. L. Montgomery, "Division by invariant integers using multiplication",
-/// PLDI 1994). Runs on the host and on the device.
+/// Division by a number that is known at launch: a product and a shift, where a division takes some twenty
+/// instructions (T. Granlund, P. L. Montgomery, "Division by invariant integers using multiplication", PLDI
+/// 1994). Runs on the host and on the device.
 class Divisor {
  public:
   /// `value` ≥ 1.

@@ -10,14 +10,14 @@
 
 namespace cifar_mpi::cuda {
 
-/// cuDNN's handles, one for each stream: what a handle keeps on the device belongs to one stream at a time.
+/// cuDNN's handles, one per stream, because a handle's device memory belongs to one stream at a time.
 class DnnHandles {
  public:
-  /// The stream's, made at the first call; null where cuDNN cannot be opened.
+  /// The stream's handle, created at the first call; null if cuDNN cannot be opened.
   cudnnHandle_t of(cudaStream_t stream);
-  /// Why it cannot, in words; empty while it can.
+  /// Why cuDNN cannot be opened; empty otherwise.
   const std::string& why() const { return why_; }
-  /// Gives nothing back: see Device's destructor.
+  /// Frees nothing: see Device's destructor.
   void abandon();
 
  private:

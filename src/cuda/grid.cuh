@@ -8,7 +8,7 @@
 #include "cuda/numbers.cuh"
 #include "cuda/value_type.hpp"
 
-/// What kernels are started with.
+/// Launch configuration of kernels.
 namespace cifar_mpi::cuda {
 
 struct Grid {
@@ -20,7 +20,7 @@ struct Grid {
 /// One thread per element.
 inline Grid grid_for(std::int64_t elements) { return {blocks_for(elements), kThreads}; }
 
-/// An argument as the kernel wants it: an address without a type becomes one with, numbers must fit.
+/// Converts an argument to the kernel's type: untyped addresses get a type, numbers must fit.
 template <class Param, class Arg>
 Param pass(const Arg& arg) {
   if constexpr (std::is_pointer_v<Param> && std::is_pointer_v<Arg>) {
@@ -30,7 +30,7 @@ Param pass(const Arg& arg) {
   }
 }
 
-/// Calls `launcher` with a value of the C++ type that stands for `type`.
+/// Calls `launcher` with a value of the C++ type for `type`.
 template <class Launcher>
 void with_type(ValueType type, Launcher launcher) {
   if (type == ValueType::bf16) {

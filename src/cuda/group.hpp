@@ -6,21 +6,21 @@
 #include "cuda/kernels.hpp"
 #include "cuda/planner.hpp"
 
-/// Groups of layers and their tasks. Making either needs no device: addresses are taken, not followed.
+/// Groups of layers and their tasks. Creating either needs no device: addresses are stored, not dereferenced.
 namespace cifar_mpi::cuda {
 
-/// What the groups of one network share; outlives them.
+/// Data shared by the groups of one network; outlives them.
 struct SharedPlan {
   int batch = 0;
   engine::Precision precision = engine::Precision::fp32;
   NetKernels kernels;
-  int counter_words = 0;  ///< so many words of `counters` belong to groups by now
-  Buffer counters;        ///< zero before and after every program; there when all groups are planned
+  int counter_words = 0;  ///< words of `counters` that groups have reserved so far
+  Buffer counters;        ///< zero before and after every program; allocated when all groups are planned
 
   ValueType type() const { return value_type(precision); }
 };
 
-/// Makes the group of a plan; takes a ReLU's mask by the same kernels that do its work.
+/// Makes the group of a plan; its kernels also apply a ReLU's mask.
 std::unique_ptr<engine::Group> make_group(SharedPlan& shared, GroupPlan plan);
 
 /// A convolution or a linear layer, and its tail where not null.

@@ -7,8 +7,7 @@
 #include "cifar_mpi/base/handle.hpp"
 #include "cuda/check.hpp"
 
-/// Owners of the libraries' objects. What a destructor returns is dropped: a device that is lost was reported
-/// before.
+/// Owners of the libraries' objects. Destructors ignore errors: a lost device has been reported before.
 namespace cifar_mpi::cuda {
 
 inline void destroy(cudaStream_t stream) { static_cast<void>(cudaStreamDestroy(stream)); }
@@ -40,7 +39,7 @@ using Event = Owned<cudaEvent_t>;
 using Graph = Owned<cudaGraph_t>;
 using GraphExec = Owned<cudaGraphExec_t>;
 
-/// An event that orders streams, or with `timed` also measures.
+/// An event that orders streams, and with `timed` also measures time.
 inline Event make_event(bool timed = false) {
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),

@@ -20,11 +20,12 @@ MatmulShape forward_shape(const Affine& affine, int batch, engine::Precision pre
   return shape;
 }
 
-/// A library makes some 128x128 of a result at once. A weight gradient is small and its sum long, so that whole it would
-/// keep a few of a GPU's hundred multiprocessors busy: its sum is cut. By a fixed rule, because it affects bits.
+/// A library computes about 128x128 of a result at once. A weight gradient is small with a long sum, so it
+/// would occupy only a few of a GPU's hundred multiprocessors: its sum is split, by a fixed rule, because
+/// that affects bits.
 int slices_of(const MatmulShape& shape) {
   constexpr std::int64_t kTile = 128, kTiles = 128, kLeastDepth = 1024, kGroup = 8;
-  constexpr int kMost = 64, kLeast = 4;  // fewer do not pay for adding them
+  constexpr int kMost = 64, kLeast = 4;  // fewer do not pay for the additions
   const std::int64_t tiles = ((shape.m + kTile - 1) / kTile) * ((shape.n + kTile - 1) / kTile);
   int slices = 1;
   while (slices < kMost && 2 * slices * tiles <= kTiles && shape.k % (2 * slices * kGroup) == 0 &&
@@ -34,7 +35,7 @@ int slices_of(const MatmulShape& shape) {
   return slices < kLeast ? 1 : slices;
 }
 
-/// xᵀ · grad_y, fp32 whatever the precision.
+/// xᵀ · grad_y, fp32 in every precision.
 MatmulShape weight_gradient_shape(const Affine& affine, int batch, engine::Precision precision) {
   MatmulShape shape = forward_shape(affine, batch, precision);
   shape.m = affine.row;
@@ -58,8 +59,8 @@ MatmulShape data_gradient_shape(const Affine& affine, int batch, engine::Precisi
   return shape;
 }
 
-/// cuDNN takes only equal padding on both sides, so an odd kernel, is far from the limit with few channels, and without tf32
-/// there is nothing that it does better than a product.
+/// cuDNN only accepts equal padding on both sides, so an odd kernel; it is slow with few channels, and
+/// without tf32 it beats a product nowhere.
 bool suits_library(const Affine& affine, engine::Precision precision, ConvChoice choice) {
   if (!affine.is_conv() || affine.kernel % 2 == 0 || choice == ConvChoice::products) return false;
   return choice == ConvChoice::library ||

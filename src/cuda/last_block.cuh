@@ -4,9 +4,8 @@
 
 namespace cifar_mpi::cuda {
 
-/// True in all threads of the block that comes last of the `blocks` that share the counter, which is zero
-/// before and after: what the others wrote before is then visible (read it with __ldcg). All threads of all
-/// blocks call it.
+/// True in all threads of the last of the `blocks` that share the counter, which is zero before and after:
+/// the results of the others are then visible (read them with __ldcg). All threads of all blocks call it.
 __device__ inline bool is_last_block(unsigned* counter, unsigned blocks) {
   __shared__ bool last;
   __threadfence();

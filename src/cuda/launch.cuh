@@ -5,7 +5,7 @@
 
 #include "cuda/grid.cuh"
 
-/// How kernels are started, and what in them is no C++: tests replace this file to run them on the processor.
+/// Kernel launches, and kernel code that is not C++: tests replace this file to run kernels on the processor.
 namespace cifar_mpi::cuda {
 
 /// Enqueues the kernel and returns; `name` is for the error.
@@ -16,15 +16,15 @@ void launch(const char* name, cudaStream_t stream, const Grid& grid, void (*kern
   check_launch(name);
 }
 
-/// The memory that all threads of a block share and the launch measured.
+/// Shared memory of a block, with the size given at launch.
 template <class T>
 __device__ T* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char memory[];
   return reinterpret_cast<T*>(memory);
 }
 
-/// Roots and quotients within three units in the last place by one or two instructions, where the exact ones
-/// take ten and more (PTX ISA, rsqrt.approx, sqrt.approx and div.approx). They take numbers below 2^-126 for 0.
+/// Roots and quotients within three units in the last place by one or two instructions, where exact ones take
+/// ten or more (PTX ISA, rsqrt.approx, sqrt.approx and div.approx). They treat numbers below 2^-126 as 0.
 struct FastMath {
   __device__ float rsqrt(float x) const {
     asm("rsqrt.approx.ftz.f32 %0, %0;" : "+f"(x));

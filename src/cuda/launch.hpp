@@ -4,11 +4,11 @@
 
 namespace cifar_mpi::cuda {
 
-/// Throws Error{device} when the kernel before it could not be started. Kernels include this and no library's
-/// header: they compile three times.
+/// Throws Error{device} if the preceding kernel could not be started. Kernels include this file and no
+/// library header, because they are compiled three times.
 void check_launch(const char* kernel);
 
-/// Threads of a block of the kernels that do one element per thread.
+/// Threads per block of kernels with one element per thread.
 constexpr int kThreads = 256;
 
 /// Blocks for one thread per element.

@@ -5,7 +5,7 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-/// Sums over samples; the numbers are whole and exact up to 2^24.
+/// Sums over samples; they are integers and exact up to 2^24.
 struct Figures {
   float loss = 0.0f;
   float correct = 0.0f;
@@ -33,7 +33,7 @@ __device__ Figures add_threads(const Figures& mine) {
   return sum;
 }
 
-/// A thread has one sample. Calls `finish` in one thread of the grid, with the sum over the batch.
+/// One sample per thread. Calls `finish` in one thread of the grid with the sum over the batch.
 template <class L, class Write, class Finish>
 __device__ void losses(const LossInput& input, const LossRule& rule, std::uint8_t* predictions, Write write,
                        Finish finish) {

@@ -10,17 +10,17 @@
 
 /// Softmax cross-entropy of a batch; see loss_math.hpp. Both enqueue and return.
 ///
-/// Each block adds the losses of kLossSamples samples in a tree, the last block the sums of the blocks; all in fp32,
-/// in an order that depends on the batch alone. The terms are not negative, so this adds at most
-/// (2·log2(kLossSamples) + blocks / kLossSamples)·2^-24 to the relative error of a sample's loss. A NaN or infinite
-/// logit makes the sum non-finite, which is how divergence is seen.
+/// Each block adds the losses of kLossSamples samples in a tree, the last block the sums of the blocks; all
+/// in fp32, in an order that depends only on the batch. The terms are nonnegative, so this adds at most
+/// (2·log2(kLossSamples) + blocks / kLossSamples)·2^-24 to the relative error of a sample's loss. A NaN or
+/// infinite logit makes the sum non-finite, which reveals divergence.
 namespace cifar_mpi::cuda {
 
-/// Samples, and threads, of a block. A constant, because it affects bits.
+/// Samples (and threads) per block. A constant, because it affects bits.
 constexpr int kLossSamples = 128;
 constexpr int loss_blocks(int batch) { return (batch + kLossSamples - 1) / kLossSamples; }
 
-/// Floats that LossInput::partials has: loss, correct and counted samples of each block.
+/// Floats of LossInput::partials: loss, correct and counted samples of each block.
 constexpr std::size_t loss_partials(int batch) { return 3 * static_cast<std::size_t>(loss_blocks(batch)); }
 
 struct LossInput {
@@ -29,7 +29,7 @@ struct LossInput {
   int columns = 0;  ///< of the logits and their gradient; from `classes` on they are padding
   ValueType logit_type = ValueType::fp32;
   const void* logits = nullptr;          ///< [batch, columns]
-  const std::uint8_t* labels = nullptr;  ///< [batch]; one that is no class is left out
+  const std::uint8_t* labels = nullptr;  ///< [batch]; a label that is no class is ignored
   float* partials = nullptr;
   unsigned* counter = nullptr;  ///< zero before and after
 };

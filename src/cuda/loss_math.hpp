@@ -11,7 +11,7 @@ struct SampleLoss {
   bool counts = false;
 };
 
-/// What the gradient is multiplied by, and how much of the target is spread evenly over the classes.
+/// The factor of the gradient, and the share of the target that is spread evenly over the classes.
 struct LossRule {
   double scale = 0.0;
   double smoothing = 0.0;
@@ -45,7 +45,7 @@ constexpr SampleLoss sample_loss(int classes, int label, const LossRule& rule, R
   float rest = 0.0f, spread_sum = 0.0f;
   for (int j = 0; j < classes; ++j) {
     if (j != sample.predicted) rest += math.exp(read(j) - largest);
-    // Where nothing is spread a logit of −∞ is nobody's target.
+    // Skipped without smoothing, because 0 · (−∞) is NaN.
     if (spread > 0.0f) spread_sum += largest - read(j);
   }
   sample.counts = label < classes;

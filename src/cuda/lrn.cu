@@ -4,10 +4,10 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-/// Values that a block of the backward pass takes, whole pixels, at least one.
+/// Values per block of the backward pass: whole pixels, at least one.
 constexpr int kBlockValues = 1024;
 
-/// One thread per value; its neighbours come from the first-level cache.
+/// One thread per value; its neighbours come from the L1 cache.
 template <class T>
 __global__ void forward(LrnShape shape, Activation activation, const T* __restrict__ x, T* __restrict__ y) {
   const std::int64_t i = thread_index();
@@ -19,8 +19,8 @@ __global__ void forward(LrnShape shape, Activation activation, const T* __restri
   y[i] = from_float<T>(read(channel) * lrn_scale(shape.rule, base, FastMath{}));
 }
 
-/// A block takes some pixels: each value's two terms go to shared memory, then each value gathers its
-/// neighbours'.
+/// One block takes some pixels: it stores each value's two terms in shared memory, then each value gathers
+/// its neighbours'.
 template <class T>
 __global__ void backward(LrnShape shape, int pixels_per_block, Activation activation, const T* __restrict__ x,
                          const T* __restrict__ grad_y, T* __restrict__ grad_x) {

@@ -10,7 +10,7 @@ struct LrnRule {
   float beta = 0.5f;
 };
 
-/// bias + alpha · Σ x², over the channels nearest to `c`; `read(c)` gives x.
+/// bias + alpha · Σ x², over the channels nearest to `c`; `read(c)` returns x.
 template <class Read>
 constexpr float lrn_base(const LrnRule& rule, int channels, int c, Read read) {
   const int first = c > rule.radius ? c - rule.radius : 0;
@@ -23,7 +23,8 @@ constexpr float lrn_base(const LrnRule& rule, int channels, int c, Read read) {
   return rule.bias + rule.alpha * sum;
 }
 
-/// base^(−beta); three quarters, the tutorial's, by two roots. `Math` has sqrt, rsqrt (1/√x), divide and pow.
+/// base^(−beta); for three quarters, as in the tutorial, by two roots. `Math` has sqrt, rsqrt (1/√x), divide
+/// and pow.
 template <class Math>
 constexpr float lrn_scale(const LrnRule& rule, float base, Math math) {
   if (rule.beta == 0.75f) {
@@ -33,7 +34,7 @@ constexpr float lrn_scale(const LrnRule& rule, float base, Math math) {
   return math.pow(base, -rule.beta);
 }
 
-/// What a channel adds to the gradients of its neighbours and to its own; see lrn_gradient.
+/// Contributions of a channel to the gradients of its neighbours and to its own; see lrn_gradient.
 struct LrnTerms {
   float direct = 0.0f;  ///< grad_y · scale
   float share = 0.0f;

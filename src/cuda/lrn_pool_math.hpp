@@ -5,12 +5,11 @@
 #include "cuda/lrn_math.hpp"
 #include "cuda/pool_math.hpp"
 
-/// How a normalization and the max-pooling next to it are cut into blocks; runs on the host and on the
-/// device.
+/// Division of a normalization and its adjacent max-pooling into blocks; runs on the host and on the device.
 namespace cifar_mpi::cuda {
 
-/// What the kernels of both are made for; others go through the two kernels. Constants, so that no loop, no
-/// division and no power is left.
+/// The shapes of the fused kernels; others use two kernels. Constants, so that all loops, divisions and
+/// powers are resolved.
 constexpr int kPoolKernel = 3;
 constexpr int kPoolStride = 2;
 constexpr int kLrnRadius = 4;
@@ -39,8 +38,8 @@ constexpr Rows piece(int rows, int of, int index) {
   return {begin, begin + of < rows ? begin + of : rows};
 }
 
-/// Rows of the output that a block writes when the pooling comes last: few, so that there are many blocks,
-/// and more than one, because the rows between two blocks are normalized twice.
+/// Output rows per block when the pooling comes last: few, for many blocks, but more than one, because the
+/// rows between two blocks are normalized twice.
 constexpr int kPooledRows = 2;
 
 /// Rows of the pooling's input that the windows of output rows `out` cover.
@@ -50,9 +49,9 @@ constexpr Rows rows_under(const PoolPlace& place, const Rows& out) {
   return {begin < 0 ? 0 : begin, end > place.in_height ? place.in_height : end};
 }
 
-/// Backward, the places of the pooling's input are taken by cells of stride · stride, one for each window, at
-/// whose beginning it lies: only windows (oy − 1 … oy, ox − 1 … ox) hold places of cell (oy, ox).
-constexpr int kCellRows = 3;  ///< of a block when the pooling comes first, for the reason of kPooledRows
+/// Backward, the places of the pooling's input are divided into cells of stride · stride, one for each window
+/// that begins there: only windows (oy − 1 … oy, ox − 1 … ox) hold places of cell (oy, ox).
+constexpr int kCellRows = 3;  ///< per block when the pooling comes first, for the reason of kPooledRows
 
 /// Rows of windows that hold places of cell rows `in`.
 constexpr Rows rows_over(const Rows& in) { return {in.begin > 0 ? in.begin - 1 : 0, in.end}; }
@@ -69,12 +68,12 @@ constexpr std::size_t pooled_values(const PoolPlace& place) {
          static_cast<std::size_t>(place.out_width) * static_cast<std::size_t>(place.channels);
 }
 
-/// Whether cells cover the input, as they do under TensorFlow's SAME padding.
+/// Whether cells cover the input, as they do with TensorFlow's SAME padding.
 constexpr bool has_cells(int in, int out, int before) {
   return out == (in + 1) / kPoolStride && before == in % kPoolStride;
 }
 
-/// Whether the kernels of both take these; a block has 48 KiB without asking a GPU for more.
+/// Whether the fused kernels accept these; a block has 48 KiB without a special request.
 constexpr bool fits_lrn_pool(const PoolPlace& place, const LrnRule& rule) {
   constexpr std::size_t kShared = 48 << 10;
   const int groups = vec8s(place);

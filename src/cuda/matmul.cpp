@@ -14,14 +14,14 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-/// Every operand begins at a multiple of this: blocks are laid out in lines of 64 bytes of fp32, 32 of bf16.
+/// Alignment of every operand: blocks consist of lines of 64 bytes of fp32, 32 of bf16.
 constexpr std::uint32_t kAlignment = 16;
-/// Algorithms that cuBLASLt is asked for, the best one first.
+/// Algorithms requested from cuBLASLt, the best one first.
 constexpr int kMostProposals = 8;
 
 cudaDataType data_type(ValueType type) { return type == ValueType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
-/// What makes an algorithm of cuBLASLt this one and no other, and the bytes in which the library tells it.
+/// The attributes that identify an algorithm of cuBLASLt, and their sizes in bytes.
 struct Setting {
   const char* name;
   cublasLtMatmulAlgoConfigAttributes_t attribute;
@@ -41,8 +41,8 @@ void set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribut
   check(cublasLtMatrixLayoutSetAttribute(layout, attribute, &value, sizeof value), "describing a matrix");
 }
 
-/// cuBLASLt counts in columns: a row-major matrix is its transpose, and d' = op(b)' · op(a)'. There are `count` of them,
-/// one behind the other.
+/// cuBLASLt uses column-major order: a row-major matrix is its transpose, and d' = op(b)' · op(a)'. There are
+/// `count` matrices in sequence.
 Owned<cublasLtMatrixLayout_t> transposed_layout(ValueType type, std::int64_t rows, std::int64_t columns,
                                                 int count) {
   cublasLtMatrixLayout_t made = nullptr;
@@ -78,7 +78,7 @@ Owned<cublasLtMatmulDesc_t> describe(const MatmulShape& shape, Epilogue epilogue
   if (epilogue == Epilogue::none) return operation;
   set(made, CUBLASLT_MATMUL_DESC_EPILOGUE,
       epilogue == Epilogue::bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_RELU_BIAS);
-  // An address nobody follows: the choice of an algorithm looks at its alignment.
+  // An address that is never dereferenced: the choice of an algorithm depends on its alignment.
   set(made, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(std::uintptr_t{kAlignment}));
   return operation;
 }
@@ -99,7 +99,7 @@ Owned<cublasLtMatmulPreference_t> preference(std::size_t most_workspace) {
   return wanted;
 }
 
-/// 0 where the library does not tell.
+/// 0 if the library does not report it.
 std::uint32_t value_of(const cublasLtMatmulAlgo_t& algorithm, const Setting& setting) {
   std::array<std::byte, sizeof(std::uint32_t)> memory{};
   std::size_t written = 0;
@@ -123,7 +123,8 @@ PlainMatmul plain(const MatmulShape& shape) {
           shape.slices};
 }
 
-/// Tensor cores take rows of bf16 in groups of 16 bytes. Other rows are not asked for, so that every GPU does what is tested.
+/// Tensor cores process rows of bf16 in groups of 16 bytes. Other rows are not supported, so that every GPU
+/// does what is tested.
 bool has_whole_groups(const MatmulShape& shape) {
   const std::int64_t row_a = shape.transpose_a ? shape.m : shape.k,
                      row_b = shape.transpose_b ? shape.k : shape.n;
@@ -152,13 +153,13 @@ bool Matmul::find_algorithm(const Trial& trial) {
   for (std::size_t most = kMostProductWorkspace;;) {
     std::optional<std::size_t> refused;
     if (take_first(trial, most, refused)) return true;
-    // Its proposals are few, so that one with a smaller workspace may be among those for a lower limit.
+    // The library returns few proposals, so a smaller workspace may appear with a lower limit.
     if (!refused || *refused == 0) return false;
     most = *refused - 1;
   }
 }
 
-/// A column of the result is one bias behind another, so any value of it will do.
+/// A column of the result is contiguous biases, so any of its values will do.
 bool Matmul::keeps_nan(const Trial& trial) const {
   if (static_cast<std::size_t>(shape_.n) * bytes_per(shape_.out) > trial.nan_bytes) return false;
   void* const workspace = trial.workspace(workspace_bytes_);
@@ -169,7 +170,7 @@ bool Matmul::keeps_nan(const Trial& trial) const {
   std::array<std::uint16_t, 8> values{};
   const std::size_t bytes = std::min(bytes_d(), sizeof values);
   trial.read(values.data(), trial.result, bytes);
-  // of either type the upper half of a value tells; fp32 has it in every second place
+  // the upper half of a value suffices for either type; with fp32 it is every second element
   constexpr std::uint16_t kSign = 0x8000, kInfinity = 0x7F80;
   const std::size_t half = bytes_per(shape_.out) / sizeof values[0];
   return (values[half - 1] & ~kSign) > kInfinity;
@@ -202,7 +203,7 @@ bool Matmul::take_first(const Trial& trial, std::size_t most_workspace,
                CUBLAS_STATUS_SUCCESS) {
       return true;
     } else {
-      static_cast<void>(cudaGetLastError());  // which must not be taken for one of the next call
+      static_cast<void>(cudaGetLastError());  // so that the next call does not report it
     }
     ++rung_;
   }

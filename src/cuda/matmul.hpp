@@ -16,7 +16,7 @@ namespace cifar_mpi::cuda {
 
 enum class Epilogue : std::uint8_t { none, bias, bias_relu };
 
-/// d[m, n] = op(a) · op(b), all row-major and without gaps.
+/// d[m, n] = op(a) · op(b), all row-major without gaps.
 struct MatmulShape {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -27,28 +27,28 @@ struct MatmulShape {
   ValueType out = ValueType::fp32;
   bool tf32 = false;
   Epilogue epilogue = Epilogue::none;  ///< adds bias[n] of type `out`, then max(·, 0)
-  /// Parts of k, each a product of its own in fp32, added in a fixed order: a of k rows (transposed), b too, d fp32, no epilogue.
+  /// Slices of k, each a separate fp32 product, added in a fixed order: a of k rows (transposed), b too, d
+  /// fp32, no epilogue.
   int slices = 1;
 };
 
-/// Behind all proposals of cuBLASLt.
+/// After all proposals of cuBLASLt.
 constexpr int kPlainRung = 1000;
 
-/// A matrix product by cuBLASLt, or where cuBLASLt has no kernel by a plain one of ours. Sums are fp32.
+/// A matrix product by cuBLASLt, or by a plain kernel of ours if cuBLASLt has none. Sums are fp32.
 ///
 ///   bits    the same in every run on the same kind of GPU: one algorithm, chosen by shape and kept
-///   order   runs on any stream; two that may run at once need workspaces of their own
+///   order   runs on any stream; products that may run at once need separate workspaces
 class Matmul {
  public:
   explicit Matmul(const MatmulShape& shape) : shape_(shape) {}
 
-  /// Takes the first of the algorithms that cuBLASLt proposes whose workspace can be had and that starts, and runs it
-  /// once. A ReLU that makes zeros of NaN, as
-  /// max does on a GPU, is left to a kernel of ours: divergence must be seen. Throws Error{device}
-  /// only when the device is lost or has no memory for the slices.
-  /// `rung` counts the proposals from 0: those before it are left out, and kPlainRung leaves out all.
+  /// Selects cuBLASLt's first proposal whose workspace can be allocated and that starts, and runs it once. If
+  /// its ReLU turns NaN into 0, as max does on a GPU, a kernel of ours replaces that ReLU: divergence must be
+  /// visible. Throws Error{device} only when the device is lost or lacks memory for the slices. `rung` counts
+  /// the proposals from 0: earlier ones are skipped; kPlainRung skips all.
   void plan(const Trial& trial, int rung = 0);
-  /// That of the algorithm; kPlainRung where cuBLASLt was asked and none runs.
+  /// The rung of the algorithm; kPlainRung if cuBLASLt was asked and no proposal runs.
   int rung() const { return rung_; }
   /// Enqueues the product; pointers are 16-byte aligned. `bias` is unused without an epilogue.
   void run(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,
@@ -66,15 +66,15 @@ class Matmul {
 
  private:
   bool find_algorithm(const Trial& trial);
-  /// Whether NaN in the biases is NaN in the result.
+  /// Whether NaN in the biases yields NaN in the result.
   bool keeps_nan(const Trial& trial) const;
-  /// Takes the first proposal with a workspace of at most so many bytes that starts. None: `refused_workspace` is the
-  /// smallest one of the library that was not to be had, if any.
+  /// Selects the first proposal that starts with a workspace of at most so many bytes. Without one,
+  /// `refused_workspace` is the smallest workspace that could not be allocated, if any.
   bool take_first(const Trial& trial, std::size_t most_workspace,
                   std::optional<std::size_t>& refused_workspace);
   cublasStatus_t launch(cudaStream_t stream, const void* a, const void* b, void* d, const void* bias,
                         void* workspace) const;
-  /// Of the products of the slices, in front of the library's own in the workspace; 0 where there is one.
+  /// Bytes of the slices' products, before the library's part of the workspace; 0 with one slice.
   std::size_t slices_bytes() const;
   std::size_t workspace_of_library() const { return workspace_bytes_ - slices_bytes(); }
 
@@ -86,7 +86,7 @@ class Matmul {
   std::size_t workspace_bytes_ = 0;
   int first_rung_ = 0, rung_ = 0;
   bool planned_ = false;      ///< by cuBLASLt
-  bool relu_behind_ = false;  ///< a kernel of ours, because cuBLASLt's ReLU takes NaN for nothing
+  bool relu_behind_ = false;  ///< a kernel of ours, because cuBLASLt's ReLU turns NaN into 0
 };
 
 }  // namespace cifar_mpi::cuda

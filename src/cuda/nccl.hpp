@@ -20,16 +20,16 @@ struct NcclOptions {
 ///   "nccl", "auto"  ncclAllReduce: bits depend on ranks, length and NCCL's choice, and are the same in every
 ///                   run on one machine, unless NVLS is allowed (see nvls_note), which `note` then says
 ///   "doubling"      ncclAllGather, then each rank adds all arrays in the tree of the host's `doubling`: the
-///                   same bits as that, for --reproducible; memory for all ranks' arrays
+///                   same bits, for --reproducible; memory for all ranks' arrays
 ///
 ///   data   [n] f32, device memory from `allocate`, replaced by the sum; any n, also n = 0
-///   order  enqueued on the comm lane's stream; may be captured. `allocate` sums once, so that all
-///          connections stand
-///   end    on the way of an exception the communicator is aborted on a thread of its own, with a deadline
+///   order  enqueued on the comm lane's stream; may be captured. `allocate` sums once to set up all
+///          connections
+///   end    on an exception a separate thread aborts the communicator, with a deadline
 ///
 /// Throws AgreedError{usage} for another name or a wire that is not fp32, AgreedError{device} when two ranks
 /// have one GPU without share_gpus, AgreedError{comm} when NCCL cannot start. The watches of the device's
-/// link tell what NCCL notices later.
+/// link report later errors of NCCL.
 std::unique_ptr<comm::Collective> make_nccl(Device& device, std::string_view name, const comm::World& world,
                                             comm::Wire wire, const NcclOptions& options);
 

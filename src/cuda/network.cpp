@@ -23,15 +23,15 @@ using engine::ValueFormat;
 
 class CudaKernels final : public engine::Kernels {
  public:
-  CudaKernels(const engine::TowerSpec& spec, Workshop workshop, ConvChoice choice)
-      : workshop_(std::move(workshop)),
+  CudaKernels(const engine::TowerSpec& spec, PlanContext context, ConvChoice choice)
+      : context_(std::move(context)),
         shared_{spec.batch, spec.precision, NetKernels(spec.batch, spec.precision, choice), 0, {}} {}
 
   std::unique_ptr<engine::Group> plan(const engine::Chain& chain) override {
     return make_group(shared_, plan_group(chain, shared_.batch, shared_.precision));
   }
 
-  /// All values lie alike, and the loss takes logits of either type.
+  /// All values have the same layout, and the loss accepts logits of either type.
   std::unique_ptr<engine::Group> reorder(std::string name, const Extent&, const ValueFormat&,
                                          const ValueFormat&, bool) override {
     throw std::logic_error(concat("cuda: ", name, ": there are no other formats"));
@@ -83,25 +83,25 @@ class CudaKernels final : public engine::Kernels {
   }
 
   std::string finalize() override {
-    shared_.counters = workshop_.allocate(static_cast<std::size_t>(shared_.counter_words) * sizeof(unsigned));
-    workshop_.plan(shared_.kernels);
+    shared_.counters = context_.allocate(static_cast<std::size_t>(shared_.counter_words) * sizeof(unsigned));
+    context_.plan(shared_.kernels);
     return concat(library_versions(), ", ", to_string(shared_.precision), "\n", shared_.kernels.text());
   }
 
  private:
-  Workshop workshop_;
+  PlanContext context_;
   SharedPlan shared_;
 };
 
 class CudaEnds final : public engine::Ends {
  public:
-  CudaEnds(const engine::TowerSpec& spec, const Workshop& workshop)
+  CudaEnds(const engine::TowerSpec& spec, const PlanContext& context)
       : batch_(spec.batch),
         classes_(spec.net->classes),
         type_(value_type(spec.precision)),
         image_(activations(spec.batch, spec.net->input, type_)),
-        scratch_(workshop.allocate(sizeof(unsigned) + loss_partials(spec.batch) * sizeof(float))),
-        request_word_(workshop.request_word) {}
+        scratch_(context.allocate(sizeof(unsigned) + loss_partials(spec.batch) * sizeof(float))),
+        request_word_(context.request_word) {}
 
   ValueFormat images() const override { return {image_, image_}; }
   ValueFormat logits(const ValueFormat& have) const override { return have; }
@@ -148,7 +148,7 @@ class CudaEnds final : public engine::Ends {
 
 }  // namespace
 
-Workshop workshop_of(Device& device, Ladder& ladder) {
+PlanContext plan_context(Device& device, Ladder& ladder) {
   const auto plan = [&device, &ladder](NetKernels& kernels) {
     ladder.begin();
     if (const std::size_t bytes = kernels.library_trial_bytes(); bytes > 0) {
@@ -162,13 +162,13 @@ Workshop workshop_of(Device& device, Ladder& ladder) {
           [&device](const std::atomic<int>& request) { return device.link().request_word(&request); }};
 }
 
-engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, Workshop workshop, ConvChoice choice) {
+engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, PlanContext context, ConvChoice choice) {
   if (spec.batch < 1) {
     throw Error(ErrorKind::usage,
                 concat("a step needs at least 1 sample per rank, found a batch of ", spec.batch));
   }
-  auto ends = std::make_unique<CudaEnds>(spec, workshop);
-  return {std::make_unique<CudaKernels>(spec, std::move(workshop), choice), std::move(ends)};
+  auto ends = std::make_unique<CudaEnds>(spec, context);
+  return {std::make_unique<CudaKernels>(spec, std::move(context), choice), std::move(ends)};
 }
 
 }  // namespace cifar_mpi::cuda

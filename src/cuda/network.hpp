@@ -10,20 +10,20 @@ namespace cifar_mpi::cuda {
 
 class Device;
 
-/// What planning a network needs of a device; tests have one of their own.
-struct Workshop {
+/// The services of a device that planning a network needs; tests implement their own.
+struct PlanContext {
   std::function<Buffer(std::size_t bytes)> allocate;  ///< zeroed
   std::function<void(NetKernels& kernels)> plan;      ///< chooses the libraries' kernels
-  /// The pinned word that stands for a binding's stop request.
+  /// The pinned word for a binding's requests.
   std::function<const int*(const std::atomic<int>& request)> request_word;
 };
 
-/// That of a device and its ladder, which outlive all that is planned.
-Workshop workshop_of(Device& device, Ladder& ladder);
+/// The context of a device and its ladder, which must outlive all plans.
+PlanContext plan_context(Device& device, Ladder& ladder);
 
 /// The kernels for a network; `spec.precision` is fp32, tf32 or bf16. Throws Error{usage} when the batch is
 /// below 1.
-engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, Workshop workshop,
+engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, PlanContext context,
                                   ConvChoice choice = ConvChoice::automatic);
 
 }  // namespace cifar_mpi::cuda

@@ -45,7 +45,7 @@ __device__ Four load_four(const Update& work, std::uint64_t i) {
   return four;
 }
 
-/// Without clipping there is no multiplication, which could be fused with what follows and change bits.
+/// Without clipping there is no multiplication, because the compiler could fuse it and change bits.
 template <class Rule, bool kClips>
 __device__ void update_four(const Update& work, const UpdateRates& rates, std::uint64_t i,
                             const Segment& segment, Four four) {
@@ -64,7 +64,7 @@ __device__ void update_four(const Update& work, const UpdateRates& rates, std::u
   if constexpr (Rule::kStates > 1) *reinterpret_cast<float4*>(work.states[1] + i) = four.q;
 }
 
-/// The sum of what the blocks left, valid in thread 0 of the one that comes last; the others return early.
+/// The sum over the blocks, valid in thread 0 of the last one; the others return early.
 template <class Use>
 __device__ void add_blocks(double mine, double* partials, unsigned* counter, Use use) {
   const double sum = add_threads(mine);
@@ -78,9 +78,9 @@ __device__ void add_blocks(double mine, double* partials, unsigned* counter, Use
   if (threadIdx.x == 0) use(total);
 }
 
-/// Each thread four floats of every array at a time, the next ones on their way while it works on these and
-/// while thread 0 finds the rates, which takes a power and divisions in double. The limit is memory, or the
-/// cache where the parameters stay in it.
+/// Each thread takes four floats of every array at a time. The next ones load while it works on these and
+/// while thread 0 computes the rates, which takes a power and divisions in double. The limit is memory, or
+/// the cache if the parameters stay in it.
 template <class Rule, bool kClips>
 __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ Update work) {
   __shared__ UpdateRates rates;

@@ -8,16 +8,17 @@
 
 namespace cifar_mpi::cuda {
 
-/// Blocks of the update, so partial sums of the decay term; a constant, because it affects bits.
+/// Blocks of the update, and so partial sums of the decay term; a constant, because it affects bits.
 constexpr int kUpdateBlocks = 512;
 
 /// For every float of the segments, with the weight decay λ of its parameter: w' by the optimizer's rule in
 /// optim/step_math.hpp, for sgd w − lr·(g + λ·w); ema' = ema + (1 − d)·(w' − ema); and decay_sum (+)= Σ λ·½w²
-/// of the values before the update, 0 where λ is no part of the loss. Where there is a norm, g is first
-/// multiplied by optim::clip_factor. Nothing but the sum is written when loss_sum or the norm is not finite, unless
-/// the average moves for no step (engine::UpdateBinding).
-/// Segments lie one behind another and begin and end on multiples of 4 floats. Moves 20 bytes per parameter,
-/// and 8 for each array of the optimizer.
+/// of the values before the update, 0 if λ is not part of the loss. With a norm, g is first multiplied by
+/// optim::clip_factor. If loss_sum or the norm is not finite, only the sum is written, except in a local step
+/// (engine::UpdateBinding).
+///
+/// Segments are contiguous and begin and end on multiples of 4 floats. Moves 20 bytes per parameter, and 8
+/// for each array of the optimizer.
 struct Update {
   float* params = nullptr;
   const float* grads = nullptr;
@@ -39,7 +40,7 @@ struct Update {
 };
 void update(cudaStream_t stream, const Update& work);
 
-/// norm = √Σ grads², added in double in an order that depends on `floats` alone, a multiple of 4.
+/// norm = √Σ grads², summed in double in an order that depends only on `floats`, a multiple of 4.
 struct GradientNorm {
   const float* grads = nullptr;
   std::uint64_t floats = 0;
@@ -61,7 +62,7 @@ struct Running {
   const std::uint64_t* step = nullptr;
   double ema_decay = 0.0;
   Segments segments;
-  const double* gradient_norm = nullptr;  ///< null: there is none
+  const double* gradient_norm = nullptr;  ///< null: none
   int average_steps = 1;
 };
 void update_running(cudaStream_t stream, const Running& work);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kExtent = 4096;
 
-/// Seconds that one `run` takes on the stream: the mean over as many as fit into `seconds`.
+/// Mean seconds of one `run` on the stream, over as many runs as fit into `seconds`.
 double time_runs(cudaStream_t stream, double seconds, const std::function<void()>& run) {
   const Event begin = make_event(true), end = make_event(true);
   const auto measure = [&](int runs) {
@@ -36,7 +36,7 @@ double time_runs(cudaStream_t stream, double seconds, const std::function<void()
   return measure(runs < 1.0 ? 1 : runs > 1000.0 ? 1000 : static_cast<int>(runs));
 }
 
-/// Zeros run faster than what a step multiplies.
+/// Zeros would run faster than the values of a step.
 Buffer random_values(Device& device, ValueType type, std::size_t count) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -80,7 +80,7 @@ double time_product(Device& device, engine::Precision precision, std::int64_t ex
                    [&] { product.run(stream, a.data(), a.data(), d.data(), nullptr, workspace.data()); });
 }
 
-/// The rate at which `run(n)` does `work(n)`, of the first n that takes kLong_s, or of the last.
+/// The rate at which `run(n)` does `work(n)`, for the first n that takes kLong_s, or for the last.
 template <class Work, class Run>
 double rate_of(std::int64_t n, std::int64_t last, const Work& work, const Run& run) {
   constexpr double kLong_s = 0.2e-3;

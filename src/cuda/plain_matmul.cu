@@ -4,7 +4,7 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-/// One thread per element of d: right for any shape, fast for none.
+/// One thread per element of d: correct for any shape, fast for none.
 template <class In, class Out>
 __global__ void multiply(PlainMatmul shape, const In* __restrict__ a, const In* __restrict__ b,
                          Out* __restrict__ d, const Out* __restrict__ bias) {

@@ -8,7 +8,8 @@
 
 namespace cifar_mpi::cuda {
 
-/// d[m, n] = op(a) · op(b) (+ bias, then max(·, 0)), row-major: the product for shapes that cuBLASLt leaves.
+/// d[m, n] = op(a) · op(b) (+ bias, then max(·, 0)), row-major: the product for shapes that cuBLASLt does not
+/// support.
 struct PlainMatmul {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -19,7 +20,7 @@ struct PlainMatmul {
   ValueType out = ValueType::fp32;
   bool add_bias = false;  ///< bias[n] of type `out`
   bool relu = false;
-  /// Of k, each with a d of its own behind the one before.
+  /// Slices of k, each with its own d after the previous one.
   int slices = 1;
 };
 void plain_matmul(cudaStream_t stream, const PlainMatmul& shape, const void* a, const void* b, void* d,

@@ -35,7 +35,8 @@ class Planner {
                           [&](const model::Shortcut& layer) { add_shortcut(layer); },
                           [](const model::SoftmaxCrossEntropy&) {}},
         chain_.operation(0).layer);
-    plan_.contract.dst = formats(chain_.out(plan_.contract.operations - 1));  // of a tail its own says that
+    plan_.contract.dst =
+        formats(chain_.out(plan_.contract.operations - 1));  // a tail's contract says that itself
     if (const auto* const affine = std::get_if<Affine>(&plan_.work); affine != nullptr && affine->logits) {
       const Extent extent{1, 1, affine->outputs};
       plan_.contract.dst = {activations(batch_, extent, ValueType::fp32), activations(batch_, extent, type_)};
@@ -53,7 +54,7 @@ class Planner {
     if (!good) throw Error(ErrorKind::usage, concat("model ", chain_.net->name, ": ", name, " ", text));
   }
 
-  /// What both kinds of affine layer have.
+  /// The common part of both kinds of affine layer.
   void add_affine(Affine affine) {
     affine.in = chain_.in();
     affine.out = chain_.out(0);
@@ -69,7 +70,7 @@ class Planner {
       plan_.tail.push_back(plan_group(rest, batch_, precision_));
     }
     plan_.contract.relu_at_end = affine.relu;
-    // The gradient of the biases masks on its way; a frozen layer has none.
+    // The gradient of the biases also masks; a frozen layer has none.
     plan_.contract.can_mask_dst = affine.relu && chain_.operation(0).trains();
     plan_.contract.masters = {affine.weights_in_memory()};
     if (affine.biased) plan_.contract.masters.push_back(static_cast<std::size_t>(affine.outputs));

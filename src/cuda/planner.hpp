@@ -12,25 +12,25 @@
 #include "cuda/pool_math.hpp"
 #include "cuda/value_type.hpp"
 
-/// Which layers are one group, and of which sizes. Needs no device: what the kernels are is settled elsewhere.
+/// Chooses the layers of each group and its sizes. Needs no device: kernels are chosen elsewhere.
 namespace cifar_mpi::cuda {
 
-/// What activations and compute copies of weights are stored as.
+/// Storage type of activations and compute copies of weights.
 constexpr ValueType value_type(engine::Precision precision) {
   return precision == engine::Precision::bf16 ? ValueType::bf16 : ValueType::fp32;
 }
 
-/// Conv2d or Linear as a matrix product: [rows, inner] · [inner, outputs], where there are biases plus these and with
-/// the ReLU behind them.
+/// Conv2d or Linear as a matrix product: [rows, inner] · [inner, outputs], optionally with biases and the
+/// ReLU after them.
 struct Affine {
   Extent in;
   Extent out;
   int outputs =
-      0;  ///< in memory: of bf16 logits rounded up to kIm2colGroup, because tensor cores take whole groups
+      0;  ///< in memory: bf16 logits are rounded up to kIm2colGroup, because tensor cores process whole groups
   int columns = 0;  ///< of `outputs`; the others are zero
   int kernel = 0;   ///< 0 for a linear layer
   int stride = 1;
-  int before = 0;  ///< padding of a convolution, rows and columns in front
+  int before = 0;  ///< padding of a convolution, rows and columns before the image
   int inner = 0;
   int row = 0;  ///< `inner` rounded up for a convolution: rows of the weights in memory, the last ones zero
   bool biased = true;
@@ -45,7 +45,7 @@ struct Affine {
     return is_conv() ? std::int64_t{batch} * in.height * in.width : batch;
   }
   std::size_t weights() const { return static_cast<std::size_t>(inner) * static_cast<std::size_t>(outputs); }
-  /// With the zero rows.
+  /// Including the zero rows.
   std::size_t weights_in_memory() const {
     return static_cast<std::size_t>(row) * static_cast<std::size_t>(outputs);
   }
@@ -72,8 +72,7 @@ struct Lrn {
   int channels = 0;
 };
 
-/// A pooling and the normalization behind it, or the other way round, as one; the pooled or normalized values
-/// between them are no value of the program.
+/// A pooling and the normalization after it, or the reverse, as one; the program has no value between them.
 struct PoolLrn {
   Pool pool;
   Lrn lrn;
@@ -89,7 +88,7 @@ struct Relu {};
 /// The sum of two values.
 struct Sum {};
 
-/// With the ReLU behind it; whoever reads the output need not mask.
+/// Includes the ReLU after it; readers of the output need not mask.
 struct BatchNorm {
   std::int64_t rows = 0;  ///< pixels of the batch
   int channels = 0;
@@ -103,8 +102,8 @@ struct GlobalAvgPool {
   int channels = 0;
 };
 
-/// Both ways are the windows of a 1x1 kernel: zeros where the stride leaves pixels out, and for channels that are
-/// not there.
+/// Both directions are the windows of a 1x1 kernel: zeros for pixels that the stride skips, and for missing
+/// channels.
 struct Shortcut {
   Im2colShape forward;
   Im2colShape backward;
@@ -112,11 +111,12 @@ struct Shortcut {
 
 using Work = std::variant<Affine, Pool, Lrn, PoolLrn, LrnPool, Relu, Sum, BatchNorm, GlobalAvgPool, Shortcut>;
 
-/// What a chain begins with.
+/// The group that a chain begins with.
 struct GroupPlan {
   Work work;
   engine::Contract contract;
-  std::vector<GroupPlan> tail;  ///< of an Affine, at most one: what is behind its ReLU and takes that in
+  std::vector<GroupPlan>
+      tail;  ///< of an Affine, at most one: the group after its ReLU, which takes in that ReLU
 };
 
 /// The format of activations: NHWC without gaps.
@@ -124,11 +124,11 @@ engine::Format activations(int batch, const Extent& extent, ValueType type);
 ValueType type_of(const engine::Format& format);
 std::int64_t values_in(const engine::Format& format);
 
-/// A ReLU joins the pooling or normalization behind it if a convolution or linear layer with biases is before it,
-/// which is then one group with them (join_tail); else it joins that layer, or the BatchNorm. Parameters lie as
-/// TensorFlow has them; the weights of a convolution are followed by zero rows up to a multiple of kIm2colGroup,
-/// and rows of the last layer in bf16 by zeros likewise. Throws Error{usage} naming the layer when it is of a size
-/// that no kernel here takes.
+/// If a convolution or linear layer with biases comes before it, a ReLU joins the pooling or normalization
+/// after it, and all form one group (join_tail); else it joins that layer, or the BatchNorm. Parameters have
+/// TensorFlow's order. Zero rows pad the weights of a convolution to a multiple of kIm2colGroup, and zeros
+/// pad the rows of the last layer in bf16. Throws Error{usage} naming the layer when no kernel here supports
+/// its size.
 GroupPlan plan_group(const engine::Chain& chain, int batch, engine::Precision precision);
 
 }  // namespace cifar_mpi::cuda

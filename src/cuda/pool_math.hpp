@@ -24,7 +24,7 @@ struct PoolPlace {
   }
 };
 
-/// The tap of a window whose gradient goes nowhere.
+/// The tap of a window whose gradient is dropped.
 constexpr std::uint8_t kNoTap = 255;
 
 struct PoolChoice {
@@ -32,7 +32,7 @@ struct PoolChoice {
   std::uint8_t tap = kNoTap;  ///< ky · kernel + kx of the first maximum in row-major order
 };
 
-/// The maximum of the window of (oy, ox); `read(y, x)` gives the value of one place inside the image.
+/// The maximum of the window of (oy, ox); `read(y, x)` returns the value of a place inside the image.
 template <class Read>
 constexpr PoolChoice pool_choose(const PoolPlace& place, int oy, int ox, Read read) {
   PoolChoice best;
@@ -51,8 +51,9 @@ constexpr PoolChoice pool_choose(const PoolPlace& place, int oy, int ox, Read re
   return best;
 }
 
-/// The choice where the values go through biases and a ReLU first; `y` is what they make of its maximum. Neither, nor
-/// rounding, changes an order: max(relu(x + b)) = relu(max(x) + b). What is not positive has no tap, which masks.
+/// The choice where values first go through biases and a ReLU; `y` is the result for its maximum. Neither
+/// these nor rounding change an order: max(relu(x + b)) = relu(max(x) + b). A result that is not positive has
+/// no tap, which applies the mask.
 constexpr PoolChoice through_relu(const PoolChoice& choice, float y) {
   return {y, y > 0.0f ? choice.tap : kNoTap};
 }
@@ -63,8 +64,8 @@ constexpr int first_window(int i, int kernel, int stride, int before) {
   return least <= 0 ? 0 : (least + stride - 1) / stride;
 }
 
-/// The gradient of place (y, x): the sum over the windows whose tap it is, in row-major order of the windows.
-/// `tap(oy, ox)` and `grad(oy, ox)` give a window's.
+/// The gradient of place (y, x): the sum over the windows that chose it, in row-major order of the windows.
+/// `tap(oy, ox)` and `grad(oy, ox)` return a window's values.
 template <class Tap, class Grad>
 constexpr float pool_gather(const PoolPlace& place, int y, int x, Tap tap, Grad grad) {
   float sum = 0.0f;

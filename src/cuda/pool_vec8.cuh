@@ -6,10 +6,10 @@
 #include "cuda/lrn_pool_math.hpp"
 #include "cuda/vec8.cuh"
 
-/// Max-pooling by windows of kPoolKernel with stride kPoolStride, for an vec8 of channels.
+/// Max-pooling by windows of kPoolKernel with stride kPoolStride, for a vec8 of channels.
 namespace cifar_mpi::cuda {
 
-/// Numbers of 16 bits for the channels of an vec8, two to a word.
+/// 16-bit numbers for the channels of a vec8, two per word.
 struct Halves {
   unsigned words[kVec8 / 2];
 };
@@ -70,8 +70,9 @@ struct Vec8Choice {
   Vec8<std::uint8_t> argmax;
 };
 
-/// pool_choose and through_relu for the vec8 of channels `group`; `read(y, x)` gives one. Places outside the image are
-/// replaced by the nearest inside, which the window holds too: a second time it does not win, and its tap is its own.
+/// pool_choose and through_relu for the vec8 of channels `group`; `read(y, x)` returns one. Places outside
+/// the image are replaced by the nearest inside, which the window also contains: the second time it does not
+/// win, and its tap stays its own.
 template <class T, class Read>
 __device__ Vec8Choice<T> choose(const PoolPlace& place, int oy, int ox, const Activation& activation,
                                 int group, Read read) {
@@ -97,13 +98,13 @@ __device__ Vec8Choice<T> choose(const PoolPlace& place, int oy, int ox, const Ac
   return {best, bytes_of(argmax)};
 }
 
-/// A window's gradient and argmax, of one vec8.
+/// A window's gradient and argmax for one vec8.
 struct Window {
   Vec8<float> grad;
   Vec8<std::uint8_t> argmax;
 };
 
-/// Adds what the window gives to a place that it holds as tap `tap`.
+/// Adds the window's gradient to a place that is its tap `tap`.
 __device__ inline void take(const Window& window, int tap, Vec8<float>& sum) {
   for (int i = 0; i < kVec8; ++i) {
     if (window.argmax.values[i] == tap) sum.values[i] += window.grad.values[i];

@@ -6,7 +6,7 @@
 
 #include "cuda/value_type.hpp"
 
-/// Value by value: ReLUs that no other kernel takes in, biases, sums. All enqueue and return; a NaN stays one.
+/// Elementwise ReLUs that no other kernel includes, biases and sums. All enqueue and return; NaN stays NaN.
 namespace cifar_mpi::cuda {
 
 /// y[i] = max(x[i], 0); y may be x.

@@ -41,7 +41,7 @@ Task loss_task(const char* name, const LossInput& input) {
   return task;
 }
 
-/// As many segments to a launch as fit.
+/// As many segments per launch as fit.
 std::vector<Segments> launches_of(const std::vector<engine::Segment>& segments) {
   std::vector<Segments> launches;
   for (const engine::Segment& segment : segments) {

@@ -18,8 +18,8 @@ __global__ void add_tree(float* __restrict__ dst, const float* __restrict__ gath
   if (i < count) dst[i] = tree_sum(ranks, [&](int rank) { return gathered[rank * count + i]; });
 }
 
-/// The same for a power of two: registers hold all values of a thread, so its reads overlap. add_tree has one
-/// read after another and keeps its subtotals in memory. The launch bounds leave the compiler the registers.
+/// The same for a power of two: registers hold all values of a thread, so its reads overlap. add_tree reads
+/// one after another and keeps its subtotals in memory. The launch bounds give the compiler enough registers.
 template <int kRanks>
 __global__ void __launch_bounds__(kThreads, 2)
     add_tree_of(float* __restrict__ dst, const float* __restrict__ gathered, std::int64_t count) {
@@ -44,15 +44,14 @@ void launch_tree(cudaStream_t stream, float* dst, const float* gathered, std::in
   }
 }
 
-/// A thread takes an vec8 of a row where the columns make vec8s, one value elsewhere. A block: threads side
-/// by side for the columns of a tile, and as many of these for rows as make kThreads.
+/// Each thread takes a vec8 of a row if the columns form vec8s, else one value. In a block, x counts the
+/// columns of a tile, and y as many rows as fit kThreads.
 template <int kWidth>
 constexpr int kSlices = kColumnTile / kWidth;
 template <int kWidth>
 constexpr int kRowThreads = kThreads / kSlices<kWidth>;
 
-/// Adds a slice of kRows rows that lie `apart` values from each other, zeroed where masked. Loads all before
-/// it uses the first.
+/// Adds a slice of kRows rows at distance `apart`, zeroed where masked. Loads all before the first use.
 template <bool kMasks, int kRows, class T, int kWidth>
 __device__ void add_slices(T* grad, const T* y, std::int64_t apart, float (&sums)[kWidth]) {
   using Values = Slice<T, kWidth>;
@@ -94,7 +93,7 @@ __device__ void add_rows_of(const ColumnSum& work, std::int64_t row, std::int64_
   }
 }
 
-/// Adds the rows that are kRowThreads apart of what the chunks' blocks have left.
+/// Adds rows of the chunk results, kRowThreads apart.
 template <int kWidth>
 __device__ void add_partials(const float* partials, int columns, int chunks, float (&sums)[kWidth]) {
 #pragma unroll 4
@@ -126,10 +125,10 @@ __device__ float add_threads(const float (&mine)[kWidth], int me) {
   return sum;
 }
 
-/// Block (tile of columns, chunk of rows). Each chunk is summed by its block; the last block of a tile adds
-/// the chunks in order, so the result does not depend on which that is. Reads every value once, and with a
-/// mask reads y and writes the gradient too. Some 25 instructions for an vec8, 65 with a mask: the limit is
-/// memory. Four blocks on a multiprocessor, so that the compiler lets each thread have its loads under way.
+/// Block (tile of columns, chunk of rows). Each block sums its chunk; the last block of a tile adds the
+/// chunks in order, so the result does not depend on which block is last. Reads every value once; with a mask
+/// it also reads y and writes the gradient. Some 25 instructions per vec8, 65 with a mask: the limit is
+/// memory. Four blocks per multiprocessor leave each thread enough registers to overlap its loads.
 template <class T, int kWidth, bool kMasks>
 __global__ void __launch_bounds__(kThreads, 4) column_sum(ColumnSum work, ColumnChunks chunks) {
   const int first = static_cast<int>(blockIdx.x) * kColumnTile;

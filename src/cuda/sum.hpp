@@ -18,8 +18,8 @@ void add(cudaStream_t stream, float* dst, const float* a, const float* b, std::s
 /// dst[i] = tree_sum over rank r of gathered[r · count + i].
 void add_ranks(cudaStream_t stream, float* dst, const float* gathered, std::size_t count, int ranks);
 
-/// sums[column] = Σ over the rows of grad[row, column]: the bias gradient. Where `y` is not null, grad is
-/// first zeroed where y is not positive, in place: the mask of the ReLU behind the bias.
+/// sums[column] = Σ over the rows of grad[row, column]: the bias gradient. With `y`, grad is first zeroed in
+/// place where y is not positive: the mask of the ReLU after the bias.
 struct ColumnSum {
   ValueType type = ValueType::fp32;
   std::int64_t rows = 0;

@@ -8,9 +8,9 @@ namespace cifar_mpi::cuda {
 /// The most ranks tree_sum adds.
 constexpr int kMostTreeRanks = 1 << 20;
 
-/// Adds one value of each rank in the order of the host collective `doubling`: with K the largest power of
-/// two that is at most `ranks`, the first ranks − K pairs (2i, 2i + 1) are added first, and a balanced binary
-/// tree stands on these pairs and the remaining ranks. `read(rank)` gives a rank's value.
+/// Adds one value per rank in the order of the host collective `doubling`: with K the largest power of two
+/// that is at most `ranks`, the first ranks − K pairs (2i, 2i + 1) are added first; these and the remaining
+/// ranks are the leaves of a balanced binary tree. `read(rank)` returns a rank's value.
 template <class Read>
 constexpr float tree_sum(int ranks, Read read) {
   int leaves = 1;
@@ -38,9 +38,9 @@ constexpr float tree_of(const float* values) {
   }
 }
 
-/// How the sum over the rows of a matrix is cut: each chunk of rows is summed by one block, the chunks in
-/// order by the last. Constants, because they affect bits: enough chunks for each multiprocessor to have
-/// several blocks, and so few that the last block adds them in a microsecond.
+/// Division of the sum over a matrix's rows: one block sums each chunk of rows, and the last block adds the
+/// chunks in order. Constants, because they affect bits: enough chunks to give each multiprocessor several
+/// blocks, and few enough for the last block to add them in a microsecond.
 struct ColumnChunks {
   std::int64_t rows = 0;
   std::int64_t rows_per_chunk = 1;

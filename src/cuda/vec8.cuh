@@ -4,7 +4,7 @@
 
 namespace cifar_mpi::cuda {
 
-/// So many values side by side, which a thread moves at once.
+/// Adjacent values that a thread moves at once.
 template <class T, int kWidth>
 struct alignas(kWidth * sizeof(T) < 16 ? kWidth * sizeof(T) : 16) Slice {
   T values[kWidth];
@@ -15,7 +15,7 @@ constexpr int kVec8 = 8;
 template <class T>
 using Vec8 = Slice<T, kVec8>;
 
-/// Addresses are those of an vec8: a multiple of kVec8 values behind an aligned one.
+/// Addresses must be those of a vec8: a multiple of kVec8 values from an aligned one.
 template <class T>
 __device__ Vec8<T> load_vec8(const T* from) {
   return *reinterpret_cast<const Vec8<T>*>(from);
@@ -57,7 +57,7 @@ __device__ inline Vec8<Bf16> from_floats<Bf16>(const Vec8<float>& floats) {
   return vec8;
 }
 
-/// Channels x of a pixel as Ts, with their biases, behind the ReLU; zero biases change nothing.
+/// Channels x of a pixel as Ts, with their biases, after the ReLU; zero biases change nothing.
 template <class T, int kWidth>
 __device__ void activate(const float (&bias)[kWidth], float (&x)[kWidth]) {
   for (int i = 0; i < kWidth; ++i) x[i] = rectified(to_float(from_float<T>(x[i] + bias[i])));

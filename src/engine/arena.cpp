@@ -15,7 +15,7 @@ constexpr std::size_t kAlignment = 64;
 }  // namespace
 
 std::byte* Arena::take(std::size_t size) {
-  // Also nothing gets a line of its own, so that no two takes ever give the same address.
+  // An empty take gets its own line too, so that no two takes return the same address.
   const std::size_t rounded = (std::max(size, std::size_t{1}) + kAlignment - 1) / kAlignment * kAlignment;
   Chunk* best = nullptr;
   for (Chunk& chunk : chunks_) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kPoison = 0xFF;
 
-/// Sorted, without overlaps and without empty ranges.
+/// Sorted ranges without overlaps; empty ones are dropped.
 std::vector<Bytes> merged(std::vector<Bytes> ranges) {
   std::sort(ranges.begin(), ranges.end(), [](const Bytes& a, const Bytes& b) { return a.begin < b.begin; });
   std::vector<Bytes> result;
@@ -27,7 +27,7 @@ std::vector<Bytes> merged(std::vector<Bytes> ranges) {
   return result;
 }
 
-/// What of `from` lies outside all of `cuts`; both merged.
+/// The parts of `from` outside all of `cuts`; both merged.
 std::vector<Bytes> without(const std::vector<Bytes>& from, const std::vector<Bytes>& cuts) {
   std::vector<Bytes> rest;
   for (const Bytes& range : from) {
@@ -79,7 +79,7 @@ Audit::Audit(const StepProgram& program, std::vector<Bytes> regions, Copy copy)
   shadow_ = allocate_host(most);
   poison_ = allocate_host(longest(watched));
   staging_ = allocate_host(poison_.size());
-  // Without a region there is no buffer either.
+  // Without regions there is no buffer.
   if (poison_.size() != 0) std::memset(poison_.data(), kPoison, poison_.size());
 }
 

@@ -10,21 +10,20 @@
 
 namespace cifar_mpi::engine {
 
-/// Finds tasks whose declarations lie. Around a task every byte of the watched regions that the task did not
-/// declare is filled with 0xFF (NaN as fp32), and what it only reads is copied; afterwards both must be as
-/// they were left.
+/// Finds tasks with wrong declarations. Around a task it fills every undeclared byte of the watched regions
+/// with 0xFF (NaN as fp32) and copies the bytes that the task only reads; afterwards both must be unchanged.
 ///
-/// An undeclared write throws. An undeclared read gives NaN where floats are read, but a task may hide that
-/// (oneDNN's ReLU makes it 0): compare bit for bit what the program leaves with what it leaves without audit.
-/// All memory it needs is taken in the constructor: as much as the regions have, and as the largest range.
-/// Regions outlive the audit and may overlap; `copy` reaches them and host memory, and returns when done.
+/// An undeclared write throws. An undeclared read yields NaN if it reads floats, but a task may hide that
+/// (oneDNN's ReLU makes it 0), so compare the program's results bit by bit with those without audit. The
+/// constructor allocates all memory: as much as the regions, plus the largest range. Regions outlive the
+/// audit and may overlap; `copy` reaches them and host memory, and returns when done.
 class Audit {
  public:
   using Copy = std::function<void(std::byte* dst, const std::byte* src, std::size_t bytes)>;
   Audit(const StepProgram& program, std::vector<Bytes> regions, Copy copy);
 
   void before(TaskId task);
-  /// Puts the hidden bytes back. Throws std::logic_error naming task, region and offset when a byte changed.
+  /// Restores the hidden bytes. Throws std::logic_error with task, region and offset when a byte changed.
   void after(TaskId task);
 
  private:
@@ -41,8 +40,8 @@ class Audit {
   std::vector<Watch> watches_;  ///< by TaskId
   Copy copy_;
   Buffer shadow_;
-  Buffer poison_;   ///< as long as the largest range, as is the next
-  Buffer staging_;  ///< what a range holds now
+  Buffer poison_;   ///< as long as the largest range, like staging_
+  Buffer staging_;  ///< present content of a range
 };
 
 }  // namespace cifar_mpi::engine

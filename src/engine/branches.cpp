@@ -12,7 +12,7 @@ bool overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
   });
 }
 
-/// Whether one writes what the other touches.
+/// Whether one task writes bytes that the other touches.
 bool conflicting(const Task& a, const Task& b) {
   return overlap(a.writes, b.writes) || overlap(a.writes, b.reads) || overlap(a.reads, b.writes);
 }

@@ -7,10 +7,10 @@ namespace {
 
 constexpr TaskId kNone = -1;
 
-/// What stands in front of a lane's next task.
+/// The waits before a lane's next task.
 struct Front {
-  std::vector<TaskId> awaited;  ///< the last tasks of other lanes behind which the lane has waited
-  bool used = false;            ///< a task stands behind them
+  std::vector<TaskId> awaited;  ///< the last tasks of other lanes that the lane waited for
+  bool used = false;            ///< a task follows them
 };
 
 void add(std::vector<TaskId>& tasks, TaskId task) {

@@ -31,7 +31,7 @@ void give_way(WhileWaiting waiting) {
   }
 }
 
-/// What both host runners share: the program, the lane handed to tasks and the clock.
+/// The common part of both host runners: the program, the lane for tasks and the clock.
 class HostRunner : public Runner {
  public:
   HostRunner(StepProgram program, WhileWaiting waiting)
@@ -65,7 +65,7 @@ class HostRunner : public Runner {
   std::uint64_t finished_ = 0;
 };
 
-/// One task after another, each finished before the next begins; marks have nothing left to order.
+/// Runs one task after another; marks have nothing left to order.
 class SerialRunner : public HostRunner {
  public:
   SerialRunner(StepProgram program, WhileWaiting waiting) : HostRunner(std::move(program), waiting) {}
@@ -99,10 +99,10 @@ class SerialRunner : public HostRunner {
   std::optional<Audit> audit_;
 };
 
-/// One thread walks the list. The compute lane is worked off line by line; every other lane is a queue that
-/// the walk fills and that moves whenever its head can: a wait passes when its mark is set, a task starts
-/// when the one before it is done. Tasks without a poll so run in list order unless a collective that they
-/// must wait for is still out.
+/// One thread walks the list. It executes the compute lane line by line; every other lane is a queue that the
+/// walk fills and whose head runs when it can: a wait passes once its mark is set, a task starts once the one
+/// before it is done. So tasks without a poll run in list order unless they wait for an outstanding
+/// collective.
 class LanesRunner : public HostRunner {
  public:
   LanesRunner(StepProgram program, WhileWaiting waiting);
@@ -110,7 +110,7 @@ class LanesRunner : public HostRunner {
  private:
   void replay_once() override;
 
-  /// What tasks of the compute lane get: between their pieces they let the other lanes move.
+  /// The lane that compute tasks get: other lanes progress between their pieces.
   class ComputeLane : public Lane {
    public:
     explicit ComputeLane(LanesRunner& runner) : runner_(runner) {}
@@ -128,9 +128,9 @@ class LanesRunner : public HostRunner {
   };
   struct Queue {
     std::vector<Line> lines;   ///< this lane's part of the list
-    std::size_t next = 0;      ///< the line to do
+    std::size_t next = 0;      ///< the next line
     std::size_t released = 0;  ///< lines before this one are in the queue
-    TaskId in_flight = kNone;  ///< started, and its poll has not yet said true
+    TaskId in_flight = kNone;  ///< started, and not yet done by its poll
 
     bool idle() const { return next == released && in_flight == kNone; }
   };
@@ -143,7 +143,7 @@ class LanesRunner : public HostRunner {
   void wait_until(const Done& done);
 
   std::vector<Queue> queues_;  ///< by lane
-  Queue* running_ = nullptr;   ///< the lane whose task is on this thread now
+  Queue* running_ = nullptr;   ///< the lane whose task runs on this thread
   ComputeLane compute_lane_{*this};
   std::vector<std::uint64_t> mark_set_in_;  ///< mark → the last replay that set it
   std::uint64_t replay_ = 0;
@@ -160,7 +160,7 @@ LanesRunner::LanesRunner(StepProgram program, WhileWaiting waiting)
 
 void LanesRunner::replay_once() {
   ++replay_;
-  running_ = nullptr;  // of a replay that a task ended by throwing
+  running_ = nullptr;  // from a replay that ended with an exception
   for (Queue& queue : queues_) queue.next = queue.released = 0, queue.in_flight = kNone;
   clock_.begin();
   Queue& compute = queues_[kCompute];
@@ -168,7 +168,7 @@ void LanesRunner::replay_once() {
     Queue& queue = queues_[static_cast<std::size_t>(line.lane)];
     ++queue.released;
     if (line.op == Op::run) {
-      advance_all();  // a task takes time: look at what is out
+      advance_all();  // poll after each task
     } else {
       advance(queue);
     }
@@ -178,8 +178,8 @@ void LanesRunner::replay_once() {
   clock_.charge_nobody();
 }
 
-/// Moves one lane as far as it goes now; true when it moved. While a task of another lane is on the thread,
-/// only collectives move: work inside of work would be charged to nobody knows whom.
+/// Advances one lane as far as possible; returns true if it moved. While a task of another lane runs on the
+/// thread, only collectives advance: the clock could not charge nested work.
 bool LanesRunner::advance(Queue& queue) {
   bool moved = false;
   while (!queue.idle()) {
@@ -216,7 +216,7 @@ bool LanesRunner::advance_all() {
   return moved;
 }
 
-/// Called by the task on the thread, between its pieces.
+/// Called by the running task, between its pieces.
 void LanesRunner::make_progress() {
   const TaskId charged = clock_.charged();
   for (Queue& queue : queues_) {

@@ -18,10 +18,10 @@ void check_building(const StepProgram& program, LaneId lane) {
   if (lane < 0) throw std::logic_error(concat("program '", program.name(), "': there is no lane ", lane));
 }
 
-/// True when compute waits for a mark that `lane` sets behind its last task, or when `lane` has no task.
+/// True if compute waits for a mark that `lane` sets after its last task, or if `lane` has no task.
 bool joins_compute(const StepProgram& program, LaneId lane) {
   std::vector<bool> covers(static_cast<std::size_t>(program.marks()),
-                           false);  // mark → set behind the last task so far
+                           false);  // mark → set after the last task so far
   bool joined = true;
   for (const Instruction& line : program.instructions()) {
     const auto target = static_cast<std::size_t>(line.target);
@@ -70,7 +70,7 @@ void StepProgram::finalize() {
     if (lane == kCompute || joins_compute(*this, lane)) continue;
     throw std::logic_error(
         concat("program '", name_, "': lane ", lane,
-               " does not join back; set a mark behind its last task and let compute wait for it"));
+               " does not join back; set a mark after its last task and let compute wait for it"));
   }
   const std::vector<Race> races = find_races(*this);
   if (!races.empty()) {

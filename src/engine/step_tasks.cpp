@@ -7,7 +7,7 @@
 namespace cifar_mpi::engine {
 namespace {
 
-/// Both tasks that fill the input of a network; `position` is the step counter or the cursor.
+/// Both tasks that fill a network's input; `position` is the step counter or the cursor.
 Task declare_input(std::string name, const DataView& data, const data::AugmentSpec& augment, int images,
                    std::size_t value_bytes, const void* x, const std::uint8_t* labels,
                    const std::uint64_t* position) {

@@ -12,17 +12,17 @@
 
 namespace cifar_mpi::engine {
 
-/// Divides the time of one thread among tasks: at any moment one of them, or nobody, is charged.
+/// Divides the time of one thread among tasks: at any moment it charges one task or none.
 ///
-/// The clock is read only when the charged task changes, so polling one collective in a loop reads it not at
-/// all. Each change is also shown in a ProgressCounter: an addition and a store beside the reading of the
-/// clock. What a Recorder is given costs one store more, and a reading of the thread's CPU clock.
+/// It reads the clock only when the charged task changes, so polling one collective in a loop is free. Each
+/// change is also shown in a ProgressCounter, at the cost of an addition and a store. A Recorder costs one
+/// more store and a reading of the thread's CPU clock.
 class TaskClock {
  public:
   explicit TaskClock(std::size_t tasks) : seconds_(tasks, 0.0) {}
 
-  /// Time before this belongs to nobody. Counts on from where the ProgressCounter stands: others may have shown
-  /// in it.
+  /// Earlier time is not charged. The count continues from the ProgressCounter, which other runners may have
+  /// used.
   void begin() {
     owner_ = kNobody, since_ = steady_nanoseconds(), count_ = counter_->snapshot().count;
     if (recorder_ == nullptr) return;
@@ -33,16 +33,17 @@ class TaskClock {
     if (task != owner_) hand_over(task);
   }
   void charge_nobody() { charge(kNobody); }
-  /// A task begins or has ended; shown with the next change, and that a task begins is one.
+  /// A task begins or ends; shown with the next change of the charged task.
   void progress() { ++count_; }
-  /// Something is done though no task begins or ends here: a piece of a task, or a replay of a device. Shown at once.
+  /// Shows progress inside a task at once: the end of a piece, or of a device's replay.
   void show_progress() {
     count_ = std::max(count_, counter_->snapshot().count) + 1;
     counter_->show(count_, owner_);
   }
   /// Shows the changes in `counter` from now on; it must outlive the clock.
   void show_in(ProgressCounter& counter) { counter_ = &counter; }
-  /// Notes stretches in `recorder` from the next `begin` on, or, with null, none; what the recorder before has open ends.
+  /// Records stretches in `recorder` from the next `begin` on; null: records nothing. Ends the previous
+  /// recorder's open replay.
   void record_in(Recorder* recorder) {
     if (recorder_ != nullptr) recorder_->end_replay(steady_nanoseconds());
     recorder_ = recorder;
@@ -53,7 +54,7 @@ class TaskClock {
  private:
   static constexpr TaskId kNobody = ProgressCounter::kNobody;
 
-  /// For how long the thread has been on a core.
+  /// Time that the thread has spent on a core.
   static std::int64_t thread_cpu_nanoseconds() {
     timespec time{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -81,7 +82,7 @@ class TaskClock {
   std::uint64_t count_ = 0;
   TaskId owner_ = kNobody;
   std::int64_t since_ = 0;
-  std::int64_t cpu_since_ = 0;  ///< where there is a recorder
+  std::int64_t cpu_since_ = 0;  ///< valid with a recorder
   Recorder* recorder_ = nullptr;
 };
 

@@ -8,14 +8,14 @@
 namespace cifar_mpi::engine {
 namespace {
 
-/// clock[lane]: how many tasks of that lane are known to be done.
+/// clock[lane]: number of that lane's tasks that are known to be done.
 using Clock = std::vector<std::uint32_t>;
 
 /// One run of a task in one of the two replays.
 struct Visit {
   TaskId task = 0;
   LaneId lane = kCompute;
-  Clock clock;  ///< when it begins, but for its own lane: when it has ended
+  Clock clock;  ///< at its start; for its own lane, at its end
 };
 
 bool ordered(const Visit& before, const Visit& after) {
@@ -23,7 +23,7 @@ bool ordered(const Visit& before, const Visit& after) {
   return before.clock[lane] <= after.clock[lane];
 }
 
-/// The visits of both replays in list order; the second half is the second replay's.
+/// The visits of both replays in list order; the second replay's are the second half.
 std::vector<Visit> walk_twice(const StepProgram& program) {
   const auto lanes = static_cast<std::size_t>(program.lanes());
   std::vector<Clock> now(lanes, Clock(lanes, 0));
@@ -63,7 +63,7 @@ void widen(Bytes& widest, const std::vector<Bytes>& a, const std::vector<Bytes>&
   }
 }
 
-/// The largest range both touch and at least one writes; empty when they get along.
+/// The largest range that both touch and at least one writes; empty without a conflict.
 Bytes conflict(const Task& a, const Task& b) {
   Bytes widest;
   widen(widest, a.writes, b.writes);
@@ -88,9 +88,9 @@ std::vector<Race> find_races(const StepProgram& program) {
   const std::vector<Visit> visits = walk_twice(program);
   const std::size_t count = visits.size() / 2;
   std::vector<Race> races;
-  // a stands before b in the list. Enough to ask: a, b of one replay, and b before a of the next. For a and
-  // the next replay's b the answer is that of a and b, because b's lane keeps its own order; so it is for
-  // replays farther apart.
+  // a precedes b in the list. Two questions suffice: are a and b ordered in one replay, and b before a of the
+  // next? The order of a and the next replay's b equals that of a and b, because b's lane keeps its order;
+  // the same holds for replays farther apart.
   for (std::size_t b = 1; b < count; ++b) {
     for (std::size_t a = 0; a < b; ++a) {
       const bool here = !ordered(visits[a], visits[b]);
@@ -113,8 +113,8 @@ std::string describe(const StepProgram& program, const Race& race) {
   const std::string later_lane = lane_name(program, race.later);
   return concat("race in ", program.name(), ": '", name(race.earlier), "' (", earlier_lane, ") and '",
                 name(race.later), "' (", later_lane, race.next_replay ? ", next replay" : "", ") both touch ",
-                race.bytes.size, " bytes, at least one writes them, and no mark orders the two; let ",
-                later_lane, " wait for a mark set by ", earlier_lane, " behind the first");
+                race.bytes.size, " bytes, at least one writes them, and no mark orders the two tasks; let ",
+                later_lane, " wait for a mark set by ", earlier_lane, " after the first task");
 }
 
 }  // namespace cifar_mpi::engine

@@ -20,6 +20,12 @@ std::string duration(double seconds) {
                    : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
+/// "4:12 left", at the speed of the last interval.
+std::string left(const StepReport& r) {
+  const double steps = static_cast<double>(r.total_steps - std::min(r.step, r.total_steps));
+  return concat(duration(steps * r.seconds_per_step), " left");
+}
+
 constexpr int kSparklineColumns = 16;
 
 /// A part of the line, and how many columns it takes.
@@ -45,7 +51,6 @@ enum Place { kStep, kEpoch, kLoss, kCurve, kSpeed, kSlowest, kLeft, kPlaces };
 constexpr std::array<Place, kPlaces> kByWeight = {kStep, kLeft, kLoss, kSpeed, kCurve, kEpoch, kSlowest};
 
 std::array<Part, kPlaces> parts_of(const StepReport& r, const Sparkline& loss, bool utf8) {
-  const double steps_left = static_cast<double>(r.total_steps - std::min(r.step, r.total_steps));
   std::array<Part, kPlaces> parts;
   parts[kStep] = ascii(concat(" step ", r.step, "/", r.total_steps));
   parts[kEpoch] = ascii(fmt::format("  epoch {:.2f}", r.epoch));
@@ -54,7 +59,7 @@ std::array<Part, kPlaces> parts_of(const StepReport& r, const Sparkline& loss, b
   if (characters > 1) parts[kCurve] = {' ' + loss.text(kSparklineColumns, utf8), characters + 1};
   parts[kSpeed] = ascii(fmt::format("  {:.0f} images/s", r.images_per_second));
   parts[kSlowest] = ascii(slowest(r));
-  parts[kLeft] = ascii(concat("  ", duration(steps_left * r.seconds_per_step), " left"));
+  parts[kLeft] = ascii(concat("  ", left(r)));
   return parts;
 }
 
@@ -62,8 +67,9 @@ std::array<Part, kPlaces> parts_of(const StepReport& r, const Sparkline& loss, b
 
 std::string log_line(const StepReport& r, const std::string& time) {
   return concat(time, ": step ", r.step,
-                fmt::format(", loss = {:.2f} ({:.1f} examples/sec; {:.3f} sec/batch)",
-                            r.cross_entropy + r.decay_term, r.images_per_second, r.seconds_per_step));
+                fmt::format(", loss = {:.2f} ({:.1f} examples/sec; {:.3f} sec/batch; ",
+                            r.cross_entropy + r.decay_term, r.images_per_second, r.seconds_per_step),
+                left(r), ")");
 }
 
 void Sparkline::add(double value) {

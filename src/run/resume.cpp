@@ -182,7 +182,9 @@ void require_same_run(const RunFingerprint& found, const StartRequest& asked, co
     throw Error(ErrorKind::checkpoint, concat(path, " holds a run of another configuration: its ", item,
                                               " is ", then, ", this one's is ", now, advice));
   };
-  const std::string usual = "; choose another --run-dir, or give the same options to resume";
+  const std::string usual =
+      concat("; give the same options to resume, or choose another --run-dir, with --init-from ", path,
+             " to start from its weights");
   for (const auto& [name, value] : asked.fingerprint) {
     const std::string* then = find_item(found, name);
     if (then == nullptr) then = find_item(asked.unrecorded, name);

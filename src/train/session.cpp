@@ -177,8 +177,8 @@ std::string global_batch_text(const Plan& plan) {
   return concat("batch: ", sizes.aggregated, " ranks with ", one, " samples each make a global batch of ",
                 sizes.global_batch, ", so an epoch has ", std::llround(sizes.steps_per_epoch),
                 " steps; --global-batch ", one,
-                " trains with the batch and the steps of one rank, --lr-scaling sqrt ",
-                "--warmup-epochs 5 adapts the rate to the larger batch");
+                " keeps the batch, the steps and the accuracy of one rank, --lr-scaling sqrt ",
+                "--warmup-epochs 5 adapts the rate to the larger batch, which needs more epochs");
 }
 
 constexpr double kHighForAdam = 0.02;

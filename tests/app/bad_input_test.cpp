@@ -23,15 +23,14 @@ TEST_F(Programs, RefuseBadDataOnAllRanksWithOneSentence) {
 }
 
 TEST_F(Programs, SayWhichRankFoundTheError) {
-  // Only rank 1 is given a file that is not there. (One mpirun with two programs would do, but that of Open
-  // MPI 5.0.7 crashes.)
+  // Only rank 1 gets a missing file. (mpirun could start two programs, but Open MPI 5.0.7 crashes.)
   write_file(file("by_rank.sh"),
              "name=small.h5; [ \"$OMPI_COMM_WORLD_RANK\" = 0 ] || name=missing.h5\nexec " + kTrain +
                  " --threads 1 --batch-size 8 --run-dir " + file("never") + " --data " + file("$name"));
   expect_refusal(mpirun(2, "bash " + file("by_rank.sh")), 3, "rank 1");
 }
 
-/// No driver at all, or no CUDA in the program: an allocation of GPUs is not spent on processors.
+/// Without a driver or CUDA in the program, an allocation of GPUs must not be spent on CPUs.
 TEST_F(Programs, LeaveNoGpuOfAJobIdleUnasked) {
   const std::string job = "env CUDA_VISIBLE_DEVICES= SLURM_JOB_ID=1 SLURM_GPUS_ON_NODE=";
   const std::string train = " " + kTrain + small("job") + " --device ";
@@ -48,9 +47,8 @@ TEST_F(Programs, RefuseWhereNothingCanBeWritten) {
 TEST_F(Programs, KeepTheLastCheckpointWhenTheDiskIsFull) {
   ASSERT_EQ(mpirun(1, kTrain + small("full")).code, 0);
   const std::string before = read_file(file("full/checkpoints/step_000000002.h5"));
-  // A file-size limit stands in for a full disk: the write itself fails, as it does there. It is smaller than
-  // a checkpoint (8.15 MiB). One rank that talks to nobody, because the limit also holds for MPI's shared
-  // memory.
+  // A file-size limit stands in for a full disk, because both make the write itself fail. It is smaller than
+  // a checkpoint (8.15 MiB). One rank only, because the limit also holds for MPI's shared memory.
   const Outcome outcome =
       run_command("ulimit -f 8192; OMPI_MCA_btl=self " + kTrain + small("full") + " --steps 4");
   expect_refusal(outcome, 5, "step_000000004.h5");
@@ -99,7 +97,7 @@ TEST_F(Programs, RefuseAtOnceWhatIsNoFile) {
 }
 
 TEST_F(Programs, FindTheDatasetWhereTheySay) {
-  // Each place has a set of another size; the log names the size.
+  // The datasets differ in size; the log names the size.
   const std::vector<std::pair<std::string, int>> sets{
       {"given.h5", 61}, {"named.h5", 62}, {"here/data/cifar10.h5", 63}, {"installed/data/cifar10.h5", 64}};
   for (const auto& [name, count] : sets) {
@@ -145,7 +143,7 @@ TEST_F(Programs, FindBeforeTheWorkThatItsResultCannotBeWritten) {
     const Outcome outcome = run_command(kBench + " allreduce --seconds 3600 --json " + path);
     expect_refusal(outcome, 5, path);
   }
-  // The source is not even looked at.
+  // The source is not read.
   expect_refusal(run_command(kPack + " --from " + file("no_source") + " --out /dev/full"), 5, "/dev/full");
 }
 

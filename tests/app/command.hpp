@@ -21,8 +21,8 @@ inline std::string in_quotes(const std::string& text) {
   return word + "'";
 }
 
-/// With which mpirun starts anywhere, also when the tests are started without tools/run_tests, and ranks that wait
-/// leave the cores to other tests.
+/// Settings with which mpirun starts anywhere, even if tests are started without tools/run_tests, and waiting
+/// ranks yield the cores to other tests.
 inline const std::string kShellSettings =
     ". \"" CIFAR_MPI_SOURCE_ROOT
     "/env/mpirun.sh\"; export OMPI_MCA_btl=^tcp OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1; "

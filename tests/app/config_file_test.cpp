@@ -40,7 +40,7 @@ TEST_F(Programs, LetOptionsReplaceWhatAModelBrings) {
   expect(printed(""),
          {"optimizer=\"momentum\"", "schedule=\"steps\"", "decay-at=\"0.5,0.75\"", "global-batch=128",
           "augment=\"crop\"", "normalize=\"dataset\"", "run-dir=\"runs/resnet20\""});
-  // Of a block, the others stay only with its first.
+  // If a block's first option is overridden, the others are dropped.
   expect(printed("--lr 0.2 --decay-at 0.25"), {"lr=0.2", "optimizer=\"momentum\"", "decay-at=\"0.25\""});
   expect(printed("--schedule steps"), {"decay-at=\"0.5,0.75\""});
   expect(printed("--schedule cosine"), {"schedule=\"cosine\"", "decay-at=\"\"", "optimizer=\"momentum\""});
@@ -49,7 +49,7 @@ TEST_F(Programs, LetOptionsReplaceWhatAModelBrings) {
   expect(printed("--batch-size 32"), {"batch-size=32", "global-batch=\"auto\""});
   expect(printed("--accumulate 4"), {"batch-size=128", "accumulate=4", "global-batch=\"auto\""});
   expect(printed("--steps 10"), {"steps=10", "epochs=163.84"});
-  // A file is nearer than the recipe.
+  // A file overrides the recipe.
   write_file(file("c.toml"), "model = \"resnet20\"\nschedule = \"cosine\"\n");
   const Outcome from_file = run_command(kTrain + " --print-config --config " + file("c.toml"));
   expect(from_file.output, {"schedule=\"cosine\"", "decay-at=\"\"", "optimizer=\"momentum\""});
@@ -78,14 +78,14 @@ TEST_F(Programs, PrintAConfigurationThatReadsBackWhateverTheValues) {
       "{a = 1}",  "\x01\x7f ",        "\u00e4\u20ac",   "1e5",        "true",   "a=b"};
   for (const std::string& text : texts) {
     SCOPED_TRACE(text);
-    // run-dir is the one text option whose value nothing else restricts, but for an empty one.
+    // run-dir is the only text option without further restrictions, except that it must not be empty.
     const Outcome printed = run_command(kTrain + " --run-dir " + in_quotes(text) + " --data " +
                                         in_quotes(text) + " --resume " + in_quotes(text) + " --print-config");
     ASSERT_EQ(printed.code, 0) << printed.output;
     write_file(file("nasty.toml"), printed.output);
     const std::string read = kTrain + " --config " + file("nasty.toml");
     EXPECT_EQ(run_command(read + " --print-config").output, printed.output);
-    // What was read is the text itself: the command line says the same.
+    // The parsed value is the text itself: the command line gives the same.
     EXPECT_EQ(run_command(read + " --run-dir " + in_quotes(text) + " --print-config").output, printed.output);
   }
 }
@@ -149,7 +149,7 @@ TEST_F(Programs, NameTheLineOfTheFileThatTheyRefuse) {
       {"lr = \"fast\"", "--lr"},
       {"lr = \"\"", "--lr"},
       {"batch-size = 1e3", "--batch-size"},
-      {"lr = -1", "--lr must be above 0"},  // found only when all is known
+      {"lr = -1", "--lr must be above 0"},  // only checked when all options are known
       {"shuffle = \"sideways\"", "shuffle"},
       {"reproducible = 2", "true or false"},
       {"seed = 3\nseed = 4", "cannot redefine"},

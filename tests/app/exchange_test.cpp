@@ -8,7 +8,7 @@
 #include "app/weights.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
 
-/// What the gradient exchange does to whole runs.
+/// Effects of the gradient exchange on whole runs.
 namespace cifar_mpi::test {
 namespace {
 
@@ -24,7 +24,8 @@ class Exchange : public Programs {
 };
 
 TEST_F(Exchange, NamesARankThatIsSlowedDownOnPurpose) {
-  // Rank 1 is stopped for three quarters of the time from outside, more than once in each step: four steps are sampled.
+  // A signal stops rank 1 for three quarters of the time, more than once in each step; four steps are
+  // sampled.
   const std::string run = train("slow", "--batch-size 64 --steps 40 --log-every 10");
   write_file(
       file("slow.sh"),
@@ -40,7 +41,7 @@ TEST_F(Exchange, NamesARankThatIsSlowedDownOnPurpose) {
   int named[2] = {0, 0};
   for (auto at = std::sregex_iterator(outcome.output.begin(), outcome.output.end(), line);
        at != std::sregex_iterator(); ++at) {
-    // This rank takes about four times as long; a busy machine may hide that in some interval.
+    // This rank takes about four times as long; load may hide that in some interval.
     if (std::stod((*at)[2]) > 2.0 * std::stod((*at)[3])) ++named[(*at)[1] == "1" ? 1 : 0];
   }
   EXPECT_GE(named[1], 1) << outcome.output;
@@ -53,7 +54,7 @@ TEST_F(Exchange, NamesARankThatIsSlowedDownOnPurpose) {
 TEST_F(Exchange, FinishesWithFourTimesAsManyRanksAsCores) {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
-  // That ranks give way when there are too many is up to the programs here, not to a setting of the tests.
+  // The programs must yield on crowded cores without help from the tests' settings.
   const auto crowd = [](const std::string& command) {
     return run_command("unset OMPI_MCA_mpi_yield_when_idle; " + kMpirun + " -np 8 " + command);
   };
@@ -61,7 +62,7 @@ TEST_F(Exchange, FinishesWithFourTimesAsManyRanksAsCores) {
   EXPECT_EQ(sums.code, 0) << sums.output;  // 1 when a sum is wrong
   const Outcome trained = crowd(train("crowded", "--batch-size 2 --steps 10"));
   EXPECT_EQ(trained.code, 0) << trained.output;
-  // Ranks that do not give way use up their time slices: minutes.
+  // Ranks that do not yield use up their time slices, which takes minutes.
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(90));
 }
 
@@ -82,7 +83,7 @@ TEST_F(Exchange, StaysOverAHundredStepsAsCloseToOneRankAsRoundingAllows) {
     return run::read_checkpoint(path(run, 101));
   };
   const run::Checkpoint one = end_of("one", 1, start, "");
-  // What a last digit makes of itself differs from try to try: the mean square of two.
+  // The effect of a last digit varies between trials: the mean square of two.
   double squares = 0.0;
   for (const std::uint64_t seed : {1, 2}) {
     run::Checkpoint moved = start;
@@ -94,8 +95,8 @@ TEST_F(Exchange, StaysOverAHundredStepsAsCloseToOneRankAsRoundingAllows) {
   const double two_ranks = distance(one, end_of("two", 2, start, ""));
   EXPECT_GT(two_ranks, 0.0);
   EXPECT_LE(two_ranks, 4.0 * last_digit);
-  // The comparison can fail: a thousandth more in every weight is too far. (Small perturbations all end about
-  // as far away, because equal values under a pooling window are decided by any of them.)
+  // The comparison can fail: a change of all weights by a thousandth is too far. (Small perturbations all end
+  // about as far away, because any of them decides between equal values under a pooling window.)
   run::Checkpoint far = start;
   for (run::NamedTensor& tensor : far.state[optim::StateRole::weights]) {
     for (float& weight : tensor.values) weight *= 1.001f;
@@ -105,7 +106,7 @@ TEST_F(Exchange, StaysOverAHundredStepsAsCloseToOneRankAsRoundingAllows) {
 }
 
 TEST_F(Exchange, LearnsAlsoWithGradientsInBf16) {
-  // The set is 16 batches that come back in every pass; chance is ln 10 = 2.3.
+  // The set is 16 batches that repeat in every epoch; chance is ln 10 = 2.3.
   const std::string options =
       "--global-batch 16 --steps 150 --augment none --log-every 150 --weight-decay 0 --lr 0.05 ";
   const auto loss_of = [&](const std::string& run, const std::string& more) {
@@ -119,7 +120,7 @@ TEST_F(Exchange, LearnsAlsoWithGradientsInBf16) {
   EXPECT_LT(loss_of("bf16", "--all-reduce ring --wire bf16"), 0.5 * std::log(10.0));
 }
 
-/// Three workers: of two the order of the sum could not be seen.
+/// Three workers, because two would not show the order of the sum.
 TEST_F(Exchange, GivesWithServersTheBitsOfASumInRankOrder) {
   const std::string common =
       "--batch-size 8 --steps 50 --log-every 50 --optimizer momentum --lr 0.01 --checkpoint-every 20 ";

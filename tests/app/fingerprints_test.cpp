@@ -23,7 +23,7 @@ data::DatasetInfo some_dataset() {
   return info;
 }
 
-/// What identifies the run of `cifar_mpi_train OPTIONS`.
+/// The fingerprint of the run of `cifar_mpi_train OPTIONS`.
 RunFingerprint fingerprint_of(const std::string& options) {
   std::istringstream words("cifar_mpi_train " + options);
   std::vector<std::string> held(std::istream_iterator<std::string>(words), {});
@@ -47,7 +47,7 @@ std::string text_of(RunFingerprint::const_iterator begin, RunFingerprint::const_
   return text;
 }
 
-/// `items` as what they share with `plain` at both ends, and what stands between.
+/// `items` relative to `plain`: lengths of the common prefix and suffix, and the text between them.
 std::string against(const RunFingerprint& plain, const RunFingerprint& items) {
   const auto front = std::mismatch(plain.begin(), plain.end(), items.begin(), items.end());
   const auto back = std::mismatch(plain.rbegin(), std::make_reverse_iterator(front.first), items.rbegin(),
@@ -56,8 +56,9 @@ std::string against(const RunFingerprint& plain, const RunFingerprint& items) {
                 back.second - items.rbegin());
 }
 
-/// Checkpoints hold these texts, so a change makes runs that exist unresumable. The first line of the file is the
-/// fingerprint of a run without options; each other one has options, " => ", and how theirs differs from it.
+/// Checkpoints contain these texts, so existing runs cannot resume after a change. The first line of the file
+/// is the fingerprint of a run without options; every other line has options, " => ", and the difference from
+/// it.
 TEST(Fingerprints, StayAsCheckpointsHaveThem) {
   std::ifstream file(CIFAR_MPI_SOURCE_ROOT "/tests/app/fingerprints.txt");
   const RunFingerprint plain = fingerprint_of("");
@@ -72,7 +73,7 @@ TEST(Fingerprints, StayAsCheckpointsHaveThem) {
   EXPECT_GE(lines, 60);
 }
 
-/// What a checkpoint that lacks an item is taken to have.
+/// The value assumed for an item that a checkpoint lacks.
 TEST(Fingerprints, StandForWhatOldCheckpointsLack) {
   RunFingerprint found = train::unrecorded_fingerprint();
   std::sort(found.begin(), found.end());

@@ -5,17 +5,17 @@
 #include "app/programs.hpp"
 #include "app/python.hpp"
 
-/// Models that other programs read.
+/// Models for other programs.
 namespace cifar_mpi::test {
 namespace {
 
-/// What the group of `pattern` matches, as a number.
+/// The match of the group in `pattern` as a number.
 double number_in(const std::string& text, const char* pattern) {
   std::smatch match;
   return std::regex_search(text, match, std::regex(pattern)) ? std::stod(match[1]) : -1.0;
 }
 
-/// On images that are not square, so that the crop and the order of the axes show.
+/// Images are not square, so that errors in the crop and in the order of axes show.
 class Onnx : public Programs, public testing::WithParamInterface<const char*> {};
 
 TEST_P(Onnx, PredictsAsTheProgramDoes) {

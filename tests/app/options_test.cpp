@@ -123,7 +123,7 @@ TEST_F(Programs, RefuseRanksThatWereStartedInAnotherWay) {
     expect_refusal(outcome, 2, "(on a rank other than 0, host ");
   }
   EXPECT_FALSE(std::filesystem::exists(file("mixed")));
-  // A path may differ from node to node, and an option that says what is so anyhow changes nothing.
+  // Paths may differ between nodes, and an option that repeats a default changes nothing.
   ASSERT_TRUE(std::filesystem::copy_file(file("small.h5"), file("copy.h5")));
   const Outcome agreed = outcome_of(train, train + " --data " + file("copy.h5") + " --lr 0.1");
   EXPECT_EQ(agreed.code, 0) << agreed.output;
@@ -137,7 +137,7 @@ TEST_F(Programs, RefuseACollectiveOfGpusOnTheCpu) {
 }
 
 TEST_F(Programs, CheckOnlyAGpuThatIsThere) {
-  expect_refusal(run_command(kTrain + " --self-check only --device cpu"), 2, "--self-check only checks GPUs");
+  expect_refusal(run_command(kTrain + " --self-check only --device cpu"), 2, "--self-check compares GPUs");
   if (!cuda::unusable().empty())
     expect_refusal(run_command(kTrain + " --self-check only"), 6, cuda::unusable() + "; use --device cpu");
 }
@@ -201,7 +201,7 @@ TEST_F(Programs, DetectSeparateWorldsOfOne) {
                  "OMPI_COMM_WORLD_SIZE");
 }
 
-/// All options that --help says take a number.
+/// All options that take a number according to --help.
 std::vector<std::string> numeric_options(const std::string& help) {
   static const std::regex kOption("\n +(--[a-z-]+) (N|X)(?=[ \n])");
   std::vector<std::string> options;
@@ -238,7 +238,7 @@ TEST_F(Programs, RefuseNumbersOutOfRange) {
       {kTrain + " --seed 18446744073709551616", "'18446744073709551616'"},
       {kTrain + " --steps 1e20", "'1e20'"},
       {kTrain + " --steps 9223372036854775808", "'9223372036854775808'"},
-      {kTrain + " --batch-size 010", "'010'"},  // 8 to those who read it as C does
+      {kTrain + " --batch-size 010", "'010'"},  // 8 in C
       {kTrain + " --lr 1e400", "'1e400'"},
       {kTrain + " --bucket-mib 0.00097", "--bucket-mib must lie between 0.000976562 and 4096, not"},
       {kTrain + " --threads 5000", "--threads must lie between 1 and 4096"},

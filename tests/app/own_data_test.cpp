@@ -4,7 +4,7 @@
 #include "app/python.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 
-/// Datasets that other programs write.
+/// Datasets from other programs.
 namespace cifar_mpi::test {
 namespace {
 

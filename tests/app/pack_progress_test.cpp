@@ -13,7 +13,7 @@ TEST(ProgressText, SaysHowMuchIsDoneAndLeft) {
   EXPECT_EQ(progress_text(10, 10, 0.5), "reading: 10 of 10 images (100 %), 20 images/s, 0:00 left");
 }
 
-/// What is written while three images are read.
+/// Output while three images are read.
 std::string written(int columns, double interval_s) {
   const TempDir dir;
   std::FILE* const out = std::fopen((dir / "out").c_str(), "w");

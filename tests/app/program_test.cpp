@@ -56,14 +56,14 @@ TEST(Parse, TakesTheStandardDescriptorsThatAreClosed) {
     char name[] = "a_program";
     char* words[] = {name, nullptr};
     const bool parsed = !parse(cli, 1, words).has_value();
-    // Else this file would be what standard output writes into.
+    // Otherwise standard output would write into this file.
     std::exit(parsed && ::open("/dev/zero", O_RDONLY | O_CLOEXEC) > STDERR_FILENO ? 42 : 1);
   };
   EXPECT_EXIT(child(), testing::ExitedWithCode(42), "");
 }
 
 TEST(RunInWorld, NamesTheRankThatEndsAllOthers) {
-  // What no vote made known to all ranks: this one speaks, and aborts MPI.
+  // An error without a vote: this rank prints it and aborts MPI.
   const auto child = [] {
     const CLI::App cli("", "a_program");
     char name[] = "a_program";

@@ -14,7 +14,7 @@
 #include "app/command.hpp"
 #include "support/temp_dir.hpp"
 
-/// The programs as a user starts them. CIFAR_MPI_BIN is the folder with the binaries, CIFAR_MPI_MPIRUN the
+/// The programs as users start them. CIFAR_MPI_BIN is the folder with the binaries, CIFAR_MPI_MPIRUN the
 /// launcher.
 namespace cifar_mpi::test {
 
@@ -32,7 +32,7 @@ class Programs : public testing::Test {
   static void SetUpTestSuite() {
     namespace fs = std::filesystem;
     folder_ = std::make_unique<TempDir>();
-    // Packed once for a build and kept there; every test, a process of its own, takes a copy.
+    // Packed once per build; every test, a separate process, takes a copy.
     const fs::path kept = kBin + "/small_for_tests.h5";
     std::error_code none;
     if (fs::last_write_time(kept, none) < fs::last_write_time(kPack) || none) {
@@ -64,7 +64,7 @@ class Programs : public testing::Test {
   static Outcome mpirun(int ranks, const std::string& command) {
     return run_command(kMpirun + " -np " + std::to_string(ranks) + " " + command);
   }
-  /// One sentence from the program, of the right kind, and no more than one.
+  /// Exactly one sentence from the program, of the right kind.
   static void expect_refusal(const Outcome& outcome, int code, const std::string& part) {
     EXPECT_EQ(outcome.code, code) << outcome.output;
     static const std::regex kSentence("(^|\n)cifar_mpi_(train|eval|pack|bench|report): ");

@@ -6,7 +6,7 @@
 
 namespace cifar_mpi::test {
 
-/// A Python that has these modules ("h5py, numpy"), or nothing: the first in PATH is not always the system's.
+/// A Python that has these modules ("h5py, numpy"), or empty: the first one in PATH may be another.
 inline std::string python_with(const std::string& modules) {
   for (const std::string python : {"python3", "/usr/bin/python3"}) {
     if (run_command(python + " -c 'import " + modules + "'").code == 0) return python;

@@ -1,14 +1,14 @@
 #include "app/programs.hpp"
 
-/// cifar_mpi_report as a user starts it; what it says and shows is tested in tests/page.
+/// cifar_mpi_report as users start it; tests/page tests its text and drawings.
 namespace cifar_mpi::test {
 namespace {
 
 class ReportProgram : public Programs {};
 
 TEST_F(ReportProgram, TellsOfARunAndWritesItsPage) {
-  ASSERT_EQ(run_command(kTrain + small("told") + " --log-every 1").code, 0);
-  const Outcome report = run_command(kReport + " " + file("told"));
+  ASSERT_EQ(run_command(kTrain + small("reported") + " --log-every 1").code, 0);
+  const Outcome report = run_command(kReport + " " + file("reported"));
   EXPECT_EQ(report.code, 0) << report.output;
   EXPECT_NE(report.output.find("ended with code 0: done"), std::string::npos) << report.output;
   EXPECT_NE(report.output.find("step 2 of 2"), std::string::npos) << report.output;
@@ -17,7 +17,7 @@ TEST_F(ReportProgram, TellsOfARunAndWritesItsPage) {
   const std::string page = read_file(file("told/report.html"));
   for (const char* part : {"id=\"loss\"", "id=\"accuracy\"", "All settings", "h5dump -n"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
-  EXPECT_EQ(run_command(kTrain + small("told")).code, 0) << "the page disturbs no run";
+  EXPECT_EQ(run_command(kTrain + small("reported")).code, 0) << "the page disturbs no run";
 }
 
 TEST_F(ReportProgram, EndsWithTheCodeOfWhatIsWrong) {

@@ -4,7 +4,7 @@
 
 #include "app/programs.hpp"
 
-/// Runs that go on under other circumstances, as a user starts them.
+/// Runs that resume under other circumstances, as users start them.
 namespace cifar_mpi::test {
 namespace {
 
@@ -37,7 +37,7 @@ TEST_F(ResumedRun, GoesOnAtTheSameSamplesOnFourThreeTwoAndFourRanks) {
   ASSERT_EQ(wanted.size(), 12u);
   ASSERT_EQ(found.size(), 12u);
   for (std::size_t i = 0; i < 12; ++i) {
-    // The same samples with sums in another order: rounding, grown over 12 small steps by far less than a
+    // The same samples with sums in another order: over 12 small steps, rounding grows to far less than a
     // thousandth. Other samples change the loss of a batch of 12 in its first or second digit.
     EXPECT_NEAR(found[i], wanted[i], 1e-3 * wanted[i]) << "step " << i + 1;
   }
@@ -48,7 +48,7 @@ TEST_F(ResumedRun, SaysWhatShardsMeanOnAnotherNumberOfRanks) {
   for (const auto& [ranks, steps] : legs) {
     const Outcome leg = train(ranks, "shards", "--steps " + std::to_string(steps));
     ASSERT_EQ(leg.code, 0) << leg.output;
-    // A pass is 8 steps of 12 of 96 samples, so the last change falls between two passes.
+    // An epoch has 8 steps of 12 of 96 samples, so the last change is between two epochs.
     const bool said = steps == 6 || steps == 16;
     EXPECT_EQ(count_lines_with(leg.output, "each epoch has each sample exactly once"), said) << leg.output;
     if (said) {
@@ -60,7 +60,7 @@ TEST_F(ResumedRun, SaysWhatShardsMeanOnAnotherNumberOfRanks) {
 
 TEST_F(ResumedRun, KeepsItsBitsOnOtherRanksWhenReproducible) {
   ASSERT_EQ(run_command("command -v h5diff").code, 0) << "h5diff of hdf5-tools is not installed";
-  // What the optimizer keeps goes along, and the norm of the sum is the same on all.
+  // The optimizer's state is resumed too, and the norm of the sum is the same on all ranks.
   const std::string optimizer = "--optimizer adamw --lr 0.001 --clip-norm 0.5 --label-smoothing 0.1 ";
   const std::string common = optimizer + "--shuffle global --reproducible --micro-shards 4 ";
   ASSERT_EQ(train(1, "one_rank", common + "--steps 6").code, 0);

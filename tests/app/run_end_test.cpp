@@ -3,7 +3,7 @@
 #include "app/programs.hpp"
 #include "support/trace_reader.hpp"
 
-/// How runs end as a script sees it: RUN_DIR/exit, RUN_DIR/lock and the checkpoints, whatever went wrong.
+/// Ends of runs as scripts see them: RUN_DIR/exit, RUN_DIR/lock and the checkpoints, after any error.
 namespace cifar_mpi::test {
 namespace {
 
@@ -20,7 +20,7 @@ class RunEnd : public Programs {
   }
   static std::string exit_record(const std::string& run) { return read_file(file(run + "/exit")); }
   static void expect_unlocked(const std::string& run) { EXPECT_FALSE(fs::exists(file(run + "/lock"))); }
-  /// Runs `script` where it may mount file systems; false when this machine does not allow that.
+  /// Runs `script` where it may mount file systems; false if this machine does not allow that.
   static bool with_mounts(const std::string& script, Outcome& outcome) {
     const std::string unshare = run_command("unshare -m true").code == 0
                                     ? "unshare -m"
@@ -57,7 +57,7 @@ TEST_F(RunEnd, IsRecordedWithItsCodeAndSentence) {
   EXPECT_TRUE(exit_record("three").starts_with("3 ")) << exit_record("three");
   EXPECT_NE(exit_record("three").find("rank 1"), std::string::npos) << exit_record("three");
 
-  // A usage error that needs no run directory does not touch it.
+  // A usage error that needs no run directory does not change it.
   EXPECT_EQ(run_command(train("one", "--lr nan")).code, 2);
   EXPECT_EQ(exit_record("one"), "0 done\n");
 }
@@ -72,7 +72,7 @@ TEST_F(RunEnd, IsRecordedWhenTheRunIsStopped) {
   EXPECT_TRUE(fs::exists(file("stopped/checkpoints/latest")));
 }
 
-/// The ten steps behind the signal, as other programs decode them, and a run that goes on.
+/// The ten steps after the signal, as other programs decode them, and a resumed run.
 TEST_F(RunEnd, IsNoneWhereASignalAsksForATrace) {
   const std::string trace = file("traced/trace");
   const Outcome outcome =
@@ -129,7 +129,7 @@ TEST_F(RunEnd, OfAKilledRunLeavesALockThatTheNextOneTakesOver) {
 }
 
 TEST_F(RunEnd, InTheLastEvaluationLosesNothing) {
-  // 8000 test images: the evaluation takes two seconds, the steps take none.
+  // 8000 test images: evaluation takes two seconds, steps take almost none.
   ASSERT_EQ(run_command(kPack + " --synthetic 40000 --image 24x24x3 --out " + file("long.h5")).code, 0);
   const std::string data = "--data " + file("long.h5");
   const std::string state = file("evaluated/checkpoints/step_000000002.h5");
@@ -146,8 +146,8 @@ TEST_F(RunEnd, InTheLastEvaluationLosesNothing) {
 }
 
 TEST_F(RunEnd, OnAFullDiskComesAfterTheLastStep) {
-  // A file-size limit smaller than a checkpoint (8.15 MiB). One rank that talks to nobody, because the limit
-  // also holds for MPI's shared memory.
+  // A file-size limit smaller than a checkpoint (8.15 MiB). One rank only, because the limit also holds for
+  // MPI's shared memory.
   const Outcome outcome = run_command("ulimit -f 8192; OMPI_MCA_btl=self " +
                                       train("limited", "--steps 4 --checkpoint-every 1 --log-every 1"));
   EXPECT_EQ(outcome.code, 5) << outcome.output;

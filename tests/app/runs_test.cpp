@@ -13,9 +13,13 @@ TEST_F(Programs, TrainEvaluateAndResume) {
   EXPECT_TRUE(std::regex_search(
       trained.output,
       std::regex(
-          R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}: step 2, loss = \d+\.\d\d \(\d+\.\d examples/sec; \d+\.\d{3} sec/batch\))")))
+          R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}: step 2, loss = \d+\.\d\d \(\d+\.\d examples/sec; \d+\.\d{3} sec/batch; 0:00 left\))")))
       << trained.output;
   EXPECT_NE(trained.output.find("learning rate: 0.5 from step 1"), std::string::npos) << trained.output;
+  for (const char* const part :
+       {"2 ranks with 8 samples each make a global batch of 16, so an epoch has ",
+        "; --global-batch 8 keeps the batch, the steps and the accuracy of one rank"})
+    EXPECT_NE(trained.output.find(part), std::string::npos) << trained.output;
 
   EXPECT_NE(trained.output.find("\nno verdict: no step was sampled\nlook at it:\n  cifar_mpi_report " +
                                 file("first") + "\n"),
@@ -90,7 +94,7 @@ TEST_F(Programs, KeepTheBestCheckpointSoThatItCanBeEvaluated) {
   const std::string train =
       kTrain + small("best") + " --lr 0.05 --keep 1 --keep-best --eval-every 1 --steps ";
   ASSERT_EQ(mpirun(2, train + "20").code, 0);
-  const Outcome longer = mpirun(2, train + "30");  // what was the best is known from the files
+  const Outcome longer = mpirun(2, train + "30");  // the files name the best so far
   ASSERT_EQ(longer.code, 0) << longer.output;
   std::smatch best;
   ASSERT_TRUE(std::regex_search(
@@ -125,7 +129,7 @@ TEST_F(Programs, TrainToTheSameBitsOnAnyNumberOfRanksWhenAsked) {
       EXPECT_EQ(diff.code, 0) << ranks << " ranks, " << group << ": " << diff.output;
     }
   }
-  // The comparison can fail: without the flag the sums are added in another order.
+  // The comparison can fail: without the flag the order of the sums differs.
   for (const int ranks : {1, 2}) {
     ASSERT_EQ(mpirun(ranks, kTrain + common + file("plain_" + std::to_string(ranks))).code, 0);
   }

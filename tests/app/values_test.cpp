@@ -8,7 +8,7 @@
 namespace cifar_mpi::app {
 namespace {
 
-/// What the value becomes, or the sentence that refuses it.
+/// The converted value, or the error that rejects it.
 std::string checked(const CLI::Validator& number, std::string text) {
   const std::string refusal = number(text);
   return refusal.empty() ? text : refusal;

@@ -8,7 +8,7 @@
 #include "cifar_mpi/base/random.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
 
-/// How far two runs are apart, and a last digit to compare that with.
+/// The distance between two runs, and a perturbation of the last digit for comparison.
 namespace cifar_mpi::test {
 
 /// |a - b| / |a| over all weights.

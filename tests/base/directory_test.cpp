@@ -30,7 +30,7 @@ std::vector<std::string> sorted_names(const Directory& directory) {
   return names;
 }
 
-/// A folder of ours that is moved away while it is open, and a link to another one in its place.
+/// A directory that is moved away while it is open, and a link to another one in its place.
 class ExchangedFolder : public testing::Test {
  protected:
   ExchangedFolder() {
@@ -112,7 +112,7 @@ TEST(InputFile, IsNoLinkByNameAndMayBeOneByPath) {
   EXPECT_TRUE(InputFile(dir.opened() / "none").missing());
 }
 
-/// Opened, exchanged, and then read: what was opened is read.
+/// Opened, exchanged, and then read: the opened one is read.
 TEST(InputFile, IsWhatWasOpened) {
   const TempDir dir;
   write_file(dir / "file", "first");

@@ -20,8 +20,8 @@ std::vector<std::byte> counting(std::size_t size) {
 
 std::uint64_t hash_of(std::string_view text) { return hash_bytes(std::as_bytes(std::span(text))); }
 
-// Computed by another program from the description: checkpoints and the fingerprints in them hold such
-// values, so another result for the same bytes makes every one of them unreadable.
+// Values of an independent implementation: checkpoints and their fingerprints contain such values, so another
+// result for the same bytes makes all of them unreadable.
 TEST(Hash, HasTheValuesThatCheckpointsHold) {
   EXPECT_EQ(hash_bytes({}), 0xecfa28b51ce73d95u);
   EXPECT_EQ(hash_of("a"), 0xcacb8ed5b764375cu);

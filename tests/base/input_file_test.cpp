@@ -31,7 +31,7 @@ TEST(InputFile, IsFoundReadableToItsEndAtOnceThoughItIsNearlyAllHoles) {
   std::filesystem::resize_file(dir / "file", std::uintmax_t{64} << 30);
   const double began = steady_seconds();
   EXPECT_EQ(InputFile(dir / "file").fault(), "");
-  EXPECT_LT(steady_seconds() - began, 2.0);  // to read so many zeros takes 10 s and more
+  EXPECT_LT(steady_seconds() - began, 2.0);  // reading so many zeros takes 10 s or more
 }
 
 TEST(SmallFile, ComesWholeAndIsNothingElse) {
@@ -68,7 +68,8 @@ TEST(InputFile, MayBeAMebibyteAndNoMore) {
 TEST(InputFile, IsNoFolderPipeOrDevice) {
   const TempDir dir;
   ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
-  // The pipe has no writer: whoever opens it for reading waits for ever, and CTest's limit names this test.
+  // The pipe has no writer: opening it for reading would block for ever, and CTest's limit would name this
+  // test.
   expect_error(ErrorKind::data, {dir / "pipe", "it is a pipe"},
                [&] { read_text_file(dir / "pipe", ErrorKind::data); });
   EXPECT_NE(InputFile(dir.path()).problem().find("folder"), std::string::npos);

@@ -11,8 +11,8 @@
 
 namespace {
 
-/// A file system without hard links, which is full from the first attempt to make one on; or one with links,
-/// where somebody else gives a second name to whatever is to be linked.
+/// A file system without hard links that is full from the first attempt to make one; or a file system with
+/// links, where another user adds a second name to each file that is to be linked.
 struct FileSystem {
   bool has_links = true;
   bool fills = false;
@@ -22,7 +22,7 @@ FileSystem file_system;
 
 }  // namespace
 
-// The linker sends our own library's calls of linkat here (--wrap).
+// The linker redirects our library's calls of linkat to this function (--wrap).
 extern "C" {
 int __real_linkat(int from_folder, const char* from, int to_folder, const char* to, int flags);
 int __wrap_linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) {

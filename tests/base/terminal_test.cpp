@@ -9,7 +9,7 @@
 namespace cifar_mpi {
 namespace {
 
-/// Puts variables of the environment back.
+/// Restores environment variables.
 class Locale {
  public:
   Locale() {

@@ -12,7 +12,7 @@
 namespace cifar_mpi {
 namespace {
 
-/// What `write` puts into a log of this rank.
+/// The output of `write` to a log of this rank.
 template <class Write>
 std::string written(int rank, Write write) {
   std::FILE* const file = std::tmpfile();

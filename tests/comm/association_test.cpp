@@ -13,13 +13,13 @@
 #include "comm/collectives.hpp"
 #include "support/mpi_world.hpp"
 
-/// In which order the collectives add: bit for bit against a sum that one rank makes of all inputs.
+/// The order in which collectives add, bit for bit against one rank's sum of all inputs.
 namespace cifar_mpi::comm {
 namespace {
 
 using test::test_world;
 
-/// Values of very different size, so that another order gives other bits.
+/// Values of very different size, so that the order affects bits.
 float value(int rank, std::size_t i) {
   const Random4 bits = random4(static_cast<std::uint64_t>(rank), RandomPurpose::synthetic, i, 0);
   return (uniform01(bits[0]) - 0.5f) * std::exp2(static_cast<float>(bits[1] % 12));
@@ -31,7 +31,7 @@ float balanced(std::span<const float> leaves) {
   return balanced(leaves.first(leaves.size() / 2)) + balanced(leaves.subspan(leaves.size() / 2));
 }
 
-/// ((r0+r1)+(r2+r3))+…; where P is no power of two the first pairs are added beforehand.
+/// ((r0+r1)+(r2+r3))+…; if P is not a power of two, the first pairs are added beforehand.
 float tree_sum(const std::vector<float>& by_rank) {
   const std::size_t pairs = by_rank.size() - std::bit_floor(by_rank.size());
   std::vector<float> leaves;

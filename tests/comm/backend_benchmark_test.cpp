@@ -14,7 +14,7 @@ namespace {
 
 using test::test_world;
 
-/// Memory that holds the negative of what `copy` brings and gives: who reads it past `copy` sees other
+/// Memory that holds the negative of the values that `copy` transfers: reading it without `copy` yields other
 /// values.
 class NegatingBackend : public engine::Backend {
  public:
@@ -67,8 +67,7 @@ class NegatingBackend : public engine::Backend {
   std::vector<std::pair<std::string, std::size_t>> tasks_of_programs;
 };
 
-/// MPI's sum, and one more in the first element of rank 0. Like one of a device it takes no task over one
-/// rank.
+/// MPI's sum, plus one in the first element of rank 0. Like a device's sum, it has no task on one rank.
 class OffByOne final : public Collective {
  public:
   explicit OffByOne(const World& world) : sums_(comm::make_collective("mpi", world)), rank_(world.rank()) {}
@@ -91,7 +90,7 @@ class OffByOne final : public Collective {
   int rank_;
 };
 
-/// A backend with collectives of its own, which note what they are asked for.
+/// A backend whose collectives record the requests.
 Platform platform_of_its_own(std::vector<std::string>& asked_for) {
   return {std::make_unique<NegatingBackend>(),
           {[&](std::string_view name, const World& world, Wire wire) {

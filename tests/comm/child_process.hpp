@@ -11,8 +11,8 @@ struct ChildResult {
   std::string output;  ///< stdout and stderr together
 };
 
-/// Runs this test program once more, alone, with the tests that match `filter` (disabled ones, too), and
-/// waits for it. Its environment has no trace of the launcher of this process, and `variables` added.
+/// Runs this test program again as a single process, with the tests that match `filter` (including disabled
+/// ones), and waits for it. Its environment lacks all variables of the launcher, and has `variables` added.
 ChildResult run_alone(const std::string& filter,
                       const std::vector<std::pair<std::string, std::string>>& variables);
 

@@ -14,7 +14,7 @@ namespace {
 
 using test::test_world;
 
-/// A clock that differs from rank 0's by `ahead` and is asked through a network of odd delays.
+/// A clock `ahead` of rank 0's that is queried over a network with irregular delays.
 std::vector<ClockProbe> probe(std::int64_t ahead, std::int64_t begin, std::mt19937& random) {
   std::exponential_distribution<double> delay(1.0 / 20'000.0);
   std::vector<ClockProbe> probes;

@@ -57,7 +57,7 @@ std::size_t wrong_sums(std::span<const float> data, int round) {
   return wrong;
 }
 
-/// Waits up to 2 ms, on every rank and in every round for another time.
+/// Waits up to 2 ms, with a different time on every rank and in every round.
 void dawdle(int round) {
   const Random4 bits = random4(1, RandomPurpose::synthetic, static_cast<std::uint64_t>(rank()),
                                static_cast<std::uint32_t>(round));
@@ -72,7 +72,7 @@ void fill_randomly(std::span<float> data, int round) {
   }
 }
 
-/// A collective, on nodes that are made up: this machine's ranks behave as if they stood on several.
+/// A collective on emulated nodes: this machine's ranks behave as if they were on several.
 struct Choice {
   std::string name;
   std::string layout;
@@ -175,7 +175,7 @@ TEST_P(AllReduce, GivesTheSameBitsWhateverTheTiming) {
 }
 
 TEST_P(AllReduce, KeepsBucketsApartWhenRanksDrift) {
-  // Short arrays travel at once, long ones only when the receiver is there: both kinds, one after the other.
+  // Short arrays are sent at once, long ones only when the receiver is ready: both kinds in turn.
   const std::vector<std::size_t> sizes = {5, 100'003, 1, 1001};
   std::vector<Buffer> buffers;
   std::vector<Task> tasks;
@@ -222,8 +222,8 @@ TEST_P(AllReduce, DoesNotWaitInStart) {
   const Task task = collective_->all_reduce("sum", buffer.span<float>(), 0);
   fill(buffer.span<float>(), 0);
   Lane lane;
-  // One rank after the other starts and tells the next: were `start` to wait for a peer, nobody would come
-  // this far.
+  // The ranks start one after another, each notified by the one before: if `start` waited for a peer, none would
+  // get this far.
   for (int turn = 0; turn < ranks(); ++turn) {
     if (turn == rank()) task.start(lane);
     test_world().barrier();
@@ -237,7 +237,7 @@ TEST_P(AllReduce, DoesNotWaitInPoll) {
   const Task task = collective_->all_reduce("sum", buffer.span<float>(), 0);
   fill(buffer.span<float>(), 0);
   Lane lane;
-  // Were `poll` to wait for a peer itself, nobody could give way for it, and the peers would never start.
+  // If `poll` waited for a peer, no rank could yield to it, and the peers would never start.
   for (int turn = 0; turn < ranks(); ++turn) {
     if (turn == rank()) {
       task.start(lane);
@@ -304,7 +304,7 @@ INSTANTIATE_TEST_SUITE_P(Collective, AllReduce, testing::ValuesIn(choices()),
 
 TEST(RingAllReduce, NamesThePeerWhenAMessageIsTooLong) {
   if (ranks() != 2) GTEST_SKIP() << "needs exactly 2 ranks";
-  // The ranks disagree on the length, which no program should: rank 0 is sent more than it has room for.
+  // The ranks disagree on the length, which no program should: rank 0 is sent more than it can hold.
   const std::unique_ptr<Collective> ring = make_collective("ring", test_world());
   const Buffer buffer = ring->allocate(20 * sizeof(float));
   const Task task = ring->all_reduce("sum", buffer.span<float>().first(rank() == 0 ? 2 : 20), 0);

@@ -57,7 +57,7 @@ TEST(Heartbeats, LeaveNoFileBehind) {
 }
 
 TEST(Heartbeats, StandAloneWhereNothingCanBeShared) {
-  // Every rank asks for the same folder, so the failure is everybody's.
+  // Every rank asks for the same folder, so the failure is common to all.
   setenv("OMPI_MCA_osc_sm_backing_directory", "/nonexistent", 1);
   const Heartbeats hearts(test_world());
   unsetenv("OMPI_MCA_osc_sm_backing_directory");
@@ -67,7 +67,7 @@ TEST(Heartbeats, StandAloneWhereNothingCanBeShared) {
   EXPECT_FALSE(hearts.gone(0));
 }
 
-/// How a child process ends that makes a exit timer of `limit` seconds and stays for `stay`.
+/// The end of a child process that makes an exit timer of `limit` seconds and stays for `stay`.
 int end_of_child(double limit, unsigned stay_us) {
   const pid_t child = fork();
   if (child == 0) {

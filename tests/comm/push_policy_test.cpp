@@ -16,7 +16,7 @@ std::function<std::uint64_t(std::uint64_t)> every(std::uint64_t steps) {
   return [steps](std::uint64_t version) { return (version / steps + 1) * steps; };
 }
 
-/// "update 0 2, answer 0 2", "drop 1, answer 1", with "!" behind an update that meets; "-" where nothing is to be done.
+/// "update 0 2, answer 0 2", "drop 1, answer 1", with "!" after an update that meets; "-" where nothing is to be done.
 std::string text(const PushOrder* order) {
   if (!order) return "-";
   const auto list = [](const Workers& workers) {
@@ -29,7 +29,7 @@ std::string text(const PushOrder* order) {
   return words + "answer" + list(order->answered) + (order->meets ? " !" : "");
 }
 
-/// Lets them come and asks what is to be done, until nothing is.
+/// Lets pushes arrive and asks for actions until there are none.
 std::vector<std::string> after(PushPolicy& policy, const Workers& arrivals) {
   for (const int worker : arrivals) policy.arrived(worker);
   std::vector<std::string> done;
@@ -55,7 +55,8 @@ TEST(PushPolicy, TakesTheFirstOfTheCurrentVersionAndDropsTheLate) {
   EXPECT_EQ(after(policy, {2, 0}), Texts{"update 0 2, answer 0 2"});
   EXPECT_EQ(after(policy, {1}), Texts{"drop 1, answer 1"});
   EXPECT_EQ(after(policy, {1, 2}), Texts{"update 1 2, answer 1 2"});
-  // 0 is late now; of the three behind it the first two make an update, and the third is late by nothing but its turn.
+  // Now 0 is late; of the three after it the first two make an update, and the third is late only by its
+  // position.
   EXPECT_EQ(after(policy, {0, 1}), Texts{"drop 0, answer 0"});
   EXPECT_EQ(after(policy, {0, 2}), (Texts{"update 0 1, answer 0 1", "drop 2, answer 2"}));
 }
@@ -87,7 +88,7 @@ TEST(PushPolicy, TakesEveryAsynchronousPushAndTellsItsStaleness) {
                 order->answered == Workers{worker});
     return order != nullptr ? order->staleness : 99;
   };
-  // 0 pushes three times while 1 computes once; 2 has missed all of that.
+  // 0 pushes three times while 1 computes once; 2 missed all of these.
   EXPECT_EQ(staleness_of(0), 0u);
   EXPECT_EQ(staleness_of(0), 0u);
   EXPECT_EQ(staleness_of(0), 0u);
@@ -110,14 +111,14 @@ TEST(PushPolicy, HoldsAWorkerThatIsTooFarAhead) {
   }
 }
 
-/// As far as it was when the drift was not bounded, a worker need not wait for another to come.
+/// Within the unbounded drift, a worker need not wait for another to arrive.
 TEST(PushPolicy, BoundsTheDriftOfARunThatGoesOnWithoutWaitingForWhatWasBefore) {
   PushPolicy policy(2, {.asynchronous = true, .most_drift = 1}, 0, never, {700, 4});
   EXPECT_EQ(after(policy, {0}), Texts{"update 0, answer"});
   EXPECT_EQ(after(policy, {1}), Texts{"update 1, answer 1"});
   EXPECT_EQ(after(policy, {1}), Texts{"update 1, answer 0 1"});
   PushPolicy wide(2, {.asynchronous = true, .most_drift = ~std::uint64_t{0}}, 0, never, {700, 4});
-  EXPECT_EQ(after(wide, {0}), Texts{"update 0, answer 0"}) << "a bound that nobody comes to";
+  EXPECT_EQ(after(wide, {0}), Texts{"update 0, answer 0"}) << "a bound that is never reached";
 }
 
 TEST(PushPolicy, DropsNothingOfAsynchronousWorkersBeforeTheyMeet) {
@@ -129,7 +130,7 @@ TEST(PushPolicy, DropsNothingOfAsynchronousWorkersBeforeTheyMeet) {
   EXPECT_TRUE(policy.gathered());
 }
 
-/// Three are under way, and there is room for two versions before the meeting.
+/// Three are under way, and two more versions fit before the meeting.
 TEST(PushPolicy, DropsAsynchronouslyWhatIsLeftOverWhereMeetingsAreClose) {
   PushPolicy policy(3, {.asynchronous = true}, 0, every(2), {7, 7, 7});
   EXPECT_EQ(after(policy, {1, 2}), (Texts{"update 1, answer", "update 2, answer 1 2 !"}));
@@ -195,7 +196,8 @@ TEST(PushPolicy, AnswersAllWhereAnUpdateDidNotApply) {
   EXPECT_TRUE(policy.gathered());
 }
 
-/// Whoever comes when: of each worker every push leaves once, in the order in which it pushed, and is answered once.
+/// In any order of arrival, every push of a worker leaves once, in the order of pushing, and is answered
+/// once.
 struct Counts {
   std::uint64_t versions = 0, dropped = 0, meetings = 0;
   std::vector<Workers> applied;

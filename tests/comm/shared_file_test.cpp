@@ -20,7 +20,7 @@ namespace {
 
 using test::test_world;
 
-/// Names in the folder of shared memory of which somebody else could open the file, or could have made it.
+/// Names in the folder of shared memory whose files another user could open or could have made.
 std::set<std::string> names() {
   std::set<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator(shared_memory().place)) {
@@ -73,7 +73,7 @@ TEST(SharedFile, HoldsTheMemoryThatItHandsOut) {
   world.barrier();
   ASSERT_TRUE(file.occupy(rank * kLarge, kLarge));
   world.barrier();
-  // What is counted as taken no filler of the folder can take away, so no write ends with SIGBUS.
+  // Memory that counts as taken cannot be lost to other files, so no write ends with SIGBUS.
   struct stat found {};
   ASSERT_EQ(fstat(file.descriptor(), &found), 0);
   EXPECT_GE(static_cast<std::size_t>(found.st_blocks) * 512, ranks * kLarge);

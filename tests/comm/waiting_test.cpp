@@ -20,13 +20,13 @@ namespace {
 std::atomic<long> yields{0};
 }
 
-/// Takes the place of the C library's in this program, and counts.
+/// Replaces the C library's function in this program, and counts calls.
 extern "C" int sched_yield() noexcept {
   ++yields;
   return static_cast<int>(syscall(SYS_sched_yield));
 }
 
-/// Whether a rank that waits for another in an all-reduce leaves its core to it.
+/// Whether a rank that waits for another in an all-reduce yields its core to it.
 namespace cifar_mpi::comm {
 namespace {
 
@@ -36,7 +36,7 @@ using engine::kCompute;
 using engine::WhileWaiting;
 using test::test_world;
 
-/// One all-reduce as a step has it.
+/// One all-reduce as in a step.
 engine::StepProgram program_of(Collective& collective, std::span<float> data) {
   engine::StepProgram program("wait");
   const engine::Bytes bytes = bytes_of(data.data(), data.size());
@@ -48,7 +48,7 @@ engine::StepProgram program_of(Collective& collective, std::span<float> data) {
   return program;
 }
 
-/// How often this rank gives way in an all-reduce that rank 0 enters 50 ms late.
+/// How often this rank yields in an all-reduce that rank 0 enters 50 ms late.
 long yields_of(const std::string& name, WhileWaiting waiting) {
   const auto collective = make_collective(name, test_world());
   const Buffer buffer = collective->allocate(4000);
@@ -64,7 +64,7 @@ long yields_of(const std::string& name, WhileWaiting waiting) {
 TEST(WaitingRanks, LeaveTheirCoreToTheOthersInEveryCollective) {
   if (test_world().size() == 1) GTEST_SKIP() << "needs 2 ranks or more";
   for (const CollectiveInfo& info : collectives()) {
-    // on a crowded machine a rank may come later than the late one, and not wait at all: then once more
+    // under load a rank may arrive after the late one, and not wait at all: then try again
     std::vector<double> counts;
     const auto too_few = [&] {
       return std::ranges::any_of(counts | std::views::drop(1), [](double n) { return n <= 10; });
@@ -80,7 +80,7 @@ TEST(WaitingRanks, LeaveTheirCoreToTheOthersInEveryCollective) {
 
 TEST(WaitingRanks, KeepTheirCoreWhereItIsTheirOwn) {
   if (test_world().size() == 1) GTEST_SKIP() << "needs 2 ranks or more";
-  // The window alone, because the MPI library may give way by itself while it looks for messages.
+  // Only the window, because the MPI library may itself yield while it looks for messages.
   EXPECT_EQ(yields_of("window", WhileWaiting::spin), 0);
 }
 

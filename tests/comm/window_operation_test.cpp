@@ -11,8 +11,8 @@
 #include "cifar_mpi/base/buffer.hpp"
 #include "support/mpi_world.hpp"
 
-/// Threads of one process stand for the ranks of a node, on ordinary memory: the same code, but where the
-/// thread sanitizer sees every access (preset tsan).
+/// Threads of one process stand for the ranks of a node, on ordinary memory: the same code, but the thread
+/// sanitizer sees every access (preset tsan).
 namespace cifar_mpi::comm {
 namespace {
 
@@ -26,7 +26,7 @@ float value(int rank, int round, std::size_t i) {
                             13);
 }
 
-/// What one rank does: values in, all-reduce, sums out, and at once the values of the next round.
+/// The work of one rank: values in, all-reduce, sums out, and at once the values of the next round.
 class Rank {
  public:
   Rank(int rank, int ranks, const std::vector<std::byte*>& parts)

@@ -13,10 +13,10 @@
 #include "cifar_mpi/base/error.hpp"
 #include "support/mpi_world.hpp"
 
-/// The address sanitizer ends a program that asks for too much memory, unless it is told not to.
+/// The address sanitizer ends a program that asks for too much memory, unless an option forbids it.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
-/// What the window does where it cannot be: on several nodes, and where shared memory is short.
+/// The window where it is impossible: on several nodes, and with little shared memory.
 namespace cifar_mpi::comm {
 namespace {
 
@@ -34,7 +34,7 @@ void expect_sum_of_ones(const engine::Task& task, std::span<float> data) {
   for (const float x : data) ASSERT_EQ(x, static_cast<float>(test_world().size()));
 }
 
-/// A window for which only the last rank finds little shared memory: `bytes` from the second question on.
+/// A window where only the last rank finds little shared memory: `bytes` from the second query on.
 std::unique_ptr<Collective> window_that_finds(std::uint64_t bytes) {
   return make_node_window("window", test_world(), one_node(), Wire::fp32, [bytes, asked = 0]() mutable {
     const bool short_now = ++asked > 1 && last_rank();
@@ -101,7 +101,7 @@ TEST(SharedMemory, IsNeededForMoreThanTheArrays) {
 }
 
 TEST(Collectives, FailTogetherWhenOneRankHasNoMemory) {
-  // No rank of a real program asks for another size; here it stands for a rank whose node is full.
+  // No rank of a real program uses another size; here it stands for a rank whose node is full.
   constexpr std::size_t kTooMuch = std::size_t{1} << 60;
   for (const char* name : {"ring", "doubling", "mpi"}) {
     const auto collective = make_collective(name, test_world());

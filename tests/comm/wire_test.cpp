@@ -15,7 +15,7 @@
 #include "comm/staging_buffer.hpp"
 #include "support/mpi_world.hpp"
 
-/// What the 16-bit wire does to sums, and where it is refused.
+/// Effects of the 16-bit wire on sums, and where it is rejected.
 namespace cifar_mpi::comm {
 namespace {
 
@@ -91,7 +91,7 @@ TEST(Bf16Wire, KeepsTheSumsWithinTheDerivedBound) {
   const auto expect = [](const std::vector<float>& sums, int roundings, const char* what) {
     const Deviation found = deviation(sums, 0, kCount);
     EXPECT_LE(found.largest, bound(roundings)) << what;
-    // And something was compressed: of the values most are no bf16.
+    // Most values are no bf16 numbers, so something was compressed.
     EXPECT_GT(found.rounded, kCount / 2) << what;
   };
   expect(sum("ring", single_node(), kCount, 0), world_size(), "ring");
@@ -140,7 +140,7 @@ TEST(Bf16Wire, CutsAnArrayAnywhere) {
   }
   EXPECT_EQ(std::memcmp(one.at({0, 101}), many.at({0, 101}), one.bytes({0, 101})), 0);
   EXPECT_EQ(whole, pieces);
-  // What arrives in the image is what the array becomes, and what is added in one pass or in two.
+  // The array equals the received image, added in one pass or in two.
   std::vector<float> other(101);
   StagingBuffer copy(Wire::bf16, other, 17);
   std::memcpy(copy.at({0, 101}), one.at({0, 101}), one.bytes({0, 101}));

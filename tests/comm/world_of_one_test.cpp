@@ -94,7 +94,7 @@ TEST(World, AbortEndsThoughStdioHangs) {
   EXPECT_EQ(child.exit_code, exit_code(ErrorKind::diverged)) << child.output;
 }
 
-/// For a job of its own (CTest's comm.AbortsFromAnotherThread): the launcher must end the other ranks.
+/// For a separate job (CTest's comm.AbortsFromAnotherThread): the launcher must end the other ranks.
 TEST(World, DISABLED_AbortsFromAnotherThread) {
   if (test_world().rank() == 0) {
     std::thread([] { test_world().abort(exit_code(ErrorKind::diverged)); }).join();
@@ -117,7 +117,7 @@ ChildResult run_alone(const std::string& filter,
   if (readlink("/proc/self/exe", path.data(), path.size() - 1) < 0)
     throw std::runtime_error("no /proc/self/exe");
 
-  // A file and no pipe: a daemon that MPI may start keeps a pipe open.
+  // A file instead of a pipe, which a daemon started by MPI would keep open.
   std::FILE* const output = std::tmpfile();
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

@@ -15,7 +15,7 @@ namespace {
 
 using test::test_world;
 
-/// What the other ranks are told of an error on `rank`.
+/// What the other ranks learn of an error on `rank`.
 std::string told(const std::string& text, int rank) {
   return rank == 0 ? text : concat(text, " (on rank ", rank, ", host ", test_world().host(), ")");
 }
@@ -88,7 +88,7 @@ TEST(Vote, BringsAnEmptyTextToAll) {
   EXPECT_THROW(test_world().agree(last ? std::optional(Error(ErrorKind::io, "")) : std::nullopt), Error);
 }
 
-/// The kind and text that `phase`, run on the last rank only, becomes on this one.
+/// The kind and text on this rank when `phase` runs on the last rank only.
 Error outcome(const std::function<void()>& phase) {
   const World& world = test_world();
   try {
@@ -113,7 +113,7 @@ TEST(Vote, TurnsWhatAPhaseThrowsIntoEveryRanksError) {
   EXPECT_EQ(outcome([] {}).kind(), ErrorKind::stopped);
 }
 
-/// What `require_equal` says to all ranks; empty when it finds no difference.
+/// The message of `require_equal` on all ranks; empty when there is no difference.
 std::string difference(const RunFingerprint& mine) {
   try {
     test_world().require_equal(ErrorKind::usage, mine, "give all the same");

@@ -33,7 +33,7 @@ struct Images {
   std::vector<std::uint8_t> labels;
 };
 
-/// What the task writes, as floats.
+/// The output of the task, as floats.
 std::vector<float> widened(const std::vector<std::byte>& x, Precision precision) {
   std::vector<float> values(x.size() / (precision == Precision::bf16 ? 2 : 4));
   for (std::size_t i = 0; i < values.size(); ++i) {

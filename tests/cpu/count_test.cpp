@@ -53,7 +53,7 @@ TEST(Count, TakesBf16ForTheNumbersThatTheyAre) {
   }
 }
 
-/// Runs that begin and end anywhere, also across chunks; between them lies what would be seen.
+/// Runs that begin and end anywhere, also across chunks; values between them would show.
 TEST(Count, LeavesOutWhatIsInNoRun) {
   constexpr float kPoison = -1e30f;
   const std::vector<float> values = test::value_samples().back();

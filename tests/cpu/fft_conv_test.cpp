@@ -38,14 +38,14 @@ Array noise(std::size_t count, std::uint32_t salt) {
   return {values.begin(), values.end()};
 }
 
-/// Relative to the length of the result: as relative_tolerance has it for a sum of `terms`, and three transforms, each of
-/// log2(N) halvings in two directions and odd sums of 7, with random signs of some roundings each. (The sums of up to four
-/// tiles are fewer: tiles have lengths whose odd sums are shorter.)
+/// Relative to the length of the result: relative_tolerance for a sum of `terms`, plus three transforms, each
+/// of log2(N) halvings in two directions and odd sums of 7, with some roundings of random sign each. (Sums
+/// over up to four tiles have fewer, because their lengths have shorter odd sums.)
 double tolerance(int length, double terms) {
   return 2.0 * testing::kFp32Unit * (std::sqrt(terms) + 3.0 * (std::log2(length) + 7.0));
 }
 
-/// All operands of one convolution, and what the passes give in `block`s of channels (0: NHWC).
+/// All operands of one convolution, and the results of the passes in `block`s of channels (0: NHWC).
 class Fixture {
  public:
   Fixture(const Case& c, VectorSet set, Precision precision, int block = 0)
@@ -74,7 +74,7 @@ class Fixture {
   Passes run() {
     const std::vector<float> taps(weights.begin(), weights.end()), shifts(biases.begin(), biases.end());
     std::vector<std::byte> src = laid_out(conv.src, x), grad_dst = laid_out(conv.dst, grad_y);
-    constexpr std::byte kNan{0xFF};  // in all bytes: what is there before is neither read nor left
+    constexpr std::byte kNan{0xFF};  // in all bytes: initial values must be neither read nor kept
     std::vector<std::byte> dst(grad_dst.size(), kNan), grad_src(src.size(), kNan);
     std::vector<float> grad_weights(taps.size()), grad_biases(shifts.size());
     ConvFftMemory memory;
@@ -83,7 +83,7 @@ class Fixture {
     memory.grad_dst = grad_dst.data();
     memory.grad_src = grad_src.data();
     memory.weights = take(conv.weight_spectra(), 1);
-    memory.turned_weights = take(conv.turned_spectra(), 1);
+    memory.transposed_weights = take(conv.transposed_spectra(), 1);
     memory.src_spectra = take(conv.src_spectra(), conv.pieces());
     memory.grad_dst_spectra = take(conv.dst_spectra(), conv.pieces());
     memory.keeps_src_spectra = memory.keeps_grad_dst_spectra = true;
@@ -107,7 +107,7 @@ class Fixture {
 
  private:
   float* take(const SpectraShape& spectra, int pieces) {
-    // Nothing may be read that was not written before.
+    // Only memory that was written may be read.
     memory_.emplace_back(spectra.floats() * static_cast<std::size_t>(pieces), std::nanf(""));
     return memory_.back().data();
   }
@@ -157,7 +157,7 @@ class Fixture {
 
 class FftConvolution : public ::testing::TestWithParam<Case> {};
 
-/// What the loops give, computed once for all vector sets.
+/// The results of the loops, computed once for all vector sets.
 struct Wanted {
   explicit Wanted(const Fixture& f)
       : y(f.wanted_y()),
@@ -236,7 +236,7 @@ TEST(FftConv, GivesTheSameBitsOnAnyNumberOfThreadsAndInAnyPieces) {
   }
 }
 
-/// What oneDNN's direct kernels make of the same operands.
+/// The results of oneDNN's direct kernels with the same operands.
 Fixture::Passes direct(const Fixture& f) {
   const Dnnl dnnl;
   const model::Conv2d layer{"conv", f.shape.out_channels, f.shape.kernel};
@@ -296,7 +296,7 @@ Fixture::Passes direct(const Fixture& f) {
 
 TEST(FftConv, OfTheTutorialsSecondLayerErrsNoMoreThanTheDirectOne) {
   Fixture f({16, {12, 12, 64}, 64, 5, true}, vector_sets_here().back(), Precision::fp32);
-  for (double& value : f.x) value = std::max(value, 0.0);  // what comes behind a ReLU
+  for (double& value : f.x) value = std::max(value, 0.0);  // the output of a ReLU
   const Fixture::Passes found = f.run(), other = direct(f);
   const auto no_worse = [](const Array& mine, const Array& theirs, const Array& wanted, const char* what) {
     EXPECT_LE(relative_distance(mine, wanted), relative_distance(theirs, wanted)) << what;

@@ -9,7 +9,7 @@
 #include "cpu/fft/transforms.hpp"
 #include "cpu/task_runs.hpp"
 
-/// The transforms and products of every vector set that is here against sums in double precision.
+/// The transforms and products of every available vector set against sums in double precision.
 namespace cifar_mpi::cpu::fft {
 namespace {
 
@@ -114,21 +114,22 @@ TEST(FourierTransform, OfAnImageIsTheSum) {
       const TransformFixture f(length, set, at);
       std::vector<float> spectrum(f.spectrum_floats());
       transforms_for(length, set, Precision::fp32)
-          .there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
+          .forward(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
       for (const int lane : {0, f.lanes - 1})
         EXPECT_LE(f.error(spectrum, f.values, lane), tolerance(length)) << at.rows << "x" << at.columns;
     }
   });
 }
 
-/// Of eight real numbers there are 24, 14 of them on four that are two times two, and back 30. Of one row of eight: that
-/// row, two real columns and three complex ones, which are two real ones and 12 for putting them together; back a real
-/// column is doubled, and of a complex one the two frequencies that are real.
+/// Eight real numbers take 24 operations: 14 of these for four numbers, which are two times two; the inverse
+/// takes 30. One row of eight: that row, two real columns and three complex ones, each of two real ones and
+/// 12 operations to combine them; the inverse doubles a real column, and of a complex one the two real
+/// frequencies.
 TEST(FourierTransform, CountsItsOperations) {
   const TransformFlops flops = transform_flops(8, {1, 8});
-  EXPECT_EQ(flops.there, 24 + 2 * 24 + 3 * (2 * 24 + 12));
-  EXPECT_EQ(flops.back, 2 * (30 + 8) + 3 * (4 + 12 + 2 * 30) + 30);
-  EXPECT_EQ(transform_flops(8, {5, 8, 3, 3}).there, flops.there + 4 * 24);
+  EXPECT_EQ(flops.forward, 24 + 2 * 24 + 3 * (2 * 24 + 12));
+  EXPECT_EQ(flops.inverse, 2 * (30 + 8) + 3 * (4 + 12 + 2 * 30) + 30);
+  EXPECT_EQ(transform_flops(8, {5, 8, 3, 3}).forward, flops.forward + 4 * 24);
 }
 
 TEST(FourierTransform, OfABf16ImageIsThatOfItsValues) {
@@ -141,7 +142,7 @@ TEST(FourierTransform, OfABf16ImageIsThatOfItsValues) {
     }
     std::vector<float> spectrum(f.spectrum_floats());
     transforms_for(length, set, Precision::bf16)
-        .there(f.place, reinterpret_cast<const std::byte*>(image.data()), spectrum.data());
+        .forward(f.place, reinterpret_cast<const std::byte*>(image.data()), spectrum.data());
     EXPECT_LE(f.error(spectrum, f.values, 1), tolerance(length));
   });
 }
@@ -152,7 +153,7 @@ TEST(FourierTransform, OfTapsStandsAroundTheOrigin) {
       const TransformFixture f(length, set, around_origin(kernel, length));
       std::vector<float> spectrum(f.spectrum_floats());
       transforms_for(length, set, Precision::fp32)
-          .there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
+          .forward(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
       EXPECT_LE(f.error(spectrum, f.values, 2), tolerance(length)) << "kernel " << kernel;
     }
   });
@@ -164,7 +165,7 @@ TEST(FourierTransform, OfImagesReadsLanesApart) {
     const Transforms transforms = transforms_for(length, set, Precision::fp32);
     const auto spectrum_of = [&](const std::vector<float>& image) {
       std::vector<float> spectrum(f.spectrum_floats());
-      transforms.there(f.place, reinterpret_cast<const std::byte*>(image.data()), spectrum.data());
+      transforms.forward(f.place, reinterpret_cast<const std::byte*>(image.data()), spectrum.data());
       return spectrum;
     };
     const std::vector<float> together = spectrum_of(f.values);
@@ -180,12 +181,13 @@ TEST(FourierTransform, BackGivesTheImageWithItsBiasesAndReLU) {
     const TransformFixture f(length, set, {length - 3, length - 1});
     const Transforms transforms = transforms_for(length, set, Precision::fp32);
     std::vector<float> spectrum(f.spectrum_floats()), back(f.values.size());
-    transforms.there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
+    transforms.forward(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
     const double size = length * length;
     const std::vector<float> biases(static_cast<std::size_t>(f.lanes), 0.25f);
     for (const bool relu : {false, true}) {
-      transforms.back(f.place, spectrum.data(), {static_cast<float>(0.5 / size), biases.data(), false, relu},
-                      reinterpret_cast<std::byte*>(back.data()));
+      transforms.inverse(f.place, spectrum.data(),
+                         {static_cast<float>(0.5 / size), biases.data(), false, relu},
+                         reinterpret_cast<std::byte*>(back.data()));
       double worst = 0.0;
       for (std::size_t i = 0; i < back.size(); ++i) {
         const double wanted = f.values[i] + 0.25;
@@ -203,9 +205,9 @@ TEST(FourierTransform, BackAddsToWhatIsThere) {
     const std::vector<float> spectrum = testing::noise_of(f.spectrum_floats(), 9);
     const Transforms transforms = transforms_for(length, set, Precision::fp32);
     std::vector<float> alone(f.values.size()), sum = f.values;
-    transforms.back(f.place, spectrum.data(), {}, reinterpret_cast<std::byte*>(alone.data()));
-    transforms.back(f.place, spectrum.data(), {1.0f, nullptr, true},
-                    reinterpret_cast<std::byte*>(sum.data()));
+    transforms.inverse(f.place, spectrum.data(), {}, reinterpret_cast<std::byte*>(alone.data()));
+    transforms.inverse(f.place, spectrum.data(), {1.0f, nullptr, true},
+                       reinterpret_cast<std::byte*>(sum.data()));
     for (std::size_t i = 0; i < sum.size(); ++i) EXPECT_EQ(sum[i], alone[i] + f.values[i]);
   });
 }
@@ -216,8 +218,8 @@ TEST(FourierTransform, BackKeepsWhatIsNotANumberBehindAReLU) {
     const std::vector<float> spectrum(f.spectrum_floats(), std::nanf(""));
     std::vector<float> back(f.values.size());
     transforms_for(length, set, Precision::fp32)
-        .back(f.place, spectrum.data(), {1.0f, nullptr, false, true},
-              reinterpret_cast<std::byte*>(back.data()));
+        .inverse(f.place, spectrum.data(), {1.0f, nullptr, false, true},
+                 reinterpret_cast<std::byte*>(back.data()));
     for (const float value : back) EXPECT_TRUE(std::isnan(value));
   });
 }
@@ -228,9 +230,9 @@ TEST(FourierTransform, BackToBf16RoundsToNearest) {
     std::vector<float> spectrum = testing::noise_of(f.spectrum_floats(), 9), whole(f.values.size());
     std::vector<bf16> half(f.values.size());
     transforms_for(length, set, Precision::fp32)
-        .back(f.place, spectrum.data(), {}, reinterpret_cast<std::byte*>(whole.data()));
+        .inverse(f.place, spectrum.data(), {}, reinterpret_cast<std::byte*>(whole.data()));
     transforms_for(length, set, Precision::bf16)
-        .back(f.place, spectrum.data(), {}, reinterpret_cast<std::byte*>(half.data()));
+        .inverse(f.place, spectrum.data(), {}, reinterpret_cast<std::byte*>(half.data()));
     for (std::size_t i = 0; i < half.size(); ++i) EXPECT_EQ(half[i].bits, to_bf16(whole[i]).bits);
   });
 }
@@ -241,9 +243,9 @@ TEST(FourierTransform, BackToTapsUndoesTheirTransform) {
       const TransformFixture f(length, set, around_origin(kernel, length));
       const Transforms transforms = transforms_for(length, set, Precision::fp32);
       std::vector<float> spectrum(f.spectrum_floats()), back(f.values.size());
-      transforms.there(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
-      transforms.back(f.place, spectrum.data(), {0.5f / static_cast<float>(length * length)},
-                      reinterpret_cast<std::byte*>(back.data()));
+      transforms.forward(f.place, reinterpret_cast<const std::byte*>(f.values.data()), spectrum.data());
+      transforms.inverse(f.place, spectrum.data(), {0.5f / static_cast<float>(length * length)},
+                         reinterpret_cast<std::byte*>(back.data()));
       for (std::size_t i = 0; i < back.size(); ++i)
         EXPECT_NEAR(back[i], f.values[i], 4.0 * tolerance(length)) << "kernel " << kernel;
     }

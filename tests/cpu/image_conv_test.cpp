@@ -76,7 +76,7 @@ Array planes_of(const Array& x, const Extent& in) {
   return planes;
 }
 
-/// A convolution with operands, and what the passes make of them.
+/// A convolution with its operands and the results of the passes.
 struct ImageConvFixture {
   using Values = Array (*)(std::size_t count, std::uint32_t salt);
 
@@ -97,7 +97,7 @@ struct ImageConvFixture {
     if (c.relu) y = reference::relu_forward(y);
     pooled = reference::pool_forward(pool_shape, y);
     grad = lattice::rounded(values(pooled.size(), 4), precision);
-    // As whoever masks leaves it.
+    // Masked as by the next layer.
     for (std::size_t i = 0; c.relu && i < grad.size(); ++i) grad[i] = pooled[i] > 0.0 ? grad[i] : 0.0;
     grad_y = reference::pool_grad_x(pool_shape, y, grad);
   }
@@ -118,7 +118,7 @@ struct ImageConvFixture {
     const std::vector<std::byte> grad_dst = as_bytes(grad, precision);
     std::vector<std::byte> dst(grad_dst.size());
     std::vector<std::uint8_t> choices(conv.choices(), 0xFF);
-    // Nothing may be read that was not written before.
+    // Only memory that was written may be read.
     std::vector<float> scratch(std::max(conv.forward_scratch(), conv.gradient_scratch()), kNaN);
     std::vector<float> partial(conv.partial_floats(), kNaN);
     const std::vector<float> taps(weights.begin(), weights.end()), shifts(biases.begin(), biases.end());
@@ -149,7 +149,8 @@ struct ImageConvFixture {
 
 class ImageConvolution : public ::testing::TestWithParam<ImageConvCase> {};
 
-// Sums are exact and many values are equal, in bf16 after rounding: the same choices as the reference's are needed too.
+// Sums are exact and many values are equal, in bf16 after rounding, so choices must equal the reference's
+// too.
 TEST_P(ImageConvolution, GivesTheExactValuesOfTheReferenceInBothPasses) {
   const ImageConvCase& c = GetParam();
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {

@@ -35,7 +35,7 @@ inline std::size_t bytes_per_value(engine::Precision precision) {
   return precision == engine::Precision::bf16 ? sizeof(bf16) : sizeof(float);
 }
 
-/// What is left of exact values in the given precision.
+/// Exact values rounded to the given precision.
 inline reference::Array rounded(reference::Array values, engine::Precision precision) {
   for (double& value : values) {
     const auto single = static_cast<float>(value);
@@ -44,7 +44,7 @@ inline reference::Array rounded(reference::Array values, engine::Precision preci
   return values;
 }
 
-/// A tensor in a format of its own; what it owns beyond `plain` values is padding.
+/// A tensor in its own format; everything besides the `plain` values is padding.
 struct Tensor {
   Desc desc;
   Desc plain;  ///< the same values, fp32, in the order of the reference

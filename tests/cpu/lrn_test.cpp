@@ -25,7 +25,7 @@ using testing::kFp32Unit;
 
 std::size_t count_of(const LrnShape& s) { return static_cast<std::size_t>(s.batch) * s.pixels * s.channels; }
 
-/// Where the definition in the header puts element (n, c, p).
+/// The place of element (n, p, c) according to the header.
 std::size_t place(const LrnShape& s, int block, int n, int c, int p) {
   return static_cast<std::size_t>(n * s.channels * s.pixels + c / block * s.pixels * block + p * block +
                                   c % block);
@@ -103,7 +103,7 @@ std::vector<LrnCase> lrn_cases() {
     for (const int dst : {1, 8, 16, 64}) add(tutorial, {2, 19, 64, src, dst});
   }
   for (const int src : {1, 8, 16}) add(tutorial, {2, 16, 16, src, 16});
-  for (const int channels : {32, 128}) {  // with 16 and 64, what the versions in registers know
+  for (const int channels : {32, 128}) {  // with 16 and 64, all channel counts of the register versions
     for (const int src : {16, channels}) add(tutorial, {2, 7, channels, src, channels});
   }
   for (const int src : {1, 5}) {
@@ -114,7 +114,7 @@ std::vector<LrnCase> lrn_cases() {
   for (const float beta : {0.5f, 0.75f, 1.0f}) {
     for (const int radius : {0, 1, 2, 4, 17}) add({"lrn", radius, 2.0f, 0.1f, beta}, {2, 21, 16, 16, 8});
   }
-  add({"lrn", 4, 0.0f, 1.0f, 0.75f}, {2, 9, 5, 5, 5});  // bias 0: lanes that are no channel must not give NaN
+  add({"lrn", 4, 0.0f, 1.0f, 0.75f}, {2, 9, 5, 5, 5});  // bias 0: padding lanes must not yield NaN
   return all;
 }
 
@@ -214,7 +214,7 @@ TEST(LrnBackward, MayReplaceItsSource) {
 TEST(LrnBackward, IsFiniteBesideLanesThatAreNoChannelWithoutABias) {
   const LrnCase c{{"lrn", 4, 0.0f, 1.0f, 0.75f}, {2, 9, 5, 5, 5}};
   std::vector<float> x = testing::noise_of(count_of(c.shape), 8, 2.0f);
-  for (std::size_t i = 4; i < x.size(); i += 5) x[i] = 0.0f;  // the lane four behind it has s = 0
+  for (std::size_t i = 4; i < x.size(); i += 5) x[i] = 0.0f;  // the lane four after it has s = 0
   expect_backward(c, x, false);
 }
 

@@ -54,7 +54,7 @@ struct Model {
             optimizer,
             {states[0].empty() ? nullptr : states[0].data(), states[1].empty() ? nullptr : states[1].data()}};
   }
-  /// With all that it keeps.
+  /// With all state of the optimizer.
   void take(optim::OptimizerKind kind) {
     optimizer.kind = kind;
     const auto kept = static_cast<std::size_t>(optim::with_rule(kind, []<class R>(R) { return R::kStates; }));
@@ -127,7 +127,7 @@ TEST(Update, FollowsTheFormulasOverSeveralSteps) {
   }
 }
 
-/// Other gradients in every step, against sums over all there have been; in two spans, audited, with padding.
+/// Different gradients in every step, against sums over all of them; in two spans, audited, with padding.
 TEST(Update, FollowsEveryOptimizersSumsOverAllGradients) {
   constexpr int kSteps = 6;
   for (const optim::OptimizerKind kind : kKinds) {
@@ -156,8 +156,8 @@ TEST(Update, FollowsEveryOptimizersSumsOverAllGradients) {
       for (double& rate : own_rates) rate *= m.rate_factor_of(i);
       const std::vector<double> wanted = reference::trajectory(m.optimizer, static_cast<double>(first[i]),
                                                                m.decay_of(i), gradients, own_rates);
-      // What is gathered stays below 6 and the rate at 1/8; a few roundings of them and of the weight, at most
-      // 3, in each step. adamw's quotient is at most 2, and of two values with a few roundings each.
+      // The accumulated values stay below 6 and the rate is 1/8; each step rounds them and the weight, at
+      // most 3, a few times. adamw's quotient is at most 2, of two values with a few roundings each.
       ASSERT_NEAR(m.weights[i], wanted.back(), kSteps * 12.0 * kFp32Unit) << i;
       if (m.padding(i)) {
         ASSERT_EQ(m.weights[i], 0.0f) << i;
@@ -229,7 +229,7 @@ TEST(Update, DividesTheRateByTheStalenessAboveOne) {
   }
 }
 
-/// What is not finite must come as far as the averaging, which all ranks see.
+/// Non-finite values must reach the averaging step, which all ranks see.
 TEST(Update, OfALocalStepAppliesWhateverIsNotFiniteAndLeavesTheAverage) {
   Model m;
   const std::vector<float> weights = m.weights, ema = m.ema;

@@ -51,7 +51,7 @@ TEST(Relu, MasksBf16Too) {
   }
 }
 
-// x86 gives the NaNs that it makes the sign bit.
+// x86 sets the sign bit of the NaNs that it generates.
 TEST(Relu, LetsWhatIsNotANumberPassSoThatDivergenceIsSeen) {
   const float nan = std::numeric_limits<float>::quiet_NaN(),
               infinity = std::numeric_limits<float>::infinity();

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kPatience = 20.0;
 
-/// Waits for `condition`; false: it never came.
+/// Waits for `condition`; false if it never holds.
 template <class Condition>
 bool wait_for(const Condition& condition) {
   const double end = steady_seconds() + kPatience;
@@ -66,7 +66,7 @@ TEST(Team, WakesThreadsThatSleep) {
   for (int time = 0; time < 3; ++time) {
     std::atomic<int> here{0};
     std::atomic<bool> all_here{true};
-    // As many chunks as threads, each of which waits for the others.
+    // As many chunks as threads; each waits for the others.
     team.run(3, [&](Range) {
       ++here;
       if (!wait_for([&] { return here == 3; })) all_here = false;

@@ -10,7 +10,7 @@ namespace cifar_mpi::cuda::testing {
 
 using reference::relative_distance;
 
-/// The host's functions where a kernel takes the device's.
+/// The host's functions in place of the device's.
 struct HostMath {
   float sqrt(float x) const { return std::sqrt(x); }
   float rsqrt(float x) const { return 1.0f / std::sqrt(x); }

@@ -19,7 +19,7 @@
 #include "cuda/optimizer_math.hpp"
 #include "cuda/sum_math.hpp"
 
-/// The formulas and index arithmetic that kernels take, on the host.
+/// The formulas and index arithmetic of kernels, on the host.
 namespace cifar_mpi::cuda {
 namespace {
 
@@ -69,7 +69,7 @@ TEST(Divisor, DividesWhateverFitsAnInt) {
       ASSERT_EQ(divisor.quotient(n), n / by) << n << " / " << by;
       ASSERT_EQ(divisor.remainder(n), n % by) << n << " / " << by;
     }
-    // where a multiplier that is a little off shows first
+    // where a slightly wrong multiplier shows first
     const int last = std::numeric_limits<int>::max() / by * by;
     ASSERT_EQ(divisor.quotient(last), last / by) << by;
     ASSERT_EQ(divisor.quotient(last - 1), (last - 1) / by) << by;
@@ -188,7 +188,8 @@ TEST(Moments, HaveNoNegativeVarianceAndKeepNan) {
   EXPECT_TRUE(std::isnan(ChannelMap{0.0f, 1.0f, 0.0f}(NAN, true)));
 }
 
-/// The windows of the data gradient see a pixel of the output where, and only where, a window of the output sees theirs.
+/// The windows of the data gradient contain a pixel of the output exactly where a window of the output
+/// contains theirs.
 TEST(Im2colPlace, TurnsRoundInTheDataGradientOfAStride) {
   for (const int stride : {1, 2, 3}) {
     for (const int kernel : {1, 2, 3, 5}) {

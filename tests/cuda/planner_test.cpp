@@ -41,15 +41,15 @@ struct Planned {
 /// layer; a gradient passes every layer twice.
 double tolerance(const model::NetSpec& net) { return 8.0 * 0x1.0p-24 * reference::layers_passed(net); }
 
-/// What groups hand on is fp32; so that both sides choose alike where two values of a window, or zero and a
+/// Groups pass on fp32 values, so that both sides choose alike where two values of a window, or zero and a
 /// value, are nearly equal.
 reference::Array to_fp32(reference::Array values) {
   for (double& value : values) value = static_cast<double>(static_cast<float>(value));
   return values;
 }
 
-/// Gradients by ParamTable index as they lie in memory, conv weights with their zero rows; of running parameters the
-/// batch's statistics.
+/// Gradients by ParamTable index in memory order, conv weights with their zero rows; for running parameters
+/// the batch's statistics.
 reference::Params gradients_of(const model::NetSpec& net, const model::ParamTable& table,
                                const reference::Params& params, const reference::Array& x,
                                const std::vector<std::uint8_t>& labels, double& loss_sum) {
@@ -89,7 +89,7 @@ TEST(CudaPlan, GivesTheReferenceGradientsForEveryOrderOfLayersWithItsFormulas) {
   std::vector<model::NetSpec> nets = test::orders_of_layers();
   nets.push_back(test::network_with_frozen_layers());
   for (const int channels : {16, 12}) nets.push_back(test::network_with_blocks(channels));
-  // Of the units for 32x32 pixels one lies so near zero that rounding decides its sign.
+  // With 32x32 pixels one of the units is so near zero that rounding decides its sign.
   nets.push_back(model::make_model("resnet20", {16, 16, 3}, 10));
   for (std::uint64_t seed = 0; seed < 300; ++seed) nets.push_back(test::RandomNetwork(seed).make());
   for (const model::NetSpec& net : nets) {

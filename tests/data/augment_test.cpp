@@ -195,7 +195,7 @@ TEST(DrawAugment, PutsTheMiddleOfACutAnywhere) {
       for (int x = 0; x < 8; ++x) cut[y][x] += draw.is_cut(spec, y, x) ? 1 : 0;
     }
   }
-  // A place is cut by the middles up to 2 behind and 1 before it, and by fewer at the edge.
+  // A place is cut by the middles up to 2 after and 1 before it, and by fewer at the edge.
   EXPECT_NEAR(cut[4][4], draws * 16 / 64, 5.0 * std::sqrt(draws * 0.25 * 0.75));
   EXPECT_NEAR(cut[0][0], draws * 9 / 64, 5.0 * std::sqrt(draws * 0.14 * 0.86));
 }
@@ -275,7 +275,7 @@ TEST(AffineMap, DividesConstantImagesByTheFloor) {
   for (const float v : reference(spec, {0, 0, false, 1.3f}, 20.0, image)) EXPECT_NEAR(v, 0.0, 1e-9);
   expect_map_matches(spec, {3, 4, true, 1.3f}, 20.0, image);
 
-  // One value of 1 728 is larger by one: stddev is about 1/sqrt(n), times contrast 0.5 it is below the floor.
+  // One value of 1 728 is larger by one: stddev is about 1/sqrt(n), times contrast 0.5 it is below the minimum.
   std::vector<std::uint8_t> dot = image;
   dot[0] = 201;
   const double n = 1728.0, per_channel = 576.0;

@@ -63,7 +63,7 @@ TEST(AuditRunner, TurnsAnUndeclaredReadIntoNaN) {
 }
 
 TEST(AuditRunner, NamesTaskRegionAndOffsetOfAnUndeclaredWrite) {
-  // Before, between, behind the declared ranges, and the last float of the last region.
+  // Before, between and after the declared ranges, and the last float of the last region.
   for (const std::size_t place : {0u, 11u, 30u, 63u}) {
     AuditedTask t;
     const auto runner =

@@ -45,7 +45,7 @@ TEST_F(BranchesOf, TheSideLaneJoinWhereALaterTaskTouchesWhatTheyDo) {
   Branches branches(program, true);
   branches.run(task("a", {}, {0, 1}, false));
   branches.run(task("b", {0}, {2}, true));
-  branches.run(task("c", {1}, {3}, true));      // behind b already
+  branches.run(task("c", {1}, {3}, true));      // already after b
   branches.run(task("d", {0, 1}, {4}, false));  // reads what they read
   branches.run(task("e", {4}, {5}, true));
   branches.run(task("f", {2}, {6}, false));  // reads what b wrote

@@ -8,7 +8,7 @@
 
 #include "cifar_mpi/engine/program.hpp"
 
-/// Tasks for tests: work done at once, and work that is late like a collective.
+/// Tasks for tests: immediate work, and work that completes late like a collective.
 namespace cifar_mpi::engine {
 
 using Work = std::function<void()>;

@@ -22,7 +22,7 @@ std::unique_ptr<Runner> finalize_and_make(StepProgram program, RunnerKind kind,
   return make_host_runner(std::move(program), kind, waiting, {});
 }
 
-/// Writes down what happens, in order.
+/// Records events in order.
 struct Diary {
   std::vector<std::string> lines;
   Task inline_entry(const std::string& name) {
@@ -74,7 +74,7 @@ TEST(SerialRunner, FinishesEveryTaskBeforeTheNext) {
   EXPECT_EQ(diary.lines, (Lines{"sum", "sum done", "work"}));
 }
 
-/// Also on a lane of its own, whose marks are set all the same.
+/// Also on a lane of its own, whose marks are still set.
 TEST(HostRunner, RunsObserversOnlyInReplaysThatAreObserved) {
   for (const RunnerKind kind : kKinds) {
     Diary diary;
@@ -115,7 +115,7 @@ TEST(LanesRunner, WorksOnWhileACollectiveIsOut) {
   for (int replay = 0; replay < 2; ++replay) {
     diary.lines.clear();
     runner->replay();
-    // Two polls while its own lines are walked, then one behind each task.
+    // Two polls while its own lines are walked, then one after each task.
     EXPECT_EQ(diary.lines,
               (Lines{"backward 1", "sum", "backward 2", "backward 3", "sum done", "backward 4", "update"}));
   }
@@ -142,7 +142,7 @@ TEST(LanesRunner, MovesCollectivesWhileATaskBreathes) {
   for (int replay = 0; replay < 2; ++replay) {
     diary.lines.clear();
     runner->replay();
-    // What is no collective waits until the thread is free.
+    // Tasks other than collectives wait until the thread is free.
     EXPECT_EQ(diary.lines, (Lines{"sum", "piece", "piece", "sum done", "next sum", "next sum done", "piece",
                                   "piece", "piece", "piece", "scale", "update"}));
   }
@@ -172,7 +172,7 @@ TEST(LanesRunner, HoldsComputeUntilTheMarkItWaitsFor) {
 TEST(LanesRunner, QueuesALaneBehindItsTaskInFlight) {
   Diary diary;
   StepProgram program("p");
-  program.run(kComm, diary.late_entry("sum 1", 5));  // it is looked at four times before "work" runs
+  program.run(kComm, diary.late_entry("sum 1", 5));  // polled four times before "work" runs
   program.run(kComm, diary.inline_entry("scale"));
   program.run(kComm, diary.late_entry("sum 2", 1));
   const MarkId summed = program.set(kComm);

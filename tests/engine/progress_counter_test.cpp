@@ -104,11 +104,12 @@ TEST(ProgressCounter, StandsStillWhileTwoCollectivesArePolledInTurn) {
   for (const MarkId end : ends) program.wait(kCompute, end);
   make(std::move(program), RunnerKind::lanes, counter)->replay();
   ASSERT_GT(counts.size(), 50u);
-  // Both are out from the second poll of the first on; until one of them ends nothing has got on.
+  // Both are outstanding from the second poll of the first on; until one of them ends, nothing makes
+  // progress.
   for (std::size_t i = 4; i < 50; ++i) EXPECT_EQ(counts[i], counts[4]) << i;
 }
 
-/// So that a rank in a long task is not taken for one that hangs.
+/// A rank in a long task must not look like one that hangs.
 TEST(ProgressCounter, CountsThePiecesOfATask) {
   ProgressCounter counter;
   StepProgram program("p");

@@ -19,7 +19,7 @@ namespace {
 constexpr int kCells = 10;
 constexpr int kLanes = 4;
 
-/// What a program leaves behind, and when its tasks began and ended.
+/// The results of a program, and when its tasks began and ended.
 struct World {
   std::array<std::uint64_t, kCells> cells{};
   std::mt19937_64 chance;  ///< of the completion delays
@@ -28,7 +28,7 @@ struct World {
   std::vector<std::uint64_t> ended;
 };
 
-/// A task in the abstract; `bind` gives it a world to work on.
+/// An abstract task; `bind` gives it a world to work on.
 struct Sketch {
   LaneId lane = kCompute;
   bool late = false;
@@ -46,8 +46,8 @@ struct Sketch {
   }
 };
 
-/// The new value of every written cell depends on all read cells and on the task. While the task is under way
-/// its cells hold rubbish, so that whoever looks too early sees it.
+/// The new value of every written cell depends on all read cells and on the task. During the task its cells
+/// hold garbage, so that premature reads show.
 Task bind(const Sketch& sketch, std::size_t id, World& world) {
   Task task;
   task.name = "task " + std::to_string(id);
@@ -86,7 +86,7 @@ Task bind(const Sketch& sketch, std::size_t id, World& world) {
   return task;
 }
 
-/// A random list of tasks and, for most of the conflicts between lanes, a mark and a wait. `plan` is replayed
+/// A random list of tasks, with a mark and a wait for most of the conflicts between lanes. `plan` is replayed
 /// for every world, so that all runners get the same program.
 struct Plan {
   std::vector<Sketch> sketches;
@@ -104,7 +104,7 @@ struct Plan {
     for (LaneId lane = 1; lane < kLanes; ++lane) join(kCompute, lane, marks);
     ++marks;
     const int count = 2 + pick(14);
-    std::vector<MarkId> behind;  // task → the mark right behind it
+    std::vector<MarkId> behind;  // task → the mark right after it
     for (int i = 0; i < count; ++i) {
       Sketch sketch{static_cast<LaneId>(pick(kLanes)), false, {}, {}};
       sketch.late = sketch.lane == kCompute ? pick(8) == 0 : pick(3) != 0;
@@ -139,11 +139,11 @@ struct Plan {
   }
 };
 
-/// Checks the last replay against the words of StepProgram's header, line by line.
+/// Checks the last replay against each rule in StepProgram's header.
 void expect_order_kept(const Plan& plan, const World& world) {
   struct LaneSoFar {
     std::uint64_t work_ends = 0;   ///< everything the lane had so far is done
-    std::uint64_t not_before = 0;  ///< what its waits hold it for
+    std::uint64_t not_before = 0;  ///< its waits hold it until then
   };
   std::array<LaneSoFar, kLanes> lanes{};
   std::vector<std::uint64_t> marks;
@@ -201,8 +201,8 @@ TEST(RandomPrograms, GiveTheSameMemoryInEveryKindWhenTheVerifierAcceptsThem) {
 }
 
 TEST(RandomPrograms, CanComeOutDifferentlyWhenTheVerifierRefusesThem) {
-  // The other side of the property: among refused programs, unfinalized bits do depend on timing. Proof that the
-  // worlds above would show a race if the verifier let one through.
+  // The converse: some refused programs do depend on timing, which proves that the worlds above would expose
+  // a race that the verifier missed.
   int different = 0;
   for (std::uint64_t seed = 0; seed < 600; ++seed) {
     const Plan plan(seed);

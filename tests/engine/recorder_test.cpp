@@ -12,14 +12,14 @@
 #include "fake_tasks.hpp"
 #include "support/allocation_count.hpp"
 
-/// What a host runner writes down.
+/// The records of a host runner.
 namespace cifar_mpi::engine {
 namespace {
 
 constexpr RunnerKind kHostKinds[] = {RunnerKind::serial, RunnerKind::lanes, RunnerKind::audit};
 
-/// Two tasks, a collective that is polled many times beside the second, and what waits for it. The second lets it move
-/// between its pieces.
+/// Two tasks, a collective that is polled many times during the second, and a task that waits for it. The
+/// second lets it progress between its pieces.
 std::unique_ptr<Runner> make(RunnerKind kind) {
   StepProgram program("p");
   program.run(kCompute, inline_task("first", {}, {}));
@@ -136,7 +136,7 @@ TEST(Recorder, CountsWhatFindsNoRoom) {
   runner->observe({&recorder});
   runner->replay(3);
   runner->observe({});
-  ASSERT_EQ(recorder.replays(), 2u) << "the third replay found no room";
+  ASSERT_EQ(recorder.replays(), 2u) << "the third replay did not fit";
   EXPECT_TRUE(recorder.full());
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(recorder[i].slices.size(), 3u);
@@ -155,7 +155,7 @@ TEST(Recorder, IsAskedForAndGivenBackBetweenReplays) {
   runner->replay();
   runner->observe({&recorder});
   runner->replay();
-  EXPECT_TRUE(recorder.open()) << "what the host does behind a step belongs to it";
+  EXPECT_TRUE(recorder.open()) << "work of the host after a step belongs to it";
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   runner->observe({&other});
   EXPECT_GT(recorder[0].end_ns - recorder[0].slices.back().end_ns, 2'000'000);

@@ -12,7 +12,7 @@
 namespace cifar_mpi::engine {
 namespace {
 
-/// Two buckets summed behind their writers, two updates behind the sums: a step in small. Waits can be left
+/// A step in miniature: two buckets summed after their writers, two updates after the sums. Waits can be left
 /// out by number.
 struct SmallStep {
   std::array<float, 8> grads{};

@@ -10,17 +10,17 @@
 #include "fault/job.hpp"
 #include "support/temp_dir.hpp"
 
-/// A run that a test disturbs, and what must become of it.
+/// A run that a test disturbs, and the checks of its end.
 namespace cifar_mpi::test {
 
 inline const std::string kBin = CIFAR_MPI_BIN;
 inline const std::string kTrain = kBin + "/cifar_mpi_train";
 inline constexpr int kRanks = 3;
 inline constexpr double kTimeout = 5.0;
-/// From the moment the ranks are gone: mpirun's two pauses of a second, and a loaded machine.
+/// Counted from the end of the ranks: mpirun's two pauses of a second, and load.
 inline constexpr double kLaunchers = 12.0;
 
-/// Small runs on a synthetic set, and the end of one that nothing disturbed.
+/// Small runs on a synthetic set, and the result of an undisturbed one.
 class Fault : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -51,7 +51,7 @@ class Fault : public testing::Test {
   }
 
   using Words = std::vector<std::string>;
-  /// At the usual rate so few images lead astray, sooner or later, by chance.
+  /// At the usual rate, a run on so few images diverges sooner or later.
   static Words small(const std::string& run) {
     return {kTrain,      "--data", file("small.h5"), "--run-dir", file(run),
             "--device",  "cpu",    "--threads",      "1",         "--batch-size",
@@ -69,14 +69,14 @@ class Fault : public testing::Test {
     return words;
   }
 
-  /// Open MPI 5 gives the ranks half a second, whatever is asked of it.
+  /// Open MPI 5 gives the ranks half a second, whatever its options say.
   static bool mpirun_has_patience() {
     Process asked = start({CIFAR_MPI_MPIRUN, "--version"}, {}, file("version.log"));
     asked.wait(30.0);
     return asked.output().find(") 4.") != std::string::npos;
   }
 
-  /// Starts it again until it says that it is done.
+  /// Restarts it until it reports its end.
   static void run_to_end(const std::string& run, const Words& words) {
     for (int attempt = 0; attempt < 3; ++attempt) {
       Process job = start(words, {}, file(run + ".log"));
@@ -86,8 +86,8 @@ class Fault : public testing::Test {
     }
     FAIL() << "the run does not come to its end";
   }
-  /// A run that nothing disturbed is made once for a build and kept there; every test, a process of its own,
-  /// compares with a copy.
+  /// An undisturbed run is made once per build and kept; every test, a separate process, compares with a
+  /// copy.
   static void take_undisturbed() {
     namespace fs = std::filesystem;
     const std::string begin = kBin + "/undisturbed_by_faults-";
@@ -104,7 +104,7 @@ class Fault : public testing::Test {
     ASSERT_FALSE(HasFatalFailure());
     for (const auto& entry : fs::directory_iterator(kBin)) {
       const std::string path = entry.path().string();
-      if (path.starts_with(begin) && !path.starts_with(kept)) fs::remove_all(path);  // of an earlier build
+      if (path.starts_with(begin) && !path.starts_with(kept)) fs::remove_all(path);  // from an earlier build
     }
     const std::string copied = kept + "." + std::to_string(getpid());
     fs::copy(file("undisturbed"), copied, fs::copy_options::recursive);
@@ -112,7 +112,7 @@ class Fault : public testing::Test {
     fs::rename(copied, kept, another_was_faster);
     if (another_was_faster) fs::remove_all(copied);
   }
-  /// Brings the run to its end, which is that of the undisturbed one.
+  /// Finishes the run, whose result must equal that of the undisturbed one.
   static void expect_same_end(const std::string& run) {
     run_to_end(run, under_mpirun(small(run)));
     expect_same_groups(run, "undisturbed");
@@ -141,7 +141,7 @@ class Fault : public testing::Test {
       EXPECT_TRUE(wait_until(2.0, [pid = pid] { return !runs(pid); })) << "rank " << rank;
   }
   static std::string exit_record(const std::string& run) { return text_of(file(run) + "/exit"); }
-  /// Longer than anybody waits, so that nothing is over before it is disturbed.
+  /// Longer than any timeout, so that nothing ends before it is disturbed.
   static Words endless(const std::string& run) { return with(small(run), {"--steps", "1000000"}); }
 
  private:

@@ -8,7 +8,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "fault/disturbed_run.hpp"
 
-/// Whatever happens to the files and clocks of a run, started again it comes to the same end.
+/// Whatever happens to the files and clocks of a run, rerunning it gives the same result.
 namespace cifar_mpi::test {
 namespace {
 
@@ -79,7 +79,7 @@ TEST_F(Fault, AFullDiskLosesNothingThatWasWrittenBefore) {
   for (const std::string& word : under_mpirun(small("full"))) train += word + ' ';
   const std::string end = checkpoint(file("full"), 60);
   const std::string say_end = "; cat " + file("full") + "/exit; ls " + file("full") + "/checkpoints; ";
-  // Room for one checkpoint, then for all.
+  // First the disk holds one checkpoint, then all.
   Process job = start({"unshare", "-m", "sh", "-c",
                        script("14m", train + say_end + "mount -o remount,size=100m " + file("full") + "; " +
                                          train + say_end + "cp " + end + " " + file("full_end.h5"))},
@@ -124,7 +124,7 @@ TEST_F(Fault, ASmallerKeepMakesRoomOnAFullDisk) {
 }
 
 TEST_F(Fault, ASecondRunInTheDirectoryIsRefusedAndTheFirstGoesOn) {
-  // The audit changes no bit and takes its time, so the first run is asked to stop when it has gone on.
+  // The audit changes no bit and takes time, so the first run gets its stop request during training.
   Process job = start(under_mpirun(with(small("busy"), {"--runner", "audit"})), {}, file("busy.log"));
   const auto ranks = ranks_in_training(job, "busy", 3);
   Process second = start(under_mpirun(small("busy")), {}, file("second.log"));
@@ -165,7 +165,7 @@ TEST_F(Fault, ARunOnFilesAsOfAClusterIsSavedResumedAndEvaluated) {
     EXPECT_EQ(job.wait(100.0), code) << job.output();
     for (const char* met : {"ESTALE", "coarse times", "no O_TMPFILE"})
       EXPECT_NE(job.output().find(concat("network files: ", met)), std::string::npos) << met;
-    // Beside other tests the run may also warn of cores that these use.
+    // Beside other tests, the run may also warn of cores that these use.
     const std::string output = std::regex_replace(
         job.output(), std::regex("warning: since the start other processes have used[^\n]*\n"), "");
     EXPECT_EQ(output.find("warning"), std::string::npos) << output;
@@ -173,7 +173,7 @@ TEST_F(Fault, ARunOnFilesAsOfAClusterIsSavedResumedAndEvaluated) {
   };
   const std::string first = go(with(small("network"), {"--steps", "32"}), "-300", 0);
   EXPECT_NE(first.find("network files: no links"), std::string::npos) << first;
-  // As if a start on another host had been killed.
+  // As after a kill of a start on another host.
   std::ofstream(run + "/lock") << "token=0a\nhost=elsewhere\npid=1\nheartbeat_s=0.1\n";
   const std::string second = go(small("network"), "300", 0);
   EXPECT_NE(second.find("waiting up to 0.3 s to see whether process 1 on elsewhere still runs"),

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-/// A job under mpirun that a test disturbs. Processes are found as children of the mpirun it started, and
+/// A job under mpirun that a test disturbs. Its processes are found as children of the mpirun it started,
 /// never by name.
 namespace cifar_mpi::test {
 
@@ -35,7 +35,7 @@ inline std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-/// Waits for `condition`, `seconds` at most; whether it came.
+/// Waits for `condition`, at most `seconds`; returns whether it holds.
 inline bool wait_until(double seconds, const std::function<bool()>& condition) {
   for (const double until = seconds_now() + seconds; seconds_now() < until; sleep_s(0.01)) {
     if (condition()) return true;
@@ -43,7 +43,7 @@ inline bool wait_until(double seconds, const std::function<bool()>& condition) {
   return condition();
 }
 
-/// A process that was started, with all its output in a file. Ended hard when the test leaves it.
+/// A started process with all its output in a file. Killed when the test leaves it.
 class Process {
  public:
   Process(pid_t pid, std::string log) : pid_(pid), log_(std::move(log)) {}
@@ -56,7 +56,7 @@ class Process {
   pid_t pid() const { return pid_; }
   std::string output() const { return text_of(log_); }
   void signal(int number) const { kill(pid_, number); }
-  /// Its exit code, 128 + N when signal N ended it, -1 when it goes on.
+  /// Its exit code, 128 + N when signal N ended it, -1 while it runs.
   int wait(double seconds) {
     wait_until(seconds, [this] {
       int status = 0;
@@ -95,7 +95,7 @@ inline Process start(const std::vector<std::string>& words, const Environment& e
   return {child, log};
 }
 
-/// The ranks that `mpirun` started, by rank; fewer when some are gone or not yet there.
+/// The ranks that `mpirun` started, by rank; fewer if some have ended or not started.
 inline std::map<int, pid_t> ranks_of(pid_t mpirun) {
   namespace fs = std::filesystem;
   std::map<int, pid_t> ranks;
@@ -112,7 +112,7 @@ inline std::map<int, pid_t> ranks_of(pid_t mpirun) {
   return ranks;
 }
 
-/// Runs, also as a zombie's opposite: false when it has ended.
+/// False when it has ended, even if it is still a zombie.
 inline bool runs(pid_t pid) {
   const std::string status = text_of("/proc/" + std::to_string(pid) + "/stat");
   const std::size_t at = status.rfind(") ");

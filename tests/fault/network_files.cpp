@@ -13,13 +13,13 @@
 #include <set>
 #include <string>
 
-/// Loaded before everything else into the ranks of a test: makes files behave as on a network file system of a cluster.
+/// Preloaded into the ranks of a test: makes files behave as on a cluster's network file system.
 ///
-///   - times of modification are whole seconds, and $NETWORK_FILES_SHIFT_S seconds away from this machine's clock
-///   - what lies below the folder $NETWORK_FILES cannot be opened the first time that a process tries: ESTALE
-///   - there are no hard links and no files without names: EOPNOTSUPP
+///   - modification times are whole seconds, and $NETWORK_FILES_SHIFT_S seconds away from this machine's clock
+///   - each process's first attempt to open a file below $NETWORK_FILES fails: ESTALE
+///   - there are no hard links and no unnamed files: EOPNOTSUPP
 ///
-/// What a process meets for the first time it reports on standard error.
+/// A process reports the first occurrence of each on standard error.
 namespace {
 
 template <class Call>

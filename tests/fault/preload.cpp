@@ -16,12 +16,12 @@
 /// Loaded before everything else into the ranks of a test: makes one of them fail. FAULT is "WHAT:RANK:WHEN".
 ///
 ///   before-init:R:0     stops itself in front of MPI_Init_thread
-///   after-init:R:0      stops itself right behind it
+///   after-init:R:0      stops itself right after it
 ///   asked:R:0           is asked to stop, by SIGUSR1, in front of MPI_Init_thread
-///   exit:R:N            leaves with code 3, without a word to anybody, when the file $FAULT_WATCH has N lines
+///   exit:R:N            exits with code 3 and without a message when the file $FAULT_WATCH has N lines
 ///   mpi:R:N             the N-th MPI_Test fails
 ///   before-rename:R:N   dies by SIGKILL before the N-th checkpoint gets its name
-///   after-rename:R:N    the same, right behind it
+///   after-rename:R:N    the same, right after it
 ///   lock:R:0            waits for ever when it is about to take the lock of a run directory
 ///   slow:R:N            every call of oneDNN takes N milliseconds longer
 ///   hang:R:N            the N-th call of oneDNN does not return
@@ -78,7 +78,7 @@ extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   return PMPI_Test(request, flag, status);
 }
 
-/// In the midst of a task. (Of types that need no header of oneDNN.)
+/// Inside a task. (With types that need no header of oneDNN.)
 extern "C" int dnnl_primitive_execute(const void* primitive, void* stream, int count, const void* arguments) {
   static auto* const real = reinterpret_cast<int (*)(const void*, void*, int, const void*)>(
       dlsym(RTLD_NEXT, "dnnl_primitive_execute"));

@@ -4,11 +4,11 @@
 
 #include "fault/disturbed_run.hpp"
 
-/// A rank that waits is not a rank that hangs, on its own node and across nodes.
+/// A waiting rank must not look like a hanging one, on its own node and across nodes.
 namespace cifar_mpi::test {
 namespace {
 
-/// One made-up node for each rank: their watchdogs share no memory, and hear of each other by reports alone.
+/// One emulated node per rank: watchdogs share no memory and only know each other's reports.
 const Environment kNodeEach{{"OMPI_MCA_osc_sm_backing_directory", "/nonexistent"}};
 
 class Waiting : public Fault {
@@ -27,8 +27,8 @@ class Waiting : public Fault {
   }
 };
 
-/// Each oneDNN call of rank 0 takes 60 ms: a step of four batches is longer than the timeout, the evaluation too, and so is
-/// what another rank waits for it behind four local steps.
+/// Each oneDNN call of rank 0 takes 60 ms: a step of four batches and the evaluation exceed the timeout, and
+/// so do waits of another rank after four local steps.
 TEST_F(Waiting, RanksThatWaitForASlowOneEndNothing) {
   const Words served{"--update", "server", "--accumulate", "4", "--steps", "1"};
   const Words local{"--update", "local", "--local-steps", "4", "--steps", "4"};
@@ -44,7 +44,7 @@ TEST_F(Waiting, RanksThatWaitForASlowOneEndNothing) {
   }
 }
 
-/// Two workers and a server, which takes what comes first; on one node, and on one each.
+/// Two workers and a server that takes what arrives first, on one node and on one node each.
 TEST_F(Waiting, AStoppedWorkerHoldsUpNobodyWhereTheFirstPushesMakeAStep) {
   for (const std::string aggregate : {"1", "async"}) {
     const bool node_each = aggregate == "async";

@@ -15,7 +15,7 @@ bool refuses = false;
 
 }  // namespace
 
-// The linker sends our own library's calls of realloc here (--wrap), HDF5's not.
+// The linker redirects our library's calls of realloc to this function (--wrap), not HDF5's.
 extern "C" {
 void* __real_realloc(void* memory, std::size_t size);
 void* __wrap_realloc(void* memory, std::size_t size) {
@@ -26,15 +26,15 @@ void* __wrap_realloc(void* memory, std::size_t size) {
 namespace cifar_mpi::hdf5 {
 namespace {
 
-/// Writes a file whose memory refuses before it is closed, or in its closing; leaves with 42 when that became
-/// an error.
+/// Writes a file whose memory refuses to grow before it is closed, or during closing; exits with 42 when that
+/// became an error.
 [[noreturn]] void write_refused(bool in_closing, bool saves, const std::string& path) {
   bool failed = false;
   {
     Writer file;
     refuses = !in_closing;
     try {
-      for (int i = 0; i < 80; ++i) {  // 4.8 MB: more than the memory has at first, less than waits in HDF5
+      for (int i = 0; i < 80; ++i) {  // 4.8 MB: more than the initial memory, less than HDF5 buffers
         const std::string group = concat("/", i);
         file.group(group);
         file.attribute(group, "text", std::string(60'000, 'x'));

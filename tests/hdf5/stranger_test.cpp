@@ -11,7 +11,7 @@
 #include "hdf5/hdf5.hpp"
 #include "support/temp_dir.hpp"
 
-/// HDF5 files as somebody makes them who wants more of their reader than to be read.
+/// HDF5 files from attackers who want more than to be read.
 namespace cifar_mpi::hdf5 {
 namespace {
 
@@ -22,7 +22,8 @@ Hid strangers_file(const std::string& path) {
   return Hid(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
 }
 
-/// A file of ours, another of the same user that no file may lead to, and a stranger's file that names both.
+/// One of our files, another file of the same user that must stay unread, and an attacker's file that names
+/// both.
 class Hdf5Stranger : public testing::Test {
  protected:
   Hdf5Stranger() {
@@ -300,7 +301,7 @@ TEST_F(Hdf5Stranger, CannotMakeItsReaderLoadAFilter) {
   EXPECT_EQ(allowed, 0u);
 }
 
-/// Between the look at it and HDF5's own opening somebody exchanges the file.
+/// An attacker exchanges the file between the check and HDF5's own opening.
 TEST(Stranger, ExchangesNoFileThatWasOpened) {
   const TempDir dir;
   for (const std::uint8_t value : std::vector<std::uint8_t>{1, 2}) {

@@ -9,7 +9,7 @@
 
 namespace cifar_mpi::test {
 
-/// What `cifar_mpi_report` makes of a run directory.
+/// The output of `cifar_mpi_report` for a run directory.
 inline std::string page_of(const std::string& run_dir) {
   std::vector<page::Run> runs;
   runs.push_back(page::load_run(run_dir));

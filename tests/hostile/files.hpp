@@ -6,10 +6,10 @@
 
 #include "hostile/trial.hpp"
 
-/// Files as a stranger makes them: the structure of good ones, changed at random.
+/// Files from attackers: the structure of valid ones, changed at random.
 namespace cifar_mpi::test {
 
-/// A data set that a good file has, or a group with attributes alone.
+/// A data set of a valid file, or a group with attributes only.
 struct Wanted {
   enum class Kind { bytes, floats, text, group } kind = Kind::group;
   std::string path;
@@ -24,7 +24,7 @@ struct Wanted {
   std::vector<Attribute> attributes;
 };
 
-/// What a dataset and a checkpoint are made of.
+/// The contents of a dataset and a checkpoint.
 std::vector<Wanted> dataset_plan();
 std::vector<Wanted> checkpoint_plan();
 
@@ -39,7 +39,7 @@ void write_changed(const std::string& path, const std::vector<Wanted>& plan, Dic
 /// an empty one. False for none of them: the caller writes its own.
 bool put_no_file(const std::string& path, Dice& dice, const std::string& secret);
 
-/// A line or a word that nobody expects.
+/// An unexpected line or word.
 std::string odd_text(Dice& dice);
 
 }  // namespace cifar_mpi::test

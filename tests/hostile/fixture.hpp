@@ -80,7 +80,7 @@ class Hostile : public testing::Test {
     }
   }
 
-  /// Names, content and times of what no case may touch.
+  /// Names, content and times of files that no case may touch.
   std::string state() const {
     std::string text;
     for (const auto& entry : fs::recursive_directory_iterator(dir_.path())) {

@@ -37,7 +37,7 @@ TEST_F(Hostile, Dataset) {
       });
 }
 
-/// All of a checkpoint that is shown, compared or taken over.
+/// Everything of a checkpoint that is shown, compared or adopted.
 std::string take_checkpoint(const std::string& path) {
   static_cast<void>(run::recorded_test_accuracy(path));
   const run::Checkpoint checkpoint = run::read_checkpoint(path);
@@ -73,8 +73,8 @@ TEST_F(Hostile, Checkpoint) {
         return try_to([&] {
           try {
             return take_checkpoint(folder + "/file.h5");
-          } catch (const Error&
-                       error) {  // the hash of a file that was made by hand is wrong: all was read by then
+          } catch (
+              const Error& error) {  // a hand-made file has a wrong hash: everything has been read by then
             if (std::string(error.what()).find("its content has the hash") == std::string::npos) throw;
             return std::string(error.what());
           }

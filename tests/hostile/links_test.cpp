@@ -28,8 +28,8 @@
 #include "run/self_check_record.hpp"
 #include "support/temp_dir.hpp"
 
-/// Somebody who may write in a run directory puts links into another run in the place of its files and folders, at any
-/// moment.
+/// A user with write access to a run directory replaces its files and folders by links into another run, at
+/// any moment.
 namespace cifar_mpi::test {
 namespace {
 
@@ -38,7 +38,7 @@ using namespace std::chrono_literals;
 
 const std::string kBin = CIFAR_MPI_BIN;
 const std::string kRoot = CIFAR_MPI_SOURCE_ROOT;
-const std::string kMark = "of-the-other-run";  ///< stands in all that the other run has
+const std::string kMark = "of-the-other-run";  ///< in all files of the other run
 
 run::Checkpoint checkpoint_at(std::uint64_t step, const std::string& configuration) {
   run::Checkpoint checkpoint;
@@ -75,7 +75,7 @@ report::RunEvent event_of(const std::string& text) {
   return event;
 }
 
-/// All that a run leaves, with `mark` in it.
+/// All files of a run, with `mark` in each.
 void write_run(const Directory& run, std::uint64_t step, const std::string& mark) {
   report::MetricsFile(run / "metrics.jsonl", step, Log(1)).write(event_of(mark));
   run::write_evaluation(run / "evaluation.h5", evaluation_of(mark));
@@ -108,8 +108,8 @@ const std::vector<std::string> kNames{
     "evaluation.h5", "timeline.h5", "summaries.h5",       "tensorboard",
     "trace",         "report.html", "checkpoints/latest", "checkpoints/best"};
 
-/// Moves things of a run directory away and puts others in their place, on a thread of its own; mostly it puts them back
-/// soon, so that the run goes on.
+/// Moves entries of a run directory away and puts others in their place, on its own thread; mostly it
+/// restores them soon, so that the run continues.
 class Placements {
  public:
   Placements(std::string run, std::string victim, std::uint64_t seed)
@@ -181,7 +181,7 @@ class Links : public testing::Test {
   std::string before_;
 };
 
-/// Runs `action`; what it throws is among what is seen. Whether it threw nothing.
+/// Runs `action`; records what it throws. Returns whether it threw nothing.
 template <class Action>
 bool goes_well(std::string& seen, Action action) {
   try {
@@ -193,7 +193,7 @@ bool goes_well(std::string& seen, Action action) {
   }
 }
 
-/// What a run does in its directory at a step, each by itself.
+/// The accesses of a run to its directory in a step, one at a time.
 void write_step(const Directory& run, std::uint64_t step, std::string& seen) {
   const Log log(1);
   goes_well(seen, [&] { report::MetricsFile(run / "metrics.jsonl", step, log).write(event_of("mine")); });
@@ -214,7 +214,7 @@ void write_step(const Directory& run, std::uint64_t step, std::string& seen) {
   goes_well(seen, [&] { run::remove_temporary_files(run); });
 }
 
-/// What is read of it at a start, and for a report.
+/// The reads at a start and for a report.
 void read_run(const std::string& path, const Directory& run, std::string& seen) {
   goes_well(seen, [&] {
     const run::RunLock lock(

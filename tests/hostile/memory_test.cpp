@@ -139,7 +139,7 @@ TEST_F(SmallFile, IsDrawnWithVeryManyShortLines) {
   });
 }
 
-/// A timeline of so many tasks, of which all but the first are collectives, and in each step a slice of the first.
+/// A timeline of so many tasks, all but the first collectives, with a slice of the first in each step.
 report::Timeline wide_timeline(std::size_t ranks, std::size_t tasks, std::size_t steps) {
   report::Timeline t;
   t.program = "train";

@@ -7,7 +7,7 @@
 #include "cifar_mpi/run/checkpoint.hpp"
 #include "hostile/fixture.hpp"
 
-/// Programs as they are started.
+/// Programs as users start them.
 namespace cifar_mpi::test {
 namespace {
 

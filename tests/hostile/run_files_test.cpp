@@ -18,7 +18,7 @@
 #include "report/metrics_reader.hpp"
 #include "report/summary_history.hpp"
 
-/// What a run leaves in its directory, but for checkpoints.
+/// The files of a run directory except checkpoints.
 namespace cifar_mpi::test {
 namespace {
 
@@ -50,7 +50,7 @@ void put_metrics(const std::string& folder, std::uint64_t seed, const std::strin
   write_file(path, text);
 }
 
-/// Some bits turned over, and for some seeds its end missing.
+/// Flips some bits, and for some seeds cuts off the end.
 void damage_file(const std::string& path, Dice& dice) {
   std::string bytes = read_file(path);
   for (std::uint64_t n = 1 + dice.roll(8); n > 0; --n)
@@ -92,7 +92,7 @@ std::int64_t any_number(Dice& dice) {
   return static_cast<std::int64_t>(dice.roll(UINT64_MAX) >> dice.roll(64)) * (dice.one_in(2) ? 1 : -1);
 }
 
-/// Three steps of three ranks; seed 0: a sound one.
+/// Three steps of three ranks; seed 0: a valid one.
 report::Timeline forged_timeline(std::uint64_t seed, Dice& dice) {
   const bool odd = seed > 0;
   report::Timeline t;
@@ -152,7 +152,7 @@ TEST_F(Hostile, Timeline) {
       });
 }
 
-/// A number of the kinds that a program reckons badly with.
+/// A number that programs often mishandle.
 double odd_number(Dice& dice) {
   const std::vector<double> numbers{0.0,    -1.0,    1e300,        -1e300,
                                     5e-324, -1e-310, std::nan(""), std::numeric_limits<double>::infinity()};

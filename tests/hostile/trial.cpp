@@ -25,7 +25,7 @@ constexpr unsigned kLimit_s = 5;
 
 #if defined(__SANITIZE_ADDRESS__)
 constexpr double kSlower = 10.0;
-constexpr bool kMeasuresMemory = false;  // what is freed stays a while, and shadows count
+constexpr bool kMeasuresMemory = false;  // freed memory stays for a while, and shadows count
 #else
 constexpr double kSlower = 1.0;
 constexpr bool kMeasuresMemory = true;

@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-/// One reading of a file that somebody else made, in a process of its own.
+/// One reading of a hostile file in a separate process.
 namespace cifar_mpi::test {
 
 /// The same numbers for the same seed, on any machine.
@@ -35,7 +35,7 @@ struct Trial {
   End end = End::crashed;
   double seconds = 0.0;
   std::size_t peak_bytes = 0;  ///< of the process that read
-  std::string seen;            ///< what it took out of the files, or the sentence that refused
+  std::string seen;            ///< what it read from the files, or the error
 };
 
 /// Calls `read` in a child that may crash, hang (5 s) and grow. What `read` returns becomes `seen`.
@@ -44,15 +44,15 @@ Trial try_to(const std::function<std::string()>& read);
 /// The same with an address space of 1 GB. (Not under AddressSanitizer, which reserves more.)
 Trial try_in_a_gigabyte(const std::function<std::string()>& read);
 
-/// Calls `make` in a child, so that what HDF5 keeps of it is not among what is measured. False when it did not
-/// come to its end: HDF5 does not survive the making of everything that it can be asked to make.
+/// Calls `make` in a child, so that HDF5's leftovers are not measured. False if it did not finish: some
+/// requests crash HDF5.
 bool apart(const std::function<void()>& make);
 
 /// A program's end: `read` for code 0, `refused` for a code of ours, with what it printed.
 Trial try_program(const std::string& command);
 
-/// What trials of one kind came to; expects that none crashed, hung, read what it must not, or took more than
-/// twice the memory of the good ones.
+/// The results of trials of one kind; expects that none crashed, hung, read a forbidden file, or took more
+/// than twice the memory of the valid ones.
 class Figures {
  public:
   Figures(std::string kind, const Trial& good);
@@ -69,7 +69,7 @@ class Figures {
   std::size_t most_bytes_ = 0;
 };
 
-/// Stands beside the files of a trial: what no file may lead to.
+/// A file beside those of a trial that nothing may lead to.
 inline const std::string kSecret = "-----BEGIN THE KEY OF ANOTHER FILE-----";
 
 }  // namespace cifar_mpi::test

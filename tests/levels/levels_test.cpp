@@ -27,7 +27,7 @@ constexpr Module kModules[] = {{"base", 0},     {"hdf5", 0},  {"model", 1},  {"d
                                {"run", 5},      {"watch", 5}, {"report", 5}, {"train", 6}, {"page", 6},
                                {"forecast", 6}, {"app", 7}};
 
-/// A third-party header, by how its name begins, and where alone it may be included.
+/// A third-party header, by the start of its name, and the only places that may include it.
 struct ThirdParty {
   std::string_view prefix;
   std::string_view place;
@@ -63,7 +63,7 @@ struct Include {
   bool angled = false;
 };
 
-/// Takes `word` and the blanks before it off the front of `line`, if they stand there.
+/// Removes `word` and the blanks before it from the front of `line`, if present.
 bool take(std::string_view& line, std::string_view word) {
   const auto start = line.find_first_not_of(" \t");
   if (start == line.npos || !line.substr(start).starts_with(word)) return false;
@@ -106,7 +106,7 @@ const ThirdParty* third_party(std::string_view target) {
 /// C++ standard headers have neither a dot nor a slash.
 bool is_standard(std::string_view target) { return target.find_first_of("./") == std::string_view::npos; }
 
-/// What is wrong with an include in angle brackets, or nothing.
+/// The error of an include in angle brackets, or empty.
 std::string wrong_angled(std::string_view file, std::string_view target) {
   if (is_standard(target)) return "";
   if (const ThirdParty* const known = third_party(target)) {
@@ -122,7 +122,7 @@ std::string wrong_angled(std::string_view file, std::string_view target) {
   return of_the_system ? "" : "is a third-party header without a module; give it one in this test";
 }
 
-/// What is wrong with an include in quotes, or nothing.
+/// The error of an include in quotes, or empty.
 std::string wrong_quoted(std::string_view file, const Module& own, std::string_view target) {
   const bool in_public_header = file.starts_with("include/");
   std::optional<Module> other = module_in(target, "cifar_mpi/");

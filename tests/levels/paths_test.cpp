@@ -9,21 +9,21 @@
 #include <string_view>
 #include <vector>
 
-/// Reads the source and fails where a path is opened by a file that is not listed here, or put together from that of a
-/// run directory: what lies in one is reached through the opened folder (base/directory.hpp).
+/// Reads the source, and fails if a file that is not listed here opens a path, or builds one from a run
+/// directory's path: entries of a run directory are reached through the opened folder (base/directory.hpp).
 namespace cifar_mpi {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// What opens, looks at or changes what a path names.
+/// Functions that open, inspect or change what a path names.
 constexpr std::string_view kByPath[] = {
     "::open(",      "fopen(",    "std::ifstream", "std::ofstream",     "std::fstream", "filesystem::",
     "AT_FDCWD",     "::stat(",   "::lstat(",      "::unlink(",         "::rename(",    "std::rename(",
     "std::remove(", "::link(",   "::symlink(",    "::mkdir(",          "opendir(",     "::truncate(",
     "::readlink(",  "::access(", "::chmod(",      "directory_iterator"};
 
-/// Who may, and what for.
+/// Files that may use them, and why.
 struct Allowed {
   std::string_view file;
   std::string_view why;
@@ -41,11 +41,11 @@ constexpr Allowed kAllowed[] = {{"src/base/directory.cpp", "the owner of all tha
                                 {"src/train/ways_benchmark.cpp", "/proc/net/dev"},
                                 {"src/app/", "what the user names"}};
 
-/// Texts for people; nothing is opened by them.
+/// Texts for people; they open nothing.
 constexpr Allowed kForPeople[] = {{"src/run/run_directory.cpp", "\"/checkpoints/"},
                                   {"src/run/self_check_record.cpp", "\"/self_check"}};
 
-/// What takes a name in an opened folder; all but those of the modules base, hdf5 and data.
+/// Functions that take a name in an opened folder; all except those of the modules base, hdf5 and data.
 constexpr std::string_view kTakesEntry[] = {"read_checkpoint(",
                                             "write_checkpoint(",
                                             "recorded_test_accuracy(",
@@ -72,9 +72,9 @@ constexpr std::string_view kTakesEntry[] = {"read_checkpoint(",
                                             "Directory::make("};
 
 /// Where run directories are handled.
-constexpr std::string_view kRunRooms[] = {"src/run/", "src/report/", "src/page/", "src/train/", "src/app/"};
+constexpr std::string_view kRunModules[] = {"src/run/", "src/report/", "src/page/", "src/train/", "src/app/"};
 
-/// What of an argument says that it is a path.
+/// Parts of an argument that mark it as a path.
 constexpr std::string_view kPathLike[] = {"\"/", "path()", "_path", "run_dir +", "concat("};
 
 std::string without_comments(const std::string& text) {
@@ -102,7 +102,7 @@ std::string first_argument(const std::string& text, std::size_t at) {
   return text.substr(begin, at - begin);
 }
 
-/// Whether text in front of `at` ends with the path of a run directory and a sign that puts texts together.
+/// Whether the text before `at` ends with the path of a run directory and a sign that joins texts.
 bool continues_run_directory(const std::string& text, std::size_t at) {
   const std::size_t sign = text.find_last_not_of(" \n", at - 1);
   if (sign == std::string::npos || (text[sign] != '+' && text[sign] != ',')) return false;
@@ -117,7 +117,7 @@ bool continues_run_directory(const std::string& text, std::size_t at) {
   return false;
 }
 
-/// One sentence for each place in `file` (path from the source root) that goes round opened folders.
+/// One sentence for each place in `file` (path from the source root) that bypasses opened folders.
 std::vector<std::string> path_violations(const std::string& file, const std::string& source) {
   std::vector<std::string> found;
   const std::string text = without_comments(source);
@@ -143,7 +143,7 @@ std::vector<std::string> path_violations(const std::string& file, const std::str
     if (at > 0 && !for_people && continues_run_directory(text, at))
       found.push_back(file + ": a path in a run directory is put together with " + literal);
   }
-  const bool of_the_run = std::any_of(std::begin(kRunRooms), std::end(kRunRooms),
+  const bool of_the_run = std::any_of(std::begin(kRunModules), std::end(kRunModules),
                                       [&](std::string_view module) { return file.starts_with(module); });
   for (const std::string_view call : kTakesEntry) {
     for (std::size_t at = 0; of_the_run && (at = text.find(call, at)) != std::string::npos;) {

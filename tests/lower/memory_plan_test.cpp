@@ -31,7 +31,7 @@ class Program {
   Bytes bytes(std::size_t piece) const { return {pieces_[piece], sizes_[piece]}; }
   std::byte* at(std::size_t piece) const { return pieces_[piece]; }
 
-  /// The same tasks where the plan puts them, in a block that is nowhere either.
+  /// The same tasks at the places of the plan, in a block without memory.
   std::vector<Task> placed(const MemoryPlan& plan) const {
     std::byte* const block = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 50);
     std::vector<Task> result = tasks;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr Extent kCrop{24, 24, 3};
 
-/// The text of the Error{usage} that making this net throws.
+/// The text of the Error{usage} when this net is made.
 std::string refusal(Extent input, int classes, std::vector<Layer> layers) {
   try {
     make_net("probe", input, classes, std::move(layers));
@@ -210,7 +210,7 @@ TEST(Catalog, HoldsTheResidualNetworksOfThePapersSizes) {
 TEST(Catalog, NamesTheChoicesForAnUnknownModel) {
   try {
     make_model("alexnet", kCrop, 10);
-    FAIL() << "made a model nobody wrote";
+    FAIL() << "made an unknown model";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
     EXPECT_NE(std::string(error.what()).find("\"alexnet\""), std::string::npos) << error.what();

@@ -9,7 +9,7 @@
 namespace cifar_mpi::optim {
 namespace {
 
-/// A weight that two workers have moved from 1 to 0.5 and to 0.7, and from where the outer step leaves it by 0.3 each.
+/// Two workers move a weight from 1 to 0.5 and to 0.7; the outer step sees 0.3 of each.
 TEST(LocalSteps, MoveByTheOuterRuleAsWorkedOutByHand) {
   const auto moved = [](const LocalSteps& local, float w, float delta, float& v) {
     const OptimizerSpec optimizer = outer_optimizer(local);

@@ -73,7 +73,7 @@ TEST(Rules, FollowTheSumsOverAllGradients) {
     const OptimizerSpec spec{.kind = kind, .momentum = 0.8, .beta1 = 0.7, .beta2 = 0.95, .eps = 1e-3};
     const std::vector<double> found = run(spec, rule, 1.5, 0.0625, gradients),
                               wanted = reference::trajectory(spec, 1.5, 0.0625, gradients, rates);
-    // What is gathered stays below 1.4/(1 − 0.8) = 7 and is rounded a few times in each step; a rate of 0.1
+    // The accumulated value stays below 1.4/(1 − 0.8) = 7 and is rounded a few times per step; a rate of 0.1
     // carries that into the weight, and the errors of the steps add up. The shares 1 − beta and the momentum
     // are floats.
     for (std::size_t t = 0; t < found.size(); ++t) {
@@ -84,8 +84,8 @@ TEST(Rules, FollowTheSumsOverAllGradients) {
 }
 
 TEST(Rules, ReachTheirClosedForms) {
-  // A gradient of 1 for ever: momentum goes to 1/(1 − m) steps' worth; adamw's unbiased moments are 1 from the
-  // first step on, so each step is a rate's worth whatever the betas.
+  // With a constant gradient of 1, momentum converges to 1/(1 − m) steps' worth; adamw's unbiased moments are
+  // 1 from the first step on, so each step is one rate for any betas.
   const RateRule rule{0.25, 1.0, 1, 0};
   const std::vector<double> ones(200, 1.0);
   const auto last_move = [&](const OptimizerSpec& spec) {
@@ -100,7 +100,7 @@ TEST(Rules, ReachTheirClosedForms) {
     EXPECT_NEAR(adamw[t], -0.25 * static_cast<double>(t), 0x1.0p-24 * 50.0 * (1.0 + static_cast<double>(t)))
         << t;
   }
-  // Without a gradient adamw's decay shrinks a weight by rate · decay in each step; nothing is gathered.
+  // Without a gradient adamw's decay shrinks a weight by rate · decay in each step; nothing accumulates.
   const std::vector<double> shrunk =
       run({.kind = OptimizerKind::adamw}, rule, 1.0, 0.5, std::vector<double>(20, 0.0));
   EXPECT_NEAR(shrunk.back(), std::pow(1.0 - 0.125, 20), 20 * 2.0 * 0x1.0p-24);

@@ -144,7 +144,7 @@ TEST(Schedule, FallsInAStraightLineToTheEndOfTheRun) {
 TEST(Schedule, FallsByHalfACosine) {
   ScheduleSpec spec = spec_of(ScheduleKind::cosine, 70, 1.0);
   const Schedule to_nothing(spec);
-  // Of the 60 steps behind the warm-up: 0, 1/3, 1/2, 2/3 and all, where the cosine is 1, 1/2, 0, -1/2 and -1.
+  // Of the 60 steps after the warm-up: 0, 1/3, 1/2, 2/3 and all, where the cosine is 1, 1/2, 0, -1/2 and -1.
   EXPECT_EQ(to_nothing.rate(10), 2.0);
   EXPECT_NEAR(to_nothing.rate(30), 1.5, close_to(2.0));
   EXPECT_NEAR(to_nothing.rate(40), 1.0, close_to(2.0));

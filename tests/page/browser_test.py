@@ -64,7 +64,7 @@ def check_structure(page, where, width):
     expect(page.run("[...document.querySelectorAll('[role=img], [role=region], [role=group]')].every(e => e.getAttribute('aria-label'))"),
            where + "roles have names")
     expect(page.run("[...document.querySelectorAll('.plot')].every(p => p.tabIndex === 0 && p.closest('figure').querySelector('details td'))"),
-           where + "every plot takes the keyboard and has a table behind it")
+           where + "every plot takes the keyboard and has a table")
     expect(page.run("document.querySelectorAll('.plot').length >= 5"), where + "there are plots")
     expect(page.run("[...document.querySelectorAll('.scroll')].every(s => s.tabIndex === 0)"), where + "what scrolls takes the keyboard")
     expect(page.run("""[...document.querySelectorAll('h1, h2, h3')].map(h => +h.tagName[1]).every((n, i, all) => i === 0 ? n === 1 : n <= all[i - 1] + 1)"""),
@@ -139,7 +139,7 @@ def check_hover(page, where):
 
 def check_bars(page, where):
     shown = "getComputedStyle(document.querySelector('.bar'), '::after').content"
-    expect(page.run(shown) == "none", where + "no words over a bar that nobody looks at")
+    expect(page.run(shown) == "none", where + "no words over an unfocused bar")
     page.run("document.querySelector('.bar').focus()")
     expect("all-reduce exposed" in page.run(shown), where + f"a bar in focus shows {page.run(shown)!r}")
     page.run("document.activeElement.blur()")
@@ -221,7 +221,7 @@ def main():
                             files.replace(os.path.join(pictures, name), page.picture())
                 expect(page.run("[...document.querySelectorAll('.flag')].some(f => f.textContent === 'resume')"), kind + ": marks")
             expect(page.run("document.querySelector('#problems').innerText.includes('</script><b>torn') || document.querySelector('#problems').innerText.includes('ends in the middle')"),
-                   "the torn line is told")
+                   "the torn line is reported")
     sys.exit(1 if failures else 0)
 
 

@@ -5,11 +5,11 @@
 
 #include "reference/reference.hpp"
 
-/// The layer functions strung together for a whole network.
+/// The layer functions composed to a network.
 namespace cifar_mpi::reference {
 namespace {
 
-/// Where one layer stands: its place in the net, its input and the batch.
+/// A layer's place in the net, its input and the batch.
 struct Place {
   std::size_t layer = 0;
   Extent in;
@@ -73,7 +73,7 @@ struct ForwardLayer {
   }
 };
 
-/// Gives the gradient of each of the layer's inputs and stores those of its trained parameters.
+/// Returns the gradient of each of the layer's inputs and stores those of its trained parameters.
 struct BackwardLayer {
   const model::ParamTable& table;
   const Params& params;

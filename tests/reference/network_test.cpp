@@ -52,7 +52,7 @@ model::NetSpec small_net(bool batch_norm = true) {
       net.linear(net.relu(x), {.name = "out", .outputs = 4, .weight_stddev = 0.3f}));
 }
 
-/// Which units live and which inputs win their window: constant wherever the loss is smooth.
+/// The active units and the winning inputs of windows: constant wherever the loss is smooth.
 std::vector<Array> pattern(const model::NetSpec& net, const std::vector<Array>& activations, const Array& x,
                            int batch) {
   std::vector<Array> found;
@@ -122,8 +122,8 @@ TEST(ReferenceNetwork, EndsWithProbabilitiesBehindTheLogits) {
 }
 
 TEST(ReferenceNetwork, SplitsABatchIntoSums) {
-  // Loss sums add up over samples, gradients too when all are scaled by the same global batch: what data
-  // parallelism needs. Not so with BatchNorm, whose statistics are the batch's.
+  // Losses of samples add up, and so do gradients with the same global batch, which data parallelism relies
+  // on. BatchNorm is an exception, because its statistics are the batch's.
   const model::NetSpec net = small_net(false);
   const model::ParamTable table = model::make_param_table(net);
   const Params params = initial_params(table, 5);

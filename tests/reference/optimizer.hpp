@@ -8,7 +8,7 @@
 /// Optimizers without their state: sums over all gradients there have been, in double.
 namespace cifar_mpi::reference {
 
-/// What becomes of one weight: before the first step, and behind each. One gradient and one rate for each step.
+/// The values of one weight: before the first step, and after each. One gradient and one rate for each step.
 ///
 /// Momentum is Σ_i m^(t − i)·g_i with g_i = gradient + decay · w_i; adamw's moments are Σ_i (1 − β)·β^(t − i)·g_i
 /// (g_i² in the second), divided by 1 − β^(t + 1). Nothing is carried from step to step but the weight.

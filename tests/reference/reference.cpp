@@ -44,7 +44,7 @@ struct Axis {
     before = std::max((outputs - 1) * s + k - extent, 0) / 2;
   }
   int first(int i) const { return std::max(i * stride - before, 0); }
-  int last(int i) const { return std::min(i * stride - before + kernel, n); }  // one behind
+  int last(int i) const { return std::min(i * stride - before + kernel, n); }  // one past it
 };
 
 /// Calls `visit(out, best)` with the offset of each pooled value and of the first maximum of its window.

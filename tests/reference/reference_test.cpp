@@ -184,7 +184,7 @@ void check_conv(const ConvShape& shape) {
 TEST(ReferenceConv, GradientsMatchCentralDifferences) {
   check_conv({2, {5, 4, 3}, 2, 3});
   check_conv({1, {4, 6, 2}, 3, 5});
-  check_conv({2, {3, 3, 2}, 2, 2});  // even kernel: padded behind only
+  check_conv({2, {3, 3, 2}, 2, 2});  // even kernel: padded after it only
   check_conv({1, {2, 3, 1}, 2, 5});  // kernel larger than the image
   check_conv({2, {6, 5, 2}, 2, 3, 2});
   check_conv({1, {7, 4, 1}, 2, 1, 3});

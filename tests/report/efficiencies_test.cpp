@@ -51,7 +51,7 @@ TEST(Efficiencies, PutOneSlowRankUnderLoadBalance) {
   EXPECT_NEAR(e.transfer, 1.0, 1e-12);
 }
 
-// Rank 0 works 30 ms before bucket 0 and 10 behind it, rank 1 10 and 30: each 40, and 60 together, of which rank 0
+// Rank 0 works 30 ms before bucket 0 and 10 after it, rank 1 10 and 30: each 40, and 60 together; of these rank 0
 // waits 20 at the end (in bucket 1), rank 1 20 in bucket 0. Nothing is lost on the network.
 TEST(Efficiencies, PutTurnTakingUnderSerialization) {
   const Line first = {{kBackward1, 30}, {kUpdate0, 10}, {kBucket1, 20}};
@@ -201,14 +201,15 @@ TEST(Efficiencies, LeaveOutRanksThatAreMissingAndStepsThatLackOne) {
   EXPECT_EQ(e.left_out_steps, 1);
   EXPECT_NEAR(e.parallel, 0.8, 1e-12);
   Timeline torn = timeline({{line, line}, {line, line}});
-  torn.steps[1].ranks[0].dropped = 1;  // the recorder had no room for all of it
+  torn.steps[1].ranks[0].dropped = 1;  // the recorder could not hold all of it
   EXPECT_EQ(efficiencies(torn).left_out_steps, 1);
   Timeline fewer = timeline({{line, line}});
   fewer.hosts.emplace_back("node1");  // a step may know of fewer ranks than the world has
   EXPECT_EQ(efficiencies(fewer).missing_ranks, std::vector<int>{2});
 }
 
-// With indices that point nowhere, slices beyond their step or turned round, and tasks that wait for each other in a circle.
+// With out-of-range indices, slices outside their step or reversed, and tasks that wait for each other in a
+// circle.
 TEST(Efficiencies, AreSaneOfAForeignFile) {
   const Line line = {{kBackward1, 40}, {kBucket0, 10}, {kUpdate0, 5}, {kBucket1, 5}};
   Timeline foreign = timeline({{line, line}, {line, line}});

@@ -121,7 +121,7 @@ TEST(EventFile, IsReadUpToTheLastWholeEventWhereverItIsCut) {
         std::count_if(ends.begin() + 1, ends.end(), [&](std::size_t end) { return end <= cut; });
     ASSERT_EQ(test::read_records(std::string_view(whole).substr(0, cut)).size(),
               2u + static_cast<std::size_t>(there))
-        << "cut behind byte " << cut;
+        << "cut after byte " << cut;
   }
   for (std::size_t cut = 0; cut < ends[1]; ++cut)
     ASSERT_LE(test::read_records(std::string_view(whole).substr(0, cut)).size(), 2u);
@@ -143,7 +143,7 @@ TEST(EventFile, ComesBehindAllOthersByNameWhateverClocksSay) {
     for (const std::string& path : event_files(folder / "board")) {
       if (std::filesystem::file_size(path) > 0 && path > before) mine = path;
     }
-    ASSERT_FALSE(mine.empty()) << "start " << start << " wrote no file behind " << before;
+    ASSERT_FALSE(mine.empty()) << "start " << start << " wrote no file after " << before;
     EXPECT_EQ(steps_in(mine), std::vector<std::uint64_t>{static_cast<std::uint64_t>(start) + 1});
     before = mine;
   }
@@ -189,7 +189,7 @@ TEST(EventFile, HasItsHeadFirstAlsoWhenThereWasNoRoomForItAtOnce) {
   EXPECT_EQ(steps_in(path), (std::vector<std::uint64_t>{8, 9}));
 }
 
-/// What it says on standard error where its folder is not one that it can write to.
+/// The message on standard error when its folder is not writable.
 std::string warning_for(const std::string& folder) {
   testing::internal::CaptureStderr();
   EventFile file(folder, 1, {}, Log(0));
@@ -218,7 +218,7 @@ TEST(EventFile, WritesThroughNoLinkAndIntoNothingThatIsThere) {
   std::filesystem::create_directory_symlink(folder / "elsewhere", folder / "board");
   EXPECT_NE(warning_for(folder / "board").find("symbolic link"), std::string::npos);
   EXPECT_TRUE(event_files(folder / "elsewhere").empty());
-  // Names that it could take next.
+  // Names that it could use next.
   std::filesystem::create_directory(folder / "names");
   const std::string first = folder / "names";
   { const EventFile file(first, 1, {}, Log(0)); }

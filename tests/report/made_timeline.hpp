@@ -42,7 +42,7 @@ inline std::vector<TimelineTask> tasks() {
           {"advance", kCompute, TaskKind::work, 0, {kBucket0, kBucket1}}};
 }
 
-/// One rank's step: a task, or nobody, and how many ms it takes.
+/// One rank's step: a task or a gap, and how many ms it takes.
 using Line = std::vector<std::pair<std::int32_t, double>>;
 
 inline std::int64_t ns(double ms) { return std::llround(1e6 * ms); }

@@ -181,7 +181,7 @@ TEST(MetricsFile, WarnsOnceWhenItCannotWriteAndLeavesNoLineTorn) {
   file.write(report_at(50));
   EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
   EXPECT_TRUE(warnings.starts_with("warning: cannot write " + path + ": ")) << warnings;
-  // The part of step 20 that found room is cut off again.
+  // The part of step 20 that fitted is cut off again.
   const std::string text = read_file(path);
   EXPECT_TRUE(text.starts_with(first + "{\"step\":50,")) << text;
   { const MetricsFile again(path, 50); }

@@ -27,9 +27,10 @@ Sparkline falling() {
 
 std::string progress(const StepReport& r, int columns) { return progress_line(r, {}, columns, false); }
 
-TEST(LogLine, HasTheFormatOfTheTutorial) {
-  EXPECT_EQ(log_line(report_at(100), "2026-11-20 06:17:35.123"),
-            "2026-11-20 06:17:35.123: step 100, loss = 2.42 (5012.3 examples/sec; 0.250 sec/batch)");
+TEST(LogLine, HasTheFormatOfTheTutorialAndTheTimeLeft) {
+  EXPECT_EQ(
+      log_line(report_at(100), "2026-11-20 06:17:35.123"),
+      "2026-11-20 06:17:35.123: step 100, loss = 2.42 (5012.3 examples/sec; 0.250 sec/batch; 1:15 left)");
 }
 
 TEST(ProgressLine, ShowsTheShareDoneAndTheTimeLeft) {
@@ -97,7 +98,7 @@ TEST(Sparkline, RunsFromTheLeastToTheGreatest) {
   EXPECT_EQ(flat.text(8, true), "▁▁");
 }
 
-// 100 000 values, of which the second half is low: so is that of the characters, but for the one between.
+// 100 000 values; the second half is low: so is that of the characters, but for the one between.
 TEST(Sparkline, ShowsAllOfALongRun) {
   Sparkline line;
   for (int i = 0; i < 100'000; ++i) line.add(i < 50'000 ? 5.0 : 1.0);
@@ -129,7 +130,8 @@ TEST(ProgressView, AsksForTheColumnsEachTimeAndWritesPlainLinesWithoutAny) {
   const std::string begin =
       clear + first + clear + progress_line(report_at(110), two, 60, false) + clear + "an event\n";
   ASSERT_TRUE(out.starts_with(begin)) << out;
-  EXPECT_TRUE(out.ends_with(": step 120, loss = 2.42 (5012.3 examples/sec; 0.250 sec/batch)\n")) << out;
+  EXPECT_TRUE(out.ends_with(": step 120, loss = 2.42 (5012.3 examples/sec; 0.250 sec/batch; 1:10 left)\n"))
+      << out;
   EXPECT_EQ(out.find('\r', begin.size()), std::string::npos);
 }
 

@@ -80,7 +80,7 @@ TEST(RunSummary, SaysInOneLineWhatIsNotThere) {
   TextLines lines = run_summary(Directory(run));
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0], "no verdict: no step was sampled");
-  EXPECT_EQ(run_summary(Directory(run), "nobody looked")[0], "no verdict: nobody looked");
+  EXPECT_EQ(run_summary(Directory(run), "not sampled")[0], "no verdict: not sampled");
   EXPECT_EQ(TextLines(lines.begin() + 1, lines.end()), command);
   write_file(run + "/timeline.h5", "no HDF5");
   lines = run_summary(Directory(run));

@@ -40,7 +40,7 @@ StepSummary summary_of(std::uint64_t step) {
   summary.variables = {{"only/weights", counts_from(least)}};
   summary.gradients = {{"only/weights", counts_from(least + 1)}};
   summary.activations = {{"only", counts_from(least + 2)}};
-  // By this the counts of a step are told from those of another.
+  // This distinguishes the counts of one step from those of another.
   for (auto* list : {&summary.variables, &summary.gradients, &summary.activations})
     list->front().counts.buckets[29] += step;
   return summary;

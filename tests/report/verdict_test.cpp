@@ -23,7 +23,7 @@ std::string line_of(const std::vector<std::string>& lines, const std::string& be
   return line == lines.end() ? "no line " + begin : *line;
 }
 
-/// A step of 50 ms of which nearly nothing is lost.
+/// A step of 50 ms that loses nearly nothing.
 Line good_line() {
   return {{kAugment, 1},   {kForward, 20}, {kBackward1, 10}, {kBackward2, 17.5},
           {kBucket0, 0.2}, {kUpdate0, 1},  {kNobody, 0.3}};
@@ -50,7 +50,7 @@ TEST(Verdict, HasALineForEachNumber) {
                                 "transfer                 1.00  all-reduces are hidden or short"}));
 }
 
-// Of 48 ms of work and 16 of waiting 15 are for bucket 1, which takes 17 behind bucket 0, hidden but for 1 of 5. With
+// Of 48 ms of work and 16 of waiting 15 are for bucket 1, which takes 17 after bucket 0, hidden but for 1 of 5. With
 // the times halved bucket 1 takes 8.5 from 44 on, and the step ends at 54.5: 9.5 less. With twice the batch work takes
 // 44 ms more, and the 17 stay: 256 images in 107 ms instead of 128 in 64, 1.2 times.
 TEST(Verdict, NamesTheBucketThatRanksWaitFor) {
@@ -86,7 +86,7 @@ TEST(Verdict, SaysWhatWouldHideTheNetwork) {
   EXPECT_EQ(sentence_of(run).find("--wire"), std::string::npos);
 }
 
-// Both buckets behind all of backward: 10 and 6 ms.
+// Both buckets after all of backward: 10 and 6 ms.
 TEST(Verdict, RecommendsOverlapWhereThereIsNone) {
   const Line line = {{kForward, 20}, {kBackward1, 10}, {kBackward2, 10},
                      {kBucket0, 10}, {kUpdate0, 1},    {kBucket1, 6}};
@@ -197,7 +197,7 @@ TEST(Verdict, SaysWhereARankIsSlowInFewSteps) {
       << sentence;
 }
 
-// Three of four are at the pace of the slowest: nobody stands out.
+// Three of four are at the pace of the slowest: none stands out.
 TEST(Verdict, NamesNobodyWhereMostAreSlow) {
   const Line fast = {{kBackward1, 30}, {kBucket0, 20}, {kUpdate0, 5}};
   const Line slow = {{kBackward1, 50}, {kUpdate0, 5}};
@@ -334,12 +334,11 @@ TEST(Verdict, SaysThatTheBatchIsTooSmall) {
       "1.00: 2.0 of 5.0 ms of a step do not grow with the batch, because they are work on weights (update, "
       "copies for "
       "kernels); twice the batch per rank (16 images) would make 1.2 times the images/s");
-  run.tasks[kAugment].name =
-      "something else";  // where layers cannot be told from the rest, nothing is said of it
+  run.tasks[kAugment].name = "something else";  // without layers the verdict does not mention them
   EXPECT_EQ(sentence_of(run).find("batch"), std::string::npos) << sentence_of(run);
 }
 
-// Bucket 0 takes 1.5 ms from 2.5 on. With twice the batch it is ready at 5 and ends at 6.5, half a ms behind backward:
+// Bucket 0 takes 1.5 ms from 2.5 on. With twice the batch it is ready at 5 and ends at 6.5, half a ms after backward:
 // 2 · 128 images in 8.5 ms instead of 128 in 6. In a step of 60 ms the network is what to look at.
 TEST(Verdict, CountsWaitingInShortStepsAsTooSmallABatch) {
   const auto step = [](double k) {
@@ -355,7 +354,7 @@ TEST(Verdict, CountsWaitingInShortStepsAsTooSmallABatch) {
                   .starts_with("0.83: ranks wait 10.0 of 60.0 ms for bucket 0"));
 }
 
-// 2 of 5 ms are waiting and 0.5 updates: between nodes that is the network's matter, inside a node nobody's but the batch's.
+// 2 of 5 ms are waiting and 0.5 updates: between nodes the network decides, inside a node only the batch.
 TEST(Verdict, BlamesTheBatchForWaitingInsideANodeInShortSteps) {
   const Line line = {{kAugment, 0.2}, {kForward, 1.3}, {kBackward1, 1.0}, {kBucket0, 2.0}, {kUpdate0, 0.5}};
   EXPECT_TRUE(sentence_of(timeline({{line, line}}))

@@ -72,7 +72,7 @@ TEST(CheckpointWriter, WritesSetsTheLinkAndRetires) {
   EXPECT_TRUE(fs::exists(checkpoint_path(dir.path(), 4)));
 }
 
-/// The steps of the files, and behind them that of `best`, 0 when there is none.
+/// The steps of the files, and after them that of `best`, 0 when there is none.
 std::vector<std::uint64_t> kept(const TempDir& dir) {
   std::vector<std::uint64_t> steps = list_checkpoints(dir.opened());
   const std::string link = dir / "checkpoints/best";

@@ -30,7 +30,8 @@ TEST(RequireSameRun, NamesTheItemThatDiffers) {
   RunFingerprint other = run;
   other[1].second = "7";
   expect_error(ErrorKind::checkpoint,
-               {"some/file.h5", "its --seed is 7, this one's is 1", "choose another --run-dir"},
+               {"some/file.h5", "its --seed is 7, this one's is 1",
+                "choose another --run-dir, with --init-from some/file.h5"},
                [&] { compare(other, run); });
   expect_error(ErrorKind::checkpoint, {"--lr is not recorded, this one's is 0.1"}, [&] {
     compare({run[0], run[1]}, run);

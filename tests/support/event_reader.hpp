@@ -91,7 +91,7 @@ inline std::vector<Field> fields_of(std::string_view message) {
         size = 4;
         break;
       default:
-        throw std::runtime_error("a wire type that nobody has");
+        throw std::runtime_error("an unknown wire type");
     }
     if (size > message.size()) throw std::runtime_error("a field is cut");
     if ((key & 7) != 0) value = message.substr(0, size);

@@ -42,7 +42,7 @@ inline engine::ValueCounts naive_counts(const std::vector<float>& values) {
 }
 
 /// The edges within a unit in the last place of the naive ones (which are rounded from more digits), the ends
-/// exactly, and every value exactly between the edges that are told.
+/// exactly, and every value exactly between the given edges.
 inline void expect_counts(const engine::ValueCounts& found, const std::vector<float>& values) {
   const engine::ValueCounts wanted = naive_counts(values);
   EXPECT_EQ(found.finite, wanted.finite);

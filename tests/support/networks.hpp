@@ -6,7 +6,7 @@
 
 namespace cifar_mpi::test {
 
-/// Two convolutions of one value added up, the later one behind a ReLU whose mask must not reach the gradient of
+/// Two convolutions of one value added up, the later one after a ReLU whose mask must not reach the gradient of
 /// the other; then a block with a skip around it, and a ReLU that two layers read.
 inline model::NetSpec network_with_sums() {
   model::NetBuilder net("sums", {6, 5, 3}, 7);
@@ -19,7 +19,7 @@ inline model::NetSpec network_with_sums() {
   return net.softmax_cross_entropy(net.linear(net.max_pool(block, {"p1", 2, 2}), {"l1", 7}));
 }
 
-/// Frozen layers with a ReLU, behind a trained one whose gradient their mask decides.
+/// Frozen layers with a ReLU, after a trained one whose gradient their mask decides.
 inline model::NetSpec network_with_frozen_layers() {
   model::NetBuilder net("frozen", {6, 5, 3}, 7);
   model::Value x = net.conv(net.image(), {.name = "c1", .out_channels = 8, .kernel = 3});
@@ -28,7 +28,7 @@ inline model::NetSpec network_with_frozen_layers() {
   return net.softmax_cross_entropy(net.linear(x, {"l2", 7}));
 }
 
-/// Residual blocks of both kinds: behind a shortcut without parameters, and behind a projection; BatchNorm with and
+/// Residual blocks of both kinds: after a shortcut without parameters, and after a projection; BatchNorm with and
 /// without a ReLU, and frozen; strides, also of an even and a 1x1 kernel.
 inline model::NetSpec network_with_blocks(int channels) {
   using model::Value;
@@ -64,18 +64,18 @@ inline std::vector<model::NetSpec> orders_of_layers(int channels = 24) {
       make_net("conv, relu, conv, relu, linear", {7, 9, 1}, 7, {c1, Relu{}, c2, Relu{}, l2, loss}),
       make_net("conv, relu, pool, linear", {7, 9, 1}, 7, {c1, Relu{}, p1, l2, loss}),
       make_net("conv, relu, pool, conv", {7, 9, 4}, 7, {c1, Relu{}, p1, c2, Relu{}, p2, l2, loss}),
-      make_net("two pools behind a relu", {9, 7, 2}, 7, {c1, Relu{}, p2, p1, n1, l2, loss}),
+      make_net("two pools after a relu", {9, 7, 2}, 7, {c1, Relu{}, p2, p1, n1, l2, loss}),
       make_net("pool before relu", {8, 8, 3}, 7, {c1, p1, Relu{}, c2, n1, Relu{}, l2, loss}),
       make_net("even kernels, relu twice", {6, 5, 3}, 7,
                {c3, Relu{}, Relu{}, c2, Relu{}, n2, l1, Relu{}, Relu{}, l2, loss}),
-      make_net("an even kernel behind another layer", {7, 5, 3}, 7, {c2, Relu{}, p1, n2, c3, l2, loss}),
+      make_net("an even kernel after another layer", {7, 5, 3}, 7, {c2, Relu{}, p1, n2, c3, l2, loss}),
       make_net("linear alone", {5, 3, 3}, 7, {l2, loss}),
       make_net("linear first", {5, 3, 3}, 7, {l1, Relu{}, l2, Relu{}, loss}),
       make_net("layers before the first parameters", {8, 6, 3}, 7,
                {n2, p2, Relu{}, c1, Relu{}, n1, l2, loss}),
       make_net("a convolution gives the logits", {4, 4, 3}, 7,
                {c1, Relu{}, p1, p2, Conv2d{"c9", 7, 1}, loss}),
-      make_net("logits behind relu and pools", {4, 4, 2}, 16, {c1, Relu{}, p1, p2, loss}),
+      make_net("logits after relu and pools", {4, 4, 2}, 16, {c1, Relu{}, p1, p2, loss}),
       network_with_sums(),
   };
 }

@@ -110,7 +110,7 @@ Values filled(int width, int height, const Values& pixel) {
 std::string with_right_sums(std::string png) {
   constexpr std::size_t kSignature = 8, kFields = 12;
   for (std::size_t at = kSignature; at + kFields <= png.size();) {
-    const std::size_t length = number_at(png, at), end = at + 8 + length;  // behind type and content
+    const std::size_t length = number_at(png, at), end = at + 8 + length;  // after type and content
     if (length > png.size() - at - kFields) break;
     std::uint32_t sum = 0xFFFFFFFFu;
     for (std::size_t i = at + 4; i < end; ++i) {

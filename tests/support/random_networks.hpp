@@ -11,7 +11,7 @@
 namespace cifar_mpi::test {
 
 /// A small network drawn from `seed`: layers of every kind over values chosen among all that there are, so
-/// that values have several readers, branches meet again, and some layers are frozen. What nobody reads in
+/// that values have several readers, branches meet again, and some layers are frozen. What has no reader in
 /// the end is added up before the last layer.
 class RandomNetwork {
  public:

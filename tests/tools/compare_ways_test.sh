@@ -23,7 +23,7 @@ exec "$@"
 EOS
   stand_in "$fake/build/cifar_mpi_bench" <<'EOS'
 if [ "$1" = step ]; then echo 'ms per step             39.000      40.000      41.000'; exit; fi
-echo 'tutorial on 4 ranks, batch 32 of each worker; the 40 ms that it computes for a batch are slept'
+echo 'tutorial on 4 ranks, batch 32 of each worker; the 40 ms of computing a batch are replaced by a sleep'
 echo 'way              ranks images/step slow ms/step computed/s applied/s MB worker MB server dropped staleness   exchange'
 echo 'all-reduce           4         128   no   80.00       1600      1600    12.800         -    0.0%         -   auto (ring)'
 echo 'all-reduce           4         128   x3  160.00        800       800    12.800         -    0.0%         -   auto (ring)'

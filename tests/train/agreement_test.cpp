@@ -6,7 +6,7 @@
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
 #include "train/run_fixture.hpp"
 
-/// What the ranks must have in common to train or evaluate together.
+/// Settings that the ranks must share to train or evaluate together.
 namespace cifar_mpi::train {
 namespace {
 
@@ -41,7 +41,7 @@ TEST_F(Agreement, RefusesRanksThatPlanOtherKernels) {
   TrainConfig c = config();
   c.threads = 0;
   c.precision = engine::Precision::automatic;
-  // A backend that resolves the precision in its own way on the last rank.
+  // A backend that resolves the precision differently on the last rank.
   const int odd = world().size() - 1;
   const auto uneven = [&](const engine::BackendOptions& options) {
     engine::BackendOptions mine = options;

@@ -17,7 +17,7 @@
 namespace cifar_mpi::train {
 namespace {
 
-/// More samples than are read at once, tiny ones.
+/// More samples than one read takes, tiny ones.
 constexpr std::uint64_t kCount = 9000;
 constexpr std::uint64_t kImageBytes = 6;
 
@@ -55,7 +55,7 @@ TEST(ResidentData, HoldsAndFingerprintsWhatItIsAskedTo) {
   }
 }
 
-constexpr std::uint64_t kChosen = 17452;  // of the indices that one rank chooses, the sum
+constexpr std::uint64_t kChosen = 17452;  // sum of the indices that one rank chooses
 
 using EvaluatorOfRun = RunTest;
 
@@ -70,7 +70,7 @@ TEST_F(EvaluatorOfRun, ShowsTheNetworkWholeImagesWhereTrainingCutsThem) {
   EXPECT_EQ(same.correct(), whole.correct());
 }
 
-/// By the set it was trained on, whatever file it is evaluated on.
+/// By the dataset that it was trained on, whatever file it is evaluated on.
 TEST_F(EvaluatorOfRun, NormalizesAsInTraining) {
   TrainConfig c = config();
   c.augment = data::Augment::crop;
@@ -98,7 +98,7 @@ TEST(Shrink, TakesTheMeanOfSquares) {
   EXPECT_EQ(shrink({0, 2, 10, 20}, {2, 2, 1}, 1, 2), (std::vector<std::uint8_t>{1, 15}));
 }
 
-/// What each image of the split was taken for, made so that few are wrong or many; the same of any number of ranks.
+/// Predictions for all images of the split, with few or many wrong; equal for any number of ranks.
 TEST(WrongImages, AreTheSameOnAnyNumberOfRanks) {
   const comm::World& world = test::test_world();
   constexpr std::uint64_t kImages = 500;

@@ -34,7 +34,7 @@ class KeepBest : public RunTest {
     const std::string link = config.run_dir + "/checkpoints/best";
     return fs::is_symlink(link) ? run::read_checkpoint(link).progress.step : 0;
   }
-  /// What the run's metrics say.
+  /// The run's metrics.
   static std::map<std::uint64_t, double> evaluations(const TrainConfig& config) {
     world().barrier();
     std::map<std::uint64_t, double> accuracies;

@@ -48,7 +48,7 @@ TEST_F(RunEventsTest, TellOfStartsStopsResumesAndEnds) {
     EXPECT_EQ(first.global_batch, 12u);
     EXPECT_EQ(first.total_steps, 4u);
     EXPECT_FALSE(first.time.empty());
-    // As if it had been killed at step 6 behind its checkpoint of step 4.
+    // As if it had been killed at step 6 after its checkpoint of step 4.
     write_file(c.run_dir + "/metrics.jsonl",
                read_file(c.run_dir + "/metrics.jsonl") + "{\"step\":6,\"cross_entropy\":2}\n");
   });

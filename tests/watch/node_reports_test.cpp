@@ -63,7 +63,7 @@ TEST(NodeReports, ReachEveryOtherNode) {
   }
 }
 
-/// Another rank of the node speaks, from a socket that the others have not been told of.
+/// Another rank of the node speaks, from a socket unknown to the others.
 TEST(NodeReports, AnswerWhoeverSpeaksForANode) {
   NodeReports a(0), first_of_b(2), second_of_b(2);
   a.connect({by_loopback(first_of_b)}, kToken);
@@ -112,7 +112,7 @@ TEST(NodeReports, EndATextThatIsTooLong) {
   EXPECT_EQ(std::strlen(received[0].second.text.data()), NodeReport::kText - 1);
 }
 
-/// Nobody has this port any more, or a firewall stands before it.
+/// The port is closed, or blocked by a firewall.
 TEST(NodeReports, DoNotMindAPortThatDoesNotAnswer) {
   NodeReports a(0), b(5);
   Endpoint closed;

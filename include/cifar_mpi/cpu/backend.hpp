@@ -9,10 +9,10 @@
 
 namespace cifar_mpi::cpu {
 
-/// The cpu backend. Throws Error{device} when this binary was built without it or the machine cannot run it.
+/// The cpu backend. Throws Error{device} when this binary lacks it or the machine cannot run it.
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions& options);
 
-/// The most instructions that own kernels and oneDNN's use.
+/// An upper limit for the instruction set of oneDNN and of our own kernels.
 enum class InstructionSet : std::uint8_t { automatic, avx2, portable };
 constexpr auto names_of(InstructionSet) {
   return std::to_array<Name<InstructionSet>>({{"auto", InstructionSet::automatic},
@@ -20,14 +20,15 @@ constexpr auto names_of(InstructionSet) {
                                               {"portable", InstructionSet::portable}});
 }
 
-/// Before the first backend is made, for the whole process: so kernels of other processors can be timed and tested. Throws
-/// Error{device} where the processor has not even these, or oneDNN has begun to use others.
+/// Limits the instruction set of the whole process, before the first backend exists, so that kernels for
+/// other processors can be timed and tested. Throws Error{device} if the processor lacks the set, or if
+/// oneDNN already uses another.
 void limit_instructions(InstructionSet most);
 
-/// Why this process cannot use the cpu backend, in a few words; empty when it can.
+/// Why this process cannot use the cpu backend, in a few words; empty if it can.
 std::string unusable();
 
-/// What this build has, in one line, for `--check-build`.
+/// One line about this build, for `--check-build`.
 std::string describe();
 
 }  // namespace cifar_mpi::cpu

@@ -2,12 +2,12 @@
 
 namespace cifar_mpi::cpu {
 
-/// The fp32 multiply-add rate of `threads` threads in FLOP/s, measured for about `seconds`: independent
-/// chains of vector FMAs on registers, two operations each. Available in every build.
+/// The fp32 FMA rate of `threads` threads in FLOP/s, measured for about `seconds` with independent chains of
+/// vector FMAs on registers; an FMA counts as two operations. Available in every build.
 double measure_peak_flops(int threads, double seconds);
 
-/// Bytes that `threads` threads read from memory and write to it in a second, the sum of both, measured for about `seconds`: each
-/// copies an array that its caches do not hold, at its best moment.
+/// Memory bandwidth of `threads` threads, bytes read plus bytes written per second, measured for about
+/// `seconds`: the best rate at which they copy arrays larger than their caches.
 double measure_copy_rate(int threads, double seconds);
 
 }  // namespace cifar_mpi::cpu

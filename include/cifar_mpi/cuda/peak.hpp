@@ -5,15 +5,15 @@
 
 namespace cifar_mpi::cuda {
 
-/// FLOP/s of a large matrix product in `precision`, a resolved one (4096³, random values, on the GPU in use),
-/// repeated for about `seconds`. Throws Error{device} when there is no GPU.
+/// FLOP/s of a large matrix product in `precision`, which must be resolved (4096³, random values, on the GPU
+/// in use), repeated for about `seconds`. Throws Error{device} when there is no GPU.
 double measure_peak_flops(engine::Precision precision, double seconds);
 
-/// Bytes per second of a large copy within the GPU, read and written bytes counted.
+/// Bytes per second of a large copy within the GPU, counting bytes read and written.
 double measure_copy_rate(double seconds);
 
-/// Both in a moment and in little memory, for floors that need no precision: of sizes that grow until one run takes
-/// 0.2 ms. The rate of bytes is that of a kernel of ours.
+/// Quick estimates of both that need little memory, for roofline times that need no precision: sizes grow
+/// until one run takes 0.2 ms. A kernel of ours measures the rate of bytes.
 engine::RooflineLimits measure_limits(engine::Precision precision);
 
 }  // namespace cifar_mpi::cuda

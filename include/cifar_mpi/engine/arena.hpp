@@ -10,9 +10,9 @@ namespace cifar_mpi::engine {
 
 /// Memory for activations and scratch of the programs of one run.
 ///
-/// Programs never run at the same time, so the second may use what the first has: after `rewind`, `take`
-/// hands out the chunks again, best fit first, before it allocates more. Nothing is freed before the arena
-/// is.
+/// Programs never run at the same time, so a second program may reuse the memory of the first: after
+/// `rewind`, `take` returns existing chunks, best fit first, before it allocates more. All memory is freed
+/// with the arena.
 class Arena {
  public:
   using Allocate = std::function<Buffer(std::size_t)>;

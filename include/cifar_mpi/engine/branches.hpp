@@ -6,12 +6,12 @@
 
 namespace cifar_mpi::engine {
 
-/// Adds tasks to a program in the order in which they may always run, and lets those that say `concurrent` run
-/// beside what follows, on the first side lane: each begins when all before it on the compute lane is done,
-/// and the compute lane waits for them where a later task touches what they do, at `join`, and not before.
+/// Adds tasks to a program in an order in which they may run one after another. Tasks marked `concurrent` run
+/// on the first side lane beside later tasks: each starts after all earlier tasks of the compute lane. The
+/// compute lane waits for them only at `join`, or before a task that touches their bytes.
 ///
-/// The order within either lane is that of the calls. Which tasks wait for which follows from the bytes they
-/// declare, so the bits are those of the tasks in a row.
+/// Each lane keeps the order of the calls. The waits follow from the bytes that tasks declare, so the bits
+/// are those of serial execution.
 class Branches {
  public:
   /// With `concurrent` false every task goes on the compute lane.
@@ -28,8 +28,8 @@ class Branches {
 
   StepProgram& program_;
   bool concurrent_;
-  bool forked_ = false;     ///< nothing was run on the compute lane since the side lane waited for it
-  std::vector<Task> open_;  ///< concurrent since the last join; their bytes alone
+  bool forked_ = false;     ///< no task went to the compute lane since the side lane waited for it
+  std::vector<Task> open_;  ///< concurrent tasks since the last join, with their bytes only
 };
 
 }  // namespace cifar_mpi::engine

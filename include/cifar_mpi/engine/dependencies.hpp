@@ -6,10 +6,12 @@
 
 namespace cifar_mpi::engine {
 
-/// What the marks of a program say about its collectives, by TaskId, ascending: of a collective the work tasks
-/// behind which its lane may start it (the last one of each lane that it waits for; the last writer of its
-/// bucket is among them), of a work task the collectives that its lane has waited for since the task before it.
-/// Collectives that follow each other without a wait have the first one's.
+/// Dependencies between work tasks and collectives that the marks of a program express, by TaskId, ascending.
+///
+/// For a collective: the work tasks after which its lane may start it, the last one of each lane that it
+/// waits for, among them the last writer of its bucket. For a work task: the collectives that its lane has
+/// waited for since its previous task. Collectives in a row without a wait between them share the
+/// dependencies of the first.
 std::vector<std::vector<TaskId>> find_dependencies(const StepProgram& program);
 
 /// The lane of every task, by TaskId.

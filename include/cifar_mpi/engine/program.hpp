@@ -12,7 +12,8 @@
 /// the benchmark all read the same list.
 namespace cifar_mpi::engine {
 
-/// A range of bytes a task touches. Addresses are only compared, never followed, so device memory is fine.
+/// A range of bytes that a task touches. Addresses are compared, never dereferenced, so device memory is
+/// allowed.
 struct Bytes {
   const std::byte* begin = nullptr;
   std::size_t size = 0;
@@ -29,43 +30,42 @@ Bytes bytes_of(const T* data, std::size_t count) {
   return {reinterpret_cast<const std::byte*>(data), count * sizeof(T)};
 }
 
-/// What a task may enqueue on. The host offers nothing; the CUDA backend's lane has a stream.
+/// Where a task may enqueue work. A host lane is empty; a lane of the CUDA backend has a stream.
 class Lane {
  public:
   virtual ~Lane() = default;
-  /// A task of several milliseconds calls this every now and then while it runs on the host, so that
-  /// collectives that are out move on. It must not be called while the task has anything half done in memory
-  /// that it did not declare.
+  /// A host task of several milliseconds calls this now and then, so that outstanding collectives make
+  /// progress. At that moment it must leave no undeclared memory half written.
   virtual void make_progress() {}
 };
 
-/// The least that a task can do with in one replay: a limit to measure it against, it changes nothing.
+/// Lower bounds of a task's work in one replay. They are a yardstick only and change nothing.
 struct Cost {
-  double flops = 0.0;  ///< of products, without taps that fall outside the image, and of Fourier transforms
-  double bytes = 0.0;  ///< read from memory and written to it; 0: as many as it declares
+  double flops = 0.0;  ///< of products, without taps outside the image, and of Fourier transforms
+  double bytes = 0.0;  ///< read from and written to memory; 0: the declared bytes
 };
 
-/// What a rank does in a task: work of its own, or taking part in something with the others, for whom it waits.
+/// A task is work of this rank, or a collective that waits for other ranks.
 enum class TaskKind : std::uint8_t { work, collective };
 
-/// One piece of work with a name, which bytes it reads and which it writes.
+/// A named piece of work, with the bytes that it reads and writes.
 struct Task {
   std::string name;
   std::vector<Bytes> reads;
   std::vector<Bytes> writes;
-  /// Does the work, or enqueues it on the lane, or starts it when there is a `poll`. Throws Error.
+  /// Does the work, enqueues it on the lane, or, if there is a `poll`, starts it. Throws Error.
   std::function<void(Lane&)> start;
-  /// Only for work of the host that goes on by itself after `start` (a message, a collective): moves it forward,
-  /// true when it is done. On a lane of a device it begins when all before it in the lane is done there, and what
-  /// stands behind it in the lane is enqueued when it is done.
+  /// Only for host work that continues after `start` (a message, a collective): advances it, and returns true
+  /// once it is done. On a device lane it begins after all earlier work of the lane, and later work is
+  /// enqueued once it is done.
   std::function<bool()> poll;
-  /// May run beside the tasks that follow, as far as they touch other bytes (see Branches): another kernel
-  /// finds room next to it.
+  /// May run beside later tasks that touch other bytes (see Branches), because it leaves part of the device
+  /// idle.
   bool concurrent = false;
   Cost cost = {};
   TaskKind kind = TaskKind::work;
-  /// Looks at what others have made, for people: runs only in replays that are observed (Runner::observe), and
-  /// what it writes no task reads that is no observer.
+  /// Reads results for people: it runs only in observed replays (Runner::observe), and only observers read
+  /// its output.
   bool observer = false;
 };
 
@@ -86,21 +86,21 @@ struct Instruction {
   std::int32_t target = 0;
 };
 
-/// The ordered list. Work of one lane happens in list order; between lanes only marks order it: `wait(lane,
-/// m)` holds the lane until everything its setter's lane had in the list before the most recent `set(·, m)`
-/// is done. A replay begins where the one before it ended: the lanes go on in their own order, no barrier
-/// stands between replays.
+/// The ordered list. Work of one lane happens in list order; only marks order different lanes: `wait(lane,
+/// m)` blocks the lane until everything before the most recent `set(·, m)` in the setter's lane is done. A
+/// replay begins where the previous one ended: lanes continue in their own order without a barrier between
+/// replays.
 class StepProgram {
  public:
   explicit StepProgram(std::string name) : name_(std::move(name)) {}
 
   TaskId run(LaneId lane, Task task);
-  /// A new mark, set by `lane` at this place.
+  /// A new mark that `lane` sets at this place.
   MarkId set(LaneId lane);
   void wait(LaneId lane, MarkId mark);
 
-  /// Ends building: throws std::logic_error when a lane other than compute does not join back to compute, or
-  /// when the verifier finds two unordered tasks that touch the same bytes (its text names them).
+  /// Ends building. Throws std::logic_error when a lane does not join compute, or when the verifier finds two
+  /// unordered tasks that touch the same bytes, which it names.
   void finalize();
 
   const std::string& name() const { return name_; }

@@ -7,18 +7,20 @@
 
 namespace cifar_mpi::engine {
 
-/// Which task of its program a runner is in, and how many it has begun or ended: for eyes on another thread
-/// or, in shared memory, in another process. Runners of one thread may share it, one after another.
+/// The current task of a runner, and a count of the tasks that it began or ended, readable from another
+/// thread or, in shared memory, from another process. The runners of a thread may share it, one after
+/// another.
 ///
-/// Both stand in one word, so a snapshot never has the count of one moment and the task of another. Showing is
-/// one relaxed store by the one thread that runs; nothing is ordered by it.
+/// Both values share one word, so a snapshot is consistent. An update is one relaxed store by the running
+/// thread; it orders nothing.
 class ProgressCounter {
  public:
   static constexpr TaskId kNobody = -1;
 
   struct Snapshot {
-    std::uint64_t count = 0;  ///< grows while any of its runners gets on; polling in vain does not count
-    TaskId task = kNobody;    ///< the task that is charged; a collective while it is waited for
+    std::uint64_t count =
+        0;                  ///< grows while any of its runners makes progress; polling in vain does not count
+    TaskId task = kNobody;  ///< the charged task; a collective while the runner waits for it
 
     bool operator==(const Snapshot&) const = default;
   };

@@ -10,31 +10,31 @@
 
 namespace cifar_mpi::engine {
 
-/// Room for what a runner notes of a few replays: when its tasks ran.
+/// Stores when the tasks of a few replays ran.
 ///
-/// All of it is allocated in advance; to note something is to store it. What finds no room, a replay as a
-/// whole or the later stretches of one, is left out and counted.
+/// All memory is allocated in advance, so recording is a store. Replays and stretches beyond the capacity are
+/// dropped and counted.
 ///
-/// Times are nanoseconds on this machine's steady clock. A host runner notes a stretch for each time that its
-/// thread is charged to a task, one behind the other: a collective that is polled between tasks has many. A
-/// device runner notes one for each task, and those of different lanes overlap.
+/// Times are nanoseconds on this machine's steady clock. A host runner records a stretch each time its thread
+/// is charged to a task, in sequence: a collective that is polled between tasks has many. A device runner
+/// records one stretch per task; those of different lanes overlap.
 class Recorder {
  public:
   struct Slice {
     TaskId task = 0;
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
-    std::int64_t cpu_ns = -1;  ///< of it, on a core; -1: unknown, as on a device
+    std::int64_t cpu_ns = -1;  ///< part of it on a core; -1: unknown, as on a device
   };
-  /// From the beginning of a replay to the beginning of the next one.
+  /// From the start of a replay to the start of the next one.
   struct Replay {
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
     std::span<const Slice> slices;
-    std::uint64_t dropped = 0;  ///< stretches for which there was no room
+    std::uint64_t dropped = 0;  ///< stretches beyond the capacity
   };
 
-  /// Memory that is never written to costs nothing; throws std::bad_alloc.
+  /// Memory that is never written costs nothing. Throws std::bad_alloc.
   Recorder(std::size_t replays, std::size_t slices_per_replay)
       : most_replays_(replays),
         most_slices_(slices_per_replay),
@@ -42,7 +42,7 @@ class Recorder {
     replays_.reserve(replays);
   }
 
-  /// For runners. A replay begins, and the one before ends.
+  /// For runners: begins a replay and ends the previous one.
   void begin_replay(std::int64_t now) {
     end_replay(now);
     open_ = !full();
@@ -57,16 +57,16 @@ class Recorder {
     }
     slices_[(replays_.size() - 1) * most_slices_ + replay.slices++] = {task, begin_ns, end_ns, cpu_ns};
   }
-  /// Nothing when none is open.
+  /// Does nothing if no replay is open.
   void end_replay(std::int64_t now) {
     if (open_) replays_.back().end_ns = now;
     open_ = false;
   }
 
-  /// Those that were begun since `clear`, but for what found no room.
+  /// Recorded replays since `clear`.
   std::size_t replays() const { return replays_.size(); }
   bool full() const { return replays_.size() == most_replays_; }
-  /// Whether the last one has not ended.
+  /// Whether the last replay has not ended.
   bool open() const { return open_; }
   Replay operator[](std::size_t i) const {
     const Kept& replay = replays_[i];

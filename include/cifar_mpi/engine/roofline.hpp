@@ -5,11 +5,11 @@
 
 #include "cifar_mpi/engine/program.hpp"
 
-/// What a task would take if nothing but the device's limits held it up (the roofline model: S. Williams,
-/// A. Waterman, D. Patterson, CACM 52(4), 2009).
+/// The roofline model (S. Williams, A. Waterman, D. Patterson, CACM 52(4), 2009): the time of a task if only
+/// the device's limits mattered.
 namespace cifar_mpi::engine {
 
-/// What a device does at most, as measured; infinite where that limits nothing.
+/// Measured limits of a device; infinite means no limit.
 struct RooflineLimits {
   double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of a large product
   double bytes = std::numeric_limits<double>::infinity();  ///< bytes read and written per second
@@ -25,8 +25,7 @@ inline double bytes_moved(const Task& task) {
   return bytes;
 }
 
-/// Seconds that work of so many operations and bytes takes at least: for the ones or the others, whichever
-/// take longer.
+/// The least time for so many operations and bytes: whichever of the two takes longer.
 inline double floor_seconds(double flops, double bytes, const RooflineLimits& limits) {
   return std::max(flops / limits.flops, bytes / limits.bytes);
 }

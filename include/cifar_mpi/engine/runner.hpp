@@ -12,9 +12,10 @@
 
 namespace cifar_mpi::engine {
 
-/// serial: every task is finished before the next begins (to bisect). lanes: as the program allows. graph:
-/// lanes, captured once (CUDA). audit: serial, and around each task every byte of the arena that the task did
-/// not declare is overwritten with NaN and checked afterwards, so that a declaration cannot lie; slow.
+/// serial: one task after another (to bisect). lanes: concurrently where the program allows it. graph: lanes,
+/// captured once (CUDA). audit: serial, but slow: around each task, it overwrites every byte of the arena
+/// that the task did not declare with NaN and checks these bytes afterwards, which exposes wrong
+/// declarations.
 enum class RunnerKind : std::uint8_t { automatic, serial, lanes, graph, audit };
 constexpr auto names_of(RunnerKind) {
   return std::to_array<Name<RunnerKind>>({{"auto", RunnerKind::automatic},
@@ -24,21 +25,21 @@ constexpr auto names_of(RunnerKind) {
                                           {"audit", RunnerKind::audit}});
 }
 
-/// What is done in some replays beside the program's own work. It changes no bit of what the program computes.
+/// Additional work in some replays. It changes no bit of the program's results.
 struct Observation {
-  Recorder* recorder = nullptr;  ///< notes when the tasks run; null: nobody does
-  bool look = false;             ///< the tasks that say `observer` run too
+  Recorder* recorder = nullptr;  ///< records when tasks run; null: nothing is recorded
+  bool look = false;             ///< also run the tasks marked `observer`
 };
 
-/// Replays one finalized program. The same bits come out of every kind.
+/// Replays one finalized program. All kinds compute the same bits.
 class Runner {
  public:
   virtual ~Runner() = default;
 
-  /// Runs the program `times` times in a row, at least once; a runner of graphs starts them as one. When it
-  /// returns, all replays before these are done: a host runner returns when these are done too, a device
-  /// runner when they are enqueued. So the device has something to work on while the host reads the records
-  /// of what was before. Throws what a task throws; the program's memory is then unspecified.
+  /// Runs the program `times` times in a row, at least once; a graph runner launches them together. On return
+  /// all earlier replays are done. A host runner has then finished these too; a device runner has enqueued
+  /// them, so the device stays busy while the host reads earlier records. Throws what a task throws; the
+  /// program's memory is then unspecified.
   virtual void replay(int times) = 0;
   void replay() { replay(1); }
   /// Returns when everything enqueued is done.
@@ -46,26 +47,26 @@ class Runner {
   /// Replays that were done when `replay` or `finish` last returned.
   virtual std::uint64_t finished() const = 0;
   virtual const StepProgram& program() const = 0;
-  /// Seconds spent in each task since the start, by TaskId; waiting for a collective counts as that
-  /// collective's task. Empty where a runner cannot tell (lanes and graph on CUDA).
+  /// Seconds spent in each task since the start, by TaskId, including waits for collectives. Empty if the
+  /// runner cannot tell (lanes and graph on CUDA).
   virtual std::vector<double> task_seconds() const = 0;
-  /// Holds for the replays that follow, until it is called again; `recorder` must live as long. When it returns,
-  /// all that was recorded before stands in the recorder of before, whose last replay ends now; `finish` leaves that
-  /// open. A device runner waits here for what is enqueued, when either call has a recorder.
+  /// Applies to later replays until the next call; `recorder` must live until then. On return the previous
+  /// recorder is complete, and its last replay ends; `finish` leaves that replay open. With a recorder in
+  /// either call, a device runner waits for enqueued work.
   virtual void observe(const Observation& observation) = 0;
-  /// Whether an ordinary replay is a graph, which is replayed task by task while there is a recorder.
+  /// Whether an ordinary replay is a graph; with a recorder, it is replayed task by task.
   virtual bool replays_graphs() const { return false; }
-  /// From now on shows in `counter`, which must outlive the runner, which task it is in. Several runners of one
-  /// thread may share it. A runner that does not know, because its tasks run elsewhere, shows nothing.
+  /// Shows the current task in `counter`, which must outlive the runner. The runners of a thread may share
+  /// it. A device runner shows nothing, because it does not know.
   virtual void show_in(ProgressCounter& /*counter*/) {}
 };
 
-/// How a host runner gives way while it only waits.
+/// What a host runner does while it waits.
 enum class WhileWaiting : std::uint8_t { spin, yield };
 
-/// A runner for programs whose tasks run on the host (serial, lanes or audit): one thread replays the tasks
-/// and polls the outstanding collectives between them; there is no communication thread. `regions` is the
-/// memory that `audit` watches. Throws std::logic_error when the program is not finalized.
+/// A runner for programs whose tasks run on the host (serial, lanes or audit). One thread replays the tasks
+/// and polls outstanding collectives between them; there is no communication thread. `audit` watches the
+/// memory in `regions`. Throws std::logic_error when the program is not finalized.
 std::unique_ptr<Runner> make_host_runner(StepProgram program, RunnerKind kind, WhileWaiting waiting,
                                          std::vector<Bytes> regions);
 

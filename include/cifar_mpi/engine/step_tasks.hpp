@@ -7,15 +7,15 @@
 
 #include "cifar_mpi/engine/backend.hpp"
 
-/// The tasks of a step as data: their names and the bytes they read and write are the same on every device. A backend
-/// adds `start`, and whatever memory of its own the task touches.
+/// The tasks of a step as data: names and bytes read and written, equal on every device. A backend adds
+/// `start` and the memory of its own that the task touches.
 namespace cifar_mpi::engine {
 
-/// `request_word` holds the requests of the binding where the device reads them; empty: there are no requests.
+/// `request_word` holds the binding's requests where the device reads them; empty: no requests.
 Task declare_control(const TrainBinding& binding, const Bytes& request_word);
 Task declare_compute_time(const RankFacts* facts);
-/// The tasks write `batch` images of the size that the binding's AugmentSpec gives, of `value_bytes` per value, and their
-/// labels. Throw Error{usage} as data::check_crop.
+/// The tasks write `batch` images, sized by the binding's AugmentSpec, with `value_bytes` per value, and
+/// their labels. Throw Error{usage} as data::check_crop does.
 Task declare_train_input(const TrainBinding& binding, int batch, std::size_t value_bytes, const void* x,
                          const std::uint8_t* labels);
 Task declare_evaluate_input(const EvaluateBinding& binding, int batch, std::size_t value_bytes, const void* x,
@@ -23,7 +23,7 @@ Task declare_evaluate_input(const EvaluateBinding& binding, int batch, std::size
 Task declare_update(const UpdateBinding& binding);
 Task declare_gradient_norm(const GradientNormBinding& binding);
 Task declare_running(const RunningBinding& binding, const ParamLayout& layout);
-/// The records are the backend's own: it adds them to what the task writes.
+/// The backend adds its records to the bytes that the task writes.
 Task declare_advance(const AdvanceBinding& binding);
 Task declare_sum(std::string name, const SumBinding& binding);
 Task declare_copy(std::string name, const std::vector<CopyBinding>& bindings);

@@ -4,28 +4,29 @@
 #include <cstdint>
 #include <vector>
 
-/// How the values of a tensor are distributed, counted where they lie; the formulas that host and device share.
+/// Distribution of a tensor's values, counted in place; host and device share the formulas.
 namespace cifar_mpi::engine {
 
-/// As many as TensorBoard's own summaries have.
+/// As many as in TensorBoard's own summaries.
 inline constexpr int kHistogramBuckets = 30;
 
-/// Where bucket `i` begins, or for `i` = kHistogramBuckets the last one ends: equal steps from the least to the
-/// most of the values, in double, rounded once to fp32. The ends are the least and the most themselves (but that
-/// -0 becomes 0).
+/// The lower edge of bucket `i`, or for `i` = kHistogramBuckets the upper edge of the last: equal steps from
+/// the least to the largest value, computed in double and rounded once to fp32. The outer edges are these two
+/// values themselves (except that -0 becomes 0).
 constexpr float bucket_edge(float least, float most, int i) {
   if (i == kHistogramBuckets) return most + 0.0f;
   const double width = static_cast<double>(most) - static_cast<double>(least);
   return static_cast<float>(static_cast<double>(least) + width * i / kHistogramBuckets) + 0.0f;
 }
 
-/// A histogram of finite values, and what is not in it. Nothing is estimated: bucket i holds exactly the values x
-/// with edges[i] <= x < edges[i + 1], the last also x = edges[30], compared in fp32 (bf16 values are fp32 numbers).
-/// Values that are all equal are in the last bucket. All zeros when there is no finite value.
+/// A histogram of the finite values, and counts of the others. Nothing is estimated: bucket i holds exactly
+/// the values x with edges[i] <= x < edges[i + 1], the last bucket also x = edges[30], compared in fp32 (bf16
+/// values are fp32 numbers). If all values are equal, they are in the last bucket. Without finite values all
+/// counts are zero.
 ///
-/// Equal widths, because that is what TensorBoard shows: other ones it would divide among its own. Counting by the
-/// leading bits of a float takes one pass instead of two, but its buckets do not end where those end, and a value
-/// then counts where it is not.
+/// Widths are equal because TensorBoard shows equal widths and would redistribute others. Buckets by the
+/// leading bits of a float would save one of two passes, but their edges differ from those, so values would
+/// be counted in the wrong bucket.
 struct ValueCounts {
   float edges[kHistogramBuckets + 1] = {};
   std::uint32_t unused = 0;
@@ -37,7 +38,7 @@ struct ValueCounts {
   std::uint64_t values() const { return finite + not_finite; }
 };
 
-/// Values [begin, begin + count) of a tensor, as they lie in memory.
+/// Values [begin, begin + count) of a tensor in memory order.
 struct ValueRun {
   std::size_t begin = 0;
   std::size_t count = 0;

@@ -7,17 +7,16 @@
 
 namespace cifar_mpi::engine {
 
-/// Two tasks that touch the same bytes, at least one writing, without an order between them.
+/// Two unordered tasks that touch the same bytes, at least one of them writing.
 struct Race {
   TaskId earlier = 0;
   TaskId later = 0;
-  bool next_replay = false;  ///< `later` is of the following replay
+  bool next_replay = false;  ///< `later` belongs to the next replay
   Bytes bytes;               ///< the bytes both touch
 };
 
 /// Walks two consecutive replays of `program` with one vector clock per lane (Lamport 1978; Mattern 1989) and
-/// returns every unordered conflicting pair, each once. Empty means: whatever the timing, the result is the
-/// same.
+/// returns every unordered conflicting pair once. If there is none, the result does not depend on timing.
 std::vector<Race> find_races(const StepProgram& program);
 
 /// "race in train: 'conv2 weight gradient' (compute) and 'all-reduce 0' (comm, next replay) both touch 1024

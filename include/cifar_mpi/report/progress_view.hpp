@@ -9,7 +9,7 @@
 
 namespace cifar_mpi::report {
 
-/// "2026-11-20 06:17:35.123: step 100, loss = 3.42 (5012.3 examples/sec; 0.051 sec/batch)"
+/// "2026-11-20 06:17:35.123: step 100, loss = 3.42 (5012.3 examples/sec; 0.051 sec/batch; 4:12 left)"
 std::string log_line(const StepReport& report, const std::string& time);
 
 /// The course of a number over all reports: each character stands for the same number of reports; its height

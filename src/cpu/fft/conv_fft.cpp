@@ -16,7 +16,8 @@ using engine::Task;
 const std::byte* as_bytes(const float* values) { return reinterpret_cast<const std::byte*>(values); }
 std::byte* as_bytes(float* values) { return reinterpret_cast<std::byte*>(values); }
 
-/// Of the taps of one pair of channels; lanes are output channels, or input channels of transposed weights.
+/// Spectra of the taps of one pair of channels; lanes are output channels, or input channels of transposed
+/// weights.
 TransformPlace place_of_taps(const ConvFft& conv, const SpectraShape& spectra) {
   const std::ptrdiff_t pairs = std::ptrdiff_t{conv.src.extent.channels} * conv.dst.extent.channels;
   const int before = padding_before(conv.kernel), first = before == 0 ? 0 : conv.length - before;
@@ -44,7 +45,7 @@ struct SlotProducts {
   std::ptrdiff_t c_step = 0;
 };
 
-/// Threads share tiles of rows of all slots' products, so that a few slots are enough for many threads.
+/// Threads share the row tiles of all slots' products, so that a few slots suffice for many threads.
 void multiply_slots(const ConvFft& conv, const SlotProducts& p) {
   const ProductShape& shape = p.shape;
   const int tile = conv.product_rows(), tiles = conv.product_tiles(shape.rows);
@@ -54,7 +55,7 @@ void multiply_slots(const ConvFft& conv, const SlotProducts& p) {
       const std::ptrdiff_t count = std::min(tiles - first, range.end - i), row = first * tile;
       ProductShape part = shape;
       part.rows = static_cast<int>(std::min(count * tile, shape.rows - row));
-      if (first + count < tiles) part.a.next = part.b.next = 0;  // the next slot is another thread's
+      if (first + count < tiles) part.a.next = part.b.next = 0;  // the next slot belongs to another thread
       p.product(part, p.a + slot * p.a_step + row * shape.a.row, p.b + slot * p.b_step,
                 p.c + slot * p.c_step + row * shape.c.row);
       i += count;
@@ -77,7 +78,7 @@ void multiply(const ConvFft& conv, Product product, const SpectraShape& a, const
       conv, {product, shape, 0, a.slots, from, a.slot_step(), weights, b.slot_step(), to, c.slot_step()});
 }
 
-/// Of a pass over the batch; all three multiply as often.
+/// Operations of a pass over the batch; all three passes need the same number of multiplications.
 double products_flops(const ConvFft& conv) {
   const ProductShape shape{
       conv.batch * conv.tiles(), conv.dst.extent.channels, conv.src.extent.channels, 1, {}, {}, {}};
@@ -86,7 +87,7 @@ double products_flops(const ConvFft& conv) {
 TransformFlops taps_flops(const ConvFft& conv) {
   const double pairs = static_cast<double>(conv.src.extent.channels) * conv.dst.extent.channels;
   const TransformFlops one = transform_flops(conv.length, place_of_taps(conv, conv.weight_spectra()).at);
-  return {pairs * one.there, pairs * one.back};
+  return {pairs * one.forward, pairs * one.inverse};
 }
 Bytes images_of(const ConvFft& conv, const ImageShape& shape, const std::byte* images) {
   return {images, static_cast<std::size_t>(conv.batch) * shape.image_bytes()};
@@ -115,8 +116,8 @@ void multiply_gradients(const ConvFft& conv, const ConvFftMemory& memory, int fi
                         memory.grad_dst_spectra, g.slot_step(), memory.grad_weights_spectra, w.slot_step()});
 }
 
-/// In how many parts the products of the weight gradient go; after each, collectives that are out make progress. Parts have
-/// some tiles for each thread.
+/// Number of parts of the weight gradient's products; outstanding collectives make progress after each. Each
+/// part has some tiles for each thread.
 int gradient_parts(const ConvFft& conv, int threads) {
   constexpr int kMostParts = 8, kTilesPerThread = 8;
   const int tiles = conv.slots() * conv.product_tiles(conv.src.extent.channels);
@@ -129,8 +130,8 @@ void transform_back_taps(const ConvFft& conv, const float* spectra, float* taps)
   const int vectors = shape.channels / conv.lanes();
   parallel_for(std::ptrdiff_t{shape.rows} * vectors, [&](std::ptrdiff_t i) {
     const std::ptrdiff_t row = i / vectors, c = i % vectors * conv.lanes();
-    conv.taps.back(place, spectra + row * shape.row_step() + c, {conv.scale()},
-                   as_bytes(taps + row * shape.channels + c));
+    conv.taps.inverse(place, spectra + row * shape.row_step() + c, {conv.scale()},
+                      as_bytes(taps + row * shape.channels + c));
   });
 }
 
@@ -164,31 +165,34 @@ ConvFft with_kernels(ConvFft conv, engine::Precision precision) {
 
 Task plan_fft_weights(const std::string& name, const ConvFft& conv, const float* weights,
                       const ConvFftMemory& memory) {
-  // By row within a vector of channels: of transposed weights neighbours in memory are next to be read.
+  // Ordered by row within a vector of channels, because transposed weights that are neighbours in memory are
+  // read next.
   const auto transform_taps = [conv, weights](const SpectraShape& shape, std::ptrdiff_t row_step,
                                               std::ptrdiff_t lane_step, float* to, std::ptrdiff_t item) {
     TransformPlace place = place_of_taps(conv, shape);
     place.lane_step = lane_step;
     const std::ptrdiff_t row = item % shape.rows, c = item / shape.rows * conv.lanes();
-    conv.taps.there(place, as_bytes(weights + row * row_step + c * lane_step),
-                    to + row * shape.row_step() + c);
+    conv.taps.forward(place, as_bytes(weights + row * row_step + c * lane_step),
+                      to + row * shape.row_step() + c);
   };
   Task task{name, {bytes_of(weights, conv.weight_floats())}, {}, {}, {}};
   task.writes.push_back(spectra_of(conv.weight_spectra(), memory.weights, 1));
-  task.cost.flops = taps_flops(conv).there * (memory.turned_weights != nullptr ? 2.0 : 1.0);
-  if (memory.turned_weights != nullptr)
-    task.writes.push_back(spectra_of(conv.turned_spectra(), memory.turned_weights, 1));
+  task.cost.flops = taps_flops(conv).forward * (memory.transposed_weights != nullptr ? 2.0 : 1.0);
+  if (memory.transposed_weights != nullptr)
+    task.writes.push_back(spectra_of(conv.transposed_spectra(), memory.transposed_weights, 1));
   task.start = [conv, memory, transform_taps](Lane&) {
-    const SpectraShape plain = conv.weight_spectra(), turned = conv.turned_spectra();
+    const SpectraShape plain = conv.weight_spectra(), transposed = conv.transposed_spectra();
     const std::ptrdiff_t outputs = conv.dst.extent.channels;
     const std::ptrdiff_t of_plain = plain.rows * std::ptrdiff_t{plain.channels / conv.lanes()};
-    const std::ptrdiff_t of_turned =
-        memory.turned_weights == nullptr ? 0 : turned.rows * std::ptrdiff_t{turned.channels / conv.lanes()};
-    parallel_for(of_plain + of_turned, [&](std::ptrdiff_t i) {
+    const std::ptrdiff_t of_transposed =
+        memory.transposed_weights == nullptr
+            ? 0
+            : transposed.rows * std::ptrdiff_t{transposed.channels / conv.lanes()};
+    parallel_for(of_plain + of_transposed, [&](std::ptrdiff_t i) {
       if (i < of_plain) {
         transform_taps(plain, outputs, 1, memory.weights, i);
       } else {
-        transform_taps(turned, 1, outputs, memory.turned_weights, i - of_plain);
+        transform_taps(transposed, 1, outputs, memory.transposed_weights, i - of_plain);
       }
     });
   };
@@ -205,8 +209,8 @@ Task plan_fft_forward(const std::string& name, const ConvFft& conv, const ConvFf
   task.writes = {images_of(conv, conv.dst, memory.dst),
                  spectra_of(x, memory.src_spectra, memory.keeps_src_spectra ? conv.pieces() : 1),
                  spectra_of(y, memory.product, 1)};
-  task.cost.flops = images_flops(conv, conv.src, true).there + products_flops(conv) +
-                    images_flops(conv, conv.dst, false).back;
+  task.cost.flops = images_flops(conv, conv.src, true).forward + products_flops(conv) +
+                    images_flops(conv, conv.dst, false).inverse;
   task.start = [=](Lane& lane) {
     for (int p = 0; p < conv.pieces(); ++p) {
       float* const spectra = piece_of(x, memory.src_spectra, memory.keeps_src_spectra, p);
@@ -221,25 +225,25 @@ Task plan_fft_forward(const std::string& name, const ConvFft& conv, const ConvFf
 }
 
 Task plan_fft_data_gradient(const std::string& name, const ConvFft& conv, const ConvFftMemory& memory) {
-  const SpectraShape x = conv.src_spectra(), y = conv.dst_spectra(), w = conv.turned_spectra();
-  const bool back = memory.grad_src != nullptr;
+  const SpectraShape x = conv.src_spectra(), y = conv.dst_spectra(), w = conv.transposed_spectra();
+  const bool computes_grad_src = memory.grad_src != nullptr;
   Task task;
   task.name = name;
   task.reads = {images_of(conv, conv.dst, memory.grad_dst)};
   task.writes = {spectra_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra ? conv.pieces() : 1)};
-  task.cost.flops = images_flops(conv, conv.dst, false).there;
-  if (back) {
-    task.reads.push_back(spectra_of(w, memory.turned_weights, 1));
+  task.cost.flops = images_flops(conv, conv.dst, false).forward;
+  if (computes_grad_src) {
+    task.reads.push_back(spectra_of(w, memory.transposed_weights, 1));
     task.writes.push_back(images_of(conv, conv.src, memory.grad_src));
     task.writes.push_back(spectra_of(x, memory.product, 1));
-    task.cost.flops += products_flops(conv) + images_flops(conv, conv.src, true).back;
+    task.cost.flops += products_flops(conv) + images_flops(conv, conv.src, true).inverse;
   }
   task.start = [=](Lane& lane) {
     for (int p = 0; p < conv.pieces(); ++p) {
       float* const spectra = piece_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra, p);
       transform(conv, conv.dst, memory.grad_dst, p * conv.samples, false, y, spectra);
-      if (back) {
-        multiply(conv, conv.convolve, y, spectra, w, memory.turned_weights, x, memory.product);
+      if (computes_grad_src) {
+        multiply(conv, conv.convolve, y, spectra, w, memory.transposed_weights, x, memory.product);
         transform_back(conv, conv.src, x, memory.product, true, nullptr, false, memory.grad_src,
                        p * conv.samples);
       }
@@ -260,7 +264,7 @@ Task plan_fft_weight_gradient(const std::string& name, const ConvFft& conv, cons
                  bytes_of(grad_weights, conv.weight_floats())};
   if (grad_biases != nullptr)
     task.writes.push_back(bytes_of(grad_biases, static_cast<std::size_t>(shape.channels)));
-  task.cost.flops = products_flops(conv) + taps_flops(conv).back;
+  task.cost.flops = products_flops(conv) + taps_flops(conv).inverse;
   task.start = [=](Lane& lane) {
     const int parts = gradient_parts(conv, loop_threads());
     for (int part = 0; part < parts; ++part) {

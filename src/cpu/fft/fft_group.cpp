@@ -59,7 +59,8 @@ class FftGroup final : public PlannedGroup {
     return arena.take_array<float>(shape.floats() * static_cast<std::size_t>(pieces));
   }
 
-  /// The spectra of the images live from the forward pass to the weight gradient, which need not look at the images again.
+  /// The images' spectra live from the forward pass to the weight gradient, which does not read the images
+  /// again.
   ConvFftMemory memory_for(const Operands& operands, Arena& arena) const {
     const bool keeps = operands.params[0].grad != nullptr;
     ConvFftMemory memory;
@@ -71,7 +72,7 @@ class FftGroup final : public PlannedGroup {
     memory.weights = take(arena, conv_.weight_spectra(), 1);
     memory.src_spectra = take(arena, conv_.src_spectra(), keeps ? conv_.pieces() : 1);
     memory.product = take(arena, conv_.dst_spectra(), 1);
-    if (memory.grad_src != nullptr) memory.turned_weights = take(arena, conv_.turned_spectra(), 1);
+    if (memory.grad_src != nullptr) memory.transposed_weights = take(arena, conv_.transposed_spectra(), 1);
     if (keeps || memory.grad_src != nullptr)
       memory.grad_dst_spectra = take(arena, conv_.dst_spectra(), keeps ? conv_.pieces() : 1);
     if (keeps) memory.grad_weights_spectra = take(arena, conv_.weight_spectra(), 1);
@@ -81,13 +82,13 @@ class FftGroup final : public PlannedGroup {
   ConvFft conv_;
 };
 
-/// Channels that lie together in images of this format.
+/// Channels per block of images in this format.
 int block_of(dnnl::memory::format_tag format, int channels) {
   if (format == dnnl::memory::format_tag::nChw16c) return 16;
   return format == dnnl::memory::format_tag::nChw8c ? 8 : channels;
 }
 
-/// The widest vectors that blocks of these sizes fill; none where the portable ones do not.
+/// The widest vectors that blocks of these sizes fill; none if even the portable ones do not fit.
 std::optional<VectorSet> set_for(int src_block, int dst_block) {
   const std::vector<VectorSet> sets = vector_sets_here();
   const auto widest = std::find_if(sets.rbegin(), sets.rend(), [&](VectorSet set) {
@@ -96,7 +97,7 @@ std::optional<VectorSet> set_for(int src_block, int dst_block) {
   return widest == sets.rend() ? std::nullopt : std::optional(*widest);
 }
 
-/// Taps that lie inside along one side of an image, over all its places.
+/// Taps that fall inside the image along one side, summed over its places.
 double taps_inside(int side, int kernel) {
   const int before = model::centred_padding(side, kernel, 1).before;
   double taps = 0.0;
@@ -105,12 +106,12 @@ double taps_inside(int side, int kernel) {
   return taps;
 }
 
-/// How many times as fast as in fp32 oneDNN's direct kernels are: 2.0 with AVX512_BF16, 2.4 with AMX (conv2 of the tutorial,
+/// Speed-up of oneDNN's direct kernels over fp32: 2.0 with AVX512_BF16, 2.4 with AMX (conv2 of the tutorial,
 /// all passes, oneDNN 2.6).
 double direct_speed(engine::Precision precision) { return precision == engine::Precision::bf16 ? 2.0 : 1.0; }
 
-/// Whether the rule was held against measurements for layers like this. With 512 channels of 8x8 pixels, batch 64, kernels of
-/// 3x3 take as long as direct: the spectra of the weights are 109 MB, read once for each piece.
+/// Whether measurements confirm the rule for such layers. With 512 channels of 8x8 pixels, batch 64, 3x3
+/// kernels take as long as direct ones: the weights' spectra are 109 MB, read once for each piece.
 bool is_measured(const ConvFft& conv, engine::Precision precision) {
   constexpr int kMostPairs = 256 * 256;
   if (conv.kernel >= 5) return true;
@@ -118,13 +119,13 @@ bool is_measured(const ConvFft& conv, engine::Precision precision) {
          conv.src.extent.channels * conv.dst.extent.channels <= kMostPairs;
 }
 
-/// Vectors of channels in `samples` images, of the side that has fewer.
+/// Vectors of channels in `samples` images, on the side that has fewer.
 std::ptrdiff_t vectors_of_piece(const ConvFft& conv, int samples) {
   return std::ptrdiff_t{samples} *
          (std::min(conv.src.extent.channels, conv.dst.extent.channels) / conv.lanes());
 }
 
-/// Larger pieces where those of `samples` leave threads idle while images are transformed.
+/// Larger pieces if those of `samples` leave threads idle during the transforms of images.
 int shared_well(const ConvFft& conv, int samples, int threads) {
   constexpr double kWell = 1.15;
   int best = samples;
@@ -138,17 +139,18 @@ int shared_well(const ConvFft& conv, int samples, int threads) {
   return best;
 }
 
-/// Counts what each way takes, in operations at the rate of large products, for a training step.
+/// Estimates the cost of each method for a training step, in operations at the rate of large products.
 ///
-/// Direct: what falls inside the image. FFT: the products of all frequencies, and transforms, which go by memory: a place of
-/// the square takes as long as 70 operations where it is an image's (90 with AVX2), and 100 where it is the weights', whose
-/// spectra lie further apart. Weights are transformed once for all images, so small batches stay direct.
+/// Direct: the taps inside the image. FFT: the products of all frequencies, plus transforms, which are bound
+/// by memory: a place of the square costs as much as 70 operations for images (90 with AVX2), and 100 for
+/// weights, whose spectra are further apart. Weights are transformed once for all images, so small batches
+/// stay direct.
 ///
-/// Kernels of 3x3, fp32, all three passes and the weights' transforms, on one thread of Zen 4 (256-bit pipes): how many times
-/// as fast as oneDNN 2.6 (medians of 2 to 5 pairs in turn; single ones with AVX2 were up to 0.5 apart, at batch 16 up to 1.0),
-/// and what is counted.
+/// Speed-up of 3x3 kernels over oneDNN 2.6 in fp32, all three passes and the weights' transforms, on one
+/// thread of Zen 4 (256-bit pipes), as measured (medians of 2 to 5 alternating pairs; single ones with AVX2
+/// were up to 0.5 apart, at batch 16 up to 1.0) and as estimated:
 ///
-///   image  channels   AVX-512, batch 16, 64, 128   counted        AVX2, batch 16, 64, 128   counted
+///   image  channels   AVX-512, batch 16, 64, 128   estimate       AVX2, batch 16, 64, 128   estimate
 ///   32x32        16        1.5   1.6   1.6      1.18 1.22 1.23       1.2   1.2   1.2       1.0  1.0  1.0
 ///   32x32        64        2.7   2.5   2.4      2.2  2.4  2.4        1.4   1.5    -        2.1  2.2  2.2
 ///   16x16        32        1.9   2.2   2.1      1.4  1.6  1.7        1.5   1.4   1.4       1.3  1.5  1.5
@@ -157,10 +159,12 @@ int shared_well(const ConvFft& conv, int samples, int threads) {
 ///    8x8        256        1.1   2.0   2.3      1.0  1.9  2.3        1.0   1.4    -        1.0  1.9  2.2
 ///    4x4        512        0.4   0.9   1.0      0.3  0.6  0.8        0.4   0.6    -        0.3  0.6  0.7
 ///
-/// What it takes, from 1.2 on, was faster by as much; it leaves some that were too. On a Xeon with two 512-bit pipes an earlier
-/// version, which waited for memory more often, was 1.3 to 1.7 times as fast from 32 channels and batch 64 on.
+/// All layers that it accepts, from 1.2 on, were faster by as much; it also rejects some that were. On a Xeon
+/// with two 512-bit pipes a version that waited for memory more often was 1.3 to 1.7 times as fast from 32
+/// channels and batch 64 on.
 ///
-/// Each part counts as many times as its longest thread takes longer than a perfect share; direct kernels share out well.
+/// Each part is weighted by how much longer its busiest thread takes than with perfect sharing; direct
+/// kernels share work well.
 bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision precision, int threads) {
   const double image_place = conv.set == VectorSet::avx512 ? 70.0 : 90.0;
   constexpr double kWeightPlace = 100.0;
@@ -202,8 +206,8 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
   conv.dst = {place.out, dst_block, value_bytes};
   conv.relu = place.relu;
   conv = fft::with_kernels(std::move(conv), planning.precision);
-  // The spectra of the weights are read once for each piece: where there are more of them pieces are larger. With 256 channels
-  // on 8x8 pixels, batch 128, pieces of 16 images took 1.27 times as long as of 64.
+  // The spectra of the weights are read once per piece, so with more of them pieces are larger. With 256
+  // channels on 8x8 pixels, batch 128, pieces of 16 images took 1.27 times as long as pieces of 64.
   constexpr int kLeastRows = 16;
   const int rows = std::max(kLeastRows, std::min(place.in.channels, place.out.channels) / 4);
   conv.samples = shared_well(conv, samples_per_piece(planning.batch, threads, conv.tiles(), rows), threads);

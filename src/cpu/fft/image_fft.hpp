@@ -2,20 +2,22 @@
 
 #include "cpu/fft/real_fft.hpp"
 
-/// The Fourier transform of a real image in two directions, of as many images at once as a vector has lanes.
+/// The two-dimensional Fourier transform of real images, one per lane of a vector.
 ///
 ///   Z[ky, kx] = Σ x[y, x]·e^(−2πi(ky·y + kx·x)/N),   y and x modulo N
 ///
-/// First each row is transformed, then each column of what that gave. The columns kx = 0 and N/2 are real numbers; a column
-/// between is complex, R + i·I with real columns R and I, so Z[ky] = R̂[ky] + i·Î[ky], and because R̂[N − ky] is the conjugate
-/// of R̂[ky], Z[N − ky] comes of the same two. Columns beyond N/2 would be conjugates. So real transforms are all there is.
+/// First each row is transformed, then each column of the result. The columns kx = 0 and N/2 are real; a
+/// column between them is complex, R + i·I with real columns R and I, so Z[ky] = R̂[ky] + i·Î[ky], and
+/// because R̂[N − ky] is the conjugate of R̂[ky], the same two give Z[N − ky]. Columns beyond N/2 would be
+/// conjugates. So real transforms suffice.
 namespace cifar_mpi::cpu::fft {
 
-/// Frequencies that are kept, in the order of their slots: of kx = 0 those with ky = 0 … N/2, of kx = N/2 likewise, then of
-/// each kx between all N.
+/// The stored frequencies in the order of their slots: ky = 0 … N/2 for kx = 0, the same for kx = N/2, then
+/// all N of each kx between them.
 constexpr int slots_of(int length) { return length + 2 + (length / 2 - 1) * length; }
 
-/// Where an image lies on its square of N places: row y on place (first_row + y) modulo N, columns likewise; elsewhere it is zero.
+/// Position of an image on its square of N places: row y is at place (first_row + y) modulo N, columns
+/// accordingly; all other places are zero.
 struct Placement {
   int rows = 0;
   int columns = 0;
@@ -26,7 +28,7 @@ struct Placement {
 template <class V, int N>
 class ImageFft {
  public:
-  /// read(y, x) gives a vector; write(slot, re, im) takes two.
+  /// read(y, x) returns a vector; write(slot, re, im) takes two.
   template <class Read, class Write>
   [[gnu::always_inline]] static void forward(const Placement& at, const Read& read, const Write& write) {
     V lines[N][N];  // of kx = 0 and N/2, then re and im of each kx between
@@ -51,7 +53,8 @@ class ImageFft {
     for (int kx = 1; kx < N / 2; ++kx) write_column(lines[2 * kx], lines[2 * kx + 1], slot_of(kx), write);
   }
 
-  /// read(slot, re, im) gives two vectors; write(y, x, value) takes one: 2N² times the image whose spectrum this is.
+  /// read(slot, re, im) returns two vectors; write(y, x, value) takes one: 2N² times the image with this
+  /// spectrum.
   template <class Read, class Write>
   [[gnu::always_inline]] static void inverse(const Placement& at, const Read& read, const Write& write) {
     V lines[N][N];
@@ -103,7 +106,7 @@ class ImageFft {
     Spectrum<V, N> X;
     unrolled<N / 2 + 1>([&](auto k) __attribute__((always_inline)) { read(slot + k, X.re[k], X.im[k]); });
     RealFft<V, N>::inverse(X, line);
-    for (int y = 0; y < N; ++y) line[y] += line[y];  // as the others are, see read_column
+    for (int y = 0; y < N; ++y) line[y] += line[y];  // scaled like the others, see read_column
   }
 
   /// R̂ = (Z[ky] + conjugate of Z[N − ky])/2 and Î = (Z[ky] − that)/2i, without the halves.

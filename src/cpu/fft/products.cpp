@@ -12,8 +12,8 @@ struct LineOfRows {
   std::ptrdiff_t piece = 0;
 };
 
-/// Which lines of the next product's operands the tiles of C fetch while they are computed: those of B, then those of A.
-/// When none are left, tiles fetch what they have.
+/// Lines of the next product's operands that the tiles of C prefetch during computation: those of B, then
+/// those of A. When none are left, tiles prefetch their own operands.
 class NextLines {
  public:
   [[gnu::always_inline]] NextLines(const ProductShape& shape, const float* a, const float* b)
@@ -42,9 +42,9 @@ class NextLines {
   int taken_ = 0;
 };
 
-/// kRows x (kVectors vectors of columns) of C, which stay in registers while k goes by: 3·4·2 accumulators, 3·2 values of B
-/// and 2 of A fill the 32 registers of AVX-512, 3·3·1, 3 and 2 nearly the 16 of AVX2. (One accumulator in memory makes each k
-/// wait for it: with 4 rows AVX2 took 1.5 times as long.)
+/// kRows x (kVectors vectors of columns) of C, which stay in registers during the loop over k: 3·4·2
+/// accumulators, 3·2 values of B and 2 of A fill the 32 registers of AVX-512; 3·3·1, 3 and 2 nearly fill the
+/// 16 of AVX2. (With one accumulator in memory each k waits for it: with 4 rows AVX2 took 1.5 times as long.)
 template <class V, int kRows, int kVectors, bool kConjugate>
 [[gnu::always_inline]] inline void tile(const ProductShape& shape, const LineOfRows& next, const float* a,
                                         const float* b, float* c) {
@@ -69,7 +69,7 @@ template <class V, int kRows, int kVectors, bool kConjugate>
           second[m][j] += x * difference[j];
           third[m][j] += y * sum[j];
         });
-        const V both = x + y;  // last, where it takes the register of x: there is none to spare
+        const V both = x + y;  // last, because it reuses the register of x: none is free
         unrolled<kVectors>([&](auto j) __attribute__((always_inline)) { first[m][j] += both * u[j]; });
       });
       from_a += shape.a.depth;

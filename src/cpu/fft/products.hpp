@@ -4,22 +4,23 @@
 
 #include "cpu/simd.hpp"
 
-/// The products of a convolution by FFT: for each frequency one product of complex matrices.
+/// The products of a convolution by FFT: one product of complex matrices per frequency.
 ///
 ///   C[m, j] = Σ_k A[m, k]·B[k, j], or with the conjugate of B
 ///
-/// The three passes are this with other strides. A complex product is made of three real ones (attributed to Gauss; Knuth,
-/// The Art of Computer Programming, volume 2, 4.6.4): with a = x + iy and b = u + iv, ab = (x + y)u − y(u + v) +
-/// i((x + y)u − x(u − v)). The three are summed over k, and what they give is put together at the end.
+/// The three passes differ in strides only. A complex product consists of three real ones (attributed to
+/// Gauss; Knuth, The Art of Computer Programming, volume 2, 4.6.4): with a = x + iy and b = u + iv, ab = (x +
+/// y)u − y(u + v) + i((x + y)u − x(u − v)). The three are summed over k and combined at the end.
 ///
-/// Measured for conv2 of the tutorial, batch 128, one core whose additions share the two 512-bit pipes with its
-/// multiplications: 3.4 ms a pass, and 3.0 with four products. Where additions have pipes of their own (Zen 4, 256-bit) three
-/// products took 10 ms for all passes at 85 % of the FMA peak, which four cannot reach (12.6 at 90 %). oneDNN 2.6's batched
-/// matmul, of real matrices twice as wide, which is four, takes 4.8 ms in the same pieces of 16 images, half the FMA peak.
+/// Measured for conv2 of the tutorial, batch 128, on one core whose additions share the two 512-bit pipes
+/// with its multiplications: 3.4 ms a pass, and 3.0 with four products. Where additions have their own pipes
+/// (Zen 4, 256-bit) three products took 10 ms for all passes at 85 % of the FMA peak, which four cannot reach
+/// (12.6 at 90 %). oneDNN 2.6's batched matmul of real matrices twice as wide, which corresponds to four,
+/// takes 4.8 ms in the same pieces of 16 images, half the FMA peak.
 ///
-/// The operands of a product lie in the third cache or in memory, so each product has those of the next one fetched, whose rows
-/// are 2·im floats: a cache line for each k. All passes took 13.5 ms instead of 10 without it (Zen 4, one thread, within a
-/// training step).
+/// Operands are in the L3 cache or in memory, so each product prefetches those of the next one, whose rows
+/// are 2·im floats: a cache line per k. Without it all passes took 13.5 ms instead of 10 (Zen 4, one thread,
+/// within a training step).
 namespace cifar_mpi::cpu::fft {
 
 /// Steps in floats from one element of an operand to the next.
@@ -31,8 +32,8 @@ struct ProductSide {
   std::ptrdiff_t next = 0;   ///< of A and B: to the next product's; 0: that is not fetched
 };
 
-/// One product. k goes over `pieces` times `depth` values, in this order for each element of C; the columns of B and C lie
-/// together.
+/// One product. For each element of C, k runs over `pieces` times `depth` values in this order; columns of B
+/// and C are contiguous.
 struct ProductShape {
   int rows = 0;
   int columns = 0;  ///< a multiple of the vector set's lanes
@@ -42,10 +43,10 @@ struct ProductShape {
 };
 
 using Product = void (*)(const ProductShape& shape, const float* a, const float* b, float* c);
-/// `conjugate`: of B.
+/// `conjugate` applies to B.
 Product product_for(VectorSet set, bool conjugate);
 
-/// Rows of C that are computed at once by vectors of `lanes` floats.
+/// Rows of C that vectors of `lanes` floats compute at once.
 constexpr int rows_of_tile(int lanes) { return lanes == 16 ? 4 : 3; }
 
 /// Floating-point operations of one product: three real ones, an addition and a multiplication each.

@@ -2,13 +2,13 @@
 
 #include "cpu/vectors.hpp"
 
-/// The discrete Fourier transform of N real numbers, lane by lane of vectors, and back.
+/// The discrete Fourier transform of N real numbers in each lane of vectors, and its inverse.
 ///
-/// X[k] = Σ x[n]·e^(−2πi·kn/N). Of real numbers X[N − k] is the conjugate of X[k], so 0 … N/2 are kept. Even lengths are
-/// halved: with E and O the spectra of the even and the odd places, X[k] = E[k] + w^k·O[k] and X[N/2 − k] is the
-/// conjugate of E[k] − w^k·O[k], w = e^(−2πi/N) (Cooley and Tukey 1965, on the half of the spectrum that real numbers
-/// have). Odd lengths, which are small, are summed as they are, x[j] and x[N − j] together. The recursion is resolved
-/// while it compiles; nothing is left of it but additions and multiplications by constants.
+/// X[k] = Σ x[n]·e^(−2πi·kn/N). For real numbers X[N − k] is the conjugate of X[k], so only 0 … N/2 are
+/// stored. Even lengths are halved: with E and O the spectra of the even and the odd places, X[k] = E[k] +
+/// w^k·O[k] and X[N/2 − k] is the conjugate of E[k] − w^k·O[k], w = e^(−2πi/N) (Cooley and Tukey 1965, on the
+/// half of the spectrum that real numbers have). Odd lengths, which are small, are summed directly, with x[j]
+/// and x[N − j] paired. The compiler resolves the recursion into additions and multiplications by constants.
 namespace cifar_mpi::cpu::fft {
 
 /// Taylor's series to double precision for |x| ≤ π.
@@ -32,7 +32,7 @@ inline constexpr float kCos = static_cast<float>(cosine_series(angle(k, n)));
 template <int k, int n>
 inline constexpr float kSin = static_cast<float>(sine_series(angle(k, n)));
 
-/// im[0], and of an even length im[N/2], are zero.
+/// im[0], and for even lengths im[N/2], are zero.
 template <class V, int N>
 struct Spectrum {
   V re[N / 2 + 1];
@@ -69,7 +69,7 @@ struct RealFft {
     }
   }
 
-  /// x[n] = Σ X[k]·e^(2πi·kn/N) over all N: N times the numbers of which X is the spectrum.
+  /// x[n] = Σ X[k]·e^(2πi·kn/N) over all N: N times the numbers with spectrum X.
   [[gnu::always_inline]] static void inverse(const Spectrum<V, N>& X, V* x) {
     if constexpr (N % 2 == 1) {
       inverse_odd(X, x);

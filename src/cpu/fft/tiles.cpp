@@ -10,14 +10,14 @@ namespace {
 
 int padding_after(int kernel) { return kernel - 1 - padding_before(kernel); }
 
-/// What a tile has of one side of an image.
+/// The extent of a tile along one side of an image.
 struct Places {
   int begin = 0;
   int count = 0;
   int first = 0;  ///< on the circle
 };
 
-/// `number` counts tiles along the side; `reaches`: with what the kernel reaches from the tile.
+/// `number` counts tiles along the side; `reaches`: includes what the kernel reads beyond the tile.
 Places places_of(const ConvFft& conv, int side, int number, bool reaches) {
   const int tile = number * conv.tile, end = std::min(tile + conv.tile, side);
   if (!reaches) return {tile, end - tile, 0};
@@ -57,7 +57,8 @@ struct TileRun {
   Range tiles;
 };
 
-/// Shares the tiles of a piece among the threads and calls body(TileRun) for what is of one vector of channels of an image.
+/// Shares the tiles of a piece among the threads and calls body(TileRun) for runs within one vector of
+/// channels of an image.
 template <class Body>
 void for_all_tiles(const ConvFft& conv, const SpectraShape& spectra, const Body& body) {
   const int tiles = conv.tiles(), vectors = spectra.channels / conv.lanes();
@@ -71,8 +72,8 @@ void for_all_tiles(const ConvFft& conv, const SpectraShape& spectra, const Body&
   });
 }
 
-/// body(row, place, at) for each tile of a run: its row in the spectra, where it lies on its square and in memory, and how many
-/// bytes of the image lie before it.
+/// Calls body(row, place, at) for each tile of a run: its row in the spectra, its place on the square and in
+/// memory, and the bytes of the image before it.
 template <class Body>
 void for_each_tile(const ConvFft& conv, const ImageShape& shape, const SpectraShape& spectra, bool reaches,
                    const TileRun& run, const Body& body) {
@@ -125,7 +126,7 @@ void transform(const ConvFft& conv, const ImageShape& shape, const std::byte* im
     const std::byte* const image = images + shape.offset(first + run.image, run.channel);
     for_each_tile(conv, shape, spectra, reaches, run,
                   [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at) {
-                    conv.images.there(place, image + at, to + row * spectra.row_step() + run.channel);
+                    conv.images.forward(place, image + at, to + row * spectra.row_step() + run.channel);
                   });
   });
 }
@@ -140,13 +141,13 @@ void transform_back(const ConvFft& conv, const ImageShape& shape, const SpectraS
     if (adds) clear(conv, shape, image);
     for_each_tile(conv, shape, spectra, reaches, run,
                   [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at) {
-                    conv.images.back(place, from + row * spectra.row_step() + c,
-                                     {conv.scale(), biases == nullptr ? nullptr : biases + c, adds, relu},
-                                     image + at);
+                    conv.images.inverse(place, from + row * spectra.row_step() + c,
+                                        {conv.scale(), biases == nullptr ? nullptr : biases + c, adds, relu},
+                                        image + at);
                   });
   };
   if (!adds) return for_all_tiles(conv, spectra, transform_run);
-  // Tiles that are added to each other belong to one thread.
+  // One thread computes all tiles that are added to each other.
   const int vectors = spectra.channels / conv.lanes();
   parallel_for(std::ptrdiff_t{conv.samples} * vectors, [&](std::ptrdiff_t i) {
     const int vector = static_cast<int>(i);
@@ -159,8 +160,8 @@ TransformFlops images_flops(const ConvFft& conv, const ImageShape& shape, bool r
   TransformFlops sum;
   for (int t = 0; t < conv.tiles(); ++t) {
     const TransformFlops one = transform_flops(conv.length, tile_of(conv, t, reaches).at);
-    sum.there += images * one.there;
-    sum.back += images * one.back;
+    sum.forward += images * one.forward;
+    sum.inverse += images * one.inverse;
   }
   return sum;
 }

@@ -40,11 +40,11 @@ struct Back {
   template <int kLanes>
   struct Version {
     [[gnu::always_inline]] static void run(const TransformPlace& place, const float* spectrum,
-                                           const OnTheWay& way, std::byte* image) {
+                                           const Epilogue& epilogue, std::byte* image) {
       using V = Vec<kLanes>;
       T* const values = reinterpret_cast<T*>(image);
-      const V biases = way.biases != nullptr ? load<V>(way.biases) : V{};
-      const V floor = V{} - (way.relu ? 0.0f : __builtin_inff());
+      const V biases = epilogue.biases != nullptr ? load<V>(epilogue.biases) : V{};
+      const V floor = V{} - (epilogue.relu ? 0.0f : __builtin_inff());
       ImageFft<V, kLength>::inverse(
           place.at,
           [&](int slot, V& re, V& im) __attribute__((always_inline)) {
@@ -57,9 +57,9 @@ struct Back {
           [&](int y, int x, const V& value) __attribute__((always_inline)) {
             T* const at = values + y * place.row_step + x * place.column_step;
             fetch(at + place.image_next);
-            V sum = value * way.scale + biases;
-            if (way.adds) sum += load<V>(at);
-            const V kept = sum < floor ? floor : sum;  // what is not a number stays so
+            V sum = value * epilogue.scale + biases;
+            if (epilogue.adds) sum += load<V>(at);
+            const V kept = sum < floor ? floor : sum;  // NaN stays NaN
             store(at, kept);
           });
     }
@@ -78,7 +78,7 @@ Transforms transforms_of(VectorSet set, engine::Precision precision) {
                                               : transforms_of<kLength, float>(set);
 }
 
-/// A number that stands in for a vector and counts what is done with it; signs cost nothing.
+/// A stand-in for a vector that counts operations; changes of sign are free.
 struct Counted {
   inline static thread_local double flops = 0.0;
 
@@ -101,14 +101,14 @@ TransformFlops flops_of(const Placement& at) {
   Counted::flops = 0.0;
   ImageFft<Counted, kLength>::forward(
       at, [](int, int) { return Counted{}; }, [](int, Counted, Counted) {});
-  flops.there = std::exchange(Counted::flops, 0.0);
+  flops.forward = std::exchange(Counted::flops, 0.0);
   ImageFft<Counted, kLength>::inverse(
       at, [](int, Counted&, Counted&) {}, [](int, int, Counted) {});
-  flops.back = Counted::flops;
+  flops.inverse = Counted::flops;
   return flops;
 }
 
-/// What `body` returns for the length, which it takes as a type.
+/// Returns what `body` returns for the length, passed as a type.
 template <class Body>
 auto with_length(int length, const Body& body) {
   switch (length) {

@@ -7,40 +7,40 @@
 #include "cpu/fft/image_fft.hpp"
 #include "cpu/simd.hpp"
 
-/// Between images and their spectra; formulas and the order of the slots stand in image_fft.hpp.
+/// Conversion between images and their spectra; image_fft.hpp has the formulas and the order of the slots.
 namespace cifar_mpi::cpu::fft {
 
-/// The lengths there are, ascending.
+/// The available lengths, ascending.
 inline constexpr int kLengths[] = {8, 10, 14, 16, 28, 32};
 
-/// How the images that one call transforms, a vector of them, lie in memory; steps are in values on the one side and in floats
-/// on the other.
+/// Memory layout of the images of one call, one per lane; steps are in values for images and in floats for
+/// spectra.
 struct TransformPlace {
   Placement at;
   std::ptrdiff_t row_step = 0;
   std::ptrdiff_t column_step = 0;
-  std::ptrdiff_t lane_step = 1;  ///< of what is read; lanes are written together
+  std::ptrdiff_t lane_step = 1;  ///< of the input; output lanes are contiguous
   std::ptrdiff_t slot_step = 0;
   std::ptrdiff_t im_step = 0;        ///< from real to imaginary parts
-  std::ptrdiff_t image_next = 0;     ///< to the image of a later call, which is fetched meanwhile
-  std::ptrdiff_t spectrum_next = 0;  ///< likewise
+  std::ptrdiff_t image_next = 0;     ///< to the image of a later call, which is prefetched
+  std::ptrdiff_t spectrum_next = 0;  ///< the same for its spectrum
 };
 
-/// What is done to each value of an image on its way out: times `scale`, + bias of its lane, + what is there already, and then
-/// a ReLU.
-struct OnTheWay {
+/// Applied to each value of an image on output: times `scale`, + the lane's bias, + the present value, then a
+/// ReLU.
+struct Epilogue {
   float scale = 1.0f;
   const float* biases = nullptr;  ///< [lanes]; null: none
-  bool adds = false;              ///< what is there already
+  bool adds = false;              ///< adds the present value
   bool relu = false;
 };
 
-/// The functions of one length, vector set and precision of images; each transforms as many images as there are lanes. There
-/// and back an image becomes 2N² times itself.
+/// The functions for one length, vector set and precision of images; each transforms one image per lane.
+/// Forward and inverse together multiply an image by 2N².
 struct Transforms {
-  void (*there)(const TransformPlace& place, const std::byte* image, float* spectrum) = nullptr;
-  void (*back)(const TransformPlace& place, const float* spectrum, const OnTheWay& way,
-               std::byte* image) = nullptr;
+  void (*forward)(const TransformPlace& place, const std::byte* image, float* spectrum) = nullptr;
+  void (*inverse)(const TransformPlace& place, const float* spectrum, const Epilogue& epilogue,
+                  std::byte* image) = nullptr;
 };
 
 /// `length` is one of kLengths, `precision` fp32 or bf16.
@@ -48,8 +48,8 @@ Transforms transforms_for(int length, VectorSet set, engine::Precision precision
 
 /// Additions and multiplications of the transform of one image.
 struct TransformFlops {
-  double there = 0.0;
-  double back = 0.0;
+  double forward = 0.0;
+  double inverse = 0.0;
 };
 
 TransformFlops transform_flops(int length, const Placement& at);

@@ -22,8 +22,8 @@ Bytes pooled_of(const ImageConv& conv, const std::byte* pooled) {
   return {pooled, conv.choices() * conv.value_bytes()};
 }
 
-/// Calls `images(part, range)` for all images, which go in pieces; of each piece every part has a range, the same in each run.
-/// Makes progress on the lane after each piece.
+/// Calls `images(part, range)` for all images, piece by piece; within a piece every part has a range that is
+/// the same in each run. Makes progress on the lane after each piece.
 template <class Body>
 void for_all_images(const ImageConv& conv, Lane& lane, const Body& images) {
   const int piece = kPieceImages * conv.threads;
@@ -35,7 +35,7 @@ void for_all_images(const ImageConv& conv, Lane& lane, const Body& images) {
   }
 }
 
-/// sum += each of `parts` arrays that are `step` apart, in order.
+/// sum += each of `parts` arrays at distance `step`, in order.
 void add(const float* parts, int count, std::size_t step, float* sum, std::size_t floats) {
   parallel_values(floats, [=](std::size_t begin, std::size_t end) {
     for (int part = 0; part < count; ++part) {
@@ -46,7 +46,7 @@ void add(const float* parts, int count, std::size_t step, float* sum, std::size_
   });
 }
 
-/// What is really multiplied: rows of taps inside the image, each over its whole width.
+/// Multiplications performed: rows of taps inside the image, each over its whole width.
 double forward_flops(const ImageConv& conv) {
   const ImageConvShape& s = conv.shape;
   const int before = model::centred_padding(s.in.height, s.kernel, 1).before;
@@ -55,7 +55,7 @@ double forward_flops(const ImageConv& conv) {
     rows += std::min(s.kernel, s.in.height + before - y) - std::max(0, before - y);
   return 2.0 * conv.batch * rows * s.in.width * s.kernel * s.in.channels * s.out_channels;
 }
-/// A multiplication for each pooled place and tap.
+/// One multiplication per pooled place and tap.
 double gradient_flops(const ImageConv& conv) {
   const Extent pooled = conv.shape.pooled();
   return 2.0 * conv.batch * pooled.height * pooled.width * static_cast<double>(conv.shape.weight_floats());

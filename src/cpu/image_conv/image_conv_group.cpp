@@ -60,9 +60,9 @@ class ImageConvGroup final : public PlannedGroup {
   ImageConv conv_;
 };
 
-/// Both passes against oneDNN 2.6's with the same instructions, one thread, times as fast, at 24x24 and batch 128 unless said
-/// otherwise (a Xeon with two 512-bit pipes, beside other work; behind oneDNN's convolution then its own pooling, which takes
-/// twice our time with AVX2):
+/// Speed-up of both passes over oneDNN 2.6 with the same instructions, on one thread, at 24x24 and batch 128
+/// unless noted (a Xeon with two 512-bit pipes, beside other work; oneDNN's convolution is followed by its
+/// own pooling, which takes twice our time with AVX2):
 ///
 ///   channels, kernel, pooling (size/stride)          AVX-512  AVX2
 ///   3 to 64, 5x5, 3/2, the tutorial's                    2.1
@@ -72,9 +72,10 @@ class ImageConvGroup final : public PlannedGroup {
 ///   1 to 64, 5x5, 3/2                                    3.2   3.0
 ///   3 to 64, 5x5, pooling 3/1, as many gradients         1.4   1.4
 ///
-/// The first row on Zen 4 (256-bit pipes), with our pooling on both sides, the least of 12 and 16 runs in turn: 1.34, AVX2 1.38.
-/// All of it is the weight gradient (2.05, 1.6). In bf16 there 0.97: oneDNN's forward pass multiplies bf16 in 0.7 of our time, its
-/// gradient takes 1.6 times ours. AVX2 has no table of 16 candidates.
+/// The first row on Zen 4 (256-bit pipes), with our pooling on both sides, the minimum of 12 and 16
+/// alternating runs: 1.34, AVX2 1.38. All of it comes from the weight gradient (2.05, 1.6). In bf16 0.97:
+/// oneDNN's forward pass multiplies bf16 and takes 0.7 of our time, its gradient 1.6 times ours. AVX2 has no
+/// table of 16 candidates.
 bool is_faster(const ImageConvShape& shape, VectorSet set) {
   constexpr int kMostChannels = 4;
   constexpr int kLeastKernel = 3, kMostKernel = 7;
@@ -82,7 +83,7 @@ bool is_faster(const ImageConvShape& shape, VectorSet set) {
          shape.kernel <= kMostKernel && shape.pool_kernel * shape.pool_kernel <= lanes_of(set) + 1;
 }
 
-/// The widest vectors that the output channels fill, of those that have kernels for the shape.
+/// The widest vectors that the output channels fill and that have kernels for the shape.
 std::optional<VectorSet> set_for(const ImageConvShape& shape) {
   const std::vector<VectorSet> sets = vector_sets_here();
   const auto widest = std::find_if(sets.rbegin(), sets.rend(), [&](VectorSet set) {

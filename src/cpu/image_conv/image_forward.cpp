@@ -5,14 +5,15 @@
 #include "cpu/image_conv/image_kernels.hpp"
 #include "cpu/vectors.hpp"
 
-// The forward pass over vectors, see image_kernels.hpp.
+// The vectorized forward pass, see image_kernels.hpp.
 //
-// Limit: the multiplications. 6 places by 4 vectors of channels fill 24 of the 32 registers of AVX-512 and want 4 loads and
-// 6 broadcasts for 24 of them; AVX2 has 6 by 2. Rows outside the image are left out, columns are zeros.
+// Limit: the multiplications. 6 places by 4 vectors of channels fill 24 of the 32 registers of AVX-512 and
+// need 4 loads and 6 broadcasts per 24 multiplications; AVX2 has 6 by 2. Rows outside the image are skipped,
+// columns are zeros.
 namespace cifar_mpi::cpu {
 namespace {
 
-/// Where a row of the convolution's output comes from: the image as [row][column][channel] with the padding left and right.
+/// The input of an output row: the image as [row][column][channel] with padding left and right.
 struct PaddedImage {
   explicit PaddedImage(const ImageConvShape& shape)
       : before(model::centred_padding(shape.in.height, shape.kernel, 1).before),
@@ -34,7 +35,7 @@ template <class T>
   }
 }
 
-/// What the tiles of one row have in common.
+/// Common data of the tiles of one row.
 struct ConvRow {
   const float* image = nullptr;    ///< the first row of taps that lies inside
   const float* weights = nullptr;  ///< of that row of taps
@@ -73,7 +74,7 @@ template <class T, class V, int kPlaces, int kVectors>
   });
 }
 
-/// The last tile of a row ends where the row does, and computes some places again.
+/// The last tile of a row ends with the row and recomputes some places.
 template <class T, class V, int kVectors>
 [[gnu::always_inline]] inline void conv_strip(const ImageConvShape& shape, const ConvRow& row, int c) {
   constexpr int kPlaces = 6;
@@ -107,7 +108,7 @@ template <class T, class V>
   for (; c < shape.out_channels; c += kLanesIn<V>) conv_strip<T, V, 1>(shape, row, c);
 }
 
-/// Rows of the convolution's output, of which the last few are kept.
+/// Rows of the convolution's output; only the last few are kept.
 struct ConvRows {
   float* first = nullptr;
   int kept = 0;
@@ -115,7 +116,8 @@ struct ConvRows {
   float* row(int y) const { return first + y % kept * step; }
 };
 
-/// Where the pooled row goes whose windows begin with row `top`, and the rows of the convolution that it reads.
+/// Destination of the pooled row whose windows begin with row `top`, and the rows of the convolution that it
+/// reads.
 template <class T>
 struct PooledRow {
   int top = 0;
@@ -124,8 +126,8 @@ struct PooledRow {
   std::uint32_t* choices = nullptr;
 };
 
-/// The largest candidate of the window that begins in column `left`, the first of equals; what is not a number is not larger.
-/// Places of the window outside the image are none: kInside says that there are not any.
+/// The largest candidate of the window that begins in column `left`, the first of equals; NaN never wins.
+/// Places outside the image do not count; kInside: there are none.
 template <class V, int kPoolKernel, bool kInside>
 [[gnu::always_inline]] inline void pool_window(const ImageConvShape& shape, const float* const* rows,
                                                int left, int c, V& best, BitsOf<V>& choice) {
@@ -162,7 +164,7 @@ template <class T, class V, int kPoolKernel>
         pool_window<V, kPoolKernel, true>(shape, row.rows, left, c, best, choice);
       else
         pool_window<V, kPoolKernel, false>(shape, row.rows, left, c, best, choice);
-      store(row.dst + wx * outputs + c, best < floor ? floor : best);  // what is not a number stays so
+      store(row.dst + wx * outputs + c, best < floor ? floor : best);  // NaN stays NaN
       std::memcpy(row.choices + wx * outputs + c, &choice, sizeof choice);
     }
   }
@@ -176,7 +178,7 @@ template <class T, class V>
   if (shape.pool_kernel == 4) pool_row<T, V, 4>(shape, row);
 }
 
-/// Rows of the convolution, the choices of a pooled row, and the padded image, which alone need not begin at a cache line.
+/// Rows of the convolution, the choices of a pooled row, and the padded image, which alone may be unaligned.
 struct ForwardScratch {
   explicit ForwardScratch(const ImageConvShape& shape)
       : row_floats(std::ptrdiff_t{shape.in.width} * shape.out_channels),

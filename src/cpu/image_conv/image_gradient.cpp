@@ -5,11 +5,11 @@
 #include "cpu/image_conv/image_kernels.hpp"
 #include "cpu/vectors.hpp"
 
-// The weight gradient over vectors, see image_kernels.hpp.
+// The vectorized weight gradient, see image_kernels.hpp.
 //
-// Limit: a permutation and a multiplication for each pooled place, tap and vector of channels. A vector of 16 holds all
-// candidates. Of 8 it holds the first 8; those beyond them are broadcast, times gradients that are zero where another one
-// was chosen.
+// Limit: a permutation and a multiplication per pooled place, tap and vector of channels. A vector of 16
+// holds all candidates. A vector of 8 holds the first 8; each further candidate is broadcast and multiplied
+// by gradients that are zero where another candidate was chosen.
 namespace cifar_mpi::cpu {
 namespace {
 
@@ -17,8 +17,9 @@ constexpr int kEntries = 16;      ///< of a table
 constexpr int kBlockPlaces = 36;  ///< pooled places whose gradients and tables stay in the first cache
 constexpr int kMostTaps = 5;      ///< of a tile
 
-/// The image's channels as planes with zeros around them, and the tables of some rows of one: [row][width][kEntries]. That of
-/// a place holds what the candidates of a window read there: the values at the place and below and right of it.
+/// The image's channels as planes surrounded by zeros, and the tables of some rows of one plane:
+/// [row][width][kEntries]. The table of a place holds the values that the candidates of a window read: at the
+/// place, below it and to its right.
 struct Tables {
   Tables(const ImageConvShape& shape, int pooled_rows) {
     const int k = shape.pool_kernel, stride = shape.pool_stride;
@@ -37,7 +38,7 @@ struct Tables {
   std::ptrdiff_t plane_floats() const { return std::ptrdiff_t{plane_width} * plane_height; }
 
   int rows = 0, width = 0;
-  int top = 0, left = 0;  ///< zeros in front of the image
+  int top = 0, left = 0;  ///< zeros before the image
   int plane_height = 0, plane_width = 0;
 };
 
@@ -61,7 +62,7 @@ template <int kPoolKernel>
   using Row = Vec<kMostPoolKernel>;
   for (int y = 0; y < rows; ++y, plane += lies.plane_width) {
     for (int x = 0; x < lies.width; ++x, tables += kEntries) {
-      // Rows of fewer than 4 candidates are written over by the next one.
+      // With fewer than 4 candidates, the next row overwrites the rest.
       unrolled<kPoolKernel>([&](auto dy) __attribute__((always_inline)) {
         store(tables + dy * kPoolKernel, load<Row>(plane + dy * lies.plane_width + x));
       });
@@ -77,8 +78,8 @@ template <int kPoolKernel>
   if (shape.pool_kernel == 4) fill_tables<4>(lies, rows, plane, tables);
 }
 
-/// Some rows of pooled places: for each its choices, and its gradient once as all lanes' that chose a candidate below the
-/// lanes, and once for each candidate beyond them.
+/// Some rows of pooled places: the choices of each, and its gradients, first for the lanes that chose a
+/// candidate within a vector, then once for each further candidate.
 struct Block {
   int rows = 0;
   int beyond = 0;
@@ -200,7 +201,7 @@ template <class V>
   }
 }
 
-/// Tables, a block's gradients and choices, and planes, which alone need not begin at a cache line.
+/// Tables, a block's gradients and choices, and planes, which alone may be unaligned.
 struct GradientScratch {
   GradientScratch(const ImageConvShape& shape, int lanes)
       : pooled(shape.pooled()),

@@ -8,16 +8,17 @@
 #include "cifar_mpi/model/layer.hpp"
 #include "cpu/simd.hpp"
 
-/// The convolution that reads the images, with the max-pooling behind it: one image at a time, directly.
+/// The convolution that reads the images, with its max-pooling: one image at a time, directly.
 ///
-/// Images have few channels, so a convolution has few terms: 75 for 5x5 of 3 channels. Their weights stay in the first cache,
-/// and tiles of places by output channels in registers. The forward pass is bound by its multiplications. The weight gradient
-/// is not: after a max-pooling of stride s only one of s² places has a gradient, another one for each channel. For each
-/// pooled place and tap the values that its candidates read stand in a table, from which one permutation takes the one of each
-/// channel's choice, so that a multiplication is made for each pooled place instead of each place.
+/// Images have few channels, so a convolution has few terms: 75 for 5x5 with 3 channels. Their weights stay
+/// in the L1 cache, and tiles of places by output channels in registers. The forward pass is bound by
+/// multiplications. The weight gradient needs fewer: after a max-pooling of stride s only one of s² places
+/// has a gradient, a different one for each channel. A table per pooled place and tap holds the values that
+/// its candidates read; one permutation picks the value for each channel's choice, so the pass multiplies
+/// once per pooled place instead of once per place.
 namespace cifar_mpi::cpu {
 
-/// One layer of images NCHW, pooled values NHWC; both sides as their layers pad.
+/// One layer: images are NCHW, pooled values NHWC; each is padded as its layer says.
 struct ImageConvShape {
   Extent in;
   int out_channels = 0;  ///< a multiple of the vector set's lanes
@@ -40,7 +41,7 @@ struct ImageConvShape {
 /// Candidates of a pooling have numbers below 16, row by row of its window.
 inline constexpr int kMostPoolKernel = 4;
 
-/// Floats that begin at cache lines when what stands before them does.
+/// Floats up to the next cache line, if preceding data is aligned.
 constexpr std::size_t whole_lines(std::ptrdiff_t floats) {
   return static_cast<std::size_t>((floats + 15) / 16 * 16);
 }
@@ -48,15 +49,16 @@ constexpr std::size_t whole_lines(std::ptrdiff_t floats) {
 /// `scratch` is in floats, 64-byte aligned. Weights are [kernel, kernel, in, out]; biases and their sums may be null.
 struct ImageForward {
   std::size_t (*scratch_floats)(const ImageConvShape& shape) = nullptr;
-  /// One image. `choices` [pooled values] receive the candidate that was the largest, the first of equals, unless they are
-  /// null. In bf16 the results of the convolution are rounded before they are compared, as if they had been stored.
+  /// One image. `choices` [pooled values], unless null, receive the number of the largest candidate, the
+  /// first of equals. In bf16 the convolution's results are rounded before the comparison, as if they had
+  /// been stored.
   void (*run)(const ImageConvShape& shape, const std::byte* image, const float* weights, const float* biases,
               float* scratch, std::byte* dst, std::uint8_t* choices) = nullptr;
 };
 
 struct ImageGradient {
   std::size_t (*scratch_floats)(const ImageConvShape& shape) = nullptr;
-  /// Adds the gradients that one image gives. `grad_dst` is of the pooled values, masked by the ReLU.
+  /// Adds the gradients of one image. `grad_dst` belongs to the pooled values and is masked by the ReLU.
   void (*run)(const ImageConvShape& shape, const std::byte* image, const std::byte* grad_dst,
               const std::uint8_t* choices, float* scratch, float* sum_weights, float* sum_biases) = nullptr;
 };

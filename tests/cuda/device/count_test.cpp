@@ -89,7 +89,7 @@ TEST_F(CudaCount, KeepsImagesAsFp32) {
   EXPECT_EQ(bench.download(dst, 3), (std::vector{4.0f, 5.0f, 0.25f}));
 }
 
-/// With graphs too, of which there is one more for such replays.
+/// With graphs too; such replays have a graph of their own.
 TEST_F(CudaCount, RunsObserversOnlyInReplaysThatAreObserved) {
   for (const auto kind : {engine::RunnerKind::serial, engine::RunnerKind::lanes, engine::RunnerKind::graph}) {
     Bench bench;

@@ -12,7 +12,7 @@
 #include "cuda/runner.hpp"
 #include "cuda/step_tasks.hpp"
 
-/// Programs in which the host has tasks of its own among those of the device.
+/// Programs with host tasks among those of the device.
 namespace cifar_mpi::cuda::testing {
 namespace {
 
@@ -24,8 +24,8 @@ using engine::RunnerKind;
 constexpr RunnerKind kKinds[] = {RunnerKind::serial, RunnerKind::lanes, RunnerKind::graph, RunnerKind::audit};
 constexpr std::size_t kLaneFloats = 4096;
 
-/// A step as a worker's: the device makes values, the host doubles them, and the device adds what it then gets. Beside
-/// that, on the compute lane, it works on.
+/// A step as on a worker: the device makes values, the host doubles them, and the device adds the result.
+/// Meanwhile the compute lane continues.
 struct Exchange {
   Bench bench;
   Buffer sent_memory = allocate_pinned(kLaneFloats * sizeof(float));
@@ -90,7 +90,7 @@ TEST_F(CudaHostLanes, GivesTheHostWhatTheDeviceMadeAndTheDeviceWhatTheHostMade) 
   }
 }
 
-/// Else a task of the host that waits for others would hold up the device.
+/// Else a host task that waits for others would block the device.
 TEST_F(CudaHostLanes, LetTheDeviceGoOnBesideATaskOfTheHost) {
   Exchange step;
   const Event done = make_event();
@@ -135,7 +135,7 @@ TEST_F(CudaHostLanes, MoveAllLanesOnWhileTheHostWaitsInOne) {
                    {},
                    [](engine::Lane&) {},
                    [&] {
-                     if (++polls == 100'000) throw std::runtime_error("the other does not get on");
+                     if (++polls == 100'000) throw std::runtime_error("the other makes no progress");
                      return other_done;
                    }};
   engine::Task other{"other", {}, {}, [](engine::Lane&) {}, [&] { return other_done = polls > 2; }};

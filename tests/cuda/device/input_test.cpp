@@ -8,7 +8,8 @@
 #include "cuda/conv.hpp"
 #include "cuda/device/gpu.hpp"
 
-/// What layers get: distorted images and the windows of convolutions, of shapes that no block divides.
+/// The inputs of layers: distorted images and the windows of convolutions, of shapes that blocks do not
+/// divide.
 namespace cifar_mpi::cuda::testing {
 namespace {
 

@@ -14,7 +14,7 @@ using engine::RunnerKind;
 
 class CudaLaunch : public GpuTest {
  protected:
-  /// What is left after these launches, and the losses of their steps.
+  /// The state after these launches, and the losses of their steps.
   struct Outcome {
     std::vector<float> params, ema;
     std::vector<double> losses;

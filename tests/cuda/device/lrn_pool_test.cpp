@@ -9,8 +9,8 @@
 #include "cuda/lrn.hpp"
 #include "cuda/pool.hpp"
 
-/// A pooling and a normalization in one kernel, against the two one after the other, which are tested against
-/// the reference: every bit.
+/// A pooling and a normalization in one kernel, bit for bit against the two in sequence, which are tested
+/// against the reference.
 namespace cifar_mpi::cuda::testing {
 namespace {
 

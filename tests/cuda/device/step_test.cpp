@@ -11,7 +11,7 @@
 #include "support/chain.hpp"
 #include "support/networks.hpp"
 
-/// What a step does around its network, and how runners treat programs that are unlike it.
+/// The tasks of a step around its network, and runners on unusual programs.
 namespace cifar_mpi::cuda::testing {
 namespace {
 
@@ -19,7 +19,7 @@ using engine::RunnerKind;
 
 class CudaStep : public GpuTest {};
 
-/// A lane that waits for nothing begins with the program.
+/// A lane without waits begins with the program.
 TEST_F(CudaStep, StartsALaneThatWaitsForNothing) {
   const auto backend = make_backend({});
   constexpr std::size_t kCount = 100'000;
@@ -45,7 +45,7 @@ TEST_F(CudaStep, StartsALaneThatWaitsForNothing) {
   }
 }
 
-/// More than fit into one launch of the update: each has its decay, and all of it is summed.
+/// More than fit into one launch of the update: each has its decay, and all decay is summed.
 TEST_F(CudaStep, UpdatesManyParametersAsTheFormulas) {
   std::vector<model::Layer> layers;
   for (int i = 0; i < 40; ++i) {
@@ -116,7 +116,7 @@ TEST_F(CudaStep, UpdatesByEveryOptimizerWithClippedGradients) {
   }
 }
 
-/// An infinite weight of a class that is not asked for leaves the loss finite.
+/// An infinite weight of a class that no label names leaves the loss finite.
 TEST_F(CudaStep, FreezesWhenTheDecayTermIsNotFinite) {
   const auto backend = make_backend({});
   const model::NetSpec net = model::make_net(

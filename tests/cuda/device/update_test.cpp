@@ -57,7 +57,7 @@ TEST_F(CudaUpdate, TakesEveryFloatOnceAndNoneWhenTheLossIsNotFinite) {
   }
 }
 
-/// A local step, of which the averaging finds what is not finite, and one that stands for several.
+/// A local step, whose averaging step checks for non-finite values, and a step that stands for several.
 TEST_F(CudaUpdate, OfALocalStepAppliesWhateverTheLossIsAndLeavesTheAverage) {
   Bench bench;
   constexpr std::uint64_t kFloats = 64;

@@ -42,7 +42,7 @@ struct StepRun {
   StepRun(const model::NetSpec& spec, engine::Precision precision, ConvChoice choice)
       : net(spec),
         table(model::make_param_table(net)),
-        tower(plan_kernels({&net, &table, kBatch, precision}, workshop(), choice),
+        tower(plan_kernels({&net, &table, kBatch, precision}, context(), choice),
               {&net, &table, kBatch, precision}),
         blocks(allocate_host(3 * tower.layout().floats * sizeof(float))),
         reduced(allocate_host((control.floats() + tower.layout().floats) * sizeof(float))),
@@ -51,7 +51,7 @@ struct StepRun {
         records(engine::kRecordRing) {}
 
   /// Host memory for the device's; libraries are not asked.
-  Workshop workshop() {
+  PlanContext context() {
     return {[this](std::size_t bytes) {
               Buffer made = allocate_host(bytes);
               counters.push_back({made.data(), bytes});

@@ -8,7 +8,7 @@
 #include "cifar_mpi/cuda/backend.hpp"
 #include "train/run_fixture.hpp"
 
-/// Runs whose last ranks are servers, and whose workers have GPUs.
+/// Runs whose last ranks are servers, with GPUs for the workers.
 namespace cifar_mpi::train {
 namespace {
 
@@ -20,7 +20,7 @@ class CudaServedRun : public RunTest {
     if (!cpu::unusable().empty()) GTEST_SKIP() << "LOUD: no CPU backend for the servers";
     if (world().size() == 1) GTEST_SKIP() << "needs a worker and a server";
   }
-  /// Of small images, which is quick. At 4 ranks two serve.
+  /// With small images, which are quick. Of 4 ranks, two serve.
   TrainConfig served(const std::string& run_dir) const {
     TrainConfig c = config();
     c.run_dir = path(run_dir);
@@ -117,7 +117,7 @@ TEST_F(CudaServedRun, ResumesToTheSameBitsWithAllThatTheServersKeep) {
   }
 }
 
-/// Also of one that is asked to stop, the weights that all go on from.
+/// Also with a requested stop: the weights from which all continue.
 TEST_F(CudaServedRun, HasTheSameWeightsOnEveryWorkerWhereUpdatesAreOfTheFirstPushes) {
   if (world().size() < 4) GTEST_SKIP() << "needs more than one worker";
   TrainConfig c = served("first_ones");

@@ -15,7 +15,7 @@ class BothDevices : public GpuRuns {
   void SetUp() override {
     if (!has_cpu()) GTEST_SKIP() << "LOUD: no CPU backend to compare with";
   }
-  /// To the last of `steps`, on the samples of `set`, from `start`, which is of step 1.
+  /// Trains to the last of `steps`, on the samples of `set`, from `start`, which is of step 1.
   static run::Checkpoint end_of(const std::string& run, const run::Checkpoint& start,
                                 const std::vector<std::string>& legs, int steps) {
     std::filesystem::create_directories(file(run) + "/checkpoints");
@@ -55,8 +55,8 @@ TEST_F(BothDevices, ResumeEachOthersCheckpoints) {
   ASSERT_EQ(wanted.size(), 12u);
   ASSERT_EQ(found.size(), 12u);
   for (std::size_t i = 0; i < 12; ++i) EXPECT_NEAR(found[i], wanted[i], 1e-3 * wanted[i]) << "step " << i + 2;
-  // The same arithmetic: what a last digit of every weight makes of itself, times 4. It differs from try to
-  // try, so it is the mean square of two.
+  // The same arithmetic: 4 times the effect of a last digit of every weight. It varies between trials, so it
+  // is the mean square of two.
   double squares = 0.0;
   for (const std::uint64_t seed : {1, 2}) {
     run::Checkpoint moved = start;
@@ -105,7 +105,7 @@ TEST_F(BothDevices, WriteTheSameObjects) {
 TEST_F(BothDevices, FindTheSameAccuracy) {
   ASSERT_EQ(run_command(kPack + " --synthetic 256 --out " + file("more.h5")).code, 0);
   const std::string more = " --data " + file("more.h5") + " ";
-  // The set is 16 batches that come back in every pass. The last steps are done on the GPU.
+  // The set is 16 batches that repeat in every epoch. The GPU does the last steps.
   const std::string learn = train("learned", more + "--precision fp32 --global-batch 16 --augment none ") +
                             "--log-every 100 --weight-decay 0 --lr 0.05 ";
   const Outcome learned = mpirun(1, learn + "--device cpu --steps 20");
@@ -128,7 +128,7 @@ TEST_F(BothDevices, FindTheSameAccuracy) {
   }
   EXPECT_EQ(evaluate(1, "cpu", "raw", 22), evaluate(2, "cuda", "raw", 22));
 
-  // It has learned something, and the run has said the same of its end.
+  // It has learned something, and the run reported the same at its end.
   const std::string end = evaluate(1, "cuda", "ema", 22);
   std::smatch found;
   ASSERT_TRUE(std::regex_search(end, found, std::regex(R"(precision @ 1 = ([\d.]+))"))) << end;

@@ -3,13 +3,13 @@
 
 #include "cuda/runs/gpu_runs.hpp"
 
-/// What the programs refuse on GPUs, and how runs end that cannot go on.
+/// Errors of the programs on GPUs, and the ends of runs that cannot continue.
 namespace cifar_mpi::test {
 namespace {
 
 class GpuRunEnd : public GpuRuns {
  protected:
-  /// One sentence of the kind `device` that all ranks leave with, within seconds.
+  /// One sentence of the kind `device` with which all ranks exit within seconds.
   static void expect_no_device(int ranks, const std::string& command, const std::string& part) {
     const double began = seconds_now();
     expect_refusal(mpirun(ranks, command), 6, part);
@@ -35,7 +35,7 @@ TEST_F(GpuRunEnd, GivesEachRankAGpuOfItsOwn) {
       by_order.output,
       std::regex(R"(GPUs of \S+: rank 0 GPU 0 0000:10:00\.0, rank 1 GPU 1 0000:11:00\.0\n)")))
       << by_order.output;
-  // A launcher that shows each rank its own.
+  // A launcher that assigns each rank its own GPU.
   write_file(file("own.sh"),
              "STAND_IN_GPUS=2 CUDA_VISIBLE_DEVICES=$((1 - OMPI_COMM_WORLD_LOCAL_RANK)) exec \"$@\"\n");
   const Outcome shown = mpirun(2, "bash " + file("own.sh") + " " + unshared("shown"));
@@ -53,7 +53,7 @@ TEST_F(GpuRunEnd, RefusesToStartWithoutAGpu) {
 
 TEST_F(GpuRunEnd, SaysInOneSentenceThatMemoryIsShort) {
   expect_no_device(2, "env STAND_IN_MIB=1 " + train("tiny", "--steps 1"), " MiB asked for, ");
-  // On one rank: its 73.2 MiB of samples do not fit; they do, and what comes behind them does not.
+  // On one rank: first its 73.2 MiB of samples do not fit; then they do, but later data does not.
   ASSERT_EQ(run_command(kPack + " --synthetic 25000 --out " + file("large.h5")).code, 0);
   for (const std::string mib : {"72", "80"}) {
     const std::string run = train("short_" + mib, "--steps 1 --shuffle global --data " + file("large.h5"));

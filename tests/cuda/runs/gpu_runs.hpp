@@ -6,12 +6,12 @@
 #include "cifar_mpi/run/run_directory.hpp"
 #include "fault/job.hpp"
 
-/// Whole runs of the programs that are linked with the stand-in GPU, as a user starts them.
+/// Whole runs of the programs linked with the stand-in GPU, as users start them.
 namespace cifar_mpi::test {
 
 class GpuRuns : public Programs {
  protected:
-  /// A run of small steps that every rank may have the one GPU for, taken on trust.
+  /// A run of small steps whose ranks share the one GPU, without a self-check.
   static std::string train(const std::string& run, const std::string& options) {
     return kTrain + data() + " --run-dir " + file(run) +
            " --device cuda --self-check off --share-gpus --global-batch 8 --threads 1 --log-every 1 "
@@ -37,14 +37,14 @@ class GpuRuns : public Programs {
   }
   static std::string exit_record(const std::string& run) { return text_of(file(run) + "/exit"); }
 
-  /// `command` with settings of its own on rank `rank`.
+  /// `command` with separate settings on rank `rank`.
   static std::string where_rank(int rank, const std::string& setting, const std::string& command) {
     write_file(file("by_rank.sh"), "[ \"$OMPI_COMM_WORLD_RANK\" != " + std::to_string(rank) +
                                        " ] || export " + setting + "\nexec \"$@\"\n");
     return "bash " + file("by_rank.sh") + " " + command;
   }
 
-  /// Runs that did the same, group by group.
+  /// Runs with equal results, group by group.
   static void expect_same_groups(const std::string& run, const std::string& reference, int step,
                                  bool same_ranks = true) {
     ASSERT_EQ(run_command("command -v h5diff").code, 0) << "h5diff of hdf5-tools is not installed";
@@ -56,7 +56,7 @@ class GpuRuns : public Programs {
     }
   }
 
-  /// In the background. The process is mpirun, which leaves the other ranks time to speak when one is lost.
+  /// In the background. The process is mpirun, which gives the other ranks time to report when one is lost.
   static Process launch(int ranks, const std::string& command, const std::string& log) {
     const std::string line = kShellSettings + "export OMPI_MCA_odls_base_sigkill_timeout=3; exec " + kMpirun +
                              " -np " + std::to_string(ranks) + " " + command;

@@ -5,7 +5,7 @@
 
 #include "cuda/runs/gpu_runs.hpp"
 
-/// Runs on GPUs that come to the same bits, whatever happens to them.
+/// Runs on GPUs that reach the same bits, whatever disturbs them.
 namespace cifar_mpi::test {
 namespace {
 
@@ -16,7 +16,7 @@ class SameBits : public GpuRuns {
     ASSERT_EQ(outcome.code, 0) << outcome.output;
     ASSERT_EQ(last_step(run), step) << outcome.output;
   }
-  /// Two more steps, and the end is that of a run that nothing disturbed.
+  /// Two more steps, and the result equals that of an undisturbed run.
   static void expect_same_end(const std::string& run) {
     const int stopped = last_step(run), end = stopped + 2;
     const Outcome resumed = mpirun(2, train(run, "--steps " + std::to_string(end)));
@@ -57,8 +57,8 @@ TEST_F(SameBits, ComeFromEveryRunner) {
   }
 }
 
-/// All ranks capture and launch the same graphs, whichever steps are looked at or traced, also after a resume: else the
-/// stand-in's NCCL ends the run.
+/// All ranks capture and launch the same graphs, whichever steps are sampled or traced, also after a resume:
+/// else the stand-in's NCCL ends the run.
 TEST_F(SameBits, ComeWhateverIsLookedAt) {
   go_on_to(7, "unseen", "--summary-every 0 --runner lanes");
   const std::string seen = "--summary-every 3 --graph-steps 2 --log-every 7 --trace ";

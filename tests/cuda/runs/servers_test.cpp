@@ -15,7 +15,7 @@ class ServedGpuRuns : public GpuRuns {
   static std::string served(const std::string& run, const std::string& options) {
     return train(run, "--update server " + options);
   }
-  /// `command` on three ranks, of which the last has no GPU, and each of the others one of its own.
+  /// `command` on three ranks; the last has no GPU, each other one its own.
   static std::string with_two_gpus(const std::string& command) {
     write_file(file("gpus.sh"),
                "[ \"$OMPI_COMM_WORLD_RANK\" != 2 ] || export CUDA_VISIBLE_DEVICES=\n"
@@ -62,7 +62,7 @@ TEST_F(ServedGpuRuns, GoOnToTheSameBitsBehindAWorkerThatWasKilled) {
   expect_same_groups("lost", "undisturbed", end);
 }
 
-/// The task of the host that it waits in, of the program of a worker.
+/// The host task of a worker's program in which it waits.
 TEST_F(ServedGpuRuns, NameTheServerThatIsStopped) {
   Process job = launch(3, served("frozen_server", "--steps 1000000 --timeout 3"), "frozen_server.log");
   ASSERT_TRUE(wait_until(60.0, [] { return has_logged("frozen_server", 3); })) << job.output();

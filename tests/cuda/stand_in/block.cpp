@@ -24,13 +24,13 @@ namespace {
 
 /// The limits of compute capability 9.0.
 constexpr unsigned kMostThreads = 1024;
-constexpr std::size_t kMostShared = 48 << 10;  ///< without asking for more
+constexpr std::size_t kMostShared = 48 << 10;  ///< without a special request
 constexpr unsigned kMostBlocksY = 65535;
 
 constexpr std::size_t kStackBytes = 64 << 10;
 
-/// Runs threads one after another until one has to wait. Has a stack of its own, made by makecontext; from
-/// then on it is left and entered by jumps, which need no system call.
+/// Runs threads one after another until one must wait. Has its own stack, made by makecontext; later it is
+/// left and entered by jumps, which need no system call.
 struct Fiber {
   jmp_buf place{};
   bool begun = false;
@@ -162,7 +162,7 @@ void Processor::work() {
 
 void Processor::enter() { processor().work(); }
 
-/// Until somebody goes on with this fiber.
+/// Until the fiber is resumed.
 void Processor::leave() {
   if (_setjmp(current_->place) == 0) _longjmp(home_, 1);
 }

@@ -7,21 +7,21 @@
 #include <functional>
 #include <vector>
 
-/// Runs kernels on the processor, one block after another: the threads of a block are contexts that change
-/// places at barriers. The order of blocks, and of threads between two barriers, is drawn by chance, so that
-/// a kernel that needs an order it does not make gives different results.
+/// Runs kernels on the processor, one block after another: the threads of a block are contexts that switch at
+/// barriers. The order of blocks, and of threads between two barriers, is random, so that a kernel that
+/// relies on an order without enforcing it gives varying results.
 namespace cifar_mpi::stand_in {
 
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
-/// Calls `thread` for each thread of blocks of a grid, those that are numbered in `order`, as many as `count`
-/// says from its end, and takes these away. Throws std::runtime_error when blocks are larger than a GPU
-/// takes, or threads of one block wait at different barriers. Belongs on one thread of the process.
+/// Calls `thread` for each thread of the last `count` blocks in `order`, and removes these. Throws
+/// std::runtime_error when blocks are larger than a GPU allows, or threads of one block wait at different
+/// barriers. Always call it on the same thread.
 void run_blocks(const char* kernel, const dim3& blocks, const dim3& threads, std::size_t shared_bytes,
                 std::vector<std::uint64_t>& order, std::size_t count, const std::function<void()>& thread);
 
-/// All blocks, in an order drawn by chance.
+/// All blocks, in random order.
 std::vector<std::uint64_t> draw_blocks(const dim3& blocks);
 
 /// Returns when all threads of the block that have not ended are here.

@@ -7,8 +7,9 @@
 #include "cuda/stand_in/gpu.hpp"
 #include "cuda/stand_in/values.hpp"
 
-/// cuBLASLt, as far as the backend calls it: one algorithm, which sums in fp32 from the first product to the
-/// last. It is proposed third, and fourth without a workspace; the first is not supported, the second does not start.
+/// The part of cuBLASLt that the backend calls: one algorithm, which sums in fp32 from the first product to
+/// the last. It is proposed third, and fourth without a workspace; the first is not supported, the second
+/// does not start.
 namespace {
 
 using cifar_mpi::stand_in::has_fault;
@@ -18,10 +19,10 @@ using cifar_mpi::stand_in::to_tf32;
 using cifar_mpi::stand_in::Type;
 
 constexpr std::uint64_t kAlgorithm = 4711;
-/// Larger products, which only measure a GPU's speed, would take minutes: they are not done, and give NaN.
+/// Larger products, which only measure a GPU's speed, would take minutes: they are skipped and yield NaN.
 constexpr std::uint64_t kMostMultiplications = std::uint64_t{1} << 34;
 
-/// What the kernel of a product wants: something else for each depth.
+/// The needs of a product's kernel, different for each depth.
 constexpr std::size_t workspace_of(std::uint64_t depth) { return 4096 + 16 * (depth % 1000); }
 
 struct Operation {
@@ -48,7 +49,7 @@ struct Preference {
   std::uint32_t alignment_a = 256, alignment_b = 256, alignment_d = 256;
 };
 
-/// What the words of an algorithm say.
+/// The meaning of an algorithm's words.
 enum Word : std::size_t { kNumber, kSplits, kAlignmentA, kAlignmentB, kAlignmentD, kWorkspace };
 
 template <class Ours, class Theirs>
@@ -71,7 +72,7 @@ bool aligned(const void* address, std::uint64_t bytes = 16) {
   return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
 }
 
-/// What op(a) · op(b) = d is about; depth 0 when the three do not fit.
+/// The sizes of op(a) · op(b) = d; depth 0 when the three do not fit.
 struct Product {
   Operation operation;
   Layout a, b, d;

@@ -8,8 +8,8 @@
 #include "cuda/stand_in/gpu.hpp"
 #include "cuda/stand_in/values.hpp"
 
-/// cuDNN, as far as the backend calls it: convolutions of NHWC images, one algorithm for each
-/// direction, which sums in fp32.
+/// The part of cuDNN that the backend calls: convolutions of NHWC images, one algorithm for each direction,
+/// which sums in fp32.
 
 using cifar_mpi::stand_in::has_fault;
 using cifar_mpi::stand_in::load;
@@ -36,7 +36,7 @@ struct cudnnContext {
 
 namespace {
 
-/// Of the proposals: the one that suits, and one before it that wants more memory than there is, or as much as
+/// Two proposals: the right one, and one before it that needs more memory than available, or as much as
 /// STAND_IN_CUDNN_MIB says.
 constexpr int kChosen = 3;
 constexpr int kGreedy = 2;
@@ -46,7 +46,7 @@ std::size_t greed() {
   return (mib != nullptr ? std::strtoull(mib, nullptr, 10) : 1 << 20) << 20;
 }
 
-/// What the kernels of each direction want.
+/// The memory that the kernels of each direction need.
 template <class Algorithm>
 constexpr std::size_t workspace_of = 0;
 template <>
@@ -56,7 +56,7 @@ constexpr std::size_t workspace_of<cudnnConvolutionBwdFilterAlgo_t> = 20'000;
 template <>
 constexpr std::size_t workspace_of<cudnnConvolutionBwdDataAlgo_t> = 30'000;
 
-/// 0 where it does not run.
+/// 0 if it does not run.
 template <class Algorithm>
 std::size_t wanted_by(Algorithm algorithm) {
   if (algorithm == kGreedy) return has_fault("best") ? 0 : greed();
@@ -177,7 +177,7 @@ cudnnStatus_t start(cudnnHandle_t handle, const Shape& shape, Algorithm algorith
   return CUDNN_STATUS_SUCCESS;
 }
 
-/// Proposals that do not run, are not deterministic, or want more memory than there is; then one to choose.
+/// Proposals that do not run, are not deterministic, or need more memory than available; then a usable one.
 template <class Proposal>
 cudnnStatus_t propose(const Shape& shape, int wanted, int* found, Proposal* proposals) {
   if (!shape.fits()) return CUDNN_STATUS_BAD_PARAM;
@@ -212,7 +212,7 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
-  // what a handle keeps on the device would be in use on both
+  // device memory of a handle would be in use on both
   if (handle->stream != nullptr && handle->stream != stream) return CUDNN_STATUS_BAD_PARAM;
   handle->stream = stream;
   return CUDNN_STATUS_SUCCESS;

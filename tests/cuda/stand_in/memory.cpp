@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kAddresses = std::size_t{1} << 38;
 constexpr unsigned char kPoison = 0xFF;
-/// Larger arrays are never closed: that takes time for each page.
+/// Larger arrays stay open, because protection takes time for each page.
 constexpr std::size_t kMostClosed = std::size_t{8} << 20;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }

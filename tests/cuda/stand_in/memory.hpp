@@ -6,19 +6,19 @@
 
 namespace cifar_mpi::stand_in {
 
-/// The memory of the GPU: addresses that fault while no work runs, and behind each array and after its end.
+/// The memory of the GPU: addresses that fault while no work runs, after each array, and once it is freed.
 /// Thread-safe.
 class DeviceMemory {
  public:
-  /// `bytes` of 0xFF that end less than 256 bytes before a forbidden page; null when there is not enough.
+  /// `bytes` of 0xFF that end less than 256 bytes before a protected page; null when memory is short.
   void* take(std::size_t bytes);
-  /// False when it is not the begin of an array, or when something wrote behind the array.
+  /// False when it is not the start of an array, or when something wrote past its end.
   bool give(void* begin);
   bool holds(const void* address) const;
   std::size_t used() const;
   std::size_t total() const { return total_; }
 
-  /// Whether the arrays can be touched.
+  /// Whether the arrays can be accessed.
   void open(bool opened);
 
   void note_pinned(void* begin, std::size_t bytes);
@@ -27,7 +27,7 @@ class DeviceMemory {
 
  private:
   struct Array {
-    std::size_t offset = 0;  ///< of the first byte that was asked for, from the first page
+    std::size_t offset = 0;  ///< of the first requested byte, from the first page
     std::size_t bytes = 0;
     std::size_t pages_bytes = 0;
   };

@@ -19,15 +19,16 @@
 #include "cuda/stand_in/gpu.hpp"
 #include "cuda/stand_in/queues.hpp"
 
-/// NCCL between processes of one machine, as far as the backend calls it: sums in the order of the ranks,
-/// through memory that they share. A collective fails when the ranks did not make the same call for it.
+/// The part of NCCL that the backend calls, between processes of one machine: sums in the order of the ranks,
+/// through shared memory. A collective fails when the ranks make different calls.
 namespace {
 
 constexpr int kMostRanks = 16;
 constexpr std::size_t kPieceBytes = std::size_t{1} << 18;
 
-/// What one rank asks for in a collective. NCCL hangs or mixes data up unless all ranks say the same: the calls of
-/// each communicator must be uniform, and so must the captures that hold them and the launches of their graphs.
+/// One rank's call of a collective. NCCL hangs or mixes up data unless all ranks make the same call: the
+/// calls of each communicator must be uniform, and so must the captures that hold them and the launches of
+/// their graphs.
 struct Call {
   char name[16];
   std::size_t count;  ///< of floats
@@ -53,7 +54,7 @@ struct Meeting {
   std::atomic<std::uint32_t> broken;
   std::atomic<int> pids[kMostRanks];
   char places[kMostRanks][128];  ///< host and GPU of each
-  Call calls[kMostRanks];        ///< that each is in
+  Call calls[kMostRanks];        ///< the present call of each
   alignas(16) std::byte pieces[kMostRanks][kPieceBytes];
 };
 
@@ -66,7 +67,7 @@ struct ncclComm {
   int rank = 0;
   int ranks = 1;
   std::atomic<bool> aborted = false;
-  mutable long pieces_left = -1;  ///< until the network breaks; below 0: it holds
+  mutable long pieces_left = -1;  ///< until the network breaks; negative: it does not
   std::uint64_t capture_id = 0;   ///< of the last capture with a call
   Call last{};                    ///< of that capture
 
@@ -84,8 +85,8 @@ struct ncclComm {
     return made;
   }
 
-  /// Returns when all are here: true. When one is gone the host gets false; a kernel knows nothing of that and
-  /// turns round and round until this rank aborts.
+  /// Returns true when all ranks are here. When one is gone, the host gets false; a kernel spins until this
+  /// rank aborts.
   bool meet(bool in_kernel) const {
     if (aborted.load()) return false;
     const std::uint32_t round = meeting->round.load();
@@ -110,7 +111,7 @@ struct ncclComm {
     return true;
   }
 
-  /// Throws where another rank is in another call.
+  /// Throws if another rank makes another call.
   void require_uniform() const {
     const Call* const calls = meeting->calls;
     for (int other = 1; other < ranks; ++other) {
@@ -122,8 +123,8 @@ struct ncclComm {
     }
   }
 
-  /// Calls use(first, count) for each piece, when the pieces of all ranks lie in the meeting; for none once
-  /// it is aborted.
+  /// Calls use(first, count) for each piece once all ranks have stored theirs in the meeting; stops when it
+  /// is aborted.
   template <class Use>
   void exchange(const Call& call, const float* data, Use use) const {
     constexpr std::size_t kPiece = kPieceBytes / sizeof(float);
@@ -211,7 +212,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-/// The memory stays: work on the GPU's thread may still look at it.
+/// The memory stays, because work on the GPU's thread may still read it.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->aborted = true;
   comm->meeting->broken = 1;

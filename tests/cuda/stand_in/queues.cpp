@@ -12,8 +12,8 @@
 namespace cifar_mpi::stand_in {
 namespace {
 
-/// How long memory can still be touched after the last work: closing it between two copies costs more than
-/// they do.
+/// How long memory stays accessible after the last work: protecting it between two copies would cost more
+/// than the copies.
 constexpr std::chrono::microseconds kStaysOpen{200};
 
 /// The longest that work waits for the host to wait: other processes may wait for it.
@@ -27,7 +27,7 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// The nodes that `last` and all before them make.
+/// The nodes of `last` and all before them.
 std::vector<bool> reached_from(const Nodes& nodes, std::vector<std::size_t> last) {
   std::vector<bool> reached(nodes.size(), false);
   while (!last.empty()) {
@@ -42,7 +42,7 @@ std::vector<bool> reached_from(const Nodes& nodes, std::vector<std::size_t> last
 
 }  // namespace
 
-/// Lives to the end of the process, like the driver: its thread may still hang in the work of a lost rank.
+/// Lives until the process ends, like the driver: its thread may still hang in the work of a lost rank.
 Queues& Queues::get() {
   static auto* const only = new Queues;
   return *only;
@@ -58,7 +58,7 @@ CUstream_st* Queues::make_stream() {
   return streams_.back();
 }
 
-/// Returns at once, like CUDA's: what the stream still holds is done all the same.
+/// Returns at once, like CUDA's; work in the stream is still done.
 cudaError_t Queues::end_stream(CUstream_st* stream) {
   const std::lock_guard lock(mutex_);
   stream->ended = true;
@@ -82,7 +82,7 @@ std::vector<CUstream_st*> Queues::able_streams() const {
   return able;
 }
 
-/// One stream stays ahead for a while: drawn anew for each entry, none would ever fall far behind.
+/// One stream stays ahead for a while: with a new draw for each entry, none would ever lag far.
 CUstream_st* Queues::choose(const std::vector<CUstream_st*>& able) {
   if (chance(kStaysAhead) == 0) {
     for (CUstream_st* const stream : streams_) stream->rank = chance(kRanks);
@@ -91,7 +91,7 @@ CUstream_st* Queues::choose(const std::vector<CUstream_st*>& able) {
                            [](const auto* a, const auto* b) { return a->rank < b->rank; });
 }
 
-/// By chance nothing begins until the host waits for something, so that it cannot live off quick work.
+/// At random, nothing begins until the host waits for something, so that the host cannot rely on fast work.
 void Queues::hold_back(std::unique_lock<std::mutex>& lock) {
   if (chance(2) == 0) return;
   changed_.wait_for(lock, kHoldsBack, [&] { return waiting_ > 0 || asked_ || broken_ != cudaSuccess; });
@@ -120,7 +120,8 @@ void Queues::work_off() {
   }
 }
 
-/// One entry, or one node of a graph; streams keep their place meanwhile, for only this thread takes away.
+/// One entry, or one node of a graph; streams keep their place meanwhile, because only this thread removes
+/// entries.
 void Queues::run_one(CUstream_st* stream, std::unique_lock<std::mutex>& lock) {
   Item& item = stream->items.front();
   switch (item.kind) {
@@ -142,7 +143,7 @@ void Queues::run_one(CUstream_st* stream, std::unique_lock<std::mutex>& lock) {
   if (stream->ended && stream->items.empty()) remove(stream);
 }
 
-/// Each replay draws one order of its nodes, so that some stay behind for long.
+/// Each replay draws one order of its nodes, so that some lag for long.
 void Queues::run_node(Item& item, std::unique_lock<std::mutex>& lock) {
   const Nodes& nodes = *item.graph;
   if (item.ranks.empty()) {
@@ -304,7 +305,7 @@ cudaError_t Queues::begin_capture(CUstream_st* stream, cudaStreamCaptureMode mod
   capture_ = std::make_shared<Capture>();
   capture_->origin = stream;
   capture_->id = ++captures_;
-  // NCCL's threads may take memory at any moment, which breaks a capture that is every thread's business
+  // NCCL's threads may allocate memory at any moment, which breaks a capture in global mode
   capture_->broken = mode == cudaStreamCaptureModeGlobal;
   stream->capture = capture_;
   stream->frontier.clear();

@@ -25,10 +25,10 @@ struct Node {
 };
 using Nodes = std::vector<Node>;
 
-/// One record of an event: who waits for it waits for this one, whatever is recorded later.
+/// One record of an event: a wait refers to this record, whatever is recorded later.
 struct Moment {
   bool happened = false;
-  double seconds = 0.0;  ///< when it did
+  double seconds = 0.0;  ///< time of completion
 };
 
 /// One entry of a stream: work, an event to note, an event to wait for, or a graph.
@@ -36,8 +36,8 @@ struct Item {
   enum class Kind : std::uint8_t { work, note, wait, graph };
   Kind kind = Kind::work;
   Work work;
-  std::shared_ptr<Moment> moment;      ///< null: of an event that nobody has recorded
-  std::shared_ptr<const Nodes> graph;  ///< and what of it is done
+  std::shared_ptr<Moment> moment;      ///< null: of an event that was not recorded
+  std::shared_ptr<const Nodes> graph;  ///< and its completed nodes
   std::vector<bool> done;
   std::vector<std::size_t> ranks;  ///< of its nodes: of those that may run, the highest does
 };
@@ -63,7 +63,7 @@ struct CUstream_st {
 struct CUevent_st {
   bool timed = false;
   std::shared_ptr<cifar_mpi::stand_in::Moment> last;      ///< null: never recorded
-  std::shared_ptr<cifar_mpi::stand_in::Capture> capture;  ///< it was recorded in, and behind which nodes
+  std::shared_ptr<cifar_mpi::stand_in::Capture> capture;  ///< it was recorded in, and after which nodes
   std::vector<std::size_t> frontier;
 };
 
@@ -78,7 +78,7 @@ struct CUgraphExec_st {
 
 namespace cifar_mpi::stand_in {
 
-/// The one GPU that a process uses. All functions are thread-safe; what they return is CUDA's.
+/// The only GPU of a process. All functions are thread-safe; they return what CUDA's return.
 class Queues {
  public:
   static Queues& get();
@@ -90,7 +90,7 @@ class Queues {
   cudaError_t wait(CUstream_st* stream, CUevent_st* event);
   cudaError_t finish(CUstream_st* stream);
   cudaError_t finish_all();
-  /// Whether all that was started is done.
+  /// Whether all started work is done.
   bool idle();
   cudaError_t query(CUevent_st* event);
   cudaError_t finish(CUevent_st* event);
@@ -98,13 +98,13 @@ class Queues {
 
   cudaError_t begin_capture(CUstream_st* stream, cudaStreamCaptureMode mode);
   cudaError_t end_capture(CUstream_st* stream, CUgraph_st** graph);
-  /// The id of the capture that the stream is in; 0: it is in none.
+  /// The id of the stream's capture; 0: none.
   std::uint64_t capture_of(const CUstream_st* stream);
   cudaError_t launch(CUgraphExec_st* graph, CUstream_st* stream);
-  /// For calls that a capture does not bear: breaks the one under way. cudaSuccess without one.
+  /// For calls that are not allowed during a capture: breaks the current one. cudaSuccess without one.
   cudaError_t refuse_in_capture();
 
-  /// Notes an error for cudaGetLastError and returns it.
+  /// Records an error for cudaGetLastError and returns it.
   cudaError_t fail(cudaError_t error);
   cudaError_t last_error();
 
@@ -132,9 +132,9 @@ class Queues {
   std::shared_ptr<Capture> capture_;  ///< under way
   std::uint64_t captures_ = 0;        ///< begun so far
   int waiting_ = 0;                   ///< threads of the host
-  bool asked_ = false;  ///< since the last rest the host has asked whether an event has happened
+  bool asked_ = false;                ///< the host has queried an event since the last pause
   cudaError_t last_ = cudaSuccess;
-  cudaError_t broken_ = cudaSuccess;  ///< what every call returns from now on
+  cudaError_t broken_ = cudaSuccess;  ///< the result of every call from now on
 };
 
 }  // namespace cifar_mpi::stand_in

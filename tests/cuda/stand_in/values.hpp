@@ -22,7 +22,7 @@ inline float from_bits(std::uint32_t bits) {
   return value;
 }
 
-/// To nearest, ties to even, to a number whose last `drop` bits are zero; a NaN stays one.
+/// Rounds to nearest, ties to even, to a number whose last `drop` bits are zero; NaN stays NaN.
 inline float round_off(float value, int drop) {
   const std::uint32_t bits = bits_of(value);
   if (value != value) return value;

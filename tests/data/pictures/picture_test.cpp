@@ -193,7 +193,7 @@ TEST(Jpeg, IsReadWithBytesThatMeanNothing) {
   std::string file = jpeg_file(16, 16, rgb);
   const Values good = values_of(decode_jpeg(bytes_of(file)));
   file.insert(2, "??");
-  EXPECT_EQ(values_of(decode_jpeg(bytes_of(file + "behind the end"))), good);
+  EXPECT_EQ(values_of(decode_jpeg(bytes_of(file + "after the end"))), good);
 }
 
 TEST(ReadPicture, GoesByContentNotByName) {
@@ -233,7 +233,7 @@ Picture random_picture(int width, int height) {
   return picture;
 }
 
-/// Every source pixel of the square becomes size x size small ones, of which side x side are averaged: exact.
+/// Every source pixel of the square becomes size x size small ones, and side x side of these are averaged: exact.
 Values average_by_small_pixels(const Picture& picture, int size) {
   const int side = std::min(picture.width, picture.height);
   const int left = (picture.width - side) / 2, top = (picture.height - side) / 2;
