@@ -54,7 +54,8 @@ std::string similar_option(const CLI::App& app, const std::string& word) {
   const std::string asked = plain(word);
   std::vector<std::string> names;
   collect_names(app, names);
-  std::size_t least = asked.size() / 3 + 1;  // at most a third may differ
+  // at most a third may differ, or two letters that are exchanged, but not all
+  std::size_t least = std::min(std::max(asked.size() / 3, std::size_t{2}) + 1, asked.size());
   std::string best;
   for (const std::string& name : names) {
     const std::size_t found = name == initials(asked) && name.size() > 1 ? 0 : distance(asked, name);

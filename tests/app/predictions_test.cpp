@@ -46,7 +46,7 @@ TEST_F(Programs, WritePredictionsThatGiveTheAccuracyOfTheEvaluation) {
     std::size_t largest = 0;
     std::vector<double> logits;
     for (std::size_t j = 0; j < 10; ++j) {
-      logits.push_back(std::stod(row[6 + j]));
+      logits.push_back(static_cast<double>(std::stof(row[6 + j])));  // which the digits stand for
       if (logits[j] > logits[largest]) largest = j;
       sum += std::exp(logits[j]);
     }
