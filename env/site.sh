@@ -1,13 +1,15 @@
 # shellcheck shell=bash
-# The paths and settings of this cluster; the job files source it on every node they start on, with
-# $root set to the checkout. Edit it, or set the variables before sbatch, or load env/modulefiles/cifar_mpi, which sets them too.
+# The paths and settings of this cluster; the job files source it on every node they start on, with $root set to the checkout, or
+# to share/cifar_mpi of an installed tree. Edit it, or set the variables before sbatch, or load env/modulefiles/cifar_mpi, which
+# sets them too.
 
 # Modules that the program was built with, if the cluster has modules:
 # module purge
 # module load gcc openmpi hdf5 onednn
 # module load cuda cudnn nccl     # for GPUs: CUDA 12.4 or later, and cuDNN 9 and NCCL for that CUDA
 
-# Folder of cifar_mpi_train and the other programs.
+# Folder of cifar_mpi_train and the other programs: build in a checkout, bin of an installed tree.
+[ -d "$root/build" ] || CIFAR_MPI_BIN=${CIFAR_MPI_BIN:-${root%/share/cifar_mpi}/bin}
 export CIFAR_MPI_BIN=${CIFAR_MPI_BIN:-$root/build}
 # The dataset, on a file system that all nodes see.
 export CIFAR_MPI_DATA=${CIFAR_MPI_DATA:-$root/data/cifar10.h5}

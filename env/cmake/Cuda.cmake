@@ -53,8 +53,6 @@ if(NOT CIFAR_MPI_CUDA STREQUAL "OFF")
     add_library(cuda_system INTERFACE)
     target_link_libraries(cuda_system INTERFACE cuda_headers ${CUDNN_LIBRARY} ${CUBLASLT_LIBRARY} ${NCCL_LIBRARY}
                                                 CUDA::cudart_static ${CMAKE_DL_LIBS})
-    # installed programs find these libraries where the build did
-    set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
     set(CIFAR_MPI_HAVE_CUDA ON)
   endif()
 endif()

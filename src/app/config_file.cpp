@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "app/help.hpp"
+#include "app/similar.hpp"
 #include "app/toml.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/error.hpp"
@@ -45,8 +46,11 @@ CLI::Option& option_of(CLI::App& app, const TomlItem& item, const std::string& p
   const std::string name = "--" + item.key;
   CLI::Option* const option = app.get_option_no_throw(name);
   if (!may_stand_in_file(option)) {
-    throw Error(ErrorKind::usage, concat(place, ": '", item.key,
-                                         "' is no option that a file can hold; --print-config lists them"));
+    const std::string meant = similar_option(app, item.key);
+    throw Error(ErrorKind::usage,
+                concat(place, ": '", item.key, "' is no option that a file can hold",
+                       meant.empty() || meant == name ? "" : concat(" (did you mean ", meant.substr(2), "?)"),
+                       "; --print-config lists them"));
   }
   if (is_flag(*option) && item.value != "true" && item.value != "false")
     throw Error(ErrorKind::usage,

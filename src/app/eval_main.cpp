@@ -1,5 +1,3 @@
-#include <fmt/core.h>
-
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "app/device.hpp"
+#include "app/eval_output.hpp"
 #include "app/help.hpp"
 #include "app/onnx.hpp"
 #include "app/program.hpp"
@@ -18,6 +17,7 @@
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
+#include "cifar_mpi/data/image_folder.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
@@ -34,22 +34,31 @@ struct EvalOptions {
   std::string precision = "auto";
   bool watch = false;
   std::string export_onnx;
+  std::vector<std::string> predict;
+  std::string predictions;
+  bool json = false;
   double interval_s = 5.0;
   double timeout_s = 120.0;
   train::EvaluationConfig config;
 };
 
-void print(const Log& log, const std::string& path, const train::Evaluation& evaluation) {
-  const train::Accuracy& accuracy = evaluation.accuracy;
-  for (const std::string& doubt : evaluation.doubts) log.warn(doubt);
-  log.info(concat(path, ": step ", evaluation.step, ", ", accuracy.count(), " test images, cross-entropy ",
-                  fmt::format("{:.4f}", accuracy.cross_entropy)));
-  for (std::size_t c = 0; c < accuracy.classes.size(); ++c) {
-    const auto [correct, count] = accuracy.classes[c];
-    const double share = count == 0 ? 0.0 : static_cast<double>(correct) / static_cast<double>(count);
-    log.info(fmt::format("  {:<12} {:.4f}  ({} of {})", evaluation.label_names[c], share, correct, count));
-  }
-  log.info(fmt::format("precision @ 1 = {:.4f}", accuracy.precision_at_1()));
+void print_json(const std::string& object) {
+  std::fputs(object.c_str(), stdout);
+  std::fflush(stdout);  // a reader follows --watch
+}
+
+/// Prints what was found, and writes the file of --predictions; rank 0 alone.
+void report(const EvalOptions& options, const comm::World& world, const Log& log, const std::string& path,
+            const train::Evaluation& found) {
+  for (const std::string& doubt : found.doubts) log.warn(doubt);
+  const app::EvaluatedCheckpoint checkpoint{path, options.weights};
+  world.together([&] {
+    if (world.rank() != 0 || options.predictions.empty()) return;
+    const data::DatasetFile data(options.config.data);
+    app::write_predictions(options.predictions, checkpoint, found, data.read_labels(data::Split::test));
+  });
+  if (!options.json) return app::print_evaluation(log, checkpoint, found);
+  if (world.rank() == 0) print_json(app::evaluation_json(checkpoint, found));
 }
 
 /// Stores results in the run directory; if it is read-only, only logs that.
@@ -182,7 +191,7 @@ void watch(const EvalOptions& options, comm::World& world, const Log& log, comm:
     }
     const train::Evaluation found = train::evaluate_checkpoint(
         options.config, std::move(*checkpoint), path, world, app::platform_for(options.device), heart);
-    print(log, path, found);
+    report(options, world, log, path, found);
     keep(follower.run(), log, found);
     follower.note_evaluated(*step);
   }
@@ -208,12 +217,10 @@ void export_onnx(const EvalOptions& options, const comm::World& world, const Log
   world.together([&] {
     if (world.rank() != 0) return;
     run::Checkpoint checkpoint = run::read_checkpoint(file);
-    const auto [network, knows_moments] = train::recorded_network(checkpoint, file.path());
-    if (!knows_moments) {
-      throw Error(ErrorKind::checkpoint,
-                  concat(file.path(), " does not state the moments that its images are normalized by; ",
-                         "resume its run for a step to write a newer checkpoint"));
-    }
+    const train::RecordedNetwork recorded = train::recorded_network(checkpoint, file.path());
+    recorded.require_moments(file.path());
+    for (const std::string& doubt : recorded.assumed) log.warn(doubt);
+    const train::Network& network = recorded.network;
     const auto role =
         options.config.weights == train::Weights::ema ? optim::StateRole::average : optim::StateRole::weights;
     const std::string* const labels = find_item(checkpoint.progress.identity, "dataset label names");
@@ -228,17 +235,52 @@ void export_onnx(const EvalOptions& options, const comm::World& world, const Log
   });
 }
 
+/// Classifies image files, which rank 0 reads. Needs no dataset.
+void predict(const EvalOptions& options, const comm::World& world, const Log& log, comm::Heartbeat& heart) {
+  Directory run;
+  const InputFile file = open_asked(options, world, run);
+  run::Checkpoint checkpoint = train::read_on_all_ranks(file, world, heart);
+  app::PredictedImages images{options.predict, {}, 0};
+  std::vector<std::uint8_t> pixels;
+  world.together([&] {
+    const Extent image = train::recorded_network(checkpoint, file.path()).network.augment.source;
+    if (image.height != image.width || image.channels != 3)
+      throw Error(ErrorKind::usage,
+                  concat(file.path(), " was trained on ", to_string(image), " images, but --predict makes ",
+                         "square RGB images; pack the images as a dataset and use --predictions"));
+    images.size = image.width;
+    if (world.rank() != 0) return;
+    const auto bytes = static_cast<std::size_t>(image.count());
+    pixels.resize(images.paths.size() * bytes);
+    for (std::size_t i = 0; i < images.paths.size(); ++i)
+      images.sizes.push_back(
+          data::read_image(images.paths[i], images.size, std::span(pixels).subspan(i * bytes, bytes)));
+  });
+  const train::Evaluation found =
+      train::classify_images(options.config, std::move(checkpoint), file.path(), std::move(pixels), world,
+                             app::platform_for(options.device), heart);
+  for (const std::string& doubt : found.doubts) log.warn(doubt);
+  if (world.rank() != 0) return;
+  if (!options.json) return app::print_predictions(log, images, found);
+  print_json(app::predictions_json({file.path(), options.weights}, images, found));
+}
+
 int evaluate(EvalOptions options, comm::World& world) {
   watch::Watchdog watchdog(world, {options.timeout_s, {}, app::poll_launcher});
-  const Log log(world.rank());
+  const Log log(world.rank(), options.json ? stderr : stdout);
   if (!options.export_onnx.empty()) return export_onnx(options, world, log), 0;
+  if (!options.predict.empty()) return predict(options, world, log, watchdog.heart()), 0;
+  options.config.keep_logits = !options.predictions.empty();
+  world.together([&] {
+    if (world.rank() == 0 && options.config.keep_logits) app::check_predictions_file(options.predictions);
+  });
   world.together([&] { options.config.data = app::find_dataset(options.config.data); });
   if (options.watch) return watch(options, world, log, watchdog.heart()), 0;
   Directory run;
   const InputFile file = open_asked(options, world, run);
   const train::Evaluation found = train::evaluate_checkpoint(
       options.config, file, world, app::platform_for(options.device), watchdog.heart());
-  print(log, file.path(), found);
+  report(options, world, log, file.path(), found);
   keep(run, log, found);
   return 0;
 }
@@ -270,10 +312,24 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   auto* const watch = cli.add_flag("--watch", options.watch,
                                    "Evaluate each new checkpoint of a run directory until interrupted");
+  auto* const predict = cli.add_option("--predict", options.predict, "Classify PNG and JPEG files instead")
+                            ->option_text("IMAGE...")
+                            ->check(app::not_empty())
+                            ->excludes(watch);
+  auto* const predictions = cli.add_option("--predictions", options.predictions,
+                                           "Also write the logits of all test images, .csv or .h5")
+                                ->option_text("FILE")
+                                ->check(app::not_empty())
+                                ->excludes(watch)
+                                ->excludes(predict);
+  auto* const json = cli.add_flag("--json", options.json, "Print the result as one JSON object");
   cli.add_option("--export-onnx", options.export_onnx, "Write the network as an ONNX model instead")
       ->option_text("FILE")
       ->check(app::not_empty())
-      ->excludes(watch);
+      ->excludes(watch)
+      ->excludes(predict)
+      ->excludes(predictions)
+      ->excludes(json);
   cli.add_option("--interval", options.interval_s, "Seconds between two searches with --watch")
       ->check(app::number(0.05, 86400.0))
       ->capture_default_str();
@@ -282,7 +338,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app::add_help(cli,
                 "Examples:\n  mpirun -np 2 cifar_mpi_eval runs/tutorial\n"
-                "  cifar_mpi_eval --weights raw runs/tutorial/checkpoints/latest\n");
+                "  cifar_mpi_eval --weights raw runs/tutorial/checkpoints/latest\n"
+                "  cifar_mpi_eval runs/tutorial --predict cat.png dog.jpg\n");
   if (const auto code = app::parse(cli, argc, argv)) return *code;
   options.config.weights = options.weights == "raw" ? train::Weights::raw : train::Weights::ema;
   options.config.precision = find_name<engine::Precision>(options.precision).value();

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "app/config_file.hpp"
+#include "app/similar.hpp"
 #include "app/waiting.hpp"
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/log.hpp"
@@ -114,7 +115,10 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app) {
                                 })
                                  .empty();
   const char* const kind = rest.front().starts_with('-') ? "option" : has_commands ? "command" : "word";
-  return concat("unknown ", kind, " '", rest.front(), "'");
+  std::string text = concat("unknown ", kind, " '", rest.front(), "'");
+  const std::string meant = rest.front().starts_with('-') ? similar_option(app, rest.front()) : "";
+  if (!meant.empty()) text += concat(" (did you mean ", meant, "?)");
+  return text;
 }
 
 /// The values of an option: those given, else its default.

@@ -166,11 +166,18 @@ engine::Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const Lo
   engine::Task task = loss_task("evaluation loss", shape, logits, labels);
   task.writes = {engine::bytes_of(binding.predictions, static_cast<std::size_t>(shape.batch)),
                  engine::bytes_of(binding.loss_sum, 1)};
-  task.start = [shape, logits, labels, predictions = binding.predictions,
-                loss_sum = binding.loss_sum](engine::Lane&) {
+  if (binding.logits != nullptr)
+    task.writes.push_back(engine::bytes_of(
+        binding.logits, static_cast<std::size_t>(shape.batch) * static_cast<std::size_t>(shape.classes)));
+  task.start = [shape, logits, labels, predictions = binding.predictions, loss_sum = binding.loss_sum,
+                kept = binding.logits](engine::Lane&) {
     double loss = 0.0;
     for_each_sample(
-        shape, logits, labels, Target{}, [](int, const Row&) {},
+        shape, logits, labels, Target{},
+        [&](int i, const Row& row) {
+          if (kept != nullptr)
+            std::copy_n(row.logits, row.classes, kept + static_cast<std::ptrdiff_t>(i) * row.classes);
+        },
         [&](int i, const Sample& sample) {
           predictions[i] = sample.predicted;
           loss += sample.loss;

@@ -33,7 +33,7 @@ engine::Task plan_train_loss(const engine::TrainBinding& binding, const LossShap
                              engine::Precision grad_precision);
 
 /// Labels are not smoothed here. predictions[i] is the class with the largest logit, the first of equals; loss_sum is the sum of loss_i
-/// over the samples whose label is a class. Both are overwritten in every replay.
+/// over the samples whose label is a class. Both, and the binding's logits if there are any, are overwritten in every replay.
 engine::Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossShape& shape,
                                 const float* logits, const std::uint8_t* labels);
 

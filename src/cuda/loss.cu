@@ -84,7 +84,14 @@ __global__ void __launch_bounds__(kLossSamples)
 
 template <class L>
 __global__ void __launch_bounds__(kLossSamples)
-    evaluate(LossInput input, std::uint8_t* __restrict__ predictions, float* __restrict__ loss_sum) {
+    evaluate(LossInput input, std::uint8_t* __restrict__ predictions, float* __restrict__ loss_sum,
+             float* __restrict__ logits) {
+  const int i = static_cast<int>(blockIdx.x) * kLossSamples + static_cast<int>(threadIdx.x);
+  if (logits != nullptr && i < input.batch) {
+    const L* const row = static_cast<const L*>(input.logits) + static_cast<std::int64_t>(i) * input.columns;
+    for (int j = 0; j < input.classes; ++j)
+      logits[static_cast<std::int64_t>(i) * input.classes + j] = to_float(row[j]);
+  }
   losses<L>(
       input, {}, predictions, [](std::int64_t, float) {}, [&](const Figures& sum) { *loss_sum = sum.loss; });
 }
@@ -104,9 +111,10 @@ void train_loss(cudaStream_t stream, const LossInput& input, const LossRule& rul
   });
 }
 
-void evaluate_loss(cudaStream_t stream, const LossInput& input, std::uint8_t* predictions, float* loss_sum) {
+void evaluate_loss(cudaStream_t stream, const LossInput& input, std::uint8_t* predictions, float* loss_sum,
+                   float* logits) {
   with_type(input.logit_type, [&]<class L>(L) {
-    launch("evaluation loss", stream, grid_of(input), evaluate<L>, input, predictions, loss_sum);
+    launch("evaluation loss", stream, grid_of(input), evaluate<L>, input, predictions, loss_sum, logits);
   });
 }
 

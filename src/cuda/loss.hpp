@@ -39,7 +39,8 @@ struct LossInput {
 void train_loss(cudaStream_t stream, const LossInput& input, const LossRule& rule, ValueType grad_type,
                 void* grad_logits, float* sums);
 
-/// Overwrites predictions [batch] and loss_sum [1].
-void evaluate_loss(cudaStream_t stream, const LossInput& input, std::uint8_t* predictions, float* loss_sum);
+/// Overwrites predictions [batch], loss_sum [1] and, unless it is null, `logits` [batch, classes].
+void evaluate_loss(cudaStream_t stream, const LossInput& input, std::uint8_t* predictions, float* loss_sum,
+                   float* logits);
 
 }  // namespace cifar_mpi::cuda

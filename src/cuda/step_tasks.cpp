@@ -110,8 +110,12 @@ Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossInput&
   Task task = loss_task("evaluation loss", input);
   task.writes.push_back(bytes_of(binding.predictions, static_cast<std::size_t>(input.batch)));
   task.writes.push_back(bytes_of(binding.loss_sum, 1));
-  task.start = [input, predictions = binding.predictions, loss_sum = binding.loss_sum](Lane& lane) {
-    evaluate_loss(stream_of(lane), input, predictions, loss_sum);
+  if (binding.logits != nullptr)
+    task.writes.push_back(bytes_of(
+        binding.logits, static_cast<std::size_t>(input.batch) * static_cast<std::size_t>(input.classes)));
+  task.start = [input, predictions = binding.predictions, loss_sum = binding.loss_sum,
+                logits = binding.logits](Lane& lane) {
+    evaluate_loss(stream_of(lane), input, predictions, loss_sum, logits);
   };
   return task;
 }

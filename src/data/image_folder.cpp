@@ -215,6 +215,14 @@ Samples read_images(const ImageFolder& folder, int size, const ReadEvents& event
   return samples;
 }
 
+ImageSize read_image(const std::string& path, int size, std::span<std::uint8_t> out) {
+  std::error_code none;
+  const fs::path file = fs::canonical(path, none);
+  const Picture picture = read_picture(none ? path : file.string());
+  average_centre_square(picture, size, out);
+  return {picture.width, picture.height};
+}
+
 void require_read_classes(const ImageFolder& folder, const std::vector<std::uint8_t>& read) {
   for (const ListedImage& image : folder.images) {
     if (std::find(read.begin(), read.end(), image.label) != read.end()) continue;

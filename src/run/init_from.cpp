@@ -74,9 +74,11 @@ std::string describe(const std::string& path, const Checkpoint& source) {
 
 }  // namespace
 
-std::string initialize_from(const std::string& path, const model::ParamTable& params,
+std::string initialize_from(const std::string& asked, const model::ParamTable& params,
                             std::string_view classifier, std::vector<NamedTensor>& initial) {
-  Checkpoint source = read_checkpoint(open_checkpoint(path));
+  const InputFile file = open_checkpoint(asked);
+  const std::string& path = file.path();
+  Checkpoint source = read_checkpoint(file);
   std::string told = describe(path, source);
   TensorsByName tensors;
   for (NamedTensor& tensor : source.state[optim::StateRole::average]) {

@@ -25,7 +25,8 @@ std::string newest_later_than(const Directory& run, std::uint64_t step) {
 std::optional<FoundCheckpoint> look_for_checkpoint(const StartRequest& asked, const Log& log) {
   if (asked.resume == "auto") return newest_valid_checkpoint(*asked.run, log);
   if (asked.resume != "never") {
-    FoundCheckpoint found{asked.resume, read_checkpoint(open_checkpoint(asked.resume))};
+    const InputFile file = open_checkpoint(asked.resume);
+    FoundCheckpoint found{file.path(), read_checkpoint(file)};
     // A restart would resume from those.
     if (const std::string later = newest_later_than(*asked.run, found.content.progress.step);
         !later.empty()) {

@@ -88,6 +88,23 @@ void lead(const comm::World& world, comm::Heartbeat* heart,
   });
 }
 
+/// The newest checkpoint of a run directory, or why there is none; nothing if `path` is not a folder.
+std::optional<InputFile> newest_of_folder(const std::string& path) {
+  Directory run;
+  try {
+    run = Directory(path);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  try {
+    const std::vector<std::uint64_t> steps = list_checkpoints(run);
+    if (!steps.empty()) return open_checkpoint(run, steps.back());
+    return InputFile(path, "it is a folder without checkpoints/step_*.h5");
+  } catch (const Error& error) {
+    return InputFile(path, error.what());
+  }
+}
+
 }  // namespace
 
 std::string checkpoint_name(std::uint64_t step) { return concat("step_", fmt::format("{:09}", step), ".h5"); }
@@ -113,6 +130,7 @@ InputFile open_checkpoint(const Directory& run, std::uint64_t step) try {
 }
 
 InputFile open_checkpoint(const std::string& path) {
+  if (std::optional<InputFile> newest = newest_of_folder(path)) return std::move(*newest);
   const std::size_t name = path.rfind('/') + 1;  // 0 when there is none
   const std::string link =
       path.substr(name) == "latest" || path.substr(name) == "best" ? read_link(path) : "";

@@ -34,8 +34,9 @@ std::vector<int> extents_in(std::string_view text) {
   }
 }
 
-/// As evaluation shows images to the checkpoint's network. Checkpoints that do not say were cut to 24x24.
-data::AugmentSpec augment_of(const RunFingerprint& identity, const Extent& image, const std::string& path) {
+/// As evaluation shows images to the checkpoint's network. Checkpoints that do not state the size were cut to 24x24.
+data::AugmentSpec augment_of(const RunFingerprint& identity, const Extent& image, const std::string& path,
+                             std::vector<std::string>& assumed) {
   data::AugmentSpec augment;
   augment.kind = data::Augment::none;
   augment.source = image;
@@ -45,6 +46,9 @@ data::AugmentSpec augment_of(const RunFingerprint& identity, const Extent& image
       throw Error(ErrorKind::checkpoint, concat(path, " is damaged: its network input is no size"));
     augment.crop_height = size[0];
     augment.crop_width = size[1];
+  } else {
+    assumed.push_back(concat(path, " does not state the size that images are cut to; assuming ",
+                             augment.crop_height, "x", augment.crop_width));
   }
   const std::string* const normalize = find_item(identity, "--normalize");
   if (normalize != nullptr && *normalize == to_string(data::Normalize::dataset)) {
@@ -93,7 +97,56 @@ RunFingerprint fingerprint_of(const run::Checkpoint& checkpoint) {
           {"the hash of the checkpoint", fmt::format("{:016x}", hash)}};
 }
 
+/// The names in a list "cat, dog".
+std::vector<std::string> label_names_of(const RunFingerprint& identity, std::size_t classes) {
+  std::vector<std::string> names;
+  if (const std::string* const list = find_item(identity, "dataset label names")) {
+    for (std::size_t at = 0, end = 0; end != std::string::npos; at = end + 2) {
+      end = list->find(", ", at);
+      names.push_back(list->substr(at, end - at));
+    }
+  }
+  if (names.size() == classes) return names;
+  names.clear();
+  for (std::size_t i = 0; i < classes; ++i) names.push_back(concat("class ", i));
+  return names;
+}
+
+/// A network with its weights on this rank's device.
+struct LoadedNetwork {
+  std::unique_ptr<engine::Backend> backend;
+  std::optional<lower::Tower> tower;
+  std::optional<engine::Arena> arena;
+  Buffer params;
+
+  LoadedNetwork(const EvaluationConfig& config, const Network& network,
+                const std::vector<run::NamedTensor>& tensors, const comm::World& world,
+                const comm::PlatformFactory& make_platform) {
+    backend = make_platform({config.threads > 0 ? config.threads : world.fair_threads(),
+                             world.oversubscribed(), world.node_rank(), world.node_size(), true})
+                  .backend;  // ranks that exchange nothing may share
+    tower.emplace(*backend, engine::TowerSpec{&network.net, &network.params, config.batch_size,
+                                              backend->resolve(config.precision)});
+    arena.emplace([this](std::size_t bytes) { return backend->allocate(bytes); });
+    params = backend->allocate(tower->layout().floats * sizeof(float));
+    import_block(*backend, *tower, tensors, params);
+  }
+};
+
+std::vector<run::NamedTensor> take_tensors(const EvaluationConfig& config, run::Checkpoint& checkpoint,
+                                           const Network& network, const std::string& path) {
+  const auto role = config.weights == Weights::ema ? optim::StateRole::average : optim::StateRole::weights;
+  return run::match_tensors(std::move(checkpoint.state[role]), network.params, path);
+}
+
 }  // namespace
+
+void RecordedNetwork::require_moments(const std::string& path) const {
+  if (knows_moments) return;
+  throw Error(ErrorKind::checkpoint,
+              concat(path, " does not state the moments that its images are normalized by; ",
+                     "resume its run for a step to write a newer checkpoint"));
+}
 
 RecordedNetwork recorded_network(const run::Checkpoint& checkpoint, const std::string& path) {
   const RunFingerprint& identity = checkpoint.progress.identity;
@@ -105,8 +158,9 @@ RecordedNetwork recorded_network(const run::Checkpoint& checkpoint, const std::s
   info.image = {image[0], image[1], image[2]};
   info.label_names.resize(static_cast<std::size_t>(std::min(classes[0], 256)));  // more are refused below
   RecordedNetwork result;
-  result.network =
-      make_network(recorded(identity, "model", path), info, augment_of(identity, info.image, path), path);
+  result.network = make_network(recorded(identity, "model", path), info,
+                                augment_of(identity, info.image, path, result.assumed), path);
+  result.label_names = label_names_of(identity, info.label_names.size());
   result.knows_moments = take_moments(result.network.augment, checkpoint.progress.resolved, path) ||
                          result.network.augment.normalize != data::Normalize::dataset;
   return result;
@@ -143,43 +197,32 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
                                const comm::PlatformFactory& make_platform, comm::Heartbeat& heart) {
   heart.activity = comm::Activity::starting;
   Evaluation result;
-  Network network;
+  RecordedNetwork recorded;
+  Network& network = recorded.network;
   std::optional<data::DatasetFile> file;
   std::vector<run::NamedTensor> tensors;
-  bool knows_moments = false;
   world.together([&] {
     file.emplace(config.data);
     require_same_shape(checkpoint, path, file->info(), config.data);
-    RecordedNetwork recorded = recorded_network(checkpoint, path);
-    network = std::move(recorded.network);
-    knows_moments = recorded.knows_moments;
-    const auto role = config.weights == Weights::ema ? optim::StateRole::average : optim::StateRole::weights;
-    tensors = run::match_tensors(std::move(checkpoint.state[role]), network.params, path);
+    recorded = recorded_network(checkpoint, path);
+    tensors = take_tensors(config, checkpoint, network, path);
     result.step = checkpoint.progress.step;
     result.label_names = file->info().label_names;
     result.doubts = doubts(checkpoint, file->info(), path, config.data);
+    result.doubts.insert(result.doubts.end(), recorded.assumed.begin(), recorded.assumed.end());
   });
   require_equal_data(world, *file, config.data);
-  if (!knows_moments) find_dataset_moments(network.augment, *file, world);
+  if (!recorded.knows_moments) find_dataset_moments(network.augment, *file, world);
 
-  std::unique_ptr<engine::Backend> backend;
-  std::optional<lower::Tower> tower;
-  std::optional<engine::Arena> arena;
-  Buffer params;
+  std::unique_ptr<LoadedNetwork> loaded;
   std::optional<Evaluator> evaluator;
   world.together([&] {
-    backend = make_platform({config.threads > 0 ? config.threads : world.fair_threads(),
-                             world.oversubscribed(), world.node_rank(), world.node_size(), true})
-                  .backend;  // ranks that exchange nothing may share
-    tower.emplace(*backend, engine::TowerSpec{&network.net, &network.params, config.batch_size,
-                                              backend->resolve(config.precision)});
-    arena.emplace([&](std::size_t bytes) { return backend->allocate(bytes); });
-    params = backend->allocate(tower->layout().floats * sizeof(float));
-    import_block(*backend, *tower, tensors, params);
+    loaded = std::make_unique<LoadedNetwork>(config, network, tensors, world, make_platform);
     const data::Shard part = data::shard_of(file->info().test_count, static_cast<std::uint64_t>(world.rank()),
                                             static_cast<std::uint64_t>(world.size()));
-    evaluator.emplace(*backend, *tower, *arena, world, *file, part, network.augment, config.batch_size,
-                      params.as<const float>());
+    evaluator.emplace(*loaded->backend, *loaded->tower, *loaded->arena, world, *file, part, network.augment,
+                      config.batch_size, loaded->params.as<const float>(), engine::RunnerKind::automatic,
+                      config.keep_logits);
   });
   evaluator->show_in(heart.progress);
   heart.activity = comm::Activity::evaluating;
@@ -187,6 +230,41 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
   result.record = evaluator->record(result.accuracy);
   result.record.step = result.step;
   result.record.weights = config.weights == Weights::ema ? "ema" : "raw";
+  if (config.keep_logits) result.logits = evaluator->logits();
+  return result;
+}
+
+Evaluation classify_images(const EvaluationConfig& config, run::Checkpoint checkpoint,
+                           const std::string& path, std::vector<std::uint8_t> images,
+                           const comm::World& world, const comm::PlatformFactory& make_platform,
+                           comm::Heartbeat& heart) {
+  heart.activity = comm::Activity::starting;
+  Evaluation result;
+  RecordedNetwork recorded;
+  std::unique_ptr<LoadedNetwork> loaded;
+  std::optional<Evaluator> evaluator;
+  world.together([&] {
+    recorded = recorded_network(checkpoint, path);
+    recorded.require_moments(path);
+    const Network& network = recorded.network;
+    result = {.step = checkpoint.progress.step,
+              .label_names = recorded.label_names,
+              .accuracy = {},
+              .record = {},
+              .logits = {},
+              .doubts = recorded.assumed};
+    const auto count = images.size() / static_cast<std::size_t>(network.augment.source.count());
+    const data::Samples unlabelled{std::move(images), std::vector<std::uint8_t>(count, 255)};
+    loaded = std::make_unique<LoadedNetwork>(config, network, take_tensors(config, checkpoint, network, path),
+                                             world, make_platform);
+    evaluator.emplace(*loaded->backend, *loaded->tower, *loaded->arena, world, unlabelled,
+                      recorded.label_names.size(), network.augment, config.batch_size,
+                      loaded->params.as<const float>());
+  });
+  evaluator->show_in(heart.progress);
+  heart.activity = comm::Activity::evaluating;
+  evaluator->run();
+  result.logits = evaluator->logits();
   return result;
 }
 

@@ -1,6 +1,7 @@
 #include "cifar_mpi/train/evaluator.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "cifar_mpi/base/text.hpp"
@@ -83,17 +84,32 @@ Evaluator::Evaluator(engine::Backend& backend, const comm::World& world, const d
 Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
                      const comm::World& world, const data::DatasetFile& file, data::Shard part,
                      const data::AugmentSpec& augment, int batch, const float* params,
-                     engine::RunnerKind kind)
+                     engine::RunnerKind kind, bool keeps_logits)
     : Evaluator(backend, world, file) {
-  batch_ = batch;
   data_ = ResidentData(backend, file, data::Split::test, part);
   first_ = part.first;
-  labels_.resize(part.count);
-  backend.copy(reinterpret_cast<std::byte*>(labels_.data()),
-               reinterpret_cast<const std::byte*>(data_.view().labels), labels_.size());
-  cursor_ = backend.allocate(sizeof(std::uint64_t));
-  predictions_ = backend.allocate(static_cast<std::size_t>(batch));
-  loss_sum_ = backend.allocate(sizeof(float));
+  plan(tower, arena, augment, batch, params, kind, keeps_logits);
+}
+
+Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
+                     const comm::World& world, const data::Samples& images, std::size_t classes,
+                     const data::AugmentSpec& augment, int batch, const float* params)
+    : Evaluator(backend, world, classes) {
+  data_ = ResidentData(backend, images);
+  plan(tower, arena, augment, batch, params, engine::RunnerKind::automatic, true);
+}
+
+void Evaluator::plan(const lower::Tower& tower, engine::Arena& arena, const data::AugmentSpec& augment,
+                     int batch, const float* params, engine::RunnerKind kind, bool keeps_logits) {
+  batch_ = batch;
+  labels_.resize(data_.view().count);
+  backend_.copy(reinterpret_cast<std::byte*>(labels_.data()),
+                reinterpret_cast<const std::byte*>(data_.view().labels), labels_.size());
+  cursor_ = backend_.allocate(sizeof(std::uint64_t));
+  predictions_ = backend_.allocate(static_cast<std::size_t>(batch));
+  loss_sum_ = backend_.allocate(sizeof(float));
+  if (keeps_logits)
+    batch_logits_ = backend_.allocate(static_cast<std::size_t>(batch) * classes_ * sizeof(float));
 
   engine::EvaluateBinding binding;
   binding.params = params;
@@ -104,12 +120,13 @@ Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine
   binding.cursor = cursor_.as<std::uint64_t>();
   binding.predictions = predictions_.as<std::uint8_t>();
   binding.loss_sum = loss_sum_.as<float>();
+  if (keeps_logits) binding.logits = batch_logits_.as<float>();
   arena.rewind();
   engine::StepProgram program("evaluate");
   for (engine::Task& task : tower.evaluate_tasks(binding, arena))
     program.run(engine::kCompute, std::move(task));
   program.finalize();
-  runner_ = backend.runner(std::move(program), kind, arena.regions());
+  runner_ = backend_.runner(std::move(program), kind, arena.regions());
 }
 
 Accuracy Evaluator::run() {
@@ -118,7 +135,9 @@ Accuracy Evaluator::run() {
   // One flat array of doubles for the sum over ranks: the confusion matrix, then the loss. Counts are exact.
   std::vector<double> sums(classes_ * classes_ + 1);
   std::vector<std::uint8_t> predictions(static_cast<std::size_t>(batch_));
+  std::vector<float> logits(batch_logits_.size() / sizeof(float));
   predicted_.clear();
+  logits_.clear();
   for (std::size_t at = 0; at < labels_.size(); at += predictions.size()) {
     runner_->replay();
     runner_->finish();
@@ -127,7 +146,14 @@ Accuracy Evaluator::run() {
     backend_.copy(reinterpret_cast<std::byte*>(&loss), loss_sum_.data(), sizeof loss);
     sums.back() += static_cast<double>(loss);
     const std::size_t n = std::min(predictions.size(), labels_.size() - at);
-    for (std::size_t i = 0; i < n; ++i) sums[labels_[at + i] * classes_ + predictions[i]] += 1.0;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (labels_[at + i] < classes_) sums[labels_[at + i] * classes_ + predictions[i]] += 1.0;
+    }
+    if (!logits.empty()) {
+      backend_.copy(reinterpret_cast<std::byte*>(logits.data()), batch_logits_.data(), batch_logits_.size());
+      logits_.insert(logits_.end(), logits.begin(),
+                     logits.begin() + static_cast<std::ptrdiff_t>(n * classes_));
+    }
     predicted_.insert(predicted_.end(), predictions.begin(),
                       predictions.begin() + static_cast<std::ptrdiff_t>(n));
   }
@@ -141,6 +167,16 @@ Accuracy Evaluator::run() {
   }
   accuracy.cross_entropy = sums.back() / static_cast<double>(accuracy.count());
   return accuracy;
+}
+
+std::vector<float> Evaluator::logits() const {
+  std::vector<float> all;
+  for (const std::vector<std::byte>& part : world_.collect(std::as_bytes(std::span(logits_)))) {
+    const std::size_t before = all.size();
+    all.resize(before + part.size() / sizeof(float));
+    std::memcpy(all.data() + before, part.data(), part.size());
+  }
+  return all;
 }
 
 run::EvaluationFile Evaluator::record(const Accuracy& accuracy) const {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <regex>
 
 #include "app/programs.hpp"
@@ -28,23 +29,36 @@ TEST_P(Onnx, PredictsAsTheProgramDoes) {
       run_command(kTrain + " --device cpu --data " + set + " --run-dir " + run +
                   " --resume never --steps 20" + " --batch-size 32 --threads 1 " + GetParam());
   ASSERT_EQ(trained.code, 0) << trained.output;
-  const Outcome evaluated = run_command(kEval + " " + run + " --device cpu --threads 1 --data " + set);
+  const std::string predictions = file("predictions.h5");
+  const Outcome evaluated = run_command(kEval + " " + run + " --device cpu --threads 1 --data " + set +
+                                        " --predictions " + predictions);
   ASSERT_EQ(evaluated.code, 0) << evaluated.output;
   const Outcome exported = run_command(kEval + " " + run + " --export-onnx " + model);
   ASSERT_EQ(exported.code, 0) << exported.output;
-  const Outcome predicted =
-      run_command(python + " " CIFAR_MPI_SOURCE_ROOT "/tests/app/run_onnx.py " + model + " " + set);
+  const std::string folder = CIFAR_MPI_SOURCE_ROOT "/tests/app", given = " " + set + " " + predictions;
+  const Outcome predicted = run_command(python + " " + folder + "/run_onnx.py " + model + given);
   ASSERT_EQ(predicted.code, 0) << predicted.output;
-  std::filesystem::remove_all(run);
-
-  // Both print four digits; their sums differ by rounding, about 1e-6 of the logits, which may turn a tie.
-  const std::string& wanted = evaluated.output;
+  // Both print four digits; compare_logits.py has the bound on what is left.
   EXPECT_NEAR(number_in(predicted.output, "cross-entropy ([0-9.]+)"),
-              number_in(wanted, "cross-entropy ([0-9.]+)"), 2e-4)
-      << wanted << predicted.output;
-  EXPECT_NEAR(number_in(predicted.output, "([0-9]+) of 128") / 128.0,
-              number_in(wanted, "precision @ 1 = ([0-9.]+)"), 0.01)
-      << wanted << predicted.output;
+              number_in(evaluated.output, "cross-entropy ([0-9.]+)"), 2e-4)
+      << evaluated.output << predicted.output;
+
+  if (std::string(GetParam()) == "--model tutorial") {
+    const std::string program = python_of("src/run/inference.md");
+    ASSERT_NE(program.find("import sys, h5py, numpy"), std::string::npos) << "the page has no NumPy program";
+    write_file(
+        file("classify.py"),
+        program +
+            "from compare_logits import compare\n"
+            "compare(logits, sys.argv[3], [x.size / x.shape[-1] for x in w.values() if x.ndim > 1])\n");
+    const Outcome classified = run_command("PYTHONPATH=" + folder + " " + python + " " + file("classify.py") +
+                                           " " + run + "/checkpoints/latest" + given);
+    EXPECT_EQ(classified.code, 0) << classified.output;
+    EXPECT_NEAR(number_in(classified.output, "precision @ 1 = ([0-9.]+)"),
+                number_in(evaluated.output, "precision @ 1 = ([0-9.]+)"), 1.01 / 128)  // a tie
+        << classified.output << evaluated.output;
+  }
+  std::filesystem::remove_all(run);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Onnx,

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "app/programs.hpp"
+#include "app/similar.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 
 namespace cifar_mpi::test {
@@ -71,9 +72,28 @@ TEST_F(Programs, ShowInTheirHelpWhatAModelAndAFileSet) {
 }
 
 TEST_F(Programs, NameTheFirstWordThatTheyDoNotKnow) {
-  expect_refusal(run_command(kTrain + " --stps 4 --sede 1"), 2, "unknown option '--stps'; see --help");
+  expect_refusal(run_command(kTrain + " --stps 4 --sede 1"), 2,
+                 "unknown option '--stps' (did you mean --steps?); see --help");
   expect_refusal(run_command(kPack + " these words"), 2, "unknown word 'these'; see --help");
   expect_refusal(run_command(kBench + " stepp"), 2, "unknown command 'stepp'; see --help");
+}
+
+TEST(SimilarOption, IsTheOneThatIsMeant) {
+  CLI::App cli;
+  CLI::App* const command = cli.add_subcommand("step");
+  for (const char* name : {"--lr", "--lr-scaling", "--batch-size", "--schedule", "--seed"})
+    cli.add_option_function<int>(name, [](int) {});
+  command->add_option_function<int>("--threads", [](int) {});
+  for (const auto& [word, meant] :
+       std::vector<std::pair<std::string, std::string>>{{"--learning-rate", "--lr"},
+                                                        {"batch_size", "--batch-size"},
+                                                        {"--Schedular=cosine", "--schedule"},
+                                                        {"--sede", "--seed"},
+                                                        {"--thread", "--threads"},
+                                                        {"--momentum", ""},
+                                                        {"--", ""},
+                                                        {"-x", ""}})
+    EXPECT_EQ(app::similar_option(cli, word), meant) << word;
 }
 
 TEST_F(Programs, PrintTheModelForTheDatasetOrForCifar10) {

@@ -8,17 +8,8 @@
 namespace cifar_mpi::test {
 namespace {
 
-/// The lines between ```python and ``` of a page.
-std::string python_of(const std::string& page) {
-  const std::string text = read_file(page), begin = "\n```python\n";
-  const std::size_t at = text.find(begin);
-  if (at == std::string::npos) return {};
-  const std::size_t first = at + begin.size();
-  return text.substr(first, text.find("\n```\n", first) + 1 - first);
-}
-
 TEST_F(Programs, ReadWhatThePageWritesWithH5py) {
-  const std::string program = python_of(std::string(CIFAR_MPI_SOURCE_ROOT) + "/src/run/README.md");
+  const std::string program = python_of("src/run/README.md");
   ASSERT_NE(program.find("h5py"), std::string::npos) << "src/run/README.md has no example in Python";
   const std::string python = python_with("h5py, numpy");
   if (python.empty())

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "app/command.hpp"
+#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::test {
 
@@ -12,6 +13,15 @@ inline std::string python_with(const std::string& modules) {
     if (run_command(python + " -c 'import " + modules + "'").code == 0) return python;
   }
   return {};
+}
+
+/// The lines between the first ```python and ``` of a page of the checkout.
+inline std::string python_of(const std::string& page) {
+  const std::string text = read_file(CIFAR_MPI_SOURCE_ROOT "/" + page), begin = "\n```python\n";
+  const std::size_t at = text.find(begin);
+  if (at == std::string::npos) return {};
+  const std::size_t first = at + begin.size();
+  return text.substr(first, text.find("\n```\n", first) + 1 - first);
 }
 
 }  // namespace cifar_mpi::test

@@ -159,18 +159,22 @@ TEST(EvaluateLoss, EqualsTheReferenceAndPredictsTheFirstOfEquals) {
   const reference::Loss wanted = batch.wanted();
   std::vector<std::uint8_t> predictions(kBatch, 99);
   float loss_sum = -1.0f;
+  std::vector<float> logits(kBatch * kClasses);
   engine::EvaluateBinding binding;
   binding.predictions = predictions.data();
   binding.loss_sum = &loss_sum;
+  binding.logits = logits.data();
   const engine::Task task =
       plan_evaluate_loss(binding, batch.shape(), batch.logits.data(), batch.labels.data());
   testing::run(task);
-  testing::run_audited(task, {testing::region(batch.logits), testing::region(batch.labels),
-                              testing::region(predictions), engine::bytes_of(&loss_sum, 1)});
+  testing::run_audited(
+      task, {testing::region(batch.logits), testing::region(batch.labels), testing::region(predictions),
+             engine::bytes_of(&loss_sum, 1), testing::region(logits)});
   EXPECT_NEAR(loss_sum, wanted.sum, batch.loss_tolerance(wanted.sum));
   for (std::size_t i = 0; i < kBatch; ++i) {
     const float* row = batch.logits.data() + i * kStride;
     EXPECT_EQ(predictions[i], std::max_element(row, row + kClasses) - row) << i;
+    EXPECT_TRUE(std::equal(row, row + kClasses, logits.data() + i * kClasses)) << i;
   }
 }
 

@@ -21,9 +21,11 @@ namespace fs = std::filesystem;
 
 /// The pages whose phrases and links are checked.
 constexpr std::string_view kPages[] = {
-    "README.md",         "jobs/README.md",     "src/README.md",          "src/comm/README.md",
-    "src/cpu/README.md", "src/cuda/README.md", "src/forecast/README.md", "src/report/README.md",
-    "src/run/README.md", "tests/MEASURED.md",  "tests/README.md"};
+    "README.md",         "jobs/README.md",       "src/README.md",          "src/comm/README.md",
+    "env/README.md",     "src/run/inference.md",
+
+    "src/cpu/README.md", "src/cuda/README.md",   "src/forecast/README.md", "src/report/README.md",
+    "src/run/README.md", "tests/MEASURED.md",    "tests/README.md"};
 /// The pages whose table cells must be short, too.
 constexpr std::string_view kPagesOfShortCells[] = {"README.md", "tests/MEASURED.md"};
 constexpr std::size_t kMostReadmeLines = 130;

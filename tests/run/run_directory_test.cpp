@@ -107,6 +107,17 @@ TEST(RetireCheckpoints, NeitherCountsNorRemovesWhatLiesBeyondTheNewest) {
 }
 
 /// Whoever may write in a run directory can make `latest` a link to anything.
+TEST(OpenCheckpoint, TakesTheNewestOfARunDirectory) {
+  const TempDir dir;
+  make_files(dir / "run", {1000, 2000});
+  EXPECT_EQ(open_checkpoint(dir / "run").path(), checkpoint_path(dir / "run", 2000));
+  EXPECT_EQ(open_checkpoint(dir / "run").problem(), "");
+  fs::create_directory(dir / "empty");
+  const InputFile none = open_checkpoint(dir / "empty");
+  EXPECT_EQ(none.path(), dir / "empty");
+  EXPECT_EQ(none.problem(), "it is a folder without checkpoints/step_*.h5");
+}
+
 TEST(OpenCheckpoint, TakesLatestOnlyForACheckpointInItsOwnFolder) {
   const TempDir dir;
   make_files(dir.path(), {1});

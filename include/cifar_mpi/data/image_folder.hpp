@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,16 @@ struct ReadEvents {
 /// Reads all images of `folder` in its order, each the centre square averaged to `size` x `size` RGB
 /// (data/picture.hpp says how exactly). Throws Error{data} naming the file that cannot be read.
 Samples read_images(const ImageFolder& folder, int size, const ReadEvents& events);
+
+/// Width and height.
+struct ImageSize {
+  int width = 0;
+  int height = 0;
+};
+
+/// Reads one PNG or JPEG file as `read_images` does, into `out` [size, size, 3], and returns the size that it had. A
+/// link is followed. Throws Error{data} naming the file; Error{device} in a build without the library that decodes it.
+ImageSize read_image(const std::string& path, int size, std::span<std::uint8_t> out);
 
 /// Throws Error{data} naming a class of `folder` that `read`, the labels of its readable images, lacks. A
 /// training split needs every class; a test split needs only some image.

@@ -194,6 +194,7 @@ struct EvaluateBinding {
   std::uint64_t* cursor = nullptr;      ///< advances by `batch` in every replay
   std::uint8_t* predictions = nullptr;  ///< [batch]; the class with the largest logit, the first of equals
   float* loss_sum = nullptr;  ///< [1]; cross-entropy summed over the samples that count, not divided
+  float* logits = nullptr;    ///< [batch, classes] fp32, or null to leave them out
 };
 
 /// A device with its memory, kernels and runners.

@@ -29,8 +29,8 @@ std::string checkpoint_path(const std::string& run_dir, std::uint64_t step);
 
 /// Opens a checkpoint for reading. Never throws: the result says why it cannot be opened.
 InputFile open_checkpoint(const Directory& run, std::uint64_t step);
-/// The same for a path that the user typed. Links in it are followed, but a link called `latest` or `best`
-/// must point to a checkpoint in its own folder, because other users may have made it.
+/// The same for a path that the user typed: a file, or a run directory for its newest checkpoint. Links are followed, but a
+/// link called `latest` or `best` must point to a checkpoint in its own folder, because other users may have made it.
 InputFile open_checkpoint(const std::string& path);
 /// Opens RUN_DIR/checkpoints for writing. Throws Error{io}.
 Directory checkpoint_folder(const Directory& run);

@@ -57,11 +57,16 @@ struct Accuracy {
 class Evaluator {
  public:
   /// `part` is this rank's; all parts together are the split. `params` is a block of `tower`'s layout in backend
-  /// memory. `kind` is of its runner. All arguments must outlive the evaluator.
+  /// memory. `kind` is of its runner. With `keeps_logits`, `logits` may be called. All arguments must outlive the evaluator.
   Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
             const comm::World& world, const data::DatasetFile& file, data::Shard part,
             const data::AugmentSpec& augment, int batch, const float* params,
-            engine::RunnerKind kind = engine::RunnerKind::automatic);
+            engine::RunnerKind kind = engine::RunnerKind::automatic, bool keeps_logits = false);
+  /// Of this rank's images, whose labels are 255 because they have none: they count in no sum, and only `logits` may be
+  /// called after `run`.
+  Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
+            const comm::World& world, const data::Samples& images, std::size_t classes,
+            const data::AugmentSpec& augment, int batch, const float* params);
   /// Of a rank that has no samples: it takes part in the sums of the others.
   Evaluator(engine::Backend& backend, const comm::World& world, const data::DatasetFile& file);
 
@@ -73,8 +78,16 @@ class Evaluator {
   Accuracy run();
   /// Collective; behind `run`. What evaluation.h5 says of that run, but for step and weights; the same on all ranks.
   run::EvaluationFile record(const Accuracy& accuracy) const;
+  /// Collective; after `run`. The logits of that run, [images, classes], on rank 0: first those of rank 0, then those of
+  /// rank 1, and so on. Empty on the other ranks.
+  std::vector<float> logits() const;
 
  private:
+  Evaluator(engine::Backend& backend, const comm::World& world, std::size_t classes)
+      : backend_(backend), world_(world), classes_(classes) {}
+  void plan(const lower::Tower& tower, engine::Arena& arena, const data::AugmentSpec& augment, int batch,
+            const float* params, engine::RunnerKind kind, bool keeps_logits);
+
   engine::Backend& backend_;
   const comm::World& world_;
   int batch_ = 0;
@@ -88,6 +101,8 @@ class Evaluator {
   Buffer cursor_;
   Buffer predictions_;
   Buffer loss_sum_;
+  Buffer batch_logits_;        ///< empty unless they are kept
+  std::vector<float> logits_;  ///< of the last run; this rank's
   std::unique_ptr<engine::Runner> runner_;
 };
 

@@ -465,8 +465,10 @@ TEST_F(CudaKernel, FindsTheLossOfTheReference) {
     auto* const grad = bench.take<float>(count);
     auto* const predictions = bench.take<std::uint8_t>(static_cast<std::size_t>(batch));
     auto* const loss_sum = bench.take<float>(1);
+    auto* const kept = bench.take<float>(logits.size());
     train_loss(bench.stream, input, {1.0 / 4000.0}, ValueType::fp32, grad, sums);
-    evaluate_loss(bench.stream, input, predictions, loss_sum);
+    evaluate_loss(bench.stream, input, predictions, loss_sum, kept);
+    EXPECT_EQ(bench.download(kept, logits.size()), std::vector<float>(logits.begin(), logits.end()));
     const std::vector<float> found = bench.download(sums, 3);
     // loss_math.hpp and loss.hpp, of logits up to 16 from each other
     const double tolerance = (16.0 + std::sqrt(classes) + 7.0 + 14.0 + batch / 128.0 / 128.0) * 0x1.0p-24;

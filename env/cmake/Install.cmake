@@ -1,0 +1,16 @@
+# What `cmake --install` brings besides the programs: share/cifar_mpi with the licence, the pages, the job files and what they
+# need, each at its path in the checkout, so that links between pages work; and a test of the installed tree.
+set(share ${CMAKE_INSTALL_DATADIR}/cifar_mpi)
+file(GLOB installed RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS
+     README.md LICENSE CITATION.cff env/*.md env/*.sh env/modulefiles/* jobs/*.* jobs/recipes/* src/*.md src/*/*.md tests/*.md
+     tools/report.svg)
+list(REMOVE_ITEM installed env/install_deps.sh)
+foreach(file ${installed})
+  get_filename_component(folder ${file} DIRECTORY)
+  if(file MATCHES "smoke_test\\.sh$")
+    install(PROGRAMS ${file} DESTINATION ${share}/${folder})
+  else()
+    install(FILES ${file} DESTINATION ${share}/${folder})
+  endif()
+endforeach()
+install(FILES env/cmake/CTestTestfile.cmake DESTINATION ${share})

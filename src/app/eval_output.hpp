@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/data/image_folder.hpp"
+#include "cifar_mpi/train/evaluate_checkpoint.hpp"
+
+/// What cifar_mpi_eval prints and writes. src/run/README.md documents the formats.
+namespace cifar_mpi::app {
+
+/// The checkpoint that an output is about.
+struct EvaluatedCheckpoint {
+  std::string path;
+  std::string weights;  ///< ema or raw
+};
+
+/// The images of --predict.
+struct PredictedImages {
+  std::vector<std::string> paths;
+  std::vector<data::ImageSize> sizes;  ///< before scaling
+  int size = 0;                        ///< width and height after scaling
+};
+
+void print_evaluation(const Log& log, const EvaluatedCheckpoint& checkpoint,
+                      const train::Evaluation& evaluation);
+void print_predictions(const Log& log, const PredictedImages& images, const train::Evaluation& evaluation);
+
+/// One JSON object, with a line feed.
+std::string evaluation_json(const EvaluatedCheckpoint& checkpoint, const train::Evaluation& evaluation);
+std::string predictions_json(const EvaluatedCheckpoint& checkpoint, const PredictedImages& images,
+                             const train::Evaluation& evaluation);
+
+/// Throws Error{usage} unless the name ends with .csv or .h5, Error{io} if the file cannot be written.
+void check_predictions_file(const std::string& path);
+/// Writes the predictions of a whole split, with these labels, as CSV or HDF5. Throws Error{io}.
+void write_predictions(const std::string& path, const EvaluatedCheckpoint& checkpoint,
+                       const train::Evaluation& evaluation, const std::vector<std::uint8_t>& labels);
+
+}  // namespace cifar_mpi::app

@@ -1,0 +1,100 @@
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <sstream>
+
+#include "app/programs.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/data/dataset.hpp"
+#include "cifar_mpi/train/evaluate_checkpoint.hpp"
+#include "report/json.hpp"
+
+/// What cifar_mpi_eval writes besides the accuracy.
+namespace cifar_mpi::test {
+namespace {
+
+std::vector<std::vector<std::string>> rows_of(const std::string& csv) {
+  std::vector<std::vector<std::string>> rows;
+  std::istringstream lines(csv);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream cells(line);
+    rows.emplace_back();
+    for (std::string cell; std::getline(cells, cell, ',');) rows.back().push_back(cell);
+  }
+  return rows;
+}
+
+TEST_F(Programs, WritePredictionsThatGiveTheAccuracyOfTheEvaluation) {
+  ASSERT_EQ(run_command(kTrain + small("predicted") + " --device cpu").code, 0);
+  const Outcome evaluated = mpirun(2, kEval + data() + " " + file("predicted") + " --threads 1 --json 2>" +
+                                          file("log") + " --predictions " + file("all.csv"));
+  ASSERT_EQ(evaluated.code, 0) << evaluated.output << read_file(file("log"));
+  const data::DatasetFile set(file("small.h5"));
+  const std::vector<std::uint8_t> labels = set.read_labels(data::Split::test);
+  const auto rows = rows_of(read_file(file("all.csv")));
+  ASSERT_EQ(rows.size(), labels.size() + 1);
+  EXPECT_EQ(rows[0][0] + "," + rows[0].back(), "index,logit_9");
+  std::size_t correct = 0;
+  std::vector<std::vector<int>> confusion(10, std::vector<int>(10));
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    const std::vector<std::string>& row = rows[i + 1];
+    ASSERT_EQ(row.size(), 16u);
+    EXPECT_EQ(row[0], std::to_string(i));
+    EXPECT_EQ(row[1], std::to_string(labels[i]));
+    EXPECT_EQ(row[4], set.info().label_names[std::stoul(row[3])]);
+    double sum = 0.0;
+    std::size_t largest = 0;
+    std::vector<double> logits;
+    for (std::size_t j = 0; j < 10; ++j) {
+      logits.push_back(static_cast<double>(std::stof(row[6 + j])));  // which the digits stand for
+      if (logits[j] > logits[largest]) largest = j;
+      sum += std::exp(logits[j]);
+    }
+    EXPECT_EQ(row[3], std::to_string(largest));
+    EXPECT_NEAR(std::stod(row[5]), std::exp(logits[largest]) / sum, 1e-12);
+    correct += row[1] == row[3] ? 1 : 0;
+    ++confusion[labels[i]][largest];
+  }
+  std::string matrix;
+  for (const std::vector<int>& row : confusion) {
+    matrix += matrix.empty() ? "[" : ",[";
+    for (std::size_t j = 0; j < 10; ++j) matrix += concat(j == 0 ? "" : ",", row[j]);
+    matrix += "]";
+  }
+  for (const std::string& part :
+       {concat("\"correct\":", correct, ","), concat("\"images\":", labels.size(), ","),
+        concat("\"confusion\":[", matrix, "]")})
+    EXPECT_NE(evaluated.output.find(part), std::string::npos) << part << "\n" << evaluated.output;
+  EXPECT_EQ(count_lines_with(evaluated.output, ""), 1) << evaluated.output;  // one object and no more
+}
+
+TEST_F(Programs, RefusePredictionsThatTheyCannotWrite) {
+  const std::string eval = kEval + data() + " " + file("none") + " --predictions ";
+  expect_refusal(run_command(eval + file("all.txt")), 2, "end it with .csv or .h5");
+  expect_refusal(run_command(eval + file("no_folder/all.csv")), 5, "no_folder/all.csv");
+  expect_refusal(run_command(eval + file("all.csv") + " --watch"), 2, "--watch");
+}
+
+TEST(RecordedNetwork, HasTheNamesOfTheClassesAndStatesWhatIsAssumed) {
+  run::Checkpoint checkpoint;
+  checkpoint.progress.identity = {{"model", "tutorial"},
+                                  {"dataset image", "32x32x3"},
+                                  {"dataset classes", "3"},
+                                  {"dataset label names", "cat, dog, sea gull"},
+                                  {"network input", "26x28"}};
+  const train::RecordedNetwork known = train::recorded_network(checkpoint, "a.h5");
+  EXPECT_EQ(known.label_names, (std::vector<std::string>{"cat", "dog", "sea gull"}));
+  EXPECT_EQ(known.network.augment.crop_width, 28);
+  EXPECT_TRUE(known.assumed.empty());
+
+  checkpoint.progress.identity.pop_back();
+  checkpoint.progress.identity.back().second = "a, b, c, d";
+  const train::RecordedNetwork old = train::recorded_network(checkpoint, "a.h5");
+  EXPECT_EQ(old.label_names, (std::vector<std::string>{"class 0", "class 1", "class 2"}));
+  EXPECT_EQ(old.network.augment.crop_width, 24);
+  ASSERT_EQ(old.assumed.size(), 1u);
+  EXPECT_NE(old.assumed[0].find("assuming 24x24"), std::string::npos) << old.assumed[0];
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test
