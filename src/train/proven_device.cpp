@@ -18,9 +18,21 @@ namespace {
 using run::SelfCheckRecord;
 using run::SelfCheckResult;
 
+/// What is checked: of what the run adopts from a checkpoint, only what may differ from the GPU's own choice. A run that
+/// was on the CPU knows convolutions and sums that no GPU has, and automatic is bf16.
+TrainConfig checked_config(const SessionState& state) {
+  TrainConfig config = state.config;
+  if (state.adopted_conv) config.conv = engine::ConvMethod::automatic;
+  if (state.adopted_precision && config.precision == engine::Precision::bf16)
+    config.precision = engine::Precision::automatic;
+  if (state.adopted_all_reduce && config.all_reduce != comm::fixed_tree_collective())
+    config.all_reduce = "auto";
+  return config;
+}
+
 /// Of all that chooses kernels, and of the machine with its driver and libraries.
 std::string key_of(const SessionState& state, const std::string& devices) {
-  const TrainConfig& config = state.config;
+  const TrainConfig config = checked_config(state);
   const std::string text = concat(
       devices, '\n', version(), ' ', git_revision(), '\n', config.model, ' ',
       to_string(state.network.augment.output()), ' ', state.sizes.batch, ' ', state.sizes.parts, ' ',
@@ -77,7 +89,7 @@ SelfCheckReport run_check(const SessionState& state, const comm::World& ranks,
     if (check.heart != nullptr) check.heart->activity.store(activity, std::memory_order_relaxed);
   };
   enter(comm::Activity::checking);
-  SelfCheckReport report = check_device(state.config, state.info, ranks, asked, check);
+  SelfCheckReport report = check_device(checked_config(state), state.info, ranks, asked, check);
   enter(comm::Activity::starting);
   return report;
 }
@@ -85,7 +97,8 @@ SelfCheckReport run_check(const SessionState& state, const comm::World& ranks,
 /// The run then takes lanes, unless it asks for a runner that has no graphs anyway.
 void do_without_graphs(SessionState& state, const std::string& why) {
   if (state.config.runner == engine::RunnerKind::automatic) state.config.runner = engine::RunnerKind::lanes;
-  state.log.warn(concat("self-check: this run does without graphs, because ", why));
+  state.log.warn(concat("self-check: this run does without graphs, because ", why,
+                        "; each kernel then costs the host an estimated 3 to 6 us"));
 }
 
 /// Checks, says what it came to and keeps it. What stopped it is no verdict: the record goes on to say that it runs.
@@ -98,8 +111,11 @@ comm::PlatformFactory check_now(SessionState& state, const comm::World& ranks,
   const double began = steady_seconds();
   const SelfCheckReport report = run_check(state, ranks, asked, check);
   const std::string seconds = fmt::format("{:.1f} s", steady_seconds() - began);
-  if (report.good)
-    record.result = report.no_graph.empty() ? SelfCheckResult::passed : SelfCheckResult::on_lanes;
+  if (report.good) {
+    record.result = !report.no_graph.empty()  ? SelfCheckResult::on_lanes
+                    : !report.refused.empty() ? SelfCheckResult::refused
+                                              : SelfCheckResult::passed;
+  }
   if (!report.faults.empty()) record.result = SelfCheckResult::failed;
   for (const std::string& line : report.table) record.text += concat('\n', line);
   record.text += '\n';
@@ -115,7 +131,8 @@ comm::PlatformFactory check_now(SessionState& state, const comm::World& ranks,
         concat("its self-check was stopped on ", report.stops.front(), "; the next start checks again"),
         report.stopped_by);
   }
-  if (!report.no_graph.empty()) do_without_graphs(state, report.no_graph.front());
+  if (record.result == SelfCheckResult::on_lanes) do_without_graphs(state, report.no_graph.front());
+  if (record.result == SelfCheckResult::refused) do_without_graphs(state, report.refused.front());
   const char* const judged = check.judge ? "" : "; without oneDNN there is no CPU to compare gradients with";
   state.log.info(concat("self-check: passed in ", seconds, " (", run::self_check_path(state.config.run_dir),
                         ")", judged));
@@ -147,11 +164,13 @@ comm::PlatformFactory platform_proven_on(const comm::World& ranks, SessionState&
           state, check,
           concat("its self-check ", what, " at ", known->time, " with this driver and these libraries"));
     }
-    const bool stopped = last == SelfCheckResult::running || last == SelfCheckResult::running_again;
-    const char* const what = stopped ? "was stopped" : last == SelfCheckResult::failed ? "failed" : "hung";
+    const bool hung = last == SelfCheckResult::hung || last == SelfCheckResult::hung_twice;
+    const char* const what = last == SelfCheckResult::failed    ? "failed"
+                             : last == SelfCheckResult::refused ? "could make no graph"
+                             : hung                             ? "hung"
+                                                                : "was stopped";
     state.log.info(concat("self-check: the one at ", known->time, ' ', what, "; checking again"));
-    if (last != SelfCheckResult::running && last != SelfCheckResult::failed)
-      begun.result = SelfCheckResult::running_again;
+    if (hung || last == SelfCheckResult::running_again) begun.result = SelfCheckResult::running_again;
   }
   return check_now(state, ranks, asked, check, std::move(begun));
 }
@@ -194,7 +213,8 @@ int report_self_check(TrainConfig config, const comm::World& world, const Log& l
   const double began = steady_seconds();
   const SelfCheckReport report = run_check(state, world, make_platform, check);
   for (const std::string& line : report.table) log.info(line);
-  for (const auto* const lines : {&report.faults, &report.stops, &report.no_graph, &report.slow}) {
+  for (const auto* const lines :
+       {&report.faults, &report.stops, &report.no_graph, &report.refused, &report.slow}) {
     for (const std::string& line : *lines) log.warn(concat("self-check: ", line));
   }
   const std::string seconds = fmt::format("{:.1f} s", steady_seconds() - began);
