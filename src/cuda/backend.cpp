@@ -11,7 +11,6 @@
 #include "cifar_mpi/comm/collective.hpp"
 #include "cuda/count.hpp"
 #include "cuda/device.hpp"
-#include "cuda/device_comparison.hpp"
 #include "cuda/nccl.hpp"
 #include "cuda/network.hpp"
 #include "cuda/runner.hpp"

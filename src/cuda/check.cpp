@@ -20,6 +20,14 @@ namespace {
 void check(cudaError_t status, const char* purpose, const char* file, int line) {
   if (status == cudaSuccess) return;
   static_cast<void>(cudaGetLastError());  // one that did no harm must not be taken for the next call's
+  if (status == cudaErrorDevicesUnavailable) {
+    throw Error(
+        ErrorKind::device,
+        concat("the GPU is busy (CUDA: ", cudaGetErrorString(status),
+               "): its compute mode (nvidia-smi -q -d COMPUTE) allows no further process on it; end the "
+               "process that uses it, choose another GPU with CUDA_VISIBLE_DEVICES, or let an administrator "
+               "run nvidia-smi -c DEFAULT"));
+  }
   fail(ErrorKind::device, "CUDA", purpose, cudaGetErrorString(status), file, line);
 }
 

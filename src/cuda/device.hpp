@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/engine/backend.hpp"
 #include "cuda/dnn_handles.hpp"
 #include "cuda/handles.hpp"
@@ -96,5 +97,9 @@ class TrialMemory {
   Buffer operand_, result_, nans_, workspace_;
   Trial trial_;
 };
+
+/// Logs who has which GPU, and lets all ranks fail together, with Error{device}, where two have one and may not.
+/// Collective.
+void compare_devices(const Device& device, const comm::World& world, bool share);
 
 }  // namespace cifar_mpi::cuda

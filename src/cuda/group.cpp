@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "cuda/conv.hpp"
-#include "cuda/global_avg_pool.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/lrn.hpp"
 #include "cuda/lrn_pool.hpp"

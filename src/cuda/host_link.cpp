@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cuda/check.hpp"
+#include "cuda/control.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {

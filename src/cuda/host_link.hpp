@@ -10,10 +10,11 @@
 #include "cifar_mpi/base/buffer.hpp"
 #include "cifar_mpi/engine/layout.hpp"
 #include "cifar_mpi/engine/program.hpp"
-#include "cuda/device_record.hpp"
 
 /// The few words that pass between the host and a finalized program: stop requests go in, step records come out.
 namespace cifar_mpi::cuda {
+
+struct DeviceRecord;
 
 /// Host memory that kernels read and write by the same address. Throws Error{device}.
 Buffer allocate_pinned(std::size_t bytes);

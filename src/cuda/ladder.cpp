@@ -1,11 +1,10 @@
-#include "cuda/ladder.hpp"
-
 #include <algorithm>
 #include <span>
 #include <sstream>
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cuda/kernels.hpp"
 
 namespace cifar_mpi::cuda {
 

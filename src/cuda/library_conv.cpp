@@ -60,6 +60,19 @@ struct Proposals {
   }
 };
 
+/// cuDNN's functions for one direction, ours that starts it, and what they are told: two operands and a result.
+template <class Propose, class FindSize, class Start, class A, class B, class Result>
+struct ConvCalls {
+  Propose* propose;
+  FindSize* find_size;
+  Start start;
+  A a;
+  B b;
+  Result result;
+};
+template <class Propose, class FindSize, class Start, class A, class B, class Result>
+ConvCalls(Propose*, FindSize*, Start, A, B, Result) -> ConvCalls<Propose, FindSize, Start, A, B, Result>;
+
 }  // namespace
 
 void LibraryConv::describe() {
@@ -82,22 +95,27 @@ void LibraryConv::describe() {
   }
 }
 
-template <class Algorithm, class Proposals, class FindSize, class Start>
-int LibraryConv::choose(Direction<Algorithm>& direction, const Proposals& proposals, const Trial& trial,
-                        int rung, const FindSize& find_size, const Start& start) {
+template <class Proposal, class Algorithm, class Calls>
+int LibraryConv::choose(Direction<Algorithm>& direction, const Calls& calls, const Trial& trial, int rung) {
+  Proposals<Proposal> found;
+  cudnnConvolutionDescriptor_t const conv = direction.conv.get();
+  const std::vector<Proposal> proposals = found.candidates(calls.propose(
+      dnn_, calls.a, calls.b, conv, calls.result, kMostAlgorithms, &found.count, found.all.data()));
   if (proposals.empty()) why_ = "cuDNN has no deterministic algorithm";
   for (; rung < static_cast<int>(proposals.size()); ++rung) {
-    const auto& proposal = proposals[static_cast<std::size_t>(rung)];
+    const Proposal& proposal = proposals[static_cast<std::size_t>(rung)];
     direction.algorithm = proposal.algo;
     std::string wrong = "cuDNN's algorithm does not run";
-    if (cudnnSetConvolutionMathType(direction.conv.get(), proposal.mathType) == CUDNN_STATUS_SUCCESS &&
-        find_size(&direction.workspace) == CUDNN_STATUS_SUCCESS &&
+    if (cudnnSetConvolutionMathType(conv, proposal.mathType) == CUDNN_STATUS_SUCCESS &&
+        calls.find_size(dnn_, calls.a, calls.b, conv, calls.result, direction.algorithm,
+                        &direction.workspace) == CUDNN_STATUS_SUCCESS &&
         direction.workspace <= kMostConvWorkspace) {
       void* const workspace = trial.workspace(direction.workspace);
       if (workspace == nullptr && direction.workspace > 0) {
         wrong = concat("the GPU has no ", direction.workspace >> 20, " MiB left for cuDNN's algorithm");
       } else {
-        const cudnnStatus_t status = start(workspace);
+        const cudnnStatus_t status =
+            (this->*calls.start)(trial.stream, trial.operand, trial.operand, trial.result, workspace);
         check(cudaStreamSynchronize(trial.stream), "trying a convolution");
         if (status == CUDNN_STATUS_SUCCESS) {
           workspace_bytes_ = std::max(workspace_bytes_, direction.workspace);
@@ -109,57 +127,6 @@ int LibraryConv::choose(Direction<Algorithm>& direction, const Proposals& propos
     if (why_.empty()) why_ = wrong;
   }
   return kConvRungs;
-}
-
-int LibraryConv::plan_forward(const Trial& trial, int rung) {
-  Proposals<cudnnConvolutionFwdAlgoPerf_t> found;
-  auto& d = forward_;
-  const cudnnStatus_t status =
-      cudnnGetConvolutionForwardAlgorithm_v7(dnn_, x_.get(), weights_.get(), d.conv.get(), y_.get(),
-                                             kMostAlgorithms, &found.count, found.all.data());
-  return choose(
-      d, found.candidates(status), trial, rung,
-      [&](std::size_t* bytes) {
-        return cudnnGetConvolutionForwardWorkspaceSize(dnn_, x_.get(), weights_.get(), d.conv.get(), y_.get(),
-                                                       d.algorithm, bytes);
-      },
-      [&](void* workspace) {
-        return start_forward(trial.stream, trial.operand, trial.operand, trial.result, workspace);
-      });
-}
-
-int LibraryConv::plan_weight_gradient(const Trial& trial, int rung) {
-  Proposals<cudnnConvolutionBwdFilterAlgoPerf_t> found;
-  auto& d = weight_gradient_;
-  const cudnnStatus_t status =
-      cudnnGetConvolutionBackwardFilterAlgorithm_v7(dnn_, x_.get(), y_.get(), d.conv.get(), weights_.get(),
-                                                    kMostAlgorithms, &found.count, found.all.data());
-  return choose(
-      d, found.candidates(status), trial, rung,
-      [&](std::size_t* bytes) {
-        return cudnnGetConvolutionBackwardFilterWorkspaceSize(dnn_, x_.get(), y_.get(), d.conv.get(),
-                                                              weights_.get(), d.algorithm, bytes);
-      },
-      [&](void* workspace) {
-        return start_weight_gradient(trial.stream, trial.operand, trial.operand, trial.result, workspace);
-      });
-}
-
-int LibraryConv::plan_data_gradient(const Trial& trial, int rung) {
-  Proposals<cudnnConvolutionBwdDataAlgoPerf_t> found;
-  auto& d = data_gradient_;
-  const cudnnStatus_t status =
-      cudnnGetConvolutionBackwardDataAlgorithm_v7(dnn_, weights_.get(), y_.get(), d.conv.get(), x_.get(),
-                                                  kMostAlgorithms, &found.count, found.all.data());
-  return choose(
-      d, found.candidates(status), trial, rung,
-      [&](std::size_t* bytes) {
-        return cudnnGetConvolutionBackwardDataWorkspaceSize(dnn_, weights_.get(), y_.get(), d.conv.get(),
-                                                            x_.get(), d.algorithm, bytes);
-      },
-      [&](void* workspace) {
-        return start_data_gradient(trial.stream, trial.operand, trial.operand, trial.result, workspace);
-      });
 }
 
 int LibraryConv::plan(ConvDirection direction, const Trial& trial, int rung) {
@@ -175,11 +142,25 @@ int LibraryConv::plan(ConvDirection direction, const Trial& trial, int rung) {
   if (!x_) describe();
   switch (direction) {
     case ConvDirection::forward:
-      return taken = plan_forward(trial, rung);
+      return taken = choose<cudnnConvolutionFwdAlgoPerf_t>(
+                 forward_,
+                 ConvCalls{cudnnGetConvolutionForwardAlgorithm_v7, cudnnGetConvolutionForwardWorkspaceSize,
+                           &LibraryConv::start_forward, x_.get(), weights_.get(), y_.get()},
+                 trial, rung);
     case ConvDirection::weight_gradient:
-      return taken = plan_weight_gradient(trial, rung);
+      return taken = choose<cudnnConvolutionBwdFilterAlgoPerf_t>(
+                 weight_gradient_,
+                 ConvCalls{cudnnGetConvolutionBackwardFilterAlgorithm_v7,
+                           cudnnGetConvolutionBackwardFilterWorkspaceSize,
+                           &LibraryConv::start_weight_gradient, x_.get(), y_.get(), weights_.get()},
+                 trial, rung);
     case ConvDirection::data_gradient:
-      return taken = plan_data_gradient(trial, rung);
+      return taken = choose<cudnnConvolutionBwdDataAlgoPerf_t>(
+                 data_gradient_,
+                 ConvCalls{cudnnGetConvolutionBackwardDataAlgorithm_v7,
+                           cudnnGetConvolutionBackwardDataWorkspaceSize, &LibraryConv::start_data_gradient,
+                           weights_.get(), y_.get(), x_.get()},
+                 trial, rung);
   }
   throw std::logic_error("a convolution has three directions");
 }

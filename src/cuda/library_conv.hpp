@@ -72,13 +72,9 @@ class LibraryConv {
   };
 
   void describe();
-  /// `find_size` asks for the workspace of the direction's algorithm, and `start` starts it.
-  template <class Algorithm, class Proposals, class FindSize, class Start>
-  int choose(Direction<Algorithm>& direction, const Proposals& proposals, const Trial& trial, int rung,
-             const FindSize& find_size, const Start& start);
-  int plan_forward(const Trial& trial, int rung);
-  int plan_weight_gradient(const Trial& trial, int rung);
-  int plan_data_gradient(const Trial& trial, int rung);
+  /// `plan` of one direction.
+  template <class Proposal, class Algorithm, class Calls>
+  int choose(Direction<Algorithm>& direction, const Calls& calls, const Trial& trial, int rung);
   cudnnStatus_t start_forward(cudaStream_t stream, const void* x, const void* weights, void* y,
                               void* workspace) const;
   cudnnStatus_t start_weight_gradient(cudaStream_t stream, const void* x, const void* grad_y,

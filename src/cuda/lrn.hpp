@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "cuda/activation.hpp"
 #include "cuda/lrn_math.hpp"
 #include "cuda/value_type.hpp"
 

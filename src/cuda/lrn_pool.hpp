@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "cuda/activation.hpp"
 #include "cuda/lrn_pool_math.hpp"
 #include "cuda/value_type.hpp"
 

@@ -22,7 +22,6 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cuda/check.hpp"
-#include "cuda/device_comparison.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/sum.hpp"
 

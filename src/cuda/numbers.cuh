@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cuda/activation.hpp"
+#include "cuda/value_type.hpp"
 
 /// Values of either type as floats, in kernels.
 namespace cifar_mpi::cuda {

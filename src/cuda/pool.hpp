@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "cuda/activation.hpp"
 #include "cuda/pool_math.hpp"
 #include "cuda/value_type.hpp"
 
@@ -19,5 +18,19 @@ void pool_forward(cudaStream_t stream, const PoolPlace& place, ValueType type, c
 /// one place.
 void pool_backward(cudaStream_t stream, const PoolPlace& place, ValueType type, const std::uint8_t* argmax,
                    const void* grad_y, void* grad_x);
+
+/// The mean of each channel over an image; each activation is moved once.
+struct GlobalAvgPoolShape {
+  int batch = 0;
+  int pixels = 0;  ///< of an image
+  int channels = 0;
+  ValueType type = ValueType::fp32;
+};
+
+/// x [batch, pixels, channels], y [batch, channels]. Sums are fp32, in an order that depends on the shape alone.
+void global_avg_pool_forward(cudaStream_t stream, const GlobalAvgPoolShape& shape, const void* x, void* y);
+
+void global_avg_pool_backward(cudaStream_t stream, const GlobalAvgPoolShape& shape, const void* grad_y,
+                              void* grad_x);
 
 }  // namespace cifar_mpi::cuda

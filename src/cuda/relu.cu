@@ -1,4 +1,3 @@
-#include "cuda/activation.hpp"
 #include "cuda/divisor.hpp"
 #include "cuda/launch.cuh"
 #include "cuda/relu.hpp"

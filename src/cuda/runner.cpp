@@ -10,8 +10,8 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cuda/check.hpp"
-#include "cuda/delay_kernel.hpp"
-#include "cuda/lanes_runner.hpp"
+#include "cuda/control.hpp"
+#include "cuda/device_runner.hpp"
 #include "engine/audit.hpp"
 
 namespace cifar_mpi::cuda {
@@ -79,6 +79,160 @@ class SerialRunner final : public DeviceRunner {
   Event begin_, end_;
   std::vector<double> seconds_;
   std::optional<engine::Audit> audit_;
+};
+
+/// The list as it stands: the streams keep the order of their lane, events that between lanes.
+class LanesRunner : public DeviceRunner {
+ public:
+  LanesRunner(Device& device, StepProgram program)
+      : DeviceRunner(device, std::move(program)), fork_(make_event()) {
+    for (int mark = 0; mark < program_.marks(); ++mark) marks_.push_back(make_event());
+    for (int lane = 0; lane < program_.lanes(); ++lane) joins_.push_back(make_event());
+  }
+
+ protected:
+  void enqueue(int times) override {
+    for (int i = 0; i < times; ++i) enqueue_once();
+  }
+
+  /// A replay begins: all lanes go on from where compute stands.
+  void fork() {
+    if (recording()) hold_back();
+    check(cudaEventRecord(fork_.get(), stream(kCompute)), "setting a mark");
+    for (engine::LaneId lane = 1; lane < program_.lanes(); ++lane) wait_for_event(lane, fork_);
+  }
+  /// It ends: compute goes on from where all stand.
+  void join() {
+    for (engine::LaneId lane = 1; lane < program_.lanes(); ++lane) {
+      const Event& join = joins_[static_cast<std::size_t>(lane)];
+      check(cudaEventRecord(join.get(), stream(lane)), "setting a mark");
+      wait_for_event(kCompute, join);
+    }
+  }
+  void set(engine::LaneId lane, engine::MarkId mark) const {
+    check(cudaEventRecord(marks_[static_cast<std::size_t>(mark)].get(), stream(lane)), "setting a mark");
+  }
+  void wait(engine::LaneId lane, engine::MarkId mark) const {
+    wait_for_event(lane, marks_[static_cast<std::size_t>(mark)]);
+  }
+
+ private:
+  virtual void enqueue_once() {
+    fork();
+    for (const Instruction& line : program_.instructions()) {
+      if (line.op == Op::set) set(line.lane, line.target);
+      if (line.op == Op::wait) wait(line.lane, line.target);
+      if (line.op == Op::run && !skips(line.target)) start(line);
+    }
+    join();
+  }
+
+  /// Until the replay is enqueued: else the times would show how long the host takes to do so, which a graph does not.
+  void hold_back() const {
+    constexpr std::uint64_t kPerTask = 20'000;  // ns; a few kernels and two events
+    const std::uint64_t delays = kPerTask * program_.tasks().size() / kDelayNanoseconds + 1;
+    for (std::uint64_t i = 0; i < delays; ++i) enqueue_delay_kernel(stream(kCompute));
+  }
+
+  void wait_for_event(engine::LaneId lane, const Event& event) const {
+    check(cudaStreamWaitEvent(stream(lane), event.get(), 0), "waiting for a mark");
+  }
+
+  Event fork_;
+  std::vector<Event> marks_;
+  std::vector<Event> joins_;  ///< by lane
+};
+
+/// For programs with tasks of the host among those of the device: messages between ranks.
+///
+/// One thread walks the lanes. Each is enqueued on its stream as far as it goes: up to a task of the host, which begins
+/// when the stream is done with all before it, and up to a wait for a mark that is not set, because a task of the host
+/// stands before it. The device so has all to work on that waits for no message.
+class HostLanesRunner final : public LanesRunner {
+ public:
+  HostLanesRunner(Device& device, StepProgram program)
+      : LanesRunner(device, std::move(program)),
+        queues_(static_cast<std::size_t>(program_.lanes())),
+        set_in_(static_cast<std::size_t>(program_.marks()), 0) {
+    for (const Instruction& line : program_.instructions())
+      queues_[static_cast<std::size_t>(line.lane)].lines.push_back(line);
+    for (Queue& queue : queues_) queue.drained = make_event();
+  }
+
+ private:
+  /// Where a task of the host stands.
+  enum class Phase : std::uint8_t { ahead, lane_drains, under_way };
+  struct Queue {
+    std::vector<Instruction> lines;  ///< this lane's part of the list
+    std::size_t next = 0;
+    Phase phase = Phase::ahead;  ///< of the task of the host at `next`
+    Event drained;
+
+    bool done() const { return next == lines.size(); }
+  };
+
+  void enqueue_once() override {
+    ++replay_;
+    for (Queue& queue : queues_) queue.next = 0, queue.phase = Phase::ahead;
+    fork();
+    for (bool done = false; !done;) {
+      bool moved = false;
+      done = true;
+      for (Queue& queue : queues_) {
+        moved = advance(queue) || moved;
+        done = done && queue.done();
+      }
+      if (!moved && !done) give_way();
+    }
+    join();
+  }
+
+  /// As far as the lane goes now; true when that was anywhere.
+  bool advance(Queue& queue) {
+    const std::size_t before = queue.next;
+    while (!queue.done() && is_past(queue.lines[queue.next], queue)) ++queue.next;
+    return queue.next != before;
+  }
+
+  /// Enqueues the line, or moves on what it waits for; true when the lane may go on behind it.
+  bool is_past(const Instruction& line, Queue& queue) {
+    const auto target = static_cast<std::size_t>(line.target);
+    switch (line.op) {
+      case Op::set:
+        set(line.lane, line.target);
+        set_in_[target] = replay_;
+        return true;
+      case Op::wait:
+        if (set_in_[target] != replay_) return false;
+        wait(line.lane, line.target);
+        return true;
+      case Op::run:
+        if (skips(line.target)) return true;
+        if (is_of_host(line.target)) return is_past_host(line, queue);
+        start(line);
+        return true;
+    }
+    return true;
+  }
+
+  bool is_past_host(const Instruction& line, Queue& queue) {
+    if (queue.phase == Phase::ahead) {
+      check(cudaEventRecord(queue.drained.get(), stream(line.lane)), "setting a mark");
+      queue.phase = Phase::lane_drains;
+    }
+    if (queue.phase == Phase::lane_drains) {
+      if (!has_happened(queue.drained, task(line.target).name)) return false;
+      start(line);
+      queue.phase = Phase::under_way;
+    }
+    if (!poll(line)) return false;
+    queue.phase = Phase::ahead;
+    return true;
+  }
+
+  std::vector<Queue> queues_;          ///< by lane
+  std::vector<std::uint64_t> set_in_;  ///< mark → the last replay that set it
+  std::uint64_t replay_ = 0;
 };
 
 /// One graph for each number of replays that was asked for, with observers and without, made when it is.

@@ -11,7 +11,7 @@ namespace cifar_mpi::cuda {
 /// A runner for programs of this backend: one stream per lane, events for marks; the device outlives it.
 ///
 /// serial waits for every task and measures what it takes on the device, behind a delay kernel (see
-/// delay_kernel.hpp). lanes enqueues the list in each replay. graph does so in the first call, which loads every
+/// control.hpp). lanes enqueues the list in each replay. graph does so in the first call, which loads every
 /// kernel and opens NCCL's connections; later ones start a graph of as many replays as they are asked for, captured
 /// when that number comes first; so once more for replays with observers. NCCL wants the same captures and launches on all
 /// ranks of a communicator, so the calls of this interface must be the same on all of them, in the same order. A call returns when its replays are

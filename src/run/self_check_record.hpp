@@ -12,12 +12,13 @@
 namespace cifar_mpi::run {
 
 /// running: it began but did not end, for a reason other than the device; the next start checks again.
-/// on_lanes: passed, except for graphs. failed: the device gave a wrong result. hung: the watchdog ended it; the next
+/// on_lanes: passed, but graphs are wrong. refused: passed, but no graph could be made; the next start checks again. failed: the device gave a wrong result. hung: the watchdog ended it; the next
 /// start checks once more (running_again). hung_twice: the watchdog ended that check, too.
 enum class SelfCheckResult : std::uint8_t {
   running,
   passed,
   on_lanes,
+  refused,
   failed,
   hung,
   running_again,
@@ -27,6 +28,7 @@ constexpr auto names_of(SelfCheckResult) {
   return std::to_array<Name<SelfCheckResult>>({{"running", SelfCheckResult::running},
                                                {"passed", SelfCheckResult::passed},
                                                {"on-lanes", SelfCheckResult::on_lanes},
+                                               {"graphs-refused", SelfCheckResult::refused},
                                                {"failed", SelfCheckResult::failed},
                                                {"hung", SelfCheckResult::hung},
                                                {"running-again", SelfCheckResult::running_again},

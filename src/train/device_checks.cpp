@@ -21,6 +21,9 @@ using Input = CheckStep::Input;
 CheckRow good(std::string found) { return {{}, Outcome::good, std::move(found)}; }
 CheckRow bad(std::string found) { return {{}, Outcome::bad, std::move(found)}; }
 CheckRow no_graph(std::string found) { return {{}, Outcome::no_graph, std::move(found)}; }
+CheckRow refused(const Error& error) {
+  return {{}, Outcome::refused, concat("no graph can be made: ", error.what())};
+}
 
 /// Of the operands that a precision rounds.
 double rounding_of(Precision precision) {
@@ -179,20 +182,19 @@ CheckRow compare_rounded(CheckStep& device, CheckStep& judge, int images) {
 
 namespace {
 
-/// What is wrong with the step as a graph; empty when nothing is. Throws where the device is: what no longer works on lanes
-/// either.
-std::string graph_fault(CheckStep& device, const Trace& wanted, engine::Runner& lanes) {
+/// Steps as a graph. Throws where the device is wrong: what no longer works on lanes either.
+CheckRow compare_graph(CheckStep& device, const Trace& wanted, engine::Runner& lanes) {
   try {
     const auto graph = device.runner(RunnerKind::graph, Input::distorted);
     for (const char* const which : {"", " again"}) {
       const std::string where = difference(device, wanted, trace_of(device, *graph));
-      if (!where.empty()) return concat("in line and as a graph", which, " differ: ", where);
+      if (!where.empty()) return no_graph(concat("in line and as a graph", which, " differ: ", where));
     }
   } catch (const Error& error) {
     if (!difference(device, wanted, trace_of(device, lanes)).empty()) throw;
-    return concat("no graph can be made: ", error.what());
+    return refused(error);
   }
-  return {};
+  return good(concat(kSteps, " steps in line, on lanes, as a graph and as it again have the same bits"));
 }
 
 }  // namespace
@@ -206,8 +208,7 @@ CheckRow compare_runners(CheckStep& device, int images) {
   const auto lanes = device.runner(RunnerKind::lanes, Input::distorted);
   if (const std::string where = difference(device, wanted, trace_of(device, *lanes)); !where.empty())
     return bad(concat("in line and on lanes differ: ", where));
-  if (const std::string fault = graph_fault(device, wanted, *lanes); !fault.empty()) return no_graph(fault);
-  return good(concat(kSteps, " steps in line, on lanes, as a graph and as it again have the same bits"));
+  return compare_graph(device, wanted, *lanes);
 }
 
 CheckRow compare_images(CheckStep& device, int images) {
@@ -317,7 +318,7 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
       runner->finish();
     } catch (const Error& error) {
       if (first_time || !graphs || error.kind() == ErrorKind::comm) throw;
-      return no_graph(concat("no graph of the all-reduce can be made: ", error.what()));
+      return refused(error);
     }
     backend.copy(std::as_writable_bytes(std::span(found)).data(), std::as_bytes(block).data(),
                  block.size_bytes());
@@ -402,7 +403,7 @@ CheckRow compare_training(CheckStep& device, int images, bool graphs) {
       fault = training_fault(device, wanted, RunnerKind::graph);
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::comm) throw;
-      fault = concat("no graph can be made: ", error.what());
+      return refused(error);
     }
   }
   if (!fault.empty()) return no_graph(fault);

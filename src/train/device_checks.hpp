@@ -7,9 +7,10 @@
 /// What a self-check looks at: each function one line of its table, on one rank.
 namespace cifar_mpi::train {
 
-/// no_graph: graphs alone are wrong, and a run without them is right. stopped: an error came first, which says nothing of
-/// what the device computes. cut_off: that error is the network's. slow: right, but far from the device's limits.
-enum class Outcome : std::uint8_t { good, bad, left_out, no_graph, stopped, cut_off, slow };
+/// no_graph: graphs alone are wrong, and a run without them is right. refused: likewise, but no graph could be made.
+/// stopped: an error came first, which says nothing of what the device computes. cut_off: that error is the network's.
+/// slow: right, but far from the device's limits.
+enum class Outcome : std::uint8_t { good, bad, left_out, no_graph, refused, stopped, cut_off, slow };
 
 /// A line of one rank's table.
 struct CheckRow {
@@ -27,7 +28,7 @@ CheckRow compare_fp32(CheckStep& device, CheckStep& judge, int images);
 /// Those of a precision that rounds, against fp32 on the judge, where weights that are off by a rounding show what
 /// that does.
 CheckRow compare_rounded(CheckStep& device, CheckStep& judge, int images);
-/// Three steps with each runner; no_graph where those in line and on lanes agree and the graph does not, or cannot be made.
+/// Three steps with each runner; no_graph or refused where those in line and on lanes agree and the graph does not, or cannot be made.
 CheckRow compare_runners(CheckStep& device, int images);
 /// Distorted images against the reference.
 CheckRow compare_images(CheckStep& device, int images);
@@ -38,7 +39,7 @@ CheckRow see_divergence(CheckStep& device, int images);
 CheckRow compare_sums(CheckStep& device, bool graphs);
 /// The steps of the run over all ranks, as `device.plan_run` has planned them: one by one, with a summary, several in a graph,
 /// traced, and after a resume, against as many on lanes; bits must be equal, and weights on all ranks. Without `graphs` all on
-/// lanes. no_graph where graphs alone differ or cannot be made; the ranks that wait for one that cannot make them throw
+/// lanes. no_graph or refused where graphs alone differ or cannot be made; the ranks that wait for one that cannot make them throw
 /// Error{comm}. Collective.
 CheckRow compare_training(CheckStep& device, int images, bool graphs);
 

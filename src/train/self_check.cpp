@@ -25,6 +25,10 @@ std::string name_of(DeviceCheck check) {
   return concat(static_cast<std::uint64_t>(check), ' ', to_string(check));
 }
 
+bool lacks_graphs(const Row& row) {
+  return row.outcome == Outcome::no_graph || row.outcome == Outcome::refused;
+}
+
 constexpr const char* kNetworkAdvice =
     "; this is the network between the ranks, not the GPU: a firewall, or the wrong interface "
     "(NCCL_SOCKET_IFNAME)";
@@ -87,9 +91,10 @@ class Checks {
       if (usage && agreed != nullptr) throw;
       if (usage) wrong_options_ = *ours;
     }
-    if (row.outcome == Outcome::no_graph) {
+    if (lacks_graphs(row)) {
       graphs_ = false;
-      if (config_.runner == engine::RunnerKind::graph) row.outcome = Outcome::bad;
+      if (config_.runner == engine::RunnerKind::graph)
+        row.outcome = row.outcome == Outcome::refused ? Outcome::stopped : Outcome::bad;
     }
     show(0);
     row.name = name_of(number);
@@ -220,7 +225,8 @@ std::string table_line(const std::string& name, const std::vector<std::vector<Ro
     if (shown == nullptr || (fails(*row) && failed == 0)) shown = &*row, at = rank;
     if (fails(*row)) ++failed;
   }
-  const char* const words[] = {"ok", "FAILED", "left out", "no graph", "STOPPED", "STOPPED", "slow"};
+  const char* const words[] = {"ok",       "FAILED",  "left out", "no graph",
+                               "no graph", "STOPPED", "STOPPED",  "slow"};
   const char* const word = words[static_cast<int>(shown->outcome)];
   std::string line = fmt::format("  {:<34} {:<9} {}", shown->name, word, shown->found);
   if (failed > 0 && ranks.size() > 1)
@@ -231,7 +237,7 @@ std::string table_line(const std::string& name, const std::vector<std::vector<Ro
 bool no_graph_in(const std::string& check, const std::vector<std::vector<Row>>& ranks) {
   return std::any_of(ranks.begin(), ranks.end(), [&](const std::vector<Row>& rows) {
     return std::any_of(rows.begin(), rows.end(),
-                       [&](const Row& row) { return row.name == check && row.outcome == Outcome::no_graph; });
+                       [&](const Row& row) { return row.name == check && lacks_graphs(row); });
   });
 }
 
@@ -246,7 +252,7 @@ RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std:
   for (const auto& [kind, outcome] :
        {std::pair{"fault", Outcome::bad}, std::pair{"stop", Outcome::stopped},
         std::pair{"network", Outcome::cut_off}, std::pair{"no graph", Outcome::no_graph},
-        std::pair{"slow", Outcome::slow}}) {
+        std::pair{"refused", Outcome::refused}, std::pair{"slow", Outcome::slow}}) {
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const auto at = std::find_if(ranks[rank].begin(), ranks[rank].end(),
                                    [wanted = outcome](const Row& row) { return row.outcome == wanted; });
@@ -293,7 +299,8 @@ SelfCheckReport check_device(const TrainConfig& config, const data::DatasetInfo&
   SelfCheckReport report;
   const std::map<std::string, std::vector<std::string>*> places{
       {"table", &report.table},   {"fault", &report.faults},      {"stop", &report.stops},
-      {"network", &report.stops}, {"no graph", &report.no_graph}, {"slow", &report.slow}};
+      {"network", &report.stops}, {"no graph", &report.no_graph}, {"refused", &report.refused},
+      {"slow", &report.slow}};
   const RunFingerprint told = summary_of(ranks, names);
   if (find_item(told, "network") != nullptr && find_item(told, "stop") == nullptr)
     report.stopped_by = ErrorKind::comm;

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "cifar_mpi/lower/tower.hpp"
-#include "cuda/activation.hpp"
 #include "cuda/batch_norm_math.hpp"
 #include "cuda/host_math.hpp"
 #include "cuda/loss_math.hpp"
 #include "cuda/planner.hpp"
 #include "cuda/sum_math.hpp"
 #include "cuda/tail_group.hpp"
+#include "cuda/value_type.hpp"
 
 /// Planned groups done on the host, by the formulas that the kernels take: shows without a toolkit that plan,
 /// index arithmetic and formulas together give the gradients of the reference.

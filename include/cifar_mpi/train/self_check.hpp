@@ -44,7 +44,8 @@ struct SelfCheckReport {
       stops;  ///< likewise what kept a rank from checking on: memory, a busy GPU, the network
   /// What the first of `stops` is: comm where all of them are the network's.
   ErrorKind stopped_by = ErrorKind::device;
-  std::vector<std::string> no_graph;  ///< likewise why graphs are not to be used, where all else is right
+  std::vector<std::string> no_graph;  ///< likewise how graphs are wrong, where all else is right
+  std::vector<std::string> refused;   ///< likewise why no graph could be made
   std::vector<std::string> slow;      ///< one line for each slow task
 };
 
@@ -59,7 +60,7 @@ std::string devices_of(const engine::BackendOptions& options, const comm::World&
 ///   2  fp32 gradients and loss are those of the judge, but for rounding
 ///   3  those of the run's precision are no further off than 4 times what weights do that are off by a rounding
 ///   4  three steps give the same bits in line, on lanes, as a graph, and as that graph once more; where the graph alone is
-///      wrong, the device is good for a run without graphs, unless the run asks for them
+///      wrong or refused, the device is good for a run without graphs, unless the run asks for them
 ///   5  distorted images are those of the reference
 ///   6  a NaN in the input reaches the loss, so that divergence is seen
 ///   7  no task takes more than 20 times its roofline time (engine/roofline.hpp) and over 100 µs; those that do are named; not

@@ -7,7 +7,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cuda/conv.hpp"
 #include "cuda/device/gpu.hpp"
-#include "cuda/global_avg_pool.hpp"
+#include "cuda/pool.hpp"
 
 /// The kernels of residual networks against the double-precision reference, on sizes that no tile divides.
 namespace cifar_mpi::cuda::testing {

@@ -7,7 +7,6 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/engine/recorder.hpp"
 #include "cuda/control.hpp"
-#include "cuda/delay_kernel.hpp"
 #include "cuda/device/gpu.hpp"
 #include "cuda/lane.hpp"
 

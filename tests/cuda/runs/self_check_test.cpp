@@ -25,18 +25,18 @@ class SelfCheckedRun : public GpuRuns {
 };
 
 TEST_F(SelfCheckedRun, TakesAGpuThatPassesAndRemembersIt) {
-  const Outcome first = run_command(checked("good", "auto"));
+  const Outcome first = run_command(checked("good", "auto", "--precision auto"));
   ASSERT_EQ(first.code, 0) << first.output;
   EXPECT_EQ(count_lines_with(first.output, "device: cuda, because a GPU can be used"), 1) << first.output;
   EXPECT_EQ(count_lines_with(first.output, "self-check: passed in "), 1) << first.output;
   EXPECT_TRUE(record("good").starts_with("passed ")) << record("good");
   EXPECT_TRUE(run::read_checkpoint(checkpoint("good", 2)).provenance.self_check.starts_with("passed 2"));
 
-  const Outcome second = run_command(checked("good", "auto", "--steps 3"));
+  const Outcome second = run_command(checked("good", "auto", "--precision auto --steps 3"));
   ASSERT_EQ(second.code, 0) << second.output;
   EXPECT_EQ(count_lines_with(second.output, "self-check: passed at "), 1) << second.output;
 
-  const Outcome without = run_command(checked("without", "cuda", "--self-check off --steps 2"));
+  const Outcome without = run_command(checked("without", "cuda", "--precision auto --self-check off"));
   ASSERT_EQ(without.code, 0) << without.output;
   EXPECT_EQ(run::content_hash(run::read_checkpoint(checkpoint("good", 2))),
             run::content_hash(run::read_checkpoint(checkpoint("without", 2))));
@@ -77,8 +77,15 @@ TEST_F(SelfCheckedRun, EndsAHangAndChecksOnceMoreAtTheNextStart) {
             std::string::npos)
       << hung.output;
   EXPECT_TRUE(exit_record("hung").starts_with("6 ")) << exit_record("hung");
-  EXPECT_TRUE(record("hung").starts_with("hung ")) << record("hung");
-  const Outcome next = run_command(checked("hung", "auto"));
+  const std::string once = record("hung");
+  ASSERT_TRUE(once.starts_with("hung ")) << once;
+  write_file(file("hung") + "/self_check", "hung-twice" + once.substr(4));
+  const Outcome twice = run_command(checked("hung", "auto"));
+  EXPECT_EQ(twice.code, 0) << twice.output;
+  EXPECT_EQ(count_lines_with(twice.output, "device: cpu, because its self-check hung twice, "), 1)
+      << twice.output;
+  write_file(file("hung") + "/self_check", once);
+  const Outcome next = run_command(checked("hung", "auto", "--steps 3"));
   ASSERT_EQ(next.code, 0) << next.output;
   EXPECT_EQ(count_lines_with(next.output, " hung; checking again"), 1) << next.output;
   EXPECT_TRUE(record("hung").starts_with("passed ")) << record("hung");
@@ -88,6 +95,10 @@ TEST_F(SelfCheckedRun, EndsAHangAndChecksOnceMoreAtTheNextStart) {
 TEST_F(SelfCheckedRun, ChecksAgainAfterWhatIsNoVerdict) {
   const std::string two = checked("again", "cuda");
   expect_refusal(mpirun(2, where_rank(1, "STAND_IN_MIB=1", two)), 6, " MiB asked for, ");
+  EXPECT_TRUE(record("again").starts_with("running ")) << record("again");
+
+  expect_refusal(mpirun(2, where_rank(1, "STAND_IN_FAULT=busy", two)), 6,
+                 "device and kernels: the GPU is busy (CUDA: ");
   EXPECT_TRUE(record("again").starts_with("running ")) << record("again");
 
   Process job = launch(2, where_rank(1, "STAND_IN_FAULT=hang", checked("again", "cuda")), "killed.log");
@@ -117,13 +128,34 @@ TEST_F(SelfCheckedRun, ChecksAgainAfterWhatIsNoVerdict) {
   EXPECT_TRUE(record("again").starts_with("passed ")) << record("again");
 }
 
-/// A rank whose graphs have no sums: all take lanes, and none waits for it.
-TEST_F(SelfCheckedRun, TakesLanesOnAllRanksWhereOneHasNoGraph) {
-  const Outcome run = mpirun(2, where_rank(1, "STAND_IN_FAULT=nccl_graph", checked("one_graph", "cuda")));
-  ASSERT_EQ(run.code, 0) << run.output;
-  EXPECT_EQ(count_lines_with(run.output, "this run does without graphs, because rank 1 on "), 1)
-      << run.output;
-  EXPECT_TRUE(record("one_graph").starts_with("on-lanes ")) << record("one_graph");
+/// A rank that can make no graph, or none with sums: all take lanes, and none waits for it.
+TEST_F(SelfCheckedRun, TakesLanesOnAllRanksWhereOneIsRefusedGraphs) {
+  const auto start = [](const std::string& fault, const std::string& steps) {
+    const std::string command = checked("refused", "cuda", "--steps " + steps);
+    const Outcome run = mpirun(2, where_rank(1, "STAND_IN_FAULT=" + fault, command));
+    EXPECT_EQ(run.code, 0) << run.output;
+    EXPECT_EQ(count_lines_with(run.output, " could make no graph; checking again"), steps == "2" ? 0 : 1)
+        << run.output;
+    return run.output;
+  };
+  for (const auto& [fault, steps] : {std::pair{"nccl_graph", "2"}, {"capture", "3"}}) {
+    const std::string output = start(fault, steps);
+    EXPECT_EQ(count_lines_with(output, "this run does without graphs, because rank 1 on "), 1) << output;
+    EXPECT_EQ(count_lines_with(output, "no graph can be made: "), 1) << output;
+    EXPECT_EQ(count_lines_with(output, "each kernel then costs the host an estimated 3 to 6 us"), 1)
+        << output;
+    EXPECT_TRUE(record("refused").starts_with("graphs-refused ")) << record("refused");
+  }
+  const std::string good = start("none", "4");
+  EXPECT_EQ(count_lines_with(good, "without graphs"), 0) << good;
+  EXPECT_TRUE(record("refused").starts_with("passed ")) << record("refused");
+
+  const Outcome straight = mpirun(2, checked("not_refused", "cuda", "--self-check off --steps 4"));
+  ASSERT_EQ(straight.code, 0) << straight.output;
+  expect_same_groups("refused", "not_refused", 4);
+  const std::string graphs = checked("only_graphs", "cuda", "--runner graph");
+  expect_refusal(run_command(faulty("launch", graphs)), 6, "no graph can be made: ");
+  EXPECT_TRUE(record("only_graphs").starts_with("running ")) << record("only_graphs");
 }
 
 /// Each kernel is the first choice that runs on all ranks, whichever rank lacks which.

@@ -39,7 +39,8 @@
 ///   best      the first algorithm that cuDNN (with STAND_IN_CUDNN_MIB=1) and cuBLASLt propose does not run
 ///   backward  none of cuDNN's data gradients runs; no_forward, no_weights: none of its forward passes, weight gradients
 ///   blas      cuBLASLt has no algorithm for any product
-///   capture   no stream can be captured
+///   busy      another process uses it, and its compute mode is exclusive
+///   capture   no stream can be captured; end_capture, instantiate, launch: no graph gets past this call
 ///   nccl_graph  no call of NCCL can be captured
 ///   init      NCCL never connects the ranks
 ///   flip      a bit of what cuDNN writes is wrong now and then

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda/stand_in/block.hpp"
@@ -111,6 +112,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= devices()) return result(cudaErrorInvalidDevice);
+  if (has_fault("busy")) return result(cudaErrorDevicesUnavailable);
   current_device = device;
   return cudaSuccess;
 }
@@ -141,6 +143,7 @@ const char* cudaGetErrorString(cudaError_t error) {
   static const std::vector<std::pair<cudaError_t, const char*>> kWords = {
       {cudaSuccess, "no error"},
       {cudaErrorNoDevice, "no CUDA-capable device is detected"},
+      {cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable"},
       {cudaErrorMemoryAllocation, "out of memory"},
       {cudaErrorNotReady, "device not ready"},
       {cudaErrorLaunchFailure, "unspecified launch failure"},
@@ -254,7 +257,10 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   return result(queues().begin_capture(stream, mode));
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  return result(queues().end_capture(stream, graph));
+  const cudaError_t status = queues().end_capture(stream, graph);
+  if (status != cudaSuccess || !has_fault("end_capture")) return result(status);
+  delete std::exchange(*graph, nullptr);
+  return result(cudaErrorStreamCaptureInvalidated);
 }
 /// Refuses what a GPU would run at one priority, though its streams have several.
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long flags) {
@@ -266,10 +272,12 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
                  "stand-in GPU: a graph without cudaGraphInstantiateFlagUseNodePriority loses priorities\n");
     return result(cudaErrorInvalidValue);
   }
+  if (has_fault("instantiate")) return result(cudaErrorMemoryAllocation);
   *made = new CUgraphExec_st{graph->nodes, 0};
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  if (has_fault("launch")) return result(cudaErrorInvalidValue);
   return result(queues().launch(graph, stream));
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
