@@ -14,6 +14,13 @@
 
 namespace cifar_mpi::train {
 
+/// Which settings the plan has of a checkpoint because the user left them automatic.
+struct Adopted {
+  bool precision = false;
+  bool conv = false;
+  bool all_reduce = false;
+};
+
 /// What was planned on a rank before memory is allocated: the options as resolved, the ranks, the data and the network, and
 /// where the run starts.
 struct Plan {
@@ -45,6 +52,7 @@ struct Plan {
   Sizes sizes;
   Network network;
   run::Progress progress;        ///< where the run starts
+  Adopted adopted;               ///< from the checkpoint it starts from
   std::string initialized_from;  ///< of Provenance
   std::string self_check;        ///< likewise
   int conv_threads = 0;          ///< of BackendOptions, from the first start of the run; 0: this is it

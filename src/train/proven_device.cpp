@@ -22,10 +22,10 @@ using run::SelfCheckResult;
 /// was on the CPU knows convolutions and sums that no GPU has, and automatic is bf16.
 TrainConfig checked_config(const Plan& plan) {
   TrainConfig config = plan.config;
-  if (plan.adopted_conv) config.conv = engine::ConvMethod::automatic;
-  if (plan.adopted_precision && config.precision == engine::Precision::bf16)
+  if (plan.adopted.conv) config.conv = engine::ConvMethod::automatic;
+  if (plan.adopted.precision && config.precision == engine::Precision::bf16)
     config.precision = engine::Precision::automatic;
-  if (plan.adopted_all_reduce && config.all_reduce != comm::fixed_tree_collective())
+  if (plan.adopted.all_reduce && config.all_reduce != comm::fixed_tree_collective())
     config.all_reduce = "auto";
   return config;
 }
@@ -130,8 +130,8 @@ comm::PlatformFactory check_now(Plan& plan, const comm::World& ranks, const comm
         concat("its self-check was stopped on ", report.stops.front(), "; the next start checks again"),
         report.stopped_by);
   }
-  if (record.result == SelfCheckResult::on_lanes) do_without_graphs(state, report.no_graph.front());
-  if (record.result == SelfCheckResult::refused) do_without_graphs(state, report.refused.front());
+  if (record.result == SelfCheckResult::on_lanes) do_without_graphs(plan, report.no_graph.front());
+  if (record.result == SelfCheckResult::refused) do_without_graphs(plan, report.refused.front());
   const char* const judged = check.judge ? "" : "; without oneDNN there is no CPU to compare gradients with";
   plan.log.info(concat("self-check: passed in ", seconds, " (", run::self_check_path(plan.config.run_dir),
                        ")", judged));

@@ -59,23 +59,23 @@ void require_possible(const run::Progress& progress, const std::string& path, co
   }
 }
 
-Adopted adopt(Plan& plan, const RunFingerprint& resolved) {
+void adopt(Plan& plan, const RunFingerprint& resolved) {
   using engine::ConvMethod;
   using engine::Precision;
   TrainConfig& config = plan.config;
-  Adopted adopted;
+  plan.adopted = {};
   if (const auto* value = find_item(resolved, "precision");
       value && config.precision == Precision::automatic) {
     config.precision = find_name<Precision>(*value).value_or(Precision::automatic);
-    adopted.precision = config.precision != Precision::automatic;
+    plan.adopted.precision = config.precision != Precision::automatic;
   }
   if (config.conv == ConvMethod::automatic && !resolved.empty()) {
     // A run that does not record it is of a time when there was no choice.
     const auto* const value = find_item(resolved, "conv");
     config.conv = value ? find_name<ConvMethod>(*value).value_or(ConvMethod::automatic) : ConvMethod::direct;
-    adopted.conv = config.conv != ConvMethod::automatic;
+    plan.adopted.conv = config.conv != ConvMethod::automatic;
   }
-  if (find_number(resolved, "ranks") != plan.sizes.workers) return adopted;
+  if (find_number(resolved, "ranks") != plan.sizes.workers) return;
   const auto threads_of = [&](const char* item) {
     const auto value = find_number(resolved, item);
     return value && std::in_range<int>(*value) ? std::max(static_cast<int>(*value), 0) : 0;
@@ -93,9 +93,8 @@ Adopted adopt(Plan& plan, const RunFingerprint& resolved) {
   if (all_reduce && config.all_reduce == "auto" && (!config.reproducible || *all_reduce == "doubling") &&
       comm::find_collective(comm::collectives(), *all_reduce) != nullptr) {
     config.all_reduce = *all_reduce;
-    adopted.all_reduce = true;
+    plan.adopted.all_reduce = true;
   }
-  return adopted;
 }
 
 }  // namespace cifar_mpi::train

@@ -14,15 +14,8 @@ RunFingerprint resolved_settings(const Plan& plan, const comm::Update& update);
 void require_possible(const run::Progress& progress, const std::string& path, const TrainConfig& config,
                       const Sizes& sizes);
 
-/// Which settings the plan has of a checkpoint because the user left them automatic.
-struct Adopted {
-  bool precision = false;
-  bool conv = false;
-  bool all_reduce = false;
-};
-
 /// Takes over what the checkpoint's run had resolved wherever this one's user left it automatic: the
-/// precision and the way of convolutions, and on the same number of ranks the threads and the all-reduce.
-Adopted adopt(Plan& plan, const RunFingerprint& resolved);
+/// precision and the way of convolutions, and on the same number of ranks the threads and the all-reduce. Sets `adopted`.
+void adopt(Plan& plan, const RunFingerprint& resolved);
 
 }  // namespace cifar_mpi::train

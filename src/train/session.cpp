@@ -47,23 +47,22 @@ void open_dataset(Plan& plan, std::optional<data::DatasetFile>& dataset) {
 
 /// What was adopted from a checkpoint gives way where it does not work here; the user is told of it as of any
 /// other change.
-void plan_on_this_device(Plan& plan, Device& device, const Adopted& adopted,
-                         const comm::PlatformFactory& make_platform) {
+void plan_on_this_device(Plan& plan, Device& device, const comm::PlatformFactory& make_platform) {
   try {
     plan_device(plan, device, make_platform);
   } catch (const Error& error) {
-    if ((!adopted.precision && !adopted.conv) || error.kind() != ErrorKind::device) throw;
-    if (adopted.precision) plan.config.precision = engine::Precision::automatic;
-    if (adopted.conv) plan.config.conv = engine::ConvMethod::automatic;
+    if ((!plan.adopted.precision && !plan.adopted.conv) || error.kind() != ErrorKind::device) throw;
+    if (plan.adopted.precision) plan.config.precision = engine::Precision::automatic;
+    if (plan.adopted.conv) plan.config.conv = engine::ConvMethod::automatic;
     plan_device(plan, device, make_platform);
   }
 }
 
-void open_update_on_these_nodes(Plan& plan, const Device& device, Blocks& blocks, const Adopted& adopted) {
+void open_update_on_these_nodes(Plan& plan, const Device& device, Blocks& blocks) {
   try {
     open_update(plan, device, blocks);
   } catch (const comm::AgreedError&) {
-    if (!adopted.all_reduce) throw;
+    if (!plan.adopted.all_reduce) throw;
     plan.config.all_reduce = "auto";
     open_update(plan, device, blocks);
   }
@@ -272,11 +271,11 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, c
       plan.sizes.partial_aggregation())
     plan.progress.batches = start.progress.batches;
   plan.initialized_from = start.initialized_from;
-  const Adopted adopted = adopt(plan, start.progress.resolved);
+  adopt(plan, start.progress.resolved);
   resolve_threads(plan);
   part_workers(plan);
   const comm::PlatformFactory platform = proven_platform(plan, make_platform, check);
-  world.together([&] { plan_on_this_device(plan, device, adopted, platform); });
+  world.together([&] { plan_on_this_device(plan, device, platform); });
   const std::vector<std::string> slower = agree_on_kernels(plan, device);
   world.together([&] { load_samples(plan, device, *dataset); });
   share_kernels(plan, device);
@@ -289,7 +288,7 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, c
     make_room(plan);
     write_configuration(plan);
   });
-  open_update_on_these_nodes(plan, device, blocks, adopted);
+  open_update_on_these_nodes(plan, device, blocks);
   world.together([&] { build_programs(state, start, *dataset); });
   share_state(plan, device, blocks.state);
   plan.progress.resolved = resolved_settings(plan, *blocks.update);
