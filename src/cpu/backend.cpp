@@ -19,7 +19,6 @@
 #include "cpu/optimizer.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/simd.hpp"
-#include "cpu/sum.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cifar_mpi/engine/step_tasks.hpp"
+#include "cpu/parallel.hpp"
 
 namespace cifar_mpi::cpu {
 
@@ -13,6 +14,23 @@ engine::Task plan_copy(std::string name, const std::vector<engine::CopyBinding>&
     for (const engine::CopyBinding& copy : bindings) {
       if (copy.bytes != 0) std::memcpy(copy.dst, copy.src, copy.bytes);
     }
+  };
+  return task;
+}
+
+engine::Task plan_sum(std::string name, const engine::SumBinding& binding) {
+  engine::Task task = engine::declare_sum(std::move(name), binding);
+  task.start = [binding](engine::Lane&) {
+    parallel_values(binding.floats, [&](std::size_t begin, std::size_t end) {
+      const auto [dst, a, b, floats, share, sign] = binding;
+      if (b == nullptr) {
+#pragma omp simd
+        for (std::size_t i = begin; i < end; ++i) dst[i] = share * a[i];
+      } else {
+#pragma omp simd
+        for (std::size_t i = begin; i < end; ++i) dst[i] = share * (a[i] + sign * b[i]);
+      }
+    });
   };
   return task;
 }

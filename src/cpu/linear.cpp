@@ -1,13 +1,14 @@
-#include "cpu/linear.hpp"
-
 #include <utility>
 
 #include "cpu/affine_group.hpp"
 
 namespace cifar_mpi::cpu {
+namespace {
 
 using dnnl::memory;
 
+/// Formats, kernels and weight copies of a linear layer over [batch, in.count()], the NHWC input flattened,
+/// so `place.src` must be NHWC. Throws dnnl::error.
 Affine plan_linear(const Dnnl& dnnl, const model::Linear& layer, const AffinePlace& place) {
   constexpr auto kFp32 = memory::data_type::f32;
   constexpr auto kRows = memory::format_tag::ab;
@@ -23,9 +24,12 @@ Affine plan_linear(const Dnnl& dnnl, const model::Linear& layer, const AffinePla
   return make_affine(dnnl, formats, make_inner_product(dnnl, formats));
 }
 
+/// The weights' logical order, [in, out].
 Desc linear_logical_weights(const model::Linear& layer, const Extent& in) {
   return matrix(layer.outputs, in.count(), memory::data_type::f32, memory::format_tag::ba);
 }
+
+}  // namespace
 
 PlannedGroupPtr plan_linear_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::Linear>(0);

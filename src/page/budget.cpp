@@ -1,5 +1,3 @@
-#include "page/budget.hpp"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include "cifar_mpi/report/efficiencies.hpp"
 #include "cifar_mpi/report/step_budget.hpp"
 #include "cifar_mpi/report/verdict.hpp"
+#include "page/sections.hpp"
 #include "page/text.hpp"
 #include "report/sampled_steps.hpp"
 

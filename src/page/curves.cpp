@@ -1,12 +1,10 @@
-#include "page/curves.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
 
 #include "cifar_mpi/base/text.hpp"
-#include "page/events.hpp"
-#include "page/thin.hpp"
+#include "page/chart.hpp"
+#include "page/sections.hpp"
 
 namespace cifar_mpi::page {
 namespace {

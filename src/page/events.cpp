@@ -1,9 +1,8 @@
-#include "page/events.hpp"
 
 #include <algorithm>
 
 #include "cifar_mpi/base/text.hpp"
-#include "page/curves.hpp"
+#include "page/sections.hpp"
 #include "page/text.hpp"
 
 namespace cifar_mpi::page {

@@ -1,5 +1,3 @@
-#include "page/facts.hpp"
-
 #include <algorithm>
 #include <cmath>
 
@@ -7,6 +5,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "page/chart.hpp"
+#include "page/sections.hpp"
 #include "page/text.hpp"
 
 namespace cifar_mpi::page {

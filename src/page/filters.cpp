@@ -5,7 +5,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "page/bitmap.hpp"
-#include "page/images.hpp"
+#include "page/sections.hpp"
 #include "page/text.hpp"
 
 namespace cifar_mpi::page {

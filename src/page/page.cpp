@@ -3,12 +3,7 @@
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "page/assets.hpp"
-#include "page/budget.hpp"
-#include "page/curves.hpp"
-#include "page/events.hpp"
-#include "page/facts.hpp"
-#include "page/images.hpp"
+#include "page/sections.hpp"
 #include "page/text.hpp"
 
 namespace cifar_mpi::page {

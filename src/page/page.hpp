@@ -14,4 +14,11 @@ inline constexpr std::string_view kPageMark = "<meta name=\"generator\" content=
 /// The whole page, self-contained. `path` is where it will be written.
 std::string page_html(const std::vector<Run>& runs, const std::string& path);
 
+extern const std::string_view kStyle;   ///< page.css, and a rule for each class of `place_class`
+extern const std::string_view kScript;  ///< page.js
+
+/// "sha256-…" in base64, of exactly these texts, for the page's Content-Security-Policy.
+extern const std::string_view kStyleHash;
+extern const std::string_view kScriptHash;
+
 }  // namespace cifar_mpi::page

@@ -11,10 +11,9 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "page/budget.hpp"
-#include "page/facts.hpp"
 #include "page/page.hpp"
 #include "page/run.hpp"
+#include "page/sections.hpp"
 
 namespace cifar_mpi::page {
 namespace {

@@ -5,9 +5,8 @@
 #include <numeric>
 
 #include "cifar_mpi/base/text.hpp"
-#include "page/curves.hpp"
-#include "page/events.hpp"
 #include "page/run.hpp"
+#include "page/sections.hpp"
 #include "report/summary_history.hpp"
 
 namespace cifar_mpi::page {

@@ -1,8 +1,8 @@
-#include "page/thin.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
+
+#include "page/chart.hpp"
 
 namespace cifar_mpi::page {
 namespace {

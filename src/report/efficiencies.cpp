@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "report/replay.hpp"
-#include "report/usage.hpp"
 
 namespace cifar_mpi::report {
 namespace {

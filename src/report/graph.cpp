@@ -1,5 +1,3 @@
-#include "report/graph.hpp"
-
 #include <cctype>
 #include <cstdint>
 #include <set>
@@ -8,6 +6,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "report/protobuf.hpp"
+#include "report/tensorboard.hpp"
 
 namespace cifar_mpi::report {
 namespace {

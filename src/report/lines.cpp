@@ -1,5 +1,3 @@
-#include "report/lines.hpp"
-
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +7,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "report/metrics_reader.hpp"
 
 namespace cifar_mpi::report {
 namespace {

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "report/replay.hpp"
-#include "report/usage.hpp"
 
 namespace cifar_mpi::report {
 namespace {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -69,5 +70,19 @@ WhatIf what_if(const Timeline& timeline, const SampledSteps& sampled);
 std::vector<double> between_steps_ms(const SampledSteps& sampled);
 /// Its share of all time without a task.
 double share_between_steps(const SampledSteps& sampled);
+
+/// The number of hosts of the sampled ranks.
+std::size_t nodes_of(const Timeline& timeline, const SampledSteps& sampled);
+
+/// The collective that ranks wait for longest: "bucket 1 between nodes".
+std::string waited_for(const Timeline& timeline, const SampledSteps& sampled);
+
+/// "; --wire bf16 would halve that, ...": options to try, with their replayed gains; empty if there are none.
+/// Names no option that conflicts with the run's other options.
+std::string network_advice(const Timeline& timeline, const SampledSteps& sampled, const Losses& losses,
+                           const WhatIf& what_if);
+
+/// " (256 images)": the images of a step of a rank with twice the batch; empty if the timeline lacks their number.
+std::string twice_the_images(const Timeline& timeline);
 
 }  // namespace cifar_mpi::report

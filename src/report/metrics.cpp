@@ -15,7 +15,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "report/json.hpp"
-#include "report/lines.hpp"
+#include "report/metrics_reader.hpp"
 
 namespace cifar_mpi::report {
 namespace {

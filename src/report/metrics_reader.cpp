@@ -8,7 +8,6 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "report/json.hpp"
-#include "report/lines.hpp"
 
 namespace cifar_mpi::report {
 namespace {

@@ -1,5 +1,3 @@
-#include "report/network_advice.hpp"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/collective.hpp"
+#include "report/losses.hpp"
 
 namespace cifar_mpi::report {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "report/sampled_steps.hpp"
 
@@ -25,5 +26,19 @@ struct Replay {
 /// last rank was ready and its measured time since that moment has passed. Its own stretches take time only if the rank
 /// was not waiting: before work that waits for collectives, and after all work, waiting is what is replayed.
 double replay_ns(const Timeline& timeline, const SampledSteps& sampled, const Replay& replay);
+
+/// The times that efficiencies and verdict are computed from, in ns over all sampled steps.
+struct Usage {
+  std::vector<double> useful;  ///< U(r), by the index of the rank
+  double useful_sum = 0.0;
+  double useful_most = 0.0;       ///< max U(r)
+  double useful_most_each = 0.0;  ///< Σ_s max_r U(r,s)
+  double time = 0.0;              ///< T
+  double ideal = 0.0;             ///< T_ideal, between `useful_most` and `time`
+};
+Usage usage_of(const Timeline& timeline, const SampledSteps& sampled);
+
+/// The useful time of a rank in a step.
+double useful_ns(const Timeline& timeline, const std::vector<Stretch>& stretches);
 
 }  // namespace cifar_mpi::report

@@ -6,7 +6,6 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/png.hpp"
-#include "report/graph.hpp"
 
 namespace cifar_mpi::report {
 namespace {

@@ -11,7 +11,6 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/report/step_budget.hpp"
 #include "report/losses.hpp"
-#include "report/network_advice.hpp"
 
 namespace cifar_mpi::report {
 namespace {

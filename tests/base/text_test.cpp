@@ -7,7 +7,9 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/log.hpp"
+#include "cifar_mpi/base/run_fingerprint.hpp"
 #include "cifar_mpi/base/shape.hpp"
+#include "cifar_mpi/base/shell_word.hpp"
 
 namespace cifar_mpi {
 namespace {
@@ -78,6 +80,33 @@ TEST(Clock, WritesWallTimeToTheMillisecond) {
   for (std::size_t i = 0; i < now.size(); ++i) {
     const bool digit = now[i] >= '0' && now[i] <= '9';
     EXPECT_TRUE(pattern[i] == 'd' ? digit : now[i] == pattern[i]) << now;
+  }
+}
+
+TEST(ShellWord, StandsForItselfInAnyShell) {
+  EXPECT_EQ(shell_word("runs/a-1.h5"), "runs/a-1.h5");
+  EXPECT_EQ(shell_word("a b; rm 'c'"), "'a b; rm '\\''c'\\'''");
+  EXPECT_EQ(shell_word(""), "''");
+}
+
+TEST(RunFingerprint, ComesOutOfItsPackedTextAsItWentIn) {
+  const RunFingerprint items{{"--lr", "0.1"}, {"empty", ""}, {"kernels", "a = b\nc"}, {"", "nameless"}};
+  EXPECT_EQ(unpack(pack(items)), items);
+  EXPECT_EQ(unpack(pack({})), RunFingerprint());
+}
+
+TEST(RunFingerprint, FindsAnItemByItsWholeName) {
+  const RunFingerprint items{{"--lr-scaling", "none"}, {"--lr", "0.1"}};
+  ASSERT_NE(find_item(items, "--lr"), nullptr);
+  EXPECT_EQ(*find_item(items, "--lr"), "0.1");
+  EXPECT_EQ(find_item(items, "--l"), nullptr);
+}
+
+TEST(RunFingerprint, ReadsNumbersThatAreNothingElse) {
+  const RunFingerprint items{{"ranks", "12"}, {"lr", "0.1"}, {"threads", "4 "}, {"empty", ""}};
+  EXPECT_EQ(find_number(items, "ranks"), 12);
+  for (const char* item : {"lr", "threads", "empty", "steps"}) {
+    EXPECT_EQ(find_number(items, item), std::nullopt) << item;
   }
 }
 

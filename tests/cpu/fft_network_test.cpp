@@ -32,15 +32,6 @@ std::vector<model::NetSpec> networks() {
 /// sum has in these small networks.
 double tolerance(const model::NetSpec& net) { return 4.0 * relative_tolerance(net, kEps32); }
 
-void expect_reference_gradients(const NetworkRun& run, const reference::LossAndGradients& wanted) {
-  const reference::Params found = run.logical(run.grads());
-  for (std::size_t p = 0; p < found.size(); ++p) {
-    if (run.table[p].role != model::ParamRole::trained) continue;
-    EXPECT_LE(reference::gradient_distance(run.table, found[p], wanted.grads, p), tolerance(run.spec.net))
-        << run.spec.net.name << ", batch " << run.spec.batch << ": " << run.table[p].name;
-  }
-}
-
 bool goes_by_fft(const NetworkRun& run, const std::string& layer) {
   return run.tower->plan_text().find("\n" + layer + ": FFT") != std::string::npos;
 }
@@ -52,8 +43,8 @@ TEST(FftNetwork, HasTheReferenceGradientsForEveryOrderOfLayers) {
       NetworkRun run({.net = net, .batch = batch, .conv = ConvMethod::fft});
       for (const auto& operation : net.operations) layers += goes_by_fft(run, operation.name) ? 1 : 0;
       const auto wanted = run.wanted();
-      run.run(run.train_program());
-      expect_reference_gradients(run, wanted);
+      run.run(run.gradient_program());
+      test::expect_reference_gradients(run, wanted, tolerance(run.spec.net));
     }
   }
   EXPECT_GE(layers, 5 * 10);
@@ -68,8 +59,8 @@ TEST(FftNetwork, HasTheReferenceGradientsOfTheTutorialAndOfResNet20) {
     for (const std::string& layer : layers)
       EXPECT_TRUE(goes_by_fft(run, layer)) << layer << '\n' << run.tower->plan_text();
     const auto wanted = run.wanted();
-    run.run(run.train_program());
-    expect_reference_gradients(run, wanted);
+    run.run(run.gradient_program());
+    test::expect_reference_gradients(run, wanted, tolerance(run.spec.net));
   }
 }
 
@@ -122,24 +113,14 @@ TEST(FftNetwork, TakesKernelsOf3x3WhereTheyWereMeasuredToBeFaster) {
   }
 }
 
-/// The bytes that a training step and an evaluation leave.
-std::vector<std::byte> results_of(const RunSpec& spec, RunnerKind kind) {
-  NetworkRun run(spec);
-  run.run(run.train_program(), kind);
-  std::vector<std::byte> bytes(run.reduced.data(), run.reduced.data() + run.reduced.size());
-  run.run(run.evaluate_program(), kind);
-  bytes.insert(bytes.end(), reinterpret_cast<const std::byte*>(&run.loss_sum),
-               reinterpret_cast<const std::byte*>(&run.loss_sum + 1));
-  return bytes;
-}
-
 TEST(FftNetwork, DeclaresEveryByteItTouches) {
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
     if (precision == Precision::bf16 && !has_bf16()) continue;
     for (const model::NetSpec& net : networks()) {
       for (const int batch : {3, 16, 24}) {
         const RunSpec spec{.net = net, .batch = batch, .precision = precision, .conv = ConvMethod::fft};
-        EXPECT_TRUE(results_of(spec, RunnerKind::audit) == results_of(spec, RunnerKind::serial))
+        EXPECT_TRUE(NetworkRun(spec).results(RunnerKind::audit) ==
+                    NetworkRun(spec).results(RunnerKind::serial))
             << net.name << ", batch " << batch << ", " << to_string(precision);
       }
     }
@@ -152,9 +133,9 @@ TEST(FftNetwork, GivesTheSameBitsFromEveryRunner) {
                        .batch = 32,
                        .threads = threads,
                        .conv = ConvMethod::fft};
-    const std::vector<std::byte> first = results_of(spec, RunnerKind::serial);
+    const auto first = NetworkRun(spec).results(RunnerKind::serial);
     for (const RunnerKind kind : {RunnerKind::serial, RunnerKind::lanes, RunnerKind::audit})
-      EXPECT_TRUE(results_of(spec, kind) == first) << threads << " threads";
+      EXPECT_TRUE(NetworkRun(spec).results(kind) == first) << threads << " threads";
   }
 }
 
@@ -167,7 +148,7 @@ TEST(FftNetwork, RoundsInBf16NoMoreThanDirectConvolutions) {
     NetworkRun run({.net = net, .batch = 4, .precision = Precision::bf16, .conv = conv});
     EXPECT_EQ(goes_by_fft(run, "conv2"), conv == ConvMethod::fft);
     const auto exact = run.wanted();
-    run.run(run.train_program());
+    run.run(run.gradient_program());
     const reference::Params found = run.logical(run.grads());
     std::vector<double> all;
     for (std::size_t p = 0; p < found.size(); ++p)

@@ -23,6 +23,7 @@ using engine::ControlLayout;
 using engine::ConvMethod;
 using engine::Precision;
 using engine::RunnerKind;
+using test::expect_reference_gradients;
 
 constexpr double kFloatEps = 0x1.0p-24;  // one rounding to nearest
 constexpr double kEpsBf16 = 0x1.0p-9;
@@ -30,31 +31,13 @@ constexpr double kEpsBf16 = 0x1.0p-9;
 /// 20 channels of the second convolution fill no block of a blocked format.
 std::vector<model::NetSpec> variants() { return test::orders_of_layers(20); }
 
-void expect_reference_gradients(const NetworkRun& run, const reference::LossAndGradients& wanted,
-                                double tolerance) {
-  const double worst_size = wanted.samples * std::log(run.spec.net.classes);
-  EXPECT_NEAR(run.control()[ControlLayout::loss_sum], wanted.loss_sum, tolerance * worst_size)
-      << run.spec.net.name;
-  EXPECT_EQ(run.control()[ControlLayout::samples], run.spec.batch);
-  const reference::Params found = run.logical(run.grads());
-  for (std::size_t p = 0; p < found.size(); ++p) {
-    if (run.table[p].role == model::ParamRole::running) {
-      EXPECT_LE(reference::gradient_distance(run.table, run.statistics(p), wanted.grads, p), tolerance)
-          << run.spec.net.name << ": " << run.table[p].name;
-    }
-    if (run.table[p].role != model::ParamRole::trained) continue;
-    EXPECT_LE(reference::gradient_distance(run.table, found[p], wanted.grads, p), tolerance)
-        << run.spec.net.name << ", batch " << run.spec.batch << ": " << run.table[p].name;
-  }
-}
-
 TEST(Network, HasTheReferenceGradientsForEveryOrderOfLayers) {
   for (const model::NetSpec& net : variants()) {
     for (const int batch : {1, 5, 20}) {  // oneDNN goes through the first pooling of 20 in pieces of 10
       for (const ConvMethod conv : {ConvMethod::automatic, ConvMethod::direct}) {
         NetworkRun run({.net = net, .batch = batch, .conv = conv});
         const auto wanted = run.wanted();
-        run.run(run.train_program());
+        run.run(run.gradient_program());
         expect_reference_gradients(run, wanted, relative_tolerance(net, kFloatEps));
       }
     }
@@ -68,7 +51,7 @@ TEST(Network, HasTheReferenceGradientsOfRandomGraphs) {
     const model::NetSpec& net = nets[i];
     NetworkRun run({.net = net, .batch = i % 5 == 0 ? 20 : 3});
     const auto wanted = run.wanted();
-    run.run(run.train_program());
+    run.run(run.gradient_program());
     expect_reference_gradients(run, wanted, relative_tolerance(net, kFloatEps));
   }
 }
@@ -76,7 +59,7 @@ TEST(Network, HasTheReferenceGradientsOfRandomGraphs) {
 TEST(Network, HasTheReferenceGradientsOfTheTutorial) {
   NetworkRun run({.net = model::make_model("tutorial", {24, 24, 3}, 10), .batch = 3});
   const auto wanted = run.wanted();
-  run.run(run.train_program());
+  run.run(run.gradient_program());
   expect_reference_gradients(run, wanted, relative_tolerance(run.spec.net, kFloatEps));
 }
 
@@ -86,7 +69,7 @@ TEST(Network, HasTheReferenceGradientsAndStatisticsOfResidualNetworks) {
     for (const int batch : {2, 5, 20}) {
       NetworkRun run({.net = net, .batch = batch});
       const auto wanted = run.wanted();
-      run.run(run.train_program());
+      run.run(run.gradient_program());
       expect_reference_gradients(run, wanted, relative_tolerance(net, kFloatEps));
     }
   }
@@ -95,7 +78,7 @@ TEST(Network, HasTheReferenceGradientsAndStatisticsOfResidualNetworks) {
 TEST(Network, TakesTheSumBehindABatchNormIntoItsPasses) {
   NetworkRun run({.net = test::network_with_blocks(16), .batch = 5});
   std::vector<std::string> extra;
-  const engine::StepProgram program = run.train_program();
+  const engine::StepProgram program = run.gradient_program();
   for (const engine::Task& task : program.tasks()) {
     for (const char* const word : {"sum1", "sum2", "mask", "relu"}) {
       if (task.name.find(word) != std::string::npos) extra.push_back(task.name);
@@ -107,7 +90,7 @@ TEST(Network, TakesTheSumBehindABatchNormIntoItsPasses) {
 TEST(Network, HasTheReferenceGradientsOfResNet20) {
   NetworkRun run({.net = model::make_model("resnet20", {32, 32, 3}, 10), .batch = 3});
   const auto wanted = run.wanted();
-  run.run(run.train_program());
+  run.run(run.gradient_program());
   expect_reference_gradients(run, wanted, relative_tolerance(run.spec.net, kFloatEps));
 }
 
@@ -136,7 +119,7 @@ TEST(Network, HasTheReferenceGradientsInBf16) {
       NetworkRun run(
           {.net = net, .batch = net.input.height < 24 ? 20 : 4, .precision = Precision::bf16, .conv = conv});
       const auto wanted = run.wanted(to_bf16_values);
-      run.run(run.train_program());
+      run.run(run.gradient_program());
       expect_reference_gradients(run, wanted, bf16_tolerance(net));
     }
   }
@@ -150,12 +133,12 @@ TEST(Network, RoundsInBf16BehindBatchNormNoMoreThanTheReference) {
   if (!has_bf16()) GTEST_SKIP() << "LOUD: this cpu has no bf16 arithmetic, bf16 is NOT tested here";
   NetworkRun run({.net = test::network_with_blocks(16), .batch = 20, .precision = Precision::bf16});
   const auto rounded = run.wanted(to_bf16_values), exact = run.wanted();
-  run.run(run.train_program());
-  const reference::Params found = run.logical(run.grads());
+  run.run(run.gradient_program());
+  const reference::Params found = run.gradients();
   const double tolerance = bf16_tolerance(run.spec.net);
   for (std::size_t p = 0; p < found.size(); ++p) {
     if (run.table[p].role == model::ParamRole::running) {
-      EXPECT_LE(relative_distance(run.statistics(p), rounded.grads[p]), tolerance) << run.table[p].name;
+      EXPECT_LE(relative_distance(found[p], rounded.grads[p]), tolerance) << run.table[p].name;
     }
     if (run.table[p].role != model::ParamRole::trained) continue;
     const double bf16s = reference::gradient_distance(run.table, rounded.grads[p], exact.grads, p);
@@ -163,22 +146,6 @@ TEST(Network, RoundsInBf16BehindBatchNormNoMoreThanTheReference) {
     EXPECT_LE(reference::gradient_distance(run.table, found[p], exact.grads, p), tolerance + 2.0 * bf16s)
         << run.table[p].name;
   }
-}
-
-/// The bytes that a training step and an evaluation leave.
-std::vector<std::byte> bytes_after(const RunSpec& spec, RunnerKind kind) {
-  NetworkRun run(spec);
-  run.run(run.train_program(), kind);
-  std::vector<std::byte> bytes(run.reduced.data(), run.reduced.data() + run.reduced.size());
-  run.run(run.evaluate_program(), kind);
-  const auto append = [&](const void* data, std::size_t size) {
-    bytes.insert(bytes.end(), static_cast<const std::byte*>(data),
-                 static_cast<const std::byte*>(data) + size);
-  };
-  append(run.predictions.data(), run.predictions.size());
-  append(&run.loss_sum, sizeof run.loss_sum);
-  append(&run.cursor, sizeof run.cursor);
-  return bytes;
 }
 
 TEST(Network, DeclaresEveryByteItTouches) {
@@ -190,7 +157,8 @@ TEST(Network, DeclaresEveryByteItTouches) {
       for (const int batch : {3, 20}) {
         for (const ConvMethod conv : {ConvMethod::automatic, ConvMethod::direct}) {
           const RunSpec spec{.net = net, .batch = batch, .precision = precision, .conv = conv};
-          EXPECT_TRUE(bytes_after(spec, RunnerKind::audit) == bytes_after(spec, RunnerKind::serial))
+          EXPECT_TRUE(NetworkRun(spec).results(RunnerKind::audit) ==
+                      NetworkRun(spec).results(RunnerKind::serial))
               << net.name << ", batch " << batch << ", " << to_string(precision);
         }
       }
@@ -201,7 +169,7 @@ TEST(Network, DeclaresEveryByteItTouches) {
 TEST(Network, DeclaresEveryByteItTouchesInRandomGraphs) {
   for (std::uint64_t seed = 200; seed < 230; ++seed) {
     const RunSpec spec{.net = test::RandomNetwork(seed).make(), .batch = 3};
-    EXPECT_TRUE(bytes_after(spec, RunnerKind::audit) == bytes_after(spec, RunnerKind::serial))
+    EXPECT_TRUE(NetworkRun(spec).results(RunnerKind::audit) == NetworkRun(spec).results(RunnerKind::serial))
         << spec.net.name << '\n'
         << model::summary(spec.net);
   }
@@ -210,24 +178,23 @@ TEST(Network, DeclaresEveryByteItTouchesInRandomGraphs) {
 TEST(Network, GivesTheSameBitsInEveryReplayAndFromEveryRunner) {
   for (const int threads : {1, 2}) {
     NetworkRun run({.net = model::make_model("tutorial", {24, 24, 3}, 10), .batch = 32, .threads = threads});
-    const std::size_t floats = run.control_layout.floats() + run.tower->layout().floats;
-    run.run(run.train_program(), RunnerKind::serial);
-    const std::vector<float> first(run.control(), run.control() + floats);
+    run.run(run.gradient_program(), RunnerKind::serial);
+    const std::vector<float> first = run.reduced();
     for (const RunnerKind kind :
          {RunnerKind::serial, RunnerKind::lanes, RunnerKind::automatic, RunnerKind::audit}) {
-      std::fill_n(run.grads(), run.tower->layout().floats, 0.0f);
-      run.run(run.train_program(), kind);
-      EXPECT_TRUE(std::equal(first.begin(), first.end(), run.control())) << threads << " threads";
+      run.set_reduced(std::vector<float>(first.size()));
+      run.run(run.gradient_program(), kind);
+      EXPECT_EQ(run.reduced(), first) << threads << " threads";
     }
   }
 }
 
 TEST(Network, OverwritesGradientsInsteadOfAddingToThem) {
   NetworkRun run({.net = variants().front(), .batch = 4});
-  run.run(run.train_program());
+  run.run(run.gradient_program());
   const reference::Params first = run.logical(run.grads());
-  std::fill_n(run.grads(), run.tower->layout().floats, std::numeric_limits<float>::quiet_NaN());
-  run.run(run.train_program());
+  run.set_reduced(std::vector<float>(run.reduced().size(), std::numeric_limits<float>::quiet_NaN()));
+  run.run(run.gradient_program());
   EXPECT_EQ(run.logical(run.grads()), first);
 }
 
@@ -235,18 +202,19 @@ TEST(Network, PredictsWhatTheReferencePredicts) {
   for (const model::NetSpec& net : {variants().front(), test::network_with_blocks(16)}) {
     NetworkRun run({.net = net, .batch = 20});
     const auto x = run.input(std::nullopt);
-    const auto activations = reference::forward(net, run.logical(run.params.as<float>()), x, run.spec.batch,
+    const auto activations = reference::forward(net, run.logical(run.params()), x, run.spec.batch,
                                                 reference::as_it_is, reference::Statistics::running);
     const std::vector<std::uint8_t> labels(run.labels.begin(), run.labels.begin() + run.spec.batch);
     const reference::Array& logits = activations[activations.size() - 2];
     const auto loss = reference::softmax_cross_entropy(net.classes, logits, labels, 1.0);
     run.run(run.evaluate_program());
     const double worst_size = loss.samples * std::log(net.classes);
-    EXPECT_NEAR(run.loss_sum, loss.sum, relative_tolerance(net, kFloatEps) * worst_size) << net.name;
+    EXPECT_NEAR(run.loss(), loss.sum, relative_tolerance(net, kFloatEps) * worst_size) << net.name;
     double correct = 0.0;
-    for (std::size_t i = 0; i < labels.size(); ++i) correct += run.predictions[i] == labels[i] ? 1.0 : 0.0;
+    const std::vector<std::uint8_t> predictions = run.predictions();
+    for (std::size_t i = 0; i < labels.size(); ++i) correct += predictions[i] == labels[i] ? 1.0 : 0.0;
     EXPECT_EQ(correct, loss.correct) << net.name;
-    EXPECT_EQ(run.cursor, 20u);
+    EXPECT_EQ(run.cursor(), 20u);
   }
 }
 
@@ -256,11 +224,11 @@ TEST(Network, RefusesToNormalizeOneValuePerChannel) {
   const model::NetSpec net =
       builder.softmax_cross_entropy(builder.linear(builder.batch_norm(x, {.name = "bn"}), {"l1", 7}));
   NetworkRun two({.net = net, .batch = 2});
-  EXPECT_NO_THROW(two.train_program());
+  EXPECT_NO_THROW(two.gradient_program());
   NetworkRun one({.net = net, .batch = 1});
   EXPECT_NO_THROW(one.evaluate_program());
   try {
-    one.train_program();
+    one.gradient_program();
     FAIL() << "a batch of 1 was taken";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
@@ -285,7 +253,7 @@ TEST(Network, NeedsNoReferenceLoopForImagesOfOneToFourChannels) {
           << run.tower->plan_text();
       if (batch > 3) continue;
       const auto wanted = run.wanted();
-      run.run(run.train_program());
+      run.run(run.gradient_program());
       expect_reference_gradients(run, wanted, relative_tolerance(net, kFloatEps));
     }
   }
@@ -312,23 +280,23 @@ TEST(Network, NamesThePiecesOfEveryConvolution) {
 TEST(Network, PredictsTheFirstOfEqualLogits) {
   NetworkRun run({.net = variants().front(), .batch = 4, .weight_scale = 0.0f});
   run.run(run.evaluate_program());
-  for (const std::uint8_t prediction : run.predictions) EXPECT_EQ(prediction, 0);
+  for (const std::uint8_t prediction : run.predictions()) EXPECT_EQ(prediction, 0);
 }
 
 TEST(Network, LeavesPaddedSamplesOutOfTheLoss) {
   NetworkRun run({.net = variants().front(), .batch = 8});
-  run.cursor = 24;  // one sample is left of the 25
+  run.set_cursor(24);  // one sample is left of the 25
   run.run(run.evaluate_program());
-  const float one = run.loss_sum;
+  const float one = run.loss();
   EXPECT_GT(one, 0.0f);
-  run.cursor = 25;
+  run.set_cursor(25);
   run.run(run.evaluate_program());
-  EXPECT_EQ(run.loss_sum, 0.0f);
+  EXPECT_EQ(run.loss(), 0.0f);
 }
 
 TEST(Network, UsesOneArenaForTrainingAndEvaluation) {
   NetworkRun run({.net = model::make_model("tutorial", {24, 24, 3}, 10), .batch = 16});
-  run.train_program();
+  run.gradient_program();
   const std::size_t training = run.arena.regions().size();
   run.evaluate_program();
   EXPECT_EQ(run.arena.regions().size(), training);

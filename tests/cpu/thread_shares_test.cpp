@@ -52,18 +52,11 @@ class Watch final : public LoopObserver {
 
 /// A step and the update of all parameters.
 std::vector<engine::Task> tasks_of(NetworkRun& run, std::vector<float>& ema, double& decay_sum) {
-  std::vector<engine::Task> tasks = run.train_program().tasks();
+  std::vector<engine::Task> tasks = run.gradient_program().tasks();
   const std::size_t trained = run.tower->layout().running_begin();
   ema.resize(run.tower->layout().floats);
-  engine::UpdateBinding update;
-  update.params = run.params.as<float>();
-  update.grads = run.grads();
-  update.ema = ema.data();
-  update.end = trained;
-  update.control = run.control();
-  update.step = &run.step;
-  update.decay_sum = &decay_sum;
-  tasks.push_back(run.backend->update_task(update, run.table, run.tower->layout()));
+  const engine::UpdateBinding update = run.update_binding(ema.data(), &decay_sum, trained);
+  tasks.push_back(run.backend.update_task(update, run.table, run.tower->layout()));
   return tasks;
 }
 

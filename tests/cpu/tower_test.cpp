@@ -68,26 +68,18 @@ TEST(Tower, GivesLogicalValuesBackAsTheyWere) {
 
 TEST(Tower, LeavesPaddingZeroInATrainingStep) {
   NetworkRun run({.net = tutorial(), .batch = 3});
-  run.run(run.train_program());
-  expect_zero_padding(run, run.grads());
+  run.run(run.gradient_program());
+  expect_zero_padding(run, run.grads().data());
 
-  const std::vector<float> before(run.params.as<float>(),
-                                  run.params.as<float>() + run.tower->layout().floats);
-  const Buffer ema = run.backend->allocate(run.params.size());
+  const std::vector<float> before = run.params();
+  std::vector<float> ema(before.size());
   double decay_sum = 0.0;
-  engine::UpdateBinding binding;
-  binding.params = run.params.as<float>();
-  binding.grads = run.grads();
-  binding.ema = ema.as<float>();
-  binding.end = run.tower->layout().floats;
-  binding.control = run.control();
-  binding.step = &run.step;
-  binding.decay_sum = &decay_sum;
+  const engine::UpdateBinding binding = run.update_binding(ema.data(), &decay_sum, before.size());
   engine::Lane lane;
-  run.backend->update_task(binding, run.table, run.tower->layout()).start(lane);
-  EXPECT_FALSE(std::equal(before.begin(), before.end(), run.params.as<float>()));
-  expect_zero_padding(run, run.params.as<float>());
-  expect_zero_padding(run, ema.as<float>());
+  run.backend.update_task(binding, run.table, run.tower->layout()).start(lane);
+  EXPECT_NE(run.params(), before);
+  expect_zero_padding(run, run.params().data());
+  expect_zero_padding(run, ema.data());
 }
 
 TEST(Tower, NamesTheKernelsOfEveryLayerInItsPlan) {
@@ -143,7 +135,7 @@ TEST(CpuBackend, RefusesTheGraphRunnerAndNoThreads) {
   for (const bool graph : {true, false}) {
     try {
       if (graph) {
-        run.backend->runner(run.train_program(), RunnerKind::graph, {});
+        run.backend.runner(run.gradient_program(), RunnerKind::graph, {});
       } else {
         make_backend({0, false});
       }

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "page/budget.hpp"
 #include "page/page.hpp"
 #include "page/run.hpp"
+#include "page/sections.hpp"
 
 namespace cifar_mpi::test {
 

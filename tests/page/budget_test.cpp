@@ -1,8 +1,7 @@
-#include "page/budget.hpp"
-
 #include <gtest/gtest.h>
 
 #include "cifar_mpi/report/step_budget.hpp"
+#include "page/sections.hpp"
 
 namespace cifar_mpi::page {
 namespace {

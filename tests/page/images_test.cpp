@@ -1,10 +1,9 @@
-#include "page/images.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "page/bitmap.hpp"
+#include "page/sections.hpp"
 
 namespace cifar_mpi::page {
 namespace {

@@ -7,7 +7,7 @@
 #include <ctime>
 #include <filesystem>
 
-#include "page/curves.hpp"
+#include "page/sections.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::page {

@@ -6,11 +6,8 @@
 
 #include "cifar_mpi/report/timeline_file.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
-#include "page/budget.hpp"
-#include "page/curves.hpp"
-#include "page/events.hpp"
-#include "page/facts.hpp"
 #include "page/page.hpp"
+#include "page/sections.hpp"
 #include "report/summary_history.hpp"
 #include "support/temp_dir.hpp"
 

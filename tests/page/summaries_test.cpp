@@ -7,8 +7,8 @@
 
 #include "hdf5/hdf5.hpp"
 #include "page/bitmap.hpp"
-#include "page/images.hpp"
 #include "page/run.hpp"
+#include "page/sections.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::page {

@@ -1,9 +1,9 @@
-#include "page/thin.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+
+#include "page/chart.hpp"
 
 namespace cifar_mpi::page {
 namespace {

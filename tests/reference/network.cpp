@@ -168,27 +168,38 @@ LossAndGradients loss_and_gradients(const model::NetSpec& net, const model::Para
     if (table[p].part == model::ParamPart::weights) rounded[p] = round(std::move(rounded[p]));
   }
   result.activations = forward(net, rounded, x, batch, round);
-  const Array image = round(x);
-  const auto value = [&](model::Value v) -> const Array& {
-    return v.id == 0 ? image : result.activations[v.id - 1];
-  };
-  const Loss loss = softmax_cross_entropy(net.classes, value(net.logits()), labels, global_batch);
+  const Loss loss =
+      softmax_cross_entropy(net.classes, result.activations[net.logits().id - 1], labels, global_batch);
   result.loss_sum = loss.sum;
   result.correct = loss.correct;
   result.samples = loss.samples;
-  result.grads.resize(table.size());
-  std::vector<Array> grads(net.values.size());  // by Value::id; readers add to it, the last one first
-  grads[net.logits().id] = round(loss.grad_logits);
+  result.grads = backward(net, table, rounded, x, result.activations, net.logits(), round(loss.grad_logits),
+                          batch, round)
+                     .params;
+  return result;
+}
+
+Gradients backward(const model::NetSpec& net, const model::ParamTable& table, const Params& params,
+                   const Array& x, const std::vector<Array>& activations, model::Value from, Array grad,
+                   int batch, const Rounding& round) {
+  const Array image = round(x);
+  const auto value = [&](model::Value v) -> const Array& {
+    return v.id == 0 ? image : activations[v.id - 1];
+  };
+  Gradients result{Params(table.size()), std::vector<Array>(net.values.size())};
+  std::vector<Array>& grads = result.values;  // readers add to it, the last one first
+  grads[from.id] = std::move(grad);
   for (std::size_t i = net.operations.size() - 1; i-- > 0;) {
     const model::Operation& operation = net.operations[i];
     const Array& grad_y = grads[operation.output.id];
+    if (grad_y.empty()) continue;
     const Array share = round(std::visit(
         BackwardLayer{
-            table, rounded, value(operation.inputs[0]), grad_y, result.grads, {i, net.input_of(i), batch}},
+            table, params, value(operation.inputs[0]), grad_y, result.params, {i, net.input_of(i), batch}},
         operation.layer));
     for (const model::Value input : operation.inputs) {
-      Array& grad = grads[input.id];
-      grad = grad.empty() ? share : round(sum_of(std::move(grad), share));
+      Array& grad_x = grads[input.id];
+      grad_x = grad_x.empty() ? share : round(sum_of(std::move(grad_x), share));
     }
   }
   return result;

@@ -132,6 +132,16 @@ LossAndGradients loss_and_gradients(const model::NetSpec& net, const model::Para
                                     std::span<const std::uint8_t> labels, int batch, double global_batch,
                                     const Rounding& round = as_it_is);
 
+/// The backward pass alone, from `grad` of value `from`, which may lie before the loss: what LossAndGradients has of it,
+/// and the gradients by Value::id; empty where none comes by. `params` are as rounded, `activations` as `forward` gives them.
+struct Gradients {
+  Params params;
+  std::vector<Array> values;
+};
+Gradients backward(const model::NetSpec& net, const model::ParamTable& table, const Params& params,
+                   const Array& x, const std::vector<Array>& activations, model::Value from, Array grad,
+                   int batch, const Rounding& round = as_it_is);
+
 /// How far gradient `p`, which was trained, is from what is wanted, relative to its length; or statistic `p`. Biases
 /// add up the terms of which the gradient of the layer's weights is made too; where these nearly cancel, their rounding
 /// remains, so the length is at least that gradient's; likewise scales and biases of a BatchNorm. That of means is at

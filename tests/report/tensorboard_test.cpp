@@ -9,7 +9,6 @@
 #include <set>
 
 #include "cifar_mpi/model/net_builder.hpp"
-#include "report/graph.hpp"
 #include "support/event_reader.hpp"
 #include "support/temp_dir.hpp"
 

@@ -19,12 +19,13 @@ namespace cifar_mpi::cuda::testing {
 inline constexpr ValueType kTypes[] = {ValueType::fp32, ValueType::bf16};
 
 /// Skips, loudly, where there is no GPU.
+inline void skip_without_gpu() {
+  const std::string reason = unusable();
+  if (!reason.empty()) GTEST_SKIP() << "LOUD: nothing of this test ran: " << reason;
+}
 class GpuTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const std::string reason = unusable();
-    if (!reason.empty()) GTEST_SKIP() << "LOUD: nothing of this test ran: " << reason;
-  }
+  void SetUp() override { skip_without_gpu(); }
 };
 
 /// bf16 as bits: to nearest, ties to even; not for NaN.

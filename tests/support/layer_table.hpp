@@ -1,0 +1,467 @@
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/model/net_builder.hpp"
+#include "support/expect_equal.hpp"
+#include "support/layer_run.hpp"
+
+/// The layers that both backends have kernels for, each against the double-precision reference: one table.
+namespace cifar_mpi::test {
+
+enum class Values : std::uint8_t {
+  /// Multiples of 1/64 in [−1, 1]: exact in bf16 and tf32, and a sum of products of two of them is exact in fp32 in any
+  /// order as long as it stays below 2^24 / 2^12 = 4096.
+  lattice,
+  steps,  ///< few different values, so that windows have several largest; gradients whose sums are exact in bf16
+  nan,    ///< of a lattice, and here and there not a number
+  noise,  ///< uniform in [-1, 1)
+};
+
+/// How a case is fed and judged.
+struct Terms {
+  Values values = Values::lattice;
+  /// 0: equal. Else how many roundings of fp32, and of a shorter type of values, may be between results and reference, in
+  /// length.
+  double fp32_units = 0.0;
+  double short_units = 1.0;
+  double grad_units = 0.0;     ///< of fp32 in gradients; 0: as many
+  double library_units = 0.0;  ///< of the type of products in that of a GPU's library
+  double middle = 0.0;         ///< of noise
+  bool first = false;          ///< reads images: no gradient
+  bool gradients = true;       ///< of a NaN layers may make what they like
+  bool fp32_alone = false;
+  bool logits = false;  ///< gives logits, which stay fp32
+};
+
+/// Layers one behind the other; an Add adds what the first of them reads.
+struct LayerCase {
+  int batch = 1;
+  Extent in;
+  std::vector<model::Layer> layers;
+  Terms terms = {};
+
+  std::string text() const {
+    std::string all = concat(batch, 'x', to_string(in), terms.first ? ", first" : "");
+    const auto name = [](const auto& layer) {
+      if constexpr (requires { layer.kernel; })
+        return concat(layer.name, layer.kernel, '/', layer.stride);
+      else if constexpr (requires { layer.name; })
+        return layer.name;
+      else
+        return std::string("relu");
+    };
+    for (const model::Layer& layer : layers) all += ", " + std::visit(name, layer);
+    return all;
+  }
+};
+
+struct LayerGroup {
+  const char* name;
+  std::vector<LayerCase> cases;
+};
+
+inline std::vector<LayerCase> convolutions() {
+  using model::Conv2d, model::Relu;
+  const Relu relu;
+  std::vector<LayerCase> all{
+      {2, {24, 24, 3}, {Conv2d{"c", 64, 5}, relu}, {.first = true}},
+      {1, {7, 9, 1}, {Conv2d{"c", 16, 3}}, {.first = true}},
+      {3, {7, 9, 4}, {Conv2d{"c", 65, 5}, relu}, {.first = true}},
+      {2, {12, 12, 64}, {Conv2d{"c", 64, 5}, relu}, {.library_units = 4.0}},
+      {2, {7, 9, 65}, {Conv2d{"c", 17, 3}}},
+      {20, {7, 9, 65}, {Conv2d{"c", 17, 3}}},  // a CPU goes through it in pieces
+      {2, {6, 5, 16}, {Conv2d{"c", 64, 4}, relu}},
+      {2, {6, 5, 16}, {Conv2d{"c", 32, 3}, relu}, {.library_units = 4.0}},
+      {5, {5, 5, 20}, {Conv2d{"c", 10, 2}}},
+      {2, {3, 2, 8}, {Conv2d{"c", 8, 5}, relu}, {.library_units = 4.0}},
+      {4, {1, 1, 33}, {Conv2d{"c", 7, 1}}},
+      {3, {7, 5, 3}, {Conv2d{"c", 9, 3, 1, false}, relu}},
+  };
+  for (const int kernel : {1, 2, 3, 5}) {
+    for (const int stride : {1, 2, 3}) all.push_back({3, {7, 5, 3}, {Conv2d{"c", 9, kernel, stride}}});
+  }
+  for (const int stride : {1, 2}) {
+    all.push_back({6, {12, 11, 16}, {Conv2d{"c", 24, 5, stride}}, {.library_units = 4.0}});
+  }
+  return all;
+}
+
+inline std::vector<LayerCase> products() {
+  using model::Linear, model::Relu;
+  return {
+      {5, {6, 6, 64}, {Linear{"l", 384}, Relu{}}},
+      {3, {2, 3, 5}, {Linear{"l", 65}, Relu{}}},
+      {33, {1, 1, 65}, {Linear{"l", 16}}},
+      {128, {1, 1, 192}, {Linear{"l", 10}}, {.logits = true}},
+      {1, {1, 1, 17}, {Linear{"l", 7}}, {.logits = true}},
+      {2, {7, 9, 3}, {Linear{"l", 10}}, {.logits = true}},
+  };
+}
+
+inline std::vector<LayerCase> poolings() {
+  using model::Conv2d, model::MaxPool, model::Relu;
+  std::vector<LayerCase> all;
+  const auto add = [&](int batch, const Extent& in, int kernel, int stride) {
+    for (const Values values : {Values::steps, Values::nan}) {
+      all.push_back({batch, in, {MaxPool{"p", kernel, stride}}, {values}});
+    }
+  };
+  add(2, {12, 12, 64}, 3, 2);
+  add(2, {16, 16, 64}, 3, 2);
+  add(3, {7, 9, 65}, 3, 2);
+  add(17, {7, 9, 3}, 2, 2);
+  add(1, {7, 9, 4}, 3, 2);
+  add(2, {9, 7, 20}, 3, 2);
+  add(17, {5, 5, 16}, 3, 1);
+  add(2, {7, 7, 16}, 2, 3);
+  add(2, {6, 6, 16}, 5, 2);
+  add(2, {1, 1, 8}, 3, 2);
+  add(1, {11, 13, 1}, 5, 1);
+  add(2, {8, 5, 24}, 5, 3);
+  add(17, {3, 4, 9}, 2, 1);
+  add(1, {5, 6, 33}, 3, 3);
+  add(2, {20, 17, 8}, 15, 1);
+  add(2, {2, 3, 7}, 5, 2);
+  for (const auto& [kernel, stride] : {std::pair{3, 2}, std::pair{2, 2}, std::pair{3, 1}, std::pair{2, 3}}) {
+    // behind biases and a ReLU, in formats that convolutions choose
+    for (const int channels : {5, 16}) {
+      all.push_back({4, {9, 7, channels}, {Conv2d{"c", channels, 2}, Relu{}, MaxPool{"p", kernel, stride}}});
+    }
+    all.push_back({4, {9, 7, 5}, {Relu{}, MaxPool{"p", kernel, stride}}});
+  }
+  return all;
+}
+
+/// Sums of squares, two roots and a division.
+inline std::vector<LayerCase> response_norms() {
+  using model::Conv2d, model::LocalResponseNorm, model::MaxPool, model::Relu;
+  std::vector<LayerCase> all;
+  const auto add = [&](int batch, const Extent& in, std::vector<model::Layer> layers, Values values) {
+    Terms terms{.values = values, .fp32_units = 16.0, .grad_units = 32.0, .gradients = values != Values::nan};
+    if (std::holds_alternative<Conv2d>(layers[0]))
+      terms.library_units = 4.0;  // it multiplies what is rounded
+    all.push_back({batch, in, std::move(layers), terms});
+  };
+  add(1, {3, 1, 1500}, {LocalResponseNorm{"n", 4, 1.0f, 0.05f, 0.75f}}, Values::noise);
+  for (const int channels : {1, 5, 10, 16, 32, 64, 128, 200}) {
+    for (const float beta : {0.75f, 0.5f, 1.0f}) {
+      if (beta != 0.75f && channels != 10 && channels != 64) continue;
+      const LocalResponseNorm norm{"n", 4, 1.0f, 0.05f, beta};
+      add(1, {37, 1, channels}, {norm}, Values::noise);
+      add(2, {7, 1, channels}, {Relu{}, norm}, Values::lattice);
+      if (channels <= 64) add(1, {5, 3, channels}, {Conv2d{"c", channels, 3}, Relu{}, norm}, Values::lattice);
+    }
+    add(2, {4, 3, channels}, {LocalResponseNorm{"n", 4, 1.0f, 0.05f, 0.75f}}, Values::nan);
+  }
+  for (const int radius : {0, 1, 2, 17})
+    add(2, {7, 3, 16}, {LocalResponseNorm{"n", radius, 2.0f, 0.1f, 0.75f}}, Values::noise);
+  return all;
+}
+
+inline std::vector<LayerCase> batch_norms() {
+  using model::Add, model::BatchNorm, model::Relu;
+  const BatchNorm norm{.name = "bn", .epsilon = 1e-3f};
+  std::vector<LayerCase> all;
+  for (const auto& [batch, in] : {std::pair{2, Extent{1, 1, 8}},
+                                  {37, {1, 1, 5}},
+                                  {7, {10, 10, 16}},
+                                  {257, {1, 1, 1}},
+                                  {11, {10, 10, 72}},
+                                  {15, {10, 10, 130}},
+                                  {3, {13, 1, 32}},
+                                  {2, {5, 1, 5}},
+                                  {6, {1, 1, 24}}}) {
+    // Two values per channel leave only what epsilon leaves of the gradient, so x̂² must be near 1.
+    const double grad_units = batch * in.height * in.width == 2 ? 32.0 / 1e-3 : 32.0;
+    for (const std::vector<model::Layer>& layers :
+         {std::vector<model::Layer>{norm}, {norm, Relu{}}, {norm, Add{"sum"}, Relu{}}}) {
+      all.push_back({batch, in, layers, {Values::noise, 16.0, 2.0, grad_units, 0.0, 0.3}});
+    }
+    if (batch <= 7) all.push_back({batch, in, {norm, Relu{}}, {Values::nan, 16.0, 2.0, grad_units}});
+  }
+  BatchNorm frozen = norm;
+  frozen.frozen = true;
+  all.push_back({11, {10, 10, 24}, {frozen, Relu{}}, {Values::noise, 16.0, 2.0, 32.0, 0.0, 0.3}});
+  all.push_back({11,
+                 {10, 10, 24},
+                 {norm, Relu{}},
+                 {.values = Values::noise,
+                  .fp32_units = 16.0,
+                  .short_units = 2.0,
+                  .grad_units = 32.0,
+                  .middle = 0.3,
+                  .first = true}});
+  // x − mean is exact but for the rounding of the mean, which is that of its own size
+  all.push_back({11,
+                 {10, 10, 24},
+                 {norm},
+                 {.values = Values::noise,
+                  .fp32_units = 16e3,
+                  .grad_units = 32e3,
+                  .middle = 1000.0,
+                  .fp32_alone = true}});
+  return all;
+}
+
+inline std::vector<LayerCase> other_layers() {
+  using model::Add, model::GlobalAvgPool, model::Relu, model::Shortcut;
+  std::vector<LayerCase> all;
+  for (const Extent in : {Extent{13, 1, 37}, {10, 10, 72}, {43, 7, 8}, {2, 1, 300}, {3, 1, 600}, {1, 1, 3}}) {
+    for (const Values values : {Values::lattice, Values::nan})
+      all.push_back({1, in, {Relu{}}, {.values = values, .gradients = values != Values::nan}});
+    all.push_back({2, in, {Relu{}, Add{"sum"}}});
+  }
+  for (const Extent in : {Extent{1, 1, 8}, {4, 4, 5}, {8, 8, 64}, {7, 7, 136}, {20, 15, 67}}) {
+    // sums are exact, so a division and a rounding are left
+    all.push_back({3, in, {GlobalAvgPool{"mean"}}, {Values::lattice, 2.0, 2.0}});
+  }
+  for (const auto& [channels, outputs] :
+       {std::pair{16, 32}, std::pair{3, 3}, std::pair{5, 8}, std::pair{8, 13}, std::pair{8, 8}}) {
+    for (const int stride : {1, 2, 3}) all.push_back({2, {7, 6, channels}, {Shortcut{"s", outputs, stride}}});
+  }
+  return all;
+}
+
+inline std::vector<LayerGroup> layer_table() {
+  return {{"Convolutions", convolutions()}, {"Products", products()},
+          {"Poolings", poolings()},         {"ResponseNorms", response_norms()},
+          {"BatchNorms", batch_norms()},    {"OtherLayers", other_layers()}};
+}
+
+inline reference::Array draw(const Terms& c, std::size_t count, std::uint32_t salt, bool gradient) {
+  reference::Array all(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t bits = random4(salt, RandomPurpose::synthetic, i, 0)[0];
+    const double lattice = (static_cast<int>(uniform_below(bits, 129)) - 64) / 64.0;
+    const double noise = 2.0 * static_cast<double>(uniform01(bits)) - 1.0;
+    switch (c.values) {
+      case Values::lattice:
+        all[i] = lattice;
+        break;
+      case Values::steps:
+        all[i] = gradient ? std::trunc(lattice * 7.0) : std::round(lattice * 2.0);
+        break;
+      case Values::nan:
+        all[i] = gradient ? std::trunc(lattice * 7.0) : i % 37 == 5 ? NAN : lattice;
+        break;
+      case Values::noise:
+        all[i] = gradient ? noise : noise + c.middle;
+        break;
+    }
+  }
+  return all;
+}
+
+/// One case on one backend.
+class LayerRun : public NetworkRun {
+ public:
+  LayerRun(LayerBackend& on, const LayerCase& asked, engine::Precision precision)
+      : NetworkRun(on, {.net = network_of(asked, on.format == SourceFormat::of_3x3 ? 3 : 1),
+                        .batch = asked.batch,
+                        .precision = precision,
+                        .conv = engine::ConvMethod::direct}),
+        c(asked),
+        memory_(on.memory),
+        planes_(on.description().starts_with("cpu")) {
+    const std::size_t from = c.terms.logits ? 1 : 2;
+    output = spec.net.operations[spec.net.operations.size() - from].inputs[0];
+    if (c.terms.logits) output = spec.net.logits();
+    x = held(draw(c.terms, values_in(c.in), 1, false));
+    grad_y = held(draw(c.terms, values_in(spec.net.extent(output)), 2, true));
+    put(memory_.x, x, c.in, true);
+    put(memory_.grad_y, grad_y, spec.net.extent(output), false);
+    draw_layer_params();
+  }
+
+  /// Without a source the layers read the images.
+  static model::NetSpec network_of(const LayerCase& c, int source_kernel) {
+    const bool logits = c.terms.logits;
+    model::NetBuilder net(c.text(), c.in, logits ? std::get<model::Linear>(c.layers.back()).outputs : 2);
+    const model::Conv2d source{.name = "source",
+                               .out_channels = c.in.channels,
+                               .kernel = std::max(1, source_kernel),
+                               .with_bias = false,
+                               .frozen = c.terms.first};
+    const model::Value first = source_kernel > 0 ? net.conv(net.image(), source) : net.image();
+    model::Value value = first;
+    for (const model::Layer& layer : c.layers) {
+      const bool sum = std::holds_alternative<model::Add>(layer);
+      value = net.append(layer, sum ? std::vector{value, first} : std::vector{value});
+    }
+    return net.softmax_cross_entropy(logits ? value : net.linear(value, {.name = "sink", .outputs = 2}));
+  }
+
+  engine::StepProgram training() {
+    arena.rewind();
+    engine::TrainBinding binding = train_binding();
+    binding.statistics_share = kShare;
+    return program_of("layers", tower->train_tasks(binding, arena));
+  }
+
+  reference::Array held(reference::Array values) const {
+    for (double& value : values) {
+      const auto single = static_cast<float>(value);
+      value = spec.precision == engine::Precision::bf16 ? to_float(to_bf16(single)) : single;
+    }
+    return values;
+  }
+  reference::Array y() const { return get(memory_.y, spec.net.extent(output), false); }
+  reference::Array grad_x() const { return get(memory_.grad_x, c.in, true); }
+
+  static constexpr float kShare = 0.25f;  ///< of the statistics
+  LayerCase c;
+  model::Value output;
+  reference::Array x, grad_y;
+
+ protected:
+  std::vector<engine::Bytes> regions() const override {
+    std::vector<engine::Bytes> all = NetworkRun::regions();
+    for (const Buffer* buffer : {&memory_.x, &memory_.grad_x, &memory_.y, &memory_.grad_y}) {
+      all.push_back({buffer->data(), buffer->size()});
+    }
+    return all;
+  }
+
+ private:
+  std::size_t values_in(const Extent& extent) const {
+    return static_cast<std::size_t>(c.batch) * static_cast<std::size_t>(extent.count());
+  }
+
+  /// How values lie: NHWC, with the channels of logits padded on a GPU; images on a CPU NCHW.
+  struct Layout {
+    std::size_t bytes_per_value, row;
+    bool planes;
+    std::size_t place(std::size_t i, const Extent& extent) const {
+      const auto channels = static_cast<std::size_t>(extent.channels),
+                 pixels = static_cast<std::size_t>(extent.height) * static_cast<std::size_t>(extent.width);
+      const std::size_t channel = i % channels, pixel = i / channels;
+      if (!planes) return pixel * row + channel;
+      return (pixel / pixels * channels + channel) * pixels + pixel % pixels;
+    }
+  };
+  Layout layout_of(const Buffer& buffer, const Extent& extent, bool image) const {
+    const auto channels = static_cast<std::size_t>(extent.channels), rows = values_in(extent) / channels;
+    std::size_t bytes = spec.precision == engine::Precision::bf16 ? 2 : 4;
+    if (c.terms.logits && !image && buffer.size() >= rows * channels * 4) bytes = 4;
+    return {bytes, buffer.size() / rows / bytes, image && planes_};
+  }
+  void put(const Buffer& to, const reference::Array& values, const Extent& extent, bool image) {
+    const Layout layout = layout_of(to, extent, image);
+    std::vector<float> wide(to.size() / layout.bytes_per_value);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      wide[layout.place(i, extent)] = static_cast<float>(values[i]);
+    if (layout.bytes_per_value == 4) return write(to, wide);
+    std::vector<bf16> narrow;
+    for (const float value : wide) narrow.push_back(to_bf16(value));
+    write(to, narrow);
+  }
+  reference::Array get(const Buffer& from, const Extent& extent, bool image) const {
+    const Layout layout = layout_of(from, extent, image);
+    std::vector<float> wide;
+    if (layout.bytes_per_value == 4) {
+      wide = read<float>(from);
+    } else {
+      for (const bf16 value : read<bf16>(from)) wide.push_back(to_float(value));
+    }
+    reference::Array values(values_in(extent));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<double>(wide[layout.place(i, extent)]);
+    return values;
+  }
+
+  /// The source has none that count.
+  void draw_layer_params() {
+    std::vector<float> block(tower->layout().floats);
+    Terms how = c.terms;
+    if (how.values != Values::noise) how.values = Values::lattice;
+    for (std::size_t p = 0; p < table.size(); ++p) {
+      if (table[p].operation == 0) continue;
+      how.middle = table[p].part == model::ParamPart::scale      ? 1.5
+                   : table[p].part == model::ParamPart::variance ? 2.0
+                                                                 : 0.0;
+      const reference::Array values = draw(how, static_cast<std::size_t>(table[p].shape.count()),
+                                           10 + static_cast<std::uint32_t>(p), false);
+      const auto& entry = tower->layout().entries[p];
+      tower->from_logical(p, std::vector<float>(values.begin(), values.end()),
+                          {block.data() + entry.offset, entry.floats});
+    }
+    set_params(block);
+  }
+
+  LayerMemory& memory_;
+  bool planes_;
+};
+
+/// NaN as a number, so that it equals itself.
+inline reference::Array marked(reference::Array values) {
+  for (double& value : values) value = std::isnan(value) ? 1e30 : value;
+  return values;
+}
+
+/// Runs a training step and an evaluation of the case and compares all results. `gpu`: with its library's tolerances.
+inline void expect_reference(LayerBackend& on, const LayerCase& c, engine::Precision precision, bool gpu) {
+  if (c.terms.fp32_alone && precision != engine::Precision::fp32) return;
+  LayerRun run(on, c, precision);
+  run.run(run.training(), engine::RunnerKind::audit, 2);  // the second finds what the first left
+  const bool by_library = gpu && precision != engine::Precision::fp32;
+  const double eps = precision == engine::Precision::bf16   ? 0x1.0p-9
+                     : precision == engine::Precision::tf32 ? 0x1.0p-11
+                                                            : 0x1.0p-24;
+  const auto round = [&](reference::Array values) { return run.held(std::move(values)); };
+  const auto compare = [&](const reference::Array& found, const reference::Array& wanted, double units,
+                           const std::string& what) {
+    const bool shorter = precision == engine::Precision::bf16;
+    double tolerance = units * 0x1.0p-24 + (units > 0.0 && shorter ? c.terms.short_units * eps : 0.0);
+    if (by_library) tolerance += c.terms.library_units * eps;
+    if (tolerance == 0.0) return expect_equal(marked(found), marked(wanted), what);
+    EXPECT_LE(reference::relative_distance(marked(found), marked(wanted)), tolerance) << what;
+  };
+  const reference::Params drawn = run.logical(run.params()), gradients = run.gradients();
+  const model::NetSpec net = LayerRun::network_of(c, 0);
+  const model::ParamTable table = model::make_param_table(net);
+  reference::Params params(table.size());
+  std::vector<std::size_t> place(table.size());  // in the run's table, which has the source besides
+  for (std::size_t p = 0; p < table.size(); ++p) {
+    while (run.table[place[p]].name != table[p].name) ++place[p];
+    const bool rounds = table[p].part == model::ParamPart::weights;
+    params[p] = rounds ? run.held(drawn[place[p]]) : drawn[place[p]];
+  }
+  const model::Value output{run.output.id - 1};
+  const double grad_units = c.terms.grad_units > 0.0 ? c.terms.grad_units : c.terms.fp32_units;
+
+  const auto activations = reference::forward(net, params, run.x, c.batch, round);
+  compare(run.y(), activations[output.id - 1], c.terms.fp32_units, "output");
+  reference::Gradients wanted =
+      reference::backward(net, table, params, run.x, activations, output, run.grad_y, c.batch, round);
+  if (!c.terms.first && c.terms.gradients)
+    compare(run.grad_x(), wanted.values[0], grad_units, "gradient of the input");
+  for (std::size_t p = 0; p < table.size(); ++p) {
+    const double share = table[p].role == model::ParamRole::running ? LayerRun::kShare : 1.0;
+    for (double& value : wanted.params[p]) value *= share;
+  }
+  for (std::size_t p = 0; p < table.size(); ++p) {
+    const reference::Array &found = gradients[place[p]], &exact = wanted.params[p];
+    if (exact.empty()) continue;  // the sink's
+    if (c.terms.fp32_units == 0.0 && c.terms.library_units == 0.0) {
+      expect_equal(found, exact, table[p].name);
+    } else if (c.terms.values == Values::nan) {
+      for (std::size_t i = 0; i < found.size(); ++i)
+        EXPECT_EQ(std::isnan(found[i]), std::isnan(exact[i])) << table[p].name;
+    } else {
+      const bool of_rounded = precision != engine::Precision::fp32 && c.terms.library_units > 0.0;
+      EXPECT_LE(reference::gradient_distance(table, found, wanted.params, p),
+                grad_units * 0x1.0p-24 + (of_rounded ? c.terms.library_units * eps : 0.0))
+          << table[p].name;
+    }
+  }
+
+  run.run(run.evaluate_program(), engine::RunnerKind::audit);
+  const auto evaluated =
+      reference::forward(net, params, run.x, c.batch, round, reference::Statistics::running);
+  compare(run.y(), evaluated[output.id - 1], c.terms.fp32_units, "output in evaluation");
+}
+
+}  // namespace cifar_mpi::test

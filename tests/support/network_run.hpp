@@ -1,0 +1,218 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/engine/backend.hpp"
+#include "support/network_data.hpp"
+
+/// One network with everything a training step and an evaluation need, on any backend, and the reference's view of
+/// the same.
+namespace cifar_mpi::test {
+
+struct RunSpec {
+  model::NetSpec net;
+  int batch = 4;
+  engine::Precision precision = engine::Precision::fp32;
+  int threads = 1;  ///< of a CPU
+  engine::ConvMethod conv = engine::ConvMethod::automatic;
+  data::Augment augment = data::Augment::none;
+  Extent source{};            ///< of the images; zero: as the network's input
+  float weight_scale = 1.0f;  ///< of the random parameters, times 1/sqrt(inputs of the layer)
+  double ulps = 0.0;          ///< of every initial weight, at random, that it is off
+  // of whole steps
+  double rate = 0.05;
+  optim::OptimizerSpec optimizer = {};
+  double clip_norm = 0.0;
+};
+
+class NetworkRun : public NetworkData {
+ public:
+  virtual ~NetworkRun() = default;
+
+  NetworkRun(engine::Backend& device, RunSpec asked)
+      : NetworkData(asked.net, asked.batch, asked.augment, asked.source),
+        spec(std::move(asked)),
+        backend(device),
+        table(model::make_param_table(spec.net)),
+        tower(std::make_unique<lower::Tower>(
+            backend, engine::TowerSpec{&spec.net, &table, spec.batch, spec.precision, spec.conv})),
+        arena([this](std::size_t bytes) { return backend.allocate(bytes); }),
+        params_(backend.allocate(tower->layout().floats * sizeof(float))),
+        reduced_(backend.allocate((control_layout.floats() + tower->layout().floats) * sizeof(float))) {
+    write(images_, images);
+    write(labels_, labels);
+    std::vector<float> block(tower->layout().floats);
+    draw_params(*tower, table, spec.weight_scale, spec.ulps, block.data());
+    set_params(block);
+  }
+
+  engine::TrainBinding train_binding() {
+    engine::TrainBinding binding;
+    binding.params = params_.as<float>();
+    binding.control = reduced_.as<float>();
+    binding.grads = binding.control + control_layout.floats();
+    binding.control_layout = control_layout;
+    binding.step = step_.as<std::uint64_t>();
+    binding.data = view();
+    binding.order = order();
+    binding.augment = augment();
+    binding.seed = kSeed;
+    binding.global_batch = global_batch();
+    return binding;
+  }
+
+  /// Control block, forward, loss and backward alone.
+  engine::StepProgram gradient_program() {
+    arena.rewind();
+    return program_of("gradient", tower->train_tasks(train_binding(), arena));
+  }
+  engine::StepProgram evaluate_program() {
+    arena.rewind();
+    engine::EvaluateBinding binding{
+        params_.as<float>(), view(), augment(), cursor_.as<std::uint64_t>(), predictions_.as<std::uint8_t>(),
+        loss_.as<float>()};
+    binding.augment.kind = data::Augment::none;
+    return program_of("evaluate", tower->evaluate_tasks(binding, arena));
+  }
+
+  /// Of the floats [0, end).
+  engine::UpdateBinding update_binding(float* ema, double* decay_sum, std::size_t end) {
+    engine::UpdateBinding update;
+    update.params = params_.as<float>();
+    update.grads = train_binding().grads;
+    update.ema = ema;
+    update.end = end;
+    update.control = reduced_.as<float>();
+    update.step = step_.as<std::uint64_t>();
+    update.decay_sum = decay_sum;
+    return update;
+  }
+
+  std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind) {
+    return backend.runner(std::move(program), kind, regions());
+  }
+  void run(engine::StepProgram program, engine::RunnerKind kind = engine::RunnerKind::serial, int times = 1) {
+    const auto made = runner(std::move(program), kind);
+    for (int i = 0; i < times; ++i) made->replay();
+    made->finish();
+  }
+
+  /// What gradients and an evaluation leave.
+  std::tuple<std::vector<float>, std::vector<std::uint8_t>, float, std::uint64_t> results(
+      engine::RunnerKind kind) {
+    run(gradient_program(), kind);
+    run(evaluate_program(), kind);
+    return {reduced(), predictions(), loss(), cursor()};
+  }
+
+  /// Every byte of the arena becomes 0xFF, NaN in each type.
+  void poison() {
+    for (const engine::Bytes& region : arena.regions()) {
+      const std::vector<std::byte> ones(region.size, std::byte{0xFF});
+      backend.copy(const_cast<std::byte*>(region.begin), ones.data(), ones.size());
+    }
+  }
+
+  std::vector<float> params() const { return read<float>(params_); }
+  void set_params(const std::vector<float>& values) { write(params_, values); }
+  /// The control block and the gradients.
+  std::vector<float> reduced() const { return read<float>(reduced_); }
+  void set_reduced(const std::vector<float>& values) { write(reduced_, values); }
+  std::vector<float> grads() const {
+    const std::vector<float> all = reduced();
+    return {all.begin() + static_cast<std::ptrdiff_t>(control_layout.floats()), all.end()};
+  }
+  std::uint64_t steps() const { return read<std::uint64_t>(step_)[0]; }
+  void set_step(std::uint64_t value) { write(step_, std::vector{value}); }
+  std::vector<std::uint8_t> predictions() const { return read<std::uint8_t>(predictions_); }
+  float loss() const { return read<float>(loss_)[0]; }
+  std::uint64_t cursor() const { return read<std::uint64_t>(cursor_)[0]; }
+  void set_cursor(std::uint64_t value) { write(cursor_, std::vector{value}); }
+
+  /// By ParamTable index, as LossAndGradients has them.
+  reference::Params gradients() const {
+    reference::Params found = logical(grads());
+    for (std::size_t p = 0; p < found.size(); ++p) {
+      if (table[p].role == model::ParamRole::running) found[p] = statistics(p);
+    }
+    return found;
+  }
+  reference::Params logical(const std::vector<float>& block) const {
+    return logical_params(*tower, table, block.data());
+  }
+  /// The batch's statistics of running parameter `p` as the last step left them.
+  reference::Array statistics(std::size_t p) const {
+    return logical_param(*tower, table, p, reduced().data() + control_layout.statistics(),
+                         tower->layout().running_begin());
+  }
+  reference::LossAndGradients wanted(const reference::Rounding& round = reference::as_it_is) const {
+    return reference::loss_and_gradients(spec.net, table, logical(params()), input(steps()),
+                                         batch_labels(steps()), spec.batch,
+                                         static_cast<double>(global_batch()), round);
+  }
+
+  RunSpec spec;
+  engine::Backend& backend;
+  model::ParamTable table;
+  std::unique_ptr<lower::Tower> tower;
+  engine::Arena arena;
+  engine::ControlLayout control_layout{1, tower->layout().running_floats};
+
+ protected:
+  template <class T>
+  std::vector<T> read(const Buffer& buffer) const {
+    std::vector<T> values(buffer.size() / sizeof(T));
+    backend.copy(reinterpret_cast<std::byte*>(values.data()), buffer.data(), buffer.size());
+    return values;
+  }
+  template <class T>
+  void write(const Buffer& to, const std::vector<T>& values) {
+    backend.copy(to.data(), reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T));
+  }
+  /// Everything a task of a program may touch.
+  virtual std::vector<engine::Bytes> regions() const {
+    std::vector<engine::Bytes> all = arena.regions();
+    for (const Buffer* block :
+         {&params_, &reduced_, &step_, &cursor_, &loss_, &predictions_, &images_, &labels_}) {
+      all.push_back({block->data(), block->size()});
+    }
+    return all;
+  }
+
+  Buffer params_, reduced_;
+  Buffer step_{backend.allocate(sizeof(std::uint64_t))}, cursor_{backend.allocate(sizeof(std::uint64_t))},
+      loss_{backend.allocate(sizeof(float))},
+      predictions_{backend.allocate(static_cast<std::size_t>(spec.batch))},
+      images_{backend.allocate(images.size())}, labels_{backend.allocate(labels.size())};
+
+ private:
+  engine::DataView view() const {
+    return {images_.as<const std::uint8_t>(), labels_.as<const std::uint8_t>(), count()};
+  }
+};
+
+inline void expect_reference_gradients(const NetworkRun& run, const reference::LossAndGradients& wanted,
+                                       double tolerance) {
+  const model::NetSpec& net = run.spec.net;
+  const std::string name = concat(net.name, ", ", to_string(run.spec.precision), ", batch ", run.spec.batch);
+  const std::vector<float> reduced = run.reduced();
+  EXPECT_NEAR(static_cast<double>(reduced[engine::ControlLayout::loss_sum]), wanted.loss_sum,
+              tolerance * wanted.samples * std::log(net.classes))
+      << name;
+  EXPECT_EQ(static_cast<double>(reduced[engine::ControlLayout::samples]), run.spec.batch) << name;
+  const reference::Params found = run.gradients();
+  for (std::size_t p = 0; p < found.size(); ++p) {
+    if (run.table[p].role == model::ParamRole::frozen) continue;
+    EXPECT_LE(reference::gradient_distance(run.table, found[p], wanted.grads, p), tolerance)
+        << name << ": " << run.table[p].name;
+  }
+}
+
+}  // namespace cifar_mpi::test
