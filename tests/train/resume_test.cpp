@@ -141,15 +141,14 @@ TEST_F(Resume, RecordsThatNcclMayUseNvls) {
 
 TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
   Plan plan(config(), world(), Log(1));
-  Adopted what;
   const auto adopted = [&](int ranks, TrainConfig asked) {
     plan.config = asked;
-    what = adopt(plan, {{"precision", "bf16"},
-                        {"conv", "fft"},
-                        {"threads", "3"},
-                        {"ranks", std::to_string(ranks)},
-                        {"all-reduce", "ring"},
-                        {"nccl algorithm", "tree"}});
+    adopt(plan, {{"precision", "bf16"},
+                 {"conv", "fft"},
+                 {"threads", "3"},
+                 {"ranks", std::to_string(ranks)},
+                 {"all-reduce", "ring"},
+                 {"nccl algorithm", "tree"}});
     return plan.config;
   };
   TrainConfig automatic = config();
@@ -161,7 +160,7 @@ TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
   EXPECT_EQ(same.threads, 3);
   EXPECT_EQ(same.all_reduce, "ring");
   EXPECT_EQ(same.nccl_algorithm, "tree");
-  EXPECT_TRUE(what.precision && what.all_reduce);
+  EXPECT_TRUE(plan.adopted.precision && plan.adopted.all_reduce);
   const TrainConfig other = adopted(world().size() + 1, automatic);
   EXPECT_EQ(other.precision, engine::Precision::bf16);
   EXPECT_EQ(other.conv, engine::ConvMethod::fft);
@@ -178,7 +177,7 @@ TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
   EXPECT_EQ(kept.conv, engine::ConvMethod::direct);
   EXPECT_EQ(kept.threads, 1);
   EXPECT_EQ(kept.all_reduce, "mpi");
-  EXPECT_FALSE(what.precision || what.all_reduce);
+  EXPECT_FALSE(plan.adopted.precision || plan.adopted.all_reduce);
 }
 
 TEST_F(Resume, GoesOnWithDirectConvolutionsWhereNoneOtherWereKnown) {
