@@ -36,7 +36,7 @@ struct Terms {
   bool logits = false;  ///< gives logits, which stay fp32
 };
 
-/// Layers one behind the other; an Add adds what the first of them reads.
+/// Layers in a row; an Add adds what the first of them reads.
 struct LayerCase {
   int batch = 1;
   Extent in;
@@ -126,7 +126,7 @@ inline std::vector<LayerCase> poolings() {
   add(2, {20, 17, 8}, 15, 1);
   add(2, {2, 3, 7}, 5, 2);
   for (const auto& [kernel, stride] : {std::pair{3, 2}, std::pair{2, 2}, std::pair{3, 1}, std::pair{2, 3}}) {
-    // behind biases and a ReLU, in formats that convolutions choose
+    // after biases and a ReLU, in formats that convolutions choose
     for (const int channels : {5, 16}) {
       all.push_back({4, {9, 7, channels}, {Conv2d{"c", channels, 2}, Relu{}, MaxPool{"p", kernel, stride}}});
     }

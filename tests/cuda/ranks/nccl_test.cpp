@@ -107,7 +107,7 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   config.share_gpus = true;
   config.runner = kind;
   config.reproducible = reproducible;
-  config.micro_shards = 4;
+  if (reproducible) config.micro_shards = 4;
   const bool local = local_steps > 0;
   if (local) {
     config.update = comm::UpdateKind::local;
