@@ -80,8 +80,9 @@ TEST_F(Programs, BeginWithTheWeightsOfAFinishedRun) {
   const std::string checkpoint = file("taught/checkpoints/latest");
   const Outcome tuned = mpirun(3, kTrain + small("tuned") + longer + " --steps 3 --init-from " + checkpoint);
   ASSERT_EQ(tuned.code, 0) << tuned.output;
-  EXPECT_EQ(
-      count_lines_with(tuned.output, "initialized from the averaged weights of latest, step 40, test acc"), 1)
+  EXPECT_EQ(count_lines_with(tuned.output,
+                             "initialized from the averaged weights of step_000000040.h5, step 40, test acc"),
+            1)
       << tuned.output;
   EXPECT_LT(losses("tuned").front(), losses("taught").front() - 0.2);  // from that of ten classes by chance
   const Outcome again =
@@ -235,7 +236,7 @@ TEST_F(Programs, SayOnceWhatTheyWaitFor) {
                                       " ] || break; done; sleep 1; kill $child; wait $child; cat " + said);
   EXPECT_EQ(count_lines_with(outcome.output, "waiting for the first checkpoint"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, file("nothing_yet")), 1) << outcome.output;
-  expect_refusal(run_command("timeout 60 " + watch + file("small.h5")), 2, "is none");
+  expect_refusal(run_command("timeout 60 " + watch + file("small.h5")), 2, "is not one");
   expect_refusal(run_command("timeout 60 " + watch + file("nothing_yet") + " --data " + file("missing.h5")),
                  3, "missing.h5");
 }
