@@ -9,7 +9,9 @@
 # module load cuda cudnn nccl     # for GPUs: CUDA 12.4 or later, and cuDNN 9 and NCCL for that CUDA
 
 # Folder of cifar_mpi_train and the other programs: build in a checkout, bin of an installed tree.
-[ -d "$root/build" ] || CIFAR_MPI_BIN=${CIFAR_MPI_BIN:-${root%/share/cifar_mpi}/bin}
+case $root in
+  */share/cifar_mpi) [ -d "$root/build" ] || CIFAR_MPI_BIN=${CIFAR_MPI_BIN:-${root%/share/cifar_mpi}/bin} ;;
+esac
 export CIFAR_MPI_BIN=${CIFAR_MPI_BIN:-$root/build}
 # The dataset, on a file system that all nodes see.
 export CIFAR_MPI_DATA=${CIFAR_MPI_DATA:-$root/data/cifar10.h5}

@@ -78,12 +78,13 @@ make_dataset() {
 
 # run_ranks N PROGRAM [ARG...]: N ranks on this machine, with the mpirun of the MPI that $build uses. A signal asks the
 # ranks to stop at the next step and leave a checkpoint, a second one ends them; otherwise mpirun would outlive this script.
-# mpirun has a process group of its own: the terminal's Ctrl-C would make it kill the ranks after two seconds.
+# With $own_group mpirun has a process group of its own: the terminal's Ctrl-C would make it kill the ranks after two seconds.
+# Ctrl-Z then stops the script alone.
 run_ranks() {
   local ranks=$1 mpirun child signalled=1 gently=USR1 status=0
   shift
   mpirun=$(sed -n 's/^MPIEXEC_EXECUTABLE:FILEPATH=//p' "$build/CMakeCache.txt")
-  set -m
+  [ -z "${own_group-}" ] || set -m
   (
     [ "$ranks" -le "$(nproc)" ] || export OMPI_MCA_mpi_yield_when_idle=1
     # one machine needs shared memory alone; without tcp, OpenMPI 5 does not warn about a missing network

@@ -42,12 +42,7 @@ struct EvalOptions {
   train::EvaluationConfig config;
 };
 
-void print_json(const std::string& object) {
-  std::fputs(object.c_str(), stdout);
-  std::fflush(stdout);  // a reader follows --watch
-}
-
-/// Prints what was found, and writes the file of --predictions; rank 0 alone.
+/// Rank 0 prints the result and writes the file of --predictions. Collective.
 void report(const EvalOptions& options, const comm::World& world, const Log& log, const std::string& path,
             const train::Evaluation& found) {
   for (const std::string& doubt : found.doubts) log.warn(doubt);
@@ -58,7 +53,7 @@ void report(const EvalOptions& options, const comm::World& world, const Log& log
     app::write_predictions(options.predictions, checkpoint, found, data.read_labels(data::Split::test));
   });
   if (!options.json) return app::print_evaluation(log, checkpoint, found);
-  if (world.rank() == 0) print_json(app::evaluation_json(checkpoint, found));
+  if (world.rank() == 0) write_flushed(stdout, app::evaluation_json(checkpoint, found));
 }
 
 /// Stores results in the run directory; if it is read-only, only logs that.
@@ -262,7 +257,7 @@ void predict(const EvalOptions& options, const comm::World& world, const Log& lo
   for (const std::string& doubt : found.doubts) log.warn(doubt);
   if (world.rank() != 0) return;
   if (!options.json) return app::print_predictions(log, images, found);
-  print_json(app::predictions_json({file.path(), options.weights}, images, found));
+  write_flushed(stdout, app::predictions_json({file.path(), options.weights}, images, found));
 }
 
 int evaluate(EvalOptions options, comm::World& world) {

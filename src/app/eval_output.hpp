@@ -8,7 +8,7 @@
 #include "cifar_mpi/data/image_folder.hpp"
 #include "cifar_mpi/train/evaluate_checkpoint.hpp"
 
-/// What cifar_mpi_eval prints and writes. src/run/README.md documents the formats.
+/// What cifar_mpi_eval prints and writes. src/run/inference.md documents the formats.
 namespace cifar_mpi::app {
 
 /// The checkpoint that an output is about.

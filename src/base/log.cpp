@@ -10,7 +10,7 @@
 namespace cifar_mpi {
 namespace {
 
-std::atomic<int> lines_being_written{0};
+std::atomic<int> texts_being_written{0};
 
 /// Whether a character in UTF-8 may be shown.
 bool is_shown(std::string_view character) {
@@ -26,13 +26,17 @@ bool is_shown(std::string_view character) {
 void write_line(std::FILE* out, std::string_view text) {
   std::string line = printable(text);
   line += '\n';
-  ++lines_being_written;
-  std::fwrite(line.data(), 1, line.size(), out);
-  std::fflush(out);
-  --lines_being_written;
+  write_flushed(out, line);
 }
 
 }  // namespace
+
+void write_flushed(std::FILE* out, std::string_view text) {
+  ++texts_being_written;
+  std::fwrite(text.data(), 1, text.size(), out);
+  std::fflush(out);
+  --texts_being_written;
+}
 
 std::string printable(std::string_view text) {
   std::string shown;
@@ -65,6 +69,6 @@ void Log::warn(std::string_view line) const {
 
 void Log::every_rank(std::string_view line) const { write_line(stderr, concat("[rank ", rank_, "] ", line)); }
 
-bool is_logging() { return lines_being_written > 0; }
+bool is_logging() { return texts_being_written > 0; }
 
 }  // namespace cifar_mpi

@@ -1,4 +1,3 @@
-
 #include <algorithm>
 
 #include "cifar_mpi/base/text.hpp"

@@ -140,8 +140,7 @@ void ProgressView::report(const StepReport& report) {
     log_.info(log_line(report, wall_time()));
     return;
   }
-  std::printf("\r\033[K%s", progress_line(report, loss_, columns, utf8_).c_str());
-  std::fflush(stdout);
+  write_flushed(stdout, concat("\r\033[K", progress_line(report, loss_, columns, utf8_)));
   drawn_ = true;
 }
 
@@ -157,8 +156,7 @@ void ProgressView::warning(const std::string& text) {
 
 void ProgressView::clear() {
   if (!drawn_) return;
-  std::printf("\r\033[K");
-  std::fflush(stdout);
+  write_flushed(stdout, "\r\033[K");
   drawn_ = false;
 }
 

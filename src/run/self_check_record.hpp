@@ -12,8 +12,9 @@
 namespace cifar_mpi::run {
 
 /// running: it began but did not end, for a reason other than the device; the next start checks again.
-/// on_lanes: passed, but graphs are wrong. refused: passed, but no graph could be made; the next start checks again. failed: the device gave a wrong result. hung: the watchdog ended it; the next
-/// start checks once more (running_again). hung_twice: the watchdog ended that check, too.
+/// on_lanes: passed, but graphs are wrong. refused: passed, but no graph could be made; the next start checks again.
+/// failed: the device gave a wrong result. hung: the watchdog ended it; the next start checks once more (running_again).
+/// hung_twice: the watchdog ended that check, too.
 enum class SelfCheckResult : std::uint8_t {
   running,
   passed,

@@ -263,7 +263,7 @@ class ExchangeGuard {
   explicit ExchangeGuard(CheckStep& step) : step_(step) {}
   ~ExchangeGuard() {
     if (std::uncaught_exceptions() == 0 || !step_.device.collectives.device) return;
-    // Freeing it would wait for what is in flight.
+    // Freeing it would wait for what is in flight. Device memory, unlike that of `window`, may outlive its collective.
     step_.left_in_flight = std::move(step_.blocks->update->block());
     step_.blocks->update.reset();
   }

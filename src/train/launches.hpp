@@ -10,8 +10,8 @@
 
 namespace cifar_mpi::train {
 
-/// How a run gets from step to step, which depends on its way to update: the ranks exchange gradients in every step, or
-/// average their weights after a replay of several local steps.
+/// The steps of each replay. Known before the launch: one step, or all local steps between two averagings. With partial
+/// aggregation the servers decide, and `made` reads the result.
 class Pace {
  public:
   explicit Pace(const Sizes& sizes) : sizes_(sizes) {}

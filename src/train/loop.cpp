@@ -230,7 +230,7 @@ void Loop::train() {
     view_.event(concat("pushes: ", report::pushes_text(*pushes)));
 }
 
-/// What begins here: a replay, or several that nothing comes between.
+/// Launches the next replay, or several in a row if nothing is due between them.
 void Loop::launch() {
   const auto check_every = static_cast<std::uint64_t>(plan_.config.check_every);
   const bool compared = launched() == 0 || launches_.last().crosses(check_every);

@@ -14,7 +14,7 @@
 
 namespace cifar_mpi::train {
 
-/// Which settings the plan has of a checkpoint because the user left them automatic.
+/// Settings adopted from the checkpoint because the user left them automatic.
 struct Adopted {
   bool precision = false;
   bool conv = false;
@@ -51,7 +51,7 @@ struct Plan {
   data::DatasetInfo info;
   Sizes sizes;
   Network network;
-  run::Progress progress;        ///< where the run starts
+  run::Progress progress;        ///< where the run starts; `batches` as of the last checkpoint
   Adopted adopted;               ///< from the checkpoint it starts from
   std::string initialized_from;  ///< of Provenance
   std::string self_check;        ///< likewise

@@ -19,7 +19,8 @@ using run::SelfCheckRecord;
 using run::SelfCheckResult;
 
 /// What is checked: of what the run adopts from a checkpoint, only what may differ from the GPU's own choice. A run that
-/// was on the CPU knows convolutions and sums that no GPU has, and automatic is bf16.
+/// was on the CPU knows convolutions and sums that no GPU has, and automatic is bf16 (fp32 before
+/// compute capability 8.0: the second start then checks once more).
 TrainConfig checked_config(const Plan& plan) {
   TrainConfig config = plan.config;
   if (plan.adopted.conv) config.conv = engine::ConvMethod::automatic;

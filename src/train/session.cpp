@@ -88,7 +88,10 @@ void write_batches(const Plan& plan, const Device& device, Blocks& blocks) {
 
 /// The blocks, the finalized programs on them, and the values they begin with.
 void build_programs(SessionState& state, const run::Start& start, const data::DatasetFile& dataset) {
-  auto& [plan, device, blocks, programs, requests, unwatched, heart, show_step] = state;
+  Plan& plan = state.plan;
+  Device& device = state.device;
+  Blocks& blocks = state.blocks;
+  Programs& programs = state.programs;
   allocate_blocks(plan, device, blocks);
   write_step(device, blocks, plan.progress.step);  // before the step is planned: servers count from there
   write_batches(plan, device, blocks);

@@ -166,7 +166,7 @@ std::unique_ptr<comm::Update> make_all_reduce_update(const Plan& plan, const Dev
   return std::make_unique<comm::AllReduceUpdate>(std::move(collective), device.layout, settings);
 }
 
-/// Of the steps behind `done` the first at which there is more to do than to go on.
+/// The first step after `done` at which all ranks meet.
 std::function<std::uint64_t(std::uint64_t)> meetings(const Plan& plan) {
   std::vector<std::uint64_t> every{eval_every(plan)};
   for (const std::int64_t steps : {plan.config.checkpoint_every, plan.config.check_every})
@@ -190,11 +190,21 @@ std::unique_ptr<comm::Update> make_server_update(const Plan& plan, const Device&
        plan.progress.batches, device.collectives.device ? device.backend.get() : nullptr});
 }
 
+std::unique_ptr<comm::Update> make_update(const Plan& plan, const Device& device, Blocks& blocks) {
+  switch (plan.config.update) {
+    case comm::UpdateKind::all_reduce:
+    case comm::UpdateKind::local:
+      return make_all_reduce_update(plan, device);
+    case comm::UpdateKind::server:
+      return make_server_update(plan, device, blocks);
+  }
+  throw std::logic_error("an unknown way to update");
+}
+
 }  // namespace
 
 void open_update(const Plan& plan, const Device& device, Blocks& blocks) {
-  blocks.update = plan.config.update == comm::UpdateKind::server ? make_server_update(plan, device, blocks)
-                                                                 : make_all_reduce_update(plan, device);
+  blocks.update = make_update(plan, device, blocks);
   blocks.update->allocate(control_layout(plan, device).floats());
 }
 

@@ -25,17 +25,15 @@ struct Device {
   ResidentData samples;
 };
 
-/// What the tasks of a run read and write, but for the arena.
+/// The memory that tasks share, except the arena.
 struct Blocks {
-  std::atomic<int> request_word{
-      0};  ///< what the control task reads: set by the loop, on request or by itself
+  std::atomic<int> request_word{0};      ///< what the control task reads; set by the loop
   std::unique_ptr<comm::Update> update;  ///< with the gradient block
   StateTable state;
   std::vector<Buffer>
-      partials;         ///< sums of 1, 2, 4, … parts of the batch, each of the size of the gradient block
-  Buffer step_counter;  ///< std::uint64_t, one for each step of a replay
-  Buffer
-      batch_counter;  ///< std::uint64_t: how many batches this worker has computed, with partial aggregation
+      partials;           ///< sums of 1, 2, 4, … parts of the batch, each as large as the gradient block
+  Buffer step_counter;    ///< std::uint64_t, one for each step of a replay
+  Buffer batch_counter;   ///< std::uint64_t: the batches this worker has computed, with partial aggregation
   Buffer weights_before;  ///< local steps: what the last averaging left
   Buffer round_sums;      ///< local steps: the sums of the control blocks since then
   Buffer facts;           ///< RankFacts

@@ -61,8 +61,9 @@ void plan_variants(BenchmarkRun& run, Variants& variants) {
   if (run.plan.world.size() > 1) {
     variants.blocking = plan_step(context, {.exchange = false});
     variants.none = std::make_unique<comm::AllReduceUpdate>(
-        std::make_unique<NoExchange>(*run.device.backend), run.device.layout,
-        comm::AllReduceSettings{run.plan.config.bucket_mib});
+        std::make_unique<NoExchange>(*run.device.backend,
+                                     std::as_writable_bytes(run.blocks.update->block().all())),
+        run.device.layout, comm::AllReduceSettings{run.plan.config.bucket_mib});
     variants.none->allocate(control_layout(run.plan, run.device).floats());
     variants.alone = plan_step({run.plan, run.device, run.blocks, *variants.none}, {});
   }

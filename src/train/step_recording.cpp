@@ -202,8 +202,8 @@ StepRecording::StepRecording(const Plan& plan, const comm::Update& update, engin
   if (asked.first > 0 && (first_program || asked.first > first.begin)) asked_ = {asked.first - 1, asked.last};
   if (plan_.world.rank() != 0) return;
   const DirectoryEntry file = *plan_.run / "timeline.h5";
-  if (plan_.sizes
-          .partial_aggregation()) {  // ranks are in different steps: what an earlier start left says nothing of this one
+  // With partial aggregation ranks are in different steps: what an earlier start left says nothing of this one.
+  if (plan_.sizes.partial_aggregation()) {
     remove_file(file);
     return;
   }

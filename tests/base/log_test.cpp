@@ -1,10 +1,12 @@
 #include "cifar_mpi/base/log.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "support/temp_dir.hpp"
 
@@ -34,6 +36,27 @@ TEST(Printable, ShowsBytesThatAreNoUtf8) {
   EXPECT_EQ(printable("\xc0\xaf \xe0\x80\x80 \xed\xa0\x80 \xf4\x90\x80\x80 \xff"),
             "\\xc0\\xaf \\xe0\\x80\\x80 \\xed\\xa0\\x80 \\xf4\\x90\\x80\\x80 \\xff");
   EXPECT_EQ(printable("cut \xe2\x80"), "cut \\xe2\\x80");
+}
+
+TEST(WriteFlushed, IsLoggingWhileItsReaderTakesNothing) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  std::FILE* const out = fdopen(ends[1], "w");
+  const std::string text(1 << 20, 'x');  // more than a pipe holds
+  std::thread writer([&] { write_flushed(out, text); });
+  while (!is_logging()) std::this_thread::yield();
+  std::string read(text.size(), '\0');
+  std::size_t done = 0;
+  while (done < read.size()) {
+    const ssize_t n = ::read(ends[0], read.data() + done, read.size() - done);
+    ASSERT_GT(n, 0);
+    done += static_cast<std::size_t>(n);
+  }
+  writer.join();
+  EXPECT_FALSE(is_logging());
+  EXPECT_EQ(read, text);
+  std::fclose(out);
+  close(ends[0]);
 }
 
 TEST(Log, WritesEachTextOnOneHarmlessLine) {

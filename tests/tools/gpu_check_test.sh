@@ -132,6 +132,15 @@ RunsThePartsThatAreAskedFor() {
   says '--only speed is none of: build self-check kernels bench'
 }
 
+NamesTestsThatExist() {  # gtest ignores a pattern without a match
+  local pattern name
+  grep -o '\(Of/\)\?Cuda[A-Z][A-Za-z]*\.[A-Z]\?[A-Za-z]*' "$root/tools/gpu_check" | sort -u >patterns
+  [ "$(wc -l <patterns)" -ge 6 ] || fail "found only: $(cat patterns)"
+  while IFS=. read -r pattern name; do
+    grep -rqE "^TEST(_[FP])?\(${pattern#Of/}, $name" "$root/tests/cuda" || fail "no test is called $pattern.$name"
+  done <patterns
+}
+
 TakesNoSkippedTestForAGoodOne() {
   stand_in "$folder/tests/test_cuda_device" <<<'echo "gpu.hpp:24: Skipped"; echo "LOUD: nothing of this test ran: no GPU"'
   ends_with 1 "${gpu_check[@]}" --only kernels

@@ -30,7 +30,10 @@ class Log {
   std::FILE* out_;
 };
 
-/// True while this process writes a line, which takes long if the reader is stopped.
+/// Writes the text as it is, and flushes; is_logging() is true meanwhile.
+void write_flushed(std::FILE* out, std::string_view text);
+
+/// True while this process writes a line or text, which takes long if the reader is stopped.
 bool is_logging();
 
 }  // namespace cifar_mpi

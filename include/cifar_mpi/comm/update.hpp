@@ -120,7 +120,8 @@ class Update {
   virtual void allocate(std::size_t control_floats) = 0;
   /// The memory that the step's tasks write and the ranks exchange; it lasts as long as the update.
   virtual GradientBlock& block() = 0;
-  /// Called once before `append`, for an update that sends or receives these arrays, too.
+  /// The arrays that the step's tasks change besides `block`. Call it before `append`; only updates that send or receive
+  /// them need it.
   virtual void bind(const StepState& /*state*/) {}
   /// The exchanged floats, cut without gaps into spans that one task each updates.
   virtual std::span<const ParamSpan> spans() const = 0;

@@ -64,9 +64,9 @@ TEST(NcclStepBenchmark, TimesNoLaunchThatStillHasToCaptureItsGraph) {
         return engine::RooflineLimits{.flops = 1e12, .bytes = 1e12};
       });
   EXPECT_GT(step.step_s.least, 0.0);
-  ASSERT_EQ(before.size(), 5u);  // overlapped, in a row, given; blocking, alone
+  ASSERT_EQ(before.size(), 5u);  // overlapped, in a row, told; blocking, alone
   for (std::size_t runner = 0; runner < before.size(); ++runner) {
-    if (launches[runner].count(2) == 0) continue;  // given, which starts no graphs
+    if (launches[runner].count(2) == 0) continue;  // told, which starts no graphs
     EXPECT_GE(before[runner][1], 1) << runner;
     EXPECT_GE(before[runner][2], 2) << runner;
     EXPECT_GT(launches[runner][2], before[runner][2]) << runner << " was not measured";
