@@ -46,8 +46,11 @@ TEST_F(Exchange, NamesARankThatIsSlowedDownOnPurpose) {
   }
   EXPECT_GE(named[1], 1) << outcome.output;
   EXPECT_GT(named[1], named[0]) << outcome.output;
-  EXPECT_TRUE(std::regex_search(outcome.output,
-                                std::regex(R"(\nverdict: 0\.\d\d: rank 1 on \S+ computes \d+ % slower )")))
+  // A process that is stopped is slower, and has no core; which of the two costs more is a matter of chance.
+  EXPECT_TRUE(std::regex_search(
+      outcome.output,
+      std::regex(
+          R"(\nverdict: 0\.\d\d: (rank 1 on \S+ computes \d+ % slower |the work of rank 1 on \S+ has no core ))")))
       << outcome.output;
 }
 
