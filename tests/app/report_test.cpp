@@ -12,9 +12,9 @@ TEST_F(ReportProgram, TellsOfARunAndWritesItsPage) {
   EXPECT_EQ(report.code, 0) << report.output;
   EXPECT_NE(report.output.find("ended with code 0: done"), std::string::npos) << report.output;
   EXPECT_NE(report.output.find("step 2 of 2"), std::string::npos) << report.output;
-  EXPECT_NE(report.output.find(file("told/report.html")), std::string::npos) << report.output;
+  EXPECT_NE(report.output.find(file("reported/report.html")), std::string::npos) << report.output;
   EXPECT_EQ(report.output.find("warning"), std::string::npos) << report.output;
-  const std::string page = read_file(file("told/report.html"));
+  const std::string page = read_file(file("reported/report.html"));
   for (const char* part : {"id=\"loss\"", "id=\"accuracy\"", "All settings", "h5dump -n"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_EQ(run_command(kTrain + small("reported")).code, 0) << "the page disturbs no run";
