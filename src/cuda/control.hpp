@@ -25,7 +25,7 @@ void begin_step(cudaStream_t stream, const Control& work);
 /// Notes how long the step took since begin_step.
 void note_compute_time(cudaStream_t stream, engine::RankFacts* facts);
 
-/// One step's record as the device leaves it; the slots stand in an array of their own.
+/// One step's record as the device leaves it, without its slots, which have an array of their own.
 struct DeviceRecord {
   std::uint64_t step = 0;
   double cross_entropy = 0.0;

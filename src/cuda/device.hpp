@@ -98,7 +98,7 @@ class TrialMemory {
   Trial trial_;
 };
 
-/// Logs who has which GPU, and lets all ranks fail together, with Error{device}, where two have one and may not.
+/// Logs the GPU of each rank. Throws Error{device} on all ranks if two share a GPU without permission.
 /// Collective.
 void compare_devices(const Device& device, const comm::World& world, bool share);
 

@@ -60,7 +60,7 @@ struct Proposals {
   }
 };
 
-/// cuDNN's functions for one direction, ours that starts it, and what they are told: two operands and a result.
+/// cuDNN's functions for one direction, our function that starts it, and their operands and result.
 template <class Propose, class FindSize, class Start, class A, class B, class Result>
 struct ConvCalls {
   Propose* propose;

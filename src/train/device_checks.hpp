@@ -7,7 +7,7 @@
 /// What a self-check looks at: each function one line of its table, on one rank.
 namespace cifar_mpi::train {
 
-/// no_graph: graphs alone are wrong, and a run without them is right. refused: likewise, but no graph could be made.
+/// no_graph: only graphs are wrong. refused: no graph could be made. A run without graphs is right in both cases.
 /// stopped: an error came first, which says nothing of what the device computes. cut_off: that error is the network's.
 /// slow: right, but far from the device's limits.
 enum class Outcome : std::uint8_t { good, bad, left_out, no_graph, refused, stopped, cut_off, slow };

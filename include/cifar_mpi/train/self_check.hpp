@@ -44,8 +44,8 @@ struct SelfCheckReport {
       stops;  ///< likewise what kept a rank from checking on: memory, a busy GPU, the network
   /// What the first of `stops` is: comm where all of them are the network's.
   ErrorKind stopped_by = ErrorKind::device;
-  std::vector<std::string> no_graph;  ///< likewise how graphs are wrong, where all else is right
-  std::vector<std::string> refused;   ///< likewise why no graph could be made
+  std::vector<std::string> no_graph;  ///< on each such rank: how graphs are wrong while all else is right
+  std::vector<std::string> refused;   ///< on each such rank: why no graph could be made
   std::vector<std::string> slow;      ///< one line for each slow task
 };
 
