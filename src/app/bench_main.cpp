@@ -12,11 +12,11 @@
 #include "app/program.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/bench/step_benchmark.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/cpu/peak.hpp"
 #include "cifar_mpi/cuda/peak.hpp"
-#include "cifar_mpi/train/step_benchmark.hpp"
 #include "cifar_mpi/watch/watchdog.hpp"
 
 namespace {
@@ -24,7 +24,7 @@ namespace {
 using namespace cifar_mpi;
 
 struct StepOptions {
-  train::StepBenchmarkConfig config;
+  bench::StepBenchmarkConfig config;
   std::string device = "auto";
   std::string precision = "auto";
   std::string conv = "auto";
@@ -39,16 +39,16 @@ struct Unit {
   double per_second;
 };
 
-void print_spread(const Log& log, const std::string& name, const train::Spread& s, double scale,
+void print_spread(const Log& log, const std::string& name, const bench::Spread& s, double scale,
                   const std::string& remark = "") {
   log.info(fmt::format("{:<19} {:11.3f} {:11.3f} {:11.3f}{}", name, scale * s.least, scale * s.median,
                        scale * s.most, remark));
 }
 
-bool ran_on_gpu(const train::StepBenchmark& b) { return b.backend.starts_with("cuda"); }
+bool ran_on_gpu(const bench::StepBenchmark& b) { return b.backend.starts_with("cuda"); }
 
-void print_exchange(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
-  const auto row = [&](const char* name, const train::Spread& s) {
+void print_exchange(const Log& log, const bench::StepBenchmark& b, const Unit& unit) {
+  const auto row = [&](const char* name, const bench::Spread& s) {
     print_spread(log, concat("  ", name, ", ", unit.name), s, unit.per_second);
   };
   row("no all-reduce", b.alone_s);
@@ -61,7 +61,7 @@ void print_exchange(const Log& log, const train::StepBenchmark& b, const Unit& u
                   unit.per_second * blocking, unit.name, b.all_reduce));
 }
 
-void print_limit(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
+void print_limit(const Log& log, const bench::StepBenchmark& b, const Unit& unit) {
   if (ran_on_gpu(b)) {
     print_spread(log, "product, TFLOP/s", b.peak_flops, 1e-12,
                  concat("   (4096^3 in ", b.precision, ", one GPU)"));
@@ -83,10 +83,10 @@ void print_limit(const Log& log, const train::StepBenchmark& b, const Unit& unit
       unit.name));
 }
 
-void print_tasks(const Log& log, const train::StepBenchmark& b, const Unit& unit) {
+void print_tasks(const Log& log, const bench::StepBenchmark& b, const Unit& unit) {
   log.info(fmt::format("per task and step (rank 0, mean)           {:>9}   {:>9}  {:>6} {:>8} {:>8}",
                        unit.name, concat("limit, ", unit.name), "share", "MFLOP", "MB"));
-  const auto row = [&](const train::StepBenchmark::Row& task) {
+  const auto row = [&](const bench::StepBenchmark::Row& task) {
     const bool limited = task.floor_s > 0.0;
     log.info(fmt::format("  {:<40} {:9.4f}   {:>9}  {:>6} {:8.1f} {:8.2f}", task.task,
                          unit.per_second * task.seconds,
@@ -94,7 +94,7 @@ void print_tasks(const Log& log, const train::StepBenchmark& b, const Unit& unit
                          limited ? fmt::format("{:.1f} %", 100.0 * task.floor_s / task.seconds) : "-",
                          1e-6 * task.flops, 1e-6 * task.bytes));
   };
-  train::StepBenchmark::Row sum{"sum"};
+  bench::StepBenchmark::Row sum{"sum"};
   for (const auto& task : b.tasks) {
     row(task);
     sum.seconds += task.seconds;
@@ -105,7 +105,7 @@ void print_tasks(const Log& log, const train::StepBenchmark& b, const Unit& unit
   row(sum);
 }
 
-void print(const Log& log, const train::StepBenchmark& b) {
+void print(const Log& log, const bench::StepBenchmark& b) {
   const Unit unit = ran_on_gpu(b) ? Unit{"us", 1e6} : Unit{"ms", 1e3};
   log.info(concat(b.model, " on ", b.backend, ", ", b.precision, ", ", b.ranks,
                   b.ranks == 1 ? " rank" : " ranks", ", batch ", b.batch_size, " per rank"));
@@ -146,7 +146,7 @@ int bench_step(StepOptions& options, comm::World& world) {
   for (const int batch : options.batch_sizes) {
     options.config.batch_size = batch;
     print(log,
-          train::benchmark_step(options.config, world, app::platform_for(options.device), measure_limits));
+          bench::benchmark_step(options.config, world, app::platform_for(options.device), measure_limits));
   }
   return 0;
 }
@@ -181,7 +181,7 @@ void add_step(CLI::App& app, StepOptions& options) {
   app::add_wire(app, options.wire);
   app::add_bucket_mib(app, options.config.bucket_mib);
   app.add_option("--graph-steps", options.config.graph_steps, "Steps per launch of a CUDA graph")
-      ->check(app::number(1, train::kMostGraphSteps))
+      ->check(app::number(1, config::kMostGraphSteps))
       ->capture_default_str();
   app.add_flag("--share-gpus", options.config.share_gpus, "Let several ranks use one GPU: slow, for tests");
   app.add_option("--rounds", options.config.rounds,

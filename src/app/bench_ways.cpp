@@ -17,7 +17,7 @@ std::string megabytes(const std::optional<double>& bytes) {
 }
 
 /// A row of the table; only its last column may contain spaces.
-std::string row(const std::string& way, double slow_factor, const train::WayBenchmark& b) {
+std::string row(const std::string& way, double slow_factor, const bench::WayBenchmark& b) {
   const auto per_worker = b.servers == 0 ? std::to_string(b.workers) : concat(b.workers, '+', b.servers);
   const std::string staleness =
       b.staleness ? concat(b.staleness->half, ',', b.staleness->most_of_all, ',', b.staleness->most) : "-";
@@ -61,19 +61,19 @@ void add_ways(CLI::App& app, WaysOptions& options) {
 
 void check(const WaysOptions& options) {
   for (const std::string& way : options.ways) {
-    train::TrainConfig config;
-    train::choose_way(config, way);
+    config::TrainConfig config;
+    bench::choose_way(config, way);
   }
 }
 
 int bench_ways(WaysOptions& options, comm::World& world) {
   const Log log(world.rank());
-  train::WaysBenchmarkConfig& config = options.config;
+  bench::WaysBenchmarkConfig& config = options.config;
   config.wire = find_name<comm::Wire>(options.wire).value();
   config.compute_s = 1e-3 * options.compute_ms;
   world.together([&] {
     check_collective(config.all_reduce, false, "cifar_mpi_bench ways");
-    for (const std::string& way : options.ways) train::require_possible(config, way, world.size());
+    for (const std::string& way : options.ways) bench::require_possible(config, way, world.size());
   });
   log.info(concat(config.model, " on ", world.size(), world.size() == 1 ? " rank" : " ranks", ", batch ",
                   config.batch_size, " of each worker; the ", options.compute_ms,
@@ -84,7 +84,7 @@ int bench_ways(WaysOptions& options, comm::World& world) {
     std::vector<double> factors{1.0};
     if (options.slow_factor > 1.0) factors.push_back(options.slow_factor);
     for (const double factor : factors)
-      log.info(row(way, factor, train::benchmark_way(config, way, factor, world, platform_for("cpu"))));
+      log.info(row(way, factor, bench::benchmark_way(config, way, factor, world, platform_for("cpu"))));
   }
   log.info(
       "slow: how many times longer the last worker computes; computed, applied: images; MB: sent and "

@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/bench/ways_benchmark.hpp"
 #include "cifar_mpi/comm/world.hpp"
-#include "cifar_mpi/train/ways_benchmark.hpp"
 
 /// `cifar_mpi_bench ways`: its options and its table.
 namespace cifar_mpi::app {
 
 struct WaysOptions {
-  train::WaysBenchmarkConfig config;
+  bench::WaysBenchmarkConfig config;
   std::vector<std::string> ways{"all-reduce", "server:1", "server:1:async", "local:16"};
   double compute_ms = 60.0;
   double slow_factor = 3.0;

@@ -3,13 +3,13 @@
 #include "app/program.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/train/network.hpp"
+#include "cifar_mpi/evaluation/network.hpp"
 
 namespace cifar_mpi::app {
 namespace {
 
 /// Source of the images' description; empty: CIFAR-10.
-std::string dataset_of(const train::TrainConfig& config) {
+std::string dataset_of(const config::TrainConfig& config) {
   try {
     return find_dataset(config.data);
   } catch (const Error&) {
@@ -27,11 +27,11 @@ data::DatasetInfo cifar10() {
 
 }  // namespace
 
-std::string describe_model(const train::TrainConfig& config) {
+std::string describe_model(const config::TrainConfig& config) {
   const std::string path = dataset_of(config);
   const data::DatasetInfo info = path.empty() ? cifar10() : data::DatasetFile(path).info();
-  const train::Network network = train::make_network(
-      config.model, info, train::augment_spec(config, info.image), path.empty() ? "CIFAR-10" : path);
+  const evaluation::Network network = evaluation::make_network(
+      config.model, info, config::augment_spec(config, info.image), path.empty() ? "CIFAR-10" : path);
   const std::string source =
       path.empty() ? "no dataset found, so for CIFAR-10's images" : concat("for ", path);
   return concat(model::summary(network.net), source, " of ", to_string(info.image), ", cropped to ",

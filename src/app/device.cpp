@@ -33,17 +33,17 @@ comm::Platform cuda_platform(const engine::BackendOptions& options) {
 }
 
 /// Whether this rank is a parameter server.
-bool serves(const train::TrainConfig& config, const comm::World& world) {
+bool serves(const config::TrainConfig& config, const comm::World& world) {
   return config.update == comm::UpdateKind::server && world.rank() >= world.size() - config.servers;
 }
 
 /// Why this rank cannot use the GPU that it needs; empty when it can, or needs none.
-std::string what_lacks(const train::TrainConfig& config, const comm::World& world) {
+std::string what_lacks(const config::TrainConfig& config, const comm::World& world) {
   return serves(config, world) ? std::string() : cuda::unusable();
 }
 
 /// Why the ranks of this host cannot have one GPU each; empty when they can, or need none. Collective.
-std::string what_is_crowded(const train::TrainConfig& config, const comm::World& world) {
+std::string what_is_crowded(const config::TrainConfig& config, const comm::World& world) {
   std::string gpu, failed;
   if (!serves(config, world)) {
     const auto& hosts = world.hosts();
@@ -94,8 +94,8 @@ bool gpus_stay_idle() {
   return cuda::has_gpu() || (given != nullptr && std::atoi(given) > 0);
 }
 
-train::SelfCheck self_check(bool asked_for) {
-  train::SelfCheck check;
+selfcheck::SelfCheck self_check(bool asked_for) {
+  selfcheck::SelfCheck check;
   check.identity = cuda::identity;
   check.measure_limits = cuda::measure_limits;
   if (cpu::unusable().empty()) {
@@ -127,7 +127,7 @@ comm::PlatformFactory platform_for(const std::string& device) {
   return cpu_platform;
 }
 
-RunDevice choose_device(const train::TrainConfig& config, const comm::World& world) {
+RunDevice choose_device(const config::TrainConfig& config, const comm::World& world) {
   RunDevice cpu{cpu_platform, {}, "device: cpu, as requested", false};
   if (config.device == "cpu") return cpu;
   if (config.device == "cuda") return {cuda_platform, self_check(true), "device: cuda, as requested", true};

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cifar_mpi/comm/collective.hpp"
-#include "cifar_mpi/train/self_check.hpp"
+#include "cifar_mpi/selfcheck/self_check.hpp"
 
 namespace cifar_mpi::app {
 
@@ -19,8 +19,8 @@ bool takes_cuda(const std::string& device);
 /// The device of a training run, the same on all ranks.
 struct RunDevice {
   comm::PlatformFactory platform;
-  std::optional<train::SelfCheck> check;  ///< of a GPU
-  std::string sentence;                   ///< which device it is, and why
+  std::optional<selfcheck::SelfCheck> check;  ///< of a GPU
+  std::string sentence;                       ///< which device it is, and why
   bool is_cuda = false;
 };
 
@@ -28,7 +28,7 @@ struct RunDevice {
 /// Under a batch system it does not fall back to the CPU, so that an allocation of GPUs is not wasted: then
 /// this throws AgreedError{device} if a GPU exists or was assigned to the job but cannot be used. Parameter
 /// servers use no GPU. Collective.
-RunDevice choose_device(const train::TrainConfig& config, const comm::World& world);
+RunDevice choose_device(const config::TrainConfig& config, const comm::World& world);
 
 /// The name of the batch system of this job, such as "SLURM"; empty if there is none.
 std::string batch_system();

@@ -18,9 +18,9 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/data/image_folder.hpp"
+#include "cifar_mpi/evaluation/evaluate_checkpoint.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
-#include "cifar_mpi/train/evaluate_checkpoint.hpp"
 #include "cifar_mpi/watch/watchdog.hpp"
 
 namespace {
@@ -39,12 +39,12 @@ struct EvalOptions {
   bool json = false;
   double interval_s = 5.0;
   double timeout_s = 120.0;
-  train::EvaluationConfig config;
+  evaluation::EvaluationConfig config;
 };
 
 /// Rank 0 prints the result and writes the file of --predictions. Collective.
 void report(const EvalOptions& options, const comm::World& world, const Log& log, const std::string& path,
-            const train::Evaluation& found) {
+            const evaluation::Evaluation& found) {
   for (const std::string& doubt : found.doubts) log.warn(doubt);
   const app::EvaluatedCheckpoint checkpoint{path, options.weights};
   world.together([&] {
@@ -57,7 +57,7 @@ void report(const EvalOptions& options, const comm::World& world, const Log& log
 }
 
 /// Stores results in the run directory; if it is read-only, only logs that.
-void keep(const Directory& run, const Log& log, const train::Evaluation& evaluation) {
+void keep(const Directory& run, const Log& log, const evaluation::Evaluation& evaluation) {
   if (!run) return;
   try {
     run::write_evaluation(run / "evaluation.h5", evaluation.record);
@@ -140,7 +140,7 @@ std::optional<run::Checkpoint> try_to_read(std::uint64_t step, const InputFile& 
                                            const comm::World& world, const Log& log, comm::Heartbeat& heart,
                                            Follower& follower) {
   try {
-    return train::read_on_all_ranks(file, world, heart);
+    return evaluation::read_on_all_ranks(file, world, heart);
   } catch (const comm::AgreedError& error) {
     if (error.kind() != ErrorKind::checkpoint && error.kind() != ErrorKind::usage) throw;
     follower.note_unreadable(step, error.what(), log);
@@ -184,7 +184,7 @@ void watch(const EvalOptions& options, comm::World& world, const Log& log, comm:
       sleep_unless_asked(options.interval_s);
       continue;
     }
-    const train::Evaluation found = train::evaluate_checkpoint(
+    const evaluation::Evaluation found = evaluation::evaluate_checkpoint(
         options.config, std::move(*checkpoint), path, world, app::platform_for(options.device), heart);
     report(options, world, log, path, found);
     keep(follower.run(), log, found);
@@ -198,7 +198,7 @@ InputFile open_asked(const EvalOptions& options, const comm::World& world, Direc
   world.together([&] {
     if (world.rank() != 0 || !is_folder(options.checkpoint)) return;
     run = Directory(options.checkpoint);
-    newest = train::newest_checkpoint(run);
+    newest = evaluation::newest_checkpoint(run);
   });
   const auto step = agreed(newest, world);
   if (!step) return run::open_checkpoint(options.checkpoint);
@@ -212,12 +212,12 @@ void export_onnx(const EvalOptions& options, const comm::World& world, const Log
   world.together([&] {
     if (world.rank() != 0) return;
     run::Checkpoint checkpoint = run::read_checkpoint(file);
-    const train::RecordedNetwork recorded = train::recorded_network(checkpoint, file.path());
+    const evaluation::RecordedNetwork recorded = evaluation::recorded_network(checkpoint, file.path());
     recorded.require_moments(file.path());
     for (const std::string& doubt : recorded.assumed) log.warn(doubt);
-    const train::Network& network = recorded.network;
-    const auto role =
-        options.config.weights == train::Weights::ema ? optim::StateRole::average : optim::StateRole::weights;
+    const evaluation::Network& network = recorded.network;
+    const auto role = options.config.weights == evaluation::Weights::ema ? optim::StateRole::average
+                                                                         : optim::StateRole::weights;
     const std::string* const labels = find_item(checkpoint.progress.identity, "dataset label names");
     const std::string model = app::onnx_model(
         network, run::match_tensors(std::move(checkpoint.state[role]), network.params, file.path()),
@@ -234,11 +234,11 @@ void export_onnx(const EvalOptions& options, const comm::World& world, const Log
 void predict(const EvalOptions& options, const comm::World& world, const Log& log, comm::Heartbeat& heart) {
   Directory run;
   const InputFile file = open_asked(options, world, run);
-  run::Checkpoint checkpoint = train::read_on_all_ranks(file, world, heart);
+  run::Checkpoint checkpoint = evaluation::read_on_all_ranks(file, world, heart);
   app::PredictedImages images{options.predict, {}, 0};
   std::vector<std::uint8_t> pixels;
   world.together([&] {
-    const Extent image = train::recorded_network(checkpoint, file.path()).network.augment.source;
+    const Extent image = evaluation::recorded_network(checkpoint, file.path()).network.augment.source;
     if (image.height != image.width || image.channels != 3)
       throw Error(ErrorKind::usage,
                   concat(file.path(), " was trained on ", to_string(image), " images, but --predict makes ",
@@ -251,9 +251,9 @@ void predict(const EvalOptions& options, const comm::World& world, const Log& lo
       images.sizes.push_back(
           data::read_image(images.paths[i], images.size, std::span(pixels).subspan(i * bytes, bytes)));
   });
-  const train::Evaluation found =
-      train::classify_images(options.config, std::move(checkpoint), file.path(), std::move(pixels), world,
-                             app::platform_for(options.device), heart);
+  const evaluation::Evaluation found =
+      evaluation::classify_images(options.config, std::move(checkpoint), file.path(), std::move(pixels),
+                                  world, app::platform_for(options.device), heart);
   for (const std::string& doubt : found.doubts) log.warn(doubt);
   if (world.rank() != 0) return;
   if (!options.json) return app::print_predictions(log, images, found);
@@ -273,7 +273,7 @@ int evaluate(EvalOptions options, comm::World& world) {
   if (options.watch) return watch(options, world, log, watchdog.heart()), 0;
   Directory run;
   const InputFile file = open_asked(options, world, run);
-  const train::Evaluation found = train::evaluate_checkpoint(
+  const evaluation::Evaluation found = evaluation::evaluate_checkpoint(
       options.config, file, world, app::platform_for(options.device), watchdog.heart());
   report(options, world, log, file.path(), found);
   keep(run, log, found);
@@ -336,7 +336,7 @@ int main(int argc, char** argv) {
                 "  cifar_mpi_eval --weights raw runs/tutorial/checkpoints/latest\n"
                 "  cifar_mpi_eval runs/tutorial --predict cat.png dog.jpg\n");
   if (const auto code = app::parse(cli, argc, argv)) return *code;
-  options.config.weights = options.weights == "raw" ? train::Weights::raw : train::Weights::ema;
+  options.config.weights = options.weights == "raw" ? evaluation::Weights::raw : evaluation::Weights::ema;
   options.config.precision = find_name<engine::Precision>(options.precision).value();
   const int code =
       app::run_in_world(cli, argc, argv, [&](comm::World& world) { return evaluate(options, world); });

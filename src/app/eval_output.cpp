@@ -15,7 +15,7 @@
 namespace cifar_mpi::app {
 namespace {
 
-using train::Evaluation;
+using evaluation::Evaluation;
 
 /// Classes and probabilities of one image.
 struct Prediction {
@@ -97,7 +97,7 @@ void write_hdf5(const std::string& path, const EvaluatedCheckpoint& checkpoint, 
 }  // namespace
 
 void print_evaluation(const Log& log, const EvaluatedCheckpoint& checkpoint, const Evaluation& evaluation) {
-  const train::Accuracy& accuracy = evaluation.accuracy;
+  const evaluation::Accuracy& accuracy = evaluation.accuracy;
   log.info(concat(checkpoint.path, ": step ", evaluation.step, ", ", accuracy.count(),
                   " test images, cross-entropy ", fmt::format("{:.4f}", accuracy.cross_entropy)));
   for (std::size_t c = 0; c < accuracy.classes.size(); ++c) {
@@ -130,7 +130,7 @@ void print_predictions(const Log& log, const PredictedImages& images, const Eval
 }
 
 std::string evaluation_json(const EvaluatedCheckpoint& checkpoint, const Evaluation& evaluation) {
-  const train::Accuracy& accuracy = evaluation.accuracy;
+  const evaluation::Accuracy& accuracy = evaluation.accuracy;
   std::vector<std::string> rows;
   for (std::size_t c = 0; c < accuracy.classes.size(); ++c) {
     const auto row =

@@ -6,7 +6,7 @@
 
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/data/image_folder.hpp"
-#include "cifar_mpi/train/evaluate_checkpoint.hpp"
+#include "cifar_mpi/evaluation/evaluate_checkpoint.hpp"
 
 /// What cifar_mpi_eval prints and writes. src/run/inference.md documents the formats.
 namespace cifar_mpi::app {
@@ -25,18 +25,19 @@ struct PredictedImages {
 };
 
 void print_evaluation(const Log& log, const EvaluatedCheckpoint& checkpoint,
-                      const train::Evaluation& evaluation);
-void print_predictions(const Log& log, const PredictedImages& images, const train::Evaluation& evaluation);
+                      const evaluation::Evaluation& evaluation);
+void print_predictions(const Log& log, const PredictedImages& images,
+                       const evaluation::Evaluation& evaluation);
 
 /// One JSON object, with a line feed.
-std::string evaluation_json(const EvaluatedCheckpoint& checkpoint, const train::Evaluation& evaluation);
+std::string evaluation_json(const EvaluatedCheckpoint& checkpoint, const evaluation::Evaluation& evaluation);
 std::string predictions_json(const EvaluatedCheckpoint& checkpoint, const PredictedImages& images,
-                             const train::Evaluation& evaluation);
+                             const evaluation::Evaluation& evaluation);
 
 /// Throws Error{usage} unless the name ends with .csv or .h5, Error{io} if the file cannot be written.
 void check_predictions_file(const std::string& path);
 /// Writes the predictions of a whole split, with these labels, as CSV or HDF5. Throws Error{io}.
 void write_predictions(const std::string& path, const EvaluatedCheckpoint& checkpoint,
-                       const train::Evaluation& evaluation, const std::vector<std::uint8_t>& labels);
+                       const evaluation::Evaluation& evaluation, const std::vector<std::uint8_t>& labels);
 
 }  // namespace cifar_mpi::app

@@ -75,7 +75,8 @@ std::vector<float> filters_of(const std::vector<float>& from, const Ints& dims) 
 /// The graph under construction. Nodes are named after their output.
 class Graph {
  public:
-  Graph(const train::Network& network, const std::vector<run::NamedTensor>& tensors) : net_(network.net) {
+  Graph(const evaluation::Network& network, const std::vector<run::NamedTensor>& tensors)
+      : net_(network.net) {
     for (const run::NamedTensor& tensor : tensors) tensors_.emplace(tensor.name, &tensor.values);
     graph_.bytes(2, net_.name);
     names_.resize(net_.values.size());
@@ -233,7 +234,7 @@ class Graph {
 
 }  // namespace
 
-std::string onnx_model(const train::Network& network, const std::vector<run::NamedTensor>& tensors,
+std::string onnx_model(const evaluation::Network& network, const std::vector<run::NamedTensor>& tensors,
                        const std::vector<std::pair<std::string, std::string>>& properties) {
   Message model;
   model.number(1, kIrVersion).bytes(2, "cifar_mpi").bytes(3, version());

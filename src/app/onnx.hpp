@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/evaluation/network.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
-#include "cifar_mpi/train/network.hpp"
 
 namespace cifar_mpi::app {
 
@@ -16,7 +16,7 @@ namespace cifar_mpi::app {
 ///
 /// `tensors` are in the order of `network.params`; `properties` become the file's metadata. Linear layers are
 /// convolutions that cover their whole input, so every value but the outputs is NCHW.
-std::string onnx_model(const train::Network& network, const std::vector<run::NamedTensor>& tensors,
+std::string onnx_model(const evaluation::Network& network, const std::vector<run::NamedTensor>& tensors,
                        const std::vector<std::pair<std::string, std::string>>& properties);
 
 }  // namespace cifar_mpi::app

@@ -43,7 +43,7 @@ ranks write a checkpoint and exit with code 75. SIGUSR2 traces 10 steps.
 std::atomic<int> requests{0};
 
 /// A check that administrators run on every node. Needs no dataset: it uses the format of CIFAR-10.
-int only_check(comm::World& world, train::TrainConfig config) {
+int only_check(comm::World& world, config::TrainConfig config) {
   watch::Watchdog watchdog(world, {config.timeout_s, {}, app::poll_launcher});
   if (config.device == "cpu") {
     throw comm::AgreedError(ErrorKind::usage,
@@ -52,17 +52,17 @@ int only_check(comm::World& world, train::TrainConfig config) {
   const Log log(world.rank());
   config.device = "cuda";
   // Every rank checks its GPU, whatever its role in a run.
-  const train::TrainConfig plain;
+  const config::TrainConfig plain;
   config.update = plain.update;
   config.servers = plain.servers;
   config.aggregation = plain.aggregation;
   config.local = plain.local;
   app::RunDevice device = app::choose_device(config, world);
   device.check->heart = &watchdog.heart();
-  return train::report_self_check(config, world, log, device.platform, *device.check);
+  return selfcheck::report_self_check(config, world, log, device.platform, *device.check);
 }
 
-int run_training(comm::World& world, train::TrainConfig config) {
+int run_training(comm::World& world, config::TrainConfig config) {
   app::handle_stop_signals(requests);
   std::optional<run::RunDirectory> directory;  // outlives the watchdog, which writes its record
   std::atomic<bool> holds_directory{
@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
   std::set<std::string> everyday = app::TrainOptions::everyday();
   everyday.insert({"--config", "--print-config"});
   app::add_help(cli, kHelpEnding, everyday);
-  const auto check = [&] { train::check(options.config()); };
+  const auto check = [&] { config::check(options.config()); };
   const auto find_recipe = [&] { return app::recipe_of(options.config().model); };
   if (const auto code = app::parse(cli, argc, argv, check, find_recipe)) return *code;
   if (print_config || print_model || check_build) {
@@ -131,9 +131,9 @@ int main(int argc, char** argv) {
     });
   }
 
-  train::TrainConfig config = options.config();
+  config::TrainConfig config = options.config();
   config.text = app::write_config(cli, false);
-  if (config.self_check == train::SelfCheckMode::only) {
+  if (config.self_check == config::SelfCheckMode::only) {
     const int code =
         app::run_in_world(cli, argc, argv, [&](comm::World& world) { return only_check(world, config); });
     return app::finish("cifar_mpi_train", code);

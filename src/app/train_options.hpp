@@ -4,22 +4,22 @@
 #include <set>
 #include <string>
 
-#include "cifar_mpi/train/config.hpp"
+#include "cifar_mpi/config/config.hpp"
 
 namespace cifar_mpi::app {
 
-/// The options of a training run on a command line: the rows of train::options().
+/// The options of a training run on a command line: the rows of config::options().
 class TrainOptions {
  public:
   /// Adds the options to `app`; this object must outlive the parse.
   void add_to(CLI::App& app);
   /// The chosen configuration. `text` is empty, `data` is as given.
-  const train::TrainConfig& config() const { return config_; }
+  const config::TrainConfig& config() const { return config_; }
   /// The names of those that --help shows.
   static std::set<std::string> everyday();
 
  private:
-  train::TrainConfig config_;
+  config::TrainConfig config_;
 };
 
 }  // namespace cifar_mpi::app

@@ -4,8 +4,8 @@
 
 #include "cifar_mpi/base/parse_number.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/config/config.hpp"
 #include "cifar_mpi/model/net_spec.hpp"
-#include "cifar_mpi/train/config.hpp"
 
 namespace cifar_mpi::app {
 namespace {
@@ -43,7 +43,7 @@ void add_wire(CLI::App& app, std::string& wire) {
 
 void add_bucket_mib(CLI::App& app, double& mib) {
   app.add_option("--bucket-mib", mib, "Smallest span of gradients that is summed, in MiB")
-      ->check(number(train::kLeastBucketMib, train::kMostBucketMib))
+      ->check(number(config::kLeastBucketMib, config::kMostBucketMib))
       ->capture_default_str();
 }
 

@@ -6,7 +6,7 @@ namespace {
 /// Servers update with the gradients of some workers: a replay is one batch of this rank and may end several steps later.
 class PartialPace final : public Pace {
  public:
-  PartialPace(const Plan& plan, const Device& device, const Blocks& blocks)
+  PartialPace(const step::Plan& plan, const step::Device& device, const step::Blocks& blocks)
       : Pace(plan.sizes), backend_(*device.backend), blocks_(blocks) {}
 
   /// The counter knows the last step. One that was not applied is known by its record, and counts here like any other.
@@ -22,17 +22,19 @@ class PartialPace final : public Pace {
 
  private:
   engine::Backend& backend_;
-  const Blocks& blocks_;
+  const step::Blocks& blocks_;
 };
 
-std::unique_ptr<Pace> make_pace(const Plan& plan, const Device& device, const Blocks& blocks) {
+std::unique_ptr<Pace> make_pace(const step::Plan& plan, const step::Device& device,
+                                const step::Blocks& blocks) {
   if (plan.sizes.partial_aggregation()) return std::make_unique<PartialPace>(plan, device, blocks);
   return std::make_unique<Pace>(plan.sizes);
 }
 
 }  // namespace
 
-Launches::Launches(const Plan& plan, const Device& device, const Blocks& blocks, const Programs& programs)
+Launches::Launches(const step::Plan& plan, const step::Device& device, const step::Blocks& blocks,
+                   const Programs& programs)
     : blocks_(blocks),
       programs_(programs),
       pace_(make_pace(plan, device, blocks)),

@@ -14,7 +14,7 @@ namespace cifar_mpi::train {
 /// aggregation the servers decide, and `made` reads the result.
 class Pace {
  public:
-  explicit Pace(const Sizes& sizes) : sizes_(sizes) {}
+  explicit Pace(const config::Sizes& sizes) : sizes_(sizes) {}
   virtual ~Pace() = default;
 
   /// The replay that begins after `done` steps.
@@ -27,7 +27,7 @@ class Pace {
   virtual bool in_step() const { return true; }
 
  private:
-  const Sizes& sizes_;
+  const config::Sizes& sizes_;
 };
 
 /// A replay from its launch until its record is read.
@@ -41,7 +41,8 @@ struct Launch {
 class Launches {
  public:
   /// All arguments must outlive it.
-  Launches(const Plan& plan, const Device& device, const Blocks& blocks, const Programs& programs);
+  Launches(const step::Plan& plan, const step::Device& device, const step::Blocks& blocks,
+           const Programs& programs);
 
   const Pace& pace() const { return *pace_; }
   /// Steps enqueued since the run began.
@@ -76,7 +77,7 @@ class Launches {
   }
 
  private:
-  const Blocks& blocks_;
+  const step::Blocks& blocks_;
   const Programs& programs_;
   std::unique_ptr<Pace> pace_;
   engine::Replay last_;

@@ -10,13 +10,12 @@
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/step/roles.hpp"
 #include "report/run_summary.hpp"
 #include "report/step_reporter.hpp"
 #include "report/tensorboard.hpp"
 #include "run/run_checkpoints.hpp"
-#include "train/finite.hpp"
 #include "train/launches.hpp"
-#include "train/roles.hpp"
 #include "train/run_facts.hpp"
 #include "train/session_state.hpp"
 #include "train/step_recording.hpp"
@@ -27,15 +26,34 @@
 namespace cifar_mpi::train {
 namespace {
 
-report::StepScale step_scale(const Plan& plan) {
+report::StepScale step_scale(const step::Plan& plan) {
   return {plan.sizes.total_steps, plan.sizes.steps_per_epoch, plan.sizes.global_batch,
           static_cast<std::uint64_t>(plan.config.log_every), plan.sizes.partial_aggregation()};
 }
 
 /// Of the ranks that compute, by rank.
-std::vector<std::string> workers_hosts(const Plan& plan) {
+std::vector<std::string> workers_hosts(const step::Plan& plan) {
   const std::vector<std::string>& hosts = plan.world.hosts();
   return {hosts.begin(), hosts.begin() + plan.sizes.workers};
+}
+
+/// What follows in messages that a run diverged.
+constexpr const char* kDivergedAdvice =
+    "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs, in a new "
+    "--run-dir";
+
+/// Collective; between steps, after so many. Throws an AgreedError{diverged} unless what a checkpoint would hold is finite.
+///
+/// A loss can be finite where weights are not: ReLU makes zeros of negative infinities, and averages are in no loss.
+void require_finite(const step::Plan& plan, const step::Device& device, const step::StateTable& state,
+                    std::uint64_t steps) {
+  std::optional<Error> mine;
+  const std::string what = state.first_not_finite(*device.backend, device.layout, plan.network.params);
+  if (!what.empty()) {
+    mine.emplace(ErrorKind::diverged,
+                 concat("diverged: after step ", steps, ' ', what, " are not finite", kDivergedAdvice));
+  }
+  plan.world.agree(mine);
 }
 
 /// Replays the step, reads its records, and acts at boundaries.
@@ -50,9 +68,9 @@ class Loop {
         view_(
             state.plan.log, [rank = state.plan.world.rank()] { return rank == 0 ? terminal_columns() : 0; },
             terminal_takes_utf8()),
-        schedule_(schedule_spec(state.plan.config, state.plan.sizes, state.plan.info.train_count)),
+        schedule_(config::schedule_spec(state.plan.config, state.plan.sizes, state.plan.info.train_count)),
         checkpoints_(
-            state.plan.world, *state.plan.run, retention_of(state.plan.config),
+            state.plan.world, *state.plan.run, step::retention_of(state.plan.config),
             [this](std::uint64_t step, std::optional<double> test_accuracy) {
               return snapshot(plan_, s_.device, s_.blocks.state, schedule_, step, test_accuracy);
             },
@@ -91,7 +109,7 @@ class Loop {
   void begin_local_steps();
 
   SessionState& s_;
-  Plan& plan_;
+  step::Plan& plan_;
   report::ProgressView view_;
   optim::Schedule schedule_;
   run::RunCheckpoints checkpoints_;
@@ -136,7 +154,7 @@ void Loop::run(const std::string& last_end) {
         plan_.log);
   });
   plan_.world.together([&] {
-    recording_.emplace(plan_, *s_.blocks.update, *s_.programs.step, boundaries(plan_, launches_.next()),
+    recording_.emplace(plan_, *s_.blocks.update, *s_.programs.step, step::boundaries(plan_, launches_.next()),
                        launches_.next());
   });
   metrics_.write(start_event(plan_, launched(), metrics_.reached(), last_end));
@@ -176,11 +194,11 @@ void Loop::begin_local_steps() {
   finish();
   recording_->finish();
   s_.programs.step = std::move(s_.programs.local_steps);
-  write_step(s_.device, s_.blocks, launched());
+  step::write_step(s_.device, s_.blocks, launched());
   launches_.change_program();
   s_.show_step();
   plan_.world.together([&] {
-    recording_.emplace(plan_, *s_.blocks.update, *s_.programs.step, boundaries(plan_, launches_.next()),
+    recording_.emplace(plan_, *s_.blocks.update, *s_.programs.step, step::boundaries(plan_, launches_.next()),
                        launches_.next());
   });
   view_.event(concat("step ", launched(), ": from here on ", plan_.config.local.steps,
@@ -192,7 +210,7 @@ void Loop::begin_local_steps() {
 /// To the last step, or to the one at which all ranks know that they were asked to stop.
 void Loop::train() {
   const std::uint64_t total = plan_.sizes.total_steps;
-  const auto eval_steps = eval_every(plan_);
+  const auto eval_steps = step::eval_every(plan_);
   const auto checkpoint_steps = static_cast<std::uint64_t>(plan_.config.checkpoint_every);
   reporter_.begin_interval(launched());
   deadline_ = watch::Deadline(watch::time_limits(plan_.config.stop_after_min, std::getenv, wall_seconds()),
@@ -249,18 +267,19 @@ void Loop::finish() {
   launches_.finish(reporter_);
   recording_->pause();
   read_records(launched());
-  complete_state(plan_, s_.device, s_.blocks);
+  step::complete_state(plan_, s_.device, s_.blocks);
 }
 
 /// As many as asked for, where no log line, evaluation, checkpoint or comparison is due before their end, and none of
 /// them is recorded or looked at. A replay of several steps is a launch of its own.
 int Loop::replays_of_launch() const {
-  const TrainConfig& config = plan_.config;
-  const int usual = s_.programs.step->replays_graphs() ? kUsualGraphSteps : 1;
+  const config::TrainConfig& config = plan_.config;
+  const int usual = s_.programs.step->replays_graphs() ? config::kUsualGraphSteps : 1;
   const int most = config.graph_steps > 0 ? config.graph_steps : usual;
   if (most == 1 || launches_.reads_at_once()) return 1;
   const engine::Replay all = launches_.next(most);
-  return is_unbroken(plan_, all) && !recording_->records(all) && !summaries_->due_within(all) ? most : 1;
+  return step::is_unbroken(plan_, all) && !recording_->records(all) && !summaries_->due_within(all) ? most
+                                                                                                    : 1;
 }
 
 /// Shows the watchdogs where this rank is, and passes on what it is asked, or why it would stop; the sum over the
@@ -341,7 +360,7 @@ void Loop::read(const Launch& launch, const engine::StepRecord& record) {
 void Loop::note_parameter_hash() {
   s_.programs.step->finish();
   recording_->pause();
-  complete_state(plan_, s_.device, s_.blocks);
+  step::complete_state(plan_, s_.device, s_.blocks);
   require_finite(plan_, s_.device, s_.blocks.state, launched());
   if (board_) board_.write(launched() + 1, weight_losses(plan_, s_.device, s_.blocks.state));
   const std::uint64_t hash = s_.blocks.state.hash(*s_.device.backend);
@@ -357,7 +376,7 @@ void Loop::note_parameter_hash() {
 /// Whether its state is to be kept as the best so far.
 bool Loop::evaluate() {
   enter(comm::Activity::evaluating);
-  const Accuracy accuracy = s_.programs.evaluator->run();
+  const evaluation::Accuracy accuracy = s_.programs.evaluator->run();
   test_accuracy_ = accuracy.precision_at_1();
   run::EvaluationFile record = s_.programs.evaluator->record(accuracy);
   enter(comm::Activity::saving);  // it may wait for the file being written

@@ -7,7 +7,7 @@
 
 namespace cifar_mpi::train {
 
-RunFingerprint resolved_settings(const Plan& plan, const comm::Update& update) {
+RunFingerprint resolved_settings(const step::Plan& plan, const comm::Update& update) {
   RunFingerprint settings{
       {"precision", std::string(to_string(plan.config.precision))},
       {"conv", std::string(to_string(plan.config.conv))},
@@ -20,12 +20,12 @@ RunFingerprint resolved_settings(const Plan& plan, const comm::Update& update) {
   if (plan.config.nccl_algorithm != "auto")
     settings.emplace_back("nccl algorithm", plan.config.nccl_algorithm);
   if (plan.config.nccl_nvls) settings.emplace_back("nccl nvls", "on");
-  for (auto& setting : moments_of(plan.network.augment)) settings.push_back(std::move(setting));
+  for (auto& setting : evaluation::moments_of(plan.network.augment)) settings.push_back(std::move(setting));
   return settings;
 }
 
-void require_possible(const run::Progress& progress, const std::string& path, const TrainConfig& config,
-                      const Sizes& sizes) {
+void require_possible(const run::Progress& progress, const std::string& path,
+                      const config::TrainConfig& config, const config::Sizes& sizes) {
   constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 53;  // as far as a schedule counts
   const auto refuse = [&](std::string_view what, std::string_view why) {
     throw Error(ErrorKind::checkpoint, concat(path, " is not of a run of this program: ", what, ": ", why));
@@ -49,7 +49,7 @@ void require_possible(const run::Progress& progress, const std::string& path, co
     const auto* const threads = find_item(progress.resolved, item);
     if (threads == nullptr) continue;
     const auto value = find_number(progress.resolved, item);
-    TrainConfig adopted = config;
+    config::TrainConfig adopted = config;
     adopted.threads = value && std::in_range<int>(*value) ? static_cast<int>(*value) : -1;
     try {
       check(adopted);
@@ -59,10 +59,10 @@ void require_possible(const run::Progress& progress, const std::string& path, co
   }
 }
 
-void adopt(Plan& plan, const RunFingerprint& resolved) {
+void adopt(step::Plan& plan, const RunFingerprint& resolved) {
   using engine::ConvMethod;
   using engine::Precision;
-  TrainConfig& config = plan.config;
+  config::TrainConfig& config = plan.config;
   plan.adopted = {};
   if (const auto* value = find_item(resolved, "precision");
       value && config.precision == Precision::automatic) {

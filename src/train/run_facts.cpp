@@ -26,7 +26,7 @@ std::string hosts_text(const std::vector<std::string>& hosts) {
   return text;
 }
 
-report::RunEvent start_event(const Plan& plan, std::uint64_t step, std::uint64_t reached,
+report::RunEvent start_event(const step::Plan& plan, std::uint64_t step, std::uint64_t reached,
                              const std::string& last_end) {
   report::RunEvent event;
   event.kind = step > 0 ? report::RunEventKind::resume : report::RunEventKind::start;
@@ -41,7 +41,7 @@ report::RunEvent start_event(const Plan& plan, std::uint64_t step, std::uint64_t
   return event;
 }
 
-void log_best(const Plan& plan, run::RunCheckpoints& checkpoints, std::uint64_t steps,
+void log_best(const step::Plan& plan, run::RunCheckpoints& checkpoints, std::uint64_t steps,
               report::ProgressView& view) {
   if (plan.world.rank() != 0 || !plan.config.keep_best) return;
   if (const auto best = checkpoints.best(steps)) {
@@ -50,9 +50,9 @@ void log_best(const Plan& plan, run::RunCheckpoints& checkpoints, std::uint64_t 
   }
 }
 
-void log_summary(const Plan& plan, const engine::Backend& backend, report::ProgressView& view,
+void log_summary(const step::Plan& plan, const engine::Backend& backend, report::ProgressView& view,
                  const char* no_samples) {
-  const std::string other_work = other_work_text(plan, backend);
+  const std::string other_work = step::other_work_text(plan, backend);
   if (plan.world.rank() != 0) return;
   if (!other_work.empty()) view.warning(other_work);
   for (const std::string& line : report::run_summary(*plan.run, no_samples)) view.event(line);
@@ -85,7 +85,7 @@ double square_sum(engine::Backend& backend, const Buffer& block, const engine::P
 
 }  // namespace
 
-RunFingerprint hparams(const Plan& plan) {
+RunFingerprint hparams(const step::Plan& plan) {
   RunFingerprint chosen;
   for (const auto& [item, value] : plan.progress.identity) {
     if (item == "model") chosen.emplace_back(item, value);
@@ -97,8 +97,8 @@ RunFingerprint hparams(const Plan& plan) {
   return chosen;
 }
 
-std::vector<report::WeightLoss> weight_losses(const Plan& plan, const Device& device,
-                                              const StateTable& state) {
+std::vector<report::WeightLoss> weight_losses(const step::Plan& plan, const step::Device& device,
+                                              const step::StateTable& state) {
   std::vector<report::WeightLoss> losses;
   if (!optim::decays_by_loss(plan.config.optimizer.kind)) return losses;
   const model::ParamTable& params = plan.network.params;
@@ -144,12 +144,12 @@ double communicated_seconds(const engine::Runner& step) {
   return sum;
 }
 
-run::Checkpoint snapshot(const Plan& plan, const Device& device, const StateTable& state,
+run::Checkpoint snapshot(const step::Plan& plan, const step::Device& device, const step::StateTable& state,
                          const optim::Schedule& schedule, std::uint64_t step,
                          std::optional<double> test_accuracy) {
   run::Checkpoint c;
   c.optimizer = plan.config.optimizer;
-  c.outer_momentum = has_outer_momentum(plan.config);
+  c.outer_momentum = step::has_outer_momentum(plan.config);
   c.state = state.read(*device.backend, *device.tower, plan.network.params);
   c.progress = plan.progress;
   c.progress.step = step;

@@ -12,20 +12,19 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
+#include "cifar_mpi/step/roles.hpp"
 #include "run/resume.hpp"
 #include "run/run_checkpoints.hpp"
-#include "train/proven_device.hpp"
 #include "train/resolved.hpp"
-#include "train/roles.hpp"
 #include "train/session_state.hpp"
 
 namespace cifar_mpi::train {
 namespace {
 
 /// Before anything is written: what is not to be kept any more may take the room for it.
-void make_room(const Plan& plan) {
+void make_room(const step::Plan& plan) {
   try {
-    run::begin_retention(*plan.run, plan.progress.step, retention_of(plan.config));
+    run::begin_retention(*plan.run, plan.progress.step, step::retention_of(plan.config));
   } catch (const Error& error) {
     plan.log.warn(error.what());
   }
@@ -33,51 +32,52 @@ void make_room(const Plan& plan) {
 
 /// Keeps the configuration for people, and so proves that files can be written to the run directory before
 /// hours of work depend on it. Every start has its own; that of the start before stays until then.
-void write_configuration(const Plan& plan) {
+void write_configuration(const step::Plan& plan) {
   write_atomically(*plan.run / "config.toml", std::as_bytes(std::span(plan.config.text)));
 }
 
-void open_dataset(Plan& plan, std::optional<data::DatasetFile>& dataset) {
+void open_dataset(step::Plan& plan, std::optional<data::DatasetFile>& dataset) {
   check(plan.config);
   dataset.emplace(plan.config.data);
-  plan_for(plan, dataset->info());
+  step::plan_for(plan, dataset->info());
   // Builds the schedule once, so that its own checks are part of this phase.
-  optim::Schedule(schedule_spec(plan.config, plan.sizes, plan.info.train_count));
+  optim::Schedule(config::schedule_spec(plan.config, plan.sizes, plan.info.train_count));
 }
 
 /// What was adopted from a checkpoint gives way where it does not work here; the user is told of it as of any
 /// other change.
-void plan_on_this_device(Plan& plan, Device& device, const comm::PlatformFactory& make_platform) {
+void plan_on_this_device(step::Plan& plan, step::Device& device, const comm::PlatformFactory& make_platform) {
   try {
-    plan_device(plan, device, make_platform);
+    step::plan_device(plan, device, make_platform);
   } catch (const Error& error) {
     if ((!plan.adopted.precision && !plan.adopted.conv) || error.kind() != ErrorKind::device) throw;
     if (plan.adopted.precision) plan.config.precision = engine::Precision::automatic;
     if (plan.adopted.conv) plan.config.conv = engine::ConvMethod::automatic;
-    plan_device(plan, device, make_platform);
+    step::plan_device(plan, device, make_platform);
   }
 }
 
-void open_update_on_these_nodes(Plan& plan, const Device& device, Blocks& blocks) {
+void open_update_on_these_nodes(step::Plan& plan, const step::Device& device, step::Blocks& blocks) {
   try {
-    open_update(plan, device, blocks);
+    step::open_update(plan, device, blocks);
   } catch (const comm::AgreedError&) {
     if (!plan.adopted.all_reduce) throw;
     plan.config.all_reduce = "auto";
-    open_update(plan, device, blocks);
+    step::open_update(plan, device, blocks);
   }
 }
 
-void load_samples(const Plan& plan, Device& device, const data::DatasetFile& dataset) {
+void load_samples(const step::Plan& plan, step::Device& device, const data::DatasetFile& dataset) {
   if (plan.serves()) return;
-  device.samples = ResidentData(*device.backend, dataset, data::Split::train, sample_order(plan).held(),
-                                plan.part_of(plan.info.train_count));
+  device.samples =
+      evaluation::ResidentData(*device.backend, dataset, data::Split::train, step::sample_order(plan).held(),
+                               plan.part_of(plan.info.train_count));
 }
 
 /// Where this worker's samples go on. A run that did not count them by worker gave as many to each.
-void write_batches(const Plan& plan, const Device& device, Blocks& blocks) {
+void write_batches(const step::Plan& plan, const step::Device& device, step::Blocks& blocks) {
   if (!plan.sizes.partial_aggregation()) return;
-  const Sizes& sizes = plan.sizes;
+  const config::Sizes& sizes = plan.sizes;
   const auto workers = static_cast<std::uint64_t>(sizes.workers);
   std::uint64_t mine =
       (plan.progress.step * static_cast<std::uint64_t>(sizes.aggregated) + workers - 1) / workers;
@@ -88,21 +88,22 @@ void write_batches(const Plan& plan, const Device& device, Blocks& blocks) {
 
 /// The blocks, the finalized programs on them, and the values they begin with.
 void build_programs(SessionState& state, const run::Start& start, const data::DatasetFile& dataset) {
-  Plan& plan = state.plan;
-  Device& device = state.device;
-  Blocks& blocks = state.blocks;
+  step::Plan& plan = state.plan;
+  step::Device& device = state.device;
+  step::Blocks& blocks = state.blocks;
   Programs& programs = state.programs;
-  allocate_blocks(plan, device, blocks);
-  write_step(device, blocks, plan.progress.step);  // before the step is planned: servers count from there
+  step::allocate_blocks(plan, device, blocks);
+  step::write_step(device, blocks,
+                   plan.progress.step);  // before the step is planned: servers count from there
   write_batches(plan, device, blocks);
   const comm::Concurrency concurrent{.branches = plan.config.side_lane};
   const bool local = plan.config.update == comm::UpdateKind::local;
-  if (local) programs.local_steps = plan_local_steps(state.context(), concurrent);
+  if (local) programs.local_steps = step::plan_local_steps(state.context(), concurrent);
   programs.step = local && plan.progress.step >= plan.sizes.local_from
                       ? std::move(programs.local_steps)
-                      : plan_step(state.context(), concurrent);
+                      : step::plan_step(state.context(), concurrent);
   if (plan.config.summary_every > 0 && plan.world.rank() == 0)
-    programs.histograms = plan_histograms(state.context());
+    programs.histograms = step::plan_histograms(state.context());
   if (plan.serves()) {
     programs.evaluator.emplace(*device.backend, plan.world, dataset);
     return;
@@ -116,22 +117,22 @@ void build_programs(SessionState& state, const run::Start& start, const data::Da
                                                                              : engine::RunnerKind::automatic);
 }
 
-run::StartRequest start_request(const Plan& plan) {
-  const TrainConfig& config = plan.config;
+run::StartRequest start_request(const step::Plan& plan) {
+  const config::TrainConfig& config = plan.config;
   return {plan.run,
           config.resume,
           config.data,
           config.global_batch != 0,
-          run_fingerprint(config, plan.sizes, plan.info),
-          unrecorded_fingerprint(),
+          config::run_fingerprint(config, plan.sizes, plan.info),
+          config::unrecorded_fingerprint(),
           config.optimizer.kind,
-          has_outer_momentum(config),
+          step::has_outer_momentum(config),
           config.init_from,
           std::string(model::classifier_of(plan.network.net)),
           plan.sizes.aggregated};
 }
 
-run::StartedRun started_run(const Plan& plan, const lower::Tower& tower) {
+run::StartedRun started_run(const step::Plan& plan, const lower::Tower& tower) {
   return {plan.progress.resolved,   tower.plan_text(),
           plan.config.reproducible, plan.config.shuffle,
           plan.info.train_count,    plan.sizes.global_batch,
@@ -139,7 +140,7 @@ run::StartedRun started_run(const Plan& plan, const lower::Tower& tower) {
 }
 
 /// What is not plain gradient descent on the labels as they are.
-std::string optimizer_text(const TrainConfig& config) {
+std::string optimizer_text(const config::TrainConfig& config) {
   std::string text;
   if (config.optimizer.kind != optim::OptimizerKind::sgd)
     text += concat("; optimizer ", optim::describe(config.optimizer));
@@ -149,19 +150,19 @@ std::string optimizer_text(const TrainConfig& config) {
 }
 
 /// "128 per rank", "4 x 128 per rank".
-std::string batch_text(const Plan& plan) {
+std::string batch_text(const step::Plan& plan) {
   const char* const each = plan.sizes.workers < plan.world.size() ? " per worker" : " per rank";
   if (plan.config.accumulate == 1) return concat(plan.sizes.batch, each);
   return concat(plan.config.accumulate, " x ", plan.sizes.batch / plan.config.accumulate, each);
 }
 
 /// "all-reduce window", "update by server, rank 3".
-std::string update_text(const Plan& plan, const comm::Update& update) {
+std::string update_text(const step::Plan& plan, const comm::Update& update) {
   const bool sums = plan.config.update != comm::UpdateKind::server;
   return concat(sums ? "all-reduce " : "update by ", update.name());
 }
 
-std::string local_text(const Plan& plan) {
+std::string local_text(const step::Plan& plan) {
   const optim::LocalSteps& local = plan.config.local;
   std::string from;
   if (plan.sizes.local_from > 0)
@@ -173,8 +174,8 @@ std::string local_text(const Plan& plan) {
 }
 
 /// What several ranks make of the default batch, which is one of each rank.
-std::string global_batch_text(const Plan& plan) {
-  const Sizes& sizes = plan.sizes;
+std::string global_batch_text(const step::Plan& plan) {
+  const config::Sizes& sizes = plan.sizes;
   const int one = sizes.batch;
   return concat("batch: ", sizes.aggregated, " ranks with ", one, " samples each make a global batch of ",
                 sizes.global_batch, ", so an epoch has ", std::llround(sizes.steps_per_epoch),
@@ -186,10 +187,10 @@ std::string global_batch_text(const Plan& plan) {
 constexpr double kHighForAdam = 0.02;
 
 /// Rank 0 says it, and it is a worker: a server does not know all of this.
-void describe_run(const Plan& plan, const Device& device, const comm::Update& update,
+void describe_run(const step::Plan& plan, const step::Device& device, const comm::Update& update,
                   const run::Start& start) {
   if (plan.serves()) return;
-  const TrainConfig& config = plan.config;
+  const config::TrainConfig& config = plan.config;
   const data::DatasetInfo& info = plan.info;
   const Log& log = plan.log;
   log.info(concat("cifar_mpi ", version(), ": ", plan.world.size(), " rank",
@@ -200,9 +201,10 @@ void describe_run(const Plan& plan, const Device& device, const comm::Update& up
   log.info(concat("model: ", config.model, ", ", model::param_count(plan.network.params), " parameters, ",
                   to_string(config.precision), "; batch ", batch_text(plan), ", global batch ",
                   plan.sizes.global_batch, "; ", update_text(plan, update), "; seed ", config.seed));
-  log.info(concat(
-      "learning rate: ", optim::Schedule(schedule_spec(config, plan.sizes, info.train_count)).describe(),
-      "; EMA ", config.ema_decay, "; weight decay ", config.weight_decay, optimizer_text(config)));
+  log.info(concat("learning rate: ",
+                  optim::Schedule(config::schedule_spec(config, plan.sizes, info.train_count)).describe(),
+                  "; EMA ", config.ema_decay, "; weight decay ", config.weight_decay,
+                  optimizer_text(config)));
   if (config.optimizer.kind == optim::OptimizerKind::adamw && config.lr > kHighForAdam) {
     log.warn(concat("--lr ", config.lr, " is high for --optimizer adamw, whose steps do not shrink with the ",
                     "gradient; 0.001 is usual"));
@@ -239,7 +241,8 @@ void describe_run(const Plan& plan, const Device& device, const comm::Update& up
 }
 
 /// Rank 0 says it, and it computes.
-void describe_kernels(const Plan& plan, const Device& device, const std::vector<std::string>& slower) {
+void describe_kernels(const step::Plan& plan, const step::Device& device,
+                      const std::vector<std::string>& slower) {
   if (plan.serves()) return;
   plan.log.info("kernels:");
   std::istringstream lines(device.tower->plan_text());
@@ -249,21 +252,23 @@ void describe_kernels(const Plan& plan, const Device& device, const std::vector<
 
 }  // namespace
 
-std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, const comm::World& world,
-                                     const Log& log, const comm::PlatformFactory& make_platform,
-                                     std::atomic<int>& requests, const SelfCheck* check) {
+std::unique_ptr<SessionState> set_up(config::TrainConfig config, const Directory& run,
+                                     const comm::World& world, const Log& log,
+                                     const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
+                                     const selfcheck::SelfCheck* check) {
   auto owner = std::make_unique<SessionState>(std::move(config), world, log, requests);
   SessionState& state = *owner;
-  Plan& plan = state.plan;
-  Device& device = state.device;
-  Blocks& blocks = state.blocks;
+  step::Plan& plan = state.plan;
+  step::Device& device = state.device;
+  step::Blocks& blocks = state.blocks;
   std::optional<data::DatasetFile> dataset;  // open during set-up only
   plan.run = &run;
   world.together([&] { open_dataset(plan, dataset); });
-  require_equal_data(world, *dataset, plan.config.data);
+  evaluation::require_equal_data(world, *dataset, plan.config.data);
   run::StartRequest asked = start_request(plan);
-  const run::Start start = run::find_start(asked, initial_tensors(plan.network.params, plan.config.seed),
-                                           plan.network.params, world, log);
+  const run::Start start =
+      run::find_start(asked, evaluation::initial_tensors(plan.network.params, plan.config.seed),
+                      plan.network.params, world, log);
   world.together([&] {
     if (start.resumed) {
       require_possible(start.progress, start.name, plan.config, plan.sizes);
@@ -275,14 +280,14 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, c
     plan.progress.batches = start.progress.batches;
   plan.initialized_from = start.initialized_from;
   adopt(plan, start.progress.resolved);
-  resolve_threads(plan);
-  part_workers(plan);
-  const comm::PlatformFactory platform = proven_platform(plan, make_platform, check);
+  step::resolve_threads(plan);
+  step::part_workers(plan);
+  const comm::PlatformFactory platform = selfcheck::proven_platform(plan, make_platform, check);
   world.together([&] { plan_on_this_device(plan, device, platform); });
-  const std::vector<std::string> slower = agree_on_kernels(plan, device);
+  const std::vector<std::string> slower = step::agree_on_kernels(plan, device);
   world.together([&] { load_samples(plan, device, *dataset); });
-  share_kernels(plan, device);
-  find_dataset_moments(plan.network.augment, *dataset, world);
+  step::share_kernels(plan, device);
+  evaluation::find_dataset_moments(plan.network.augment, *dataset, world);
   run::add_dataset_content(asked, device.samples.fingerprint(), start, world);
   plan.progress.seed = plan.config.seed;
   plan.progress.identity = std::move(asked.fingerprint);
@@ -293,17 +298,17 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, c
   });
   open_update_on_these_nodes(plan, device, blocks);
   world.together([&] { build_programs(state, start, *dataset); });
-  share_state(plan, device, blocks.state);
+  step::share_state(plan, device, blocks.state);
   plan.progress.resolved = resolved_settings(plan, *blocks.update);
   describe_run(plan, device, *blocks.update, start);
   describe_kernels(plan, device, slower);
-  describe_cores(plan, *device.backend);
+  step::describe_cores(plan, *device.backend);
   return owner;
 }
 
-Session::Session(TrainConfig config, const Directory& run, const comm::World& world, const Log& log,
+Session::Session(config::TrainConfig config, const Directory& run, const comm::World& world, const Log& log,
                  const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
-                 const SelfCheck* check)
+                 const selfcheck::SelfCheck* check)
     : state_(set_up(std::move(config), run, world, log, make_platform, requests, check)) {}
 
 Session::~Session() = default;

@@ -3,9 +3,9 @@
 #include <functional>
 
 #include "cifar_mpi/comm/heartbeat.hpp"
-#include "cifar_mpi/train/evaluator.hpp"
+#include "cifar_mpi/evaluation/evaluator.hpp"
+#include "cifar_mpi/step/step.hpp"
 #include "cifar_mpi/train/session.hpp"
-#include "train/step.hpp"
 
 namespace cifar_mpi::train {
 
@@ -16,20 +16,20 @@ struct Programs {
       local_steps;  ///< where gradients are exchanged first: from sizes.local_from on
   std::unique_ptr<engine::Runner>
       histograms;  ///< counts parameters and gradients between steps; rank 0's, or null
-  std::optional<Evaluator> evaluator;
+  std::optional<evaluation::Evaluator> evaluator;
 };
 
 /// What a run owns on one rank. Members stand in the order in which they are made; they go in the reverse
 /// order: programs, then memory, then the device.
 struct SessionState {
-  SessionState(TrainConfig config, const comm::World& world, const Log& log, std::atomic<int>& asked)
+  SessionState(config::TrainConfig config, const comm::World& world, const Log& log, std::atomic<int>& asked)
       : plan(std::move(config), world, log), requests(asked) {}
 
-  StepContext context() { return {plan, device, blocks, *blocks.update}; }
+  step::StepContext context() { return {plan, device, blocks, *blocks.update}; }
 
-  Plan plan;
-  Device device;
-  Blocks blocks;
+  step::Plan plan;
+  step::Device device;
+  step::Blocks blocks;
   Programs programs;
 
   std::atomic<int>& requests;
@@ -39,9 +39,10 @@ struct SessionState {
 };
 
 /// Everything Session's constructor does; see there.
-std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, const comm::World& world,
-                                     const Log& log, const comm::PlatformFactory& make_platform,
-                                     std::atomic<int>& requests, const SelfCheck* check = nullptr);
+std::unique_ptr<SessionState> set_up(config::TrainConfig config, const Directory& run,
+                                     const comm::World& world, const Log& log,
+                                     const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
+                                     const selfcheck::SelfCheck* check = nullptr);
 
 /// The loop over steps, from plan.progress.step to the end. `last_end` as Session::run has it.
 void run_loop(SessionState& state, const std::string& last_end = {});

@@ -155,7 +155,7 @@ std::optional<std::uint64_t> SampleSchedule::next(std::uint64_t from) const {
   return std::nullopt;
 }
 
-report::Timeline timeline_head(const Plan& plan, const comm::Update& update,
+report::Timeline timeline_head(const step::Plan& plan, const comm::Update& update,
                                const engine::StepProgram& program) {
   const std::vector<engine::LaneId> lanes = engine::lanes_of(program);
   std::vector<std::vector<engine::TaskId>> after = engine::find_dependencies(program);
@@ -180,14 +180,14 @@ report::Timeline timeline_head(const Plan& plan, const comm::Update& update,
   return head;
 }
 
-void note_past_trace(const Plan& plan) {
-  const TraceWindow& asked = plan.config.trace;
+void note_past_trace(const step::Plan& plan) {
+  const config::TraceWindow& asked = plan.config.trace;
   if (asked.first == 0 || asked.last > plan.progress.step) return;
   plan.log.info(concat("note: the run is at step ", plan.progress.step, ", behind those of --trace ",
                        describe(asked), ": nothing is traced"));
 }
 
-StepRecording::StepRecording(const Plan& plan, const comm::Update& update, engine::Runner& step,
+StepRecording::StepRecording(const step::Plan& plan, const comm::Update& update, engine::Runner& step,
                              std::vector<std::uint64_t> boundaries, const engine::Replay& first)
     : plan_(plan),
       update_(update),
@@ -197,7 +197,7 @@ StepRecording::StepRecording(const Plan& plan, const comm::Update& update, engin
       next_(plan.sizes.partial_aggregation() ? std::nullopt : schedule_.next(first.begin)),
       rows_(timeline_rows(step_.program())),
       recorder_(make_recorder(step_.program(), kGathered)) {
-  const TraceWindow& asked = plan_.config.trace;
+  const config::TraceWindow& asked = plan_.config.trace;
   const bool first_program = first.begin == plan_.progress.step;
   if (asked.first > 0 && (first_program || asked.first > first.begin)) asked_ = {asked.first - 1, asked.last};
   if (plan_.world.rank() != 0) return;

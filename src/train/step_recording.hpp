@@ -8,9 +8,9 @@
 #include "cifar_mpi/comm/clock.hpp"
 #include "cifar_mpi/engine/recorder.hpp"
 #include "cifar_mpi/report/timeline_file.hpp"
+#include "cifar_mpi/step/step.hpp"
 #include "report/perfetto.hpp"
 #include "report/trace_file.hpp"
-#include "train/step.hpp"
 
 namespace cifar_mpi::train {
 
@@ -38,11 +38,11 @@ class SampleSchedule {
 };
 
 /// The tasks of the step program, those of local steps once, and what else does not change while it runs.
-report::Timeline timeline_head(const Plan& plan, const comm::Update& update,
+report::Timeline timeline_head(const step::Plan& plan, const comm::Update& update,
                                const engine::StepProgram& program);
 
 /// Says so where all steps that --trace asks for are done.
-void note_past_trace(const Plan& plan);
+void note_past_trace(const step::Plan& plan);
 
 /// Records steps on this rank; rank 0 gathers them: samples for RUN_DIR/timeline.h5, ten at a time, and the steps of
 /// a trace for RUN_DIR/trace when its last one is done.
@@ -56,7 +56,7 @@ class StepRecording {
 
   /// From the replay `first` on, with which the run starts or its program becomes another. On rank 0 reads what was written before.
   /// `plan`, `update` and `step` must outlive this object.
-  StepRecording(const Plan& plan, const comm::Update& update, engine::Runner& step,
+  StepRecording(const step::Plan& plan, const comm::Update& update, engine::Runner& step,
                 std::vector<std::uint64_t> boundaries, const engine::Replay& first);
 
   /// Whether a replay of these steps is recorded, and so has to be launched by itself.
@@ -92,7 +92,7 @@ class StepRecording {
   std::vector<report::Timeline::Step> collect(std::size_t first, std::size_t count,
                                               const comm::ClockTranslation& clock);
 
-  const Plan& plan_;
+  const step::Plan& plan_;
   const comm::Update& update_;
   engine::Runner& step_;
   SampleSchedule schedule_;

@@ -20,8 +20,8 @@ std::vector<T> download(engine::Backend& backend, const Buffer& block) {
 
 }  // namespace
 
-Summaries::Summaries(const Plan& plan, const Device& device, const Blocks& blocks, Programs& programs,
-                     report::TensorBoard& board, std::uint64_t completed)
+Summaries::Summaries(const step::Plan& plan, const step::Device& device, const step::Blocks& blocks,
+                     Programs& programs, report::TensorBoard& board, std::uint64_t completed)
     : plan_(plan),
       device_(device),
       blocks_(blocks),

@@ -19,8 +19,8 @@ class Summaries {
  public:
   /// After `completed` steps. What is in the run directory and not ours is one warning, and goes with the first
   /// checkpoint.
-  Summaries(const Plan& plan, const Device& device, const Blocks& blocks, Programs& programs,
-            report::TensorBoard& board, std::uint64_t completed);
+  Summaries(const step::Plan& plan, const step::Device& device, const step::Blocks& blocks,
+            Programs& programs, report::TensorBoard& board, std::uint64_t completed);
 
   /// Whether a step of these has a summary: the run's first and every --summary-every-th.
   bool due_within(const engine::Replay& steps) const;
@@ -38,9 +38,9 @@ class Summaries {
   report::StepSummary read(std::uint64_t step) const;
   report::InputImages images() const;
 
-  const Plan& plan_;
-  const Device& device_;
-  const Blocks& blocks_;
+  const step::Plan& plan_;
+  const step::Device& device_;
+  const step::Blocks& blocks_;
   Programs& programs_;
   report::TensorBoard& board_;
   std::uint64_t asked_;  ///< steps for which it is known whether there is a summary

@@ -33,12 +33,12 @@ RunFingerprint fingerprint_of(const std::string& options) {
   TrainOptions chosen;
   chosen.add_to(cli);
   const auto code = parse(
-      cli, static_cast<int>(argv.size()), argv.data(), [&] { train::check(chosen.config()); },
+      cli, static_cast<int>(argv.size()), argv.data(), [&] { config::check(chosen.config()); },
       [&] { return recipe_of(chosen.config().model); });
   if (code) return {{"refused with code", std::to_string(*code)}};
-  const train::TrainConfig config = chosen.config();
+  const config::TrainConfig config = chosen.config();
   const data::DatasetInfo info = some_dataset();
-  return train::run_fingerprint(config, train::resolve_sizes(config, kRanks, info), info);
+  return config::run_fingerprint(config, config::resolve_sizes(config, kRanks, info), info);
 }
 
 std::string text_of(RunFingerprint::const_iterator begin, RunFingerprint::const_iterator end) {
@@ -75,7 +75,7 @@ TEST(Fingerprints, StayAsCheckpointsHaveThem) {
 
 /// The value assumed for an item that a checkpoint lacks.
 TEST(Fingerprints, StandForWhatOldCheckpointsLack) {
-  RunFingerprint found = train::unrecorded_fingerprint();
+  RunFingerprint found = config::unrecorded_fingerprint();
   std::sort(found.begin(), found.end());
   EXPECT_EQ(found, (RunFingerprint{{"--clip-norm", "0"},
                                    {"--flip", "random"},

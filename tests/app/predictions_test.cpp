@@ -6,7 +6,7 @@
 #include "app/programs.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
-#include "cifar_mpi/train/evaluate_checkpoint.hpp"
+#include "cifar_mpi/evaluation/evaluate_checkpoint.hpp"
 #include "report/json.hpp"
 
 /// What cifar_mpi_eval writes besides the accuracy.
@@ -82,14 +82,14 @@ TEST(RecordedNetwork, HasTheNamesOfTheClassesAndStatesWhatIsAssumed) {
                                   {"dataset classes", "3"},
                                   {"dataset label names", "cat, dog, sea gull"},
                                   {"network input", "26x28"}};
-  const train::RecordedNetwork known = train::recorded_network(checkpoint, "a.h5");
+  const evaluation::RecordedNetwork known = evaluation::recorded_network(checkpoint, "a.h5");
   EXPECT_EQ(known.label_names, (std::vector<std::string>{"cat", "dog", "sea gull"}));
   EXPECT_EQ(known.network.augment.crop_width, 28);
   EXPECT_TRUE(known.assumed.empty());
 
   checkpoint.progress.identity.pop_back();
   checkpoint.progress.identity.back().second = "a, b, c, d";
-  const train::RecordedNetwork old = train::recorded_network(checkpoint, "a.h5");
+  const evaluation::RecordedNetwork old = evaluation::recorded_network(checkpoint, "a.h5");
   EXPECT_EQ(old.label_names, (std::vector<std::string>{"class 0", "class 1", "class 2"}));
   EXPECT_EQ(old.network.augment.crop_width, 24);
   ASSERT_EQ(old.assumed.size(), 1u);

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "cifar_mpi/train/options.hpp"
+#include "cifar_mpi/config/options.hpp"
 
 namespace cifar_mpi::app {
 namespace {
 
-train::TrainConfig parsed(const std::string& words) {
+config::TrainConfig parsed(const std::string& words) {
   CLI::App app;
   TrainOptions options;
   options.add_to(app);
@@ -20,7 +20,7 @@ train::TrainConfig parsed(const std::string& words) {
 }
 
 TEST(TrainOptions, AreTheTutorialsWhenNothingIsSaid) {
-  const train::TrainConfig config = parsed("");
+  const config::TrainConfig config = parsed("");
   EXPECT_EQ(config.init_from, "");
   EXPECT_FALSE(config.keep_best);
   EXPECT_EQ(config.batch_size, 128);
@@ -36,7 +36,7 @@ TEST(TrainOptions, AreTheTutorialsWhenNothingIsSaid) {
 }
 
 TEST(TrainOptions, ReachTheRun) {
-  const train::TrainConfig config = parsed(
+  const config::TrainConfig config = parsed(
       "--data d --run-dir r --resume never --init-from best.h5 --seed 2 --device cpu --self-check off "
       "--precision bf16 "
       "--threads 3 --runner "
@@ -67,7 +67,7 @@ TEST(TrainOptions, ReachTheRun) {
   EXPECT_EQ(config.init_from, "best.h5");
   EXPECT_EQ(config.seed, 2u);
   EXPECT_EQ(config.device, "cpu");
-  EXPECT_EQ(config.self_check, train::SelfCheckMode::off);
+  EXPECT_EQ(config.self_check, config::SelfCheckMode::off);
   EXPECT_EQ(config.precision, engine::Precision::bf16);
   EXPECT_EQ(config.threads, 3);
   EXPECT_EQ(config.runner, engine::RunnerKind::serial);
@@ -118,15 +118,15 @@ TEST(TrainOptions, ReachTheRun) {
 }
 
 TEST(TrainOptions, TakeEveryValueBackAsTheyShowIt) {
-  for (const train::Option& option : train::options()) {
-    train::TrainConfig config;
+  for (const config::Option& option : config::options()) {
+    config::TrainConfig config;
     for (const std::string& name : option.value.names) {
-      EXPECT_EQ(train::read(option, config, name), "") << option.name;
-      EXPECT_EQ(train::shown(option, config), name) << option.name;
+      EXPECT_EQ(config::read(option, config, name), "") << option.name;
+      EXPECT_EQ(config::shown(option, config), name) << option.name;
     }
-    const train::TrainConfig standard;
-    EXPECT_EQ(train::read(option, config, train::shown(option, standard)), "") << option.name;
-    EXPECT_EQ(train::shown(option, config), train::shown(option, standard)) << option.name;
+    const config::TrainConfig standard;
+    EXPECT_EQ(config::read(option, config, config::shown(option, standard)), "") << option.name;
+    EXPECT_EQ(config::shown(option, config), config::shown(option, standard)) << option.name;
   }
 }
 
@@ -155,7 +155,7 @@ TEST(TrainOptions, RefuseWhatTheyCannotRead) {
 }
 
 TEST(TrainOptions, AreDescribedByOneShortPhrase) {
-  for (const train::Option& option : train::options()) {
+  for (const config::Option& option : config::options()) {
     EXPECT_LE(option.help.size(), 60u) << option.name;
     EXPECT_TRUE(!option.help.empty() && std::isupper(static_cast<unsigned char>(option.help.front())))
         << option.name;

@@ -47,7 +47,7 @@ std::string take_checkpoint(const std::string& path) {
     seen += setting.note;
   seen += run::changed_kernels(checkpoint.provenance.kernels, "conv1: jit\nconv2: jit");
   seen += checkpoint.provenance.configuration + checkpoint.provenance.initialized_from;
-  train::Sizes sizes;
+  config::Sizes sizes;
   sizes.global_batch = 12;
   train::require_possible(checkpoint.progress, path, {}, sizes);
   for (const auto& [name, value] : checkpoint.progress.resolved) {

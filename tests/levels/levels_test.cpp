@@ -22,10 +22,11 @@ struct Module {
   std::string_view name;
   int level;
 };
-constexpr Module kModules[] = {{"base", 0},     {"hdf5", 0},  {"model", 1},  {"data", 1},  {"optim", 1},
-                               {"engine", 2},   {"lower", 3}, {"comm", 3},   {"cpu", 4},   {"cuda", 4},
-                               {"run", 5},      {"watch", 5}, {"report", 5}, {"train", 6}, {"page", 6},
-                               {"forecast", 6}, {"app", 7}};
+constexpr Module kModules[] = {
+    {"base", 0},      {"hdf5", 0},     {"model", 1}, {"data", 1},   {"optim", 1},      {"engine", 2},
+    {"lower", 3},     {"comm", 3},     {"cpu", 4},   {"cuda", 4},   {"run", 5},        {"watch", 5},
+    {"report", 5},    {"forecast", 6}, {"page", 6},  {"config", 6}, {"evaluation", 6}, {"step", 7},
+    {"selfcheck", 8}, {"train", 9},    {"bench", 9}, {"app", 10}};
 
 /// A third-party header, by the start of its name, and the only places that may include it.
 struct ThirdParty {
@@ -204,6 +205,7 @@ TEST(LevelsChecker, SeesAnIncludeOfAHigherLevel) {
   expect_broken("include/cifar_mpi/base/a.hpp", "#include \"cifar_mpi/model/layer.hpp\"");
   expect_broken("src/train/a.cpp", "#include \"app/options.hpp\"");
   expect_broken("src/run/a.cpp", "#include \"cifar_mpi/train/session.hpp\"");
+  expect_broken("src/step/a.cpp", "#include \"cifar_mpi/selfcheck/self_check.hpp\"");
   expect_kept("src/train/a.cpp", "#include \"cifar_mpi/comm/world.hpp\"");
   expect_kept("src/report/a.cpp", "#include \"watch/rank_watch.hpp\"");
   expect_kept("src/data/a.cpp", "#include \"hdf5/reader.hpp\"");

@@ -38,7 +38,7 @@ constexpr Allowed kAllowed[] = {{"src/base/directory.cpp", "the owner of all tha
                                 {"src/run/run_lock.cpp", "/proc/self/ns"},
                                 {"src/run/init_from.cpp", "the name without its folders; nothing is opened"},
                                 {"src/page/run.cpp", "the ends of paths, to name runs by; nothing is opened"},
-                                {"src/train/ways_benchmark.cpp", "/proc/net/dev"},
+                                {"src/bench/ways_benchmark.cpp", "/proc/net/dev"},
                                 {"src/app/", "what the user names"}};
 
 /// Texts for people; they open nothing.
@@ -72,7 +72,9 @@ constexpr std::string_view kTakesEntry[] = {"read_checkpoint(",
                                             "Directory::make("};
 
 /// Where run directories are handled.
-constexpr std::string_view kRunModules[] = {"src/run/", "src/report/", "src/page/", "src/train/", "src/app/"};
+constexpr std::string_view kRunModules[] = {"src/run/",        "src/report/", "src/page/",      "src/config/",
+                                            "src/evaluation/", "src/step/",   "src/selfcheck/", "src/train/",
+                                            "src/bench/",      "src/app/"};
 
 /// Parts of an argument that mark it as a path.
 constexpr std::string_view kPathLike[] = {"\"/", "path()", "_path", "run_dir +", "concat("};

@@ -2,8 +2,8 @@
 #include <string>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/evaluation/evaluate_checkpoint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
-#include "cifar_mpi/train/evaluate_checkpoint.hpp"
 #include "train/run_fixture.hpp"
 
 /// Settings that the ranks must share to train or evaluate together.
@@ -17,7 +17,7 @@ TEST_F(Agreement, RefusesRanksThatReadOtherFiles) {
   const int odd = world().size() - 1;
   const auto expect_refused = [&](const std::string& item, const auto& change) {
     const std::string other = other_data(change);
-    TrainConfig c = config();
+    config::TrainConfig c = config();
     if (world().rank() == odd) c.data = other;
     c.text = "";
     expect_agreed(ErrorKind::data, item, [&] { start(c); });
@@ -38,7 +38,7 @@ TEST_F(Agreement, RefusesRanksThatReadOtherFiles) {
 
 TEST_F(Agreement, RefusesRanksThatPlanOtherKernels) {
   if (world().size() == 1) GTEST_SKIP() << "needs two ranks to differ";
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.threads = 0;
   c.precision = engine::Precision::automatic;
   // A backend that resolves the precision differently on the last rank.
@@ -55,21 +55,21 @@ TEST_F(Agreement, RefusesRanksThatPlanOtherKernels) {
 TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
   run(config());
   world().barrier();
-  EvaluationConfig evaluation;
+  evaluation::EvaluationConfig evaluation;
   evaluation.data = path("data.h5");
   evaluation.threads = 1;
   const std::string checkpoint = run::checkpoint_path(path("run"), 4);
   const auto evaluate = [&](const std::string& file) {
-    return evaluate_checkpoint(evaluation, file, world(), platform, heart_);
+    return evaluation::evaluate_checkpoint(evaluation, file, world(), platform, heart_);
   };
-  const Evaluation whole = evaluate(checkpoint);
+  const evaluation::Evaluation whole = evaluate(checkpoint);
   EXPECT_EQ(whole.accuracy.count(), kTestSamples);
   EXPECT_EQ(heart_.activity, comm::Activity::evaluating);
   EXPECT_GT(heart_.progress.snapshot().count, 0u);
   EXPECT_TRUE(whole.doubts.empty());
   if (world().size() == 1) return;
 
-  TrainConfig other = config();
+  config::TrainConfig other = config();
   other.run_dir = path("other_run");
   other.lr = 0.2;
   run(other);
@@ -85,15 +85,15 @@ TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
 
 TEST_F(Agreement, DoubtsADatasetThatIsNotTheCheckpoints) {
   run(config());
-  EvaluationConfig evaluation;
+  evaluation::EvaluationConfig evaluation;
   evaluation.threads = 1;
   evaluation.data = other_data([](data::DatasetInfo& info, data::Samples& train, auto&) {
     info.label_names[0].push_back('x');
     train.labels.pop_back();
     train.images.resize(train.labels.size() * 3072);
   });
-  const Evaluation result =
-      evaluate_checkpoint(evaluation, run::checkpoint_path(path("run"), 4), world(), platform, heart_);
+  const evaluation::Evaluation result = evaluation::evaluate_checkpoint(
+      evaluation, run::checkpoint_path(path("run"), 4), world(), platform, heart_);
   ASSERT_EQ(result.doubts.size(), 2u);
   EXPECT_NE(result.doubts[0].find("its dataset label names is airplane,"), std::string::npos)
       << result.doubts[0];
@@ -103,13 +103,13 @@ TEST_F(Agreement, DoubtsADatasetThatIsNotTheCheckpoints) {
 }
 
 TEST_F(Agreement, EvaluatesTheNewestValidCheckpointOfARun) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.checkpoint_every = 2;
   run(c);
   on_rank_zero([&] { std::filesystem::resize_file(run::checkpoint_path(c.run_dir, 4), 100); });
-  EXPECT_EQ(newest_checkpoint(Directory(c.run_dir), Log(1)), 2u);
+  EXPECT_EQ(evaluation::newest_checkpoint(Directory(c.run_dir), Log(1)), 2u);
   expect_error(ErrorKind::checkpoint, {"holds no checkpoint"},
-               [&] { newest_checkpoint(Directory(path(""))); });
+               [&] { evaluation::newest_checkpoint(Directory(path(""))); });
 }
 
 }  // namespace

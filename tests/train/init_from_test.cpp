@@ -13,30 +13,30 @@ using optim::StateRole;
 class InitFrom : public RunTest {
  protected:
   /// Trains a run and gives the path of its last checkpoint.
-  std::string finished(const TrainConfig& config) {
+  std::string finished(const config::TrainConfig& config) {
     run(config);
     world().barrier();
     return run::checkpoint_path(config.run_dir, static_cast<std::uint64_t>(config.steps));
   }
-  TrainConfig source() const {
-    TrainConfig c = config();
+  config::TrainConfig source() const {
+    config::TrainConfig c = config();
     c.run_dir = path("source");
     return c;
   }
-  TrainConfig from(const std::string& checkpoint) const {
-    TrainConfig c = config();
+  config::TrainConfig from(const std::string& checkpoint) const {
+    config::TrainConfig c = config();
     c.init_from = checkpoint;
     return c;
   }
   static std::vector<run::NamedTensor> block(const SessionState& state, StateRole role) {
-    return export_block(*state.device.backend, *state.device.tower, state.plan.network.params,
-                        state.blocks.state[role]);
+    return evaluation::export_block(*state.device.backend, *state.device.tower, state.plan.network.params,
+                                    state.blocks.state[role]);
   }
 };
 
 TEST_F(InitFrom, BeginsOnEveryRankWithTheAveragesOfTheOtherAndNothingElse) {
   // Residual, so that there are statistics; its optimizer and its seed are not the new run's.
-  TrainConfig other = source();
+  config::TrainConfig other = source();
   other.model = "resnet20";
   other.augment = data::Augment::crop;
   other.input_size = 16;
@@ -47,7 +47,7 @@ TEST_F(InitFrom, BeginsOnEveryRankWithTheAveragesOfTheOtherAndNothingElse) {
   const std::string file = finished(other);
   const run::Checkpoint before = run::read_checkpoint(file);
 
-  TrainConfig c = other;
+  config::TrainConfig c = other;
   c.run_dir = path("run");
   c.seed = 4;
   c.optimizer.kind = optim::OptimizerKind::nesterov;
@@ -72,11 +72,11 @@ TEST_F(InitFrom, BeginsOnEveryRankWithTheAveragesOfTheOtherAndNothingElse) {
 
 TEST_F(InitFrom, GoesOnWithoutTheFileToTheSameBits) {
   const std::string file = finished(source());
-  TrainConfig straight = from(file);
+  config::TrainConfig straight = from(file);
   straight.run_dir = path("straight");
   const run::Checkpoint wanted = run::read_checkpoint(finished(straight));
 
-  TrainConfig c = from(file);
+  config::TrainConfig c = from(file);
   c.steps = 2;
   c.text = concat("init-from=\"", file, "\"\nsteps=2\n");
   const std::string first = finished(c);
@@ -87,7 +87,7 @@ TEST_F(InitFrom, GoesOnWithoutTheFileToTheSameBits) {
 
   c.steps = 3;  // as the job that was put back into the queue
   run(c);
-  TrainConfig without = c;
+  config::TrainConfig without = c;
   without.init_from.clear();
   without.steps = 4;
   const auto state = start(without);
@@ -101,7 +101,7 @@ TEST_F(InitFrom, GoesOnWithoutTheFileToTheSameBits) {
 
 TEST_F(InitFrom, TakesAnotherNumberOfClassesAndOtherNames) {
   const std::string file = finished(source());
-  TrainConfig c = from(file);
+  config::TrainConfig c = from(file);
   c.seed = 8;
   c.data = other_data([](data::DatasetInfo& info, data::Samples& train, data::Samples& test) {
     info.label_names = {"left", "right", "none"};
@@ -110,7 +110,7 @@ TEST_F(InitFrom, TakesAnotherNumberOfClassesAndOtherNames) {
     }
   });
   const auto state = start(c);
-  const std::vector<run::NamedTensor> fresh = initial_tensors(state->plan.network.params, c.seed);
+  const std::vector<run::NamedTensor> fresh = evaluation::initial_tensors(state->plan.network.params, c.seed);
   const std::vector<run::NamedTensor> averages = run::read_checkpoint(file).state[StateRole::average];
   for (const run::NamedTensor& tensor : block(*state, StateRole::weights)) {
     const auto named = [&](const run::NamedTensor& other) { return other.name == tensor.name; };
@@ -122,15 +122,15 @@ TEST_F(InitFrom, TakesAnotherNumberOfClassesAndOtherNames) {
 }
 
 TEST_F(InitFrom, IsRefusedOnAllRanks) {
-  TrainConfig c = from(path("nowhere.h5"));
+  config::TrainConfig c = from(path("nowhere.h5"));
   expect_agreed(ErrorKind::checkpoint, "nowhere.h5", [&] { start(c); });
   c.init_from = finished(source());
-  TrainConfig other = c;
+  config::TrainConfig other = c;
   other.model = "resnet20";
   expect_agreed(ErrorKind::checkpoint, "cannot start from a network of other shapes: conv1/weights of ",
                 [&] { start(other); });
   // Another run's directory would go on with that run.
-  TrainConfig elsewhere = source();
+  config::TrainConfig elsewhere = source();
   elsewhere.init_from = c.init_from;
   expect_agreed(ErrorKind::checkpoint, "holds a run that did not begin with the weights of another one",
                 [&] { start(elsewhere); });

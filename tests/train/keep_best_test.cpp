@@ -16,26 +16,26 @@ using Steps = std::vector<std::uint64_t>;
 class KeepBest : public RunTest {
  protected:
   /// Evaluates after every second step; no checkpoint is due before the end.
-  TrainConfig keeping() const {
-    TrainConfig c = config();
+  config::TrainConfig keeping() const {
+    config::TrainConfig c = config();
     c.steps = 12;
     c.eval_every = 2.0 / 8.0;
     c.keep = 1;
     c.keep_best = true;
     return c;
   }
-  static Steps kept(const TrainConfig& config) {
+  static Steps kept(const config::TrainConfig& config) {
     world().barrier();
     return run::list_checkpoints(Directory(config.run_dir));
   }
   /// The step of the checkpoint that `best` is a link to; 0 without a link.
-  static std::uint64_t linked(const TrainConfig& config) {
+  static std::uint64_t linked(const config::TrainConfig& config) {
     world().barrier();
     const std::string link = config.run_dir + "/checkpoints/best";
     return fs::is_symlink(link) ? run::read_checkpoint(link).progress.step : 0;
   }
   /// The run's metrics.
-  static std::map<std::uint64_t, double> evaluations(const TrainConfig& config) {
+  static std::map<std::uint64_t, double> evaluations(const config::TrainConfig& config) {
     world().barrier();
     std::map<std::uint64_t, double> accuracies;
     std::ifstream file(config.run_dir + "/metrics.jsonl");
@@ -52,7 +52,7 @@ class KeepBest : public RunTest {
         ->first;
   }
   /// Gives the checkpoint of a step another test accuracy.
-  void rate(const TrainConfig& config, std::uint64_t step, double test_accuracy) {
+  void rate(const config::TrainConfig& config, std::uint64_t step, double test_accuracy) {
     on_rank_zero([&] {
       const std::string file = run::checkpoint_path(config.run_dir, step);
       run::Checkpoint checkpoint = run::read_checkpoint(file);
@@ -63,7 +63,7 @@ class KeepBest : public RunTest {
 };
 
 TEST_F(KeepBest, WritesTheBestWhereNoCheckpointIsDue) {
-  TrainConfig c = keeping();
+  config::TrainConfig c = keeping();
   run(c);
   const std::map<std::uint64_t, double> accuracies = evaluations(c);
   ASSERT_EQ(accuracies.size(), 6u);
@@ -74,13 +74,13 @@ TEST_F(KeepBest, WritesTheBestWhereNoCheckpointIsDue) {
 }
 
 TEST_F(KeepBest, TakesTheBestOfThoseThatCouldBeWritten) {
-  TrainConfig c = keeping();
+  config::TrainConfig c = keeping();
   c.steps = 10;
   run(c);
   std::map<std::uint64_t, double> accuracies = evaluations(c);
   accuracies.erase(10);  // the last must be written
   const std::uint64_t lost = first_best(accuracies);
-  TrainConfig full = c;
+  config::TrainConfig full = c;
   full.run_dir = path("full");
   const auto state = start(full);
   on_rank_zero([&] { fs::create_directories(run::checkpoint_path(full.run_dir, lost) + "/occupied"); });
@@ -91,7 +91,7 @@ TEST_F(KeepBest, TakesTheBestOfThoseThatCouldBeWritten) {
 }
 
 TEST_F(KeepBest, KnowsTheBestFromTheFilesWhenTheRunGoesOn) {
-  TrainConfig c = keeping();
+  config::TrainConfig c = keeping();
   c.keep_best = false;
   c.checkpoint_every = 2;
   c.keep = 5;
@@ -118,7 +118,7 @@ TEST_F(KeepBest, KnowsTheBestFromTheFilesWhenTheRunGoesOn) {
 }
 
 TEST_F(KeepBest, SetsTheLinkRightThatAKillLeftBehind) {
-  TrainConfig c = keeping();
+  config::TrainConfig c = keeping();
   c.checkpoint_every = 2;
   c.keep = 6;
   run(c);

@@ -25,8 +25,8 @@ class Alone final : public comm::Collective {
 
 class LocalSteps : public RunTest {
  protected:
-  TrainConfig local(int steps, const char* name) const {
-    TrainConfig c = config();
+  config::TrainConfig local(int steps, const char* name) const {
+    config::TrainConfig c = config();
     c.update = comm::UpdateKind::local;
     c.local.steps = steps;
     c.steps = 12;
@@ -39,7 +39,7 @@ class LocalSteps : public RunTest {
     return {values.begin(), values.end()};
   }
 
-  static run::Checkpoint last(const TrainConfig& config) {
+  static run::Checkpoint last(const config::TrainConfig& config) {
     world().barrier();
     return run::read_checkpoint(
         run::checkpoint_path(config.run_dir, static_cast<std::uint64_t>(config.steps)));
@@ -65,11 +65,11 @@ class LocalSteps : public RunTest {
 /// n steps that is n · 2u · 10 · |w| · (1 + lr·L)^n, where (1 + lr·L)^n < 10 for a step that does not diverge.
 TEST_F(LocalSteps, OfOneStepAreTheAllReduce) {
   for (const auto kind : {optim::OptimizerKind::sgd, optim::OptimizerKind::momentum}) {
-    TrainConfig ring = config();
+    config::TrainConfig ring = config();
     ring.optimizer.kind = kind;
     ring.lr = 0.01;
     ring.run_dir = path(std::string(to_string(kind)) + "_all_reduce");
-    TrainConfig own = ring;
+    config::TrainConfig own = ring;
     own.update = comm::UpdateKind::local;
     own.local.steps = 1;
     own.run_dir = path(std::string(to_string(kind)) + "_local");
@@ -98,7 +98,7 @@ TEST_F(LocalSteps, GoOnFromWhatIsMadeOfAllRanksMoves) {
   constexpr int kSteps = 3, kRounds = 2;
   for (const auto outer : {optim::OuterKind::average, optim::OuterKind::nesterov}) {
     SCOPED_TRACE(to_string(outer));
-    TrainConfig c = local(kSteps, to_string(outer).data());
+    config::TrainConfig c = local(kSteps, to_string(outer).data());
     c.steps = kSteps * kRounds;
     c.optimizer.kind = optim::OptimizerKind::momentum;
     c.weight_decay = 0.0;  // its gradient has no global batch in it
@@ -107,15 +107,15 @@ TEST_F(LocalSteps, GoOnFromWhatIsMadeOfAllRanksMoves) {
     const auto run_state = start(c);
     run_loop(*run_state);
 
-    TrainConfig own = c;
+    config::TrainConfig own = c;
     own.update = comm::UpdateKind::all_reduce;
     own.local = {};
     own.lr = c.lr * world().size();  // its loss is divided by the global batch, not by that of its rank
     own.run_dir = path("alone");
     const auto state = start(own);
     comm::AllReduceUpdate alone(std::make_unique<Alone>(), state->device.tower->layout(), {own.bucket_mib});
-    alone.allocate(control_layout(state->plan, state->device).floats());
-    const auto step = plan_step({state->plan, state->device, state->blocks, alone}, {});
+    alone.allocate(step::control_layout(state->plan, state->device).floats());
+    const auto step = step::plan_step({state->plan, state->device, state->blocks, alone}, {});
     const std::size_t trained = state->device.tower->layout().trained_floats;
     const auto weights = state->blocks.state[StateRole::weights].span<float>();
     // The program's momenta have gathered gradients divided by the global batch: one of `ranks` parts of the other run's.
@@ -166,7 +166,7 @@ TEST_F(LocalSteps, LeaveTheSameBitsOnEveryRankFromEveryRunner) {
   std::vector<float> first;
   for (const auto runner :
        {engine::RunnerKind::lanes, engine::RunnerKind::serial, engine::RunnerKind::audit}) {
-    TrainConfig c = local(2, ("runner" + std::to_string(static_cast<int>(runner))).c_str());
+    config::TrainConfig c = local(2, ("runner" + std::to_string(static_cast<int>(runner))).c_str());
     c.runner = runner;
     c.accumulate = 12 / world().size() % 2 == 0 ? 2 : 1;
     c.batch_size /= c.accumulate;
@@ -191,7 +191,7 @@ TEST_F(LocalSteps, LeaveTheSameBitsOnEveryRankFromEveryRunner) {
 }
 
 TEST_F(LocalSteps, OfAResidualNetworkHaveTheMeanOfAllRanksStatistics) {
-  TrainConfig ring = config();
+  config::TrainConfig ring = config();
   ring.model = "resnet20";
   ring.augment = data::Augment::crop;
   ring.normalize = data::Normalize::dataset;
@@ -199,7 +199,7 @@ TEST_F(LocalSteps, OfAResidualNetworkHaveTheMeanOfAllRanksStatistics) {
   ring.steps = 1;
   ring.lr = 1e-6;
   ring.run_dir = path("all_reduce");
-  TrainConfig own = ring;
+  config::TrainConfig own = ring;
   own.update = comm::UpdateKind::local;
   own.local.steps = 1;
   own.run_dir = path("local");
@@ -218,12 +218,12 @@ TEST_F(LocalSteps, OfAResidualNetworkHaveTheMeanOfAllRanksStatistics) {
 
 TEST_F(LocalSteps, GoOnToTheSameBits) {
   for (const auto outer : {optim::OuterKind::average, optim::OuterKind::nesterov}) {
-    TrainConfig straight = local(4, (std::string(to_string(outer)) + "_straight").c_str());
+    config::TrainConfig straight = local(4, (std::string(to_string(outer)) + "_straight").c_str());
     straight.local.outer = outer;
     straight.optimizer.kind = optim::OptimizerKind::adamw;
     straight.lr = 0.001;
     run(straight);
-    TrainConfig parts = straight;
+    config::TrainConfig parts = straight;
     parts.run_dir = path(std::string(to_string(outer)) + "_parts");
     stop_ = 1;  // while the first steps run: it waits for the averaging
     expect_agreed(ErrorKind::stopped, "stopped on request at step 4", [&] { run(parts); });
@@ -232,7 +232,7 @@ TEST_F(LocalSteps, GoOnToTheSameBits) {
     const run::Checkpoint a = last(straight), b = last(parts);
     EXPECT_EQ(run::content_hash(a), run::content_hash(b));
     EXPECT_EQ(a.outer_momentum, outer == optim::OuterKind::nesterov);
-    TrainConfig other = parts;
+    config::TrainConfig other = parts;
     other.local.steps = 6;
     expect_agreed(ErrorKind::checkpoint, "its --local-steps is 4, this one's is 6", [&] { start(other); });
     other = parts;
@@ -244,11 +244,11 @@ TEST_F(LocalSteps, GoOnToTheSameBits) {
 }
 
 TEST_F(LocalSteps, BeginAfterEpochsOfAllReducesAndGoOnToTheSameBits) {
-  TrainConfig ring = config();
+  config::TrainConfig ring = config();
   ring.steps = 3;
   ring.run_dir = path("all_reduce");
   run(ring);
-  TrainConfig straight = local(4, "straight");
+  config::TrainConfig straight = local(4, "straight");
   straight.local.after_epoch = 2.5 / 8.0;  // of eight steps an epoch: from the fourth step on
   straight.steps = 11;
   straight.checkpoint_every = 3;
@@ -256,7 +256,7 @@ TEST_F(LocalSteps, BeginAfterEpochsOfAllReducesAndGoOnToTheSameBits) {
   straight.check_every = 1;
   run(straight);
   expect_agreed(ErrorKind::checkpoint, "its --update is all-reduce or server, this one's is local", [&] {
-    TrainConfig other = straight;
+    config::TrainConfig other = straight;
     other.run_dir = ring.run_dir;
     start(other);
   });
@@ -266,7 +266,7 @@ TEST_F(LocalSteps, BeginAfterEpochsOfAllReducesAndGoOnToTheSameBits) {
       last(ring).state[StateRole::weights]);
   EXPECT_FALSE(std::filesystem::exists(run::checkpoint_path(straight.run_dir, 6)));
   for (const std::uint64_t from : {3u, 7u}) {
-    TrainConfig parts = straight;
+    config::TrainConfig parts = straight;
     parts.run_dir = path("from_" + std::to_string(from));
     on_rank_zero([&] {
       run::make_folders(parts.run_dir);
@@ -279,7 +279,7 @@ TEST_F(LocalSteps, BeginAfterEpochsOfAllReducesAndGoOnToTheSameBits) {
 }
 
 TEST_F(LocalSteps, AreToldOfAndSavedAtAveragings) {
-  TrainConfig c = local(4, "told");
+  config::TrainConfig c = local(4, "told");
   c.log_every = 5;
   c.eval_every = 3.0 / 8.0;  // every three steps
   c.checkpoint_every = 7;
@@ -292,7 +292,7 @@ TEST_F(LocalSteps, AreToldOfAndSavedAtAveragings) {
 }
 
 TEST_F(LocalSteps, AreOneStepOfTheTimelineWithEveryTaskOnce) {
-  TrainConfig all = config();
+  config::TrainConfig all = config();
   all.run_dir = path("all_reduce");
   const auto head_of = [](const auto& run) {
     return timeline_head(run->plan, *run->blocks.update, run->programs.step->program());
@@ -319,7 +319,7 @@ TEST_F(LocalSteps, AreOneStepOfTheTimelineWithEveryTaskOnce) {
 }
 
 TEST_F(LocalSteps, OfOneRankThatDivergesEndAllAtTheNextAveraging) {
-  TrainConfig c = local(4, "diverged");
+  config::TrainConfig c = local(4, "diverged");
   const auto state = start(c);
   const model::ParamTable& params = state->plan.network.params;
   for (std::size_t p = 0; p < params.size(); ++p) {
@@ -335,7 +335,7 @@ TEST_F(LocalSteps, OfOneRankThatDivergesEndAllAtTheNextAveraging) {
 
 /// Each rank clips its own gradients; the norm that is told of is that of what the weights have moved.
 TEST_F(LocalSteps, TellTheNormOfWhatTheWeightsMoved) {
-  TrainConfig c = local(4, "norm");
+  config::TrainConfig c = local(4, "norm");
   c.steps = 4;
   c.clip_norm = 0.01;
   const auto state = start(c);
@@ -357,7 +357,7 @@ TEST_F(LocalSteps, TellTheNormOfWhatTheWeightsMoved) {
 
 TEST_F(LocalSteps, CatchARankThatDiffersBehindAnAveraging) {
   if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
-  TrainConfig c = local(4, "differs");
+  config::TrainConfig c = local(4, "differs");
   c.check_every = 4;
   const auto state = start(c);
   if (world().rank() == 1) state->blocks.state[StateRole::weights].as<float>()[1000] += 1e-3f;
@@ -365,7 +365,7 @@ TEST_F(LocalSteps, CatchARankThatDiffersBehindAnAveraging) {
 }
 
 TEST_F(LocalSteps, RefuseALengthThatEndsBetweenAveragings) {
-  TrainConfig c = local(5, "refused");
+  config::TrainConfig c = local(5, "refused");
   expect_agreed(ErrorKind::usage,
                 "--steps 12 does not end with an averaging of --local-steps 5; give 10 or 15",
                 [&] { start(c); });

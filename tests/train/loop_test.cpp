@@ -15,7 +15,7 @@ namespace {
 using Loop = RunTest;
 
 TEST_F(Loop, LeavesAtAStopWithoutTheEvaluationThatWasDue) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.eval_every = 1.0 / 8.0;  // every step
   stop_ = 1;
   expect_agreed(ErrorKind::stopped, "stopped on request at step 1", [&] { run(c); });
@@ -25,7 +25,7 @@ TEST_F(Loop, LeavesAtAStopWithoutTheEvaluationThatWasDue) {
 }
 
 TEST_F(Loop, LaunchesSeveralStepsWhereNothingIsDueBeforeTheirEnd) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 30;
   const auto launches_of = [&](const char* name, bool graphs = false) {
     c.run_dir = path(name);
@@ -78,7 +78,7 @@ class LaggingRunner final : public engine::Runner {
 };
 
 TEST_F(Loop, TimesStepsThatAreDoneAfterTheirLaunch) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 7;
   c.log_every = 1;
   c.checkpoint_every = 3;
@@ -113,23 +113,23 @@ TEST_F(Loop, DoesNotTakeSettingUpForAPauseOfTraining) {
 /// step: ReLU hides the negative ones.
 class NotFinite : public RunTest {
  protected:
-  std::unique_ptr<SessionState> start_with_overflow(const TrainConfig& config) {
+  std::unique_ptr<SessionState> start_with_overflow(const config::TrainConfig& config) {
     auto state = start(config);
     for (const auto& [block, value] : {std::pair{&state->blocks.state[optim::StateRole::weights], -3e38f},
                                        std::pair{&state->blocks.state[optim::StateRole::average], 3e38f}}) {
-      std::vector<run::NamedTensor> tensors =
-          export_block(*state->device.backend, *state->device.tower, state->plan.network.params, *block);
+      std::vector<run::NamedTensor> tensors = evaluation::export_block(
+          *state->device.backend, *state->device.tower, state->plan.network.params, *block);
       for (run::NamedTensor& tensor : tensors) {
         if (tensor.name == "conv2/biases") tensor.values.back() = value;
       }
-      import_block(*state->device.backend, *state->device.tower, tensors, *block);
+      evaluation::import_block(*state->device.backend, *state->device.tower, tensors, *block);
     }
     return state;
   }
 };
 
 TEST_F(NotFinite, AveragesAreNotWritten) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.checkpoint_every = 2;
   const auto state = start_with_overflow(c);
   expect_agreed(ErrorKind::diverged, "after step 2 the averages of conv2/biases are not finite",
@@ -140,7 +140,7 @@ TEST_F(NotFinite, AveragesAreNotWritten) {
 }
 
 TEST_F(NotFinite, AveragesAreFoundAtTheComparisonOfTheRanks) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.check_every = 3;
   const auto state = start_with_overflow(c);
   expect_agreed(ErrorKind::diverged, "after step 3 the averages of conv2/biases are not finite",
@@ -151,7 +151,7 @@ TEST_F(NotFinite, AveragesAreFoundAtTheComparisonOfTheRanks) {
 
 /// Where gradients are clipped their norm is known: then nothing is applied, though the loss is finite.
 TEST_F(NotFinite, GradientsOfOneRankEndAllRanksBeforeTheyAreApplied) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.clip_norm = 1.0;
   const auto state = start(c);
   const model::ParamTable& params = state->plan.network.params;
@@ -163,12 +163,12 @@ TEST_F(NotFinite, GradientsOfOneRankEndAllRanksBeforeTheyAreApplied) {
     state->blocks.update->block().grads()[entry.offset + entry.floats - 1] =
         std::numeric_limits<float>::infinity();
   }
-  const std::vector<run::NamedTensor> before = initial_tensors(params, c.seed);
+  const std::vector<run::NamedTensor> before = evaluation::initial_tensors(params, c.seed);
   expect_agreed(ErrorKind::diverged, "the gradient's norm of step 1 is infinite", [&] { run_loop(*state); });
   EXPECT_TRUE(std::isfinite(state->blocks.records[0].cross_entropy));
   EXPECT_FALSE(state->blocks.records[0].applied);
-  expect_same_tensors(export_block(*state->device.backend, *state->device.tower, params,
-                                   state->blocks.state[optim::StateRole::weights]),
+  expect_same_tensors(evaluation::export_block(*state->device.backend, *state->device.tower, params,
+                                               state->blocks.state[optim::StateRole::weights]),
                       before);
   world().barrier();
   EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());

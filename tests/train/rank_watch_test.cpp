@@ -9,7 +9,7 @@ using RankWatchOfARun = RunTest;
 
 TEST_F(RankWatchOfARun, CatchesACorruptedRankAndNamesIt) {
   if (world().size() < 2) GTEST_SKIP() << "needs two ranks to differ";
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 8;
   c.check_every = 4;
   const auto state = start(c);
@@ -20,7 +20,7 @@ TEST_F(RankWatchOfARun, CatchesACorruptedRankAndNamesIt) {
 
 TEST_F(RankWatchOfARun, FindsTheFirstDifferenceAtALaterCheck) {
   if (world().size() < 2) GTEST_SKIP() << "needs two ranks to differ";
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 4;
   c.check_every = 2;
   run(c);
@@ -36,7 +36,7 @@ TEST_F(RankWatchOfARun, FindsTheFirstDifferenceAtALaterCheck) {
 }
 
 TEST_F(RankWatchOfARun, WritesTheSpreadOfComputeTimes) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.log_every = 2;
   run(c);
   world().barrier();

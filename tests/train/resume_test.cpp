@@ -37,7 +37,7 @@ class Resume : public RunTest {
 };
 
 TEST_F(Resume, TakesTheNewestThatIsOfTheStepItsNameSays) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.checkpoint_every = 2;
   run(c);
   std::string before;
@@ -64,10 +64,10 @@ TEST_F(Resume, TakesTheNewestThatIsOfTheStepItsNameSays) {
 }
 
 TEST_F(Resume, GoesOnFromANamedCheckpointButNotInFrontOfLaterOnes) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.checkpoint_every = 2;
   run(c);
-  TrainConfig from = config();
+  config::TrainConfig from = config();
   from.resume = run::checkpoint_path(c.run_dir, 2);
   expect_agreed(ErrorKind::checkpoint, "step_000000004.h5 is of a later step than", [&] { start(from); });
   from.run_dir = path("branch");
@@ -77,11 +77,11 @@ TEST_F(Resume, GoesOnFromANamedCheckpointButNotInFrontOfLaterOnes) {
 }
 
 TEST_F(Resume, RefusesOtherImagesAndLabelsOfTheSameShape) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   run(c);
   const auto expect_refused = [&](const char* what, const auto& change) {
     SCOPED_TRACE(what);
-    TrainConfig other = c;
+    config::TrainConfig other = c;
     other.data = other_data(change);
     expect_agreed(ErrorKind::checkpoint, what, [&] { start(other); });
   };
@@ -94,7 +94,7 @@ TEST_F(Resume, RefusesOtherImagesAndLabelsOfTheSameShape) {
   expect_refused("its dataset label names is", [](data::DatasetInfo& info, auto&, auto&) {
     std::swap(info.label_names[0], info.label_names[1]);
   });
-  TrainConfig same = c;
+  config::TrainConfig same = c;
   same.data = other_data([](data::DatasetInfo& info, auto&, auto&) { info.source = "copied"; });
   EXPECT_NO_THROW(start(same));
 }
@@ -104,7 +104,7 @@ TEST_F(Resume, FingerprintsTheSetAlikeForAnyRanksAndOrder) {
   const data::Samples all = file.read(data::Split::train, {0, kTrainSamples});
   const std::string wanted = fmt::format("{:016x}", data::fingerprint(all.images, all.labels, 0));
   for (const Shuffle shuffle : {Shuffle::global, Shuffle::shard}) {
-    TrainConfig c = config();
+    config::TrainConfig c = config();
     c.shuffle = shuffle;
     c.run_dir = path(std::string("run_") + std::string(to_string(shuffle)));
     EXPECT_EQ(start(c)->plan.progress.identity.back(),
@@ -113,12 +113,12 @@ TEST_F(Resume, FingerprintsTheSetAlikeForAnyRanksAndOrder) {
 }
 
 TEST_F(Resume, TakesOverWhatIsLeftAutomatic) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.precision = engine::Precision::fp32;
   c.all_reduce = "mpi";
   run(c);
   world().barrier();
-  TrainConfig automatic = config();
+  config::TrainConfig automatic = config();
   automatic.precision = engine::Precision::automatic;
   automatic.threads = 0;
   const auto state = start(automatic);
@@ -130,7 +130,7 @@ TEST_F(Resume, TakesOverWhatIsLeftAutomatic) {
 }
 
 TEST_F(Resume, RecordsThatNcclMayUseNvls) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   EXPECT_EQ(find_item(start(c)->plan.progress.resolved, "nccl nvls"), nullptr);
   c.nccl_nvls = true;
   const auto state = start(c);
@@ -140,8 +140,8 @@ TEST_F(Resume, RecordsThatNcclMayUseNvls) {
 }
 
 TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
-  Plan plan(config(), world(), Log(1));
-  const auto adopted = [&](int ranks, TrainConfig asked) {
+  step::Plan plan(config(), world(), Log(1));
+  const auto adopted = [&](int ranks, config::TrainConfig asked) {
     plan.config = asked;
     adopt(plan, {{"precision", "bf16"},
                  {"conv", "fft"},
@@ -151,28 +151,28 @@ TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
                  {"nccl algorithm", "tree"}});
     return plan.config;
   };
-  TrainConfig automatic = config();
+  config::TrainConfig automatic = config();
   automatic.precision = engine::Precision::automatic;
   automatic.threads = 0;
-  const TrainConfig same = adopted(world().size(), automatic);
+  const config::TrainConfig same = adopted(world().size(), automatic);
   EXPECT_EQ(same.precision, engine::Precision::bf16);
   EXPECT_EQ(same.conv, engine::ConvMethod::fft);
   EXPECT_EQ(same.threads, 3);
   EXPECT_EQ(same.all_reduce, "ring");
   EXPECT_EQ(same.nccl_algorithm, "tree");
   EXPECT_TRUE(plan.adopted.precision && plan.adopted.all_reduce);
-  const TrainConfig other = adopted(world().size() + 1, automatic);
+  const config::TrainConfig other = adopted(world().size() + 1, automatic);
   EXPECT_EQ(other.precision, engine::Precision::bf16);
   EXPECT_EQ(other.conv, engine::ConvMethod::fft);
   EXPECT_EQ(other.threads, 0);
   EXPECT_EQ(other.all_reduce, "auto");
   EXPECT_EQ(other.nccl_algorithm, "auto");
-  TrainConfig chosen = config();
+  config::TrainConfig chosen = config();
   chosen.precision = engine::Precision::fp32;
   chosen.conv = engine::ConvMethod::direct;
   chosen.threads = 1;
   chosen.all_reduce = "mpi";
-  const TrainConfig kept = adopted(world().size(), chosen);
+  const config::TrainConfig kept = adopted(world().size(), chosen);
   EXPECT_EQ(kept.precision, engine::Precision::fp32);
   EXPECT_EQ(kept.conv, engine::ConvMethod::direct);
   EXPECT_EQ(kept.threads, 1);
@@ -181,17 +181,17 @@ TEST_F(Resume, AdoptsThreadsAndAllReduceOnlyOnTheSameNumberOfRanks) {
 }
 
 TEST_F(Resume, GoesOnWithDirectConvolutionsWhereNoneOtherWereKnown) {
-  Plan plan(config(), world(), Log(1));
+  step::Plan plan(config(), world(), Log(1));
   adopt(plan, {{"precision", "fp32"}});
   EXPECT_EQ(plan.config.conv, engine::ConvMethod::direct);
 }
 
 TEST_F(Resume, SaysThatAnotherWayOfConvolutionsChangesBits) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.conv = engine::ConvMethod::direct;
   run(c);
   world().barrier();
-  TrainConfig other = config();
+  config::TrainConfig other = config();
   other.conv = engine::ConvMethod::fft;
   const auto then = run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)).progress.resolved;
   const auto changed = run::changed_settings(then, start(other)->plan.progress.resolved);
@@ -219,7 +219,7 @@ TEST_F(Resume, BelievesNoSettingsThatNoRunHas) {
       }
       run::write_checkpoint(forged, other);
     });
-    TrainConfig c = config();
+    config::TrainConfig c = config();
     c.run_dir = path("other");
     c.resume = forged;
     c.threads = 0;
@@ -235,7 +235,7 @@ TEST_F(Resume, BelievesNoSettingsThatNoRunHas) {
 
 TEST_F(Resume, KeepsTheConvolutionsOfTheFirstStartWithOtherThreads) {
   if (!cpu::has_avx2()) GTEST_SKIP() << "there is no choice without AVX2";
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.model = "resnet20";
   c.augment = data::Augment::crop;
   c.batch_size = 96 / world().size();
@@ -277,7 +277,7 @@ TEST_F(Resume, KeepsTheConvolutionsOfTheFirstStartWithOtherThreads) {
 }
 
 TEST_F(Resume, AdoptsNoNameThatIsNoChoice) {
-  Plan plan(config(), world(), Log(1));
+  step::Plan plan(config(), world(), Log(1));
   const auto adopted = [&](bool reproducible) {
     plan.config = config();
     plan.config.reproducible = reproducible;
@@ -293,12 +293,12 @@ TEST_F(Resume, AdoptsNoNameThatIsNoChoice) {
 }
 
 TEST_F(Resume, ResumesToTheSameBitsInShardsAndWithDistortions) {
-  TrainConfig straight = config();
+  config::TrainConfig straight = config();
   straight.shuffle = Shuffle::shard;
   straight.steps = 11;
   straight.run_dir = path("straight");
   run(straight);
-  TrainConfig parts = straight;
+  config::TrainConfig parts = straight;
   parts.run_dir = path("parts");
   for (const std::int64_t steps : {5, 9, 11}) {
     parts.steps = steps;
@@ -320,7 +320,7 @@ std::vector<std::string> without_times(std::vector<std::string> lines) {
 }
 
 TEST_F(Resume, CutsTheMetricsBackWithoutDuplicateOrGap) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 9;
   c.log_every = 1;
   c.checkpoint_every = 2;
@@ -331,7 +331,7 @@ TEST_F(Resume, CutsTheMetricsBackWithoutDuplicateOrGap) {
   ASSERT_EQ(wanted.size(), 12u);  // 9 steps and the evaluations of steps 3, 6, 9
   for (std::uint64_t killed = 1; killed <= 9; ++killed) {
     // What a kill after that step leaves: the lines up to it, a torn one, and the checkpoints so far.
-    TrainConfig again = c;
+    config::TrainConfig again = c;
     again.run_dir = path(concat("killed_", killed));
     on_rank_zero([&] {
       std::filesystem::create_directories(again.run_dir + "/checkpoints");

@@ -35,12 +35,12 @@ std::vector<std::string> lines_with(const std::string& path, const std::string& 
 }
 
 TEST_F(RunCheckpointsTest, HoldTheSameContentHoweverOftenTheRunWasInterrupted) {
-  TrainConfig straight = config();
+  config::TrainConfig straight = config();
   straight.steps = 9;
   straight.checkpoint_every = 2;
   straight.run_dir = path("straight");
   run(straight);
-  TrainConfig parts = straight;
+  config::TrainConfig parts = straight;
   parts.run_dir = path("parts");
   parts.checkpoint_every = 3;
   for (int stops = 0; stops < 2; ++stops) {
@@ -59,7 +59,7 @@ TEST_F(RunCheckpointsTest, HoldTheSameContentHoweverOftenTheRunWasInterrupted) {
 }
 
 TEST_F(RunCheckpointsTest, GoOnAfterOneThatCouldNotBeWritten) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 6;
   c.checkpoint_every = 2;
   const auto state = start(c);
@@ -71,7 +71,7 @@ TEST_F(RunCheckpointsTest, GoOnAfterOneThatCouldNotBeWritten) {
 }
 
 TEST_F(RunCheckpointsTest, EndTheRunWithAnErrorWhenItsLastStateIsNotOnTheDisk) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 4;
   c.checkpoint_every = 2;
   const auto state = start(c);
@@ -82,7 +82,7 @@ TEST_F(RunCheckpointsTest, EndTheRunWithAnErrorWhenItsLastStateIsNotOnTheDisk) {
 }
 
 TEST_F(RunCheckpointsTest, SayAtAStopThatTheStateIsNotOnTheDisk) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 30;
   stop_ = 1;
   const auto state = start(c);
@@ -92,7 +92,7 @@ TEST_F(RunCheckpointsTest, SayAtAStopThatTheStateIsNotOnTheDisk) {
 }
 
 TEST_F(RunCheckpointsTest, LetARunThatDiedInItsLastEvaluationDoOnlyThat) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.log_every = 1;
   run(c);
   world().barrier();
@@ -119,7 +119,7 @@ TEST_F(RunCheckpointsTest, LetARunThatDiedInItsLastEvaluationDoOnlyThat) {
 }
 
 TEST_F(RunCheckpointsTest, CarryTheAccuracyOfTheirOwnStepOnly) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 8;
   c.checkpoint_every = 2;
   c.eval_every = 4.0 / 8.0;  // every 4 steps of the 8 of an epoch
@@ -135,7 +135,7 @@ TEST_F(RunCheckpointsTest, CarryTheAccuracyOfTheirOwnStepOnly) {
 }
 
 TEST_F(RunCheckpointsTest, KeepOneEveryNowAndThen) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 7;
   c.checkpoint_every = 1;
   c.keep = 2;
@@ -147,7 +147,7 @@ TEST_F(RunCheckpointsTest, KeepOneEveryNowAndThen) {
 }
 
 TEST_F(RunCheckpointsTest, CarryNoPaths) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.text = concat("data=\"", c.data, "\"\nrun-dir=\"", c.run_dir, "\"\nsteps=4\n");
   run(c);
   world().barrier();
@@ -173,7 +173,7 @@ TEST(WithoutPaths, LeavesOutWhatNamesUsersAndPlaces) {
 
 /// So that a smaller --keep makes room on a disk where nothing more can be written.
 TEST_F(RunCheckpointsTest, KeepNoMoreThanIsAskedForFromTheStartOn) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.checkpoint_every = 1;
   run(c);
   world().barrier();
@@ -185,7 +185,7 @@ TEST_F(RunCheckpointsTest, KeepNoMoreThanIsAskedForFromTheStartOn) {
 }
 
 TEST_F(RunCheckpointsTest, LeaveARunThatIsFurtherThanAskedForAsItIs) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   run(c);
   world().barrier();
   const std::string file = run::checkpoint_path(c.run_dir, 4);

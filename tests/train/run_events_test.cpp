@@ -32,7 +32,7 @@ std::string told(const std::string& run_dir) {
 }
 
 TEST_F(RunEventsTest, TellOfStartsStopsResumesAndEnds) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.log_every = 1;
   stop_ = 1;
   EXPECT_THROW(run(c), comm::AgreedError);
@@ -60,7 +60,7 @@ TEST_F(RunEventsTest, TellOfStartsStopsResumesAndEnds) {
 }
 
 TEST_F(RunEventsTest, TellWhyARunFailed) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.lr = 1e8;
   c.steps = 40;
   EXPECT_THROW(run(c), comm::AgreedError);

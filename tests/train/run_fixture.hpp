@@ -44,8 +44,8 @@ class RunTest : public testing::Test {
   std::string path(const std::string& name) const { return path_ + "/" + name; }
 
   /// Twelve samples a step whatever the number of ranks (1, 2, 3, 4), one thread, everything quick.
-  TrainConfig config() const {
-    TrainConfig c;
+  config::TrainConfig config() const {
+    config::TrainConfig c;
     c.data = path("data.h5");
     c.run_dir = path("run");
     c.threads = 1;
@@ -61,17 +61,17 @@ class RunTest : public testing::Test {
     return comm::on_host(cpu::make_backend(options));
   }
   /// Its run directory, made and opened on rank 0.
-  const Directory& opened(const TrainConfig& config) {
+  const Directory& opened(const config::TrainConfig& config) {
     Directory& run = opened_[config.run_dir];
     world().together([&] {
       if (world().rank() == 0 && !run) run = run::make_folders(config.run_dir);
     });
     return run;
   }
-  std::unique_ptr<SessionState> start(const TrainConfig& config) {
+  std::unique_ptr<SessionState> start(const config::TrainConfig& config) {
     return set_up(config, opened(config), world(), Log(world().rank() + 1), platform, stop_);
   }
-  void run(const TrainConfig& config) { run_loop(*start(config)); }
+  void run(const config::TrainConfig& config) { run_loop(*start(config)); }
 
   /// Expects that every rank throws an error of this kind whose text holds `part`.
   template <class Action>

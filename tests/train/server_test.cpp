@@ -15,8 +15,8 @@ class ServedRun : public RunTest {
     if (world().size() == 1) GTEST_SKIP() << "needs a worker and a server";
   }
   /// Twelve samples a step whatever the number of workers (1, 2, 3).
-  TrainConfig served(const std::string& run_dir, int servers = 1) const {
-    TrainConfig c = config();
+  config::TrainConfig served(const std::string& run_dir, int servers = 1) const {
+    config::TrainConfig c = config();
     c.update = comm::UpdateKind::server;
     c.servers = servers;
     c.batch_size = 12 / (world().size() - servers);
@@ -24,7 +24,7 @@ class ServedRun : public RunTest {
     return c;
   }
   /// What a run begins with; of a worker.
-  std::vector<run::NamedTensor> initial_weights(const TrainConfig& config) {
+  std::vector<run::NamedTensor> initial_weights(const config::TrainConfig& config) {
     const auto state = start(config);
     if (state->plan.serves()) return {};
     return state->blocks.state.read(*state->device.backend, *state->device.tower,
@@ -36,7 +36,7 @@ class ServedRun : public RunTest {
     return state->blocks.records;
   }
   /// Workers have what passes for a device: arrays that are copied to and from the host.
-  Records run_on_devices(const TrainConfig& config) {
+  Records run_on_devices(const config::TrainConfig& config) {
     const auto with_device = [this](const engine::BackendOptions& options) {
       comm::Platform made = platform(options);
       made.collectives.device = !options.serves;
@@ -46,7 +46,7 @@ class ServedRun : public RunTest {
     return records_of(set_up(config, opened(config), world(), Log(world().rank() + 1), with_device, stop_));
   }
   engine::BackendOptions options_;
-  run::Checkpoint saved(const TrainConfig& config, std::uint64_t step) {
+  run::Checkpoint saved(const config::TrainConfig& config, std::uint64_t step) {
     world().barrier();
     return run::read_checkpoint(run::checkpoint_path(config.run_dir, step));
   }
@@ -60,7 +60,7 @@ void expect_same_state(const run::Checkpoint& a, const run::Checkpoint& b, optim
 }
 
 TEST_F(ServedRun, GivesTheSameBitsFromEveryRunner) {
-  TrainConfig first = served("lanes"), second = served("audit");
+  config::TrainConfig first = served("lanes"), second = served("audit");
   first.optimizer.kind = second.optimizer.kind = optim::OptimizerKind::momentum;
   first.lr = second.lr = 0.01;
   run(first);
@@ -72,13 +72,13 @@ TEST_F(ServedRun, GivesTheSameBitsFromEveryRunner) {
 TEST_F(ServedRun, GivesTheSameBitsWhereWorkersCopyToTheHostAndBack) {
   for (const int servers : {1, 2}) {
     if (servers >= world().size()) continue;
-    TrainConfig host = served(concat("host", servers), servers);
+    config::TrainConfig host = served(concat("host", servers), servers);
     host.model = "resnet20";
     host.augment = data::Augment::crop;
     host.input_size = 8;
     host.optimizer.kind = optim::OptimizerKind::momentum;  // its decay is a term of the loss
     host.lr = 0.001;
-    TrainConfig device = host;
+    config::TrainConfig device = host;
     const Records expected = records_of(start(host));
     for (const engine::RunnerKind runner : {engine::RunnerKind::lanes, engine::RunnerKind::audit}) {
       device.runner = runner;
@@ -95,12 +95,12 @@ TEST_F(ServedRun, GivesTheSameBitsWhereWorkersCopyToTheHostAndBack) {
 }
 
 TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderWhereWorkersCopyToTheHostAndBack) {
-  TrainConfig host = served("host");
+  config::TrainConfig host = served("host");
   host.aggregation = {.asynchronous = true, .most_drift = 2, .arrival_order = 5};
   host.lr = 0.01;
   host.steps = 12;
   host.checkpoint_every = 6;
-  TrainConfig device = host;
+  config::TrainConfig device = host;
   device.run_dir = path("device");
   run(host);
   for (const std::int64_t steps : {6, 12}) {
@@ -114,7 +114,7 @@ TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderWhereWorkersCopyToTheHostAndBack)
 
 /// A server takes no place among those that share the GPUs of a host, and plans no kernels.
 TEST_F(ServedRun, CountsTheWorkersOfAHostForItsDevices) {
-  TrainConfig c = served("run", std::min(2, world().size() - 1));
+  config::TrainConfig c = served("run", std::min(2, world().size() - 1));
   run_on_devices(c);
   const int workers = world().size() - c.servers;
   EXPECT_EQ(options_.serves, world().rank() >= workers);
@@ -130,7 +130,7 @@ TEST_F(ServedRun, CountsTheWorkersOfAHostForItsDevices) {
 /// Whoever updates, what a checkpoint holds is of all ranks: averages, momentum, statistics.
 TEST_F(ServedRun, ResumesToTheSameBitsWithAllThatTheServersKeep) {
   for (const char* const model : {"tutorial", "resnet20"}) {
-    TrainConfig straight = served(concat(model, "_straight"));
+    config::TrainConfig straight = served(concat(model, "_straight"));
     straight.model = model;
     straight.augment = data::Augment::crop;
     straight.input_size = 8;
@@ -140,7 +140,7 @@ TEST_F(ServedRun, ResumesToTheSameBitsWithAllThatTheServersKeep) {
     straight.steps = 5;
     straight.eval_every = 0.25;
     run(straight);
-    TrainConfig parts = straight;
+    config::TrainConfig parts = straight;
     parts.run_dir = path(concat(model, "_parts"));
     for (const std::int64_t steps : {2, 5}) {
       parts.steps = steps;
@@ -161,7 +161,7 @@ TEST_F(ServedRun, ResumesToTheSameBitsWithAllThatTheServersKeep) {
 }
 
 TEST_F(ServedRun, HasTheSameWeightsAndRecordsOnEveryWorker) {
-  TrainConfig c = served("run");
+  config::TrainConfig c = served("run");
   c.shuffle = data::Shuffle::shard;
   c.steps = 6;
   const auto state = start(c);
@@ -189,7 +189,7 @@ TEST_F(ServedRun, HasTheSameWeightsAndRecordsOnEveryWorker) {
 /// One worker fewer than there are makes a step. All come to the evaluations, and to the end.
 TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
   if (world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
-  TrainConfig c = served("first_ones");
+  config::TrainConfig c = served("first_ones");
   c.model = "resnet20";
   c.augment = data::Augment::crop;
   c.input_size = 8;
@@ -245,7 +245,7 @@ TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
 /// had come to on average.
 TEST_F(ServedRun, GoesOnWithAnotherNumberOfWorkersThanAStepHasSamples) {
   if (world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
-  TrainConfig c = served("few_samples", 2);
+  config::TrainConfig c = served("few_samples", 2);
   c.aggregation = {.asynchronous = true};
   c.shuffle = data::Shuffle::shard;
   c.batch_size = 1;
@@ -265,7 +265,7 @@ TEST_F(ServedRun, GoesOnWithAnotherNumberOfWorkersThanAStepHasSamples) {
 /// nobody goes on before all are applied: what is rounded, and nothing else, is another.
 TEST_F(ServedRun, StepsAsynchronouslyInStepAsItDoesSynchronously) {
   const int workers = world().size() - 1;
-  TrainConfig together = served("together"), each = served("each");
+  config::TrainConfig together = served("together"), each = served("each");
   together.lr = 0.01;
   together.weight_decay = 0.0;
   together.steps = 3;
@@ -299,7 +299,7 @@ TEST_F(ServedRun, StepsAsynchronouslyInStepAsItDoesSynchronously) {
 }
 
 TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderAlsoAcrossAResume) {
-  TrainConfig whole = served("whole");
+  config::TrainConfig whole = served("whole");
   whole.aggregation = {.asynchronous = true, .most_drift = 2, .arrival_order = 3, .scales_rate = true};
   whole.shuffle = data::Shuffle::shard;
   whole.lr = 0.01;
@@ -307,7 +307,7 @@ TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderAlsoAcrossAResume) {
   whole.keep = 5;
   whole.steps = 24;
   run(whole);
-  TrainConfig parts = whole;
+  config::TrainConfig parts = whole;
   parts.run_dir = path("parts");
   for (const std::int64_t steps : {16, 24}) {
     parts.steps = steps;
@@ -328,7 +328,7 @@ TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderAlsoAcrossAResume) {
 /// With one worker it is the run of one rank.
 TEST_F(ServedRun, StepsAsynchronouslyWithOneWorkerAsWithoutServers) {
   if (world().size() != 2) GTEST_SKIP() << "needs one worker";
-  TrainConfig all = served("all_of_one"), async = served("async_of_one");
+  config::TrainConfig all = served("all_of_one"), async = served("async_of_one");
   async.aggregation = {.asynchronous = true, .scales_rate = true};
   run(all);
   run(async);
@@ -342,7 +342,7 @@ TEST_F(ServedRun, StepsAsynchronouslyWithOneWorkerAsWithoutServers) {
 
 /// The pushes of all workers, asked for by their number, are those of all workers.
 TEST_F(ServedRun, GivesTheSameBitsWhereAllWorkersAreAskedForByNumber) {
-  TrainConfig all = served("all"), number = served("number");
+  config::TrainConfig all = served("all"), number = served("number");
   number.aggregation.pushes = world().size() - 1;
   run(all);
   run(number);
@@ -353,7 +353,7 @@ TEST_F(ServedRun, GivesTheSameBitsWhereAllWorkersAreAskedForByNumber) {
 /// A worker whose weights are others is found, also where it does not take part in each sum.
 TEST_F(ServedRun, FindsAWorkerWithOtherWeightsWhereUpdatesAreOfTheFirstPushes) {
   if (world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
-  TrainConfig c = served("desync");
+  config::TrainConfig c = served("desync");
   c.aggregation.pushes = 1;
   c.checkpoint_every = 3;
   c.check_every = 1;
@@ -366,7 +366,7 @@ TEST_F(ServedRun, FindsAWorkerWithOtherWeightsWhereUpdatesAreOfTheFirstPushes) {
 
 TEST_F(ServedRun, StopsOnRequestOfItsLastServerWithACheckpoint) {
   for (const int fewer : {0, 1}) {
-    TrainConfig c = served(concat("stopped", fewer));
+    config::TrainConfig c = served(concat("stopped", fewer));
     c.steps = 1000;
     c.aggregation.pushes = fewer * std::max(world().size() - 2, 1);
     const auto state = start(c);
@@ -379,7 +379,7 @@ TEST_F(ServedRun, StopsOnRequestOfItsLastServerWithACheckpoint) {
 
 TEST_F(ServedRun, EndsAllRanksWhereItDiverges) {
   for (const int fewer : {0, 1}) {
-    TrainConfig c = served(concat("diverged", fewer));
+    config::TrainConfig c = served(concat("diverged", fewer));
     c.lr = 1e9;
     c.steps = 50;
     c.aggregation.pushes = fewer * std::max(world().size() - 2, 1);
@@ -388,7 +388,7 @@ TEST_F(ServedRun, EndsAllRanksWhereItDiverges) {
 }
 
 TEST_F(ServedRun, RefusesServersWithoutWorkers) {
-  TrainConfig c = served("none");
+  config::TrainConfig c = served("none");
   c.batch_size = 4;
   c.servers = world().size();
   c.servers = 1;

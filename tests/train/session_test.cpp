@@ -15,7 +15,7 @@ struct ReferenceBatch {
 };
 
 /// The twelve samples of a step in pieces of two (on four ranks one), several of which a rank has.
-TrainConfig in_batches(TrainConfig config, int ranks) {
+config::TrainConfig in_batches(config::TrainConfig config, int ranks) {
   config.batch_size = ranks == 4 ? 1 : 2;
   config.accumulate = 12 / ranks / config.batch_size;
   return config;
@@ -78,14 +78,14 @@ void expect_reference_gradient(SessionState& state) {
 }
 
 TEST_F(Session, SumsTheGradientOfTheGlobalBatchAsTheDoubleReferenceHasIt) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 1;
   c.seed = 5;
   expect_reference_gradient(*start(c));
 }
 
 TEST_F(Session, SumsTheGradientsOfAllBatchesOfAStep) {
-  TrainConfig c = in_batches(config(), world().size());
+  config::TrainConfig c = in_batches(config(), world().size());
   c.steps = 1;
   c.seed = 5;
   expect_reference_gradient(*start(c));
@@ -93,7 +93,7 @@ TEST_F(Session, SumsTheGradientsOfAllBatchesOfAStep) {
 
 /// Every batch of every rank is normalized by its own statistics, and the running ones move towards their mean.
 TEST_F(Session, AveragesTheStatisticsOfAllBatchesOfAStep) {
-  TrainConfig c = in_batches(config(), world().size());
+  config::TrainConfig c = in_batches(config(), world().size());
   c.model = "resnet20";
   c.augment = data::Augment::crop;
   c.input_size = 8;
@@ -134,7 +134,7 @@ TEST_F(Session, AveragesTheStatisticsOfAllBatchesOfAStep) {
 }
 
 TEST_F(Session, LeavesIdenticalBitsOnEveryRankAfterFiftySteps) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 50;
   c.shuffle = data::Shuffle::shard;
   const auto state = start(c);
@@ -152,7 +152,7 @@ TEST_F(Session, GivesTheSameBitsFromEveryRunner) {
   std::vector<run::Checkpoint> results;
   for (const auto runner :
        {engine::RunnerKind::serial, engine::RunnerKind::lanes, engine::RunnerKind::audit}) {
-    TrainConfig c = config();
+    config::TrainConfig c = config();
     c.run_dir = path("run" + std::to_string(static_cast<int>(runner)));
     c.runner = runner;
     run(c);
@@ -168,11 +168,11 @@ TEST_F(Session, GivesTheSameBitsFromEveryRunner) {
 }
 
 TEST_F(Session, ResumesToTheSameBits) {
-  TrainConfig straight = config();
+  config::TrainConfig straight = config();
   straight.steps = 7;
   straight.run_dir = path("straight");
   run(straight);
-  TrainConfig parts = config();
+  config::TrainConfig parts = config();
   for (const std::int64_t steps : {3, 4, 7}) {
     parts.steps = steps;
     run(parts);
@@ -191,7 +191,7 @@ TEST_F(Session, ResumesToTheSameBits) {
 /// What the optimizer keeps is part of the state.
 TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
   for (const auto kind : {optim::OptimizerKind::momentum, optim::OptimizerKind::adamw}) {
-    TrainConfig straight = config();
+    config::TrainConfig straight = config();
     straight.optimizer.kind = kind;
     straight.lr = 0.001;
     straight.clip_norm = 0.5;
@@ -199,7 +199,7 @@ TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
     const std::string name(to_string(kind));
     straight.run_dir = path(name + "_straight");
     run(straight);
-    TrainConfig parts = straight;
+    config::TrainConfig parts = straight;
     parts.run_dir = path(name + "_parts");
     for (const std::int64_t steps : {2, 5}) {
       parts.steps = steps;
@@ -214,7 +214,7 @@ TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
       EXPECT_TRUE(std::any_of(a.state[row.role].front().values.begin(),
                               a.state[row.role].front().values.end(), [](float v) { return v != 0.0f; }));
     }
-    TrainConfig other = parts;
+    config::TrainConfig other = parts;
     other.optimizer.kind = optim::OptimizerKind::nesterov;
     expect_agreed(ErrorKind::checkpoint, "its --optimizer is " + name + ", this one's is nesterov",
                   [&] { start(other); });
@@ -223,7 +223,7 @@ TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
 
 /// So are the statistics of BatchNorm, and what they were averaged to.
 TEST_F(Session, ResumesAResidualNetworkToTheSameBits) {
-  TrainConfig straight = config();
+  config::TrainConfig straight = config();
   straight.model = "resnet20";
   straight.augment = data::Augment::crop;
   straight.normalize = data::Normalize::dataset;
@@ -233,7 +233,7 @@ TEST_F(Session, ResumesAResidualNetworkToTheSameBits) {
   straight.steps = 3;
   straight.run_dir = path("straight");
   run(straight);
-  TrainConfig parts = straight;
+  config::TrainConfig parts = straight;
   parts.run_dir = path("parts");
   for (const std::int64_t steps : {2, 3}) {
     parts.steps = steps;
@@ -272,7 +272,7 @@ TEST_F(Session, RefusesAStateOfAnotherOptimizerThanItsRuns) {
 }
 
 TEST_F(Session, RefusesAnotherLengthWhereTheRateDependsOnIt) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.schedule = optim::ScheduleKind::cosine;
   run(c);
   c.steps = 6;
@@ -283,7 +283,7 @@ TEST_F(Session, RefusesAnotherLengthWhereTheRateDependsOnIt) {
 
 TEST_F(Session, ComputesAtTheSameBitsTwice) {
   for (const char* name : {"one", "two"}) {
-    TrainConfig c = config();
+    config::TrainConfig c = config();
     c.run_dir = path(name);
     run(c);
   }
@@ -291,7 +291,7 @@ TEST_F(Session, ComputesAtTheSameBitsTwice) {
   const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(path("one"), 4));
   const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(path("two"), 4));
   expect_same_tensors(a.state[optim::StateRole::weights], b.state[optim::StateRole::weights]);
-  TrainConfig other = config();
+  config::TrainConfig other = config();
   other.run_dir = path("three");
   other.seed = 2;
   run(other);
@@ -304,7 +304,7 @@ TEST_F(Session, ComputesAtTheSameBitsTwice) {
 }
 
 TEST_F(Session, StopsOnAllRanksWhenOneIsAskedAndGoesOnLater) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 30;
   if (world().rank() == world().size() - 1) stop_ = 1;
   expect_agreed(ErrorKind::stopped, "stopped on request at step", [&] { run(c); });
@@ -321,12 +321,12 @@ TEST_F(Session, StopsOnAllRanksWhenOneIsAskedAndGoesOnLater) {
 }
 
 TEST_F(Session, EndsADivergedRunOnAllRanksAndKeepsTheLastCheckpoint) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 2;
   run(c);
   world().barrier();
   const std::string before = read_file(run::checkpoint_path(c.run_dir, 2));
-  TrainConfig wild = config();
+  config::TrainConfig wild = config();
   wild.lr = 1e8;
   wild.run_dir = path("wild");
   wild.steps = 40;
@@ -338,16 +338,16 @@ TEST_F(Session, EndsADivergedRunOnAllRanksAndKeepsTheLastCheckpoint) {
 
 TEST_F(Session, RefusesARunDirectoryOfAnotherConfiguration) {
   run(config());
-  TrainConfig other = config();
+  config::TrainConfig other = config();
   other.lr = 0.05;
   expect_agreed(ErrorKind::checkpoint, "--lr is 0.1, this one's is 0.05", [&] { start(other); });
-  TrainConfig never = config();
+  config::TrainConfig never = config();
   never.resume = "never";
   expect_agreed(ErrorKind::checkpoint, "already holds a run at step 4", [&] { start(never); });
 }
 
 TEST_F(Session, GoesOnFromTheCheckpointBeforeADamagedOne) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.checkpoint_every = 2;
   run(c);
   if (world().rank() == 0) {
@@ -359,7 +359,7 @@ TEST_F(Session, GoesOnFromTheCheckpointBeforeADamagedOne) {
 }
 
 TEST_F(Session, KeepsTheNewestCheckpointsOnly) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 6;
   c.checkpoint_every = 1;
   c.keep = 2;
@@ -370,16 +370,16 @@ TEST_F(Session, KeepsTheNewestCheckpointsOnly) {
 
 TEST_F(Session, CountsEveryTestImageOnceOnAnyNumberOfRanks) {
   const auto state = start(config());
-  const Accuracy accuracy = state->programs.evaluator->run();
+  const evaluation::Accuracy accuracy = state->programs.evaluator->run();
   EXPECT_EQ(accuracy.count(), kTestSamples);
-  const Accuracy again = state->programs.evaluator->run();
+  const evaluation::Accuracy again = state->programs.evaluator->run();
   EXPECT_EQ(accuracy.correct(), again.correct());
   EXPECT_EQ(accuracy.cross_entropy, again.cross_entropy);
   EXPECT_TRUE(std::isfinite(accuracy.cross_entropy));
 }
 
 TEST_F(Session, LearnsASimpleSet) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 120;
   c.augment = data::Augment::none;
   c.ema_decay = 0.9;
@@ -392,7 +392,7 @@ TEST_F(Session, LearnsASimpleSet) {
 }
 
 TEST_F(Session, ReplacesItsConfigurationAtOnce) {
-  const TrainConfig c = config();
+  const config::TrainConfig c = config();
   on_rank_zero([&] {
     std::filesystem::create_directories(c.run_dir);
     write_file(c.run_dir + "/config.toml", "of the start before");
@@ -405,16 +405,16 @@ TEST_F(Session, ReplacesItsConfigurationAtOnce) {
 }
 
 TEST_F(Session, SaysWhereItsConfigurationCouldNotBeWritten) {
-  const TrainConfig c = config();
+  const config::TrainConfig c = config();
   on_rank_zero([&] { std::filesystem::create_directories(c.run_dir + "/config.toml/occupied"); });
   expect_agreed(ErrorKind::io, c.run_dir + "/config.toml", [&] { start(c); });
-  TrainConfig other = config();
+  config::TrainConfig other = config();
   other.run_dir = path("data.h5") + "/run";
   expect_agreed(ErrorKind::io, "choose another with --run-dir", [&] { start(other); });
 }
 
 TEST_F(Session, WritesOneLineOfMetricsPerReport) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.log_every = 1;
   c.steps = 3;
   run(c);

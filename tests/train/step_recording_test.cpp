@@ -59,15 +59,15 @@ TEST(SampleSchedule, DoesNotDependOnWhereItIsAskedFrom) {
 
 class Recording : public RunTest {
  protected:
-  TrainConfig thirty_steps() const {
-    TrainConfig c = config();
+  config::TrainConfig thirty_steps() const {
+    config::TrainConfig c = config();
     c.steps = 30;
     c.check_every = 6;  // behind step 5
     c.bucket_mib = 0.1;
     c.summary_every = 0;  // observers run in no sample
     return c;
   }
-  static std::vector<run::NamedTensor> weights_after(const TrainConfig& config, std::uint64_t step) {
+  static std::vector<run::NamedTensor> weights_after(const config::TrainConfig& config, std::uint64_t step) {
     return run::read_checkpoint(run::checkpoint_path(config.run_dir, step)).state[optim::StateRole::weights];
   }
 };
@@ -94,7 +94,7 @@ void expect_whole(const report::Timeline& timeline, const report::RankStep& step
 }
 
 TEST_F(Recording, LeavesTheTasksOfAllRanksInItsSamples) {
-  const TrainConfig c = thirty_steps();
+  const config::TrainConfig c = thirty_steps();
   run(c);
   world().barrier();
   const report::Timeline timeline = report::read_timeline(c.run_dir + "/timeline.h5");
@@ -164,9 +164,9 @@ class BlindRunner final : public engine::Runner {
 };
 
 TEST_F(Recording, ChangesNoBitOfTheRun) {
-  const TrainConfig c = thirty_steps();
+  const config::TrainConfig c = thirty_steps();
   run(c);
-  TrainConfig without = c;
+  config::TrainConfig without = c;
   without.run_dir = path("without");
   const auto state = start(without);
   state->programs.step = std::make_unique<BlindRunner>(std::move(state->programs.step));
@@ -179,7 +179,7 @@ TEST_F(Recording, ChangesNoBitOfTheRun) {
 }
 
 TEST_F(Recording, GoesOnWhenTheRunDoes) {
-  TrainConfig c = thirty_steps();
+  config::TrainConfig c = thirty_steps();
   c.steps = 20;
   run(c);
   world().barrier();
@@ -195,7 +195,7 @@ TEST_F(Recording, GoesOnWhenTheRunDoes) {
 }
 
 TEST_F(Recording, HoldsUpNoRunWhereItCannotBeWritten) {
-  const TrainConfig c = thirty_steps();
+  const config::TrainConfig c = thirty_steps();
   on_rank_zero([&] { std::filesystem::create_directories(c.run_dir + "/timeline.h5/mine"); });
   run(c);
   world().barrier();
@@ -206,7 +206,7 @@ TEST_F(Recording, HoldsUpNoRunWhereItCannotBeWritten) {
 /// RUN_DIR/trace/step_N.perfetto-trace.
 class Trace : public Recording {
  protected:
-  static test::TraceRead read(const TrainConfig& config, int first) {
+  static test::TraceRead read(const config::TrainConfig& config, int first) {
     return test::read_trace(read_file(concat(config.run_dir, "/trace/step_", first, ".perfetto-trace")));
   }
   /// The steps that rank r shows.
@@ -225,10 +225,10 @@ class Trace : public Recording {
 };
 
 TEST_F(Trace, HasTheStepsThatItWasAskedForOfAllRanksAndChangesNoBit) {
-  TrainConfig c = thirty_steps();
+  config::TrainConfig c = thirty_steps();
   c.trace = {11, 24};  // with a comparison in between, and more than are gathered at once
   run(c);
-  TrainConfig without = thirty_steps();
+  config::TrainConfig without = thirty_steps();
   without.run_dir = path("without");
   run(without);
   world().barrier();
@@ -267,7 +267,7 @@ TEST_F(Trace, HasTheStepsThatItWasAskedForOfAllRanksAndChangesNoBit) {
 }
 
 TEST_F(Trace, IsMadeOfTheNextTenStepsWhenAnyRankIsAskedAndOnce) {
-  TrainConfig c = thirty_steps();
+  config::TrainConfig c = thirty_steps();
   if (world().rank() == world().size() - 1) stop_ = engine::kTraceRequest;
   run(c);
   world().barrier();
@@ -279,7 +279,7 @@ TEST_F(Trace, IsMadeOfTheNextTenStepsWhenAnyRankIsAskedAndOnce) {
 }
 
 TEST_F(Trace, IsOneOfTheStepsOfARequestAndOfTheOption) {
-  TrainConfig c = thirty_steps();
+  config::TrainConfig c = thirty_steps();
   c.trace = {13, 20};  // the request is for 3 to 12
   stop_ = engine::kTraceRequest;
   run(c);
@@ -290,7 +290,7 @@ TEST_F(Trace, IsOneOfTheStepsOfARequestAndOfTheOption) {
 }
 
 TEST_F(Trace, EndsWithTheRun) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 6;
   stop_ = engine::kTraceRequest;
   run(c);
@@ -299,7 +299,7 @@ TEST_F(Trace, EndsWithTheRun) {
 }
 
 TEST_F(Trace, IsRefusedBehindTheEndOfTheRunAndLeftOutBeforeItsStart) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 6;
   c.trace = {4, 7};
   expect_agreed(ErrorKind::usage, "--trace 4-7 ends after the last step of the run, 6", [&] { start(c); });
@@ -313,7 +313,7 @@ TEST_F(Trace, IsRefusedBehindTheEndOfTheRunAndLeftOutBeforeItsStart) {
 }
 
 TEST_F(Trace, HoldsUpNoRunWhereItCannotBeWritten) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.trace = {2, 3};
   on_rank_zero([&] {
     std::filesystem::create_directories(c.run_dir);

@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/evaluation/evaluate_checkpoint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
-#include "cifar_mpi/train/evaluate_checkpoint.hpp"
 #include "train/resolved.hpp"
 #include "train/run_fixture.hpp"
 
@@ -27,14 +27,14 @@ double decay_term(const model::ParamTable& params, const std::vector<run::NamedT
 
 TEST_F(Step, ReportsTheDecayTermOfAllBuckets) {
   for (const double factor : {0.004, 0.02}) {
-    TrainConfig c = config();
+    config::TrainConfig c = config();
     c.weight_decay = factor;
     c.steps = 1;
     c.bucket_mib = 0.1;
     c.run_dir = path("decay_" + std::to_string(factor));
     const auto state = start(c);
-    const double wanted =
-        decay_term(state->plan.network.params, initial_tensors(state->plan.network.params, c.seed), factor);
+    const double wanted = decay_term(state->plan.network.params,
+                                     evaluation::initial_tensors(state->plan.network.params, c.seed), factor);
     run_loop(*state);
     EXPECT_NEAR(state->blocks.records[0].decay_term, wanted, 1e-5 * wanted)
         << factor;  // the factor is a float
@@ -45,7 +45,7 @@ TEST_F(Step, ReportsTheDecayTermOfAllBuckets) {
 TEST_F(Step, MovesByTheRateThatWasAskedFor) {
   std::vector<std::vector<float>> moves;
   for (const double rate : {0.01, 0.04}) {
-    TrainConfig c = config();
+    config::TrainConfig c = config();
     c.lr = rate;
     c.steps = 1;
     c.weight_decay = 0.0;
@@ -57,7 +57,8 @@ TEST_F(Step, MovesByTheRateThatWasAskedFor) {
     const auto state = start(c);
     const std::vector<run::NamedTensor> now =
         run::match_tensors(after.state[optim::StateRole::weights], state->plan.network.params, "it");
-    const std::vector<run::NamedTensor> before = initial_tensors(state->plan.network.params, c.seed);
+    const std::vector<run::NamedTensor> before =
+        evaluation::initial_tensors(state->plan.network.params, c.seed);
     const std::vector<run::NamedTensor> average =
         run::match_tensors(after.state[optim::StateRole::average], state->plan.network.params, "it");
     for (std::size_t i = 0; i < 10; ++i) EXPECT_FLOAT_EQ(average[1].values[i], now[1].values[i]);
@@ -75,23 +76,24 @@ TEST_F(Step, MovesByTheRateThatWasAskedFor) {
 }
 
 TEST_F(Step, BeginsWithTheValuesOfItsSeed) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.seed = 5;
   c.steps = 1;
   const auto state = start(c);
-  const std::vector<run::NamedTensor> one = initial_tensors(state->plan.network.params, 1);
-  const std::vector<run::NamedTensor> five = initial_tensors(state->plan.network.params, 5);
+  const std::vector<run::NamedTensor> one = evaluation::initial_tensors(state->plan.network.params, 1);
+  const std::vector<run::NamedTensor> five = evaluation::initial_tensors(state->plan.network.params, 5);
   EXPECT_NE(one[0].values, five[0].values);
-  expect_same_tensors(export_block(*state->device.backend, *state->device.tower, state->plan.network.params,
-                                   state->blocks.state[optim::StateRole::weights]),
-                      five);
+  expect_same_tensors(
+      evaluation::export_block(*state->device.backend, *state->device.tower, state->plan.network.params,
+                               state->blocks.state[optim::StateRole::weights]),
+      five);
 }
 
 TEST_F(Step, DistortsOnlyWhereItIsAskedTo) {
   std::vector<double> losses;
   std::vector<double> tests;
   for (const auto augment : {data::Augment::tutorial, data::Augment::none}) {
-    TrainConfig c = config();
+    config::TrainConfig c = config();
     c.augment = augment;
     c.steps = 1;
     c.run_dir = path(std::string("augment_") + std::string(to_string(augment)));
@@ -108,10 +110,10 @@ TEST_F(Step, DistortsOnlyWhereItIsAskedTo) {
 }
 
 TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 6;
   const auto state = start(c);
-  const Accuracy untrained = state->programs.evaluator->run();
+  const evaluation::Accuracy untrained = state->programs.evaluator->run();
   EXPECT_LT(untrained.correct(), untrained.count());
   EXPECT_GE(untrained.classes[3].count, kTestSamples - 20u);
   run_loop(*state);
@@ -124,15 +126,16 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
     }
     run::write_checkpoint(run::checkpoint_path(c.run_dir, 6), checkpoint);
   });
-  EvaluationConfig evaluation;
+  evaluation::EvaluationConfig evaluation;
   evaluation.data = c.data;
   evaluation.threads = 1;
   evaluation.precision = engine::Precision::fp32;
   std::vector<double> found;
-  for (const Weights weights : {Weights::ema, Weights::raw}) {
+  for (const evaluation::Weights weights : {evaluation::Weights::ema, evaluation::Weights::raw}) {
     evaluation.weights = weights;
     const std::string file = run::checkpoint_path(c.run_dir, 6);
-    found.push_back(evaluate_checkpoint(evaluation, file, world(), platform, heart_).accuracy.cross_entropy);
+    found.push_back(
+        evaluation::evaluate_checkpoint(evaluation, file, world(), platform, heart_).accuracy.cross_entropy);
   }
   const double ema = state->programs.evaluator->run().cross_entropy;
   EXPECT_NEAR(found[0], ema, 1e-4 * ema);  // another batch size, other kernels
@@ -140,7 +143,7 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
 }
 
 TEST_F(Step, ResolvesWhatIsLeftOpenAndSaysSo) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.bucket_mib = 0.5;
   const RunFingerprint resolved = start(c)->plan.progress.resolved;
   const auto has = [&](const char* name, const std::string& value) {
@@ -154,7 +157,7 @@ TEST_F(Step, ResolvesWhatIsLeftOpenAndSaysSo) {
   EXPECT_TRUE(has("update", "all-reduce"));
   EXPECT_TRUE(has("bucket MiB", "0.5"));
   EXPECT_EQ(read_file(c.run_dir + "/config.toml"), c.text);
-  TrainConfig open = config();
+  config::TrainConfig open = config();
   open.threads = 0;
   open.run_dir = path("open");
   EXPECT_GE(start(open)->plan.config.threads, 1);
@@ -166,13 +169,13 @@ TEST_F(Step, ResolvesWhatIsLeftOpenAndSaysSo) {
 }
 
 TEST_F(Step, ChecksItsConfigurationOnItsOwn) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.keep = 0;
   expect_agreed(ErrorKind::usage, "--keep must be at least 1", [&] { start(c); });
 }
 
 TEST_F(Step, GoesOnWhereWhatItWouldTakeOverDoesNotWork) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.all_reduce = "window";
   c.steps = 2;
   run(c);
@@ -181,7 +184,7 @@ TEST_F(Step, GoesOnWhereWhatItWouldTakeOverDoesNotWork) {
     checkpoint.progress.resolved[0].second = "tf32";  // which no CPU has
     run::write_checkpoint(run::checkpoint_path(c.run_dir, 2), checkpoint);
   });
-  TrainConfig other = config();
+  config::TrainConfig other = config();
   other.precision = engine::Precision::automatic;
   other.wire = comm::Wire::bf16;  // which the window does not know
   const auto state = start(other);

@@ -26,19 +26,19 @@ using Histograms = std::map<std::string, std::vector<double>>;
 class RunSummaries : public RunTest {
  protected:
   /// Looked at behind steps 1, 2 and 4.
-  TrainConfig four_steps() const {
-    TrainConfig c = config();
+  config::TrainConfig four_steps() const {
+    config::TrainConfig c = config();
     c.summary_every = 2;
     c.checkpoint_every = 2;
     c.log_every = 1;
     return c;
   }
 
-  static run::StateTensors state_after(const TrainConfig& config, std::uint64_t step) {
+  static run::StateTensors state_after(const config::TrainConfig& config, std::uint64_t step) {
     return run::read_checkpoint(run::checkpoint_path(config.run_dir, step)).state;
   }
 
-  static std::vector<EventRead> events_of(const TrainConfig& config) {
+  static std::vector<EventRead> events_of(const config::TrainConfig& config) {
     std::vector<EventRead> events;
     for (const std::string& path : event_files(config.run_dir + "/tensorboard")) {
       for (EventRead& event : test::read_events(path)) events.push_back(std::move(event));
@@ -82,7 +82,7 @@ class RunSummaries : public RunTest {
 /// The weights of every step that has a checkpoint, against it; padding of the backend's formats does not count.
 TEST_F(RunSummaries, CountTheVariablesThatTheCheckpointOfTheStepHas) {
   for (const char* const model : {"tutorial", "resnet20"}) {
-    TrainConfig c = four_steps();
+    config::TrainConfig c = four_steps();
     c.model = model;
     c.run_dir = path(model);
     c.weight_decay = 1e-4;
@@ -109,7 +109,7 @@ TEST_F(RunSummaries, CountTheVariablesThatTheCheckpointOfTheStepHas) {
 
 /// With SGD the update is the gradient: without decay, w' = w − rate · g.
 TEST_F(RunSummaries, CountTheGradientsSummedOverAllRanks) {
-  TrainConfig c = four_steps();
+  config::TrainConfig c = four_steps();
   c.checkpoint_every = 1;
   c.keep = 10;
   c.weight_decay = 0.0;
@@ -141,7 +141,7 @@ TEST_F(RunSummaries, CountTheGradientsSummedOverAllRanks) {
 /// The norm that clipping finds inside the step, against the one found between steps, for every way to sum.
 TEST_F(RunSummaries, FindTheGradientsWhereEveryCollectiveLeavesThem) {
   for (const comm::CollectiveInfo& collective : comm::collectives()) {
-    TrainConfig c = config();
+    config::TrainConfig c = config();
     c.run_dir = path("norm-" + std::string(collective.name));
     c.all_reduce = collective.name;
     c.clip_norm = 1e-3;
@@ -158,7 +158,7 @@ TEST_F(RunSummaries, FindTheGradientsWhereEveryCollectiveLeavesThem) {
 }
 
 TEST_F(RunSummaries, CountTheOutputsOfTheLayers) {
-  TrainConfig c = four_steps();
+  config::TrainConfig c = four_steps();
   c.steps = 1;
   for (const int accumulate : {1, 2}) {
     c.accumulate = accumulate;
@@ -195,7 +195,7 @@ TEST_F(RunSummaries, ChangeNoBitOfTheRun) {
     for (const auto runner :
          {engine::RunnerKind::lanes, engine::RunnerKind::serial, engine::RunnerKind::audit}) {
       if (every == 0 && runner != engine::RunnerKind::lanes) continue;
-      TrainConfig c = config();
+      config::TrainConfig c = config();
       c.steps = 3;
       c.summary_every = every;
       c.runner = runner;
@@ -216,7 +216,7 @@ TEST_F(RunSummaries, ChangeNoBitOfTheRun) {
 }
 
 TEST_F(RunSummaries, GoOnInTheirFileWhenARunIsResumed) {
-  TrainConfig c = four_steps();
+  config::TrainConfig c = four_steps();
   run(c);
   const std::string file = c.run_dir + "/summaries.h5";
   on_rank_zero([&] {
@@ -224,7 +224,7 @@ TEST_F(RunSummaries, GoOnInTheirFileWhenARunIsResumed) {
     EXPECT_EQ(steps, (std::vector<std::uint64_t>{1, 2, 4}));
     std::filesystem::remove(run::checkpoint_path(c.run_dir, 4));  // step 4 is done again
   });
-  TrainConfig longer = c;
+  config::TrainConfig longer = c;
   longer.steps = 6;
   run(longer);
   world().barrier();
@@ -244,13 +244,13 @@ TEST_F(RunSummaries, GoOnInTheirFileWhenARunIsResumed) {
 }
 
 TEST_F(RunSummaries, HoldUpNoRunWhereTheyCannotBeWrittenOrRead) {
-  TrainConfig c = four_steps();
+  config::TrainConfig c = four_steps();
   on_rank_zero([&] { std::filesystem::create_directories(c.run_dir + "/summaries.h5"); });
   run(c);
   world().barrier();
   EXPECT_TRUE(std::filesystem::exists(run::checkpoint_path(c.run_dir, 4)));
   EXPECT_TRUE(std::filesystem::is_directory(c.run_dir + "/summaries.h5"));
-  TrainConfig other = c;
+  config::TrainConfig other = c;
   other.run_dir = path("other");
   on_rank_zero([&] {
     std::filesystem::create_directories(other.run_dir);
@@ -263,7 +263,7 @@ TEST_F(RunSummaries, HoldUpNoRunWhereTheyCannotBeWrittenOrRead) {
 
 /// Others cost nothing, and what records goes on.
 TEST_F(RunSummaries, LookAtTheStepsThatAreDueAndAtNoOther) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 5;
   c.graph_steps = 3;  // 2, 3 and 4 could be launched at once
   c.summary_every = 4;
@@ -290,7 +290,7 @@ TEST_F(RunSummaries, LookAtTheStepsThatAreDueAndAtNoOther) {
 
 /// Of a rank's batch that is small oneDNN computes conv1 by itself.
 TEST_F(RunSummaries, SayWhichLayersTheyLackAndWhy) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 1;
   c.conv = engine::ConvMethod::direct;
   for (const int batch : {c.batch_size, static_cast<int>(kTrainSamples) / world().size()}) {
@@ -322,7 +322,7 @@ TEST_F(RunSummaries, SayWhichLayersTheyLackAndWhy) {
 
 /// Also with bf16, where activations lie in another type than the sums.
 TEST_F(RunSummaries, CountBf16) {
-  TrainConfig c = four_steps();
+  config::TrainConfig c = four_steps();
   c.precision = engine::Precision::bf16;
   c.steps = 1;
   std::unique_ptr<SessionState> state;
@@ -341,7 +341,7 @@ TEST_F(RunSummaries, CountBf16) {
 }
 
 TEST_F(RunSummaries, TellHowLongCommunicationIsExposed) {
-  TrainConfig c = four_steps();
+  config::TrainConfig c = four_steps();
   run(c);
   world().barrier();
   bool told = false;

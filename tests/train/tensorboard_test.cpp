@@ -19,8 +19,8 @@ using test::steps_of;
 class TensorBoard : public RunTest {
  protected:
   /// Six steps, told of one by one.
-  TrainConfig six_steps() const {
-    TrainConfig c = config();
+  config::TrainConfig six_steps() const {
+    config::TrainConfig c = config();
     c.steps = 6;
     c.log_every = 1;
     c.check_every = 1;
@@ -28,17 +28,17 @@ class TensorBoard : public RunTest {
     c.eval_every = 3.0 / 8.0;
     return c;
   }
-  static std::vector<run::NamedTensor> weights_after(const TrainConfig& config, std::uint64_t step) {
+  static std::vector<run::NamedTensor> weights_after(const config::TrainConfig& config, std::uint64_t step) {
     return run::read_checkpoint(run::checkpoint_path(config.run_dir, step)).state[optim::StateRole::weights];
   }
 };
 
 TEST_F(TensorBoard, ChangesNoBitOfTheRunAndIsWrittenByOneRank) {
-  TrainConfig c = six_steps();
+  config::TrainConfig c = six_steps();
   run(c);
   world().barrier();
   EXPECT_EQ(event_files(c.run_dir + "/tensorboard").size(), 1u);
-  TrainConfig without = c;
+  config::TrainConfig without = c;
   without.run_dir = path("without");
   without.tensorboard = false;
   run(without);
@@ -48,7 +48,7 @@ TEST_F(TensorBoard, ChangesNoBitOfTheRunAndIsWrittenByOneRank) {
 }
 
 TEST_F(TensorBoard, HoldsUpNoRunWhereItCannotBeWritten) {
-  TrainConfig c = six_steps();
+  config::TrainConfig c = six_steps();
   on_rank_zero([&] {
     std::filesystem::create_directories(c.run_dir);
     write_file(c.run_dir + "/tensorboard", "mine");
@@ -60,11 +60,11 @@ TEST_F(TensorBoard, HoldsUpNoRunWhereItCannotBeWritten) {
 }
 
 TEST_F(TensorBoard, ShowsTheTermsOfTheLossThatTheRecordsHave) {
-  TrainConfig c = six_steps();
+  config::TrainConfig c = six_steps();
   c.clip_norm = 100.0;
   const auto state = start(c);
   double decay_of_local3 = 0.0;
-  for (const run::NamedTensor& tensor : initial_tensors(state->plan.network.params, c.seed)) {
+  for (const run::NamedTensor& tensor : evaluation::initial_tensors(state->plan.network.params, c.seed)) {
     if (tensor.name != "local3/weights") continue;
     for (const float w : tensor.values)
       decay_of_local3 += 0.5 * static_cast<double>(0.004f) * std::pow(w, 2.0);
@@ -92,7 +92,7 @@ TEST_F(TensorBoard, ShowsTheTermsOfTheLossThatTheRecordsHave) {
 }
 
 TEST_F(TensorBoard, ShowsARunThatIsKilledAndResumedAsOneLine) {
-  TrainConfig c = six_steps();
+  config::TrainConfig c = six_steps();
   run(c);
   const std::string folder = c.run_dir + "/tensorboard";
   world().barrier();
@@ -135,7 +135,7 @@ TEST_F(TensorBoard, KnowsTheHyperparametersByTheNamesOfTheOptions) {
 }
 
 TEST_F(TensorBoard, HasNoDecayInTheLossWhereTheOptimizerHasItsOwn) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.optimizer.kind = optim::OptimizerKind::adamw;
   const auto adamw = start(c);
   EXPECT_TRUE(weight_losses(adamw->plan, adamw->device, adamw->blocks.state).empty());

@@ -13,7 +13,7 @@ namespace {
 class UniformReplays : public RunTest {
  protected:
   /// The launches of this rank's run, one per line: program, replays, what is observed, and the exchanges of one replay.
-  std::string launches_of(const TrainConfig& config) {
+  std::string launches_of(const config::TrainConfig& config) {
     const auto state = start(config);
     std::string lines;
     for (std::unique_ptr<engine::Runner>* const runner :
@@ -71,7 +71,7 @@ TEST_F(UniformReplays, HappenOnAllRanksThatShareACommunicator) {
        {comm::UpdateKind::all_reduce, comm::UpdateKind::local, comm::UpdateKind::server}) {
     const int servers = update == comm::UpdateKind::server ? 1 : 0, workers = world().size() - servers;
     if (workers == 0) continue;
-    TrainConfig c = config();
+    config::TrainConfig c = config();
     c.update = update;
     if (servers > 0) c.servers = servers;
     if (update == comm::UpdateKind::local) c.local.steps = 2;

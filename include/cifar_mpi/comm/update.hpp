@@ -102,7 +102,7 @@ struct PushCounts {
 /// A rank that serves and holds no data gives `append` parts without compute tasks; its update receives the gradients
 /// of its spans instead and sends the parameters after their update tasks, which only it runs. Local steps have no
 /// class of their own: all steps between two exchanges are compute tasks of one replay, and the sum is that of their
-/// moves (train/local_step.cpp). So this contract holds at the end of each replay.
+/// moves (step/local_step.cpp). So this contract holds at the end of each replay.
 class Update {
  public:
   virtual ~Update() = default;

@@ -8,8 +8,8 @@
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/world.hpp"
-#include "cifar_mpi/train/config.hpp"
-#include "cifar_mpi/train/self_check.hpp"
+#include "cifar_mpi/config/config.hpp"
+#include "cifar_mpi/selfcheck/self_check.hpp"
 #include "cifar_mpi/watch/watchdog.hpp"
 
 namespace cifar_mpi::train {
@@ -28,9 +28,9 @@ class Session {
   /// outlive the session.
   /// With `check` the device has to prove itself (train/self_check.hpp).
   /// Throws Error{usage, data, checkpoint, io, device}, see the kinds.
-  Session(TrainConfig config, const Directory& run, const comm::World& world, const Log& log,
+  Session(config::TrainConfig config, const Directory& run, const comm::World& world, const Log& log,
           const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
-          const SelfCheck* check = nullptr);
+          const selfcheck::SelfCheck* check = nullptr);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cifar_mpi/comm/all_reduce_update.hpp"
+#include "cifar_mpi/step/no_exchange.hpp"
 #include "support/network_run.hpp"
-#include "train/no_exchange.hpp"
 
 /// A network with what whole steps need besides: the update, its state and the end of the step, on any backend.
 namespace cifar_mpi::cuda::testing {
@@ -20,7 +20,7 @@ class TrainingRun : public test::NetworkRun {
  public:
   TrainingRun(engine::Backend& device, TrainingSpec asked)
       : NetworkRun(device, std::move(asked)),
-        alone(std::make_unique<train::NoExchange>(backend), tower->layout(), {1 << 20}) {
+        alone(std::make_unique<step::NoExchange>(backend), tower->layout(), {1 << 20}) {
     const std::size_t bytes = tower->layout().floats * sizeof(float);
     ema_ = backend.allocate(bytes);
     write(ema_, params());

@@ -16,8 +16,8 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/data/dataset.hpp"
+#include "cifar_mpi/step/step.hpp"
 #include "support/mpi_world.hpp"
-#include "train/step.hpp"
 
 /// Several ranks on one GPU through NCCL. Slow, because the ranks take turns, but what is summed is the same.
 namespace cifar_mpi::cuda {
@@ -85,10 +85,10 @@ std::vector<run::NamedTensor> initial_model(int input_size) {
   data::DatasetInfo info;
   info.image = {32, 32, 3};
   info.label_names = data::cifar10_label_names();
-  train::TrainConfig config;
+  config::TrainConfig config;
   config.input_size = input_size;
-  return train::initial_tensors(
-      train::make_network("tutorial", info, train::augment_spec(config, info.image), "generated images")
+  return evaluation::initial_tensors(
+      evaluation::make_network("tutorial", info, config::augment_spec(config, info.image), "generated images")
           .params,
       1);
 }
@@ -97,7 +97,7 @@ std::vector<run::NamedTensor> initial_model(int input_size) {
 /// steps.
 std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible = false, int local_steps = 0,
                          int input_size = kSmall) {
-  train::TrainConfig config;
+  config::TrainConfig config;
   config.input_size = input_size;
   config.data = "generated images";
   config.global_batch = 24;
@@ -115,9 +115,9 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
     config.local.outer = local_steps > 1 ? optim::OuterKind::nesterov : optim::OuterKind::average;
     config.optimizer.kind = local_steps > 1 ? optim::OptimizerKind::momentum : optim::OptimizerKind::sgd;
   }
-  train::Plan plan(config, world(), Log(world().rank()));
-  train::Device device;
-  train::Blocks blocks;
+  step::Plan plan(config, world(), Log(world().rank()));
+  step::Device device;
+  step::Blocks blocks;
   data::DatasetInfo info;
   info.image = {32, 32, 3};
   info.label_names = data::cifar10_label_names();
@@ -126,18 +126,18 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
   data::Samples images, test;
   data::make_synthetic({32, 32, 3}, 10, 96, 7, images, test);
   plan.config.data = "generated images";
-  train::plan_for(plan, info);
-  train::plan_device(plan, device, make_platform);
-  device.samples = train::ResidentData(*device.backend, images);
-  train::open_update(plan, device, blocks);
-  train::allocate_blocks(plan, device, blocks);
+  step::plan_for(plan, info);
+  step::plan_device(plan, device, make_platform);
+  device.samples = evaluation::ResidentData(*device.backend, images);
+  step::open_update(plan, device, blocks);
+  step::allocate_blocks(plan, device, blocks);
   blocks.request_word = engine::kStopRequest;
-  const train::StepContext context{plan, device, blocks, *blocks.update};
-  const auto step = local ? train::plan_local_steps(context, {}) : train::plan_step(context, {});
+  const step::StepContext context{plan, device, blocks, *blocks.update};
+  const auto step = local ? step::plan_local_steps(context, {}) : step::plan_step(context, {});
   const auto initial = initial_model(input_size);
   blocks.state.write(*device.backend, *device.tower,
                      run::initial_state({blocks.state.rows().begin(), blocks.state.rows().end()}, initial));
-  train::write_step(device, blocks, 0);
+  step::write_step(device, blocks, 0);
   const engine::RankFacts facts{0.0, 0.0f, 40'000u + static_cast<unsigned>(world().rank())};
   device.backend->copy(blocks.facts.data(), reinterpret_cast<const std::byte*>(&facts), sizeof facts);
   for (int i = 0; i < steps; ++i) step->replay();
@@ -156,8 +156,8 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
     }
   }
   std::vector<float> all;
-  for (const auto& tensor : train::export_block(*device.backend, *device.tower, plan.network.params,
-                                                blocks.state[optim::StateRole::weights]))
+  for (const auto& tensor : evaluation::export_block(*device.backend, *device.tower, plan.network.params,
+                                                     blocks.state[optim::StateRole::weights]))
     all.insert(all.end(), tensor.values.begin(), tensor.values.end());
   return all;
 }

@@ -21,8 +21,8 @@ class CudaServedRun : public RunTest {
     if (world().size() == 1) GTEST_SKIP() << "needs a worker and a server";
   }
   /// With small images, which are quick. Of 4 ranks, two serve.
-  TrainConfig served(const std::string& run_dir) const {
-    TrainConfig c = config();
+  config::TrainConfig served(const std::string& run_dir) const {
+    config::TrainConfig c = config();
     c.run_dir = path(run_dir);
     c.input_size = 8;
     c.update = comm::UpdateKind::server;
@@ -37,10 +37,10 @@ class CudaServedRun : public RunTest {
   static comm::Platform gpus_for_workers(const engine::BackendOptions& options) {
     return options.serves ? platform(options) : cuda::make_platform(options);
   }
-  void run_on_gpus(const TrainConfig& config) {
+  void run_on_gpus(const config::TrainConfig& config) {
     run_loop(*set_up(config, opened(config), world(), Log(world().rank() + 1), gpus_for_workers, stop_));
   }
-  run::Checkpoint saved(const TrainConfig& config, std::uint64_t step) {
+  run::Checkpoint saved(const config::TrainConfig& config, std::uint64_t step) {
     world().barrier();
     return run::read_checkpoint(run::checkpoint_path(config.run_dir, step));
   }
@@ -68,12 +68,12 @@ std::pair<double, double> difference(const run::Checkpoint& a, const run::Checkp
 }
 
 TEST_F(CudaServedRun, StepsAsWorkersOnTheCpuDo) {
-  TrainConfig host = served("host");
+  config::TrainConfig host = served("host");
   host.model = "resnet20";  // has statistics
   host.augment = data::Augment::crop;
   host.checkpoint_every = 1;
   host.keep = 4;
-  TrainConfig device = host;
+  config::TrainConfig device = host;
   device.run_dir = path("device");
   run(host);
   run_on_gpus(device);
@@ -86,11 +86,11 @@ TEST_F(CudaServedRun, StepsAsWorkersOnTheCpuDo) {
 }
 
 TEST_F(CudaServedRun, GivesTheSameBitsFromEveryRunner) {
-  const TrainConfig first = served("graph");
+  const config::TrainConfig first = served("graph");
   run_on_gpus(first);
   for (const engine::RunnerKind kind :
        {engine::RunnerKind::serial, engine::RunnerKind::lanes, engine::RunnerKind::audit}) {
-    TrainConfig other = served(std::string(to_string(kind)));
+    config::TrainConfig other = served(std::string(to_string(kind)));
     other.runner = kind;
     run_on_gpus(other);
     expect_same_bits(saved(first, 4), saved(other, 4));
@@ -99,7 +99,7 @@ TEST_F(CudaServedRun, GivesTheSameBitsFromEveryRunner) {
 
 TEST_F(CudaServedRun, ResumesToTheSameBitsWithAllThatTheServersKeep) {
   for (const bool drawn : {false, true}) {
-    TrainConfig whole = served(concat("whole", drawn));
+    config::TrainConfig whole = served(concat("whole", drawn));
     whole.model = "resnet20";
     whole.augment = data::Augment::crop;
     if (drawn) whole.aggregation = {.asynchronous = true, .most_drift = 2, .arrival_order = 3};
@@ -107,7 +107,7 @@ TEST_F(CudaServedRun, ResumesToTheSameBitsWithAllThatTheServersKeep) {
     whole.steps = 8;
     whole.checkpoint_every = 4;
     run_on_gpus(whole);
-    TrainConfig parts = whole;
+    config::TrainConfig parts = whole;
     parts.run_dir = path(concat("parts", drawn));
     for (const std::int64_t steps : {4, 8}) {
       parts.steps = steps;
@@ -120,7 +120,7 @@ TEST_F(CudaServedRun, ResumesToTheSameBitsWithAllThatTheServersKeep) {
 /// Also with a requested stop: the weights from which all continue.
 TEST_F(CudaServedRun, HasTheSameWeightsOnEveryWorkerWhereUpdatesAreOfTheFirstPushes) {
   if (world().size() < 4) GTEST_SKIP() << "needs more than one worker";
-  TrainConfig c = served("first_ones");
+  config::TrainConfig c = served("first_ones");
   c.servers = 1;
   c.aggregation.pushes = 2;
   c.steps = 12;
@@ -133,7 +133,7 @@ TEST_F(CudaServedRun, HasTheSameWeightsOnEveryWorkerWhereUpdatesAreOfTheFirstPus
 }
 
 TEST_F(CudaServedRun, StopsOnRequestOfAServerWithACheckpoint) {
-  TrainConfig c = served("stopped");
+  config::TrainConfig c = served("stopped");
   c.steps = 1000;
   if (world().rank() == world().size() - 1) stop_ = engine::kStopRequest;
   expect_agreed(ErrorKind::stopped, "stopped on request at step", [&] { run_on_gpus(c); });

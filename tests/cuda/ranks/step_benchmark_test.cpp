@@ -1,4 +1,4 @@
-#include "cifar_mpi/train/step_benchmark.hpp"
+#include "cifar_mpi/bench/step_benchmark.hpp"
 
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST(NcclStepBenchmark, TimesNoLaunchThatStillHasToCaptureItsGraph) {
     GTEST_SKIP() << "LOUD: nothing of this test ran: " << reason;
   const comm::World& world = test::test_world();
   if (world.size() != 2) return;  // two have all variants
-  train::StepBenchmarkConfig config;
+  bench::StepBenchmarkConfig config;
   config.batch_size = 2;
   config.precision = engine::Precision::fp32;
   config.graph_steps = 2;
@@ -52,7 +52,7 @@ TEST(NcclStepBenchmark, TimesNoLaunchThatStillHasToCaptureItsGraph) {
   config.rounds = 1;
   config.round_s = 0.001;
   Launches launches, before;
-  const auto step = train::benchmark_step(
+  const auto step = bench::benchmark_step(
       config, world,
       [&](const engine::BackendOptions& options) {
         comm::Platform platform = make_platform(options);

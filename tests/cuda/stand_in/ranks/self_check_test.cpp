@@ -1,4 +1,4 @@
-#include "cifar_mpi/train/self_check.hpp"
+#include "cifar_mpi/selfcheck/self_check.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
+#include "selfcheck/device_checks.hpp"
 #include "support/mpi_world.hpp"
-#include "train/device_checks.hpp"
 
 /// What the self-check says of a GPU with faults: those of the stand-in, switched on for one rank.
 namespace cifar_mpi::train {
@@ -33,8 +33,8 @@ class GpuSelfCheck : public testing::Test {
 
   void TearDown() override { unsetenv("STAND_IN_FAULT"); }
 
-  static TrainConfig config(Precision precision) {
-    TrainConfig config;
+  static config::TrainConfig config(Precision precision) {
+    config::TrainConfig config;
     config.data = "generated images";
     config.input_size = 8;
     config.batch_size = kImages;
@@ -51,23 +51,23 @@ class GpuSelfCheck : public testing::Test {
     info.test_count = 10;
     return info;
   }
-  static SelfCheckReport find(Precision precision, bool judged = true) {
-    SelfCheck check;
+  static selfcheck::SelfCheckReport find(Precision precision, bool judged = true) {
+    selfcheck::SelfCheck check;
     if (judged && has_judge()) check.judge = judge_platform;
     check.identity = cuda::identity;
-    return check_device(config(precision), info(), world(), cuda::make_platform, check);
+    return selfcheck::check_device(config(precision), info(), world(), cuda::make_platform, check);
   }
   /// For one of the checks by itself, which takes a part of the time of all.
-  static std::unique_ptr<CheckStep> open(Precision precision,
-                                         const comm::PlatformFactory& platform = cuda::make_platform) {
-    auto step = std::make_unique<CheckStep>(config(precision), info(), world(), platform);
+  static std::unique_ptr<selfcheck::CheckStep> open(
+      Precision precision, const comm::PlatformFactory& platform = cuda::make_platform) {
+    auto step = std::make_unique<selfcheck::CheckStep>(config(precision), info(), world(), platform);
     step->plan_alone(precision, kImages, 1);
     return step;
   }
 };
 
 TEST_F(GpuSelfCheck, PassesTheBackend) {
-  const SelfCheckReport report = find(Precision::bf16);
+  const selfcheck::SelfCheckReport report = find(Precision::bf16);
   EXPECT_TRUE(report.good) << report.faults.front();
   EXPECT_EQ(report.table.size(), has_judge() ? 9u : 8u);
 }
@@ -77,19 +77,21 @@ TEST_F(GpuSelfCheck, PassesTheBackendInOtherPrecisions) {
   if (!alone()) GTEST_SKIP() << "has nothing to do with others";
   for (const Precision precision : {Precision::fp32, Precision::tf32}) {
     const auto device = open(precision);
-    std::vector<CheckRow> rows{compare_images(*device, kImages), see_divergence(*device, kImages)};
+    std::vector<selfcheck::CheckRow> rows{selfcheck::compare_images(*device, kImages),
+                                          selfcheck::see_divergence(*device, kImages)};
     if (has_judge()) {
-      const auto compare = precision == Precision::fp32 ? compare_fp32 : compare_rounded;
+      const auto compare =
+          precision == Precision::fp32 ? selfcheck::compare_fp32 : selfcheck::compare_rounded;
       rows.push_back(compare(*device, *open(Precision::fp32, judge_platform), kImages));
     }
-    for (const CheckRow& row : rows) EXPECT_EQ(row.outcome, Outcome::good) << row.found;
+    for (const selfcheck::CheckRow& row : rows) EXPECT_EQ(row.outcome, selfcheck::Outcome::good) << row.found;
   }
 }
 
 TEST_F(GpuSelfCheck, NamesTheRankAndItsGpu) {
   if (world().size() != 2) GTEST_SKIP() << "two ranks have a sum to lose";
   if (world().rank() == 1) setenv("STAND_IN_FAULT", "sum", 1);
-  const SelfCheckReport report = find(Precision::fp32, false);
+  const selfcheck::SelfCheckReport report = find(Precision::fp32, false);
   ASSERT_EQ(report.faults.size(), 1u);
   EXPECT_TRUE(report.faults[0].starts_with(concat("rank 1 on ", world().hosts()[1], ", stand-in GPU 0000:")))
       << report.faults[0];
@@ -101,9 +103,9 @@ TEST_F(GpuSelfCheck, NamesTheRankAndItsGpu) {
 TEST_F(GpuSelfCheck, FindsEachFault) {
   if (!alone()) GTEST_SKIP() << "has nothing to do with others";
   const auto expect_bad = [](const char* fault, const std::string& text, const auto& check,
-                             Outcome outcome = Outcome::bad) {
+                             selfcheck::Outcome outcome = selfcheck::Outcome::bad) {
     setenv("STAND_IN_FAULT", fault, 1);
-    const CheckRow row = check();
+    const selfcheck::CheckRow row = check();
     unsetenv("STAND_IN_FAULT");
     EXPECT_EQ(row.outcome, outcome) << fault << ": " << row.found;
     EXPECT_NE(row.found.find(text), std::string::npos) << fault << ": " << row.found;
@@ -111,18 +113,22 @@ TEST_F(GpuSelfCheck, FindsEachFault) {
   const auto fp32 = open(Precision::fp32), bf16 = open(Precision::bf16);
   if (has_judge()) {
     const auto judge = open(Precision::fp32, judge_platform);
-    expect_bad("product", "the gradient of ", [&] { return compare_fp32(*fp32, *judge, kImages); });
-    expect_bad("conv", "the gradient of ", [&] { return compare_rounded(*bf16, *judge, kImages); });
+    expect_bad("product", "the gradient of ",
+               [&] { return selfcheck::compare_fp32(*fp32, *judge, kImages); });
+    expect_bad("conv", "the gradient of ",
+               [&] { return selfcheck::compare_rounded(*bf16, *judge, kImages); });
   }
   expect_bad(
-      "stale", "in line and as a graph", [&] { return compare_runners(*fp32, kImages); }, Outcome::no_graph);
+      "stale", "in line and as a graph", [&] { return selfcheck::compare_runners(*fp32, kImages); },
+      selfcheck::Outcome::no_graph);
   for (const char* const fault : {"capture", "end_capture", "instantiate", "launch"}) {
     expect_bad(
-        fault, "no graph can be made", [&] { return compare_runners(*fp32, kImages); }, Outcome::refused);
+        fault, "no graph can be made", [&] { return selfcheck::compare_runners(*fp32, kImages); },
+        selfcheck::Outcome::refused);
   }
   expect_bad("nan", "NaN in every image gives a cross-entropy of ",
-             [&] { return see_divergence(*bf16, kImages); });
-  expect_bad("flip", " differ: ", [&] { return compare_runners(*bf16, kImages); });
+             [&] { return selfcheck::see_divergence(*bf16, kImages); });
+  expect_bad("flip", " differ: ", [&] { return selfcheck::compare_runners(*bf16, kImages); });
 }
 
 /// What the backend has another way for is no fault.
@@ -131,13 +137,13 @@ TEST_F(GpuSelfCheck, PassesWhereLibrariesAreMissingOrHideNan) {
   for (const char* const fault : {"dnn", "no_forward", "no_weights", "backward"}) {
     if (!has_judge()) break;
     setenv("STAND_IN_FAULT", fault, 1);
-    const CheckRow row =
-        compare_rounded(*open(Precision::bf16), *open(Precision::fp32, judge_platform), kImages);
-    EXPECT_EQ(row.outcome, Outcome::good) << fault << ": " << row.found;
+    const selfcheck::CheckRow row =
+        selfcheck::compare_rounded(*open(Precision::bf16), *open(Precision::fp32, judge_platform), kImages);
+    EXPECT_EQ(row.outcome, selfcheck::Outcome::good) << fault << ": " << row.found;
   }
   setenv("STAND_IN_FAULT", "relu", 1);
-  const CheckRow row = see_divergence(*open(Precision::bf16), kImages);
-  EXPECT_EQ(row.outcome, Outcome::good) << row.found;
+  const selfcheck::CheckRow row = selfcheck::see_divergence(*open(Precision::bf16), kImages);
+  EXPECT_EQ(row.outcome, selfcheck::Outcome::good) << row.found;
 }
 
 }  // namespace

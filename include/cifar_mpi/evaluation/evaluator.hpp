@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/data/dataset.hpp"
+#include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/lower/tower.hpp"
+#include "cifar_mpi/run/evaluation_file.hpp"
+
+namespace cifar_mpi::evaluation {
+
+/// Samples of a split in backend memory.
+class ResidentData {
+ public:
+  ResidentData() = default;
+  /// Reads `part` of the split by hyperslabs of a few thousand images, so that the host never holds it twice.
+  /// Fingerprints those samples on the way that also lie in `fingerprinted`.
+  ResidentData(engine::Backend& backend, const data::DatasetFile& file, data::Split split, data::Shard part,
+               data::Shard fingerprinted = {});
+  ResidentData(engine::Backend& backend, const data::Samples& samples);
+  engine::DataView view() const;
+  std::uint64_t fingerprint() const { return fingerprint_; }
+
+ private:
+  Buffer images_;
+  Buffer labels_;
+  std::uint64_t count_ = 0;
+  std::uint64_t fingerprint_ = 0;
+};
+
+/// Compares what `file` holds with rank 0's, as data::summarize has it; `path` is for the message.
+/// Collective. Throws AgreedError{data} that names the first item in which a rank's file differs.
+void require_equal_data(const comm::World& world, const data::DatasetFile& file, const std::string& path);
+
+struct ClassAccuracy {
+  std::uint64_t correct = 0;
+  std::uint64_t count = 0;
+};
+
+/// The outcome over the whole test split, the same on every rank.
+struct Accuracy {
+  std::vector<ClassAccuracy> classes;
+  std::vector<std::uint64_t>
+      confusion;               ///< [classes, classes]: of the class of the row, taken for that of the column
+  double cross_entropy = 0.0;  ///< mean
+  std::uint64_t correct() const;
+  std::uint64_t count() const;
+  double precision_at_1() const { return static_cast<double>(correct()) / static_cast<double>(count()); }
+};
+
+/// Evaluates one block of parameters on the test split; each rank takes a contiguous part.
+class Evaluator {
+ public:
+  /// `part` is this rank's; all parts together are the split. `params` is a block of `tower`'s layout in backend
+  /// memory. `kind` is of its runner. With `keeps_logits`, `logits` may be called. All arguments must outlive the evaluator.
+  Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
+            const comm::World& world, const data::DatasetFile& file, data::Shard part,
+            const data::AugmentSpec& augment, int batch, const float* params,
+            engine::RunnerKind kind = engine::RunnerKind::automatic, bool keeps_logits = false);
+  /// Of this rank's images, whose labels are 255 because they have none: they count in no sum, and only `logits` may be
+  /// called after `run`.
+  Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
+            const comm::World& world, const data::Samples& images, std::size_t classes,
+            const data::AugmentSpec& augment, int batch, const float* params);
+  /// Of a rank that has no samples: it takes part in the sums of the others.
+  Evaluator(engine::Backend& backend, const comm::World& world, const data::DatasetFile& file);
+
+  /// As of a runner.
+  void show_in(engine::ProgressCounter& counter) {
+    if (runner_ != nullptr) runner_->show_in(counter);
+  }
+  /// Collective. Reads the block as it is now.
+  Accuracy run();
+  /// Collective; behind `run`. What evaluation.h5 says of that run, but for step and weights; the same on all ranks.
+  run::EvaluationFile record(const Accuracy& accuracy) const;
+  /// Collective; after `run`. The logits of that run, [images, classes], on rank 0: first those of rank 0, then those of
+  /// rank 1, and so on. Empty on the other ranks.
+  std::vector<float> logits() const;
+
+ private:
+  Evaluator(engine::Backend& backend, const comm::World& world, std::size_t classes)
+      : backend_(backend), world_(world), classes_(classes) {}
+  void plan(const lower::Tower& tower, engine::Arena& arena, const data::AugmentSpec& augment, int batch,
+            const float* params, engine::RunnerKind kind, bool keeps_logits);
+
+  engine::Backend& backend_;
+  const comm::World& world_;
+  int batch_ = 0;
+  std::size_t classes_;
+  std::vector<std::string> label_names_;
+  Extent image_;
+  std::uint64_t first_ = 0;              ///< of this rank's part, in the split
+  std::vector<std::uint8_t> labels_;     ///< host copy of this rank's
+  std::vector<std::uint8_t> predicted_;  ///< of the last run
+  ResidentData data_;
+  Buffer cursor_;
+  Buffer predictions_;
+  Buffer loss_sum_;
+  Buffer batch_logits_;        ///< empty unless they are kept
+  std::vector<float> logits_;  ///< of the last run; this rank's
+  std::unique_ptr<engine::Runner> runner_;
+};
+
+}  // namespace cifar_mpi::evaluation

@@ -1,0 +1,222 @@
+#include "cifar_mpi/bench/step_benchmark.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "bench/benchmark_parts.hpp"
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/all_reduce_update.hpp"
+#include "cifar_mpi/step/no_exchange.hpp"
+
+namespace cifar_mpi::bench {
+namespace {
+
+Spread spread_of(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  return {values.front(), values[values.size() / 2], values.back()};
+}
+
+double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
+double most(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
+
+config::TrainConfig train_config(const StepBenchmarkConfig& config) {
+  config::TrainConfig train = benchmark_config(config.model);
+  train.batch_size = config.batch_size;
+  train.threads = config.threads;
+  train.precision = config.precision;
+  train.conv = config.conv;
+  train.all_reduce = config.all_reduce;
+  train.wire = config.wire;
+  train.bucket_mib = config.bucket_mib;
+  train.overlap = comm::Overlap::on;  // `blocking` tells what it is worth
+  train.share_gpus = config.share_gpus;
+  return train;
+}
+
+/// The step in several ways, on the same memory.
+struct Variants {
+  std::unique_ptr<comm::Update> none;
+  std::unique_ptr<engine::Runner> overlapped, blocking, alone;
+  std::unique_ptr<engine::Runner> in_a_row;  ///< no side lane, where the first has one
+  std::unique_ptr<engine::Runner> told;      ///< task by task, where the first cannot tell their times
+};
+
+void plan_variants(BenchmarkRun& run, Variants& variants) {
+  step::allocate_blocks(run.plan, run.device, run.blocks);
+  const step::StepContext context = run.context();
+  variants.overlapped = step::plan_step(context, {});
+  if (variants.overlapped->program().lanes() > engine::kFirstSide) {
+    variants.in_a_row = step::plan_step(context, {.branches = false});
+  }
+  if (variants.overlapped->task_seconds().empty()) {
+    const engine::RunnerKind chosen = std::exchange(run.plan.config.runner, engine::RunnerKind::serial);
+    variants.told = step::plan_step(context, {});
+    run.plan.config.runner = chosen;
+  }
+  if (run.plan.world.size() > 1) {
+    variants.blocking = step::plan_step(context, {.exchange = false});
+    variants.none = std::make_unique<comm::AllReduceUpdate>(
+        std::make_unique<step::NoExchange>(*run.device.backend,
+                                           std::as_writable_bytes(run.blocks.update->block().all())),
+        run.device.layout, comm::AllReduceSettings{run.plan.config.bucket_mib});
+    variants.none->allocate(step::control_layout(run.plan, run.device).floats());
+    variants.alone = step::plan_step({run.plan, run.device, run.blocks, *variants.none}, {});
+  }
+  run.write_initial_state();
+}
+
+/// A step that diverges leaves its updates out, so its times would mean nothing; nor does it count.
+void require_applied(const BenchmarkRun& run, const Variants& variants) {
+  std::uint64_t done = 0, counted = 0;
+  for (const auto* const runner :
+       {&variants.overlapped, &variants.blocking, &variants.alone, &variants.in_a_row, &variants.told}) {
+    if (*runner) done += (*runner)->finished();
+  }
+  run.device.backend->copy(reinterpret_cast<std::byte*>(&counted), run.blocks.step_counter.data(),
+                           sizeof counted);
+  if (counted == done) return;
+  throw Error(ErrorKind::diverged, concat("the loss of the measured steps is not finite from step ",
+                                          counted + 1, " of ", done, " on"));
+}
+
+/// Seconds per step over `steps` steps, `together` of them in each launch, of the slowest rank.
+double time_steps(const comm::World& world, engine::Runner& step, int steps, int together = 1) {
+  world.barrier();
+  const double begin = steady_seconds();
+  for (int i = 0; i < steps; i += together) step.replay(together);
+  step.finish();
+  return most(world.gather((steady_seconds() - begin) / steps));
+}
+
+/// Pages, caches and clocks; and a runner of graphs captures what the rounds start only after its first launch.
+void warm_up(const comm::World& world, engine::Runner& step, int together) {
+  time_steps(world, step, 3);
+  time_steps(world, step, 2 * together, together);
+}
+
+double resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return 1024.0 * static_cast<double>(usage.ru_maxrss);
+}
+
+/// Its tasks but for the all-reduces, which other limits hold up.
+std::vector<StepBenchmark::Row> rows_of(const engine::StepProgram& program) {
+  std::vector<StepBenchmark::Row> rows(program.tasks().size());
+  for (const engine::Instruction& line : program.instructions()) {
+    if (line.op != engine::Op::run) continue;
+    const auto t = static_cast<std::size_t>(line.target);
+    rows[t].task = program.tasks()[t].name;
+    if (program.tasks()[t].kind == engine::TaskKind::collective) continue;
+    rows[t].flops = program.tasks()[t].cost.flops;
+    rows[t].bytes = engine::bytes_moved(program.tasks()[t]);
+  }
+  return rows;
+}
+
+double floor_s(const std::vector<StepBenchmark::Row>& rows, const engine::RooflineLimits& limits) {
+  double sum = 0.0;
+  for (const auto& row : rows) sum += engine::floor_seconds(row.flops, row.bytes, limits);
+  return sum;
+}
+
+/// Mean seconds of each task over `steps` replays since `before` was read.
+std::vector<StepBenchmark::Row> timed_rows(const engine::Runner& runner, const std::vector<double>& before,
+                                           double steps) {
+  std::vector<StepBenchmark::Row> rows = rows_of(runner.program());
+  const std::vector<double> after = runner.task_seconds();
+  for (std::size_t t = 0; t < rows.size(); ++t) rows[t].seconds = (after[t] - before[t]) / steps;
+  return rows;
+}
+
+/// The rounds: each measures the ceiling, then the step in each of its ways, so that all see the same
+/// machine.
+void measure(const StepBenchmarkConfig& config, BenchmarkRun& run, Variants& variants,
+             const MeasureLimits& measure_limits, StepBenchmark& result) {
+  const comm::World& world = run.plan.world;
+  engine::Runner& step = *variants.overlapped;
+  const int together = config.graph_steps;
+  for (engine::Runner* const runner :
+       {&step, variants.in_a_row.get(), variants.blocking.get(), variants.alone.get()}) {
+    if (runner != nullptr) warm_up(world, *runner, together);
+  }
+  const double step_s = time_steps(world, step, 2 * together, together);
+  const int launches = std::max(1, static_cast<int>(std::lround(config.round_s / step_s / together)));
+  const int steps = launches * together;
+  const std::vector<double> before = step.task_seconds();
+  const std::vector<StepBenchmark::Row> rows = rows_of(step.program());
+  std::vector<double> step_times, images_per_s, products, copies, shares, in_a_row_s, alone_s, blocking_s,
+      exposed_s;
+  for (int round = 0; round < config.rounds; ++round) {
+    world.barrier();
+    const engine::RooflineLimits mine =
+        measure_limits(run.plan.config.precision, run.plan.config.threads, 0.05);
+    products.push_back(least(world.gather(mine.flops)));
+    copies.push_back(least(world.gather(mine.bytes)));
+    step_times.push_back(time_steps(world, step, steps, together));
+    images_per_s.push_back(static_cast<double>(run.plan.sizes.global_batch) / step_times.back());
+    shares.push_back(floor_s(rows, {products.back(), copies.back()}) / step_times.back());
+    if (variants.in_a_row) in_a_row_s.push_back(time_steps(world, *variants.in_a_row, steps, together));
+    if (world.size() == 1) continue;
+    blocking_s.push_back(time_steps(world, *variants.blocking, steps, together));
+    alone_s.push_back(time_steps(world, *variants.alone, steps, together));
+    exposed_s.push_back(step_times.back() - alone_s.back());
+  }
+  result.step_s = spread_of(step_times);
+  result.images_per_s = spread_of(images_per_s);
+  result.peak_flops = spread_of(products);
+  result.copy_rate = spread_of(copies);
+  result.share = spread_of(shares);
+  result.in_a_row_s = spread_of(in_a_row_s);
+  result.alone_s = spread_of(alone_s);
+  result.blocking_s = spread_of(blocking_s);
+  result.exposed_s = spread_of(exposed_s);
+  if (!variants.told) {
+    result.tasks = timed_rows(step, before, static_cast<double>(steps) * config.rounds);
+    return;
+  }
+  constexpr int kEnough = 50;
+  const int told = std::min(kEnough, steps * config.rounds);
+  time_steps(world, *variants.told, 3);
+  const std::vector<double> start = variants.told->task_seconds();
+  time_steps(world, *variants.told, told);
+  result.tasks = timed_rows(*variants.told, start, told);
+}
+
+}  // namespace
+
+StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
+                             const comm::PlatformFactory& make_platform,
+                             const MeasureLimits& measure_limits) {
+  BenchmarkRun run(train_config(config), world);
+  step::resolve_threads(run.plan);
+  world.together([&] { run.build(make_platform); });
+  step::open_update(run.plan, run.device, run.blocks);
+  Variants variants;
+  world.together([&] { plan_variants(run, variants); });
+
+  StepBenchmark result;
+  result.model = run.plan.config.model;
+  result.backend = run.device.backend->description();
+  result.precision = to_string(run.plan.config.precision);
+  result.all_reduce = run.blocks.update->name();
+  result.ranks = world.size();
+  result.batch_size = run.plan.sizes.batch;
+  result.kernels = run.device.tower->plan_text();
+  result.in_image_flops = model::training_flops(run.plan.network.net).in_image;
+  result.nominal_flops = model::training_flops(run.plan.network.net).nominal;
+  measure(config, run, variants, measure_limits, result);
+  world.together([&] { require_applied(run, variants); });
+  const engine::RooflineLimits limits{result.peak_flops.median, result.copy_rate.median};
+  for (auto& row : result.tasks) row.floor_s = engine::floor_seconds(row.flops, row.bytes, limits);
+  result.floor_s = floor_s(result.tasks, limits);
+  result.resident_bytes = most(world.gather(resident_bytes()));
+  return result;
+}
+
+}  // namespace cifar_mpi::bench

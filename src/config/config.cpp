@@ -1,0 +1,304 @@
+#include "cifar_mpi/config/config.hpp"
+
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/config/options.hpp"
+#include "cifar_mpi/run/checkpoint.hpp"
+
+namespace cifar_mpi::config {
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorKind::usage, text); }
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+int resolve_workers(const TrainConfig& config, int ranks) {
+  if (config.update != comm::UpdateKind::server) return ranks;
+  if (config.servers < ranks) return ranks - config.servers;
+  refuse(concat("--servers ", config.servers, " of ", ranks, ranks == 1 ? " rank" : " ranks",
+                " leaves none to compute; start at least ", config.servers + 1,
+                " ranks, or give fewer servers"));
+}
+
+/// How many workers' gradients make a step.
+int resolve_aggregated(const TrainConfig& config, int workers) {
+  if (config.update != comm::UpdateKind::server) return workers;
+  const int aggregated = config.aggregation.of(workers);
+  if (aggregated <= workers) return aggregated;
+  refuse(concat("--aggregate ", aggregated, " waits for more gradients than ", workers,
+                workers == 1 ? " worker computes" : " workers compute", "; give at most ", workers,
+                ", or all"));
+}
+
+/// Samples per rank and step, of which so many ranks' make a step.
+std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
+  const std::int64_t accumulate = config.accumulate;
+  if (config.global_batch == 0) return config.batch_size * accumulate;
+  if (config.global_batch % ranks != 0) {
+    const std::string of_recipe =
+        config.model == TrainConfig{}.model
+            ? std::string()
+            : concat(" (unless you gave it, it is that of the recipe of ", config.model, ')');
+    const bool serves = config.update == comm::UpdateKind::server;
+    refuse(concat("--global-batch ", config.global_batch, " cannot be divided by ", ranks,
+                  serves ? " workers" : " ranks", "; give another, or --batch-size, the samples of each ",
+                  serves ? "worker" : "rank", of_recipe));
+  }
+  const std::int64_t batch = config.global_batch / ranks;
+  if (batch % accumulate != 0) {
+    refuse(concat("--global-batch ", config.global_batch, " gives each of ", ranks,
+                  ranks == 1 ? " rank " : " ranks ", batch,
+                  " samples, which cannot be divided into --accumulate ", accumulate, " batches"));
+  }
+  if (batch / accumulate > kLargestBatch) {
+    refuse(concat("--global-batch ", config.global_batch, " is more than ", kLargestBatch,
+                  " samples per rank and batch"));
+  }
+  return batch;
+}
+
+/// Micro-shards per rank. All the work of a micro-shard must be the same wherever it is done, so the division
+/// must come out even.
+int resolve_parts(const TrainConfig& config, int batch, int ranks) {
+  const int shards = config.micro_shards;
+  if ((ranks & (ranks - 1)) != 0 || shards % ranks != 0) {
+    refuse(concat("--reproducible needs a number of ranks that is a power of two and divides --micro-shards ",
+                  shards, ", not ", ranks));
+  }
+  const int parts = shards / ranks;
+  if (batch % parts != 0) {
+    refuse(
+        concat("--reproducible cuts the global batch of ", static_cast<std::int64_t>(batch) * ranks, " into ",
+               shards,
+               " micro-shards, which does not come out even; choose another --batch-size or --micro-shards"));
+  }
+  return parts;
+}
+
+void check_reproducible(const TrainConfig& config) {
+  if (config.micro_shards < 1 || config.micro_shards > 4096 ||
+      (config.micro_shards & (config.micro_shards - 1)) != 0) {
+    refuse(concat("--micro-shards must be a power of two from 1 to 4096, not ", config.micro_shards));
+  }
+  if (!config.reproducible) return;
+  if (config.accumulate > 1) {
+    refuse(
+        "--accumulate does not go with --reproducible, which computes the global batch in --micro-shards "
+        "already");
+  }
+  if (config.shuffle != data::Shuffle::global) {
+    refuse(
+        "--reproducible needs --shuffle global: a rank's own shard holds other samples on another number of "
+        "ranks");
+  }
+  const std::string_view in_tree = comm::fixed_tree_collective();
+  if (config.all_reduce != "auto" && config.all_reduce != in_tree) {
+    refuse(concat("--reproducible adds in a fixed tree, which only --all-reduce ", in_tree, " does, not ",
+                  config.all_reduce));
+  }
+  if (config.wire != comm::Wire::fp32) {
+    refuse("--reproducible needs --wire fp32: what is rounded on the way depends on the number of ranks");
+  }
+}
+
+/// NVLS is an algorithm of its own, and its sums have no fixed order.
+void check_nvls(const TrainConfig& config) {
+  if (!config.nccl_nvls) return;
+  if (config.nccl_algorithm != "auto") {
+    refuse(concat("--nccl-nvls does not go with --nccl-algo ", config.nccl_algorithm,
+                  ", which is another algorithm; leave one of them out"));
+  }
+  if (config.reproducible) {
+    refuse(
+        "--nccl-nvls does not go with --reproducible: sums in NVLink switches have no fixed order; leave one "
+        "of them out");
+  }
+}
+
+void check_trace(const TraceWindow& window) {
+  if (window.first == 0) return;
+  const std::string given = concat("--trace ", describe(window));
+  if (window.last < window.first)
+    refuse(concat(given, " ends before it begins; give the smaller step first"));
+  if (window.last - window.first >= kMostTracedSteps) {
+    refuse(concat(given, " is ", window.last - window.first + 1, " steps, of which at most ",
+                  kMostTracedSteps, " can be traced; give fewer"));
+  }
+}
+
+/// Where local steps begin, and that the run ends with an averaging.
+void resolve_local_steps(const TrainConfig& config, double samples, Sizes& sizes) {
+  if (config.update != comm::UpdateKind::local) return;
+  sizes.local_steps = config.local.steps;
+  const double exchanged = config.local.after_epoch * samples / static_cast<double>(sizes.global_batch);
+  sizes.local_from = static_cast<std::uint64_t>(std::ceil(exchanged));
+  const auto round = static_cast<std::uint64_t>(sizes.local_steps);
+  if (sizes.local_from + round > sizes.total_steps) {
+    refuse(concat("--local-steps ", round, " from step ", sizes.local_from + 1, " on (--local-after ",
+                  config.local.after_epoch, ") end after the last step of the run, ", sizes.total_steps,
+                  "; give fewer, an earlier epoch or a longer run"));
+  }
+  const std::uint64_t left = (sizes.total_steps - sizes.local_from) % round;
+  if (config.steps > 0 && left > 0) {
+    refuse(concat("--steps ", config.steps, " does not end with an averaging of --local-steps ", round,
+                  "; give ", sizes.total_steps - left, " or ", sizes.total_steps - left + round));
+  }
+  sizes.total_steps -= left;
+}
+
+}  // namespace
+
+std::string describe(const TraceWindow& window) {
+  return window.first == 0 ? "none" : concat(window.first, '-', window.last);
+}
+
+void check(const TrainConfig& config) {
+  // An option given as "--run-dir=" takes the next word for its value.
+  if (config.run_dir.empty() || config.run_dir.front() == '-') {
+    refuse(concat("--run-dir must name a folder, not \"", config.run_dir, "\"; write ./", config.run_dir,
+                  " if it is meant"));
+  }
+  if (!config.init_from.empty() && config.resume != "auto" && config.resume != "never") {
+    refuse(concat("--init-from ", config.init_from, " begins a new run, --resume ", config.resume,
+                  " goes on with one; give one of them"));
+  }
+  check_options(config);
+  Sizes any;  // what the schedule's own options may be does not depend on it
+  any.global_batch = 1;
+  optim::check(schedule_spec(config, any, 1));
+  check_reproducible(config);
+  check_nvls(config);
+  check_trace(config.trace);
+  if (config.keep_best && config.eval_every == 0.0) {
+    refuse(
+        "--keep-best chooses among evaluations, and without --eval-every there is only the last; give "
+        "--eval-every as well, the epochs between them");
+  }
+}
+
+Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::DatasetInfo& dataset) {
+  Sizes sizes;
+  const int ranks = resolve_workers(config, all_ranks);
+  sizes.workers = ranks;
+  sizes.aggregated = resolve_aggregated(config, ranks);
+  const std::int64_t batch = resolve_batch(config, sizes.aggregated);
+  sizes.batch = static_cast<int>(batch);
+  sizes.global_batch = static_cast<std::uint64_t>(sizes.batch) * static_cast<std::uint64_t>(sizes.aggregated);
+
+  sizes.parts = config.accumulate;
+  if (config.reproducible) sizes.parts = resolve_parts(config, sizes.batch, ranks);
+
+  const std::uint64_t samples = dataset.train_count;
+  const auto p = static_cast<std::uint64_t>(ranks);
+  if (samples < p) {
+    throw Error(ErrorKind::data, concat(config.data, " has ", samples, " training samples, fewer than the ",
+                                        ranks, " ranks; start fewer ranks or use a larger dataset"));
+  }
+  if (samples / p < static_cast<std::uint64_t>(sizes.batch)) {
+    throw Error(ErrorKind::data,
+                concat(config.data, " has ", samples, " training samples, fewer than one global batch of ",
+                       sizes.global_batch, " (", sizes.batch, " per rank); lower ",
+                       config.global_batch > 0 ? "--global-batch"
+                       : config.accumulate > 1 ? "--batch-size or --accumulate"
+                                               : "--batch-size"));
+  }
+  sizes.steps_per_epoch = static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
+  // multiplied first: whole epochs that end with a whole step are then exact
+  const double steps = config.epochs * static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
+  sizes.total_steps = static_cast<std::uint64_t>(steps);
+  if (config.steps > 0) sizes.total_steps = static_cast<std::uint64_t>(config.steps);
+  if (sizes.total_steps == 0) {
+    refuse(concat("--epochs ", config.epochs, " is less than one step of ", sizes.global_batch, " of ",
+                  samples, " samples"));
+  }
+  if (config.trace.first > 0 && sizes.aggregated < sizes.workers) {
+    refuse(
+        "--trace does not go with --aggregate, where workers are in different steps at a time; leave one of "
+        "them out");
+  }
+  resolve_local_steps(config, static_cast<double>(samples), sizes);
+  if (config.trace.last > sizes.total_steps) {
+    refuse(concat("--trace ", describe(config.trace), " ends after the last step of the run, ",
+                  sizes.total_steps, "; give earlier steps"));
+  }
+  return sizes;
+}
+
+optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes,
+                                  std::uint64_t train_samples) {
+  optim::ScheduleSpec spec;
+  spec.base_rate = config.lr;
+  spec.decay_factor = config.lr_decay_factor;
+  spec.epochs_per_decay = config.epochs_per_decay;
+  spec.warmup_epochs = config.warmup_epochs;
+  spec.scaling = config.lr_scaling;
+  spec.samples = train_samples;
+  spec.global_batch = sizes.global_batch;
+  spec.kind = config.schedule;
+  spec.decay_at = config.decay_at;
+  spec.initial_share = config.initial_lr_share;
+  spec.final_share = config.final_lr_share;
+  spec.total_steps = sizes.total_steps;
+  return spec;
+}
+
+data::AugmentSpec augment_spec(const TrainConfig& config, const Extent& image) {
+  data::AugmentSpec spec;
+  spec.kind = config.augment;
+  spec.source = image;
+  if (config.input_size > 0) {
+    spec.crop_height = spec.crop_width = config.input_size;
+  } else if (config.augment == data::Augment::crop) {
+    spec.crop_height = image.height;
+    spec.crop_width = image.width;
+  }
+  spec.pad = config.crop_pad;
+  spec.fill = config.crop_fill;
+  spec.flip = config.flip;
+  spec.cutout = config.cutout;
+  spec.normalize = config.normalize;
+  return spec;
+}
+
+RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
+                               const data::DatasetInfo& dataset) {
+  const data::AugmentSpec input = augment_spec(config, dataset.image);
+  std::multimap<int, std::pair<std::string, std::string>> by_place{
+      {1, {"model", config.model}},
+      {2, {"dataset image", to_string(dataset.image)}},
+      {3, {"dataset classes", std::to_string(dataset.classes())}},
+      {4, {"dataset label names", joined(dataset.label_names)}},
+      {5, {"dataset training samples", std::to_string(dataset.train_count)}},
+      {20, {"--global-batch", std::to_string(sizes.global_batch)}},
+      {150, {"network input", concat(input.crop_height, 'x', input.crop_width)}}};
+  if (optim::depends_on_length(config.schedule))
+    by_place.insert({220, {run::kLength, std::to_string(sizes.total_steps)}});
+  if (config.update == comm::UpdateKind::local)  // a run may change between the others
+    by_place.insert({300, {"--update", std::string(to_string(config.update))}});
+  for (const Option& option : options()) {
+    const Identity& identity = option.identity;
+    if (identity.place > 0 && (identity.always || is_used(option, config)))
+      by_place.insert({identity.place, {std::string(option.name), option.value.text(config)}});
+  }
+  RunFingerprint items;
+  for (auto& [place, item] : by_place) items.push_back(std::move(item));
+  return items;
+}
+
+RunFingerprint unrecorded_fingerprint() {
+  RunFingerprint items{{"network input", "24x24"}, {"--update", "all-reduce or server"}};
+  for (const Option& option : options()) {
+    if (option.identity.unrecorded != nullptr) items.emplace_back(option.name, option.identity.unrecorded);
+  }
+  return items;
+}
+
+}  // namespace cifar_mpi::config

@@ -1,0 +1,422 @@
+#include "cifar_mpi/config/options.hpp"
+
+#include <cstdlib>
+
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/model/net_spec.hpp"
+#include "config/option_values.hpp"
+
+namespace cifar_mpi::config {
+namespace {
+
+using C = TrainConfig;
+
+/// An option as the tables below spell it.
+struct Row : Option {
+  Row(std::string_view its_name, std::string_view its_help, OptionValue its_value) {
+    name = its_name, help = its_help, value = std::move(its_value);
+  }
+  Row& daily() { return everyday = true, *this; }
+  Row& word(std::string_view for_zero) { return zero = for_zero, *this; }
+  Row& goes_with(Needs others) { return needs = std::move(others), *this; }
+  Row& identifies(int place, bool always = false, const char* unrecorded = nullptr) {
+    return identity = {place, always, unrecorded}, *this;
+  }
+};
+using Rows = std::vector<Row>;
+
+constexpr double kMostAccumulated = 1024;  // so that the samples of a rank and step fit an int
+constexpr double kLeastEps = 1e-30;  // as a float it must not be zero, which is what keeps padding from 0/0
+
+// Exchanges that sum over all ranks, and what needs them.
+const Needs kSums{"--update", {"all-reduce", "local"}};
+const Needs kServer{"--update", {"server"}};
+const Needs kLocal{"--update", {"local"}};
+const Needs kAsync{"--aggregate", {"async"}};
+const Needs kNesterov{"--outer", {"nesterov"}};
+const Needs kCrop{"--augment", {"crop"}};
+const Needs kMomentum{"--optimizer", {"momentum", "nesterov"}};
+const Needs kAdamW{"--optimizer", {"adamw"}};
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const model::ModelInfo& info : model::catalog()) names.emplace_back(info.name);
+  return names;
+}
+
+/// A path, or none.
+OptionValue path_or_none(std::string C::*at) {
+  return parsed(
+      "PATH", "must not be empty", in(at),
+      [](const std::string& text) {
+        return text.empty() ? std::nullopt : std::optional(text == "none" ? std::string() : text);
+      },
+      [](const std::string& path) { return path.empty() ? "none" : path; });
+}
+
+/// A whole number, or none.
+OptionValue number_or_none(std::optional<std::uint64_t> comm::Aggregation::*at) {
+  using Found = std::optional<std::uint64_t>;
+  return parsed(
+      "N", "must be a number from 0 on, or none", in(&C::aggregation, at),
+      [](const std::string& text) -> std::optional<Found> {
+        if (text == "none") return Found();
+        const Found found = parse_number<std::uint64_t>(text);
+        return found ? std::optional<Found>(found) : std::nullopt;
+      },
+      [](const Found& value) { return value ? std::to_string(*value) : "none"; });
+}
+
+/// What --aggregate says of an Aggregation; its other members are options of their own.
+OptionValue aggregate() {
+  const auto text = [](const C& c) {
+    const comm::Aggregation& a = c.aggregation;
+    return a.asynchronous ? "async" : a.pushes == 0 ? "all" : std::to_string(a.pushes);
+  };
+  const auto read = [](C& c, const std::string& given) -> std::string {
+    const auto pushes = parse_number<int>(given);
+    if (given != "all" && given != "async" && pushes.value_or(0) < 1)
+      return "must be a number of at least 1, all or async";
+    c.aggregation.pushes = pushes.value_or(0);
+    c.aggregation.asynchronous = given == "async";
+    return {};
+  };
+  return {"N", {}, text, read, never_out_of_range};
+}
+
+OptionValue fractions(std::vector<double> C::*at) {
+  return parsed(
+      "X,X", "must be numbers with commas between them, such as 0.5,0.75", in(at),
+      [](const std::string& text) -> std::optional<std::vector<double>> {
+        std::vector<double> values;
+        for (std::size_t from = 0; !text.empty() && from <= text.size();) {
+          const std::size_t end = std::min(text.find(',', from), text.size());
+          from += text[from] == ' ' && from > 0 ? 1 : 0;
+          const auto value = parse_number<double>(std::string_view(text).substr(from, end - from));
+          if (!value || !std::isfinite(*value)) return std::nullopt;
+          values.push_back(*value);
+          from = end + 1;
+        }
+        return values;
+      },
+      [](const std::vector<double>& values) {
+        std::string text;
+        for (const double value : values) text += (text.empty() ? "" : ", ") + exact(value);
+        return text;
+      });
+}
+
+OptionValue trace_window(TraceWindow C::*at) {
+  return parsed(
+      "A-B", "must be the first and the last step to trace, such as 1000-1009, or none", in(at),
+      [](const std::string& text) -> std::optional<TraceWindow> {
+        if (text == "none") return TraceWindow{};
+        const std::size_t dash = std::min(text.find('-'), text.size());
+        const auto first = parse_number<std::uint64_t>(std::string_view(text).substr(0, dash));
+        const auto last =
+            parse_number<std::uint64_t>(std::string_view(text).substr(std::min(dash + 1, text.size())));
+        if (!first || !last || *first == 0) return std::nullopt;
+        return TraceWindow{*first, *last};
+      },
+      [](const TraceWindow& window) { return describe(window); });
+}
+
+// A row takes a line or two.
+// clang-format off
+Rows run_rows() {
+  return {
+      Row("--data", "Dataset file [$CIFAR_MPI_DATA, data/cifar10.h5]", words(&C::data, true)).daily(),
+      Row("--run-dir", "Folder for everything that the run writes", words(&C::run_dir, true)).daily(),
+      Row("--resume", "Checkpoint to resume from; auto: newest; never: a new run",
+          words(&C::resume, false)).daily(),
+      Row("--init-from", "Checkpoint whose averaged weights a new run starts with",
+          path_or_none(&C::init_from)),
+      Row("--timeout", "Seconds without progress before the job is ended",
+          number(in(&C::timeout_s), or_zero(between(2.0, kMany)))).word("never"),
+      Row("--stop-after", "Minutes of training before a clean stop (code 75)",
+          number(in(&C::stop_after_min), between(0.0, kMany))).word("never"),
+      Row("--seed", "Seed of initial values, sample order and distortions",
+          number(in(&C::seed))).identifies(10),
+  };
+}
+
+Rows model_rows() {
+  return {
+      Row("--model", "Network; its recipe (jobs/recipes) sets the defaults",
+          name_among(&C::model, model_names())).daily(),
+      Row("--device", "Device; auto: a GPU if usable, else the CPU",
+          name_among(&C::device, {"auto", "cpu", "cuda"})).daily(),
+      Row("--self-check", "Check a GPU against the CPU first; only: check and exit",
+          choice(in(&C::self_check))),
+      Row("--precision", "Arithmetic of the network; weights and sums stay fp32",
+          choice(in(&C::precision))).daily(),
+      Row("--conv", "Convolutions on the CPU; auto: the fastest kernels", choice(in(&C::conv))),
+      Row("--isa", "Widest CPU instructions to use", name_among(&C::isa, {"auto", "avx2", "portable"})),
+      Row("--threads", "CPU threads per rank; auto: a fair share of the cores",
+          number(in(&C::threads), or_zero(between(1, 4096)))).daily().word("auto"),
+      Row("--runner", "How steps are replayed; serial and audit are for debugging", choice(in(&C::runner))),
+      Row("--graph-steps", "Steps per launch of a CUDA graph; auto: 5",
+          number(in(&C::graph_steps), between(0, kMostGraphSteps))).word("auto"),
+  };
+}
+
+Rows sample_rows() {
+  return {
+      Row("--batch-size", "Samples that a rank computes at once",
+          number(in(&C::batch_size), between(1, kLargestBatch))).daily(),
+      Row("--accumulate", "Batches per rank and step, added before the exchange",
+          number(in(&C::accumulate), between(1, kMostAccumulated))),
+      Row("--global-batch", "Samples per step over all ranks; auto: from --batch-size",
+          number(in(&C::global_batch), at_least(0))).daily().word("auto"),
+      Row("--epochs", "Length of the run in passes over the training set",
+          number(in(&C::epochs), above_zero())).daily(),
+      Row("--steps", "Length of the run in steps; auto: from --epochs",
+          number(in(&C::steps), at_least(0))).daily().word("auto"),
+      Row("--augment", "Training images: tutorial distortions, or shift and flip",
+          choice(in(&C::augment))).identifies(140),
+      Row("--input-size", "Side of the network's input in pixels; auto: by --augment",
+          number(in(&C::input_size), between(0, 4096))).word("auto"),
+      Row("--crop-pad", "Largest shift by --augment crop, in pixels",
+          number(in(&C::crop_pad), between(0, 1024))).goes_with(kCrop).identifies(180),
+      Row("--crop-fill", "Pixels beyond the edge with --augment crop",
+          choice(in(&C::crop_fill))).goes_with(kCrop).identifies(190),
+      Row("--flip", "Left-right flips; alternate: every other epoch",
+          choice(in(&C::flip))).goes_with({"--augment", {"tutorial", "crop"}, "none flips no image"})
+              .identifies(160, true, "random"),
+      Row("--cutout", "Side of a square of zeros put into each image",
+          number(in(&C::cutout), between(0, 4096))).word("off").goes_with(kCrop).identifies(200),
+      Row("--normalize", "Standardize by the statistics of each image or the dataset",
+          choice(in(&C::normalize)))
+              .goes_with({"--augment", {"crop", "none"},
+                          "the tutorial's brightness only cancels where each image is standardized"})
+              .identifies(170, true, "image"),
+      Row("--shuffle", "Shuffle within each rank's shard, or over the whole set",
+          choice(in(&C::shuffle))).identifies(210),
+  };
+}
+
+Rows exchange_rows() {
+  return {
+      Row("--update", "Update by gradient sums, servers or local steps", choice(in(&C::update))),
+      Row("--servers", "Ranks that hold the weights, the last ones",
+          number(in(&C::servers), at_least(1))).goes_with(kServer),
+      Row("--aggregate", "Pushes per step: the first N, all, or async (each one)",
+          aggregate()).goes_with(kServer),
+      Row("--max-staleness", "Batches that a worker may be ahead of another",
+          number_or_none(&comm::Aggregation::most_drift)).goes_with(kAsync),
+      Row("--staleness-lr", "Divide the rate of a push by its staleness",
+          on_off(in(&C::aggregation, &comm::Aggregation::scales_rate))).goes_with(kAsync),
+      Row("--arrival-order", "Seed of a fixed order of pushes, for repeatable bits",
+          number_or_none(&comm::Aggregation::arrival_order)).goes_with(kAsync),
+      Row("--local-steps", "Steps of a rank between two averagings",
+          number(in(&C::local, &optim::LocalSteps::steps), between(1, optim::kMostLocalSteps)))
+              .goes_with(kLocal).identifies(310),
+      Row("--outer", "Update of the weights at an averaging",
+          choice(in(&C::local, &optim::LocalSteps::outer))).goes_with(kLocal).identifies(320),
+      Row("--outer-lr", "Rate of --outer nesterov",
+          number(in(&C::local, &optim::LocalSteps::outer_rate), above_zero())).goes_with(kNesterov)
+              .identifies(340),
+      Row("--outer-momentum", "Momentum of --outer nesterov",
+          number(in(&C::local, &optim::LocalSteps::outer_momentum), below_one())).goes_with(kNesterov)
+              .identifies(350),
+      Row("--local-after", "Epochs of --update all-reduce before local steps begin",
+          number(in(&C::local, &optim::LocalSteps::after_epoch), between(0.0, kMany))).goes_with(kLocal)
+              .identifies(330),
+      Row("--all-reduce", "Algorithm that sums gradients over ranks",
+          words(&C::all_reduce, false)).goes_with(kSums),
+      Row("--bucket-mib", "Smallest span of gradients that is summed, in MiB",
+          number(in(&C::bucket_mib), between(kLeastBucketMib, kMostBucketMib))).goes_with(kSums),
+      Row("--nccl-algo", "Algorithm of NCCL", name_among(&C::nccl_algorithm, {"auto", "ring", "tree"})),
+      Row("--nccl-nvls", "Let NCCL use NVLS; runs may then differ bit for bit", flag(&C::nccl_nvls)),
+      Row("--share-gpus", "Let several ranks use one GPU: slow, for tests", flag(&C::share_gpus)),
+      Row("--reproducible", "Same bits on 1, 2, 4, ... ranks; needs --shuffle global",
+          flag(&C::reproducible)).daily()
+              .goes_with({"--update", {"all-reduce"}, "otherwise the number of ranks is part of the result"}),
+      Row("--micro-shards", "Pieces of the global batch with --reproducible",
+          number(in(&C::micro_shards))).goes_with({"--reproducible", {"true"}}).identifies(360),
+      Row("--wire", "Gradient format on the network", choice(in(&C::wire))).goes_with(kSums),
+      Row("--side-lane", "Run independent branches of backward concurrently", on_off(in(&C::side_lane))),
+      Row("--overlap", "Sum gradients during backward; auto: by the ranks' placement",
+          choice(in(&C::overlap))),
+  };
+}
+
+Rows optimizer_rows() {
+  using optim::OptimizerSpec;
+  return {
+      Row("--optimizer", "Update rule",
+          choice(in(&C::optimizer, &OptimizerSpec::kind))).daily().identifies(40, true, "sgd"),
+      Row("--momentum", "Momentum of --optimizer momentum and nesterov",
+          number(in(&C::optimizer, &OptimizerSpec::momentum), below_one())).goes_with(kMomentum)
+              .identifies(260),
+      Row("--beta1", "Decay of the average of gradients (adamw)",
+          number(in(&C::optimizer, &OptimizerSpec::beta1), below_one())).goes_with(kAdamW).identifies(270),
+      Row("--beta2", "Decay of the average of squared gradients (adamw)",
+          number(in(&C::optimizer, &OptimizerSpec::beta2), below_one())).goes_with(kAdamW).identifies(280),
+      Row("--eps", "Term added to the root of the squares' average (adamw)",
+          number(in(&C::optimizer, &OptimizerSpec::eps), between(kLeastEps, 1.0))).goes_with(kAdamW)
+              .identifies(290),
+      Row("--clip-norm", "Largest norm of the summed gradient",
+          number(in(&C::clip_norm), between(0.0, kMany))).word("off")
+              .goes_with({"--update", {"all-reduce", "local"},
+                          "it needs the norm of the whole gradient, of which each server has a part"})
+              .identifies(50, true, "0"),
+      Row("--weight-decay", "L2 factor of the layers that decay",
+          number(in(&C::weight_decay), between(0.0, kMany))).identifies(110),
+      Row("--label-smoothing", "Share of each training target spread over all classes",
+          number(in(&C::label_smoothing), below_one())).identifies(120, true, "0"),
+      Row("--ema-decay", "Decay of the moving average of the weights",
+          number(in(&C::ema_decay), below_one())).identifies(130),
+  };
+}
+
+Rows schedule_rows() {
+  const Needs slope{"--schedule", {"linear", "cosine", "one-cycle"}};
+  return {
+      Row("--lr", "Learning rate", number(in(&C::lr), above_zero())).daily().identifies(30),
+      Row("--schedule", "Learning rate over the run",
+          choice(in(&C::schedule))).daily().identifies(60, true, "staircase"),
+      Row("--lr-decay-factor", "Factor of the rate at each drop (staircase, steps)",
+          number(in(&C::lr_decay_factor), {.low = 0.0, .high = 1.0, .without_low = true}))
+              .goes_with({"--schedule", {"staircase", "steps"}}).identifies(70, true),
+      Row("--epochs-per-decay", "Epochs between drops (staircase)",
+          number(in(&C::epochs_per_decay), above_zero())).goes_with({"--schedule", {"staircase"}})
+              .identifies(80, true),
+      Row("--decay-at", "Drops as fractions of the run: 0.5,0.75 (steps)",
+          fractions(&C::decay_at)).goes_with({"--schedule", {"steps"}}).identifies(230),
+      Row("--initial-lr-share", "Share of the rate in the first step (one-cycle)",
+          number(in(&C::initial_lr_share), between(0.0, 1.0))).goes_with({"--schedule", {"one-cycle"}})
+              .identifies(250),
+      Row("--final-lr-share", "Share of the rate left at the end of the run",
+          number(in(&C::final_lr_share), between(0.0, 1.0))).goes_with(slope).identifies(240),
+      Row("--lr-scaling", "Scaling of the rate with global batch / 128",
+          choice(in(&C::lr_scaling))).daily().identifies(90),
+      Row("--warmup-epochs", "Epochs of linear warm-up",
+          number(in(&C::warmup_epochs), between(0.0, kMany))).daily().identifies(100),
+  };
+}
+
+Rows report_rows() {
+  return {
+      Row("--log-every", "Steps between log lines", number(in(&C::log_every), at_least(1))),
+      Row("--tensorboard", "Write event files for TensorBoard", on_off(in(&C::tensorboard))),
+      Row("--summary-every", "Steps between histograms of weights and activations",
+          number(in(&C::summary_every), at_least(0))).word("off"),
+      Row("--trace", "Steps to trace for ui.perfetto.dev, such as 1000-1009", trace_window(&C::trace)),
+      Row("--eval-every", "Epochs between evaluations on the test set; end: only one",
+          number(in(&C::eval_every), between(0.0, kMany))).daily().word("end"),
+      Row("--checkpoint-every", "Steps between checkpoints", number(in(&C::checkpoint_every), at_least(1))),
+      Row("--check-every", "Steps between comparisons of the ranks' parameters",
+          number(in(&C::check_every), at_least(1))),
+      Row("--keep", "Newest checkpoints to keep", number(in(&C::keep), at_least(1))),
+      Row("--keep-every", "Also keep checkpoints of steps divisible by this",
+          number(in(&C::keep_every), at_least(0))).word("off"),
+      Row("--keep-best", "Also keep the best checkpoint; needs --eval-every", flag(&C::keep_best)),
+  };
+}
+// clang-format on
+
+std::vector<Option> all_rows() {
+  std::vector<Option> all;
+  const auto add = [&](std::string_view group, Rows rows) {
+    for (Row& row : rows) {
+      row.group = group;
+      all.push_back(std::move(row));
+    }
+  };
+  add("Run", run_rows());
+  add("Model and device", model_rows());
+  add("Length, batches and samples", sample_rows());
+  add("Gradient exchange", exchange_rows());
+  add("Optimizer", optimizer_rows());
+  add("Learning rate", schedule_rows());
+  add("Reports and checkpoints", report_rows());
+  return all;
+}
+
+const Option& option_called(std::string_view name) {
+  return *std::find_if(options().begin(), options().end(), [&](const Option& o) { return o.name == name; });
+}
+
+bool has_needed_value(const Needs& needs, const TrainConfig& config) {
+  const std::string value = option_called(needs.option).value.text(config);
+  return std::find(needs.values.begin(), needs.values.end(), value) != needs.values.end();
+}
+
+/// "--update server --aggregate async"
+std::string text_of(const Needs& needs) {
+  const Needs& before = option_called(needs.option).needs;
+  std::string text = before.option.empty() ? "" : text_of(before) + " ";
+  text += needs.option;
+  for (const std::string_view value : needs.values) {
+    if (value != "true") text += concat(value == needs.values.front() ? " " : " or ", value);
+  }
+  return text;
+}
+
+/// What a value must be, also where a word is taken for 0.
+std::string or_word(const Option& option, const std::string& must) {
+  return option.zero.empty() ? must : concat(must, ", or ", option.zero);
+}
+
+void refuse_unused(const Option& option, const TrainConfig& config) {
+  const std::string given = shown(option, config);
+  const std::string value = option.value.takes.empty() ? "" : " " + given;
+  std::string found;
+  for (const Needs* needs = &option.needs; !needs->option.empty();
+       needs = &option_called(needs->option).needs) {
+    if (!has_needed_value(*needs, config)) found = shown(option_called(needs->option), config);
+  }
+  const bool of_flag = found == "false";
+  throw Error(
+      ErrorKind::usage,
+      concat(option.name, value, " goes with ", text_of(option.needs), of_flag ? "" : ", not with " + found,
+             *option.needs.reason != '\0' ? ": " : "", option.needs.reason, "; leave it out"));
+}
+
+}  // namespace
+
+const std::vector<Option>& options() {
+  static const std::vector<Option> all = all_rows();
+  return all;
+}
+
+std::string shown(const Option& option, const TrainConfig& config) {
+  std::string text = option.value.text(config);
+  return text == "0" && !option.zero.empty() ? std::string(option.zero) : text;
+}
+
+std::string read(const Option& option, TrainConfig& config, const std::string& text) {
+  if (option.zero.empty()) return option.value.read(config, text);
+  const std::string refusal = option.value.read(config, text == option.zero ? "0" : text);
+  return refusal.empty() ? refusal : or_word(option, refusal);
+}
+
+bool is_used(const Option& option, const TrainConfig& config) {
+  const Needs& needs = option.needs;
+  return needs.option.empty() ||
+         (has_needed_value(needs, config) && is_used(option_called(needs.option), config));
+}
+
+void check_options(const TrainConfig& config) {
+  const TrainConfig standard;
+  for (const Option& option : options()) {
+    if (const std::string wrong = option.value.out_of_range(config); !wrong.empty())
+      throw Error(ErrorKind::usage,
+                  concat(option.name, ' ', or_word(option, wrong), ", not ", shown(option, config)));
+  }
+  for (const Option& option : options()) {
+    if (!is_used(option, config) && option.value.text(config) != option.value.text(standard))
+      refuse_unused(option, config);
+  }
+}
+
+std::string exact(double value) {
+  for (int digits = 6; digits < 17; ++digits) {
+    std::string text = fmt::format("{:.{}g}", value, digits);
+    if (std::strtod(text.c_str(), nullptr) == value) return text;  // std::stod throws for subnormals
+  }
+  return fmt::format("{:.17g}", value);
+}
+
+}  // namespace cifar_mpi::config

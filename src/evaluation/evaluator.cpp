@@ -1,0 +1,197 @@
+#include "cifar_mpi/evaluation/evaluator.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/data/fingerprint.hpp"
+#include "evaluation/wrong_images.hpp"
+
+namespace cifar_mpi::evaluation {
+namespace {
+
+/// Of those samples of `slab`, which begins at `first` of the file, that lie in `wanted`.
+std::uint64_t fingerprint_within(const data::Samples& slab, std::uint64_t first, data::Shard wanted) {
+  const std::uint64_t begin = std::max(first, wanted.first);
+  const std::uint64_t end = std::min(first + slab.labels.size(), wanted.first + wanted.count);
+  if (begin >= end) return 0;
+  const std::size_t image_bytes = slab.images.size() / slab.labels.size();
+  return data::fingerprint(
+      std::span(slab.images).subspan((begin - first) * image_bytes, (end - begin) * image_bytes),
+      std::span(slab.labels).subspan(begin - first, end - begin), begin);
+}
+
+}  // namespace
+
+ResidentData::ResidentData(engine::Backend& backend, const data::DatasetFile& file, data::Split split,
+                           data::Shard part, data::Shard fingerprinted)
+    : count_(part.count) {
+  constexpr std::uint64_t kSlab = 4096;
+  const auto image_bytes = static_cast<std::size_t>(file.info().image.count());
+  images_ = backend.allocate(count_ * image_bytes);
+  labels_ = backend.allocate(count_);
+  for (std::uint64_t at = 0; at < count_; at += kSlab) {
+    const data::Samples slab = file.read(split, {part.first + at, std::min(kSlab, count_ - at)});
+    backend.copy(images_.data() + at * image_bytes, reinterpret_cast<const std::byte*>(slab.images.data()),
+                 slab.images.size());
+    backend.copy(labels_.data() + at, reinterpret_cast<const std::byte*>(slab.labels.data()),
+                 slab.labels.size());
+    fingerprint_ += fingerprint_within(slab, part.first + at, fingerprinted);
+  }
+}
+
+ResidentData::ResidentData(engine::Backend& backend, const data::Samples& samples)
+    : images_(backend.allocate(samples.images.size())),
+      labels_(backend.allocate(samples.labels.size())),
+      count_(samples.labels.size()) {
+  backend.copy(images_.data(), reinterpret_cast<const std::byte*>(samples.images.data()),
+               samples.images.size());
+  backend.copy(labels_.data(), reinterpret_cast<const std::byte*>(samples.labels.data()),
+               samples.labels.size());
+}
+
+engine::DataView ResidentData::view() const {
+  return {images_.as<const std::uint8_t>(), labels_.as<const std::uint8_t>(), count_};
+}
+
+void require_equal_data(const comm::World& world, const data::DatasetFile& file, const std::string& path) {
+  RunFingerprint mine;
+  world.together([&] { mine = data::summarize(file); });
+  world.require_equal(ErrorKind::data, mine,
+                      concat("there ", path, " is no copy of rank 0's dataset; give all ranks the same"));
+}
+
+std::uint64_t Accuracy::correct() const {
+  std::uint64_t sum = 0;
+  for (const ClassAccuracy& c : classes) sum += c.correct;
+  return sum;
+}
+
+std::uint64_t Accuracy::count() const {
+  std::uint64_t sum = 0;
+  for (const ClassAccuracy& c : classes) sum += c.count;
+  return sum;
+}
+
+Evaluator::Evaluator(engine::Backend& backend, const comm::World& world, const data::DatasetFile& file)
+    : backend_(backend),
+      world_(world),
+      classes_(static_cast<std::size_t>(file.info().classes())),
+      label_names_(file.info().label_names),
+      image_(file.info().image) {}
+
+Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
+                     const comm::World& world, const data::DatasetFile& file, data::Shard part,
+                     const data::AugmentSpec& augment, int batch, const float* params,
+                     engine::RunnerKind kind, bool keeps_logits)
+    : Evaluator(backend, world, file) {
+  data_ = ResidentData(backend, file, data::Split::test, part);
+  first_ = part.first;
+  plan(tower, arena, augment, batch, params, kind, keeps_logits);
+}
+
+Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
+                     const comm::World& world, const data::Samples& images, std::size_t classes,
+                     const data::AugmentSpec& augment, int batch, const float* params)
+    : Evaluator(backend, world, classes) {
+  data_ = ResidentData(backend, images);
+  plan(tower, arena, augment, batch, params, engine::RunnerKind::automatic, true);
+}
+
+void Evaluator::plan(const lower::Tower& tower, engine::Arena& arena, const data::AugmentSpec& augment,
+                     int batch, const float* params, engine::RunnerKind kind, bool keeps_logits) {
+  batch_ = batch;
+  labels_.resize(data_.view().count);
+  backend_.copy(reinterpret_cast<std::byte*>(labels_.data()),
+                reinterpret_cast<const std::byte*>(data_.view().labels), labels_.size());
+  cursor_ = backend_.allocate(sizeof(std::uint64_t));
+  predictions_ = backend_.allocate(static_cast<std::size_t>(batch));
+  loss_sum_ = backend_.allocate(sizeof(float));
+  if (keeps_logits)
+    batch_logits_ = backend_.allocate(static_cast<std::size_t>(batch) * classes_ * sizeof(float));
+
+  engine::EvaluateBinding binding;
+  binding.params = params;
+  binding.data = data_.view();
+  binding.augment = augment;
+  binding.augment.kind = data::Augment::none;
+  binding.augment.cutout = 0;
+  binding.cursor = cursor_.as<std::uint64_t>();
+  binding.predictions = predictions_.as<std::uint8_t>();
+  binding.loss_sum = loss_sum_.as<float>();
+  if (keeps_logits) binding.logits = batch_logits_.as<float>();
+  arena.rewind();
+  engine::StepProgram program("evaluate");
+  for (engine::Task& task : tower.evaluate_tasks(binding, arena))
+    program.run(engine::kCompute, std::move(task));
+  program.finalize();
+  runner_ = backend_.runner(std::move(program), kind, arena.regions());
+}
+
+Accuracy Evaluator::run() {
+  const std::uint64_t zero = 0;
+  backend_.copy(cursor_.data(), reinterpret_cast<const std::byte*>(&zero), cursor_.size());
+  // One flat array of doubles for the sum over ranks: the confusion matrix, then the loss. Counts are exact.
+  std::vector<double> sums(classes_ * classes_ + 1);
+  std::vector<std::uint8_t> predictions(static_cast<std::size_t>(batch_));
+  std::vector<float> logits(batch_logits_.size() / sizeof(float));
+  predicted_.clear();
+  logits_.clear();
+  for (std::size_t at = 0; at < labels_.size(); at += predictions.size()) {
+    runner_->replay();
+    runner_->finish();
+    float loss = 0.0f;
+    backend_.copy(reinterpret_cast<std::byte*>(predictions.data()), predictions_.data(), predictions.size());
+    backend_.copy(reinterpret_cast<std::byte*>(&loss), loss_sum_.data(), sizeof loss);
+    sums.back() += static_cast<double>(loss);
+    const std::size_t n = std::min(predictions.size(), labels_.size() - at);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (labels_[at + i] < classes_) sums[labels_[at + i] * classes_ + predictions[i]] += 1.0;
+    }
+    if (!logits.empty()) {
+      backend_.copy(reinterpret_cast<std::byte*>(logits.data()), batch_logits_.data(), batch_logits_.size());
+      logits_.insert(logits_.end(), logits.begin(),
+                     logits.begin() + static_cast<std::ptrdiff_t>(n * classes_));
+    }
+    predicted_.insert(predicted_.end(), predictions.begin(),
+                      predictions.begin() + static_cast<std::ptrdiff_t>(n));
+  }
+  world_.sum(sums);
+  Accuracy accuracy;
+  accuracy.confusion.assign(sums.begin(), sums.end() - 1);
+  for (std::size_t c = 0; c < classes_; ++c) {
+    const auto row = accuracy.confusion.begin() + static_cast<std::ptrdiff_t>(c * classes_);
+    const auto count = std::accumulate(row, row + static_cast<std::ptrdiff_t>(classes_), std::uint64_t{0});
+    accuracy.classes.push_back({row[static_cast<std::ptrdiff_t>(c)], count});
+  }
+  accuracy.cross_entropy = sums.back() / static_cast<double>(accuracy.count());
+  return accuracy;
+}
+
+std::vector<float> Evaluator::logits() const {
+  std::vector<float> all;
+  for (const std::vector<std::byte>& part : world_.collect(std::as_bytes(std::span(logits_)))) {
+    const std::size_t before = all.size();
+    all.resize(before + part.size() / sizeof(float));
+    std::memcpy(all.data() + before, part.data(), part.size());
+  }
+  return all;
+}
+
+run::EvaluationFile Evaluator::record(const Accuracy& accuracy) const {
+  run::EvaluationFile file;
+  file.label_names = label_names_;
+  file.confusion = accuracy.confusion;
+  const auto pixels = [&](std::uint64_t index) {
+    std::vector<std::uint8_t> image(static_cast<std::size_t>(image_.count()));
+    const std::uint8_t* const source = data_.view().images + (index - first_) * image.size();
+    backend_.copy(reinterpret_cast<std::byte*>(image.data()), reinterpret_cast<const std::byte*>(source),
+                  image.size());
+    return image;
+  };
+  gather_wrong_images(world_, {first_, labels_, predicted_}, image_, pixels, file);
+  return file;
+}
+
+}  // namespace cifar_mpi::evaluation

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/run/evaluation_file.hpp"
+
+namespace cifar_mpi::evaluation {
+
+/// What one rank predicted of its part of the test split.
+struct Predictions {
+  std::uint64_t first = 0;  ///< of the part, in the split
+  std::span<const std::uint8_t> labels;
+  std::span<const std::uint8_t> predictions;  ///< as many
+};
+
+/// Collective. Some images that were taken for another class: at most run::kMostWrongImages, chosen by a hash of their
+/// place, so that the number of ranks does not matter and every part of the split has its share. The same on all ranks,
+/// ordered by class, then by what they were taken for. `pixels` gives an image of this rank's part, [h,w,c] of size
+/// `image`; large ones come smaller. Sets `image` and the vectors of a wrong image of `file`.
+void gather_wrong_images(const comm::World& world, const Predictions& mine, const Extent& image,
+                         const std::function<std::vector<std::uint8_t>(std::uint64_t index)>& pixels,
+                         run::EvaluationFile& file);
+
+/// Every `rows` x `columns` pixels become their mean; what is left over at the edges goes.
+std::vector<std::uint8_t> shrink(const std::vector<std::uint8_t>& pixels, const Extent& image, int rows,
+                                 int columns);
+
+}  // namespace cifar_mpi::evaluation

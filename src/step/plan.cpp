@@ -1,0 +1,124 @@
+#include "cifar_mpi/step/plan.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "cifar_mpi/base/text.hpp"
+
+namespace cifar_mpi::step {
+namespace {
+
+/// The same on all ranks; servers have a backend of the host anyway.
+bool computes_on_cpu(const Plan& plan, const engine::Backend& backend) {
+  return !plan.world.any(!backend.description().starts_with("cpu"));
+}
+
+/// The least of all ranks, so that all plan the same kernels.
+int fair_threads(const comm::World& world) { return std::ranges::min(world.gather(world.fair_threads())); }
+
+}  // namespace
+
+void resolve_threads(Plan& plan) {
+  if (plan.config.threads > 0) return;
+  if (plan.config.reproducible) {
+    plan.config.threads = 1;  // the number of threads is part of the result, and every rank count has one
+    return;
+  }
+  plan.config.threads = fair_threads(plan.world);
+}
+
+std::string other_work_text(const Plan& plan, const engine::Backend& backend) {
+  if (!computes_on_cpu(plan, backend)) return {};
+  const comm::World& world = plan.world;
+  const std::vector<double> lost = world.gather(world.cores_lost(plan.config.threads));
+  const auto most = std::max_element(lost.begin(), lost.end());
+  if (*most == 0.0) return {};
+  return fmt::format(
+      "since the start other processes have used about {:.1f} cores of rank {} on {} ({}), so a step takes "
+      "longer; end them, "
+      "or start fewer ranks or threads",
+      *most, most - lost.begin(), world.hosts()[static_cast<std::size_t>(most - lost.begin())],
+      world.cores_text());
+}
+
+void describe_cores(const Plan& plan, const engine::Backend& backend) {
+  if (!computes_on_cpu(plan, backend)) return;
+  const int threads = plan.config.threads, fair = fair_threads(plan.world);
+  const std::string other_work = other_work_text(plan, backend), cores = plan.world.cores_text();
+  const std::vector<std::string> places = plan.world.place_lines();
+  plan.log.info(
+      concat("threads: ", threads, " per rank (", cores, places.size() == 1 ? "; " + places[0] : "", ")"));
+  if (threads > fair) {
+    plan.log.warn(concat(threads, " threads per rank share fewer cores, so a step takes longer; --threads ",
+                         fair, " uses each core once"));
+  } else if (!other_work.empty()) {
+    plan.log.warn(other_work);
+  }
+}
+
+void plan_for(Plan& plan, const data::DatasetInfo& info) {
+  check(plan.config);
+  plan.info = info;
+  plan.sizes = config::resolve_sizes(plan.config, plan.world.size(), info);
+  plan.network = evaluation::make_network(plan.config.model, info,
+                                          config::augment_spec(plan.config, info.image), plan.config.data);
+  for (model::Param& param : plan.network.params) {
+    if (param.weight_decay > 0.0f) param.weight_decay = static_cast<float>(plan.config.weight_decay);
+  }
+}
+
+engine::BackendOptions backend_options(const Plan& plan) {
+  const comm::World& computing = plan.computing();
+  engine::BackendOptions options{
+      plan.config.threads,    plan.world.oversubscribed(), computing.node_rank(), computing.node_size(),
+      plan.config.share_gpus, plan.config.nccl_algorithm,  plan.config.nccl_nvls};
+  options.serves = plan.serves();
+  options.conv_threads = plan.conv_threads;
+  return options;
+}
+
+data::SampleOrder sample_order(const Plan& plan) {
+  return {plan.config.shuffle, plan.config.seed,   plan.info.train_count,
+          plan.world.rank(),   plan.sizes.workers, plan.sizes.batch};
+}
+
+std::uint64_t eval_every(const Plan& plan) {
+  if (plan.config.eval_every <= 0.0) return plan.sizes.total_steps;
+  return std::max<std::uint64_t>(
+      1, static_cast<std::uint64_t>(std::llround(plan.config.eval_every * plan.sizes.steps_per_epoch)));
+}
+
+std::vector<std::uint64_t> boundaries(const Plan& plan, const engine::Replay& replay) {
+  const config::TrainConfig& config = plan.config;
+  std::vector<std::uint64_t> steps{eval_every(plan)};
+  for (const std::int64_t every : {config.checkpoint_every, config.check_every, config.summary_every}) {
+    if (every > 0) steps.push_back(static_cast<std::uint64_t>(every));
+  }
+  if (replay.steps() > 1) std::erase_if(steps, [&](std::uint64_t every) { return every <= replay.steps(); });
+  return steps;
+}
+
+bool is_unbroken(const Plan& plan, const engine::Replay& steps) {
+  const config::TrainConfig& config = plan.config;
+  const engine::Replay inner{steps.begin, steps.end - 1};
+  const auto due = [&](auto every) { return inner.crosses(static_cast<std::uint64_t>(every)); };
+  const bool changes = inner.begin < plan.sizes.local_from && inner.end >= plan.sizes.local_from;
+  return !changes && !due(eval_every(plan)) && !due(plan.sizes.total_steps) &&
+         !due(config.checkpoint_every) && !due(config.check_every) && !due(config.log_every);
+}
+
+run::Retention retention_of(const config::TrainConfig& config) {
+  return {config.keep, config.keep_every, config.keep_best};
+}
+
+bool has_outer_momentum(const config::TrainConfig& config) {
+  return config.update == comm::UpdateKind::local && config.local.outer == optim::OuterKind::nesterov;
+}
+
+int kept_images(const Plan& plan) { return std::min(plan.shown_images, plan.sizes.batch / plan.sizes.parts); }
+
+}  // namespace cifar_mpi::step

@@ -1,0 +1,359 @@
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/all_reduce_update.hpp"
+#include "cifar_mpi/comm/server_update.hpp"
+#include "step/step_parts.hpp"
+
+/// Builds the training step: the way of one batch, from the sample order to the updated parameters.
+namespace cifar_mpi::step {
+
+engine::TrainBinding bind_step(const StepContext& context) {
+  const auto& [plan, device, blocks, update] = context;
+  const config::TrainConfig& config = plan.config;
+  engine::TrainBinding binding;
+  binding.params = blocks.state[optim::StateRole::weights].as<const float>();
+  binding.control = update.block().control().data();
+  binding.grads = update.block().grads().data();
+  binding.control_layout = control_layout(plan, device);
+  binding.rank = plan.world.rank();
+  binding.step = blocks.step_counter.as<std::uint64_t>();
+  binding.facts = blocks.facts.as<engine::RankFacts>();
+  binding.data = device.samples.view();
+  if (!plan.serves()) binding.order = sample_order(plan);
+  binding.augment = plan.network.augment;
+  binding.seed = config.seed;
+  binding.global_batch = plan.sizes.global_batch;
+  binding.statistics_share = 1.0f / static_cast<float>(plan.sizes.aggregated * plan.sizes.parts);
+  binding.label_smoothing = plan.config.label_smoothing;
+  binding.requests = &blocks.request_word;
+  if (blocks.value_counts.size() > 0) {
+    binding.activations = blocks.value_counts.as<engine::ValueCounts>();
+    binding.kept_images = blocks.kept_images.as<float>();
+    binding.kept = kept_images(plan);
+  }
+  return binding;
+}
+
+double* gradient_norm(const StepContext& context) {
+  const auto& [plan, device, blocks, update] = context;
+  return plan.config.clip_norm > 0.0 ? blocks.gradient_norm.as<double>() : nullptr;
+}
+
+engine::UpdateBinding bind_update(const StepContext& context, const engine::TrainBinding& train,
+                                  const comm::ParamSpan& span, double* decay_sum) {
+  const Plan& plan = context.plan;
+  const Blocks& blocks = context.blocks;
+  engine::UpdateBinding update;
+  update.params = blocks.state[optim::StateRole::weights].as<float>();
+  update.grads = train.grads;
+  update.ema = blocks.state[optim::StateRole::average].as<float>();
+  update.begin = span.begin;
+  update.end = span.end;
+  update.control = train.control;
+  update.step = train.step;
+  update.decay_sum = decay_sum;
+  update.schedule = config::schedule_spec(plan.config, plan.sizes, plan.info.train_count);
+  update.ema_decay = plan.config.ema_decay;
+  update.optimizer = plan.config.optimizer;
+  update.divides_by_staleness = plan.config.aggregation.scales_rate;
+  std::size_t states = 0;
+  for (const optim::StateRow& row : blocks.state.rows()) {
+    if (row.of_optimizer) update.states[states++] = blocks.state[row.role].as<float>();
+  }
+  update.clip_norm = plan.config.clip_norm;
+  update.gradient_norm = gradient_norm(context);
+  return update;
+}
+
+engine::RunningBinding bind_running(const StepContext& context, const engine::TrainBinding& train) {
+  const Blocks& blocks = context.blocks;
+  engine::RunningBinding running;
+  running.params = blocks.state[optim::StateRole::weights].as<float>();
+  running.ema = blocks.state[optim::StateRole::average].as<float>();
+  running.control = train.control;
+  running.control_layout = train.control_layout;
+  running.step = train.step;
+  running.ema_decay = context.plan.config.ema_decay;
+  running.gradient_norm = gradient_norm(context);
+  return running;
+}
+
+namespace {
+
+void allocate_summaries(const Plan& plan, const Device& device, Blocks& blocks) {
+  const std::size_t params = plan.network.params.size() + trained_params(plan.network.params);
+  const std::size_t counted = device.tower->observed().size() + params;
+  const auto floats = static_cast<std::size_t>(kept_images(plan) * plan.network.net.input.count());
+  blocks.value_counts = device.backend->allocate(counted * sizeof(engine::ValueCounts));
+  blocks.kept_images = device.backend->allocate(floats * sizeof(float));
+}
+
+}  // namespace
+
+std::vector<engine::Bytes> regions_of(const StepContext& context) {
+  const auto& [plan, device, blocks, update] = context;
+  std::vector<engine::Bytes> regions;
+  if (device.arena) regions = device.arena->regions();
+  const auto watch = [&](const Buffer& block) {
+    if (block.size() > 0) regions.push_back(engine::bytes_of(block.data(), block.size()));
+  };
+  for (const optim::StateRow& row : blocks.state.rows()) watch(blocks.state[row.role]);
+  const std::span<float> gradients = update.block().all();
+  regions.push_back(engine::bytes_of(gradients.data(), gradients.size()));
+  for (const Buffer* block :
+       {&blocks.step_counter, &blocks.batch_counter, &blocks.facts, &blocks.decay_sums, &blocks.gradient_norm,
+        &blocks.value_counts, &blocks.kept_images, &blocks.weights_before, &blocks.round_sums}) {
+    watch(*block);
+  }
+  return regions;
+}
+
+engine::ControlLayout control_layout(const Plan& plan, const Device& device) {
+  return {plan.sizes.workers, device.layout.running_floats};
+}
+
+void write_step(const Device& device, Blocks& blocks, std::uint64_t done) {
+  std::vector<std::uint64_t> counters(blocks.step_counter.size() / sizeof(std::uint64_t));
+  for (std::uint64_t& counter : counters) counter = done++;
+  device.backend->copy(blocks.step_counter.data(), reinterpret_cast<const std::byte*>(counters.data()),
+                       blocks.step_counter.size());
+}
+
+void open_device(const Plan& plan, Device& device, const comm::PlatformFactory& make_platform) {
+  comm::Platform platform = make_platform(backend_options(plan));
+  device.backend = std::move(platform.backend);
+  device.collectives = std::move(platform.collectives);
+}
+
+void plan_network(Plan& plan, Device& device) {
+  config::TrainConfig& config = plan.config;
+  config.precision = device.backend->resolve(config.precision);
+  const engine::TowerSpec spec{&plan.network.net, &plan.network.params, plan.sizes.batch / plan.sizes.parts,
+                               config.precision, config.conv};
+  device.tower = std::make_unique<lower::Tower>(*device.backend, spec);
+  device.layout = device.tower->layout();
+  device.arena.emplace([&backend = *device.backend](std::size_t bytes) { return backend.allocate(bytes); });
+}
+
+std::vector<std::string> agree_on_kernels(Plan& plan, Device& device) {
+  std::vector<std::string> slower;
+  const comm::World& computing = plan.computing();
+  plan.world.together([&] {
+    if (plan.serves() || !device.collectives.agree_on_kernels) return;
+    for (bool again = true; again;) {
+      comm::KernelAgreement agreed = device.collectives.agree_on_kernels(computing);
+      slower = std::move(agreed.slower);
+      again = agreed.again;
+      if (again) computing.together([&] { plan_network(plan, device); });
+    }
+  });
+  return slower;
+}
+
+namespace {
+
+std::unique_ptr<comm::Update> make_all_reduce_update(const Plan& plan, const Device& device) {
+  const config::TrainConfig& config = plan.config;
+  const std::string name =
+      config.reproducible ? std::string(comm::fixed_tree_collective()) : config.all_reduce;
+  std::unique_ptr<comm::Collective> collective = device.collectives.make(name, plan.world, config.wire);
+  const bool overlap = comm::resolve_overlap(config.overlap, plan.world, device.collectives.device);
+  comm::AllReduceSettings settings{config.bucket_mib, config.wire, overlap};
+  if (config.update == comm::UpdateKind::local) settings.blocks = exchanged_blocks(plan.config);
+  return std::make_unique<comm::AllReduceUpdate>(std::move(collective), device.layout, settings);
+}
+
+/// The first step after `done` at which all ranks meet.
+std::function<std::uint64_t(std::uint64_t)> meetings(const Plan& plan) {
+  std::vector<std::uint64_t> every{eval_every(plan)};
+  for (const std::int64_t steps : {plan.config.checkpoint_every, plan.config.check_every})
+    every.push_back(static_cast<std::uint64_t>(steps));
+  return [every, total = plan.sizes.total_steps](std::uint64_t done) {
+    std::uint64_t next = done < total ? total : done + 1;
+    for (const std::uint64_t steps : every) next = std::min(next, (done / steps + 1) * steps);
+    return next;
+  };
+}
+
+std::unique_ptr<comm::Update> make_server_update(const Plan& plan, const Device& device,
+                                                 const Blocks& blocks) {
+  plan.world.together([&] {
+    if (plan.workers && device.collectives.compare_devices) device.collectives.compare_devices(*plan.workers);
+  });
+  const bool overlap = comm::resolve_overlap(plan.config.overlap, plan.world, false);  // through the hosts
+  return comm::make_server_update(
+      plan.world, device.layout,
+      {plan.config.servers, overlap, &blocks.request_word, plan.config.aggregation, meetings(plan),
+       plan.progress.batches, device.collectives.device ? device.backend.get() : nullptr});
+}
+
+std::unique_ptr<comm::Update> make_update(const Plan& plan, const Device& device, Blocks& blocks) {
+  switch (plan.config.update) {
+    case comm::UpdateKind::all_reduce:
+    case comm::UpdateKind::local:
+      return make_all_reduce_update(plan, device);
+    case comm::UpdateKind::server:
+      return make_server_update(plan, device, blocks);
+  }
+  throw std::logic_error("an unknown way to update");
+}
+
+}  // namespace
+
+void open_update(const Plan& plan, const Device& device, Blocks& blocks) {
+  blocks.update = make_update(plan, device, blocks);
+  blocks.update->allocate(control_layout(plan, device).floats());
+}
+
+void plan_device(Plan& plan, Device& device, const comm::PlatformFactory& make_platform) {
+  open_device(plan, device, make_platform);
+  if (!plan.serves()) plan_network(plan, device);
+}
+
+void allocate_blocks(const Plan& plan, const Device& device, Blocks& blocks) {
+  blocks.state.allocate(*device.backend, device.layout,
+                        optim::state_rows(plan.config.optimizer.kind, has_outer_momentum(plan.config)));
+  blocks.step_counter =
+      device.backend->allocate(static_cast<std::size_t>(plan.sizes.local_steps) * sizeof(std::uint64_t));
+  if (plan.sizes.partial_aggregation())
+    blocks.batch_counter = device.backend->allocate(sizeof(std::uint64_t));
+  blocks.facts = device.backend->allocate(sizeof(engine::RankFacts));
+  // One for each span, and one that nobody reads.
+  blocks.decay_sums = device.backend->allocate((blocks.update->spans().size() + 1) * sizeof(double));
+  if (plan.config.clip_norm > 0.0 || plan.config.summary_every > 0)
+    blocks.gradient_norm = device.backend->allocate(sizeof(double));
+  if (plan.config.summary_every > 0 && !plan.serves()) allocate_summaries(plan, device, blocks);
+  blocks.records.resize(engine::kRecordRing);
+  for (int parts = 1; parts < plan.sizes.parts; parts *= 2)
+    blocks.partials.push_back(device.backend->allocate(blocks.update->block().all().size_bytes()));
+  if (plan.config.update == comm::UpdateKind::local) {
+    blocks.weights_before = device.backend->allocate(device.layout.trained_floats * sizeof(float));
+    blocks.round_sums = device.backend->allocate(control_layout(plan, device).statistics() * sizeof(float));
+  }
+  blocks.update->bind({{blocks.state[optim::StateRole::weights].as<float>(), device.layout.trained_floats},
+                       {blocks.decay_sums.as<double>(), blocks.update->spans().size()},
+                       blocks.step_counter.as<std::uint64_t>()});
+}
+
+/// Control block to last backward task of the rank's whole batch.
+///
+/// In parts, each part's sums (control block and gradients) are added as a balanced binary tree over the
+/// parts: `partials` holds the finished subtrees, that of 2^j parts in place j, as a binary counter holds its
+/// digits; behind the last part all that is left of them is added. Of micro-shards, which are a power of two,
+/// what is added in which order depends on their number alone, for the all-reduce goes on with the same tree
+/// over the ranks.
+std::vector<engine::Task> compute_tasks(const StepContext& context, engine::TrainBinding binding, int step,
+                                        int steps) {
+  const auto& [plan, device, blocks, update] = context;
+  std::vector<engine::Task> tasks;
+  const int parts = plan.sizes.parts;
+  binding.parts = steps * parts;
+  const std::size_t floats = binding.control_layout.floats() + device.layout.trained_floats;
+  for (int part = 0; part < parts; ++part) {
+    binding.part = step * parts + part;
+    binding.first_sample =
+        static_cast<std::uint64_t>(part) * static_cast<std::uint64_t>(plan.sizes.batch / parts);
+    device.arena->rewind();
+    for (engine::Task& task : device.tower->train_tasks(binding, *device.arena))
+      tasks.push_back(std::move(task));
+    float* const sums = binding.control;
+    const bool last = part + 1 == parts;
+    std::size_t subtree = 0;
+    for (; (part >> subtree) != 0; ++subtree) {
+      const bool is_there = (part >> subtree & 1) != 0;
+      if (!is_there && !last) break;
+      if (is_there)
+        tasks.push_back(
+            device.backend->sum_task(concat("add ", 1 << subtree, " parts"),
+                                     {sums, blocks.partials[subtree].as<const float>(), sums, floats}));
+    }
+    if (last) break;
+    tasks.push_back(device.backend->sum_task(concat("keep ", 1 << subtree, " parts"),
+                                             {blocks.partials[subtree].as<float>(), sums, nullptr, floats}));
+  }
+  return tasks;
+}
+
+namespace {
+
+/// A server's program is one of the host, whatever the workers' is.
+engine::RunnerKind runner_of(const Plan& plan) {
+  const engine::RunnerKind asked = plan.config.runner;
+  return plan.serves() && asked == engine::RunnerKind::graph ? engine::RunnerKind::lanes : asked;
+}
+
+}  // namespace
+
+std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Concurrency concurrent) {
+  const auto& [plan, device, blocks, update] = context;
+  const engine::TrainBinding binding = bind_step(context);
+  const engine::ControlLayout& control = binding.control_layout;
+  const engine::ParamLayout& layout = device.layout;
+  const std::size_t trained = layout.trained_floats;
+
+  comm::StepParts parts;
+  if (!plan.serves()) {
+    engine::TrainBinding computing = binding;
+    if (plan.sizes.partial_aggregation()) computing.step = blocks.batch_counter.as<std::uint64_t>();
+    parts.compute = compute_tasks(context, computing);
+  }
+  for (const comm::ParamSpan& span : update.spans()) {
+    if (span.end > trained) break;  // what local steps exchange besides
+    parts.update.push_back(device.backend->update_task(
+        bind_update(context, binding, span, blocks.decay_sums.as<double>() + parts.update.size()),
+        plan.network.params, layout));
+  }
+  if (double* const norm = gradient_norm(context)) {
+    parts.before_updates = device.backend->gradient_norm_task({binding.grads, trained, norm});
+  }
+  engine::AdvanceBinding advance;
+  advance.control = binding.control;
+  advance.control_layout = control;
+  advance.global_batch = binding.global_batch;
+  advance.decay_sums = {blocks.decay_sums.as<const double>(), parts.update.size()};
+  advance.step = binding.step;
+  advance.gradient_norm = gradient_norm(context);
+  if (layout.running_floats > 0) {
+    parts.finish.push_back(
+        device.backend->running_task(bind_running(context, binding), plan.network.params, layout));
+  }
+  parts.finish.push_back(device.backend->advance_task(advance, blocks.records));
+  if (plan.sizes.partial_aggregation() && !plan.serves()) {
+    // Versions are made without this worker: its samples go on where it has come to.
+    parts.finish.push_back(
+        device.backend->increment_task("count batch", blocks.batch_counter.as<std::uint64_t>()));
+  }
+  engine::StepProgram program("train");
+  update.append(program, std::move(parts), concurrent);
+  program.finalize();
+  return device.backend->runner(std::move(program), runner_of(plan), regions_of(context));
+}
+
+/// On one lane: it runs between steps, when nothing else does.
+std::unique_ptr<engine::Runner> plan_histograms(const StepContext& context) {
+  const auto& [plan, device, blocks, update] = context;
+  const engine::ParamLayout& layout = device.layout;
+  const auto* const weights = blocks.state[optim::StateRole::weights].as<const float>();
+  const float* const grads = update.block().grads().data();
+  const std::size_t params = layout.entries.size(), trained = trained_params(plan.network.params);
+  auto* const counts = blocks.value_counts.as<engine::ValueCounts>() + device.tower->observed().size();
+  std::vector<engine::CountBinding> variables, gradients;
+  for (std::size_t p = 0; p < params; ++p) {
+    const std::size_t at = layout.entries[p].offset;
+    const std::vector<engine::ValueRun> runs = device.tower->values_of(p);
+    variables.push_back({weights + at, runs, counts + p});
+    if (p < trained) gradients.push_back({grads + at, runs, counts + params + p});
+  }
+  engine::StepProgram program("summary");
+  program.run(engine::kCompute, device.backend->count_task("count variables", variables));
+  program.run(engine::kCompute, device.backend->count_task("count gradients", gradients));
+  program.run(engine::kCompute, device.backend->gradient_norm_task(
+                                    {grads, layout.trained_floats, blocks.gradient_norm.as<double>()}));
+  program.finalize();
+  return device.backend->runner(std::move(program), plan.config.runner, regions_of(context));
+}
+
+}  // namespace cifar_mpi::step

@@ -1,0 +1,83 @@
+#include "cifar_mpi/bench/step_benchmark.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cifar_mpi/cpu/backend.hpp"
+#include "cifar_mpi/model/net_spec.hpp"
+#include "support/mpi_world.hpp"
+
+namespace cifar_mpi::bench {
+namespace {
+
+constexpr int kBatch = 8;
+
+StepBenchmark benchmark(const engine::RooflineLimits& limits, const std::string& model = "tutorial",
+                        engine::ConvMethod conv = engine::ConvMethod::automatic) {
+  StepBenchmarkConfig config;
+  config.conv = conv;
+  config.model = model;
+  config.batch_size = kBatch;
+  config.threads = 1;
+  config.precision = engine::Precision::fp32;
+  config.rounds = 3;
+  config.round_s = 0.01;
+  return benchmark_step(
+      config, test::test_world(),
+      [](const engine::BackendOptions& options) { return comm::on_host(cpu::make_backend(options)); },
+      [&](engine::Precision, int, double) { return limits; });
+}
+
+TEST(StepBenchmark, HasTheModelsOperationsInItsTasks) {
+  const StepBenchmark b = benchmark({.flops = 1e12}, "tutorial", engine::ConvMethod::direct);
+  double flops = 0.0;
+  for (const auto& row : b.tasks) flops += row.flops;
+  const model::NetSpec net = model::make_model("tutorial", {24, 24, 3}, 10);
+  EXPECT_NEAR(flops, kBatch * model::training_flops(net).in_image, 1e-9 * flops);
+  EXPECT_NEAR(b.floor_s, flops / 1e12, 1e-9 * b.floor_s);
+  EXPECT_NEAR(b.share.most, b.floor_s / b.step_s.least, 1e-9);
+}
+
+TEST(StepBenchmark, GivesAResidualNetworkTheInputAndTheOptimizerOfItsRecipe) {
+  const StepBenchmark b = benchmark({.flops = 1e12}, "resnet20");
+  EXPECT_EQ(b.model, "resnet20");
+  const model::NetSpec net = model::make_model("resnet20", {32, 32, 3}, 10);
+  EXPECT_EQ(b.in_image_flops, model::training_flops(net).in_image);
+  double update_bytes = 0.0;
+  for (const auto& row : b.tasks) {
+    if (row.task.starts_with("update")) update_bytes += row.bytes;
+  }
+  const auto has = [&](const std::string& task, double bytes) {
+    return std::any_of(b.tasks.begin(), b.tasks.end(),
+                       [&](const auto& row) { return row.task.starts_with(task) && row.bytes == bytes; });
+  };
+  EXPECT_TRUE(has("augment", kBatch * (32 * 32 * 3 * (1 + sizeof(float)) + 2.0)));
+  // Weights, averages and momentum are read and written.
+  EXPECT_GE(update_bytes, 7 * sizeof(float) * 269722.0);
+}
+
+TEST(StepBenchmark, SaysWhichKernelsItMeasured) {
+  const StepBenchmark b = benchmark({.flops = 1e12}, "tutorial", engine::ConvMethod::direct);
+  EXPECT_NE(b.kernels.find("\nconv2 forward: "), std::string::npos) << b.kernels;
+}
+
+TEST(StepBenchmark, HoldsEachTaskAgainstTheLimitThatItMeetsFirst) {
+  const engine::RooflineLimits limits{.flops = 1e12, .bytes = 1e10};
+  const StepBenchmark b = benchmark(limits);
+  double sum = 0.0;
+  for (const auto& row : b.tasks) {
+    EXPECT_EQ(row.floor_s, std::max(row.flops / limits.flops, row.bytes / limits.bytes)) << row.task;
+    EXPECT_EQ(row.bytes == 0.0, row.task.starts_with("all-reduce")) << row.task;
+    sum += row.floor_s;
+  }
+  EXPECT_NEAR(b.floor_s, sum, 1e-9 * sum);
+  // Less than all images of the data, which it may read.
+  const auto augment =
+      std::find_if(b.tasks.begin(), b.tasks.end(), [](const auto& row) { return row.task == "augment"; });
+  ASSERT_NE(augment, b.tasks.end());
+  EXPECT_EQ(augment->bytes, kBatch * (24 * 24 * 3 * (1 + sizeof(float)) + 2.0));
+}
+
+}  // namespace
+}  // namespace cifar_mpi::bench

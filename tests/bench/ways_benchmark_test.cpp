@@ -1,0 +1,140 @@
+#include "cifar_mpi/bench/ways_benchmark.hpp"
+
+#include <gtest/gtest.h>
+
+#include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/cpu/backend.hpp"
+#include "support/mpi_world.hpp"
+
+namespace cifar_mpi::bench {
+namespace {
+
+using test::test_world;
+
+config::TrainConfig chosen(const std::string& way) {
+  config::TrainConfig config;
+  choose_way(config, way);
+  return config;
+}
+
+TEST(ChooseWay, SetsTheOptionsOfAWay) {
+  EXPECT_EQ(chosen("all-reduce").update, comm::UpdateKind::all_reduce);
+  EXPECT_EQ(chosen("local:64").update, comm::UpdateKind::local);
+  EXPECT_EQ(chosen("local:64").local.steps, 64);
+  EXPECT_EQ(chosen("local:64").local.outer, optim::OuterKind::average);
+  EXPECT_EQ(chosen("local:64:nesterov").local.outer, optim::OuterKind::nesterov);
+  EXPECT_EQ(chosen("server:2").update, comm::UpdateKind::server);
+  EXPECT_EQ(chosen("server:2").servers, 2);
+  EXPECT_EQ(chosen("server:2").aggregation.pushes, 0);
+  EXPECT_EQ(chosen("server:2:3").aggregation.pushes, 3);
+  EXPECT_FALSE(chosen("server:2:3").aggregation.asynchronous);
+  EXPECT_TRUE(chosen("server:2:async").aggregation.asynchronous);
+  EXPECT_FALSE(chosen("server:2:async").aggregation.most_drift);
+  EXPECT_EQ(chosen("server:2:async:0").aggregation.most_drift, 0u);
+}
+
+TEST(ChooseWay, NamesAllWaysWhereThereIsNoSuchOne) {
+  for (const char* way :
+       {"", "ring", "all-reduce:2", "local", "local:", "local:0", "local:1025", "local:4x", "local:4:sgd",
+        "local:4:nesterov:1", "server", "server:0", "server:x", "server:1:0", "server:1:all:2",
+        "server:1:2:3", "server:1:async:", "server:1:async:-1", "server:1:async:1:1"}) {
+    try {
+      chosen(way);
+      ADD_FAILURE() << "took " << way;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_NE(std::string(error.what()).find(concat("server:SERVERS:async:STALENESS, not '", way, "'")),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST(WaysBenchmark, RefusesWaysThatSoManyRanksCannotGo) {
+  const auto refusal = [](const std::string& way, int ranks) -> std::string {
+    try {
+      require_possible({}, way, ranks);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal("server:1:3", 4), "");
+  EXPECT_NE(refusal("server:1:4", 4).find("--aggregate 4"), std::string::npos) << refusal("server:1:4", 4);
+  EXPECT_NE(refusal("server:4", 4).find("--servers 4"), std::string::npos) << refusal("server:4", 4);
+  EXPECT_EQ(refusal("local:1024:nesterov", 1), "");
+}
+
+constexpr double kCompute = 0.04;
+constexpr int kWorkerBatch = 4;
+/// 1 068 298 parameters.
+constexpr double kModelBytes = 4.0 * 1068298;
+
+WayBenchmark benchmark(const std::string& way, double slow_factor = 1.0, int rounds = 3) {
+  WaysBenchmarkConfig config;
+  config.batch_size = kWorkerBatch;
+  config.compute_s = kCompute;
+  config.seconds = rounds * kCompute;
+  return benchmark_way(config, way, slow_factor, test_world(), [](const engine::BackendOptions& options) {
+    return comm::on_host(cpu::make_backend(options));
+  });
+}
+
+TEST(WaysBenchmark, SleepsWhatEachRankWouldCompute) {
+  for (const char* way : {"all-reduce", "local:3"}) {
+    SCOPED_TRACE(way);
+    const WayBenchmark b = benchmark(way), slow = benchmark(way, 3.0);
+    EXPECT_GE(b.step_s, kCompute);
+    EXPECT_LT(b.step_s, 2.5 * kCompute);  // and not what three steps take
+    EXPECT_GE(slow.step_s, 3.0 * kCompute);
+    EXPECT_EQ(b.workers, test_world().size());
+    EXPECT_EQ(b.servers, 0);
+    EXPECT_EQ(b.images_per_step, static_cast<std::uint64_t>(kWorkerBatch * b.workers));
+    EXPECT_EQ(b.applied_per_s, static_cast<double>(b.images_per_step) / b.step_s);
+    EXPECT_EQ(b.computed_per_s, b.applied_per_s);
+    EXPECT_FALSE(b.worker_bytes) << "on one node no network is used";
+  }
+}
+
+class ServedWays : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (test_world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
+  }
+  const int workers_ = test_world().size() - 1;
+};
+
+TEST_F(ServedWays, CountBytesOfTheBusiestWorkerAndServer) {
+  const WayBenchmark b = benchmark("server:1", 3.0);
+  EXPECT_GE(b.step_s, 3.0 * kCompute);
+  EXPECT_EQ(b.workers, workers_);
+  EXPECT_EQ(b.servers, 1);
+  EXPECT_EQ(b.dropped, 0.0);
+  EXPECT_FALSE(b.staleness);
+  ASSERT_TRUE(b.worker_bytes && b.server_bytes);
+  // A push and an answer of the whole model, and control blocks.
+  EXPECT_NEAR(*b.worker_bytes, 2 * kModelBytes, 0.01 * kModelBytes);
+  EXPECT_NEAR(*b.server_bytes, workers_ * *b.worker_bytes, 1.0);
+}
+
+TEST_F(ServedWays, DropThePushesOfASlowWorkerThatIsNotWaitedFor) {
+  const WayBenchmark b = benchmark(concat("server:1:", workers_ - 1), 8.0, 16);
+  EXPECT_EQ(b.images_per_step, static_cast<std::uint64_t>(kWorkerBatch * (workers_ - 1)));
+  EXPECT_LT(b.step_s, 6.0 * kCompute);
+  EXPECT_GT(b.dropped, 0.0);
+  EXPECT_NEAR(b.computed_per_s * (1.0 - b.dropped), b.applied_per_s, 1e-6 * b.applied_per_s);
+}
+
+TEST_F(ServedWays, WaitForNobodyWhereEachPushIsAStep) {
+  const WayBenchmark b = benchmark("server:1:async", 8.0, 16);
+  EXPECT_EQ(b.images_per_step, static_cast<std::uint64_t>(kWorkerBatch));
+  EXPECT_LT(b.step_s, 6.0 * kCompute);
+  EXPECT_NEAR(*b.worker_bytes, 2 * kModelBytes, 2 * kModelBytes);
+  ASSERT_TRUE(b.staleness);
+  EXPECT_GT(b.staleness->most, b.staleness->half) << "the slow worker's weights are old";
+  EXPECT_GE(b.staleness->most, b.staleness->most_of_all);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::bench

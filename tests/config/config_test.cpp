@@ -1,0 +1,386 @@
+#include "cifar_mpi/config/config.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <map>
+#include <string>
+
+#include "cifar_mpi/base/error.hpp"
+#include "support/temp_dir.hpp"
+
+namespace cifar_mpi::config {
+namespace {
+
+using Change = std::function<void(TrainConfig&)>;
+
+TrainConfig changed(const Change& change) {
+  TrainConfig config;
+  config.data = "some/data.h5";
+  change(config);
+  return config;
+}
+
+data::DatasetInfo dataset_of(std::uint64_t samples) {
+  data::DatasetInfo info;
+  info.image = {32, 32, 3};
+  info.label_names = {"cat", "dog"};
+  info.train_count = samples;
+  info.test_count = 10;
+  return info;
+}
+
+TEST(Check, TakesTheDefaultsAndTheEdges) {
+  const std::vector<Change> fine{[](auto&) {},
+                                 [](auto& c) { c.batch_size = 1; },
+                                 [](auto& c) { c.batch_size = 1 << 20; },
+                                 [](auto& c) { c.threads = 4096; },
+                                 [](auto& c) { c.lr_decay_factor = 1e-9; },
+                                 [](auto& c) { c.lr_decay_factor = 1.0; },
+                                 [](auto& c) { c.ema_decay = 0.0; },
+                                 [](auto& c) { c.weight_decay = 0.0; },
+                                 [](auto& c) {
+                                   c.reproducible = true, c.shuffle = data::Shuffle::global;
+                                   c.micro_shards = 4096;
+                                 },
+                                 [](auto& c) { c.bucket_mib = 1.0 / 1024; },
+                                 [](auto& c) { c.bucket_mib = 4096.0; },
+                                 [](auto& c) { c.run_dir = "./-run"; },
+                                 [](auto& c) { c.timeout_s = 0.0; },
+                                 [](auto& c) { c.timeout_s = 2.0; },
+                                 [](auto& c) { c.reproducible = true, c.shuffle = data::Shuffle::global; },
+                                 [](auto& c) {
+                                   c.reproducible = true, c.shuffle = data::Shuffle::global;
+                                   c.all_reduce = "doubling";
+                                 }};
+  for (std::size_t i = 0; i < fine.size(); ++i) EXPECT_NO_THROW(check(changed(fine[i]))) << i;
+}
+
+TEST(Check, NamesTheOptionAndTheValue) {
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  const auto refuse = [](const char* option, const char* value, const Change& change) {
+    expect_error(ErrorKind::usage, {option, value}, [&] { check(changed(change)); });
+  };
+  refuse("--run-dir", "\"\"", [](auto& c) { c.run_dir.clear(); });
+  refuse("--run-dir", "./-x", [](auto& c) { c.run_dir = "-x"; });
+  refuse("--init-from", "--resume old.h5 goes on with one; give one of them", [](auto& c) {
+    c.init_from = "a.h5";
+    c.resume = "old.h5";
+  });
+  refuse("--keep-best", "give --eval-every as well", [](auto& c) { c.keep_best = true; });
+  refuse("--batch-size", "0", [](auto& c) { c.batch_size = 0; });
+  refuse("--batch-size", "1048577", [](auto& c) { c.batch_size = (1 << 20) + 1; });
+  refuse("--accumulate", "0", [](auto& c) { c.accumulate = 0; });
+  refuse("--accumulate", "--reproducible", [](auto& c) {
+    c.reproducible = true;
+    c.shuffle = data::Shuffle::global;
+    c.accumulate = 2;
+  });
+  refuse("--global-batch", "-1", [](auto& c) { c.global_batch = -1; });
+  refuse("--steps", "-1", [](auto& c) { c.steps = -1; });
+  refuse("--threads", "-1", [](auto& c) { c.threads = -1; });
+  refuse("--threads", "4097", [](auto& c) { c.threads = 4097; });
+  refuse("--lr-decay-factor", "0", [](auto& c) { c.lr_decay_factor = 0.0; });
+  refuse("--lr-decay-factor", "1.5", [](auto& c) { c.lr_decay_factor = 1.5; });
+  refuse("--clip-norm", "-1", [](auto& c) { c.clip_norm = -1.0; });
+  refuse("--clip-norm", "nan", [nan](auto& c) { c.clip_norm = nan; });
+  refuse("--label-smoothing", "1", [](auto& c) { c.label_smoothing = 1.0; });
+  refuse("--label-smoothing", "-0.1", [](auto& c) { c.label_smoothing = -0.1; });
+  refuse("--beta1 0.5", "goes with --optimizer adamw, not with sgd",
+         [](auto& c) { c.optimizer.beta1 = 0.5; });
+  for (const double bad : {-0.1, 1.0, nan}) {
+    refuse("--momentum", "at least 0 and below 1", [=](auto& c) { c.optimizer.momentum = bad; });
+    refuse("--beta1", "at least 0 and below 1", [=](auto& c) { c.optimizer.beta1 = bad; });
+    refuse("--beta2", "at least 0 and below 1", [=](auto& c) { c.optimizer.beta2 = bad; });
+    refuse("--outer-momentum", "at least 0 and below 1", [=](auto& c) { c.local.outer_momentum = bad; });
+  }
+  for (const double bad : {-0.1, 1.1, nan}) {
+    refuse("--initial-lr-share", "between 0 and 1", [=](auto& c) { c.initial_lr_share = bad; });
+    refuse("--final-lr-share", "between 0 and 1", [=](auto& c) { c.final_lr_share = bad; });
+    refuse("--eps", "between 1e-30 and 1", [=](auto& c) { c.optimizer.eps = bad < 0.0 ? 0.0 : bad; });
+  }
+  refuse("--local-steps", "between 1 and 1024, not 0", [](auto& c) { c.local.steps = 0; });
+  refuse("--local-steps", "between 1 and 1024, not 1025", [](auto& c) { c.local.steps = 1025; });
+  refuse("--local-after", "between 0 and", [](auto& c) { c.local.after_epoch = -1.0; });
+  refuse("--outer-lr 0.5", "goes with --update local --outer nesterov, not with average", [](auto& c) {
+    c.update = comm::UpdateKind::local;
+    c.local.outer_rate = 0.5;
+  });
+  refuse("--decay-at 0.5", "goes with --schedule steps, not with staircase",
+         [](auto& c) { c.decay_at = {0.5}; });
+  refuse("--final-lr-share 0.5", "--schedule linear or cosine or one-cycle, not with staircase",
+         [](auto& c) { c.final_lr_share = 0.5; });
+  refuse("--micro-shards 16", "goes with --update all-reduce --reproducible; leave it out",
+         [](auto& c) { c.micro_shards = 16; });
+  refuse("--input-size", "-1", [](auto& c) { c.input_size = -1; });
+  refuse("--crop-pad", "--augment crop", [](auto& c) { c.crop_pad = 2; });
+  refuse("--crop-fill", "--augment crop", [](auto& c) { c.crop_fill = data::Fill::reflect; });
+  refuse("--cutout", "--augment crop", [](auto& c) { c.cutout = 8; });
+  refuse("--cutout", "-1", [](auto& c) { c.augment = data::Augment::crop, c.cutout = -1; });
+  refuse("--flip alternate", "--augment tutorial or crop, not with none: none flips no image",
+         [](auto& c) { c.augment = data::Augment::none, c.flip = data::Flip::alternate; });
+  refuse("--normalize", "crop or none", [](auto& c) { c.normalize = data::Normalize::dataset; });
+  refuse("--weight-decay", "-1", [](auto& c) { c.weight_decay = -1.0; });
+  refuse("--warmup-epochs", "-1", [](auto& c) { c.warmup_epochs = -1.0; });
+  refuse("--graph-steps", "-1", [](auto& c) { c.graph_steps = -1; });
+  refuse("--graph-steps", "129", [](auto& c) { c.graph_steps = kMostGraphSteps + 1; });
+  refuse("--eval-every", "-1", [](auto& c) { c.eval_every = -1.0; });
+  refuse("--ema-decay", "1", [](auto& c) { c.ema_decay = 1.0; });
+  refuse("--ema-decay", "-0.1", [](auto& c) { c.ema_decay = -0.1; });
+  for (const int bad : {0, 6, 8192}) {
+    refuse("--micro-shards must be a power of two", std::to_string(bad).c_str(), [bad](auto& c) {
+      c.reproducible = true, c.shuffle = data::Shuffle::global;
+      c.micro_shards = bad;
+    });
+  }
+  refuse("--bucket-mib", "1e-09", [](auto& c) { c.bucket_mib = 1e-9; });
+  refuse("--bucket-mib", "4097", [](auto& c) { c.bucket_mib = 4097.0; });
+  refuse("--trace 9-8", "ends before it begins", [](auto& c) { c.trace = {9, 8}; });
+  refuse("--trace 1-1001", "at most 1000", [](auto& c) { c.trace = {1, 1001}; });
+  refuse("--log-every", "0", [](auto& c) { c.log_every = 0; });
+  refuse("--checkpoint-every", "0", [](auto& c) { c.checkpoint_every = 0; });
+  refuse("--check-every", "0", [](auto& c) { c.check_every = 0; });
+  refuse("--summary-every", "-1", [](auto& c) { c.summary_every = -1; });
+  refuse("--keep", "0", [](auto& c) { c.keep = 0; });
+  refuse("--keep-every", "-1", [](auto& c) { c.keep_every = -1; });
+  refuse("--reproducible", "--shuffle global", [](auto& c) { c.reproducible = true; });
+  refuse("--reproducible", "doubling", [](auto& c) {
+    c.reproducible = true;
+    c.shuffle = data::Shuffle::global;
+    c.all_reduce = "ring";
+  });
+  refuse("--nccl-nvls", "--reproducible",
+         [](auto& c) { c.nccl_nvls = c.reproducible = true, c.shuffle = data::Shuffle::global; });
+  refuse("--nccl-nvls", "--nccl-algo ring", [](auto& c) { c.nccl_nvls = true, c.nccl_algorithm = "ring"; });
+  refuse("--reproducible", "--wire fp32", [](auto& c) {
+    c.reproducible = true;
+    c.shuffle = data::Shuffle::global;
+    c.wire = comm::Wire::bf16;
+  });
+  refuse("--servers 2", "goes with --update server, not with all-reduce", [](auto& c) { c.servers = 2; });
+  refuse("--aggregate", "goes with --update server, not with all-reduce",
+         [](auto& c) { c.aggregation.pushes = 2; });
+  const auto refuse_served = [&](const char* option, const char* part, const Change& change) {
+    refuse(option, part, [&](auto& c) {
+      c.update = comm::UpdateKind::server;
+      c.shuffle = data::Shuffle::global;
+      change(c);
+    });
+  };
+  refuse_served("--servers", "0", [](auto& c) { c.servers = 0; });
+  refuse_served("--all-reduce", "with --update all-reduce", [](auto& c) { c.all_reduce = "ring"; });
+  refuse_served("--bucket-mib", "with --update all-reduce", [](auto& c) { c.bucket_mib = 2.0; });
+  refuse_served("--wire bf16", "with --update all-reduce", [](auto& c) { c.wire = comm::Wire::bf16; });
+  refuse_served("--reproducible", "with --update all-reduce", [](auto& c) { c.reproducible = true; });
+  refuse_served("--max-staleness 3", "goes with --update server --aggregate async, not with all",
+                [](auto& c) { c.aggregation.most_drift = 3; });
+  refuse_served("--staleness-lr", "goes with --update server --aggregate async",
+                [](auto& c) { c.aggregation.scales_rate = true; });
+  refuse_served("--arrival-order", "goes with --update server --aggregate async",
+                [](auto& c) { c.aggregation.arrival_order = 3; });
+  refuse_served("--reproducible", "with --update all-reduce",
+                [](auto& c) { c.aggregation.asynchronous = true, c.reproducible = true; });
+  refuse_served("--clip-norm", "of which each server has a part", [](auto& c) { c.clip_norm = 1.0; });
+  refuse("--timeout", "1.9", [](auto& c) { c.timeout_s = 1.9; });
+  for (const double bad : {nan, inf, 0.0, -1.0}) {
+    for (const auto& [option, member] : std::map<std::string, double TrainConfig::*>{
+             {"--lr", &TrainConfig::lr},
+             {"--epochs", &TrainConfig::epochs},
+             {"--epochs-per-decay", &TrainConfig::epochs_per_decay}}) {
+      expect_error(ErrorKind::usage, {option + " must"},
+                   [&] { check(changed([&, m = member](auto& c) { c.*m = bad; })); });
+    }
+  }
+  for (const auto member : {&TrainConfig::weight_decay, &TrainConfig::ema_decay, &TrainConfig::bucket_mib,
+                            &TrainConfig::lr_decay_factor, &TrainConfig::warmup_epochs}) {
+    expect_error(ErrorKind::usage, {"nan"}, [&] { check(changed([&](auto& c) { c.*member = nan; })); });
+  }
+}
+
+template <Named E>
+void expect_names_of_all_values(std::size_t count) {
+  const auto names = names_of(E{});
+  EXPECT_EQ(names.size(), count);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    EXPECT_EQ(static_cast<std::size_t>(names[i].value), i) << names[i].text;
+    EXPECT_EQ(find_name<E>(names[i].text), names[i].value) << "twice there: " << names[i].text;
+    EXPECT_EQ(to_string(names[i].value), names[i].text);
+  }
+  EXPECT_EQ(find_name<E>("no such name"), std::nullopt);
+}
+
+TEST(Names, StandForAllValuesThatAUserMayChoose) {
+  expect_names_of_all_values<engine::Precision>(4);
+  expect_names_of_all_values<engine::RunnerKind>(5);
+  expect_names_of_all_values<comm::Overlap>(3);
+  expect_names_of_all_values<comm::Wire>(2);
+  expect_names_of_all_values<data::Augment>(3);
+  expect_names_of_all_values<data::Fill>(2);
+  expect_names_of_all_values<data::Flip>(3);
+  expect_names_of_all_values<data::Normalize>(2);
+  expect_names_of_all_values<data::Shuffle>(2);
+  expect_names_of_all_values<optim::OptimizerKind>(4);
+  expect_names_of_all_values<optim::ScheduleKind>(5);
+  expect_names_of_all_values<optim::LrScaling>(3);
+}
+
+TEST(ResolveSizes, CountsBatchesAndSteps) {
+  TrainConfig config = changed([](auto& c) { c.batch_size = 10, c.epochs = 2.5; });
+  Sizes sizes = resolve_sizes(config, 3, dataset_of(100));
+  EXPECT_EQ(sizes.batch, 10);
+  EXPECT_EQ(sizes.global_batch, 30u);
+  EXPECT_EQ(sizes.parts, 1);
+  EXPECT_DOUBLE_EQ(sizes.steps_per_epoch, 100.0 / 30.0);
+  EXPECT_EQ(sizes.total_steps, 8u);  // 2.5 · 3.33 = 8.33
+  config.steps = 7;
+  config.global_batch = 36;
+  sizes = resolve_sizes(config, 3, dataset_of(100));
+  EXPECT_EQ(sizes.batch, 12);
+  EXPECT_EQ(sizes.global_batch, 36u);
+  EXPECT_EQ(sizes.total_steps, 7u);
+  config.reproducible = true;
+  config.global_batch = 32;
+  EXPECT_EQ(resolve_sizes(config, 2, dataset_of(100)).parts, 4);
+  EXPECT_EQ(resolve_sizes(config, 8, dataset_of(100)).parts, 1);
+  config = changed([](auto& c) { c.batch_size = 5, c.accumulate = 3; });
+  sizes = resolve_sizes(config, 2, dataset_of(100));
+  EXPECT_EQ(sizes.batch, 15);
+  EXPECT_EQ(sizes.parts, 3);
+  EXPECT_EQ(sizes.global_batch, 30u);
+  config.global_batch = 36;
+  EXPECT_EQ(resolve_sizes(config, 2, dataset_of(100)).batch, 18);
+  config = changed([](auto& c) { c.batch_size = 224, c.epochs = 7.0; });
+  EXPECT_EQ(resolve_sizes(config, 1, dataset_of(60000)).total_steps,
+            1875u);  // 60000/224, rounded, times 7 is less
+}
+
+TEST(ResolveSizes, SaysWhatDoesNotFit) {
+  const auto refuse = [](ErrorKind kind, const std::vector<std::string>& parts, int ranks,
+                         std::uint64_t samples, const Change& change) {
+    expect_error(kind, parts, [&] { resolve_sizes(changed(change), ranks, dataset_of(samples)); });
+  };
+  refuse(ErrorKind::usage, {"--global-batch 32 cannot be divided by 3 ranks"}, 3, 1000,
+         [](auto& c) { c.global_batch = 32; });
+  refuse(ErrorKind::usage, {"each of 2 ranks 16 samples", "--accumulate 3 batches"}, 2, 1000,
+         [](auto& c) { c.global_batch = 32, c.accumulate = 3; });
+  refuse(ErrorKind::usage, {"--global-batch 4194304", "per rank"}, 2, 1000,
+         [](auto& c) { c.global_batch = 1 << 22; });
+  refuse(ErrorKind::data, {"some/data.h5 has 3 training samples", "4 ranks"}, 4, 3,
+         [](auto& c) { c.batch_size = 1; });
+  refuse(ErrorKind::data, {"100 training samples", "global batch of 256", "lower --batch-size"}, 2, 100,
+         [](auto&) {});
+  refuse(ErrorKind::data, {"global batch of 200", "lower --global-batch"}, 2, 100,
+         [](auto& c) { c.global_batch = 200; });
+  refuse(ErrorKind::usage, {"--epochs 0.01", "less than one step"}, 1, 1000,
+         [](auto& c) { c.epochs = 0.01; });
+  EXPECT_NO_THROW(resolve_sizes(changed([](auto& c) { c.batch_size = 50; }), 2, dataset_of(100)));
+  const auto in_shards = [](int batch) {
+    return [batch](auto& c) { c.reproducible = true, c.batch_size = batch; };
+  };
+  refuse(ErrorKind::usage, {"power of two", "--micro-shards 8, not 3"}, 3, 1000, in_shards(8));
+  refuse(ErrorKind::usage, {"power of two", "--micro-shards 8, not 16"}, 16, 1000, in_shards(8));
+  refuse(ErrorKind::usage, {"global batch of 12 into 8 micro-shards"}, 2, 1000, in_shards(6));
+}
+
+TEST(ScheduleSpec, HasWhatTheUserChose) {
+  const TrainConfig config = changed([](auto& c) {
+    c.lr = 0.3, c.lr_decay_factor = 0.5, c.epochs_per_decay = 7.0, c.warmup_epochs = 2.0;
+    c.lr_scaling = optim::LrScaling::sqrt;
+    c.schedule = optim::ScheduleKind::one_cycle, c.decay_at = {0.5};
+    c.initial_lr_share = 0.25, c.final_lr_share = 0.125;
+  });
+  Sizes sizes;
+  sizes.total_steps = 77;
+  sizes.global_batch = 96;
+  const optim::ScheduleSpec spec = schedule_spec(config, sizes, 1000);
+  EXPECT_EQ(spec.base_rate, 0.3);
+  EXPECT_EQ(spec.decay_factor, 0.5);
+  EXPECT_EQ(spec.epochs_per_decay, 7.0);
+  EXPECT_EQ(spec.warmup_epochs, 2.0);
+  EXPECT_EQ(spec.scaling, optim::LrScaling::sqrt);
+  EXPECT_EQ(spec.kind, optim::ScheduleKind::one_cycle);
+  EXPECT_EQ(spec.decay_at, std::vector<double>{0.5});
+  EXPECT_EQ(spec.initial_share, 0.25);
+  EXPECT_EQ(spec.final_share, 0.125);
+  EXPECT_EQ(spec.total_steps, 77u);
+  EXPECT_EQ(spec.samples, 1000u);
+  EXPECT_EQ(spec.global_batch, 96u);
+}
+
+TEST(RunFingerprintOfAConfig, SpellsNumbersSoThatTheyReadBack) {
+  for (const double rate : {0.1, 1e-310, 5e-324, 0.30000000000000004, 1e9}) {
+    const RunFingerprint items =
+        run_fingerprint(changed([rate](auto& c) { c.lr = rate; }), {}, dataset_of(1000));
+    const auto lr = std::find_if(items.begin(), items.end(), [](const auto& i) { return i.first == "--lr"; });
+    ASSERT_NE(lr, items.end());
+    EXPECT_EQ(std::strtod(lr->second.c_str(), nullptr), rate);
+    if (rate == 1e-310) {
+      EXPECT_EQ(lr->second, "1e-310");
+    }
+  }
+}
+
+TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
+  const auto items = [](const Change& change, std::uint64_t global_batch = 128,
+                        std::uint64_t samples = 1000) {
+    Sizes sizes;
+    sizes.global_batch = global_batch;
+    return run_fingerprint(changed(change), sizes, dataset_of(samples));
+  };
+  const RunFingerprint plain = items([](auto&) {});
+  const std::map<std::string, RunFingerprint> others{
+      {"--seed", items([](auto& c) { c.seed = 2; })},
+      {"--global-batch", items([](auto&) {}, 129)},
+      {"dataset training samples", items([](auto&) {}, 128, 1001)},
+      {"--lr", items([](auto& c) { c.lr = std::nextafter(0.1, 1.0); })},
+      {"--lr-decay-factor", items([](auto& c) { c.lr_decay_factor = 0.2; })},
+      {"--epochs-per-decay", items([](auto& c) { c.epochs_per_decay = 1.0; })},
+      {"--lr-scaling", items([](auto& c) { c.lr_scaling = optim::LrScaling::linear; })},
+      {"--warmup-epochs", items([](auto& c) { c.warmup_epochs = 1.0; })},
+      {"--weight-decay", items([](auto& c) { c.weight_decay = 0.0; })},
+      {"--clip-norm", items([](auto& c) { c.clip_norm = 0.5; })},
+      {"--label-smoothing", items([](auto& c) { c.label_smoothing = 0.1; })},
+      {"--ema-decay", items([](auto& c) { c.ema_decay = 0.5; })},
+      {"--augment", items([](auto& c) { c.augment = data::Augment::none; })},
+      {"network input", items([](auto& c) { c.input_size = 28; })},
+      {"--flip", items([](auto& c) { c.flip = data::Flip::alternate; })},
+      {"--normalize", items([](auto& c) { c.normalize = data::Normalize::dataset; })},
+      {"--shuffle", items([](auto& c) { c.shuffle = data::Shuffle::global; })},
+      {"model", items([](auto& c) { c.model = "other"; })}};
+  for (const auto& [name, other] : others) {
+    ASSERT_EQ(other.size(), plain.size()) << name;
+    std::vector<std::string> changed_items;
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      if (other[i] != plain[i]) changed_items.push_back(plain[i].first);
+    }
+    EXPECT_EQ(changed_items, std::vector<std::string>{name});
+  }
+  // How long a run is, how it reports and where it is stored do not count, nor do unused micro-shards.
+  EXPECT_EQ(
+      items([](auto& c) { c.steps = 5, c.epochs = 9.0, c.keep = 1, c.run_dir = "x", c.micro_shards = 2; }),
+      plain);
+  const RunFingerprint reproducible = items([](auto& c) { c.reproducible = true; });
+  ASSERT_EQ(reproducible.size(), plain.size() + 1);
+  EXPECT_EQ(reproducible.back(), (std::pair<std::string, std::string>{"--micro-shards", "8"}));
+}
+
+/// A checkpoint that lacks them was made with the defaults of its time, which still hold. The way to update
+/// is not recorded where a run may resume with another.
+TEST(RunFingerprintOfAConfig, KnowsWhatWasNotRecorded) {
+  const RunFingerprint plain = run_fingerprint(changed([](auto&) {}), {}, dataset_of(1000));
+  for (const auto& item : unrecorded_fingerprint()) {
+    const std::string* const recorded = find_item(plain, item.first);
+    if (item.first == "--update") {
+      EXPECT_EQ(recorded, nullptr);
+    } else {
+      EXPECT_TRUE(recorded != nullptr && *recorded == item.second) << item.first;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::config

@@ -1,0 +1,209 @@
+#include "cifar_mpi/evaluation/evaluator.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <span>
+
+#include "cifar_mpi/cpu/backend.hpp"
+#include "cifar_mpi/data/fingerprint.hpp"
+#include "cifar_mpi/evaluation/evaluate_checkpoint.hpp"
+#include "evaluation/wrong_images.hpp"
+#include "support/temp_dir.hpp"
+#include "train/run_fixture.hpp"
+
+namespace cifar_mpi::evaluation {
+namespace {
+
+/// More samples than one read takes, tiny ones.
+constexpr std::uint64_t kCount = 9000;
+constexpr std::uint64_t kImageBytes = 6;
+
+data::Samples make_samples() {
+  data::Samples samples, test;
+  data::make_synthetic({2, 3, 1}, 4, kCount, 1, samples, test);
+  return samples;
+}
+
+TEST(ResidentData, HoldsAndFingerprintsWhatItIsAskedTo) {
+  const TempDir dir;
+  const data::Samples all = make_samples();
+  data::DatasetInfo info;
+  info.image = {2, 3, 1};
+  info.label_names = {"a", "b", "c", "d"};
+  data::write_dataset(dir / "data.h5", info, all, all);
+  const data::DatasetFile file(dir / "data.h5");
+  const auto backend = cpu::make_backend({});
+  const data::Shard part{100, 8800};
+  const auto wanted = [&](std::uint64_t first, std::uint64_t count) {
+    return data::fingerprint(std::span(all.images).subspan(first * kImageBytes, count * kImageBytes),
+                             std::span(all.labels).subspan(first, count), first);
+  };
+  const data::Shard cases[] = {{0, kCount}, part, {4000, 4500}, {100, 1}, {8899, 1}, {50, 60}, {0, 0}};
+  for (const data::Shard fingerprinted : cases) {
+    const ResidentData resident(*backend, file, data::Split::train, part, fingerprinted);
+    const std::uint64_t begin = std::max(part.first, fingerprinted.first);
+    const std::uint64_t end = std::min(part.first + part.count, fingerprinted.first + fingerprinted.count);
+    EXPECT_EQ(resident.fingerprint(), begin < end ? wanted(begin, end - begin) : 0)
+        << fingerprinted.first << ", " << fingerprinted.count;
+    const engine::DataView view = resident.view();
+    ASSERT_EQ(view.count, part.count);
+    EXPECT_EQ(std::memcmp(view.images, all.images.data() + 100 * kImageBytes, part.count * kImageBytes), 0);
+    EXPECT_EQ(std::memcmp(view.labels, all.labels.data() + 100, part.count), 0);
+  }
+}
+
+constexpr std::uint64_t kChosen = 17452;  // sum of the indices that one rank chooses
+
+using EvaluatorOfRun = train::RunTest;
+
+TEST_F(EvaluatorOfRun, ShowsTheNetworkWholeImagesWhereTrainingCutsThem) {
+  config::TrainConfig c = config();
+  c.augment = data::Augment::crop;
+  const Accuracy whole = start(c)->programs.evaluator->run();
+  c.run_dir = path("cut");
+  c.cutout = 16;
+  const Accuracy same = start(c)->programs.evaluator->run();
+  EXPECT_EQ(same.cross_entropy, whole.cross_entropy);
+  EXPECT_EQ(same.correct(), whole.correct());
+}
+
+/// By the dataset that it was trained on, whatever file it is evaluated on.
+TEST_F(EvaluatorOfRun, NormalizesAsInTraining) {
+  config::TrainConfig c = config();
+  c.augment = data::Augment::crop;
+  c.normalize = data::Normalize::dataset;
+  c.steps = 1;
+  run(c);
+  const std::string brighter = other_data([](data::DatasetInfo&, data::Samples& train, data::Samples&) {
+    for (std::uint8_t& value : train.images) value = static_cast<std::uint8_t>(128 + value / 2);
+  });
+  EvaluationConfig evaluation;
+  std::vector<double> found;
+  for (const std::string& file : {c.data, brighter}) {
+    evaluation.data = file;
+    found.push_back(
+        evaluate_checkpoint(evaluation, run::checkpoint_path(c.run_dir, 1), world(), platform, heart_)
+            .accuracy.cross_entropy);
+  }
+  EXPECT_EQ(found[0], found[1]);
+}
+
+TEST(MakeNetwork, RefusesDistortionsThatLeaveNothingOfAnImage) {
+  data::DatasetInfo info;
+  info.image = {32, 32, 3};
+  info.label_names = {"cat", "dog"};
+  const auto refuse = [&](const char* part, int pad, int cutout) {
+    config::TrainConfig config;
+    config.augment = data::Augment::crop;
+    config.crop_pad = pad;
+    config.cutout = cutout;
+    expect_error(ErrorKind::usage, {part, "32x32", "it must be smaller"}, [&] {
+      make_network("tutorial", info, config::augment_spec(config, info.image), "data.h5");
+    });
+  };
+  refuse("--crop-pad 32", 32, 0);
+  refuse("--cutout 32", 4, 32);
+}
+
+TEST(Shrink, TakesTheMeanOfSquares) {
+  EXPECT_EQ(shrink({1, 2, 3, 4, 5, 6}, {3, 2, 1}, 1, 1), (std::vector<std::uint8_t>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(shrink({0, 255, 3, 255, 255, 3, 9, 9, 9}, {3, 3, 1}, 2, 2), (std::vector<std::uint8_t>{191}));
+  EXPECT_EQ(shrink({0, 100, 10, 200, 20, 0, 30, 0}, {2, 2, 2}, 2, 2), (std::vector<std::uint8_t>{15, 75}));
+  EXPECT_EQ(shrink({0, 2, 10, 20}, {2, 2, 1}, 1, 2), (std::vector<std::uint8_t>{1, 15}));
+}
+
+/// Predictions for all images of the split, with few or many wrong; equal for any number of ranks.
+TEST(WrongImages, AreTheSameOnAnyNumberOfRanks) {
+  const comm::World& world = test::test_world();
+  constexpr std::uint64_t kImages = 500;
+  const Extent image{1, 130, 1};  // comes as 1x43
+  const auto label = [](std::uint64_t i) { return static_cast<std::uint8_t>(i % 7); };
+  for (const std::uint64_t every : {3, 50, 1000}) {
+    const auto prediction = [&](std::uint64_t i) {
+      return static_cast<std::uint8_t>(i % every == 1 ? (i + 1) % 7 : i % 7);
+    };
+    const data::Shard part = data::shard_of(kImages, static_cast<std::uint64_t>(world.rank()),
+                                            static_cast<std::uint64_t>(world.size()));
+    std::vector<std::uint8_t> labels, predictions;
+    for (std::uint64_t i = part.first; i < part.first + part.count; ++i) {
+      labels.push_back(label(i));
+      predictions.push_back(prediction(i));
+    }
+    run::EvaluationFile file;
+    gather_wrong_images(
+        world, {part.first, labels, predictions}, image,
+        [](std::uint64_t i) { return std::vector<std::uint8_t>(130, static_cast<std::uint8_t>(i)); }, file);
+    EXPECT_EQ(file.image, (Extent{1, 43, 1}));
+    EXPECT_EQ(file.indices.size(), every == 3 ? 64u : every == 50 ? 10u : 1u);
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < file.indices.size(); ++i) {
+      const std::uint64_t index = file.indices[i];
+      EXPECT_EQ(index % every, 1u);
+      EXPECT_EQ(file.labels[i], label(index));
+      EXPECT_EQ(file.predictions[i], prediction(index));
+      EXPECT_EQ(file.images[i * 43], static_cast<std::uint8_t>(index));
+      sum += index;
+    }
+    EXPECT_TRUE(std::is_sorted(file.labels.begin(), file.labels.end()));
+    EXPECT_TRUE(every != 3 || sum == kChosen) << "another choice than that of one rank: " << sum;
+  }
+}
+
+TEST_F(EvaluatorOfRun, KeepsTheConfusionMatrixAndTheImagesThatWereTakenForOthers) {
+  config::TrainConfig c = config();
+  run(c);
+  on_rank_zero([&] {
+    const run::EvaluationFile file = run::read_evaluation(c.run_dir + "/evaluation.h5");
+    EXPECT_EQ(file.step, 4u);
+    EXPECT_EQ(file.weights, "ema");
+    EXPECT_EQ(file.label_names, data::cifar10_label_names());
+    ASSERT_EQ(file.confusion.size(), 100u);
+    EXPECT_EQ(std::accumulate(file.confusion.begin(), file.confusion.end(), std::uint64_t{0}), kTestSamples);
+    std::uint64_t wrong = kTestSamples;
+    for (std::size_t i = 0; i < 10; ++i) wrong -= file.confusion[11 * i];
+    ASSERT_EQ(file.labels.size(), wrong);
+    const data::Samples test = data::DatasetFile(c.data).read(data::Split::test, {0, kTestSamples});
+    for (std::size_t i = 0; i < wrong; ++i) {
+      EXPECT_NE(file.labels[i], file.predictions[i]);
+      EXPECT_EQ(file.labels[i], test.labels[file.indices[i]]);
+      EXPECT_EQ(std::memcmp(&file.images[i * 3072], &test.images[file.indices[i] * 3072], 3072), 0);
+    }
+  });
+  EvaluationConfig evaluation;
+  evaluation.data = c.data;
+  const Evaluation found =
+      evaluate_checkpoint(evaluation, run::checkpoint_path(c.run_dir, 4), world(), platform, heart_);
+  on_rank_zero([&] { EXPECT_EQ(found.record, run::read_evaluation(c.run_dir + "/evaluation.h5")); });
+}
+
+TEST(Moments, ComeBackFromSettingsAndMustFitTheChannels) {
+  data::AugmentSpec augment;
+  augment.source = {8, 8, 3};
+  EXPECT_TRUE(moments_of(augment).empty());
+  augment.normalize = data::Normalize::dataset;
+  for (int c = 0; c < 3; ++c) {
+    augment.mean[c] = 100.0f / 3.0f + static_cast<float>(c);
+    augment.deviation[c] = 64.1f / static_cast<float>(c + 1);
+  }
+  const RunFingerprint settings = moments_of(augment);
+  data::AugmentSpec back;
+  back.source = augment.source;
+  EXPECT_FALSE(take_moments(back, settings, "a.h5")) << "an image is normalized by its own";
+  back.normalize = data::Normalize::dataset;
+  EXPECT_FALSE(take_moments(back, {}, "a.h5"));
+  ASSERT_TRUE(take_moments(back, settings, "a.h5"));
+  EXPECT_EQ(std::memcmp(back.mean, augment.mean, sizeof back.mean), 0);
+  EXPECT_EQ(std::memcmp(back.deviation, augment.deviation, sizeof back.deviation), 0);
+  for (const char* bad : {"", "1 2", "1 2 3 4", "1 2 x", "1 2 nan", "1 2 0", "1 2 -3", "1,2,3"}) {
+    RunFingerprint forged = settings;
+    forged.back().second = bad;
+    expect_error(ErrorKind::checkpoint, {"a.h5", "dataset deviation", "3 channels"},
+                 [&] { take_moments(back, forged, "a.h5"); });
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::evaluation

@@ -1,0 +1,491 @@
+#include "cifar_mpi/selfcheck/self_check.hpp"
+
+#include <chrono>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "cifar_mpi/base/text.hpp"
+#include "run/self_check_record.hpp"
+#include "selfcheck/device_checks.hpp"
+#include "selfcheck/gradient_limits.hpp"
+#include "selfcheck/speed_check.hpp"
+#include "support/backend_wrapper.hpp"
+#include "support/launch_counter.hpp"
+#include "train/run_fixture.hpp"
+
+/// What a self-check finds, and what a run makes of it. The device that proves itself is the CPU, with faults.
+namespace cifar_mpi::selfcheck {
+namespace {
+
+enum class Fault : std::uint8_t {
+  none,
+  gradient,
+  graph,
+  image,
+  hidden_nan,
+  moved_weights,
+  sum,
+  lost,
+  network,
+  observed,
+  slow
+};
+
+/// Of the rank that it is switched on for.
+struct Faults {
+  Fault fault = Fault::none;
+  int made = 0;  ///< platforms
+};
+
+/// Delegates, but for what is wrong with it; takes graphs for lanes.
+class FaultyBackend final : public test::BackendWrapper {
+ public:
+  FaultyBackend(std::unique_ptr<engine::Backend> real, const Faults& faults)
+      : BackendWrapper(std::move(real)), faults_(faults) {}
+
+  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
+    BackendWrapper::copy(dst, src, bytes);
+    if (faults_.fault == Fault::image && src == kept_) reinterpret_cast<float*>(dst)[7] += 0.1f;
+  }
+  engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,
+                           const engine::ParamLayout& layout) override {
+    engine::Task task = BackendWrapper::update_task(binding, params, layout);
+    if (weight_ == nullptr) weight_ = binding.params + binding.begin;
+    const auto in_graph = in_graph_ = std::make_shared<bool>(false);
+    task.start = [this, binding, in_graph, start = std::move(task.start)](engine::Lane& lane) {
+      if (faults_.fault == Fault::lost) throw Error(ErrorKind::device, "the device is gone");
+      if (faults_.fault == Fault::gradient) const_cast<float*>(binding.grads)[binding.begin] += 0.5f;
+      start(lane);
+      const bool moves =
+          (faults_.fault == Fault::graph && *in_graph) || faults_.fault == Fault::moved_weights;
+      if (moves) binding.params[binding.begin] += 0x1.0p-10f;
+    };
+    return task;
+  }
+  engine::Task advance_task(const engine::AdvanceBinding& binding,
+                            std::vector<engine::StepRecord>& records) override {
+    control_ = const_cast<float*>(binding.control);
+    engine::Task task = BackendWrapper::advance_task(binding, records);
+    task.cost.bytes = 64.0;
+    task.start = [this, start = std::move(task.start)](engine::Lane& lane) {
+      if (faults_.fault == Fault::slow) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      start(lane);
+    };
+    return task;
+  }
+  std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
+                                         std::vector<engine::Bytes> regions) override {
+    const bool graph = kind == engine::RunnerKind::graph;
+    if (in_graph_) *in_graph_ = graph;
+    auto real = BackendWrapper::runner(with_nan(program), graph ? engine::RunnerKind::lanes : kind,
+                                       std::move(regions));
+    auto seen = std::make_shared<const test::LaunchCounter*>(nullptr);
+    auto runner = std::make_unique<test::LaunchCounter>(
+        std::move(real), [this, seen, weight = std::exchange(weight_, nullptr)](int) {
+          if (faults_.fault == Fault::observed && (*seen)->observation().look) *weight += 0x1.0p-10f;
+        });
+    *seen = runner.get();
+    return runner;
+  }
+
+ private:
+  /// The same program, but NaN in the images makes NaN of the loss, which the CPU's ReLUs do not: so the device may
+  /// pass.
+  engine::StepProgram with_nan(const engine::StepProgram& program) {
+    engine::StepProgram copy(program.name());
+    for (const engine::Instruction& line : program.instructions()) {
+      if (line.op == engine::Op::set) copy.set(line.lane);
+      if (line.op == engine::Op::wait) copy.wait(line.lane, line.target);
+      if (line.op != engine::Op::run) continue;
+      engine::Task task = program.tasks()[static_cast<std::size_t>(line.target)];
+      if (task.observer && task.name == "keep images") kept_ = task.writes.front().begin;
+      if (task.name == "augment" || task.name == "loss") {
+        task.start = [this, start = task.start, input = task.name == "augment",
+                      x = task.writes.front().begin](engine::Lane& lane) {
+          start(lane);
+          if (input) saw_nan_ = std::isnan(*reinterpret_cast<const float*>(x));
+          if (!input && saw_nan_ && faults_.fault != Fault::hidden_nan)
+            control_[engine::ControlLayout::loss_sum] = std::numeric_limits<float>::quiet_NaN();
+        };
+      }
+      copy.run(line.lane, std::move(task));
+    }
+    copy.finalize();
+    return copy;
+  }
+
+  const Faults& faults_;
+  std::shared_ptr<bool> in_graph_;
+  float* weight_ = nullptr;  ///< the first that the next program's updates move
+  const std::byte* kept_ = nullptr;
+  float* control_ = nullptr;
+  bool saw_nan_ = false;
+};
+
+/// Loses something of the first value.
+class FaultyCollective final : public comm::Collective {
+ public:
+  FaultyCollective(std::unique_ptr<comm::Collective> real, const Faults& faults)
+      : real_(std::move(real)), faults_(faults) {}
+  std::string_view name() const override { return real_->name(); }
+  int ranks() const override { return real_->ranks(); }
+  Buffer allocate(std::size_t bytes) override { return real_->allocate(bytes); }
+  engine::Task all_reduce(std::string name, std::span<float> data, std::size_t prefix) override {
+    engine::Task task = real_->all_reduce(std::move(name), data, prefix);
+    task.poll = [this, data, poll = std::move(task.poll)] {
+      if (poll && !poll()) return false;
+      if (faults_.fault == Fault::sum) data.back() -= 1.0f;
+      if (faults_.fault == Fault::network) throw Error(ErrorKind::comm, "the network is gone");
+      return true;
+    };
+    return task;
+  }
+
+ private:
+  std::unique_ptr<comm::Collective> real_;
+  const Faults& faults_;
+};
+
+class SelfChecks : public train::RunTest {
+ protected:
+  static int last() { return world().size() - 1; }
+  void break_last_rank(Fault fault) { faults_.fault = world().rank() == last() ? fault : Fault::none; }
+
+  comm::PlatformFactory device() {
+    return [this](const engine::BackendOptions& options) {
+      ++faults_.made;
+      comm::Platform real = comm::on_host(cpu::make_backend(options));
+      real.collectives.make = [this, make = real.collectives.make](std::string_view name,
+                                                                   const comm::World& all, comm::Wire wire) {
+        return std::make_unique<FaultyCollective>(make(name, all, wire), faults_);
+      };
+      real.backend = std::make_unique<FaultyBackend>(std::move(real.backend), faults_);
+      return real;
+    };
+  }
+  SelfCheck check() {
+    SelfCheck check;
+    check.judge = platform;
+    check.identity = [this](const engine::BackendOptions&) { return identity_; };
+    return check;
+  }
+  config::TrainConfig small() const {
+    config::TrainConfig c = config();
+    c.input_size = 12;
+    return c;
+  }
+  data::DatasetInfo info() const { return data::DatasetFile(path("data.h5")).info(); }
+  SelfCheckReport find(const config::TrainConfig& config) {
+    return check_device(config, info(), world(), device(), check());
+  }
+  std::unique_ptr<train::SessionState> start(const SelfCheck& check) {
+    config::TrainConfig c = small();
+    c.steps = 1;
+    return train::set_up(c, opened(c), world(), Log(world().rank() + 1), device(), stop_, &check);
+  }
+  std::optional<run::SelfCheckRecord> record() const {
+    return run::read_self_check(Directory(config().run_dir));
+  }
+
+  Faults faults_;
+  std::string identity_ = "a device; of a test";
+};
+
+TEST_F(SelfChecks, PassADeviceThatIsTheCpuInEveryPrecisionAndPart) {
+  config::TrainConfig c = small();
+  const auto expect_good = [&](const config::TrainConfig& config) {
+    const SelfCheckReport report = find(config);
+    EXPECT_TRUE(report.good) << (report.faults.empty() ? "" : report.faults.front());
+    EXPECT_GE(report.table.size(), 7u);
+  };
+  expect_good(c);
+  c.batch_size = 8;
+  c.accumulate = 2;
+  c.optimizer.kind = optim::OptimizerKind::adamw;
+  c.clip_norm = 1.0;
+  expect_good(c);
+  c = small();
+  c.reproducible = true;
+  c.micro_shards = 4;
+  c.global_batch = 16;
+  if (world().size() != 3) expect_good(c);
+  c = small();
+  c.model = "resnet20";
+  c.input_size = 0;
+  c.augment = data::Augment::crop;
+  c.normalize = data::Normalize::dataset;
+  c.batch_size = 4;
+  expect_good(c);
+}
+
+TEST_F(SelfChecks, NameTheRankAndWhatIsWrong) {
+  const std::pair<Fault, std::string> cases[] = {
+      {Fault::gradient, "gradients, fp32: the gradient of softmax_linear/weights in fp32 is off by "},
+      {Fault::image, "distorted images: image 1 is off by "},
+      {Fault::hidden_nan, "divergence: NaN in every image gives a cross-entropy of "},
+      {Fault::moved_weights, "divergence: NaN in the input is seen, but weights move all the same"},
+  };
+  for (const auto& [fault, text] : cases) {
+    break_last_rank(fault);
+    const SelfCheckReport report = find(small());
+    EXPECT_FALSE(report.good) << text;
+    ASSERT_EQ(report.faults.size(), 1u) << text;
+    EXPECT_EQ(
+        report.faults[0].find(concat("rank ", last(), " on ", world().hosts()[0], ", a device: ", text)), 0u)
+        << report.faults[0];
+  }
+}
+
+/// Of a device that works at a millionth of what any does, no task is slow, but the one that sleeps.
+TEST_F(SelfChecks, NameASlowTaskAndPassTheDevice) {
+  SelfCheck timed = check();
+  timed.measure_limits = [](engine::Precision) { return engine::RooflineLimits{1e6, 1e6}; };
+  SelfCheckReport report = check_device(small(), info(), world(), device(), timed);
+  EXPECT_TRUE(report.slow.empty()) << report.slow.front();
+  EXPECT_TRUE(report.good);
+  break_last_rank(Fault::slow);
+  report = check_device(small(), info(), world(), device(), timed);
+  EXPECT_TRUE(report.good);
+  ASSERT_EQ(report.slow.size(), 1u);
+  EXPECT_EQ(report.slow[0].find(concat("rank ", last(), " on ", world().hosts()[0], ", a device: speed: ")),
+            0u)
+      << report.slow[0];
+  EXPECT_NE(report.slow[0].find(" takes "), std::string::npos) << report.slow[0];
+  EXPECT_EQ(report.slow[0].find(';'), std::string::npos) << report.slow[0];
+
+  timed.measure_limits = [](engine::Precision) -> engine::RooflineLimits {
+    throw Error(ErrorKind::device, "no memory is left");
+  };
+  report = check_device(small(), info(), world(), device(), timed);
+  EXPECT_TRUE(report.good);
+  const auto speed = std::find_if(report.table.begin(), report.table.end(), [](const std::string& row) {
+    return row.find(" speed ") != std::string::npos;
+  });
+  ASSERT_NE(speed, report.table.end());
+  EXPECT_NE(speed->find("left out  no memory is left"), std::string::npos) << *speed;
+}
+
+/// More than 20 times the floor, over 100 µs, and no collective.
+TEST(SlowTasks, AreFarFromTheirFloorAndLong) {
+  engine::StepProgram program("step");
+  std::vector<float> memory(250'000);
+  const auto add = [&](const char* name, double flops, std::size_t floats, engine::TaskKind kind = {}) {
+    engine::Task task{name, {engine::bytes_of(memory.data(), floats)}, {}, [](engine::Lane&) {}, {}};
+    task.cost.flops = flops;
+    task.kind = kind;
+    program.run(engine::kCompute, std::move(task));
+  };
+  add("by bytes", 0.0, 250'000);  // at least 1 ms
+  add("by operations", 2e6, 1);   // at least 2 ms
+  add("short", 0.0, 1);
+  add("sum", 0.0, 1, engine::TaskKind::collective);
+  program.finalize();
+  const engine::RooflineLimits limits{1e9, 1e9};
+  const auto names = [&](const std::vector<double>& seconds) {
+    std::string text;
+    for (const SlowTask& slow : slow_tasks(program, seconds, limits)) text += slow.task + ", ";
+    return text;
+  };
+  EXPECT_EQ(names({0.0199, 0.0399, 99e-6, 1.0}), "");
+  EXPECT_EQ(names({0.0201, 0.0399, 99e-6, 1.0}), "by bytes, ");
+  EXPECT_EQ(names({0.0201, 0.0401, 101e-6, 1.0}), "by operations, by bytes, short, ");
+}
+
+/// Weights that only graphs move wrongly: the run takes lanes, now and at the next start; but not where it asks for graphs.
+TEST_F(SelfChecks, OfADeviceWhoseGraphsAreWrongMakeTheRunTakeLanes) {
+  break_last_rank(Fault::graph);
+  config::TrainConfig c = small();
+  c.steps = 1;
+  const SelfCheck all = check();
+  for (const bool again : {false, true}) {
+    const int before = faults_.made;
+    const auto state = train::set_up(c, opened(c), world(), Log(world().rank() + 1), device(), stop_, &all);
+    EXPECT_EQ(faults_.made, before + (again ? 1 : 2));
+    EXPECT_TRUE(state->plan.self_check.starts_with("passed ")) << state->plan.self_check;
+    EXPECT_EQ(state->plan.config.runner, engine::RunnerKind::lanes);
+  }
+  world().barrier();
+  EXPECT_EQ(record()->result, run::SelfCheckResult::on_lanes);
+  c.runner = engine::RunnerKind::graph;
+  const SelfCheckReport report = find(c);
+  ASSERT_EQ(report.faults.size(), 1u);
+  EXPECT_NE(report.faults[0].find(
+                "runners: in line and as a graph differ: the weights of softmax_linear/weights in "),
+            std::string::npos)
+      << report.faults[0];
+}
+
+/// An error is told as what it is, and the next start checks again.
+TEST_F(SelfChecks, ThatAreStoppedAreNoVerdict) {
+  break_last_rank(Fault::lost);
+  const SelfCheckReport report = find(small());
+  EXPECT_FALSE(report.good);
+  EXPECT_TRUE(report.faults.empty());
+  ASSERT_EQ(report.stops.size(), 1u);
+  EXPECT_NE(report.stops[0].find("gradients, fp32: the device is gone"), std::string::npos)
+      << report.stops[0];
+  expect_agreed(ErrorKind::device, "the GPU is not taken: its self-check was stopped on rank ",
+                [&] { start(check()); });
+  world().barrier();
+  EXPECT_EQ(record()->result, run::SelfCheckResult::running);
+  break_last_rank(Fault::none);
+  EXPECT_TRUE(start(check())->plan.self_check.starts_with("passed "));
+}
+
+/// Only the steps of the run itself are observed.
+TEST_F(SelfChecks, FindAStepThatASummaryChanges) {
+  break_last_rank(Fault::observed);
+  config::TrainConfig c = small();
+  c.runner = engine::RunnerKind::graph;  // without which the run would take lanes
+  for (const auto update : {comm::UpdateKind::all_reduce, comm::UpdateKind::local}) {
+    c.update = update;
+    c.local.steps = 2;
+    const SelfCheckReport report = find(c);
+    ASSERT_FALSE(report.faults.empty()) << to_string(update);
+    EXPECT_NE(
+        report.faults.back().find("training: steps with summaries, in graphs, traced or resumed differ "),
+        std::string::npos)
+        << report.faults.back();
+  }
+}
+
+TEST_F(SelfChecks, FindAnAllReduceThatLosesSomething) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank has nothing to sum";
+  break_last_rank(Fault::sum);
+  config::TrainConfig c = small();
+  c.all_reduce = "ring";
+  const SelfCheckReport report = find(c);
+  ASSERT_EQ(report.faults.size(), 1u);
+  EXPECT_NE(report.faults[0].find("all-reduce: the all-reduce on lanes gives "), std::string::npos)
+      << report.faults[0];
+}
+
+/// Which is no fault of the device, and has the code of the network.
+TEST_F(SelfChecks, ThatTheNetworkStopsBlameTheNetwork) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank has no network";
+  faults_.fault = Fault::network;
+  expect_agreed(ErrorKind::comm, "this is the network between the ranks, not the GPU",
+                [&] { start(check()); });
+  world().barrier();
+  EXPECT_EQ(record()->result, run::SelfCheckResult::running);
+}
+
+TEST_F(SelfChecks, AreKeptAndHoldUntilSomethingChanges) {
+  std::unique_ptr<train::SessionState> state = start(check());
+  EXPECT_TRUE(state->plan.self_check.starts_with("passed ")) << state->plan.self_check;
+  EXPECT_EQ(faults_.made, 2);  // one to check, one to train
+  state.reset();
+  world().barrier();
+  EXPECT_EQ(record()->result, run::SelfCheckResult::passed);
+  EXPECT_NE(record()->text.find("a device; of a test\n"), std::string::npos) << record()->text;
+
+  break_last_rank(Fault::gradient);
+  state = start(check());
+  EXPECT_EQ(faults_.made, 3);
+  state.reset();
+  identity_ = "a device; with another driver";
+  expect_agreed(ErrorKind::device, concat("rank ", last(), " on "), [&] { start(check()); });
+  world().barrier();
+  EXPECT_EQ(record()->result, run::SelfCheckResult::failed);
+}
+
+TEST_F(SelfChecks, OfAFaultyDeviceMakeTheRunTakeTheOther) {
+  SelfCheck both = check();
+  both.instead = platform;
+  break_last_rank(Fault::gradient);
+  std::unique_ptr<train::SessionState> state = start(both);
+  EXPECT_TRUE(state->plan.self_check.starts_with("on the CPU, because its self-check failed on rank "))
+      << state->plan.self_check;
+  state.reset();
+  // It is not tried again, unless it is asked for.
+  break_last_rank(Fault::none);
+  const int before = faults_.made;
+  state = start(both);
+  EXPECT_EQ(faults_.made, before);
+  EXPECT_TRUE(state->plan.self_check.starts_with("on the CPU, because its self-check failed at "))
+      << state->plan.self_check;
+  state.reset();
+  both.instead = nullptr;
+  expect_agreed(ErrorKind::device, "the GPU is not taken: its self-check failed at ", [&] { start(both); });
+  both.asked_for = true;
+  state = start(both);
+  EXPECT_TRUE(state->plan.self_check.starts_with("passed ")) << state->plan.self_check;
+}
+
+TEST_F(SelfChecks, ThatHungAreBegunOnceMore) {
+  start(check()).reset();
+  const auto hang = [&](run::SelfCheckResult before) {  // as the watchdog leaves it
+    world().barrier();
+    on_rank_zero([&] {
+      run::SelfCheckRecord hung = *record();
+      hung.result = before;
+      run::write_self_check(Directory(config().run_dir), hung);
+      run::note_hung_self_check(Directory(config().run_dir));
+    });
+    world().barrier();
+  };
+  SelfCheck both = check();
+  both.instead = platform;
+  hang(run::SelfCheckResult::running);
+  break_last_rank(Fault::lost);  // stops the second one: how often it hung is known all the same
+  start(both).reset();
+  world().barrier();
+  EXPECT_EQ(record()->result, run::SelfCheckResult::running_again);
+  break_last_rank(Fault::none);
+  EXPECT_TRUE(start(both)->plan.self_check.starts_with("passed "));
+  hang(run::SelfCheckResult::running_again);
+  const int before = faults_.made;
+  const auto state = start(both);
+  EXPECT_EQ(faults_.made, before);
+  EXPECT_TRUE(
+      state->plan.self_check.starts_with("on the CPU, because its self-check hung twice, the last time at "))
+      << state->plan.self_check;
+}
+
+TEST_F(SelfChecks, AreLeftOutWhenAskedAndSayWhatTheyCannotDo) {
+  config::TrainConfig c = small();
+  c.steps = 1;
+  c.self_check = config::SelfCheckMode::off;
+  break_last_rank(Fault::gradient);
+  const SelfCheck all = check();
+  const auto state = train::set_up(c, opened(c), world(), Log(world().rank() + 1), device(), stop_, &all);
+  EXPECT_EQ(state->plan.self_check, "left out");
+  EXPECT_FALSE(record());
+
+  break_last_rank(Fault::none);
+  SelfCheck without = check();
+  without.judge = nullptr;
+  const SelfCheckReport report = check_device(small(), info(), world(), device(), without);
+  EXPECT_TRUE(report.good);
+  EXPECT_NE(report.table[1].find("left out  there is no CPU backend"), std::string::npos) << report.table[1];
+  break_last_rank(Fault::moved_weights);
+  EXPECT_FALSE(check_device(small(), info(), world(), device(), without).good);
+}
+
+/// The bits of the run are the same with and without.
+TEST_F(SelfChecks, ChangeNoBitOfTheRun) {
+  std::vector<std::string> hashes;
+  for (const config::SelfCheckMode mode : {config::SelfCheckMode::on, config::SelfCheckMode::off}) {
+    config::TrainConfig c = small();
+    c.self_check = mode;
+    c.run_dir = path(concat("run_", to_string(mode)));
+    const SelfCheck all = check();
+    train::run_loop(*train::set_up(c, opened(c), world(), Log(world().rank() + 1), device(), stop_, &all));
+    world().barrier();
+    hashes.push_back(
+        std::to_string(run::content_hash(run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)))));
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+TEST(DistinctImages, DivideTheBatch) {
+  EXPECT_EQ(distinct_images(128), 8);
+  EXPECT_EQ(distinct_images(100), 10);
+  EXPECT_EQ(distinct_images(8), 8);
+  EXPECT_EQ(distinct_images(3), 3);
+  EXPECT_EQ(distinct_images(127), 127);
+}
+
+}  // namespace
+}  // namespace cifar_mpi::selfcheck
