@@ -14,8 +14,7 @@ namespace {
 
 constexpr std::size_t kFloatsAtOnce = std::size_t{1} << 16;  // floats; a copy of so many stays in the cache
 
-/// An exponent of all ones, and no other, carries into the sign's place. Without a branch, so that compilers
-/// make vector instructions of it.
+/// Only an exponent of all ones carries into the sign bit. No branch, so that compilers vectorize it.
 bool all_finite(std::span<const float> values) {
   constexpr std::uint32_t kExponent = 0x7F800000, kOne = 0x00800000, kCarry = 0x80000000;
   std::uint32_t seen = 0;

@@ -81,8 +81,8 @@ data::SampleOrder sample_order(const Plan& plan);
 /// Steps between evaluations.
 std::uint64_t eval_every(const Plan& plan);
 
-/// Steps between the events that interrupt training; events due after every replay do not count. `replay` is
-/// any replay.
+/// The intervals, in steps, of the events that interrupt training, except those due after every replay.
+/// `replay` is any replay.
 std::vector<std::uint64_t> boundaries(const Plan& plan, const engine::Replay& replay);
 /// Whether no log line, evaluation, checkpoint, comparison or other program is due before the end of these
 /// steps.

@@ -60,7 +60,7 @@ void log_summary(const Plan& plan, const engine::Backend& backend, report::Progr
 
 namespace {
 
-/// Σ w² over the span of a parameter; its padding is zero.
+/// Σ w² over the span of a parameter, whose padding is zero.
 double square_sum(engine::Backend& backend, const Buffer& block, const engine::ParamLayout::Entry& entry) {
   constexpr std::size_t kPiece = std::size_t{1} << 16;  // floats; a copy of so many stays in the cache
   constexpr std::size_t kLanes = 16;                    // layouts are multiples of it

@@ -22,7 +22,7 @@
 namespace cifar_mpi::train {
 namespace {
 
-/// Before anything is written: what is not to be kept any more may take the room for it.
+/// Before anything is written: checkpoints past their keep limit may take the space that it needs.
 void make_room(const Plan& plan) {
   try {
     run::begin_retention(*plan.run, plan.progress.step, retention_of(plan.config));
@@ -31,8 +31,8 @@ void make_room(const Plan& plan) {
   }
 }
 
-/// Keeps the configuration for people, and so proves that files can be written to the run directory before
-/// hours of work depend on it. Every start has its own; that of the start before stays until then.
+/// Writes the configuration for people, which also proves that the run directory is writable before hours of
+/// work depend on it. Every start writes its own; that of the previous start stays until then.
 void write_configuration(const Plan& plan) {
   write_atomically(*plan.run / "config.toml", std::as_bytes(std::span(plan.config.text)));
 }
@@ -41,12 +41,12 @@ void open_dataset(Plan& plan, std::optional<data::DatasetFile>& dataset) {
   check(plan.config);
   dataset.emplace(plan.config.data);
   plan_for(plan, dataset->info());
-  // Builds the schedule once, so that its own checks are part of this phase.
+  // Builds the schedule once, so that its checks are part of this phase.
   optim::Schedule(schedule_spec(plan.config, plan.sizes, plan.info.train_count));
 }
 
-/// What was adopted from a checkpoint gives way where it does not work here; the user is told of it as of any
-/// other change.
+/// Settings adopted from a checkpoint are dropped if they do not work here; the log reports it like any other
+/// change.
 void plan_on_this_device(Plan& plan, Device& device, const comm::PlatformFactory& make_platform) {
   try {
     plan_device(plan, device, make_platform);
@@ -74,7 +74,7 @@ void load_samples(const Plan& plan, Device& device, const data::DatasetFile& dat
                                 plan.part_of(plan.info.train_count));
 }
 
-/// Where this worker's samples go on. A run that did not count them by worker gave as many to each.
+/// Where this worker's samples continue. A run that did not count them by worker gave each the same number.
 void write_batches(const Plan& plan, const Device& device, Blocks& blocks) {
   if (!plan.sizes.partial_aggregation()) return;
   const Sizes& sizes = plan.sizes;
@@ -86,7 +86,7 @@ void write_batches(const Plan& plan, const Device& device, Blocks& blocks) {
   device.backend->copy(blocks.batch_counter.data(), reinterpret_cast<const std::byte*>(&mine), sizeof mine);
 }
 
-/// The blocks, the finalized programs on them, and the values they begin with.
+/// The blocks, the finalized programs on them, and the initial values.
 void build_programs(SessionState& state, const run::Start& start, const data::DatasetFile& dataset) {
   Plan& plan = state.plan;
   Device& device = state.device;
@@ -138,7 +138,7 @@ run::StartedRun started_run(const Plan& plan, const lower::Tower& tower) {
           plan.sizes.workers,       plan.sizes.partial_aggregation()};
 }
 
-/// What is not plain gradient descent on the labels as they are.
+/// Everything beyond plain gradient descent on the given labels.
 std::string optimizer_text(const TrainConfig& config) {
   std::string text;
   if (config.optimizer.kind != optim::OptimizerKind::sgd)
@@ -172,7 +172,7 @@ std::string local_text(const Plan& plan) {
                 "; log, evaluation, checkpoints and stops wait for an averaging");
 }
 
-/// What several ranks make of the default batch, which is one of each rank.
+/// The effect of several ranks with the default batch, which is per rank.
 std::string global_batch_text(const Plan& plan) {
   const Sizes& sizes = plan.sizes;
   const int one = sizes.batch;
@@ -185,7 +185,7 @@ std::string global_batch_text(const Plan& plan) {
 
 constexpr double kHighForAdam = 0.02;
 
-/// Rank 0 says it, and it is a worker: a server does not know all of this.
+/// Rank 0 logs it; rank 0 is a worker, and a server lacks some of these facts.
 void describe_run(const Plan& plan, const Device& device, const comm::Update& update,
                   const run::Start& start) {
   if (plan.serves()) return;
@@ -212,9 +212,10 @@ void describe_run(const Plan& plan, const Device& device, const comm::Update& up
   if (plan.sizes.partial_aggregation() && !config.aggregation.asynchronous &&
       config.shuffle == data::Shuffle::shard) {
     log.info(
-        "note: with --aggregate below all workers one that is always late never makes a step, and with "
-        "--shuffle shard nobody else has its samples; --shuffle global hands out all samples anew in each "
-        "pass");
+        "note: with --aggregate below all workers, one that is always late never makes a step, and with "
+        "--shuffle shard no other rank has its samples; --shuffle global distributes all samples again in "
+        "each "
+        "epoch");
   }
   if (const int unused = plan.world.unused_cores(); unused > 0) {
     log.info(concat("note: ", unused,
@@ -238,7 +239,7 @@ void describe_run(const Plan& plan, const Device& device, const comm::Update& up
   for (const std::string& note : run::resume_notes(start, started_run(plan, *device.tower))) log.info(note);
 }
 
-/// Rank 0 says it, and it computes.
+/// Rank 0 logs it, and rank 0 computes.
 void describe_kernels(const Plan& plan, const Device& device, const std::vector<std::string>& slower) {
   if (plan.serves()) return;
   plan.log.info("kernels:");

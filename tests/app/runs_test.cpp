@@ -45,7 +45,7 @@ TEST_F(Programs, TrainEvaluateAndResume) {
   EXPECT_EQ(again.code, 0);
   EXPECT_NE(again.output.find("this run is finished: step 2 of 2"), std::string::npos) << again.output;
   EXPECT_EQ(count_lines_with(again.output,
-                             "note: the run is at step 2, behind those of --trace 1-2: nothing is traced"),
+                             "note: the run is at step 2, past those of --trace 1-2: nothing is traced"),
             1)
       << again.output;
 }

@@ -185,7 +185,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
                 [](auto& c) { c.aggregation.arrival_order = 3; });
   refuse_served("--reproducible", "with --update all-reduce",
                 [](auto& c) { c.aggregation.asynchronous = true, c.reproducible = true; });
-  refuse_served("--clip-norm", "of which each server has a part", [](auto& c) { c.clip_norm = 1.0; });
+  refuse_served("--clip-norm", "but each server has a part", [](auto& c) { c.clip_norm = 1.0; });
   refuse("--timeout", "1.9", [](auto& c) { c.timeout_s = 1.9; });
   for (const double bad : {nan, inf, 0.0, -1.0}) {
     for (const auto& [option, member] : std::map<std::string, double TrainConfig::*>{
