@@ -371,7 +371,7 @@ TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
     }
     EXPECT_EQ(changed_items, std::vector<std::string>{name});
   }
-  // How long a run is, how it reports and where it is stored do not count, nor do unused micro-shards.
+  // Length, reports and storage of a run do not count, nor do unused micro-shards.
   EXPECT_EQ(
       items([](auto& c) { c.steps = 5, c.epochs = 9.0, c.keep = 1, c.run_dir = "x", c.micro_shards = 2; }),
       plain);
@@ -380,8 +380,8 @@ TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
   EXPECT_EQ(reproducible.back(), (std::pair<std::string, std::string>{"--micro-shards", "8"}));
 }
 
-/// A checkpoint that lacks them was made with the defaults of its time, which still hold. The way to update
-/// is not recorded where a run may resume with another.
+/// A checkpoint that lacks them was made with defaults that still hold. The way to update is not recorded if
+/// a run may resume with another.
 TEST(RunFingerprintOfAConfig, KnowsWhatWasNotRecorded) {
   const RunFingerprint plain = run_fingerprint(changed([](auto&) {}), {}, dataset_of(1000));
   for (const auto& item : unrecorded_fingerprint()) {
