@@ -3,7 +3,7 @@
 #include "app/programs.hpp"
 #include "support/trace_reader.hpp"
 
-/// Ends of runs as scripts see them: RUN_DIR/exit, RUN_DIR/lock and the checkpoints, after any error.
+/// The end of a run as scripts see it: RUN_DIR/exit, RUN_DIR/lock and the checkpoints, after any error.
 namespace cifar_mpi::test {
 namespace {
 
