@@ -170,7 +170,7 @@ void check(const TrainConfig& config) {
   }
   if (!config.init_from.empty() && config.resume != "auto" && config.resume != "never") {
     refuse(concat("--init-from ", config.init_from, " begins a new run, --resume ", config.resume,
-                  " goes on with one; give one of them"));
+                  " continues one; give one of them"));
   }
   check_options(config);
   Sizes any;  // the limits of the schedule's own options do not depend on it

@@ -30,7 +30,7 @@ double rounding_of(Precision precision) {
   return precision == Precision::bf16 ? 0x1.0p-9 : precision == Precision::tf32 ? 0x1.0p-11 : 0x1.0p-24;
 }
 
-/// Gradients and loss of one step, as the weights stand.
+/// Gradients and loss of one step with the current weights.
 struct StepFigures {
   Gradients gradients;
   double loss = 0.0;

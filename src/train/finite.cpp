@@ -27,7 +27,7 @@ bool all_finite(std::span<const float> values) {
 std::string first_not_finite(engine::Backend& backend, const engine::ParamLayout& layout,
                              const model::ParamTable& params, const Buffer& block) {
   std::vector<float> piece(std::min(kFloatsAtOnce, layout.floats));
-  for (std::size_t p = params.size(); p-- > 0;) {  // the table stands in the order in which backward finishes
+  for (std::size_t p = params.size(); p-- > 0;) {  // the table is in the order in which backward finishes
     const auto& entry = layout.entries[p];
     for (std::size_t at = 0; at < entry.floats; at += piece.size()) {
       const std::span<float> part = std::span(piece).first(std::min(piece.size(), entry.floats - at));

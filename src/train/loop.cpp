@@ -119,7 +119,7 @@ void Loop::run(const std::string& last_end) {
     view_.event(concat("this run is finished: step ", launched(), " of ", total,
                        optim::depends_on_length(plan_.config.schedule)
                            ? concat("; --schedule ", to_string(plan_.config.schedule), " ends with it")
-                           : std::string("; raise --steps or --epochs to go on")));
+                           : std::string("; raise --steps or --epochs to continue")));
     return;
   }
   plan_.world.together([&] {
@@ -295,7 +295,7 @@ void Loop::stop() {
   save();
   checkpoints_.require_written();
   throw comm::AgreedError(ErrorKind::stopped, concat("stopped on request at step ", launched(),
-                                                     "; start the same command again to go on"));
+                                                     "; rerun the same command to resume"));
 }
 
 /// The last state is saved before it is evaluated: if the run is killed meanwhile, only the evaluation is

@@ -103,7 +103,7 @@ std::vector<report::WeightLoss> weight_losses(const Plan& plan, const Device& de
   if (!optim::decays_by_loss(plan.config.optimizer.kind)) return losses;
   const model::ParamTable& params = plan.network.params;
   std::size_t operation = params.size();
-  for (std::size_t p = trained_params(params); p-- > 0;) {  // the table stands in the order of backward
+  for (std::size_t p = trained_params(params); p-- > 0;) {  // the table is in the order of backward
     if (params[p].weight_decay == 0.0f) continue;
     if (losses.empty() || params[p].operation != operation) {
       operation = params[p].operation;

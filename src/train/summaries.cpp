@@ -78,7 +78,7 @@ report::StepSummary Summaries::read(std::uint64_t step) const {
   }
   const model::ParamTable& params = plan_.network.params;
   const std::size_t trained = trained_params(params);
-  for (std::size_t p = params.size(); p-- > 0;) {  // the table stands in the order of backward
+  for (std::size_t p = params.size(); p-- > 0;) {  // the table is in the order of backward
     summary.variables.push_back({params[p].name, counts[layers.size() + p]});
     if (p < trained) summary.gradients.push_back({params[p].name, counts[layers.size() + params.size() + p]});
   }

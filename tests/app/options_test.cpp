@@ -208,7 +208,7 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--threads -1", "--threads"},
       {"--seed -1", "--seed"},
       {"--run-dir= --print-config", "--run-dir"},
-      {"--init-from a.h5 --resume b.h5", "--resume b.h5 goes on with one"},
+      {"--init-from a.h5 --resume b.h5", "--resume b.h5 continues one"},
   };
   for (const auto& [option, part] : cases) {
     SCOPED_TRACE(option);

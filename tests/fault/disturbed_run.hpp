@@ -84,7 +84,7 @@ class Fault : public testing::Test {
       if (code == 0) return;
       ASSERT_EQ(code, 75) << job.output();
     }
-    FAIL() << "the run does not come to its end";
+    FAIL() << "the run does not end";
   }
   /// An undisturbed run is made once per build and kept; every test, a separate process, compares with a
   /// copy.

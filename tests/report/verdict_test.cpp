@@ -50,9 +50,10 @@ TEST(Verdict, HasALineForEachNumber) {
                                 "transfer                 1.00  all-reduces are hidden or short"}));
 }
 
-// Of 48 ms of work and 16 of waiting 15 are for bucket 1, which takes 17 after bucket 0, hidden but for 1 of 5. With
-// the times halved bucket 1 takes 8.5 from 44 on, and the step ends at 54.5: 9.5 less. With twice the batch work takes
-// 44 ms more, and the 17 stay: 256 images in 107 ms instead of 128 in 64, 1.2 times.
+// Of 48 ms of work and 16 of waiting, 15 are for bucket 1, which takes 17 after bucket 0, of whose 5 only 1
+// is exposed. With the times halved bucket 1 takes 8.5 from 44 on, and the step ends at 54.5: 9.5 less. With
+// twice the batch work takes 44 ms more, and the 17 stay: 256 images in 107 ms instead of 128 in 64, 1.2
+// times.
 TEST(Verdict, NamesTheBucketThatRanksWaitFor) {
   const Line line = {{kForward, 20}, {kBackward1, 20}, {kBackward2, 4}, {kBucket0, 1},
                      {kUpdate0, 2},  {kBucket1, 15},   {kUpdate1, 2}};
@@ -339,7 +340,7 @@ TEST(Verdict, SaysThatTheBatchIsTooSmall) {
 }
 
 // Bucket 0 takes 1.5 ms from 2.5 on. With twice the batch it is ready at 5 and ends at 6.5, half a ms after backward:
-// 2 · 128 images in 8.5 ms instead of 128 in 6. In a step of 60 ms the network is what to look at.
+// 2 · 128 images in 8.5 ms instead of 128 in 6. In a step of 60 ms the network is the thing to inspect.
 TEST(Verdict, CountsWaitingInShortStepsAsTooSmallABatch) {
   const auto step = [](double k) {
     return Line{{kAugment, 0.2 * k}, {kForward, 1.3 * k}, {kBackward1, k},    {kBackward2, 0.5 * k},

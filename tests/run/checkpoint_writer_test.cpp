@@ -159,7 +159,7 @@ TEST(CheckpointWriter, SaysWhatIsWrongAndCanTryAgain) {
   EXPECT_EQ(write(writer, 4).problem, "");
 }
 
-/// Names, targets and content of all that lies below a folder.
+/// Names, targets and content of everything below a folder.
 std::string state_of(const std::string& folder) {
   std::vector<std::string> lines;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {

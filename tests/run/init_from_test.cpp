@@ -127,7 +127,7 @@ TEST_F(InitializeFrom, NamesTheFirstTensorThatDiffers) {
   const std::string advice =
       "; give the --model and --input-size of that checkpoint (resnet20, 32x32), or choose another";
   model::ParamTable other = table;
-  other[0].shape = {5, 10};  // the classifier's input, and in front of it the convolution
+  other[0].shape = {5, 10};  // the classifier's input, and the convolution before it
   expect_refused(finished_run(other), table,
                  {"head/weights of", " is [5, 10], this run's is [4, 10]", advice});
   other[2].shape = {5, 5, 1, 4};

@@ -101,7 +101,7 @@ inline std::vector<Field> fields_of(std::string_view message) {
   return fields;
 }
 
-/// What an event says, as far as tests ask.
+/// The parts of an event that tests use.
 struct EventRead {
   std::uint64_t step = 0;
   double wall_time = 0.0;

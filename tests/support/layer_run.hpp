@@ -14,12 +14,13 @@
 /// between them is lowered as in a run.
 namespace cifar_mpi::test {
 
-/// Memory of the device; each is in the precision of the run, but for logits.
+/// Memory of the device, in the precision of the run except for logits.
 struct LayerMemory {
   Buffer x, grad_x, y, grad_y;
 };
 
-/// How the source's value lies: as images, or as the input of a convolution of 1x1 or 3x3, which may want blocks of channels.
+/// The layout of the source's value: images, or the input of a 1x1 or 3x3 convolution, which may use blocks
+/// of channels.
 enum class SourceFormat : std::uint8_t { images, of_1x1, of_3x3 };
 
 class SourceGroup final : public engine::Group {

@@ -194,7 +194,7 @@ inline std::vector<LayerCase> batch_norms() {
                   .grad_units = 32.0,
                   .middle = 0.3,
                   .first = true}});
-  // x − mean is exact but for the rounding of the mean, which is that of its own size
+  // x − mean is exact except for the rounding of the mean, relative to its own size
   all.push_back({11,
                  {10, 10, 24},
                  {norm},
@@ -423,7 +423,7 @@ inline void expect_reference(LayerBackend& on, const LayerCase& c, engine::Preci
   const model::NetSpec net = LayerRun::network_of(c, 0);
   const model::ParamTable table = model::make_param_table(net);
   reference::Params params(table.size());
-  std::vector<std::size_t> place(table.size());  // in the run's table, which has the source besides
+  std::vector<std::size_t> place(table.size());  // in the run's table, which also has the source
   for (std::size_t p = 0; p < table.size(); ++p) {
     while (run.table[place[p]].name != table[p].name) ++place[p];
     const bool rounds = table[p].part == model::ParamPart::weights;

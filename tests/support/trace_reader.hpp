@@ -122,7 +122,7 @@ inline TraceRead read_trace(std::string_view bytes) {
   std::vector<std::pair<std::uint64_t, detail::PacketEvent>> events;
   std::set<std::uint64_t> cleared;
   for (const Field& packet : fields_of(bytes)) {
-    if (packet.number != 1) throw std::runtime_error("what stands in a trace is no packet");
+    if (packet.number != 1) throw std::runtime_error("a trace holds something other than a packet");
     std::uint64_t time = 0, sequence = 0, flags = 0;
     std::string event, interned, track;
     for (const Field& field : fields_of(packet.value)) {

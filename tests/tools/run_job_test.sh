@@ -46,7 +46,7 @@ EndsWithAReportThatChangesNothing() {
     ends_with "${end%% *}" job
     says 'report of run'
   done
-  grep -q '^scontrol requeue 7' "$calls" || fail "it was not put back into the queue"
+  grep -q '^scontrol requeue 7' "$calls" || fail "it was not requeued"
 }
 
 ChecksGpusAndNothingElse() {
@@ -63,7 +63,7 @@ ChecksGpusAndNothingElse() {
 StopsWhereNoLauncherIsThere() {
   ends_with 10 job
   says 'there is no mpirun here'
-  ! grep -q requeue "$calls" || fail "it was put back into the queue"
+  ! grep -q requeue "$calls" || fail "it was requeued"
 }
 
 StopsWhereTheChosenLauncherIsNotThere() {
@@ -72,7 +72,7 @@ StopsWhereTheChosenLauncherIsNotThere() {
   with_mpirun
   CIFAR_MPI_LAUNCHER=srun ends_with 10 job
   says 'CIFAR_MPI_LAUNCHER is srun'
-  ! grep -q requeue "$calls" || fail "it was put back into the queue"
+  ! grep -q requeue "$calls" || fail "it was requeued"
   CIFAR_MPI_LAUNCHER=ssh ends_with 2 job
   says "not 'ssh'"
 }
@@ -229,7 +229,7 @@ LeavesWhenItIsAskedToBeforeTheRanksStart() {
   with_mpirun
   stand_in "$fake/lscpu" <<<'kill -USR1 "$(cat job)"; echo 0'
   ends_with 75 job
-  says 'back into the queue'
+  says 'requeueing, to resume from'
   grep -q '^scontrol requeue 7' "$calls" || fail "called: $(cat "$calls")"
   ! grep -q '^cifar_mpi_train' "$calls" || fail "the ranks were started"
 }
@@ -251,7 +251,7 @@ ExecutesNothingThatStandsInTheRunDirectory() {
   for content in 'a[$(touch executed)0]' 'x[`touch executed`]+1' '1+1' '99999999999999999999' '-1' ''; do
     printf '%s\n' "$content" >run/starts_without_progress
     ends_with 75 job
-    says 'back into the queue'
+    says 'requeueing, to resume from'
     [ "$(cat run/starts_without_progress)" = 1 ] || fail "'$content' counts as $(cat run/starts_without_progress)"
     [ ! -e executed ] || fail "'$content' was executed"
   done
@@ -271,7 +271,7 @@ WritesThroughNoLinkInTheRunDirectory() {
   for name in layout starts_without_progress; do ln -s ../precious "run/$name"; done
   ln -s ../made run/starts_without_progress.new
   SLURM_RESTART_COUNT=1 ends_with 75 job
-  says 'back into the queue'
+  says 'requeueing, to resume from'
   says_not 'before the restart'
   [ "$(cat precious)" = mine ] || fail "a link was written through: $(cat precious)"
   for name in layout starts_without_progress; do
@@ -323,11 +323,11 @@ CountsOnlyFilesNamedAsCheckpoints() {
   touch run/checkpoints/step_000000010.h5 run/checkpoints/step_good.h5 run/checkpoints/step_9.h5.h5
   ln -s /dev/null run/checkpoints/step_000000020.h5
   ends_with 75 job
-  says 'to go on from step_000000010.'
+  says 'to resume from step_000000010.'
   mv run/checkpoints elsewhere
   ln -s ../elsewhere run/checkpoints
   ends_with 75 job
-  says 'to go on from .'
+  says 'to resume from .'
 }
 
 ShowsNoControlCharactersOfTheRunDirectory() {

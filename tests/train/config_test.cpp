@@ -68,7 +68,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
   };
   refuse("--run-dir", "\"\"", [](auto& c) { c.run_dir.clear(); });
   refuse("--run-dir", "./-x", [](auto& c) { c.run_dir = "-x"; });
-  refuse("--init-from", "--resume old.h5 goes on with one; give one of them", [](auto& c) {
+  refuse("--init-from", "--resume old.h5 continues one; give one of them", [](auto& c) {
     c.init_from = "a.h5";
     c.resume = "old.h5";
   });

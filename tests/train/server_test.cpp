@@ -209,7 +209,7 @@ TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
   world().barrier();
   const auto state = start(c);
   run_loop(*state);
-  EXPECT_EQ(stop_, 0) << "a trace is refused, not asked for ever";
+  EXPECT_EQ(stop_, 0) << "a trace is refused, not requested forever";
   EXPECT_FALSE(std::filesystem::exists(timeline));
   const comm::PushCounts counts = state->blocks.update->push_counts().value();
   const auto computed = static_cast<std::uint64_t>(
