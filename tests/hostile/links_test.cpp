@@ -181,7 +181,7 @@ class Links : public testing::Test {
   std::string before_;
 };
 
-/// Runs `action`; records what it throws. Returns whether it threw nothing.
+/// Runs `action` and records its exception. Returns whether there was none.
 template <class Action>
 bool goes_well(std::string& seen, Action action) {
   try {

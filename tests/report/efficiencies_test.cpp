@@ -122,8 +122,8 @@ TEST(Efficiencies, CountAMomentOnceWhereLanesOverlap) {
   EXPECT_NEAR(e.serialization, 1.0, 1e-12);
 }
 
-// A measured transfer begins when the last rank is ready and not when the first is; the replay with the network as it
-// was is the run as it was.
+// A measured transfer begins when the last rank is ready and not when the first is; the replay with the
+// unchanged network is the unchanged run.
 TEST(Replay, IsTheRunAgainWithTheNetworkAsItWas) {
   const Line early = {{kBackward1, 30}, {kBackward2, 5}, {kBucket0, 21},
                       {kUpdate0, 4},    {kBucket1, 3},   {kUpdate1, 2}};
@@ -139,7 +139,7 @@ TEST(Replay, IsTheRunAgainWithTheNetworkAsItWas) {
 }
 
 // Bucket 0 takes 20 ms from 30 on; the rank polls it for 2 of them in the middle of backward, which therefore
-// ends at 52, when bucket 0 has long ended. Looked after for 1 ms only, 51.
+// ends at 52, when bucket 0 has long ended. Polled for 1 ms only, 51.
 TEST(Replay, KeepsWhatRanksDoForACollectiveBesideWork) {
   const Line line = {{kBackward1, 30}, {kBackward2, 10}, {kBucket0, 2}, {kBackward2, 8}, {kUpdate0, 2}};
   const Timeline run = timeline({{line, line}});
@@ -148,7 +148,8 @@ TEST(Replay, KeepsWhatRanksDoForACollectiveBesideWork) {
   EXPECT_NEAR(replay_ns(run, sampled, {.transfer = 0.5}), 51e6, 1.0);
 }
 
-// Bucket 0 was not seen: it took no time, and bucket 1 waits for it no less. It is ready at 40, where backward ends.
+// Bucket 0 was not recorded: it took no time, and bucket 1 still waits for it. It is ready at 40, where
+// backward ends.
 TEST(Replay, TakesACollectiveThatWasNotSeenForOneThatTookNoTime) {
   const Line line = {{kBackward2, 20}, {kBackward1, 20}, {kBucket1, 16}, {kUpdate0, 2}, {kUpdate1, 2}};
   const Timeline run = timeline({{line, line}});

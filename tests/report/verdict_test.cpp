@@ -66,7 +66,7 @@ TEST(Verdict, NamesTheBucketThatRanksWaitFor) {
   EXPECT_EQ(line_of(verdict_of(run), "transfer"), "transfer                 0.75  " + sentence);
 }
 
-// Bucket 0 takes 30 ms, 20 of them beside backward, which with twice the batch takes 40.
+// Bucket 0 takes 30 ms, 20 of them during backward, which with twice the batch takes 40.
 TEST(Verdict, SaysWhatWouldHideTheNetwork) {
   const Line line = {{kForward, 20}, {kBackward1, 6}, {kBackward2, 20}, {kBucket0, 10}, {kUpdate0, 4}};
   Timeline run = timeline({{line, line}}, true);
@@ -126,7 +126,7 @@ TEST(Verdict, RecommendsSharedMemoryInsideANode) {
             "their work, twice the batch per rank (256 images) would make 1.1 times the images/s");
 }
 
-// What is in every local step is not made rarer by another batch.
+// Another batch does not make the parts of every local step rarer.
 TEST(Verdict, RecommendsMoreLocalSteps) {
   const Line slow = {{kForward, 20}, {kBackward1, 20}, {kBucket0, 10}, {kUpdate0, 1}};
   Timeline run = timeline({{slow, slow}}, true);
@@ -145,7 +145,7 @@ TEST(Verdict, RecommendsMoreLocalSteps) {
             1);
 }
 
-// 4 MB in 10 ms is less than any memory does, in 3.9 ms it is not.
+// 4 MB in 10 ms is slower than any memory; in 3.9 ms it is not.
 TEST(Verdict, SaysThatRanksWaitForTheirCoresInsideANode) {
   const auto sentence = [](double ms) {
     const Line line = {{kForward, 20}, {kBackward1, 20}, {kBucket0, ms}, {kUpdate0, 1}};
@@ -223,8 +223,9 @@ TEST(Verdict, SaysThatTheSlowestRankIsAnotherInEachStep) {
   EXPECT_EQ(line_of(lines, "serialization"), "serialization            0.90  see load balance per step");
 }
 
-// Rank 0 computes 70, 50 and 70 ms, rank 1 50, 60 and 50: 20 of 25 ms of waiting are for rank 0, which is no slower, it was
-// its turn twice. (190 - 175) / 3 of imbalance and (200 - 190) / 3 of wandering are one matter.
+// Rank 0 computes 70, 50 and 70 ms, rank 1 50, 60 and 50: 20 of 25 ms of waiting are for rank 0, which is not
+// slower but happened to be slow twice. (190 - 175) / 3 of imbalance and (200 - 190) / 3 of wandering are one
+// matter.
 TEST(Verdict, TakesTheRestOfAWanderingImbalanceForNoSlowRank) {
   const auto line = [](double ms, double waits) { return Line{{kBackward1, ms}, {kBucket0, waits}}; };
   const std::vector<std::string> lines = verdict_of(
