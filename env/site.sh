@@ -22,9 +22,8 @@ export CIFAR_MPI_LAUNCHER=${CIFAR_MPI_LAUNCHER:-auto}
 export CIFAR_MPI_SRUN_OPTIONS=${CIFAR_MPI_SRUN_OPTIONS-}
 # What each rank is bound to: none, core, numa or socket. With none its threads may use all cores of the job on the node.
 export CIFAR_MPI_BIND=${CIFAR_MPI_BIND:-none}
-# On nodes with several network cards: the one for MPI over TCP, and the one that NCCL's ranks meet on.
-# export OMPI_MCA_btl_tcp_if_include=eth0
-# export NCCL_SOCKET_IFNAME=eth0
+# On nodes with several network cards: the one for MPI over TCP, and the one over which NCCL connects its ranks.
+# export OMPI_MCA_btl_tcp_if_include=eth0 export NCCL_SOCKET_IFNAME=eth0
 
 # shellcheck source=env/mpirun.sh
 . "$root/env/mpirun.sh"

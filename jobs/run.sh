@@ -226,7 +226,7 @@ go_on_later() {
     [ "$barren" -lt 3 ] || { rm -f "$counter"; stop "${code:-7}" "three starts without a new checkpoint: not starting again."; }
   fi
   replace "$counter" <<<"$barren"
-  say "back into the queue, to go on from $(basename "$(newest_checkpoint "$run_dir")" .h5)."
+  say "requeueing, to resume from $(basename "$(newest_checkpoint "$run_dir")" .h5)."
   scontrol requeue "$SLURM_JOB_ID" || [ "$(job_state)" != RUNNING ] ||
     say "Slurm did not requeue the job; submit it again with --run-dir $run_dir."
   exit 75

@@ -50,7 +50,7 @@ class Browser:
         self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in "Page", "Runtime", "Log":
             self.call(domain + ".enable")
-        self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # as a window that is in front
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # as in the front window
 
     def close(self):
         try:

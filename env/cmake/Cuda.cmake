@@ -5,7 +5,7 @@ include(CudaLibraries)
 set(CIFAR_MPI_HAVE_CUDA OFF)
 set(CIFAR_MPI_CUDA_MISSING "CIFAR_MPI_CUDA=OFF")
 
-# Ampere and Hopper, and Blackwell where this nvcc knows it; other ones of the last's kind compile it when they start.
+# Ampere and Hopper, and Blackwell if this nvcc supports it; newer GPUs compile the last one's code at start.
 function(cifar_mpi_choose_architectures)
   if(DEFINED CMAKE_CUDA_ARCHITECTURES OR DEFINED ENV{CUDAARCHS})
     return()
@@ -36,9 +36,9 @@ if(NOT CIFAR_MPI_CUDA STREQUAL "OFF")
       set(CMAKE_CUDA_HOST_COMPILER ${CIFAR_MPI_CUDA_HOST})
     endif()
     enable_language(CUDA)
-    # programs are linked by the C++ compiler, with its own library also where kernels have an older one
+    # the C++ compiler links programs, with its own library even if an older compiler made the kernels
     list(FILTER CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES EXCLUDE REGEX "/gcc/")
-    # CMake 3.25 does not know that nvcc speaks C++20
+    # CMake 3.25 does not know that nvcc supports C++20
     foreach(kind STANDARD EXTENSION)
       if(NOT CMAKE_CUDA20_${kind}_COMPILE_OPTION)
         set(CMAKE_CUDA20_${kind}_COMPILE_OPTION -std=c++20)

@@ -2,7 +2,7 @@
 # cifar_mpi_find_cuda() sets CIFAR_MPI_CUDA_FOUND to the versions, or CIFAR_MPI_CUDA_MISSING to the reason.
 
 # The folders of CUDA's libraries besides the toolkit of the nvcc at ROOT: NVIDIA's HPC SDK keeps math_libs and
-# comm_libs next to its toolkits, and Python wheels keep cuDNN and NCCL in folders of their own. Sets ${result}.
+# comm_libs next to its toolkits, and Python wheels keep cuDNN and NCCL in separate folders. Sets ${result}.
 function(cifar_mpi_cuda_places result root release)
   set(places ${root} $ENV{CUDNN_PATH} $ENV{CUDNN_HOME} $ENV{NCCL_HOME})
   foreach(sdk ${root}/.. ${root}/../..)
@@ -62,7 +62,7 @@ function(cifar_mpi_find_cuda)
   get_filename_component(root ${real}/../.. ABSOLUTE)
   cifar_mpi_cuda_places(places ${root} ${release})
   set(places HINTS ${places})
-  # Wheels have no link without a version.
+  # Wheels lack the link without a version.
   find_path(CUDNN_INCLUDE_DIR cudnn.h ${places} PATH_SUFFIXES include)
   find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 NAMES_PER_DIR ${places} PATH_SUFFIXES lib64 lib)
   find_path(NCCL_INCLUDE_DIR nccl.h ${places} PATH_SUFFIXES include)
@@ -105,8 +105,8 @@ CUDAHOSTCXX)" PARENT_SCOPE)
   set(CIFAR_MPI_CUDA_MISSING "" PARENT_SCOPE)
 endfunction()
 
-# What compiles the host's part of kernels: the compiler of everything else, unless this nvcc is too old for it and has one of
-# its own, as distributions give it. Sets CIFAR_MPI_CUDA_HOST in the cache: a path, "own", or "none".
+# Chooses the compiler of the kernels' host code: the compiler of everything else, unless this nvcc is too old for it
+# and has its own, as in distributions. Sets CIFAR_MPI_CUDA_HOST in the cache: a path, "own", or "none".
 function(cifar_mpi_choose_host_compiler)
   set(chosen none)
   if(DEFINED CMAKE_CUDA_HOST_COMPILER)

@@ -6,7 +6,7 @@ find_package(MPI REQUIRED COMPONENTS C)
 find_package(HDF5 REQUIRED COMPONENTS C)
 find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
-# Without them cifar_mpi_pack refuses such images.
+# Without these libraries cifar_mpi_pack refuses such images.
 find_package(PNG)
 find_package(JPEG)
 

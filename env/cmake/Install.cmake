@@ -1,5 +1,5 @@
-# What `cmake --install` brings besides the programs: share/cifar_mpi with the licence, the pages, the job files and what they
-# need, each at its path in the checkout, so that links between pages work; and a test of the installed tree.
+# Installs, besides the programs, share/cifar_mpi: the licence, the pages, the job files and the files that they need,
+# each at its path in the checkout, so that links between pages work; and a test of the installed tree.
 set(share ${CMAKE_INSTALL_DATADIR}/cifar_mpi)
 file(GLOB installed RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS
      README.md LICENSE CITATION.cff env/*.md env/*.sh env/modulefiles/* jobs/*.* jobs/recipes/* src/*.md src/*/*.md tests/*.md

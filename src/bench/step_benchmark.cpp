@@ -33,7 +33,7 @@ config::TrainConfig train_config(const StepBenchmarkConfig& config) {
   train.all_reduce = config.all_reduce;
   train.wire = config.wire;
   train.bucket_mib = config.bucket_mib;
-  train.overlap = comm::Overlap::on;  // `blocking` tells what it is worth
+  train.overlap = comm::Overlap::on;  // `blocking` measures its benefit
   train.share_gpus = config.share_gpus;
   return train;
 }
@@ -42,8 +42,8 @@ config::TrainConfig train_config(const StepBenchmarkConfig& config) {
 struct Variants {
   std::unique_ptr<comm::Update> none;
   std::unique_ptr<engine::Runner> overlapped, blocking, alone;
-  std::unique_ptr<engine::Runner> in_a_row;  ///< no side lane, where the first has one
-  std::unique_ptr<engine::Runner> told;      ///< task by task, where the first cannot tell their times
+  std::unique_ptr<engine::Runner> in_a_row;  ///< without a side lane, if the first has one
+  std::unique_ptr<engine::Runner> told;      ///< task by task, if the first cannot time them
 };
 
 void plan_variants(BenchmarkRun& run, Variants& variants) {
@@ -70,7 +70,7 @@ void plan_variants(BenchmarkRun& run, Variants& variants) {
   run.write_initial_state();
 }
 
-/// A step that diverges leaves its updates out, so its times would mean nothing; nor does it count.
+/// A diverging step skips its updates, so its times would mean nothing, and it does not count.
 void require_applied(const BenchmarkRun& run, const Variants& variants) {
   std::uint64_t done = 0, counted = 0;
   for (const auto* const runner :
@@ -93,7 +93,8 @@ double time_steps(const comm::World& world, engine::Runner& step, int steps, int
   return most(world.gather((steady_seconds() - begin) / steps));
 }
 
-/// Pages, caches and clocks; and a runner of graphs captures what the rounds start only after its first launch.
+/// Warms up pages, caches and clocks; a runner of graphs captures the rounds' program only after its first
+/// launch.
 void warm_up(const comm::World& world, engine::Runner& step, int together) {
   time_steps(world, step, 3);
   time_steps(world, step, 2 * together, together);
@@ -105,7 +106,7 @@ double resident_bytes() {
   return 1024.0 * static_cast<double>(usage.ru_maxrss);
 }
 
-/// Its tasks but for the all-reduces, which other limits hold up.
+/// Its tasks except the all-reduces, which have other limits.
 std::vector<StepBenchmark::Row> rows_of(const engine::StepProgram& program) {
   std::vector<StepBenchmark::Row> rows(program.tasks().size());
   for (const engine::Instruction& line : program.instructions()) {
@@ -134,8 +135,8 @@ std::vector<StepBenchmark::Row> timed_rows(const engine::Runner& runner, const s
   return rows;
 }
 
-/// The rounds: each measures the ceiling, then the step in each of its ways, so that all see the same
-/// machine.
+/// Each round measures the ceiling, then every variant of the step, so that all run under the same
+/// conditions.
 void measure(const StepBenchmarkConfig& config, BenchmarkRun& run, Variants& variants,
              const MeasureLimits& measure_limits, StepBenchmark& result) {
   const comm::World& world = run.plan.world;

@@ -56,8 +56,8 @@ bool choose_server(config::TrainConfig& config, const std::vector<std::string>& 
   return true;
 }
 
-/// A run by one way, and how its steps are used: first some that are not measured, then those that are, and where
-/// pushes make steps as they come some more, for before the last step of a run the workers wait for each other.
+/// A run by one way: first some steps that are not measured, then those that are. If each push makes a step,
+/// a few more follow, because workers wait for each other before the last step of a run.
 struct Steps {
   config::TrainConfig config;
   std::uint64_t of_replay = 1;
@@ -90,7 +90,7 @@ Steps steps_of(const WaysBenchmarkConfig& config, const std::string& way, int ra
   return steps;
 }
 
-/// Sleeps, and lets messages move as often as a convolution does between its pieces.
+/// Sleeps, and lets messages make progress as often as a convolution does between its pieces.
 void sleep_for(double seconds, engine::Lane& lane) {
   constexpr double kPiece = 0.5e-3;
   const double end = steady_seconds() + seconds;
@@ -111,7 +111,8 @@ bool computes(const engine::Task& task, const std::vector<engine::Bytes>& arena)
   return within(task.reads) || within(task.writes);
 }
 
-/// The same program, but each of the network's tasks sleeps for the share of `*seconds` that its products have of all.
+/// The same program, except that each of the network's tasks sleeps for its share, by products, of
+/// `*seconds`.
 engine::StepProgram asleep(const engine::StepProgram& program, const std::vector<engine::Bytes>& arena,
                            const double* seconds) {
   double all = 0.0;
@@ -138,7 +139,7 @@ std::unique_ptr<engine::Runner> build(BenchmarkRun& run, const double* seconds,
                                       const comm::PlatformFactory& make_platform) {
   auto& [plan, device, blocks] = run;
   const auto gives_way = [&](engine::BackendOptions options) {
-    options.oversubscribed = true;  // nodes that are made up on one machine do not know of each other
+    options.oversubscribed = true;  // simulated nodes on one machine do not know of each other
     return make_platform(options);
   };
   plan.world.together([&] { run.build(gives_way); });
@@ -160,7 +161,7 @@ std::unique_ptr<engine::Runner> build(BenchmarkRun& run, const double* seconds,
   return runner;
 }
 
-/// What this node's network devices have sent and received so far, the loopback apart.
+/// Bytes that this node's network devices sent and received so far, without the loopback.
 double network_bytes() {
   std::ifstream devices("/proc/net/dev");
   double sum = 0.0;
@@ -175,7 +176,7 @@ double network_bytes() {
   return sum;
 }
 
-/// When this rank has seen that so many steps are done.
+/// The time at which this rank saw that so many steps are done.
 struct Moment {
   std::uint64_t step = 0;
   double seconds = 0.0;
@@ -240,7 +241,7 @@ void require_possible(const WaysBenchmarkConfig& config, const std::string& way,
 WayBenchmark benchmark_way(const WaysBenchmarkConfig& config, const std::string& way, double slow_factor,
                            const comm::World& world, const comm::PlatformFactory& make_platform) {
   const Steps steps = steps_of(config, way, world.size());
-  double seconds = config.compute_s;  // that a replay computes; in the first ones not for each local step
+  double seconds = config.compute_s;  // of computing per replay; in the first replays not per local step
   BenchmarkRun run(steps.config, world);
   const std::unique_ptr<engine::Runner> runner = build(run, &seconds, make_platform);
   const config::Sizes& sizes = run.plan.sizes;

@@ -28,7 +28,7 @@ int resolve_workers(const TrainConfig& config, int ranks) {
                 " ranks, or give fewer servers"));
 }
 
-/// How many workers' gradients make a step.
+/// The number of workers whose gradients make a step.
 int resolve_aggregated(const TrainConfig& config, int workers) {
   if (config.update != comm::UpdateKind::server) return workers;
   const int aggregated = config.aggregation.of(workers);
@@ -38,7 +38,7 @@ int resolve_aggregated(const TrainConfig& config, int workers) {
                 ", or all"));
 }
 
-/// Samples per rank and step, of which so many ranks' make a step.
+/// Samples per rank and step; `aggregated` ranks make a step.
 std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
   const std::int64_t accumulate = config.accumulate;
   if (config.global_batch == 0) return config.batch_size * accumulate;
@@ -65,8 +65,8 @@ std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
   return batch;
 }
 
-/// Micro-shards per rank. All the work of a micro-shard must be the same wherever it is done, so the division
-/// must come out even.
+/// Micro-shards per rank. The work of a micro-shard must be the same on any rank, so the division must leave
+/// no remainder.
 int resolve_parts(const TrainConfig& config, int batch, int ranks) {
   const int shards = config.micro_shards;
   if ((ranks & (ranks - 1)) != 0 || shards % ranks != 0) {
@@ -129,12 +129,12 @@ void check_trace(const TraceWindow& window) {
   if (window.last < window.first)
     refuse(concat(given, " ends before it begins; give the smaller step first"));
   if (window.last - window.first >= kMostTracedSteps) {
-    refuse(concat(given, " is ", window.last - window.first + 1, " steps, of which at most ",
-                  kMostTracedSteps, " can be traced; give fewer"));
+    refuse(concat(given, " is ", window.last - window.first + 1, " steps; at most ", kMostTracedSteps,
+                  " can be traced; give fewer"));
   }
 }
 
-/// Where local steps begin, and that the run ends with an averaging.
+/// Sets the start of local steps, and lets the run end with an averaging.
 void resolve_local_steps(const TrainConfig& config, double samples, Sizes& sizes) {
   if (config.update != comm::UpdateKind::local) return;
   sizes.local_steps = config.local.steps;
@@ -168,10 +168,10 @@ void check(const TrainConfig& config) {
   }
   if (!config.init_from.empty() && config.resume != "auto" && config.resume != "never") {
     refuse(concat("--init-from ", config.init_from, " begins a new run, --resume ", config.resume,
-                  " goes on with one; give one of them"));
+                  " continues one; give one of them"));
   }
   check_options(config);
-  Sizes any;  // what the schedule's own options may be does not depend on it
+  Sizes any;  // the limits of the schedule's own options do not depend on it
   any.global_batch = 1;
   optim::check(schedule_spec(config, any, 1));
   check_reproducible(config);
@@ -211,7 +211,7 @@ Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::Datase
                                                : "--batch-size"));
   }
   sizes.steps_per_epoch = static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
-  // multiplied first: whole epochs that end with a whole step are then exact
+  // multiplied first, so that whole epochs that end with a whole step are exact
   const double steps = config.epochs * static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
   sizes.total_steps = static_cast<std::uint64_t>(steps);
   if (config.steps > 0) sizes.total_steps = static_cast<std::uint64_t>(config.steps);
@@ -281,7 +281,7 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
       {150, {"network input", concat(input.crop_height, 'x', input.crop_width)}}};
   if (optim::depends_on_length(config.schedule))
     by_place.insert({220, {run::kLength, std::to_string(sizes.total_steps)}});
-  if (config.update == comm::UpdateKind::local)  // a run may change between the others
+  if (config.update == comm::UpdateKind::local)  // a resumed run may change between the other ways
     by_place.insert({300, {"--update", std::string(to_string(config.update))}});
   for (const Option& option : options()) {
     const Identity& identity = option.identity;

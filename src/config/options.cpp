@@ -11,7 +11,7 @@ namespace {
 
 using C = TrainConfig;
 
-/// An option as the tables below spell it.
+/// An option of the tables below.
 struct Row : Option {
   Row(std::string_view its_name, std::string_view its_help, OptionValue its_value) {
     name = its_name, help = its_help, value = std::move(its_value);
@@ -25,10 +25,10 @@ struct Row : Option {
 };
 using Rows = std::vector<Row>;
 
-constexpr double kMostAccumulated = 1024;  // so that the samples of a rank and step fit an int
-constexpr double kLeastEps = 1e-30;  // as a float it must not be zero, which is what keeps padding from 0/0
+constexpr double kMostAccumulated = 1024;  // so that a rank's samples per step fit an int
+constexpr double kLeastEps = 1e-30;        // must not be zero as a float, else padding becomes 0/0
 
-// Exchanges that sum over all ranks, and what needs them.
+// Exchanges that sum over all ranks, and the options that need them.
 const Needs kSums{"--update", {"all-reduce", "local"}};
 const Needs kServer{"--update", {"server"}};
 const Needs kLocal{"--update", {"local"}};
@@ -67,7 +67,7 @@ OptionValue number_or_none(std::optional<std::uint64_t> comm::Aggregation::*at) 
       [](const Found& value) { return value ? std::to_string(*value) : "none"; });
 }
 
-/// What --aggregate says of an Aggregation; its other members are options of their own.
+/// The part of an Aggregation that --aggregate sets; other options set the rest.
 OptionValue aggregate() {
   const auto text = [](const C& c) {
     const comm::Aggregation& a = c.aggregation;
@@ -259,7 +259,7 @@ Rows optimizer_rows() {
       Row("--clip-norm", "Largest norm of the summed gradient",
           number(in(&C::clip_norm), between(0.0, kMany))).word("off")
               .goes_with({"--update", {"all-reduce", "local"},
-                          "it needs the norm of the whole gradient, of which each server has a part"})
+                          "it needs the norm of the whole gradient, but each server has a part"})
               .identifies(50, true, "0"),
       Row("--weight-decay", "L2 factor of the layers that decay",
           number(in(&C::weight_decay), between(0.0, kMany))).identifies(110),
@@ -354,7 +354,7 @@ std::string text_of(const Needs& needs) {
   return text;
 }
 
-/// What a value must be, also where a word is taken for 0.
+/// What a value must be; names the word for 0, if there is one.
 std::string or_word(const Option& option, const std::string& must) {
   return option.zero.empty() ? must : concat(must, ", or ", option.zero);
 }

@@ -35,7 +35,8 @@ std::vector<int> extents_in(std::string_view text) {
   }
 }
 
-/// As evaluation shows images to the checkpoint's network. Checkpoints that do not state the size were cut to 24x24.
+/// The preprocessing of evaluation for the checkpoint's network. Checkpoints that do not state a size mean
+/// 24x24.
 data::AugmentSpec augment_of(const RunFingerprint& identity, const Extent& image, const std::string& path,
                              std::vector<std::string>& assumed) {
   data::AugmentSpec augment;
@@ -71,7 +72,7 @@ void require_same_shape(const run::Checkpoint& checkpoint, const std::string& pa
   }
 }
 
-/// In what `info` differs from the dataset that the checkpoint was trained on, though it can be evaluated on.
+/// Differences between `info` and the checkpoint's training dataset that do not prevent an evaluation.
 std::vector<std::string> doubts(const run::Checkpoint& checkpoint, const data::DatasetInfo& info,
                                 const std::string& path, const std::string& data) {
   const RunFingerprint here = config::run_fingerprint({}, {}, info);
@@ -86,7 +87,7 @@ std::vector<std::string> doubts(const run::Checkpoint& checkpoint, const data::D
   return texts;
 }
 
-/// What all ranks must evaluate alike.
+/// The settings that must be equal on all ranks.
 RunFingerprint fingerprint_of(const run::Checkpoint& checkpoint) {
   std::uint64_t hash = 0;
   for (const optim::StateRow& row : optim::state_rows(checkpoint.optimizer.kind)) {

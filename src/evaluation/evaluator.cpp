@@ -11,7 +11,7 @@
 namespace cifar_mpi::evaluation {
 namespace {
 
-/// Of those samples of `slab`, which begins at `first` of the file, that lie in `wanted`.
+/// For the samples of `slab`, which begins at `first` of the file, that lie in `wanted`.
 std::uint64_t fingerprint_within(const data::Samples& slab, std::uint64_t first, data::Shard wanted) {
   const std::uint64_t begin = std::max(first, wanted.first);
   const std::uint64_t end = std::min(first + slab.labels.size(), wanted.first + wanted.count);

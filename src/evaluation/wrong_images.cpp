@@ -24,7 +24,7 @@ void keep_first(std::vector<Wrong>& list) {
   list.resize(std::min(list.size(), run::kMostWrongImages));
 }
 
-/// Of all ranks, on all ranks: each has places of its own in one array, whose sum is everything.
+/// The images of all ranks, on all ranks: each rank fills its own part of one array, which is then summed.
 std::vector<Wrong> choose(const comm::World& world, const Predictions& mine) {
   std::vector<Wrong> own;
   for (std::size_t i = 0; i < mine.labels.size(); ++i) {

@@ -17,15 +17,15 @@ struct Predictions {
   std::span<const std::uint8_t> predictions;  ///< as many
 };
 
-/// Collective. Some images that were taken for another class: at most run::kMostWrongImages, chosen by a hash of their
-/// place, so that the number of ranks does not matter and every part of the split has its share. The same on all ranks,
-/// ordered by class, then by what they were taken for. `pixels` gives an image of this rank's part, [h,w,c] of size
-/// `image`; large ones come smaller. Sets `image` and the vectors of a wrong image of `file`.
+/// Collective. Some misclassified images: at most run::kMostWrongImages, chosen by a hash of their index, so
+/// that the number of ranks does not matter and every part of the split has its share. The same on all ranks,
+/// ordered by class, then by predicted class. `pixels` gives an image of this rank's part, [h,w,c] of size
+/// `image`; large images are shrunk. Sets `image` and the vectors of wrong images in `file`.
 void gather_wrong_images(const comm::World& world, const Predictions& mine, const Extent& image,
                          const std::function<std::vector<std::uint8_t>(std::uint64_t index)>& pixels,
                          run::EvaluationFile& file);
 
-/// Every `rows` x `columns` pixels become their mean; what is left over at the edges goes.
+/// Replaces each `rows` x `columns` pixels by their mean; drops the rest at the edges.
 std::vector<std::uint8_t> shrink(const std::vector<std::uint8_t>& pixels, const Extent& image, int rows,
                                  int columns);
 

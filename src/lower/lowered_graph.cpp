@@ -91,7 +91,7 @@ class Lowering {
                                     [&](const model::Operation& o) { return o.output == value; });
     for (const model::Value input : maker->inputs) make(input);
     const auto operation = static_cast<std::size_t>(maker - net_.operations.begin());
-    if (!taken_[operation]) add_group(operation);  // else the group of an operation before it goes on to it
+    if (!taken_[operation]) add_group(operation);  // else the group of an earlier operation includes it
   }
 
   std::size_t add_value(const ValueFormat& format, std::size_t value) {

@@ -11,7 +11,7 @@
 namespace cifar_mpi::report {
 
 /// `text` in quotes. Bytes that are not UTF-8 become U+FFFD, so that the result is always JSON; `<`, `>` and
-/// `&` are escaped too, so that it may stand in an HTML page's <script>.
+/// `&` are escaped too, so that it may be placed in an HTML page's <script>.
 std::string json_text(std::string_view text);
 
 /// NaN and infinities, which JSON does not have, become null.

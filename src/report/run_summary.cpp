@@ -58,7 +58,7 @@ std::vector<std::string> verdict_lines(const Timeline& timeline) {
 }
 
 std::vector<std::string> ways_to_look(const Directory& run) {
-  std::vector<std::string> lines = {"look at it:", "  cifar_mpi_report " + shell_word(run.path())};
+  std::vector<std::string> lines = {"to see more:", "  cifar_mpi_report " + shell_word(run.path())};
   if (const DirectoryEntry board = run / "tensorboard"; exists(board))
     lines.push_back("  tensorboard --logdir " + shell_word(board.path()));
   if (const std::string trace = newest_trace(run / "trace"); !trace.empty())

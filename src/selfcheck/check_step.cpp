@@ -13,7 +13,7 @@
 namespace cifar_mpi::selfcheck {
 namespace {
 
-/// The run's kernels at a rate that is the same in every step and moves every weight a little.
+/// The run's kernels, at a constant rate that moves every weight a little.
 config::TrainConfig check_config(config::TrainConfig config) {
   const config::TrainConfig plain;
   config.lr = 0.01;
@@ -31,8 +31,8 @@ config::TrainConfig check_config(config::TrainConfig config) {
   return config;
 }
 
-/// Weights of the size that keeps activations in size; scales around 1, variances above 0, and no zeros, as some
-/// initial values are.
+/// Weights of a size that keeps activations bounded; scales near 1, variances above 0, and no zeros, unlike
+/// some initial values.
 std::vector<run::NamedTensor> draw_weights(const model::ParamTable& params, std::uint64_t draw, double off) {
   std::vector<run::NamedTensor> tensors = evaluation::initial_tensors(params, draw);
   for (std::size_t p = 0; p < params.size(); ++p) {
@@ -138,7 +138,8 @@ void CheckStep::fill(std::uint64_t draw, int count, double off) {
 }
 
 void CheckStep::rewind() {
-  // No task writes the padding of gradients, and an all-reduce in place would double in every step what a check left there.
+  // No task writes the padding of gradients, so an in-place all-reduce would double in every step what a
+  // check left there.
   const std::span<std::byte> gradients = std::as_writable_bytes(blocks->update->block().all());
   const std::vector<std::byte> zeros(gradients.size());
   device.backend->copy(gradients.data(), zeros.data(), zeros.size());

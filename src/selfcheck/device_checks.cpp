@@ -25,12 +25,12 @@ CheckRow refused(const Error& error) {
   return {{}, Outcome::refused, concat("no graph can be made: ", error.what())};
 }
 
-/// Of the operands that a precision rounds.
+/// Of the operands that this precision rounds.
 double rounding_of(Precision precision) {
   return precision == Precision::bf16 ? 0x1.0p-9 : precision == Precision::tf32 ? 0x1.0p-11 : 0x1.0p-24;
 }
 
-/// Gradients and loss of one step, as the weights stand.
+/// Gradients and loss of one step with the current weights.
 struct StepFigures {
   Gradients gradients;
   double loss = 0.0;
@@ -44,7 +44,7 @@ StepFigures figures_of(CheckStep& step) {
   return {step.gradients(), step.loss()};
 }
 
-/// What is furthest from what is wanted, measured by what is allowed.
+/// The largest error as a share of the allowed one.
 struct Worst {
   std::string what;
   double distance = 0.0;
@@ -52,7 +52,8 @@ struct Worst {
   double share() const { return std::isnan(distance) ? HUGE_VAL : distance / allowed; }
 };
 
-/// `allowed(p)`: of the length of gradient p. Where no gradient is too far off, but the loss is, the loss.
+/// `allowed(p)`: share of the length of gradient p. If all gradients are good but the loss is not, returns
+/// the loss.
 template <class Allowed>
 Worst furthest(const model::ParamTable& params, const StepFigures& found, const StepFigures& wanted,
                double loss_allowed, const Allowed& allowed) {
@@ -74,8 +75,8 @@ CheckRow judged(const Worst& worst, Precision precision) {
   return worst.share() <= 1.0 ? good(text) : bad(text);
 }
 
-/// A kernel that is wrong is wrong for other weights and images too; a unit that rounding moves to the other side of
-/// zero or of its neighbour is not.
+/// A wrong kernel is wrong for other weights and images too; a unit that rounding moves across zero or past
+/// its neighbour is not.
 template <class Look>
 CheckRow twice(const Look& look) {
   CheckRow row;
@@ -86,7 +87,7 @@ CheckRow twice(const Look& look) {
   return row;
 }
 
-/// What three steps leave.
+/// The state after three steps.
 struct Trace {
   std::vector<std::vector<float>> rows;
   std::vector<engine::StepRecord> records;
@@ -182,7 +183,7 @@ CheckRow compare_rounded(CheckStep& device, CheckStep& judge, int images) {
 
 namespace {
 
-/// Steps as a graph. Throws where the device is wrong: what no longer works on lanes either.
+/// Steps as a graph. Throws if the device is wrong, that is if lanes do not work either.
 CheckRow compare_graph(CheckStep& device, const Trace& wanted, engine::Runner& lanes) {
   try {
     const auto graph = device.runner(RunnerKind::graph, Input::distorted);
@@ -219,7 +220,7 @@ CheckRow compare_images(CheckStep& device, int images) {
   runner->replay();
   runner->finish();
   const std::vector<float> found = device.images(), wanted = device.wanted_images();
-  // values of up to 255 times a scale, and a shift of that size; then one rounding
+  // values up to 255 times a scale, a shift of that size, then one rounding
   const double allowed =
       0x1.0p-20 + (device.plan.config.precision == Precision::bf16 ? rounding_of(Precision::bf16) : 0.0);
   const auto values = static_cast<std::size_t>(device.plan.network.net.input.count());
@@ -257,13 +258,15 @@ CheckRow see_divergence(CheckStep& device, int images) {
 
 namespace {
 
-/// Lets the other ranks fail too, instead of waiting for this one, when an error unwinds an exchange between GPUs.
+/// Makes the other ranks fail too, instead of waiting for this one, if an error interrupts an exchange
+/// between GPUs.
 class ExchangeGuard {
  public:
   explicit ExchangeGuard(CheckStep& step) : step_(step) {}
   ~ExchangeGuard() {
     if (std::uncaught_exceptions() == 0 || !step_.device.collectives.device) return;
-    // Freeing it would wait for what is in flight. Device memory, unlike that of `window`, may outlive its collective.
+    // Freeing it would wait for messages in flight. Device memory, unlike that of `window`, may outlive its
+    // collective.
     step_.left_in_flight = std::move(step_.blocks->update->block());
     step_.blocks->update.reset();
   }
@@ -307,7 +310,7 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
   update.append(program, std::move(parts), {});
   program.finalize();
   const auto runner = backend.runner(std::move(program), graphs ? RunnerKind::graph : RunnerKind::lanes, {});
-  CheckRow wrong;                                // the first; a rank that finds it goes on with the others
+  CheckRow wrong;  // the first one; a rank that finds it continues with the others
   for (const bool first_time : {true, false}) {  // a runner of graphs makes one in the second replay
     const char* const how = first_time ? "on lanes" : graphs ? "in a graph" : "on lanes again";
     backend.copy(std::as_writable_bytes(block).data(), std::as_bytes(std::span(mine)).data(),
@@ -340,10 +343,11 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
 
 namespace {
 
-constexpr int kGraphSteps = 2;  ///< of a graph of several; more take more time and show no more
+constexpr int kGraphSteps = 2;  ///< steps of a graph; more would take longer and test nothing else
 constexpr int kTrainingReplays = 2 + 2 + kGraphSteps + 1 + 2;
 
-/// kTrainingReplays in all the ways that a loop replays. A runner of graphs makes one in the second replay of each kind.
+/// kTrainingReplays in every way that the training loop replays. A runner of graphs makes one in the second
+/// replay of each kind.
 void train_in_all_ways(CheckStep& device, RunnerKind kind) {
   device.rewind();
   const auto steps = static_cast<std::uint64_t>(device.plan.sizes.local_steps);
@@ -365,7 +369,7 @@ void train_in_all_ways(CheckStep& device, RunnerKind kind) {
   runner->finish();
 }
 
-/// Why a run cannot do as `kind` does; empty when it can.
+/// Why a run cannot replay as `kind` does; empty if it can.
 std::string training_fault(CheckStep& device, const Trace& wanted, RunnerKind kind) {
   train_in_all_ways(device, kind);
   const std::string where = difference(device, wanted, {device.rows(), {}});
@@ -393,7 +397,7 @@ CheckRow compare_training(CheckStep& device, int images, bool graphs) {
   const std::uint64_t hash = device.blocks->state.hash(*device.device.backend);
   const std::vector<std::uint64_t> hashes = world.gather(hash);
   if (hashes.front() != hash) return bad("weights after steps of the run are not those of rank 0");
-  if (std::count(hashes.begin(), hashes.end(), hash) < world.size())  // that rank does not go on
+  if (std::count(hashes.begin(), hashes.end(), hash) < world.size())  // that rank stops
     return {{}, Outcome::left_out, "weights of another rank are not those of rank 0"};
   if (!device.blocks->records.front().applied) return bad("a step of the run over all ranks is not finite");
   if (!fault.empty()) return bad(fault);

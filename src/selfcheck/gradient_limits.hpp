@@ -5,19 +5,20 @@
 #include "cifar_mpi/model/net_spec.hpp"
 #include "cifar_mpi/model/param_table.hpp"
 
-/// How far gradients of two devices may be from each other.
+/// Largest difference allowed between the gradients of two devices.
 namespace cifar_mpi::selfcheck {
 
 /// By ParamTable index, in logical order; empty of those that are frozen.
 using Gradients = std::vector<std::vector<float>>;
 
-/// How far gradient `p` is from what is wanted, relative to its length. Biases add up the terms of which the gradient of
-/// the layer's weights is made too, and where these nearly cancel their rounding remains: so the length is at least that
-/// gradient's; likewise scales and biases of a BatchNorm. That of its means is at least that of the deviations.
+/// The error of gradient `p`, relative to its length. The gradient of a layer's biases sums the same terms as
+/// that of its weights; where these nearly cancel, their rounding remains, so the length is at least that of
+/// the weights' gradient. The same holds for scales and biases of a BatchNorm. The length for its means is at
+/// least that for its deviations.
 double gradient_distance(const model::ParamTable& params, const Gradients& found, const Gradients& wanted,
                          std::size_t p);
 
-/// What fp32 rounding makes of a step over a batch.
+/// The error of a step over a batch that fp32 rounding allows.
 struct RoundingLimits {
   double loss = 0.0;       ///< relative: sums alone
   double gradients = 0.0;  ///< of their length

@@ -17,9 +17,10 @@ namespace {
 using run::SelfCheckRecord;
 using run::SelfCheckResult;
 
-/// What is checked: of what the run adopts from a checkpoint, only what may differ from the GPU's own choice. A run that
-/// was on the CPU knows convolutions and sums that no GPU has, and automatic is bf16 (fp32 before
-/// compute capability 8.0: the second start then checks once more).
+/// The settings to check. Of those that the run adopts from a checkpoint, only the ones that may differ from
+/// the GPU's own choice matter: a checkpoint from a CPU may name convolutions and all-reduces that no GPU
+/// has, and automatic precision is bf16 (fp32 below compute capability 8.0, so that the second start checks
+/// once more).
 config::TrainConfig checked_config(const step::Plan& plan) {
   config::TrainConfig config = plan.config;
   if (plan.adopted.conv) config.conv = engine::ConvMethod::automatic;
@@ -30,7 +31,7 @@ config::TrainConfig checked_config(const step::Plan& plan) {
   return config;
 }
 
-/// Of all that chooses kernels, and of the machine with its driver and libraries.
+/// A hash of everything that chooses kernels: settings, machine, driver and libraries.
 std::string key_of(const step::Plan& plan, const std::string& devices) {
   const config::TrainConfig config = checked_config(plan);
   const std::string text = concat(
@@ -43,7 +44,7 @@ std::string key_of(const step::Plan& plan, const std::string& devices) {
   return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text))));
 }
 
-/// Rank 0's, on all ranks; none of another key.
+/// Rank 0's record, on all ranks; empty if its key differs.
 std::optional<SelfCheckRecord> find_record(const step::Plan& plan, const comm::World& ranks,
                                            const std::string& key) {
   RunFingerprint told;
@@ -64,7 +65,7 @@ void write_record(const step::Plan& plan, const comm::World& ranks, const SelfCh
   });
 }
 
-/// The other device, or the end of the run; what belongs to the device that failed goes with it.
+/// Takes the other device or ends the run; drops the settings of the device that failed.
 comm::PlatformFactory give_way(step::Plan& plan, const SelfCheck& check, const std::string& why,
                                ErrorKind kind = ErrorKind::device) {
   const std::string place = run::self_check_path(plan.config.run_dir);
@@ -82,7 +83,7 @@ comm::PlatformFactory give_way(step::Plan& plan, const SelfCheck& check, const s
   return check.instead;
 }
 
-/// While the watchdogs know what this is about.
+/// Runs while the watchdogs show the activity.
 SelfCheckReport run_check(const step::Plan& plan, const comm::World& ranks,
                           const comm::PlatformFactory& asked, const SelfCheck& check) {
   const auto enter = [&](comm::Activity activity) {
@@ -94,14 +95,15 @@ SelfCheckReport run_check(const step::Plan& plan, const comm::World& ranks,
   return report;
 }
 
-/// The run then takes lanes, unless it asks for a runner that has no graphs anyway.
+/// The run then uses lanes, unless it asks for a runner without graphs anyway.
 void do_without_graphs(step::Plan& plan, const std::string& why) {
   if (plan.config.runner == engine::RunnerKind::automatic) plan.config.runner = engine::RunnerKind::lanes;
   plan.log.warn(concat("self-check: this run does without graphs, because ", why,
                        "; each kernel then costs the host an estimated 3 to 6 us"));
 }
 
-/// Checks, says what it came to and keeps it. What stopped it is no verdict: the record goes on to say that it runs.
+/// Checks, logs the result and records it. A stop is no verdict: the record then still says that the check
+/// runs.
 comm::PlatformFactory check_now(step::Plan& plan, const comm::World& ranks,
                                 const comm::PlatformFactory& asked, const SelfCheck& check,
                                 SelfCheckRecord record) {
@@ -140,7 +142,7 @@ comm::PlatformFactory check_now(step::Plan& plan, const comm::World& ranks,
   return asked;
 }
 
-/// Of the ranks that compute.
+/// On the ranks that compute.
 comm::PlatformFactory platform_proven_on(const comm::World& ranks, step::Plan& plan,
                                          const comm::PlatformFactory& asked, const SelfCheck& check) {
   const std::string devices = devices_of(step::backend_options(plan), ranks, check);
@@ -187,7 +189,7 @@ comm::PlatformFactory proven_platform(step::Plan& plan, const comm::PlatformFact
     return asked;
   }
   if (plan.sizes.workers == plan.world.size()) return platform_proven_on(plan.world, plan, asked, *check);
-  // What the workers agree on is an error of the servers, too.
+  // An error that the workers agree on is thrown on the servers, too.
   comm::PlatformFactory taken = asked;
   plan.world.together([&] {
     if (plan.workers) taken = platform_proven_on(*plan.workers, plan, asked, *check);

@@ -33,9 +33,9 @@ constexpr const char* kNetworkAdvice =
     "; this is the network between the ranks, not the GPU: a firewall, or the wrong interface "
     "(NCCL_SOCKET_IFNAME)";
 
-/// The checks of one rank, which goes on to the next one whatever a check finds, but not behind an error of the device.
+/// The checks of one rank. A wrong result does not stop the next check; an error of the device does.
 ///
-/// Nothing of a device that failed is given back: that may wait for what never ends.
+/// Nothing of a device that failed is freed: freeing may wait forever.
 class Checks {
  public:
   Checks(const config::TrainConfig& config, const data::DatasetInfo& info, const comm::World& world,
@@ -66,12 +66,12 @@ class Checks {
  private:
   bool has_servers() const { return config_.update == comm::UpdateKind::server; }
 
-  /// What the watchdog says when it goes no further; 0: it waits for the other ranks.
+  /// The watchdog's text if the check hangs; 0: it waits for the other ranks.
   void show(std::uint64_t check) {
     if (check_.heart != nullptr) check_.heart->step.store(check, std::memory_order_relaxed);
   }
 
-  /// What a check throws stops this rank's checks. Options that do not fit each other end the start.
+  /// An exception of a check stops this rank's checks. Options that do not fit each other end the start.
   template <class Check>
   void attempt(DeviceCheck number, const Check& check) {
     if (broken_) return leave_out(number, "the device has failed");
@@ -108,14 +108,14 @@ class Checks {
     device_ = std::make_unique<CheckStep>(config_, info_, world_, make_platform_);
     try {
       precision_ = device_->device.backend->resolve(config_.precision);
-    } catch (const Error&) {  // the run then takes another one, or says so itself
+    } catch (const Error&) {  // the run then takes another kernel, or reports the error itself
       precision_ = device_->device.backend->resolve(Precision::automatic);
     }
     device_->plan_alone(precision_, sizes_.batch, sizes_.parts);
     return {{}, Outcome::good, device_->device.backend->description()};
   }
 
-  /// Limits that cannot be measured, for want of memory maybe, are no reason against the device.
+  /// Failing to measure the limits, perhaps for lack of memory, is no fault of the device.
   Row measure_speed() {
     if (!check_.measure_limits) return {{}, Outcome::left_out, "the limits of this device are not measured"};
     if (config_.share_gpus) return {{}, Outcome::left_out, "ranks that share a GPU slow each other down"};
@@ -128,7 +128,7 @@ class Checks {
     return check_speed(*device_, limits, images_);
   }
 
-  /// In fp32 with the few images alone where the run has another precision, for these are not its kernels.
+  /// In fp32 with only the few images if the run has another precision, since these are not its kernels.
   void attempt_comparisons() {
     const bool rounds = precision_ != Precision::fp32;
     if (!check_.judge) {
@@ -136,8 +136,7 @@ class Checks {
     }
     attempt(DeviceCheck::fp32_gradients, [&] {
       judge_ = std::make_unique<CheckStep>(config_, info_, world_, check_.judge);
-      judge_->plan.config.conv =
-          engine::ConvMethod::direct;  // its sums are those that limits are derived for
+      judge_->plan.config.conv = engine::ConvMethod::direct;  // the limits are derived for its sums
       judge_->plan_alone(Precision::fp32, images_, 1);
       if (rounds) device_->plan_alone(Precision::fp32, images_, 1);
       return compare_fp32(*device_, *judge_, images_);
@@ -151,7 +150,7 @@ class Checks {
 
   bool on_all_ranks(bool mine) const { return !world_.any(!mine); }
 
-  /// With the others, if all of them have come so far. Throws what the options of a run make wrong.
+  /// With the other ranks, if all of them got this far. Throws errors of a run's options.
   void attempt_exchange() {
     world_.agree(wrong_options_);
     const bool all = on_all_ranks(!broken_), sums_graphs = on_all_ranks(graphs_);
@@ -169,7 +168,7 @@ class Checks {
       });
     }
     const bool graphs = on_all_ranks(graphs_), refused = sums_graphs && !graphs;
-    if (refused && rows_.back().outcome == Outcome::cut_off) broken_ = false;  // by a rank that has no graph
+    if (refused && rows_.back().outcome == Outcome::cut_off) broken_ = false;  // by a rank without a graph
     if (!on_all_ranks(!broken_)) return leave_out(DeviceCheck::training, "a rank's device has failed");
     attempt(DeviceCheck::training, [&] {
       if (world_.size() == 1 || refused) device_->plan_run(precision_, sizes_);
@@ -211,10 +210,10 @@ std::vector<Row> rows_of(const std::string& text) {
   return rows;
 }
 
-/// Whether the check did not go as it should.
+/// Whether the check failed.
 bool fails(const Row& row) { return row.outcome != Outcome::good && row.outcome != Outcome::left_out; }
 
-/// The line of one check: of the first rank that fails it, else of the first that has it.
+/// The line of one check: from the first rank that fails it, else from the first that ran it.
 std::string table_line(const std::string& name, const std::vector<std::vector<Row>>& ranks) {
   const Row* shown = nullptr;
   std::size_t at = 0, failed = 0;
@@ -241,7 +240,7 @@ bool no_graph_in(const std::string& check, const std::vector<std::vector<Row>>& 
   });
 }
 
-/// For users: the lines of the table, and of each rank its first fault, stop and reason against graphs.
+/// For users: the lines of the table, and each rank's first fault, stop and reason against graphs.
 RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std::vector<std::string>& names) {
   RunFingerprint told;
   std::set<std::string> checks;
@@ -257,7 +256,7 @@ RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std:
       const auto at = std::find_if(ranks[rank].begin(), ranks[rank].end(),
                                    [wanted = outcome](const Row& row) { return row.outcome == wanted; });
       if (at == ranks[rank].end()) continue;
-      if (outcome == Outcome::cut_off && no_graph_in(at->name, ranks)) continue;  // that rank left them
+      if (outcome == Outcome::cut_off && no_graph_in(at->name, ranks)) continue;  // that rank ended them
       told.emplace_back(
           kind, concat("rank ", rank, " on ", names[rank], ": ", at->name.substr(2), ": ", at->found));
     }
@@ -265,7 +264,7 @@ RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std:
   return told;
 }
 
-/// "node3, NVIDIA H200 0000:1b:00.0", or "node3: " and all there is to say of the device.
+/// "node3, NVIDIA H200 0000:1b:00.0", or "node3: " and the whole description of the device.
 std::string device_name(const comm::World& world, const SelfCheck& check,
                         const engine::BackendOptions& options, bool whole) {
   const std::string identity = check.identity ? check.identity(options) : std::string("the device");

@@ -7,10 +7,11 @@
 
 /// Builds the program of local steps: all those between two averagings are one replay.
 ///
-/// Each of them is the step of a rank alone, its gradient the mean over its own batch. Behind the last, what each weight has moved
-/// (before − after, divided by the ranks) takes the gradient's place, and what the optimizer keeps (divided by the ranks) stands
-/// behind it; the update of the run sums this as it sums gradients. The weights of before then move by the outer rule, the rest is
-/// the mean. Running statistics travel with the control block, as those of a batch do.
+/// Each is a step of one rank alone; its gradient is the mean over the rank's own batch. After the last one,
+/// the move of each weight (before − after, divided by the ranks) replaces the gradient, followed by the
+/// optimizer's state (divided by the ranks); the run's update sums these as it sums gradients. Then the outer
+/// rule moves the earlier weights, and the state is set to the mean. Running statistics travel with the
+/// control block, as those of a batch do.
 namespace cifar_mpi::step {
 namespace {
 
@@ -23,7 +24,7 @@ std::vector<optim::StateRow> optimizer_rows(const Blocks& blocks) {
   return rows;
 }
 
-/// What is followed by an averaging has neither decay nor rates of its own.
+/// The averaging has no decay and no rates of its own.
 model::ParamTable plain_params(const model::ParamTable& params, float rate_factor) {
   model::ParamTable plain = params;
   for (model::Param& param : plain) {
@@ -66,7 +67,7 @@ class LocalProgram {
   float* weights() const { return s_.blocks.state[optim::StateRole::weights].as<float>(); }
   float* before() const { return s_.blocks.weights_before.as<float>(); }
   float* statistics() const { return train_.control + train_.control_layout.statistics(); }
-  /// The decay term of a replay is that of its first step, when all ranks have the same weights.
+  /// The decay term of a replay is taken in its first step, when all ranks have the same weights.
   double* decay_sum(bool counts) const { return s_.blocks.decay_sums.as<double>() + (counts ? 0 : 1); }
 
   void add_step(std::vector<engine::Task>& tasks, int step) {
@@ -86,7 +87,8 @@ class LocalProgram {
     add_sums(tasks, step);
   }
 
-  /// The next batch clears the control block: sums, requests and the slot of this rank, which its first batch alone fills, are kept.
+  /// The next batch clears the control block, except sums, requests and this rank's slot, which only the
+  /// first batch fills.
   void add_sums(std::vector<engine::Task>& tasks, int step) {
     const std::size_t floats = train_.control_layout.statistics();
     float* const sums = s_.blocks.round_sums.as<float>();
@@ -115,7 +117,7 @@ class LocalProgram {
         {statistics(), weights() + layout_.running_begin(), nullptr, layout_.running_floats, share_}));
   }
 
-  /// One for each span that is exchanged: of the first block by the outer rule, of the others the mean is taken over.
+  /// One for each exchanged span: the first block moves by the outer rule, the others are set to the mean.
   void add_updates(std::vector<engine::Task>& tasks) {
     const std::vector<optim::StateRow> rows = optimizer_rows(s_.blocks);
     const model::ParamTable plain = plain_params(s_.plan.network.params, 1.0f);
@@ -154,7 +156,7 @@ class LocalProgram {
           {weights() + layout_.running_begin(), statistics(), nullptr, layout_.running_floats}));
       engine::RunningBinding running = bind_running(s_, train_);
       running.average_steps = steps_;
-      // They are there already, and only their averages move.
+      // The weights are in place already; only their averages move.
       tasks.push_back(backend_.running_task(running, plain_params(s_.plan.network.params, 0.0f), layout_));
     }
     engine::AdvanceBinding advance;

@@ -17,7 +17,7 @@ bool computes_on_cpu(const Plan& plan, const engine::Backend& backend) {
   return !plan.world.any(!backend.description().starts_with("cpu"));
 }
 
-/// The least of all ranks, so that all plan the same kernels.
+/// The minimum over all ranks, so that all plan the same kernels.
 int fair_threads(const comm::World& world) { return std::ranges::min(world.gather(world.fair_threads())); }
 
 }  // namespace
@@ -25,7 +25,7 @@ int fair_threads(const comm::World& world) { return std::ranges::min(world.gathe
 void resolve_threads(Plan& plan) {
   if (plan.config.threads > 0) return;
   if (plan.config.reproducible) {
-    plan.config.threads = 1;  // the number of threads is part of the result, and every rank count has one
+    plan.config.threads = 1;  // the result depends on it, and 1 works for any number of ranks
     return;
   }
   plan.config.threads = fair_threads(plan.world);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kPrecision = "the precision";
 
-std::string room_of(const model::Param& param) { return concat("the room of ", param.name); }
+std::string memory_of(const model::Param& param) { return concat("the memory of ", param.name); }
 
 RunFingerprint kernels_of(const Plan& plan, const Device& device) {
   RunFingerprint kernels{{std::string(kPrecision), std::string(to_string(plan.config.precision))}};
@@ -23,19 +23,19 @@ RunFingerprint kernels_of(const Plan& plan, const Device& device) {
   for (std::string line; std::getline(lines, line);)
     kernels.emplace_back(concat("line ", kernels.size(), " of the kernel plan"), line);
   for (std::size_t p = 0; p < plan.network.params.size(); ++p)
-    kernels.emplace_back(room_of(plan.network.params[p]), std::to_string(device.layout.entries[p].floats));
+    kernels.emplace_back(memory_of(plan.network.params[p]), std::to_string(device.layout.entries[p].floats));
   return kernels;
 }
 
 void adopt_kernels(Plan& plan, Device& device, const RunFingerprint& kernels) {
   plan.config.precision = find_name<engine::Precision>(*find_item(kernels, kPrecision)).value();
   for (const model::Param& param : plan.network.params) {
-    const auto floats = static_cast<std::size_t>(find_number(kernels, room_of(param)).value());
+    const auto floats = static_cast<std::size_t>(find_number(kernels, memory_of(param)).value());
     engine::append(device.layout, floats, param.role);
   }
 }
 
-/// By worker; collective. Empty where each has computed one for every step.
+/// By worker; collective. Empty if each worker computed one batch for every step.
 std::vector<std::uint64_t> batches_computed(const Plan& plan, const Device& device, const Blocks& blocks) {
   if (!plan.sizes.partial_aggregation()) return {};
   std::uint64_t mine = 0;
@@ -45,7 +45,7 @@ std::vector<std::uint64_t> batches_computed(const Plan& plan, const Device& devi
   return batches;
 }
 
-/// Floats of a block on the host, and back.
+/// Copies the floats of a block to the host, and back.
 class HostCopy {
  public:
   HostCopy(engine::Backend& backend, std::span<float> block)
@@ -94,7 +94,7 @@ void share_state(const Plan& plan, const Device& device, const StateTable& state
 }
 
 void complete_state(Plan& plan, const Device& device, Blocks& blocks) {
-  if (plan.config.update != comm::UpdateKind::server) return;  // every rank has made all of it
+  if (plan.config.update != comm::UpdateKind::server) return;  // every rank has all rows
   const engine::ParamLayout& layout = device.layout;
   std::list<HostCopy> copies;
   std::vector<std::span<float>> changed, shared;
@@ -103,7 +103,7 @@ void complete_state(Plan& plan, const Device& device, Blocks& blocks) {
   };
   for (const optim::StateRow& row : blocks.state.rows()) {
     float* const block = blocks.state[row.role].as<float>();
-    // All that compute have the weights, and what is wrong with a rank's must not be mended unseen.
+    // All workers have the weights; a rank's wrong weights must not be overwritten silently.
     if (row.role != optim::StateRole::weights) changed.push_back(copy(block, layout.trained_floats));
     if (plan.sizes.partial_aggregation() && row.running != nullptr)
       shared.push_back(copy(block + layout.running_begin(), layout.running_floats));

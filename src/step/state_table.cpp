@@ -19,8 +19,7 @@ namespace {
 
 constexpr std::size_t kFloatsAtOnce = std::size_t{1} << 16;  // floats; a copy of so many stays in the cache
 
-/// An exponent of all ones, and no other, carries into the sign's place. Without a branch, so that compilers
-/// make vector instructions of it.
+/// Only an exponent of all ones carries into the sign bit. No branch, so that compilers vectorize it.
 bool all_finite(std::span<const float> values) {
   constexpr std::uint32_t kExponent = 0x7F800000, kOne = 0x00800000, kCarry = 0x80000000;
   std::uint32_t seen = 0;
@@ -33,7 +32,7 @@ bool all_finite(std::span<const float> values) {
 std::string first_not_finite_in(engine::Backend& backend, const engine::ParamLayout& layout,
                                 const model::ParamTable& params, const Buffer& block) {
   std::vector<float> piece(std::min(kFloatsAtOnce, layout.floats));
-  for (std::size_t p = params.size(); p-- > 0;) {  // the table stands in the order in which backward finishes
+  for (std::size_t p = params.size(); p-- > 0;) {  // the table is in the order in which backward finishes
     const auto& entry = layout.entries[p];
     for (std::size_t at = 0; at < entry.floats; at += piece.size()) {
       const std::span<float> part = std::span(piece).first(std::min(piece.size(), entry.floats - at));

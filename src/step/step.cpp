@@ -7,7 +7,7 @@
 #include "cifar_mpi/comm/server_update.hpp"
 #include "step/step_parts.hpp"
 
-/// Builds the training step: the way of one batch, from the sample order to the updated parameters.
+/// Builds the training step: one batch, from the sample order to the updated parameters.
 namespace cifar_mpi::step {
 
 engine::TrainBinding bind_step(const StepContext& context) {
@@ -166,7 +166,7 @@ std::unique_ptr<comm::Update> make_all_reduce_update(const Plan& plan, const Dev
   return std::make_unique<comm::AllReduceUpdate>(std::move(collective), device.layout, settings);
 }
 
-/// The first step after `done` at which all ranks meet.
+/// The first step after `done` at which all ranks synchronize.
 std::function<std::uint64_t(std::uint64_t)> meetings(const Plan& plan) {
   std::vector<std::uint64_t> every{eval_every(plan)};
   for (const std::int64_t steps : {plan.config.checkpoint_every, plan.config.check_every})
@@ -221,7 +221,7 @@ void allocate_blocks(const Plan& plan, const Device& device, Blocks& blocks) {
   if (plan.sizes.partial_aggregation())
     blocks.batch_counter = device.backend->allocate(sizeof(std::uint64_t));
   blocks.facts = device.backend->allocate(sizeof(engine::RankFacts));
-  // One for each span, and one that nobody reads.
+  // One for each span, and one that is never read.
   blocks.decay_sums = device.backend->allocate((blocks.update->spans().size() + 1) * sizeof(double));
   if (plan.config.clip_norm > 0.0 || plan.config.summary_every > 0)
     blocks.gradient_norm = device.backend->allocate(sizeof(double));
@@ -238,13 +238,12 @@ void allocate_blocks(const Plan& plan, const Device& device, Blocks& blocks) {
                        blocks.step_counter.as<std::uint64_t>()});
 }
 
-/// Control block to last backward task of the rank's whole batch.
+/// From the control block to the last backward task of the rank's whole batch.
 ///
-/// In parts, each part's sums (control block and gradients) are added as a balanced binary tree over the
-/// parts: `partials` holds the finished subtrees, that of 2^j parts in place j, as a binary counter holds its
-/// digits; behind the last part all that is left of them is added. Of micro-shards, which are a power of two,
-/// what is added in which order depends on their number alone, for the all-reduce goes on with the same tree
-/// over the ranks.
+/// If there are several parts, their sums (control block and gradients) are added as a balanced binary tree:
+/// `partials` holds the finished subtrees, that of 2^j parts at index j, like the digits of a binary counter;
+/// after the last part the remaining ones are added. Micro-shards are a power of two, and the all-reduce
+/// continues the same tree over the ranks, so the order of additions depends only on their number.
 std::vector<engine::Task> compute_tasks(const StepContext& context, engine::TrainBinding binding, int step,
                                         int steps) {
   const auto& [plan, device, blocks, update] = context;
@@ -279,7 +278,7 @@ std::vector<engine::Task> compute_tasks(const StepContext& context, engine::Trai
 
 namespace {
 
-/// A server's program is one of the host, whatever the workers' is.
+/// A server's program runs on the host, whatever the workers use.
 engine::RunnerKind runner_of(const Plan& plan) {
   const engine::RunnerKind asked = plan.config.runner;
   return plan.serves() && asked == engine::RunnerKind::graph ? engine::RunnerKind::lanes : asked;
@@ -301,7 +300,7 @@ std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Conc
     parts.compute = compute_tasks(context, computing);
   }
   for (const comm::ParamSpan& span : update.spans()) {
-    if (span.end > trained) break;  // what local steps exchange besides
+    if (span.end > trained) break;  // the other blocks that local steps exchange
     parts.update.push_back(device.backend->update_task(
         bind_update(context, binding, span, blocks.decay_sums.as<double>() + parts.update.size()),
         plan.network.params, layout));
@@ -322,7 +321,7 @@ std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Conc
   }
   parts.finish.push_back(device.backend->advance_task(advance, blocks.records));
   if (plan.sizes.partial_aggregation() && !plan.serves()) {
-    // Versions are made without this worker: its samples go on where it has come to.
+    // Versions are made without this worker, so its samples continue from its own count.
     parts.finish.push_back(
         device.backend->increment_task("count batch", blocks.batch_counter.as<std::uint64_t>()));
   }
@@ -332,7 +331,7 @@ std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Conc
   return device.backend->runner(std::move(program), runner_of(plan), regions_of(context));
 }
 
-/// On one lane: it runs between steps, when nothing else does.
+/// On one lane, since it runs between steps, when nothing else does.
 std::unique_ptr<engine::Runner> plan_histograms(const StepContext& context) {
   const auto& [plan, device, blocks, update] = context;
   const engine::ParamLayout& layout = device.layout;

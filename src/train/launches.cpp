@@ -3,13 +3,15 @@
 namespace cifar_mpi::train {
 namespace {
 
-/// Servers update with the gradients of some workers: a replay is one batch of this rank and may end several steps later.
+/// Servers update with the gradients of some workers, so a replay is one batch of this rank and may end
+/// several steps later.
 class PartialPace final : public Pace {
  public:
   PartialPace(const step::Plan& plan, const step::Device& device, const step::Blocks& blocks)
       : Pace(plan.sizes), backend_(*device.backend), blocks_(blocks) {}
 
-  /// The counter knows the last step. One that was not applied is known by its record, and counts here like any other.
+  /// The counter holds the last step. A step that was not applied has a record that says so, and counts here
+  /// like any other.
   engine::Replay made(const engine::Replay& planned, engine::Runner& step) const override {
     step.finish();
     std::uint64_t counter = 0;

@@ -10,8 +10,8 @@
 
 namespace cifar_mpi::train {
 
-/// The steps of each replay. Known before the launch: one step, or all local steps between two averagings. With partial
-/// aggregation the servers decide, and `made` reads the result.
+/// The steps of each replay. Before the launch they are known: one step, or all local steps between two
+/// averagings. With partial aggregation the servers decide, and `made` reads the result.
 class Pace {
  public:
   explicit Pace(const config::Sizes& sizes) : sizes_(sizes) {}
@@ -19,11 +19,11 @@ class Pace {
 
   /// The replay that begins after `done` steps.
   engine::Replay next(std::uint64_t done) const { return sizes_.replay_after(done); }
-  /// The steps that a launched replay has made.
+  /// The steps that a launched replay made.
   virtual engine::Replay made(const engine::Replay& planned, engine::Runner& /*step*/) const {
     return planned;
   }
-  /// Whether all ranks make the same step at a time, so that its record has sums over all of them.
+  /// Whether all ranks make the same step at the same time, so that its record has sums over all ranks.
   virtual bool in_step() const { return true; }
 
  private:
@@ -37,7 +37,7 @@ struct Launch {
   std::optional<report::StepReporter::Done> done = {};
 };
 
-/// How far a run is: the replays of its step program in order, from launch to record.
+/// Progress of a run: the replays of its step program in order, from launch to record.
 class Launches {
  public:
   /// All arguments must outlive it.
@@ -49,22 +49,22 @@ class Launches {
   std::uint64_t steps() const { return last_.end; }
   /// Steps whose records have been read.
   std::uint64_t steps_read() const { return unread_.empty() ? last_.end : unread_.front().replay.begin; }
-  /// What the last call of `launch` launched; at first the last replay of the start before.
+  /// What the last call of `launch` launched; initially the last replay of the previous start.
   const engine::Replay& last() const { return last_; }
-  /// What a launch of so many replays is to make.
+  /// The steps that a launch of so many replays would make.
   engine::Replay next(int replays = 1) const;
-  /// Whether all records are read before the next launch: the next averaging may be far away, and what a record says
-  /// holds at once.
+  /// Whether all records are read before the next launch: the next averaging may be far away, and a record's
+  /// request takes effect at once.
   bool reads_at_once() const { return next().steps() > 1 || !pace_->in_step(); }
 
   /// Launches so many replays as one.
   void launch(int replays, bool compares);
-  /// The program of the steps is another one from here on.
+  /// From here on the steps have another program.
   void change_program() { replays_ = 0; }
 
-  /// Notes the time of the replays that are done.
+  /// Records the time of finished replays.
   void note_done(const report::StepReporter& reporter);
-  /// Waits for all that is launched.
+  /// Waits for all launched replays.
   void finish(const report::StepReporter& reporter);
   /// Calls `read(launch, record)` for each replay that ends with step number `until` or before and was not read.
   template <class Read>

@@ -31,7 +31,7 @@ report::StepScale step_scale(const step::Plan& plan) {
           static_cast<std::uint64_t>(plan.config.log_every), plan.sizes.partial_aggregation()};
 }
 
-/// Of the ranks that compute, by rank.
+/// For the ranks that compute, by rank.
 std::vector<std::string> workers_hosts(const step::Plan& plan) {
   const std::vector<std::string>& hosts = plan.world.hosts();
   return {hosts.begin(), hosts.begin() + plan.sizes.workers};
@@ -137,7 +137,7 @@ void Loop::run(const std::string& last_end) {
     view_.event(concat("this run is finished: step ", launched(), " of ", total,
                        optim::depends_on_length(plan_.config.schedule)
                            ? concat("; --schedule ", to_string(plan_.config.schedule), " ends with it")
-                           : std::string("; raise --steps or --epochs to go on")));
+                           : std::string("; raise --steps or --epochs to continue")));
     return;
   }
   plan_.world.together([&] {
@@ -182,14 +182,14 @@ void Loop::write_event(report::RunEventKind kind, const std::string& text) {
   metrics_.write(event);
 }
 
-/// Whether a run at its last step was also evaluated, before it ended or was killed.
+/// Whether a run that reached its last step was also evaluated before it ended.
 bool Loop::was_concluded() const {
   return plan_.world.any(
       plan_.world.rank() == 0 &&
       run::recorded_test_accuracy(run::open_checkpoint(*plan_.run, launched())).has_value());
 }
 
-/// From here on a replay is all the steps between two averagings.
+/// From here on a replay takes all the steps between two averagings.
 void Loop::begin_local_steps() {
   finish();
   recording_->finish();
@@ -207,7 +207,7 @@ void Loop::begin_local_steps() {
   reporter_.begin_interval(launched());
 }
 
-/// To the last step, or to the one at which all ranks know that they were asked to stop.
+/// Trains to the last step, or to the step at which all ranks know of a request to stop.
 void Loop::train() {
   const std::uint64_t total = plan_.sizes.total_steps;
   const auto eval_steps = step::eval_every(plan_);
@@ -219,8 +219,8 @@ void Loop::train() {
   enter(comm::Activity::training);
 
   while (launched() < total && !stopping_) {
-    // A launch comes after the records of all but the last one have been read: a device always has one to
-    // work on meanwhile.
+    // Launches the next replay once the records of all but the last have been read, so that the device always
+    // has one to work on.
     const bool at_once = launches_.reads_at_once();
     if (at_once) launches_.finish(reporter_);
     read_records(at_once ? launched() : launches_.last().begin);
@@ -270,8 +270,8 @@ void Loop::finish() {
   step::complete_state(plan_, s_.device, s_.blocks);
 }
 
-/// As many as asked for, where no log line, evaluation, checkpoint or comparison is due before their end, and none of
-/// them is recorded or looked at. A replay of several steps is a launch of its own.
+/// As many replays as configured, if no log line, evaluation, checkpoint or comparison is due before their
+/// end, and none is recorded or observed. A replay of several steps is a launch of its own.
 int Loop::replays_of_launch() const {
   const config::TrainConfig& config = plan_.config;
   const int usual = s_.programs.step->replays_graphs() ? config::kUsualGraphSteps : 1;
@@ -282,8 +282,8 @@ int Loop::replays_of_launch() const {
                                                                                                     : 1;
 }
 
-/// Shows the watchdogs where this rank is, and passes on what it is asked, or why it would stop; the sum over the
-/// ranks decides.
+/// Shows the watchdogs where this rank is, and passes on requests and reasons to stop; the sum over the ranks
+/// decides.
 void Loop::begin_step() {
   s_.heart->step.store(launched(), std::memory_order_relaxed);
   int asked = s_.requests.load(std::memory_order_relaxed);
@@ -309,15 +309,16 @@ void Loop::save() {
   checkpoints_.save(launched(), test_accuracy_);
 }
 
-/// Leaves with the state of this step on the disk.
+/// Ends the run with the state of this step in a checkpoint.
 void Loop::stop() {
   save();
   checkpoints_.require_written();
   throw comm::AgreedError(ErrorKind::stopped, concat("stopped on request at step ", launched(),
-                                                     "; start the same command again to go on"));
+                                                     "; rerun the same command to resume"));
 }
 
-/// The last state is safe before it is evaluated: a run killed meanwhile has only the evaluation left to do.
+/// The last state is saved before it is evaluated: if the run is killed meanwhile, only the evaluation is
+/// left.
 void Loop::conclude() {
   test_accuracy_.reset();
   save();
@@ -355,8 +356,8 @@ void Loop::read(const Launch& launch, const engine::StepRecord& record) {
   reporter_.add(replay, *launch.done, record);
 }
 
-/// The hash travels in the control block of the next step; every rank then compares all of them. Where that may be the
-/// sum of a few ranks they are compared here.
+/// The hash travels in the control block of the next step; then every rank compares all hashes. With partial
+/// aggregation that sum lacks ranks, so the hashes are compared here.
 void Loop::note_parameter_hash() {
   s_.programs.step->finish();
   recording_->pause();
@@ -373,13 +374,13 @@ void Loop::note_parameter_hash() {
   if (!difference.empty()) throw comm::AgreedError(ErrorKind::desync, difference);
 }
 
-/// Whether its state is to be kept as the best so far.
+/// Whether this state is the best so far and is kept.
 bool Loop::evaluate() {
   enter(comm::Activity::evaluating);
   const evaluation::Accuracy accuracy = s_.programs.evaluator->run();
   test_accuracy_ = accuracy.precision_at_1();
   run::EvaluationFile record = s_.programs.evaluator->record(accuracy);
-  enter(comm::Activity::saving);  // it may wait for the file being written
+  enter(comm::Activity::saving);  // it may wait for an earlier write
   const bool best = plan_.config.keep_best && checkpoints_.would_be_best(launched(), *test_accuracy_);
   if (plan_.world.rank() != 0) return best;
   view_.event(concat(
@@ -395,7 +396,7 @@ bool Loop::evaluate() {
   return best;
 }
 
-/// For people and reports: training goes on without.
+/// For people and reports: training continues without them.
 void Loop::keep(const run::EvaluationFile& evaluation) {
   try {
     run::write_evaluation(*plan_.run / "evaluation.h5", evaluation);

@@ -26,7 +26,7 @@ RunFingerprint resolved_settings(const step::Plan& plan, const comm::Update& upd
 
 void require_possible(const run::Progress& progress, const std::string& path,
                       const config::TrainConfig& config, const config::Sizes& sizes) {
-  constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 53;  // as far as a schedule counts
+  constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 53;  // the largest step a schedule can count
   const auto refuse = [&](std::string_view what, std::string_view why) {
     throw Error(ErrorKind::checkpoint, concat(path, " is not of a run of this program: ", what, ": ", why));
   };
@@ -70,7 +70,7 @@ void adopt(step::Plan& plan, const RunFingerprint& resolved) {
     plan.adopted.precision = config.precision != Precision::automatic;
   }
   if (config.conv == ConvMethod::automatic && !resolved.empty()) {
-    // A run that does not record it is of a time when there was no choice.
+    // A checkpoint without it implies this value.
     const auto* const value = find_item(resolved, "conv");
     config.conv = value ? find_name<ConvMethod>(*value).value_or(ConvMethod::automatic) : ConvMethod::direct;
     plan.adopted.conv = config.conv != ConvMethod::automatic;
@@ -82,13 +82,13 @@ void adopt(step::Plan& plan, const RunFingerprint& resolved) {
   };
   const int threads = threads_of("threads"), conv_threads = threads_of("conv threads");
   if (config.threads == 0) config.threads = threads;
-  // Of its own, because a start with other threads keeps the convolutions of the first.
+  // Kept apart, because a start with other threads keeps the convolutions of the first start.
   plan.conv_threads = conv_threads > 0 ? conv_threads : threads;
   const auto* nccl = find_item(resolved, "nccl algorithm");
   if (nccl && config.nccl_algorithm == "auto" && (*nccl == "ring" || *nccl == "tree")) {
     config.nccl_algorithm = *nccl;
   }
-  // Auto's choice by length has no name of its own; on the same nodes it chooses alike again.
+  // Auto's choice by length has no name; on the same nodes it chooses the same again.
   const auto* all_reduce = find_item(resolved, "all-reduce");
   if (all_reduce && config.all_reduce == "auto" && (!config.reproducible || *all_reduce == "doubling") &&
       comm::find_collective(comm::collectives(), *all_reduce) != nullptr) {

@@ -60,7 +60,7 @@ void log_summary(const step::Plan& plan, const engine::Backend& backend, report:
 
 namespace {
 
-/// Σ w² over the span of a parameter; its padding is zero.
+/// Σ w² over the span of a parameter, whose padding is zero.
 double square_sum(engine::Backend& backend, const Buffer& block, const engine::ParamLayout::Entry& entry) {
   constexpr std::size_t kPiece = std::size_t{1} << 16;  // floats; a copy of so many stays in the cache
   constexpr std::size_t kLanes = 16;                    // layouts are multiples of it
@@ -103,7 +103,7 @@ std::vector<report::WeightLoss> weight_losses(const step::Plan& plan, const step
   if (!optim::decays_by_loss(plan.config.optimizer.kind)) return losses;
   const model::ParamTable& params = plan.network.params;
   std::size_t operation = params.size();
-  for (std::size_t p = trained_params(params); p-- > 0;) {  // the table stands in the order of backward
+  for (std::size_t p = trained_params(params); p-- > 0;) {  // the table is in the order of backward
     if (params[p].weight_decay == 0.0f) continue;
     if (losses.empty() || params[p].operation != operation) {
       operation = params[p].operation;

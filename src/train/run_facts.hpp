@@ -14,16 +14,16 @@
 #include "report/tensorboard.hpp"
 #include "run/run_checkpoints.hpp"
 
-/// What a run tells of itself: in metrics.jsonl and the log, to TensorBoard, and in checkpoints.
+/// A run's description of itself: in metrics.jsonl and the log, for TensorBoard, and in checkpoints.
 namespace cifar_mpi::train {
 
-/// The event with which a start goes on after `step` steps, where metrics.jsonl had come to `reached` before, and the
-/// start before it had ended so.
+/// The event of a start that resumes after `step` steps when metrics.jsonl already reached `reached`; also
+/// says how the previous start ended.
 report::RunEvent start_event(const step::Plan& plan, std::uint64_t step, std::uint64_t reached,
                              const std::string& last_end);
 
-/// Rank 0's lines on the best checkpoint of a run that keeps it, after so many steps, and at the end of a run on its steps;
-/// `no_samples`: why none was recorded. Collective.
+/// Rank 0 logs the best checkpoint of a run that keeps it, after so many steps, and at the end of a run its
+/// steps; `no_samples`: why none was recorded. Collective.
 void log_best(const step::Plan& plan, run::RunCheckpoints& checkpoints, std::uint64_t steps,
               report::ProgressView& view);
 void log_summary(const step::Plan& plan, const engine::Backend& backend, report::ProgressView& view,
@@ -32,22 +32,22 @@ void log_summary(const step::Plan& plan, const engine::Backend& backend, report:
 /// "node1 x 4, node2 x 4", in the order of the ranks; cut where it gets long.
 std::string hosts_text(const std::vector<std::string>& hosts);
 
-/// What makes the run this run, without its dataset, and what it runs with.
+/// The settings that identify the run, without its dataset, and those it runs with.
 RunFingerprint hparams(const step::Plan& plan);
 
-/// The terms of the loss that weight decay is, by layer in forward order, of the weights as they are, added in
-/// double; none where decay is no part of the loss. A pass over the weights in backend memory, between steps.
+/// The weight decay terms of the loss, by layer in forward order, for the current weights, added in double;
+/// none if decay is not part of the loss. A pass over the weights in backend memory, between steps.
 std::vector<report::WeightLoss> weight_losses(const step::Plan& plan, const step::Device& device,
                                               const step::StateTable& state);
 
-/// Which layers' outputs the summaries lack, and why: a sentence; empty where they lack none.
+/// A sentence on the layers whose outputs the summaries lack, and why; empty if none.
 std::string unseen_outputs(const model::NetSpec& net, const lower::Tower& tower);
 
-/// How long this rank was in collectives since its start; below 0 where its runner cannot tell, and where there is
-/// nobody else.
+/// Seconds that this rank spent in collectives since its start; negative if its runner cannot measure them or
+/// there is only one rank.
 double communicated_seconds(const engine::Runner& step);
 
-/// The state after `step` steps as a checkpoint has it, copied out of the device; between steps.
+/// The state after `step` steps in a checkpoint's form, copied from the device; between steps.
 run::Checkpoint snapshot(const step::Plan& plan, const step::Device& device, const step::StateTable& state,
                          const optim::Schedule& schedule, std::uint64_t step,
                          std::optional<double> test_accuracy);

@@ -21,7 +21,7 @@
 namespace cifar_mpi::train {
 namespace {
 
-/// Before anything is written: what is not to be kept any more may take the room for it.
+/// Before anything is written: checkpoints past their keep limit may take the space that it needs.
 void make_room(const step::Plan& plan) {
   try {
     run::begin_retention(*plan.run, plan.progress.step, step::retention_of(plan.config));
@@ -30,8 +30,8 @@ void make_room(const step::Plan& plan) {
   }
 }
 
-/// Keeps the configuration for people, and so proves that files can be written to the run directory before
-/// hours of work depend on it. Every start has its own; that of the start before stays until then.
+/// Writes the configuration for people, which also proves that the run directory is writable before hours of
+/// work depend on it. Every start writes its own; that of the previous start stays until then.
 void write_configuration(const step::Plan& plan) {
   write_atomically(*plan.run / "config.toml", std::as_bytes(std::span(plan.config.text)));
 }
@@ -40,12 +40,12 @@ void open_dataset(step::Plan& plan, std::optional<data::DatasetFile>& dataset) {
   check(plan.config);
   dataset.emplace(plan.config.data);
   step::plan_for(plan, dataset->info());
-  // Builds the schedule once, so that its own checks are part of this phase.
+  // Builds the schedule once, so that its checks are part of this phase.
   optim::Schedule(config::schedule_spec(plan.config, plan.sizes, plan.info.train_count));
 }
 
-/// What was adopted from a checkpoint gives way where it does not work here; the user is told of it as of any
-/// other change.
+/// Settings adopted from a checkpoint are dropped if they do not work here; the log reports it like any other
+/// change.
 void plan_on_this_device(step::Plan& plan, step::Device& device, const comm::PlatformFactory& make_platform) {
   try {
     step::plan_device(plan, device, make_platform);
@@ -74,7 +74,7 @@ void load_samples(const step::Plan& plan, step::Device& device, const data::Data
                                plan.part_of(plan.info.train_count));
 }
 
-/// Where this worker's samples go on. A run that did not count them by worker gave as many to each.
+/// Where this worker's samples continue. A run that did not count them by worker gave each the same number.
 void write_batches(const step::Plan& plan, const step::Device& device, step::Blocks& blocks) {
   if (!plan.sizes.partial_aggregation()) return;
   const config::Sizes& sizes = plan.sizes;
@@ -86,7 +86,7 @@ void write_batches(const step::Plan& plan, const step::Device& device, step::Blo
   device.backend->copy(blocks.batch_counter.data(), reinterpret_cast<const std::byte*>(&mine), sizeof mine);
 }
 
-/// The blocks, the finalized programs on them, and the values they begin with.
+/// The blocks, the finalized programs on them, and the initial values.
 void build_programs(SessionState& state, const run::Start& start, const data::DatasetFile& dataset) {
   step::Plan& plan = state.plan;
   step::Device& device = state.device;
@@ -139,7 +139,7 @@ run::StartedRun started_run(const step::Plan& plan, const lower::Tower& tower) {
           plan.sizes.workers,       plan.sizes.partial_aggregation()};
 }
 
-/// What is not plain gradient descent on the labels as they are.
+/// Everything beyond plain gradient descent on the given labels.
 std::string optimizer_text(const config::TrainConfig& config) {
   std::string text;
   if (config.optimizer.kind != optim::OptimizerKind::sgd)
@@ -173,7 +173,7 @@ std::string local_text(const step::Plan& plan) {
                 "; log, evaluation, checkpoints and stops wait for an averaging");
 }
 
-/// What several ranks make of the default batch, which is one of each rank.
+/// The effect of several ranks with the default batch, which is per rank.
 std::string global_batch_text(const step::Plan& plan) {
   const config::Sizes& sizes = plan.sizes;
   const int one = sizes.batch;
@@ -186,7 +186,7 @@ std::string global_batch_text(const step::Plan& plan) {
 
 constexpr double kHighForAdam = 0.02;
 
-/// Rank 0 says it, and it is a worker: a server does not know all of this.
+/// Rank 0 logs it; rank 0 is a worker, and a server lacks some of these facts.
 void describe_run(const step::Plan& plan, const step::Device& device, const comm::Update& update,
                   const run::Start& start) {
   if (plan.serves()) return;
@@ -214,9 +214,10 @@ void describe_run(const step::Plan& plan, const step::Device& device, const comm
   if (plan.sizes.partial_aggregation() && !config.aggregation.asynchronous &&
       config.shuffle == data::Shuffle::shard) {
     log.info(
-        "note: with --aggregate below all workers one that is always late never makes a step, and with "
-        "--shuffle shard nobody else has its samples; --shuffle global hands out all samples anew in each "
-        "pass");
+        "note: with --aggregate below all workers, one that is always late never makes a step, and with "
+        "--shuffle shard no other rank has its samples; --shuffle global distributes all samples again in "
+        "each "
+        "epoch");
   }
   if (const int unused = plan.world.unused_cores(); unused > 0) {
     log.info(concat("note: ", unused,
@@ -240,7 +241,7 @@ void describe_run(const step::Plan& plan, const step::Device& device, const comm
   for (const std::string& note : run::resume_notes(start, started_run(plan, *device.tower))) log.info(note);
 }
 
-/// Rank 0 says it, and it computes.
+/// Rank 0 logs it, and rank 0 computes.
 void describe_kernels(const step::Plan& plan, const step::Device& device,
                       const std::vector<std::string>& slower) {
   if (plan.serves()) return;

@@ -11,16 +11,16 @@ namespace cifar_mpi::train {
 
 /// The finalized programs of a run, and its evaluation.
 struct Programs {
-  std::unique_ptr<engine::Runner> step;  ///< from the step on that the run starts with
+  std::unique_ptr<engine::Runner> step;  ///< from the run's first step on
   std::unique_ptr<engine::Runner>
-      local_steps;  ///< where gradients are exchanged first: from sizes.local_from on
+      local_steps;  ///< if gradients are exchanged at first: from sizes.local_from on
   std::unique_ptr<engine::Runner>
       histograms;  ///< counts parameters and gradients between steps; rank 0's, or null
   std::optional<evaluation::Evaluator> evaluator;
 };
 
-/// What a run owns on one rank. Members stand in the order in which they are made; they go in the reverse
-/// order: programs, then memory, then the device.
+/// What a run owns on one rank. Members are in the order of construction; they are destroyed in reverse:
+/// programs, then memory, then the device.
 struct SessionState {
   SessionState(config::TrainConfig config, const comm::World& world, const Log& log, std::atomic<int>& asked)
       : plan(std::move(config), world, log), requests(asked) {}
@@ -35,10 +35,10 @@ struct SessionState {
   std::atomic<int>& requests;
   comm::Heartbeat unwatched;
   comm::Heartbeat* heart = &unwatched;
-  std::function<void()> show_step = [] {};  ///< to the watchdog, whenever programs.step is another
+  std::function<void()> show_step = [] {};  ///< to the watchdog, whenever programs.step changes
 };
 
-/// Everything Session's constructor does; see there.
+/// The work of Session's constructor; see there.
 std::unique_ptr<SessionState> set_up(config::TrainConfig config, const Directory& run,
                                      const comm::World& world, const Log& log,
                                      const comm::PlatformFactory& make_platform, std::atomic<int>& requests,

@@ -19,10 +19,11 @@ constexpr double kLeastDistance = 10.0;  // steps
 constexpr std::uint64_t kWarmUp = 2;
 constexpr std::size_t kGathered = 10;  // steps
 
-/// Of a replay. A task lets collectives move between its pieces, and is charged anew behind each time.
+/// Per replay. A task lets collectives make progress between its pieces, and its clock restarts after each
+/// time.
 std::size_t most_slices(const engine::StepProgram& program) { return 4096 + 16 * program.tasks().size(); }
 
-/// What a rank sends of its replays: numbers in a row.
+/// The numbers that a rank sends about its replays.
 class Packed {
  public:
   void put(std::int64_t number) { numbers_.push_back(number); }
@@ -46,7 +47,7 @@ class Unpacked {
   std::span<const std::byte> bytes_;
 };
 
-/// Of a replay's work tasks; -1 where one of them is not known.
+/// For a replay's work tasks; -1 if one of them is unknown.
 std::int64_t work_cpu_ns(const engine::StepProgram& program, const engine::Recorder::Replay& replay) {
   std::int64_t sum = 0;
   for (const engine::Recorder::Slice& slice : replay.slices) {
@@ -57,7 +58,8 @@ std::int64_t work_cpu_ns(const engine::StepProgram& program, const engine::Recor
   return sum;
 }
 
-/// Replays [first, first + count), with the timeline's task for each of the program's, by rank 0's clock; of what a runner did not record, nothing at no time.
+/// Replays [first, first + count), with the timeline's task for each of the program's, by rank 0's clock;
+/// tasks that a runner did not record have start and length 0.
 Packed pack(const engine::Recorder& recorder, std::size_t first, std::size_t count,
             const comm::ClockTranslation& clock, const engine::StepProgram& program,
             const std::vector<std::int32_t>& rows) {
@@ -102,7 +104,7 @@ std::unique_ptr<engine::Recorder> make_recorder(const engine::StepProgram& progr
   return std::make_unique<engine::Recorder>(replays, most_slices(program));
 }
 
-/// What the task sums, where it is a collective.
+/// The task's sum, if it is a collective.
 std::uint64_t summed_bytes(const engine::Task& task) {
   std::uint64_t most = 0;
   if (task.kind != engine::TaskKind::collective) return most;
@@ -110,7 +112,8 @@ std::uint64_t summed_bytes(const engine::Task& task) {
   return most;
 }
 
-/// Into which of the timeline's tasks each task of the program goes: local steps are told of together, which have the same tasks.
+/// The timeline's task for each task of the program: all local steps have the same tasks, which are shown
+/// together.
 std::vector<std::int32_t> timeline_rows(const engine::StepProgram& program) {
   const bool local = program.name() == report::kLocalSteps;
   const std::vector<engine::LaneId> lanes = engine::lanes_of(program);
@@ -145,7 +148,7 @@ std::optional<std::uint64_t> SampleSchedule::next(std::uint64_t from) const {
     return static_cast<std::uint64_t>((static_cast<double>(stretch) + 0.5) * stretch_);
   };
   auto stretch = static_cast<std::uint64_t>(static_cast<double>(from) / stretch_);
-  if (stretch > 0) --stretch;  // the sample of the one before may stand in this one
+  if (stretch > 0) --stretch;  // the previous stretch's sample may lie in this one
   for (; middle(stretch) < total_; ++stretch) {
     const std::uint64_t end = std::min(middle(stretch + 1), total_);
     std::uint64_t step = middle(stretch);
@@ -183,7 +186,7 @@ report::Timeline timeline_head(const step::Plan& plan, const comm::Update& updat
 void note_past_trace(const step::Plan& plan) {
   const config::TraceWindow& asked = plan.config.trace;
   if (asked.first == 0 || asked.last > plan.progress.step) return;
-  plan.log.info(concat("note: the run is at step ", plan.progress.step, ", behind those of --trace ",
+  plan.log.info(concat("note: the run is at step ", plan.progress.step, ", past those of --trace ",
                        describe(asked), ": nothing is traced"));
 }
 
@@ -202,7 +205,8 @@ StepRecording::StepRecording(const step::Plan& plan, const comm::Update& update,
   if (asked.first > 0 && (first_program || asked.first > first.begin)) asked_ = {asked.first - 1, asked.last};
   if (plan_.world.rank() != 0) return;
   const DirectoryEntry file = *plan_.run / "timeline.h5";
-  // With partial aggregation ranks are in different steps: what an earlier start left says nothing of this one.
+  // With partial aggregation ranks are in different steps: an earlier start's records say nothing about this
+  // one.
   if (plan_.sizes.partial_aggregation()) {
     remove_file(file);
     return;
@@ -212,7 +216,7 @@ StepRecording::StepRecording(const step::Plan& plan, const comm::Update& update,
 }
 
 void StepRecording::before_launch(const engine::Replay& next) {
-  // A step later than it could: then the loss of the last one is known, too.
+  // A step later than possible, so that the last step's loss is known, too.
   if (tracing_ && (next.begin > tracing_->end || (next.begin == tracing_->end && traces(next)))) end_trace();
   if (!records(next)) pause();
   if (!tracing_ && recorder_->full()) {
@@ -251,12 +255,12 @@ void StepRecording::finish() {
   if (file_) file_->finish();
 }
 
-/// With room for all of its steps, and for a sample behind them.
+/// With space for all of its steps, and for a sample after them.
 void StepRecording::begin_trace(const engine::Replay& first) {
   pause();
   if (!recorded_.empty()) gather();
   std::uint64_t asked = requested_ ? first.begin + kTracedOnRequest : asked_.end;
-  if (asked_.begin <= asked) asked = std::max(asked, asked_.end);  // one trace of both
+  if (asked_.begin <= asked) asked = std::max(asked, asked_.end);  // one trace for both
   asked = std::min(asked, plan_.sizes.total_steps);
   requested_ = false;
   std::uint64_t end = first.begin, replays = 0;
@@ -280,7 +284,7 @@ std::vector<report::Timeline::Step> StepRecording::collect(std::size_t first, st
                                                            const comm::ClockTranslation& clock) {
   std::vector<std::vector<std::byte>> ranks =
       plan_.world.collect(pack(*recorder_, first, count, clock, step_.program(), rows_).bytes());
-  // A server's program is another one.
+  // A server's program differs.
   if (!ranks.empty()) ranks.resize(static_cast<std::size_t>(plan_.sizes.workers));
   std::vector<report::Timeline::Step> steps(plan_.world.rank() == 0 ? count : 0);
   clock_uncertainty_.clear();
@@ -293,7 +297,7 @@ std::vector<report::Timeline::Step> StepRecording::collect(std::size_t first, st
   return steps;
 }
 
-/// A few steps at a time, so that rank 0 needs memory for no more of those of all ranks.
+/// A few steps at a time, which limits the memory that rank 0 needs.
 void StepRecording::gather() {
   const comm::ClockTranslation clock{clock_, comm::compare_clocks(plan_.world)};
   const bool traced = tracing_ && plan_.world.rank() == 0;

@@ -14,62 +14,65 @@
 
 namespace cifar_mpi::train {
 
-/// Which steps of a run are samples: ten per epoch at even distances, but at most one in ten steps.
+/// The steps of a run that are samples: ten per epoch at even distances, but at most one in ten steps.
 ///
-/// Each is the first one from the middle of its stretch on that stands for the others: none of the first two of a
-/// start, which warm up, and none that is followed by what the ranks do together between steps.
+/// Each is the first typical step after the middle of its stretch: none of the first two of a start, which
+/// warm up, and none that is followed by collective work between steps.
 class SampleSchedule {
  public:
-  /// Every so many steps the ranks do something together; they also do behind the last step. Where a replay takes several
-  /// steps it counts as one here.
+  /// Collective work between steps comes at this interval and after the last step. A replay of several steps
+  /// counts as one here.
   SampleSchedule(double steps_per_epoch, std::uint64_t begun, std::uint64_t total,
                  std::vector<std::uint64_t> boundaries, std::uint64_t replay = 1);
 
-  /// The first sample of the steps numbered `from` and more; nothing when there is none.
+  /// The first sample among the steps numbered `from` and more; nothing if there is none.
   std::optional<std::uint64_t> next(std::uint64_t from) const;
 
  private:
   bool is_ordinary(std::uint64_t step) const;
 
   double stretch_;
-  std::uint64_t first_;  ///< that may be one
+  std::uint64_t first_;  ///< that may be a sample
   std::uint64_t total_;
   std::vector<std::uint64_t> boundaries_;
 };
 
-/// The tasks of the step program, those of local steps once, and what else does not change while it runs.
+/// The tasks of the step program, those of local steps once, and other facts that do not change while it
+/// runs.
 report::Timeline timeline_head(const step::Plan& plan, const comm::Update& update,
                                const engine::StepProgram& program);
 
-/// Says so where all steps that --trace asks for are done.
+/// Logs a note if all steps of --trace are done.
 void note_past_trace(const step::Plan& plan);
 
 /// Records steps on this rank; rank 0 gathers them: samples for RUN_DIR/timeline.h5, ten at a time, and the steps of
 /// a trace for RUN_DIR/trace when its last one is done.
 ///
-/// Every rank has one, and calls it at the same steps. Beside the gathering, which is a few messages, it costs what
-/// the runner's recorder does.
+/// Every rank has one, and calls it at the same steps. It costs a few messages for the gathering, and the
+/// runner's recorder.
 class StepRecording {
  public:
   /// Steps that SIGUSR2 asks for.
   static constexpr std::uint64_t kTracedOnRequest = 10;
 
-  /// From the replay `first` on, with which the run starts or its program becomes another. On rank 0 reads what was written before.
-  /// `plan`, `update` and `step` must outlive this object.
+  /// From the replay `first` on, with which the run starts or its program changes. Rank 0 reads what was
+  /// written before. `plan`, `update` and `step` must outlive this object.
   StepRecording(const step::Plan& plan, const comm::Update& update, engine::Runner& step,
                 std::vector<std::uint64_t> boundaries, const engine::Replay& first);
 
-  /// Whether a replay of these steps is recorded, and so has to be launched by itself.
+  /// Whether a replay of these steps is recorded, so that it must be launched by itself.
   bool records(const engine::Replay& steps) const { return samples(steps) || traces(steps); }
-  /// What the runner records in now; null: it does not.
+  /// The runner's recorder; null if it does not record now.
   engine::Recorder* recorder() const { return recording_ ? recorder_.get() : nullptr; }
   /// Right before the launch that begins with this replay; collective.
   void before_launch(const engine::Replay& next);
-  /// Any rank was asked for a trace, as all ranks know now: it begins with the next launch, unless one is being made.
+  /// A rank was asked for a trace, and all ranks know it: the trace begins with the next launch, unless one
+  /// is in progress.
   void trace_next() { requested_ = !tracing_.has_value(); }
-  /// The record of the replay that began with this step; in order, and before the launch of the second replay behind it.
+  /// The record of the replay that began with this step; in order, and before the launch of the second replay
+  /// after it.
   void note(std::uint64_t step, const engine::StepRecord& record);
-  /// All launched steps are done, and what follows is no part of them.
+  /// Marks that all launched steps are done.
   void pause();
   /// After the last step, when all are done; collective.
   void finish();

@@ -51,7 +51,7 @@ void Summaries::begin(engine::Recorder* recorder) { programs_.step->observe({rec
 void Summaries::end(const engine::Replay& replay, engine::Recorder* recorder) {
   programs_.step->observe({recorder, false});
   if (programs_.histograms == nullptr) return;
-  programs_.step->finish();  // no record is read here: all ranks read the same ones before they decide
+  programs_.step->finish();  // reads no record: all ranks must have read the same ones when they decide
   programs_.histograms->replay();
   programs_.histograms->finish();
   const report::StepSummary summary = read(replay.end);
@@ -61,7 +61,7 @@ void Summaries::end(const engine::Replay& replay, engine::Recorder* recorder) {
     board_.write(replay.end, seen);
     history_.keep(std::move(seen));
   }
-  // The weights with which the next step begins; where the ranks are compared they are told of anyway.
+  // The weights with which the next step begins; a comparison of the ranks is logged in any case.
   if (board_ && !replay.crosses(static_cast<std::uint64_t>(plan_.config.check_every)))
     board_.write(replay.end + 1, weight_losses(plan_, device_, blocks_.state));
   history_.add(summary);
@@ -78,7 +78,7 @@ report::StepSummary Summaries::read(std::uint64_t step) const {
   }
   const model::ParamTable& params = plan_.network.params;
   const std::size_t trained = trained_params(params);
-  for (std::size_t p = params.size(); p-- > 0;) {  // the table stands in the order of backward
+  for (std::size_t p = params.size(); p-- > 0;) {  // the table is in the order of backward
     summary.variables.push_back({params[p].name, counts[layers.size() + p]});
     if (p < trained) summary.gradients.push_back({params[p].name, counts[layers.size() + params.size() + p]});
   }

@@ -22,7 +22,7 @@ struct TimeLimits {
 TimeLimits time_limits(double stop_after_minutes, const std::function<const char*(const char*)>& environment,
                        double wall_now);
 
-/// Made when training begins; before every step, the rank that decides for all asks it. It has no clock of
+/// Made when training begins; before every step, the rank that decides for all queries it. It has no clock of
 /// its own: `now` are seconds on a steady clock; if it goes back, the latest time counts.
 class Deadline {
  public:

@@ -1,8 +1,8 @@
 #!/bin/bash
 # real_cifar10.sh BUILD_FOLDER: trains 4 epochs of real CIFAR-10 on two ranks and demands 55 % test accuracy of the averages.
 #
-# Measured: 59.6 % after 780 steps of the global batch 256, 50.6 to 50.9 % after half of them; 55 lies between, far from both
-# in units of the spread over seeds (0.3). Exit status 77 (skipped) only when no source of CIFAR-10 answers.
+# Measured: 59.6 % after 780 steps of the global batch 256, 50.6 to 50.9 % after half of them; 55 is between, far from
+# both in units of the spread over seeds (0.3). Exit status 77 (skipped) only when no source of CIFAR-10 answers.
 set -euo pipefail
 # shellcheck source=tools/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../../tools/lib.sh"

@@ -13,7 +13,7 @@
 namespace cifar_mpi::app {
 namespace {
 
-/// The sentence that refuses these options, or "".
+/// The sentence that rejects these options, or "".
 std::string refusal(AllReduceOptions options) {
   try {
     check(options);

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def compare(logits, predictions, fan_ins):
-    """Fails unless `logits` are those of the file `predictions` but for rounding, and the classes, too, but for ties.
+    """Fails unless `logits` equal those of the file `predictions` up to rounding, and the classes up to ties.
 
     A sum of k products in fp32 is off by about sqrt(k) * 2^-24 of its size when rounding errors are independent, and the layers
     after it pass that on as they do the sum; so the errors of the layers, with `fan_ins` products each, add up. The factor 4

@@ -76,7 +76,7 @@ TEST_F(Exchange, StaysOverAHundredStepsAsCloseToOneRankAsRoundingAllows) {
     return file(run) + "/checkpoints/step_" + std::string(step == 1 ? "000000001" : "000000101") + ".h5";
   };
   const run::Checkpoint start = run::read_checkpoint(path("start", 1));
-  // A hundred steps from there.
+  // A hundred steps from that checkpoint.
   const auto end_of = [&](const std::string& run, int ranks, const run::Checkpoint& from,
                           const std::string& options) {
     std::filesystem::create_directories(file(run) + "/checkpoints");

@@ -38,7 +38,7 @@ TEST_P(Onnx, PredictsAsTheProgramDoes) {
   const std::string folder = CIFAR_MPI_SOURCE_ROOT "/tests/app", given = " " + set + " " + predictions;
   const Outcome predicted = run_command(python + " " + folder + "/run_onnx.py " + model + given);
   ASSERT_EQ(predicted.code, 0) << predicted.output;
-  // Both print four digits; compare_logits.py has the bound on what is left.
+  // Both print four digits; compare_logits.py bounds the rest.
   EXPECT_NEAR(number_in(predicted.output, "cross-entropy ([0-9.]+)"),
               number_in(evaluated.output, "cross-entropy ([0-9.]+)"), 2e-4)
       << evaluated.output << predicted.output;

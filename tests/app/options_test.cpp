@@ -106,7 +106,8 @@ TEST_F(Programs, PrintTheModelForTheDatasetOrForCifar10) {
                              "36.9 MFLOP forward", "24x24x3"}) {
       EXPECT_NE(found.output.find(part), std::string::npos) << part << " is not in\n" << found.output;
     }
-    // Without a name: CIFAR-10's, unless this checkout has a dataset, which is found beside the binary.
+    // Without a name: CIFAR-10's, unless this checkout has a dataset, which the program finds next to its
+    // binary.
     const bool said = found.output.find(option.empty() ? "CIFAR-10's images" : "set.h5") != std::string::npos;
     EXPECT_TRUE(said || (option.empty() && found.output.find("cifar10.h5") != std::string::npos))
         << found.output;
@@ -207,7 +208,7 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--threads -1", "--threads"},
       {"--seed -1", "--seed"},
       {"--run-dir= --print-config", "--run-dir"},
-      {"--init-from a.h5 --resume b.h5", "--resume b.h5 goes on with one"},
+      {"--init-from a.h5 --resume b.h5", "--resume b.h5 continues one"},
   };
   for (const auto& [option, part] : cases) {
     SCOPED_TRACE(option);

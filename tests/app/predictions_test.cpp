@@ -9,7 +9,7 @@
 #include "cifar_mpi/evaluation/evaluate_checkpoint.hpp"
 #include "report/json.hpp"
 
-/// What cifar_mpi_eval writes besides the accuracy.
+/// The output of cifar_mpi_eval besides the accuracy.
 namespace cifar_mpi::test {
 namespace {
 

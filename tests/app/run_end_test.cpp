@@ -3,7 +3,7 @@
 #include "app/programs.hpp"
 #include "support/trace_reader.hpp"
 
-/// Ends of runs as scripts see them: RUN_DIR/exit, RUN_DIR/lock and the checkpoints, after any error.
+/// The end of a run as scripts see it: RUN_DIR/exit, RUN_DIR/lock and the checkpoints, after any error.
 namespace cifar_mpi::test {
 namespace {
 
@@ -171,7 +171,7 @@ TEST_F(RunEnd, OnAFileSystemThatIsFullKeepsTheGoodCheckpoint) {
                        train("tmpfs", "--steps 3 --checkpoint-every 1") + "; echo code $?; cat " + run +
                        "/exit",
                    outcome)) {
-    GTEST_SKIP() << "this machine does not allow to mount a tmpfs in a namespace of its own";
+    GTEST_SKIP() << "this machine does not allow mounting a tmpfs in a namespace";
   }
   EXPECT_EQ(count_lines_with(outcome.output, "code 5"), 1) << outcome.output;
   EXPECT_EQ(
@@ -192,7 +192,7 @@ TEST_F(RunEnd, WithReadOnlyCheckpointsComesAfterTheLastStep) {
                        "; mount -o remount,ro,bind " + folder + "; " +
                        train("read_only", "--steps 3 --checkpoint-every 1") + "; echo code $?",
                    outcome)) {
-    GTEST_SKIP() << "this machine does not allow to mount in a namespace of its own";
+    GTEST_SKIP() << "this machine does not allow mounting in a namespace";
   }
   EXPECT_EQ(count_lines_with(outcome.output, "code 5"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "warning: the checkpoint of step"), 3) << outcome.output;

@@ -21,7 +21,7 @@ TEST_F(Programs, TrainEvaluateAndResume) {
         "; --global-batch 8 keeps the batch, the steps and the accuracy of one rank"})
     EXPECT_NE(trained.output.find(part), std::string::npos) << trained.output;
 
-  EXPECT_NE(trained.output.find("\nno verdict: no step was sampled\nlook at it:\n  cifar_mpi_report " +
+  EXPECT_NE(trained.output.find("\nno verdict: no step was sampled\nto see more:\n  cifar_mpi_report " +
                                 file("first") + "\n"),
             std::string::npos)
       << trained.output;
@@ -45,7 +45,7 @@ TEST_F(Programs, TrainEvaluateAndResume) {
   EXPECT_EQ(again.code, 0);
   EXPECT_NE(again.output.find("this run is finished: step 2 of 2"), std::string::npos) << again.output;
   EXPECT_EQ(count_lines_with(again.output,
-                             "note: the run is at step 2, behind those of --trace 1-2: nothing is traced"),
+                             "note: the run is at step 2, past those of --trace 1-2: nothing is traced"),
             1)
       << again.output;
 }
@@ -84,7 +84,8 @@ TEST_F(Programs, BeginWithTheWeightsOfAFinishedRun) {
                              "initialized from the averaged weights of step_000000040.h5, step 40, test acc"),
             1)
       << tuned.output;
-  EXPECT_LT(losses("tuned").front(), losses("taught").front() - 0.2);  // from that of ten classes by chance
+  EXPECT_LT(losses("tuned").front(),
+            losses("taught").front() - 0.2);  // than that of guessing among ten classes
   const Outcome again =
       mpirun(2, kTrain + small("tuned") + longer + " --steps 4 --global-batch 24 --init-from gone.h5");
   EXPECT_EQ(again.code, 0) << again.output;
@@ -147,8 +148,7 @@ TEST_F(Programs, TrainToTheSameBitsOnAnyNumberOfRanksWhenAsked) {
 TEST_F(Programs, StopOnASignalWithACheckpointToGoOnFrom) {
   for (const char* signal : {"TERM", "INT", "USR1"}) {
     const std::string run = small(std::string("stopped_") + signal);
-    // bash ignores SIGINT for what it starts in the background, and a program keeps that until it asks for
-    // the signal.
+    // bash makes background commands ignore SIGINT, and a program inherits that until it handles the signal.
     const Outcome outcome =
         run_command(kTrain + run + " --steps 100000 & child=$!; for i in $(seq 300); do sleep 0.1; [ ! -s " +
                     file(std::string("stopped_") + signal + "/metrics.jsonl") + " ] || break; done; kill -" +
@@ -158,8 +158,8 @@ TEST_F(Programs, StopOnASignalWithACheckpointToGoOnFrom) {
   }
 }
 
-/// Follows a run and is asked to stop when `script` is through. `program` is cifar_mpi_eval --watch with its
-/// launcher, if any; in the script `await COMMAND` waits, `said TEXT` looks into what it has said.
+/// Follows a run and stops it when `script` ends. `program` is cifar_mpi_eval --watch with its launcher, if
+/// any; in the script `await COMMAND` waits, and `said TEXT` searches the program's output.
 Outcome follow(const std::string& program, const std::string& folder, const std::string& script) {
   return run_command(
       "cd " + folder + "; " + program + " --interval 0.05 --threads 1 >said.txt 2>&1 & " +
@@ -181,7 +181,7 @@ TEST_F(Programs, FollowARunDirectory) {
   for (const char* signal : {"TERM", "INT"}) {
     const Outcome outcome = follow(kEval + data() + " --watch .", file("watched"),
                                    "await said precision; sleep 0.5; signal=" + std::string(signal));
-    EXPECT_EQ(outcome.code, 0) << outcome.output;  // it follows until it is asked to stop
+    EXPECT_EQ(outcome.code, 0) << outcome.output;  // it follows until it is stopped
     EXPECT_EQ(count_lines_with(outcome.output, "precision @ 1 = "), 1) << outcome.output;
   }
 }
@@ -192,7 +192,7 @@ TEST_F(Programs, GoOnFollowingARunBehindADamagedCheckpoint) {
   ASSERT_EQ(mpirun(1, kTrain + small("hurt_too") + " --steps 3").code, 0);
   std::filesystem::copy_file(last, file("hurt") + "/whole.h5");
   std::filesystem::resize_file(last, 100);
-  // Once it has said so, the file is written anew under its name; then comes a later one.
+  // After the message, the file is written again under its name; then comes a later one.
   const Outcome outcome =
       follow(kEval + data() + " --watch .", file("hurt"),
              "await said 'cannot be read'; sleep 0.5; mv " + file("hurt") + "/whole.h5 " + last +
@@ -230,7 +230,7 @@ TEST_F(Programs, StopFollowingARunOfAnotherKindOfData) {
 TEST_F(Programs, SayOnceWhatTheyWaitFor) {
   const std::string watch = kEval + data() + " --watch --interval 0.05 --threads 1 ";
   const std::string said = file("said");
-  // Once it has said so, it has a second to say it again.
+  // After the message, it has a second to repeat it.
   const Outcome outcome = run_command(watch + file("nothing_yet") + " >" + said +
                                       " 2>&1 & child=$!; for i in $(seq 600); do sleep 0.1; [ ! -s " + said +
                                       " ] || break; done; sleep 1; kill $child; wait $child; cat " + said);

@@ -68,7 +68,7 @@ TEST(InputFile, MayBeAMebibyteAndNoMore) {
 TEST(InputFile, IsNoFolderPipeOrDevice) {
   const TempDir dir;
   ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
-  // The pipe has no writer: opening it for reading would block for ever, and CTest's limit would name this
+  // The pipe has no writer: opening it for reading would block forever, and CTest's limit would name this
   // test.
   expect_error(ErrorKind::data, {dir / "pipe", "it is a pipe"},
                [&] { read_text_file(dir / "pipe", ErrorKind::data); });

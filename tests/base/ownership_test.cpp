@@ -32,7 +32,7 @@ TEST_F(HandleOwnership, DestroysExactlyOnceAtTheEndOfItsScope) {
 TEST_F(HandleOwnership, OwnsNothingAtFirstAndAfterItIsMovedFrom) {
   IntHandle empty;
   EXPECT_FALSE(empty);
-  IntHandle from(0);  // zero is a resource here: only `Invalid` is none
+  IntHandle from(0);  // zero is a resource here; only `Invalid` is not
   EXPECT_TRUE(from);
   const IntHandle to(std::move(from));
   EXPECT_FALSE(from);  // NOLINT(bugprone-use-after-move): that is what is tested

@@ -72,7 +72,7 @@ TEST(StepBenchmark, HoldsEachTaskAgainstTheLimitThatItMeetsFirst) {
     sum += row.floor_s;
   }
   EXPECT_NEAR(b.floor_s, sum, 1e-9 * sum);
-  // Less than all images of the data, which it may read.
+  // Less than all images of the data, which a step may read.
   const auto augment =
       std::find_if(b.tasks.begin(), b.tasks.end(), [](const auto& row) { return row.task == "augment"; });
   ASSERT_NE(augment, b.tasks.end());

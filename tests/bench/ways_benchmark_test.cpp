@@ -86,7 +86,7 @@ TEST(WaysBenchmark, SleepsWhatEachRankWouldCompute) {
     SCOPED_TRACE(way);
     const WayBenchmark b = benchmark(way), slow = benchmark(way, 3.0);
     EXPECT_GE(b.step_s, kCompute);
-    EXPECT_LT(b.step_s, 2.5 * kCompute);  // and not what three steps take
+    EXPECT_LT(b.step_s, 2.5 * kCompute);  // and less than three steps take
     EXPECT_GE(slow.step_s, 3.0 * kCompute);
     EXPECT_EQ(b.workers, test_world().size());
     EXPECT_EQ(b.servers, 0);

@@ -59,7 +59,7 @@ class TinyStep {
     return {bytes_of(block.data(), block.size()), param_bytes(0, params_.size())};
   }
 
-  /// `order` is the order in which backward finishes the parameters.
+  /// `order`: the order in which backward finishes the parameters.
   StepParts parts(const std::vector<std::size_t>& order = {0, 1, 2, 3, 4}) {
     StepParts parts;
     parts.compute.push_back({"control",
@@ -144,7 +144,7 @@ std::vector<float> expected_params(std::size_t count, int steps) {
   return params;
 }
 
-/// Pretends to have three ranks, for programs that are looked at and not run.
+/// Pretends to have three ranks, for programs that are inspected and not run.
 class ThreeRanks : public Collective {
  public:
   explicit ThreeRanks(std::vector<std::size_t>* exact = nullptr) : exact_(exact) {}
@@ -161,7 +161,7 @@ class ThreeRanks : public Collective {
   }
 
  private:
-  std::vector<std::size_t>* exact_;  ///< of the tasks it was asked for
+  std::vector<std::size_t>* exact_;  ///< of the requested tasks
 };
 
 class OneRank : public ThreeRanks {
@@ -214,7 +214,7 @@ TEST_P(ReducedStep, FollowsABackwardThatFinishesInAnotherOrder) {
 INSTANTIATE_TEST_SUITE_P(Collective, ReducedStep, testing::Values("window", "ring", "doubling", "mpi"),
                          [](const auto& choice) { return std::string(choice.param); });
 
-/// The place of the first `run` of a task of that name.
+/// The index of the first `run` of a task of that name.
 std::size_t line_of(const StepProgram& program, std::string_view name) {
   const std::vector<Instruction>& lines = program.instructions();
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -254,7 +254,8 @@ TEST(AllReduceUpdate, NeedsEveryWaitItPlaces) {
   }
 }
 
-/// What reads all sums stands behind the last of them, where one wait is enough, and before the first update.
+/// The task that reads all sums comes after the last of them, so that one wait is enough, and before the
+/// first update.
 TEST(AllReduceUpdate, LetsAllUpdatesWaitForWhatStandsBeforeThem) {
   for (const bool overlap : {true, false}) {
     TinyStep step(std::make_unique<ThreeRanks>(), 1, overlap);
@@ -314,11 +315,11 @@ TEST(AllReduceUpdate, SumsTheControlBlockWithTheFirstBucket) {
   ASSERT_EQ(task.writes.size(), 1u);
   EXPECT_EQ(task.writes[0].begin, bytes_of(step.control().data(), 1).begin);
   EXPECT_EQ(task.writes[0].size, (kControl + 16) * sizeof(float));
-  // All of the control block travels as fp32, and no gradient has to.
+  // The whole control block travels as fp32; no gradient must.
   EXPECT_EQ(exact, (std::vector<std::size_t>{kControl, 0, 0, 0, 0}));
 }
 
-/// Local steps sum what the optimizer keeps as well, and before they begin gradients alone.
+/// Local steps also sum the optimizer's state; before they begin, only gradients are summed.
 TEST(AllReduceUpdate, SumsSeveralBlocksEachCutAsTheFirstOrTheFirstAlone) {
   engine::ParamLayout layout;
   for (const std::size_t floats : {16u, 48u, 1024u}) engine::append(layout, floats);
@@ -363,7 +364,7 @@ TEST(AllReduceUpdate, RefusesPartsThatDoNotFit) {
     EXPECT_THROW(step.program(std::move(parts)), std::logic_error) << what;
   };
   EXPECT_NO_THROW(step.program(step.parts()));
-  refuses("a bucket nobody writes", [](StepParts& parts) { parts.compute.pop_back(); });
+  refuses("a bucket that no task writes", [](StepParts& parts) { parts.compute.pop_back(); });
   refuses("nothing computed", [](StepParts& parts) { parts.compute.clear(); });
   refuses("no updates", [](StepParts& parts) { parts.update.clear(); });
   refuses("an update for fewer buckets", [](StepParts& parts) { parts.update.pop_back(); });

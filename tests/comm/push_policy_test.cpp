@@ -16,7 +16,8 @@ std::function<std::uint64_t(std::uint64_t)> every(std::uint64_t steps) {
   return [steps](std::uint64_t version) { return (version / steps + 1) * steps; };
 }
 
-/// "update 0 2, answer 0 2", "drop 1, answer 1", with "!" after an update that meets; "-" where nothing is to be done.
+/// "update 0 2, answer 0 2", "drop 1, answer 1", with "!" after an update that is a meeting; "-" if there is
+/// no action.
 std::string text(const PushOrder* order) {
   if (!order) return "-";
   const auto list = [](const Workers& workers) {
@@ -29,7 +30,7 @@ std::string text(const PushOrder* order) {
   return words + "answer" + list(order->answered) + (order->meets ? " !" : "");
 }
 
-/// Lets pushes arrive and asks for actions until there are none.
+/// Lets pushes arrive and takes actions until there are none.
 std::vector<std::string> after(PushPolicy& policy, const Workers& arrivals) {
   for (const int worker : arrivals) policy.arrived(worker);
   std::vector<std::string> done;
@@ -49,13 +50,13 @@ TEST(PushPolicy, WaitsForAllAndTakesThemInRankOrder) {
   EXPECT_EQ(after(policy, {1, 2, 0}), Texts{"update 0 1 2, answer 0 1 2"});
 }
 
-/// Two of three: worker 1 is late each time, and once it is not.
+/// Two of three: worker 1 is late each time but once.
 TEST(PushPolicy, TakesTheFirstOfTheCurrentVersionAndDropsTheLate) {
   PushPolicy policy(3, {.pushes = 2}, 0, never);
   EXPECT_EQ(after(policy, {2, 0}), Texts{"update 0 2, answer 0 2"});
   EXPECT_EQ(after(policy, {1}), Texts{"drop 1, answer 1"});
   EXPECT_EQ(after(policy, {1, 2}), Texts{"update 1 2, answer 1 2"});
-  // Now 0 is late; of the three after it the first two make an update, and the third is late only by its
+  // Now 0 is late; the first two of the next three make an update, and the third is late only by its
   // position.
   EXPECT_EQ(after(policy, {0, 1}), Texts{"drop 0, answer 0"});
   EXPECT_EQ(after(policy, {0, 2}), (Texts{"update 0 1, answer 0 1", "drop 2, answer 2"}));
@@ -88,7 +89,7 @@ TEST(PushPolicy, TakesEveryAsynchronousPushAndTellsItsStaleness) {
                 order->answered == Workers{worker});
     return order != nullptr ? order->staleness : 99;
   };
-  // 0 pushes three times while 1 computes once; 2 missed all of these.
+  // 0 pushes three times while 1 computes once; 2 misses all of these.
   EXPECT_EQ(staleness_of(0), 0u);
   EXPECT_EQ(staleness_of(0), 0u);
   EXPECT_EQ(staleness_of(0), 0u);
@@ -124,7 +125,7 @@ TEST(PushPolicy, BoundsTheDriftOfARunThatGoesOnWithoutWaitingForWhatWasBefore) {
 TEST(PushPolicy, DropsNothingOfAsynchronousWorkersBeforeTheyMeet) {
   PushPolicy policy(3, {.asynchronous = true}, 0, every(5));
   EXPECT_EQ(after(policy, {0, 1}), (Texts{"update 0, answer 0", "update 1, answer 1"}));
-  // Version 2, three under way: just those that make version 5.
+  // Version 2, three under way: exactly those that make version 5.
   EXPECT_EQ(after(policy, {0, 0 + 1}), (Texts{"update 0, answer", "update 1, answer"}));
   EXPECT_EQ(after(policy, {2}), Texts{"update 2, answer 0 1 2 !"});
   EXPECT_TRUE(policy.gathered());
@@ -138,7 +139,7 @@ TEST(PushPolicy, DropsAsynchronouslyWhatIsLeftOverWhereMeetingsAreClose) {
   EXPECT_EQ(after(policy, {2, 0}), (Texts{"drop 0, answer 0", "update 2, answer"}));
 }
 
-/// After a meeting only the number of pushes of each worker matters.
+/// After a meeting only each worker's number of pushes matters.
 TEST(PushPolicy, GoesOnFromAMeetingAsItWouldHaveWithoutAnEnd) {
   const Aggregation aggregation{.asynchronous = true, .most_drift = 1, .arrival_order = 5};
   const auto run = [](PushPolicy& policy, std::vector<std::uint64_t>& pushed, int meetings) {

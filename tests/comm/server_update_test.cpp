@@ -30,7 +30,7 @@ using test::test_world;
 
 constexpr std::size_t kControlFloats = 16;
 
-/// Of many magnitudes: added in another order they give other bits.
+/// Values of many magnitudes: added in another order they give other bits.
 float worker_gradient(int worker, std::size_t i, float param) {
   const int k = static_cast<int>(i % 13) * 5 + worker * 11;
   return (static_cast<float>(k % 17) - 8.0f) * std::ldexp(1.1f, k % 23) + 1e-3f * param;
@@ -100,7 +100,7 @@ class TinyServerStep {
   std::vector<std::uint64_t> steps;
   std::uint64_t step = 0, meet_every = 1000;
   std::atomic<int> requests{0};
-  std::function<bool()> pause;  ///< true when it is over; behind the pushes, with nothing received yet
+  std::function<bool()> pause;  ///< called after the pushes, before anything is received; true: go on
 
  private:
   void add_compute(StepParts& parts) {
@@ -148,8 +148,7 @@ class TinyServerStep {
   std::vector<double> decay_sums_;
 };
 
-/// The parameters after the steps that these workers, of each the first and the one behind the last, have made; sums in
-/// rank order.
+/// The parameters after steps, each by the given range of workers [first, end); sums in rank order.
 std::vector<float> expected_params(std::size_t count, const std::vector<std::pair<int, int>>& steps) {
   std::vector<float> params(count);
   std::iota(params.begin(), params.end(), 1.0f);
@@ -198,7 +197,7 @@ TEST_F(ServerUpdate, AddsInRankOrderWhateverTheServersRunnerAndOverlap) {
         if (!step.serves()) {
           EXPECT_EQ(step.params, expected);
         }
-        // A server has its own span, and the others as they began.
+        // A server updates its own span and keeps the initial values of the others.
         const ParamSpan span =
             step.serves() ? step.update().spans()[static_cast<std::size_t>(test_world().rank() - workers)]
                           : ParamSpan{};
@@ -210,7 +209,8 @@ TEST_F(ServerUpdate, AddsInRankOrderWhateverTheServersRunnerAndOverlap) {
   }
 }
 
-/// One worker fewer than there are: nothing is lost, nothing is applied twice, and at a meeting all have the same parameters.
+/// All workers but one make an update: nothing is lost, nothing is applied twice, and at a meeting all have
+/// the same parameters.
 void count_pushes(int servers, const Aggregation& aggregation) {
   constexpr std::uint64_t kSteps = 40;
   const int workers = test_world().size() - servers;
@@ -225,7 +225,7 @@ void count_pushes(int servers, const Aggregation& aggregation) {
     if (!step.serves()) std::this_thread::sleep_for(std::chrono::microseconds(random() % 600));
     runner->replay();
     computed += step.serves() ? 0 : 1;
-    if (step.step % 10 == 0) test_world().barrier();  // all come to each meeting, and nobody waits there
+    if (step.step % 10 == 0) test_world().barrier();  // all reach each meeting without waiting there
   }
   EXPECT_EQ(step.step, kSteps);
   step.update().complete({}, {});
@@ -258,8 +258,8 @@ TEST_F(ServerUpdate, LosesNoPushAndAppliesNoneTwiceWhateverTheDelays) {
   }
 }
 
-/// Five steps without the last worker; one without the first, in which the last one's first push is dropped and its second
-/// is not; one without the last again. Worked out by hand, in rank order.
+/// Five steps without the last worker; one without the first, in which only the first of the last worker's
+/// two pushes is dropped; one without the last again. Computed by hand, in rank order.
 TEST_F(ServerUpdate, AddsTheFirstPushesOfTheCurrentWeightsInRankOrder) {
   const int ranks = test_world().size();
   for (const int servers : numbers_of_servers()) {
@@ -306,7 +306,7 @@ TEST_F(ServerUpdate, AddsTheFirstPushesOfTheCurrentWeightsInRankOrder) {
   }
 }
 
-/// Whatever the delays: whose push is applied when is drawn, and so the parameters are always the same.
+/// The order of pushes is drawn, so the parameters are the same for any delays.
 TEST_F(ServerUpdate, AppliesInTheDrawnOrderWhateverTheDelays) {
   if (test_world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
   std::vector<std::vector<float>> found;
@@ -324,8 +324,9 @@ TEST_F(ServerUpdate, AppliesInTheDrawnOrderWhateverTheDelays) {
   EXPECT_EQ(found[0], found[1]);
 }
 
-/// The last worker has pushed and does not take its answer, as one that was stopped or has a slow link. The answer is longer
-/// than MPI sends unasked, so it leaves when that worker goes on: behind ten steps of the others.
+/// The last worker pushed and does not take its answer, like one that is stopped or has a slow link. The
+/// answer is too long for MPI's eager protocol, so it leaves when that worker continues: after ten steps of
+/// the others.
 TEST_F(ServerUpdate, IsNotHeldUpByAWorkerThatDoesNotTakeItsAnswer) {
   const int workers = test_world().size() - 1;
   if (workers < 2) GTEST_SKIP() << "needs two workers and a server";
@@ -351,7 +352,7 @@ TEST_F(ServerUpdate, IsNotHeldUpByAWorkerThatDoesNotTakeItsAnswer) {
     }
     const auto runner = step.runner();
     std::vector<double> sum_at(step.meet_every + 1,
-                               -1.0);  // of the parameters, by version; not all come to all workers
+                               -1.0);  // of the parameters, by version; not every worker gets all
     while (step.step < step.meet_every) {
       runner->replay();
       sum_at.at(step.step) = std::accumulate(step.params.begin(), step.params.end(), 0.0);

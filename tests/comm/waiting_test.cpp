@@ -26,7 +26,7 @@ extern "C" int sched_yield() noexcept {
   return static_cast<int>(syscall(SYS_sched_yield));
 }
 
-/// Whether a rank that waits for another in an all-reduce yields its core to it.
+/// Whether a rank that waits in an all-reduce yields its core.
 namespace cifar_mpi::comm {
 namespace {
 
@@ -64,7 +64,7 @@ long yields_of(const std::string& name, WhileWaiting waiting) {
 TEST(WaitingRanks, LeaveTheirCoreToTheOthersInEveryCollective) {
   if (test_world().size() == 1) GTEST_SKIP() << "needs 2 ranks or more";
   for (const CollectiveInfo& info : collectives()) {
-    // under load a rank may arrive after the late one, and not wait at all: then try again
+    // under load a rank may arrive after the late one and not wait: then try again
     std::vector<double> counts;
     const auto too_few = [&] {
       return std::ranges::any_of(counts | std::views::drop(1), [](double n) { return n <= 10; });
@@ -80,7 +80,7 @@ TEST(WaitingRanks, LeaveTheirCoreToTheOthersInEveryCollective) {
 
 TEST(WaitingRanks, KeepTheirCoreWhereItIsTheirOwn) {
   if (test_world().size() == 1) GTEST_SKIP() << "needs 2 ranks or more";
-  // Only the window, because the MPI library may itself yield while it looks for messages.
+  // Only the window, because the MPI library itself may yield while it polls.
   EXPECT_EQ(yields_of("window", WhileWaiting::spin), 0);
 }
 

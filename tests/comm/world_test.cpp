@@ -15,7 +15,7 @@ namespace {
 
 using test::test_world;
 
-/// What the other ranks learn of an error on `rank`.
+/// The error that the other ranks get from `rank`.
 std::string told(const std::string& text, int rank) {
   return rank == 0 ? text : concat(text, " (on rank ", rank, ", host ", test_world().host(), ")");
 }

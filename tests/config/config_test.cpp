@@ -67,7 +67,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
   };
   refuse("--run-dir", "\"\"", [](auto& c) { c.run_dir.clear(); });
   refuse("--run-dir", "./-x", [](auto& c) { c.run_dir = "-x"; });
-  refuse("--init-from", "--resume old.h5 goes on with one; give one of them", [](auto& c) {
+  refuse("--init-from", "--resume old.h5 continues one; give one of them", [](auto& c) {
     c.init_from = "a.h5";
     c.resume = "old.h5";
   });
@@ -184,7 +184,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
                 [](auto& c) { c.aggregation.arrival_order = 3; });
   refuse_served("--reproducible", "with --update all-reduce",
                 [](auto& c) { c.aggregation.asynchronous = true, c.reproducible = true; });
-  refuse_served("--clip-norm", "of which each server has a part", [](auto& c) { c.clip_norm = 1.0; });
+  refuse_served("--clip-norm", "but each server has a part", [](auto& c) { c.clip_norm = 1.0; });
   refuse("--timeout", "1.9", [](auto& c) { c.timeout_s = 1.9; });
   for (const double bad : {nan, inf, 0.0, -1.0}) {
     for (const auto& [option, member] : std::map<std::string, double TrainConfig::*>{
@@ -359,7 +359,7 @@ TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
     }
     EXPECT_EQ(changed_items, std::vector<std::string>{name});
   }
-  // How long a run is, how it reports and where it is stored do not count, nor do unused micro-shards.
+  // Length, reports and storage of a run do not count, nor do unused micro-shards.
   EXPECT_EQ(
       items([](auto& c) { c.steps = 5, c.epochs = 9.0, c.keep = 1, c.run_dir = "x", c.micro_shards = 2; }),
       plain);
@@ -368,8 +368,8 @@ TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
   EXPECT_EQ(reproducible.back(), (std::pair<std::string, std::string>{"--micro-shards", "8"}));
 }
 
-/// A checkpoint that lacks them was made with the defaults of its time, which still hold. The way to update
-/// is not recorded where a run may resume with another.
+/// A checkpoint that lacks them was made with defaults that still hold. The way to update is not recorded if
+/// a run may resume with another.
 TEST(RunFingerprintOfAConfig, KnowsWhatWasNotRecorded) {
   const RunFingerprint plain = run_fingerprint(changed([](auto&) {}), {}, dataset_of(1000));
   for (const auto& item : unrecorded_fingerprint()) {

@@ -10,7 +10,7 @@
 #include "cpu/simd.hpp"
 #include "support/networks.hpp"
 
-/// Whole networks whose convolutions go by FFT wherever there is one.
+/// Whole networks whose convolutions use the FFT wherever possible.
 namespace cifar_mpi::cpu {
 namespace {
 
@@ -20,7 +20,8 @@ using engine::RunnerKind;
 
 constexpr double kEps32 = 0x1.0p-24;
 
-/// One that its rule takes and some that it does not, also with a kernel of even size, behind a sum, without biases and frozen.
+/// One convolution that the rule accepts and some that it rejects, also with a kernel of even size, after a
+/// sum, without biases and frozen.
 std::vector<model::NetSpec> networks() {
   std::vector<model::NetSpec> nets = test::orders_of_layers(16);
   nets.push_back(test::network_with_frozen_layers());
@@ -28,8 +29,8 @@ std::vector<model::NetSpec> networks() {
   return nets;
 }
 
-/// Transforms add up 2·log2(N) times and odd lengths 7 terms, there and back: more roundings in a layer than its longest
-/// sum has in these small networks.
+/// The forward and inverse transforms add 2·log2(N) times, and 7 terms for odd lengths: more roundings per
+/// layer than the longest sum of these small networks.
 double tolerance(const model::NetSpec& net) { return 4.0 * relative_tolerance(net, kEps32); }
 
 bool goes_by_fft(const NetworkRun& run, const std::string& layer) {
@@ -139,8 +140,9 @@ TEST(FftNetwork, GivesTheSameBitsFromEveryRunner) {
   }
 }
 
-// In bf16 the values between layers are rounded as with direct convolutions, so what both come to is as far from the exact
-// gradients: not twice as far, for single roundings decide poolings (see Network.HasTheReferenceGradientsInBf16).
+// In bf16 the values between layers are rounded as with direct convolutions, so the errors of the gradients
+// are about the same: at most twice as large, since single roundings decide poolings (see
+// Network.HasTheReferenceGradientsInBf16).
 TEST(FftNetwork, RoundsInBf16NoMoreThanDirectConvolutions) {
   if (!has_bf16()) GTEST_SKIP() << "LOUD: this cpu has no bf16 arithmetic, bf16 is NOT tested here";
   const model::NetSpec net = model::make_model("tutorial", {24, 24, 3}, 10);

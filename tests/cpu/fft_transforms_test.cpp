@@ -122,8 +122,8 @@ TEST(FourierTransform, OfAnImageIsTheSum) {
 }
 
 /// Eight real numbers take 24 operations: 14 of these for four numbers, which are two times two; the inverse
-/// takes 30. One row of eight: that row, two real columns and three complex ones, each of two real ones and
-/// 12 operations to combine them; the inverse doubles a real column, and of a complex one the two real
+/// takes 30. One row of eight: that row, two real columns and three complex ones, each made of two real ones
+/// with 12 operations to combine them; the inverse doubles a real column, and in a complex one the two real
 /// frequencies.
 TEST(FourierTransform, CountsItsOperations) {
   const TransformFlops flops = transform_flops(8, {1, 8});
@@ -194,7 +194,7 @@ TEST(FourierTransform, BackGivesTheImageWithItsBiasesAndReLU) {
         worst = std::max(worst, std::abs(back[i] - (relu ? std::max(wanted, 0.0) : wanted)));
       }
       EXPECT_LE(worst, 4.0 * tolerance(length))
-          << relu;  // the largest of many, values up to 1.25, there and back
+          << relu;  // the largest of many, values up to 1.25, forward and inverse
     }
   });
 }
@@ -285,7 +285,7 @@ TEST(FourierProduct, IsTheComplexProductOfMatricesForAllSides) {
                             (conjugate ? std::conj(right) : right);
                 }
               }
-              // Three sums of 15 terms of at most 2·2, and what they give is subtracted.
+              // Three sums of 15 terms of at most 2·2, whose results are subtracted.
               EXPECT_LE(std::abs(at(c, m * shape.c.row + j, shape.c.im) - wanted), 4.0 * 15 * 3 * kFp32Unit)
                   << name_of(set) << ", row " << m << " of " << rows << ", column " << j << " of " << columns;
             }

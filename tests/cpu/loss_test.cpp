@@ -29,7 +29,7 @@ constexpr int kStride = 16;
 constexpr int kGradStride = 12;
 constexpr std::uint64_t kGlobalBatch = 1200;
 
-/// A batch with every kind of row: ordinary, huge, equal logits, without a label. What stands behind the
+/// A batch with every kind of row: ordinary, huge, equal logits, without a label. The padding after the
 /// classes is NaN.
 struct Batch {
   Batch() : logits(kBatch * kStride, kNotANumber), labels(kBatch), control(16) {

@@ -16,7 +16,7 @@ struct OwnBackend {
   std::unique_ptr<engine::Backend> own;
 };
 
-/// A network on a backend of its own, whose memory is the host's.
+/// A network on its own backend, in host memory.
 class NetworkRun : private OwnBackend, public test::NetworkRun {
  public:
   explicit NetworkRun(RunSpec asked)

@@ -28,7 +28,7 @@ using test::expect_reference_gradients;
 constexpr double kFloatEps = 0x1.0p-24;  // one rounding to nearest
 constexpr double kEpsBf16 = 0x1.0p-9;
 
-/// 20 channels of the second convolution fill no block of a blocked format.
+/// The second convolution's 20 channels do not fill the blocks of a blocked format.
 std::vector<model::NetSpec> variants() { return test::orders_of_layers(20); }
 
 TEST(Network, HasTheReferenceGradientsForEveryOrderOfLayers) {
@@ -94,17 +94,17 @@ TEST(Network, HasTheReferenceGradientsOfResNet20) {
   expect_reference_gradients(run, wanted, relative_tolerance(run.spec.net, kFloatEps));
 }
 
-/// Without the roundings of bf16 training in the reference its test would be blunt: they send a few per cent
-/// of the poolings to another place, each a whole gradient wrong. With them both sides choose alike.
+/// The reference includes the roundings of bf16 training. Without them the test would be blunt: they change
+/// the winner of a few per cent of the poolings, and each moves a whole gradient.
 reference::Array to_bf16_values(reference::Array values) {
   for (double& value : values) value = to_float(to_bf16(static_cast<float>(value)));
   return values;
 }
 
-// Forward and backward choose as the reference does but where a sum lies so near the middle between two bf16
+// Forward and backward choose as the reference does unless a sum lies so near the middle between two bf16
 // values that its fp32 rounding decides: a share of about (fp32 error)/eps_bf16 of all values. Such a value
-// decides a pooling when another of the 9 in its window lies within two roundings (2^-7) of it, and then a
-// whole gradient goes elsewhere; in length that is the square root of its share.
+// decides a pooling if another of the 9 in its window lies within two roundings (2^-7) of it; then a whole
+// gradient moves, which in length is the square root of its share.
 double bf16_tolerance(const model::NetSpec& net) {
   const double undecided = relative_tolerance(net, kFloatEps) / kEpsBf16;
   return std::sqrt(undecided * 9.0 * 0x1.0p-7);
@@ -125,10 +125,10 @@ TEST(Network, HasTheReferenceGradientsInBf16) {
   }
 }
 
-// Behind a BatchNorm gradients of places that the ReLU has masked are nearly the same everywhere, so one that lies
-// near the middle between two bf16 values goes the other way in many places at once, and the sum that is left when
-// the mean is taken away is small. What bf16 costs there is found by the reference: found gradients are
-// not twice as far from the exact ones as the rounded reference is.
+// After a BatchNorm, gradients at positions masked by the ReLU are nearly equal, so one near the middle
+// between two bf16 values is rounded the other way at many positions at once, and the sum without the mean is
+// small. The reference measures the cost of bf16 there: the errors of the gradients are less than twice those
+// of the rounded reference.
 TEST(Network, RoundsInBf16BehindBatchNormNoMoreThanTheReference) {
   if (!has_bf16()) GTEST_SKIP() << "LOUD: this cpu has no bf16 arithmetic, bf16 is NOT tested here";
   NetworkRun run({.net = test::network_with_blocks(16), .batch = 20, .precision = Precision::bf16});

@@ -54,7 +54,7 @@ struct Model {
             optimizer,
             {states[0].empty() ? nullptr : states[0].data(), states[1].empty() ? nullptr : states[1].data()}};
   }
-  /// With all state of the optimizer.
+  /// With the whole state of the optimizer.
   void take(optim::OptimizerKind kind) {
     optimizer.kind = kind;
     const auto kept = static_cast<std::size_t>(optim::with_rule(kind, []<class R>(R) { return R::kStates; }));

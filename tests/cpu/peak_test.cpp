@@ -8,7 +8,7 @@ namespace cifar_mpi::cpu {
 namespace {
 
 // Half of it if pipes are as wide as AVX-512's vectors, all of it if not; a tenth if chains do not fit the
-// registers. Each rate is the best of several moments, whatever else runs here.
+// registers. Each rate is the best of several tries, against load.
 TEST(PeakFlops, OfAvx2IsAtLeastAboutHalfOfAvx512s) {
   if (!has_avx512()) GTEST_SKIP() << "this cpu has no AVX-512 to compare with";
   double avx2 = 0.0, avx512 = 0.0;

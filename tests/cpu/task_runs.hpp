@@ -34,7 +34,7 @@ engine::Bytes region(const std::vector<T>& values) {
   return engine::bytes_of(values.data(), values.size());
 }
 
-/// The number of threads that share loops, for as long as this lives.
+/// Sets the number of threads that share loops during its lifetime.
 class Threads {
  public:
   explicit Threads(int count) : before_(loop_threads()) { set_loop_threads(count); }

@@ -11,9 +11,9 @@
 #include "cpu/network_run.hpp"
 #include "cpu/parallel.hpp"
 
-/// How well the threads of a rank share a training step, counted: the step that is planned for many threads runs on one. Each
-/// loop is timed, and counts as many times as the thread with the most items takes longer than a perfect share. What is outside
-/// of loops counts whole. So two cores are enough to judge 64.
+/// How evenly the threads of a rank share a training step, by counting: the step is planned for many threads
+/// and runs on one. The time of each loop is multiplied by the largest thread's share over a perfect share.
+/// Time outside of loops counts fully. So two cores are enough to judge 64.
 namespace cifar_mpi::cpu {
 namespace {
 
@@ -24,13 +24,13 @@ struct Loop {
 
 struct TaskWork {
   std::string name;
-  bool has_kernel = false;  ///< of oneDNN, whose share-out is not ours to count
+  bool has_kernel = false;  ///< of oneDNN, whose division is not counted here
   double seconds = 0.0;     ///< on one thread, all of it
-  double outside = 0.0;     ///< of loops
+  double outside = 0.0;     ///< outside of loops
   std::vector<Loop> loops;
 };
 
-/// Runs the loops of a task on the calling thread, and oneDNN's kernels where asked to.
+/// Runs the loops of a task on the calling thread, and on request oneDNN's kernels.
 class Watch final : public LoopObserver {
  public:
   Watch(TaskWork& work, bool runs_kernels) : work_(work), runs_kernels_(runs_kernels) {}
@@ -110,13 +110,14 @@ Share share_of(const TaskWork& task, int threads) {
 }
 
 /// Of a kernel of oneDNN. At 2 threads 0.92 (0.89 to 0.92) was measured for the products of the tutorial and 0.98 (0.975 to 0.99)
-/// for the convolutions of resnet20 (tests/MEASURED.md); that more threads lose no more than this is an assumption.
+/// for the convolutions of resnet20 (tests/MEASURED.md); it is an assumption that more threads lose no more
+/// than this.
 constexpr double kKernelEfficiency = 0.9;
 
 struct Step {
   std::map<std::string, Share> tasks;
   Share all;
-  double kernels = 0.0;  ///< of the perfect time, oneDNN's part
+  double kernels = 0.0;  ///< oneDNN's part of the perfect time
 };
 
 /// `on_one_thread` has the times of oneDNN's kernels, which run there alone.
@@ -161,7 +162,8 @@ RunSpec network(const std::string& model, int batch) {
   return {.net = model::make_model(model, {side, side, 3}, 10), .batch = batch};
 }
 
-/// 128 images are three for the busiest of 48 threads, 0.89 of perfect; the rest is for what loops share out worse.
+/// 128 images give the busiest of 48 threads three, 0.89 of perfect; the rest of the margin is for loops that
+/// divide worse.
 constexpr double kLeast = 0.82;
 
 TEST(ThreadShares, KeepFortyEightThreadsBusyForMostOfAStep) {

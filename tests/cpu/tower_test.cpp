@@ -21,7 +21,7 @@ model::NetSpec tutorial() { return model::make_model("tutorial", {24, 24, 3}, 10
 
 std::unique_ptr<engine::Backend> one_thread() { return make_backend({1, false}); }
 
-/// What is logical goes through one reorder and back; whatever else there was would be lost on the way.
+/// Logical values pass through one reorder and back, which loses everything else.
 void expect_zero_padding(const NetworkRun& run, const float* block) {
   for (std::size_t p = 0; p < run.table.size(); ++p) {
     const auto& entry = run.tower->layout().entries[p];

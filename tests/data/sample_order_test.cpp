@@ -49,7 +49,7 @@ TEST(Permuted, StaysBelowSizesThatNeedMoreThan32Bits) {
 }
 
 TEST(Permuted, DiffersFromKeyToKey) {
-  // Two independent permutations agree in one place on average, with a spread of one.
+  // Two independent permutations agree at one position on average, with a spread of one.
   const std::uint64_t n = 10000;
   for (std::uint32_t key = 0; key < 20; ++key) {
     int equal = 0;
@@ -85,7 +85,7 @@ TEST(Permuted, DoesNotKeepNeighboursTogether) {
   EXPECT_NEAR(near, expected, 5.0 * std::sqrt(expected));
 }
 
-/// How often each (pass, id) comes up in the first `passes` passes of all ranks together.
+/// How often each (epoch, id) occurs in the first `passes` epochs of all ranks together.
 std::vector<int> count_visits(Shuffle shuffle, std::uint64_t total, int ranks, int batch,
                               std::uint64_t passes) {
   std::vector<int> visits(total * passes);

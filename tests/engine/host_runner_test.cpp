@@ -74,7 +74,7 @@ TEST(SerialRunner, FinishesEveryTaskBeforeTheNext) {
   EXPECT_EQ(diary.lines, (Lines{"sum", "sum done", "work"}));
 }
 
-/// Also on a lane of its own, whose marks are still set.
+/// Also on a separate lane, whose marks are still set.
 TEST(HostRunner, RunsObserversOnlyInReplaysThatAreObserved) {
   for (const RunnerKind kind : kKinds) {
     Diary diary;

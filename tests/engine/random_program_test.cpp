@@ -201,8 +201,8 @@ TEST(RandomPrograms, GiveTheSameMemoryInEveryKindWhenTheVerifierAcceptsThem) {
 }
 
 TEST(RandomPrograms, CanComeOutDifferentlyWhenTheVerifierRefusesThem) {
-  // The converse: some refused programs do depend on timing, which proves that the worlds above would expose
-  // a race that the verifier missed.
+  // The converse: some refused programs do depend on timing, so the worlds above would expose a race that the
+  // verifier missed.
   int different = 0;
   for (std::uint64_t seed = 0; seed < 600; ++seed) {
     const Plan plan(seed);

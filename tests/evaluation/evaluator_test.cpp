@@ -17,7 +17,7 @@
 namespace cifar_mpi::evaluation {
 namespace {
 
-/// More samples than one read takes, tiny ones.
+/// Tiny samples, more than one read takes.
 constexpr std::uint64_t kCount = 9000;
 constexpr std::uint64_t kImageBytes = 6;
 
@@ -70,7 +70,7 @@ TEST_F(EvaluatorOfRun, ShowsTheNetworkWholeImagesWhereTrainingCutsThem) {
   EXPECT_EQ(same.correct(), whole.correct());
 }
 
-/// By the dataset that it was trained on, whatever file it is evaluated on.
+/// With the moments of its training set, whatever file it is evaluated on.
 TEST_F(EvaluatorOfRun, NormalizesAsInTraining) {
   config::TrainConfig c = config();
   c.augment = data::Augment::crop;

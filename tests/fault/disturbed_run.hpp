@@ -17,7 +17,7 @@ inline const std::string kBin = CIFAR_MPI_BIN;
 inline const std::string kTrain = kBin + "/cifar_mpi_train";
 inline constexpr int kRanks = 3;
 inline constexpr double kTimeout = 5.0;
-/// Counted from the end of the ranks: mpirun's two pauses of a second, and load.
+/// After the end of the ranks: mpirun's two pauses of a second, and load.
 inline constexpr double kLaunchers = 12.0;
 
 /// Small runs on a synthetic set, and the result of an undisturbed one.
@@ -84,7 +84,7 @@ class Fault : public testing::Test {
       if (code == 0) return;
       ASSERT_EQ(code, 75) << job.output();
     }
-    FAIL() << "the run does not come to its end";
+    FAIL() << "the run does not end";
   }
   /// An undisturbed run is made once per build and kept; every test, a separate process, compares with a
   /// copy.

@@ -8,7 +8,7 @@
 
 #include "fault/disturbed_run.hpp"
 
-/// Whatever happens to a run, it ends soon, and started again it comes to the same end.
+/// After any fault a run ends soon, and rerunning it gives the same result.
 namespace cifar_mpi::test {
 namespace {
 
@@ -62,7 +62,7 @@ TEST_F(Fault, AStoppedRankOfTheOtherProgramsIsNamedToo) {
   ASSERT_EQ(ranks.size(), 2u);
   kill(ranks.at(1), SIGSTOP);
   EXPECT_EQ(job.wait(2.0 + kLaunchers), 7) << job.output();
-  // rank 0 prints what was evaluated, and rank 1 may not yet have heard of it
+  // rank 0 prints the evaluation, and rank 1 may not know of it yet
   const std::regex named(" \\(pid " + std::to_string(ranks.at(1)) +
                          "\\) has shown no sign of life for [0-9.]+ s while "
                          "(evaluating|watching for a checkpoint), it is probably stopped");
@@ -83,14 +83,14 @@ TEST_F(Fault, AStoppedRankOfTheOtherProgramsIsNamedToo) {
 TEST_F(Fault, AKilledRankEndsTheJobAtOnce) {
   for (const int victim : {0, 2}) {
     const std::string run = "killed_" + std::to_string(victim);
-    // mpirun sees it, too; its patience leaves the others the time to say so.
+    // mpirun sees it, too; its delay leaves the others time to report it.
     const Environment patient{{"OMPI_MCA_odls_base_sigkill_timeout", "3"}};
     Process job = start(under_mpirun(endless(run)), patient, file(run + ".log"));
     const auto ranks = ranks_in_training(job, run);
     ASSERT_EQ(ranks.size(), 3u);
     kill(ranks.at(victim), SIGKILL);
-    // The others need no launcher to leave: they see that it is gone within two seconds, and who has not the
-    // word leaves six seconds after that.
+    // The others exit without the launcher: they see within two seconds that it is gone, and a rank that may
+    // not print exits six seconds later.
     for (const auto& [rank, pid] : ranks)
       EXPECT_TRUE(wait_until(10.0, [pid = pid] { return !runs(pid); })) << "rank " << rank;
     EXPECT_GT(job.wait(kLaunchers), 0) << job.output();
@@ -104,7 +104,7 @@ TEST_F(Fault, AKilledRankEndsTheJobAtOnce) {
   }
 }
 
-/// Three workers and a server come to the same end as three ranks that sum in rank order, whoever is lost.
+/// Three workers and a server give the result of three ranks that sum in rank order, whichever rank is lost.
 TEST_F(Fault, AServerThatIsStoppedIsNamedAndTheRunGoesOnFromTheCheckpoint) {
   const Words served{"--update", "server"};
   Process job = start(under_mpirun(with(endless("served"), served), 4), {}, file("served.log"));
@@ -137,7 +137,7 @@ TEST_F(Fault, RanksStopWithACheckpointWhenTheirMpirunIsKilled) {
 
 TEST_F(Fault, ARankThatLeavesWithoutAWordEndsTheJob) {
   const Environment fault{{"LD_PRELOAD", CIFAR_MPI_FAULT_PRELOAD},
-                          {"FAULT", "exit:1:12"},  // step 10: two lines stand before the first step
+                          {"FAULT", "exit:1:12"},  // step 10: two lines come before the first step
                           {"FAULT_WATCH", file("left") + "/metrics.jsonl"}};
   Process job = start(under_mpirun(endless("left")), fault, file("left.log"));
   const auto ranks = ranks_in_training(job, "left", 9);
@@ -192,10 +192,10 @@ TEST_F(Fault, AnMpirunThatIsAskedToStopLeavesACheckpointAlsoOfASlowStep) {
     EXPECT_TRUE(wait_until(18.0, [pid = pid] { return !runs(pid); })) << "rank " << rank;
   EXPECT_TRUE(exit_record("slow").starts_with("75 stopped on request"))
       << exit_record("slow") << job.output();
-  EXPECT_EQ(job.wait(0.0), -1);  // mpirun sleeps on; it is ended with the test
+  EXPECT_EQ(job.wait(0.0), -1);  // mpirun stays asleep; the test's end kills it
 }
 
-/// Starts `words` on a terminal of its own; what it prints goes to `log`.
+/// Starts `words` on its own terminal, with its output in `log`.
 std::pair<pid_t, int> start_in_terminal(const std::vector<std::string>& words,
                                         const Environment& environment) {
   int terminal = -1;
@@ -205,7 +205,7 @@ std::pair<pid_t, int> start_in_terminal(const std::vector<std::string>& words,
   return {child, terminal};
 }
 
-/// Reads the terminal so that nobody blocks on it.
+/// Reads the terminal so that no process blocks on it.
 std::string read_all(int terminal) {
   std::string text;
   char chunk[4096];
@@ -217,7 +217,7 @@ std::string read_all(int terminal) {
 TEST_F(Fault, ControlCStopsWithACheckpointAndASecondEndsAtOnce) {
   for (const bool twice : {false, true}) {
     const std::string run = twice ? "twice" : "once";
-    // Twice: the second comes while the steps are too long for the first to be heeded.
+    // Twice: steps are so long that the second comes before the first takes effect.
     Words words = with(endless(run), {"--batch-size", twice ? "512" : "8"});
     const auto [pid, terminal] = start_in_terminal(words, {});
     Process job(pid, "");
@@ -312,7 +312,7 @@ TEST_F(Fault, ARunStopsByItselfWhenItsTimeOrItsJobIsOver) {
   EXPECT_EQ(job.wait(40.0), 75) << job.output();
   EXPECT_NE(job.output().find("stopping: --stop-after has passed"), std::string::npos) << job.output();
   expect_same_end("time");
-  // Twenty seconds to train in, and the margin: its own run, for it comes further than the undisturbed one.
+  // Twenty seconds of training, and the margin. Its own run, since it gets further than the undisturbed one.
   const Environment slurm{{"SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 30)}};
   Process second = start(under_mpirun(endless("job")), slurm, file("job.log"));
   EXPECT_EQ(second.wait(60.0), 75) << second.output();

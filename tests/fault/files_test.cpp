@@ -8,7 +8,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "fault/disturbed_run.hpp"
 
-/// Whatever happens to the files and clocks of a run, rerunning it gives the same result.
+/// After any fault of a run's files or clocks, rerunning it gives the same result.
 namespace cifar_mpi::test {
 namespace {
 
@@ -165,7 +165,7 @@ TEST_F(Fault, ARunOnFilesAsOfAClusterIsSavedResumedAndEvaluated) {
     EXPECT_EQ(job.wait(100.0), code) << job.output();
     for (const char* met : {"ESTALE", "coarse times", "no O_TMPFILE"})
       EXPECT_NE(job.output().find(concat("network files: ", met)), std::string::npos) << met;
-    // Beside other tests, the run may also warn of cores that these use.
+    // If other tests run at the same time, the run may also warn of the cores that they use.
     const std::string output = std::regex_replace(
         job.output(), std::regex("warning: since the start other processes have used[^\n]*\n"), "");
     EXPECT_EQ(output.find("warning"), std::string::npos) << output;
@@ -173,7 +173,7 @@ TEST_F(Fault, ARunOnFilesAsOfAClusterIsSavedResumedAndEvaluated) {
   };
   const std::string first = go(with(small("network"), {"--steps", "32"}), "-300", 0);
   EXPECT_NE(first.find("network files: no links"), std::string::npos) << first;
-  // As after a kill of a start on another host.
+  // As after the kill of a start on another host.
   std::ofstream(run + "/lock") << "token=0a\nhost=elsewhere\npid=1\nheartbeat_s=0.1\n";
   const std::string second = go(small("network"), "300", 0);
   EXPECT_NE(second.find("waiting up to 0.3 s to see whether process 1 on elsewhere still runs"),

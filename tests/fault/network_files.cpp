@@ -13,7 +13,7 @@
 #include <set>
 #include <string>
 
-/// Preloaded into the ranks of a test: makes files behave as on a cluster's network file system.
+/// Preloaded into the ranks of a test: makes files behave as on a network file system of a cluster.
 ///
 ///   - modification times are whole seconds, and $NETWORK_FILES_SHIFT_S seconds away from this machine's clock
 ///   - each process's first attempt to open a file below $NETWORK_FILES fails: ESTALE

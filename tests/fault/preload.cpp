@@ -15,17 +15,17 @@
 
 /// Loaded before everything else into the ranks of a test: makes one of them fail. FAULT is "WHAT:RANK:WHEN".
 ///
-///   before-init:R:0     stops itself in front of MPI_Init_thread
+///   before-init:R:0     stops itself before MPI_Init_thread
 ///   after-init:R:0      stops itself right after it
-///   asked:R:0           is asked to stop, by SIGUSR1, in front of MPI_Init_thread
+///   asked:R:0           gets SIGUSR1, a request to stop, before MPI_Init_thread
 ///   exit:R:N            exits with code 3 and without a message when the file $FAULT_WATCH has N lines
 ///   mpi:R:N             the N-th MPI_Test fails
 ///   before-rename:R:N   dies by SIGKILL before the N-th checkpoint gets its name
 ///   after-rename:R:N    the same, right after it
-///   lock:R:0            waits for ever when it is about to take the lock of a run directory
+///   lock:R:0            waits forever just before it takes the lock of a run directory
 ///   slow:R:N            every call of oneDNN takes N milliseconds longer
 ///   hang:R:N            the N-th call of oneDNN does not return
-///   clock:R:N           every N-th look at the wall clock is one at the year 2001, and a day ahead the next
+///   clock:R:N           every N-th reading of the wall clock is of the year 2001, and the next is a day ahead
 namespace {
 
 struct Fault {

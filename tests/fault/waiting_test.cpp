@@ -51,7 +51,7 @@ TEST_F(Waiting, AStoppedWorkerHoldsUpNobodyWhereTheFirstPushesMakeAStep) {
     const Words served{"--update", "server", "--aggregate", aggregate, "--shuffle", "global"};
     Process job = start(under_mpirun(quick(aggregate, served)), node_each ? kNodeEach : Environment(),
                         file(aggregate + ".log"));
-    // Rank 0 sees not every step.
+    // Rank 0 does not see every step.
     EXPECT_TRUE(wait_until(60.0, [&] { return length_of_metrics(aggregate) > 5000; })) << job.output();
     const auto ranks = ranks_of(job.pid());
     ASSERT_EQ(ranks.size(), 3u);
@@ -63,11 +63,11 @@ TEST_F(Waiting, AStoppedWorkerHoldsUpNobodyWhereTheFirstPushesMakeAStep) {
     const std::size_t before = length_of_metrics(aggregate);
     EXPECT_TRUE(wait_until(10.0, [&] { return length_of_metrics(aggregate) > before + 500; }))
         << job.output();
-    if (!node_each) {  // it goes on, and all stop together
+    if (!node_each) {  // it continues, and all stop together
       kill(ranks.at(1), SIGCONT);
       job.signal(SIGUSR1);
       EXPECT_EQ(job.wait(2 * kLaunchers), 75) << job.output();
-    } else {  // all are to meet, and wait for it
+    } else {  // all must meet, and wait for it
       kill(ranks.at(0), SIGUSR1);
       EXPECT_EQ(job.wait(2.0 + kLaunchers), 7) << job.output();
       const std::regex named("^7 \\S+ \\(rank 1\\) has given no sign of life for [0-9.]+ s");

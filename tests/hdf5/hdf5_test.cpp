@@ -211,7 +211,7 @@ TEST(Hdf5File, NoticesAFlippedByteInText) {
   EXPECT_EQ(test::try_reading(ErrorKind::data, read), test::Outcome::refused);
 }
 
-/// Many members and attributes: what HDF5 would move out of the headers.
+/// Many members and attributes, which HDF5 would move out of the headers.
 void write_crowded(const std::string& path) {
   Writer file;
   for (int i = 0; i < 20; ++i) {
@@ -247,7 +247,7 @@ TEST(Hdf5File, IsReadAsItWasOrNotAtAllWithAnyByteWrong) {
                                  [&] { return content_of(path) == wanted; });
 }
 
-/// Makes a file as other programs do, with the C library itself.
+/// Makes a file with the C library, as other programs do.
 Hid foreign_file(const std::string& path) {
   return Hid(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
 }

@@ -46,7 +46,7 @@ namespace {
     }
   }
   refuses = false;
-  std::exit(failed || !saves ? 42 : 1);  // runs what HDF5 has left for the exit
+  std::exit(failed || !saves ? 42 : 1);  // runs HDF5's exit handlers
 }
 
 TEST(Hdf5Writer, ExitsInOrderWhenTheMemoryRefuses) {

@@ -11,7 +11,7 @@
 #include "hdf5/hdf5.hpp"
 #include "support/temp_dir.hpp"
 
-/// HDF5 files from attackers who want more than to be read.
+/// HDF5 files from attackers.
 namespace cifar_mpi::hdf5 {
 namespace {
 
@@ -130,11 +130,11 @@ TEST_F(Hdf5Stranger, GetsNoMoreMemoryThanEightTimesItsFileAndABit) {
   EXPECT_LE(times("/groups", [](const Reader& file) { file.members("/groups"); }), 2 * most);
   const Reader file(path_);
   expect_error(ErrorKind::data, {"/product"}, [&] { file.charge("/product", UINT64_MAX / 2, 3); });
-  std::vector<std::uint8_t> own(text.size());  // of the caller, however often
+  std::vector<std::uint8_t> own(text.size());  // in the caller's memory, for any number of uses
   for (int i = 0; i < 200; ++i) file.read("/bytes", std::span(own));
 }
 
-/// Makes a data set of `bytes` bytes, as `create` says; nothing is written into it.
+/// Makes a data set of `bytes` bytes with the properties `create`; writes nothing into it.
 void announce(const Hid& file, const char* name, hsize_t bytes, const Hid& create) {
   const Hid space(H5Screate_simple(1, &bytes, nullptr));
   const Hid set(
@@ -191,7 +191,8 @@ TEST_F(Hdf5Stranger, GetsNoMemoryForMoreThanTheFileHas) {
                [&] { file.read<std::uint8_t>("/little"); });
 }
 
-/// Makes /bytes of three chunks of 4096 bytes and writes so many bytes into each, as its filters would have left them.
+/// Makes /bytes of three chunks of 4096 bytes and writes the given number of bytes into each, as if from its
+/// filters.
 void write_chunks(const std::string& path, const Hid& create, const std::vector<std::size_t>& stored) {
   constexpr hsize_t kChunk = 4096;
   const Hid file = strangers_file(path);

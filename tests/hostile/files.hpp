@@ -29,9 +29,9 @@ std::vector<Wanted> dataset_plan();
 std::vector<Wanted> checkpoint_plan();
 
 /// Writes `plan` to `path` with the C library, with `changes` of its objects made otherwise: of another type,
-/// rank, extent, layout, filter; links that lead astray or round; missing; groups deep or wide; attributes of
-/// other types. `secret` and `other` are what links and external storage name. Then, for some seeds, bytes of
-/// the file are changed, or its end is missing.
+/// rank, extent, layout, filter; links to other files or in circles; missing; groups deep or wide; attributes
+/// of other types. `secret` and `other` are what links and external storage name. Then, for some seeds, bytes
+/// of the file are changed, or its end is missing.
 void write_changed(const std::string& path, const std::vector<Wanted>& plan, Dice& dice, int changes,
                    const std::string& secret, const std::string& other);
 

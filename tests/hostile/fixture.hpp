@@ -13,8 +13,8 @@
 #include "hostile/files.hpp"
 #include "support/temp_dir.hpp"
 
-/// Every file that the programs read, as a stranger may make it. HOSTILE_CASES: of each kind, HOSTILE_SEED: the
-/// first; a failure names its seed. tools/fuzz runs this for as long as one likes.
+/// Every file that the programs read, as an attacker may make it. HOSTILE_CASES: cases of each kind;
+/// HOSTILE_SEED: the first seed; a failure names its seed. tools/fuzz runs this for longer.
 namespace cifar_mpi::test {
 
 namespace fs = std::filesystem;

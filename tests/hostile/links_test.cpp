@@ -87,7 +87,7 @@ void write_run(const Directory& run, std::uint64_t step, const std::string& mark
   run::write_self_check(run, {run::SelfCheckResult::passed, "key", "now", mark});
 }
 
-/// Names, targets and content of all that lies below a folder.
+/// Names, targets and content of everything below a folder.
 std::string state_of(const std::string& folder) {
   std::vector<std::string> lines;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -181,7 +181,7 @@ class Links : public testing::Test {
   std::string before_;
 };
 
-/// Runs `action`; records what it throws. Returns whether it threw nothing.
+/// Runs `action` and records its exception. Returns whether there was none.
 template <class Action>
 bool goes_well(std::string& seen, Action action) {
   try {

@@ -10,7 +10,8 @@
 #include "hostile/drawing.hpp"
 #include "hostile/fixture.hpp"
 
-/// Files of less than 10 MB that state more than memory holds: each is read, and its page drawn, in 1 GB and 5 s.
+/// Files of less than 10 MB that announce more than memory holds: each is read, and its page drawn, in 1 GB
+/// and 5 s.
 namespace cifar_mpi::test {
 namespace {
 
@@ -19,7 +20,7 @@ constexpr const char* kAsksTooMuch = "asks for more memory than 8 times its size
 
 class SmallFile : public Hostile {
  protected:
-  /// Puts what `make` makes into a run directory and draws its page.
+  /// Puts the files of `make` into a run directory and draws its page.
   Trial draw(const std::function<void(const std::string& folder)>& make) {
     const std::string place = folder();
     write_file(place + "/metrics.jsonl", "");
@@ -38,7 +39,7 @@ void expect_refused(const Trial& trial, const std::string& object) {
   EXPECT_NE(trial.seen.find(object), std::string::npos);
 }
 
-/// Gives `object` so many more names in `group`, which are made if they are missing.
+/// Adds `names` names for `object` in `group`; makes both if they are missing.
 void add_names(const std::string& path, const std::string& object, const std::string& group, int names) {
   const hdf5::Hid file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
   const hdf5::Hid links(H5Pcreate(H5P_LINK_CREATE));
@@ -139,7 +140,7 @@ TEST_F(SmallFile, IsDrawnWithVeryManyShortLines) {
   });
 }
 
-/// A timeline of so many tasks, all but the first collectives, with a slice of the first in each step.
+/// A timeline of `tasks` tasks, all but the first collectives, with a slice of the first in each step.
 report::Timeline wide_timeline(std::size_t ranks, std::size_t tasks, std::size_t steps) {
   report::Timeline t;
   t.program = "train";

@@ -48,7 +48,7 @@ Trial try_in_a_gigabyte(const std::function<std::string()>& read);
 /// requests crash HDF5.
 bool apart(const std::function<void()>& make);
 
-/// A program's end: `read` for code 0, `refused` for a code of ours, with what it printed.
+/// The end of a program: `read` for code 0, `refused` for a code of ours, with its output.
 Trial try_program(const std::string& command);
 
 /// The results of trials of one kind; expects that none crashed, hung, read a forbidden file, or took more
@@ -69,7 +69,7 @@ class Figures {
   std::size_t most_bytes_ = 0;
 };
 
-/// A file beside those of a trial that nothing may lead to.
+/// A file next to those of a trial that no program may reach.
 inline const std::string kSecret = "-----BEGIN THE KEY OF ANOTHER FILE-----";
 
 }  // namespace cifar_mpi::test

@@ -78,52 +78,9 @@ constexpr std::string_view kPhrases[] = {"absorb",
                                          "would come again"};
 
 /// Folders whose comments and messages must not hold these phrases either, and more words that they must not
-/// hold.
-constexpr std::string_view kFolders[] = {"include/cifar_mpi/base",
-                                         "include/cifar_mpi/comm",
-                                         "include/cifar_mpi/cpu",
-                                         "include/cifar_mpi/cuda",
-                                         "include/cifar_mpi/data",
-                                         "include/cifar_mpi/engine",
-                                         "include/cifar_mpi/forecast",
-                                         "include/cifar_mpi/lower",
-                                         "include/cifar_mpi/model",
-                                         "include/cifar_mpi/optim",
-                                         "include/cifar_mpi/page",
-                                         "include/cifar_mpi/report",
-                                         "include/cifar_mpi/run",
-                                         "include/cifar_mpi/watch",
-                                         "src/app",
-                                         "src/base",
-                                         "src/comm",
-                                         "src/cpu",
-                                         "src/data",
-                                         "src/engine",
-                                         "src/forecast",
-                                         "src/hdf5",
-                                         "src/lower",
-                                         "src/model",
-                                         "src/optim",
-                                         "src/page",
-                                         "src/report",
-                                         "src/run",
-                                         "src/watch",
-                                         "tests/base",
-                                         "tests/data",
-                                         "tests/engine",
-                                         "tests/forecast",
-                                         "tests/hdf5",
-                                         "tests/hostile",
-                                         "tests/lower",
-                                         "tests/model",
-                                         "tests/optim",
-                                         "tests/page",
-                                         "tests/report",
-                                         "tests/support",
-                                         "tests/simgrid",
-                                         "env",
-                                         "jobs",
-                                         "tools"};
+/// hold; but this test holds all of them, and the CUDA backend is not read yet.
+constexpr std::string_view kFolders[] = {"env", "include/cifar_mpi", "jobs", "src", "tests", "tools"};
+constexpr std::string_view kUnread[] = {"src/cuda/", "tests/cuda/", "tests/levels/"};
 constexpr std::string_view kWordsOfCode[] = {"behind", "nobody", "told"};
 
 /// A use of a phrase that is plain English.
@@ -131,7 +88,10 @@ struct Exception {
   std::string_view file;
   std::string_view phrase;
 };
-constexpr Exception kExceptions[] = {{"src/app/bench_main.cpp", "floor"}, {"tools/compare_pytorch", "floor"}};
+constexpr Exception kExceptions[] = {{"src/app/bench_main.cpp", "floor"},
+                                     {"tests/tools/compare_pytorch_test.sh", "floor"},
+                                     {"tests/tools/gpu_check_test.sh", "floor"},
+                                     {"tools/compare_pytorch", "floor"}};
 constexpr std::size_t kMostExceptions = 20;
 
 std::string read(const fs::path& path) {
@@ -245,6 +205,11 @@ std::vector<std::string> stumbling_words(const std::string& file, const std::str
   return stumbling_phrases(cpp ? words_of_cpp(text) : text, phrases);
 }
 
+bool is_unread(std::string_view file) {
+  return std::any_of(std::begin(kUnread), std::end(kUnread),
+                     [&](std::string_view folder) { return file.starts_with(folder); });
+}
+
 /// What `#NAME` calls a heading.
 std::string anchor_of(std::string_view heading) {
   std::string anchor;
@@ -306,7 +271,7 @@ TEST(Pages, LeaveNoPhraseThatReadersStumbleOverInCommentsAndMessages) {
     for (const auto& entry : fs::recursive_directory_iterator(fs::path(CIFAR_MPI_SOURCE_ROOT) / folder)) {
       const std::string file = entry.path().lexically_relative(CIFAR_MPI_SOURCE_ROOT).generic_string();
       // A page has its own test, a picture shows a run, and the recipe has the help texts of src/app.
-      if (!entry.is_regular_file() || file.ends_with(".md") || file.ends_with(".svg") ||
+      if (!entry.is_regular_file() || is_unread(file) || file.ends_with(".md") || file.ends_with(".svg") ||
           file.ends_with("tutorial.toml"))
         continue;
       ++files;
@@ -314,7 +279,7 @@ TEST(Pages, LeaveNoPhraseThatReadersStumbleOverInCommentsAndMessages) {
         ADD_FAILURE() << file << ": " << phrase;
     }
   }
-  EXPECT_GT(files, 200u);
+  EXPECT_GT(files, 600u);
   EXPECT_LE(std::size(kExceptions), kMostExceptions);
 }
 

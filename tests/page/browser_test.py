@@ -51,9 +51,9 @@ def make_runs(programs, folder):
 
 
 def check_structure(page, where, width):
-    """What a screen reader and a narrow screen need."""
+    """The needs of screen readers and narrow screens."""
     expect(page.run("document.documentElement.lang") == "en" and page.run("document.title") != "", where + "language and title")
-    # a phone's browser makes its window wider where the page is
+    # a phone's browser widens its window to the page
     expect(page.run("Math.max(innerWidth, document.documentElement.scrollWidth)") <= width, where + "the page scrolls sideways")
     wide = page.run(f"""[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll') && e.getClientRects().length &&
         e.getBoundingClientRect().right > {width} + 1 && !e.closest('svg')).map(e => e.outerHTML.slice(0, 80))""")
@@ -157,7 +157,7 @@ def check_axes(page, where):
 
 
 def check_svg(path):
-    """The part of the page that may lie beside a README, against the page."""
+    """The part of the page that a README may show, against the page."""
     with open(path, encoding="utf-8") as file:
         page = file.read()
     picture = report_svg.svg_of(page)
@@ -199,7 +199,7 @@ def main():
         check_policy(single)
         try:
             browser = devtools.Browser(program)
-        except OSError as error:  # as Ubuntu's, which only says where there is one
+        except OSError as error:  # like Ubuntu's, which only prints where to get one
             print(f"skipped: {error}")
             sys.exit(77)
         with browser as page:

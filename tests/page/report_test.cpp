@@ -71,7 +71,7 @@ TEST(Report, ReplacesAPageAndNothingElse) {
   EXPECT_GT(fs::file_size(folder / "empty.html"), 1000u);
 }
 
-// That the hashes fit, and that the page works with them, browser_test.py sees.
+// browser_test.py checks that the hashes fit, and that the page works with them.
 TEST(Report, LetsItsOwnStyleAndScriptRunAndNothingElse) {
   const TempDir folder;
   write_file(folder / "metrics.jsonl", long_metrics(50));

@@ -5,11 +5,11 @@
 
 #include "reference/reference.hpp"
 
-/// The layer functions composed to a network.
+/// Composes the layer functions to a network.
 namespace cifar_mpi::reference {
 namespace {
 
-/// A layer's place in the net, its input and the batch.
+/// A layer's position in the network, its input and the batch.
 struct Place {
   std::size_t layer = 0;
   Extent in;
@@ -142,7 +142,7 @@ std::vector<Array> forward(const model::NetSpec& net, const Params& params, cons
   const model::ParamTable table = model::make_param_table(net);
   assert(params.size() == table.size());
   const std::size_t last = net.operations.size() - 1;
-  std::vector<Array> values{round(x)};  // by Value::id; each operation gives the next
+  std::vector<Array> values{round(x)};  // by Value::id; each operation adds the next
   for (std::size_t i = 0; i <= last; ++i) {
     std::vector<const Array*> inputs;
     for (const model::Value input : net.operations[i].inputs) inputs.push_back(&values[input.id]);

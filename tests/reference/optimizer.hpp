@@ -5,13 +5,13 @@
 
 #include "cifar_mpi/optim/step_math.hpp"
 
-/// Optimizers without their state: sums over all gradients there have been, in double.
+/// Optimizers without state: sums over all past gradients, in double.
 namespace cifar_mpi::reference {
 
 /// The values of one weight: before the first step, and after each. One gradient and one rate for each step.
 ///
 /// Momentum is Σ_i m^(t − i)·g_i with g_i = gradient + decay · w_i; adamw's moments are Σ_i (1 − β)·β^(t − i)·g_i
-/// (g_i² in the second), divided by 1 − β^(t + 1). Nothing is carried from step to step but the weight.
+/// (g_i² in the second), divided by 1 − β^(t + 1). Only the weight is carried from step to step.
 std::vector<double> trajectory(const optim::OptimizerSpec& optimizer, double weight, double decay,
                                std::span<const double> gradients, std::span<const double> rates);
 

@@ -37,7 +37,7 @@ void for_each_tap(const ConvShape& s, Visit visit) {
   }
 }
 
-/// Where the window of output `i` begins along an axis of n, and how many outputs there are.
+/// The start of the window of output `i` along an axis of n, and the number of outputs.
 struct Axis {
   int n, kernel, stride, outputs, before;
   Axis(int extent, int k, int s) : n(extent), kernel(k), stride(s), outputs((extent + s - 1) / s) {
@@ -236,7 +236,7 @@ Array global_avg_pool_grad_x(int batch, const Extent& in, const Array& grad_y) {
 
 namespace {
 
-/// Calls `visit(in, out)` with the offsets of the values that are the same.
+/// Calls `visit(in, out)` with the offsets of equal values.
 template <class Visit>
 void for_each_taken(const model::Shortcut& layer, int batch, const Extent& in, Visit visit) {
   const int height = outputs_of(in.height, layer.stride), width = outputs_of(in.width, layer.stride);

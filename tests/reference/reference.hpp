@@ -8,7 +8,7 @@
 #include "cifar_mpi/model/net_spec.hpp"
 #include "cifar_mpi/model/param_table.hpp"
 
-/// Every layer as naive loops in double precision: what both backends are tested against.
+/// Every layer as naive loops in double precision, the reference for the tests of both backends.
 ///
 /// Activations are dense NHWC, [batch, height, width, channels]; parameters have the logical shapes of the
 /// ParamTable. The gradients here are checked by central differences. Sizes that do not fit are a bug of the
@@ -17,8 +17,8 @@ namespace cifar_mpi::reference {
 
 using Array = std::vector<double>;
 
-/// Cross-correlation, padded with (kernel − 1)/2 zeros in front, ceil(n/stride) outputs; weights [kernel, kernel,
-/// in.channels, out_channels].
+/// Cross-correlation, padded with (kernel − 1)/2 zeros at the start, ceil(n/stride) outputs; weights [kernel,
+/// kernel, in.channels, out_channels].
 struct ConvShape {
   int batch = 0;
   Extent in;
@@ -105,16 +105,16 @@ using Params = std::vector<Array>;
 /// The float values of `fill_initial`, widened.
 Params initial_params(const model::ParamTable& table, std::uint64_t seed);
 
-/// What happens to each value, gradient and weight on its way; by default nothing. Where it is that of a
-/// shorter type, the logits of a linear layer stay as they are, as do sums and parameter gradients.
+/// The rounding of each value, gradient and weight; none by default. With a shorter type, the logits of a
+/// linear layer, sums and parameter gradients are not rounded.
 using Rounding = std::function<Array(Array)>;
 inline Array as_it_is(Array values) { return values; }
 
-/// Whose mean and variance BatchNorm takes: the batch's in training, the running ones in evaluation.
+/// The mean and variance that BatchNorm uses: the batch's in training, the running ones in evaluation.
 enum class Statistics : std::uint8_t { of_batch, running };
 
-/// activations[i] is what operation i gives. The last one, of SoftmaxCrossEntropy, is the probabilities.
-/// `params` are as rounded.
+/// activations[i] is the output of operation i. The last one, of SoftmaxCrossEntropy, is the probabilities.
+/// `params` are already rounded.
 std::vector<Array> forward(const model::NetSpec& net, const Params& params, const Array& x, int batch,
                            const Rounding& round = as_it_is, Statistics statistics = Statistics::of_batch);
 
@@ -122,9 +122,10 @@ struct LossAndGradients {
   double loss_sum = 0.0;  ///< as in Loss; no weight decay
   double correct = 0.0;
   double samples = 0.0;
-  /// Of loss_sum / global_batch, without weight decay; none of frozen ones; of running ones the batch's statistics.
+  /// Gradients of loss_sum / global_batch, without weight decay; none for frozen parameters; for running
+  /// statistics, the batch's.
   Params grads;
-  std::vector<Array> activations;  ///< as `forward` gives them
+  std::vector<Array> activations;  ///< the result of `forward`
 };
 
 LossAndGradients loss_and_gradients(const model::NetSpec& net, const model::ParamTable& table,
@@ -132,8 +133,9 @@ LossAndGradients loss_and_gradients(const model::NetSpec& net, const model::Para
                                     std::span<const std::uint8_t> labels, int batch, double global_batch,
                                     const Rounding& round = as_it_is);
 
-/// The backward pass alone, from `grad` of value `from`, which may lie before the loss: what LossAndGradients has of it,
-/// and the gradients by Value::id; empty where none comes by. `params` are as rounded, `activations` as `forward` gives them.
+/// The backward pass alone, from `grad` of value `from`, which may lie before the loss. Returns the parameter
+/// gradients as in LossAndGradients, and the gradients by Value::id; empty for values it does not reach.
+/// `params` are already rounded, `activations` are the result of `forward`.
 struct Gradients {
   Params params;
   std::vector<Array> values;
@@ -142,18 +144,18 @@ Gradients backward(const model::NetSpec& net, const model::ParamTable& table, co
                    const Array& x, const std::vector<Array>& activations, model::Value from, Array grad,
                    int batch, const Rounding& round = as_it_is);
 
-/// How far gradient `p`, which was trained, is from what is wanted, relative to its length; or statistic `p`. Biases
-/// add up the terms of which the gradient of the layer's weights is made too; where these nearly cancel, their rounding
-/// remains, so the length is at least that gradient's; likewise scales and biases of a BatchNorm. That of means is at
-/// least that of the deviations of what they are means of.
+/// The error of gradient or statistic `p` of a trained parameter, relative to its length. The gradient of a
+/// layer's biases sums the same terms as that of its weights; where these nearly cancel, their rounding
+/// remains, so the length is at least that of the weights' gradient. The same holds for scales and biases of
+/// a BatchNorm. The length of means is at least that of the corresponding deviations.
 double gradient_distance(const model::ParamTable& table, const Array& found, const Params& wanted,
                          std::size_t p);
 
 /// A gradient has passed every layer forward and backward; errors of random sign add up as the square root of their number.
 double layers_passed(const model::NetSpec& net);
 
-/// What rounding adds in a network, relative to the size of a gradient: in a layer about eps·sqrt(k), k the terms of the longest
-/// sum of all layers, times layers_passed.
+/// The rounding error of a network, relative to the size of a gradient: about eps·sqrt(k) per layer, where k
+/// is the number of terms of the longest sum of all layers, times layers_passed.
 double relative_tolerance(const model::NetSpec& net, double eps);
 
 /// The length of the difference, relative to that of `wanted`; infinite where sizes differ.

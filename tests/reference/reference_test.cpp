@@ -52,8 +52,8 @@ double slope(const Function& f, Array at, std::size_t i, double h) {
   return (8.0 * (shifted(h) - shifted(-h)) - (shifted(2.0 * h) - shifted(-2.0 * h))) / (12.0 * h);
 }
 
-/// Rounding of f by 8·eps·sqrt(terms) of its size, seen through the division by h; what h⁴ leaves out is
-/// below 1e-11 for the functions here, whose fifth derivatives are below 30·1e-11/h⁴ = 300.
+/// Rounding of f by 8·eps·sqrt(terms) of its size, divided by h; the error of order h⁴ is below 1e-11 for the
+/// functions here, whose fifth derivatives are below 30·1e-11/h⁴ = 300.
 void expect_gradient(const Function& f, const Array& at, const Array& gradient, double terms) {
   ASSERT_EQ(at.size(), gradient.size());
   const double tolerance = 1e-11 + 8.0 * kEps * std::sqrt(terms) * std::max(1.0, std::abs(f(at))) / kStep;
@@ -70,7 +70,7 @@ std::size_t count_of(int batch, Extent extent) {
 // ------------------------------------------------------------------------------------------------
 
 TEST(ReferenceConv, CorrelatesAndPadsTheOddPlaceBehind) {
-  // One tap of 1 at the kernel's first place moves the image by what is padded before: 1 for kernel 3, 0 for
+  // A single 1 at the kernel's first position moves the image by the padding before it: 1 for kernel 3, 0 for
   // kernel 2.
   const Array x{1, 2, 3, 4, 5, 6, 7, 8, 9};
   const Array first3{1, 0, 0, 0, 0, 0, 0, 0, 0};
@@ -84,7 +84,7 @@ TEST(ReferenceConv, ReadsWeightsAsHeightWidthInOut) {
   // 1x1 image, kernel 1, two inputs, three outputs: y[o] = Σ x[i]·w[i][o].
   EXPECT_EQ(conv_forward({1, {1, 1, 2}, 3, 1}, {1, 10}, {1, 2, 3, 4, 5, 6}, {0, 0, 100}),
             (Array{41, 52, 163}));
-  // Kernel rows are image rows: the tap at row 0, column 1 looks one row up.
+  // Kernel rows are image rows: the weight at row 0, column 1 reads one row up.
   const Array up{0, 1, 0, 0, 0, 0, 0, 0, 0};
   EXPECT_EQ(conv_forward({1, {2, 2, 1}, 1, 3}, {1, 2, 3, 4}, up, {0}), (Array{0, 0, 1, 2}));
 }

@@ -39,7 +39,7 @@ TEST(Efficiencies, ArePerfectWhereAllComputeAllTheTime) {
 }
 
 // Rank 1 computes 60 ms, the others 50 and wait 10 for it in bucket 0: U = 50, 60, 50, 50, T = 60.
-// Load balance 52.5 / 60; T_ideal = 60, for the wait is the last rank's work.
+// Load balance 52.5 / 60; T_ideal = 60, because the wait is the last rank's work.
 TEST(Efficiencies, PutOneSlowRankUnderLoadBalance) {
   const Line fast = {{kBackward1, 45}, {kBucket0, 10}, {kUpdate0, 5}};
   const Line slow = {{kBackward1, 55}, {kUpdate0, 5}};
@@ -104,8 +104,8 @@ TEST(Efficiencies, PutTimeOfNobodyUnderSerialization) {
   EXPECT_NEAR(e.transfer, 1.0, 1e-12);
 }
 
-// Lanes of a device: the all-reduce of 30 ms runs beside 20 ms of backward, and on a side lane 10 ms of work run beside
-// these too: useful 40 + 20 + 5, exposed 10, T = 75.
+// Lanes of a device: the all-reduce of 30 ms overlaps 20 ms of backward, and on a side lane 10 ms of work
+// overlap these too: useful 40 + 20 + 5, exposed 10, T = 75.
 TEST(Efficiencies, CountAMomentOnceWhereLanesOverlap) {
   RankStep rank;
   rank.end_ns = ns(75);
@@ -122,8 +122,8 @@ TEST(Efficiencies, CountAMomentOnceWhereLanesOverlap) {
   EXPECT_NEAR(e.serialization, 1.0, 1e-12);
 }
 
-// A measured transfer begins when the last rank is ready and not when the first is; the replay with the network as it
-// was is the run as it was.
+// A measured transfer begins when the last rank is ready and not when the first is; the replay with the
+// unchanged network is the unchanged run.
 TEST(Replay, IsTheRunAgainWithTheNetworkAsItWas) {
   const Line early = {{kBackward1, 30}, {kBackward2, 5}, {kBucket0, 21},
                       {kUpdate0, 4},    {kBucket1, 3},   {kUpdate1, 2}};
@@ -138,8 +138,8 @@ TEST(Replay, IsTheRunAgainWithTheNetworkAsItWas) {
   EXPECT_NEAR(replay_ns(run, sampled, {.transfer = 0.5}), 111.5e6, 1.0);
 }
 
-// Bucket 0 takes 20 ms from 30 on; the rank looks after it for 2 of them in the middle of backward, which so ends at 52,
-// when bucket 0 has long ended. Looked after for 1 ms only, 51.
+// Bucket 0 takes 20 ms from 30 on; the rank polls it for 2 of them in the middle of backward, which therefore
+// ends at 52, when bucket 0 has long ended. Polled for 1 ms only, 51.
 TEST(Replay, KeepsWhatRanksDoForACollectiveBesideWork) {
   const Line line = {{kBackward1, 30}, {kBackward2, 10}, {kBucket0, 2}, {kBackward2, 8}, {kUpdate0, 2}};
   const Timeline run = timeline({{line, line}});
@@ -148,7 +148,8 @@ TEST(Replay, KeepsWhatRanksDoForACollectiveBesideWork) {
   EXPECT_NEAR(replay_ns(run, sampled, {.transfer = 0.5}), 51e6, 1.0);
 }
 
-// Bucket 0 was not seen: it took no time, and bucket 1 waits for it no less. It is ready at 40, where backward ends.
+// Bucket 0 was not recorded: it took no time, and bucket 1 still waits for it. It is ready at 40, where
+// backward ends.
 TEST(Replay, TakesACollectiveThatWasNotSeenForOneThatTookNoTime) {
   const Line line = {{kBackward2, 20}, {kBackward1, 20}, {kBucket1, 16}, {kUpdate0, 2}, {kUpdate1, 2}};
   const Timeline run = timeline({{line, line}});

@@ -124,7 +124,7 @@ TEST(MetricsFile, ForgetsTheEndOfARunThatEndsAgain) {
     file.write(event_at(RunEventKind::end, 10));
   }
   { const MetricsFile file(path, 10); }
-  EXPECT_NE(read_file(path).find("\"end\""), std::string::npos) << "a run that goes on has ended before";
+  EXPECT_NE(read_file(path).find("\"end\""), std::string::npos) << "a continued run ended before";
   { const MetricsFile file(path, 10, Log(1), true); }
   EXPECT_EQ(read_file(path).find("\"end\""), std::string::npos);
 }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kStart = 5'000'000'000;
 
-/// Two layers with a bucket each; the first one is summed beside the second one's backward.
+/// Two layers with a bucket each; the first one is summed during the second one's backward.
 Timeline head() {
   using engine::TaskKind;
   Timeline timeline;

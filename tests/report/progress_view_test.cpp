@@ -98,7 +98,7 @@ TEST(Sparkline, RunsFromTheLeastToTheGreatest) {
   EXPECT_EQ(flat.text(8, true), "▁▁");
 }
 
-// 100 000 values; the second half is low: so is that of the characters, but for the one between.
+// 100 000 values; the second half is low, and so is that of the characters, except for the middle one.
 TEST(Sparkline, ShowsAllOfALongRun) {
   Sparkline line;
   for (int i = 0; i < 100'000; ++i) line.add(i < 50'000 ? 5.0 : 1.0);

@@ -57,7 +57,7 @@ TEST(RunSummary, HasTableVerdictAndTheWaysToLookAtTheRun) {
   const std::string quoted = "'" + (folder / "a run") + "'\\''s";
   EXPECT_EQ(
       TextLines(lines.end() - 4, lines.end()),
-      (TextLines{"look at it:", "  cifar_mpi_report " + quoted + "'",
+      (TextLines{"to see more:", "  cifar_mpi_report " + quoted + "'",
                  "  tensorboard --logdir " + quoted + "/tensorboard'",
                  "  https://ui.perfetto.dev, Open trace file: " + run + "/trace/step_100.perfetto-trace"}));
 }
@@ -76,7 +76,7 @@ TEST(RunSummary, SaysInOneLineWhatIsNotThere) {
   const TempDir folder;
   const std::string run = folder / "run";
   std::filesystem::create_directories(run);
-  const TextLines command = {"look at it:", "  cifar_mpi_report " + run};
+  const TextLines command = {"to see more:", "  cifar_mpi_report " + run};
   TextLines lines = run_summary(Directory(run));
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0], "no verdict: no step was sampled");

@@ -135,7 +135,7 @@ TEST(SummaryHistory, IsReadAsItWasWrittenUpToTheStepThatARunGoesOnFrom) {
   EXPECT_FALSE(file.has("/variables/only/weights/sparsity"));
 }
 
-/// A fifth of all steps stays: they lie 5 apart in the mean, and 4 or 8 after each round of thinning.
+/// A fifth of all steps stays: they are 5 apart in the mean, and 4 or 8 after each round of thinning.
 TEST(SummaryHistory, ThinsOutWhatIsTooMuchEvenly) {
   const TempDir folder;
   SummaryHistory history;

@@ -48,7 +48,7 @@ StepReport scalars_at(std::uint64_t step) {
   return r;
 }
 
-/// Events as protoc tells them, without their times; empty, with the test skipped, where it is not installed.
+/// Events as protoc prints them, without their times; empty, with the test skipped, if it is not installed.
 class Protoc : public testing::Test {
  protected:
   void SetUp() override {
@@ -311,8 +311,8 @@ TEST(TensorBoard, AveragesTheLossOverEveryStepFromTheFirstOn) {
   EXPECT_FLOAT_EQ(last("total_loss"), static_cast<float>(3.0 * sum / weights));
 }
 
-/// A start that is killed in the middle of a record, one that begins again before that, and one that goes on where
-/// the second ended.
+/// A start that is killed in the middle of a record, one that begins again before that, and one that
+/// continues where the second ended.
 TEST(TensorBoard, ShowsEveryTagOfAResumedRunAsOneLine) {
   const TempDir folder;
   const auto steps = [&](std::uint64_t from, std::uint64_t to) {

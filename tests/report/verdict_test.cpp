@@ -50,9 +50,10 @@ TEST(Verdict, HasALineForEachNumber) {
                                 "transfer                 1.00  all-reduces are hidden or short"}));
 }
 
-// Of 48 ms of work and 16 of waiting 15 are for bucket 1, which takes 17 after bucket 0, hidden but for 1 of 5. With
-// the times halved bucket 1 takes 8.5 from 44 on, and the step ends at 54.5: 9.5 less. With twice the batch work takes
-// 44 ms more, and the 17 stay: 256 images in 107 ms instead of 128 in 64, 1.2 times.
+// Of 48 ms of work and 16 of waiting, 15 are for bucket 1, which takes 17 after bucket 0, of whose 5 only 1
+// is exposed. With the times halved bucket 1 takes 8.5 from 44 on, and the step ends at 54.5: 9.5 less. With
+// twice the batch work takes 44 ms more, and the 17 stay: 256 images in 107 ms instead of 128 in 64, 1.2
+// times.
 TEST(Verdict, NamesTheBucketThatRanksWaitFor) {
   const Line line = {{kForward, 20}, {kBackward1, 20}, {kBackward2, 4}, {kBucket0, 1},
                      {kUpdate0, 2},  {kBucket1, 15},   {kUpdate1, 2}};
@@ -65,7 +66,7 @@ TEST(Verdict, NamesTheBucketThatRanksWaitFor) {
   EXPECT_EQ(line_of(verdict_of(run), "transfer"), "transfer                 0.75  " + sentence);
 }
 
-// Bucket 0 takes 30 ms, 20 of them beside backward, which with twice the batch takes 40.
+// Bucket 0 takes 30 ms, 20 of them during backward, which with twice the batch takes 40.
 TEST(Verdict, SaysWhatWouldHideTheNetwork) {
   const Line line = {{kForward, 20}, {kBackward1, 6}, {kBackward2, 20}, {kBucket0, 10}, {kUpdate0, 4}};
   Timeline run = timeline({{line, line}}, true);
@@ -125,7 +126,7 @@ TEST(Verdict, RecommendsSharedMemoryInsideANode) {
             "their work, twice the batch per rank (256 images) would make 1.1 times the images/s");
 }
 
-// What is in every local step is not made rarer by another batch.
+// Another batch does not make the parts of every local step rarer.
 TEST(Verdict, RecommendsMoreLocalSteps) {
   const Line slow = {{kForward, 20}, {kBackward1, 20}, {kBucket0, 10}, {kUpdate0, 1}};
   Timeline run = timeline({{slow, slow}}, true);
@@ -144,7 +145,7 @@ TEST(Verdict, RecommendsMoreLocalSteps) {
             1);
 }
 
-// 4 MB in 10 ms is less than any memory does, in 3.9 ms it is not.
+// 4 MB in 10 ms is slower than any memory; in 3.9 ms it is not.
 TEST(Verdict, SaysThatRanksWaitForTheirCoresInsideANode) {
   const auto sentence = [](double ms) {
     const Line line = {{kForward, 20}, {kBackward1, 20}, {kBucket0, ms}, {kUpdate0, 1}};
@@ -222,8 +223,9 @@ TEST(Verdict, SaysThatTheSlowestRankIsAnotherInEachStep) {
   EXPECT_EQ(line_of(lines, "serialization"), "serialization            0.90  see load balance per step");
 }
 
-// Rank 0 computes 70, 50 and 70 ms, rank 1 50, 60 and 50: 20 of 25 ms of waiting are for rank 0, which is no slower, it was
-// its turn twice. (190 - 175) / 3 of imbalance and (200 - 190) / 3 of wandering are one matter.
+// Rank 0 computes 70, 50 and 70 ms, rank 1 50, 60 and 50: 20 of 25 ms of waiting are for rank 0, which is not
+// slower but happened to be slow twice. (190 - 175) / 3 of imbalance and (200 - 190) / 3 of wandering are one
+// matter.
 TEST(Verdict, TakesTheRestOfAWanderingImbalanceForNoSlowRank) {
   const auto line = [](double ms, double waits) { return Line{{kBackward1, ms}, {kBucket0, waits}}; };
   const std::vector<std::string> lines = verdict_of(
@@ -339,7 +341,7 @@ TEST(Verdict, SaysThatTheBatchIsTooSmall) {
 }
 
 // Bucket 0 takes 1.5 ms from 2.5 on. With twice the batch it is ready at 5 and ends at 6.5, half a ms after backward:
-// 2 · 128 images in 8.5 ms instead of 128 in 6. In a step of 60 ms the network is what to look at.
+// 2 · 128 images in 8.5 ms instead of 128 in 6. In a step of 60 ms the network is the thing to inspect.
 TEST(Verdict, CountsWaitingInShortStepsAsTooSmallABatch) {
   const auto step = [](double k) {
     return Line{{kAugment, 0.2 * k}, {kForward, 1.3 * k}, {kBackward1, k},    {kBackward2, 0.5 * k},

@@ -49,7 +49,7 @@ TEST_F(TestAccuraciesTest, TakeTheBestAndOfEqualOnesTheEarliest) {
   write(5, 0.25);
   EXPECT_EQ(best(100), 3u);
   EXPECT_EQ(TestAccuracies(dir_.opened()).best(100)->test_accuracy, 0.75);
-  EXPECT_EQ(best(2), 2u);  // what lies beyond the step where the run stands is not of it
+  EXPECT_EQ(best(2), 2u);  // a checkpoint beyond the run's step does not belong to it
   write(6, 0.0);
   EXPECT_EQ(best(100), 3u);
   fs::remove(checkpoint_path(dir_.path(), 3));
@@ -80,7 +80,7 @@ TEST_F(TestAccuraciesTest, KnowWhatWasWrittenSince) {
   write(2, 0.75);
   accuracies.note_written(2, 0.75);
   EXPECT_EQ(step_of(accuracies.best(2)), 2u);
-  accuracies.note_written(3, 0.875);  // but somebody has removed it
+  accuracies.note_written(3, 0.875);  // but it was removed from outside
   EXPECT_EQ(step_of(accuracies.best(3)), 2u);
 }
 

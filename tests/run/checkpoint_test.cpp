@@ -317,7 +317,7 @@ TEST(CheckpointFile, NoticesTwoTensorsThatChangedPlaces) {
   const Checkpoint checkpoint = make_checkpoint();
   write_checkpoint(path, checkpoint);
   std::string bytes = read_file(path);
-  // With their checksums after them, so that each chunk by itself is whole.
+  // With their checksums, so that each chunk by itself is valid.
   const auto chunk_at = [&](const NamedTensor& tensor) {
     const std::size_t size = 4 * tensor.values.size();
     return std::pair(bytes.find(std::string(reinterpret_cast<const char*>(tensor.values.data()), size)),

@@ -20,7 +20,7 @@ bool threads_are_to_be_had = true;
 
 }  // namespace
 
-/// Stands before the C library's: fails as under a limit of processes when a test asks for it.
+/// Replaces the C library's function: on request fails as under a limit on processes.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*work)(void*),
                               void* argument) noexcept {
   static auto* const real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
@@ -72,7 +72,7 @@ TEST(CheckpointWriter, WritesSetsTheLinkAndRetires) {
   EXPECT_TRUE(fs::exists(checkpoint_path(dir.path(), 4)));
 }
 
-/// The steps of the files, and after them that of `best`, 0 when there is none.
+/// The steps of the files, then that of `best`, 0 if there is none.
 std::vector<std::uint64_t> kept(const TempDir& dir) {
   std::vector<std::uint64_t> steps = list_checkpoints(dir.opened());
   const std::string link = dir / "checkpoints/best";
@@ -152,14 +152,14 @@ TEST(CheckpointWriter, SaysWhatIsWrongAndCanTryAgain) {
   EXPECT_NE(write(writer, 1).problem.find(dir / "checkpoints: it is not a folder"), std::string::npos);
   fs::remove(dir / "checkpoints");  // it is made again
   EXPECT_EQ(write(writer, 2).problem, "");
-  fs::create_directory(checkpoint_path(dir.path(), 3));  // in the place of the file
+  fs::create_directory(checkpoint_path(dir.path(), 3));  // instead of the file
   EXPECT_NE(write(writer, 3).problem.find(checkpoint_path(dir.path(), 3)), std::string::npos);
   EXPECT_TRUE(fs::exists(checkpoint_path(dir.path(), 2))) << "retired by a file that was not written";
   EXPECT_EQ(fs::read_symlink(dir / "checkpoints/latest"), "step_000000002.h5");
   EXPECT_EQ(write(writer, 4).problem, "");
 }
 
-/// Names, targets and content of all that lies below a folder.
+/// Names, targets and content of everything below a folder.
 std::string state_of(const std::string& folder) {
   std::vector<std::string> lines;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -175,8 +175,8 @@ std::string state_of(const std::string& folder) {
   return text;
 }
 
-/// Somebody else, who may write in the run directory too, puts a link to checkpoints of another run in the place of its
-/// own while it trains.
+/// During training, another user with write access replaces the run's own checkpoints by a link to those of
+/// another run.
 TEST(CheckpointWriter, IsNotLedToTheCheckpointsOfAnotherRun) {
   const TempDir dir, victim;
   CheckpointWriter mine(dir.opened(), {2, 0, true}), others(victim.opened(), {5, 0, true});

@@ -12,7 +12,7 @@
 namespace cifar_mpi::run {
 namespace {
 
-/// What the program that wrote version 2 gave this content: those files stay readable.
+/// The hash that version 2 gave this content: those files stay readable.
 constexpr const char* kVersion2Hash = "2211e0d9fdff7e07";
 
 TEST(ContentHash, OfPlainDescentIsThatOfVersion2) {

@@ -59,7 +59,7 @@ Checkpoint finished_run(const model::ParamTable& table) {
   return checkpoint;
 }
 
-/// A file of version 3 without what version 2 did not know is one of version 2.
+/// A file of version 3 without the additions since version 2 is one of version 2.
 void call_it_version(const std::string& path, std::int64_t version) {
   const hdf5::Hid file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
   const hdf5::Hid attribute(H5Aopen_by_name(file.get(), "/", "version", H5P_DEFAULT, H5P_DEFAULT));
@@ -68,7 +68,7 @@ void call_it_version(const std::string& path, std::int64_t version) {
 
 class InitializeFrom : public testing::Test {
  protected:
-  /// What a run of `table` begins with, having written `source`.
+  /// The initial values of a run of `table` from `source`, which it writes first.
   std::vector<NamedTensor> begun(const Checkpoint& source, const model::ParamTable& table,
                                  const std::string& classifier = kClassifier) {
     write_checkpoint(path_, source);
@@ -127,7 +127,7 @@ TEST_F(InitializeFrom, NamesTheFirstTensorThatDiffers) {
   const std::string advice =
       "; give the --model and --input-size of that checkpoint (resnet20, 32x32), or choose another";
   model::ParamTable other = table;
-  other[0].shape = {5, 10};  // the classifier's input, and in front of it the convolution
+  other[0].shape = {5, 10};  // the classifier's input, and the convolution before it
   expect_refused(finished_run(other), table,
                  {"head/weights of", " is [5, 10], this run's is [4, 10]", advice});
   other[2].shape = {5, 5, 1, 4};

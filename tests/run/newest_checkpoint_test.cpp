@@ -17,7 +17,7 @@ bool disk_is_broken = false;
 
 }  // namespace
 
-/// Stands before the C library's: a test lets all of a file but its beginning be unreadable.
+/// Replaces the C library's function: a test makes all of a file except its beginning unreadable.
 extern "C" ssize_t pread(int descriptor, void* buffer, std::size_t size, off_t from) {
   static auto* const real = reinterpret_cast<decltype(&pread)>(dlsym(RTLD_NEXT, "pread"));
   if (!disk_is_broken || from == 0) return real(descriptor, buffer, disk_is_broken ? 8 : size, from);

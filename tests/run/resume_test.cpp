@@ -16,7 +16,7 @@ namespace {
 
 using data::Shuffle;
 
-// What is of the same run.
+// Changes that leave it the same run.
 
 TEST(RequireSameRun, NamesTheItemThatDiffers) {
   const RunFingerprint run{{"model", "tutorial"}, {"--seed", "1"}, {"--lr", "0.1"}};
@@ -36,7 +36,7 @@ TEST(RequireSameRun, NamesTheItemThatDiffers) {
   expect_error(ErrorKind::checkpoint, {"--lr is not recorded, this one's is 0.1"}, [&] {
     compare({run[0], run[1]}, run);
   });
-  // What only the checkpoint has was an option of that run: --micro-shards with --reproducible.
+  // An item that only the checkpoint has was an option of that run: --micro-shards with --reproducible.
   RunFingerprint more = run;
   more.emplace_back("--micro-shards", "8");
   expect_error(ErrorKind::checkpoint, {"--micro-shards is 8, this one's is not set"},
@@ -97,11 +97,11 @@ TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {
   EXPECT_NE(text(3).find("use a number of ranks that divides 256 and give --global-batch 256"),
             std::string::npos)
       << text(3);
-  asked.global_batch_given = true;  // the user has chosen it: no advice to choose another
+  asked.global_batch_given = true;  // the user chose it, so no advice to choose another
   EXPECT_EQ(text(4).find("--global-batch 256 to resume"), std::string::npos) << text(4);
 }
 
-// What may change, and what is said of it.
+// Settings that may change, and the notes about them.
 
 TEST(ChangedSettings, SaysOneLineForEach) {
   const RunFingerprint then{
@@ -149,7 +149,7 @@ struct Leg {
   std::uint64_t until = 0;  ///< step
 };
 
-/// How often each sample comes up in each pass of a run whose number of ranks changes, pass by pass.
+/// How often each sample appears in each epoch of a run whose number of ranks changes.
 std::map<std::uint64_t, std::map<std::uint64_t, int>> visits(Shuffle shuffle, std::uint64_t samples,
                                                              std::uint64_t global_batch,
                                                              const std::vector<Leg>& legs) {
@@ -176,7 +176,7 @@ TEST(AnotherNumberOfRanks, RepeatsAndSkipsNothingInTheGlobalOrder) {
     EXPECT_EQ(visits(Shuffle::global, samples, 12, changing),
               visits(Shuffle::global, samples, 12, {{1, 60}}));
   }
-  // The comparison can fail: it does for shards.
+  // The comparison can fail, as it does for shards.
   EXPECT_NE(visits(Shuffle::shard, 96, 12, changing), visits(Shuffle::shard, 96, 12, {{4, 60}}));
 }
 
@@ -193,7 +193,7 @@ TEST(AnotherNumberOfRanks, IsWholeFromTheNextPassOnInShards) {
           ASSERT_EQ(counts.at(epoch).size(), samples) << "epoch " << epoch;
           for (const auto& [sample, count] : counts.at(epoch)) EXPECT_EQ(count, 1) << sample;
         }
-        // After that step no rank takes a sample of an earlier pass, and before it one does.
+        // After that step no rank takes a sample of an earlier epoch; before it one does.
         const auto earlier = [&](std::uint64_t step) {
           return data::SampleOrder(Shuffle::shard, 11, samples, 0, now, kBatch / now).at(step, 0).epoch;
         };
@@ -217,7 +217,7 @@ TEST(AnotherNumberOfRanks, IsWholeFromTheNextPassOnInShards) {
       }
     }
   }
-  EXPECT_TRUE(shard_change(96, kBatch, 8, 4, 3).seamless);  // one pass is 8 steps
+  EXPECT_TRUE(shard_change(96, kBatch, 8, 4, 3).seamless);  // one epoch is 8 steps
   EXPECT_FALSE(shard_change(96, kBatch, 9, 4, 3).seamless);
   EXPECT_FALSE(shard_change(103, kBatch, 103, 1, 4).seamless);  // shards of 25 and 26: never at one end
 }
@@ -252,7 +252,7 @@ TEST(ResumeNotes, SpeakOfShardsWhereTheNumberOfRanksChanged) {
   EXPECT_TRUE(notes[0].starts_with(
       "note: with --shuffle shard each of 3 ranks holds other samples than each of 4 did:"))
       << notes[0];
-  start.progress.resolved[0].second = "13";  // more than a step has samples: no such run was
+  start.progress.resolved[0].second = "13";  // more than the samples of a step: no run has that
   EXPECT_TRUE(resume_notes(start, now).empty());
   start.progress.resolved[0].second = "4";
   now.shuffle = Shuffle::global;

@@ -65,7 +65,7 @@ TEST(ListCheckpoints, SaysThatItCannotLook) {
     EXPECT_NE(std::string(error.what()).find(dir / "checkpoints: "), std::string::npos) << error.what();
   }
   EXPECT_NO_THROW(retire_checkpoints(dir.opened(), 100, {5, 0}));
-  EXPECT_THROW(list_checkpoints(Directory()), Error) << "nobody knows whether there are some";
+  EXPECT_THROW(list_checkpoints(Directory()), Error) << "it cannot know whether there are any";
 }
 
 TEST(RetireCheckpoints, KeepsTheNewestAndTouchesNothingElse) {
@@ -106,7 +106,7 @@ TEST(RetireCheckpoints, NeitherCountsNorRemovesWhatLiesBeyondTheNewest) {
   EXPECT_EQ(list_checkpoints(dir.opened()), (Steps{20, 500, 600}));
 }
 
-/// Whoever may write in a run directory can make `latest` a link to anything.
+/// Any user with write access can make `latest` a link to anything.
 TEST(OpenCheckpoint, TakesTheNewestOfARunDirectory) {
   const TempDir dir;
   make_files(dir / "run", {1000, 2000});
@@ -166,7 +166,7 @@ TEST(LinkBest, IsSetAndRemovedAndFollowsNothing) {
   link_best(dir.opened(), std::nullopt);
   EXPECT_FALSE(fs::is_symlink(link));
   EXPECT_EQ(list_checkpoints(dir.opened()), (Steps{1, 2}));
-  // A stranger's, to what is not ours.
+  // Another user's link to a file outside.
   write_file(dir / "precious", "precious");
   for (const auto step : {std::optional<std::uint64_t>(1), std::optional<std::uint64_t>()}) {
     fs::create_symlink("../precious", link);

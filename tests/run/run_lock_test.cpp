@@ -32,7 +32,7 @@ using namespace std::chrono_literals;
 
 void ignore(const std::string&) {}
 
-/// Gives the threads that renew locks some time, not all that a starter would wait.
+/// Gives the threads that renew locks some time, less than a new start would wait.
 void pause_briefly(double seconds) { RunLock::sleep_for(std::min(seconds, 0.05)); }
 
 std::unique_ptr<RunLock> lock(const TempDir& dir, const LockHolder& me = this_process(),
@@ -40,7 +40,7 @@ std::unique_ptr<RunLock> lock(const TempDir& dir, const LockHolder& me = this_pr
   return std::make_unique<RunLock>(dir.opened(), me, ignore, ignore, pause);
 }
 
-/// Waits no time, but counts it, and calls `at_look` with the number of the look that follows.
+/// Counts time instead of waiting, and calls `at_look` with the number of the next look.
 struct Watch {
   std::function<void(int look)> at_look = [](int) {};
   double waited_s = 0.0;
@@ -52,7 +52,7 @@ struct Watch {
   }
 };
 
-/// The process number of a child that has ended and been buried.
+/// The process number of a child that ended and was reaped.
 std::uint64_t ended_process() {
   const pid_t child = fork();
   if (child == 0) _exit(0);
@@ -126,7 +126,7 @@ TEST(WhyStale, KnowsAProcessThatIsGoneOnThisHost) {
   holder.process_start = me.process_start;
   holder.pid = ended_process();
   EXPECT_EQ(why_stale(holder, me), "that process is gone");
-  // The same number elsewhere, before a reboot or in another container says nothing.
+  // The same number on another host, before a reboot or in another container means nothing.
   for (std::string LockHolder::*where : {&LockHolder::host, &LockHolder::boot, &LockHolder::pid_namespace}) {
     LockHolder other = holder;
     other.*where = "another";
@@ -280,14 +280,14 @@ TEST(RunLock, IsAnEmptyFileOnAFullDiskUntilThereIsRoom) {
   EXPECT_EQ(dir.files(), 0u);
 }
 
-/// Changes the time of what stands at `path`.
+/// Changes the time of the file at `path`.
 void touch(const std::string& path) {
   const timespec then{std::time(nullptr) - 1000, 0};
   const timespec times[2] = {then, then};
   ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
 }
 
-/// What anyone who can write the run directory may put in the place of the lock.
+/// Things that a user with write access may put in place of the lock.
 const std::vector<std::pair<std::string, std::function<void(const std::string&)>>> kNoLocks{
     {"an empty file", [](const std::string& path) { write_file(path, ""); }},
     {"a damaged lock", [](const std::string& path) { write_file(path, "to"); }},
@@ -346,7 +346,7 @@ TEST(RunLock, FollowsEachTokenOnce) {
   EXPECT_NO_THROW(lock(dir, this_process(), Watch()));
   for (const char* name : {"lock", "lock.after.unreadable"}) write_file(dir / name, "");
   EXPECT_NO_THROW(lock(dir, this_process(), Watch()));
-  // A long chain, too, ends in a sentence.
+  // A long chain also ends in one sentence.
   LockHolder holder = on_another_host();
   std::string name = "lock";
   for (int i = 0; i < 200; ++i) {
@@ -372,7 +372,7 @@ TEST(RunLock, GoesOnWhereAStarterDiedWhileTakingOver) {
     EXPECT_EQ(parse_lock(read_file(dir / "lock")).token, me.token);
     EXPECT_EQ(dir.files(), 1u);
   }
-  // One that is still at it is not disturbed.
+  // A run that is still alive is not disturbed.
   leave_lock(dir, gone);
   write_file(dir / ("lock.after." + gone.token), to_text(this_process()));
   expect_error(ErrorKind::checkpoint, {"in use"}, [&] { lock(dir); });
@@ -464,7 +464,7 @@ TEST(RunLock, GoesToOneOfManyWhoFindItStale) {
     const TempDir dir;
     LockHolder stale = this_process();
     if (round % 8 == 0)
-      stale = on_another_host();  // which all watch, 30 ms long
+      stale = on_another_host();  // which all watch for 30 ms
     else
       stale.pid = ended_process();
     stale.heartbeat_s = 0.01;

@@ -14,7 +14,7 @@
 #include "support/launch_counter.hpp"
 #include "train/run_fixture.hpp"
 
-/// What a self-check finds, and what a run makes of it. The device that proves itself is the CPU, with faults.
+/// The results of a self-check and their effects on a run. The device under test is the CPU, with faults.
 namespace cifar_mpi::selfcheck {
 namespace {
 
@@ -32,13 +32,13 @@ enum class Fault : std::uint8_t {
   slow
 };
 
-/// Of the rank that it is switched on for.
+/// On the rank that has the fault.
 struct Faults {
   Fault fault = Fault::none;
   int made = 0;  ///< platforms
 };
 
-/// Delegates, but for what is wrong with it; takes graphs for lanes.
+/// Delegates, except for its fault; runs graphs as lanes.
 class FaultyBackend final : public test::BackendWrapper {
  public:
   FaultyBackend(std::unique_ptr<engine::Backend> real, const Faults& faults)
@@ -90,8 +90,8 @@ class FaultyBackend final : public test::BackendWrapper {
   }
 
  private:
-  /// The same program, but NaN in the images makes NaN of the loss, which the CPU's ReLUs do not: so the device may
-  /// pass.
+  /// The same program, except that a NaN in the images makes the loss NaN, which the CPU's ReLUs prevent; so
+  /// the device can pass.
   engine::StepProgram with_nan(const engine::StepProgram& program) {
     engine::StepProgram copy(program.name());
     for (const engine::Instruction& line : program.instructions()) {
@@ -123,7 +123,7 @@ class FaultyBackend final : public test::BackendWrapper {
   bool saw_nan_ = false;
 };
 
-/// Loses something of the first value.
+/// Loses part of the first value.
 class FaultyCollective final : public comm::Collective {
  public:
   FaultyCollective(std::unique_ptr<comm::Collective> real, const Faults& faults)
@@ -237,7 +237,7 @@ TEST_F(SelfChecks, NameTheRankAndWhatIsWrong) {
   }
 }
 
-/// Of a device that works at a millionth of what any does, no task is slow, but the one that sleeps.
+/// With the limits of a device that is a million times slower, only the task that sleeps is slow.
 TEST_F(SelfChecks, NameASlowTaskAndPassTheDevice) {
   SelfCheck timed = check();
   timed.measure_limits = [](engine::Precision) { return engine::RooflineLimits{1e6, 1e6}; };
@@ -266,7 +266,7 @@ TEST_F(SelfChecks, NameASlowTaskAndPassTheDevice) {
   EXPECT_NE(speed->find("left out  no memory is left"), std::string::npos) << *speed;
 }
 
-/// More than 20 times the floor, over 100 µs, and no collective.
+/// More than 20 times the roofline time, over 100 µs, and no collective.
 TEST(SlowTasks, AreFarFromTheirFloorAndLong) {
   engine::StepProgram program("step");
   std::vector<float> memory(250'000);
@@ -292,7 +292,7 @@ TEST(SlowTasks, AreFarFromTheirFloorAndLong) {
   EXPECT_EQ(names({0.0201, 0.0401, 101e-6, 1.0}), "by operations, by bytes, short, ");
 }
 
-/// Weights that only graphs move wrongly: the run takes lanes, now and at the next start; but not where it asks for graphs.
+/// Only graphs move these weights wrongly: this start and the next use lanes, unless the run asks for graphs.
 TEST_F(SelfChecks, OfADeviceWhoseGraphsAreWrongMakeTheRunTakeLanes) {
   break_last_rank(Fault::graph);
   config::TrainConfig c = small();
@@ -316,7 +316,7 @@ TEST_F(SelfChecks, OfADeviceWhoseGraphsAreWrongMakeTheRunTakeLanes) {
       << report.faults[0];
 }
 
-/// An error is told as what it is, and the next start checks again.
+/// An error is reported as such, and the next start checks again.
 TEST_F(SelfChecks, ThatAreStoppedAreNoVerdict) {
   break_last_rank(Fault::lost);
   const SelfCheckReport report = find(small());
@@ -361,7 +361,7 @@ TEST_F(SelfChecks, FindAnAllReduceThatLosesSomething) {
       << report.faults[0];
 }
 
-/// Which is no fault of the device, and has the code of the network.
+/// This is no fault of the device, and has the exit code of the network.
 TEST_F(SelfChecks, ThatTheNetworkStopsBlameTheNetwork) {
   if (world().size() == 1) GTEST_SKIP() << "one rank has no network";
   faults_.fault = Fault::network;
@@ -398,7 +398,7 @@ TEST_F(SelfChecks, OfAFaultyDeviceMakeTheRunTakeTheOther) {
   EXPECT_TRUE(state->plan.self_check.starts_with("on the CPU, because its self-check failed on rank "))
       << state->plan.self_check;
   state.reset();
-  // It is not tried again, unless it is asked for.
+  // It is not tried again, unless the user asks for it.
   break_last_rank(Fault::none);
   const int before = faults_.made;
   state = start(both);
@@ -428,7 +428,7 @@ TEST_F(SelfChecks, ThatHungAreBegunOnceMore) {
   SelfCheck both = check();
   both.instead = platform;
   hang(run::SelfCheckResult::running);
-  break_last_rank(Fault::lost);  // stops the second one: how often it hung is known all the same
+  break_last_rank(Fault::lost);  // stops the second one; the count of hangs is kept
   start(both).reset();
   world().barrier();
   EXPECT_EQ(record()->result, run::SelfCheckResult::running_again);
@@ -463,7 +463,7 @@ TEST_F(SelfChecks, AreLeftOutWhenAskedAndSayWhatTheyCannotDo) {
   EXPECT_FALSE(check_device(small(), info(), world(), device(), without).good);
 }
 
-/// The bits of the run are the same with and without.
+/// The bits of the run are the same with and without a check.
 TEST_F(SelfChecks, ChangeNoBitOfTheRun) {
   std::vector<std::string> hashes;
   for (const config::SelfCheckMode mode : {config::SelfCheckMode::on, config::SelfCheckMode::off}) {

@@ -2,13 +2,13 @@
 # A SLURM cluster on one host, sourced by the tests in this folder: the caller becomes the controller, and each node is a
 # process tree with its own network, host name, process ids, /run and /dev/shm, joined to the controller by a bridge.
 #
-#   become_controller "$@"   first of all: starts the script again inside namespaces of its own (skips where it cannot)
-#   start_cluster            controller and nodes; returns when all nodes are idle
-#   kill_node N | fail_node N | boot_node N | unplug_node N     faults, and the way back
+#   become_controller "$@"   comes first: restarts the script inside its own namespaces, or skips if that is
+#   impossible start_cluster            controller and nodes; returns when all nodes are idle kill_node N | fail_node
+#   N | boot_node N | unplug_node N     faults and repairs
 #
-# Everything lives in namespaces below one process, so it ends with that process, however that ends: no address, host
-# name or mount is seen outside, and two clusters do not meet. Settings: nodes, gpus_per_node, cpus_per_node, device_files (/dev/nvidiaN
-# of which Slurm knows nothing).
+# Everything lives in namespaces below one process and ends with it: no address, host name or mount is visible
+# outside, and two clusters do not interfere. Settings: nodes, gpus_per_node, cpus_per_node, device_files
+# (/dev/nvidiaN without Slurm's knowledge).
 nodes=${nodes:-4}
 gpus_per_node=${gpus_per_node:-1}
 cpus_per_node=${cpus_per_node:-4}
@@ -33,7 +33,7 @@ start_cluster() {  # start_cluster FOLDER: configuration, logs and state go ther
   cluster=$1
   export cluster device_files=${device_files:-0}
   mkdir -p "$cluster"/{etc/slurm,log,state,spool,dev}
-  chmod 755 "$cluster" "$cluster"/*  # slurmd refuses spool folders that others may write
+  chmod 755 "$cluster" "$cluster"/*  # slurmd rejects spool folders that others may write
   (umask 077; head -c 128 /dev/urandom >"$cluster/etc/munge.key")
   write_hosts
   write_slurm_conf
@@ -94,13 +94,13 @@ write_slurm_conf() {
   fi
   sed -e "s|@CLUSTER@|$cluster|g" -e "s|@NODES@|$nodes|g" -e "s|@CPUS@|$cpus_per_node|g" -e "s|@GRES@|$gres|g" \
     "$cluster_folder/slurm.conf.in" >"$cluster/etc/slurm/slurm.conf"
-  # before 23.11 a cgroup plugin is loaded even if nothing uses it, and only this one asks nothing of the machine
+  # before 23.11 Slurm loads a cgroup plugin even if it is unused, and only this one has no requirements
   if [ "$version" -ge 2311 ]; then
     echo 'CgroupPlugin=disabled'
   else
     printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n'
   fi >"$cluster/etc/slurm/cgroup.conf"
-  # the nodes share /tmp, where srun --mpi=pmix would meet itself
+  # the nodes share /tmp, where the files of srun --mpi=pmix would collide
   echo 'PMIxCliTmpDirBase=/run/pmix' >"$cluster/etc/slurm/mpi.conf"
 }
 
@@ -118,7 +118,7 @@ boot_node() {
     sleep 0.02
   done
   machine_of[$n]=$first
-  for _ in {1..200}; do  # of a node that was just killed the old cable may still be there
+  for _ in {1..200}; do  # the old cable of a node that was just killed may still exist
     ip link add "cable$n" type veth peer name eth0 netns "$first" 2>/dev/null && break
     sleep 0.05
   done
@@ -126,7 +126,7 @@ boot_node() {
 }
 
 kill_node() { kill -KILL "${machine_of[$1]}"; }  # power off: the kernel ends the whole machine
-fail_node() {                                    # power off, and an administrator says so at once
+fail_node() {                                    # power off, and an administrator reports it at once
   kill_node "$1"
   scontrol update "NodeName=node$1" State=DOWN Reason=killed
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# jobs_test.sh BUILD SENTENCE: one test of the job files, unchanged, on a cluster of its own (cluster.sh). Where the
-# machine cannot have one the test skips, with status 77.
+# jobs_test.sh BUILD SENTENCE: one test of the unchanged job files on its own cluster (cluster.sh). If the machine
+# cannot run a cluster, the test skips, with status 77.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(cd "$1" && pwd)
@@ -12,7 +12,7 @@ here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT
 cd "$here"
 export CIFAR_MPI_ROOT=$root CIFAR_MPI_BIN=$build CIFAR_MPI_DATA=$here/data.h5 CIFAR_MPI_LAUNCHER=auto OMP_NUM_THREADS=1
-# what a cluster sets for all jobs: four nodes share two cores, and /tmp
+# settings of this cluster for all jobs: four nodes share two cores and /tmp
 export OMPI_MCA_odls_base_sigkill_timeout=3 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_orte_tmpdir_base=/run/openmpi PRTE_MCA_prte_tmpdir_base=/run/openmpi
 ulimit -c 0
 steps=240
@@ -49,7 +49,7 @@ trained_to() { [ "$(last_step | grep . || echo 0)" -ge "$1" ]; }
 is_running() { [ "$(squeue -h -j "$job" -o %T)" = RUNNING ]; }
 started_again() { [ "$(starts)" -ge 2 ]; }
 
-# The groups of the last checkpoint and the steps that were reported, of one run as of the other.
+# Compares the groups of the last checkpoint and the reported steps of two runs.
 same_result() {
   local group last
   last=checkpoints/step_$(printf %09d "$steps").h5
@@ -62,7 +62,7 @@ same_result() {
 }
 reported() { sed -n 's/.*\("step": *[0-9]*\).*\("cross_entropy": *[^,]*\).*/\1 \2/p' "$1/metrics.jsonl"; }
 
-# The undisturbed run, made once for a build and kept there: every test compares with it.
+# The undisturbed run, made once per build: every test compares with it.
 undisturbed() {
   local key kept
   key=$(cat "$build/cifar_mpi_train" <(echo "${options[@]}") | sha1sum | cut -c1-12)
@@ -81,7 +81,7 @@ undisturbed() {
 
 start_four_nodes() { nodes=4 start_cluster "$here/cluster"; undisturbed; }
 
-# interrupted LAUNCHER FAULT...: a job that FAULT meets after its third checkpoint ends as if nothing had happened.
+# interrupted LAUNCHER FAULT...: a job with FAULT after its third checkpoint gives the result of an undisturbed run.
 interrupted() {
   local launcher=$1
   shift
@@ -99,7 +99,7 @@ TrainsOnFourNodesThroughMpirun() {
   start_four_nodes
   submit cifar10_4node.slurm -- --run-dir run
   ends_with COMPLETED 0
-  log_says 'all-reduce auto .*ring'  # the sign that it sees four nodes with a rank each; one node would share a window
+  log_says 'all-reduce auto .*ring'  # shows that it sees four nodes with one rank each; one node would share a window
   same_result "$reference" run
 }
 
@@ -143,11 +143,11 @@ StopsWithACheckpointWhenAskedUnderSrun() { interrupted srun ask_to_stop; log_say
 
 GoesOnAfterTheTimeLimit() {
   start_four_nodes
-  # a limit below the file's --signal time asks for the signal at once, but Slurm looks every 30 s only
+  # a limit below the file's --signal time requests the signal at once, but Slurm checks only every 30 s
   while [ $(((SECONDS - cluster_started) % 30)) != 26 ]; do sleep 0.5; done
   submit cifar10_4node.slurm --time=1 -- --run-dir run
   wait_for 120 'the second start' started_again
-  scontrol update "JobId=$job" TimeLimit=60  # or a slow machine would go through this every 30 s
+  scontrol update "JobId=$job" TimeLimit=60  # else a slow machine would repeat this every 30 s
   ends_with COMPLETED 0
   log_says 'stopped on request'
   log_says 'resuming at step [1-9]'
@@ -167,7 +167,7 @@ unplug() { unplug_node 2; wait_for 90 'Slurm to take the job back' not_running; 
 GoesOnAfterACableWasPulled() { interrupted mpirun unplug; }
 
 DoesNotStartAgainAfterARealError() {
-  export OMPI_MCA_odls_base_sigkill_timeout=0  # nothing has to be written before these ends
+  export OMPI_MCA_odls_base_sigkill_timeout=0  # nothing must be written before these ends
   nodes=2 start_cluster "$here/cluster"
   submit cifar10_4node.slurm --nodes=2 -- --run-dir run --data nowhere.h5
   ends_with FAILED 3
@@ -183,7 +183,7 @@ DoesNotStartAgainAfterARealError() {
   log_says 'this SLURM job has GPUs, and --device cpu leaves them idle on purpose'
 }
 
-# A rank for each of a node's two GPUs, however the job asked for them, and each rank sees both.
+# One rank for each of a node's two GPUs, for any way to request them, and each rank sees both.
 GivesEachGpuARank() {
   local asked
   nodes=2 gpus_per_node=2 start_cluster "$here/cluster"

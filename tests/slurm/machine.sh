@@ -22,7 +22,7 @@ become_machine() {  # become_machine NAME: a mount namespace becomes that of a m
   return 1
 }
 
-add_device_files() {  # to a /dev of its own, for that of the host is everyone's
+add_device_files() {  # to its own /dev, since the host's is shared
   local g
   mkdir -m 755 /run/dev
   cp -a /dev/{null,zero,full,random,urandom,tty,ptmx,fd,stdin,stdout,stderr} /run/dev/
@@ -45,7 +45,7 @@ if [ "${BASH_SOURCE[0]}" = "$0" ]; then
   become_machine "$name"
   slurmd -D -N "$name" >>"$cluster/log/slurmd.$name.out" 2>&1 &
   while :; do
-    wait -n || true  # reaps what the jobs leave behind
+    wait -n || true  # reaps orphans of the jobs
     sleep 0.2
   done
 fi

@@ -7,8 +7,8 @@ trap 'rm -rf "$here"' EXIT
 for init in /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash ''; do [ ! -r "$init" ] || break; done
 [ -n "$init" ] || { echo 'SKIPPED: no module system here; install lmod or environment-modules' >&2; exit 77; }
 unset CIFAR_MPI_ROOT CIFAR_MPI_BIN CIFAR_MPI_DATA
-PATH=/usr/bin:/bin  # without the repetitions of a longer one, which Lmod removes
-set +eu  # the module systems' own scripts bear neither
+PATH=/usr/bin:/bin  # short, because Lmod removes repetitions
+set +eu  # the scripts of the module systems fail under both
 # shellcheck disable=SC1090
 . "$init"
 

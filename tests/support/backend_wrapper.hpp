@@ -9,7 +9,7 @@
 
 namespace cifar_mpi::test {
 
-/// Hands everything on to another backend; a test derives from it what changes some of that.
+/// Forwards everything to another backend; a test derives a class that changes some of it.
 class BackendWrapper : public engine::Backend {
  public:
   explicit BackendWrapper(std::unique_ptr<engine::Backend> real) : real_(std::move(real)) {}

@@ -8,7 +8,7 @@
 
 namespace cifar_mpi::model {
 
-/// A network in which each layer reads what the one before gives; the last is SoftmaxCrossEntropy.
+/// A network in which each layer reads the output of the previous one; the last is SoftmaxCrossEntropy.
 inline NetSpec make_net(std::string name, Extent input, int classes, const std::vector<Layer>& layers) {
   NetBuilder net(std::move(name), input, classes);
   Value x = net.image();

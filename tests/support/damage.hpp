@@ -13,7 +13,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "support/temp_dir.hpp"
 
-/// What reading a file with one wrong byte leads to.
+/// The result of reading a file with one wrong byte.
 namespace cifar_mpi::test {
 
 enum class Outcome { unchanged, refused, changed, other_exception, crashed, hung };
@@ -24,7 +24,7 @@ inline const char* to_string(Outcome outcome) {
   return kNames[static_cast<int>(outcome)];
 }
 
-/// Calls `reads_as_before` in a child process, which may crash or hang. The child leaves without leak checks:
+/// Calls `reads_as_before` in a child process, which may crash or hang. The child exits without leak checks:
 /// HDF5 1.10 loses memory when a header is damaged.
 inline Outcome try_reading(ErrorKind kind, const std::function<bool()>& reads_as_before) {
   constexpr unsigned kLimit_s = 20;

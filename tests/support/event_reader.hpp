@@ -13,8 +13,8 @@
 
 #include "support/temp_dir.hpp"
 
-/// Reads TensorFlow's event files, sharing nothing with what writes them; and what TensorBoard's two readers make
-/// of several.
+/// Reads TensorFlow's event files without sharing code with their writer, and imitates TensorBoard's two
+/// readers of several files.
 namespace cifar_mpi::test {
 
 /// CRC-32C bit by bit, masked as records have it.
@@ -101,7 +101,7 @@ inline std::vector<Field> fields_of(std::string_view message) {
   return fields;
 }
 
-/// What an event says, as far as tests ask.
+/// The parts of an event that tests use.
 struct EventRead {
   std::uint64_t step = 0;
   double wall_time = 0.0;
@@ -166,8 +166,8 @@ using Points = std::vector<std::pair<std::uint64_t, float>>;
 using Lines = std::map<std::string, Points>;
 
 enum class Reader {
-  python,  ///< at every SessionLog START but the first, forgets all from its step on
-  rust,    ///< knows no START; forgets a tag's points from a step on that comes again
+  python,  ///< at every SessionLog START but the first, discards all from its step on
+  rust,    ///< ignores START; discards a tag's points from a repeated step on
 };
 
 /// The line of each tag.

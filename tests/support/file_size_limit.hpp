@@ -7,7 +7,7 @@
 
 namespace cifar_mpi::test {
 
-/// No file of this process may grow beyond `bytes`: what a full disk does to it.
+/// Limits each file of this process to `bytes`, like a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(std::uint64_t bytes) {

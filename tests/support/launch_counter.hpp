@@ -10,10 +10,10 @@
 
 namespace cifar_mpi::test {
 
-/// A runner that says of each launch, before it starts, how many steps it takes; `observation` is what holds for it.
+/// A runner that reports each launch before it starts: its number of steps and its observation.
 class LaunchCounter final : public engine::Runner {
  public:
-  /// `graphs`: it says that it replays graphs, whatever `runner` does.
+  /// `graphs`: it claims to replay graphs, whatever `runner` does.
   LaunchCounter(std::unique_ptr<engine::Runner> runner, std::function<void(int)> note, bool graphs = false)
       : runner_(std::move(runner)), note_(std::move(note)), graphs_(graphs || runner_->replays_graphs()) {}
   void replay(int times) override {

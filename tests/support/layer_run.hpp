@@ -9,22 +9,23 @@
 #include "support/backend_wrapper.hpp"
 #include "support/network_run.hpp"
 
-/// Runs layers alone on any backend, through its Kernels: the first operation of the network, "source", gives chosen
-/// values and keeps the gradient that comes back; the last, "sink", keeps the value and gives a chosen gradient. All
-/// between them is lowered as in a run.
+/// Runs layers alone on any backend, through its Kernels: the first operation of the network, "source",
+/// outputs chosen values and keeps their gradient; the last, "sink", keeps the value and returns a chosen
+/// gradient. The layers between are lowered as in a run.
 namespace cifar_mpi::test {
 
-/// Memory of the device; each is in the precision of the run, but for logits.
+/// Memory of the device, in the precision of the run except for logits.
 struct LayerMemory {
   Buffer x, grad_x, y, grad_y;
 };
 
-/// How the source's value lies: as images, or as the input of a convolution of 1x1 or 3x3, which may want blocks of channels.
+/// The layout of the source's value: images, or the input of a 1x1 or 3x3 convolution, which may use blocks
+/// of channels.
 enum class SourceFormat : std::uint8_t { images, of_1x1, of_3x3 };
 
 class SourceGroup final : public engine::Group {
  public:
-  /// `reorder` from images to what the source gives; null where it gives images.
+  /// `reorder` from images to the source's output; null if that is images.
   SourceGroup(engine::Backend& backend, const LayerMemory& memory, const engine::ValueFormat& images,
               std::size_t weights, std::unique_ptr<engine::Group> reorder)
       : backend_(backend), memory_(memory), reorder_(std::move(reorder)) {
@@ -56,7 +57,7 @@ class SourceGroup final : public engine::Group {
   engine::Contract contract_;
 };
 
-/// In place of the Linear layer that `real` is, whose formats it has.
+/// Replaces the Linear layer `real` and has its formats.
 class SinkGroup final : public engine::Group {
  public:
   SinkGroup(engine::Backend& backend, LayerMemory& memory, std::unique_ptr<engine::Group> real)
@@ -142,7 +143,7 @@ class LayerKernels final : public engine::Kernels {
   SourceFormat format_;
 };
 
-/// No images are read and no loss is computed; logits that no sink reads are kept in its place.
+/// No images are read and no loss is computed; logits that no sink reads are kept instead.
 class LayerEnds final : public engine::Ends {
  public:
   LayerEnds(std::unique_ptr<engine::Ends> real, engine::Backend& backend, LayerMemory& memory)
@@ -188,7 +189,7 @@ class LayerEnds final : public engine::Ends {
   mutable bool keeps_logits_ = false;
 };
 
-/// Plans networks so; one at a time.
+/// Plans networks in this way, one at a time.
 class LayerBackend final : public BackendWrapper {
  public:
   explicit LayerBackend(std::unique_ptr<engine::Backend> real) : BackendWrapper(std::move(real)) {}

@@ -15,25 +15,25 @@ enum class Values : std::uint8_t {
   /// Multiples of 1/64 in [−1, 1]: exact in bf16 and tf32, and a sum of products of two of them is exact in fp32 in any
   /// order as long as it stays below 2^24 / 2^12 = 4096.
   lattice,
-  steps,  ///< few different values, so that windows have several largest; gradients whose sums are exact in bf16
-  nan,    ///< of a lattice, and here and there not a number
+  steps,  ///< few different values, so that windows have ties; gradients whose sums are exact in bf16
+  nan,    ///< of a lattice, with some NaNs
   noise,  ///< uniform in [-1, 1)
 };
 
-/// How a case is fed and judged.
+/// The inputs and tolerances of a case.
 struct Terms {
   Values values = Values::lattice;
-  /// 0: equal. Else how many roundings of fp32, and of a shorter type of values, may be between results and reference, in
-  /// length.
+  /// 0: equal. Else the number of roundings of fp32, and of a shorter type of values, allowed between results
+  /// and reference, in length.
   double fp32_units = 0.0;
   double short_units = 1.0;
   double grad_units = 0.0;     ///< of fp32 in gradients; 0: as many
-  double library_units = 0.0;  ///< of the type of products in that of a GPU's library
+  double library_units = 0.0;  ///< of the product type, for a GPU's library
   double middle = 0.0;         ///< of noise
   bool first = false;          ///< reads images: no gradient
-  bool gradients = true;       ///< of a NaN layers may make what they like
+  bool gradients = true;       ///< layers may map a NaN to any value
   bool fp32_alone = false;
-  bool logits = false;  ///< gives logits, which stay fp32
+  bool logits = false;  ///< outputs logits, which stay fp32
 };
 
 /// Layers in a row; an Add adds what the first of them reads.
@@ -72,7 +72,7 @@ inline std::vector<LayerCase> convolutions() {
       {3, {7, 9, 4}, {Conv2d{"c", 65, 5}, relu}, {.first = true}},
       {2, {12, 12, 64}, {Conv2d{"c", 64, 5}, relu}, {.library_units = 4.0}},
       {2, {7, 9, 65}, {Conv2d{"c", 17, 3}}},
-      {20, {7, 9, 65}, {Conv2d{"c", 17, 3}}},  // a CPU goes through it in pieces
+      {20, {7, 9, 65}, {Conv2d{"c", 17, 3}}},  // a CPU processes it in pieces
       {2, {6, 5, 16}, {Conv2d{"c", 64, 4}, relu}},
       {2, {6, 5, 16}, {Conv2d{"c", 32, 3}, relu}, {.library_units = 4.0}},
       {5, {5, 5, 20}, {Conv2d{"c", 10, 2}}},
@@ -141,8 +141,7 @@ inline std::vector<LayerCase> response_norms() {
   std::vector<LayerCase> all;
   const auto add = [&](int batch, const Extent& in, std::vector<model::Layer> layers, Values values) {
     Terms terms{.values = values, .fp32_units = 16.0, .grad_units = 32.0, .gradients = values != Values::nan};
-    if (std::holds_alternative<Conv2d>(layers[0]))
-      terms.library_units = 4.0;  // it multiplies what is rounded
+    if (std::holds_alternative<Conv2d>(layers[0])) terms.library_units = 4.0;  // it multiplies rounded values
     all.push_back({batch, in, std::move(layers), terms});
   };
   add(1, {3, 1, 1500}, {LocalResponseNorm{"n", 4, 1.0f, 0.05f, 0.75f}}, Values::noise);
@@ -174,7 +173,7 @@ inline std::vector<LayerCase> batch_norms() {
                                   {3, {13, 1, 32}},
                                   {2, {5, 1, 5}},
                                   {6, {1, 1, 24}}}) {
-    // Two values per channel leave only what epsilon leaves of the gradient, so x̂² must be near 1.
+    // With two values per channel the gradient is only the effect of epsilon, so x̂² must be near 1.
     const double grad_units = batch * in.height * in.width == 2 ? 32.0 / 1e-3 : 32.0;
     for (const std::vector<model::Layer>& layers :
          {std::vector<model::Layer>{norm}, {norm, Relu{}}, {norm, Add{"sum"}, Relu{}}}) {
@@ -194,7 +193,7 @@ inline std::vector<LayerCase> batch_norms() {
                   .grad_units = 32.0,
                   .middle = 0.3,
                   .first = true}});
-  // x − mean is exact but for the rounding of the mean, which is that of its own size
+  // x − mean is exact except for the rounding of the mean, relative to its own size
   all.push_back({11,
                  {10, 10, 24},
                  {norm},
@@ -330,7 +329,7 @@ class LayerRun : public NetworkRun {
     return static_cast<std::size_t>(c.batch) * static_cast<std::size_t>(extent.count());
   }
 
-  /// How values lie: NHWC, with the channels of logits padded on a GPU; images on a CPU NCHW.
+  /// The layout of values: NHWC, with the channels of logits padded on a GPU; images on a CPU NCHW.
   struct Layout {
     std::size_t bytes_per_value, row;
     bool planes;
@@ -372,7 +371,7 @@ class LayerRun : public NetworkRun {
     return values;
   }
 
-  /// The source has none that count.
+  /// The source's operations do not count.
   void draw_layer_params() {
     std::vector<float> block(tower->layout().floats);
     Terms how = c.terms;
@@ -405,7 +404,7 @@ inline reference::Array marked(reference::Array values) {
 inline void expect_reference(LayerBackend& on, const LayerCase& c, engine::Precision precision, bool gpu) {
   if (c.terms.fp32_alone && precision != engine::Precision::fp32) return;
   LayerRun run(on, c, precision);
-  run.run(run.training(), engine::RunnerKind::audit, 2);  // the second finds what the first left
+  run.run(run.training(), engine::RunnerKind::audit, 2);  // the second starts from the state of the first
   const bool by_library = gpu && precision != engine::Precision::fp32;
   const double eps = precision == engine::Precision::bf16   ? 0x1.0p-9
                      : precision == engine::Precision::tf32 ? 0x1.0p-11
@@ -423,7 +422,7 @@ inline void expect_reference(LayerBackend& on, const LayerCase& c, engine::Preci
   const model::NetSpec net = LayerRun::network_of(c, 0);
   const model::ParamTable table = model::make_param_table(net);
   reference::Params params(table.size());
-  std::vector<std::size_t> place(table.size());  // in the run's table, which has the source besides
+  std::vector<std::size_t> place(table.size());  // in the run's table, which also has the source
   for (std::size_t p = 0; p < table.size(); ++p) {
     while (run.table[place[p]].name != table[p].name) ++place[p];
     const bool rounds = table[p].part == model::ParamPart::weights;

@@ -15,8 +15,8 @@
 #include "cifar_mpi/base/text.hpp"
 #include "support/mpi_world.hpp"
 
-/// The main of the tests that need ranks: rank 0 reports as usual, the others speak only of their failures,
-/// all return the same exit code, and a test that hangs is ended and named.
+/// The main of the tests that need ranks: rank 0 reports as usual, the others report only failures, all
+/// return the same exit code, and a test that hangs is named and ended.
 namespace cifar_mpi::test {
 namespace {
 
@@ -48,7 +48,7 @@ class FailureReporter : public testing::EmptyTestEventListener {
   std::ostringstream failures_;
 };
 
-/// Ends the program, and with it all ranks, when a test does not end in time.
+/// Ends the program, and with it all ranks, if a test takes too long.
 class Watchdog {
  public:
   Watchdog() : thread_([this] { watch(); }) {}
@@ -96,7 +96,7 @@ class Watchdog {
   std::thread thread_;
 };
 
-/// Watches each test until all ranks are through it.
+/// Watches each test until all ranks complete it.
 class WatchedTests : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo& test) override { watchdog_.expect_end_of(full_name(test)); }
   void OnTestEnd(const testing::TestInfo&) override {

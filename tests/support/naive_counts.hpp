@@ -12,7 +12,7 @@
 
 namespace cifar_mpi::test {
 
-/// What engine::ValueCounts says, value by value; the edges are computed apart from the code that is tested.
+/// Counts like engine::ValueCounts, value by value; computes the edges without the tested code.
 inline engine::ValueCounts naive_counts(const std::vector<float>& values) {
   engine::ValueCounts counts;
   float least = 0.0f, most = 0.0f;

@@ -11,13 +11,13 @@
 #include "cifar_mpi/lower/tower.hpp"
 #include "reference/reference.hpp"
 
-/// What tests feed to one network on any backend, and the reference's view of the same.
+/// Inputs of tests for one network on any backend, and for the reference.
 namespace cifar_mpi::test {
 
 /// Random images and labels of a few batches.
 class NetworkData {
  public:
-  /// No `source`: the images are as the network's input.
+  /// No `source`: the images have the size of the network's input.
   NetworkData(const model::NetSpec& net, int batch, data::Augment kind = data::Augment::none,
               const Extent& source = {})
       : batch_(static_cast<std::uint64_t>(batch)), input_(net.input) {

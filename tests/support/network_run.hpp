@@ -12,8 +12,8 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "support/network_data.hpp"
 
-/// One network with everything a training step and an evaluation need, on any backend, and the reference's view of
-/// the same.
+/// One network with everything for a training step and an evaluation, on any backend, and the same for the
+/// reference.
 namespace cifar_mpi::test {
 
 struct RunSpec {
@@ -25,7 +25,7 @@ struct RunSpec {
   data::Augment augment = data::Augment::none;
   Extent source{};            ///< of the images; zero: as the network's input
   float weight_scale = 1.0f;  ///< of the random parameters, times 1/sqrt(inputs of the layer)
-  double ulps = 0.0;          ///< of every initial weight, at random, that it is off
+  double ulps = 0.0;          ///< random error of every initial weight
   // of whole steps
   double rate = 0.05;
   optim::OptimizerSpec optimizer = {};
@@ -104,7 +104,7 @@ class NetworkRun : public NetworkData {
     made->finish();
   }
 
-  /// What gradients and an evaluation leave.
+  /// The results of a step and of an evaluation.
   std::tuple<std::vector<float>, std::vector<std::uint8_t>, float, std::uint64_t> results(
       engine::RunnerKind kind) {
     run(gradient_program(), kind);
@@ -147,7 +147,7 @@ class NetworkRun : public NetworkData {
   reference::Params logical(const std::vector<float>& block) const {
     return logical_params(*tower, table, block.data());
   }
-  /// The batch's statistics of running parameter `p` as the last step left them.
+  /// The batch's statistics of running parameter `p` after the last step.
   reference::Array statistics(std::size_t p) const {
     return logical_param(*tower, table, p, reduced().data() + control_layout.statistics(),
                          tower->layout().running_begin());
@@ -176,7 +176,7 @@ class NetworkRun : public NetworkData {
   void write(const Buffer& to, const std::vector<T>& values) {
     backend.copy(to.data(), reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T));
   }
-  /// Everything a task of a program may touch.
+  /// All memory that a task of a program may touch.
   virtual std::vector<engine::Bytes> regions() const {
     std::vector<engine::Bytes> all = arena.regions();
     for (const Buffer* block :

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <utility>
-// They need FILE, and say so nowhere.
+// They need FILE without including its header.
 #include <jpeglib.h>
 #include <png.h>
 

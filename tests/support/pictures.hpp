@@ -30,10 +30,10 @@ std::string jpeg_file(int width, int height, const Values& values, const JpegKin
 /// The same value everywhere, of as many channels as `pixel` has.
 Values filled(int width, int height, const Values& pixel);
 
-/// `png` with the check sum that fits in every chunk, up to the first that is longer than what follows.
+/// `png` with correct checksums in all chunks, up to the first that is longer than the rest of the file.
 std::string with_right_sums(std::string png);
 
-/// `png` with another width, height, depth and colour type in its header, and the check sum that fits.
+/// `png` with another width, height, depth and colour type in its header, and the matching checksum.
 std::string with_png_header(std::string png, std::uint32_t width, std::uint32_t height, int depth,
                             int colour);
 

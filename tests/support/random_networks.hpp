@@ -10,9 +10,9 @@
 
 namespace cifar_mpi::test {
 
-/// A small network drawn from `seed`: layers of every kind over values chosen among all that there are, so
-/// that values have several readers, branches meet again, and some layers are frozen. What has no reader in
-/// the end is added up before the last layer.
+/// A small network drawn from `seed`: layers of every kind over values chosen among all values so far, so
+/// that values have several readers, branches join, and some layers are frozen. Values without a reader are
+/// added up before the last layer.
 class RandomNetwork {
  public:
   explicit RandomNetwork(std::uint64_t seed)
@@ -34,7 +34,7 @@ class RandomNetwork {
     model::Value value;
     Extent extent;
     int readers = 0;
-    bool normalized = false;  ///< by a BatchNorm, and nothing since but layers that keep channels apart
+    bool normalized = false;  ///< by a BatchNorm, followed only by layers that keep channels separate
   };
 
   int below(int end) {
@@ -42,7 +42,7 @@ class RandomNetwork {
     return static_cast<int>(uniform_below(bits, static_cast<std::uint32_t>(end)));
   }
 
-  /// More often than not the newest.
+  /// Usually the newest.
   Known& choose() {
     if (below(3) != 0) return values_.back();
     return values_[static_cast<std::size_t>(below(static_cast<int>(values_.size())))];
@@ -88,11 +88,11 @@ class RandomNetwork {
         return keep(net_.linear(x, layer), {1, 1, outputs});
       }
       case 5:
-        // One value per sample would be too few, and the scale of a BatchNorm before another has no gradient but
-        // rounding. A large epsilon, or channels that hardly vary amplify rounding.
+        // One value per sample would be too few, and the gradient of a BatchNorm's scale before another
+        // BatchNorm is only rounding. A large epsilon or channels that hardly vary amplify rounding.
         if (in.height * in.width == 1 || normalized) return keep(net_.relu(x), in, normalized);
         return keep(net_.batch_norm(x, {.name = name, .epsilon = 0.1f, .frozen = frozen}), in, true);
-      case 6:  // the values of an image cancel, and of their mean rounding would be left
+      case 6:  // the values of an image cancel, so their mean would be only rounding
         if (x == net_.image()) return keep(net_.relu(x), in);
         return keep(net_.global_avg_pool(x, {name}), {1, 1, in.channels});
       case 7: {
@@ -105,7 +105,7 @@ class RandomNetwork {
     }
   }
 
-  /// Of `x` and the last other value of its extent, or of itself where there is none.
+  /// Adds `x` and the last other value of its extent, or itself if there is none.
   void add_sum(model::Value x, const Extent& extent, const std::string& name, bool normalized) {
     model::Value other = x;
     for (Known& known : values_) {

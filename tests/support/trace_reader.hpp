@@ -11,7 +11,7 @@
 
 #include "support/event_reader.hpp"
 
-/// Reads Perfetto's traces as its trace processor does, sharing nothing with what writes them.
+/// Reads Perfetto's traces like its trace processor, without sharing code with their writer.
 namespace cifar_mpi::test {
 
 struct TrackRead {
@@ -113,8 +113,8 @@ inline void note_track(TraceRead& trace, std::uint64_t sequence, std::string_vie
 
 }  // namespace detail
 
-/// Throws where a slice ends that did not begin, or the other way round; where a name, a category or a track is not
-/// known when it is used.
+/// Throws if a slice ends that did not begin or does not end, and if a name, a category or a track is used
+/// before it is known.
 inline TraceRead read_trace(std::string_view bytes) {
   using detail::whole;
   TraceRead trace;
@@ -122,7 +122,7 @@ inline TraceRead read_trace(std::string_view bytes) {
   std::vector<std::pair<std::uint64_t, detail::PacketEvent>> events;
   std::set<std::uint64_t> cleared;
   for (const Field& packet : fields_of(bytes)) {
-    if (packet.number != 1) throw std::runtime_error("what stands in a trace is no packet");
+    if (packet.number != 1) throw std::runtime_error("a trace holds something other than a packet");
     std::uint64_t time = 0, sequence = 0, flags = 0;
     std::string event, interned, track;
     for (const Field& field : fields_of(packet.value)) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands in for Chromium: answers what tools/devtools.py asks by the DevTools protocol; every picture is the word `picture`."""
+"""A stand-in for Chromium: answers the requests of tools/devtools.py by the DevTools protocol; every picture is the word `picture`."""
 import base64
 import json
 import os

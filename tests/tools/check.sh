@@ -15,12 +15,12 @@ fail() { printf '%s\nit said: %s\n' "$*" "$(cat said 2>/dev/null)" >&2; exit 1; 
 # fake_program NAME: a program whose text comes from standard input.
 fake_program() { { echo '#!/bin/bash'; cat; } >"$fake/$1"; chmod +x "$fake/$1"; }
 
-# stand_in PATH: likewise, for a program that notes each call in the file $calls.
+# stand_in PATH: the same for a program that logs each call in the file $calls.
 export calls=$fake/.calls
 touch "$calls"
 stand_in() { { echo '#!/bin/bash'; echo 'echo "${0##*/} $*" >>"$calls"'; cat; } >"$1"; chmod +x "$1"; }
 
-# ends_with STATUS COMMAND...: everything the command says goes to the file `said`.
+# ends_with STATUS COMMAND...: all output of the command goes to the file `said`.
 ends_with() {
   local wanted=$1 status=0
   shift

@@ -1,5 +1,5 @@
 #!/bin/bash
-# shellcheck disable=SC2016  # what is said has `names` in it
+# shellcheck disable=SC2016  # the output has `names` in it
 set -euo pipefail
 # shellcheck source=tests/tools/check.sh
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"

@@ -18,7 +18,7 @@ make_files() {  # make_files DIR
   fake_program sha1sum <<<'printf "%s  -\n" "$(cat)"'
 }
 
-make_strips() {  # make_strips DIR: likewise, and a packer that turns them into the files
+make_strips() {  # make_strips DIR: the same, and a packer that turns them into the files
   mkdir -p "$1"
   local sum name
   while read -r sum name; do printf %s "$sum" >"$1/$name"; done < <(grep -oE '[0-9a-f]{64} [a-z0-9_]+\.(png|json)' "$fetch")
@@ -34,7 +34,7 @@ NamesTheFileWithTheWrongSha1AndLeavesNothing() {
   printf wrong >from/data_batch_3.bin
   ends_with 3 "$fetch" --from from --out out/cifar
   says data_batch_3.bin
-  [ ! -e out ] || fail "out was left behind"
+  [ ! -e out ] || fail "out still exists"
 }
 
 NamesTheFileThatIsMissing() {
@@ -55,7 +55,7 @@ ChecksRealSumsOfRealFiles() {
 RefusesAFolderThatDoesNotExist() {
   ends_with 3 "$fetch" --from nowhere --out out/cifar
   says 'nowhere does not exist'
-  [ ! -e out ] || fail "out was left behind"
+  [ ! -e out ] || fail "out still exists"
 }
 
 RefusesAPipeAtOnce() {
@@ -111,12 +111,12 @@ ChecksWhatBecameOfTheStrips() {
   [ ! -e cifar ] || fail "wrong files were put in place"
 }
 
-# Whoever can write the source may change it after its sums were looked at.
+# Another user may change the source after its checksums were read.
 ChecksTheFilesThatItUses() {
   make_files from
   local whole=$here/whole
   cp -r from "$whole"
-  # whatever reads the sums of the source is followed by a change there, which the copy made of it must not have
+  # every reading of the source's checksums is followed by a change there, which the copy must not contain
   fake_program sha1sum <<<"printf '%s  -\\n' \"\$(cat)\"; echo changed >$here/from/data_batch_5.bin"
   ends_with 0 "$fetch" --from from --out cifar
   cmp cifar/data_batch_5.bin "$whole/data_batch_5.bin" || fail "a file was put in place that was not checked"
@@ -208,7 +208,7 @@ UnpacksOnlyWhatItWantsAndAsItsOwn() {
   ln -sf /etc/passwd package/test_batch.bin
   touch package/run.sh package/data_batch_1.bin.exe evil
   tar -czPf a.tar.gz package evil ../"${here##*/}"/precious
-  fake_program rm <<<'exit 0'  # what was unpacked stays
+  fake_program rm <<<'exit 0'  # unpacked files stay
   ends_with 3 "$fetch" --from a.tar.gz --out cifar
   says 'test_batch.bin is missing'
   local archive
@@ -237,7 +237,7 @@ NamesTheWaysWhenNoSourceAnswers() {
   chmod +x pack
   ends_with 69 "$fetch" --out out/cifar --pack "$here/pack"
   says 'no source of CIFAR-10 could be reached; give one with --from'
-  [ ! -e out ] || fail "out was left behind"
+  [ ! -e out ] || fail "out still exists"
 }
 
 RemovesItsFilesWhenStopped() {
@@ -253,7 +253,7 @@ RemovesItsFilesWhenStopped() {
     status=0
     wait "$fetching" || status=$?
     [ "$status" = "${signal#*:}" ] || fail "expected exit status ${signal#*:}, not $status"
-    [ ! -e out ] || fail "out was left behind"
+    [ ! -e out ] || fail "out still exists"
     ! kill -0 "$(cat asked)" 2>/dev/null || fail "curl goes on"
   done
 }

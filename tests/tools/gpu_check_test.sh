@@ -4,7 +4,7 @@ set -euo pipefail
 # shellcheck source=tests/tools/check.sh
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
-# Everything that gpu_check starts, as stand-ins that say what they would say if all was well; `calls` lists them.
+# Stand-ins for everything that gpu_check starts, with the output of a success; `calls` lists their calls.
 folder=$here/build
 mkdir -p "$folder/tests"
 stand_in "$fake/nvidia-smi" <<<'case "$*" in *compute_cap*) echo 9.0 ;; *name*) echo "A GPU, 580.1" ;; esac'
@@ -80,7 +80,7 @@ GoesOnBehindAFailureAndEndsWithIt() {
 }
 
 SaysEachRowAtOnce() {
-  # what ends it in the middle leaves the rows that it had
+  # an early end keeps the rows so far
   stand_in "$folder/tests/test_cuda_device" <<<'kill -KILL "$(cat "$calls.pid")"; sleep 1'
   bash -c 'echo $$ >"$calls.pid"; exec "$@"' run "${gpu_check[@]}" >table 2>said </dev/null &&
     fail 'it was not ended'
@@ -171,7 +171,7 @@ KeepsTheWholeBenchmarkAlsoWhereItIsEnded() {
 }
 
 EndsInTime() {
-  # a clock that stands shortly before the end
+  # a clock shortly before the time limit
   sed 's/left=$((590 - SECONDS))/left=$((2 - SECONDS))/; s,^\. .*lib.sh",. "'"$root"'/tools/lib.sh",' "$root/tools/gpu_check" >late
   ends_with 1 bash ./late --build "$folder" --only kernels
   grep -qE '^kernels +SKIPPED +no time left' said || fail 'it went on'

@@ -1,13 +1,13 @@
 #!/bin/bash
-# install_test.sh BUILD SENTENCE: what is installed from BUILD, and what packages install.
-# shellcheck disable=SC2013,SC2016  # words without blanks; text for another shell
+# install_test.sh BUILD SENTENCE: the files that BUILD and the packages install. shellcheck disable=SC2013,SC2016  #
+# words without blanks; text for another shell
 set -euo pipefail
 build=$1
 # shellcheck source=tests/tools/check.sh
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 export OMP_NUM_THREADS=1
 
-# With a component the list of the files has another name than that of an installation, which uninstalling needs.
+# With a component the list of files has another name than a full installation's, which uninstalling needs.
 install_at() { ends_with 0 cmake --install "$build" --component Unspecified --prefix "$1"; }
 
 RunsAfterItWasMoved() {
@@ -25,7 +25,7 @@ RunsAfterItWasMoved() {
   says "bin=$prefix/bin"
 }
 
-# Every link of an installed page to another page leads somewhere; the job files find what they source.
+# Every link between installed pages works; the job files find the files that they source.
 BringsWhatItsPagesAndJobFilesName() {
   install_at "$here/tree"
   local share=$here/tree/share/cifar_mpi page link file
@@ -39,7 +39,7 @@ BringsWhatItsPagesAndJobFilesName() {
   done
 }
 
-# The files that the image is built from are enough to configure what its %post configures.
+# The files of the image are enough for the configuration of its %post.
 TheContainerHasTheFilesThatItBuildsFrom() {
   local from to
   while read -r from to; do
@@ -58,7 +58,7 @@ TheContainerHasTheFilesThatItBuildsFrom() {
   done
 }
 
-# The recipe's settings are those of CMakeLists.txt, but for what only developers set; runs it with a stand-in for Spack.
+# The recipe's settings are those of CMakeLists.txt, except those for developers; runs it with a stand-in for Spack.
 TheSpackRecipeGivesTheOptionsOfCMake() {
   command -v python3 >/dev/null || { echo "skipped: there is no python3 here"; exit 77; }
   ends_with 0 python3 "$root/tests/tools/spack_stand_in.py" "$root/env/spack/spack_repo/cifar_mpi/packages/cifar_mpi/package.py"

@@ -4,7 +4,7 @@ set -euo pipefail
 # shellcheck source=tests/tools/check.sh
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
-# A checkout with the real scripts and stand-ins for everything they start; `calls` lists what was started.
+# A checkout with the real scripts and stand-ins for everything they start; `calls` lists the starts.
 clone="$here/a clone"
 mkdir "$clone" "$clone/tools" "$clone/env"
 cp "$root"/tools/{lib.sh,quickstart,run_tests} "$clone/tools/"
@@ -129,7 +129,7 @@ GoesOnWithTheRanksOfAnInterruptedTraining() {
   : >"$calls"
   ends_with 0 "$clone/tools/quickstart"
   grep -q '^mpirun -np 4 ' "$calls" || fail "called: $(cat "$calls")"
-  # ranks that the network refuses are not those to go on with
+  # training must not use ranks whose network fails
   rm "$clone/runs/quickstart/summary.txt"
   stand_in "$clone/build/cifar_mpi_train" <<<'exit 4'
   ends_with 4 "$clone/tools/quickstart" --ranks 3
@@ -238,7 +238,7 @@ RunTestsGoesOnWithoutData() {
   stand_in "$clone/tools/fetch_cifar10" <<<'exit 69'
   ends_with 8 "$clone/tools/run_tests"
   says 'NO REAL DATA'
-  [ "$(tail -n 1 said)" = data= ] || fail "the tests were told of data"
+  [ "$(tail -n 1 said)" = data= ] || fail "the tests got a data set"
 }
 
 RunTestsSaysWhenTheDatasetCouldNotBeMade() {

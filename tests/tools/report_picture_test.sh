@@ -26,7 +26,7 @@ SaysWhatIsMissing() {
 
 page_of() { echo "<style>:root { } * { box-sizing: border-box }</style><p class=verdict>$1</p>"; }
 
-# A checkout with the real tool, a report that is a small page, and a browser that pictures the word `picture`.
+# A checkout with the real tool, a small page as report, and a browser whose screenshot is the word `picture`.
 with_a_checkout() {
   mkdir checkout checkout/tools checkout/build run
   cp "$root"/tools/{report_picture,report_svg.py,devtools.py,files.py} checkout/tools/

@@ -5,7 +5,7 @@ set -euo pipefail
 # shellcheck source=tests/tools/check.sh
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
-# Nothing of this machine's MPI and Slurm: PATH is the stand-ins and the tools that the job files use.
+# This machine's MPI and Slurm are invisible: PATH has the stand-ins and the tools that the job files use.
 for tool in bash basename cat chmod cp date dd dirname env find grep ln mkdir mkfifo mktemp mv readlink rm sed sleep sort stat tail \
   timeout touch wc; do
   ln -s "$(command -v "$tool")" "$fake/$tool"
@@ -34,19 +34,19 @@ EndsWithAReportThatChangesNothing() {
   with_mpirun
   local code end
   for code in 0 4 75 139; do
-    stand_in programs/cifar_mpi_report <<<"echo told of \$1; exit $code"
+    stand_in programs/cifar_mpi_report <<<"echo report of \$1; exit $code"
     ends_with 0 job
-    says 'told of run'
+    says 'report of run'
     says 'done.'
     [ "$code" = 0 ] || says "there is no report: cifar_mpi_report ended with $code"
   done
   grep -q '^cifar_mpi_report run$' "$calls" || fail "called: $(cat "$calls")"
-  for end in '75 stopped' '8 diverged'; do  # it is made however the ranks end
+  for end in '75 stopped' '8 diverged'; do  # it is made after any end of the ranks
     stand_in programs/cifar_mpi_train <<<"rm -f run/exit; echo '$end' >run/exit; exit ${end%% *}"
     ends_with "${end%% *}" job
-    says 'told of run'
+    says 'report of run'
   done
-  grep -q '^scontrol requeue 7' "$calls" || fail "it was not put back into the queue"
+  grep -q '^scontrol requeue 7' "$calls" || fail "it was not requeued"
 }
 
 ChecksGpusAndNothingElse() {
@@ -63,7 +63,7 @@ ChecksGpusAndNothingElse() {
 StopsWhereNoLauncherIsThere() {
   ends_with 10 job
   says 'there is no mpirun here'
-  ! grep -q requeue "$calls" || fail "it was put back into the queue"
+  ! grep -q requeue "$calls" || fail "it was requeued"
 }
 
 StopsWhereTheChosenLauncherIsNotThere() {
@@ -72,7 +72,7 @@ StopsWhereTheChosenLauncherIsNotThere() {
   with_mpirun
   CIFAR_MPI_LAUNCHER=srun ends_with 10 job
   says 'CIFAR_MPI_LAUNCHER is srun'
-  ! grep -q requeue "$calls" || fail "it was put back into the queue"
+  ! grep -q requeue "$calls" || fail "it was requeued"
   CIFAR_MPI_LAUNCHER=ssh ends_with 2 job
   says "not 'ssh'"
 }
@@ -130,7 +130,7 @@ CountsGpusThatSlurmDoesNot() {
   stand_in programs/cifar_mpi_train <<<'echo "${!SLURM_*}" >>"$calls"; echo "0 done" >run/exit'
   ends_with 0 job
   says '3 ranks and 3 GPUs on each'
-  called_not 'SLURM_GPUS_PER_NODE'  # srun refuses what Slurm does not count
+  called_not 'SLURM_GPUS_PER_NODE'  # srun rejects GPUs that Slurm does not count
   CUDA_VISIBLE_DEVICES=1,2 ends_with 0 job
   says '2 ranks and 2 GPUs on each'
   CUDA_VISIBLE_DEVICES='' ends_with 0 job
@@ -174,7 +174,7 @@ StopsWhereTheLauncherEndsBeforeTheRanks() {
   with_srun
   ends_with 0 job
   called '^srun .*cifar_mpi_train'
-  # an end that a lost node may have caused is none of the launcher's
+  # the launcher is not blamed for an end that a lost node may have caused
   stand_in "$fake/srun" <<<'exit 1'
   stand_in "$fake/squeue" <<<'echo REQUEUED'
   ends_with 75 job
@@ -193,7 +193,7 @@ GoesOnWhereRanksEndWithoutAWord() {
     says 'code 7'
     called requeue
   done
-  ends_with 0 bash "$root/jobs/self_check.slurm" --run-dir run  # which leaves none when all is well
+  ends_with 0 bash "$root/jobs/self_check.slurm" --run-dir run  # which leaves none on success
 }
 
 StartsRanksInAContainer() {
@@ -229,7 +229,7 @@ LeavesWhenItIsAskedToBeforeTheRanksStart() {
   with_mpirun
   stand_in "$fake/lscpu" <<<'kill -USR1 "$(cat job)"; echo 0'
   ends_with 75 job
-  says 'back into the queue'
+  says 'requeueing, to resume from'
   grep -q '^scontrol requeue 7' "$calls" || fail "called: $(cat "$calls")"
   ! grep -q '^cifar_mpi_train' "$calls" || fail "the ranks were started"
 }
@@ -241,7 +241,7 @@ LeavesWhenItIsAskedToWhileTheRanksRun() {
   says 'stopped on request: stopped'
 }
 
-# Whoever can write the run directory must not so come to run or write anything as the one whose job it is.
+# A user who can write the run directory must not thereby run or write anything as the job's owner.
 stopped_run() { stand_in programs/cifar_mpi_train <<<'rm -f run/exit; echo "75 stopped" >run/exit; exit 75'; mkdir run; }
 
 ExecutesNothingThatStandsInTheRunDirectory() {
@@ -251,7 +251,7 @@ ExecutesNothingThatStandsInTheRunDirectory() {
   for content in 'a[$(touch executed)0]' 'x[`touch executed`]+1' '1+1' '99999999999999999999' '-1' ''; do
     printf '%s\n' "$content" >run/starts_without_progress
     ends_with 75 job
-    says 'back into the queue'
+    says 'requeueing, to resume from'
     [ "$(cat run/starts_without_progress)" = 1 ] || fail "'$content' counts as $(cat run/starts_without_progress)"
     [ ! -e executed ] || fail "'$content' was executed"
   done
@@ -271,7 +271,7 @@ WritesThroughNoLinkInTheRunDirectory() {
   for name in layout starts_without_progress; do ln -s ../precious "run/$name"; done
   ln -s ../made run/starts_without_progress.new
   SLURM_RESTART_COUNT=1 ends_with 75 job
-  says 'back into the queue'
+  says 'requeueing, to resume from'
   says_not 'before the restart'
   [ "$(cat precious)" = mine ] || fail "a link was written through: $(cat precious)"
   for name in layout starts_without_progress; do
@@ -323,11 +323,11 @@ CountsOnlyFilesNamedAsCheckpoints() {
   touch run/checkpoints/step_000000010.h5 run/checkpoints/step_good.h5 run/checkpoints/step_9.h5.h5
   ln -s /dev/null run/checkpoints/step_000000020.h5
   ends_with 75 job
-  says 'to go on from step_000000010.'
+  says 'to resume from step_000000010.'
   mv run/checkpoints elsewhere
   ln -s ../elsewhere run/checkpoints
   ends_with 75 job
-  says 'to go on from .'
+  says 'to resume from .'
 }
 
 ShowsNoControlCharactersOfTheRunDirectory() {

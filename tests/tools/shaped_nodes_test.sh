@@ -35,7 +35,7 @@ PassesOnTheExitStatus() {
   ends_with 75 "$shaped_nodes" -- sh -c 'exit 75'
 }
 
-start_and_wait() {  # start_and_wait PROGRAM...: until the program has made the file `started`; sets $pid
+start_and_wait() {  # start_and_wait PROGRAM...: waits until the program makes the file `started`; sets $pid
   "$shaped_nodes" -- "$@" >said 2>&1 &
   pid=$!
   for _ in $(seq 200); do [ ! -e started ] || break; sleep 0.1; done
@@ -55,7 +55,7 @@ PassesSignalsOn() {
 LeavesTheMachineAloneWhenItsInsideIsCalledFromOutside() {
   needs_namespaces
   local arguments
-  # in namespaces, so that nothing is harmed should it not refuse
+  # in namespaces, so that nothing is harmed if it does not refuse
   for arguments in '2 1 none true' 'mnt:[1] net:[1] 2 1 none true' ''; do
     # shellcheck disable=SC2086
     ends_with 2 timeout 10 unshare --net --mount bash -c '"$@" || status=$?; findmnt -n /run | grep -q tmpfs && mount | grep hosts

@@ -4,7 +4,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "train/run_fixture.hpp"
 
-/// Runs that begin with the weights of another, on all ranks.
+/// Runs that begin with the weights of another run, on all ranks.
 namespace cifar_mpi::train {
 namespace {
 
@@ -12,7 +12,7 @@ using optim::StateRole;
 
 class InitFrom : public RunTest {
  protected:
-  /// Trains a run and gives the path of its last checkpoint.
+  /// Trains a run and returns the path of its last checkpoint.
   std::string finished(const config::TrainConfig& config) {
     run(config);
     world().barrier();
@@ -35,7 +35,7 @@ class InitFrom : public RunTest {
 };
 
 TEST_F(InitFrom, BeginsOnEveryRankWithTheAveragesOfTheOtherAndNothingElse) {
-  // Residual, so that there are statistics; its optimizer and its seed are not the new run's.
+  // A residual network, so that there are statistics; its optimizer and seed differ from the new run's.
   config::TrainConfig other = source();
   other.model = "resnet20";
   other.augment = data::Augment::crop;
@@ -85,7 +85,7 @@ TEST_F(InitFrom, GoesOnWithoutTheFileToTheSameBits) {
   EXPECT_EQ(read_file(first).find(path("")), std::string::npos);
   on_rank_zero([&] { std::filesystem::remove(file); });
 
-  c.steps = 3;  // as the job that was put back into the queue
+  c.steps = 3;  // as a requeued job would
   run(c);
   config::TrainConfig without = c;
   without.init_from.clear();
@@ -129,7 +129,7 @@ TEST_F(InitFrom, IsRefusedOnAllRanks) {
   other.model = "resnet20";
   expect_agreed(ErrorKind::checkpoint, "cannot start from a network of other shapes: conv1/weights of ",
                 [&] { start(other); });
-  // Another run's directory would go on with that run.
+  // Another run's directory would resume that run.
   config::TrainConfig elsewhere = source();
   elsewhere.init_from = c.init_from;
   expect_agreed(ErrorKind::checkpoint, "holds a run that did not begin with the weights of another one",

@@ -51,7 +51,7 @@ class KeepBest : public RunTest {
                             [](const auto& a, const auto& b) { return a.second < b.second; })
         ->first;
   }
-  /// Gives the checkpoint of a step another test accuracy.
+  /// Changes the test accuracy in the checkpoint of a step.
   void rate(const config::TrainConfig& config, std::uint64_t step, double test_accuracy) {
     on_rank_zero([&] {
       const std::string file = run::checkpoint_path(config.run_dir, step);

@@ -7,14 +7,14 @@
 #include "train/run_fixture.hpp"
 #include "train/step_recording.hpp"
 
-/// What each rank takes by itself between two averagings, what is made of it, and that all which ranks decide together waits for
-/// that.
+/// The steps of single ranks between two averagings, their averaging, and collective decisions, which wait
+/// for it.
 namespace cifar_mpi::train {
 namespace {
 
 using optim::StateRole;
 
-/// Sums nothing: its rank steps by its own batch.
+/// Sums nothing: its rank steps with its own batch.
 class Alone final : public comm::Collective {
  public:
   std::string_view name() const override { return "alone"; }
@@ -60,9 +60,10 @@ class LocalSteps : public RunTest {
 };
 
 /// With one step between averagings, mean_r(w − lr·(g_r + λw)) = w − lr·(mean_r g_r + λw), and so with momentum, which is linear in
-/// the gradient too. Each of the two roundings of w per rank and step that the one way has and the other has not is at most
-/// u = 2^-24 of |w|, momentum gathers at most 1/(1 - 0.9) of it, and a gradient answers to a change of a weight with at most L: over
-/// n steps that is n · 2u · 10 · |w| · (1 + lr·L)^n, where (1 + lr·L)^n < 10 for a step that does not diverge.
+/// the gradient too. The two ways differ by two roundings of w per rank and step, each at most u = 2^-24 of
+/// |w|. Momentum amplifies them by at most 1/(1 - 0.9), and a gradient changes by at most L times the change
+/// of a weight: over n steps that is n · 2u · 10 · |w| · (1 + lr·L)^n, where (1 + lr·L)^n < 10 for a step
+/// that does not diverge.
 TEST_F(LocalSteps, OfOneStepAreTheAllReduce) {
   for (const auto kind : {optim::OptimizerKind::sgd, optim::OptimizerKind::momentum}) {
     config::TrainConfig ring = config();
@@ -118,7 +119,8 @@ TEST_F(LocalSteps, GoOnFromWhatIsMadeOfAllRanksMoves) {
     const auto step = step::plan_step({state->plan, state->device, state->blocks, alone}, {});
     const std::size_t trained = state->device.tower->layout().trained_floats;
     const auto weights = state->blocks.state[StateRole::weights].span<float>();
-    // The program's momenta have gathered gradients divided by the global batch: one of `ranks` parts of the other run's.
+    // The program's momenta sum gradients divided by the global batch, so they are 1/`ranks` of the other
+    // run's.
     const auto momenta = state->blocks.state[StateRole::momentum].span<float>();
     const double ranks = world().size();
     std::vector<double> ema(trained), v(trained);
@@ -279,7 +281,7 @@ TEST_F(LocalSteps, BeginAfterEpochsOfAllReducesAndGoOnToTheSameBits) {
 }
 
 TEST_F(LocalSteps, AreToldOfAndSavedAtAveragings) {
-  config::TrainConfig c = local(4, "told");
+  config::TrainConfig c = local(4, "reported");
   c.log_every = 5;
   c.eval_every = 3.0 / 8.0;  // every three steps
   c.checkpoint_every = 7;
@@ -326,14 +328,14 @@ TEST_F(LocalSteps, OfOneRankThatDivergesEndAllAtTheNextAveraging) {
     if (params[p].name != "softmax_linear/weights" || world().rank() + 1 != world().size()) continue;
     const auto& entry = state->device.tower->layout().entries[p];
     float* const weights = state->blocks.state[StateRole::weights].as<float>() + entry.offset;
-    std::fill_n(weights, entry.floats, 3e38f);  // finite, but what comes of them is not
+    std::fill_n(weights, entry.floats, 3e38f);  // finite, but their outputs are not
   }
   expect_agreed(ErrorKind::diverged, "diverged: the loss of step 1 to 4 is", [&] { run_loop(*state); });
   world().barrier();
   EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 
-/// Each rank clips its own gradients; the norm that is told of is that of what the weights have moved.
+/// Each rank clips its own gradients; the reported norm is that of the moves of the weights.
 TEST_F(LocalSteps, TellTheNormOfWhatTheWeightsMoved) {
   config::TrainConfig c = local(4, "norm");
   c.steps = 4;

@@ -53,7 +53,7 @@ TEST_F(Loop, LaunchesSeveralStepsWhereNothingIsDueBeforeTheirEnd) {
       run::read_checkpoint(run::checkpoint_path(path("several"), 30)).state[optim::StateRole::weights]);
 }
 
-/// Works as a device does: what is enqueued is done when more is enqueued. A replay takes 20 ms at least.
+/// Behaves like a device: enqueued work runs when more is enqueued. A replay takes at least 20 ms.
 class LaggingRunner final : public engine::Runner {
  public:
   explicit LaggingRunner(std::unique_ptr<engine::Runner> runner) : runner_(std::move(runner)) {}
@@ -100,10 +100,10 @@ TEST_F(Loop, TimesStepsThatAreDoneAfterTheirLaunch) {
 
 TEST_F(Loop, DoesNotTakeSettingUpForAPauseOfTraining) {
   const auto state = start(config());
-  std::this_thread::sleep_for(std::chrono::seconds(4));  // as if that had taken so long
+  std::this_thread::sleep_for(std::chrono::seconds(4));  // as if that took so long
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  // Four seconds to train in, and the margin; counted from the start of set-up they would be over.
+  // Four seconds of training, and the margin; counted from the start of set-up they would be over.
   setenv("SLURM_JOB_END_TIME", fmt::format("{:.3f}", now + 14.0).c_str(), 1);
   EXPECT_NO_THROW(run_loop(*state));
   unsetenv("SLURM_JOB_END_TIME");
@@ -149,7 +149,7 @@ TEST_F(NotFinite, AveragesAreFoundAtTheComparisonOfTheRanks) {
   EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 
-/// Where gradients are clipped their norm is known: then nothing is applied, though the loss is finite.
+/// Clipping knows the norm of the gradients, so nothing is applied, although the loss is finite.
 TEST_F(NotFinite, GradientsOfOneRankEndAllRanksBeforeTheyAreApplied) {
   config::TrainConfig c = config();
   c.clip_norm = 1.0;

@@ -26,7 +26,7 @@ TEST_F(RankWatchOfARun, FindsTheFirstDifferenceAtALaterCheck) {
   run(c);
   c.steps = 12;
   const auto state = start(c);
-  // What only this rank has wrong in its averages is not compared; in its parameters it is.
+  // Wrong averages of a single rank are not compared; wrong parameters are.
   if (world().rank() == 1) state->blocks.state[optim::StateRole::average].as<float>()[0] += 1.0f;
   run_loop(*state);
   c.steps = 20;

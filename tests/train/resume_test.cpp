@@ -243,7 +243,7 @@ TEST_F(Resume, KeepsTheConvolutionsOfTheFirstStartWithOtherThreads) {
   run(c);
   world().barrier();
   const run::Checkpoint first = run::read_checkpoint(run::checkpoint_path(c.run_dir, 1));
-  // Of as many threads that transforms pay for none of the layers.
+  // So many threads that transforms pay off in no layer.
   c.resume = path("many.h5");
   on_rank_zero([&] {
     run::Checkpoint many = first;
@@ -330,7 +330,8 @@ TEST_F(Resume, CutsTheMetricsBackWithoutDuplicateOrGap) {
   const std::vector<std::string> wanted = without_times(metrics(c.run_dir));
   ASSERT_EQ(wanted.size(), 12u);  // 9 steps and the evaluations of steps 3, 6, 9
   for (std::uint64_t killed = 1; killed <= 9; ++killed) {
-    // What a kill after that step leaves: the lines up to it, a torn one, and the checkpoints so far.
+    // The state that a kill after that step leaves: the lines up to it, a torn one, and the checkpoints so
+    // far.
     config::TrainConfig again = c;
     again.run_dir = path(concat("killed_", killed));
     on_rank_zero([&] {

@@ -102,7 +102,7 @@ TEST_F(RunCheckpointsTest, LetARunThatDiedInItsLastEvaluationDoOnlyThat) {
   ASSERT_TRUE(done.provenance.test_accuracy);
   const std::vector<std::string> lines = lines_with(metrics, "{\"step\":");
   world().barrier();
-  // As the death left it: the state without its accuracy, and no line of the evaluation.
+  // The state that the death leaves: a checkpoint without its accuracy, and no line of the evaluation.
   const std::optional<double> accuracy = std::exchange(done.provenance.test_accuracy, std::nullopt);
   if (world().rank() == 0) {
     run::write_checkpoint(file, done);
@@ -171,7 +171,7 @@ TEST(WithoutPaths, LeavesOutWhatNamesUsersAndPlaces) {
   EXPECT_EQ(run::without_paths(""), "");
 }
 
-/// So that a smaller --keep makes room on a disk where nothing more can be written.
+/// So that a smaller --keep frees space on a full disk.
 TEST_F(RunCheckpointsTest, KeepNoMoreThanIsAskedForFromTheStartOn) {
   config::TrainConfig c = config();
   c.checkpoint_every = 1;

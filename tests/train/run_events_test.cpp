@@ -17,7 +17,7 @@ TEST(HostsText, CountsTheRanksOfEachHost) {
 
 using RunEventsTest = RunTest;
 
-/// KIND@STEP of each, and what it says besides.
+/// KIND@STEP of each event, and the rest of its text.
 std::string told(const std::string& run_dir) {
   const report::Metrics metrics = report::read_metrics(run_dir + "/metrics.jsonl");
   EXPECT_TRUE(metrics.problems.empty()) << metrics.problems.front();

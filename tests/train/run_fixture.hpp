@@ -43,7 +43,7 @@ class RunTest : public testing::Test {
   static const comm::World& world() { return test::test_world(); }
   std::string path(const std::string& name) const { return path_ + "/" + name; }
 
-  /// Twelve samples a step whatever the number of ranks (1, 2, 3, 4), one thread, everything quick.
+  /// Twelve samples a step for any number of ranks (1, 2, 3, 4), one thread, everything quick.
   config::TrainConfig config() const {
     config::TrainConfig c;
     c.data = path("data.h5");

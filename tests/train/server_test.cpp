@@ -14,7 +14,7 @@ class ServedRun : public RunTest {
   void SetUp() override {
     if (world().size() == 1) GTEST_SKIP() << "needs a worker and a server";
   }
-  /// Twelve samples a step whatever the number of workers (1, 2, 3).
+  /// Twelve samples a step for any number of workers (1, 2, 3).
   config::TrainConfig served(const std::string& run_dir, int servers = 1) const {
     config::TrainConfig c = config();
     c.update = comm::UpdateKind::server;
@@ -23,7 +23,7 @@ class ServedRun : public RunTest {
     c.run_dir = path(run_dir);
     return c;
   }
-  /// What a run begins with; of a worker.
+  /// The initial state of a run, on a worker.
   std::vector<run::NamedTensor> initial_weights(const config::TrainConfig& config) {
     const auto state = start(config);
     if (state->plan.serves()) return {};
@@ -35,7 +35,7 @@ class ServedRun : public RunTest {
     run_loop(*state);
     return state->blocks.records;
   }
-  /// Workers have what passes for a device: arrays that are copied to and from the host.
+  /// Workers have a simulated device: arrays that are copied to and from the host.
   Records run_on_devices(const config::TrainConfig& config) {
     const auto with_device = [this](const engine::BackendOptions& options) {
       comm::Platform made = platform(options);
@@ -112,7 +112,7 @@ TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderWhereWorkersCopyToTheHostAndBack)
   EXPECT_EQ(a.progress.batches, b.progress.batches);
 }
 
-/// A server takes no place among those that share the GPUs of a host, and plans no kernels.
+/// A server does not count among the ranks that share the GPUs of a host, and plans no kernels.
 TEST_F(ServedRun, CountsTheWorkersOfAHostForItsDevices) {
   config::TrainConfig c = served("run", std::min(2, world().size() - 1));
   run_on_devices(c);
@@ -127,7 +127,7 @@ TEST_F(ServedRun, CountsTheWorkersOfAHostForItsDevices) {
   EXPECT_NE(start(c)->device.tower, nullptr);
 }
 
-/// Whoever updates, what a checkpoint holds is of all ranks: averages, momentum, statistics.
+/// With any way to update, a checkpoint holds the state of all ranks: averages, momentum, statistics.
 TEST_F(ServedRun, ResumesToTheSameBitsWithAllThatTheServersKeep) {
   for (const char* const model : {"tutorial", "resnet20"}) {
     config::TrainConfig straight = served(concat(model, "_straight"));
@@ -186,7 +186,7 @@ TEST_F(ServedRun, HasTheSameWeightsAndRecordsOnEveryWorker) {
   }
 }
 
-/// One worker fewer than there are makes a step. All come to the evaluations, and to the end.
+/// All workers but one make a step. All take part in evaluations and reach the end.
 TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
   if (world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
   config::TrainConfig c = served("first_ones");
@@ -209,7 +209,7 @@ TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
   world().barrier();
   const auto state = start(c);
   run_loop(*state);
-  EXPECT_EQ(stop_, 0) << "a trace is refused, not asked for ever";
+  EXPECT_EQ(stop_, 0) << "a trace is refused, not requested forever";
   EXPECT_FALSE(std::filesystem::exists(timeline));
   const comm::PushCounts counts = state->blocks.update->push_counts().value();
   const auto computed = static_cast<std::uint64_t>(
@@ -241,8 +241,8 @@ TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
   EXPECT_EQ(saved(c, 25).progress.step, 25u);
 }
 
-/// A step of fewer samples than there are workers, and from a checkpoint on others of them: of each the samples go on where all
-/// had come to on average.
+/// A step with fewer samples than workers, resumed with another number of workers: each worker's samples
+/// continue from the average position.
 TEST_F(ServedRun, GoesOnWithAnotherNumberOfWorkersThanAStepHasSamples) {
   if (world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
   config::TrainConfig c = served("few_samples", 2);
@@ -261,8 +261,8 @@ TEST_F(ServedRun, GoesOnWithAnotherNumberOfWorkersThanAStepHasSamples) {
   }
 }
 
-/// Each worker's batch by itself, one after the other, is the same as all at once where the rate is that of one of them and
-/// nobody goes on before all are applied: what is rounded, and nothing else, is another.
+/// Applying each worker's batch in turn equals applying all at once, up to rounding, if the rate is that of
+/// one of them and no worker continues before all are applied.
 TEST_F(ServedRun, StepsAsynchronouslyInStepAsItDoesSynchronously) {
   const int workers = world().size() - 1;
   config::TrainConfig together = served("together"), each = served("each");
@@ -317,7 +317,7 @@ TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderAlsoAcrossAResume) {
   expect_same_state(a, b, whole.optimizer.kind);
   EXPECT_EQ(a.progress.batches, b.progress.batches);
   EXPECT_EQ(a.progress.samples_seen, 24u * static_cast<std::uint64_t>(whole.batch_size));
-  // what a resume that leaves these out is told of
+  // a resume without these options gets a note
   const auto is = [&](const char* setting, const char* value) {
     const std::string* const found = find_item(a.progress.resolved, setting);
     return found != nullptr && *found == value;
@@ -325,7 +325,7 @@ TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderAlsoAcrossAResume) {
   EXPECT_TRUE(is("max staleness", "2") && is("rate by staleness", "on") && is("arrival order", "3"));
 }
 
-/// With one worker it is the run of one rank.
+/// With one worker the result equals that of one rank.
 TEST_F(ServedRun, StepsAsynchronouslyWithOneWorkerAsWithoutServers) {
   if (world().size() != 2) GTEST_SKIP() << "needs one worker";
   config::TrainConfig all = served("all_of_one"), async = served("async_of_one");
@@ -340,7 +340,7 @@ TEST_F(ServedRun, StepsAsynchronouslyWithOneWorkerAsWithoutServers) {
   }
 }
 
-/// The pushes of all workers, asked for by their number, are those of all workers.
+/// --aggregate with the number of workers equals all workers.
 TEST_F(ServedRun, GivesTheSameBitsWhereAllWorkersAreAskedForByNumber) {
   config::TrainConfig all = served("all"), number = served("number");
   number.aggregation.pushes = world().size() - 1;
@@ -350,7 +350,7 @@ TEST_F(ServedRun, GivesTheSameBitsWhereAllWorkersAreAskedForByNumber) {
   EXPECT_TRUE(saved(number, 4).progress.batches.empty());
 }
 
-/// A worker whose weights are others is found, also where it does not take part in each sum.
+/// A worker with wrong weights is detected, even if it does not take part in every sum.
 TEST_F(ServedRun, FindsAWorkerWithOtherWeightsWhereUpdatesAreOfTheFirstPushes) {
   if (world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
   config::TrainConfig c = served("desync");

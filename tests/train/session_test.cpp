@@ -14,7 +14,7 @@ struct ReferenceBatch {
   std::vector<std::uint8_t> labels;
 };
 
-/// The twelve samples of a step in pieces of two (on four ranks one), several of which a rank has.
+/// The twelve samples of a step in pieces of two (on four ranks one); a rank has several pieces.
 config::TrainConfig in_batches(config::TrainConfig config, int ranks) {
   config.batch_size = ranks == 4 ? 1 : 2;
   config.accumulate = 12 / ranks / config.batch_size;
@@ -58,7 +58,7 @@ void expect_reference_gradient(SessionState& state) {
       static_cast<int>(batch.labels.size()), static_cast<double>(batch.labels.size()));
   run_loop(state);
 
-  // Behind the control block stand the sums of the step, in the physical layout.
+  // After the control block come the sums of the step, in the physical layout.
   const std::span<const float> grads = state.blocks.update->block().grads();
   const auto& layout = state.device.tower->layout();
   for (std::size_t p = 0; p < state.plan.network.params.size(); ++p) {
@@ -68,7 +68,7 @@ void expect_reference_gradient(SessionState& state) {
     for (std::size_t i = 0; i < sum.size(); ++i) difference[i] = sum[i] - expected.grads[p][i];
     // Rounding errors of a chain of sums of up to k terms add up like a random walk: eps·sqrt(k), k the 576
     // pixels of conv1 times the 12 samples; 4 for the nine layers between loss and conv1, whose errors add in
-    // squares (3) and some room.
+    // squares (3), and a margin.
     const double tolerance = 4.0 * std::numeric_limits<float>::epsilon() * std::sqrt(576.0 * 12.0);
     EXPECT_LE(norm(difference), tolerance * norm(expected.grads[p])) << state.plan.network.params[p].name;
   }
@@ -188,7 +188,7 @@ TEST_F(Session, ResumesToTheSameBits) {
   EXPECT_EQ(a.progress.resolved, b.progress.resolved);
 }
 
-/// What the optimizer keeps is part of the state.
+/// The optimizer's state is part of the checkpoint.
 TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
   for (const auto kind : {optim::OptimizerKind::momentum, optim::OptimizerKind::adamw}) {
     config::TrainConfig straight = config();
@@ -221,7 +221,7 @@ TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
   }
 }
 
-/// So are the statistics of BatchNorm, and what they were averaged to.
+/// So are the statistics of BatchNorm and their averages.
 TEST_F(Session, ResumesAResidualNetworkToTheSameBits) {
   config::TrainConfig straight = config();
   straight.model = "resnet20";
@@ -387,7 +387,7 @@ TEST_F(Session, LearnsASimpleSet) {
   run_loop(*state);
   double late = 0.0;
   for (std::uint64_t s = 110; s < 120; ++s) late += state->blocks.records[s].cross_entropy / 10.0;
-  // Chance is ln 10 = 2.3; the set is eight batches that come back in every pass.
+  // Chance is ln 10 = 2.3; the set is eight batches that repeat in every epoch.
   EXPECT_LT(late, 0.5 * std::log(10.0));
 }
 
@@ -427,7 +427,8 @@ TEST_F(Session, WritesOneLineOfMetricsPerReport) {
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_TRUE(lines[0].starts_with("{\"step\":1,\"epoch\":0.125,\"cross_entropy\":")) << lines[0];
   EXPECT_TRUE(lines[2].starts_with("{\"step\":3,")) << lines[2];
-  // The speed of the last line is that of its steps, although its record is read right behind the one before.
+  // The speed in the last line is that of its steps, although its record is read right after the previous
+  // one.
   for (const std::string& line : {lines[0], lines[1], lines[2]}) {
     const std::string key = "\"images_per_second\":";
     const double speed = std::stod(line.substr(line.find(key) + key.size()));

@@ -10,7 +10,7 @@
 #include "support/trace_reader.hpp"
 #include "train/run_fixture.hpp"
 
-/// Which steps are samples, and what a run leaves of them.
+/// The choice of sampled steps, and their records in the run directory.
 namespace cifar_mpi::train {
 namespace {
 
@@ -62,7 +62,7 @@ class Recording : public RunTest {
   config::TrainConfig thirty_steps() const {
     config::TrainConfig c = config();
     c.steps = 30;
-    c.check_every = 6;  // behind step 5
+    c.check_every = 6;  // after step 5
     c.bucket_mib = 0.1;
     c.summary_every = 0;  // observers run in no sample
     return c;
@@ -78,7 +78,7 @@ Numbers steps_of(const report::Timeline& timeline) {
   return steps;
 }
 
-/// What must hold of every rank's part of a step that a host ran, also for clocks that are not the same.
+/// Conditions on every rank's part of a step that a host ran, also if clocks differ.
 void expect_whole(const report::Timeline& timeline, const report::RankStep& step) {
   std::int64_t last = step.begin_ns;
   std::vector<bool> seen(timeline.tasks.size());
@@ -107,7 +107,7 @@ TEST_F(Recording, LeavesTheTasksOfAllRanksInItsSamples) {
   for (const report::Timeline::Step& step : timeline.steps) {
     ASSERT_EQ(step.ranks.size(), timeline.hosts.size());
     for (const report::RankStep& rank : step.ranks) expect_whole(timeline, rank);
-    // No rank can be in the next step before all are in this one, whose sums they all need.
+    // No rank can enter the next step before all are in this one, since all need its sums.
     if (world().size() == 1) continue;
     std::int64_t last_begin = INT64_MIN, first_end = INT64_MAX;
     for (const report::RankStep& rank : step.ranks) {
@@ -148,7 +148,7 @@ TEST_F(Recording, KnowsWhichTaskEachCollectiveFollowsAndWhatItSums) {
       << "each byte of the gradient block once";
 }
 
-/// Records nothing, whatever it is asked for.
+/// Records nothing, whatever the request.
 class BlindRunner final : public engine::Runner {
  public:
   explicit BlindRunner(std::unique_ptr<engine::Runner> runner) : runner_(std::move(runner)) {}
@@ -209,7 +209,7 @@ class Trace : public Recording {
   static test::TraceRead read(const config::TrainConfig& config, int first) {
     return test::read_trace(read_file(concat(config.run_dir, "/trace/step_", first, ".perfetto-trace")));
   }
-  /// The steps that rank r shows.
+  /// The steps shown for rank r.
   static Numbers steps(const test::TraceRead& trace, int rank) {
     Numbers numbers;
     const std::string host = world().hosts()[static_cast<std::size_t>(rank)];
@@ -226,7 +226,7 @@ class Trace : public Recording {
 
 TEST_F(Trace, HasTheStepsThatItWasAskedForOfAllRanksAndChangesNoBit) {
   config::TrainConfig c = thirty_steps();
-  c.trace = {11, 24};  // with a comparison in between, and more than are gathered at once
+  c.trace = {11, 24};  // with a comparison in between, and more steps than one gathering takes
   run(c);
   config::TrainConfig without = thirty_steps();
   without.run_dir = path("without");
@@ -240,7 +240,7 @@ TEST_F(Trace, HasTheStepsThatItWasAskedForOfAllRanksAndChangesNoBit) {
   for (int rank = 0; rank < world().size(); ++rank) EXPECT_EQ(steps(trace, rank), from_to(11, 24));
   EXPECT_EQ(trace.values("loss").size(), 14u);
   EXPECT_EQ(trace.values("images per second").size(), 14u);
-  // On every rank each collective of each step hangs on the task before it and on the other ranks.
+  // On every rank each collective of each step depends on the task before it and on the other ranks.
   std::map<std::uint64_t, std::vector<test::TraceSlice>> arrows;
   std::size_t collectives = 0;
   for (const test::TraceSlice& slice : trace.slices) {
@@ -253,7 +253,7 @@ TEST_F(Trace, HasTheStepsThatItWasAskedForOfAllRanksAndChangesNoBit) {
   for (const auto& [id, stations] : arrows) {
     if (stations[0].category == "work") {
       ASSERT_EQ(stations.size(), 2u);
-      EXPECT_LE(stations[0].end, stations[1].begin) << "a sum begins behind the last writer of its bucket";
+      EXPECT_LE(stations[0].end, stations[1].begin) << "a sum begins after the last writer of its bucket";
     } else {
       ASSERT_EQ(stations.size(), ranks);
       std::uint64_t first_end = UINT64_MAX, last_begin = 0;
@@ -275,7 +275,7 @@ TEST_F(Trace, IsMadeOfTheNextTenStepsWhenAnyRankIsAskedAndOnce) {
   const auto files = std::distance(std::filesystem::directory_iterator(c.run_dir + "/trace"), {});
   EXPECT_EQ(files, 1);
   for (int rank = 0; rank < world().size(); ++rank)
-    EXPECT_EQ(steps(read(c, 3), rank), from_to(3, 12)) << "step 1 asks, which is known behind step 2";
+    EXPECT_EQ(steps(read(c, 3), rank), from_to(3, 12)) << "step 1 asks, and all ranks know after step 2";
 }
 
 TEST_F(Trace, IsOneOfTheStepsOfARequestAndOfTheOption) {

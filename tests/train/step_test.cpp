@@ -7,13 +7,13 @@
 #include "train/resolved.hpp"
 #include "train/run_fixture.hpp"
 
-/// What the options become in the programs of a run.
+/// The effects of options on the programs of a run.
 namespace cifar_mpi::train {
 namespace {
 
 using Step = RunTest;
 
-/// Σ weight_decay · ½‖w‖² over the parameters that have one, in double.
+/// Σ weight_decay · ½‖w‖² over the parameters that decay, in double.
 double decay_term(const model::ParamTable& params, const std::vector<run::NamedTensor>& tensors,
                   double factor) {
   double sum = 0.0;

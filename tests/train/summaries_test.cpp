@@ -13,7 +13,7 @@
 #include "support/naive_counts.hpp"
 #include "train/run_fixture.hpp"
 
-/// What --summary-every leaves of a run.
+/// The files of --summary-every.
 namespace cifar_mpi::train {
 namespace {
 
@@ -25,7 +25,7 @@ using Histograms = std::map<std::string, std::vector<double>>;
 
 class RunSummaries : public RunTest {
  protected:
-  /// Looked at behind steps 1, 2 and 4.
+  /// Summaries after steps 1, 2 and 4.
   config::TrainConfig four_steps() const {
     config::TrainConfig c = config();
     c.summary_every = 2;
@@ -59,7 +59,7 @@ class RunSummaries : public RunTest {
         if (event.step == step && name == tag) return static_cast<double>(value);
       }
     }
-    ADD_FAILURE() << tag << " is not told at step " << step;
+    ADD_FAILURE() << tag << " has no value at step " << step;
     return 0.0;
   }
 
@@ -79,7 +79,8 @@ class RunSummaries : public RunTest {
   }
 };
 
-/// The weights of every step that has a checkpoint, against it; padding of the backend's formats does not count.
+/// The weights of every step with a checkpoint, compared with it; padding of the backend's formats does not
+/// count.
 TEST_F(RunSummaries, CountTheVariablesThatTheCheckpointOfTheStepHas) {
   for (const char* const model : {"tutorial", "resnet20"}) {
     config::TrainConfig c = four_steps();
@@ -138,7 +139,8 @@ TEST_F(RunSummaries, CountTheGradientsSummedOverAllRanks) {
   }
 }
 
-/// The norm that clipping finds inside the step, against the one found between steps, for every way to sum.
+/// The norm that clipping computes inside the step, compared with the one computed between steps, for every
+/// way to sum.
 TEST_F(RunSummaries, FindTheGradientsWhereEveryCollectiveLeavesThem) {
   for (const comm::CollectiveInfo& collective : comm::collectives()) {
     config::TrainConfig c = config();
@@ -261,7 +263,7 @@ TEST_F(RunSummaries, HoldUpNoRunWhereTheyCannotBeWrittenOrRead) {
   EXPECT_TRUE(hdf5::Reader(other.run_dir + "/summaries.h5").has("/variables/conv1/weights/steps"));
 }
 
-/// Others cost nothing, and what records goes on.
+/// Other steps cost nothing, and a recorder continues.
 TEST_F(RunSummaries, LookAtTheStepsThatAreDueAndAtNoOther) {
   config::TrainConfig c = config();
   c.steps = 5;
@@ -288,7 +290,7 @@ TEST_F(RunSummaries, LookAtTheStepsThatAreDueAndAtNoOther) {
   }
 }
 
-/// Of a rank's batch that is small oneDNN computes conv1 by itself.
+/// For a small batch per rank oneDNN computes conv1.
 TEST_F(RunSummaries, SayWhichLayersTheyLackAndWhy) {
   config::TrainConfig c = config();
   c.steps = 1;
@@ -355,7 +357,7 @@ TEST_F(RunSummaries, TellHowLongCommunicationIsExposed) {
   }
   EXPECT_EQ(told, world().size() > 1);
   EXPECT_GT(scalar_at(events_of(c), 4, "gradient_norm"), 0.0);
-  EXPECT_GT(scalar_at(events_of(c), 3, "local3/weight_loss (raw)"), 0.0) << "behind step 2";
+  EXPECT_GT(scalar_at(events_of(c), 3, "local3/weight_loss (raw)"), 0.0) << "after step 2";
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include "train/run_facts.hpp"
 #include "train/run_fixture.hpp"
 
-/// What a run leaves for TensorBoard.
+/// The files of a run for TensorBoard.
 namespace cifar_mpi::train {
 namespace {
 
@@ -18,7 +18,7 @@ using test::steps_of;
 
 class TensorBoard : public RunTest {
  protected:
-  /// Six steps, told of one by one.
+  /// Six steps, logged one by one.
   config::TrainConfig six_steps() const {
     config::TrainConfig c = config();
     c.steps = 6;
@@ -97,7 +97,7 @@ TEST_F(TensorBoard, ShowsARunThatIsKilledAndResumedAsOneLine) {
   const std::string folder = c.run_dir + "/tensorboard";
   world().barrier();
   const Lines whole = test::lines_of(folder, Reader::python);
-  on_rank_zero([&] {  // as if it had been killed in step 5, in the middle of an event
+  on_rank_zero([&] {  // as if killed in step 5, in the middle of an event
     for (const std::uint64_t step : {4u, 6u}) std::filesystem::remove(run::checkpoint_path(c.run_dir, step));
     const std::string file = event_files(folder).at(0);
     std::filesystem::resize_file(file, std::filesystem::file_size(file) - 9);
@@ -112,7 +112,7 @@ TEST_F(TensorBoard, ShowsARunThatIsKilledAndResumedAsOneLine) {
       if (tag.starts_with("compute_ms/")) continue;  // unknown for the first step of a start
       EXPECT_EQ(steps_of(resumed.at(tag)), steps_of(points)) << tag;
       const bool repeats =
-          tag.ends_with(" (raw)") || tag == "Precision @ 1";  // averages begin anew, speeds differ
+          tag.ends_with(" (raw)") || tag == "Precision @ 1";  // averages restart, speeds differ
       if (!repeats) continue;
       EXPECT_EQ(resumed.at(tag), points) << tag;
     }

@@ -25,7 +25,7 @@ class UniformReplays : public RunTest {
     return lines;
   }
 
-  /// Of each rank of [begin, end), on rank 0; nothing on the others.
+  /// Those of each rank of [begin, end), on rank 0; nothing on the others.
   static std::vector<std::string> of_ranks(const std::string& mine, int begin, int end) {
     std::vector<std::string> texts;
     const auto all = world().collect(std::as_bytes(std::span(mine)));

@@ -25,7 +25,7 @@ Endpoint by_loopback(const NodeReports& node) {
 
 using Received = std::vector<std::pair<std::size_t, NodeReport>>;
 
-/// What has come within a second, or as soon as there are `reports`.
+/// The reports that arrive within a second, or until there are `reports`.
 Received receive(NodeReports& node, std::size_t reports) {
   Received received;
   for (int i = 0; i < 100 && received.size() < reports; ++i) {
@@ -63,7 +63,7 @@ TEST(NodeReports, ReachEveryOtherNode) {
   }
 }
 
-/// Another rank of the node speaks, from a socket unknown to the others.
+/// Another rank of the node reports, from a socket unknown to the others.
 TEST(NodeReports, AnswerWhoeverSpeaksForANode) {
   NodeReports a(0), first_of_b(2), second_of_b(2);
   a.connect({by_loopback(first_of_b)}, kToken);

@@ -14,7 +14,7 @@ constexpr int kConv = 0;
 constexpr int kReduce = 1;
 const std::vector<WatchedTask> kTasks{{"conv2 backward"}, {"all-reduce of bucket 1", true}};
 
-/// A node of three ranks and the clock its judge is shown.
+/// A node of three ranks and the clock that its judge reads.
 class StallJudgeOfANode : public testing::Test {
  protected:
   StallJudgeOfANode() {
@@ -33,7 +33,8 @@ class StallJudgeOfANode : public testing::Test {
     for (RankStatus& rank : ranks_) rank.waits = rank.progress.task == kReduce;
     return judge_.look(now_, ranks_);
   }
-  /// Looks every quarter of a second, all watchdogs alive but those of `stopped`; the first verdict ends it.
+  /// Polls every quarter of a second, with all watchdogs alive except those of `stopped`; the first verdict
+  /// ends it.
   std::optional<Stall> pass(double seconds, std::optional<std::size_t> stopped = std::nullopt) {
     for (double passed = 0.0; passed < seconds; passed += 0.25) {
       now_ += 0.25;
@@ -124,7 +125,7 @@ TEST_F(StallJudgeOfANode, ThinksOfAGpuWhereRanksWaitBetweenTasks) {
       << line;
 }
 
-/// A server while its workers compute; ranks with local steps behind which a slower one is still computing.
+/// A server while its workers compute; ranks with local steps that wait for a slower one.
 TEST_F(StallJudgeOfANode, LetsRanksWaitForOneThatComputesAsLongAsItMakesProgress) {
   ranks_[2].progress.task = kConv;
   look();
@@ -161,7 +162,7 @@ TEST_F(StallJudgeOfANode, ReportsOnceThatTheRunGoesOnWithoutAStoppedRankThatIsSp
               "is probably stopped; the run continues without it");
   }
   EXPECT_EQ(lines, 1);
-  // All steps are done, and the others wait for it alone.
+  // All steps are done, and the others wait only for this rank.
   const auto stall = pass(11.0, 1);
   ASSERT_TRUE(stall);
   EXPECT_TRUE(stall->ends);
@@ -307,7 +308,7 @@ TEST_F(StallJudgeOfANode, LetsRanksWatchAndMeasureAsLongAsTheyLikeUnlessOneIsSto
 TEST_F(StallJudgeOfANode, BlamesARankThatHasEndedAlsoWhileItLeft) {
   for (RankStatus& rank : ranks_) rank.activity = Activity::leaving;
   look();
-  ranks_[2].gone = true;  // before the others, who may wait for it in MPI's own end
+  ranks_[2].gone = true;  // before the others, which may wait for it in MPI_Finalize
   const auto stall = pass(2.0);
   ASSERT_TRUE(stall);
   EXPECT_EQ(stall->reason, Reason::gone);

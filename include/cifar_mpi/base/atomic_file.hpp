@@ -9,7 +9,8 @@
 
 namespace cifar_mpi {
 
-/// Writes a file so that it holds either what it held before or all of `content`, also after a crash.
+/// Replaces the content of a file atomically: after a crash it holds either the old content or all of the
+/// new.
 ///
 /// The bytes go to a new file NAME.PID-N.tmp in the same folder (long names shortened), which is flushed to
 /// the disk, renamed to the file's name, and the folder is flushed. A symbolic link of that name is replaced.

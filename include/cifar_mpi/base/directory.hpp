@@ -8,9 +8,9 @@
 
 /// Folders that are opened once, and files that are reached through them.
 ///
-/// A path is resolved anew at each use; an opened folder stays the same one even if it is renamed or replaced
-/// by a link. Files in folders where others may write are therefore reached through the opened folder by
-/// their bare names, and no link is followed below it. A path that the user typed may lead through links.
+/// A path is resolved at each use; an opened folder stays the same one even if it is renamed or replaced by a
+/// link. Files in folders where others may write are therefore reached through the opened folder by their
+/// bare names, and no link is followed below it. A path that the user typed may lead through links.
 namespace cifar_mpi {
 
 void close_descriptor(int descriptor);

@@ -4,7 +4,7 @@
 
 namespace cifar_mpi {
 
-/// Owns one C resource of type `T` and gives it back through `Destroy(T)`; moves and never copies.
+/// Owns one C resource of type `T` and releases it with `Destroy(T)`; moves and never copies.
 ///
 /// `Invalid` is the value that owns nothing. `Destroy` must not throw.
 template <class T, auto Destroy, T Invalid = T{}>

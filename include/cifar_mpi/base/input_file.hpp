@@ -10,7 +10,7 @@
 #include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/error.hpp"
 
-/// Files that are read. Nothing here waits for a pipe or a device.
+/// Files for reading. Nothing here waits for a pipe or a device.
 namespace cifar_mpi {
 
 /// A regular file that was opened for reading, or why it could not be.

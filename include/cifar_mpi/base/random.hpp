@@ -3,13 +3,13 @@
 #include <array>
 #include <cstdint>
 
-/// Random numbers without state: each is a pure function of what it is for.
+/// Random numbers without state: each is a pure function of its seed, purpose and index.
 ///
 /// Everything here is constexpr, so the same code runs on the host, at compile time and in device kernels.
 namespace cifar_mpi {
 
-/// What a random number is for. Part of the key, so no two uses share numbers. Changing a value changes the
-/// results of runs.
+/// The purpose of a random number. Part of the key, so no two uses share numbers. Changing a value changes
+/// the results of runs.
 enum class RandomPurpose : std::uint32_t {
   initial_value = 1,
   sample_order = 2,

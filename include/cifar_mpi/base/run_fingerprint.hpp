@@ -9,7 +9,7 @@
 
 namespace cifar_mpi {
 
-/// What identifies a run, or a part of it: pairs of item and value, each item once. Ranks compare theirs at
+/// Identifies a run, or a part of it, by pairs of item and value, each item once. Ranks compare theirs at
 /// start, and a checkpoint stores that of its run.
 using RunFingerprint = std::vector<std::pair<std::string, std::string>>;
 

@@ -39,23 +39,23 @@ struct StepBenchmark {
   std::string all_reduce;
   int ranks = 0;
   int batch_size = 0;
-  std::string kernels;          ///< which were chosen, by lines (lower::Tower::plan_text)
-  Spread step_s;                ///< seconds per step, of the slowest rank
-  Spread images_per_s;          ///< over all ranks
-  Spread peak_flops;            ///< ceiling of one rank, lowest rank of each round
-  Spread copy_rate;             ///< likewise
-  Spread share;                 ///< sum of the tasks' floors over step_s, at the rates of the same round
-  Spread in_a_row_s;            ///< the step without a side lane; zeros where it has none
-  Spread alone_s;               ///< the step without any all-reduce; P > 1 only, as are the next two
-  Spread blocking_s;            ///< every all-reduce behind the end of backward
-  Spread exposed_s;             ///< step_s − alone_s of each round: what overlap could not hide
+  std::string kernels;  ///< which were chosen, by lines (lower::Tower::plan_text)
+  Spread step_s;        ///< seconds per step, of the slowest rank
+  Spread images_per_s;  ///< over all ranks
+  Spread peak_flops;    ///< ceiling of one rank, lowest rank of each round
+  Spread copy_rate;     ///< bytes/s, as peak_flops
+  Spread share;         ///< sum of the tasks' roofline times over step_s, at the rates of the same round
+  Spread in_a_row_s;    ///< the step without a side lane; zeros where it has none
+  Spread alone_s;       ///< the step without any all-reduce; P > 1 only, as are the next two
+  Spread blocking_s;    ///< every all-reduce after the end of backward
+  Spread exposed_s;     ///< step_s − alone_s of each round: communication that overlap did not hide
   double in_image_flops = 0.0;  ///< per image and step
-  double nominal_flops = 0.0;   ///< likewise, padding counted
+  double nominal_flops = 0.0;   ///< the same with padding
   struct Row {
     std::string task;
     double seconds = 0.0;  ///< mean per step, rank 0
     double flops = 0.0;    ///< of products and Fourier transforms
-    double bytes = 0.0;    ///< that it moves at least; 0 for an all-reduce, which other limits hold up
+    double bytes = 0.0;    ///< least bytes it moves; 0 for an all-reduce, which has other limits
     double floor_s = 0.0;  ///< at the median rates (see engine/roofline.hpp)
   };
   std::vector<Row> tasks;
@@ -63,14 +63,14 @@ struct StepBenchmark {
   double resident_bytes = 0.0;  ///< largest resident set of any rank so far
 };
 
-/// Measures for about `seconds` what one rank's device does at most in a precision; on the CPU with so many
+/// Measures for about `seconds` the peak rates of one rank's device in a precision; on the CPU with so many
 /// threads.
 using MeasureLimits =
     std::function<engine::RooflineLimits(engine::Precision precision, int threads, double seconds)>;
 
-/// Measures the training step of a model on generated images of 32x32x3, everything in it that a run has
-/// (distortions, forward, backward, all-reduce, optimizer, EMA). The tutorial's model gets the tutorial's input
-/// and SGD; the others what their recipes give them, the whole image and momentum. Collective.
+/// Measures the training step of a model on generated images of 32x32x3, with all parts of a run's step
+/// (distortions, forward, backward, all-reduce, optimizer, EMA). The tutorial's model gets the tutorial's
+/// input and SGD; the others get the whole image and momentum, as in their recipes. Collective.
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
                              const comm::PlatformFactory& make_platform, const MeasureLimits& measure_limits);
 

@@ -46,8 +46,8 @@ struct AllReduceTiming {
 /// Measures all algorithms at each length, in order, on arrays in host memory. In every round each algorithm runs once,
 /// so that a disturbance affects all of them; before each run the array is rewritten, as by a backward pass, and all
 /// ranks wait at a barrier. If one sum is short compared with the clock's resolution, a run consists of several sums.
-/// At the end the sums of one more run are compared with the exact ones. `notes` are the collectives' own. Collective;
-/// throws AgreedError what `make_collective` and `allocate` throw.
+/// At the end the sums of one more run are compared with the exact ones. `notes` are the collectives' own.
+/// Collective; errors of `make_collective` and `allocate` are thrown on all ranks (AgreedError).
 struct AllReduceBenchmark {
   std::vector<AllReduceTiming> timings;
   std::vector<std::string> notes;

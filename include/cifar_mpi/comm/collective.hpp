@@ -98,7 +98,7 @@ std::string_view fixed_tree_collective();
 std::unique_ptr<Collective> make_collective(std::string_view name, const World& world,
                                             Wire wire = Wire::fp32);
 
-/// What ranks need of each other's kernels.
+/// The result of comparing the kernels of the ranks.
 struct KernelAgreement {
   bool again = false;  ///< the network must be planned again: other ranks need slower kernels
   std::vector<std::string>

@@ -41,9 +41,9 @@ class World {
   /// `started` within `limit_s` seconds exits with the code of Error{comm}; 0: no limit.
   World(int& argc, char**& argv, double limit_s = 0.0);
   /// Finalizes MPI, which waits for all ranks, for at most a minute: then the process exits at once with the code of
-  /// Error{comm}. So an exception may pass through here only if all ranks throw it, as those of `agree` and `together`.
-  /// An error that only this rank knows must be caught during the World's lifetime, printed, and end in `abort`; if it
-  /// does pass through here, all ranks are ended with exit code 1 instead of a hang.
+  /// Error{comm}. So an exception may pass through here only if all ranks throw it, as `agree` and `together`
+  /// do. An error that only this rank knows must be caught during the World's lifetime, printed, and end in
+  /// `abort`; if it does pass through here, all ranks are ended with exit code 1 instead of a hang.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;

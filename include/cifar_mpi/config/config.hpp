@@ -18,17 +18,17 @@
 #include "cifar_mpi/optim/local_steps.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 
-/// Everything a user can choose for a training run; the defaults are the tutorial's.
+/// All settings of a training run; the defaults are the tutorial's.
 namespace cifar_mpi::config {
 
 /// The most samples that a rank computes at once.
 inline constexpr int kLargestBatch = 1 << 20;
-/// What `bucket_mib` may be; smaller ones are all message overhead.
+/// Limits of `bucket_mib`; smaller buckets cost mostly message overhead.
 inline constexpr double kLeastBucketMib = 1.0 / 1024;
 inline constexpr double kMostBucketMib = 4096.0;
-/// What `graph_steps` may be: the records of two launches lie on the device.
+/// Most `graph_steps`: the device holds the records of two launches.
 inline constexpr int kMostGraphSteps = engine::kRecordRing / 2;
-/// Default: every other launch ends with the usual log line.
+/// Default: every second launch ends with a log line.
 inline constexpr int kUsualGraphSteps = 5;
 
 /// Whether a GPU is checked against the CPU before it trains; only: the program does nothing else.
@@ -61,7 +61,7 @@ struct TrainConfig {
   engine::Precision precision = engine::Precision::automatic;
   engine::ConvMethod conv = engine::ConvMethod::automatic;
   engine::RunnerKind runner = engine::RunnerKind::automatic;
-  int graph_steps = 0;  ///< in one launch, where none but the last is logged, evaluated or saved; 0: as usual
+  int graph_steps = 0;  ///< per launch, if only the last is logged, evaluated or saved; 0: automatic
 
   int batch_size = 128;           ///< samples that a rank computes at once
   int accumulate = 1;             ///< batches of a rank per step
@@ -71,7 +71,7 @@ struct TrainConfig {
   std::uint64_t seed = 1;
 
   optim::OptimizerSpec optimizer;
-  double clip_norm = 0.0;  ///< the norm of the summed gradient is held to it; 0: it is not clipped
+  double clip_norm = 0.0;  ///< upper limit of the summed gradient's norm; 0: no clipping
   double lr = 0.1;
   optim::ScheduleKind schedule = optim::ScheduleKind::staircase;
   double lr_decay_factor = 0.1;
@@ -88,7 +88,7 @@ struct TrainConfig {
   data::Augment augment = data::Augment::tutorial;
   int input_size =
       0;  ///< pixels of the network's input in each direction; 0: 24, the whole image with Augment::crop
-  int crop_pad = 4;  ///< of Augment::crop, as the next two
+  int crop_pad = 4;  ///< for Augment::crop, as the next two
   data::Fill crop_fill = data::Fill::zeros;
   int cutout = 0;
   data::Flip flip = data::Flip::random;
@@ -96,59 +96,59 @@ struct TrainConfig {
   data::Shuffle shuffle = data::Shuffle::shard;
 
   comm::UpdateKind update = comm::UpdateKind::all_reduce;
-  int servers = 1;                ///< of UpdateKind::server: the last ranks
-  comm::Aggregation aggregation;  ///< likewise
-  optim::LocalSteps local;        ///< of UpdateKind::local
+  int servers = 1;                ///< for UpdateKind::server: the last ranks
+  comm::Aggregation aggregation;  ///< for UpdateKind::server
+  optim::LocalSteps local;        ///< for UpdateKind::local
   std::string all_reduce = "auto";
   std::string nccl_algorithm = "auto";  ///< ring, tree or auto; on CUDA
   bool nccl_nvls = false;   ///< NCCL may sum in NVLink switches, whose sums differ from run to run
   bool share_gpus = false;  ///< several ranks may have one GPU; for tests
-  /// Gradients are summed in spans of at least this many MiB. For the tutorial 1 makes two: softmax_linear,
-  /// local4 and local3 (90 % of the bytes, ready before the convolutions' backward begins), then conv2 and
-  /// conv1.
+  /// Gradients are summed in spans of at least this many MiB. With the tutorial's model, 1 gives two spans:
+  /// softmax_linear, local4 and local3 (90 % of the bytes, ready before the convolutions' backward begins),
+  /// then conv2 and conv1.
   double bucket_mib = 1.0;
-  /// Reproducible across rank counts: the global batch is computed in `micro_shards` pieces, added in one
-  /// fixed binary tree.
+  /// Reproducible for any number of ranks: the global batch is computed in `micro_shards` pieces, which are
+  /// added in one fixed binary tree.
   bool reproducible = false;
   int micro_shards = 8;
-  comm::Overlap overlap = comm::Overlap::automatic;  ///< sum buckets while backward goes on
-  bool side_lane = true;               ///< independent branches of backward may run beside each other
-  comm::Wire wire = comm::Wire::fp32;  ///< what gradients look like in messages
+  comm::Overlap overlap = comm::Overlap::automatic;  ///< sum buckets during backward
+  bool side_lane = true;                             ///< run independent branches of backward concurrently
+  comm::Wire wire = comm::Wire::fp32;                ///< gradient format on the network
 
   std::int64_t log_every = 10;           ///< steps
   bool tensorboard = true;               ///< event files in the run directory
-  TraceWindow trace;                     ///< whose tasks are written to the run directory
-  std::int64_t summary_every = 100;      ///< steps between histograms; 0: there are none
+  TraceWindow trace;                     ///< steps whose tasks are written to the run directory
+  std::int64_t summary_every = 100;      ///< steps between histograms; 0: none
   double eval_every = 0.0;               ///< epochs; 0: only at the end
   std::int64_t checkpoint_every = 1000;  ///< steps
   std::int64_t check_every = 500;        ///< steps between comparisons of the ranks' parameters
   int keep = 5;                          ///< checkpoints kept
-  std::int64_t keep_every = 0;           ///< and those of steps divisible by this; 0: no others
-  bool keep_best = false;                ///< and that of the best test accuracy
+  std::int64_t keep_every = 0;           ///< also keep those of steps divisible by this; 0: off
+  bool keep_best = false;                ///< also keep the one of the best test accuracy
 
-  double timeout_s = 120.0;     ///< without progress, then the job is ended; 0: never
-  double stop_after_min = 0.0;  ///< of training, then the run stops with a checkpoint; 0: it does not
+  double timeout_s = 120.0;     ///< without progress before the job is ended; 0: never
+  double stop_after_min = 0.0;  ///< of training before the run stops with a checkpoint; 0: never
 
   std::string text;  ///< the whole configuration as TOML, for the checkpoint's provenance
 };
 
 /// The sizes that follow from a configuration, the ranks and the dataset.
 struct Sizes {
-  int workers = 1;     ///< ranks that compute gradients, the first ones; those after them serve
+  int workers = 1;     ///< ranks that compute gradients: the first ones; the others serve
   int aggregated = 1;  ///< workers whose gradients make an update
   int parts = 1;       ///< pieces a rank computes its batch in: batches of a step, or micro-shards
   int batch = 0;       ///< samples per worker and step
-  std::uint64_t global_batch = 0;  ///< batch · aggregated: what a step is the mean over
+  std::uint64_t global_batch = 0;  ///< batch · aggregated: a step's gradient is the mean over these
   std::uint64_t total_steps = 0;
   double steps_per_epoch = 0.0;  ///< N / G
-  /// A replay of the step program takes one step, but from step `local_from` on `local_steps`: all between two averagings.
-  /// `total_steps` is the end of one.
+  /// A replay of the step program takes one step; from step `local_from` on it takes `local_steps`, all
+  /// between two averagings. `total_steps` is the end of a replay.
   std::uint64_t local_from = 0;
   int local_steps = 1;
 
-  /// Whether a worker may find that steps were made without it: a replay then ends with the last of them.
+  /// Whether steps may be made without this worker: a replay then ends with the last of them.
   bool partial_aggregation() const { return aggregated < workers; }
-  /// The replay that begins after so many steps, and the one that ends after so many, which is empty at the start.
+  /// The replay that begins after `done` steps, and the one that ends there, which is empty at the start.
   engine::Replay replay_after(std::uint64_t done) const {
     return {done, done + (done < local_from ? 1 : static_cast<std::uint64_t>(local_steps))};
   }
@@ -158,7 +158,7 @@ struct Sizes {
   }
 };
 
-/// Checks what needs no file: throws Error{usage} naming the option and the value.
+/// Checks that need no file. Throws Error{usage} naming the option and the value.
 void check(const TrainConfig& config);
 
 /// Throws Error{usage} when the servers or the batches do not fit the ranks, Error{data} when the dataset is too
@@ -168,17 +168,16 @@ Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInf
 /// The learning-rate schedule of a run.
 optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes, std::uint64_t train_samples);
 
-/// From images of a dataset to the network's input; mean and deviation of the training set are left to
-/// `find_dataset_moments`.
+/// From images of a dataset to the network's input, without the training set's mean and deviation:
+/// `find_dataset_moments` adds them.
 data::AugmentSpec augment_spec(const TrainConfig& config, const Extent& image);
 
-/// What makes a run this run and no other, by option: a checkpoint is resumed only when all are equal. The
-/// number of ranks is no part of it.
+/// The settings that identify a run, by option: a checkpoint is resumed only if all are equal. The number of
+/// ranks is not among them.
 RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
                                const data::DatasetInfo& dataset);
 
-/// What stood in no fingerprint before there was a choice, and what held then: a checkpoint that does not
-/// record it is of a run that had this.
+/// Values that a checkpoint implies if its fingerprint lacks the option.
 RunFingerprint unrecorded_fingerprint();
 
 }  // namespace cifar_mpi::config

@@ -7,33 +7,34 @@
 
 #include "cifar_mpi/config/config.hpp"
 
-/// The options of a training run, one row each. The command line, files, `--help`, the checks of single values and the
-/// fingerprint of a run walk this table: a new option is a member of TrainConfig, a row, and the code that reads it.
+/// The options of a training run, one row each. The command line, files, `--help`, the checks of single
+/// values and a run's fingerprint all use this table: a new option is a member of TrainConfig, a row, and the
+/// code that reads it.
 namespace cifar_mpi::config {
 
 /// A member of TrainConfig as text.
 struct OptionValue {
   std::string takes;               ///< "N", "X" (a real number), "NAME", "TEXT"; empty for a flag
-  std::vector<std::string> names;  ///< all values; empty where there are others
+  std::vector<std::string> names;  ///< all values; empty if others are possible
   /// The value; reading it gives the same value again. Fingerprints hold this text.
   std::function<std::string(const TrainConfig&)> text;
-  /// Takes a value over, and returns an empty text; else what the value "must be", and changes nothing.
+  /// Sets the value and returns an empty text, or changes nothing and returns what the value "must be".
   std::function<std::string(TrainConfig&, const std::string&)> read;
-  /// What the value must be ("must be above 0"), where it is out of range; else empty.
+  /// What the value must be ("must be above 0") if it is out of range; else empty.
   std::function<std::string(const TrainConfig&)> out_of_range;
 };
 
-/// An option that only acts with certain values of another.
+/// An option that has an effect only with certain values of another.
 struct Needs {
   std::string_view option = {};
   std::vector<std::string_view> values = {};
   const char* reason = "";
 };
 
-/// How an option belongs to what makes a run this run and no other.
+/// An option's part in the fingerprint of a run.
 struct Identity {
-  int place = 0;                     ///< its order in the fingerprint, from 1; 0: it is no part of it
-  bool always = false;               ///< also where its `needs` are not met
+  int place = 0;                     ///< its order in the fingerprint, from 1; 0: not in it
+  bool always = false;               ///< also if its `needs` are not met
   const char* unrecorded = nullptr;  ///< the value of runs whose fingerprint lacks it
 };
 
@@ -51,15 +52,16 @@ struct Option {
 /// All of them, group after group.
 const std::vector<Option>& options();
 
-/// The value as users read it, with the word for 0.
+/// The value as users write it, with the word for 0.
 std::string shown(const Option& option, const TrainConfig& config);
-/// As OptionValue::read, also for the word for 0.
+/// As OptionValue::read, but also accepts the word for 0.
 std::string read(const Option& option, TrainConfig& config, const std::string& text);
 
 /// Whether the values that `option` needs, and those that these need, are chosen.
 bool is_used(const Option& option, const TrainConfig& config);
 
-/// Throws Error{usage} naming the first option whose value is out of range, or was changed without what it needs.
+/// Throws Error{usage} naming the first option whose value is out of range, or that has no effect because an
+/// option it needs is unset.
 void check_options(const TrainConfig& config);
 
 /// The shortest text that reads back as the same double.

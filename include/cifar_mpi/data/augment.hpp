@@ -12,7 +12,7 @@
 /// defines them.
 namespace cifar_mpi::data {
 
-/// What happens to a crop. All end with the normalization.
+/// The distortions of a crop. All end with the normalization.
 ///
 ///   tutorial  random place inside the image, flip, brightness, contrast
 ///   crop      the centre moved by up to `pad` pixels in each direction, also beyond the edge; flip; cutout

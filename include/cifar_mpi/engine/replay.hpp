@@ -12,7 +12,8 @@ struct Replay {
   std::uint64_t steps() const { return end - begin; }
   bool overlaps(const Replay& other) const { return begin < other.end && other.begin < end; }
   bool has(std::uint64_t step) const { return step >= begin && step < end; }
-  /// Whether the number of steps done becomes or passes a multiple of `every`: what is due every so many steps is then due.
+  /// Whether the number of completed steps reaches or passes a multiple of `every`, so that an event with
+  /// this interval is due.
   bool crosses(std::uint64_t every) const { return begin / every != end / every; }
 };
 

@@ -19,7 +19,7 @@ struct EvaluationConfig {
   Weights weights = Weights::ema;
   engine::Precision precision = engine::Precision::automatic;
   int threads = 0;       ///< 0: this rank's fair share
-  int batch_size = 128;  ///< samples per rank and replay; no effect on the result but speed
+  int batch_size = 128;  ///< samples per rank and replay; affects only the speed
   bool keep_logits = false;
 };
 
@@ -29,18 +29,18 @@ struct Evaluation {
   Accuracy accuracy;
   run::EvaluationFile record;  ///< for RUN_DIR/evaluation.h5
   std::vector<float> logits;   ///< [images, classes], in the order of the images; on rank 0, if they are kept
-  /// What was assumed of an old checkpoint, and how the dataset differs from the one that it was trained on.
+  /// Assumptions about an old checkpoint, and differences between this dataset and the training dataset.
   std::vector<std::string> doubts;
 };
 
-/// The network that a checkpoint holds the weights of, with the preprocessing of its evaluation.
+/// The network of a checkpoint, with its preprocessing for evaluation.
 struct RecordedNetwork {
   Network network;
-  /// By label; "class 3" and the like where the checkpoint's list of names is not that long.
+  /// By label; "class 3" and so on past the end of the checkpoint's list of names.
   std::vector<std::string> label_names;
-  /// False: it normalizes by moments of the training set, and does not state them.
+  /// False if it normalizes by the training set's moments without stating them.
   bool knows_moments = false;
-  std::vector<std::string> assumed;  ///< sentences on what the checkpoint does not state
+  std::vector<std::string> assumed;  ///< a sentence for each fact that the checkpoint does not state
 
   /// Throws Error{checkpoint} naming `path` unless the moments are known.
   void require_moments(const std::string& path) const;
@@ -49,17 +49,18 @@ struct RecordedNetwork {
 /// Throws Error{checkpoint} naming `path` when the checkpoint does not state its network.
 RecordedNetwork recorded_network(const run::Checkpoint& checkpoint, const std::string& path);
 
-/// The step of the newest valid checkpoint of a run directory; others are reported. Throws Error{checkpoint} when it
-/// holds none.
+/// The step of the newest valid checkpoint of a run directory; invalid ones are reported. Throws
+/// Error{checkpoint} if there is none.
 std::uint64_t newest_checkpoint(const Directory& run, const Log& log = Log());
 
-/// Reads a checkpoint on every rank, which has opened it itself; `heart` shows it. Collective; throws on all ranks Error{checkpoint} when
-/// one of them cannot read it, Error{usage} when they read different ones.
+/// Reads a checkpoint on every rank; each rank opens the file itself, and `heart` reports progress.
+/// Collective; throws on all ranks Error{checkpoint} if a rank cannot read it, Error{usage} if ranks read
+/// different ones.
 run::Checkpoint read_on_all_ranks(const InputFile& file, const comm::World& world, comm::Heartbeat& heart);
 
-/// Evaluates a checkpoint, which came from `path`, on the test split over all ranks; `heart` shows how it
-/// gets on. Collective; what goes wrong on one rank is thrown on all: Error{checkpoint} when the dataset is
-/// not of the shape the checkpoint was trained on.
+/// Evaluates a checkpoint, which came from `path`, on the test split over all ranks; `heart` reports
+/// progress. Collective; an error of one rank is thrown on all: Error{checkpoint} if the dataset's shape is
+/// not the one the checkpoint was trained on.
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint checkpoint,
                                const std::string& path, const comm::World& world,
                                const comm::PlatformFactory& make_platform, comm::Heartbeat& heart);
@@ -72,7 +73,7 @@ Evaluation classify_images(const EvaluationConfig& config, run::Checkpoint check
                            const comm::World& world, const comm::PlatformFactory& make_platform,
                            comm::Heartbeat& heart);
 
-/// Both: reads the checkpoint and evaluates it.
+/// Reads the checkpoint and evaluates it.
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, const InputFile& file,
                                const comm::World& world, const comm::PlatformFactory& make_platform,
                                comm::Heartbeat& heart);

@@ -18,8 +18,8 @@ namespace cifar_mpi::evaluation {
 class ResidentData {
  public:
   ResidentData() = default;
-  /// Reads `part` of the split by hyperslabs of a few thousand images, so that the host never holds it twice.
-  /// Fingerprints those samples on the way that also lie in `fingerprinted`.
+  /// Reads `part` of the split in hyperslabs of a few thousand images, so that the host never holds it twice.
+  /// Fingerprints the samples that also lie in `fingerprinted`.
   ResidentData(engine::Backend& backend, const data::DatasetFile& file, data::Split split, data::Shard part,
                data::Shard fingerprinted = {});
   ResidentData(engine::Backend& backend, const data::Samples& samples);
@@ -33,8 +33,8 @@ class ResidentData {
   std::uint64_t fingerprint_ = 0;
 };
 
-/// Compares what `file` holds with rank 0's, as data::summarize has it; `path` is for the message.
-/// Collective. Throws AgreedError{data} that names the first item in which a rank's file differs.
+/// Compares the summary of `file` (data::summarize) with rank 0's; `path` is for the message. Collective.
+/// Throws AgreedError{data} naming the first item in which a rank's file differs.
 void require_equal_data(const comm::World& world, const data::DatasetFile& file, const std::string& path);
 
 struct ClassAccuracy {
@@ -46,7 +46,7 @@ struct ClassAccuracy {
 struct Accuracy {
   std::vector<ClassAccuracy> classes;
   std::vector<std::uint64_t>
-      confusion;               ///< [classes, classes]: of the class of the row, taken for that of the column
+      confusion;  ///< [classes, classes]: images of the row's class that were taken for the column's
   double cross_entropy = 0.0;  ///< mean
   std::uint64_t correct() const;
   std::uint64_t count() const;
@@ -56,30 +56,32 @@ struct Accuracy {
 /// Evaluates one block of parameters on the test split; each rank takes a contiguous part.
 class Evaluator {
  public:
-  /// `part` is this rank's; all parts together are the split. `params` is a block of `tower`'s layout in backend
-  /// memory. `kind` is of its runner. With `keeps_logits`, `logits` may be called. All arguments must outlive the evaluator.
+  /// `part` is this rank's; all parts together are the split. `params` is a block of `tower`'s layout in
+  /// backend memory. `kind` is the kind of runner. `logits` may be called only with `keeps_logits`. All
+  /// arguments must outlive the evaluator.
   Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
             const comm::World& world, const data::DatasetFile& file, data::Shard part,
             const data::AugmentSpec& augment, int batch, const float* params,
             engine::RunnerKind kind = engine::RunnerKind::automatic, bool keeps_logits = false);
-  /// Of this rank's images, whose labels are 255 because they have none: they count in no sum, and only `logits` may be
-  /// called after `run`.
+  /// For images without labels (stored as 255): they count in no sum, and only `logits` may be called after
+  /// `run`.
   Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
             const comm::World& world, const data::Samples& images, std::size_t classes,
             const data::AugmentSpec& augment, int batch, const float* params);
-  /// Of a rank that has no samples: it takes part in the sums of the others.
+  /// For a rank without samples: it takes part in the sums of the others.
   Evaluator(engine::Backend& backend, const comm::World& world, const data::DatasetFile& file);
 
-  /// As of a runner.
+  /// As for a runner.
   void show_in(engine::ProgressCounter& counter) {
     if (runner_ != nullptr) runner_->show_in(counter);
   }
   /// Collective. Reads the block as it is now.
   Accuracy run();
-  /// Collective; behind `run`. What evaluation.h5 says of that run, but for step and weights; the same on all ranks.
+  /// Collective; after `run`. The contents of evaluation.h5 for that run, except step and weights; the same
+  /// on all ranks.
   run::EvaluationFile record(const Accuracy& accuracy) const;
-  /// Collective; after `run`. The logits of that run, [images, classes], on rank 0: first those of rank 0, then those of
-  /// rank 1, and so on. Empty on the other ranks.
+  /// Collective; after `run`. The logits of that run, [images, classes], on rank 0, in rank order. Empty on
+  /// the other ranks.
   std::vector<float> logits() const;
 
  private:

@@ -21,22 +21,22 @@ struct Network {
   data::AugmentSpec augment;  ///< from dataset images to the network's input
 };
 
-/// Throws Error{usage} for an unknown model, or a `pad` that reaches beyond the mirrored image; Error{data} naming
-/// `path` when the images are smaller than the crop.
+/// Throws Error{usage} for an unknown model or a `pad` that reaches beyond the mirrored image, and
+/// Error{data} naming `path` if the images are smaller than the crop.
 Network make_network(const std::string& model, const data::DatasetInfo& dataset,
                      const data::AugmentSpec& augment, const std::string& path);
 
-/// Fills in mean and deviation of each channel of the training set, if the spec normalizes by them. Every rank reads
-/// its part of the images; the sums are whole numbers, so the result does not depend on how many ranks there are.
-/// Collective; throws AgreedError what reading throws.
+/// Fills in mean and deviation of each channel of the training set, if the spec normalizes by them. Every
+/// rank reads its part of the images; the sums are whole numbers, so the result does not depend on the number
+/// of ranks. Collective; throws errors of reading as AgreedError.
 void find_dataset_moments(data::AugmentSpec& augment, const data::DatasetFile& dataset,
                           const comm::World& world);
 
-/// What it found, as settings of a run: a checkpoint is evaluated with the moments it was trained with, whatever
-/// dataset it is shown. Nothing where the spec does not normalize by them.
+/// The moments as settings of a run: a checkpoint is evaluated with those it was trained with, on any
+/// dataset. Empty if the spec does not normalize by them.
 RunFingerprint moments_of(const data::AugmentSpec& augment);
-/// Takes them from such settings. Whether they are there; throws Error{checkpoint} naming `path` where they are no
-/// moments of so many channels.
+/// Reads the moments from such settings; returns whether they are there. Throws Error{checkpoint} naming
+/// `path` if they do not fit the number of channels.
 bool take_moments(data::AugmentSpec& augment, const RunFingerprint& settings, const std::string& path);
 
 /// Initial values of all parameters in logical order, a pure function of the seed.

@@ -115,7 +115,7 @@ constexpr Padding centred_padding(int n, int kernel, int stride) {
   return {outputs, before, after > 0 ? after : 0};
 }
 
-/// TensorFlow's SAME padding: what the outputs need in total, split in two, an odd one at the end. All arguments ≥ 1.
+/// TensorFlow's SAME padding: half of the total at each side; an odd one goes to the end. All arguments ≥ 1.
 constexpr Padding same_padding(int n, int kernel, int stride) {
   const int outputs = (n + stride - 1) / stride;
   const int span = (outputs - 1) * stride + kernel;

@@ -12,7 +12,7 @@ namespace cifar_mpi::model {
 /// but not by a gradient (statistics).
 enum class ParamRole : std::uint8_t { trained, frozen, running };
 
-/// What a parameter is in the formula of its layer.
+/// The role of a parameter in the formula of its layer.
 enum class ParamPart : std::uint8_t { weights, biases, scale, mean, variance };
 
 /// One parameter tensor in TensorFlow's shape; engine/layout.hpp has its place in memory.

@@ -6,13 +6,13 @@
 
 #include "cifar_mpi/optim/step_math.hpp"
 
-/// The table of what a run carries from step to step. All code that allocates, saves, reads, checks or
-/// compares state iterates over its rows.
+/// The table of a run's state, which steps change. All code that allocates, saves, reads, checks or compares
+/// state iterates over its rows.
 namespace cifar_mpi::optim {
 
 enum class StateRole : std::uint8_t { weights, average, momentum, moment1, moment2, outer_momentum };
 inline constexpr std::size_t kStateRoles = 6;
-/// At most so many rows belong to an optimizer.
+/// The most rows of an optimizer.
 inline constexpr std::size_t kMostOptimizerRows = 2;
 
 /// One block of the flat layout (engine/layout.hpp): a value for each parameter.

@@ -6,8 +6,8 @@
 
 #include "cifar_mpi/base/names.hpp"
 
-/// What a step does to one weight, and the values that change from step to step. Plain functions: the host
-/// and the kernels of a device compile the same ones.
+/// The update of one weight, and the values that change from step to step. Plain functions: the host and the
+/// kernels of a device compile the same ones.
 namespace cifar_mpi::optim {
 
 /// How the rate changes over a run, see Schedule.

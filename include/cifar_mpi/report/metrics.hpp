@@ -38,7 +38,7 @@ struct StepReport {
   std::optional<comm::PushCounts> pushes;
 };
 
-/// A text for the log: how many pushes servers applied, and the bytes of the busiest worker and server.
+/// A text for the log: the number of applied pushes, and the bytes of the busiest worker and server.
 std::string pushes_text(const comm::PushCounts& pushes);
 
 /// The least staleness that this share of the pushes does not exceed.

@@ -10,7 +10,7 @@
 
 namespace cifar_mpi::report {
 
-/// Parts of a step, in its order. `other`: copies of weights for kernels, control, and time of no task.
+/// Parts of a step, in its order. `other`: copies of weights for kernels, control, and time without a task.
 enum class Section : std::uint8_t { input, forward, backward, all_reduce, update, other };
 constexpr std::size_t kSections = 6;
 constexpr auto names_of(Section) {
@@ -30,9 +30,9 @@ std::vector<Section> sections_of(const Timeline& timeline);
 
 /// Where the time of a step goes on each rank, means over the sampled steps.
 ///
-/// Every moment counts once: under the work that runs, where several tasks run at once under the one that
-/// began first; only where no work runs under an all-reduce, which is then exposed; else under `other`. So
-/// the sections of a rank add up to its step.
+/// Every moment counts once: under the running work (of several tasks, the one that began first), else under
+/// a running all-reduce, which is then exposed, else under `other`. So the sections of a rank add up to its
+/// step.
 struct StepBudget {
   std::vector<int> ranks;  ///< recorded ranks, ascending; their indices index the next two
   std::array<std::vector<double>, kSections> section_ms;

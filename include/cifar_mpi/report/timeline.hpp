@@ -47,7 +47,7 @@ struct RankStep {
   std::vector<Slice> slices;  ///< in the order of their beginnings; empty: this rank's step is missing
   std::uint64_t dropped =
       0;  ///< stretches for which there was no space; the times of such a step are too small
-  /// How long the runner's thread was on a core in its work tasks; -1: unknown, as on a device.
+  /// Time for which the runner's thread was on a core in its work tasks; -1: unknown, as on a device.
   std::int64_t work_cpu_ns = -1;
 
   bool operator==(const RankStep&) const = default;

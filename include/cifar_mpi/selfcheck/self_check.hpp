@@ -13,40 +13,39 @@
 #include "cifar_mpi/engine/roofline.hpp"
 #include "cifar_mpi/step/plan.hpp"
 
-/// A device proves itself before a run takes it: its training step, on this machine, with its driver and libraries,
-/// against a backend that is proven. Neither knows the other.
+/// Checks a device before a run uses it: compares its training step, on this machine, with its driver and
+/// libraries, with that of a trusted backend. Neither backend knows the other.
 namespace cifar_mpi::selfcheck {
 
-/// What goes with a device that is not taken on trust.
+/// Settings for the check of a device.
 struct SelfCheck {
-  /// The proven backend; null: there is none here, and what needs one is left out.
+  /// The trusted backend; null: there is none, and checks that need one are skipped.
   comm::PlatformFactory judge;
-  /// What the run takes when the device fails; null: it ends with Error{device}, or Error{comm} where the
-  /// network is to blame.
+  /// The run's device if this one fails; null: the run ends with Error{device}, or Error{comm} if the network
+  /// failed.
   comm::PlatformFactory instead;
-  /// Checks again where the run directory has a record of a failure; else that record holds.
+  /// Check again even if the run directory records a failure.
   bool asked_for = false;
-  /// This rank's device, its driver and libraries, in words that change when one of them does; up to the first ';'
-  /// the name of the device.
+  /// Identifies this rank's device, driver and libraries; the text before the first ';' is the name of the
+  /// device.
   std::function<std::string(const engine::BackendOptions&)> identity;
-  /// What this rank's device does at most in a precision; null: its speed is not checked.
+  /// The peak rates of this rank's device in a precision; null: its speed is not checked.
   std::function<engine::RooflineLimits(engine::Precision)> measure_limits;
-  /// Shows where the check is, so that one that hangs is ended; null: nobody looks.
+  /// Reports the check's progress, so that a watchdog can end a check that hangs; null: no reports.
   comm::Heartbeat* heart = nullptr;
 };
 
-/// What it came to, the same on all ranks.
+/// The result of the check, the same on all ranks.
 struct SelfCheckReport {
   bool good = false;
   std::vector<std::string> table;  ///< a line for each check
   std::vector<std::string>
-      faults;  ///< "rank 2 on node3, NVIDIA H200 0000:1b:00.0: ...", of each rank the first wrong result
-  std::vector<std::string>
-      stops;  ///< likewise what kept a rank from checking on: memory, a busy GPU, the network
-  /// What the first of `stops` is: comm where all of them are the network's.
+      faults;  ///< "rank 2 on node3, NVIDIA H200 0000:1b:00.0: ...", each rank's first wrong result
+  std::vector<std::string> stops;  ///< what stopped a rank's checks: memory, a busy GPU, the network
+  /// Kind of the first of `stops`; comm if the network caused all of them.
   ErrorKind stopped_by = ErrorKind::device;
-  std::vector<std::string> no_graph;  ///< on each such rank: how graphs are wrong while all else is right
-  std::vector<std::string> refused;   ///< on each such rank: why no graph could be made
+  std::vector<std::string> no_graph;  ///< for each such rank: how graphs are wrong while all else is right
+  std::vector<std::string> refused;   ///< for each such rank: why no graph could be made
   std::vector<std::string> slow;      ///< one line for each slow task
 };
 
@@ -58,28 +57,27 @@ std::string devices_of(const engine::BackendOptions& options, const comm::World&
 /// `info`, on the ranks of `world`, which are those that compute:
 ///
 ///   1  the device can be opened, and kernels can be planned
-///   2  fp32 gradients and loss are those of the judge, but for rounding
-///   3  those of the run's precision are no further off than 4 times what weights do that are off by a rounding
-///   4  three steps give the same bits in line, on lanes, as a graph, and as that graph once more; where the graph alone is
-///      wrong or refused, the device is good for a run without graphs, unless the run asks for them
-///   5  distorted images are those of the reference
-///   6  a NaN in the input reaches the loss, so that divergence is seen
-///   7  no task takes more than 20 times its roofline time (engine/roofline.hpp) and over 100 µs; those that do are named; not
-///      where ranks may share a GPU
-///   8  with several ranks: the run's all-reduce of small integers, in a graph too, is exact on every rank; not where
-///      servers add
-///   9  the run's own step over all ranks gives the same bits one by one, with a summary, several in a graph, traced and after a
-///      resume; not where servers add; of graphs as in 4
+///   2  fp32 gradients and loss equal the judge's up to rounding
+///   3  those of the run's precision err by at most 4 times the error that rounding the weights causes
+///   4  three steps give the same bits in line, on lanes, as a graph, and as that graph replayed; if only the graph is
+///      wrong or refused, the run uses no graphs, unless it asks for them
+///   5  distorted images equal the reference's
+///   6  a NaN in the input reaches the loss, so that divergence is detected
+///   7  no task takes more than 20 times its roofline time (engine/roofline.hpp) and over 100 µs; slow tasks are named; skipped
+///      if ranks may share a GPU
+///   8  with several ranks: the run's all-reduce of small integers, in a graph too, is exact on every rank; skipped with
+///      servers
+///   9  the run's own step over all ranks gives the same bits one by one, with a summary, several in a graph, traced and after
+///      a resume; skipped with servers; graphs as in 4
 ///
-/// Collective. A wrong result is a fault in the report, an error of the device or the network a stop; throws AgreedError for
-/// options that do not fit each other, as a run would.
+/// Collective. The report lists a wrong result as a fault, an error of the device or the network as a stop.
+/// Throws AgreedError for options that do not fit each other, as a run would.
 SelfCheckReport check_device(const config::TrainConfig& config, const data::DatasetInfo& info,
                              const comm::World& world, const comm::PlatformFactory& make_platform,
                              const SelfCheck& check);
 
-/// Checks by itself, for images of CIFAR-10, and logs the table. 0 when all is good, else the code of Error{device}, or of
-/// Error{comm} where the network kept the ranks from checking.
-/// Collective.
+/// Checks without a run, on images of CIFAR-10, and logs the table. Returns 0 if all is well, else the code
+/// of Error{device}, or of Error{comm} if the network stopped the check. Collective.
 int report_self_check(config::TrainConfig config, const comm::World& world, const Log& log,
                       const comm::PlatformFactory& make_platform, const SelfCheck& check);
 

@@ -21,7 +21,7 @@ struct Adopted {
   bool all_reduce = false;
 };
 
-/// What was planned on a rank before memory is allocated: the options as resolved, the ranks, the data and the network, and
+/// A rank's plan before it allocates memory: the resolved options, the ranks, the data and the network, and
 /// where the run starts.
 struct Plan {
   Plan(config::TrainConfig chosen, const comm::World& the_world, const Log& the_log)
@@ -31,9 +31,9 @@ struct Plan {
 
   /// Whether this rank holds weights for others and computes no gradients.
   bool serves() const { return world.rank() >= sizes.workers; }
-  /// The ranks that compute.
+  /// Ranks that compute.
   const comm::World& computing() const { return workers ? *workers : world; }
-  /// This rank's part of so many samples: a server has none.
+  /// This rank's part of so many samples; empty on a server.
   data::Shard part_of(std::uint64_t count) const {
     if (serves()) return {};
     return data::shard_of(count, static_cast<std::uint64_t>(world.rank()),
@@ -45,7 +45,7 @@ struct Plan {
   const comm::World& world;
   Log log;
 
-  /// Those of `world` that compute, where others serve; null on a server, and where all compute.
+  /// The ranks of `world` that compute, if others serve; null on a server, and if all compute.
   std::unique_ptr<comm::World> workers;
 
   data::DatasetInfo info;
@@ -53,47 +53,48 @@ struct Plan {
   evaluation::Network network;
   run::Progress progress;        ///< where the run starts; `batches` as of the last checkpoint
   Adopted adopted;               ///< from the checkpoint it starts from
-  std::string initialized_from;  ///< of Provenance
-  std::string self_check;        ///< likewise
-  int conv_threads = 0;          ///< of BackendOptions, from the first start of the run; 0: this is it
-  int shown_images = 8;          ///< of the first part of a batch a summary shows so many at most
+  std::string initialized_from;  ///< for Provenance
+  std::string self_check;        ///< for Provenance
+  int conv_threads = 0;  ///< for BackendOptions, from the first start of the run; 0: this is the first
+  int shown_images = 8;  ///< most images of the first part of a batch in a summary
 };
 
 /// Checks the options against the dataset, and plans sizes and network for it. Throws Error{usage, data}.
 void plan_for(Plan& plan, const data::DatasetInfo& info);
 
-/// The threads of every rank when the user leaves them open: the smallest fair share, so that all ranks plan
-/// the same kernels. Collective.
+/// The threads of every rank if the user gives none: the smallest fair share, so that all ranks plan the same
+/// kernels. Collective.
 void resolve_threads(Plan& plan);
-/// Whether other processes took cores that the ranks' threads need, in a sentence, of the rank that lost most; empty: none did.
-/// Collective.
+/// A sentence on the rank that lost most if other processes took cores that the ranks' threads need; else
+/// empty. Collective.
 std::string other_work_text(const Plan& plan, const engine::Backend& backend);
-/// Says on the CPU how many threads there are and what they were chosen from, and warns where there are more than cores, or other
-/// processes on these. Collective.
+/// On the CPU logs the number of threads and its origin, and warns of too few cores or of other processes on
+/// them. Collective.
 void describe_cores(const Plan& plan, const engine::Backend& backend);
 
-/// Ranks of a host share its GPUs, those that serve apart.
+/// Ranks of a host share its GPUs; servers are counted apart.
 engine::BackendOptions backend_options(const Plan& plan);
 
-/// The samples of this rank's steps; of a rank that computes.
+/// The samples of this rank's steps; only for a rank that computes.
 data::SampleOrder sample_order(const Plan& plan);
 
 /// Steps between evaluations.
 std::uint64_t eval_every(const Plan& plan);
 
-/// Every so many steps there is more to do than to go on. What is due after each replay tells none from the
-/// others; `replay` is one of them.
+/// The intervals, in steps, of the events that interrupt training, except those due after every replay.
+/// `replay` is any replay.
 std::vector<std::uint64_t> boundaries(const Plan& plan, const engine::Replay& replay);
-/// Whether no log line, evaluation, checkpoint or comparison, nor another program, is due before the end of these steps.
+/// Whether no log line, evaluation, checkpoint, comparison or other program is due before the end of these
+/// steps.
 bool is_unbroken(const Plan& plan, const engine::Replay& steps);
 
-/// Which checkpoints the run keeps.
+/// The checkpoints that the run keeps.
 run::Retention retention_of(const config::TrainConfig& config);
 
 /// Whether averagings have a momentum, a row of the table.
 bool has_outer_momentum(const config::TrainConfig& config);
 
-/// How many images of the first part of a batch a summary shows.
+/// Images of the first part of a batch in a summary.
 int kept_images(const Plan& plan);
 
 }  // namespace cifar_mpi::step

@@ -16,7 +16,7 @@ class StateTable {
   void allocate(engine::Backend& backend, const engine::ParamLayout& layout,
                 std::vector<optim::StateRow> rows);
   std::span<const optim::StateRow> rows() const { return rows_; }
-  /// Of a row that there is.
+  /// The row must exist.
   const Buffer& operator[](optim::StateRole role) const { return blocks_[static_cast<std::size_t>(role)]; }
 
   /// All rows as logical tensors in the order of the ParamTable, and back.

@@ -16,18 +16,17 @@ namespace cifar_mpi::train {
 
 struct SessionState;
 
-/// One training run on one rank: everything is built and finalized on construction, `run` replays it.
+/// One training run on one rank: the constructor builds and finalizes everything, `run` replays it.
 ///
-/// Every rank makes one with the same configuration, and all calls are collective: what goes wrong on one
-/// rank during set-up is thrown on all (comm::AgreedError).
+/// Every rank makes one with the same configuration, and all calls are collective: an error of one rank
+/// during set-up is thrown on all (comm::AgreedError).
 class Session {
  public:
-  /// Sets the run up, from the newest checkpoint of the run directory where there is one of the same
-  /// configuration. `requests` are bits of engine::Request that signal handlers set; that for a
-  /// trace is taken back when all ranks know of it. `run` is the opened run directory, on rank 0. These and `world` must
-  /// outlive the session.
-  /// With `check` the device has to prove itself (train/self_check.hpp).
-  /// Throws Error{usage, data, checkpoint, io, device}, see the kinds.
+  /// Sets the run up, from the newest checkpoint of the run directory if it has one of the same
+  /// configuration. `requests` are bits of engine::Request that signal handlers set; the bit for a trace is
+  /// cleared when all ranks know of it. `run` is the opened run directory, on rank 0. These and `world` must
+  /// outlive the session. With `check` the device must pass a self-check (selfcheck/self_check.hpp). Throws
+  /// Error{usage, data, checkpoint, io, device}.
   Session(config::TrainConfig config, const Directory& run, const comm::World& world, const Log& log,
           const comm::PlatformFactory& make_platform, std::atomic<int>& requests,
           const selfcheck::SelfCheck* check = nullptr);
@@ -35,13 +34,13 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// From now on shows `watchdog`, which must outlive the session, how it gets on. Collective; before `run`.
+  /// Reports progress to `watchdog`, which must outlive the session. Collective; before `run`.
   void show_to(watch::Watchdog& watchdog);
 
-  /// Trains to the last step, evaluates, and leaves a checkpoint. Returns at once when the run is already
+  /// Trains to the last step, evaluates, and writes a checkpoint. Returns at once if the run is already
   /// finished. Throws, on all ranks at the same step, Error{diverged} (nothing is written after the last good
   /// checkpoint), Error{stopped} (after writing a checkpoint) and Error{io} (a checkpoint could not be
-  /// written). `last_end`: how the start before this one ended, for metrics.jsonl.
+  /// written). `last_end`: how the previous start ended, for metrics.jsonl.
   void run(const std::string& last_end = {});
 
  private:

@@ -23,7 +23,7 @@ struct WatchdogOptions {
   std::function<void(double)> at_look;
 };
 
-/// Ends a job that would wait for ever. Every rank of a program has one.
+/// Ends a job that would wait forever. Every rank of a program has one.
 ///
 /// A thread looks at the heartbeats of the node four times a second and makes no MPI call, because MPI is used from the
 /// main thread only. One rank of each node reports to the other nodes once a second how long its ranks have made no

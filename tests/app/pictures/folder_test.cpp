@@ -7,7 +7,7 @@
 #include "cifar_mpi/data/dataset.hpp"
 #include "support/pictures.hpp"
 
-/// cifar_mpi_pack --from-folder, and what follows.
+/// cifar_mpi_pack --from-folder, and training on its result.
 namespace cifar_mpi::test {
 namespace {
 

@@ -129,7 +129,7 @@ TEST(ImageFolder, IsTheSameInWhateverOrderItWasMade) {
   for (const std::string& name : names) put(other, name);
   ImageFolder a = list_image_folder(one.path()), b = list_image_folder(other.path());
   EXPECT_EQ(paths_of(a), paths_of(b));
-  std::set<int> first_classes;  // not one class after the other
+  std::set<int> first_classes;  // classes are mixed
   for (std::size_t i = 0; i < 20; ++i) first_classes.insert(a.images[i].label);
   EXPECT_EQ(first_classes.size(), 3u);
   EXPECT_EQ(paths_of(split_off(a, 0.3)), paths_of(split_off(b, 0.3)));

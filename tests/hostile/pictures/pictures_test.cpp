@@ -11,7 +11,7 @@
 #include "hostile/files.hpp"
 #include "support/temp_dir.hpp"
 
-/// PNG and JPEG files as a stranger may make them.
+/// PNG and JPEG files as an attacker may make them.
 namespace cifar_mpi::test {
 namespace {
 
@@ -45,7 +45,7 @@ std::vector<std::string> good_files() {
   return files;
 }
 
-/// One to four changes: bytes, pieces that go, come again or come from another file, sizes in the header.
+/// One to four changes: bytes; pieces removed, repeated or taken from another file; sizes in the header.
 std::string changed(const std::vector<std::string>& files, Dice& dice) {
   std::string file = dice.any_of(files);
   const bool png = file[0] != '\xff';

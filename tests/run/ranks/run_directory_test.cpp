@@ -22,7 +22,7 @@ class RunDirectoryTest : public testing::Test {
   }
   ~RunDirectoryTest() override { world().barrier(); }
   static const comm::World& world() { return test::test_world(); }
-  /// The record, once all ranks have passed here.
+  /// The record, after all ranks reach this point.
   std::string record() const {
     world().barrier();
     const std::string text = read_file(path_ + "/run/exit");
@@ -67,7 +67,7 @@ TEST_F(RunDirectoryTest, RecordsEachKindOfEnd) {
       if (world().rank() == last) throw Error(ErrorKind::device, "no device");
       world().barrier();
     };
-    // Here the others are not ended, so they wait for the rank that failed.
+    // Here the others are not ended, so they wait for the failed rank.
     if (world().rank() == last) {
       EXPECT_THROW(directory.record_end_of(fail), Error);
       EXPECT_EQ(read_file(run_dir() + "/exit"), "6 rank " + std::to_string(last) + ": no device\n");
