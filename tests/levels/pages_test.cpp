@@ -31,12 +31,13 @@ constexpr std::string_view kPagesOfShortCells[] = {"README.md", "tests/MEASURED.
 constexpr std::size_t kMostReadmeLines = 130;
 constexpr int kMostCellWords = 12;
 
-/// Words and phrases that no page may hold, in lower case.
+/// Words and phrases that no page, comment or message may hold, in lower case.
 constexpr std::string_view kPhrases[] = {"absorb",
                                          "and go on",
                                          "as if nothing had happened",
                                          "asks for no password",
                                          "asks nothing",
+                                         "behind",
                                          "cannot end in order",
                                          "comes to",
                                          "does not get on",
@@ -57,7 +58,7 @@ constexpr std::string_view kPhrases[] = {"absorb",
                                          "leaves with",
                                          "leaving hard",
                                          "likewise",
-                                         "nobody asks",
+                                         "nobody",
                                          "not, linearly",
                                          "nothing of it",
                                          "of waiting were left",
@@ -73,15 +74,15 @@ constexpr std::string_view kPhrases[] = {"absorb",
                                          "runs its tower",
                                          "the house",
                                          "today's program",
+                                         "told",
                                          "what gradients look like",
                                          "what it takes and why",
                                          "would come again"};
 
-/// Folders whose comments and messages must not hold these phrases either, and more words that they must not
-/// hold; but this test holds all of them, and the CUDA backend is not read yet.
+/// Folders whose comments and messages must not hold these phrases either. This test holds all of them, and the
+/// CUDA backend is not read yet.
 constexpr std::string_view kFolders[] = {"env", "include/cifar_mpi", "jobs", "src", "tests", "tools"};
 constexpr std::string_view kUnread[] = {"src/cuda/", "tests/cuda/", "tests/levels/"};
-constexpr std::string_view kWordsOfCode[] = {"behind", "nobody", "told"};
 
 /// A use of a phrase that is plain English.
 struct Exception {
@@ -89,6 +90,7 @@ struct Exception {
   std::string_view phrase;
 };
 constexpr Exception kExceptions[] = {{"src/app/bench_main.cpp", "floor"},
+                                     {"src/run/README.md", "behind"},
                                      {"tests/tools/compare_pytorch_test.sh", "floor"},
                                      {"tests/tools/gpu_check_test.sh", "floor"},
                                      {"tools/compare_pytorch", "floor"}};
@@ -193,10 +195,10 @@ std::string words_of_cpp(const std::string& text) {
   return words;
 }
 
-/// The phrases in the comments and messages of a file (path from the source root), the exceptions left out.
+/// The phrases in a page, or in the comments and messages of a file (path from the source root), the exceptions
+/// left out.
 std::vector<std::string> stumbling_words(const std::string& file, const std::string& text) {
   std::vector<std::string_view> phrases(std::begin(kPhrases), std::end(kPhrases));
-  phrases.insert(phrases.end(), std::begin(kWordsOfCode), std::end(kWordsOfCode));
   std::erase_if(phrases, [&](std::string_view phrase) {
     return std::any_of(std::begin(kExceptions), std::end(kExceptions),
                        [&](const Exception& e) { return e.file == file && e.phrase == phrase; });
@@ -261,7 +263,8 @@ TEST(Pages, HaveShortTableCells) {
 
 TEST(Pages, HoldNoPhraseThatReadersStumbleOver) {
   for (const std::string_view name : kPages) {
-    for (const std::string& phrase : stumbling_phrases(page(name))) ADD_FAILURE() << name << ": " << phrase;
+    for (const std::string& phrase : stumbling_words(std::string(name), page(name)))
+      ADD_FAILURE() << name << ": " << phrase;
   }
 }
 
