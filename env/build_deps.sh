@@ -79,6 +79,7 @@ if [ -n "$download" ]; then
   while read -r _ _ file sum source; do
     [[ $source != https:* ]] || fetch "$file" "$sum" "$source" "$download"
   done <<<"$archives"
+  say "the archives are in $download"
   exit 0
 fi
 [ -z "$deps" ] || [ -d "$deps" ] || die 3 "--deps $deps is no folder: make it with --download on a machine with a network."
@@ -116,8 +117,8 @@ look() {
   fi
 }
 
-# install NAME: builds NAME from $archive and installs it in $prefix. Objects of an interrupted build of this archive are kept.
-install() {
+# build_and_install NAME: builds NAME from $archive and installs it in $prefix. Objects of an interrupted build of this archive are kept.
+build_and_install() {
   local at=$work/$1 options=() headers
   if [ "$(cat "$at/sum" 2>/dev/null)" != "$sum" ]; then
     rm -rf "$at"
@@ -160,7 +161,7 @@ for name in $missing; do
   take "$name"
   log=$work/$name.log started=$SECONDS
   say "building $name $version; the log is $log"
-  install "$name" >"$log" 2>&1 || { tail -n 20 "$log" >&2; die 1 "building $name failed; the whole log is $log"; }
+  build_and_install "$name" >"$log" 2>&1 || { tail -n 20 "$log" >&2; die 1 "building $name failed; the whole log is $log"; }
   say "built $name $version in $((SECONDS - started)) s"
 done
 say "all is in $prefix; CMake finds it with -DCMAKE_PREFIX_PATH=$prefix"
