@@ -94,7 +94,7 @@ check_tools() {
   $compiler -std=c++20 -fsyntax-only -x c++ - 2>/dev/null <<<'#include <span>
 #if defined __GNUC__ && !defined __clang__ && __GNUC__ < 12
 #error
-#endif' || die 69 "the C++ compiler $compiler is too old for C++20: load or install GCC 12 or later, and name it in CC and CXX."
+#endif' || die 69 "the C++ compiler $compiler does not compile C++20 as GCC 12 does: load or install GCC 12 or later, and name it in CC and CXX."
 }
 
 # Lets CMake look for all libraries; sets $missing to the names of those it lacks.

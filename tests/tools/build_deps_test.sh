@@ -81,7 +81,7 @@ NamesEverythingThatItDoesNotBuild() {
   cmake_version=3.9.2 ends_with 69 "$script"
   says 'CMake 3.25 or later is needed, found 3.9: load a module'
   compiler_status=1 ends_with 69 "$script"
-  says 'the C++ compiler compiler is too old for C++20'
+  says 'the C++ compiler compiler does not compile C++20 as GCC 12 does: load'
   CXX=/nowhere/c++ ends_with 69 "$script"
   says 'the C++ compiler /nowhere/c++ was not found'
   ends_with 2 "$script" boost
