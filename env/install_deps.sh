@@ -49,7 +49,7 @@ give_up() {  # give_up REASON: names everything that is needed, for the reader t
   local needed=${missing:-$list}
   printf 'install_deps: %s\nNeeded, under the names Debian and Ubuntu give them:\n' "$1" >&2
   printf '  %s\n' "${needed//$'\n'/$'\n'  }" >&2
-  echo "If all of it is installed in another way, set CIFAR_MPI_NO_INSTALL=1 and start again." >&2
+  echo "Without root, env/build_deps.sh builds the small libraries. If all is installed in another way, set CIFAR_MPI_NO_INSTALL=1." >&2
   exit 69
 }
 

@@ -5,7 +5,7 @@
 
 # Modules that the program was built with, if the cluster has modules:
 # module purge
-# module load gcc openmpi hdf5 onednn
+# module load gcc openmpi hdf5    # and onednn, if the programs were built with the cluster's
 # module load cuda cudnn nccl     # for GPUs: CUDA 12.4 or later, and cuDNN 9 and NCCL for that CUDA
 
 # Folder of cifar_mpi_train and the other programs: build in a checkout, bin of an installed tree.

@@ -12,21 +12,42 @@ fetch_options=()
 
 say() { printf '== %s\n' "$*" >&2; }
 
-install_deps() { [ -n "${CIFAR_MPI_NO_INSTALL:-}" ] || "$root/env/install_deps.sh"; }
+# packages_help: whether everything is installed as packages, or can be.
+packages_help() {
+  command -v apt-get && command -v dpkg-query &&
+    { "$root/env/install_deps.sh" --check || [ "$(id -u)" = 0 ] || sudo -n true; }
+} >/dev/null 2>&1
+
+# install_deps [NAME...]: installs packages if root may; else builds the missing small libraries in $prefix, and of onednn and
+# googletest those named. A $prefix that exists, an $own_prefix and $deps_options such as --deps DIR ask for the latter.
+prefix=$root/deps
+deps_options=()
+install_deps() {
+  if [ -z "${CIFAR_MPI_NO_INSTALL:-}" ]; then
+    if [ -z "${deps_options[*]}${own_prefix-}" ] && [ ! -d "$prefix" ] && packages_help; then
+      "$root/env/install_deps.sh"
+    else
+      "$root/env/build_deps.sh" "${deps_options[@]}" --prefix "$prefix" "$@"
+      [[ " $* " == *' googletest '* ]] || settings+=(-DCIFAR_MPI_TESTS=OFF)
+    fi
+  fi
+  [ ! -d "$prefix" ] || settings+=(-DCMAKE_PREFIX_PATH="$prefix")
+}
 
 # build LOG [TARGET...]: configures with $settings and builds; shows a moving line, or the end of LOG if it fails.
 build() {
-  local log=$1 restart=() cache=$build/CMakeCache.txt started=$SECONDS
+  local log=$1 restart=() cache=$build/CMakeCache.txt started=$SECONDS generator=Ninja
   shift
   mkdir -p "$build"
+  command -v ninja >/dev/null || generator='Unix Makefiles'
   # a checkout that was moved, or configured for another build tool, cannot be built as it is
   if [ -e "$cache" ] && ! { grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$cache" &&
-    grep -qx 'CMAKE_GENERATOR:INTERNAL=Ninja' "$cache"; }; then
+    grep -qxF "CMAKE_GENERATOR:INTERNAL=$generator" "$cache"; }; then
     restart=(--fresh)
   fi
   say "building; the log is $log"
-  if cmake "${restart[@]}" -S "$root" -B "$build" -G Ninja "${settings[@]}" >"$log" 2>&1 &&
-    cmake --build "$build" -j "$(nproc)" ${1:+--target "$@"} 2>&1 | tee -a "$log" | show_progress; then
+  if cmake "${restart[@]}" -S "$root" -B "$build" -G "$generator" "${settings[@]}" >"$log" 2>&1 &&
+    cmake --build "$build" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" ${1:+--target "$@"} 2>&1 | tee -a "$log" | show_progress; then
     say "built in $((SECONDS - started)) s"
     [ -z "${CI:-}" ] || [ ! -e "$build/.ninja_log" ] || slowest_files
   else
@@ -58,11 +79,11 @@ run_ctest() {
   return "$status"
 }
 
-show_progress() {  # the last "[done/all] what" of ninja, on one line of the terminal
+show_progress() {  # the last "[done/all] what" of ninja or "[ 50%] what" of make, on one line of the terminal
   local line moving=''
   [ ! -t 2 ] || moving=1
   while IFS= read -r line; do
-    [[ -n $moving && $line == \[*/*\]* ]] && printf '\r\033[K%.100s' "$line" >&2
+    [[ -n $moving && $line == \[*[/%]*\]* ]] && printf '\r\033[K%.100s' "$line" >&2
   done
   [ -z "$moving" ] || printf '\r\033[K' >&2
 }

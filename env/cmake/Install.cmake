@@ -4,7 +4,7 @@ set(share ${CMAKE_INSTALL_DATADIR}/cifar_mpi)
 file(GLOB installed RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS
      README.md LICENSE CITATION.cff env/*.md env/*.sh env/modulefiles/* jobs/*.* jobs/recipes/* src/*.md src/*/*.md tests/*.md
      tools/report.svg)
-list(REMOVE_ITEM installed env/install_deps.sh)
+list(REMOVE_ITEM installed env/build_deps.sh env/install_deps.sh)
 foreach(file ${installed})
   get_filename_component(folder ${file} DIRECTORY)
   if(file MATCHES "smoke_test\\.sh$")

@@ -45,6 +45,41 @@ EndsWithTheResult() {
   grep -q 'cifar_mpi_train .*--epochs 4$' "$calls" || fail "trained: $(grep train "$calls")"
 }
 
+# Where packages do not help, the small libraries are built, then found; and nothing is trained on a login node.
+BuildsWhatIsMissingWithoutRoot() {
+  unset CIFAR_MPI_NO_INSTALL
+  stand_in "$clone/env/build_deps.sh" <<<'mkdir -p "${@: -1}"'
+  stand_in "$clone/env/install_deps.sh" <<<'exit "${packages_missing:-0}"'
+  stand_in "$clone/build/cifar_mpi_train" <<<'echo "built with oneDNN"'
+  fake_program apt-get </dev/null
+  fake_program dpkg-query </dev/null
+  fake_program id <<<'echo 1000'
+  fake_program sudo <<<'exit 1'
+  ends_with 0 "$clone/tools/quickstart" --build-only
+  grep -q '^install_deps.sh $' "$calls" || fail "did not install packages: $(cat "$calls")"
+  ! grep -q '^build_deps' "$calls" || fail "built what is installed: $(cat "$calls")"
+  : >"$calls"
+  packages_missing=1 ends_with 0 "$clone/tools/quickstart" --build-only
+  says 'built with oneDNN'
+  ! grep -qE '^install_deps.sh $|^fetch|^mpirun' "$calls" || fail "called: $(cat "$calls")"
+  grep -qxF "build_deps.sh --prefix $clone/deps" "$calls" || fail "called: $(cat "$calls")"
+  grep -qF -- "-DCIFAR_MPI_TESTS=OFF -DCMAKE_PREFIX_PATH=$clone/deps" "$calls" || fail "configured: $(cat "$calls")"
+  : >"$calls"
+  ends_with 0 "$clone/tools/quickstart" --build-only --deps 'the archives' --prefix "$here/own"
+  grep -qxF "build_deps.sh --deps the archives --prefix $here/own" "$calls" || fail "called: $(cat "$calls")"
+  stand_in "$clone/env/build_deps.sh" <<<'exit 69'
+  ends_with 69 "$clone/tools/quickstart"
+}
+
+BuildsWithMakeWhereThereIsNoNinja() {
+  local tool
+  mkdir tools
+  for tool in bash cat dirname mkdir grep tee sed sort tail nproc touch mktemp mv rm find; do ln -s "$(command -v "$tool")" tools/; done
+  stand_in "$clone/build/cifar_mpi_train" <<<'exit 0'
+  PATH=$fake:$here/tools ends_with 0 "$clone/tools/quickstart" --build-only
+  grep -qF -- '-G Unix Makefiles' "$calls" || fail "configured: $(cat "$calls")"
+}
+
 EndsWithAReportThatChangesNothing() {
   ends_with 0 "$clone/tools/quickstart"
   says "page            $clone/runs/quickstart/report.html"
