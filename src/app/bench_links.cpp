@@ -8,7 +8,7 @@
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/comm/link_benchmark.hpp"
+#include "cifar_mpi/comm/benchmark.hpp"
 
 namespace cifar_mpi::app {
 namespace {

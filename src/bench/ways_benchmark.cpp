@@ -15,7 +15,7 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/report/metrics.hpp"
-#include "cifar_mpi/step/roles.hpp"
+#include "cifar_mpi/step/step.hpp"
 
 namespace cifar_mpi::bench {
 namespace {

@@ -1,5 +1,3 @@
-#include "comm/auto.hpp"
-
 #include <string>
 #include <utility>
 
@@ -62,6 +60,8 @@ AutoChoice choose_collective(const Nodes& nodes) {
   return {kShort, "doubling", nodes.most_ranks() == 1 ? "ring" : "two-level"};
 }
 
+/// Chooses by how the ranks are distributed over nodes, and by length: see `choose_collective`. Behaves like
+/// the chosen one, whose name follows in brackets.
 std::unique_ptr<Collective> make_auto(const World& world, const Nodes& nodes, Wire wire) {
   return std::make_unique<Auto>(world, nodes, wire);
 }

@@ -8,14 +8,19 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "comm/collectives.hpp"
-#include "comm/message_memory.hpp"
+#include "comm/mpi_check.hpp"
 
 namespace cifar_mpi::comm {
+
+/// All of them communicate: every rank calls them with the same arguments. The guarantees stand at their definitions.
+using Factory = std::unique_ptr<Collective>(const World& world, const Nodes& nodes, Wire wire);
+Factory make_auto, make_window, make_two_level, make_ring, make_doubling, make_mpi_all_reduce;
+
 namespace {
 
 struct Row {
   CollectiveInfo info;
-  std::unique_ptr<Collective> (*make)(const World&, const Nodes&, Wire);
+  Factory* make;
 };
 
 constexpr std::array kTable = {

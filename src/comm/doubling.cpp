@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "comm/message_collective.hpp"
-#include "comm/message_memory.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_handle.hpp"
 
@@ -139,6 +138,18 @@ class DoublingOperation {
 
 }  // namespace
 
+/// Recursive doubling: in stage s the rank exchanges its whole partial sum with the one 2^s away, so that
+/// after log2(P) stages all have the total (Thakur, Rabenseifner, Gropp 2005). Few messages, but all of the
+/// array in each: for short arrays.
+///
+/// The sum is a fixed binary tree over rank order. For P a power of two it is the balanced one, ((r0+r1)+(r2+r3))+…;
+/// otherwise, with K the largest power of two below P, the first P-K pairs of ranks (2i, 2i+1) are added first and the
+/// balanced tree covers those pairs and the remaining ranks: for P = 5 ((r0+r1)+r2)+(r3+r4). The pairs add two stages.
+///
+///   data   [n] f32, host memory, replaced by the sum; any n, also n = 0
+///   order  belongs on the comm lane; `start` posts the first stage, `poll` adds and starts the next
+///   bits   depend on P alone, neither on n nor on timing: both ends of an exchange add the same two numbers
+///   memory a receive buffer of the array's size, allocated when the task is made; nothing per run
 std::unique_ptr<Collective> make_doubling(const World& world, const Nodes& nodes, Wire wire) {
   return std::make_unique<MessageCollective<DoublingOperation>>("doubling", world, nodes, wire);
 }

@@ -1,14 +1,12 @@
-#include "cifar_mpi/comm/link_benchmark.hpp"
-
 #include <mpi.h>
 
 #include <algorithm>
 #include <optional>
 
 #include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/comm/benchmark.hpp"
 #include "comm/add.hpp"
 #include "comm/mpi_check.hpp"
-#include "comm/neighbours.hpp"
 #include "comm/nodes.hpp"
 #include "comm/world_access.hpp"
 

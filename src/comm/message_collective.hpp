@@ -9,7 +9,6 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "comm/collectives.hpp"
-#include "comm/neighbours.hpp"
 #include "comm/staging_buffer.hpp"
 #include "comm/world_access.hpp"
 

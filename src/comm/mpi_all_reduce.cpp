@@ -39,6 +39,13 @@ class MpiOperation {
 
 }  // namespace
 
+/// MPI_Iallreduce in place and MPI_Test: the MPI library chooses the algorithm by length and number of ranks.
+///
+///   data   [n] f32, host memory, replaced by the sum; any n, also n = 0
+///   order  belongs on the comm lane; `start` returns at once, progress is made in `poll`
+///   bits   MPI only advises that all ranks get the same; the algorithms of Open MPI 4 and 5 give it, because
+///          either one rank adds and the others copy, or two ranks add the same two values
+///   memory the MPI library may allocate its own per run
 std::unique_ptr<Collective> make_mpi_all_reduce(const World& world, const Nodes& nodes, Wire) {
   return std::make_unique<MessageCollective<MpiOperation>>("mpi", world, nodes, Wire::fp32);
 }

@@ -1,6 +1,7 @@
 #include "comm/mpi_check.hpp"
 
 #include <array>
+#include <exception>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,13 @@ void fail(int status, const char* purpose, int peer, const char* file, int line)
                                       " at ", name, ":", line,
                                       "; a rank or the network between the nodes was probably lost; see the "
                                       "first message of the other ranks"));
+}
+
+Buffer allocate_message_memory(std::size_t bytes) {
+  auto* const memory = new Buffer(allocate_host(bytes));
+  return {memory->data(), bytes, [memory] {
+            if (std::uncaught_exceptions() == 0) delete memory;
+          }};
 }
 
 }  // namespace cifar_mpi::comm

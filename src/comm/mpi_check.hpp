@@ -2,6 +2,10 @@
 
 #include <mpi.h>
 
+#include <cstddef>
+
+#include "cifar_mpi/base/buffer.hpp"
+
 namespace cifar_mpi::comm {
 
 /// Means "no single peer" in `check`.
@@ -16,5 +20,9 @@ inline void check(int status, const char* purpose, int peer = kNoPeer, const cha
                   int line = __builtin_LINE()) {
   if (status != MPI_SUCCESS) fail(status, purpose, peer, file, line);
 }
+
+/// `allocate_host` for buffers of MPI messages. It is not released while an exception unwinds, because MPI
+/// may still write a pending message into it.
+Buffer allocate_message_memory(std::size_t bytes);
 
 }  // namespace cifar_mpi::comm

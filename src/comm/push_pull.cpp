@@ -6,7 +6,6 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "comm/message_memory.hpp"
 #include "comm/mpi_check.hpp"
 
 namespace cifar_mpi::comm {

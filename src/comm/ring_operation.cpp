@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "comm/collectives.hpp"
-#include "comm/message_memory.hpp"
+#include "comm/message_collective.hpp"
 #include "comm/mpi_check.hpp"
 
 namespace cifar_mpi::comm {
@@ -145,6 +145,20 @@ bool RingOperation::poll() {
     moved = take_oldest_arrival() || moved;
   }
   return arrived_ == receives_.size() && sent_ == sends_.size();
+}
+
+/// Two trips around a ring of P ranks: first a reduce-scatter, after which each rank has the sum of one chunk, then an
+/// all-gather. A rank sends 2·(P-1)/P of the array in 2·(P-1) messages (Patarasuk and Yuan 2009). For short arrays the
+/// number of messages dominates and `doubling` wins. Long pieces are sent in chunks: see `RingOperation`.
+///
+///   data   [n] f32, host memory, replaced by the sum; any n, also n < P and n = 0
+///   order  belongs on the comm lane; `start` posts the first messages, `poll` adds what has arrived and
+///          sends it on
+///   bits   depend on P and n alone, not on timing: every total is computed once and copied
+///   memory three chunks as receive buffers (and with a 16-bit wire half the array for sending), allocated
+///          when the task is made; nothing per run
+std::unique_ptr<Collective> make_ring(const World& world, const Nodes& nodes, Wire wire) {
+  return std::make_unique<MessageCollective<RingOperation>>("ring", world, nodes, wire);
 }
 
 }  // namespace cifar_mpi::comm

@@ -5,8 +5,8 @@
 
 #include "cifar_mpi/base/buffer.hpp"
 #include "comm/mpi_handle.hpp"
-#include "comm/neighbours.hpp"
 #include "comm/staging_buffer.hpp"
+#include "comm/world_access.hpp"
 
 namespace cifar_mpi::comm {
 

@@ -11,7 +11,6 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "comm/host_image.hpp"
-#include "comm/message_memory.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/push_pull.hpp"
 #include "comm/serving.hpp"

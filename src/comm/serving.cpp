@@ -7,7 +7,6 @@
 
 #include "cifar_mpi/engine/layout.hpp"
 #include "comm/add.hpp"
-#include "comm/message_memory.hpp"
 #include "comm/mpi_check.hpp"
 
 namespace cifar_mpi::comm {

@@ -8,7 +8,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "comm/add.hpp"
-#include "comm/message_memory.hpp"
+#include "comm/mpi_check.hpp"
 
 namespace cifar_mpi::comm {
 namespace {

@@ -1,5 +1,3 @@
-#include "comm/window.hpp"
-
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"
+#include "comm/collectives.hpp"
 #include "comm/message_collective.hpp"
 #include "comm/window_operation.hpp"
 #include "comm/world_access.hpp"
@@ -104,7 +103,7 @@ std::unique_ptr<WindowBlock> Window::make_block(std::size_t bytes) {
 /// The collective used instead; made at the first call.
 Collective& Window::instead(const std::string& reason) {
   if (!instead_) {
-    instead_ = make_ring(world_, nodes_, wire_);
+    instead_ = make_collective("ring", world_, nodes_, wire_);
     note_ = concat(reason, "; ", name_,
                    " falls back to ring, which is slower; more shared memory (docker run --shm-size, or "
                    "remounting /dev/shm) avoids that");
@@ -150,6 +149,17 @@ std::unique_ptr<Collective> make_node_window(std::string_view name, const World&
   return std::make_unique<Window>(name, world, nodes, wire, std::move(ask_free));
 }
 
+/// The ranks of a node keep their arrays in shared memory. Each adds one slice of all
+/// arrays, in rank order, and writes the total into every array: nothing is packed, sent or received. For
+/// ranks that share one node. `WindowOperation` explains their synchronization.
+///
+///   data   [n] f32 inside memory from `allocate`, replaced by the sum; any n, also n = 0
+///   order  belongs on the comm lane; `start` stores one flag, `poll` works when all ranks have started
+///   bits   the sum in rank order, ((r0+r1)+r2)+…, for any n and timing
+///   memory a shared window per `allocate`; nothing per task or run
+///
+/// If shared memory is short on any rank, all of them use `ring` for that array, and `note` says so.
+/// Throws AgreedError{usage} when the ranks are on several nodes.
 std::unique_ptr<Collective> make_window(const World& world, const Nodes& nodes, Wire) {
   if (nodes.count() > 1) {
     const Error error(ErrorKind::usage, concat("--all-reduce window sums inside one node and this run has ",
@@ -159,6 +169,14 @@ std::unique_ptr<Collective> make_window(const World& world, const Nodes& nodes, 
   return make_node_window("window", world, nodes, Wire::fp32, shared_memory);
 }
 
+/// The window inside every node and rings between the nodes: with k ranks on the smallest node the array is
+/// cut into k slices; rank i < k of a node adds slice i of all its arrays, sums that around the ring of the
+/// i-th ranks of all nodes, and writes the total into every array of its node. With equal nodes every rank
+/// sends its part; ranks beyond the k-th of a larger node only contribute their arrays. Any mix of ranks per
+/// node; on one node it is `window`, with one rank on each it is `ring`.
+///
+///   data, order, memory   as for `window`; two parts of a slice per owner as receive buffers, per task
+///   bits   depend on the ranks' distribution over nodes and on n alone
 std::unique_ptr<Collective> make_two_level(const World& world, const Nodes& nodes, Wire wire) {
   return make_node_window("two-level", world, nodes, wire, shared_memory);
 }

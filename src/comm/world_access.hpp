@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include "cifar_mpi/comm/world.hpp"
+#include "comm/mpi_check.hpp"
 #include "comm/mpi_handle.hpp"
 #include "comm/node_peers.hpp"
 
@@ -20,5 +21,24 @@ struct WorldAccess {
   /// Collective call over all ranks.
   static Communicator split(const World& world, int group);
 };
+
+/// A communicator and the calling rank's place in it, also as a ring.
+struct Neighbours {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int rank = 0;
+  int ranks = 1;
+  bool network = false;  ///< its messages cross from node to node
+
+  int right() const { return (rank + 1) % ranks; }
+  int left() const { return (rank + ranks - 1) % ranks; }
+};
+
+inline Neighbours neighbours_in(MPI_Comm comm, bool network) {
+  Neighbours neighbours{comm};
+  neighbours.network = network;
+  check(MPI_Comm_rank(comm, &neighbours.rank), "asking for the place among the ranks");
+  check(MPI_Comm_size(comm, &neighbours.ranks), "asking for the number of ranks");
+  return neighbours;
+}
 
 }  // namespace cifar_mpi::comm

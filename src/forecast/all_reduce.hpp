@@ -10,7 +10,7 @@
 
 namespace cifar_mpi::forecast {
 
-/// The message patterns of the all-reduces; comm/collectives.hpp describes them.
+/// The message patterns of the all-reduces; the files in src/comm describe them.
 enum class Pattern : std::uint8_t { ring, doubling, two_level };
 constexpr auto names_of(Pattern) {
   return std::to_array<Name<Pattern>>(

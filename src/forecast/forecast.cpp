@@ -12,7 +12,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/collective.hpp"
-#include "comm/auto.hpp"
+#include "comm/collectives.hpp"
 #include "forecast/all_reduce.hpp"
 #include "forecast/step_replay.hpp"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cifar_mpi/base/shell_word.hpp"
+#include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "page/chart.hpp"

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "cifar_mpi/base/error.hpp"
-#include "cifar_mpi/base/shell_word.hpp"
+#include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/report/efficiencies.hpp"
 #include "cifar_mpi/report/step_budget.hpp"

@@ -11,7 +11,6 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "selfcheck/device_checks.hpp"
-#include "selfcheck/speed_check.hpp"
 
 namespace cifar_mpi::selfcheck {
 namespace {

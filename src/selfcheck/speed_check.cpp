@@ -1,9 +1,9 @@
-#include "selfcheck/speed_check.hpp"
-
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>
+
+#include "selfcheck/device_checks.hpp"
 
 namespace cifar_mpi::selfcheck {
 

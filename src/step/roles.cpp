@@ -1,5 +1,3 @@
-#include "cifar_mpi/step/roles.hpp"
-
 #include <list>
 #include <span>
 #include <sstream>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/step/step.hpp"
 
 namespace cifar_mpi::step {
 namespace {

@@ -10,7 +10,7 @@
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/step/roles.hpp"
+#include "cifar_mpi/step/step.hpp"
 #include "report/run_summary.hpp"
 #include "report/step_reporter.hpp"
 #include "report/tensorboard.hpp"

@@ -1,9 +1,8 @@
-#include "train/resolved.hpp"
-
 #include <algorithm>
 #include <utility>
 
 #include "cifar_mpi/base/text.hpp"
+#include "train/session_state.hpp"
 
 namespace cifar_mpi::train {
 

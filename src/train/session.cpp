@@ -12,10 +12,9 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
-#include "cifar_mpi/step/roles.hpp"
+#include "cifar_mpi/step/step.hpp"
 #include "run/resume.hpp"
 #include "run/run_checkpoints.hpp"
-#include "train/resolved.hpp"
 #include "train/session_state.hpp"
 
 namespace cifar_mpi::train {

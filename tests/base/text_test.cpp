@@ -9,7 +9,7 @@
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/run_fingerprint.hpp"
 #include "cifar_mpi/base/shape.hpp"
-#include "cifar_mpi/base/shell_word.hpp"
+#include "cifar_mpi/base/terminal.hpp"
 
 namespace cifar_mpi {
 namespace {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cifar_mpi/base/random.hpp"
-#include "comm/auto.hpp"
 #include "comm/collectives.hpp"
 #include "support/mpi_world.hpp"
 

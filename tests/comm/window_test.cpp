@@ -1,5 +1,3 @@
-#include "comm/window.hpp"
-
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
+#include "comm/collectives.hpp"
 #include "support/mpi_world.hpp"
 
 /// The address sanitizer ends a program that asks for too much memory, unless an option forbids it.

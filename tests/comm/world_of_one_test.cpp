@@ -10,10 +10,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
-#include "comm/child_process.hpp"
 #include "support/mpi_world.hpp"
 
 namespace cifar_mpi::test {
@@ -38,6 +40,45 @@ std::string read_all(std::FILE* file) {
   std::rewind(file);
   for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
   return text;
+}
+
+struct ChildResult {
+  int exit_code = -1;
+  std::string output;  ///< stdout and stderr together
+};
+
+/// Runs this test program again as a single process, with the tests that match `filter` (including disabled
+/// ones), and waits for it. Its environment lacks all variables of the launcher, and has `variables` added.
+ChildResult run_alone(const std::string& filter,
+                      const std::vector<std::pair<std::string, std::string>>& variables) {
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!from_a_launcher(*entry)) environment.emplace_back(*entry);
+  }
+  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
+  std::vector<std::string> arguments = {"/proc/self/exe", "--gtest_filter=" + filter,
+                                        "--gtest_also_run_disabled_tests"};
+  std::array<char, 4096> path{};
+  if (readlink("/proc/self/exe", path.data(), path.size() - 1) < 0)
+    throw std::runtime_error("no /proc/self/exe");
+
+  // A file instead of a pipe, which a daemon started by MPI would keep open.
+  std::FILE* const output = std::tmpfile();
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, fileno(output), STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, fileno(output), STDERR_FILENO);
+  pid_t child = 0;
+  const int spawned = posix_spawn(&child, path.data(), &actions, nullptr, pointers(arguments).data(),
+                                  pointers(environment).data());
+  posix_spawn_file_actions_destroy(&actions);
+  ChildResult result;
+  int status = 0;
+  if (spawned == 0 && waitpid(child, &status, 0) == child && WIFEXITED(status))
+    result.exit_code = WEXITSTATUS(status);
+  result.output = read_all(output);
+  std::fclose(output);
+  return result;
 }
 
 TEST(WorldOfOne, StartsWithoutALauncher) {
@@ -103,37 +144,4 @@ TEST(World, DISABLED_AbortsFromAnotherThread) {
 }
 
 }  // namespace
-
-ChildResult run_alone(const std::string& filter,
-                      const std::vector<std::pair<std::string, std::string>>& variables) {
-  std::vector<std::string> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!from_a_launcher(*entry)) environment.emplace_back(*entry);
-  }
-  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
-  std::vector<std::string> arguments = {"/proc/self/exe", "--gtest_filter=" + filter,
-                                        "--gtest_also_run_disabled_tests"};
-  std::array<char, 4096> path{};
-  if (readlink("/proc/self/exe", path.data(), path.size() - 1) < 0)
-    throw std::runtime_error("no /proc/self/exe");
-
-  // A file instead of a pipe, which a daemon started by MPI would keep open.
-  std::FILE* const output = std::tmpfile();
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, fileno(output), STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, fileno(output), STDERR_FILENO);
-  pid_t child = 0;
-  const int spawned = posix_spawn(&child, path.data(), &actions, nullptr, pointers(arguments).data(),
-                                  pointers(environment).data());
-  posix_spawn_file_actions_destroy(&actions);
-  ChildResult result;
-  int status = 0;
-  if (spawned == 0 && waitpid(child, &status, 0) == child && WIFEXITED(status))
-    result.exit_code = WEXITSTATUS(status);
-  result.output = read_all(output);
-  std::fclose(output);
-  return result;
-}
-
 }  // namespace cifar_mpi::test

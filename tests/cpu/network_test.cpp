@@ -11,7 +11,6 @@
 #include "cpu/bf16.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/network_run.hpp"
-#include "support/chain.hpp"
 #include "support/networks.hpp"
 #include "support/random_networks.hpp"
 

@@ -8,7 +8,6 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cuda/host_network.hpp"
-#include "support/chain.hpp"
 #include "support/networks.hpp"
 #include "support/random_networks.hpp"
 

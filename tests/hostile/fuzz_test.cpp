@@ -6,7 +6,7 @@
 #include "cifar_mpi/run/run_directory.hpp"
 #include "hostile/fixture.hpp"
 #include "run/resume.hpp"
-#include "train/resolved.hpp"
+#include "train/session_state.hpp"
 
 /// Datasets and checkpoints.
 namespace cifar_mpi::test {

@@ -6,7 +6,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/model/param_table.hpp"
-#include "support/chain.hpp"
+#include "support/networks.hpp"
 
 namespace cifar_mpi::model {
 namespace {

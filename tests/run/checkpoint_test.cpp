@@ -14,7 +14,6 @@
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/hdf5.hpp"
 #include "run/made_checkpoint.hpp"
-#include "run/tensors.hpp"
 #include "support/damage.hpp"
 #include "support/temp_dir.hpp"
 

@@ -9,7 +9,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/hdf5.hpp"
-#include "run/tensors.hpp"
+#include "run/made_checkpoint.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::run {

@@ -9,7 +9,6 @@
 #include "run/self_check_record.hpp"
 #include "selfcheck/device_checks.hpp"
 #include "selfcheck/gradient_limits.hpp"
-#include "selfcheck/speed_check.hpp"
 #include "support/backend_wrapper.hpp"
 #include "support/launch_counter.hpp"
 #include "train/run_fixture.hpp"

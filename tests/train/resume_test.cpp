@@ -8,8 +8,8 @@
 #include "cifar_mpi/data/fingerprint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "cpu/simd.hpp"
-#include "train/resolved.hpp"
 #include "train/run_fixture.hpp"
+#include "train/session_state.hpp"
 
 namespace cifar_mpi::train {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "cifar_mpi/cpu/backend.hpp"
-#include "run/tensors.hpp"
+#include "run/made_checkpoint.hpp"
 #include "support/mpi_world.hpp"
 #include "support/temp_dir.hpp"
 #include "train/session_state.hpp"

@@ -4,8 +4,8 @@
 
 #include "cifar_mpi/evaluation/evaluate_checkpoint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
-#include "train/resolved.hpp"
 #include "train/run_fixture.hpp"
+#include "train/session_state.hpp"
 
 /// The effects of options on the programs of a run.
 namespace cifar_mpi::train {

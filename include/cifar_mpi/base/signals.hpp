@@ -8,8 +8,12 @@ namespace cifar_mpi {
 /// handlers run on the main thread and interrupt its system calls.
 class SignalBlock {
  public:
-  SignalBlock();
-  ~SignalBlock();
+  SignalBlock() {
+    sigset_t all{};
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalBlock() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
   SignalBlock(const SignalBlock&) = delete;
   SignalBlock& operator=(const SignalBlock&) = delete;
 

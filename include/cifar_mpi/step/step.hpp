@@ -56,7 +56,7 @@ struct StepContext {
 };
 
 /// Makes the backend and plans the network for it; resolves the precision in the plan. Needs sizes and
-/// network. A server has a host backend and plans nothing (see roles.hpp).
+/// network. A server has a host backend and plans nothing (see share_kernels).
 void plan_device(Plan& plan, Device& device, const comm::PlatformFactory& make_platform);
 /// The two halves of make_device: the backend, and the planning, which may be repeated.
 void open_device(const Plan& plan, Device& device, const comm::PlatformFactory& make_platform);
@@ -87,5 +87,21 @@ std::unique_ptr<engine::Runner> plan_histograms(const StepContext& context);
 
 /// Sets the counters for a replay that begins after so many steps.
 void write_step(const Device& device, Blocks& blocks, std::uint64_t done);
+
+// What workers and servers agree on. All of these are collective; call them outside World::together.
+
+/// Gives the workers a world of their own if there are servers; servers take no part in choosing devices.
+void part_workers(Plan& plan);
+
+/// All workers must have planned the same kernels, because flat blocks are summed in their memory layout. Servers
+/// plan nothing; they take the precision and the layout of the blocks from the first worker.
+void share_kernels(Plan& plan, Device& device);
+
+/// Servers begin with the state of the first worker, in the layout of its kernels.
+void share_state(const Plan& plan, const Device& device, const StateTable& state);
+
+/// Call between steps, with nothing in flight. Then every rank has the rows of the state that steps change,
+/// including those that only servers change, and knows how many batches each worker has computed.
+void complete_state(Plan& plan, const Device& device, Blocks& blocks);
 
 }  // namespace cifar_mpi::step

@@ -8,7 +8,6 @@
 #include "cuda/device/gpu.hpp"
 #include "cuda/device/training_run.hpp"
 #include "reference/optimizer.hpp"
-#include "support/chain.hpp"
 #include "support/networks.hpp"
 
 /// The tasks of a step around its network, and runners on unusual programs.
