@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/model/param_table.hpp"
@@ -68,6 +69,26 @@ TEST(NetSpec, RoundsPooledExtentsUp) {
   const NetSpec net =
       make_net("odd", {25, 7, 2}, 5, {MaxPool{"pool", 3, 2}, linear(5), SoftmaxCrossEntropy{}});
   EXPECT_EQ(net.output_of(0), (Extent{13, 4, 2}));
+}
+
+TEST(NetSpec, LeavesOutWindowsBeyondTheImageWhereLayersAreValid) {
+  const Conv2d conv{.name = "c", .out_channels = 4, .kernel = 2, .valid = true};
+  const NetSpec net =
+      make_net("valid", {32, 7, 3}, 5, {conv, MaxPool{"pool", 2, 2, true}, linear(5), SoftmaxCrossEntropy{}});
+  EXPECT_EQ(net.output_of(0), (Extent{31, 6, 4}));
+  EXPECT_EQ(net.output_of(1), (Extent{15, 3, 4}));
+  EXPECT_EQ(net.operations[0].forward.nominal, 2.0 * 12 * 4 * 31 * 6);
+  EXPECT_EQ(net.operations[0].forward.in_image, net.operations[0].forward.nominal);
+  EXPECT_EQ(padding_of(MaxPool{"p", 3, 2, true}, 2), (Padding{0, 0, 0}));
+  const SoftmaxCrossEntropy loss;
+  Conv2d wide = conv;
+  wide.kernel = 25;
+  expect_refused({wide, linear(10), loss}, "layer 1 (c) has a window of 25 without padding");
+  expect_refused({MaxPool{"p", 25, 2, true}, linear(10), loss}, "layer 1 (p) has a window of 25");
+  Conv2d whitening = conv;
+  whitening.filters = Filters::whitening;
+  expect_refused({whitening, linear(10), loss}, "layer 1 (c) whitens patches of 12 values, which needs 24");
+  expect_refused({Pointwise{PointwiseKind::scale, NAN}, linear(10), loss}, "layer 1 (scale) needs a finite");
 }
 
 TEST(NetSpec, NamesTheLayerThatDoesNotFit) {
