@@ -117,8 +117,7 @@ engine::Operands NetworkTasks::operands_of(std::size_t n) const {
     } else if (operands.grad_dst != nullptr && at < layout_.trained_floats) {
       grad = blocks_.grads + at;
     } else if (operands.grad_dst != nullptr && trains_some(node)) {
-      grad = arena_.take_array<float>(
-          layout_.entries[p].floats);  // frozen, beside a trained one: nobody reads it
+      grad = arena_.take_array<float>(layout_.entries[p].floats);  // scratch: frozen, beside a trained one
     }
     operands.params.push_back(
         {blocks_.params + at, grad, copy_ != nullptr ? copy_ + at * bytes_per_float_ : nullptr});

@@ -36,6 +36,7 @@ class RandomNetwork {
     Extent extent;
     int readers = 0;
     bool normalized = false;  ///< by a BatchNorm, and nothing since but layers that keep channels apart
+    int poolings = 0;         ///< before it, with nothing else between; the largest of many hardly vary
   };
 
   int below(int end) {
@@ -58,6 +59,7 @@ class RandomNetwork {
     const Extent in = from.extent;
     const model::Value x = from.value;
     const bool normalized = from.normalized;
+    const int poolings = from.poolings;
     const std::string name = concat("layer", i);
     const bool frozen = below(6) == 0;
     ++from.readers;
@@ -81,7 +83,9 @@ class RandomNetwork {
         const bool valid = std::min(in.height, in.width) >= 3 && below(3) == 0;
         const model::MaxPool layer{name, 3, stride, valid};
         const auto out = [&](int n) { return model::padding_of(layer, n).outputs; };
-        return keep(net_.max_pool(x, layer), {out(in.height), out(in.width), in.channels}, normalized);
+        keep(net_.max_pool(x, layer), {out(in.height), out(in.width), in.channels}, normalized);
+        values_.back().poolings = poolings + 1;
+        return;
       }
       case 3:
         return keep(net_.lrn(x, {name, 2, 1.0f, 0.05f, 0.75f}), in);
@@ -94,7 +98,8 @@ class RandomNetwork {
       case 5:
         // One value per sample would be too few, and the scale of a BatchNorm before another has no gradient but
         // rounding. A large epsilon, or channels that hardly vary amplify rounding.
-        if (in.height * in.width == 1 || normalized) return keep(net_.relu(x), in, normalized);
+        if (in.height * in.width == 1 || normalized || poolings > 1)
+          return keep(net_.relu(x), in, normalized);
         return keep(net_.batch_norm(
                         x, {.name = name, .epsilon = 0.1f, .with_scale = below(3) != 0, .frozen = frozen}),
                     in, true);
