@@ -262,8 +262,10 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, c
   world.together([&] { open_dataset(plan, dataset); });
   require_equal_data(world, *dataset, plan.config.data);
   run::StartRequest asked = start_request(plan);
-  const run::Start start = run::find_start(asked, initial_tensors(plan.network.params, plan.config.seed),
-                                           plan.network.params, world, log);
+  find_dataset_moments(plan.network.augment, *dataset, world);
+  std::vector<run::NamedTensor> initial = initial_tensors(plan.network.params, plan.config.seed);
+  world.together([&] { whiten(initial, plan.network, *dataset); });
+  const run::Start start = run::find_start(asked, initial, plan.network.params, world, log);
   world.together([&] {
     if (start.resumed) {
       require_possible(start.progress, start.name, plan.config, plan.sizes);
@@ -282,7 +284,6 @@ std::unique_ptr<SessionState> set_up(TrainConfig config, const Directory& run, c
   const std::vector<std::string> slower = agree_on_kernels(plan, device);
   world.together([&] { load_samples(plan, device, *dataset); });
   share_kernels(plan, device);
-  find_dataset_moments(plan.network.augment, *dataset, world);
   run::add_dataset_content(asked, device.samples.fingerprint(), start, world);
   plan.progress.seed = plan.config.seed;
   plan.progress.identity = std::move(asked.fingerprint);

@@ -228,6 +228,31 @@ TEST(Catalog, HoldsTheResidualNetworksOfThePapersSizes) {
   }
 }
 
+TEST(Catalog, HoldsTheNetworkOfFewEpochs) {
+  const NetSpec net = make_model("fast94", {32, 32, 3}, 10);
+  const ParamTable table = make_param_table(net);
+  EXPECT_EQ(param_count(table), 1'971'640);
+  // 681 MFLOP of the filters' training and 27 of the gradient that the biases of the whitening need, as counted for the
+  // published network, and a forward and a weight-gradient pass of the whitening, 0.55 each
+  EXPECT_NEAR(training_flops(net).nominal * 1e-6, 681.0 + 27.0, 2.0);
+  EXPECT_NEAR(training_flops(net).in_image * 1e-6, 582.0 + 26.0, 3.0);
+  std::vector<std::string> frozen;
+  for (const Param& param : table) {
+    if (param.role == ParamRole::frozen) frozen.push_back(param.name);
+    EXPECT_EQ(param.steps, param.name == "whitening/biases" ? 7u : 0u) << param.name;
+  }
+  EXPECT_EQ(frozen, std::vector<std::string>{"whitening/weights"});
+  EXPECT_EQ(net.extent(net.logits()), (Extent{1, 1, 10}));
+  for (const int side : {24, 28, 16}) EXPECT_NO_THROW(make_model("fast94", {side, side, 3}, 10)) << side;
+  try {
+    make_model("fast94", {8, 8, 3}, 10);
+    FAIL() << "made a network of nothing";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("(pool3) has a window of 2 without padding"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(Catalog, NamesTheChoicesForAnUnknownModel) {
   try {
     make_model("alexnet", kCrop, 10);
