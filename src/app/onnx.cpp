@@ -173,25 +173,44 @@ class Graph {
     if (layer.with_bias) inputs.push_back(vector(layer.name + "/biases"));
     node("Conv", inputs, operation.name,
          {square("kernel_shape", layer.kernel), square("strides", layer.stride),
-          pads(model::centred_padding(x.height, layer.kernel, layer.stride),
-               model::centred_padding(x.width, layer.kernel, layer.stride))});
+          pads(model::padding_of(layer, x.height), model::padding_of(layer, x.width))});
   }
   void append(const model::Operation& operation, const model::Linear& layer) {
     const Extent& x = net_.extent(operation.inputs[0]);
-    node("Conv",
-         {in(operation), filters(layer.name + "/weights", {layer.outputs, x.channels, x.height, x.width}),
-          vector(layer.name + "/biases")},
-         operation.name, {attribute("kernel_shape", Ints{x.height, x.width})});
+    Names inputs{in(operation),
+                 filters(layer.name + "/weights", {layer.outputs, x.channels, x.height, x.width})};
+    if (layer.with_bias) inputs.push_back(vector(layer.name + "/biases"));
+    node("Conv", inputs, operation.name, {attribute("kernel_shape", Ints{x.height, x.width})});
   }
   void append(const model::Operation& operation, const model::Relu&) {
     node("Relu", {in(operation)}, operation.name);
+  }
+  /// Operator set 13 has neither SiLU nor GELU.
+  void append(const model::Operation& operation, const model::Pointwise& layer) {
+    const std::string x = in(operation), &name = operation.name;
+    switch (layer.kind) {
+      case model::PointwiseKind::silu:
+        node("Mul", {x, node("Sigmoid", {x}, name + " sigmoid")}, name);
+        return;
+      case model::PointwiseKind::gelu: {
+        const std::string root = constant(name + " root", {1}, {{std::sqrt(0.5f)}});
+        const std::string erf = node("Erf", {node("Mul", {x, root}, name + " argument")}, name + " erf");
+        const std::string twice = node("Add", {erf, constant(name + " one", {1}, {{1.0f}})}, name + " twice");
+        const std::string share =
+            node("Mul", {twice, constant(name + " half", {1}, {{0.5f}})}, name + " share");
+        node("Mul", {x, share}, name);
+        return;
+      }
+      case model::PointwiseKind::scale:
+        node("Mul", {x, constant(name + " factor", {1}, {{layer.factor}})}, name);
+        return;
+    }
   }
   void append(const model::Operation& operation, const model::MaxPool& layer) {
     const Extent& x = net_.extent(operation.inputs[0]);
     node("MaxPool", {in(operation)}, operation.name,
          {square("kernel_shape", layer.kernel), square("strides", layer.stride),
-          pads(model::same_padding(x.height, layer.kernel, layer.stride),
-               model::same_padding(x.width, layer.kernel, layer.stride))});
+          pads(model::padding_of(layer, x.height), model::padding_of(layer, x.width))});
   }
   /// ONNX divides alpha by the window.
   void append(const model::Operation& operation, const model::LocalResponseNorm& layer) {
@@ -202,8 +221,13 @@ class Graph {
   }
   void append(const model::Operation& operation, const model::BatchNorm& layer) {
     Names inputs{in(operation)};
-    for (const char* part : {"/scale", "/biases", "/mean", "/variance"})
-      inputs.push_back(vector(layer.name + part));
+    if (layer.with_scale) {
+      inputs.push_back(vector(layer.name + "/scale"));
+    } else {
+      const std::vector<float> ones(static_cast<std::size_t>(net_.extent(operation.output).channels), 1.0f);
+      inputs.push_back(constant(layer.name + "/scale", {std::ssize(ones)}, ones));
+    }
+    for (const char* part : {"/biases", "/mean", "/variance"}) inputs.push_back(vector(layer.name + part));
     node("BatchNormalization", inputs, operation.name, {attribute("epsilon", layer.epsilon)});
   }
   void append(const model::Operation& operation, const model::GlobalAvgPool&) {

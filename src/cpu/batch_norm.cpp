@@ -95,8 +95,8 @@ engine::Task begin_task(const BatchNormLayer& layer, const char* what, const std
   }
   engine::Task task;
   task.name = concat(layer.name, ' ', what);
-  task.reads = {activation(src, layer), engine::bytes_of(layer.scale, channels_of(layer)),
-                engine::bytes_of(layer.biases, channels_of(layer))};
+  task.reads = {activation(src, layer), engine::bytes_of(layer.biases, channels_of(layer))};
+  if (layer.scale != nullptr) task.reads.push_back(engine::bytes_of(layer.scale, channels_of(layer)));
   return task;
 }
 

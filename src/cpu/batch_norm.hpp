@@ -28,7 +28,7 @@ struct BatchNormLayer {
   engine::Precision precision = engine::Precision::fp32;
   float epsilon = 0.0f;
   bool relu = false;              ///< y = max(y, 0); NaN stays NaN
-  const float* scale = nullptr;   ///< [channels]
+  const float* scale = nullptr;   ///< [channels]; null: 1
   const float* biases = nullptr;  ///< [channels]
 };
 

@@ -17,7 +17,7 @@ class BatchNormGroup final : public PlannedGroup {
     contract_.operations = static_cast<std::size_t>(match);
     contract_.src = {planning.formats(src)};
     contract_.dst = planning.formats(dst);
-    contract_.masters = {channels, channels, channels, channels};
+    contract_.masters.assign(layer.with_scale ? 4 : 3, channels);
     contract_.grad_on_src = true;
     if (match != Match::add_relu) return;
     contract_.src.push_back(contract_.dst);
@@ -26,44 +26,55 @@ class BatchNormGroup final : public PlannedGroup {
   }
 
   engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena& arena) const override {
-    enum { kScale, kBiases, kMean, kVariance };
-    const std::vector<engine::ParamPlace>& params = operands.params;
+    const Params params(operands);
     const BatchNormLayer layer{name(),
                                shape_,
                                planning_.precision,
                                epsilon_,
                                match_ != Match::plain,
-                               params[kScale].master,
-                               params[kBiases].master};
+                               params.scale.master,
+                               params.biases.master};
     BatchNormForward forward{operands.src[0], nullptr, operands.dst,
                              arena.take_array<float>(moments_floats(shape_)), nullptr};
     if (match_ == Match::add_relu) forward.other = operands.src[1];
     engine::GroupTasks tasks;
     if (!operands.training) {
       tasks.forward.push_back(
-          plan_batch_norm_inference(layer, forward, params[kMean].master, params[kVariance].master));
+          plan_batch_norm_inference(layer, forward, params.mean.master, params.variance.master));
       return tasks;
     }
     forward.partials = arena.take_array<float>(partials_floats(shape_));
-    tasks.forward.push_back(plan_batch_norm_forward(layer, forward, params[kMean].grad,
-                                                    params[kVariance].grad, operands.statistics_share));
+    tasks.forward.push_back(plan_batch_norm_forward(layer, forward, params.mean.grad, params.variance.grad,
+                                                    operands.statistics_share));
     add_backward(layer, operands, forward.moments, arena, tasks);
     return tasks;
   }
 
  private:
+  struct Params {
+    engine::ParamPlace scale, biases, mean, variance;  ///< without a scale, that is empty
+    explicit Params(const engine::Operands& operands) {
+      const auto* const behind = operands.params.data() + operands.params.size();
+      if (operands.params.size() == 4) scale = behind[-4];
+      biases = behind[-3];
+      mean = behind[-2];
+      variance = behind[-1];
+    }
+  };
+
   void add_backward(const BatchNormLayer& layer, const engine::Operands& operands, const float* moments,
                     engine::Arena& arena, engine::GroupTasks& tasks) const {
     const bool sums = match_ == Match::add_relu;
     const bool other_wants = sums && operands.grad_src[1] != nullptr;
-    if (operands.grad_src[0] == nullptr && !other_wants && operands.params[0].grad == nullptr) return;
+    const Params params(operands);
+    if (operands.grad_src[0] == nullptr && !other_wants && params.biases.grad == nullptr) return;
     BatchNormBackward backward;
     backward.src = operands.src[0];
     backward.grad_dst = operands.grad_dst;
     backward.moments = moments;
     backward.partials = arena.take_array<float>(partials_floats(shape_));
-    backward.grad_scale = operands.params[0].grad;
-    backward.grad_biases = operands.params[1].grad;
+    backward.grad_scale = params.scale.grad;
+    backward.grad_biases = params.biases.grad;
     backward.grad_src = operands.grad_src[0];
     if (sums) {
       backward.dst = operands.dst;

@@ -92,7 +92,8 @@ struct Map {
   [[gnu::always_inline]] Map(const ChannelMap& channel_map, int channel) {
     load<kLanes>(channel_map.mean + channel, mean);
     load<kLanes>(channel_map.rstd + channel, rstd);
-    load<kLanes>(channel_map.scale + channel, scale);
+    scale = Vec<kLanes>{} + 1.0f;
+    if (channel_map.scale != nullptr) load<kLanes>(channel_map.scale + channel, scale);
     load<kLanes>(channel_map.biases + channel, bias);
     slope = scale * rstd;
   }

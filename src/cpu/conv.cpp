@@ -60,7 +60,8 @@ Affine plan_conv(const Dnnl& dnnl, const model::Conv2d& layer, const AffinePlace
   formats.dst = activations(place.batch, place.out, place.dst_type, place.choose_dst ? kAny : place.format);
   formats.relu = place.relu;
   formats.wants_grad_src = place.wants_grad_src;
-  const Window window{layer.kernel, layer.stride, place.in.height, place.in.width};
+  const Window window{layer.kernel, layer.stride, model::padding_of(layer, place.in.height),
+                      model::padding_of(layer, place.in.width)};
   AffineKernels kernels = make_convolution(dnnl, formats, window);
   std::optional<Rotation> rotation;
   // In bf16 both kernels take the same time, and rotation adds to it.

@@ -6,7 +6,6 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/model/layer.hpp"
 #include "cpu/parallel.hpp"
 
 namespace cifar_mpi::cpu {
@@ -59,8 +58,7 @@ Kernel kernel_of(const dnnl::primitive_desc_base& desc) { return {dnnl::primitiv
 /// {height, width} as oneDNN takes them.
 struct Spread {
   explicit Spread(const Window& window) : strides{window.stride, window.stride} {
-    for (const int size : {window.height, window.width}) {
-      const model::Padding padding = model::centred_padding(size, window.kernel, window.stride);
+    for (const model::Padding& padding : {window.rows, window.columns}) {
       before.push_back(padding.before);
       after.push_back(padding.after);
     }
@@ -96,10 +94,15 @@ AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& f, const W
 
 Kernel make_rotated_convolution(const Dnnl& dnnl, const Desc& src, const Desc& weights, const Desc& dst,
                                 const Window& window) {
-  const Spread s(window);
+  Window back = window;
+  for (model::Padding* const padding : {&back.rows, &back.columns}) {
+    padding->before = window.kernel - 1 - padding->before;
+    padding->after = window.kernel - 1 - padding->after;
+  }
+  const Spread s(back);
   return kernel_of(describe_forward<dnnl::convolution_forward>(
       dnnl, attributes(false), dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, src,
-      weights, dst, s.strides, s.after, s.before));
+      weights, dst, s.strides, s.before, s.after));
 }
 
 AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& f) {

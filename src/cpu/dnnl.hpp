@@ -6,6 +6,7 @@
 
 #include "cifar_mpi/base/shape.hpp"
 #include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/model/layer.hpp"
 #include "oneapi/dnnl/dnnl.hpp"
 
 /// oneDNN as this module uses it; only dnnl.cpp knows the differences between versions 2 and 3.
@@ -35,12 +36,11 @@ struct Kernel {
   bool is_reference() const { return implementation().starts_with("ref"); }
 };
 
-/// A square window over an image of `height` × `width`, padded as model::centred_padding.
+/// A square window over an image, with the padding of each axis.
 struct Window {
   int kernel = 1;
   int stride = 1;
-  int height = 1;
-  int width = 1;
+  model::Padding rows, columns;
 };
 
 /// Formats of a convolution or a linear layer; biases and the gradients of parameters are fp32.
@@ -62,9 +62,9 @@ struct AffineKernels {
 };
 
 AffineKernels make_convolution(const Dnnl& dnnl, const AffineFormats& formats, const Window& window);
-/// A convolution SRC, WEIGHTS → DST without biases, with padding before and after swapped: with weights
-/// rotated by 180 degrees and channels swapped, it computes the data gradient of the convolution over
-/// `window`.
+/// A convolution SRC, WEIGHTS → DST without biases, with what its padding leaves of kernel − 1 on each side:
+/// with weights rotated by 180 degrees and channels swapped, it computes the data gradient of the convolution
+/// over `window`, whose stride is 1.
 Kernel make_rotated_convolution(const Dnnl& dnnl, const Desc& src, const Desc& weights, const Desc& dst,
                                 const Window& window);
 AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& formats);

@@ -20,9 +20,16 @@ using engine::Task;
 using engine::ValueFormat;
 
 /// All kinds of groups; at most one accepts a chain.
-constexpr PlannedGroupPtr (*kPlans[])(Planning&, const engine::Chain&) = {
-    plan_conv_group,       plan_linear_group,          plan_pool_group,     plan_lrn_group, plan_relu_group,
-    plan_batch_norm_group, plan_global_avg_pool_group, plan_shortcut_group, plan_add_group};
+constexpr PlannedGroupPtr (*kPlans[])(Planning&, const engine::Chain&) = {plan_conv_group,
+                                                                          plan_linear_group,
+                                                                          plan_pool_group,
+                                                                          plan_lrn_group,
+                                                                          plan_relu_group,
+                                                                          plan_batch_norm_group,
+                                                                          plan_global_avg_pool_group,
+                                                                          plan_shortcut_group,
+                                                                          plan_add_group,
+                                                                          plan_pointwise_group};
 
 class CpuKernels final : public engine::Kernels {
  public:

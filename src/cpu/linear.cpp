@@ -16,7 +16,7 @@ Affine plan_linear(const Dnnl& dnnl, const model::Linear& layer, const AffinePla
   formats.src = matrix(place.batch, place.in.count(), place.type, kRows);
   formats.weights = matrix(layer.outputs, place.in.count(), place.type, memory::format_tag::any);
   formats.grad_weights = matrix(layer.outputs, place.in.count(), kFp32, memory::format_tag::any);
-  formats.biases = Desc({layer.outputs}, kFp32, memory::format_tag::a);
+  if (layer.with_bias) formats.biases = Desc({layer.outputs}, kFp32, memory::format_tag::a);
   formats.dst = matrix(place.batch, layer.outputs, place.dst_type, kRows);
   formats.grad_dst = matrix(place.batch, layer.outputs, place.type, kRows);
   formats.relu = place.relu;

@@ -59,14 +59,13 @@ double sum_chunks(std::size_t count, const SumOf& sum_of) {
 template <class Rule, bool kClips>
 struct Update {
   [[gnu::always_inline]] static void run(const engine::Segment& chunk, const Blocks& blocks,
-                                         const optim::UpdateRates& given) {
+                                         const optim::UpdateRates& given, float rate) {
     const optim::UpdateRates rates = given;  // a copy, which stores cannot alias
     float* __restrict params = blocks.params;
     const float* __restrict grads = blocks.grads;
     float* __restrict ema = blocks.ema;
     float* __restrict first = blocks.states[0];
     float* __restrict second = blocks.states[1];
-    const float rate = rates.learning_rate * chunk.rate_factor;
     const float share = rates.ema_share, decay = chunk.decay;
     for (std::size_t i = chunk.begin; i < chunk.end; ++i) {
       float s = 0.0f, q = 0.0f;
@@ -82,7 +81,7 @@ struct Update {
   }
 };
 
-using UpdateChunk = void (*)(const engine::Segment&, const Blocks&, const optim::UpdateRates&);
+using UpdateChunk = void (*)(const engine::Segment&, const Blocks&, const optim::UpdateRates&, float rate);
 
 UpdateChunk version_of(optim::OptimizerKind kind, bool clips) {
   return optim::with_rule(kind, [&]<class Rule>(Rule) -> UpdateChunk {
@@ -96,7 +95,7 @@ std::vector<engine::Segment> chunks_of(std::size_t begin, std::size_t end, const
   std::vector<engine::Segment> chunks;
   for (const engine::Segment& s : engine::segments_of(begin, end, params, layout)) {
     for (std::size_t i = s.begin; i < s.end; i += kChunk)
-      chunks.push_back({i, std::min(i + kChunk, s.end), s.decay, s.rate_factor});
+      chunks.push_back({i, std::min(i + kChunk, s.end), s.decay, s.rate_factor, s.steps});
   }
   return chunks;
 }
@@ -127,7 +126,8 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
       const double sum =
           sums ? 0.5 * static_cast<double>(chunk.decay) * squares(binding.params, chunk.begin, chunk.end)
                : 0.0;
-      if (apply) update_chunk(chunk, blocks, rates);
+      if (apply)
+        update_chunk(chunk, blocks, rates, engine::rate_of(chunk, rates.learning_rate, *binding.step));
       return sum;
     });
   };

@@ -98,6 +98,8 @@ PlannedGroupPtr plan_shortcut_group(Planning& planning, const engine::Chain& cha
 PlannedGroupPtr plan_lrn_group(Planning& planning, const engine::Chain& chain);
 /// A ReLU that is not fused with a layer.
 PlannedGroupPtr plan_relu_group(Planning& planning, const engine::Chain& chain);
+/// SiLU, GELU or a constant factor.
+PlannedGroupPtr plan_pointwise_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_add_group(Planning& planning, const engine::Chain& chain);
 
 PlannedGroupPtr plan_reorder_group(Planning& planning, const std::string& name,

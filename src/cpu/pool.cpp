@@ -26,8 +26,8 @@ struct Axis {
       : kernel(layer.kernel),
         stride(layer.stride),
         size(image),
-        outputs(model::same_padding(image, kernel, stride).outputs),
-        before(model::same_padding(image, kernel, stride).before) {}
+        outputs(model::padding_of(layer, image).outputs),
+        before(model::padding_of(layer, image).before) {}
   /// The places inside the image that the window of an output covers.
   Span places(int output) const {
     const int first = stride * output - before;
@@ -36,7 +36,8 @@ struct Axis {
   /// The outputs whose windows cover a place.
   Span windows(int place) const {
     const int behind = place + before;
-    return {behind < kernel ? 0 : (behind - kernel) / stride + 1, std::min(behind / stride + 1, outputs)};
+    const int end = std::min(behind / stride + 1, outputs);
+    return {std::min(behind < kernel ? 0 : (behind - kernel) / stride + 1, end), end};
   }
   int number(int place, int output) const { return place + before - stride * output; }
 

@@ -36,8 +36,8 @@ struct Pool {
       VectorSet::portable;  ///< no more lanes than `block`; blocks below 4 are processed value by value
 
   Extent out() const {
-    return {model::same_padding(in.height, layer.kernel, layer.stride).outputs,
-            model::same_padding(in.width, layer.kernel, layer.stride).outputs, in.channels};
+    return {model::padding_of(layer, in.height).outputs, model::padding_of(layer, in.width).outputs,
+            in.channels};
   }
   std::size_t values_in(const Extent& image) const {
     return static_cast<std::size_t>(batch) * static_cast<std::size_t>(blocks * block) *

@@ -28,7 +28,8 @@ struct Layer {
     return given ? rstd_from(spread[channel], epsilon) : spread[channel];
   }
   __device__ ChannelMap map(int channel) const {
-    return {mean[channel], scale[channel] * rstd(channel), biases[channel]};
+    const float factor = scale != nullptr ? scale[channel] : 1.0f;
+    return {mean[channel], factor * rstd(channel), biases[channel]};
   }
 };
 

@@ -25,7 +25,7 @@ struct BatchNormWork {
   int channels = 0;
   float epsilon = 0.0f;
   bool relu = false;
-  const float* scale = nullptr;  ///< [channels], as biases
+  const float* scale = nullptr;  ///< [channels], as biases; null: 1
   const float* biases = nullptr;
   float* moments = nullptr;      ///< [2, channels]: mean and 1/√(variance + epsilon) of the batch
   float* partials = nullptr;     ///< partial_floats(); scratch, null in evaluation

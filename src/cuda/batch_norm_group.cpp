@@ -29,13 +29,18 @@ class BatchNormGroup final : public engine::Group {
   engine::GroupTasks tasks(const Operands& operands, Arena& arena) const override;
 
  private:
-  /// As in Contract::masters.
+  /// As in Contract::masters, where kScale may be missing.
   enum Part { kScale, kBiases, kMean, kVariance };
 
   Bytes x(const Operands& o) const { return {o.src[0], contract_.src[0].value.bytes}; }
   Bytes grad_y(const Operands& o) const { return {o.grad_dst, contract_.dst.grad.bytes}; }
-  Bytes param(const Operands& o, Part part) const { return bytes_of(o.params[part].master, channels_); }
-  Bytes grad(const Operands& o, Part part) const { return bytes_of(o.params[part].grad, channels_); }
+  static engine::ParamPlace place(const Operands& o, Part part) {
+    const std::size_t missing = 4 - o.params.size();
+    return part < missing ? engine::ParamPlace{} : o.params[part - missing];
+  }
+  Bytes bytes(const float* values) const { return values == nullptr ? Bytes{} : bytes_of(values, channels_); }
+  Bytes param(const Operands& o, Part part) const { return bytes(place(o, part).master); }
+  Bytes grad(const Operands& o, Part part) const { return bytes(place(o, part).grad); }
   Bytes moments(const BatchNormWork& work) const { return bytes_of(work.moments, 2 * channels_); }
   Bytes partials(const BatchNormWork& work) const { return bytes_of(work.partials, work.partial_floats()); }
   Bytes counters(const BatchNormWork& work) const {
@@ -63,8 +68,8 @@ engine::GroupTasks BatchNormGroup::tasks(const Operands& o, Arena& arena) const 
   work.channels = norm_.channels;
   work.epsilon = norm_.epsilon;
   work.relu = norm_.relu;
-  work.scale = o.params[kScale].master;
-  work.biases = o.params[kBiases].master;
+  work.scale = place(o, kScale).master;
+  work.biases = place(o, kBiases).master;
   engine::GroupTasks tasks;
   if (!o.training) {
     tasks.forward.push_back(inference(o, work));
@@ -74,7 +79,7 @@ engine::GroupTasks BatchNormGroup::tasks(const Operands& o, Arena& arena) const 
   work.counters = shared_.counters.as<unsigned>() + first_counter_;
   take_partials(work, arena);
   tasks.forward.push_back(forward(o, work));
-  if (o.grad_src[0] == nullptr && o.params[kScale].grad == nullptr) return tasks;
+  if (o.grad_src[0] == nullptr && place(o, kBiases).grad == nullptr) return tasks;
   take_partials(work, arena);
   tasks.backward.push_back(backward(o, work));
   return tasks;
@@ -89,8 +94,8 @@ Task BatchNormGroup::forward(const Operands& o, const BatchNormWork& work) const
            counters(work),
            grad(o, kMean),
            grad(o, kVariance)},
-          [work, from = o.src[0], to = o.dst, mean = o.params[kMean].grad,
-           variance = o.params[kVariance].grad, share = o.statistics_share](Lane& lane) {
+          [work, from = o.src[0], to = o.dst, mean = place(o, kMean).grad,
+           variance = place(o, kVariance).grad, share = o.statistics_share](Lane& lane) {
             batch_norm_forward(stream_of(lane), work, from, to, mean, variance, share);
           },
           {}};
@@ -100,8 +105,8 @@ Task BatchNormGroup::inference(const Operands& o, const BatchNormWork& work) con
   return {contract_.name + " forward",
           {x(o), param(o, kScale), param(o, kBiases), param(o, kMean), param(o, kVariance)},
           {{o.dst, contract_.dst.value.bytes}},
-          [work, from = o.src[0], to = o.dst, mean = o.params[kMean].master,
-           variance = o.params[kVariance].master](Lane& lane) {
+          [work, from = o.src[0], to = o.dst, mean = place(o, kMean).master,
+           variance = place(o, kVariance).master](Lane& lane) {
             batch_norm_inference(stream_of(lane), work, from, to, mean, variance);
           },
           {}};
@@ -111,13 +116,13 @@ Task BatchNormGroup::backward(const Operands& o, const BatchNormWork& work) cons
   Task task{contract_.name + " backward",
             {x(o), grad_y(o), param(o, kScale), param(o, kBiases), moments(work)},
             {partials(work), counters(work)},
-            [work, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0], scale = o.params[kScale].grad,
-             biases = o.params[kBiases].grad](Lane& lane) {
+            [work, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0], scale = place(o, kScale).grad,
+             biases = place(o, kBiases).grad](Lane& lane) {
               batch_norm_backward(stream_of(lane), work, from, grad, scale, biases, to);
             },
             {}};
   for (const Part part : {kScale, kBiases}) {
-    if (o.params[part].grad != nullptr) task.writes.push_back(grad(o, part));
+    if (place(o, part).grad != nullptr) task.writes.push_back(grad(o, part));
   }
   if (o.grad_src[0] != nullptr) task.writes.push_back({o.grad_src[0], contract_.src[0].grad.bytes});
   return task;

@@ -140,7 +140,9 @@ __global__ void rotate(RotatedWeights shape, const float* __restrict__ src, T* _
 }  // namespace
 
 void im2col(cudaStream_t stream, const Im2colShape& shape, ValueType type, const void* image, void* patches) {
-  const bool groups = shape.row % kIm2colGroup == 0, every_pixel = shape.stride == 1 && shape.spread == 1;
+  const bool groups = shape.row % kIm2colGroup == 0;
+  const bool every_pixel = shape.stride == 1 && shape.spread == 1 && shape.out_height == shape.height &&
+                           shape.out_width == shape.width;
   with_type(type, [&]<class T>(T) {
     if (groups && shape.channels % kVec8 == 0) {
       return gather_units<Vec8<T>>(stream, shape, kVec8, image, patches);

@@ -97,8 +97,8 @@ struct Im2colPlace {
   }
 };
 
-/// The part of an image that a block keeps to write the patches of `rows` rows of pixels (stride and spread
-/// 1): the rows that their windows cover, with zeros beside and between them, then one more zero and a 1. So
+/// The part of an image that a block keeps to write the patches of `rows` rows of pixels (a window for
+/// each pixel): the rows that their windows cover, with zeros beside and between them, then one more zero and a 1. So
 /// the offset of a value from its window's first value is the same for every pixel, and never outside.
 struct PatchBand {
   int rows = 0;

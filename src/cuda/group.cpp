@@ -6,6 +6,7 @@
 #include "cuda/lane.hpp"
 #include "cuda/lrn.hpp"
 #include "cuda/lrn_pool.hpp"
+#include "cuda/pointwise.hpp"
 #include "cuda/pool.hpp"
 #include "cuda/relu.hpp"
 
@@ -129,6 +130,18 @@ class PlainGroup final : public engine::Group {
                 [type = type_, count = outputs(), from = o.src[0], to = o.dst](Lane& lane) {
                   relu_forward(stream_of(lane), type, from, to, static_cast<std::int64_t>(count));
                 });
+  }
+
+  void build(const Pointwise& pointwise, const Operands& o, Arena&, GroupTasks& tasks) const {
+    const PointwiseShape shape{pointwise.layer, static_cast<std::int64_t>(outputs()), type_};
+    add_forward(tasks, {x(o)}, {y(o)}, [=, from = o.src[0], to = o.dst](Lane& lane) {
+      pointwise_forward(stream_of(lane), shape, from, to);
+    });
+    if (o.grad_src[0] == nullptr) return;
+    add_backward(tasks, {x(o), grad_y(o)}, o,
+                 [=, from = o.src[0], grad = o.grad_dst, to = o.grad_src[0]](Lane& lane) {
+                   pointwise_backward(stream_of(lane), shape, from, grad, to);
+                 });
   }
 
   void build(const Sum&, const Operands& o, Arena&, GroupTasks& tasks) const {

@@ -59,10 +59,13 @@ MatmulShape data_gradient_shape(const Affine& affine, int batch, engine::Precisi
   return shape;
 }
 
-/// cuDNN only accepts equal padding on both sides, so an odd kernel; it is slow with few channels, and
+/// cuDNN only accepts equal padding on both sides, so an odd kernel with padding; it is slow with few channels, and
 /// without tf32 it beats a product nowhere.
 bool suits_library(const Affine& affine, engine::Precision precision, ConvChoice choice) {
-  if (!affine.is_conv() || affine.kernel % 2 == 0 || choice == ConvChoice::products) return false;
+  if (!affine.is_conv() || affine.kernel % 2 == 0 || affine.before != affine.kernel / 2 ||
+      choice == ConvChoice::products) {
+    return false;
+  }
   return choice == ConvChoice::library ||
          (precision != engine::Precision::fp32 && affine.in.channels % 8 == 0 && affine.outputs % 8 == 0);
 }

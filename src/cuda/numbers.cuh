@@ -45,6 +45,7 @@ struct DeviceMath {
   __device__ double pow(double x, double y) const { return ::pow(x, y); }
   __device__ double cos(double x) const { return ::cos(x); }
   __device__ float exp(float x) const { return expf(x); }
+  __device__ float erfc(float x) const { return erfcf(x); }
   __device__ float log1p(float x) const { return log1pf(x); }
 };
 

@@ -48,8 +48,8 @@ __device__ Four load_four(const Update& work, std::uint64_t i) {
 /// Without clipping there is no multiplication, because the compiler could fuse it and change bits.
 template <class Rule, bool kClips>
 __device__ void update_four(const Update& work, const UpdateRates& rates, std::uint64_t i,
-                            const Segment& segment, Four four) {
-  const float decay = segment.decay, rate = rates.learning_rate * segment.rate_factor;
+                            const Segment& segment, std::uint64_t step, Four four) {
+  const float decay = segment.decay, rate = engine::rate_of(segment, rates.learning_rate, step);
   const auto update_one = [&](float& w, float g, float& ema, float& s, float& q) {
     w = Rule::apply(w, kClips ? rates.clip * g : g, decay, rate, rates, s, q, DeviceMath{});
     ema = optim::updated_ema(ema, w, rates.ema_share);
@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ U
     if (kClips) rates.clip = optim::clip_factor(work.clip_norm, *work.gradient_norm);
   }
   __syncthreads();
+  const std::uint64_t step = *work.step;
   double sum = 0.0;
   for (; i < end; i += stride) {
     const Four four = next;
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ U
     if (optim::decays_by_loss(work.optimizer.kind) && segment.decay != 0.0f) {
       sum += static_cast<double>(segment.decay) * (0.5 * square(four.w));
     }
-    if (apply) update_four<Rule, kClips>(work, rates, i, segment, four);
+    if (apply) update_four<Rule, kClips>(work, rates, i, segment, step, four);
   }
   add_blocks(sum, work.partials, work.counter,
              [&](double total) { *work.decay_sum = work.adds ? *work.decay_sum + total : total; });

@@ -24,17 +24,18 @@ class Planner {
     for (const model::Value input : chain_.operation(0).inputs) {
       plan_.contract.src.push_back(formats(chain_.net->extent(input)));
     }
-    std::visit(
-        model::Overloaded{[&](const model::Conv2d& layer) { add_conv(layer); },
-                          [&](const model::Linear& layer) { add_linear(layer); },
-                          [&](const model::MaxPool& layer) { add_pool(layer); },
-                          [&](const model::LocalResponseNorm& layer) { add_lrn(layer); },
-                          [&](const model::Relu&) { add_relu(); }, [&](const model::Add&) { add_sum(); },
-                          [&](const model::BatchNorm& layer) { add_batch_norm(layer); },
-                          [&](const model::GlobalAvgPool&) { add_global_avg_pool(); },
-                          [&](const model::Shortcut& layer) { add_shortcut(layer); },
-                          [](const model::SoftmaxCrossEntropy&) {}},
-        chain_.operation(0).layer);
+    std::visit(model::Overloaded{[&](const model::Conv2d& layer) { add_conv(layer); },
+                                 [&](const model::Linear& layer) { add_linear(layer); },
+                                 [&](const model::MaxPool& layer) { add_pool(layer); },
+                                 [&](const model::LocalResponseNorm& layer) { add_lrn(layer); },
+                                 [&](const model::Relu&) { add_relu(); },
+                                 [&](const model::Pointwise& layer) { plan_.work = Pointwise{layer}; },
+                                 [&](const model::Add&) { add_sum(); },
+                                 [&](const model::BatchNorm& layer) { add_batch_norm(layer); },
+                                 [&](const model::GlobalAvgPool&) { add_global_avg_pool(); },
+                                 [&](const model::Shortcut& layer) { add_shortcut(layer); },
+                                 [](const model::SoftmaxCrossEntropy&) {}},
+               chain_.operation(0).layer);
     plan_.contract.dst =
         formats(chain_.out(plan_.contract.operations - 1));  // a tail's contract says that itself
     if (const auto* const affine = std::get_if<Affine>(&plan_.work); affine != nullptr && affine->logits) {
@@ -82,7 +83,7 @@ class Planner {
     affine.outputs = affine.columns = conv.out_channels;
     affine.kernel = conv.kernel;
     affine.stride = conv.stride;
-    affine.before = model::centred_padding(chain_.in().height, conv.kernel, conv.stride).before;
+    affine.before = model::padding_of(conv, chain_.in().height).before;
     affine.biased = conv.with_bias;
     affine.inner = conv.kernel * conv.kernel * chain_.in().channels;
     affine.row = round_up(affine.inner, kIm2colGroup);
@@ -93,6 +94,7 @@ class Planner {
     Affine affine;
     affine.columns = linear.outputs;
     affine.inner = affine.row = chain_.in().count();
+    affine.biased = linear.with_bias;
     affine.logits = chain_.operation(0).output == chain_.net->logits();
     const bool pads = affine.logits && type_ == ValueType::bf16;
     affine.outputs = pads ? round_up(affine.columns, kIm2colGroup) : affine.columns;
@@ -104,8 +106,7 @@ class Planner {
     expect(pool.kernel <= kMostPoolKernel, pool.name,
            concat("has a window of ", pool.kernel, ", but the cuda kernels take at most ", kMostPoolKernel));
     const Extent in = i == 0 ? chain_.in() : chain_.out(i - 1), out = chain_.out(i);
-    const model::Padding y = model::same_padding(in.height, pool.kernel, pool.stride);
-    const model::Padding x = model::same_padding(in.width, pool.kernel, pool.stride);
+    const model::Padding y = model::padding_of(pool, in.height), x = model::padding_of(pool, in.width);
     return {{batch_, in.height, in.width, out.height, out.width, in.channels, pool.kernel, pool.stride,
              y.before, x.before}};
   }
@@ -160,7 +161,7 @@ class Planner {
     const Extent& in = chain_.in();
     const bool relu = chain_.as<model::Relu>(1) != nullptr;
     plan_.contract.operations = relu ? 2 : 1;
-    plan_.contract.masters.assign(4, static_cast<std::size_t>(in.channels));
+    plan_.contract.masters.assign(layer.with_scale ? 4 : 3, static_cast<std::size_t>(in.channels));
     plan_.work = BatchNorm{std::int64_t{batch_} * in.height * in.width, in.channels, layer.epsilon, relu};
   }
 

@@ -85,6 +85,11 @@ struct LrnPool {
 /// A ReLU that no layer before it could take in.
 struct Relu {};
 
+/// SiLU, GELU or a constant factor.
+struct Pointwise {
+  model::Pointwise layer;
+};
+
 /// The sum of two values.
 struct Sum {};
 
@@ -109,7 +114,8 @@ struct Shortcut {
   Im2colShape backward;
 };
 
-using Work = std::variant<Affine, Pool, Lrn, PoolLrn, LrnPool, Relu, Sum, BatchNorm, GlobalAvgPool, Shortcut>;
+using Work = std::variant<Affine, Pool, Lrn, PoolLrn, LrnPool, Relu, Pointwise, Sum, BatchNorm, GlobalAvgPool,
+                          Shortcut>;
 
 /// The group that a chain begins with.
 struct GroupPlan {

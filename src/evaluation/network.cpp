@@ -11,6 +11,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/model/whitening.hpp"
 
 namespace cifar_mpi::evaluation {
 
@@ -134,6 +135,32 @@ std::vector<run::NamedTensor> initial_tensors(const model::ParamTable& params, s
     tensors.push_back(std::move(tensor));
   }
   return tensors;
+}
+
+void whiten(std::vector<run::NamedTensor>& tensors, const Network& network,
+            const data::DatasetFile& dataset) {
+  constexpr std::uint64_t kImages = 5000, kSlab = 500;
+  data::AugmentSpec spec = network.augment;
+  spec.kind = data::Augment::none;
+  const Extent extent = spec.output();
+  std::vector<float> image(static_cast<std::size_t>(extent.count()));
+  const auto bytes = static_cast<std::size_t>(spec.source.count());
+  for (std::size_t p = 0; p < network.params.size(); ++p) {
+    const model::Param& param = network.params[p];
+    if (param.init != model::ParamInit::whitening) continue;
+    model::PatchMoments moments(static_cast<int>(param.shape[0]), extent.channels);
+    const std::uint64_t count = std::min(kImages, dataset.info().train_count);
+    for (std::uint64_t at = 0; at < count; at += kSlab) {
+      const std::vector<std::uint8_t> images =
+          dataset.read(data::Split::train, {at, std::min(kSlab, count - at)}).images;
+      for (std::size_t i = 0; i < images.size(); i += bytes) {
+        data::augment_reference(spec, data::draw_augment(spec, 0, 0, 0), 0.0,
+                                std::span(images).subspan(i, bytes), image);
+        moments.add(extent, image);
+      }
+    }
+    moments.whitening_filters(tensors[p].values);
+  }
 }
 
 std::vector<run::NamedTensor> export_block(engine::Backend& backend, const lower::Tower& tower,

@@ -1,5 +1,6 @@
 #include "lower/network_tasks.hpp"
 
+#include <algorithm>
 #include <iterator>
 
 #include "cifar_mpi/base/text.hpp"
@@ -93,6 +94,11 @@ std::byte* NetworkTasks::complete(std::size_t v, const std::string& name, std::v
   return masked;
 }
 
+bool NetworkTasks::trains_some(const Node& node) const {
+  return std::any_of(node.params.begin(), node.params.end(),
+                     [&](std::size_t p) { return layout_.entries[p].offset < layout_.trained_floats; });
+}
+
 engine::Operands NetworkTasks::operands_of(std::size_t n) const {
   const Node& node = graph_.nodes[n];
   engine::Operands operands;
@@ -110,6 +116,8 @@ engine::Operands NetworkTasks::operands_of(std::size_t n) const {
       if (operands.training) grad = blocks_.statistics + (at - layout_.running_begin());
     } else if (operands.grad_dst != nullptr && at < layout_.trained_floats) {
       grad = blocks_.grads + at;
+    } else if (operands.grad_dst != nullptr && trains_some(node)) {
+      grad = arena_.take_array<float>(layout_.entries[p].floats);  // scratch: frozen, beside a trained one
     }
     operands.params.push_back(
         {blocks_.params + at, grad, copy_ != nullptr ? copy_ + at * bytes_per_float_ : nullptr});

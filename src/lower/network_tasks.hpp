@@ -56,6 +56,7 @@ class NetworkTasks {
   void place_grads_of(std::size_t node);
   /// Sums the gradient of a value from the shares of its readers, in their order.
   std::byte* complete(std::size_t value, const std::string& name, std::vector<engine::Task>& tasks);
+  bool trains_some(const Node& node) const;
   engine::Operands operands_of(std::size_t node) const;
   void append_tasks(std::size_t node);
   void append_observer(const Node& node);

@@ -8,6 +8,7 @@ namespace cifar_mpi::model {
 NetSpec tutorial(Extent image, int classes);
 NetSpec resnet20(Extent image, int classes);
 NetSpec resnet18(Extent image, int classes);
+NetSpec fast94(Extent image, int classes);
 
 namespace {
 
@@ -23,6 +24,9 @@ constexpr CatalogEntry kCatalog[] = {
       "the residual network of He et al. for CIFAR: 20 layers, 16 to 64 channels, 0.27 M parameters"},
      resnet20},
     {{"resnet18", "ResNet-18 in its CIFAR form: 18 layers, 64 to 512 channels, 11.2 M parameters"}, resnet18},
+    {{"fast94",
+      "a network for 94 % on CIFAR-10 in ten epochs: whitened patches, six convolutions, 2.0 M parameters"},
+     fast94},
 };
 
 }  // namespace

@@ -16,8 +16,9 @@ void expect(bool good, const std::string& otherwise) {
 }
 
 /// Kernel taps that fall inside the image, summed over all outputs of one axis.
-double taps_inside(int n, int kernel, int stride) {
-  const Padding padding = centred_padding(n, kernel, stride);
+double taps_inside(int n, const Conv2d& layer) {
+  const int kernel = layer.kernel, stride = layer.stride;
+  const Padding padding = padding_of(layer, n);
   double taps = 0.0;
   for (int i = 0; i < padding.outputs; ++i) {
     const int first = std::max(stride * i - padding.before, 0);
@@ -25,6 +26,13 @@ double taps_inside(int n, int kernel, int stride) {
     taps += std::max(last - first, 0);
   }
   return taps;
+}
+
+template <class L>
+void expect_window_inside(const L& layer, const Extent& in) {
+  expect(!layer.valid || layer.kernel <= std::min(in.height, in.width),
+         concat("has a window of ", layer.kernel,
+                " without padding, which needs an input of at least that size, found ", to_string(in)));
 }
 
 void expect_at_least_0(const char* what, float value) {
@@ -62,14 +70,23 @@ LayerFacts facts(const Conv2d& layer, Extents in, int) {
   expect(layer.kernel >= 1, concat("needs a kernel of at least 1, found ", layer.kernel));
   expect(layer.stride >= 1, concat("needs a stride of at least 1, found ", layer.stride));
   const Extent& x = in[0];
-  const Extent y{centred_padding(x.height, layer.kernel, layer.stride).outputs,
-                 centred_padding(x.width, layer.kernel, layer.stride).outputs, layer.out_channels};
+  expect_window_inside(layer, x);
+  const Extent y{padding_of(layer, x.height).outputs, padding_of(layer, x.width).outputs, layer.out_channels};
   const double per_tap = 2.0 * x.channels * layer.out_channels;
-  const auto taps = [&](int n) { return taps_inside(n, layer.kernel, layer.stride); };
+  const auto taps = [&](int n) { return taps_inside(n, layer); };
   const Flops flops{per_tap * y.height * y.width * layer.kernel * layer.kernel,
                     per_tap * taps(x.height) * taps(x.width)};
   std::vector<Param> params = weights_and_biases(
       layer, {layer.kernel, layer.kernel, x.channels, layer.out_channels}, "[height, width, in, out]");
+  if (layer.frozen_weights) params[0].role = ParamRole::frozen;
+  params[0].init = layer.filters == Filters::normal     ? ParamInit::normal
+                   : layer.filters == Filters::identity ? ParamInit::identity
+                                                        : ParamInit::whitening;
+  const int patch = layer.kernel * layer.kernel * x.channels;
+  expect(layer.filters != Filters::whitening || layer.out_channels == 2 * patch,
+         concat("whitens patches of ", patch, " values, which needs ", 2 * patch, " output channels, found ",
+                layer.out_channels));
+  params[1].steps = layer.bias_steps;
   if (!layer.with_bias) params.pop_back();
   return {"Conv2d", y, flops, std::move(params)};
 }
@@ -103,6 +120,7 @@ LayerFacts facts(const BatchNorm& layer, Extents in, int) {
   variance.name = layer.name + "/variance";
   variance.part = ParamPart::variance;
   variance.constant = 1.0f;
+  if (!layer.with_scale) return {"BatchNorm", in[0], {}, {bias, mean, variance}};
   return {"BatchNorm", in[0], {}, {scale, bias, mean, variance}};
 }
 
@@ -120,10 +138,17 @@ LayerFacts facts(const Shortcut& layer, Extents in, int) {
 
 LayerFacts facts(const Relu&, Extents in, int) { return {"ReLU", in[0], {}, {}}; }
 
+LayerFacts facts(const Pointwise& layer, Extents in, int) {
+  expect(std::isfinite(layer.factor), concat("needs a finite factor, found ", layer.factor));
+  constexpr const char* kKinds[] = {"SiLU", "GELU", "Scale"};
+  return {kKinds[static_cast<std::size_t>(layer.kind)], in[0], {}, {}};
+}
+
 LayerFacts facts(const MaxPool& layer, Extents in, int) {
   expect(layer.kernel >= 1 && layer.stride >= 1,
          concat("needs a kernel and a stride of at least 1, found ", layer.kernel, " and ", layer.stride));
-  const auto out = [&](int n) { return same_padding(n, layer.kernel, layer.stride).outputs; };
+  expect_window_inside(layer, in[0]);
+  const auto out = [&](int n) { return padding_of(layer, n).outputs; };
   return {"MaxPool", {out(in[0].height), out(in[0].width), in[0].channels}, {}, {}};
 }
 
@@ -139,10 +164,9 @@ LayerFacts facts(const LocalResponseNorm& layer, Extents in, int) {
 LayerFacts facts(const Linear& layer, Extents in, int) {
   expect(layer.outputs >= 1, concat("needs at least 1 output, found ", layer.outputs));
   const double flops = 2.0 * in[0].count() * layer.outputs;
-  return {"Linear",
-          {1, 1, layer.outputs},
-          {flops, flops},
-          weights_and_biases(layer, {in[0].count(), layer.outputs}, "[in, out]")};
+  std::vector<Param> params = weights_and_biases(layer, {in[0].count(), layer.outputs}, "[in, out]");
+  if (!layer.with_bias) params.pop_back();
+  return {"Linear", {1, 1, layer.outputs}, {flops, flops}, std::move(params)};
 }
 
 LayerFacts facts(const Add&, Extents in, int) {
@@ -160,6 +184,10 @@ LayerFacts facts(const SoftmaxCrossEntropy&, Extents in, int classes) {
 }
 
 const char* unnamed(const Relu&) { return "relu"; }
+const char* unnamed(const Pointwise& layer) {
+  constexpr const char* kNames[] = {"silu", "gelu", "scale"};
+  return kNames[static_cast<std::size_t>(layer.kind)];
+}
 const char* unnamed(const SoftmaxCrossEntropy&) { return "softmax cross-entropy"; }
 
 }  // namespace

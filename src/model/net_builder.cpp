@@ -1,5 +1,6 @@
 #include "cifar_mpi/model/net_builder.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -52,13 +53,19 @@ Value NetBuilder::append(Layer layer, std::vector<Value> inputs) {
     throw Error(ErrorKind::usage,
                 concat("model ", net_.name, ": layer ", index + 1, " (", name, ") ", misfit.text));
   }
-  if (std::holds_alternative<Relu>(layer)) name += concat(' ', index);
+  if (std::holds_alternative<Relu>(layer) || std::holds_alternative<Pointwise>(layer))
+    name += concat(' ', index);
   for (Param& param : facts.params) param.operation = index;
   const Value output{net_.values.size()};
   net_.operations.push_back({std::move(name), std::move(layer), std::move(inputs), output, facts.kind,
                              facts.forward, std::move(facts.params)});
   net_.values.push_back(facts.out);
   return output;
+}
+
+Value NetBuilder::global_max_pool(Value x, std::string name) {
+  const int side = std::max(net_.extent(x).height, net_.extent(x).width);
+  return max_pool(x, {.name = std::move(name), .kernel = side, .stride = side});
 }
 
 NetSpec NetBuilder::softmax_cross_entropy(Value logits) {

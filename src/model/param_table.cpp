@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 
 #include "cifar_mpi/base/random.hpp"
 
@@ -49,8 +50,32 @@ std::int64_t param_count(const ParamTable& table) {
   return count;
 }
 
+namespace {
+
+/// Filters [k, k, in, out]: output o < in copies channel o at the middle of the window, if there are copies; the others are
+/// uniform in ±1/√(k·k·in).
+void fill_filters(const Param& param, std::uint64_t seed, bool copies, std::span<float> values) {
+  const auto kernel = static_cast<std::size_t>(param.shape[0]),
+             inputs = static_cast<std::size_t>(param.shape[2]),
+             outputs = static_cast<std::size_t>(param.shape[3]);
+  const std::size_t middle = (kernel - 1) / 2 * (kernel + 1);
+  const float bound = 1.0f / std::sqrt(static_cast<float>(kernel * kernel * inputs));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t out = i % outputs, in = i / outputs % inputs, tap = i / outputs / inputs;
+    const float uniform = uniform01(random4(seed, RandomPurpose::initial_value, i, param.seed_index)[0]);
+    values[i] = bound * (2.0f * uniform - 1.0f);
+    if (copies && out < inputs) values[i] = out == in && tap == middle ? 1.0f : 0.0f;
+  }
+}
+
+}  // namespace
+
 void fill_initial(const Param& param, std::uint64_t seed, std::span<float> values) {
   assert(static_cast<std::int64_t>(values.size()) == param.shape.count());
+  if (param.init != ParamInit::normal) {
+    fill_filters(param, seed, param.init == ParamInit::identity, values);
+    return;
+  }
   if (param.stddev == 0.0f) {
     std::fill(values.begin(), values.end(), param.constant);
     return;

@@ -266,9 +266,10 @@ std::unique_ptr<SessionState> set_up(config::TrainConfig config, const Directory
   world.together([&] { open_dataset(plan, dataset); });
   evaluation::require_equal_data(world, *dataset, plan.config.data);
   run::StartRequest asked = start_request(plan);
-  const run::Start start =
-      run::find_start(asked, evaluation::initial_tensors(plan.network.params, plan.config.seed),
-                      plan.network.params, world, log);
+  evaluation::find_dataset_moments(plan.network.augment, *dataset, world);
+  std::vector<run::NamedTensor> initial = evaluation::initial_tensors(plan.network.params, plan.config.seed);
+  world.together([&] { evaluation::whiten(initial, plan.network, *dataset); });
+  const run::Start start = run::find_start(asked, initial, plan.network.params, world, log);
   world.together([&] {
     if (start.resumed) {
       require_possible(start.progress, start.name, plan.config, plan.sizes);
@@ -287,7 +288,6 @@ std::unique_ptr<SessionState> set_up(config::TrainConfig config, const Directory
   const std::vector<std::string> slower = step::agree_on_kernels(plan, device);
   world.together([&] { load_samples(plan, device, *dataset); });
   step::share_kernels(plan, device);
-  evaluation::find_dataset_moments(plan.network.augment, *dataset, world);
   run::add_dataset_content(asked, device.samples.fingerprint(), start, world);
   plan.progress.seed = plan.config.seed;
   plan.progress.identity = std::move(asked.fingerprint);

@@ -260,7 +260,9 @@ Fixture::Passes direct(const Fixture& f) {
                               {},
                               place.relu};
   const AffineKernels kernels =
-      make_convolution(dnnl, formats, {f.shape.kernel, 1, place.in.height, place.in.width});
+      make_convolution(dnnl, formats,
+                       {f.shape.kernel, 1, model::padding_of(layer, place.in.height),
+                        model::padding_of(layer, place.in.width)});
   const Desc logical = conv_logical_weights(layer, place.in);
   const auto tensor = [&](const Desc& desc, const Desc& plain, const Array& values) {
     lattice::Tensor made(desc, plain);

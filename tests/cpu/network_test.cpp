@@ -86,11 +86,13 @@ TEST(Network, TakesTheSumBehindABatchNormIntoItsPasses) {
   EXPECT_EQ(extra, std::vector<std::string>{});
 }
 
-TEST(Network, HasTheReferenceGradientsOfResNet20) {
-  NetworkRun run({.net = model::make_model("resnet20", {32, 32, 3}, 10), .batch = 3});
-  const auto wanted = run.wanted();
-  run.run(run.gradient_program());
-  expect_reference_gradients(run, wanted, relative_tolerance(run.spec.net, kFloatEps));
+TEST(Network, HasTheReferenceGradientsOfResNet20AndFast94) {
+  for (const auto& [name, side] : {std::pair{"resnet20", 32}, std::pair{"fast94", 24}}) {
+    NetworkRun run({.net = model::make_model(name, {side, side, 3}, 10), .batch = 3});
+    const auto wanted = run.wanted();
+    run.run(run.gradient_program());
+    expect_reference_gradients(run, wanted, relative_tolerance(run.spec.net, kFloatEps));
+  }
 }
 
 /// The reference includes the roundings of bf16 training. Without them the test would be blunt: they change

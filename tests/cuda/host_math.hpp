@@ -17,6 +17,7 @@ struct HostMath {
   float divide(float x, float y) const { return x / y; }
   float pow(float x, float y) const { return std::pow(x, y); }
   float exp(float x) const { return std::exp(x); }
+  float erfc(float x) const { return std::erfc(x); }
   float log1p(float x) const { return std::log1p(x); }
 };
 

@@ -13,6 +13,7 @@
 #include "cuda/host_math.hpp"
 #include "cuda/loss_math.hpp"
 #include "cuda/planner.hpp"
+#include "cuda/pointwise_math.hpp"
 #include "cuda/sum_math.hpp"
 #include "cuda/tail_group.hpp"
 #include "cuda/value_type.hpp"
@@ -51,7 +52,7 @@ class HostGroup final : public engine::Group {
     for (std::size_t i = 0; i < o.src.size(); ++i) forward.reads.push_back({o.src[i], c.src[i].value.bytes});
     add_params(o, forward);
     if (std::holds_alternative<BatchNorm>(plan_.work)) {
-      for (const std::size_t p : {2, 3})
+      for (std::size_t p = o.params.size() - 2; p < o.params.size(); ++p)
         forward.writes.push_back(engine::bytes_of(o.params[p].grad, c.masters[p]));
     }
     forward.start = [this, o, kept](engine::Lane&) {
@@ -70,7 +71,8 @@ class HostGroup final : public engine::Group {
       backward.writes.push_back({o.grad_dst, c.dst.grad.bytes});
     }
     add_params(o, backward);
-    for (std::size_t p = 0; p < o.params.size() && p < 2; ++p) {
+    const std::size_t running = std::holds_alternative<BatchNorm>(plan_.work) ? 2 : 0;
+    for (std::size_t p = 0; p + running < o.params.size(); ++p) {
       if (o.params[p].grad != nullptr)
         backward.writes.push_back(engine::bytes_of(o.params[p].grad, c.masters[p]));
     }
@@ -141,6 +143,13 @@ class HostGroup final : public engine::Group {
     return pooled(both.pool, false, normalized(both.lrn, activated(o)), kept);
   }
   Array run(const Relu&, const Operands& o, const Kept&) const { return reference::relu_forward(x(o)); }
+  Array run(const Pointwise& pointwise, const Operands& o, const Kept&) const {
+    Array y = x(o);
+    for (double& value : y) {
+      value = static_cast<double>(pointwise_value(pointwise.layer, static_cast<float>(value), HostMath{}));
+    }
+    return y;
+  }
   Array run(const Sum&, const Operands& o, const Kept&) const {
     Array sum = x(o);
     const Array other = read_array({o.src[1], plan_.contract.src[1].value.bytes});
@@ -152,8 +161,8 @@ class HostGroup final : public engine::Group {
     Array y(source.size());
     for (std::size_t c = 0; c < channels_of(norm); ++c) {
       const Moments moments = moments_at(norm, source, c);
-      o.params[2].grad[c] = o.statistics_share * moments.mean;
-      o.params[3].grad[c] = o.statistics_share * moments.variance();
+      o.params[o.params.size() - 2].grad[c] = o.statistics_share * moments.mean;
+      o.params[o.params.size() - 1].grad[c] = o.statistics_share * moments.variance();
       const ChannelMap map = map_at(norm, o, moments, c);
       for (std::size_t i = c; i < y.size(); i += channels_of(norm)) {
         y[i] = static_cast<double>(map(static_cast<float>(source[i]), norm.relu));
@@ -198,7 +207,8 @@ class HostGroup final : public engine::Group {
     return rstd_of(moments.variance(), norm.epsilon, [](float v) { return std::sqrt(v); });
   }
   static ChannelMap map_at(const BatchNorm& norm, const Operands& o, const Moments& moments, std::size_t c) {
-    return {moments.mean, o.params[0].master[c] * rstd_at(norm, moments), o.params[1].master[c]};
+    const float scale = o.params.size() == 4 ? o.params[0].master[c] : 1.0f;
+    return {moments.mean, scale * rstd_at(norm, moments), o.params[o.params.size() - 3].master[c]};
   }
 
   static Array pooled(const Pool& pool, bool relu, const Array& source, const Kept& kept) {
@@ -280,6 +290,16 @@ class HostGroup final : public engine::Group {
                 o.grad_src[0]);
   }
   void run_backward(const Relu&, const Operands&, const Kept&) const {}
+  void run_backward(const Pointwise& pointwise, const Operands& o, const Kept&) const {
+    if (o.grad_src[0] == nullptr) return;
+    const Array source = x(o);
+    Array grad = grad_y(o);
+    for (std::size_t i = 0; i < grad.size(); ++i) {
+      grad[i] *=
+          static_cast<double>(pointwise_slope(pointwise.layer, static_cast<float>(source[i]), HostMath{}));
+    }
+    write_array(grad, o.grad_src[0]);
+  }
   void run_backward(const Sum&, const Operands&, const Kept&) const {}
   void run_backward(const BatchNorm& norm, const Operands& o, const Kept&) const {
     const Array source = x(o), grad = grad_y(o);
@@ -296,9 +316,10 @@ class HostGroup final : public engine::Group {
         product += static_cast<double>(masked(i)) * (source[i] - static_cast<double>(map.mean));
       }
       const GradSums sums{static_cast<float>(sum), static_cast<float>(product)};
-      if (o.params[0].grad != nullptr) {
-        o.params[0].grad[c] = rstd_at(norm, moments) * sums.product;
-        o.params[1].grad[c] = sums.grad;
+      const std::size_t biases = o.params.size() - 3;
+      if (o.params[biases].grad != nullptr) {
+        if (biases == 1) o.params[0].grad[c] = rstd_at(norm, moments) * sums.product;
+        o.params[biases].grad[c] = sums.grad;
       }
       const GradSums means = grad_means(sums, static_cast<float>(norm.rows), rstd_at(norm, moments));
       for (std::size_t i = c; i < source.size(); i += channels_of(norm)) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/model/param_table.hpp"
@@ -68,6 +69,26 @@ TEST(NetSpec, RoundsPooledExtentsUp) {
   const NetSpec net =
       make_net("odd", {25, 7, 2}, 5, {MaxPool{"pool", 3, 2}, linear(5), SoftmaxCrossEntropy{}});
   EXPECT_EQ(net.output_of(0), (Extent{13, 4, 2}));
+}
+
+TEST(NetSpec, LeavesOutWindowsBeyondTheImageWhereLayersAreValid) {
+  const Conv2d conv{.name = "c", .out_channels = 4, .kernel = 2, .valid = true};
+  const NetSpec net =
+      make_net("valid", {32, 7, 3}, 5, {conv, MaxPool{"pool", 2, 2, true}, linear(5), SoftmaxCrossEntropy{}});
+  EXPECT_EQ(net.output_of(0), (Extent{31, 6, 4}));
+  EXPECT_EQ(net.output_of(1), (Extent{15, 3, 4}));
+  EXPECT_EQ(net.operations[0].forward.nominal, 2.0 * 12 * 4 * 31 * 6);
+  EXPECT_EQ(net.operations[0].forward.in_image, net.operations[0].forward.nominal);
+  EXPECT_EQ(padding_of(MaxPool{"p", 3, 2, true}, 2), (Padding{0, 0, 0}));
+  const SoftmaxCrossEntropy loss;
+  Conv2d wide = conv;
+  wide.kernel = 25;
+  expect_refused({wide, linear(10), loss}, "layer 1 (c) has a window of 25 without padding");
+  expect_refused({MaxPool{"p", 25, 2, true}, linear(10), loss}, "layer 1 (p) has a window of 25");
+  Conv2d whitening = conv;
+  whitening.filters = Filters::whitening;
+  expect_refused({whitening, linear(10), loss}, "layer 1 (c) whitens patches of 12 values, which needs 24");
+  expect_refused({Pointwise{PointwiseKind::scale, NAN}, linear(10), loss}, "layer 1 (scale) needs a finite");
 }
 
 TEST(NetSpec, NamesTheLayerThatDoesNotFit) {
@@ -204,6 +225,31 @@ TEST(Catalog, HoldsTheResidualNetworksOfThePapersSizes) {
     for (const Operation& operation : net.operations) flops += operation.forward.nominal;
     EXPECT_NEAR(flops * 1e-6, known.mflop, 0.01 * known.mflop) << known.name;
     EXPECT_EQ(net.extent(net.logits()), (Extent{1, 1, 10}));
+  }
+}
+
+TEST(Catalog, HoldsTheNetworkOfFewEpochs) {
+  const NetSpec net = make_model("fast94", {32, 32, 3}, 10);
+  const ParamTable table = make_param_table(net);
+  EXPECT_EQ(param_count(table), 1'971'640);
+  // 681 MFLOP of the filters' training and 27 of the gradient that the biases of the whitening need, as counted for the
+  // published network, and a forward and a weight-gradient pass of the whitening, 0.55 each
+  EXPECT_NEAR(training_flops(net).nominal * 1e-6, 681.0 + 27.0, 2.0);
+  EXPECT_NEAR(training_flops(net).in_image * 1e-6, 582.0 + 26.0, 3.0);
+  std::vector<std::string> frozen;
+  for (const Param& param : table) {
+    if (param.role == ParamRole::frozen) frozen.push_back(param.name);
+    EXPECT_EQ(param.steps, param.name == "whitening/biases" ? 7u : 0u) << param.name;
+  }
+  EXPECT_EQ(frozen, std::vector<std::string>{"whitening/weights"});
+  EXPECT_EQ(net.extent(net.logits()), (Extent{1, 1, 10}));
+  for (const int side : {24, 28, 16}) EXPECT_NO_THROW(make_model("fast94", {side, side, 3}, 10)) << side;
+  try {
+    make_model("fast94", {8, 8, 3}, 10);
+    FAIL() << "made a network of nothing";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("(pool3) has a window of 2 without padding"), std::string::npos)
+        << error.what();
   }
 }
 

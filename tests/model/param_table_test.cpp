@@ -129,6 +129,30 @@ TEST(FillInitial, IsAFunctionOfSeedTensorAndIndex) {
   EXPECT_EQ(firsts.size(), 5u);  // no two tensors share their numbers
 }
 
+TEST(FillInitial, CopiesChannelsWithTheFirstFiltersAndSpreadsTheOthersEvenly) {
+  NetBuilder net("identity", {5, 5, 3}, 10);
+  const Value x =
+      net.conv(net.image(), {.name = "c", .out_channels = 40, .kernel = 3, .filters = Filters::identity});
+  const NetSpec spec = net.softmax_cross_entropy(net.linear(x, {"l", 10}));
+  const ParamTable table = make_param_table(spec);
+  const std::vector<float> filters = initial(table[params_of(table, 0)[0]], 3);
+  const float bound = 1.0f / std::sqrt(27.0f);
+  double sum = 0.0, squares = 0.0;
+  for (std::size_t i = 0; i < filters.size(); ++i) {
+    const std::size_t out = i % 40, in = i / 40 % 3, tap = i / 120;
+    if (out < 3) {
+      EXPECT_EQ(filters[i], tap == 4 && in == out ? 1.0f : 0.0f) << i;
+      continue;
+    }
+    EXPECT_LE(std::abs(filters[i]), bound);
+    sum += static_cast<double>(filters[i] / bound);
+    squares += static_cast<double>(filters[i] / bound) * static_cast<double>(filters[i] / bound);
+  }
+  // of 999 numbers uniform in ±1: variance 1/3, that of the square 4/45; five standard errors
+  EXPECT_NEAR(sum / 999.0, 0.0, 5.0 * std::sqrt(1.0 / 3.0 / 999.0));
+  EXPECT_NEAR(squares / 999.0, 1.0 / 3.0, 5.0 * std::sqrt(4.0 / 45.0 / 999.0));
+}
+
 TEST(FillInitial, SpreadsAsTheTruncatedNormalItScales) {
   const std::vector<float> values = initial(tutorial_table()[4], 1);  // local3/weights, 884 736 values
   double sum = 0.0, squares = 0.0;

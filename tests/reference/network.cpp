@@ -17,10 +17,10 @@ struct Place {
 };
 
 ConvShape shape_of(const model::Conv2d& layer, const Place& at) {
-  return {at.batch, at.in, layer.out_channels, layer.kernel, layer.stride};
+  return {at.batch, at.in, layer.out_channels, layer.kernel, layer.stride, layer.valid};
 }
 PoolShape shape_of(const model::MaxPool& layer, const Place& at) {
-  return {at.batch, at.in, layer.kernel, layer.stride};
+  return {at.batch, at.in, layer.kernel, layer.stride, layer.valid};
 }
 LinearShape shape_of(const model::Linear& layer, const Place& at) {
   return {at.batch, at.in.count(), layer.outputs};
@@ -46,9 +46,11 @@ struct ForwardLayer {
     return conv_forward(shape_of(layer, at), *inputs[0], weights(), layer.with_bias ? biases() : Array());
   }
   Array operator()(const model::BatchNorm& layer) const {
+    const std::size_t first = layer.with_scale ? 1 : 0;
     const Moments moments = statistics == Statistics::of_batch ? moments_of(at.in.channels, *inputs[0])
-                                                               : Moments{param(2), param(3)};
-    return batch_norm_forward(layer, *inputs[0], param(0), param(1), moments);
+                                                               : Moments{param(first + 1), param(first + 2)};
+    const Array ones(static_cast<std::size_t>(at.in.channels), 1.0);
+    return batch_norm_forward(layer, *inputs[0], layer.with_scale ? param(0) : ones, param(first), moments);
   }
   Array operator()(const model::GlobalAvgPool&) const {
     return global_avg_pool_forward(at.batch, at.in, *inputs[0]);
@@ -57,6 +59,7 @@ struct ForwardLayer {
     return shortcut_forward(layer, at.batch, at.in, *inputs[0]);
   }
   Array operator()(const model::Relu&) const { return relu_forward(*inputs[0]); }
+  Array operator()(const model::Pointwise& layer) const { return pointwise_forward(layer, *inputs[0]); }
   Array operator()(const model::MaxPool& layer) const {
     return pool_forward(shape_of(layer, at), *inputs[0]);
   }
@@ -64,7 +67,8 @@ struct ForwardLayer {
     return lrn_forward(layer, at.in.channels, *inputs[0]);
   }
   Array operator()(const model::Linear& layer) const {
-    return linear_forward(shape_of(layer, at), *inputs[0], weights(), biases());
+    const Array zeros(static_cast<std::size_t>(layer.outputs), 0.0);
+    return linear_forward(shape_of(layer, at), *inputs[0], weights(), layer.with_bias ? biases() : zeros);
   }
   Array operator()(const model::Add&) const { return sum_of(*inputs[0], *inputs[1]); }
   Array operator()(const model::SoftmaxCrossEntropy&) const {
@@ -84,21 +88,22 @@ struct BackwardLayer {
 
   Array operator()(const model::Conv2d& layer) const {
     const std::vector<std::size_t> own = model::params_of(table, at.layer);
-    if (!layer.frozen) {
+    if (!layer.frozen && !layer.frozen_weights)
       grads[own[0]] = conv_grad_weights(shape_of(layer, at), x, grad_y);
-      if (layer.with_bias) grads[own[1]] = grad_biases(layer.out_channels, grad_y);
-    }
+    if (!layer.frozen && layer.with_bias) grads[own[1]] = grad_biases(layer.out_channels, grad_y);
     return conv_grad_x(shape_of(layer, at), params[own[0]], grad_y);
   }
   Array operator()(const model::BatchNorm& layer) const {
     const std::vector<std::size_t> own = model::params_of(table, at.layer);
-    BatchNormGrads all = batch_norm_backward(layer, x, params[own[0]], grad_y);
+    const std::size_t first = layer.with_scale ? 1 : 0;
+    const Array ones(static_cast<std::size_t>(at.in.channels), 1.0);
+    BatchNormGrads all = batch_norm_backward(layer, x, layer.with_scale ? params[own[0]] : ones, grad_y);
     const Moments moments = moments_of(at.in.channels, x);
-    grads[own[2]] = moments.mean;
-    grads[own[3]] = moments.variance;
+    grads[own[first + 1]] = moments.mean;
+    grads[own[first + 2]] = moments.variance;
     if (!layer.frozen) {
-      grads[own[0]] = std::move(all.scale);
-      grads[own[1]] = std::move(all.biases);
+      if (layer.with_scale) grads[own[0]] = std::move(all.scale);
+      grads[own[first]] = std::move(all.biases);
     }
     return std::move(all.x);
   }
@@ -109,6 +114,7 @@ struct BackwardLayer {
     return shortcut_grad_x(layer, at.batch, at.in, grad_y);
   }
   Array operator()(const model::Relu&) const { return relu_grad_x(x, grad_y); }
+  Array operator()(const model::Pointwise& layer) const { return pointwise_grad_x(layer, x, grad_y); }
   Array operator()(const model::MaxPool& layer) const { return pool_grad_x(shape_of(layer, at), x, grad_y); }
   Array operator()(const model::LocalResponseNorm& layer) const {
     return lrn_grad_x(layer, at.in.channels, x, grad_y);
@@ -117,7 +123,7 @@ struct BackwardLayer {
     const std::vector<std::size_t> own = model::params_of(table, at.layer);
     if (!layer.frozen) {
       grads[own[0]] = linear_grad_weights(shape_of(layer, at), x, grad_y);
-      grads[own[1]] = grad_biases(layer.outputs, grad_y);
+      if (layer.with_bias) grads[own[1]] = grad_biases(layer.outputs, grad_y);
     }
     return linear_grad_x(shape_of(layer, at), params[own[0]], grad_y);
   }

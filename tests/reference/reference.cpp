@@ -3,21 +3,24 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <numbers>
 
 namespace cifar_mpi::reference {
 namespace {
 
 std::size_t size_of(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-int outputs_of(int n, int stride) { return (n + stride - 1) / stride; }
+int outputs_of(int n, const ConvShape& s) {
+  return s.valid ? (n - s.kernel) / s.stride + 1 : (n + s.stride - 1) / s.stride;
+}
 
 /// Calls `visit(in, out, tap)` with the offsets of channel 0 for every output pixel and every tap inside the
 /// image.
 template <class Visit>
 void for_each_tap(const ConvShape& s, Visit visit) {
-  const int before = (s.kernel - 1) / 2;
+  const int before = s.valid ? 0 : (s.kernel - 1) / 2;
   const std::int64_t cin = s.in.channels, cout = s.out_channels;
-  const int height = outputs_of(s.in.height, s.stride), width = outputs_of(s.in.width, s.stride);
+  const int height = outputs_of(s.in.height, s), width = outputs_of(s.in.width, s);
   for (int b = 0; b < s.batch; ++b) {
     for (int y = 0; y < height; ++y) {
       for (int x = 0; x < width; ++x) {
@@ -40,8 +43,10 @@ void for_each_tap(const ConvShape& s, Visit visit) {
 /// The start of the window of output `i` along an axis of n, and the number of outputs.
 struct Axis {
   int n, kernel, stride, outputs, before;
-  Axis(int extent, int k, int s) : n(extent), kernel(k), stride(s), outputs((extent + s - 1) / s) {
-    before = std::max((outputs - 1) * s + k - extent, 0) / 2;
+  Axis(int extent, const PoolShape& s)
+      : n(extent), kernel(s.kernel), stride(s.stride), outputs((extent + s.stride - 1) / s.stride) {
+    if (s.valid) outputs = (extent - kernel) / stride + 1;
+    before = std::max((outputs - 1) * stride + kernel - extent, 0) / 2;
   }
   int first(int i) const { return std::max(i * stride - before, 0); }
   int last(int i) const { return std::min(i * stride - before + kernel, n); }  // one past it
@@ -50,7 +55,7 @@ struct Axis {
 /// Calls `visit(out, best)` with the offset of each pooled value and of the first maximum of its window.
 template <class Visit>
 void for_each_maximum(const PoolShape& s, const Array& x, Visit visit) {
-  const Axis rows(s.in.height, s.kernel, s.stride), columns(s.in.width, s.kernel, s.stride);
+  const Axis rows(s.in.height, s), columns(s.in.width, s);
   std::size_t out = 0;
   for (int b = 0; b < s.batch; ++b) {
     for (int oy = 0; oy < rows.outputs; ++oy) {
@@ -73,7 +78,7 @@ void for_each_maximum(const PoolShape& s, const Array& x, Visit visit) {
 }
 
 std::size_t pooled_count(const PoolShape& s) {
-  const Axis rows(s.in.height, s.kernel, s.stride), columns(s.in.width, s.kernel, s.stride);
+  const Axis rows(s.in.height, s), columns(s.in.width, s);
   return size_of(std::int64_t{s.batch} * rows.outputs * columns.outputs * s.in.channels);
 }
 
@@ -92,7 +97,7 @@ double lrn_base(const model::LocalResponseNorm& layer, int channels, const doubl
 Array conv_forward(const ConvShape& s, const Array& x, const Array& weights, const Array& biases) {
   assert(x.size() == size_of(std::int64_t{s.batch} * s.in.count()));
   assert(weights.size() == size_of(std::int64_t{s.kernel} * s.kernel * s.in.channels * s.out_channels));
-  const int pixels = s.batch * outputs_of(s.in.height, s.stride) * outputs_of(s.in.width, s.stride);
+  const int pixels = s.batch * outputs_of(s.in.height, s) * outputs_of(s.in.width, s);
   Array y(size_of(std::int64_t{pixels} * s.out_channels), 0.0);
   for (std::size_t i = 0; i < y.size() && !biases.empty(); ++i) y[i] = biases[i % biases.size()];
   for_each_tap(s, [&](std::int64_t in, std::int64_t out, std::int64_t tap) {
@@ -236,10 +241,12 @@ Array global_avg_pool_grad_x(int batch, const Extent& in, const Array& grad_y) {
 
 namespace {
 
+int taken_of(int n, const model::Shortcut& layer) { return (n + layer.stride - 1) / layer.stride; }
+
 /// Calls `visit(in, out)` with the offsets of equal values.
 template <class Visit>
 void for_each_taken(const model::Shortcut& layer, int batch, const Extent& in, Visit visit) {
-  const int height = outputs_of(in.height, layer.stride), width = outputs_of(in.width, layer.stride);
+  const int height = taken_of(in.height, layer), width = taken_of(in.width, layer);
   for (int b = 0; b < batch; ++b) {
     for (int y = 0; y < height; ++y) {
       for (int x = 0; x < width; ++x) {
@@ -257,7 +264,7 @@ void for_each_taken(const model::Shortcut& layer, int batch, const Extent& in, V
 }  // namespace
 
 Array shortcut_forward(const model::Shortcut& layer, int batch, const Extent& in, const Array& x) {
-  const int height = outputs_of(in.height, layer.stride), width = outputs_of(in.width, layer.stride);
+  const int height = taken_of(in.height, layer), width = taken_of(in.width, layer);
   Array y(size_of(std::int64_t{batch} * height * width * layer.out_channels), 0.0);
   for_each_taken(layer, batch, in, [&](std::size_t from, std::size_t to) { y[to] = x[from]; });
   return y;
@@ -287,6 +294,44 @@ namespace {
 ConvShape as_conv(const LinearShape& s) { return {s.batch, {1, 1, s.inputs}, s.outputs, 1}; }
 
 }  // namespace
+
+Array pointwise_forward(const model::Pointwise& layer, const Array& x) {
+  Array y = x;
+  for (double& value : y) {
+    switch (layer.kind) {
+      case model::PointwiseKind::silu:
+        value /= 1.0 + std::exp(-value);
+        break;
+      case model::PointwiseKind::gelu:
+        value *= 0.5 * std::erfc(-value * std::sqrt(0.5));
+        break;
+      case model::PointwiseKind::scale:
+        value *= static_cast<double>(layer.factor);
+        break;
+    }
+  }
+  return y;
+}
+
+Array pointwise_grad_x(const model::Pointwise& layer, const Array& x, const Array& grad_y) {
+  Array grad = grad_y;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double sigmoid = 1.0 / (1.0 + std::exp(-x[i]));
+    switch (layer.kind) {
+      case model::PointwiseKind::silu:
+        grad[i] *= sigmoid * (1.0 + x[i] * (1.0 - sigmoid));
+        break;
+      case model::PointwiseKind::gelu:
+        grad[i] *= 0.5 * std::erfc(-x[i] * std::sqrt(0.5)) +
+                   x[i] * std::exp(-0.5 * x[i] * x[i]) / std::sqrt(2.0 * std::numbers::pi);
+        break;
+      case model::PointwiseKind::scale:
+        grad[i] *= static_cast<double>(layer.factor);
+        break;
+    }
+  }
+  return grad;
+}
 
 Array linear_forward(const LinearShape& s, const Array& x, const Array& weights, const Array& biases) {
   return conv_forward(as_conv(s), x, weights, biases);

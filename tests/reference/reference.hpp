@@ -17,14 +17,15 @@ namespace cifar_mpi::reference {
 
 using Array = std::vector<double>;
 
-/// Cross-correlation, padded with (kernel − 1)/2 zeros at the start, ceil(n/stride) outputs; weights [kernel,
-/// kernel, in.channels, out_channels].
+/// Cross-correlation, padded with (kernel − 1)/2 zeros at the start, ceil(n/stride) outputs; if valid, without
+/// padding and only with windows inside the image. Weights [kernel, kernel, in.channels, out_channels].
 struct ConvShape {
   int batch = 0;
   Extent in;
   int out_channels = 0;
   int kernel = 0;
   int stride = 1;
+  bool valid = false;
 };
 
 /// No biases: none are added.
@@ -32,12 +33,13 @@ Array conv_forward(const ConvShape& shape, const Array& x, const Array& weights,
 Array conv_grad_weights(const ConvShape& shape, const Array& x, const Array& grad_y);
 Array conv_grad_x(const ConvShape& shape, const Array& weights, const Array& grad_y);
 
-/// SAME padding.
+/// SAME padding; where valid, none, and only windows inside the image.
 struct PoolShape {
   int batch = 0;
   Extent in;
   int kernel = 0;
   int stride = 0;
+  bool valid = false;
 };
 
 Array pool_forward(const PoolShape& shape, const Array& x);
@@ -71,6 +73,9 @@ Array shortcut_grad_x(const model::Shortcut& layer, int batch, const Extent& in,
 Array relu_forward(const Array& x);
 /// `y` is the output (or the input: only its sign counts); no gradient where it is not positive.
 Array relu_grad_x(const Array& y, const Array& grad_y);
+
+Array pointwise_forward(const model::Pointwise& layer, const Array& x);
+Array pointwise_grad_x(const model::Pointwise& layer, const Array& x, const Array& grad_y);
 
 /// x [batch, inputs], weights [inputs, outputs].
 struct LinearShape {

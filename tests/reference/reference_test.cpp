@@ -188,6 +188,8 @@ TEST(ReferenceConv, GradientsMatchCentralDifferences) {
   check_conv({1, {2, 3, 1}, 2, 5});  // kernel larger than the image
   check_conv({2, {6, 5, 2}, 2, 3, 2});
   check_conv({1, {7, 4, 1}, 2, 1, 3});
+  check_conv({2, {4, 5, 2}, 3, 2, 1, true});
+  check_conv({1, {7, 6, 2}, 2, 3, 2, true});
 }
 
 TEST(ReferenceLinear, GradientsMatchCentralDifferences) {
@@ -202,8 +204,9 @@ TEST(ReferenceLinear, GradientsMatchCentralDifferences) {
 }
 
 TEST(ReferencePool, GradientMatchesCentralDifferences) {
-  for (const PoolShape& shape : {PoolShape{2, {6, 4, 3}, 3, 2}, PoolShape{1, {5, 7, 2}, 3, 2},
-                                 PoolShape{1, {4, 4, 1}, 2, 1}, PoolShape{1, {7, 5, 1}, 2, 3}}) {
+  for (const PoolShape& shape :
+       {PoolShape{2, {6, 4, 3}, 3, 2}, PoolShape{1, {5, 7, 2}, 3, 2}, PoolShape{1, {4, 4, 1}, 2, 1},
+        PoolShape{1, {7, 5, 1}, 2, 3}, PoolShape{1, {5, 7, 2}, 2, 2, true}}) {
     const Array x = spread(count_of(shape.batch, shape.in), 8.0 * kStep, 5);
     const Array grad_y = uniform(pool_forward(shape, x).size(), 6);
     expect_gradient([&](const Array& v) { return dot(pool_forward(shape, v), grad_y); }, x,
@@ -244,6 +247,29 @@ TEST(ReferenceRelu, GradientMatchesCentralDifferences) {
   expect_gradient([&](const Array& v) { return dot(relu_forward(v), grad_y); }, x, relu_grad_x(x, grad_y),
                   40);
   EXPECT_EQ(relu_grad_x(relu_forward(x), grad_y), relu_grad_x(x, grad_y));
+}
+
+TEST(ReferencePointwise, GradientMatchesCentralDifferences) {
+  Array x = uniform(40, 20);
+  const Array grad_y = uniform(40, 21);
+  for (double& value : x) value *= 4.0;
+  for (const model::Pointwise& layer :
+       {model::Pointwise{model::PointwiseKind::silu}, model::Pointwise{model::PointwiseKind::gelu},
+        model::Pointwise{model::PointwiseKind::scale, 0.3f}}) {
+    expect_gradient([&](const Array& v) { return dot(pointwise_forward(layer, v), grad_y); }, x,
+                    pointwise_grad_x(layer, x, grad_y), 4.0 * 40);
+  }
+}
+
+TEST(ReferencePointwise, HasKnownValues) {
+  const Array x{-1.0, 0.0, 2.0};
+  const Array silu = pointwise_forward({model::PointwiseKind::silu}, x);
+  EXPECT_NEAR(silu[0], -0.2689414213699951, 4.0 * kEps);
+  EXPECT_EQ(silu[1], 0.0);
+  EXPECT_NEAR(silu[2], 1.7615941559557649, 4.0 * kEps);
+  const Array gelu = pointwise_forward({model::PointwiseKind::gelu}, x);
+  EXPECT_NEAR(gelu[0], -0.15865525393145707, 4.0 * kEps);
+  EXPECT_NEAR(gelu[2], 1.9544997361036416, 4.0 * kEps);
 }
 
 TEST(ReferenceLrn, GradientMatchesCentralDifferences) {

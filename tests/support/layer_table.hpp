@@ -50,6 +50,8 @@ struct LayerCase {
         return concat(layer.name, layer.kernel, '/', layer.stride);
       else if constexpr (requires { layer.name; })
         return layer.name;
+      else if constexpr (requires { layer.factor; })
+        return concat("pointwise ", static_cast<int>(layer.kind));
       else
         return std::string("relu");
     };
@@ -83,6 +85,18 @@ inline std::vector<LayerCase> convolutions() {
   for (const int kernel : {1, 2, 3, 5}) {
     for (const int stride : {1, 2, 3}) all.push_back({3, {7, 5, 3}, {Conv2d{"c", 9, kernel, stride}}});
   }
+  for (const int kernel : {1, 2, 3}) {
+    for (const int stride : {1, 2}) {
+      const Conv2d valid{
+          .name = "valid", .out_channels = 16, .kernel = kernel, .stride = stride, .valid = true};
+      all.push_back({3, {8, 5, 3}, {valid, relu}, {.first = true}});
+      all.push_back({5, {7, 6, 16}, {valid}, {.library_units = 4.0}});
+    }
+  }
+  const Conv2d half_frozen{
+      .name = "half frozen", .out_channels = 24, .kernel = 2, .valid = true, .frozen_weights = true};
+  all.push_back({2, {9, 8, 3}, {half_frozen}, {.first = true}});
+  all.push_back({2, {9, 8, 16}, {half_frozen, relu}});
   for (const int stride : {1, 2}) {
     all.push_back({6, {12, 11, 16}, {Conv2d{"c", 24, 5, stride}}, {.library_units = 4.0}});
   }
@@ -98,6 +112,8 @@ inline std::vector<LayerCase> products() {
       {128, {1, 1, 192}, {Linear{"l", 10}}, {.logits = true}},
       {1, {1, 1, 17}, {Linear{"l", 7}}, {.logits = true}},
       {2, {7, 9, 3}, {Linear{"l", 10}}, {.logits = true}},
+      {3, {1, 1, 64}, {Linear{.name = "without", .outputs = 10, .with_bias = false}}, {.logits = true}},
+      {3, {2, 3, 5}, {Linear{.name = "without", .outputs = 24, .with_bias = false}, Relu{}}},
   };
 }
 
@@ -125,6 +141,14 @@ inline std::vector<LayerCase> poolings() {
   add(1, {5, 6, 33}, 3, 3);
   add(2, {20, 17, 8}, 15, 1);
   add(2, {2, 3, 7}, 5, 2);
+  for (const auto& [kernel, stride] : {std::pair{2, 2}, std::pair{3, 2}, std::pair{2, 3}, std::pair{1, 2}}) {
+    const MaxPool valid{"valid", kernel, stride, true};
+    all.push_back({3, {7, 8, 16}, {valid}, {Values::steps}});
+    all.push_back({3, {5, 7, 3}, {valid}, {Values::nan}});
+    all.push_back({4, {9, 7, 5}, {Conv2d{"c", 16, 2}, Relu{}, valid}});
+  }
+  all.push_back({2, {3, 3, 24}, {MaxPool{"global", 3, 3}}, {Values::steps}});
+  all.push_back({2, {7, 4, 5}, {MaxPool{"global", 7, 7}}, {Values::nan}});
   for (const auto& [kernel, stride] : {std::pair{3, 2}, std::pair{2, 2}, std::pair{3, 1}, std::pair{2, 3}}) {
     // after biases and a ReLU, in formats that convolutions choose
     for (const int channels : {5, 16}) {
@@ -181,6 +205,12 @@ inline std::vector<LayerCase> batch_norms() {
     }
     if (batch <= 7) all.push_back({batch, in, {norm, Relu{}}, {Values::nan, 16.0, 2.0, grad_units}});
   }
+  BatchNorm unscaled = norm;
+  unscaled.with_scale = false;
+  for (const std::vector<model::Layer>& layers :
+       {std::vector<model::Layer>{unscaled}, {unscaled, Relu{}}, {unscaled, Add{"sum"}, Relu{}}}) {
+    all.push_back({7, {5, 4, 24}, layers, {Values::noise, 16.0, 2.0, 32.0, 0.0, 0.3}});
+  }
   BatchNorm frozen = norm;
   frozen.frozen = true;
   all.push_back({11, {10, 10, 24}, {frozen, Relu{}}, {Values::noise, 16.0, 2.0, 32.0, 0.0, 0.3}});
@@ -206,12 +236,28 @@ inline std::vector<LayerCase> batch_norms() {
 }
 
 inline std::vector<LayerCase> other_layers() {
-  using model::Add, model::GlobalAvgPool, model::Relu, model::Shortcut;
+  using model::Add, model::GlobalAvgPool, model::Pointwise, model::PointwiseKind, model::Relu,
+      model::Shortcut;
   std::vector<LayerCase> all;
   for (const Extent in : {Extent{13, 1, 37}, {10, 10, 72}, {43, 7, 8}, {2, 1, 300}, {3, 1, 600}, {1, 1, 3}}) {
     for (const Values values : {Values::lattice, Values::nan})
       all.push_back({1, in, {Relu{}}, {.values = values, .gradients = values != Values::nan}});
     all.push_back({2, in, {Relu{}, Add{"sum"}}});
+  }
+  for (const PointwiseKind kind : {PointwiseKind::silu, PointwiseKind::gelu, PointwiseKind::scale}) {
+    for (const Extent in : {Extent{13, 1, 37}, {10, 10, 72}, {1, 1, 3}}) {
+      const Pointwise layer{kind, 0.3f};
+      // an exponential of a rounded argument, a few products and a division
+      all.push_back({3, in, {layer}, {.values = Values::noise, .fp32_units = 8.0, .short_units = 2.0}});
+      all.push_back({2,
+                     in,
+                     {layer},
+                     {.values = Values::noise, .fp32_units = 32.0, .short_units = 2.0, .middle = -4.0}});
+      all.push_back({1,
+                     in,
+                     {layer},
+                     {.values = Values::nan, .fp32_units = 8.0, .short_units = 2.0, .gradients = false}});
+    }
   }
   for (const Extent in : {Extent{1, 1, 8}, {4, 4, 5}, {8, 8, 64}, {7, 7, 136}, {20, 15, 67}}) {
     // sums are exact, so a division and a rounding are left

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -35,6 +36,7 @@ class RandomNetwork {
     Extent extent;
     int readers = 0;
     bool normalized = false;  ///< by a BatchNorm, followed only by layers that keep channels separate
+    int poolings = 0;         ///< directly before it, one after another; the maximum of many values hardly varies
   };
 
   int below(int end) {
@@ -57,10 +59,11 @@ class RandomNetwork {
     const Extent in = from.extent;
     const model::Value x = from.value;
     const bool normalized = from.normalized;
+    const int poolings = from.poolings;
     const std::string name = concat("layer", i);
     const bool frozen = below(6) == 0;
     ++from.readers;
-    switch (below(9)) {
+    switch (below(10)) {
       case 0: {
         constexpr int kChannels[] = {8, 16, 5};
         const int channels = kChannels[below(3)];
@@ -68,30 +71,38 @@ class RandomNetwork {
         layer.stride = below(3) == 0 ? 2 + below(2) : 1;
         layer.with_bias = below(3) != 0;
         layer.frozen = frozen;
-        const auto out = [&](int n) { return model::centred_padding(n, layer.kernel, layer.stride).outputs; };
+        layer.frozen_weights = below(6) == 0;
+        layer.valid = layer.kernel <= std::min(in.height, in.width) && below(3) == 0;
+        const auto out = [&](int n) { return model::padding_of(layer, n).outputs; };
         return keep(net_.conv(x, layer), {out(in.height), out(in.width), channels});
       }
       case 1:
         return keep(net_.relu(x), in, normalized);
       case 2: {
         const int stride = 1 + below(2);
-        const auto out = [&](int n) { return model::same_padding(n, 3, stride).outputs; };
-        return keep(net_.max_pool(x, {name, 3, stride}), {out(in.height), out(in.width), in.channels},
-                    normalized);
+        const bool valid = std::min(in.height, in.width) >= 3 && below(3) == 0;
+        const model::MaxPool layer{name, 3, stride, valid};
+        const auto out = [&](int n) { return model::padding_of(layer, n).outputs; };
+        keep(net_.max_pool(x, layer), {out(in.height), out(in.width), in.channels}, normalized);
+        values_.back().poolings = poolings + 1;
+        return;
       }
       case 3:
         return keep(net_.lrn(x, {name, 2, 1.0f, 0.05f, 0.75f}), in);
       case 4: {
         const int outputs = 3 + below(20);
-        model::Linear layer{.name = name, .outputs = outputs};
+        model::Linear layer{.name = name, .outputs = outputs, .with_bias = below(3) != 0};
         layer.frozen = frozen;
         return keep(net_.linear(x, layer), {1, 1, outputs});
       }
       case 5:
         // One value per sample would be too few, and the gradient of a BatchNorm's scale before another
         // BatchNorm is only rounding. A large epsilon or channels that hardly vary amplify rounding.
-        if (in.height * in.width == 1 || normalized) return keep(net_.relu(x), in, normalized);
-        return keep(net_.batch_norm(x, {.name = name, .epsilon = 0.1f, .frozen = frozen}), in, true);
+        if (in.height * in.width == 1 || normalized || poolings > 1)
+          return keep(net_.relu(x), in, normalized);
+        return keep(net_.batch_norm(
+                        x, {.name = name, .epsilon = 0.1f, .with_scale = below(3) != 0, .frozen = frozen}),
+                    in, true);
       case 6:  // the values of an image cancel, so their mean would be only rounding
         if (x == net_.image()) return keep(net_.relu(x), in);
         return keep(net_.global_avg_pool(x, {name}), {1, 1, in.channels});
@@ -99,6 +110,11 @@ class RandomNetwork {
         const model::Shortcut layer{name, in.channels + below(4), 1 + below(2)};
         const auto out = [&](int n) { return (n + layer.stride - 1) / layer.stride; };
         return keep(net_.shortcut(x, layer), {out(in.height), out(in.width), layer.out_channels}, normalized);
+      }
+      case 8: {
+        const int kind = below(3);
+        if (kind == 0) return keep(net_.silu(x), in);
+        return keep(kind == 1 ? net_.gelu(x) : net_.scale(x, 0.5f), in, kind == 2 && normalized);
       }
       default:
         return add_sum(x, in, name, normalized);

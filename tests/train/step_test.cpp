@@ -89,6 +89,40 @@ TEST_F(Step, BeginsWithTheValuesOfItsSeed) {
       five);
 }
 
+TEST_F(Step, WhitensTheImagesAndTrainsTheBiasesOfThatForSevenSteps) {
+  TrainConfig c = config();
+  c.model = "fast94";
+  c.batch_size = 1;
+  c.lr = 0.01;
+  std::vector<std::vector<run::NamedTensor>> after;
+  for (const int steps : {6, 7, 8}) {
+    c.steps = steps;
+    run(c);
+    world().barrier();
+    const auto state = start(c);
+    const model::ParamTable& params = state->plan.network.params;
+    after.push_back(run::match_tensors(
+        run::read_checkpoint(run::checkpoint_path(c.run_dir, static_cast<std::uint64_t>(steps)))
+            .state[optim::StateRole::weights],
+        params, "it"));
+    std::vector<run::NamedTensor> first = initial_tensors(params, c.seed);
+    const std::vector<run::NamedTensor> drawn = first;
+    whiten(first, state->plan.network, data::DatasetFile(c.data));
+    for (std::size_t p = 0; p < params.size(); ++p) {
+      if (params[p].name != "whitening/weights") continue;
+      EXPECT_EQ(after.back()[p].values, first[p].values);
+      EXPECT_NE(after.back()[p].values, drawn[p].values);
+    }
+    world().barrier();
+  }
+  for (std::size_t i = 0; i < after[0].size(); ++i) {
+    const bool of_whitening = after[0][i].name == "whitening/biases";
+    if (!of_whitening && after[0][i].name != "head/weights") continue;
+    EXPECT_NE(after[0][i].values, after[1][i].values) << after[0][i].name;
+    EXPECT_EQ(after[1][i].values == after[2][i].values, of_whitening) << after[0][i].name;
+  }
+}
+
 TEST_F(Step, DistortsOnlyWhereItIsAskedTo) {
   std::vector<double> losses;
   std::vector<double> tests;

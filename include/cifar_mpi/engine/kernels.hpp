@@ -84,7 +84,8 @@ struct Contract {
 /// A parameter in a program: its span of the flat blocks.
 struct ParamPlace {
   const float* master = nullptr;
-  /// Null in evaluation and for a frozen parameter. For a running one: receives the batch's statistics times
+  /// Null in evaluation and for a frozen parameter, or scratch memory if another parameter of the group is trained,
+  /// so that one kernel computes both. For a running one: receives the batch's statistics times
   /// Operands::statistics_share.
   float* grad = nullptr;
   const std::byte* copy = nullptr;  ///< the same span of Kernels::copy_params; null without a copy

@@ -35,7 +35,13 @@ struct Segment {
   std::uint64_t end = 0;
   float decay = 0.0f;
   float rate_factor = 1.0f;
+  std::uint64_t steps = 0;  ///< as in model::Param
 };
+
+/// The learning rate of a parameter in step t, from 0; a rate of 0 leaves it as it is, with every optimizer.
+constexpr float rate_of(const Segment& segment, float learning_rate, std::uint64_t step) {
+  return segment.steps != 0 && step >= segment.steps ? 0.0f : learning_rate * segment.rate_factor;
+}
 
 /// The parameters of floats [begin, end), or their parts inside it, in order. Throws std::logic_error when
 /// the table and the layout differ, or when the range does not consist of whole 16-float lines of parameters.

@@ -42,6 +42,11 @@ bool take_moments(data::AugmentSpec& augment, const RunFingerprint& settings, co
 /// Initial values of all parameters in logical order, a pure function of the seed.
 std::vector<run::NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed);
 
+/// Replaces the initial values of parameters with ParamInit::whitening by the whitening filters of the first 5 000 training
+/// images (of all, if there are fewer), as evaluation shows them to the network. Every rank reads these images, so all
+/// ranks compute the same bits. Throws what reading throws.
+void whiten(std::vector<run::NamedTensor>& tensors, const Network& network, const data::DatasetFile& dataset);
+
 /// A flat block of `tower`'s layout in backend memory as logical tensors, and back.
 std::vector<run::NamedTensor> export_block(engine::Backend& backend, const lower::Tower& tower,
                                            const model::ParamTable& params, const Buffer& block);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <variant>
 
@@ -7,7 +8,12 @@
 /// functions say what they read; each gives one value.
 namespace cifar_mpi::model {
 
-/// Cross-correlation with a square kernel, zero-padded as in `centred_padding`. Weights [k, k, in, out],
+/// Initial filters of a convolution. normal: a truncated normal distribution. identity: the first filters copy one input
+/// channel each, the others are uniform in ±1/√(inputs of an output). whitening: see model/whitening.hpp; without images
+/// as the others of identity.
+enum class Filters : std::uint8_t { normal, identity, whitening };
+
+/// Cross-correlation with a square kernel, zero-padded as in `centred_padding` unless valid. Weights [k, k, in, out],
 /// biases [out] unless without.
 struct Conv2d {
   std::string name;
@@ -20,9 +26,23 @@ struct Conv2d {
   float weight_decay = 0.0f;   ///< adds weight_decay · ½‖weights‖² to the loss
   bool frozen = false;         ///< its parameters keep their values
   float rate_factor = 1.0f;    ///< multiplies the learning rate of its parameters
+  bool valid = false;          ///< no padding: windows lie inside the image
+  Filters filters = Filters::normal;
+  bool frozen_weights = false;   ///< the weights keep their values, the biases train
+  std::uint64_t bias_steps = 0;  ///< the biases train in the first so many steps of a run; 0: in all
 };
 
 struct Relu {};
+
+/// silu: x / (1 + e^−x). gelu: x·Φ(x), Φ the distribution function of the normal distribution (by erf, without the tanh
+/// approximation). scale: factor·x.
+enum class PointwiseKind : std::uint8_t { silu, gelu, scale };
+
+/// A function of each value by itself.
+struct Pointwise {
+  PointwiseKind kind = PointwiseKind::silu;
+  float factor = 1.0f;  ///< of scale
+};
 
 /// y = scale · (x − mean) / √(variance + epsilon) + bias, per channel (Ioffe and Szegedy 2015). In training mean and
 /// (biased) variance are those of the batch; evaluation takes the running ones, which move in each step: running ←
@@ -31,17 +51,20 @@ struct BatchNorm {
   std::string name;
   float epsilon = 1e-5f;
   float momentum = 0.9f;
+  bool with_scale = true;     ///< false: the scale is 1 and no parameter
   float weight_decay = 0.0f;  ///< of scale and bias
   bool frozen = false;        ///< scale and bias keep their values; the statistics move
   float rate_factor = 1.0f;   ///< multiplies the learning rate of scale and bias
 };
 
-/// SAME padding; a padded place never wins. With kernel 3 and stride 2 on an even extent nothing is padded at
+/// SAME padding unless valid; a padded place never wins. With kernel 3 and stride 2 on an even extent nothing is padded at
 /// the top or left, and one row and column are missing at the bottom and right.
 struct MaxPool {
   std::string name;
   int kernel = 0;
   int stride = 0;
+  bool valid =
+      false;  ///< no padding: windows lie inside the image, and values after the last one are not read
 };
 
 /// y = x · (bias + alpha · Σ x²)^(−beta), the sum over the 2·depth_radius + 1 nearest channels; alpha is
@@ -67,7 +90,7 @@ struct Shortcut {
   int stride = 1;
 };
 
-/// y = x·weights + biases over the input flattened in NHWC order. Weights [in, out], biases [out].
+/// y = x·weights + biases over the input flattened in NHWC order. Weights [in, out], biases [out] unless without.
 struct Linear {
   std::string name;
   int outputs = 0;
@@ -76,6 +99,7 @@ struct Linear {
   float weight_decay = 0.0f;
   bool frozen = false;
   float rate_factor = 1.0f;
+  bool with_bias = true;
 };
 
 /// The sum of two values of one extent.
@@ -86,8 +110,8 @@ struct Add {
 /// Mean cross-entropy of the softmax; the last layer. Labels of 255 are left out.
 struct SoftmaxCrossEntropy {};
 
-using Layer = std::variant<Conv2d, Relu, MaxPool, LocalResponseNorm, BatchNorm, GlobalAvgPool, Shortcut,
-                           Linear, Add, SoftmaxCrossEntropy>;
+using Layer = std::variant<Conv2d, Relu, Pointwise, MaxPool, LocalResponseNorm, BatchNorm, GlobalAvgPool,
+                           Shortcut, Linear, Add, SoftmaxCrossEntropy>;
 
 /// A visitor made of one lambda per layer type, for `std::visit`; a missing type does not compile.
 template <class... Visitors>
@@ -121,6 +145,20 @@ constexpr Padding same_padding(int n, int kernel, int stride) {
   const int span = (outputs - 1) * stride + kernel;
   const int total = span > n ? span - n : 0;
   return {outputs, total / 2, total - total / 2};
+}
+
+/// None: the windows that lie inside the axis. All arguments ≥ 1.
+constexpr Padding no_padding(int n, int kernel, int stride) {
+  return {n < kernel ? 0 : (n - kernel) / stride + 1, 0, 0};
+}
+
+constexpr Padding padding_of(const Conv2d& layer, int n) {
+  return layer.valid ? no_padding(n, layer.kernel, layer.stride)
+                     : centred_padding(n, layer.kernel, layer.stride);
+}
+constexpr Padding padding_of(const MaxPool& layer, int n) {
+  return layer.valid ? no_padding(n, layer.kernel, layer.stride)
+                     : same_padding(n, layer.kernel, layer.stride);
 }
 
 }  // namespace cifar_mpi::model

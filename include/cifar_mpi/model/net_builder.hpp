@@ -22,7 +22,12 @@ class NetBuilder {
   Value image() const { return {0}; }
   Value conv(Value x, Conv2d layer) { return append(std::move(layer), {x}); }
   Value relu(Value x) { return append(Relu{}, {x}); }
+  Value silu(Value x) { return append(Pointwise{PointwiseKind::silu}, {x}); }
+  Value gelu(Value x) { return append(Pointwise{PointwiseKind::gelu}, {x}); }
+  Value scale(Value x, float factor) { return append(Pointwise{PointwiseKind::scale, factor}, {x}); }
   Value max_pool(Value x, MaxPool layer) { return append(std::move(layer), {x}); }
+  /// The largest value of each channel over the image: [1, 1, channels].
+  Value global_max_pool(Value x, std::string name);
   Value lrn(Value x, LocalResponseNorm layer) { return append(std::move(layer), {x}); }
   Value batch_norm(Value x, BatchNorm layer) { return append(std::move(layer), {x}); }
   Value global_avg_pool(Value x, GlobalAvgPool layer) { return append(std::move(layer), {x}); }

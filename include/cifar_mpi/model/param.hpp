@@ -12,6 +12,10 @@ namespace cifar_mpi::model {
 /// but not by a gradient (statistics).
 enum class ParamRole : std::uint8_t { trained, frozen, running };
 
+/// Initial values. normal: a truncated normal distribution of Param::stddev, or Param::constant if that is 0. identity
+/// and whitening: of filters, see Filters.
+enum class ParamInit : std::uint8_t { normal, identity, whitening };
+
 /// The role of a parameter in the formula of its layer.
 enum class ParamPart : std::uint8_t { weights, biases, scale, mean, variance };
 
@@ -23,10 +27,12 @@ struct Param {
   std::size_t operation = 0;  ///< index in NetSpec::operations
   ParamPart part = ParamPart::weights;
   ParamRole role = ParamRole::trained;
-  float stddev = 0.0f;  ///< initial values: truncated normal, or `constant` when stddev is 0
+  ParamInit init = ParamInit::normal;
+  float stddev = 0.0f;
   float constant = 0.0f;
   float weight_decay = 0.0f;
   float rate_factor = 1.0f;  ///< of the learning rate; of a running one, the share of the newest statistics
+  std::uint64_t steps = 0;   ///< trained in the first so many steps of a run; 0: in all
   std::uint32_t seed_index = 0;  ///< numbers the tensors in forward order; keys the initial values
 };
 

@@ -218,7 +218,7 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
 
 PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, const AffinePlace& place) {
   using engine::ConvMethod;
-  if (planning.conv == ConvMethod::direct || place.choose_dst) return nullptr;
+  if (planning.conv == ConvMethod::direct || place.choose_dst || layer.valid) return nullptr;
   const int threads = planning.conv_threads;
   const std::optional<ConvFft> judged = plan_conv_fft(planning, layer, place, threads);
   const bool asked = planning.conv == ConvMethod::fft;

@@ -101,6 +101,7 @@ PlannedGroupPtr plan_image_conv_group(Planning& planning, const engine::Chain& c
   if (planning.conv == engine::ConvMethod::direct || layer == nullptr || pool == nullptr) return nullptr;
   const bool reads_images =
       !chain.wants_grad[0] && planning.is(planning.desc(chain.inputs[0].value), chain.in(), Tag::nchw);
+  if (layer->valid || pool->valid) return nullptr;
   if (!reads_images || layer->stride != 1 || pool->kernel > kMostPoolKernel) return nullptr;
   ImageConv conv;
   conv.shape = {chain.in(), layer->out_channels, layer->kernel, pool->kernel, pool->stride, relu};
