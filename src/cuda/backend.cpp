@@ -61,6 +61,11 @@ class CudaBackend final : public engine::Backend {
     return plan_update(binding, params, layout, partials->as<double>(), counter->as<unsigned>());
   }
 
+  std::vector<engine::Task> matrix_tasks(const engine::UpdateBinding&, const engine::Matrix&,
+                                         engine::Arena&) override {
+    throw Error(ErrorKind::usage, "--optimizer muon runs on the CPU only; give --device cpu");
+  }
+
   engine::Task gradient_norm_task(const engine::GradientNormBinding& binding) override {
     const auto* const partials = keep(device_.allocate(kUpdateBlocks * sizeof(double)));
     const auto* const counter = keep(device_.allocate(sizeof(unsigned)));

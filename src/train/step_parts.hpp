@@ -18,6 +18,9 @@ engine::UpdateBinding bind_update(const StepContext& context, const engine::Trai
                                   const comm::ParamSpan& span, double* decay_sum);
 engine::RunningBinding bind_running(const StepContext& context, const engine::TrainBinding& train);
 
+/// The tasks of the run's optimizer on the span of `update`, in order.
+std::vector<engine::Task> plan_update(const StepContext& context, const engine::UpdateBinding& update);
+
 /// Control block to last backward task of the rank's batch in `step` of the `steps` that a replay takes.
 std::vector<engine::Task> compute_tasks(const StepContext& context, engine::TrainBinding binding,
                                         int step = 0, int steps = 1);

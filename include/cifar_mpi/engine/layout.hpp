@@ -35,6 +35,7 @@ struct Segment {
   std::uint64_t end = 0;
   float decay = 0.0f;
   float rate_factor = 1.0f;
+  bool hidden_matrix = false;  ///< model::rate_role
 };
 
 /// The parameters of floats [begin, end), or their parts inside it, in order. Throws std::logic_error when
