@@ -48,7 +48,7 @@ std::vector<ParamSpan> plan_blocks(const engine::ParamLayout& layout, const AllR
 void append_alone(engine::Branches& branches, StepParts parts) {
   for (Task& task : parts.compute) branches.run(std::move(task));
   if (parts.before_updates) branches.run(std::move(*parts.before_updates));
-  for (Task& task : parts.update) branches.run(std::move(task));
+  for (std::vector<Task>& tasks : parts.update) branches.run_all(std::move(tasks));
   for (Task& task : parts.finish) branches.run(std::move(task));
   branches.join();
 }
@@ -116,7 +116,7 @@ void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency 
   }
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     if (!all_first) program.wait(kCompute, queue.done(i));
-    branches.run(std::move(parts.update[i]));
+    branches.run_all(std::move(parts.update[i]));
   }
   for (Task& task : parts.finish) branches.run(std::move(task));
   branches.join();

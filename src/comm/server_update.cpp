@@ -273,7 +273,7 @@ void ServerUpdate::append_serving(StepProgram& program, StepParts parts) {
               waiting(
                   "wait for pushes", {bytes_of(params)}, {bytes_of(gradients), control},
                   [&serving] { serving.start_round(); }, [&serving] { return serving.poll_round(); }));
-  program.run(kCompute, std::move(parts.update[own]));
+  for (Task& task : parts.update[own]) program.run(kCompute, std::move(task));
   program.run(kCompute, waiting("compare servers", {control, decay_sums}, {control, decay_sums}, comparing));
   program.run(kCompute,
               waiting(

@@ -175,6 +175,12 @@ void check(const TrainConfig& config) {
   any.global_batch = 1;
   optim::check(schedule_spec(config, any, 1));
   check_reproducible(config);
+  if (config.optimizer.kind == optim::OptimizerKind::muon && config.update == comm::UpdateKind::server) {
+    refuse(
+        "--optimizer muon does not go with --update server: it needs whole matrices, of which a server may "
+        "hold a "
+        "part; give --update all-reduce or another --optimizer");
+  }
   check_nvls(config);
   check_trace(config.trace);
   if (config.keep_best && config.eval_every == 0.0) {

@@ -35,8 +35,9 @@ const Needs kLocal{"--update", {"local"}};
 const Needs kAsync{"--aggregate", {"async"}};
 const Needs kNesterov{"--outer", {"nesterov"}};
 const Needs kCrop{"--augment", {"crop"}};
-const Needs kMomentum{"--optimizer", {"momentum", "nesterov"}};
+const Needs kMomentum{"--optimizer", {"momentum", "nesterov", "muon"}};
 const Needs kAdamW{"--optimizer", {"adamw"}};
+const Needs kMuon{"--optimizer", {"muon"}};
 
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
@@ -246,7 +247,7 @@ Rows optimizer_rows() {
   return {
       Row("--optimizer", "Update rule",
           choice(in(&C::optimizer, &OptimizerSpec::kind))).daily().identifies(40, true, "sgd"),
-      Row("--momentum", "Momentum of --optimizer momentum and nesterov",
+      Row("--momentum", "Momentum of --optimizer momentum, nesterov, muon",
           number(in(&C::optimizer, &OptimizerSpec::momentum), below_one())).goes_with(kMomentum)
               .identifies(260),
       Row("--beta1", "Decay of the average of gradients (adamw)",
@@ -256,6 +257,18 @@ Rows optimizer_rows() {
       Row("--eps", "Term added to the root of the squares' average (adamw)",
           number(in(&C::optimizer, &OptimizerSpec::eps), between(kLeastEps, 1.0))).goes_with(kAdamW)
               .identifies(290),
+      Row("--muon-momentum", "Momentum of the hidden matrices (muon)",
+          number(in(&C::optimizer, &OptimizerSpec::muon_momentum), below_one())).goes_with(kMuon)
+              .identifies(370),
+      Row("--bias-lr", "Rate of biases and scales (muon)",
+          number(in(&C::optimizer, &OptimizerSpec::bias_rate), between(0.0, kMany))).word("lr")
+              .goes_with(kMuon).identifies(380),
+      Row("--ends-lr", "Rate of the first and the last layer (muon)",
+          number(in(&C::optimizer, &OptimizerSpec::ends_rate), between(0.0, kMany))).word("lr")
+              .goes_with(kMuon).identifies(390),
+      Row("--muon-normalize", "Steps between scalings of the hidden matrices (muon)",
+          number(in(&C::optimizer, &OptimizerSpec::normalize_every), at_least(0))).word("never")
+              .goes_with(kMuon).identifies(400),
       Row("--clip-norm", "Largest norm of the summed gradient",
           number(in(&C::clip_norm), between(0.0, kMany))).word("off")
               .goes_with({"--update", {"all-reduce", "local"},

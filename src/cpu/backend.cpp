@@ -101,6 +101,12 @@ class CpuBackend final : public engine::Backend {
     return plan_update(binding, params, layout);
   }
 
+  std::vector<engine::Task> matrix_tasks(const engine::UpdateBinding& update, const engine::Matrix& matrix,
+                                         engine::Arena& arena) override {
+    use_threads();
+    return plan_matrix(update, matrix, arena);
+  }
+
   engine::Task gradient_norm_task(const engine::GradientNormBinding& binding) override {
     return plan_gradient_norm(binding);
   }

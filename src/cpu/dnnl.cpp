@@ -118,6 +118,10 @@ AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& f) {
           })};
 }
 
+Kernel make_product(const Dnnl& dnnl, const Desc& a, const Desc& b, const Desc& c) {
+  return kernel_of(describe_forward<dnnl::matmul>(dnnl, attributes(false), a, b, c));
+}
+
 Kernel make_reorder(const Dnnl& dnnl, const Desc& from, const Desc& to) {
   return kernel_of(dnnl::reorder::primitive_desc(dnnl.engine, from, dnnl.engine, to, attributes(false)));
 }

@@ -69,6 +69,9 @@ Kernel make_rotated_convolution(const Dnnl& dnnl, const Desc& src, const Desc& w
                                 const Window& window);
 AffineKernels make_inner_product(const Dnnl& dnnl, const AffineFormats& formats);
 
+/// SRC [m, k], WEIGHTS [k, n] → DST [m, n].
+Kernel make_product(const Dnnl& dnnl, const Desc& a, const Desc& b, const Desc& c);
+
 /// FROM → TO: another format, another type, or both.
 Kernel make_reorder(const Dnnl& dnnl, const Desc& from, const Desc& to);
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
+#include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/engine/step_tasks.hpp"
+#include "cpu/dnnl.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/simd.hpp"
 
@@ -95,9 +98,16 @@ std::vector<engine::Segment> chunks_of(std::size_t begin, std::size_t end, const
   std::vector<engine::Segment> chunks;
   for (const engine::Segment& s : engine::segments_of(begin, end, params, layout)) {
     for (std::size_t i = s.begin; i < s.end; i += kChunk)
-      chunks.push_back({i, std::min(i + kChunk, s.end), s.decay, s.rate_factor, s.steps});
+      chunks.push_back({i, std::min(i + kChunk, s.end), s.decay, s.rate_factor, s.steps, s.hidden_matrix});
   }
   return chunks;
+}
+
+/// Whether the update of this step applies; it does not if the loss or the gradient's norm is not finite.
+bool applies(const engine::UpdateBinding& binding) {
+  return binding.average_steps == 0 ||
+         (std::isfinite(binding.control[engine::ControlLayout::loss_sum]) &&
+          (binding.gradient_norm == nullptr || std::isfinite(*binding.gradient_norm)));
 }
 
 }  // namespace
@@ -108,30 +118,178 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
   const bool clips = binding.gradient_norm != nullptr;
   const auto update_chunk = version_of(binding.optimizer.kind, clips);
   task.start = [binding, squares = best_version<SquareSum>(), update_chunk, clips,
+                move_chunk = version_of(optim::OptimizerKind::sgd, false),
                 sums_decay = optim::decays_by_loss(binding.optimizer.kind),
                 chunks = chunks_of(binding.begin, binding.end, params, layout),
                 rule = optim::Schedule(binding.schedule).rule()](engine::Lane&) {
-    const bool apply =
-        binding.average_steps == 0 || (std::isfinite(binding.control[engine::ControlLayout::loss_sum]) &&
-                                       (!clips || std::isfinite(*binding.gradient_norm)));
+    const bool apply = applies(binding);
     optim::UpdateRates rates = optim::update_rates(rule, binding.optimizer, binding.ema_decay, *binding.step,
                                                    optim::HostMath{}, binding.average_steps);
     if (binding.divides_by_staleness)
       rates.learning_rate /= std::max(1.0f, binding.control[engine::ControlLayout::staleness]);
     if (clips) rates.clip = optim::clip_factor(binding.clip_norm, *binding.gradient_norm);
     const Blocks blocks{binding.params, binding.grads, binding.ema, {binding.states[0], binding.states[1]}};
+    const Blocks moving{binding.params, binding.moves, binding.ema, {}};
     *binding.decay_sum = sum_chunks(chunks.size(), [&](std::size_t c) {
       const engine::Segment& chunk = chunks[c];
-      const bool sums = sums_decay && chunk.decay != 0.0f;
+      const bool moves = binding.moves != nullptr && chunk.hidden_matrix;
+      const bool sums = sums_decay && !moves && chunk.decay != 0.0f;
       const double sum =
           sums ? 0.5 * static_cast<double>(chunk.decay) * squares(binding.params, chunk.begin, chunk.end)
                : 0.0;
       if (apply)
-        update_chunk(chunk, blocks, rates, engine::rate_of(chunk, rates.learning_rate, *binding.step));
+        (moves ? move_chunk : update_chunk)(chunk, moves ? moving : blocks, rates,
+                                            engine::rate_of(chunk, rates.learning_rate, *binding.step));
       return sum;
     });
   };
   return task;
+}
+
+namespace {
+
+engine::Task plan_gather(const engine::UpdateBinding& binding, const engine::Matrix& matrix, float* x) {
+  engine::Task task = engine::declare_gather(binding, matrix, x);
+  task.start = [binding, matrix, x, squares = best_version<SquareSum>()](engine::Lane&) {
+    if (!applies(binding)) return;
+    const auto values = static_cast<std::size_t>(matrix.rest * matrix.out);
+    const std::size_t chunks = (values + kChunk - 1) / kChunk;
+    const bool clips = binding.gradient_norm != nullptr;
+    const float clip = clips ? optim::clip_factor(binding.clip_norm, *binding.gradient_norm) : 1.0f;
+    const auto momentum = static_cast<float>(binding.optimizer.muon_momentum);
+    const float* const grads = binding.grads + matrix.begin;
+    float* const gathered = binding.states[0] + matrix.begin;
+    const double total = sum_chunks(chunks, [&](std::size_t c) {
+      const std::size_t begin = c * kChunk, end = std::min(begin + kChunk, values);
+      for (std::size_t i = begin; i < end; ++i) {
+        const std::uint32_t at = matrix.places[i];
+        const float grad = clips ? clip * grads[at] : grads[at];
+        const float s = momentum * gathered[at] + grad;
+        gathered[at] = s;
+        x[i] = grad + momentum * s;
+      }
+      const std::size_t whole = end / kLanes * kLanes;
+      double sum = squares(x, begin, whole);
+      for (std::size_t i = whole; i < end; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+      return sum;
+    });
+    const auto share = static_cast<float>(1.0 / (std::sqrt(total) + optim::NewtonSchulz::kEps));
+    parallel_values(values, [&](std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end; ++i) x[i] *= share;
+    });
+  };
+  return task;
+}
+
+/// aa = a·I + b·A + c·A², so that the next X is its product with X.
+engine::Task plan_polynomial(const engine::Matrix& matrix, std::size_t n, const float* a, float* aa) {
+  engine::Task task = engine::declare_polynomial(matrix, n, a, aa);
+  task.start = [n, a, aa](engine::Lane&) {
+    parallel_for(static_cast<std::ptrdiff_t>(n), [&](std::ptrdiff_t row) {
+      const std::size_t begin = static_cast<std::size_t>(row) * n;
+      for (std::size_t i = begin; i < begin + n; ++i)
+        aa[i] = optim::NewtonSchulz::kB * a[i] + optim::NewtonSchulz::kC * aa[i];
+      aa[begin + static_cast<std::size_t>(row)] += optim::NewtonSchulz::kA;
+    });
+  };
+  return task;
+}
+
+engine::Task plan_scatter(const engine::UpdateBinding& binding, const engine::Matrix& matrix,
+                          const float* x) {
+  engine::Task task = engine::declare_scatter(binding, matrix, x);
+  task.start = [matrix, x, moves = binding.moves + matrix.begin](engine::Lane&) {
+    const float scale = optim::matrix_scale(static_cast<double>(matrix.out), static_cast<double>(matrix.rest),
+                                            optim::HostMath{});
+    parallel_values(static_cast<std::size_t>(matrix.rest * matrix.out),
+                    [&](std::size_t begin, std::size_t end) {
+                      for (std::size_t i = begin; i < end; ++i) moves[matrix.places[i]] = scale * x[i];
+                    });
+  };
+  return task;
+}
+
+engine::Task plan_normalize(const engine::UpdateBinding& binding, const engine::Matrix& matrix) {
+  engine::Task task = engine::declare_normalize(binding, matrix);
+  task.start = [binding, matrix, squares = best_version<SquareSum>()](engine::Lane&) {
+    if (!optim::normalizes(binding.optimizer, *binding.step) || !applies(binding)) return;
+    float* const weights = binding.params + matrix.begin;
+    const std::size_t chunks = (matrix.floats + kChunk - 1) / kChunk;
+    const double norm = std::sqrt(sum_chunks(chunks, [&](std::size_t c) {
+      return squares(weights, c * kChunk, std::min((c + 1) * kChunk, matrix.floats));
+    }));
+    if (norm == 0.0) return;
+    const auto share = static_cast<float>(std::sqrt(static_cast<double>(matrix.out)) / norm);
+    parallel_values(matrix.floats, [&](std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end; ++i) weights[i] *= share;
+    });
+  };
+  return task;
+}
+
+/// Products of matrices in memory without gaps, for one plan_matrix.
+class Products {
+ public:
+  Products(const engine::Matrix& matrix, engine::Arena& arena) : matrix_(matrix), arena_(arena) {}
+
+  struct Operand {
+    const float* data;
+    std::int64_t rows, columns;
+    bool transposed = false;  ///< [columns, rows] in memory
+  };
+  engine::Task task(const char* what, const Operand& left, const Operand& right, float* result) const {
+    const Desc a = describe(left), b = describe(right);
+    const Desc c = describe({result, left.rows, right.columns});
+    const Kernel kernel = make_product(dnnl_, a, b, c);
+    engine::Task task = kernel_task(concat(what, " of ", matrix_.name), dnnl_, kernel,
+                                    {reads(DNNL_ARG_SRC, a, left.data),
+                                     reads(DNNL_ARG_WEIGHTS, b, right.data), writes(DNNL_ARG_DST, c, result)},
+                                    arena_.take(kernel.scratch_bytes()));
+    task.cost.flops = 2.0 * static_cast<double>(left.rows * left.columns * right.columns);
+    return task;
+  }
+
+ private:
+  static Desc describe(const Operand& operand) {
+    using Tag = dnnl::memory::format_tag;
+    return matrix(operand.rows, operand.columns, dnnl::memory::data_type::f32,
+                  operand.transposed ? Tag::ba : Tag::ab);
+  }
+
+  const engine::Matrix& matrix_;
+  engine::Arena& arena_;
+  Dnnl dnnl_;
+};
+
+}  // namespace
+
+std::vector<engine::Task> plan_matrix(const engine::UpdateBinding& binding, const engine::Matrix& matrix,
+                                      engine::Arena& arena) {
+  const std::int64_t rest = matrix.rest, out = matrix.out, n = std::min(rest, out);
+  const auto values = static_cast<std::size_t>(rest * out), square = static_cast<std::size_t>(n * n);
+  auto *x = arena.take_array<float>(values), *y = arena.take_array<float>(values);
+  auto *a = arena.take_array<float>(square), *aa = arena.take_array<float>(square);
+  const Products products(matrix, arena);
+  std::vector<engine::Task> tasks;
+  if (binding.optimizer.normalize_every > 0) tasks.push_back(plan_normalize(binding, matrix));
+  tasks.push_back(plan_gather(binding, matrix, x));
+  for (int i = 0; i < optim::NewtonSchulz::kIterations; ++i) {
+    if (out <= rest) {  // in terms of XᵀX, the smaller one
+      tasks.push_back(products.task("gram matrix", {x, out, rest, true}, {x, rest, out}, a));
+    } else {
+      tasks.push_back(products.task("gram matrix", {x, rest, out}, {x, out, rest, true}, a));
+    }
+    tasks.push_back(products.task("its square", {a, n, n}, {a, n, n}, aa));
+    tasks.push_back(plan_polynomial(matrix, square / static_cast<std::size_t>(n), a, aa));
+    if (out <= rest) {
+      tasks.push_back(products.task("iteration", {x, rest, out}, {aa, n, n}, y));
+    } else {
+      tasks.push_back(products.task("iteration", {aa, n, n}, {x, rest, out}, y));
+    }
+    std::swap(x, y);
+  }
+  tasks.push_back(plan_scatter(binding, matrix, x));
+  return tasks;
 }
 
 engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding) {

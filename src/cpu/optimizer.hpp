@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cifar_mpi/engine/arena.hpp"
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/engine/layout.hpp"
 #include "cifar_mpi/engine/program.hpp"
@@ -21,6 +22,10 @@ namespace cifar_mpi::cpu {
 ///   throws  std::logic_error when the table and the layout differ, or [begin, end) is not of multiples of 16
 engine::Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& params,
                          const engine::ParamLayout& layout);
+
+/// The move of one matrix (engine::Backend::matrix_tasks). Products are oneDNN's.
+std::vector<engine::Task> plan_matrix(const engine::UpdateBinding& binding, const engine::Matrix& matrix,
+                                      engine::Arena& arena);
 
 /// norm = √Σ grads². It sums the same chunks in order, so bits do not depend on the number of threads.
 /// `floats` is a multiple of 16.

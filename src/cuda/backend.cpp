@@ -11,6 +11,7 @@
 #include "cifar_mpi/comm/collective.hpp"
 #include "cuda/count.hpp"
 #include "cuda/device.hpp"
+#include "cuda/matrix_tasks.hpp"
 #include "cuda/nccl.hpp"
 #include "cuda/network.hpp"
 #include "cuda/runner.hpp"
@@ -59,6 +60,12 @@ class CudaBackend final : public engine::Backend {
     const auto* const partials = keep(device_.allocate(kUpdateBlocks * sizeof(double)));
     const auto* const counter = keep(device_.allocate(sizeof(unsigned)));
     return plan_update(binding, params, layout, partials->as<double>(), counter->as<unsigned>());
+  }
+
+  std::vector<engine::Task> matrix_tasks(const engine::UpdateBinding& update, const engine::Matrix& matrix,
+                                         engine::Arena& arena) override {
+    if (matrix_scratch_ == nullptr) matrix_scratch_ = keep(device_.allocate(MatrixProducts::kScratchBytes));
+    return matrix_products_.tasks(device_, update, matrix, matrix_scratch_->data(), arena);
   }
 
   engine::Task gradient_norm_task(const engine::GradientNormBinding& binding) override {
@@ -138,6 +145,8 @@ class CudaBackend final : public engine::Backend {
   NcclOptions nccl_;
   Ladder ladder_;              ///< of the last plan
   std::list<Buffer> scratch_;  ///< of tasks, which know its address
+  MatrixProducts matrix_products_;
+  const Buffer* matrix_scratch_ = nullptr;  ///< of `scratch_`
 };
 
 }  // namespace

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ U
     const Four four = next;
     if (i + stride < end) next = load_four<Rule>(work, i + stride);
     const Segment segment = segment_of(segments, i);
-    if (optim::decays_by_loss(work.optimizer.kind) && segment.decay != 0.0f) {
+    if (work.decays_by_loss && optim::decays_by_loss(work.optimizer.kind) && segment.decay != 0.0f) {
       sum += static_cast<double>(segment.decay) * (0.5 * square(four.w));
     }
     if (apply) update_four<Rule, kClips>(work, rates, i, segment, step, four);
@@ -135,7 +135,82 @@ __global__ void update_statistics(const __grid_constant__ Running work) {
   work.ema[i] = optim::updated_ema(work.ema[i], now, ema_share);
 }
 
+__device__ bool applies(const MatrixMove& work) {
+  return work.average_steps == 0 ||
+         (isfinite(*work.loss_sum) && (work.gradient_norm == nullptr || isfinite(*work.gradient_norm)));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    gather_directions(const __grid_constant__ MatrixMove work, float* x) {
+  const bool clips = work.gradient_norm != nullptr, apply = applies(work);
+  const float clip = clips ? optim::clip_factor(work.clip_norm, *work.gradient_norm) : 1.0f;
+  const float momentum = static_cast<float>(work.optimizer.muon_momentum);
+  double sum = 0.0;
+  const std::int64_t stride = std::int64_t{kThreads} * kUpdateBlocks;
+  for (std::int64_t i = thread_index(); apply && i < work.values; i += stride) {
+    const std::uint32_t at = work.places[i];
+    const float grad = clips ? clip * work.grads[at] : work.grads[at];
+    const float s = momentum * work.momenta[at] + grad;
+    work.momenta[at] = s;
+    const float direction = grad + momentum * s;
+    x[i] = direction;
+    sum += static_cast<double>(direction) * direction;
+  }
+  add_blocks(sum, work.partials, work.counter, [&](double total) { *work.sum = total; });
+}
+
+/// One thread per element, as the next three.
+__global__ void divide_by_norm(const __grid_constant__ MatrixMove work, float* x) {
+  const std::int64_t i = thread_index();
+  if (i < work.values) x[i] *= static_cast<float>(1.0 / (sqrt(*work.sum) + optim::NewtonSchulz::kEps));
+}
+
+__global__ void combine_powers(std::int64_t n, const float* a, float* aa) {
+  const std::int64_t i = thread_index();
+  if (i >= n * n) return;
+  const float sum = optim::NewtonSchulz::kB * a[i] + optim::NewtonSchulz::kC * aa[i];
+  aa[i] = i / n == i % n ? sum + optim::NewtonSchulz::kA : sum;
+}
+
+__global__ void scatter_moves(const __grid_constant__ MatrixMove work, const float* x) {
+  const std::int64_t i = thread_index();
+  if (i < work.values) work.moves[work.places[i]] = work.scale * x[i];
+}
+
+__global__ void scale_weights(const __grid_constant__ MatrixMove work) {
+  const std::int64_t i = thread_index();
+  if (i >= work.floats || *work.sum == 0.0) return;
+  if (!optim::normalizes(work.optimizer, *work.step) || !applies(work)) return;
+  work.params[i] *= static_cast<float>(sqrt(static_cast<double>(work.out)) / sqrt(*work.sum));
+}
+
+__global__ void __launch_bounds__(kThreads) sum_weight_squares(const __grid_constant__ MatrixMove work) {
+  double sum = 0.0;
+  const std::int64_t stride = std::int64_t{4} * kThreads * kUpdateBlocks;
+  for (std::int64_t i = 4 * thread_index(); i < work.floats; i += stride)
+    sum += square(four_at(work.params, static_cast<std::uint64_t>(i)));
+  add_blocks(sum, work.partials, work.counter, [&](double total) { *work.sum = total; });
+}
+
 }  // namespace
+
+void gather_matrix(cudaStream_t stream, const MatrixMove& work, float* x) {
+  launch("gather matrix", stream, {kUpdateBlocks, kThreads}, gather_directions, work, x);
+  launch("divide by norm", stream, grid_for(work.values), divide_by_norm, work, x);
+}
+
+void muon_polynomial(cudaStream_t stream, std::int64_t n, const float* a, float* aa) {
+  launch("muon polynomial", stream, grid_for(n * n), combine_powers, n, a, aa);
+}
+
+void scatter_matrix(cudaStream_t stream, const MatrixMove& work, const float* x) {
+  launch("scatter matrix", stream, grid_for(work.values), scatter_moves, work, x);
+}
+
+void normalize_matrix(cudaStream_t stream, const MatrixMove& work) {
+  launch("sum of weight squares", stream, {kUpdateBlocks, kThreads}, sum_weight_squares, work);
+  launch("scale weights", stream, grid_for(work.floats), scale_weights, work);
+}
 
 void update(cudaStream_t stream, const Update& work) {
   optim::with_rule(work.optimizer.kind, [&]<class Rule>(Rule) {

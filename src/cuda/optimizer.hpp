@@ -37,8 +37,40 @@ struct Update {
   double clip_norm = 0.0;
   const double* gradient_norm = nullptr;  ///< null: nothing is clipped
   int average_steps = 1;
+  bool decays_by_loss = true;  ///< false: no decay sum, as for the moves of hidden matrices
 };
 void update(cudaStream_t stream, const Update& work);
+
+/// One hidden matrix with muon (engine::Backend::matrix_tasks). Pointers to blocks are to the matrix's span.
+struct MatrixMove {
+  float* params = nullptr;
+  const float* grads = nullptr;
+  float* momenta = nullptr;
+  float* moves = nullptr;
+  const std::uint32_t* places = nullptr;  ///< of the `values` elements in a span
+  std::int64_t values = 0;                ///< rest · out
+  std::int64_t floats = 0;                ///< of the span, a multiple of 4
+  std::int64_t out = 0;
+  float scale = 1.0f;  ///< optim::matrix_scale
+  const float* loss_sum = nullptr;
+  const std::uint64_t* step = nullptr;
+  optim::OptimizerSpec optimizer;
+  double clip_norm = 0.0;
+  const double* gradient_norm = nullptr;  ///< null: nothing is clipped
+  int average_steps = 1;
+  double* sum = nullptr;        ///< [1]: of the squares of the direction, or of the weights
+  double* partials = nullptr;   ///< kUpdateBlocks
+  unsigned* counter = nullptr;  ///< zero before and after
+};
+/// x [values] = direction / (‖direction‖ + eps), and the momenta of the step. Two launches, both limited by memory;
+/// squares are summed in double in an order that depends only on `values`.
+void gather_matrix(cudaStream_t stream, const MatrixMove& work, float* x);
+/// aa = kA·I + kB·a + kC·aa, all [n, n].
+void muon_polynomial(cudaStream_t stream, std::int64_t n, const float* a, float* aa);
+/// moves = scale · x, element by element at its place.
+void scatter_matrix(cudaStream_t stream, const MatrixMove& work, const float* x);
+/// weights = weights · √out/‖weights‖ in the steps of optim::normalizes. Two launches.
+void normalize_matrix(cudaStream_t stream, const MatrixMove& work);
 
 /// norm = √Σ grads², summed in double in an order that depends only on `floats`, a multiple of 4.
 struct GradientNorm {

@@ -1,6 +1,7 @@
 #include "cuda/step_tasks.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "cifar_mpi/engine/step_tasks.hpp"
@@ -41,11 +42,14 @@ Task loss_task(const char* name, const LossInput& input) {
   return task;
 }
 
-/// As many segments per launch as fit.
-std::vector<Segments> launches_of(const std::vector<engine::Segment>& segments) {
+/// As many segments per launch as fit; if hidden matrices have moves, they do not share one with others.
+std::vector<Segments> launches_of(const std::vector<engine::Segment>& segments, bool moves) {
   std::vector<Segments> launches;
   for (const engine::Segment& segment : segments) {
-    if (launches.empty() || launches.back().count == Segments::kMost) launches.emplace_back();
+    if (launches.empty() || launches.back().count == Segments::kMost ||
+        (moves && launches.back().items[0].hidden_matrix != segment.hidden_matrix)) {
+      launches.emplace_back();
+    }
     launches.back().items[launches.back().count++] = segment;
   }
   return launches;
@@ -123,8 +127,8 @@ Task plan_evaluate_loss(const engine::EvaluateBinding& binding, const LossInput&
 Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& params,
                  const engine::ParamLayout& layout, double* partials, unsigned* counter) {
   std::vector<Update> launches;
-  for (const Segments& segments :
-       launches_of(engine::segments_of(binding.begin, binding.end, params, layout))) {
+  for (const Segments& segments : launches_of(engine::segments_of(binding.begin, binding.end, params, layout),
+                                              binding.moves != nullptr)) {
     launches.push_back({binding.params,
                         binding.grads,
                         binding.ema,
@@ -142,6 +146,13 @@ Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& 
                         binding.clip_norm,
                         binding.gradient_norm,
                         binding.average_steps});
+    if (binding.moves == nullptr || !segments.items[0].hidden_matrix) continue;
+    Update& moving = launches.back();
+    moving.grads = binding.moves;
+    moving.optimizer.kind = optim::OptimizerKind::sgd;
+    moving.states[0] = nullptr;
+    moving.clip_norm = std::numeric_limits<double>::max();  // moves are not clipped
+    moving.decays_by_loss = false;
   }
   Task task = engine::declare_update(binding);
   task.start = [launches = std::move(launches)](Lane& lane) {
@@ -196,7 +207,8 @@ Task plan_running(const engine::RunningBinding& binding, const model::ParamTable
                   const engine::ParamLayout& layout) {
   const std::size_t begin = layout.running_begin();
   std::vector<Running> launches;
-  for (const Segments& segments : launches_of(engine::segments_of(begin, layout.floats, params, layout))) {
+  for (const Segments& segments :
+       launches_of(engine::segments_of(begin, layout.floats, params, layout), false)) {
     launches.push_back({binding.params, binding.ema, binding.control + ControlLayout::loss_sum,
                         binding.control + binding.control_layout.statistics(), begin, binding.step,
                         binding.ema_decay, segments, binding.gradient_norm, binding.average_steps});

@@ -34,7 +34,8 @@ std::vector<Segment> segments_of(std::size_t begin, std::size_t end, const model
                                     first, ", ", last, ") of it"));
     }
     covered = last;
-    segments.push_back({first, last, params[p].weight_decay, params[p].rate_factor, params[p].steps});
+    segments.push_back({first, last, params[p].weight_decay, params[p].rate_factor, params[p].steps,
+                        model::rate_role(params, p) == model::RateRole::hidden_matrix});
   }
   if (covered != end)
     throw std::logic_error(concat("update: [", covered, ", ", end, ") belongs to no parameter"));

@@ -66,10 +66,49 @@ Task declare_update(const UpdateBinding& binding) {
   task.reads = task.writes;
   task.writes.push_back(bytes_of(binding.decay_sum, 1));
   task.reads.push_back(bytes_of(binding.grads + binding.begin, floats));
+  if (binding.moves != nullptr) task.reads.push_back(bytes_of(binding.moves + binding.begin, floats));
   task.reads.push_back(bytes_of(binding.control + ControlLayout::loss_sum, 1));
   task.reads.push_back(bytes_of(binding.step, 1));
   if (binding.divides_by_staleness)
     task.reads.push_back(bytes_of(binding.control + ControlLayout::staleness, 1));
+  if (binding.gradient_norm != nullptr) task.reads.push_back(bytes_of(binding.gradient_norm, 1));
+  return task;
+}
+
+Task declare_gather(const UpdateBinding& binding, const Matrix& matrix, const float* x) {
+  const auto values = static_cast<std::size_t>(matrix.rest * matrix.out);
+  Task task;
+  task.name = concat("gather ", matrix.name);
+  task.writes = {bytes_of(binding.states[0] + matrix.begin, matrix.floats), bytes_of(x, values)};
+  task.reads = {task.writes.front(), bytes_of(binding.grads + matrix.begin, matrix.floats),
+                bytes_of(matrix.places, values), bytes_of(binding.control + ControlLayout::loss_sum, 1)};
+  if (binding.gradient_norm != nullptr) task.reads.push_back(bytes_of(binding.gradient_norm, 1));
+  return task;
+}
+
+Task declare_polynomial(const Matrix& matrix, std::size_t n, const float* a, const float* aa) {
+  return {concat("polynomial of ", matrix.name),
+          {bytes_of(a, n * n), bytes_of(aa, n * n)},
+          {bytes_of(aa, n * n)},
+          {},
+          {}};
+}
+
+Task declare_scatter(const UpdateBinding& binding, const Matrix& matrix, const float* x) {
+  const auto values = static_cast<std::size_t>(matrix.rest * matrix.out);
+  return {concat("scatter ", matrix.name),
+          {bytes_of(x, values), bytes_of(matrix.places, values)},
+          {bytes_of(binding.moves + matrix.begin, matrix.floats)},
+          {},
+          {}};
+}
+
+Task declare_normalize(const UpdateBinding& binding, const Matrix& matrix) {
+  Task task;
+  task.name = concat("normalize ", matrix.name);
+  task.writes = {bytes_of(binding.params + matrix.begin, matrix.floats)};
+  task.reads = {task.writes.front(), bytes_of(binding.step, 1),
+                bytes_of(binding.control + ControlLayout::loss_sum, 1)};
   if (binding.gradient_norm != nullptr) task.reads.push_back(bytes_of(binding.gradient_norm, 1));
   return task;
 }

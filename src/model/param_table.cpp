@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <functional>
 
 #include "cifar_mpi/base/random.hpp"
 
@@ -42,6 +43,17 @@ std::vector<std::size_t> params_of(const ParamTable& table, std::size_t operatio
 
 std::size_t trained_params(const ParamTable& table) {
   return static_cast<std::size_t>(std::count_if(table.begin(), table.end(), is_trained));
+}
+
+RateRole rate_role(const ParamTable& table, std::size_t p) {
+  if (table[p].part != ParamPart::weights) return RateRole::vector;
+  const auto has_weights_at = [&](auto beyond) {
+    return std::any_of(table.begin(), table.end(), [&](const Param& other) {
+      return other.part == ParamPart::weights && beyond(other.operation, table[p].operation);
+    });
+  };
+  const bool hidden = has_weights_at(std::less<>()) && has_weights_at(std::greater<>());
+  return hidden ? RateRole::hidden_matrix : RateRole::ends;
 }
 
 std::int64_t param_count(const ParamTable& table) {

@@ -52,6 +52,7 @@ std::vector<StateRow> state_rows(OptimizerKind optimizer, bool outer_momentum) {
       break;
     case OptimizerKind::momentum:
     case OptimizerKind::nesterov:
+    case OptimizerKind::muon:
       rows.push_back(kMomentum);
       break;
     case OptimizerKind::adamw:

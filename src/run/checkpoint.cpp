@@ -219,10 +219,15 @@ optim::OptimizerSpec read_optimizer(const hdf5::Reader& file) {
   }
   optim::OptimizerSpec spec;
   spec.kind = *kind;
-  for (auto [number, value] : {std::pair{"momentum", &spec.momentum}, std::pair{"beta1", &spec.beta1},
-                               std::pair{"beta2", &spec.beta2}, std::pair{"eps", &spec.eps}}) {
+  for (auto [number, value] :
+       {std::pair{"momentum", &spec.momentum}, std::pair{"beta1", &spec.beta1},
+        std::pair{"beta2", &spec.beta2}, std::pair{"eps", &spec.eps},
+        std::pair{"muon-momentum", &spec.muon_momentum}, std::pair{"bias-lr", &spec.bias_rate},
+        std::pair{"ends-lr", &spec.ends_rate}}) {
     if (file.has_attribute(group, number)) *value = file.attribute<double>(group, number);
   }
+  if (file.has_attribute(group, "muon-normalize"))
+    spec.normalize_every = static_cast<int>(file.attribute<double>(group, "muon-normalize"));
   return spec;
 }
 

@@ -303,8 +303,8 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
   comm::StepParts parts;
   parts.compute.push_back(nothing("terms", {}, {engine::bytes_of(block.data(), floats)}));
   for (const comm::ParamSpan& span : update.spans()) {
-    parts.update.push_back(
-        nothing("sums", {engine::bytes_of(block.data() + control + span.begin, span.end - span.begin)}, {}));
+    parts.update.push_back({nothing(
+        "sums", {engine::bytes_of(block.data() + control + span.begin, span.end - span.begin)}, {})});
   }
   engine::StepProgram program("self-check");
   update.append(program, std::move(parts), {});

@@ -79,7 +79,7 @@ class LocalProgram {
       tasks.push_back(backend_.gradient_norm_task({train.grads, trained_, norm}));
     engine::UpdateBinding update = bind_update(s_, train, {0, trained_}, decay_sum(step == 0));
     update.average_steps = 0;
-    tasks.push_back(backend_.update_task(update, s_.plan.network.params, layout_));
+    for (engine::Task& task : plan_update(s_, update)) tasks.push_back(std::move(task));
     if (layout_.running_floats > 0) {
       engine::RunningBinding running = bind_running(s_, train);
       running.average_steps = 0;
@@ -119,20 +119,20 @@ class LocalProgram {
   }
 
   /// One for each exchanged span: the first block moves by the outer rule, the others are set to the mean.
-  void add_updates(std::vector<engine::Task>& tasks) {
+  void add_updates(std::vector<std::vector<engine::Task>>& tasks) {
     const std::vector<optim::StateRow> rows = optimizer_rows(s_.blocks);
     const model::ParamTable plain = plain_params(s_.plan.network.params, 1.0f);
     for (const comm::ParamSpan& span : s_.update.spans()) {
       if (span.end <= trained_) {
-        tasks.push_back(backend_.update_task(outer(span), plain, layout_));
+        tasks.push_back({backend_.update_task(outer(span), plain, layout_)});
         continue;
       }
       const std::size_t block = span.begin / trained_;
       const optim::StateRow& row = rows[block - 1];
       tasks.push_back(
-          backend_.sum_task(concat("mean of ", row.what),
-                            {s_.blocks.state[row.role].as<float>() + span.begin - block * trained_,
-                             train_.grads + span.begin, nullptr, span.end - span.begin}));
+          {backend_.sum_task(concat("mean of ", row.what),
+                             {s_.blocks.state[row.role].as<float>() + span.begin - block * trained_,
+                              train_.grads + span.begin, nullptr, span.end - span.begin})});
     }
   }
 
@@ -142,6 +142,7 @@ class LocalProgram {
     update.schedule = optim::outer_schedule(s_.plan.config.local);
     update.optimizer = optim::outer_optimizer(s_.plan.config.local);
     std::fill(std::begin(update.states), std::end(update.states), nullptr);
+    update.moves = nullptr;
     if (has_outer_momentum(s_.plan.config))
       update.states[0] = s_.blocks.state[optim::StateRole::outer_momentum].as<float>();
     update.average_steps = steps_;

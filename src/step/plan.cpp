@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"
+#include "step/hidden_matrices.hpp"
 
 namespace cifar_mpi::step {
 namespace {
@@ -66,6 +67,7 @@ void plan_for(Plan& plan, const data::DatasetInfo& info) {
   plan.sizes = config::resolve_sizes(plan.config, plan.world.size(), info);
   plan.network = evaluation::make_network(plan.config.model, info,
                                           config::augment_spec(plan.config, info.image), plan.config.data);
+  if (plan.config.optimizer.kind == optim::OptimizerKind::muon) require_hidden_matrices(plan.network);
   for (model::Param& param : plan.network.params) {
     if (param.weight_decay > 0.0f) param.weight_decay = static_cast<float>(plan.config.weight_decay);
   }

@@ -5,6 +5,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/comm/server_update.hpp"
+#include "step/hidden_matrices.hpp"
 #include "step/step_parts.hpp"
 
 /// Builds the training step: one batch, from the sample order to the updated parameters.
@@ -63,9 +64,17 @@ engine::UpdateBinding bind_update(const StepContext& context, const engine::Trai
   for (const optim::StateRow& row : blocks.state.rows()) {
     if (row.of_optimizer) update.states[states++] = blocks.state[row.role].as<float>();
   }
+  if (blocks.hidden.moves.size() > 0) update.moves = blocks.hidden.moves.as<float>();
   update.clip_norm = plan.config.clip_norm;
   update.gradient_norm = gradient_norm(context);
   return update;
+}
+
+std::vector<engine::Task> plan_update(const StepContext& context, const engine::UpdateBinding& update) {
+  std::vector<engine::Task> tasks = matrix_tasks(context, update);
+  tasks.push_back(
+      context.device.backend->update_task(update, params_with_rates(context.plan), context.device.layout));
+  return tasks;
 }
 
 engine::RunningBinding bind_running(const StepContext& context, const engine::TrainBinding& train) {
@@ -105,9 +114,11 @@ std::vector<engine::Bytes> regions_of(const StepContext& context) {
   regions.push_back(engine::bytes_of(gradients.data(), gradients.size()));
   for (const Buffer* block :
        {&blocks.step_counter, &blocks.batch_counter, &blocks.facts, &blocks.decay_sums, &blocks.gradient_norm,
-        &blocks.value_counts, &blocks.kept_images, &blocks.weights_before, &blocks.round_sums}) {
+        &blocks.value_counts, &blocks.kept_images, &blocks.weights_before, &blocks.round_sums,
+        &blocks.hidden.places, &blocks.hidden.moves}) {
     watch(*block);
   }
+  if (blocks.hidden.arena) std::ranges::copy(blocks.hidden.arena->regions(), std::back_inserter(regions));
   return regions;
 }
 
@@ -220,6 +231,7 @@ void allocate_blocks(const Plan& plan, const Device& device, Blocks& blocks) {
       device.backend->allocate(static_cast<std::size_t>(plan.sizes.local_steps) * sizeof(std::uint64_t));
   if (plan.sizes.partial_aggregation())
     blocks.batch_counter = device.backend->allocate(sizeof(std::uint64_t));
+  allocate_hidden(plan, device, blocks);
   blocks.facts = device.backend->allocate(sizeof(engine::RankFacts));
   // One for each span, and one that is never read.
   blocks.decay_sums = device.backend->allocate((blocks.update->spans().size() + 1) * sizeof(double));
@@ -301,9 +313,8 @@ std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Conc
   }
   for (const comm::ParamSpan& span : update.spans()) {
     if (span.end > trained) break;  // the other blocks that local steps exchange
-    parts.update.push_back(device.backend->update_task(
-        bind_update(context, binding, span, blocks.decay_sums.as<double>() + parts.update.size()),
-        plan.network.params, layout));
+    parts.update.push_back(plan_update(
+        context, bind_update(context, binding, span, blocks.decay_sums.as<double>() + parts.update.size())));
   }
   if (double* const norm = gradient_norm(context)) {
     parts.before_updates = device.backend->gradient_norm_task({binding.grads, trained, norm});

@@ -18,6 +18,9 @@ engine::UpdateBinding bind_update(const StepContext& context, const engine::Trai
                                   const comm::ParamSpan& span, double* decay_sum);
 engine::RunningBinding bind_running(const StepContext& context, const engine::TrainBinding& train);
 
+/// The tasks of the run's optimizer on the span of `update`, in order.
+std::vector<engine::Task> plan_update(const StepContext& context, const engine::UpdateBinding& update);
+
 /// From the control block to the last backward task of the rank's batch, in `step` of the `steps` of a
 /// replay.
 std::vector<engine::Task> compute_tasks(const StepContext& context, engine::TrainBinding binding,

@@ -131,6 +131,15 @@ TEST_F(Programs, TrainToTheSameBitsOnAnyNumberOfRanksWhenAsked) {
       EXPECT_EQ(diff.code, 0) << ranks << " ranks, " << group << ": " << diff.output;
     }
   }
+  for (const int ranks : {1, 2}) {
+    const std::string run = "muon_" + std::to_string(ranks);
+    ASSERT_EQ(mpirun(ranks, kTrain + common + file(run) + " --reproducible --optimizer muon").code, 0);
+  }
+  for (const char* group : {"/model", "/momentum"}) {
+    const Outcome diff =
+        run_command("h5diff " + checkpoint("muon_1") + checkpoint("muon_2") + group + " " + group);
+    EXPECT_EQ(diff.code, 0) << "muon, " << group << ": " << diff.output;
+  }
   // The comparison can fail: without the flag the order of the sums differs.
   for (const int ranks : {1, 2}) {
     ASSERT_EQ(mpirun(ranks, kTrain + common + file("plain_" + std::to_string(ranks))).code, 0);

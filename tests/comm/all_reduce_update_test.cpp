@@ -75,7 +75,7 @@ class TinyStep {
                              [this](Lane&) { control()[0] = static_cast<float>(test_world().rank() + 1); },
                              {}});
     for (const std::size_t p : order) parts.compute.push_back(backward(p));
-    for (const ParamSpan& span : update_.spans()) parts.update.push_back(update_task(span));
+    for (const ParamSpan& span : update_.spans()) parts.update.push_back({update_task(span)});
     parts.finish = {{"advance",
                      {bytes_of(control().data(), kControl)},
                      {bytes_of(&step_, 1)},
@@ -339,7 +339,8 @@ TEST(AllReduceUpdate, SumsSeveralBlocksEachCutAsTheFirstOrTheFirstAlone) {
   for (const std::size_t blocks : {1u, 2u}) {
     StepParts parts;
     parts.compute.push_back({"backward", {}, {bytes_of(memory.data(), memory.size())}, [](Lane&) {}, {}});
-    for (std::size_t i = 0; i < 2 * blocks; ++i) parts.update.push_back({"update", {}, {}, [](Lane&) {}, {}});
+    for (std::size_t i = 0; i < 2 * blocks; ++i)
+      parts.update.push_back({Task{"update", {}, {}, [](Lane&) {}, {}}});
     StepProgram program("blocks");
     update.append(program, std::move(parts), {});
     program.finalize();

@@ -43,6 +43,10 @@ class NegatingBackend : public engine::Backend {
                            const engine::ParamLayout&) override {
     throw std::logic_error("update_task");
   }
+  std::vector<engine::Task> matrix_tasks(const engine::UpdateBinding&, const engine::Matrix&,
+                                         engine::Arena&) override {
+    throw std::logic_error("matrix_tasks");
+  }
   engine::Task gradient_norm_task(const engine::GradientNormBinding&) override {
     throw std::logic_error("gradient_norm_task");
   }

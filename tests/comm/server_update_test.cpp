@@ -69,7 +69,7 @@ class TinyServerStep {
   StepParts parts() {
     StepParts parts;
     if (!serves()) add_compute(parts);
-    for (std::size_t s = 0; s < update_->spans().size(); ++s) parts.update.push_back(update_task(s));
+    for (std::size_t s = 0; s < update_->spans().size(); ++s) parts.update.push_back({update_task(s)});
     parts.finish = {{"advance",
                      {bytes_of(control().data(), kControlFloats),
                       bytes_of(decay_sums_.data(), decay_sums_.size()), bytes_of(&step, 1)},

@@ -185,6 +185,8 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse_served("--reproducible", "with --update all-reduce",
                 [](auto& c) { c.aggregation.asynchronous = true, c.reproducible = true; });
   refuse_served("--clip-norm", "but each server has a part", [](auto& c) { c.clip_norm = 1.0; });
+  refuse_served("--optimizer muon", "whole matrices",
+                [](auto& c) { c.optimizer.kind = optim::OptimizerKind::muon; });
   refuse("--timeout", "1.9", [](auto& c) { c.timeout_s = 1.9; });
   for (const double bad : {nan, inf, 0.0, -1.0}) {
     for (const auto& [option, member] : std::map<std::string, double TrainConfig::*>{
@@ -223,7 +225,7 @@ TEST(Names, StandForAllValuesThatAUserMayChoose) {
   expect_names_of_all_values<data::Flip>(3);
   expect_names_of_all_values<data::Normalize>(2);
   expect_names_of_all_values<data::Shuffle>(2);
-  expect_names_of_all_values<optim::OptimizerKind>(4);
+  expect_names_of_all_values<optim::OptimizerKind>(5);
   expect_names_of_all_values<optim::ScheduleKind>(5);
   expect_names_of_all_values<optim::LrScaling>(3);
 }

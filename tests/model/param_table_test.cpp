@@ -41,6 +41,18 @@ TEST(ParamTable, HasTensorFlowsShapes) {
   EXPECT_EQ(table[5].dims, "[out]");
 }
 
+TEST(ParamTable, TellsHiddenMatricesFromBothEndsAndFromVectors) {
+  const ParamTable table = tutorial_table();
+  for (std::size_t p = 0; p < table.size(); ++p) {
+    const std::string& name = table[p].name;
+    const bool ends = name == "conv1/weights" || name == "softmax_linear/weights";
+    const RateRole wanted = !name.ends_with("/weights") ? RateRole::vector
+                            : ends                      ? RateRole::ends
+                                                        : RateRole::hidden_matrix;
+    EXPECT_EQ(rate_role(table, p), wanted) << name;
+  }
+}
+
 TEST(ParamTable, CountsTheTutorialsParameters) {
   EXPECT_EQ(param_count(tutorial_table()), 1068298);
   const auto other = make_param_table(make_model("tutorial", {24, 24, 1}, 7));

@@ -16,7 +16,7 @@ namespace cifar_mpi::optim {
 namespace {
 
 constexpr OptimizerKind kKinds[] = {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::nesterov,
-                                    OptimizerKind::adamw};
+                                    OptimizerKind::adamw, OptimizerKind::muon};
 
 struct ExactRoot {
   constexpr float sqrt(float x) const { return x == 9.0f ? 3.0f : -1.0f; }
@@ -142,6 +142,8 @@ TEST(Optimizer, DescribesItself) {
   EXPECT_EQ(describe(OptimizerSpec{}), "sgd");
   EXPECT_EQ(describe({.kind = OptimizerKind::momentum}), "momentum (0.9)");
   EXPECT_EQ(describe({.kind = OptimizerKind::nesterov, .momentum = 0.85}), "nesterov (momentum 0.85)");
+  EXPECT_EQ(describe({.kind = OptimizerKind::muon, .bias_rate = 0.5}),
+            "muon (momentum 0.9, muon-momentum 0.95, bias-lr 0.5, ends-lr 0, muon-normalize 0)");
   EXPECT_EQ(describe({.kind = OptimizerKind::adamw}), "adamw (beta1 0.9, beta2 0.999, eps 1e-08)");
 }
 

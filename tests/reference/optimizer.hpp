@@ -18,4 +18,7 @@ std::vector<double> trajectory(const optim::OptimizerSpec& optimizer, double wei
 /// Σ_i factor · ratio^(t − i)·values_i over the values so far, the last one being of step t.
 double faded_sum(double factor, double ratio, std::span<const double> values);
 
+/// The move of a matrix with muon, before the rate: `direction` [rest, out], the Nesterov direction, as one with `out` rows.
+std::vector<double> muon_move(std::span<const double> direction, std::size_t rest, std::size_t out);
+
 }  // namespace cifar_mpi::reference

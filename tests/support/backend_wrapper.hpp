@@ -26,6 +26,10 @@ class BackendWrapper : public engine::Backend {
                            const engine::ParamLayout& layout) override {
     return real_->update_task(binding, params, layout);
   }
+  std::vector<engine::Task> matrix_tasks(const engine::UpdateBinding& update, const engine::Matrix& matrix,
+                                         engine::Arena& arena) override {
+    return real_->matrix_tasks(update, matrix, arena);
+  }
   engine::Task gradient_norm_task(const engine::GradientNormBinding& binding) override {
     return real_->gradient_norm_task(binding);
   }

@@ -190,9 +190,10 @@ TEST_F(Session, ResumesToTheSameBits) {
 
 /// The optimizer's state is part of the checkpoint.
 TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
-  for (const auto kind : {optim::OptimizerKind::momentum, optim::OptimizerKind::adamw}) {
+  for (const auto kind : {optim::OptimizerKind::muon, optim::OptimizerKind::adamw}) {
     config::TrainConfig straight = config();
     straight.optimizer.kind = kind;
+    straight.optimizer.normalize_every = kind == optim::OptimizerKind::muon ? 3 : 0;
     straight.lr = 0.001;
     straight.clip_norm = 0.5;
     straight.steps = 5;
@@ -215,7 +216,7 @@ TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
                               a.state[row.role].front().values.end(), [](float v) { return v != 0.0f; }));
     }
     config::TrainConfig other = parts;
-    other.optimizer.kind = optim::OptimizerKind::nesterov;
+    other.optimizer = {.kind = optim::OptimizerKind::nesterov};
     expect_agreed(ErrorKind::checkpoint, "its --optimizer is " + name + ", this one's is nesterov",
                   [&] { start(other); });
   }

@@ -64,8 +64,9 @@ struct StepState {
 /// One training step without the exchange between the ranks.
 struct StepParts {
   std::vector<engine::Task> compute;  ///< control block to last backward task, in order
-  std::vector<engine::Task> update;   ///< one per span of `spans`, in their order; reads the sum of its span
-  std::vector<engine::Task> finish;   ///< needs everything; in order
+  /// Those of each span of `spans`, in their order; they read the sum of their span.
+  std::vector<std::vector<engine::Task>> update;
+  std::vector<engine::Task> finish;  ///< needs everything; in order
   /// If set, it reads all sums and precedes all updates, which then wait for the last sum; otherwise each
   /// update waits only for the sum of its own span.
   std::optional<engine::Task> before_updates;

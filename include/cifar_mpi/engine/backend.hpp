@@ -119,6 +119,9 @@ struct UpdateBinding {
   optim::OptimizerSpec optimizer;
   /// The optimizer's state blocks in the order of optim::state_rows; null after the last.
   float* states[optim::kMostOptimizerRows] = {};
+  /// With muon: a block with the moves of the hidden matrices (√max(1, out/rest) · X), which matrix_tasks write and
+  /// the update subtracts.
+  float* moves = nullptr;
   /// The average moves for this many steps from *step on. 0: a local step of this rank alone. The average
   /// then stays unchanged, and the update applies even if the loss or the norm is not finite: the averaging
   /// step checks both.
@@ -127,6 +130,18 @@ struct UpdateBinding {
   /// Divides the rate by max(1, staleness) of the control block; only for servers, which run on the CPU.
   bool divides_by_staleness = false;
   const double* gradient_norm = nullptr;  ///< null: not computed; not finite: the update does not apply
+};
+
+/// A weight matrix whose update muon orthogonalizes (optim::NewtonSchulz). In logical order it is [rest, out], row
+/// major, with `rest` = height · width · in for a convolution.
+struct Matrix {
+  std::string name;
+  std::size_t begin = 0;  ///< its span of the flat blocks, as in ParamLayout
+  std::size_t floats = 0;
+  std::int64_t rest = 0;
+  std::int64_t out = 0;
+  const std::uint32_t* places =
+      nullptr;  ///< [rest, out]: where each element is, from `begin` on; backend memory
 };
 
 /// The norm of the summed gradient, for UpdateBinding and AdvanceBinding.
@@ -218,6 +233,10 @@ class Backend {
   /// entries.
   virtual Task update_task(const UpdateBinding& binding, const model::ParamTable& params,
                            const ParamLayout& layout) = 0;
+  /// With muon: the tasks that turn the gradient of one matrix into its move, to run in order before the update of
+  /// its span. `update` is that of any span; scratch comes from `arena`. The bits depend on the matrix alone, and on
+  /// the CPU also on the number of threads.
+  virtual std::vector<Task> matrix_tasks(const UpdateBinding& update, const Matrix& matrix, Arena& arena) = 0;
   /// norm = √Σ grads², summed in double in an order that depends only on the length.
   virtual Task gradient_norm_task(const GradientNormBinding& binding) = 0;
   virtual Task running_task(const RunningBinding& binding, const model::ParamTable& params,

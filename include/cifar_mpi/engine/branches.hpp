@@ -1,5 +1,6 @@
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "cifar_mpi/engine/program.hpp"
@@ -18,6 +19,9 @@ class Branches {
   Branches(StepProgram& program, bool concurrent) : program_(program), concurrent_(concurrent) {}
 
   void run(Task task);
+  void run_all(std::vector<Task> tasks) {
+    for (Task& task : tasks) run(std::move(task));
+  }
   /// `lane` waits for all tasks so far.
   void wait(LaneId lane);
   /// The compute lane waits for all concurrent tasks.

@@ -35,7 +35,8 @@ struct Segment {
   std::uint64_t end = 0;
   float decay = 0.0f;
   float rate_factor = 1.0f;
-  std::uint64_t steps = 0;  ///< as in model::Param
+  std::uint64_t steps = 0;     ///< as in model::Param
+  bool hidden_matrix = false;  ///< model::rate_role
 };
 
 /// The learning rate of a parameter in step t, from 0; a rate of 0 leaves it as it is, with every optimizer.

@@ -21,6 +21,13 @@ Task declare_train_input(const TrainBinding& binding, int batch, std::size_t val
 Task declare_evaluate_input(const EvaluateBinding& binding, int batch, std::size_t value_bytes, const void* x,
                             const std::uint8_t* labels);
 Task declare_update(const UpdateBinding& binding);
+/// The tasks of a hidden matrix but its products. The first gathers its Nesterov direction, divided by its norm, into
+/// `x` [rest, out]; one per iteration replaces the product `aa` [n, n] by a polynomial of it and `a`; the last writes
+/// the result to the block of moves. The weights are normalized in the steps of optim::normalizes.
+Task declare_gather(const UpdateBinding& binding, const Matrix& matrix, const float* x);
+Task declare_polynomial(const Matrix& matrix, std::size_t n, const float* a, const float* aa);
+Task declare_scatter(const UpdateBinding& binding, const Matrix& matrix, const float* x);
+Task declare_normalize(const UpdateBinding& binding, const Matrix& matrix);
 Task declare_gradient_norm(const GradientNormBinding& binding);
 Task declare_running(const RunningBinding& binding, const ParamLayout& layout);
 /// The backend adds its records to the bytes that the task writes.

@@ -21,6 +21,11 @@ std::vector<std::size_t> params_of(const ParamTable& table, std::size_t operatio
 /// The number of trained entries, which come first.
 std::size_t trained_params(const ParamTable& table);
 
+/// Groups of trained parameters that an optimizer may give rates of their own. hidden_matrix: weights between the
+/// first and the last layer that has weights; ends: weights of these two layers; vector: biases and scales.
+enum class RateRole : std::uint8_t { hidden_matrix, ends, vector };
+RateRole rate_role(const ParamTable& table, std::size_t p);
+
 /// Total number of logical parameters, running statistics not counted, as papers count.
 std::int64_t param_count(const ParamTable& table);
 

@@ -25,6 +25,14 @@ struct Device {
   evaluation::ResidentData samples;
 };
 
+/// The weight matrices that --optimizer muon orthogonalizes, with the memory of that; empty with another optimizer.
+struct HiddenMatrices {
+  std::vector<engine::Matrix> matrices;
+  Buffer places;                       ///< Matrix::places of all of them
+  Buffer moves;                        ///< UpdateBinding::moves
+  std::optional<engine::Arena> arena;  ///< scratch, which the matrices share
+};
+
 /// The memory that tasks share, except the arena.
 struct Blocks {
   std::atomic<int> request_word{0};      ///< what the control task reads; set by the loop
@@ -38,6 +46,7 @@ struct Blocks {
   Buffer round_sums;      ///< local steps: the sums of the control blocks since then
   Buffer facts;           ///< RankFacts
   Buffer decay_sums;
+  HiddenMatrices hidden;
   Buffer gradient_norm;  ///< double, where gradients are clipped or there are summaries
   /// ValueCounts: of the layers that the tower observes, of all parameters, of the gradients of trained ones;
   /// with summaries only, as the next.

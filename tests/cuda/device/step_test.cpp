@@ -1,6 +1,10 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <list>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -111,6 +115,117 @@ TEST_F(CudaStep, UpdatesByEveryOptimizerWithClippedGradients) {
         // a handful of single operations on values of at most 1; adamw divides by at least eps
         ASSERT_NEAR(after[p][i], wanted, 16 * 0x1.0p-24) << to_string(kind) << ' ' << run.table[p].name;
       }
+    }
+  }
+}
+
+/// Three layers whose middle one is a hidden matrix, its elements in an order of their own with padding, and blocks for
+/// an update with muon.
+struct MatrixBench {
+  MatrixBench(engine::Backend& device, std::int64_t rest, std::int64_t out) : backend(device) {
+    params.resize(4);
+    for (std::size_t p = 0; p < 3; ++p) params[p].operation = 2 - p;
+    params[3].part = model::ParamPart::biases;
+    params[1].weight_decay = 0.25f;
+    const auto values = static_cast<std::size_t>(rest * out);
+    for (const std::size_t floats : {std::size_t{20}, values + 10, std::size_t{32}, std::size_t{5}})
+      engine::append(layout, floats);
+    const auto& entry = layout.entries[1];
+    for (std::size_t i = 0; i < values; ++i) places.push_back(static_cast<std::uint32_t>(i * 7 % values) + 5);
+    matrix = {"m", entry.offset, entry.floats, rest, out, upload(places)};
+    update.params = block(1);
+    update.grads = block(2);
+    update.ema = block(3);
+    update.states[0] = block(4);
+    update.moves = block(5);
+    update.end = layout.floats;
+    update.control = upload(std::vector<float>(16, 1.0f));
+    update.step = upload(std::vector<std::uint64_t>{4});
+    update.decay_sum = upload(std::vector<double>{0.0});
+    update.gradient_norm = upload(std::vector<double>{8.0});
+    update.clip_norm = 2.0;
+    update.schedule.base_rate = 0.125;
+    update.optimizer = {
+        .kind = optim::OptimizerKind::muon, .momentum = 0.5, .muon_momentum = 0.75, .normalize_every = 2};
+  }
+  template <class T>
+  T* upload(const std::vector<T>& values) {
+    Buffer& buffer = buffers.emplace_back(backend.allocate(values.size() * sizeof(T)));
+    backend.copy(buffer.data(), reinterpret_cast<const std::byte*>(values.data()), buffer.size());
+    return buffer.as<T>();
+  }
+  float* block(std::uint32_t salt) {
+    std::vector<float> values;
+    for (std::size_t i = 0; i < layout.floats; ++i) values.push_back(noise(i, salt));
+    return upload(values);
+  }
+  std::vector<double> download(const float* at) {
+    std::vector<float> values(layout.floats);
+    backend.copy(reinterpret_cast<std::byte*>(values.data()), reinterpret_cast<const std::byte*>(at),
+                 values.size() * sizeof(float));
+    return {values.begin(), values.end()};
+  }
+  void run(RunnerKind kind) {
+    arena.rewind();
+    engine::StepProgram program("muon");
+    for (engine::Task& task : backend.matrix_tasks(update, matrix, arena))
+      program.run(engine::kCompute, std::move(task));
+    program.run(engine::kCompute, backend.update_task(update, params, layout));
+    program.finalize();
+    const auto runner = backend.runner(std::move(program), kind, {});
+    runner->replay();
+    runner->finish();
+  }
+
+  engine::Backend& backend;
+  engine::Arena arena{[this](std::size_t bytes) { return backend.allocate(bytes); }};
+  std::list<Buffer> buffers;
+  model::ParamTable params;
+  engine::ParamLayout layout;
+  std::vector<std::uint32_t> places;
+  engine::Matrix matrix;
+  engine::UpdateBinding update;
+};
+
+TEST_F(CudaStep, MovesHiddenMatricesByMuonAndTheOthersByNesterov) {
+  const auto backend = make_backend({});
+  struct Case {
+    int rest, out;
+    RunnerKind kind;
+  };
+  for (const auto& [rest, out, kind] : {Case{45, 12, RunnerKind::serial}, {12, 45, RunnerKind::graph}}) {
+    MatrixBench bench(*backend, rest, out);
+    const std::vector<double> w = bench.download(bench.update.params), g = bench.download(bench.update.grads),
+                              s = bench.download(bench.update.states[0]);
+    bench.run(kind);
+    const std::vector<double> after = bench.download(bench.update.params),
+                              momenta = bench.download(bench.update.states[0]);
+    double decay_sum = 1.0;
+    backend->copy(reinterpret_cast<std::byte*>(&decay_sum),
+                  reinterpret_cast<const std::byte*>(bench.update.decay_sum), sizeof decay_sum);
+    EXPECT_EQ(decay_sum, 0.0);  // the decay of a hidden matrix is no part of the loss
+    const std::size_t begin = bench.matrix.begin, end = begin + bench.matrix.floats;
+    std::vector<double> direction;
+    double squares = 0.0;
+    for (std::size_t i = begin; i < end; ++i) squares += w[i] * w[i];
+    for (const std::uint32_t place : bench.places) {
+      const std::size_t at = begin + place;
+      direction.push_back(0.25 * g[at] + 0.75 * (0.75 * s[at] + 0.25 * g[at]));
+    }
+    const std::vector<double> move =
+        reference::muon_move(direction, static_cast<std::size_t>(rest), static_cast<std::size_t>(out));
+    // as in tests/cpu: three iterations multiply the errors of sums of up to 45 terms by at most 3.45 each
+    const double unit = 0x1.0p-24, tolerance = 41.0 * 4.0 * std::sqrt(45.0) * 2.0 * unit;
+    for (std::size_t i = 0; i < bench.places.size(); ++i) {
+      const std::size_t at = begin + bench.places[i];
+      const double normal = w[at] * std::sqrt(out / squares);
+      ASSERT_NEAR(after[at], normal - 0.125 * (move[i] + 0.25 * normal), tolerance) << i;
+      ASSERT_NEAR(momenta[at], 0.75 * s[at] + 0.25 * g[at], 4 * unit) << i;
+    }
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      if (i >= begin && i < end) continue;
+      const double grad = 0.25 * g[i], gathered = 0.5 * s[i] + grad;
+      ASSERT_NEAR(after[i], w[i] - 0.125 * (grad + 0.5 * gathered), 8 * unit) << i;
     }
   }
 }

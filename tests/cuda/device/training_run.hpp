@@ -50,7 +50,7 @@ class TrainingRun : public test::NetworkRun {
       update.gradient_norm = norm_.as<double>();
       parts.before_updates = backend.gradient_norm_task({update.grads, update.end, norm_.as<double>()});
     }
-    parts.update.push_back(backend.update_task(update, table, tower->layout()));
+    parts.update.push_back({backend.update_task(update, table, tower->layout())});
     if (tower->layout().running_floats > 0) parts.finish.push_back(running_task());
     parts.finish.push_back(advance_task());
     engine::StepProgram program("train");

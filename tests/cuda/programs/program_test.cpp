@@ -187,7 +187,8 @@ TEST(CudaProgram, HasNoRaceBetweenLanesNorBetweenReplays) {
     std::vector<double> sums(buckets.size());
     comm::StepParts parts;
     parts.compute = run.train();
-    for (std::size_t b = 0; b < buckets.size(); ++b) parts.update.push_back(run.update(buckets[b], &sums[b]));
+    for (std::size_t b = 0; b < buckets.size(); ++b)
+      parts.update.push_back({run.update(buckets[b], &sums[b])});
     parts.finish.push_back(run.running());
     parts.finish.push_back(run.advance(sums));
     engine::StepProgram program("train");

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <vector>
+
+#include "cifar_mpi/step/step.hpp"
+
+/// What the steps of --optimizer muon have in addition to those of other optimizers (optim::NewtonSchulz).
+namespace cifar_mpi::step {
+
+/// Throws Error{usage} if the network has no hidden matrix.
+void require_hidden_matrices(const evaluation::Network& network);
+
+/// Allocates Blocks::hidden; nothing with another optimizer.
+void allocate_hidden(const Plan& plan, const Device& device, Blocks& blocks);
+
+/// The parameters with the rates of their roles: muon's rates for biases, scales and both ends, as factors of --lr.
+/// With another optimizer, those of the network.
+model::ParamTable params_with_rates(const Plan& plan);
+
+/// The tasks of the hidden matrices inside the span of `update`, in order; none with another optimizer. Throws
+/// std::logic_error if the span cuts a matrix.
+std::vector<engine::Task> matrix_tasks(const StepContext& context, const engine::UpdateBinding& update);
+
+}  // namespace cifar_mpi::step
