@@ -16,7 +16,7 @@ namespace {
 
 using test::FileSizeLimit;
 
-const std::string kFirstLine = "{\"format\":\"cifar_mpi metrics\",\"version\":1}\n";
+const std::string kFirstLine = "{\"format\":\"cifar_mpi metrics\",\"version\":1,\"kind\":\"header\"}\n";
 
 using made::report_at;
 
@@ -35,6 +35,7 @@ TEST(MetricsFile, CutsBackToTheResumedStepAndGoesOn) {
   const std::string text = read_file(path);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4) << text;
   EXPECT_TRUE(text.starts_with(kFirstLine)) << text;
+  EXPECT_TRUE(text.ends_with(",\"kind\":\"step\"}\n")) << text;
   std::size_t at = 0;
   for (const char* step : {"{\"step\":10,", "{\"step\":20,", "{\"step\":30,"}) {
     at = text.find(step, at);
@@ -105,13 +106,13 @@ TEST(MetricsFile, KeepsEventsUpToTheStepAndTellsHowFarItHadCome) {
   resume.reached = 37;
   file.write(resume);
   const std::string text = read_file(path);
-  EXPECT_TRUE(
-      text.starts_with(kFirstLine + "{\"event\":\"start\",\"step\":0,\"time\":\"now\"}\n{\"step\":10,"))
+  EXPECT_TRUE(text.starts_with(
+      kFirstLine + "{\"event\":\"start\",\"step\":0,\"time\":\"now\",\"kind\":\"event\"}\n{\"step\":10,"))
       << text;
   EXPECT_EQ(text.find("fault"), std::string::npos) << text;
-  EXPECT_TRUE(
-      text.ends_with("\n{\"event\":\"resume\",\"step\":20,\"time\":\"now\",\"ranks\":2,\"hosts\":\"a x 2\","
-                     "\"global_batch\":256,\"total_steps\":40,\"reached\":37,\"text\":\"8 diverged\"}\n"))
+  EXPECT_TRUE(text.ends_with(
+      "\n{\"event\":\"resume\",\"step\":20,\"time\":\"now\",\"ranks\":2,\"hosts\":\"a x 2\","
+      "\"global_batch\":256,\"total_steps\":40,\"reached\":37,\"text\":\"8 diverged\",\"kind\":\"event\"}\n"))
       << text;
 }
 
