@@ -54,6 +54,7 @@ struct Plan {
   run::Progress progress;        ///< where the run starts; `batches` as of the last checkpoint
   Adopted adopted;               ///< from the checkpoint it starts from
   std::string initialized_from;  ///< of Provenance
+  std::string changes;           ///< likewise
   std::string self_check;        ///< likewise
   int conv_threads = 0;          ///< of BackendOptions, from the first start of the run; 0: this is it
   int shown_images = 8;          ///< of the first part of a batch a summary shows so many at most

@@ -168,6 +168,7 @@ run::Checkpoint snapshot(const Plan& plan, const Device& device, const StateTabl
   from.time = wall_time();
   from.test_accuracy = test_accuracy;
   from.initialized_from = plan.initialized_from;
+  from.changes = plan.changes;
   from.self_check = plan.self_check;
   return c;
 }

@@ -20,6 +20,7 @@ struct EvaluationConfig {
   int threads = 0;       ///< 0: this rank's fair share
   int batch_size = 128;  ///< samples per rank and replay; no effect on the result but speed
   bool keep_logits = false;
+  bool other_classes = false;  ///< the classes of the dataset may have other names than those of the training
 };
 
 struct Evaluation {
@@ -28,6 +29,7 @@ struct Evaluation {
   Accuracy accuracy;
   run::EvaluationFile record;  ///< for RUN_DIR/evaluation.h5
   std::vector<float> logits;   ///< [images, classes], in the order of the images; on rank 0, if they are kept
+  bool same_classes = true;    ///< as in training
   /// What was assumed of an old checkpoint, and how the dataset differs from the one that it was trained on.
   std::vector<std::string> doubts;
 };
@@ -58,7 +60,7 @@ run::Checkpoint read_on_all_ranks(const InputFile& file, const comm::World& worl
 
 /// Evaluates a checkpoint, which came from `path`, on the test split over all ranks; `heart` shows how it
 /// gets on. Collective; what goes wrong on one rank is thrown on all: Error{checkpoint} when the dataset is
-/// not of the shape the checkpoint was trained on.
+/// not of the shape the checkpoint was trained on, or has other classes without `other_classes`.
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint checkpoint,
                                const std::string& path, const comm::World& world,
                                const comm::PlatformFactory& make_platform, comm::Heartbeat& heart);
