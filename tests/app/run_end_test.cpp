@@ -43,7 +43,6 @@ TEST_F(RunEnd, IsRecordedWithItsCodeAndSentence) {
   expect_unlocked("one");
 
   EXPECT_EQ(mpirun(2, train("two", "--data " + file("none.h5"))).code, 3);
-  EXPECT_EQ(mpirun(2, train("two", "--global-batch 9")).code, 2);
   EXPECT_FALSE(fs::exists(file("two"))) << "a refused start leaves no folder";
   EXPECT_EQ(mpirun(2, train("two", "--steps 50 --lr 1e8")).code, 8);
   EXPECT_TRUE(exit_record("two").starts_with("8 diverged")) << exit_record("two");
