@@ -283,7 +283,7 @@ void make_folder(const std::filesystem::path& folder) {
 
 void prepare_output(const std::string& path, bool force) {
   std::error_code error;
-  if (!force && std::filesystem::exists(path, error)) {
+  if (!force && std::filesystem::is_regular_file(path, error)) {
     throw Error(ErrorKind::usage,
                 concat(path, " exists already; name another file, or give --force to overwrite it"));
   }
