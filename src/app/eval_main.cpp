@@ -63,9 +63,9 @@ void report(const EvalOptions& options, const comm::World& world, const Log& log
 /// Stores results in the run directory; if it is read-only, only logs that.
 void keep(const Directory& run, const Log& log, const train::Evaluation& evaluation) {
   if (!run) return;
-  if (!evaluation.same_classes)
-    return log.info(concat(run.path(), "/evaluation.h5 is left as it is: these are other classes"));
   const DirectoryEntry file = run / "evaluation.h5";
+  if (!evaluation.same_classes)
+    return log.info(concat(file.path(), " is left as it is, because the classes have other names"));
   try {
     run::write_evaluation(file, evaluation.record);
     log.info(concat("stored in ", file.path(), "; cifar_mpi_report ", run.path(), " shows it"));
@@ -81,10 +81,14 @@ bool is_folder(const std::string& path) {
 
 /// The dataset that the last start of a run named, unless it is gone; empty if that is unknown.
 std::string dataset_of_run(const std::string& run_dir) {
+  constexpr std::size_t kMost = std::size_t{1} << 20;
   std::error_code error;
-  const std::string config = run_dir + "/config.toml";
-  if (!std::filesystem::exists(config, error)) return {};
-  for (const app::TomlItem& item : app::parse_toml(read_text_file(config, ErrorKind::usage), config)) {
+  if (!is_folder(run_dir)) return {};
+  const Directory run(run_dir);
+  const DirectoryEntry file = run / "config.toml";
+  const std::optional<SmallFile> config = read_small_file(file, kMost);
+  if (!config) return {};
+  for (const app::TomlItem& item : app::parse_toml(config->content, file.path())) {
     if (item.key == "data" && std::filesystem::exists(item.value, error)) return item.value;
   }
   return {};

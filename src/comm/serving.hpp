@@ -88,7 +88,7 @@ class Serving {
   std::vector<std::uint64_t> answered_in_;  ///< by worker: `round_` as it was
   std::uint64_t round_ = 0;                 ///< versions made
   double stops_ = 0.0;                      ///< requests that no version has published
-  double saves_ = 0.0;                      ///< likewise, for a checkpoint; unless each update waits for all
+  double saves_ = 0.0;                      ///< the same for a checkpoint, with partial aggregation
   Phase phase_ = Phase::looking;
   bool in_round_ = false;  ///< before the update
   bool meets_ = false;     ///< all workers must receive this version

@@ -25,6 +25,14 @@ namespace {
 /// How the record of a finished run begins.
 constexpr const char* kFinished = "0 ";
 
+bool is_folder(const std::string& path) {
+  try {
+    return static_cast<bool>(Directory(path));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 bool holds(const Directory& folder, const char* file) {
   const std::vector<std::string> names = folder.names();
   return std::find(names.begin(), names.end(), file) != names.end();
@@ -235,8 +243,7 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Hea
     : world_(world) {
   const Log log(world.rank());
   lead(world, heart, [&](const RunLock::Pause& pause) {
-    struct stat found {};
-    made_ = ::stat(path.c_str(), &found) != 0 && errno == ENOENT;
+    made_ = !is_folder(path);
     directory_ = make_folders(path);
     lock_.emplace(
         directory_, this_process(), [&](const std::string& why) { log.info(why); },

@@ -143,8 +143,10 @@ TEST(MetricsFile, LeavesOutComputeTimesThatNobodyMeasured) {
     file.write(r);
   }
   const std::string text = read_file(path);
-  EXPECT_NE(text.find(",\"compute_ms\":null}\n"), std::string::npos) << text;
-  EXPECT_NE(text.find(",\"compute_ms\":{\"min\":1,\"median\":2,\"max\":3.5}}\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(",\"compute_ms\":null,\"kind\":\"step\"}\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(",\"compute_ms\":{\"min\":1,\"median\":2,\"max\":3.5},\"kind\":\"step\"}\n"),
+            std::string::npos)
+      << text;
 }
 
 TEST(MetricsFile, PutsEveryFigureUnderItsName) {
@@ -158,13 +160,14 @@ TEST(MetricsFile, PutsEveryFigureUnderItsName) {
     file.write(r);
     file.write(EvaluationReport{20, 2.5, 0.75, 1.5});
   }
-  EXPECT_EQ(read_file(path), kFirstLine +
-                                 "{\"step\":10,\"epoch\":1.5,\"cross_entropy\":2,\"decay_term\":0.416,"
-                                 "\"train_accuracy\":0.25,\"lr\":0."
-                                 "1,"
-                                 "\"images_per_second\":5012.34,\"seconds\":12.5,\"compute_ms\":null}\n"
-                                 "{\"step\":20,\"epoch\":2.5,\"weights\":\"ema\",\"test_accuracy\":0.75,"
-                                 "\"test_cross_entropy\":1.5}\n");
+  EXPECT_EQ(read_file(path),
+            kFirstLine +
+                "{\"step\":10,\"epoch\":1.5,\"cross_entropy\":2,\"decay_term\":0.416,"
+                "\"train_accuracy\":0.25,\"lr\":0."
+                "1,"
+                "\"images_per_second\":5012.34,\"seconds\":12.5,\"compute_ms\":null,\"kind\":\"step\"}\n"
+                "{\"step\":20,\"epoch\":2.5,\"weights\":\"ema\",\"test_accuracy\":0.75,"
+                "\"test_cross_entropy\":1.5,\"kind\":\"evaluation\"}\n");
 }
 
 TEST(MetricsFile, WarnsOnceWhenItCannotWriteAndLeavesNoLineTorn) {
@@ -214,7 +217,7 @@ TEST(MetricsFile, TellsWhatServersMadeOfThePushes) {
   MetricsFile(folder / "first.jsonl", 0).write(r);
   EXPECT_NE(read_file(folder / "first.jsonl")
                 .find(",\"pushes\":{\"applied\":[3,0],\"dropped\":[0,1],\"worker_bytes\":[3145728,1048576],"
-                      "\"server_bytes\":[4194304]}}"),
+                      "\"server_bytes\":[4194304]},"),
             std::string::npos)
       << read_file(folder / "first.jsonl");
   // Of twenty nineteen are of staleness 2 or less, and half of 1 or less.
@@ -222,7 +225,7 @@ TEST(MetricsFile, TellsWhatServersMadeOfThePushes) {
   r.pushes->most_stale = 4;
   MetricsFile(folder / "async.jsonl", 0).write(r);
   EXPECT_NE(read_file(folder / "async.jsonl")
-                .find(",\"staleness\":{\"p50\":1,\"p95\":2,\"max\":4,\"histogram\":[0,11,8,0,1]}}}"),
+                .find(",\"staleness\":{\"p50\":1,\"p95\":2,\"max\":4,\"histogram\":[0,11,8,0,1]}},"),
             std::string::npos)
       << read_file(folder / "async.jsonl");
 }
