@@ -94,7 +94,7 @@ make_dataset() {
   local files=$root/downloads/cifar-10-batches-bin
   [ ! -s "$dataset" ] || return 0
   "$root/tools/fetch_cifar10" --out "$files" --pack "$build/cifar_mpi_pack" "${fetch_options[@]}" || return
-  "$build/cifar_mpi_pack" --from "$files" --out "$dataset" </dev/null >&2  # appears complete or not at all
+  "$build/cifar_mpi_pack" --from "$files" --out "$dataset" --force </dev/null >&2  # appears complete or not at all
 }
 
 # run_ranks N PROGRAM [ARG...]: N ranks on this machine, with the mpirun of the MPI that $build uses. A signal asks the

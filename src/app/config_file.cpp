@@ -1,5 +1,6 @@
 #include "app/config_file.hpp"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,42 @@ bool is_given(const CLI::App& app, const std::string& name) {
   return option != nullptr && option->count() > 0;
 }
 
+/// Two options that set the same thing: the first one holds unless it is auto.
+struct Rivals {
+  const char* first;
+  const char* second;
+  const char* what;
+};
+constexpr Rivals kRivals[] = {{"--steps", "--epochs", "the length of the run"},
+                              {"--global-batch", "--batch-size", "the samples of a step"}};
+
+constexpr const char* kAuto = "auto";
+
+/// The option that takes the place of `name`; null if there is none.
+const char* replaced_by(const CLI::App& app, const std::string& name) {
+  for (const Rivals& rivals : kRivals) {
+    if (name == rivals.second && is_given(app, rivals.first) &&
+        app.get_option(rivals.first)->results().back() != kAuto)
+      return rivals.first;
+  }
+  return nullptr;
+}
+
+/// Of two rivals in the same source, neither is nearer.
+void refuse_rivals(const std::vector<TomlItem>& items, const std::string& name) {
+  const auto find = [&](const char* option) {
+    return std::find_if(items.begin(), items.end(),
+                        [&](const TomlItem& item) { return "--" + item.key == option; });
+  };
+  for (const Rivals& rivals : kRivals) {
+    const auto first = find(rivals.first), second = find(rivals.second);
+    if (first == items.end() || second == items.end() || first->value == kAuto) continue;
+    throw Error(ErrorKind::usage,
+                concat(name, ':', std::max(first->line, second->line), ": ", first->key, " and ", second->key,
+                       " both set ", rivals.what, "; give one of them"));
+  }
+}
+
 /// Whether `name` would override another option that is already set: of two options for the same thing, the
 /// one from the nearer source holds.
 bool overrides_given(const CLI::App& app, const std::string& name) {
@@ -46,7 +83,7 @@ CLI::Option& option_of(CLI::App& app, const TomlItem& item, const std::string& p
   const std::string name = "--" + item.key;
   CLI::Option* const option = app.get_option_no_throw(name);
   if (!may_stand_in_file(option)) {
-    const std::string meant = similar_option(app, item.key);
+    const std::string meant = similar_option(app, item.key, may_stand_in_file);
     throw Error(ErrorKind::usage,
                 concat(place, ": '", item.key, "' is no option that a file can hold",
                        meant.empty() || meant == name ? "" : concat(" (did you mean ", meant.substr(2), "?)"),
@@ -113,13 +150,30 @@ Places read_config(CLI::App& app) {
   const CLI::Option* const config = app.get_option_no_throw(kOption);
   if (config == nullptr || config->count() == 0) return places;
   const std::string path = config->results().back();
-  take(app, parse_toml(read_text_file(path, ErrorKind::usage), path), path, places);
+  const std::vector<TomlItem> items = parse_toml(read_text_file(path, ErrorKind::usage), path);
+  refuse_rivals(items, path);
+  take(app, items, path, places);
   return places;
 }
 
 void take_recipe(CLI::App& app, const Recipe& recipe, Places& places) {
   const std::string name(recipe.name);
   take(app, without_replaced_blocks(app, parse_toml(recipe.text, name)), name, places);
+}
+
+void take_recipe_of_optimizer(CLI::App& app, Places& places) {
+  if (!is_given(app, "--optimizer") || app.get_option("--optimizer")->results().back() != "adamw") return;
+  const std::string name = "--optimizer adamw";
+  take(app, parse_toml("lr=0.001\n", name), name, places);
+}
+
+void refuse_rivals(const CLI::App& app) {
+  for (const Rivals& rivals : kRivals) {
+    if (is_given(app, rivals.second) && replaced_by(app, rivals.second) != nullptr) {
+      throw Error(ErrorKind::usage, concat(rivals.first, " and ", rivals.second, " both set ", rivals.what,
+                                           "; give one of them"));
+    }
+  }
 }
 
 std::string write_config(const CLI::App& app, bool explained) {
@@ -132,7 +186,9 @@ std::string write_config(const CLI::App& app, bool explained) {
       text += concat(text.empty() ? "" : "\n", "# ", group, "\n");
     }
     if (explained) text += concat("\n# ", option->get_description(), '\n');
-    text += concat(option->get_lnames().front(), '=', value_text(*option), '\n');
+    const std::string& name = option->get_lnames().front();
+    text +=
+        concat(replaced_by(app, "--" + name) != nullptr ? "# " : "", name, '=', value_text(*option), '\n');
   }
   return text;
 }

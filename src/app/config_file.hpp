@@ -28,7 +28,13 @@ Places read_config(CLI::App& app);
 /// boundaries of a replaced schedule).
 void take_recipe(CLI::App& app, const Recipe& recipe, Places& places);
 
-/// All options as a file that sets the same values; `explained` adds headings and descriptions.
+/// The same for an optimizer chosen on the command line or in the file whose usual rate is another one than the models'.
+void take_recipe_of_optimizer(CLI::App& app, Places& places);
+
+/// Throws Error{usage} if the command line has two options that set the same thing. `read_config` does so for its file.
+void refuse_rivals(const CLI::App& app);
+
+/// All options as a file that sets the same values, with those that another one replaces as comments; `explained` adds headings and descriptions.
 std::string write_config(const CLI::App& app, bool explained);
 
 }  // namespace cifar_mpi::app

@@ -34,8 +34,9 @@ std::string describe_model(const config::TrainConfig& config) {
       config.model, info, config::augment_spec(config, info.image), path.empty() ? "CIFAR-10" : path);
   const std::string source =
       path.empty() ? "no dataset found, so for CIFAR-10's images" : concat("for ", path);
-  return concat(model::summary(network.net), source, " of ", to_string(info.image), ", cropped to ",
-                to_string(network.net.input), '\n');
+  const std::string image = to_string(info.image), input = to_string(network.net.input);
+  return concat(model::summary(network.net), source, " of ", image,
+                image == input ? "" : concat(", cropped to ", input), '\n');
 }
 
 }  // namespace cifar_mpi::app

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -13,8 +14,10 @@
 #include "app/onnx.hpp"
 #include "app/program.hpp"
 #include "app/signals.hpp"
+#include "app/toml.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/atomic_file.hpp"
+#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/data/image_folder.hpp"
@@ -37,6 +40,7 @@ struct EvalOptions {
   std::vector<std::string> predict;
   std::string predictions;
   bool json = false;
+  bool force = false;
   double interval_s = 5.0;
   double timeout_s = 120.0;
   evaluation::EvaluationConfig config;
@@ -59,8 +63,12 @@ void report(const EvalOptions& options, const comm::World& world, const Log& log
 /// Stores results in the run directory; if it is read-only, only logs that.
 void keep(const Directory& run, const Log& log, const evaluation::Evaluation& evaluation) {
   if (!run) return;
+  const DirectoryEntry file = run / "evaluation.h5";
+  if (!evaluation.same_classes)
+    return log.info(concat(file.path(), " is left as it is, because the classes have other names"));
   try {
-    run::write_evaluation(run / "evaluation.h5", evaluation.record);
+    run::write_evaluation(file, evaluation.record);
+    log.info(concat("stored in ", file.path(), "; cifar_mpi_report ", run.path(), " shows it"));
   } catch (const Error& reason) {
     log.warn(concat("the result is not stored: ", reason.what()));
   }
@@ -69,6 +77,21 @@ void keep(const Directory& run, const Log& log, const evaluation::Evaluation& ev
 bool is_folder(const std::string& path) {
   std::error_code error;
   return std::filesystem::is_directory(path, error);
+}
+
+/// The dataset that the last start of a run named, unless it is gone; empty if that is unknown.
+std::string dataset_of_run(const std::string& run_dir) {
+  constexpr std::size_t kMost = std::size_t{1} << 20;
+  std::error_code error;
+  if (!is_folder(run_dir)) return {};
+  const Directory run(run_dir);
+  const DirectoryEntry file = run / "config.toml";
+  const std::optional<SmallFile> config = read_small_file(file, kMost);
+  if (!config) return {};
+  for (const app::TomlItem& item : app::parse_toml(config->content, file.path())) {
+    if (item.key == "data" && std::filesystem::exists(item.value, error)) return item.value;
+  }
+  return {};
 }
 
 /// A checkpoint of a run directory as seen by this rank.
@@ -92,13 +115,13 @@ void sleep_unless_asked(double seconds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
-/// Rank 0's view of a run directory: finds the next checkpoint.
+/// Rank 0's view of a run directory: finds the next checkpoint, at first the newest.
 class Follower {
  public:
   explicit Follower(std::string run_dir) : run_dir_(std::move(run_dir)) {}
 
-  /// The step of the newest checkpoint, unless it was evaluated. Reopens the directory, which may not have
-  /// existed.
+  /// The step of the first checkpoint after the one evaluated last; if there is none and that one is gone, of the newest, since
+  /// the run may have been started anew. Reopens the directory, which may not have existed.
   std::optional<std::uint64_t> look() {
     std::vector<std::uint64_t> steps;
     try {
@@ -106,18 +129,23 @@ class Follower {
       steps = run::list_checkpoints(run_);
     } catch (const Error&) {  // the file system may come back
     }
-    return steps.empty() || steps.back() == evaluated_ ? std::nullopt : std::optional(steps.back());
+    if (steps.empty()) return std::nullopt;
+    newest_ = steps.back();
+    const auto next = evaluated_ ? std::upper_bound(steps.begin(), steps.end(), *evaluated_) : steps.end();
+    if (next != steps.end()) return *next;
+    return newest_ == evaluated_ ? std::nullopt : std::optional(newest_);
   }
   /// As opened for the last check.
   const Directory& run() const { return run_; }
   void note_evaluated(std::uint64_t step) { evaluated_ = step; }
-  /// Warns, once per file of this name, that it could not be read. It remains the next one: it may not be
+  /// Warns, once per file of this name, that it could not be read. The newest one remains the next one: it may not be
   /// visible on a node yet, or may be rewritten.
   void note_unreadable(std::uint64_t step, const std::string& why, const Log& log) {
     if (!run_) return;
     const Version version{step, run::open_checkpoint(run_, step).modified_s()};
     if (version != reported_) log.warn(concat("skipping a checkpoint that cannot be read: ", why));
     reported_ = version;
+    if (step != newest_) evaluated_ = step;
   }
 
  private:
@@ -126,6 +154,7 @@ class Follower {
   std::string run_dir_;
   Directory run_;
   std::optional<std::uint64_t> evaluated_;
+  std::uint64_t newest_ = 0;
   Version reported_;
 };
 
@@ -207,6 +236,9 @@ InputFile open_asked(const EvalOptions& options, const comm::World& world, Direc
 
 /// Writes the checkpoint's network and weights as ONNX; rank 0 alone. Needs no dataset.
 void export_onnx(const EvalOptions& options, const comm::World& world, const Log& log) {
+  world.together([&] {
+    if (world.rank() == 0) app::prepare_output(options.export_onnx, options.force);
+  });
   Directory run;
   const InputFile file = open_asked(options, world, run);
   world.together([&] {
@@ -267,9 +299,13 @@ int evaluate(EvalOptions options, comm::World& world) {
   if (!options.predict.empty()) return predict(options, world, log, watchdog.heart()), 0;
   options.config.keep_logits = !options.predictions.empty();
   world.together([&] {
-    if (world.rank() == 0 && options.config.keep_logits) app::check_predictions_file(options.predictions);
+    if (world.rank() == 0 && options.config.keep_logits)
+      app::check_predictions_file(options.predictions, options.force);
   });
-  world.together([&] { options.config.data = app::find_dataset(options.config.data); });
+  world.together([&] {
+    if (options.config.data.empty()) options.config.data = dataset_of_run(options.checkpoint);
+    options.config.data = app::find_dataset(options.config.data);
+  });
   if (options.watch) return watch(options, world, log, watchdog.heart()), 0;
   Directory run;
   const InputFile file = open_asked(options, world, run);
@@ -289,7 +325,7 @@ int main(int argc, char** argv) {
   cli.add_option("checkpoint", options.checkpoint, "Checkpoint, or run directory for its newest one")
       ->check(app::not_empty())
       ->capture_default_str();
-  cli.add_option("--data", options.config.data, "Dataset file [$CIFAR_MPI_DATA, data/cifar10.h5]");
+  cli.add_option("--data", options.config.data, "Dataset file [the run's, $CIFAR_MPI_DATA, data/cifar10.h5]");
   cli.add_option("--weights", options.weights, "Moving averages of the weights (ema), or the weights")
       ->check(CLI::IsMember({"ema", "raw"}))
       ->capture_default_str();
@@ -325,6 +361,9 @@ int main(int argc, char** argv) {
       ->excludes(predict)
       ->excludes(predictions)
       ->excludes(json);
+  cli.add_flag("--other-classes", options.config.other_classes,
+               "Accept a dataset whose classes have other names");
+  cli.add_flag("--force", options.force, "Overwrite the files of --predictions and --export-onnx");
   cli.add_option("--interval", options.interval_s, "Seconds between two searches with --watch")
       ->check(app::number(0.05, 86400.0))
       ->capture_default_str();

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <span>
 
+#include "app/program.hpp"
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/hdf5.hpp"
@@ -50,6 +51,25 @@ std::string json_head(const EvaluatedCheckpoint& checkpoint, const Evaluation& e
   return concat("{\"checkpoint\":", report::json_text(checkpoint.path), ",\"step\":", evaluation.step,
                 ",\"weights\":", report::json_text(checkpoint.weights),
                 ",\"classes\":", json_list(evaluation.label_names, report::json_text));
+}
+
+/// "cat as dog (12), dog as cat (9)": the most frequent mistakes.
+std::string confusions(const Evaluation& evaluation) {
+  constexpr std::size_t kShown = 3;
+  const std::vector<std::uint64_t>& counts = evaluation.accuracy.confusion;
+  const std::size_t classes = evaluation.label_names.size();
+  std::vector<std::size_t> mistakes;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (i / classes != i % classes && counts[i] > 0) mistakes.push_back(i);
+  }
+  std::stable_sort(mistakes.begin(), mistakes.end(),
+                   [&](std::size_t a, std::size_t b) { return counts[a] > counts[b]; });
+  mistakes.resize(std::min(mistakes.size(), kShown));
+  std::string text;
+  for (const std::size_t i : mistakes)
+    text += fmt::format("{}{} as {} ({})", text.empty() ? "" : ", ", evaluation.label_names[i / classes],
+                        evaluation.label_names[i % classes], counts[i]);
+  return text;
 }
 
 /// As RFC 4180 has it.
@@ -105,6 +125,8 @@ void print_evaluation(const Log& log, const EvaluatedCheckpoint& checkpoint, con
     const double share = count == 0 ? 0.0 : static_cast<double>(correct) / static_cast<double>(count);
     log.info(fmt::format("  {:<12} {:.4f}  ({} of {})", evaluation.label_names[c], share, correct, count));
   }
+  if (const std::string confused = confusions(evaluation); !confused.empty())
+    log.info("most often confused: " + confused);
   log.info(fmt::format("precision @ 1 = {:.4f}", accuracy.precision_at_1()));
 }
 
@@ -161,12 +183,12 @@ std::string predictions_json(const EvaluatedCheckpoint& checkpoint, const Predic
                 "}\n");
 }
 
-void check_predictions_file(const std::string& path) {
+void check_predictions_file(const std::string& path, bool force) {
   if (!path.ends_with(".csv") && !path.ends_with(".h5"))
     throw Error(
         ErrorKind::usage,
         concat("--predictions ", path, ": the name says in which format to write; end it with .csv or .h5"));
-  require_writable(path);
+  prepare_output(path, force);
 }
 
 void write_predictions(const std::string& path, const EvaluatedCheckpoint& checkpoint,

@@ -34,8 +34,8 @@ std::string evaluation_json(const EvaluatedCheckpoint& checkpoint, const evaluat
 std::string predictions_json(const EvaluatedCheckpoint& checkpoint, const PredictedImages& images,
                              const evaluation::Evaluation& evaluation);
 
-/// Throws Error{usage} unless the name ends with .csv or .h5, Error{io} if the file cannot be written.
-void check_predictions_file(const std::string& path);
+/// Throws Error{usage} unless the name ends with .csv or .h5; then as prepare_output.
+void check_predictions_file(const std::string& path, bool force);
 /// Writes the predictions of a whole split, with these labels, as CSV or HDF5. Throws Error{io}.
 void write_predictions(const std::string& path, const EvaluatedCheckpoint& checkpoint,
                        const evaluation::Evaluation& evaluation, const std::vector<std::uint8_t>& labels);

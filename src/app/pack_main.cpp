@@ -28,14 +28,6 @@ namespace {
 
 using app::PackOptions;
 
-void make_folder(const std::filesystem::path& folder) {
-  std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  if (error) {
-    throw Error(ErrorKind::io, concat("cannot make the folder '", folder.string(), "': ", error.message()));
-  }
-}
-
 /// The system would grant more memory than the machine has, and then kill a process. `count` images and the
 /// file are held in memory.
 void require_memory(const std::string& what, Extent image, double count, const std::string& advice) {
@@ -197,11 +189,10 @@ Loaded load(const PackOptions& options) {
 
 void pack(const PackOptions& options) {
   const double start = steady_seconds();
-  make_folder(std::filesystem::path(options.out).parent_path());
-  require_writable(options.out);
+  app::prepare_output(options.out, options.force);
   Loaded set = load(options);
   if (!options.to_binary.empty()) {
-    make_folder(options.to_binary);
+    app::make_folder(options.to_binary);
     data::write_cifar10_binary(options.to_binary, set.train, set.test);
   }
   limit(set, options);

@@ -25,6 +25,7 @@ struct PackOptions {
   int classes = 10;
   std::uint64_t seed = 1;
   std::string to_binary;
+  bool force = false;
 };
 
 void add_options(CLI::App& app, PackOptions& options);

@@ -20,6 +20,7 @@
 #include "app/config_file.hpp"
 #include "app/similar.hpp"
 #include "app/waiting.hpp"
+#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -98,6 +99,7 @@ void check_with_places(const std::function<void()>& check, const Places& places)
 void show_what_holds(CLI::App& app, const std::function<std::optional<Recipe>()>& find_recipe) {
   try {
     Places places = read_config(app);
+    take_recipe_of_optimizer(app, places);
     if (const std::optional<Recipe> recipe = find_recipe()) take_recipe(app, *recipe, places);
   } catch (const Error&) {  // print help anyway
   }
@@ -204,7 +206,9 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::functi
   try {
     refuse_missing_values(argc, argv);
     app.parse(argc, argv);
+    refuse_rivals(app);
     Places places = read_config(app);
+    take_recipe_of_optimizer(app, places);
     if (const std::optional<Recipe> recipe = find_recipe()) take_recipe(app, *recipe, places);
     check_with_places(check, places);
     return std::nullopt;
@@ -267,6 +271,24 @@ int run_alone(const char* program, const std::function<int()>& body) {
     print(program, error.what());
     return exit_code(error.kind());
   }
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw Error(ErrorKind::io, concat("cannot make the folder '", folder.string(), "': ", error.message()));
+  }
+}
+
+void prepare_output(const std::string& path, bool force) {
+  std::error_code error;
+  if (!force && std::filesystem::is_regular_file(path, error)) {
+    throw Error(ErrorKind::usage,
+                concat(path, " exists already; name another file, or give --force to overwrite it"));
+  }
+  make_folder(std::filesystem::path(path).parent_path());
+  require_writable(path);
 }
 
 std::string find_dataset(const std::string& given) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -36,6 +37,13 @@ int run_in_world(const CLI::App& app, int argc, char** argv, const std::function
 
 /// The same without MPI.
 int run_alone(const char* program, const std::function<int()>& body);
+
+/// Makes a folder and its parents. Throws Error{io}.
+void make_folder(const std::filesystem::path& folder);
+
+/// Makes the folder of an output file and checks that the file can be written. Throws Error{usage} if it exists and `force` is
+/// false, Error{io} if it cannot be written.
+void prepare_output(const std::string& path, bool force);
 
 /// The dataset file: `given`, else $CIFAR_MPI_DATA, else data/cifar10.h5 below the working directory or below
 /// the parent of this binary's folder. Throws Error{data} with the places searched, or if the file that

@@ -40,20 +40,22 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-void collect_names(const CLI::App& app, std::vector<std::string>& names) {
-  for (const CLI::Option* option : app.get_options()) {
+void collect_names(const CLI::App& app, const std::function<bool(const CLI::Option*)>& counts,
+                   std::vector<std::string>& names) {
+  for (const CLI::Option* option : app.get_options(counts)) {
     for (const std::string& name : option->get_lnames()) names.push_back(name);
   }
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    collect_names(*command, names);
+    collect_names(*command, counts, names);
 }
 
 }  // namespace
 
-std::string similar_option(const CLI::App& app, const std::string& word) {
+std::string similar_option(const CLI::App& app, const std::string& word,
+                           const std::function<bool(const CLI::Option*)>& counts) {
   const std::string asked = plain(word);
   std::vector<std::string> names;
-  collect_names(app, names);
+  collect_names(app, counts, names);
   // at most a third may differ, or two letters that are exchanged, but not all
   std::size_t least = std::min(std::max(asked.size() / 3, std::size_t{2}) + 1, asked.size());
   std::string best;

@@ -23,7 +23,9 @@ using namespace cifar_mpi;
 
 constexpr const char* kHelpEnding =
     R"(The value in brackets holds unless the option is given. With --model or
---config, --help shows the values that these set.
+--config, --help shows the values that these set. The command line overrides
+the file of --config, and the file overrides the model's recipe. Of an option
+given twice on the command line, the last value holds.
 
 Examples:
   mpirun -np 2 cifar_mpi_train --epochs 4 --run-dir runs/first
@@ -92,6 +94,7 @@ int run_training(comm::World& world, config::TrainConfig config) {
     session.emplace(std::move(config), directory->directory(), world, log, device.platform, requests,
                     device.check ? &*device.check : nullptr);
     session->show_to(watchdog);
+    directory->begin();
     session->run(directory->last_end());
   });
   return 0;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "cifar_mpi/engine/layout.hpp"
 #include "comm/add.hpp"
@@ -80,6 +81,13 @@ void Serving::note_stop() {
   first_.policy->ask_to_meet();
 }
 
+/// A push that was under way at a meeting repeats the request that this meeting answers.
+void Serving::note_save() {
+  if (waits_for_all_ || order_.meets || meets_) return;
+  saves_ += 1.0;
+  first_.policy->ask_to_meet();
+}
+
 void Serving::listen(int worker) { receives_.start(worker, kWaiting); }
 
 void Serving::take_arrivals() {
@@ -87,6 +95,7 @@ void Serving::take_arrivals() {
     here_[static_cast<std::size_t>(worker)] = true;
     if (!is_first()) return;
     if (place_of(worker)[ControlLayout::stop] > 0.0f) note_stop();
+    if (place_of(worker)[ControlLayout::save] > 0.0f) note_save();
     first_.policy->arrived(worker);
   });
 }
@@ -215,11 +224,13 @@ void Serving::sum() {
   if (!is_first()) return;
   for (const int worker : order_.taken) first_.tally->count_applied(worker, order_.staleness);
   arrays_.control[ControlLayout::staleness] = static_cast<float>(order_.staleness);
-  // Requests to stop are published at meetings, so that all ranks learn of them at the same version; requests
-  // for traces only if all ranks make every step.
+  // Requests to stop or save are published at meetings, so that all ranks learn of them at the same version;
+  // requests for traces only if all ranks make every step.
   arrays_.control[ControlLayout::stop] = order_.meets ? static_cast<float>(stops_) : 0.0f;
   if (order_.meets) stops_ = 0.0;
-  if (!waits_for_all_) arrays_.control[ControlLayout::trace] = 0.0f;
+  if (waits_for_all_) return;
+  arrays_.control[ControlLayout::trace] = 0.0f;
+  arrays_.control[ControlLayout::save] = order_.meets ? static_cast<float>(std::exchange(saves_, 0.0)) : 0.0f;
 }
 
 void Serving::begin_answers() {

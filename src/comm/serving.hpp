@@ -55,6 +55,7 @@ class Serving {
   std::span<std::byte> facts_for(int worker) const;
   void listen(int worker);
   void take_arrivals();
+  void note_save();
   void note_sent();
   bool all_sent() const;
   bool look();
@@ -87,6 +88,7 @@ class Serving {
   std::vector<std::uint64_t> answered_in_;  ///< by worker: `round_` as it was
   std::uint64_t round_ = 0;                 ///< versions made
   double stops_ = 0.0;                      ///< requests that no version has published
+  double saves_ = 0.0;                      ///< the same for a checkpoint, with partial aggregation
   Phase phase_ = Phase::looking;
   bool in_round_ = false;  ///< before the update
   bool meets_ = false;     ///< all workers must receive this version

@@ -166,6 +166,8 @@ void check(const TrainConfig& config) {
     refuse(concat("--run-dir must name a folder, not \"", config.run_dir, "\"; write ./", config.run_dir,
                   " if it is meant"));
   }
+  if (config.run_dir.starts_with("~/"))
+    refuse(concat("--run-dir ", config.run_dir, ": only a shell replaces ~; write the whole path"));
   if (!config.init_from.empty() && config.resume != "auto" && config.resume != "never") {
     refuse(concat("--init-from ", config.init_from, " begins a new run, --resume ", config.resume,
                   " continues one; give one of them"));

@@ -53,10 +53,12 @@ struct Range {
     return (without_low ? value > low : value >= low) && (without_high ? value < high : value <= high);
   }
   std::string text() const {
-    const std::string limits = high == kNoLimit ? concat("be at least ", low)
-                               : without_low    ? concat("be above ", low, " and at most ", high)
-                               : without_high   ? concat("be at least ", low, " and below ", high)
-                                                : concat("lie between ", low, " and ", high);
+    const std::string from = exact(low),
+                      to = std::fmod(high, 1.0) == 0.0 ? fmt::format("{:.0f}", high) : exact(high);
+    const std::string limits = high == kNoLimit ? concat("be at least ", from)
+                               : without_low    ? concat("be above ", from, " and at most ", to)
+                               : without_high   ? concat("be at least ", from, " and below ", to)
+                                                : concat("lie between ", from, " and ", to);
     return concat("must ", limits);
   }
 };

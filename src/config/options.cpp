@@ -1,9 +1,14 @@
 #include "cifar_mpi/config/options.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cstdlib>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/model/net_spec.hpp"
+#include "cifar_mpi/run/checkpoint.hpp"
 #include "config/option_values.hpp"
 
 namespace cifar_mpi::config {
@@ -22,6 +27,7 @@ struct Row : Option {
   Row& identifies(int place, bool always = false, const char* unrecorded = nullptr) {
     return identity = {place, always, unrecorded}, *this;
   }
+  Row& changeable() { return identity.may_change = true, *this; }
 };
 using Rows = std::vector<Row>;
 
@@ -66,6 +72,30 @@ OptionValue number_or_none(std::optional<std::uint64_t> comm::Aggregation::*at) 
         return found ? std::optional<Found>(found) : std::nullopt;
       },
       [](const Found& value) { return value ? std::to_string(*value) : "none"; });
+}
+
+/// Names of options, each with or without its dashes.
+OptionValue option_names(std::vector<std::string> C::*at) {
+  const auto text = [=](const C& c) {
+    return (c.*at).empty() ? std::string("none") : fmt::format("{}", fmt::join(c.*at, ","));
+  };
+  const auto read = [=](C& c, const std::string& given) -> std::string {
+    const std::vector<std::string> known = changeable_options();
+    std::vector<std::string> names;
+    for (std::size_t from = 0; given != "none" && from <= given.size();) {
+      const std::size_t end = std::min(given.find(',', from), given.size());
+      std::string name = given.substr(from, end - from);
+      name.erase(0, name.starts_with("--") ? 2 : 0);
+      if (std::find(known.begin(), known.end(), name) == known.end())
+        return fmt::format("must be none or names, with commas, of options that a resumed run may change: {}",
+                           fmt::join(known, ", "));
+      names.push_back(std::move(name));
+      from = end + 1;
+    }
+    c.*at = std::move(names);
+    return {};
+  };
+  return {"NAME,NAME", {}, text, read, never_out_of_range};
 }
 
 /// The part of an Aggregation that --aggregate sets; other options set the rest.
@@ -132,6 +162,8 @@ Rows run_rows() {
           words(&C::resume, false)).daily(),
       Row("--init-from", "Checkpoint whose averaged weights a new run starts with",
           path_or_none(&C::init_from)),
+      Row("--allow-change", "Options that may differ from the resumed run's: lr,steps",
+          option_names(&C::allow_change)),
       Row("--timeout", "Seconds without progress before the job is ended",
           number(in(&C::timeout_s), or_zero(between(2.0, kMany)))).word("never"),
       Row("--stop-after", "Minutes of training before a clean stop (code 75)",
@@ -178,14 +210,14 @@ Rows sample_rows() {
       Row("--input-size", "Side of the network's input in pixels; auto: by --augment",
           number(in(&C::input_size), between(0, 4096))).word("auto"),
       Row("--crop-pad", "Largest shift by --augment crop, in pixels",
-          number(in(&C::crop_pad), between(0, 1024))).goes_with(kCrop).identifies(180),
+          number(in(&C::crop_pad), between(0, 1024))).goes_with(kCrop).identifies(180).changeable(),
       Row("--crop-fill", "Pixels beyond the edge with --augment crop",
-          choice(in(&C::crop_fill))).goes_with(kCrop).identifies(190),
+          choice(in(&C::crop_fill))).goes_with(kCrop).identifies(190).changeable(),
       Row("--flip", "Left-right flips; alternate: every other epoch",
           choice(in(&C::flip))).goes_with({"--augment", {"tutorial", "crop"}, "none flips no image"})
-              .identifies(160, true, "random"),
+              .identifies(160, true, "random").changeable(),
       Row("--cutout", "Side of a square of zeros put into each image",
-          number(in(&C::cutout), between(0, 4096))).word("off").goes_with(kCrop).identifies(200),
+          number(in(&C::cutout), between(0, 4096))).word("off").goes_with(kCrop).identifies(200).changeable(),
       Row("--normalize", "Standardize by the statistics of each image or the dataset",
           choice(in(&C::normalize)))
               .goes_with({"--augment", {"crop", "none"},
@@ -216,10 +248,10 @@ Rows exchange_rows() {
           choice(in(&C::local, &optim::LocalSteps::outer))).goes_with(kLocal).identifies(320),
       Row("--outer-lr", "Rate of --outer nesterov",
           number(in(&C::local, &optim::LocalSteps::outer_rate), above_zero())).goes_with(kNesterov)
-              .identifies(340),
+              .identifies(340).changeable(),
       Row("--outer-momentum", "Momentum of --outer nesterov",
           number(in(&C::local, &optim::LocalSteps::outer_momentum), below_one())).goes_with(kNesterov)
-              .identifies(350),
+              .identifies(350).changeable(),
       Row("--local-after", "Epochs of --update all-reduce before local steps begin",
           number(in(&C::local, &optim::LocalSteps::after_epoch), between(0.0, kMany))).goes_with(kLocal)
               .identifies(330),
@@ -249,69 +281,70 @@ Rows optimizer_rows() {
           choice(in(&C::optimizer, &OptimizerSpec::kind))).daily().identifies(40, true, "sgd"),
       Row("--momentum", "Momentum of --optimizer momentum, nesterov, muon",
           number(in(&C::optimizer, &OptimizerSpec::momentum), below_one())).goes_with(kMomentum)
-              .identifies(260),
+              .identifies(260).changeable(),
       Row("--beta1", "Decay of the average of gradients (adamw)",
-          number(in(&C::optimizer, &OptimizerSpec::beta1), below_one())).goes_with(kAdamW).identifies(270),
+          number(in(&C::optimizer, &OptimizerSpec::beta1), below_one())).goes_with(kAdamW).identifies(270).changeable(),
       Row("--beta2", "Decay of the average of squared gradients (adamw)",
-          number(in(&C::optimizer, &OptimizerSpec::beta2), below_one())).goes_with(kAdamW).identifies(280),
+          number(in(&C::optimizer, &OptimizerSpec::beta2), below_one())).goes_with(kAdamW).identifies(280).changeable(),
       Row("--eps", "Term added to the root of the squares' average (adamw)",
           number(in(&C::optimizer, &OptimizerSpec::eps), between(kLeastEps, 1.0))).goes_with(kAdamW)
-              .identifies(290),
+              .identifies(290).changeable(),
       Row("--muon-momentum", "Momentum of the hidden matrices (muon)",
           number(in(&C::optimizer, &OptimizerSpec::muon_momentum), below_one())).goes_with(kMuon)
-              .identifies(370),
+              .identifies(370).changeable(),
       Row("--bias-lr", "Rate of biases and scales (muon)",
           number(in(&C::optimizer, &OptimizerSpec::bias_rate), between(0.0, kMany))).word("lr")
-              .goes_with(kMuon).identifies(380),
+              .goes_with(kMuon).identifies(380).changeable(),
       Row("--ends-lr", "Rate of the first and the last layer (muon)",
           number(in(&C::optimizer, &OptimizerSpec::ends_rate), between(0.0, kMany))).word("lr")
-              .goes_with(kMuon).identifies(390),
+              .goes_with(kMuon).identifies(390).changeable(),
       Row("--muon-normalize", "Steps between scalings of the hidden matrices (muon)",
           number(in(&C::optimizer, &OptimizerSpec::normalize_every), at_least(0))).word("never")
-              .goes_with(kMuon).identifies(400),
+              .goes_with(kMuon).identifies(400).changeable(),
       Row("--clip-norm", "Largest norm of the summed gradient",
           number(in(&C::clip_norm), between(0.0, kMany))).word("off")
               .goes_with({"--update", {"all-reduce", "local"},
                           "it needs the norm of the whole gradient, but each server has a part"})
-              .identifies(50, true, "0"),
+              .identifies(50, true, "0").changeable(),
       Row("--weight-decay", "L2 factor of the layers that decay",
-          number(in(&C::weight_decay), between(0.0, kMany))).identifies(110),
+          number(in(&C::weight_decay), between(0.0, kMany))).identifies(110).changeable(),
       Row("--label-smoothing", "Share of each training target spread over all classes",
-          number(in(&C::label_smoothing), below_one())).identifies(120, true, "0"),
+          number(in(&C::label_smoothing), below_one())).identifies(120, true, "0").changeable(),
       Row("--ema-decay", "Decay of the moving average of the weights",
-          number(in(&C::ema_decay), below_one())).identifies(130),
+          number(in(&C::ema_decay), below_one())).identifies(130).changeable(),
   };
 }
 
 Rows schedule_rows() {
   const Needs slope{"--schedule", {"linear", "cosine", "one-cycle"}};
   return {
-      Row("--lr", "Learning rate", number(in(&C::lr), above_zero())).daily().identifies(30),
+      Row("--lr", "Learning rate", number(in(&C::lr), above_zero())).daily().identifies(30).changeable(),
       Row("--schedule", "Learning rate over the run",
-          choice(in(&C::schedule))).daily().identifies(60, true, "staircase"),
+          choice(in(&C::schedule))).daily().identifies(60, true, "staircase").changeable(),
       Row("--lr-decay-factor", "Factor of the rate at each drop (staircase, steps)",
           number(in(&C::lr_decay_factor), {.low = 0.0, .high = 1.0, .without_low = true}))
-              .goes_with({"--schedule", {"staircase", "steps"}}).identifies(70, true),
+              .goes_with({"--schedule", {"staircase", "steps"}}).identifies(70, true).changeable(),
       Row("--epochs-per-decay", "Epochs between drops (staircase)",
           number(in(&C::epochs_per_decay), above_zero())).goes_with({"--schedule", {"staircase"}})
-              .identifies(80, true),
+              .identifies(80, true).changeable(),
       Row("--decay-at", "Drops as fractions of the run: 0.5,0.75 (steps)",
-          fractions(&C::decay_at)).goes_with({"--schedule", {"steps"}}).identifies(230),
+          fractions(&C::decay_at)).goes_with({"--schedule", {"steps"}}).identifies(230).changeable(),
       Row("--initial-lr-share", "Share of the rate in the first step (one-cycle)",
           number(in(&C::initial_lr_share), between(0.0, 1.0))).goes_with({"--schedule", {"one-cycle"}})
-              .identifies(250),
+              .identifies(250).changeable(),
       Row("--final-lr-share", "Share of the rate left at the end of the run",
-          number(in(&C::final_lr_share), between(0.0, 1.0))).goes_with(slope).identifies(240),
+          number(in(&C::final_lr_share), between(0.0, 1.0))).goes_with(slope).identifies(240).changeable(),
       Row("--lr-scaling", "Scaling of the rate with global batch / 128",
-          choice(in(&C::lr_scaling))).daily().identifies(90),
+          choice(in(&C::lr_scaling))).daily().identifies(90).changeable(),
       Row("--warmup-epochs", "Epochs of linear warm-up",
-          number(in(&C::warmup_epochs), between(0.0, kMany))).daily().identifies(100),
+          number(in(&C::warmup_epochs), between(0.0, kMany))).daily().identifies(100).changeable(),
   };
 }
 
 Rows report_rows() {
   return {
       Row("--log-every", "Steps between log lines", number(in(&C::log_every), at_least(1))),
+      Row("--show-kernels", "List the kernels of each layer at the start", flag(&C::show_kernels)),
       Row("--tensorboard", "Write event files for TensorBoard", on_off(in(&C::tensorboard))),
       Row("--summary-every", "Steps between histograms of weights and activations",
           number(in(&C::summary_every), at_least(0))).word("off"),
@@ -319,6 +352,8 @@ Rows report_rows() {
       Row("--eval-every", "Epochs between evaluations on the test set; end: only one",
           number(in(&C::eval_every), between(0.0, kMany))).daily().word("end"),
       Row("--checkpoint-every", "Steps between checkpoints", number(in(&C::checkpoint_every), at_least(1))),
+      Row("--checkpoint-minutes", "Longest time between checkpoints",
+          number(in(&C::checkpoint_minutes), between(0.0, kMany))).word("never"),
       Row("--check-every", "Steps between comparisons of the ranks' parameters",
           number(in(&C::check_every), at_least(1))),
       Row("--keep", "Newest checkpoints to keep", number(in(&C::keep), at_least(1))),
@@ -403,6 +438,27 @@ std::string read(const Option& option, TrainConfig& config, const std::string& t
   if (option.zero.empty()) return option.value.read(config, text);
   const std::string refusal = option.value.read(config, text == option.zero ? "0" : text);
   return refusal.empty() ? refusal : or_word(option, refusal);
+}
+
+std::vector<std::string> changeable_options() {
+  std::vector<std::string> names{"steps", "epochs"};
+  for (const Option& option : options()) {
+    if (option.identity.may_change) names.emplace_back(option.name.substr(2));
+  }
+  return names;
+}
+
+std::vector<std::string> items_of(const std::vector<std::string>& names) {
+  std::vector<std::string> items;
+  const auto named = [&](std::string_view option) {
+    return !option.empty() && std::find(names.begin(), names.end(), option.substr(2)) != names.end();
+  };
+  for (const Option& option : options()) {
+    if (option.identity.may_change && (named(option.name) || named(option.needs.option)))
+      items.emplace_back(option.name);
+  }
+  if (named("--steps") || named("--epochs") || named("--schedule")) items.emplace_back(run::kLength);
+  return items;
 }
 
 bool is_used(const Option& option, const TrainConfig& config) {

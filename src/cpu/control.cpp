@@ -21,6 +21,7 @@ engine::Task plan_control(const engine::TrainBinding& binding) {
     const int asked = requests != nullptr ? requests->load(std::memory_order_relaxed) : 0;
     control[ControlLayout::stop] = (asked & engine::kStopRequest) != 0 ? 1.0f : 0.0f;
     control[ControlLayout::trace] = (asked & engine::kTraceRequest) != 0 ? 1.0f : 0.0f;
+    control[ControlLayout::save] = (asked & engine::kSaveRequest) != 0 ? 1.0f : 0.0f;
     if (facts == nullptr) return;
     control[slot + ControlLayout::compute_ms] = facts->compute_ms;
     for (std::size_t piece = 0; piece < 4; ++piece) {
@@ -66,6 +67,7 @@ engine::Task plan_advance(const engine::AdvanceBinding& binding, std::vector<eng
     record.samples = control[ControlLayout::samples];
     record.stop_requests = control[ControlLayout::stop];
     record.trace_requests = control[ControlLayout::trace];
+    record.save_requests = control[ControlLayout::save];
     record.gradient_norm = binding.gradient_norm != nullptr ? *binding.gradient_norm : 0.0;
     record.applied = std::isfinite(control[ControlLayout::loss_sum]) && std::isfinite(record.decay_term) &&
                      std::isfinite(record.gradient_norm);

@@ -13,6 +13,7 @@ __global__ void begin(Control work) {
   const int asked = work.request_word != nullptr ? *static_cast<const volatile int*>(work.request_word) : 0;
   work.control[ControlLayout::stop] = (asked & engine::kStopRequest) != 0 ? 1.0f : 0.0f;
   work.control[ControlLayout::trace] = (asked & engine::kTraceRequest) != 0 ? 1.0f : 0.0f;
+  work.control[ControlLayout::save] = (asked & engine::kSaveRequest) != 0 ? 1.0f : 0.0f;
   if (work.facts == nullptr) return;
   float* const slot = work.control + work.slot;
   slot[ControlLayout::compute_ms] = work.facts->compute_ms;
@@ -47,6 +48,7 @@ __global__ void end(Advance work) {
   record.samples = work.control[ControlLayout::samples];
   record.stop_requests = work.control[ControlLayout::stop];
   record.trace_requests = work.control[ControlLayout::trace];
+  record.save_requests = work.control[ControlLayout::save];
   record.applied = applied ? 1 : 0;
   work.entries[place] = record;
   if (applied) {

@@ -34,6 +34,7 @@ struct DeviceRecord {
   double samples = 0.0;
   double stop_requests = 0.0;
   double trace_requests = 0.0;
+  double save_requests = 0.0;
   double gradient_norm = 0.0;
   std::uint64_t applied = 0;
 };

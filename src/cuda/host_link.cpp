@@ -56,6 +56,7 @@ void RecordRing::deliver(std::uint64_t done) {
     to.samples = from.samples;
     to.stop_requests = from.stop_requests;
     to.trace_requests = from.trace_requests;
+    to.save_requests = from.save_requests;
     to.applied = from.applied != 0;
     std::copy_n(slots_of(delivered), slot_floats, to.slots.begin());
   }

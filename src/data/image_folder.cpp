@@ -157,23 +157,28 @@ ImageFolder split_off(ImageFolder& folder, double share) {
   ImageFolder taken;
   taken.root = folder.root;
   taken.classes = folder.classes;
-  const auto first_kept = std::find_if(
-      folder.images.begin(), folder.images.end(),
-      [&](const ListedImage& image) { return static_cast<double>(image.order >> 11) * 0x1p-53 >= share; });
-  taken.images.assign(folder.images.begin(), first_kept);
-  folder.images.erase(folder.images.begin(), first_kept);
-  if (taken.images.empty()) {
-    fail(concat("none of the ", folder.images.size(), " images of '", folder.root,
-                "' belongs to the test split; give a larger --test-share or a --test-folder"));
+  const auto drawn = [&](const ListedImage& image) {
+    return static_cast<double>(image.order >> 11) * 0x1p-53 < share;
+  };
+  struct Count {
+    std::size_t all = 0, test = 0, seen = 0;
+  };
+  std::vector<Count> counts(folder.classes.size());  // by class
+  for (const ListedImage& image : folder.images) {
+    ++counts[image.label].all;
+    counts[image.label].test += drawn(image) ? 1 : 0;
   }
-  std::vector<bool> trains(folder.classes.size());
-  for (const ListedImage& image : folder.images) trains[image.label] = true;
-  const auto none = std::find(trains.begin(), trains.end(), false);
-  if (none == trains.end()) return taken;
-  fail(concat("the class '", folder.classes[static_cast<std::size_t>(none - trains.begin())], "' of '",
-              folder.root,
-              "' has no image left to train with; add images, or give a smaller --test-share or a ",
-              "--test-folder"));
+  for (Count& count : counts)
+    count.test = count.all < 2 ? 0 : std::clamp(count.test, std::size_t{1}, count.all - 1);
+  std::vector<ListedImage> kept;
+  for (ListedImage& image : folder.images) {  // by `order`, so that the drawn ones come first
+    Count& count = counts[image.label];
+    (count.seen++ < count.test ? taken.images : kept).push_back(std::move(image));
+  }
+  folder.images = std::move(kept);
+  if (taken.images.empty())
+    fail(concat("each class of '", folder.root, "' has only one image; add images, or give a --test-folder"));
+  return taken;
 }
 
 void require_same_classes(const ImageFolder& train, const ImageFolder& test) {

@@ -72,6 +72,14 @@ void require_same_shape(const run::Checkpoint& checkpoint, const std::string& pa
   }
 }
 
+/// Whether the classes have the names they had in training.
+bool has_same_classes(const run::Checkpoint& checkpoint, const data::DatasetInfo& info,
+                      const std::string& path) {
+  const char* const item = "dataset label names";
+  return recorded(checkpoint.progress.identity, item, path) ==
+         *find_item(config::run_fingerprint({}, {}, info), item);
+}
+
 /// Differences between `info` and the checkpoint's training dataset that do not prevent an evaluation.
 std::vector<std::string> doubts(const run::Checkpoint& checkpoint, const data::DatasetInfo& info,
                                 const std::string& path, const std::string& data) {
@@ -206,6 +214,13 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
   world.together([&] {
     file.emplace(config.data);
     require_same_shape(checkpoint, path, file->info(), config.data);
+    result.same_classes = has_same_classes(checkpoint, file->info(), path);
+    if (!result.same_classes && !config.other_classes) {
+      throw Error(
+          ErrorKind::checkpoint,
+          concat(doubts(checkpoint, file->info(), path, config.data).front(),
+                 "; name its dataset with --data, or give --other-classes to count labels by number"));
+    }
     recorded = recorded_network(checkpoint, path);
     tensors = take_tensors(config, checkpoint, network, path);
     result.step = checkpoint.progress.step;

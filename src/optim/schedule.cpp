@@ -41,17 +41,17 @@ double scale_of(const ScheduleSpec& spec) {
 
 std::string scaling_text(const ScheduleSpec& spec, double scaled_rate) {
   const auto scaled = [&](const char* how) {
-    return fmt::format("{} {}/{} = {:g}", how, spec.global_batch, spec.reference_batch, scaled_rate);
+    return fmt::format(" ({} {}/{} = {:g})", how, spec.global_batch, spec.reference_batch, scaled_rate);
   };
   switch (spec.scaling) {
     case LrScaling::none:
-      return "none";
+      return {};
     case LrScaling::linear:
       return scaled("linear");
     case LrScaling::sqrt:
       return scaled("sqrt");
   }
-  return "none";
+  return {};
 }
 
 bool ends_with_the_run(ScheduleKind kind) {
@@ -153,8 +153,8 @@ std::string Schedule::describe() const {
                              : rule_.warmup_steps == 0
                                  ? ", no warm-up"
                                  : concat(", warm-up over ", rule_.warmup_steps, " steps");
-  return concat("lr ", fmt::format("{:g}", spec_.base_rate), " (", scaling_text(spec_, rule_.scaled_rate),
-                "), ", course_text(spec_, rule_), warmup);
+  return concat("lr ", fmt::format("{:g}", spec_.base_rate), scaling_text(spec_, rule_.scaled_rate), ", ",
+                course_text(spec_, rule_), warmup);
 }
 
 }  // namespace cifar_mpi::optim

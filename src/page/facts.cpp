@@ -126,6 +126,7 @@ Facts provenance_facts(const Run& run) {
   add("learning rate", from.learning_rate_rule);
   add("revision", from.git_revision);
   add("began with", from.initialized_from);
+  add("changed on resume", from.changes);
   return facts;
 }
 

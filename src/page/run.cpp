@@ -107,7 +107,7 @@ void shorten(run::Checkpoint& checkpoint) {
   }
   run::Provenance& from = checkpoint.provenance;
   shorten({&from.learning_rate_rule, &from.precision, &from.backend, &from.git_revision, &from.time,
-           &from.initialized_from});
+           &from.initialized_from, &from.changes});
   from.kernels = shortened(from.kernels, kLongestPlan);
 }
 

@@ -122,17 +122,18 @@ std::vector<int> late_workers(const comm::PushCounts& pushes) {
 MetricsFile::MetricsFile(const DirectoryEntry& file, std::uint64_t step, const Log& log, bool evaluates_again)
     : reached_(cut_back(file, step, evaluates_again)), file_(file.path(), "lines are missing there", log) {
   file_.open(open_file(file, O_WRONLY | O_APPEND | O_CREAT), file.path());
-  if (file_.empty()) line(concat(kHeader, kMetricsVersion, "}"));
+  if (file_.empty()) line(concat(kHeader, kMetricsVersion, R"(,"kind":"header"})"));
 }
 
 void MetricsFile::line(std::string json) { file_.write(json += '\n'); }
 
 void MetricsFile::write(const StepReport& r) {
-  line(concat("{\"step\":", r.step, ",\"epoch\":", json_number(r.epoch), ",\"cross_entropy\":",
-              json_number(r.cross_entropy), ",\"decay_term\":", json_number(r.decay_term),
-              ",\"train_accuracy\":", json_number(r.train_accuracy), ",\"lr\":", json_number(r.learning_rate),
-              ",\"images_per_second\":", json_number(r.images_per_second),
-              ",\"seconds\":", json_number(r.seconds), ",\"compute_ms\":", compute_ms(r), pushes(r), "}"));
+  line(concat(
+      "{\"step\":", r.step, ",\"epoch\":", json_number(r.epoch),
+      ",\"cross_entropy\":", json_number(r.cross_entropy), ",\"decay_term\":", json_number(r.decay_term),
+      ",\"train_accuracy\":", json_number(r.train_accuracy), ",\"lr\":", json_number(r.learning_rate),
+      ",\"images_per_second\":", json_number(r.images_per_second), ",\"seconds\":", json_number(r.seconds),
+      ",\"compute_ms\":", compute_ms(r), pushes(r), R"(,"kind":"step"})"));
 }
 
 std::uint64_t staleness_quantile(const comm::PushCounts& pushes, double share) {
@@ -173,7 +174,8 @@ std::string pushes_text(const comm::PushCounts& pushes) {
 
 void MetricsFile::write(const EvaluationReport& r) {
   line(concat("{\"step\":", r.step, ",\"epoch\":", json_number(r.epoch), ",\"weights\":\"ema\",", kEvaluation,
-              json_number(r.test_accuracy), ",\"test_cross_entropy\":", json_number(r.cross_entropy), "}"));
+              json_number(r.test_accuracy), ",\"test_cross_entropy\":", json_number(r.cross_entropy),
+              R"(,"kind":"evaluation"})"));
 }
 
 void MetricsFile::write(const RunEvent& e) {
@@ -185,7 +187,7 @@ void MetricsFile::write(const RunEvent& e) {
   }
   if (e.reached > e.step) text += concat(",\"reached\":", e.reached);
   if (!e.text.empty()) text += concat(",\"text\":", json_text(e.text));
-  line(text + "}");
+  line(text + R"(,"kind":"event"})");
 }
 
 }  // namespace cifar_mpi::report

@@ -174,6 +174,7 @@ void write_provenance(hdf5::Writer& file, const Provenance& from) {
   if (from.test_accuracy) file.attribute(group, "test_accuracy", *from.test_accuracy);
   if (!from.self_check.empty()) file.attribute(group, "self_check", from.self_check);
   if (!from.initialized_from.empty()) file.attribute(group, "initialized_from", from.initialized_from);
+  if (!from.changes.empty()) file.attribute(group, "changes", from.changes);
   file.write_strings("/provenance/configuration", {from.configuration});
 }
 
@@ -323,6 +324,8 @@ Checkpoint read_checkpoint(const InputFile& opened) {
   if (file.has_attribute("/provenance", "initialized_from")) {
     from.initialized_from = file.attribute<std::string>("/provenance", "initialized_from");
   }
+  if (file.has_attribute("/provenance", "changes"))
+    from.changes = file.attribute<std::string>("/provenance", "changes");
   const std::vector<std::string> configuration = file.read_strings("/provenance/configuration");
   if (!configuration.empty()) from.configuration = configuration.front();
   const auto written = file.attribute<std::string>("/", "content_hash");

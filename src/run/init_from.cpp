@@ -10,7 +10,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/run/run_directory.hpp"
+#include "run/resume.hpp"
 
 namespace cifar_mpi::run {
 namespace {
@@ -75,10 +75,8 @@ std::string describe(const std::string& path, const Checkpoint& source) {
 }  // namespace
 
 std::string initialize_from(const std::string& asked, const model::ParamTable& params,
-                            std::string_view classifier, std::vector<NamedTensor>& initial) {
-  const InputFile file = open_checkpoint(asked);
-  const std::string& path = file.path();
-  Checkpoint source = read_checkpoint(file);
+                            std::string_view classifier, std::vector<NamedTensor>& initial, const Log& log) {
+  auto [path, source] = read_asked_checkpoint(asked, log);
   std::string told = describe(path, source);
   TensorsByName tensors;
   for (NamedTensor& tensor : source.state[optim::StateRole::average]) {

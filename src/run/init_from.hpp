@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/model/param_table.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
 
@@ -21,6 +22,7 @@ namespace cifar_mpi::run {
 /// accuracy 59.50 %, content hash 0123456789abcdef". Throws Error{checkpoint} as `read_checkpoint` does, and
 /// naming the first tensor, in forward order, that differs; `initial` is then unchanged.
 std::string initialize_from(const std::string& path, const model::ParamTable& params,
-                            std::string_view classifier, std::vector<NamedTensor>& initial);
+                            std::string_view classifier, std::vector<NamedTensor>& initial,
+                            const Log& log = Log());
 
 }  // namespace cifar_mpi::run

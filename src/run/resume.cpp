@@ -1,6 +1,7 @@
 #include "run/resume.hpp"
 
 #include <fmt/core.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <new>
@@ -21,12 +22,31 @@ std::string newest_later_than(const Directory& run, std::uint64_t step) {
   return steps.empty() || steps.back() <= step ? std::string() : checkpoint_path(run.path(), steps.back());
 }
 
+/// Empty if `path` is not a folder.
+std::optional<Directory> folder_at(const std::string& path) {
+  try {
+    return Directory(path);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+/// Whether `path` names the run directory itself.
+bool is_run(const std::string& path, const Directory& run) {
+  const std::optional<Directory> folder = folder_at(path);
+  struct stat a {
+  }, b{};
+  return folder && ::fstat((*folder / "lock").folder(), &a) == 0 &&
+         ::fstat((run / "lock").folder(), &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 /// The checkpoint for --resume; empty if the run is new.
 std::optional<FoundCheckpoint> look_for_checkpoint(const StartRequest& asked, const Log& log) {
   if (asked.resume == "auto") return newest_valid_checkpoint(*asked.run, log);
   if (asked.resume != "never") {
-    const InputFile file = open_checkpoint(asked.resume);
-    FoundCheckpoint found{file.path(), read_checkpoint(file)};
+    const bool itself = is_run(asked.resume, *asked.run) && !list_checkpoints(*asked.run).empty();
+    if (itself) return newest_valid_checkpoint(*asked.run, log);
+    FoundCheckpoint found = read_asked_checkpoint(asked.resume, log);
     // A restart would resume from those.
     if (const std::string later = newest_later_than(*asked.run, found.content.progress.step);
         !later.empty()) {
@@ -60,6 +80,20 @@ void require_same_beginning(const StartRequest& asked, const FoundCheckpoint& fo
   throw Error(ErrorKind::checkpoint,
               concat(found.path, " holds a run that did not begin with the weights of another one; omit ",
                      "--init-from to resume it, or choose another --run-dir for a new run"));
+}
+
+bool has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// What to do about an item that differs.
+std::string usual_advice(const std::string& item, const StartRequest& asked, const std::string& path) {
+  const std::string allow = !has(asked.changeable, item)
+                                ? ""
+                                : concat(", --allow-change ", item == kLength ? "steps" : item.substr(2),
+                                         " to resume with this value");
+  return concat("; give the same options to resume", allow,
+                ", or choose another --run-dir, with --init-from ", path, " to start from its weights");
 }
 
 /// Advice for a global batch that is not the checkpoint's.
@@ -116,6 +150,14 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, con
                      "; to start over, remove the directory or choose another --run-dir"));
 }
 
+FoundCheckpoint read_asked_checkpoint(const std::string& path, const Log& log) {
+  if (const std::optional<Directory> folder = folder_at(path)) {
+    if (auto found = newest_valid_checkpoint(*folder, log)) return std::move(*found);
+  }
+  const InputFile file = open_checkpoint(path);
+  return {file.path(), read_checkpoint(file)};
+}
+
 Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,
                  const model::ParamTable& params, const comm::World& world, const Log& log) {
   Start start;
@@ -126,11 +168,14 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
     std::optional<FoundCheckpoint> found = look_for_checkpoint(asked, log);
     if (!found) {
       if (asked.init_from.empty()) return;
-      start.initialized_from =
-          initialize_from(asked.init_from, params, asked.classifier, start.state[optim::StateRole::weights]);
+      start.initialized_from = initialize_from(asked.init_from, params, asked.classifier,
+                                               start.state[optim::StateRole::weights], log);
       return;
     }
-    require_same_run(found->content.progress.identity, asked, found->path, asked.of_a_step);
+    start.changed = require_same_run(found->content.progress.identity, asked, found->path, asked.of_a_step);
+    start.changes = std::move(found->content.provenance.changes);
+    if (!start.changed.empty())
+      start.changes += concat("step ", found->content.progress.step, ": ", start.changed, '\n');
     require_same_beginning(asked, *found);
     if (const auto kind = found->content.optimizer.kind; kind != asked.optimizer) {
       throw Error(ErrorKind::checkpoint, concat(found->path, " holds the state of the optimizer ",
@@ -160,6 +205,8 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
   world.broadcast(start.progress.identity);
   world.broadcast(start.progress.resolved);
   world.broadcast(start.kernels);
+  world.broadcast(start.changed);
+  world.broadcast(start.changes);
   return start;
 }
 
@@ -176,39 +223,40 @@ void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& s
   });
 }
 
-void require_same_run(const RunFingerprint& found, const StartRequest& asked, const std::string& path,
-                      int ranks_of_a_step) {
-  const auto refuse = [&](const std::string& item, const std::string& then, const std::string& now,
-                          const std::string& advice) {
-    throw Error(ErrorKind::checkpoint, concat(path, " holds a run of another configuration: its ", item,
-                                              " is ", then, ", this one's is ", now, advice));
+std::string require_same_run(const RunFingerprint& found, const StartRequest& asked, const std::string& path,
+                             int ranks_of_a_step) {
+  std::string changes;
+  const auto differs = [&](const std::string& item, const std::string& then, const std::string& now,
+                           const std::string& advice) {
+    if (has(asked.may_differ, item)) {
+      changes += concat(changes.empty() ? "" : ", ", item, ' ', then, " -> ", now);
+      return;
+    }
+    throw Error(ErrorKind::checkpoint,
+                concat(path, " holds a run of another configuration: its ", item, " is ", then,
+                       ", this one's is ", now, advice.empty() ? usual_advice(item, asked, path) : advice));
   };
-  const std::string usual =
-      concat("; give the same options to resume, or choose another --run-dir, with --init-from ", path,
-             " to start from its weights");
   for (const auto& [name, value] : asked.fingerprint) {
     const std::string* then = find_item(found, name);
     if (then == nullptr) then = find_item(asked.unrecorded, name);
     if (then != nullptr && *then == value) continue;
-    if (then == nullptr) refuse(name, "not recorded", value, usual);
-    if (name == kContent) {
-      refuse(name, *then, value,
-             concat("; ", asked.data, " holds other images or labels: give its dataset ",
-                    "with --data, or choose another --run-dir"));
-    }
     std::string advice;
+    if (name == kContent && then != nullptr)
+      advice = concat("; ", asked.data, " holds other images or labels: give its dataset ",
+                      "with --data, or choose another --run-dir");
     if (name == kGlobalBatch) advice = batch_advice(found, asked, ranks_of_a_step);
-    if (name == kLength) {
+    if (name == kLength && then != nullptr)
       advice = concat("; its learning rate depends on it: give --steps ", *then,
-                      " to resume, or choose another --run-dir");
-    }
-    refuse(name, *then, value, advice.empty() ? usual : advice);
+                      " to resume, --allow-change steps to resume with another length, or choose another ",
+                      "--run-dir");
+    differs(name, then != nullptr ? *then : "not recorded", value, advice);
   }
   for (const auto& [name, value] : found) {
     if (name == kContent || find_item(asked.fingerprint, name) != nullptr) continue;
     const std::string* const now = find_item(asked.unrecorded, name);
-    refuse(name, value, now != nullptr ? *now : "not set", usual);
+    differs(name, value, now != nullptr ? *now : "not set", {});
   }
+  return changes;
 }
 
 namespace {

@@ -27,7 +27,9 @@ struct StartRequest {
   bool outer_momentum = false;  ///< as Checkpoint has it
   std::string init_from;   ///< checkpoint whose weights a new run begins with; empty: weights of its seed
   std::string classifier;  ///< the layer that may then be new; see initialize_from
-  int of_a_step = 1;       ///< the number of ranks whose batches form a step
+  std::vector<std::string> may_differ;  ///< items of `fingerprint` that --allow-change names
+  std::vector<std::string> changeable;  ///< those that it could name
+  int of_a_step = 1;                    ///< the number of ranks whose batches form a step
 };
 
 /// Where a run starts, on every rank.
@@ -35,6 +37,8 @@ struct Start {
   StateTensors state;
   std::string initialized_from;  ///< as Provenance has it
   bool resumed = false;          ///< if not, the following is empty
+  std::string changed;           ///< by --allow-change at this start: "--lr 0.1 -> 0.01"
+  std::string changes;           ///< as Provenance has it, with `changed`
   std::string name;              ///< of the checkpoint, for messages
   Progress progress;
   std::string kernels;  ///< the plan the checkpoint was made with
@@ -49,6 +53,8 @@ struct FoundCheckpoint {
   Checkpoint content;
 };
 std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, const Log& log);
+/// The same for a path that the user typed, as open_checkpoint takes it. Throws Error{checkpoint} also when there is none.
+FoundCheckpoint read_asked_checkpoint(const std::string& path, const Log& log);
 
 /// `initial` values, or the weights of another run for a new one, or the requested checkpoint, read and
 /// checked on rank 0 and sent to all. Collective. Tensors are in the order of `params`. A resumed run does
@@ -61,10 +67,10 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
 void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& start,
                          const comm::World& world);
 
-/// Throws Error{checkpoint} naming the first item in which the run of `path` and this one differ, and what to
-/// do.
-void require_same_run(const RunFingerprint& found, const StartRequest& asked, const std::string& path,
-                      int ranks_of_a_step);
+/// Throws Error{checkpoint} naming the first item in which the run of `path` and this one differ and may not, and what to
+/// do. Returns the others, "--lr 0.1 -> 0.01, --eps ...".
+std::string require_same_run(const RunFingerprint& found, const StartRequest& asked, const std::string& path,
+                             int ranks_of_a_step);
 
 /// A setting that affects bits and differs from the checkpoint's.
 struct ChangedSetting {

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +21,27 @@
 
 namespace cifar_mpi::run {
 namespace {
+
+/// How the record of a finished run begins.
+constexpr const char* kFinished = "0 ";
+
+bool is_folder(const std::string& path) {
+  try {
+    return static_cast<bool>(Directory(path));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+bool holds(const Directory& folder, const char* file) {
+  const std::vector<std::string> names = folder.names();
+  return std::find(names.begin(), names.end(), file) != names.end();
+}
+
+/// Whether what was given is wrong, not the machine.
+bool is_of_the_user(ErrorKind kind) {
+  return kind == ErrorKind::usage || kind == ErrorKind::data || kind == ErrorKind::checkpoint;
+}
 
 /// The step in a name of the form of `checkpoint_name`; empty for other names.
 std::optional<std::uint64_t> step_of(const std::string& name) {
@@ -196,6 +219,12 @@ void remove_temporary_files(const Directory& run) {
   }
 }
 
+std::optional<double> free_bytes(const Directory& run) {
+  struct statvfs found {};
+  if (::fstatvfs((run / "exit").folder(), &found) != 0) return std::nullopt;
+  return static_cast<double>(found.f_bavail) * static_cast<double>(found.f_frsize);
+}
+
 void record_exit(const Directory& run, int code, const std::string& sentence) noexcept {
   try {
     create_atomically(run / "exit", concat(code, ' ', printable(sentence), '\n'));
@@ -214,6 +243,7 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Hea
     : world_(world) {
   const Log log(world.rank());
   lead(world, heart, [&](const RunLock::Pause& pause) {
+    made_ = !is_folder(path);
     directory_ = make_folders(path);
     lock_.emplace(
         directory_, this_process(), [&](const std::string& why) { log.info(why); },
@@ -225,7 +255,7 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Hea
         },
         pause);
     last_end_ = recorded_exit(directory_);
-    remove_file(directory_ / "exit");
+    if (!last_end_.starts_with(kFinished)) remove_file(directory_ / "exit");
     remove_temporary_files(directory_);
   });
   if (world.rank() == 0) return;
@@ -235,12 +265,32 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Hea
   }
 }
 
+RunDirectory::~RunDirectory() {
+  lock_.reset();
+  if (!made_ || begun_ || !directory_) return;
+  try {
+    const DirectoryEntry checkpoints = directory_ / "checkpoints";
+    if (directory_.names().size() > 1 ||
+        ::unlinkat(checkpoints.folder(), checkpoints.name(), AT_REMOVEDIR) != 0)
+      return;
+    ::rmdir(directory_.path().c_str());
+  } catch (const std::exception&) {  // it stays
+  }
+}
+
+void RunDirectory::begin() {
+  begun_ = true;
+  if (world_.rank() == 0) remove_file(directory_ / "exit");
+}
+
 void RunDirectory::record_end_of(const std::function<void()>& body) const {
   try {
     body();
     if (world_.rank() == 0) record_exit(directory_, 0, "done");
   } catch (const comm::AgreedError& error) {
-    if (world_.rank() == 0) record_exit(directory_, exit_code(error.kind()), error.what());
+    const bool leaves_nothing =
+        made_ && !begun_ && is_of_the_user(error.kind()) && !holds(directory_, "config.toml");
+    if (world_.rank() == 0 && !leaves_nothing) record_exit(directory_, exit_code(error.kind()), error.what());
     throw;
   } catch (const Error& error) {
     record_exit(directory_, exit_code(error.kind()), concat("rank ", world_.rank(), ": ", error.what()));

@@ -94,6 +94,8 @@ class Loop {
   void finish();
   void begin_step();
   void save();
+  void save_and_go_on();
+  bool wants_checkpoint() const;
   bool was_concluded() const;
   void train();
   void stop();
@@ -121,6 +123,8 @@ class Loop {
   std::optional<Summaries> summaries_;
   Launches launches_;
   bool stopping_ = false;
+  bool saving_ = false;   ///< all ranks know of a request for a checkpoint
+  double saved_s_ = 0.0;  ///< when the last checkpoint was begun, on the steady clock
   bool warned_of_evaluation_ = false;
   std::optional<double> test_accuracy_;  ///< of the current step, when it was evaluated
 };
@@ -213,8 +217,9 @@ void Loop::train() {
   const auto eval_steps = step::eval_every(plan_);
   const auto checkpoint_steps = static_cast<std::uint64_t>(plan_.config.checkpoint_every);
   reporter_.begin_interval(launched());
-  deadline_ = watch::Deadline(watch::time_limits(plan_.config.stop_after_min, std::getenv, wall_seconds()),
-                              steady_seconds());
+  saved_s_ = steady_seconds();
+  deadline_ =
+      watch::Deadline(watch::time_limits(plan_.config.stop_after_min, std::getenv, wall_seconds()), saved_s_);
   if (const std::string text = deadline_.describe(); !text.empty()) plan_.log.info(text);
   enter(comm::Activity::training);
 
@@ -225,6 +230,10 @@ void Loop::train() {
     if (at_once) launches_.finish(reporter_);
     read_records(at_once ? launched() : launches_.last().begin);
     if (stopping_) break;
+    if (saving_) {
+      save_and_go_on();
+      if (stopping_) break;
+    }
     if (launched() == plan_.sizes.local_from && s_.programs.local_steps) {
       begin_local_steps();
       if (stopping_) break;
@@ -239,6 +248,7 @@ void Loop::train() {
     if (stopping_) break;
     const bool best = evaluation_due && evaluate();
     if (checkpoint_due || best) save();
+    saving_ = false;
     enter(comm::Activity::training);
     reporter_.begin_interval(launched());
   }
@@ -246,6 +256,16 @@ void Loop::train() {
   recording_->finish();
   if (const auto pushes = s_.blocks.update->push_counts(); pushes && plan_.world.rank() == 0)
     view_.event(concat("pushes: ", report::pushes_text(*pushes)));
+}
+
+/// A checkpoint between those of --checkpoint-every.
+void Loop::save_and_go_on() {
+  finish();
+  saving_ = false;
+  if (stopping_) return;
+  save();
+  enter(comm::Activity::training);
+  reporter_.begin_interval(launched());
 }
 
 /// Launches the next replay, or several in a row if nothing is due between them.
@@ -294,6 +314,7 @@ void Loop::begin_step() {
       view_.event(*reason);
       asked |= engine::kStopRequest;
     }
+    if (wants_checkpoint()) asked |= engine::kSaveRequest;
   }
   if (!launches_.pace().in_step() && (asked & engine::kTraceRequest) != 0) {
     plan_.log.info("note: with --aggregate workers are in different steps at a time: nothing is traced");
@@ -303,7 +324,15 @@ void Loop::begin_step() {
   s_.blocks.request_word.fetch_or(asked, std::memory_order_relaxed);
 }
 
+/// Whether --checkpoint-minutes have passed, by the clock of the rank that asks.
+bool Loop::wants_checkpoint() const {
+  const config::TrainConfig& config = plan_.config;
+  if (config.checkpoint_minutes <= 0.0 || config.aggregation.arrival_order) return false;
+  return steady_seconds() - saved_s_ >= 60.0 * config.checkpoint_minutes;
+}
+
 void Loop::save() {
+  saved_s_ = steady_seconds();
   enter(comm::Activity::saving);
   require_finite(plan_, s_.device, s_.blocks.state, launched());
   checkpoints_.save(launched(), test_accuracy_);
@@ -342,6 +371,13 @@ void Loop::read(const Launch& launch, const engine::StepRecord& record) {
                std::isnan(by_loss ? loss : record.gradient_norm) ? "not a number" : "infinite",
                kDivergedAdvice));
   }
+  // A weight near the limits of fp32 can keep the loss finite for long, but such a run does not come back.
+  constexpr double kLost = 1e6;
+  if (const double loss = record.cross_entropy + record.decay_term;
+      loss > kLost && launches_.pace().in_step()) {
+    throw comm::AgreedError(ErrorKind::diverged, concat("diverged: the loss of step ", replay.end, " is ",
+                                                        fmt::format("{:.3g}", loss), kDivergedAdvice));
+  }
   if (launch.compares && launches_.pace().in_step()) {
     const std::string difference = watch::desync_text(record, workers_hosts(plan_));
     if (!difference.empty()) throw comm::AgreedError(ErrorKind::desync, difference);
@@ -351,6 +387,10 @@ void Loop::read(const Launch& launch, const engine::StepRecord& record) {
     s_.requests.fetch_and(~engine::kTraceRequest, std::memory_order_relaxed);
     s_.blocks.request_word.fetch_and(~engine::kTraceRequest, std::memory_order_relaxed);
     recording_->trace_next();
+  }
+  if (record.save_requests > 0.0) {
+    saving_ = true;
+    s_.blocks.request_word.fetch_and(~engine::kSaveRequest, std::memory_order_relaxed);
   }
   recording_->note(replay.begin, record);
   reporter_.add(replay, *launch.done, record);

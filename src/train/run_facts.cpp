@@ -168,6 +168,7 @@ run::Checkpoint snapshot(const step::Plan& plan, const step::Device& device, con
   from.time = wall_time();
   from.test_accuracy = test_accuracy;
   from.initialized_from = plan.initialized_from;
+  from.changes = plan.changes;
   from.self_check = plan.self_check;
   return c;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -12,6 +13,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
+#include "cifar_mpi/config/options.hpp"
 #include "cifar_mpi/step/step.hpp"
 #include "run/resume.hpp"
 #include "run/run_checkpoints.hpp"
@@ -19,6 +21,26 @@
 
 namespace cifar_mpi::train {
 namespace {
+
+/// Warns at the start of what would otherwise show at the first checkpoint. Does not see a quota.
+void warn_of_little_space(const step::Plan& plan) {
+  std::size_t floats = 0;
+  for (const model::Param& param : plan.network.params)
+    floats += static_cast<std::size_t>(param.shape.count());
+  const auto rows = optim::state_rows(plan.config.optimizer.kind, step::has_outer_momentum(plan.config)).size();
+  constexpr double kWithRest = 1.1, kMiB = 1024.0 * 1024.0;  // texts and headers of the file
+  const double checkpoint = kWithRest * static_cast<double>(floats * rows * sizeof(float));
+  const std::size_t there = run::list_checkpoints(*plan.run).size();
+  const auto more = static_cast<double>(plan.config.keep) + 1.0 - static_cast<double>(there);
+  const double needed =
+      checkpoint * std::max(more, 1.0);  // a new one is written before an old one is removed
+  const std::optional<double> free = run::free_bytes(*plan.run);
+  if (!free || *free >= needed) return;
+  plan.log.warn(
+      fmt::format("{} has {:.1f} MiB free, but the checkpoints of this run need {:.1f} MiB more; free some, "
+                  "or give a smaller --keep",
+                  plan.run->path(), *free / kMiB, needed / kMiB));
+}
 
 /// Before anything is written: checkpoints past their keep limit may take the space that it needs.
 void make_room(const step::Plan& plan) {
@@ -128,6 +150,8 @@ run::StartRequest start_request(const step::Plan& plan) {
           step::has_outer_momentum(config),
           config.init_from,
           std::string(model::classifier_of(plan.network.net)),
+          items_of(config.allow_change),
+          items_of(config::changeable_options()),
           plan.sizes.aggregated};
 }
 
@@ -183,6 +207,25 @@ std::string global_batch_text(const step::Plan& plan) {
                 "--warmup-epochs 5 adapts the rate to the larger batch, which needs more epochs");
 }
 
+/// "3120 steps, 7.987 epochs": the length in epochs is that of the whole steps.
+std::string length_text(const step::Plan& plan) {
+  const auto steps = static_cast<double>(plan.sizes.total_steps);
+  const double made = steps / plan.sizes.steps_per_epoch;
+  std::string text = concat(plan.sizes.total_steps, plan.sizes.total_steps == 1 ? " step, " : " steps, ",
+                            fmt::format("{:.4g}", made), " epochs");
+  if (plan.config.steps == 0 && made < plan.config.epochs)
+    text += concat(" (whole steps of --epochs ", exact(plan.config.epochs), ')');
+  return text;
+}
+
+/// Images larger than the network's input are cut, which costs accuracy where their object fills them.
+std::string cut_text(const step::Plan& plan) {
+  const Extent &image = plan.info.image, &input = plan.network.net.input;
+  if (image.height <= input.height && image.width <= input.width) return {};
+  return concat("; the network sees a part of ", input.height, 'x', input.width,
+                " (--input-size): random in training, the centre in evaluation");
+}
+
 constexpr double kHighForAdam = 0.02;
 
 /// Rank 0 logs it; rank 0 is a worker, and a server lacks some of these facts.
@@ -196,7 +239,7 @@ void describe_run(const step::Plan& plan, const step::Device& device, const comm
                   plan.world.size() == 1 ? "" : "s", " on ", device.backend->description()));
   log.info(concat("data: ", config.data, ", ", info.train_count, " training and ", info.test_count,
                   " test images of ", to_string(info.image), ", ", info.classes(), " classes, shuffle ",
-                  to_string(config.shuffle), ", augment ", to_string(config.augment)));
+                  to_string(config.shuffle), ", augment ", to_string(config.augment), cut_text(plan)));
   log.info(concat("model: ", config.model, ", ", model::param_count(plan.network.params), " parameters, ",
                   to_string(config.precision), "; batch ", batch_text(plan), ", global batch ",
                   plan.sizes.global_batch, "; ", update_text(plan, update), "; seed ", config.seed));
@@ -229,14 +272,14 @@ void describe_run(const step::Plan& plan, const step::Device& device, const comm
   if (!start.resumed) {
     if (plan.sizes.aggregated > 1 && config.global_batch == 0 && config.lr_scaling == optim::LrScaling::none)
       log.info(global_batch_text(plan));
-    log.info(concat(
-        "starting: ", plan.sizes.total_steps, " steps, ",
-        fmt::format("{:.1f}", static_cast<double>(plan.sizes.total_steps) / plan.sizes.steps_per_epoch),
-        " epochs; run directory ", config.run_dir, from));
+    log.info(concat("starting: ", length_text(plan), "; run directory ", config.run_dir, from));
     return;
   }
   log.info(concat("resuming at step ", plan.progress.step, " of ", plan.sizes.total_steps, from,
                   config.init_from.empty() ? "" : "; --init-from is not read again"));
+  if (!start.changed.empty())
+    log.info(
+        concat("changed from step ", plan.progress.step + 1, " on: ", start.changed, " (--allow-change)"));
   for (const std::string& note : run::resume_notes(start, started_run(plan, *device.tower))) log.info(note);
 }
 
@@ -244,9 +287,15 @@ void describe_run(const step::Plan& plan, const step::Device& device, const comm
 void describe_kernels(const step::Plan& plan, const step::Device& device,
                       const std::vector<std::string>& slower) {
   if (plan.serves()) return;
-  plan.log.info("kernels:");
-  std::istringstream lines(device.tower->plan_text());
-  for (std::string line; std::getline(lines, line);) plan.log.info(concat("  ", line));
+  const std::string lines = device.tower->plan_text();
+  if (!plan.config.show_kernels) {
+    plan.log.info(concat("kernels: ", std::count(lines.begin(), lines.end(), '\n'),
+                         " choices; --show-kernels lists them"));
+  } else {
+    plan.log.info("kernels:");
+    std::istringstream in(lines);
+    for (std::string line; std::getline(in, line);) plan.log.info(concat("  ", line));
+  }
   for (const std::string& line : slower) plan.log.warn(concat("slower kernel: ", line));
 }
 
@@ -280,6 +329,10 @@ std::unique_ptr<SessionState> set_up(config::TrainConfig config, const Directory
       plan.sizes.partial_aggregation())
     plan.progress.batches = start.progress.batches;
   plan.initialized_from = start.initialized_from;
+  plan.changes = start.changes;
+  std::istringstream changes(start.changes);
+  for (std::string line; std::getline(changes, line);)
+    plan.config.text += concat("# changed at ", line, '\n');
   adopt(plan, start.progress.resolved);
   step::resolve_threads(plan);
   step::part_workers(plan);
@@ -294,6 +347,7 @@ std::unique_ptr<SessionState> set_up(config::TrainConfig config, const Directory
   world.together([&] {
     if (world.rank() != 0) return;
     make_room(plan);
+    warn_of_little_space(plan);
     write_configuration(plan);
   });
   open_update_on_these_nodes(plan, device, blocks);

@@ -36,7 +36,6 @@ Summaries::Summaries(const step::Plan& plan, const step::Device& device, const s
     plan_.log.warn(concat(error.what(), "; training continues and replaces it"));
   }
   history_.lacks(unseen_outputs(plan_.network.net, *device_.tower));
-  if (!history_.lacking().empty()) plan_.log.info(concat("note: ", history_.lacking()));
   if (plan_.config.update == comm::UpdateKind::server)
     plan_.log.info("note: summaries have of gradients what rank 0 computed, its share of the mean");
 }

@@ -42,7 +42,7 @@ TEST_F(Programs, TrainOnCifar100) {
   EXPECT_EQ(trained.code, 0) << trained.output;
   const Outcome evaluated = run_command(kEval + run + file("hundred_run") + " --threads 1");
   EXPECT_EQ(evaluated.code, 0) << evaluated.output;
-  EXPECT_EQ(count_lines_with(evaluated.output, "fine_99"), 1) << evaluated.output;
+  EXPECT_EQ(count_lines_with(evaluated.output, "  fine_99"), 1) << evaluated.output;
 }
 
 TEST_F(Programs, RefuseSuperclassesOfCifar10) {

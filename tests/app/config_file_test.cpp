@@ -44,11 +44,13 @@ TEST_F(Programs, LetOptionsReplaceWhatAModelBrings) {
   expect(printed("--lr 0.2 --decay-at 0.25"), {"lr=0.2", "optimizer=\"momentum\"", "decay-at=\"0.25\""});
   expect(printed("--schedule steps"), {"decay-at=\"0.5,0.75\""});
   expect(printed("--schedule cosine"), {"schedule=\"cosine\"", "decay-at=\"\"", "optimizer=\"momentum\""});
-  expect(printed("--optimizer adamw"), {"weight-decay=0.004", "schedule=\"steps\""});
+  expect(printed("--optimizer adamw"), {"lr=0.001", "weight-decay=0.0001", "schedule=\"steps\""});
+  expect(printed("--optimizer adamw --lr 0.01"), {"lr=0.01", "weight-decay=0.0001"});
+  expect(printed("--optimizer nesterov"), {"lr=0.1", "weight-decay=0.0001"});
   expect(printed("--augment tutorial"), {"normalize=\"image\""});
   expect(printed("--batch-size 32"), {"batch-size=32", "global-batch=\"auto\""});
   expect(printed("--accumulate 4"), {"batch-size=128", "accumulate=4", "global-batch=\"auto\""});
-  expect(printed("--steps 10"), {"steps=10", "epochs=163.84"});
+  expect(printed("--steps 10"), {"steps=10", "# epochs=163.84"});
   // A file overrides the recipe.
   write_file(file("c.toml"), "model = \"resnet20\"\nschedule = \"cosine\"\n");
   const Outcome from_file = run_command(kTrain + " --print-config --config " + file("c.toml"));
@@ -59,17 +61,30 @@ TEST_F(Programs, LetOptionsReplaceWhatAModelBrings) {
 }
 
 TEST_F(Programs, LetTheNearerOfTwoWaysToSayOneThingHold) {
-  write_file(file("c.toml"), "global-batch = 256\nbatch-size = 64\nsteps = 100\nepochs = 2\n");
+  write_file(file("c.toml"), "global-batch = 256\nsteps = 100\n");
   const auto expect = [&](const std::string& options, const std::vector<std::string>& lines) {
     const Outcome printed = run_command(kTrain + " --print-config --config " + file("c.toml") + options);
     for (const std::string& line : lines)
       EXPECT_NE(printed.output.find("\n" + line + "\n"), std::string::npos)
           << line << " in " << printed.output;
   };
-  expect("", {"global-batch=256", "batch-size=64", "steps=100", "epochs=2"});
+  expect("", {"global-batch=256", "# batch-size=128", "steps=100", "# epochs=256"});
   expect(" --batch-size 32 --epochs 3",
          {"global-batch=\"auto\"", "batch-size=32", "steps=\"auto\"", "epochs=3"});
-  expect(" --global-batch 32 --steps 3", {"global-batch=32", "batch-size=64", "steps=3", "epochs=2"});
+  expect(" --global-batch 32 --steps 3", {"global-batch=32", "steps=3"});
+  write_file(file("c.toml"), "batch-size = 64\nglobal-batch = \"auto\"\nepochs = 2\n");
+  expect(" --global-batch 32 --steps 3", {"global-batch=32", "# batch-size=64", "steps=3", "# epochs=2"});
+}
+
+TEST_F(Programs, RefuseTwoWaysToSayOneThingFromOneSource) {
+  expect_refusal(run_command(kTrain + " --steps 3 --epochs 2"), 2,
+                 "--steps and --epochs both set the length");
+  expect_refusal(run_command(kTrain + " --batch-size 64 --global-batch 256"), 2,
+                 "--global-batch and --batch-size both set the samples of a step; give one of them");
+  EXPECT_EQ(run_command(kTrain + " --steps auto --epochs 2 --print-config").code, 0);
+  write_file(file("both.toml"), "epochs = 2\n\nsteps = 3\n");
+  expect_refusal(run_command(kTrain + " --config " + file("both.toml")), 2,
+                 file("both.toml") + ":3: steps and epochs both set the length of the run");
 }
 
 TEST_F(Programs, PrintAConfigurationThatReadsBackWhateverTheValues) {
@@ -98,8 +113,8 @@ TEST_F(Programs, PrintEveryOptionSoThatItReadsBack) {
                   "--device cpu --precision bf16 --threads 3 "
                   "--runner serial --all-reduce doubling --bucket-mib "
                   "0.12345678901234567 --reproducible --micro-shards 16 "
-                  "--overlap off --batch-size 7 --global-batch 9223372036854775807 "
-                  "--epochs 0.30000000000000004 --steps 5 "
+                  "--overlap off --global-batch 9223372036854775807 "
+                  "--epochs 0.30000000000000004 "
                   "--augment none --shuffle global --lr 1e-300 --lr-decay-factor 0.25 "
                   "--lr-scaling sqrt "
                   "--warmup-epochs 2 --weight-decay 0 --ema-decay 0.5 --log-every 3 "
@@ -142,6 +157,8 @@ TEST_F(Programs, NameTheLineOfTheFileThatTheyRefuse) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {"lr=", "key = value"},
       {"no-such-option = 1", "no-such-option"},
+      {"configs = 1", "'configs' is no option that a file can hold; --print-config"},
+      {"learning-rate = 1", "(did you mean lr?)"},
       {"config = \"x\"", "config"},
       {"help = true", "help"},
       {"version = true", "version"},

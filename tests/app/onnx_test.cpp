@@ -24,16 +24,16 @@ TEST_P(Onnx, PredictsAsTheProgramDoes) {
   if (python.empty())
     GTEST_SKIP() << "no Python with onnx and h5py (Debian: python3-onnx, python3-h5py), so no model was run";
   const std::string set = file("odd.h5"), run = file("run"), model = file("model.onnx");
-  ASSERT_EQ(run_command(kPack + " --synthetic 640 --image 30x34x3 --out " + set).code, 0);
+  ASSERT_EQ(run_command(kPack + " --synthetic 640 --image 30x34x3 --force --out " + set).code, 0);
   const Outcome trained =
       run_command(kTrain + " --device cpu --data " + set + " --run-dir " + run +
                   " --resume never --steps 20" + " --batch-size 32 --threads 1 " + GetParam());
   ASSERT_EQ(trained.code, 0) << trained.output;
   const std::string predictions = file("predictions.h5");
   const Outcome evaluated = run_command(kEval + " " + run + " --device cpu --threads 1 --data " + set +
-                                        " --predictions " + predictions);
+                                        " --force --predictions " + predictions);
   ASSERT_EQ(evaluated.code, 0) << evaluated.output;
-  const Outcome exported = run_command(kEval + " " + run + " --export-onnx " + model);
+  const Outcome exported = run_command(kEval + " " + run + " --force --export-onnx " + model);
   ASSERT_EQ(exported.code, 0) << exported.output;
   const std::string folder = CIFAR_MPI_SOURCE_ROOT "/tests/app", given = " " + set + " " + predictions;
   const Outcome predicted = run_command(python + " " + folder + "/run_onnx.py " + model + given);

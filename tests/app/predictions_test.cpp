@@ -71,7 +71,13 @@ TEST_F(Programs, WritePredictionsThatGiveTheAccuracyOfTheEvaluation) {
 TEST_F(Programs, RefusePredictionsThatTheyCannotWrite) {
   const std::string eval = kEval + data() + " " + file("none") + " --predictions ";
   expect_refusal(run_command(eval + file("all.txt")), 2, "end it with .csv or .h5");
-  expect_refusal(run_command(eval + file("no_folder/all.csv")), 5, "no_folder/all.csv");
+  expect_refusal(run_command(eval + file("small.h5/all.csv")), 5, "small.h5");
+  write_file(file("there.csv"), "kept");
+  expect_refusal(run_command(eval + file("there.csv")), 2,
+                 "there.csv exists already; name another file, or give");
+  expect_refusal(run_command(kPack + " --synthetic 8 --out " + file("there.csv")), 2, "exists already");
+  EXPECT_EQ(read_file(file("there.csv")), "kept");
+  EXPECT_EQ(run_command(kPack + " --synthetic 8 --force --out " + file("there.csv")).code, 0);
   expect_refusal(run_command(eval + file("all.csv") + " --watch"), 2, "--watch");
 }
 

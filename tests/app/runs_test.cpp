@@ -87,7 +87,7 @@ TEST_F(Programs, BeginWithTheWeightsOfAFinishedRun) {
   EXPECT_LT(losses("tuned").front(),
             losses("taught").front() - 0.2);  // than that of guessing among ten classes
   const Outcome again =
-      mpirun(2, kTrain + small("tuned") + longer + " --steps 4 --global-batch 24 --init-from gone.h5");
+      mpirun(2, kTrain + small("tuned") + longer + " --steps 4 --batch-size 12 --init-from gone.h5");
   EXPECT_EQ(again.code, 0) << again.output;
   EXPECT_EQ(count_lines_with(again.output, "; --init-from is not read again"), 1) << again.output;
 }

@@ -19,7 +19,7 @@ TEST(Control, ZeroesTheBlockAndSaysWhatThisRankAsks) {
   std::atomic<int> request = 0;
   for (const std::atomic<int>* stop :
        {static_cast<const std::atomic<int>*>(nullptr), static_cast<const std::atomic<int>*>(&request)}) {
-    for (const int asked : {0, 1, 2, 3}) {
+    for (const int asked : {0, 1, 2, 3, 4}) {
       request = asked;
       engine::TrainBinding binding;
       binding.control_layout.ranks = 3;
@@ -29,6 +29,7 @@ TEST(Control, ZeroesTheBlockAndSaysWhatThisRankAsks) {
       testing::run_audited(plan_control(binding), {testing::region(control)});
       std::vector<float> wanted(control.size(), 0.0f);
       wanted[ControlLayout::stop] = stop != nullptr && (asked & engine::kStopRequest) != 0 ? 1.0f : 0.0f;
+      wanted[ControlLayout::save] = stop != nullptr && (asked & engine::kSaveRequest) != 0 ? 1.0f : 0.0f;
       wanted[ControlLayout::trace] = stop != nullptr && (asked & engine::kTraceRequest) != 0 ? 1.0f : 0.0f;
       EXPECT_EQ(control, wanted) << asked;
     }
@@ -118,6 +119,7 @@ TEST_F(Advance, LeavesTheSumsOfTheStepForTheHost) {
   control[ControlLayout::samples] = 256.0f;
   control[ControlLayout::stop] = 2.0f;
   control[ControlLayout::trace] = 1.0f;
+  control[ControlLayout::save] = 3.0f;
   ASSERT_EQ(records.size(), engine::kRecordRing);
   const StepRecord& record = records[300 % engine::kRecordRing];
   const float* slots = record.slots.data();
@@ -130,6 +132,7 @@ TEST_F(Advance, LeavesTheSumsOfTheStepForTheHost) {
   EXPECT_EQ(record.samples, 256.0);
   EXPECT_EQ(record.stop_requests, 2.0);
   EXPECT_EQ(record.trace_requests, 1.0);
+  EXPECT_EQ(record.save_requests, 3.0);
   EXPECT_TRUE(record.applied);
   EXPECT_EQ(record.slots, std::vector<float>(control.begin() + ControlLayout::header_floats,
                                              control.begin() + ControlLayout::header_floats + 16));

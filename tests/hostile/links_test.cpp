@@ -270,7 +270,7 @@ TEST_F(Links, LeadTheProgramsToNoOtherRun) {
              "/env/mpirun.sh; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; unset CIFAR_MPI_DATA; "
              "cd ",
              dir_.path(), "; ", kBin);
-  ASSERT_EQ(to_string(try_program(go + "/cifar_mpi_pack --synthetic 64 --out data.h5").end),
+  ASSERT_EQ(to_string(try_program(go + "/cifar_mpi_pack --synthetic 64 --force --out data.h5").end),
             std::string("read"));
   std::string seen;
   int placed = 0;

@@ -68,7 +68,7 @@ TEST_F(Hostile, FilesOfCifar10) {
         }
       },
       [&](const std::string& folder) {
-        return try_program(concat("cd ", folder, " && ", kPrograms, "/cifar_mpi_pack --out new.h5 ",
+        return try_program(concat("cd ", folder, " && ", kPrograms, "/cifar_mpi_pack --force --out new.h5 ",
                                   fs::exists(folder + "/strips") ? "--from-png" : "--from", " ."));
       });
 }
@@ -79,8 +79,8 @@ class HostileRun : public Hostile {
   static void SetUpTestSuite() {
     home_ = std::make_unique<TempDir>();
     const Trial made = try_program(concat("cd ", home_->path(), " && ", kPrograms,
-                                          "/cifar_mpi_pack --synthetic 64 --out data.h5 && ", train(""),
-                                          " --data data.h5 --run-dir run"));
+                                          "/cifar_mpi_pack --synthetic 64 --force --out data.h5 && ",
+                                          train(""), " --data data.h5 --run-dir run"));
     ASSERT_EQ(to_string(made.end), std::string("read")) << made.seen;
   }
   static void TearDownTestSuite() { home_.reset(); }

@@ -183,19 +183,19 @@ TEST(Schedule, KnowsItsSlopes) {
 
 TEST(Schedule, DescribesItsRuleInOneLine) {
   EXPECT_EQ(Schedule({}).describe(),
-            "lr 0.1 (none), x0.1 every 136718 steps (350 epochs of 50000 / global batch 128), no warm-up");
+            "lr 0.1, x0.1 every 136718 steps (350 epochs of 50000 / global batch 128), no warm-up");
   EXPECT_EQ(Schedule({.warmup_epochs = 5.0, .scaling = LrScaling::linear, .global_batch = 512}).describe(),
             "lr 0.1 (linear 512/128 = 0.4), x0.1 every 34179 steps (350 epochs of 50000 / global batch 512), "
             "warm-up over 488 steps");
   ScheduleSpec spec = spec_of(ScheduleKind::steps, 64000);
   spec.decay_at = {0.5, 0.75};
-  EXPECT_EQ(Schedule(spec).describe(), "lr 2 (none), x0.1 at steps 32000, 48000 of 64000, no warm-up");
+  EXPECT_EQ(Schedule(spec).describe(), "lr 2, x0.1 at steps 32000, 48000 of 64000, no warm-up");
   EXPECT_EQ(Schedule(spec_of(ScheduleKind::linear, 70, 1.0)).describe(),
-            "lr 2 (none), linear to 0 at step 70, warm-up over 10 steps");
+            "lr 2, linear to 0 at step 70, warm-up over 10 steps");
   EXPECT_EQ(Schedule(spec_of(ScheduleKind::cosine, 70)).describe(),
-            "lr 2 (none), by half a cosine to 0 at step 70, no warm-up");
+            "lr 2, by half a cosine to 0 at step 70, no warm-up");
   EXPECT_EQ(Schedule(spec_of(ScheduleKind::one_cycle, 70, 1.0)).describe(),
-            "lr 2 (none), one cycle: up from 0.08 to step 10, then linear to 0 at step 70");
+            "lr 2, one cycle: up from 0.08 to step 10, then linear to 0 at step 70");
 }
 
 void expect_refused(const std::function<void(ScheduleSpec&)>& spoil, const std::string& option) {

@@ -123,7 +123,8 @@ TEST(LoadRun, KeepsTheBeginningsOfVeryLongTexts) {
   checkpoint.progress.step = 1;
   checkpoint.progress.identity = {{"model", text}};
   checkpoint.progress.resolved.assign(1000, {"threads", "1"});
-  checkpoint.provenance.backend = checkpoint.provenance.initialized_from = text;
+  checkpoint.provenance.backend = checkpoint.provenance.initialized_from = checkpoint.provenance.changes =
+      text;
   checkpoint.provenance.kernels = text + text;
   run::write_checkpoint(folder / "checkpoints/step_000000001.h5", checkpoint);
   report::Timeline timeline;

@@ -16,7 +16,7 @@ namespace {
 
 using test::FileSizeLimit;
 
-const std::string kFirstLine = "{\"format\":\"cifar_mpi metrics\",\"version\":1}\n";
+const std::string kFirstLine = "{\"format\":\"cifar_mpi metrics\",\"version\":1,\"kind\":\"header\"}\n";
 
 using made::report_at;
 
@@ -35,6 +35,7 @@ TEST(MetricsFile, CutsBackToTheResumedStepAndGoesOn) {
   const std::string text = read_file(path);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4) << text;
   EXPECT_TRUE(text.starts_with(kFirstLine)) << text;
+  EXPECT_TRUE(text.ends_with(",\"kind\":\"step\"}\n")) << text;
   std::size_t at = 0;
   for (const char* step : {"{\"step\":10,", "{\"step\":20,", "{\"step\":30,"}) {
     at = text.find(step, at);
@@ -105,13 +106,13 @@ TEST(MetricsFile, KeepsEventsUpToTheStepAndTellsHowFarItHadCome) {
   resume.reached = 37;
   file.write(resume);
   const std::string text = read_file(path);
-  EXPECT_TRUE(
-      text.starts_with(kFirstLine + "{\"event\":\"start\",\"step\":0,\"time\":\"now\"}\n{\"step\":10,"))
+  EXPECT_TRUE(text.starts_with(
+      kFirstLine + "{\"event\":\"start\",\"step\":0,\"time\":\"now\",\"kind\":\"event\"}\n{\"step\":10,"))
       << text;
   EXPECT_EQ(text.find("fault"), std::string::npos) << text;
-  EXPECT_TRUE(
-      text.ends_with("\n{\"event\":\"resume\",\"step\":20,\"time\":\"now\",\"ranks\":2,\"hosts\":\"a x 2\","
-                     "\"global_batch\":256,\"total_steps\":40,\"reached\":37,\"text\":\"8 diverged\"}\n"))
+  EXPECT_TRUE(text.ends_with(
+      "\n{\"event\":\"resume\",\"step\":20,\"time\":\"now\",\"ranks\":2,\"hosts\":\"a x 2\","
+      "\"global_batch\":256,\"total_steps\":40,\"reached\":37,\"text\":\"8 diverged\",\"kind\":\"event\"}\n"))
       << text;
 }
 
@@ -142,8 +143,10 @@ TEST(MetricsFile, LeavesOutComputeTimesThatNobodyMeasured) {
     file.write(r);
   }
   const std::string text = read_file(path);
-  EXPECT_NE(text.find(",\"compute_ms\":null}\n"), std::string::npos) << text;
-  EXPECT_NE(text.find(",\"compute_ms\":{\"min\":1,\"median\":2,\"max\":3.5}}\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(",\"compute_ms\":null,\"kind\":\"step\"}\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(",\"compute_ms\":{\"min\":1,\"median\":2,\"max\":3.5},\"kind\":\"step\"}\n"),
+            std::string::npos)
+      << text;
 }
 
 TEST(MetricsFile, PutsEveryFigureUnderItsName) {
@@ -157,13 +160,14 @@ TEST(MetricsFile, PutsEveryFigureUnderItsName) {
     file.write(r);
     file.write(EvaluationReport{20, 2.5, 0.75, 1.5});
   }
-  EXPECT_EQ(read_file(path), kFirstLine +
-                                 "{\"step\":10,\"epoch\":1.5,\"cross_entropy\":2,\"decay_term\":0.416,"
-                                 "\"train_accuracy\":0.25,\"lr\":0."
-                                 "1,"
-                                 "\"images_per_second\":5012.34,\"seconds\":12.5,\"compute_ms\":null}\n"
-                                 "{\"step\":20,\"epoch\":2.5,\"weights\":\"ema\",\"test_accuracy\":0.75,"
-                                 "\"test_cross_entropy\":1.5}\n");
+  EXPECT_EQ(read_file(path),
+            kFirstLine +
+                "{\"step\":10,\"epoch\":1.5,\"cross_entropy\":2,\"decay_term\":0.416,"
+                "\"train_accuracy\":0.25,\"lr\":0."
+                "1,"
+                "\"images_per_second\":5012.34,\"seconds\":12.5,\"compute_ms\":null,\"kind\":\"step\"}\n"
+                "{\"step\":20,\"epoch\":2.5,\"weights\":\"ema\",\"test_accuracy\":0.75,"
+                "\"test_cross_entropy\":1.5,\"kind\":\"evaluation\"}\n");
 }
 
 TEST(MetricsFile, WarnsOnceWhenItCannotWriteAndLeavesNoLineTorn) {
@@ -213,7 +217,7 @@ TEST(MetricsFile, TellsWhatServersMadeOfThePushes) {
   MetricsFile(folder / "first.jsonl", 0).write(r);
   EXPECT_NE(read_file(folder / "first.jsonl")
                 .find(",\"pushes\":{\"applied\":[3,0],\"dropped\":[0,1],\"worker_bytes\":[3145728,1048576],"
-                      "\"server_bytes\":[4194304]}}"),
+                      "\"server_bytes\":[4194304]},"),
             std::string::npos)
       << read_file(folder / "first.jsonl");
   // Of twenty nineteen are of staleness 2 or less, and half of 1 or less.
@@ -221,7 +225,7 @@ TEST(MetricsFile, TellsWhatServersMadeOfThePushes) {
   r.pushes->most_stale = 4;
   MetricsFile(folder / "async.jsonl", 0).write(r);
   EXPECT_NE(read_file(folder / "async.jsonl")
-                .find(",\"staleness\":{\"p50\":1,\"p95\":2,\"max\":4,\"histogram\":[0,11,8,0,1]}}}"),
+                .find(",\"staleness\":{\"p50\":1,\"p95\":2,\"max\":4,\"histogram\":[0,11,8,0,1]}},"),
             std::string::npos)
       << read_file(folder / "async.jsonl");
 }

@@ -39,8 +39,9 @@ std::vector<std::string> facts(const Checkpoint& checkpoint) {
   for (const double value : {progress.epoch, from.learning_rate, from.test_accuracy.value_or(-1.0)}) {
     list.push_back(fmt::format("{:a}", value));
   }
-  for (const std::string& text : {from.learning_rate_rule, from.precision, from.backend, from.kernels,
-                                  from.configuration, from.git_revision, from.time, from.initialized_from}) {
+  for (const std::string& text :
+       {from.learning_rate_rule, from.precision, from.backend, from.kernels, from.configuration,
+        from.git_revision, from.time, from.initialized_from, from.changes}) {
     list.push_back(text);
   }
   return list;
@@ -54,6 +55,7 @@ TEST(CheckpointFile, ComesBackAsItWasWritten) {
   wanted.provenance.test_accuracy.reset();
   wanted.provenance.kernels.clear();
   wanted.provenance.initialized_from.clear();
+  wanted.provenance.changes.clear();
   wanted.provenance.configuration.clear();
   wanted.progress.resolved.clear();
   write_checkpoint(dir / "one.h5", wanted);

@@ -69,6 +69,24 @@ TEST(RequireSameRun, RefusesAnotherOptimizer) {
   });
 }
 
+TEST(RequireSameRun, LetsWhatIsNamedDifferAndNamesWhatCouldBe) {
+  StartRequest asked;
+  asked.fingerprint = {{"--seed", "1"}, {"--lr", "0.01"}, {"--final-lr-share", "0"}};
+  asked.changeable = {"--lr", "--decay-at", "--final-lr-share"};
+  const RunFingerprint found{{"--seed", "1"}, {"--lr", "0.1"}, {"--decay-at", "0.5"}};
+  expect_error(
+      ErrorKind::checkpoint,
+      {"its --lr is 0.1, this one's is 0.01; give the same options to resume, --allow-change lr to resume"},
+      [&] { require_same_run(found, asked, "file", 1); });
+  asked.may_differ = asked.changeable;
+  EXPECT_EQ(require_same_run(found, asked, "file", 1),
+            "--lr 0.1 -> 0.01, --final-lr-share not recorded -> 0, --decay-at 0.5 -> not set");
+  asked.fingerprint[0].second = "2";
+  expect_error(ErrorKind::checkpoint,
+               {"its --seed is 1, this one's is 2; give the same options to resume, or"},
+               [&] { require_same_run(found, asked, "file", 1); });
+}
+
 TEST(RequireSameRun, SaysWhichLengthARateWasMadeFor) {
   StartRequest asked;
   asked.fingerprint = {{kLength, "1280"}};

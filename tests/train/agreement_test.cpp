@@ -92,8 +92,13 @@ TEST_F(Agreement, DoubtsADatasetThatIsNotTheCheckpoints) {
     train.labels.pop_back();
     train.images.resize(train.labels.size() * 3072);
   });
-  const evaluation::Evaluation result = evaluation::evaluate_checkpoint(
-      evaluation, run::checkpoint_path(path("run"), 4), world(), platform, heart_);
+  const auto evaluate = [&] {
+    return evaluation::evaluate_checkpoint(evaluation, run::checkpoint_path(path("run"), 4), world(), platform, heart_);
+  };
+  expect_agreed(ErrorKind::checkpoint, "or give --other-classes", [&] { evaluate(); });
+  evaluation.other_classes = true;
+  const evaluation::Evaluation result = evaluate();
+  EXPECT_FALSE(result.same_classes);
   ASSERT_EQ(result.doubts.size(), 2u);
   EXPECT_NE(result.doubts[0].find("its dataset label names is airplane,"), std::string::npos)
       << result.doubts[0];

@@ -58,6 +58,34 @@ TEST_F(RunCheckpointsTest, HoldTheSameContentHoweverOftenTheRunWasInterrupted) {
             run::content_hash(a));
 }
 
+/// With a time this short nearly each step has one; a run that is killed resumes from the newest.
+TEST_F(RunCheckpointsTest, AreMadeByTimeOnAllRanksAtTheSameStepsAndChangeNoBits) {
+  const optim::LocalSteps two{.steps = 2};
+  const bool may_serve = world().size() > 1;
+  for (const auto update :
+       {comm::UpdateKind::all_reduce, comm::UpdateKind::local, comm::UpdateKind::server}) {
+    if (update == comm::UpdateKind::server && !may_serve) continue;
+    TrainConfig straight = config();
+    straight.steps = 12;
+    straight.update = update;
+    if (update == comm::UpdateKind::local) straight.local = two;
+    straight.checkpoint_minutes = 0.0;
+    straight.run_dir = path(concat("straight", static_cast<int>(update)));
+    run(straight);
+    TrainConfig timed = straight;
+    timed.run_dir = path(concat("timed", static_cast<int>(update)));
+    timed.checkpoint_minutes = 1e-9;
+    timed.keep = 100;
+    run(timed);
+    world().barrier();
+    EXPECT_EQ(run::list_checkpoints(Directory(straight.run_dir)), std::vector<std::uint64_t>{12});
+    const std::vector<std::uint64_t> steps = run::list_checkpoints(Directory(timed.run_dir));
+    EXPECT_GE(steps.size(), 3u);
+    EXPECT_EQ(run::content_hash(run::read_checkpoint(run::checkpoint_path(straight.run_dir, 12))),
+              run::content_hash(run::read_checkpoint(run::checkpoint_path(timed.run_dir, 12))));
+  }
+}
+
 TEST_F(RunCheckpointsTest, GoOnAfterOneThatCouldNotBeWritten) {
   config::TrainConfig c = config();
   c.steps = 6;

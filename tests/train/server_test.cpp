@@ -377,6 +377,23 @@ TEST_F(ServedRun, StopsOnRequestOfItsLastServerWithACheckpoint) {
   }
 }
 
+/// Where ranks are in different steps, all of them meet for a checkpoint by time.
+TEST_F(ServedRun, MeetsForCheckpointsByTime) {
+  if (world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
+  for (const bool asynchronous : {false, true}) {
+    TrainConfig c = served(concat("timed", asynchronous));
+    c.steps = 20;
+    c.checkpoint_every = c.check_every = 1000;
+    c.checkpoint_minutes = 1e-9;
+    c.keep = 100;
+    c.aggregation.asynchronous = asynchronous;
+    if (!asynchronous) c.aggregation.pushes = world().size() - 2;
+    run(c);
+    world().barrier();
+    EXPECT_GE(run::list_checkpoints(Directory(c.run_dir)).size(), 3u);
+  }
+}
+
 TEST_F(ServedRun, EndsAllRanksWhereItDiverges) {
   for (const int fewer : {0, 1}) {
     config::TrainConfig c = served(concat("diverged", fewer));

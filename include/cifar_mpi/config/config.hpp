@@ -53,6 +53,8 @@ struct TrainConfig {
   std::string resume = "auto";  ///< "auto", "never" or the path of a checkpoint
   std::string init_from;        ///< checkpoint whose weights a new run begins with; empty: none
 
+  std::vector<std::string> allow_change;  ///< options that may differ from those of the run that is resumed
+
   std::string model = "tutorial";
   std::string device = "auto";
   std::string isa = "auto";  ///< widest instructions of the CPU: a name of cpu::InstructionSet
@@ -116,11 +118,13 @@ struct TrainConfig {
   comm::Wire wire = comm::Wire::fp32;                ///< gradient format on the network
 
   std::int64_t log_every = 10;           ///< steps
+  bool show_kernels = false;             ///< the log begins with the kernels of each layer
   bool tensorboard = true;               ///< event files in the run directory
   TraceWindow trace;                     ///< steps whose tasks are written to the run directory
   std::int64_t summary_every = 100;      ///< steps between histograms; 0: none
   double eval_every = 0.0;               ///< epochs; 0: only at the end
   std::int64_t checkpoint_every = 1000;  ///< steps
+  double checkpoint_minutes = 10.0;      ///< at most, between checkpoints; 0: only by steps
   std::int64_t check_every = 500;        ///< steps between comparisons of the ranks' parameters
   int keep = 5;                          ///< checkpoints kept
   std::int64_t keep_every = 0;           ///< also keep those of steps divisible by this; 0: off

@@ -33,9 +33,9 @@ struct ImageFolder {
 /// listed, classes without an image, and names with control characters.
 ImageFolder list_image_folder(const std::string& root);
 
-/// Moves about `share` of the images out of `folder`: those whose `order` is below that share of its range.
-/// The split of an image depends on its path alone, so added images move no other image. Throws Error{data}
-/// when either split has no image, or a class has none left to train with.
+/// Moves about `share` of the images out of `folder`: those whose `order` is below that share of its range, but of each class at
+/// least one, and not all. The split of any other image depends on its path alone, so added images do not move it. A class with
+/// one image has none to test with. Throws Error{data} when no image moves.
 ImageFolder split_off(ImageFolder& folder, double share);
 
 /// Throws Error{data} naming the first class that only one of the two has.

@@ -57,7 +57,7 @@ std::vector<Segment> segments_of(std::size_t begin, std::size_t end, const model
 /// number of ranks and of parts of its batch, so the sum is their mean.
 struct ControlLayout {
   /// staleness: for a server's update from one push, the number of versions since the worker fetched its own.
-  enum : std::size_t { loss_sum, correct, samples, stop, trace, staleness, header_floats = 8 };
+  enum : std::size_t { loss_sum, correct, samples, stop, trace, save, staleness, header_floats = 8 };
   enum : std::size_t {
     compute_ms,
     hash_pieces,
@@ -76,7 +76,7 @@ struct ControlLayout {
 
 /// Requests of a rank to all ranks, as bits of a host word. In the control block each has a float, which
 /// counts the ranks that ask.
-enum Request : int { kStopRequest = 1, kTraceRequest = 2 };
+enum Request : int { kStopRequest = 1, kTraceRequest = 2, kSaveRequest = 4 };
 
 /// Facts of one rank that travel in its slot of the next step's control block; backend memory.
 struct RankFacts {
@@ -95,6 +95,7 @@ struct StepRecord {
   double samples = 0.0;
   double stop_requests = 0.0;   ///< how many ranks have been asked to stop
   double trace_requests = 0.0;  ///< how many ranks have been asked for a trace
+  double save_requests = 0.0;   ///< how many ranks ask for a checkpoint
   double gradient_norm = 0.0;   ///< of the summed gradient before clipping; 0 without clipping
   bool applied =
       false;  ///< false: the loss, its decay term or the norm was not finite; the step does not count

@@ -21,6 +21,7 @@ struct EvaluationConfig {
   int threads = 0;       ///< 0: this rank's fair share
   int batch_size = 128;  ///< samples per rank and replay; affects only the speed
   bool keep_logits = false;
+  bool other_classes = false;  ///< the classes of the dataset may have other names than those of the training
 };
 
 struct Evaluation {
@@ -29,6 +30,7 @@ struct Evaluation {
   Accuracy accuracy;
   run::EvaluationFile record;  ///< for RUN_DIR/evaluation.h5
   std::vector<float> logits;   ///< [images, classes], in the order of the images; on rank 0, if they are kept
+  bool same_classes = true;    ///< as in training
   /// Assumptions about an old checkpoint, and differences between this dataset and the training dataset.
   std::vector<std::string> doubts;
 };
@@ -60,7 +62,7 @@ run::Checkpoint read_on_all_ranks(const InputFile& file, const comm::World& worl
 
 /// Evaluates a checkpoint, which came from `path`, on the test split over all ranks; `heart` reports
 /// progress. Collective; an error of one rank is thrown on all: Error{checkpoint} if the dataset's shape is
-/// not the one the checkpoint was trained on.
+/// not the one the checkpoint was trained on, or if it has other classes without `other_classes`.
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint checkpoint,
                                const std::string& path, const comm::World& world,
                                const comm::PlatformFactory& make_platform, comm::Heartbeat& heart);

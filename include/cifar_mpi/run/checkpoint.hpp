@@ -54,6 +54,7 @@ struct Provenance {
   std::string time;
   std::optional<double> test_accuracy;  ///< of the EMA weights
   std::string initialized_from;         ///< the checkpoint whose weights the run began with; empty: none
+  std::string changes;  ///< options that changed on resume: "step 500: --lr 0.1 -> 0.01", one resume per line
   std::string self_check;  ///< of the device: whether it passed, when, and on what; empty: unknown
 };
 

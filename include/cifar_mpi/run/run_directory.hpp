@@ -62,6 +62,9 @@ void link_best(const Directory& run, std::optional<std::uint64_t> step);
 /// replaces atomically. Call it only under the lock. Throws Error{io}.
 void remove_temporary_files(const Directory& run);
 
+/// Free bytes of the file system; empty if the system does not say.
+std::optional<double> free_bytes(const Directory& run);
+
 /// Writes RUN_DIR/exit, "CODE sentence" on one line, unless it exists: the first record is the right one.
 /// Callable from any rank and thread; never throws, but warns on standard error.
 void record_exit(const Directory& run, int code, const std::string& sentence) noexcept;
@@ -72,12 +75,22 @@ std::string recorded_exit(const Directory& run);
 /// A run's hold on its directory: the lock, and the record of how the run ended.
 class RunDirectory {
  public:
-  /// Collective. Rank 0 makes the folders, takes the lock, and removes the last record and temporary files;
+  /// Collective. Rank 0 makes the folders, takes the lock, and removes the last record, unless it is that of a finished
+  /// run, and temporary files;
   /// if another run holds the lock, nothing is changed (Error{checkpoint}). Throws Error{io} if nothing can
   /// be written. The other ranks open the folder if they see it. `world` must outlive this object; if another
   /// run takes over the lock, all ranks are ended. Rank 0 may have to watch an abandoned lock for half a
   /// minute; meanwhile all ranks show progress in `heart`.
   RunDirectory(std::string path, const comm::World& world, comm::Heartbeat* heart = nullptr);
+
+  /// Removes the lock, and the folders if this start made them and did not get as far as `begin`.
+  ~RunDirectory();
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  /// The run goes on from here: its end replaces the record of a finished run. A start that is refused before leaves such a
+  /// record, and leaves nothing in folders that it made.
+  void begin();
 
   /// The opened folder; empty on a rank other than 0 that cannot open it.
   const Directory& directory() const { return directory_; }
@@ -94,6 +107,8 @@ class RunDirectory {
   std::string last_end_;
   const comm::World& world_;
   std::optional<RunLock> lock_;  ///< of rank 0
+  bool made_ = false;            ///< the folder, by this start; rank 0's
+  bool begun_ = false;
 };
 
 }  // namespace cifar_mpi::run

@@ -54,6 +54,7 @@ struct Plan {
   run::Progress progress;        ///< where the run starts; `batches` as of the last checkpoint
   Adopted adopted;               ///< from the checkpoint it starts from
   std::string initialized_from;  ///< for Provenance
+  std::string changes;           ///< for Provenance
   std::string self_check;        ///< for Provenance
   int conv_threads = 0;  ///< for BackendOptions, from the first start of the run; 0: this is the first
   int shown_images = 8;  ///< most images of the first part of a batch in a summary

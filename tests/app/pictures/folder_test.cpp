@@ -71,7 +71,7 @@ TEST_F(FolderPrograms, TakeATestFolderOfTheSameClasses) {
   const Outcome few = run_command(pack("train", "few.h5", with_test + " --limit 5"));
   EXPECT_EQ(count_lines_with(few.output, "5 training and 1 test images"), 1) << few.output;
   std::filesystem::remove_all(file("other/red"));
-  expect_refusal(run_command(pack("train", "own.h5", with_test)), 3, "has a class 'red'");
+  expect_refusal(run_command(pack("train", "other.h5", with_test)), 3, "has a class 'red'");
 }
 
 TEST_F(FolderPrograms, RefuseOrSkipWhatCannotBeRead) {

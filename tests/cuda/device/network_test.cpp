@@ -263,7 +263,7 @@ TEST_F(CudaNetwork, CarriesRequestsIntoASealedGraph) {
   runner->finish();
   EXPECT_EQ(run.records[2].stop_requests, 0.0);
   EXPECT_EQ(run.records[1].slots[ControlLayout::hash_pieces], 0.0f);
-  run.requests = engine::kStopRequest | engine::kTraceRequest;
+  run.requests = engine::kStopRequest | engine::kTraceRequest | engine::kSaveRequest;
   for (std::uint64_t step = 3; step < 7; ++step) {
     const std::uint64_t hash = 0x1234'5678'9ABC'DEF0u + 0x1111'1111'1111'1111u * (step - 3);
     run.set_facts({0.0, 12.5f, hash});
@@ -271,6 +271,7 @@ TEST_F(CudaNetwork, CarriesRequestsIntoASealedGraph) {
     runner->finish();
     EXPECT_EQ(run.records[step].stop_requests, 1.0);
     EXPECT_EQ(run.records[step].trace_requests, 1.0);
+    EXPECT_EQ(run.records[step].save_requests, 1.0);
     EXPECT_EQ(run.records[step].slots[ControlLayout::compute_ms], 12.5f);
     for (std::size_t piece = 0; piece < 4; ++piece) {
       EXPECT_EQ(run.records[step].slots[ControlLayout::hash_pieces + piece],

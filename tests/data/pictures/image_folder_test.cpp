@@ -173,17 +173,25 @@ TEST(SplitOff, MovesNoImageWhenOthersCome) {
   EXPECT_EQ(taken_again, taken);
 }
 
-TEST(SplitOff, RefusesASideWithoutImages) {
+TEST(SplitOff, LeavesEachClassInBothSplits) {
+  const TempDir dir;
+  for (const char* name : {"a/1.png", "a/2.png", "b/1.png", "b/2.png", "b/3.png", "c/1.png"}) put(dir, name);
+  for (const double share : {0.001, 0.999}) {
+    ImageFolder folder = list_image_folder(dir.path());
+    std::vector<int> test(3), train(3);
+    for (const ListedImage& image : split_off(folder, share).images) ++test[image.label];
+    for (const ListedImage& image : folder.images) ++train[image.label];
+    EXPECT_EQ(test, (share < 0.5 ? std::vector<int>{1, 1, 0} : std::vector<int>{1, 2, 0}));
+    EXPECT_EQ(train, (share < 0.5 ? std::vector<int>{1, 2, 1} : std::vector<int>{1, 1, 1}));
+  }
+}
+
+TEST(SplitOff, RefusesClassesOfOneImage) {
   const TempDir dir;
   for (const char* name : {"a/1.png", "b/2.png"}) put(dir, name);
   ImageFolder folder = list_image_folder(dir.path());
-  expect_error(ErrorKind::data, {"none of the 2 images", "--test-share"},
-               [&] { static_cast<void>(split_off(folder, 0.001)); });
-  folder.images[0].order = 0;
-  expect_error(
-      ErrorKind::data,
-      {concat("the class '", folder.classes[folder.images[0].label], "'"), "no image left to train with"},
-      [&] { static_cast<void>(split_off(folder, 0.001)); });
+  expect_error(ErrorKind::data, {"has only one image", "--test-folder"},
+               [&] { static_cast<void>(split_off(folder, 0.5)); });
 }
 
 TEST(TestFolder, NeedsTheSameClasses) {

@@ -39,7 +39,9 @@ class RunDirectoryTest : public testing::Test {
 TEST_F(RunDirectoryTest, RecordsEachKindOfEnd) {
   const int last = world().size() - 1;
   {
-    const RunDirectory directory(run_dir(), world());
+    RunDirectory directory(run_dir(), world());
+    directory.begin();
+    world().barrier();
     EXPECT_TRUE(fs::exists(run_dir() + "/lock"));
     directory.record_end_of([&] {
       EXPECT_FALSE(fs::exists(run_dir() + "/exit"));
@@ -51,7 +53,9 @@ TEST_F(RunDirectoryTest, RecordsEachKindOfEnd) {
   EXPECT_FALSE(fs::exists(run_dir() + "/lock"));
   world().barrier();
   {
-    const RunDirectory directory(run_dir(), world());
+    RunDirectory directory(run_dir(), world());
+    directory.begin();
+    world().barrier();
     const auto fail = [&] {
       world().together([&] {
         if (world().rank() == last) throw Error(ErrorKind::data, "no data");
@@ -62,7 +66,9 @@ TEST_F(RunDirectoryTest, RecordsEachKindOfEnd) {
   }
   world().barrier();
   {
-    const RunDirectory directory(run_dir(), world());
+    RunDirectory directory(run_dir(), world());
+    directory.begin();
+    world().barrier();
     const auto fail = [&] {
       if (world().rank() == last) throw Error(ErrorKind::device, "no device");
       world().barrier();
@@ -79,7 +85,9 @@ TEST_F(RunDirectoryTest, RecordsEachKindOfEnd) {
   }
   world().barrier();
   {
-    const RunDirectory directory(run_dir(), world());
+    RunDirectory directory(run_dir(), world());
+    directory.begin();
+    world().barrier();
     const auto fail = [&] {
       if (world().rank() == 0) throw std::logic_error("a bug");
     };
