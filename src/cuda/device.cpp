@@ -42,7 +42,7 @@ std::string library_version(std::size_t number) {
   return concat(number / 10000, '.', number / 100 % 100, '.', number % 100);
 }
 
-/// "580.95.05 ", the driver's own number where the kernel tells it: the runtime knows only for which CUDA it is.
+/// "580.95.05 ", the driver's own version if the kernel reports it: the runtime reports only its CUDA version.
 std::string driver_number() {
   std::ifstream file("/proc/driver/nvidia/version");
   std::string line;
@@ -71,13 +71,13 @@ std::uint64_t pci_number_of(const cudaDeviceProp& properties) {
   return domain << 16 | bus << 8 | static_cast<std::uint64_t>(properties.pciDeviceID);
 }
 
-/// Of the number that a GPU, or part of one, has from the factory.
+/// The hash of the UUID of a GPU, or of a part of one.
 std::uint64_t hash_of(const cudaDeviceProp& properties) {
   return hash_bytes(std::as_bytes(std::span(properties.uuid.bytes)));
 }
 
-/// Of smaller numbers the kernels go first. What runs beside the compute lane must not hold it up, and what others wait
-/// for goes before both.
+/// Kernels with smaller numbers run first. Side lanes must not delay the compute lane, and the comm lane, which other
+/// ranks wait for, comes before both.
 int priority_of(engine::LaneId lane, int least, int greatest) {
   if (lane == engine::kComm) return greatest;
   return lane == engine::kCompute ? std::min(greatest + 1, least) : least;
@@ -120,7 +120,7 @@ std::string library_versions() {
 
 bool gpu_is_there() {
   int driver = 0, count = 0;
-  // Of a machine without a driver the runtime says the same as of an old one.
+  // The runtime reports the same for a missing driver as for an old one.
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return false;
   const cudaError_t status = cudaGetDeviceCount(&count);
   static_cast<void>(cudaGetLastError());
@@ -156,8 +156,8 @@ Device::Device(const engine::BackendOptions& options) {
   copies_ = Stream(made);
 }
 
-/// While an exception unwinds, a kernel may wait for a rank that is gone, and giving back would wait with it:
-/// the process ends anyway.
+/// During an exception, a kernel may be waiting for a lost rank, and freeing would wait for that kernel. The process ends
+/// anyway.
 Device::~Device() {
   if (!unwinding()) return;
   static_cast<void>(blas_.release());
@@ -252,7 +252,7 @@ TrialMemory::TrialMemory(Device& device, std::size_t bytes)
 
 void* TrialMemory::workspace(std::size_t bytes) {
   if (workspace_.data() != nullptr && workspace_.size() >= bytes) return workspace_.data();
-  workspace_ = {};  // first, or both would have to fit
+  workspace_ = {};  // before the new one is allocated, because both may not fit
   try {
     workspace_ = device_.allocate(bytes);
   } catch (const Error& error) {

@@ -208,7 +208,7 @@ TEST_F(CudaKernel, RectifiesAndShifts) {
   }
 }
 
-/// A NaN that a rectifier takes for zero would hide that a run has diverged.
+/// A NaN that a ReLU turns into zero would hide that a run has diverged.
 TEST_F(CudaKernel, KeepsNanThroughRectifiers) {
   Bench bench;
   const reference::Array nan(300, std::numeric_limits<double>::quiet_NaN());

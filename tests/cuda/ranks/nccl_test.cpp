@@ -19,7 +19,7 @@
 #include "support/mpi_world.hpp"
 #include "train/step.hpp"
 
-/// Several ranks on one GPU through NCCL. Slow, because the ranks take turns, but what is summed is the same.
+/// Several ranks on one GPU through NCCL. Slow, because the ranks take turns, but the sums are the same.
 namespace cifar_mpi::cuda {
 namespace {
 
@@ -171,8 +171,9 @@ TEST_F(NcclRanks, EndWithIdenticalBitsWhicheverTheRunner) {
   EXPECT_EQ(first, serial);
 }
 
-/// Local steps: what each moves is averaged between GPUs as gradients are. With one between averagings they are the all-reduce but
-/// for two roundings of a weight (below 1) per step; the factor 10 is for how those grow in three steps of a small rate.
+/// Local steps: the GPUs' changes of weights are averaged as gradients are. With one step per averaging, the result is
+/// that of all-reduce except for two roundings of a weight (below 1) per step; the factor 10 allows for their growth in
+/// three steps with a small rate.
 TEST_F(NcclRanks, AverageLocalSteps) {
   const std::vector<float> ring = train(engine::RunnerKind::graph, 3),
                            one = train(engine::RunnerKind::graph, 3, false, 1);
@@ -189,7 +190,7 @@ TEST_F(NcclRanks, AverageLocalSteps) {
   EXPECT_NE(serial, ring);
 }
 
-/// The model that the run with one rank left in a file of this name; that run leaves it.
+/// The model in a file of this name, which the run with one rank writes.
 class ModelOfOneRank {
  public:
   ModelOfOneRank(const char* folder, const char* name) : path_(std::string(folder) + '/' + name) {}
@@ -270,8 +271,8 @@ TEST_F(NcclRanks, NameAnAlgorithmForSumsAlone) {
   unsetenv("NCCL_ALGO");
 }
 
-/// Its sums differ between runs, so it is off unless the option or the environment asks for it, and then the warning says
-/// which.
+/// Its sums differ between runs, so it is off unless the option or the environment asks for it; the warning then names
+/// the setting.
 TEST_F(NcclRanks, LeaveNvlsOffUnlessAsked) {
   if (world().size() == 1 || std::getenv("NCCL_ALGO") != nullptr) return;
   const auto opened = [](bool asked, const char* variable, const char* value) {

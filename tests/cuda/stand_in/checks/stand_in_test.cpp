@@ -17,7 +17,7 @@
 #include "cuda/stand_in/block.hpp"
 #include "cuda/stand_in/gpu.hpp"
 
-/// What the stand-in GPU promises, and what it must not: no more than CUDA does.
+/// The stand-in GPU promises what CUDA promises, and no more.
 namespace cifar_mpi::stand_in {
 namespace {
 
@@ -45,7 +45,7 @@ T* allocate(std::size_t count) {
   return static_cast<T*>(memory);
 }
 
-/// The letters that work appends in the order in which it runs.
+/// Records the order in which work runs, one letter each.
 struct Letters {
   std::string text;
   void append(const Stream& stream, char letter) {
@@ -279,7 +279,7 @@ TEST_F(StandInDeathTest, NoticesAWriteBehindOrInFrontOfAnArrayWhenItIsFreed) {
           start(stream.get(), "stray", [=] { bytes[place] = 0; });
           static_cast<void>(cudaFree(bytes));
         },
-        "in front of or behind an array")
+        "before or after an array")
         << place;
   }
 }
@@ -363,7 +363,7 @@ TEST(StandInBlocks, LetNoThreadPassABarrierBeforeAllAreThere) {
   int arrived = 0;
   bool good = true;
   run(2, 64, [&] {
-    if (threadIdx.x >= 60) return;  // who has ended is not waited for
+    if (threadIdx.x >= 60) return;  // threads that have ended are not waited for
     ++arrived;
     barrier(1);
     good = good && arrived % 60 == 0;
@@ -388,7 +388,7 @@ TEST_F(StandInDeathTest, RefusesBarriersThatNotAllThreadsReachAndGridsThatNoGpuT
   EXPECT_EXIT(fails(0, 1, [] {}), testing::ExitedWithCode(1), "no GPU takes");
 }
 
-/// One of two processes that are ranks of a communicator.
+/// One of two processes, the ranks of a communicator.
 class Rank {
  public:
   Rank(int rank, const ncclUniqueId& id) : number(rank), stream_(make_stream()), data_(allocate<float>(64)) {
@@ -422,7 +422,7 @@ class Rank {
   ncclComm_t comm_ = nullptr;
 };
 
-/// Ends the process: with 0 when both ranks did what they do without an error, with 1 when both had one.
+/// Ends the process, with 0 if both ranks succeeded and with 1 if both failed.
 [[noreturn]] void run_two_ranks(const std::function<void(const Rank&)>& work) {
   ncclUniqueId id{};
   EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
@@ -436,7 +436,7 @@ class Rank {
   _exit(WIFEXITED(status) && WEXITSTATUS(status) == failed ? failed : 2);
 }
 
-/// On a GPU such ranks hang, or add what does not belong together.
+/// On a GPU, such ranks hang or add values that do not belong together.
 TEST(StandInNccl, NamesTwoRanksWhoseCallsDiffer) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto expect_differ = [](const std::string& zero, const std::string& one, const auto& work) {
