@@ -11,7 +11,6 @@
 #include "cifar_mpi/base/buffer.hpp"
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/engine/backend.hpp"
-#include "cuda/dnn_handles.hpp"
 #include "cuda/handles.hpp"
 #include "cuda/host_link.hpp"
 #include "cuda/trial.hpp"

@@ -7,10 +7,26 @@
 #include "cuda/lrn_pool_math.hpp"
 #include "cuda/value_type.hpp"
 
-/// A local response normalization and the max-pooling before or after it in one kernel per direction. The values between
-/// them are not stored, but rounded to the type as if they were. All enqueue and return.
+/// Local response normalization over the channels of a pixel, alone or with the max-pooling before or after it in one
+/// kernel per direction. All enqueue and return.
 namespace cifar_mpi::cuda {
 
+struct LrnShape {
+  LrnRule rule;
+  std::int64_t pixels = 0;
+  int channels = 0;
+  ValueType type = ValueType::fp32;
+};
+
+/// x and y [pixels, channels].
+void lrn_forward(cudaStream_t stream, const LrnShape& shape, const Activation& activation, const void* x,
+                 void* y);
+
+/// With a ReLU, grad_x is zero where the output of the ReLU is not positive.
+void lrn_backward(cudaStream_t stream, const LrnShape& shape, const Activation& activation, const void* x,
+                  const void* grad_y, void* grad_x);
+
+/// The values between the pooling and the normalization are not stored, but rounded to the type as if they were.
 struct LrnPoolShape {
   PoolPlace place;  ///< with the rule: fits_lrn_pool
   LrnRule rule;

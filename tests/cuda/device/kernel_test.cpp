@@ -10,7 +10,6 @@
 #include "cuda/device/gpu.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/loss.hpp"
-#include "cuda/lrn.hpp"
 #include "cuda/lrn_pool.hpp"
 #include "cuda/plain_matmul.hpp"
 #include "cuda/pool.hpp"

@@ -14,6 +14,7 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/benchmark.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "support/mpi_world.hpp"
@@ -329,6 +330,26 @@ TEST_F(NcclRanks, RefuseToShareAGpuUnlessAsked) {
     EXPECT_LT(gpus, world().node_size());
     EXPECT_EQ(error.kind(), ErrorKind::device);
     EXPECT_NE(std::string(error.what()).find("--share-gpus"), std::string::npos) << error.what();
+  }
+}
+
+TEST(NcclBenchmark, SumsExactlyBesideACopy) {
+  if (const std::string reason = unusable(); !reason.empty())
+    GTEST_SKIP() << "LOUD: nothing of this test ran: " << reason;
+  const comm::World& world = test::test_world();
+  engine::BackendOptions options;
+  options.local_rank = world.node_rank();
+  options.local_ranks = world.node_size();
+  options.share_gpus = true;
+  const comm::Platform platform = make_platform(options);
+  const comm::AllReduceBenchmarkConfig config{{4, 4096, 1'000'004}, {"nccl", "doubling"}, 0.01};
+  const comm::AllReduceBenchmark benchmark = comm::benchmark_all_reduce(config, world, platform);
+  ASSERT_EQ(benchmark.timings.size(), 2 * config.bytes.size());
+  for (const comm::AllReduceTiming& t : benchmark.timings) {
+    EXPECT_EQ(t.resolved, t.algorithm == "nccl" ? "nccl" : "doubling through nccl");
+    EXPECT_EQ(t.wrong, 0u) << t.bytes << " bytes";
+    EXPECT_GT(t.least_s, 0.0);
+    EXPECT_GT(t.copy_bytes_per_s, 0.0);
   }
 }
 
