@@ -9,8 +9,10 @@
 #include <exception>
 #include <fstream>
 #include <map>
+#include <set>
 #include <span>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
@@ -261,6 +263,29 @@ void* TrialMemory::workspace(std::size_t bytes) {
   return workspace_.data();
 }
 
+namespace {
+
+/// Warns of each host with GPUs that all its ranks leave idle. `visible`: how many GPUs each rank sees.
+void warn_of_idle_gpus(const comm::World& world, const std::vector<std::uint64_t>& gpus,
+                       const std::vector<int>& visible) {
+  std::map<std::string, std::pair<std::set<std::uint64_t>, int>> hosts;  // the GPUs in use, and the most seen
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    auto& [used, most] = hosts[world.hosts()[rank]];
+    used.insert(gpus[rank]);
+    most = std::max(most, visible[rank]);
+  }
+  for (const auto& [host, found] : hosts) {
+    const auto& [used, most] = found;
+    const int idle = most - static_cast<int>(used.size());
+    if (idle <= 0) continue;
+    Log(world.rank())
+        .warn(concat("the run leaves ", idle, " of ", most, " GPUs of ", host,
+                     " idle; start one rank per GPU (-np ", most, " on one host) to use all"));
+  }
+}
+
+}  // namespace
+
 void compare_devices(const Device& device, const comm::World& world, bool share) {
   const std::vector<std::uint64_t> gpus = world.gather(device.identity());
   const std::vector<int> ordinals = world.gather(device.ordinal());
@@ -276,6 +301,9 @@ void compare_devices(const Device& device, const comm::World& world, bool share)
         concat(line.empty() ? "" : ", ", "rank ", rank, " GPU ", ordinals[rank], " ", pci_text(places[rank]));
   }
   for (const auto& [host, line] : lines) Log(world.rank()).info(concat("GPUs of ", host, ": ", line));
+  int visible = 0;
+  check(cudaGetDeviceCount(&visible), "counting the GPUs");
+  warn_of_idle_gpus(world, gpus, world.gather(visible));
   const SharedDevice shared = find_shared_device(ranks);
   world.together([&] {
     if (shared.rank < 0 || share || world.rank() != 0) return;

@@ -96,8 +96,8 @@ class TrialMemory {
   Trial trial_;
 };
 
-/// Logs the GPU of each rank. Throws Error{device} on all ranks if two share a GPU without permission.
-/// Collective.
+/// Logs the GPU of each rank, and warns of GPUs that no rank uses. Throws Error{device} on all ranks if two share a GPU
+/// without permission. Collective.
 void compare_devices(const Device& device, const comm::World& world, bool share);
 
 }  // namespace cifar_mpi::cuda
