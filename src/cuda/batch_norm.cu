@@ -1,6 +1,5 @@
 #include "cuda/batch_norm.hpp"
 #include "cuda/column_tile.cuh"
-#include "cuda/last_block.cuh"
 
 namespace cifar_mpi::cuda {
 namespace {

@@ -19,7 +19,7 @@ namespace {
 
 void check(cudaError_t status, const char* purpose, const char* file, int line) {
   if (status == cudaSuccess) return;
-  static_cast<void>(cudaGetLastError());  // one that did no harm must not be taken for the next call's
+  static_cast<void>(cudaGetLastError());  // else the next call would report an error that did no harm
   if (status == cudaErrorDevicesUnavailable) {
     throw Error(
         ErrorKind::device,

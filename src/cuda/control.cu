@@ -59,7 +59,7 @@ __global__ void end(Advance work) {
 
 __global__ void add_one(std::uint64_t* counter) { ++*counter; }
 
-/// So that a clock that stands still holds nothing up for ever; a turn takes 10 ns and more.
+/// Ends the delay even if the clock stands still; a turn takes at least 10 ns.
 constexpr int kMostTurns = 100'000;
 
 __global__ void delay() {

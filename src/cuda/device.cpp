@@ -9,8 +9,10 @@
 #include <exception>
 #include <fstream>
 #include <map>
+#include <set>
 #include <span>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
@@ -42,7 +44,7 @@ std::string library_version(std::size_t number) {
   return concat(number / 10000, '.', number / 100 % 100, '.', number % 100);
 }
 
-/// "580.95.05 ", the driver's own number where the kernel tells it: the runtime knows only for which CUDA it is.
+/// "580.95.05 ", the driver's own version if the kernel reports it: the runtime reports only its CUDA version.
 std::string driver_number() {
   std::ifstream file("/proc/driver/nvidia/version");
   std::string line;
@@ -71,13 +73,13 @@ std::uint64_t pci_number_of(const cudaDeviceProp& properties) {
   return domain << 16 | bus << 8 | static_cast<std::uint64_t>(properties.pciDeviceID);
 }
 
-/// Of the number that a GPU, or part of one, has from the factory.
+/// The hash of the UUID of a GPU, or of a part of one.
 std::uint64_t hash_of(const cudaDeviceProp& properties) {
   return hash_bytes(std::as_bytes(std::span(properties.uuid.bytes)));
 }
 
-/// Of smaller numbers the kernels go first. What runs beside the compute lane must not hold it up, and what others wait
-/// for goes before both.
+/// Kernels with smaller numbers run first. Side lanes must not delay the compute lane, and the comm lane, which other
+/// ranks wait for, comes before both.
 int priority_of(engine::LaneId lane, int least, int greatest) {
   if (lane == engine::kComm) return greatest;
   return lane == engine::kCompute ? std::min(greatest + 1, least) : least;
@@ -120,7 +122,7 @@ std::string library_versions() {
 
 bool gpu_is_there() {
   int driver = 0, count = 0;
-  // Of a machine without a driver the runtime says the same as of an old one.
+  // The runtime reports the same for a missing driver as for an old one.
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return false;
   const cudaError_t status = cudaGetDeviceCount(&count);
   static_cast<void>(cudaGetLastError());
@@ -156,8 +158,8 @@ Device::Device(const engine::BackendOptions& options) {
   copies_ = Stream(made);
 }
 
-/// While an exception unwinds, a kernel may wait for a rank that is gone, and giving back would wait with it:
-/// the process ends anyway.
+/// During an exception, a kernel may be waiting for a lost rank, and freeing would wait for that kernel. The process ends
+/// anyway.
 Device::~Device() {
   if (!unwinding()) return;
   static_cast<void>(blas_.release());
@@ -252,7 +254,7 @@ TrialMemory::TrialMemory(Device& device, std::size_t bytes)
 
 void* TrialMemory::workspace(std::size_t bytes) {
   if (workspace_.data() != nullptr && workspace_.size() >= bytes) return workspace_.data();
-  workspace_ = {};  // first, or both would have to fit
+  workspace_ = {};  // before the new one is allocated, because both may not fit
   try {
     workspace_ = device_.allocate(bytes);
   } catch (const Error& error) {
@@ -260,6 +262,29 @@ void* TrialMemory::workspace(std::size_t bytes) {
   }
   return workspace_.data();
 }
+
+namespace {
+
+/// Warns of each host with GPUs that all its ranks leave idle. `visible`: how many GPUs each rank sees.
+void warn_of_idle_gpus(const comm::World& world, const std::vector<std::uint64_t>& gpus,
+                       const std::vector<int>& visible) {
+  std::map<std::string, std::pair<std::set<std::uint64_t>, int>> hosts;  // the GPUs in use, and the most seen
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    auto& [used, most] = hosts[world.hosts()[rank]];
+    used.insert(gpus[rank]);
+    most = std::max(most, visible[rank]);
+  }
+  for (const auto& [host, found] : hosts) {
+    const auto& [used, most] = found;
+    const int idle = most - static_cast<int>(used.size());
+    if (idle <= 0) continue;
+    Log(world.rank())
+        .warn(concat("the run leaves ", idle, " of ", most, " GPUs of ", host,
+                     " idle; start one rank per GPU (-np ", most, " on one host) to use all"));
+  }
+}
+
+}  // namespace
 
 void compare_devices(const Device& device, const comm::World& world, bool share) {
   const std::vector<std::uint64_t> gpus = world.gather(device.identity());
@@ -276,6 +301,9 @@ void compare_devices(const Device& device, const comm::World& world, bool share)
         concat(line.empty() ? "" : ", ", "rank ", rank, " GPU ", ordinals[rank], " ", pci_text(places[rank]));
   }
   for (const auto& [host, line] : lines) Log(world.rank()).info(concat("GPUs of ", host, ": ", line));
+  int visible = 0;
+  check(cudaGetDeviceCount(&visible), "counting the GPUs");
+  warn_of_idle_gpus(world, gpus, world.gather(visible));
   const SharedDevice shared = find_shared_device(ranks);
   world.together([&] {
     if (shared.rank < 0 || share || world.rank() != 0) return;
@@ -285,6 +313,26 @@ void compare_devices(const Device& device, const comm::World& world, bool share)
                        " have the same GPU; give each rank one of its own, or allow sharing for a test with "
                        "--share-gpus"));
   });
+}
+
+cudnnHandle_t DnnHandles::of(cudaStream_t stream) {
+  if (const auto known = handles_.find(stream); known != handles_.end()) return known->second.get();
+  if (!why_.empty()) return nullptr;
+  cudnnHandle_t made = nullptr;
+  cudnnStatus_t status = cudnnCreate(&made);
+  if (status == CUDNN_STATUS_SUCCESS) {
+    const auto place = handles_.emplace(stream, Owned<cudnnHandle_t>(made)).first;
+    status = cudnnSetStream(made, stream);
+    if (status == CUDNN_STATUS_SUCCESS) return place->second.get();
+    handles_.erase(place);
+  }
+  static_cast<void>(cudaGetLastError());
+  why_ = concat("cuDNN cannot be opened (", cudnnGetErrorString(status), ")");
+  return nullptr;
+}
+
+void DnnHandles::abandon() {
+  for (auto& [stream, handle] : handles_) static_cast<void>(handle.release());
 }
 
 }  // namespace cifar_mpi::cuda

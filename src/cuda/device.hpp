@@ -11,19 +11,16 @@
 #include "cifar_mpi/base/buffer.hpp"
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/engine/backend.hpp"
-#include "cuda/dnn_handles.hpp"
 #include "cuda/handles.hpp"
 #include "cuda/host_link.hpp"
 #include "cuda/trial.hpp"
 
 namespace cifar_mpi::cuda {
 
-/// The GPU of this process: its streams, memory and libraries. One per backend, which outlives all that uses
-/// it.
+/// The GPU of this process: its streams, memory and libraries. There is one per backend; it outlives its users.
 class Device {
  public:
-  /// Chooses the GPU by local order and makes it current. Throws Error{device} with the reason when there is
-  /// none.
+  /// Chooses the GPU by local order and makes it current. Throws Error{device} with the reason if there is none.
   explicit Device(const engine::BackendOptions& options);
   ~Device();
   Device(const Device&) = delete;
@@ -40,9 +37,10 @@ class Device {
   /// "NVIDIA H200 (GPU 0, 0000:1b:00.0), compute capability 9.0, …, 1234 of 143771 MiB in use"
   std::string text() const;
 
-  /// The stream of a lane, made at the first call; the comm lane's goes before compute, and that before what runs beside it.
+  /// The stream of a lane, created at the first call. The comm lane has priority over compute, and compute over side
+  /// lanes.
   cudaStream_t stream(engine::LaneId lane);
-  /// All streams that lanes have.
+  /// The streams of all lanes.
   std::size_t lanes() const { return streams_.size(); }
 
   /// Zeroed, 256-byte aligned. Throws Error{device} with the sizes when there is not enough.
@@ -67,24 +65,24 @@ class Device {
 /// "0000:1b:00.0"
 std::string pci_text(std::uint64_t number);
 
-/// Why this process cannot use a GPU, in a few words; empty when it can.
+/// The reason why this process cannot use a GPU, in a few words; empty if it can.
 std::string why_unusable();
 
-/// Whether there is a GPU, also one that cannot be used.
+/// Whether there is a GPU, usable or not.
 bool gpu_is_there();
 
-/// The GPU that a rank with these options has, by name, place and number, the driver and the libraries. Throws
-/// Error{device} as Device.
+/// The name, address and UUID of the GPU that a rank with these options uses, the driver and the libraries. Throws
+/// Error{device} as Device does.
 std::string gpu_identity(const engine::BackendOptions& options);
 
-/// "CUDA 13.0, cuDNN 9.19.0, cuBLASLt 13.1.0, NCCL 2.28.9": what the process has loaded, which need not be what it was
-/// built with.
+/// "CUDA 13.0, cuDNN 9.19.0, cuBLASLt 13.1.0, NCCL 2.28.9": the loaded versions, which may differ from those of the
+/// build.
 std::string library_versions();
 
 /// Memory for trying kernels; see Trial. The trial points into it.
 class TrialMemory {
  public:
-  /// Each operand may have `bytes`.
+  /// `bytes`: the size of each operand.
   TrialMemory(Device& device, std::size_t bytes);
   TrialMemory(const TrialMemory&) = delete;
   TrialMemory& operator=(const TrialMemory&) = delete;
@@ -98,8 +96,8 @@ class TrialMemory {
   Trial trial_;
 };
 
-/// Logs the GPU of each rank. Throws Error{device} on all ranks if two share a GPU without permission.
-/// Collective.
+/// Logs the GPU of each rank, and warns of GPUs that no rank uses. Throws Error{device} on all ranks if two share a GPU
+/// without permission. Collective.
 void compare_devices(const Device& device, const comm::World& world, bool share);
 
 }  // namespace cifar_mpi::cuda

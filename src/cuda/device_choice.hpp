@@ -19,17 +19,17 @@ struct DeviceQuestion {
 /// --share-gpus when there are more ranks than GPUs and they may not share.
 int choose_device(const DeviceQuestion& question);
 
-/// How to build for a GPU that the binary has no code for: "build with …". `capability` is 70 for 7.0,
+/// Advice for a GPU that the binary has no code for: "build with …". `capability` is 70 for 7.0,
 /// `toolkit` is a CUDART_VERSION.
 std::string build_advice(int capability, int toolkit);
 
-/// What one rank uses.
+/// The host and GPU of one rank.
 struct DeviceIdentity {
   std::ptrdiff_t host = 0;  ///< equal on one host
   std::uint64_t gpu = 0;    ///< equal for one GPU of a host
 };
 
-/// The first rank that uses the GPU of an earlier rank, and that earlier rank; both −1 when there is none.
+/// The first rank that uses the GPU of an earlier rank, and that earlier rank; both −1 if there is none.
 struct SharedDevice {
   int rank = -1;
   int other = -1;

@@ -19,10 +19,10 @@ namespace {
 using engine::Instruction;
 using engine::kCompute;
 
-/// How often a waiting host looks whether the run can still go on.
+/// How often a waiting host checks whether the run can continue.
 constexpr double kWatchSeconds = 0.1;
 
-/// Names a stretch of the host's time for profilers.
+/// Names a range of the host's time for profilers.
 class Range {
  public:
   explicit Range(const std::string& name) { nvtxRangePushA(name.c_str()); }
@@ -93,7 +93,7 @@ bool DeviceRunner::has_happened(const Event& event, const std::string& what) {
   const cudaError_t status = cudaEventQuery(event.get());
   if (status == cudaSuccess) return true;
   if (status != cudaErrorNotReady) check(status, what.c_str());
-  static_cast<void>(cudaGetLastError());  // "not ready" must not be taken for an error of the next launch
+  static_cast<void>(cudaGetLastError());  // else the next launch would report "not ready" as its error
   return false;
 }
 

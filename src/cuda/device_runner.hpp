@@ -13,13 +13,13 @@
 
 namespace cifar_mpi::cuda {
 
-/// A moment that both clocks know.
+/// A moment with its time on the clocks of host and device.
 class Anchor {
  public:
-  /// Now; nothing may be under way on the stream. The host knows the moment to about the time that it takes to enqueue an
-  /// event and to see it, 10 µs: of several attempts the shortest counts.
+  /// Sets it to the present. The stream must be idle. The host's time is exact to the time from enqueueing an event to
+  /// seeing it happen, about 10 µs: the shortest of several attempts counts.
   void set(cudaStream_t stream);
-  /// Of an event that has happened.
+  /// The host's time of an event that has happened.
   std::int64_t host_nanoseconds(const Event& event) const;
 
  private:
@@ -27,29 +27,28 @@ class Anchor {
   std::int64_t host_ns_ = 0;
 };
 
-/// Two events for each task of a program. The lanes set them; what lies between is the task, and what stands
-/// in its lane behind it waits for the second.
+/// Two events for each task of a program, recorded on its lane before and after it.
 class Stopwatches {
  public:
-  /// Nothing when they are there.
+  /// Makes the events that are missing.
   void make(std::size_t tasks);
   void begin(engine::TaskId task, cudaStream_t stream) { record(begins_, task, stream); }
   void end(engine::TaskId task, cudaStream_t stream) {
     record(ends_, task, stream);
     ran_[static_cast<std::size_t>(task)] = true;
   }
-  /// Adds a replay of the tasks that ran since the last time, which are done, to the recorder, in the order of their
-  /// beginnings. When the last one ended.
+  /// Adds the tasks that ran since the last call, and are done, to the recorder as one replay, in the order in which they
+  /// began. Returns when the last one ended.
   std::int64_t read(const Anchor& anchor, engine::Recorder& recorder);
 
  private:
   static void record(const std::vector<Event>& events, engine::TaskId task, cudaStream_t stream);
 
   std::vector<Event> begins_, ends_;  ///< by task
-  std::vector<bool> ran_;             ///< likewise; an observer does not in every replay
+  std::vector<bool> ran_;             ///< by task; an observer does not run in every replay
 };
 
-/// What all runners share: the program, its lanes, and what passes between host and device around a replay.
+/// The common part of all runners: the program, its lanes, and the words that host and device exchange in a replay.
 class DeviceRunner : public engine::Runner {
  public:
   DeviceRunner(Device& device, engine::StepProgram program);
@@ -69,11 +68,11 @@ class DeviceRunner : public engine::Runner {
   cudaStream_t stream(engine::LaneId lane) const { return lanes_[static_cast<std::size_t>(lane)].stream(); }
   const engine::Task& task(engine::TaskId id) const { return program_.tasks()[static_cast<std::size_t>(id)]; }
   bool skips(engine::TaskId id) const { return !look_ && task(id).observer; }
-  /// Whether the host moves it forward.
+  /// Whether the task is a host task, which `poll` drives.
   bool is_of_host(engine::TaskId id) const { return static_cast<bool>(task(id).poll); }
 
-  /// Enqueues the task of a line. One of the host it starts: all before it in its lane is done, and nothing may be
-  /// enqueued behind it until `poll` says that it is done.
+  /// Enqueues the task of an instruction. A host task is started instead: its lane must have finished all earlier work,
+  /// and nothing may be enqueued there until `poll` returns true.
   void start(const engine::Instruction& line);
   bool poll(const engine::Instruction& line);
 
@@ -81,7 +80,7 @@ class DeviceRunner : public engine::Runner {
   static bool has_happened(const Event& event, const std::string& what);
   /// Returns when the event has happened.
   void wait_for(const Event& event, const std::string& what);
-  /// For a host that waits, again and again: lets others run, and looks at the watches now and then.
+  /// Call it in the loop of a waiting host: it lets other threads run and calls the watches every 0.1 s.
   void give_way();
 
   Device& device_;
@@ -92,7 +91,7 @@ class DeviceRunner : public engine::Runner {
  private:
   struct Launch {
     Event done;
-    std::uint64_t replays = 0;  ///< done with it and all before it
+    std::uint64_t replays = 0;  ///< of this launch and all earlier ones
     bool recorded = false;
     Stopwatches watches;
   };
@@ -106,11 +105,11 @@ class DeviceRunner : public engine::Runner {
   std::array<Launch, 2> launches_;  ///< the last two
   std::uint64_t launched_ = 0;      ///< launches
   std::uint64_t finished_ = 0;      ///< replays
-  engine::TaskClock clock_;         ///< shows the tasks of the host, and that a launch is done
-  double looked_ = 0.0;             ///< when the watches were looked at
+  engine::TaskClock clock_;         ///< shows the host tasks, and that a launch is done
+  double looked_ = 0.0;             ///< when the watches were called
   engine::Recorder* recorder_ = nullptr;
-  Anchor anchor_;                ///< where there is a recorder
-  std::int64_t device_end_ = 0;  ///< of the last replay that was recorded
+  Anchor anchor_;                ///< set if there is a recorder
+  std::int64_t device_end_ = 0;  ///< the end of the last recorded replay
 };
 
 }  // namespace cifar_mpi::cuda

@@ -4,7 +4,6 @@
 
 #include "cuda/conv.hpp"
 #include "cuda/lane.hpp"
-#include "cuda/lrn.hpp"
 #include "cuda/lrn_pool.hpp"
 #include "cuda/pointwise.hpp"
 #include "cuda/pool.hpp"

@@ -11,12 +11,12 @@
 #include "cifar_mpi/engine/layout.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
-/// The few words that pass between the host and a finalized program: stop requests go in, step records come out.
+/// The few words that the host and a finalized program exchange: stop requests in, step records out.
 namespace cifar_mpi::cuda {
 
 struct DeviceRecord;
 
-/// Host memory that kernels read and write by the same address. Throws Error{device}.
+/// Host memory that kernels access by the same address. Throws Error{device}.
 Buffer allocate_pinned(std::size_t bytes);
 
 /// A word that tasks read and `before_replay` copies from an atomic of the host.
@@ -33,15 +33,15 @@ struct RecordRing {
   std::size_t slot_floats = 0;
   std::uint64_t steps = 1;  ///< of a replay
   std::vector<engine::StepRecord>* records = nullptr;
-  std::uint64_t delivered = 0;  ///< replays whose record the host has
+  std::uint64_t delivered = 0;  ///< replays whose records have been copied
 
   const DeviceRecord& entry(std::uint64_t replay) const;
   const float* slots_of(std::uint64_t replay) const;
-  /// Copies what the replays before `done` left to records[record_place(step, steps)].
+  /// Copies the records of the replays before `done` to records[record_place(step, steps)].
   void deliver(std::uint64_t done);
 };
 
-/// Owned by the backend; its addresses stay as long as it does.
+/// Owned by the backend; its addresses do not change while it lives.
 class HostLink {
  public:
   /// The pinned word of `source`, made at the first call for it.
@@ -52,7 +52,7 @@ class HostLink {
   std::vector<const RequestWord*> words_read_by(const engine::StepProgram& program) const;
   std::vector<RecordRing*> rings_written_by(const engine::StepProgram& program);
 
-  /// Looked at now and then while the host waits for the device: throws when the run cannot go on.
+  /// Called every 0.1 s while the host waits for the device; they throw if the run cannot continue.
   std::list<std::function<void()>> watches;
 
  private:

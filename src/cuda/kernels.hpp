@@ -14,21 +14,20 @@
 
 namespace cifar_mpi::cuda {
 
-/// How a network's kernels are chosen where the first choice does not run. The choices of a kernel are its rungs: 0 is the
-/// first choice, each further one is slower. All ranks take the lowest rung that any of them needs, so that all have the same
-/// bits.
+/// Records which choice of each kernel runs. A kernel's choices are its rungs: rung 0 is the first choice, and each
+/// further one is slower. All ranks use the slowest choice that any of them needs, so all have the same bits.
 class Ladder {
  public:
-  /// The rung from which to choose the kernel.
+  /// The rung at which the choice of the kernel begins.
   int start_of(const std::string& kernel) const;
-  /// The kernel was chosen on this rung, above 0. `text` says what is taken, why, and what that costs.
+  /// Records that this rung, above 0, was chosen. `text` names the choice, the reason and the cost.
   void step_down(const std::string& kernel, int rung, const std::string& text);
-  /// The choice of all kernels begins anew.
+  /// Restarts the choice of all kernels.
   void begin() { taken_.clear(); }
 
-  /// Whether the ranks must choose again, from the rungs that others need. Collective.
+  /// Returns whether the ranks must choose again, from the rungs that other ranks need. Collective.
   bool agree(const comm::World& world);
-  /// A line for each kernel that is not the first choice, the same on all ranks after `agree`.
+  /// One line for each kernel that is not the first choice; the same on all ranks after `agree`.
   std::vector<std::string> lines() const;
 
  private:
@@ -42,33 +41,33 @@ class Ladder {
 
 /// The libraries' kernels of one convolution or linear layer.
 struct AffineKernels {
-  std::optional<LibraryConv> library;  ///< where it has a direction, that product is not used
+  std::optional<LibraryConv> library;  ///< replaces the product of each direction that it has
   Matmul forward;
   Matmul weight_gradient;
   std::optional<Matmul> data_gradient;
 
-  /// Null where the direction is a product.
+  /// Null if the direction is a product.
   const LibraryConv* library_for(ConvDirection direction) const {
     return library && library->has(direction) ? &*library : nullptr;
   }
 };
 
-/// How convolutions are done: automatic lets cuDNN have those that suit it (odd kernel, channels in multiples
-/// of 8, bf16 or tf32) and does the others as products of windows and weights; the others are for tests.
+/// How convolutions are computed. `automatic` uses cuDNN for those that suit it (odd kernel, channels in multiples of 8,
+/// bf16 or tf32) and products of windows and weights for all others. The other values are for tests.
 enum class ConvChoice : std::uint8_t { automatic, products, library };
 
-/// The kernels that libraries bring, for one network and batch. Made without a device; usable when planned.
+/// The libraries' kernels for one network and batch. Created without a device; usable once planned.
 class NetKernels {
  public:
   NetKernels(int batch, engine::Precision precision, ConvChoice choice)
       : batch_(batch), precision_(precision), choice_(choice) {}
 
-  /// Those of one more layer; they stay where they are.
+  /// Adds the kernels of a layer; their address does not change.
   const AffineKernels& add(const std::string& name, const Affine& affine);
 
-  /// Memory that a trial of cuDNN's kernels needs for each operand; 0 when there are none.
+  /// The memory that a trial of cuDNN's kernels needs for each operand; 0 if there are none.
   std::size_t library_trial_bytes() const;
-  /// Asks cuDNN; directions of convolutions that it cannot do become products. Tells the ladder what is not the first choice.
+  /// Plans cuDNN's kernels; directions that cuDNN cannot compute become products. Records later choices in the ladder.
   void plan_library(const Trial& trial, Ladder& ladder);
   std::size_t product_trial_bytes() const;
   void plan_products(const Trial& trial, Ladder& ladder);

@@ -46,7 +46,7 @@ struct Proposals {
   std::array<Proposal, kMostAlgorithms> all{};
   int count = 0;
 
-  /// Of those that suit; none where cuDNN cannot be asked.
+  /// The suitable ones; none if cuDNN cannot be queried.
   std::vector<Proposal> candidates(cudnnStatus_t status) const {
     std::vector<Proposal> suitable;
     if (status != CUDNN_STATUS_SUCCESS) return suitable;
@@ -123,7 +123,7 @@ int LibraryConv::choose(Direction<Algorithm>& direction, const Calls& calls, con
         }
       }
     }
-    static_cast<void>(cudaGetLastError());  // which must not be taken for one of the next call
+    static_cast<void>(cudaGetLastError());  // else the next call would report it
     if (why_.empty()) why_ = wrong;
   }
   return kConvRungs;

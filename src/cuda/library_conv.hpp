@@ -45,8 +45,8 @@ class LibraryConv {
   explicit LibraryConv(const LibraryConvShape& shape) : shape_(shape) {}
 
   /// Chooses an algorithm for the direction: of cuDNN's deterministic proposals with a workspace of at most
-  /// kMostConvWorkspace, the first from `rung` on (below kConvRungs) whose workspace can be had and that runs. Returns its
-  /// rung, or kConvRungs when there is none; above `rung`, `why` says what was wrong with the first.
+  /// kMostConvWorkspace, the first from `rung` on (below kConvRungs) whose workspace can be allocated and that runs.
+  /// Returns its rung, or kConvRungs if there is none; if that is above `rung`, `why` names the reason.
   int plan(ConvDirection direction, const Trial& trial, int rung = 0);
   /// Whether cuDNN computes this direction.
   bool has(ConvDirection direction) const { return rungs_[static_cast<std::size_t>(direction)] < kConvRungs; }

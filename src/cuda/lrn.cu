@@ -1,5 +1,5 @@
 #include "cuda/launch.cuh"
-#include "cuda/lrn.hpp"
+#include "cuda/lrn_pool.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {

@@ -3,12 +3,12 @@
 #include "cuda/lrn_pool.hpp"
 #include "cuda/pool_vec8.cuh"
 
-/// A thread has eight channels of a pixel, an vec8: one 16-byte load of bf16, and the four channels on either
-/// side, which a normalization needs too, from its neighbours. Threads of a pixel stand side by side.
+/// A thread has a vec8, eight channels of a pixel: one 16-byte load of bf16. The four channels on either side, which a
+/// normalization also needs, come from the neighbouring threads: the threads of a pixel are adjacent.
 namespace cifar_mpi::cuda {
 namespace {
 
-/// Sixteen channels: those of an vec8 and the four on either side, zero outside the pixel.
+/// Sixteen channels: those of a vec8 and the four on either side, zero outside the pixel.
 struct Neighbours {
   float values[2 * kVec8];
 };
@@ -113,7 +113,7 @@ __device__ void through_memory(Vec8<float>& values) {
   values = to_floats(from_floats<T>(values));
 }
 
-/// A thread has an vec8 of the output; a block shares its pooled values. Each input is read about
+/// A thread has a vec8 of the output; a block shares its pooled values. Each input is read about
 /// (kernel / stride)² times, from the cache; the pooled and the normalized value are written once each.
 template <class T>
 __global__ void __launch_bounds__(kLrnPoolThreads)
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kLrnPoolThreads)
              normalize<T>(cut.rule(), neighbours_of(shared[threadIdx.x].values, group, cut.groups())));
 }
 
-/// A block has some rows of an image's cells. The gradients of the windows over them are worked out in shared
+/// A block has some rows of an image's cells. The gradients of the windows over them are computed in shared
 /// memory, those between two blocks twice; then each thread gathers a cell.
 template <class T>
 __global__ void __launch_bounds__(kLrnPoolThreads)
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kLrnPoolThreads)
     for (int py = 0; py < kPoolStride; ++py) {
       for (int px = 0; px < kPoolStride; ++px) {
         const int y = kPoolStride * oy - place.before_y + py, x = kPoolStride * ox - place.before_x + px;
-        if (y < 0 || x < 0) continue;  // behind its end the image has no cells
+        if (y < 0 || x < 0) continue;  // the image has no cells after its end
         store_vec8(to + (y * place.in_width + x) * place.channels + group * kVec8,
                    from_floats<T>(sums[py][px]));
       }
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kLrnPoolThreads)
   }
 }
 
-/// A block has some rows of an image's output. Normalizes the rows under its windows in shared memory, those
+/// A block has some rows of an image's output. It normalizes the rows under its windows in shared memory, those
 /// between two blocks twice, then pools them.
 template <class T>
 __global__ void __launch_bounds__(kLrnPoolThreads)
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kLrnPoolThreads)
   }
 }
 
-/// A thread has an vec8 of the input: gathers the gradients from the windows that hold it, then does what
+/// A thread has a vec8 of the input: it gathers the gradients from the windows that hold it, then does what
 /// the backward pass of a normalization does.
 template <class T>
 __global__ void __launch_bounds__(kLrnPoolThreads)
@@ -294,7 +294,7 @@ Grid grid_of(const Cut& cut, std::size_t shared_bytes) {
   return {blocks, kLrnPoolThreads, shared_bytes};
 }
 
-/// Blocks of an image of which each thread has one vec8.
+/// The number of blocks of an image whose threads have one vec8 each.
 int vec8_pieces(std::int64_t values, int images) {
   const std::int64_t block = std::int64_t{kLrnPoolThreads} * kVec8;
   return static_cast<int>((values / images + block - 1) / block);

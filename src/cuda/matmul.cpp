@@ -203,7 +203,7 @@ bool Matmul::take_first(const Trial& trial, std::size_t most_workspace,
                CUBLAS_STATUS_SUCCESS) {
       return true;
     } else {
-      static_cast<void>(cudaGetLastError());  // so that the next call does not report it
+      static_cast<void>(cudaGetLastError());  // else the next call would report it
     }
     ++rung_;
   }
@@ -266,7 +266,7 @@ std::string Matmul::text() const {
   std::string text = concat(shape, ": cuBLASLt ", value_of(algorithm_, {"", CUBLASLT_ALGO_CONFIG_ID}));
   for (const Setting& setting : kSettings)
     text += concat(", ", setting.name, ' ', value_of(algorithm_, setting));
-  if (relu_behind_) text += ", our ReLU behind it (that of cuBLASLt hides NaN)";
+  if (relu_behind_) text += ", our ReLU after it (that of cuBLASLt hides NaN)";
   return text;
 }
 

@@ -28,15 +28,15 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-/// The most blocks that NCCL's kernels take from those of the backward pass.
+/// The most blocks that NCCL's kernels use, concurrently with the backward pass.
 constexpr int kMostChannels = 8;
 constexpr std::chrono::seconds kAbortDeadline{5};
-/// NCCL says that a rank is lost, not which. The watchdog of a rank on the same node can name it, and takes
-/// less than this.
+/// NCCL reports that a rank is lost, but not which one. The watchdog of another rank of its node names it within this
+/// time.
 constexpr double kWatchdogsTurn = 2.0;
 
-/// Owns a communicator. It goes with all ranks together; while an exception unwinds this rank may be alone,
-/// and aborting can hang as well, so a thread does that and is left behind when it takes too long.
+/// Owns a communicator. All ranks destroy it together. During an exception this rank may be alone, and aborting can hang
+/// as well, so a thread aborts, and is abandoned after a deadline.
 class Communicator {
  public:
   Communicator() = default;
@@ -145,17 +145,17 @@ class NcclCollective final : public comm::Collective {
 
   Device& device_;
   const comm::World& world_;
-  Communicator communicator_;  ///< none in a world of one
+  Communicator communicator_;  ///< null in a world of one rank
   bool tree_;
   std::string note_;
   std::optional<double> failed_at_;
   std::list<std::function<void()>>::iterator watch_;
-  std::vector<Buffer> gathered_;  ///< all ranks' arrays, one per task; go before the communicator
+  std::vector<Buffer> gathered_;  ///< all ranks' arrays, one per task; freed before the communicator
 };
 
 void set_default(const char* variable, const std::string& value) { setenv(variable, value.c_str(), 0); }
 
-/// Whether NCCL_ALGO, "Ring,NVLS" or "allreduce:NVLSTree;broadcast:Ring", asks for NVLS; "^NVLS" asks for all others.
+/// Whether NCCL_ALGO, such as "Ring,NVLS" or "allreduce:NVLSTree;broadcast:Ring", asks for NVLS. "^NVLS" excludes it.
 bool names_nvls(std::string algorithms) {
   std::transform(algorithms.begin(), algorithms.end(), algorithms.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -166,8 +166,7 @@ bool names_nvls(std::string algorithms) {
   return false;
 }
 
-/// What would have NCCL use NVLS, as the user wrote it; empty when nothing does. The switch of the environment is the
-/// last word.
+/// The setting that allows NVLS, as the user wrote it; empty if none does. NCCL_NVLS_ENABLE overrides the others.
 std::string nvls_cause(bool asked_for) {
   const char* const enabled = std::getenv("NCCL_NVLS_ENABLE");
   if (enabled != nullptr) return std::atoi(enabled) != 0 ? concat("NCCL_NVLS_ENABLE=", enabled) : "";
@@ -176,14 +175,14 @@ std::string nvls_cause(bool asked_for) {
   return algorithms != nullptr && names_nvls(algorithms) ? concat("NCCL_ALGO=", algorithms) : "";
 }
 
-/// What NCCL reads from the environment, before its first call. A user's own settings stay. Its algorithm
-/// holds for every collective, and no tree can gather: so it is named for sums alone.
+/// Sets the environment that NCCL reads in its first call; keeps the user's own settings. NCCL_ALGO applies to every
+/// collective, and no tree can gather, so it is set only if all collectives are sums.
 void prepare_environment(const comm::World& world, const NcclOptions& options, bool gathers) {
   if (!gathers && options.algorithm == "ring") set_default("NCCL_ALGO", "Ring");
   if (!gathers && options.algorithm == "tree") set_default("NCCL_ALGO", "Tree");
   if (nvls_cause(options.nvls).empty()) set_default("NCCL_NVLS_ENABLE", "0");
   if (!options.share_gpus) return;
-  // NCCL takes no GPU twice on one host, so each rank names a host of its own.
+  // NCCL refuses two ranks with one GPU on one host, so each rank claims a host of its own.
   set_default("NCCL_HOSTID", concat(world.host(), "-rank-", world.rank()));
   set_default("NCCL_IB_DISABLE", "1");
   const auto& hosts = world.hosts();

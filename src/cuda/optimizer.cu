@@ -1,4 +1,3 @@
-#include "cuda/last_block.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/optimizer.hpp"

@@ -72,7 +72,7 @@ struct Lrn {
   int channels = 0;
 };
 
-/// A pooling and the normalization after it, or the reverse, as one; the program has no value between them.
+/// A pooling and the normalization after it, or the reverse, as one layer; the program has no value between them.
 struct PoolLrn {
   Pool pool;
   Lrn lrn;
@@ -82,7 +82,7 @@ struct LrnPool {
   Pool pool;
 };
 
-/// A ReLU that no layer before it could take in.
+/// A ReLU that could not join the layer before it.
 struct Relu {};
 
 /// SiLU, GELU or a constant factor.

@@ -5,7 +5,7 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-/// Which image, row, column and channel an element of an NHWC tensor is.
+/// The image, row, column and channel of an element of an NHWC tensor.
 struct Position {
   std::int64_t image = 0;
   int y = 0;
@@ -42,7 +42,7 @@ __global__ void forward(PoolPlace place, Activation activation, const T* __restr
   if (argmax != nullptr) argmax[i] = choice.tap;
 }
 
-/// One thread per input; reads the argmax and gradients of the windows that hold it.
+/// One thread per input; reads the argmax and the gradient of each window that contains it.
 template <class T>
 __global__ void backward(PoolPlace place, const std::uint8_t* __restrict__ argmax,
                          const T* __restrict__ grad_y, T* __restrict__ grad_x) {
@@ -58,7 +58,7 @@ __global__ void backward(PoolPlace place, const std::uint8_t* __restrict__ argma
       [&](int row, int column) { return to_float(grad_y[output(row, column)]); }));
 }
 
-/// Of each channel. Block (image, tile of channels).
+/// The mean of each channel. Block (image, tile of channels).
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     mean(GlobalAvgPoolShape shape, const T* __restrict__ x, T* __restrict__ y) {
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Likewise.
+/// Gives each pixel its share of the gradient of the mean. Block (image, tile of channels).
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     spread_mean(GlobalAvgPoolShape shape, const T* __restrict__ grad_y, T* __restrict__ grad_x) {

@@ -24,7 +24,7 @@ using engine::RunnerKind;
 using engine::StepProgram;
 using engine::Task;
 
-/// One task after another, each finished before the next begins; marks have nothing left to order.
+/// Runs one task after another, each to its end, so marks have nothing left to order.
 class SerialRunner final : public DeviceRunner {
  public:
   void watch(std::vector<engine::Bytes> regions) {
@@ -56,9 +56,9 @@ class SerialRunner final : public DeviceRunner {
     }
   }
 
-  /// Seconds that it took.
+  /// Returns the seconds that it took.
   double run_on_device(const Instruction& line) {
-    // The stream is idle: without it the clock would run while the host enqueues.
+    // The stream is idle, so without the delay the clock would run while the host enqueues.
     enqueue_delay_kernel(stream(line.lane));
     check(cudaEventRecord(begin_.get(), stream(line.lane)), "starting the clock");
     start(line);
@@ -81,7 +81,7 @@ class SerialRunner final : public DeviceRunner {
   std::optional<engine::Audit> audit_;
 };
 
-/// The list as it stands: the streams keep the order of their lane, events that between lanes.
+/// Enqueues the list as it is: streams keep the order within a lane, events the order between lanes.
 class LanesRunner : public DeviceRunner {
  public:
   LanesRunner(Device& device, StepProgram program)
@@ -95,13 +95,13 @@ class LanesRunner : public DeviceRunner {
     for (int i = 0; i < times; ++i) enqueue_once();
   }
 
-  /// A replay begins: all lanes go on from where compute stands.
+  /// Begins a replay: all lanes wait for the work enqueued on the compute lane.
   void fork() {
     if (recording()) hold_back();
     check(cudaEventRecord(fork_.get(), stream(kCompute)), "setting a mark");
     for (engine::LaneId lane = 1; lane < program_.lanes(); ++lane) wait_for_event(lane, fork_);
   }
-  /// It ends: compute goes on from where all stand.
+  /// Ends a replay: the compute lane waits for all lanes.
   void join() {
     for (engine::LaneId lane = 1; lane < program_.lanes(); ++lane) {
       const Event& join = joins_[static_cast<std::size_t>(lane)];
@@ -127,7 +127,8 @@ class LanesRunner : public DeviceRunner {
     join();
   }
 
-  /// Until the replay is enqueued: else the times would show how long the host takes to do so, which a graph does not.
+  /// Delays the device until the replay is enqueued: else the times would contain the time that the host takes for
+  /// that, and a graph takes none.
   void hold_back() const {
     constexpr std::uint64_t kPerTask = 20'000;  // ns; a few kernels and two events
     const std::uint64_t delays = kPerTask * program_.tasks().size() / kDelayNanoseconds + 1;
@@ -143,11 +144,11 @@ class LanesRunner : public DeviceRunner {
   std::vector<Event> joins_;  ///< by lane
 };
 
-/// For programs with tasks of the host among those of the device: messages between ranks.
+/// Runs programs that have host tasks, such as messages between ranks, among those of the device.
 ///
-/// One thread walks the lanes. Each is enqueued on its stream as far as it goes: up to a task of the host, which begins
-/// when the stream is done with all before it, and up to a wait for a mark that is not set, because a task of the host
-/// stands before it. The device so has all to work on that waits for no message.
+/// One thread visits the lanes in turn and enqueues each as far as possible: up to a host task, which begins when the
+/// stream has finished all earlier work, or up to a wait for a mark that a host task delays. So the device always has
+/// all the work that needs no message.
 class HostLanesRunner final : public LanesRunner {
  public:
   HostLanesRunner(Device& device, StepProgram program)
@@ -160,12 +161,12 @@ class HostLanesRunner final : public LanesRunner {
   }
 
  private:
-  /// Where a task of the host stands.
+  /// The state of a host task.
   enum class Phase : std::uint8_t { ahead, lane_drains, under_way };
   struct Queue {
-    std::vector<Instruction> lines;  ///< this lane's part of the list
+    std::vector<Instruction> lines;  ///< this lane's instructions
     std::size_t next = 0;
-    Phase phase = Phase::ahead;  ///< of the task of the host at `next`
+    Phase phase = Phase::ahead;  ///< of the host task at `next`
     Event drained;
 
     bool done() const { return next == lines.size(); }
@@ -187,14 +188,15 @@ class HostLanesRunner final : public LanesRunner {
     join();
   }
 
-  /// As far as the lane goes now; true when that was anywhere.
+  /// Enqueues as much of the lane as possible; returns whether that was anything.
   bool advance(Queue& queue) {
     const std::size_t before = queue.next;
     while (!queue.done() && is_past(queue.lines[queue.next], queue)) ++queue.next;
     return queue.next != before;
   }
 
-  /// Enqueues the line, or moves on what it waits for; true when the lane may go on behind it.
+  /// Enqueues the instruction, or makes progress in what it waits for; returns whether the lane may continue with the
+  /// next one.
   bool is_past(const Instruction& line, Queue& queue) {
     const auto target = static_cast<std::size_t>(line.target);
     switch (line.op) {
@@ -235,7 +237,8 @@ class HostLanesRunner final : public LanesRunner {
   std::uint64_t replay_ = 0;
 };
 
-/// One graph for each number of replays that was asked for, with observers and without, made when it is.
+/// Keeps one graph for each number of replays that was requested, with observers and without, and makes each at the
+/// first request.
 class GraphRunner final : public LanesRunner {
  public:
   using LanesRunner::LanesRunner;
@@ -253,7 +256,7 @@ class GraphRunner final : public LanesRunner {
     const std::pair wanted(times, look_);
     auto graph = graphs_.find(wanted);
     if (graph == graphs_.end()) {
-      finish();  // where no graph can be made, the caller goes on with the device at once
+      finish();  // if no graph can be made, the caller continues to use the device at once
       graph = graphs_.emplace(wanted, capture(times)).first;
     }
     check(cudaGraphLaunch(graph->second.get(), stream(kCompute)), "starting a graph");
@@ -280,9 +283,9 @@ class GraphRunner final : public LanesRunner {
     return GraphExec(made);
   }
 
-  bool warm_ = false;                                 ///< every kernel but those of observers has been loaded
-  bool observers_warm_ = false;                       ///< these too
-  std::map<std::pair<int, bool>, GraphExec> graphs_;  ///< by replays and whether observers run
+  bool warm_ = false;            ///< every kernel has been loaded, except those of observers
+  bool observers_warm_ = false;  ///< their kernels have been loaded, too
+  std::map<std::pair<int, bool>, GraphExec> graphs_;  ///< by the number of replays and whether observers run
 };
 
 }  // namespace

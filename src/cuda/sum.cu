@@ -1,4 +1,3 @@
-#include "cuda/last_block.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/sum.hpp"
 #include "cuda/vec8.cuh"

@@ -2,11 +2,14 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
+#include <cudnn.h>
 
 #include <cstddef>
 #include <functional>
+#include <map>
+#include <string>
 
-#include "cuda/dnn_handles.hpp"
+#include "cuda/handles.hpp"
 
 namespace cifar_mpi::cuda {
 
@@ -15,6 +18,21 @@ namespace cifar_mpi::cuda {
 /// slower.
 constexpr std::size_t kMostProductWorkspace = std::size_t{64} << 20;
 constexpr std::size_t kMostConvWorkspace = std::size_t{512} << 20;
+
+/// cuDNN's handles, one per stream, because a handle's device memory belongs to one stream at a time.
+class DnnHandles {
+ public:
+  /// The stream's handle, created at the first call; null if cuDNN cannot be opened.
+  cudnnHandle_t of(cudaStream_t stream);
+  /// Why cuDNN cannot be opened; empty otherwise.
+  const std::string& why() const { return why_; }
+  /// Frees nothing: see Device's destructor.
+  void abandon();
+
+ private:
+  std::map<cudaStream_t, Owned<cudnnHandle_t>> handles_;
+  std::string why_;
+};
 
 /// The services of a device for planning: the libraries, and memory in which each chosen kernel runs once, so
 /// that a broken one is found here and not in a captured step. The operands of all kernels share the same

@@ -5,7 +5,7 @@
 
 namespace cifar_mpi::cuda {
 
-/// How values lie in device memory.
+/// The types of values in device memory.
 enum class ValueType : std::uint8_t { fp32, bf16 };
 
 constexpr std::size_t bytes_per(ValueType type) { return type == ValueType::bf16 ? 2 : 4; }

@@ -52,7 +52,7 @@ struct SlowTask {
   double floor_s = 0.0;
 };
 
-/// The tasks that took more than 20 times their floor and over 100 µs, the longest first. `seconds` is by task; those of
+/// The tasks that took more than 20 times their roofline time and over 100 µs, the longest first. `seconds` is by task; those of
 /// collectives are left out, because other limits hold them up. A good kernel that is small or bound by instructions
 /// takes up to some 10 times its roofline time; a kernel that a library should have replaced takes 40 times and more.
 std::vector<SlowTask> slow_tasks(const engine::StepProgram& program, const std::vector<double>& seconds,

@@ -18,8 +18,8 @@
 #include "cuda/tail_group.hpp"
 #include "cuda/value_type.hpp"
 
-/// Planned groups done on the host, by the formulas that the kernels take: shows without a toolkit that plan,
-/// index arithmetic and formulas together give the gradients of the reference.
+/// Planned groups computed on the host with the kernels' formulas. This shows without a toolkit that plan, index
+/// arithmetic and formulas together give the gradients of the reference.
 namespace cifar_mpi::cuda::testing {
 
 using engine::Bytes;
@@ -88,7 +88,7 @@ class HostGroup final : public engine::Group {
   /// Of one program.
   struct Kept {
     Bytes argmax;   ///< of a pooling
-    Bytes between;  ///< what a pooling gives the normalization behind it
+    Bytes between;  ///< a pooling's result, which the normalization after it reads
   };
 
   void add_params(const Operands& o, engine::Task& task) const {
@@ -178,7 +178,7 @@ class HostGroup final : public engine::Group {
   }
 
   static std::size_t channels_of(const BatchNorm& norm) { return static_cast<std::size_t>(norm.channels); }
-  /// As the kernels find them, chunk by chunk.
+  /// As the kernels compute them, chunk by chunk.
   static Moments moments_at(const BatchNorm& norm, const Array& source, std::size_t channel) {
     const ColumnChunks chunks = column_chunks(norm.rows);
     std::vector<Moments> parts;
@@ -425,7 +425,7 @@ class HostKernels final : public engine::Kernels {
   }
   std::string finalize() override { return ""; }
 
-  std::vector<const HostGroup*> groups;  ///< as planned; they belong to the tower
+  std::vector<const HostGroup*> groups;  ///< as planned; the tower owns them
 
  private:
   template <class Formula>

@@ -102,8 +102,9 @@ BeginsWithWhatSaysMost() {
   order=$(sed -nE 's/^([^ =].*[^ ]) +ok +[0-9]+ s$/\1/p' table | sed 's/ *$//')
   [ "$order" = "$(printf '%s\n' build self-check 'self-check, --precision fp32' \
     'self-check, --model resnet20' 'tests without a device' kernels 'step benchmark' 'a short run' 'that run resumed' \
-    'networks and runners' '10 steps in one launch' 'run of 2 ranks' 'run of 4 ranks' 'run of 8 ranks' 'run of 4 ranks resumed' \
-    'run of 2 ranks, local steps' 'run of 3 ranks, one serves' 'NCCL, 1 ranks on one GPU' 'NCCL, 2 ranks on one GPU' \
+    'networks and runners' '10 steps in one launch' 'run of 2 ranks' 'run of 4 ranks' 'run of 8 ranks' 'run of 8 ranks resumed' \
+    'run of 8 ranks, local steps' 'run of 8 ranks, two serve all' 'run of 8 ranks, two serve 5' \
+    'run of 8 ranks, two serve async' 'NCCL, 1 ranks on one GPU' 'NCCL, 2 ranks on one GPU' \
     'NCCL, 4 ranks on one GPU' 'NCCL beside a device copy' 'compute-sanitizer memcheck' 'compute-sanitizer racecheck' \
     'training, 15600 steps')" ] || fail "the order is: $order"
 }
@@ -112,10 +113,10 @@ RunsTheProgramOnSeveralRanks() {
   stand_in "$fake/mpirun" <<<'shift 2; "$@"'
   stand_in "$folder/cifar_mpi_train" <<<'case "$*" in *"--update local"*) echo "ranks differ"; exit 3 ;; esac'
   ends_with 1 "${gpu_check[@]}" --only ranks --data "$PWD/none.h5"
-  grep -qE '^run of 2 ranks, local steps +FAILED +status 3' said || fail 'the failure is no row'
-  grep -qE '^run of 3 ranks, one serves +ok' said || fail 'it did not go on'
-  [ "$(grep -cE '^mpirun -np [2348] .*--share-gpus' "$calls")" = 6 ] || fail "it ran: $(cat "$calls")"
-  [ "$(grep -c 'mpirun -np 4 .*ranks4 .*--summary-every 3' "$calls")" = 2 ] || fail 'the run of 4 ranks is not resumed'
+  grep -qE '^run of 8 ranks, local steps +FAILED +status 3' said || fail 'the failure is no row'
+  grep -qE '^run of 8 ranks, two serve async +ok' said || fail 'it did not go on'
+  [ "$(grep -cE '^mpirun -np [248] .*--share-gpus' "$calls")" = 8 ] || fail "it ran: $(cat "$calls")"
+  [ "$(grep -c 'mpirun -np 8 .*ranks8 .*--summary-every 3' "$calls")" = 2 ] || fail 'the run of 8 ranks is not resumed'
 }
 
 RunsThePartsThatAreAskedFor() {

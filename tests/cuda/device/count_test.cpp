@@ -26,12 +26,12 @@ std::vector<ValueCounts> counted(Bench& bench, ValueType type, const std::vector
   program.run(engine::kCompute, plan_count("count", type, tensors, scratch));
   program.finalize();
   const auto runner = make_runner(bench.device, std::move(program), engine::RunnerKind::lanes, {});
-  runner->replay(2);  // what the first leaves does not disturb the second
+  runner->replay(2);  // the second is not disturbed by results of the first
   runner->finish();
   return bench.download(counts, tensors.size());
 }
 
-/// More tensors than one launch takes, of many lengths.
+/// More tensors, of many lengths, than fit one launch.
 TEST_F(CudaCount, FindsWhatANaiveLoopFindsInBothTypes) {
   Bench bench;
   std::vector<std::vector<float>> samples = test::value_samples();
@@ -46,7 +46,7 @@ TEST_F(CudaCount, FindsWhatANaiveLoopFindsInBothTypes) {
       std::vector<std::uint16_t> narrow;
       std::vector<float> wide;
       for (const float value : values) {
-        // the upper half, so that what is not finite and what is small stays so
+        // the upper half, so that non-finite and small values remain such
         std::uint32_t bits = 0;
         std::memcpy(&bits, &value, sizeof bits);
         narrow.push_back(static_cast<std::uint16_t>(bits >> 16));
@@ -110,7 +110,7 @@ TEST_F(CudaCount, RunsObserversOnlyInReplaysThatAreObserved) {
       runner->replay();
       if (look) wanted += 2.0f;
     }
-    engine::Recorder recorder(2, 10);  // what has not run has no times
+    engine::Recorder recorder(2, 10);  // a task that has not run has no times
     for (const bool look : {false, true}) {
       runner->observe({&recorder, look});
       runner->replay();

@@ -18,7 +18,7 @@ namespace cifar_mpi::cuda::testing {
 
 inline constexpr ValueType kTypes[] = {ValueType::fp32, ValueType::bf16};
 
-/// Skips, loudly, where there is no GPU.
+/// Skips the test, with a message, if there is no GPU.
 inline void skip_without_gpu() {
   const std::string reason = unusable();
   if (!reason.empty()) GTEST_SKIP() << "LOUD: nothing of this test ran: " << reason;
@@ -42,7 +42,7 @@ inline double from_bf16(std::uint16_t value) {
   return static_cast<double>(single);
 }
 
-/// What is left of exact values in a type.
+/// Exact values after rounding to a type.
 inline double rounded(double value, ValueType type) {
   return type == ValueType::bf16 ? from_bf16(to_bf16(value)) : static_cast<double>(static_cast<float>(value));
 }
@@ -62,7 +62,7 @@ inline reference::Array lattice(std::size_t count, std::uint32_t salt) {
   return values;
 }
 
-/// A GPU with ways to bring arrays there and back. Memory for results starts as NaN.
+/// A GPU, with copies of arrays to it and back. Memory for results starts as NaN.
 class Bench {
  public:
   Device device{engine::BackendOptions{}};
@@ -113,7 +113,7 @@ class Bench {
     }
     return values;
   }
-  /// Gives back all arrays.
+  /// Frees all arrays.
   void clear() {
     sync();
     buffers_.clear();

@@ -90,7 +90,7 @@ TEST_F(CudaHostLanes, GivesTheHostWhatTheDeviceMadeAndTheDeviceWhatTheHostMade) 
   }
 }
 
-/// Else a host task that waits for others would block the device.
+/// Otherwise a host task that waits for other ranks would block the device.
 TEST_F(CudaHostLanes, LetTheDeviceGoOnBesideATaskOfTheHost) {
   Exchange step;
   const Event done = make_event();

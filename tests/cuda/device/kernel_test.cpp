@@ -10,7 +10,6 @@
 #include "cuda/device/gpu.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/loss.hpp"
-#include "cuda/lrn.hpp"
 #include "cuda/lrn_pool.hpp"
 #include "cuda/plain_matmul.hpp"
 #include "cuda/pool.hpp"
@@ -208,7 +207,7 @@ TEST_F(CudaKernel, RectifiesAndShifts) {
   }
 }
 
-/// A NaN that a rectifier takes for zero would hide that a run has diverged.
+/// A NaN that a ReLU turns into zero would hide that a run has diverged.
 TEST_F(CudaKernel, KeepsNanThroughRectifiers) {
   Bench bench;
   const reference::Array nan(300, std::numeric_limits<double>::quiet_NaN());

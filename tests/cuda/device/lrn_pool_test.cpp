@@ -6,7 +6,6 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/model/layer.hpp"
 #include "cuda/device/gpu.hpp"
-#include "cuda/lrn.hpp"
 #include "cuda/pool.hpp"
 
 /// A pooling and a normalization in one kernel, bit for bit against the two in sequence, which are tested

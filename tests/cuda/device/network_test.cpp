@@ -23,9 +23,9 @@ model::NetSpec tutorial() { return model::make_model("tutorial", {24, 24, 3}, 10
 
 class CudaNetwork : public GpuTest {};
 
-/// In fp32 as relative_tolerance has it. tf32 and bf16 round the operands, each once, whatever the length of a sum; and a rounded
-/// value decides a pooling when another of the 9 in its window lies within two roundings of it, and then a whole gradient goes
-/// elsewhere; in length that is the square root of its share.
+/// relative_tolerance in fp32. tf32 and bf16 round each operand once, whatever the length of a sum. If two of the 9 values
+/// of a pooling window are within two roundings of each other, rounding decides the maximum, and a whole gradient goes to
+/// another place. Relative to the length of the gradient, that is the square root of the share of such windows.
 double tolerance_of(const model::NetSpec& net, Precision precision) {
   if (precision == Precision::fp32) return reference::relative_tolerance(net, 0x1.0p-24);
   const double eps = precision == Precision::bf16 ? 0x1.0p-9 : 0x1.0p-11;
@@ -38,8 +38,8 @@ TEST_F(CudaNetwork, HasTheReferenceGradientsForEveryOrderOfLayersInEveryPrecisio
     std::vector<model::NetSpec> nets = test::orders_of_layers();
     nets.push_back(tutorial());
     for (const model::NetSpec& net : nets) {
-      // A unit whose rounded input lies on the other side of zero or of its pool neighbour moves a gradient
-      // by more than rounding: among the tutorial's 175 000 units per few images that happens.
+      // A gradient moves by more than rounding if rounding takes a unit's input past zero or past its neighbour in a
+      // pooling window. Among the 175 000 units of the tutorial's few images, that happens.
       const std::vector<int> batches =
           net.name == tutorial().name ? std::vector<int>{1, 3} : std::vector<int>{1, 5, 19};
       for (const int batch : batches) {
@@ -67,11 +67,11 @@ TEST_F(CudaNetwork, HasTheReferenceGradientsAndStatisticsOfResidualNetworks) {
   }
 }
 
-// Behind a BatchNorm gradients of places that the ReLU has masked are nearly the same everywhere, so one that lies
-// near the middle between two bf16 values goes the other way in many places at once, and the sum that is left when
-// the mean is taken away is small. What bf16 costs there is found by the reference: found gradients are not twice as
-// far from the exact ones as the rounded reference is.
-TEST_F(CudaNetwork, RoundsInBf16BehindBatchNormNoMoreThanTheReference) {
+/// After a BatchNorm, the gradients of masked positions are nearly equal. If they lie near the middle between two bf16
+/// values, many of them round the wrong way at once, while the sum that remains after subtracting the mean is small. The
+/// reference shows what bf16 costs there: the GPU's gradients must be less than twice as far from the exact ones as the
+/// rounded reference is.
+TEST_F(CudaNetwork, RoundsInBf16AfterBatchNormNoMoreThanTheReference) {
   const auto backend = make_backend({});
   for (const int channels : {16, 12}) {
     TrainingRun run(*backend,
@@ -152,7 +152,7 @@ TEST_F(CudaNetwork, DeclaresEveryByteItTouches) {
         const std::vector<float> loss{run.loss(), static_cast<float>(run.records[0].cross_entropy)};
         return std::tuple{run.params(), run.ema(), run.reduced(), run.predictions(), loss};
       };
-      // what a task reads without saying so is NaN under audit
+      // data that a task reads without declaring it is NaN under audit
       EXPECT_EQ(traces(RunnerKind::audit), traces(RunnerKind::serial)) << net.name;
     }
   }
@@ -213,7 +213,7 @@ TEST_F(CudaNetwork, GivesTheSameBitsFromEveryRunnerAndReadsNoStaleBytes) {
         runner->replay();
         if (i == 2) {
           runner->finish();
-          run.poison();  // between two steps nothing of the scratch may matter
+          run.poison();  // the content of the scratch between two steps must not matter
         }
       }
       runner->finish();
@@ -332,7 +332,7 @@ double distance(const reference::Params& a, const reference::Params& b) {
   return relative_distance(left, right);
 }
 
-/// Reports, and does not decide: one perturbation says only about how far chaos goes in fifty steps, and another order of
+/// Reports without deciding: one perturbation shows only roughly how far chaos goes in fifty steps, and another order of
 /// sums may go further without a bug. The tests of gradients decide.
 TEST_F(CudaNetwork, TellsHowFarFiftyStepsLeadFromTheCpu) {
   std::unique_ptr<engine::Backend> host;

@@ -10,7 +10,7 @@
 #include "cuda/device/gpu.hpp"
 #include "cuda/lane.hpp"
 
-/// What the runners say of their tasks' time.
+/// The times of tasks that runners report.
 namespace cifar_mpi::cuda::testing {
 namespace {
 
@@ -20,7 +20,7 @@ constexpr double kHeldSeconds = 1e-9 * static_cast<double>(kDelayNanoseconds);
 
 class CudaRunner : public GpuTest {};
 
-/// A task whose kernel notes the time since the one before it.
+/// A task whose kernel stores the time since the previous one.
 struct Stopwatch {
   explicit Stopwatch(Bench& device) : bench(device) {
     engine::StepProgram program("stopwatch");
@@ -98,7 +98,7 @@ engine::StepProgram holding_program() {
   return program;
 }
 
-/// No task of the host stands in the program; an evaluation is many such launches.
+/// The program has no host task; an evaluation is many such launches.
 TEST_F(CudaRunner, ShowsThatALaunchIsDone) {
   for (const engine::RunnerKind kind :
        {engine::RunnerKind::serial, engine::RunnerKind::lanes, engine::RunnerKind::graph}) {
@@ -117,8 +117,7 @@ TEST_F(CudaRunner, ShowsThatALaunchIsDone) {
 
 TEST_F(CudaRunner, RecordsWhenTheTasksOfAllLanesRan) {
   constexpr auto kHeld = static_cast<std::int64_t>(kDelayNanoseconds) - 2'000;
-  constexpr std::int64_t kClock =
-      100'000;  // how far a host that is interrupted may see the device's clock off
+  constexpr std::int64_t kClock = 100'000;  // the error of the device's clock if the host is interrupted
   for (const engine::RunnerKind kind :
        {engine::RunnerKind::serial, engine::RunnerKind::lanes, engine::RunnerKind::graph}) {
     Bench bench;

@@ -11,7 +11,7 @@
 #include "cifar_mpi/step/no_exchange.hpp"
 #include "support/network_run.hpp"
 
-/// A network with what whole steps need besides: the update, its state and the end of the step, on any backend.
+/// A network with everything else that whole steps need (the update, its state and the end of the step), on any backend.
 namespace cifar_mpi::cuda::testing {
 
 using TrainingSpec = test::RunSpec;

@@ -191,7 +191,7 @@ TEST_F(CudaUpdate, FindsTheNormOfAllGradients) {
   std::vector<float> grads;
   double square = 0.0;
   for (std::uint64_t i = 0; i < floats; ++i) {
-    grads.push_back(1e20f * noise(i, 6));  // squares no float can hold
+    grads.push_back(1e20f * noise(i, 6));  // squares that no float can represent
     square += static_cast<double>(grads.back()) * static_cast<double>(grads.back());
   }
   GradientNorm work{bench.upload(grads), floats, bench.take<double>(1), bench.take<double>(kUpdateBlocks),

@@ -16,7 +16,7 @@
 #include "cuda/step_tasks.hpp"
 #include "support/networks.hpp"
 
-/// Programs of the CUDA backend built in host memory and looked at, never run: no device is needed for that.
+/// Programs of the CUDA backend, built in host memory and inspected, never run, so no device is needed.
 namespace cifar_mpi::cuda {
 namespace {
 
@@ -37,7 +37,7 @@ class TwoRanks final : public comm::Collective {
 
 constexpr int kBatch = 4;
 
-/// Everything a step works on, in host memory.
+/// All data of a step, in host memory.
 struct StepRun {
   StepRun(const model::NetSpec& spec, engine::Precision precision, ConvChoice choice)
       : net(spec),
@@ -50,7 +50,7 @@ struct StepRun {
         labels(100),
         records(engine::kRecordRing) {}
 
-  /// Host memory for the device's; libraries are not asked.
+  /// Host memory in place of the device's; the libraries are not called.
   PlanContext context() {
     return {[this](std::size_t bytes) {
               Buffer made = allocate_host(bytes);
@@ -153,7 +153,7 @@ void for_each_run(Check check) {
   }
 }
 
-/// Which bytes of one region have been written.
+/// The bytes of one region that have been written.
 class Written {
  public:
   explicit Written(Bytes region) : region_(region), written_(region.size, false) {}
@@ -164,7 +164,7 @@ class Written {
          at < std::min(bytes.end(), region_.end()); ++at)
       written_[static_cast<std::size_t>(at - region_.begin)] = true;
   }
-  /// Bytes of `bytes` in this region that nobody has written.
+  /// The number of bytes in this region that no task has written.
   std::size_t missing(const Bytes& bytes) const {
     std::size_t count = 0;
     if (!bytes.overlaps(region_)) return 0;
@@ -266,7 +266,7 @@ TEST(CudaProgram, NeedsTheModelsOperationsAndNoMoreBytesThanItDeclares) {
   });
 }
 
-/// And every statistic, which the control task zeroes before.
+/// Also every statistic, which the control task zeroes first.
 TEST(CudaProgram, WritesEveryLogicalGradientByOneTaskEach) {
   for_each_run([](StepRun& run) {
     const std::vector<Task> tasks = run.train();

@@ -14,12 +14,13 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/benchmark.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/step/step.hpp"
 #include "support/mpi_world.hpp"
 
-/// Several ranks on one GPU through NCCL. Slow, because the ranks take turns, but what is summed is the same.
+/// Several ranks on one GPU through NCCL. Slow, because the ranks take turns, but the sums are the same.
 namespace cifar_mpi::cuda {
 namespace {
 
@@ -171,8 +172,9 @@ TEST_F(NcclRanks, EndWithIdenticalBitsWhicheverTheRunner) {
   EXPECT_EQ(first, serial);
 }
 
-/// Local steps: what each moves is averaged between GPUs as gradients are. With one between averagings they are the all-reduce but
-/// for two roundings of a weight (below 1) per step; the factor 10 is for how those grow in three steps of a small rate.
+/// Local steps: the GPUs' changes of weights are averaged as gradients are. With one step per averaging, the result is
+/// that of all-reduce except for two roundings of a weight (below 1) per step; the factor 10 allows for their growth in
+/// three steps with a small rate.
 TEST_F(NcclRanks, AverageLocalSteps) {
   const std::vector<float> ring = train(engine::RunnerKind::graph, 3),
                            one = train(engine::RunnerKind::graph, 3, false, 1);
@@ -189,7 +191,7 @@ TEST_F(NcclRanks, AverageLocalSteps) {
   EXPECT_NE(serial, ring);
 }
 
-/// The model that the run with one rank left in a file of this name; that run leaves it.
+/// The model in a file of this name, which the run with one rank writes.
 class ModelOfOneRank {
  public:
   ModelOfOneRank(const char* folder, const char* name) : path_(std::string(folder) + '/' + name) {}
@@ -270,8 +272,8 @@ TEST_F(NcclRanks, NameAnAlgorithmForSumsAlone) {
   unsetenv("NCCL_ALGO");
 }
 
-/// Its sums differ between runs, so it is off unless the option or the environment asks for it, and then the warning says
-/// which.
+/// Its sums differ between runs, so it is off unless the option or the environment asks for it; the warning then names
+/// the setting.
 TEST_F(NcclRanks, LeaveNvlsOffUnlessAsked) {
   if (world().size() == 1 || std::getenv("NCCL_ALGO") != nullptr) return;
   const auto opened = [](bool asked, const char* variable, const char* value) {
@@ -328,6 +330,26 @@ TEST_F(NcclRanks, RefuseToShareAGpuUnlessAsked) {
     EXPECT_LT(gpus, world().node_size());
     EXPECT_EQ(error.kind(), ErrorKind::device);
     EXPECT_NE(std::string(error.what()).find("--share-gpus"), std::string::npos) << error.what();
+  }
+}
+
+TEST(NcclBenchmark, SumsExactlyBesideACopy) {
+  if (const std::string reason = unusable(); !reason.empty())
+    GTEST_SKIP() << "LOUD: nothing of this test ran: " << reason;
+  const comm::World& world = test::test_world();
+  engine::BackendOptions options;
+  options.local_rank = world.node_rank();
+  options.local_ranks = world.node_size();
+  options.share_gpus = true;
+  const comm::Platform platform = make_platform(options);
+  const comm::AllReduceBenchmarkConfig config{{4, 4096, 1'000'004}, {"nccl", "doubling"}, 0.01};
+  const comm::AllReduceBenchmark benchmark = comm::benchmark_all_reduce(config, world, platform);
+  ASSERT_EQ(benchmark.timings.size(), 2 * config.bytes.size());
+  for (const comm::AllReduceTiming& t : benchmark.timings) {
+    EXPECT_EQ(t.resolved, t.algorithm == "nccl" ? "nccl" : "doubling through nccl");
+    EXPECT_EQ(t.wrong, 0u) << t.bytes << " bytes";
+    EXPECT_GT(t.least_s, 0.0);
+    EXPECT_GT(t.copy_bytes_per_s, 0.0);
   }
 }
 

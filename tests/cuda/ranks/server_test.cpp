@@ -20,7 +20,7 @@ class CudaServedRun : public RunTest {
     if (!cpu::unusable().empty()) GTEST_SKIP() << "LOUD: no CPU backend for the servers";
     if (world().size() == 1) GTEST_SKIP() << "needs a worker and a server";
   }
-  /// With small images, which are quick. Of 4 ranks, two serve.
+  /// With small images, which are fast. Two of 4 ranks are servers.
   config::TrainConfig served(const std::string& run_dir) const {
     config::TrainConfig c = config();
     c.run_dir = path(run_dir);
@@ -117,7 +117,7 @@ TEST_F(CudaServedRun, ResumesToTheSameBitsWithAllThatTheServersKeep) {
   }
 }
 
-/// Also with a requested stop: the weights from which all continue.
+/// Also at a requested stop: the weights from which all ranks continue.
 TEST_F(CudaServedRun, HasTheSameWeightsOnEveryWorkerWhereUpdatesAreOfTheFirstPushes) {
   if (world().size() < 4) GTEST_SKIP() << "needs more than one worker";
   config::TrainConfig c = served("first_ones");

@@ -16,10 +16,10 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-/// The launches of each runner, by the steps that each took.
+/// The launches of each runner, by their numbers of steps.
 using Launches = std::vector<std::map<int, int>>;
 
-/// The backend, with runners that count.
+/// The backend, with runners that count their launches.
 class CountingBackend final : public test::BackendWrapper {
  public:
   CountingBackend(std::unique_ptr<engine::Backend> real, Launches& launches)
@@ -37,8 +37,8 @@ class CountingBackend final : public test::BackendWrapper {
   Launches& launches_;
 };
 
-/// A graph runner enqueues in its first launch and captures in the first launch of so many steps after it:
-/// the rounds must time neither.
+/// A graph runner enqueues in its first launch, and captures in the first later launch of each number of steps. The
+/// rounds must time neither.
 TEST(NcclStepBenchmark, TimesNoLaunchThatStillHasToCaptureItsGraph) {
   if (const std::string reason = unusable(); !reason.empty())
     GTEST_SKIP() << "LOUD: nothing of this test ran: " << reason;
@@ -64,9 +64,9 @@ TEST(NcclStepBenchmark, TimesNoLaunchThatStillHasToCaptureItsGraph) {
         return engine::RooflineLimits{.flops = 1e12, .bytes = 1e12};
       });
   EXPECT_GT(step.step_s.least, 0.0);
-  ASSERT_EQ(before.size(), 5u);  // overlapped, in a row, told; blocking, alone
+  ASSERT_EQ(before.size(), 5u);  // overlapped, in a row, with a report; blocking, alone
   for (std::size_t runner = 0; runner < before.size(); ++runner) {
-    if (launches[runner].count(2) == 0) continue;  // told, which starts no graphs
+    if (launches[runner].count(2) == 0) continue;  // with a report, which starts no graphs
     EXPECT_GE(before[runner][1], 1) << runner;
     EXPECT_GE(before[runner][2], 2) << runner;
     EXPECT_GT(launches[runner][2], before[runner][2]) << runner << " was not measured";

@@ -6,7 +6,7 @@
 #include "app/weights.hpp"
 #include "cuda/runs/gpu_runs.hpp"
 
-/// Runs that change between the processor and the GPU.
+/// Runs that change between the CPU and the GPU.
 namespace cifar_mpi::test {
 namespace {
 

@@ -29,8 +29,10 @@ TEST_F(GpuRunEnd, RefusesMoreRanksThanGpus) {
 }
 
 TEST_F(GpuRunEnd, GivesEachRankAGpuOfItsOwn) {
-  const Outcome by_order = mpirun(2, "env STAND_IN_GPUS=2 " + unshared("by_order"));
+  const Outcome by_order = mpirun(2, "env STAND_IN_GPUS=5 " + unshared("by_order"));
   EXPECT_EQ(by_order.code, 0) << by_order.output;
+  const std::string idle = "warning: the run leaves 3 of 5 GPUs of ";
+  EXPECT_EQ(count_lines_with(by_order.output, idle), 1) << by_order.output;
   EXPECT_TRUE(std::regex_search(
       by_order.output,
       std::regex(R"(GPUs of \S+: rank 0 GPU 0 0000:10:00\.0, rank 1 GPU 1 0000:11:00\.0\n)")))
@@ -40,6 +42,7 @@ TEST_F(GpuRunEnd, GivesEachRankAGpuOfItsOwn) {
              "STAND_IN_GPUS=2 CUDA_VISIBLE_DEVICES=$((1 - OMPI_COMM_WORLD_LOCAL_RANK)) exec \"$@\"\n");
   const Outcome shown = mpirun(2, "bash " + file("own.sh") + " " + unshared("shown"));
   EXPECT_EQ(shown.code, 0) << shown.output;
+  EXPECT_EQ(count_lines_with(shown.output, " idle; start one rank per GPU"), 0) << shown.output;
   EXPECT_NE(shown.output.find(": rank 0 GPU 0 0000:11:00.0, rank 1 GPU 0 0000:10:00.0\n"), std::string::npos)
       << shown.output;
 }

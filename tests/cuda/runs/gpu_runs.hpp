@@ -56,7 +56,7 @@ class GpuRuns : public Programs {
     }
   }
 
-  /// In the background. The process is mpirun, which gives the other ranks time to report when one is lost.
+  /// Starts mpirun in the background. It gives the other ranks time to report a lost rank.
   static Process launch(int ranks, const std::string& command, const std::string& log) {
     const std::string line = kShellSettings + "export OMPI_MCA_odls_base_sigkill_timeout=3; exec " + kMpirun +
                              " -np " + std::to_string(ranks) + " " + command;

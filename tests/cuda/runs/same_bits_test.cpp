@@ -57,14 +57,27 @@ TEST_F(SameBits, ComeFromEveryRunner) {
   }
 }
 
-/// All ranks capture and launch the same graphs, whichever steps are sampled or traced, also after a resume:
-/// else the stand-in's NCCL ends the run.
+/// All ranks capture and launch the same graphs, whichever steps are sampled or traced, also after a resume. Otherwise
+/// the stand-in's NCCL ends the run.
 TEST_F(SameBits, ComeWhateverIsLookedAt) {
   go_on_to(7, "unseen", "--summary-every 0 --runner lanes");
   const std::string seen = "--summary-every 3 --graph-steps 2 --log-every 7 --trace ";
   go_on_to(4, "seen", seen + "4-4");
   go_on_to(7, "seen", seen + "6-6");
   expect_same_groups("seen", "unseen", 7);
+}
+
+/// A fault may depend on the rank, so this has as many ranks as a node has GPUs. tools/gpu_check has the other ways to
+/// update.
+TEST_F(SameBits, NeedTheSameGraphsOnAllOfEightRanks) {
+  const std::string seen =
+      "env STAND_IN_GPUS=8 " + train("eight", "--input-size 8 --summary-every 2 --graph-steps 2 --trace ");
+  for (const auto& [traced, end] : {std::pair{"1-1", 1}, {"5-5", 5}}) {
+    const std::string steps = std::to_string(end);
+    const Outcome outcome = mpirun(8, seen + traced + " --log-every 8 --steps " + steps);
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    ASSERT_EQ(last_step("eight"), end) << outcome.output;
+  }
 }
 
 TEST_F(SameBits, ComeBehindAStopOnRequest) {

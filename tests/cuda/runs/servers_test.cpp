@@ -3,7 +3,7 @@
 
 #include "cuda/runs/gpu_runs.hpp"
 
-/// Runs of workers with GPUs whose last rank, without one, serves.
+/// Runs of workers with GPUs and servers without.
 namespace cifar_mpi::test {
 namespace {
 
@@ -62,7 +62,7 @@ TEST_F(ServedGpuRuns, GoOnToTheSameBitsBehindAWorkerThatWasKilled) {
   expect_same_groups("lost", "undisturbed", end);
 }
 
-/// The host task of a worker's program in which it waits.
+/// The message names the host task in which a worker waits.
 TEST_F(ServedGpuRuns, NameTheServerThatIsStopped) {
   Process job = launch(3, served("frozen_server", "--steps 1000000 --timeout 3"), "frozen_server.log");
   ASSERT_TRUE(wait_until(60.0, [] { return has_logged("frozen_server", 3); })) << job.output();

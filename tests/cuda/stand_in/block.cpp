@@ -126,7 +126,7 @@ void Processor::run_block() {
   }
 }
 
-/// Until the fiber waits, or has no thread left.
+/// Returns when the fiber waits or has no thread left.
 void Processor::go_on(Fiber* fiber) {
   current_ = fiber;
   threadIdx = fiber->thread;
@@ -162,7 +162,7 @@ void Processor::work() {
 
 void Processor::enter() { processor().work(); }
 
-/// Until the fiber is resumed.
+/// Returns when the fiber is resumed.
 void Processor::leave() {
   if (_setjmp(current_->place) == 0) _longjmp(home_, 1);
 }

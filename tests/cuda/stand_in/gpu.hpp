@@ -11,25 +11,25 @@
 /// backend calls, and its own kernels, all on one thread of the processor. The backend is linked with it
 /// instead of with the libraries, unchanged.
 ///
-/// It is made to be strict where a real one may be lucky:
-/// - Streams are queues that a thread works off in an order drawn by chance; only what CUDA promises holds:
-///   the order within a stream, and events. Blocks of kernels on two streams mix. By chance nothing begins
-///   before the host waits. So a wait that was forgotten shows.
+/// It is strict where a real GPU may be lucky:
+/// - A thread processes streams in a random order, subject to what CUDA promises: the order within a stream, and
+///   events. Blocks of kernels on two streams mix. At random, nothing begins before the host waits. So a missing
+///   wait shows.
 /// - Captured work becomes a graph with exactly the edges that CUDA would see, and runs in any order that they
-///   allow. Calls that break a capture do.
-/// - Device memory can be touched only while work runs, begins as 0xFF, has forbidden pages behind it, and is
-///   never used twice. Pinned memory must not go while work is under way.
+///   allow. Calls that break a capture in CUDA break it here.
+/// - Device memory can be touched only while work runs, begins as 0xFF, is followed by protected pages,
+///   and is never reused. Pinned memory must not be freed while work runs.
 ///
-/// What it cannot show: speed, races inside a kernel between two barriers (order is all it changes), what the
-/// libraries themselves do, and how a GPU rounds special functions.
+/// It cannot show speed, races inside a kernel between two barriers (it changes only the order), the behaviour of the
+/// libraries, or how a GPU rounds special functions.
 ///
-/// Environment: STAND_IN_SEED, STAND_IN_GPUS (1), STAND_IN_MIB (memory that each process has on them, 4096),
-/// STAND_IN_CUDNN_MIB (workspace that cuDNN's first deterministic proposal wants, 2^20), STAND_IN_LINK_BREAKS
+/// Environment: STAND_IN_SEED, STAND_IN_GPUS (1), STAND_IN_MIB (memory of each process, 4096),
+/// STAND_IN_CUDNN_MIB (workspace of cuDNN's first deterministic proposal, 2^20), STAND_IN_LINK_BREAKS
 /// (after how many pieces of 256 KiB NCCL loses its network); CUDA_VISIBLE_DEVICES as for CUDA, by number.
-/// STAND_IN_FAULT, what is wrong with it:
+/// STAND_IN_FAULT selects a fault:
 ///   conv      cuDNN's forward convolutions leave out the last tap of each window
 ///   product   the last column of what cuBLASLt multiplies lacks the last term of its sums
-///   stale     a graph's first kernel does nothing from the second launch on: what it makes stays as it was
+///   stale     a graph's first kernel does nothing from the second launch on, so its result does not change
 ///   relu      cuBLASLt's ReLU makes zeros of NaN
 ///   nan       so do cuDNN's forward convolutions
 ///   sum       NCCL loses the last 16 values of the first rank
@@ -49,14 +49,14 @@ namespace cifar_mpi::stand_in {
 /// Enqueues work on the stream, or adds it to the graph that the stream captures.
 void start(cudaStream_t stream, const char* name, std::function<void()> work);
 
-/// The same for work with scratch memory: takes a while, and fails when something else writes there meanwhile.
+/// The same for work with scratch memory: it takes a while, and fails if something else writes there meanwhile.
 void start(cudaStream_t stream, const char* name, void* workspace, std::size_t bytes,
            std::function<void()> work);
 
 /// Whether STAND_IN_FAULT names this fault.
 bool has_fault(const char* name);
 
-/// Of the device's clock.
+/// The time of the device's clock.
 std::uint64_t nanoseconds();
 
 /// Stable and different for each GPU of this host.

@@ -1,17 +1,21 @@
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <nccl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -54,9 +58,19 @@ struct Meeting {
   std::atomic<std::uint32_t> broken;
   std::atomic<int> pids[kMostRanks];
   char places[kMostRanks][128];  ///< host and GPU of each
-  Call calls[kMostRanks];        ///< the present call of each
+  Call calls[kMostRanks];        ///< the current call of each
   alignas(16) std::byte pieces[kMostRanks][kPieceBytes];
 };
+
+/// Sleeps until another process wakes those that wait for the word, or for 10 ms. Spinning ranks would take the
+/// processors from the ranks that they wait for.
+void wait_for_change(const std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+  const std::timespec limit{0, 10'000'000};
+  syscall(SYS_futex, &word, FUTEX_WAIT, seen, &limit, nullptr, 0);
+}
+void wake_all(const std::atomic<std::uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
 
 bool lives(int pid) { return pid == 0 || kill(pid, 0) == 0 || errno != ESRCH; }
 
@@ -85,28 +99,29 @@ struct ncclComm {
     return made;
   }
 
-  /// Returns true when all ranks are here. When one is gone, the host gets false; a kernel spins until this
-  /// rank aborts.
+  /// Returns true when all ranks have arrived. If one is lost, the host gets false, and a kernel waits until this rank
+  /// aborts.
   bool meet(bool in_kernel) const {
     if (aborted.load()) return false;
     const std::uint32_t round = meeting->round.load();
     if (meeting->arrived.fetch_add(1) + 1 == static_cast<std::uint32_t>(ranks)) {
       meeting->arrived = 0;
       ++meeting->round;
+      wake_all(meeting->round);
       return true;
     }
-    for (unsigned turn = 0; meeting->round.load() == round; ++turn) {
-      if (turn % 1024 == 0 && !std::all_of(meeting->pids, meeting->pids + ranks,
-                                           [](const auto& pid) { return lives(pid.load()); })) {
+    for (int turn = 0; meeting->round.load() == round; ++turn) {
+      constexpr int kSpins = 20;
+      if (turn < kSpins) {
+        sched_yield();
+        continue;
+      }
+      if (!std::all_of(meeting->pids, meeting->pids + ranks,
+                       [](const auto& pid) { return lives(pid.load()); })) {
         meeting->broken = 1;
       }
-      if (meeting->broken.load() == 0) {
-        sched_yield();
-      } else if (!in_kernel || aborted.load()) {
-        return false;
-      } else {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
+      if (meeting->broken.load() != 0 && (!in_kernel || aborted.load())) return false;
+      wait_for_change(meeting->round, round);
     }
     return true;
   }

@@ -19,6 +19,8 @@ constexpr std::chrono::microseconds kStaysOpen{200};
 /// The longest that work waits for the host to wait: other processes may wait for it.
 constexpr std::chrono::milliseconds kHoldsBack{1};
 
+/// How long a query that fails waits for a change.
+constexpr std::chrono::microseconds kQueryPause{200};
 /// Entries, on average, between two draws of the streams' ranks.
 constexpr std::size_t kStaysAhead = 16;
 constexpr std::size_t kRanks = std::size_t{1} << 20;
@@ -274,12 +276,14 @@ cudaError_t Queues::finish_all() {
 
 cudaError_t Queues::query(CUevent_st* event) {
   if (const cudaError_t status = refuse_in_capture(); status != cudaSuccess) return status;
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (broken_ != cudaSuccess) return broken_;
   if (event->capture != nullptr) return cudaErrorCapturedEvent;
   if (event->last == nullptr || event->last->happened) return cudaSuccess;
   asked_ = true;
   changed_.notify_all();
+  // A host that asks again at once would take the processor from the GPU's thread and from other ranks.
+  changed_.wait_for(lock, kQueryPause);
   return cudaErrorNotReady;
 }
 

@@ -31,7 +31,7 @@ struct Moment {
   double seconds = 0.0;  ///< time of completion
 };
 
-/// One entry of a stream: work, an event to note, an event to wait for, or a graph.
+/// One entry of a stream: work, an event to record, an event to wait for, or a graph.
 struct Item {
   enum class Kind : std::uint8_t { work, note, wait, graph };
   Kind kind = Kind::work;
@@ -39,7 +39,7 @@ struct Item {
   std::shared_ptr<Moment> moment;      ///< null: of an event that was not recorded
   std::shared_ptr<const Nodes> graph;  ///< and its completed nodes
   std::vector<bool> done;
-  std::vector<std::size_t> ranks;  ///< of its nodes: of those that may run, the highest does
+  std::vector<std::size_t> ranks;  ///< of its nodes: the highest of those that may run is next
 };
 
 struct Capture {
@@ -54,8 +54,8 @@ struct Capture {
 struct CUstream_st {
   std::deque<cifar_mpi::stand_in::Item> items;
   std::shared_ptr<cifar_mpi::stand_in::Capture> capture;
-  std::vector<std::size_t> frontier;  ///< nodes that the next one of a capture comes after
-  std::size_t rank = 0;               ///< of streams that can go on, the highest does
+  std::vector<std::size_t> frontier;  ///< nodes that the next node of a capture depends on
+  std::size_t rank = 0;               ///< the highest of the streams that can continue runs next
   int priority = 0;
   bool ended = false;
 };

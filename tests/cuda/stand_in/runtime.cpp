@@ -18,7 +18,7 @@
 #include "cuda/stand_in/gpu.hpp"
 #include "cuda/stand_in/queues.hpp"
 
-/// CUDA's runtime, as far as the backend calls it.
+/// The part of CUDA's runtime that the backend calls.
 namespace cifar_mpi::stand_in {
 namespace {
 
@@ -28,8 +28,8 @@ Queues& queues() { return Queues::get(); }
 
 cudaError_t result(cudaError_t error) { return queues().fail(error); }
 
-/// The GPUs of the host that this process sees, by their numbers there: as CUDA, those before the first that is
-/// not there.
+/// The numbers of the host's GPUs that this process sees: as in CUDA, those listed before the first that does not
+/// exist.
 std::vector<int> visible_gpus() {
   const char* const count = std::getenv("STAND_IN_GPUS");
   const int all = count != nullptr ? std::atoi(count) : 1;
@@ -164,12 +164,12 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   *memory = queues().memory.take(bytes);
   return *memory != nullptr ? cudaSuccess : result(cudaErrorMemoryAllocation);
 }
-/// Waits for all that was started, as CUDA's does.
+/// Waits for all started work, as CUDA's does.
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   if (const cudaError_t status = queues().finish_all(); status != cudaSuccess) return result(status);
   if (queues().memory.give(memory)) return cudaSuccess;
-  std::fprintf(stderr, "stand-in GPU: something wrote in front of or behind an array, or freed it twice\n");
+  std::fprintf(stderr, "stand-in GPU: something wrote before or after an array, or freed it twice\n");
   std::abort();
 }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
@@ -180,7 +180,7 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   queues().memory.note_pinned(*memory, bytes);
   return cudaSuccess;
 }
-/// Nobody promises that this waits.
+/// CUDA does not promise that this waits.
 cudaError_t cudaFreeHost(void* memory) {
   if (!queues().idle()) {
     std::fprintf(stderr, "stand-in GPU: pinned memory was given back while work was under way\n");
@@ -195,8 +195,8 @@ cudaError_t cudaMemGetInfo(std::size_t* left, std::size_t* total) {
   *left = *total - queues().memory.used();
   return cudaSuccess;
 }
-/// Memory of the host that is not pinned is read before this returns, though what was read may arrive later;
-/// and it is written before this returns.
+/// Host memory that is not pinned is read before this returns, although the data may arrive later; it is written before
+/// this returns.
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   const bool reads_now = is_pageable(src), writes_now = is_pageable(dst);
@@ -262,7 +262,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   delete std::exchange(*graph, nullptr);
   return result(cudaErrorStreamCaptureInvalidated);
 }
-/// Refuses what a GPU would run at one priority, though its streams have several.
+/// Refuses a graph that a GPU would run at one priority although its streams have several.
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long flags) {
   const Nodes& nodes = *graph->nodes;
   const bool several = std::any_of(nodes.begin(), nodes.end(),

@@ -13,8 +13,7 @@
 #include "cuda/runner.hpp"
 #include "cuda/stand_in/gpu.hpp"
 
-/// What of the backend needs work of the GPU that takes as long as a test likes, or libraries that want what it
-/// likes.
+/// Parts of the backend that need GPU work of a given length, or libraries with given requirements.
 namespace cifar_mpi::cuda {
 namespace {
 
@@ -40,7 +39,7 @@ TEST(DeviceRunner, LooksAtTheWatchesWhileItWaits) {
   runner->finish();
 }
 
-/// A convolution that is planned where cuDNN's best algorithm wants `mib` of workspace.
+/// A convolution, planned while cuDNN's best algorithm requires `mib` MiB of workspace.
 struct Planned {
   explicit Planned(const char* mib, std::optional<std::size_t> left = std::nullopt) {
     setenv("STAND_IN_CUDNN_MIB", mib, 1);
@@ -117,7 +116,7 @@ TEST(Matmul, PutsAReluBehindOneThatHidesNan) {
       const TrialMemory memory(device, 4096);
       const Trial trial = memory.trial();
       product.plan(trial);
-      EXPECT_EQ(product.text().find("our ReLU behind it") != std::string::npos, hides) << product.text();
+      EXPECT_EQ(product.text().find("our ReLU after it") != std::string::npos, hides) << product.text();
       product.run(trial.stream, trial.operand, trial.operand, trial.result, trial.nans,
                   trial.workspace(product.workspace_bytes()));
       ASSERT_EQ(cudaStreamSynchronize(trial.stream), cudaSuccess);

@@ -1,9 +1,6 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
-#include <nccl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -17,7 +14,7 @@
 #include "cuda/stand_in/block.hpp"
 #include "cuda/stand_in/gpu.hpp"
 
-/// What the stand-in GPU promises, and what it must not: no more than CUDA does.
+/// The stand-in GPU promises what CUDA promises, and no more.
 namespace cifar_mpi::stand_in {
 namespace {
 
@@ -45,7 +42,7 @@ T* allocate(std::size_t count) {
   return static_cast<T*>(memory);
 }
 
-/// The letters that work appends in the order in which it runs.
+/// Records the order in which work runs, one letter each.
 struct Letters {
   std::string text;
   void append(const Stream& stream, char letter) {
@@ -279,7 +276,7 @@ TEST_F(StandInDeathTest, NoticesAWriteBehindOrInFrontOfAnArrayWhenItIsFreed) {
           start(stream.get(), "stray", [=] { bytes[place] = 0; });
           static_cast<void>(cudaFree(bytes));
         },
-        "in front of or behind an array")
+        "before or after an array")
         << place;
   }
 }
@@ -363,7 +360,7 @@ TEST(StandInBlocks, LetNoThreadPassABarrierBeforeAllAreThere) {
   int arrived = 0;
   bool good = true;
   run(2, 64, [&] {
-    if (threadIdx.x >= 60) return;  // who has ended is not waited for
+    if (threadIdx.x >= 60) return;  // threads that have ended are not waited for
     ++arrived;
     barrier(1);
     good = good && arrived % 60 == 0;
@@ -386,91 +383,6 @@ TEST_F(StandInDeathTest, RefusesBarriersThatNotAllThreadsReachAndGridsThatNoGpuT
               "different barriers");
   EXPECT_EXIT(fails(1, 1025, [] {}), testing::ExitedWithCode(1), "no GPU takes");
   EXPECT_EXIT(fails(0, 1, [] {}), testing::ExitedWithCode(1), "no GPU takes");
-}
-
-/// One of two processes that are ranks of a communicator.
-class Rank {
- public:
-  Rank(int rank, const ncclUniqueId& id) : number(rank), stream_(make_stream()), data_(allocate<float>(64)) {
-    setenv("NCCL_HOSTID", std::to_string(rank).c_str(), 1);  // they share the GPU
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    EXPECT_EQ(ncclCommInitRankConfig(&comm_, 2, id, rank, &config), ncclSuccess);
-  }
-  void sum(std::size_t floats) const {
-    EXPECT_EQ(ncclAllReduce(data_, data_, floats, ncclFloat, ncclSum, comm_, stream_.get()), ncclSuccess);
-  }
-  void gather(std::size_t floats) const {
-    EXPECT_EQ(ncclAllGather(data_, data_ + 16, floats, ncclFloat, comm_, stream_.get()), ncclSuccess);
-  }
-  GraphExec capture(std::size_t floats) const {
-    EXPECT_EQ(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    sum(floats);
-    Graph graph;
-    EXPECT_EQ(end_capture(stream_, graph), cudaSuccess);
-    return instantiate(graph);
-  }
-  void launch(const GraphExec& graph) const {
-    EXPECT_EQ(cudaGraphLaunch(graph.get(), stream_.get()), cudaSuccess);
-  }
-  cudaError_t finish() const { return cudaStreamSynchronize(stream_.get()); }
-
-  int number;
-
- private:
-  Stream stream_;
-  float* data_;
-  ncclComm_t comm_ = nullptr;
-};
-
-/// Ends the process: with 0 when both ranks did what they do without an error, with 1 when both had one.
-[[noreturn]] void run_two_ranks(const std::function<void(const Rank&)>& work) {
-  ncclUniqueId id{};
-  EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-  const pid_t other = fork();
-  const Rank rank(other == 0 ? 1 : 0, id);
-  work(rank);
-  const int failed = rank.finish() == cudaSuccess ? 0 : 1;
-  if (other == 0) _exit(failed);
-  int status = 0;
-  waitpid(other, &status, 0);
-  _exit(WIFEXITED(status) && WEXITSTATUS(status) == failed ? failed : 2);
-}
-
-/// On a GPU such ranks hang, or add what does not belong together.
-TEST(StandInNccl, NamesTwoRanksWhoseCallsDiffer) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto expect_differ = [](const std::string& zero, const std::string& one, const auto& work) {
-    EXPECT_EXIT(run_two_ranks(work), testing::ExitedWithCode(1),
-                "the calls of the ranks differ: rank 0 \\(0, .*\\) runs " + zero +
-                    "; rank 1 \\(1, .*\\) runs " + one + "\n");
-  };
-  expect_differ("all-reduce of 8 floats, eager", "all-reduce of 16 floats, eager",
-                [](const Rank& rank) { rank.sum(rank.number == 0 ? 8 : 16); });
-  expect_differ("all-reduce of 8 floats, eager", "all-gather of 8 floats, eager",
-                [](const Rank& rank) { rank.number == 0 ? rank.sum(8) : rank.gather(8); });
-  expect_differ("all-reduce of 8 floats, eager", "all-reduce of 8 floats, call 1 of its capture number 1",
-                [](const Rank& rank) {
-                  const GraphExec graph = rank.capture(8);
-                  rank.number == 0 ? rank.sum(8) : rank.launch(graph);
-                });
-  expect_differ("all-reduce of 8 floats, call 1 of its capture number 2",
-                "all-reduce of 8 floats, call 1 of its capture number 1", [](const Rank& rank) {
-                  const GraphExec first = rank.capture(8), second = rank.capture(8);
-                  rank.launch(rank.number == 0 ? second : first);
-                });
-}
-
-TEST(StandInNccl, SumsWhereTheCallsAreTheSame) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(run_two_ranks([](const Rank& rank) {
-                const GraphExec first = rank.capture(8), second = rank.capture(16);
-                rank.sum(0);
-                rank.launch(second);
-                rank.launch(first);
-                rank.gather(8);
-                rank.launch(second);
-              }),
-              testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include "selfcheck/device_checks.hpp"
 #include "support/mpi_world.hpp"
 
-/// What the self-check says of a GPU with faults: those of the stand-in, switched on for one rank.
+/// The verdict of the self-check on a GPU with a fault, which the stand-in has on one rank.
 namespace cifar_mpi::train {
 namespace {
 
@@ -57,7 +57,7 @@ class GpuSelfCheck : public testing::Test {
     check.identity = cuda::identity;
     return selfcheck::check_device(config(precision), info(), world(), cuda::make_platform, check);
   }
-  /// For one of the checks by itself, which takes a part of the time of all.
+  /// For a single check, which takes a fraction of the time of all.
   static std::unique_ptr<selfcheck::CheckStep> open(
       Precision precision, const comm::PlatformFactory& platform = cuda::make_platform) {
     auto step = std::make_unique<selfcheck::CheckStep>(config(precision), info(), world(), platform);
@@ -72,7 +72,7 @@ TEST_F(GpuSelfCheck, PassesTheBackend) {
   EXPECT_EQ(report.table.size(), has_judge() ? 9u : 8u);
 }
 
-/// But for the runners, which take most of the time.
+/// Without the check of the runners, which takes most of the time.
 TEST_F(GpuSelfCheck, PassesTheBackendInOtherPrecisions) {
   if (!alone()) GTEST_SKIP() << "has nothing to do with others";
   for (const Precision precision : {Precision::fp32, Precision::tf32}) {
@@ -99,7 +99,7 @@ TEST_F(GpuSelfCheck, NamesTheRankAndItsGpu) {
       << report.faults[0];
 }
 
-/// Each in the check that is made for it.
+/// Each fault is found by the check that is made for it.
 TEST_F(GpuSelfCheck, FindsEachFault) {
   if (!alone()) GTEST_SKIP() << "has nothing to do with others";
   const auto expect_bad = [](const char* fault, const std::string& text, const auto& check,
@@ -131,7 +131,7 @@ TEST_F(GpuSelfCheck, FindsEachFault) {
   expect_bad("flip", " differ: ", [&] { return selfcheck::compare_runners(*bf16, kImages); });
 }
 
-/// What the backend has another way for is no fault.
+/// It is no fault if the backend has another kernel for it.
 TEST_F(GpuSelfCheck, PassesWhereLibrariesAreMissingOrHideNan) {
   if (!alone()) GTEST_SKIP() << "has nothing to do with others";
   for (const char* const fault : {"dnn", "no_forward", "no_weights", "backward"}) {
