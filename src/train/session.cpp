@@ -11,9 +11,9 @@
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/config/options.hpp"
 #include "cifar_mpi/optim/optimizer.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
-#include "cifar_mpi/config/options.hpp"
 #include "cifar_mpi/step/step.hpp"
 #include "run/resume.hpp"
 #include "run/run_checkpoints.hpp"
@@ -27,7 +27,8 @@ void warn_of_little_space(const step::Plan& plan) {
   std::size_t floats = 0;
   for (const model::Param& param : plan.network.params)
     floats += static_cast<std::size_t>(param.shape.count());
-  const auto rows = optim::state_rows(plan.config.optimizer.kind, step::has_outer_momentum(plan.config)).size();
+  const auto rows =
+      optim::state_rows(plan.config.optimizer.kind, step::has_outer_momentum(plan.config)).size();
   constexpr double kWithRest = 1.1, kMiB = 1024.0 * 1024.0;  // texts and headers of the file
   const double checkpoint = kWithRest * static_cast<double>(floats * rows * sizeof(float));
   const std::size_t there = run::list_checkpoints(*plan.run).size();
@@ -150,8 +151,8 @@ run::StartRequest start_request(const step::Plan& plan) {
           step::has_outer_momentum(config),
           config.init_from,
           std::string(model::classifier_of(plan.network.net)),
-          items_of(config.allow_change),
-          items_of(config::changeable_options()),
+          config::items_of(config.allow_change),
+          config::items_of(config::changeable_options()),
           plan.sizes.aggregated};
 }
 
@@ -214,7 +215,7 @@ std::string length_text(const step::Plan& plan) {
   std::string text = concat(plan.sizes.total_steps, plan.sizes.total_steps == 1 ? " step, " : " steps, ",
                             fmt::format("{:.4g}", made), " epochs");
   if (plan.config.steps == 0 && made < plan.config.epochs)
-    text += concat(" (whole steps of --epochs ", exact(plan.config.epochs), ')');
+    text += concat(" (whole steps of --epochs ", config::exact(plan.config.epochs), ')');
   return text;
 }
 

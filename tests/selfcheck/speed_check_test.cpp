@@ -1,11 +1,10 @@
-#include "selfcheck/device_checks.hpp"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "selfcheck/device_checks.hpp"
 
 /// Parts of the self-check that need no run.
 namespace cifar_mpi::selfcheck {

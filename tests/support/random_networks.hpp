@@ -36,7 +36,7 @@ class RandomNetwork {
     Extent extent;
     int readers = 0;
     bool normalized = false;  ///< by a BatchNorm, followed only by layers that keep channels separate
-    int poolings = 0;         ///< directly before it, one after another; the maximum of many values hardly varies
+    int poolings = 0;  ///< directly before it, one after another; the maximum of many values hardly varies
   };
 
   int below(int end) {

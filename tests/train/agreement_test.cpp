@@ -93,7 +93,8 @@ TEST_F(Agreement, DoubtsADatasetThatIsNotTheCheckpoints) {
     train.images.resize(train.labels.size() * 3072);
   });
   const auto evaluate = [&] {
-    return evaluation::evaluate_checkpoint(evaluation, run::checkpoint_path(path("run"), 4), world(), platform, heart_);
+    return evaluation::evaluate_checkpoint(evaluation, run::checkpoint_path(path("run"), 4), world(),
+                                           platform, heart_);
   };
   expect_agreed(ErrorKind::checkpoint, "or give --other-classes", [&] { evaluate(); });
   evaluation.other_classes = true;

@@ -16,12 +16,13 @@ namespace {
 using Muon = RunTest;
 
 std::vector<run::NamedTensor> tensors_of(const SessionState& state, const Buffer& block) {
-  return export_block(*state.device.backend, *state.device.tower, state.plan.network.params, block);
+  return evaluation::export_block(*state.device.backend, *state.device.tower, state.plan.network.params,
+                                  block);
 }
 
 /// The first step, from the gradients that the ranks summed, in the logical order of the tensors.
 TEST_F(Muon, MovesEachRoleAsTheDoubleReferenceHasIt) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.steps = 1;
   c.lr = 0.125;
   c.optimizer.kind = optim::OptimizerKind::muon;
@@ -68,13 +69,13 @@ TEST_F(Muon, MovesEachRoleAsTheDoubleReferenceHasIt) {
 }
 
 TEST_F(Muon, RefusesANetworkWithoutAHiddenMatrix) {
-  Network network;
+  evaluation::Network network;
   model::NetBuilder net("shallow", {8, 8, 3}, 3);
   const model::Value hidden = net.linear(net.image(), {.name = "first", .outputs = 4});
   network.net = net.softmax_cross_entropy(net.linear(hidden, {.name = "last", .outputs = 3}));
   network.params = model::make_param_table(network.net);
   try {
-    require_hidden_matrices(network);
+    step::require_hidden_matrices(network);
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(exit_code(error.kind()), exit_code(ErrorKind::usage));

@@ -5,9 +5,9 @@
 #include <fstream>
 
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/config/options.hpp"
 #include "cifar_mpi/data/fingerprint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
-#include "cifar_mpi/train/options.hpp"
 #include "cpu/simd.hpp"
 #include "train/run_fixture.hpp"
 #include "train/session_state.hpp"
@@ -65,7 +65,7 @@ TEST_F(Resume, TakesTheNewestThatIsOfTheStepItsNameSays) {
 }
 
 TEST_F(Resume, TakesWhatMayChangeAndRecordsIt) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   run(c);
   c.steps = 6;
   c.lr *= 0.5;
@@ -77,21 +77,21 @@ TEST_F(Resume, TakesWhatMayChangeAndRecordsIt) {
   expect_agreed(ErrorKind::checkpoint, "its --seed is", [&] { start(c); });
   c.seed = config().seed;
   run(c);
-  const std::string changed = concat("step 4: --lr ", exact(2.0 * c.lr), " -> ", exact(c.lr), '\n');
+  const std::string changed = concat("step 4: --lr ", config::exact(2.0 * c.lr), " -> ", config::exact(c.lr), '\n');
   on_rank_zero([&] {
     const run::Checkpoint found = run::read_checkpoint(run::checkpoint_path(c.run_dir, 7));
     EXPECT_EQ(found.provenance.changes, changed);
-    EXPECT_EQ(*find_item(found.progress.identity, "--lr"), exact(c.lr));
+    EXPECT_EQ(*find_item(found.progress.identity, "--lr"), config::exact(c.lr));
     EXPECT_NE(read_file(c.run_dir + "/config.toml").find("# changed at " + changed), std::string::npos);
   });
 }
 
 TEST_F(Resume, SkipsADamagedNewestCheckpointOfANamedRun) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.checkpoint_every = 2;
   run(c);
   on_rank_zero([&] { std::filesystem::resize_file(run::checkpoint_path(c.run_dir, 4), 5000); });
-  TrainConfig other = config();
+  config::TrainConfig other = config();
   other.run_dir = path("other");
   other.resume = c.run_dir;
   EXPECT_EQ(start(other)->plan.progress.step, 2u);

@@ -65,14 +65,14 @@ TEST_F(RunCheckpointsTest, AreMadeByTimeOnAllRanksAtTheSameStepsAndChangeNoBits)
   for (const auto update :
        {comm::UpdateKind::all_reduce, comm::UpdateKind::local, comm::UpdateKind::server}) {
     if (update == comm::UpdateKind::server && !may_serve) continue;
-    TrainConfig straight = config();
+    config::TrainConfig straight = config();
     straight.steps = 12;
     straight.update = update;
     if (update == comm::UpdateKind::local) straight.local = two;
     straight.checkpoint_minutes = 0.0;
     straight.run_dir = path(concat("straight", static_cast<int>(update)));
     run(straight);
-    TrainConfig timed = straight;
+    config::TrainConfig timed = straight;
     timed.run_dir = path(concat("timed", static_cast<int>(update)));
     timed.checkpoint_minutes = 1e-9;
     timed.keep = 100;

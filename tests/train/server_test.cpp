@@ -381,7 +381,7 @@ TEST_F(ServedRun, StopsOnRequestOfItsLastServerWithACheckpoint) {
 TEST_F(ServedRun, MeetsForCheckpointsByTime) {
   if (world().size() < 3) GTEST_SKIP() << "needs two workers and a server";
   for (const bool asynchronous : {false, true}) {
-    TrainConfig c = served(concat("timed", asynchronous));
+    config::TrainConfig c = served(concat("timed", asynchronous));
     c.steps = 20;
     c.checkpoint_every = c.check_every = 1000;
     c.checkpoint_minutes = 1e-9;

@@ -90,7 +90,7 @@ TEST_F(Step, BeginsWithTheValuesOfItsSeed) {
 }
 
 TEST_F(Step, WhitensTheImagesAndTrainsTheBiasesOfThatForSevenSteps) {
-  TrainConfig c = config();
+  config::TrainConfig c = config();
   c.model = "fast94";
   c.batch_size = 1;
   c.lr = 0.01;
@@ -105,9 +105,9 @@ TEST_F(Step, WhitensTheImagesAndTrainsTheBiasesOfThatForSevenSteps) {
         run::read_checkpoint(run::checkpoint_path(c.run_dir, static_cast<std::uint64_t>(steps)))
             .state[optim::StateRole::weights],
         params, "it"));
-    std::vector<run::NamedTensor> first = initial_tensors(params, c.seed);
+    std::vector<run::NamedTensor> first = evaluation::initial_tensors(params, c.seed);
     const std::vector<run::NamedTensor> drawn = first;
-    whiten(first, state->plan.network, data::DatasetFile(c.data));
+    evaluation::whiten(first, state->plan.network, data::DatasetFile(c.data));
     for (std::size_t p = 0; p < params.size(); ++p) {
       if (params[p].name != "whitening/weights") continue;
       EXPECT_EQ(after.back()[p].values, first[p].values);
