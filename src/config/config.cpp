@@ -179,9 +179,9 @@ void check(const TrainConfig& config) {
   check_reproducible(config);
   if (config.optimizer.kind == optim::OptimizerKind::muon && config.update == comm::UpdateKind::server) {
     refuse(
-        "--optimizer muon does not go with --update server: it needs whole matrices, of which a server may "
-        "hold a "
-        "part; give --update all-reduce or another --optimizer");
+        "--optimizer muon does not go with --update server: it needs whole matrices, but a server may hold a "
+        "part "
+        "of one; give --update all-reduce or another --optimizer");
   }
   check_nvls(config);
   check_trace(config.trace);

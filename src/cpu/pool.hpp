@@ -25,7 +25,7 @@ inline constexpr int kMostPoolWindow = 16;
 /// One layer for one batch. An image is [blocks][height][width][block], padding included: NHWC is one block
 /// of all channels, NCHW has one block per channel, and blocks of 8 and 16 are oneDNN's formats.
 struct Pool {
-  model::MaxPool layer;  ///< a kernel of at most kMostPoolWindow; SAME padding
+  model::MaxPool layer;  ///< a kernel of at most kMostPoolWindow; padding as padding_of
   Extent in;
   int batch = 0;
   int blocks = 0;

@@ -16,7 +16,7 @@ template <class V, int kCount>
 /// e^x for x ≤ 88, with a relative error of at most 2.5e-7; 0 below −87.
 ///
 /// e^x = 2^n · e^r with |r| ≤ ln 2 / 2, n the integer nearest to x / ln 2. The Taylor polynomial of degree 7 leaves out less
-/// than 0.35^8 / 8! · 1.5 = 9e-9 of e^r. The product of n and the upper part of ln 2, which has 14 bits, is exact.
+/// than 0.35^8 / 8! · 1.5 = 9e-9 of e^r. The product of n and the upper part of ln 2, which has 15 bits, is exact.
 template <class V>
 [[gnu::always_inline]] inline V exp_of(const V& x) {
   constexpr float kTaylor[] = {1.0f,         1.0f,          1.0f / 2.0f,   1.0f / 6.0f,

@@ -5,7 +5,7 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-/// One thread per vec8, of which the last may not be full. Moves each value once; a GELU takes some 60 instructions per
+/// One thread per vec8, and the last may not be full. Moves each value once; a GELU takes some 60 instructions per
 /// value, so in bf16 its limit may be these and not memory.
 template <class T, bool kBackward>
 __global__ void apply(model::Pointwise layer, std::int64_t count, const T* __restrict__ x,

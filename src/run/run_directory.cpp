@@ -283,6 +283,14 @@ void RunDirectory::begin() {
   if (world_.rank() == 0) remove_file(directory_ / "exit");
 }
 
+void RunDirectory::drop_finished_record() const noexcept {
+  if (begun_) return;
+  try {
+    if (recorded_exit(directory_).starts_with(kFinished)) remove_file(directory_ / "exit");
+  } catch (const std::exception&) {  // record_exit reports what it cannot do
+  }
+}
+
 void RunDirectory::record_end_of(const std::function<void()>& body) const {
   try {
     body();
@@ -290,12 +298,15 @@ void RunDirectory::record_end_of(const std::function<void()>& body) const {
   } catch (const comm::AgreedError& error) {
     const bool leaves_nothing =
         made_ && !begun_ && is_of_the_user(error.kind()) && !holds(directory_, "config.toml");
+    if (world_.rank() == 0 && !is_of_the_user(error.kind())) drop_finished_record();
     if (world_.rank() == 0 && !leaves_nothing) record_exit(directory_, exit_code(error.kind()), error.what());
     throw;
   } catch (const Error& error) {
+    drop_finished_record();
     record_exit(directory_, exit_code(error.kind()), concat("rank ", world_.rank(), ": ", error.what()));
     throw;
   } catch (const std::exception& error) {
+    drop_finished_record();
     record_exit(directory_, exit_code(ErrorKind::internal),
                 concat("rank ", world_.rank(), ": internal error: ", error.what()));
     throw;

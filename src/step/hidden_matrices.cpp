@@ -82,7 +82,7 @@ model::ParamTable params_with_rates(const Plan& plan) {
     const model::RateRole role = model::rate_role(params, p);
     if (params[p].role != model::ParamRole::trained || role == model::RateRole::hidden_matrix) continue;
     const double rate = role == model::RateRole::ends ? spec.ends_rate : spec.bias_rate;
-    if (rate > 0.0) params[p].rate_factor *= static_cast<float>(rate / plan.config.lr);
+    if (rate > 0.0) params[p].rate_factor = static_cast<float>(rate / plan.config.lr);
   }
   return params;
 }

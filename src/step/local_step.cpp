@@ -24,13 +24,12 @@ std::vector<optim::StateRow> optimizer_rows(const Blocks& blocks) {
   return rows;
 }
 
-/// The averaging has no decay, and no rates or steps of its own.
+/// The averaging has no decay and no rates of its own.
 model::ParamTable plain_params(const model::ParamTable& params, float rate_factor) {
   model::ParamTable plain = params;
   for (model::Param& param : plain) {
     param.weight_decay = 0.0f;
     param.rate_factor = rate_factor;
-    param.steps = 0;
   }
   return plain;
 }

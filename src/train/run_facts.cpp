@@ -102,9 +102,12 @@ std::vector<report::WeightLoss> weight_losses(const step::Plan& plan, const step
   std::vector<report::WeightLoss> losses;
   if (!optim::decays_by_loss(plan.config.optimizer.kind)) return losses;
   const model::ParamTable& params = plan.network.params;
+  const bool muon = plan.config.optimizer.kind == optim::OptimizerKind::muon;
   std::size_t operation = params.size();
   for (std::size_t p = trained_params(params); p-- > 0;) {  // the table is in the order of backward
     if (params[p].weight_decay == 0.0f) continue;
+    // muon decays these directly, not through the loss
+    if (muon && model::rate_role(params, p) == model::RateRole::hidden_matrix) continue;
     if (losses.empty() || params[p].operation != operation) {
       operation = params[p].operation;
       losses.push_back({plan.network.net.operations[operation].name, 0.0});

@@ -259,8 +259,7 @@ void describe_run(const step::Plan& plan, const step::Device& device, const comm
     log.info(
         "note: with --aggregate below all workers, one that is always late never makes a step, and with "
         "--shuffle shard no other rank has its samples; --shuffle global distributes all samples again in "
-        "each "
-        "epoch");
+        "each epoch");
   }
   if (const int unused = plan.world.unused_cores(); unused > 0) {
     log.info(concat("note: ", unused,

@@ -464,8 +464,8 @@ TEST(MatrixMove, IsThatOfTheDoubleReferenceForWideTallAndLargeMatrices) {
         squares += static_cast<double>(before.weights[i]) * static_cast<double>(before.weights[i]);
       const std::vector<double> wanted =
           reference::muon_move(direction, static_cast<std::size_t>(rest), static_cast<std::size_t>(out));
-      // Each of the three iterations multiplies errors by at most 3.45, and sums of k terms of which no partial sum
-      // is above 1 add errors of sqrt(k) units.
+      // Each of the three iterations multiplies errors by at most 3.45. Sums of k terms add errors of
+      // sqrt(k) units if no partial sum is above 1.
       const double tolerance = 3.45 * 3.45 * 3.45 * 4.0 * std::sqrt(static_cast<double>(rest)) * kFp32Unit;
       for (std::size_t i = 0; i < m.places.size(); ++i) {
         ASSERT_NEAR(m.at(m.moves, i), wanted[i], tolerance * std::max(1.0, std::sqrt(1.0 * out / rest))) << i;

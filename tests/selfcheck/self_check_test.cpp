@@ -1,6 +1,7 @@
 #include "cifar_mpi/selfcheck/self_check.hpp"
 
 #include <chrono>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -16,7 +17,7 @@
 namespace cifar_mpi::selfcheck {
 namespace {
 
-enum class Fault {
+enum class Fault : std::uint8_t {
   none,
   gradient,
   graph,

@@ -10,7 +10,7 @@
 namespace cifar_mpi::selfcheck {
 namespace {
 
-/// More than 20 times the floor, over 100 µs, and no collective.
+/// More than 20 times the roofline time, over 100 µs, and no collective.
 TEST(SlowTasks, AreFarFromTheirFloorAndLong) {
   engine::StepProgram program("step");
   std::vector<float> memory(250'000);

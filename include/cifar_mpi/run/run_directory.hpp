@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -83,14 +84,17 @@ class RunDirectory {
   /// minute; meanwhile all ranks show progress in `heart`.
   RunDirectory(std::string path, const comm::World& world, comm::Heartbeat* heart = nullptr);
 
-  /// Removes the lock, and the folders if this start made them and did not get as far as `begin`.
+  /// Removes the lock, and the folders if this start made them and did not reach `begin`.
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  /// The run goes on from here: its end replaces the record of a finished run. A start that is refused before leaves such a
-  /// record, and leaves nothing in folders that it made.
+  /// Marks the start of training: from here on this run's end replaces the record of a finished run. A start refused
+  /// earlier keeps that record and removes the folders it made.
   void begin();
+
+  /// Removes the record of a finished run if this start failed before `begin` for a reason that is not the user's.
+  void drop_finished_record() const noexcept;
 
   /// The opened folder; empty on a rank other than 0 that cannot open it.
   const Directory& directory() const { return directory_; }
@@ -106,9 +110,9 @@ class RunDirectory {
   Directory directory_;
   std::string last_end_;
   const comm::World& world_;
-  std::optional<RunLock> lock_;  ///< of rank 0
-  bool made_ = false;            ///< the folder, by this start; rank 0's
-  bool begun_ = false;
+  std::optional<RunLock> lock_;      ///< of rank 0
+  bool made_ = false;                ///< the folder, by this start; rank 0's
+  std::atomic<bool> begun_ = false;  ///< the watchdog's thread reads it
 };
 
 }  // namespace cifar_mpi::run

@@ -25,7 +25,7 @@ struct Device {
   evaluation::ResidentData samples;
 };
 
-/// The weight matrices that --optimizer muon orthogonalizes, with the memory of that; empty with another optimizer.
+/// The weight matrices that --optimizer muon orthogonalizes, and their memory; empty with another optimizer.
 struct HiddenMatrices {
   std::vector<engine::Matrix> matrices;
   Buffer places;                       ///< Matrix::places of all of them
@@ -67,7 +67,7 @@ struct StepContext {
 /// Makes the backend and plans the network for it; resolves the precision in the plan. Needs sizes and
 /// network. A server has a host backend and plans nothing (see share_kernels).
 void plan_device(Plan& plan, Device& device, const comm::PlatformFactory& make_platform);
-/// The two halves of make_device: the backend, and the planning, which may be repeated.
+/// The two halves of plan_device: the backend, and the planning, which may be repeated.
 void open_device(const Plan& plan, Device& device, const comm::PlatformFactory& make_platform);
 void plan_network(Plan& plan, Device& device);
 
