@@ -261,7 +261,7 @@ TEST_F(Programs, RefuseNumbersOutOfRange) {
       {kTrain + " --steps 9223372036854775808", "'9223372036854775808'"},
       {kTrain + " --batch-size 010", "'010'"},  // 8 in C
       {kTrain + " --lr 1e400", "'1e400'"},
-      {kTrain + " --bucket-mib 0.00097", "--bucket-mib must lie between 0.000976562 and 4096, not"},
+      {kTrain + " --bucket-mib 0.00097", "--bucket-mib must lie between 0.0009765625 and 4096, not"},
       {kTrain + " --threads 5000", "--threads must lie between 1 and 4096"},
       {kBench + " step --bucket-mib 0.00097", "from 0.000976562 to 4096"},
       {pack + " --synthetic 8 --seed -1", "'-1'"},
@@ -312,7 +312,7 @@ TEST_F(Programs, EndWithFiveWhenTheirOutputIsLost) {
                                           kBench + " step --help",
                                           kTrain + " --check-build",
                                           kTrain + " --print-config",
-                                          kPack + " --synthetic 8 --out " + file("unsaid.h5"),
+                                          kPack + " --synthetic 8 --force --out " + file("unsaid.h5"),
                                           kBench + " allreduce --sizes 4K --seconds 0.01",
                                           kEval + " " + file("spoken") + data() + " --threads 1"};
   for (const std::string& command : commands) {
