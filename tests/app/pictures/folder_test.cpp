@@ -59,7 +59,7 @@ TEST_F(FolderPrograms, TrainOnAFolderPerClass) {
   EXPECT_EQ(trained.code, 0) << trained.output;
   const Outcome evaluated = run_command(kEval + run + " " + file("set_run") + " --threads 1");
   EXPECT_EQ(evaluated.code, 0) << evaluated.output;
-  EXPECT_EQ(count_lines_with(evaluated.output, "light"), 1) << evaluated.output;
+  EXPECT_EQ(count_lines_with(evaluated.output, "  light "), 1) << evaluated.output;
 }
 
 TEST_F(FolderPrograms, TakeATestFolderOfTheSameClasses) {
