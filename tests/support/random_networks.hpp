@@ -96,9 +96,9 @@ class RandomNetwork {
         return keep(net_.linear(x, layer), {1, 1, outputs});
       }
       case 5:
-        // One value per sample would be too few, and the gradient of a BatchNorm's scale before another
+        // One or two values per sample would be too few, and the gradient of a BatchNorm's scale before another
         // BatchNorm is only rounding. A large epsilon or channels that hardly vary amplify rounding.
-        if (in.height * in.width == 1 || normalized || poolings > 1)
+        if (in.height * in.width <= 2 || normalized || poolings > 1)
           return keep(net_.relu(x), in, normalized);
         return keep(net_.batch_norm(
                         x, {.name = name, .epsilon = 0.1f, .with_scale = below(3) != 0, .frozen = frozen}),
