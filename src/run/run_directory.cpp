@@ -38,7 +38,7 @@ bool holds(const Directory& folder, const char* file) {
   return std::find(names.begin(), names.end(), file) != names.end();
 }
 
-/// Whether what was given is wrong, not the machine.
+/// True if the user's input is at fault rather than the machine.
 bool is_of_the_user(ErrorKind kind) {
   return kind == ErrorKind::usage || kind == ErrorKind::data || kind == ErrorKind::checkpoint;
 }

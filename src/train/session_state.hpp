@@ -48,7 +48,7 @@ std::unique_ptr<SessionState> set_up(config::TrainConfig config, const Directory
 /// The loop over steps, from plan.progress.step to the end. `last_end` as Session::run has it.
 void run_loop(SessionState& state, const std::string& last_end = {});
 
-/// The settings that are resolved at start and affect bits; what `auto` chose stands there as the choice.
+/// The settings that are resolved at start and affect bits. For `auto` they hold the choice that was made.
 RunFingerprint resolved_settings(const step::Plan& plan, const comm::Update& update);
 
 /// What is taken over from a checkpoint meets the checks of the options that it stands for. Throws

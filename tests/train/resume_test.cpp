@@ -77,7 +77,8 @@ TEST_F(Resume, TakesWhatMayChangeAndRecordsIt) {
   expect_agreed(ErrorKind::checkpoint, "its --seed is", [&] { start(c); });
   c.seed = config().seed;
   run(c);
-  const std::string changed = concat("step 4: --lr ", config::exact(2.0 * c.lr), " -> ", config::exact(c.lr), '\n');
+  const std::string changed =
+      concat("step 4: --lr ", config::exact(2.0 * c.lr), " -> ", config::exact(c.lr), '\n');
   on_rank_zero([&] {
     const run::Checkpoint found = run::read_checkpoint(run::checkpoint_path(c.run_dir, 7));
     EXPECT_EQ(found.provenance.changes, changed);
