@@ -164,7 +164,7 @@ TEST_F(SelfCheckedRun, TakesTheFastestKernelsThatAllRanksHave) {
       file("faults.sh"),
       "[ \"$OMPI_COMM_WORLD_RANK\" = 0 ] && export STAND_IN_FAULT=best || export STAND_IN_FAULT=backward\n"
       "STAND_IN_CUDNN_MIB=1 exec \"$@\"\n");
-  const std::string options = "--global-batch 4 --input-size 8 --precision bf16 --steps 2";
+  const std::string options = "--global-batch 4 --input-size 8 --precision bf16 --show-kernels --steps 2";
   const Outcome run = mpirun(2, "bash " + file("faults.sh") + " " + train("ladder", options));
   ASSERT_EQ(run.code, 0) << run.output;
   const std::string slower = "warning: slower kernel: conv2 ";
