@@ -76,11 +76,12 @@ void print_limit(const Log& log, const bench::StepBenchmark& b, const Unit& unit
         "image and step)",
         b.in_image_flops * b.batch_size / (b.step_s.median * b.peak_flops.median), 1e-6 * b.in_image_flops));
   }
-  log.info(fmt::format(
-      "share of the floor: {:.1f} %   ({:.1f} to {:.1f}; floor {:.3f} {}: each task's operations or bytes at "
-      "these rates)",
-      100.0 * b.share.median, 100.0 * b.share.least, 100.0 * b.share.most, unit.per_second * b.floor_s,
-      unit.name));
+  log.info(
+      fmt::format("share of the roofline: {:.1f} %   ({:.1f} to {:.1f}; limit {:.3f} {}: each task's "
+                  "operations or bytes at "
+                  "these rates)",
+                  100.0 * b.share.median, 100.0 * b.share.least, 100.0 * b.share.most,
+                  unit.per_second * b.floor_s, unit.name));
 }
 
 void print_tasks(const Log& log, const bench::StepBenchmark& b, const Unit& unit) {

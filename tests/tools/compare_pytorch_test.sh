@@ -10,7 +10,7 @@ compare=$root/tools/compare_pytorch
 programs() {
   stand_in "$fake/bench" <<'EOS'
 echo 'images/s                300.000     300.000     300.000'
-echo 'share of the floor: 62.5 %   (62.5 to 62.5; floor 265.0 ms: each task'\''s operations or bytes at these rates)'
+echo 'share of the roofline: 62.5 %   (62.5 to 62.5; limit 265.0 ms: each task'\''s operations or bytes at these rates)'
 EOS
   stand_in "$fake/with_torch" <<'EOS'
 variant=; while [ $# -gt 0 ]; do [ "$1" != --serve ] || variant=$2; shift; done

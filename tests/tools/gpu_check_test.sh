@@ -21,7 +21,7 @@ echo 'test accuracy 0.8000'
 END
 stand_in "$folder/cifar_mpi_bench" <<'END'
 [ "$1" = allreduce ] || printf '%s\n' 'cuda: A GPU, bf16, 1 rank, batch 128 per rank' '  conv2: cuDNN' \
-  '      least   median    most' 'us per step   90.0  91.0  92.0' 'share of the floor: 50.0 %   (50.0 to 50.0)' \
+  '      least   median    most' 'us per step   90.0  91.0  92.0' 'share of the roofline: 50.0 %   (50.0 to 50.0)' \
   '  conv1 forward  10.0'
 [ "$1" != allreduce ] || printf '%s\n' '  4096 bytes, 5 runs of 1' '  min us  median us' '  9.0 10.0 nccl'
 END
@@ -54,7 +54,7 @@ EndsWithATable() {
     grep -qE "^$row +ok +[0-9]+ s" said || fail "no row that says ok: $row"
   done
   says '  us per step   90.0  91.0  92.0'
-  says '  share of the floor: 50.0 %'
+  says '  share of the roofline: 50.0 %'
   says '  passed in 1.0 s'
   says '  conv2: cuDNN'
   says '  test accuracy 0.8000'

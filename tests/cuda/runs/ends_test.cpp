@@ -109,7 +109,7 @@ TEST_F(GpuRunEnd, OfABenchmarkHasItsTable) {
       mpirun(1, kBench + " step --device cuda --batch-size 4 --rounds 1 --seconds 0.01 --precision bf16");
   EXPECT_EQ(step.code, 0) << step.output;
   for (const char* line : {"us per step ", "images/s ", "copy, TB/s ",
-                           "share of the floor: ", "  conv1 forward ", "  advance ", "  conv2: cuDNN"})
+                           "share of the roofline: ", "  conv1 forward ", "  advance ", "  conv2: cuDNN"})
     EXPECT_EQ(count_lines_with(step.output, line), 1) << step.output;
 
   const Outcome sums =
