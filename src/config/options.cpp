@@ -265,7 +265,7 @@ Rows exchange_rows() {
       Row("--share-gpus", "Let several ranks use one GPU: slow, for tests", flag(&C::share_gpus)),
       Row("--reproducible", "Same bits on 1, 2, 4, ... ranks; needs --shuffle global",
           flag(&C::reproducible)).daily()
-              .goes_with({"--update", {"all-reduce"}, "with the others the result depends on the number of ranks"}),
+              .goes_with({"--update", {"all-reduce"}, "others make the result depend on the number of ranks"}),
       Row("--micro-shards", "Pieces of the global batch with --reproducible",
           number(in(&C::micro_shards))).goes_with({"--reproducible", {"true"}}).identifies(360),
       Row("--wire", "Gradient format on the network", choice(in(&C::wire))).goes_with(kSums),

@@ -148,7 +148,7 @@ std::string verdict_html(const std::vector<std::string>& lines) {
   if (lines.empty()) return {};
   std::string rows;
   for (std::size_t i = 1; i < lines.size(); ++i) {
-    // "load balance             1.00  ranks compute about equally long"
+    // "load balance             1.00  ranks compute for about the same time"
     const std::string& line = lines[i];
     const std::size_t number = std::min(line.find_first_of("0123456789"), line.size()),
                       text = std::min(line.find("  ", number), line.size());

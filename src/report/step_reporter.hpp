@@ -46,7 +46,7 @@ class StepReporter {
     double seconds = 0.0;
     double communicated = -1.0;  ///< as of Communicated, if the replay has a log line
   };
-  /// Seconds that this rank has been in collectives so far; below 0: unknown.
+  /// Seconds that this rank has spent in collectives so far; below 0: unknown.
   using Communicated = std::function<double()>;
   /// The counts of pushes so far, if there are servers.
   using Pushes = std::function<std::optional<comm::PushCounts>()>;
