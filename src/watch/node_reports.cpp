@@ -100,7 +100,7 @@ void NodeReports::send(double quiet, int code, const std::string& text) {
 void NodeReports::receive(const std::function<void(std::size_t, const NodeReport&)>& take) {
   if (socket_ < 0) return;
   for (std::size_t read = 0; read < 64 + 4 * peers_.size(); ++read) {
-    std::array<std::byte, sizeof(NodeReport) + 1> bytes;  // one more shows a datagram that is too long
+    std::array<std::byte, sizeof(NodeReport) + 1> bytes;  // one more byte reveals a datagram that is too long
     sockaddr_in from{};
     socklen_t size = sizeof from;
     const ssize_t length = ::recvfrom(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT,
