@@ -268,7 +268,7 @@ TEST(ResumeNotes, SpeakOfShardsWhereTheNumberOfRanksChanged) {
   const std::vector<std::string> notes = resume_notes(start, now);
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_TRUE(notes[0].starts_with(
-      "note: with --shuffle shard each of 3 ranks holds other samples than each of 4 did:"))
+      "note: with --shuffle shard each of 3 ranks holds different samples than each of 4 did:"))
       << notes[0];
   start.progress.resolved[0].second = "13";  // more than the samples of a step: no run has that
   EXPECT_TRUE(resume_notes(start, now).empty());
