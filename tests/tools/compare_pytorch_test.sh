@@ -55,7 +55,7 @@ RefusesNonsense() {
   run 2 --ranks 3
   says '--batch-size 128 must be a multiple of --ranks 3'
   run 2 --variants nchw,fast
-  says "'fast' is none of"
+  says "'fast' is not one of"
   ends_with 2 "$compare" --bench "$here/nothing"
   says 'cmake --build build --target cifar_mpi_bench'
 }
