@@ -11,7 +11,7 @@
 /// A new run that begins with the weights of another one.
 namespace cifar_mpi::run {
 
-/// Replaces the values of `initial`, tensors in the order of `params`, by the averages of the checkpoint at
+/// Replaces the values of `initial`, tensors in the order of `params`, with the averages of the checkpoint at
 /// `path` and the running statistics that belong to them, with which its test accuracy was measured. Names
 /// and shapes must match; the model's name need not.
 ///

@@ -140,7 +140,7 @@ std::string name_of(const LockHolder& holder) {
                      "; wait until it ends or choose another --run-dir"));
 }
 
-/// Replaces the lock by the claim `mine`. A folder in its place is not a lock of ours; it is renamed.
+/// Replaces the lock with the claim `mine`. A folder in its place is not a lock of ours; it is renamed.
 void put_in_place(const DirectoryEntry& mine, const DirectoryEntry& lock) {
   const auto renamed = [](const DirectoryEntry& from, const DirectoryEntry& to) {
     return ::renameat(from.folder(), from.name(), to.folder(), to.name()) == 0;

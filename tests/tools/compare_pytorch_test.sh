@@ -33,7 +33,7 @@ HoldsTheProgramAgainstTheBestVariantOfEachRound() {
 LeavesSlowVariantsOutAfterTheFirstRound() {
   programs
   run 0
-  says 'nchw,no-mkldnn is left out from here on'
+  says 'nchw,no-mkldnn is left out of the other rounds'
   [ "$(grep -c 'no-mkldnn 50' said)" = 1 ] || fail 'expected the slow variants in the first round alone'
 }
 
