@@ -276,8 +276,8 @@ std::vector<ChangedSetting> changed_settings(const RunFingerprint& then, const R
     if (before == nullptr || *before == value) continue;
     if (alone && concerns_sums(name)) continue;  // nothing is summed
     const std::string what = name == "ranks" ? "the number of ranks that compute" : name;
-    changed.push_back({name, concat("note: ", what, " is ", value, ", the checkpoint was made with ", *before,
-                                    ": the run continues, but its bits will differ")});
+    changed.push_back({name, concat("note: ", what, " is ", value, ", but the checkpoint was made with ",
+                                    *before, ": the run continues with different bits")});
   }
   return changed;
 }
@@ -293,8 +293,8 @@ std::string changed_kernels(const std::string& then, const std::string& now) {
     if (a != b && different++ == 0) was = a, is = b;
   }
   const std::string more = different > 1 ? concat(" (and ", different - 1, " more)") : std::string();
-  return concat("note: the kernel plan has \"", is, "\", the checkpoint was made with \"", was, "\"", more,
-                ": the run continues, but its bits will differ");
+  return concat("note: the kernel plan has \"", is, "\", but the checkpoint was made with \"", was, "\"",
+                more, ": the run continues with different bits");
 }
 
 ShardChange shard_change(std::uint64_t samples, std::uint64_t global_batch, std::uint64_t step,
@@ -332,7 +332,8 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   const std::vector<ChangedSetting> changed = changed_settings(start.progress.resolved, resolved);
   std::vector<std::string> notes;
   for (const ChangedSetting& setting : changed) notes.push_back(setting.note);
-  // Another precision or number of threads or ranks, already reported, explains other kernels.
+  // A different precision or number of threads or ranks, which is already reported, explains different
+  // kernels.
   const bool explained = std::any_of(changed.begin(), changed.end(), [](const ChangedSetting& setting) {
     return !concerns_sums(setting.name);
   });
