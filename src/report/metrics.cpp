@@ -60,8 +60,8 @@ constexpr int kMetricsVersion = 1;
 constexpr const char* kEvaluation = "\"test_accuracy\":";
 constexpr const char* kEnd = "{\"event\":\"end\",";
 
-/// Every line but the first begins with {"step":N or {"event":"WORD","step":N, as MetricsFile writes it; the
-/// largest number when it does not.
+/// The step of a line. Every line but the first begins with {"step":N or {"event":"WORD","step":N, as
+/// MetricsFile writes it; for other lines, the largest number.
 std::uint64_t step_of(const std::string& line) {
   constexpr std::string_view kEvent = "{\"event\":\"", kStep = "\"step\":";
   std::size_t at = line.starts_with(kEvent) ? line.find(',') : 0;  // of the preceding character

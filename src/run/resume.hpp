@@ -53,7 +53,8 @@ struct FoundCheckpoint {
   Checkpoint content;
 };
 std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, const Log& log);
-/// The same for a path that the user typed, as open_checkpoint takes it. Throws Error{checkpoint} also when there is none.
+/// The same for a path that the user typed, as open_checkpoint takes it. Also throws Error{checkpoint} if
+/// there is none.
 FoundCheckpoint read_asked_checkpoint(const std::string& path, const Log& log);
 
 /// For a new run, the `initial` values or the weights of another run; else the requested checkpoint, which

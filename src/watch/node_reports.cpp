@@ -46,7 +46,8 @@ sockaddr_in address_of(std::uint32_t address, std::uint32_t port) {
   return at;
 }
 
-/// A port that the kernel chooses, on all addresses, because it is unknown here which one the others reach.
+/// A port that the kernel chooses, on all addresses, because this process does not know which one the others
+/// reach.
 int open_socket(std::uint32_t& port) {
   const int descriptor = ::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return -1;
