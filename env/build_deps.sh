@@ -8,12 +8,12 @@
 #   --download DIR  only download the archives, for --deps on another machine
 #   NAME...         also build these if they are missing: onednn, googletest
 # Environment: CXX, CMAKE_PREFIX_PATH, CMAKE_BUILD_PARALLEL_LEVEL (compilers at once, default: the number of cores)
-# Exit status: 0 all there, 2 usage, 3 an archive is missing or damaged, 5 the prefix cannot be written, 69 the compiler, CMake,
+# Exit status: 0 nothing is missing, 2 usage, 3 an archive is missing or damaged, 5 the prefix cannot be written, 69 the compiler, CMake,
 # MPI, HDF5 or the network is missing, 1 a build failed.
 set -euo pipefail
 
-# name, version, archive, SHA-256, source. Of several archives of a name the first that is at hand serves; the first is downloaded.
-# Archives of Debian lack what upstream's have beside the library, and have other sums.
+# name, version, archive, SHA-256, source. If a name has several archives, the first that is present is used;
+# only the first is downloaded. Debian's archives lack files that upstream's have besides the library, and have other checksums.
 archives='cli11 2.1.2 CLI11-2.1.2.tar.gz 26291377e892ba0e5b4972cdfd4a2ab3bf53af8dac1f4ea8fe0d1376b625c8cb https://github.com/CLIUtils/CLI11/archive/v2.1.2.tar.gz
 cli11 2.1.2 cli11_2.1.2+ds.orig.tar.xz 8143d20b688e98ccce8e24562d3b68e5f47c12e896c42c7ca8553dbde5bed55d Debian
 fmt 9.1.0 fmt-9.1.0.tar.gz 5dea48d1fcddc3ec571ce2058e13910a0d4a6bab4cc09a809d8b1dd1c88ae6f2 https://github.com/fmtlib/fmt/archive/9.1.0.tar.gz
@@ -75,14 +75,14 @@ take() {
 }
 
 if [ -n "$download" ]; then
-  mkdir -p "$download" || die 5 "the folder $download cannot be made."
+  mkdir -p "$download" || die 5 "the folder $download cannot be created."
   while read -r _ _ file sum source; do
     [[ $source != https:* ]] || fetch "$file" "$sum" "$source" "$download"
   done <<<"$archives"
   say "the archives are in $download"
   exit 0
 fi
-[ -z "$deps" ] || [ -d "$deps" ] || die 3 "--deps $deps is no folder: make it with --download on a machine with a network."
+[ -z "$deps" ] || [ -d "$deps" ] || die 3 "--deps $deps is not a folder: make it with --download on a machine with a network."
 
 check_tools() {
   local version compiler=${CXX:-c++}
@@ -97,7 +97,7 @@ check_tools() {
 #endif' || die 69 "the C++ compiler $compiler does not compile C++20 as GCC 12 does: load or install GCC 12 or later, and name it in CC and CXX."
 }
 
-# Lets CMake look for all libraries; sets $missing to the names of those it lacks.
+# Lets CMake look for all libraries; sets $missing to the names of those it does not find.
 look() {
   local options=(-DCMAKE_PREFIX_PATH="$prefix" -DCIFAR_MPI_TESTS=OFF)
   [[ " $* " != *' googletest '* ]] || options+=(-DCIFAR_MPI_TESTS=ON)
@@ -127,14 +127,14 @@ build_and_install() {
     echo "$sum" >"$at/sum"
   fi
   case $1 in
-    tomlplusplus)  # headers alone
+    tomlplusplus)  # headers only
       headers=$(find "$at/source" -type d -path '*/include/toml++' | head -n 1)
       mkdir -p "$prefix/include" && rm -rf "$prefix/include/toml++" && cp -R "$headers" "$prefix/include/" || return
       find "$prefix/include/toml++" -type f >"$at/files"
       ;;
     cli11) options=(-DCLI11_BUILD_TESTS=OFF -DCLI11_BUILD_EXAMPLES=OFF -DCLI11_BUILD_DOCS=OFF) ;;
     fmt) options=(-DFMT_TEST=OFF -DFMT_DOC=OFF) ;;
-    # of its primitives those that src/cpu uses, for all processors
+    # only the primitives that src/cpu uses, for all processors
     onednn) options=(-DONEDNN_LIBRARY_TYPE=STATIC -DONEDNN_CPU_RUNTIME=OMP -DONEDNN_GPU_RUNTIME=NONE -DONEDNN_BUILD_TESTS=OFF
       -DONEDNN_BUILD_EXAMPLES=OFF -DONEDNN_BUILD_GRAPH=OFF -DONEDNN_ENABLE_WORKLOAD=TRAINING
       '-DONEDNN_ENABLE_PRIMITIVE=CONVOLUTION;INNER_PRODUCT;REORDER' -DONEDNN_ENABLE_JIT_PROFILING=OFF
@@ -156,7 +156,7 @@ look "$@"
 probe=$( { mkdir -p "$prefix" && mktemp "$prefix/.write_XXXXXX"; } 2>/dev/null) ||
   die 5 "the prefix $prefix cannot be written: pass a folder of your own with --prefix."
 rm -f "$probe"
-for name in $missing; do take "$name"; done  # all are there before the first is built
+for name in $missing; do take "$name"; done  # finds all archives before the first is built
 for name in $missing; do
   take "$name"
   log=$work/$name.log started=$SECONDS
@@ -164,4 +164,4 @@ for name in $missing; do
   build_and_install "$name" >"$log" 2>&1 || { tail -n 20 "$log" >&2; die 1 "building $name failed; the whole log is $log"; }
   say "built $name $version in $((SECONDS - started)) s"
 done
-say "all is in $prefix; CMake finds it with -DCMAKE_PREFIX_PATH=$prefix"
+say "everything is in $prefix; CMake finds it with -DCMAKE_PREFIX_PATH=$prefix"

@@ -3,11 +3,11 @@
 #
 # For Debian 12, 13 and Ubuntu 24.04. Needs root or passwordless sudo. Is non-interactive and safe to rerun.
 # Uses no network if everything is installed.
-#   --check      only lists what is missing; exit status 1 if anything is
+#   --check      only list what is missing
 #   --slurm      install what ctest -L slurm also needs; does not configure Slurm on this machine
 #   --simgrid    install what the comparison with simulated ranks (tests/simgrid) also needs
 #   PACKAGE...   install these packages instead of the project's list
-# Exit status: 0 all there, 1 something missing (--check), 2 usage, 69 cannot install here.
+# Exit status: 0 nothing is missing, 1 something is (--check), 2 usage, 69 cannot install here.
 set -euo pipefail
 
 list='g++              C++20 compiler, 12 or later
@@ -16,9 +16,9 @@ ninja-build      build tool
 libopenmpi-dev   MPI: headers and library
 openmpi-bin      MPI: mpirun
 libhdf5-dev      HDF5: headers and library, for datasets and checkpoints
-hdf5-tools       h5dump and h5diff, to look into them
+hdf5-tools       h5dump and h5diff, to inspect them
 libcli11-dev     command line options
-libfmt-dev       fmt, text from values
+libfmt-dev       fmt, text formatting
 libtomlplusplus-dev  toml++, configuration files
 libgtest-dev     GoogleTest, for the tests
 libdnnl-dev      oneDNN, the kernels of the CPU backend
@@ -30,10 +30,10 @@ curl             downloads CIFAR-10'
 slurm_list='slurmctld        SLURM: the controller
 slurmd           SLURM: the daemon of a node
 slurm-client     SLURM: sbatch, srun, squeue, scontrol
-munge            keys of the messages of SLURM
-iproute2         joins the namespaces by a bridge
+munge            authentication of SLURM messages
+iproute2         connects the namespaces with a bridge
 hdf5-tools       h5diff, to compare checkpoints
-environment-modules  for the modulefile; Lmod works, too'
+environment-modules  for the modulefile; Lmod works too'
 
 check_only=
 while [[ ${1-} == -* ]]; do case $1 in
@@ -45,11 +45,11 @@ while [[ ${1-} == -* ]]; do case $1 in
 esac; done
 [ $# = 0 ] || list=$(printf '%s\n' "$@")
 
-give_up() {  # give_up REASON: names everything that is needed, for the reader to install
+give_up() {  # give_up REASON: prints REASON and the packages that the reader needs to install
   local needed=${missing:-$list}
   printf 'install_deps: %s\nNeeded, under the names Debian and Ubuntu give them:\n' "$1" >&2
   printf '  %s\n' "${needed//$'\n'/$'\n'  }" >&2
-  echo "Without root, env/build_deps.sh builds the small libraries. If all is installed in another way, set CIFAR_MPI_NO_INSTALL=1." >&2
+  echo "Without root, env/build_deps.sh builds the small libraries. If everything is installed in another way, set CIFAR_MPI_NO_INSTALL=1." >&2
   exit 69
 }
 
@@ -71,7 +71,7 @@ fi
 
 as_root=()
 if [ "$(id -u)" != 0 ]; then
-  sudo -n true 2>/dev/null || give_up "installing takes root: run  sudo $0  or ask your administrator."
+  sudo -n true 2>/dev/null || give_up "installing needs root: run  sudo $0  or ask your administrator."
   as_root=(sudo -n)
 fi
 mapfile -t names < <(cut -d' ' -f1 <<<"$missing")

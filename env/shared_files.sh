@@ -25,7 +25,7 @@ newest_checkpoint() {
   find "$1/checkpoints" -maxdepth 1 -type f -regextype posix-extended -regex '.*/step_[0-9]+\.h5' 2>/dev/null | sort -V | tail -n 1
 }
 
-# replace FILE: atomically replaces its content by standard input; a link of that name is replaced. The new file has a
+# replace FILE: atomically replaces its content with standard input; a link of that name is replaced. The new file has a
 # name that cannot be guessed, and under set -C the shell creates and opens it in one call, which fails where that name
 # exists.
 replace() {

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The paths and settings of this cluster; the job files source it on every node they start on, with $root set to the checkout, or
+# The paths and settings of this cluster; the job files source it with $root set to the checkout, or
 # to share/cifar_mpi of an installed tree. Edit it, or set the variables before sbatch, or load env/modulefiles/cifar_mpi, which
 # sets them too.
 
@@ -17,10 +17,10 @@ export CIFAR_MPI_BIN=${CIFAR_MPI_BIN:-$root/build}
 export CIFAR_MPI_DATA=${CIFAR_MPI_DATA:-$root/data/cifar10.h5}
 # mpirun, srun, or auto: the mpirun the programs were built with, or else srun --mpi=pmix.
 export CIFAR_MPI_LAUNCHER=${CIFAR_MPI_LAUNCHER:-auto}
-# More options for srun, such as a container's; the job then starts its ranks by srun. CIFAR_MPI_BIN is a folder inside the container.
+# More options for srun, such as a container's; the job then starts its ranks with srun. CIFAR_MPI_BIN is a folder inside the container.
 # CIFAR_MPI_SRUN_OPTIONS="--container-image=/images/cifar_mpi.sqsh --container-mounts=$root,/data"
 export CIFAR_MPI_SRUN_OPTIONS=${CIFAR_MPI_SRUN_OPTIONS-}
-# What each rank is bound to: none, core, numa or socket. With none its threads may use all cores of the job on the node.
+# What to bind each rank to: none, core, numa or socket. With none, its threads may use all cores of the job on the node.
 export CIFAR_MPI_BIND=${CIFAR_MPI_BIND:-none}
 # On nodes with several network cards: the one for MPI over TCP, and the one over which NCCL connects its ranks.
 # export OMPI_MCA_btl_tcp_if_include=eth0 export NCCL_SOCKET_IFNAME=eth0

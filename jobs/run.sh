@@ -23,14 +23,14 @@ find_run_dir() {
     own_options=(--run-dir "$run_dir")
     [ ! -L "$run_dir" ] || stop 2 "$run_dir is a symbolic link that this job did not make; name the run directory with --run-dir."
   fi
-  mkdir -p "$run_dir" || stop 5 "the run directory $run_dir cannot be made; name another one with --run-dir."
+  mkdir -p "$run_dir" || stop 5 "the run directory $run_dir cannot be created; name another one with --run-dir."
 }
 
 # The GPUs of a node where Slurm counts none (no GRES): its device files, but no more than CUDA_VISIBLE_DEVICES names.
 uncounted_gpus() {
   local files visible
   if [[ $(scontrol show node "${SLURMD_NODENAME:-$HOSTNAME}" 2>/dev/null) = *Gres=*gpu* ]]; then
-    echo 0  # Slurm counts this node's GPUs, and gave the job none
+    echo 0  # Slurm counts this node's GPUs and gave the job none
     return
   fi
   files=$(find /dev -maxdepth 1 -name 'nvidia[0-9]*' -type c | wc -l)
@@ -40,7 +40,7 @@ uncounted_gpus() {
   echo "$files"
 }
 
-# One rank per GPU; without GPUs one per NUMA domain, whose cores its threads share. --ntasks-per-node overrules both.
+# One rank per GPU; without GPUs one per NUMA domain, whose cores its threads share. --ntasks-per-node overrides both.
 count_ranks() {
   local total=${SLURM_GPUS-}
   gpus=${SLURM_GPUS_ON_NODE:-0}
@@ -91,7 +91,7 @@ choose_launcher() {
   case $CIFAR_MPI_LAUNCHER in
     auto) set -- mpirun srun ;;
     mpirun | srun) set -- "$CIFAR_MPI_LAUNCHER" ;;
-    *) stop 2 "CIFAR_MPI_LAUNCHER is auto, mpirun or srun, not '$CIFAR_MPI_LAUNCHER'." ;;
+    *) stop 2 "CIFAR_MPI_LAUNCHER must be auto, mpirun or srun, not '$CIFAR_MPI_LAUNCHER'." ;;
   esac
   if [ ${#srun_options[@]} -gt 0 ]; then
     [ "$CIFAR_MPI_LAUNCHER" != mpirun ] || stop 2 "CIFAR_MPI_SRUN_OPTIONS needs srun; set CIFAR_MPI_LAUNCHER=srun."
@@ -101,7 +101,7 @@ choose_launcher() {
     none) cpu_bind=none ;;
     core | socket) cpu_bind=${CIFAR_MPI_BIND}s ;;
     numa) cpu_bind=ldoms ;;
-    *) stop 2 "CIFAR_MPI_BIND is none, core, numa or socket, not '$CIFAR_MPI_BIND'." ;;
+    *) stop 2 "CIFAR_MPI_BIND must be none, core, numa or socket, not '$CIFAR_MPI_BIND'." ;;
   esac
   for launcher in "$@"; do ! can_start_with "$launcher" || launchers+=("$launcher"); done
   [ ${#launchers[@]} -gt 0 ] ||
@@ -116,7 +116,7 @@ skip_used_steps() {
   for ((n = 0; n < restarts; ++n)); do srun_quietly --nodes=1 --ntasks=1 true; done
 }
 
-# srun_quietly OPTION... COMMAND: concurrently with other steps, without GPUs and MPI.
+# srun_quietly OPTION... COMMAND: runs COMMAND concurrently with other steps, without GPUs and MPI.
 srun_quietly() { env -u SLURM_GPUS_PER_NODE timeout 30 srun --overlap --mpi=none --gres=none "$@" >/dev/null 2>&1; }
 
 # An mpirun that is asked to stop gives the ranks twice this many seconds: SIGCONT, which cifar_mpi_train takes as the
@@ -124,7 +124,7 @@ srun_quietly() { env -u SLURM_GPUS_PER_NODE timeout 30 srun --overlap --mpi=none
 # at a terminal. Only OpenMPI 4 has it.
 export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-15}
 
-# start LAUNCHER OPTION...: the ranks; returns the launcher's status, or 75 if the job was asked to stop before. SIGUSR1
+# start LAUNCHER OPTION...: starts the ranks; returns the launcher's status, or 75 if the job was asked to stop before they started. SIGUSR1
 # requests a checkpoint and an exit.
 start() {
   local launcher=$1 child='' status=0 signalled='' command
@@ -146,7 +146,7 @@ start() {
   say "${command[*]} cifar_mpi_train $*"
   "${command[@]}" "$CIFAR_MPI_BIN/cifar_mpi_train" "$@" </dev/null &
   child=$!
-  [ -z "$signalled" ] || kill -USR1 "$child" 2>/dev/null  # meanwhile
+  [ -z "$signalled" ] || kill -USR1 "$child" 2>/dev/null  # the signal came before child was set
   signalled=1
   while [ -n "$signalled" ]; do  # a signal ends the wait, not the ranks
     signalled=
@@ -177,7 +177,7 @@ train() {
   done
 }
 
-# judge_launcher MARK OPTION...: sets code by that of the launcher; MARK is the mark of the program's files before the start.
+# judge_launcher MARK OPTION...: sets code from that of the launcher; MARK is the mark of the program's files before the start.
 judge_launcher() {
   local mark=$1
   shift
@@ -200,7 +200,7 @@ judge_launcher() {
 nodes_answer() { srun_quietly --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 true; }
 
 # After a failure that a node may have caused. A job that requeues itself before Slurm has noticed a dead node restarts
-# without its GPUs, so Slurm must requeue it then.
+# without its GPUs, so Slurm must requeue it in that case.
 go_on_after_failure() {
   local limit
   if ! nodes_answer; then
@@ -215,7 +215,7 @@ go_on_after_failure() {
   go_on_later
 }
 
-# Returns to the queue, unless Slurm already does that, or three starts in a row made no checkpoint.
+# Requeues the job, unless Slurm already ends it, or three starts in a row made no checkpoint.
 go_on_later() {
   local state barren=0 counter=$run_dir/starts_without_progress
   state=$(job_state)

@@ -30,7 +30,7 @@ class Browser:
         command = [program, "--headless", *sandbox, "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
                    "--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={self.profile}", "about:blank"]
 
-        def take_pipes():  # the protocol wants descriptors 3 and 4
+        def take_pipes():  # the protocol uses descriptors 3 and 4
             high_in, high_out = os.dup2(to_browser, 60), os.dup2(from_browser, 61)
             os.dup2(high_in, 3)
             os.dup2(high_out, 4)
@@ -50,7 +50,7 @@ class Browser:
         self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in "Page", "Runtime", "Log":
             self.call(domain + ".enable")
-        self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # as in the front window
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # as if the window were in front
 
     def close(self):
         try:
@@ -73,10 +73,10 @@ class Browser:
         end = time.monotonic() + limit_s
         while b"\0" not in self.rest:
             if not select.select([self.read_end], [], [], max(0.0, end - time.monotonic()))[0]:
-                raise TimeoutError("the browser says nothing")
+                raise TimeoutError("the browser does not answer")
             part = os.read(self.read_end, 1 << 16)
             if not part:
-                raise TimeoutError("the browser has gone")
+                raise TimeoutError("the browser has exited")
             self.rest += part
         text, self.rest = self.rest.split(b"\0", 1)
         message = json.loads(text)

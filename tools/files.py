@@ -4,7 +4,7 @@ import secrets
 
 
 def replace(path, data):
-    """Atomically replaces the content of `path` by the bytes `data`. A link or pipe of that name is replaced, not opened."""
+    """Atomically replaces the content of `path` with the bytes `data`. A link or pipe of that name is replaced, not opened."""
     folder, name = os.path.split(path)
     directory = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

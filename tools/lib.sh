@@ -12,7 +12,7 @@ fetch_options=()
 
 say() { printf '== %s\n' "$*" >&2; }
 
-# packages_help: whether everything is installed as packages, or can be.
+# packages_help: whether everything is installed as packages or can be.
 packages_help() {
   command -v apt-get && command -v dpkg-query &&
     { "$root/env/install_deps.sh" --check || [ "$(id -u)" = 0 ] || sudo -n true; }
@@ -40,7 +40,7 @@ build() {
   shift
   mkdir -p "$build"
   command -v ninja >/dev/null || generator='Unix Makefiles'
-  # a checkout that was moved, or configured for another build tool, cannot be built as it is
+  # a checkout that was moved or configured for another build tool cannot be built as it is
   if [ -e "$cache" ] && ! { grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$cache" &&
     grep -qxF "CMAKE_GENERATOR:INTERNAL=$generator" "$cache"; }; then
     restart=(--fresh)
@@ -57,7 +57,7 @@ build() {
   fi
 }
 
-# The first ten lines. Reads the others too: a writer that was cut off would end the script (pipefail).
+# Prints the first ten lines. Reads the others too: a writer that is cut off would end the script (pipefail).
 first_ten() { sed -n 1,10p; }
 
 slowest_files() {
@@ -88,8 +88,8 @@ show_progress() {  # the last "[done/all] what" of ninja or "[ 50%] what" of mak
   [ -z "$moving" ] || printf '\r\033[K' >&2
 }
 
-# make_dataset: fetches CIFAR-10 with $fetch_options and packs it into $dataset, unless that exists. Returns 69 when no
-# source answers, else the status of what failed.
+# make_dataset: fetches CIFAR-10 with $fetch_options and packs it into $dataset, unless that exists. Returns 69 if no
+# source answers, else the status of the command that failed.
 make_dataset() {
   local files=$root/downloads/cifar-10-batches-bin
   [ ! -s "$dataset" ] || return 0

@@ -1,6 +1,6 @@
 """A part of a report's page as one SVG file: the accuracy, the curves of loss and accuracy, and the time of a step by section.
 
-Text, so that it may lie beside a README; light or dark as the reader's screen is.
+The file is text, so that it can be stored next to a README. Its colours follow the reader's light or dark screen.
 """
 import html.parser
 import re

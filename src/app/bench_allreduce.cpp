@@ -112,8 +112,9 @@ void check_on_gpus(AllReduceOptions& options) {
                                          " is for messages between hosts; with --device cuda sums travel as "
                                          "fp32"));
   if (options.nccl_nvls && options.nccl_algorithm != "auto")
-    throw Error(ErrorKind::usage, concat("--nccl-nvls does not go with --nccl-algo ", options.nccl_algorithm,
-                                         ", which is another algorithm; leave one of them out"));
+    throw Error(ErrorKind::usage,
+                concat("--nccl-nvls cannot be combined with --nccl-algo ", options.nccl_algorithm,
+                       ", which is another algorithm; leave one of them out"));
   // NCCL uses one algorithm for the whole process; the fixed-tree sum gathers, which NCCL's tree cannot.
   const bool gathers = options.nccl_algorithm == "auto";
   auto& names = options.config.algorithms;

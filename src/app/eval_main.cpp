@@ -367,7 +367,8 @@ int main(int argc, char** argv) {
   cli.add_option("--interval", options.interval_s, "Seconds between two searches with --watch")
       ->check(app::number(0.05, 86400.0))
       ->capture_default_str();
-  cli.add_option("--timeout", options.timeout_s, "Seconds without progress before the job is ended, or never")
+  cli.add_option("--timeout", options.timeout_s,
+                 "Seconds without progress after which the job ends, or never")
       ->transform(app::timeout())
       ->capture_default_str();
   app::add_help(cli,

@@ -185,7 +185,7 @@ World::World(int& argc, char**& argv, double limit_s) {
   if (limit_s > 0.0) {
     state->start_limit.emplace(limit_s, exit_code(ErrorKind::comm),
                                concat("cifar_mpi: MPI has not started on all ranks within ", limit_s,
-                                      " s, one of them may be stopped; ending the job, start it again"));
+                                      " s, one of them may be stopped; ending the job; start it again"));
   }
   start_mpi(argc, argv);
   check(MPI_Comm_size(MPI_COMM_WORLD, &state->size), "asking for the number of ranks");

@@ -24,7 +24,7 @@ int resolve_workers(const TrainConfig& config, int ranks) {
   if (config.update != comm::UpdateKind::server) return ranks;
   if (config.servers < ranks) return ranks - config.servers;
   refuse(concat("--servers ", config.servers, " of ", ranks, ranks == 1 ? " rank" : " ranks",
-                " leaves none to compute; start at least ", config.servers + 1,
+                " leaves no rank to compute; start at least ", config.servers + 1,
                 " ranks, or give fewer servers"));
 }
 
@@ -46,10 +46,10 @@ std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
     const std::string of_recipe =
         config.model == TrainConfig{}.model
             ? std::string()
-            : concat(" (unless you gave it, it is that of the recipe of ", config.model, ')');
+            : concat(" (unless you gave --global-batch, the recipe of ", config.model, " set it)");
     const bool serves = config.update == comm::UpdateKind::server;
     refuse(concat("--global-batch ", config.global_batch, " cannot be divided by ", ranks,
-                  serves ? " workers" : " ranks", "; give another, or --batch-size, the samples of each ",
+                  serves ? " workers" : " ranks", "; give another, or set --batch-size, the samples of each ",
                   serves ? "worker" : "rank", of_recipe));
   }
   const std::int64_t batch = config.global_batch / ranks;
@@ -65,8 +65,8 @@ std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
   return batch;
 }
 
-/// Micro-shards per rank. The work of a micro-shard must be the same on any rank, so the division must leave
-/// no remainder.
+/// Micro-shards per rank. A micro-shard must be the same work on any rank, so the division must leave no
+/// remainder.
 int resolve_parts(const TrainConfig& config, int batch, int ranks) {
   const int shards = config.micro_shards;
   if ((ranks & (ranks - 1)) != 0 || shards % ranks != 0) {
@@ -75,10 +75,9 @@ int resolve_parts(const TrainConfig& config, int batch, int ranks) {
   }
   const int parts = shards / ranks;
   if (batch % parts != 0) {
-    refuse(
-        concat("--reproducible cuts the global batch of ", static_cast<std::int64_t>(batch) * ranks, " into ",
-               shards,
-               " micro-shards, which does not come out even; choose another --batch-size or --micro-shards"));
+    refuse(concat("--reproducible cannot divide the global batch of ",
+                  static_cast<std::int64_t>(batch) * ranks, " into ", shards,
+                  " equal micro-shards; choose another --batch-size or --micro-shards"));
   }
   return parts;
 }
@@ -91,21 +90,21 @@ void check_reproducible(const TrainConfig& config) {
   if (!config.reproducible) return;
   if (config.accumulate > 1) {
     refuse(
-        "--accumulate does not go with --reproducible, which computes the global batch in --micro-shards "
-        "already");
+        "--accumulate cannot be combined with --reproducible, which already computes the global batch in "
+        "--micro-shards pieces; leave one of them out");
   }
   if (config.shuffle != data::Shuffle::global) {
     refuse(
-        "--reproducible needs --shuffle global: a rank's own shard holds other samples on another number of "
-        "ranks");
+        "--reproducible needs --shuffle global: with another number of ranks a rank's shard holds other "
+        "samples");
   }
   const std::string_view in_tree = comm::fixed_tree_collective();
   if (config.all_reduce != "auto" && config.all_reduce != in_tree) {
-    refuse(concat("--reproducible adds in a fixed tree, which only --all-reduce ", in_tree, " does, not ",
-                  config.all_reduce));
+    refuse(
+        concat("--reproducible needs the fixed tree of --all-reduce ", in_tree, ", not ", config.all_reduce));
   }
   if (config.wire != comm::Wire::fp32) {
-    refuse("--reproducible needs --wire fp32: what is rounded on the way depends on the number of ranks");
+    refuse("--reproducible needs --wire fp32: the rounding of other formats depends on the number of ranks");
   }
 }
 
@@ -113,12 +112,13 @@ void check_reproducible(const TrainConfig& config) {
 void check_nvls(const TrainConfig& config) {
   if (!config.nccl_nvls) return;
   if (config.nccl_algorithm != "auto") {
-    refuse(concat("--nccl-nvls does not go with --nccl-algo ", config.nccl_algorithm,
+    refuse(concat("--nccl-nvls cannot be combined with --nccl-algo ", config.nccl_algorithm,
                   ", which is another algorithm; leave one of them out"));
   }
   if (config.reproducible) {
     refuse(
-        "--nccl-nvls does not go with --reproducible: sums in NVLink switches have no fixed order; leave one "
+        "--nccl-nvls cannot be combined with --reproducible: sums in NVLink switches have no fixed order; "
+        "leave one "
         "of them out");
   }
 }
@@ -129,7 +129,7 @@ void check_trace(const TraceWindow& window) {
   if (window.last < window.first)
     refuse(concat(given, " ends before it begins; give the smaller step first"));
   if (window.last - window.first >= kMostTracedSteps) {
-    refuse(concat(given, " is ", window.last - window.first + 1, " steps; at most ", kMostTracedSteps,
+    refuse(concat(given, " covers ", window.last - window.first + 1, " steps; at most ", kMostTracedSteps,
                   " can be traced; give fewer"));
   }
 }
@@ -164,13 +164,13 @@ void check(const TrainConfig& config) {
   // An option given as "--run-dir=" takes the next word for its value.
   if (config.run_dir.empty() || config.run_dir.front() == '-') {
     refuse(concat("--run-dir must name a folder, not \"", config.run_dir, "\"; write ./", config.run_dir,
-                  " if it is meant"));
+                  " to name that folder"));
   }
   if (config.run_dir.starts_with("~/"))
-    refuse(concat("--run-dir ", config.run_dir, ": only a shell replaces ~; write the whole path"));
+    refuse(concat("--run-dir ", config.run_dir, ": only a shell expands ~; write the whole path"));
   if (!config.init_from.empty() && config.resume != "auto" && config.resume != "never") {
     refuse(concat("--init-from ", config.init_from, " begins a new run, --resume ", config.resume,
-                  " continues one; give one of them"));
+                  " continues one; give only one of them"));
   }
   check_options(config);
   Sizes any;  // the limits of the schedule's own options do not depend on it
@@ -179,16 +179,17 @@ void check(const TrainConfig& config) {
   check_reproducible(config);
   if (config.optimizer.kind == optim::OptimizerKind::muon && config.update == comm::UpdateKind::server) {
     refuse(
-        "--optimizer muon does not go with --update server: it needs whole matrices, but a server may hold a "
-        "part "
-        "of one; give --update all-reduce or another --optimizer");
+        "--optimizer muon cannot be combined with --update server: muon needs whole matrices, but a server "
+        "may "
+        "hold only a part of one; give --update all-reduce or another --optimizer");
   }
   check_nvls(config);
   check_trace(config.trace);
   if (config.keep_best && config.eval_every == 0.0) {
     refuse(
-        "--keep-best chooses among evaluations, and without --eval-every there is only the last; give "
-        "--eval-every as well, the epochs between them");
+        "--keep-best needs several evaluations to choose from, but without --eval-every there is only one; "
+        "set "
+        "--eval-every, the epochs between evaluations");
   }
 }
 
@@ -219,18 +220,18 @@ Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::Datase
                                                : "--batch-size"));
   }
   sizes.steps_per_epoch = static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
-  // multiplied first, so that whole epochs that end with a whole step are exact
+  // Multiplies first, so that the result is exact for epochs that end with a whole step.
   const double steps = config.epochs * static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
   sizes.total_steps = static_cast<std::uint64_t>(steps);
   if (config.steps > 0) sizes.total_steps = static_cast<std::uint64_t>(config.steps);
   if (sizes.total_steps == 0) {
-    refuse(concat("--epochs ", config.epochs, " is less than one step of ", sizes.global_batch, " of ",
+    refuse(concat("--epochs ", config.epochs, " is shorter than one step, ", sizes.global_batch, " of ",
                   samples, " samples"));
   }
   if (config.trace.first > 0 && sizes.aggregated < sizes.workers) {
     refuse(
-        "--trace does not go with --aggregate, where workers are in different steps at a time; leave one of "
-        "them out");
+        "--trace cannot be combined with --aggregate, which lets workers be in different steps at the same "
+        "time; leave one of them out");
   }
   resolve_local_steps(config, static_cast<double>(samples), sizes);
   if (config.trace.last > sizes.total_steps) {

@@ -38,7 +38,7 @@ PartMember<Part, T> in(Part TrainConfig::*part, T Part::*at) {
 }
 
 inline constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-inline constexpr double kMany = 1e9;  // more than this is a slip of the keyboard
+inline constexpr double kMany = 1e9;  // larger values are typing errors
 
 struct Range {
   double low = -kNoLimit;
@@ -47,7 +47,7 @@ struct Range {
   bool without_high = false;
   bool or_zero = false;
 
-  /// Neither holds for NaN.
+  /// False for NaN.
   bool has(double value) const {
     if (or_zero && value == 0.0) return true;
     return (without_low ? value > low : value >= low) && (without_high ? value < high : value <= high);
@@ -94,7 +94,7 @@ OptionValue number(M member, Range range = {}) {
   return value;
 }
 
-/// One of the texts `names`, which `set` takes over.
+/// One of the texts `names`; `set` stores it.
 inline OptionValue one_of(std::vector<std::string> names, std::function<std::string(const TrainConfig&)> text,
                           std::function<void(TrainConfig&, const std::string&)> set) {
   std::string must = "must be one of ";
@@ -131,7 +131,7 @@ inline OptionValue name_among(std::string TrainConfig::*at, std::vector<std::str
       [=](TrainConfig& c, const std::string& name) { c.*at = name; });
 }
 
-/// Off unless it is given.
+/// Off unless given.
 inline OptionValue flag(bool TrainConfig::*at) {
   OptionValue value;
   value.text = [=](const TrainConfig& c) { return std::string(c.*at ? "true" : "false"); };
@@ -153,7 +153,7 @@ inline OptionValue words(std::string TrainConfig::*at, bool may_be_empty) {
   return {"PATH", {}, [=](const TrainConfig& c) { return c.*at; }, read, never_out_of_range};
 }
 
-/// Text that `parse` understands, which returns an optional; `print` is its inverse.
+/// Any text for which the optional that `parse` returns has a value; `print` is the inverse.
 template <class M, class Parse, class Print>
 OptionValue parsed(std::string takes, const char* must, M member, Parse parse, Print print) {
   const auto read = [=](TrainConfig& c, const std::string& text) -> std::string {

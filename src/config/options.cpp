@@ -32,7 +32,7 @@ struct Row : Option {
 using Rows = std::vector<Row>;
 
 constexpr double kMostAccumulated = 1024;  // so that a rank's samples per step fit an int
-constexpr double kLeastEps = 1e-30;        // must not be zero as a float, else padding becomes 0/0
+constexpr double kLeastEps = 1e-30;        // must not round to zero in fp32, or padding becomes 0/0
 
 // Exchanges that sum over all ranks, and the options that need them.
 const Needs kSums{"--update", {"all-reduce", "local"}};
@@ -65,7 +65,7 @@ OptionValue path_or_none(std::string C::*at) {
 OptionValue number_or_none(std::optional<std::uint64_t> comm::Aggregation::*at) {
   using Found = std::optional<std::uint64_t>;
   return parsed(
-      "N", "must be a number from 0 on, or none", in(&C::aggregation, at),
+      "N", "must be a whole number of at least 0, or none", in(&C::aggregation, at),
       [](const std::string& text) -> std::optional<Found> {
         if (text == "none") return Found();
         const Found found = parse_number<std::uint64_t>(text);
@@ -87,8 +87,9 @@ OptionValue option_names(std::vector<std::string> C::*at) {
       std::string name = given.substr(from, end - from);
       name.erase(0, name.starts_with("--") ? 2 : 0);
       if (std::find(known.begin(), known.end(), name) == known.end())
-        return fmt::format("must be none or names, with commas, of options that a resumed run may change: {}",
-                           fmt::join(known, ", "));
+        return fmt::format(
+            "must be none or a comma-separated list of options that a resumed run may change: {}",
+            fmt::join(known, ", "));
       names.push_back(std::move(name));
       from = end + 1;
     }
@@ -107,7 +108,7 @@ OptionValue aggregate() {
   const auto read = [](C& c, const std::string& given) -> std::string {
     const auto pushes = parse_number<int>(given);
     if (given != "all" && given != "async" && pushes.value_or(0) < 1)
-      return "must be a number of at least 1, all or async";
+      return "must be a whole number of at least 1, all or async";
     c.aggregation.pushes = pushes.value_or(0);
     c.aggregation.asynchronous = given == "async";
     return {};
@@ -117,7 +118,7 @@ OptionValue aggregate() {
 
 OptionValue fractions(std::vector<double> C::*at) {
   return parsed(
-      "X,X", "must be numbers with commas between them, such as 0.5,0.75", in(at),
+      "X,X", "must be numbers separated by commas, such as 0.5,0.75", in(at),
       [](const std::string& text) -> std::optional<std::vector<double>> {
         std::vector<double> values;
         for (std::size_t from = 0; !text.empty() && from <= text.size();) {
@@ -164,7 +165,7 @@ Rows run_rows() {
           path_or_none(&C::init_from)),
       Row("--allow-change", "Options that may differ from the resumed run's: lr,steps",
           option_names(&C::allow_change)),
-      Row("--timeout", "Seconds without progress before the job is ended",
+      Row("--timeout", "Seconds without progress after which the job ends",
           number(in(&C::timeout_s), or_zero(between(2.0, kMany)))).word("never"),
       Row("--stop-after", "Minutes of training before a clean stop (code 75)",
           number(in(&C::stop_after_min), between(0.0, kMany))).word("never"),
@@ -183,11 +184,11 @@ Rows model_rows() {
           choice(in(&C::self_check))),
       Row("--precision", "Arithmetic of the network; weights and sums stay fp32",
           choice(in(&C::precision))).daily(),
-      Row("--conv", "Convolutions on the CPU; auto: the fastest kernels", choice(in(&C::conv))),
+      Row("--conv", "Convolutions on the CPU; auto: by a fixed rule per layer", choice(in(&C::conv))),
       Row("--isa", "Widest CPU instructions to use", name_among(&C::isa, {"auto", "avx2", "portable"})),
       Row("--threads", "CPU threads per rank; auto: a fair share of the cores",
           number(in(&C::threads), or_zero(between(1, 4096)))).daily().word("auto"),
-      Row("--runner", "How steps are replayed; serial and audit are for debugging", choice(in(&C::runner))),
+      Row("--runner", "Replay of steps; serial and audit are for debugging", choice(in(&C::runner))),
       Row("--graph-steps", "Steps per launch of a CUDA graph; auto: 5",
           number(in(&C::graph_steps), between(0, kMostGraphSteps))).word("auto"),
   };
@@ -221,7 +222,7 @@ Rows sample_rows() {
       Row("--normalize", "Standardize by the statistics of each image or the dataset",
           choice(in(&C::normalize)))
               .goes_with({"--augment", {"crop", "none"},
-                          "the tutorial's brightness only cancels where each image is standardized"})
+                          "changes of brightness cancel only if each image is standardized by itself"})
               .identifies(170, true, "image"),
       Row("--shuffle", "Shuffle within each rank's shard, or over the whole set",
           choice(in(&C::shuffle))).identifies(210),
@@ -231,7 +232,7 @@ Rows sample_rows() {
 Rows exchange_rows() {
   return {
       Row("--update", "Update by gradient sums, servers or local steps", choice(in(&C::update))),
-      Row("--servers", "Ranks that hold the weights, the last ones",
+      Row("--servers", "Number of servers, the last ranks, which hold the weights",
           number(in(&C::servers), at_least(1))).goes_with(kServer),
       Row("--aggregate", "Pushes per step: the first N, all, or async (each one)",
           aggregate()).goes_with(kServer),
@@ -257,14 +258,15 @@ Rows exchange_rows() {
               .identifies(330),
       Row("--all-reduce", "Algorithm that sums gradients over ranks",
           words(&C::all_reduce, false)).goes_with(kSums),
-      Row("--bucket-mib", "Smallest span of gradients that is summed, in MiB",
+      Row("--bucket-mib", "Smallest span of gradients to sum at once, in MiB",
           number(in(&C::bucket_mib), between(kLeastBucketMib, kMostBucketMib))).goes_with(kSums),
       Row("--nccl-algo", "Algorithm of NCCL", name_among(&C::nccl_algorithm, {"auto", "ring", "tree"})),
       Row("--nccl-nvls", "Let NCCL use NVLS; runs may then differ bit for bit", flag(&C::nccl_nvls)),
       Row("--share-gpus", "Let several ranks use one GPU: slow, for tests", flag(&C::share_gpus)),
       Row("--reproducible", "Same bits on 1, 2, 4, ... ranks; needs --shuffle global",
           flag(&C::reproducible)).daily()
-              .goes_with({"--update", {"all-reduce"}, "otherwise the number of ranks is part of the result"}),
+              .goes_with({"--update", {"all-reduce"},
+                          "with the other ways the result depends on the number of ranks"}),
       Row("--micro-shards", "Pieces of the global batch with --reproducible",
           number(in(&C::micro_shards))).goes_with({"--reproducible", {"true"}}).identifies(360),
       Row("--wire", "Gradient format on the network", choice(in(&C::wire))).goes_with(kSums),
@@ -304,9 +306,9 @@ Rows optimizer_rows() {
       Row("--clip-norm", "Largest norm of the summed gradient",
           number(in(&C::clip_norm), between(0.0, kMany))).word("off")
               .goes_with({"--update", {"all-reduce", "local"},
-                          "it needs the norm of the whole gradient, but each server has a part"})
+                          "clipping needs the norm of the whole gradient, but each server has only a part"})
               .identifies(50, true, "0").changeable(),
-      Row("--weight-decay", "L2 factor of the layers that decay",
+      Row("--weight-decay", "L2 factor of the layers with weight decay",
           number(in(&C::weight_decay), between(0.0, kMany))).identifies(110).changeable(),
       Row("--label-smoothing", "Share of each training target spread over all classes",
           number(in(&C::label_smoothing), below_one())).identifies(120, true, "0").changeable(),
@@ -319,7 +321,7 @@ Rows schedule_rows() {
   const Needs slope{"--schedule", {"linear", "cosine", "one-cycle"}};
   return {
       Row("--lr", "Learning rate", number(in(&C::lr), above_zero())).daily().identifies(30).changeable(),
-      Row("--schedule", "Learning rate over the run",
+      Row("--schedule", "Learning-rate schedule",
           choice(in(&C::schedule))).daily().identifies(60, true, "staircase").changeable(),
       Row("--lr-decay-factor", "Factor of the rate at each drop (staircase, steps)",
           number(in(&C::lr_decay_factor), {.low = 0.0, .high = 1.0, .without_low = true}))
@@ -329,10 +331,10 @@ Rows schedule_rows() {
               .identifies(80, true).changeable(),
       Row("--decay-at", "Drops as fractions of the run: 0.5,0.75 (steps)",
           fractions(&C::decay_at)).goes_with({"--schedule", {"steps"}}).identifies(230).changeable(),
-      Row("--initial-lr-share", "Share of the rate in the first step (one-cycle)",
+      Row("--initial-lr-share", "Share of --lr in the first step (one-cycle)",
           number(in(&C::initial_lr_share), between(0.0, 1.0))).goes_with({"--schedule", {"one-cycle"}})
               .identifies(250).changeable(),
-      Row("--final-lr-share", "Share of the rate left at the end of the run",
+      Row("--final-lr-share", "Share of --lr left at the end of the run",
           number(in(&C::final_lr_share), between(0.0, 1.0))).goes_with(slope).identifies(240).changeable(),
       Row("--lr-scaling", "Scaling of the rate with global batch / 128",
           choice(in(&C::lr_scaling))).daily().identifies(90).changeable(),
@@ -356,7 +358,7 @@ Rows report_rows() {
           number(in(&C::checkpoint_minutes), between(0.0, kMany))).word("never"),
       Row("--check-every", "Steps between comparisons of the ranks' parameters",
           number(in(&C::check_every), at_least(1))),
-      Row("--keep", "Newest checkpoints to keep", number(in(&C::keep), at_least(1))),
+      Row("--keep", "Number of newest checkpoints to keep", number(in(&C::keep), at_least(1))),
       Row("--keep-every", "Also keep checkpoints of steps divisible by this",
           number(in(&C::keep_every), at_least(0))).word("off"),
       Row("--keep-best", "Also keep the best checkpoint; needs --eval-every", flag(&C::keep_best)),
@@ -416,10 +418,10 @@ void refuse_unused(const Option& option, const TrainConfig& config) {
     if (!has_needed_value(*needs, config)) found = shown(option_called(needs->option), config);
   }
   const bool of_flag = found == "false";
-  throw Error(
-      ErrorKind::usage,
-      concat(option.name, value, " goes with ", text_of(option.needs), of_flag ? "" : ", not with " + found,
-             *option.needs.reason != '\0' ? ": " : "", option.needs.reason, "; leave it out"));
+  throw Error(ErrorKind::usage,
+              concat(option.name, value, " works only with ", text_of(option.needs),
+                     of_flag ? "" : ", not with " + found, *option.needs.reason != '\0' ? ": " : "",
+                     option.needs.reason, "; leave it out"));
 }
 
 }  // namespace

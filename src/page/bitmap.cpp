@@ -26,10 +26,10 @@ std::string Bitmap::address() const {
   put(static_cast<std::size_t>(width_), 4);
   put(static_cast<std::size_t>(height_), 4);
   put(1, 2);
-  put(24, 2);  // bits of a pixel
+  put(24, 2);  // bits per pixel
   put(0, 4);   // not compressed
   put(padded * static_cast<std::size_t>(height_), 4);
-  put(2835, 4);  // pixels of a metre
+  put(2835, 4);  // pixels per metre
   put(2835, 4);
   put(0, 8);
   for (int y = height_ - 1; y >= 0; --y) {  // from bottom to top

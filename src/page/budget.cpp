@@ -23,8 +23,8 @@ std::string scrolled(const std::string& label, const std::string& table) {
                 "</div>");
 }
 
-/// The ranks shown, as indices into the budget: all, or, of many, those with the longest and those with the
-/// shortest work in a step.
+/// The ranks to show, as indices into the budget: all, or, if there are many, those with the longest and
+/// those with the shortest work in a step.
 std::vector<std::size_t> shown_ranks(const StepBudget& budget) {
   constexpr std::size_t kMost = 24;
   std::vector<std::size_t> order(budget.ranks.size());
@@ -127,10 +127,11 @@ std::string task_table(const report::Timeline& timeline) {
       "<details><summary>Table: milliseconds of a step by task</summary>",
       scrolled(
           "Milliseconds of a step by task",
-          concat("<table><thead><tr><th scope=\"col\">task</th><th scope=\"col\" class=\"word\">part</th><th "
-                 "scope=\"col\">mean of the ranks</th><th scope=\"col\">least</th>"
-                 "<th scope=\"col\">most</th><th scope=\"col\">on rank</th><td></td></tr></thead><tbody>",
-                 rows, "</tbody></table>")),
+          concat(
+              "<table><thead><tr><th scope=\"col\">task</th><th scope=\"col\" class=\"word\">section</th><th "
+              "scope=\"col\">mean over ranks</th><th scope=\"col\">least</th><th scope=\"col\">most</th><th "
+              "scope=\"col\">slowest rank</th><td></td></tr></thead><tbody>",
+              rows, "</tbody></table>")),
       "</details>");
 }
 
@@ -148,7 +149,7 @@ std::string verdict_html(const std::vector<std::string>& lines) {
   if (lines.empty()) return {};
   std::string rows;
   for (std::size_t i = 1; i < lines.size(); ++i) {
-    // "load balance             1.00  ranks compute about equally long"
+    // "load balance             1.00  ranks compute for about the same time"
     const std::string& line = lines[i];
     const std::size_t number = std::min(line.find_first_of("0123456789"), line.size()),
                       text = std::min(line.find("  ", number), line.size());
@@ -171,7 +172,7 @@ std::string budget_html(const Run& run) {
   const std::string which =
       shown.size() < budget.ranks.size()
           ? concat(" Of ", budget.ranks.size(),
-                   " ranks, those with the longest and those with the shortest work are shown.")
+                   " ranks, only those with the longest and those with the shortest work are shown.")
           : std::string();
   const bool served = is_served(timeline);
   const std::string note = concat(

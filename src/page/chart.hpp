@@ -27,7 +27,7 @@ inline constexpr std::size_t kStyles = 8;  ///< of lines: colour and dashes
 struct Series {
   std::string name;
   int style = 0;      ///< below kStyles
-  bool dots = false;  ///< each point has one
+  bool dots = false;  ///< each point has a dot
   std::string band;   ///< the meaning of the range from low to high, for the legend; empty: not drawn
   std::vector<Point> points;
   double told = std::nan("");  ///< the value in the legend; NaN: the last value
@@ -83,7 +83,7 @@ struct Thinned {
   double high = 0.0;
 };
 
-/// At most `most` (2 at least) points for any number of values: each represents the same number of values,
+/// At most `most` (at least 2) points for any number of values: each represents the same number of values,
 /// except the last, which is the last value alone. Up to `most` values are all kept. NaN values are ignored;
 /// a point of only such values is NaN.
 std::vector<Thinned> thin(std::span<const double> values, std::size_t most);

@@ -18,7 +18,7 @@ std::string name_of(const run::EvaluationFile& evaluation, std::size_t c) {
 /// The share of each prediction in a class, by row.
 std::string matrix(const run::EvaluationFile& evaluation) {
   const std::size_t classes = evaluation.label_names.size();
-  std::string head = "<tr><th scope=\"col\" class=\"word\">is, taken for →</th>", rows;
+  std::string head = "<tr><th scope=\"col\" class=\"word\">true class ↓, predicted →</th>", rows;
   for (std::size_t c = 0; c < classes; ++c)
     head += concat("<th scope=\"col\" class=\"up\"><span>", name_of(evaluation, c), "</span></th>");
   for (std::size_t r = 0; r < classes; ++r) {
@@ -62,9 +62,10 @@ std::string mistakes(const run::EvaluationFile& evaluation) {
   const bool open = classes > kMostInTable;
   return concat(
       "<details", open ? " open" : "",
-      "><summary>The commonest mistakes</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-      "aria-label=\"The commonest mistakes\"><table><thead><tr><th scope=\"col\" class=\"word\">is</th>"
-      "<th scope=\"col\" class=\"word\">taken for</th><th scope=\"col\">images</th></tr></thead><tbody>",
+      "><summary>Most common mistakes</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
+      "aria-label=\"Most common mistakes\"><table><thead><tr><th scope=\"col\" class=\"word\">true class</th>"
+      "<th scope=\"col\" class=\"word\">predicted class</th><th "
+      "scope=\"col\">images</th></tr></thead><tbody>",
       rows, "</tbody></table></div></details>");
 }
 
@@ -82,7 +83,7 @@ std::string confusion_html(const Run& run) {
   const std::string note =
       concat("<p class=\"note\">Step ", evaluation.step, ", ",
              evaluation.weights == "raw" ? "the weights" : "the averaged weights", ": ", right, " of ", total,
-             " test images right. Rows are the true classes, columns the predicted ones.</p>");
+             " test images correct. Rows are the true classes, columns the predicted ones.</p>");
   return concat(note, classes <= kMostInTable ? matrix(evaluation) : std::string(), mistakes(evaluation));
 }
 

@@ -65,7 +65,7 @@ Series ranks_of(const Run& run, std::size_t most) {
   }
   const std::vector<Thinned> lows = thin(low, most), middles = thin(middle, most), highs = thin(high, most);
   Series series;
-  series.name = "computing, the median rank";
+  series.name = "computing, median rank";
   series.band = "fastest to slowest rank";
   for (std::size_t i = 0; i < middles.size(); ++i)
     series.points.push_back({place_of(run, static_cast<double>(run.metrics.steps[middles[i].index].step)),
@@ -169,8 +169,8 @@ AxisValues place_of(const Run& run, double step) {
 std::vector<Chart> curves(const std::vector<Run>& runs) {
   Curves curves(runs);
   curves.add(chart_of("loss", "Loss", Unit::plain, false,
-                      "Of the batch of one step at each log line. The total is the cross-entropy and the "
-                      "decay term together."),
+                      "The loss of one step's batch at each log line. The total is the sum of cross-entropy "
+                      "and decay term."),
              {line(kTotalLoss), line(kCrossEntropy), line(kDecayTerm)});
   curves.add(chart_of("accuracy", "Accuracy", Unit::share, true), {test_accuracy_of, line(kTrainAccuracy)});
   curves.add(chart_of("rate", "Learning rate", Unit::plain, true), {line(kRate)});
@@ -178,10 +178,11 @@ std::vector<Chart> curves(const std::vector<Run>& runs) {
       chart_of("speed", "Speed", Unit::rate, true,
                "Images per second over all ranks; the number is the median of the last ten log lines."),
       {speed_of});
-  curves.add(chart_of("ranks", "Time of a step", Unit::milliseconds, true,
-                      "Computing without waiting for other ranks, from the fastest to the slowest rank. The "
-                      "rest of the whole step is exposed communication and the host's work between steps."),
-             {line(kStepTime), ranks_of});
+  curves.add(
+      chart_of("ranks", "Time of a step", Unit::milliseconds, true,
+               "The band shows computing, without waiting for other ranks, from the fastest to the slowest "
+               "rank. The rest of a step is exposed communication and the host's work between steps."),
+      {line(kStepTime), ranks_of});
   return std::move(curves.charts);
 }
 

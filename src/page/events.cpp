@@ -101,7 +101,7 @@ std::string events_html(const std::vector<Run>& runs) {
       "aria-label=\"What happened\"><table><thead><tr>",
       runs.size() > 1 ? "<th scope=\"col\">run</th>" : "",
       "<th scope=\"col\">time</th><th scope=\"col\">step</th><th scope=\"col\" class=\"word\">event</th><th "
-      "scope=\"col\" class=\"word\">more</th></tr></thead><tbody>",
+      "scope=\"col\" class=\"word\">details</th></tr></thead><tbody>",
       rows, "</tbody></table></div></section>\n");
 }
 

@@ -125,7 +125,7 @@ Facts provenance_facts(const Run& run) {
   add("precision", from.precision);
   add("learning rate", from.learning_rate_rule);
   add("revision", from.git_revision);
-  add("began with", from.initialized_from);
+  add("initialized from", from.initialized_from);
   add("changed on resume", from.changes);
   return facts;
 }
@@ -146,7 +146,7 @@ Facts files_of(const Run& run, const std::string& page) {
   add("timeline.h5", "h5dump -n ");
   add("summaries.h5", "h5dump -n ");
   add("tensorboard", "tensorboard --logdir ", run.dir);
-  add("trace", "", "open a file of it on https://ui.perfetto.dev");
+  add("trace", "", "open one of its files at https://ui.perfetto.dev");
   add("config.toml", "cifar_mpi_train --config ");
   return files;
 }

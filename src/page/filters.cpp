@@ -98,14 +98,15 @@ std::string filters_html(const Run& run) {
       !std::all_of(tensor->values.begin(), tensor->values.end(), [](float v) { return std::isfinite(v); }))
     return {};
   const Filters filters{*tensor};
-  const std::string words = concat(filters.size(3), " filters of ", filters.size(0), "x", filters.size(1),
-                                   " pixels and ", filters.size(2), " channels of ", tensor->name,
-                                   ", averaged weights of step ", run.checkpoint->progress.step);
+  const std::string words =
+      concat(filters.size(3), " filters of ", tensor->name, ", ", filters.size(0), "x", filters.size(1),
+             " pixels and ", filters.size(2), " channels each, averaged weights of step ",
+             run.checkpoint->progress.step);
   std::string pictures;
   for (int out = 0; out < filters.size(3); ++out)
     pictures += concat("<img class=\"pixels\" alt=\"\" src=\"", draw(filters, out).address(), "\">");
   return concat("<figure><figcaption><p class=\"note\">", html(words),
-                "; each on a scale of its own, row by row.</p></figcaption><div class=\"filters\" "
+                "; each has its own scale; they follow row by row.</p></figcaption><div class=\"filters\" "
                 "role=\"img\" aria-label=\"",
                 html(words), "\">", pictures, "</div>", table_of(filters), "</figure>");
 }

@@ -8,7 +8,7 @@
 
 namespace cifar_mpi::page {
 
-/// Is within the first 512 bytes of every page.
+/// This mark is within the first 512 bytes of every page.
 inline constexpr std::string_view kPageMark = "<meta name=\"generator\" content=\"cifar_mpi_report\">";
 
 /// The whole page, self-contained. `path` is where it will be written.

@@ -73,7 +73,7 @@ void find_state(Run& run) {
     run.state_text = "unknown";
     return;
   }
-  // This machine's clock may differ from the one of the time stamps, so this is a guess.
+  // This machine's clock may differ from the clock of the time stamps, so this is a guess.
   const double now = wall_seconds();
   const double silent = std::max(0.0, now - lock->modified_s);
   const run::LockHolder me = run::this_process();
@@ -86,14 +86,14 @@ void find_state(Run& run) {
         concat("a run is active here, process ", holder.pid, " on ", holder.host, " since ", holder.since);
     if (const auto metrics = read_small_file(run.directory / "metrics.jsonl"))
       run.state_text +=
-          fmt::format("; its last line is {:.0f} s old", std::max(0.0, now - metrics->modified_s));
+          fmt::format("; its last log line is {:.0f} s old", std::max(0.0, now - metrics->modified_s));
   } else {
     run.state_text = concat("the last start left its lock: ", stale);
   }
 }
 
-/// Limits for the page's size: a page repeats texts, and escaping makes up to six bytes of one. No text of
-/// ours is as long.
+/// Limits for the page's size: a page repeats texts, and escaping makes up to six bytes of one. No text that
+/// the programs write is as long.
 constexpr std::size_t kLongestText = 4000, kMostItems = 300, kLongestPlan = 1 << 20;
 
 void shorten(std::initializer_list<std::string*> texts) {
@@ -120,7 +120,7 @@ void read_newest_checkpoint(Run& run) {
   const std::vector<std::uint64_t> steps = run::list_checkpoints(run.directory);
   for (auto step = steps.rbegin(); step != steps.rend() && !run.checkpoint; ++step) {
     const InputFile file = run::open_checkpoint(run.directory, *step);
-    if (file.missing()) continue;  // the run has removed it meanwhile
+    if (file.missing()) continue;  // the run has removed it in the meantime
     try_to(run, [&] {
       run.checkpoint = run::read_checkpoint(file);
       shorten(*run.checkpoint);
@@ -191,7 +191,7 @@ report::Timeline load_timeline(const std::string& dir, std::string_view without_
   const DirectoryEntry file = opened / "timeline.h5";
   if (!exists(file))
     throw Error(ErrorKind::checkpoint, concat("there is no ", file.path(), ", so ", without_it,
-                                              "; a run of some hundred steps leaves one"));
+                                              "; a run of a few hundred steps writes one"));
   return report::read_timeline(file);
 }
 

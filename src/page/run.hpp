@@ -31,7 +31,7 @@ struct Run {
   std::string state_text;  ///< a sentence
   std::string configuration;
   report::Metrics metrics;
-  std::vector<double> seconds;     ///< of training until each report, over all starts, without repeated steps
+  std::vector<double> seconds;     ///< of training up to each report, over all starts, without repeated steps
   double steps_per_epoch = 0.0;    ///< 0: unknown
   std::uint64_t global_batch = 0;  ///< of the last start; 0: unknown
   std::string checkpoint_path;
@@ -46,7 +46,7 @@ struct Run {
 /// Throws Error{checkpoint} if `dir` is not a run directory: not a folder, or without any file of a run.
 Run load_run(const std::string& dir);
 
-/// Throws Error{checkpoint} if it cannot be read; `without_it` says what is then impossible.
+/// Throws Error{checkpoint} if it cannot be read; `without_it` says what cannot be done without it.
 report::Timeline load_timeline(const std::string& dir, std::string_view without_it);
 
 /// Names each run by the end of its path that distinguishes it from the others.

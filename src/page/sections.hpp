@@ -18,7 +18,7 @@ std::vector<Chart> curves(const std::vector<Run>& runs);
 AxisValues place_of(const Run& run, double step);
 
 /// Starts, resumes, stops, faults and ends of a run, as marks on the axes of its curves: one for each step
-/// with an event, also if only the next start or the exit record shows it.
+/// with an event, even if only the next start or the exit record shows it.
 std::vector<Mark> marks_of(const Run& run);
 
 /// The same as a table of a page, with times and ranks; empty without events.

@@ -22,7 +22,7 @@ Thinned sum_up(std::span<const double> values, std::size_t first, std::size_t en
     ++count;
   }
   if (count == 0) point.low = point.high = std::nan("");
-  // Rounding may leave the range of the values.
+  // Rounding may move the mean outside the range of the values.
   point.mean = count == 0 ? point.low : std::clamp(sum / static_cast<double>(count), point.low, point.high);
   return point;
 }

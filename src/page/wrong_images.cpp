@@ -15,7 +15,7 @@ std::string wrong_images_html(const Run& run) {
         evaluation.images.data() + i * static_cast<std::size_t>(evaluation.image.count());
     const std::string label = shortened(evaluation.label_names[evaluation.labels[i]], 60),
                       taken = shortened(evaluation.label_names[evaluation.predictions[i]], 60);
-    const std::string words = html(concat(label, ", taken for ", taken));
+    const std::string words = html(concat(label, ", predicted as ", taken));
     items += concat("<li><img class=\"pixels\" alt=\"", words, "\" title=\"", words, ", test image ",
                     evaluation.indices[i], "\" width=\"72\" height=\"72\" src=\"",
                     bitmap_of(pixels, evaluation.image).address(), "\"><span>", html(label), "<br>→\u00a0<b>",

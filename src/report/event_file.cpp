@@ -65,7 +65,7 @@ std::int64_t next_seconds(const Directory& folder) {
   return next;
 }
 
-/// The name of this machine, as a part of the name of a file.
+/// The name of this machine, as part of a file name.
 std::string host_name() {
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0) return "unknown";
@@ -135,7 +135,7 @@ void Summary::text(std::string_view tag, const std::string& text) {
 
 EventFile::EventFile(const DirectoryEntry& folder, std::uint64_t first_step, const std::vector<Event>& head,
                      const Log& log)
-    : file_(folder.path(), "TensorBoard will lack what belongs there", log) {
+    : file_(folder.path(), "TensorBoard will lack its values", log) {
   constexpr std::int64_t kStart = 1;
   try {
     open(folder);

@@ -64,15 +64,15 @@ class Summary {
 /// first events are the version and SessionLog START at the first step, which makes TensorBoard discard the
 /// values of earlier starts from that step on.
 ///
-/// It is a BestEffortFile: a process that is killed loses at most the event it is writing, and TensorBoard stops
-/// before a torn one. There is no thread for it: an event with all of a log line's scalars takes a few
-/// microseconds, and a file system that hangs would also stop the lines of metrics.jsonl. Symbolic links are not
-/// followed, and no file that exists is opened.
+/// It is a BestEffortFile: a process that is killed loses at most the event it is writing, and TensorBoard
+/// stops reading before an incomplete one. There is no thread for it: an event with all of a log line's
+/// scalars takes a few microseconds, and a file system that hangs would also stop the lines of metrics.jsonl.
+/// Symbolic links are not followed, and no existing file is opened.
 class EventFile {
  public:
   EventFile() = default;  ///< writes nothing
   /// `first_step` is the first step that this start will report; `head` follows the first two events. The
-  /// head precedes all other events, also if the disk was full at first.
+  /// head precedes all other events, even if the disk was full at first.
   EventFile(const DirectoryEntry& folder, std::uint64_t first_step, const std::vector<Event>& head,
             const Log& log);
 

@@ -72,7 +72,7 @@ class Parser {
       name.insert(0, prefix);
       if (members_.size() >= kMost) return fail("no more than 64 members");
       for (const auto& member : members_) {
-        if (member.first == name) return fail("no second \"" + name + "\" before");
+        if (member.first == name) return fail("no second \"" + name + "\"");
       }
       if (!take(":")) return fail(":");
       if (!value(name, depth)) return false;
@@ -141,7 +141,7 @@ class Parser {
       if (c != '\\') {
         text += c;
       } else if (!escape(text)) {
-        return fail("an escape that JSON has");
+        return fail("a valid escape");
       }
     }
   }

@@ -7,14 +7,14 @@
 #include <vector>
 
 /// The subset of JSON that metrics.jsonl needs: objects of numbers, lists of numbers, texts, true, false,
-/// null, and such objects.
+/// null, and nested objects of these.
 namespace cifar_mpi::report {
 
 /// `text` in quotes. Bytes that are not UTF-8 become U+FFFD, so that the result is always JSON; `<`, `>` and
 /// `&` are escaped too, so that it may be placed in an HTML page's <script>.
 std::string json_text(std::string_view text);
 
-/// NaN and infinities, which JSON does not have, become null.
+/// NaN and infinities, which JSON cannot express, become null.
 std::string json_number(double value);
 
 /// One object. A member of an object in it is named "outer.inner".

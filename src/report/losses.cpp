@@ -55,7 +55,7 @@ void compare_tasks(const Timeline& timeline, const std::vector<std::vector<doubl
   slow.every_task = alike >= 0.8 * all;
 }
 
-/// Counts the steps in which the group is slow, and the share of the waiting that is for a rank of the group.
+/// Counts the steps in which the group is slow, and computes the share of the waiting that is for its ranks.
 void note_steps(const Timeline& timeline, const SampledSteps& sampled, const std::vector<bool>& group,
                 SlowRanks& slow) {
   double for_group = 0.0, all = 0.0;

@@ -9,7 +9,7 @@
 
 namespace cifar_mpi::report {
 
-/// Where the time of a step goes on the mean rank, in ms; all but `step` add up to it.
+/// Where the time of a step goes on the mean rank, in ms; the other members add up to `step`.
 struct Losses {
   double step = 0.0;       ///< T
   double useful = 0.0;     ///< mean U(r)
@@ -31,15 +31,15 @@ struct SlowRanks {
   double task_excess_ms = 0.0;  ///< the excess of that task
   double others_ms = 0.0;       ///< mean useful time of a step on the other ranks
   int steps = 0;                ///< steps in which the excess is at least half as large
-  /// The share of one of these in the time that all ranks wait for the slowest rank of each step.
+  /// The share of the waiting for each step's slowest rank that is for one of these.
   double share_of_waiting = 0.0;
   double least_ms = 0.0, most_ms = 0.0;  ///< useful time of a step over all ranks
 };
 SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled);
 
-/// The rank whose work tasks waited longest for a core, which other work had: their wall time without the CPU time of the
-/// thread that runs them, in ms of a step. Waiting in collectives does not count, nor do other threads of the rank, which may
-/// sleep. Rank -1 where it is not known.
+/// The rank whose work tasks waited longest for a core that other work occupied: their wall time minus the
+/// CPU time of the thread that runs them, in ms per step. Waiting in collectives does not count, nor do other
+/// threads of the rank, which may sleep. Rank -1: unknown.
 struct LostCores {
   int rank = -1;
   double ms = 0.0;

@@ -20,7 +20,7 @@
 namespace cifar_mpi::report {
 namespace {
 
-/// Null if no step of the interval counted.
+/// Null if no step of the interval was timed.
 std::string compute_ms(const StepReport& r) {
   if (r.compute_ms_max <= 0.0) return "null";
   return concat("{\"min\":", json_number(r.compute_ms_min), ",\"median\":", json_number(r.compute_ms_median),
@@ -31,7 +31,7 @@ std::string list(const std::vector<std::uint64_t>& values) {
   return fmt::format("[{}]", fmt::join(values, ","));
 }
 
-/// Without the zeros at the end.
+/// Removes the zeros at the end.
 std::vector<std::uint64_t> trimmed(std::vector<std::uint64_t> counts) {
   while (!counts.empty() && counts.back() == 0) counts.pop_back();
   return counts;
@@ -60,8 +60,8 @@ constexpr int kMetricsVersion = 1;
 constexpr const char* kEvaluation = "\"test_accuracy\":";
 constexpr const char* kEnd = "{\"event\":\"end\",";
 
-/// Every line but the first begins with {"step":N or {"event":"WORD","step":N, as MetricsFile writes it; the
-/// largest number when it does not.
+/// The step of a line. Every line but the first begins with {"step":N or {"event":"WORD","step":N, as
+/// MetricsFile writes it; for other lines, the largest number.
 std::uint64_t step_of(const std::string& line) {
   constexpr std::string_view kEvent = "{\"event\":\"", kStep = "\"step\":";
   std::size_t at = line.starts_with(kEvent) ? line.find(',') : 0;  // of the preceding character
@@ -70,7 +70,7 @@ std::uint64_t step_of(const std::string& line) {
   return std::strtoull(line.c_str() + at + kStep.size(), nullptr, 10);
 }
 
-/// Throws when the file is of a version that this program does not write.
+/// Throws if the file has a version that this program does not write.
 void require_version(const std::string& line, const std::string& path) {
   const int version = std::atoi(line.c_str() + kHeader.size());
   if (version == kMetricsVersion) return;
@@ -120,7 +120,8 @@ std::vector<int> late_workers(const comm::PushCounts& pushes) {
 }  // namespace
 
 MetricsFile::MetricsFile(const DirectoryEntry& file, std::uint64_t step, const Log& log, bool evaluates_again)
-    : reached_(cut_back(file, step, evaluates_again)), file_(file.path(), "lines are missing there", log) {
+    : reached_(cut_back(file, step, evaluates_again)),
+      file_(file.path(), "lines will be missing from it", log) {
   file_.open(open_file(file, O_WRONLY | O_APPEND | O_CREAT), file.path());
   if (file_.empty()) line(concat(kHeader, kMetricsVersion, R"(,"kind":"header"})"));
 }
@@ -163,7 +164,7 @@ std::string pushes_text(const comm::PushCounts& pushes) {
     }
   }
   if (!pushes.staleness.empty()) {
-    text += fmt::format("; staleness: half at most {}, 95 % at most {}, most {}",
+    text += fmt::format("; staleness: 50 % at most {}, 95 % at most {}, maximum {}",
                         staleness_quantile(pushes, 0.5), staleness_quantile(pushes, 0.95), pushes.most_stale);
   }
   return text +

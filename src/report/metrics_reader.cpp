@@ -26,7 +26,7 @@ class MetricsReader {
     for_each_line(file, path_, [&](const std::string& line, LineEnd end) { return take(line, end); });
     if (bad_lines_ > kMostProblems) {
       metrics_.problems.push_back(
-          concat(path_, ": ", bad_lines_ - kMostProblems, " more lines are left out like these"));
+          concat(path_, ": ", bad_lines_ - kMostProblems, " more lines are left out as well"));
     }
     return std::move(metrics_);
   }

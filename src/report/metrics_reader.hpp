@@ -15,11 +15,11 @@ namespace cifar_mpi::report {
 struct Metrics {
   std::vector<StepReport> steps;              ///< in ascending order of `step`
   std::vector<EvaluationReport> evaluations;  ///< in ascending order of `step`
-  std::vector<RunEvent> events;               ///< their steps never fall
+  std::vector<RunEvent> events;               ///< their steps never decrease
   std::vector<std::string> problems;          ///< a sentence each: lines that cannot be read, by their number
 };
 
-/// Reads RUN_DIR/metrics.jsonl, also while a run appends to it, and old files without a version in the first
+/// Reads RUN_DIR/metrics.jsonl, even while a run appends to it, and old files without a version in the first
 /// line. Throws Error{io} if it is missing, not a regular file, larger than 1 GiB or unreadable, Error{data}
 /// for an unknown version. Invalid lines are reported in `problems` and left out, and so are lines after the
 /// first two million reports. Unknown members are ignored.
@@ -28,7 +28,7 @@ Metrics read_metrics(const DirectoryEntry& file);
 /// How a line ended.
 enum class LineEnd {
   whole,
-  overlong,  ///< it has more than 64 KiB and is passed as empty
+  overlong,  ///< it has more than 64 KiB and is passed on as empty
   torn,      ///< the file ends in the middle of it
 };
 

@@ -58,7 +58,7 @@ std::string twice_the_batch(const Timeline& timeline, const Losses& losses, cons
   const bool hidden = exposed <= 0.25 * losses.transfer;
   if (!hidden && faster < 1.05) return {};
   return concat("twice the batch per rank", twice_the_images(timeline),
-                hidden ? " would hide it" : fmt::format(" would make {:.1f} times the images/s", faster));
+                hidden ? " would hide it" : fmt::format(" would give {:.1f} times the images/s", faster));
 }
 
 /// Empty if it would save little.
@@ -103,13 +103,12 @@ std::string network_advice(const Timeline& timeline, const SampledSteps& sampled
                            const WhatIf& what_if) {
   const std::size_t nodes = nodes_of(timeline, sampled);
   if (waits_for_cores(timeline, nodes, losses.transfer)) {
-    return "; memory alone takes a part of that: ranks share cores, with each other or with other work; give "
-           "each its own (mpirun --bind-to core)";
+    return "; memory access explains only a part of that: ranks share cores with each other or with other "
+           "programs; give each rank its own cores (mpirun --bind-to core)";
   }
   std::vector<std::string> advice;
   if (is_served(timeline)) advice.emplace_back("more --servers would share their work");
-  if (can_share_memory(timeline, nodes))
-    advice.emplace_back("--all-reduce auto would go through shared memory");
+  if (can_share_memory(timeline, nodes)) advice.emplace_back("--all-reduce auto would use shared memory");
   if (!is_served(timeline) && !overlaps(timeline)) {
     advice.emplace_back(collectives_of(timeline).size() > 1
                             ? "--overlap on would run it concurrently with backward"

@@ -161,7 +161,7 @@ void PerfettoTrace::add_task(Message& trace, const Timeline::Step& step, std::si
   first.number(3, collective ? kCollective : kWork).number(10, kFirstTask + static_cast<std::int64_t>(task));
   if (collective) first.message(4, annotation("bytes", static_cast<std::int64_t>(facts.bytes)));
   if (span.parts.size() > 1) {
-    first.message(4, annotation("nanoseconds of its own", span.own_ns));
+    first.message(4, annotation("own run time in ns", span.own_ns));
     first.message(4, annotation("stretches", static_cast<std::int64_t>(span.parts.size())));
   }
   for (const std::uint64_t id : flows_at(step.step, rank, task)) first.fixed(47, id);
@@ -198,7 +198,7 @@ void PerfettoTrace::add_rank(Message& trace, const Timeline::Step& step, std::si
   if (mine.slices.empty()) return;
   Message whole = event_on(uuid(rank, steps), EventType::begin);
   whole.number(3, kWholeStep).bytes(23, concat("step ", step.step + 1));
-  whole.message(4, annotation("clock uncertain by nanoseconds", head_.clock_uncertainty_ns[rank]));
+  whole.message(4, annotation("clock uncertainty in ns", head_.clock_uncertainty_ns[rank]));
   if (mine.dropped > 0)
     whole.message(4, annotation("stretches dropped", static_cast<std::int64_t>(mine.dropped)));
   add_packet(trace, rank, mine.begin_ns, whole);

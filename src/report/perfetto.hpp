@@ -13,11 +13,12 @@ namespace cifar_mpi::report {
 /// A timeline in the format of Perfetto's traces (perfetto.dev; messages of
 /// perfetto/trace/trace_packet.proto), in pieces that form a file when concatenated.
 ///
-/// A process for each rank, named after its host, with a track of its steps and one for each lane. A task is a slice
-/// from its first stretch to its last; a collective has these stretches, in which the thread started or polled it,
-/// inside. An interrupted task has an annotation with its own run time. Arrows lead from the tasks that a collective
-/// follows to it, and through the ranks of one collective in the order in which they started it. Counters: bytes of the
-/// collectives in flight, by rank; images per second and the loss, of the run.
+/// A process for each rank, named after its host, with a track of its steps and one for each lane. A task is
+/// a slice from its first stretch to its last; the slice of a collective contains the stretches in which the
+/// thread started or polled it. An interrupted task has an annotation with its own run time. Arrows lead from
+/// the tasks that a collective follows to it, and through the ranks of one collective in the order in which
+/// they started it. Counters: bytes of the collectives in flight, by rank; images per second and the loss, of
+/// the run.
 ///
 /// Times are those of the timeline, rank 0's steady clock. Each step has an annotation with the uncertainty
 /// of the conversion to it.
@@ -28,7 +29,7 @@ class PerfettoTrace {
 
   /// The tracks, and the names that the steps refer to.
   std::string begin() const;
-  /// A step, with its loss if that is known. Its slice has the number that log lines give it.
+  /// A step, with its loss if that is known. Its slice has the step number of the log lines.
   std::string step(const Timeline::Step& step, std::optional<double> loss) const;
 
  private:

@@ -10,8 +10,9 @@ namespace cifar_mpi::report {
 /// A message in the wire format of Protocol Buffers, field by field in the order of the calls
 /// (protobuf.dev/programming-guides/encoding).
 ///
-/// Written by hand: event files and traces need five kinds of fields, which costs less than a library to
-/// install and to match on every cluster, its compiler in the build, and TensorFlow's .proto files.
+/// Written by hand, because event files and traces need only five kinds of fields. A library would have to be
+/// installed on every cluster in a matching version, and the build would need its compiler and TensorFlow's
+/// .proto files.
 class Message {
  public:
   /// int32, int64, enum, bool; a negative number takes ten bytes.

@@ -21,7 +21,7 @@ struct Waits {
   std::int32_t next = -1;           ///< of a collective: the one after it on its lane, or -1
 };
 
-/// Each step is replayed from event to event: a rank runs until it waits for a collective, and continues when
+/// Each step is replayed event by event: a rank runs until it waits for a collective, and continues when
 /// that one ends; a collective ends once everything that it waits for has ended. The cost of a step grows
 /// with its stretches, and per rank with the tasks and their `after`.
 class Replayer {

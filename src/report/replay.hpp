@@ -8,7 +8,7 @@
 
 namespace cifar_mpi::report {
 
-/// The changes of a replay.
+/// Changes to apply in a replay.
 struct Replay {
   /// Factor of the transfer time of collectives; 0: T_ideal of POP.
   double transfer = 0.0;
@@ -21,10 +21,11 @@ struct Replay {
 /// The nanoseconds that the sampled steps take on the slowest rank. Ranks begin each step at their measured
 /// times, because the differences come from before the step.
 ///
-/// Each rank walks its stretches in their order. Work waits for the collectives in its `after`. A collective is ready
-/// on a rank when the work in its `after` and the collective before it on its lane are done; it ends on a rank when the
-/// last rank was ready and its measured time since that moment has passed. Its own stretches take time only if the rank
-/// was not waiting: before work that waits for collectives, and after all work, waiting is what is replayed.
+/// Each rank walks its stretches in their order. Work waits for the collectives in its `after`. A collective
+/// is ready on a rank when the work in its `after` and the collective before it on its lane are done; it ends
+/// on a rank when the last rank was ready and its measured time since that moment has passed. Stretches of
+/// the collective itself take time only where the rank does not just wait: before work that waits for
+/// collectives, and after all work, the replay computes the waiting instead.
 double replay_ns(const Timeline& timeline, const SampledSteps& sampled, const Replay& replay);
 
 /// The times that efficiencies and verdict are computed from, in ns over all sampled steps.

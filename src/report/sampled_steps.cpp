@@ -102,7 +102,7 @@ std::vector<Stretch> walk_of(const Timeline& timeline, const std::vector<bool>& 
   return walk;
 }
 
-/// When each task ended on a rank; the step's beginning where it was not seen.
+/// When each task ended on a rank; the step's beginning if the task was not recorded.
 std::vector<std::int64_t> ends_of(const Timeline& timeline, const RankStep& step) {
   std::vector<std::int64_t> ends(timeline.tasks.size(), step.begin_ns);
   for (const Slice& slice : step.slices) {

@@ -14,7 +14,7 @@ struct Stretch {
   std::int32_t task = kNobody;
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
-  /// Of a collective: the next work begins a task that waits for collectives, or there is none.
+  /// Of a collective: the next work begins a task that waits for collectives, or no work follows.
   bool waited_for = false;
   /// Of work: the first stretch of its task in the step.
   bool begins = false;
@@ -26,7 +26,7 @@ struct Stretch {
 /// without a gap from the step's beginning to its end.
 ///
 /// If slices overlap (lanes of a device), work takes precedence over collectives, and earlier slices over
-/// later ones. A work task that is covered by others keeps one stretch of no length at its end.
+/// later ones. A work task that is covered by others keeps one stretch of zero length at its end.
 struct SampledSteps {
   /// Indexed like `ranks`.
   struct Step {
@@ -53,7 +53,7 @@ struct CollectiveOrder {
 std::vector<CollectiveOrder> collectives_of(const Timeline& timeline);
 
 bool is_collective(const Timeline& timeline, std::int32_t task);
-/// The valid indices in `after` of a task that are collectives, or are not.
+/// The valid indices in a task's `after`: only the collectives, or only the others.
 std::vector<std::int32_t> predecessors(const Timeline& timeline, std::int32_t task, bool collectives);
 
 }  // namespace cifar_mpi::report

@@ -43,7 +43,8 @@ void StepReporter::add(const engine::Replay& replay, const Done& done, const eng
 void StepReporter::announce_rate(std::uint64_t step) {
   const double rate = schedule_.rate(step);
   if (rate == announced_rate_) return;
-  // On a slope the rate changes every step; the log has only its two ends, metrics.jsonl has it in every line.
+  // On a slope the rate changes every step: the log reports only the two ends, metrics.jsonl the rate in
+  // every line.
   const bool sliding = schedule_.on_slope(step) && announced_rate_ >= 0.0;
   if (!sliding) out_.view.event(concat("learning rate: ", rate, " from step ", step + 1));
   announced_rate_ = rate;

@@ -37,8 +37,8 @@ struct StepOutputs {
 /// Reports steps to the log, metrics.jsonl and TensorBoard: a line every few steps with the mean speed since
 /// the last one, each change of the learning rate except on a slope, and slow ranks.
 ///
-/// The time of a step is when it was known to be done, not when its record was read, which is later. Every
-/// rank has a reporter; only rank 0's writes.
+/// A step counts as done from the moment at which this is known, not from the reading of its record, which is
+/// later. Every rank has a reporter; only rank 0's writes.
 class StepReporter {
  public:
   /// When a replay was known to be done.
@@ -46,7 +46,7 @@ class StepReporter {
     double seconds = 0.0;
     double communicated = -1.0;  ///< as of Communicated, if the replay has a log line
   };
-  /// Seconds that this rank has been in collectives so far; below 0: unknown.
+  /// Seconds that this rank has spent in collectives so far; below 0: unknown.
   using Communicated = std::function<double()>;
   /// The counts of pushes so far, if there are servers.
   using Pushes = std::function<std::optional<comm::PushCounts>()>;

@@ -35,7 +35,7 @@ struct InputImages {
   std::vector<std::uint8_t> pixels;
 
   bool empty() const { return pixels.empty(); }
-  /// In std::size_t, because an image of a file may have more pixels than an int holds.
+  /// In std::size_t, because an image in a file may have more pixels than an int holds.
   std::size_t count() const {
     const auto size = [](int n) { return static_cast<std::size_t>(n); };
     return pixels.size() / (size(extent.height) * size(extent.width) * size(extent.channels));

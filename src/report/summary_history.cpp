@@ -113,12 +113,12 @@ SummaryHistory SummaryHistory::read(const DirectoryEntry& entry, std::uint64_t c
     if (file.is_group(kind)) find_groups(file, kind, 0, groups);
   }
   for (const std::string& group : groups) {
-    require(hdf5::count(file.dims(group + "/steps")) <= kMostPoints, file, group, "1000 steps at most");
+    require(hdf5::count(file.dims(group + "/steps")) <= kMostPoints, file, group, "at most 1000 steps");
     const auto steps = file.read<std::uint64_t>(group + "/steps");
     const hdf5::Dims edge_dims{steps.size(), kHistogramBuckets + 1}, dims{steps.size(), kHistogramBuckets};
     require(file.dims(group + "/edges") == edge_dims && file.dims(group + "/counts") == dims, file, group,
-            "31 edges and 30 counts a step");
-    require(rises(steps), file, group, "steps that rise");
+            "31 edges and 30 counts per step");
+    require(rises(steps), file, group, "ascending steps");
     const auto edges = file.read<double>(group + "/edges");
     const auto buckets = file.read<std::uint64_t>(group + "/counts");
     file.charge(group, steps.size(), sizeof(double) + sizeof(Point));

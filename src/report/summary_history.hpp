@@ -16,13 +16,14 @@ namespace cifar_mpi::report {
 ///   /variables/LAYER/weights …, /gradients/LAYER/weights …, /activations/LAYER    a group each
 ///     steps    [n] uint64, ascending: completed steps
 ///     edges    [n, 31] double
-///     counts   [n, 30] uint64: values from edges[i] on, below edges[i + 1]; the last bucket includes its end
+///     counts   [n, 30] uint64: values from edges[i] up to, not including, edges[i + 1],
+///                              except that the last bucket includes its end
 ///     sparsity [n] double, of activations: the share of zeros
 ///   /activations has an attribute `lacking` if layers are missing: a text that says which, and why
 ///   /images [n, height, width, channels] uint8: some images of the first summary
 ///
-/// Root attributes `format` = "cifar_mpi summaries" and `version` = 1. Data sets of one group belong
-/// together; groups may be missing or have different steps (a run resumed elsewhere may fuse other layers).
+/// Root attributes `format` = "cifar_mpi summaries" and `version` = 1. The data sets of a group have the same
+/// n; groups may be missing or have different steps (a run resumed elsewhere may fuse other layers).
 ///
 /// It stays below about 16 MiB: when that, or 1000 steps of a group, is exceeded, the step nearest to its
 /// neighbours is removed; the first and the last stay.

@@ -13,7 +13,7 @@
 
 namespace cifar_mpi::report {
 
-/// The term of the loss by the weight decay of one layer: Σ decay · ½‖weights‖².
+/// The weight-decay term of the loss for one layer: Σ decay · ½‖weights‖².
 struct WeightLoss {
   std::string layer;
   double value = 0.0;
@@ -29,7 +29,7 @@ struct RunFacts {
 /// RUN_DIR/tensorboard: the values shown in TensorBoard, under the names in the tutorial's script. Rank 0 only.
 ///
 ///   total_loss (raw), total_loss          cross-entropy plus weight decay; and its moving average
-///   cross_entropy (raw), cross_entropy    of the step's global batch; and so on
+///   cross_entropy (raw), cross_entropy    of the step's global batch, and its moving average
 ///   weight_loss (raw), weight_loss        the decay of all layers, if it is a part of the loss
 ///   LAYER/weight_loss (raw)               of one layer, at steps at which the ranks are compared
 ///   learning_rate, global_step/sec
@@ -50,8 +50,8 @@ struct RunFacts {
 ///   images                                once per run: the network's input
 ///   activations/lacking                   a text: the layers that have none, and why
 ///
-/// The moving averages include every step: a' = a + 0.1·(x − a), divided by the total weight so far, so that
-/// they begin at the first value, anew at each start of a run; the script's begin at zero.
+/// The moving averages include every step: a' = a + 0.1·(x − a), divided by the total weight so far, so they
+/// begin at the first value of each start of a run; those of the script begin at zero.
 class TensorBoard {
  public:
   TensorBoard() = default;  ///< off

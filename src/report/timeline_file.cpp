@@ -18,7 +18,7 @@ constexpr const char* kTimelineFormat = "cifar_mpi timeline";
 constexpr std::int64_t kTimelineVersion = 1;
 constexpr std::uint64_t kMostTasks = 1 << 16, kMostRanks = 1 << 16;
 constexpr std::int64_t kMostLanes = 1 << 8;
-/// No clock reaches this, and the difference of two times fits.
+/// No clock reaches this, and the difference of two smaller times fits in 64 bits.
 constexpr std::int64_t kLatest = std::int64_t{1} << 61;
 
 constexpr std::uint64_t kSliceBytes = 3 * sizeof(std::int64_t);
@@ -110,7 +110,7 @@ std::vector<T> read_list(const hdf5::Reader& file, const char* object) {
 void require_parts(const hdf5::Reader& file, const char* object, const std::vector<std::uint64_t>& first,
                    std::uint64_t size) {
   if (first.front() != 0 || first.back() != size || !std::is_sorted(first.begin(), first.end()))
-    refuse(file, concat(object, " does not cut ", size, " entries into parts"));
+    refuse(file, concat(object, " does not divide ", size, " entries into parts"));
 }
 
 std::vector<TimelineTask> read_tasks(const hdf5::Reader& file) {
@@ -187,7 +187,7 @@ std::vector<Timeline::Step> read_steps(const hdf5::Reader& file, std::size_t tas
   const auto end = read<std::int64_t>(file, "/steps/end_ns", {count, ranks});
   const auto dropped = read<std::uint64_t>(file, "/steps/dropped", {count, ranks});
   std::vector<std::int64_t> work_cpu(count * ranks, -1);
-  if (file.has("/steps/work_cpu_ns"))  // later than the first files
+  if (file.has("/steps/work_cpu_ns"))  // older files lack it
     work_cpu = read<std::int64_t>(file, "/steps/work_cpu_ns", {count, ranks});
   const auto first = read<std::uint64_t>(file, "/steps/first_slice", {count * ranks + 1});
   const std::vector<Slice> slices = read_slices(file, tasks);
@@ -245,7 +245,7 @@ Timeline read_timeline(const DirectoryEntry& entry) {
   timeline.program = file.attribute<std::string>("/", "program");
   timeline.collective = file.attribute<std::string>("/", "collective");
   timeline.wire = file.attribute<std::string>("/", "wire");
-  if (file.has_attribute("/", "reproducible"))  // the first files lack it
+  if (file.has_attribute("/", "reproducible"))  // older files lack it
     timeline.reproducible = file.attribute<bool>("/", "reproducible");
   timeline.images_per_rank = file.attribute<std::uint64_t>("/", "images_per_rank");
   timeline.hosts = file.read_strings("/hosts", kMostRanks);

@@ -21,9 +21,10 @@ constexpr double kWorthIt = 0.03;
 constexpr double kMuch = 0.2;
 /// On an idle machine, interrupts and threads that wait for each other cost a smaller share of a step than this.
 constexpr double kCoresLost = 0.1;
-/// In shorter steps a pause or a message costs the same for any batch.
+/// In shorter steps the costs of pauses and messages are assumed not to depend on the batch.
 constexpr double kShortStepMs = 20.0;
-/// If less of the waiting is for slow ranks, they are not slow themselves, but were disturbed more often.
+/// If a smaller share of the waiting is for slow ranks, they are not slow themselves, only disturbed more
+/// often.
 constexpr double kTheirOwn = 0.85;
 /// With fewer samples one disturbed step can decide the verdict.
 constexpr int kFewSteps = 5;
@@ -122,17 +123,16 @@ std::string Verdict::on_hosts(const std::vector<int>& ranks) const {
 }
 
 std::string Verdict::lost_cores() const {
-  return concat(
-      "the work of rank ", lost_cores_.rank, on_hosts({lost_cores_.rank}), " has no core in ",
-      of_step(lost_cores_.ms),
-      ", because other work or other threads of this run have it: end that work, start fewer ranks or "
-      "--threads, or give each rank its own cores (mpirun --bind-to core)");
+  return concat("rank ", lost_cores_.rank, on_hosts({lost_cores_.rank}), " has no core for its work in ",
+                of_step(lost_cores_.ms),
+                ", because other programs or other threads of this run occupy it: end those programs, start "
+                "fewer ranks or --threads, or give each rank its own cores (mpirun --bind-to core)");
 }
 
 std::string Verdict::imbalance() const {
   if (slow_.ranks.empty()) {
-    return fmt::format("ranks compute unequally, {:.1f} to {:.1f} ms, and wait {} for the slowest",
-                       slow_.least_ms, slow_.most_ms, of_step(losses_.imbalance));
+    return fmt::format("ranks compute for {:.1f} to {:.1f} ms and wait {} for the slowest", slow_.least_ms,
+                       slow_.most_ms, of_step(losses_.imbalance));
   }
   const bool one = slow_.ranks.size() == 1;
   const std::string who = rank_list(slow_.ranks) + on_hosts(slow_.ranks);
@@ -170,7 +170,7 @@ std::string Verdict::wander() const {
 
 std::string Verdict::host_work() const {
   const bool between = share_between_steps(sampled_) > 0.5;
-  return concat("in ", of_step(losses_.host), " no task runs, mostly ", between ? "between" : "inside of",
+  return concat("in ", of_step(losses_.host), " no task runs, mostly ", between ? "between" : "within",
                 " steps: the host does other work; ",
                 between ? "larger --log-every, --check-every and --checkpoint-every reduce it"
                         : "other processes use its cores");
@@ -208,7 +208,7 @@ std::string Verdict::small_batch() const {
                     ? std::string("because they are")
                     : fmt::format("because {:.1f} are waiting and {:.1f}", all - fixed, fixed),
                 " work on weights (update, copies for kernels); twice the batch per rank",
-                twice_the_images(timeline_), fmt::format(" would make {:.1f} times the images/s", faster));
+                twice_the_images(timeline_), fmt::format(" would give {:.1f} times the images/s", faster));
 }
 
 std::string Verdict::slow_input() const {
@@ -222,7 +222,7 @@ std::string Verdict::all_well() const {
   if (sampled_.ranks.size() == 1) {
     return fmt::format("one rank, which computes {}: nothing is exchanged", of_step(losses_.useful));
   }
-  return fmt::format("nothing to gain by other communication: ranks compute {}", of_step(losses_.useful));
+  return fmt::format("nothing to gain from faster communication: ranks compute {}", of_step(losses_.useful));
 }
 
 std::string Verdict::main_sentence() const {
@@ -239,7 +239,7 @@ std::string Verdict::main_sentence() const {
     candidates.push_back({lost_cores_.ms, &Verdict::lost_cores});
   // A change saves at most about half of these, except for waiting inside a node in a short step.
   const bool nothing_else = losses_.step < kShortStepMs && nodes_of(timeline_, sampled_) == 1;
-  // with local steps there are as many updates as batches
+  // With local steps there are as many updates as batches.
   if (has_input_ && !is_local(timeline_) && per_step_ms() >= kMuch * losses_.step)
     candidates.push_back({(nothing_else ? 1.0 : 0.5) * per_step_ms(), &Verdict::small_batch});
   if (ms_of(Section::input) >= kMuch * losses_.step)
@@ -252,7 +252,7 @@ std::string Verdict::main_sentence() const {
 
 std::string Verdict::scaling() const {
   const double times = 1.0 / *e_.computation_scaling;
-  const std::string than = concat(" the computing that it took on ", e_.baseline_ranks,
+  const std::string than = concat(" the computing time that it takes on ", e_.baseline_ranks,
                                   e_.baseline_ranks == 1 ? " rank" : " ranks");
   if (e_.baseline_ranks >= e_.ranks) {
     return fmt::format("an image takes {:.2f} times{}; a baseline with fewer ranks would show how it scales",
@@ -260,8 +260,8 @@ std::string Verdict::scaling() const {
   }
   if (times <= 1.05) return fmt::format("an image takes {:.2f} times{}", times, than);
   return fmt::format(
-      "an image takes {:.2f} times{}: caches, memory or the clock are shared by more ranks, or a "
-      "smaller batch per rank pays more for work that does not shrink with it",
+      "an image takes {:.2f} times{}: more ranks share caches, memory or the clock, or each image of a "
+      "smaller batch carries more of the work that does not shrink with the batch",
       times, than);
 }
 
@@ -283,7 +283,7 @@ std::vector<std::string> Verdict::number_lines() const {
   line("load balance", e_.load_balance,
        wanders() && matters(losses_.imbalance)
            ? "see load balance per step"
-           : told(losses_.imbalance, imbalance(), "ranks compute about equally long"));
+           : told(losses_.imbalance, imbalance(), "ranks compute for about the same time"));
   line("load balance per step", e_.load_balance_per_step,
        told(wander_ms(), wander(), "no other imbalance shows in single steps"));
   line("communication efficiency", e_.communication, "serialization x transfer");
@@ -301,21 +301,21 @@ std::vector<std::string> Verdict::number_lines() const {
 std::vector<std::string> notes(const Efficiencies& e, const Timeline& timeline) {
   std::vector<std::string> lines;
   if (is_local(timeline))
-    lines.emplace_back("a step here is all local steps between two averagings, and the averaging");
+    lines.emplace_back("a step here is all local steps between two averagings plus the averaging");
   if (!e.missing_ranks.empty())
-    lines.push_back(concat(rank_list(e.missing_ranks), " left no samples: the numbers cover the other ",
+    lines.push_back(concat(rank_list(e.missing_ranks), " recorded no samples: the numbers cover the other ",
                            e.ranks, e.ranks == 1 ? " rank" : " ranks"));
   if (e.left_out_steps > 0)
     lines.push_back(concat(e.left_out_steps, " of ", e.steps + e.left_out_steps,
                            " sampled steps lack a rank and are left out"));
   if (e.steps < kFewSteps)
-    lines.push_back(concat("of ", e.steps, e.steps == 1 ? " sampled step" : " sampled steps",
-                           " only: a longer run gives a more reliable verdict"));
+    lines.push_back(concat("only ", e.steps, e.steps == 1 ? " sampled step" : " sampled steps",
+                           ": a longer run gives a more reliable verdict"));
   const auto& uncertain = timeline.clock_uncertainty_ns;
   const auto worst = std::max_element(uncertain.begin(), uncertain.end());
   if (worst != uncertain.end() && 1e-6 * static_cast<double>(*worst) > 0.02 * e.step_ms) {
     lines.push_back(
-        fmt::format("the clocks of the hosts are known to within {:.2f} ms only: the split between transfer "
+        fmt::format("the clocks of the hosts are known only to within {:.2f} ms: the split between transfer "
                     "and serialization is as uncertain",
                     1e-6 * static_cast<double>(*worst)));
   }

@@ -51,8 +51,8 @@ std::string_view bytes_of(const T& value) {
 }
 std::string_view bytes_of(const std::string& value) { return value; }
 
-/// Writes the groups that are compared into a file, or nowhere, and hashes them as `content_hash` defines. The texts
-/// are hashed, too: if one changed, the files that hold the old one would be refused as damaged.
+/// Writes the compared groups to a file, or only hashes them, as `content_hash` defines. The texts are part
+/// of the hash: if one changed, files with the old one would be refused as damaged.
 class Content {
  public:
   explicit Content(hdf5::Writer* file) : file_(file) {}

@@ -39,7 +39,7 @@ void CheckpointWriter::write_beside(WriteReport& report) const {
   }
 }
 
-/// If it is killed here, `best` names an earlier best file; the next start corrects it.
+/// If the process is killed here, `best` names an earlier best file; the next start corrects it.
 void CheckpointWriter::look_after(WriteReport& report) {
   const auto done = [&](const auto& action) {
     try {
@@ -65,7 +65,7 @@ void CheckpointWriter::look_after(WriteReport& report) {
 void CheckpointWriter::start(Checkpoint checkpoint, std::vector<WriteBeside> beside) {
   pending_ = std::move(checkpoint);
   beside_ = std::move(beside);
-  // Takes no arguments, because a failed attempt to start it would have moved them away.
+  // The thread takes no arguments, because a failed attempt to start it would already have moved from them.
   const auto task = [this] { return write(); };
   try {
     in_flight_ = std::async(std::launch::async, task);

@@ -20,14 +20,14 @@ struct WriteReport {
   double seconds = 0.0;  ///< from making the file's image to the folder's flush
   std::string problem;   ///< why it was not written; empty if it was
   std::string remark;    ///< other problems: a link could not be set
-  std::string beside;    ///< problems with the files written with it
+  std::string beside;    ///< problems with the files written after it
 };
 
 /// Writes another file. Throws Error.
 using WriteBeside = std::function<void()>;
 
 /// Writes the checkpoints of a run on a thread of its own, one at a time: makes the image, writes, flushes
-/// and renames it, sets `latest` and `best`, retires old files.
+/// and renames it, sets `latest` and `best`, removes old files.
 class CheckpointWriter {
  public:
   /// `run`, the opened run directory, must outlive this object.
@@ -37,7 +37,8 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Returns while the file is being written, and after it those of `beside`. Call `finish` for the previous one first.
+  /// Returns at once; the thread writes the file and then those of `beside`. Call `finish` for the previous
+  /// one first.
   void start(Checkpoint checkpoint, std::vector<WriteBeside> beside = {});
   bool busy() const { return in_flight_.valid(); }
   /// True when `finish` would not wait.

@@ -19,8 +19,9 @@ void require_sound(const EvaluationFile& e, const hdf5::Dims& confusion, const h
     if (!sound) throw Error(ErrorKind::checkpoint, concat(path, " is damaged: ", what));
   };
   const std::size_t classes = e.label_names.size(), n = e.labels.size();
-  require(classes >= 2 && classes <= kMostClasses, "its /label_names are not 2 to 255");
-  require(confusion == hdf5::Dims{classes, classes}, "its /confusion is not as large as its /label_names");
+  require(classes >= 2 && classes <= kMostClasses, "it does not have 2 to 255 /label_names");
+  require(confusion == hdf5::Dims{classes, classes},
+          "its /confusion does not have the size of its /label_names");
   require(e.weights == "ema" || e.weights == "raw", "its weights are neither ema nor raw");
   require(n <= kMostWrongImages && e.predictions.size() == n && e.indices.size() == n && images[0] == n,
           "the data sets of its /wrong differ in length");

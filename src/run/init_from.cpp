@@ -36,7 +36,7 @@ class Comparison {
     const auto found = tensors.find(param.name);
     const bool running = param.role == model::ParamRole::running;
     if (found == tensors.end() || found->second.running != running)
-      refuse(param.name, "not there", to_string(param.shape));
+      refuse(param.name, "missing", to_string(param.shape));
     const Shape& there = found->second.shape;
     if (there == param.shape) return true;
     const int last = param.shape.rank() - 1;
@@ -95,7 +95,7 @@ std::string initialize_from(const std::string& asked, const model::ParamTable& p
   for (const auto& [name, tensor] : tensors) {
     const bool known = std::any_of(params.begin(), params.end(),
                                    [&](const model::Param& param) { return param.name == name; });
-    if (!known) comparison.refuse(name, to_string(tensor.shape), "not there");
+    if (!known) comparison.refuse(name, to_string(tensor.shape), "missing");
   }
 
   for (std::size_t p = 0; p < params.size(); ++p) {

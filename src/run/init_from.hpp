@@ -11,9 +11,9 @@
 /// A new run that begins with the weights of another one.
 namespace cifar_mpi::run {
 
-/// Replaces the values of `initial`, tensors in the order of `params`, by the averages of the checkpoint at
-/// `path` and the running statistics that belong to them, which its test accuracy was measured with. Names
-/// and shapes must match, not the model's name.
+/// Replaces the values of `initial`, tensors in the order of `params`, with the averages of the checkpoint at
+/// `path` and the running statistics that belong to them, with which its test accuracy was measured. Names
+/// and shapes must match; the model's name need not.
 ///
 /// The layer `classifier` may have another number of classes, the last extent of its tensors; then its
 /// tensors keep their initial values. An empty name: no layer may differ.

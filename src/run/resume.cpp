@@ -59,17 +59,16 @@ std::optional<FoundCheckpoint> look_for_checkpoint(const StartRequest& asked, co
   }
   const std::vector<std::uint64_t> steps = list_checkpoints(*asked.run);
   if (steps.empty()) return std::nullopt;
-  throw Error(
-      ErrorKind::checkpoint,
-      concat(asked.run->path(), " already holds a run at step ", steps.back(),
-             ", which --resume never does not overwrite; remove the directory or choose another --run-dir"));
+  throw Error(ErrorKind::checkpoint,
+              concat(asked.run->path(), " already holds a run at step ", steps.back(),
+                     "; with --resume never, remove the directory or choose another --run-dir"));
 }
 
 void broadcast(const comm::World& world, std::vector<NamedTensor>& tensors) {
   for (NamedTensor& tensor : tensors) world.broadcast(tensor.values);
 }
 
-/// Rows that are not the optimizer's begin with the same values, also on ranks that could not read the file.
+/// Rows that are not the optimizer's begin with the same values, even on ranks that could not read the file.
 void begin_with_weights_of_rank_zero(const comm::World& world, StateTensors& state) {
   broadcast(world, state[optim::StateRole::weights]);
   state[optim::StateRole::average] = state[optim::StateRole::weights];
@@ -134,7 +133,7 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, con
     try {
       FoundCheckpoint found{file.path(), read_checkpoint(file)};
       if (found.content.progress.step == *step) return found;
-      throw Error(ErrorKind::checkpoint, concat(file.path(), " is of step ", found.content.progress.step,
+      throw Error(ErrorKind::checkpoint, concat(file.path(), " holds step ", found.content.progress.step,
                                                 ", but its name has another step"));
     } catch (const std::bad_alloc&) {
       refuse(ErrorKind::device, "not enough memory for it");
@@ -212,7 +211,7 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
 
 void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& start,
                          const comm::World& world) {
-  // Each rank fingerprints what no other does, also where all hold everything.
+  // Each sample is fingerprinted by one rank only, even if all ranks hold all samples.
   const std::vector<std::uint64_t> all = world.gather(mine);
   const std::uint64_t total = std::accumulate(all.begin(), all.end(), std::uint64_t{0});
   asked.fingerprint.emplace_back(kContent, fmt::format("{:016x}", total));
@@ -277,8 +276,8 @@ std::vector<ChangedSetting> changed_settings(const RunFingerprint& then, const R
     if (before == nullptr || *before == value) continue;
     if (alone && concerns_sums(name)) continue;  // nothing is summed
     const std::string what = name == "ranks" ? "the number of ranks that compute" : name;
-    changed.push_back({name, concat("note: ", what, " is ", value, ", the checkpoint was made with ", *before,
-                                    ": the run continues, but its bits will differ")});
+    changed.push_back({name, concat("note: ", what, " is ", value, ", but the checkpoint was made with ",
+                                    *before, ": the run continues with different bits")});
   }
   return changed;
 }
@@ -294,8 +293,8 @@ std::string changed_kernels(const std::string& then, const std::string& now) {
     if (a != b && different++ == 0) was = a, is = b;
   }
   const std::string more = different > 1 ? concat(" (and ", different - 1, " more)") : std::string();
-  return concat("note: the kernel plan has \"", is, "\", the checkpoint was made with \"", was, "\"", more,
-                ": the run continues, but its bits will differ");
+  return concat("note: the kernel plan has \"", is, "\", but the checkpoint was made with \"", was, "\"",
+                more, ": the run continues with different bits");
 }
 
 ShardChange shard_change(std::uint64_t samples, std::uint64_t global_batch, std::uint64_t step,
@@ -333,7 +332,8 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   const std::vector<ChangedSetting> changed = changed_settings(start.progress.resolved, resolved);
   std::vector<std::string> notes;
   for (const ChangedSetting& setting : changed) notes.push_back(setting.note);
-  // Another precision or number of threads or ranks, already reported, explains other kernels.
+  // A different precision or number of threads or ranks, which is already reported, explains different
+  // kernels.
   const bool explained = std::any_of(changed.begin(), changed.end(), [](const ChangedSetting& setting) {
     return !concerns_sums(setting.name);
   });
@@ -354,7 +354,7 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   if (change.seamless) return notes;
   notes.push_back(concat(
       "note: with --shuffle shard each of ", now.ranks, now.ranks == 1 ? " rank" : " ranks",
-      " holds other samples than each of ", then,
+      " holds different samples than each of ", then,
       " did: in the current epoch some samples may repeat or be skipped; from the next epoch on, ",
       "which all ranks have reached after step ", change.step, ", each epoch has each sample exactly once"));
   return notes;

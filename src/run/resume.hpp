@@ -20,7 +20,7 @@ struct StartRequest {
   const Directory* run = nullptr;   ///< the opened run directory; rank 0's
   std::string resume = "auto";      ///< "auto", "never" or the path of a checkpoint
   std::string data;                 ///< path of the dataset, for messages
-  bool global_batch_given = false;  ///< it does not depend on the number of ranks
+  bool global_batch_given = false;  ///< so it does not depend on the number of ranks
   RunFingerprint fingerprint;       ///< what can be compared without the samples; see add_dataset_content
   RunFingerprint unrecorded;        ///< the values of items that an older checkpoint lacks
   optim::OptimizerKind optimizer = optim::OptimizerKind::sgd;
@@ -28,7 +28,7 @@ struct StartRequest {
   std::string init_from;   ///< checkpoint whose weights a new run begins with; empty: weights of its seed
   std::string classifier;  ///< the layer that may then be new; see initialize_from
   std::vector<std::string> may_differ;  ///< items of `fingerprint` that --allow-change names
-  std::vector<std::string> changeable;  ///< those that it could name
+  std::vector<std::string> changeable;  ///< items that --allow-change could name
   int of_a_step = 1;                    ///< the number of ranks whose batches form a step
 };
 
@@ -44,7 +44,7 @@ struct Start {
   std::string kernels;  ///< the plan the checkpoint was made with
 };
 
-/// The newest checkpoint of a run directory that can be read and is of the step in its name; empty if there
+/// The newest checkpoint of a run directory that can be read and whose step is that in its name; empty if there
 /// is no checkpoint file. Damaged ones are reported and left alone. Throws Error{checkpoint} when all are
 /// damaged, Error{io} or Error{device} when the system cannot read one or has too little memory for it: that
 /// file may be good, and a run resumed from an older one would overwrite it.
@@ -53,12 +53,13 @@ struct FoundCheckpoint {
   Checkpoint content;
 };
 std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, const Log& log);
-/// The same for a path that the user typed, as open_checkpoint takes it. Throws Error{checkpoint} also when there is none.
+/// The same for a path that the user typed, as open_checkpoint takes it. Also throws Error{checkpoint} if
+/// there is none.
 FoundCheckpoint read_asked_checkpoint(const std::string& path, const Log& log);
 
-/// `initial` values, or the weights of another run for a new one, or the requested checkpoint, read and
-/// checked on rank 0 and sent to all. Collective. Tensors are in the order of `params`. A resumed run does
-/// not read `init_from`, but throws Error{checkpoint} if it began without one.
+/// For a new run, the `initial` values or the weights of another run; else the requested checkpoint, which
+/// rank 0 reads, checks and sends to all. Collective. Tensors are in the order of `params`. A resumed run
+/// does not read `init_from`, but throws Error{checkpoint} if it began without one.
 Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,
                  const model::ParamTable& params, const comm::World& world, const Log& log);
 
@@ -67,8 +68,8 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
 void add_dataset_content(StartRequest& asked, std::uint64_t mine, const Start& start,
                          const comm::World& world);
 
-/// Throws Error{checkpoint} naming the first item in which the run of `path` and this one differ and may not, and what to
-/// do. Returns the others, "--lr 0.1 -> 0.01, --eps ...".
+/// Throws Error{checkpoint} naming the first item in which this run may not differ from the run of `path` but
+/// does, and a remedy. Returns the other differences, "--lr 0.1 -> 0.01, --eps ...".
 std::string require_same_run(const RunFingerprint& found, const StartRequest& asked, const std::string& path,
                              int ranks_of_a_step);
 
@@ -78,7 +79,7 @@ struct ChangedSetting {
   std::string note;  ///< one line for the user
 };
 std::vector<ChangedSetting> changed_settings(const RunFingerprint& then, const RunFingerprint& now);
-/// The same for the kernel plans, a choice per line; empty when they are equal.
+/// The same for the kernel plans, one choice per line; empty if they are equal.
 std::string changed_kernels(const std::string& then, const std::string& now);
 
 /// The effect on the sample order of `--shuffle shard` when the number of ranks changes after `step` steps.

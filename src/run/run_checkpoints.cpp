@@ -109,9 +109,9 @@ void RunCheckpoints::report(const WriteReport& report) {
   }
   if (!report.remark.empty()) view_.warning(report.remark);
   if (written_ != report.step) {
-    view_.event(concat(
-        "checkpoint: ", report.path,
-        fmt::format(" ({:.1f} ms of training, {:.1f} ms beside it)", 1e3 * copy_s_, 1e3 * report.seconds)));
+    view_.event(concat("checkpoint: ", report.path,
+                       fmt::format(" (delayed training by {:.1f} ms, written in {:.1f} ms)", 1e3 * copy_s_,
+                                   1e3 * report.seconds)));
   }
   written_ = report.step;
   unwritten_.clear();

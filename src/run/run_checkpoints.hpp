@@ -25,7 +25,7 @@ void begin_retention(const Directory& run, std::uint64_t step, const Retention& 
 
 /// The checkpoints of a run that trains: copied at a step boundary, written while training continues.
 ///
-/// A checkpoint that cannot be written is a warning on standard error, each time; training continues.
+/// A checkpoint that cannot be written causes a warning on standard error, each time; training continues.
 class RunCheckpoints {
  public:
   /// Copies the state after `step` steps out of the device. Called on rank 0, between steps.
@@ -76,7 +76,7 @@ class RunCheckpoints {
   const Directory& run_;
   const Retention retention_;
   std::vector<Beside> beside_;
-  bool warned_ = false;      ///< of files beside the checkpoints
+  bool warned_ = false;      ///< about files other than checkpoints
   CheckpointWriter writer_;  ///< used on rank 0 only
   double copy_s_ = 0.0;      ///< how long the last `save` delayed training
   double last_seconds_ = 0.0;

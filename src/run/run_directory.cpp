@@ -169,7 +169,7 @@ std::vector<std::uint64_t> list_checkpoints(const Directory& run) try {
   const std::optional<Directory> checkpoints = find_checkpoints(run);
   return checkpoints ? steps_in(*checkpoints) : std::vector<std::uint64_t>();
 } catch (const Error& error) {
-  throw Error(ErrorKind::io, concat("cannot look for checkpoints: ", error.what(),
+  throw Error(ErrorKind::io, concat("cannot list checkpoints: ", error.what(),
                                     "; make it readable, or name another run directory"));
 }
 
@@ -229,8 +229,7 @@ void record_exit(const Directory& run, int code, const std::string& sentence) no
   try {
     create_atomically(run / "exit", concat(code, ' ', printable(sentence), '\n'));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "warning: how the run ended could not be recorded: %s\n",
-                 printable(error.what()).c_str());
+    std::fprintf(stderr, "warning: cannot record how the run ended: %s\n", printable(error.what()).c_str());
   }
 }
 
@@ -261,7 +260,7 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Hea
   if (world.rank() == 0) return;
   try {
     directory_ = Directory(path);
-  } catch (const Error&) {  // the rank needs it only to record its failure, and reports then that it cannot
+  } catch (const Error&) {  // the rank needs it only to record a failure; it then reports that it cannot
   }
 }
 

@@ -97,8 +97,8 @@ std::vector<Claim> read_claims(const DirectoryEntry& lock) {
   while (const std::optional<SmallFile> file = read_small_file(at)) {
     if (claims.size() == kMostClaims) {
       throw Error(ErrorKind::checkpoint,
-                  concat("next to ", lock.path(), " are more than ", kMostClaims,
-                         " claims to it, more than starts of runs leave; remove ", lock.path(), "*"));
+                  concat(lock.path(), " has more than ", kMostClaims,
+                         " claims to replace it, more than starts of runs leave; remove ", lock.path(), "*"));
     }
     LockHolder holder = parse_lock(file->content);
     const auto known = [&](const Claim& claim) { return claim.holder.token == holder.token; };
@@ -137,10 +137,10 @@ std::string name_of(const LockHolder& holder) {
   }
   throw Error(ErrorKind::checkpoint,
               concat(run.path(), " is in use by ", name_of(holder), " since ", holder.since, ", ", how_known,
-                     "; let it end or choose another --run-dir"));
+                     "; wait until it ends or choose another --run-dir"));
 }
 
-/// Replaces the lock by the claim `mine`. A folder in its place is not a lock of ours; it is renamed.
+/// Replaces the lock with the claim `mine`. A folder in its place is not a lock of ours; it is renamed.
 void put_in_place(const DirectoryEntry& mine, const DirectoryEntry& lock) {
   const auto renamed = [](const DirectoryEntry& from, const DirectoryEntry& to) {
     return ::renameat(from.folder(), from.name(), to.folder(), to.name()) == 0;
@@ -172,7 +172,7 @@ Created create(const DirectoryEntry& file, const std::string& text) {
   }
 }
 
-/// Why none of the claims can be one of a running process, or empty.
+/// Why none of the claims can belong to a running process; empty if one may.
 std::string why_all_stale(const std::vector<Claim>& claims, const LockHolder& me) {
   std::string why;
   for (const Claim& claim : claims) {
@@ -182,7 +182,7 @@ std::string why_all_stale(const std::vector<Claim>& claims, const LockHolder& me
   return why;
 }
 
-/// Throws when a claim is known to be one of a running process.
+/// Throws if a claim is known to belong to a running process.
 void refuse_if_running(const Directory& run, const std::vector<Claim>& claims, const LockHolder& me) {
   for (const Claim& claim : claims) {
     if (process_of(claim.holder, me) == Process::running && why_stale(claim.holder, me).empty())

@@ -250,7 +250,7 @@ CheckRow see_divergence(CheckStep& device, int images) {
   const engine::StepRecord& record = device.blocks->records.front();
   if (std::isfinite(record.cross_entropy) || record.applied) {
     return bad(concat("NaN in every image gives a cross-entropy of ", record.cross_entropy,
-                      "; some kernel hides it, and a run that diverges would go on"));
+                      "; some kernel hides it, and a run that diverges would continue"));
   }
   return before == device.rows() ? good("NaN in the input is seen, and no weight moves")
                                  : bad("NaN in the input is seen, but weights move all the same");

@@ -47,7 +47,7 @@ std::optional<std::string> Deadline::due(double now) {
   }
   const double passed = last_ - began_;
   if (passed >= limits_.stop_after_s)
-    return concat("stopping: --stop-after has passed, ", in_words(passed), " of training");
+    return concat("stopping: --stop-after is reached after ", in_words(passed), " of training");
   if (passed >= limits_.job_end_s - margin()) {
     return concat("stopping: the job ends in ", in_words(std::max(0.0, limits_.job_end_s - passed)),
                   ", which the last checkpoint needs");

@@ -22,8 +22,8 @@ struct TimeLimits {
 TimeLimits time_limits(double stop_after_minutes, const std::function<const char*(const char*)>& environment,
                        double wall_now);
 
-/// Made when training begins; before every step, the rank that decides for all queries it. It has no clock of
-/// its own: `now` are seconds on a steady clock; if it goes back, the latest time counts.
+/// Made when training begins; the rank that decides for all queries it before every step. It has no clock of
+/// its own: `now` is in seconds on a steady clock; if the clock goes back, the latest time counts.
 class Deadline {
  public:
   /// The least time kept for the last steps, the checkpoint and the exit.
@@ -34,7 +34,7 @@ class Deadline {
   /// Records how long a checkpoint took.
   void checkpoint_took(double seconds);
   /// The time kept free before the job's end: three checkpoints of the longest kind and two of the longest
-  /// pause between questions (a step or an evaluation), at least kLeastMargin.
+  /// pause between queries (a step or an evaluation), at least kLeastMargin.
   double margin() const;
   /// Once true: the sentence to log.
   std::optional<std::string> due(double now);

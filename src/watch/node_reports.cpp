@@ -46,7 +46,8 @@ sockaddr_in address_of(std::uint32_t address, std::uint32_t port) {
   return at;
 }
 
-/// A port that the kernel chooses, on all addresses, because it is unknown here which one the others reach.
+/// A port that the kernel chooses, on all addresses, because this process does not know which one the others
+/// reach.
 int open_socket(std::uint32_t& port) {
   const int descriptor = ::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return -1;
@@ -100,7 +101,7 @@ void NodeReports::send(double quiet, int code, const std::string& text) {
 void NodeReports::receive(const std::function<void(std::size_t, const NodeReport&)>& take) {
   if (socket_ < 0) return;
   for (std::size_t read = 0; read < 64 + 4 * peers_.size(); ++read) {
-    std::array<std::byte, sizeof(NodeReport) + 1> bytes;  // one more shows a datagram that is too long
+    std::array<std::byte, sizeof(NodeReport) + 1> bytes;  // one more byte reveals a datagram that is too long
     sockaddr_in from{};
     socklen_t size = sizeof from;
     const ssize_t length = ::recvfrom(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT,

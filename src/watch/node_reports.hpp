@@ -15,10 +15,10 @@
 
 /// The reports that the watchdogs of a job's nodes exchange once a second, independent of MPI and of ranks that hang.
 ///
-/// By UDP, each node to each other one: without connections nothing can refuse or block, and no relay can be
-/// stopped. The next report replaces a lost one. Every process has a socket; only the one that reports for
-/// its node uses it. Replies go to the source of the last report. With N nodes, each sends and receives N - 1
-/// datagrams a second, a negligible cost up to many hundreds of nodes.
+/// Each node sends UDP datagrams to each other node: there is no connection that can fail or block, and no
+/// relay that can be stopped. The next report replaces a lost one. Every process has a socket; only the one
+/// that reports for its node uses it. Replies go to the source of the last report. With N nodes, each sends
+/// and receives N - 1 datagrams a second, a negligible cost up to many hundreds of nodes.
 namespace cifar_mpi::watch {
 
 /// A report as it is sent; all processes are of the same build.

@@ -14,20 +14,20 @@ namespace cifar_mpi::watch {
 /// Milliseconds of compute per step over the ranks.
 struct RankTimes {
   double least = 0.0;
-  double median = 0.0;  ///< the lower one of an even number
+  double median = 0.0;  ///< of an even number of ranks, the lower one
   double most = 0.0;
   int slowest = 0;  ///< rank
 };
 
-/// Collects the compute times of an interval. A record carries the times of the replay before its own, which
-/// took `steps` steps as this one. The first record of a process has no times and does not count; neither
+/// Collects the compute times of an interval. A record carries the times of the previous replay, which took
+/// `steps` steps, as its own does. The first record of a process has no times and does not count; neither
 /// does a rank in a record whose sum excludes it.
 class RankWatch {
  public:
   explicit RankWatch(int ranks) : layout_{ranks}, times_(static_cast<std::size_t>(ranks)) {}
 
   void add(const engine::StepRecord& record, int steps = 1);
-  /// Means since the last call; nothing when no step was counted.
+  /// Means since the last call; nothing if no step was counted.
   std::optional<RankTimes> take();
 
  private:

@@ -123,7 +123,8 @@ bool StallJudge::job_is_quiet() const {
   });
 }
 
-/// Of the results of `blame` for each rank, the first by reason, and of equals the one with the fewest steps.
+/// Of the results of `blame` for all ranks, the first by reason, and of equals that of the rank with the
+/// fewest steps.
 template <class Blame>
 std::optional<Stall> StallJudge::worst(const Blame& blame) const {
   std::optional<Stall> worst;
@@ -138,7 +139,7 @@ std::optional<Stall> StallJudge::worst(const Blame& blame) const {
   return worst;
 }
 
-/// By one rank of this node, independent of the others.
+/// A stall that one rank of this node causes, independent of the others.
 std::optional<Stall> StallJudge::held_up() const {
   return worst([this](std::size_t i, const Watched& w) -> std::optional<Stall> {
     if (w.last.activity == Activity::leaving) return std::nullopt;
@@ -258,7 +259,7 @@ std::string why_all_wait(const StallScene& scene) {
     return concat(
         "no rank of the ", scene.others.size() + 1,
         " nodes of this job makes progress: they wait for each other, or the network between them is gone");
-  return concat("no rank of ", scene.host, " makes progress, and no report has ever come from ", unknown,
+  return concat("no rank of ", scene.host, " makes progress, and no report has ever arrived from ", unknown,
                 ": they wait for ranks there, or for each other");
 }
 
@@ -291,7 +292,7 @@ std::string culprit_text(const Stall& stall, const StallScene& scene) {
     case Stall::Reason::gone:
       return concat(who, " has ended ", where);
     case Stall::Reason::stopped:
-      return concat(who, " has shown no sign of life", since, ' ', where, ", it is probably stopped");
+      return concat(who, " has shown no sign of life", since, ' ', where, ", and is probably stopped");
     case Stall::Reason::stuck:
       return concat(who, " has made no progress", since, ' ', where,
                     exchanges_in_check(culprit) ? kMeetingAdvice : "");

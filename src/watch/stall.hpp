@@ -49,7 +49,7 @@ struct Stall {
   Reason reason = Reason::waiting;
   /// Index of the rank that holds the others up; with `waiting`, of a rank that waits; with `unheard`, of the node.
   std::size_t culprit = 0;
-  double seconds = 0.0;  ///< without a sign of it
+  double seconds = 0.0;  ///< without progress or a sign of life
   bool ends = true;      ///< false: the run continues, and a line reports it
 };
 
@@ -116,7 +116,7 @@ class StallJudge {
 /// A task of the training program.
 struct WatchedTask {
   std::string name;
-  bool collective = false;  ///< in it, the rank waits for others
+  bool collective = false;  ///< the rank waits for others in it
 };
 
 /// The program that the ranks from `first` on replay, up to the `first` of the next program.

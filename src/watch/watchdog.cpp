@@ -183,7 +183,7 @@ void Watchdog::State::leave_to_reporter(int code) const {
 }
 
 void Watchdog::State::tell(int code, const std::string& text) const {
-  print(concat(text, "; ending the job, start it again"));
+  print(concat(text, "; ending the job; start it again"));
   if (!options.before_end) return;
   std::atomic<bool> done{false};
   start_thread([&] {

@@ -75,7 +75,7 @@ TEST(AllReduceOptions, RefuseWhatTheDeviceCannot) {
   options.share_gpus = true;
   EXPECT_EQ(refusal(options), "");
   options.nccl_nvls = true;
-  EXPECT_NE(refusal(options).find("--nccl-nvls does not go with --nccl-algo tree"), std::string::npos);
+  EXPECT_NE(refusal(options).find("--nccl-nvls cannot be combined with --nccl-algo tree"), std::string::npos);
   options = on("cpu");
   options.nccl_nvls = true;
   EXPECT_NE(refusal(options).find("--nccl-nvls is for GPUs"), std::string::npos);

@@ -50,7 +50,7 @@ TEST_F(Exchange, NamesARankThatIsSlowedDownOnPurpose) {
   EXPECT_TRUE(std::regex_search(
       outcome.output,
       std::regex(
-          R"(\nverdict: 0\.\d\d: (rank 1 on \S+ computes \d+ % slower |the work of rank 1 on \S+ has no core ))")))
+          R"(\nverdict: 0\.\d\d: (rank 1 on \S+ computes \d+ % slower |rank 1 on \S+ has no core for its work ))")))
       << outcome.output;
 }
 

@@ -148,7 +148,7 @@ TEST_F(Programs, TrainToTheSameBitsOnAnyNumberOfRanksWhenAsked) {
 
   const std::string ask = kTrain + data() + " --reproducible --shuffle global --run-dir " + file("never");
   expect_refusal(mpirun(3, ask + " --global-batch 48"), 2, "power of two");
-  expect_refusal(mpirun(2, ask + " --global-batch 24 --micro-shards 16"), 2, "does not come out even");
+  expect_refusal(mpirun(2, ask + " --global-batch 24 --micro-shards 16"), 2, "into 16 equal micro-shards");
   expect_refusal(run_command(ask + " --micro-shards 6"), 2, "--micro-shards");
   expect_refusal(run_command(ask + " --all-reduce ring"), 2, "doubling");
   expect_refusal(run_command(ask + " --shuffle shard"), 2, "--shuffle global");

@@ -67,11 +67,11 @@ TEST(Check, NamesTheOptionAndTheValue) {
   };
   refuse("--run-dir", "\"\"", [](auto& c) { c.run_dir.clear(); });
   refuse("--run-dir", "./-x", [](auto& c) { c.run_dir = "-x"; });
-  refuse("--init-from", "--resume old.h5 continues one; give one of them", [](auto& c) {
+  refuse("--init-from", "--resume old.h5 continues one; give only one of them", [](auto& c) {
     c.init_from = "a.h5";
     c.resume = "old.h5";
   });
-  refuse("--keep-best", "give --eval-every as well", [](auto& c) { c.keep_best = true; });
+  refuse("--keep-best", "set --eval-every", [](auto& c) { c.keep_best = true; });
   refuse("--batch-size", "0", [](auto& c) { c.batch_size = 0; });
   refuse("--batch-size", "1048577", [](auto& c) { c.batch_size = (1 << 20) + 1; });
   refuse("--accumulate", "0", [](auto& c) { c.accumulate = 0; });
@@ -90,7 +90,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--clip-norm", "nan", [nan](auto& c) { c.clip_norm = nan; });
   refuse("--label-smoothing", "1", [](auto& c) { c.label_smoothing = 1.0; });
   refuse("--label-smoothing", "-0.1", [](auto& c) { c.label_smoothing = -0.1; });
-  refuse("--beta1 0.5", "goes with --optimizer adamw, not with sgd",
+  refuse("--beta1 0.5", "works only with --optimizer adamw, not with sgd",
          [](auto& c) { c.optimizer.beta1 = 0.5; });
   for (const double bad : {-0.1, 1.0, nan}) {
     refuse("--momentum", "at least 0 and below 1", [=](auto& c) { c.optimizer.momentum = bad; });
@@ -106,15 +106,15 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--local-steps", "between 1 and 1024, not 0", [](auto& c) { c.local.steps = 0; });
   refuse("--local-steps", "between 1 and 1024, not 1025", [](auto& c) { c.local.steps = 1025; });
   refuse("--local-after", "between 0 and", [](auto& c) { c.local.after_epoch = -1.0; });
-  refuse("--outer-lr 0.5", "goes with --update local --outer nesterov, not with average", [](auto& c) {
+  refuse("--outer-lr 0.5", "works only with --update local --outer nesterov, not with average", [](auto& c) {
     c.update = comm::UpdateKind::local;
     c.local.outer_rate = 0.5;
   });
-  refuse("--decay-at 0.5", "goes with --schedule steps, not with staircase",
+  refuse("--decay-at 0.5", "works only with --schedule steps, not with staircase",
          [](auto& c) { c.decay_at = {0.5}; });
   refuse("--final-lr-share 0.5", "--schedule linear or cosine or one-cycle, not with staircase",
          [](auto& c) { c.final_lr_share = 0.5; });
-  refuse("--micro-shards 16", "goes with --update all-reduce --reproducible; leave it out",
+  refuse("--micro-shards 16", "works only with --update all-reduce --reproducible; leave it out",
          [](auto& c) { c.micro_shards = 16; });
   refuse("--input-size", "-1", [](auto& c) { c.input_size = -1; });
   refuse("--crop-pad", "--augment crop", [](auto& c) { c.crop_pad = 2; });
@@ -161,8 +161,9 @@ TEST(Check, NamesTheOptionAndTheValue) {
     c.shuffle = data::Shuffle::global;
     c.wire = comm::Wire::bf16;
   });
-  refuse("--servers 2", "goes with --update server, not with all-reduce", [](auto& c) { c.servers = 2; });
-  refuse("--aggregate", "goes with --update server, not with all-reduce",
+  refuse("--servers 2", "works only with --update server, not with all-reduce",
+         [](auto& c) { c.servers = 2; });
+  refuse("--aggregate", "works only with --update server, not with all-reduce",
          [](auto& c) { c.aggregation.pushes = 2; });
   const auto refuse_served = [&](const char* option, const char* part, const Change& change) {
     refuse(option, part, [&](auto& c) {
@@ -176,15 +177,15 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse_served("--bucket-mib", "with --update all-reduce", [](auto& c) { c.bucket_mib = 2.0; });
   refuse_served("--wire bf16", "with --update all-reduce", [](auto& c) { c.wire = comm::Wire::bf16; });
   refuse_served("--reproducible", "with --update all-reduce", [](auto& c) { c.reproducible = true; });
-  refuse_served("--max-staleness 3", "goes with --update server --aggregate async, not with all",
+  refuse_served("--max-staleness 3", "works only with --update server --aggregate async, not with all",
                 [](auto& c) { c.aggregation.most_drift = 3; });
-  refuse_served("--staleness-lr", "goes with --update server --aggregate async",
+  refuse_served("--staleness-lr", "works only with --update server --aggregate async",
                 [](auto& c) { c.aggregation.scales_rate = true; });
-  refuse_served("--arrival-order", "goes with --update server --aggregate async",
+  refuse_served("--arrival-order", "works only with --update server --aggregate async",
                 [](auto& c) { c.aggregation.arrival_order = 3; });
   refuse_served("--reproducible", "with --update all-reduce",
                 [](auto& c) { c.aggregation.asynchronous = true, c.reproducible = true; });
-  refuse_served("--clip-norm", "but each server has a part", [](auto& c) { c.clip_norm = 1.0; });
+  refuse_served("--clip-norm", "but each server has only a part", [](auto& c) { c.clip_norm = 1.0; });
   refuse_served("--optimizer muon", "whole matrices",
                 [](auto& c) { c.optimizer.kind = optim::OptimizerKind::muon; });
   refuse("--timeout", "1.9", [](auto& c) { c.timeout_s = 1.9; });
@@ -277,7 +278,7 @@ TEST(ResolveSizes, SaysWhatDoesNotFit) {
          [](auto&) {});
   refuse(ErrorKind::data, {"global batch of 200", "lower --global-batch"}, 2, 100,
          [](auto& c) { c.global_batch = 200; });
-  refuse(ErrorKind::usage, {"--epochs 0.01", "less than one step"}, 1, 1000,
+  refuse(ErrorKind::usage, {"--epochs 0.01", "shorter than one step"}, 1, 1000,
          [](auto& c) { c.epochs = 0.01; });
   EXPECT_NO_THROW(resolve_sizes(changed([](auto& c) { c.batch_size = 50; }), 2, dataset_of(100)));
   const auto in_shards = [](int batch) {
@@ -285,7 +286,7 @@ TEST(ResolveSizes, SaysWhatDoesNotFit) {
   };
   refuse(ErrorKind::usage, {"power of two", "--micro-shards 8, not 3"}, 3, 1000, in_shards(8));
   refuse(ErrorKind::usage, {"power of two", "--micro-shards 8, not 16"}, 16, 1000, in_shards(8));
-  refuse(ErrorKind::usage, {"global batch of 12 into 8 micro-shards"}, 2, 1000, in_shards(6));
+  refuse(ErrorKind::usage, {"global batch of 12 into 8 equal micro-shards"}, 2, 1000, in_shards(6));
 }
 
 TEST(ScheduleSpec, HasWhatTheUserChose) {

@@ -53,7 +53,7 @@ TEST(Confusion, IsATableOfFewClassesAndAListOfManyMistakes) {
   const std::string few = confusion_html(run_with(3));
   EXPECT_EQ(count(few, "<td class=\"right"), 3u);
   EXPECT_EQ(count(few, "<td class=\"miss"), 6u);
-  EXPECT_NE(few.find("3 of 107 test images right"), std::string::npos) << few;
+  EXPECT_NE(few.find("3 of 107 test images correct"), std::string::npos) << few;
   EXPECT_NE(few.find("<td class=\"word\">&lt;0&gt;</td><td class=\"word\">&lt;1&gt;</td><td>99</td>"),
             std::string::npos)
       << few;
@@ -70,7 +70,7 @@ TEST(Confusion, IsATableOfFewClassesAndAListOfManyMistakes) {
 TEST(WrongImages, SayWhatTheyAreAndWhatTheyWereTakenFor) {
   const std::string page = wrong_images_html(run_with(3));
   EXPECT_EQ(count(page, "<img"), 1u);
-  EXPECT_NE(page.find("alt=\"&lt;0&gt;, taken for &lt;1&gt;\""), std::string::npos) << page;
+  EXPECT_NE(page.find("alt=\"&lt;0&gt;, predicted as &lt;1&gt;\""), std::string::npos) << page;
   EXPECT_EQ(wrong_images_html(page::Run()), "");
 }
 
@@ -82,7 +82,7 @@ TEST(Filters, AreThoseOfTheConvolutionThatReadsTheImage) {
   tensors.push_back({"b/weights", {1, 2, 3, 2}, "", {-1, -1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0}, false});
   tensors.push_back({"c/weights", {30, 10}, "", std::vector<float>(300), false});
   const std::string page = filters_html(run);
-  EXPECT_NE(page.find("2 filters of 1x2 pixels and 3 channels of b/weights"), std::string::npos) << page;
+  EXPECT_NE(page.find("2 filters of b/weights, 1x2 pixels and 3 channels each"), std::string::npos) << page;
   EXPECT_EQ(count(page, "<img"), 2u);
   Bitmap first(2, 1);
   first.set(0, 0, 0, 127, 127);

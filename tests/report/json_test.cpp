@@ -41,9 +41,9 @@ TEST(JsonObject, RefusesWhatIsNoneAndSaysWhere) {
   EXPECT_EQ(object.parse(R"({"a":NaN})"), "expected a value at character 6");
   EXPECT_EQ(object.parse(R"({"a":-Infinity})"), "expected a number of double precision at character 6");
   EXPECT_EQ(object.parse(R"({"a":1e999})"), "expected a number of double precision at character 6");
-  EXPECT_EQ(object.parse(R"({"a":1,"a":2})"), "expected no second \"a\" before at character 11");
+  EXPECT_EQ(object.parse(R"({"a":1,"a":2})"), "expected no second \"a\" at character 11");
   EXPECT_EQ(object.parse("{\"a\":\"\n\"}"), "expected the end of a text at character 7");
-  EXPECT_EQ(object.parse(R"({"a":"\x"})"), "expected an escape that JSON has at character 8");
+  EXPECT_EQ(object.parse(R"({"a":"\x"})"), "expected a valid escape at character 8");
   EXPECT_NE(object.parse(R"({"a":"\ud800"})"), "") << "half a character";
   EXPECT_NE(object.parse(R"({"a":"\ud800A"})"), "") << "half a character";
 }

@@ -238,10 +238,9 @@ TEST(PushesText, NamesDropsAndStalenessWhereThereAreAny) {
   pushes.dropped = {0, 0};
   pushes.staleness = {1, 1, 1};
   pushes.most_stale = 2;
-  EXPECT_EQ(
-      pushes_text(pushes),
-      "3 applied (3, 0 by worker); staleness: half at most 1, 95 % at most 2, most 2; 3.0 MiB of pushes and "
-      "answers for the busiest worker, 4.0 for the busiest server");
+  EXPECT_EQ(pushes_text(pushes),
+            "3 applied (3, 0 by worker); staleness: 50 % at most 1, 95 % at most 2, maximum 2; 3.0 MiB of "
+            "pushes and answers for the busiest worker, 4.0 for the busiest server");
 }
 
 TEST(PushesText, NamesWorkersThatAreNearlyAlwaysLate) {

@@ -113,13 +113,13 @@ TEST(Perfetto, NestsThePollsOfACollectiveInItsSlice) {
   EXPECT_EQ(comm[0].end, from + 320);
   EXPECT_EQ(comm[0].category, "collective");
   EXPECT_EQ(comm[0].notes.at("bytes"), 4096);
-  EXPECT_EQ(comm[0].notes.at("nanoseconds of its own"), 35);
+  EXPECT_EQ(comm[0].notes.at("own run time in ns"), 35);
   EXPECT_EQ(comm[2].begin, from + 200);
   EXPECT_EQ(comm[2].end, from + 205);
   const test::TraceSlice interrupted = trace.on("rank 0 on node1/compute")[1];
   EXPECT_EQ(interrupted.begin, from + 110);
   EXPECT_EQ(interrupted.end, from + 300);
-  EXPECT_EQ(interrupted.notes.at("nanoseconds of its own"), 185);
+  EXPECT_EQ(interrupted.notes.at("own run time in ns"), 185);
   EXPECT_EQ(interrupted.category, "work");
 }
 
@@ -172,7 +172,7 @@ TEST(Perfetto, CountsBytesInFlightImagesAndTheLoss) {
   EXPECT_EQ(images[0].time, static_cast<std::uint64_t>(kStart));
   ASSERT_EQ(trace.values("loss").size(), 1u);
   EXPECT_EQ(trace.values("loss")[0].value, 2.5);
-  EXPECT_EQ(trace.on("rank 1 on node2/steps")[0].notes.at("clock uncertain by nanoseconds"), 1500);
+  EXPECT_EQ(trace.on("rank 1 on node2/steps")[0].notes.at("clock uncertainty in ns"), 1500);
 }
 
 TEST(Perfetto, HasNoNumbersThatPerfettoDoesNotKnow) {

@@ -53,7 +53,7 @@ TEST(RunSummary, HasTableVerdictAndTheWaysToLookAtTheRun) {
   EXPECT_EQ(lines[0], budget_table(small())[0]);
   EXPECT_TRUE(lines[10].starts_with("verdict: 0.96: ")) << lines[10];
   EXPECT_TRUE(lines[11].starts_with("  parallel efficiency      0.96")) << lines[11];
-  EXPECT_EQ(lines[12], "  load balance             0.98  ranks compute about equally long");
+  EXPECT_EQ(lines[12], "  load balance             0.98  ranks compute for about the same time");
   const std::string quoted = "'" + (folder / "a run") + "'\\''s";
   EXPECT_EQ(
       TextLines(lines.end() - 4, lines.end()),

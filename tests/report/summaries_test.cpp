@@ -211,10 +211,10 @@ TEST(SummaryHistory, TakesNoOtherFileForItsOwn) {
   };
   for (const auto& steps : {std::vector<std::uint64_t>{2, 1}, {2, 2}}) {
     at_steps(steps);
-    refused("/variables/w does not hold steps that rise");
+    refused("/variables/w does not hold ascending steps");
   }
   at_steps(std::vector<std::uint64_t>(1001));
-  refused("1000 steps at most");
+  refused("at most 1000 steps");
   write([&](hdf5::Writer& file) {
     ours(file);
     file.write("/images", {3}, std::vector<std::uint8_t>(3));

@@ -31,7 +31,7 @@ Line good_line() {
 
 TEST(Verdict, SaysThatAllIsWell) {
   EXPECT_EQ(sentence_of(timeline({{good_line(), good_line()}}, true)),
-            "0.99: nothing to gain by other communication: ranks compute 49.5 of 50.0 ms");
+            "0.99: nothing to gain from faster communication: ranks compute 49.5 of 50.0 ms");
   EXPECT_EQ(sentence_of(timeline({{good_line()}})),
             "0.99: one rank, which computes 49.5 of 50.0 ms: nothing is exchanged");
 }
@@ -43,7 +43,7 @@ TEST(Verdict, HasALineForEachNumber) {
       std::vector<std::string>(lines.begin() + 1, lines.end()),
       (std::vector<std::string>{"parallel efficiency      0.99  load balance 1.00 x serialization 0.99 x "
                                 "transfer 1.00: ranks compute 49.5 of 50.0 ms",
-                                "load balance             1.00  ranks compute about equally long",
+                                "load balance             1.00  ranks compute for about the same time",
                                 "load balance per step    1.00  no other imbalance shows in single steps",
                                 "communication efficiency 0.99  serialization x transfer",
                                 "serialization            0.99  ranks are ready for each other",
@@ -60,8 +60,7 @@ TEST(Verdict, NamesTheBucketThatRanksWaitFor) {
   const Timeline run = timeline({{line, line}}, true);
   const std::string sentence =
       "ranks wait 16.0 of 64.0 ms for bucket 1 between nodes; --wire bf16 would halve that, twice the batch "
-      "per rank "
-      "(256 images) would make 1.2 times the images/s";
+      "per rank (256 images) would give 1.2 times the images/s";
   EXPECT_EQ(sentence_of(run), "0.75: " + sentence);
   EXPECT_EQ(line_of(verdict_of(run), "transfer"), "transfer                 0.75  " + sentence);
 }
@@ -96,9 +95,7 @@ TEST(Verdict, RecommendsOverlapWhereThereIsNone) {
   EXPECT_EQ(sentence_of(run),
             "0.72: ranks wait 16.0 of 57.0 ms for all-reduces between nodes; --overlap on would run it "
             "concurrently with backward, --wire bf16 would halve that, twice the batch per rank (256 images) "
-            "would make 1.2 times "
-            "the "
-            "images/s");
+            "would give 1.2 times the images/s");
   run.tasks[kBucket1].kind = engine::TaskKind::work;  // a model with one bucket
   EXPECT_NE(sentence_of(run).find("a smaller --bucket-mib would start a part of it sooner"),
             std::string::npos)
@@ -110,9 +107,8 @@ TEST(Verdict, RecommendsSharedMemoryInsideANode) {
   Timeline run = timeline({{line, line}});
   run.collective = "ring";
   EXPECT_EQ(sentence_of(run),
-            "0.80: ranks wait 10.0 of 51.0 ms for bucket 0 inside the node; --all-reduce auto would go "
-            "through shared "
-            "memory, twice the batch per rank (256 images) would make 1.1 times the images/s");
+            "0.80: ranks wait 10.0 of 51.0 ms for bucket 0 inside the node; --all-reduce auto would use "
+            "shared memory, twice the batch per rank (256 images) would give 1.1 times the images/s");
   run.collective = "doubling";
   EXPECT_NE(sentence_of(run).find("--all-reduce"), std::string::npos);
   run.reproducible = true;  // adds in a fixed tree
@@ -123,7 +119,7 @@ TEST(Verdict, RecommendsSharedMemoryInsideANode) {
   run.collective = "server, rank 2";
   EXPECT_EQ(sentence_of(run),
             "0.80: ranks wait 10.0 of 51.0 ms for the servers inside the node; more --servers would share "
-            "their work, twice the batch per rank (256 images) would make 1.1 times the images/s");
+            "their work, twice the batch per rank (256 images) would give 1.1 times the images/s");
 }
 
 // Another batch does not make the parts of every local step rarer.
@@ -141,7 +137,7 @@ TEST(Verdict, RecommendsMoreLocalSteps) {
   EXPECT_EQ(sentence_of(run).find("batch"), std::string::npos) << sentence_of(run);
   const std::vector<std::string> lines = verdict_of(run);
   EXPECT_EQ(std::count(lines.begin(), lines.end(),
-                       "a step here is all local steps between two averagings, and the averaging"),
+                       "a step here is all local steps between two averagings plus the averaging"),
             1);
 }
 
@@ -151,7 +147,7 @@ TEST(Verdict, SaysThatRanksWaitForTheirCoresInsideANode) {
     const Line line = {{kForward, 20}, {kBackward1, 20}, {kBucket0, ms}, {kUpdate0, 1}};
     return sentence_of(timeline({{line, line}}));
   };
-  const std::string part = "inside the node; memory alone takes a part of that: ranks share cores";
+  const std::string part = "inside the node; memory access explains only a part of that: ranks share cores";
   EXPECT_NE(sentence(10).find(part), std::string::npos) << sentence(10);
   EXPECT_EQ(sentence(3.9).find(part), std::string::npos) << sentence(3.9);
 }
@@ -203,7 +199,7 @@ TEST(Verdict, NamesNobodyWhereMostAreSlow) {
   const Line fast = {{kBackward1, 30}, {kBucket0, 20}, {kUpdate0, 5}};
   const Line slow = {{kBackward1, 50}, {kUpdate0, 5}};
   EXPECT_EQ(sentence_of(timeline({{fast, slow, slow, slow}})),
-            "0.91: ranks compute unequally, 35.0 to 55.0 ms, and wait 5.0 of 55.0 ms for the slowest");
+            "0.91: ranks compute for 35.0 to 55.0 ms and wait 5.0 of 55.0 ms for the slowest");
 }
 
 TEST(Verdict, SaysThatTheSlowestRankIsAnotherInEachStep) {
@@ -256,7 +252,7 @@ TEST(Verdict, NamesWorkOfTheHostBetweenStepsAndInsideOfThem) {
             "--check-every and --checkpoint-every reduce it");
   const Line inside = {{kForward, 20}, {kNobody, 8}, {kBackward1, 20}, {kUpdate0, 2}};
   EXPECT_EQ(sentence_of(timeline({{inside, inside}})),
-            "0.84: in 8.0 of 50.0 ms no task runs, mostly inside of steps: the host does other work; other "
+            "0.84: in 8.0 of 50.0 ms no task runs, mostly within steps: the host does other work; other "
             "processes use its cores");
 }
 
@@ -274,12 +270,12 @@ TEST(Verdict, NamesTheRankWhoseWorkHasNoCore) {
   set_work_cpu(run, {54.2, 36.5});
   EXPECT_EQ(
       sentence_of(run),
-      "0.95: the work of rank 1 on node2 has no core in 18.5 of 58.0 ms, because other work or other "
-      "threads of this run have it: end that work, start fewer ranks or --threads, or give each rank its "
-      "own cores (mpirun --bind-to core)");
+      "0.95: rank 1 on node2 has no core for its work in 18.5 of 58.0 ms, because other programs or other "
+      "threads of this run occupy it: end those programs, start fewer ranks or --threads, or give each rank "
+      "its own cores (mpirun --bind-to core)");
   Timeline alone = timeline({{line}});
   set_work_cpu(alone, {30.0});
-  EXPECT_NE(sentence_of(alone).find("the work of rank 0 on node1 has no core in 25.0 of 58.0 ms"),
+  EXPECT_NE(sentence_of(alone).find("rank 0 on node1 has no core for its work in 25.0 of 58.0 ms"),
             std::string::npos)
       << sentence_of(alone);
 }
@@ -334,8 +330,7 @@ TEST(Verdict, SaysThatTheBatchIsTooSmall) {
   EXPECT_EQ(
       sentence_of(run),
       "1.00: 2.0 of 5.0 ms of a step do not grow with the batch, because they are work on weights (update, "
-      "copies for "
-      "kernels); twice the batch per rank (16 images) would make 1.2 times the images/s");
+      "copies for kernels); twice the batch per rank (16 images) would give 1.2 times the images/s");
   run.tasks[kAugment].name = "something else";  // without layers the verdict does not mention them
   EXPECT_EQ(sentence_of(run).find("batch"), std::string::npos) << sentence_of(run);
 }
@@ -349,9 +344,8 @@ TEST(Verdict, CountsWaitingInShortStepsAsTooSmallABatch) {
   };
   EXPECT_EQ(sentence_of(timeline({{step(1), step(1)}})),
             "0.83: 3.0 of 6.0 ms of a step do not grow with the batch, because 1.0 are waiting and 2.0 work "
-            "on weights "
-            "(update, copies for kernels); twice the batch per rank (256 images) would make 1.4 times the "
-            "images/s");
+            "on weights (update, copies for kernels); twice the batch per rank (256 images) would give 1.4 "
+            "times the images/s");
   EXPECT_TRUE(sentence_of(timeline({{step(10), step(10)}}))
                   .starts_with("0.83: ranks wait 10.0 of 60.0 ms for bucket 0"));
 }
@@ -375,14 +369,15 @@ TEST(Verdict, SaysThatInputIsSlow) {
 TEST(Verdict, TellsOfComputationScaling) {
   const Line slow = {{kForward, 30}, {kBackward1, 30}}, fast = {{kForward, 25}, {kBackward1, 25}};
   const Timeline run = timeline({{slow, slow}}), baseline = timeline({{fast}});
-  EXPECT_EQ(line_of(verdict(efficiencies(run, baseline), run), "computation scaling"),
-            "computation scaling      0.83  an image takes 1.20 times the computing that it took on 1 rank: "
-            "caches, memory "
-            "or the clock are shared by more ranks, or a smaller batch per rank pays more for work that does "
-            "not shrink with it");
-  EXPECT_EQ(line_of(verdict(efficiencies(run, run), run), "computation scaling"),
-            "computation scaling      1.00  an image takes 1.00 times the computing that it took on 2 ranks; "
-            "a baseline with fewer ranks would show how it scales");
+  EXPECT_EQ(
+      line_of(verdict(efficiencies(run, baseline), run), "computation scaling"),
+      "computation scaling      0.83  an image takes 1.20 times the computing time that it takes on 1 rank: "
+      "more ranks share caches, memory or the clock, or each image of a smaller batch carries more of the "
+      "work that does not shrink with the batch");
+  EXPECT_EQ(
+      line_of(verdict(efficiencies(run, run), run), "computation scaling"),
+      "computation scaling      1.00  an image takes 1.00 times the computing time that it takes on 2 ranks; "
+      "a baseline with fewer ranks would show how it scales");
 }
 
 TEST(Verdict, SaysWhatItIsNotOf) {
@@ -393,12 +388,13 @@ TEST(Verdict, SaysWhatItIsNotOf) {
   Timeline some = timeline({{line, Line{}, line, Line{}}, {line, Line{}, Line{}, Line{}}});
   some.clock_uncertainty_ns = {0, 0, 1'500'000, 0};
   const std::vector<std::string> lines = verdict_of(some);
-  EXPECT_EQ(std::vector<std::string>(lines.end() - 4, lines.end()),
-            (std::vector<std::string>{"ranks 1 and 3 left no samples: the numbers cover the other 2 ranks",
-                                      "1 of 2 sampled steps lack a rank and are left out",
-                                      "of 1 sampled step only: a longer run gives a more reliable verdict",
-                                      "the clocks of the hosts are known to within 1.50 ms only: the split "
-                                      "between transfer and serialization is as uncertain"}));
+  EXPECT_EQ(
+      std::vector<std::string>(lines.end() - 4, lines.end()),
+      (std::vector<std::string>{"ranks 1 and 3 recorded no samples: the numbers cover the other 2 ranks",
+                                "1 of 2 sampled steps lack a rank and are left out",
+                                "only 1 sampled step: a longer run gives a more reliable verdict",
+                                "the clocks of the hosts are known only to within 1.50 ms: the split between "
+                                "transfer and serialization is as uncertain"}));
 }
 
 }  // namespace

@@ -149,11 +149,11 @@ TEST_F(InitializeFrom, NamesATensorThatOnlyOneOfThemHas) {
   const model::ParamTable table = make_table(10);
   model::ParamTable fewer = table;
   fewer.erase(fewer.begin() + 1);
-  expect_refused(finished_run(fewer), table, {"head/biases of", " is not there, this run's is [10]"});
-  expect_refused(finished_run(table), fewer, {"head/biases of", " is [10], this run's is not there"});
+  expect_refused(finished_run(fewer), table, {"head/biases of", " is missing, this run's is [10]"});
+  expect_refused(finished_run(table), fewer, {"head/biases of", " is [10], this run's is missing"});
   model::ParamTable trained = table;
   trained[3].role = model::ParamRole::trained;
-  expect_refused(finished_run(trained), table, {"conv/mean of", " is not there, this run's is [4]"});
+  expect_refused(finished_run(trained), table, {"conv/mean of", " is missing, this run's is [4]"});
   Checkpoint silent = finished_run(fewer);
   silent.progress.identity = {{"note", "of an older program"}};
   expect_refused(silent, table, {"give the --model and --input-size of that checkpoint, or choose another"});

@@ -133,11 +133,12 @@ TEST(ChangedSettings, SaysOneLineForEach) {
   ASSERT_EQ(changed.size(), 3u);
   EXPECT_EQ(changed[0].name, "precision");
   EXPECT_EQ(changed[0].note,
-            "note: precision is fp32, the checkpoint was made with bf16: the run continues, but its bits "
-            "will differ");
-  EXPECT_TRUE(changed[1].note.starts_with("note: the number of ranks that compute is 3, the checkpoint"));
+            "note: precision is fp32, but the checkpoint was made with bf16: the run continues with "
+            "different bits");
+  EXPECT_TRUE(changed[1].note.starts_with("note: the number of ranks that compute is 3, but the checkpoint"));
   EXPECT_EQ(changed[2].name, "all-reduce");
-  EXPECT_TRUE(changed[2].note.starts_with("note: all-reduce is window, the checkpoint was made with ring:"));
+  EXPECT_TRUE(
+      changed[2].note.starts_with("note: all-reduce is window, but the checkpoint was made with ring:"));
 }
 
 TEST(ChangedSettings, IgnoresHowNothingIsSummed) {
@@ -152,12 +153,13 @@ TEST(ChangedSettings, IgnoresHowNothingIsSummed) {
 
 TEST(ChangedKernels, NamesTheFirstAndCountsTheOthers) {
   EXPECT_EQ(changed_kernels("a: 1\nb: 2\n", "a: 1\nb: 2\n"), "");
-  EXPECT_EQ(changed_kernels("a: 1\nb: 2\nc: 3\n", "a: 1\nb: 5\nc: 6\n"),
-            "note: the kernel plan has \"b: 5\", the checkpoint was made with \"b: 2\" (and 1 more): the run "
-            "continues, but its bits will differ");
-  EXPECT_NE(
-      changed_kernels("a: 1\n", "a: 1\nb: 2").find("has \"b: 2\", the checkpoint was made with \"nothing\":"),
-      std::string::npos);
+  EXPECT_EQ(
+      changed_kernels("a: 1\nb: 2\nc: 3\n", "a: 1\nb: 5\nc: 6\n"),
+      "note: the kernel plan has \"b: 5\", but the checkpoint was made with \"b: 2\" (and 1 more): the run "
+      "continues with different bits");
+  EXPECT_NE(changed_kernels("a: 1\n", "a: 1\nb: 2")
+                .find("has \"b: 2\", but the checkpoint was made with \"nothing\":"),
+            std::string::npos);
 }
 
 // Another number of ranks.
@@ -268,7 +270,7 @@ TEST(ResumeNotes, SpeakOfShardsWhereTheNumberOfRanksChanged) {
   const std::vector<std::string> notes = resume_notes(start, now);
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_TRUE(notes[0].starts_with(
-      "note: with --shuffle shard each of 3 ranks holds other samples than each of 4 did:"))
+      "note: with --shuffle shard each of 3 ranks holds different samples than each of 4 did:"))
       << notes[0];
   start.progress.resolved[0].second = "13";  // more than the samples of a step: no run has that
   EXPECT_TRUE(resume_notes(start, now).empty());

@@ -33,7 +33,7 @@ HoldsTheProgramAgainstTheBestVariantOfEachRound() {
 LeavesSlowVariantsOutAfterTheFirstRound() {
   programs
   run 0
-  says 'nchw,no-mkldnn is left out from here on'
+  says 'nchw,no-mkldnn is left out of the other rounds'
   [ "$(grep -c 'no-mkldnn 50' said)" = 1 ] || fail 'expected the slow variants in the first round alone'
 }
 
@@ -55,7 +55,7 @@ RefusesNonsense() {
   run 2 --ranks 3
   says '--batch-size 128 must be a multiple of --ranks 3'
   run 2 --variants nchw,fast
-  says "'fast' is none of"
+  says "'fast' is not one of"
   ends_with 2 "$compare" --bench "$here/nothing"
   says 'cmake --build build --target cifar_mpi_bench'
 }

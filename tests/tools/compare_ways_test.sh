@@ -46,7 +46,7 @@ run() { ends_with "$1" "$compare" --build "$fake/build" --ways all-reduce,server
 TellsTheSpeedOfEachWayOnEachLink() {
   programs
   run 0 --part speed --rates 10gbit,100mbit
-  says '4 ranks in all, batch 32 of each worker; it sleeps 40 ms instead of computing a batch'
+  says '4 ranks in total, batch 32 per worker. A worker sleeps 40 ms instead of computing a batch'
   says '| 10gbit | `all-reduce` | 4 | 80.00 | 1600 | 12.800, - | 0.0% | - | 800 | 0.0% | - |'
   says '| 100mbit | `server:1:async` | 3 + 1 | 20.00 | 1500 (1600) | 2.800, 8.500 | 6.2% | 2,2,3 | 1066 (1100) | 3.1% | 1,3,6 |'
   grep -qx -- 'shaped_nodes --nodes 4 --rate 100mbit -- .*cifar_mpi_bench ways --ways all-reduce,server:1:async --compute-ms 40 .*' \
@@ -85,7 +85,7 @@ TellsWhatFailed() {
   says 'no such data'
   stand_in "$fake/build/cifar_mpi_bench" <<<'echo all-reduce'
   run 1 --part speed --compute-ms 1
-  says 'did not tell of all ways'
+  says 'did not report all ways'
 }
 
 EndsWhatItStartedWhenItIsEnded() {

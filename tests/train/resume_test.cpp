@@ -239,7 +239,7 @@ TEST_F(Resume, SaysThatAnotherWayOfConvolutionsChangesBits) {
   ASSERT_EQ(changed.size(), 1u);
   EXPECT_EQ(
       changed.front().note,
-      "note: conv is fft, the checkpoint was made with direct: the run continues, but its bits will differ");
+      "note: conv is fft, but the checkpoint was made with direct: the run continues with different bits");
 }
 
 TEST_F(Resume, BelievesNoSettingsThatNoRunHas) {
@@ -312,9 +312,8 @@ TEST_F(Resume, KeepsTheConvolutionsOfTheFirstStartWithOtherThreads) {
   EXPECT_EQ(conv_threads(*of_one), "1");
   const auto changed = run::changed_settings(first.progress.resolved, of_one->plan.progress.resolved);
   ASSERT_EQ(changed.size(), 1u);
-  EXPECT_EQ(
-      changed.front().note,
-      "note: threads is 2, the checkpoint was made with 1: the run continues, but its bits will differ");
+  EXPECT_EQ(changed.front().note,
+            "note: threads is 2, but the checkpoint was made with 1: the run continues with different bits");
 }
 
 TEST_F(Resume, AdoptsNoNameThatIsNoChoice) {

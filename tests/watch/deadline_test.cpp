@@ -36,7 +36,7 @@ TEST(Deadline, StopsAfterTheTimeAsked) {
   EXPECT_FALSE(deadline.due(1059.9));
   const auto text = deadline.due(1060.0);
   ASSERT_TRUE(text);
-  EXPECT_EQ(*text, "stopping: --stop-after has passed, 60 s of training");
+  EXPECT_EQ(*text, "stopping: --stop-after is reached after 60 s of training");
   EXPECT_EQ(deadline.describe(), "will stop with a checkpoint after 60 s (--stop-after)");
 }
 

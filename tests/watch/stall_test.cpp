@@ -88,7 +88,7 @@ TEST_F(StallJudgeOfANode, BlamesTheStoppedRankAlthoughItStopsWhereTheOthersWait)
   EXPECT_EQ(
       text(*stall, 2),
       "rank 1 on node1 (pid 101) has shown no sign of life for 10.0 s in step 41, all-reduce of bucket 1, "
-      "it is probably stopped; rank 2 waits for it in step 41, all-reduce of bucket 1");
+      "and is probably stopped; rank 2 waits for it in step 41, all-reduce of bucket 1");
 }
 
 TEST_F(StallJudgeOfANode, NamesARankThatHasEndedWithinSeconds) {
@@ -158,8 +158,7 @@ TEST_F(StallJudgeOfANode, ReportsOnceThatTheRunGoesOnWithoutAStoppedRankThatIsSp
     EXPECT_FALSE(stall->ends);
     EXPECT_EQ(text(*stall, 0),
               "rank 1 on node1 (pid 101) has shown no sign of life for 10.0 s in step 41, all-reduce of "
-              "bucket 1, it "
-              "is probably stopped; the run continues without it");
+              "bucket 1, and is probably stopped; the run continues without it");
   }
   EXPECT_EQ(lines, 1);
   // All steps are done, and the others wait only for this rank.
@@ -396,10 +395,9 @@ TEST_F(StallJudgeOfAJob, WaitsFiveTimesAsLongForANodeThatHasNeverReported) {
   const auto stall = pass_with(2.0, 5.0, -1.0);
   ASSERT_TRUE(stall);
   EXPECT_EQ(stall->reason, Reason::waiting);
-  EXPECT_NE(
-      text(*stall, 0).find(
-          "; no rank of node1 makes progress, and no report has ever come from node3 (rank 4): they wait "),
-      std::string::npos)
+  EXPECT_NE(text(*stall, 0).find("; no rank of node1 makes progress, and no report has ever arrived from "
+                                 "node3 (rank 4): they wait "),
+            std::string::npos)
       << text(*stall, 0);
 }
 

@@ -38,7 +38,7 @@ constexpr auto names_of(SelfCheckMode) {
       {{"on", SelfCheckMode::on}, {"off", SelfCheckMode::off}, {"only", SelfCheckMode::only}});
 }
 
-/// Steps as log lines count them, the last one included; none where the first is 0.
+/// Steps as log lines count them, including the last; `first` = 0: none.
 struct TraceWindow {
   std::uint64_t first = 0;
   std::uint64_t last = 0;
@@ -53,7 +53,7 @@ struct TrainConfig {
   std::string resume = "auto";  ///< "auto", "never" or the path of a checkpoint
   std::string init_from;        ///< checkpoint whose weights a new run begins with; empty: none
 
-  std::vector<std::string> allow_change;  ///< options that may differ from those of the run that is resumed
+  std::vector<std::string> allow_change;  ///< options that may differ from the resumed run's
 
   std::string model = "tutorial";
   std::string device = "auto";
@@ -63,7 +63,7 @@ struct TrainConfig {
   engine::Precision precision = engine::Precision::automatic;
   engine::ConvMethod conv = engine::ConvMethod::automatic;
   engine::RunnerKind runner = engine::RunnerKind::automatic;
-  int graph_steps = 0;  ///< per launch, if only the last is logged, evaluated or saved; 0: automatic
+  int graph_steps = 0;  ///< per launch; only its last step can be logged, evaluated or saved; 0: automatic
 
   int batch_size = 128;           ///< samples that a rank computes at once
   int accumulate = 1;             ///< batches of a rank per step
@@ -140,7 +140,7 @@ struct TrainConfig {
 struct Sizes {
   int workers = 1;     ///< ranks that compute gradients: the first ones; the others serve
   int aggregated = 1;  ///< workers whose gradients make an update
-  int parts = 1;       ///< pieces a rank computes its batch in: batches of a step, or micro-shards
+  int parts = 1;       ///< pieces in which a rank computes its batch: batches of a step, or micro-shards
   int batch = 0;       ///< samples per worker and step
   std::uint64_t global_batch = 0;  ///< batch · aggregated: a step's gradient is the mean over these
   std::uint64_t total_steps = 0;
@@ -172,7 +172,7 @@ Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInf
 /// The learning-rate schedule of a run.
 optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes, std::uint64_t train_samples);
 
-/// From images of a dataset to the network's input, without the training set's mean and deviation:
+/// How images of a dataset become the network's input, without the training set's mean and deviation:
 /// `find_dataset_moments` adds them.
 data::AugmentSpec augment_spec(const TrainConfig& config, const Extent& image);
 

@@ -34,9 +34,9 @@ struct Needs {
 /// An option's part in the fingerprint of a run.
 struct Identity {
   int place = 0;                     ///< its order in the fingerprint, from 1; 0: not in it
-  bool always = false;               ///< also if its `needs` are not met
+  bool always = false;               ///< even if its `needs` are not met
   const char* unrecorded = nullptr;  ///< the value of runs whose fingerprint lacks it
-  bool may_change = false;           ///< with --allow-change: a resumed state is right with any value
+  bool may_change = false;           ///< with --allow-change: a resumed state stays valid with any value
 };
 
 struct Option {
@@ -60,8 +60,8 @@ std::string read(const Option& option, TrainConfig& config, const std::string& t
 
 /// The options that --allow-change may name, without their dashes.
 std::vector<std::string> changeable_options();
-/// The items of a fingerprint that may differ where --allow-change names these options: theirs, and those of the options
-/// that only act with one of them.
+/// The items of a fingerprint that may differ if --allow-change names these options: their own, and those of
+/// options that act only with one of them.
 std::vector<std::string> items_of(const std::vector<std::string>& names);
 
 /// Whether the values that `option` needs, and those that these need, are chosen.

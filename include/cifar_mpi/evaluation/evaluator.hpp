@@ -46,7 +46,7 @@ struct ClassAccuracy {
 struct Accuracy {
   std::vector<ClassAccuracy> classes;
   std::vector<std::uint64_t>
-      confusion;  ///< [classes, classes]: images of the row's class that were taken for the column's
+      confusion;  ///< [classes, classes]: images of the row's class that are predicted as the column's
   double cross_entropy = 0.0;  ///< mean
   std::uint64_t correct() const;
   std::uint64_t count() const;

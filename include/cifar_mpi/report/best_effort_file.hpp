@@ -12,12 +12,12 @@ namespace cifar_mpi::report {
 /// A file that training can do without. Nothing here throws: the first write that fails gives one warning, and training
 /// continues.
 ///
-/// A piece is in the system's hands when `write` returns. A piece that does not fit on the disk is removed again, so
-/// the file always ends with a whole piece.
+/// When `write` returns, the operating system has the piece. A piece that does not fit on the disk is removed
+/// again, so the file always ends with a whole piece.
 class BestEffortFile {
  public:
   BestEffortFile() = default;  ///< writes nothing
-  /// `path` and `loss`, what the run lacks without the file, are for the warning.
+  /// The warning names `path`, and `loss`: what the run lacks without the file.
   BestEffortFile(std::string path, std::string loss, const Log& log)
       : path_(std::move(path)), loss_(std::move(loss)), log_(log) {}
 

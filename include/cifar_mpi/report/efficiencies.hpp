@@ -11,9 +11,9 @@ namespace cifar_mpi::report {
 /// Scalability Prediction for Fundamental Performance Factors, Supercomputing Frontiers and Innovations 1
 /// (2), 2014, and https://pop-coe.eu/node/69, "POP Standard Metrics for Parallel Performance Analysis".
 ///
-/// The sampled steps count as one program, one after another. With P ranks, U(r,s) is the useful time of rank
-/// r in step s, the time in which at least one of its tasks of kind `work` runs; U(r) is its sum over the
-/// steps, T(r) the time that the steps took on that rank, T = max T(r).
+/// The sampled steps are treated as one program, one step after another. With P ranks, U(r,s) is the useful
+/// time of rank r in step s, the time in which at least one of its tasks of kind `work` runs; U(r) is its sum
+/// over the steps, T(r) the time that the steps took on that rank, T = max T(r).
 ///
 ///   parallel efficiency       Σ U(r) / (P·T)        = load balance · communication efficiency
 ///   load balance              mean U(r) / max U(r)
@@ -27,7 +27,7 @@ namespace cifar_mpi::report {
 /// times, and a collective ends on all ranks when the last of them is ready for it. The host's time between
 /// tasks stays, and so do the differences between the starts of a step on different ranks: both count as
 /// serialization. So does the cost of a slowest rank that changes from step to step; load balance per step,
-/// which is at most load balance, shows that cost, load balance does not.
+/// which is at most load balance, shows that cost; load balance does not.
 ///
 /// POP calls 0.8 and more acceptable. All but computation scaling are in (0, 1] if any work was recorded, 0
 /// if there was time without work, and 1 if no time was recorded at all.

@@ -33,8 +33,8 @@ struct StepReport {
   int slowest_rank = -1;  ///< that of compute_ms_max; -1: unknown
   double exposed_communication_ms =
       -1.0;  ///< of a step, in which rank 0 was in collectives; below 0: unknown
-  /// Since this process began to train, if there are servers. Of the reports read from a file only the last
-  /// one has them.
+  /// Counts since this process began to train, if there are servers. Of the reports read from a file, only
+  /// the last has them.
   std::optional<comm::PushCounts> pushes;
 };
 
@@ -52,7 +52,7 @@ struct EvaluationReport {
   double cross_entropy = 0.0;
 };
 
-/// Events of a whole run.
+/// Events that concern a whole run.
 enum class RunEventKind {
   start,
   resume,  ///< from a checkpoint
@@ -73,7 +73,7 @@ struct RunEvent {
   std::uint64_t step = 0;  ///< completed steps
   std::string time;        ///< wall time, for display
   std::string text;   ///< of a stop or a fault: why; of a resume: how the previous start ended, "" if unknown
-  int ranks = 0;      ///< of a start or resume, like those below
+  int ranks = 0;      ///< of a start or resume, as are those below
   std::string hosts;  ///< "node1 x 4, node2 x 4"
   std::uint64_t global_batch = 0;
   std::uint64_t total_steps = 0;
@@ -82,7 +82,7 @@ struct RunEvent {
 };
 
 /// RUN_DIR/metrics.jsonl: one JSON object per line, training reports, evaluations and events; the first line
-/// of a new file says format and version. Rank 0 only.
+/// of a new file states format and version. Rank 0 only.
 ///
 /// Lines go to a BestEffortFile: a full disk costs lines, not the run.
 class MetricsFile {

@@ -12,14 +12,14 @@ namespace cifar_mpi::report {
 /// "2026-11-20 06:17:35.123: step 100, loss = 3.42 (5012.3 examples/sec; 0.051 sec/batch; 4:12 left)"
 std::string log_line(const StepReport& report, const std::string& time);
 
-/// The course of a number over all reports: each character stands for the same number of reports; its height
-/// is their mean, between the least and the greatest of all.
+/// A sparkline of a value over all reports: each character stands for the same number of reports; its height
+/// is their mean, scaled from the minimum to the maximum.
 class Sparkline {
  public:
   /// Values that are not finite are left out.
   void add(double value);
-  /// Of at most `characters` (each one column wide), fewer while there are fewer values; eighths of a block,
-  /// or in ASCII _ . - = + *.
+  /// At most `characters` characters of one column each, fewer while there are fewer values: eighths of a
+  /// block, or in ASCII _ . - = + *.
   std::string text(int characters, bool utf8) const;
 
  private:
@@ -29,12 +29,13 @@ class Sparkline {
     double sum = 0.0;
     std::size_t count = 0;
   };
-  std::vector<Mean> means_;  ///< in order; halved in number when they are kMost
+  std::vector<Mean> means_;  ///< in order; at kMost, pairs are merged
   std::size_t values_per_mean_ = 1;
 };
 
-/// A line of less than `columns` columns, at least one. Parts that do not fit are left out, in this order: the slowest
-/// rank, the epoch, the sparkline, the speed, the loss, the time left, the step. A bar fills the remaining columns.
+/// A line of fewer than `columns` columns, but at least one. Parts that do not fit are left out, in this
+/// order: the slowest rank, the epoch, the sparkline, the speed, the loss, the time left, the step. A bar
+/// fills the remaining columns.
 std::string progress_line(const StepReport& report, const Sparkline& loss, int columns, bool utf8);
 
 /// The output of a run: the tutorial's line every few steps, or one moving line when standard output is a terminal.

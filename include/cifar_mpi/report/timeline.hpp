@@ -81,7 +81,7 @@ struct Timeline {
 inline constexpr const char* kLocalSteps = "local steps";
 inline bool is_local(const Timeline& timeline) { return timeline.program == kLocalSteps; }
 
-/// Whether servers make the updates, and ranks push and pull.
+/// Whether servers update the weights, and ranks push and pull.
 inline bool is_served(const Timeline& timeline) { return timeline.collective.starts_with("server"); }
 
 }  // namespace cifar_mpi::report

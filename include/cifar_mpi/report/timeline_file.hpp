@@ -13,11 +13,14 @@
 ///
 ///   /                        attributes format = "cifar_mpi timeline", version, program, collective, wire,
 ///                            reproducible (0 or 1; missing: 0), images_per_rank
-///   /hosts [P] text          by rank; /clock_uncertainty_ns [P] int64 alike
-///   /tasks/name [T] text     by task; /tasks/lane [T] int64, /tasks/collective [T] uint8 (0 or 1),
-///                            /tasks/bytes [T] uint64 alike
+///   /hosts [P] text, /clock_uncertainty_ns [P] int64
+///                            by rank
+///   /tasks/name [T] text, /tasks/lane [T] int64, /tasks/collective [T] uint8 (0 or 1),
+///   /tasks/bytes [T] uint64
+///                            by task
 ///   /tasks/first_after [T+1] uint64, /tasks/after [] int64
-///                            task t's `after` is [first_after[t], first_after[t+1]) of the second
+///                            `after` of task t: the entries from first_after[t] up to, not including,
+///                            first_after[t+1]
 ///   /steps/step [n] uint64   completed steps before it, ascending
 ///   /steps/{begin_ns,end_ns} [n,P] int64, /steps/dropped [n,P] uint64
 ///   /steps/first_slice [n·P+1] uint64
@@ -31,7 +34,7 @@ void write_timeline(const DirectoryEntry& file, const Timeline& timeline);
 /// The file is untrusted. Throws Error{checkpoint} with a sentence unless its content is consistent.
 Timeline read_timeline(const DirectoryEntry& file);
 
-/// timeline.h5 of a run that trains: rewritten in the background each time that steps are added. Rank 0 only.
+/// timeline.h5 of a run that trains: rewritten in the background each time steps are added. Rank 0 only.
 ///
 /// It holds the last steps that fit into 64 MiB, at least those of the last `add`. If it cannot be written
 /// (disk full, folder gone), one warning is printed and the run continues.

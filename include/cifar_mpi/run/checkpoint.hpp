@@ -27,7 +27,7 @@ struct NamedTensor {
 /// The item of the fingerprint that holds the run's length, if its learning rate depends on it.
 inline constexpr const char* kLength = "length in steps";
 
-/// The position and the identity of a run; equal for two runs that did the same.
+/// The position and the identity of a run; equal for two runs that did the same work.
 struct Progress {
   std::uint64_t step = 0;  ///< completed steps; also the position in the sample order, except with `batches`
   double epoch = 0.0;
@@ -85,7 +85,7 @@ struct Checkpoint {
 };
 
 /// A 64-bit hash of the groups /ema, /model, /running and /running_ema, those of the optimizer's rows and of
-/// the outer momentum, if they exist, /optimizer and /progress: equal for two runs that did the same.
+/// the outer momentum, if they exist, /optimizer and /progress: equal for two runs that did the same work.
 ///
 /// Their data sets and attributes are sorted by key, which is PATH for a data set and PATH@NAME for an
 /// attribute; for each, hash_bytes(key) and then hash_bytes(value) are appended as 8 bytes, and the result is
@@ -99,7 +99,7 @@ std::uint64_t content_hash(const Checkpoint& checkpoint);
 /// attribute `content_hash` holds that hash in 16 hexadecimal digits. Throws Error{io}.
 void write_checkpoint(const DirectoryEntry& file, const Checkpoint& checkpoint);
 
-/// Throws Error{checkpoint} when the file is missing, damaged or not a checkpoint; also if the content does
+/// Throws Error{checkpoint} if the file is missing, damaged or not a checkpoint; also if the content does
 /// not match the file's `content_hash` or has no tensors or no identity. Reads versions 2 (only sgd) and 3.
 Checkpoint read_checkpoint(const InputFile& file);
 
@@ -107,7 +107,7 @@ Checkpoint read_checkpoint(const InputFile& file);
 std::optional<double> recorded_test_accuracy(const InputFile& file);
 
 /// Copies of `tensors` in the order of `params`, which end with the running statistics (an optimizer's rows have none).
-/// Throws Error{checkpoint} naming `path` and the first parameter that is missing, surplus or of another shape.
+/// Throws Error{checkpoint} naming `path` and the first parameter that is missing, extra or of another shape.
 std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const model::ParamTable& params,
                                        const std::string& path, bool with_running = true);
 

@@ -15,7 +15,7 @@
 ///   /label_names      [C] text
 ///   /confusion        [C, C] uint64, images by true class (row) and predicted class (column)
 ///   /wrong/images     [n, h, w, c] uint8, some misclassified images; /wrong/labels and /wrong/predictions
-///                     [n] uint8, their true and their predicted class; /wrong/indices [n] uint64, their place
+///                     [n] uint8, their true and their predicted class; /wrong/indices [n] uint64, their index
 ///                     in the test split
 namespace cifar_mpi::run {
 

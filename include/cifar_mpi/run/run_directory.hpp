@@ -36,8 +36,9 @@ InputFile open_checkpoint(const std::string& path);
 /// Opens RUN_DIR/checkpoints for writing. Throws Error{io}.
 Directory checkpoint_folder(const Directory& run);
 
-/// The steps of the files with exactly such names, ascending; none if the folder does not exist. Throws
-/// Error{io} if it exists but cannot be read, so that a run does not start over next to its own checkpoints.
+/// The steps of the files with names of exactly this form, ascending; none if the folder does not exist.
+/// Throws Error{io} if it exists but cannot be read, so that a run does not start over next to its own
+/// checkpoints.
 std::vector<std::uint64_t> list_checkpoints(const Directory& run);
 
 /// Which checkpoints are kept: the newest `keep`, those of steps divisible by `keep_every` (0: none), and
@@ -56,7 +57,7 @@ void retire_checkpoints(const Directory& run, std::uint64_t newest, const Retent
 /// Sets RUN_DIR/checkpoints/latest, a relative link for users; no program depends on it. Throws Error{io}.
 void link_latest(const Directory& run, std::uint64_t step);
 /// The same for RUN_DIR/checkpoints/best; without a step, such a link is removed. A link that is already
-/// right is not touched.
+/// correct is not touched.
 void link_best(const Directory& run, std::optional<std::uint64_t> step);
 
 /// Removes the temporary files of killed writers: those of checkpoints, links and other files that a run
@@ -76,12 +77,12 @@ std::string recorded_exit(const Directory& run);
 /// A run's hold on its directory: the lock, and the record of how the run ended.
 class RunDirectory {
  public:
-  /// Collective. Rank 0 makes the folders, takes the lock, and removes the last record, unless it is that of a finished
-  /// run, and temporary files;
-  /// if another run holds the lock, nothing is changed (Error{checkpoint}). Throws Error{io} if nothing can
-  /// be written. The other ranks open the folder if they see it. `world` must outlive this object; if another
-  /// run takes over the lock, all ranks are ended. Rank 0 may have to watch an abandoned lock for half a
-  /// minute; meanwhile all ranks show progress in `heart`.
+  /// Collective. Rank 0 makes the folders, takes the lock, and removes temporary files and the record of the
+  /// previous start, unless that one finished the run. If another run holds the lock, it changes nothing and
+  /// throws Error{checkpoint}. Throws Error{io} if the directory cannot be written. The other ranks open the
+  /// folder if they see it. `world` must outlive this object; if another run takes over the lock, all ranks
+  /// are ended. Rank 0 may have to watch an abandoned lock for half a minute; meanwhile all ranks show
+  /// progress in `heart`.
   RunDirectory(std::string path, const comm::World& world, comm::Heartbeat* heart = nullptr);
 
   /// Removes the lock, and the folders if this start made them and did not reach `begin`.
@@ -89,8 +90,8 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  /// Marks the start of training: from here on this run's end replaces the record of a finished run. A start refused
-  /// earlier keeps that record and removes the folders it made.
+  /// Marks the start of training: from here on this run's end replaces the record of a finished run. A start
+  /// that is refused earlier keeps that record and removes the folders it made.
   void begin();
 
   /// Removes the record of a finished run if this start failed before `begin` for a reason that is not the user's.
@@ -111,7 +112,7 @@ class RunDirectory {
   std::string last_end_;
   const comm::World& world_;
   std::optional<RunLock> lock_;      ///< of rank 0
-  bool made_ = false;                ///< the folder, by this start; rank 0's
+  bool made_ = false;                ///< this start made the folder; on rank 0
   std::atomic<bool> begun_ = false;  ///< the watchdog's thread reads it
 };
 

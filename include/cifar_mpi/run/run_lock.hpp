@@ -11,7 +11,7 @@
 /// RUN_DIR/lock: one run at a time in a run directory, also across machines and after any kind of crash.
 namespace cifar_mpi::run {
 
-/// Who holds a run directory; the lock's content, one `key=value` per line.
+/// The process that holds a run directory; the lock's content, one `key=value` per line.
 struct LockHolder {
   std::string token;  ///< of this lock alone
   std::string host;
@@ -22,7 +22,7 @@ struct LockHolder {
   std::string job;                  ///< of SLURM, or empty
   std::uint64_t restarts = 0;       ///< of that job
   std::string since;                ///< wall time, for messages
-  double heartbeat_s = 10.0;        ///< the file's modification time is renewed that often; 0: not stated
+  double heartbeat_s = 10.0;        ///< between renewals of the file's modification time; 0: not stated
 };
 
 /// This process, with a fresh token; job and restarts as SLURM's environment has them.
@@ -49,8 +49,9 @@ double patience_s(const LockHolder& holder, const LockHolder& me);
 /// On a full disk the lock is an empty file until there is space, which the thread tries again at each
 /// heartbeat: a start with a smaller --keep can free some.
 ///
-/// Of several processes that find a stale lock, one gets it: to replace the lock with token T one must first create
-/// `lock.after.T`, which only one can, and find the lock still to be T's and unchanged since it was judged.
+/// Of several processes that find a stale lock, one gets it. To replace the lock with token T, a process must
+/// first create `lock.after.T`, which only one can, and the lock must still have token T and be unchanged
+/// since it was judged.
 class RunLock {
  public:
   using Listener = std::function<void(const std::string&)>;

@@ -11,10 +11,10 @@
 namespace cifar_mpi::watch {
 
 struct WatchdogOptions {
-  /// Seconds after which the job is ended: without progress of any rank of the job, or of one rank in a task in which
-  /// it does not wait for other ranks, or without a sign of life of a rank that others need. Five times as long while
-  /// starting, in each check of a device and at a checkpoint, unlimited while watching and measuring; 0: never. The
-  /// same on all ranks.
+  /// The job ends after this many seconds in which no rank of the job makes progress, one rank makes none in
+  /// a task in which it waits for no other rank, or a rank that others need shows no sign of life. The limit
+  /// is five times as long while starting, in each check of a device and at a checkpoint; there is none while
+  /// watching and measuring. 0: never. The same on all ranks.
   double timeout_s = 120.0;
   /// Called once, on the rank that reports for its node, before the job is ended, with the exit code and the sentence
   /// that was printed. It has kLastWords seconds. Runs on a thread of its own; the loop must not wait for it.
@@ -43,7 +43,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// This rank's, for its loop to fill in.
+  /// This rank's heartbeat, for its loop to fill in.
   comm::Heartbeat& heart();
   /// The program that this rank replays in training; collective: gathers the names of the tasks of all ranks,
   /// whose programs may differ. Call before the first step.

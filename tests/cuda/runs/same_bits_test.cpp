@@ -25,7 +25,7 @@ class SameBits : public GpuRuns {
       EXPECT_EQ(count_lines_with(resumed.output, "resuming at step " + std::to_string(stopped) + " of"), 1)
           << resumed.output;
     }
-    EXPECT_EQ(count_lines_with(resumed.output, "bits will differ"), 0) << resumed.output;
+    EXPECT_EQ(count_lines_with(resumed.output, "different bits"), 0) << resumed.output;
     go_on_to(end, "undisturbed_" + run);
     expect_same_groups(run, "undisturbed_" + run, end);
   }
