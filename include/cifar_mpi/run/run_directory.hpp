@@ -76,12 +76,12 @@ std::string recorded_exit(const Directory& run);
 /// A run's hold on its directory: the lock, and the record of how the run ended.
 class RunDirectory {
  public:
-  /// Collective. Rank 0 makes the folders, takes the lock, and removes the last record, unless it is that of a finished
-  /// run, and temporary files;
-  /// if another run holds the lock, nothing is changed (Error{checkpoint}). Throws Error{io} if nothing can
-  /// be written. The other ranks open the folder if they see it. `world` must outlive this object; if another
-  /// run takes over the lock, all ranks are ended. Rank 0 may have to watch an abandoned lock for half a
-  /// minute; meanwhile all ranks show progress in `heart`.
+  /// Collective. Rank 0 makes the folders, takes the lock, and removes the last record, unless it is that of a
+  /// finished run, and temporary files; if another run holds the lock, nothing is changed (Error{checkpoint}).
+  /// Throws Error{io} if nothing can be written. No rank returns before rank 0 has made the folder; the others
+  /// then open it if they see it. `world` must outlive this object; if another run takes over the lock, all
+  /// ranks are ended. Rank 0 may have to watch an abandoned lock for half a minute; meanwhile all ranks show
+  /// progress in `heart`.
   RunDirectory(std::string path, const comm::World& world, comm::Heartbeat* heart = nullptr);
 
   /// Removes the lock, and the folders if this start made them and did not reach `begin`.
@@ -89,8 +89,9 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  /// Marks the start of training: from here on this run's end replaces the record of a finished run. A start refused
-  /// earlier keeps that record and removes the folders it made.
+  /// Marks the start of training: from here on this run's end replaces the record of a finished run. A start
+  /// refused earlier keeps that record and removes the folders it made. Collective: no rank returns before rank
+  /// 0 has removed that record, which would hide the end of a rank that fails at once.
   void begin();
 
   /// Removes the record of a finished run if this start failed before `begin` for a reason that is not the user's.
